@@ -13,4 +13,4 @@ pub(crate) use resolve::{LimitsSlot, resolve};
 pub(crate) use resolved::Freshness;
 pub(crate) use schema::check as check_schema;
 pub(crate) use stored::{key, stored};
-pub(crate) use switches::{current_switches, stored_switches};
+pub(crate) use switches::{read_switches, stored_switches};

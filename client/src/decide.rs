@@ -7,6 +7,7 @@ mod grant;
 mod granted;
 mod local;
 mod request;
+mod stop;
 mod targets;
 mod telemetry;
 
@@ -16,5 +17,6 @@ pub use grant::Grant;
 pub(crate) use granted::Granted;
 pub(crate) use local::LocalBuckets;
 pub(crate) use request::{AcquireOptions, Amount, RequestSpec, TakeMode};
+pub(crate) use stop::is_stopped;
 pub(crate) use targets::ResolvedRequest;
 pub(crate) use telemetry::{count_decision, describe, instrumented};

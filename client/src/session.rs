@@ -9,15 +9,16 @@ mod requests;
 mod retry;
 mod switch_cache;
 
-pub(crate) use ages::{AgeClock, ClockJumps, Moment, Sent};
+pub(crate) use ages::{AgeClock, Cached, ClockJumps, Moment, Sent};
 pub use circuit_breaker::CircuitBreakerConfig;
 pub(crate) use circuit_breaker::{CircuitBreaker, Permit};
 pub use clock::FakeClock;
 pub use config_cache::CacheStats;
-pub(crate) use config_cache::{CacheKey, Cached, ConfigCache};
+pub(crate) use config_cache::{CacheKey, ConfigCache};
 pub(crate) use plan_time::PlanTime;
 pub(crate) use requests::decode_shard;
 pub(crate) use retry::{after, backoff, deadline};
+pub(crate) use switch_cache::KnownSwitches;
 
 use std::collections::HashMap;
 use std::sync::atomic::AtomicI64;

@@ -41,6 +41,7 @@ pub fn admitted(world: &World, ledger: &Ledger) {
             .iter()
             .flat_map(|claim| backs(claim, early, &gone))
             .collect();
+        backs.extend(ledger.additions(of).iter().cloned());
         // An unreported lease returns its tokens too.
         let known: BTreeSet<_> = claims
             .iter()
@@ -291,7 +292,8 @@ pub fn counted_since(world: &World, since: EpochMillis) {
                 "I3: the {window} of {start} says {counted:?} of {entity}, {consumed:?} consumed"
             ));
         }
-        if !is_final && world.now() > window.end(of.2).plus(RESTED) {
+        let rests_since = rests_since(*window, of.2, snapshots, items);
+        if !is_final && world.now() > rests_since.plus(RESTED) {
             world.violated(format!(
                 "I3: the {window} of {start} of {entity} rests, and is not final: {snapshots:?} {items:?}"
             ));
@@ -299,8 +301,36 @@ pub fn counted_since(world: &World, since: EpochMillis) {
     }
 }
 
-/// Time after its end when a window is final, if all records are delivered and no lease is held.
+/// Time after [`rests_since`] when a window is final, if all records are delivered and no lease is
+/// held.
 const RESTED: Millis = Millis(25 * 3_600_000);
+
+/// Returns the instant since which nothing can be added to a window: its end, or the end of the
+/// next window in which each shard without a copy was used again.
+fn rests_since(
+    window: Window,
+    start: EpochMillis,
+    snapshots: &BTreeMap<EpochMillis, Snapshot>,
+    items: &[LiveShard],
+) -> EpochMillis {
+    let end = window.end(start);
+    let has_copy = |snapshot: &Snapshot, shard: u32| snapshot.shards.contains_key(&shard);
+    let used_again = |item: &LiveShard| {
+        let shard = item.meter.key.shard;
+        let is_copied = snapshots
+            .get(&start)
+            .is_some_and(|own| has_copy(own, shard));
+        let mut later = snapshots.range(end..);
+        let next = later.find(|(_, snapshot)| has_copy(snapshot, shard));
+        let next = next.map(|(start, _)| window.end(*start));
+        let hour = Window::Hourly.end(item.meter.hour.start());
+        (!is_copied).then(|| next.unwrap_or(hour).min(hour))
+    };
+    items
+        .iter()
+        .filter_map(used_again)
+        .fold(end, EpochMillis::max)
+}
 
 /// I7: checks the table's consumption. It is at least what callers were granted and have not
 /// returned. It is at most that plus unanswered requests, each once. An unconfirmed take before a

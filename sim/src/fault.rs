@@ -79,11 +79,23 @@ pub enum Kind {
     KeysKeptBack,
     /// A transaction, or a write beside one, was refused because they conflicted.
     Met,
+    /// An operator reset, drained or topped up a bucket.
+    BalanceEdited,
 }
 
 impl Kind {
+    /// Returns whether the kind has draws of its own, so that it leaves the rest of a seed
+    /// unchanged.
+    #[must_use]
+    pub const fn is_drawn_apart(self) -> bool {
+        matches!(
+            self,
+            Self::Frozen | Self::HostileWrite | Self::BalanceEdited
+        )
+    }
+
     /// All kinds.
-    pub const ALL: [Self; 36] = [
+    pub const ALL: [Self; 37] = [
         Self::RequestLost,
         Self::AnswerLost,
         Self::AnswerHung,
@@ -120,6 +132,7 @@ impl Kind {
         Self::ReadSpent,
         Self::KeysKeptBack,
         Self::Met,
+        Self::BalanceEdited,
     ];
 
     /// Faults that the table causes as AWS does; the scenario only makes them likely.

@@ -4,7 +4,9 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
 use tokio::task::JoinSet;
-use weirgate::{Config, ConfigLevel, Entity, Prefetch, RateLimiter};
+use weirgate::{
+    Config, ConfigLevel, Entity, Error, Limit, OperationOutcome, Prefetch, RateLimiter,
+};
 use weirgate_testkit::Dynamo;
 
 use crate::caller::Caller;
@@ -148,7 +150,7 @@ pub async fn run(world: &World, ledger: &SharedLedger) -> Vec<Process> {
                 born += 1;
             }
         }
-        operate(world, &operator).await;
+        operate(world, &operator, ledger).await;
         hostile::act(world);
         if world.strikes(Kind::Frozen) {
             world.freeze();
@@ -206,7 +208,7 @@ fn level(entity: &str) -> ConfigLevel {
 }
 
 /// Does what an operator does from time to time.
-async fn operate(world: &World, operator: &RateLimiter) {
+async fn operate(world: &World, operator: &RateLimiter, ledger: &SharedLedger) {
     let scenario = world.scenario();
     let at = world.rng().usize(..scenario.buckets.len());
     let plan = &scenario.buckets[at];
@@ -216,6 +218,9 @@ async fn operate(world: &World, operator: &RateLimiter) {
             .set_shards(&plan.entity, &plan.resource, &plan.limits, shards)
             .await;
         world.note(|| format!("{} in {shards} shards: {done:?}", plan.entity));
+    }
+    if world.strikes(Kind::BalanceEdited) {
+        edit_balance(world, operator, ledger, at).await;
     }
     if let Some(later) = plan.later.as_ref().filter(|_| scenario.is_configured)
         && world.strikes(Kind::ConfigChanged)
@@ -229,5 +234,65 @@ async fn operate(world: &World, operator: &RateLimiter) {
             .set_config(&level(&plan.entity), &Config::of(limits.clone()))
             .await;
         world.note(|| format!("{} configured: {done:?}", plan.entity));
+    }
+}
+
+/// Resets, drains or tops up a rate of a bucket. While the outcome is not known, the operator calls
+/// again with the same key.
+async fn edit_balance(world: &World, operator: &RateLimiter, ledger: &SharedLedger, at: usize) {
+    let plan = &world.scenario().buckets[at];
+    let is_rate = |(_, limit): &(usize, &Limit)| !limit.rule().is_concurrent();
+    let rates: Vec<_> = plan.limits.iter().enumerate().filter(is_rate).collect();
+    let (choice, kind, part) = {
+        let mut rng = world.aws_rng();
+        (
+            rng.usize(..rates.len().max(1)),
+            rng.u32(..3),
+            rng.i64(1..=4),
+        )
+    };
+    let Some((limit, of)) = rates.get(choice) else {
+        return;
+    };
+    let of_limit = (at, *limit);
+    let capacities = plan.later.iter().chain([&plan.limits]);
+    let capacity = capacities
+        .map(|limits| limits[*limit].rule().capacity)
+        .max();
+    let capacity = capacity.unwrap_or_default().whole_tokens();
+    let (name, added) = (of.name().as_str(), (capacity / part).max(1));
+    let key = format!("edit-{}", world.now().0);
+    let edit = || {
+        let edit = operator.edit_balances(&plan.entity, &plan.resource);
+        let edit = edit.idempotency_key(key.as_str());
+        match kind {
+            0 => edit.reset(name),
+            1 => edit.drain(name),
+            _ => edit.top_up(name, added),
+        }
+    };
+    let most = match kind {
+        0 => capacity,
+        1 => 0,
+        _ => added,
+    };
+    ledger.lock().adds(of_limit, most * 1000, world.now().0);
+    for _ in 0..5 {
+        let done = edit().send().await;
+        world.note(|| {
+            format!(
+                "{} of {} edited ({kind}, {added}): {done:?}",
+                name, plan.entity
+            )
+        });
+        let amount = match &done {
+            Ok(report) if report.outcome == OperationOutcome::Unchanged => 0,
+            Ok(_) => most,
+            // There is no room, or no item.
+            Err(Error::Invalid(_) | Error::Contended { .. }) => 0,
+            Err(_) => continue,
+        };
+        ledger.lock().added(of_limit, amount * 1000, world.now().0);
+        return;
     }
 }

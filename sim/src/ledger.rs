@@ -31,7 +31,7 @@ pub struct Claim {
     pub more: i64,
 }
 
-/// A part of a claim that its holder returned.
+/// A part of a claim that its holder returned, or tokens that an operator added.
 #[derive(Debug, Clone)]
 pub struct Back {
     /// When the return began.
@@ -57,6 +57,8 @@ pub struct Ledger {
     claims: Vec<Claim>,
     /// Requested amounts without a response; each may have been taken once.
     unanswered: BTreeMap<LimitIndex, i64>,
+    /// Tokens that an operator may have added to each limit.
+    added: BTreeMap<LimitIndex, Vec<Back>>,
 }
 
 /// Claims that a grant stands for.
@@ -113,6 +115,29 @@ impl Ledger {
         for id in ids {
             self.claims[*id].ended.get_or_insert(now);
         }
+    }
+
+    /// Records that an operator begins to add an amount of at most `amount`.
+    pub fn adds(&mut self, of: LimitIndex, amount: i64, now: i64) {
+        let until = None;
+        self.added.entry(of).or_default().push(Back {
+            from: now,
+            until,
+            amount,
+        });
+    }
+
+    /// Records that the operator's last addition is done, of `amount`.
+    pub fn added(&mut self, of: LimitIndex, amount: i64, now: i64) {
+        if let Some(last) = self.added.get_mut(&of).and_then(|added| added.last_mut()) {
+            (last.until, last.amount) = (Some(now), amount);
+        }
+    }
+
+    /// Returns the tokens that an operator may have added to a limit.
+    #[must_use]
+    pub fn additions(&self, of: LimitIndex) -> &[Back] {
+        self.added.get(&of).map_or(&[], |added| added)
     }
 
     /// Records the confirmed end of a grant: no lease returns it any more.

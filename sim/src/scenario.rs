@@ -78,8 +78,12 @@ impl Scenario {
             .into_iter()
             .filter(|kind| !Kind::BY_TABLE.contains(kind))
         {
-            if matches!(kind, Kind::Frozen | Kind::HostileWrite) {
-                let most = if kind == Kind::Frozen { 15 } else { 200 };
+            if kind.is_drawn_apart() {
+                let most = match kind {
+                    Kind::Frozen => 15,
+                    Kind::BalanceEdited => 60,
+                    _ => 200,
+                };
                 let rate = if is_quiet || aws.bool() {
                     0
                 } else {

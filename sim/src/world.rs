@@ -171,7 +171,7 @@ impl World {
     #[must_use]
     pub fn threatens(&self, kind: Kind) -> bool {
         let rate = self.0.scenario.rate(kind);
-        let dice = if matches!(kind, Kind::Frozen | Kind::HostileWrite) {
+        let dice = if kind.is_drawn_apart() {
             &self.0.aws_rng
         } else {
             &self.0.rng

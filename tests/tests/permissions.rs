@@ -158,6 +158,7 @@ async fn looks(fleet: &Fleet, namespace: &str) -> Result<(), Error> {
     let _ = limiter.entity_buckets(&entity("e-8"), None).await?;
     let _ = limiter.resource_buckets(&resource("gpt-4"), None).await?;
     let _ = limiter.leases("e-1", "gpt-4").await?;
+    let _ = limiter.switches().await?;
     Ok(())
 }
 
@@ -192,6 +193,11 @@ async fn changes(fleet: &Fleet, namespace: &str) -> Result<(), Error> {
     for shards in [16, 8] {
         limiter.set_shards("e-8", "gpt-4", &limits, shards).await?;
     }
+    let _ = limiter.stop(&own).send().await?;
+    let _ = limiter.start(&own).send().await?;
+    let edit = limiter.edit_balances("e-8", "gpt-4").reset("rpm");
+    let _ = edit.idempotency_key("ticket").send().await?;
+    let _ = limiter.apply_limits("e-1", "gpt-4").send().await?;
     Ok(())
 }
 

@@ -9,7 +9,7 @@ use super::acquire::Acquire;
 use super::limiter::RateLimiter;
 use crate::bucket::{BucketTarget, refresh_all};
 use crate::config::Freshness;
-use crate::decide::ResolvedRequest;
+use crate::decide::{ResolvedRequest, is_stopped};
 use crate::session::Session;
 use crate::values::{Error, LimitStatus, bucket_status, denial_of, most_restrictive};
 
@@ -98,6 +98,7 @@ impl<'a> Peek<'a> {
         let session = &self.request.limiter().session;
         let ResolvedRequest {
             targets,
+            buckets,
             disabled,
             has_unlimited: is_free,
             ..
@@ -106,7 +107,7 @@ impl<'a> Peek<'a> {
             .request()
             .resolve(&self.request.limiter().buckets, Freshness::AnyAge)
             .await?;
-        if disabled.is_some() {
+        if disabled.is_some() || is_stopped(session, &buckets).await {
             return Ok(Balances {
                 retry_after: None,
                 status: ConfigStatus::Disabled,

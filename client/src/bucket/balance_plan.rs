@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use weirgate_shared::write::{BalanceChange, Update, change_balances};
-use weirgate_shared::{EpochMillis, LimitName, MAX_SHARDS, MilliTokens, Shard};
+use weirgate_shared::{EpochMillis, LimitName, MAX_SHARDS, MilliTokens, Shard, Stamp};
 use weirgate_store::Consistency;
 
 use super::state::BucketState;
@@ -45,6 +45,17 @@ impl BucketState {
             }
             self.finish(session, &unfinished).await?;
         }
+    }
+
+    /// Returns the write that ends the bucket's denial stamp, if it may have one.
+    pub(crate) fn void_stamp(&self, now: EpochMillis) -> Option<Update> {
+        let void = Stamp {
+            at: now,
+            until: now,
+            shards: 0,
+            available: BTreeMap::new(),
+        };
+        self.is_stamped().then(|| void.update(&self.key))
     }
 
     /// Forgets the denials that rest on balances from before a change, and wakes the requests that

@@ -19,7 +19,7 @@ const MIN_RETRY_AFTER: Duration = Duration::from_millis(1);
 const RENEWED: Millis = Millis(60_000);
 
 impl BucketState {
-    fn is_stamped(&self) -> bool {
+    pub(super) fn is_stamped(&self) -> bool {
         self.summary().max_shards_seen() >= WORTH
     }
 

@@ -4,21 +4,21 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use weirgate_shared::{ItemError, ItemKey, Switches, read_switches, switches_key};
+use weirgate_shared::{ItemError, ItemKey, Switches, switches_key};
 use weirgate_store::{Consistency, Item};
 
 use crate::queue::ShardState;
 use crate::session::{Moment, Session, deadline};
 use crate::values::{Error, count};
 
-/// Returns the switches of the namespace. `first` is the queue of the first shard of the bucket that
-/// is asked next; if it is not known, the same request reads it.
+/// Returns the switches of the namespace, and reads them if they are due. `first` is the first shard
+/// of the bucket that is asked next; if it is not known, the same request reads it.
 ///
 /// Switches that cannot be read stop nothing: the last ones stay, or there are none. The take that
 /// follows finds whether DynamoDB is unavailable.
-pub(crate) async fn current_switches(
+pub(crate) async fn read_switches(
     session: &Session,
-    first: &ShardState,
+    first: Option<&ShardState>,
     timeout: Duration,
 ) -> Arc<Switches> {
     let cache = &session.config_cache.switches;
@@ -58,10 +58,15 @@ pub(super) fn due_key(session: &Session) -> Option<ItemKey> {
     is_due.then(|| switches_key(&session.namespace))
 }
 
-async fn read(session: &Session, first: &ShardState, timeout: Duration) -> Result<Switches, Error> {
+async fn read(
+    session: &Session,
+    first: Option<&ShardState>,
+    timeout: Duration,
+) -> Result<Switches, Error> {
     let key = switches_key(&session.namespace);
-    let bucket = first.is_unknown().then(|| first.key.item_key());
-    let keys: Vec<_> = std::iter::once(key.clone()).chain(bucket.clone()).collect();
+    let bucket = first.filter(|first| first.is_unknown());
+    let of_bucket = bucket.map(|first| first.key.item_key());
+    let keys: Vec<_> = [key.clone()].into_iter().chain(of_bucket.clone()).collect();
     count(&session.config_cache.counters.loads, 1);
     let _permit = session.breaker.admit()?;
     // The decision needs most of the time, and can be made without.
@@ -79,8 +84,8 @@ async fn read(session: &Session, first: &ShardState, timeout: Duration) -> Resul
     };
     let items = items?;
     let find = |key: &ItemKey| items.iter().find(|item| item.key().as_ref() == Some(key));
-    if let Some(key) = &bucket {
-        first.record_item(find(key), sent, session);
+    if let Some((first, key)) = bucket.zip(of_bucket) {
+        first.record_item(find(&key), sent, session);
     }
     stored_switches(&key, find(&key))
 }
@@ -88,7 +93,7 @@ async fn read(session: &Session, first: &ShardState, timeout: Duration) -> Resul
 /// Returns the switches in an item.
 pub(crate) fn stored_switches(key: &ItemKey, item: Option<&Item>) -> Result<Switches, Error> {
     let read = item
-        .map(|item| read_switches(item.attributes()))
+        .map(|item| weirgate_shared::read_switches(item.attributes()))
         .transpose();
     let unreadable = |error: ItemError| Error::UnreadableItem {
         pk: key.pk.clone(),

@@ -4,25 +4,27 @@ use std::pin::Pin;
 use std::sync::Arc;
 use std::time::Duration;
 
-use futures_util::future::select_all;
+use futures_util::future::{join, select_all};
 use tokio::sync::futures::OwnedNotified;
 use tokio::time::Instant;
 use weirgate_shared::{BucketKey, LimitMode, LimitName, MilliTokens};
 
 use super::decision::Decision;
 use super::fallback::fall_back;
+use super::grant::Grant;
 use super::granted::{BucketGrant, Granted};
 use super::local::LocalBuckets;
 use super::request::{AcquireOptions, TakeMode};
-use super::targets::{ResolvedRequest, stopped};
+use super::stop::{Known, by_cache, by_table};
+use super::targets::ResolvedRequest;
 use crate::bucket::{
     AllOrNone, BucketDecision, BucketTarget, Hold, acquire, cached_denial, take_concurrently,
     take_in_transaction,
 };
 use crate::session::{Permit, Session, deadline};
 use crate::values::{
-    Denied, Disabled, Error, LimitStatus, NeverFits, blocking_limits, count, denial_of,
-    merge_denials, merge_two, never_status,
+    Denied, Error, LimitStatus, NeverFits, blocking_limits, count, denial_of, merge_denials,
+    merge_two, never_status,
 };
 
 /// Decides a request, or falls back if DynamoDB is unavailable.
@@ -35,6 +37,7 @@ pub(crate) async fn decide(
     let on_unavailable = options.on_unavailable;
     let ResolvedRequest {
         targets,
+        buckets,
         disabled,
         has_unlimited,
         ..
@@ -52,12 +55,33 @@ pub(crate) async fn decide(
         targets,
         would_deny,
         take_mode: options.take_mode,
+        timeout: session.settings.timeout,
     };
-    let decision = match session.breaker.admit() {
-        Ok(permit) => deciding.run(options.wait, Some(permit)).await,
-        Err(_) if deciding.is_prefetched() => deciding.run(options.wait, None).await,
-        Err(open) => Err(open.into()),
+    if let Some(never) = deciding.never_fits() {
+        return Ok(Decision::NeverFits(never));
+    }
+    let timeout = session.settings.timeout;
+    let (decision, disabled) = match by_cache(session, &buckets) {
+        Known::Stopped(disabled) => return Ok(Decision::Disabled(disabled)),
+        Known::Running => (deciding.admitted(options.wait).await, None),
+        Known::Due => {
+            join(
+                deciding.admitted(options.wait),
+                by_table(session, &buckets, timeout),
+            )
+            .await
+        }
+        Known::Unknown => match by_table(session, &buckets, timeout).await {
+            Some(disabled) => return Ok(Decision::Disabled(disabled)),
+            None => (deciding.admitted(options.wait).await, None),
+        },
     };
+    if let Some(disabled) = disabled {
+        if let Ok(Decision::Granted(granted)) = decision {
+            give_back(granted).await;
+        }
+        return Ok(Decision::Disabled(disabled));
+    }
     match decision {
         Err(error) => {
             let targets = Some(&*deciding.targets);
@@ -67,6 +91,14 @@ pub(crate) async fn decide(
             has_unlimited,
             ..given
         })),
+    }
+}
+
+/// Returns what was taken for a request that turned out to be stopped.
+async fn give_back(granted: Granted) {
+    let grant = Grant::of(granted.by_bucket, granted.degraded, granted.has_unlimited);
+    if let Err(error) = grant.roll_back().await {
+        tracing::debug!(%error, "tokens of a stopped request not returned: they count as taken");
     }
 }
 
@@ -83,17 +115,24 @@ struct Decider<'a> {
     targets: Vec<BucketTarget>,
     would_deny: Vec<Option<Denied>>,
     take_mode: TakeMode,
+    timeout: Duration,
 }
 
 impl Decider<'_> {
+    /// Decides unless the circuit breaker is open.
+    async fn admitted(&mut self, wait: Duration) -> Result<Decision<Granted>, Error> {
+        match self.session.breaker.admit() {
+            Ok(permit) => self.run(wait, Some(permit)).await,
+            Err(_) if self.is_prefetched() => self.run(wait, None).await,
+            Err(open) => Err(open.into()),
+        }
+    }
+
     async fn run(
         &mut self,
         wait: Duration,
         mut permit: Option<Permit<'_>>,
     ) -> Result<Decision<Granted>, Error> {
-        if let Some(never) = self.never_fits() {
-            return Ok(Decision::NeverFits(never));
-        }
         let give_up = deadline(wait);
         loop {
             // Subscribe before the request, or a release between its response and the wait would be
@@ -137,24 +176,14 @@ impl Decider<'_> {
                 _ = select_all(given_back) => {}
                 () = tokio::time::sleep(pause) => {}
             }
-            if let Some(disabled) = self.stopped().await {
+            let buckets = self.targets.iter().map(|target| Arc::clone(&target.bucket));
+            let buckets: Vec<_> = buckets.collect();
+            if !matches!(by_cache(self.session, &buckets), Known::Running)
+                && let Some(disabled) = by_table(self.session, &buckets, self.timeout).await
+            {
                 return Ok(Decision::Disabled(disabled));
             }
         }
-    }
-
-    /// Returns the bucket that an operator has stopped while the request waited.
-    async fn stopped(&self) -> Option<Disabled> {
-        for BucketTarget {
-            bucket, request, ..
-        } in &self.targets
-        {
-            let disabled = stopped(self.session, bucket, request.timeout).await;
-            if disabled.is_some() {
-                return disabled;
-            }
-        }
-        None
     }
 
     /// Returns whether the pools cover all amounts.

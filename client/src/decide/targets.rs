@@ -1,14 +1,13 @@
 //! Resolves a request to buckets, with their limits and amounts.
 
 use std::sync::Arc;
-use std::time::Duration;
 
 use weirgate_shared::{BucketKey, ConfigStatus, EntityId, Limit, LimitMode, Resource};
 
 use super::request::{NamedAmounts, RequestSpec, invalid};
 use crate::bucket::{BucketRegistry, BucketState, BucketTarget};
-use crate::config::{Freshness, current_switches, resolve};
-use crate::session::{Session, Settings};
+use crate::config::{Freshness, resolve};
+use crate::session::Settings;
 use crate::values::{
     Amounts, BucketRequest, DEFAULT_LEASE, Disabled, EffectiveConfig, Error, Limits,
     check_limit_count,
@@ -18,6 +17,9 @@ use crate::values::{
 #[derive(Debug, Default)]
 pub(crate) struct ResolvedRequest {
     pub(crate) targets: Vec<BucketTarget>,
+    /// The buckets whose entity and resource an operator can stop: those of the targets, and those
+    /// without limits.
+    pub(crate) buckets: Vec<Arc<BucketState>>,
     /// Set if the configuration disables the request.
     pub(crate) disabled: Option<Disabled>,
     /// Whether the entity itself is unlimited.
@@ -30,6 +32,7 @@ impl ResolvedRequest {
     /// Merges two resolved requests.
     pub(crate) fn merge(mut self, other: Self) -> Self {
         self.targets.extend(other.targets);
+        self.buckets.extend(other.buckets);
         let disabled = self.disabled.or(other.disabled);
         Self {
             disabled,
@@ -105,13 +108,8 @@ impl RequestSpec {
                 .resolve_chain(buckets, &amounts, Some(limits), age)
                 .await;
         }
-        if let Some(disabled) = stopped(&buckets.session, &bucket, self.timeout).await {
-            return Ok(ResolvedRequest {
-                disabled: Some(disabled),
-                ..ResolvedRequest::default()
-            });
-        }
         Ok(ResolvedRequest {
+            buckets: vec![Arc::clone(&bucket)],
             targets: vec![self.target(&buckets.session.settings, bucket, limits, &amounts)],
             ..ResolvedRequest::default()
         })
@@ -147,12 +145,7 @@ impl RequestSpec {
                 self.timeout,
             )
             .await?;
-            if let Some(disabled) = stopped(session, &bucket, self.timeout).await {
-                return Ok(ResolvedRequest {
-                    disabled: Some(disabled),
-                    ..asked
-                });
-            }
+            asked.buckets.push(Arc::clone(&bucket));
             asked.limits_may_be_stale |= resolved.may_be_stale(session.ages.now());
             let config = resolved.config.as_deref();
             let is_own = Arc::ptr_eq(&bucket, &own);
@@ -275,24 +268,6 @@ impl RequestSpec {
             is_shadow: settings.is_shadow,
         }
     }
-}
-
-/// Returns whether an operator has stopped the bucket's entity on its resource.
-pub(super) async fn stopped(
-    session: &Session,
-    bucket: &BucketState,
-    timeout: Duration,
-) -> Option<Disabled> {
-    let switches = current_switches(session, &bucket.queues.first().shard, timeout).await;
-    let BucketKey {
-        entity, resource, ..
-    } = &bucket.key;
-    let level = switches.stopping(entity, resource)?;
-    Some(Disabled {
-        entity: entity.clone(),
-        resource: resource.clone(),
-        stopped_at: Some(level),
-    })
 }
 
 /// Returns a requested limit that is not among `limits`.

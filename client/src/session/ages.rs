@@ -21,6 +21,14 @@ const AGREEMENT_MS: i64 = 5;
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) struct Moment(Instant);
 
+/// A cached value.
+#[derive(Debug, Clone)]
+pub(crate) struct Cached<T> {
+    /// Time just before the read.
+    pub(crate) read_at: Moment,
+    pub(crate) value: T,
+}
+
 /// A clock for ages: the monotonic clock, plus the time it missed by the wall clock. Clones share
 /// it.
 ///

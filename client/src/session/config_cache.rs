@@ -8,20 +8,12 @@ use weirgate_shared::{
     AuditId, Config, ConfigLevel, Entity, EntityId, EpochMillis, Switches, Versioned,
 };
 
-use super::ages::Moment;
+use super::ages::{Cached, Moment};
 use super::switch_cache::SwitchCache;
 use crate::values::{Locked, counters};
 
 /// Most cached configurations and entities, 20,000, including missing ones.
 const MAX_ENTRIES: usize = 20_000;
-
-/// A cached value.
-#[derive(Debug, Clone)]
-pub(crate) struct Cached<T> {
-    /// Time just before the read.
-    pub(crate) read_at: Moment,
-    pub(crate) value: T,
-}
 
 /// Cached configurations and entities.
 #[derive(Debug)]

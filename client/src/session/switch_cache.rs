@@ -6,8 +6,7 @@ use std::time::Duration;
 use weirgate_shared::Switches;
 
 use super::Session;
-use super::ages::Moment;
-use super::config_cache::Cached;
+use super::ages::{Cached, Moment};
 use crate::values::Locked;
 
 /// Age below which the switches are not read again, and time after a failed read before the next,
@@ -22,19 +21,34 @@ pub(crate) struct SwitchCache {
     pub(crate) loading: tokio::sync::Mutex<()>,
 }
 
+/// The switches as a process knows them.
+pub(crate) struct KnownSwitches {
+    /// The last that were read; `None` if none were.
+    pub(crate) latest: Option<Arc<Switches>>,
+    pub(crate) is_due: bool,
+}
+
 impl SwitchCache {
-    /// Returns the switches, unless they are due to be read.
-    pub(crate) fn fresh(&self, session: &Session) -> Option<Arc<Switches>> {
+    /// Returns the last switches that were read, and whether they are due to be read again.
+    pub(crate) fn known(&self, session: &Session) -> KnownSwitches {
         let now = session.ages.now();
         let known = self.known.lock();
         let max_age = session.settings.config_ttl.max(MIN_REREAD_INTERVAL);
         let is_fresh = |read: &Cached<_>| now.since(read.read_at) < max_age;
-        if let Some(read) = known.as_ref().filter(|read| is_fresh(read)) {
-            return Some(Arc::clone(&read.value));
-        }
         let failed_at = *self.failed_at.lock();
         let has_failed = failed_at.is_some_and(|at| now.since(at) < MIN_REREAD_INTERVAL);
-        has_failed.then(|| latest(known.as_ref()))
+        let latest = known.as_ref().map(|read| Arc::clone(&read.value));
+        KnownSwitches {
+            is_due: !has_failed && !known.as_ref().is_some_and(is_fresh),
+            // Switches that cannot be read stop nothing.
+            latest: latest.or_else(|| has_failed.then(Arc::default)),
+        }
+    }
+
+    /// Returns the switches, unless they are due to be read.
+    pub(crate) fn fresh(&self, session: &Session) -> Option<Arc<Switches>> {
+        let KnownSwitches { latest, is_due } = self.known(session);
+        latest.filter(|_| !is_due)
     }
 
     /// Caches switches read at `read_at`, unless they were invalidated since. Returns them.

@@ -120,8 +120,7 @@ pub(crate) fn most_restrictive(limits: &[LimitStatus]) -> Option<&LimitStatus> {
     limits.iter().min_by_key(left)
 }
 
-/// A decision by a configuration that disables the resource, or by an operator who has stopped a
-/// level.
+/// A decision by a configuration that disables the resource, or by a level that is stopped.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Disabled {
     /// The entity.

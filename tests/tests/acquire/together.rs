@@ -170,7 +170,8 @@ async fn a_hundred_new_buckets_are_made_in_one_transaction_and_read_in_one_reque
     assert_eq!(
         operations,
         [
-            ("BatchGetItem".to_owned(), 1),
+            // The buckets, and beside them the switches.
+            ("BatchGetItem".to_owned(), 2),
             ("TransactWriteItems".to_owned(), 1)
         ]
         .into()

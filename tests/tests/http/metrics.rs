@@ -71,7 +71,7 @@ fn every_decision_is_told_by_its_outcome() {
         let shadow = fleet.builder().await.shadow(true).build().await.unwrap();
         let _ = granted(&shadow, &rpm(), &[("rpm", 1)]).await;
         let breaker = CircuitBreakerConfig {
-            failure_threshold: 1,
+            failure_threshold: 2,
             ..CircuitBreakerConfig::default()
         };
         let away = fleet

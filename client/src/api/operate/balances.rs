@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 
 use weirgate_shared::write::Action;
-use weirgate_shared::{AuditChange, LimitName, MilliTokens, Stamp};
+use weirgate_shared::{AuditChange, LimitName, MilliTokens};
 
 use super::operation::{Operating, OperationOutcome, Options};
 use crate::RateLimiter;
@@ -158,7 +158,7 @@ impl BalanceEdit<'_> {
             }
             let plan = (!updates.is_empty()).then(|| {
                 let mut actions: Vec<_> = updates.into_iter().map(Action::Update).collect();
-                actions.push(Action::Delete(Stamp::key(&bucket.key), vec![]));
+                actions.extend(bucket.void_stamp(session.now()).map(Action::Update));
                 let event = AuditChange::Balances {
                     entity: bucket.key.entity.clone(),
                     resource: bucket.key.resource.clone(),
