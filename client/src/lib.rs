@@ -90,6 +90,7 @@ pub use weirgate_store::{Clock, ConnectOptions, ErrorKind, StoreError, SystemClo
 #[doc = include_str!("../../docs/guide/leases.md")]
 #[doc = include_str!("../../docs/guide/limits.md")]
 #[doc = include_str!("../../docs/guide/lists.md")]
+#[doc = include_str!("../../docs/guide/operate.md")]
 #[doc = include_str!("../../docs/guide/prefetch.md")]
 #[doc = include_str!("../../docs/guide/shards.md")]
 #[doc = include_str!("../../docs/guide/unavailability.md")]

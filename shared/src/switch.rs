@@ -129,7 +129,8 @@ mod tests {
             unreachable!("the narrowest level");
         };
         let (stopped, exempt) = (Switch::Stopped, Switch::Exempt);
-        let cases: [(&[(&ConfigLevel, Switch)], Option<&ConfigLevel>); 6] = [
+        type Set<'a> = &'a [(&'a ConfigLevel, Switch)];
+        let cases: [(Set<'_>, Option<&ConfigLevel>); 6] = [
             (&[], None),
             (&[(&system, stopped)], Some(&system)),
             (&[(&system, stopped), (&resource, exempt)], None),

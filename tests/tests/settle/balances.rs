@@ -7,7 +7,6 @@ use weirgate::{
     AuditChange, AuditSubject, Config, ConfigLevel, Error, Limit, LimitName, MilliTokens,
     OperationOutcome, RateLimiter,
 };
-use weirgate_testkit::Fault;
 
 use crate::fixtures::fleet::shards::{self, drain, holds, split};
 use crate::fixtures::fleet::{Fleet, config, denied, granted, leased, pass, runtime, secs, tokens};
@@ -365,8 +364,7 @@ fn step() -> impl Strategy<Value = Step> {
 
 /// Makes a change, and several takes beside it. Returns what was granted.
 async fn beside(
-    fleet: &Fleet,
-    (operator, caller): (&RateLimiter, &RateLimiter),
+    caller: &RateLimiter,
     limits: &[Limit],
     edit: weirgate::BalanceEdit<'_>,
 ) -> (Result<weirgate::BalanceReport, Error>, i64) {
@@ -380,7 +378,6 @@ async fn beside(
         }
     };
     let (report, ()) = tokio::join!(edit.send(), taking);
-    let _ = (fleet, operator);
     (report, taken)
 }
 
@@ -413,7 +410,7 @@ proptest! {
                     Step::Lease(_) => {}
                     Step::TopUp(amount) => {
                         let edit = operator.edit_balances("e-1", "gpt-4").top_up("tpm", amount);
-                        let (report, taken) = beside(&fleet, (&operator, &caller), &limits, edit).await;
+                        let (report, taken) = beside(&caller, &limits, edit).await;
                         balance -= taken;
                         match report {
                             Ok(_) => balance += amount,
