@@ -8,6 +8,7 @@ mod granted;
 mod local;
 mod request;
 mod stop;
+mod take_more;
 mod targets;
 mod telemetry;
 

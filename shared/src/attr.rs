@@ -62,6 +62,8 @@ pub const MODE: &str = "mode";
 pub const STATUS: &str = "status";
 /// Switches of a namespace, by level.
 pub const SWITCHES: &str = "switches";
+/// Decision while DynamoDB is unavailable, of all limiters of a namespace.
+pub const ON_UNAVAILABLE: &str = "on_unavailable";
 /// A switch in an audit event.
 pub const SWITCH: &str = "switch";
 /// What was changed under an idempotency key.

@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 
 use crate::{
     AuditId, AuditSubject, Config, ConfigLevel, Entity, EntityId, Limit, LimitName, MilliTokens,
-    Resource, Switch,
+    OnUnavailable, Resource, Switch,
 };
 
 /// One change of the configuration, or of a bucket by an operator.
@@ -48,6 +48,13 @@ pub enum AuditChange {
         /// Switch after the change.
         after: Option<Switch>,
     },
+    /// A change of what all limiters decide while DynamoDB is unavailable.
+    OnUnavailable {
+        /// Stored decision before the change.
+        before: Option<OnUnavailable>,
+        /// Stored decision after the change.
+        after: Option<OnUnavailable>,
+    },
     /// A change of a bucket's balances, over all its shards.
     Balances {
         /// Entity of the bucket.
@@ -78,6 +85,7 @@ impl AuditChange {
     pub fn of(&self) -> AuditSubject {
         match self {
             Self::Config { level, .. } | Self::Switch { level, .. } => level.into(),
+            Self::OnUnavailable { .. } => AuditSubject::System,
             Self::Entity { id: entity, .. }
             | Self::Balances { entity, .. }
             | Self::Limits { entity, .. } => AuditSubject::Entity(entity.clone()),

@@ -7,6 +7,7 @@
 //! - `limit`: [`Limit`] and its [`RefillRule`]: capacity and refill
 //! - `config`: [`Config`]: limits at four levels, and the entities they are for
 //! - `switch`: [`Switches`]: levels that an operator has stopped
+//! - `on_unavailable`: [`OnUnavailable`]: what to decide while DynamoDB is unavailable
 //! - `operation`: [`Operation`]: a change that its idempotency key remembers
 //! - `audit`: [`AuditEvent`]: a change of the configuration or of a bucket, with its principal
 //! - `versioned_limits`: [`VersionedLimits`]: the limits of an acquire, and their version
@@ -36,6 +37,7 @@ mod lease;
 mod limit;
 mod math;
 mod meter;
+mod on_unavailable;
 mod operation;
 mod shard;
 mod snapshot;
@@ -68,6 +70,7 @@ pub use lease::{Lease, LeaseReturn};
 pub use limit::{Limit, LimitError, LimitMode, MAX_PERIOD_MS, MAX_TOKENS, RefillRule};
 pub use math::{MAX_SHARDS, ShardIndex, ready_at, refill_between, refilled};
 pub use meter::{Bases, Counter, Meter, Usage};
+pub use on_unavailable::OnUnavailable;
 pub use operation::Operation;
 pub use shard::{ActivitySample, LimitState, RULES_STAND, Scaling, Shard};
 pub use snapshot::{

@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 use std::fmt;
 
-use crate::{ConfigLevel, EntityId, Resource};
+use crate::{ConfigLevel, EntityId, OnUnavailable, Resource};
 
 /// Maximum number of switches of a namespace, 200. Every process reads all of them, in one item.
 pub const MAX_SWITCHES: usize = 200;
@@ -51,6 +51,8 @@ pub struct Switches {
     pub version: i64,
     /// Switches by level. A level without one is as the next wider level.
     pub levels: BTreeMap<ConfigLevel, Switch>,
+    /// Decision while DynamoDB is unavailable, in place of each limiter's own.
+    pub on_unavailable: Option<OnUnavailable>,
 }
 
 impl Switches {
@@ -145,6 +147,7 @@ mod tests {
             let switches = Switches {
                 version: 1,
                 levels: levels.collect(),
+                ..Switches::default()
             };
             assert_eq!(switches.stopping(id, of).as_ref(), expected, "{set:?}");
             let other = EntityId::new("other").unwrap();

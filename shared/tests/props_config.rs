@@ -14,9 +14,9 @@ use weirgate_shared::write::{
 use weirgate_shared::{
     AuditChange, AuditEvent, AuditId, AuditKey, AuditSubject, Config, ConfigFilter, ConfigKey,
     ConfigLevel, ConfigStatus, Entity, EntityId, EntityKey, EpochMillis, IdempotencyKey, ItemKey,
-    Limit, LimitMode, LimitName, MilliTokens, Millis, Namespace, Operation, Resource, Switch,
-    Switches, Versioned, WriteId, read_audit, read_config, read_entity, read_operation,
-    read_switches,
+    Limit, LimitMode, LimitName, MilliTokens, Millis, Namespace, OnUnavailable, Operation,
+    Resource, Switch, Switches, Versioned, WriteId, read_audit, read_config, read_entity,
+    read_operation, read_switches,
 };
 
 fn namespace() -> impl Strategy<Value = Namespace> {
@@ -99,6 +99,16 @@ fn switch() -> impl Strategy<Value = Switch> {
     prop::sample::select(vec![Switch::Stopped, Switch::Exempt])
 }
 
+fn policy() -> impl Strategy<Value = OnUnavailable> {
+    let local = (1..=100_u8).prop_map(|percent| OnUnavailable::Local { percent });
+    prop_oneof![
+        Just(OnUnavailable::Error),
+        Just(OnUnavailable::Deny),
+        Just(OnUnavailable::Allow),
+        local
+    ]
+}
+
 fn event() -> impl Strategy<Value = AuditEvent> {
     let of_config = (
         level(),
@@ -134,6 +144,8 @@ fn event() -> impl Strategy<Value = AuditEvent> {
                 after,
             }
         });
+    let of_policy = (option::of(policy()), option::of(policy()))
+        .prop_map(|(before, after)| AuditChange::OnUnavailable { before, after });
     let amounts = || {
         btree_map("[a-z]{1,3}", any::<i64>(), 0..3).prop_map(|amounts| {
             let amount = |(name, amount): (String, i64)| {
@@ -158,7 +170,14 @@ fn event() -> impl Strategy<Value = AuditEvent> {
             after: after.limits,
         },
     );
-    let change = prop_oneof![of_config, of_entity, of_switch, of_balances, of_limits];
+    let change = prop_oneof![
+        of_config,
+        of_entity,
+        of_switch,
+        of_policy,
+        of_balances,
+        of_limits
+    ];
     let id = (0..253_402_300_800_000_i64, any::<u128>());
     (id, "\\PC{1,20}", change).prop_map(|((at, random), principal, change)| AuditEvent {
         id: AuditId::new(EpochMillis(at), random),
@@ -187,14 +206,14 @@ proptest! {
 
     #[test]
     fn switches_are_read_back_and_only_the_version_seen_is_replaced(
-        levels in btree_map(level(), switch(), 0..5), seen in 0..3_i64,
+        levels in btree_map(level(), switch(), 0..5), seen in 0..3_i64, on_unavailable in option::of(policy()),
     ) {
         let ns = Namespace::new("ns").unwrap();
-        let switches = Switches { version: seen + 1, levels };
+        let switches = Switches { version: seen + 1, levels, on_unavailable };
         let update = update(write_switches(&ns, seen, &switches));
         let mut item = Item::default();
         if seen > 0 {
-            let before = Switches { version: seen, levels: BTreeMap::new() };
+            let before = Switches { version: seen, on_unavailable: Some(OnUnavailable::Deny), ..Switches::default() };
             let Action::Update(first) = write_switches(&ns, 0, &before) else { unreachable!() };
             prop_assert!(item.apply(&first));
         }

@@ -7,6 +7,7 @@ use serde_json::{Value, json};
 use tokio::time::error::Elapsed;
 use tokio::time::{Instant, sleep, timeout};
 use weirgate_aggregator::Invocation;
+use weirgate_aggregator::execute::Throttles;
 use weirgate_reconciler::Deadline;
 use weirgate_replay::{Options, Replay};
 use weirgate_store::Table;
@@ -32,6 +33,8 @@ pub struct Mapping {
     until: Option<Instant>,
     /// Objects of the failure bucket.
     discarded: Vec<String>,
+    /// What the function's process knows from its earlier events.
+    throttles: Throttles,
 }
 
 impl Mapping {
@@ -47,6 +50,7 @@ impl Mapping {
             attempts: 0,
             until: None,
             discarded: vec![],
+            throttles: Throttles::default(),
         }
     }
 
@@ -173,7 +177,8 @@ impl Mapping {
             deadline: Instant::now() + known,
         };
         let config = aggregator();
-        let handled = weirgate_aggregator::handle(event, &table, &config, invocation);
+        let handled =
+            weirgate_aggregator::handle_next(event, &table, &config, &self.throttles, invocation);
         let handled = ended(
             world,
             &network,

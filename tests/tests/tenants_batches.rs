@@ -9,11 +9,13 @@ use std::time::Duration;
 
 use crate::fixtures::aggregator::usage::snapshots;
 use crate::fixtures::aggregator::{
-    HOUR, bucket, deliver, deliver_text, event, later, marked, records, take_in,
+    HOUR, bucket, config, deliver, deliver_text, event, later, marked, records, take_in,
 };
 use lambda_runtime::tracing::subscriber::util::SubscriberInitExt;
 use serde_json::{Value, json};
 use tokio::time::Instant;
+use weirgate_aggregator::execute::{ENOUGH, Throttles};
+use weirgate_aggregator::{Invocation, handle_next};
 use weirgate_shared::write::{MAX_CARRIED_LIMITS, MAX_LIVES};
 use weirgate_shared::{BucketKey, MAX_BUCKET_LIMITS, Millis};
 use weirgate_store::Table;
@@ -55,19 +57,29 @@ async fn a_snapshot_that_stays_throttled_delays_no_other_record() {
         let lines = Lines::default();
         let writer = lines.clone();
         let _guard = weirgate_runtime::subscriber("", move || writer.clone()).set_default();
-        let started = Instant::now();
-        let handled = deliver_text(
-            &table,
-            &event(&records),
-            HOUR.plus(Millis(3_600_000 + 30_000)),
-        )
-        .await;
-        // Two seconds for all of them together, and what the tries take.
-        assert!(
-            started.elapsed() < Duration::from_secs(4),
-            "{entities}: {:?}",
-            started.elapsed()
-        );
+        let (throttles, old) = (Throttles::default(), Millis(3_600_000 + 30_000));
+        let mut invocations = 0;
+        let handled = loop {
+            let started = Instant::now();
+            let invocation = Invocation {
+                now: HOUR.plus(old),
+                deadline: started + Duration::from_secs(60),
+            };
+            let text = event(&records);
+            let config = config();
+            let handled = handle_next(&text, &table, &config, &throttles, invocation);
+            let handled = handled.await.unwrap();
+            // Two seconds for all of them together, and what the tries take.
+            let took = started.elapsed();
+            assert!(took < Duration::from_secs(4), "{entities}: {took:?}");
+            assert_eq!(copied(&dynamo, "good/ENTITY#e-0"), "1.5");
+            invocations += 1;
+            if handled.summary.failed == 0 {
+                break handled;
+            }
+            assert_eq!(handled.summary.refused, 0, "{:?}", handled.summary);
+        };
+        assert_eq!(invocations, ENOUGH, "{entities}");
         assert_eq!(
             (handled.summary.refused, handled.summary.failed),
             (entities, 0),
@@ -86,6 +98,36 @@ async fn a_snapshot_that_stays_throttled_delays_no_other_record() {
             assert!(heard[0].contains(said), "{}", heard[0]);
         }
     }
+}
+
+/// After a pause of the stream all records are old, and nothing is wrong with their snapshots.
+#[tokio::test(start_paused = true)]
+async fn i3_an_old_record_comes_again_while_its_snapshot_is_throttled_for_seconds() {
+    let dynamo = Dynamo::new().await;
+    let table = dynamo.table().await;
+    used(&table, "slow", 1).await;
+    let records = records(&dynamo);
+    let slow_until = Instant::now() + Duration::from_secs(7);
+    dynamo.fail_when(move |_| (Instant::now() < slow_until).then_some(KEY_RANGE));
+    let throttles = Throttles::default();
+    let mut failed = 0;
+    loop {
+        let invocation = Invocation {
+            now: HOUR.plus(Millis(10 * 3_600_000)),
+            deadline: Instant::now() + Duration::from_secs(60),
+        };
+        let text = event(&records);
+        let config = config();
+        let handled = handle_next(&text, &table, &config, &throttles, invocation);
+        let summary = handled.await.unwrap().summary;
+        assert_eq!(summary.refused, 0, "{summary:?}");
+        if summary.failed == 0 {
+            break;
+        }
+        failed += 1;
+    }
+    assert!(failed > 1, "{failed}");
+    assert_eq!(copied(&dynamo, "slow/ENTITY#e-0"), "1.5");
 }
 
 /// I3: usage that the log alone has is not counted.

@@ -15,7 +15,7 @@ use crate::decide::{
     AcquireOptions, Decision, Grant, Granted, ResolvedRequest, TakeMode, count_decision, decide,
     instrumented,
 };
-use crate::values::{Error, OnUnavailable, Settlement};
+use crate::values::{Error, OnUnavailable, Settlement, check_on_unavailable};
 
 /// Most requests in one decision, 100.
 const MAX_REQUESTS: usize = 100;
@@ -121,7 +121,7 @@ impl<'a> AcquireAll<'a> {
             }
             request.request().validate()?;
         }
-        self.options.on_unavailable.check()?;
+        check_on_unavailable(self.options.on_unavailable)?;
         let (session, mut counts) = (&self.limiter.session, vec![]);
         let decision =
             instrumented(session, "several", "several", self.decision(&mut counts)).await?;

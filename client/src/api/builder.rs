@@ -10,7 +10,7 @@ use weirgate_store::{Clock, ConnectOptions, Table, connect};
 use super::limiter::RateLimiter;
 use crate::decide::describe;
 use crate::session::{CircuitBreakerConfig, Session, Settings};
-use crate::values::{Error, OnUnavailable, Prefetch};
+use crate::values::{Error, OnUnavailable, Prefetch, check_on_unavailable};
 
 impl RateLimiter {
     /// Builds a limiter on the table `table`, whose name is among the deployed stack's outputs.
@@ -285,7 +285,7 @@ impl Builder {
                 Table::new(connect(connection).await, name)
             }
         };
-        self.on_unavailable.check()?;
+        check_on_unavailable(self.on_unavailable)?;
         let settings = Settings {
             timeout: self.timeout,
             denial_cache_ttl: self.denial_cache_ttl,

@@ -5,6 +5,7 @@ mod balances;
 mod limits;
 mod operation;
 mod switches;
+mod unavailable;
 
 pub use balances::{BalanceEdit, BalanceReport};
 pub use limits::{LimitsEdit, LimitsReport};

@@ -5,11 +5,13 @@ mod adjust;
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
+use std::time::Duration;
 
 use weirgate_shared::write::{LeaseChange, LimitDelta};
-use weirgate_shared::{Bucket, EpochMillis, LimitName, MilliTokens, WriteId};
+use weirgate_shared::{Bucket, EpochMillis, LimitMode, LimitName, MilliTokens, WriteId};
 
 use super::state::BucketState;
+use super::target::BucketTarget;
 use crate::queue::{Ending, HoldPart, Taken};
 use crate::session::{Moment, Session};
 use crate::values::{
@@ -109,6 +111,46 @@ impl Hold {
             .filter_map(|part| part.lease.as_ref().map(|(_, expires)| *expires))
             .min()?;
         Some((id, expires))
+    }
+
+    pub(crate) const fn session(&self) -> &Arc<Session> {
+        &self.session
+    }
+
+    /// Returns the request for more of a limit of this bucket, which counts as no acquire of its
+    /// own.
+    pub(crate) fn target(
+        &self,
+        limit: &str,
+        amount: MilliTokens,
+        lease: Option<Duration>,
+    ) -> BucketTarget {
+        let settings = &self.session.settings;
+        let mut request = BucketRequest {
+            amounts: Amounts::new(),
+            up_to: Amounts::new(),
+            soft_amounts: Amounts::new(),
+            limits: self.limits.clone(),
+            lease: lease.map(|lasts| (lasts, Arc::clone(&settings.owner))),
+            timeout: settings.timeout,
+            acquires: 0,
+        };
+        let known = self
+            .limits
+            .iter()
+            .find(|known| known.name().as_str() == limit);
+        if let Some(known) = known {
+            let amounts = match known.mode() {
+                LimitMode::Soft => &mut request.soft_amounts,
+                LimitMode::Enforced | LimitMode::Shadow => &mut request.amounts,
+            };
+            amounts.insert(known.name().clone(), amount);
+        }
+        BucketTarget {
+            bucket: Arc::clone(&self.bucket),
+            request,
+            is_shadow: settings.is_shadow,
+        }
     }
 
     const fn has_lease(&self) -> bool {

@@ -42,6 +42,9 @@ pub(crate) fn fall_back(
     if !is_unavailable(&error) {
         return Err(error);
     }
+    let stored = session.config_cache.switches.known(session).latest;
+    let stored = stored.and_then(|switches| switches.on_unavailable);
+    let on_unavailable = stored.unwrap_or(on_unavailable);
     let degraded = Degraded {
         reason: error.to_string(),
     };

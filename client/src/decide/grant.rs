@@ -26,7 +26,7 @@ use crate::values::{
 #[must_use = "dropping a grant releases its slots"]
 pub struct Grant {
     /// Holds of the buckets, the requested one first.
-    holds: Vec<Hold>,
+    pub(super) holds: Vec<Hold>,
     /// Holds of local buckets, taken while DynamoDB was unavailable.
     local: Vec<LocalHold>,
     would_deny: Option<Denied>,
@@ -140,27 +140,47 @@ impl Grant {
         for local in &mut self.local {
             local.adjust(limit, actual);
         }
+        let places = self.places(limit)?;
+        let holds = self.holds.iter_mut().enumerate();
+        let holds = holds.filter(|(at, _)| places.contains(at));
+        Settlement::all(join_all(holds.map(|(_, hold)| hold.adjust(limit, actual))).await)
+    }
+
+    /// Returns the places of the holds that have a limit, or could take it; none if nothing is
+    /// counted for it.
+    pub(super) fn places(&self, limit: &str) -> Result<Vec<usize>, Error> {
         let is_taken = self.holds.iter().any(|hold| hold.has(limit));
-        let mut holds: Vec<_> = self
-            .holds
-            .iter_mut()
-            .filter(|hold| match is_taken {
-                true => hold.has(limit),
-                false => hold.could_take(limit),
-            })
-            .collect();
+        let is_meant = |(_, hold): &(usize, &Hold)| match is_taken {
+            true => hold.has(limit),
+            false => hold.could_take(limit),
+        };
+        let holds = self.holds.iter().enumerate().filter(is_meant);
+        let places: Vec<_> = holds.map(|(at, _)| at).collect();
         let is_overlooked = || {
             self.would_deny
                 .iter()
                 .flat_map(Denied::short)
                 .any(|short| short.limit == limit)
         };
-        if holds.is_empty() && !self.has_unlimited && !is_overlooked() {
+        if places.is_empty() && !self.has_unlimited && !is_overlooked() {
             return Err(Error::Invalid(format!(
                 "limit {limit:?} is not among this grant's limits, or counts slots and the grant has no lease: take it with the acquire"
             )));
         }
-        Settlement::all(join_all(holds.iter_mut().map(|hold| hold.adjust(limit, actual))).await)
+        Ok(places)
+    }
+
+    /// Adds what was taken later to the hold at `at`.
+    pub(super) fn merge_hold(&mut self, at: usize, more: Option<Hold>) {
+        if let Some(more) = more {
+            let hold = self.holds.remove(at);
+            self.holds.insert(at, hold.merge(more));
+        }
+    }
+
+    /// Adds a denial that shadow mode waived later.
+    pub(super) fn add_would_deny(&mut self, denied: Option<Denied>) {
+        self.would_deny = merge_two(self.would_deny.take(), denied);
     }
 
     /// Renews the durable lease to expire `lasts` from now; never earlier than before.

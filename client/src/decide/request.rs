@@ -4,7 +4,9 @@ use std::time::Duration;
 
 use weirgate_shared::{EntityId, MAX_TOKENS, MilliTokens, Resource};
 
-use crate::values::{Error, Limits, OnUnavailable, check_lease, parse_amount};
+use crate::values::{
+    Error, Limits, OnUnavailable, check_lease, check_on_unavailable, parse_amount,
+};
 
 /// A request as the application made it, unchecked.
 #[derive(Debug, Clone)]
@@ -71,7 +73,7 @@ impl RequestSpec {
         if let Some(lasts) = self.lease {
             check_lease(lasts)?;
         }
-        self.options.on_unavailable.check()?;
+        check_on_unavailable(self.options.on_unavailable)?;
         let mut amounts = NamedAmounts::with_capacity(self.amounts.len());
         for (name, amount) in &self.amounts {
             let mut most = None;

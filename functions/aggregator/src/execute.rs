@@ -4,6 +4,7 @@ mod copy;
 mod effect;
 mod failure;
 mod split;
+mod throttles;
 
 use std::collections::{HashMap, HashSet};
 use std::time::Duration;
@@ -20,6 +21,7 @@ use split::split_shard;
 pub use copy::run_copy;
 pub use effect::Effect;
 pub use failure::{Failure, FailureReason};
+pub use throttles::{ENOUGH, Throttles};
 
 /// Time for which a final copy with a throttled item is retried after all other writes.
 pub const PATIENCE: Duration = Duration::from_secs(2);
@@ -35,6 +37,8 @@ pub struct Limits<'a> {
     pub stop: Instant,
     /// Records that are not redelivered for an item that stays throttled.
     pub old: &'a HashSet<usize>,
+    /// Copies that stayed throttled in earlier invocations.
+    pub throttles: &'a Throttles,
 }
 
 /// Runs all writes with this concurrency, and none past the end: writes in progress are then
@@ -44,7 +48,8 @@ pub struct Limits<'a> {
 ///
 /// A final copy whose own item is throttled waits for all other writes. If the item stays throttled
 /// for [`PATIENCE`] after that, the record is redelivered. The copy of an old record is refused
-/// instead, because a tenant can keep its snapshot throttled indefinitely.
+/// instead, if the item stayed throttled in [`ENOUGH`] invocations in a row: a tenant can keep its
+/// snapshot throttled indefinitely.
 pub async fn execute(
     table: &Table,
     writes: &[Write<'_>],
@@ -85,12 +90,15 @@ async fn run_sequence<'a, 'w>(
     for (at, write) in sequence.iter().enumerate() {
         let reason = match run_in_time(table, write, limits.stop, budget).await {
             Ok(effect) => {
+                if let WriteKind::Copy(copy) = &write.kind {
+                    limits.throttles.forget(copy);
+                }
                 results.push(Ok(effect));
                 continue;
             }
             Err(reason) => reason,
         };
-        match handling(write, &reason, is_over, limits.old) {
+        match handling(write, &reason, is_over, limits) {
             Handling::PutOff => results.push(Ok(put_off(&write.kind, &reason, budget))),
             Handling::Refuse => results.push(Ok(refuse(&write.kind, &reason, budget))),
             Handling::RunAgain => return (results, sequence[at..].to_vec()),
@@ -135,7 +143,7 @@ fn handling(
     write: &Write<'_>,
     reason: &FailureReason,
     is_over: bool,
-    old: &HashSet<usize>,
+    limits: Limits<'_>,
 ) -> Handling {
     let is_final_copy = matches!(&write.kind, WriteKind::Copy(copy) if copy.is_final);
     if reason.may_pass() && !is_final_copy {
@@ -146,9 +154,19 @@ fn handling(
     if reason.is_lasting() {
         return Handling::Refuse;
     }
+    let WriteKind::Copy(copy) = &write.kind else {
+        return Handling::Fail;
+    };
     match (reason.is_of_item(), is_over) {
         (true, false) => Handling::RunAgain,
-        (true, true) if old.contains(&write.record) => Handling::Refuse,
+        (true, true) => {
+            let is_for_good = limits.throttles.count(copy);
+            if is_for_good && limits.old.contains(&write.record) {
+                Handling::Refuse
+            } else {
+                Handling::Fail
+            }
+        }
         _ => Handling::Fail,
     }
 }

@@ -28,6 +28,7 @@ pub use config::{Config, DEFAULT_TTL_DAYS, REFILL_WRITES, TTL_DAYS};
 pub use report::{Response, Summary};
 pub use split::Split;
 
+use execute::Throttles;
 use parse::Undecodable;
 
 /// The time of an invocation, read from the clock once.
@@ -48,7 +49,7 @@ pub struct Handled {
     pub response: Result<Response, report::BatchError>,
 }
 
-/// Handles one event of the table's stream.
+/// Handles one event of the table's stream, as a new process does.
 ///
 /// # Errors
 /// [`parse::NotAnEvent`] if it is not one.
@@ -56,6 +57,21 @@ pub async fn handle(
     event: &str,
     table: &Table,
     config: &Config,
+    invocation: Invocation,
+) -> Result<Handled, parse::NotAnEvent> {
+    handle_next(event, table, config, &Throttles::default(), invocation).await
+}
+
+/// Handles one event of the table's stream. `throttles` is what the process knows from its earlier
+/// events.
+///
+/// # Errors
+/// [`parse::NotAnEvent`] if it is not one.
+pub async fn handle_next(
+    event: &str,
+    table: &Table,
+    config: &Config,
+    throttles: &Throttles,
     invocation: Invocation,
 ) -> Result<Handled, parse::NotAnEvent> {
     let started = Instant::now();
@@ -81,6 +97,7 @@ pub async fn handle(
         concurrency: config.write_concurrency,
         stop,
         old: &old,
+        throttles,
     };
     let results = execute::execute(table, &writes, limits, &budget).await;
     let (summary, response) = report::report(&batch, results);

@@ -8,7 +8,7 @@ use super::{Attr, ItemError, read_key};
 use crate::write::Value;
 use crate::{
     AuditChange, AuditEvent, AuditKey, AuditSubject, Config, ConfigLevel, EntityId, ItemKey,
-    LimitName, MilliTokens, Resource, Switch, attr, item,
+    LimitName, MilliTokens, OnUnavailable, Resource, Switch, attr, item,
 };
 
 const SET_CONFIG: &str = "set_config";
@@ -16,9 +16,10 @@ const DELETE_CONFIG: &str = "delete_config";
 const SET_ENTITY: &str = "set_entity";
 const DELETE_ENTITY: &str = "delete_entity";
 const SET_SWITCH: &str = "set_switch";
+const SET_ON_UNAVAILABLE: &str = "set_on_unavailable";
 const SET_BALANCES: &str = "set_balances";
 const APPLY_LIMITS: &str = "apply_limits";
-const ACTIONS: &str = "set_config, delete_config, set_entity, delete_entity, set_switch, set_balances or apply_limits";
+const ACTIONS: &str = "set_config, delete_config, set_entity, delete_entity, set_switch, set_on_unavailable, set_balances or apply_limits";
 
 /// Returns all attributes of an audit event except its keys and its `ttl`.
 #[must_use]
@@ -51,6 +52,7 @@ const fn names(change: &AuditChange) -> (Option<&EntityId>, Option<&Resource>) {
             ConfigLevel::System => (None, None),
         },
         AuditChange::Entity { id, .. } => (Some(id), None),
+        AuditChange::OnUnavailable { .. } => (None, None),
         AuditChange::Balances {
             entity, resource, ..
         }
@@ -87,6 +89,11 @@ fn values(change: &AuditChange) -> (&'static str, Option<Map>, Option<Map>) {
             let word = |switch: Switch| Value::text(switch.as_str());
             let map = |switch| Map::from([(attr::SWITCH.to_owned(), word(switch))]);
             (SET_SWITCH, before.map(map), after.map(map))
+        }
+        AuditChange::OnUnavailable { before, after } => {
+            let words = |policy: OnUnavailable| Value::Text(policy.to_string());
+            let map = |policy| Map::from([(attr::ON_UNAVAILABLE.to_owned(), words(policy))]);
+            (SET_ON_UNAVAILABLE, before.map(map), after.map(map))
         }
         AuditChange::Balances { before, after, .. } => {
             let amount = |(limit, amount): (&LimitName, &MilliTokens)| {
@@ -152,6 +159,10 @@ pub fn read_audit<'a>(
             before: before.map(switch).transpose()?,
             after: after.map(switch).transpose()?,
         },
+        (SET_ON_UNAVAILABLE, _) => AuditChange::OnUnavailable {
+            before: before.map(on_unavailable).transpose()?,
+            after: after.map(on_unavailable).transpose()?,
+        },
         (action @ (SET_BALANCES | APPLY_LIMITS), AuditSubject::Entity(entity)) => {
             let resource = resource.ok_or_else(|| ItemError::missing(attr::RESOURCE, "a name"))?;
             let (entity, before) = (entity.clone(), before.unwrap_or_default());
@@ -201,6 +212,18 @@ fn switch(entries: &[(&str, Attr<'_>)]) -> Result<Switch, ItemError> {
         None
     };
     word.ok_or_else(|| ItemError::new(name, value, Switch::WORDS))
+}
+
+fn on_unavailable(entries: &[(&str, Attr<'_>)]) -> Result<OnUnavailable, ItemError> {
+    let name = attr::ON_UNAVAILABLE;
+    let found = entries.iter().find(|(known, _)| *known == name);
+    let (_, value) = found.ok_or_else(|| ItemError::missing(name, OnUnavailable::WORDS))?;
+    let policy = if let Attr::S(words) = value {
+        OnUnavailable::parse(words)
+    } else {
+        None
+    };
+    policy.ok_or_else(|| ItemError::new(name, value, OnUnavailable::WORDS))
 }
 
 fn amounts(entries: &[(&str, Attr<'_>)]) -> Result<BTreeMap<LimitName, MilliTokens>, ItemError> {

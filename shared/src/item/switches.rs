@@ -6,7 +6,7 @@ use super::parse::{entries, integer};
 use super::{Attr, ItemError};
 use crate::switch::{level_name, parse_level};
 use crate::write::Value;
-use crate::{Switch, Switches, attr};
+use crate::{OnUnavailable, Switch, Switches, attr};
 
 /// Returns the value of the attribute that has all switches.
 #[must_use]
@@ -23,10 +23,19 @@ pub(crate) fn write_switches(switches: &Switches) -> Value {
 pub fn read_switches<'a>(
     item: impl Iterator<Item = (&'a str, Attr<'a>)>,
 ) -> Result<Switches, ItemError> {
-    let (mut version, mut levels) = (None, BTreeMap::new());
+    let (mut version, mut levels, mut on_unavailable) = (None, BTreeMap::new(), None);
     for (name, value) in item {
         match name {
             attr::VERSION => version = Some(integer(attr::VERSION, &value)?),
+            attr::ON_UNAVAILABLE => {
+                let words = if let Attr::S(words) = value {
+                    OnUnavailable::parse(words)
+                } else {
+                    None
+                };
+                let wrong = || ItemError::new(attr::ON_UNAVAILABLE, &value, OnUnavailable::WORDS);
+                on_unavailable = Some(words.ok_or_else(wrong)?);
+            }
             attr::SWITCHES => {
                 for (level, switch) in entries(attr::SWITCHES, &value)? {
                     let place = format!("{}.{level}", attr::SWITCHES);
@@ -46,5 +55,9 @@ pub fn read_switches<'a>(
         }
     }
     let version = version.ok_or_else(|| ItemError::missing(attr::VERSION, "a whole number"))?;
-    Ok(Switches { version, levels })
+    Ok(Switches {
+        version,
+        levels,
+        on_unavailable,
+    })
 }

@@ -15,12 +15,18 @@ pub fn write_switches(namespace: &Namespace, seen: i64, next: &Switches) -> Acti
         seen => Condition::Equals(version.clone(), Value::Int(seen)),
     };
     let switches = Path::of(attr::SWITCHES);
+    let on_unavailable = Path::of(attr::ON_UNAVAILABLE);
+    let on_unavailable = match next.on_unavailable {
+        Some(policy) => AttributeUpdate::Set(on_unavailable, Value::Text(policy.to_string())),
+        None => AttributeUpdate::Remove(on_unavailable),
+    };
     Action::Update(Update {
         key: switches_key(namespace),
         conditions: vec![condition],
         changes: vec![
             AttributeUpdate::Set(version, Value::Int(next.version)),
             AttributeUpdate::Set(switches, item::write_switches(next)),
+            on_unavailable,
         ],
     })
 }

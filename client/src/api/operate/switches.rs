@@ -47,10 +47,14 @@ impl RateLimiter {
     /// # Errors
     /// [`Error::Store`], or [`Error::UnreadableItem`] if the item was changed by other means.
     pub async fn switches(&self) -> Result<Vec<(ConfigLevel, Switch)>, Error> {
+        let switches = self.stored_switches().await?;
+        Ok(switches.levels.into_iter().collect())
+    }
+
+    pub(super) async fn stored_switches(&self) -> Result<Switches, Error> {
         let key = switches_key(&self.session.namespace);
         let items = self.session.read(std::slice::from_ref(&key)).await?;
-        let switches = stored_switches(&key, items.first())?;
-        Ok(switches.levels.into_iter().collect())
+        stored_switches(&key, items.first())
     }
 }
 

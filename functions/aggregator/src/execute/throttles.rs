@@ -1,0 +1,52 @@
+//! How often each copy was throttled in a row, over the invocations of one process.
+
+use std::collections::HashMap;
+use std::sync::{Mutex, MutexGuard, PoisonError};
+
+use weirgate_shared::ItemKey;
+use weirgate_shared::write::UsageCopy;
+
+/// Invocations in a row after whose patience a copy counts as throttled for good, 10. With 2 s
+/// each, these are 20 s.
+pub const ENOUGH: u32 = 10;
+/// Maximum number of copies that are counted.
+const MOST: usize = 10_000;
+
+/// Counts of the copies that stayed throttled.
+///
+/// The age of a record does not show this: after a pause of the stream all records are old, and a
+/// copy that is throttled for a moment must not be refused.
+#[derive(Debug, Default)]
+pub struct Throttles(Mutex<HashMap<(ItemKey, u32), u32>>);
+
+impl Throttles {
+    fn counts(&self) -> MutexGuard<'_, HashMap<(ItemKey, u32), u32>> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Counts one more invocation in which a copy stayed throttled. Returns whether those were
+    /// enough. What does not fit counts as throttled for good, or a tenant with many snapshots could
+    /// keep all records from being done.
+    pub(super) fn count(&self, copy: &UsageCopy) -> bool {
+        let (key, mut counts) = (key(copy), self.counts());
+        if counts.len() >= MOST && !counts.contains_key(&key) {
+            return true;
+        }
+        let count = counts.entry(key).or_default();
+        *count += 1;
+        *count >= ENOUGH
+    }
+
+    /// Forgets a copy that was made.
+    pub(super) fn forget(&self, copy: &UsageCopy) {
+        let mut counts = self.counts();
+        if !counts.is_empty() {
+            counts.remove(&key(copy));
+        }
+    }
+}
+
+/// Copies of several shards to one snapshot are counted apart, each once in an invocation.
+fn key(copy: &UsageCopy) -> (ItemKey, u32) {
+    (copy.key.item_key(), copy.shard)
+}
