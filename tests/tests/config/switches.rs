@@ -3,8 +3,8 @@
 use std::sync::{Arc, Mutex};
 
 use weirgate::{
-    AuditChange, AuditSubject, Config, ConfigLevel, Decision, Error, Limit, OperationOutcome,
-    RateLimiter, Switch,
+    AuditChange, AuditSubject, Config, ConfigLevel, Decision, Error, Limit, OnUnavailable,
+    OperationOutcome, RateLimiter, Switch,
 };
 use weirgate_testkit::Fault;
 
@@ -346,5 +346,72 @@ async fn more_switches_than_fit_are_refused() {
     assert_eq!(
         limiter.stop(&level(200)).send().await.unwrap().outcome,
         OperationOutcome::Applied
+    );
+}
+
+/// Every limiter knew it before the outage.
+#[tokio::test(start_paused = true)]
+async fn a_stored_decision_for_outages_replaces_that_of_limiters_and_requests() {
+    let fleet = Fleet::new().await;
+    let (operator, caller) = (fleet.limiter().await, fleet.limiter().await);
+    let policy = OnUnavailable::Local { percent: 10 };
+    assert_eq!(
+        operator.store_on_unavailable(Some(policy)).await.unwrap(),
+        None
+    );
+    // Switches stay as they are.
+    let _ = operator.stop(&own()).send().await.unwrap();
+    let _ = operator.start(&own()).send().await.unwrap();
+    assert_eq!(
+        operator.stored_on_unavailable().await.unwrap(),
+        Some(policy)
+    );
+    let _ = granted(&caller, &limits(), &[("rpm", 1)]).await;
+    let fails = |request: &serde_json::Value| (!request.is_null()).then_some(Fault::ServerError);
+    fleet.dynamo.fail_when(fails);
+    fleet.dynamo.fail_reads(|_, _| Some(Fault::ServerError));
+    let deny = ask(&caller, &limits(), &[("rpm", 100)]).on_unavailable(OnUnavailable::Deny);
+    let first = deny
+        .send()
+        .await
+        .unwrap()
+        .granted()
+        .expect("a tenth of 1,000");
+    assert!(first.degraded().is_some());
+    let Decision::Denied(denied) = ask(&caller, &limits(), &[("rpm", 100)])
+        .send()
+        .await
+        .unwrap()
+    else {
+        panic!("the local bucket is empty");
+    };
+    assert!(denied.degraded.is_some());
+    fleet.dynamo.fail_when(|_| None);
+    fleet.dynamo.fail_reads(|_, _| None);
+    pass(secs(60)).await;
+    assert_eq!(
+        operator.store_on_unavailable(None).await.unwrap(),
+        Some(policy)
+    );
+    assert_eq!(operator.store_on_unavailable(None).await.unwrap(), None);
+    let error = operator
+        .store_on_unavailable(Some(OnUnavailable::Local { percent: 0 }))
+        .await;
+    assert!(
+        error
+            .unwrap_err()
+            .to_string()
+            .contains("percent must be 1 to 100, got 0")
+    );
+    let events = operator
+        .audit(&AuditSubject::System, None)
+        .await
+        .unwrap()
+        .items;
+    let change = |before, after| AuditChange::OnUnavailable { before, after };
+    let changes: Vec<_> = events.into_iter().map(|event| event.change).collect();
+    assert_eq!(
+        changes,
+        [change(Some(policy), None), change(None, Some(policy))]
     );
 }

@@ -9,6 +9,7 @@ mod fault_props;
 mod leases;
 mod lifetimes;
 mod lifetimes_usage;
+mod more;
 mod unknown;
 mod unknown_settle;
 mod untaken;
