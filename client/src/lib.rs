@@ -30,6 +30,16 @@
 //! # }
 //! ```
 //!
+//! # Features
+//!
+//! | feature | adds |
+//! |---|---|
+//! | `tower` | a layer for axum, hyper and tonic |
+//! | `yaml` | limits from a file that is read again when it changes |
+//! | `blocking` | `.wait()` on every future, for callers without an async runtime |
+//! | `serde` | JSON of limits, denials, usage, lists and audit events |
+//! | `testing` | limiters on a table in memory, with a clock that tests move; for `[dev-dependencies]` |
+//!
 //! # Layout
 //!
 //! An acquire passes these folders from top to bottom, and its answer goes back up. Each uses only
@@ -37,6 +47,7 @@
 //!
 //! | folder | what it does |
 //! |---|---|
+//! | `testing` | limiters on a table in memory |
 //! | `http`, `tower` | limits in HTTP fields and bodies, and a layer that sends them |
 //! | `api` | what applications call: [`RateLimiter`], [`Acquire`], [`Peek`], configurations, usage |
 //! | `decide` | one request over all its buckets: which ones, all or none, [`Grant`]s, without DynamoDB |
@@ -56,6 +67,8 @@ mod file;
 pub mod http;
 mod queue;
 mod session;
+#[cfg(feature = "testing")]
+pub mod testing;
 #[cfg(feature = "tower")]
 pub mod tower;
 mod values;
@@ -87,12 +100,14 @@ pub use weirgate_store::{Clock, ConnectOptions, ErrorKind, StoreError, SystemClo
 #[doc = include_str!("../../README.md")]
 #[doc = include_str!("../../docs/guide/acquire.md")]
 #[doc = include_str!("../../docs/guide/http.md")]
+#[doc = include_str!("../../docs/guide/json.md")]
 #[doc = include_str!("../../docs/guide/leases.md")]
 #[doc = include_str!("../../docs/guide/limits.md")]
 #[doc = include_str!("../../docs/guide/lists.md")]
 #[doc = include_str!("../../docs/guide/operate.md")]
 #[doc = include_str!("../../docs/guide/prefetch.md")]
 #[doc = include_str!("../../docs/guide/shards.md")]
+#[cfg_attr(feature = "testing", doc = include_str!("../../docs/guide/testing-your-code.md"))]
 #[doc = include_str!("../../docs/guide/unavailability.md")]
 #[doc = include_str!("../../docs/guide/usage.md")]
 #[allow(missing_debug_implementations)]

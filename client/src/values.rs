@@ -4,6 +4,8 @@ mod amounts;
 mod denial;
 mod effective_config;
 mod error;
+#[cfg(feature = "serde")]
+pub(crate) mod json;
 mod limits;
 mod locked;
 mod on_unavailable;

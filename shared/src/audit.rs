@@ -9,6 +9,11 @@ use crate::{
 
 /// One change of the configuration, or of a bucket by an operator.
 #[derive(Debug, Clone, PartialEq, Eq)]
+#[cfg_attr(
+    feature = "serde",
+    derive(serde::Serialize, serde::Deserialize),
+    serde(from = "crate::json::EventFields", into = "crate::json::EventFields")
+)]
 pub struct AuditEvent {
     /// Time and id of the event.
     pub id: AuditId,
@@ -20,6 +25,11 @@ pub struct AuditEvent {
 
 /// A change. `before` is `None` for a new value, `after` for a deleted one.
 #[derive(Debug, Clone, PartialEq, Eq)]
+#[cfg_attr(
+    feature = "serde",
+    derive(serde::Serialize, serde::Deserialize),
+    serde(tag = "kind", rename_all = "snake_case")
+)]
 pub enum AuditChange {
     /// A change of a level's limits.
     Config {
@@ -62,8 +72,10 @@ pub enum AuditChange {
         /// Resource of the bucket.
         resource: Resource,
         /// Balances of the changed limits as they were read before the change.
+        #[cfg_attr(feature = "serde", serde(rename = "before_tokens"))]
         before: BTreeMap<LimitName, MilliTokens>,
         /// Balances after the change, if nothing was taken in between.
+        #[cfg_attr(feature = "serde", serde(rename = "after_tokens"))]
         after: BTreeMap<LimitName, MilliTokens>,
     },
     /// Limits that were written to all shards of a bucket ahead of its next acquire.

@@ -35,6 +35,11 @@ pub enum ConfigError {
 /// The configuration of one level. The first level with a configuration wins entirely: levels are
 /// not mixed.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
+#[cfg_attr(
+    feature = "serde",
+    derive(serde::Serialize, serde::Deserialize),
+    serde(try_from = "crate::json::ConfigFields")
+)]
 pub struct Config {
     /// Limits, each name once.
     pub limits: Vec<Limit>,
@@ -98,6 +103,11 @@ impl<T> Default for Versioned<T> {
 
 /// Whether limits apply.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Hash)]
+#[cfg_attr(
+    feature = "serde",
+    derive(serde::Serialize, serde::Deserialize),
+    serde(rename_all = "snake_case")
+)]
 pub enum ConfigStatus {
     /// Limits apply.
     #[default]
@@ -154,6 +164,11 @@ impl LimitMode {
 
 /// What a configuration is for. The first level that has one wins, in this order.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Hash)]
+#[cfg_attr(
+    feature = "serde",
+    derive(serde::Serialize, serde::Deserialize),
+    serde(from = "crate::json::LevelFields", into = "crate::json::LevelFields")
+)]
 pub enum ConfigLevel {
     /// One entity on one resource.
     EntityResource(EntityId, Resource),
@@ -193,12 +208,18 @@ impl fmt::Display for ConfigLevel {
 
 /// An entity and, optionally, the parent whose limits apply as well.
 #[derive(Debug, Clone, PartialEq, Eq)]
+#[cfg_attr(
+    feature = "serde",
+    derive(serde::Serialize, serde::Deserialize),
+    serde(deny_unknown_fields)
+)]
 pub struct Entity {
     /// Id of the entity.
     pub id: EntityId,
     /// Parent.
     pub parent: Option<EntityId>,
     /// Whether its takes also take from its parent.
+    #[cfg_attr(feature = "serde", serde(default))]
     pub cascades: bool,
 }
 

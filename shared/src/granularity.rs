@@ -6,6 +6,11 @@ use crate::{EpochMillis, Window};
 
 /// Length of the intervals of a usage report: hours, days or months in UTC.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
+#[cfg_attr(
+    feature = "serde",
+    derive(serde::Serialize, serde::Deserialize),
+    serde(rename_all = "snake_case")
+)]
 pub enum Granularity {
     /// Hours.
     Hourly,

@@ -1,4 +1,4 @@
-//! The pure part of Weirgate: no I/O, no clock, no environment, no floats.
+//! The pure part of Weirgate: no I/O, no clock, no environment, no arithmetic of floats.
 //!
 //! # Layout
 //!
@@ -22,6 +22,7 @@
 //! - `granularity`: [`Granularity`]: hours, days and months of usage reports
 //! - `key`, `attr`, `window`: keys beside their parsers, attribute names, usage windows
 //! - `item`: attributes to values and back
+//! - `json` (feature `serde`): public values to JSON and back
 //! - [`write`](mod@write): planned writes as data: take, settle, refill, expire, split, merge,
 //!   copy, configure
 
@@ -32,6 +33,8 @@ mod config;
 mod granularity;
 mod id;
 mod item;
+#[cfg(feature = "serde")]
+mod json;
 mod key;
 mod lease;
 mod limit;

@@ -29,6 +29,14 @@ pub const MAX_PERIOD_MS: i64 = 366 * 86_400_000;
 
 /// A named rule on a resource: a rate, or a number of slots held at the same time.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
+#[cfg_attr(
+    feature = "serde",
+    derive(serde::Serialize, serde::Deserialize),
+    serde(
+        try_from = "crate::json::LimitFields",
+        into = "crate::json::LimitFields"
+    )
+)]
 pub struct Limit {
     name: LimitName,
     rule: RefillRule,
@@ -37,6 +45,11 @@ pub struct Limit {
 
 /// What happens to a request that a limit cannot cover.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Hash)]
+#[cfg_attr(
+    feature = "serde",
+    derive(serde::Serialize, serde::Deserialize),
+    serde(rename_all = "snake_case")
+)]
 pub enum LimitMode {
     /// Denies the request.
     #[default]

@@ -91,6 +91,7 @@ impl Meter {
 
 /// An amount of usage.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
+#[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize))]
 pub struct Usage {
     /// Net consumption of each limit. Negative if more was returned in the window than taken.
     pub tokens: BTreeMap<LimitName, MilliTokens>,

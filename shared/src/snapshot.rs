@@ -39,6 +39,7 @@ pub struct LiveShard {
 
 /// Usage of a window.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
+#[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize))]
 pub struct WindowUsage {
     /// Amount of usage.
     pub usage: Usage,

@@ -10,6 +10,11 @@ pub const MAX_SWITCHES: usize = 200;
 
 /// What an operator has set for a level.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+#[cfg_attr(
+    feature = "serde",
+    derive(serde::Serialize, serde::Deserialize),
+    serde(rename_all = "snake_case")
+)]
 pub enum Switch {
     /// Every acquire of the level is disabled, except where a narrower level is exempt.
     Stopped,

@@ -9,6 +9,11 @@ use crate::EpochMillis;
 
 /// Length of a usage snapshot's window.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
+#[cfg_attr(
+    feature = "serde",
+    derive(serde::Serialize, serde::Deserialize),
+    serde(rename_all = "snake_case")
+)]
 pub enum Window {
     /// One hour.
     Hourly,

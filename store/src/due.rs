@@ -5,6 +5,8 @@ use std::collections::HashMap;
 use aws_sdk_dynamodb::types::AttributeValue;
 use weirgate_shared::{Attr, EpochMillis, ItemKey, attr, read_key};
 
+#[cfg(feature = "memory")]
+use crate::memory::{Listing, Range};
 use crate::{ErrorKind, Item, StoreError, Table};
 
 /// An item that the reconciler must process.
@@ -50,6 +52,20 @@ impl Table {
         after: Option<&Item>,
     ) -> Result<DuePage, StoreError> {
         let query = || async {
+            #[cfg(feature = "memory")]
+            if let Some(memory) = &self.memory {
+                memory.reach("Query")?;
+                return Ok(memory.query(&Listing {
+                    hash: attr::DUE_SHARD,
+                    range: attr::DUE,
+                    is_index: true,
+                    partition: due_shard,
+                    keys: Range::UpTo(now.0),
+                    is_descending: order == Order::NewestFirst,
+                    limit: Some(limit),
+                    after: after.map(|item| item.0.clone()),
+                }));
+            }
             let request = self
                 .client
                 .query()

@@ -17,6 +17,7 @@
 //! - `idle`: HTTP connections, which a process that was frozen makes again
 //! - `ids`: [`random_id`]: ids of writes and leases, from the operating system's generator
 //! - `schema`: the table's definition, for local use
+//! - `memory` (feature `memory`): [`MemoryTable`], a table in the process for tests
 //! - `meter`: [`CapacityMeter`] adds up the write units that DynamoDB reports
 
 mod attribute;
@@ -30,6 +31,8 @@ mod expression;
 mod idle;
 mod ids;
 mod list;
+#[cfg(feature = "memory")]
+mod memory;
 mod meter;
 mod schema;
 mod skew;
@@ -44,6 +47,8 @@ pub use due::{Due, DuePage, Order};
 pub use error::{ErrorKind, StoreError};
 pub use ids::{random_bits, random_id, seed_ids_of_thread};
 pub use list::{Page, Position, Query, SortKeys};
+#[cfg(feature = "memory")]
+pub use memory::MemoryTable;
 pub use meter::{CapacityMeter, ConsumedUnits};
 pub use schema::{BY_ENTITY, BY_RESOURCE, CHILDREN, Index, create_table, indexes};
 pub use skew::CorrectedClock;

@@ -5,6 +5,8 @@ use std::collections::{BTreeMap, HashMap};
 use aws_sdk_dynamodb::types::AttributeValue;
 use weirgate_shared::attr;
 
+#[cfg(feature = "memory")]
+use crate::memory::{Listing, Range};
 use crate::{Consistency, ErrorKind, Index, Item, StoreError, Table};
 
 /// Which items to list.
@@ -87,6 +89,27 @@ impl Table {
         let is_strong = listing.index.is_none() && listing.consistency == Consistency::Strong;
         let query = || async {
             let text = |text: &str| AttributeValue::S(text.to_owned());
+            let start = after.map(|position| {
+                let keys = position.iter();
+                keys.map(|(name, key)| (name.clone(), text(key))).collect()
+            });
+            #[cfg(feature = "memory")]
+            if let Some(memory) = &self.memory {
+                memory.reach("Query")?;
+                return Ok(memory.query(&Listing {
+                    hash,
+                    range,
+                    is_index: listing.index.is_some(),
+                    partition: listing.partition,
+                    keys: match listing.keys {
+                        SortKeys::StartingWith(prefix) => Range::StartingWith(prefix),
+                        SortKeys::Between(first, last) => Range::Between(first, last),
+                    },
+                    is_descending: listing.is_descending,
+                    limit: listing.limit,
+                    after: start,
+                }));
+            }
             let request = self
                 .client
                 .query()
@@ -97,10 +120,7 @@ impl Table {
                 .expression_attribute_values(":hash", text(listing.partition))
                 .consistent_read(is_strong)
                 .scan_index_forward(!listing.is_descending)
-                .set_exclusive_start_key(after.map(|position| {
-                    let keys = position.iter();
-                    keys.map(|(name, key)| (name.clone(), text(key))).collect()
-                }))
+                .set_exclusive_start_key(start)
                 .set_limit(listing.limit)
                 .set_return_consumed_capacity(self.report());
             let request = match listing.keys {

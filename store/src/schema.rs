@@ -63,6 +63,10 @@ impl Table {
     /// # Errors
     /// [`StoreError`] if it exists already, or DynamoDB refuses.
     pub async fn create(&self) -> Result<(), StoreError> {
+        #[cfg(feature = "memory")]
+        if let Some(memory) = &self.memory {
+            return memory.reach("CreateTable");
+        }
         create_table(&self.client, &self.name).await
     }
 }

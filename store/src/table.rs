@@ -25,6 +25,9 @@ pub struct Table {
     pub(crate) name: String,
     pub(crate) meter: Option<CapacityMeter>,
     skew: CorrectedClock,
+    /// Table in memory that answers instead of DynamoDB.
+    #[cfg(feature = "memory")]
+    pub(crate) memory: Option<crate::MemoryTable>,
 }
 
 impl Table {
@@ -36,6 +39,24 @@ impl Table {
             name: name.into(),
             meter: None,
             skew,
+            #[cfg(feature = "memory")]
+            memory: None,
+        }
+    }
+
+    /// Returns a table in memory, as a process with this clock reaches it.
+    #[cfg(feature = "memory")]
+    #[must_use]
+    pub fn in_memory(memory: &crate::MemoryTable, clock: impl crate::Clock + 'static) -> Self {
+        // No request gets as far as the client of this connection.
+        let options = crate::ConnectOptions {
+            local_endpoint: Some("http://memory.invalid".to_owned()),
+            clock: std::sync::Arc::new(clock),
+            ..crate::ConnectOptions::default()
+        };
+        Self {
+            memory: Some(memory.clone()),
+            ..Self::new(crate::connect_with(options, |_| None), "in-memory")
         }
     }
 
@@ -70,6 +91,10 @@ impl Table {
     /// # Errors
     /// [`StoreError`] if it could not be read.
     pub async fn warm(&self) -> Result<(), StoreError> {
+        #[cfg(feature = "memory")]
+        if let Some(memory) = &self.memory {
+            return memory.reach("GetItem");
+        }
         let key = ItemKey {
             pk: "-/SYSTEM#".to_owned(),
             sk: "#VERSION".to_owned(),

@@ -11,6 +11,8 @@ use weirgate_shared::write::Action;
 use weirgate_shared::{ItemKey, WriteId};
 
 use crate::error::CONDITION_FAILED;
+#[cfg(feature = "memory")]
+use crate::memory::Failed;
 use crate::{ErrorKind, Item, RetryPolicy, StoreError, Table, attribute, expression};
 
 /// The outcome of a transaction.
@@ -90,6 +92,19 @@ impl Table {
         actions: &[Action],
         request: TransactWriteItemsFluentBuilder,
     ) -> Result<TransactOutcome, StoreError> {
+        #[cfg(feature = "memory")]
+        if let Some(memory) = &self.memory {
+            memory.reach("TransactWriteItems")?;
+            let Err(failed) = memory.transact(actions) else {
+                return Ok(TransactOutcome::Applied);
+            };
+            let outcome = |failed: Option<Failed>| match failed {
+                Some(Failed(old)) => ActionOutcome::ConditionFailed(old).without_merged(),
+                None => ActionOutcome::NotReported,
+            };
+            let outcomes = failed.into_iter().map(outcome).collect();
+            return Ok(TransactOutcome::ConditionFailed(outcomes));
+        }
         match Box::pin(request.send()).await {
             Ok(done) => {
                 for consumed in done.consumed_capacity() {

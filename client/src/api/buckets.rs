@@ -16,6 +16,7 @@ const BUCKET: &str = "BUCKET#";
 
 /// A bucket as the table has it.
 #[derive(Debug, Clone, PartialEq, Eq)]
+#[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize))]
 pub struct StoredBucket {
     /// The entity.
     pub entity: EntityId,

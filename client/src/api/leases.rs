@@ -12,12 +12,14 @@ use crate::values::{Error, Limits, Settlement};
 
 /// A durable lease as the table has it. A grant over several shards has one in each of them.
 #[derive(Debug, Clone, PartialEq, Eq)]
+#[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize))]
 pub struct StoredLease {
     /// Id, as [`Grant::lease_id`](crate::Grant::lease_id) returns it.
     pub id: String,
     /// Owner, as the holder's [`Builder::owner`](crate::Builder::owner) says.
     pub owner: String,
     /// Instant at which the lease expires, and its tokens return.
+    #[cfg_attr(feature = "serde", serde(rename = "expires_at_ms"))]
     pub expires_at: EpochMillis,
     /// Amount held of each limit.
     pub tokens: BTreeMap<LimitName, MilliTokens>,

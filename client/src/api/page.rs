@@ -13,6 +13,7 @@ pub(super) const PAGE: i32 = 100;
 
 /// One page of a list.
 #[derive(Debug, Clone)]
+#[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize))]
 pub struct Page<T> {
     /// Entries; a page before the last one may be empty.
     pub items: Vec<T>,
@@ -32,6 +33,11 @@ pub struct Page<T> {
 /// # }
 /// ```
 #[derive(Debug, Clone, PartialEq, Eq)]
+#[cfg_attr(
+    feature = "serde",
+    derive(serde::Serialize, serde::Deserialize),
+    serde(try_from = "String", into = "String")
+)]
 pub struct PageToken {
     /// The list.
     list: String,
@@ -65,6 +71,22 @@ impl fmt::Display for PageToken {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let json = serde_json::to_vec(&(&self.list, &self.position)).map_err(|_| fmt::Error)?;
         f.write_str(&base64::encode(json))
+    }
+}
+
+#[cfg(feature = "serde")]
+impl From<PageToken> for String {
+    fn from(token: PageToken) -> Self {
+        token.to_string()
+    }
+}
+
+#[cfg(feature = "serde")]
+impl TryFrom<String> for PageToken {
+    type Error = Error;
+
+    fn try_from(text: String) -> Result<Self, Error> {
+        text.parse()
     }
 }
 

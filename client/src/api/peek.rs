@@ -38,9 +38,14 @@ pub struct Peek<'a> {
 
 /// The balance of every limit, and the time until there is enough.
 #[derive(Debug, Clone, PartialEq, Eq)]
+#[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize))]
 pub struct Balances {
     /// Time until all needed tokens are available, if no request takes them: zero if they are now;
     /// `None` if time alone does not help.
+    #[cfg_attr(
+        feature = "serde",
+        serde(rename = "retry_after_ms", with = "crate::values::json::optional_ms")
+    )]
     pub retry_after: Option<Duration>,
     /// Status of the configuration: whether the limits are enforced.
     pub status: ConfigStatus,

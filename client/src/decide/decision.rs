@@ -27,6 +27,15 @@ impl<G> Decision<G> {
         }
     }
 
+    /// Returns the denial, if it is one.
+    #[must_use]
+    pub fn denied(self) -> Option<Denied> {
+        match self {
+            Self::Denied(denied) => Some(denied),
+            Self::Granted(_) | Self::NeverFits(_) | Self::Disabled(_) => None,
+        }
+    }
+
     /// Returns whether the tokens were taken.
     #[must_use]
     pub const fn is_granted(&self) -> bool {

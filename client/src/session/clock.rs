@@ -27,6 +27,14 @@ impl FakeClock {
         }
     }
 
+    /// Lets `by` pass, in whole milliseconds: everything that is due on the way runs, in order, and
+    /// sees the time at which it is due. The runtime's time must be paused; otherwise `by` passes in
+    /// real time.
+    #[cfg(feature = "testing")]
+    pub async fn advance(&self, by: std::time::Duration) {
+        tokio::time::sleep(by).await;
+    }
+
     /// Sets the clock `ms` milliseconds ahead of the runtime's time, or behind if negative.
     pub fn skew(&self, ms: i64) {
         self.skew_ms.store(ms, Ordering::Relaxed);

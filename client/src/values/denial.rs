@@ -13,10 +13,15 @@ use super::limits::Limits;
 
 /// A denial: the limits that are short, and when to retry.
 #[derive(Debug, Clone, PartialEq, Eq)]
+#[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize))]
 pub struct Denied {
     /// Time until the tokens are available, if no other request takes them: exact for rates. For
     /// slots it is when enough leases expire; a release can make it sooner. `None` if time alone
     /// does not help.
+    #[cfg_attr(
+        feature = "serde",
+        serde(rename = "retry_after_ms", with = "crate::values::json::optional_ms")
+    )]
     pub retry_after: Option<Duration>,
     /// Every limit of the buckets that denied, including those that are not short.
     pub limits: Vec<LimitStatus>,
@@ -65,6 +70,7 @@ impl fmt::Display for Denied {
 
 /// Reason for a decision without DynamoDB.
 #[derive(Debug, Clone, PartialEq, Eq)]
+#[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize))]
 pub struct Degraded {
     /// The error of this request, or the last error before it.
     pub reason: String,
@@ -72,6 +78,7 @@ pub struct Degraded {
 
 /// One limit of a bucket, by the last response and the refill since then.
 #[derive(Debug, Clone, PartialEq, Eq)]
+#[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize))]
 pub struct LimitStatus {
     /// The entity.
     pub entity: EntityId,
@@ -82,18 +89,30 @@ pub struct LimitStatus {
     /// Mode of the limit.
     pub mode: LimitMode,
     /// Capacity.
+    #[cfg_attr(feature = "serde", serde(rename = "capacity_tokens"))]
     pub capacity: MilliTokens,
     /// Refill per `refill_period`; zero for slots.
+    #[cfg_attr(feature = "serde", serde(rename = "refill_tokens"))]
     pub refill_amount: MilliTokens,
     /// Refill period.
+    #[cfg_attr(
+        feature = "serde",
+        serde(rename = "refill_period_ms", with = "crate::values::json::ms")
+    )]
     pub refill_period: Duration,
     /// Balance; negative in debt.
+    #[cfg_attr(feature = "serde", serde(rename = "available_tokens"))]
     pub available: MilliTokens,
     /// Amount requested.
+    #[cfg_attr(feature = "serde", serde(rename = "requested_tokens"))]
     pub requested: MilliTokens,
     /// Whether the request takes this limit, even if the amount is 0.
     pub is_requested: bool,
     /// Time until `requested` is available: zero if it is now; `None` if time alone does not help.
+    #[cfg_attr(
+        feature = "serde",
+        serde(rename = "retry_after_ms", with = "crate::values::json::optional_ms")
+    )]
     pub retry_after: Option<Duration>,
 }
 
@@ -122,6 +141,7 @@ pub(crate) fn most_restrictive(limits: &[LimitStatus]) -> Option<&LimitStatus> {
 
 /// A decision by a configuration that disables the resource, or by a level that is stopped.
 #[derive(Debug, Clone, PartialEq, Eq)]
+#[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize))]
 pub struct Disabled {
     /// The entity.
     pub entity: EntityId,
@@ -149,6 +169,7 @@ impl fmt::Display for Disabled {
 
 /// A request for more than the limit's capacity.
 #[derive(Debug, Clone, PartialEq, Eq)]
+#[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize))]
 pub struct NeverFits {
     /// The entity.
     pub entity: EntityId,
@@ -157,8 +178,10 @@ pub struct NeverFits {
     /// Name of the limit.
     pub limit: String,
     /// Amount requested.
+    #[cfg_attr(feature = "serde", serde(rename = "requested_tokens"))]
     pub requested: MilliTokens,
     /// Capacity of the limit.
+    #[cfg_attr(feature = "serde", serde(rename = "capacity_tokens"))]
     pub capacity: MilliTokens,
 }
 

@@ -4,6 +4,11 @@ use super::error::Error;
 
 /// Outcome of a settlement.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[cfg_attr(
+    feature = "serde",
+    derive(serde::Serialize, serde::Deserialize),
+    serde(rename_all = "snake_case")
+)]
 #[must_use = "a lease that has ended settles nothing"]
 pub enum Settlement {
     /// Applied exactly once.

@@ -37,6 +37,11 @@ macro_rules! counters {
     ) => {
         $(#[$doc])*
         #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+        #[cfg_attr(
+            feature = "serde",
+            derive(serde::Serialize, serde::Deserialize),
+            serde(default)
+        )]
         pub struct $stats {
             $(#[doc = $what] pub $name: u64,)*
             $($(#[$gauge_doc])* pub $gauge: u64,)?

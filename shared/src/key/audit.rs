@@ -52,6 +52,13 @@ impl AuditId {
         EpochMillis(i64::try_from(self.0.timestamp_ms()).unwrap_or(i64::MAX))
     }
 
+    /// Returns the id with this text. The same id has other spellings; accepts only the one that is
+    /// written.
+    pub(crate) fn parse(text: &str) -> Option<Self> {
+        let id = Self(Ulid::from_string(text).ok()?);
+        (id.to_string() == text).then_some(id)
+    }
+
     /// Returns the next id.
     #[must_use]
     pub fn next(self) -> Self {
@@ -106,13 +113,10 @@ impl AuditKey {
             Some(of) => AuditSubject::Resource(Resource::new(of.strip_prefix("RESOURCE#")?).ok()?),
             None => AuditSubject::Entity(EntityId::new(of).ok()?),
         };
-        let text = key.sk.strip_prefix(AUDIT)?;
-        // The same id has other spellings; accepts only the one that is written.
-        let id = AuditId(Ulid::from_string(text).ok()?);
-        (id.to_string() == text).then_some(Self {
+        Some(Self {
             namespace: Namespace::new(namespace).ok()?,
             of,
-            id,
+            id: AuditId::parse(key.sk.strip_prefix(AUDIT)?)?,
         })
     }
 }

@@ -170,6 +170,14 @@ impl Table {
         consistency: Consistency,
         bound: Option<&Bound>,
     ) -> Result<Batch, StoreError> {
+        #[cfg(feature = "memory")]
+        if let Some(memory) = &self.memory {
+            memory.reach("BatchGetItem")?;
+            return Ok(Batch {
+                items: memory.read(&keys),
+                kept_back: vec![],
+            });
+        }
         let is_strong = consistency == Consistency::Strong;
         let wanted = KeysAndAttributes::builder()
             .set_keys(Some(keys))

@@ -40,6 +40,16 @@ impl Table {
         update: &Update,
         answer: ReturnValues,
     ) -> Result<WriteOutcome, StoreError> {
+        #[cfg(feature = "memory")]
+        if let Some(memory) = &self.memory {
+            memory.reach("UpdateItem")?;
+            return Ok(match memory.update(update) {
+                Ok(new) => WriteOutcome::Applied((answer == ReturnValues::AllNew).then_some(new)),
+                Err(old) => WriteOutcome::ConditionFailed(
+                    old.filter(|item| answer != ReturnValues::Never && !item.is_merged()),
+                ),
+            });
+        }
         let rendered = expression::render(update);
         let request = self
             .client

@@ -61,14 +61,17 @@ enum Change {
 
 /// What a [`BalanceEdit`] found and did.
 #[derive(Debug, Clone, PartialEq, Eq)]
+#[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize))]
 pub struct BalanceReport {
     /// What became of the change.
     pub outcome: OperationOutcome,
     /// Number of shards of the bucket; 0 if it has no item, and so is full.
     pub shards: usize,
     /// Balances of the changed limits before, negative for a debt.
+    #[cfg_attr(feature = "serde", serde(rename = "before_tokens"))]
     pub before: BTreeMap<LimitName, MilliTokens>,
     /// Balances after, if nothing was taken in between.
+    #[cfg_attr(feature = "serde", serde(rename = "after_tokens"))]
     pub after: BTreeMap<LimitName, MilliTokens>,
 }
 

@@ -45,6 +45,7 @@ pub struct LimitsEdit<'a> {
 
 /// What a [`LimitsEdit`] found and did.
 #[derive(Debug, Clone, PartialEq, Eq)]
+#[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize))]
 pub struct LimitsReport {
     /// What became of the change.
     pub outcome: OperationOutcome,

@@ -19,6 +19,11 @@ const REMEMBERED: Duration = Duration::from_secs(86_400);
 
 /// What became of an operator's change.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[cfg_attr(
+    feature = "serde",
+    derive(serde::Serialize, serde::Deserialize),
+    serde(rename_all = "snake_case")
+)]
 pub enum OperationOutcome {
     /// It was made.
     Applied,
@@ -27,6 +32,7 @@ pub enum OperationOutcome {
     /// It was planned and not made, as asked.
     DryRun,
     /// It was not made again: an earlier call with the same idempotency key made it at this time.
+    #[cfg_attr(feature = "serde", serde(rename = "applied_before_ms"))]
     AppliedBefore(EpochMillis),
 }
 

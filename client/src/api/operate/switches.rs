@@ -70,6 +70,7 @@ pub struct SwitchEdit<'a> {
 
 /// What a [`SwitchEdit`] found and did.
 #[derive(Debug, Clone, PartialEq, Eq)]
+#[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize))]
 pub struct SwitchReport {
     /// What became of the change.
     pub outcome: OperationOutcome,

@@ -18,20 +18,24 @@ pub enum UsageScope {
 
 /// Usage of one bucket in one interval.
 #[derive(Debug, Clone, PartialEq, Eq)]
+#[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize))]
 pub struct UsageRow {
     /// The entity.
     pub entity: EntityId,
     /// The resource.
     pub resource: Resource,
     /// First instant of the interval.
+    #[cfg_attr(feature = "serde", serde(rename = "start_ms"))]
     pub start: EpochMillis,
     /// First instant after it.
+    #[cfg_attr(feature = "serde", serde(rename = "end_ms"))]
     pub end: EpochMillis,
     /// Amount of each limit, and the number of acquires. An amount may be negative: tokens taken in
     /// one interval may return in the next.
     pub usage: Usage,
     /// Instant before which all usage is included: `end` if the row is final, the time of the read
     /// in an interval in progress.
+    #[cfg_attr(feature = "serde", serde(rename = "complete_until_ms"))]
     pub complete_until: EpochMillis,
 }
 

@@ -15,16 +15,19 @@ use crate::values::Error;
 
 /// Sum of a report.
 #[derive(Debug, Clone, PartialEq, Eq)]
+#[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize))]
 pub struct UsageTotal {
     /// Amount of each limit, and the number of acquires.
     pub usage: Usage,
     /// Instant before which all usage is included. A bill for the range is complete once this is
     /// the range's end.
+    #[cfg_attr(feature = "serde", serde(rename = "complete_until_ms"))]
     pub complete_until: EpochMillis,
 }
 
 /// One of the largest users in a report.
 #[derive(Debug, Clone, PartialEq, Eq)]
+#[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize))]
 pub struct TopUser {
     /// The entity.
     pub entity: EntityId,

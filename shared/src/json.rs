@@ -1,0 +1,18 @@
+//! Public values to JSON and back: the feature `serde`.
+//!
+//! The name of a field states its unit: `_tokens` or `tokens`, `_ms`. Tokens are numbers, exact to
+//! the millitoken up to 10^12 tokens; instants are milliseconds since 1970. A value that a
+//! constructor refuses is refused with the same text.
+//!
+//! - `units`: amounts and instants
+//! - `names`: validated names, ids of audit events, the decision for outages
+//! - `limits`: limits and configurations
+//! - `audit`: levels and audit events
+
+mod audit;
+mod limits;
+mod names;
+mod units;
+
+pub(crate) use audit::{EventFields, LevelFields};
+pub(crate) use limits::{ConfigFields, LimitFields};

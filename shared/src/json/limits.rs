@@ -1,0 +1,174 @@
+//! JSON of limits and configurations.
+
+use serde::{Deserialize, Serialize};
+
+use crate::{
+    Config, ConfigError, ConfigStatus, Limit, LimitError, LimitMode, LimitName, MilliTokens,
+};
+
+/// A limit: a rate has a capacity and a refill, a concurrency limit has slots.
+#[derive(Debug, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub(crate) struct LimitFields {
+    name: String,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    slots: Option<MilliTokens>,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    capacity_tokens: Option<MilliTokens>,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    refill_tokens: Option<MilliTokens>,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    refill_period_ms: Option<i64>,
+    #[serde(default)]
+    mode: LimitMode,
+}
+
+/// Why the fields are no limit.
+#[derive(Debug, thiserror::Error)]
+pub(crate) enum BadLimit {
+    #[error(transparent)]
+    Limit(#[from] LimitError),
+    #[error(
+        "limit {0:?} must have either slots, or capacity_tokens, refill_tokens and refill_period_ms: give it one of both"
+    )]
+    Fields(String),
+    #[error("limit {limit:?}: {field} must be a whole number, got {value}: round it")]
+    Fraction {
+        limit: String,
+        field: &'static str,
+        value: MilliTokens,
+    },
+}
+
+impl From<Limit> for LimitFields {
+    fn from(limit: Limit) -> Self {
+        let rule = *limit.rule();
+        let is_rate = !rule.is_concurrent();
+        Self {
+            name: limit.name().to_string(),
+            slots: rule.is_concurrent().then_some(rule.capacity),
+            capacity_tokens: is_rate.then_some(rule.capacity),
+            refill_tokens: is_rate.then_some(rule.refill_amount),
+            refill_period_ms: is_rate.then_some(rule.refill_period_ms),
+            mode: limit.mode(),
+        }
+    }
+}
+
+impl TryFrom<LimitFields> for Limit {
+    type Error = BadLimit;
+
+    fn try_from(fields: LimitFields) -> Result<Self, BadLimit> {
+        let name = LimitName::new(fields.name).map_err(LimitError::from)?;
+        let name = name.as_str();
+        let whole = |field, value: MilliTokens| match value.0 % 1000 {
+            0 => Ok(value.whole_tokens()),
+            _ => Err(BadLimit::Fraction {
+                limit: name.to_owned(),
+                field,
+                value,
+            }),
+        };
+        let numbers = (
+            fields.slots,
+            fields.capacity_tokens,
+            fields.refill_tokens,
+            fields.refill_period_ms,
+        );
+        let limit = match numbers {
+            (Some(slots), None, None, None) => Self::concurrent(name, whole("slots", slots)?)?,
+            (None, Some(capacity), Some(refill), Some(period_ms)) => {
+                let capacity = whole("capacity_tokens", capacity)?;
+                Self::custom(name, capacity, whole("refill_tokens", refill)?, period_ms)?
+            }
+            _ => return Err(BadLimit::Fields(name.to_owned())),
+        };
+        Ok(limit.in_mode(fields.mode))
+    }
+}
+
+/// A configuration that is not checked yet.
+#[derive(Debug, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub(crate) struct ConfigFields {
+    #[serde(default)]
+    limits: Vec<Limit>,
+    #[serde(default)]
+    status: ConfigStatus,
+    #[serde(default)]
+    is_shadow: bool,
+}
+
+impl TryFrom<ConfigFields> for Config {
+    type Error = ConfigError;
+
+    fn try_from(fields: ConfigFields) -> Result<Self, ConfigError> {
+        let config = Self {
+            limits: fields.limits,
+            status: fields.status,
+            is_shadow: fields.is_shadow,
+        };
+        config.check()?;
+        Ok(config)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn refused<T: for<'de> Deserialize<'de> + std::fmt::Debug>(json: &str) -> String {
+        serde_json::from_str::<T>(json).unwrap_err().to_string()
+    }
+
+    #[test]
+    fn a_bad_limit_is_refused_as_by_its_constructor() {
+        let rate = |capacity: &str| {
+            format!(
+                r#"{{"name":"rpm","capacity_tokens":{capacity},"refill_tokens":5,"refill_period_ms":1000}}"#
+            )
+        };
+        for (json, error) in [
+            (rate("0"), Limit::custom("rpm", 0, 5, 1_000).unwrap_err()),
+            (
+                rate("1000000000001"),
+                Limit::custom("rpm", 1_000_000_000_001, 5, 1_000).unwrap_err(),
+            ),
+            (
+                r#"{"name":"slots","slots":0}"#.to_owned(),
+                Limit::concurrent("slots", 0).unwrap_err(),
+            ),
+            (
+                r#"{"name":"r#m","slots":1}"#.to_owned(),
+                Limit::concurrent("r#m", 1).unwrap_err(),
+            ),
+        ] {
+            assert!(
+                refused::<Limit>(&json).starts_with(&error.to_string()),
+                "{json}"
+            );
+        }
+        assert!(refused::<Limit>(&rate("1.5")).contains("whole number, got 1.5"));
+        assert!(refused::<Limit>(r#"{"name":"a"}"#).contains("either slots, or capacity_tokens"));
+        assert!(refused::<Limit>(r#"{"name":"a","slots":1,"moed":"soft"}"#).contains("moed"));
+    }
+
+    #[test]
+    fn a_bad_configuration_is_refused_as_by_its_check() {
+        let slots = r#"{"name":"a","slots":1}"#;
+        for (json, error) in [
+            ("{}".to_owned(), ConfigError::NoLimits),
+            (
+                format!(r#"{{"limits":[{slots},{slots}]}}"#),
+                ConfigError::Twice("a".to_owned()),
+            ),
+        ] {
+            assert!(
+                refused::<Config>(&json).starts_with(&error.to_string()),
+                "{json}"
+            );
+        }
+        let disabled: Config = serde_json::from_str(r#"{"status":"disabled"}"#).unwrap();
+        assert_eq!(disabled.status, ConfigStatus::Disabled);
+    }
+}

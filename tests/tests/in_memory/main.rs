@@ -1,0 +1,9 @@
+//! The table in memory: it answers as the embedded DynamoDB does, and applications test with it.
+
+#[path = "../fixtures/mod.rs"]
+mod fixtures;
+
+mod application;
+mod quiet;
+mod same;
+mod world;

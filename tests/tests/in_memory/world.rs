@@ -1,0 +1,387 @@
+//! Two processes on one table, either in memory or an embedded DynamoDB, and what happens to them.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::time::Duration;
+
+use weirgate::{
+    AuditSubject, Config, ConfigFilter, ConfigLevel, ConfigStatus, Decision, Entity, EntityId,
+    EpochMillis, Error, FakeClock, Grant, Limit, LimitMode, Prefetch, RateLimiter, Resource,
+    StoredLease,
+};
+use weirgate_shared::{Attr, attr};
+use weirgate_store::{MemoryTable, Table};
+use weirgate_testkit::{Dynamo, attributes};
+
+use crate::fixtures::fleet::{START, millis, pass, secs};
+use crate::fixtures::sharded::run;
+use crate::quiet::quiet;
+
+/// The time begins here, so that an hour ends while the steps run.
+const BEFORE_AN_HOUR: EpochMillis = EpochMillis(START.0 - 20_000);
+
+pub const ENTITIES: [&str; 3] = ["child", "parent", "other"];
+/// The second process prefetches the last one.
+pub const RESOURCES: [&str; 3] = ["gpt-4", "api", "ahead"];
+pub const LIMITS: [&str; 3] = ["rpm", "tpm", "slots"];
+
+#[derive(Debug, Clone)]
+pub enum Step {
+    Take(Take),
+    Adjust(usize, usize, i64),
+    Renew(usize, u64),
+    Release(usize),
+    RollBack(usize),
+    Drop(usize),
+    Peek(usize, usize, usize),
+    Configure(usize, Option<usize>),
+    Parent(usize, Option<usize>, bool),
+    Forget(usize),
+    Shards(usize, u32),
+    ReleaseLease(usize, usize),
+    Reconcile,
+    List(usize),
+    Pass(u64),
+}
+
+#[derive(Debug, Clone)]
+pub struct Take {
+    pub process: usize,
+    pub entity: usize,
+    pub resource: usize,
+    pub amounts: [Option<i64>; 3],
+    pub least: Option<i64>,
+    pub lease_s: Option<u64>,
+    pub wait_s: u64,
+    pub has_limits: bool,
+    pub cascades: bool,
+}
+
+/// Where the items are.
+enum Items {
+    Memory(MemoryTable),
+    Dynamo(Dynamo),
+}
+
+pub struct World {
+    table: Table,
+    items: Items,
+    processes: [RateLimiter; 2],
+    grants: Vec<Grant>,
+    step: u64,
+}
+
+/// An item, by its attributes' names.
+pub type Shown = BTreeMap<String, String>;
+
+impl World {
+    pub async fn in_memory() -> Self {
+        let (memory, clock) = (MemoryTable::default(), FakeClock::at(BEFORE_AN_HOUR));
+        let tables = [(); 3].map(|()| Table::in_memory(&memory, clock.clone()));
+        Self::of(tables, Items::Memory(memory)).await
+    }
+
+    pub async fn embedded() -> Self {
+        let clock = FakeClock::at(BEFORE_AN_HOUR);
+        let dynamo = Dynamo::new().await.with_clock(clock.clone());
+        let tables = [
+            quiet(&dynamo, &clock).await,
+            quiet(&dynamo, &clock).await,
+            quiet(&dynamo, &clock).await,
+        ];
+        Self::of(tables, Items::Dynamo(dynamo)).await
+    }
+
+    async fn of([one, other, table]: [Table; 3], items: Items) -> Self {
+        fastrand::seed(0);
+        let builder = |table| RateLimiter::builder("weirgate").table(table).owner("test");
+        let other = builder(other).prefetch(RESOURCES[2], Prefetch::default());
+        let processes = [
+            builder(one).build().await.unwrap(),
+            other.build().await.unwrap(),
+        ];
+        let config = configured(0);
+        let set = processes[0].set_config(&ConfigLevel::System, &config);
+        set.await.unwrap();
+        Self {
+            table,
+            items,
+            processes,
+            grants: vec![],
+            step: 0,
+        }
+    }
+
+    /// Runs a step, and returns what it answered.
+    pub async fn run(&mut self, step: &Step) -> String {
+        // The same pauses after a lost race on both tables.
+        self.step += 1;
+        fastrand::seed(self.step);
+        let answer = self.answer(step).await;
+        pass(millis(10)).await;
+        answer
+    }
+
+    async fn answer(&mut self, step: &Step) -> String {
+        let one = self.processes[0].clone();
+        match step {
+            Step::Take(take) => self.take(take).await,
+            Step::Adjust(at, limit, to) => match self.grant(*at) {
+                Some(mut grant) => {
+                    let settled = grant.adjust(LIMITS[*limit], *to).await;
+                    self.grants.push(grant);
+                    shown(settled)
+                }
+                None => String::new(),
+            },
+            Step::Renew(at, seconds) => match self.grant(*at) {
+                Some(mut grant) => {
+                    let settled = grant.renew(secs(*seconds)).await;
+                    self.grants.push(grant);
+                    shown(settled)
+                }
+                None => String::new(),
+            },
+            Step::Release(at) => match self.grant(*at) {
+                Some(grant) => shown(grant.release().await),
+                None => String::new(),
+            },
+            Step::RollBack(at) => match self.grant(*at) {
+                Some(grant) => shown(grant.roll_back().await),
+                None => String::new(),
+            },
+            Step::Drop(at) => {
+                drop(self.grant(*at));
+                String::new()
+            }
+            Step::Peek(process, entity, resource) => {
+                let peek = self.processes[*process].peek(ENTITIES[*entity], RESOURCES[*resource]);
+                shown(peek.need("rpm", 5).send().await)
+            }
+            Step::Configure(at, Some(config)) => {
+                shown(one.set_config(&level(*at), &configured(*config)).await)
+            }
+            Step::Configure(at, None) => shown(one.delete_config(&level(*at)).await),
+            Step::Parent(child, parent, cascades) => {
+                let entity = Entity {
+                    id: entity(*child),
+                    parent: parent.map(entity),
+                    cascades: *cascades,
+                };
+                shown(one.set_entity(&entity).await)
+            }
+            Step::Forget(at) => shown(one.delete_entity(&entity(*at)).await),
+            Step::Shards(resource, shards) => {
+                let limits = limits();
+                let set = one.set_shards(ENTITIES[0], RESOURCES[*resource], &limits, *shards);
+                shown(set.await)
+            }
+            Step::ReleaseLease(entity, resource) => {
+                let (entity, resource) = (ENTITIES[*entity], RESOURCES[*resource]);
+                let leases = one.leases(entity, resource).await.unwrap();
+                // Ids are random, so they neither order the leases nor show.
+                let by_text = leases.iter().map(|lease| {
+                    let id = String::new();
+                    let text = format!(
+                        "{:?}",
+                        StoredLease {
+                            id,
+                            ..lease.clone()
+                        }
+                    );
+                    (text, &lease.id)
+                });
+                let by_text: BTreeMap<_, _> = by_text.collect();
+                let released = match by_text.first_key_value() {
+                    Some((_, id)) => shown(one.release_lease(entity, resource, id).await),
+                    None => String::new(),
+                };
+                format!("{:?} {released}", by_text.keys())
+            }
+            Step::Reconcile => {
+                let now = self.table.skew().now();
+                format!("{:?}", run(&self.table, now).await)
+            }
+            Step::List(at) => list(&one, *at).await,
+            Step::Pass(ms) => {
+                pass(millis(*ms)).await;
+                String::new()
+            }
+        }
+    }
+
+    async fn take(&mut self, take: &Take) -> String {
+        let process = self.processes[take.process].clone();
+        let limits = limits();
+        let mut acquire = process.acquire(ENTITIES[take.entity], RESOURCES[take.resource]);
+        if take.has_limits {
+            acquire = acquire.limits(&limits);
+        }
+        for (limit, amount) in LIMITS.iter().zip(take.amounts) {
+            acquire = match (amount, take.least) {
+                (Some(amount), Some(least)) if *limit == "rpm" => {
+                    acquire.take_up_to(limit, least, least + amount)
+                }
+                (Some(amount), _) => acquire.take(limit, amount),
+                (None, _) => acquire,
+            };
+        }
+        // One take reclaims 8 expired leases, in the order of their random ids.
+        if let Some(seconds) = take.lease_s.filter(|_| self.grants.len() < 8) {
+            acquire = acquire.lease(secs(seconds));
+        }
+        if take.cascades {
+            acquire = acquire.cascading();
+        }
+        match acquire.wait_up_to(secs(take.wait_s)).send().await {
+            Ok(Decision::Granted(grant)) => {
+                let (held, denied) = (grant.limits().to_vec(), grant.would_deny());
+                let taken = LIMITS.map(|limit| grant.amount(limit));
+                let text = format!(
+                    "granted {taken:?} {held:?} {denied:?} {:?} {:?}",
+                    grant.lease_id().is_some(),
+                    grant.expires_at(),
+                );
+                self.grants.push(grant);
+                text
+            }
+            other => shown(other),
+        }
+    }
+
+    fn grant(&mut self, at: usize) -> Option<Grant> {
+        let at = at.checked_rem(self.grants.len())?;
+        Some(self.grants.swap_remove(at))
+    }
+
+    /// Ends the grants and the prefetched tokens.
+    pub async fn end(&mut self) {
+        // One after the other, because writes to one shard at the same time may leave `due` behind.
+        while let Some(grant) = self.grants.pop() {
+            drop(grant);
+            pass(millis(10)).await;
+        }
+        for process in &self.processes {
+            process.shutdown().await.unwrap();
+        }
+        pass(Duration::from_secs(10)).await;
+    }
+
+    /// All items, in the order of their keys.
+    pub fn items(&self) -> Vec<Shown> {
+        let mut items: Vec<Shown> = match &self.items {
+            Items::Memory(memory) => memory
+                .items()
+                .iter()
+                .map(|item| show(item.attributes()))
+                .collect(),
+            Items::Dynamo(dynamo) => dynamo
+                .items()
+                .iter()
+                .map(|item| show(attributes(item)))
+                .collect(),
+        };
+        items.sort();
+        items
+    }
+}
+
+fn shown(answer: Result<impl std::fmt::Debug, Error>) -> String {
+    match answer {
+        Ok(answer) => format!("{answer:?}"),
+        Err(error) => error.to_string(),
+    }
+}
+
+fn show<'a>(item: impl Iterator<Item = (&'a str, Attr<'a>)>) -> Shown {
+    item.map(|(name, value)| (name.to_owned(), text(name, &value)))
+        .collect()
+}
+
+/// The value, without random ids, and with what has no order sorted.
+fn text(name: &str, value: &Attr<'_>) -> String {
+    match value {
+        Attr::S(_) if name == attr::OP => "an id".to_owned(),
+        Attr::S(key) if key.starts_with("#AUDIT#") => "an event".to_owned(),
+        Attr::M(entries) => {
+            let of = |(key, value): &(&str, Attr<'_>)| {
+                let key = if name == attr::LEASES { "an id" } else { key };
+                format!("{key}: {}", text(key, value))
+            };
+            let mut entries: Vec<_> = entries.iter().map(of).collect();
+            entries.sort();
+            format!("{entries:?}")
+        }
+        Attr::Numbers(numbers) => format!("{:?}", numbers.iter().collect::<BTreeSet<_>>()),
+        value => format!("{value:?}"),
+    }
+}
+
+fn entity(at: usize) -> EntityId {
+    ENTITIES[at].try_into().unwrap()
+}
+
+fn resource(at: usize) -> Resource {
+    RESOURCES[at].try_into().unwrap()
+}
+
+fn level(at: usize) -> ConfigLevel {
+    match at {
+        0 => ConfigLevel::EntityResource(entity(0), resource(0)),
+        1 => ConfigLevel::Entity(entity(1)),
+        2 => ConfigLevel::Resource(resource(1)),
+        _ => ConfigLevel::System,
+    }
+}
+
+fn limits() -> [Limit; 3] {
+    [
+        Limit::per_minute("rpm", 20).unwrap(),
+        Limit::custom("tpm", 500, 100, 7_000).unwrap(),
+        Limit::concurrent("slots", 3).unwrap(),
+    ]
+}
+
+fn configured(at: usize) -> Config {
+    let [rpm, tpm, slots] = limits();
+    match at {
+        0 => Config::of([rpm, tpm, slots]),
+        1 => Config::of([
+            rpm.with_burst(40).unwrap(),
+            tpm.in_mode(LimitMode::Soft),
+            slots.in_mode(LimitMode::Shadow),
+        ]),
+        2 => Config {
+            status: ConfigStatus::Disabled,
+            ..Config::default()
+        },
+        _ => Config {
+            status: ConfigStatus::Unlimited,
+            ..Config::default()
+        },
+    }
+}
+
+async fn list(limiter: &RateLimiter, at: usize) -> String {
+    let (entity, resource) = (entity(0), resource(at % RESOURCES.len()));
+    match at {
+        0 => shown(limiter.entity_buckets(&entity, None).await),
+        1 => shown(limiter.resource_buckets(&resource, None).await),
+        2 => shown(limiter.entities(None).await),
+        3 => shown(limiter.children(&"parent".try_into().unwrap(), None).await),
+        4 => {
+            let audit = limiter.audit(&AuditSubject::System, None);
+            let changes = audit.await.map(|page| {
+                let events = page.items.into_iter();
+                events
+                    .map(|event| (event.principal, event.change))
+                    .collect::<Vec<_>>()
+            });
+            shown(changes)
+        }
+        5 => {
+            let of = ConfigFilter::Resource(resource);
+            shown(limiter.configs(&of, None).await)
+        }
+        _ => shown(limiter.namespaces(None).await),
+    }
+}
