@@ -11,7 +11,8 @@ use crate::world::World;
 /// A resource that nothing else uses.
 const RESOURCE: &str = "thaw";
 
-/// Checks that limits that are disabled during a freeze are disabled for the process afterwards.
+/// Checks that what is disabled during a freeze is disabled for the process afterwards: limits that
+/// are configured, or, with odd seeds, a level that is stopped for a caller with limits in its code.
 pub async fn check_after_freeze(world: &World) {
     let operator = RateLimiter::builder("weirgate")
         .table(world.dynamo().table().await)
@@ -19,13 +20,18 @@ pub async fn check_after_freeze(world: &World) {
         .await;
     let operator = operator.expect("the settings are good");
     let level = ConfigLevel::Resource(RESOURCE.try_into().expect("a name"));
-    let limits = Config::of([Limit::per_minute("rate", 600).expect("a limit like others")]);
-    operator
-        .set_config(&level, &limits)
-        .await
-        .expect("the table is there");
+    let limits = [Limit::per_minute("rate", 600).expect("a limit like others")];
+    let is_stopped = world.scenario().seed % 2 == 1;
+    if !is_stopped {
+        let config = Config::of(limits.clone());
+        let done = operator.set_config(&level, &config).await;
+        done.expect("the table is there");
+    }
     let process = limiter(&Network::beside(world, "thawed"), &world.clock(), false).await;
-    let ask = || process.acquire("e-0", RESOURCE).take("rate", 1).send();
+    let ask = || {
+        let ask = process.acquire("e-0", RESOURCE).take("rate", 1);
+        if is_stopped { ask.limits(&limits) } else { ask }.send()
+    };
     let before = ask().await;
     if !before.as_ref().is_ok_and(Decision::is_granted) {
         world.violated(format!(
@@ -33,14 +39,17 @@ pub async fn check_after_freeze(world: &World) {
         ));
         return;
     }
-    let disabled = Config {
-        status: ConfigStatus::Disabled,
-        ..Config::default()
-    };
-    operator
-        .set_config(&level, &disabled)
-        .await
-        .expect("the table is there");
+    if is_stopped {
+        let done = operator.stop(&level).send().await;
+        let _ = done.expect("the table is there");
+    } else {
+        let disabled = Config {
+            status: ConfigStatus::Disabled,
+            ..Config::default()
+        };
+        let done = operator.set_config(&level, &disabled).await;
+        done.expect("the table is there");
+    }
     let frozen = CONFIG_TTL + Duration::from_secs(world.rng().u64(1..86_400));
     world.freeze_for(frozen);
     match ask().await {

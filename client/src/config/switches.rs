@@ -69,8 +69,6 @@ async fn read(
     let keys: Vec<_> = [key.clone()].into_iter().chain(of_bucket.clone()).collect();
     count(&session.config_cache.counters.loads, 1);
     let _permit = session.breaker.admit()?;
-    // The decision needs most of the time, and can be made without.
-    let timeout = timeout / 4;
     let (sent, until) = (session.ages.sent(), deadline(timeout));
     // A process reads its own change.
     let consistency = match session.config_cache.generation() {

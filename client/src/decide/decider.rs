@@ -71,7 +71,8 @@ pub(crate) async fn decide(
             )
             .await
         }
-        Known::Unknown => match by_table(session, &buckets, timeout).await {
+        // The decision needs most of the time, and can be made without.
+        Known::Unknown => match by_table(session, &buckets, timeout / 4).await {
             Some(disabled) => return Ok(Decision::Disabled(disabled)),
             None => (deciding.admitted(options.wait).await, None),
         },

@@ -48,7 +48,9 @@ async fn a_hot_bucket_splits_until_no_write_is_throttled_and_merges_afterwards()
         "{:?}",
         report.seconds
     );
-    assert_eq!(report.shards.last(), Some(&16), "{:?}", report.shards);
+    // Enough, and at most a quarter more: two shards that are hot by chance split too.
+    let shards = report.shards.last().copied().unwrap_or_default();
+    assert!((16..=20).contains(&shards), "{:?}", report.shards);
     assert_eq!(report.cooled.last(), Some(&1), "{:?}", report.cooled);
     assert_usage_is_exact(&report);
 }

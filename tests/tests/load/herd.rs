@@ -173,7 +173,8 @@ async fn an_acquire_of_a_process_that_makes_no_other_is_one_write_and_one_read()
             );
             assert_eq!(took.len(), usize::try_from(count).unwrap());
             assert!(
-                writes <= 1.1 && reads <= if by_config { 3.6 } else { 0.55 },
+                // Half a unit of it for the switches of the namespace.
+                writes <= 1.1 && reads <= if by_config { 4.1 } else { 1.05 },
                 "{writes} {reads}"
             );
         }
