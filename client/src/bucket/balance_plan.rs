@@ -103,6 +103,27 @@ impl BalancePlan {
     }
 }
 
+/// Returns the balances of the rates that `changes` name, as far as the bucket has them.
+pub(crate) fn balances(
+    shards: &[Arc<Shard>],
+    changes: &[(Option<LimitName>, AmountChange)],
+    now: EpochMillis,
+) -> Amounts {
+    let is_named = |name: &LimitName| {
+        let mut names = changes.iter().map(|(named, _)| named);
+        names.any(|named| named.as_ref().is_none_or(|named| named == name))
+    };
+    let mut found = Amounts::new();
+    for shard in shards {
+        for (name, state) in &shard.limits {
+            if is_named(name) && !state.rule.is_concurrent() {
+                *found.entry(name.clone()).or_default() += shard.balance(state, now);
+            }
+        }
+    }
+    found
+}
+
 /// Returns the changes by limit. Requires that each is a rate of the bucket.
 fn named(
     shards: &[Arc<Shard>],

@@ -13,7 +13,8 @@ pub enum Decision<G = Grant> {
     Denied(Denied),
     /// Never grantable: the amount exceeds the capacity of a limit.
     NeverFits(NeverFits),
-    /// Disabled by the configuration, until it is enabled there.
+    /// Disabled by the configuration, until it is enabled there, or by a level that is
+    /// [stopped](crate::RateLimiter::stop).
     Disabled(Disabled),
 }
 

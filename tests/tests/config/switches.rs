@@ -242,8 +242,8 @@ async fn i7_a_stop_is_made_once_per_key_and_every_change_has_an_event() {
     // A late repetition of the stop.
     let late = stop().await;
     assert_eq!(
-        (late.outcome, late.before),
-        (OperationOutcome::AppliedBefore(at), None)
+        (late.outcome, late.before, late.after),
+        (OperationOutcome::AppliedBefore(at), None, None)
     );
     assert_eq!(limiter.switches().await.unwrap(), []);
     let error = limiter

@@ -160,6 +160,19 @@ async fn i7_a_change_is_made_once_per_key() {
     let again = edit().idempotency_key("ticket-1").send().await.unwrap();
     assert_eq!(again.outcome, OperationOutcome::AppliedBefore(at));
     assert_eq!(fleet.tk_tc("tpm").await.0, 200_000);
+    assert_eq!(
+        (&again.before, &again.after),
+        (&applied.after, &applied.after)
+    );
+    // Also where it could not be made now.
+    let _ = limiter
+        .edit_balances("e-1", "gpt-4")
+        .reset_all()
+        .send()
+        .await
+        .unwrap();
+    let full = edit().idempotency_key("ticket-1").send().await.unwrap();
+    assert_eq!(full.outcome, OperationOutcome::AppliedBefore(at));
     let other = edit().top_up("rpm", 0).idempotency_key("ticket-1");
     let error = other.send().await.unwrap_err().to_string();
     assert!(

@@ -7,7 +7,7 @@ use weirgate_shared::{AuditChange, LimitName, MilliTokens};
 
 use super::operation::{Operating, OperationOutcome, Options};
 use crate::RateLimiter;
-use crate::bucket::{AmountChange, BalancePlan};
+use crate::bucket::{AmountChange, BalancePlan, balances};
 use crate::session::CacheKey;
 use crate::values::{Error, parse_amount};
 
@@ -142,6 +142,15 @@ impl BalanceEdit<'_> {
         loop {
             let (_, known, mark) = operating.read(&[]).await?;
             let shards = bucket.read_whole(session).await?;
+            if let Some(outcome) = known {
+                let found = balances(&shards, &changes, session.now());
+                return Ok(BalanceReport {
+                    outcome,
+                    shards: shards.len(),
+                    before: found.clone(),
+                    after: found,
+                });
+            }
             if shards.is_empty() {
                 self.require_full()?;
             }
@@ -156,9 +165,6 @@ impl BalanceEdit<'_> {
                 before: before.clone(),
                 after: after.clone(),
             };
-            if let Some(outcome) = known {
-                return Ok(report(outcome));
-            }
             let plan = (!updates.is_empty()).then(|| {
                 let mut actions: Vec<_> = updates.into_iter().map(Action::Update).collect();
                 actions.extend(bucket.void_stamp(session.now()).map(Action::Update));

@@ -144,7 +144,9 @@ impl<'a> Operating<'a> {
             return Ok(Some(done));
         };
         match outcomes.first() {
-            Some(ActionOutcome::ConditionFailed(Some(item))) => self.of_used_key(item).map(Some),
+            // An earlier attempt of this call, whose answer was lost.
+            Some(ActionOutcome::ConditionFailed(Some(_))) if self.key.is_none() => Ok(Some(done)),
+            // The next read finds what the caller's key was used for.
             _ => Ok(None),
         }
     }
@@ -157,10 +159,10 @@ impl<'a> Operating<'a> {
             sk,
             error,
         })?;
-        let Some(key) = &self.key else {
-            // An earlier attempt of this call, whose answer was lost.
+        let key = self.key();
+        if self.key.is_none() {
             return Ok(OperationOutcome::Applied);
-        };
+        }
         if used.what == self.what {
             return Ok(OperationOutcome::AppliedBefore(used.at));
         }

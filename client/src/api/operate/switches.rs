@@ -129,7 +129,10 @@ impl<'a> SwitchEdit<'a> {
                 after: next,
             };
             if let Some(outcome) = known {
-                return Ok(report(outcome));
+                return Ok(SwitchReport {
+                    after: before,
+                    ..report(outcome)
+                });
             }
             let plan = if before == next {
                 None
