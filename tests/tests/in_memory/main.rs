@@ -5,5 +5,6 @@ mod fixtures;
 
 mod application;
 mod quiet;
+mod requests;
 mod same;
 mod world;

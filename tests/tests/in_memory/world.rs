@@ -292,7 +292,7 @@ fn shown(answer: Result<impl std::fmt::Debug, Error>) -> String {
     }
 }
 
-fn show<'a>(item: impl Iterator<Item = (&'a str, Attr<'a>)>) -> Shown {
+pub fn show<'a>(item: impl Iterator<Item = (&'a str, Attr<'a>)>) -> Shown {
     item.map(|(name, value)| (name.to_owned(), text(name, &value)))
         .collect()
 }
