@@ -7,4 +7,5 @@ mod application;
 mod quiet;
 mod requests;
 mod same;
+mod step;
 mod world;

@@ -3,7 +3,8 @@
 
 use proptest::prelude::*;
 
-use super::world::{ENTITIES, LIMITS, RESOURCES, Shown, Step, Take, World};
+use super::step::{ENTITIES, LIMITS, RESOURCES, Step, Take};
+use super::world::{Shown, World};
 use crate::fixtures::fleet::{config, runtime};
 
 fn take() -> impl Strategy<Value = Step> {
@@ -60,6 +61,15 @@ fn step() -> impl Strategy<Value = Step> {
             .prop_map(|(resource, shards)| Step::Shards(resource, shards)),
         1 => (entity, resource).prop_map(|(entity, resource)| Step::ReleaseLease(entity, resource)),
         2 => Just(Step::Reconcile),
+        1 => (any::<usize>(), 0..LIMITS.len(), 1..9_i64)
+            .prop_map(|(at, limit, tokens)| Step::TakeMore(at, limit, tokens)),
+        1 => (any::<usize>(), 0..LIMITS.len(), 1..9_i64)
+            .prop_map(|(at, limit, tokens)| Step::GiveBack(at, limit, tokens)),
+        1 => (0..4_usize, prop::sample::select(vec![None, None, Some(true), Some(false)]))
+            .prop_map(|(level, next)| Step::Switch(level, next)),
+        1 => (0..RESOURCES.len(), 0..2_usize, prop::option::of(1..9_i64))
+            .prop_map(|(resource, limit, tokens)| Step::Edit(resource, limit, tokens)),
+        1 => (0..RESOURCES.len()).prop_map(Step::ApplyLimits),
         2 => (0..7_usize).prop_map(Step::List),
         5 => prop_oneof![0..1_000_u64, 0..15_000_u64].prop_map(Step::Pass),
     ]

@@ -4,8 +4,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 
 use weirgate::{
-    AuditSubject, Config, ConfigFilter, ConfigLevel, ConfigStatus, Decision, Entity, EntityId,
-    EpochMillis, Error, FakeClock, Grant, Limit, LimitMode, Prefetch, RateLimiter, Resource,
+    ConfigLevel, Decision, Entity, EpochMillis, Error, FakeClock, Grant, Prefetch, RateLimiter,
     StoredLease,
 };
 use weirgate_shared::{Attr, attr};
@@ -15,46 +14,12 @@ use weirgate_testkit::{Dynamo, attributes};
 use crate::fixtures::fleet::{START, millis, pass, secs};
 use crate::fixtures::sharded::run;
 use crate::quiet::quiet;
+use crate::step::{
+    ENTITIES, LIMITS, RESOURCES, Step, Take, configured, entity, level, limits, list,
+};
 
 /// The time begins here, so that an hour ends while the steps run.
 const BEFORE_AN_HOUR: EpochMillis = EpochMillis(START.0 - 20_000);
-
-pub const ENTITIES: [&str; 3] = ["child", "parent", "other"];
-/// The second process prefetches the last one.
-pub const RESOURCES: [&str; 3] = ["gpt-4", "api", "ahead"];
-pub const LIMITS: [&str; 3] = ["rpm", "tpm", "slots"];
-
-#[derive(Debug, Clone)]
-pub enum Step {
-    Take(Take),
-    Adjust(usize, usize, i64),
-    Renew(usize, u64),
-    Release(usize),
-    RollBack(usize),
-    Drop(usize),
-    Peek(usize, usize, usize),
-    Configure(usize, Option<usize>),
-    Parent(usize, Option<usize>, bool),
-    Forget(usize),
-    Shards(usize, u32),
-    ReleaseLease(usize, usize),
-    Reconcile,
-    List(usize),
-    Pass(u64),
-}
-
-#[derive(Debug, Clone)]
-pub struct Take {
-    pub process: usize,
-    pub entity: usize,
-    pub resource: usize,
-    pub amounts: [Option<i64>; 3],
-    pub least: Option<i64>,
-    pub lease_s: Option<u64>,
-    pub wait_s: u64,
-    pub has_limits: bool,
-    pub cascades: bool,
-}
 
 /// Where the items are.
 enum Items {
@@ -123,6 +88,8 @@ impl World {
 
     async fn answer(&mut self, step: &Step) -> String {
         let one = self.processes[0].clone();
+        // Some keys come again, for the same change or another one.
+        let key = format!("ticket-{}", self.step % 9);
         match step {
             Step::Take(take) => self.take(take).await,
             Step::Adjust(at, limit, to) => match self.grant(*at) {
@@ -196,6 +163,43 @@ impl World {
                     None => String::new(),
                 };
                 format!("{:?} {released}", by_text.keys())
+            }
+            Step::TakeMore(at, limit, tokens) => match self.grant(*at) {
+                Some(mut grant) => {
+                    let more = grant.take_more(LIMITS[*limit], *tokens).await;
+                    self.grants.push(grant);
+                    shown(more)
+                }
+                None => String::new(),
+            },
+            Step::GiveBack(at, limit, tokens) => match self.grant(*at) {
+                Some(mut grant) => {
+                    let settled = grant.give_back(LIMITS[*limit], *tokens).await;
+                    self.grants.push(grant);
+                    shown(settled)
+                }
+                None => String::new(),
+            },
+            Step::Switch(at, next) => {
+                let level = level(*at);
+                let edit = match next {
+                    Some(true) => one.stop(&level),
+                    Some(false) => one.exempt(&level),
+                    None => one.start(&level),
+                };
+                shown(edit.idempotency_key(key).send().await)
+            }
+            Step::Edit(resource, limit, tokens) => {
+                let edit = one.edit_balances(ENTITIES[0], RESOURCES[*resource]);
+                let edit = match tokens {
+                    Some(tokens) => edit.top_up(LIMITS[*limit], *tokens),
+                    None => edit.drain(LIMITS[*limit]),
+                };
+                shown(edit.idempotency_key(key).send().await)
+            }
+            Step::ApplyLimits(resource) => {
+                let edit = one.apply_limits(ENTITIES[0], RESOURCES[*resource]);
+                shown(edit.idempotency_key(key).send().await)
             }
             Step::Reconcile => {
                 let now = self.table.skew().now();
@@ -285,7 +289,7 @@ impl World {
     }
 }
 
-fn shown(answer: Result<impl std::fmt::Debug, Error>) -> String {
+pub fn shown(answer: Result<impl std::fmt::Debug, Error>) -> String {
     match answer {
         Ok(answer) => format!("{answer:?}"),
         Err(error) => error.to_string(),
@@ -313,75 +317,5 @@ fn text(name: &str, value: &Attr<'_>) -> String {
         }
         Attr::Numbers(numbers) => format!("{:?}", numbers.iter().collect::<BTreeSet<_>>()),
         value => format!("{value:?}"),
-    }
-}
-
-fn entity(at: usize) -> EntityId {
-    ENTITIES[at].try_into().unwrap()
-}
-
-fn resource(at: usize) -> Resource {
-    RESOURCES[at].try_into().unwrap()
-}
-
-fn level(at: usize) -> ConfigLevel {
-    match at {
-        0 => ConfigLevel::EntityResource(entity(0), resource(0)),
-        1 => ConfigLevel::Entity(entity(1)),
-        2 => ConfigLevel::Resource(resource(1)),
-        _ => ConfigLevel::System,
-    }
-}
-
-fn limits() -> [Limit; 3] {
-    [
-        Limit::per_minute("rpm", 20).unwrap(),
-        Limit::custom("tpm", 500, 100, 7_000).unwrap(),
-        Limit::concurrent("slots", 3).unwrap(),
-    ]
-}
-
-fn configured(at: usize) -> Config {
-    let [rpm, tpm, slots] = limits();
-    match at {
-        0 => Config::of([rpm, tpm, slots]),
-        1 => Config::of([
-            rpm.with_burst(40).unwrap(),
-            tpm.in_mode(LimitMode::Soft),
-            slots.in_mode(LimitMode::Shadow),
-        ]),
-        2 => Config {
-            status: ConfigStatus::Disabled,
-            ..Config::default()
-        },
-        _ => Config {
-            status: ConfigStatus::Unlimited,
-            ..Config::default()
-        },
-    }
-}
-
-async fn list(limiter: &RateLimiter, at: usize) -> String {
-    let (entity, resource) = (entity(0), resource(at % RESOURCES.len()));
-    match at {
-        0 => shown(limiter.entity_buckets(&entity, None).await),
-        1 => shown(limiter.resource_buckets(&resource, None).await),
-        2 => shown(limiter.entities(None).await),
-        3 => shown(limiter.children(&"parent".try_into().unwrap(), None).await),
-        4 => {
-            let audit = limiter.audit(&AuditSubject::System, None);
-            let changes = audit.await.map(|page| {
-                let events = page.items.into_iter();
-                events
-                    .map(|event| (event.principal, event.change))
-                    .collect::<Vec<_>>()
-            });
-            shown(changes)
-        }
-        5 => {
-            let of = ConfigFilter::Resource(resource);
-            shown(limiter.configs(&of, None).await)
-        }
-        _ => shown(limiter.namespaces(None).await),
     }
 }
