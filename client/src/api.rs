@@ -10,6 +10,7 @@ mod builder;
 mod check;
 mod configs;
 mod entities;
+mod erase;
 mod leases;
 mod limiter;
 mod operate;
@@ -23,6 +24,7 @@ pub use acquire::Acquire;
 pub use acquire_all::{AcquireAll, Grants};
 pub use buckets::StoredBucket;
 pub use builder::Builder;
+pub use erase::{EraseReport, LiveLeases};
 pub use leases::StoredLease;
 pub use limiter::RateLimiter;
 pub use operate::{

@@ -76,9 +76,10 @@ mod values;
 #[cfg(feature = "blocking")]
 pub use api::blocking;
 pub use api::{
-    Acquire, AcquireAll, BalanceEdit, BalanceReport, Balances, Builder, Grants, LimitsEdit,
-    LimitsReport, OperationOutcome, Page, PageToken, Peek, RateLimiter, ScopeError, StoredBucket,
-    StoredLease, SwitchEdit, SwitchReport, TopUser, UsageReport, UsageRow, UsageScope, UsageTotal,
+    Acquire, AcquireAll, BalanceEdit, BalanceReport, Balances, Builder, EraseReport, Grants,
+    LimitsEdit, LimitsReport, LiveLeases, OperationOutcome, Page, PageToken, Peek, RateLimiter,
+    ScopeError, StoredBucket, StoredLease, SwitchEdit, SwitchReport, TopUser, UsageReport,
+    UsageRow, UsageScope, UsageTotal,
 };
 pub use decide::{Decision, Grant};
 #[cfg(feature = "yaml")]
@@ -102,6 +103,7 @@ pub use weirgate_store::{Clock, ConnectOptions, ErrorKind, StoreError, SystemClo
 #[doc = include_str!("../../docs/guide/http.md")]
 #[doc = include_str!("../../docs/guide/json.md")]
 #[doc = include_str!("../../docs/guide/leases.md")]
+#[doc = include_str!("../../docs/guide/lifecycle.md")]
 #[doc = include_str!("../../docs/guide/limits.md")]
 #[doc = include_str!("../../docs/guide/lists.md")]
 #[doc = include_str!("../../docs/guide/operate.md")]

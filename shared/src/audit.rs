@@ -78,6 +78,11 @@ pub enum AuditChange {
         #[cfg_attr(feature = "serde", serde(rename = "after_tokens"))]
         after: BTreeMap<LimitName, MilliTokens>,
     },
+    /// An entity was erased, with its earlier events.
+    Erased {
+        /// Id of the entity.
+        id: EntityId,
+    },
     /// Limits that were written to all shards of a bucket ahead of its next acquire.
     Limits {
         /// Entity of the bucket.
@@ -99,6 +104,7 @@ impl AuditChange {
             Self::Config { level, .. } | Self::Switch { level, .. } => level.into(),
             Self::OnUnavailable { .. } => AuditSubject::System,
             Self::Entity { id: entity, .. }
+            | Self::Erased { id: entity }
             | Self::Balances { entity, .. }
             | Self::Limits { entity, .. } => AuditSubject::Entity(entity.clone()),
         }

@@ -7,6 +7,7 @@ mod configure;
 mod copy;
 mod credit;
 mod due;
+mod erase;
 mod expire;
 mod merge;
 mod operate;
@@ -30,6 +31,7 @@ pub use configure::{
 };
 pub use copy::{MAX_CARRIED_LIMITS, MAX_LIVES, UsageCopy};
 pub use due::{forget_due, postpone};
+pub use erase::erase_shard;
 pub use expire::{ExpiredLeases, expire, sample};
 pub use merge::{merge, merged, recreate, remove_covered, require_unchanged};
 pub use operate::{record_operation, write_switches};

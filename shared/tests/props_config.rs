@@ -170,8 +170,10 @@ fn event() -> impl Strategy<Value = AuditEvent> {
             after: after.limits,
         },
     );
+    let of_erasure = entity().prop_map(|id| AuditChange::Erased { id });
     let change = prop_oneof![
         of_config,
+        of_erasure,
         of_entity,
         of_switch,
         of_policy,

@@ -12,13 +12,14 @@ use crate::fixtures::policy::{Asked, Call, Policy, enforce, is_like, listed};
 use crate::fixtures::stored::{child, entity, resource, rpm};
 use proptest::prelude::*;
 use weirgate::{
-    AuditSubject, Config, ConfigFilter, ConfigLevel, Error, Granularity, Limit, Prefetch,
-    RateLimiter, UsageScope, Window,
+    AuditSubject, Config, ConfigFilter, ConfigLevel, Error, Granularity, Limit, LiveLeases,
+    Prefetch, RateLimiter, UsageScope, Window,
 };
 use weirgate_shared::{Namespace, due_shards};
 
 const ACQUIRE: &str = "AcquirePolicy";
 const ADMIN: &str = "AdminPolicy";
+const ERASE: &str = "ErasePolicy";
 const READ: &str = "ReadPolicy";
 
 fn fenced(policy: &str) -> String {
@@ -347,6 +348,56 @@ async fn an_acquire_policy_changes_no_limit_and_a_read_policy_nothing() {
     }
 }
 
+#[tokio::test(start_paused = true)]
+async fn erasing_takes_the_erase_policy_beside_the_admin_policy() {
+    let fleet = Fleet::new().await;
+    for (admin, erase, tag) in [
+        (ADMIN.to_owned(), ERASE.to_owned(), None),
+        (fenced(ADMIN), fenced(ERASE), Some("acme")),
+    ] {
+        let _ = enforce(&fleet.dynamo, None, None);
+        changes(&fleet, "acme").await.unwrap();
+        let erased = async |policy, tag| {
+            let asked = enforce(&fleet.dynamo, Some(policy), tag);
+            let limiter = limiter(&fleet, "acme").await;
+            let name = entity("e-8");
+            let erased = limiter.erase_entity(&name, LiveLeases::Refuse).await;
+            (erased, taken(&asked).refused)
+        };
+        let [admin, erase] = [admin, erase].map(|name| Policy::of(&name, false));
+        let before = fleet.dynamo.items();
+        let (refused, _) = erased(admin.clone(), tag).await;
+        let error = refused.unwrap_err().to_string();
+        assert!(error.contains("AccessDenied"), "{error}");
+        assert!(fleet.dynamo.items() == before, "nothing was written");
+        let both = admin.and(erase.clone());
+        if tag.is_some() {
+            assert!(erased(both.clone(), Some("acm")).await.0.is_err());
+            assert!(fleet.dynamo.items() == before, "nothing was written");
+        }
+        let (done, refused) = erased(both, tag).await;
+        assert_eq!((done.unwrap().shards > 0, refused), (true, vec![]));
+        // Alone it allows deletions of these two kinds, and those only in a transaction.
+        let delete = |key, in_transaction| {
+            let call = Call::of("DeleteItem", "table", &[key]);
+            erase.allows(
+                &Call {
+                    in_transaction,
+                    ..call
+                },
+                tag,
+            )
+        };
+        assert!(delete("acme/AUDIT#e-1", true) && delete("acme/BUCKET#e-1#gpt-4#0", true));
+        assert!(!delete("acme/AUDIT#e-1", false) && !delete("acme/ENTITY#e-1", true));
+    }
+    let deletes = BTreeSet::from([("table".to_owned(), "dynamodb:DeleteItem".to_owned())]);
+    assert_eq!(
+        (allowed(ERASE), allowed(&fenced(ERASE))),
+        (deletes.clone(), deletes)
+    );
+}
+
 /// What there is to ask for, of the actions in any policy and some that are in none.
 fn every_call(keys: &[&str]) -> Vec<Call> {
     let actions = [
@@ -381,7 +432,7 @@ fn every_call(keys: &[&str]) -> Vec<Call> {
 }
 
 fn assert_nothing(keys: &[&str], tag: Option<&str>) {
-    for policy in [ACQUIRE, ADMIN, READ].map(fenced) {
+    for policy in [ACQUIRE, ADMIN, ERASE, READ].map(fenced) {
         let of = Policy::of(&policy, true);
         let got: Vec<_> = every_call(keys)
             .into_iter()

@@ -133,7 +133,7 @@ impl RateLimiter {
         })
     }
 
-    fn entity_key(&self, id: &EntityId) -> EntityKey {
+    pub(super) fn entity_key(&self, id: &EntityId) -> EntityKey {
         EntityKey {
             namespace: self.session.namespace.clone(),
             entity: id.clone(),
@@ -203,7 +203,7 @@ impl RateLimiter {
 }
 
 /// Returns the entity among `items`, and the id of its last write.
-fn seen(key: &EntityKey, items: &[Item]) -> Result<Option<(Entity, WriteId)>, Error> {
+pub(super) fn seen(key: &EntityKey, items: &[Item]) -> Result<Option<(Entity, WriteId)>, Error> {
     let item_key = key.item_key();
     let item = items
         .iter()

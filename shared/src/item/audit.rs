@@ -19,7 +19,8 @@ const SET_SWITCH: &str = "set_switch";
 const SET_ON_UNAVAILABLE: &str = "set_on_unavailable";
 const SET_BALANCES: &str = "set_balances";
 const APPLY_LIMITS: &str = "apply_limits";
-const ACTIONS: &str = "set_config, delete_config, set_entity, delete_entity, set_switch, set_on_unavailable, set_balances or apply_limits";
+const ERASE_ENTITY: &str = "erase_entity";
+const ACTIONS: &str = "set_config, delete_config, set_entity, delete_entity, erase_entity, set_switch, set_on_unavailable, set_balances or apply_limits";
 
 /// Returns all attributes of an audit event except its keys and its `ttl`.
 #[must_use]
@@ -51,7 +52,7 @@ const fn names(change: &AuditChange) -> (Option<&EntityId>, Option<&Resource>) {
             ConfigLevel::Resource(resource) => (None, Some(resource)),
             ConfigLevel::System => (None, None),
         },
-        AuditChange::Entity { id, .. } => (Some(id), None),
+        AuditChange::Entity { id, .. } | AuditChange::Erased { id } => (Some(id), None),
         AuditChange::OnUnavailable { .. } => (None, None),
         AuditChange::Balances {
             entity, resource, ..
@@ -85,6 +86,7 @@ fn values(change: &AuditChange) -> (&'static str, Option<Map>, Option<Map>) {
             let [before, after] = [before, after].map(|of| of.as_ref().map(item::write_entity));
             (action, before, after)
         }
+        AuditChange::Erased { .. } => (ERASE_ENTITY, None, None),
         AuditChange::Switch { before, after, .. } => {
             let word = |switch: Switch| Value::text(switch.as_str());
             let map = |switch| Map::from([(attr::SWITCH.to_owned(), word(switch))]);
@@ -154,6 +156,7 @@ pub fn read_audit<'a>(
                 after,
             }
         }
+        (ERASE_ENTITY, AuditSubject::Entity(id)) => AuditChange::Erased { id: id.clone() },
         (SET_SWITCH, of) => AuditChange::Switch {
             level: level(of, resource),
             before: before.map(switch).transpose()?,

@@ -3,6 +3,7 @@
 #[path = "../fixtures/mod.rs"]
 mod fixtures;
 
+mod erase;
 mod lists;
 mod report_costs;
 mod reports;

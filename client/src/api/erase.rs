@@ -1,0 +1,58 @@
+//! Erases what the table has of an entity.
+
+mod report;
+mod steps;
+
+use weirgate_shared::EntityId;
+
+use self::steps::Erasure;
+use super::limiter::RateLimiter;
+use crate::values::Error;
+
+pub use report::{EraseReport, LiveLeases};
+
+impl RateLimiter {
+    /// Erases an entity: its limits, its own item, the links of its children, its buckets with
+    /// their leases, its usage and its audit events. One audit event remains, which says when and
+    /// by which principal the entity was erased; so do the versions of its limits.
+    ///
+    /// Stop its callers first: an acquire creates a bucket again. A call that failed or was dropped
+    /// is completed by another call. Call again some minutes later: until then the aggregator may
+    /// write a snapshot from records that were on their way.
+    ///
+    /// ```no_run
+    /// # async fn example(limiter: weirgate::RateLimiter) -> Result<(), Box<dyn std::error::Error>> {
+    /// use weirgate::LiveLeases;
+    /// let report = limiter.erase_entity(&"user-1".try_into()?, LiveLeases::Refuse).await?;
+    /// println!("{} shards, {} snapshots", report.shards, report.snapshots);
+    /// # Ok(())
+    /// # }
+    /// ```
+    ///
+    /// # Errors
+    /// [`Error::Invalid`] if a bucket holds leases that have not expired, and `leases` is
+    /// [`LiveLeases::Refuse`]: before anything is deleted, unless they were taken during the
+    /// erasure. [`Error::Unreadable`] or [`Error::UnreadableItem`] for an item that was changed by
+    /// other means. [`Error::Contended`] or [`Error::Store`] if it is incomplete: call again.
+    pub async fn erase_entity(
+        &self,
+        id: &EntityId,
+        leases: LiveLeases,
+    ) -> Result<EraseReport, Error> {
+        let mut erasure = Erasure::new(self, id, leases);
+        erasure.prepare().await?;
+        let resources = erasure.resources().await?;
+        for resource in &resources {
+            erasure.shards(resource).await?;
+        }
+        erasure.configs().await?;
+        erasure.children().await?;
+        erasure.entity().await?;
+        for resource in resources {
+            erasure.bucket(resource).await?;
+        }
+        erasure.snapshots().await?;
+        erasure.audit_events().await?;
+        Ok(erasure.report)
+    }
+}

@@ -1,0 +1,330 @@
+//! The steps of an erasure. Each can be repeated, so an interrupted erasure is continued by another.
+
+use std::collections::BTreeSet;
+
+use weirgate_shared::write::{Action, erase_shard, set_entity, write_config};
+use weirgate_shared::{
+    AuditChange, AuditKey, AuditSubject, BucketKey, ConfigKey, ConfigLevel, Entity, EntityId,
+    EntityKey, ItemKey, MAX_SHARDS, Resource, Shard, SnapshotKey, read_audit,
+};
+use weirgate_store::{BY_ENTITY, CHILDREN, Consistency, Index, Item, Query, SortKeys};
+
+use super::super::entities::seen;
+use super::super::limiter::RateLimiter;
+use super::report::{EraseReport, LiveLeases};
+use crate::config::{ConfigEdit, stored};
+use crate::session::{CacheKey, Session, decode_shard};
+use crate::values::Error;
+
+/// Maximum number of deletions in one transaction, which has room for 4 MB of items: ten of 400 KB.
+const DELETIONS: usize = 10;
+/// Maximum number of times that a bucket is deleted while callers create it again.
+const ATTEMPTS: u32 = 3;
+
+/// One erasure under way.
+pub(super) struct Erasure<'a> {
+    limiter: &'a RateLimiter,
+    session: &'a Session,
+    id: &'a EntityId,
+    leases: LiveLeases,
+    /// What the first change of the erasure contains too: its audit event, unless the newest event
+    /// is one already; and the version of the schema, if the namespace has none.
+    first: Vec<Action>,
+    pub(super) report: EraseReport,
+}
+
+impl<'a> Erasure<'a> {
+    pub(super) fn new(limiter: &'a RateLimiter, id: &'a EntityId, leases: LiveLeases) -> Self {
+        Self {
+            limiter,
+            session: &limiter.session,
+            id,
+            leases,
+            first: vec![],
+            report: EraseReport::default(),
+        }
+    }
+
+    /// Plans what belongs to the first change.
+    pub(super) async fn prepare(&mut self) -> Result<(), Error> {
+        let editing = self.editing("the entity");
+        let (_, mark) = editing.read(&[]).await?;
+        let events = self.audit_items().await?;
+        if !events.last().is_some_and(is_erasure) {
+            let event = AuditChange::Erased {
+                id: self.id.clone(),
+            };
+            self.first.push(editing.record(event));
+            self.first.extend(mark);
+        }
+        Ok(())
+    }
+
+    fn editing(&self, what: &str) -> ConfigEdit<'a> {
+        let what = format!("{what} of {}, to be erased", self.id);
+        ConfigEdit::new(self.session, what, CacheKey::Entity(self.id.clone()))
+    }
+
+    /// Makes one change of the erasure. Returns whether it was made; if not, it must be planned
+    /// again.
+    async fn change(
+        &mut self,
+        editing: &mut ConfigEdit<'_>,
+        mut actions: Vec<Action>,
+    ) -> Result<bool, Error> {
+        actions.extend(self.first.iter().cloned());
+        let is_made = editing.write(&actions).await?;
+        if is_made {
+            self.first.clear();
+        }
+        Ok(is_made)
+    }
+
+    /// Deletes items that nothing depends on. Returns how many.
+    async fn delete(&mut self, what: &str, keys: &[ItemKey]) -> Result<usize, Error> {
+        for some in keys.chunks(DELETIONS) {
+            let mut editing = self.editing(what);
+            let delete = |key: &ItemKey| Action::Delete(key.clone(), vec![]);
+            let actions: Vec<_> = some.iter().map(delete).collect();
+            while !self.change(&mut editing, actions.clone()).await? {}
+        }
+        Ok(keys.len())
+    }
+
+    /// Reads the whole list of items in a partition of the table, or of an index.
+    async fn list(
+        &self,
+        index: Option<Index>,
+        partition: &str,
+        prefix: &str,
+    ) -> Result<Vec<Item>, Error> {
+        let keys = SortKeys::StartingWith(prefix);
+        let listing = match index {
+            Some(index) => Query::of_index(index, partition, keys),
+            None => Query::new(partition, keys),
+        };
+        let (mut items, mut after) = (vec![], None);
+        loop {
+            let page = self.session.query(listing, after.as_ref()).await?;
+            items.extend(page.items);
+            after = page.next;
+            if after.is_none() {
+                return Ok(items);
+            }
+        }
+    }
+
+    async fn own_items(&self, prefix: &str) -> Result<Vec<Item>, Error> {
+        let partition = self.limiter.entity_key(self.id).item_key().pk;
+        self.list(None, &partition, prefix).await
+    }
+
+    /// Returns the entity's audit events, the oldest first.
+    async fn audit_items(&self) -> Result<Vec<Item>, Error> {
+        let of = AuditSubject::Entity(self.id.clone());
+        let partition = AuditKey::partition(&self.session.namespace, &of);
+        self.list(None, &partition, "#AUDIT#").await
+    }
+
+    /// Returns the resources that the entity has limits, buckets or usage on. Usage finds shards
+    /// that are in no index.
+    pub(super) async fn resources(&self) -> Result<BTreeSet<Resource>, Error> {
+        let partition = self.limiter.entity_key(self.id).item_key().pk;
+        let listed = self.list(Some(BY_ENTITY), &partition, "BUCKET#").await?;
+        let buckets = listed
+            .iter()
+            .filter_map(|item| BucketKey::parse(&item.pk()));
+        // Any item can name a partition of an index.
+        let own =
+            buckets.filter(|key| key.namespace == self.session.namespace && key.entity == *self.id);
+        let mut resources: BTreeSet<_> = own.map(|key| key.resource).collect();
+        for item in self.own_items("#USAGE#").await? {
+            let snapshot = item.key().as_ref().and_then(SnapshotKey::parse);
+            resources.extend(snapshot.map(|key| key.resource));
+        }
+        for item in self.own_items("#CONFIG#").await? {
+            let level = item.key().as_ref().and_then(ConfigKey::parse);
+            if let Some(ConfigLevel::EntityResource(_, resource)) = level.map(|key| key.level) {
+                resources.insert(resource);
+            }
+        }
+        Ok(resources)
+    }
+
+    /// Deletes the limits. Their versions stay: a bucket that a caller creates with older limits
+    /// would otherwise keep them against newer ones.
+    pub(super) async fn configs(&mut self) -> Result<(), Error> {
+        let items = self.own_items("#CONFIG#").await?;
+        for item_key in items.iter().filter_map(Item::key) {
+            let Some(key) = ConfigKey::parse(&item_key) else {
+                continue;
+            };
+            self.report.versions_left += 1;
+            let what = format!("the configuration of {}", key.level);
+            let changed = CacheKey::Level(key.level.clone());
+            let mut editing = ConfigEdit::new(self.session, what, changed);
+            loop {
+                let items = self.session.read(std::slice::from_ref(&item_key)).await?;
+                let seen = stored(&item_key, &items)?;
+                if seen.value.is_none() {
+                    break;
+                }
+                let action = write_config(&key, &seen, None);
+                if self.change(&mut editing, vec![action]).await? {
+                    self.report.configs += 1;
+                    break;
+                }
+            }
+        }
+        Ok(())
+    }
+
+    /// Removes the entity as the parent of its children. Each change is an audit event of the child.
+    pub(super) async fn children(&mut self) -> Result<(), Error> {
+        let partition = self.limiter.entity_key(self.id).children();
+        let listed = self.list(Some(CHILDREN), &partition, "CHILD#").await?;
+        let keys = listed.iter().filter_map(Item::key);
+        let children: Vec<_> = keys
+            .filter_map(|key| EntityKey::parse(&key))
+            .filter(|key| key.namespace == self.session.namespace)
+            .collect();
+        for key in children {
+            let what = format!("entity {}", key.entity);
+            let changed = CacheKey::Entity(key.entity.clone());
+            let mut editing = ConfigEdit::new(self.session, what, changed);
+            loop {
+                let items = self.session.read(&[key.item_key()]).await?;
+                let Some((before, op)) = seen(&key, &items)? else {
+                    break;
+                };
+                if before.parent.as_ref() != Some(self.id) {
+                    break;
+                }
+                let after = Entity {
+                    parent: None,
+                    cascades: false,
+                    ..before.clone()
+                };
+                let new_op = weirgate_store::random_id();
+                let event = editing.record(AuditChange::Entity {
+                    id: key.entity.clone(),
+                    before: Some(before),
+                    after: Some(after.clone()),
+                });
+                let unlinked = set_entity(&key, Some(&op), Some(&after), &new_op);
+                if self.change(&mut editing, vec![unlinked, event]).await? {
+                    self.report.children += 1;
+                    break;
+                }
+            }
+        }
+        Ok(())
+    }
+
+    pub(super) async fn entity(&mut self) -> Result<(), Error> {
+        let key = self.limiter.entity_key(self.id);
+        let mut editing = self.editing("the item");
+        loop {
+            let items = self.session.read(&[key.item_key()]).await?;
+            let Some((_, op)) = seen(&key, &items)? else {
+                return Ok(());
+            };
+            let deleted = set_entity(&key, Some(&op), None, &op);
+            if self.change(&mut editing, vec![deleted]).await? {
+                self.report.entity = true;
+                return Ok(());
+            }
+        }
+    }
+
+    /// Reads all shards that a bucket can have: those that were merged away are in no index.
+    ///
+    /// # Errors
+    /// [`Error::Invalid`] if one holds a lease that has not expired, unless leases are discarded.
+    pub(super) async fn shards(
+        &self,
+        resource: &Resource,
+    ) -> Result<Vec<(BucketKey, Option<Shard>)>, Error> {
+        let first = BucketKey {
+            namespace: self.session.namespace.clone(),
+            entity: self.id.clone(),
+            resource: resource.clone(),
+            shard: 0,
+        };
+        let keys: Vec<_> = (0..MAX_SHARDS)
+            .map(|shard| first.with_shard(shard).item_key())
+            .collect();
+        let read = self.session.read_with_merged(&keys, Consistency::Strong);
+        let (mut shards, now) = (vec![], self.session.now());
+        for item in read.await? {
+            let Some(key) = BucketKey::parse(&item.pk()) else {
+                continue;
+            };
+            let shard = match item.is_merged() {
+                true => None,
+                false => Some(decode_shard(&item)?),
+            };
+            let leases = shard.iter().filter_map(|shard| shard.leases.as_ref());
+            let live = leases.flat_map(std::collections::BTreeMap::values);
+            let live = live.filter(|lease| lease.expires_at > now).count();
+            if live > 0 && self.leases == LiveLeases::Refuse {
+                return Err(Error::Invalid(format!(
+                    "bucket {} holds {live} leases that have not expired: release them, wait for \
+                     their expiry, or erase with LiveLeases::Discard",
+                    key.item_key().pk
+                )));
+            }
+            shards.push((key, shard));
+        }
+        // Shard 0 goes last: while it exists, a missing shard is a hole without tokens.
+        shards.sort_by_key(|(key, _)| std::cmp::Reverse(key.shard));
+        Ok(shards)
+    }
+
+    /// Deletes a bucket, and again if a caller or a split creates a shard meanwhile.
+    pub(super) async fn bucket(&mut self, resource: Resource) -> Result<(), Error> {
+        let (mut editing, mut deleted) = (self.editing("a bucket"), 0);
+        loop {
+            let shards = self.shards(&resource).await?;
+            let last = shards.len() <= DELETIONS;
+            let some = &shards[..shards.len().min(DELETIONS)];
+            if some.is_empty() {
+                return Ok(());
+            }
+            if deleted == ATTEMPTS {
+                self.report.in_use.push(resource);
+                return Ok(());
+            }
+            let delete = |(key, shard): &(BucketKey, Option<Shard>)| match self.leases {
+                LiveLeases::Refuse => erase_shard(key, shard.as_ref()),
+                LiveLeases::Discard => Action::Delete(key.item_key(), vec![]),
+            };
+            let actions = some.iter().map(delete).collect();
+            if self.change(&mut editing, actions).await? {
+                self.report.shards += some.len();
+                deleted += u32::from(last);
+            }
+        }
+    }
+
+    pub(super) async fn snapshots(&mut self) -> Result<(), Error> {
+        let items = self.own_items("#USAGE#").await?;
+        let keys: Vec<_> = items.iter().filter_map(Item::key).collect();
+        self.report.snapshots = self.delete("usage", &keys).await?;
+        Ok(())
+    }
+
+    /// Deletes all audit events except those of erasures.
+    pub(super) async fn audit_events(&mut self) -> Result<(), Error> {
+        let items = self.audit_items().await?;
+        let events = items.iter().filter(|item| !is_erasure(item));
+        let keys: Vec<_> = events.filter_map(Item::key).collect();
+        self.report.audit_events = self.delete("audit events", &keys).await?;
+        Ok(())
+    }
+}
+
+fn is_erasure(item: &Item) -> bool {
+    let event = read_audit(item.attributes());
+    event.is_ok_and(|event| matches!(event.change, AuditChange::Erased { .. }))
+}
