@@ -37,13 +37,15 @@ impl Fleet {
 
     fn delete(&mut self, shard: u32) {
         self.finish_all();
+        // The debt at the instant of the deletion: a slow clock may create the item again as of any
+        // later one, so what flows in until then may be counted for both.
+        if let Some(gone) = self.table.shards().get(&shard) {
+            self.forgotten += (-free(gone, &limit_name("rpm"), self.now)).max(MilliTokens::ZERO);
+        }
         // The `v` of a new item is above that of a former one only if clocks have passed what they
         // are apart.
         self.now = self.now.plus(Millis(5_000));
         self.is_torn = true;
-        if let Some(gone) = self.table.shards().get(&shard) {
-            self.forgotten += (-free(gone, &limit_name("rpm"), self.now)).max(MilliTokens::ZERO);
-        }
         self.table.delete(shard);
         self.leased.retain(|(held, _), _| *held != shard);
         self.past.push(self.table.shards().clone());
