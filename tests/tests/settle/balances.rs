@@ -227,6 +227,33 @@ async fn i7_two_calls_at_once_with_one_key_make_one_change() {
     assert_eq!(after.limits["tpm"].available, flowed + tokens(100));
 }
 
+/// Both read that it is unused, and no other condition of the two changes excludes the other.
+#[tokio::test(start_paused = true)]
+async fn i7_of_two_changes_at_once_with_one_key_one_is_made() {
+    let fleet = Fleet::slow(millis(5)).await;
+    let limiter = fleet.limiter().await;
+    for entity in ["e-1", "e-2"] {
+        let take = limiter
+            .acquire(entity, "gpt-4")
+            .limits(&limits())
+            .take("tpm", 6_000);
+        assert!(take.send().await.unwrap().is_granted());
+    }
+    let edit = |entity| {
+        let edit = limiter.edit_balances(entity, "gpt-4").reset("tpm");
+        edit.idempotency_key("k").send()
+    };
+    let (one, other) = tokio::join!(edit("e-1"), edit("e-2"));
+    let refused = [&one, &other]
+        .into_iter()
+        .filter_map(|done| done.as_ref().err());
+    let refused: Vec<_> = refused.map(ToString::to_string).collect();
+    assert!(
+        matches!(&refused[..], [text] if text.contains("\"k\" was used for another change")),
+        "{one:?} {other:?}"
+    );
+}
+
 /// A request that the network held back, after the balance was credited by another write.
 #[tokio::test(start_paused = true)]
 async fn i7_an_edit_that_arrives_late_changes_nothing() {
