@@ -61,25 +61,27 @@ pub(crate) async fn decide(
         return Ok(Decision::NeverFits(never));
     }
     let timeout = session.settings.timeout;
-    let (decision, disabled) = match by_cache(session, &buckets) {
+    // Boxed, because these reads are rare, and every request would carry the space for them.
+    let mut check = None;
+    match by_cache(session, &buckets) {
         Known::Stopped(disabled) => return Ok(Decision::Disabled(disabled)),
-        Known::Running => (deciding.admitted(options.wait).await, None),
-        Known::Due => {
-            join(
-                deciding.admitted(options.wait),
-                by_table(session, &buckets, timeout),
-            )
-            .await
-        }
+        Known::Running => {}
+        Known::Due => check = Some(Box::pin(by_table(session, &buckets, timeout))),
         // The decision needs most of the time, and can be made without.
-        Known::Unknown => match by_table(session, &buckets, timeout / 4).await {
-            Some(disabled) => return Ok(Decision::Disabled(disabled)),
-            None => (deciding.admitted(options.wait).await, None),
-        },
+        Known::Unknown => {
+            let disabled = Box::pin(by_table(session, &buckets, timeout / 4)).await;
+            if let Some(disabled) = disabled {
+                return Ok(Decision::Disabled(disabled));
+            }
+        }
+    }
+    let (decision, disabled) = match check {
+        Some(check) => Box::pin(join(deciding.admitted(options.wait), check)).await,
+        None => (deciding.admitted(options.wait).await, None),
     };
     if let Some(disabled) = disabled {
         if let Ok(Decision::Granted(granted)) = decision {
-            give_back(granted).await;
+            Box::pin(give_back(granted)).await;
         }
         return Ok(Decision::Disabled(disabled));
     }
@@ -180,7 +182,8 @@ impl Decider<'_> {
             let buckets = self.targets.iter().map(|target| Arc::clone(&target.bucket));
             let buckets: Vec<_> = buckets.collect();
             if !matches!(by_cache(self.session, &buckets), Known::Running)
-                && let Some(disabled) = by_table(self.session, &buckets, self.timeout).await
+                && let Some(disabled) =
+                    Box::pin(by_table(self.session, &buckets, self.timeout)).await
             {
                 return Ok(Decision::Disabled(disabled));
             }
