@@ -17,8 +17,9 @@ help: ## Show this
 	@awk -F ':.*## ' '/^[a-z0-9-]+:.*## / {printf "make %-12s %s\n", $$1, $$2}' $(firstword $(MAKEFILE_LIST))
 
 .PHONY: demo
-demo: cargo .venv/stack/.installed .venv/sam/.installed ## Deploy to an emulated account, drive it for a minute, report
-	cargo run --locked --release $(thin) -p weirgate-tools --bin demo
+demo: cargo ## Run the whole backend on this machine, drive it for 20 seconds, report
+	cargo build --locked --workspace --bin weirgate --example demo
+	$(cargo_target)/debug/examples/demo
 
 .PHONY: test
 test: cargo ## Unit, property and integration tests
@@ -56,7 +57,7 @@ guards: cargo ## Take out each guard of an invariant, and print the seed that fi
 	$(cargo_target)/debug/guards $(ARGS)
 
 .PHONY: e2e
-e2e: cargo .venv/stack/.installed .venv/sam/.installed ## The demo's path, shortened, as a test
+e2e: cargo .venv/stack/.installed .venv/sam/.installed ## Deploy to an emulated account, drive it, and check the report, as a test
 	cargo test --locked --release $(thin) -p weirgate-tools --test e2e -- --ignored --nocapture
 
 # With the functions as the tests build them: the procedures do not depend on how fast they are.

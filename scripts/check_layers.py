@@ -64,11 +64,12 @@ class Crate:
         self.files = {}
         source = folder / "src"
         self.source = source
+        root = ("lib",) if (source / "lib.rs").exists() else ("main",)
         for path in sorted(source.rglob("*.rs")):
             module = path.relative_to(source).with_suffix("").parts
-            if module[0] in {"main", "bin"} or module[-1] == "tests":
+            module = () if module == root else module
+            if module and (module[0] in {"main", "bin"} or module[-1] == "tests"):
                 continue
-            module = () if module == ("lib",) else module
             self.files[module] = File(module, path.read_text(encoding="utf-8"))
 
     def absolute(self, module, path):

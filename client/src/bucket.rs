@@ -1,4 +1,4 @@
-//! One bucket of any number of shards: which of them are asked, and the holds on what they gave.
+//! One bucket of any number of shards: routing, holds, prefetch.
 
 mod acquire;
 mod all_or_none;

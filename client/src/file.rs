@@ -1,6 +1,7 @@
 //! Limits from a YAML file, read again when it changes.
 
 mod load;
+mod nodes;
 mod parse;
 
 use std::collections::HashMap;
@@ -9,12 +10,12 @@ use std::sync::{Arc, MutexGuard};
 use std::time::{Duration, SystemTime};
 
 use tokio::time::Instant;
-use weirgate_shared::{ConfigLevel, EntityId, EpochMillis, Resource};
+use weirgate_shared::{Config, ConfigLevel, Entity, EntityId, EpochMillis, Resource};
 use weirgate_store::CorrectedClock;
 
 use crate::values::{EffectiveConfig, Locked};
 
-pub use parse::FileError;
+pub use nodes::FileError;
 
 /// Shortest interval between checks of the file, 1 s.
 const RELOAD_INTERVAL: Duration = Duration::from_secs(1);
@@ -65,7 +66,7 @@ struct State {
     rules: Arc<Levels>,
     stamp: Option<FileStamp>,
     /// Time of the last check by both clocks, because the monotonic one stops in a frozen process.
-    looked: (Instant, EpochMillis),
+    checked_at: (Instant, EpochMillis),
     error: Option<FileError>,
 }
 
@@ -86,6 +87,38 @@ struct Levels {
     parents: HashMap<EntityId, EntityId>,
 }
 
+/// Contents of a limits file, as
+/// [`RateLimiter::set_config`](crate::RateLimiter::set_config) and
+/// [`RateLimiter::set_entity`](crate::RateLimiter::set_entity) take them.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct LimitsFileContents {
+    /// Configurations, in the order of the file.
+    pub configs: Vec<(ConfigLevel, Config)>,
+    /// Entities with a parent, in the order of their names. All of them cascade.
+    pub entities: Vec<Entity>,
+}
+
+impl LimitsFileContents {
+    /// Reads a limits file once, for limits that are then set in the table.
+    ///
+    /// # Errors
+    /// [`FileError`] with line and column, or the reason that the file cannot be read.
+    pub fn read(path: impl AsRef<Path>) -> Result<Self, FileError> {
+        let parsed = parse_file(path.as_ref())?;
+        let entity = |(id, parent)| Entity {
+            id,
+            parent: Some(parent),
+            cascades: true,
+        };
+        let mut entities: Vec<_> = parsed.parents.into_iter().map(entity).collect();
+        entities.sort_by(|one, other| one.id.cmp(&other.id));
+        Ok(Self {
+            configs: parsed.configs,
+            entities,
+        })
+    }
+}
+
 impl LimitsFile {
     /// Reads the file.
     ///
@@ -94,11 +127,11 @@ impl LimitsFile {
     pub fn open(path: impl Into<PathBuf>) -> Result<Self, FileError> {
         let path = path.into();
         let (rules, stamp) = read(&path)?;
-        let looked = (Instant::now(), CorrectedClock::default().local());
+        let checked_at = (Instant::now(), CorrectedClock::default().local());
         let state = State {
             rules: Arc::new(rules),
             stamp,
-            looked,
+            checked_at,
             error: None,
         };
         Ok(Self(Arc::new(Shared {
@@ -137,11 +170,11 @@ impl LimitsFile {
     /// Reloads the file if it has changed.
     fn reload_if_changed(&self, wall: EpochMillis) {
         let mut state = self.state();
-        let (at, at_wall) = state.looked;
+        let (at, at_wall) = state.checked_at;
         if at.elapsed().max(wall.since(at_wall).into()) < RELOAD_INTERVAL {
             return;
         }
-        state.looked = (Instant::now(), wall);
+        state.checked_at = (Instant::now(), wall);
         let stamp = stamp(&self.0.path);
         if stamp.is_some() && stamp == state.stamp {
             return;
@@ -177,18 +210,12 @@ fn stamp(path: &Path) -> Option<FileStamp> {
 fn read(path: &Path) -> Result<(Levels, Option<FileStamp>), FileError> {
     // Read before the text, so a change in between is seen at the next check.
     let stamp = stamp(path);
-    let unreadable = |error| FileError {
-        path: path.to_owned(),
-        place: None,
-        message: format!("cannot be read: {error}"),
-    };
-    let text = std::fs::read_to_string(path).map_err(unreadable)?;
-    let said = parse::parse(path, &text)?;
+    let parsed = parse_file(path)?;
     let mut levels = Levels {
-        parents: said.parents,
+        parents: parsed.parents,
         ..Levels::default()
     };
-    for (level, config) in said.configs {
+    for (level, config) in parsed.configs {
         let config = Arc::new(EffectiveConfig::new(level.clone(), &config, None));
         match level {
             ConfigLevel::EntityResource(entity, resource) => {
@@ -204,4 +231,14 @@ fn read(path: &Path) -> Result<(Levels, Option<FileStamp>), FileError> {
         }
     }
     Ok((levels, stamp))
+}
+
+fn parse_file(path: &Path) -> Result<parse::ParsedFile, FileError> {
+    let unreadable = |error| FileError {
+        path: path.to_owned(),
+        place: None,
+        message: format!("cannot be read: {error}"),
+    };
+    let text = std::fs::read_to_string(path).map_err(unreadable)?;
+    parse::parse(path, &text)
 }

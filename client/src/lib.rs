@@ -51,7 +51,7 @@
 //! | `http`, `tower` | limits in HTTP fields and bodies, and a layer that sends them |
 //! | `api` | what applications call: [`RateLimiter`], [`Acquire`], [`Peek`], configurations, usage |
 //! | `decide` | one request over all its buckets: which ones, all or none, [`Grant`]s, without DynamoDB |
-//! | `bucket` | one bucket of any number of shards: which are asked, holds, prefetch |
+//! | `bucket` | one bucket of any number of shards: routing, holds, prefetch |
 //! | `config` | which limits are in force |
 //! | `queue` | one shard: its waiters share writes; its view; takes and settlements |
 //! | `session` | every request to the table; clocks, circuit breaker, retries |
@@ -83,7 +83,7 @@ pub use api::{
 };
 pub use decide::{Decision, Grant};
 #[cfg(feature = "yaml")]
-pub use file::{FileError, LimitsFile};
+pub use file::{FileError, LimitsFile, LimitsFileContents};
 pub use session::{CacheStats, CircuitBreakerConfig, FakeClock};
 pub use values::{
     Degraded, Denied, Disabled, Error, LimitStatus, NeverFits, OnUnavailable, Prefetch, Settlement,
@@ -92,7 +92,8 @@ pub use values::{
 pub use weirgate_shared::{
     AuditChange, AuditEvent, AuditId, AuditSubject, Config, ConfigError, ConfigFilter, ConfigLevel,
     ConfigStatus, Entity, EntityId, EpochMillis, Granularity, Limit, LimitError, LimitMode,
-    LimitName, MilliTokens, NameError, RefillRule, Resource, Switch, Usage, Window, WindowUsage,
+    LimitName, MilliTokens, NameError, RefillRule, Resource, Switch, Usage, Versioned, Window,
+    WindowUsage,
 };
 pub use weirgate_store::{Clock, ConnectOptions, ErrorKind, StoreError, SystemClock, Table};
 

@@ -6,6 +6,7 @@ mod effective_config;
 mod error;
 #[cfg(feature = "serde")]
 pub(crate) mod json;
+mod limit_status;
 mod limits;
 mod locked;
 mod on_unavailable;
@@ -15,13 +16,12 @@ mod settlement;
 mod stats;
 
 pub(crate) use amounts::{Amounts, merge_amounts, parse_amount};
-pub use denial::{Degraded, Denied, Disabled, LimitStatus, NeverFits};
-pub(crate) use denial::{
-    blocking_limits, bucket_status, denial_of, merge_denials, merge_two, most_restrictive,
-    never_status, status,
-};
+pub use denial::{Degraded, Denied, Disabled, NeverFits};
+pub(crate) use denial::{blocking_limits, denial_of, merge_denials, merge_two};
 pub(crate) use effective_config::EffectiveConfig;
 pub use error::Error;
+pub use limit_status::LimitStatus;
+pub(crate) use limit_status::{bucket_status, most_restrictive, never_status, status};
 pub(crate) use limits::{Limits, check_bucket_limit_count, check_limit_count};
 pub(crate) use locked::Locked;
 pub(crate) use on_unavailable::check_on_unavailable;

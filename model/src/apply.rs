@@ -1,9 +1,12 @@
 //! The effect of a write on a state.
 
+use std::sync::Arc;
+
 use weirgate_shared::write::{Action, AttributeUpdate, Condition};
 use weirgate_shared::{EpochMillis, Hour, Limit, MilliTokens, Shard, WriteId, attr};
 
 use crate::coverage::Event;
+use crate::function_steps::is_edit;
 use crate::guard::{self, Kind};
 use crate::protocol::Protocol;
 use crate::sent::Sent;
@@ -64,6 +67,9 @@ impl Protocol {
             };
             state.ledger.enter(clock, admitted, back);
         }
+        if is_edit(kind) {
+            self.enter_edit(state, sent, &before);
+        }
         let last = before
             .shards()
             .filter_map(|row| row.bucket().last_write_id.as_ref());
@@ -77,6 +83,27 @@ impl Protocol {
             self.coverage.note(Event::Revived);
         }
         true
+    }
+
+    /// Enters an operator's change in the ledger, and checks what it left.
+    fn enter_edit(&self, state: &mut State, sent: &Sent, before: &Table) {
+        let limit = &self.bounds.limit;
+        let Some(first) = state.table.rows()[0] else {
+            return;
+        };
+        let at = first.bucket().refilled_at;
+        let added = sum(limit, &state.table, at) - sum(limit, before, at);
+        state.ledger.edited += added.0;
+        state.ledger.enter(at, MilliTokens::ZERO, added);
+        let more = MilliTokens::from_tokens(self.bounds.needs[0]);
+        let mut left = state.table.shards().map(|row| (row.bucket(), row.limit()));
+        let is_as_asked = match sent.kind {
+            Kind::Reset => left.all(|(shard, state)| state.available == shard.share(state)),
+            _ => (MilliTokens::ZERO..=more).contains(&added),
+        };
+        let is_first = !state.edits.iter().any(|edit| **edit == *sent);
+        state.is_misedited |= !is_as_asked || !is_first;
+        state.edits.push(Arc::new(sent.clone()));
     }
 
     /// I6: what there is at the instant of each write of a split or a merge, free, held or put

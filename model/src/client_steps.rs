@@ -98,6 +98,7 @@ impl Protocol {
                 limits: terms.as_slice().into(),
                 amounts: needs,
                 soft_amounts: BTreeMap::new(),
+                counted_amounts: BTreeMap::new(),
                 acquires: 1,
                 leases: lease.into_iter().collect(),
                 roll,

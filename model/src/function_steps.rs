@@ -3,8 +3,11 @@
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
-use weirgate_shared::write::{Action, expire, finish_writes, merge, merged, refill, sample, split};
-use weirgate_shared::{EpochMillis, ShardIndex, WriteId};
+use weirgate_shared::write::{
+    Action, BalanceChange, change_balances, expire, finish_writes, merge, merged, refill, sample,
+    split,
+};
+use weirgate_shared::{EpochMillis, MilliTokens, Shard, ShardIndex, WriteId};
 
 use crate::function::{FunctionRun, Job};
 use crate::guard::Kind;
@@ -30,6 +33,8 @@ impl Protocol {
                         && row.bucket().shard() == ShardIndex { index: 0, count: 2 }
             }
             Kind::Merge => counts.len() > 1 && counts[0] == 2 && row.bucket().key.shard == 0,
+            // Each is one transaction over all shards.
+            Kind::Reset | Kind::TopUp => row.bucket().key.shard == 0,
             _ => true,
         };
         let of = |row: &Arc<Row>| {
@@ -100,12 +105,12 @@ impl Protocol {
         }
     }
 
-    /// Returns the write of a splitting function, to arrive later.
+    /// Returns the write of a split or of an operator, to arrive later.
     pub(crate) fn pending_write(&self, state: &State) -> Option<Arc<Sent>> {
         let work = state.work.as_ref()?;
         let splits = matches!(work.job.0, Kind::Split | Kind::Make | Kind::Clear);
         let planned = || self.planned(work, self.at(work.read)).map(Arc::new);
-        if splits {
+        if splits || is_edit(work.job.0) {
             work.sent.clone().or_else(planned)
         } else {
             None
@@ -156,10 +161,32 @@ impl Protocol {
             }
             Kind::Expire => vec![Action::Update(expire(image(shard)?, clock)?.0)],
             Kind::Look => vec![Action::Update(sample(image(shard)?, clock).0)],
+            Kind::Reset | Kind::TopUp => self.edit(work, clock)?,
             Kind::Delete => vec![Action::Delete(image(shard)?.key.item_key(), vec![])],
             _ => return None,
         };
         Some(Sent::of(kind, actions, clock))
+    }
+
+    /// Returns an operator's change of the balances of all shards, as
+    /// `client/src/bucket/balance_plan.rs` plans it. `None` while a split is unfinished.
+    fn edit(&self, work: &FunctionRun, clock: EpochMillis) -> Option<Vec<Action>> {
+        let limit = self.bounds.limit.name();
+        let more = MilliTokens::from_tokens(self.bounds.needs[0]);
+        let change = |shard: &Shard| {
+            let state = &shard.limits[limit];
+            let room = shard.share(state) - shard.balance(state, clock);
+            match work.job.0 {
+                Kind::Reset => BalanceChange::SetTo(shard.share(state)),
+                _ => BalanceChange::Raise(shard.shard().share(more).min(room)),
+            }
+        };
+        let rows = work.rows.iter().flatten().filter(|row| !row.is_merged());
+        let update = |row: &Arc<Row>| {
+            let changes = BTreeMap::from([(limit.clone(), change(row.bucket()))]);
+            change_balances(row.bucket(), &changes, clock).map(Action::Update)
+        };
+        rows.map(update).collect()
     }
 
     /// Returns whether the reconciler returns the tokens of a shard's expired leases at once: its
@@ -171,6 +198,11 @@ impl Protocol {
             row.bucket().due_at.is_some_and(|due| due <= now) && has_expired(row)
         })
     }
+}
+
+/// Returns whether a write is an operator's change of balances.
+pub(crate) const fn is_edit(kind: Kind) -> bool {
+    matches!(kind, Kind::Reset | Kind::TopUp)
 }
 
 /// Returns the read of a function that begins a job now.

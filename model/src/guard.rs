@@ -33,6 +33,10 @@ pub enum Kind {
     Copy,
     /// An operator deletes an item.
     Delete,
+    /// An operator sets the balance of all shards to their shares of the capacity.
+    Reset,
+    /// An operator raises the balances, as far as there is room.
+    TopUp,
     /// Any write that begins an hour.
     Roll,
 }

@@ -22,6 +22,8 @@ pub struct Ledger {
     pub takes: i64,
     /// The same by the records of the stream.
     pub recorded_takes: i64,
+    /// What an operator's changes added to the balance, less what they removed.
+    pub edited: i64,
     /// Every interval that ends with the last write, but those that can never be the first to hold
     /// too much.
     spans: Vec<Span>,

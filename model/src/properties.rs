@@ -13,8 +13,8 @@ impl Protocol {
         &bucket.limits[self.bounds.limit.name()]
     }
 
-    /// I1 over the whole run: checks that granted and still available tokens equal the capacity and
-    /// the refill.
+    /// I1 over the whole run: checks that granted and still available tokens equal the capacity, the
+    /// refill and what operators added.
     fn is_minted(&self, state: &State) -> bool {
         let rule = self.bounds.limit.rule();
         let Some(last) = state
@@ -36,7 +36,7 @@ impl Protocol {
             .into_iter()
             .map(left)
             .sum::<MilliTokens>()
-            + MilliTokens(state.ledger.used);
+            + MilliTokens(state.ledger.used - state.ledger.edited);
         // The bucket is made at the first tick, or later: then the credit is less.
         all > rule.capacity + refill_between(rule, ShardIndex::UNSPLIT, self.bounds.start, last)
     }
@@ -80,6 +80,10 @@ impl Protocol {
             Property::always("I1: no token is minted", |model: &Self, state| {
                 !model.is_minted(state)
             }),
+            Property::always(
+                "I1: an operator's change is made once, to all shards",
+                |_, state: &State| !state.is_misedited,
+            ),
             Property::always(
                 "I1, I4, I6: every slot is free, or held once",
                 Self::has_all_slots,

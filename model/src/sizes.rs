@@ -186,6 +186,24 @@ pub fn rested() -> Bounds {
     }
 }
 
+/// A rate whose balance an operator changes while it is taken from, split and merged.
+#[must_use]
+pub fn edited() -> Bounds {
+    Bounds {
+        requests: [2, 0],
+        ticks: 1,
+        attempts: 2,
+        works: 3,
+        jobs: vec![Split, Merge, Reset, TopUp],
+        happens: happens(
+            &[Create, Split, Merge, Reset, TopUp],
+            &[Take, Split, Merge, Reset, TopUp],
+            &[LateDone, LateLost],
+        ),
+        ..rate()
+    }
+}
+
 /// A bucket that receives returns while idle, unseen by a client with a view of it as empty.
 #[must_use]
 pub fn returned() -> Bounds {

@@ -25,12 +25,16 @@ pub struct State {
     pub faults: u8,
     /// Works of the functions that may still begin.
     pub works: u8,
+    /// An operator's changes of balances that were applied.
+    pub edits: Vec<Arc<Sent>>,
     /// Ledger of grants, returns and records.
     pub ledger: Ledger,
     /// Whether a split or a merge created or lost tokens.
     pub is_uneven: bool,
     /// A take happened right after one that was for the same.
     pub is_repeated: bool,
+    /// An operator's change left other balances than it should, or was made twice.
+    pub is_misedited: bool,
     /// A take counted for an hour before the one it was planned in.
     pub is_belated: bool,
     /// Shards after each write, if the bounds keep the stream.

@@ -29,6 +29,7 @@ explored! {
     late_splits: Protocol::new(sizes::late_splits());
     rested: Protocol::new(sizes::rested());
     returned: Protocol::new(sizes::returned());
+    edited: Protocol::new(sizes::edited());
     brought: Protocol::new(sizes::brought());
     #[ignore = "larger: slots and renewals have most of it"]
     leases: Protocol::new(sizes::leases());

@@ -89,6 +89,10 @@ guards! {
     Make "v <= as <>": late_splits;
     Clear "escrow.id =": late_splits;
     Merge "v =": again;
+    Reset "rf =": edited;
+    TopUp "rf =": edited;
+    TopUp "shard_count =": edited;
+    Reset "shard_count =": edited;
     Expire "v =": leases;
     Copy "q <=": recorded;
     Copy "q >=": deleted;

@@ -110,7 +110,7 @@ impl Bucket {
             .map(|shard| (room(shard), shard))
             .collect();
         shards.sort_by(|(a, _), (b, _)| b.cmp(a));
-        let mut there: BTreeMap<_, _> = amounts
+        let mut available: BTreeMap<_, _> = amounts
             .keys()
             .map(|limit| (limit.clone(), MilliTokens::ZERO))
             .collect();
@@ -118,16 +118,16 @@ impl Bucket {
         for (_, shard) in shards {
             if amounts
                 .iter()
-                .all(|(limit, need)| there[limit].0 / 4 * 3 >= need.0)
+                .all(|(limit, need)| available[limit].0 / 4 * 3 >= need.0)
             {
                 break;
             }
-            there
+            available
                 .iter_mut()
-                .for_each(|(limit, there)| *there += held(shard, limit));
+                .for_each(|(limit, available)| *available += held(shard, limit));
             givers.push(shard);
         }
-        if amounts.iter().any(|(limit, need)| there[limit] < *need) {
+        if amounts.iter().any(|(limit, need)| available[limit] < *need) {
             return None;
         }
         let mut left = amounts.clone();
@@ -135,7 +135,7 @@ impl Bucket {
         for shard in givers {
             let mut part = BTreeMap::new();
             for (limit, left) in &mut left {
-                let Some(rest) = there.get_mut(limit) else {
+                let Some(rest) = available.get_mut(limit) else {
                     continue;
                 };
                 let held = held(shard, limit);

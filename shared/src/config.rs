@@ -191,6 +191,15 @@ impl ConfigLevel {
             Self::System,
         ]
     }
+
+    /// Returns the entity of the level; `None` for levels of every entity.
+    #[must_use]
+    pub const fn entity(&self) -> Option<&EntityId> {
+        match self {
+            Self::EntityResource(entity, _) | Self::Entity(entity) => Some(entity),
+            Self::Resource(_) | Self::System => None,
+        }
+    }
 }
 
 impl fmt::Display for ConfigLevel {

@@ -71,9 +71,9 @@ impl Stamp {
         let leases = shards
             .iter()
             .flat_map(|shard| shard.leases.iter().flatten());
-        let ends =
+        let leases =
             leases.filter(|(_, lease)| lease.tokens.keys().any(|name| held.contains_key(name)));
-        until = ends
+        until = leases
             .map(|(_, lease)| lease.expires_at)
             .fold(until, EpochMillis::min);
         let count = u32::try_from(shards.len()).unwrap_or(u32::MAX);

@@ -65,13 +65,26 @@ impl Switches {
     /// switch decides.
     #[must_use]
     pub fn stopping(&self, entity: &EntityId, resource: &Resource) -> Option<ConfigLevel> {
+        self.deciding(entity, resource)
+            .filter(|level| self.levels[level] == Switch::Stopped)
+    }
+
+    /// Returns whether an entity itself is exempt on a resource. A stop of the resource or the
+    /// system then does not reach its acquires by way of its ancestors either.
+    #[must_use]
+    pub fn exempts(&self, entity: &EntityId, resource: &Resource) -> bool {
+        self.deciding(entity, resource)
+            .is_some_and(|level| level.entity().is_some() && self.levels[&level] == Switch::Exempt)
+    }
+
+    /// Returns the narrowest level of an entity on a resource that has a switch.
+    fn deciding(&self, entity: &EntityId, resource: &Resource) -> Option<ConfigLevel> {
         if self.levels.is_empty() {
             return None;
         }
         ConfigLevel::of(entity, resource)
             .into_iter()
             .find(|level| self.levels.contains_key(level))
-            .filter(|level| self.levels[level] == Switch::Stopped)
     }
 }
 

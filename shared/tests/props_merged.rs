@@ -242,15 +242,18 @@ fn planned(view: &Shard, at: EpochMillis, by_others: bool) -> Vec<Update> {
                     Contention::Shared,
                     Contention::SharedStale,
                 ] {
-                    let (needs, soft, leases) = (needs.clone(), soft.clone(), leases.clone());
-                    let take = Take {
-                        soft_amounts: soft,
-                        leases,
-                        roll,
-                        contention: company,
-                        ..take(key, limits, needs, id(3), at)
-                    };
-                    updates.extend([take.plan(None, at), take.plan(Some(view), at)]);
+                    for counted in [BTreeMap::new(), rpm(1)] {
+                        let (needs, soft, leases) = (needs.clone(), soft.clone(), leases.clone());
+                        let take = Take {
+                            soft_amounts: soft,
+                            counted_amounts: counted,
+                            leases,
+                            roll,
+                            contention: company,
+                            ..take(key, limits, needs, id(3), at)
+                        };
+                        updates.extend([take.plan(None, at), take.plan(Some(view), at)]);
+                    }
                 }
             }
         }

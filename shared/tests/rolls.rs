@@ -155,6 +155,11 @@ fn an_hour_begins_only_with_the_limits_that_were_seen() {
             ..nothing(BTreeMap::new())
         }
         .plan(Some(&seen), at),
+        Take {
+            counted_amounts: rpm(3),
+            ..nothing(BTreeMap::new())
+        }
+        .plan(Some(&seen), at),
         counts.full(Some(&seen)),
         counts.capped(&seen),
     ] {

@@ -27,6 +27,7 @@ struct Ask<'a> {
     is_own: bool,
     needs: &'a [(&'a str, i64)],
     soft: &'a [(&'a str, i64)],
+    counted: &'a [(&'a str, i64)],
     lease: Option<i64>,
     hot: bool,
     company: Contention,
@@ -42,6 +43,7 @@ impl<'a> Ask<'a> {
             is_own: false,
             needs,
             soft: &[],
+            counted: &[],
             lease: None,
             hot: false,
             company,
@@ -65,6 +67,7 @@ impl<'a> Ask<'a> {
             },
             amounts: needs(self.needs),
             soft_amounts: needs(self.soft),
+            counted_amounts: needs(self.counted),
             acquires: 2,
             leases: self
                 .lease
@@ -247,6 +250,43 @@ fn takes(page: &mut Page) {
     page.update(
         "take of a limit that the bucket lacks",
         Ask::of(&both, &[("slots", 1000)]).on(Some(&whole(5000)), 100),
+    );
+}
+
+fn bypasses(page: &mut Page) {
+    let (limits, both) = ([rate()], [rate(), slots()]);
+    let bypass = Ask {
+        counted: &[("rpm", 3000)],
+        ..Ask::of(&limits, &[])
+    };
+    page.update(
+        "create for what bypasses the limits",
+        bypass.with(&bucket_key(0), |take| take.create(START)),
+    );
+    page.update("bypass, without a view", bypass.on(None, 0));
+    page.update("bypass of a debt", bypass.on(Some(&whole(-2000)), 100));
+    let mixed = Ask {
+        counted: &[("rpm", 3000), ("slots", 1000)],
+        ..Ask::of(&both, &[("rpm", 2000)])
+    };
+    let with = |tk| bucket(ShardIndex::UNSPLIT, tk, &both);
+    page.update("take, and a bypass", mixed.on(Some(&with(2000)), 100));
+    page.update(
+        "take of what has flowed in, and a bypass",
+        mixed.on(Some(&with(1999)), 100),
+    );
+    page.update(
+        "take, and a bypass of a limit that the bucket lacks",
+        mixed.on(Some(&whole(2000)), 100),
+    );
+    let raised = [Limit::custom("rpm", 20, 1, 100).unwrap()];
+    page.update(
+        "bypass that changes limits",
+        Ask {
+            limits: &raised,
+            ..bypass
+        }
+        .on(Some(&whole(2000)), 100),
     );
 }
 
@@ -841,6 +881,7 @@ fn every_write_is_what_it_was() {
     let mut page = Page::default();
     for chapter in [
         takes,
+        bypasses,
         rolls,
         changes,
         settlements,

@@ -36,6 +36,8 @@ struct Call {
     lease: Option<Duration>,
     wait: Duration,
     is_together: bool,
+    /// Which of the requests bypass the limits.
+    bypasses: [bool; 2],
 }
 
 impl Caller {
@@ -59,7 +61,13 @@ impl Caller {
             self.ledger.lock().asks(&asked);
             match cancel_after(self.ask(&call), polls).await {
                 Some(Ok(Some(grants))) => {
-                    self.ledger.lock().answered(&asked);
+                    // It may have been counted, or may yet be.
+                    let is_uncounted = grants.iter().any(|grant| grant.degraded().is_some());
+                    if is_uncounted {
+                        self.world.happened(Event::GrantedUncounted);
+                    } else {
+                        self.ledger.lock().answered(&asked);
+                    }
                     self.hold(&call, grants, sent).await;
                 }
                 // One of several parallel requests may have been granted, and its rollback may be
@@ -133,10 +141,16 @@ impl Caller {
             lease,
             wait,
             is_together: rng.bool(),
+            bypasses: [(); 2].map(|()| self.bypasses()),
         }
     }
 
-    fn request(&self, bucket: usize, call: &Call) -> Acquire<'_> {
+    fn bypasses(&self) -> bool {
+        let rate = self.world.scenario().bypass_rate;
+        rate > 0 && self.world.aws_rng().u32(..1000) < rate
+    }
+
+    fn request(&self, bucket: usize, call: &Call, is_bypass: bool) -> Acquire<'_> {
         let scenario = self.world.scenario();
         let plan = &scenario.buckets[bucket];
         let mut request = self
@@ -158,6 +172,9 @@ impl Caller {
                     .min(plan.limits[1].rule().capacity.whole_tokens()),
             );
         }
+        if is_bypass {
+            return request.bypass();
+        }
         if let Some(lease) = call.lease {
             request = request.lease(lease);
         }
@@ -168,14 +185,16 @@ impl Caller {
     async fn ask(&self, call: &Call) -> Result<Option<Vec<Grant>>, Error> {
         let Some(other) = call.other else {
             let decision = self
-                .request(call.bucket, call)
+                .request(call.bucket, call, call.bypasses[0])
                 .wait_up_to(call.wait)
                 .send()
                 .await?;
             self.answered(&decision);
             return Ok(decision.granted().map(|grant| vec![grant]));
         };
-        let both = [call.bucket, other].map(|bucket| self.request(bucket, call));
+        let [first, second] = call.bypasses;
+        let both = [(call.bucket, first), (other, second)]
+            .map(|(bucket, is_bypass)| self.request(bucket, call, is_bypass));
         let mut both = self.limiter.acquire_all(both).wait_up_to(call.wait);
         if call.is_together {
             both = both.in_one_transaction();
@@ -247,7 +266,11 @@ impl Caller {
     async fn hold(&self, call: &Call, grants: Vec<Grant>, sent: i64) {
         let buckets = [Some(call.bucket), call.other];
         let mut all = vec![];
-        for (bucket, grant) in buckets.into_iter().flatten().zip(grants) {
+        let requests = buckets.into_iter().flatten().zip(call.bypasses);
+        for ((bucket, is_bypass), grant) in requests.zip(grants) {
+            if is_bypass && grant.degraded().is_none() {
+                self.world.happened(Event::GrantedByBypass);
+            }
             let now = self.world.now().0;
             let amounts = self.amounts(bucket, &grant);
             let lease = grant
@@ -257,7 +280,7 @@ impl Caller {
             let ids = self
                 .ledger
                 .lock()
-                .granted(&amounts, sent, now, lease.as_ref());
+                .granted(&amounts, is_bypass, (sent, now), lease.as_ref());
             self.held
                 .lock()
                 .unwrap_or_else(PoisonError::into_inner)

@@ -18,7 +18,7 @@ use crate::world::World;
 const CLOCKS_MS: i64 = 2_000;
 
 /// I1 for rates: checks that over any interval, callers are granted no more than the capacity and
-/// the refill.
+/// the refill. What bypasses the limits does not count, and returns nothing.
 pub fn admitted(world: &World, ledger: &Ledger) {
     let gone = world.stream_check().gone().clone();
     let held = world.stream_check().held().clone();
@@ -28,7 +28,8 @@ pub fn admitted(world: &World, ledger: &Ledger) {
     } else {
         0
     };
-    for (of, claims) in ledger.by_limit() {
+    for (of, mut claims) in ledger.by_limit() {
+        claims.retain(|claim| !claim.is_bypass);
         let rules = rules(world.scenario(), of);
         if rules[0].is_concurrent() {
             slots_held(world, of, &claims, rules[0].capacity.0, early);

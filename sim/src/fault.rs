@@ -186,11 +186,15 @@ pub enum Event {
     Rolled,
     /// A request of another release, with other limits in its code, was granted.
     GrantedByRelease,
+    /// A request that bypasses the limits was granted and counted.
+    GrantedByBypass,
+    /// A request that bypasses the limits was granted, and perhaps not counted.
+    GrantedUncounted,
 }
 
 impl Event {
     /// All events.
-    pub const ALL: [Self; 19] = [
+    pub const ALL: [Self; 21] = [
         Self::Granted,
         Self::GrantedTogether,
         Self::GrantedAhead,
@@ -210,6 +214,8 @@ impl Event {
         Self::Copied,
         Self::Rolled,
         Self::GrantedByRelease,
+        Self::GrantedByBypass,
+        Self::GrantedUncounted,
     ];
 }
 

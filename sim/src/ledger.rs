@@ -13,6 +13,8 @@ pub struct Claim {
     pub of: LimitIndex,
     /// Amount, in millitokens.
     pub amount: i64,
+    /// Whether it bypassed the limits: it counts, and nothing of it was ever in a balance.
+    pub is_bypass: bool,
     /// When the request was sent.
     pub sent: i64,
     /// When the grant was received.
@@ -85,18 +87,19 @@ impl Ledger {
         self.unanswered.get(&of).copied().unwrap_or_default()
     }
 
-    /// Records a grant of `amounts`. Returns its claims.
+    /// Records a grant of `amounts`, with the times of its request and response. Returns its claims.
     pub fn granted(
         &mut self,
         amounts: &[(LimitIndex, i64)],
-        sent: i64,
-        answered: i64,
+        is_bypass: bool,
+        (sent, answered): (i64, i64),
         lease: Option<&(String, i64)>,
     ) -> ClaimIds {
         let first = self.claims.len();
         let claim = |(of, amount): &(LimitIndex, i64)| Claim {
             of: *of,
             amount: *amount,
+            is_bypass,
             sent,
             answered,
             expires: lease.map(|(_, expires)| *expires),

@@ -55,6 +55,8 @@ pub struct Scenario {
     pub tries_edge: bool,
     /// Whether every other process runs another release, whose requests bring other limits.
     pub is_rolling: bool,
+    /// Requests of a thousand that bypass the limits.
+    pub bypass_rate: u32,
     /// Throughput of the table's partitions, and how transactions conflict.
     pub table: Limits,
 }
@@ -158,6 +160,8 @@ impl Scenario {
             } else {
                 table(&mut aws)
             },
+            // Last, so that it leaves the other draws of a seed unchanged.
+            bypass_rate: if aws.bool() { aws.u32(1..=300) } else { 0 },
         }
     }
 

@@ -16,7 +16,7 @@ use crate::idle::Https;
 use crate::{Clock, CorrectedClock, SystemClock};
 
 /// How to reach DynamoDB. Region, credentials and endpoint (also `AWS_ENDPOINT_URL`) come from the
-/// environment.
+/// environment, unless they are given here.
 #[derive(Debug, Clone)]
 pub struct ConnectOptions {
     /// Timeout of a new connection.
@@ -25,6 +25,13 @@ pub struct ConnectOptions {
     pub request_timeout: Duration,
     /// URL of a local DynamoDB, which gets made-up region and credentials.
     pub local_endpoint: Option<String>,
+    /// Profile of the AWS configuration instead of the one of the environment. This field and the
+    /// next two need the feature `chain`.
+    pub profile: Option<String>,
+    /// Region instead of the one of the environment.
+    pub region: Option<String>,
+    /// URL of DynamoDB instead of the one of the environment.
+    pub endpoint_url: Option<String>,
     /// Transport instead of HTTP, for tests.
     pub http_client: Option<SharedHttpClient>,
     /// Machine's clock, or another one for tests.
@@ -46,6 +53,9 @@ impl Default for ConnectOptions {
             connect_timeout: Duration::from_secs(1),
             request_timeout: Duration::from_secs(3),
             local_endpoint: None,
+            profile: None,
+            region: None,
+            endpoint_url: None,
             http_client: None,
             clock: Arc::new(SystemClock),
         }
@@ -60,7 +70,7 @@ pub async fn connect(connection: ConnectOptions) -> Connection {
     let http = http(&connection);
     let config = match local(&connection) {
         Some(local) => local,
-        None => environment(&http).await,
+        None => environment(&http, &connection).await,
     };
     build(connection, http, config)
 }
@@ -119,18 +129,30 @@ fn build(
 
 /// Reads region, credentials and endpoint from the SDK's default chain.
 #[cfg(feature = "chain")]
-async fn environment(http: &SharedHttpClient) -> aws_sdk_dynamodb::config::Builder {
-    (&aws_config::defaults(BehaviorVersion::v2026_01_12())
-        .http_client(http.clone())
-        .load()
-        .await)
-        .into()
+async fn environment(
+    http: &SharedHttpClient,
+    connection: &ConnectOptions,
+) -> aws_sdk_dynamodb::config::Builder {
+    let mut chain = aws_config::defaults(BehaviorVersion::v2026_01_12()).http_client(http.clone());
+    if let Some(profile) = &connection.profile {
+        chain = chain.profile_name(profile);
+    }
+    if let Some(region) = &connection.region {
+        chain = chain.region(Region::new(region.clone()));
+    }
+    if let Some(url) = &connection.endpoint_url {
+        chain = chain.endpoint_url(url);
+    }
+    (&chain.load().await).into()
 }
 
 /// Reads region, credentials and endpoint from the variables that Lambda sets. A function needs no
 /// other source, and is a sixth smaller without them.
 #[cfg(not(feature = "chain"))]
-async fn environment(_: &SharedHttpClient) -> aws_sdk_dynamodb::config::Builder {
+async fn environment(
+    _: &SharedHttpClient,
+    _: &ConnectOptions,
+) -> aws_sdk_dynamodb::config::Builder {
     variables(|name| std::env::var(name).ok())
 }
 

@@ -281,6 +281,7 @@ mod tests {
             limits: brought.into(),
             amounts: needs,
             soft_amounts: [].into(),
+            counted_amounts: [].into(),
             acquires: 1,
             leases: vec![(
                 op.clone(),

@@ -84,14 +84,14 @@ impl CorrectedClock {
     /// The times are of the wall clock. After a Lambda function was frozen in between, its wall
     /// clock is right, and its monotonic clock has missed that time.
     pub(crate) fn observe(&self, date_seconds: i64, sent: EpochMillis, received: EpochMillis) {
-        let Some(told) = OffsetBounds::told(date_seconds, sent, received) else {
+        let Some(bounds) = OffsetBounds::of_date(date_seconds, sent, received) else {
             return;
         };
         let mut known = self.0.known.lock().unwrap_or_else(PoisonError::into_inner);
         let next = match *known {
-            Some(known) => known.and(told, received),
+            Some(known) => known.and(bounds, received),
             None => Estimate {
-                ahead: told,
+                ahead: bounds,
                 at: received,
             },
         };
@@ -110,16 +110,16 @@ impl CorrectedClock {
 impl Estimate {
     /// Returns the intersection with the bounds of another response. If it is empty, the clock was
     /// set, so the old bounds are dropped.
-    fn and(self, told: OffsetBounds, now: EpochMillis) -> Self {
+    fn and(self, bounds: OffsetBounds, now: EpochMillis) -> Self {
         let drift = now.since(self.at).0 / DRIFT;
         let (least, most) = (self.ahead.least - drift, self.ahead.most + drift);
         let both = OffsetBounds {
-            least: least.max(told.least),
-            most: most.min(told.most),
+            least: least.max(bounds.least),
+            most: most.min(bounds.most),
         };
         if both.least > both.most {
             return Self {
-                ahead: told,
+                ahead: bounds,
                 at: now,
             };
         }
@@ -136,7 +136,7 @@ impl OffsetBounds {
     ///
     /// A date D is an instant from D to D + 999 ms of DynamoDB's clock, at which the local clock
     /// showed a time from `sent` to `received`.
-    fn told(date_seconds: i64, sent: EpochMillis, received: EpochMillis) -> Option<Self> {
+    fn of_date(date_seconds: i64, sent: EpochMillis, received: EpochMillis) -> Option<Self> {
         let date = date_seconds.checked_mul(1_000)?;
         let least = date.checked_sub(received.0)? - AGREEMENT_MS;
         let most = date.checked_sub(sent.0)? + 999 + AGREEMENT_MS;

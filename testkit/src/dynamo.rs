@@ -5,7 +5,6 @@ mod faults;
 
 use std::collections::BTreeMap;
 use std::fmt;
-use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 
 use aws_sdk_dynamodb::config::{HttpClient, RuntimeComponents, SharedHttpClient};
@@ -17,13 +16,10 @@ use aws_smithy_runtime_api::client::result::ConnectorError;
 use aws_smithy_types::DateTime;
 use aws_smithy_types::body::SdkBody;
 use aws_smithy_types::date_time::Format;
-use dynoxide::actions::{
-    describe_stream::DescribeStreamRequest, get_records::GetRecordsRequest,
-    get_shard_iterator::GetShardIteratorRequest, list_streams::ListStreamsRequest,
-};
 use dynoxide::{Database, DynoxideError};
 use serde::de::DeserializeOwned;
 use serde_json::{Value, json};
+use weirgate_local::{Embedded, StreamReader};
 use weirgate_shared::EpochMillis;
 use weirgate_store::{
     CapacityMeter, Clock, ConnectOptions, Connection, SystemClock, Table, connect, create_table,
@@ -42,7 +38,7 @@ pub(crate) const TABLE: &str = "weirgate";
 pub struct Dynamo {
     db: Database,
     faults: Arc<Mutex<Faults>>,
-    cursor: Arc<Mutex<Option<String>>>,
+    cursor: Arc<Mutex<StreamReader>>,
     latency: Option<std::time::Duration>,
     clock: Option<Arc<dyn Clock>>,
 }
@@ -66,11 +62,12 @@ impl Dynamo {
     /// A fresh database without a table.
     #[must_use]
     pub fn empty() -> Self {
-        let db = database();
+        let embedded = Embedded::in_memory().expect("SQLite opens in memory");
+        let db = embedded.database().clone();
         Self {
-            db,
             faults: Arc::default(),
-            cursor: Arc::default(),
+            cursor: Arc::new(Mutex::new(StreamReader::after(&db, TABLE, 0))),
+            db,
             latency: None,
             clock: None,
         }
@@ -228,57 +225,15 @@ impl Dynamo {
     #[must_use]
     pub fn stream(&self) -> Vec<Value> {
         let mut cursor = self.cursor.lock().unwrap_or_else(PoisonError::into_inner);
-        let mut iterator = cursor.take().unwrap_or_else(|| self.first_iterator());
         let mut records = vec![];
         loop {
-            let found = self
-                .db
-                .get_records(GetRecordsRequest {
-                    shard_iterator: iterator.clone(),
-                    limit: Some(1000),
-                })
-                .expect("the stream is readable");
-            let done = found.records.is_empty();
-            records.extend(
-                found
-                    .records
-                    .iter()
-                    .map(|record| serde_json::to_value(record).expect("a record is JSON")),
-            );
-            iterator = found
-                .next_shard_iterator
-                .expect("the stream's one shard stays open");
-            if done {
-                *cursor = Some(iterator);
+            let found = cursor.read(1000).expect("the stream is readable");
+            if found.is_empty() {
                 return records;
             }
+            let value = |record| serde_json::to_value(record).expect("a record is JSON");
+            records.extend(found.iter().map(value));
         }
-    }
-
-    fn first_iterator(&self) -> String {
-        let request = |value: Value| value;
-        let streams: ListStreamsRequest = from(request(json!({"TableName": TABLE})));
-        let streams = self.db.list_streams(streams).expect("streams are listed");
-        let streams = serde_json::to_value(&streams).expect("an answer is JSON");
-        let arn = streams["Streams"][0]["StreamArn"].clone();
-        let shards: DescribeStreamRequest = from(request(json!({"StreamArn": arn})));
-        let shards = self
-            .db
-            .describe_stream(shards)
-            .expect("the stream is there");
-        let shards = serde_json::to_value(&shards).expect("an answer is JSON");
-        let shard = shards["StreamDescription"]["Shards"][0]["ShardId"].clone();
-        let first: GetShardIteratorRequest =
-            from(json!({"StreamArn": arn, "ShardId": shard, "ShardIteratorType": "TRIM_HORIZON"}));
-        let first = self
-            .db
-            .get_shard_iterator(first)
-            .expect("the shard is there");
-        let first = serde_json::to_value(&first).expect("an answer is JSON");
-        first["ShardIterator"]
-            .as_str()
-            .expect("an iterator is text")
-            .to_owned()
     }
 
     fn faults(&self) -> std::sync::MutexGuard<'_, Faults> {
@@ -456,24 +411,6 @@ fn response((status, body): (u16, String), now: Option<EpochMillis>) -> HttpResp
         response.headers_mut().insert("date", date);
     }
     response
-}
-
-/// A database in memory whose stream has an index. Without one every write looks at all records
-/// there are for the last number, which makes a test of a hundred thousand writes take an hour.
-fn database() -> Database {
-    static COUNT: AtomicU64 = AtomicU64::new(0);
-    let name = COUNT.fetch_add(1, Ordering::Relaxed);
-    // Both connections see the same database in memory by its name, as long as one of them is open.
-    let uri = format!(
-        "file:weirgate-{}-{name}?mode=memory&cache=shared",
-        std::process::id()
-    );
-    let db = Database::new(&uri).expect("SQLite opens in memory");
-    let index = "CREATE INDEX stream_numbers ON _stream_records (table_name, CAST(sequence_number AS INTEGER))";
-    let made =
-        rusqlite::Connection::open(&uri).and_then(|connection| connection.execute_batch(index));
-    made.expect("the stream's table is there");
-    db
 }
 
 impl HttpClient for Dynamo {

@@ -219,6 +219,7 @@ pub fn take(
         limits: (&limits).into(),
         amounts: needs,
         soft_amounts: BTreeMap::new(),
+        counted_amounts: BTreeMap::new(),
         acquires: 1,
         leases: vec![(lease.clone(), held)],
         roll: Roll::to(Hour::of(NOW)),

@@ -167,6 +167,20 @@ async fn the_stream_filter_takes_every_record_of_a_bucket_and_none_of_the_aggreg
     );
 }
 
+#[test]
+fn the_local_backend_runs_the_functions_with_the_templates_batches_and_timeouts() {
+    let stream = &properties("Aggregator")["Events"]["Stream"]["Properties"];
+    assert_eq!(stream["BatchSize"], json!({"Ref": "StreamBatchSize"}));
+    let default = &template()["Parameters"]["StreamBatchSize"]["Default"];
+    assert_eq!(*default, weirgate_local::BATCH_SIZE);
+    for (function, timeout) in [
+        ("Aggregator", weirgate_local::AGGREGATOR_TIMEOUT),
+        ("Reconciler", weirgate_local::RECONCILER_TIMEOUT),
+    ] {
+        assert_eq!(properties(function)["Timeout"], timeout.as_secs());
+    }
+}
+
 /// A parameter's default, as the function's environment has it.
 fn default(parameter: &Value) -> String {
     let default = &parameter["Default"];

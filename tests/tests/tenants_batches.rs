@@ -130,6 +130,36 @@ async fn i3_an_old_record_comes_again_while_its_snapshot_is_throttled_for_second
     assert_eq!(copied(&dynamo, "slow/ENTITY#e-0"), "1.5");
 }
 
+/// One that was throttled now and then, for days, or that was refused once, starts again from none.
+#[tokio::test(start_paused = true)]
+async fn i3_throttles_that_do_not_follow_each_other_refuse_nothing() {
+    let dynamo = Dynamo::new().await;
+    let table = dynamo.table().await;
+    used(&table, "slow", 1).await;
+    let records = records(&dynamo);
+    let throttles = Throttles::default();
+    let deliver = async || {
+        let invocation = Invocation {
+            now: HOUR.plus(Millis(10 * 3_600_000)),
+            deadline: Instant::now() + Duration::from_secs(60),
+        };
+        let (text, config) = (event(&records), config());
+        let handled = handle_next(&text, &table, &config, &throttles, invocation);
+        handled.await.unwrap().summary.refused
+    };
+    dynamo.fail_when(|_| Some(KEY_RANGE));
+    for _ in 0..2 * ENOUGH {
+        assert_eq!(deliver().await, 0);
+        tokio::time::sleep(Duration::from_secs(301)).await;
+    }
+    for round in 0..2 {
+        for _ in 1..ENOUGH {
+            assert_eq!(deliver().await, 0, "{round}");
+        }
+        assert_eq!(deliver().await, 1, "{round}");
+    }
+}
+
 /// I3: usage that the log alone has is not counted.
 #[tokio::test(start_paused = true)]
 async fn i3_a_young_record_comes_again_while_its_snapshot_is_throttled() {

@@ -5,6 +5,7 @@ pub mod aggregator;
 pub mod edge;
 pub mod function;
 pub mod heat;
+pub mod local;
 pub mod peer;
 pub mod prefetch;
 pub mod reconciler;

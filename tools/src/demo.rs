@@ -1,6 +1,6 @@
-//! The demo: a deployed stack, driven by the real client, and a report read back from the table.
+//! A deployed stack, driven by the real client, and a report read back from the table.
 //!
-//! `make demo` runs it for a minute; `make e2e` runs it shortened, as a test.
+//! `make e2e` runs it as a test.
 
 mod connection;
 mod drive;

@@ -43,6 +43,7 @@ impl<'a> Acquire<'a> {
                 wait: Duration::ZERO,
                 take_mode: TakeMode::Concurrent,
                 on_unavailable: settings.on_unavailable,
+                is_bypass: false,
             },
             timeout: settings.timeout,
             lease: None,
@@ -128,6 +129,38 @@ impl<'a> Acquire<'a> {
         self.request
             .amounts
             .push((limit.to_owned(), Amount::UpTo(least, most)));
+        self
+    }
+
+    /// Bypasses the limits: the request is granted whatever the balances are, debits none of them,
+    /// and its amounts count as consumed, so usage has them. For an internal job, or an emergency.
+    ///
+    /// It is neither denied nor made to wait, also where a limit is in debt, and an amount may exceed
+    /// the capacity. Only a level that is [stopped](crate::RateLimiter::stop) or disabled stops it.
+    /// The parents that it cascades to are bypassed too. Soft and shadow limits are not debited
+    /// either, [`take_up_to`](Self::take_up_to) counts the maximum, and slots are counted without
+    /// being held: a [`lease`](Self::lease) is an error. The write is shared with the process's
+    /// other requests for the bucket. Prefetched tokens are left alone.
+    ///
+    /// [`Grant::adjust`](crate::Grant::adjust) and [`Grant::take_more`](crate::Grant::take_more)
+    /// change only what is counted, and [`Grant::roll_back`](crate::Grant::roll_back) subtracts it.
+    /// What is not a rate stays counted.
+    ///
+    /// If the write is not confirmed within the [`timeout`](Self::timeout), because DynamoDB is
+    /// unavailable, throttles, or the bucket is contended, the request is granted anyway, whatever
+    /// [`on_unavailable`](Self::on_unavailable) says: the grant is
+    /// [degraded](crate::Grant::degraded), and usage may lack it. Of several requests in one
+    /// decision, this holds if all of them bypass; otherwise the others decide.
+    ///
+    /// ```no_run
+    /// # async fn example(limiter: weirgate::RateLimiter) -> Result<(), weirgate::Error> {
+    /// let request = limiter.acquire("customer-1", "gpt-4").take("tpm", 1_500).bypass();
+    /// let grant = request.send().await?.granted(); // `None` only if stopped or disabled
+    /// # Ok(())
+    /// # }
+    /// ```
+    pub const fn bypass(mut self) -> Self {
+        self.request.options.is_bypass = true;
         self
     }
 

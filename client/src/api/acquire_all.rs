@@ -46,7 +46,7 @@ impl RateLimiter {
 
 /// Requests on several buckets, all granted or none. Nothing happens until [`send`](Self::send).
 ///
-/// The buckets are asked at the same time. If one denies, the tokens of the others return, with one
+/// Tokens are taken from all buckets at the same time. If one denies, the tokens of the others return, with one
 /// write each; until then other requests may be denied those tokens.
 /// [`in_one_transaction`](Self::in_one_transaction) prevents that, at twice the write units.
 #[derive(Debug, Clone)]
@@ -60,6 +60,9 @@ pub struct AcquireAll<'a> {
 impl<'a> AcquireAll<'a> {
     pub(crate) fn new(limiter: &'a RateLimiter, requests: Vec<Acquire<'a>>) -> Self {
         let on_unavailable = limiter.session.settings.on_unavailable;
+        let is_bypass = requests
+            .iter()
+            .all(|request| request.request().options.is_bypass);
         Self {
             limiter,
             requests,
@@ -67,6 +70,7 @@ impl<'a> AcquireAll<'a> {
                 wait: Duration::ZERO,
                 take_mode: TakeMode::Concurrent,
                 on_unavailable,
+                is_bypass,
             },
         }
     }

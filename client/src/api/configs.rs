@@ -1,7 +1,11 @@
-//! Configurations in the table: set, delete, read, list.
+//! Configurations in the table: set, replace, delete, read, list.
+
+use std::collections::HashSet;
 
 use weirgate_shared::write::write_config;
-use weirgate_shared::{AuditChange, Config, ConfigFilter, ConfigKey, ConfigLevel};
+use weirgate_shared::{
+    AuditChange, Config, ConfigFilter, ConfigKey, ConfigLevel, ItemKey, Versioned,
+};
 use weirgate_store::{BY_RESOURCE, Item, Query, SortKeys};
 
 use super::limiter::RateLimiter;
@@ -30,13 +34,26 @@ impl RateLimiter {
     /// [`Error::Contended`] if other processes kept changing it, [`Error::Store`] if the outcome is
     /// not known.
     pub async fn set_config(&self, level: &ConfigLevel, config: &Config) -> Result<(), Error> {
-        config.check()?;
-        let mut config = config.clone();
-        // In the order in which they are read back.
-        config
-            .limits
-            .sort_by(|one, other| one.name().cmp(other.name()));
-        self.change_config(level, Some(config)).await.map(|_| ())
+        let next = Some(checked(config)?);
+        self.change_config(level, None, next).await.map(|_| ())
+    }
+
+    /// Replaces the configuration of a level, or deletes it if `next` is `None`, unless its version
+    /// is no longer the one that [`read_configs`](Self::read_configs) returned. Returns whether
+    /// `next` is the configuration now: if the level was changed in between, nothing is written. A
+    /// repeated call finds its own change, and writes nothing.
+    ///
+    /// # Errors
+    /// As [`set_config`](Self::set_config).
+    pub async fn replace_config(
+        &self,
+        level: &ConfigLevel,
+        version: i64,
+        next: Option<&Config>,
+    ) -> Result<bool, Error> {
+        let next = next.map(checked).transpose()?;
+        let change = self.change_config(level, Some(version), next).await?;
+        Ok(change != Change::Refused)
     }
 
     /// Deletes the configuration of a level, so that the next level with one applies. Returns
@@ -45,7 +62,8 @@ impl RateLimiter {
     /// # Errors
     /// As [`set_config`](Self::set_config).
     pub async fn delete_config(&self, level: &ConfigLevel) -> Result<bool, Error> {
-        self.change_config(level, None).await
+        let change = self.change_config(level, None, None).await?;
+        Ok(change == Change::Made { existed: true })
     }
 
     /// Returns the configuration of exactly this level, read from the table; `None` if it has none.
@@ -56,6 +74,28 @@ impl RateLimiter {
         let key = key(&self.session.namespace, level).item_key();
         let items = self.session.table.read(std::slice::from_ref(&key)).await?;
         stored(&key, &items).map(|stored| stored.value)
+    }
+
+    /// Returns the configurations of these levels, in their order, each with its version, read from
+    /// the table: 100 levels with each request, and several requests at once.
+    ///
+    /// # Errors
+    /// [`Error::Invalid`] for a level that is given twice; otherwise as [`config`](Self::config).
+    pub async fn read_configs(
+        &self,
+        levels: &[ConfigLevel],
+    ) -> Result<Vec<Versioned<Config>>, Error> {
+        let mut seen = HashSet::new();
+        if let Some(level) = levels.iter().find(|level| !seen.insert(*level)) {
+            let text = format!("{level} is given twice: give each level once");
+            return Err(Error::Invalid(text));
+        }
+        let namespace = &self.session.namespace;
+        let item_key = |level| key(namespace, level).item_key();
+        let keys: Vec<_> = levels.iter().map(item_key).collect();
+        let items = self.session.read_many(&keys).await?;
+        let stored = |key: &ItemKey| stored(key, items.get(key).map_or(&[], std::slice::from_ref));
+        keys.iter().map(stored).collect()
     }
 
     /// Lists configurations, one page at a time; `after` is the previous page's token. Recent
@@ -103,12 +143,13 @@ impl RateLimiter {
         self.session.config_cache.stats()
     }
 
-    /// Changes or deletes a configuration. Returns whether there was one before.
+    /// Changes or deletes a configuration. With a `version`, only if the item still has it.
     async fn change_config(
         &self,
         level: &ConfigLevel,
+        version: Option<i64>,
         next: Option<Config>,
-    ) -> Result<bool, Error> {
+    ) -> Result<Change, Error> {
         let session = &*self.session;
         let key = key(&session.namespace, level);
         let what = format!("the configuration of {level}");
@@ -118,8 +159,12 @@ impl RateLimiter {
             let (items, mark) = editing.read(std::slice::from_ref(&item_key)).await?;
             let seen = stored(&item_key, &items)?;
             let existed = seen.value.is_some();
-            if seen.value == next {
-                return Ok(existed);
+            let changes = version.map(|version| seen.version.saturating_sub(version));
+            if seen.value == next && matches!(changes, None | Some(0 | 1)) {
+                return Ok(Change::Made { existed });
+            }
+            if !matches!(changes, None | Some(0)) {
+                return Ok(Change::Refused);
             }
             let mut actions = vec![write_config(&key, &seen, next.as_ref())];
             let change = AuditChange::Config {
@@ -130,8 +175,30 @@ impl RateLimiter {
             actions.push(editing.record(change));
             actions.extend(mark);
             if editing.write(&actions).await? {
-                return Ok(existed);
+                return Ok(Change::Made { existed });
             }
         }
     }
+}
+
+/// What became of a change.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Change {
+    /// The level is configured so; it may have been before.
+    Made {
+        /// Whether it had a configuration before.
+        existed: bool,
+    },
+    /// The version was another one; nothing was written.
+    Refused,
+}
+
+/// Returns a valid configuration, its limits in the order in which they are read back.
+fn checked(config: &Config) -> Result<Config, Error> {
+    config.check()?;
+    let mut config = config.clone();
+    config
+        .limits
+        .sort_by(|one, other| one.name().cmp(other.name()));
+    Ok(config)
 }

@@ -13,8 +13,8 @@ pub use report::{EraseReport, LiveLeases};
 
 impl RateLimiter {
     /// Erases an entity: its limits, its own item, the links of its children, its buckets with
-    /// their leases, its usage and its audit events. One audit event remains, which says when and
-    /// by which principal the entity was erased; so do the versions of its limits.
+    /// their leases, its usage and its audit events. An audit event remains of each call that
+    /// deleted something, which says when and by which principal; so do the versions of its limits.
     ///
     /// Stop its callers first: an acquire creates a bucket again. A call that failed or was dropped
     /// is completed by another call. Call again some minutes later: until then the aggregator may

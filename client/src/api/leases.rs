@@ -91,6 +91,7 @@ impl RateLimiter {
         let part = HoldPart {
             state: bucket.shard(shard.key.shard),
             amounts: lease.tokens,
+            is_bypass: false,
             prefetched_at: None,
             lease: Some((id, lease.expires_at)),
             shard: Arc::clone(&shard),

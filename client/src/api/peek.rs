@@ -30,7 +30,7 @@ impl RateLimiter {
 
 /// A request for balances. Nothing happens until [`send`](Self::send), and no token is taken.
 #[derive(Debug, Clone)]
-#[must_use = "a look does nothing until it is sent"]
+#[must_use = "a peek does nothing until it is sent"]
 pub struct Peek<'a> {
     request: Acquire<'a>,
     max_age: Duration,
@@ -125,8 +125,8 @@ impl<'a> Peek<'a> {
             .filter(|target| !self.is_known(session, target))
             .map(|target| &target.bucket);
         let (unknown, timeout) = (unknown.collect::<Vec<_>>(), session.settings.timeout);
-        let looked = tokio::time::timeout(timeout, refresh_all(session, &unknown, since)).await;
-        looked.unwrap_or_else(|_| {
+        let refreshed = tokio::time::timeout(timeout, refresh_all(session, &unknown, since)).await;
+        refreshed.unwrap_or_else(|_| {
             Err(session
                 .timeout_error("BatchGetItem of buckets", timeout)
                 .into())

@@ -29,10 +29,10 @@ pub(crate) enum AllOrNone {
 /// Takes from all buckets concurrently. If one denies or fails, the tokens of the others return.
 pub(crate) async fn take_concurrently(
     session: &Arc<Session>,
-    asked: &[(&Arc<BucketState>, &BucketRequest)],
+    requests: &[(&Arc<BucketState>, &BucketRequest)],
 ) -> Result<AllOrNone, Error> {
     let decisions = join_all(
-        asked
+        requests
             .iter()
             .map(|(bucket, request)| acquire(session, bucket, request)),
     )
@@ -53,7 +53,7 @@ pub(crate) async fn take_concurrently(
     // Tasks of their own, so they finish even if the request is dropped.
     let tasks: Vec<_> = holds
         .into_iter()
-        .map(|hold| tokio::spawn(hold.claim().roll_back()))
+        .map(|hold| tokio::spawn(hold.roll_back()))
         .collect();
     for task in tasks {
         if let Ok(Err(error)) = task.await {
@@ -69,10 +69,10 @@ pub(crate) async fn take_concurrently(
 /// items. A denial rests only on views from after the request began. The buckets must differ.
 pub(crate) async fn take_in_transaction(
     session: &Arc<Session>,
-    asked: &[(&Arc<BucketState>, &BucketRequest)],
+    requests: &[(&Arc<BucketState>, &BucketRequest)],
 ) -> Result<AllOrNone, Error> {
     let joined = Instant::now();
-    let timeout = asked
+    let timeout = requests
         .iter()
         .map(|(_, request)| request.timeout)
         .min()
@@ -80,7 +80,7 @@ pub(crate) async fn take_in_transaction(
     let deadline = deadline(timeout);
     let mut failures = 0;
     loop {
-        let Ok(planned) = tokio::time::timeout_at(deadline, plan(session, asked, joined)).await
+        let Ok(planned) = tokio::time::timeout_at(deadline, plan(session, requests, joined)).await
         else {
             return Err(session
                 .timeout_error("BatchGetItem of buckets", timeout)
@@ -102,7 +102,7 @@ pub(crate) async fn take_in_transaction(
             TransactionOutcome::Rejected(error) => Some(error),
         };
         if Instant::now() >= deadline {
-            let bucket = asked
+            let bucket = requests
                 .first()
                 .map(|(bucket, _)| bucket.key.item_key().pk)
                 .unwrap_or_default();
@@ -123,7 +123,7 @@ pub(crate) async fn take_in_transaction(
 /// Returns the shards to take from with their amounts, and the denials of short buckets.
 async fn plan<'a>(
     session: &Session,
-    asked: &[(&'a Arc<BucketState>, &'a BucketRequest)],
+    requests: &[(&'a Arc<BucketState>, &'a BucketRequest)],
     joined: Instant,
 ) -> Result<(Vec<BucketAllocation<'a>>, Vec<(usize, Denied)>), Error> {
     let mut now = session.now();
@@ -131,9 +131,9 @@ async fn plan<'a>(
         let known = bucket.cached_bucket(&request.limits, now);
         known.is_complete() && !matches!(evaluate(&known, request, now), Allocation::Denied(_))
     };
-    let unknown = asked
+    let unknown = requests
         .iter()
-        .filter(|asked| !is_enough(asked))
+        .filter(|request| !is_enough(request))
         .map(|(bucket, _)| *bucket);
     refresh_all(
         session,
@@ -143,7 +143,7 @@ async fn plan<'a>(
     .await?;
     now = session.now();
     let (mut buckets, mut denials) = (vec![], vec![]);
-    for (at, (bucket, request)) in asked.iter().enumerate() {
+    for (at, (bucket, request)) in requests.iter().enumerate() {
         let known = bucket.cached_bucket(&request.limits, now);
         let parts = match evaluate(&known, request, now) {
             // The bucket has no item: the transaction creates it. Views from before a jump of the

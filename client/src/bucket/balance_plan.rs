@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use weirgate_shared::write::{BalanceChange, Update, change_balances};
-use weirgate_shared::{EpochMillis, LimitName, MAX_SHARDS, MilliTokens, Shard, Stamp};
+use weirgate_shared::{Bucket, EpochMillis, LimitName, MAX_SHARDS, MilliTokens, Shard, Stamp};
 use weirgate_store::Consistency;
 
 use super::state::BucketState;
@@ -32,19 +32,32 @@ pub(crate) struct BalancePlan {
 }
 
 impl BucketState {
-    /// Returns all shards, read now, without unfinished splits.
+    /// Returns all shards, read now, without unfinished splits; none if the bucket has no item.
+    ///
+    /// A read of several items is no snapshot: of a bucket that is split meanwhile it may show a
+    /// part, which is then read again.
+    ///
+    /// # Errors
+    /// [`Error::Invalid`] if a shard is missing in every read, because its item was deleted.
     pub(crate) async fn read_whole(&self, session: &Session) -> Result<Vec<Arc<Shard>>, Error> {
-        loop {
+        /// Splits that come between so many reads are not to be expected.
+        const READS: u32 = 5;
+        for _ in 0..READS {
             self.summary().set_max_shards_seen(MAX_SHARDS);
             self.refresh(session, None, Consistency::Strong).await?;
             let shards: Vec<_> = self.queues.views().map(|view| view.shard).collect();
             let unfinished = shards.iter().filter(|shard| shard.escrow.is_some());
             let unfinished: Vec<_> = unfinished.map(|shard| Shard::clone(shard)).collect();
-            if unfinished.is_empty() {
+            if !unfinished.is_empty() {
+                self.finish(session, &unfinished).await?;
+            } else if shards.is_empty() || is_complete(&shards) {
                 return Ok(shards);
             }
-            self.finish(session, &unfinished).await?;
         }
+        Err(Error::Invalid(format!(
+            "bucket {} lacks a shard: wait for the reconciler, which repairs it within minutes, and try again",
+            self.key.item_key().pk
+        )))
     }
 
     /// Returns the write that ends the bucket's denial stamp, if it may have one.
@@ -66,6 +79,12 @@ impl BucketState {
         self.summary().record_return(now);
         self.summary().tokens_returned.notify_waiters();
     }
+}
+
+/// Returns whether these are all shards of a bucket.
+fn is_complete(shards: &[Arc<Shard>]) -> bool {
+    let shards = shards.iter().map(|shard| Shard::clone(shard)).collect();
+    Bucket::new(shards).is_complete()
 }
 
 impl BalancePlan {
@@ -133,22 +152,24 @@ fn named(
     let Some(first) = shards.first() else {
         return Ok(named);
     };
+    let of_all = || shards.iter().flat_map(|shard| shard.limits.keys());
     for (name, change) in changes {
         let Some(name) = name else {
-            let rates = first
-                .limits
-                .iter()
-                .filter(|(_, state)| !state.rule.is_concurrent());
-            named.extend(rates.map(|(name, _)| (name.clone(), *change)));
+            let is_rate = |name: &&LimitName| shards.iter().any(|shard| is_rate(shard, name));
+            named.extend(of_all().filter(is_rate).map(|name| (name.clone(), *change)));
             continue;
         };
-        let known: Vec<_> = first.limits.keys().map(LimitName::as_str).collect();
-        if !shards.iter().all(|shard| shard.limits.contains_key(name)) {
+        if !of_all().any(|known| known == name) {
+            let known: Vec<_> = first.limits.keys().map(LimitName::as_str).collect();
             return Err(Error::Invalid(format!(
                 "limit {name:?} is not among those of the bucket: {known:?}"
             )));
         }
-        if first.limits[name].rule.is_concurrent() {
+        let is_slots = |shard: &Arc<Shard>| {
+            let state = shard.limits.get(name);
+            state.is_some_and(|state| state.rule.is_concurrent())
+        };
+        if shards.iter().all(is_slots) {
             return Err(Error::Invalid(format!(
                 "limit {name:?} has slots, whose number follows from their leases: end those with release_lease()"
             )));
@@ -159,7 +180,21 @@ fn named(
             )));
         }
     }
+    // Shards get new limits one by one, with the next take from each.
+    if let Some(name) = named
+        .keys()
+        .find(|name| !shards.iter().all(|shard| is_rate(shard, name)))
+    {
+        return Err(Error::Invalid(format!(
+            "limit {name:?} is not the same in all shards of the bucket yet: call apply_limits() first"
+        )));
+    }
     Ok(named)
+}
+
+fn is_rate(shard: &Shard, name: &LimitName) -> bool {
+    let state = shard.limits.get(name);
+    state.is_some_and(|state| !state.rule.is_concurrent())
 }
 
 /// Returns the change of each shard.

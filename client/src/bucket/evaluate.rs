@@ -112,6 +112,7 @@ mod tests {
             amounts,
             up_to: Amounts::new(),
             soft_amounts: Amounts::new(),
+            counted_amounts: Amounts::new(),
             limits: limits(),
             lease: None,
             timeout: Duration::MAX,

@@ -130,6 +130,7 @@ impl Hold {
             amounts: Amounts::new(),
             up_to: Amounts::new(),
             soft_amounts: Amounts::new(),
+            counted_amounts: Amounts::new(),
             limits: self.limits.clone(),
             lease: lease.map(|lasts| (lasts, Arc::clone(&settings.owner))),
             timeout: settings.timeout,
@@ -141,6 +142,7 @@ impl Hold {
             .find(|known| known.name().as_str() == limit);
         if let Some(known) = known {
             let amounts = match known.mode() {
+                _ if self.is_bypass() => &mut request.counted_amounts,
                 LimitMode::Soft => &mut request.soft_amounts,
                 LimitMode::Enforced | LimitMode::Shadow => &mut request.amounts,
             };
@@ -157,18 +159,32 @@ impl Hold {
         matches!(self.parts.as_slice(), [HoldPart { lease: Some(_), .. }, ..])
     }
 
+    /// Returns whether the request bypassed the limits. All parts are then of this kind.
+    fn is_bypass(&self) -> bool {
+        self.parts.first().is_some_and(|part| part.is_bypass)
+    }
+
     pub(crate) fn has(&self, limit: &str) -> bool {
         self.parts
             .iter()
             .any(|part| part.amounts.contains_key(limit))
     }
 
+    /// Returns whether the limit is among those that the request brought. An item has others too:
+    /// it keeps every limit that it ever had.
+    pub(crate) fn brings(&self, limit: &str) -> bool {
+        self.limits
+            .iter()
+            .any(|known| known.name().as_str() == limit)
+    }
+
     /// Returns whether an adjustment can take a limit that the hold has not taken: one of its first
-    /// shard. Slots need a lease, or they would never return.
+    /// shard. Slots need a lease, or they would never return, unless they are only counted.
     pub(crate) fn could_take(&self, limit: &str) -> bool {
         let first = self.parts.first();
         let known = first.and_then(|part| part.shard.limits.get(limit));
-        known.is_some_and(|state| !state.rule.is_concurrent() || self.has_lease())
+        let is_held = self.has_lease() || self.is_bypass();
+        known.is_some_and(|state| !state.rule.is_concurrent() || is_held)
     }
 
     /// Returns the amount taken of a limit, as adjusted.
@@ -276,7 +292,8 @@ impl Hold {
 
     /// Takes more of a limit from the pool. Returns whether the pool had enough.
     fn take_from_pool(&mut self, limit: &str, more: MilliTokens) -> bool {
-        let Some(pool) = self.bucket.pool.as_ref().filter(|_| !self.has_lease()) else {
+        let is_served = !self.has_lease() && !self.is_bypass();
+        let Some(pool) = self.bucket.pool.as_ref().filter(|_| is_served) else {
             return false;
         };
         let name = self

@@ -101,20 +101,20 @@ impl Router<'_> {
             if bucket.is_complete() {
                 break;
             }
-            let looked = tokio::time::timeout_at(
+            let refreshed = tokio::time::timeout_at(
                 self.deadline,
                 self.bucket.refresh(self.session, since, consistency),
             );
             is_unread = true;
-            match looked.await {
+            match refreshed.await {
                 Ok(Err(Error::Store(error)))
                     if error.kind == (ErrorKind::Throttled { key_range: true }) =>
                 {
                     self.last_error = Some(error);
                     self.pause().await;
                 }
-                Ok(looked) => {
-                    looked?;
+                Ok(refreshed) => {
+                    refreshed?;
                     (looked_at, is_unread) = (Some(self.session.now()), false);
                 }
                 Err(_) => {

@@ -79,12 +79,12 @@ impl BucketState {
         since: Option<Moment>,
         mut consistency: Consistency,
     ) -> Result<(), Error> {
-        let mut looked = self.refreshed_at.lock().await;
+        let mut refreshed_at = self.refreshed_at.lock().await;
         let is_enough = |(at, by): (Moment, Consistency)| {
             since.is_some_and(|since| at >= since)
                 && (by == consistency || by == Consistency::Strong)
         };
-        if looked.is_some_and(is_enough) {
+        if refreshed_at.is_some_and(is_enough) {
             return Ok(());
         }
         let mut most = self.summary().max_shards_seen();
@@ -95,15 +95,15 @@ impl BucketState {
                 .collect();
             let (sent, found) = read_shards(session, &keys, consistency).await?;
             let first = *first_sent.get_or_insert(sent);
-            let there = found
+            let shard_count = found
                 .iter()
                 .map(|shard| shard.shard().count)
                 .max()
                 .unwrap_or(1)
                 .min(MAX_SHARDS);
-            if there > most {
+            if shard_count > most {
                 // The bucket was split meanwhile.
-                most = there;
+                most = shard_count;
                 continue;
             }
             let now = session.now();
@@ -127,7 +127,7 @@ impl BucketState {
             let missing: Vec<_> = (0..most)
                 .filter(|shard| found.iter().all(|other| other.key.shard != *shard))
                 .collect();
-            let is_old = there < most
+            let is_old = shard_count < most
                 || missing
                     .iter()
                     .any(|shard| self.shard(*shard).view().is_some());
@@ -141,8 +141,8 @@ impl BucketState {
             for shard in found {
                 self.shard(shard.key.shard).record_response(shard, sent);
             }
-            self.summary().set_max_shards_seen(there);
-            *looked = Some((first.at, consistency));
+            self.summary().set_max_shards_seen(shard_count);
+            *refreshed_at = Some((first.at, consistency));
             return Ok(());
         }
     }

@@ -67,15 +67,15 @@ impl<'a> Resharding<'a> {
     pub(crate) async fn run(self) -> Result<u32, Error> {
         let mut failures = 0;
         loop {
-            let there = self.read().await?;
+            let shards = self.read().await?;
             let now = self.session.now();
-            let mut work = self.splits(&there, now)?;
+            let mut work = self.splits(&shards, now)?;
             let can_wait = work.is_empty();
             if can_wait {
-                work = self.merges(&there, now);
+                work = self.merges(&shards, now);
             }
             if work.is_empty() || can_wait && failures == TRIES {
-                return Ok(u32::try_from(there.len()).unwrap_or(u32::MAX));
+                return Ok(u32::try_from(shards.len()).unwrap_or(u32::MAX));
             }
             // These do not conflict with each other; then the bucket is read again.
             let mut done = false;
@@ -141,12 +141,12 @@ impl<'a> Resharding<'a> {
 
     /// Returns the work that creates the bucket, splits shards that are too large, and sets the
     /// minimum shard count.
-    fn splits(&self, there: &[Shard], now: EpochMillis) -> Result<Vec<Work>, Error> {
-        if there.is_empty() {
+    fn splits(&self, shards: &[Shard], now: EpochMillis) -> Result<Vec<Work>, Error> {
+        if shards.is_empty() {
             return Ok(vec![Work::Write(self.create_bucket(now))]);
         }
         let mut work = vec![];
-        for shard in there {
+        for shard in shards {
             check_capacity(
                 shard.limits.iter().map(|(name, state)| (name, &state.rule)),
                 self.shards,
@@ -168,9 +168,9 @@ impl<'a> Resharding<'a> {
     }
 
     /// Returns the merges of all pairs that can and should become one shard.
-    fn merges(&self, there: &[Shard], now: EpochMillis) -> Vec<Work> {
+    fn merges(&self, shards: &[Shard], now: EpochMillis) -> Vec<Work> {
         let mut work = vec![];
-        for upper in there
+        for upper in shards
             .iter()
             .filter(|shard| shard.shard().count > self.shards)
         {
@@ -181,7 +181,7 @@ impl<'a> Resharding<'a> {
             else {
                 continue;
             };
-            let Some(lower) = there.iter().find(|lower| lower.key.shard == whole.index) else {
+            let Some(lower) = shards.iter().find(|lower| lower.key.shard == whole.index) else {
                 continue;
             };
             if let Some(merged) = merged(lower, upper, now) {
@@ -200,6 +200,7 @@ impl<'a> Resharding<'a> {
             limits: (self.limits).into(),
             amounts,
             soft_amounts: BTreeMap::new(),
+            counted_amounts: BTreeMap::new(),
             acquires: 0,
             leases: vec![],
             roll: Roll::to(Hour::of(now)),

@@ -75,7 +75,7 @@ impl Router<'_> {
             .map(|(at, (_, amounts))| self.part(amounts, is_first(at)))
             .collect();
         let asking = &*self;
-        let asked = planned
+        let replies = planned
             .iter()
             .zip(&requests)
             .map(|((shard, _), request)| async move {
@@ -83,8 +83,8 @@ impl Router<'_> {
                 asking.enqueue_and_wait(&queue, request).await
             });
         let (mut failed, mut throttled) = (Ok(()), None);
-        for (at, (request, told)) in requests.iter().zip(join_all(asked).await).enumerate() {
-            match told {
+        for (at, (request, reply)) in requests.iter().zip(join_all(replies).await).enumerate() {
+            match reply {
                 Ok(QueueReply::Decided(ShardDecision::Granted(part))) => {
                     given.has_first |= at == 0;
                     given.parts.push(part);
@@ -109,6 +109,7 @@ impl Router<'_> {
     }
 
     /// Returns a part of the request. The first part has the soft amounts and counts the acquire.
+    /// What bypasses the limits has no parts, because every shard has room for it.
     fn part(&self, amounts: &Amounts, is_first: bool) -> BucketRequest {
         let (soft_amounts, takes) = if is_first {
             (self.request.soft_amounts.clone(), self.request.acquires)

@@ -106,6 +106,7 @@ mod tests {
                 amounts: [(name, MilliTokens(need))].into(),
                 up_to: crate::values::Amounts::new(),
                 soft_amounts: BTreeMap::new(),
+                counted_amounts: BTreeMap::new(),
                 limits: Limits::new([limit].into(), None),
                 lease: None,
                 timeout: Duration::from_secs(5),

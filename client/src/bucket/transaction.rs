@@ -19,9 +19,9 @@ use crate::values::{
 };
 
 /// Outcome of a transaction.
-pub(super) enum TransactionOutcome {
-    /// Holds in the order of the buckets.
-    Taken(Vec<Hold>),
+pub(super) enum TransactionOutcome<T = Vec<Hold>> {
+    /// The holds, in the order of the buckets; `()` while they are not built.
+    Taken(T),
     /// Nothing was taken, because the shards had changed.
     ShardsChanged,
     /// Nothing was taken: DynamoDB rejected the transaction for now.
@@ -45,6 +45,8 @@ struct ShardTake<'a> {
     needs: Amounts,
     /// Soft amounts, which the first shard of a bucket takes.
     soft: Amounts,
+    /// Amounts that bypass the limits, which the first shard counts.
+    counted: Amounts,
     is_first: bool,
     /// Lease id and expiry, the same in all parts of a request.
     lease: Option<(WriteId, EpochMillis)>,
@@ -75,9 +77,9 @@ pub(super) async fn take(
         .map(|share| Action::Update(share.update(session, &op, now)))
         .collect();
     match send(session, &all, &actions, &op, deadline).await? {
-        SendOutcome::Applied => {}
-        SendOutcome::ShardsChanged => return Ok(TransactionOutcome::ShardsChanged),
-        SendOutcome::Rejected(error) => return Ok(TransactionOutcome::Rejected(error)),
+        TransactionOutcome::Taken(()) => {}
+        TransactionOutcome::ShardsChanged => return Ok(TransactionOutcome::ShardsChanged),
+        TransactionOutcome::Rejected(error) => return Ok(TransactionOutcome::Rejected(error)),
     }
     let hold = |(bucket, shares): (&BucketAllocation<'_>, Vec<ShardTake<'_>>)| {
         let parts = shares.into_iter().map(|share| share.taken(now)).collect();
@@ -132,10 +134,9 @@ impl<'a> BucketAllocation<'a> {
                 _ => {}
             }
             let is_first = shares.is_empty();
-            let soft_amounts = if is_first {
-                self.request.soft_amounts.clone()
-            } else {
-                Amounts::new()
+            let of_first = |amounts: &Amounts| match is_first {
+                true => amounts.clone(),
+                false => Amounts::new(),
             };
             let (request, amounts, lease) = (self.request, amounts.clone(), lease.clone());
             shares.push(ShardTake {
@@ -143,7 +144,8 @@ impl<'a> BucketAllocation<'a> {
                 state,
                 shard,
                 needs: amounts,
-                soft: soft_amounts,
+                soft: of_first(&request.soft_amounts),
+                counted: of_first(&request.counted_amounts),
                 is_first,
                 lease,
             });
@@ -153,6 +155,7 @@ impl<'a> BucketAllocation<'a> {
 }
 
 impl ShardTake<'_> {
+    /// Returns the amounts that are taken.
     fn all(&self) -> Amounts {
         merge_amounts(&self.needs, &self.soft)
     }
@@ -180,6 +183,7 @@ impl ShardTake<'_> {
             limits: (&self.request.limits).into(),
             amounts: self.needs.clone(),
             soft_amounts: self.soft.clone(),
+            counted_amounts: self.counted.clone(),
             // Only the first part counts the acquire.
             acquires: if self.is_first {
                 self.request.acquires
@@ -209,6 +213,7 @@ impl ShardTake<'_> {
                 state,
                 shard,
                 request,
+                counted,
                 lease,
                 ..
             },
@@ -230,9 +235,11 @@ impl ShardTake<'_> {
                 state.available -= *need;
             }
         }
+        let is_bypass = request.is_bypass();
         HoldPart {
             state,
-            amounts,
+            amounts: if is_bypass { counted } else { amounts },
+            is_bypass,
             shard: Arc::new(shard),
             prefetched_at: None,
             lease,
@@ -264,13 +271,6 @@ async fn release_expired(
     Ok(())
 }
 
-/// Outcome of sending a transaction.
-enum SendOutcome {
-    Applied,
-    ShardsChanged,
-    Rejected(Arc<StoreError>),
-}
-
 /// Sends the transaction until its outcome is known.
 async fn send(
     session: &Session,
@@ -278,16 +278,16 @@ async fn send(
     actions: &[Action],
     op: &WriteId,
     deadline: Instant,
-) -> Result<SendOutcome, Error> {
-    let mut doubt: Option<Arc<StoreError>> = None;
+) -> Result<TransactionOutcome<()>, Error> {
+    let mut unconfirmed: Option<Arc<StoreError>> = None;
     let mut failures = 0;
     loop {
         let sent = session.ages.sent();
         match session.transact(actions, op).await {
-            Ok(TransactOutcome::Applied) => return Ok(SendOutcome::Applied),
+            Ok(TransactOutcome::Applied) => return Ok(TransactionOutcome::Taken(())),
             Ok(TransactOutcome::ConditionFailed(unheld)) => {
                 count(&session.counters.lost_races, 1);
-                if doubt.is_some() {
+                if unconfirmed.is_some() {
                     // The first request may still be in flight.
                     count_unconfirmed_tokens(session, shares);
                 }
@@ -300,7 +300,7 @@ async fn send(
                         Unheld::NotReported => {}
                     }
                 }
-                return Ok(SendOutcome::ShardsChanged);
+                return Ok(TransactionOutcome::ShardsChanged);
             }
             Err(error) if error.kind.is_transient() => {
                 let is_unknown = error.kind == ErrorKind::Unconfirmed;
@@ -312,26 +312,26 @@ async fn send(
                     },
                     1,
                 );
-                if !is_unknown && doubt.is_none() {
+                if !is_unknown && unconfirmed.is_none() {
                     tracing::debug!(%error, "transaction rejected for now");
-                    return Ok(SendOutcome::Rejected(Arc::new(error)));
+                    return Ok(TransactionOutcome::Rejected(Arc::new(error)));
                 }
                 let error = Arc::new(error);
                 if is_unknown {
-                    doubt = Some(Arc::clone(&error));
+                    unconfirmed = Some(Arc::clone(&error));
                 }
                 if Instant::now() >= deadline {
                     count_unconfirmed_tokens(session, shares);
-                    return Err(Error::Store(doubt.unwrap_or(error)));
+                    return Err(Error::Store(unconfirmed.unwrap_or(error)));
                 }
                 failures += 1;
                 tokio::time::sleep(backoff(failures)).await;
             }
             Err(error) => {
-                if doubt.is_some() {
+                if unconfirmed.is_some() {
                     count_unconfirmed_tokens(session, shares);
                 }
-                return Err(doubt.map_or_else(|| error.into(), Error::Store));
+                return Err(unconfirmed.map_or_else(|| error.into(), Error::Store));
             }
         }
     }
@@ -349,7 +349,12 @@ fn record_item(
 fn count_unconfirmed_tokens(session: &Session, shares: &[&ShardTake<'_>]) {
     let needs: MilliTokens = shares
         .iter()
-        .flat_map(|share| share.all().into_values())
+        .flat_map(|share| {
+            share
+                .all()
+                .into_values()
+                .chain(share.counted.values().copied())
+        })
         .sum();
     count(
         &session.counters.unconfirmed_millitokens,

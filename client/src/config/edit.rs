@@ -97,7 +97,7 @@ impl<'a> ConfigEdit<'a> {
         // On drop, so that it also happens if the future is dropped or the transaction fails.
         let _forgetting = InvalidateOnDrop(self);
         let token = weirgate_store::random_id();
-        let (mut failures, mut doubt) = (0, None);
+        let (mut failures, mut unconfirmed) = (0, None);
         loop {
             match self.session.transact(actions, &token).await {
                 Ok(outcome) => return Ok(outcome),
@@ -105,11 +105,11 @@ impl<'a> ConfigEdit<'a> {
                     let kind = error.kind;
                     let error = Arc::new(error);
                     if kind == ErrorKind::Unconfirmed {
-                        doubt = Some(Arc::clone(&error));
+                        unconfirmed = Some(Arc::clone(&error));
                     }
                     if !kind.is_transient() || Instant::now() >= self.until {
                         // An earlier unconfirmed write stays unconfirmed.
-                        return Err(Error::Store(doubt.unwrap_or(error)));
+                        return Err(Error::Store(unconfirmed.unwrap_or(error)));
                     }
                     failures += 1;
                     tokio::time::sleep(backoff(failures)).await;

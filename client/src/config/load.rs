@@ -47,10 +47,10 @@ impl<'a> ConfigLoad<'a> {
             (level, known)
         });
         let ttl = session.settings.config_ttl;
-        let max_age = if age == Freshness::Recent {
-            ttl.min(MIN_REREAD_INTERVAL)
-        } else {
-            ttl
+        let max_age = match age {
+            Freshness::AnyAge => ttl,
+            Freshness::Recent => ttl.min(MIN_REREAD_INTERVAL),
+            Freshness::Now => Duration::ZERO,
         };
         Self {
             age,
@@ -90,7 +90,7 @@ impl<'a> ConfigLoad<'a> {
     const fn consistency(&self) -> Consistency {
         match self.age {
             Freshness::AnyAge if self.generation == 0 => Consistency::Eventual,
-            Freshness::AnyAge | Freshness::Recent => Consistency::Strong,
+            Freshness::AnyAge | Freshness::Recent | Freshness::Now => Consistency::Strong,
         }
     }
 

@@ -44,19 +44,20 @@ pub(crate) async fn resolve(
     timeout: Duration,
 ) -> Result<Arc<ResolvedConfig>, Error> {
     #[cfg(feature = "yaml")]
-    if let Some(said) = session
+    if let Some(from_file) = session
         .settings
         .file
         .as_ref()
         .and_then(|file| ResolvedConfig::of_file(file, session, &first.key))
     {
-        return Ok(said);
+        return Ok(from_file);
     }
     let is_good = |resolved: &Arc<ResolvedConfig>, age: Freshness| {
         resolved.generation == session.config_cache.generation()
             && match age {
                 Freshness::AnyAge => session.ages.now() < resolved.valid_until,
                 Freshness::Recent => !resolved.may_be_stale(session.ages.now()),
+                Freshness::Now => false,
             }
     };
     let counters = &session.config_cache.counters;

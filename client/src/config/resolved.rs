@@ -31,6 +31,8 @@ pub(crate) enum Freshness {
     AnyAge,
     /// [`MIN_REREAD_INTERVAL`], because the limits have probably changed.
     Recent,
+    /// Read for this purpose.
+    Now,
 }
 
 impl ResolvedConfig {

@@ -15,7 +15,7 @@ use super::grant::Grant;
 use super::granted::{BucketGrant, Granted};
 use super::local::LocalBuckets;
 use super::request::{AcquireOptions, TakeMode};
-use super::stop::{Known, by_cache, by_table};
+use super::stop::{Known, Stoppable, by_cache, by_table};
 use super::targets::ResolvedRequest;
 use crate::bucket::{
     AllOrNone, BucketDecision, BucketTarget, Hold, acquire, cached_denial, take_concurrently,
@@ -23,8 +23,8 @@ use crate::bucket::{
 };
 use crate::session::{Permit, Session, deadline};
 use crate::values::{
-    Denied, Error, LimitStatus, NeverFits, blocking_limits, count, denial_of, merge_denials,
-    merge_two, never_status,
+    Denied, Disabled, Error, LimitStatus, NeverFits, blocking_limits, count, denial_of,
+    merge_denials, merge_two, never_status,
 };
 
 /// Decides a request, or falls back if DynamoDB is unavailable.
@@ -34,7 +34,6 @@ pub(crate) async fn decide(
     targets: Result<ResolvedRequest, Error>,
     options: AcquireOptions,
 ) -> Result<Decision<Granted>, Error> {
-    let on_unavailable = options.on_unavailable;
     let ResolvedRequest {
         targets,
         buckets,
@@ -43,21 +42,22 @@ pub(crate) async fn decide(
         ..
     } = match targets {
         Ok(resolved) => resolved,
-        Err(error) => return fall_back(session, local_buckets, on_unavailable, None, error),
+        Err(error) => return fall_back(session, local_buckets, options, None, error),
     };
     if let Some(disabled) = disabled {
         return Ok(Decision::Disabled(disabled));
     }
     session.remember_runtime();
     let would_deny = targets.iter().map(|_| None).collect();
-    let mut deciding = Decider {
+    let mut decider = Decider {
         session,
         targets,
+        buckets: &buckets,
         would_deny,
         take_mode: options.take_mode,
         timeout: session.settings.timeout,
     };
-    if let Some(never) = deciding.never_fits() {
+    if let Some(never) = decider.never_fits() {
         return Ok(Decision::NeverFits(never));
     }
     let timeout = session.settings.timeout;
@@ -76,8 +76,8 @@ pub(crate) async fn decide(
         }
     }
     let (decision, disabled) = match check {
-        Some(check) => Box::pin(join(deciding.admitted(options.wait), check)).await,
-        None => (deciding.admitted(options.wait).await, None),
+        Some(check) => Box::pin(join(decider.admitted(options.wait), check)).await,
+        None => (decider.admitted(options.wait).await, None),
     };
     if let Some(disabled) = disabled {
         if let Ok(Decision::Granted(granted)) = decision {
@@ -87,12 +87,12 @@ pub(crate) async fn decide(
     }
     match decision {
         Err(error) => {
-            let targets = Some(&*deciding.targets);
-            fall_back(session, local_buckets, on_unavailable, targets, error)
+            let targets = Some(&*decider.targets);
+            fall_back(session, local_buckets, options, targets, error)
         }
-        Ok(decision) => Ok(decision.map(|given| Granted {
+        Ok(decision) => Ok(decision.map(|granted| Granted {
             has_unlimited,
-            ..given
+            ..granted.claim()
         })),
     }
 }
@@ -116,6 +116,8 @@ enum Taking {
 struct Decider<'a> {
     session: &'a Arc<Session>,
     targets: Vec<BucketTarget>,
+    /// The buckets that an operator can stop.
+    buckets: &'a [Stoppable],
     would_deny: Vec<Option<Denied>>,
     take_mode: TakeMode,
     timeout: Duration,
@@ -140,7 +142,7 @@ impl Decider<'_> {
         loop {
             // Subscribe before the request, or a release between its response and the wait would be
             // missed.
-            let given_back = if wait.is_zero() {
+            let returns = if wait.is_zero() {
                 vec![]
             } else {
                 self.subscribe_to_returns()
@@ -173,19 +175,38 @@ impl Decider<'_> {
             let Some(pause) = pause(&denied, left) else {
                 return Ok(Decision::Denied(denied));
             };
-            tokio::select! {
+            if let Some(disabled) = self.wait(pause, returns).await {
+                return Ok(Decision::Disabled(disabled));
+            }
+        }
+    }
+
+    /// Waits for the pause, or until tokens return. Returns whether the request was stopped
+    /// meanwhile: the switches are read as often as without a wait.
+    async fn wait(
+        &self,
+        pause: Duration,
+        returned: Vec<Pin<Box<OwnedNotified>>>,
+    ) -> Option<Disabled> {
+        let until = Instant::now() + pause;
+        let interval = self.session.config_cache.switches.max_age(self.session);
+        let mut returned = select_all(returned);
+        loop {
+            let next_check = until.min(Instant::now() + interval);
+            let is_returned = tokio::select! {
                 // A fixed order, so that a run depends only on its inputs.
                 biased;
-                _ = select_all(given_back) => {}
-                () = tokio::time::sleep(pause) => {}
+                _ = &mut returned => true,
+                () = tokio::time::sleep_until(next_check) => false,
+            };
+            if !matches!(by_cache(self.session, self.buckets), Known::Running) {
+                let by_table = by_table(self.session, self.buckets, self.timeout);
+                if let Some(disabled) = Box::pin(by_table).await {
+                    return Some(disabled);
+                }
             }
-            let buckets = self.targets.iter().map(|target| Arc::clone(&target.bucket));
-            let buckets: Vec<_> = buckets.collect();
-            if !matches!(by_cache(self.session, &buckets), Known::Running)
-                && let Some(disabled) =
-                    Box::pin(by_table(self.session, &buckets, self.timeout)).await
-            {
-                return Ok(Decision::Disabled(disabled));
+            if is_returned || Instant::now() >= until {
+                return None;
             }
         }
     }
@@ -253,13 +274,13 @@ impl Decider<'_> {
 
     /// Takes from all buckets, or from none.
     async fn take(&self) -> Result<Taking, Error> {
-        let asked: Vec<_> = self
+        let requested: Vec<_> = self
             .targets
             .iter()
             .enumerate()
             .filter(|(_, target)| target.request.has_amounts())
             .collect();
-        let taken = match &asked[..] {
+        let taken = match &requested[..] {
             [] => AllOrNone::Granted(vec![]),
             [(_, only)] => match acquire(self.session, &only.bucket, &only.request).await? {
                 BucketDecision::Granted(hold) => AllOrNone::Granted(vec![hold]),
@@ -270,15 +291,15 @@ impl Decider<'_> {
         Ok(match taken {
             AllOrNone::Granted(taken) => {
                 let mut holds: Vec<_> = self.targets.iter().map(|_| None).collect();
-                for ((at, _), hold) in asked.iter().zip(taken) {
-                    holds[*at] = Some(hold.claim());
+                for ((at, _), hold) in requested.iter().zip(taken) {
+                    holds[*at] = Some(hold);
                 }
                 Taking::Granted(holds)
             }
             AllOrNone::Denied(denials) => Taking::Denied(
                 denials
                     .into_iter()
-                    .map(|(at, denied)| (asked[at].0, denied))
+                    .map(|(at, denied)| (requested[at].0, denied))
                     .collect(),
             ),
         })
@@ -318,7 +339,7 @@ impl Decider<'_> {
         if !denials.iter().all(is_shadow) {
             return false;
         }
-        let mut asks_less = false;
+        let mut has_waived = false;
         for (at, denied) in denials {
             let short: Vec<_> = denied.short().map(|status| status.limit.as_str()).collect();
             let amounts = &mut self.targets[*at].request.amounts;
@@ -326,22 +347,22 @@ impl Decider<'_> {
             amounts
                 .retain(|limit: &LimitName, _: &mut MilliTokens| !short.contains(&limit.as_str()));
             if amounts.len() < before {
-                asks_less = true;
+                has_waived = true;
                 let known = self.would_deny[*at].take();
                 self.would_deny[*at] =
                     Some(merge_denials(known.into_iter().chain([denied.clone()])));
             }
         }
         // Without a change, the same attempt would repeat indefinitely.
-        asks_less
+        has_waived
     }
 
     fn subscribe_to_returns(&self) -> Vec<Pin<Box<OwnedNotified>>> {
         let listen = |target: &BucketTarget| {
-            let mut given_back =
+            let mut returns =
                 Box::pin(Arc::clone(&target.bucket.summary().tokens_returned).notified_owned());
-            given_back.as_mut().enable();
-            given_back
+            returns.as_mut().enable();
+            returns
         };
         self.targets.iter().map(listen).collect()
     }

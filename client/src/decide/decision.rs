@@ -5,7 +5,7 @@ use crate::values::{Denied, Disabled, NeverFits};
 
 /// Decision of an acquire.
 #[derive(Debug)]
-#[must_use = "a denial is an answer, not an error: look at it"]
+#[must_use = "a denial is a decision, not an error: handle every variant"]
 pub enum Decision<G = Grant> {
     /// The tokens were taken.
     Granted(G),

@@ -5,6 +5,7 @@ use weirgate_store::ErrorKind;
 use super::decision::Decision;
 use super::granted::{BucketGrant, Granted};
 use super::local::LocalBuckets;
+use super::request::AcquireOptions;
 use crate::bucket::BucketTarget;
 use crate::session::Session;
 use crate::values::{Degraded, Denied, Error, OnUnavailable, count};
@@ -32,19 +33,27 @@ fn is_unavailable(error: &Error) -> bool {
 
 /// Returns the decision in place of `error`, if DynamoDB is unavailable and a fallback is set.
 /// `targets` is `None` if not even the limits could be read.
+///
+/// A request that bypasses the limits is granted whenever it could not be counted in time: its
+/// decision needs no table.
 pub(crate) fn fall_back(
     session: &Session,
     local_buckets: &LocalBuckets,
-    on_unavailable: OnUnavailable,
+    options: AcquireOptions,
     targets: Option<&[BucketTarget]>,
     error: Error,
 ) -> Result<Decision<Granted>, Error> {
-    if !is_unavailable(&error) {
+    let is_bypass = options.is_bypass && error.is_transient();
+    if !is_bypass && !is_unavailable(&error) {
         return Err(error);
     }
     let stored = session.config_cache.switches.known(session).latest;
     let stored = stored.and_then(|switches| switches.on_unavailable);
-    let on_unavailable = stored.unwrap_or(on_unavailable);
+    let on_unavailable = match stored {
+        _ if is_bypass => OnUnavailable::Allow,
+        Some(stored) => stored,
+        None => options.on_unavailable,
+    };
     let degraded = Degraded {
         reason: error.to_string(),
     };

@@ -15,6 +15,20 @@ pub(crate) struct Granted {
     pub(crate) has_unlimited: bool,
 }
 
+impl Granted {
+    /// Hands the tokens to the caller: until then, dropping them returns them.
+    pub(super) fn claim(self) -> Self {
+        let claim = |grant: BucketGrant| BucketGrant {
+            hold: grant.hold.map(Hold::claim),
+            ..grant
+        };
+        Self {
+            by_bucket: self.by_bucket.into_iter().map(claim).collect(),
+            ..self
+        }
+    }
+}
+
 /// Tokens taken from one bucket.
 #[derive(Debug, Default)]
 pub(crate) struct BucketGrant {

@@ -40,6 +40,8 @@ pub(crate) struct AcquireOptions {
     pub(crate) wait: Duration,
     pub(crate) take_mode: TakeMode,
     pub(crate) on_unavailable: OnUnavailable,
+    /// Whether the request bypasses the limits, or all of several do.
+    pub(crate) is_bypass: bool,
 }
 
 /// How to take from several buckets.
@@ -72,6 +74,11 @@ impl RequestSpec {
     pub(super) fn amounts(&self) -> Result<NamedAmounts<'_>, Error> {
         if let Some(lasts) = self.lease {
             check_lease(lasts)?;
+            if self.options.is_bypass {
+                return invalid(format!(
+                    "a lease of {lasts:?} is requested with bypass(), which takes nothing that a lease could hold: leave out lease() or bypass()"
+                ));
+            }
         }
         check_on_unavailable(self.options.on_unavailable)?;
         let mut amounts = NamedAmounts::with_capacity(self.amounts.len());

@@ -24,27 +24,39 @@ pub(super) enum Known {
     Unknown,
 }
 
+/// A bucket whose entity and resource an operator can stop.
+#[derive(Debug, Clone)]
+pub(crate) struct Stoppable {
+    pub(crate) bucket: Arc<BucketState>,
+    /// Whether the request is for this bucket. Its ancestors follow it.
+    pub(crate) is_own: bool,
+}
+
 /// Returns what the cached switches say.
-pub(super) fn by_cache(session: &Session, buckets: &[Arc<BucketState>]) -> Known {
-    let KnownSwitches { latest, is_due } = session.config_cache.switches.known(session);
+pub(super) fn by_cache(session: &Session, buckets: &[Stoppable]) -> Known {
+    let KnownSwitches {
+        latest,
+        is_due,
+        is_changed,
+    } = session.config_cache.switches.known(session);
     match latest.map(|switches| disabled(&switches, buckets)) {
         Some(Some(disabled)) if !is_due => Known::Stopped(disabled),
         Some(None) if !is_due => Known::Running,
-        Some(None) => Known::Due,
+        Some(None) if !is_changed => Known::Due,
         // One bucket is read in the same request. For several, that would be one more.
         None if buckets.len() > 1 => Known::Due,
-        Some(Some(_)) | None => Known::Unknown,
+        Some(_) | None => Known::Unknown,
     }
 }
 
 /// Reads the switches if they are due. Returns whether the request is stopped.
 pub(super) async fn by_table(
     session: &Session,
-    buckets: &[Arc<BucketState>],
+    buckets: &[Stoppable],
     timeout: Duration,
 ) -> Option<Disabled> {
     let only = match buckets {
-        [only] => Some(&only.queues.first().shard),
+        [only] => Some(&only.bucket.queues.first().shard),
         _ => None,
     };
     let switches = read_switches(session, only.map(|shard| &**shard), timeout).await;
@@ -52,7 +64,7 @@ pub(super) async fn by_table(
 }
 
 /// Returns whether an operator has stopped a request that nothing is taken for.
-pub(crate) async fn is_stopped(session: &Session, buckets: &[Arc<BucketState>]) -> bool {
+pub(crate) async fn is_stopped(session: &Session, buckets: &[Stoppable]) -> bool {
     match by_cache(session, buckets) {
         Known::Stopped(_) => true,
         Known::Running => false,
@@ -63,12 +75,25 @@ pub(crate) async fn is_stopped(session: &Session, buckets: &[Arc<BucketState>]) 
     }
 }
 
-fn disabled(switches: &Switches, buckets: &[Arc<BucketState>]) -> Option<Disabled> {
-    buckets.iter().find_map(|bucket| {
+/// Returns whether the last switches that were read stop a request, however old they are.
+pub(super) fn by_last_read(session: &Session, buckets: &[Stoppable]) -> Option<Disabled> {
+    let known = session.config_cache.switches.known(session);
+    disabled(&*known.latest?, buckets)
+}
+
+fn disabled(switches: &Switches, buckets: &[Stoppable]) -> Option<Disabled> {
+    let mut is_exempt = false;
+    buckets.iter().find_map(|Stoppable { bucket, is_own }| {
         let BucketKey {
             entity, resource, ..
         } = &bucket.key;
+        if *is_own {
+            is_exempt = switches.exempts(entity, resource);
+        }
         let level = switches.stopping(entity, resource)?;
+        if is_exempt && level.entity().is_none() {
+            return None;
+        }
         Some(Disabled {
             entity: entity.clone(),
             resource: resource.clone(),

@@ -11,6 +11,7 @@ use super::grant::Grant;
 use super::granted::Granted;
 use super::local::LocalBuckets;
 use super::request::{AcquireOptions, TakeMode};
+use super::stop::Stoppable;
 use super::targets::ResolvedRequest;
 use crate::bucket::{BucketTarget, Hold};
 use crate::session::Session;
@@ -84,7 +85,10 @@ async fn decide_more(
     session: &Arc<Session>,
     targets: Vec<BucketTarget>,
 ) -> Result<Decision<Granted>, Error> {
-    let buckets = targets.iter().map(|target| Arc::clone(&target.bucket));
+    let buckets = targets.iter().map(|target| Stoppable {
+        bucket: Arc::clone(&target.bucket),
+        is_own: true,
+    });
     let request = ResolvedRequest {
         buckets: buckets.collect(),
         targets,
@@ -94,6 +98,7 @@ async fn decide_more(
         wait: Duration::ZERO,
         take_mode: TakeMode::Concurrent,
         on_unavailable: OnUnavailable::Error,
+        is_bypass: false,
     };
     decide(session, &LocalBuckets::default(), Ok(request), options).await
 }
@@ -101,6 +106,11 @@ async fn decide_more(
 impl Hold {
     /// Returns the request for more of a limit, under a lease that lasts as long as the hold's.
     fn more(&self, limit: &str, amount: MilliTokens) -> Result<BucketTarget, Error> {
+        if !self.brings(limit) {
+            return Err(Error::Invalid(format!(
+                "limit {limit:?} is not among the limits of this acquire, so no more of it can be taken: acquire it"
+            )));
+        }
         let Some((_, expires)) = self.lease() else {
             return Ok(self.target(limit, amount, None));
         };

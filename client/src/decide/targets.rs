@@ -5,6 +5,7 @@ use std::sync::Arc;
 use weirgate_shared::{BucketKey, ConfigStatus, EntityId, Limit, LimitMode, Resource};
 
 use super::request::{NamedAmounts, RequestSpec, invalid};
+use super::stop::{Stoppable, by_last_read};
 use crate::bucket::{BucketRegistry, BucketState, BucketTarget};
 use crate::config::{Freshness, resolve};
 use crate::session::Settings;
@@ -19,7 +20,7 @@ pub(crate) struct ResolvedRequest {
     pub(crate) targets: Vec<BucketTarget>,
     /// The buckets whose entity and resource an operator can stop: those of the targets, and those
     /// without limits.
-    pub(crate) buckets: Vec<Arc<BucketState>>,
+    pub(crate) buckets: Vec<Stoppable>,
     /// Set if the configuration disables the request.
     pub(crate) disabled: Option<Disabled>,
     /// Whether the entity itself is unlimited.
@@ -53,7 +54,23 @@ impl RequestSpec {
         if self.amounts.is_empty() {
             return invalid("empty request: add at least one take()".to_owned());
         }
-        self.resolve(buckets, age).await
+        let resolved = self.resolve(buckets, age).await;
+        let Err(error) = resolved else {
+            return resolved;
+        };
+        // Limits that cannot be read are no way around a stop.
+        let own = Stoppable {
+            bucket: buckets.bucket(
+                EntityId::new(&*self.entity)?,
+                Resource::new(&*self.resource)?,
+            ),
+            is_own: true,
+        };
+        let disabled = by_last_read(&buckets.session, &[own]).ok_or(error)?;
+        Ok(ResolvedRequest {
+            disabled: Some(disabled),
+            ..ResolvedRequest::default()
+        })
     }
 
     /// Returns the buckets of the request, perhaps without amounts: that of the given limits, or
@@ -109,7 +126,10 @@ impl RequestSpec {
                 .await;
         }
         Ok(ResolvedRequest {
-            buckets: vec![Arc::clone(&bucket)],
+            buckets: vec![Stoppable {
+                bucket: Arc::clone(&bucket),
+                is_own: true,
+            }],
             targets: vec![self.target(&buckets.session.settings, bucket, limits, &amounts)],
             ..ResolvedRequest::default()
         })
@@ -131,7 +151,7 @@ impl RequestSpec {
             Resource::new(&*self.resource)?,
         );
         let own = buckets.bucket(entity, resource);
-        let (mut asked, mut met) = (ResolvedRequest::default(), vec![]);
+        let (mut resolved_request, mut seen) = (ResolvedRequest::default(), vec![]);
         let mut next = Some(Arc::clone(&own));
         while let Some(bucket) = next.take() {
             let BucketKey {
@@ -145,10 +165,13 @@ impl RequestSpec {
                 self.timeout,
             )
             .await?;
-            asked.buckets.push(Arc::clone(&bucket));
-            asked.limits_may_be_stale |= resolved.may_be_stale(session.ages.now());
-            let config = resolved.config.as_deref();
             let is_own = Arc::ptr_eq(&bucket, &own);
+            resolved_request.buckets.push(Stoppable {
+                bucket: Arc::clone(&bucket),
+                is_own,
+            });
+            resolved_request.limits_may_be_stale |= resolved.may_be_stale(session.ages.now());
+            let config = resolved.config.as_deref();
             if is_own && given.is_none() {
                 let Some(EffectiveConfig {
                     level,
@@ -189,7 +212,7 @@ impl RequestSpec {
                             resource,
                             stopped_at: None,
                         }),
-                        ..asked
+                        ..resolved_request
                     });
                 }
                 _ if is_own && given.is_some() => given,
@@ -205,25 +228,25 @@ impl RequestSpec {
                 None => given,
             };
             match limits {
-                Some(limits) => asked.targets.push(self.target(
+                Some(limits) => resolved_request.targets.push(self.target(
                     &session.settings,
                     Arc::clone(&bucket),
                     limits,
                     amounts,
                 )),
-                None => asked.has_unlimited |= is_own,
+                None => resolved_request.has_unlimited |= is_own,
             }
             if let Some(parent) = &resolved.parent {
-                if met.contains(parent) {
+                if seen.contains(parent) {
                     let text =
                         "is its own ancestor: correct its item or an ancestor's with set_entity()";
                     return invalid(format!("entity {parent} {text}"));
                 }
-                met.push(parent.clone());
+                seen.push(parent.clone());
                 next = Some(buckets.bucket(parent.clone(), resource.clone()));
             }
         }
-        Ok(asked)
+        Ok(resolved_request)
     }
 
     /// Returns the request on one bucket, with the amounts of that bucket's limits.
@@ -235,12 +258,17 @@ impl RequestSpec {
         named: &NamedAmounts<'_>,
     ) -> BucketTarget {
         let (mut amounts, mut soft_amounts) = (Amounts::new(), Amounts::new());
-        let (mut up_to, mut takes_slots) = (Amounts::new(), false);
+        let (mut up_to, mut counted_amounts) = (Amounts::new(), Amounts::new());
+        let mut takes_slots = false;
         for (name, least, most) in named {
             let Some(limit) = limits.iter().find(|limit| limit.name().as_str() == *name) else {
                 continue;
             };
             let name = limit.name().clone();
+            if self.options.is_bypass {
+                counted_amounts.insert(name, *most);
+                continue;
+            }
             if limit.mode() == LimitMode::Soft {
                 soft_amounts.insert(name, *most);
             } else {
@@ -257,6 +285,7 @@ impl RequestSpec {
             amounts,
             up_to,
             soft_amounts,
+            counted_amounts,
             limits: limits.clone(),
             lease,
             timeout: self.timeout,

@@ -33,7 +33,7 @@ pub(crate) async fn instrumented(
     let began = Instant::now();
     let decision = decision.instrument(span.clone()).await;
     let outcome = outcome(&decision);
-    tell(&span, &decision, outcome);
+    record(&span, &decision, outcome);
     let seconds = began.elapsed().as_secs_f64();
     if session.settings.has_resource_metrics {
         metrics::histogram!(SECONDS, "outcome" => outcome, "resource" => resource.to_owned())
@@ -44,7 +44,7 @@ pub(crate) async fn instrumented(
     decision
 }
 
-fn tell(span: &Span, decision: &Result<Decision<Granted>, Error>, outcome: &'static str) {
+fn record(span: &Span, decision: &Result<Decision<Granted>, Error>, outcome: &'static str) {
     span.record("outcome", outcome);
     if let Err(error) = decision {
         tracing::debug!(parent: span, %error, "no decision");

@@ -110,19 +110,19 @@ impl Policies {
         names: &PolicyNames,
         policy: impl Fn(&LimitStatus) -> Policy,
     ) -> Self {
-        let told: Vec<_> = limits
+        let shown: Vec<_> = limits
             .iter()
             .filter(|status| status.mode != LimitMode::Shadow)
             .collect();
-        let named = names.of_statuses(&told).into_iter().zip(told);
-        let told = named
+        let named = names.of_statuses(&shown).into_iter().zip(shown);
+        let shown = named
             .map(|(name, status)| Policy {
                 name,
                 ..policy(status)
             })
             .collect();
         Self {
-            policies: told,
+            policies: shown,
             retry_after: None,
             has_x_rate_limit: false,
         }

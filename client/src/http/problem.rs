@@ -138,11 +138,10 @@ impl Problem {
     #[must_use]
     pub fn unavailable(error: &Error) -> Self {
         if error.is_transient() {
-            let detail =
-                "the service cannot tell now whether its limits allow this request: try again";
+            let detail = "the limits of this request could not be checked at the moment: try again";
             Self::new((503, 14), "Service Unavailable", detail.to_owned())
         } else {
-            let detail = "the service cannot tell whether its limits allow this request: its log says what to mend";
+            let detail = "the limits of this request could not be checked: the log of the service names the cause and the remedy";
             Self::new((500, 13), "Internal Server Error", detail.to_owned())
         }
     }

@@ -152,6 +152,7 @@ mod tests {
             amounts: needs(asked.needs),
             up_to: Amounts::new(),
             soft_amounts: Amounts::new(),
+            counted_amounts: Amounts::new(),
             limits: if asked.brings_others {
                 limits().with_version(7)
             } else {
@@ -190,7 +191,7 @@ mod tests {
         )
     }
 
-    fn there() -> impl Strategy<Value = ([i64; 2], i64)> {
+    fn shard_state() -> impl Strategy<Value = ([i64; 2], i64)> {
         ([-5..=RATE, -5..=SLOTS], 0..10_i64)
     }
 
@@ -199,15 +200,15 @@ mod tests {
         /// full.
         #[test]
         fn i1_a_batch_is_first_come_first_served_and_fits_the_balances(
-            line in vec(asked(), 0..120), there in prop::option::of(there()),
+            line in vec(asked(), 0..120), shard_state in prop::option::of(shard_state()),
         ) {
-            let view = there.map(|(left, seconds_ago)| seen(left, seconds_ago));
+            let view = shard_state.map(|(left, seconds_ago)| seen(left, seconds_ago));
             let waiters = line.iter().enumerate().map(|(place, asked)| caller(place, asked)).collect();
             let (chosen, others) = select_batch(view.as_ref(), waiters, NOW);
             let (chosen, others) = (places(&chosen), places(&others));
 
-            let there = view.unwrap_or_else(|| seen([RATE, SLOTS], 0));
-            let mut left = ["rpm", "slots"].map(|name| there.balance_at(&LimitName::new(name).unwrap(), NOW));
+            let shard_state = view.unwrap_or_else(|| seen([RATE, SLOTS], 0));
+            let mut left = ["rpm", "slots"].map(|name| shard_state.balance_at(&LimitName::new(name).unwrap(), NOW));
             let (mut expected, mut leases) = ((vec![], vec![]), 0);
             for (place, asked) in line.iter().enumerate() {
                 let needs = asked.needs.map(MilliTokens::from_tokens);
@@ -227,7 +228,7 @@ mod tests {
         /// A denial has the right status of every limit.
         #[test]
         fn a_shortage_names_exactly_the_limits_with_too_few_tokens(
-            (left, seconds_ago) in there(), asked in asked(),
+            (left, seconds_ago) in shard_state(), asked in asked(),
         ) {
             let (shard, waiter) = (seen(left, seconds_ago), caller(0, &asked));
             let lacks = |(name, need): &(&LimitName, &MilliTokens)| shard.balance_at(name, NOW) < **need;

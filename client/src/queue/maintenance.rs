@@ -64,6 +64,7 @@ fn plan(
         limits: (&first.request.limits).into(),
         amounts: BTreeMap::new(),
         soft_amounts: BTreeMap::new(),
+        counted_amounts: BTreeMap::new(),
         acquires: 0,
         leases: vec![],
         roll: state.roll(session, now),

@@ -11,11 +11,14 @@ use super::shard_state::ShardState;
 use crate::session::{Moment, Session};
 use crate::values::{Amounts, Error, Limits, Settlement};
 
-/// Tokens taken from one shard.
+/// Tokens taken from one shard, or counted there.
 #[derive(Debug, Clone)]
 pub(crate) struct HoldPart {
     pub(crate) state: Arc<ShardState>,
     pub(crate) amounts: Amounts,
+    /// Whether the amounts bypassed the limits: they only count as consumed, so no balance gets
+    /// them back.
+    pub(crate) is_bypass: bool,
     /// The shard after the take.
     pub(crate) shard: Arc<Shard>,
     /// Time of the take, if the tokens were prefetched.
@@ -64,14 +67,23 @@ impl HoldPart {
         limit: &LimitName,
         amount: MilliTokens,
     ) -> LimitDelta {
-        if limits.is_concurrent(limit) {
-            return LimitDelta {
+        let returned = if limits.is_concurrent(limit) {
+            LimitDelta {
                 available: amount,
                 consumed: MilliTokens::ZERO,
                 ceiling: None,
-            };
+            }
+        } else {
+            self.rate_return(limit, amount)
+        };
+        if !self.is_bypass {
+            return returned;
         }
-        self.rate_return(limit, amount)
+        LimitDelta {
+            available: MilliTokens::ZERO,
+            ceiling: None,
+            ..returned
+        }
     }
 
     /// Ends the part, and adds `acquires` to the counters.

@@ -222,12 +222,13 @@ impl SettleAttempt<'_> {
     }
 
     /// Counts the tokens to be returned as consumed, because a second write could return them
-    /// twice.
+    /// twice. What bypassed the limits is only subtracted from the consumption.
     fn forfeit(&self, error: Error) -> Error {
         let given: MilliTokens = self
             .amounts
             .values()
-            .map(|settled| settled.available.max(MilliTokens::ZERO))
+            .map(|settled| settled.available.max(-settled.consumed))
+            .map(|given| given.max(MilliTokens::ZERO))
             .sum();
         count(
             &self.session.counters.unconfirmed_millitokens,

@@ -15,7 +15,7 @@ use super::shard_state::ShardState;
 use super::view::ShardView;
 use super::waiter::Waiter;
 use crate::session::{PlanTime, Sent, Session, backoff};
-use crate::values::{Amounts, Error, check_bucket_limit_count, count};
+use crate::values::{Amounts, BucketRequest, Error, check_bucket_limit_count, count};
 
 /// Outcome of a batch.
 pub(super) enum TakeOutcome {
@@ -62,6 +62,7 @@ struct TakeAttempt<'a> {
     leases: Vec<Option<(WriteId, Lease)>>,
     amounts: Amounts,
     soft_amounts: Amounts,
+    counted_amounts: Amounts,
     /// Ids of the writes sent so far.
     write_ids: Vec<WriteId>,
     /// When the last write was sent.
@@ -86,17 +87,21 @@ struct Unconfirmed {
 
 impl<'a> TakeAttempt<'a> {
     fn new(session: &'a Arc<Session>, state: &'a Arc<ShardState>, waiters: Vec<Waiter>) -> Self {
-        let sum = |amounts: fn(&Waiter) -> Vec<&Amounts>| {
-            let mut sum = Amounts::new();
-            for (limit, need) in waiters.iter().flat_map(amounts).flatten() {
-                *sum.entry(limit.clone()).or_default() += *need;
+        let mut sums = [(); 3].map(|()| Amounts::new());
+        for waiter in &waiters {
+            let BucketRequest {
+                amounts,
+                soft_amounts,
+                counted_amounts,
+                ..
+            } = &waiter.request;
+            let asked = [amounts, soft_amounts, counted_amounts];
+            for (sum, asked) in sums.iter_mut().zip(asked) {
+                add(sum, asked);
             }
-            sum
-        };
-        let (amounts, soft_amounts) = (
-            sum(|waiter| vec![&waiter.request.amounts, &waiter.extra]),
-            sum(|waiter| vec![&waiter.request.soft_amounts]),
-        );
+            add(&mut sums[0], &waiter.extra);
+        }
+        let [amounts, soft_amounts, counted_amounts] = sums;
         Self {
             session,
             state,
@@ -105,6 +110,7 @@ impl<'a> TakeAttempt<'a> {
             leases: vec![],
             amounts,
             soft_amounts,
+            counted_amounts,
             write_ids: vec![],
             sent: session.ages.sent(),
             seen: None,
@@ -163,6 +169,7 @@ impl<'a> TakeAttempt<'a> {
                 limits: (&self.waiters[0].request.limits).into(),
                 amounts: self.amounts.clone(),
                 soft_amounts: self.soft_amounts.clone(),
+                counted_amounts: self.counted_amounts.clone(),
                 acquires: self
                     .waiters
                     .iter()
@@ -301,6 +308,12 @@ impl<'a> TakeAttempt<'a> {
         doubt.writes += 1;
         doubt.error = error;
         u32::try_from(doubt.writes).unwrap_or(u32::MAX)
+    }
+}
+
+fn add(sum: &mut Amounts, asked: &Amounts) {
+    for (limit, need) in asked {
+        *sum.entry(limit.clone()).or_default() += *need;
     }
 }
 

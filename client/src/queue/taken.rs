@@ -41,7 +41,7 @@ impl Taken {
 
     /// Returns the part for a hold, which is then responsible for it.
     pub(crate) fn claim(mut self) -> HoldPart {
-        self.part.take().expect("nothing else takes it out")
+        self.part.take().expect("the part is taken once")
     }
 
     /// Returns the expiry of the part's lease.

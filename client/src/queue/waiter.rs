@@ -63,8 +63,11 @@ impl Waiter {
         Some((weirgate_store::random_id(), lease))
     }
 
-    /// Returns the amounts that the batch's write takes for this waiter.
+    /// Returns the amounts that the batch's write takes or counts for this waiter.
     pub(super) fn amounts_to_take(&self) -> Amounts {
+        if self.request.is_bypass() {
+            return self.request.counted_amounts.clone();
+        }
         let mut amounts = self.request.all_amounts();
         for (limit, more) in &self.extra {
             *amounts.entry(limit.clone()).or_default() += *more;

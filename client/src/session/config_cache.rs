@@ -112,7 +112,7 @@ impl ConfigCache {
         match what {
             CacheKey::Level(level) => drop(self.levels.remove(level)),
             CacheKey::Entity(entity) => drop(self.entities.remove(entity)),
-            CacheKey::Switches => self.switches.invalidate(),
+            CacheKey::Switches => self.switches.mark_changed(),
             CacheKey::Nothing => {}
         }
     }

@@ -1,7 +1,9 @@
 //! The requests of a limiter. Each is counted, and its outcome goes to the circuit breaker.
 
+use std::collections::HashMap;
 use std::time::Duration;
 
+use futures_util::stream::{self, StreamExt, TryStreamExt};
 use tokio::time::Instant;
 use weirgate_shared::write::{Action, Update};
 use weirgate_shared::{ItemKey, Shard, WriteId};
@@ -12,6 +14,11 @@ use weirgate_store::{
 
 use super::Session;
 use crate::values::{Error, count};
+
+/// Keys that one request reads at most, 100.
+const READ_KEYS: usize = 100;
+/// Requests of one long read at once, 8.
+const READS_AT_ONCE: usize = 8;
 
 impl Session {
     /// Sends a planned write once. It returns the item.
@@ -62,6 +69,21 @@ impl Session {
     pub(crate) async fn read(&self, keys: &[ItemKey]) -> Result<Vec<Item>, StoreError> {
         count(&self.counters.reads, 1);
         self.record_outcome(self.table.read(keys).await)
+    }
+
+    /// Reads any number of items, without missing ones: each request reads 100, and 8 are under way
+    /// at once. No key may come twice.
+    pub(crate) async fn read_many(
+        &self,
+        keys: &[ItemKey],
+    ) -> Result<HashMap<ItemKey, Item>, StoreError> {
+        let reads: Vec<_> = keys.chunks(READ_KEYS).map(|keys| self.read(keys)).collect();
+        let batches: Vec<_> = stream::iter(reads)
+            .buffer_unordered(READS_AT_ONCE)
+            .try_collect()
+            .await?;
+        let items = batches.into_iter().flatten();
+        Ok(items.filter_map(|item| Some((item.key()?, item))).collect())
     }
 
     /// Reads up to 100 items with this consistency. Repeats a throttled read until the deadline, if

@@ -1,6 +1,7 @@
 //! Cache of the switches by which an operator stops levels.
 
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use weirgate_shared::Switches;
@@ -18,6 +19,8 @@ const MIN_REREAD_INTERVAL: Duration = Duration::from_secs(1);
 pub(crate) struct SwitchCache {
     known: Locked<Option<Cached<Arc<Switches>>>>,
     failed_at: Locked<Option<Moment>>,
+    /// Whether this process has changed the switches since it read them, or may have.
+    is_changed: AtomicBool,
     pub(crate) loading: tokio::sync::Mutex<()>,
 }
 
@@ -26,20 +29,30 @@ pub(crate) struct KnownSwitches {
     /// The last that were read; `None` if none were.
     pub(crate) latest: Option<Arc<Switches>>,
     pub(crate) is_due: bool,
+    /// Whether this process has changed them since, or may have.
+    pub(crate) is_changed: bool,
 }
 
 impl SwitchCache {
+    /// Returns the age at which the switches are due to be read again.
+    #[allow(clippy::unused_self, reason = "it is a property of the cache")]
+    pub(crate) fn max_age(&self, session: &Session) -> Duration {
+        session.settings.config_ttl.max(MIN_REREAD_INTERVAL)
+    }
+
     /// Returns the last switches that were read, and whether they are due to be read again.
     pub(crate) fn known(&self, session: &Session) -> KnownSwitches {
         let now = session.ages.now();
         let known = self.known.lock();
-        let max_age = session.settings.config_ttl.max(MIN_REREAD_INTERVAL);
+        let max_age = self.max_age(session);
         let is_fresh = |read: &Cached<_>| now.since(read.read_at) < max_age;
         let failed_at = *self.failed_at.lock();
         let has_failed = failed_at.is_some_and(|at| now.since(at) < MIN_REREAD_INTERVAL);
         let latest = known.as_ref().map(|read| Arc::clone(&read.value));
+        let is_changed = self.is_changed.load(Ordering::Acquire);
         KnownSwitches {
-            is_due: !has_failed && !known.as_ref().is_some_and(is_fresh),
+            is_due: !has_failed && (is_changed || !known.as_ref().is_some_and(is_fresh)),
+            is_changed,
             // Switches that cannot be read stop nothing.
             latest: latest.or_else(|| has_failed.then(Arc::default)),
         }
@@ -47,7 +60,7 @@ impl SwitchCache {
 
     /// Returns the switches, unless they are due to be read.
     pub(crate) fn fresh(&self, session: &Session) -> Option<Arc<Switches>> {
-        let KnownSwitches { latest, is_due } = self.known(session);
+        let KnownSwitches { latest, is_due, .. } = self.known(session);
         latest.filter(|_| !is_due)
     }
 
@@ -63,6 +76,7 @@ impl SwitchCache {
             let value = Arc::clone(&value);
             *self.known.lock() = Some(Cached { read_at, value });
             *self.failed_at.lock() = None;
+            self.is_changed.store(false, Ordering::Release);
         }
         value
     }
@@ -73,9 +87,10 @@ impl SwitchCache {
         latest(self.known.lock().as_ref())
     }
 
-    /// Forgets the switches, because this process has changed them, or may have.
-    pub(super) fn invalidate(&self) {
-        *self.known.lock() = None;
+    /// Makes the switches due, because this process has changed them, or may have. Until they are
+    /// read, those known before stay in force.
+    pub(super) fn mark_changed(&self) {
+        self.is_changed.store(true, Ordering::Release);
         *self.failed_at.lock() = None;
     }
 }

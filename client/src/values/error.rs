@@ -47,7 +47,7 @@ pub enum Error {
     },
     /// The namespace has a schema version that this code does not support.
     #[error(
-        "namespace {namespace} is of schema version {found}, this limiter knows {supported}: use one that knows {found}"
+        "namespace {namespace} has schema version {found}, this limiter supports {supported}: use a limiter that supports {found}"
     )]
     UnsupportedSchema {
         /// The namespace.
@@ -58,7 +58,7 @@ pub enum Error {
         supported: i64,
     },
     /// Other processes kept changing the same item; nothing was changed.
-    #[error("{what} was changed by others again and again for {after:?}: try again")]
+    #[error("{what} was changed by other processes for {after:?}, before each attempt: try again")]
     Contended {
         /// The item to be changed.
         what: String,

@@ -22,6 +22,9 @@ pub(crate) struct BucketRequest {
     pub(crate) up_to: Amounts,
     /// Amounts that are taken even into debt.
     pub(crate) soft_amounts: Amounts,
+    /// Amounts that are only counted, because the request bypasses the limits; it then has no
+    /// others.
+    pub(crate) counted_amounts: Amounts,
     pub(crate) limits: Limits,
     /// Duration of a durable lease, and its owner.
     pub(crate) lease: Option<(Duration, Arc<str>)>,
@@ -34,10 +37,15 @@ pub(crate) struct BucketRequest {
 impl BucketRequest {
     /// Returns whether the request has any amount.
     pub(crate) fn has_amounts(&self) -> bool {
-        !self.amounts.is_empty() || !self.soft_amounts.is_empty()
+        !self.amounts.is_empty() || !self.soft_amounts.is_empty() || self.is_bypass()
     }
 
-    /// Returns the amounts of all limits, soft ones included.
+    /// Returns whether the request bypasses the limits.
+    pub(crate) fn is_bypass(&self) -> bool {
+        !self.counted_amounts.is_empty()
+    }
+
+    /// Returns the amounts that are taken of all limits, soft ones included.
     pub(crate) fn all_amounts(&self) -> Amounts {
         merge_amounts(&self.amounts, &self.soft_amounts)
     }

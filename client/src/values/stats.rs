@@ -72,26 +72,26 @@ counters! {
     /// A limiter's counters since it was built. Each is a metric too, `weirgate_{name}_total`.
     Stats {
         granted: "weirgate_granted_total", "Acquires granted.";
-        denied: "weirgate_denied_total", "Acquires denied, after a request or from memory.";
-        local_denied: "weirgate_local_denied_total", "Acquires denied from memory, without a request.";
+        denied: "weirgate_denied_total", "Acquires denied, after a request or by a cached denial.";
+        local_denied: "weirgate_local_denied_total", "Acquires denied by a cached denial, without a request.";
         shadow_denied: "weirgate_shadow_denied_total",
-            "Acquires granted that would have been denied, were it not for shadow mode.";
+            "Acquires granted that would have been denied without shadow mode.";
         degraded: "weirgate_degraded_total", "Acquires decided without DynamoDB, because it was unavailable.";
         breaker_opened: "weirgate_breaker_opened_total",
-            "Times that DynamoDB was left alone for a while, as it was away.";
+            "Times that the circuit breaker opened, because DynamoDB was unavailable.";
         writes: "weirgate_writes_total", "Writes sent, applied or not.";
         reads: "weirgate_reads_total",
-            "Reads sent: of all shards of a bucket, when one of them could not say, and of what is configured.";
-        lost_races: "weirgate_lost_races_total", "Writes that lost a race and went on from the new state.";
-        refused: "weirgate_refused_total", "Writes that were throttled, met a transaction, or could not be sent.";
-        unconfirmed: "weirgate_unconfirmed_total", "Writes whose answer was lost.";
+            "Reads sent: of the shards of a bucket, and of configurations.";
+        lost_races: "weirgate_lost_races_total", "Writes whose condition failed because another write came first; they were planned again.";
+        refused: "weirgate_refused_total", "Writes that were throttled, conflicted with a transaction, or could not be sent.";
+        unconfirmed: "weirgate_unconfirmed_total", "Writes whose outcome is not known, because no answer came.";
         unconfirmed_millitokens: "weirgate_unconfirmed_millitokens_total",
-            "Millitokens that a write of unknown outcome may have taken or failed to give back, or that a take by a clock that was behind did and had to be made again; they count as taken.";
-        prefetch_hits: "weirgate_prefetch_hits_total", "Acquires granted from tokens taken ahead, without a write.";
-        prefetch_blocks: "weirgate_prefetch_blocks_total", "Blocks of tokens taken ahead.";
+            "Millitokens that an unconfirmed write may have taken or not returned, or that were taken twice because the first take used a clock that was behind; they count as consumed.";
+        prefetch_hits: "weirgate_prefetch_hits_total", "Acquires granted from prefetched tokens, without a write.";
+        prefetch_blocks: "weirgate_prefetch_blocks_total", "Blocks of tokens prefetched.";
         prefetch_returned_millitokens: "weirgate_prefetch_returned_millitokens_total",
-            "Millitokens taken ahead that were not spent and went back.";
+            "Prefetched millitokens that were not spent and were returned.";
         prefetch_forfeited_millitokens: "weirgate_prefetch_forfeited_millitokens_total",
-            "Millitokens taken ahead that were not spent and could not be given back, as far as is known; they count as used.";
+            "Prefetched millitokens that were not spent and could not be returned, as far as is known; they count as consumed.";
     }
 }

@@ -162,6 +162,7 @@ fn handling(
         (true, true) => {
             let is_for_good = limits.throttles.count(copy);
             if is_for_good && limits.old.contains(&write.record) {
+                limits.throttles.forget(copy);
                 Handling::Refuse
             } else {
                 Handling::Fail

@@ -57,8 +57,9 @@ impl<'a> Split<'a> {
     /// cannot be split.
     #[must_use]
     pub fn first(&self, image: &Shard, op: WriteId) -> Option<Update> {
-        let asked = image.scaling.min_shards;
-        may_split(image, self.max_shards, &self.largest).then(|| split(image, asked, op, self.now))
+        let min_shards = image.scaling.min_shards;
+        may_split(image, self.max_shards, &self.largest)
+            .then(|| split(image, min_shards, op, self.now))
     }
 
     /// Returns whether the shard, which is `image` by now, still needs the split: it was neither

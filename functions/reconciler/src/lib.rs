@@ -127,7 +127,7 @@ struct Run<'a> {
 
 impl Run<'_> {
     /// Logs the error at WARN if the budget allows it, and returns it.
-    fn told(self, error: StoreError) -> StoreError {
+    fn warn(self, error: StoreError) -> StoreError {
         let text = error.to_string();
         let text = shorten(&text, SHOWN);
         if self.budget.allows("", &[&text]) {

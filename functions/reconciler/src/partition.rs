@@ -8,7 +8,7 @@ use weirgate_shared::{BucketKey, EpochMillis, ItemKey, Shard};
 use weirgate_store::{Due, ErrorKind, Item, Order, ReadWithin};
 
 use crate::execute::{self, Done, settle};
-use crate::read::{self, Met};
+use crate::read::{self, ProcessedKeys};
 use crate::share::Shares;
 use crate::{Run, Summary, WRITES, plan, review};
 
@@ -32,7 +32,7 @@ enum Pass {
 /// A run's state of a partition.
 #[derive(Default)]
 struct Known {
-    met: Met,
+    processed: ProcessedKeys,
     shares: Shares,
     summary: Summary,
     /// Entry after which each direction continues if it was crowded. The next round does not skip
@@ -78,7 +78,7 @@ impl Run<'_> {
                 failed => {
                     known
                         .summary
-                        .unfinished(failed.and_then(Result::err).map(|error| self.told(error)));
+                        .unfinished(failed.and_then(Result::err).map(|error| self.warn(error)));
                     return Pass::Stopped;
                 }
             };
@@ -139,17 +139,17 @@ impl Run<'_> {
                 return;
             }
             failed => {
-                let error = failed.and_then(Result::err).map(|error| self.told(error));
+                let error = failed.and_then(Result::err).map(|error| self.warn(error));
                 return known.summary.left(keys.len(), error);
             }
         };
-        let met = stream::iter(items).map(|item| async move {
+        let processed = stream::iter(items).map(|item| async move {
             let mut summary = Summary::default();
             (self.item(item, None, &mut summary).await, summary)
         });
-        let mut met = met.buffer_unordered(WRITES);
+        let mut processed = processed.buffer_unordered(WRITES);
         let mut reviewed = vec![];
-        while let Some((review, summary)) = met.next().await {
+        while let Some((review, summary)) = processed.next().await {
             known.summary = std::mem::take(&mut known.summary).with(summary);
             reviewed.extend(review);
         }
@@ -221,7 +221,7 @@ impl Run<'_> {
             }
             failed => known.summary.left(
                 1,
-                failed.and_then(Result::err).map(|error| self.told(error)),
+                failed.and_then(Result::err).map(|error| self.warn(error)),
             ),
         }
     }
@@ -272,7 +272,7 @@ impl Run<'_> {
             Some(Err(error)) => error.kind == ErrorKind::Invalid,
             _ => false,
         };
-        summary.bucket(done.map(|done| done.map_err(|error| self.told(error))));
+        summary.bucket(done.map(|done| done.map_err(|error| self.warn(error))));
         if is_hopeless {
             self.postpone(&key, summary).await;
         }
@@ -288,7 +288,7 @@ impl Run<'_> {
             Some(Ok(is_moved)) => summary.postponed(is_moved),
             failed => summary.left(
                 1,
-                failed.and_then(Result::err).map(|error| self.told(error)),
+                failed.and_then(Result::err).map(|error| self.warn(error)),
             ),
         }
     }
@@ -305,16 +305,16 @@ impl Known {
     /// Returns whether it is the entry's turn: this run has not processed it, and its namespace has
     /// some of its share left.
     fn takes(&mut self, due: &Due) -> bool {
-        if self.met.contains(&due.key) || !self.shares.take(&due.key.pk) {
+        if self.processed.contains(&due.key) || !self.shares.take(&due.key.pk) {
             return false;
         }
-        self.met.insert(&due.key);
+        self.processed.insert(&due.key);
         true
     }
 
     /// Returns the entry to wait, because its namespace has used up its share.
     fn put_back(&mut self, key: &ItemKey) {
-        self.met.remove(key);
+        self.processed.remove(key);
         self.summary.unseen();
     }
 }

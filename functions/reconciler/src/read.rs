@@ -34,12 +34,12 @@ pub struct Page {
 /// The keys that a run has processed in one partition. The index is eventually consistent: it can
 /// have a shard at two places.
 #[derive(Debug, Default)]
-pub struct Met {
+pub struct ProcessedKeys {
     hashes: HashSet<u64>,
     by: RandomState,
 }
 
-impl Met {
+impl ProcessedKeys {
     /// Returns whether the key was inserted.
     pub fn contains(&self, key: &ItemKey) -> bool {
         self.hashes.contains(&self.by.hash_one(key))

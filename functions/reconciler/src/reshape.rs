@@ -119,7 +119,7 @@ impl<'r> Run<'r> {
                     failed => {
                         summary.left(
                             1,
-                            failed.and_then(Result::err).map(|error| self.told(error)),
+                            failed.and_then(Result::err).map(|error| self.warn(error)),
                         );
                         return false;
                     }
@@ -194,7 +194,7 @@ impl<'r> Run<'r> {
             failed => {
                 summary.left(
                     1,
-                    failed.and_then(Result::err).map(|error| self.told(error)),
+                    failed.and_then(Result::err).map(|error| self.warn(error)),
                 );
                 None
             }
@@ -221,7 +221,7 @@ impl<'r> Run<'r> {
                     made.hopeless |= error
                         .as_ref()
                         .is_some_and(|error| error.kind == ErrorKind::Invalid);
-                    summary.left(1, error.map(|error| self.told(error)));
+                    summary.left(1, error.map(|error| self.warn(error)));
                     made.failed = true;
                 }
             }
@@ -230,12 +230,12 @@ impl<'r> Run<'r> {
     }
 
     async fn sample(self, shards: Vec<&Shard>, summary: &mut Summary) {
-        let look = async |shard: &Shard| {
+        let sample = async |shard: &Shard| {
             let mut summary = Summary::default();
             self.settle(shard.clone(), &mut summary, plan_sample).await;
             summary
         };
-        let mut all = stream::iter(shards).map(look).buffer_unordered(WRITES);
+        let mut all = stream::iter(shards).map(sample).buffer_unordered(WRITES);
         while let Some(one) = all.next().await {
             *summary = std::mem::take(summary).with(one);
         }

@@ -114,7 +114,7 @@ fn is_old(shard: &Shard, age: Millis, now: EpochMillis) -> bool {
     shard
         .scaling
         .sample
-        .is_none_or(|look| look.at.plus(age) <= now)
+        .is_none_or(|sample| sample.at.plus(age) <= now)
 }
 
 /// Returns one transaction that fills all holes, on condition that all leaves are unchanged: the
@@ -248,16 +248,16 @@ impl<'a> Group<'a> {
 /// `None` if it is unknown, or if the shard must stay: a client requests a split, or leases have
 /// expired.
 fn heat(shard: &Shard, now: EpochMillis) -> Option<i128> {
-    let look = shard
+    let sample = shard
         .scaling
         .sample
-        .filter(|look| look.at.plus(REVIEW_INTERVAL) <= now)?;
+        .filter(|sample| sample.at.plus(REVIEW_INTERVAL) <= now)?;
     if shard.scaling.is_hot || shard.expired(now).next().is_some() {
         return None;
     }
-    let writes = i128::from(shard.write_seq.saturating_sub(look.write_seq).max(0));
+    let writes = i128::from(shard.write_seq.saturating_sub(sample.write_seq).max(0));
     Some(
         writes * i128::from(shard.write_units()) * 1_000_000
-            / i128::from(now.since(look.at).0.max(1)),
+            / i128::from(now.since(sample.at).0.max(1)),
     )
 }

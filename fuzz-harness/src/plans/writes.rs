@@ -116,6 +116,11 @@ fn updates(case: &Case) -> Vec<Update> {
             } else {
                 needs.clone()
             },
+            counted_amounts: if contention == Contention::Shared {
+                BTreeMap::new()
+            } else {
+                needs.clone()
+            },
             acquires: amount.0,
             leases: vec![(id.clone(), lease.clone())],
             roll,

@@ -51,14 +51,14 @@ pub fn write_config(key: &ConfigKey, seen: &Versioned<Config>, next: Option<&Con
             }
         }
         None => {
-            let gone = [
+            let removed = [
                 attr::LIMITS,
                 attr::STATUS,
                 attr::SHADOW,
                 attr::GSI2PK,
                 attr::GSI2SK,
             ];
-            changes.extend(gone.map(|name| AttributeUpdate::Remove(Path::of(name))));
+            changes.extend(removed.map(|name| AttributeUpdate::Remove(Path::of(name))));
         }
     }
     Action::Update(Update {

@@ -87,8 +87,8 @@ fn change(old: &Shard, after: BTreeMap<Path, Value>) -> Update {
 /// Returns when the reconciler must process the shard again: at the first expiry of a lease, and
 /// for a review if the bucket has several shards.
 pub(super) fn next_due(shard: &Shard, now: EpochMillis) -> Option<EpochMillis> {
-    let looked = shard.scaling.sample.map_or(now, |look| look.at);
-    let review = (shard.shard().count > 1).then(|| looked.plus(REVIEW_INTERVAL));
+    let sampled_at = shard.scaling.sample.map_or(now, |sample| sample.at);
+    let review = (shard.shard().count > 1).then(|| sampled_at.plus(REVIEW_INTERVAL));
     first_expiry(shard).into_iter().chain(review).min()
 }
 

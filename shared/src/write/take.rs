@@ -33,6 +33,9 @@ pub struct Take<'a> {
     pub amounts: BTreeMap<LimitName, MilliTokens>,
     /// Amounts of soft limits, taken even into debt.
     pub soft_amounts: BTreeMap<LimitName, MilliTokens>,
+    /// Amounts of acquires that bypass the limits: they count as consumed, and no balance is
+    /// debited.
+    pub counted_amounts: BTreeMap<LimitName, MilliTokens>,
     /// Number of acquires that this grants.
     pub acquires: i64,
     /// Leases written with the take; their tokens are part of `amounts`.
@@ -159,6 +162,11 @@ impl Take<'_> {
             .unwrap_or_default()
     }
 
+    /// Returns the amount that counts as consumed: what is taken, and what bypasses the limits.
+    fn consumption(&self, limit: &LimitName) -> MilliTokens {
+        self.need(limit) + self.counted_amounts.get(limit).copied().unwrap_or_default()
+    }
+
     fn is_soft(&self, limit: &LimitName) -> bool {
         self.soft_amounts.contains_key(limit)
     }
@@ -201,8 +209,8 @@ impl Take<'_> {
     pub fn create(&self, now: EpochMillis) -> Update {
         let mut shard = Shard::full(self.key.clone(), self.limits, now);
         for (limit, state) in &mut shard.limits {
-            let need = self.need(limit);
-            (state.available, state.consumed) = (state.available - need, need);
+            state.available -= self.need(limit);
+            state.consumed = self.consumption(limit);
         }
         shard.write_units_left -= MilliTokens::from_tokens(1);
         (shard.hour, shard.acquires.total) = (self.roll.hour, self.acquires);

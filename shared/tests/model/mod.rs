@@ -61,6 +61,7 @@ pub fn take<'a>(
         limits: limits.into(),
         amounts: needs,
         soft_amounts: BTreeMap::new(),
+        counted_amounts: BTreeMap::new(),
         acquires: 1,
         leases: vec![],
         roll: Roll::to(Hour::of(now)),

@@ -109,19 +109,23 @@ impl State {
             });
             return Some(cancelled(&codes.collect::<Vec<_>>()));
         }
-        let met = |target: &Target<'_>| {
+        let is_in_conflict = |target: &Target<'_>| {
             if is_transaction {
                 self.conflicts.cancels(target)
             } else {
                 self.conflicts.is_held(target)
             }
         };
-        let met: Vec<_> = targets.iter().map(met).collect();
-        if !met.contains(&true) {
+        let conflicts: Vec<_> = targets.iter().map(is_in_conflict).collect();
+        if !conflicts.contains(&true) {
             return None;
         }
         self.count(|counts| counts.conflicts += 1);
-        for (target, _) in targets.iter().zip(&met).filter(|(_, met)| **met) {
+        for (target, _) in targets
+            .iter()
+            .zip(&conflicts)
+            .filter(|(_, conflicts)| **conflicts)
+        {
             self.balances
                 .count(Of::Table, target.pk, |counts| counts.conflicts += 1);
         }
@@ -132,8 +136,15 @@ impl State {
             self.charge(target.pk, 2 * write_units(item));
         }
         Some(cancelled(
-            &met.iter()
-                .map(|met| if *met { "TransactionConflict" } else { "None" })
+            &conflicts
+                .iter()
+                .map(|conflicts| {
+                    if *conflicts {
+                        "TransactionConflict"
+                    } else {
+                        "None"
+                    }
+                })
                 .collect::<Vec<_>>(),
         ))
     }

@@ -5,6 +5,7 @@ mod fixtures;
 
 mod acquire;
 mod blocking;
+mod bypass;
 mod coalesce;
 mod cold;
 mod cost;

@@ -219,6 +219,7 @@ async fn no_half_has_a_share_below_the_largest_request_of_the_batch() {
             limits: limits.into(),
             amounts,
             soft_amounts: [].into(),
+            counted_amounts: [].into(),
             acquires: callers,
             leases: vec![],
             roll: Roll::to(Hour::of(HOUR)),

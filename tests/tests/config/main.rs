@@ -10,6 +10,7 @@ mod hierarchy_races;
 mod limits_file;
 mod props;
 mod releases;
+mod replace;
 mod resolve;
 mod schema;
 mod set;

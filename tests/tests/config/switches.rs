@@ -8,7 +8,7 @@ use weirgate::{
 };
 use weirgate_testkit::Fault;
 
-use crate::fixtures::fleet::{Fleet, ask, granted, pass, secs};
+use crate::fixtures::fleet::{Fleet, ask, granted, millis, pass, secs};
 use crate::fixtures::stored::{child, entity, resource, rpm};
 
 fn limits() -> [Limit; 1] {
@@ -142,6 +142,111 @@ async fn a_request_that_waits_for_tokens_ends_when_it_is_stopped() {
     let (level, _) = tokio::join!(stopped(waiting.send()), stopping);
     assert_eq!(level, Some(own()));
     assert!(began.elapsed() <= secs(61), "{:?}", began.elapsed());
+}
+
+/// A rate that is full in an hour: the request sleeps, and looks at the switches as others do.
+#[tokio::test(start_paused = true)]
+async fn a_request_that_waits_for_a_slow_rate_ends_when_it_is_stopped() {
+    let fleet = Fleet::new().await;
+    let (operator, caller) = (fleet.limiter().await, fleet.limiter().await);
+    let slow = [Limit::per_hour("rph", 1).unwrap()];
+    let _ = granted(&caller, &slow, &[("rph", 1)]).await;
+    let waiting = ask(&caller, &slow, &[("rph", 1)]).wait_up_to(secs(7_200));
+    let began = tokio::time::Instant::now();
+    let stopping = async {
+        pass(secs(1)).await;
+        operator.stop(&own()).send().await.unwrap()
+    };
+    let (level, _) = tokio::join!(stopped(waiting.send()), stopping);
+    assert_eq!(level, Some(own()));
+    assert!(began.elapsed() <= secs(61), "{:?}", began.elapsed());
+    // One that is not stopped gets its token anyway.
+    let _ = operator.start(&own()).send().await.unwrap();
+    pass(secs(60)).await;
+    let waiting = ask(&caller, &slow, &[("rph", 1)]).wait_up_to(secs(7_200));
+    assert_eq!(stopped(waiting.send()).await, None);
+}
+
+/// The example of the operators' guide, for a customer of a team.
+#[tokio::test(start_paused = true)]
+async fn an_exempt_child_goes_on_although_its_parent_falls_under_a_wider_stop() {
+    let fleet = Fleet::new().await;
+    let limiter = fleet.limiter().await;
+    limiter
+        .set_config(&gpt4(), &Config::of(limits()))
+        .await
+        .unwrap();
+    limiter.set_entity(&child("e-1", "team")).await.unwrap();
+    let configured = async |id| stopped(limiter.acquire(id, "gpt-4").take("rpm", 1).send()).await;
+    let _ = limiter.stop(&gpt4()).send().await.unwrap();
+    assert_eq!(configured("e-1").await, Some(gpt4()));
+    let exempt = ConfigLevel::Entity(entity("e-1"));
+    let _ = limiter.exempt(&exempt).send().await.unwrap();
+    assert_eq!(configured("e-1").await, None);
+    assert_eq!(configured("team").await, Some(gpt4()));
+    // A stop of the parent itself is meant for its children.
+    let team = ConfigLevel::Entity(entity("team"));
+    let _ = limiter.stop(&team).send().await.unwrap();
+    assert_eq!(configured("e-1").await, Some(team));
+}
+
+/// What is known stays in force in an outage: after a change that failed, and without limits.
+#[tokio::test(start_paused = true)]
+async fn known_switches_stay_in_force_in_an_outage() {
+    let fleet = Fleet::new().await;
+    let (operator, caller) = (fleet.limiter().await, fleet.limiter().await);
+    let _ = operator.stop(&gpt4()).send().await.unwrap();
+    assert_eq!(stopped_in_code(&caller).await, Some(gpt4()));
+    let fails = |request: &serde_json::Value| (!request.is_null()).then_some(Fault::ServerError);
+    fleet.dynamo.fail_when(fails);
+    fleet.dynamo.fail_transactions(fails);
+    fleet.dynamo.fail_reads(|_, _| Some(Fault::ServerError));
+    let other = ConfigLevel::Entity(entity("e-9"));
+    assert!(caller.stop(&other).send().await.is_err());
+    assert_eq!(stopped_in_code(&caller).await, Some(gpt4()));
+    // Its limits cannot be read.
+    let unknown = caller.acquire("e-2", "gpt-4").take("rpm", 1);
+    let unknown = unknown.on_unavailable(OnUnavailable::Allow);
+    assert_eq!(stopped(unknown.send()).await, Some(gpt4()));
+}
+
+/// The switches are read beside the take. What was taken goes back, and counts as no acquire.
+#[tokio::test(start_paused = true)]
+async fn i3_a_stopped_request_leaves_nothing_taken_and_no_acquire() {
+    let fleet = Fleet::slow(secs(1)).await;
+    let (operator, caller) = (fleet.limiter().await, fleet.limiter().await);
+    let _ = granted(&caller, &limits(), &[("rpm", 1)]).await;
+    let _ = operator.stop(&gpt4()).send().await.unwrap();
+    pass(secs(61)).await;
+    assert_eq!(stopped_in_code(&caller).await, Some(gpt4()));
+    pass(secs(5)).await;
+    assert_eq!(
+        (
+            fleet.tk_tc("rpm").await,
+            fleet.bucket().await.acquires.total
+        ),
+        ((1_000_000, 1_000), 1)
+    );
+    // A request that is dropped when its tokens are taken, and the switches are still being read:
+    // their read begins when that of another dropped request ends.
+    let _ = operator.start(&gpt4()).send().await.unwrap();
+    pass(secs(61)).await;
+    let ask = || ask(&caller, &limits(), &[("rpm", 1)]).send();
+    let first = tokio::time::timeout(millis(950), ask());
+    let second = async {
+        tokio::time::sleep(millis(100)).await;
+        tokio::time::timeout(millis(1_400), ask()).await
+    };
+    let (first, second) = tokio::join!(first, second);
+    assert!(first.is_err() && second.is_err());
+    pass(secs(5)).await;
+    assert_eq!(
+        (
+            fleet.tk_tc("rpm").await,
+            fleet.bucket().await.acquires.total
+        ),
+        ((1_000_000, 1_000), 1)
+    );
 }
 
 /// One read of one item per process and minute, in the request that reads the bucket.

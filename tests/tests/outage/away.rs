@@ -1,4 +1,4 @@
-//! What callers are answered while DynamoDB is away, and when it is left alone.
+//! What callers are answered while DynamoDB is unavailable, and while the circuit breaker is open.
 
 use crate::fixtures::fleet;
 use std::sync::Arc;
@@ -100,7 +100,7 @@ async fn the_answer_is_the_one_that_was_asked_for_and_says_why() {
         assert_eq!(
             denied.retry_after,
             Some(secs(1)),
-            "as long as DynamoDB would be left alone"
+            "as long as the circuit breaker stays open"
         );
         assert!(
             denied.to_string().starts_with("DynamoDB is unavailable"),
@@ -276,7 +276,7 @@ async fn it_is_left_alone_after_failures_in_a_row_and_then_asked_by_one() {
         futures_util::future::join_all(all).await
     };
     for error in crowd().await {
-        let error = error.expect_err("left alone");
+        let error = error.expect_err("the circuit breaker is open");
         assert!(
             matches!(&error, Error::Unavailable { retry_after, .. } if *retry_after <= secs(1)),
             "{error}"
@@ -570,7 +570,7 @@ async fn a_transaction_and_a_prefetch_are_answered_like_any_other() {
             .granted()
             .unwrap();
         assert!(grants[0].degraded().is_some());
-        // Whatever was taken ahead is served, and then the answer is the one that was asked for.
+        // Prefetched tokens are served, and then the answer is the one that was requested.
         let mut degraded = 0;
         for _ in 0..3_000 {
             let request = limiter.acquire("e-1", "ahead").limits(&rpm).take("rpm", 1);

@@ -1,4 +1,4 @@
-//! Tokens taken ahead.
+//! Prefetched tokens.
 
 #[path = "../fixtures/mod.rs"]
 mod fixtures;

@@ -1,4 +1,4 @@
-//! Tokens taken ahead: what they cost, how many are outstanding, and when they go back.
+//! Prefetched tokens: what they cost, how many are outstanding, and when they go back.
 
 use crate::fixtures::fleet;
 use std::sync::Arc;
@@ -177,7 +177,7 @@ async fn what_is_left_goes_back_when_it_has_been_kept_for_long_enough_and_every_
     let used = load(&limiter, &far(), millis(1), 5).await;
     assert!(
         counted(&fleet, "rpm").await.0 > used * 1000,
-        "some were taken ahead"
+        "some were prefetched"
     );
     let writes = limiter.stats().writes;
     pass(millis(900)).await;

@@ -73,6 +73,10 @@ async fn world(fleet: &Fleet, neighbours: &[&str], hours: usize) {
         fleet.dynamo.put(&json!({"PK": {"S": pk}, "SK": {"S": sk}}));
     }
     used(fleet, "e-1", hours);
+    let shared_denial = json!({
+        "PK": {"S": "default/BUCKET#e-1#gpt-4#0"}, "SK": {"S": "#SHORT"}, "until": {"N": "0"},
+    });
+    fleet.dynamo.put(&shared_denial);
     for name in ["kid-1", "kid-2"] {
         ours.set_entity(&child(name, "e-1")).await.unwrap();
     }
@@ -96,16 +100,17 @@ fn others(fleet: &Fleet) -> BTreeMap<String, Value> {
         .collect()
 }
 
-/// Checks that nothing is left of the entity but the versions of its limits and one audit event.
+/// Checks that nothing is left of the entity but the versions of its limits and the audit events of
+/// erasures.
 async fn assert_erased(fleet: &Fleet, before: &BTreeMap<String, Value>) {
     assert!(others(fleet) == *before, "another entity's item changed");
     let reader = fleet.limiter().await;
     let of = AuditSubject::Entity(entity("e-1"));
     let events = reader.audit(&of, None).await.unwrap().items;
-    let [event] = &events[..] else {
-        panic!("one event, not {events:?}");
-    };
-    assert_eq!(event.change, AuditChange::Erased { id: entity("e-1") });
+    assert!(!events.is_empty());
+    for event in events {
+        assert_eq!(event.change, AuditChange::Erased { id: entity("e-1") });
+    }
     let left = fleet.dynamo.items().into_iter().filter(is_own);
     for item in left {
         let sk = item["SK"]["S"].as_str().unwrap();
@@ -169,6 +174,34 @@ async fn an_entity_with_1000_items_is_erased_and_nothing_else_is() {
     live(&limiter, "e-1").await;
     let level = ConfigLevel::EntityResource(entity("e-1"), resource("gpt-4"));
     assert!(limiter.config(&level).await.unwrap().is_some());
+}
+
+/// Acquires leave no audit events, so the second erasure shows only by its own.
+#[tokio::test(start_paused = true)]
+async fn each_erasure_that_deletes_something_has_an_audit_event() {
+    let fleet = Fleet::new().await;
+    let by = async |name: &str| {
+        let builder = fleet.builder().await.principal(name);
+        builder.build().await.unwrap()
+    };
+    let (alice, bob) = (by("alice").await, by("bob").await);
+    let id = entity("e-1");
+    for (limiter, deletes) in [(&alice, true), (&alice, false), (&bob, true)] {
+        if deletes {
+            let limits = [rpm(600)];
+            let taken = alice.acquire("e-1", "gpt-4").limits(&limits).take("rpm", 1);
+            assert!(taken.send().await.unwrap().is_granted());
+        }
+        let report = limiter.erase_entity(&id, LiveLeases::Refuse).await.unwrap();
+        assert_eq!(report.shards, usize::from(deletes));
+    }
+    let of = AuditSubject::Entity(id.clone());
+    let events = alice.audit(&of, None).await.unwrap().items;
+    let principals: Vec<_> = events
+        .iter()
+        .map(|event| event.principal.as_str())
+        .collect();
+    assert_eq!(principals, ["bob", "alice"]);
 }
 
 /// Drops the call during its first request, its second, and so on, until one call is complete.

@@ -48,6 +48,7 @@ async fn take(
         limits: limits.into(),
         amounts: needs,
         soft_amounts: [].into(),
+        counted_amounts: [].into(),
         acquires: 1,
         leases,
         roll: Roll::to(Hour::of(at)),

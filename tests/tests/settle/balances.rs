@@ -534,3 +534,153 @@ proptest! {
         });
     }
 }
+
+/// A read of many items is no snapshot: it shows a part of a bucket that is split meanwhile.
+#[tokio::test(start_paused = true)]
+async fn i1_a_read_that_misses_a_shard_is_repeated_and_changes_no_part_of_a_bucket() {
+    let fleet = Fleet::new().await;
+    let limiter = fleet.limiter().await;
+    split(&limiter, &limits()[1..2], 2).await;
+    let upper = shards::key(1).item_key();
+    let item = fleet.dynamo.item(&upper.pk, &upper.sk);
+    for missed in [1, 100] {
+        let (dynamo, item, key) = (fleet.dynamo.clone(), item.clone(), upper.clone());
+        let mut reads = 0;
+        fleet.dynamo.fail_reads(move |_, request| {
+            if request.to_string().contains("BUCKET#e-1") {
+                reads += 1;
+                if reads == 1 {
+                    dynamo.delete(&key.pk, &key.sk);
+                } else if reads == missed + 1 {
+                    dynamo.put(&item);
+                }
+            }
+            None
+        });
+        let edit = limiter.edit_balances("e-1", "gpt-4").drain("tpm");
+        let report = edit.send().await;
+        fleet.dynamo.fail_reads(|_, _| None);
+        if missed == 1 {
+            assert_eq!(report.unwrap().shards, 2);
+            assert_eq!(holds(&fleet, "tpm").await, tokens(0));
+            let _ = limiter
+                .edit_balances("e-1", "gpt-4")
+                .reset("tpm")
+                .send()
+                .await;
+        } else {
+            let error = report.unwrap_err().to_string();
+            assert!(
+                error.contains(
+                    "bucket default/BUCKET#e-1#gpt-4#0 lacks a shard: wait for the reconciler"
+                ),
+                "{error}"
+            );
+            assert_eq!(fleet.bucket().await.limits["tpm"].available, tokens(3_000));
+        }
+    }
+}
+
+/// Shards get new limits one by one, with the next take from each.
+#[tokio::test(start_paused = true)]
+async fn i1_limits_that_only_some_shards_have_are_refused_until_they_are_applied() {
+    let fleet = Fleet::new().await;
+    let limiter = fleet.limiter().await;
+    let level = ConfigLevel::Resource(resource("gpt-4"));
+    let all = &limits()[..2];
+    for first_has_more in [true, false] {
+        let fewer = &all[..1];
+        limiter
+            .set_config(&level, &Config::of(fewer))
+            .await
+            .unwrap();
+        split(&limiter, fewer, 2).await;
+        let key = shards::key(u32::from(!first_has_more)).item_key();
+        let mut item = fleet.dynamo.item(&key.pk, &key.sk);
+        for (field, value) in [
+            ("tk", "100"),
+            ("tc", "0"),
+            ("cp", "6000000"),
+            ("ra", "6000000"),
+            ("rp", "60000"),
+            ("bh", "0"),
+            ("bd", "0"),
+        ] {
+            item[format!("b_tpm_{field}")] = serde_json::json!({"N": value});
+        }
+        fleet.dynamo.put(&item);
+        let edit = || limiter.edit_balances("e-1", "gpt-4");
+        for edit in [edit().drain_all(), edit().drain("tpm")] {
+            let error = edit.send().await.unwrap_err().to_string();
+            assert!(
+                error.contains("limit \"tpm\" is not the same in all shards of the bucket yet: call apply_limits() first"),
+                "{error}"
+            );
+        }
+        limiter.set_config(&level, &Config::of(all)).await.unwrap();
+        let report = limiter.apply_limits("e-1", "gpt-4").send().await.unwrap();
+        assert_eq!(report.outcome, OperationOutcome::Applied);
+        let report = edit().drain_all().send().await.unwrap();
+        assert_eq!(report.after, amounts(&[("rpm", 0), ("tpm", 0)]));
+        for shard in 0..2 {
+            let key = shards::key(shard).item_key();
+            fleet.dynamo.delete(&key.pk, &key.sk);
+        }
+        pass(secs(120)).await;
+    }
+}
+
+/// What counts is what is configured when the call is made, also if this process has just read it.
+#[tokio::test(start_paused = true)]
+async fn limits_are_applied_as_configured_now_or_the_reason_is_told() {
+    let fleet = Fleet::new().await;
+    let (limiter, other) = (fleet.limiter().await, fleet.limiter().await);
+    let level = ConfigLevel::Resource(resource("gpt-4"));
+    let tpm = |rate| Limit::per_minute("tpm", rate).unwrap();
+    limiter
+        .set_config(&level, &Config::of([tpm(600)]))
+        .await
+        .unwrap();
+    let taken = limiter.acquire("e-1", "gpt-4").take("tpm", 1).send().await;
+    assert!(taken.unwrap().is_granted());
+    other
+        .set_config(&level, &Config::of([tpm(60)]))
+        .await
+        .unwrap();
+    let apply = || limiter.apply_limits("e-1", "gpt-4").idempotency_key("k");
+    let report = apply().send().await.unwrap();
+    assert_eq!(
+        (report.outcome, report.after),
+        (OperationOutcome::Applied, vec![tpm(60)])
+    );
+    // A repeat needs no configuration.
+    assert!(limiter.delete_config(&level).await.unwrap());
+    let report = apply().send().await.unwrap();
+    assert!(
+        matches!(report.outcome, OperationOutcome::AppliedBefore(_)),
+        "{report:?}"
+    );
+    // A caller's own version outranks the table's.
+    limiter
+        .set_config(&level, &Config::of([tpm(600)]))
+        .await
+        .unwrap();
+    let given = [tpm(6)];
+    let acquire = other
+        .acquire("e-1", "gpt-4")
+        .limits(&given)
+        .limits_version(20_261_123);
+    assert!(acquire.take("tpm", 1).send().await.unwrap().is_granted());
+    let error = limiter
+        .apply_limits("e-1", "gpt-4")
+        .send()
+        .await
+        .unwrap_err()
+        .to_string();
+    assert!(
+        error.contains(
+            "has limit \"tpm\" by version 20261123, which a caller gave with limits_version()"
+        ),
+        "{error}"
+    );
+}

@@ -116,6 +116,13 @@ async fn what_cannot_be_taken_or_given_back_is_refused_with_the_remedy() {
         "the grant has no lease",
     );
     says(grant.take_more("rpm", -1).await.unwrap_err(), "0 to 10^12");
+    // The item keeps a limit that this request did not bring.
+    let mut fewer = granted(&limiter, &limits()[..1], &[("rpm", 1)]).await;
+    says(
+        fewer.take_more("tpm", 1).await.unwrap_err(),
+        "limit \"tpm\" is not among the limits of this acquire",
+    );
+    let _ = fewer.roll_back().await.unwrap();
     says(
         grant.give_back("rpm", 4).await.unwrap_err(),
         "grant holds 3 of \"rpm\", 4 were to be given back",

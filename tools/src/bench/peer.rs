@@ -35,7 +35,7 @@ struct Scenario {
 enum Calls {
     OneBucket,
     ManyBuckets,
-    /// With tokens taken ahead, which the peer has nothing like.
+    /// With prefetched tokens, which the peer has nothing like.
     ManyBucketsAhead,
     Denied,
     Adjusted,

@@ -1,4 +1,4 @@
-//! The client with tokens taken ahead: how long an acquire from memory takes, and what it costs at
+//! The client with prefetched tokens: how long an acquire from memory takes, and what it costs at
 //! a steady load.
 
 use std::sync::Arc;
@@ -16,7 +16,7 @@ use weirgate_testkit::server::serve;
 const ACQUIRES: u32 = 1_000_000;
 const STEADY: Duration = Duration::from_secs(10);
 
-/// Prints the rows of tokens taken ahead.
+/// Prints the rows of prefetched tokens.
 pub async fn run() {
     from_memory().await;
     steady().await;
@@ -59,7 +59,7 @@ async fn from_memory() {
     let percentile = |percent: usize| times[times.len() * percent / 100];
     limiter.shutdown().await.expect("everything goes back");
     print(&Row {
-        what: "acquire of 2 limits from tokens taken ahead",
+        what: "acquire of 2 limits from prefetched tokens",
         measured: format!(
             "{mean:.2?}, p50 {:.2?}, p99 {:.2?}; {:.0} units in all",
             percentile(50),
@@ -88,7 +88,7 @@ async fn steady() {
     let granted = f64::from(u32::try_from(limiter.stats().granted).expect("few enough"));
     let units = meter.take().total / granted;
     print(&Row {
-        what: "1,000 acquires a second from tokens taken ahead",
+        what: "1,000 acquires a second from prefetched tokens",
         measured: format!(
             "{units:.4} units each, {:.0} acquires/s",
             granted / STEADY.as_secs_f64()

@@ -3,13 +3,13 @@
 
 use peak_alloc::PeakAlloc;
 use weirgate_tools::bench::{
-    acquire, aggregator, edge, function, heat, peer, prefetch, reconciler,
+    acquire, aggregator, edge, function, heat, local, peer, prefetch, reconciler,
 };
 
 #[global_allocator]
 static ALLOCATOR: PeakAlloc = PeakAlloc;
 
-const PARTS: [&str; 8] = [
+const PARTS: [&str; 9] = [
     "acquire",
     "prefetch",
     "peer",
@@ -18,6 +18,7 @@ const PARTS: [&str; 8] = [
     "function",
     "reconciler",
     "heat",
+    "local",
 ];
 
 #[tokio::main]
@@ -27,6 +28,9 @@ async fn main() {
         && part == "edge"
     {
         return edge::process(endpoint).await;
+    }
+    if arguments == ["local", "serve"] {
+        return local::serve().await;
     }
     if let Some(unknown) = arguments
         .iter()
@@ -65,5 +69,8 @@ async fn main() {
     }
     if wanted("heat") {
         heat::run_all().await;
+    }
+    if wanted("local") {
+        local::run().await;
     }
 }

@@ -1,5 +1,5 @@
-//! `make demo`: deploys to an emulated account, drives it for a minute, and reports. Exits non-zero
-//! if usage differs from what was consumed by a single token.
+//! Deploys to an emulated account, drives it for a minute, and reports: `make e2e`, longer. Exits
+//! non-zero if usage differs from what was consumed by a single token.
 
 use std::process::ExitCode;
 use std::time::{Duration, Instant};

@@ -5,7 +5,7 @@ use std::collections::BTreeSet;
 use weirgate_shared::write::{Action, erase_shard, set_entity, write_config};
 use weirgate_shared::{
     AuditChange, AuditKey, AuditSubject, BucketKey, ConfigKey, ConfigLevel, Entity, EntityId,
-    EntityKey, ItemKey, MAX_SHARDS, Resource, Shard, SnapshotKey, read_audit,
+    EntityKey, ItemKey, MAX_SHARDS, Resource, Shard, SnapshotKey, Stamp, read_audit,
 };
 use weirgate_store::{BY_ENTITY, CHILDREN, Consistency, Index, Item, Query, SortKeys};
 
@@ -27,8 +27,8 @@ pub(super) struct Erasure<'a> {
     session: &'a Session,
     id: &'a EntityId,
     leases: LiveLeases,
-    /// What the first change of the erasure contains too: its audit event, unless the newest event
-    /// is one already; and the version of the schema, if the namespace has none.
+    /// What the first change of the erasure contains too: its audit event; and the version of the
+    /// schema, if the namespace has none.
     first: Vec<Action>,
     pub(super) report: EraseReport,
 }
@@ -49,14 +49,11 @@ impl<'a> Erasure<'a> {
     pub(super) async fn prepare(&mut self) -> Result<(), Error> {
         let editing = self.editing("the entity");
         let (_, mark) = editing.read(&[]).await?;
-        let events = self.audit_items().await?;
-        if !events.last().is_some_and(is_erasure) {
-            let event = AuditChange::Erased {
-                id: self.id.clone(),
-            };
-            self.first.push(editing.record(event));
-            self.first.extend(mark);
-        }
+        let event = AuditChange::Erased {
+            id: self.id.clone(),
+        };
+        self.first.push(editing.record(event));
+        self.first.extend(mark);
         Ok(())
     }
 
@@ -299,7 +296,10 @@ impl<'a> Erasure<'a> {
                 LiveLeases::Refuse => erase_shard(key, shard.as_ref()),
                 LiveLeases::Discard => Action::Delete(key.item_key(), vec![]),
             };
-            let actions = some.iter().map(delete).collect();
+            let mut actions: Vec<_> = some.iter().map(delete).collect();
+            if let Some((key, _)) = some.iter().find(|(key, _)| key.shard == 0) {
+                actions.push(Action::Delete(Stamp::key(key), vec![]));
+            }
             if self.change(&mut editing, actions).await? {
                 self.report.shards += some.len();
                 deleted += u32::from(last);

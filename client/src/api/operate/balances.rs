@@ -179,7 +179,8 @@ impl BalanceEdit<'_> {
             if let Some(outcome) = operating.write(plan, mark).await? {
                 if outcome == OperationOutcome::Applied {
                     bucket.forget_denials(session.now());
-                    bucket.read_whole(session).await?;
+                    // Only for the views: the change is made.
+                    bucket.read_whole(session).await.ok();
                 }
                 return Ok(report(outcome));
             }

@@ -75,7 +75,8 @@ impl LimitsEdit<'_> {
     ///
     /// # Errors
     /// [`Error::NotConfigured`] if no level has limits; [`Error::Invalid`] for a key that was used
-    /// for another change; [`Error::Contended`] or [`Error::Store`] if callers keep writing to the
+    /// for another change, or if the bucket has limits that outrank the configured ones;
+    /// [`Error::Contended`] or [`Error::Store`] if callers keep writing to the
     /// shards: they bring the limits along.
     pub async fn send(self) -> Result<LimitsReport, Error> {
         let session = &self.limiter.session;
@@ -87,14 +88,24 @@ impl LimitsEdit<'_> {
         let mut operating = Operating::new(session, what, CacheKey::Nothing, &self.options)?;
         loop {
             let (_, known, mark) = operating.read(&[]).await?;
-            let limits = self.configured(&bucket).await?;
             let shards = bucket.read_whole(session).await?;
-            let now = session.now();
             let first = shards.first();
-            first
-                .map(|shard| check_bucket_limit_count(shard, &limits))
-                .transpose()?;
             let before = first.map_or_else(Vec::new, |shard| shard.enforced_limits().collect());
+            if let Some(outcome) = known {
+                // What is configured by now does not matter.
+                return Ok(LimitsReport {
+                    outcome,
+                    shards: 0,
+                    after: before.clone(),
+                    before,
+                });
+            }
+            let limits = self.configured(&bucket).await?;
+            let now = session.now();
+            for shard in &shards {
+                check_bucket_limit_count(shard, &limits)?;
+                check_overruled(shard, &limits, now)?;
+            }
             let updates: Vec<_> = shards
                 .iter()
                 .filter(|shard| !shard.matches_rules(&limits, now))
@@ -107,9 +118,6 @@ impl LimitsEdit<'_> {
                 after: limits.to_vec(),
             };
             let count = updates.len();
-            if let Some(outcome) = known {
-                return Ok(report(outcome, count));
-            }
             let plan = (count > 0).then(|| {
                 let event = AuditChange::Limits {
                     entity: bucket.key.entity.clone(),
@@ -122,7 +130,8 @@ impl LimitsEdit<'_> {
             if let Some(outcome) = operating.write(plan, mark).await? {
                 if outcome == OperationOutcome::Applied {
                     bucket.forget_denials(session.now());
-                    bucket.read_whole(session).await?;
+                    // Only for the views: the change is made.
+                    bucket.read_whole(session).await.ok();
                 }
                 return Ok(report(outcome, count));
             }
@@ -134,7 +143,7 @@ impl LimitsEdit<'_> {
         let session = &self.limiter.session;
         let (slot, first) = (&bucket.config, bucket.shard(0));
         let timeout = session.settings.timeout;
-        let resolved = resolve(session, slot, &first, Freshness::Recent, timeout).await?;
+        let resolved = resolve(session, slot, &first, Freshness::Now, timeout).await?;
         let Some(config) = &resolved.config else {
             return Err(Error::NotConfigured {
                 entity: bucket.key.entity.clone(),
@@ -144,6 +153,29 @@ impl LimitsEdit<'_> {
         check_limit_count(&config.limits)?;
         Ok(config.limits.clone())
     }
+}
+
+/// Requires that a shard with other rules would take the configured ones.
+fn check_overruled(shard: &Shard, limits: &Limits, now: EpochMillis) -> Result<(), Error> {
+    let is_other = |limit: &Limit| {
+        let state = shard.limits.get(limit.name());
+        state.is_some_and(|state| state.rule != *limit.rule())
+    };
+    let Some(other) = limits.iter().find(|limit| is_other(limit)) else {
+        return Ok(());
+    };
+    if !shard.matches_rules(limits, now) {
+        return Ok(());
+    }
+    let kept = match shard.config_version {
+        Some(version) => format!("version {version}, which a caller gave with limits_version()"),
+        None => "a caller that brought them less than 30 s ago".to_owned(),
+    };
+    Err(Error::Invalid(format!(
+        "bucket {} has limit {:?} by {kept}, which outranks what is configured: change that caller first",
+        shard.key.item_key().pk,
+        other.name()
+    )))
 }
 
 /// Returns the write that gives a shard its new limits, and takes nothing.
@@ -158,6 +190,7 @@ fn write_limits(
         limits: limits.into(),
         amounts: BTreeMap::new(),
         soft_amounts: BTreeMap::new(),
+        counted_amounts: BTreeMap::new(),
         acquires: 0,
         leases: vec![],
         roll: Roll::to(Hour::of(now)),

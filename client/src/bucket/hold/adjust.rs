@@ -63,6 +63,7 @@ impl Hold {
             return Ok(Settlement::Applied);
         }
         let mut settled = self.parts[at].returned_delta(&self.limits, &limit, -more);
+        // A slot that is taken in addition counts; one that returns stays counted.
         if more > MilliTokens::ZERO {
             settled.consumed = more;
         }

@@ -21,7 +21,7 @@ pub(super) struct Demand {
 #[derive(Debug, Default)]
 struct LimitDemand {
     /// Amount requested in this window.
-    asked: MilliTokens,
+    requested: MilliTokens,
     /// Demand per second in earlier windows; older ones count less.
     rate: MilliTokens,
 }
@@ -42,14 +42,14 @@ impl Demand {
         }
         let elapsed_ms = Millis::from(elapsed).0;
         for flow in self.flows.values_mut() {
-            let seen = MilliTokens(flow.asked.0.saturating_mul(1000)) / elapsed_ms;
+            let seen = MilliTokens(flow.requested.0.saturating_mul(1000)) / elapsed_ms;
             // After a pause, earlier windows say nothing.
             flow.rate = if elapsed < 2 * WINDOW {
                 (flow.rate + seen) / 2
             } else {
                 seen
             };
-            flow.asked = MilliTokens::ZERO;
+            flow.requested = MilliTokens::ZERO;
         }
         self.since = now;
     }
@@ -58,12 +58,12 @@ impl Demand {
     pub(super) fn count(&mut self, amounts: &Amounts) {
         for (limit, need) in amounts {
             if let Some(flow) = self.flows.get_mut(limit) {
-                flow.asked += *need;
+                flow.requested += *need;
             } else {
                 self.flows.insert(
                     limit.clone(),
                     LimitDemand {
-                        asked: *need,
+                        requested: *need,
                         rate: MilliTokens::ZERO,
                     },
                 );
@@ -77,7 +77,7 @@ impl Demand {
         let rate = self
             .flows
             .get(limit)
-            .map_or(MilliTokens::ZERO, |flow| flow.rate.max(flow.asked));
+            .map_or(MilliTokens::ZERO, |flow| flow.rate.max(flow.requested));
         MilliTokens(rate.0.saturating_mul(span.0)) / 1000
     }
 }

@@ -46,14 +46,14 @@ pub(crate) async fn acquire(
                 let hold = Hold::new(session, bucket, parts, limits, now);
                 return Ok(BucketDecision::Granted(hold));
             }
-            PoolResult::Wait(landed) => {
-                shed(session, bucket, pool, request);
-                landed.await;
+            PoolResult::Wait(arrival) => {
+                return_outdated(session, bucket, pool, request);
+                arrival.await;
             }
             PoolResult::Miss => break,
         }
     }
-    shed(session, bucket, pool, request);
+    return_outdated(session, bucket, pool, request);
     match acquire_from_table(session, bucket, request, joined)
         .await
         .map_err(|error| pool.attach_last_error(error))?
@@ -64,8 +64,8 @@ pub(crate) async fn acquire(
                 return Ok(BucketDecision::Denied(denied));
             }
             let limits = request.limits.clone();
-            let ours = Hold::new(session, bucket, parts, limits, session.now());
-            let completed = complete(session, bucket, pool, request, ours, joined).await?;
+            let pooled = Hold::new(session, bucket, parts, limits, session.now());
+            let completed = complete(session, bucket, pool, request, pooled, joined).await?;
             Ok(completed.unwrap_or(BucketDecision::Denied(denied)))
         }
         granted => Ok(granted),
@@ -73,38 +73,43 @@ pub(crate) async fn acquire(
 }
 
 /// Returns tokens that can no longer be spent, in the background.
-fn shed(session: &Arc<Session>, bucket: &Arc<BucketState>, pool: &Pool, request: &BucketRequest) {
+fn return_outdated(
+    session: &Arc<Session>,
+    bucket: &Arc<BucketState>,
+    pool: &Pool,
+    request: &BucketRequest,
+) {
     let outdated = pool.outdated(&request.limits);
     if !outdated.is_empty() {
-        tokio::spawn(give_back(
+        tokio::spawn(return_tokens(
             Arc::clone(session),
             into_in_flight(bucket, outdated),
         ));
     }
 }
 
-/// Takes from the table what `ours` lacks for the request. Returns `None` if that is denied.
+/// Takes from the table what `pooled` lacks for the request. Returns `None` if that is denied.
 async fn complete(
     session: &Arc<Session>,
     bucket: &Arc<BucketState>,
     pool: &Pool,
     request: &BucketRequest,
-    ours: Hold,
+    pooled: Hold,
     joined: Instant,
 ) -> Result<Option<BucketDecision>, Error> {
     let mut rest = request.clone();
     for (limit, need) in &mut rest.amounts {
-        *need -= ours.amount(limit.as_str());
+        *need -= pooled.amount(limit.as_str());
     }
     rest.amounts.retain(|_, need| *need > MilliTokens::ZERO);
     if !rest.has_amounts() {
         pool.add_unreported(1);
-        return Ok(Some(BucketDecision::Granted(ours)));
+        return Ok(Some(BucketDecision::Granted(pooled)));
     }
     Ok(
         match acquire_from_table(session, bucket, &rest, joined).await? {
-            BucketDecision::Granted(theirs) => {
-                let both = ours.merge(theirs).counted();
+            BucketDecision::Granted(taken) => {
+                let both = pooled.merge(taken).counted();
                 Some(BucketDecision::Granted(both))
             }
             BucketDecision::Denied(_) => None,
@@ -113,32 +118,33 @@ async fn complete(
 }
 
 /// Fetches a block.
-async fn fetch(session: Arc<Session>, under_way: InFlight, block: Block) {
-    let (bucket, pool) = (&under_way.bucket, under_way.pool());
+async fn fetch(session: Arc<Session>, in_flight: InFlight, block: Block) {
+    let (bucket, pool) = (&in_flight.bucket, in_flight.pool());
     let Block {
         limits,
         amounts,
-        takes,
-        asked,
+        acquires,
+        requested_at,
     } = block;
     let timeout = session.settings.timeout;
     let request = BucketRequest {
         amounts,
         up_to: Amounts::new(),
         soft_amounts: Amounts::new(),
+        counted_amounts: Amounts::new(),
         limits,
         lease: None,
         timeout,
-        acquires: takes,
+        acquires,
     };
     match acquire_from_table(&session, bucket, &request, Instant::now()).await {
         Ok(BucketDecision::Granted(hold)) => {
             pool.set_last_error(None);
             count(&session.counters.prefetch_blocks, 1);
-            pool.add_block(hold.claim().into_prefetched_parts(asked));
+            pool.add_block(hold.claim().into_prefetched_parts(requested_at));
         }
         Ok(BucketDecision::Denied(_)) => {
-            pool.add_unreported(takes);
+            pool.add_unreported(acquires);
             pool.pause(pool.refetch_lead());
         }
         Err(error) => {
@@ -146,7 +152,7 @@ async fn fetch(session: Arc<Session>, under_way: InFlight, block: Block) {
             pool.set_last_error(Some(&error));
             // Acquires that may have been counted are not counted again.
             if !error.is_unknown() {
-                pool.add_unreported(takes);
+                pool.add_unreported(acquires);
             }
             pool.pause(FAILURE_COOLDOWN);
         }
@@ -170,7 +176,7 @@ async fn return_expired(session: Weak<Session>, bucket: Arc<BucketState>) {
                     return;
                 };
                 // The counters and the log report errors.
-                give_back(session, returns).await.ok();
+                return_tokens(session, returns).await.ok();
             }
         }
     }
@@ -185,7 +191,7 @@ pub(crate) async fn drain(session: Arc<Session>, bucket: Arc<BucketState>) -> Re
     let mut returns = pool.close();
     loop {
         closed =
-            closed.and(give_back(Arc::clone(&session), into_in_flight(&bucket, returns)).await);
+            closed.and(return_tokens(Arc::clone(&session), into_in_flight(&bucket, returns)).await);
         // A block in flight may still arrive in the pool.
         pool.wait_idle().await;
         returns = pool.close();
@@ -215,7 +221,7 @@ impl InFlight {
         self.bucket
             .pool
             .as_ref()
-            .expect("only a bucket with a pool has something under way")
+            .expect("only a bucket with a pool has a write in flight")
     }
 }
 
@@ -229,44 +235,44 @@ fn into_in_flight(
     bucket: &Arc<BucketState>,
     returns: Vec<TokenReturn>,
 ) -> Vec<(InFlight, TokenReturn)> {
-    let under_way = |back: TokenReturn| {
-        let amounts = back.part.amounts.clone();
+    let in_flight = |returned: TokenReturn| {
+        let amounts = returned.part.amounts.clone();
         (
             InFlight {
                 bucket: Arc::clone(bucket),
                 amounts,
                 is_block: false,
             },
-            back,
+            returned,
         )
     };
-    returns.into_iter().map(under_way).collect()
+    returns.into_iter().map(in_flight).collect()
 }
 
 /// Returns unspent tokens with one write per shard, like a rollback. An unconfirmed write is not
 /// repeated, because nothing in the item would show it: its tokens count as consumed.
-async fn give_back(
+async fn return_tokens(
     session: Arc<Session>,
     returns: Vec<(InFlight, TokenReturn)>,
 ) -> Result<(), Error> {
     let mut done = Ok(());
-    for (under_way, TokenReturn { part, takes }) in returns {
+    for (in_flight, TokenReturn { part, acquires }) in returns {
         let milli: MilliTokens = part.amounts.values().copied().sum();
         let milli = u64::try_from(milli.0).unwrap_or_default();
         let back = part
             .amounts
             .iter()
             .map(|(limit, amount)| (limit.clone(), part.rate_return(limit, *amount)));
-        let settling = SettleAttempt {
+        let settle = SettleAttempt {
             session: &session,
             state: Arc::clone(&part.state),
             write_id: weirgate_store::random_id(),
             lease: None,
             amounts: back.collect::<BTreeMap<_, _>>(),
-            acquires: takes,
+            acquires,
             held_amounts: &Amounts::new(),
         };
-        match settling.run().await {
+        match settle.run().await {
             Ok(SettleOutcome::Done(Settlement::Applied)) => {
                 count(&session.counters.prefetch_returned_millitokens, milli)
             }
@@ -274,13 +280,13 @@ async fn give_back(
             Ok(_) => count(&session.counters.prefetch_forfeited_millitokens, milli),
             Err(error) => {
                 // Acquires that may have been counted are not counted again.
-                if let Some(pool) = under_way
+                if let Some(pool) = in_flight
                     .bucket
                     .pool
                     .as_ref()
                     .filter(|_| !error.is_unknown())
                 {
-                    pool.add_unreported(takes);
+                    pool.add_unreported(acquires);
                 }
                 count(&session.counters.prefetch_forfeited_millitokens, milli);
                 tracing::warn!(%error, milli, "prefetched tokens could not be returned; they count as consumed");

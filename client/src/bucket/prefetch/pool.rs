@@ -23,9 +23,9 @@ pub(crate) struct Pool {
     ages: AgeClock,
     state: Locked<State>,
     /// Error of the last fetch, if it failed.
-    trouble: Locked<Option<Arc<StoreError>>>,
+    last_error: Locked<Option<Arc<StoreError>>>,
     /// Notification that a write in flight has ended.
-    arrived: Notify,
+    write_ended: Notify,
 }
 
 /// Result of serving a request from the pool.
@@ -45,9 +45,9 @@ pub(super) struct Block {
     pub(super) limits: Limits,
     pub(super) amounts: Amounts,
     /// Acquires that the write counts.
-    pub(super) takes: i64,
+    pub(super) acquires: i64,
     /// Time of the request for it. The tokens are taken later, so they are never older than this.
-    pub(super) asked: Moment,
+    pub(super) requested_at: Moment,
 }
 
 /// What to do about expired tokens.
@@ -65,8 +65,8 @@ impl Pool {
             prefetch,
             ages,
             state: Locked::new(state),
-            trouble: Locked::default(),
-            arrived: Notify::new(),
+            last_error: Locked::default(),
+            write_ended: Notify::new(),
         }
     }
 
@@ -81,6 +81,7 @@ impl Pool {
         };
         request.lease.is_none()
             && request.soft_amounts.is_empty()
+            && !request.is_bypass()
             && request.up_to.is_empty()
             && request.amounts.keys().all(is_rate)
             && request
@@ -155,7 +156,7 @@ impl Pool {
         {
             return false;
         }
-        state.add_batch(part);
+        state.add_block_part(part);
         true
     }
 
@@ -164,7 +165,7 @@ impl Pool {
         let mut state = self.state();
         for part in parts {
             state.last = Some((Arc::clone(&part.state), Arc::clone(&part.shard)));
-            state.add_batch(part);
+            state.add_block_part(part);
         }
     }
 
@@ -172,16 +173,16 @@ impl Pool {
     pub(super) fn end_in_flight(&self, amounts: &Amounts, is_block: bool) {
         let mut state = self.state();
         state.end_in_flight(amounts);
-        if is_block && let Some(landing) = state.landing.take() {
-            landing.notify_waiters();
+        if is_block && let Some(block_arrival) = state.block_arrival.take() {
+            block_arrival.notify_waiters();
         }
         drop(state);
-        self.arrived.notify_waiters();
+        self.write_ended.notify_waiters();
     }
 
     /// Adds granted acquires that no write has counted.
-    pub(super) fn add_unreported(&self, takes: i64) {
-        self.state().unreported += takes;
+    pub(super) fn add_unreported(&self, acquires: i64) {
+        self.state().unreported += acquires;
     }
 
     /// Stores the error of a fetch, for requests that wait for the block.
@@ -191,7 +192,7 @@ impl Pool {
             Some(Error::Timeout { last, .. }) => last.clone(),
             _ => None,
         };
-        *self.trouble.lock() = why;
+        *self.last_error.lock() = why;
     }
 
     /// Adds the last fetch error to a timeout that has none.
@@ -202,7 +203,7 @@ impl Pool {
                 after,
                 last: None,
             } => {
-                let last = self.trouble.lock().clone();
+                let last = self.last_error.lock().clone();
                 Error::Timeout {
                     bucket,
                     after,
@@ -228,11 +229,11 @@ impl Pool {
         if !old.is_empty() {
             return NextReturn::Now(old);
         }
-        if let Some(taken) = state.batches.front().and_then(|batch| batch.prefetched_at) {
+        if let Some(taken) = state.blocks.front().and_then(|block| block.prefetched_at) {
             return NextReturn::In((taken + self.prefetch.max_age).since(now));
         }
         if state.unreported == 0 {
-            state.keeper = None;
+            state.expiry_task = None;
             return NextReturn::Never;
         }
         let at = state.granted + self.prefetch.max_age;
@@ -249,7 +250,7 @@ impl Pool {
         let mut state = self.state();
         let oldest = self.cutoff(self.ages.now());
         let is_same = state.limits == *limits;
-        if state.batches.is_empty() {
+        if state.blocks.is_empty() {
             vec![]
         } else {
             state.give_back(|taken| !is_same || taken <= oldest)
@@ -271,23 +272,23 @@ impl Pool {
     /// Waits until nothing is in flight.
     pub(super) async fn wait_idle(&self) {
         loop {
-            let arrived = self.arrived.notified();
-            if self.state().under_way == 0 {
+            let ended = self.write_ended.notified();
+            if self.state().writes_in_flight == 0 {
                 return;
             }
-            arrived.await;
+            ended.await;
         }
     }
 
-    /// Starts the expiry task with `keeper` if the pool needs one and has none.
-    pub(super) fn ensure_expiry_task(&self, keeper: impl FnOnce() -> AbortHandle) {
+    /// Starts the expiry task with `start` if the pool needs one and has none.
+    pub(super) fn ensure_expiry_task(&self, start: impl FnOnce() -> AbortHandle) {
         let mut state = self.state();
         let is_kept = state
-            .keeper
+            .expiry_task
             .as_ref()
-            .is_some_and(|keeper| !keeper.is_finished());
-        if !is_kept && (!state.batches.is_empty() || state.unreported > 0) {
-            state.keeper = Some(keeper());
+            .is_some_and(|task| !task.is_finished());
+        if !is_kept && (!state.blocks.is_empty() || state.unreported > 0) {
+            state.expiry_task = Some(start());
         }
     }
 

@@ -19,13 +19,13 @@ pub(super) struct State {
     pub(super) limits: Limits,
     pub(super) demand: Demand,
     /// Remaining tokens of each block, oldest first.
-    pub(super) batches: VecDeque<HoldPart>,
+    pub(super) blocks: VecDeque<HoldPart>,
     /// Tokens in flight to or from the table; they count as outstanding.
-    away: Amounts,
+    tokens_in_flight: Amounts,
     /// Number of writes in flight.
-    pub(super) under_way: usize,
+    pub(super) writes_in_flight: usize,
     /// Notification that the block in flight has arrived.
-    pub(super) landing: Option<Arc<Notify>>,
+    pub(super) block_arrival: Option<Arc<Notify>>,
     /// Granted acquires that no write has counted.
     pub(super) unreported: i64,
     /// Time of the last grant from the pool.
@@ -35,7 +35,7 @@ pub(super) struct State {
     /// End of the pause between fetches.
     pub(super) paused_until: Moment,
     /// Expiry task, which returns expired tokens.
-    pub(super) keeper: Option<AbortHandle>,
+    pub(super) expiry_task: Option<AbortHandle>,
     pub(super) is_closed: bool,
 }
 
@@ -43,7 +43,7 @@ pub(super) struct State {
 #[derive(Debug)]
 pub(super) struct TokenReturn {
     pub(super) part: HoldPart,
-    pub(super) takes: i64,
+    pub(super) acquires: i64,
 }
 
 impl State {
@@ -51,15 +51,15 @@ impl State {
         Self {
             limits: Limits::default(),
             demand: Demand::new(now),
-            batches: VecDeque::new(),
-            away: Amounts::new(),
-            under_way: 0,
-            landing: None,
+            blocks: VecDeque::new(),
+            tokens_in_flight: Amounts::new(),
+            writes_in_flight: 0,
+            block_arrival: None,
             unreported: 0,
             granted: now,
             last: None,
             paused_until: now,
-            keeper: None,
+            expiry_task: None,
             is_closed: false,
         }
     }
@@ -69,7 +69,7 @@ impl State {
         if self.limits == *limits {
             return true;
         }
-        let is_free = self.batches.is_empty() && self.under_way == 0;
+        let is_free = self.blocks.is_empty() && self.writes_in_flight == 0;
         if is_free {
             self.limits = limits.clone();
         }
@@ -79,7 +79,7 @@ impl State {
     /// Returns the tokens of a limit that were taken after `oldest`.
     pub(super) fn left(&self, limit: &LimitName, oldest: Moment) -> MilliTokens {
         self.young(oldest)
-            .filter_map(|batch| batch.amounts.get(limit))
+            .filter_map(|block| block.amounts.get(limit))
             .copied()
             .sum()
     }
@@ -87,10 +87,10 @@ impl State {
     /// Returns the outstanding tokens of a limit.
     pub(super) fn outstanding(&self, limit: &LimitName) -> MilliTokens {
         let all = self
-            .batches
+            .blocks
             .iter()
-            .map(|batch| &batch.amounts)
-            .chain([&self.away]);
+            .map(|block| &block.amounts)
+            .chain([&self.tokens_in_flight]);
         all.filter_map(|amounts| amounts.get(limit)).copied().sum()
     }
 
@@ -101,28 +101,29 @@ impl State {
     }
 
     fn young(&self, oldest: Moment) -> impl Iterator<Item = &HoldPart> {
-        self.batches
+        self.blocks
             .iter()
-            .filter(move |batch| is_younger(batch, oldest))
+            .filter(move |block| is_younger(block, oldest))
     }
 
     /// Takes what the pool has of `amounts`, oldest first.
     pub(super) fn draw(&mut self, amounts: &Amounts, oldest: Moment) -> Vec<HoldPart> {
         let mut wanted = amounts.clone();
         let mut parts = vec![];
-        for batch in self
-            .batches
+        for block in self
+            .blocks
             .iter_mut()
-            .filter(|batch| is_younger(batch, oldest))
+            .filter(|block| is_younger(block, oldest))
         {
-            let amounts = give(&mut batch.amounts, &mut wanted);
+            let amounts = give(&mut block.amounts, &mut wanted);
             if !amounts.is_empty() {
-                let (state, shard) = (Arc::clone(&batch.state), Arc::clone(&batch.shard));
+                let (state, shard) = (Arc::clone(&block.state), Arc::clone(&block.shard));
                 parts.push(HoldPart {
                     state,
                     amounts,
                     shard,
-                    prefetched_at: batch.prefetched_at,
+                    is_bypass: false,
+                    prefetched_at: block.prefetched_at,
                     lease: None,
                 });
             }
@@ -131,58 +132,58 @@ impl State {
             }
         }
         while self
-            .batches
+            .blocks
             .front()
-            .is_some_and(|batch| batch.amounts.is_empty())
+            .is_some_and(|block| block.amounts.is_empty())
         {
-            self.batches.pop_front();
+            self.blocks.pop_front();
         }
         parts
     }
 
     /// Adds a part of a block, in the order of the takes.
-    pub(super) fn add_batch(&mut self, part: HoldPart) {
+    pub(super) fn add_block_part(&mut self, part: HoldPart) {
         let at = self
-            .batches
-            .partition_point(|batch| batch.prefetched_at <= part.prefetched_at);
+            .blocks
+            .partition_point(|block| block.prefetched_at <= part.prefetched_at);
         match at
             .checked_sub(1)
-            .and_then(|before| self.batches.get_mut(before))
+            .and_then(|before| self.blocks.get_mut(before))
         {
-            Some(batch)
-                if batch.prefetched_at == part.prefetched_at
-                    && Arc::ptr_eq(&batch.state, &part.state) =>
+            Some(block)
+                if block.prefetched_at == part.prefetched_at
+                    && Arc::ptr_eq(&block.state, &part.state) =>
             {
-                add(&mut batch.amounts, &part.amounts);
+                add(&mut block.amounts, &part.amounts);
             }
-            _ => self.batches.insert(at, part),
+            _ => self.blocks.insert(at, part),
         }
     }
 
     /// Adds a write in flight with these amounts.
     pub(super) fn begin_in_flight(&mut self, amounts: &Amounts) {
-        self.under_way += 1;
-        add(&mut self.away, amounts);
+        self.writes_in_flight += 1;
+        add(&mut self.tokens_in_flight, amounts);
     }
 
     /// Ends a write in flight.
     pub(super) fn end_in_flight(&mut self, amounts: &Amounts) {
-        self.under_way -= 1;
+        self.writes_in_flight -= 1;
         for (limit, amount) in amounts {
-            if let Some(away) = self.away.get_mut(limit) {
-                *away -= *amount;
+            if let Some(tokens) = self.tokens_in_flight.get_mut(limit) {
+                *tokens -= *amount;
             }
         }
     }
 
-    /// Removes the batches whose instant `is_due`. Returns one write per shard; the first counts
+    /// Removes the blocks whose instant `is_due`. Returns one write per shard; the first counts
     /// the acquires.
     pub(super) fn give_back(&mut self, is_due: impl Fn(Moment) -> bool) -> Vec<TokenReturn> {
         let mut returns: Vec<TokenReturn> = vec![];
-        let (due, left) = std::mem::take(&mut self.batches)
+        let (due, left) = std::mem::take(&mut self.blocks)
             .into_iter()
-            .partition(|batch| batch.prefetched_at.is_none_or(&is_due));
-        self.batches = left;
+            .partition(|block| block.prefetched_at.is_none_or(&is_due));
+        self.blocks = left;
         let due: VecDeque<HoldPart> = due;
         for part in due.into_iter().filter(|part| !part.amounts.is_empty()) {
             self.begin_in_flight(&part.amounts);
@@ -191,20 +192,20 @@ impl State {
                 .find(|back| Arc::ptr_eq(&back.part.state, &part.state))
             {
                 Some(back) => {
-                    // Two batches of a shard are one write.
-                    self.under_way -= 1;
+                    // Two blocks of a shard are one write.
+                    self.writes_in_flight -= 1;
                     add(&mut back.part.amounts, &part.amounts);
                 }
-                None => returns.push(TokenReturn { part, takes: 0 }),
+                None => returns.push(TokenReturn { part, acquires: 0 }),
             }
         }
         if let Some(first) = returns.first_mut() {
-            first.takes = std::mem::take(&mut self.unreported);
+            first.acquires = std::mem::take(&mut self.unreported);
         }
         returns
     }
 
-    /// Removes all batches, and counts all acquires.
+    /// Removes all blocks, and counts all acquires.
     pub(super) fn give_back_all(&mut self) -> Vec<TokenReturn> {
         let all = self.give_back(|_| true);
         if all.is_empty() { self.report() } else { all }
@@ -212,24 +213,25 @@ impl State {
 
     /// Returns a write that only counts acquires.
     pub(super) fn report(&mut self) -> Vec<TokenReturn> {
-        let takes = std::mem::take(&mut self.unreported);
-        let Some((state, shard)) = self.last.clone().filter(|_| takes > 0) else {
+        let acquires = std::mem::take(&mut self.unreported);
+        let Some((state, shard)) = self.last.clone().filter(|_| acquires > 0) else {
             return vec![];
         };
         let part = HoldPart {
             state,
             amounts: Amounts::new(),
             shard,
+            is_bypass: false,
             prefetched_at: None,
             lease: None,
         };
         self.begin_in_flight(&part.amounts);
-        vec![TokenReturn { part, takes }]
+        vec![TokenReturn { part, acquires }]
     }
 }
 
-fn is_younger(batch: &HoldPart, oldest: Moment) -> bool {
-    batch.prefetched_at.is_some_and(|taken| taken > oldest)
+fn is_younger(block: &HoldPart, oldest: Moment) -> bool {
+    block.prefetched_at.is_some_and(|taken| taken > oldest)
 }
 
 fn add(sum: &mut Amounts, more: &Amounts) {

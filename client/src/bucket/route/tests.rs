@@ -55,6 +55,7 @@ fn request(needs: &[(&str, i64)]) -> BucketRequest {
         amounts: needs.collect(),
         up_to: Amounts::new(),
         soft_amounts: Amounts::new(),
+        counted_amounts: Amounts::new(),
         limits: limits(),
         lease: None,
         timeout: TIMEOUT,
@@ -150,11 +151,11 @@ async fn the_shard_with_most_room_follows_a_short_one() {
     );
     let better = |tried: &[u32], needs: &[_]| {
         let request = request(needs);
-        let asking = Router::new(&session, &bucket, &request, Instant::now());
+        let router = Router::new(&session, &bucket, &request, Instant::now());
         index(
             Router {
                 tried: tried.to_vec(),
-                ..asking
+                ..router
             }
             .next_candidate(),
         )
@@ -183,11 +184,11 @@ async fn the_shard_with_most_room_follows_a_short_one() {
 #[tokio::test(start_paused = true)]
 async fn a_known_shard_replaces_a_missing_one() {
     let (session, bucket, request) = (session().await, bucket_of(4), request(&[("rpd", 1)]));
-    let asking = Router::new(&session, &bucket, &request, Instant::now());
-    let after = |missing| index(asking.replacement_for(&bucket.queues.queue(missing)));
+    let router = Router::new(&session, &bucket, &request, Instant::now());
+    let after = |missing| index(router.replacement_for(&bucket.queues.queue(missing)));
     assert!(
         after(3).is_some(),
-        "it is not known of any that it is there, but the first may be"
+        "the first may exist, although no view shows it"
     );
     assert_eq!(after(0), None, "perhaps nothing is left");
     see(&bucket, &[(2, 0, 0)]);
@@ -230,14 +231,14 @@ async fn only_a_denial_by_all_shards_is_cached() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_denial_remembered_of_several_shards_is_told_at_once() {
+async fn a_cached_denial_of_several_shards_is_returned_at_once() {
     let (session, bucket, request) = (session().await, bucket_of(2), request(&[("rpd", 1_000)]));
     see(&bucket, &[(0, 0, 0), (1, 0, 0)]);
     bucket.record_denial();
-    let verdict = acquire_from_table(&session, &bucket, &request, Instant::now())
+    let reply = acquire_from_table(&session, &bucket, &request, Instant::now())
         .await
         .unwrap();
-    assert!(matches!(verdict, BucketDecision::Denied(_)));
+    assert!(matches!(reply, BucketDecision::Denied(_)));
     assert_eq!(session.counters.read().local_denied, 1);
 }
 
@@ -248,11 +249,11 @@ async fn the_queue_of_a_single_shard_replies_with_a_cached_denial() {
     see(&bucket, &[(0, 0, 0)]);
     block(&bucket);
     let started = Instant::now();
-    let serving = async {
+    let worker = async {
         tokio::time::sleep(Duration::from_millis(10)).await;
         queue::run_worker(Arc::clone(&session), bucket.queues.queue(0)).await;
     };
-    let asking = async {
+    let router = async {
         (
             acquire_from_table(&session, &bucket, &request, started)
                 .await
@@ -260,11 +261,11 @@ async fn the_queue_of_a_single_shard_replies_with_a_cached_denial() {
             started.elapsed(),
         )
     };
-    let ((verdict, after), ()) = tokio::join!(asking, serving);
-    assert!(matches!(verdict, BucketDecision::Denied(_)));
+    let ((reply, after), ()) = tokio::join!(router, worker);
+    assert!(matches!(reply, BucketDecision::Denied(_)));
     assert!(
         after >= Duration::from_millis(10),
-        "it was told after {after:?}, before its turn"
+        "the reply came after {after:?}, before its turn"
     );
 }
 
@@ -273,14 +274,14 @@ async fn the_queue_of_a_single_shard_replies_with_a_cached_denial() {
 async fn all_shards_are_read_unless_that_was_done_since_the_request() {
     let (session, bucket, request) = (session().await, bucket_of(2), request(&[("rpd", 1_001)]));
     see(&bucket, &[(0, 0, 0), (1, 1_000, 0)]);
-    let mut asking = Router::new(&session, &bucket, &request, Instant::now());
+    let mut router = Router::new(&session, &bucket, &request, Instant::now());
     assert!(matches!(
-        asking.decide_over_all_shards().await,
+        router.decide_over_all_shards().await,
         Ok(RouteStep::Decided(BucketDecision::Denied(_)))
     ));
     assert!(bucket.denied().is_some());
     see(&bucket, &[(1, 1_001, 0)]);
-    let Ok(RouteStep::Try(queue)) = asking.decide_over_all_shards().await else {
+    let Ok(RouteStep::Try(queue)) = router.decide_over_all_shards().await else {
         panic!("the second shard has enough")
     };
     assert_eq!(queue.index(), 1);
@@ -300,116 +301,16 @@ async fn a_read_of_all_shards_serves_all_requests_until_a_transaction_fails() {
     *bucket.refreshed_at.lock().await =
         Some((bucket.summary().ages.of(joined), Consistency::Strong));
     see(&bucket, &[(0, 0, 0), (1, 1_000, 0)]);
-    let mut asking = Router::new(&session, &bucket, &request, joined);
-    asking.must_refresh = true;
-    let Ok(RouteStep::Try(queue)) = asking.decide_over_all_shards().await else {
+    let mut router = Router::new(&session, &bucket, &request, joined);
+    router.must_refresh = true;
+    let Ok(RouteStep::Try(queue)) = router.decide_over_all_shards().await else {
         panic!("the second shard has enough")
     };
     assert_eq!((queue.index(), session.counters.read().reads), (1, 0));
-    asking.must_refresh = true;
-    asking.pause().await;
-    assert!(asking.decide_over_all_shards().await.is_err());
+    router.must_refresh = true;
+    router.pause().await;
+    assert!(router.decide_over_all_shards().await.is_err());
     assert_eq!(session.counters.read().reads, 1);
 }
 
-#[tokio::test(start_paused = true)]
-async fn pauses_are_counted_and_end_at_the_deadline() {
-    let (session, bucket, request) = (session().await, bucket_of(1), request(&[("rpd", 1)]));
-    let joined = Instant::now();
-    let mut asking = Router::new(&session, &bucket, &request, joined);
-    asking.pause().await;
-    asking.pause().await;
-    assert_eq!(asking.failures, 2);
-    advance(TIMEOUT - joined.elapsed() - MOMENT).await;
-    assert!(asking.check_deadline().is_ok());
-    advance(MOMENT).await;
-    assert_eq!(joined.elapsed(), TIMEOUT);
-    assert!(matches!(
-        asking.check_deadline(),
-        Err(Error::Timeout {
-            after: TIMEOUT,
-            last: None,
-            ..
-        })
-    ));
-    advance(MOMENT).await;
-    assert!(asking.check_deadline().is_err());
-}
-
-/// The queue has the best reason for a missing response, so the router waits for the queue's error.
-#[tokio::test(start_paused = true)]
-async fn a_waiter_waits_until_the_deadline_and_the_queues_grace() {
-    let (session, bucket, request) = (session().await, bucket_of(1), request(&[("rpd", 1)]));
-    block(&bucket);
-    let (queue, joined) = (bucket.queues.queue(0), Instant::now());
-    let asking = Router::new(&session, &bucket, &request, joined);
-    let deadline = asking.deadline;
-    let serving = async {
-        tokio::time::sleep_until(deadline).await;
-        queue::run_worker(Arc::clone(&session), Arc::clone(&queue)).await;
-    };
-    let asking = async {
-        (
-            asking.enqueue_and_wait(&queue, &request).await,
-            joined.elapsed(),
-        )
-    };
-    let ((told, after), ()) = tokio::join!(asking, serving);
-    assert!(matches!(told, Err(Error::Timeout { .. })));
-    assert!(
-        after >= TIMEOUT && after < TIMEOUT + QUEUE_GRACE,
-        "{after:?}"
-    );
-}
-
-/// Otherwise an operator would search for a hanging network where there was none.
-#[tokio::test(start_paused = true)]
-async fn a_request_that_hangs_is_named_and_one_that_was_never_made_is_not() {
-    let (session, bucket, request) = (session().await, bucket_of(1), request(&[("rpd", 1)]));
-    block(&bucket);
-    let joined = Instant::now();
-    let told = Router::new(&session, &bucket, &request, joined)
-        .enqueue_and_wait(&bucket.queues.queue(0), &request)
-        .await;
-    assert!(
-        matches!(
-            told,
-            Err(Error::Timeout {
-                after: TIMEOUT,
-                last: None,
-                ..
-            })
-        ),
-        "{told:?}"
-    );
-
-    // The listener accepts no connections.
-    let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
-    let endpoint = format!("http://{}", listener.local_addr().unwrap());
-    let clock = Arc::new(FakeClock::at(NOW));
-    let connection = ConnectOptions {
-        local_endpoint: Some(endpoint),
-        clock,
-        ..ConnectOptions::default()
-    };
-    let (session, bucket) = (
-        session_of(Table::new(connect(connection).await, "limits")).await,
-        bucket_of(1),
-    );
-    let told = Router::new(&session, &bucket, &request, Instant::now())
-        .enqueue_and_wait(&bucket.queues.queue(0), &request)
-        .await;
-    let Err(Error::Timeout {
-        after: TIMEOUT,
-        last: Some(last),
-        ..
-    }) = told
-    else {
-        panic!("{told:?}")
-    };
-    assert!(
-        last.to_string()
-            .contains("BatchGetItem of default/BUCKET#e-1#gpt-4#0"),
-        "{last}"
-    );
-}
+mod deadlines;

@@ -109,7 +109,8 @@ impl TakeAttempt<'_> {
         if writes == 0 {
             return;
         }
-        let needs: MilliTokens = self.amounts.values().copied().sum();
+        let all = [&self.amounts, &self.soft_amounts, &self.counted_amounts];
+        let needs: MilliTokens = all.into_iter().flat_map(|sum| sum.values()).copied().sum();
         let milli = u64::try_from(needs.0.saturating_mul(writes)).unwrap_or_default();
         count(&self.session.counters.unconfirmed_millitokens, milli);
         tracing::warn!(
@@ -120,7 +121,8 @@ impl TakeAttempt<'_> {
     }
 
     /// Grants all waiters. A take that was planned too early is made again if it took overflow, or
-    /// if it wrote leases, which would end too soon; otherwise it stands.
+    /// if it wrote leases, which would end too soon; otherwise it stands. What bypasses the limits
+    /// stands in any case.
     async fn grant(self, shard: Shard, at: EpochMillis) -> TakeOutcome {
         let shard = self.record_view(shard);
         let mut was_there = true;
@@ -144,11 +146,13 @@ impl TakeAttempt<'_> {
         let mut again = vec![];
         for (waiter, lease) in self.waiters.into_iter().zip(self.leases) {
             let lease = lease.map(|(id, lease)| (id, lease.expires_at));
-            let is_good = was_there && (!was_early || !spilled && lease.is_none());
+            let is_bypass = waiter.request.is_bypass();
+            let is_good = is_bypass || was_there && (!was_early || !spilled && lease.is_none());
             let (state, after) = (Arc::clone(self.state), Arc::clone(&shard));
             let part = HoldPart {
                 state,
                 amounts: waiter.amounts_to_take(),
+                is_bypass,
                 shard: after,
                 prefetched_at: None,
                 lease,

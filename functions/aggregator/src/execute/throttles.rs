@@ -2,7 +2,9 @@
 
 use std::collections::HashMap;
 use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
 
+use tokio::time::Instant;
 use weirgate_shared::ItemKey;
 use weirgate_shared::write::UsageCopy;
 
@@ -11,16 +13,26 @@ use weirgate_shared::write::UsageCopy;
 pub const ENOUGH: u32 = 10;
 /// Maximum number of copies that are counted.
 const MOST: usize = 10_000;
+/// Longest time between two invocations in a row, 5 minutes: a failed batch comes again sooner.
+/// Copies that another process made meanwhile are forgotten after it.
+const MAX_GAP: Duration = Duration::from_secs(300);
 
 /// Counts of the copies that stayed throttled.
 ///
 /// The age of a record does not show this: after a pause of the stream all records are old, and a
 /// copy that is throttled for a moment must not be refused.
 #[derive(Debug, Default)]
-pub struct Throttles(Mutex<HashMap<(ItemKey, u32), u32>>);
+pub struct Throttles(Mutex<HashMap<(ItemKey, u32), Count>>);
+
+/// The invocations in a row in which a copy stayed throttled.
+#[derive(Debug)]
+struct Count {
+    invocations: u32,
+    last: Instant,
+}
 
 impl Throttles {
-    fn counts(&self) -> MutexGuard<'_, HashMap<(ItemKey, u32), u32>> {
+    fn counts(&self) -> MutexGuard<'_, HashMap<(ItemKey, u32), Count>> {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
@@ -28,16 +40,26 @@ impl Throttles {
     /// enough. What does not fit counts as throttled for good, or a tenant with many snapshots could
     /// keep all records from being done.
     pub(super) fn count(&self, copy: &UsageCopy) -> bool {
-        let (key, mut counts) = (key(copy), self.counts());
+        let (key, mut counts, now) = (key(copy), self.counts(), Instant::now());
         if counts.len() >= MOST && !counts.contains_key(&key) {
-            return true;
+            counts.retain(|_, count| now - count.last <= MAX_GAP);
+            if counts.len() >= MOST {
+                return true;
+            }
         }
-        let count = counts.entry(key).or_default();
-        *count += 1;
-        *count >= ENOUGH
+        let count = counts.entry(key).or_insert(Count {
+            invocations: 0,
+            last: now,
+        });
+        if now - count.last > MAX_GAP {
+            count.invocations = 0;
+        }
+        count.invocations += 1;
+        count.last = now;
+        count.invocations >= ENOUGH
     }
 
-    /// Forgets a copy that was made.
+    /// Forgets a copy that was made, or refused for good.
     pub(super) fn forget(&self, copy: &UsageCopy) {
         let mut counts = self.counts();
         if !counts.is_empty() {

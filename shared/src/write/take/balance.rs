@@ -3,7 +3,7 @@
 use crate::attr::{self, Field};
 use crate::limit::RefillRule;
 use crate::math::{ShardIndex, ready_at, refill_between};
-use crate::write::changes::add_tokens;
+use crate::write::changes::{add_consumed, add_tokens};
 use crate::write::conditions::{has_rule, push_new, require_shard_count};
 use crate::write::update::tokens;
 use crate::write::{Condition, Path, Take, Update, Value, ttl};
@@ -31,7 +31,8 @@ impl Take<'_> {
                 false => Condition::AtLeast(tokens(name), Value::Int(need.0)),
             });
             update.changes.push(add_tokens(name, Field::Tokens, -need));
-            update.changes.push(add_tokens(name, Field::Consumed, need));
+            let consumed = add_tokens(name, Field::Consumed, self.consumption(name));
+            update.changes.push(consumed);
             let Some((rule, shard)) = self
                 .rule(view, name)
                 .filter(|(rule, _)| !rule.is_concurrent())
@@ -47,6 +48,7 @@ impl Take<'_> {
             // the rule itself.
             update.conditions.extend(has_rule(name, &rule));
         }
+        self.count_only(&mut update);
         if is_rate {
             update
                 .conditions
@@ -58,6 +60,17 @@ impl Take<'_> {
             None => self.check_ttl(now, &mut update),
         }
         update
+    }
+
+    /// Counts the amounts of limits of which nothing is taken, whatever their balances are.
+    fn count_only(&self, update: &mut Update) {
+        for (name, &counted) in &self.counted_amounts {
+            if self.amounts.contains_key(name) || self.is_soft(name) {
+                continue;
+            }
+            update.conditions.push(Condition::Present(tokens(name)));
+            update.changes.extend(add_consumed(name, counted));
+        }
     }
 
     /// Requires that a take without a view leaves `ttl` late enough.

@@ -36,11 +36,11 @@ impl Take<'_> {
             ));
         }
         for (name, next) in &changed.limits {
-            let need = self.need(name);
+            let (need, consumption) = (self.need(name), self.consumption(name));
             let Some(state) = shard.limits.get(name) else {
                 let next = LimitState {
                     available: next.available - need,
-                    consumed: next.consumed + need,
+                    consumed: next.consumed + consumption,
                     ..*next
                 };
                 update.conditions.push(Condition::Absent(tokens(name)));
@@ -48,7 +48,7 @@ impl Take<'_> {
                 if shard.departed.contains_key(name) {
                     // The limit continues to count where it stopped.
                     changes.retain(|change| !matches!(change, AttributeUpdate::Set(at, _) if attr::counts_usage(&at.0[0])));
-                    changes.push(add_tokens(name, Field::Consumed, need));
+                    changes.push(add_tokens(name, Field::Consumed, consumption));
                 }
                 update.changes.extend(changes);
                 continue;
@@ -77,9 +77,10 @@ impl Take<'_> {
                 // removed since.
                 update.conditions.push(unchanged(shard));
                 let at_least = Value::Int((need - next.available + state.available).0);
-                update.conditions.extend(
-                    (!self.is_soft(name)).then(|| Condition::AtLeast(tokens(name), at_least)),
-                );
+                let must_cover = self.amounts.contains_key(name);
+                update
+                    .conditions
+                    .extend(must_cover.then(|| Condition::AtLeast(tokens(name), at_least)));
                 update.changes.push(AttributeUpdate::Set(
                     tokens(name),
                     Value::Int((next.available - need).0),
@@ -87,7 +88,7 @@ impl Take<'_> {
             }
             update
                 .changes
-                .extend(add_consumed(name, need - back.consumed));
+                .extend(add_consumed(name, consumption - back.consumed));
             if next.rule != state.rule {
                 update.conditions.extend(has_rule(name, &state.rule));
                 update.changes.extend(set_rule(name, &next.rule));

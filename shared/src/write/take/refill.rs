@@ -22,23 +22,21 @@ impl Take<'_> {
         for (name, state) in &shard.limits {
             let need = self.need(name);
             let back = shard.lease_return(name, shard.reclaimable(now).map(|(_, lease)| lease));
-            if need == MilliTokens::ZERO && back == LeaseReturn::default() {
-                continue;
+            if need != MilliTokens::ZERO || back != LeaseReturn::default() {
+                let credit = BalanceUpdate {
+                    refill: refill_between(&state.rule, shard.shard(), shard.refilled_at, now),
+                    returned: back.available,
+                    ceiling: shard.share(state),
+                    taken: need,
+                    is_soft: self.is_soft(name),
+                    moves_refilled_at: false,
+                    assumes_headroom: self.assumes_headroom(),
+                    headroom: self.headroom(shard, state),
+                };
+                credit.write(&mut update, name, state);
             }
-            let credit = BalanceUpdate {
-                refill: refill_between(&state.rule, shard.shard(), shard.refilled_at, now),
-                returned: back.available,
-                ceiling: shard.share(state),
-                taken: need,
-                is_soft: self.is_soft(name),
-                moves_refilled_at: false,
-                assumes_headroom: self.assumes_headroom(),
-                headroom: self.headroom(shard, state),
-            };
-            credit.write(&mut update, name, state);
-            update
-                .changes
-                .extend(add_consumed(name, need - back.consumed));
+            let consumed = add_consumed(name, self.consumption(name) - back.consumed);
+            update.changes.extend(consumed);
         }
         for (name, need) in self
             .amounts

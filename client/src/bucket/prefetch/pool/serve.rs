@@ -51,7 +51,9 @@ impl Pool {
             state.unreported += 1;
             state.granted = at;
             let mut block = None;
-            if state.landing.is_none() && !is_paused && self.is_low(state, &request.amounts, oldest)
+            if state.block_arrival.is_none()
+                && !is_paused
+                && self.is_low(state, &request.amounts, oldest)
             {
                 block = self.block(state, queues, request, false, (now, at));
                 if block.is_none() {
@@ -60,20 +62,20 @@ impl Pool {
             }
             return (PoolResult::Served(parts), block);
         }
-        if let Some(landing) = &state.landing {
-            return (PoolResult::Wait(Arc::clone(landing).notified_owned()), None);
+        if let Some(arrival) = &state.block_arrival {
+            return (PoolResult::Wait(Arc::clone(arrival).notified_owned()), None);
         }
         if is_paused {
             return (PoolResult::Miss, None);
         }
         match self.block(state, queues, request, true, (now, at)) {
             Some(block) => {
-                let landing = state
-                    .landing
+                let block_arrival = state
+                    .block_arrival
                     .as_ref()
-                    .map(|landing| Arc::clone(landing).notified_owned());
+                    .map(|arrival| Arc::clone(arrival).notified_owned());
                 (
-                    landing.map_or(PoolResult::Miss, PoolResult::Wait),
+                    block_arrival.map_or(PoolResult::Miss, PoolResult::Wait),
                     Some(block),
                 )
             }
@@ -135,13 +137,13 @@ impl Pool {
             return None;
         }
         state.begin_in_flight(&amounts);
-        state.landing = Some(Arc::default());
-        let takes = std::mem::take(&mut state.unreported);
+        state.block_arrival = Some(Arc::default());
+        let acquires = std::mem::take(&mut state.unreported);
         Some(Block {
             limits: state.limits.clone(),
             amounts,
-            takes,
-            asked: at,
+            acquires,
+            requested_at: at,
         })
     }
 }

@@ -1,0 +1,111 @@
+//! Amounts and limits as arguments: `tpm=500`, `tpm=100000/minute,burst=200000`, `slots=20`.
+
+use weirgate::{Limit, LimitError, LimitMode};
+
+/// An amount of a limit: `tpm=500`.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Amount {
+    /// Name of the limit.
+    pub limit: String,
+    /// Number of tokens.
+    pub tokens: i64,
+}
+
+/// Parses `NAME=TOKENS`.
+pub fn amount(text: &str) -> Result<Amount, String> {
+    let (limit, tokens) = text
+        .split_once('=')
+        .ok_or("must be NAME=TOKENS, for example tpm=500")?;
+    let tokens = whole(tokens)?;
+    Ok(Amount {
+        limit: limit.to_owned(),
+        tokens,
+    })
+}
+
+/// Parses `NAME=TOKENS/PERIOD` or `NAME=SLOTS`, with `,burst=TOKENS` and `,mode=MODE` after it.
+pub fn limit(text: &str) -> Result<Limit, String> {
+    const SYNTAX: &str = "must be NAME=TOKENS/second, /minute, /hour or /day, or NAME=SLOTS; \
+                          behind it ,burst=TOKENS and ,mode=enforced, shadow or soft";
+    let mut parts = text.split(',');
+    let (name, rate) = parts
+        .next()
+        .and_then(|part| part.split_once('='))
+        .ok_or(SYNTAX)?;
+    let refused = |error: LimitError| error.to_string();
+    let mut limit = match rate.split_once('/') {
+        None => Limit::concurrent(name, whole(rate)?),
+        Some((rate, period)) => {
+            let rate = whole(rate)?;
+            match period {
+                "s" | "second" => Limit::per_second(name, rate),
+                "m" | "minute" => Limit::per_minute(name, rate),
+                "h" | "hour" => Limit::per_hour(name, rate),
+                "d" | "day" => Limit::per_day(name, rate),
+                _ => return Err(SYNTAX.to_owned()),
+            }
+        }
+    }
+    .map_err(refused)?;
+    for part in parts {
+        limit = match part.split_once('=') {
+            Some(("burst", burst)) => limit.with_burst(whole(burst)?).map_err(refused)?,
+            Some(("mode", mode)) => limit.in_mode(LimitMode::parse(mode).ok_or(SYNTAX)?),
+            _ => return Err(SYNTAX.to_owned()),
+        };
+    }
+    Ok(limit)
+}
+
+fn whole(text: &str) -> Result<i64, String> {
+    let digits = text.replace('_', "");
+    digits
+        .parse()
+        .map_err(|_| format!("{text:?} is no whole number of tokens"))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn limits_have_rates_slots_bursts_and_modes() {
+        for (text, expected) in [
+            ("rpm=100/minute", Limit::per_minute("rpm", 100).unwrap()),
+            ("rps=5/s", Limit::per_second("rps", 5).unwrap()),
+            ("slots=20", Limit::concurrent("slots", 20).unwrap()),
+            (
+                "tpm=100_000/m,burst=200000,mode=soft",
+                Limit::per_minute("tpm", 100_000)
+                    .unwrap()
+                    .with_burst(200_000)
+                    .unwrap()
+                    .in_mode(LimitMode::Soft),
+            ),
+        ] {
+            assert_eq!(limit(text), Ok(expected), "{text}");
+        }
+        for text in [
+            "rpm",
+            "rpm=x/m",
+            "rpm=1/week",
+            "rpm=1/m,mode=off",
+            "rpm=1/m,burst",
+            "rpm=0/m",
+        ] {
+            assert!(limit(text).is_err(), "{text}");
+        }
+    }
+
+    #[test]
+    fn an_amount_is_a_whole_number_of_a_limit() {
+        let expected = Amount {
+            limit: "tpm".to_owned(),
+            tokens: 500,
+        };
+        assert_eq!(amount("tpm=500"), Ok(expected));
+        for text in ["tpm", "tpm=", "tpm=1.5", "tpm=x"] {
+            assert!(amount(text).is_err(), "{text}");
+        }
+    }
+}

@@ -1,0 +1,151 @@
+//! `weirgate reset`, `drain` and `top-up`.
+
+use clap::Args;
+use weirgate::{BalanceEdit, BalanceReport, MilliTokens};
+
+use super::report::{ChangeArgs, outcome_text};
+use crate::amounts::{self, Amount};
+use crate::context::Context;
+use crate::failure::{Failure, Outcome};
+
+/// A bucket.
+#[derive(Debug, Clone, Args)]
+pub struct BucketArgs {
+    /// The entity
+    pub entity: String,
+    /// The resource
+    pub resource: String,
+}
+
+/// Sets balances to the capacity, or to an amount. Without limits, all rates are set to the
+/// capacity.
+#[derive(Debug, Args)]
+#[command(after_help = "Example: weirgate reset customer-1 gpt-4 rpm tpm=5000")]
+pub struct Reset {
+    #[command(flatten)]
+    bucket: BucketArgs,
+    /// Limits to set to the capacity (rpm), or to an amount (tpm=5000)
+    #[arg(value_name = "NAME[=TOKENS]")]
+    limits: Vec<String>,
+    #[command(flatten)]
+    change: ChangeArgs,
+}
+
+/// Sets balances to 0; they refill as ever. Without limits, of all rates.
+#[derive(Debug, Args)]
+#[command(after_help = "Example: weirgate drain customer-1 gpt-4 tpm")]
+pub struct Drain {
+    #[command(flatten)]
+    bucket: BucketArgs,
+    /// Limits
+    #[arg(value_name = "NAME")]
+    limits: Vec<String>,
+    #[command(flatten)]
+    change: ChangeArgs,
+}
+
+/// Adds tokens to balances, at most to the capacity.
+#[derive(Debug, Args)]
+#[command(
+    after_help = "Example: weirgate top-up customer-1 gpt-4 tpm=50000 --idempotency-key ticket-4711"
+)]
+pub struct TopUp {
+    #[command(flatten)]
+    bucket: BucketArgs,
+    /// Amounts to add
+    #[arg(required = true, value_name = "NAME=TOKENS", value_parser = amounts::amount)]
+    amounts: Vec<Amount>,
+    #[command(flatten)]
+    change: ChangeArgs,
+}
+
+impl Reset {
+    pub async fn run(self, context: &Context) -> Result<Outcome, Failure> {
+        let limiter = context.limiter().await?;
+        let BucketArgs { entity, resource } = &self.bucket;
+        let mut edit = limiter.edit_balances(entity, resource);
+        if self.limits.is_empty() {
+            edit = edit.reset_all();
+        }
+        for limit in &self.limits {
+            edit = match limit.contains('=') {
+                true => {
+                    let Amount { limit, tokens } = amounts::amount(limit)
+                        .map_err(|error| Failure::Refused(format!("{limit:?}: {error}")))?;
+                    edit.set(&limit, tokens)
+                }
+                false => edit.reset(limit),
+            };
+        }
+        send(context, edit, self.change).await
+    }
+}
+
+impl Drain {
+    pub async fn run(self, context: &Context) -> Result<Outcome, Failure> {
+        let limiter = context.limiter().await?;
+        let BucketArgs { entity, resource } = &self.bucket;
+        let mut edit = limiter.edit_balances(entity, resource);
+        if self.limits.is_empty() {
+            edit = edit.drain_all();
+        }
+        for limit in &self.limits {
+            edit = edit.drain(limit);
+        }
+        send(context, edit, self.change).await
+    }
+}
+
+impl TopUp {
+    pub async fn run(self, context: &Context) -> Result<Outcome, Failure> {
+        let limiter = context.limiter().await?;
+        let BucketArgs { entity, resource } = &self.bucket;
+        let mut edit = limiter.edit_balances(entity, resource);
+        for Amount { limit, tokens } in &self.amounts {
+            edit = edit.top_up(limit, *tokens);
+        }
+        send(context, edit, self.change).await
+    }
+}
+
+async fn send(
+    context: &Context,
+    mut edit: BalanceEdit<'_>,
+    change: ChangeArgs,
+) -> Result<Outcome, Failure> {
+    if change.dry_run {
+        edit = edit.dry_run();
+    }
+    if let Some(key) = change.idempotency_key {
+        edit = edit.idempotency_key(key);
+    }
+    let report = edit.send().await?;
+    let output = context.output();
+    output.print(&report, |report| {
+        let BalanceReport {
+            outcome,
+            shards,
+            before,
+            after,
+        } = report;
+        let row = |(limit, before): (_, &MilliTokens)| {
+            let after = after.get(limit).copied().unwrap_or_default();
+            vec![
+                ToString::to_string(limit),
+                before.to_string(),
+                after.to_string(),
+            ]
+        };
+        let table = match before.is_empty() {
+            true => String::new(),
+            false => output.table(&["limit", "#before", "#after"], before.iter().map(row)) + "\n",
+        };
+        let shards = match shards {
+            0 => "no shard: the bucket has no item yet, so it is full".to_owned(),
+            1 => "1 shard".to_owned(),
+            shards => format!("{shards} shards"),
+        };
+        format!("{table}{} ({shards})", outcome_text(outcome))
+    })?;
+    Ok(Outcome::Done)
+}

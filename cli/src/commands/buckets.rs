@@ -1,0 +1,57 @@
+//! `weirgate buckets`.
+
+use clap::Args;
+use weirgate::{EntityId, LimitStatus, Resource, StoredBucket};
+
+use super::list::PageArgs;
+use crate::context::Context;
+use crate::failure::{Failure, Outcome};
+
+/// Lists buckets, with their balances refilled to now.
+#[derive(Debug, Args)]
+#[group(required = true, multiple = false, args = ["entity", "resource"])]
+#[command(after_help = "Example: weirgate buckets --entity user-1")]
+pub struct Buckets {
+    /// The buckets of this entity
+    #[arg(long, value_name = "ID")]
+    entity: Option<String>,
+    /// The buckets of this resource
+    #[arg(long, value_name = "NAME")]
+    resource: Option<String>,
+    #[command(flatten)]
+    page: PageArgs,
+}
+
+impl Buckets {
+    pub async fn run(self, context: &Context) -> Result<Outcome, Failure> {
+        let entity = self.entity.as_deref().map(EntityId::new).transpose()?;
+        let resource = self.resource.as_deref().map(Resource::new).transpose()?;
+        let limiter = context.limiter().await?;
+        let columns = ["entity", "resource", "limits", "#shards", "#leases"];
+        self.page
+            .print(context, &columns, row, async |page| {
+                match (&entity, &resource) {
+                    (Some(entity), _) => limiter.entity_buckets(entity, page).await,
+                    (None, Some(resource)) => limiter.resource_buckets(resource, page).await,
+                    (None, None) => unreachable!("one of them is required"),
+                }
+            })
+            .await
+    }
+}
+
+fn row(bucket: &StoredBucket) -> Vec<String> {
+    let limits: Vec<_> = bucket.limits.iter().map(balance).collect();
+    vec![
+        bucket.entity.to_string(),
+        bucket.resource.to_string(),
+        limits.join("  "),
+        bucket.shards.to_string(),
+        bucket.leases.to_string(),
+    ]
+}
+
+/// Returns a balance as text: `tpm 500/1000`.
+fn balance(status: &LimitStatus) -> String {
+    format!("{} {}/{}", status.limit, status.available, status.capacity)
+}

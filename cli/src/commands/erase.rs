@@ -1,0 +1,90 @@
+//! `weirgate erase`.
+
+use std::io::{IsTerminal, Write};
+
+use clap::Args;
+use weirgate::{EntityId, EraseReport, LiveLeases};
+
+use crate::context::Context;
+use crate::failure::{Failure, Outcome};
+
+/// Erases an entity: its limits, its buckets with their leases, its usage, its audit events. Stop
+/// its callers first.
+#[derive(Debug, Args)]
+#[command(after_help = "Example: weirgate stop --entity user-1 && weirgate erase user-1")]
+pub struct Erase {
+    /// The entity
+    entity: String,
+    /// Deletes leases that have not expired; without it, they prevent the erasure
+    #[arg(long)]
+    discard_leases: bool,
+    /// Does not ask
+    #[arg(long)]
+    yes: bool,
+}
+
+impl Erase {
+    pub async fn run(self, context: &Context) -> Result<Outcome, Failure> {
+        let id = EntityId::new(&*self.entity)?;
+        let leases = match self.discard_leases {
+            true => LiveLeases::Discard,
+            false => LiveLeases::Refuse,
+        };
+        let limiter = context.limiter().await?;
+        if !self.yes {
+            confirm(&id, context)?;
+        }
+        let report = limiter.erase_entity(&id, leases).await?;
+        context.output().print(&report, text)?;
+        Ok(match report.in_use.is_empty() {
+            true => Outcome::Done,
+            false => Outcome::Negative,
+        })
+    }
+}
+
+/// Asks for the entity's name. Without a terminal, the answer is no.
+fn confirm(id: &EntityId, context: &Context) -> Result<(), Failure> {
+    if !std::io::stdin().is_terminal() {
+        return Err(Failure::Refused(format!(
+            "erasing {id} needs a confirmation, and there is no terminal to ask: add --yes"
+        )));
+    }
+    let namespace = &context.options().namespace;
+    eprint!("Erase all that namespace {namespace} has of {id}? Type the entity to confirm: ");
+    std::io::stderr().flush()?;
+    let mut line = String::new();
+    std::io::stdin().read_line(&mut line)?;
+    if line.trim() == id.as_str() {
+        return Ok(());
+    }
+    Err(Failure::Refused(
+        "not confirmed: nothing was erased".to_owned(),
+    ))
+}
+
+fn text(report: &EraseReport) -> String {
+    let EraseReport {
+        configs,
+        entity,
+        children,
+        shards,
+        snapshots,
+        audit_events,
+        in_use,
+        ..
+    } = report;
+    let entity = if *entity { "its item" } else { "no item" };
+    let mut text = format!(
+        "erased: {configs} configurations, {entity}, {children} links of children, {shards} shards, \
+         {snapshots} snapshots, {audit_events} audit events"
+    );
+    if !in_use.is_empty() {
+        let names: Vec<_> = in_use.iter().map(ToString::to_string).collect();
+        text += &format!(
+            "\nin use again: {}: stop the callers, and erase again",
+            names.join(", ")
+        );
+    }
+    text
+}

@@ -1,0 +1,168 @@
+//! `weirgate limits apply`.
+
+use std::path::{Path, PathBuf};
+
+use clap::Args;
+use futures_util::stream::{self, StreamExt, TryStreamExt};
+use serde::Serialize;
+use weirgate::RateLimiter;
+
+use super::diff::{Changes, ConfigChange, EntityChange};
+use crate::context::Context;
+use crate::failure::{Failure, Outcome};
+
+/// Changes under way at once.
+const CONCURRENCY: usize = 16;
+
+/// Makes the changes of a plan. If a configuration has changed since, nothing is changed. After an
+/// interruption, the same command makes the changes that are left.
+#[derive(Debug, Args)]
+pub struct Apply {
+    /// The plan, from `limits plan --out`
+    #[arg(value_name = "PLAN")]
+    plan: PathBuf,
+}
+
+#[derive(Serialize)]
+struct Applied {
+    /// Changes made now.
+    applied: usize,
+    /// Changes of the plan that were made before.
+    applied_before: usize,
+}
+
+impl Apply {
+    pub async fn run(self, context: &Context) -> Result<Outcome, Failure> {
+        let plan = read(&self.plan)?;
+        for (what, option, planned, given) in [
+            ("table", "--table", plan.table.as_str(), context.table()?),
+            (
+                "namespace",
+                "--namespace",
+                plan.namespace.as_str(),
+                context.options().namespace.as_str(),
+            ),
+        ] {
+            if planned != given {
+                return Err(Failure::Refused(format!(
+                    "the plan is for {what} {planned:?}, got {given:?}: give {option} {planned}"
+                )));
+            }
+        }
+        let limiter = context.limiter().await?;
+        let configs = open_configs(&limiter, &plan).await?;
+        let entities = open_entities(&limiter, &plan).await?;
+        let applied = configs.len() + entities.len();
+        stream::iter(configs)
+            .map(|change| apply(&limiter, change))
+            .buffer_unordered(CONCURRENCY)
+            .try_collect::<()>()
+            .await?;
+        // One after the other: a change checks the ancestors of its entity, so two at once race.
+        for change in entities {
+            limiter.set_entity(&change.after).await?;
+        }
+        let report = Applied {
+            applied,
+            applied_before: plan.count() - applied,
+        };
+        context.output().print(&report, |report| match report {
+            Applied {
+                applied,
+                applied_before: 0,
+            } => format!("applied: {applied}"),
+            Applied {
+                applied,
+                applied_before,
+            } => {
+                format!("applied: {applied}, before: {applied_before}")
+            }
+        })?;
+        Ok(Outcome::Done)
+    }
+}
+
+fn read(path: &Path) -> Result<Changes, Failure> {
+    let refused = |error: String| Failure::Refused(format!("{}: {error}", path.display()));
+    let text = std::fs::read_to_string(path)
+        .map_err(|error| refused(format!("the plan cannot be read: {error}")))?;
+    let plan: Changes = serde_json::from_str(&text)
+        .map_err(|error| refused(format!("no plan of weirgate limits plan --out: {error}")))?;
+    match plan.weirgate_plan {
+        1 => Ok(plan),
+        other => Err(refused(format!(
+            "weirgate_plan must be 1, got {other}: make the plan with this version of weirgate"
+        ))),
+    }
+}
+
+/// Returns the changes of configurations that have not been made.
+async fn open_configs<'p>(
+    limiter: &RateLimiter,
+    plan: &'p Changes,
+) -> Result<Vec<&'p ConfigChange>, Failure> {
+    let levels: Vec<_> = plan
+        .configs
+        .iter()
+        .map(|change| change.level.clone())
+        .collect();
+    let mut open = vec![];
+    for (change, stored) in plan
+        .configs
+        .iter()
+        .zip(limiter.read_configs(&levels).await?)
+    {
+        if stored.version == change.version {
+            open.push(change);
+        } else if stored.version != change.version + 1
+            || stored.value.as_ref() != Some(&change.after)
+        {
+            return Err(outdated(&format!("the configuration of {}", change.level)));
+        }
+    }
+    Ok(open)
+}
+
+/// Returns the changes of entities that have not been made.
+async fn open_entities<'p>(
+    limiter: &RateLimiter,
+    plan: &'p Changes,
+) -> Result<Vec<&'p EntityChange>, Failure> {
+    let ids: Vec<_> = plan
+        .entities
+        .iter()
+        .map(|change| change.after.id.clone())
+        .collect();
+    let mut open = vec![];
+    for (change, stored) in plan.entities.iter().zip(limiter.read_entities(&ids).await?) {
+        if stored.as_ref() == Some(&change.after) {
+            continue;
+        }
+        if stored != change.before {
+            return Err(outdated(&format!("entity {}", change.after.id)));
+        }
+        open.push(change);
+    }
+    Ok(open)
+}
+
+fn outdated(what: &str) -> Failure {
+    Failure::Refused(format!(
+        "{what} has changed since the plan was made: nothing was changed; make a new plan"
+    ))
+}
+
+async fn apply(limiter: &RateLimiter, change: &ConfigChange) -> Result<(), Failure> {
+    let ConfigChange {
+        level,
+        version,
+        after,
+        ..
+    } = change;
+    if limiter.replace_config(level, *version, Some(after)).await? {
+        return Ok(());
+    }
+    Err(Failure::Refused(format!(
+        "the configuration of {level} was changed while the plan was applied: other changes of the plan may be made; make a new plan"
+    )))
+}

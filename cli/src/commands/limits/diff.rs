@@ -1,0 +1,233 @@
+//! `weirgate limits diff`, and what a file would change.
+
+use std::collections::BTreeMap;
+use std::path::{Path, PathBuf};
+
+use clap::Args;
+use serde::{Deserialize, Serialize};
+use weirgate::{Config, ConfigLevel, Entity, FileError, LimitsFileContents};
+
+use crate::context::Context;
+use crate::failure::{Failure, Outcome};
+use crate::instant;
+use crate::output::Output;
+
+/// Shows what a limits file would change in the table: before and after of every field.
+/// Configurations that the file does not have stay.
+#[derive(Debug, Args)]
+pub struct Diff {
+    #[command(flatten)]
+    file: FileArgs,
+}
+
+/// The file to compare with the table.
+#[derive(Debug, Args)]
+pub struct FileArgs {
+    /// The limits file: YAML, as docs/guide/limits.md describes it
+    #[arg(value_name = "FILE")]
+    file: PathBuf,
+    /// Exits with 3 if there are changes
+    #[arg(long)]
+    exit_code: bool,
+}
+
+/// What a limits file changes in a namespace, and the state that it was compared with.
+#[derive(Debug, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Changes {
+    /// Version of this format, 1.
+    pub weirgate_plan: u32,
+    pub table: String,
+    pub namespace: String,
+    pub configs: Vec<ConfigChange>,
+    pub entities: Vec<EntityChange>,
+}
+
+/// A change of the configuration of one level.
+#[derive(Debug, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct ConfigChange {
+    pub level: ConfigLevel,
+    /// Version of the configuration before.
+    pub version: i64,
+    pub before: Option<Config>,
+    pub after: Config,
+}
+
+/// A change of an entity.
+#[derive(Debug, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct EntityChange {
+    pub before: Option<Entity>,
+    pub after: Entity,
+}
+
+impl From<FileError> for Failure {
+    fn from(error: FileError) -> Self {
+        Self::Refused(error.to_string())
+    }
+}
+
+impl Diff {
+    pub async fn run(self, context: &Context) -> Result<Outcome, Failure> {
+        let changes = self.file.compare(context).await?;
+        self.file.print(context, &changes)
+    }
+}
+
+impl FileArgs {
+    /// Compares the file with the table.
+    ///
+    /// # Errors
+    /// [`Failure::Refused`] for a broken file, with line and column.
+    pub async fn compare(&self, context: &Context) -> Result<Changes, Failure> {
+        let LimitsFileContents { configs, entities } = read(&self.file)?;
+        let limiter = context.limiter().await?;
+        let levels: Vec<_> = configs.iter().map(|(level, _)| level.clone()).collect();
+        let stored = limiter.read_configs(&levels).await?;
+        let configs = configs.into_iter().zip(stored);
+        let configs = configs
+            .map(|((level, after), stored)| ConfigChange {
+                level,
+                version: stored.version,
+                before: stored.value,
+                after,
+            })
+            .filter(|change| change.before.as_ref() != Some(&change.after));
+        let ids: Vec<_> = entities.iter().map(|entity| entity.id.clone()).collect();
+        let stored = limiter.read_entities(&ids).await?;
+        let entities = entities.into_iter().zip(stored);
+        let entities = entities
+            .map(|(after, before)| EntityChange { before, after })
+            .filter(|change| change.before.as_ref() != Some(&change.after));
+        Ok(Changes {
+            weirgate_plan: 1,
+            table: context.table()?.to_owned(),
+            namespace: context.options().namespace.clone(),
+            configs: configs.collect(),
+            entities: entities.collect(),
+        })
+    }
+
+    /// Prints the changes.
+    ///
+    /// # Errors
+    /// If standard output cannot be written.
+    pub fn print(&self, context: &Context, changes: &Changes) -> Result<Outcome, Failure> {
+        let output = context.output();
+        output.print(changes, |changes| text(output, changes))?;
+        Ok(match self.exit_code && changes.count() > 0 {
+            true => Outcome::Changes,
+            false => Outcome::Done,
+        })
+    }
+}
+
+impl Changes {
+    /// Returns the number of changed items.
+    pub const fn count(&self) -> usize {
+        self.configs.len() + self.entities.len()
+    }
+}
+
+/// Reads a limits file. Limits are in the order in which the table returns them.
+fn read(path: &Path) -> Result<LimitsFileContents, Failure> {
+    let mut contents = LimitsFileContents::read(path)?;
+    for (_, config) in &mut contents.configs {
+        let limits = &mut config.limits;
+        limits.sort_by(|one, other| one.name().cmp(other.name()));
+    }
+    Ok(contents)
+}
+
+fn text(output: &Output, changes: &Changes) -> String {
+    let configs = changes.configs.iter().flat_map(|change| {
+        let fields = [change.before.as_ref(), Some(&change.after)].map(config_fields);
+        rows(&change.level.to_string(), fields)
+    });
+    let entities = changes.entities.iter().flat_map(|change| {
+        let fields = [change.before.as_ref(), Some(&change.after)].map(entity_fields);
+        rows(&format!("entity {}", change.after.id), fields)
+    });
+    let count = match changes.count() {
+        0 => return "no changes".to_owned(),
+        1 => "1 change".to_owned(),
+        count => format!("{count} changes"),
+    };
+    let columns = ["of", "field", "before", "after"];
+    format!(
+        "{}\n{count}",
+        output.table(&columns, configs.chain(entities))
+    )
+}
+
+type Fields = BTreeMap<String, String>;
+
+/// Returns a row for each field that differs.
+fn rows(of: &str, [before, after]: [Fields; 2]) -> Vec<Vec<String>> {
+    let names: BTreeMap<_, _> = before
+        .keys()
+        .chain(after.keys())
+        .map(|name| (name, ()))
+        .collect();
+    let differing = names
+        .into_keys()
+        .filter(|name| before.get(*name) != after.get(*name));
+    let value = |fields: &Fields, name| fields.get(name).map_or("-", String::as_str).to_owned();
+    differing
+        .map(|name| {
+            vec![
+                of.to_owned(),
+                name.clone(),
+                value(&before, name),
+                value(&after, name),
+            ]
+        })
+        .collect()
+}
+
+fn config_fields(config: Option<&Config>) -> Fields {
+    let Some(config) = config else {
+        return Fields::new();
+    };
+    let mut fields = Fields::from([
+        ("shadow".to_owned(), yes_or_no(config.is_shadow)),
+        ("status".to_owned(), config.status.as_str().to_owned()),
+    ]);
+    for limit in &config.limits {
+        let rule = limit.rule();
+        let mut set =
+            |name: &str, value: String| fields.insert(format!("{}.{name}", limit.name()), value);
+        set("mode", limit.mode().as_str().to_owned());
+        if rule.is_concurrent() {
+            set("slots", rule.capacity.to_string());
+            continue;
+        }
+        let period = std::time::Duration::from_millis(rule.refill_period_ms.unsigned_abs());
+        set("capacity", rule.capacity.to_string());
+        set(
+            "refill",
+            format!(
+                "{} per {}",
+                rule.refill_amount,
+                instant::period_text(period)
+            ),
+        );
+    }
+    fields
+}
+
+fn entity_fields(entity: Option<&Entity>) -> Fields {
+    let Some(entity) = entity else {
+        return Fields::new();
+    };
+    let parent = entity.parent.as_ref().map_or("-", |parent| parent.as_str());
+    Fields::from([
+        ("cascades".to_owned(), yes_or_no(entity.cascades)),
+        ("parent".to_owned(), parent.to_owned()),
+    ])
+}
+
+fn yes_or_no(is: bool) -> String {
+    if is { "yes" } else { "no" }.to_owned()
+}

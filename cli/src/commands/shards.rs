@@ -1,0 +1,78 @@
+//! `weirgate split` and `merge`.
+
+use clap::Args;
+use serde::Serialize;
+use weirgate::{ConfigLevel, EntityId, Limit, RateLimiter, Resource};
+
+use super::balances::BucketArgs;
+use crate::context::Context;
+use crate::failure::{Failure, Outcome};
+
+/// Splits a bucket into more shards, each in a partition of its own: 1,000 writes a second each.
+#[derive(Debug, Args)]
+#[command(after_help = "Example: weirgate split customer-1 gpt-4 --shards 8")]
+pub struct Split {
+    #[command(flatten)]
+    bucket: BucketArgs,
+    /// Number of shards: a power of two
+    #[arg(long, value_name = "COUNT")]
+    shards: u32,
+}
+
+/// Merges the shards of a bucket. One that holds leases, or is written to all the time, stays.
+#[derive(Debug, Args)]
+#[command(after_help = "Example: weirgate merge customer-1 gpt-4")]
+pub struct Merge {
+    #[command(flatten)]
+    bucket: BucketArgs,
+    /// Number of shards: a power of two
+    #[arg(long, value_name = "COUNT", default_value_t = 1)]
+    shards: u32,
+}
+
+impl Split {
+    pub async fn run(self, context: &Context) -> Result<Outcome, Failure> {
+        set(context, &self.bucket, self.shards).await
+    }
+}
+
+impl Merge {
+    pub async fn run(self, context: &Context) -> Result<Outcome, Failure> {
+        set(context, &self.bucket, self.shards).await
+    }
+}
+
+/// Returns the configured limits of a bucket, which a missing bucket is created with.
+async fn configured(
+    limiter: &RateLimiter,
+    entity: &str,
+    resource: &str,
+) -> Result<Vec<Limit>, Failure> {
+    let levels = ConfigLevel::of(&EntityId::new(entity)?, &Resource::new(resource)?);
+    for level in levels {
+        if let Some(config) = limiter.config(&level).await? {
+            return Ok(config.limits);
+        }
+    }
+    Ok(vec![])
+}
+
+#[derive(Serialize)]
+struct Shards {
+    shards: u32,
+}
+
+async fn set(context: &Context, bucket: &BucketArgs, shards: u32) -> Result<Outcome, Failure> {
+    let limiter = context.limiter().await?;
+    let BucketArgs { entity, resource } = bucket;
+    let limits = configured(&limiter, entity, resource).await?;
+    let found = limiter
+        .set_shards(entity, resource, &limits, shards)
+        .await?;
+    context
+        .output()
+        .print(&Shards { shards: found }, |Shards { shards }| {
+            format!("shards: {shards}")
+        })?;
+    Ok(Outcome::Done)
+}

@@ -1,0 +1,126 @@
+//! `weirgate stop`, `exempt`, `start` and `switches`.
+
+use clap::Args;
+use serde::Serialize;
+use weirgate::{ConfigLevel, Switch, SwitchEdit, SwitchReport};
+
+use super::report::{ChangeArgs, outcome_text};
+use crate::context::Context;
+use crate::failure::{Failure, Outcome};
+use crate::level::LevelArgs;
+
+/// Stops every acquire of a level: each is answered as disabled, within a minute everywhere.
+#[derive(Debug, Args)]
+#[command(after_help = "Example: weirgate stop --resource gpt-4")]
+pub struct Stop {
+    #[command(flatten)]
+    level: LevelArgs,
+    #[command(flatten)]
+    change: ChangeArgs,
+}
+
+/// Lets a level go on although a wider one is stopped.
+#[derive(Debug, Args)]
+#[command(after_help = "Example: weirgate exempt --entity customer-1")]
+pub struct Exempt {
+    #[command(flatten)]
+    level: LevelArgs,
+    #[command(flatten)]
+    change: ChangeArgs,
+}
+
+/// Ends a stop or an exemption.
+#[derive(Debug, Args)]
+#[command(after_help = "Example: weirgate start --resource gpt-4")]
+pub struct Start {
+    #[command(flatten)]
+    level: LevelArgs,
+    #[command(flatten)]
+    change: ChangeArgs,
+}
+
+/// Lists the levels that are stopped or exempt.
+#[derive(Debug, Args)]
+#[command(after_help = "Example: weirgate switches")]
+pub struct Switches {}
+
+impl Stop {
+    pub async fn run(self, context: &Context) -> Result<Outcome, Failure> {
+        let (limiter, level) = (context.limiter().await?, self.level.level()?);
+        send(context, &level, limiter.stop(&level), self.change).await
+    }
+}
+
+impl Exempt {
+    pub async fn run(self, context: &Context) -> Result<Outcome, Failure> {
+        let (limiter, level) = (context.limiter().await?, self.level.level()?);
+        send(context, &level, limiter.exempt(&level), self.change).await
+    }
+}
+
+impl Start {
+    pub async fn run(self, context: &Context) -> Result<Outcome, Failure> {
+        let (limiter, level) = (context.limiter().await?, self.level.level()?);
+        send(context, &level, limiter.start(&level), self.change).await
+    }
+}
+
+async fn send(
+    context: &Context,
+    level: &ConfigLevel,
+    mut edit: SwitchEdit<'_>,
+    change: ChangeArgs,
+) -> Result<Outcome, Failure> {
+    if change.dry_run {
+        edit = edit.dry_run();
+    }
+    if let Some(key) = change.idempotency_key {
+        edit = edit.idempotency_key(key);
+    }
+    let report = edit.send().await?;
+    context.output().print(&report, |report| {
+        let SwitchReport {
+            outcome,
+            before,
+            after,
+        } = report;
+        let word = |switch: &Option<Switch>| switch.map_or("no switch", Switch::as_str);
+        format!(
+            "{level}: {} -> {} ({})",
+            word(before),
+            word(after),
+            outcome_text(outcome)
+        )
+    })?;
+    Ok(Outcome::Done)
+}
+
+#[derive(Serialize)]
+struct Entry {
+    level: ConfigLevel,
+    switch: Switch,
+}
+
+impl Switches {
+    pub async fn run(self, context: &Context) -> Result<Outcome, Failure> {
+        let switches = context.limiter().await?.switches().await?;
+        let entries: Vec<_> = switches
+            .into_iter()
+            .map(|(level, switch)| Entry { level, switch })
+            .collect();
+        let output = context.output();
+        output.print(&entries, |entries| {
+            let row = |Entry { level, switch }: &Entry| {
+                vec![level.to_string(), switch.as_str().to_owned()]
+            };
+            match entries.is_empty() {
+                true => String::new(),
+                false => output.table(&["level", "switch"], entries.iter().map(row)),
+            }
+        })?;
+        if entries.is_empty() {
+            output.note("none: nothing is stopped or exempt");
+        }
+        Ok(Outcome::Done)
+    }
+}

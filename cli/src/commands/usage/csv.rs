@@ -1,0 +1,30 @@
+//! Rows of usage as CSV (RFC 4180).
+
+use weirgate::UsageRow;
+
+use super::{cells, limits};
+use crate::instant;
+
+/// Returns rows as CSV, with a header. Names never need quotes: no separator is allowed in them.
+pub fn of(rows: &[UsageRow]) -> String {
+    let limits = limits(rows.iter().map(|row| &row.usage));
+    let names = limits.iter().map(|limit| limit.to_string());
+    let mut header: Vec<String> = ["entity", "resource", "start", "end", "final"]
+        .map(str::to_owned)
+        .into();
+    header.extend(names);
+    header.push("acquires".to_owned());
+    let mut csv = header.join(",") + "\r\n";
+    for row in rows {
+        let mut line = vec![
+            row.entity.to_string(),
+            row.resource.to_string(),
+            instant::text(row.start),
+            instant::text(row.end),
+            row.is_final().to_string(),
+        ];
+        line.extend(cells(&row.usage, &limits));
+        csv += &(line.join(",") + "\r\n");
+    }
+    csv
+}

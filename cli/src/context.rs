@@ -1,0 +1,132 @@
+//! The connection and the output of one run.
+
+use weirgate::{ConnectOptions, RateLimiter};
+
+use crate::failure::Failure;
+use crate::options::Options;
+use crate::output::Output;
+
+/// What a command has beside its own arguments.
+#[derive(Debug)]
+pub struct Context {
+    options: Options,
+    output: Output,
+    program: fn() -> clap::Command,
+}
+
+impl Context {
+    /// Takes the options of this run. `program` describes all commands.
+    pub fn new(options: Options, program: fn() -> clap::Command) -> Self {
+        let output = Output::new(options.json, options.color);
+        Self {
+            options,
+            output,
+            program,
+        }
+    }
+
+    /// Returns the description of all commands.
+    pub fn program(&self) -> clap::Command {
+        (self.program)()
+    }
+
+    /// Returns where results go.
+    pub const fn output(&self) -> &Output {
+        &self.output
+    }
+
+    /// Returns the options of this run.
+    pub const fn options(&self) -> &Options {
+        &self.options
+    }
+
+    /// Returns the table's name.
+    ///
+    /// # Errors
+    /// [`Failure::Refused`] if none was given.
+    pub fn table(&self) -> Result<&str, Failure> {
+        let table = self.options.table.as_deref();
+        table.filter(|table| !table.is_empty()).ok_or_else(|| {
+            let text = "no table: give --table NAME, or set WEIRGATE_TABLE";
+            Failure::Refused(text.to_owned())
+        })
+    }
+
+    /// Connects to the table.
+    ///
+    /// # Errors
+    /// [`Failure::Refused`] for a wrong name or setting.
+    pub async fn limiter(&self) -> Result<RateLimiter, Failure> {
+        let mut limiter = RateLimiter::builder(self.table()?)
+            .namespace(&self.options.namespace)
+            .timeout(self.options.timeout)
+            .connection(self.connection());
+        let user = || std::env::var("USER").ok();
+        let principal = self.options.principal.clone().or_else(user);
+        if let Some(principal) = principal.filter(|name| !name.is_empty()) {
+            limiter = limiter.owner(&principal).principal(principal);
+        }
+        Ok(limiter.build().await?)
+    }
+
+    /// Returns how to reach the table. A local DynamoDB needs no credentials.
+    pub fn connection(&self) -> ConnectOptions {
+        let Options {
+            region,
+            profile,
+            endpoint_url,
+            ..
+        } = self.options.clone();
+        let has_credentials = profile.is_some() || is_set("AWS_ACCESS_KEY_ID");
+        let (local_endpoint, endpoint_url) = match endpoint_url {
+            Some(url) if is_loopback(&url) && !has_credentials => (Some(url), None),
+            url => (None, url),
+        };
+        ConnectOptions {
+            local_endpoint,
+            profile,
+            region,
+            endpoint_url,
+            ..ConnectOptions::default()
+        }
+    }
+}
+
+fn is_set(variable: &str) -> bool {
+    std::env::var_os(variable).is_some_and(|value| !value.is_empty())
+}
+
+/// Returns whether a URL is of this machine.
+fn is_loopback(url: &str) -> bool {
+    let host = url.split("://").nth(1).unwrap_or_default();
+    ["127.0.0.1", "localhost", "[::1]"]
+        .iter()
+        .any(|name| match host.strip_prefix(name) {
+            Some(rest) => rest.is_empty() || rest.starts_with([':', '/']),
+            None => false,
+        })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn only_an_endpoint_of_this_machine_needs_no_credentials() {
+        for url in [
+            "http://127.0.0.1:8000",
+            "http://localhost",
+            "http://[::1]:1/",
+        ] {
+            assert!(is_loopback(url), "{url}");
+        }
+        for url in [
+            "https://dynamodb.eu-west-1.amazonaws.com",
+            "http://localhost.example",
+            "http://127.0.0.1.example:80",
+            "nonsense",
+        ] {
+            assert!(!is_loopback(url), "{url}");
+        }
+    }
+}

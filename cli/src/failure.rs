@@ -1,0 +1,141 @@
+//! Errors as a terminal shows them, and exit codes.
+
+use std::process::ExitCode;
+
+use anstyle::{AnsiColor, Style};
+use clap::error::ErrorKind as ErrorName;
+use weirgate::{Error, ErrorKind, StoreError};
+
+/// How a command ended without an error.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Outcome {
+    /// It did what it should: exit code 0.
+    Done,
+    /// The answer is no: a denial, or a problem that was found. Exit code 1.
+    Negative,
+    /// There are changes, and the command was to say so: exit code 3.
+    Changes,
+    /// The exit code of a command that was run.
+    Exit(u8),
+}
+
+impl From<Outcome> for ExitCode {
+    fn from(outcome: Outcome) -> Self {
+        match outcome {
+            Outcome::Done => Self::SUCCESS,
+            Outcome::Negative => Self::from(1),
+            Outcome::Changes => Self::from(3),
+            Outcome::Exit(code) => Self::from(code),
+        }
+    }
+}
+
+/// An error, in one line that says what to do.
+#[derive(Debug)]
+pub enum Failure {
+    /// It failed; the same command may succeed later: exit code 1.
+    Failed(String),
+    /// Wrong usage, or not allowed; the command must change: exit code 2.
+    Refused(String),
+    /// The reader of the output is gone, which is no error.
+    OutputClosed,
+}
+
+impl Failure {
+    /// Prints the error to standard error, as text or JSON, and returns the exit code.
+    pub fn report(&self, is_json: bool) -> ExitCode {
+        let (code, text) = match self {
+            Self::OutputClosed => return ExitCode::SUCCESS,
+            Self::Failed(text) => (1, text),
+            Self::Refused(text) => (2, text),
+        };
+        let text = text.split_whitespace().collect::<Vec<_>>().join(" ");
+        if is_json {
+            let error = serde_json::json!({"error": {"exit_code": code, "message": text}});
+            eprintln!("{error}");
+        } else {
+            let style = Style::new().fg_color(Some(AnsiColor::Red.into())).bold();
+            anstream::eprintln!("{style}error:{style:#} {text}");
+        }
+        ExitCode::from(code)
+    }
+}
+
+/// Reports arguments that are wrong: one line, and which help to read. Prints the help if that was
+/// asked for.
+pub fn usage(error: &clap::Error) -> ExitCode {
+    if !error.use_stderr() || error.kind() == ErrorName::DisplayHelpOnMissingArgumentOrSubcommand {
+        error.exit();
+    }
+    let text = error.to_string();
+    let text = text.strip_prefix("error: ").unwrap_or(&text);
+    let (text, usage) = text.split_once("\n\nUsage: ").unwrap_or((text, "weirgate"));
+    let text = text
+        .split("\n\nFor more information")
+        .next()
+        .unwrap_or(text);
+    let text = text.replace("\n\n  tip: ", "; ");
+    let command = usage.split_whitespace();
+    let command: Vec<_> = command
+        .take_while(|word| !word.starts_with(['[', '<', '-']))
+        .collect();
+    let text = format!("{text}; see '{} --help'", command.join(" "));
+    let is_json = std::env::args_os().any(|argument| argument == "--json");
+    Failure::Refused(text).report(is_json)
+}
+
+impl From<Error> for Failure {
+    fn from(error: Error) -> Self {
+        match &error {
+            Error::Store(store) => Self::from(&**store),
+            Error::Timeout {
+                last: Some(last), ..
+            } => Self::from(&**last),
+            Error::Timeout { .. } | Error::Unavailable { .. } | Error::Contended { .. } => {
+                Self::Failed(error.to_string())
+            }
+            _ => Self::Refused(error.to_string()),
+        }
+    }
+}
+
+impl From<&StoreError> for Failure {
+    fn from(error: &StoreError) -> Self {
+        let remedy = match error.kind {
+            ErrorKind::TableNotFound => "check --table, --region and --profile",
+            ErrorKind::MissingCredentials => "give --profile, or sign in",
+            ErrorKind::CredentialsUnavailable => "sign in again, or give another --profile",
+            ErrorKind::AccessDenied => {
+                "use a role with the policy that docs/security.md names for this command"
+            }
+            ErrorKind::Unreachable => "check --region and --endpoint-url",
+            _ => "",
+        };
+        let text = match remedy {
+            "" => error.to_string(),
+            remedy => format!("{error}; {remedy}"),
+        };
+        match error.kind {
+            ErrorKind::TableNotFound
+            | ErrorKind::MissingCredentials
+            | ErrorKind::AccessDenied
+            | ErrorKind::Invalid => Self::Refused(text),
+            _ => Self::Failed(text),
+        }
+    }
+}
+
+impl From<weirgate::NameError> for Failure {
+    fn from(error: weirgate::NameError) -> Self {
+        Self::Refused(error.to_string())
+    }
+}
+
+impl From<std::io::Error> for Failure {
+    fn from(error: std::io::Error) -> Self {
+        match error.kind() {
+            std::io::ErrorKind::BrokenPipe => Self::OutputClosed,
+            _ => Self::Failed(format!("standard output: {error}")),
+        }
+    }
+}

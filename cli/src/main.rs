@@ -1,0 +1,56 @@
+//! `weirgate`: the command line.
+//!
+//! # Layout
+//!
+//! - `options`: what every command takes, and where else it may come from
+//! - `commands`: one file for each command, or group of commands
+//! - `context`: the connection and the output of one run
+//! - `output`: tables for terminals, JSON for programs
+//! - `failure`: the one line of an error, and the exit code
+//! - `level`, `amounts`, `instant`: arguments with a syntax of their own
+
+mod amounts;
+mod commands;
+mod context;
+mod failure;
+mod instant;
+mod level;
+mod options;
+mod output;
+
+use std::process::ExitCode;
+
+use clap::{CommandFactory, Parser};
+
+use commands::Command;
+use context::Context;
+use options::Options;
+
+/// Rate limits that a fleet shares through one DynamoDB table.
+#[derive(Debug, Parser)]
+#[command(
+    name = "weirgate",
+    version,
+    max_term_width = 100,
+    after_help = "Exit codes: 0 done, 1 failed or denied, 2 wrong usage or not allowed, 3 changes.\n\
+                  Guide: docs/guide/command-line.md"
+)]
+struct Cli {
+    #[command(flatten)]
+    options: Options,
+    #[command(subcommand)]
+    command: Command,
+}
+
+#[tokio::main(flavor = "current_thread")]
+async fn main() -> ExitCode {
+    let cli = match Cli::try_parse() {
+        Ok(cli) => cli,
+        Err(error) => return failure::usage(&error),
+    };
+    let context = Context::new(cli.options, Cli::command);
+    match cli.command.run(&context).await {
+        Ok(outcome) => outcome.into(),
+        Err(failure) => failure.report(context.output().is_json()),
+    }
+}

@@ -1,0 +1,59 @@
+//! Options that every command takes.
+
+use std::time::Duration;
+
+use clap::{Args, ColorChoice};
+
+/// Options that every command takes.
+#[derive(Debug, Clone, Args)]
+#[command(next_help_heading = "Global options")]
+pub struct Options {
+    /// Name or ARN of the table: the stack's output TableName
+    #[arg(long, global = true, env = "WEIRGATE_TABLE", value_name = "NAME")]
+    pub table: Option<String>,
+    /// Namespace of the limits
+    #[arg(
+        long,
+        global = true,
+        env = "WEIRGATE_NAMESPACE",
+        value_name = "NAME",
+        default_value = "default"
+    )]
+    pub namespace: String,
+    /// Region of the table
+    #[arg(long, global = true, env = "AWS_REGION", value_name = "REGION")]
+    pub region: Option<String>,
+    /// Profile of the AWS configuration
+    #[arg(long, global = true, env = "AWS_PROFILE", value_name = "NAME")]
+    pub profile: Option<String>,
+    /// URL of DynamoDB, for a local one
+    #[arg(
+        long,
+        global = true,
+        env = "AWS_ENDPOINT_URL_DYNAMODB",
+        value_name = "URL"
+    )]
+    pub endpoint_url: Option<String>,
+    /// Author of changes in the audit, and owner of leases: the user, unless given
+    #[arg(long, global = true, env = "WEIRGATE_PRINCIPAL", value_name = "NAME")]
+    pub principal: Option<String>,
+    /// Time allowed for one change or decision, in seconds
+    #[arg(long, global = true, value_name = "SECONDS", default_value = "5", value_parser = seconds)]
+    pub timeout: Duration,
+    /// Prints JSON
+    #[arg(long, global = true)]
+    pub json: bool,
+    /// Whether to print colours; NO_COLOR is obeyed too
+    #[arg(long, global = true, value_name = "WHEN", default_value = "auto")]
+    pub color: ColorChoice,
+}
+
+/// Parses a number of seconds, from a millisecond to an hour.
+pub fn seconds(text: &str) -> Result<Duration, String> {
+    let seconds: f64 = text.parse().map_err(|_| "not a number".to_owned())?;
+    if (0.001..=3600.0).contains(&seconds) {
+        Ok(Duration::from_secs_f64(seconds))
+    } else {
+        Err("must be from 0.001 to 3600".to_owned())
+    }
+}

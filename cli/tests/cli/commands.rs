@@ -1,0 +1,257 @@
+//! What every command does, and its JSON.
+
+use serde_json::{Value, json};
+
+use super::fixtures::{Table, weirgate};
+
+#[tokio::test(flavor = "multi_thread")]
+async fn limits_are_set_shown_listed_and_deleted() {
+    let table = Table::new().await;
+    let done = table.json(&[
+        "limits",
+        "set",
+        "--resource",
+        "gpt-4",
+        "rpm=5/minute",
+        "slots=2,mode=soft",
+    ]);
+    assert_eq!(done, json!({"changed": true}));
+    let found = table.json(&["limits", "get", "--resource", "gpt-4"]);
+    assert_eq!(
+        found["level"],
+        json!({"level": "resource", "resource": "gpt-4"})
+    );
+    assert_eq!(
+        found["config"]["limits"][1],
+        json!({"name": "slots", "slots": 2, "mode": "soft"})
+    );
+    let list = table.json(&["limits", "list", "--resources", "--all"]);
+    assert_eq!(list["items"].as_array().map(Vec::len), Some(1), "{list}");
+    let text = table.text(&["limits", "list", "--resources"]);
+    assert!(text.contains("rpm 5 per 1 min"), "{text}");
+    assert_eq!(table.json(&["namespaces"])["items"], json!(["default"]));
+    let delete = [
+        "--principal",
+        "ops",
+        "limits",
+        "delete",
+        "--resource",
+        "gpt-4",
+    ];
+    assert_eq!(table.json(&delete), json!({"changed": true}));
+    assert_eq!(table.json(&delete), json!({"changed": false}));
+    let events = table.json(&["audit", "--resource", "gpt-4"]);
+    assert_eq!(events["items"][0]["change"]["kind"], "config", "{events}");
+    assert_eq!(events["items"][0]["principal"], "ops", "{events}");
+    assert_eq!(
+        events["items"].as_array().map(Vec::len),
+        Some(2),
+        "{events}"
+    );
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn entities_have_parents_and_children() {
+    let table = Table::new().await;
+    assert_eq!(
+        table.json(&["entities", "set", "user", "--parent", "team"]),
+        json!({"changed": true})
+    );
+    assert_eq!(
+        table.json(&["entities", "get", "user"]),
+        json!({"id": "user", "parent": "team", "cascades": false})
+    );
+    assert_eq!(
+        table.json(&["entities", "children", "team"])["items"],
+        json!(["user"])
+    );
+    assert_eq!(
+        table.json(&["entities", "list", "--all"])["items"],
+        json!(["user"])
+    );
+    assert_eq!(
+        table.json(&["entities", "delete", "user"]),
+        json!({"changed": true})
+    );
+    let gone = table.run(&["entities", "get", "user"]);
+    assert_eq!(gone.code, Some(1), "{gone:?}");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn tokens_are_taken_held_and_denied() {
+    let table = Table::new().await;
+    table.text(&["limits", "set", "--system", "rpd=2/day", "slots=1"]);
+    let granted = table.json(&[
+        "acquire", "user", "gpt-4", "rpd=1", "slots=1", "--lease", "1h",
+    ]);
+    assert_eq!(granted["decision"], "granted");
+    let lease = granted["lease_id"]
+        .as_str()
+        .expect("slots have a lease")
+        .to_owned();
+    let denied = table.run(&["--json", "acquire", "user", "gpt-4", "slots=1"]);
+    assert_eq!(denied.code, Some(1), "{denied:?}");
+    let answer: Value = serde_json::from_str(&denied.stdout).expect("JSON");
+    assert_eq!(answer["decision"], "denied", "{answer}");
+    let never = table.run(&["acquire", "user", "gpt-4", "rpd=3"]);
+    assert_eq!(never.code, Some(1), "{never:?}");
+
+    let buckets = table.json(&["buckets", "--entity", "user"]);
+    assert_eq!(
+        (
+            &buckets["items"][0]["leases"],
+            &buckets["items"][0]["shards"]
+        ),
+        (&json!(1), &json!(1))
+    );
+    let leases = table.json(&["leases", "list", "user", "gpt-4"]);
+    assert!(leases.to_string().contains(&lease), "{leases}");
+    assert_eq!(
+        table.json(&["leases", "release", "user", "gpt-4", &lease]),
+        json!({"changed": true})
+    );
+    let balances = table.json(&["peek", "user", "gpt-4"]);
+    let slots = balances["limits"]
+        .as_array()
+        .unwrap()
+        .iter()
+        .find(|limit| limit["limit"] == "slots");
+    assert_eq!(slots.unwrap()["available_tokens"], 1, "{balances}");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_command_runs_with_its_tokens_and_ends_its_lease() {
+    let table = Table::new().await;
+    table.text(&["limits", "set", "--system", "slots=1"]);
+    let run = table.run(&[
+        "acquire",
+        "user",
+        "gpu",
+        "slots=1",
+        "--",
+        "/bin/sh",
+        "-c",
+        "echo ran; exit 7",
+    ]);
+    assert_eq!(
+        (run.code, run.stdout.as_str()),
+        (Some(7), "ran\n"),
+        "{run:?}"
+    );
+    let again = table.run(&[
+        "acquire",
+        "user",
+        "gpu",
+        "slots=1",
+        "--",
+        "/no/such/program",
+    ]);
+    assert_eq!(again.code, Some(2), "{again:?}");
+    assert_eq!(
+        table.json(&["acquire", "user", "gpu", "slots=1"])["decision"],
+        "granted"
+    );
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn operators_stop_start_and_correct() {
+    let table = Table::new().await;
+    table.text(&["limits", "set", "--system", "rpd=10/day"]);
+    table.text(&["acquire", "user", "gpt-4", "rpd=4"]);
+    assert_eq!(
+        table.json(&["stop", "--system", "--dry-run"])["outcome"],
+        json!("dry_run")
+    );
+    assert_eq!(
+        table.run(&["acquire", "user", "gpt-4", "rpd=1"]).code,
+        Some(0)
+    );
+    table.text(&[
+        "stop",
+        "--resource",
+        "gpt-4",
+        "--idempotency-key",
+        "ticket-1",
+    ]);
+    let stopped = table.run(&["--json", "acquire", "user", "gpt-4", "rpd=1"]);
+    assert_eq!(stopped.code, Some(1), "{stopped:?}");
+    assert!(
+        stopped.stdout.contains(r#""decision":"disabled""#),
+        "{stopped:?}"
+    );
+    assert!(table.json(&["switches"]).to_string().contains("gpt-4"));
+    table.text(&["exempt", "--entity", "user"]);
+    table.text(&["start", "--resource", "gpt-4"]);
+
+    let available = |table: &Table| {
+        table.json(&["peek", "user", "gpt-4"])["limits"][0]["available_tokens"].as_f64()
+    };
+    table.text(&["drain", "user", "gpt-4", "rpd"]);
+    assert!(available(&table).is_some_and(|tokens| tokens < 1.0));
+    table.text(&[
+        "top-up",
+        "user",
+        "gpt-4",
+        "rpd=5",
+        "--idempotency-key",
+        "ticket-2",
+    ]);
+    table.text(&[
+        "top-up",
+        "user",
+        "gpt-4",
+        "rpd=5",
+        "--idempotency-key",
+        "ticket-2",
+    ]);
+    assert!(available(&table).is_some_and(|tokens| (5.0..6.0).contains(&tokens)));
+    table.text(&["reset", "user", "gpt-4"]);
+    assert_eq!(available(&table), Some(10.0));
+    assert_eq!(
+        table.json(&["split", "user", "gpt-4", "--shards", "2"]),
+        json!({"shards": 2})
+    );
+    let usage = table.json(&["usage", "--entity", "user", "--resource", "gpt-4"]);
+    assert_eq!(usage["items"][0]["usage"]["tokens"]["rpd"], 5, "{usage}");
+    let csv = table.text(&["usage", "--entity", "user", "--csv"]);
+    assert!(csv.starts_with("entity,resource,"), "{csv}");
+    assert!(
+        table
+            .text(&["usage", "--entity", "user", "--chart"])
+            .contains("rpd")
+    );
+    let page = table.text(&["usage", "--entity", "user", "--html"]);
+    assert!(
+        page.contains("<td>gpt-4</td>") && page.contains(": 5</title></rect>"),
+        "{page}"
+    );
+    assert!(
+        !page.contains("http") && !page.contains("<script"),
+        "it loads nothing: {page}"
+    );
+    let asked = table.run(&["erase", "user"]);
+    assert_eq!(asked.code, Some(2), "{asked:?}");
+    assert!(asked.stderr.contains("add --yes"), "{asked:?}");
+    assert_eq!(table.json(&["erase", "user", "--yes"])["shards"], 2);
+}
+
+#[test]
+fn shells_and_manuals_are_written() {
+    for shell in ["bash", "zsh", "fish"] {
+        let run = weirgate(&["completions", shell]);
+        assert!(
+            run.code == Some(0) && run.stdout.contains("top-up"),
+            "{shell}: {run:?}"
+        );
+    }
+    let folder = std::env::temp_dir().join(format!("weirgate-man-{}", std::process::id()));
+    std::fs::create_dir_all(&folder).unwrap();
+    let run = weirgate(&["man", folder.to_str().unwrap()]);
+    assert_eq!(run.code, Some(0), "{run:?}");
+    let page = std::fs::read_to_string(folder.join("weirgate-limits-apply.1"));
+    std::fs::remove_dir_all(&folder).unwrap();
+    assert!(
+        page.expect("a page for each command")
+            .contains("limits plan")
+    );
+}

@@ -1,0 +1,198 @@
+//! Every command with every error that any command meets: one line that says what to do, and the
+//! exit code. The list of commands is that of the binary's own help.
+
+use std::collections::BTreeSet;
+
+use weirgate_testkit::Dynamo;
+use weirgate_testkit::server::serve;
+
+use super::fixtures::{File, refusing, weirgate};
+
+/// Every command that reads or changes the table, with arguments that are right.
+const ON_THE_TABLE: [(&str, &[&str]); 32] = [
+    ("limits get", &["--system"]),
+    ("limits set", &["--system", "rpm=5/minute"]),
+    ("limits delete", &["--system"]),
+    ("limits list", &["--resources"]),
+    ("limits diff", &["{file}"]),
+    ("limits plan", &["{file}"]),
+    ("limits apply", &["{plan}"]),
+    ("entities list", &[]),
+    ("entities children", &["team"]),
+    ("entities get", &["user"]),
+    ("entities set", &["user", "--parent", "team"]),
+    ("entities delete", &["user"]),
+    ("namespaces", &[]),
+    ("buckets", &["--entity", "user"]),
+    ("leases list", &["user", "gpt-4"]),
+    ("leases release", &["user", "gpt-4", "0000000000011"]),
+    ("usage", &["--entity", "user"]),
+    ("peek", &["user", "gpt-4"]),
+    ("acquire", &["user", "gpt-4", "rpm=1"]),
+    ("stop", &["--system"]),
+    ("exempt", &["--system"]),
+    ("start", &["--system"]),
+    ("switches", &[]),
+    ("reset", &["user", "gpt-4"]),
+    ("drain", &["user", "gpt-4"]),
+    ("top-up", &["user", "gpt-4", "rpm=1"]),
+    ("split", &["user", "gpt-4", "--shards", "2"]),
+    ("merge", &["user", "gpt-4"]),
+    ("audit", &["--system"]),
+    ("erase", &["user", "--yes"]),
+    ("usage", &["--resource", "gpt-4", "--total"]),
+    ("buckets", &["--resource", "gpt-4"]),
+];
+
+/// Commands that use no table.
+const ELSEWHERE: [&str; 3] = ["completions", "local", "man"];
+
+/// Returns the commands that `--help` lists, down to those that have none below.
+fn listed(path: &[&str]) -> BTreeSet<String> {
+    let help = weirgate(&[path, &["--help"]].concat());
+    assert_eq!(help.code, Some(0), "{path:?}: {help:?}");
+    let after = help.stdout.split_once("Commands:\n").map(|(_, list)| list);
+    let names = after
+        .into_iter()
+        .flat_map(|list| list.lines().take_while(|line| !line.is_empty()));
+    let names = names
+        .filter(|line| line.starts_with("  ") && !line.starts_with("   "))
+        .filter_map(|line| line.split_whitespace().next())
+        .filter(|name| *name != "help");
+    let below: BTreeSet<_> = names
+        .flat_map(|name| listed(&[path, &[name]].concat()))
+        .collect();
+    match below.is_empty() {
+        true => BTreeSet::from([path.join(" ")]),
+        false => below,
+    }
+}
+
+#[test]
+fn the_table_has_every_command() {
+    let known = ON_THE_TABLE.iter().map(|(path, _)| *path).chain(ELSEWHERE);
+    let known: BTreeSet<_> = known.map(str::to_owned).collect();
+    assert_eq!(listed(&[]), known, "a new command gets a row in this test");
+}
+
+/// Files that some commands read.
+struct Files {
+    limits: File,
+    plan: File,
+}
+
+impl Files {
+    fn new(name: &str) -> Self {
+        let plan = r#"{"weirgate_plan":1,"table":"weirgate","namespace":"default","configs":[{"level":{"level":"system"},"version":0,"before":null,"after":{"limits":[{"name":"slots","slots":2}]}}],"entities":[]}"#;
+        Self {
+            limits: File::new(
+                name,
+                "weirgate: 1\nsystem: {limits: {rpm: {per_minute: 60}}}\n",
+            ),
+            plan: File::new(&format!("{name}-plan"), plan),
+        }
+    }
+
+    fn fill<'a>(&'a self, argument: &'a str) -> &'a str {
+        match argument {
+            "{file}" => self.limits.path(),
+            "{plan}" => self.plan.path(),
+            other => other,
+        }
+    }
+}
+
+/// Runs every command with `options`, and requires this exit code and one line that contains
+/// `remedy`, as text and as JSON.
+fn every_command_fails(name: &str, options: &[&str], code: i32, remedy: &str) {
+    let files = Files::new(name);
+    for (path, arguments) in ON_THE_TABLE {
+        let path: Vec<_> = path.split(' ').collect();
+        let arguments: Vec<_> = arguments
+            .iter()
+            .map(|argument| files.fill(argument))
+            .collect();
+        let run = weirgate(&[&["--timeout", "0.4"], options, &path[..], &arguments[..]].concat());
+        let seen = format!("{path:?} {options:?}: {run:?}");
+        assert_eq!(run.code, Some(code), "{seen}");
+        assert!(run.stdout.is_empty(), "{seen}");
+        assert_eq!(run.stderr.trim_end().lines().count(), 1, "{seen}");
+        assert!(
+            run.stderr.starts_with("error: ") && run.stderr.contains(remedy),
+            "{seen}"
+        );
+    }
+}
+
+#[test]
+fn a_wrong_argument_is_named_and_the_help_too() {
+    let options = ["--no-such-option"];
+    every_command_fails(
+        "wrong",
+        &options,
+        2,
+        "unexpected argument '--no-such-option' found; ",
+    );
+    let run = weirgate(&["limits", "get", "--sytem"]);
+    assert!(
+        run.stderr.contains("see 'weirgate limits get --help'"),
+        "{run:?}"
+    );
+    let run = weirgate(&["--json", "peek"]);
+    let error: serde_json::Value = serde_json::from_str(&run.stderr).expect("JSON");
+    assert_eq!(error["error"]["exit_code"], 2, "{run:?}");
+}
+
+#[test]
+fn without_a_table_the_option_is_named() {
+    every_command_fails("none", &[], 2, "give --table NAME, or set WEIRGATE_TABLE");
+}
+
+#[test]
+fn a_missing_table_is_named() {
+    let endpoint = serve(&Dynamo::empty());
+    let options = ["--table", "weirgate", "--endpoint-url", &endpoint];
+    every_command_fails(
+        "missing",
+        &options,
+        2,
+        "check --table, --region and --profile",
+    );
+}
+
+#[test]
+fn a_missing_permission_is_named_and_where_the_policies_are() {
+    let message = "User: arn:aws:sts::123456789012:assumed-role/dev/me is not authorized to perform: \
+                   dynamodb:GetItem on resource: arn:aws:dynamodb:eu-west-1:123456789012:table/weirgate";
+    let endpoint = refusing("AccessDeniedException", message);
+    let options = ["--table", "weirgate", "--endpoint-url", &endpoint];
+    every_command_fails("denied", &options, 2, "docs/security.md");
+}
+
+#[test]
+fn an_endpoint_that_nothing_answers_is_named() {
+    // Bound and closed again, so nothing listens there.
+    let free =
+        std::net::TcpListener::bind("127.0.0.1:0").and_then(|listener| listener.local_addr());
+    let endpoint = format!("http://{}", free.expect("a port is free"));
+    let options = ["--table", "weirgate", "--endpoint-url", &endpoint];
+    every_command_fails(
+        "unreachable",
+        &options,
+        1,
+        "check --region and --endpoint-url",
+    );
+}
+
+#[test]
+fn expired_credentials_are_to_be_renewed() {
+    let message = "The security token included in the request is expired";
+    let endpoint = refusing("ExpiredTokenException", message);
+    let options = ["--table", "weirgate", "--endpoint-url", &endpoint];
+    every_command_fails(
+        "expired",
+        &options,
+        1,
+        "sign in again, or give another --profile",
+    );
+}

@@ -1,0 +1,124 @@
+//! The binary, and endpoints for it.
+
+use std::io::{BufRead, BufReader, Read, Write};
+use std::net::{TcpListener, TcpStream};
+use std::path::PathBuf;
+use std::process::Command;
+
+use serde_json::Value;
+use weirgate_testkit::Dynamo;
+use weirgate_testkit::server::serve;
+
+/// What one run of the binary said.
+#[derive(Debug)]
+pub struct Run {
+    pub code: Option<i32>,
+    pub stdout: String,
+    pub stderr: String,
+}
+
+/// Runs the binary with these arguments and an otherwise empty environment.
+pub fn weirgate(arguments: &[&str]) -> Run {
+    let output = Command::new(env!("CARGO_BIN_EXE_weirgate"))
+        .args(arguments)
+        .env_clear()
+        .output()
+        .expect("the binary runs");
+    let text = |bytes: Vec<u8>| String::from_utf8(bytes).expect("output is UTF-8");
+    Run {
+        code: output.status.code(),
+        stdout: text(output.stdout),
+        stderr: text(output.stderr),
+    }
+}
+
+/// The binary on one table.
+pub struct Table {
+    endpoint: String,
+}
+
+impl Table {
+    pub async fn new() -> Self {
+        Self {
+            endpoint: serve(&Dynamo::new().await),
+        }
+    }
+
+    /// Runs a command on the table.
+    pub fn run(&self, arguments: &[&str]) -> Run {
+        let options = ["--table", "weirgate", "--endpoint-url", &self.endpoint];
+        // Before the arguments, which may end with a command of their own.
+        weirgate(&[&options[..], arguments].concat())
+    }
+
+    /// Runs a command that succeeds, and returns what it prints.
+    pub fn text(&self, arguments: &[&str]) -> String {
+        let run = self.run(arguments);
+        assert_eq!(run.code, Some(0), "{arguments:?}: {run:?}");
+        run.stdout
+    }
+
+    /// Runs a command that succeeds, and returns its JSON.
+    pub fn json(&self, arguments: &[&str]) -> Value {
+        let arguments = [&["--json"], arguments].concat();
+        let text = self.text(&arguments);
+        serde_json::from_str(&text).unwrap_or_else(|error| panic!("{arguments:?}: {error}: {text}"))
+    }
+}
+
+/// A file that is removed at the end.
+pub struct File(PathBuf);
+
+impl File {
+    pub fn new(name: &str, text: &str) -> Self {
+        let path = std::env::temp_dir().join(format!("weirgate-cli-{}-{name}", std::process::id()));
+        std::fs::write(&path, text).expect("a file is written");
+        Self(path)
+    }
+
+    pub fn path(&self) -> &str {
+        self.0.to_str().expect("a path is UTF-8")
+    }
+}
+
+impl Drop for File {
+    fn drop(&mut self) {
+        let _ = std::fs::remove_file(&self.0);
+    }
+}
+
+/// An endpoint that answers every request with this error of DynamoDB. Returns its URL.
+pub fn refusing(code: &str, message: &str) -> String {
+    let listener = TcpListener::bind("127.0.0.1:0").expect("a port is free");
+    let url = format!("http://{}", listener.local_addr().expect("it is bound"));
+    let body = format!(r#"{{"__type":"com.amazon.coral.service#{code}","message":"{message}"}}"#);
+    std::thread::spawn(move || {
+        for stream in listener.incoming() {
+            let body = body.clone();
+            // A client that goes away during the answer has its own reasons.
+            std::thread::spawn(move || stream.and_then(|stream| refuse(stream, &body)));
+        }
+    });
+    url
+}
+
+fn refuse(stream: TcpStream, body: &str) -> std::io::Result<()> {
+    let mut reader = BufReader::new(stream);
+    let (mut length, mut line) = (0, String::new());
+    while reader.read_line(&mut line)? > 2 {
+        if let Some((name, value)) = line.split_once(':')
+            && name.eq_ignore_ascii_case("content-length")
+        {
+            length = value.trim().parse().unwrap_or(0);
+        }
+        line.clear();
+    }
+    reader.read_exact(&mut vec![0; length])?;
+    let head =
+        "HTTP/1.1 400 Bad Request\r\ncontent-type: application/x-amz-json-1.0\r\nconnection: close";
+    write!(
+        reader.get_mut(),
+        "{head}\r\ncontent-length: {}\r\n\r\n{body}",
+        body.len()
+    )
+}

@@ -1,0 +1,6 @@
+//! The binary, as a terminal or a script runs it, on an embedded DynamoDB behind HTTP.
+
+mod commands;
+mod every_command;
+mod fixtures;
+mod limits;

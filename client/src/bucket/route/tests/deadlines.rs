@@ -1,0 +1,105 @@
+//! Waits of a router, and what it replies at its deadline.
+
+use super::*;
+
+#[tokio::test(start_paused = true)]
+async fn pauses_are_counted_and_end_at_the_deadline() {
+    let (session, bucket, request) = (session().await, bucket_of(1), request(&[("rpd", 1)]));
+    let joined = Instant::now();
+    let mut router = Router::new(&session, &bucket, &request, joined);
+    router.pause().await;
+    router.pause().await;
+    assert_eq!(router.failures, 2);
+    advance(TIMEOUT - joined.elapsed() - MOMENT).await;
+    assert!(router.check_deadline().is_ok());
+    advance(MOMENT).await;
+    assert_eq!(joined.elapsed(), TIMEOUT);
+    assert!(matches!(
+        router.check_deadline(),
+        Err(Error::Timeout {
+            after: TIMEOUT,
+            last: None,
+            ..
+        })
+    ));
+    advance(MOMENT).await;
+    assert!(router.check_deadline().is_err());
+}
+
+/// The queue has the best reason for a missing response, so the router waits for the queue's error.
+#[tokio::test(start_paused = true)]
+async fn a_waiter_waits_until_the_deadline_and_the_queues_grace() {
+    let (session, bucket, request) = (session().await, bucket_of(1), request(&[("rpd", 1)]));
+    block(&bucket);
+    let (queue, joined) = (bucket.queues.queue(0), Instant::now());
+    let router = Router::new(&session, &bucket, &request, joined);
+    let deadline = router.deadline;
+    let worker = async {
+        tokio::time::sleep_until(deadline).await;
+        queue::run_worker(Arc::clone(&session), Arc::clone(&queue)).await;
+    };
+    let router = async {
+        (
+            router.enqueue_and_wait(&queue, &request).await,
+            joined.elapsed(),
+        )
+    };
+    let ((reply, after), ()) = tokio::join!(router, worker);
+    assert!(matches!(reply, Err(Error::Timeout { .. })));
+    assert!(
+        after >= TIMEOUT && after < TIMEOUT + QUEUE_GRACE,
+        "{after:?}"
+    );
+}
+
+/// Otherwise an operator would search for a hanging network where there was none.
+#[tokio::test(start_paused = true)]
+async fn a_request_that_hangs_is_named_and_one_that_was_never_made_is_not() {
+    let (session, bucket, request) = (session().await, bucket_of(1), request(&[("rpd", 1)]));
+    block(&bucket);
+    let joined = Instant::now();
+    let reply = Router::new(&session, &bucket, &request, joined)
+        .enqueue_and_wait(&bucket.queues.queue(0), &request)
+        .await;
+    assert!(
+        matches!(
+            reply,
+            Err(Error::Timeout {
+                after: TIMEOUT,
+                last: None,
+                ..
+            })
+        ),
+        "{reply:?}"
+    );
+
+    // The listener accepts no connections.
+    let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+    let endpoint = format!("http://{}", listener.local_addr().unwrap());
+    let clock = Arc::new(FakeClock::at(NOW));
+    let connection = ConnectOptions {
+        local_endpoint: Some(endpoint),
+        clock,
+        ..ConnectOptions::default()
+    };
+    let (session, bucket) = (
+        session_of(Table::new(connect(connection).await, "limits")).await,
+        bucket_of(1),
+    );
+    let reply = Router::new(&session, &bucket, &request, Instant::now())
+        .enqueue_and_wait(&bucket.queues.queue(0), &request)
+        .await;
+    let Err(Error::Timeout {
+        after: TIMEOUT,
+        last: Some(last),
+        ..
+    }) = reply
+    else {
+        panic!("{reply:?}")
+    };
+    assert!(
+        last.to_string()
+            .contains("BatchGetItem of default/BUCKET#e-1#gpt-4#0"),
+        "{last}"
+    );
+}

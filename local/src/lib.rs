@@ -1,0 +1,44 @@
+//! The whole backend in one process, for development: the table, both functions, and no AWS.
+//!
+//! ```no_run
+//! use weirgate_local::{LocalBackend, Options};
+//!
+//! # async fn example() -> Result<(), Box<dyn std::error::Error>> {
+//! let backend = LocalBackend::start(Options::default()).await?;
+//! println!("callers use AWS_ENDPOINT_URL={}", backend.endpoint_url());
+//! backend.stop().await;
+//! # Ok(())
+//! # }
+//! ```
+//!
+//! # Layout
+//!
+//! - `backend`: [`LocalBackend`]: start in an order that leaves nothing behind, and stop
+//! - [`limits`]: a limits file into the table
+//! - `functions`: the thread of both functions
+//! - `mapping`: the table's stream to the aggregator, as Lambda's event source mapping does it
+//! - `schedule`: the reconciler on its timer, and the deletion of expired items
+//! - `actions`: [`Actions`]: what the functions did last
+//! - `checkpoint`: how far the stream was handled, kept in the database
+//! - `stream`: [`StreamReader`]: the records of the table's stream
+//! - `server`: [`Server`]: the database behind HTTP
+//! - `database`: [`Embedded`]: the embedded database, in memory or in a folder
+
+mod actions;
+mod backend;
+mod checkpoint;
+mod database;
+mod functions;
+pub mod limits;
+mod mapping;
+mod schedule;
+mod server;
+mod stream;
+
+pub use actions::{Action, Actions, Work};
+pub use backend::{LocalBackend, Options, StartError};
+pub use database::{DatabaseError, Embedded};
+pub use mapping::{AGGREGATOR_TIMEOUT, BATCH_SIZE};
+pub use schedule::RECONCILER_TIMEOUT;
+pub use server::Server;
+pub use stream::StreamReader;

@@ -1,0 +1,267 @@
+//! The backend as a caller meets it: over HTTP, by the SDK, with both functions running.
+
+use std::path::PathBuf;
+use std::time::{Duration, Instant};
+
+use aws_sdk_dynamodb::types::AttributeValue;
+use weirgate::{
+    ConfigLevel, ConnectOptions, Decision, Entity, EntityId, Limit, RateLimiter, SystemClock,
+    Window, WindowUsage,
+};
+use weirgate_local::{LocalBackend, Options, StartError, Work};
+use weirgate_store::{Clock, connect};
+
+/// A folder that is removed at the end.
+struct Scratch(PathBuf);
+
+impl Scratch {
+    fn new(name: &str) -> Self {
+        let folder = format!("weirgate-local-{}-{name}", std::process::id());
+        let path = std::env::temp_dir().join(folder);
+        std::fs::create_dir_all(&path).unwrap();
+        Self(path)
+    }
+
+    fn file(&self, text: &str) -> PathBuf {
+        let path = self.0.join("limits.yaml");
+        std::fs::write(&path, text).unwrap();
+        path
+    }
+
+    fn data(&self) -> PathBuf {
+        self.0.join("data")
+    }
+}
+
+impl Drop for Scratch {
+    fn drop(&mut self) {
+        let _ = std::fs::remove_dir_all(&self.0);
+    }
+}
+
+fn connection(backend: &LocalBackend) -> ConnectOptions {
+    ConnectOptions {
+        local_endpoint: Some(backend.endpoint_url().to_owned()),
+        ..ConnectOptions::default()
+    }
+}
+
+/// A process of an application.
+async fn caller(backend: &LocalBackend) -> RateLimiter {
+    let builder = RateLimiter::builder(&backend.options().table);
+    let limiter = builder.connection(connection(backend)).build().await;
+    limiter.unwrap()
+}
+
+/// Takes a token from the bucket `user-1` on `gpt-4`.
+async fn take(limiter: &RateLimiter, limits: &[Limit]) -> Decision {
+    let mut request = limiter.acquire("user-1", "gpt-4");
+    if !limits.is_empty() {
+        request = request.limits(limits);
+    }
+    request.take("rpm", 1).send().await.unwrap()
+}
+
+/// Deletes the bucket's item, as DynamoDB does when it expires.
+async fn delete_bucket(backend: &LocalBackend) {
+    let client = connect(connection(backend)).await.client;
+    let text = |text: &str| AttributeValue::S(text.to_owned());
+    let request = client.delete_item().table_name("weirgate");
+    let request = request.key("PK", text("default/BUCKET#user-1#gpt-4#0"));
+    request.key("SK", text("#STATE")).send().await.unwrap();
+}
+
+async fn usage(limiter: &RateLimiter) -> WindowUsage {
+    let now = SystemClock.now();
+    let usage = limiter.usage("user-1", "gpt-4", Window::Daily, now);
+    usage.await.unwrap()
+}
+
+/// Waits until `is_so`, for at most half a minute.
+async fn until(what: &str, is_so: impl AsyncFn() -> bool) {
+    let deadline = Instant::now() + Duration::from_secs(30);
+    while !is_so().await {
+        assert!(Instant::now() < deadline, "{what} never came");
+        tokio::time::sleep(Duration::from_millis(20)).await;
+    }
+}
+
+fn quick() -> Options {
+    Options {
+        reconcile_every: Duration::from_millis(100),
+        ..Options::default()
+    }
+}
+
+const LIMITS: &str = "
+weirgate: 1
+system:
+  limits:
+    rpm: {per_minute: 600}
+entities:
+  user-1:
+    parent: team-a
+    limits:
+      rpm: {per_minute: 60}
+";
+
+#[tokio::test]
+async fn limits_of_a_file_are_enforced_and_a_parent_is_taken_from_as_well() {
+    let scratch = Scratch::new("limits");
+    let options = Options {
+        limits: Some(scratch.file(LIMITS)),
+        ..quick()
+    };
+    let backend = LocalBackend::start(options).await.unwrap();
+    let limiter = caller(&backend).await;
+    let user = EntityId::new("user-1").unwrap();
+    let level = ConfigLevel::Entity(user.clone());
+    let config = limiter.config(&level).await.unwrap().unwrap();
+    assert_eq!(config.limits, [Limit::per_minute("rpm", 60).unwrap()]);
+    let expected = Entity {
+        id: user.clone(),
+        parent: Some(EntityId::new("team-a").unwrap()),
+        cascades: true,
+    };
+    assert_eq!(limiter.entity(&user).await.unwrap(), Some(expected));
+
+    let decision = limiter
+        .acquire("user-1", "gpt-4")
+        .take("rpm", 60)
+        .send()
+        .await;
+    assert!(decision.unwrap().is_granted());
+    let decision = take(&limiter, &[]).await;
+    assert!(matches!(decision, Decision::Denied(_)), "{decision:?}");
+    let parent = limiter
+        .acquire("team-a", "gpt-4")
+        .take("rpm", 541)
+        .send()
+        .await;
+    assert!(!parent.unwrap().is_granted(), "60 of 600 are gone");
+    backend.stop().await;
+}
+
+#[tokio::test]
+async fn the_aggregator_counts_the_usage_of_a_bucket_whose_item_is_deleted() {
+    let backend = LocalBackend::start(quick()).await.unwrap();
+    let limiter = caller(&backend).await;
+    let limits = [Limit::per_minute("rpm", 60).unwrap()];
+    for _ in 0..3 {
+        assert!(take(&limiter, &limits).await.is_granted());
+    }
+    delete_bucket(&backend).await;
+    until("the usage", async || {
+        usage(&limiter).await.usage.acquires == 3
+    })
+    .await;
+    let copies = |work: &Work| match work {
+        Work::Aggregated(summary) => summary.copied,
+        _ => 0,
+    };
+    let actions = backend.actions().after(0);
+    let copied: usize = actions.iter().map(|action| copies(&action.work)).sum();
+    assert_eq!(copied, 2, "one of the hour, one of the day: {actions:?}");
+    backend.stop().await;
+}
+
+#[tokio::test]
+async fn the_reconciler_returns_the_slots_of_a_holder_that_crashed() {
+    let backend = LocalBackend::start(quick()).await.unwrap();
+    let limiter = caller(&backend).await;
+    let limits = [Limit::concurrent("rpm", 1).unwrap()];
+    let request = limiter.acquire("user-1", "gpt-4").limits(&limits);
+    let lease = request.take("rpm", 1).lease(Duration::from_secs(1));
+    let Decision::Granted(grant) = lease.send().await.unwrap() else {
+        panic!("the slot is free");
+    };
+    // A crashed holder releases nothing.
+    std::mem::forget(grant);
+    // Nothing else is asked of the bucket: an acquire would reclaim the slot by itself.
+    until("the release", async || {
+        let actions = backend.actions().after(0);
+        let is_release = |work: &Work| work.to_string() == "1 lease released";
+        actions.iter().any(|action| is_release(&action.work))
+    })
+    .await;
+    assert_eq!(limiter.leases("user-1", "gpt-4").await.unwrap(), []);
+    assert!(take(&limiter, &limits).await.is_granted());
+    backend.stop().await;
+}
+
+#[tokio::test]
+async fn a_folder_has_the_table_after_a_restart_and_nothing_is_counted_twice() {
+    let scratch = Scratch::new("restart");
+    let options = Options {
+        data: Some(scratch.data()),
+        limits: Some(scratch.file(LIMITS)),
+        ..quick()
+    };
+    let backend = LocalBackend::start(options.clone()).await.unwrap();
+    let limiter = caller(&backend).await;
+    assert!(take(&limiter, &[]).await.is_granted());
+    delete_bucket(&backend).await;
+    until("the usage", async || {
+        usage(&limiter).await.usage.acquires == 1
+    })
+    .await;
+    assert!(take(&limiter, &[]).await.is_granted());
+    backend.stop().await;
+
+    let options = Options {
+        limits: None,
+        ..options
+    };
+    let backend = LocalBackend::start(options.clone()).await.unwrap();
+    let limiter = caller(&backend).await;
+    assert_eq!(usage(&limiter).await.usage.acquires, 2);
+    assert!(take(&limiter, &[]).await.is_granted(), "limits are there");
+    delete_bucket(&backend).await;
+    // Both acquires of the second item, of which the first process had handled one record.
+    until("the copies", async || {
+        let actions = backend.actions().after(0);
+        let is_copy = |work: &Work| matches!(work, Work::Aggregated(it) if it.copied > 0);
+        actions.iter().any(|action| is_copy(&action.work))
+    })
+    .await;
+    assert_eq!(usage(&limiter).await.usage.acquires, 3);
+
+    let error = LocalBackend::start(options).await.unwrap_err();
+    assert!(
+        error.to_string().contains("is in use by another process"),
+        "{error}"
+    );
+    backend.stop().await;
+}
+
+#[tokio::test]
+async fn a_taken_port_is_named_with_the_remedy_and_stopping_frees_it() {
+    let backend = LocalBackend::start(quick()).await.unwrap();
+    let (_, port) = backend.endpoint_url().rsplit_once(':').unwrap();
+    let same_port = Options {
+        port: port.parse().unwrap(),
+        ..quick()
+    };
+    let error = LocalBackend::start(same_port.clone()).await.unwrap_err();
+    assert!(matches!(error, StartError::PortTaken(_)), "{error:?}");
+    assert_eq!(
+        error.to_string(),
+        format!("port {port} of 127.0.0.1 is in use: choose another one, or 0 for any free one")
+    );
+    backend.stop().await;
+    LocalBackend::start(same_port).await.unwrap().stop().await;
+}
+
+#[tokio::test]
+async fn a_wrong_limits_file_is_named_with_line_and_column_and_nothing_is_started() {
+    let scratch = Scratch::new("wrong");
+    let options = Options {
+        data: Some(scratch.data()),
+        limits: Some(scratch.file("weirgate: 1\nsystem:\n  limits:\n    rpm: {per_minute: 0}\n")),
+        ..quick()
+    };
+    let error = LocalBackend::start(options).await.unwrap_err();
+    let place = format!("{}:4:10: ", scratch.0.join("limits.yaml").display());
+    assert!(error.to_string().starts_with(&place), "{error}");
+    assert!(!scratch.data().exists(), "the folder was not made");
+}
