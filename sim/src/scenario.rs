@@ -208,7 +208,7 @@ fn table(rng: &mut Rng) -> Limits {
     }
     // As low as the load of a few callers.
     let (units_per_second, burst) = (rng.u32(1..=6), rng.u32(2..=10));
-    let (reads_per_second, read_burst) = (rng.u32(1..=8), rng.u32(2..=12));
+    let (reads_per_second, read_burst) = (rng.u32(1..=4), rng.u32(2..=6));
     Limits {
         units_per_second,
         burst,
