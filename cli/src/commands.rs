@@ -10,6 +10,7 @@ mod erase;
 mod leases;
 mod limits;
 mod list;
+mod load;
 mod local;
 mod namespaces;
 mod peek;
@@ -45,6 +46,8 @@ pub enum Command {
     Peek(peek::Peek),
     /// Takes tokens, for a command or for a script
     Acquire(acquire::Acquire),
+    /// Acquires at a steady rate, and reports decisions and times
+    Load(load::Load),
     /// Stops every acquire of a level
     Stop(switches::Stop),
     /// Lets a level go on although a wider one is stopped
@@ -93,6 +96,7 @@ impl Command {
             Self::Usage(command) => command.run(context).await,
             Self::Peek(command) => command.run(context).await,
             Self::Acquire(command) => command.run(context).await,
+            Self::Load(command) => command.run(context).await,
             Self::Stop(command) => command.run(context).await,
             Self::Exempt(command) => command.run(context).await,
             Self::Start(command) => command.run(context).await,

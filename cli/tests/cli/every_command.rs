@@ -9,7 +9,7 @@ use weirgate_testkit::server::serve;
 use super::fixtures::{File, refusing, weirgate};
 
 /// Every command that reads or changes the table, with arguments that are right.
-const ON_THE_TABLE: [(&str, &[&str]); 32] = [
+const ON_THE_TABLE: [(&str, &[&str]); 33] = [
     ("limits get", &["--system"]),
     ("limits set", &["--system", "rpm=5/minute"]),
     ("limits delete", &["--system"]),
@@ -29,6 +29,7 @@ const ON_THE_TABLE: [(&str, &[&str]); 32] = [
     ("usage", &["--entity", "user"]),
     ("peek", &["user", "gpt-4"]),
     ("acquire", &["user", "gpt-4", "rpm=1"]),
+    ("load", &["user", "gpt-4", "rpm=1", "--rate", "1"]),
     ("stop", &["--system"]),
     ("exempt", &["--system"]),
     ("start", &["--system"]),

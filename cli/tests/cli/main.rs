@@ -4,3 +4,4 @@ mod commands;
 mod every_command;
 mod fixtures;
 mod limits;
+mod load;

@@ -1,0 +1,101 @@
+//! `weirgate load`.
+
+mod report;
+mod run;
+
+use std::io::IsTerminal;
+use std::num::{NonZeroU32, NonZeroUsize};
+use std::time::Duration;
+
+use clap::Args;
+use weirgate::Limit;
+
+use self::report::{Report, Tally};
+use super::balances::BucketArgs;
+use crate::amounts::{self, Amount};
+use crate::context::Context;
+use crate::failure::{Failure, Outcome};
+use crate::instant;
+
+/// Acquires at a steady rate, and reports decisions and times. It takes tokens as any caller does.
+///
+/// Acquires begin when they are due, whether or not earlier ones were answered (an open loop), and
+/// their times count from then. So a slow table shows as long times, not as a low rate.
+#[derive(Debug, Args)]
+#[command(
+    after_help = "Examples:\n  weirgate load user-1 gpt-4 rpm=1 --rate 500 --for 1m\n  \
+                  weirgate load user api rps=1 --rate 2000 --entities 100 --processes 8"
+)]
+pub struct Load {
+    #[command(flatten)]
+    bucket: BucketArgs,
+    /// Amounts to take with each acquire
+    #[arg(required = true, value_name = "NAME=TOKENS", value_parser = amounts::amount)]
+    takes: Vec<Amount>,
+    /// Limits instead of the configured ones: rpm=500/minute
+    #[arg(long = "limit", value_name = "LIMIT", value_parser = amounts::limit)]
+    limits: Vec<Limit>,
+    /// Acquires that begin in a second, 1 to 1,000,000
+    #[arg(long, value_name = "NUMBER", value_parser = clap::value_parser!(u32).range(1..=1_000_000))]
+    rate: u32,
+    /// How long acquires begin
+    #[arg(long = "for", value_name = "SPAN", default_value = "10s", value_parser = instant::span_argument)]
+    duration: Duration,
+    /// Spreads the acquires over so many entities: user-0, user-1, ...
+    #[arg(long, value_name = "NUMBER", default_value = "1")]
+    entities: NonZeroU32,
+    /// Limiters without anything in common, as processes of a fleet: 1 to 1,000
+    #[arg(long, value_name = "NUMBER", default_value = "1", value_parser = clap::value_parser!(u32).range(1..=1000))]
+    processes: u32,
+    /// Acquires that may be without an answer at a time; one that is due then does not begin
+    #[arg(long, value_name = "NUMBER", default_value = "10000")]
+    in_flight: NonZeroUsize,
+    /// Waits for the tokens, at most so long
+    #[arg(long, value_name = "SPAN", value_parser = instant::span_argument)]
+    wait: Option<Duration>,
+    /// Holds what was granted for so long, then releases its slots
+    #[arg(long, value_name = "SPAN", default_value = "0s", value_parser = instant::span_argument)]
+    hold: Duration,
+}
+
+impl Load {
+    pub async fn run(self, context: &Context) -> Result<Outcome, Failure> {
+        let mut limiters = Vec::new();
+        for _ in 0..self.processes {
+            limiters.push(context.limiter().await?);
+        }
+        // What keeps every acquire from its answer is an error of the command, not of the load.
+        let entity = self.entity(0);
+        let mut peek = limiters[0].peek(&entity, &self.bucket.resource);
+        if !self.limits.is_empty() {
+            peek = peek.limits(&self.limits);
+        }
+        for take in &self.takes {
+            peek = peek.need(&take.limit, take.tokens);
+        }
+        peek.send().await?;
+        let output = context.output();
+        let shows_rates = !output.is_json() && std::io::stderr().is_terminal();
+        let rate = self.rate;
+        let show = |tally: &mut Tally, second, in_flight| {
+            if shows_rates {
+                anstream::eprintln!("{}", tally.rates(second, in_flight));
+            }
+        };
+        let (tally, began_for) = run::run(self, limiters, show).await;
+        let report = Report::new(tally, rate, began_for);
+        output.print(&report, |report| report.text(output))?;
+        Ok(match report.has_failures() {
+            true => Outcome::Negative,
+            false => Outcome::Done,
+        })
+    }
+
+    /// Returns the entity of an acquire. Acquires take turns.
+    fn entity(&self, number: u64) -> String {
+        match self.entities.get() {
+            1 => self.bucket.entity.clone(),
+            entities => format!("{}-{}", self.bucket.entity, number % u64::from(entities)),
+        }
+    }
+}

@@ -1,0 +1,150 @@
+//! The open loop.
+
+use std::pin::pin;
+use std::sync::Arc;
+use std::time::Duration;
+
+use tokio::task::{JoinError, JoinSet};
+use tokio::time::{Instant, MissedTickBehavior};
+use weirgate::{Decision, Error, Grant, RateLimiter};
+
+use super::Load;
+use super::report::{Answer, Ending, Tally};
+
+/// How often acquires begin that are due.
+const TICK: Duration = Duration::from_millis(1);
+
+/// Begins acquires at the load's rate until its time is over or Ctrl-C, and awaits their answers;
+/// another Ctrl-C ends that too. Calls `each_second` with the counts, the second, and the number of
+/// acquires without an answer. Returns the counts, and for how long acquires began.
+pub async fn run(
+    load: Load,
+    limiters: Vec<RateLimiter>,
+    mut each_second: impl FnMut(&mut Tally, u64, usize),
+) -> (Tally, Duration) {
+    let load = Arc::new(load);
+    let planned = planned(load.rate, load.duration);
+    let in_flight = load.in_flight.get();
+    let (mut tally, mut answers) = (Tally::default(), JoinSet::new());
+    let mut limiters = limiters.iter().cycle();
+    let mut ticks = tokio::time::interval(TICK);
+    ticks.set_missed_tick_behavior(MissedTickBehavior::Skip);
+    let (start, mut number, mut second) = (Instant::now(), 0, 1);
+    let mut interrupt = pin!(tokio::signal::ctrl_c());
+    while number < planned {
+        tokio::select! {
+            biased;
+            _ = &mut interrupt => break,
+            _ = ticks.tick() => {
+                let due = due(load.rate, start.elapsed()).min(planned);
+                for number in number..due {
+                    let at = start + offset(load.rate, number);
+                    match limiters.next() {
+                        Some(limiter) if answers.len() < in_flight => {
+                            answers.spawn(acquire(Arc::clone(&load), limiter.clone(), number, at));
+                        }
+                        _ => tally.count_not_begun(),
+                    }
+                }
+                number = due;
+                if start.elapsed() >= Duration::from_secs(second) {
+                    each_second(&mut tally, second, answers.len());
+                    second += 1;
+                }
+            }
+            Some(answer) = answers.join_next() => tally.count(joined(answer)),
+        }
+    }
+    let began_for = match number < planned {
+        true => start.elapsed(),
+        false => load.duration,
+    };
+    let mut interrupt = pin!(tokio::signal::ctrl_c());
+    loop {
+        tokio::select! {
+            biased;
+            _ = &mut interrupt => break,
+            answer = answers.join_next() => match answer {
+                Some(answer) => tally.count(joined(answer)),
+                None => break,
+            }
+        }
+    }
+    (tally, began_for)
+}
+
+fn joined(answer: Result<Answer, JoinError>) -> Answer {
+    answer.unwrap_or_else(|error| std::panic::resume_unwind(error.into_panic()))
+}
+
+/// Makes the acquire of this number, which is due at `due`.
+async fn acquire(load: Arc<Load>, limiter: RateLimiter, number: u64, due: Instant) -> Answer {
+    let entity = load.entity(number);
+    let mut acquire = limiter.acquire(&entity, &load.bucket.resource);
+    if !load.limits.is_empty() {
+        acquire = acquire.limits(&load.limits);
+    }
+    for take in &load.takes {
+        acquire = acquire.take(&take.limit, take.tokens);
+    }
+    if let Some(wait) = load.wait {
+        acquire = acquire.wait_up_to(wait);
+    }
+    let decision = acquire.send().await;
+    let time = due.elapsed();
+    let ending = match decision {
+        Ok(Decision::Granted(grant)) => hold(grant, load.hold).await.map(|()| Ending::Granted),
+        Ok(Decision::Denied(_)) => Ok(Ending::Denied),
+        Ok(Decision::NeverFits(_)) => Ok(Ending::NeverFits),
+        Ok(Decision::Disabled(_)) => Ok(Ending::Disabled),
+        Err(error) => Err(error),
+    };
+    Answer { ending, time }
+}
+
+async fn hold(grant: Grant, time: Duration) -> Result<(), Error> {
+    if !time.is_zero() {
+        tokio::time::sleep(time).await;
+    }
+    grant.release().await.map(drop)
+}
+
+/// Returns the number of acquires of a whole load.
+fn planned(rate: u32, duration: Duration) -> u64 {
+    u64::try_from(u128::from(rate) * duration.as_millis() / 1000).unwrap_or(u64::MAX)
+}
+
+/// Returns the number of acquires that are due once `elapsed` has passed. The first is due at once.
+fn due(rate: u32, elapsed: Duration) -> u64 {
+    let nanos = u128::from(rate) * elapsed.as_nanos();
+    u64::try_from(nanos / 1_000_000_000 + 1).unwrap_or(u64::MAX)
+}
+
+/// Returns when an acquire is due, after the start.
+fn offset(rate: u32, number: u64) -> Duration {
+    let nanos = u128::from(number) * 1_000_000_000 / u128::from(rate);
+    Duration::from_nanos(u64::try_from(nanos).unwrap_or(u64::MAX))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn acquires_are_due_evenly_from_the_start() {
+        assert_eq!(planned(300, Duration::from_secs(10)), 3000);
+        assert_eq!(offset(4, 3), Duration::from_millis(750));
+        for rate in [1, 7, 300, 1_000_000] {
+            for number in [0, 1, 2, 999, 123_456] {
+                let at = offset(rate, number);
+                assert!(
+                    due(rate, at + Duration::from_nanos(1)) > number,
+                    "{rate} {number}"
+                );
+                if let Some(before) = at.checked_sub(Duration::from_nanos(1)) {
+                    assert!(due(rate, before) <= number, "{rate} {number}");
+                }
+            }
+        }
+    }
+}

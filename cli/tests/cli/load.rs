@@ -1,0 +1,106 @@
+//! Loads: every acquire that is due is counted once, with its outcome.
+
+use serde_json::json;
+
+use super::fixtures::Table;
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_load_counts_each_acquire_once_and_its_outcome() {
+    let table = Table::new().await;
+    table.json(&["limits", "set", "--resource", "api", "hits=30/day"]);
+    let load = [
+        "load", "user", "api", "hits=1", "--rate", "50", "--for", "1s",
+    ];
+    let report = table.json(&load);
+    let of = |outcome: &str| report["outcomes"][outcome]["acquires"].clone();
+    assert_eq!(
+        (of("granted"), of("denied"), &report["acquires"]),
+        (json!(30), json!(20), &json!(50)),
+        "{report}"
+    );
+    assert_eq!(report["failures"], json!({}), "{report}");
+    let usage = table.json(&["peek", "user", "api"]);
+    assert!(
+        usage["limits"][0]["available_tokens"].as_f64() < Some(1.0),
+        "{usage}"
+    );
+    let text = table.text(&load);
+    assert!(
+        text.starts_with("50 acquires in 1 s, 50 per second asked\n"),
+        "{text}"
+    );
+    assert!(
+        text.contains("denied") && !text.contains("granted"),
+        "{text}"
+    );
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_load_spreads_over_entities_and_processes_and_releases_what_it_held() {
+    let table = Table::new().await;
+    let load = [
+        "load",
+        "user",
+        "gpu",
+        "slots=1",
+        "--limit",
+        "slots=100",
+        "--rate",
+        "40",
+        "--for",
+        "1s",
+        "--entities",
+        "4",
+        "--processes",
+        "3",
+        "--hold",
+        "1s",
+    ];
+    let report = table.json(&load);
+    assert_eq!(report["outcomes"]["granted"]["acquires"], 40, "{report}");
+    for entity in ["user-0", "user-1", "user-2", "user-3"] {
+        let buckets = table.json(&["buckets", "--entity", entity]);
+        let bucket = &buckets["items"][0];
+        assert_eq!(bucket["limits"][0]["available_tokens"], 100, "{bucket}");
+        let leases = table.json(&["leases", "list", entity, "gpu"]);
+        assert_eq!(leases, json!([]));
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn acquires_above_those_in_flight_are_counted_and_wrong_ones_are_refused() {
+    let table = Table::new().await;
+    let waits = [
+        "load",
+        "user",
+        "api",
+        "hits=1",
+        "--limit",
+        "hits=60/minute,burst=1",
+        "--rate",
+        "50",
+        "--for",
+        "1s",
+        "--wait",
+        "2s",
+        "--in-flight",
+        "5",
+    ];
+    let report = table.json(&waits);
+    let counted = [&report["acquires"], &report["not_begun"]].map(|n| n.as_u64().unwrap_or(0));
+    assert_eq!(counted.iter().sum::<u64>(), 50, "{report}");
+    assert!(counted[1] > 0, "{report}");
+
+    table.json(&["limits", "set", "--resource", "other", "hits=1/day"]);
+    for (resource, takes, remedy) in [
+        ("api", "hits=1", "no limits are configured"),
+        ("other", "hit=1", "hit"),
+    ] {
+        let run = table.run(&["load", "user", resource, takes, "--rate", "5"]);
+        assert_eq!(run.code, Some(2), "{run:?}");
+        assert!(
+            run.stdout.is_empty() && run.stderr.contains(remedy),
+            "{run:?}"
+        );
+    }
+}
