@@ -4,6 +4,7 @@
 mod limits;
 mod page;
 mod proxy;
+mod reconciler;
 mod restore;
 mod shell;
 mod stream;

@@ -1,17 +1,16 @@
 //! `weirgate limits`.
 
 mod apply;
+mod change;
 mod diff;
 mod plan;
 mod show;
 
 use clap::{Args, Subcommand};
 use serde::Serialize;
-use weirgate::{Config, ConfigFilter, ConfigLevel, ConfigStatus, EntityId, Limit, Resource};
+use weirgate::{Config, ConfigFilter, ConfigLevel, EntityId, Resource};
 
 use super::list::PageArgs;
-use super::report::done;
-use crate::amounts;
 use crate::context::Context;
 use crate::failure::{Failure, Outcome};
 use crate::level::LevelArgs;
@@ -22,14 +21,15 @@ pub enum Limits {
     /// Shows the configuration of a level
     #[command(after_help = "Example: weirgate limits get --resource gpt-4")]
     Get(Get),
-    /// Sets the configuration of a level, and replaces the one before
+    /// Sets the configuration of a level
     #[command(
-        after_help = "Example: weirgate limits set --resource gpt-4 rpm=500/minute tpm=100000/minute,burst=200000 slots=20"
+        after_help = "Examples:\n  weirgate limits set --resource gpt-4 rpm=500/minute tpm=100000/minute,burst=200000 slots=20\n  \
+                      weirgate limits set --resource gpt-4 --merge rpm=600/minute"
     )]
-    Set(Set),
+    Set(change::Set),
     /// Deletes the configuration of a level
     #[command(after_help = "Example: weirgate limits delete --entity user-1 --resource gpt-4")]
-    Delete(Delete),
+    Delete(change::Delete),
     /// Lists configurations
     #[command(after_help = "Example: weirgate limits list --resource gpt-4 --all")]
     List(List),
@@ -47,33 +47,6 @@ pub enum Limits {
 /// Shows the configuration of a level.
 #[derive(Debug, Args)]
 pub struct Get {
-    #[command(flatten)]
-    level: LevelArgs,
-}
-
-/// Sets the configuration of a level.
-#[derive(Debug, Args)]
-pub struct Set {
-    #[command(flatten)]
-    level: LevelArgs,
-    /// Limits: NAME=TOKENS/PERIOD (second, minute, hour, day) or NAME=SLOTS, with ,burst=TOKENS and
-    /// ,mode=enforced, shadow or soft
-    #[arg(value_name = "LIMIT", value_parser = amounts::limit)]
-    limits: Vec<Limit>,
-    /// Denies every acquire of the level
-    #[arg(long, conflicts_with = "unlimited")]
-    disabled: bool,
-    /// Enforces no limit
-    #[arg(long)]
-    unlimited: bool,
-    /// Counts what the limits would deny, and denies nothing
-    #[arg(long)]
-    shadow: bool,
-}
-
-/// Deletes the configuration of a level.
-#[derive(Debug, Args)]
-pub struct Delete {
     #[command(flatten)]
     level: LevelArgs,
 }
@@ -129,36 +102,6 @@ impl Get {
             None => format!("{level} has no configuration"),
         })?;
         Ok(Outcome::Done)
-    }
-}
-
-impl Set {
-    async fn run(self, context: &Context) -> Result<Outcome, Failure> {
-        let level = self.level.level()?;
-        let status = match (self.disabled, self.unlimited) {
-            (true, _) => ConfigStatus::Disabled,
-            (false, true) => ConfigStatus::Unlimited,
-            (false, false) => ConfigStatus::default(),
-        };
-        let config = Config {
-            limits: self.limits,
-            status,
-            is_shadow: self.shadow,
-        };
-        context.limiter().await?.set_config(&level, &config).await?;
-        done(context, true, &format!("{level} is configured"))
-    }
-}
-
-impl Delete {
-    async fn run(self, context: &Context) -> Result<Outcome, Failure> {
-        let level = self.level.level()?;
-        let is_deleted = context.limiter().await?.delete_config(&level).await?;
-        let text = match is_deleted {
-            true => format!("the configuration of {level} is deleted"),
-            false => format!("{level} had no configuration"),
-        };
-        done(context, is_deleted, &text)
     }
 }
 

@@ -15,7 +15,11 @@ async fn limits_are_set_shown_listed_and_deleted() {
         "rpm=5/minute",
         "slots=2,mode=soft",
     ]);
-    assert_eq!(done, json!({"changed": true}));
+    assert_eq!(
+        (&done["changed"], &done["before"]),
+        (&json!(true), &json!(null))
+    );
+    assert_eq!(done["after"]["limits"][0]["refill_tokens"], 5, "{done}");
     let found = table.json(&["limits", "get", "--resource", "gpt-4"]);
     assert_eq!(
         found["level"],
@@ -38,8 +42,12 @@ async fn limits_are_set_shown_listed_and_deleted() {
         "--resource",
         "gpt-4",
     ];
-    assert_eq!(table.json(&delete), json!({"changed": true}));
-    assert_eq!(table.json(&delete), json!({"changed": false}));
+    let deleted = table.json(&delete);
+    assert_eq!(deleted["before"], done["after"], "{deleted}");
+    assert_eq!(
+        table.json(&delete),
+        json!({"changed": false, "before": null, "after": null})
+    );
     let events = table.json(&["audit", "--resource", "gpt-4"]);
     assert_eq!(events["items"][0]["change"]["kind"], "config", "{events}");
     assert_eq!(events["items"][0]["principal"], "ops", "{events}");
@@ -47,6 +55,40 @@ async fn limits_are_set_shown_listed_and_deleted() {
         events["items"].as_array().map(Vec::len),
         Some(2),
         "{events}"
+    );
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn one_limit_of_a_level_is_changed_and_the_others_are_kept() {
+    let table = Table::new().await;
+    let set = ["limits", "set", "--system"];
+    table.json(&[&set[..], &["rpm=5/minute", "slots=2", "--shadow"]].concat());
+    let merge = [&set[..], &["--merge", "rpm=6/minute"]].concat();
+    let text = table.text(&merge);
+    assert!(
+        text.contains("5 per 1 min") && text.contains("6 per 1 min"),
+        "{text}"
+    );
+    assert!(
+        !text.contains("slots") && text.ends_with("configured\n"),
+        "{text}"
+    );
+    let again = table.text(&merge);
+    assert!(again.starts_with("no changes: "), "{again}");
+    let events = table.json(&["audit", "--system"]);
+    assert_eq!(
+        events["items"].as_array().map(Vec::len),
+        Some(2),
+        "{events}"
+    );
+    let kept = table.json(&["limits", "get", "--system"]);
+    assert_eq!(kept["config"]["limits"][1]["slots"], 2, "{kept}");
+    assert_eq!(kept["config"]["is_shadow"], true, "{kept}");
+    let replaced = table.json(&[&set[..], &["rpm=6/minute"]].concat());
+    assert_eq!(
+        replaced["after"]["limits"].as_array().map(Vec::len),
+        Some(1),
+        "{replaced}"
     );
 }
 

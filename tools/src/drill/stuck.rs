@@ -1,22 +1,15 @@
-//! A function is stuck: a lag, a damaged snapshot, a failing reconciler, leases that are never
-//! released, an undecodable item.
+//! A function is stuck: a lag, failed and refused calls, a damaged snapshot.
 
-use std::time::{Duration, Instant};
+use std::time::Instant;
 
-use serde_json::Value;
-use weirgate::{Decision, Grant, Limit};
+use weirgate::Limit;
 use weirgate_shared::{Iso8601, Window};
 
-use super::proxy::Proxy;
 use super::{Drill, ENTITY, PATIENCE, expect, told};
 use crate::demo::now;
 
 /// A resource whose bucket has two shards.
 const WIDE: &str = "wide";
-/// Time of a lease that only its holder releases.
-const HOUR: Duration = Duration::from_secs(3600);
-/// A scheduled run may come before the manual one, but at most once a minute.
-const TRIES: u32 = 3;
 
 impl<P: Fn(&str)> Drill<'_, P> {
     pub(super) async fn stuck(&mut self) -> Result<(), String> {
@@ -170,169 +163,5 @@ impl<P: Fn(&str)> Drill<'_, P> {
             }
             expect(Instant::now() < deadline, || format!("{block} says {said}"))?;
         }
-    }
-
-    pub(super) async fn reconciler(&mut self) -> Result<(), String> {
-        let enabled = self.shell.block("schedule", &[]).await?;
-        expect(enabled.contains("ENABLED"), || {
-            format!("the schedule is {enabled}")
-        })?;
-        match self.shell.block("letters", &[]).await {
-            Err(refused) if refused.contains("AccessDenied") => {}
-            other => return Err(format!("dead letters were read without TLS: {other:?}")),
-        }
-        let proxy = Proxy::to(&self.endpoint).await.map_err(told)?;
-        let over_tls = ("AWS_ENDPOINT_URL", proxy.endpoint.as_str());
-        let send = "aws sqs send-message --queue-url \"$letters\" --message-body 'a run failed' --query MessageId";
-        self.shell.text(send, &[over_tls]).await?;
-        let letters = self.shell.block("letters", &[over_tls]).await?;
-        expect(letters.contains("a run failed"), || {
-            format!("the dead letters are {letters}")
-        })?;
-        // What the alarm watches: messages that are hidden from readers for a while count as well.
-        let depth = "aws sqs get-queue-attributes --queue-url \"$letters\" --attribute-names All --output json \
-             --query 'Attributes.[ApproximateNumberOfMessages,ApproximateNumberOfMessagesNotVisible]' | tr -dc '0-9,'";
-        let before = self.shell.text(depth, &[over_tls]).await?;
-        expect(before.trim() != "0,0", || {
-            format!("a letter is there, and the depth is {before}")
-        })?;
-        self.shell.block("purge", &[over_tls]).await?;
-        let after = self.shell.text(depth, &[over_tls]).await?;
-        expect(after.trim() == "0,0", || {
-            format!("the queue was purged, and its depth is {after}")
-        })?;
-        self.say("a dead letter was read, none without TLS, and the queue was purged");
-        Ok(())
-    }
-
-    /// Runs the reconciler manually. Returns the number of due buckets, and its response.
-    async fn reconcile(&self) -> Result<(u64, Value), String> {
-        let said = self.shell.block("reconcile", &[]).await?;
-        let read = || {
-            let (due, rest) = said.split_once(" due\n200\tNone\n")?;
-            Some((due.parse().ok()?, serde_json::from_str(rest).ok()?))
-        };
-        read().ok_or_else(|| format!("the reconciler said {said}"))
-    }
-
-    /// Two slots of two, under a lease, and its id.
-    async fn hold(&self, resource: &str) -> Result<(Grant, String), String> {
-        let (limiter, slots) = (
-            self.limiter().await?,
-            [Limit::concurrent("slots", 2).map_err(told)?],
-        );
-        let request = limiter
-            .acquire("fleet", resource)
-            .limits(&slots)
-            .take("slots", 2)
-            .lease(HOUR);
-        let Decision::Granted(held) = request.send().await.map_err(told)? else {
-            return Err(format!("2 slots of {resource} were refused"));
-        };
-        let lease = held.lease_id().ok_or("slots without a lease")?.to_owned();
-        Ok((held, lease))
-    }
-
-    pub(super) async fn leases(&mut self) -> Result<(), String> {
-        let pk = ("pk", "prod/BUCKET#fleet#jobs#0");
-        let (mut is_by_hand, mut did) = (false, Value::Null);
-        for _ in 0..TRIES {
-            let (held, lease) = self.hold("jobs").await?;
-            let shown = self.shell.block("leases", &[pk]).await?;
-            expect(shown.contains(&lease) && shown.contains("drill"), || {
-                format!("the lease is not shown: {shown}")
-            })?;
-            self.shell.block("expire", &[pk, ("lease", &lease)]).await?;
-            let due;
-            (due, did) = self.reconcile().await?;
-            is_by_hand = due >= 1 && did["leases_restored"] == 1;
-            let shown = self.shell.block("leases", &[pk]).await?;
-            expect(!shown.contains(&lease), || {
-                format!("the lease is still there: {shown}")
-            })?;
-            let told_so = held.release().await.map_err(told)?;
-            expect(told_so != weirgate::Settlement::Applied, || {
-                "a lease was given back twice".to_owned()
-            })?;
-            if is_by_hand {
-                break;
-            }
-        }
-        expect(is_by_hand, || {
-            format!("of {TRIES} leases that were due no manual run returned one")
-        })?;
-        self.overdue(&did).await?;
-        let _ = self.hold("jobs").await?;
-        self.say("a lease was found, ended manually and returned by the reconciler, once");
-        Ok(())
-    }
-
-    /// The alarm rings for a run that met a lease which was due for long, and ends with the next
-    /// run. The emulator has no metric filters, so the drill puts their values.
-    async fn overdue(&self, late: &Value) -> Result<(), String> {
-        for (did, state) in [(late, "ALARM"), (&self.reconcile().await?.1, "OK")] {
-            let age = did["oldest_due_age_ms"].to_string();
-            let put = "aws cloudwatch put-metric-data --namespace Weirgate --metric-name \"$stack-oldest-due-ms\" \
-                 --value \"$age\"";
-            self.shell.text(put, &[("age", &age)]).await?;
-            self.until_alarm("OverdueLeasesAlarm", state).await?;
-        }
-        self.say("the alarm on overdue leases rang, and ended with the next run");
-        Ok(())
-    }
-
-    /// Waits until an alarm of the stack is in `state`.
-    async fn until_alarm(&self, alarm: &str, state: &str) -> Result<(), String> {
-        let ask = "name=$(aws cloudformation describe-stack-resource --stack-name \"$stack\" --output text \
-             --logical-resource-id \"$alarm\" --query StackResourceDetail.PhysicalResourceId)
-             aws cloudwatch describe-alarms --alarm-names \"$name\" --query 'MetricAlarms[].StateValue' --output text";
-        let deadline = Instant::now() + PATIENCE;
-        loop {
-            let is_in = self.shell.text(ask, &[("alarm", alarm)]).await?;
-            if is_in.trim() == state {
-                return Ok(());
-            }
-            expect(Instant::now() < deadline, || {
-                format!("{alarm} must be {state}, got {is_in}")
-            })?;
-        }
-    }
-
-    pub(super) async fn unreadable(&mut self) -> Result<(), String> {
-        let pk = ("pk", "prod/BUCKET#fleet#broken#0");
-        let (_held, lease) = self.hold("broken").await?;
-        let damage = "aws dynamodb update-item --table-name \"$table\" --key \"$(item \"$pk\" '#STATE')\" \
-             --update-expression 'SET b_slots_cp = :many' --expression-attribute-values '{\":many\":{\"S\":\"many\"}}'";
-        self.shell.text(damage, &[pk]).await?;
-        self.shell.block("expire", &[pk, ("lease", &lease)]).await?;
-        let (_, did) = self.reconcile().await?;
-        expect(did["undecodable"] == 1, || {
-            format!("a bucket that cannot be read is not told: {did}")
-        })?;
-        let log = self.shell.block("undecodable", &[]).await?;
-        for named in [
-            "undecodable bucket",
-            "undecodable record",
-            "fleet#broken",
-            "b_slots_cp",
-        ] {
-            expect(log.contains(named), || {
-                format!("the log does not say {named}: {log}")
-            })?;
-        }
-        self.shell
-            .block(
-                "correct",
-                &[pk, ("attribute", "b_slots_cp"), ("number", "2000")],
-            )
-            .await?;
-        let (_, did) = self.reconcile().await?;
-        let shown = self.shell.block("leases", &[pk]).await?;
-        let is_mended = did["undecodable"] == 0 && !shown.contains(&lease);
-        expect(is_mended, || {
-            format!("after it was mended the reconciler says {did}, and there are {shown}")
-        })?;
-        self.say("a bucket that could not be read was named by the log, mended, and its lease given back");
-        Ok(())
     }
 }

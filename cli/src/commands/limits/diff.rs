@@ -142,8 +142,7 @@ fn read(path: &Path) -> Result<LimitsFileContents, Failure> {
 
 fn text(output: &Output, changes: &Changes) -> String {
     let configs = changes.configs.iter().flat_map(|change| {
-        let fields = [change.before.as_ref(), Some(&change.after)].map(config_fields);
-        rows(&change.level.to_string(), fields)
+        config_rows(&change.level, [change.before.as_ref(), Some(&change.after)])
     });
     let entities = changes.entities.iter().flat_map(|change| {
         let fields = [change.before.as_ref(), Some(&change.after)].map(entity_fields);
@@ -154,11 +153,18 @@ fn text(output: &Output, changes: &Changes) -> String {
         1 => "1 change".to_owned(),
         count => format!("{count} changes"),
     };
-    let columns = ["of", "field", "before", "after"];
     format!(
         "{}\n{count}",
-        output.table(&columns, configs.chain(entities))
+        output.table(&COLUMNS, configs.chain(entities))
     )
+}
+
+/// Columns of changed fields.
+pub const COLUMNS: [&str; 4] = ["of", "field", "before", "after"];
+
+/// Returns a row of [`COLUMNS`] for each field of a level in which two configurations differ.
+pub fn config_rows(level: &ConfigLevel, configs: [Option<&Config>; 2]) -> Vec<Vec<String>> {
+    rows(&level.to_string(), configs.map(config_fields))
 }
 
 type Fields = BTreeMap<String, String>;

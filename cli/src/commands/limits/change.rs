@@ -1,0 +1,132 @@
+//! `weirgate limits set` and `delete`.
+
+use clap::Args;
+use serde::Serialize;
+use weirgate::{Config, ConfigLevel, ConfigStatus, Limit, RateLimiter, Versioned};
+
+use super::diff;
+use crate::amounts;
+use crate::context::Context;
+use crate::failure::{Failure, Outcome};
+use crate::level::LevelArgs;
+
+/// Sets the configuration of a level, and shows before and after of every field.
+#[derive(Debug, Args)]
+pub struct Set {
+    #[command(flatten)]
+    level: LevelArgs,
+    /// Limits: NAME=TOKENS/PERIOD (second, minute, hour, day) or NAME=SLOTS, with ,burst=TOKENS and
+    /// ,mode=enforced, shadow or soft
+    #[arg(value_name = "LIMIT", value_parser = amounts::limit)]
+    limits: Vec<Limit>,
+    /// Keeps what the level has beside the limits that are given; without it, that goes
+    #[arg(long)]
+    merge: bool,
+    /// Denies every acquire of the level
+    #[arg(long, conflicts_with = "unlimited")]
+    disabled: bool,
+    /// Enforces no limit
+    #[arg(long)]
+    unlimited: bool,
+    /// Counts what the limits would deny, and denies nothing
+    #[arg(long)]
+    shadow: bool,
+}
+
+/// Deletes the configuration of a level, and shows what it was.
+#[derive(Debug, Args)]
+pub struct Delete {
+    #[command(flatten)]
+    level: LevelArgs,
+}
+
+#[derive(Serialize)]
+struct Changed {
+    changed: bool,
+    before: Option<Config>,
+    after: Option<Config>,
+}
+
+impl Set {
+    pub async fn run(self, context: &Context) -> Result<Outcome, Failure> {
+        let level = self.level.level()?;
+        change(context, &level, |before| {
+            let kept = before.filter(|_| self.merge);
+            Some(self.config(kept))
+        })
+        .await
+    }
+
+    /// Returns the configuration, with what `kept` has beside it.
+    fn config(&self, kept: Option<&Config>) -> Config {
+        let is_given = |limit: &Limit| self.limits.iter().any(|given| given.name() == limit.name());
+        let kept_limits = kept.into_iter().flat_map(|config| &config.limits);
+        let kept_limits = kept_limits.filter(|limit| !is_given(limit));
+        let mut limits: Vec<_> = self.limits.iter().chain(kept_limits).cloned().collect();
+        limits.sort_by(|one, other| one.name().cmp(other.name()));
+        let status = match (self.disabled, self.unlimited, kept) {
+            (true, _, _) => ConfigStatus::Disabled,
+            (false, true, _) => ConfigStatus::Unlimited,
+            (false, false, kept) => kept.map(|config| config.status).unwrap_or_default(),
+        };
+        Config {
+            limits,
+            status,
+            is_shadow: self.shadow || kept.is_some_and(|config| config.is_shadow),
+        }
+    }
+}
+
+impl Delete {
+    pub async fn run(self, context: &Context) -> Result<Outcome, Failure> {
+        let level = self.level.level()?;
+        change(context, &level, |_| None).await
+    }
+}
+
+/// Replaces the configuration of a level by what `next` makes of it.
+async fn change(
+    context: &Context,
+    level: &ConfigLevel,
+    next: impl FnOnce(Option<&Config>) -> Option<Config>,
+) -> Result<Outcome, Failure> {
+    let limiter = context.limiter().await?;
+    let Versioned { value, version } = stored(&limiter, level).await?;
+    let after = next(value.as_ref());
+    let changed = Changed {
+        changed: value != after,
+        before: value,
+        after,
+    };
+    let next = changed.after.as_ref();
+    if changed.changed && !limiter.replace_config(level, version, next).await? {
+        return Err(Failure::Failed(format!(
+            "the configuration of {level} was changed by another command in the meantime, and is \
+             not changed by this one: run it again"
+        )));
+    }
+    let output = context.output();
+    output.print(&changed, |changed| {
+        let configs = [changed.before.as_ref(), changed.after.as_ref()];
+        match (changed.changed, configs) {
+            (true, [_, after]) => {
+                let result = if after.is_some() {
+                    "configured"
+                } else {
+                    "deleted"
+                };
+                let rows = diff::config_rows(level, configs);
+                format!("{}\n{result}", output.table(&diff::COLUMNS, rows))
+            }
+            (false, [None, _]) => format!("{level} had no configuration"),
+            (false, [Some(_), _]) => format!("no changes: {level} is configured so"),
+        }
+    })?;
+    Ok(Outcome::Done)
+}
+
+async fn stored(limiter: &RateLimiter, level: &ConfigLevel) -> Result<Versioned<Config>, Failure> {
+    let stored = limiter.read_configs(std::slice::from_ref(level)).await?;
+    let stored = stored.into_iter().next();
+    stored.ok_or_else(|| Failure::Failed(format!("the configuration of {level} was not read")))
+}
