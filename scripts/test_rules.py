@@ -21,6 +21,8 @@ OF_AGGREGATOR = "Resources.AggregatorRole.Properties.Policies.0.PolicyDocument.S
 OF_RECONCILER = "Resources.ReconcilerRole.Properties.Policies.0.PolicyDocument.Statement"
 OF_ACQUIRE = "Resources.AcquirePolicy.Properties.PolicyDocument.Statement"
 OF_ADMIN = "Resources.AdminPolicy.Properties.PolicyDocument.Statement"
+OF_ERASE = "Resources.ErasePolicy.Properties.PolicyDocument.Statement"
+OF_PURGE = "Resources.PurgePolicy.Properties.PolicyDocument.Statement"
 OF_READ_FENCED = "Resources.ReadPolicyFenced.Properties.PolicyDocument.Statement"
 OF_ADMIN_FENCED = "Resources.AdminPolicyFenced.Properties.PolicyDocument.Statement"
 OF_BUCKET = "Resources.FailureBucketPolicy.Properties.PolicyDocument.Statement"
@@ -109,6 +111,10 @@ BREAKS = [
     ("callers_ask_no_index_but_these", f"{OF_ADMIN}.1.Resource.0", {"Fn::Sub": "${Table.Arn}/index/DueIndex"}),
     ("leading_keys_are_never_absent", f"{OF_ACQUIRE}.0.Condition.{NULL}", GONE),
     ("deletes_are_part_of_a_transaction", f"{OF_ADMIN}.2.Condition.ForAnyValue:StringEquals", GONE),
+    ("leading_keys_are_never_absent", f"{OF_ERASE}.0.Condition.{NULL}", GONE),
+    ("deletes_are_part_of_a_transaction", f"{OF_ERASE}.1.Condition.ForAnyValue:StringEquals", GONE),
+    ("deletes_are_part_of_a_transaction", f"{OF_PURGE}.1.Condition", GONE),
+    ("deletes_are_part_of_a_transaction", f"{OF_PURGE}.1.Action", ["dynamodb:DeleteItem", "dynamodb:Scan"]),
     ("deletes_are_part_of_a_transaction", f"{OF_ADMIN}.2.Action", ["dynamodb:DeleteItem", "dynamodb:UpdateItem"]),
     ("deletes_are_part_of_a_transaction", f"{OF_RECONCILER}.2.Condition", GONE),
     ("deletes_are_part_of_a_transaction", f"{OF_RECONCILER}.2.Action", ["dynamodb:DeleteItem", "dynamodb:UpdateItem"]),

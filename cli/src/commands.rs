@@ -5,6 +5,7 @@ mod audit;
 mod balances;
 mod buckets;
 mod completions;
+mod confirm;
 mod entities;
 mod erase;
 mod leases;
@@ -14,6 +15,7 @@ mod load;
 mod local;
 mod namespaces;
 mod peek;
+mod purge;
 mod report;
 mod shards;
 mod switches;
@@ -70,6 +72,8 @@ pub enum Command {
     Audit(audit::Audit),
     /// Erases an entity: limits, buckets, usage, audit events
     Erase(erase::Erase),
+    /// Deletes everything of a namespace
+    Purge(purge::Purge),
     /// Runs the whole backend on this machine, without AWS
     ///
     /// The table behind HTTP, the aggregator on its stream, the reconciler on a timer. It prints
@@ -108,6 +112,7 @@ impl Command {
             Self::Merge(command) => command.run(context).await,
             Self::Audit(command) => command.run(context).await,
             Self::Erase(command) => command.run(context).await,
+            Self::Purge(command) => command.run(context).await,
             Self::Local(command) => command.run(context).await,
             Self::Completions(command) => command.run(context),
             Self::Man(command) => command.run(context),

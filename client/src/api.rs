@@ -16,6 +16,7 @@ mod limiter;
 mod operate;
 mod page;
 mod peek;
+mod purge;
 mod reshard;
 mod scope;
 mod usage;
@@ -33,5 +34,6 @@ pub use operate::{
 };
 pub use page::{Page, PageToken};
 pub use peek::{Balances, Peek};
+pub use purge::{Purge, PurgeReport};
 pub use scope::ScopeError;
 pub use usage::{TopUser, UsageReport, UsageRow, UsageScope, UsageTotal};

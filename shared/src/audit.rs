@@ -83,6 +83,8 @@ pub enum AuditChange {
         /// Id of the entity.
         id: EntityId,
     },
+    /// A purge of the namespace began.
+    Purged,
     /// Limits that were written to all shards of a bucket ahead of its next acquire.
     Limits {
         /// Entity of the bucket.
@@ -102,7 +104,7 @@ impl AuditChange {
     pub fn of(&self) -> AuditSubject {
         match self {
             Self::Config { level, .. } | Self::Switch { level, .. } => level.into(),
-            Self::OnUnavailable { .. } => AuditSubject::System,
+            Self::OnUnavailable { .. } | Self::Purged => AuditSubject::System,
             Self::Entity { id: entity, .. }
             | Self::Erased { id: entity }
             | Self::Balances { entity, .. }

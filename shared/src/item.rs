@@ -19,12 +19,12 @@ mod stamp;
 mod switches;
 
 pub use attribute::{Attr, write_units};
-pub use audit::{read_audit, write_audit};
+pub use audit::{PURGE, read_audit, write_audit};
 pub use config::{read_config, read_entity, read_schema, write_config, write_entity};
 pub use error::ItemError;
 pub use key::read_key;
 pub(crate) use lease::write_held;
-pub use lease::{write_lease, write_leases};
+pub use lease::{read_leases, write_lease, write_leases};
 pub use operation::read_operation;
 pub use shard::{is_merged, read_live, read_shard};
 pub use shard_reader::ShardReader;

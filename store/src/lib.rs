@@ -9,6 +9,7 @@
 //!   twice
 //! - `bound`: responses that are rejected for their size before they are read
 //! - `list`: items of one partition, page by page; `due`: those that are due
+//! - `scan`: the whole table, page by page
 //! - `transact`: planned writes to several items that all happen, or none
 //! - `expression`: a planned write as expressions with placeholders
 //! - `attribute`: values to the SDK's attributes and back
@@ -34,6 +35,7 @@ mod list;
 #[cfg(feature = "memory")]
 mod memory;
 mod meter;
+mod scan;
 mod schema;
 mod skew;
 mod table;
@@ -50,6 +52,7 @@ pub use list::{Page, Position, Query, SortKeys};
 #[cfg(feature = "memory")]
 pub use memory::MemoryTable;
 pub use meter::{CapacityMeter, ConsumedUnits};
+pub use scan::ScanPage;
 pub use schema::{BY_ENTITY, BY_RESOURCE, CHILDREN, Index, create_table, indexes};
 pub use skew::CorrectedClock;
 pub use table::{Consistency, ReadWithin, RetryPolicy, ReturnValues, Table, WriteOutcome};

@@ -155,7 +155,7 @@ impl Table {
 }
 
 /// Returns the position of a last key. All keys of the listed indexes are strings.
-fn position(key: HashMap<String, AttributeValue>) -> Position {
+pub(crate) fn position(key: HashMap<String, AttributeValue>) -> Position {
     let text = |value: AttributeValue| match value {
         AttributeValue::S(text) => Some(text),
         _ => None,

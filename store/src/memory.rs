@@ -1,8 +1,10 @@
 //! A table in memory, for tests of applications: it evaluates planned writes as DynamoDB does.
 //!
 //! - `listing`: the items of one partition of the table or of an index
+//! - `scan`: all items
 
 mod listing;
+mod scan;
 
 use std::collections::{BTreeMap, HashMap};
 use std::sync::atomic::{AtomicBool, Ordering};

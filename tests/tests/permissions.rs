@@ -20,6 +20,7 @@ use weirgate_shared::{Namespace, due_shards};
 const ACQUIRE: &str = "AcquirePolicy";
 const ADMIN: &str = "AdminPolicy";
 const ERASE: &str = "ErasePolicy";
+const PURGE: &str = "PurgePolicy";
 const READ: &str = "ReadPolicy";
 
 fn fenced(policy: &str) -> String {
@@ -396,6 +397,32 @@ async fn erasing_takes_the_erase_policy_beside_the_admin_policy() {
         (allowed(ERASE), allowed(&fenced(ERASE))),
         (deletes.clone(), deletes)
     );
+}
+
+#[tokio::test]
+async fn purging_takes_the_purge_policy_beside_the_admin_policy() {
+    let fleet = Fleet::new().await;
+    let _ = enforce(&fleet.dynamo, None, None);
+    changes(&fleet, "acme").await.unwrap();
+    let limiter = limiter(&fleet, "acme").await;
+    limiter.stop(&ConfigLevel::System).send().await.unwrap();
+    let [admin, purge] = [ADMIN, PURGE].map(|name| Policy::of(name, false));
+    let before = fleet.dynamo.items();
+    let _ = enforce(&fleet.dynamo, Some(admin.clone()), None);
+    let refused = limiter.purge_namespace("acme").dry_run().send().await;
+    let error = refused.unwrap_err().to_string();
+    assert!(error.contains("AccessDenied"), "{error}");
+    assert!(fleet.dynamo.items() == before, "nothing was written");
+    let asked = enforce(&fleet.dynamo, Some(admin.and(purge.clone())), None);
+    let report = limiter.purge_namespace("acme").send().await.unwrap();
+    assert!(report.deleted() > 0, "{report:?}");
+    assert_eq!(taken(&asked).refused, vec![]);
+    // Alone it deletes in transactions only.
+    let delete = Call::of("DeleteItem", "table", &["acme/ENTITY#e-1"]);
+    assert!(!purge.allows(&delete, None));
+    let asked = ["dynamodb:DeleteItem", "dynamodb:Scan"];
+    let asked = asked.map(|action| ("table".to_owned(), action.to_owned()));
+    assert_eq!(allowed(PURGE), BTreeSet::from(asked));
 }
 
 /// What there is to ask for, of the actions in any policy and some that are in none.

@@ -1,10 +1,9 @@
 //! `weirgate erase`.
 
-use std::io::{IsTerminal, Write};
-
 use clap::Args;
 use weirgate::{EntityId, EraseReport, LiveLeases};
 
+use super::confirm::confirm;
 use crate::context::Context;
 use crate::failure::{Failure, Outcome};
 
@@ -32,7 +31,11 @@ impl Erase {
         };
         let limiter = context.limiter().await?;
         if !self.yes {
-            confirm(&id, context)?;
+            let namespace = &context.options().namespace;
+            confirm(
+                &format!("erase all that namespace {namespace} has of {id}"),
+                id.as_str(),
+            )?;
         }
         let report = limiter.erase_entity(&id, leases).await?;
         context.output().print(&report, text)?;
@@ -41,26 +44,6 @@ impl Erase {
             false => Outcome::Negative,
         })
     }
-}
-
-/// Asks for the entity's name. Without a terminal, the answer is no.
-fn confirm(id: &EntityId, context: &Context) -> Result<(), Failure> {
-    if !std::io::stdin().is_terminal() {
-        return Err(Failure::Refused(format!(
-            "erasing {id} needs a confirmation, and there is no terminal to ask: add --yes"
-        )));
-    }
-    let namespace = &context.options().namespace;
-    eprint!("Erase all that namespace {namespace} has of {id}? Type the entity to confirm: ");
-    std::io::stderr().flush()?;
-    let mut line = String::new();
-    std::io::stdin().read_line(&mut line)?;
-    if line.trim() == id.as_str() {
-        return Ok(());
-    }
-    Err(Failure::Refused(
-        "not confirmed: nothing was erased".to_owned(),
-    ))
 }
 
 fn text(report: &EraseReport) -> String {

@@ -18,7 +18,8 @@ pub struct PageArgs {
     all: bool,
 }
 
-fn token(text: &str) -> Result<PageToken, String> {
+/// Parses a page token as an argument.
+pub fn token(text: &str) -> Result<PageToken, String> {
     text.parse().map_err(|error: Error| error.to_string())
 }
 

@@ -8,8 +8,8 @@ use tokio::time::Instant;
 use weirgate_shared::write::{Action, Update};
 use weirgate_shared::{ItemKey, Shard, WriteId};
 use weirgate_store::{
-    Consistency, ErrorKind, Item, Page, Position, Query, RetryPolicy, ReturnValues, StoreError,
-    TransactOutcome, WriteOutcome,
+    Consistency, ErrorKind, Item, Page, Position, Query, RetryPolicy, ReturnValues, ScanPage,
+    StoreError, TransactOutcome, WriteOutcome,
 };
 
 use super::Session;
@@ -126,6 +126,17 @@ impl Session {
     ) -> Result<Page, StoreError> {
         count(&self.counters.reads, 1);
         self.record_outcome(self.table.query(listing, after).await)
+    }
+
+    /// Reads one page of the whole table.
+    pub(crate) async fn scan(
+        &self,
+        prefix: &str,
+        limit: i32,
+        after: Option<&Position>,
+    ) -> Result<ScanPage, StoreError> {
+        count(&self.counters.reads, 1);
+        self.record_outcome(self.table.scan(prefix, limit, after).await)
     }
 
     /// Returns and records the error of a request without a timely response, whose outcome is

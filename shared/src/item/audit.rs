@@ -15,12 +15,14 @@ const SET_CONFIG: &str = "set_config";
 const DELETE_CONFIG: &str = "delete_config";
 const SET_ENTITY: &str = "set_entity";
 const DELETE_ENTITY: &str = "delete_entity";
+/// Action of the event of a purge.
+pub const PURGE: &str = "purge";
 const SET_SWITCH: &str = "set_switch";
 const SET_ON_UNAVAILABLE: &str = "set_on_unavailable";
 const SET_BALANCES: &str = "set_balances";
 const APPLY_LIMITS: &str = "apply_limits";
 const ERASE_ENTITY: &str = "erase_entity";
-const ACTIONS: &str = "set_config, delete_config, set_entity, delete_entity, erase_entity, set_switch, set_on_unavailable, set_balances or apply_limits";
+const ACTIONS: &str = "set_config, delete_config, set_entity, delete_entity, erase_entity, purge, set_switch, set_on_unavailable, set_balances or apply_limits";
 
 /// Returns all attributes of an audit event except its keys and its `ttl`.
 #[must_use]
@@ -53,7 +55,7 @@ const fn names(change: &AuditChange) -> (Option<&EntityId>, Option<&Resource>) {
             ConfigLevel::System => (None, None),
         },
         AuditChange::Entity { id, .. } | AuditChange::Erased { id } => (Some(id), None),
-        AuditChange::OnUnavailable { .. } => (None, None),
+        AuditChange::OnUnavailable { .. } | AuditChange::Purged => (None, None),
         AuditChange::Balances {
             entity, resource, ..
         }
@@ -87,6 +89,7 @@ fn values(change: &AuditChange) -> (&'static str, Option<Map>, Option<Map>) {
             (action, before, after)
         }
         AuditChange::Erased { .. } => (ERASE_ENTITY, None, None),
+        AuditChange::Purged => (PURGE, None, None),
         AuditChange::Switch { before, after, .. } => {
             let word = |switch: Switch| Value::text(switch.as_str());
             let map = |switch| Map::from([(attr::SWITCH.to_owned(), word(switch))]);
@@ -157,6 +160,7 @@ pub fn read_audit<'a>(
             }
         }
         (ERASE_ENTITY, AuditSubject::Entity(id)) => AuditChange::Erased { id: id.clone() },
+        (PURGE, AuditSubject::System) => AuditChange::Purged,
         (SET_SWITCH, of) => AuditChange::Switch {
             level: level(of, resource),
             before: before.map(switch).transpose()?,

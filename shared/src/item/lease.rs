@@ -44,6 +44,17 @@ pub fn write_leases(leases: &BTreeMap<WriteId, Lease>) -> Value {
     )
 }
 
+/// Reads the leases from all attributes of a shard's item; none if it has no leases.
+///
+/// # Errors
+/// [`ItemError`] naming the attribute that is wrong or missing.
+pub fn read_leases<'a>(
+    mut item: impl Iterator<Item = (&'a str, Attr<'a>)>,
+) -> Result<BTreeMap<WriteId, Lease>, ItemError> {
+    let found = item.find(|(name, _)| *name == attr::LEASES);
+    found.map_or_else(|| Ok(BTreeMap::new()), |(_, value)| leases(&value))
+}
+
 pub(super) fn leases(value: &Attr<'_>) -> Result<BTreeMap<WriteId, Lease>, ItemError> {
     entries(attr::LEASES, value)?
         .iter()

@@ -5,5 +5,6 @@ mod fixtures;
 
 mod erase;
 mod lists;
+mod purge;
 mod report_costs;
 mod reports;

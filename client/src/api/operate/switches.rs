@@ -51,7 +51,7 @@ impl RateLimiter {
         Ok(switches.levels.into_iter().collect())
     }
 
-    pub(super) async fn stored_switches(&self) -> Result<Switches, Error> {
+    pub(in crate::api) async fn stored_switches(&self) -> Result<Switches, Error> {
         let key = switches_key(&self.session.namespace);
         let items = self.session.read(std::slice::from_ref(&key)).await?;
         stored_switches(&key, items.first())

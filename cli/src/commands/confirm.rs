@@ -1,0 +1,27 @@
+//! Confirmation of what cannot be undone.
+
+use std::io::{IsTerminal, Write};
+
+use crate::failure::Failure;
+
+/// Asks for a name to be typed. Without a terminal, the answer is no.
+///
+/// # Errors
+/// [`Failure::Refused`] if another text was typed, or nothing can be.
+pub fn confirm(deed: &str, name: &str) -> Result<(), Failure> {
+    if !std::io::stdin().is_terminal() {
+        return Err(Failure::Refused(format!(
+            "to {deed} needs a confirmation, and there is no terminal to ask: add --yes"
+        )));
+    }
+    eprint!("This will {deed}. Type {name} to confirm: ");
+    std::io::stderr().flush()?;
+    let mut line = String::new();
+    std::io::stdin().read_line(&mut line)?;
+    if line.trim() == name {
+        return Ok(());
+    }
+    Err(Failure::Refused(
+        "not confirmed: nothing was deleted".to_owned(),
+    ))
+}

@@ -1,0 +1,118 @@
+//! `weirgate purge`.
+
+use std::io::IsTerminal;
+
+use clap::Args;
+use weirgate::{LiveLeases, PageToken, PurgeReport};
+
+use super::confirm::confirm;
+use super::list::token;
+use crate::context::Context;
+use crate::failure::{Failure, Outcome};
+
+/// Deletes everything that the table has of the namespace. Stop its system level a minute before.
+///
+/// It reads the whole table, of all namespaces. Run it again some minutes later: until then, the
+/// aggregator writes the last usage of deleted buckets.
+#[derive(Debug, Args)]
+#[command(
+    after_help = "Example: weirgate --namespace staging stop --system && sleep 60 && \
+                  weirgate --namespace staging purge"
+)]
+pub struct Purge {
+    /// Counts, and deletes nothing
+    #[arg(long)]
+    dry_run: bool,
+    /// Deletes shards with leases that have not expired, too
+    #[arg(long)]
+    discard_leases: bool,
+    /// Continues an interrupted purge after this page
+    #[arg(long, value_name = "TOKEN", value_parser = token)]
+    page: Option<PageToken>,
+    /// Does not ask
+    #[arg(long)]
+    yes: bool,
+}
+
+impl Purge {
+    pub async fn run(self, context: &Context) -> Result<Outcome, Failure> {
+        let namespace = &context.options().namespace;
+        let limiter = context.limiter().await?;
+        if !self.yes && !self.dry_run {
+            let deed = format!(
+                "delete all that table {} has of namespace {namespace}",
+                context.table()?
+            );
+            confirm(&deed, namespace)?;
+        }
+        let leases = match self.discard_leases {
+            true => LiveLeases::Discard,
+            false => LiveLeases::Refuse,
+        };
+        let output = context.output();
+        let shows_progress = !output.is_json() && std::io::stderr().is_terminal();
+        let mut sum = PurgeReport {
+            next: self.page.clone(),
+            ..PurgeReport::default()
+        };
+        loop {
+            let mut purge = limiter.purge_namespace(namespace).leases(leases);
+            if self.dry_run {
+                purge = purge.dry_run();
+            }
+            let page = match purge.after(sum.next.clone()).send().await {
+                Ok(page) => page,
+                Err(error) => {
+                    if let Some(next) = &sum.next {
+                        output.note(&format!(
+                            "{}\ngo on: --page {next}",
+                            text(&sum, self.dry_run)
+                        ));
+                    }
+                    return Err(error.into());
+                }
+            };
+            sum = sum.plus(page);
+            if sum.next.is_none() {
+                break;
+            }
+            if shows_progress {
+                anstream::eprintln!("{} items read, {} deleted", sum.scanned, sum.deleted());
+            }
+        }
+        output.print(&sum, |sum| text(sum, self.dry_run))?;
+        Ok(match sum.leased {
+            0 => Outcome::Done,
+            _ => Outcome::Negative,
+        })
+    }
+}
+
+fn text(report: &PurgeReport, is_dry_run: bool) -> String {
+    let PurgeReport {
+        scanned,
+        shards,
+        configs,
+        snapshots,
+        audit_events,
+        others,
+        leased,
+        ..
+    } = report;
+    let deleted = if is_dry_run {
+        "would be deleted"
+    } else {
+        "deleted"
+    };
+    let mut text = format!(
+        "{scanned} items read; {deleted}: {configs} configurations, {shards} shards, {snapshots} \
+         snapshots, {audit_events} audit events, {others} others"
+    );
+    if *leased > 0 {
+        text += &format!(
+            "\n{leased} shards hold leases that have not expired, and stay: purge again later, or \
+             with --discard-leases"
+        );
+    }
+    text
+}
