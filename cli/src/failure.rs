@@ -131,6 +131,12 @@ impl From<weirgate::NameError> for Failure {
     }
 }
 
+impl From<weirgate::DescriptionError> for Failure {
+    fn from(error: weirgate::DescriptionError) -> Self {
+        Self::Refused(error.to_string())
+    }
+}
+
 impl From<std::io::Error> for Failure {
     fn from(error: std::io::Error) -> Self {
         match error.kind() {

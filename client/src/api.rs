@@ -9,6 +9,7 @@ mod buckets;
 mod builder;
 mod check;
 mod configs;
+mod descriptions;
 mod entities;
 mod erase;
 mod leases;

@@ -91,9 +91,9 @@ pub use values::{
 };
 pub use weirgate_shared::{
     AuditChange, AuditEvent, AuditId, AuditSubject, Config, ConfigError, ConfigFilter, ConfigLevel,
-    ConfigStatus, Entity, EntityId, EpochMillis, Granularity, Limit, LimitError, LimitMode,
-    LimitName, MilliTokens, NameError, RefillRule, Resource, Switch, Usage, Versioned, Window,
-    WindowUsage,
+    ConfigStatus, DescriptionError, Entity, EntityDescription, EntityId, EpochMillis, Granularity,
+    Limit, LimitError, LimitMode, LimitName, MilliTokens, NameError, RefillRule, Resource, Switch,
+    Usage, Versioned, Window, WindowUsage,
 };
 pub use weirgate_store::{Clock, ConnectOptions, ErrorKind, StoreError, SystemClock, Table};
 

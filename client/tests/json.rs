@@ -7,9 +7,10 @@ use serde::Serialize;
 use serde::de::DeserializeOwned;
 use weirgate::{
     AuditChange, AuditEvent, AuditId, Balances, Config, ConfigLevel, ConfigStatus, Degraded,
-    Denied, Disabled, Entity, EpochMillis, Granularity, Limit, LimitMode, LimitStatus, MilliTokens,
-    NeverFits, OnUnavailable, OperationOutcome, Page, PageToken, Settlement, Stats, StoredBucket,
-    StoredLease, Switch, TopUser, Usage, UsageRow, UsageTotal, Window,
+    Denied, Disabled, Entity, EntityDescription, EpochMillis, Granularity, Limit, LimitMode,
+    LimitStatus, MilliTokens, NeverFits, OnUnavailable, OperationOutcome, Page, PageToken,
+    Settlement, Stats, StoredBucket, StoredLease, Switch, TopUser, Usage, UsageRow, UsageTotal,
+    Window,
 };
 
 const GUIDE: &str = include_str!("../../docs/guide/json.md");
@@ -91,6 +92,8 @@ fn the_examples_of_the_guide_are_what_is_written_and_read() {
         parent: Some("team-a".try_into().unwrap()),
         cascades: true,
     });
+    let named = EntityDescription::default().named("Acme Inc.").unwrap();
+    examples.is(&named.labelled("plan", "pro").unwrap());
     examples.is(&AuditEvent {
         id: AuditId::new(EpochMillis(1_795_219_230_000), 1),
         principal: "ops".to_owned(),

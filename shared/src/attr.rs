@@ -74,6 +74,10 @@ pub const SHADOW: &str = "shadow";
 pub const PARENT_ID: &str = "parent_id";
 /// Whether takes of an entity also take from its parent.
 pub const CASCADE: &str = "cascade";
+/// Display name of an entity.
+pub const DISPLAY_NAME: &str = "display_name";
+/// Labels of an entity, by name.
+pub const LABELS: &str = "labels";
 /// Version of the schema that a namespace is written in.
 pub const SCHEMA: &str = "schema";
 /// Epoch ms of a change, or of the balances in a stamp.

@@ -3,8 +3,8 @@
 use std::collections::BTreeMap;
 
 use crate::{
-    AuditId, AuditSubject, Config, ConfigLevel, Entity, EntityId, Limit, LimitName, MilliTokens,
-    OnUnavailable, Resource, Switch,
+    AuditId, AuditSubject, Config, ConfigLevel, Entity, EntityDescription, EntityId, Limit,
+    LimitName, MilliTokens, OnUnavailable, Resource, Switch,
 };
 
 /// One change of the configuration, or of a bucket by an operator.
@@ -48,6 +48,15 @@ pub enum AuditChange {
         before: Option<Entity>,
         /// Entity after the change.
         after: Option<Entity>,
+    },
+    /// A change of an entity's display name or labels.
+    EntityDescription {
+        /// Id of the entity.
+        id: EntityId,
+        /// Display name and labels before the change.
+        before: EntityDescription,
+        /// Display name and labels after the change.
+        after: EntityDescription,
     },
     /// A change of a level's switch.
     Switch {
@@ -106,6 +115,7 @@ impl AuditChange {
             Self::Config { level, .. } | Self::Switch { level, .. } => level.into(),
             Self::OnUnavailable { .. } | Self::Purged => AuditSubject::System,
             Self::Entity { id: entity, .. }
+            | Self::EntityDescription { id: entity, .. }
             | Self::Erased { id: entity }
             | Self::Balances { entity, .. }
             | Self::Limits { entity, .. } => AuditSubject::Entity(entity.clone()),

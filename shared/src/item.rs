@@ -4,6 +4,7 @@
 mod attribute;
 mod audit;
 mod config;
+mod description;
 mod error;
 mod escrow;
 mod key;
@@ -21,6 +22,7 @@ mod switches;
 pub use attribute::{Attr, write_units};
 pub use audit::{PURGE, read_audit, write_audit};
 pub use config::{read_config, read_entity, read_schema, write_config, write_entity};
+pub use description::{read_description, write_description};
 pub use error::ItemError;
 pub use key::read_key;
 pub(crate) use lease::write_held;

@@ -8,11 +8,14 @@
 //! - `names`: validated names, ids of audit events, the decision for outages
 //! - `limits`: limits and configurations
 //! - `audit`: levels and audit events
+//! - `description`: display names and labels
 
 mod audit;
+mod description;
 mod limits;
 mod names;
 mod units;
 
 pub(crate) use audit::{EventFields, LevelFields};
+pub(crate) use description::DescriptionFields;
 pub(crate) use limits::{ConfigFields, LimitFields};

@@ -6,6 +6,7 @@
 //! - `id`: validated names that cannot hold a key delimiter
 //! - `limit`: [`Limit`] and its [`RefillRule`]: capacity and refill
 //! - `config`: [`Config`]: limits at four levels, and the entities they are for
+//! - `description`: [`EntityDescription`]: display name and labels of an entity
 //! - `switch`: [`Switches`]: levels that an operator has stopped
 //! - `on_unavailable`: [`OnUnavailable`]: what to decide while DynamoDB is unavailable
 //! - `operation`: [`Operation`]: a change that its idempotency key remembers
@@ -30,6 +31,7 @@ pub mod attr;
 mod audit;
 mod bucket;
 mod config;
+mod description;
 mod granularity;
 mod id;
 mod item;
@@ -57,13 +59,14 @@ pub use config::{
     Config, ConfigError, ConfigLevel, ConfigStatus, Entity, MAX_BUCKET_LIMITS, MAX_LIMITS,
     SCHEMA_VERSION, Versioned,
 };
+pub use description::{DescriptionError, EntityDescription};
 pub use granularity::Granularity;
 pub use id::{EntityId, IdempotencyKey, LimitName, NameError, Namespace, Resource, WriteId};
 pub use item::{
-    Attr, ItemError, PURGE, ShardReader, is_merged, read_audit, read_config, read_entity, read_key,
-    read_leases, read_live, read_operation, read_schema, read_shard, read_snapshot, read_stamp,
-    read_switches, write_audit, write_config, write_entity, write_lease, write_leases, write_shard,
-    write_units,
+    Attr, ItemError, PURGE, ShardReader, is_merged, read_audit, read_config, read_description,
+    read_entity, read_key, read_leases, read_live, read_operation, read_schema, read_shard,
+    read_snapshot, read_stamp, read_switches, write_audit, write_config, write_description,
+    write_entity, write_lease, write_leases, write_shard, write_units,
 };
 pub use key::{
     AuditId, AuditKey, AuditSubject, BUCKET_SK, BucketKey, ConfigFilter, ConfigKey, EntityKey,

@@ -9,14 +9,15 @@ use proptest::collection::{btree_map, vec};
 use proptest::option;
 use proptest::prelude::*;
 use weirgate_shared::write::{
-    Action, Update, record_operation, set_entity, write_audit_event, write_config, write_switches,
+    Action, Update, describe_entity, record_operation, set_entity, write_audit_event, write_config,
+    write_switches,
 };
 use weirgate_shared::{
     AuditChange, AuditEvent, AuditId, AuditKey, AuditSubject, Config, ConfigFilter, ConfigKey,
-    ConfigLevel, ConfigStatus, Entity, EntityId, EntityKey, EpochMillis, IdempotencyKey, ItemKey,
-    Limit, LimitMode, LimitName, MilliTokens, Millis, Namespace, OnUnavailable, Operation,
-    Resource, Switch, Switches, Versioned, WriteId, read_audit, read_config, read_entity,
-    read_operation, read_switches,
+    ConfigLevel, ConfigStatus, Entity, EntityDescription, EntityId, EntityKey, EpochMillis,
+    IdempotencyKey, ItemKey, Limit, LimitMode, LimitName, MilliTokens, Millis, Namespace,
+    OnUnavailable, Operation, Resource, Switch, Switches, Versioned, WriteId, read_audit,
+    read_config, read_description, read_entity, read_operation, read_switches,
 };
 
 fn namespace() -> impl Strategy<Value = Namespace> {
@@ -87,11 +88,27 @@ fn configuration() -> impl Strategy<Value = Config> {
     })
 }
 
-fn described() -> impl Strategy<Value = Entity> {
+fn of_parent() -> impl Strategy<Value = Entity> {
     (entity(), option::of(entity()), any::<bool>()).prop_map(|(id, parent, cascades)| Entity {
         id,
         parent,
         cascades,
+    })
+}
+
+fn description() -> impl Strategy<Value = EntityDescription> {
+    let labels = btree_map("[A-Za-z0-9_./-]{1,64}", "\\PC{0,40}", 0..5);
+    (option::of("\\PC{1,60}"), labels).prop_map(|(name, labels)| {
+        let named = name
+            .into_iter()
+            .fold(EntityDescription::default(), |description, name| {
+                description.named(name).unwrap()
+            });
+        labels
+            .into_iter()
+            .fold(named, |description, (name, value)| {
+                description.labelled(name, value).unwrap()
+            })
     })
 }
 
@@ -121,9 +138,9 @@ fn event() -> impl Strategy<Value = AuditEvent> {
             after,
         });
     let of_entity = (
-        described(),
-        option::of(described()),
-        option::of(described()),
+        of_parent(),
+        option::of(of_parent()),
+        option::of(of_parent()),
     )
         .prop_map(|(own, before, after)| {
             let named = |entity: Entity| Entity {
@@ -171,8 +188,12 @@ fn event() -> impl Strategy<Value = AuditEvent> {
         },
     );
     let of_erasure = entity().prop_map(|id| AuditChange::Erased { id });
+    let of_description = (entity(), description(), description())
+        .prop_map(|(id, before, after)| AuditChange::EntityDescription { id, before, after });
     let change = prop_oneof![
+        Just(AuditChange::Purged),
         of_config,
+        of_description,
         of_erasure,
         of_entity,
         of_switch,
@@ -322,7 +343,7 @@ proptest! {
 
     #[test]
     fn an_entity_is_read_back_and_is_among_its_parents_children(
-        namespace in namespace(), turns in vec(described(), 1..5),
+        namespace in namespace(), turns in vec(of_parent(), 1..5),
     ) {
         let key = EntityKey { namespace, entity: turns[0].id.clone() };
         let (mut item, mut last) = (Item::default(), None);
@@ -337,6 +358,29 @@ proptest! {
             last = Some(op);
         }
         prop_assert_eq!(EntityKey::parse(&self::key(&item)), Some(key));
+    }
+
+    #[test]
+    fn a_description_is_read_back_and_the_entity_is_not_changed(
+        namespace in namespace(), entity in of_parent(), turns in vec(description(), 1..5),
+    ) {
+        let key = EntityKey { namespace, entity: entity.id.clone() };
+        let (mut item, mut last) = (Item::default(), WriteId::from_bits(0));
+        prop_assert!(item.apply(&update(set_entity(&key, None, Some(&entity), &last))));
+        for (turn, next) in (1..).zip(turns) {
+            let op = WriteId::from_bits(turn);
+            let write = update(describe_entity(&key, &last, &next, &op));
+            prop_assert!(item.apply(&write));
+            prop_assert!(!item.apply(&write), "it happens once");
+            let attributes: Vec<_> = item.attributes().collect();
+            prop_assert_eq!(read_description(&attributes), Ok(next.clone()));
+            prop_assert_eq!(read_entity(key.entity.clone(), item.attributes()), Ok((entity.clone(), op.clone())));
+            let reset = update(set_entity(&key, Some(&op), Some(&entity), &op));
+            prop_assert!(item.apply(&reset));
+            let attributes: Vec<_> = item.attributes().collect();
+            prop_assert_eq!(read_description(&attributes), Ok(next));
+            last = op;
+        }
     }
 
     #[test]

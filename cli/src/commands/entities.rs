@@ -1,7 +1,8 @@
 //! `weirgate entities`.
 
 use clap::{Args, Subcommand};
-use weirgate::{Entity, EntityId};
+use serde::Serialize;
+use weirgate::{Entity, EntityDescription, EntityId};
 
 use super::list::PageArgs;
 use super::report::done;
@@ -20,6 +21,11 @@ pub enum Entities {
     /// Sets the parent of an entity
     #[command(after_help = "Example: weirgate entities set user-1 --parent team-a --cascades")]
     Set(Set),
+    /// Sets the display name and labels of an entity
+    #[command(
+        after_help = "Example: weirgate entities describe customer-1 --name 'Acme Inc.' --label plan=pro"
+    )]
+    Describe(Describe),
     /// Deletes an entity's own item: it has no parent then. Its limits and buckets stay
     Delete(Delete),
 }
@@ -60,6 +66,29 @@ pub struct Set {
     cascades: bool,
 }
 
+/// Sets the display name and labels of an entity. What is not given stays.
+#[derive(Debug, Args)]
+pub struct Describe {
+    /// The entity
+    entity: String,
+    /// Display name, 1 to 256 bytes; empty to remove it
+    #[arg(long, value_name = "NAME")]
+    name: Option<String>,
+    /// A label to add or replace, all together at most 2 KB
+    #[arg(long = "label", value_name = "NAME=VALUE", value_parser = label)]
+    labels: Vec<(String, String)>,
+    /// A label to remove
+    #[arg(long = "remove-label", value_name = "NAME")]
+    removed: Vec<String>,
+}
+
+fn label(text: &str) -> Result<(String, String), String> {
+    let (name, value) = text
+        .split_once('=')
+        .ok_or("must be NAME=VALUE, for example plan=pro")?;
+    Ok((name.to_owned(), value.to_owned()))
+}
+
 /// Deletes an entity's own item.
 #[derive(Debug, Args)]
 pub struct Delete {
@@ -96,6 +125,7 @@ impl Entities {
                 context.limiter().await?.set_entity(&entity).await?;
                 done(context, true, &format!("entity {} is set", entity.id))
             }
+            Self::Describe(command) => command.run(context).await,
             Self::Delete(Delete { entity }) => {
                 let id = EntityId::new(&*entity)?;
                 let is_deleted = context.limiter().await?.delete_entity(&id).await?;
@@ -109,24 +139,103 @@ impl Entities {
     }
 }
 
+#[derive(Serialize)]
+struct Described {
+    changed: bool,
+    before: EntityDescription,
+    after: EntityDescription,
+}
+
+impl Describe {
+    async fn run(self, context: &Context) -> Result<Outcome, Failure> {
+        let id = EntityId::new(&*self.entity)?;
+        let limiter = context.limiter().await?;
+        let before = limiter.entity_description(&id).await?;
+        let before = before.ok_or_else(|| not_set(&id, context))?;
+        let after = self.apply(before.clone())?;
+        limiter.set_entity_description(&id, &after).await?;
+        let described = Described {
+            changed: before != after,
+            before,
+            after,
+        };
+        let output = context.output();
+        output.print(&described, |Described { after, .. }| {
+            output.table(&["field", "value"], fields(after))
+        })?;
+        Ok(Outcome::Done)
+    }
+
+    fn apply(self, mut description: EntityDescription) -> Result<EntityDescription, Failure> {
+        for name in &self.removed {
+            description = description.without_label(name);
+        }
+        for (name, value) in self.labels {
+            description = description.labelled(name, value)?;
+        }
+        Ok(match self.name {
+            None => description,
+            Some(name) if name.is_empty() => description.unnamed(),
+            Some(name) => description.named(name)?,
+        })
+    }
+}
+
+/// Returns a row for the display name and for each label.
+fn fields(description: &EntityDescription) -> Vec<Vec<String>> {
+    let name = description.display_name().unwrap_or("-");
+    let name = ("name".to_owned(), name.to_owned());
+    let labels = description.labels().iter();
+    let labels = labels.map(|(name, value)| (format!("label {name}"), value.clone()));
+    let rows = [name].into_iter().chain(labels);
+    rows.map(|(name, value)| vec![name, value]).collect()
+}
+
+fn not_set(id: &EntityId, context: &Context) -> Failure {
+    Failure::Failed(format!(
+        "entity {id} has no item in namespace {}: set one by weirgate entities set",
+        context.options().namespace
+    ))
+}
+
+#[derive(Serialize)]
+struct Found {
+    #[serde(flatten)]
+    entity: Entity,
+    #[serde(flatten)]
+    description: EntityDescription,
+}
+
 async fn get(context: &Context, entity: &str) -> Result<Outcome, Failure> {
     let id = EntityId::new(entity)?;
-    let found = context.limiter().await?.entity(&id).await?;
-    let Some(entity) = found else {
-        return Err(Failure::Failed(format!(
-            "entity {id} has no item in namespace {}: set one by weirgate entities set",
-            context.options().namespace
-        )));
+    let limiter = context.limiter().await?;
+    let entity = limiter.entity(&id).await?;
+    let entity = entity.ok_or_else(|| not_set(&id, context))?;
+    let description = limiter.entity_description(&id).await?;
+    let found = Found {
+        entity,
+        description: description.unwrap_or_default(),
     };
     let output = context.output();
-    output.print(&entity, |entity| {
-        let parent = entity
-            .parent
-            .as_ref()
-            .map_or("-".to_owned(), EntityId::to_string);
-        let cascades = if entity.cascades { "yes" } else { "no" };
-        let row = vec![entity.id.to_string(), parent, cascades.to_owned()];
-        output.table(&["entity", "parent", "cascades"], [row])
-    })?;
+    output.print(
+        &found,
+        |Found {
+             entity,
+             description,
+         }| {
+            let parent = entity.parent.as_ref().map_or("-", |parent| parent.as_str());
+            let cascades = if entity.cascades { "yes" } else { "no" };
+            let rows = [
+                ("entity", id.as_str()),
+                ("parent", parent),
+                ("cascades", cascades),
+            ];
+            let rows = rows.map(|(name, value)| vec![name.to_owned(), value.to_owned()]);
+            output.table(
+                &["field", "value"],
+                rows.into_iter().chain(fields(description)),
+            )
+        },
+    )?;
     Ok(Outcome::Done)
 }

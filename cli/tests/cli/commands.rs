@@ -101,8 +101,32 @@ async fn entities_have_parents_and_children() {
     );
     assert_eq!(
         table.json(&["entities", "get", "user"]),
-        json!({"id": "user", "parent": "team", "cascades": false})
+        json!({"id": "user", "parent": "team", "cascades": false, "display_name": null, "labels": {}})
     );
+    let describe = ["entities", "describe", "user"];
+    let change = ["--name", "Ann", "--label", "plan=pro", "--label", "x=a=b"];
+    let done = table.json(&[&describe[..], &change].concat());
+    let after = json!({"display_name": "Ann", "labels": {"plan": "pro", "x": "a=b"}});
+    assert_eq!((&done["changed"], &done["after"]), (&json!(true), &after));
+    let change = ["--name", "", "--label", "plan=free", "--remove-label", "x"];
+    let done = table.json(&[&describe[..], &change].concat());
+    let changed = json!({"display_name": null, "labels": {"plan": "free"}});
+    assert_eq!((&done["before"], &done["after"]), (&after, &changed));
+    let text = table.text(&["entities", "get", "user"]);
+    assert!(
+        text.contains("label plan") && text.contains("free"),
+        "{text}"
+    );
+    for (change, rule) in [
+        (["--label", "a b=c"], "1 to 64 of A-Z a-z"),
+        (["--name", "a\nb"], "1 to 256 bytes"),
+    ] {
+        let refused = table.run(&[&describe[..], &change].concat());
+        assert_eq!(refused.code, Some(2), "{refused:?}");
+        assert!(refused.stderr.contains(rule), "{refused:?}");
+    }
+    let unknown = table.run(&["entities", "describe", "unknown", "--name", "A"]);
+    assert_eq!(unknown.code, Some(1), "{unknown:?}");
     assert_eq!(
         table.json(&["entities", "children", "team"])["items"],
         json!(["user"])

@@ -9,7 +9,7 @@ use weirgate_testkit::server::serve;
 use super::fixtures::{File, refusing, weirgate};
 
 /// Every command that reads or changes the table, with arguments that are right.
-const ON_THE_TABLE: [(&str, &[&str]); 34] = [
+const ON_THE_TABLE: [(&str, &[&str]); 35] = [
     ("limits get", &["--system"]),
     ("limits set", &["--system", "rpm=5/minute"]),
     ("limits delete", &["--system"]),
@@ -21,6 +21,7 @@ const ON_THE_TABLE: [(&str, &[&str]); 34] = [
     ("entities children", &["team"]),
     ("entities get", &["user"]),
     ("entities set", &["user", "--parent", "team"]),
+    ("entities describe", &["user", "--name", "A"]),
     ("entities delete", &["user"]),
     ("namespaces", &[]),
     ("buckets", &["--entity", "user"]),

@@ -15,6 +15,7 @@ const SET_CONFIG: &str = "set_config";
 const DELETE_CONFIG: &str = "delete_config";
 const SET_ENTITY: &str = "set_entity";
 const DELETE_ENTITY: &str = "delete_entity";
+const DESCRIBE_ENTITY: &str = "describe_entity";
 /// Action of the event of a purge.
 pub const PURGE: &str = "purge";
 const SET_SWITCH: &str = "set_switch";
@@ -22,7 +23,7 @@ const SET_ON_UNAVAILABLE: &str = "set_on_unavailable";
 const SET_BALANCES: &str = "set_balances";
 const APPLY_LIMITS: &str = "apply_limits";
 const ERASE_ENTITY: &str = "erase_entity";
-const ACTIONS: &str = "set_config, delete_config, set_entity, delete_entity, erase_entity, purge, set_switch, set_on_unavailable, set_balances or apply_limits";
+const ACTIONS: &str = "set_config, delete_config, set_entity, delete_entity, describe_entity, erase_entity, purge, set_switch, set_on_unavailable, set_balances or apply_limits";
 
 /// Returns all attributes of an audit event except its keys and its `ttl`.
 #[must_use]
@@ -54,7 +55,9 @@ const fn names(change: &AuditChange) -> (Option<&EntityId>, Option<&Resource>) {
             ConfigLevel::Resource(resource) => (None, Some(resource)),
             ConfigLevel::System => (None, None),
         },
-        AuditChange::Entity { id, .. } | AuditChange::Erased { id } => (Some(id), None),
+        AuditChange::Entity { id, .. }
+        | AuditChange::EntityDescription { id, .. }
+        | AuditChange::Erased { id } => (Some(id), None),
         AuditChange::OnUnavailable { .. } | AuditChange::Purged => (None, None),
         AuditChange::Balances {
             entity, resource, ..
@@ -87,6 +90,10 @@ fn values(change: &AuditChange) -> (&'static str, Option<Map>, Option<Map>) {
             };
             let [before, after] = [before, after].map(|of| of.as_ref().map(item::write_entity));
             (action, before, after)
+        }
+        AuditChange::EntityDescription { before, after, .. } => {
+            let [before, after] = [before, after].map(|of| Some(item::write_description(of)));
+            (DESCRIBE_ENTITY, before, after)
         }
         AuditChange::Erased { .. } => (ERASE_ENTITY, None, None),
         AuditChange::Purged => (PURGE, None, None),
@@ -159,6 +166,11 @@ pub fn read_audit<'a>(
                 after,
             }
         }
+        (DESCRIBE_ENTITY, AuditSubject::Entity(id)) => AuditChange::EntityDescription {
+            id: id.clone(),
+            before: item::read_description(before.unwrap_or_default())?,
+            after: item::read_description(after.unwrap_or_default())?,
+        },
         (ERASE_ENTITY, AuditSubject::Entity(id)) => AuditChange::Erased { id: id.clone() },
         (PURGE, AuditSubject::System) => AuditChange::Purged,
         (SET_SWITCH, of) => AuditChange::Switch {

@@ -5,9 +5,9 @@ use std::collections::BTreeMap;
 
 use super::{Action, AttributeUpdate, Condition, Path, Update, Value};
 use crate::{
-    AuditEvent, AuditKey, Config, ConfigKey, ConfigLevel, Entity, EntityId, EntityKey,
-    EpochSeconds, LISTED_NAMESPACE, Millis, NAMESPACES, Namespace, SCHEMA_VERSION, Versioned,
-    WriteId, attr, item, schema_key,
+    AuditEvent, AuditKey, Config, ConfigKey, ConfigLevel, Entity, EntityDescription, EntityId,
+    EntityKey, EpochSeconds, LISTED_NAMESPACE, Millis, NAMESPACES, Namespace, SCHEMA_VERSION,
+    Versioned, WriteId, attr, item, schema_key,
 };
 
 /// Maximum number of ancestors of an entity. Their checks, the entity, the audit event and the
@@ -120,6 +120,31 @@ pub fn set_entity(
             changes.push(AttributeUpdate::Remove(Path::of(attr::PARENT_ID)));
         }
     }
+    Action::Update(Update {
+        key: key.item_key(),
+        conditions: vec![condition],
+        changes,
+    })
+}
+
+/// Sets the display name and the labels of an entity. Requires that its last write is the one seen.
+#[must_use]
+pub fn describe_entity(
+    key: &EntityKey,
+    seen: &WriteId,
+    next: &EntityDescription,
+    op: &WriteId,
+) -> Action {
+    let last = Path::of(attr::OP);
+    let condition = Condition::Equals(last.clone(), Value::text(seen.as_str()));
+    let attributes = item::write_description(next);
+    let absent = [attr::DISPLAY_NAME, attr::LABELS];
+    let absent = absent
+        .into_iter()
+        .filter(|name| !attributes.contains_key(*name));
+    let mut changes = vec![AttributeUpdate::Set(last, Value::text(op.as_str()))];
+    changes.extend(absent.map(|name| AttributeUpdate::Remove(Path::of(name))));
+    changes.extend(set(attributes.clone()));
     Action::Update(Update {
         key: key.item_key(),
         conditions: vec![condition],

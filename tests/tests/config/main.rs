@@ -5,6 +5,7 @@ mod fixtures;
 
 mod audit;
 mod cache;
+mod descriptions;
 mod hierarchy;
 mod hierarchy_races;
 mod limits_file;

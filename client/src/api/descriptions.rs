@@ -1,0 +1,92 @@
+//! Display names and labels of entities.
+
+use weirgate_shared::write::describe_entity;
+use weirgate_shared::{AuditChange, EntityDescription, EntityId, ItemKey, read_description};
+use weirgate_store::Item;
+
+use super::entities::seen;
+use super::limiter::RateLimiter;
+use crate::config::ConfigEdit;
+use crate::session::CacheKey;
+use crate::values::Error;
+
+impl RateLimiter {
+    /// Sets the display name and the labels of an entity, instead of those before. Its parent stays
+    /// as it is, and [`set_entity`](Self::set_entity) keeps them.
+    ///
+    /// ```no_run
+    /// # async fn example(limiter: weirgate::RateLimiter) -> Result<(), Box<dyn std::error::Error>> {
+    /// let id = "customer-1".try_into()?;
+    /// let before = limiter.entity_description(&id).await?.unwrap_or_default();
+    /// limiter.set_entity_description(&id, &before.labelled("plan", "pro")?).await?;
+    /// # Ok(())
+    /// # }
+    /// ```
+    ///
+    /// # Errors
+    /// [`Error::Invalid`] if the entity was not [set](Self::set_entity). [`Error::Contended`] if
+    /// other processes kept changing it, [`Error::Store`] if the outcome is not known.
+    pub async fn set_entity_description(
+        &self,
+        id: &EntityId,
+        description: &EntityDescription,
+    ) -> Result<(), Error> {
+        let key = self.entity_key(id);
+        let what = format!("the description of entity {id}");
+        let mut editing = ConfigEdit::new(&self.session, what, CacheKey::Entity(id.clone()));
+        loop {
+            let (items, mark) = editing.read(&[key.item_key()]).await?;
+            let Some((_, op)) = seen(&key, &items)? else {
+                return Err(Error::Invalid(format!(
+                    "entity {id} is described, but was not set: set_entity() first"
+                )));
+            };
+            let before = described(&key.item_key(), &items)?.unwrap_or_default();
+            if before == *description {
+                return Ok(());
+            }
+            let new_op = weirgate_store::random_id();
+            let change = AuditChange::EntityDescription {
+                id: id.clone(),
+                before,
+                after: description.clone(),
+            };
+            let mut actions = vec![
+                describe_entity(&key, &op, description, &new_op),
+                editing.record(change),
+            ];
+            actions.extend(mark);
+            if editing.write(&actions).await? {
+                return Ok(());
+            }
+        }
+    }
+
+    /// Returns the display name and the labels of an entity, read from the table; `None` if it was
+    /// not set.
+    ///
+    /// # Errors
+    /// [`Error::Store`], or [`Error::UnreadableItem`] if they were changed by other means.
+    pub async fn entity_description(
+        &self,
+        id: &EntityId,
+    ) -> Result<Option<EntityDescription>, Error> {
+        let key = self.entity_key(id).item_key();
+        let items = self.session.read(std::slice::from_ref(&key)).await?;
+        described(&key, &items)
+    }
+}
+
+/// Returns the description of the entity among `items`.
+fn described(key: &ItemKey, items: &[Item]) -> Result<Option<EntityDescription>, Error> {
+    let Some(item) = items.iter().find(|item| item.key().as_ref() == Some(key)) else {
+        return Ok(None);
+    };
+    let attributes: Vec<_> = item.attributes().collect();
+    let read = read_description(&attributes);
+    read.map(Some).map_err(|error| Error::UnreadableItem {
+        pk: key.pk.clone(),
+        sk: key.sk.clone(),
+        error,
+    })
+}

@@ -1,0 +1,118 @@
+//! Display names and labels of entities.
+
+use std::collections::BTreeMap;
+
+use serde_json::json;
+use weirgate::{AuditChange, AuditSubject, EntityDescription, Error};
+
+use crate::fixtures::fleet::Fleet;
+use crate::fixtures::stored::{child, entity};
+
+fn acme() -> EntityDescription {
+    let named = EntityDescription::default().named("Acme Inc.").unwrap();
+    named.labelled("plan", "pro").unwrap()
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_description_is_stored_beside_the_parent_and_neither_changes_the_other() {
+    let fleet = Fleet::new().await;
+    let limiter = fleet.limiter().await;
+    let id = entity("e-1");
+    let absent = limiter
+        .set_entity_description(&id, &acme())
+        .await
+        .unwrap_err();
+    assert!(matches!(absent, Error::Invalid(_)), "{absent}");
+    assert!(
+        absent.to_string().contains("set_entity() first"),
+        "{absent}"
+    );
+    assert_eq!(limiter.entity_description(&id).await.unwrap(), None);
+
+    limiter.set_entity(&child("e-1", "team")).await.unwrap();
+    let none = limiter.entity_description(&id).await.unwrap();
+    assert_eq!(none, Some(EntityDescription::default()));
+    limiter.set_entity_description(&id, &acme()).await.unwrap();
+    let found = limiter.entity(&id).await.unwrap().unwrap();
+    assert_eq!(found, child("e-1", "team"));
+    limiter.set_entity(&child("e-1", "other")).await.unwrap();
+    let kept = limiter.entity_description(&id).await.unwrap();
+    assert_eq!(kept, Some(acme()));
+
+    let less = acme()
+        .unnamed()
+        .without_label("plan")
+        .labelled("a", "")
+        .unwrap();
+    limiter.set_entity_description(&id, &less).await.unwrap();
+    assert_eq!(
+        limiter.entity_description(&id).await.unwrap(),
+        Some(less.clone())
+    );
+    let of = AuditSubject::Entity(id.clone());
+    let newest = limiter.audit(&of, None).await.unwrap().items.remove(0);
+    let change = AuditChange::EntityDescription {
+        id: id.clone(),
+        before: acme(),
+        after: less.clone(),
+    };
+    assert_eq!(newest.change, change);
+
+    let before = fleet.dynamo.items();
+    limiter.set_entity_description(&id, &less).await.unwrap();
+    assert!(
+        fleet.dynamo.items() == before,
+        "without a change nothing is written"
+    );
+    limiter.delete_entity(&id).await.unwrap();
+    assert_eq!(limiter.entity_description(&id).await.unwrap(), None);
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_damaged_description_is_named_and_stops_no_acquire() {
+    let fleet = Fleet::new().await;
+    let limiter = fleet.limiter().await;
+    let id = entity("e-1");
+    limiter.set_entity(&child("e-1", "team")).await.unwrap();
+    limiter.set_entity_description(&id, &acme()).await.unwrap();
+    let stored = fleet.dynamo.items().into_iter();
+    let mut stored = stored
+        .filter(|item| item["SK"]["S"] == "#META")
+        .next()
+        .unwrap();
+    let damages = BTreeMap::from([
+        ("display_name", json!({"N": "1"})),
+        ("labels", json!({"M": {"plan": {"N": "1"}}})),
+        ("labels ", json!({"S": "x"})),
+    ]);
+    for (name, damage) in damages {
+        let good = stored.clone();
+        stored[name.trim()] = damage;
+        fleet.dynamo.put(&stored);
+        let error = limiter.entity_description(&id).await.unwrap_err();
+        assert!(matches!(error, Error::UnreadableItem { .. }), "{error}");
+        assert!(error.to_string().contains(name.trim()), "{error}");
+        let other = fleet.limiter().await;
+        assert!(other.entity(&id).await.unwrap().is_some());
+        let limits = [crate::fixtures::stored::rpm(60)];
+        let taken = other.acquire("e-1", "gpt-4").limits(&limits).take("rpm", 1);
+        assert!(taken.send().await.unwrap().is_granted());
+        stored = good;
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn two_changes_at_once_both_happen_one_after_the_other() {
+    let fleet = Fleet::new().await;
+    let limiter = fleet.limiter().await;
+    let id = entity("e-1");
+    limiter.set_entity(&child("e-1", "team")).await.unwrap();
+    let (parent, described) = (child("e-1", "other"), acme());
+    let (described, moved) = tokio::join!(
+        limiter.set_entity_description(&id, &described),
+        limiter.set_entity(&parent),
+    );
+    assert!(described.is_ok() && moved.is_ok());
+    assert_eq!(limiter.entity(&id).await.unwrap(), Some(parent.clone()));
+    assert_eq!(limiter.entity_description(&id).await.unwrap(), Some(acme()));
+}
