@@ -75,11 +75,8 @@ async fn a_damaged_description_is_named_and_stops_no_acquire() {
     let id = entity("e-1");
     limiter.set_entity(&child("e-1", "team")).await.unwrap();
     limiter.set_entity_description(&id, &acme()).await.unwrap();
-    let stored = fleet.dynamo.items().into_iter();
-    let mut stored = stored
-        .filter(|item| item["SK"]["S"] == "#META")
-        .next()
-        .unwrap();
+    let mut stored = fleet.dynamo.items().into_iter();
+    let mut stored = stored.find(|item| item["SK"]["S"] == "#META").unwrap();
     let damages = BTreeMap::from([
         ("display_name", json!({"N": "1"})),
         ("labels", json!({"M": {"plan": {"N": "1"}}})),
