@@ -16,6 +16,7 @@ mod local;
 mod namespaces;
 mod peek;
 mod purge;
+mod replay;
 mod report;
 mod shards;
 mod switches;
@@ -74,6 +75,8 @@ pub enum Command {
     Erase(erase::Erase),
     /// Deletes everything of a namespace
     Purge(purge::Purge),
+    /// Makes copies of usage from stream records that the aggregator discarded
+    Replay(weirgate_replay::Args),
     /// Runs the whole backend on this machine, without AWS
     ///
     /// The table behind HTTP, the aggregator on its stream, the reconciler on a timer. It prints
@@ -113,6 +116,7 @@ impl Command {
             Self::Audit(command) => command.run(context).await,
             Self::Erase(command) => command.run(context).await,
             Self::Purge(command) => command.run(context).await,
+            Self::Replay(args) => replay::run(args, context).await,
             Self::Local(command) => command.run(context).await,
             Self::Completions(command) => command.run(context),
             Self::Man(command) => command.run(context),

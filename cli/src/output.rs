@@ -70,10 +70,17 @@ impl Output {
     /// # Errors
     /// If standard output cannot be written.
     pub fn print_raw(&self, bytes: &[u8]) -> Result<(), Failure> {
+        Ok(self.write(bytes)?)
+    }
+
+    /// As [`print_raw`](Self::print_raw).
+    ///
+    /// # Errors
+    /// If standard output cannot be written.
+    pub fn write(&self, bytes: &[u8]) -> std::io::Result<()> {
         let mut stdout = AutoStream::auto(std::io::stdout().lock());
         stdout.write_all(bytes)?;
-        stdout.flush()?;
-        Ok(())
+        stdout.flush()
     }
 
     /// Prints a remark for people to standard error, unless results are JSON.

@@ -1,4 +1,4 @@
-//! What the command line says.
+//! The arguments of `weirgate replay`.
 
 use std::path::PathBuf;
 
@@ -8,20 +8,14 @@ use weirgate_aggregator::{DEFAULT_TTL_DAYS, TTL_DAYS};
 use crate::copies::Options;
 
 /// Makes the copies of usage that the aggregator could not make, from the objects of the failure
-/// bucket. It may run twice, beside the aggregator, and again after an interruption: a copy that is
-/// there already changes nothing.
+/// bucket.
 ///
-/// Exit code: 0 if all copies are there now, 1 if something is left (the output says what), 2 if
-/// the arguments are wrong. Region, credentials and endpoint come from where the AWS CLI has them
-/// too, also AWS_ENDPOINT_URL_DYNAMODB. It needs dynamodb:GetItem and dynamodb:UpdateItem on the
-/// table; with --dry-run only the first.
+/// It may run twice, beside the aggregator, and again after an interruption: a copy that is there
+/// already changes nothing. It needs dynamodb:GetItem and dynamodb:UpdateItem on the table; with
+/// --dry-run only the first. Exit code 1 if something is left, and the output says what.
 #[derive(Debug, Clone, Parser)]
-#[command(name = "weirgate-replay", version)]
+#[command(after_help = "Example: weirgate replay --ttl-days 90 --dry-run failures/")]
 pub struct Args {
-    /// The table to copy usage in: the stack's output TableName
-    #[arg(long, value_name = "NAME")]
-    pub table: String,
-
     /// Days a snapshot is kept after its window: SNAPSHOT_TTL_DAYS of the aggregator
     ///
     /// Matters only for the snapshots that the replay makes itself; those that are there keep their
@@ -31,7 +25,7 @@ pub struct Args {
         value_parser = clap::value_parser!(i64).range(TTL_DAYS))]
     pub ttl_days: i64,
 
-    /// Takes records of this table, the one that --table was restored from
+    /// Takes records of this table, the one that the table was restored from
     #[arg(long, value_name = "NAME")]
     pub from_table: Option<String>,
 
@@ -68,20 +62,15 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_table_and_the_objects_have_no_default() {
+    fn the_objects_have_no_default() {
         Args::command().debug_assert();
-        let args = Args::try_parse_from(["weirgate-replay", "--table", "t", "folder"]).unwrap();
+        let args = Args::try_parse_from(["replay", "folder"]).unwrap();
         assert_eq!(
             (args.ttl_days, args.concurrency, args.dry_run),
             (DEFAULT_TTL_DAYS, 32, false)
         );
-        for (missing, line) in [
-            ("--table", ["weirgate-replay", "folder"].as_slice()),
-            ("<PATH>", &["", "--table", "t"]),
-        ] {
-            let error = Args::try_parse_from(line).unwrap_err().to_string();
-            assert!(error.contains(missing), "{error}");
-        }
+        let error = Args::try_parse_from(["replay"]).unwrap_err().to_string();
+        assert!(error.contains("<PATH>"), "{error}");
     }
 
     #[test]
@@ -91,9 +80,7 @@ mod tests {
             ("--ttl-days", "x", "--ttl-days"),
             ("--concurrency", "257", "1..=256"),
         ] {
-            let error =
-                Args::try_parse_from(["weirgate-replay", "--table", "t", flag, wrong, "folder"])
-                    .unwrap_err();
+            let error = Args::try_parse_from(["replay", flag, wrong, "folder"]).unwrap_err();
             assert_eq!(error.exit_code(), 2);
             let error = error.to_string();
             assert!(error.contains(wrong) && error.contains(takes), "{error}");

@@ -3,7 +3,7 @@
 //!
 //! # Layout
 //!
-//! - `args`: [`Args`]: what the command line says
+//! - `args`: [`Args`]: the arguments of `weirgate replay`
 //! - `source`: files, folders and standard input to the objects in them
 //! - [`object`]: one object to its event, and the tables its records come from
 //! - `copies`: [`Replay`]: an event to the copies that the aggregator makes of it
@@ -17,14 +17,15 @@ pub mod object;
 mod report;
 mod source;
 
-use std::io::{Read, Write};
+use std::io::Read;
 
-use weirgate_store::{StoreError, Table};
+use weirgate_store::StoreError;
 
 pub use args::Args;
 pub use copies::{Options, Replay};
 pub use report::{Done, Sum};
 pub use source::{Object, Place, SourceError, Unreadable, open};
+pub use weirgate_store::{Table, connect};
 
 /// Why a replay ended before its last object.
 #[derive(Debug, thiserror::Error)]
@@ -40,7 +41,7 @@ pub enum ReplayError {
     Output(#[from] std::io::Error),
 }
 
-/// Replays all that `args` name, and writes a line for each object and their sum to `out`.
+/// Replays all that `args` name, and calls `each` with the outcome of each object.
 ///
 /// # Errors
 /// [`ReplayError`] if it could not go on. Copies that were made until then stay.
@@ -48,7 +49,7 @@ pub async fn replay(
     args: &Args,
     table: &Table,
     input: impl Read,
-    out: &mut impl Write,
+    mut each: impl FnMut(Done) -> std::io::Result<()>,
 ) -> Result<Sum, ReplayError> {
     // Checks early that the table exists, and corrects the clock that decides which snapshots have
     // expired.
@@ -61,10 +62,9 @@ pub async fn replay(
                 Ok(object) => replay.object(&object.name, &object.text).await,
                 Err(unreadable) => Done::unreadable(unreadable.name, unreadable.why),
             };
-            write!(out, "{done}")?;
             sum.add(&done);
+            each(done)?;
         }
     }
-    write!(out, "{}", sum.told(args.dry_run))?;
     Ok(sum)
 }

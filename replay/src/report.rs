@@ -2,12 +2,14 @@
 
 use std::fmt;
 
+use serde::Serialize;
+
 /// Maximum number of lines about the failures of one object. A bad object has the same failure
 /// thousands of times.
 const MOST_LINES: usize = 10;
 
 /// The outcome of one object.
-#[derive(Debug, Clone, Default, PartialEq, Eq)]
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize)]
 pub struct Done {
     /// File of the object.
     pub name: String,
@@ -24,7 +26,7 @@ pub struct Done {
 }
 
 /// The outcome of all objects.
-#[derive(Debug, Clone, Default, PartialEq, Eq)]
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize)]
 pub struct Sum {
     /// Number of objects.
     pub objects: usize,
@@ -74,7 +76,8 @@ impl Sum {
     }
 
     /// Returns the last line of the output.
-    pub(crate) fn told(&self, dry_run: bool) -> String {
+    #[must_use]
+    pub fn text(&self, dry_run: bool) -> String {
         let Self {
             objects,
             incomplete,

@@ -198,7 +198,7 @@ impl Mapping {
         )
     }
 
-    /// Replays an object of the failure bucket, as `weirgate-replay` does.
+    /// Replays an object of the failure bucket, as `weirgate replay` does.
     async fn replay(&self, object: &str) {
         let world = &self.world;
         let network = Network::new(world, "replay");
