@@ -10,8 +10,6 @@ use super::{Drill, PATIENCE, expect, told};
 
 /// Time of a lease that only its holder releases.
 const HOUR: Duration = Duration::from_secs(3600);
-/// Time of a lease that is to expire.
-const SECOND: Duration = Duration::from_secs(1);
 /// A scheduled run may come before the manual one, but at most once a minute.
 const TRIES: u32 = 3;
 
@@ -110,12 +108,12 @@ impl<P: Fn(&str)> Drill<'_, P> {
         Ok(())
     }
 
-    /// A lease expires, and a manual run of the reconciler returns its slots. Returns the run's
-    /// response.
+    /// A lease expired long ago, and a manual run of the reconciler returns its slots. Returns the
+    /// run's response.
     async fn expired(&self) -> Result<Value, String> {
         for _ in 0..TRIES {
-            let (held, lease) = self.hold("jobs", SECOND).await?;
-            tokio::time::sleep(SECOND + SECOND).await;
+            let (held, lease) = self.hold("jobs", HOUR).await?;
+            self.backdate("prod/BUCKET#fleet#jobs#0", &lease).await?;
             let (due, did) = self.reconcile().await?;
             let shown = self.shown_leases("jobs").await?;
             expect(!shown.contains(&lease), || {
@@ -132,6 +130,18 @@ impl<P: Fn(&str)> Drill<'_, P> {
         Err(format!(
             "of {TRIES} leases that expired no manual run returned one"
         ))
+    }
+
+    /// Makes it so that a lease has expired, and its shard been due, since 1970.
+    async fn backdate(&self, pk: &str, lease: &str) -> Result<(), String> {
+        let edit = "aws dynamodb update-item --table-name \"$table\" --key \"$(item \"$pk\" '#STATE')\" \
+             --update-expression 'SET h.#lease.e = :past, due = :past ADD v :one' \
+             --expression-attribute-names \"{\\\"#lease\\\":\\\"$lease\\\"}\" --expression-attribute-values \
+             '{\":past\":{\"N\":\"1\"},\":one\":{\"N\":\"1\"}}'";
+        self.shell
+            .text(edit, &[("pk", pk), ("lease", lease)])
+            .await?;
+        Ok(())
     }
 
     /// The alarm rings for a run that met a lease which was due for long, and ends with the next
@@ -169,10 +179,10 @@ impl<P: Fn(&str)> Drill<'_, P> {
         let pk = ("pk", "prod/BUCKET#fleet#broken#0");
         let (_held, lease) = self.hold("broken", HOUR).await?;
         let damage = "aws dynamodb update-item --table-name \"$table\" --key \"$(item \"$pk\" '#STATE')\" \
-             --update-expression 'SET b_slots_cp = :many, h.#lease.e = :past, due = :past ADD v :one' \
-             --expression-attribute-names \"{\\\"#lease\\\":\\\"$lease\\\"}\" --expression-attribute-values \
-             '{\":many\":{\"S\":\"many\"},\":past\":{\"N\":\"1\"},\":one\":{\"N\":\"1\"}}'";
-        self.shell.text(damage, &[pk, ("lease", &lease)]).await?;
+             --update-expression 'SET b_slots_cp = :many ADD v :one' --expression-attribute-values \
+             '{\":many\":{\"S\":\"many\"},\":one\":{\"N\":\"1\"}}'";
+        self.shell.text(damage, &[pk]).await?;
+        self.backdate(pk.1, &lease).await?;
         let (_, did) = self.reconcile().await?;
         expect(did["undecodable"] == 1, || {
             format!("a bucket that cannot be read is not told: {did}")
