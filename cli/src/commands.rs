@@ -16,6 +16,7 @@ mod local;
 mod namespaces;
 mod peek;
 mod purge;
+mod reconcile;
 mod replay;
 mod report;
 mod shards;
@@ -75,6 +76,8 @@ pub enum Command {
     Erase(erase::Erase),
     /// Deletes everything of a namespace
     Purge(purge::Purge),
+    /// Does what the reconciler does, or shows what is due
+    Reconcile(reconcile::Reconcile),
     /// Makes copies of usage from stream records that the aggregator discarded
     Replay(weirgate_replay::Args),
     /// Runs the whole backend on this machine, without AWS
@@ -116,6 +119,7 @@ impl Command {
             Self::Audit(command) => command.run(context).await,
             Self::Erase(command) => command.run(context).await,
             Self::Purge(command) => command.run(context).await,
+            Self::Reconcile(command) => command.run(context).await,
             Self::Replay(args) => replay::run(args, context).await,
             Self::Local(command) => command.run(context).await,
             Self::Completions(command) => command.run(context),

@@ -1,6 +1,7 @@
 //! The connection and the output of one run.
 
 use weirgate::{ConnectOptions, RateLimiter};
+use weirgate_store::Table;
 
 use crate::failure::Failure;
 use crate::options::Options;
@@ -67,6 +68,18 @@ impl Context {
             limiter = limiter.owner(&principal).principal(principal);
         }
         Ok(limiter.build().await?)
+    }
+
+    /// Returns the table as the functions use it, for what the public crate does not do.
+    ///
+    /// # Errors
+    /// [`Failure::Refused`] if no table was given.
+    pub async fn stored(&self) -> Result<Table, Failure> {
+        let name = self.table()?;
+        Ok(Table::new(
+            weirgate_store::connect(self.connection()).await,
+            name,
+        ))
     }
 
     /// Returns how to reach the table. A local DynamoDB needs no credentials.

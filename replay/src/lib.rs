@@ -19,13 +19,12 @@ mod source;
 
 use std::io::Read;
 
-use weirgate_store::StoreError;
+use weirgate_store::{StoreError, Table};
 
 pub use args::Args;
 pub use copies::{Options, Replay};
 pub use report::{Done, Sum};
 pub use source::{Object, Place, SourceError, Unreadable, open};
-pub use weirgate_store::{Table, connect};
 
 /// Why a replay ended before its last object.
 #[derive(Debug, thiserror::Error)]

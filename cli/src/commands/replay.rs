@@ -1,7 +1,7 @@
 //! `weirgate replay`.
 
 use serde::Serialize;
-use weirgate_replay::{Args, Done, ReplayError, Sum, Table, connect, replay};
+use weirgate_replay::{Args, Done, ReplayError, Sum, replay};
 
 use crate::context::Context;
 use crate::failure::{Failure, Outcome};
@@ -15,8 +15,7 @@ struct Replayed {
 /// Replays what the arguments name. As text, the outcome of each object is printed at once.
 pub async fn run(args: Args, context: &Context) -> Result<Outcome, Failure> {
     let output = context.output();
-    let name = context.table()?;
-    let table = Table::new(connect(context.connection()).await, name);
+    let table = context.stored().await?;
     let (input, mut objects) = (std::io::stdin().lock(), vec![]);
     let sum = replay(&args, &table, input, |done| {
         if output.is_json() {

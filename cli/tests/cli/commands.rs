@@ -321,3 +321,31 @@ fn shells_and_manuals_are_written() {
             .contains("limits plan")
     );
 }
+
+#[tokio::test(flavor = "multi_thread")]
+async fn what_is_due_is_shown_and_then_done() {
+    let table = Table::new().await;
+    let hold = [
+        "acquire", "user", "gpu", "slots=1", "--limit", "slots=2", "--lease", "1s",
+    ];
+    table.text(&hold);
+    assert_eq!(table.text(&["reconcile", "--dry-run"]), "0 due\n");
+    std::thread::sleep(std::time::Duration::from_millis(1_100));
+    let text = table.text(&["reconcile", "--dry-run"]);
+    assert!(text.contains("end 1 expired leases (slots 1)"), "{text}");
+    assert!(text.ends_with("\n1 due\n"), "{text}");
+    let due = table.json(&["reconcile", "--dry-run", "--most", "5"]);
+    let item = &due["items"][0];
+    assert_eq!(
+        (&item["entity"], &item["leases"]),
+        (&json!("user"), &json!(1)),
+        "{due}"
+    );
+    assert_eq!(item["tokens"], json!({"slots": 1}));
+    assert_eq!(
+        table.json(&["reconcile"])["tokens_restored"],
+        json!({"slots": 1})
+    );
+    assert_eq!(table.json(&["leases", "list", "user", "gpu"]), json!([]));
+    assert_eq!(table.text(&["reconcile", "--dry-run"]), "0 due\n");
+}

@@ -11,6 +11,7 @@
 //! - `execute`: one write per shard, replanned after a failed condition
 //! - `tree`, `review`: [`review`]: the work on all shards of a bucket together; pure
 //! - `reshape`: its transactions, and another review after a failed condition
+//! - `preview`: [`preview`]: what a run would do, without a write
 //! - `report`: [`Summary`]: the response, and the log line
 //! - `deadline`: [`Deadline`]: when to stop
 //! - `schedule`: the schedule's event: its id and its time
@@ -24,6 +25,7 @@ mod deadline;
 mod execute;
 mod partition;
 mod plan;
+mod preview;
 mod read;
 mod report;
 mod reshape;
@@ -44,6 +46,7 @@ use weirgate_store::{StoreError, Table};
 
 pub use config::Config;
 pub use deadline::Deadline;
+pub use preview::{DueItem, Preview, Reshaped, Work, preview};
 pub use report::Summary;
 pub use review::{Change, Depth, Review, review};
 

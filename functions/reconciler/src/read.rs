@@ -80,20 +80,25 @@ pub fn is_ours(key: &ItemKey) -> bool {
     key.sk == BUCKET_SK && BucketKey::parse(&key.pk).is_some_and(|key| key.shard < MAX_SHARDS)
 }
 
+/// Returns an item as a shard.
+///
+/// # Errors
+/// [`ItemError`] if it cannot be read, or has the key of another one.
+pub fn decode(item: &Item) -> Result<Shard, ItemError> {
+    let shard = item.bucket()?;
+    match read_key(item.attributes()) {
+        Some(key) if key == shard.key.item_key() => Ok(shard),
+        key => Err(ItemError {
+            attribute: attr::SK.to_owned(),
+            value: format!("{:?}", key.map(|key| key.sk)),
+            takes: "the sort key of a bucket",
+        }),
+    }
+}
+
 /// Returns an item as a shard. If it cannot be read, returns `None`, and logs an ERROR line with
 /// the beginning of the item.
 pub fn bucket(item: &Item, budget: &LogBudget) -> Option<Shard> {
-    let read = item.bucket().and_then(|shard| {
-        let here = shard.key.item_key();
-        match read_key(item.attributes()) {
-            Some(key) if key == here => Ok(shard),
-            key => Err(ItemError {
-                attribute: attr::SK.to_owned(),
-                value: format!("{:?}", key.map(|key| key.sk)),
-                takes: "the sort key of a bucket",
-            }),
-        }
-    });
     let log = |error: &ItemError| {
         let key = item.key().unwrap_or_else(|| ItemKey {
             pk: item.pk(),
@@ -107,7 +112,7 @@ pub fn bucket(item: &Item, budget: &LogBudget) -> Option<Shard> {
         );
     };
     // A retry would not help.
-    read.inspect_err(log).ok()
+    decode(item).inspect_err(log).ok()
 }
 
 /// Logs at ERROR that an item in the index cannot be read, if the budget allows it, in the text

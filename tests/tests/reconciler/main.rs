@@ -8,6 +8,7 @@ mod cycle;
 mod interleaved;
 mod merge;
 mod merge_races;
+mod preview;
 mod races;
 mod repair;
 mod restores;

@@ -52,7 +52,8 @@ impl<P: Fn(&str)> Drill<'_, P> {
         let said = self.shell.block("reconcile", &[]).await?;
         let read = || {
             let (due, rest) = said.split_once(" due\n200\tNone\n")?;
-            Some((due.parse().ok()?, serde_json::from_str(rest).ok()?))
+            let due = due.lines().last()?.parse().ok()?;
+            Some((due, serde_json::from_str(rest).ok()?))
         };
         read().ok_or_else(|| format!("the reconciler said {said}"))
     }
