@@ -6,6 +6,7 @@ mod balances;
 mod buckets;
 mod completions;
 mod confirm;
+mod doctor;
 mod entities;
 mod erase;
 mod leases;
@@ -76,6 +77,8 @@ pub enum Command {
     Erase(erase::Erase),
     /// Deletes everything of a namespace
     Purge(purge::Purge),
+    /// Checks table, functions, alarms, clock and permissions, and says what to do
+    Doctor(doctor::Doctor),
     /// Does what the reconciler does, or shows what is due
     Reconcile(reconcile::Reconcile),
     /// Makes copies of usage from stream records that the aggregator discarded
@@ -119,6 +122,7 @@ impl Command {
             Self::Audit(command) => command.run(context).await,
             Self::Erase(command) => command.run(context).await,
             Self::Purge(command) => command.run(context).await,
+            Self::Doctor(command) => command.run(context).await,
             Self::Reconcile(command) => command.run(context).await,
             Self::Replay(args) => replay::run(args, context).await,
             Self::Local(command) => command.run(context).await,

@@ -82,6 +82,12 @@ impl Context {
         ))
     }
 
+    /// Returns whether the table is on this machine, and no emulator of other services beside it.
+    pub fn is_local(&self) -> bool {
+        let url = self.options.endpoint_url.as_deref();
+        url.is_some_and(is_loopback) && !is_set("AWS_ENDPOINT_URL")
+    }
+
     /// Returns how to reach the table. A local DynamoDB needs no credentials.
     pub fn connection(&self) -> ConnectOptions {
         let Options {

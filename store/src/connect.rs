@@ -127,12 +127,24 @@ fn build(
     }
 }
 
-/// Reads region, credentials and endpoint from the SDK's default chain.
 #[cfg(feature = "chain")]
 async fn environment(
     http: &SharedHttpClient,
     connection: &ConnectOptions,
 ) -> aws_sdk_dynamodb::config::Builder {
+    (&chain(http, connection).await).into()
+}
+
+/// Returns the configuration of clients of other services, with the same transport, region and
+/// credentials. The connection's local endpoint is not used.
+#[cfg(feature = "chain")]
+pub async fn sdk_config(connection: &ConnectOptions) -> aws_config::SdkConfig {
+    chain(&http(connection), connection).await
+}
+
+/// Reads region, credentials and endpoint from the SDK's default chain.
+#[cfg(feature = "chain")]
+async fn chain(http: &SharedHttpClient, connection: &ConnectOptions) -> aws_config::SdkConfig {
     let mut chain = aws_config::defaults(BehaviorVersion::v2026_01_12()).http_client(http.clone());
     if let Some(profile) = &connection.profile {
         chain = chain.profile_name(profile);
@@ -143,7 +155,7 @@ async fn environment(
     if let Some(url) = &connection.endpoint_url {
         chain = chain.endpoint_url(url);
     }
-    (&chain.load().await).into()
+    chain.load().await
 }
 
 /// Reads region, credentials and endpoint from the variables that Lambda sets. A function needs no

@@ -18,6 +18,7 @@
 //! - `idle`: HTTP connections, which a process that was frozen makes again
 //! - `ids`: [`random_id`]: ids of writes and leases, from the operating system's generator
 //! - `schema`: the table's definition, for local use
+//! - `describe`: [`TableFacts`]: the table as AWS has it, against that definition
 //! - `memory` (feature `memory`): [`MemoryTable`], a table in the process for tests
 //! - `meter`: [`CapacityMeter`] adds up the write units that DynamoDB reports
 
@@ -26,6 +27,7 @@ mod bound;
 mod clock;
 mod connect;
 mod date;
+mod describe;
 mod due;
 mod error;
 mod expression;
@@ -44,7 +46,10 @@ mod transact;
 pub use attribute::Item;
 pub use aws_smithy_types::base64;
 pub use clock::{Clock, SystemClock};
+#[cfg(feature = "chain")]
+pub use connect::sdk_config;
 pub use connect::{ConnectOptions, Connection, connect, connect_with};
+pub use describe::{IndexState, TableFacts};
 pub use due::{Due, DuePage, Order};
 pub use error::{ErrorKind, StoreError};
 pub use ids::{random_bits, random_id, seed_ids_of_thread};

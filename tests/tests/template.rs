@@ -459,3 +459,14 @@ fn each_function_is_built_from_the_binary_of_its_name() {
         );
     }
 }
+
+/// `weirgate doctor` compares it with its own.
+#[test]
+fn each_functions_description_ends_with_the_version() {
+    let ending = format!(". Weirgate {}", env!("CARGO_PKG_VERSION"));
+    for function in ["Aggregator", "Reconciler"] {
+        let description = template()["Resources"][function]["Properties"]["Description"].take();
+        let description = description.as_str().expect("it has one");
+        assert!(description.ends_with(&ending), "{function}: {description}");
+    }
+}

@@ -1,0 +1,88 @@
+//! `weirgate doctor`.
+
+mod alarms;
+mod finding;
+mod functions;
+mod permissions;
+mod table;
+
+use clap::Args;
+use serde::Serialize;
+
+use crate::context::Context;
+use crate::failure::{Failure, Outcome};
+use finding::{Finding, State};
+
+/// Checks table, indexes, stream, clock, functions, schedule, alarms and permissions. Says what is
+/// wrong, and what to do about it.
+///
+/// It changes nothing. It needs `dynamodb:DescribeTable`; what else the credentials do not allow is
+/// named and left out. The managed policy ReadOnlyAccess of AWS allows all of it.
+#[derive(Debug, Args)]
+#[command(after_help = "Example: weirgate doctor --table limits\n\n\
+                        Exit codes: 0 nothing is wrong, 1 something is.")]
+pub struct Doctor {
+    /// Name of the stack, if no function reads the table's stream
+    #[arg(long)]
+    stack: Option<String>,
+}
+
+#[derive(Debug, Serialize)]
+struct Diagnosis {
+    findings: Vec<Finding>,
+}
+
+impl Doctor {
+    pub async fn run(self, context: &Context) -> Result<Outcome, Failure> {
+        let table = context.stored().await?;
+        let facts = table
+            .describe()
+            .await
+            .map_err(|error| Failure::from(&error))?;
+        let mut findings = table::findings(&table, &facts).await;
+        findings.push(table::clock(&table));
+        if context.is_local() {
+            let text = "not checked: this endpoint is a table on this machine";
+            findings.push(Finding::unknown("functions", text, ""));
+        } else {
+            // The endpoint is DynamoDB's; the others have their own.
+            let elsewhere = weirgate::ConnectOptions {
+                endpoint_url: None,
+                ..context.connection()
+            };
+            let config = weirgate_store::sdk_config(&elsewhere).await;
+            let (found, stack) =
+                functions::findings(&config, table.name(), &facts, self.stack).await;
+            findings.extend(found);
+            findings.extend(alarms::findings(&config, stack.as_deref()).await);
+        }
+        findings.push(permissions::finding(&table, &context.options().namespace).await);
+
+        let diagnosis = Diagnosis { findings };
+        context.output().print(&diagnosis, text)?;
+        let is_wrong = |finding: &Finding| finding.state == State::Problem;
+        Ok(match diagnosis.findings.iter().any(is_wrong) {
+            true => Outcome::Negative,
+            false => Outcome::Done,
+        })
+    }
+}
+
+fn text(diagnosis: &Diagnosis) -> String {
+    let lines = diagnosis.findings.iter().map(ToString::to_string);
+    let count = |state| {
+        diagnosis
+            .findings
+            .iter()
+            .filter(|finding| finding.state == state)
+            .count()
+    };
+    let (problems, unknown) = (count(State::Problem), count(State::Unknown));
+    let sum = match (problems, unknown) {
+        (0, 0) => "nothing is wrong".to_owned(),
+        (0, _) => format!("nothing is wrong; {unknown} not checked"),
+        (_, 0) => format!("{problems} wrong"),
+        _ => format!("{problems} wrong; {unknown} not checked"),
+    };
+    lines.chain([sum]).collect::<Vec<_>>().join("\n")
+}

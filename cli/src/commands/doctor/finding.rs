@@ -1,0 +1,132 @@
+//! What a check found.
+
+use std::error::Error;
+use std::fmt;
+
+use anstyle::{AnsiColor, Style};
+use aws_sdk_lambda::error::{ProvideErrorMetadata, SdkError};
+use serde::Serialize;
+
+/// How something is.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "snake_case")]
+pub enum State {
+    /// As it should be.
+    Fine,
+    /// It works, and something else would be better.
+    Advice,
+    /// Wrong.
+    Problem,
+    /// Not known: not allowed, or not reachable.
+    Unknown,
+}
+
+/// What a check found, and what to do about it.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+pub struct Finding {
+    /// What was checked.
+    pub check: &'static str,
+    /// How it is.
+    pub state: State,
+    /// The finding.
+    pub found: String,
+    /// What to do; empty if there is nothing to do.
+    pub remedy: String,
+}
+
+impl Finding {
+    pub fn fine(check: &'static str, found: impl Into<String>) -> Self {
+        Self::of(check, State::Fine, found, "")
+    }
+
+    pub fn advice(
+        check: &'static str,
+        found: impl Into<String>,
+        remedy: impl Into<String>,
+    ) -> Self {
+        Self::of(check, State::Advice, found, remedy)
+    }
+
+    pub fn problem(
+        check: &'static str,
+        found: impl Into<String>,
+        remedy: impl Into<String>,
+    ) -> Self {
+        Self::of(check, State::Problem, found, remedy)
+    }
+
+    pub fn unknown(
+        check: &'static str,
+        found: impl Into<String>,
+        remedy: impl Into<String>,
+    ) -> Self {
+        Self::of(check, State::Unknown, found, remedy)
+    }
+
+    /// Returns the finding of a check whose request failed. `action` is the permission it needs.
+    pub fn failed<E>(check: &'static str, action: &str, error: &SdkError<E>) -> Self
+    where
+        E: ProvideErrorMetadata + Error + 'static,
+    {
+        let code = error.code().unwrap_or_default();
+        let reason = match error.message() {
+            Some(message) => format!("{code}: {message}"),
+            None => chain(error),
+        };
+        let remedy = match code.contains("AccessDenied") || code.contains("Unauthorized") {
+            true => format!("use credentials that allow {action}"),
+            false => format!("check --region, and whether {action} works with the AWS CLI"),
+        };
+        Self::unknown(check, format!("not checked: {reason}"), remedy)
+    }
+
+    fn of(
+        check: &'static str,
+        state: State,
+        found: impl Into<String>,
+        remedy: impl Into<String>,
+    ) -> Self {
+        let (found, remedy) = (found.into(), remedy.into());
+        Self {
+            check,
+            state,
+            found,
+            remedy,
+        }
+    }
+}
+
+/// Returns the messages of an error and its sources.
+fn chain(error: &dyn Error) -> String {
+    let mut texts = vec![error.to_string()];
+    let mut source = error.source();
+    while let Some(error) = source {
+        texts.push(error.to_string());
+        source = error.source();
+    }
+    texts.dedup();
+    texts.join(": ")
+}
+
+impl fmt::Display for Finding {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let (word, color) = match self.state {
+            State::Fine => ("fine", AnsiColor::Green),
+            State::Advice => ("advice", AnsiColor::Yellow),
+            State::Problem => ("WRONG", AnsiColor::Red),
+            State::Unknown => ("unknown", AnsiColor::Cyan),
+        };
+        let style = Style::new().fg_color(Some(color.into())).bold();
+        let Self {
+            check,
+            found,
+            remedy,
+            ..
+        } = self;
+        write!(f, "{style}{word:7}{style:#}  {check:11}  {found}")?;
+        match remedy.is_empty() {
+            true => Ok(()),
+            false => write!(f, "\n{:22}→ {remedy}", ""),
+        }
+    }
+}

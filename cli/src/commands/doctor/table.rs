@@ -1,0 +1,127 @@
+//! The table, its indexes and its stream; the clock.
+
+use weirgate_store::{ErrorKind, IndexState, StoreError, Table, TableFacts};
+
+use super::finding::Finding;
+
+/// Difference of the clocks that is worth a remedy, in ms. Callers correct their clocks by
+/// DynamoDB's, so even more than this makes no decision wrong.
+const SKEW_MS: i64 = 1_000;
+const DEPLOY: &str = "deploy the template again: docs/deployment.md";
+
+/// Returns the findings about the table.
+pub async fn findings(table: &Table, facts: &TableFacts) -> Vec<Finding> {
+    let mut findings = vec![state(table, facts), keys(facts)];
+    findings.push(stream(facts));
+    findings.push(match table.expires_items().await {
+        Ok(true) => Finding::fine("expiry", "expired items are deleted"),
+        Ok(false) => Finding::problem(
+            "expiry",
+            "time to live is off: unused buckets, snapshots and audit events stay, and cost storage",
+            format!("turn it on for the attribute ttl, or {DEPLOY}"),
+        ),
+        Err(error) => unknown("expiry", "dynamodb:DescribeTimeToLive", &error),
+    });
+    findings.push(match table.is_recoverable().await {
+        Ok(true) => Finding::fine(
+            "recovery",
+            "the table can be restored to any second of its last days",
+        ),
+        Ok(false) => Finding::advice(
+            "recovery",
+            "point-in-time recovery is off: what is deleted by mistake is lost",
+            "turn it on; docs/operations.md says how to restore",
+        ),
+        Err(error) => unknown("recovery", "dynamodb:DescribeContinuousBackups", &error),
+    });
+    findings
+}
+
+fn state(table: &Table, facts: &TableFacts) -> Finding {
+    let name = table.name();
+    if !matches!(facts.status.as_str(), "ACTIVE" | "UPDATING") {
+        let text = format!("{name} is {}", facts.status);
+        return Finding::problem("table", text, "wait until it is ACTIVE");
+    }
+    if !facts.is_on_demand {
+        return Finding::advice(
+            "table",
+            format!("{name} has provisioned capacity, which throttles callers above it"),
+            "switch it to on-demand, or provision for the peak: docs/scaling.md",
+        );
+    }
+    Finding::fine("table", format!("{name} is active, billed on demand"))
+}
+
+fn keys(facts: &TableFacts) -> Finding {
+    if !facts.has_right_keys {
+        let text = "its keys are not PK and SK: this is no table of Weirgate";
+        return Finding::problem("indexes", text, "check --table");
+    }
+    let states = facts
+        .indexes
+        .iter()
+        .filter_map(|(name, state)| match state {
+            IndexState::Active => None,
+            IndexState::Other(status) => Some(format!("{name} is {status}")),
+            IndexState::Different => Some(format!("{name} has other keys or another projection")),
+            IndexState::Missing => Some(format!("{name} is missing")),
+        });
+    let states: Vec<_> = states.collect();
+    if states.is_empty() {
+        return Finding::fine("indexes", "all four are active");
+    }
+    Finding::problem(
+        "indexes",
+        format!(
+            "{}: lists, and the reconciler, miss what it has",
+            states.join(", ")
+        ),
+        format!("wait for one that is being created; otherwise {DEPLOY}"),
+    )
+}
+
+fn stream(facts: &TableFacts) -> Finding {
+    match (&facts.stream_arn, facts.has_images) {
+        (Some(_), true) => Finding::fine("stream", "on, with new and old images"),
+        (Some(_), false) => Finding::problem(
+            "stream",
+            "its records have no new and old images, so the aggregator cannot count usage",
+            "turn it off, and on with NEW_AND_OLD_IMAGES; then docs/operations.md: The stream is lost",
+        ),
+        (None, _) => Finding::problem(
+            "stream",
+            "it is off: no usage is counted, no hot bucket is split",
+            format!("turn it on with NEW_AND_OLD_IMAGES, or {DEPLOY}"),
+        ),
+    }
+}
+
+/// Returns the finding about this machine's clock, as the responses so far date it.
+pub fn clock(table: &Table) -> Finding {
+    let clock = table.skew();
+    let ahead = clock.local().since(clock.now()).0;
+    let word = if ahead < 0 { "behind" } else { "ahead" };
+    let text = format!("this machine's clock is {} ms {word}", ahead.abs());
+    match ahead.abs() {
+        0 => Finding::fine("clock", "as DynamoDB's"),
+        1..SKEW_MS => Finding::fine("clock", text),
+        _ => Finding::advice(
+            "clock",
+            text,
+            "synchronize it; until then, Weirgate corrects it by DynamoDB's",
+        ),
+    }
+}
+
+fn unknown(check: &'static str, action: &str, error: &StoreError) -> Finding {
+    let remedy = match error.kind {
+        ErrorKind::AccessDenied => format!("use credentials that allow {action}"),
+        _ => String::new(),
+    };
+    let reason = match error.reason.starts_with("UnknownOperation") {
+        true => "this endpoint cannot tell",
+        false => &error.reason,
+    };
+    Finding::unknown(check, format!("not checked: {reason}"), remedy)
+}
