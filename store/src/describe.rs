@@ -141,9 +141,10 @@ fn state_of(
 ) -> IndexState {
     let keys = found.key_schema();
     let projection = found.projection().and_then(|found| found.projection_type());
+    // AWS always has one.
     let status = found
         .index_status()
-        .map_or("UNKNOWN", |status| status.as_str());
+        .map_or("ACTIVE", |status| status.as_str());
     if !has_keys(keys, index.hash, index.range, types)
         || projection != Some(&ProjectionType::KeysOnly)
     {

@@ -120,12 +120,21 @@ impl<P: Fn(&str)> Drill<'_, P> {
         expect(mapping.contains("Enabled"), || {
             format!("the enabled mapping is said to be {mapping}")
         })?;
+        for finds in [
+            "it reads the stream",
+            "-aggregator is active, version",
+            "-reconciler is active, version",
+            "-reconciler is enabled, rate(",
+            "allowed: read, list, acquire",
+        ] {
+            self.doctor(finds).await?;
+        }
         self.say("the mapping was disabled and enabled: it went on where it had stopped");
         self.hand_back().await
     }
 
     /// The page's doctor finds this. The alarms on absence ring meanwhile, so problems are no error.
-    pub(super) async fn doctor(&self, finds: &str) -> Result<(), String> {
+    async fn doctor(&self, finds: &str) -> Result<(), String> {
         let (Ok(said) | Err(said)) = self.shell.block("doctor", &[]).await;
         expect(said.contains(finds), || {
             format!("the doctor does not find {finds:?}: {said}")
@@ -150,15 +159,6 @@ impl<P: Fn(&str)> Drill<'_, P> {
         expect(is_only && recreated != gone, || {
             format!("the stack's mapping is {recreated}, and there are {all}")
         })?;
-        for finds in [
-            "it reads the stream",
-            "-aggregator is active, version",
-            "-reconciler is active, version",
-            "-reconciler is enabled, rate(",
-            "allowed: read, list, acquire",
-        ] {
-            self.doctor(finds).await?;
-        }
         self.take_and_delete("handed-back", 5).await?;
         self.until_counted_of("handed-back", 5).await?;
         self.say("the mapping that was created manually was given back to the stack");

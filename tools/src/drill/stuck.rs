@@ -22,7 +22,6 @@ impl<P: Fn(&str)> Drill<'_, P> {
         })?;
 
         self.until_alarm("AggregatorLagAlarm", "ALARM").await?;
-        self.doctor("AggregatorLagAlarm rings").await?;
 
         let put = "aws cloudwatch put-metric-data --namespace AWS/DynamoDB --metric-name WriteAccountLimitThrottleEvents \
              --value 7 --dimensions \"TableName=$table\"";

@@ -31,7 +31,7 @@ pub async fn finding(table: &Table, namespace: &str) -> Finding {
     let list = Query {
         index: Some(CHILDREN),
         partition: &format!("{namespace}/PARENT#{NOBODY}"),
-        keys: SortKeys::StartingWith(""),
+        keys: SortKeys::StartingWith("CHILD#"),
         is_descending: false,
         limit: Some(1),
         consistency: Consistency::Eventual,
