@@ -118,14 +118,47 @@ cross: cargo .venv/sam/.cross ## Build both functions for Lambda itself, and sta
 local-check: cargo .venv/sam/.installed ## Run both functions on a local table, by the commands of docs/deployment.md
 	PATH="$(CURDIR)/.venv/sam/bin:$$PATH" cargo test --locked --workspace --test local -- --ignored --nocapture
 
+# With the browser of the distribution; the drivers are those of page/check/package-lock.json.
+.PHONY: page-check
+page-check: cargo browser page/check/node_modules/.installed ## Open the live page in Chromium, operate it, check its accessibility
+	cargo build --locked --workspace --bin weirgate
+	$(page) --test page/check/page.test.mjs
+
+.PHONY: page-measure
+page-measure: cargo browser page/check/node_modules/.installed ## Measure the live page: first paint, bytes, what 1,000 live buckets cost
+	cargo build --locked --release $(thin) --workspace --bin weirgate
+	$(subst /debug/,/release/,$(page)) page/check/measure.mjs
+
+.PHONY: pictures
+pictures: cargo browser page/check/node_modules/.installed ## Take the pictures of the live page that the README shows
+	cargo build --locked --workspace --bin weirgate
+	$(page) page/check/pictures.mjs docs/pictures
+
+page = WEIRGATE=$(abspath $(cargo_target))/debug/weirgate CHROMIUM=$(chromium) node
+chromium := $(firstword $(shell command -v chromium chromium-browser google-chrome 2>/dev/null))
+
+.PHONY: browser
+browser:
+	@test -n "$(chromium)" || { echo "make: a browser is missing: install the package chromium" >&2; exit 1; }
+	@command -v npm >/dev/null || { echo "make: npm is missing: install the package npm" >&2; exit 1; }
+
+page/check/node_modules/.installed: page/check/package-lock.json
+	npm ci --prefix page/check --no-audit --no-fund
+	touch $@
+
 packages_cross := qemu-user libc6-arm64-cross libgcc-s1-arm64-cross
 
 # In CI, where they may be installed: into a throw-away machine, by root.
+install_packages = { sudo=$$(test $$(id -u) = 0 || command -v sudo) || { echo "make: installing $(1) needs root; run it as root, or install sudo" >&2; exit 1; }; \
+	$$sudo apt-get update -q && $$sudo apt-get install -q -y --no-install-recommends $(1); }
+
 .PHONY: packages-cross
 packages-cross:
-	@command -v qemu-aarch64 >/dev/null && test -e /usr/aarch64-linux-gnu/lib/libgcc_s.so.1 || { \
-		sudo=$$(test $$(id -u) = 0 || command -v sudo) || { echo "make: installing $(packages_cross) needs root; run it as root, or install sudo" >&2; exit 1; }; \
-		$$sudo apt-get update -q && $$sudo apt-get install -q -y --no-install-recommends $(packages_cross); }
+	@command -v qemu-aarch64 >/dev/null && test -e /usr/aarch64-linux-gnu/lib/libgcc_s.so.1 || $(call install_packages,$(packages_cross))
+
+.PHONY: packages-page
+packages-page:
+	@test -n "$(chromium)" || $(call install_packages,chromium)
 
 # The stack policy forbids updates that replace the table. `prod` is refused while its alarms have no topic.
 ENV ?= default

@@ -15,6 +15,7 @@ mod list;
 mod load;
 mod local;
 mod namespaces;
+mod page;
 mod peek;
 mod purge;
 mod reconcile;
@@ -88,6 +89,10 @@ pub enum Command {
     /// The table behind HTTP, the aggregator on its stream, the reconciler on a timer. It prints
     /// the environment that callers need, and ends with Ctrl-C.
     Local(local::Local),
+    /// Shows buckets and usage in a browser, live
+    ///
+    /// It only reads, and only while the page is open. It ends with Ctrl-C.
+    Page(page::Page),
     /// Prints a script that completes commands in a shell
     Completions(completions::Completions),
     /// Writes a manual page for each command
@@ -126,6 +131,7 @@ impl Command {
             Self::Reconcile(command) => command.run(context).await,
             Self::Replay(args) => replay::run(args, context).await,
             Self::Local(command) => command.run(context).await,
+            Self::Page(command) => command.run(context).await,
             Self::Completions(command) => command.run(context),
             Self::Man(command) => command.run(context),
         }

@@ -155,6 +155,7 @@ fn the_examples_of_the_guide_are_what_is_written_and_read() {
             shards: 2,
             leases: 3,
             limits: vec![],
+            counted: usage(),
         }],
         next: Some("WyJidWNrZXRzIix7IlBLIjoiYSJ9XQ==".parse().unwrap()),
     };

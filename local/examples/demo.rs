@@ -68,6 +68,8 @@ async fn run() -> Outcome<()> {
     let started: serde_json::Value = serde_json::from_str(&started)?;
     let endpoint = started["endpoint_url"].as_str().unwrap_or_default();
     println!("The table is at {endpoint}, with the aggregator and the reconciler.");
+    let page = started["page_url"].as_str().unwrap_or_default();
+    println!("The live page is at {page}");
 
     let since = SystemClock.now();
     let mut holder = child("hold", endpoint)?;

@@ -6,10 +6,13 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use tokio::sync::watch;
+use weirgate_page::{ActionLine, LastActions};
 use weirgate_shared::EpochMillis;
 
 /// How many actions are remembered.
 const REMEMBERED: usize = 256;
+/// How many lines are remembered, in which actions that wrote nothing are one.
+const LINES: usize = 64;
 
 /// One invocation of a function that found something to do, or failed.
 #[derive(Debug)]
@@ -55,6 +58,20 @@ impl Work {
     }
 }
 
+impl Work {
+    /// Returns the number of records of a batch that needed no write.
+    fn idle_records(&self) -> Option<usize> {
+        let Self::Aggregated(summary) = self else {
+            return None;
+        };
+        (self.to_string() == records(summary.records)).then_some(summary.records)
+    }
+}
+
+fn records(count: usize) -> String {
+    format!("{count} {}", if count == 1 { "record" } else { "records" })
+}
+
 impl fmt::Display for Work {
     /// Without the function: `120 records, 3 usage copies, 1 refill`.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
@@ -96,8 +113,45 @@ pub struct Actions(Arc<Shared>);
 
 #[derive(Debug)]
 struct Shared {
-    last: Mutex<VecDeque<Arc<Action>>>,
+    last: Mutex<Last>,
     count: watch::Sender<u64>,
+}
+
+#[derive(Debug, Default)]
+struct Last {
+    actions: VecDeque<Arc<Action>>,
+    lines: VecDeque<ActionLine>,
+    /// Records, and batches, of the last line if it is idle.
+    idle: (usize, usize),
+}
+
+impl Last {
+    /// Adds the line of an action. Batches in a row that wrote nothing are one line.
+    fn add_line(&mut self, action: &Action) {
+        let mut line = ActionLine {
+            number: action.number,
+            at_ms: action.at.0,
+            took_ms: u64::try_from(action.took.as_millis()).unwrap_or(u64::MAX),
+            function: action.work.function().to_owned(),
+            text: action.work.to_string(),
+            is_idle: false,
+        };
+        match action.work.idle_records() {
+            None => self.idle = (0, 0),
+            Some(records) => {
+                self.idle = (self.idle.0 + records, self.idle.1 + 1);
+                line.is_idle = true;
+                if let (records, batches @ 2..) = self.idle {
+                    line.text = format!("{records} records in {batches} batches");
+                    self.lines.pop_back();
+                }
+            }
+        }
+        self.lines.push_back(line);
+        if self.lines.len() > LINES {
+            self.lines.pop_front();
+        }
+    }
 }
 
 impl Default for Actions {
@@ -115,8 +169,10 @@ impl Actions {
     #[must_use]
     pub fn after(&self, after: u64) -> Vec<Arc<Action>> {
         let last = self.last();
-        let from = last.partition_point(|action| action.number <= after);
-        last.range(from..).cloned().collect()
+        let from = last
+            .actions
+            .partition_point(|action| action.number <= after);
+        last.actions.range(from..).cloned().collect()
     }
 
     /// Returns a receiver of the number of the last action, for callers that wait for the next one.
@@ -128,21 +184,31 @@ impl Actions {
     pub(crate) fn push(&self, at: EpochMillis, took: Duration, work: Work) {
         let mut last = self.last();
         let number = *self.0.count.borrow() + 1;
-        last.push_back(Arc::new(Action {
+        let action = Action {
             number,
             at,
             took,
             work,
-        }));
-        if last.len() > REMEMBERED {
-            last.pop_front();
+        };
+        last.add_line(&action);
+        last.actions.push_back(Arc::new(action));
+        if last.actions.len() > REMEMBERED {
+            last.actions.pop_front();
         }
         // Under the lock, so that numbers are in order.
         self.0.count.send_replace(number);
     }
 
-    fn last(&self) -> MutexGuard<'_, VecDeque<Arc<Action>>> {
+    fn last(&self) -> MutexGuard<'_, Last> {
         self.0.last.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl LastActions for Actions {
+    fn lines_after(&self, after: u64) -> Vec<ActionLine> {
+        let last = self.last();
+        let from = last.lines.partition_point(|line| line.number <= after);
+        last.lines.range(from..).cloned().collect()
     }
 }
 
@@ -175,5 +241,38 @@ mod tests {
         let work = Work::Aggregated(summary);
         assert_eq!(work.to_string(), "120 records, 1 usage copy");
         assert_eq!(work.function(), "aggregator");
+    }
+
+    #[test]
+    fn batches_in_a_row_that_wrote_nothing_are_one_line_and_hide_no_other() {
+        let actions = Actions::default();
+        let batch = |records, copied| {
+            Work::Aggregated(weirgate_aggregator::Summary {
+                records,
+                copied,
+                ..Default::default()
+            })
+        };
+        let push = |work| actions.push(EpochMillis(0), Duration::ZERO, work);
+        let texts = |after| {
+            let lines = actions.lines_after(after).into_iter();
+            lines.map(|line| line.text).collect::<Vec<_>>()
+        };
+        push(Work::Expired(1));
+        for _ in 0..200 {
+            push(batch(15, 0));
+        }
+        push(batch(15, 1));
+        push(batch(1, 0));
+        let expected = [
+            "1 expired item deleted",
+            "3000 records in 200 batches",
+            "15 records, 1 usage copy",
+            "1 record",
+        ];
+        assert_eq!(texts(0), expected);
+        assert_eq!(texts(202), expected[3..], "only what is new");
+        push(batch(2, 0));
+        assert_eq!(texts(203), ["3 records in 2 batches"]);
     }
 }

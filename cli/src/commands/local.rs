@@ -1,6 +1,7 @@
 //! `weirgate local`.
 
 use std::collections::BTreeMap;
+use std::num::NonZeroU32;
 use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Duration;
@@ -8,7 +9,9 @@ use std::time::Duration;
 use clap::Args;
 use serde::Serialize;
 use tokio::signal::unix::{SignalKind, signal};
+use weirgate::{ConnectOptions, RateLimiter};
 use weirgate_local::{Action, DatabaseError, LocalBackend, StartError, Work};
+use weirgate_page::LivePage;
 
 use crate::context::Context;
 use crate::failure::{Failure, Outcome};
@@ -31,12 +34,19 @@ pub struct Local {
     /// Time between runs of the reconciler: 10s, 1m
     #[arg(long, value_name = "SPAN", default_value = "10s", value_parser = instant::span_argument)]
     reconcile_every: Duration,
+    /// Port of the live page; 0 is any free one
+    #[arg(long, value_name = "PORT", default_value_t = 0)]
+    page_port: u16,
+    /// Read units a second of the live page, on average; they cost nothing here but time
+    #[arg(long, value_name = "UNITS", default_value = "500")]
+    read_units: NonZeroU32,
 }
 
 /// Where the backend is.
 #[derive(Debug, Serialize)]
 struct Started<'a> {
     endpoint_url: &'a str,
+    page_url: String,
     table: &'a str,
     namespace: &'a str,
     data: Option<&'a PathBuf>,
@@ -65,22 +75,52 @@ impl Local {
         let mut terminated = signal(SignalKind::terminate())?;
         let mut interrupted = signal(SignalKind::interrupt())?;
         let backend = LocalBackend::start(options).await?;
-        context.output().print(&Started::of(&backend), text)?;
+        let page = page(&backend, self.page_port, self.read_units).await?;
+        context
+            .output()
+            .print(&Started::of(&backend, &page), text)?;
         tokio::select! {
             _ = terminated.recv() => {}
             _ = interrupted.recv() => {}
             () = tell(&backend, context) => {}
         }
+        drop(page);
         backend.stop().await;
         Ok(Outcome::Done)
     }
 }
 
+/// Starts the live page of the backend.
+async fn page(
+    backend: &LocalBackend,
+    port: u16,
+    read_units: NonZeroU32,
+) -> Result<LivePage, Failure> {
+    let weirgate_local::Options {
+        table, namespace, ..
+    } = backend.options();
+    let connection = ConnectOptions {
+        local_endpoint: Some(backend.endpoint_url().to_owned()),
+        ..ConnectOptions::default()
+    };
+    let limiter = RateLimiter::builder(table).namespace(namespace);
+    let limiter = limiter.connection(connection).build().await?;
+    let options = weirgate_page::Options {
+        port,
+        read_units: read_units.get(),
+        namespace: namespace.clone(),
+        actions: Some(Arc::new(backend.actions().clone())),
+        ..weirgate_page::Options::new(table)
+    };
+    super::page::start(limiter, options, "--page-port")
+}
+
 impl<'a> Started<'a> {
-    fn of(backend: &'a LocalBackend) -> Self {
+    fn of(backend: &'a LocalBackend, page: &LivePage) -> Self {
         let options = backend.options();
         Self {
             endpoint_url: backend.endpoint_url(),
+            page_url: page.url(),
             table: &options.table,
             namespace: &options.namespace,
             data: options.data.as_ref(),
@@ -92,6 +132,7 @@ impl<'a> Started<'a> {
 fn text(started: &Started<'_>) -> String {
     let Started {
         endpoint_url,
+        page_url,
         table,
         data,
         variables,
@@ -107,6 +148,7 @@ fn text(started: &Started<'_>) -> String {
         .collect();
     format!(
         "# Table {table}, {place}, at {endpoint_url}. Ctrl-C stops it.\n\
+         # Live page: {page_url}\n\
          # Callers need this environment:\n{exports}"
     )
 }

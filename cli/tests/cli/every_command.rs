@@ -9,7 +9,7 @@ use weirgate_testkit::server::serve;
 use super::fixtures::{File, refusing, weirgate};
 
 /// Every command that reads or changes the table, with arguments that are right.
-const ON_THE_TABLE: [(&str, &[&str]); 39] = [
+const ON_THE_TABLE: [(&str, &[&str]); 40] = [
     ("limits get", &["--system"]),
     ("limits set", &["--system", "rpm=5/minute"]),
     ("limits delete", &["--system"]),
@@ -45,6 +45,7 @@ const ON_THE_TABLE: [(&str, &[&str]); 39] = [
     ("purge", &["--yes"]),
     ("replay", &["{file}"]),
     ("doctor", &[]),
+    ("page", &["--port", "0"]),
     ("reconcile", &[]),
     ("reconcile", &["--dry-run"]),
     ("usage", &["--resource", "gpt-4", "--total"]),

@@ -2,7 +2,9 @@
 
 use std::sync::Arc;
 
-use weirgate_shared::{Bucket, BucketKey, EntityId, Resource, ShardIndex, resource_partitions};
+use weirgate_shared::{
+    Bucket, BucketKey, EntityId, Resource, Shard, ShardIndex, Usage, resource_partitions,
+};
 use weirgate_store::{BY_ENTITY, BY_RESOURCE, Item, Position};
 
 use super::limiter::RateLimiter;
@@ -29,6 +31,10 @@ pub struct StoredBucket {
     /// Every limit, with its balance over all shards, refilled up to the read. Modes are those of
     /// configurations, so all limits are shown as enforced here.
     pub limits: Vec<LimitStatus>,
+    /// Acquires granted and net tokens consumed, as its shards have counted since their items were
+    /// created. The difference between two reads is a rate. It falls when shards merge or expire.
+    #[cfg_attr(feature = "serde", serde(default))]
+    pub counted: Usage,
 }
 
 impl StoredBucket {
@@ -135,6 +141,7 @@ async fn read(session: &Session, keys: Vec<BucketKey>) -> Result<Vec<StoredBucke
         let ShardIndex { count, .. } = shards.first()?.shard();
         let leases = shards.iter().filter_map(|shard| shard.leases.as_ref());
         let leases = leases.map(std::collections::BTreeMap::len).sum();
+        let counted = counted(&shards);
         let bucket = Bucket::new(shards);
         Some(StoredBucket {
             entity: state.key.entity.clone(),
@@ -142,7 +149,20 @@ async fn read(session: &Session, keys: Vec<BucketKey>) -> Result<Vec<StoredBucke
             shards: count,
             leases,
             limits: bucket_status(&bucket, &Limits::default(), &Amounts::new(), now),
+            counted,
         })
     });
     Ok(stored.collect())
+}
+
+/// Returns the sum of what shards have counted.
+fn counted(shards: &[Shard]) -> Usage {
+    let mut counted = Usage::default();
+    for shard in shards {
+        counted.acquires = counted.acquires.saturating_add(shard.acquires.total);
+        for (name, limit) in &shard.limits {
+            *counted.tokens.entry(name.clone()).or_default() += limit.consumed;
+        }
+    }
+    counted
 }

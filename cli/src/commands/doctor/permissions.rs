@@ -8,8 +8,8 @@ use weirgate_store::{
 
 use super::finding::Finding;
 
-/// Entity and resource that no one has.
-const NOBODY: &str = "weirgate-doctor";
+/// Name of the entity and resource that the requests name; no caller uses it.
+const PROBE: &str = "weirgate-doctor";
 /// Sort key of the item that describes an entity.
 const META: &str = "#META";
 
@@ -30,7 +30,7 @@ pub async fn finding(table: &Table, namespace: &str) -> Finding {
         .map(drop);
     let list = Query {
         index: Some(CHILDREN),
-        partition: &format!("{namespace}/PARENT#{NOBODY}"),
+        partition: &format!("{namespace}/PARENT#{PROBE}"),
         keys: SortKeys::StartingWith("CHILD#"),
         is_descending: false,
         limit: Some(1),
@@ -86,12 +86,12 @@ impl Keys {
     fn of(namespace: &str) -> Option<Self> {
         let bucket = BucketKey {
             namespace: Namespace::new(namespace).ok()?,
-            entity: EntityId::new(NOBODY).ok()?,
-            resource: Resource::new(NOBODY).ok()?,
+            entity: EntityId::new(PROBE).ok()?,
+            resource: Resource::new(PROBE).ok()?,
             shard: 0,
         };
         let entity = ItemKey {
-            pk: format!("{namespace}/ENTITY#{NOBODY}"),
+            pk: format!("{namespace}/ENTITY#{PROBE}"),
             sk: META.to_owned(),
         };
         Some(Self {
@@ -104,8 +104,8 @@ impl Keys {
 /// A condition that no item fulfils.
 fn unfulfilled() -> Vec<Condition> {
     vec![
-        Condition::Present(Path::of(NOBODY)),
-        Condition::Absent(Path::of(NOBODY)),
+        Condition::Present(Path::of(PROBE)),
+        Condition::Absent(Path::of(PROBE)),
     ]
 }
 

@@ -1,0 +1,70 @@
+//! `weirgate page`.
+
+use std::num::NonZeroU32;
+
+use clap::Args;
+use serde::Serialize;
+use tokio::signal::unix::{SignalKind, signal};
+use weirgate::{ConfigFilter, RateLimiter};
+use weirgate_page::{LivePage, Options};
+
+use crate::context::Context;
+use crate::failure::{Failure, Outcome};
+
+/// Shows buckets and usage in a browser, live.
+#[derive(Debug, Args)]
+#[command(after_help = "Example: weirgate page --table limits --read-units 50")]
+pub struct Page {
+    /// Port of 127.0.0.1; 0 is any free one
+    #[arg(long, value_name = "PORT", default_value_t = 0)]
+    port: u16,
+    /// Read units a second, on average, for all viewers together
+    #[arg(long, value_name = "UNITS", default_value = "25")]
+    read_units: NonZeroU32,
+}
+
+/// Where the page is.
+#[derive(Debug, Serialize)]
+struct Started {
+    page_url: String,
+}
+
+impl Page {
+    pub async fn run(self, context: &Context) -> Result<Outcome, Failure> {
+        // Before the start, so that a signal during it ends the process in order too.
+        let mut terminated = signal(SignalKind::terminate())?;
+        let mut interrupted = signal(SignalKind::interrupt())?;
+        let limiter = context.limiter().await?;
+        // A table that cannot be read is reported here, and not only in the browser.
+        limiter.configs(&ConfigFilter::Resources, None).await?;
+        let options = Options {
+            port: self.port,
+            read_units: self.read_units.get(),
+            namespace: context.options().namespace.clone(),
+            ..Options::new(context.table()?)
+        };
+        let page = start(limiter, options, "--port")?;
+        let started = Started {
+            page_url: page.url(),
+        };
+        context.output().print(&started, |Started { page_url }| {
+            format!("Open {page_url} in a browser. Ctrl-C stops it.")
+        })?;
+        tokio::select! {
+            _ = terminated.recv() => {}
+            _ = interrupted.recv() => {}
+        }
+        Ok(Outcome::Done)
+    }
+}
+
+/// Starts the page. `option` is the one that chooses its port.
+pub fn start(limiter: RateLimiter, options: Options, option: &str) -> Result<LivePage, Failure> {
+    let port = options.port;
+    LivePage::start(limiter, options).map_err(|error| match error.kind() {
+        std::io::ErrorKind::AddrInUse => Failure::Refused(format!(
+            "port {port} of 127.0.0.1 is in use: choose another one ({option}), or 0 for any free one"
+        )),
+        _ => Failure::Failed(format!("the page cannot be served: {error}")),
+    })
+}

@@ -1,0 +1,260 @@
+// The list of buckets: one line for each limit, of which only the visible ones are in the page.
+
+const number = new Intl.NumberFormat("en", { maximumFractionDigits: 0 });
+const rate = new Intl.NumberFormat("en", { minimumFractionDigits: 1, maximumFractionDigits: 1 });
+const compact = new Intl.NumberFormat("en", { notation: "compact", maximumFractionDigits: 1 });
+const PERIODS = [[86400000, "day"], [3600000, "h"], [60000, "min"], [1000, "s"]];
+
+// Millitokens as whole tokens. A part of a token counts for no acquire of one.
+export const tokens = (milli) => number.format(Math.floor(milli / 1000) || 0);
+// A short form for places of fixed width.
+export const short = (value) => (Math.abs(value) < 100000 ? number.format(value) : compact.format(value));
+const perSecond = (milli) => {
+  if (milli === null || milli === undefined) return "–";
+  const value = milli / 1000;
+  return Math.abs(value) < 1000 ? rate.format(value) : short(value);
+};
+export { perSecond };
+
+function refill(limit) {
+  if (limit.refill === 0) return "slots";
+  const amount = short(limit.refill / 1000);
+  const whole = PERIODS.find(([ms]) => ms === limit.period_ms);
+  if (whole) return `${amount}/${whole[1]}`;
+  const [ms, unit] = PERIODS.find(([ms]) => limit.period_ms % ms === 0) ?? [1, "ms"];
+  return `${amount}/${limit.period_ms / ms} ${unit}`;
+}
+
+// The balance at an instant: a rate refills up to its capacity.
+export function balance(limit, at, now) {
+  if (limit.refill === 0 || limit.available >= limit.capacity) return limit.available;
+  const gained = (limit.refill * Math.max(0, now - at)) / limit.period_ms;
+  return Math.min(limit.capacity, limit.available + gained);
+}
+
+// What is left of a capacity, from 0 to 1.
+function left(limit, value) {
+  return limit.capacity > 0 ? Math.max(0, Math.min(1, value / limit.capacity)) : 0;
+}
+
+// No whole token, or slot, is left.
+const isOut = (value) => value < 1000;
+
+function text(element, value) {
+  if (element.firstChild === null) element.append(value);
+  else if (element.firstChild.data !== value) element.firstChild.data = value;
+}
+
+const CELLS = ["key", "limit", "meter", "left", "refill", "used", "granted", "shards", "leases"];
+
+export class List {
+  constructor(frame, rows, none) {
+    Object.assign(this, { frame, rows, none });
+    this.buckets = new Map();
+    this.lines = [];
+    this.shown = new Map();
+    this.free = [];
+    this.filter = "";
+    this.order = "name";
+    this.byEntity = false;
+    this.offset = 0;
+    frame.addEventListener("scroll", () => this.draw(), { passive: true });
+    new ResizeObserver(() => this.measure()).observe(frame);
+    rows.addEventListener("keydown", (event) => this.move(event));
+    this.measure();
+  }
+
+  now() { return Date.now() + this.offset; }
+
+  clear(byEntity) {
+    this.buckets.clear();
+    this.byEntity = byEntity;
+    this.frame.scrollTop = 0;
+    this.arrange();
+  }
+
+  // Takes over changed and removed buckets.
+  change(rows, gone) {
+    let isNew = this.order !== "name";
+    for (const row of rows) {
+      const key = `${row.entity} ${row.resource}`;
+      const old = this.buckets.get(key);
+      isNew ||= old === undefined || old.limits.length !== row.limits.length;
+      this.buckets.set(key, row);
+    }
+    for (const [entity, resource] of gone) isNew = this.buckets.delete(`${entity} ${resource}`) || isNew;
+    if (isNew) this.arrange();
+    else this.draw();
+  }
+
+  measure() {
+    this.height = parseFloat(getComputedStyle(document.documentElement).getPropertyValue("--row")) * 16;
+    this.draw(true);
+  }
+
+  name(row) { return this.byEntity ? row.resource : row.entity; }
+
+  // Filters and orders the buckets.
+  arrange() {
+    const wanted = this.filter.toLowerCase();
+    let found = [...this.buckets.keys()].filter((key) => {
+      return wanted === "" || this.name(this.buckets.get(key)).toLowerCase().includes(wanted);
+    });
+    const now = this.now();
+    const least = (row) => Math.min(1, ...row.limits.map((limit) => left(limit, balance(limit, row.at, now))));
+    const rank = {
+      name: () => 0,
+      left: least,
+      granted: (row) => -(row.granted ?? 0),
+    }[this.order];
+    const ranked = found.map((key) => [rank(this.buckets.get(key)), this.name(this.buckets.get(key)), key]);
+    ranked.sort((one, other) => one[0] - other[0] || (one[1] < other[1] ? -1 : one[1] > other[1] ? 1 : 0));
+    this.lines = [];
+    for (const [, , key] of ranked) {
+      const { limits } = this.buckets.get(key);
+      for (let index = 0; index < Math.max(1, limits.length); index++) this.lines.push([key, index]);
+    }
+    this.found = found.length;
+    this.rows.style.height = `${this.lines.length * this.height}px`;
+    this.frame.setAttribute("aria-rowcount", this.lines.length + 1);
+    this.draw();
+  }
+
+  // Shows the lines that are in sight, and a few more for the keyboard.
+  draw(isMoved = false) {
+    if (isMoved) this.rows.style.height = `${this.lines.length * this.height}px`;
+    const top = this.frame.scrollTop;
+    const from = Math.max(0, Math.floor(top / this.height) - 4);
+    const to = Math.min(this.lines.length, Math.ceil((top + this.frame.clientHeight) / this.height) + 4);
+    for (const [index, row] of this.shown) {
+      const isInUse = row.element.contains(document.activeElement) && index < this.lines.length;
+      if ((index >= from && index < to) || isInUse) continue;
+      row.element.hidden = true;
+      this.shown.delete(index);
+      this.free.push(row);
+    }
+    const now = this.now();
+    for (let index = from; index < to; index++) {
+      let row = this.shown.get(index);
+      if (row === undefined) {
+        row = this.free.pop() ?? this.make();
+        row.element.hidden = false;
+        row.element.setAttribute("aria-rowindex", index + 2);
+        row.element.style.transform = `translateY(${index * this.height}px)`;
+        this.shown.set(index, row);
+      } else if (isMoved) {
+        row.element.style.transform = `translateY(${index * this.height}px)`;
+      }
+      this.fill(row, this.lines[index], now);
+    }
+    // In the order of the lines, for readers and the keyboard.
+    if (this.rows.childElementCount !== this.shown.size + this.free.length || this.isUnordered()) {
+      const ordered = [...this.shown.keys()].sort((one, other) => one - other);
+      for (const index of ordered) {
+        const { element } = this.shown.get(index);
+        if (!element.contains(document.activeElement)) this.rows.append(element);
+      }
+    }
+  }
+
+  isUnordered() {
+    let last = 0;
+    for (const element of this.rows.children) {
+      if (element.hidden) continue;
+      const index = Number(element.getAttribute("aria-rowindex"));
+      if (index < last) return true;
+      last = index;
+    }
+    return false;
+  }
+
+  make() {
+    const element = document.createElement("div");
+    element.setAttribute("role", "row");
+    const cells = {};
+    for (const name of CELLS) {
+      const cell = document.createElement("span");
+      cell.className = name;
+      cell.setAttribute("role", "cell");
+      if (["left", "refill", "used", "granted", "shards", "leases"].includes(name)) cell.classList.add("number");
+      if (["refill", "limit", "used", "shards", "leases"].includes(name)) cell.classList.add("soft");
+      element.append(cell);
+      cells[name] = cell;
+    }
+    const link = document.createElement("a");
+    const again = document.createElement("span");
+    again.className = "unseen";
+    cells.key.append(link, again);
+    const bar = document.createElement("span");
+    bar.className = "bar";
+    const fill = document.createElement("i");
+    bar.append(fill);
+    cells.meter.append(bar);
+    this.rows.append(element);
+    return { element, cells, link, again, fill };
+  }
+
+  fill(row, [key, index], now) {
+    const bucket = this.buckets.get(key);
+    if (bucket === undefined) return;
+    const { element, cells, link, again, fill } = row;
+    const limit = bucket.limits[index];
+    const isFirst = index === 0;
+    const value = limit ? balance(limit, bucket.at, now) : 0;
+    const part = limit ? left(limit, value) : 0;
+    const state = !limit ? "" : isOut(value) ? " out" : part < 0.2 ? " low" : "";
+    const classes = `row${isFirst ? " first" : ""}${state}`;
+    if (element.className !== classes) element.className = classes;
+    const name = this.name(bucket);
+    text(link, isFirst ? name : "");
+    text(again, isFirst ? "" : name);
+    if (link.hidden === isFirst) link.hidden = !isFirst;
+    if (isFirst) {
+      const other = this.byEntity ? `#resource/${encodeURIComponent(name)}` : `#entity/${encodeURIComponent(name)}`;
+      if (link.getAttribute("href") !== other) link.href = other;
+      if (link.title !== name) link.title = name;
+    }
+    text(cells.limit, limit ? limit.name : "no limit");
+    const scale = `scaleX(${part.toFixed(3)})`;
+    if (fill.style.transform !== scale) fill.style.transform = scale;
+    text(cells.left, limit ? `${tokens(value)} / ${tokens(limit.capacity)}` : "");
+    text(cells.refill, limit ? refill(limit) : "");
+    text(cells.used, limit ? perSecond(limit.used) : "");
+    text(cells.granted, isFirst ? perSecond(bucket.granted) : "");
+    text(cells.shards, isFirst ? String(bucket.shards) : "");
+    text(cells.leases, isFirst ? String(bucket.leases) : "");
+  }
+
+  // Goes from bucket to bucket by the arrow keys.
+  move(event) {
+    const step = { ArrowDown: 1, ArrowUp: -1 }[event.key];
+    if (step === undefined) return;
+    event.preventDefault();
+    const at = [...this.shown].find(([, row]) => row.element.contains(document.activeElement));
+    if (at === undefined) return;
+    let index = at[0] + step;
+    while (this.lines[index] && this.lines[index][1] !== 0) index += step;
+    if (this.lines[index] === undefined) return;
+    const [above, below] = [index * this.height, (index + 1) * this.height];
+    const heads = this.frame.firstElementChild.offsetHeight;
+    if (above < this.frame.scrollTop) this.frame.scrollTop = above;
+    else if (below > this.frame.scrollTop + this.frame.clientHeight - heads) {
+      this.frame.scrollTop = below - this.frame.clientHeight + heads;
+    }
+    this.draw();
+    this.shown.get(index)?.link.focus({ preventScroll: true });
+  }
+
+  // Sums over all buckets.
+  sums() {
+    const now = this.now();
+    let [granted, leases, out, isKnown] = [0, 0, 0, false];
+    for (const bucket of this.buckets.values()) {
+      granted += bucket.granted ?? 0;
+      isKnown ||= bucket.granted !== null;
+      leases += bucket.leases;
+      for (const limit of bucket.limits) out += isOut(balance(limit, bucket.at, now)) ? 1 : 0;
+    }
+    return { granted: isKnown ? granted : null, leases, out };
+  }
+}

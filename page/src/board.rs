@@ -1,0 +1,273 @@
+//! What is known of the table, and what each viewer looks at.
+//!
+//! Everything has the version at which it last changed. A viewer asks for what is newer than the
+//! last version it was sent, so a slow viewer misses states in between, and holds up nothing.
+
+use std::collections::BTreeMap;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+use serde::Serialize;
+use tokio::sync::watch;
+
+use crate::row::{Key, Row};
+use crate::subject::Subject;
+use crate::usage::Day;
+
+/// What the reads cost. Units are as DynamoDB bills them, by the documented cost of each list.
+#[derive(Debug, Clone, Default, PartialEq, Serialize)]
+pub struct Cost {
+    /// Read units a second, over the last 10 s.
+    pub units_per_second: f64,
+    /// Read units that are allowed in a second.
+    pub allowed: u32,
+    /// Read units since the page was started.
+    pub units: f64,
+    /// Viewers that are connected.
+    pub viewers: usize,
+}
+
+/// The names that a viewer can choose from.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize)]
+pub(crate) struct Names {
+    pub(crate) resources: Vec<String>,
+    pub(crate) entities: Vec<String>,
+}
+
+/// How far the reads of a subject are.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize)]
+pub(crate) struct Progress {
+    /// How long it took to read all buckets the last time; `None` before that.
+    pub(crate) sweep_ms: Option<u64>,
+    /// Whether there are more buckets than the page shows.
+    pub(crate) is_cut: bool,
+    /// Why the last read failed; `None` if it did not.
+    pub(crate) problem: Option<String>,
+}
+
+#[derive(Debug, Default)]
+struct Stamped<T> {
+    value: T,
+    version: u64,
+}
+
+impl<T: PartialEq> Stamped<T> {
+    fn set(&mut self, value: T, version: u64) -> bool {
+        let changed = self.value != value;
+        if changed {
+            *self = Self { value, version };
+        }
+        changed
+    }
+
+    fn newer(&self, than: u64) -> Option<&T> {
+        (self.version > than).then_some(&self.value)
+    }
+}
+
+/// What is known of a subject.
+#[derive(Debug, Default)]
+struct View {
+    viewers: usize,
+    /// `None` stands for a bucket that is gone.
+    rows: BTreeMap<Key, (Option<Row>, u64)>,
+    day: Stamped<Option<Day>>,
+    progress: Stamped<Progress>,
+}
+
+#[derive(Debug, Default)]
+struct State {
+    version: u64,
+    viewers: usize,
+    views: BTreeMap<Subject, View>,
+    names: Stamped<Names>,
+    cost: Stamped<Cost>,
+}
+
+/// What a viewer has not been sent yet.
+#[derive(Debug, Default, PartialEq)]
+pub(crate) struct News {
+    pub(crate) version: u64,
+    pub(crate) names: Option<Names>,
+    pub(crate) cost: Option<Cost>,
+    pub(crate) rows: Vec<Row>,
+    pub(crate) gone: Vec<Key>,
+    pub(crate) day: Option<Day>,
+    pub(crate) progress: Option<Progress>,
+}
+
+/// Shared by the poller and all viewers.
+#[derive(Debug)]
+pub(crate) struct Board {
+    state: Mutex<State>,
+    version: watch::Sender<u64>,
+    /// Rises with each viewer that comes or goes.
+    visits: watch::Sender<u64>,
+}
+
+impl Board {
+    pub(crate) fn new() -> Self {
+        Self {
+            state: Mutex::default(),
+            version: watch::Sender::new(0),
+            visits: watch::Sender::new(0),
+        }
+    }
+
+    /// Lets a viewer in, unless `most` are there.
+    pub(crate) fn enter(self: &Arc<Self>, subject: Option<Subject>, most: usize) -> Option<Viewer> {
+        let mut state = self.state();
+        if state.viewers >= most {
+            return None;
+        }
+        state.viewers += 1;
+        if let Some(subject) = &subject {
+            state.views.entry(subject.clone()).or_default().viewers += 1;
+        }
+        self.visits.send_modify(|visits| *visits += 1);
+        Some(Viewer {
+            board: Arc::clone(self),
+            subject,
+        })
+    }
+
+    /// Returns how many viewers there are.
+    pub(crate) fn viewers(&self) -> usize {
+        self.state().viewers
+    }
+
+    /// Returns what viewers look at.
+    pub(crate) fn subjects(&self) -> Vec<Subject> {
+        self.state().views.keys().cloned().collect()
+    }
+
+    /// Returns a receiver that is told of viewers that come and go.
+    pub(crate) fn visits(&self) -> watch::Receiver<u64> {
+        self.visits.subscribe()
+    }
+
+    /// Returns a receiver of the version.
+    pub(crate) fn versions(&self) -> watch::Receiver<u64> {
+        self.version.subscribe()
+    }
+
+    /// Returns the last known cost.
+    pub(crate) fn cost(&self) -> Cost {
+        self.state().cost.value.clone()
+    }
+
+    pub(crate) fn set_names(&self, names: Names) {
+        self.change(|state, version| state.names.set(names, version));
+    }
+
+    pub(crate) fn set_cost(&self, cost: Cost) {
+        self.change(|state, version| state.cost.set(cost, version));
+    }
+
+    pub(crate) fn set_day(&self, subject: &Subject, day: Day) {
+        self.change_view(subject, |view, version| view.day.set(Some(day), version));
+    }
+
+    pub(crate) fn set_progress(&self, subject: &Subject, progress: Progress) {
+        self.change_view(subject, |view, version| {
+            view.progress.set(progress, version)
+        });
+    }
+
+    /// Takes over rows that viewers would see differently.
+    pub(crate) fn set_rows(&self, subject: &Subject, rows: Vec<Row>) {
+        self.change_view(subject, |view, version| {
+            let mut changed = false;
+            for row in rows {
+                let key = (row.entity.clone(), row.resource.clone());
+                let shown = view.rows.get(&key).and_then(|(shown, _)| shown.as_ref());
+                if shown.is_none_or(|shown| row.differs(shown)) {
+                    view.rows.insert(key, (Some(row), version));
+                    changed = true;
+                }
+            }
+            changed
+        });
+    }
+
+    /// Removes rows of buckets that are gone.
+    pub(crate) fn keep_rows(&self, subject: &Subject, is_there: impl Fn(&Key) -> bool) {
+        self.change_view(subject, |view, version| {
+            let mut changed = false;
+            for (key, (row, at)) in &mut view.rows {
+                if row.is_some() && !is_there(key) {
+                    (*row, *at) = (None, version);
+                    changed = true;
+                }
+            }
+            changed
+        });
+    }
+
+    /// Returns what changed since version `seen`.
+    pub(crate) fn news(&self, subject: Option<&Subject>, seen: u64) -> News {
+        let state = self.state();
+        let mut news = News {
+            version: state.version,
+            names: state.names.newer(seen).cloned(),
+            cost: state.cost.newer(seen).cloned(),
+            ..News::default()
+        };
+        if let Some(view) = subject.and_then(|subject| state.views.get(subject)) {
+            news.day = view.day.newer(seen).cloned().flatten();
+            news.progress = view.progress.newer(seen).cloned();
+            for (key, (row, at)) in &view.rows {
+                match row {
+                    _ if *at <= seen => {}
+                    Some(row) => news.rows.push(row.clone()),
+                    None => news.gone.push(key.clone()),
+                }
+            }
+        }
+        news
+    }
+
+    fn change_view(&self, subject: &Subject, change: impl FnOnce(&mut View, u64) -> bool) {
+        self.change(|state, version| {
+            let view = state.views.get_mut(subject);
+            view.is_some_and(|view| change(view, version))
+        });
+    }
+
+    /// Makes a change, and tells viewers if there was one.
+    fn change(&self, change: impl FnOnce(&mut State, u64) -> bool) {
+        let mut state = self.state();
+        let version = state.version + 1;
+        if change(&mut state, version) {
+            state.version = version;
+            // Under the lock, so that versions are in order.
+            self.version.send_replace(version);
+        }
+    }
+
+    fn state(&self) -> MutexGuard<'_, State> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+/// A viewer, until it is dropped.
+#[derive(Debug)]
+pub(crate) struct Viewer {
+    pub(crate) board: Arc<Board>,
+    pub(crate) subject: Option<Subject>,
+}
+
+impl Drop for Viewer {
+    fn drop(&mut self) {
+        let mut state = self.board.state();
+        state.viewers -= 1;
+        if let Some(subject) = &self.subject
+            && let Some(view) = state.views.get_mut(subject)
+        {
+            view.viewers -= 1;
+            if view.viewers == 0 {
+                state.views.remove(subject);
+            }
+        }
+        self.board.visits.send_modify(|visits| *visits += 1);
+    }
+}

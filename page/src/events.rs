@@ -1,0 +1,136 @@
+//! What one viewer is sent, as server-sent events.
+//!
+//! | event | data |
+//! |---|---|
+//! | `hello` | `table`, `namespace`, `has_actions`, `now` (epoch ms) |
+//! | `names` | `resources`, `entities` |
+//! | `rows` | `now`, `rows` (those that changed), `gone` |
+//! | `progress` | `sweep_ms`, `is_cut`, `problem` |
+//! | `usage` | `start`, `at`, `measures` |
+//! | `actions` | the new ones, the oldest first |
+//! | `cost` | `units_per_second`, `allowed`, `units`, `viewers` |
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use bytes::Bytes;
+use futures_util::{Stream, stream};
+use serde::Serialize;
+use serde_json::json;
+use tokio::sync::watch;
+use tokio::time::Instant;
+use weirgate::{Clock, SystemClock};
+
+use crate::board::Viewer;
+use crate::shown::Shown;
+
+/// Time between two messages to a viewer, at least.
+const PAUSE: Duration = Duration::from_millis(400);
+/// Time after which actions are looked for.
+const LOOK: Duration = Duration::from_secs(1);
+/// Time after which something is sent even if nothing changed, so that a viewer that is gone is
+/// noticed.
+const ALIVE: Duration = Duration::from_secs(10);
+/// How many actions are sent at once.
+const ACTIONS: usize = 40;
+
+struct Sending {
+    viewer: Viewer,
+    shown: Arc<Shown>,
+    versions: watch::Receiver<u64>,
+    seen: u64,
+    action: u64,
+    sent_at: Option<Instant>,
+}
+
+/// Returns what a viewer is sent, until it is dropped.
+pub(crate) fn events(viewer: Viewer, shown: Arc<Shown>) -> impl Stream<Item = Bytes> + Send {
+    let sending = Sending {
+        versions: viewer.board.versions(),
+        viewer,
+        shown,
+        seen: 0,
+        action: 0,
+        sent_at: None,
+    };
+    stream::unfold(sending, |mut sending| async {
+        let bytes = sending.next().await;
+        Some((bytes, sending))
+    })
+}
+
+impl Sending {
+    async fn next(&mut self) -> Bytes {
+        let Some(sent_at) = self.sent_at else {
+            self.sent_at = Some(Instant::now());
+            let Shown {
+                table,
+                namespace,
+                actions,
+                ..
+            } = &*self.shown;
+            let hello = json!({
+                "table": table,
+                "namespace": namespace,
+                "has_actions": actions.is_some(),
+                "now": SystemClock.now().0,
+            });
+            return format!("retry: 2000\n{}{}", event("hello", &hello), self.news()).into();
+        };
+        tokio::time::sleep_until(sent_at + PAUSE).await;
+        loop {
+            let text = self.news();
+            if !text.is_empty() || sent_at.elapsed() >= ALIVE {
+                self.sent_at = Some(Instant::now());
+                return if text.is_empty() {
+                    Bytes::from_static(b":\n\n")
+                } else {
+                    text.into()
+                };
+            }
+            // Actions have no version; the board outlives its viewers.
+            let _ = tokio::time::timeout(LOOK, self.versions.changed()).await;
+        }
+    }
+
+    /// Returns the events of everything that is new.
+    fn news(&mut self) -> String {
+        self.versions.borrow_and_update();
+        let subject = self.viewer.subject.as_ref();
+        let news = self.viewer.board.news(subject, self.seen);
+        self.seen = news.version;
+        let mut text = String::new();
+        if let Some(names) = &news.names {
+            text += &event("names", names);
+        }
+        if !news.rows.is_empty() || !news.gone.is_empty() {
+            let now = SystemClock.now().0;
+            let rows = json!({"now": now, "rows": news.rows, "gone": news.gone});
+            text += &event("rows", &rows);
+        }
+        if let Some(progress) = &news.progress {
+            text += &event("progress", progress);
+        }
+        if let Some(day) = &news.day {
+            text += &event("usage", day);
+        }
+        if let Some(actions) = &self.shown.actions {
+            let lines = actions.lines_after(self.action);
+            if let Some(last) = lines.last() {
+                self.action = last.number;
+                let from = lines.len().saturating_sub(ACTIONS);
+                text += &event("actions", &lines[from..]);
+            }
+        }
+        if let Some(cost) = &news.cost {
+            text += &event("cost", cost);
+        }
+        text
+    }
+}
+
+/// Returns one event. JSON has no line break.
+fn event<T: Serialize + ?Sized>(name: &str, data: &T) -> String {
+    let data = serde_json::to_string(data).unwrap_or_default();
+    format!("event: {name}\ndata: {data}\n\n")
+}

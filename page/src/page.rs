@@ -1,0 +1,110 @@
+//! Start and stop of the page.
+
+use std::io;
+use std::net::{IpAddr, Ipv4Addr, SocketAddr, TcpListener};
+use std::sync::Arc;
+
+use tokio::sync::oneshot;
+use weirgate::RateLimiter;
+
+use crate::actions::LastActions;
+use crate::board::{Board, Cost};
+use crate::poller::Poller;
+use crate::server::serve;
+use crate::shown::Shown;
+
+/// How the page runs.
+#[derive(Debug, Clone)]
+pub struct Options {
+    /// Address to listen on, default 127.0.0.1. Any other one shows the table to everything that
+    /// reaches it.
+    pub address: IpAddr,
+    /// Port; 0, the default, is any free one.
+    pub port: u16,
+    /// Read units that all viewers together cost in a second on average, default 25.
+    pub read_units: u32,
+    /// Name of the table, to be shown.
+    pub table: String,
+    /// Namespace of the limiter, to be shown, default `default`.
+    pub namespace: String,
+    /// What the functions did last; `None`, the default, if they run elsewhere.
+    pub actions: Option<Arc<dyn LastActions>>,
+}
+
+impl Options {
+    /// Returns the defaults for a table.
+    pub fn new(table: impl Into<String>) -> Self {
+        Self {
+            address: Ipv4Addr::LOCALHOST.into(),
+            port: 0,
+            read_units: 25,
+            table: table.into(),
+            namespace: "default".to_owned(),
+            actions: None,
+        }
+    }
+}
+
+/// The page, until it is dropped.
+#[derive(Debug)]
+pub struct LivePage {
+    address: SocketAddr,
+    board: Arc<Board>,
+    /// Ends the thread when it is dropped.
+    _stop: oneshot::Sender<()>,
+}
+
+impl LivePage {
+    /// Starts the page, on a thread of its own. Reads nothing until a viewer comes.
+    ///
+    /// # Errors
+    /// If the port is taken or cannot be listened on, or no thread can be started.
+    pub fn start(limiter: RateLimiter, options: Options) -> io::Result<Self> {
+        let listener = TcpListener::bind((options.address, options.port))?;
+        listener.set_nonblocking(true)?;
+        let address = listener.local_addr()?;
+        let board = Arc::new(Board::new());
+        let shown = Arc::new(Shown {
+            address,
+            table: options.table,
+            namespace: options.namespace,
+            actions: options.actions,
+        });
+        let poller = Poller::new(limiter, Arc::clone(&board), options.read_units);
+        let serving = Arc::clone(&board);
+        let (stop, stopped) = oneshot::channel();
+        let runtime = tokio::runtime::Builder::new_current_thread()
+            .enable_all()
+            .build()?;
+        // Made on the thread: the compiler does not see that the reads could be moved to it.
+        let run = move || async move {
+            let Ok(listener) = tokio::net::TcpListener::from_std(listener) else {
+                return;
+            };
+            tokio::select! {
+                () = poller.run() => {}
+                () = serve(listener, serving, shown) => {}
+                _ = stopped => {}
+            }
+        };
+        let thread = std::thread::Builder::new().name("page".to_owned());
+        thread.spawn(move || runtime.block_on(run()))?;
+        Ok(Self {
+            address,
+            board,
+            _stop: stop,
+        })
+    }
+
+    /// The address for a browser, as `http://127.0.0.1:8080/`.
+    #[must_use]
+    pub fn url(&self) -> String {
+        format!("http://{}/", self.address)
+    }
+
+    /// What its reads cost so far.
+    #[must_use]
+    pub fn cost(&self) -> Cost {
+        self.board.cost()
+    }
+}

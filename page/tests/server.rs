@@ -1,0 +1,227 @@
+//! The page over HTTP, on a real table: what it serves to which request, and what it costs.
+
+use std::io::{BufRead, BufReader, Read, Write};
+use std::net::TcpStream;
+use std::time::{Duration, Instant};
+
+use serde_json::Value;
+use weirgate::{Config, ConfigLevel, Limit, RateLimiter, Resource};
+use weirgate_page::{LivePage, MAX_VIEWERS, Options};
+use weirgate_testkit::Dynamo;
+
+/// How long something may take that takes a second or two.
+const PATIENCE: Duration = Duration::from_secs(30);
+
+/// A page of a table with one resource, and a limiter on it.
+async fn page(dynamo: &Dynamo) -> (LivePage, RateLimiter) {
+    let limiter = || async {
+        let builder = RateLimiter::builder("weirgate").table(dynamo.table().await);
+        builder.build().await.expect("the table is there")
+    };
+    let caller = limiter().await;
+    let level = ConfigLevel::Resource(Resource::new("gpt-4").expect("it is a name"));
+    let config = Config::of([Limit::per_minute("rpm", 60).expect("it is a limit")]);
+    caller
+        .set_config(&level, &config)
+        .await
+        .expect("DynamoDB works");
+    let page = LivePage::start(limiter().await, Options::new("weirgate")).expect("a port is free");
+    (page, caller)
+}
+
+async fn acquire(caller: &RateLimiter, entity: &str) {
+    let decision = caller.acquire(entity, "gpt-4").take("rpm", 1).send().await;
+    assert!(decision.expect("DynamoDB works").is_granted());
+}
+
+fn host(page: &LivePage) -> String {
+    let url = page.url();
+    url.trim_start_matches("http://")
+        .trim_end_matches('/')
+        .to_owned()
+}
+
+/// Sends a request of these lines, and returns the open response.
+fn send(page: &LivePage, head: &[&str]) -> BufReader<TcpStream> {
+    let mut stream = TcpStream::connect(host(page)).expect("the page listens");
+    stream
+        .set_read_timeout(Some(PATIENCE))
+        .expect("it is a time");
+    let text = format!("{}\r\n\r\n", head.join("\r\n"));
+    stream.write_all(text.as_bytes()).expect("the page reads");
+    BufReader::new(stream)
+}
+
+/// Returns the status and the text of a response.
+fn answer(page: &LivePage, head: &[&str]) -> (u16, String) {
+    let mut response = send(page, &[head, &["connection: close"]].concat());
+    let mut text = String::new();
+    response.read_to_string(&mut text).expect("it is text");
+    let status = text
+        .split(' ')
+        .nth(1)
+        .and_then(|status| status.parse().ok());
+    let (_, body) = text.split_once("\r\n\r\n").unwrap_or_default();
+    (status.expect("a status"), body.to_owned())
+}
+
+/// A viewer of the resource.
+struct Viewer(BufReader<TcpStream>);
+
+impl Viewer {
+    fn of(page: &LivePage) -> Self {
+        let host = format!("host: {}", host(page));
+        Self(send(page, &["GET /events?resource=gpt-4 HTTP/1.1", &host]))
+    }
+
+    /// Reads to the next event of this name for which `is_it` holds.
+    fn event(&mut self, name: &str, is_it: impl Fn(&Value) -> bool) -> Value {
+        let (mut line, mut is_named) = (String::new(), false);
+        loop {
+            line.clear();
+            assert!(
+                self.0.read_line(&mut line).expect("the page sends") > 0,
+                "no {name}"
+            );
+            match line.trim_end().split_once(": ") {
+                Some(("event", event)) => is_named = event == name,
+                Some(("data", data)) if is_named => {
+                    let data = serde_json::from_str(data).expect("it is JSON");
+                    if is_it(&data) {
+                        return data;
+                    }
+                }
+                _ => {}
+            }
+        }
+    }
+}
+
+fn has(rows: &Value, entity: &str) -> bool {
+    let rows = rows["rows"].as_array().expect("a list");
+    rows.iter().any(|row| row["entity"] == entity)
+}
+
+fn until(what: &str, mut holds: impl FnMut() -> bool) {
+    let end = Instant::now() + PATIENCE;
+    while !holds() {
+        assert!(Instant::now() < end, "{what}");
+        std::thread::sleep(Duration::from_millis(20));
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn only_its_own_page_is_answered_and_only_get() {
+    let dynamo = Dynamo::new().await;
+    let (page, _) = page(&dynamo).await;
+    let host = format!("host: {}", host(&page));
+    let own = format!("origin: {}", page.url().trim_end_matches('/'));
+    for (head, expected) in [
+        (vec!["GET / HTTP/1.1", &host], 200),
+        (vec!["GET / HTTP/1.1", &host, &own], 200),
+        (vec!["GET /nothing HTTP/1.1", &host], 404),
+        (vec!["GET /../Cargo.toml HTTP/1.1", &host], 404),
+        (vec!["POST / HTTP/1.1", &host, "content-length: 0"], 405),
+        (vec!["GET / HTTP/1.1", "host: example.org"], 403),
+        (
+            vec!["GET / HTTP/1.1", &host, "origin: http://example.org"],
+            403,
+        ),
+        (
+            vec!["GET /events?resource=gpt-4 HTTP/1.1", "host: example.org"],
+            403,
+        ),
+        (vec!["GET /events?resource=a%23b HTTP/1.1", &host], 400),
+    ] {
+        let (status, body) = answer(&page, &head);
+        assert_eq!(status, expected, "{head:?}: {body}");
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn all_files_together_are_small_and_reading_them_costs_no_request() {
+    let dynamo = Dynamo::new().await;
+    let (page, _) = page(&dynamo).await;
+    let host = format!("host: {}", host(&page));
+    let _ = dynamo.take_operations();
+    let files = ["/", "/page.css", "/page.js", "/list.js", "/icon.svg"];
+    let bytes = files.map(|file| {
+        let (status, body) = answer(&page, &[&format!("GET {file} HTTP/1.1"), &host]);
+        assert_eq!(status, 200, "{file}");
+        body.len()
+    });
+    let sum: usize = bytes.iter().sum();
+    assert!(sum <= 60 * 1024, "{bytes:?}");
+    assert!(dynamo.take_operations().is_empty());
+    assert!(page.cost().units <= 0.0, "{:?}", page.cost());
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_viewer_sees_buckets_and_their_changes_and_nothing_is_read_without_one() {
+    let dynamo = Dynamo::new().await;
+    let (page, caller) = page(&dynamo).await;
+    acquire(&caller, "user-1").await;
+    let mut viewer = Viewer::of(&page);
+    let hello = viewer.event("hello", |_| true);
+    assert_eq!(hello["table"], "weirgate");
+    let names = viewer.event("names", |_| true);
+    assert_eq!(names["resources"], serde_json::json!(["gpt-4"]));
+    let rows = viewer.event("rows", |rows| has(rows, "user-1"));
+    let limit = &rows["rows"][0]["limits"][0];
+    assert_eq!(
+        (&limit["name"], &limit["capacity"]),
+        (&"rpm".into(), &60_000.into())
+    );
+
+    acquire(&caller, "user-2").await;
+    viewer.event("rows", |rows| has(rows, "user-2"));
+    assert_eq!(page.cost().viewers, 1);
+
+    drop(viewer);
+    // The page finds out when it sends something.
+    until("the viewer is gone", || page.cost().viewers == 0);
+    let _ = dynamo.take_operations();
+    acquire(&caller, "user-3").await;
+    tokio::time::sleep(Duration::from_secs(3)).await;
+    let operations = dynamo.take_operations();
+    assert!(!operations.contains_key("Query"), "{operations:?}");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_viewer_that_does_not_read_holds_up_no_other() {
+    let dynamo = Dynamo::new().await;
+    let (page, caller) = page(&dynamo).await;
+    let _slow: Vec<_> = (0..3).map(|_| Viewer::of(&page)).collect();
+    let mut viewer = Viewer::of(&page);
+    for number in 0..3 {
+        let entity = format!("user-{number}");
+        acquire(&caller, &entity).await;
+        viewer.event("rows", |rows| has(rows, &entity));
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn one_viewer_too_many_is_told_so_and_viewers_of_one_subject_share_its_reads() {
+    let dynamo = Dynamo::new().await;
+    let (page, caller) = page(&dynamo).await;
+    acquire(&caller, "user-1").await;
+    let mut viewers: Vec<_> = (0..MAX_VIEWERS).map(|_| Viewer::of(&page)).collect();
+    for viewer in &mut viewers {
+        viewer.event("rows", |rows| has(rows, "user-1"));
+    }
+    let host = format!("host: {}", host(&page));
+    let (status, body) = answer(&page, &["GET /events?resource=gpt-4 HTTP/1.1", &host]);
+    assert_eq!(status, 503);
+    assert!(body.contains("16 viewers are connected"), "{body}");
+
+    let _ = dynamo.take_operations();
+    acquire(&caller, "user-2").await;
+    for viewer in &mut viewers {
+        viewer.event("rows", |rows| has(rows, "user-2"));
+    }
+    let queries = dynamo.take_operations()["Query"];
+    assert!(
+        queries < 16 * u64::try_from(MAX_VIEWERS).expect("it is small"),
+        "{queries}"
+    );
+}
