@@ -87,6 +87,11 @@ pub fn usage(error: &clap::Error) -> ExitCode {
 impl From<Error> for Failure {
     fn from(error: Error) -> Self {
         match &error {
+            Error::NotConfigured { entity, resource } => Self::Refused(format!(
+                "no limits are configured for entity {entity} on resource {resource}: configure \
+                 one of them, their resource or the system ('weirgate limits set --help'), or \
+                 give --limit"
+            )),
             Error::Store(store) => Self::from(&**store),
             Error::Timeout {
                 last: Some(last), ..

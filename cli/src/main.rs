@@ -6,6 +6,7 @@
 //! - `commands`: one file for each command, or group of commands
 //! - `context`: the connection and the output of one run
 //! - `output`: tables for terminals, JSON for programs
+//! - `progress`: a line that shows how far long work is
 //! - `failure`: the one line of an error, and the exit code
 //! - `level`, `amounts`, `instant`: arguments with a syntax of their own
 
@@ -17,6 +18,7 @@ mod instant;
 mod level;
 mod options;
 mod output;
+mod progress;
 
 use std::process::ExitCode;
 

@@ -8,6 +8,7 @@ use comfy_table::{CellAlignment, ContentArrangement, presets};
 use serde::Serialize;
 
 use crate::failure::Failure;
+use crate::progress::Progress;
 
 /// Where results go.
 #[derive(Debug)]
@@ -81,6 +82,11 @@ impl Output {
         let mut stdout = AutoStream::auto(std::io::stdout().lock());
         stdout.write_all(bytes)?;
         stdout.flush()
+    }
+
+    /// Begins a line that shows how far the work is.
+    pub fn progress(&self) -> Progress {
+        Progress::new(self.is_json)
     }
 
     /// Prints a remark for people to standard error, unless results are JSON.

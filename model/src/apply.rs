@@ -137,7 +137,7 @@ fn kind_of_take(actions: &[Action]) -> Event {
         return Event::Plain;
     };
     let is_set = |change: &AttributeUpdate| matches!(change, AttributeUpdate::Set(path, _) if path.0[0].ends_with("_tk"));
-    let is_plain = |condition: &Condition| matches!(condition, Condition::Present(path) if path.0[0] == attr::RF);
+    let is_plain = |condition: &Condition| matches!(condition, Condition::Present(path) if path.0[0] == attr::REFILLED_AT);
     match (
         update.changes.iter().any(is_set),
         update.conditions.iter().any(is_plain),

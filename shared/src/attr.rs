@@ -7,9 +7,9 @@ pub const PK: &str = "PK";
 /// Sort key.
 pub const SK: &str = "SK";
 /// Epoch ms up to which refill is credited; also the optimistic lock of refills.
-pub const RF: &str = "rf";
+pub const REFILLED_AT: &str = "rf";
 /// Write sequence: number of writes to the shard. Starts at creation epoch ms × 1000.
-pub const V: &str = "v";
+pub const WRITE_SEQ: &str = "v";
 /// `v` at creation. It is above every `v` of an earlier life of the same key.
 pub const BIRTH: &str = "birth";
 /// Hour in which usage is counted, in hours since 1970.
@@ -31,7 +31,7 @@ pub const DUE: &str = "due";
 /// Partition of `DueIndex`.
 pub const DUE_SHARD: &str = "due_shard";
 /// Id of the last write.
-pub const OP: &str = "op";
+pub const LAST_WRITE_ID: &str = "op";
 /// Number of granted acquires.
 pub const TAKES: &str = "takes";
 /// `takes` at the start of the hour.
@@ -41,9 +41,9 @@ pub const TAKES_DAY_BASE: &str = "td";
 /// Request of a client for a split: the shard was throttled, or is out of write units.
 pub const HOT: &str = "hot";
 /// Epoch ms of the last activity sample, split or merge.
-pub const LOOK_AT: &str = "look_at";
+pub const SAMPLE_AT: &str = "look_at";
 /// `v` of the last activity sample.
-pub const LOOK_V: &str = "look_v";
+pub const SAMPLE_WRITE_SEQ: &str = "look_v";
 /// Number of shards that an operator set; idle ones are not merged below it.
 pub const MIN_SHARDS: &str = "min_shards";
 /// Bytes of the leases at the last split. They stay in the shard, so they are no reason to split

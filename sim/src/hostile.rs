@@ -86,18 +86,18 @@ fn copied(world: &World, rng: &mut Rng) -> Value {
 /// Gives some attributes values that Weirgate never writes.
 fn damage(item: &mut Value, rng: &mut Rng) {
     let names = [
-        attr::RF,
-        attr::V,
+        attr::REFILLED_AT,
+        attr::WRITE_SEQ,
         attr::BIRTH,
         attr::HOUR,
         attr::SHARD_COUNT,
         attr::TAKES,
         attr::LEASES,
         attr::HOT,
-        attr::LOOK_AT,
+        attr::SAMPLE_AT,
         attr::MIN_SHARDS,
         attr::VERSION,
-        attr::OP,
+        attr::LAST_WRITE_ID,
         "b_rate_tk",
         "b_rate_cp",
         "b_rate_ra",

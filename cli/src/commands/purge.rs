@@ -1,7 +1,5 @@
 //! `weirgate purge`.
 
-use std::io::IsTerminal;
-
 use clap::Args;
 use weirgate::{LiveLeases, PageToken, PurgeReport};
 
@@ -50,7 +48,7 @@ impl Purge {
             false => LiveLeases::Refuse,
         };
         let output = context.output();
-        let shows_progress = !output.is_json() && std::io::stderr().is_terminal();
+        let mut progress = output.progress();
         let mut sum = PurgeReport {
             next: self.page.clone(),
             ..PurgeReport::default()
@@ -63,6 +61,7 @@ impl Purge {
             let page = match purge.after(sum.next.clone()).send().await {
                 Ok(page) => page,
                 Err(error) => {
+                    drop(progress);
                     if let Some(next) = &sum.next {
                         output.note(&format!(
                             "{}\ngo on: --page {next}",
@@ -76,10 +75,9 @@ impl Purge {
             if sum.next.is_none() {
                 break;
             }
-            if shows_progress {
-                anstream::eprintln!("{} items read, {} deleted", sum.scanned, sum.deleted());
-            }
+            progress.show(|| format!("{} items read, {} deleted", sum.scanned, sum.deleted()));
         }
+        drop(progress);
         output.print(&sum, |sum| text(sum, self.dry_run))?;
         Ok(match sum.leased {
             0 => Outcome::Done,

@@ -71,7 +71,7 @@ pub(crate) async fn take_in_transaction(
     session: &Arc<Session>,
     requests: &[(&Arc<BucketState>, &BucketRequest)],
 ) -> Result<AllOrNone, Error> {
-    let joined = Instant::now();
+    let enqueued_at = Instant::now();
     let timeout = requests
         .iter()
         .map(|(_, request)| request.timeout)
@@ -80,7 +80,8 @@ pub(crate) async fn take_in_transaction(
     let deadline = deadline(timeout);
     let mut failures = 0;
     loop {
-        let Ok(planned) = tokio::time::timeout_at(deadline, plan(session, requests, joined)).await
+        let Ok(planned) =
+            tokio::time::timeout_at(deadline, plan(session, requests, enqueued_at)).await
         else {
             return Err(session
                 .timeout_error("BatchGetItem of buckets", timeout)
@@ -124,7 +125,7 @@ pub(crate) async fn take_in_transaction(
 async fn plan<'a>(
     session: &Session,
     requests: &[(&'a Arc<BucketState>, &'a BucketRequest)],
-    joined: Instant,
+    enqueued_at: Instant,
 ) -> Result<(Vec<BucketAllocation<'a>>, Vec<(usize, Denied)>), Error> {
     let mut now = session.now();
     let is_enough = |(bucket, request): &(&Arc<BucketState>, &BucketRequest)| {
@@ -138,7 +139,7 @@ async fn plan<'a>(
     refresh_all(
         session,
         &unknown.collect::<Vec<_>>(),
-        session.ages.of(joined),
+        session.ages.of(enqueued_at),
     )
     .await?;
     now = session.now();

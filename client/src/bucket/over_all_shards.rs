@@ -75,7 +75,7 @@ impl Router<'_> {
         let BucketRequest {
             amounts, limits, ..
         } = self.request;
-        let joined = self.session.ages.of(self.enqueued_at);
+        let enqueued_at = self.session.ages.of(self.enqueued_at);
         // A balance of a rate may be half a second old; a count of free slots may not.
         let asks_slots = limits
             .iter()
@@ -85,9 +85,9 @@ impl Router<'_> {
         } else {
             Consistency::Eventual
         };
-        let mut bucket = self
-            .bucket
-            .seen_bucket(limits, self.session.now(), |view| view.seen_at >= joined);
+        let mut bucket = self.bucket.seen_bucket(limits, self.session.now(), |view| {
+            view.seen_at >= enqueued_at
+        });
         if std::mem::take(&mut self.must_refresh) {
             bucket = Bucket::default();
         }
@@ -95,7 +95,7 @@ impl Router<'_> {
         // One read may see shards at different times, so read twice. If they are still incomplete,
         // items were deleted manually, and the existing shards decide.
         for (since, consistency) in [
-            (Some(joined).filter(|_| self.failures == 0), first),
+            (Some(enqueued_at).filter(|_| self.failures == 0), first),
             (None, Consistency::Strong),
         ] {
             if bucket.is_complete() {

@@ -25,14 +25,16 @@ const HANG_THRESHOLD: Duration = Duration::from_secs(1);
 /// Shards that are tried one by one before all are read, 3.
 const MAX_SHARDS_TRIED: usize = 3;
 
-/// Decides one request, enqueued at `joined`, by the table.
+/// Decides one request, enqueued at `enqueued_at`, by the table.
 pub(crate) async fn acquire_from_table(
     session: &Arc<Session>,
     bucket: &Arc<BucketState>,
     request: &BucketRequest,
-    joined: Instant,
+    enqueued_at: Instant,
 ) -> Result<BucketDecision, Error> {
-    Router::new(session, bucket, request, joined).run().await
+    Router::new(session, bucket, request, enqueued_at)
+        .run()
+        .await
 }
 
 /// What to do after all shards were evaluated together.
@@ -66,14 +68,14 @@ impl<'a> Router<'a> {
         session: &'a Arc<Session>,
         bucket: &'a Arc<BucketState>,
         request: &'a BucketRequest,
-        joined: Instant,
+        enqueued_at: Instant,
     ) -> Self {
-        let deadline = after(joined, request.timeout);
+        let deadline = after(enqueued_at, request.timeout);
         Self {
             session,
             bucket,
             request,
-            enqueued_at: joined,
+            enqueued_at,
             deadline,
             tried: vec![],
             failures: 0,

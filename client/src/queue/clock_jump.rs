@@ -30,7 +30,7 @@ pub(super) fn require_unchanged(
 ) {
     if !take.is_covered(seen, now) {
         update.conditions.push(Condition::Equals(
-            Path::of(attr::V),
+            Path::of(attr::WRITE_SEQ),
             Value::Int(seen.write_seq),
         ));
     }

@@ -192,9 +192,9 @@ impl ShardState {
         self.summary.ages.age(view.seen_at)
     }
 
-    /// Returns whether a view is from after a request was enqueued, at `joined`.
-    pub(crate) fn is_since(&self, view: &ShardView, joined: Instant) -> bool {
-        view.seen_at >= self.summary.ages.of(joined)
+    /// Returns whether a view is from after a request was enqueued, at `enqueued_at`.
+    pub(crate) fn is_since(&self, view: &ShardView, enqueued_at: Instant) -> bool {
+        view.seen_at >= self.summary.ages.of(enqueued_at)
     }
 
     /// Changes the contention backoff by the outcome of a write.

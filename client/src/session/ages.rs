@@ -275,14 +275,14 @@ mod tests {
     #[tokio::test(start_paused = true)]
     async fn a_running_request_is_later_than_views_from_before_a_freeze() {
         let (wall, ages) = clocks();
-        let joined = Instant::now();
+        let enqueued_at = Instant::now();
         tokio::time::advance(Duration::from_millis(10)).await;
         let seen = ages.now();
-        assert!(seen >= ages.of(joined));
+        assert!(seen >= ages.of(enqueued_at));
         wall.skew(1_000);
         assert_eq!(ages.age(seen), Duration::from_secs(1));
-        assert!(seen < ages.of(joined));
-        assert!(ages.now() >= ages.of(joined));
+        assert!(seen < ages.of(enqueued_at));
+        assert!(ages.now() >= ages.of(enqueued_at));
     }
 
     /// A clock may show any time.

@@ -155,9 +155,14 @@ pub fn read_entity<'a>(
     item: impl Iterator<Item = (&'a str, Attr<'a>)>,
 ) -> Result<(Entity, WriteId), ItemError> {
     let attributes: Vec<_> = item.collect();
-    let op = attributes.iter().find(|(name, _)| *name == attr::OP);
-    let op = op.ok_or_else(|| ItemError::missing(attr::OP, "a string of a-z 0-9"))?;
-    Ok((entity(id, &attributes)?, write_id(attr::OP, &op.1)?))
+    let op = attributes
+        .iter()
+        .find(|(name, _)| *name == attr::LAST_WRITE_ID);
+    let op = op.ok_or_else(|| ItemError::missing(attr::LAST_WRITE_ID, "a string of a-z 0-9"))?;
+    Ok((
+        entity(id, &attributes)?,
+        write_id(attr::LAST_WRITE_ID, &op.1)?,
+    ))
 }
 
 pub(super) fn entity(id: EntityId, attributes: &[(&str, Attr<'_>)]) -> Result<Entity, ItemError> {

@@ -106,10 +106,10 @@ mod tests {
         };
         let may_lack = [
             attr::DUE,
-            attr::LOOK_AT,
-            attr::LOOK_V,
+            attr::SAMPLE_AT,
+            attr::SAMPLE_WRITE_SEQ,
             attr::MIN_SHARDS,
-            attr::OP,
+            attr::LAST_WRITE_ID,
             attr::VERSION,
         ];
         for name in sound.keys() {

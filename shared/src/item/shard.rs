@@ -49,7 +49,7 @@ fn read<'a>(
 pub fn is_merged<'a>(attributes: impl Iterator<Item = &'a str>) -> bool {
     let (mut is_live, mut has_birth) = (false, false);
     for name in attributes {
-        is_live |= matches!(name, attr::RF | attr::SHARD_COUNT);
+        is_live |= matches!(name, attr::REFILLED_AT | attr::SHARD_COUNT);
         has_birth |= name == attr::BIRTH;
     }
     has_birth && !is_live

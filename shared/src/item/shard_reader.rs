@@ -47,8 +47,8 @@ impl ShardReader {
     pub fn attribute(&mut self, name: &str, value: &Attr<'_>) -> Result<(), ItemError> {
         self.size_bytes += name.len() + size_bytes(value);
         match name {
-            attr::RF => self.rf = Some(integer(name, value)?),
-            attr::V => self.v = Some(integer(name, value)?),
+            attr::REFILLED_AT => self.rf = Some(integer(name, value)?),
+            attr::WRITE_SEQ => self.v = Some(integer(name, value)?),
             attr::BIRTH => self.birth = Some(integer(name, value)?),
             attr::HOUR => self.hour = Some(integer(name, value)?),
             attr::TAKES => self.takes[0] = Some(integer(name, value)?),
@@ -62,11 +62,11 @@ impl ShardReader {
             attr::SHARD_COUNT => self.shard_count = Some(count(name, value)?),
             attr::MIN_SHARDS => self.scaling.min_shards = count(name, value)?,
             attr::SPLIT_BYTES => self.scaling.lease_bytes_at_split = integer(name, value)?,
-            attr::LOOK_AT => self.look.0 = Some(integer(name, value)?),
-            attr::LOOK_V => self.look.1 = Some(integer(name, value)?),
+            attr::SAMPLE_AT => self.look.0 = Some(integer(name, value)?),
+            attr::SAMPLE_WRITE_SEQ => self.look.1 = Some(integer(name, value)?),
             attr::ESCROW => self.escrow = Some(Box::new(read_escrow(value)?)),
             attr::HOT => self.scaling.is_hot = *value == Attr::Bool(true),
-            attr::OP => self.op = Some(write_id(name, value)?),
+            attr::LAST_WRITE_ID => self.op = Some(write_id(name, value)?),
             attr::LEASES => {
                 self.lease_bytes = size_bytes(value);
                 self.leases = Some(leases(value)?);
@@ -116,7 +116,7 @@ impl ShardReader {
         let (v, birth) = self.life()?;
         let rf = self
             .rf
-            .ok_or_else(|| ItemError::missing(attr::RF, "epoch milliseconds"))?;
+            .ok_or_else(|| ItemError::missing(attr::REFILLED_AT, "epoch milliseconds"))?;
         let write_units_left = self
             .write_units_left
             .ok_or_else(|| ItemError::missing(attr::WRITE_UNITS, WHOLE))?;
@@ -195,7 +195,9 @@ impl ShardReader {
     }
 
     fn life(&self) -> Result<(i64, i64), ItemError> {
-        let v = self.v.ok_or_else(|| ItemError::missing(attr::V, WHOLE))?;
+        let v = self
+            .v
+            .ok_or_else(|| ItemError::missing(attr::WRITE_SEQ, WHOLE))?;
         let birth = self
             .birth
             .ok_or_else(|| ItemError::missing(attr::BIRTH, WHOLE))?;
@@ -334,8 +336,8 @@ mod tests {
 
     const SOUND: [(&str, &str); 16] = [
         (attr::SHARD_COUNT, "1"),
-        (attr::RF, "0"),
-        (attr::V, "0"),
+        (attr::REFILLED_AT, "0"),
+        (attr::WRITE_SEQ, "0"),
         (attr::BIRTH, "0"),
         (attr::HOUR, "0"),
         (attr::TAKES, "0"),

@@ -17,8 +17,8 @@ pub fn write_shard(shard: &Shard) -> Vec<AttributeUpdate> {
         set(attr::GSI3PK, Value::Text(gsi3pk)),
         set(attr::GSI3SK, Value::Text(gsi3sk)),
         set(attr::SHARD_COUNT, Value::Int(i64::from(shard.shard_count))),
-        set(attr::RF, Value::Int(shard.refilled_at.0)),
-        set(attr::V, Value::Int(shard.write_seq)),
+        set(attr::REFILLED_AT, Value::Int(shard.refilled_at.0)),
+        set(attr::WRITE_SEQ, Value::Int(shard.write_seq)),
         set(attr::BIRTH, Value::Int(shard.birth_seq)),
         set(attr::HOUR, Value::Int(shard.hour.0)),
         set(attr::TAKES, Value::Int(shard.acquires.total)),
@@ -41,7 +41,7 @@ pub fn write_shard(shard: &Shard) -> Vec<AttributeUpdate> {
         shard
             .last_write_id
             .as_ref()
-            .map(|op| set(attr::OP, Value::text(op.as_str()))),
+            .map(|op| set(attr::LAST_WRITE_ID, Value::text(op.as_str()))),
     );
     changes.extend(
         shard
@@ -61,8 +61,8 @@ pub fn write_shard(shard: &Shard) -> Vec<AttributeUpdate> {
     changes.extend((split_bytes > 0).then(|| set(attr::SPLIT_BYTES, Value::Int(split_bytes))));
     if let Some(ActivitySample { at, write_seq: v }) = look {
         changes.extend([
-            set(attr::LOOK_AT, Value::Int(at.0)),
-            set(attr::LOOK_V, Value::Int(v)),
+            set(attr::SAMPLE_AT, Value::Int(at.0)),
+            set(attr::SAMPLE_WRITE_SEQ, Value::Int(v)),
         ]);
     }
     if let Some(due) = shard.due_at {

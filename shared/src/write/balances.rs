@@ -44,7 +44,7 @@ pub fn change_balances(
         conditions: require_refilled_at(view).into(),
         changes: count_write(Some(view), units_credit(view, now)),
     };
-    let refilled_at = AttributeUpdate::Set(Path::of(attr::RF), Value::Int(now.0));
+    let refilled_at = AttributeUpdate::Set(Path::of(attr::REFILLED_AT), Value::Int(now.0));
     update.changes.push(refilled_at);
     let is_lowered = |(name, change): (&LimitName, &BalanceChange)| match change {
         BalanceChange::SetTo(amount) => *amount < view.share(&view.limits[name]),

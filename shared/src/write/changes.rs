@@ -9,7 +9,7 @@ use crate::{EpochMillis, LimitName, MilliTokens, RefillRule, Shard, WriteId};
 pub(super) fn count_write(view: Option<&Shard>, units_credit: MilliTokens) -> Vec<AttributeUpdate> {
     let units = MilliTokens::from_tokens(view.map_or(1, Shard::write_units));
     vec![
-        AttributeUpdate::Add(Path::of(attr::V), Value::Int(1)),
+        AttributeUpdate::Add(Path::of(attr::WRITE_SEQ), Value::Int(1)),
         AttributeUpdate::Add(
             Path::of(attr::WRITE_UNITS),
             Value::Int((units_credit - units).0),
@@ -20,7 +20,7 @@ pub(super) fn count_write(view: Option<&Shard>, units_credit: MilliTokens) -> Ve
 /// Sets the write id, by which a writer finds out whether an unconfirmed write was applied. Writes
 /// that can be repeated safely leave the last id in place.
 pub(super) fn set_write_id(op: &WriteId) -> AttributeUpdate {
-    AttributeUpdate::Set(Path::of(attr::OP), Value::text(op.as_str()))
+    AttributeUpdate::Set(Path::of(attr::LAST_WRITE_ID), Value::text(op.as_str()))
 }
 
 /// Returns the write units that the partition has gained since `rf`, for a write that moves `rf`.

@@ -13,7 +13,7 @@ pub(super) fn require_shard_count(shard: ShardIndex) -> Condition {
 /// Requires that the shard was not credited, split or merged since the view.
 pub(super) fn require_refilled_at(shard: &Shard) -> [Condition; 2] {
     [
-        Condition::Equals(Path::of(attr::RF), Value::Int(shard.refilled_at.0)),
+        Condition::Equals(Path::of(attr::REFILLED_AT), Value::Int(shard.refilled_at.0)),
         require_shard_count(shard.shard()),
     ]
 }

@@ -85,7 +85,7 @@ pub fn set_entity(
     next: Option<&Entity>,
     op: &WriteId,
 ) -> Action {
-    let last = Path::of(attr::OP);
+    let last = Path::of(attr::LAST_WRITE_ID);
     let condition = match seen {
         Some(seen) => Condition::Equals(last.clone(), Value::text(seen.as_str())),
         None => Condition::Absent(Path::of(attr::PK)),
@@ -135,7 +135,7 @@ pub fn describe_entity(
     next: &EntityDescription,
     op: &WriteId,
 ) -> Action {
-    let last = Path::of(attr::OP);
+    let last = Path::of(attr::LAST_WRITE_ID);
     let condition = Condition::Equals(last.clone(), Value::text(seen.as_str()));
     let attributes = item::write_description(next);
     let absent = [attr::DISPLAY_NAME, attr::LABELS];

@@ -62,16 +62,19 @@ pub fn sample(shard: &Shard, now: EpochMillis) -> (Update, ExpiredLeases) {
         return (replace(shard, next), restored);
     }
     let conditions = vec![
-        Condition::Present(Path::of(attr::RF)),
+        Condition::Present(Path::of(attr::REFILLED_AT)),
         require_shard_count(shard.shard()),
         require_same_leases(shard),
     ];
     let mut changes = count_write(Some(shard), MilliTokens::ZERO);
     changes.push(AttributeUpdate::Set(
-        Path::of(attr::LOOK_AT),
+        Path::of(attr::SAMPLE_AT),
         Value::Int(now.0),
     ));
-    changes.push(AttributeUpdate::Set(Path::of(attr::LOOK_V), Value::Int(v)));
+    changes.push(AttributeUpdate::Set(
+        Path::of(attr::SAMPLE_WRITE_SEQ),
+        Value::Int(v),
+    ));
     changes.extend(
         shard
             .scaling

@@ -97,7 +97,7 @@ pub fn merge(lower: &Shard, mut joined: Shard, gone: &[&Shard]) -> Vec<Action> {
 #[must_use]
 pub fn remove_covered(gone: &Shard, whole: &Shard) -> Vec<Action> {
     let here = vec![
-        Condition::Present(Path::of(attr::RF)),
+        Condition::Present(Path::of(attr::REFILLED_AT)),
         require_shard_count(gone.shard()),
         require_same_leases(gone),
     ];
@@ -111,7 +111,7 @@ pub fn remove_covered(gone: &Shard, whole: &Shard) -> Vec<Action> {
 #[must_use]
 pub fn require_unchanged(shard: &Shard) -> Action {
     let same = vec![
-        Condition::Present(Path::of(attr::RF)),
+        Condition::Present(Path::of(attr::REFILLED_AT)),
         require_shard_count(shard.shard()),
     ];
     Action::Check(shard.key.item_key(), same)

@@ -43,9 +43,10 @@ pub fn refill(
         conditions: require_refilled_at(image).into(),
         changes: count_write(Some(image), units_credit(image, now)),
     };
-    update
-        .changes
-        .push(AttributeUpdate::Set(Path::of(attr::RF), Value::Int(now.0)));
+    update.changes.push(AttributeUpdate::Set(
+        Path::of(attr::REFILLED_AT),
+        Value::Int(now.0),
+    ));
     for (name, state) in image
         .limits
         .iter()
@@ -82,7 +83,7 @@ pub fn cap_write_units(image: &Shard, now: EpochMillis) -> Option<Update> {
     let mut conditions = require_refilled_at(image).to_vec();
     conditions.push(Condition::AtLeast(left.clone(), Value::Int(full.0)));
     let changes = vec![
-        AttributeUpdate::Add(Path::of(attr::V), Value::Int(1)),
+        AttributeUpdate::Add(Path::of(attr::WRITE_SEQ), Value::Int(1)),
         AttributeUpdate::Set(left, Value::Int((full - units).0)),
     ];
     Some(Update {

@@ -11,7 +11,7 @@ pub const REVIEW_INTERVAL: Millis = Millis(60_000);
 
 /// Requires that the shard was not written to since it was read.
 pub(super) fn unchanged(shard: &Shard) -> Condition {
-    Condition::Equals(Path::of(attr::V), Value::Int(shard.write_seq))
+    Condition::Equals(Path::of(attr::WRITE_SEQ), Value::Int(shard.write_seq))
 }
 
 /// Turns `old` into `next`, with the next `v` unless `next` has a higher one. Attributes that
@@ -29,7 +29,7 @@ pub(super) fn retire(old: &Shard, freed: &Shard, now: EpochMillis) -> Update {
         write_seq: old.write_seq.saturating_add(1),
         ..freed.clone()
     });
-    left.retain(|path, _| *path == Path::of(attr::V) || attr::counts_usage(&path.0[0]));
+    left.retain(|path, _| *path == Path::of(attr::WRITE_SEQ) || attr::counts_usage(&path.0[0]));
     left.insert(Path::of(attr::TTL), Value::Int(ttl::of_buried(now).0));
     change(old, left)
 }
@@ -47,10 +47,10 @@ pub(super) fn make(shard: &Shard) -> Update {
     let mut changes: Vec<_> = attributes(shard).into_iter().map(keep).collect();
     // A shard that was merged away has a `ttl`.
     changes.push(AttributeUpdate::Remove(Path::of(attr::TTL)));
-    let v = Path::of(attr::V);
+    let v = Path::of(attr::WRITE_SEQ);
     let is_older = Condition::AtMost(v.clone(), Value::Int(shard.write_seq.saturating_sub(1)));
     let conditions = vec![
-        Condition::Absent(Path::of(attr::RF)),
+        Condition::Absent(Path::of(attr::REFILLED_AT)),
         Condition::AbsentOr(v, Box::new(is_older)),
     ];
     Update {

@@ -13,7 +13,10 @@ pub fn rewind(shard: &Shard, now: EpochMillis) -> Option<Update> {
         return None;
     }
     let mut changes = count_write(Some(shard), MilliTokens::ZERO);
-    changes.push(AttributeUpdate::Set(Path::of(attr::RF), Value::Int(now.0)));
+    changes.push(AttributeUpdate::Set(
+        Path::of(attr::REFILLED_AT),
+        Value::Int(now.0),
+    ));
     Some(Update {
         key: shard.key.item_key(),
         conditions: require_refilled_at(shard).into(),
@@ -38,7 +41,7 @@ mod tests {
     #[test]
     fn i4_a_shard_created_in_the_future_is_set_back_if_its_refill_time_has_not_moved() {
         let update = rewind(&created(AHEAD), NOW).unwrap();
-        let refilled_at = Path::of(attr::RF);
+        let refilled_at = Path::of(attr::REFILLED_AT);
         let is_unmoved = Condition::Equals(refilled_at.clone(), Value::Int(AHEAD.0));
         assert!(update.conditions.contains(&is_unmoved));
         let back = AttributeUpdate::Set(refilled_at, Value::Int(NOW.0));

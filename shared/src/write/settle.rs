@@ -91,11 +91,11 @@ impl Settle<'_> {
             None => {
                 update
                     .conditions
-                    .push(Condition::Present(Path::of(attr::RF)));
+                    .push(Condition::Present(Path::of(attr::REFILLED_AT)));
                 // Without a lease, only this condition prevents a retransmitted request from
                 // returning twice.
                 update.conditions.push(Condition::Differs(
-                    Path::of(attr::OP),
+                    Path::of(attr::LAST_WRITE_ID),
                     Value::text(self.write_id.as_str()),
                 ));
             }

@@ -70,11 +70,11 @@ pub fn split(image: &Shard, min_shards: u32, op: WriteId, now: EpochMillis) -> U
         key: image.key.item_key(),
         conditions: require_refilled_at(image).into(),
         changes: vec![
-            AttributeUpdate::Set(Path::of(attr::V), Value::Int(v)),
+            AttributeUpdate::Set(Path::of(attr::WRITE_SEQ), Value::Int(v)),
             AttributeUpdate::Set(Path::of(attr::SHARD_COUNT), count),
-            AttributeUpdate::Set(Path::of(attr::RF), Value::Int(at.0)),
-            AttributeUpdate::Set(Path::of(attr::LOOK_AT), Value::Int(look.at.0)),
-            AttributeUpdate::Set(Path::of(attr::LOOK_V), Value::Int(look.write_seq)),
+            AttributeUpdate::Set(Path::of(attr::REFILLED_AT), Value::Int(at.0)),
+            AttributeUpdate::Set(Path::of(attr::SAMPLE_AT), Value::Int(look.at.0)),
+            AttributeUpdate::Set(Path::of(attr::SAMPLE_WRITE_SEQ), Value::Int(look.write_seq)),
             AttributeUpdate::Set(
                 Path::of(attr::SPLIT_BYTES),
                 Value::Int(i64::try_from(image.lease_bytes).unwrap_or(i64::MAX)),
@@ -87,7 +87,7 @@ pub fn split(image: &Shard, min_shards: u32, op: WriteId, now: EpochMillis) -> U
         .conditions
         .push(Condition::Absent(Path::of(attr::ESCROW)));
     parent.conditions.push(Condition::AtMost(
-        Path::of(attr::V),
+        Path::of(attr::WRITE_SEQ),
         Value::Int(v.saturating_sub(1)),
     ));
     parent
@@ -159,7 +159,7 @@ pub fn split(image: &Shard, min_shards: u32, op: WriteId, now: EpochMillis) -> U
 #[must_use]
 pub fn finish_writes(parent: &Shard) -> Option<[Update; 2]> {
     let child = parent.escrow.as_deref()?;
-    let id = Path::of(attr::ESCROW).then(attr::V);
+    let id = Path::of(attr::ESCROW).then(attr::WRITE_SEQ);
     let mut changes = count_write(Some(parent), MilliTokens::ZERO);
     changes.push(AttributeUpdate::Remove(Path::of(attr::ESCROW)));
     let conditions = vec![Condition::Equals(id, Value::Int(child.write_seq))];
@@ -193,7 +193,7 @@ pub fn update_min_shards(shard: &Shard, min_shards: u32, now: EpochMillis) -> Up
         // A bucket with a number set by an operator is kept.
         changes.push(AttributeUpdate::Remove(Path::of(attr::TTL)));
     }
-    let conditions = vec![Condition::Present(Path::of(attr::RF))];
+    let conditions = vec![Condition::Present(Path::of(attr::REFILLED_AT))];
     let mut update = Update {
         key: shard.key.item_key(),
         conditions,

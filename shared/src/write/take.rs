@@ -182,8 +182,9 @@ impl Take<'_> {
             Path::of(attr::TAKES),
             Value::Int(self.acquires),
         ));
-        let differs =
-            |op: &WriteId| Condition::Differs(Path::of(attr::OP), Value::text(op.as_str()));
+        let differs = |op: &WriteId| {
+            Condition::Differs(Path::of(attr::LAST_WRITE_ID), Value::text(op.as_str()))
+        };
         let mut conditions: Vec<_> = self.unconfirmed.iter().map(differs).collect();
         // All leases are written together, so checking one suffices.
         conditions.extend(

@@ -15,7 +15,7 @@ const DEPLOY: &str = "deploy the template again: docs/deployment.md";
 /// What comes before the version in a function's description.
 const VERSION: &str = "Weirgate ";
 
-/// Returns the findings about the functions of a table, and the name of their stack. A function is
+/// Returns the findings about the functions of a table, and the name of their stack: a function is
 /// named after its stack.
 pub async fn findings(
     config: &SdkConfig,
@@ -24,64 +24,68 @@ pub async fn findings(
     stack: Option<String>,
 ) -> (Vec<Finding>, Option<String>) {
     let lambda = Client::new(config);
-    let (mut findings, mut reader) = (vec![], None);
+    let (mut findings, mut stack) = (vec![], stack);
     if let Some(stream) = &facts.stream_arn {
-        let (finding, function) = mapping(&lambda, stream).await;
-        findings.push(finding);
-        reader = function;
-    }
-    let named = |function: &String| Some(function.strip_suffix("-aggregator")?.to_owned());
-    let stack = stack.or_else(|| reader.as_ref().and_then(named));
-    let aggregator = reader.or_else(|| stack.as_ref().map(|stack| format!("{stack}-aggregator")));
-    if let Some(name) = aggregator {
-        findings.push(function(&lambda, "aggregator", &name, table).await);
+        let request = lambda.list_event_source_mappings().event_source_arn(stream);
+        match request.send().await {
+            Ok(found) => {
+                let found = found.event_source_mappings.unwrap_or_default();
+                let (finding, reader) = of_mappings(&found, stack.as_deref());
+                findings.push(finding);
+                stack = stack.or(reader);
+            }
+            Err(error) => {
+                let action = "lambda:ListEventSourceMappings";
+                findings.push(Finding::failed("mapping", action, &error));
+            }
+        }
     }
     let Some(stack) = stack else {
         let text = "not checked: the stack is not known";
-        findings.push(Finding::unknown("reconciler", text, "name it: --stack"));
+        findings.push(Finding::unknown("functions", text, "name it: --stack"));
         return (findings, None);
     };
-    let name = format!("{stack}-reconciler");
-    findings.push(function(&lambda, "reconciler", &name, table).await);
-    findings.push(schedule(config, &name).await);
+    for check in ["aggregator", "reconciler"] {
+        let name = format!("{stack}-{check}");
+        findings.push(function(&lambda, check, &name, table).await);
+    }
+    findings.push(schedule(config, &format!("{stack}-reconciler")).await);
     (findings, Some(stack))
 }
 
-/// Returns the finding about what reads the stream, and the name of that function.
-async fn mapping(lambda: &Client, stream: &str) -> (Finding, Option<String>) {
-    let request = lambda.list_event_source_mappings().event_source_arn(stream);
-    let found = match request.send().await {
-        Ok(found) => found.event_source_mappings.unwrap_or_default(),
-        Err(error) => {
-            return (
-                Finding::failed("mapping", "lambda:ListEventSourceMappings", &error),
-                None,
+/// Returns the finding about what reads the stream, and the stack of that aggregator. Other
+/// functions may read the stream too.
+fn of_mappings(
+    mappings: &[EventSourceMappingConfiguration],
+    stack: Option<&str>,
+) -> (Finding, Option<String>) {
+    let of_stack = |mapping: &EventSourceMappingConfiguration| {
+        let (_, name) = mapping.function_arn()?.split_once(":function:")?;
+        let name = name.split(':').next()?.strip_suffix("-aggregator")?;
+        Some(name.to_owned())
+    };
+    let ours = mappings.iter().filter_map(|mapping| {
+        let name = of_stack(mapping)?;
+        stack
+            .is_none_or(|stack| stack == name)
+            .then_some((mapping, name))
+    });
+    let ours: Vec<_> = ours.collect();
+    // One that was created manually may be beside a disabled one.
+    let is_enabled = |(mapping, _): &&(&EventSourceMappingConfiguration, String)| {
+        mapping.state() == Some("Enabled")
+    };
+    match ours.iter().find(is_enabled).or_else(|| ours.first()) {
+        Some((mapping, stack)) => (of_mapping(mapping), Some(stack.clone())),
+        None => {
+            let finding = Finding::problem(
+                "mapping",
+                "no aggregator reads the table's stream: no usage is counted, no hot bucket is split",
+                "docs/operations.md: The stream is lost",
             );
+            (finding, None)
         }
-    };
-    let name = |mapping: &EventSourceMappingConfiguration| {
-        let arn = mapping.function_arn.as_deref()?;
-        Some(
-            arn.split(":function:")
-                .nth(1)?
-                .split(':')
-                .next()?
-                .to_owned(),
-        )
-    };
-    let is_ours = |mapping: &&EventSourceMappingConfiguration| {
-        name(mapping).is_some_and(|name| name.ends_with("-aggregator"))
-    };
-    let mapping = found.iter().find(is_ours).or_else(|| found.first());
-    let Some(mapping) = mapping else {
-        let finding = Finding::problem(
-            "mapping",
-            "no function reads the table's stream: no usage is counted, no hot bucket is split",
-            "docs/operations.md: The stream is lost",
-        );
-        return (finding, None);
-    };
-    (of_mapping(mapping), name(mapping))
+    }
 }
 
 fn of_mapping(mapping: &EventSourceMappingConfiguration) -> Finding {
@@ -231,6 +235,26 @@ mod tests {
                 "{state} {result} {has_responses}"
             );
         }
+    }
+
+    #[test]
+    fn the_aggregator_is_found_among_other_readers_and_its_name_tells_the_stack() {
+        let mapping = |function: &str, state: &str| {
+            EventSourceMappingConfiguration::builder()
+                .function_arn(format!("arn:aws:lambda:eu-west-1:1:function:{function}"))
+                .function_response_types(FunctionResponseType::ReportBatchItemFailures)
+                .state(state)
+                .build()
+        };
+        let other = mapping("archive", "Enabled");
+        let (finding, stack) = of_mappings(std::slice::from_ref(&other), None);
+        assert_eq!((finding.state, stack), (State::Problem, None));
+        let manual = mapping("limits-aggregator:live", "Enabled");
+        let all = [other, mapping("limits-aggregator", "Disabled"), manual];
+        let (finding, stack) = of_mappings(&all, None);
+        assert_eq!(finding.state, State::Fine);
+        assert_eq!(stack.as_deref(), Some("limits"));
+        assert_eq!(of_mappings(&all, Some("other")).0.state, State::Problem);
     }
 
     fn state_of_function(table: &str, version: &str, state: FunctionState) -> State {

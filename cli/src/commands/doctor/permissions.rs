@@ -113,7 +113,10 @@ async fn never(table: &Table, key: &ItemKey) -> Result<(), StoreError> {
     let update = Update {
         key: key.clone(),
         conditions: unfulfilled(),
-        changes: vec![AttributeUpdate::Add(Path::of(attr::V), Value::Int(1))],
+        changes: vec![AttributeUpdate::Add(
+            Path::of(attr::WRITE_SEQ),
+            Value::Int(1),
+        )],
     };
     table
         .update_with(&update, ReturnValues::Never, RetryPolicy::AlsoUnconfirmed)

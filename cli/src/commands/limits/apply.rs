@@ -3,7 +3,7 @@
 use std::path::{Path, PathBuf};
 
 use clap::Args;
-use futures_util::stream::{self, StreamExt, TryStreamExt};
+use futures_util::stream::{self, StreamExt};
 use serde::Serialize;
 use weirgate::RateLimiter;
 
@@ -52,15 +52,13 @@ impl Apply {
         let limiter = context.limiter().await?;
         let configs = open_configs(&limiter, &plan).await?;
         let entities = open_entities(&limiter, &plan).await?;
-        let applied = configs.len() + entities.len();
-        stream::iter(configs)
-            .map(|change| apply(&limiter, change))
-            .buffer_unordered(CONCURRENCY)
-            .try_collect::<()>()
-            .await?;
-        // One after the other: a change checks the ancestors of its entity, so two at once race.
-        for change in entities {
-            limiter.set_entity(&change.after).await?;
+        let left = configs.len() + entities.len();
+        let mut applied = 0;
+        if let Err(failure) = make(&limiter, configs, entities, &mut applied, context).await {
+            context.output().note(&format!(
+                "{applied} of {left} changes were made; the same command makes those that are left"
+            ));
+            return Err(failure);
         }
         let report = Applied {
             applied,
@@ -80,6 +78,35 @@ impl Apply {
         })?;
         Ok(Outcome::Done)
     }
+}
+
+/// Makes the changes, and counts them in `applied`.
+async fn make(
+    limiter: &RateLimiter,
+    configs: Vec<&ConfigChange>,
+    entities: Vec<&EntityChange>,
+    applied: &mut usize,
+    context: &Context,
+) -> Result<(), Failure> {
+    let left = configs.len() + entities.len();
+    let mut progress = context.output().progress();
+    let mut count = || {
+        *applied += 1;
+        progress.show(|| format!("{applied} of {left} changes"));
+    };
+    let mut changes = stream::iter(configs)
+        .map(|change| apply(limiter, change))
+        .buffer_unordered(CONCURRENCY);
+    while let Some(change) = changes.next().await {
+        change?;
+        count();
+    }
+    // One after the other: a change checks the ancestors of its entity, so two at once race.
+    for change in entities {
+        limiter.set_entity(&change.after).await?;
+        count();
+    }
+    Ok(())
 }
 
 fn read(path: &Path) -> Result<Changes, Failure> {

@@ -28,7 +28,7 @@ pub(crate) async fn acquire(
     pool: &Pool,
     request: &BucketRequest,
 ) -> Result<BucketDecision, Error> {
-    let joined = Instant::now();
+    let enqueued_at = Instant::now();
     for round in 0..MAX_BLOCKS_AWAITED {
         let now = session.now();
         let (found, block) = pool.serve(&bucket.queues, request, now, round == 0);
@@ -54,7 +54,7 @@ pub(crate) async fn acquire(
         }
     }
     return_outdated(session, bucket, pool, request);
-    match acquire_from_table(session, bucket, request, joined)
+    match acquire_from_table(session, bucket, request, enqueued_at)
         .await
         .map_err(|error| pool.attach_last_error(error))?
     {
@@ -65,7 +65,7 @@ pub(crate) async fn acquire(
             }
             let limits = request.limits.clone();
             let pooled = Hold::new(session, bucket, parts, limits, session.now());
-            let completed = complete(session, bucket, pool, request, pooled, joined).await?;
+            let completed = complete(session, bucket, pool, request, pooled, enqueued_at).await?;
             Ok(completed.unwrap_or(BucketDecision::Denied(denied)))
         }
         granted => Ok(granted),
@@ -95,7 +95,7 @@ async fn complete(
     pool: &Pool,
     request: &BucketRequest,
     pooled: Hold,
-    joined: Instant,
+    enqueued_at: Instant,
 ) -> Result<Option<BucketDecision>, Error> {
     let mut rest = request.clone();
     for (limit, need) in &mut rest.amounts {
@@ -107,7 +107,7 @@ async fn complete(
         return Ok(Some(BucketDecision::Granted(pooled)));
     }
     Ok(
-        match acquire_from_table(session, bucket, &rest, joined).await? {
+        match acquire_from_table(session, bucket, &rest, enqueued_at).await? {
             BucketDecision::Granted(taken) => {
                 let both = pooled.merge(taken).counted();
                 Some(BucketDecision::Granted(both))

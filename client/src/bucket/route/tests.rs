@@ -297,11 +297,11 @@ async fn all_shards_are_read_unless_that_was_done_since_the_request() {
 #[tokio::test(start_paused = true)]
 async fn a_read_of_all_shards_serves_all_requests_until_a_transaction_fails() {
     let (session, bucket, request) = (session().await, bucket_of(2), request(&[("rpd", 1_000)]));
-    let joined = Instant::now();
+    let enqueued_at = Instant::now();
     *bucket.refreshed_at.lock().await =
-        Some((bucket.summary().ages.of(joined), Consistency::Strong));
+        Some((bucket.summary().ages.of(enqueued_at), Consistency::Strong));
     see(&bucket, &[(0, 0, 0), (1, 1_000, 0)]);
-    let mut router = Router::new(&session, &bucket, &request, joined);
+    let mut router = Router::new(&session, &bucket, &request, enqueued_at);
     router.must_refresh = true;
     let Ok(RouteStep::Try(queue)) = router.decide_over_all_shards().await else {
         panic!("the second shard has enough")

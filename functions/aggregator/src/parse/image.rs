@@ -27,7 +27,7 @@ impl<'a> Fields<'a> for Image {
         // The token attributes show which limits a shard has.
         let is_counted = attr::counts_usage(&name)
             || name.ends_with("_tk")
-            || matches!(&*name, attr::V | attr::RF);
+            || matches!(&*name, attr::WRITE_SEQ | attr::REFILLED_AT);
         let is_needed = is_counted
             || !self.is_old
                 && (name.starts_with("b_")

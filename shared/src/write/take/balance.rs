@@ -23,7 +23,7 @@ impl Take<'_> {
         push_new(&mut update, require_shard_count(self.shard(view)));
         update
             .conditions
-            .push(Condition::Present(Path::of(attr::RF)));
+            .push(Condition::Present(Path::of(attr::REFILLED_AT)));
         let mut is_rate = false;
         for (name, &need) in self.amounts.iter().chain(&self.soft_amounts) {
             update.conditions.push(match self.is_soft(name) {
@@ -50,9 +50,10 @@ impl Take<'_> {
         }
         self.count_only(&mut update);
         if is_rate {
-            update
-                .conditions
-                .push(Condition::AtLeast(Path::of(attr::RF), Value::Int(floor.0)));
+            update.conditions.push(Condition::AtLeast(
+                Path::of(attr::REFILLED_AT),
+                Value::Int(floor.0),
+            ));
         }
         self.write_leases(view, &mut update);
         match view {

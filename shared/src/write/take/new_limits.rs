@@ -21,9 +21,10 @@ impl Take<'_> {
             .for_each(|condition| push_new(&mut update, condition));
         // Moves `rf` even within a millisecond, so that a write planned with the old rules fails.
         let rf = shard.refilled_at.plus(Millis(1)).max(now);
-        update
-            .changes
-            .push(AttributeUpdate::Set(Path::of(attr::RF), Value::Int(rf.0)));
+        update.changes.push(AttributeUpdate::Set(
+            Path::of(attr::REFILLED_AT),
+            Value::Int(rf.0),
+        ));
         update.changes.extend(self.set_version(shard, now));
         reclaim(&mut update, shard, now);
         let changed = shard.projected(self.limits, now);

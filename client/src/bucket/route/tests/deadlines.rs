@@ -5,15 +5,15 @@ use super::*;
 #[tokio::test(start_paused = true)]
 async fn pauses_are_counted_and_end_at_the_deadline() {
     let (session, bucket, request) = (session().await, bucket_of(1), request(&[("rpd", 1)]));
-    let joined = Instant::now();
-    let mut router = Router::new(&session, &bucket, &request, joined);
+    let enqueued_at = Instant::now();
+    let mut router = Router::new(&session, &bucket, &request, enqueued_at);
     router.pause().await;
     router.pause().await;
     assert_eq!(router.failures, 2);
-    advance(TIMEOUT - joined.elapsed() - MOMENT).await;
+    advance(TIMEOUT - enqueued_at.elapsed() - MOMENT).await;
     assert!(router.check_deadline().is_ok());
     advance(MOMENT).await;
-    assert_eq!(joined.elapsed(), TIMEOUT);
+    assert_eq!(enqueued_at.elapsed(), TIMEOUT);
     assert!(matches!(
         router.check_deadline(),
         Err(Error::Timeout {
@@ -31,8 +31,8 @@ async fn pauses_are_counted_and_end_at_the_deadline() {
 async fn a_waiter_waits_until_the_deadline_and_the_queues_grace() {
     let (session, bucket, request) = (session().await, bucket_of(1), request(&[("rpd", 1)]));
     block(&bucket);
-    let (queue, joined) = (bucket.queues.queue(0), Instant::now());
-    let router = Router::new(&session, &bucket, &request, joined);
+    let (queue, enqueued_at) = (bucket.queues.queue(0), Instant::now());
+    let router = Router::new(&session, &bucket, &request, enqueued_at);
     let deadline = router.deadline;
     let worker = async {
         tokio::time::sleep_until(deadline).await;
@@ -41,7 +41,7 @@ async fn a_waiter_waits_until_the_deadline_and_the_queues_grace() {
     let router = async {
         (
             router.enqueue_and_wait(&queue, &request).await,
-            joined.elapsed(),
+            enqueued_at.elapsed(),
         )
     };
     let ((reply, after), ()) = tokio::join!(router, worker);
@@ -57,8 +57,8 @@ async fn a_waiter_waits_until_the_deadline_and_the_queues_grace() {
 async fn a_request_that_hangs_is_named_and_one_that_was_never_made_is_not() {
     let (session, bucket, request) = (session().await, bucket_of(1), request(&[("rpd", 1)]));
     block(&bucket);
-    let joined = Instant::now();
-    let reply = Router::new(&session, &bucket, &request, joined)
+    let enqueued_at = Instant::now();
+    let reply = Router::new(&session, &bucket, &request, enqueued_at)
         .enqueue_and_wait(&bucket.queues.queue(0), &request)
         .await;
     assert!(
