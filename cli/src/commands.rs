@@ -39,63 +39,33 @@ pub enum Command {
     /// Shows and changes entities and their parents
     #[command(subcommand)]
     Entities(entities::Entities),
-    /// Lists the namespaces of the table
     Namespaces(namespaces::Namespaces),
-    /// Lists the buckets of an entity or a resource, with their balances
     Buckets(buckets::Buckets),
     /// Shows and ends the leases of a bucket
     #[command(subcommand)]
     Leases(leases::Leases),
-    /// Reports usage, exact to the token
     Usage(usage::Usage),
-    /// Shows the balances of a bucket, and takes nothing
     Peek(peek::Peek),
-    /// Takes tokens, for a command or for a script
     Acquire(acquire::Acquire),
-    /// Acquires at a steady rate, and reports decisions and times
     Load(load::Load),
-    /// Stops every acquire of a level
     Stop(switches::Stop),
-    /// Lets a level go on although a wider one is stopped
     Exempt(switches::Exempt),
-    /// Ends a stop or an exemption
     Start(switches::Start),
-    /// Lists the levels that are stopped or exempt
     Switches(switches::Switches),
-    /// Sets balances to the capacity, or to an amount
     Reset(balances::Reset),
-    /// Sets balances to 0
     Drain(balances::Drain),
-    /// Adds tokens to balances, at most to the capacity
     TopUp(balances::TopUp),
-    /// Splits a bucket into more shards
     Split(shards::Split),
-    /// Merges the shards of a bucket
     Merge(shards::Merge),
-    /// Lists the changes of configurations and balances
     Audit(audit::Audit),
-    /// Erases an entity: limits, buckets, usage, audit events
     Erase(erase::Erase),
-    /// Deletes everything of a namespace
     Purge(purge::Purge),
-    /// Checks table, functions, alarms, clock and permissions, and says what to do
     Doctor(doctor::Doctor),
-    /// Does what the reconciler does, or shows what is due
     Reconcile(reconcile::Reconcile),
-    /// Makes copies of usage from stream records that the aggregator discarded
     Replay(weirgate_replay::Args),
-    /// Runs the whole backend on this machine, without AWS
-    ///
-    /// The table behind HTTP, the aggregator on its stream, the reconciler on a timer. It prints
-    /// the environment that callers need, and ends with Ctrl-C.
     Local(local::Local),
-    /// Shows buckets and usage in a browser, live
-    ///
-    /// It only reads, and only while the page is open. It ends with Ctrl-C.
     Page(page::Page),
-    /// Prints a script that completes commands in a shell
     Completions(completions::Completions),
-    /// Writes a manual page for each command
     Man(completions::Man),
 }
 

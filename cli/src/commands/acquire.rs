@@ -15,7 +15,9 @@ use crate::context::Context;
 use crate::failure::{Failure, Outcome};
 use crate::instant;
 
-/// Takes tokens, for a command or for a script. Exit code 1 if they are denied.
+/// Takes tokens, for a command or for a script.
+///
+/// Exit code 1 if they are denied.
 #[derive(Debug, Args)]
 #[command(
     after_help = "Examples:\n  weirgate acquire user-1 gpt-4 rpm=1 tpm=500 --wait 10s\n  \

@@ -8,7 +8,7 @@ use crate::context::Context;
 use crate::failure::{Failure, Outcome};
 use crate::instant;
 
-/// Lists the changes of configurations, switches and balances, the newest first.
+/// Lists the changes of configurations and balances.
 #[derive(Debug, Args)]
 #[group(required = true, multiple = false, args = ["system", "entity", "resource"])]
 #[command(after_help = "Example: weirgate audit --entity customer-1")]

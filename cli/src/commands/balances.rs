@@ -17,8 +17,9 @@ pub struct BucketArgs {
     pub resource: String,
 }
 
-/// Sets balances to the capacity, or to an amount. Without limits, all rates are set to the
-/// capacity.
+/// Sets balances to the capacity, or to an amount.
+///
+/// Without limits, all rates are set to the capacity.
 #[derive(Debug, Args)]
 #[command(after_help = "Example: weirgate reset customer-1 gpt-4 rpm tpm=5000")]
 pub struct Reset {
@@ -31,7 +32,9 @@ pub struct Reset {
     change: ChangeArgs,
 }
 
-/// Sets balances to 0; they refill as ever. Without limits, of all rates.
+/// Sets balances to 0.
+///
+/// They refill as ever. Without limits, the balances of all rates are set.
 #[derive(Debug, Args)]
 #[command(after_help = "Example: weirgate drain customer-1 gpt-4 tpm")]
 pub struct Drain {

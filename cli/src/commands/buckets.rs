@@ -7,7 +7,7 @@ use super::list::PageArgs;
 use crate::context::Context;
 use crate::failure::{Failure, Outcome};
 
-/// Lists buckets, with their balances refilled to now.
+/// Lists the buckets of an entity or a resource, with their balances.
 #[derive(Debug, Args)]
 #[group(required = true, multiple = false, args = ["entity", "resource"])]
 #[command(after_help = "Example: weirgate buckets --entity user-1")]

@@ -13,11 +13,13 @@ use crate::context::Context;
 use crate::failure::{Failure, Outcome};
 use finding::{Finding, State};
 
-/// Checks table, indexes, stream, clock, functions, schedule, alarms and permissions. Says what is
-/// wrong, and what to do about it.
+/// Says what is wrong with the table and its functions, and what to do.
 ///
-/// It changes nothing. It needs `dynamodb:DescribeTable`; what else the credentials do not allow is
-/// named and left out. The managed policy ReadOnlyAccess of AWS allows all of it.
+/// Table, indexes, stream, functions, schedule, alarms, clock, and what the credentials allow;
+/// each problem with its remedy. It changes nothing.
+///
+/// It needs `dynamodb:DescribeTable`. What else the credentials do not allow is named and left
+/// out; the managed policy ReadOnlyAccess of AWS allows all of it.
 #[derive(Debug, Args)]
 #[command(after_help = "Example: weirgate doctor --table limits\n\n\
                         Exit codes: 0 nothing is wrong, 1 something is.")]

@@ -12,21 +12,15 @@ use crate::failure::{Failure, Outcome};
 /// Commands about entities.
 #[derive(Debug, Subcommand)]
 pub enum Entities {
-    /// Lists the entities of the namespace
     List(List),
-    /// Lists the children of an entity
     Children(Children),
-    /// Shows an entity
     Get(Get),
-    /// Sets the parent of an entity
     #[command(after_help = "Example: weirgate entities set user-1 --parent team-a --cascades")]
     Set(Set),
-    /// Sets the display name and labels of an entity
     #[command(
         after_help = "Example: weirgate entities describe customer-1 --name 'Acme Inc.' --label plan=pro"
     )]
     Describe(Describe),
-    /// Deletes an entity's own item: it has no parent then. Its limits and buckets stay
     Delete(Delete),
 }
 
@@ -66,7 +60,9 @@ pub struct Set {
     cascades: bool,
 }
 
-/// Sets the display name and labels of an entity. What is not given stays.
+/// Sets the display name and labels of an entity.
+///
+/// What is not given stays.
 #[derive(Debug, Args)]
 pub struct Describe {
     /// The entity
@@ -90,6 +86,8 @@ fn label(text: &str) -> Result<(String, String), String> {
 }
 
 /// Deletes an entity's own item.
+///
+/// It has no parent then. Its limits and buckets stay.
 #[derive(Debug, Args)]
 pub struct Delete {
     /// The entity

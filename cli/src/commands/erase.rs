@@ -7,8 +7,10 @@ use super::confirm::confirm;
 use crate::context::Context;
 use crate::failure::{Failure, Outcome};
 
-/// Erases an entity: its limits, its buckets with their leases, its usage, its audit events. Stop
-/// its callers first.
+/// Erases an entity with all that the table has of it.
+///
+/// Its limits, its buckets with their leases, its usage, its audit events. Stop its callers
+/// first.
 #[derive(Debug, Args)]
 #[command(after_help = "Example: weirgate stop --entity user-1 && weirgate erase user-1")]
 pub struct Erase {

@@ -11,10 +11,8 @@ use crate::instant;
 /// Commands about leases.
 #[derive(Debug, Subcommand)]
 pub enum Leases {
-    /// Lists the leases of a bucket
     #[command(after_help = "Example: weirgate leases list user-1 gpt-4")]
     List(List),
-    /// Ends a lease in place of its holder, and returns its slots
     #[command(after_help = "Example: weirgate leases release user-1 gpt-4 LEASE_ID")]
     Release(Release),
 }
@@ -28,7 +26,7 @@ pub struct List {
     resource: String,
 }
 
-/// Ends a lease.
+/// Ends a lease in place of its holder, and returns its slots.
 #[derive(Debug, Args)]
 pub struct Release {
     /// The entity

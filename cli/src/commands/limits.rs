@@ -18,28 +18,21 @@ use crate::level::LevelArgs;
 /// Commands about configured limits.
 #[derive(Debug, Subcommand)]
 pub enum Limits {
-    /// Shows the configuration of a level
     #[command(after_help = "Example: weirgate limits get --resource gpt-4")]
     Get(Get),
-    /// Sets the configuration of a level
     #[command(
         after_help = "Examples:\n  weirgate limits set --resource gpt-4 rpm=500/minute tpm=100000/minute,burst=200000 slots=20\n  \
                       weirgate limits set --resource gpt-4 --merge rpm=600/minute"
     )]
     Set(change::Set),
-    /// Deletes the configuration of a level
     #[command(after_help = "Example: weirgate limits delete --entity user-1 --resource gpt-4")]
     Delete(change::Delete),
-    /// Lists configurations
     #[command(after_help = "Example: weirgate limits list --resource gpt-4 --all")]
     List(List),
-    /// Shows what a limits file would change in the table
     #[command(after_help = "Example: weirgate limits diff limits.yaml --exit-code")]
     Diff(diff::Diff),
-    /// Plans the changes of a limits file, for `limits apply`
     #[command(after_help = "Example: weirgate limits plan limits.yaml --out limits.plan")]
     Plan(plan::Plan),
-    /// Makes the changes of a plan, if nothing has changed since
     #[command(after_help = "Example: weirgate limits apply limits.plan")]
     Apply(apply::Apply),
 }

@@ -17,10 +17,12 @@ use crate::context::Context;
 use crate::failure::{Failure, Outcome};
 use crate::instant;
 
-/// Acquires at a steady rate, and reports decisions and times. It takes tokens as any caller does.
+/// Acquires at a steady rate, and reports decisions and times.
 ///
-/// Acquires begin when they are due, whether or not earlier ones were answered (an open loop), and
-/// their times count from then. So a slow table shows as long times, not as a low rate.
+/// It takes tokens as any caller does.
+///
+/// Acquires begin when they are due, whether or not earlier ones were answered (an open loop),
+/// and their times count from then. So a slow table shows as long times, not as a low rate.
 #[derive(Debug, Args)]
 #[command(
     after_help = "Examples:\n  weirgate load user-1 gpt-4 rpm=1 --rate 500 --for 1m\n  \

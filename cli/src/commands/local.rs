@@ -18,6 +18,9 @@ use crate::failure::{Failure, Outcome};
 use crate::instant;
 
 /// Runs the whole backend on this machine, without AWS.
+///
+/// The table behind HTTP, the aggregator on its stream, the reconciler on a timer, and the live
+/// page. It prints the environment that callers need, and ends with Ctrl-C.
 #[derive(Debug, Args)]
 #[command(after_help = "Examples:\n  weirgate local --limits limits.yaml\n  \
                   weirgate local --port 0 --data ./table --json")]

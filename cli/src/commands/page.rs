@@ -12,6 +12,8 @@ use crate::context::Context;
 use crate::failure::{Failure, Outcome};
 
 /// Shows buckets and usage in a browser, live.
+///
+/// It only reads, and only while a page is open. It ends with Ctrl-C.
 #[derive(Debug, Args)]
 #[command(after_help = "Example: weirgate page --table limits --read-units 50")]
 pub struct Page {

@@ -8,10 +8,11 @@ use super::list::token;
 use crate::context::Context;
 use crate::failure::{Failure, Outcome};
 
-/// Deletes everything that the table has of the namespace. Stop its system level a minute before.
+/// Deletes everything of a namespace.
 ///
-/// It reads the whole table, of all namespaces. Run it again some minutes later: until then, the
-/// aggregator writes the last usage of deleted buckets.
+/// Stop its system level a minute before. It reads the whole table, of all namespaces. Run it
+/// again some minutes later: until then, the aggregator writes the last usage of deleted
+/// buckets.
 #[derive(Debug, Args)]
 #[command(
     after_help = "Example: weirgate --namespace staging stop --system && sleep 60 && \

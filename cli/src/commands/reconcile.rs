@@ -12,11 +12,11 @@ use crate::context::Context;
 use crate::failure::{Failure, Outcome};
 use crate::instant;
 
-/// Does what the reconciler does on its schedule: returns what expired leases hold, merges idle
-/// shards, repairs damaged buckets.
+/// Does the reconciler's work, or shows what is due.
 ///
-/// It works on all namespaces of the table, and may run beside the function. It lists `DueIndex`,
-/// which no policy for callers allows.
+/// It returns what expired leases hold, merges idle shards and repairs damaged buckets, in all
+/// namespaces of the table. It may run beside the function. It lists `DueIndex`, which no
+/// policy for callers allows.
 #[derive(Debug, Args)]
 #[command(after_help = "Example: weirgate reconcile --dry-run --most 20")]
 pub struct Reconcile {

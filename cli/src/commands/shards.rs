@@ -8,7 +8,9 @@ use super::balances::BucketArgs;
 use crate::context::Context;
 use crate::failure::{Failure, Outcome};
 
-/// Splits a bucket into more shards, each in a partition of its own: 1,000 writes a second each.
+/// Splits a bucket into more shards.
+///
+/// Each is in a partition of its own, for 1,000 writes a second.
 #[derive(Debug, Args)]
 #[command(after_help = "Example: weirgate split customer-1 gpt-4 --shards 8")]
 pub struct Split {
@@ -19,7 +21,9 @@ pub struct Split {
     shards: u32,
 }
 
-/// Merges the shards of a bucket. One that holds leases, or is written to all the time, stays.
+/// Merges the shards of a bucket.
+///
+/// A shard that holds leases, or is written to all the time, stays.
 #[derive(Debug, Args)]
 #[command(after_help = "Example: weirgate merge customer-1 gpt-4")]
 pub struct Merge {

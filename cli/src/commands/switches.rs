@@ -9,7 +9,9 @@ use crate::context::Context;
 use crate::failure::{Failure, Outcome};
 use crate::level::LevelArgs;
 
-/// Stops every acquire of a level: each is answered as disabled, within a minute everywhere.
+/// Stops every acquire of a level.
+///
+/// Each acquire is answered as disabled, within a minute everywhere.
 #[derive(Debug, Args)]
 #[command(after_help = "Example: weirgate stop --resource gpt-4")]
 pub struct Stop {

@@ -17,7 +17,7 @@ use crate::context::Context;
 use crate::failure::{Failure, Outcome};
 use crate::instant;
 
-/// Reports usage, exact to the token, by hour, day or month (UTC).
+/// Reports usage, exact to the token.
 #[derive(Debug, Args)]
 #[group(id = "scope", required = true, multiple = true, args = ["entity", "resource"])]
 #[command(

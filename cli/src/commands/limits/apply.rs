@@ -14,8 +14,10 @@ use crate::failure::{Failure, Outcome};
 /// Changes under way at once.
 const CONCURRENCY: usize = 16;
 
-/// Makes the changes of a plan. If a configuration has changed since, nothing is changed. After an
-/// interruption, the same command makes the changes that are left.
+/// Makes the changes of a plan, if nothing has changed since.
+///
+/// If a configuration has changed since the plan, nothing is changed. After an interruption,
+/// the same command makes the changes that are left.
 #[derive(Debug, Args)]
 pub struct Apply {
     /// The plan, from `limits plan --out`

@@ -10,7 +10,9 @@ use crate::context::Context;
 use crate::failure::{Failure, Outcome};
 use crate::level::LevelArgs;
 
-/// Sets the configuration of a level, and shows before and after of every field.
+/// Sets the configuration of a level.
+///
+/// Shows before and after of every field. Without --merge, it replaces all limits of the level.
 #[derive(Debug, Args)]
 pub struct Set {
     #[command(flatten)]
@@ -33,7 +35,9 @@ pub struct Set {
     shadow: bool,
 }
 
-/// Deletes the configuration of a level, and shows what it was.
+/// Deletes the configuration of a level.
+///
+/// Shows what it was.
 #[derive(Debug, Args)]
 pub struct Delete {
     #[command(flatten)]

@@ -12,8 +12,9 @@ use crate::failure::{Failure, Outcome};
 use crate::instant;
 use crate::output::Output;
 
-/// Shows what a limits file would change in the table: before and after of every field.
-/// Configurations that the file does not have stay.
+/// Shows what a limits file would change in the table.
+///
+/// Before and after of every field. Configurations that the file does not have stay.
 #[derive(Debug, Args)]
 pub struct Diff {
     #[command(flatten)]

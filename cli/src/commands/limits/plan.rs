@@ -8,8 +8,10 @@ use super::diff::FileArgs;
 use crate::context::Context;
 use crate::failure::{Failure, Outcome};
 
-/// Plans the changes of a limits file. A plan has the version of every configuration, so
-/// `limits apply` makes these changes or none. Configurations that the file does not have stay.
+/// Plans the changes of a limits file, for `limits apply`.
+///
+/// A plan has the version of every configuration, so `limits apply` makes these changes or
+/// none. Configurations that the file does not have stay.
 #[derive(Debug, Args)]
 pub struct Plan {
     #[command(flatten)]
