@@ -1,6 +1,5 @@
 //! `weirgate doctor`.
 
-mod alarms;
 mod finding;
 mod functions;
 mod permissions;
@@ -15,7 +14,7 @@ use finding::{Finding, State};
 
 /// Says what is wrong with the table and its functions, and what to do.
 ///
-/// Table, indexes, stream, functions, schedule, alarms, clock, and what the credentials allow;
+/// Table, indexes, stream, functions, schedule, clock, and what the credentials allow;
 /// each problem with its remedy. It changes nothing.
 ///
 /// It needs `dynamodb:DescribeTable`. What else the credentials do not allow is named and left
@@ -53,10 +52,7 @@ impl Doctor {
                 ..context.connection()
             };
             let config = weirgate_store::sdk_config(&elsewhere).await;
-            let (found, stack) =
-                functions::findings(&config, table.name(), &facts, self.stack).await;
-            findings.extend(found);
-            findings.extend(alarms::findings(&config, stack.as_deref()).await);
+            findings.extend(functions::findings(&config, table.name(), &facts, self.stack).await);
         }
         findings.push(permissions::finding(&table, &context.options().namespace).await);
 

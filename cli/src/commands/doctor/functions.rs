@@ -15,14 +15,13 @@ const DEPLOY: &str = "deploy the template again: docs/deployment.md";
 /// What comes before the version in a function's description.
 const VERSION: &str = "Weirgate ";
 
-/// Returns the findings about the functions of a table, and the name of their stack: a function is
-/// named after its stack.
+/// Returns the findings about the functions of a table. A function is named after its stack.
 pub async fn findings(
     config: &SdkConfig,
     table: &str,
     facts: &TableFacts,
     stack: Option<String>,
-) -> (Vec<Finding>, Option<String>) {
+) -> Vec<Finding> {
     let lambda = Client::new(config);
     let (mut findings, mut stack) = (vec![], stack);
     if let Some(stream) = &facts.stream_arn {
@@ -43,14 +42,14 @@ pub async fn findings(
     let Some(stack) = stack else {
         let text = "not checked: the stack is not known";
         findings.push(Finding::unknown("functions", text, "name it: --stack"));
-        return (findings, None);
+        return findings;
     };
     for check in ["aggregator", "reconciler"] {
         let name = format!("{stack}-{check}");
         findings.push(function(&lambda, check, &name, table).await);
     }
     findings.push(schedule(config, &format!("{stack}-reconciler")).await);
-    (findings, Some(stack))
+    findings
 }
 
 /// Returns the finding about what reads the stream, and the stack of that aggregator. Other
