@@ -158,7 +158,7 @@ packages-cross:
 
 .PHONY: packages-page
 packages-page:
-	@test -n "$(chromium)" || $(call install_packages,chromium)
+	@test -n "$(chromium)" || $(call install_packages,chromium fonts-dejavu-core)
 
 # The stack policy forbids updates that replace the table. `prod` is refused while its alarms have no topic.
 ENV ?= default
