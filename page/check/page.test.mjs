@@ -42,7 +42,7 @@ const row = (page, name) => page.locator("#rows .row.first:not([hidden])", { has
 const places = (page) =>
   page.evaluate(() => {
     const parts = document.querySelectorAll("[id], section, .row:not([hidden]), .row:not([hidden]) > span, dl div");
-    const seen = [...parts].filter((part) => part.checkVisibility() && !part.closest("#top, #actions, #bars, #sum, #as-of, option"));
+    const seen = [...parts].filter((part) => part.checkVisibility() && !part.closest("#top, #actions, #bars, #sum, #as-of, option, footer"));
     return seen.map((part) => {
       const { x, y, width, height } = part.getBoundingClientRect();
       return [part.id || part.tagName, x, y, width, height].join(" ");
