@@ -1,5 +1,7 @@
 //! `weirgate doctor`.
 
+mod alarms;
+mod aws;
 mod finding;
 mod functions;
 mod permissions;
@@ -14,7 +16,7 @@ use finding::{Finding, State};
 
 /// Says what is wrong with the table and its functions, and what to do.
 ///
-/// Table, indexes, stream, functions, schedule, clock, and what the credentials allow;
+/// Table, indexes, stream, functions, schedule, alarms, clock, and what the credentials allow;
 /// each problem with its remedy. It changes nothing.
 ///
 /// It needs `dynamodb:DescribeTable`. What else the credentials do not allow is named and left
@@ -24,7 +26,7 @@ use finding::{Finding, State};
                         Exit codes: 0 nothing is wrong, 1 something is.")]
 pub struct Doctor {
     /// Name of the stack, if no function reads the table's stream
-    #[arg(long)]
+    #[arg(long, value_parser = stack_name)]
     stack: Option<String>,
 }
 
@@ -51,8 +53,10 @@ impl Doctor {
                 endpoint_url: None,
                 ..context.connection()
             };
-            let config = weirgate_store::sdk_config(&elsewhere).await;
-            findings.extend(functions::findings(&config, table.name(), &facts, self.stack).await);
+            let aws = aws::Aws::new(weirgate_store::sdk_config(&elsewhere).await);
+            let (found, stack) = functions::findings(&aws, table.name(), &facts, self.stack).await;
+            findings.extend(found);
+            findings.extend(alarms::findings(&aws, stack.as_deref()).await);
         }
         findings.push(permissions::finding(&table, &context.options().namespace).await);
 
@@ -63,6 +67,15 @@ impl Doctor {
             true => Outcome::Negative,
             false => Outcome::Done,
         })
+    }
+}
+
+/// CloudFormation's names; other characters would be part of the path of a request.
+fn stack_name(text: &str) -> Result<String, String> {
+    let is_allowed = |character: char| character.is_ascii_alphanumeric() || character == '-';
+    match !text.is_empty() && text.chars().all(is_allowed) {
+        true => Ok(text.to_owned()),
+        false => Err("a stack's name has letters, digits and hyphens".to_owned()),
     }
 }
 

@@ -1,11 +1,11 @@
 //! What a check found.
 
-use std::error::Error;
 use std::fmt;
 
 use anstyle::{AnsiColor, Style};
-use aws_sdk_lambda::error::{ProvideErrorMetadata, SdkError};
 use serde::Serialize;
+
+use super::aws::RequestError;
 
 /// How something is.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
@@ -64,14 +64,12 @@ impl Finding {
     }
 
     /// Returns the finding of a check whose request failed. `action` is the permission it needs.
-    pub fn failed<E>(check: &'static str, action: &str, error: &SdkError<E>) -> Self
-    where
-        E: ProvideErrorMetadata + Error + 'static,
-    {
-        let code = error.code().unwrap_or_default();
-        let reason = match error.message() {
-            Some(message) => format!("{code}: {message}"),
-            None => chain(error),
+    pub fn failed(check: &'static str, action: &str, error: &RequestError) -> Self {
+        let RequestError { code, message } = error;
+        let reason = match (code.as_str(), message.as_str()) {
+            ("", message) => message.to_owned(),
+            (code, "") => code.to_owned(),
+            (code, message) => format!("{code}: {message}"),
         };
         let remedy = match code.contains("AccessDenied") || code.contains("Unauthorized") {
             true => format!("use credentials that allow {action}"),
@@ -94,18 +92,6 @@ impl Finding {
             remedy,
         }
     }
-}
-
-/// Returns the messages of an error and its sources.
-fn chain(error: &dyn Error) -> String {
-    let mut texts = vec![error.to_string()];
-    let mut source = error.source();
-    while let Some(error) = source {
-        texts.push(error.to_string());
-        source = error.source();
-    }
-    texts.dedup();
-    texts.join(": ")
 }
 
 impl fmt::Display for Finding {

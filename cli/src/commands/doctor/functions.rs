@@ -1,35 +1,72 @@
 //! The functions: what reads the stream, what runs on the schedule, and their versions.
 
-use aws_config::SdkConfig;
-use aws_sdk_lambda::Client;
-use aws_sdk_lambda::operation::get_function_configuration::GetFunctionConfigurationOutput;
-use aws_sdk_lambda::types::{
-    EventSourceMappingConfiguration, FunctionResponseType, LastUpdateStatus, State as FunctionState,
-};
-use aws_sdk_scheduler::types::ScheduleState;
+use std::collections::BTreeMap;
+
+use serde::Deserialize;
 use weirgate_store::TableFacts;
 
+use super::aws::{Aws, Service};
 use super::finding::Finding;
 
 const DEPLOY: &str = "deploy the template again: docs/deployment.md";
 /// What comes before the version in a function's description.
 const VERSION: &str = "Weirgate ";
 
-/// Returns the findings about the functions of a table. A function is named after its stack.
+#[derive(Debug, Default, Deserialize)]
+#[serde(rename_all = "PascalCase", default)]
+struct Mappings {
+    event_source_mappings: Vec<Mapping>,
+}
+
+/// What Lambda says about a mapping.
+#[derive(Debug, Clone, Default, Deserialize)]
+#[serde(rename_all = "PascalCase", default)]
+struct Mapping {
+    function_arn: String,
+    state: String,
+    last_processing_result: Option<String>,
+    function_response_types: Option<Vec<String>>,
+}
+
+/// What Lambda says about a function.
+#[derive(Debug, Default, Deserialize)]
+#[serde(rename_all = "PascalCase", default)]
+struct Function {
+    description: String,
+    environment: Option<Environment>,
+    state: Option<String>,
+    state_reason: Option<String>,
+    last_update_status: Option<String>,
+    last_update_status_reason: Option<String>,
+}
+
+#[derive(Debug, Default, Deserialize)]
+#[serde(rename_all = "PascalCase", default)]
+struct Environment {
+    variables: BTreeMap<String, String>,
+}
+
+#[derive(Debug, Default, Deserialize)]
+#[serde(rename_all = "PascalCase", default)]
+struct Schedule {
+    state: String,
+    schedule_expression: String,
+}
+
+/// Returns the findings about the functions of a table, and the name of their stack: a function is
+/// named after its stack.
 pub async fn findings(
-    config: &SdkConfig,
+    aws: &Aws,
     table: &str,
     facts: &TableFacts,
     stack: Option<String>,
-) -> Vec<Finding> {
-    let lambda = Client::new(config);
+) -> (Vec<Finding>, Option<String>) {
     let (mut findings, mut stack) = (vec![], stack);
     if let Some(stream) = &facts.stream_arn {
-        let request = lambda.list_event_source_mappings().event_source_arn(stream);
-        match request.send().await {
+        let path = format!("/2015-03-31/event-source-mappings?EventSourceArn={stream}");
+        match aws.get::<Mappings>(Service::Lambda, &path).await {
             Ok(found) => {
-                let found = found.event_source_mappings.unwrap_or_default();
-                let (finding, reader) = of_mappings(&found, stack.as_deref());
+                let (finding, reader) = of_mappings(&found.event_source_mappings, stack.as_deref());
                 findings.push(finding);
                 stack = stack.or(reader);
             }
@@ -42,24 +79,21 @@ pub async fn findings(
     let Some(stack) = stack else {
         let text = "not checked: the stack is not known";
         findings.push(Finding::unknown("functions", text, "name it: --stack"));
-        return findings;
+        return (findings, None);
     };
     for check in ["aggregator", "reconciler"] {
         let name = format!("{stack}-{check}");
-        findings.push(function(&lambda, check, &name, table).await);
+        findings.push(function(aws, check, &name, table).await);
     }
-    findings.push(schedule(config, &format!("{stack}-reconciler")).await);
-    findings
+    findings.push(schedule(aws, &format!("{stack}-reconciler")).await);
+    (findings, Some(stack))
 }
 
 /// Returns the finding about what reads the stream, and the stack of that aggregator. Other
 /// functions may read the stream too.
-fn of_mappings(
-    mappings: &[EventSourceMappingConfiguration],
-    stack: Option<&str>,
-) -> (Finding, Option<String>) {
-    let of_stack = |mapping: &EventSourceMappingConfiguration| {
-        let (_, name) = mapping.function_arn()?.split_once(":function:")?;
+fn of_mappings(mappings: &[Mapping], stack: Option<&str>) -> (Finding, Option<String>) {
+    let of_stack = |mapping: &Mapping| {
+        let (_, name) = mapping.function_arn.split_once(":function:")?;
         let name = name.split(':').next()?.strip_suffix("-aggregator")?;
         Some(name.to_owned())
     };
@@ -71,9 +105,7 @@ fn of_mappings(
     });
     let ours: Vec<_> = ours.collect();
     // One that was created manually may be beside a disabled one.
-    let is_enabled = |(mapping, _): &&(&EventSourceMappingConfiguration, String)| {
-        mapping.state() == Some("Enabled")
-    };
+    let is_enabled = |(mapping, _): &&(&Mapping, String)| mapping.state == "Enabled";
     match ours.iter().find(is_enabled).or_else(|| ours.first()) {
         Some((mapping, stack)) => (of_mapping(mapping), Some(stack.clone())),
         None => {
@@ -87,8 +119,8 @@ fn of_mappings(
     }
 }
 
-fn of_mapping(mapping: &EventSourceMappingConfiguration) -> Finding {
-    let state = mapping.state.as_deref().unwrap_or("unknown");
+fn of_mapping(mapping: &Mapping) -> Finding {
+    let state = &mapping.state;
     let result = mapping
         .last_processing_result
         .as_deref()
@@ -103,8 +135,11 @@ fn of_mapping(mapping: &EventSourceMappingConfiguration) -> Finding {
     if result.starts_with("PROBLEM") {
         return Finding::problem("mapping", result, "docs/operations.md: A function is stuck");
     }
-    let responses = mapping.function_response_types();
-    if !responses.contains(&FunctionResponseType::ReportBatchItemFailures) {
+    let responses = mapping.function_response_types.iter().flatten();
+    if !responses
+        .into_iter()
+        .any(|name| name == "ReportBatchItemFailures")
+    {
         return Finding::problem(
             "mapping",
             "it does not know which record of a batch failed, so it repeats or skips whole batches",
@@ -118,50 +153,36 @@ fn of_mapping(mapping: &EventSourceMappingConfiguration) -> Finding {
 }
 
 /// Returns the finding about a function.
-async fn function(lambda: &Client, check: &'static str, name: &str, table: &str) -> Finding {
-    let request = lambda.get_function_configuration().function_name(name);
-    match request.send().await {
+async fn function(aws: &Aws, check: &'static str, name: &str, table: &str) -> Finding {
+    let path = format!("/2015-03-31/functions/{name}/configuration");
+    match aws.get(Service::Lambda, &path).await {
         Ok(function) => of_function(check, name, &function, table),
-        Err(error)
-            if error
-                .as_service_error()
-                .is_some_and(|error| error.is_resource_not_found_exception()) =>
-        {
+        Err(error) if error.is_not_found() => {
             Finding::problem(check, format!("there is no function {name}"), DEPLOY)
         }
         Err(error) => Finding::failed(check, "lambda:GetFunctionConfiguration", &error),
     }
 }
 
-fn of_function(
-    check: &'static str,
-    name: &str,
-    function: &GetFunctionConfigurationOutput,
-    table: &str,
-) -> Finding {
+fn of_function(check: &'static str, name: &str, function: &Function, table: &str) -> Finding {
     let short = table.rsplit('/').next().unwrap_or(table);
-    let variables = function
-        .environment()
-        .and_then(|environment| environment.variables());
+    let variables = function.environment.as_ref().map(|all| &all.variables);
     let of = variables.and_then(|variables| variables.get("TABLE_NAME"));
     if of.is_none_or(|of| of != short) {
         let of = of.map_or("none", String::as_str);
         return Finding::problem(check, format!("{name} works on the table {of}"), DEPLOY);
     }
-    if matches!(function.state(), Some(FunctionState::Failed))
-        || matches!(
-            function.last_update_status(),
-            Some(LastUpdateStatus::Failed)
-        )
-    {
-        let reason = function
-            .state_reason()
-            .or(function.last_update_status_reason());
+    let failed = Some("Failed");
+    if function.state.as_deref() == failed || function.last_update_status.as_deref() == failed {
+        let reason = function.state_reason.as_deref();
+        let reason = reason.or(function.last_update_status_reason.as_deref());
         let text = format!("{name} cannot run: {}", reason.unwrap_or("no reason given"));
         return Finding::problem(check, text, DEPLOY);
     }
-    let description = function.description().unwrap_or_default();
-    let version = description.rsplit_once(VERSION).map(|(_, version)| version);
+    let version = function
+        .description
+        .rsplit_once(VERSION)
+        .map(|(_, version)| version);
     match version {
         Some(version) if version == env!("CARGO_PKG_VERSION") => {
             Finding::fine(check, format!("{name} is active, version {version}"))
@@ -179,23 +200,19 @@ fn of_function(
 }
 
 /// Returns the finding about the schedule of the reconciler.
-async fn schedule(config: &SdkConfig, name: &str) -> Finding {
-    let scheduler = aws_sdk_scheduler::Client::new(config);
-    match scheduler.get_schedule().name(name).send().await {
-        Ok(schedule) if schedule.state() == Some(&ScheduleState::Enabled) => {
-            let rate = schedule.schedule_expression().unwrap_or_default();
-            Finding::fine("schedule", format!("{name} is enabled, {rate}"))
-        }
+async fn schedule(aws: &Aws, name: &str) -> Finding {
+    let path = format!("/schedules/{name}");
+    match aws.get::<Schedule>(Service::Scheduler, &path).await {
+        Ok(schedule) if schedule.state == "ENABLED" => Finding::fine(
+            "schedule",
+            format!("{name} is enabled, {}", schedule.schedule_expression),
+        ),
         Ok(_) => Finding::problem(
             "schedule",
             format!("{name} is disabled: expired leases in unused buckets keep their slots"),
             format!("enable it, or {DEPLOY}"),
         ),
-        Err(error)
-            if error
-                .as_service_error()
-                .is_some_and(|error| error.is_resource_not_found_exception()) =>
-        {
+        Err(error) if error.is_not_found() => {
             Finding::problem("schedule", format!("there is no schedule {name}"), DEPLOY)
         }
         Err(error) => Finding::failed("schedule", "scheduler:GetSchedule", &error),
@@ -204,20 +221,18 @@ async fn schedule(config: &SdkConfig, name: &str) -> Finding {
 
 #[cfg(test)]
 mod tests {
-    use aws_sdk_lambda::types::EnvironmentResponse;
-
     use super::*;
     use crate::commands::doctor::finding::State;
 
     fn state_of_mapping(state: &str, result: &str, has_responses: bool) -> State {
-        let mapping = EventSourceMappingConfiguration::builder()
-            .state(state)
-            .last_processing_result(result);
-        let mapping = match has_responses {
-            true => mapping.function_response_types(FunctionResponseType::ReportBatchItemFailures),
-            false => mapping,
+        let responses = has_responses.then(|| vec!["ReportBatchItemFailures".to_owned()]);
+        let mapping = Mapping {
+            state: state.to_owned(),
+            last_processing_result: Some(result.to_owned()),
+            function_response_types: responses,
+            ..Mapping::default()
         };
-        of_mapping(&mapping.build()).state
+        of_mapping(&mapping).state
     }
 
     #[test]
@@ -238,12 +253,11 @@ mod tests {
 
     #[test]
     fn the_aggregator_is_found_among_other_readers_and_its_name_tells_the_stack() {
-        let mapping = |function: &str, state: &str| {
-            EventSourceMappingConfiguration::builder()
-                .function_arn(format!("arn:aws:lambda:eu-west-1:1:function:{function}"))
-                .function_response_types(FunctionResponseType::ReportBatchItemFailures)
-                .state(state)
-                .build()
+        let mapping = |function: &str, state: &str| Mapping {
+            function_arn: format!("arn:aws:lambda:eu-west-1:1:function:{function}"),
+            function_response_types: Some(vec!["ReportBatchItemFailures".to_owned()]),
+            state: state.to_owned(),
+            last_processing_result: None,
         };
         let other = mapping("archive", "Enabled");
         let (finding, stack) = of_mappings(std::slice::from_ref(&other), None);
@@ -256,33 +270,26 @@ mod tests {
         assert_eq!(of_mappings(&all, Some("other")).0.state, State::Problem);
     }
 
-    fn state_of_function(table: &str, version: &str, state: FunctionState) -> State {
-        let environment = EnvironmentResponse::builder().variables("TABLE_NAME", table);
-        let function = GetFunctionConfigurationOutput::builder()
-            .environment(environment.build())
-            .description(format!("Counts. Weirgate {version}"))
-            .state(state);
-        of_function(
-            "aggregator",
-            "limits-aggregator",
-            &function.build(),
-            "limits",
-        )
-        .state
+    fn state_of_function(table: &str, version: &str, state: &str) -> State {
+        let variables = BTreeMap::from([("TABLE_NAME".to_owned(), table.to_owned())]);
+        let function = Function {
+            description: format!("Counts. Weirgate {version}"),
+            environment: Some(Environment { variables }),
+            state: Some(state.to_owned()),
+            ..Function::default()
+        };
+        of_function("aggregator", "limits-aggregator", &function, "limits").state
     }
 
     #[test]
     fn a_function_is_fine_if_it_can_run_on_this_table_in_this_version() {
         let own = env!("CARGO_PKG_VERSION");
         let state = |table, version, state| state_of_function(table, version, state);
-        assert_eq!(state("limits", own, FunctionState::Active), State::Fine);
+        assert_eq!(state("limits", own, "Active"), State::Fine);
         // Functions that are not called are inactive, and run at the next call.
-        assert_eq!(state("limits", own, FunctionState::Inactive), State::Fine);
-        assert_eq!(state("other", own, FunctionState::Active), State::Problem);
-        assert_eq!(state("limits", own, FunctionState::Failed), State::Problem);
-        assert_eq!(
-            state("limits", "0.1.0", FunctionState::Active),
-            State::Advice
-        );
+        assert_eq!(state("limits", own, "Inactive"), State::Fine);
+        assert_eq!(state("other", own, "Active"), State::Problem);
+        assert_eq!(state("limits", own, "Failed"), State::Problem);
+        assert_eq!(state("limits", "0.1.0", "Active"), State::Advice);
     }
 }

@@ -1,0 +1,149 @@
+//! The alarms of the stack.
+
+use serde::Deserialize;
+use serde_json::json;
+
+use super::aws::{Aws, RequestError, Service};
+use super::finding::Finding;
+
+const OPERATION: &str = "GraniteServiceVersion20100801.DescribeAlarms";
+
+#[derive(Debug, Default, Deserialize)]
+#[serde(rename_all = "PascalCase", default)]
+struct Page {
+    metric_alarms: Vec<MetricAlarm>,
+    next_token: Option<String>,
+}
+
+/// What CloudWatch says about an alarm.
+#[derive(Debug, Clone, Default, Deserialize)]
+#[serde(rename_all = "PascalCase", default)]
+struct MetricAlarm {
+    alarm_name: String,
+    alarm_description: Option<String>,
+    state_value: String,
+    alarm_actions: Vec<String>,
+}
+
+/// Returns the findings about the alarms of a stack: one for each that rings, and one for all.
+pub async fn findings(aws: &Aws, stack: Option<&str>) -> Vec<Finding> {
+    let Some(stack) = stack else {
+        let text = "not checked: the stack is not known";
+        return vec![Finding::unknown("alarms", text, "name it: --stack")];
+    };
+    match read(aws, stack).await {
+        Ok(alarms) => of_alarms(stack, &alarms),
+        Err(error) => vec![Finding::failed(
+            "alarms",
+            "cloudwatch:DescribeAlarms",
+            &error,
+        )],
+    }
+}
+
+async fn read(aws: &Aws, stack: &str) -> Result<Vec<MetricAlarm>, RequestError> {
+    let mut alarms = vec![];
+    let mut request =
+        json!({"AlarmNamePrefix": format!("{stack}-"), "AlarmTypes": ["MetricAlarm"]});
+    loop {
+        let page: Page = aws.call(Service::CloudWatch, OPERATION, &request).await?;
+        alarms.extend(page.metric_alarms);
+        match page.next_token {
+            Some(token) if !token.is_empty() => request["NextToken"] = token.into(),
+            _ => return Ok(alarms),
+        }
+    }
+}
+
+fn of_alarms(stack: &str, alarms: &[MetricAlarm]) -> Vec<Finding> {
+    let ours: Vec<_> = alarms
+        .iter()
+        .filter_map(|alarm| Some((logical_name(stack, alarm)?, alarm)))
+        .collect();
+    if ours.is_empty() {
+        let text = format!("the stack {stack} has none: no one is told when usage is not counted");
+        return vec![Finding::problem(
+            "alarms",
+            text,
+            "deploy the template again: docs/deployment.md",
+        )];
+    }
+    let is_ringing = |alarm: &MetricAlarm| alarm.state_value == "ALARM";
+    let ringing = ours.iter().filter(|(_, alarm)| is_ringing(alarm));
+    let mut findings: Vec<_> = ringing
+        .map(|(name, alarm)| of_ringing(name, alarm))
+        .collect();
+    let number = ours.len();
+    if findings.is_empty() {
+        findings.push(Finding::fine("alarms", format!("{number}, none rings")));
+    }
+    if ours.iter().all(|(_, alarm)| alarm.alarm_actions.is_empty()) {
+        findings.push(Finding::advice(
+            "alarms",
+            format!("none of the {number} notifies anything"),
+            "give the stack a topic: the parameter AlarmTopicArn",
+        ));
+    }
+    findings
+}
+
+/// Returns the name of an alarm in the template, if it is one of the stack's own. CloudFormation
+/// names it STACK-NAME-RANDOM; a stack's name may begin with another one's.
+fn logical_name<'a>(stack: &str, alarm: &'a MetricAlarm) -> Option<&'a str> {
+    let rest = alarm.alarm_name.strip_prefix(stack)?.strip_prefix('-')?;
+    let name = rest.split('-').next()?;
+    name.ends_with("Alarm").then_some(name)
+}
+
+/// The description ends with the page and section that end the alarm.
+fn of_ringing(name: &str, alarm: &MetricAlarm) -> Finding {
+    let description = alarm.alarm_description.as_deref().unwrap_or_default();
+    let (found, section) = description
+        .split_once("docs/operations.md")
+        .unwrap_or((description, ""));
+    let found = format!("{name} rings: {}", found.trim());
+    Finding::problem("alarms", found, format!("docs/operations.md{section}"))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::commands::doctor::finding::State;
+
+    fn alarm(name: &str, state: &str, actions: &[&str]) -> MetricAlarm {
+        MetricAlarm {
+            alarm_name: name.to_owned(),
+            alarm_description: Some(
+                "Records are late. docs/operations.md: A function is stuck".to_owned(),
+            ),
+            state_value: state.to_owned(),
+            alarm_actions: actions.iter().map(ToString::to_string).collect(),
+        }
+    }
+
+    #[test]
+    fn an_alarm_that_rings_is_a_problem_with_its_section_and_other_stacks_do_not_count() {
+        let ringing = alarm("limits-AggregatorLagAlarm-1X", "ALARM", &["arn"]);
+        let quiet = alarm("limits-DeadLettersAlarm-2Y", "OK", &["arn"]);
+        let other = alarm("limits-dev-AggregatorLagAlarm-3Z", "ALARM", &["arn"]);
+        let found = of_alarms("limits", &[ringing, quiet.clone(), other.clone()]);
+        let problem = Finding::problem(
+            "alarms",
+            "AggregatorLagAlarm rings: Records are late.",
+            "docs/operations.md: A function is stuck",
+        );
+        assert_eq!(found, [problem]);
+        let found = of_alarms("limits", &[quiet, other.clone()]);
+        assert_eq!(found, [Finding::fine("alarms", "1, none rings")]);
+        assert_eq!(of_alarms("limits", &[other])[0].state, State::Problem);
+    }
+
+    #[test]
+    fn alarms_that_notify_nothing_are_worth_a_topic() {
+        let quiet = alarm("limits-DeadLettersAlarm-2Y", "OK", &[]);
+        let states = of_alarms("limits", &[quiet])
+            .into_iter()
+            .map(|finding| finding.state);
+        assert_eq!(states.collect::<Vec<_>>(), [State::Fine, State::Advice]);
+    }
+}

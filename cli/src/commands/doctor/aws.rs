@@ -1,0 +1,270 @@
+//! Signed requests to the services of which the doctor reads an operation or two. Their SDKs would
+//! be half of the command line's build, and the one of CloudWatch brings an `http` of its own.
+
+use std::time::{Duration, SystemTime};
+
+use aws_config::SdkConfig;
+use aws_credential_types::provider::ProvideCredentials;
+use aws_sigv4::http_request::{SignableBody, SignableRequest, SigningSettings, sign};
+use aws_sigv4::sign::v4;
+use aws_smithy_http_client::Connector;
+use aws_smithy_http_client::tls::{Provider, rustls_provider::CryptoMode};
+use aws_smithy_runtime_api::client::http::HttpConnector;
+use aws_smithy_runtime_api::client::identity::Identity;
+use aws_smithy_runtime_api::http::Request;
+use aws_smithy_types::body::SdkBody;
+use aws_smithy_types::byte_stream::ByteStream;
+use serde::Deserialize;
+use serde::de::DeserializeOwned;
+
+/// Longest time of one request.
+const TIMEOUT: Duration = Duration::from_secs(10);
+
+/// Service that the doctor asks.
+#[derive(Debug, Clone, Copy)]
+pub enum Service {
+    /// Functions and mappings.
+    Lambda,
+    /// Schedules.
+    Scheduler,
+    /// Alarms.
+    CloudWatch,
+}
+
+impl Service {
+    /// Name in the signature, and in the host.
+    const fn name(self) -> &'static str {
+        match self {
+            Self::Lambda => "lambda",
+            Self::Scheduler => "scheduler",
+            Self::CloudWatch => "monitoring",
+        }
+    }
+
+    /// Variable that has another endpoint, as for every SDK.
+    const fn variable(self) -> &'static str {
+        match self {
+            Self::Lambda => "AWS_ENDPOINT_URL_LAMBDA",
+            Self::Scheduler => "AWS_ENDPOINT_URL_SCHEDULER",
+            Self::CloudWatch => "AWS_ENDPOINT_URL_CLOUDWATCH",
+        }
+    }
+}
+
+/// Why a request has no answer.
+#[derive(Debug, PartialEq, Eq)]
+pub struct RequestError {
+    /// Code of the service; empty if the request did not reach it.
+    pub code: String,
+    /// The service's message, or what failed before it.
+    pub message: String,
+}
+
+impl RequestError {
+    fn local(error: impl std::fmt::Display) -> Self {
+        Self {
+            code: String::new(),
+            message: error.to_string(),
+        }
+    }
+
+    /// Returns whether the service does not know what the request names.
+    pub fn is_not_found(&self) -> bool {
+        self.code == "ResourceNotFoundException"
+    }
+}
+
+/// Region, credentials and a connector.
+#[derive(Debug)]
+pub struct Aws {
+    config: SdkConfig,
+    connector: Connector,
+}
+
+impl Aws {
+    /// Returns what sends requests with the credentials of `config`.
+    pub fn new(config: SdkConfig) -> Self {
+        let connector = Connector::builder().tls_provider(Provider::Rustls(CryptoMode::Ring));
+        Self {
+            config,
+            connector: connector.build(),
+        }
+    }
+
+    /// Reads `path`, which may have a query, from a service with a REST interface.
+    pub async fn get<T: DeserializeOwned>(
+        &self,
+        service: Service,
+        path: &str,
+    ) -> Result<T, RequestError> {
+        self.send(service, "GET", path, &[], String::new()).await
+    }
+
+    /// Calls an operation of a service with the JSON protocol.
+    pub async fn call<T: DeserializeOwned>(
+        &self,
+        service: Service,
+        operation: &str,
+        body: &serde_json::Value,
+    ) -> Result<T, RequestError> {
+        let headers = [
+            ("content-type", "application/x-amz-json-1.0"),
+            ("x-amz-target", operation),
+        ];
+        self.send(service, "POST", "/", &headers, body.to_string())
+            .await
+    }
+
+    async fn send<T: DeserializeOwned>(
+        &self,
+        service: Service,
+        method: &str,
+        path: &str,
+        headers: &[(&str, &str)],
+        body: String,
+    ) -> Result<T, RequestError> {
+        let uri = format!("{}{path}", self.endpoint(service)?);
+        let signature = self
+            .signature(service, method, &uri, headers, &body)
+            .await?;
+        let mut request = Request::new(SdkBody::from(body));
+        request.set_method(method).map_err(RequestError::local)?;
+        request.set_uri(uri).map_err(RequestError::local)?;
+        for (name, value) in headers {
+            request
+                .headers_mut()
+                .insert((*name).to_owned(), (*value).to_owned());
+        }
+        for (name, value) in signature {
+            request.headers_mut().insert(name, value);
+        }
+        let answer = tokio::time::timeout(TIMEOUT, async {
+            let response = self.connector.call(request).await;
+            let mut response = response.map_err(|error| RequestError::local(chain(&error)))?;
+            let body = std::mem::replace(response.body_mut(), SdkBody::taken());
+            let body = ByteStream::new(body).collect().await;
+            let body = body.map_err(RequestError::local)?.into_bytes();
+            Ok((response, body))
+        });
+        let (response, body) = answer
+            .await
+            .map_err(|_| RequestError::local(format!("no answer within {TIMEOUT:?}")))??;
+        let code = response.headers().get("x-amzn-errortype");
+        match response.status().is_success() {
+            true => serde_json::from_slice(&body)
+                .map_err(|error| RequestError::local(format!("the answer is no JSON: {error}"))),
+            false => Err(refusal(response.status().as_u16(), code, &body)),
+        }
+    }
+
+    fn region(&self) -> Result<&str, RequestError> {
+        let region = self.config.region().map(AsRef::as_ref);
+        region.ok_or_else(|| RequestError::local("no region is set: --region"))
+    }
+
+    /// Returns the URL of a service, without a slash at its end.
+    fn endpoint(&self, service: Service) -> Result<String, RequestError> {
+        let variable = std::env::var(service.variable()).ok();
+        let set = variable.as_deref().filter(|url| !url.is_empty());
+        if let Some(url) = set.or(self.config.endpoint_url()) {
+            return Ok(url.trim_end_matches('/').to_owned());
+        }
+        let region = self.region()?;
+        let suffix = match region {
+            region if region.starts_with("cn-") => "amazonaws.com.cn",
+            region if region.starts_with("eusc-") => "amazonaws.eu",
+            _ => "amazonaws.com",
+        };
+        Ok(format!("https://{}.{region}.{suffix}", service.name()))
+    }
+
+    /// Returns the headers that sign a request.
+    async fn signature(
+        &self,
+        service: Service,
+        method: &str,
+        uri: &str,
+        headers: &[(&str, &str)],
+        body: &str,
+    ) -> Result<Vec<(String, String)>, RequestError> {
+        let provider = self.config.credentials_provider();
+        let provider = provider.ok_or_else(|| RequestError::local("no credentials"))?;
+        let credentials = provider.provide_credentials().await;
+        let identity =
+            Identity::from(credentials.map_err(|error| {
+                RequestError::local(format!("no credentials: {}", chain(&error)))
+            })?);
+        let parameters = v4::SigningParams::builder()
+            .identity(&identity)
+            .region(self.region()?)
+            .name(service.name())
+            .time(SystemTime::now())
+            .settings(SigningSettings::default())
+            .build()
+            .map_err(RequestError::local)?;
+        let body = SignableBody::Bytes(body.as_bytes());
+        let request = SignableRequest::new(method, uri, headers.iter().copied(), body)
+            .map_err(RequestError::local)?;
+        let signed = sign(request, &parameters.into()).map_err(RequestError::local)?;
+        let headers = signed.output().headers();
+        Ok(headers
+            .map(|(name, value)| (name.to_owned(), value.to_owned()))
+            .collect())
+    }
+}
+
+/// Code and message of a refusal. The code is in a header or in the body, and may have a namespace
+/// before it or a URL behind it.
+fn refusal(status: u16, header: Option<&str>, body: &[u8]) -> RequestError {
+    #[derive(Default, Deserialize)]
+    #[serde(default)]
+    struct Body {
+        #[serde(rename = "__type")]
+        code: String,
+        #[serde(alias = "Message")]
+        message: String,
+    }
+    let body: Body = serde_json::from_slice(body).unwrap_or_default();
+    let code = header.unwrap_or(&body.code);
+    let code = code.split(':').next().unwrap_or_default();
+    let code = code.rsplit('#').next().unwrap_or_default();
+    RequestError {
+        code: match code {
+            "" => format!("HTTP status {status}"),
+            code => code.to_owned(),
+        },
+        message: body.message,
+    }
+}
+
+/// Returns the messages of an error and its sources.
+fn chain(error: &dyn std::error::Error) -> String {
+    let mut texts = vec![error.to_string()];
+    let mut source = error.source();
+    while let Some(error) = source {
+        texts.push(error.to_string());
+        source = error.source();
+    }
+    texts.dedup();
+    texts.join(": ")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_refusal_has_its_code_wherever_the_service_puts_it() {
+        let not_found = RequestError {
+            code: "ResourceNotFoundException".to_owned(),
+            message: "no function".to_owned(),
+        };
+        let header = "ResourceNotFoundException:http://internal/";
+        let body = br#"{"Type":"User","Message":"no function"}"#;
+        assert_eq!(refusal(404, Some(header), body), not_found);
+        assert!(not_found.is_not_found());
+        let body = br#"{"__type":"com.amazon#ResourceNotFoundException","message":"no function"}"#;
+        assert_eq!(refusal(400, None, body), not_found);
+        assert_eq!(refusal(502, None, b"<html>").code, "HTTP status 502");
+    }
+}
