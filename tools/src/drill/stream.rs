@@ -125,7 +125,7 @@ impl<P: Fn(&str)> Drill<'_, P> {
             "-aggregator is active, version",
             "-reconciler is active, version",
             "-reconciler is enabled, rate(",
-            "Alarm rings: ",
+            ", none rings",
             "allowed: read, list, acquire",
         ] {
             self.doctor(finds).await?;
