@@ -19,6 +19,7 @@ mod page;
 mod peek;
 mod purge;
 mod reshard;
+mod restore;
 mod scope;
 mod usage;
 

@@ -2,6 +2,7 @@
 //! back.
 
 mod adjust;
+mod token;
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -17,6 +18,8 @@ use crate::session::{Moment, Session};
 use crate::values::{
     Amounts, BucketRequest, Denied, Error, LimitStatus, Limits, Settlement, bucket_status, status,
 };
+
+pub(crate) use token::HoldToken;
 
 /// Decision of one bucket on a request.
 #[derive(Debug)]
@@ -46,6 +49,8 @@ enum Stage {
     Unclaimed,
     /// In the caller's hands.
     Claimed,
+    /// Restored from a token, which still settles it: dropping it changes nothing.
+    Restored,
     /// Released or rolled back.
     Settled,
 }
@@ -197,8 +202,11 @@ impl Hold {
     }
 
     /// Returns every limit of the bucket as it was right after the take. In a split bucket, only
-    /// the shards of this hold count, with their shares.
+    /// the shards of this hold count, with their shares. A restored hold does not know them.
     pub(crate) fn limits(&self) -> Vec<LimitStatus> {
+        if self.stage == Stage::Restored {
+            return vec![];
+        }
         // Of prefetched parts from one shard, the last one has the newest state.
         let is_last = |(at, part): &(usize, &HoldPart)| {
             self.parts[at + 1..]
@@ -357,7 +365,7 @@ impl Drop for Hold {
         let has_work = match stage {
             Stage::Unclaimed => !self.parts.is_empty(),
             Stage::Claimed => self.has_lease(),
-            Stage::Settled => false,
+            Stage::Restored | Stage::Settled => false,
         };
         if !has_work {
             return;

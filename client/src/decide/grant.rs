@@ -62,6 +62,25 @@ impl Grant {
         grant
     }
 
+    /// Builds a grant of restored holds.
+    pub(super) const fn restored(holds: Vec<Hold>, has_unlimited: bool) -> Self {
+        Self {
+            holds,
+            local: vec![],
+            would_deny: None,
+            degraded: None,
+            has_unlimited,
+        }
+    }
+
+    /// Splits the grant into its holds, and whether some limits are not counted: they are not
+    /// enforced, shadow mode waived them, or the decision was made without DynamoDB.
+    pub(super) fn into_holds(self) -> (Vec<Hold>, bool) {
+        let is_counted =
+            !self.has_unlimited && self.degraded.is_none() && self.would_deny.is_none();
+        (self.holds, !is_counted)
+    }
+
     /// Returns why the decision was made without DynamoDB: it was unavailable, and the limiter is
     /// set to [decide without it](crate::OnUnavailable).
     #[must_use]
@@ -103,7 +122,8 @@ impl Grant {
     }
 
     /// Returns every limit of the buckets as it was right after the take. In a split bucket, only
-    /// the shards of this grant count, with their shares.
+    /// the shards of this grant count, with their shares. Empty for a grant that was
+    /// [restored](crate::RateLimiter::restore_grant).
     #[must_use]
     pub fn limits(&self) -> Vec<LimitStatus> {
         self.holds.iter().flat_map(Hold::limits).collect()

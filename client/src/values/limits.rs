@@ -33,6 +33,11 @@ impl Limits {
         }
     }
 
+    /// Returns whether they are configured for exactly this entity and resource.
+    pub(crate) const fn is_own(&self) -> bool {
+        self.is_own
+    }
+
     /// Returns whether `limit` is one of these, and counts slots.
     pub(crate) fn is_concurrent(&self, limit: &LimitName) -> bool {
         self.iter()

@@ -1,0 +1,258 @@
+//! A hold as plain data, from which another process restores it.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+
+use serde::{Deserialize, Serialize};
+use weirgate_shared::{
+    EpochMillis, Limit, LimitMode, LimitName, LimitState, MAX_BUCKET_LIMITS, MAX_SHARDS,
+    MAX_TOKENS, MilliTokens, RefillRule, Shard, WriteId,
+};
+
+use super::{Hold, Stage};
+use crate::bucket::registry::BucketRegistry;
+use crate::queue::HoldPart;
+use crate::values::{Amounts, Error, Limits};
+
+/// Latest expiry of a lease in a token, from now: two days. A lease lasts a day at most, and the
+/// clock of the process that took it may be ahead.
+const MAX_EXPIRY_MS: i64 = 2 * 86_400_000;
+/// Largest capacity and refill, in millitokens.
+const MAX_MILLI: i64 = MAX_TOKENS * 1_000;
+
+/// A hold as plain data: what its settlements need.
+#[derive(Debug, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub(crate) struct HoldToken {
+    namespace: String,
+    entity: String,
+    resource: String,
+    /// Version of the request's limits, and whether they are configured for exactly this bucket.
+    version: Option<i64>,
+    is_own: bool,
+    limits: Vec<LimitToken>,
+    parts: Vec<PartToken>,
+}
+
+/// A limit of the shard. `mode` is `None` if the request did not bring it.
+#[derive(Debug, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+struct LimitToken {
+    name: String,
+    capacity_milli: i64,
+    refill_milli: i64,
+    period_ms: i64,
+    mode: Option<ModeToken>,
+}
+
+#[derive(Debug, Clone, Copy, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+enum ModeToken {
+    Enforced,
+    Shadow,
+    Soft,
+}
+
+#[derive(Debug, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+struct PartToken {
+    shard: u32,
+    shards: u32,
+    amounts_milli: BTreeMap<String, i64>,
+    is_bypass: bool,
+    /// Id of the lease, and its expiry.
+    lease: Option<(String, i64)>,
+}
+
+impl Hold {
+    /// Returns the hold as plain data. From now on only a restored hold settles: dropping this one
+    /// changes nothing.
+    pub(crate) fn into_token(mut self) -> HoldToken {
+        self.stage = Stage::Settled;
+        HoldToken {
+            namespace: self.bucket.key.namespace.to_string(),
+            entity: self.bucket.key.entity.to_string(),
+            resource: self.bucket.key.resource.to_string(),
+            version: self.limits.version,
+            is_own: self.limits.is_own(),
+            limits: self.limit_tokens(),
+            parts: self.parts.iter().map(PartToken::of).collect(),
+        }
+    }
+
+    /// Returns the request's limits in their order, then the others of the first shard.
+    fn limit_tokens(&self) -> Vec<LimitToken> {
+        let brought = self
+            .limits
+            .iter()
+            .map(|limit| LimitToken::of(limit.name(), limit.rule(), Some(limit.mode())));
+        let first = self.parts.first();
+        let others = first
+            .into_iter()
+            .flat_map(|part| &part.shard.limits)
+            .filter(|(name, _)| !self.brings(name.as_str()))
+            .map(|(name, state)| LimitToken::of(name, &state.rule, None));
+        brought.chain(others).collect()
+    }
+}
+
+impl HoldToken {
+    /// Restores the hold. Dropping it changes nothing, because the token still settles it.
+    ///
+    /// # Errors
+    /// [`Error::Invalid`] if the token is of another namespace, or a name or a number is out of range.
+    pub(crate) fn restore(self, buckets: &BucketRegistry) -> Result<Hold, Error> {
+        let session = &buckets.session;
+        let now = session.now();
+        if self.namespace != session.namespace.as_str() {
+            return Err(Error::Invalid(format!(
+                "the grant token is of namespace {:?}, this limiter's is {:?}: use a limiter of the same namespace",
+                self.namespace,
+                session.namespace.as_str()
+            )));
+        }
+        if self.limits.len() > MAX_BUCKET_LIMITS || self.parts.len() > part_limit() {
+            return Err(out_of_range("number of limits or parts"));
+        }
+        let mut states = BTreeMap::new();
+        let mut brought = vec![];
+        for limit in &self.limits {
+            let (name, rule) = limit.rule()?;
+            brought.extend(limit.brought()?);
+            states.insert(name, LimitState::new(rule.capacity, rule));
+        }
+        let limits = Limits::new(brought.into(), self.version);
+        let limits = if self.is_own { limits.own() } else { limits };
+        let bucket = buckets.bucket(
+            self.entity.as_str().try_into()?,
+            self.resource.as_str().try_into()?,
+        );
+        let mut parts = vec![];
+        for part in self.parts {
+            if part.shards > MAX_SHARDS || part.shard >= part.shards {
+                return Err(out_of_range("shard"));
+            }
+            let key = bucket.key.with_shard(part.shard);
+            let shard = Shard {
+                shard_count: part.shards,
+                limits: states.clone(),
+                ..Shard::full(key, &limits, now)
+            };
+            parts.push(HoldPart {
+                state: bucket.shard(part.shard),
+                lease: part.lease(now)?,
+                is_bypass: part.is_bypass,
+                amounts: part.amounts()?,
+                shard: Arc::new(shard),
+                prefetched_at: None,
+            });
+        }
+        if parts
+            .iter()
+            .any(|part| part.lease.is_some() != parts[0].lease.is_some())
+        {
+            return Err(out_of_range("lease"));
+        }
+        let mut hold = Hold::new(session, &bucket, parts, limits, now);
+        hold.stage = Stage::Restored;
+        Ok(hold)
+    }
+}
+
+impl LimitToken {
+    fn of(name: &LimitName, rule: &RefillRule, mode: Option<LimitMode>) -> Self {
+        Self {
+            name: name.to_string(),
+            capacity_milli: rule.capacity.0,
+            refill_milli: rule.refill_amount.0,
+            period_ms: rule.refill_period_ms,
+            mode: mode.map(|mode| match mode {
+                LimitMode::Enforced => ModeToken::Enforced,
+                LimitMode::Shadow => ModeToken::Shadow,
+                LimitMode::Soft => ModeToken::Soft,
+            }),
+        }
+    }
+
+    fn rule(&self) -> Result<(LimitName, RefillRule), Error> {
+        let is_rule = (1..=MAX_MILLI).contains(&self.capacity_milli)
+            && (0..=MAX_MILLI).contains(&self.refill_milli)
+            && self.period_ms >= 1;
+        if !is_rule {
+            return Err(out_of_range("limit"));
+        }
+        let rule = RefillRule {
+            capacity: MilliTokens(self.capacity_milli),
+            refill_amount: MilliTokens(self.refill_milli),
+            refill_period_ms: self.period_ms,
+        };
+        Ok((LimitName::new(self.name.as_str())?, rule))
+    }
+
+    /// Returns the limit, if the request brought it.
+    fn brought(&self) -> Result<Option<Limit>, Error> {
+        let Some(mode) = self.mode else {
+            return Ok(None);
+        };
+        let (capacity, refill) = (self.capacity_milli / 1_000, self.refill_milli / 1_000);
+        let limit = match self.refill_milli {
+            0 => Limit::concurrent(&self.name, capacity)?,
+            _ => Limit::custom(&self.name, capacity, refill, self.period_ms)?,
+        };
+        Ok(Some(limit.in_mode(match mode {
+            ModeToken::Enforced => LimitMode::Enforced,
+            ModeToken::Shadow => LimitMode::Shadow,
+            ModeToken::Soft => LimitMode::Soft,
+        })))
+    }
+}
+
+impl PartToken {
+    fn of(part: &HoldPart) -> Self {
+        let amounts = part.amounts.iter();
+        Self {
+            shard: part.state.key.shard,
+            shards: part.shard.shard().count,
+            amounts_milli: amounts
+                .map(|(limit, amount)| (limit.to_string(), amount.0))
+                .collect(),
+            is_bypass: part.is_bypass,
+            lease: part
+                .lease
+                .as_ref()
+                .map(|(id, expires)| (id.to_string(), expires.0)),
+        }
+    }
+
+    fn amounts(&self) -> Result<Amounts, Error> {
+        let amount = |(limit, amount): (&String, &i64)| {
+            if (0..=MAX_MILLI).contains(amount) {
+                Ok((LimitName::new(limit.as_str())?, MilliTokens(*amount)))
+            } else {
+                Err(out_of_range("amount"))
+            }
+        };
+        self.amounts_milli.iter().map(amount).collect()
+    }
+
+    fn lease(&self, now: EpochMillis) -> Result<Option<(WriteId, EpochMillis)>, Error> {
+        let Some((id, expires)) = &self.lease else {
+            return Ok(None);
+        };
+        if !(0..=now.0.saturating_add(MAX_EXPIRY_MS)).contains(expires) {
+            return Err(out_of_range("expiry"));
+        }
+        Ok(Some((WriteId::new(id.as_str())?, EpochMillis(*expires))))
+    }
+}
+
+/// Returns the largest number of parts: each shard can give several, of a pool or by taking more.
+fn part_limit() -> usize {
+    usize::try_from(MAX_SHARDS).unwrap_or(usize::MAX) * 16
+}
+
+fn out_of_range(what: &str) -> Error {
+    Error::Invalid(format!(
+        "the {what} in the grant token is out of range: pass the token as it was returned"
+    ))
+}
