@@ -11,6 +11,7 @@ use std::time::Duration;
 use weirgate_shared::write::{LeaseChange, LimitDelta};
 use weirgate_shared::{Bucket, EpochMillis, LimitMode, LimitName, MilliTokens, WriteId};
 
+use super::prefetch::count_granted;
 use super::state::BucketState;
 use super::target::BucketTarget;
 use crate::queue::{Ending, HoldPart, Taken};
@@ -40,6 +41,8 @@ pub(crate) struct Hold {
     taken_at: EpochMillis,
     /// Acquires that the takes counted, but that are not granted yet: a rollback subtracts them.
     uncounted: i64,
+    /// Acquires of the pool's tokens, which the pool counts once they are granted.
+    pooled_acquires: i64,
     stage: Stage,
 }
 
@@ -71,8 +74,22 @@ impl Hold {
             limits,
             taken_at,
             uncounted: 0,
+            pooled_acquires: 0,
             stage: Stage::Unclaimed,
         }
+    }
+
+    /// Creates an unclaimed hold on what the pool gave for one request.
+    pub(super) fn pooled(
+        session: &Arc<Session>,
+        bucket: &Arc<BucketState>,
+        parts: Vec<HoldPart>,
+        request: &BucketRequest,
+        taken_at: EpochMillis,
+    ) -> Self {
+        let mut hold = Self::new(session, bucket, parts, request.limits.clone(), taken_at);
+        hold.pooled_acquires = request.acquires;
+        hold
     }
 
     /// Creates an unclaimed hold on what several shards gave for one request.
@@ -88,22 +105,24 @@ impl Hold {
             if hold.parts.is_empty() {
                 hold.taken_at = taken.taken_at;
             }
+            // The part that counted the acquire is the first one, and a rollback begins there.
+            let place = if taken.acquires > 0 {
+                0
+            } else {
+                hold.parts.len()
+            };
             hold.uncounted += taken.acquires;
-            hold.parts.push(taken.claim());
+            hold.parts.insert(place, taken.claim());
         }
         hold
     }
 
     /// Hands the hold to the caller: its acquires stay counted, whatever happens to the tokens.
-    pub(crate) fn claim(self) -> Self {
-        let mut hold = self.counted();
-        hold.stage = Stage::Claimed;
-        hold
-    }
-
-    /// Lets the acquires stay counted, also if the hold is rolled back.
-    pub(super) fn counted(mut self) -> Self {
+    pub(crate) fn claim(mut self) -> Self {
+        let pooled = std::mem::take(&mut self.pooled_acquires);
+        count_granted(&self.session, &self.bucket, pooled);
         self.uncounted = 0;
+        self.stage = Stage::Claimed;
         self
     }
 
@@ -380,6 +399,7 @@ impl Drop for Hold {
             limits: self.limits.clone(),
             taken_at: self.taken_at,
             uncounted: self.uncounted,
+            pooled_acquires: 0,
             stage: Stage::Settled,
         };
         runtime.spawn(hold.end_dropped(stage));

@@ -45,7 +45,7 @@ impl Router<'_> {
                     break;
                 }
                 let hold = Hold::of(self.session, self.bucket, self.request, given.parts);
-                return Ok(Some(hold.counted()));
+                return Ok(Some(hold));
             }
             self.check_deadline()?;
             let now = self.session.now();

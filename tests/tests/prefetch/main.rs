@@ -3,6 +3,7 @@
 #[path = "../fixtures/mod.rs"]
 mod fixtures;
 
+mod acquires;
 mod edge;
 mod prefetch;
 mod props;

@@ -4,6 +4,7 @@ use std::collections::BTreeMap;
 use std::sync::{Arc, Weak};
 use std::time::Duration;
 
+use tokio::task::AbortHandle;
 use tokio::time::Instant;
 use weirgate_shared::MilliTokens;
 
@@ -42,8 +43,7 @@ pub(crate) async fn acquire(
         match found {
             PoolResult::Served(parts) => {
                 count(&session.counters.prefetch_hits, 1);
-                let limits = request.limits.clone();
-                let hold = Hold::new(session, bucket, parts, limits, now);
+                let hold = Hold::pooled(session, bucket, parts, request, now);
                 return Ok(BucketDecision::Granted(hold));
             }
             PoolResult::Wait(arrival) => {
@@ -63,9 +63,8 @@ pub(crate) async fn acquire(
             if parts.is_empty() {
                 return Ok(BucketDecision::Denied(denied));
             }
-            let limits = request.limits.clone();
-            let pooled = Hold::new(session, bucket, parts, limits, session.now());
-            let completed = complete(session, bucket, pool, request, pooled, enqueued_at).await?;
+            let pooled = Hold::pooled(session, bucket, parts, request, session.now());
+            let completed = complete(session, bucket, request, pooled, enqueued_at).await?;
             Ok(completed.unwrap_or(BucketDecision::Denied(denied)))
         }
         granted => Ok(granted),
@@ -92,7 +91,6 @@ fn return_outdated(
 async fn complete(
     session: &Arc<Session>,
     bucket: &Arc<BucketState>,
-    pool: &Pool,
     request: &BucketRequest,
     pooled: Hold,
     enqueued_at: Instant,
@@ -103,14 +101,13 @@ async fn complete(
     }
     rest.amounts.retain(|_, need| *need > MilliTokens::ZERO);
     if !rest.has_amounts() {
-        pool.add_unreported(1);
         return Ok(Some(BucketDecision::Granted(pooled)));
     }
     Ok(
         match acquire_from_table(session, bucket, &rest, enqueued_at).await? {
             BucketDecision::Granted(taken) => {
-                let both = pooled.merge(taken).counted();
-                Some(BucketDecision::Granted(both))
+                // The table has counted the acquire.
+                Some(BucketDecision::Granted(taken.merge(pooled)))
             }
             BucketDecision::Denied(_) => None,
         },
@@ -157,9 +154,18 @@ async fn fetch(session: Arc<Session>, in_flight: InFlight, block: Block) {
             pool.pause(FAILURE_COOLDOWN);
         }
     }
-    pool.ensure_expiry_task(|| {
-        tokio::spawn(return_expired(Arc::downgrade(&session), Arc::clone(bucket))).abort_handle()
-    });
+    pool.ensure_expiry_task(|| expiry_task(&session, bucket));
+}
+
+/// Counts acquires that were granted from the bucket's pool.
+pub(crate) fn count_granted(session: &Arc<Session>, bucket: &Arc<BucketState>, acquires: i64) {
+    if let Some(pool) = bucket.pool.as_ref().filter(|_| acquires > 0) {
+        pool.count_granted(acquires, || expiry_task(session, bucket));
+    }
+}
+
+fn expiry_task(session: &Arc<Session>, bucket: &Arc<BucketState>) -> AbortHandle {
+    tokio::spawn(return_expired(Arc::downgrade(session), Arc::clone(bucket))).abort_handle()
 }
 
 /// Returns expired tokens until the pool is empty. If the limiter is dropped meanwhile, the rest is

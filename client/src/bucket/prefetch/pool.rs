@@ -182,7 +182,9 @@ impl Pool {
 
     /// Adds granted acquires that no write has counted.
     pub(super) fn add_unreported(&self, acquires: i64) {
-        self.state().unreported += acquires;
+        let mut state = self.state();
+        state.unreported += acquires;
+        state.last_granted_at = self.ages.now();
     }
 
     /// Stores the error of a fetch, for requests that wait for the block.
@@ -236,7 +238,7 @@ impl Pool {
             state.expiry_task = None;
             return NextReturn::Never;
         }
-        let at = state.granted + self.prefetch.max_age;
+        let at = state.last_granted_at + self.prefetch.max_age;
         if at > now {
             NextReturn::In(at.since(now))
         } else {
@@ -278,6 +280,13 @@ impl Pool {
             }
             ended.await;
         }
+    }
+
+    /// Adds acquires that were granted from the pool, which a later write counts. Starts the expiry
+    /// task with `start` if there is none.
+    pub(super) fn count_granted(&self, acquires: i64, start: impl FnOnce() -> AbortHandle) {
+        self.add_unreported(acquires);
+        self.ensure_expiry_task(start);
     }
 
     /// Starts the expiry task with `start` if the pool needs one and has none.

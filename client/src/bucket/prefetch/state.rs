@@ -28,8 +28,8 @@ pub(super) struct State {
     pub(super) block_arrival: Option<Arc<Notify>>,
     /// Granted acquires that no write has counted.
     pub(super) unreported: i64,
-    /// Time of the last grant from the pool.
-    pub(super) granted: Moment,
+    /// Time of the last grant that a write of the pool must count.
+    pub(super) last_granted_at: Moment,
     /// Shard of the last block.
     pub(super) last: Option<(Arc<ShardState>, Arc<Shard>)>,
     /// End of the pause between fetches.
@@ -56,7 +56,7 @@ impl State {
             writes_in_flight: 0,
             block_arrival: None,
             unreported: 0,
-            granted: now,
+            last_granted_at: now,
             last: None,
             paused_until: now,
             expiry_task: None,

@@ -48,8 +48,6 @@ impl Pool {
         let oldest = self.cutoff(at);
         if state.has(&request.amounts, oldest) {
             let parts = state.draw(&request.amounts, oldest);
-            state.unreported += 1;
-            state.granted = at;
             let mut block = None;
             if state.block_arrival.is_none()
                 && !is_paused
