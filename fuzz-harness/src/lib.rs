@@ -11,6 +11,7 @@
 //! - `key`: [`key`]: the keys of an item, and names
 //! - `answer`: [`answer`]: what DynamoDB answers to the SDK, dates and errors among it
 //! - `failure_object`: [`failure_object`]: what the failure bucket holds, as a replay reads it
+//! - `grant_token`: [`grant_token`]: the token of a grant, from another process
 //! - `limits_file`: [`limits_file`]: a limits file
 //! - `environment`: [`environment`]: the functions' variables, what the SDK makes of them, the
 //!   least level of the log, and when invocations end
@@ -19,6 +20,7 @@
 mod answer;
 mod environment;
 mod failure_object;
+mod grant_token;
 mod item;
 mod key;
 mod limits_file;
@@ -29,6 +31,7 @@ mod stream;
 pub use answer::answer;
 pub use environment::environment;
 pub use failure_object::failure_object;
+pub use grant_token::grant_token;
 pub use item::item;
 pub use key::key;
 pub use limits_file::limits_file;
@@ -39,7 +42,7 @@ pub use stream::stream;
 pub type Decoder = (&'static str, fn(&[u8]));
 
 /// All decoders.
-pub const ALL: [Decoder; 8] = [
+pub const ALL: [Decoder; 9] = [
     ("stream", stream),
     ("item", item),
     ("plans", plans),
@@ -48,4 +51,5 @@ pub const ALL: [Decoder; 8] = [
     ("limits_file", limits_file),
     ("environment", environment),
     ("failure_object", failure_object),
+    ("grant_token", grant_token),
 ];

@@ -1,8 +1,15 @@
 //! Grants restored from tokens, in another process than the one that acquired.
 
-use weirgate::{Decision, Error, Limit, Settlement};
+use std::collections::BTreeMap;
 
-use crate::fixtures::fleet::{Fleet, granted, leased, secs, tokens};
+use weirgate::{
+    Config, ConfigLevel, Decision, Error, Grant, Limit, LimitMode, Prefetch, RateLimiter,
+    Settlement,
+};
+
+use crate::fixtures::fleet::shards::split;
+use crate::fixtures::fleet::{Fleet, ask, granted, leased, millis, pass, secs, settle, tokens};
+use crate::fixtures::stored::{child, entity};
 
 fn limits() -> [Limit; 2] {
     [
@@ -103,4 +110,174 @@ async fn a_token_that_is_no_token_or_out_of_range_is_refused() {
         assert!(text.contains(because), "{from} to {to}: {text}");
     }
     let _ = limiter.restore_grant(&token).unwrap();
+}
+
+/// Ways to a grant of 100 of `tpm`.
+#[derive(Debug, Clone, Copy)]
+enum Kind {
+    Plain,
+    Leased,
+    /// One shard does not have enough: the grant has parts of several.
+    Split,
+    SplitLeased,
+    Prefetched,
+    Bypass,
+    /// The entity cascades to its parent, and both have limits.
+    Cascaded,
+    /// `tpm` is a soft limit, and in debt.
+    Soft,
+    /// `tpm` is a shadow limit, and exhausted: none is taken.
+    Shadow,
+}
+
+const KINDS: [Kind; 9] = [
+    Kind::Plain,
+    Kind::Leased,
+    Kind::Split,
+    Kind::SplitLeased,
+    Kind::Prefetched,
+    Kind::Bypass,
+    Kind::Cascaded,
+    Kind::Soft,
+    Kind::Shadow,
+];
+
+async fn of_kind(kind: Kind, fleet: &Fleet) -> (RateLimiter, Grant) {
+    let mut limits = vec![
+        Limit::per_day("tpm", 120).unwrap(),
+        Limit::concurrent("slots", 40).unwrap(),
+    ];
+    let mut builder = fleet.builder().await;
+    match kind {
+        Kind::Prefetched => {
+            limits[0] = Limit::per_day("tpm", 100_000_000).unwrap();
+            builder = builder.prefetch("gpt-4", Prefetch::default());
+        }
+        Kind::Soft => limits[0] = limits[0].clone().in_mode(LimitMode::Soft),
+        Kind::Shadow => limits[0] = limits[0].clone().in_mode(LimitMode::Shadow),
+        _ => {}
+    }
+    let limiter = builder.build().await.unwrap();
+    let mut request = ask(&limiter, &limits, &[("tpm", 100)]);
+    match kind {
+        Kind::Plain => {}
+        Kind::Leased => request = request.take("slots", 2).lease(secs(60)),
+        Kind::Split => split(&limiter, &limits, 4).await,
+        Kind::SplitLeased => {
+            split(&limiter, &limits, 4).await;
+            request = request.take("slots", 2).lease(secs(60));
+        }
+        Kind::Prefetched => {
+            while limiter.stats().prefetch_hits == 0 {
+                let _ = granted(&limiter, &limits, &[("tpm", 1)]).await;
+                pass(millis(1)).await;
+            }
+        }
+        Kind::Bypass => request = request.bypass(),
+        Kind::Cascaded => {
+            limiter.set_entity(&child("e-1", "team")).await.unwrap();
+            let level = ConfigLevel::Entity(entity("team"));
+            limiter
+                .set_config(&level, &Config::of(limits))
+                .await
+                .unwrap();
+        }
+        Kind::Soft | Kind::Shadow => {
+            let _ = granted(&limiter, &limits, &[("tpm", 90)]).await;
+        }
+    }
+    let grant = request.send().await.unwrap().granted().expect("granted");
+    (limiter, grant)
+}
+
+/// How a grant settles before it is released.
+#[derive(Debug, Clone, Copy)]
+enum Step {
+    AdjustDown,
+    AdjustUp,
+    GiveBack,
+    TakeMore,
+    Renew,
+    Release,
+    RollBack,
+}
+
+const STEPS: [Step; 7] = [
+    Step::AdjustDown,
+    Step::AdjustUp,
+    Step::GiveBack,
+    Step::TakeMore,
+    Step::Renew,
+    Step::Release,
+    Step::RollBack,
+];
+
+/// Settles, and returns all that the grant answers.
+async fn settled(step: Step, mut grant: Grant) -> String {
+    let answer = match step {
+        Step::AdjustDown => format!("{:?}", grant.adjust("tpm", 30).await),
+        Step::AdjustUp => format!("{:?}", grant.adjust("tpm", 150).await),
+        Step::GiveBack => format!("{:?}", grant.give_back("tpm", 40).await),
+        Step::TakeMore => {
+            let decision = grant.take_more("tpm", 10).await;
+            format!("{:?}", decision.map(|decision| decision.is_granted()))
+        }
+        Step::Renew => format!("{:?}", grant.renew(secs(90)).await),
+        Step::Release => String::new(),
+        Step::RollBack => return format!("{:?}", grant.roll_back().await),
+    };
+    let (amount, until) = (grant.amount("tpm"), grant.expires_at());
+    format!("{answer} {amount} {until:?} {:?}", grant.release().await)
+}
+
+/// Sums over the shards of each bucket: balances, consumption, acquires, leases. A random shard is
+/// asked first, so the shards one by one differ.
+fn sums(fleet: &Fleet) -> BTreeMap<String, i64> {
+    let mut sums = BTreeMap::new();
+    for item in fleet.dynamo.items() {
+        let Some(bucket) = item["PK"]["S"]
+            .as_str()
+            .filter(|_| item["SK"]["S"] == "#STATE")
+        else {
+            continue;
+        };
+        let bucket = bucket.rsplit_once('#').unwrap().0;
+        for (name, value) in item.as_object().unwrap() {
+            let counts = name == "takes" || name.ends_with("_tk") || name.ends_with("_tc");
+            let value = match name.as_str() {
+                "h" => i64::try_from(value["M"].as_object().unwrap().len()).unwrap(),
+                _ if counts => value["N"].as_str().unwrap().parse().unwrap(),
+                _ => continue,
+            };
+            *sums.entry(format!("{bucket} {name}")).or_default() += value;
+        }
+    }
+    sums
+}
+
+/// However a grant was taken, its token settles in another process as the grant itself would.
+#[tokio::test(start_paused = true)]
+async fn a_token_settles_as_its_grant_whatever_kind_it_is() {
+    for kind in KINDS {
+        for step in STEPS {
+            let mut outcomes = vec![];
+            for by_token in [false, true] {
+                let fleet = Fleet::new().await;
+                let (limiter, mut grant) = of_kind(kind, &fleet).await;
+                let is_waived = matches!(kind, Kind::Shadow);
+                let amount = tokens(if is_waived { 0 } else { 100 });
+                assert_eq!(grant.amount("tpm"), amount, "{kind:?}");
+                if by_token {
+                    let other = fleet.limiter().await;
+                    grant = other.restore_grant(&grant.into_token()).unwrap();
+                }
+                let answer = settled(step, grant).await;
+                // What was prefetched and not used goes back.
+                limiter.shutdown().await.unwrap();
+                settle().await;
+                outcomes.push((answer, sums(&fleet)));
+            }
+            assert_eq!(outcomes[0], outcomes[1], "{kind:?}, {step:?}");
+        }
+    }
 }
