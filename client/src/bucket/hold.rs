@@ -2,6 +2,7 @@
 //! back.
 
 mod adjust;
+mod end;
 mod token;
 
 use std::collections::BTreeMap;
@@ -11,10 +12,9 @@ use std::time::Duration;
 use weirgate_shared::write::{LeaseChange, LimitDelta};
 use weirgate_shared::{Bucket, EpochMillis, LimitMode, LimitName, MilliTokens, WriteId};
 
-use super::prefetch::count_granted;
 use super::state::BucketState;
 use super::target::BucketTarget;
-use crate::queue::{Ending, HoldPart, Taken};
+use crate::queue::{HoldPart, Taken};
 use crate::session::{Moment, Session};
 use crate::values::{
     Amounts, BucketRequest, Denied, Error, LimitStatus, Limits, Settlement, bucket_status, status,
@@ -41,7 +41,7 @@ pub(crate) struct Hold {
     taken_at: EpochMillis,
     /// Acquires that the takes counted, but that are not granted yet: a rollback subtracts them.
     uncounted: i64,
-    /// Acquires of the pool's tokens, which the pool counts once they are granted.
+    /// Acquires that the pool has counted: a rollback subtracts them there.
     pooled_acquires: i64,
     stage: Stage,
 }
@@ -79,17 +79,10 @@ impl Hold {
         }
     }
 
-    /// Creates an unclaimed hold on what the pool gave for one request.
-    pub(super) fn pooled(
-        session: &Arc<Session>,
-        bucket: &Arc<BucketState>,
-        parts: Vec<HoldPart>,
-        request: &BucketRequest,
-        taken_at: EpochMillis,
-    ) -> Self {
-        let mut hold = Self::new(session, bucket, parts, request.limits.clone(), taken_at);
-        hold.pooled_acquires = request.acquires;
-        hold
+    /// Notes the acquires that the pool has counted for this hold.
+    pub(super) const fn pooled(mut self, acquires: i64) -> Self {
+        self.pooled_acquires = acquires;
+        self
     }
 
     /// Creates an unclaimed hold on what several shards gave for one request.
@@ -119,9 +112,8 @@ impl Hold {
 
     /// Hands the hold to the caller: its acquires stay counted, whatever happens to the tokens.
     pub(crate) fn claim(mut self) -> Self {
-        let pooled = std::mem::take(&mut self.pooled_acquires);
-        count_granted(&self.session, &self.bucket, pooled);
         self.uncounted = 0;
+        self.pooled_acquires = 0;
         self.stage = Stage::Claimed;
         self
     }
@@ -254,58 +246,6 @@ impl Hold {
         )
     }
 
-    /// Ends the hold: its slots return, its rate tokens stay consumed. Without a lease it writes
-    /// nothing.
-    pub(crate) async fn release(mut self) -> Result<Settlement, Error> {
-        self.stage = Stage::Claimed;
-        let done = if self.has_lease() {
-            self.end(Ending::Release).await
-        } else {
-            Ok(Settlement::Applied)
-        };
-        // Set after the await, so a hold dropped before the response is still released.
-        self.stage = Stage::Settled;
-        done
-    }
-
-    /// Ends the hold and returns all tokens.
-    pub(crate) async fn roll_back(mut self) -> Result<Settlement, Error> {
-        // Not unclaimed any more, so a hold dropped before the response is not rolled back twice.
-        self.stage = Stage::Claimed;
-        let done = self.end(Ending::RollBack).await;
-        self.stage = Stage::Settled;
-        done
-    }
-
-    /// Ends all parts. A failed part does not stop the others.
-    async fn end(&mut self, ending: Ending) -> Result<Settlement, Error> {
-        let mut ended = Ok(Settlement::Applied);
-        for at in 0..self.parts.len() {
-            // The first write subtracts the acquires.
-            let acquires = -std::mem::take(&mut self.uncounted);
-            match self.end_part(at, ending, acquires).await {
-                Ok(Settlement::Applied) => {}
-                other if ended.is_ok() => ended = other,
-                _ => {}
-            }
-        }
-        ended
-    }
-
-    async fn end_part(
-        &mut self,
-        at: usize,
-        ending: Ending,
-        acquires: i64,
-    ) -> Result<Settlement, Error> {
-        if self.return_to_pool(at, self.parts[at].amounts.clone()) {
-            return Ok(Settlement::Applied);
-        }
-        self.parts[at]
-            .end(&self.session, &self.limits, ending, acquires)
-            .await
-    }
-
     async fn settle_part(
         &self,
         at: usize,
@@ -364,44 +304,5 @@ impl Hold {
         self.parts.append(&mut other.parts);
         self.uncounted += other.uncounted;
         self
-    }
-
-    /// Ends a hold that was dropped at this stage.
-    async fn end_dropped(mut self, stage: Stage) {
-        if stage == Stage::Unclaimed {
-            if let Err(error) = self.end(Ending::RollBack).await {
-                tracing::warn!(%error, "tokens of a dropped request could not be returned");
-            }
-        } else if let Err(error) = self.end(Ending::Release).await {
-            tracing::warn!(%error, "a dropped lease could not be released; it expires by itself");
-        }
-    }
-}
-
-impl Drop for Hold {
-    fn drop(&mut self) {
-        let stage = std::mem::replace(&mut self.stage, Stage::Settled);
-        let has_work = match stage {
-            Stage::Unclaimed => !self.parts.is_empty(),
-            Stage::Claimed => self.has_lease(),
-            Stage::Restored | Stage::Settled => false,
-        };
-        if !has_work {
-            return;
-        }
-        let Some(runtime) = self.session.runtime() else {
-            return;
-        };
-        let hold = Self {
-            session: Arc::clone(&self.session),
-            bucket: Arc::clone(&self.bucket),
-            parts: std::mem::take(&mut self.parts),
-            limits: self.limits.clone(),
-            taken_at: self.taken_at,
-            uncounted: self.uncounted,
-            pooled_acquires: 0,
-            stage: Stage::Settled,
-        };
-        runtime.spawn(hold.end_dropped(stage));
     }
 }

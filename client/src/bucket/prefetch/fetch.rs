@@ -4,7 +4,6 @@ use std::collections::BTreeMap;
 use std::sync::{Arc, Weak};
 use std::time::Duration;
 
-use tokio::task::AbortHandle;
 use tokio::time::Instant;
 use weirgate_shared::MilliTokens;
 
@@ -43,8 +42,9 @@ pub(crate) async fn acquire(
         match found {
             PoolResult::Served(parts) => {
                 count(&session.counters.prefetch_hits, 1);
-                let hold = Hold::pooled(session, bucket, parts, request, now);
-                return Ok(BucketDecision::Granted(hold));
+                let limits = request.limits.clone();
+                let hold = Hold::new(session, bucket, parts, limits, now);
+                return Ok(BucketDecision::Granted(hold.pooled(request.acquires)));
             }
             PoolResult::Wait(arrival) => {
                 return_outdated(session, bucket, pool, request);
@@ -63,8 +63,9 @@ pub(crate) async fn acquire(
             if parts.is_empty() {
                 return Ok(BucketDecision::Denied(denied));
             }
-            let pooled = Hold::pooled(session, bucket, parts, request, session.now());
-            let completed = complete(session, bucket, request, pooled, enqueued_at).await?;
+            let limits = request.limits.clone();
+            let pooled = Hold::new(session, bucket, parts, limits, session.now());
+            let completed = complete(session, bucket, pool, request, pooled, enqueued_at).await?;
             Ok(completed.unwrap_or(BucketDecision::Denied(denied)))
         }
         granted => Ok(granted),
@@ -91,6 +92,7 @@ fn return_outdated(
 async fn complete(
     session: &Arc<Session>,
     bucket: &Arc<BucketState>,
+    pool: &Pool,
     request: &BucketRequest,
     pooled: Hold,
     enqueued_at: Instant,
@@ -101,7 +103,9 @@ async fn complete(
     }
     rest.amounts.retain(|_, need| *need > MilliTokens::ZERO);
     if !rest.has_amounts() {
-        return Ok(Some(BucketDecision::Granted(pooled)));
+        pool.add_unreported(request.acquires);
+        let hold = pooled.pooled(request.acquires);
+        return Ok(Some(BucketDecision::Granted(hold)));
     }
     Ok(
         match acquire_from_table(session, bucket, &rest, enqueued_at).await? {
@@ -154,18 +158,9 @@ async fn fetch(session: Arc<Session>, in_flight: InFlight, block: Block) {
             pool.pause(FAILURE_COOLDOWN);
         }
     }
-    pool.ensure_expiry_task(|| expiry_task(&session, bucket));
-}
-
-/// Counts acquires that were granted from the bucket's pool.
-pub(crate) fn count_granted(session: &Arc<Session>, bucket: &Arc<BucketState>, acquires: i64) {
-    if let Some(pool) = bucket.pool.as_ref().filter(|_| acquires > 0) {
-        pool.count_granted(acquires, || expiry_task(session, bucket));
-    }
-}
-
-fn expiry_task(session: &Arc<Session>, bucket: &Arc<BucketState>) -> AbortHandle {
-    tokio::spawn(return_expired(Arc::downgrade(session), Arc::clone(bucket))).abort_handle()
+    pool.ensure_expiry_task(|| {
+        tokio::spawn(return_expired(Arc::downgrade(&session), Arc::clone(bucket))).abort_handle()
+    });
 }
 
 /// Returns expired tokens until the pool is empty. If the limiter is dropped meanwhile, the rest is

@@ -180,11 +180,9 @@ impl Pool {
         self.write_ended.notify_waiters();
     }
 
-    /// Adds granted acquires that no write has counted.
-    pub(super) fn add_unreported(&self, acquires: i64) {
-        let mut state = self.state();
-        state.unreported += acquires;
-        state.last_granted_at = self.ages.now();
+    /// Adds granted acquires that no write has counted. Subtracts what was not granted after all.
+    pub(crate) fn add_unreported(&self, acquires: i64) {
+        self.state().count(acquires, self.ages.now());
     }
 
     /// Stores the error of a fetch, for requests that wait for the block.
@@ -282,13 +280,6 @@ impl Pool {
         }
     }
 
-    /// Adds acquires that were granted from the pool, which a later write counts. Starts the expiry
-    /// task with `start` if there is none.
-    pub(super) fn count_granted(&self, acquires: i64, start: impl FnOnce() -> AbortHandle) {
-        self.add_unreported(acquires);
-        self.ensure_expiry_task(start);
-    }
-
     /// Starts the expiry task with `start` if the pool needs one and has none.
     pub(super) fn ensure_expiry_task(&self, start: impl FnOnce() -> AbortHandle) {
         let mut state = self.state();
@@ -296,7 +287,7 @@ impl Pool {
             .expiry_task
             .as_ref()
             .is_some_and(|task| !task.is_finished());
-        if !is_kept && (!state.blocks.is_empty() || state.unreported > 0) {
+        if !is_kept && (!state.blocks.is_empty() || state.unreported != 0) {
             state.expiry_task = Some(start());
         }
     }

@@ -26,7 +26,8 @@ pub(super) struct State {
     pub(super) writes_in_flight: usize,
     /// Notification that the block in flight has arrived.
     pub(super) block_arrival: Option<Arc<Notify>>,
-    /// Granted acquires that no write has counted.
+    /// Granted acquires that no write has counted. Negative if a write counted some that were not
+    /// granted after all.
     pub(super) unreported: i64,
     /// Time of the last grant that a write of the pool must count.
     pub(super) last_granted_at: Moment,
@@ -160,6 +161,12 @@ impl State {
         }
     }
 
+    /// Adds granted acquires that a write of the pool must count.
+    pub(super) const fn count(&mut self, acquires: i64, now: Moment) {
+        self.unreported += acquires;
+        self.last_granted_at = now;
+    }
+
     /// Adds a write in flight with these amounts.
     pub(super) fn begin_in_flight(&mut self, amounts: &Amounts) {
         self.writes_in_flight += 1;
@@ -214,7 +221,7 @@ impl State {
     /// Returns a write that only counts acquires.
     pub(super) fn report(&mut self) -> Vec<TokenReturn> {
         let acquires = std::mem::take(&mut self.unreported);
-        let Some((state, shard)) = self.last.clone().filter(|_| acquires > 0) else {
+        let Some((state, shard)) = self.last.clone().filter(|_| acquires != 0) else {
             return vec![];
         };
         let part = HoldPart {

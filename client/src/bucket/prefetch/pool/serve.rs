@@ -48,6 +48,7 @@ impl Pool {
         let oldest = self.cutoff(at);
         if state.has(&request.amounts, oldest) {
             let parts = state.draw(&request.amounts, oldest);
+            state.count(request.acquires, at);
             let mut block = None;
             if state.block_arrival.is_none()
                 && !is_paused
@@ -136,7 +137,8 @@ impl Pool {
         }
         state.begin_in_flight(&amounts);
         state.block_arrival = Some(Arc::default());
-        let acquires = std::mem::take(&mut state.unreported);
+        let acquires = state.unreported.max(0);
+        state.unreported -= acquires;
         Some(Block {
             limits: state.limits.clone(),
             amounts,

@@ -1,0 +1,104 @@
+//! How a hold ends: by a release, a rollback, or because it is dropped.
+
+use std::sync::Arc;
+
+use super::{Hold, Stage};
+use crate::queue::Ending;
+use crate::values::{Error, Settlement};
+
+impl Hold {
+    /// Ends the hold: its slots return, its rate tokens stay consumed. Without a lease it writes
+    /// nothing.
+    pub(crate) async fn release(mut self) -> Result<Settlement, Error> {
+        self.stage = Stage::Claimed;
+        let done = if self.has_lease() {
+            self.end(Ending::Release).await
+        } else {
+            Ok(Settlement::Applied)
+        };
+        // Set after the await, so a hold dropped before the response is still released.
+        self.stage = Stage::Settled;
+        done
+    }
+
+    /// Ends the hold and returns all tokens.
+    pub(crate) async fn roll_back(mut self) -> Result<Settlement, Error> {
+        // Not unclaimed any more, so a hold dropped before the response is not rolled back twice.
+        self.stage = Stage::Claimed;
+        let done = self.end(Ending::RollBack).await;
+        self.stage = Stage::Settled;
+        done
+    }
+
+    /// Ends all parts. A failed part does not stop the others.
+    async fn end(&mut self, ending: Ending) -> Result<Settlement, Error> {
+        let mut ended = Ok(Settlement::Applied);
+        let pooled = std::mem::take(&mut self.pooled_acquires);
+        if let Some(pool) = self.bucket.pool.as_ref().filter(|_| pooled != 0) {
+            pool.add_unreported(-pooled);
+        }
+        for at in 0..self.parts.len() {
+            // The first write subtracts the acquires.
+            let acquires = -std::mem::take(&mut self.uncounted);
+            match self.end_part(at, ending, acquires).await {
+                Ok(Settlement::Applied) => {}
+                other if ended.is_ok() => ended = other,
+                _ => {}
+            }
+        }
+        ended
+    }
+
+    async fn end_part(
+        &mut self,
+        at: usize,
+        ending: Ending,
+        acquires: i64,
+    ) -> Result<Settlement, Error> {
+        if self.return_to_pool(at, self.parts[at].amounts.clone()) {
+            return Ok(Settlement::Applied);
+        }
+        self.parts[at]
+            .end(&self.session, &self.limits, ending, acquires)
+            .await
+    }
+
+    /// Ends a hold that was dropped at this stage.
+    async fn end_dropped(mut self, stage: Stage) {
+        if stage == Stage::Unclaimed {
+            if let Err(error) = self.end(Ending::RollBack).await {
+                tracing::warn!(%error, "tokens of a dropped request could not be returned");
+            }
+        } else if let Err(error) = self.end(Ending::Release).await {
+            tracing::warn!(%error, "a dropped lease could not be released; it expires by itself");
+        }
+    }
+}
+
+impl Drop for Hold {
+    fn drop(&mut self) {
+        let stage = std::mem::replace(&mut self.stage, Stage::Settled);
+        let has_work = match stage {
+            Stage::Unclaimed => !self.parts.is_empty(),
+            Stage::Claimed => self.has_lease(),
+            Stage::Restored | Stage::Settled => false,
+        };
+        if !has_work {
+            return;
+        }
+        let Some(runtime) = self.session.runtime() else {
+            return;
+        };
+        let hold = Self {
+            session: Arc::clone(&self.session),
+            bucket: Arc::clone(&self.bucket),
+            parts: std::mem::take(&mut self.parts),
+            limits: self.limits.clone(),
+            taken_at: self.taken_at,
+            uncounted: self.uncounted,
+            pooled_acquires: self.pooled_acquires,
+            stage: Stage::Settled,
+        };
+        runtime.spawn(hold.end_dropped(stage));
+    }
+}
