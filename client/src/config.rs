@@ -1,16 +1,17 @@
 //! Which limits are in force: read from the table, cached, and changed.
 
 mod edit;
+mod freshness;
 mod load;
 mod resolve;
-mod resolved;
+mod resolved_config;
 mod schema;
 mod stored;
 mod switches;
 
 pub(crate) use edit::ConfigEdit;
+pub(crate) use freshness::Freshness;
 pub(crate) use resolve::{LimitsSlot, resolve};
-pub(crate) use resolved::Freshness;
 pub(crate) use schema::check as check_schema;
 pub(crate) use stored::{key, stored};
 pub(crate) use switches::{read_switches, stored_switches};

@@ -4,9 +4,9 @@ mod ages;
 mod circuit_breaker;
 mod clock;
 mod config_cache;
+mod deadline;
 mod plan_time;
 mod requests;
-mod retry;
 mod switch_cache;
 
 pub(crate) use ages::{AgeClock, Cached, ClockJumps, Moment, Sent};
@@ -15,9 +15,9 @@ pub(crate) use circuit_breaker::{CircuitBreaker, Permit};
 pub use clock::FakeClock;
 pub use config_cache::CacheStats;
 pub(crate) use config_cache::{CacheKey, ConfigCache};
+pub(crate) use deadline::{after, backoff, deadline};
 pub(crate) use plan_time::PlanTime;
 pub(crate) use requests::decode_shard;
-pub(crate) use retry::{after, backoff, deadline};
 pub(crate) use switch_cache::KnownSwitches;
 
 use std::collections::HashMap;

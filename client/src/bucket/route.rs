@@ -1,5 +1,5 @@
-//! Router of one request: chooses the shards of a bucket, and their order, until a decision is
-//! made.
+//! Router of one request: asks the shard that [`pick_shard`](crate::queue) picks, then others or all
+//! of them, until a decision is made.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;

@@ -9,7 +9,8 @@ use weirgate_shared::{
 };
 use weirgate_store::{Consistency, Item};
 
-use super::resolved::{Freshness, MIN_REREAD_INTERVAL, ResolvedConfig};
+use super::freshness::{Freshness, valid_until};
+use super::resolved_config::ResolvedConfig;
 use super::schema;
 use super::stored::key;
 use super::switches::{due_key, record_switches, stored_switches};
@@ -46,19 +47,13 @@ impl<'a> ConfigLoad<'a> {
             let known = session.config_cache.level(&level);
             (level, known)
         });
-        let ttl = session.settings.config_ttl;
-        let max_age = match age {
-            Freshness::AnyAge => ttl,
-            Freshness::Recent => ttl.min(MIN_REREAD_INTERVAL),
-            Freshness::Now => Duration::ZERO,
-        };
         Self {
             age,
             session,
             first,
             levels,
             entity: session.config_cache.entity(entity),
-            max_age,
+            max_age: age.max_age(session),
             timeout,
             generation,
         }
@@ -228,12 +223,11 @@ impl<'a> ConfigLoad<'a> {
             .as_ref()
             .and_then(|known| known.value.as_ref())
             .filter(|entity| entity.cascades);
-        let ttl = self.session.settings.config_ttl;
         ResolvedConfig {
             config: config.map(Arc::new),
             parent: entity.and_then(|entity| entity.parent.clone()),
             read_at: failed.unwrap_or(oldest),
-            valid_until: failed.map_or_else(|| oldest + ttl, |failed| failed + MIN_REREAD_INTERVAL),
+            valid_until: valid_until(oldest, failed, self.session),
             generation: self.generation,
         }
     }

@@ -3,8 +3,9 @@
 use std::sync::{Arc, MutexGuard};
 use std::time::Duration;
 
+use super::freshness::Freshness;
 use super::load::ConfigLoad;
-use super::resolved::{Freshness, ResolvedConfig};
+use super::resolved_config::ResolvedConfig;
 use crate::queue::ShardState;
 use crate::session::Session;
 use crate::values::{Error, Locked, count};
@@ -52,21 +53,13 @@ pub(crate) async fn resolve(
     {
         return Ok(from_file);
     }
-    let is_good = |resolved: &Arc<ResolvedConfig>, age: Freshness| {
-        resolved.generation == session.config_cache.generation()
-            && match age {
-                Freshness::AnyAge => session.ages.now() < resolved.valid_until,
-                Freshness::Recent => !resolved.may_be_stale(session.ages.now()),
-                Freshness::Now => false,
-            }
-    };
     let counters = &session.config_cache.counters;
     let (known, loads) = {
         let state = slot.state();
         (state.resolved.clone(), state.loads)
     };
     let mut age = age;
-    if let Some(known) = known.filter(|known| is_good(known, age)) {
+    if let Some(known) = known.filter(|known| age.accepts(known, session)) {
         if !known.is_older_than(first.summary.version(), session.ages.now()) {
             count(&counters.hits, 1);
             count(&counters.negative_hits, u64::from(known.config.is_none()));
@@ -78,7 +71,11 @@ pub(crate) async fn resolve(
     let _turn = slot.loading.lock().await;
     {
         let state = slot.state();
-        if let Some(known) = state.resolved.clone().filter(|known| is_good(known, age)) {
+        if let Some(known) = state
+            .resolved
+            .clone()
+            .filter(|known| age.accepts(known, session))
+        {
             return Ok(known);
         }
         // A request that waited for this load takes its failure too.

@@ -1,6 +1,7 @@
 //! One take for a batch of waiters, until its outcome is known.
 
-mod outcome;
+mod response;
+mod unconfirmed;
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -136,7 +137,7 @@ impl<'a> TakeAttempt<'a> {
                 if self.unconfirmed.is_none() {
                     return TakeOutcome::Retry(self.waiters);
                 }
-                match self.look().await {
+                match self.read_after_unconfirmed().await {
                     Ok(()) if self.expire_waiters() => return TakeOutcome::Replied,
                     Ok(()) if self.state.was_merged_away() => return self.shard_missing(),
                     Ok(()) => continue,
@@ -240,16 +241,6 @@ impl<'a> TakeAttempt<'a> {
         }
     }
 
-    /// Reads the shard, because there is no view while an earlier write is unconfirmed.
-    async fn look(&mut self) -> Result<(), Error> {
-        match self.state.read_shard(self.session).await {
-            Ok(()) => self.missing = self.state.may_be_created(),
-            Err(Error::Store(error)) if error.kind.is_transient() => pause(1, &self.waiters).await,
-            Err(error) => return Err(error),
-        }
-        Ok(())
-    }
-
     /// Returns the time for the next plan. An unconfirmed write keeps its leases.
     fn replan(&mut self) -> EpochMillis {
         let planned = self.session.plan_time();
@@ -291,23 +282,6 @@ impl<'a> TakeAttempt<'a> {
             .repeatedly_throttled_for()
             .is_some_and(is_settled);
         was_throttled || seen.is_near_write_limit(now)
-    }
-
-    /// Records one more unconfirmed write. Returns how many there are.
-    fn note_unconfirmed(&mut self, error: StoreError) -> u32 {
-        let (error, v_before) = (
-            Arc::new(error),
-            self.seen.as_ref().map(|shard| shard.write_seq),
-        );
-        let first = Unconfirmed {
-            writes: 0,
-            v_before,
-            error: Arc::clone(&error),
-        };
-        let doubt = self.unconfirmed.get_or_insert(first);
-        doubt.writes += 1;
-        doubt.error = error;
-        u32::try_from(doubt.writes).unwrap_or(u32::MAX)
     }
 }
 

@@ -10,7 +10,7 @@ use tokio::time::Instant;
 use weirgate_shared::{EpochMillis, Millis};
 use weirgate_store::CorrectedClock;
 
-use super::retry::after;
+use super::deadline::after;
 use crate::values::Locked;
 
 /// Lead of the wall clock over the monotonic one from which the difference counts as missed time,

@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use tokio::time::Instant;
-use weirgate_shared::{EpochMillis, Lease, MilliTokens, Shard, WriteId};
+use weirgate_shared::{EpochMillis, Lease, Shard, WriteId};
 use weirgate_store::Item;
 
 use super::super::contention::ContentionBackoff;
@@ -87,37 +87,6 @@ impl TakeAttempt<'_> {
             self.state.clear_view();
         }
         self.state.record_response(shard, self.sent)
-    }
-
-    /// Counts tokens that unconfirmed writes may have taken. `known` of these writes are accounted
-    /// for, and the write sequence `v` may show that fewer were applied. Leases are certain: a take
-    /// fails if one of its leases is already in the item.
-    pub(super) fn count_unconfirmed_tokens(&self, known: i64, v: Option<i64>) {
-        let Some(doubt) = &self.unconfirmed else {
-            return;
-        };
-        let made = doubt
-            .v_before
-            .zip(v)
-            .map_or(i64::MAX, |(before, v)| v.saturating_sub(before));
-        let is_certain = v.is_some() && self.leases.iter().any(Option::is_some);
-        let writes = if is_certain {
-            0
-        } else {
-            (doubt.writes - known).min(made).max(0)
-        };
-        if writes == 0 {
-            return;
-        }
-        let all = [&self.amounts, &self.soft_amounts, &self.counted_amounts];
-        let needs: MilliTokens = all.into_iter().flat_map(|sum| sum.values()).copied().sum();
-        let milli = u64::try_from(needs.0.saturating_mul(writes)).unwrap_or_default();
-        count(&self.session.counters.unconfirmed_millitokens, milli);
-        tracing::warn!(
-            bucket = self.state.key.item_key().pk,
-            milli,
-            "unconfirmed writes count as taken"
-        );
     }
 
     /// Grants all waiters. A take that was planned too early is made again if it took overflow, or

@@ -1,0 +1,67 @@
+//! How long cached configurations are used: when an acquire reads them again.
+
+use std::time::Duration;
+
+use super::resolved_config::ResolvedConfig;
+use crate::session::{Moment, Session};
+
+/// Age below which a configuration is not read again for any reason, 1 s.
+const MIN_REREAD_INTERVAL: Duration = Duration::from_secs(1);
+
+/// Greatest age of limits.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Freshness {
+    /// The limiter's setting.
+    AnyAge,
+    /// [`MIN_REREAD_INTERVAL`], because the limits have probably changed.
+    Recent,
+    /// Read for this purpose.
+    Now,
+}
+
+impl Freshness {
+    /// Returns the age from which a part of the configuration is read again.
+    pub(super) fn max_age(self, session: &Session) -> Duration {
+        let ttl = session.settings.config_ttl;
+        match self {
+            Self::AnyAge => ttl,
+            Self::Recent => ttl.min(MIN_REREAD_INTERVAL),
+            Self::Now => Duration::ZERO,
+        }
+    }
+
+    /// Returns whether a cached configuration can be used.
+    pub(super) fn accepts(self, resolved: &ResolvedConfig, session: &Session) -> bool {
+        resolved.generation == session.config_cache.generation()
+            && match self {
+                Self::AnyAge => session.ages.now() < resolved.valid_until,
+                Self::Recent => !resolved.may_be_stale(session.ages.now()),
+                Self::Now => false,
+            }
+    }
+}
+
+/// Returns until when a configuration is valid whose oldest part was read at `oldest`, or whose
+/// last read failed at `failed`.
+pub(super) fn valid_until(oldest: Moment, failed: Option<Moment>, session: &Session) -> Moment {
+    match failed {
+        Some(failed) => failed + MIN_REREAD_INTERVAL,
+        None => oldest + session.settings.config_ttl,
+    }
+}
+
+impl ResolvedConfig {
+    /// Returns whether it is old enough to be read again.
+    pub(crate) fn may_be_stale(&self, now: Moment) -> bool {
+        now.since(self.read_at) >= MIN_REREAD_INTERVAL
+    }
+
+    /// Returns whether a bucket showed a `newer` version, and this one is old enough to be read
+    /// again.
+    pub(super) fn is_older_than(&self, newer: i64, now: Moment) -> bool {
+        self.config
+            .as_ref()
+            .is_some_and(|config| config.limits.version < Some(newer))
+            && self.may_be_stale(now)
+    }
+}
