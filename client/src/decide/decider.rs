@@ -1,5 +1,7 @@
 //! Decides over all buckets of a request: takes from all of them, or from none.
 
+mod shadow;
+
 use std::pin::Pin;
 use std::sync::Arc;
 use std::time::Duration;
@@ -7,7 +9,6 @@ use std::time::Duration;
 use futures_util::future::{join, select_all};
 use tokio::sync::futures::OwnedNotified;
 use tokio::time::Instant;
-use weirgate_shared::{BucketKey, LimitMode, LimitName, MilliTokens};
 
 use super::decision::Decision;
 use super::fallback::fall_back;
@@ -22,10 +23,7 @@ use crate::bucket::{
     take_in_transaction,
 };
 use crate::session::{Permit, Session, deadline};
-use crate::values::{
-    Denied, Disabled, Error, LimitStatus, NeverFits, blocking_limits, count, denial_of,
-    merge_denials, merge_two, never_status,
-};
+use crate::values::{Denied, Disabled, Error, LimitStatus, blocking_limits, count, merge_denials};
 
 /// Decides a request, or falls back if DynamoDB is unavailable.
 pub(crate) async fn decide(
@@ -223,55 +221,6 @@ impl Decider<'_> {
         !self.targets.is_empty() && self.targets.iter().all(has)
     }
 
-    /// Returns an amount above its limit's capacity, from one request or from several on the same
-    /// bucket. In shadow mode, waives it instead.
-    fn never_fits(&mut self) -> Option<NeverFits> {
-        let sum = |key: &BucketKey, limit: &LimitName| -> MilliTokens {
-            let same = self
-                .targets
-                .iter()
-                .filter(|target| target.bucket.key == *key);
-            same.filter_map(|target| target.request.amounts.get(limit))
-                .copied()
-                .sum()
-        };
-        let mut above = vec![];
-        for (at, target) in self.targets.iter().enumerate() {
-            let BucketTarget {
-                request, bucket, ..
-            } = target;
-            for limit in request
-                .limits
-                .iter()
-                .filter(|limit| request.amounts.contains_key(limit.name()))
-            {
-                let requested = sum(&bucket.key, limit.name());
-                if requested > limit.rule().capacity {
-                    above.push((at, limit.clone(), requested));
-                }
-            }
-        }
-        for (at, limit, requested) in above {
-            let target = &mut self.targets[at];
-            let (key, capacity) = (&target.bucket.key, limit.rule().capacity);
-            if !target.is_shadow && limit.mode() != LimitMode::Shadow {
-                let (entity, resource) = (key.entity.clone(), key.resource.clone());
-                return Some(NeverFits {
-                    entity,
-                    resource,
-                    limit: limit.name().to_string(),
-                    requested,
-                    capacity,
-                });
-            }
-            let status = never_status(key, &limit, requested);
-            target.request.amounts.remove(limit.name());
-            let known = self.would_deny[at].take();
-            self.would_deny[at] = merge_two(known, Some(denial_of(vec![status])));
-        }
-        None
-    }
-
     /// Takes from all buckets, or from none.
     async fn take(&self) -> Result<Taking, Error> {
         let requested: Vec<_> = self
@@ -326,35 +275,6 @@ impl Decider<'_> {
             TakeMode::Concurrent => take_concurrently(self.session, &buckets).await,
             TakeMode::Transaction => take_in_transaction(self.session, &buckets).await,
         }
-    }
-
-    /// Waives the amounts that are short, if all of them are in shadow mode. Returns whether any
-    /// was removed.
-    fn waive_shadow_limits(&mut self, denials: &[(usize, Denied)]) -> bool {
-        let is_shadow = |(at, denied): &(usize, Denied)| {
-            denied
-                .short()
-                .all(|short| self.targets[*at].is_shadow || short.mode == LimitMode::Shadow)
-        };
-        if !denials.iter().all(is_shadow) {
-            return false;
-        }
-        let mut has_waived = false;
-        for (at, denied) in denials {
-            let short: Vec<_> = denied.short().map(|status| status.limit.as_str()).collect();
-            let amounts = &mut self.targets[*at].request.amounts;
-            let before = amounts.len();
-            amounts
-                .retain(|limit: &LimitName, _: &mut MilliTokens| !short.contains(&limit.as_str()));
-            if amounts.len() < before {
-                has_waived = true;
-                let known = self.would_deny[*at].take();
-                self.would_deny[*at] =
-                    Some(merge_denials(known.into_iter().chain([denied.clone()])));
-            }
-        }
-        // Without a change, the same attempt would repeat indefinitely.
-        has_waived
     }
 
     fn subscribe_to_returns(&self) -> Vec<Pin<Box<OwnedNotified>>> {
