@@ -9,7 +9,7 @@
 //! - `read`: due entries, and their shards
 //! - `plan`: the write for one due shard; pure
 //! - `execute`: one write per shard, replanned after a failed condition
-//! - `tree`, `review`: [`review`]: the work on all shards of a bucket together; pure
+//! - `shard_tree`, `review`: [`review`]: the work on all shards of a bucket together; pure
 //! - `reshape`: its transactions, and another review after a failed condition
 //! - `preview`: [`preview`]: what a run would do, without a write
 //! - `report`: [`Summary`]: the response, and the log line
@@ -31,8 +31,8 @@ mod report;
 mod reshape;
 mod review;
 mod schedule;
+mod shard_tree;
 mod share;
-mod tree;
 
 use std::collections::HashSet;
 use std::future::ready;

@@ -9,7 +9,7 @@ use weirgate_store::{ErrorKind, ReadWithin, RetryPolicy, ReturnValues, TransactO
 
 use crate::plan::plan_sample;
 use crate::review::{Change, Depth, Review, review};
-use crate::tree::tree;
+use crate::shard_tree::tree;
 use crate::{Run, Summary, WRITES, read};
 
 /// Maximum number of reviews of one bucket in a run. After that, it is still due.

@@ -11,7 +11,7 @@ use weirgate_shared::{
     EpochMillis, Limit, LimitName, MAX_SHARDS, MilliTokens, Millis, Shard, ShardIndex, WriteId,
 };
 
-use crate::tree::{Node, tree};
+use crate::shard_tree::{Node, tree};
 
 /// Maximum write rate of a group of shards that is merged, in thousandths of write units a second:
 /// a quarter of the 1,000 units of a partition. A merged shard can thus get four times the writes
