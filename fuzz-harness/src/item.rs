@@ -19,6 +19,10 @@ pub fn item(bytes: &[u8]) {
     let Ok(Value::Object(attributes)) = serde_json::from_slice(bytes) else {
         return;
     };
+    // DynamoDB has no attribute without a name.
+    if attributes.contains_key("") {
+        return;
+    }
     let attributes: Vec<_> = attributes
         .iter()
         .map(|(name, value)| (name.as_str(), attr(value)))
