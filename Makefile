@@ -175,7 +175,8 @@ deploy: cargo .venv/sam/.cross .venv/aws/.installed ## Build and deploy an envir
 
 .PHONY: bench
 bench: build .venv/bench/.installed ## Measure, and print the table of the numbers
-	cargo run --locked --release $(thin) -p weirgate-tools --bin bench
+	cargo build --locked --release $(thin) --workspace --bin bench --bin weirgate
+	$(cargo_target)/release/bench
 
 # The sizes that their tests have in small. As the tests are built, but faster; PROCESSES=5000 SEED=1 chooses one herd on one shard.
 .PHONY: herds

@@ -22,6 +22,7 @@
 //! - `checkpoint`: how far the stream was handled, kept in the database
 //! - `stream`: [`StreamReader`]: the records of the table's stream
 //! - `server`: [`Server`]: the database behind HTTP
+//! - `operation`: a request of DynamoDB's protocol, run by the database
 //! - `database`: [`Embedded`]: the embedded database, in memory or in a folder
 
 mod actions;
@@ -31,6 +32,7 @@ mod database;
 mod functions;
 pub mod limits;
 mod mapping;
+mod operation;
 mod schedule;
 mod server;
 mod stream;

@@ -9,7 +9,6 @@ use tokio::io::{AsyncBufReadExt, BufReader};
 use tokio::process::{Child, Command};
 use tokio::task::JoinSet;
 use weirgate::RateLimiter;
-use weirgate_local::{LocalBackend, Options};
 use weirgate_store::{ConnectOptions, Table, connect};
 
 use super::acquire::{far_limits, limiter};
@@ -20,23 +19,27 @@ const IDLE: Duration = Duration::from_secs(20);
 const LONE_CALLERS: usize = 32;
 const SHARED_CALLERS: usize = 256;
 
-/// Prints the rows of the local backend, which is a process of its own.
+/// Prints the rows of the local backend: the command `weirgate local`, from the folder of this
+/// program.
 ///
 /// # Panics
-/// If the process cannot be started.
+/// If the command cannot be started.
 pub async fn run() {
     let started = Instant::now();
     let this = std::env::current_exe().expect("a program has a path");
-    let mut process = Command::new(this)
-        .args(["local", "serve"])
+    let mut process = Command::new(this.with_file_name("weirgate"))
+        .args(["local", "--port", "0", "--json"])
         .stdout(Stdio::piped())
+        .stderr(Stdio::null())
         .kill_on_drop(true)
         .spawn()
-        .expect("this program starts again");
+        .expect("weirgate is beside this program: run make bench");
     let output = process.stdout.take().expect("it has an output");
     let line = BufReader::new(output).lines().next_line().await;
-    let endpoint = line.expect("it is read").expect("it says where it is");
+    let line = line.expect("it is read").expect("it says where it is");
     let ready = started.elapsed();
+    let told: serde_json::Value = serde_json::from_str(&line).expect("it is JSON");
+    let endpoint = told["endpoint_url"].as_str().expect("it is in there");
     print(&Row {
         what: "weirgate local: ready",
         measured: format!("{ready:.1?}"),
@@ -44,7 +47,7 @@ pub async fn run() {
         is_met: ready <= Duration::from_millis(300),
     });
     let connection = ConnectOptions {
-        local_endpoint: Some(endpoint),
+        local_endpoint: Some(endpoint.to_owned()),
         ..ConnectOptions::default()
     };
     let table = Table::new(connect(connection).await, "weirgate");
@@ -78,17 +81,6 @@ pub async fn run() {
         target: "at most 1 %",
         is_met: idle <= 1.0,
     });
-}
-
-/// The process that is measured: says where it is, and serves until it is ended.
-///
-/// # Panics
-/// If the backend cannot be started.
-pub async fn serve() {
-    let backend = LocalBackend::start(Options::default()).await;
-    let backend = backend.expect("the backend starts");
-    println!("{}", backend.endpoint_url());
-    std::future::pending().await
 }
 
 /// Returns the acquires per second of so many callers, each on the bucket that `bucket` names.

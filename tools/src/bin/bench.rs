@@ -29,9 +29,6 @@ async fn main() {
     {
         return edge::process(endpoint).await;
     }
-    if arguments == ["local", "serve"] {
-        return local::serve().await;
-    }
     if let Some(unknown) = arguments
         .iter()
         .find(|part| !PARTS.contains(&part.as_str()))
