@@ -1,0 +1,3 @@
+//! Wires the agent.
+
+fn main() {}
