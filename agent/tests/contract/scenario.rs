@@ -1,0 +1,200 @@
+//! The scenarios as data: `clients/contract/README.md` describes them.
+
+use std::collections::BTreeMap;
+use std::path::Path;
+
+use serde::Deserialize;
+use serde_json::{Map, Value, json};
+
+/// A file of scenarios.
+#[derive(Debug, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct ScenarioFile {
+    #[serde(rename = "about")]
+    _about: String,
+    #[serde(default)]
+    pub database: Database,
+    limits: BTreeMap<String, Value>,
+    pub scenarios: Vec<Scenario>,
+}
+
+/// Whether the agent reaches its database.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Database {
+    #[default]
+    Available,
+    Unavailable,
+}
+
+/// Steps on buckets of their own.
+#[derive(Debug, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Scenario {
+    pub name: String,
+    steps: Vec<Step>,
+}
+
+/// One call, and what its answer must say.
+#[derive(Debug, Deserialize)]
+#[serde(deny_unknown_fields)]
+struct Step {
+    acquire: Option<Map<String, Value>>,
+    settle: Option<Map<String, Value>>,
+    peek: Option<Map<String, Value>>,
+    restart: Option<Map<String, Value>>,
+    /// Name of the grant.
+    #[serde(rename = "as")]
+    name: Option<String>,
+    #[serde(default)]
+    expect: Map<String, Value>,
+}
+
+/// What the contract is held against. Answers are what `clients/contract/README.md` says.
+pub trait Subject {
+    async fn acquire(&mut self, request: &Map<String, Value>) -> Value;
+    async fn settle(&mut self, request: &Map<String, Value>) -> Value;
+    async fn peek(&mut self, request: &Map<String, Value>) -> Value;
+    async fn restart(&mut self);
+}
+
+/// Reads all files.
+pub fn files() -> Vec<ScenarioFile> {
+    let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("../clients/contract");
+    let entries = std::fs::read_dir(&folder).expect("the contract is there");
+    let mut paths: Vec<_> = entries.map(|entry| entry.unwrap().path()).collect();
+    paths.retain(|path| {
+        path.extension()
+            .is_some_and(|extension| extension == "json")
+    });
+    paths.sort();
+    let read = |path: &std::path::PathBuf| {
+        let text = std::fs::read_to_string(path).unwrap();
+        serde_json::from_str(&text).unwrap_or_else(|error| panic!("{}: {error}", path.display()))
+    };
+    paths.iter().map(read).collect()
+}
+
+impl Scenario {
+    /// Returns how many expectations the steps have.
+    pub fn expectations(&self) -> usize {
+        self.steps.iter().map(|step| step.expect.len()).sum()
+    }
+
+    /// Runs the steps. `run` stands before the entities, so that runs on one table are apart.
+    ///
+    /// # Panics
+    /// If an answer is not what the step expects.
+    pub async fn run(&self, file: &ScenarioFile, subject: &mut impl Subject, run: &str) {
+        let prefix = format!("{run}/{}/", self.name.replace(' ', "-"));
+        let mut grants: BTreeMap<&str, String> = BTreeMap::new();
+        for (at, step) in self.steps.iter().enumerate() {
+            let answer = if let Some(request) = &step.acquire {
+                let request = prepared(request, file, &prefix);
+                subject.acquire(&request).await
+            } else if let Some(request) = &step.settle {
+                let mut request = request.clone();
+                if let Some(token) = request.remove("token") {
+                    request.insert("grant".to_owned(), token);
+                } else {
+                    let name = request["grant"].as_str().unwrap();
+                    request.insert("grant".to_owned(), json!(grants[name]));
+                }
+                subject.settle(&request).await
+            } else if let Some(request) = &step.peek {
+                subject.peek(&prepared(request, file, &prefix)).await
+            } else {
+                assert!(step.restart.is_some(), "step {at} of {:?}", self.name);
+                subject.restart().await;
+                continue;
+            };
+            let settled = step
+                .settle
+                .as_ref()
+                .and_then(|request| request.get("grant"));
+            let name = step.name.as_deref().or(settled.and_then(Value::as_str));
+            if let (Some(name), Some(grant)) = (name, answer["grant"].as_str()) {
+                grants.insert(name, grant.to_owned());
+            }
+            for (key, expected) in &step.expect {
+                assert!(
+                    holds(key, expected, &answer),
+                    "{run}, {:?}, step {at}: {key} must be {expected}, got {answer:#}",
+                    self.name
+                );
+            }
+        }
+    }
+}
+
+/// Returns the request with its named limits, and with entities of this scenario alone.
+fn prepared(request: &Map<String, Value>, file: &ScenarioFile, prefix: &str) -> Map<String, Value> {
+    let mut request = request.clone();
+    for (key, value) in &mut request {
+        match (key.as_str(), value) {
+            ("entity", Value::String(entity)) if !entity.is_empty() => {
+                entity.insert_str(0, prefix);
+            }
+            ("limits", Value::Array(limits)) => {
+                for limit in limits {
+                    *limit = file.limits[limit.as_str().unwrap()].clone();
+                }
+            }
+            ("buckets", Value::Array(buckets)) => {
+                for bucket in buckets {
+                    *bucket = prepared(bucket.as_object().unwrap(), file, prefix).into();
+                }
+            }
+            _ => {}
+        }
+    }
+    request
+}
+
+/// Returns whether an answer keeps an expectation.
+fn holds(key: &str, expected: &Value, answer: &Value) -> bool {
+    let actual = &answer[key];
+    match key {
+        "outcome" | "lease" | "ended" | "degraded" | "applied" | "status" | "short"
+        | "would_deny" => actual == expected,
+        "amounts" => {
+            expected
+                .as_array()
+                .unwrap()
+                .iter()
+                .zip(actual.as_array().unwrap())
+                .all(|(expected, actual)| {
+                    let amounts = expected.as_object().unwrap().iter();
+                    amounts.clone().count() == actual.as_object().unwrap().len()
+                        && amounts
+                            .into_iter()
+                            .all(|(limit, tokens)| number(&actual[limit]) == number(tokens))
+                })
+                && expected.as_array().map(Vec::len) == actual.as_array().map(Vec::len)
+        }
+        // A limit that refills may have gained while the scenario ran.
+        "remaining" => expected.as_object().unwrap().iter().all(|(limit, tokens)| {
+            let gained = number(&actual[limit])
+                .zip(number(tokens))
+                .map(|(now, then)| now - then);
+            gained.is_some_and(|gained| (0.0..0.01).contains(&gained))
+        }),
+        "retry_after_ms" => match expected.as_array() {
+            None => actual == expected,
+            Some(range) => number(actual).is_some_and(|ms| {
+                number(&range[0]).is_some_and(|from| from <= ms)
+                    && number(&range[1]).is_some_and(|to| ms <= to)
+            }),
+        },
+        "mentions" => expected.as_array().unwrap().iter().all(|word| {
+            answer["text"]
+                .as_str()
+                .is_some_and(|text| text.contains(word.as_str().unwrap()))
+        }),
+        _ => panic!("there is no expectation {key:?}: correct the scenario"),
+    }
+}
+
+fn number(value: &Value) -> Option<f64> {
+    value.as_f64()
+}
