@@ -95,7 +95,10 @@ impl OnCrate {
                     let grant = &mut grants[at];
                     let tokens = amount.as_i64().unwrap_or_default();
                     let done = match change {
-                        "adjust" => grant.adjust_milli(limit, milli(amount)).await?,
+                        "adjust" => match amount.as_i64() {
+                            Some(tokens) => grant.adjust(limit, tokens).await?,
+                            None => grant.adjust_milli(limit, milli(amount)).await?,
+                        },
                         "give_back" => grant.give_back(limit, tokens).await?,
                         _ => match grant.take_more(limit, tokens).await? {
                             Decision::Granted(()) => Settlement::Applied,
@@ -130,11 +133,22 @@ impl OnCrate {
         if let Some(limits) = request.get("limits") {
             peek = peek.limits(&limits_of(limits)?);
         }
+        for (limit, tokens) in request
+            .get("need")
+            .and_then(Value::as_object)
+            .into_iter()
+            .flatten()
+        {
+            peek = peek.need(limit, tokens.as_i64().unwrap());
+        }
         let balances = peek.send().await?;
-        let status = serde_json::to_value(balances.status).unwrap();
-        Ok(
-            json!({"outcome": "balances", "status": status, "remaining": remaining(&balances.limits)}),
-        )
+        let json = serde_json::to_value(&balances).unwrap();
+        Ok(json!({
+            "outcome": "balances",
+            "status": json["status"],
+            "retry_after_ms": json["retry_after_ms"],
+            "remaining": remaining(&balances.limits),
+        }))
     }
 }
 

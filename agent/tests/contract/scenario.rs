@@ -86,7 +86,8 @@ impl Scenario {
     /// # Panics
     /// If an answer is not what the step expects.
     pub async fn run(&self, file: &ScenarioFile, subject: &mut impl Subject, run: &str) {
-        let prefix = format!("{run}/{}/", self.name.replace(' ', "-"));
+        let name = self.name.replace(|c: char| !c.is_ascii_alphanumeric(), "-");
+        let prefix = format!("{run}:{name}:");
         let mut grants: BTreeMap<&str, String> = BTreeMap::new();
         for (at, step) in self.steps.iter().enumerate() {
             let answer = if let Some(request) = &step.acquire {
@@ -158,33 +159,25 @@ fn holds(key: &str, expected: &Value, answer: &Value) -> bool {
         "outcome" | "lease" | "ended" | "degraded" | "applied" | "status" | "short"
         | "would_deny" => actual == expected,
         "amounts" => {
-            expected
-                .as_array()
-                .unwrap()
-                .iter()
-                .zip(actual.as_array().unwrap())
-                .all(|(expected, actual)| {
-                    let amounts = expected.as_object().unwrap().iter();
-                    amounts.clone().count() == actual.as_object().unwrap().len()
-                        && amounts
-                            .into_iter()
-                            .all(|(limit, tokens)| number(&actual[limit]) == number(tokens))
-                })
-                && expected.as_array().map(Vec::len) == actual.as_array().map(Vec::len)
+            let buckets = |value: &Value| value.as_array().cloned().unwrap_or_default();
+            let pairs = buckets(expected).into_iter().zip(buckets(actual));
+            buckets(expected).len() == buckets(actual).len()
+                && pairs
+                    .into_iter()
+                    .all(|(expected, actual)| numbers(&expected) == numbers(&actual))
         }
         // A limit that refills may have gained while the scenario ran.
-        "remaining" => expected.as_object().unwrap().iter().all(|(limit, tokens)| {
-            let gained = number(&actual[limit])
-                .zip(number(tokens))
-                .map(|(now, then)| now - then);
-            gained.is_some_and(|gained| (0.0..0.01).contains(&gained))
+        "remaining" => numbers(expected).into_iter().all(|(limit, tokens)| {
+            let now = actual[limit].as_f64();
+            now.is_some_and(|now| (0.0..0.01).contains(&(now - tokens)))
         }),
         "retry_after_ms" => match expected.as_array() {
             None => actual == expected,
-            Some(range) => number(actual).is_some_and(|ms| {
-                number(&range[0]).is_some_and(|from| from <= ms)
-                    && number(&range[1]).is_some_and(|to| ms <= to)
-            }),
+            Some(range) => {
+                let bounds: Vec<_> = range.iter().filter_map(Value::as_f64).collect();
+                let ms = actual.as_f64();
+                ms.is_some_and(|ms| (bounds[0]..=bounds[1]).contains(&ms))
+            }
         },
         "mentions" => expected.as_array().unwrap().iter().all(|word| {
             answer["text"]
@@ -195,6 +188,8 @@ fn holds(key: &str, expected: &Value, answer: &Value) -> bool {
     }
 }
 
-fn number(value: &Value) -> Option<f64> {
-    value.as_f64()
+fn numbers(value: &Value) -> BTreeMap<&str, f64> {
+    let entries = value.as_object().into_iter().flatten();
+    let number = |(name, value): (_, &Value)| (String::as_str(name), value.as_f64().unwrap());
+    entries.map(number).collect()
 }
