@@ -170,11 +170,11 @@ class AsyncClient:
         entity: str,
         resource: str,
         *,
+        need: Optional[Mapping[str, int]] = None,
         limits: Optional[Sequence[Limit]] = None,
-        limits_version: Optional[int] = None,
     ) -> Balances:
         """As `Client.peek`."""
-        return answer.balances(await self._call(request.peek(entity, resource, limits, limits_version)))
+        return answer.balances(await self._call(request.peek(entity, resource, need, limits)))
 
     async def remaining(
         self, entity: str, resource: str, limit: str, *, limits: Optional[Sequence[Limit]] = None

@@ -10,7 +10,7 @@ from typing import Any, Optional
 
 from .errors import Denied, Disabled, InvalidRequest, NeverFits, Unauthorized, Unavailable, WeirgateError
 from .request import Request
-from .values import Balances, LimitStatus
+from .values import Balances, LimitStatus, seconds
 from .wire import Response
 
 _FIRST_PAUSE = 0.05
@@ -65,7 +65,12 @@ def value(response: Response) -> Mapping[str, Any]:
 def balances(response: Response) -> Balances:
     """Returns the answer to a peek."""
     found = value(response)
-    return Balances(found["status"], tuple(map(LimitStatus.parse, found["limits"])), rate_limit_fields(response))
+    return Balances(
+        status=found["status"],
+        limits=tuple(map(LimitStatus.parse, found["limits"])),
+        retry_after=seconds(found["retry_after_ms"]),
+        headers=rate_limit_fields(response),
+    )
 
 
 def rate_limit_fields(response: Response) -> Mapping[str, str]:

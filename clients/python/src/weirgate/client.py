@@ -97,11 +97,11 @@ class Client:
         entity: str,
         resource: str,
         *,
+        need: Optional[Mapping[str, int]] = None,
         limits: Optional[Sequence[Limit]] = None,
-        limits_version: Optional[int] = None,
     ) -> Balances:
-        """Reads the balances, and takes nothing."""
-        return answer.balances(self._call(request.peek(entity, resource, limits, limits_version)))
+        """Reads the balances, and when the amounts of `need` will be there. Takes nothing."""
+        return answer.balances(self._call(request.peek(entity, resource, need, limits)))
 
     def remaining(
         self, entity: str, resource: str, limit: str, *, limits: Optional[Sequence[Limit]] = None

@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any, Literal, NamedTuple, Optional
 
+from .values import seconds
+
 
 class Blocking(NamedTuple):
     """The short limit with the longest wait; numbers are whole tokens."""
@@ -58,13 +60,7 @@ class Denied(Refused):
     @property
     def retry_after(self) -> Optional[float]:
         """Seconds until the tokens are there, if no other request takes them. None if time alone does not help."""
-        found = self.problem.get("retry_after_ms")
-        return None if found is None else float(found) / 1000
-
-    @property
-    def is_degraded(self) -> bool:
-        """Whether the agent decided without DynamoDB."""
-        return self.problem.get("degraded") is not None
+        return seconds(self.problem.get("retry_after_ms"))
 
 
 class NeverFits(Refused):

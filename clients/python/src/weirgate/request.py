@@ -54,10 +54,14 @@ def acquire(buckets: Sequence[Bucket], options: Options) -> Request:
     return Request(ACQUIRE, _bytes(body), (wait or 0) + (timeout or 0))
 
 
-def peek(entity: str, resource: str, limits: Optional[Sequence[Limit]], limits_version: Optional[int]) -> Request:
+def peek(
+    entity: str, resource: str, need: Optional[Mapping[str, int]], limits: Optional[Sequence[Limit]]
+) -> Request:
     """Returns the request for balances."""
     body: dict[str, Any] = {"entity": entity, "resource": resource}
-    _add_limits(body, limits, limits_version)
+    if need:
+        body["need"] = dict(need)
+    _add_limits(body, limits, None)
     return Request(PEEK, _bytes(body))
 
 

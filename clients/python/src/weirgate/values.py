@@ -31,8 +31,8 @@ class Limit:
     """A rate, or slots. Make one with `per_second`, `per_minute`, `per_hour`, `per_day`, `rate` or `slots`."""
 
     name: str
-    capacity: Amount
-    refill: Amount = 0
+    capacity: int
+    refill: int = 0
     """Tokens per period; 0 for slots."""
     period: float = 0
     """Seconds; 0 for slots."""
@@ -40,28 +40,28 @@ class Limit:
 
     @classmethod
     def rate(
-        cls, name: str, refill: Amount, period: float, *, capacity: Optional[Amount] = None, mode: Mode = "enforced"
+        cls, name: str, refill: int, period: float, *, capacity: Optional[int] = None, mode: Mode = "enforced"
     ) -> Limit:
         """Returns a limit that refills `refill` tokens every `period` seconds. The capacity is as much, by default."""
         return cls(name, refill if capacity is None else capacity, refill, period, mode)
 
     @classmethod
-    def per_second(cls, name: str, tokens: Amount, *, burst: Optional[Amount] = None, mode: Mode = "enforced") -> Limit:
+    def per_second(cls, name: str, tokens: int, *, burst: Optional[int] = None, mode: Mode = "enforced") -> Limit:
         """Returns a limit of `tokens` a second, with a capacity of `burst` if given."""
         return cls.rate(name, tokens, _SECOND, capacity=burst, mode=mode)
 
     @classmethod
-    def per_minute(cls, name: str, tokens: Amount, *, burst: Optional[Amount] = None, mode: Mode = "enforced") -> Limit:
+    def per_minute(cls, name: str, tokens: int, *, burst: Optional[int] = None, mode: Mode = "enforced") -> Limit:
         """Returns a limit of `tokens` a minute, with a capacity of `burst` if given."""
         return cls.rate(name, tokens, _MINUTE, capacity=burst, mode=mode)
 
     @classmethod
-    def per_hour(cls, name: str, tokens: Amount, *, burst: Optional[Amount] = None, mode: Mode = "enforced") -> Limit:
+    def per_hour(cls, name: str, tokens: int, *, burst: Optional[int] = None, mode: Mode = "enforced") -> Limit:
         """Returns a limit of `tokens` an hour, with a capacity of `burst` if given."""
         return cls.rate(name, tokens, _HOUR, capacity=burst, mode=mode)
 
     @classmethod
-    def per_day(cls, name: str, tokens: Amount, *, burst: Optional[Amount] = None, mode: Mode = "enforced") -> Limit:
+    def per_day(cls, name: str, tokens: int, *, burst: Optional[int] = None, mode: Mode = "enforced") -> Limit:
         """Returns a limit of `tokens` a day, with a capacity of `burst` if given."""
         return cls.rate(name, tokens, _DAY, capacity=burst, mode=mode)
 
@@ -141,7 +141,7 @@ class LimitStatus:
             available=json["available_tokens"],
             requested=json["requested_tokens"],
             is_requested=json["is_requested"],
-            retry_after=None if json["retry_after_ms"] is None else json["retry_after_ms"] / 1000,
+            retry_after=seconds(json["retry_after_ms"]),
         )
 
 
@@ -151,12 +151,19 @@ class Balances:
 
     status: Literal["enforced", "disabled", "unlimited"]
     limits: tuple[LimitStatus, ...]
+    retry_after: Optional[float]
+    """Seconds until all that is needed is there; None if time alone does not help."""
     headers: Mapping[str, str]
     """The `RateLimit` fields, for an HTTP response."""
 
     def remaining(self, limit: str) -> Optional[Amount]:
         """Returns the balance of a limit; None if the bucket does not have it."""
         return remaining(self.limits, limit)
+
+
+def seconds(ms: Optional[int]) -> Optional[float]:
+    """Returns the seconds of milliseconds that may be missing."""
+    return None if ms is None else ms / 1000
 
 
 def remaining(limits: Sequence[LimitStatus], limit: str) -> Optional[Amount]:
