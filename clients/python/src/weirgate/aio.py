@@ -195,7 +195,7 @@ class AsyncClient:
 
         def decorate(function: Callable[P, Awaitable[R]]) -> Callable[P, Coroutine[Any, Any, R]]:
             if not inspect.iscoroutinefunction(function):
-                raise TypeError(f"limited() of an AsyncClient is for `async def`, got {function!r}: use Client, or `async with`")
+                raise TypeError(f"limited() of an AsyncClient takes coroutine functions, got {function!r}: use Client")
 
             @functools.wraps(function)
             async def run(*args: P.args, **kwargs: P.kwargs) -> R:

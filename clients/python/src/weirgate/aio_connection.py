@@ -138,8 +138,10 @@ class AsyncConnections:
                 await connection.connect(self._endpoint)
                 is_connected = True
             response = await connection.exchange(path, body)
-        except asyncio.CancelledError:
-            if not timer.has_cancelled():
+        except BaseException as error:
+            # At once, because an answer that is still on its way belongs to no later request.
+            connection.close()
+            if not isinstance(error, asyncio.CancelledError) or not timer.has_cancelled():
                 raise
             text = f"no answer of the agent at {self._endpoint.url} in time"
             raise (Lost if is_connected else NotSent)(text) from None

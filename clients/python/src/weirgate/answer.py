@@ -6,7 +6,7 @@ import json
 import random
 import time
 from collections.abc import Mapping
-from typing import Any, Optional
+from typing import Any, Literal, Optional
 
 from .errors import Denied, Disabled, InvalidRequest, NeverFits, Unauthorized, Unavailable, WeirgateError
 from .request import Request
@@ -110,4 +110,5 @@ def _error(response: Response, problem: Mapping[str, Any]) -> WeirgateError:
     if status < 500:
         return InvalidRequest(text)
     # Without the word of the agent, such as from a proxy, nothing is known.
-    return Unavailable(text, "no" if problem.get("applied") == "no" else "unknown", is_transient=status != 500, status=status)
+    applied: Literal["no", "unknown"] = "no" if problem.get("applied") == "no" else "unknown"
+    return Unavailable(text, applied, is_transient=status != 500, status=status)

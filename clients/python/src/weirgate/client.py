@@ -23,6 +23,8 @@ if TYPE_CHECKING:
     P = ParamSpec("P")
     R = TypeVar("R")
 
+# They return before their work is done.
+_OTHERS = inspect.iscoroutinefunction, inspect.isgeneratorfunction, inspect.isasyncgenfunction
 ANSWER_TIMEOUT = 10.0
 RETRIES = 2
 
@@ -31,8 +33,8 @@ class Client:
     """Acquires by the agent. Threads share it; each has a connection of its own.
 
     `url` is `http://host:port` or `unix:/path`, by default of `WEIRGATE_AGENT_URL`, or `http://127.0.0.1:2774`. `token`
-    is by default of `WEIRGATE_AGENT_TOKEN`, or in a Lambda function of `AWS_SESSION_TOKEN`. `answer_timeout` is how long
-    a call waits for the agent, beside its own `wait` and `timeout`. `retries` is how often a call is repeated, which
+    is by default of `WEIRGATE_AGENT_TOKEN`, or in a Lambda function of `AWS_SESSION_TOKEN`. `answer_timeout` is how
+    long a call waits for the agent, beside its own `wait` and `timeout`. `retries` is how often a call is sent again, which
     it is only if the agent says that nothing was applied, or if nothing was sent.
     """
 
@@ -125,8 +127,8 @@ class Client:
         """
 
         def decorate(function: Callable[P, R]) -> Callable[P, R]:
-            if inspect.iscoroutinefunction(function) or inspect.isgeneratorfunction(function):
-                raise TypeError(f"limited() of a Client is for plain functions, got {function!r}: use AsyncClient, or `with`")
+            if any(is_other(function) for is_other in _OTHERS):
+                raise TypeError(f"limited() of a Client takes plain functions, got {function!r}: use AsyncClient")
 
             @functools.wraps(function)
             def run(*args: P.args, **kwargs: P.kwargs) -> R:

@@ -80,7 +80,12 @@ class Connections:
         connection = self._take()
         if connection is None:
             connection = Connection(self._endpoint, deadline)
-        response = connection.exchange(path, body, deadline)
+        try:
+            response = connection.exchange(path, body, deadline)
+        except BaseException:
+            # At once, because an answer that is still on its way belongs to no later request.
+            connection.close()
+            raise
         if response.keeps_alive and response.status != 401:
             self._local.idle = (os.getpid(), connection)
         else:

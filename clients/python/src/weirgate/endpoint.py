@@ -48,7 +48,7 @@ def endpoint(url: Optional[str], token: Optional[str]) -> Endpoint:
     if url.startswith("unix:"):
         path = re.sub(r"^unix:(//)?", "", url)
         if not path.startswith("/"):
-            raise InvalidRequest(f"the agent's URL must be unix:/path with a whole path, got {url}: correct {URL_VARIABLE}")
+            raise InvalidRequest(f"the agent's URL must be unix:/path, got {url}: correct {URL_VARIABLE}")
         return Endpoint(path, url, "localhost", True, token)
     parts = urlsplit(url)
     try:
