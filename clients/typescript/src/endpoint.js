@@ -1,0 +1,56 @@
+/** Where the agent is, and the token that it asks for. */
+
+import { InvalidRequest } from "./errors.js";
+
+const DEFAULT_URL = "http://127.0.0.1:2774";
+const LOCAL_HOSTS = new Set(["127.0.0.1", "[::1]", "localhost"]);
+
+/**
+ * @typedef {object} Endpoint
+ * @property {string} url
+ * @property {{ socketPath: string } | { host: string, port: number }} address
+ * @property {string} hostField
+ * @property {boolean} isLocal
+ * @property {string | undefined} token Token given by the application; otherwise it comes from the environment.
+ */
+
+/**
+ * @param {string | undefined} given
+ * @param {string | undefined} token
+ * @returns {Endpoint}
+ */
+export function endpoint(given, token) {
+  const url = given || process.env.WEIRGATE_AGENT_URL || DEFAULT_URL;
+  const unix = /^unix:(?:\/\/)?(\/.+)$/.exec(url);
+  if (unix?.[1]) return { url, address: { socketPath: unix[1] }, hostField: "localhost", isLocal: true, token };
+  const parsed = parse(url);
+  if (parsed?.protocol !== "http:" || parsed.pathname !== "/" || parsed.search || parsed.username) {
+    throw new InvalidRequest(
+      `the agent's URL must be http://host:port or unix:/path, got ${url}: correct WEIRGATE_AGENT_URL`,
+    );
+  }
+  const address = { host: parsed.hostname.replace(/^\[|\]$/g, ""), port: Number(parsed.port || 80) };
+  return { url, address, hostField: parsed.host, isLocal: LOCAL_HOSTS.has(parsed.hostname), token };
+}
+
+/**
+ * Returns the token of today. In a Lambda function the extension asks for the session's token, which goes to no other
+ * machine.
+ *
+ * @param {Endpoint} endpoint
+ * @returns {string | undefined}
+ */
+export function tokenOf({ token, isLocal }) {
+  if (token !== undefined) return token;
+  const { WEIRGATE_AGENT_TOKEN, AWS_LAMBDA_FUNCTION_NAME, AWS_SESSION_TOKEN } = process.env;
+  return WEIRGATE_AGENT_TOKEN || (isLocal && AWS_LAMBDA_FUNCTION_NAME ? AWS_SESSION_TOKEN : undefined);
+}
+
+/** @param {string} url */
+function parse(url) {
+  try {
+    return new URL(url);
+  } catch {
+    return undefined;
+  }
+}

@@ -1,0 +1,145 @@
+/**
+ * Connections, and which failures leave nothing applied.
+ *
+ * A request is sent at most once. It is surely not applied if no connection was made. Once it may have been written, its
+ * outcome is unknown until the answer.
+ */
+
+import http from "node:http";
+
+import { tokenOf } from "./endpoint.js";
+
+/** Nothing of the request left this process. */
+export class NotSent extends Error {}
+
+/** The request was sent, and no whole answer came. */
+export class Lost extends Error {}
+
+/** @typedef {{ status: number, headers: import("node:http").IncomingHttpHeaders, body: string }} Response */
+
+/** Idle time after which the end of a connection may have come unnoticed. */
+const LOOK_AFTER_MS = 5;
+const MAX_BODY = 64 * 1024 * 1024;
+
+export class Transport {
+  #endpoint;
+  #agent;
+  #usedAt = 0;
+
+  /**
+   * @param {import("./endpoint.js").Endpoint} endpoint
+   * @param {number} maxIdle
+   */
+  constructor(endpoint, maxIdle) {
+    this.#endpoint = endpoint;
+    // No limit of connections in use: a request that waits for slots must not keep back the one that releases them.
+    this.#agent = new http.Agent({ keepAlive: true, maxFreeSockets: maxIdle, noDelay: true });
+  }
+
+  /**
+   * Sends a request and returns the answer.
+   *
+   * @param {string} path
+   * @param {string} body
+   * @param {number} timeoutMs
+   * @param {AbortSignal | undefined} signal
+   * @returns {Promise<Response>}
+   */
+  async exchange(path, body, timeoutMs, signal) {
+    if (performance.now() - this.#usedAt > LOOK_AFTER_MS) await this.#dropEnded();
+    try {
+      return await this.#send(path, body, timeoutMs, signal);
+    } finally {
+      this.#usedAt = performance.now();
+    }
+  }
+
+  /** Closes the idle connections. */
+  close() {
+    this.#agent.destroy();
+  }
+
+  /**
+   * Closes connections that the agent has ended. While this process was busy or frozen, their end could not be seen:
+   * two turns of the event loop read it.
+   */
+  async #dropEnded() {
+    const idle = Object.values(this.#agent.freeSockets).flatMap((sockets) => sockets ?? []);
+    if (idle.length === 0) return;
+    await turn();
+    await turn();
+    for (const socket of idle) {
+      if (socket.readableEnded || !socket.writable) socket.destroy();
+    }
+  }
+
+  /**
+   * @param {string} path
+   * @param {string} body
+   * @param {number} timeoutMs
+   * @param {AbortSignal | undefined} signal
+   * @returns {Promise<Response>}
+   */
+  #send(path, body, timeoutMs, signal) {
+    const { address, hostField, url } = this.#endpoint;
+    const token = tokenOf(this.#endpoint);
+    return new Promise((resolve, reject) => {
+      /** @type {Record<string, string | number>} */
+      const headers = {
+        host: hostField,
+        "content-type": "application/json",
+        "content-length": Buffer.byteLength(body),
+      };
+      if (token) headers["x-weirgate-token"] = token;
+      const request = http.request({ ...address, agent: this.#agent, method: "POST", path, headers });
+      let isConnected = false;
+      const timer = setTimeout(() => request.destroy(new Error("timed out")), timeoutMs);
+      const abort = () => request.destroy(new Error("aborted"));
+      signal?.addEventListener("abort", abort, { once: true });
+      const stop = () => {
+        clearTimeout(timer);
+        signal?.removeEventListener("abort", abort);
+      };
+      /** @param {Error} error */
+      const fail = (error) => {
+        stop();
+        if (signal?.aborted) reject(signal.reason);
+        else if (isConnected) reject(new Lost(`no answer of the agent at ${url}: ${error.message}`, { cause: error }));
+        else reject(new NotSent(`no connection to the agent at ${url}: ${reason(error)}; ${REMEDY}`, { cause: error }));
+      };
+      request.once("socket", (socket) => {
+        if (socket.connecting) socket.once("connect", () => (isConnected = true));
+        else isConnected = true;
+      });
+      request.once("error", fail);
+      request.once("response", (response) => {
+        let text = "";
+        response.setEncoding("utf8");
+        response.on("data", (chunk) => {
+          text += chunk;
+          if (text.length > MAX_BODY) request.destroy(new Error(`the answer is longer than ${MAX_BODY} bytes`));
+        });
+        response.once("error", fail);
+        response.once("end", () => {
+          if (!response.complete) return fail(new Error("the answer ended early"));
+          stop();
+          resolve({ status: response.statusCode ?? 0, headers: response.headers, body: text });
+        });
+      });
+      request.end(body);
+    });
+  }
+}
+
+const REMEDY = "start weirgate-agent, or set WEIRGATE_AGENT_URL";
+
+/** @param {Error & { errors?: Error[] }} error */
+function reason(error) {
+  // Several addresses of a name have an error each, and no message together.
+  return error.message || error.errors?.map((one) => one.message).join(", ") || error.name;
+}
+
+/** @returns {Promise<void>} */
+function turn() {
+  return new Promise((resolve) => setImmediate(resolve));
+}
