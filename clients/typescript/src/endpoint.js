@@ -2,7 +2,7 @@
 
 import { InvalidRequest } from "./errors.js";
 
-const DEFAULT_URL = "http://127.0.0.1:2774";
+const DEFAULT_PORT = "2774";
 const LOCAL_HOSTS = new Set(["127.0.0.1", "[::1]", "localhost"]);
 
 /**
@@ -20,7 +20,9 @@ const LOCAL_HOSTS = new Set(["127.0.0.1", "[::1]", "localhost"]);
  * @returns {Endpoint}
  */
 export function endpoint(given, token) {
-  const url = given || process.env.WEIRGATE_AGENT_URL || DEFAULT_URL;
+  // The extension reads the port too.
+  const { WEIRGATE_AGENT_URL, WEIRGATE_HTTP_PORT } = process.env;
+  const url = given || WEIRGATE_AGENT_URL || `http://127.0.0.1:${WEIRGATE_HTTP_PORT || DEFAULT_PORT}`;
   const unix = /^unix:(?:\/\/)?(\/.+)$/.exec(url);
   if (unix?.[1]) return { url, address: { socketPath: unix[1] }, hostField: "localhost", isLocal: true, token };
   const parsed = parse(url);

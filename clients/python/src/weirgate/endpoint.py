@@ -12,7 +12,9 @@ from .errors import InvalidRequest
 
 URL_VARIABLE = "WEIRGATE_AGENT_URL"
 TOKEN_VARIABLE = "WEIRGATE_AGENT_TOKEN"
-DEFAULT_URL = "http://127.0.0.1:2774"
+# The extension reads it too.
+PORT_VARIABLE = "WEIRGATE_HTTP_PORT"
+DEFAULT_PORT = "2774"
 _LOCAL_HOSTS = {"127.0.0.1", "::1", "localhost"}
 
 
@@ -44,7 +46,9 @@ class Endpoint:
 
 def endpoint(url: Optional[str], token: Optional[str]) -> Endpoint:
     """Returns the endpoint of a URL, or of the environment's, or the default one."""
-    url = url or os.environ.get(URL_VARIABLE) or DEFAULT_URL
+    url = url or os.environ.get(URL_VARIABLE)
+    if not url:
+        url = f"http://127.0.0.1:{os.environ.get(PORT_VARIABLE) or DEFAULT_PORT}"
     if url.startswith("unix:"):
         path = re.sub(r"^unix:(//)?", "", url)
         if not path.startswith("/"):
