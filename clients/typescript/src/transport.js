@@ -17,14 +17,11 @@ export class Lost extends Error {}
 
 /** @typedef {{ status: number, headers: import("node:http").IncomingHttpHeaders, body: string }} Response */
 
-/** Idle time after which the end of a connection may have come unnoticed. */
-const LOOK_AFTER_MS = 5;
 const MAX_BODY = 64 * 1024 * 1024;
 
 export class Transport {
   #endpoint;
   #agent;
-  #usedAt = 0;
 
   /**
    * @param {import("./endpoint.js").Endpoint} endpoint
@@ -46,12 +43,8 @@ export class Transport {
    * @returns {Promise<Response>}
    */
   async exchange(path, body, timeoutMs, signal) {
-    if (performance.now() - this.#usedAt > LOOK_AFTER_MS) await this.#dropEnded();
-    try {
-      return await this.#send(path, body, timeoutMs, signal);
-    } finally {
-      this.#usedAt = performance.now();
-    }
+    await this.#dropEnded();
+    return this.#send(path, body, timeoutMs, signal);
   }
 
   /** Closes the idle connections. */
@@ -60,8 +53,8 @@ export class Transport {
   }
 
   /**
-   * Closes connections that the agent has ended. While this process was busy or frozen, their end could not be seen:
-   * two turns of the event loop read it.
+   * Closes connections that the agent has ended. Their end is seen only when the event loop turns, so it turns twice:
+   * to the end of this turn's events, and through the next one's.
    */
   async #dropEnded() {
     const idle = Object.values(this.#agent.freeSockets).flatMap((sockets) => sockets ?? []);
