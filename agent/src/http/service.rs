@@ -23,8 +23,7 @@ use crate::decide::{Call, Decider, Outcome};
 pub struct Api {
     decider: Arc<Decider>,
     token: Option<Token>,
-    /// Whether the table was reached.
-    pub health: Health,
+    health: Arc<Health>,
     /// Permits of larger bodies that are arriving.
     large: Semaphore,
 }
@@ -32,11 +31,11 @@ pub struct Api {
 impl Api {
     /// Creates the API of a decider. With a token, requests need it.
     #[must_use]
-    pub fn new(decider: Arc<Decider>, token: Option<Token>) -> Self {
+    pub fn new(decider: Arc<Decider>, token: Option<Token>, health: Arc<Health>) -> Self {
         Self {
             decider,
             token,
-            health: Health::default(),
+            health,
             large: Semaphore::new(LARGE_BODIES),
         }
     }

@@ -24,7 +24,7 @@ impl Token {
     }
 
     /// Checks the header of a request.
-    pub(super) fn check(&self, headers: &HeaderMap) -> Result<(), &'static str> {
+    pub(crate) fn check(&self, headers: &HeaderMap) -> Result<(), &'static str> {
         let Some(shown) = headers.get(HEADER) else {
             return Err("the header X-Weirgate-Token is missing: send the agent's token in it");
         };
