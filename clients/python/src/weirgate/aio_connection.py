@@ -108,16 +108,16 @@ class Timer:
 
     def has_cancelled(self) -> bool:
         """Returns whether only this timer cancelled the task, and then takes the cancellation back."""
-        if self._is_due and hasattr(self._task, "uncancel"):
-            return self._task.uncancel() <= self._cancellations
-        return self._is_due
+        uncancel = getattr(self._task, "uncancel", None)
+        return self._is_due and (uncancel is None or uncancel() <= self._cancellations)
 
     def _cancel(self) -> None:
         self._is_due = True
         self._task.cancel()
 
     def _count(self) -> int:
-        return self._task.cancelling() if hasattr(self._task, "cancelling") else 0
+        cancelling = getattr(self._task, "cancelling", None)
+        return int(cancelling()) if cancelling else 0
 
 
 class AsyncConnections:
