@@ -118,6 +118,39 @@ cross: cargo .venv/sam/.cross ## Build both functions for Lambda itself, and sta
 local-check: cargo .venv/sam/.installed ## Run both functions on a local table, by the commands of docs/deployment.md
 	PATH="$(CURDIR)/.venv/sam/bin:$$PATH" cargo test --locked --workspace --test local -- --ignored --nocapture
 
+# With every version of Python and Node that is supported and found; the other versions of Node come from npm.
+.PHONY: clients
+clients: cargo npm .venv/clients/.installed clients/typescript/check/node_modules/.installed ## Test the clients of the agent for Python and Node, against the agent on a local table
+	cargo build --locked --workspace --bin weirgate --bin weirgate-agent
+	.venv/clients/bin/mypy --config-file clients/python/pyproject.toml clients/python/src
+	clients/typescript/check/node_modules/.bin/tsc -p clients/typescript
+	for python in $(client_pythons); do \
+		$$python --version; $(of_clients) PYTHONPATH=clients/python/src $$python -X dev -W error -m unittest discover -s clients/python/tests; \
+	done
+	for node in $(client_nodes); do \
+		echo "Node $$($$node --version)"; $(of_clients) $$node --test clients/typescript/test/; \
+	done
+
+# Release builds, on an otherwise idle machine.
+.PHONY: clients-measure
+clients-measure: cargo npm ## Measure what the clients add to the time of the agent
+	cargo build --locked --release $(thin) --workspace --bin weirgate --bin weirgate-agent
+	$(subst /debug/,/release/,$(of_clients)) PYTHONPATH=clients/python/src:clients/python/tests $(PYTHON) clients/python/measure.py
+	$(subst /debug/,/release/,$(of_clients)) node clients/typescript/measure.js
+
+of_clients = WEIRGATE_BIN=$(abspath $(cargo_target))/debug/weirgate WEIRGATE_AGENT_BIN=$(abspath $(cargo_target))/debug/weirgate-agent
+client_pythons = $(PYTHON) $(shell for minor in 9 10 11 12 13; do for python in python3.$$minor $$HOME/.pyenv/versions/3.$$minor.*/bin/python; do \
+	if $$python -c 'import venv, ensurepip' 2>/dev/null; then echo $$python; break; fi; done; done)
+client_nodes = node $(wildcard clients/typescript/check/node_modules/node-*/bin/node)
+
+.PHONY: npm
+npm:
+	@command -v npm >/dev/null || { echo "make: npm is missing: install the package npm" >&2; exit 1; }
+
+clients/typescript/check/node_modules/.installed: clients/typescript/check/package-lock.json
+	npm ci --prefix clients/typescript/check --no-audit --no-fund
+	touch $@
+
 # With the browser of the distribution; the drivers are those of page/check/package-lock.json.
 .PHONY: page-check
 page-check: cargo browser page/check/node_modules/.installed ## Open the live page in Chromium, operate it, check its accessibility

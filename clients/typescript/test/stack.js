@@ -53,6 +53,12 @@ export class Agent {
     return `http://127.0.0.1:${this.#port}`;
   }
 
+  /** Returns the number of requests that the agent works on. */
+  async inFlight() {
+    const metrics = await (await fetch(`${this.url}/metrics`)).text();
+    return Number(/^weirgate_agent_in_flight (\d+)/m.exec(metrics)[1]);
+  }
+
   async restart() {
     await this.stop();
     await this.#start();
