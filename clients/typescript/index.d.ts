@@ -2,7 +2,7 @@
  * Rate limits and concurrency limits by weirgate-agent. Times are milliseconds, amounts are tokens.
  *
  *     const client = new Client();
- *     const answer = await client.scope("openai", "gpt-4", { tpm: 1500, slots: 1 }, { waitMs: 2000 }, async (grant) => {
+ *     const answer = await client.scope("openai", "gpt-4", { tpm: 1500, slots: 1 }, async (grant) => {
  *       const answer = await askTheModel();
  *       await grant.adjust({ tpm: answer.tokens });
  *       return answer;

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import weirgate
 from stack import Agent, Backend
-from test_transport import environment
+from variables import environment
 
 YEAR = 365 * 86_400
 LIMITS = [weirgate.Limit.rate("tpm", 1, YEAR, capacity=1000), weirgate.Limit.slots("slots", 2)]

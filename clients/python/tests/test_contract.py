@@ -111,9 +111,8 @@ def limit(json):
     mode = json.get("mode", "enforced")
     if "slots" in json:
         return weirgate.Limit.slots(json["name"], json["slots"], mode=mode)
-    return weirgate.Limit.rate(
-        json["name"], json["refill_tokens"], json["refill_period_ms"] / 1000, capacity=json["capacity_tokens"], mode=mode
-    )
+    period, capacity = json["refill_period_ms"] / 1000, json["capacity_tokens"]
+    return weirgate.Limit.rate(json["name"], json["refill_tokens"], period, capacity=capacity, mode=mode)
 
 
 def seconds(request, field):

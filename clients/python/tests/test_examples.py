@@ -13,7 +13,7 @@ import unittest
 from pathlib import Path
 
 from stack import Agent, Backend
-from test_transport import environment
+from variables import environment
 
 FOLDER = Path(__file__).resolve().parents[1]
 ROOT = FOLDER.parents[1]

@@ -30,7 +30,8 @@ class Install(unittest.TestCase):
 
     def test_the_version_is_that_of_the_crate(self):
         def version(path):
-            return re.search(r'^\s*"?version"?\s*[=:] "(.*?)"', (ROOT / path).read_text(encoding="utf-8"), re.M).group(1)
+            text = (ROOT / path).read_text(encoding="utf-8")
+            return re.search(r'^\s*"?version"?\s*[=:] "(.*?)"', text, re.M).group(1)
 
         self.assertEqual(version("clients/python/pyproject.toml"), version("Cargo.toml"))
         self.assertEqual(version("clients/typescript/package.json"), version("Cargo.toml"))

@@ -12,6 +12,7 @@ import unittest
 
 import weirgate
 from served import GRANTED, Server, answer
+from variables import environment
 
 REFUSED_NOW = {"type": "about:blank", "status": 503, "detail": "too many requests", "applied": "no", "retry": True}
 TAKE = ("a", "api", {"rpm": 1})
@@ -23,8 +24,8 @@ class Threads:
     def __init__(self, url, **options):
         self.client = weirgate.Client(url, **options)
 
-    def acquire(self):
-        return self.client.acquire(*TAKE)
+    def acquire(self, take=TAKE):
+        return self.client.acquire(*take)
 
     def peek(self):
         return self.client.peek("a", "api")
@@ -40,9 +41,9 @@ class Asyncio:
         self.client = weirgate.AsyncClient(url, **options)
         self.loop = asyncio.new_event_loop()
 
-    def acquire(self):
+    def acquire(self, take=TAKE):
         async def acquire():
-            return await self.client.acquire(*TAKE)
+            return await self.client.acquire(*take)
 
         return self.loop.run_until_complete(acquire())
 
@@ -146,13 +147,8 @@ class Transport:
 
         with Server(serve) as server:
             client = self.client(server)
-            global TAKE
-            before, TAKE = TAKE, ("a", "api", {long: 1})
-            try:
-                with self.assertRaises(weirgate.Denied) as caught:
-                    client.acquire()
-            finally:
-                TAKE = before
+            with self.assertRaises(weirgate.Denied) as caught:
+                client.acquire(("a", "api", {long: 1}))
             self.assertEqual(len(str(caught.exception)), len(long))
             self.assertEqual(server.requests[0][2]["take"], {long: 1})
 
@@ -224,7 +220,14 @@ class Transport:
                 self.client(server).acquire()
 
     def test_a_connection_that_is_to_close_is_not_used_again(self):
-        with Server(lambda peer, _: (peer.read(), peer.send(GRANTED.replace(b"\r\n\r\n", b"\r\nconnection: close\r\n\r\n", 1)), peer.wait_for_end())) as server:
+        last = GRANTED.replace(b"\r\n\r\n", b"\r\nconnection: close\r\n\r\n", 1)
+
+        def serve(peer, _):
+            peer.read()
+            peer.send(last)
+            peer.wait_for_end()
+
+        with Server(serve) as server:
             client = self.client(server)
             client.acquire(), client.acquire()
             self.assertEqual(server.connections, 2)
@@ -341,21 +344,6 @@ class OfAsyncio(Transport, unittest.TestCase):
             self.assertEqual([asyncio.run(acquire()), asyncio.run(acquire())], ["g1", "g1"])
             self.assertEqual(server.connections, 2, "connections belong to a loop")
             client.close()
-
-
-class environment:
-    """Sets variables for a block."""
-
-    def __init__(self, **variables):
-        self.variables = variables
-
-    def __enter__(self):
-        self.before = dict(os.environ)
-        os.environ.update(self.variables)
-
-    def __exit__(self, *_):
-        os.environ.clear()
-        os.environ.update(self.before)
 
 
 if __name__ == "__main__":

@@ -81,7 +81,8 @@ export function valueOf(response) {
   try {
     return objectOf(response);
   } catch (cause) {
-    throw new Unavailable("the agent's answer cannot be read: is its URL right?", "unknown", { isTransient: false, cause });
+    const message = "the agent's answer cannot be read: is its URL right?";
+    throw new Unavailable(message, "unknown", { isTransient: false, cause });
   }
 }
 

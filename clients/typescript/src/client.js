@@ -1,6 +1,7 @@
 /** Acquires by the agent. */
 
-/** @import { AcquireAllOptions, AcquireOptions, Balances, Bucket, ClientOptions, PeekOptions, Take } from "../index.js" */
+/** @import { AcquireAllOptions, AcquireOptions, Balances, Bucket } from "../index.js" */
+/** @import { ClientOptions, PeekOptions, Take } from "../index.js" */
 /** @import { Request } from "./request.js" */
 /** @import { Response } from "./transport.js" */
 

@@ -1,8 +1,8 @@
 /**
  * Connections, and which failures leave nothing applied.
  *
- * A request is sent at most once. It is surely not applied if no connection was made. Once it may have been written, its
- * outcome is unknown until the answer.
+ * A request is sent at most once. It is surely not applied if no connection was made. Once it may have been written,
+ * its outcome is unknown until the answer.
  */
 
 import http from "node:http";

@@ -110,7 +110,8 @@ test("an acquire that is given up while it waits takes nothing", async () => {
   const { entity } = fresh();
   const held = await client.acquire(entity, "api", { slots: 2 }, { limits: LIMITS });
   const controller = new AbortController();
-  const waiting = client.acquire(entity, "api", { slots: 2 }, { limits: LIMITS, waitMs: 60_000, signal: controller.signal });
+  const options = { limits: LIMITS, waitMs: 60_000, signal: controller.signal };
+  const waiting = client.acquire(entity, "api", { slots: 2 }, options);
   while ((await agent.inFlight()) === 0);
   controller.abort();
   await assert.rejects(waiting, { name: "AbortError" });
@@ -155,7 +156,8 @@ test("the example serves until its caller's limit", async () => {
   assert.match(first.headers.get("ratelimit"), /"requests";r=99/);
   assert.equal((await get()).status, 401);
   assert.equal((await get("broken")).status, 500);
-  const used = await client.acquire("bob", "report", { requests: 100 }, { limits: [limit.perMinute("requests", 100), limit.slots("slots", 10)] });
+  const limits = [limit.perMinute("requests", 100), limit.slots("slots", 10)];
+  const used = await client.acquire("bob", "report", { requests: 100 }, { limits });
   assert.equal(used.amount("requests"), 100);
   const denied = await get("bob");
   assert.equal(denied.status, 429);
@@ -172,7 +174,8 @@ test("npm installs the folder without a network", (t) => {
   for (const how of ["--install-links=false", "--install-links=true"]) {
     execFileSync("npm", ["install", "--offline", "--no-audit", "--no-fund", how, FOLDER], { cwd: folder, stdio: "pipe" });
     const code = 'import { Client } from "weirgate"; console.log(typeof new Client().acquire)';
-    const said = execFileSync(process.execPath, ["--input-type=module", "-e", code], { cwd: folder, encoding: "utf8" });
+    const node = ["--input-type=module", "-e", code];
+    const said = execFileSync(process.execPath, node, { cwd: folder, encoding: "utf8" });
     assert.equal(said, "function\n");
     rmSync(join(folder, "node_modules"), { recursive: true });
   }

@@ -1,4 +1,4 @@
-/** A server of single connections, for what the real agent does not do on demand: stalls, halves, broken connections. */
+/** A server of single connections, for what the real agent does not do on demand: stalls, broken connections. */
 
 import { once } from "node:events";
 import { mkdtempSync } from "node:fs";

@@ -17,7 +17,8 @@ const unavailable: Public<declared.Unavailable> = new real.Unavailable("", "no")
 
 async function calls(): Promise<void> {
   const limits = [limit.perMinute("rpm", 60, { burst: 100 }), limit.slots("slots", 5)];
-  const taken = await client.acquire("a", "api", { rpm: { atLeast: 1, atMost: 5 } }, { limits, onUnavailable: "local 25" });
+  const take = { rpm: { atLeast: 1, atMost: 5 } };
+  const taken = await client.acquire("a", "api", take, { limits, onUnavailable: "local 25" });
   await taken.adjust({ rpm: 2 }, { bucket: 0 });
   const text: string = await client.scope("a", "api", { rpm: 1 }, async () => "done");
   const length: number = await client.scope("a", "api", { rpm: 1 }, { waitMs: 100 }, () => text.length);

@@ -34,8 +34,8 @@ class Client:
 
     `url` is `http://host:port` or `unix:/path`, by default of `WEIRGATE_AGENT_URL`, or `http://127.0.0.1:2774`. `token`
     is by default of `WEIRGATE_AGENT_TOKEN`, or in a Lambda function of `AWS_SESSION_TOKEN`. `answer_timeout` is how
-    long a call waits for the agent, beside its own `wait` and `timeout`. `retries` is how often a call is sent again, which
-    it is only if the agent says that nothing was applied, or if nothing was sent.
+    long a call waits for the agent, beside its own `wait` and `timeout`. `retries` is how often a call is sent again:
+    only if the agent says that nothing was applied, or if nothing was sent.
     """
 
     def __init__(
