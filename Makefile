@@ -128,7 +128,7 @@ clients: cargo npm .venv/clients/.installed clients/typescript/check/node_module
 		$$python --version; $(of_clients) PYTHONPATH=clients/python/src $$python -X dev -W error -m unittest discover -s clients/python/tests; \
 	done
 	for node in $(client_nodes); do \
-		echo "Node $$($$node --version)"; $(of_clients) $$node --test clients/typescript/test/; \
+		echo "Node $$($$node --version)"; $(of_clients) $$node --test clients/typescript/test/*.test.js; \
 	done
 
 # Release builds, on an otherwise idle machine.

@@ -5,6 +5,7 @@
 //! - `scenario`: the scenarios, their steps, and what an answer must say
 //! - `on_crate`: the crate `weirgate` on a table in memory, with virtual time
 //! - `on_http`: the real binary on an embedded DynamoDB
+//! - `mutants`: the crate with one fault each, which scenarios must find
 
 #[path = "../agent/fixtures.rs"]
 #[allow(
@@ -12,10 +13,12 @@
     reason = "shared with the tests of the binary, which use all of it"
 )]
 mod fixtures;
+mod mutants;
 mod on_crate;
 mod on_http;
 mod scenario;
 
+use mutants::{FAULTS, Mutant};
 use on_crate::OnCrate;
 use on_http::OnHttp;
 use scenario::{Database, ScenarioFile, files};
@@ -29,7 +32,8 @@ async fn the_crate_keeps_the_contract() {
         for scenario in &file.scenarios {
             let is_up = file.database == Database::Available;
             let mut subject = OnCrate::new(is_up).await;
-            scenario.run(&file, &mut subject, "crate").await;
+            let kept = scenario.run(&file, &mut subject, "crate").await;
+            kept.unwrap_or_else(|broken| panic!("{broken}"));
         }
     }
 }
@@ -45,9 +49,32 @@ async fn the_agent_keeps_the_contract_over_http() {
                 Database::Available => &mut available,
                 Database::Unavailable => &mut unavailable,
             };
-            scenario.run(&file, subject, "http").await;
+            let kept = scenario.run(&file, subject, "http").await;
+            kept.unwrap_or_else(|broken| panic!("{broken}"));
         }
     }
+}
+
+#[tokio::test(start_paused = true)]
+async fn every_fault_breaks_a_scenario_and_every_scenario_finds_a_fault() {
+    let mut unbroken: Vec<_> = FAULTS.iter().map(|fault| fault.name).collect();
+    let mut blind = vec![];
+    for file in files() {
+        for scenario in &file.scenarios {
+            let mut is_blind = true;
+            for fault in &FAULTS {
+                let is_up = file.database == Database::Available;
+                let mut subject = Mutant::new(OnCrate::new(is_up).await, fault);
+                if scenario.run(&file, &mut subject, "mutant").await.is_err() {
+                    unbroken.retain(|name| *name != fault.name);
+                    is_blind = false;
+                }
+            }
+            blind.extend(is_blind.then(|| scenario.name.clone()));
+        }
+    }
+    assert_eq!(unbroken, [""; 0], "no scenario finds these faults");
+    assert_eq!(blind, [""; 0], "these scenarios find no fault");
 }
 
 #[test]

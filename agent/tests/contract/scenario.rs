@@ -83,9 +83,14 @@ impl Scenario {
 
     /// Runs the steps. `run` stands before the entities, so that runs on one table are apart.
     ///
-    /// # Panics
-    /// If an answer is not what the step expects.
-    pub async fn run(&self, file: &ScenarioFile, subject: &mut impl Subject, run: &str) {
+    /// # Errors
+    /// The first answer that is not what its step expects.
+    pub async fn run(
+        &self,
+        file: &ScenarioFile,
+        subject: &mut impl Subject,
+        run: &str,
+    ) -> Result<(), String> {
         let name = self.name.replace(|c: char| !c.is_ascii_alphanumeric(), "-");
         let prefix = format!("{run}:{name}:");
         let mut grants: BTreeMap<&str, String> = BTreeMap::new();
@@ -99,7 +104,9 @@ impl Scenario {
                     request.insert("grant".to_owned(), token);
                 } else {
                     let name = request["grant"].as_str().unwrap();
-                    request.insert("grant".to_owned(), json!(grants[name]));
+                    let grant = grants.get(name);
+                    let grant = grant.ok_or_else(|| format!("step {at}: no grant {name}"))?;
+                    request.insert("grant".to_owned(), json!(grant));
                 }
                 subject.settle(&request).await
             } else if let Some(request) = &step.peek {
@@ -118,13 +125,15 @@ impl Scenario {
                 grants.insert(name, grant.to_owned());
             }
             for (key, expected) in &step.expect {
-                assert!(
-                    holds(key, expected, &answer),
-                    "{run}, {:?}, step {at}: {key} must be {expected}, got {answer:#}",
-                    self.name
-                );
+                if !holds(key, expected, &answer) {
+                    let name = &self.name;
+                    return Err(format!(
+                        "{run}, {name:?}, step {at}: {key} must be {expected}, got {answer:#}"
+                    ));
+                }
             }
         }
+        Ok(())
     }
 }
 
