@@ -12,11 +12,13 @@
 //! - `answer`: [`answer`]: what DynamoDB answers to the SDK, dates and errors among it
 //! - `failure_object`: [`failure_object`]: what the failure bucket holds, as a replay reads it
 //! - `grant_token`: [`grant_token`]: the token of a grant, from another process
+//! - `agent_request`: [`agent_request`]: a body that the agent receives over HTTP
 //! - `limits_file`: [`limits_file`]: a limits file
 //! - `environment`: [`environment`]: the functions' variables, what the SDK makes of them, the
 //!   least level of the log, and when invocations end
 //! - `numbers`: numbers at the edges of their types
 
+mod agent_request;
 mod answer;
 mod environment;
 mod failure_object;
@@ -28,6 +30,7 @@ mod numbers;
 mod plans;
 mod stream;
 
+pub use agent_request::agent_request;
 pub use answer::answer;
 pub use environment::environment;
 pub use failure_object::failure_object;
@@ -42,7 +45,7 @@ pub use stream::stream;
 pub type Decoder = (&'static str, fn(&[u8]));
 
 /// All decoders.
-pub const ALL: [Decoder; 9] = [
+pub const ALL: [Decoder; 10] = [
     ("stream", stream),
     ("item", item),
     ("plans", plans),
@@ -52,4 +55,5 @@ pub const ALL: [Decoder; 9] = [
     ("environment", environment),
     ("failure_object", failure_object),
     ("grant_token", grant_token),
+    ("agent_request", agent_request),
 ];

@@ -8,6 +8,7 @@ use weirgate::http::{Policies, PolicyNames, Problem};
 use weirgate::{Denied, Disabled, Error, NeverFits};
 
 use super::body::MAX_BODY;
+use super::json::shown;
 use super::response::{json, response};
 use crate::decide::{Outcome, SettleError};
 
@@ -129,7 +130,7 @@ impl Refusal {
     }
 
     pub(super) fn unknown_path(path: &str) -> Self {
-        let path: String = path.chars().take(60).collect();
+        let path = shown(path);
         let detail = format!(
             "there is no {path:?}: use /v1/acquire, /v1/settle, /v1/peek, /v1/usage, /healthz or /metrics"
         );
@@ -137,7 +138,7 @@ impl Refusal {
     }
 
     pub(super) fn wrong_method(allowed: &'static str, path: &str, method: &str) -> Self {
-        let method: String = method.chars().take(20).collect();
+        let method = shown(method);
         let detail = format!("{path} takes {allowed}, got {method}: send {allowed}");
         Self {
             fields: vec![("allow", allowed.to_owned())],
