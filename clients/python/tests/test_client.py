@@ -230,6 +230,8 @@ class Places(unittest.TestCase):
             self.assertIn(b"x-weirgate-token: secret\r\n", endpoint("http://127.0.0.1:1", None).head())
             self.assertIn(b"x-weirgate-token: secret\r\n", endpoint("unix:/run/agent.sock", None).head())
             self.assertNotIn(b"secret", endpoint("http://agent.internal:1", None).head())
+            os.environ["AWS_CONTAINER_AUTHORIZATION_TOKEN"] = os.environ.pop("AWS_SESSION_TOKEN")
+            self.assertIn(b"x-weirgate-token: secret\r\n", endpoint("http://127.0.0.1:1", None).head())
             self.assertIn(b": mine\r\n", endpoint("http://agent.internal:1", "mine").head())
 
     def test_what_is_no_address_or_token_is_refused_with_the_variable_to_correct(self):

@@ -36,16 +36,18 @@ export function endpoint(given, token) {
 }
 
 /**
- * Returns the token of today. In a Lambda function the extension asks for the session's token, which goes to no other
- * machine.
+ * Returns the token of today. In a Lambda function the extension asks for the token of the function's credentials,
+ * which goes to no other machine.
  *
  * @param {Endpoint} endpoint
  * @returns {string | undefined}
  */
 export function tokenOf({ token, isLocal }) {
   if (token !== undefined) return token;
-  const { WEIRGATE_AGENT_TOKEN, AWS_LAMBDA_FUNCTION_NAME, AWS_SESSION_TOKEN } = process.env;
-  return WEIRGATE_AGENT_TOKEN || (isLocal && AWS_LAMBDA_FUNCTION_NAME ? AWS_SESSION_TOKEN : undefined);
+  const { env } = process;
+  if (env.WEIRGATE_AGENT_TOKEN || !isLocal || !env.AWS_LAMBDA_FUNCTION_NAME) return env.WEIRGATE_AGENT_TOKEN;
+  // The second one with SnapStart, where there is no first one.
+  return env.AWS_SESSION_TOKEN || env.AWS_CONTAINER_AUTHORIZATION_TOKEN;
 }
 
 /** @param {string} url */

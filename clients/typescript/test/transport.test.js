@@ -220,6 +220,9 @@ test("the session's token goes to the agent of this machine, and to no other", a
   const { endpoint, tokenOf } = await import("../src/endpoint.js");
   assert.equal(tokenOf(endpoint("http://agent.internal:2774", undefined)), undefined);
   assert.equal(tokenOf(endpoint("unix:/run/agent.sock", undefined)), "secret");
+  delete process.env.AWS_SESSION_TOKEN;
+  process.env.AWS_CONTAINER_AUTHORIZATION_TOKEN = "of the container";
+  assert.equal(tokenOf(endpoint("http://127.0.0.1:2774", undefined)), "of the container");
 });
 
 test("what is no address of an agent is refused with the variable to correct", () => {

@@ -15,6 +15,8 @@ TOKEN_VARIABLE = "WEIRGATE_AGENT_TOKEN"
 # The extension reads it too.
 PORT_VARIABLE = "WEIRGATE_HTTP_PORT"
 DEFAULT_PORT = "2774"
+# The second one with SnapStart, where there is no first one.
+_CREDENTIALS = ("AWS_SESSION_TOKEN", "AWS_CONTAINER_AUTHORIZATION_TOKEN")
 _LOCAL_HOSTS = {"127.0.0.1", "::1", "localhost"}
 
 
@@ -67,9 +69,8 @@ def endpoint(url: Optional[str], token: Optional[str]) -> Endpoint:
 
 
 def _token_of_environment(is_local: bool) -> Optional[str]:
-    """Returns the token of the environment. In a Lambda function the extension asks for the session's token, which
-    goes to no other machine."""
-    token = os.environ.get(TOKEN_VARIABLE)
-    if not token and is_local and "AWS_LAMBDA_FUNCTION_NAME" in os.environ:
-        token = os.environ.get("AWS_SESSION_TOKEN")
-    return token
+    """Returns the token of the environment. In a Lambda function the extension asks for the token of the function's
+    credentials, which goes to no other machine."""
+    is_beside = is_local and "AWS_LAMBDA_FUNCTION_NAME" in os.environ
+    names = (TOKEN_VARIABLE, *_CREDENTIALS) if is_beside else (TOKEN_VARIABLE,)
+    return next((token for token in map(os.environ.get, names) if token), None)
