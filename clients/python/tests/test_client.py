@@ -193,9 +193,7 @@ class Asyncio(Case):
         async def run():
             client = weirgate.AsyncClient(agent.url)
             held = await client.acquire(self.entity, "api", {"slots": 2}, limits=LIMITS)
-            waiting = asyncio.ensure_future(
-                client._call(client.acquire(self.entity, "api", {"slots": 1}, limits=LIMITS, wait=60)._asked)
-            )
+            waiting = asyncio.ensure_future(client.acquire(self.entity, "api", {"slots": 1}, limits=LIMITS, wait=60))
             await held.release()
             await asyncio.wait_for(waiting, 30)
             client.close()

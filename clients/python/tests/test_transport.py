@@ -304,7 +304,7 @@ class OfAsyncio(Transport, unittest.TestCase):
             peer.wait_for_end()
 
         async def run(client):
-            waiting = [asyncio.ensure_future(client._call(client.acquire(*TAKE)._asked)) for _ in range(30)]
+            waiting = [asyncio.ensure_future(client.acquire(*TAKE)) for _ in range(30)]
             await client.restore("held").release()
             await asyncio.gather(*waiting)
 
@@ -324,7 +324,7 @@ class OfAsyncio(Transport, unittest.TestCase):
             ended.set()
 
         async def run(client):
-            task = asyncio.ensure_future(client._call(client.acquire(*TAKE)._asked))
+            task = asyncio.ensure_future(client.acquire(*TAKE))
             await asyncio.get_running_loop().run_in_executor(None, asked.wait, 10)
             task.cancel()
             with self.assertRaises(asyncio.CancelledError):

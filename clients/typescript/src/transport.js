@@ -104,7 +104,7 @@ export class Transport {
         if (socket.connecting) socket.once("connect", () => (isConnected = true));
         else isConnected = true;
       });
-      request.once("error", fail);
+      request.on("error", fail);
       request.once("response", (response) => {
         let text = "";
         response.setEncoding("utf8");
@@ -112,7 +112,7 @@ export class Transport {
           text += chunk;
           if (text.length > MAX_BODY) request.destroy(new Error(`the answer is longer than ${MAX_BODY} bytes`));
         });
-        response.once("error", fail);
+        response.on("error", fail);
         response.once("end", () => {
           if (!response.complete) return fail(new Error("the answer ended early"));
           stop();

@@ -83,7 +83,10 @@ class AsyncGrant(Held):
 
 
 class Acquiring:
-    """An acquire that is not sent yet: `await` it for the grant, or enter it by `async with`."""
+    """An acquire that is not sent yet: `await` it for the grant, or enter it by `async with`.
+
+    Dropped without either, it is never sent.
+    """
 
     def __init__(self, client: AsyncClient, asked: Request) -> None:
         self._client = client
