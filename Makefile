@@ -105,6 +105,12 @@ build: cargo ## Build both functions for this machine into target/functions/
 	install -D $(cargo_target)/release/aggregator target/functions/aggregator/bootstrap
 	install -D $(cargo_target)/release/reconciler target/functions/reconciler/bootstrap
 
+# A panic aborts here too: what started the agent starts it again, and leases return what it held.
+.PHONY: agent
+agent: cargo ## Build the agent for this machine into target/agent/
+	cargo build --locked --release --config 'profile.release.panic="abort"' -p weirgate-agent
+	install -D $(cargo_target)/release/weirgate-agent target/agent/weirgate-agent
+
 # The build that is deployed by default: arm64, by Zig, against an old libc. Run here by an emulator of the processor.
 .PHONY: cross
 cross: cargo .venv/sam/.cross ## Build both functions for Lambda itself, and start them under emulation
