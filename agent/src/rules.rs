@@ -1,1 +1,28 @@
-//! TODO
+//! Rules: which descriptors of a rate limit request are which entity, resource and amounts.
+//!
+//! # Layout
+//!
+//! - `source`: [`RulesSource`]: the files, read again when they change
+//! - `format`: which of the two formats a file has
+//! - `weirgate`: the agent's own format
+//! - `envoy`: the format of envoyproxy/ratelimit
+//! - `limits`: a map of limits, as in a limits file
+//! - `template`: [`Template`]: names made of a descriptor's values
+//! - `pattern`: a value that an entry must have
+//! - `yaml`: the nodes of a file, and errors that name the place
+//! - `ruleset`: [`Rules`], and what a descriptor is looked up as
+
+mod envoy;
+mod format;
+mod limits;
+mod pattern;
+mod ruleset;
+mod source;
+mod template;
+mod weirgate;
+mod yaml;
+
+pub use format::parse;
+pub use ruleset::{Amount, Bucket, Entry, Matched, Rules, Take, Terms};
+pub use source::RulesSource;
+pub use template::Template;

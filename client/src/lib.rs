@@ -78,7 +78,7 @@ pub use api::blocking;
 pub use api::{
     Acquire, AcquireAll, BalanceEdit, BalanceReport, Balances, Builder, EraseReport, Grants,
     LimitsEdit, LimitsReport, LiveLeases, OperationOutcome, Page, PageToken, Peek, Purge,
-    PurgeReport, RateLimiter, ScopeError, StoredBucket, StoredLease, SwitchEdit, SwitchReport,
+    PurgeReport, RateLimiter, Refund, ScopeError, StoredBucket, StoredLease, SwitchEdit, SwitchReport,
     TopUser, UsageReport, UsageRow, UsageScope, UsageTotal,
 };
 pub use decide::{Decision, Grant};

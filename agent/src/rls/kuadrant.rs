@@ -1,0 +1,154 @@
+//! Kuadrant's calls: check, report, reserve, commit.
+//!
+//! A reservation is an acquire under a lease, and its id is the grant as text. So the reservation is
+//! in the balance itself, and nothing is kept here.
+
+use std::time::Duration;
+
+use tonic::{Request, Response, Status};
+use weirgate::{Error, Grant, Settlement};
+
+use super::deadline::Deadline;
+use super::messages::{
+    Code, CommitRequest, CommitResponse, RateLimitRequest, RateLimitResponse, ReserveRequest,
+    ReserveResponse,
+};
+use super::plan::{Plan, Purpose, Step};
+use super::service::{RateLimitService, status_of};
+use crate::rules::Amount;
+
+/// How long a reservation without a time is held, a minute.
+const DEFAULT_TTL: Duration = Duration::from_secs(60);
+/// Longest time of a lease, a day.
+const MAX_TTL: Duration = Duration::from_secs(86_400);
+
+impl RateLimitService {
+    /// Answers `CheckRateLimit`: whether there is as much. Takes nothing.
+    pub(super) async fn check(
+        &self,
+        request: Request<RateLimitRequest>,
+    ) -> Result<Response<RateLimitResponse>, Status> {
+        self.call(request, Purpose::Check).await
+    }
+
+    /// Answers `Report`: debits what was used, into debt.
+    pub(super) async fn report(
+        &self,
+        request: Request<RateLimitRequest>,
+    ) -> Result<Response<RateLimitResponse>, Status> {
+        self.call(request, Purpose::Report).await
+    }
+
+    /// Answers `Reserve`: takes the amount of every descriptor under a lease, or nothing.
+    pub(super) async fn reserve(
+        &self,
+        request: Request<ReserveRequest>,
+    ) -> Result<Response<ReserveResponse>, Status> {
+        let (deadline, _permit) = self.admit(request.metadata())?;
+        let mut request = request.into_inner();
+        let plan = self.plan(
+            &request.domain,
+            &mut request.descriptors,
+            request.amount,
+            Purpose::Decide,
+        )?;
+        let ttl = request.ttl.map_or(Ok(DEFAULT_TTL), |ttl| {
+            let time = u64::try_from(ttl.seconds).ok().zip(u32::try_from(ttl.nanos).ok());
+            let time = time.map(|(seconds, nanos)| Duration::new(seconds, nanos.min(999_999_999)));
+            time.filter(|time| *time >= Duration::from_millis(1) && *time <= MAX_TTL)
+                .ok_or_else(|| {
+                    let (seconds, nanos) = (ttl.seconds, ttl.nanos);
+                    Status::invalid_argument(format!(
+                        "ttl must be 1 ms to a day, got {seconds} s and {nanos} ns"
+                    ))
+                })
+        })?;
+        let decided = self.decided(&plan, deadline, Some(ttl)).await?;
+        let is_denied = decided.refusal.is_some();
+        let code = if is_denied { Code::OverLimit } else { Code::Ok };
+        let tokens: Vec<_> = decided.grants.into_iter().map(Grant::into_token).collect();
+        Ok(Response::new(ReserveResponse {
+            code: code.into(),
+            reservation_id: tokens.join("."),
+        }))
+    }
+
+    /// Answers `Commit`: sets the reservation to what was used, and ends it. One that has ended
+    /// already, or is unknown, is a report.
+    pub(super) async fn commit(
+        &self,
+        request: Request<CommitRequest>,
+    ) -> Result<Response<CommitResponse>, Status> {
+        let (deadline, _permit) = self.admit(request.metadata())?;
+        let mut request = request.into_inner();
+        let plan = self.plan(
+            &request.domain,
+            &mut request.descriptors,
+            request.actual_amount,
+            Purpose::Report,
+        )?;
+        let used = i64::try_from(request.actual_amount).unwrap_or(i64::MAX);
+        let ended = self.end(&plan, &request.reservation_id, used).await?;
+        let is_released = ended.iter().all(|is_ended| *is_ended) && !ended.is_empty();
+        // What was not held any more is debited now.
+        let mut held = ended.into_iter().chain(std::iter::repeat(false));
+        let mut steps = plan.steps;
+        steps.retain(|step| !matches!(step, Step::Settle(_)) || held.next() == Some(false));
+        let Deadline { at, .. } = deadline;
+        self.facts.record(&self.limiter, &steps, at).await?;
+        Ok(Response::new(CommitResponse {
+            reservation_released: is_released,
+        }))
+    }
+
+    /// Ends the grants of a reservation, of which the limits that count hits have `used`. Returns for
+    /// each whether it was still held; nothing for an id that is none.
+    async fn end(&self, plan: &Plan, reservation: &str, used: i64) -> Result<Vec<bool>, Status> {
+        let tokens = reservation.split('.').filter(|token| !token.is_empty());
+        let grants = tokens.map(|token| self.limiter.restore_grant(token));
+        let Ok(grants) = grants.collect::<Result<Vec<_>, Error>>() else {
+            return Ok(vec![]);
+        };
+        let mut ended = vec![];
+        for (grant, step) in grants.into_iter().zip(asked(plan)) {
+            let settlement = settle(grant, step, used).await;
+            ended.push(settlement.map_err(|error| status_of(&error))? == Settlement::Applied);
+        }
+        Ok(ended)
+    }
+
+    fn plan(
+        &self,
+        domain: &str,
+        descriptors: &mut [super::messages::RateLimitDescriptor],
+        amount: u64,
+        purpose: Purpose,
+    ) -> Result<Plan, Status> {
+        for descriptor in descriptors.iter_mut() {
+            descriptor.hits_addend = Some(amount);
+            descriptor.is_negative_hits = false;
+        }
+        Plan::with(&self.rules.rules(), domain, descriptors, 0, purpose)
+            .map_err(Status::invalid_argument)
+    }
+}
+
+/// Returns the steps of a report that a reservation took for.
+fn asked(plan: &Plan) -> impl Iterator<Item = &Step> {
+    plan.steps
+        .iter()
+        .filter(|step| matches!(step, Step::Settle(_)))
+}
+
+async fn settle(mut grant: Grant, step: &Step, used: i64) -> Result<Settlement, Error> {
+    if let Step::Settle(parcel) = step {
+        let takes = &parcel.bucket.terms.takes;
+        for take in takes.iter().filter(|take| take.amount == Amount::Hits) {
+            let settled = grant.adjust(&take.limit, used).await?;
+            if settled == Settlement::LeaseGone {
+                return Ok(settled);
+            }
+        }
+    }
+    grant.release().await
+}

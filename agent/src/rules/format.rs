@@ -1,0 +1,27 @@
+//! Which of the two formats a rules file has.
+
+use std::path::Path;
+
+use weirgate::FileError;
+
+use super::ruleset::Rules;
+use super::yaml::with_document;
+use super::{envoy, weirgate};
+
+/// Adds the rules of one file to `rules`: in the agent's format if it says `weirgate: 1`, otherwise
+/// in that of envoyproxy/ratelimit.
+///
+/// # Errors
+/// [`FileError`] with line and column. The rules may have some of the file then.
+pub fn parse(path: &Path, text: &str, rules: &mut Rules) -> Result<(), FileError> {
+    let is_envoy = with_document(path, text, |source, file| {
+        let takes = "a map with weirgate and domains, or one with domain and descriptors as envoyproxy/ratelimit has it";
+        let entries = source.entries(&file, takes)?;
+        let has = |name: &str| entries.iter().any(|(key, _)| key == name);
+        Ok(has("domain") && !has("weirgate"))
+    })?;
+    match is_envoy {
+        true => envoy::parse(path, text, rules),
+        false => weirgate::parse(path, text, rules),
+    }
+}
