@@ -4,7 +4,7 @@
 //!
 //! - `source`: [`RulesSource`]: the files, read again when they change
 //! - `format`: which of the two formats a file has
-//! - `weirgate`: the agent's own format
+//! - `native`: the agent's own format
 //! - `envoy`: the format of envoyproxy/ratelimit
 //! - `limits`: a map of limits, as in a limits file
 //! - `template`: [`Template`]: names made of a descriptor's values
@@ -15,11 +15,11 @@
 mod envoy;
 mod format;
 mod limits;
+mod native;
 mod pattern;
 mod ruleset;
 mod source;
 mod template;
-mod weirgate;
 mod yaml;
 
 pub use format::parse;

@@ -18,7 +18,11 @@ pub(super) fn answer(plan: &Plan, decided: &Decided) -> RateLimitResponse {
         }
         Some(Refusal::Denied(denied)) => {
             let fields = Policies::denied(denied, &names).fields();
-            (Code::OverLimit, fields, Some(Problem::denied(denied, &names)))
+            (
+                Code::OverLimit,
+                fields,
+                Some(Problem::denied(denied, &names)),
+            )
         }
         Some(Refusal::NeverFits(never)) => {
             let problem = Problem::never_fits(never, &names);
@@ -32,7 +36,10 @@ pub(super) fn answer(plan: &Plan, decided: &Decided) -> RateLimitResponse {
     let fields = fields.into_iter();
     let mut headers: Vec<_> = fields.map(|(name, value)| header(name, value)).collect();
     if problem.is_some() {
-        headers.push(header("content-type", "application/problem+json".to_owned()));
+        headers.push(header(
+            "content-type",
+            "application/problem+json".to_owned(),
+        ));
     }
     RateLimitResponse {
         overall_code: code.into(),

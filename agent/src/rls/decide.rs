@@ -4,8 +4,8 @@ use std::time::Duration;
 
 use futures_util::future::join_all;
 use weirgate::{
-    Acquire, Balances, ConfigStatus, Decision, Denied, Disabled, EntityId, Error, Grant,
-    LimitMode, LimitStatus, MilliTokens, NeverFits, Peek, RateLimiter, Resource,
+    Acquire, Balances, ConfigStatus, Decision, Denied, Disabled, EntityId, Error, Grant, LimitMode,
+    LimitStatus, MilliTokens, NeverFits, Peek, RateLimiter, Resource,
 };
 
 use super::plan::{Parcel, Plan, Step};
@@ -112,7 +112,11 @@ impl Decided {
             let Some((entity, resource)) = ids else {
                 continue;
             };
-            let limit = bucket.terms.takes.first().map(|take| take.limit.to_string());
+            let limit = bucket
+                .terms
+                .takes
+                .first()
+                .map(|take| take.limit.to_string());
             let status = LimitStatus {
                 entity,
                 resource,
@@ -155,9 +159,8 @@ impl Decided {
             } = balances?;
             let terms = &parcel.bucket.terms;
             let is_disabled = status == ConfigStatus::Disabled;
-            let denies = |status: &LimitStatus| {
-                status.is_short() && status.mode == LimitMode::Enforced
-            };
+            let denies =
+                |status: &LimitStatus| status.is_short() && status.mode == LimitMode::Enforced;
             let is_over = !terms.is_shadow && (is_disabled || limits.iter().any(denies));
             self.standings[at] = Standing::of(&limits, terms, is_over);
             if is_over {
@@ -277,7 +280,11 @@ impl Decided {
     async fn look_at_others(&mut self, limiter: &RateLimiter, plan: &Plan, timeout: Duration) {
         let unknown = asks(plan).filter(|(at, _)| self.standings[*at].status.is_none());
         let peeks = unknown.map(|(at, parcel)| async move {
-            (at, parcel, peek(limiter, parcel).cached(SHOWN_AGE).send().await)
+            (
+                at,
+                parcel,
+                peek(limiter, parcel).cached(SHOWN_AGE).send().await,
+            )
         });
         let peeks: Vec<_> = peeks.collect();
         if peeks.is_empty() {
@@ -289,8 +296,7 @@ impl Decided {
         for (at, parcel, balances) in found {
             if let Ok(balances) = balances {
                 let is_over = self.standings[at].is_over;
-                self.standings[at] =
-                    Standing::of(&balances.limits, &parcel.bucket.terms, is_over);
+                self.standings[at] = Standing::of(&balances.limits, &parcel.bucket.terms, is_over);
             }
         }
     }

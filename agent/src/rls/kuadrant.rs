@@ -5,16 +5,18 @@
 
 use std::time::Duration;
 
+use tokio::time::Instant;
 use tonic::{Request, Response, Status};
 use weirgate::{Error, Grant, Settlement};
 
-use super::deadline::Deadline;
+use super::facts::record;
 use super::messages::{
-    Code, CommitRequest, CommitResponse, RateLimitRequest, RateLimitResponse, ReserveRequest,
-    ReserveResponse,
+    Code, CommitRequest, CommitResponse, RateLimitDescriptor, RateLimitRequest, RateLimitResponse,
+    ReserveRequest, ReserveResponse,
 };
 use super::plan::{Plan, Purpose, Step};
-use super::service::{RateLimitService, status_of};
+use super::service::{RateLimitService, outcome, status_of};
+use crate::decide::{Call, Outcome, join_grants, restore_grants};
 use crate::rules::Amount;
 
 /// How long a reservation without a time is held, a minute.
@@ -28,7 +30,7 @@ impl RateLimitService {
         &self,
         request: Request<RateLimitRequest>,
     ) -> Result<Response<RateLimitResponse>, Status> {
-        self.call(request, Purpose::Check).await
+        self.measured(request, Purpose::Check).await
     }
 
     /// Answers `Report`: debits what was used, into debt.
@@ -36,11 +38,40 @@ impl RateLimitService {
         &self,
         request: Request<RateLimitRequest>,
     ) -> Result<Response<RateLimitResponse>, Status> {
-        self.call(request, Purpose::Report).await
+        self.measured(request, Purpose::Report).await
+    }
+
+    async fn measured(
+        &self,
+        request: Request<RateLimitRequest>,
+        purpose: Purpose,
+    ) -> Result<Response<RateLimitResponse>, Status> {
+        let started = Instant::now();
+        let answer = self.answer(request, purpose).await;
+        let outcome = outcome(answer.as_ref().map(|(_, decided)| decided));
+        self.measure(Call::Kuadrant, outcome, started);
+        answer.map(|(response, _)| response)
     }
 
     /// Answers `Reserve`: takes the amount of every descriptor under a lease, or nothing.
     pub(super) async fn reserve(
+        &self,
+        request: Request<ReserveRequest>,
+    ) -> Result<Response<ReserveResponse>, Status> {
+        let started = Instant::now();
+        let reserved = self.take(request).await;
+        let outcome = match &reserved {
+            Ok(response) if response.get_ref().code == i32::from(Code::OverLimit) => {
+                Outcome::Denied
+            }
+            Ok(_) => Outcome::Granted,
+            Err(status) => outcome(Err(status)),
+        };
+        self.measure(Call::Kuadrant, outcome, started);
+        reserved
+    }
+
+    async fn take(
         &self,
         request: Request<ReserveRequest>,
     ) -> Result<Response<ReserveResponse>, Status> {
@@ -53,7 +84,9 @@ impl RateLimitService {
             Purpose::Decide,
         )?;
         let ttl = request.ttl.map_or(Ok(DEFAULT_TTL), |ttl| {
-            let time = u64::try_from(ttl.seconds).ok().zip(u32::try_from(ttl.nanos).ok());
+            let time = u64::try_from(ttl.seconds)
+                .ok()
+                .zip(u32::try_from(ttl.nanos).ok());
             let time = time.map(|(seconds, nanos)| Duration::new(seconds, nanos.min(999_999_999)));
             time.filter(|time| *time >= Duration::from_millis(1) && *time <= MAX_TTL)
                 .ok_or_else(|| {
@@ -66,16 +99,28 @@ impl RateLimitService {
         let decided = self.decided(&plan, deadline, Some(ttl)).await?;
         let is_denied = decided.refusal.is_some();
         let code = if is_denied { Code::OverLimit } else { Code::Ok };
-        let tokens: Vec<_> = decided.grants.into_iter().map(Grant::into_token).collect();
         Ok(Response::new(ReserveResponse {
             code: code.into(),
-            reservation_id: tokens.join("."),
+            reservation_id: join_grants(decided.grants),
         }))
     }
 
     /// Answers `Commit`: sets the reservation to what was used, and ends it. One that has ended
     /// already, or is unknown, is a report.
     pub(super) async fn commit(
+        &self,
+        request: Request<CommitRequest>,
+    ) -> Result<Response<CommitResponse>, Status> {
+        let started = Instant::now();
+        let committed = self.settle(request).await;
+        let outcome = committed
+            .as_ref()
+            .map_or_else(|status| outcome(Err(status)), |_| Outcome::Granted);
+        self.measure(Call::Kuadrant, outcome, started);
+        committed
+    }
+
+    async fn settle(
         &self,
         request: Request<CommitRequest>,
     ) -> Result<Response<CommitResponse>, Status> {
@@ -94,8 +139,7 @@ impl RateLimitService {
         let mut held = ended.into_iter().chain(std::iter::repeat(false));
         let mut steps = plan.steps;
         steps.retain(|step| !matches!(step, Step::Settle(_)) || held.next() == Some(false));
-        let Deadline { at, .. } = deadline;
-        self.facts.record(&self.limiter, &steps, at).await?;
+        record(&self.decider, &steps, deadline.at).await?;
         Ok(Response::new(CommitResponse {
             reservation_released: is_released,
         }))
@@ -104,14 +148,12 @@ impl RateLimitService {
     /// Ends the grants of a reservation, of which the limits that count hits have `used`. Returns for
     /// each whether it was still held; nothing for an id that is none.
     async fn end(&self, plan: &Plan, reservation: &str, used: i64) -> Result<Vec<bool>, Status> {
-        let tokens = reservation.split('.').filter(|token| !token.is_empty());
-        let grants = tokens.map(|token| self.limiter.restore_grant(token));
-        let Ok(grants) = grants.collect::<Result<Vec<_>, Error>>() else {
+        let Ok(grants) = restore_grants(&self.decider.limiter, reservation) else {
             return Ok(vec![]);
         };
         let mut ended = vec![];
         for (grant, step) in grants.into_iter().zip(asked(plan)) {
-            let settlement = settle(grant, step, used).await;
+            let settlement = end(grant, step, used).await;
             ended.push(settlement.map_err(|error| status_of(&error))? == Settlement::Applied);
         }
         Ok(ended)
@@ -120,7 +162,7 @@ impl RateLimitService {
     fn plan(
         &self,
         domain: &str,
-        descriptors: &mut [super::messages::RateLimitDescriptor],
+        descriptors: &mut [RateLimitDescriptor],
         amount: u64,
         purpose: Purpose,
     ) -> Result<Plan, Status> {
@@ -140,7 +182,8 @@ fn asked(plan: &Plan) -> impl Iterator<Item = &Step> {
         .filter(|step| matches!(step, Step::Settle(_)))
 }
 
-async fn settle(mut grant: Grant, step: &Step, used: i64) -> Result<Settlement, Error> {
+/// Sets what a grant has of the limits that count hits, and ends it.
+async fn end(mut grant: Grant, step: &Step, used: i64) -> Result<Settlement, Error> {
     if let Step::Settle(parcel) = step {
         let takes = &parcel.bucket.terms.takes;
         for take in takes.iter().filter(|take| take.amount == Amount::Hits) {

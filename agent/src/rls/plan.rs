@@ -89,7 +89,9 @@ impl Plan {
         purpose: Purpose,
     ) -> Result<Self, String> {
         if domain.is_empty() {
-            return Err("domain is empty, must be one of the rules: set it in the filter".to_owned());
+            return Err(
+                "domain is empty, must be one of the rules: set it in the filter".to_owned(),
+            );
         }
         let count = descriptors.len();
         if count == 0 || count > MAX_DESCRIPTORS {

@@ -1,39 +1,37 @@
 //! One call, before its deadline.
 
+use std::sync::Arc;
 use std::time::Duration;
 
-use tokio::sync::Semaphore;
+use tokio::time::Instant;
 use tonic::metadata::MetadataMap;
-use tonic::{Request, Response, Status};
-use weirgate::{Denied, Error, OnUnavailable, RateLimiter};
+use tonic::{Code, Request, Response, Status};
+use weirgate::{Denied, Error, OnUnavailable};
 
 use super::answer::answer;
 use super::deadline::Deadline;
 use super::decide::{Decided, Refusal, decide};
-use super::facts::Facts;
+use super::facts::record;
 use super::messages::{RateLimitRequest, RateLimitResponse};
 use super::plan::{Plan, Purpose};
 use super::standing::Standing;
+use crate::decide::{Call, Decider, Outcome, Permit};
 use crate::rules::RulesSource;
 
 /// Options of the service.
 #[derive(Debug, Clone, Copy)]
 pub struct Options {
-    /// Longest time for an answer, if the caller gives no earlier deadline.
+    /// Longest time for an answer, 1 s by default, if the caller gives no earlier deadline.
     pub timeout: Duration,
-    /// Answer if there is no decision in time, as the limiter has it.
+    /// Answer if there is no decision in time: that of the limiter.
     pub on_unavailable: OnUnavailable,
-    /// Most calls at the same time; further ones are refused.
-    pub max_in_flight: usize,
 }
 
 impl Default for Options {
-    /// 1 s, an error, 10,000 calls.
     fn default() -> Self {
         Self {
             timeout: Duration::from_secs(1),
             on_unavailable: OnUnavailable::Error,
-            max_in_flight: 10_000,
         }
     }
 }
@@ -41,22 +39,18 @@ impl Default for Options {
 /// The rate limit service of Envoy, and that of Kuadrant.
 #[derive(Debug)]
 pub struct RateLimitService {
-    pub(super) limiter: RateLimiter,
+    pub(super) decider: Arc<Decider>,
     pub(super) rules: RulesSource,
-    pub(super) options: Options,
-    pub(super) facts: Facts,
-    in_flight: Semaphore,
+    options: Options,
 }
 
 impl RateLimitService {
     /// Creates the service.
     #[must_use]
-    pub fn new(limiter: RateLimiter, rules: RulesSource, options: Options) -> Self {
+    pub const fn new(decider: Arc<Decider>, rules: RulesSource, options: Options) -> Self {
         Self {
-            limiter,
+            decider,
             rules,
-            facts: Facts::new(),
-            in_flight: Semaphore::new(options.max_in_flight.min(Semaphore::MAX_PERMITS)),
             options,
         }
     }
@@ -70,49 +64,43 @@ impl RateLimitService {
         &self,
         request: Request<RateLimitRequest>,
     ) -> Result<Response<RateLimitResponse>, Status> {
-        self.call(request, Purpose::Decide).await
+        let started = Instant::now();
+        let answer = self.answer(request, Purpose::Decide).await;
+        let outcome = outcome(answer.as_ref().map(|(_, decided)| decided));
+        self.measure(Call::ShouldRateLimit, outcome, started);
+        answer.map(|(response, _)| response)
     }
 
-    pub(super) async fn call(
+    /// Answers a call of this purpose, with the decision behind the answer.
+    pub(super) async fn answer(
         &self,
         request: Request<RateLimitRequest>,
         purpose: Purpose,
-    ) -> Result<Response<RateLimitResponse>, Status> {
+    ) -> Result<(Response<RateLimitResponse>, Decided), Status> {
         let (deadline, _permit) = self.admit(request.metadata())?;
         let RateLimitRequest {
             domain,
             descriptors,
             hits_addend,
         } = request.into_inner();
-        let plan = Plan::with(
-            &self.rules.rules(),
-            &domain,
-            &descriptors,
-            hits_addend,
-            purpose,
-        )
-        .map_err(Status::invalid_argument)?;
-        let recorded = self
-            .facts
-            .record(&self.limiter, &plan.steps, deadline.at)
-            .await;
-        recorded?;
+        let rules = self.rules.rules();
+        let plan = Plan::with(&rules, &domain, &descriptors, hits_addend, purpose)
+            .map_err(Status::invalid_argument)?;
+        record(&self.decider, &plan.steps, deadline.at).await?;
         let decided = self.decided(&plan, deadline, None).await?;
-        Ok(Response::new(answer(&plan, &decided)))
+        Ok((Response::new(answer(&plan, &decided)), decided))
     }
 
-    /// Returns the deadline of a call, and the permit that it holds.
-    pub(super) fn admit(
-        &self,
-        metadata: &MetadataMap,
-    ) -> Result<(Deadline, tokio::sync::SemaphorePermit<'_>), Status> {
-        let permit = self.in_flight.try_acquire().map_err(|_| {
-            let most = self.options.max_in_flight;
-            Status::unavailable(format!(
-                "{most} calls are being answered, as many as may be: try again, or raise --max-in-flight"
-            ))
-        })?;
+    /// Returns the deadline of a call, and its permit.
+    pub(super) fn admit(&self, metadata: &MetadataMap) -> Result<(Deadline, Permit), Status> {
+        let permit = self.decider.gate.enter();
+        let permit = permit.ok_or_else(|| overloaded(&self.decider))?;
         Ok((Deadline::new(metadata, self.options.timeout), permit))
+    }
+
+    pub(super) fn measure(&self, call: Call, outcome: Outcome, started: Instant) {
+        let took = started.elapsed();
+        self.decider.measures.record(call, outcome, took);
     }
 
     /// Returns the decision, or that of the option if there is none in time.
@@ -122,7 +110,7 @@ impl RateLimitService {
         deadline: Deadline,
         lease: Option<Duration>,
     ) -> Result<Decided, Status> {
-        let decision = decide(&self.limiter, plan, deadline.decision, lease);
+        let decision = decide(&self.decider.limiter, plan, deadline.decision, lease);
         match tokio::time::timeout_at(deadline.at, decision).await {
             Ok(decided) => decided.map_err(|error| status_of(&error)),
             Err(_) => self.undecided(plan),
@@ -157,6 +145,40 @@ impl RateLimitService {
             grants: vec![],
         })
     }
+}
+
+/// Returns how a call ended.
+pub(super) fn outcome(answer: Result<&Decided, &Status>) -> Outcome {
+    match answer {
+        Ok(decided) => match decided.refusal {
+            None => Outcome::Granted,
+            Some(Refusal::Denied(_)) => Outcome::Denied,
+            Some(Refusal::NeverFits(_)) => Outcome::NeverFits,
+            Some(Refusal::Disabled(_)) => Outcome::Disabled,
+        },
+        Err(status) => match status.code() {
+            Code::InvalidArgument => Outcome::Invalid,
+            Code::Unavailable if status.metadata().contains_key(OVERLOADED) => Outcome::Overloaded,
+            _ => Outcome::NoDecision,
+        },
+    }
+}
+
+/// Metadata of the answer to a call too many.
+const OVERLOADED: &str = "weirgate-overloaded";
+
+/// Returns the status for a call too many.
+pub(super) fn overloaded(decider: &Decider) -> Status {
+    let most = decider.gate.max();
+    let mut status = Status::unavailable(format!(
+        "{most} requests are in flight, as many as may be: try again, or raise --max-in-flight"
+    ));
+    let metadata = status.metadata_mut();
+    metadata.insert(
+        OVERLOADED,
+        tonic::metadata::AsciiMetadataValue::from_static("true"),
+    );
+    status
 }
 
 /// Returns the status for a call without a decision. Never a code that a proxy takes for a decision.

@@ -16,7 +16,7 @@ pub(super) struct Standing {
     /// The limit that matters most: the one that denies, or the one with the smallest part left.
     pub(super) status: Option<LimitStatus>,
     /// Name of the limit, instead of its own.
-    label: Option<Box<str>>,
+    pub(super) label: Option<Box<str>>,
 }
 
 impl Standing {
@@ -38,7 +38,11 @@ impl Standing {
     }
 
     pub(super) fn message(&self) -> DescriptorStatus {
-        let code = if self.is_over { Code::OverLimit } else { Code::Ok };
+        let code = if self.is_over {
+            Code::OverLimit
+        } else {
+            Code::Ok
+        };
         let Some(status) = &self.status else {
             return DescriptorStatus {
                 code: code.into(),

@@ -202,11 +202,17 @@ fn rate_limit(
     if is_unlimited {
         return match (unit, requests) {
             (None, None) => Ok(RateLimit::Unlimited),
-            _ => Err(source.error(node, "unlimited has no unit and no requests_per_unit: leave them out")),
+            _ => Err(source.error(
+                node,
+                "unlimited has no unit and no requests_per_unit: leave them out",
+            )),
         };
     }
     let (Some((unit, unit_node)), Some((requests, node))) = (unit, requests) else {
-        return Err(source.error(node, "a limit needs unit and requests_per_unit, or unlimited"));
+        return Err(source.error(
+            node,
+            "a limit needs unit and requests_per_unit, or unlimited",
+        ));
     };
     let period = period_ms(&unit).ok_or_else(|| {
         source.refuse(&unit_node, "second, minute, hour, day, week, month or year")

@@ -6,7 +6,7 @@ use weirgate::FileError;
 
 use super::ruleset::Rules;
 use super::yaml::with_document;
-use super::{envoy, weirgate};
+use super::{envoy, native};
 
 /// Adds the rules of one file to `rules`: in the agent's format if it says `weirgate: 1`, otherwise
 /// in that of envoyproxy/ratelimit.
@@ -22,6 +22,6 @@ pub fn parse(path: &Path, text: &str, rules: &mut Rules) -> Result<(), FileError
     })?;
     match is_envoy {
         true => envoy::parse(path, text, rules),
-        false => weirgate::parse(path, text, rules),
+        false => native::parse(path, text, rules),
     }
 }

@@ -32,7 +32,8 @@ pub(super) fn parse(path: &Path, text: &str, rules: &mut Rules) -> Result<(), Fi
                         let list = domain_rules(&source, &node)?;
                         count += 1;
                         if domain.is_empty() {
-                            return Err(source.error(&node, "a domain needs a name: Envoy sends none without"));
+                            return Err(source
+                                .error(&node, "a domain needs a name: Envoy sends none without"));
                         }
                         let known = rules.domains.insert(domain.into(), Domain::Listed(list));
                         if known.is_some() {
@@ -45,7 +46,10 @@ pub(super) fn parse(path: &Path, text: &str, rules: &mut Rules) -> Result<(), Fi
         }
         match version {
             Some((VERSION, _)) if count > 0 => Ok(()),
-            Some((VERSION, _)) => Err(source.error(&file, "domains is missing: without rules nothing is limited")),
+            Some((VERSION, _)) => Err(source.error(
+                &file,
+                "domains is missing: without rules nothing is limited",
+            )),
             Some((_, node)) => Err(source.refuse(&node, "1, the version of this format")),
             None => Err(source.error(&file, "weirgate: 1 is missing, the version of this format")),
         }
@@ -107,9 +111,13 @@ fn rule(source: &Source<'_>, node: &Node<'_>) -> Result<Rule, FileError> {
             terms.takes = takes(source, &take)?;
             if let Some(node) = limits {
                 let limits = limits::read(source, &node)?;
-                let is_given = |name: &str| limits.iter().any(|limit| limit.name().as_str() == name);
+                let is_given =
+                    |name: &str| limits.iter().any(|limit| limit.name().as_str() == name);
                 if let Some(missing) = terms.takes.iter().find(|take| !is_given(&take.limit)) {
-                    let message = format!("limit {:?} is taken and not among these: add it, or leave limits out and configure it", missing.limit);
+                    let message = format!(
+                        "limit {:?} is taken and not among these: add it, or leave limits out and configure it",
+                        missing.limit
+                    );
                     return Err(source.error(&node, &message));
                 }
                 terms.limits = Some(limits.into());
@@ -127,7 +135,8 @@ fn rule(source: &Source<'_>, node: &Node<'_>) -> Result<Rule, FileError> {
 
 /// Reads `[key, key: value]`.
 fn matched(source: &Source<'_>, node: &Node<'_>) -> Result<Vec<(Box<str>, Pattern)>, FileError> {
-    const TAKES: &str = "a list of keys, each with a value if it must have one: [tenant, path: /v1/*]";
+    const TAKES: &str =
+        "a list of keys, each with a value if it must have one: [tenant, path: /v1/*]";
     let mut entries: Vec<(Box<str>, Pattern)> = vec![];
     for item in source.items(node, TAKES)? {
         if !source.is_map(&item) {
@@ -147,7 +156,8 @@ fn matched(source: &Source<'_>, node: &Node<'_>) -> Result<Vec<(Box<str>, Patter
 }
 
 fn takes(source: &Source<'_>, node: &Node<'_>) -> Result<Vec<Take>, FileError> {
-    const TAKES: &str = "a map of limits with hits, or a number of tokens from 1 to 10^12: {rpm: 1, tpm: hits}";
+    const TAKES: &str =
+        "a map of limits with hits, or a number of tokens from 1 to 10^12: {rpm: 1, tpm: hits}";
     let mut takes = vec![];
     for (name, node) in source.entries(node, TAKES)? {
         LimitName::new(name.as_str()).map_err(|error| source.error(&node, &error.to_string()))?;
@@ -155,7 +165,9 @@ fn takes(source: &Source<'_>, node: &Node<'_>) -> Result<Vec<Take>, FileError> {
             Ok("hits") => Amount::Hits,
             _ => match source.integer(&node) {
                 Ok(tokens @ 1..=MAX_TOKENS) => Amount::Tokens(tokens),
-                _ => return Err(source.refuse(&node, "hits, or a number of tokens from 1 to 10^12")),
+                _ => {
+                    return Err(source.refuse(&node, "hits, or a number of tokens from 1 to 10^12"));
+                }
             },
         };
         takes.push(Take {
@@ -180,15 +192,23 @@ fn template(
         if let Ok(number) = name.parse::<usize>() {
             return match number.checked_sub(1).filter(|at| *at < count) {
                 Some(at) => Ok(at),
-                None => Err(format!("{{{name}}} is no entry of match, which has {count}")),
+                None => Err(format!(
+                    "{{{name}}} is no entry of match, which has {count}"
+                )),
             };
         }
-        let mut found = entries.iter().enumerate().filter(|(_, (key, _))| &**key == name);
+        let mut found = entries
+            .iter()
+            .enumerate()
+            .filter(|(_, (key, _))| &**key == name);
         match (found.next(), found.next()) {
             (Some((at, _)), None) => Ok(at),
-            (Some(_), Some(_)) => Err(format!("{{{name}}} is twice in match: write the number of the entry instead, from {{1}}")),
+            (Some(_), Some(_)) => Err(format!(
+                "{{{name}}} is twice in match: write the number of the entry instead, from {{1}}"
+            )),
             (None, _) => Err(format!("{{{name}}} is not in match: add the key there")),
         }
     };
-    Template::parse(kind, &source.text(node)?, place).map_err(|message| source.error(node, &message))
+    Template::parse(kind, &source.text(node)?, place)
+        .map_err(|message| source.error(node, &message))
 }
