@@ -4,7 +4,7 @@
 //!
 //! | file | what it does |
 //! |---|---|
-//! | `server` | listens: [`serve`] |
+//! | `server` | listens: [`bind`] and [`serve`] |
 //! | `routes` | path to method |
 //! | `messages` | the messages of both services |
 //! | `service` | [`RateLimitService`]: one call, before its deadline |
@@ -29,5 +29,5 @@ mod service;
 mod standing;
 
 pub use plan::Plan;
-pub use server::serve;
+pub use server::{bind, serve};
 pub use service::{Options, RateLimitService};

@@ -37,14 +37,23 @@ impl Decider {
     ///
     /// # Errors
     /// [`Error::Invalid`] before anything is sent; the others if no decision could be made.
-    pub async fn acquire(&self, request: &Request) -> Result<Decision<Granted>, Error> {
+    pub fn acquire<'a>(
+        &'a self,
+        request: &'a Request,
+    ) -> impl Future<Output = Result<Decision<Granted>, Error>> + Send + 'a {
+        self.decide(request)
+    }
+
+    async fn decide(&self, request: &Request) -> Result<Decision<Granted>, Error> {
         if let [bucket] = request.buckets.as_slice() {
             let acquire = request.acquire(&self.limiter, bucket);
             let decision = acquire.wait_up_to(request.wait).send().await?;
             return Ok(granted(decision, |grant| vec![grant]));
         }
-        let buckets = request.buckets.iter();
-        let requests = buckets.map(|bucket| request.acquire(&self.limiter, bucket));
+        let mut requests = vec![];
+        for bucket in &request.buckets {
+            requests.push(request.acquire(&self.limiter, bucket));
+        }
         let mut all = self.limiter.acquire_all(requests).wait_up_to(request.wait);
         if let Some(on_unavailable) = request.on_unavailable {
             all = all.on_unavailable(on_unavailable);

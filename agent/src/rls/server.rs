@@ -2,6 +2,7 @@
 
 use std::future::Future;
 use std::io;
+use std::net::SocketAddr;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -18,6 +19,16 @@ const MAX_STREAMS: u32 = 1_000;
 const MAX_HEADER_BYTES: u32 = 16 * 1024;
 /// Time after which a silent connection is asked whether it is alive, and must answer.
 const KEEPALIVE: Duration = Duration::from_secs(60);
+
+/// Listens on an address.
+///
+/// # Errors
+/// A sentence that names the address and the remedy.
+pub async fn bind(address: SocketAddr) -> Result<TcpListener, String> {
+    TcpListener::bind(address).await.map_err(|error| {
+        format!("--grpc {address}: {error}; stop the process that uses it, or give another --grpc")
+    })
+}
 
 /// Serves both services and `grpc.health.v1` until `shutdown`, and then ends the calls that have
 /// begun. The health is serving between `ready` and `shutdown`.

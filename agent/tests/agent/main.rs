@@ -1,0 +1,10 @@
+//! The binary as a sidecar, on an embedded DynamoDB behind HTTP.
+
+mod acquire;
+mod bodies;
+mod connections;
+mod fixtures;
+mod life;
+mod openapi;
+mod schema;
+mod settle;
