@@ -81,6 +81,24 @@ impl Plan {
         Self::with(rules, domain, descriptors, hits, Purpose::Decide)
     }
 
+    /// Returns the number of steps, one per descriptor.
+    #[must_use]
+    pub const fn steps(&self) -> usize {
+        self.steps.len()
+    }
+
+    /// Iterates over the buckets that the call concerns.
+    pub fn buckets(&self) -> impl Iterator<Item = &Bucket> {
+        self.steps.iter().filter_map(|step| match step {
+            Step::Pass | Step::Unlimited => None,
+            Step::Blocked(bucket, _) => Some(bucket),
+            Step::Ask(parcel)
+            | Step::Peek(parcel)
+            | Step::Settle(parcel)
+            | Step::Refund(parcel) => Some(&parcel.bucket),
+        })
+    }
+
     pub(super) fn with(
         rules: &Rules,
         domain: &str,
