@@ -136,7 +136,7 @@ async fn a_value_that_is_no_text_is_limited_too() {
     for _ in 0..3 {
         raw(&agent, METHOD, Bytes::from_static(message)).await.unwrap();
     }
-    assert_eq!(agent.left("0@@@ff", "api", "rpm").await, 7);
+    assert_eq!(agent.left("0@@@ff", "api", "rpd").await, 7);
 }
 
 #[tokio::test]

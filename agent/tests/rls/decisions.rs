@@ -7,48 +7,48 @@ use crate::fixture::*;
 #[tokio::test]
 async fn all_descriptors_are_taken_together_or_none_is() {
     let agent = Agent::new(RULES).await;
-    let (rpm, tpm) = ([("tenant", "a")], [("tenant", "a"), ("model", "x")]);
-    let both = |tokens| request([descriptor(&rpm), hits(&tpm, tokens)]);
+    let (rpd, tpd) = ([("tenant", "a")], [("tenant", "a"), ("model", "x")]);
+    let both = |tokens| request([descriptor(&rpd), hits(&tpd, tokens)]);
     let allowed = agent.call(both(600)).await.unwrap();
     assert_eq!(allowed.overall_code(), Code::Ok);
     let denied = agent.call(both(600)).await.unwrap();
     assert_eq!(denied.overall_code(), Code::OverLimit);
     assert_eq!(codes(&denied), [Code::Ok, Code::OverLimit]);
-    assert_eq!(agent.left("a", "api", "rpm").await, 9, "the denied call took nothing");
-    assert_eq!(agent.left("a", "llm/x", "tpm").await, 400);
+    assert_eq!(agent.left("a", "api", "rpd").await, 9, "the denied call took nothing");
+    assert_eq!(agent.left("a", "llm/x", "tpd").await, 400);
 }
 
 #[tokio::test]
 async fn statuses_are_in_the_order_of_the_descriptors_with_limit_remaining_and_reset() {
     let agent = Agent::new(RULES).await;
-    let (rpm, tpm) = ([("tenant", "a")], [("tenant", "a"), ("model", "x")]);
-    let (tpm, rpm, none) = (hits(&tpm, 250), descriptor(&rpm), descriptor(&[("no", "rule")]));
-    let answer = agent.call(request([tpm.clone(), none.clone(), rpm.clone()])).await.unwrap();
+    let (rpd, tpd) = ([("tenant", "a")], [("tenant", "a"), ("model", "x")]);
+    let (tpd, rpd, none) = (hits(&tpd, 250), descriptor(&rpd), descriptor(&[("no", "rule")]));
+    let answer = agent.call(request([tpd.clone(), none.clone(), rpd.clone()])).await.unwrap();
     let shown = |status: &DescriptorStatus| {
         let limit = status.current_limit.as_ref();
         let limit = limit.map(|limit| (limit.name.clone(), limit.requests_per_unit, limit.unit()));
         let reset = status.duration_until_reset.as_ref().map(|reset| reset.seconds);
         (limit, status.limit_remaining, reset)
     };
-    let minute = rate_limit::Unit::Minute;
+    let day = rate_limit::Unit::Day;
     let expected = [
-        (Some(("tpm".to_owned(), 1_000, minute)), 750, Some(15)),
+        (Some(("tpd".to_owned(), 1_000, day)), 750, Some(21_600)),
         (None, 0, None),
-        (Some(("rpm".to_owned(), 10, minute)), 9, Some(6)),
+        (Some(("rpd".to_owned(), 10, day)), 9, Some(8_640)),
     ];
     assert_eq!(answer.statuses.iter().map(shown).collect::<Vec<_>>(), expected);
     // A denied call shows the limits that did not deny too.
     let much = RateLimitDescriptor {
         hits_addend: Some(envoy_types::pb::google::protobuf::UInt64Value { value: 800 }),
-        ..tpm
+        ..tpd
     };
-    let denied = agent.call(request([rpm, none, much])).await.unwrap();
+    let denied = agent.call(request([rpd, none, much])).await.unwrap();
     assert_eq!(codes(&denied), [Code::Ok, Code::Ok, Code::OverLimit]);
     let expected = [
-        (Some(("rpm".to_owned(), 10, minute)), 9, Some(6)),
+        (Some(("rpd".to_owned(), 10, day)), 9, Some(8_640)),
         (None, 0, None),
-        // 50 tokens are missing, at 1,000 a minute.
-        (Some(("tpm".to_owned(), 1_000, minute)), 750, Some(3)),
+        // 50 tokens are missing, at 1,000 a day.
+        (Some(("tpd".to_owned(), 1_000, day)), 750, Some(4_320)),
     ];
     assert_eq!(denied.statuses.iter().map(shown).collect::<Vec<_>>(), expected);
 }
@@ -58,18 +58,18 @@ async fn an_allowed_call_has_the_rate_limit_fields_and_a_denied_one_the_problem_
     let agent = Agent::new(RULES).await;
     let ask = || agent.call(request([hits(&[("tenant", "a")], 10)]));
     let allowed = ask().await.unwrap();
-    assert_eq!(header(&allowed, "ratelimit"), Some(r#""rpm";r=0;t=6"#));
-    assert_eq!(header(&allowed, "ratelimit-policy"), Some(r#""rpm";q=10;w=60"#));
+    assert_eq!(header(&allowed, "ratelimit"), Some(r#""rpd";r=0;t=8640"#));
+    assert_eq!(header(&allowed, "ratelimit-policy"), Some(r#""rpd";q=10;w=86400"#));
     assert_eq!(header(&allowed, "content-type"), None);
     assert!(allowed.raw_body.is_empty());
     let denied = ask().await.unwrap();
-    assert_eq!(header(&denied, "ratelimit"), Some(r#""rpm";r=0;t=60"#));
-    assert_eq!(header(&denied, "retry-after"), Some("60"));
+    assert_eq!(header(&denied, "ratelimit"), Some(r#""rpd";r=0;t=86400"#));
+    assert_eq!(header(&denied, "retry-after"), Some("86400"));
     assert_eq!(header(&denied, "content-type"), Some("application/problem+json"));
     let body: Value = serde_json::from_slice(&denied.raw_body).unwrap();
     assert_eq!(body["status"], 429);
-    assert_eq!(body["violated-policies"], serde_json::json!(["rpm"]));
-    assert_eq!(body["retry_after"], 60);
+    assert_eq!(body["violated-policies"], serde_json::json!(["rpd"]));
+    assert_eq!(body["retry_after"], 86_400);
 }
 
 #[tokio::test]
@@ -98,7 +98,7 @@ async fn a_rule_in_shadow_mode_reports_and_never_denies() {
         let shown = header(&answer, "ratelimit").unwrap();
         assert!(!shown.contains("r=2"), "a trial is not shown: {shown}");
     }
-    assert_eq!(agent.left("a", "api", "rpm").await, 2, "what is short is not taken");
+    assert_eq!(agent.left("a", "api", "rpd").await, 2, "what is short is not taken");
     assert_eq!(agent.decider.limiter.stats().shadow_denied, 2);
     let never = request([hits(&[("trial", "a")], 11)]);
     assert_eq!(agent.call(never).await.unwrap().overall_code(), Code::Ok);
@@ -140,14 +140,14 @@ async fn more_than_a_capacity_is_denied_with_its_own_problem() {
         assert_eq!(body["status"], 413, "a retry does not help");
         assert_eq!(header(&answer, "retry-after"), None);
     }
-    assert_eq!(agent.left("b", "api", "rpm").await, 10);
+    assert_eq!(agent.left("b", "api", "rpd").await, 10);
 }
 
 #[tokio::test]
 async fn a_level_that_is_stopped_is_denied_and_says_so() {
     let agent = Agent::new(RULES).await;
     let level = weirgate::ConfigLevel::Resource("api".try_into().unwrap());
-    let _ = agent.other.stop(level).send().await.unwrap();
+    let _ = agent.other.stop(&level).send().await.unwrap();
     let answer = agent.call(request([descriptor(&[("tenant", "a")])])).await.unwrap();
     assert_eq!(answer.overall_code(), Code::OverLimit);
     let body: Value = serde_json::from_slice(&answer.raw_body).unwrap();
@@ -161,12 +161,13 @@ async fn limits_come_from_the_table_where_a_rule_brings_none() {
     let missing = ask().await.unwrap_err();
     assert_eq!(missing.code(), tonic::Code::FailedPrecondition, "{missing}");
     let config = weirgate::Config {
-        limits: vec![weirgate::Limit::per_minute("rpm", 3).unwrap()],
+        limits: vec![weirgate::Limit::per_day("rpd", 3).unwrap()],
         ..weirgate::Config::default()
     };
     let level = weirgate::ConfigLevel::Resource("stored".try_into().unwrap());
     agent.other.set_config(&level, &config).await.unwrap();
-    agent.clock.advance(std::time::Duration::from_secs(61)).await;
+    // What this process knows is a minute old at most.
+    agent.clock.skew(61_000);
     assert_eq!(ask().await.unwrap().statuses[0].limit_remaining, 1);
     assert_eq!(ask().await.unwrap().overall_code(), Code::OverLimit);
 }

@@ -35,36 +35,36 @@ domains:
     - match: [tenant]
       entity: "{tenant}"
       resource: api
-      take: {rpm: hits}
-      limits: {rpm: {per_minute: 10}}
+      take: {rpd: hits}
+      limits: {rpd: {per_day: 10}}
     - match: [tenant, model]
       entity: "{tenant}"
       resource: llm/{model}
-      take: {tpm: hits}
-      limits: {tpm: {per_minute: 1000}}
+      take: {tpd: hits}
+      limits: {tpd: {per_day: 1000}}
     - match: [used, model]
       entity: "{used}"
       resource: llm/{model}
-      take: {tpm: hits}
-      limits: {tpm: {per_minute: 1000}}
+      take: {tpd: hits}
+      limits: {tpd: {per_day: 1000}}
       settle: true
     - match: [trial]
       entity: "{trial}"
       resource: api
-      take: {rpm: hits}
-      limits: {rpm: {per_minute: 10}}
+      take: {rpd: hits}
+      limits: {rpd: {per_day: 10}}
       shadow: true
     - match: [plan: free, path: "/static/*"]
       unlimited: true
     - match: [plan: free, path]
       entity: plan:free
       resource: api
-      take: {rpm: 2}
-      limits: {rpm: {per_minute: 10}}
+      take: {rpd: 2}
+      limits: {rpd: {per_day: 10}}
     - match: [stored]
       entity: "{stored}"
       resource: stored
-      take: {rpm: hits}
+      take: {rpd: hits}
 "#;
 
 /// An agent, its time and its table.
@@ -196,8 +196,8 @@ impl Agent {
     /// The tokens that a limit has now, as another process sees them.
     pub async fn left(&self, entity: &str, resource: &str, limit: &str) -> i64 {
         let limits = match limit {
-            "tpm" => weirgate::Limit::per_minute("tpm", 1_000),
-            _ => weirgate::Limit::per_minute(limit, 10),
+            "tpd" => weirgate::Limit::per_day("tpd", 1_000),
+            _ => weirgate::Limit::per_day(limit, 10),
         };
         let peek = self.other.peek(entity, resource).limits(&[limits.unwrap()]);
         let balances = peek.send().await.unwrap();

@@ -65,7 +65,7 @@ async fn tokens_of_a_call_that_was_not_answered_in_time_return() {
     let answer = agent.call_within(ask(), Duration::from_millis(4)).await;
     let taken = i64::from(answer.is_ok());
     agent.dynamo.forget_faults();
-    let refilled = async |agent: &Agent| agent.left("a", "api", "rpm").await;
+    let refilled = async |agent: &Agent| agent.left("a", "api", "rpd").await;
     let mut left = refilled(&agent).await;
     for _ in 0..10_000 {
         if left == 9 - taken {
