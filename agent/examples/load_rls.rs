@@ -65,7 +65,10 @@ fn main() {
         report("prefetched", thread().block_on(callers(address, 32)));
     }
     if is_wanted("latency") {
-        for (name, address) in [("bare tonic", bare()), ("prefetched", agent(Some(Prefetch::default())))] {
+        for (name, address) in [
+            ("bare tonic", bare()),
+            ("prefetched", agent(Some(Prefetch::default()))),
+        ] {
             let times = thread().block_on(paced(address));
             let at = |quantile| times.value_at_quantile(quantile);
             let (p50, p99, p999) = (at(0.5), at(0.99), at(0.999));
@@ -219,7 +222,10 @@ where
             }
         }
     });
-    futures_util::future::join_all(calls).await.into_iter().sum()
+    futures_util::future::join_all(calls)
+        .await
+        .into_iter()
+        .sum()
 }
 
 /// Returns the times of calls in microseconds, each from when it was due.

@@ -220,7 +220,10 @@ impl Running {
                 tracing::warn!(%error, "the rate limit service failed");
             }
             // What calls reported is written, although they were answered.
-            if timeout_at(deadline, self.decider.gate.close_and_drain()).await.is_err() {
+            if timeout_at(deadline, self.decider.gate.close_and_drain())
+                .await
+                .is_err()
+            {
                 tracing::warn!("what calls reported was not all written");
             }
         }

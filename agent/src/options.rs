@@ -351,10 +351,19 @@ mod tests {
     #[test]
     fn the_rate_limit_service_needs_rules() {
         assert!(options(&[]).unwrap().grpc().unwrap().is_none());
-        let error = options(&["--grpc", "127.0.0.1:0"]).unwrap().grpc().unwrap_err();
+        let error = options(&["--grpc", "127.0.0.1:0"])
+            .unwrap()
+            .grpc()
+            .unwrap_err();
         assert!(error.contains("--rules PATH"), "{error}");
-        let error = options(&["--rules", "/no/file"]).unwrap().grpc().unwrap_err();
-        assert!(error.contains("--rules /no/file: cannot be read"), "{error}");
+        let error = options(&["--rules", "/no/file"])
+            .unwrap()
+            .grpc()
+            .unwrap_err();
+        assert!(
+            error.contains("--rules /no/file: cannot be read"),
+            "{error}"
+        );
     }
 
     #[test]

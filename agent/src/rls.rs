@@ -13,6 +13,7 @@
 //! | `plan` | pure: what a call asks, and what it reports |
 //! | `facts` | what a call reports is written, also after its answer |
 //! | `decide` | peeks, and takes all that is asked, or nothing |
+//! | `failure` | statuses of calls without a decision |
 //! | `standing` | what is left of the limit of one descriptor |
 //! | `answer` | standings as statuses, headers and a body |
 
@@ -20,6 +21,7 @@ mod answer;
 mod deadline;
 mod decide;
 mod facts;
+mod failure;
 mod kuadrant;
 pub mod messages;
 mod plan;

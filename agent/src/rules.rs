@@ -10,19 +10,23 @@
 //! - `template`: [`Template`]: names made of a descriptor's values
 //! - `pattern`: a value that an entry must have
 //! - `yaml`: the nodes of a file, and errors that name the place
-//! - `ruleset`: [`Rules`], and what a descriptor is looked up as
+//! - `list`: rules in their order
+//! - `terms`: [`Matched`]: what the rules say about a descriptor
+//! - `ruleset`: [`Rules`]: all of them
 
 mod envoy;
 mod format;
 mod limits;
+mod list;
 mod native;
 mod pattern;
 mod ruleset;
 mod source;
 mod template;
+mod terms;
 mod yaml;
 
 pub use format::parse;
-pub use ruleset::{Amount, Bucket, Entry, Matched, Rules, Take, Terms};
+pub use ruleset::Rules;
 pub use source::RulesSource;
-pub use template::Template;
+pub use terms::{Amount, Bucket, Entry, Matched, Take, Terms};

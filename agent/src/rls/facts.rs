@@ -5,8 +5,9 @@ use tonic::Status;
 use weirgate::{Error, OnUnavailable, RateLimiter};
 
 use super::decide::acquire;
+use super::failure::{overloaded, status_of};
 use super::plan::{Parcel, Step};
-use super::service::{overloaded, status_of};
+
 use crate::decide::Decider;
 
 /// Writes what `steps` report, and returns when that is done, or at the `deadline`: what is still

@@ -10,12 +10,13 @@ use tonic::{Request, Response, Status};
 use weirgate::{Error, Grant, Settlement};
 
 use super::facts::record;
+use super::failure::status_of;
 use super::messages::{
     Code, CommitRequest, CommitResponse, RateLimitDescriptor, RateLimitRequest, RateLimitResponse,
     ReserveRequest, ReserveResponse,
 };
 use super::plan::{Plan, Purpose, Step};
-use super::service::{RateLimitService, outcome, status_of};
+use super::service::{RateLimitService, outcome};
 use crate::decide::{Call, Outcome, join_grants, restore_grants};
 use crate::rules::Amount;
 

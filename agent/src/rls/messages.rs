@@ -1,7 +1,7 @@
 //! The messages of both services, with the fields that are used.
 //!
-//! Written by hand: generated code for Envoy's whole interface is 89,000 lines, half a minute of each
-//! build. The tests send the generated messages, and Envoy itself sends its own.
+//! Written here, because generated code for Envoy's whole interface is 89,000 lines, half a minute
+//! of each build. The tests send the generated messages, and Envoy itself sends its own.
 
 /// `envoy.service.ratelimit.v3.RateLimitRequest`
 #[derive(Clone, PartialEq, prost::Message)]

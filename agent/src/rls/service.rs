@@ -6,12 +6,13 @@ use std::time::Duration;
 use tokio::time::Instant;
 use tonic::metadata::MetadataMap;
 use tonic::{Code, Request, Response, Status};
-use weirgate::{Denied, Error, OnUnavailable};
+use weirgate::{Denied, OnUnavailable};
 
 use super::answer::answer;
 use super::deadline::Deadline;
 use super::decide::{Decided, Refusal, decide};
 use super::facts::record;
+use super::failure::{OVERLOADED, overloaded, status_of};
 use super::messages::{RateLimitRequest, RateLimitResponse};
 use super::plan::{Plan, Purpose};
 use super::standing::Standing;
@@ -161,36 +162,5 @@ pub(super) fn outcome(answer: Result<&Decided, &Status>) -> Outcome {
             Code::Unavailable if status.metadata().contains_key(OVERLOADED) => Outcome::Overloaded,
             _ => Outcome::NoDecision,
         },
-    }
-}
-
-/// Metadata of the answer to a call too many.
-const OVERLOADED: &str = "weirgate-overloaded";
-
-/// Returns the status for a call too many.
-pub(super) fn overloaded(decider: &Decider) -> Status {
-    let most = decider.gate.max();
-    let mut status = Status::unavailable(format!(
-        "{most} requests are in flight, as many as may be: try again, or raise --max-in-flight"
-    ));
-    let metadata = status.metadata_mut();
-    metadata.insert(
-        OVERLOADED,
-        tonic::metadata::AsciiMetadataValue::from_static("true"),
-    );
-    status
-}
-
-/// Returns the status for a call without a decision. Never a code that a proxy takes for a decision.
-pub(super) fn status_of(error: &Error) -> Status {
-    if error.is_transient() {
-        return Status::unavailable(error.to_string());
-    }
-    tracing::warn!(%error, "no decision until a repair");
-    match error {
-        Error::Invalid(_) | Error::NotConfigured { .. } => {
-            Status::failed_precondition(error.to_string())
-        }
-        _ => Status::internal(error.to_string()),
     }
 }

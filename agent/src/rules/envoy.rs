@@ -11,8 +11,8 @@ use std::sync::Arc;
 use weirgate::{FileError, Limit};
 
 use super::pattern::Pattern;
-use super::ruleset::{Amount, Bucket, Domain, Entry, Matched, Rules, Take, Terms};
 use super::template::{Kind, Template, escaped};
+use super::terms::{Amount, Bucket, Entry, Matched, Take, Terms};
 use super::yaml::{Node, Source, with_document};
 
 const DESCRIPTOR: &str = "key, value, rate_limit, shadow_mode, descriptors";
@@ -102,8 +102,13 @@ impl Level {
     }
 }
 
-/// Adds the rules of a file.
-pub(super) fn parse(path: &Path, text: &str, rules: &mut Rules) -> Result<(), FileError> {
+/// Reads a file: its domain, and the rules. `is_known` returns whether another file has rules of a
+/// domain.
+pub(super) fn parse(
+    path: &Path,
+    text: &str,
+    is_known: impl Fn(&str) -> bool,
+) -> Result<(Box<str>, Tree), FileError> {
     with_document(path, text, |source, file| {
         let (mut domain, mut root) = (None, Level::default());
         for (key, node) in source.entries(&file, "a map with domain and descriptors")? {
@@ -116,15 +121,12 @@ pub(super) fn parse(path: &Path, text: &str, rules: &mut Rules) -> Result<(), Fi
         let Some((domain, node)) = domain.filter(|(domain, _)| !domain.is_empty()) else {
             return Err(source.error(&file, "domain is missing: the one that Envoy's filter has"));
         };
-        let resource = escaped(Kind::Resource, &domain);
-        let tree = Domain::Nested(Tree { resource, root });
-        match rules.domains.insert(domain.into(), tree) {
-            None => Ok(()),
-            Some(_) => Err(source.error(
-                &node,
-                "the domain has rules already, in another file: put them together",
-            )),
+        if is_known(&domain) {
+            let message = "the domain has rules already, in another file: put them together";
+            return Err(source.error(&node, message));
         }
+        let resource = escaped(Kind::Resource, &domain);
+        Ok((domain.into(), Tree { resource, root }))
     })
 }
 

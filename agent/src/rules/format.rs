@@ -4,7 +4,7 @@ use std::path::Path;
 
 use weirgate::FileError;
 
-use super::ruleset::Rules;
+use super::ruleset::{Domain, Rules};
 use super::yaml::with_document;
 use super::{envoy, native};
 
@@ -12,7 +12,7 @@ use super::{envoy, native};
 /// in that of envoyproxy/ratelimit.
 ///
 /// # Errors
-/// [`FileError`] with line and column. The rules may have some of the file then.
+/// [`FileError`] with line and column. The rules are as before then.
 pub fn parse(path: &Path, text: &str, rules: &mut Rules) -> Result<(), FileError> {
     let is_envoy = with_document(path, text, |source, file| {
         let takes = "a map with weirgate and domains, or one with domain and descriptors as envoyproxy/ratelimit has it";
@@ -20,8 +20,13 @@ pub fn parse(path: &Path, text: &str, rules: &mut Rules) -> Result<(), FileError
         let has = |name: &str| entries.iter().any(|(key, _)| key == name);
         Ok(has("domain") && !has("weirgate"))
     })?;
-    match is_envoy {
-        true => envoy::parse(path, text, rules),
-        false => native::parse(path, text, rules),
+    if is_envoy {
+        let (domain, tree) = envoy::parse(path, text, |domain| rules.has(domain))?;
+        rules.insert(domain, Domain::Nested(tree));
+        return Ok(());
     }
+    for (domain, list) in native::parse(path, text, |domain| rules.has(domain))? {
+        rules.insert(domain, Domain::Listed(list));
+    }
+    Ok(())
 }

@@ -6,9 +6,10 @@ use std::sync::Arc;
 use weirgate::{FileError, LimitName};
 
 use super::limits;
+use super::list::{Effect, List, Rule, Target};
 use super::pattern::Pattern;
-use super::ruleset::{Amount, Domain, Effect, List, Rule, Rules, Take, Target, Terms};
 use super::template::{Kind, Template};
+use super::terms::{Amount, Take, Terms};
 use super::yaml::{Node, Source, with_document};
 
 /// Version of the format, 1.
@@ -20,32 +21,37 @@ const MAX_TOKENS: i64 = 1_000_000_000_000;
 
 const RULE: &str = "match with unlimited, or match with entity, resource and take; beside them limits, settle, shadow, name";
 
-/// Adds the rules of a file.
-pub(super) fn parse(path: &Path, text: &str, rules: &mut Rules) -> Result<(), FileError> {
+/// Reads a file: the rules of each domain. `is_known` returns whether another file has rules of a
+/// domain.
+pub(super) fn parse(
+    path: &Path,
+    text: &str,
+    is_known: impl Fn(&str) -> bool,
+) -> Result<Vec<(Box<str>, List)>, FileError> {
     with_document(path, text, |source, file| {
-        let (mut version, mut count) = (None, 0);
+        let (mut version, mut domains) = (None, vec![]);
         for (key, node) in source.entries(&file, "a map with weirgate and domains")? {
             match key.as_str() {
                 "weirgate" => version = Some((source.integer(&node)?, node)),
                 "domains" => {
                     for (domain, node) in source.entries(&node, "a map of domains")? {
-                        let list = domain_rules(&source, &node)?;
-                        count += 1;
                         if domain.is_empty() {
-                            return Err(source
-                                .error(&node, "a domain needs a name: Envoy sends none without"));
+                            let message = "a domain needs a name: Envoy sends none without";
+                            return Err(source.error(&node, message));
                         }
-                        let known = rules.domains.insert(domain.into(), Domain::Listed(list));
-                        if known.is_some() {
-                            return Err(source.error(&node, "the domain has rules already, here or in another file: put them together"));
+                        if is_known(&domain) {
+                            let message =
+                                "the domain has rules already, in another file: put them together";
+                            return Err(source.error(&node, message));
                         }
+                        domains.push((domain.into(), domain_rules(&source, &node)?));
                     }
                 }
                 _ => return Err(source.unknown(&file, &key, "weirgate, domains")),
             }
         }
         match version {
-            Some((VERSION, _)) if count > 0 => Ok(()),
+            Some((VERSION, _)) if !domains.is_empty() => Ok(domains),
             Some((VERSION, _)) => Err(source.error(
                 &file,
                 "domains is missing: without rules nothing is limited",

@@ -22,10 +22,16 @@ fn llm() -> Limit {
 async fn an_allowed_request_passes_with_our_fields_and_envoys_in_the_order_of_the_descriptors() {
     let gateway = Gateway::new(Differences::default()).await;
     let response = gateway.get("/v1", &[TENANT]).await;
-    assert_eq!((response.status().as_u16(), &**response.body()), (200, "from the upstream"));
+    assert_eq!(
+        (response.status().as_u16(), &**response.body()),
+        (200, "from the upstream")
+    );
     let ours = header(&response, "ratelimit").unwrap();
     assert!(ours.starts_with(r#""rpd";r=999;t="#), "{ours}");
-    assert_eq!(header(&response, "ratelimit-policy"), Some(r#""rpd";q=1000;w=86400"#));
+    assert_eq!(
+        header(&response, "ratelimit-policy"),
+        Some(r#""rpd";q=1000;w=86400"#)
+    );
     let limit = header(&response, "x-ratelimit-limit");
     assert_eq!(limit, Some(r#"1000, 1000;w=86400;name="rpd""#));
     assert_eq!(header(&response, "x-ratelimit-remaining"), Some("999"));
@@ -45,10 +51,16 @@ async fn a_denied_request_gets_our_body_and_our_fields() {
     assert_eq!(gateway.get("/v1", &[TENANT]).await.status(), 200);
     let response = gateway.get("/v1", &[TENANT]).await;
     assert_eq!(response.status(), 429);
-    assert_eq!(header(&response, "content-type"), Some("application/problem+json"));
+    assert_eq!(
+        header(&response, "content-type"),
+        Some("application/problem+json")
+    );
     assert_eq!(header(&response, "x-envoy-ratelimited"), Some("true"));
     let retry: u64 = header(&response, "retry-after").unwrap().parse().unwrap();
-    assert!((1..=87).contains(&retry), "a token comes back every 86.4 s: {retry}");
+    assert!(
+        (1..=87).contains(&retry),
+        "a token comes back every 86.4 s: {retry}"
+    );
     let ours = header(&response, "ratelimit").unwrap();
     assert!(ours.starts_with(r#""rpd";r=0;t="#), "{ours}");
     let problem: Value = serde_json::from_str(response.body()).unwrap();
@@ -69,7 +81,10 @@ async fn after_the_response_the_estimate_comes_back_and_what_was_used_is_debited
     let response = ask("40000", "1500").await;
     assert_eq!(response.status(), 200);
     let ours = header(&response, "ratelimit").unwrap();
-    assert!(ours.starts_with(r#""tpd";r=60000;t="#), "the estimate is taken: {ours}");
+    assert!(
+        ours.starts_with(r#""tpd";r=60000;t="#),
+        "the estimate is taken: {ours}"
+    );
     gateway.left("llm", &llm(), 98_500).await;
     // More than was estimated, and more than is there.
     assert_eq!(ask("90000", "150000").await.status(), 200);
@@ -93,7 +108,11 @@ async fn without_a_decision_the_failure_mode_decides() {
         ..Differences::default()
     };
     let gateway = Gateway::new(silent).await;
-    assert_eq!(gateway.get("/v1", &[TENANT]).await.status(), 200, "it passes");
+    assert_eq!(
+        gateway.get("/v1", &[TENANT]).await.status(),
+        200,
+        "it passes"
+    );
     let strict = Differences {
         envoy: &[("failure_mode_deny: false", "failure_mode_deny: true")],
         ..silent
@@ -130,7 +149,10 @@ async fn an_agent_that_is_away_is_a_failure_and_none_of_the_gateways_requests_ha
     let away = Differences {
         envoy: &[
             ("failure_mode_deny: false", "failure_mode_deny: true"),
-            ("name: weirgate\n", "name: weirgate\n      connect_timeout: 0.1s\n"),
+            (
+                "name: weirgate\n",
+                "name: weirgate\n      connect_timeout: 0.1s\n",
+            ),
         ],
         ..Differences::default()
     };

@@ -161,8 +161,15 @@ async fn until<T>(found: impl AsyncFn() -> Option<T>) -> Option<T> {
 }
 
 async fn connected(port: u16) {
-    let connect = async || tokio::net::TcpStream::connect(("127.0.0.1", port)).await.ok();
-    assert!(until(connect).await.is_some(), "port {port} does not listen");
+    let connect = async || {
+        tokio::net::TcpStream::connect(("127.0.0.1", port))
+            .await
+            .ok()
+    };
+    assert!(
+        until(connect).await.is_some(),
+        "port {port} does not listen"
+    );
 }
 
 /// Envoy, as `make envoy` installs it.
@@ -173,7 +180,9 @@ fn binary() -> PathBuf {
         let version = version.unwrap().path();
         version.join("site-packages/envoy/_bin/envoy")
     });
-    binaries.find(|binary| binary.exists()).expect("Envoy is installed")
+    binaries
+        .find(|binary| binary.exists())
+        .expect("Envoy is installed")
 }
 
 fn free_port() -> u16 {

@@ -14,7 +14,11 @@ async fn all_descriptors_are_taken_together_or_none_is() {
     let denied = agent.call(both(600)).await.unwrap();
     assert_eq!(denied.overall_code(), Code::OverLimit);
     assert_eq!(codes(&denied), [Code::Ok, Code::OverLimit]);
-    assert_eq!(agent.left("a", "api", "rpd").await, 9, "the denied call took nothing");
+    assert_eq!(
+        agent.left("a", "api", "rpd").await,
+        9,
+        "the denied call took nothing"
+    );
     assert_eq!(agent.left("a", "llm/x", "tpd").await, 400);
 }
 
@@ -22,12 +26,22 @@ async fn all_descriptors_are_taken_together_or_none_is() {
 async fn statuses_are_in_the_order_of_the_descriptors_with_limit_remaining_and_reset() {
     let agent = Agent::new(RULES).await;
     let (rpd, tpd) = ([("tenant", "a")], [("tenant", "a"), ("model", "x")]);
-    let (tpd, rpd, none) = (hits(&tpd, 250), descriptor(&rpd), descriptor(&[("no", "rule")]));
-    let answer = agent.call(request([tpd.clone(), none.clone(), rpd.clone()])).await.unwrap();
+    let (tpd, rpd, none) = (
+        hits(&tpd, 250),
+        descriptor(&rpd),
+        descriptor(&[("no", "rule")]),
+    );
+    let answer = agent
+        .call(request([tpd.clone(), none.clone(), rpd.clone()]))
+        .await
+        .unwrap();
     let shown = |status: &DescriptorStatus| {
         let limit = status.current_limit.as_ref();
         let limit = limit.map(|limit| (limit.name.clone(), limit.requests_per_unit, limit.unit()));
-        let reset = status.duration_until_reset.as_ref().map(|reset| reset.seconds);
+        let reset = status
+            .duration_until_reset
+            .as_ref()
+            .map(|reset| reset.seconds);
         (limit, status.limit_remaining, reset)
     };
     let day = rate_limit::Unit::Day;
@@ -36,7 +50,10 @@ async fn statuses_are_in_the_order_of_the_descriptors_with_limit_remaining_and_r
         (None, 0, None),
         (Some(("rpd".to_owned(), 10, day)), 9, Some(8_640)),
     ];
-    assert_eq!(answer.statuses.iter().map(shown).collect::<Vec<_>>(), expected);
+    assert_eq!(
+        answer.statuses.iter().map(shown).collect::<Vec<_>>(),
+        expected
+    );
     // A denied call shows the limits that did not deny too.
     let much = RateLimitDescriptor {
         hits_addend: Some(envoy_types::pb::google::protobuf::UInt64Value { value: 800 }),
@@ -50,7 +67,10 @@ async fn statuses_are_in_the_order_of_the_descriptors_with_limit_remaining_and_r
         // 50 tokens are missing, at 1,000 a day.
         (Some(("tpd".to_owned(), 1_000, day)), 750, Some(4_320)),
     ];
-    assert_eq!(denied.statuses.iter().map(shown).collect::<Vec<_>>(), expected);
+    assert_eq!(
+        denied.statuses.iter().map(shown).collect::<Vec<_>>(),
+        expected
+    );
 }
 
 #[tokio::test]
@@ -59,13 +79,19 @@ async fn an_allowed_call_has_the_rate_limit_fields_and_a_denied_one_the_problem_
     let ask = || agent.call(request([hits(&[("tenant", "a")], 10)]));
     let allowed = ask().await.unwrap();
     assert_eq!(header(&allowed, "ratelimit"), Some(r#""rpd";r=0;t=8640"#));
-    assert_eq!(header(&allowed, "ratelimit-policy"), Some(r#""rpd";q=10;w=86400"#));
+    assert_eq!(
+        header(&allowed, "ratelimit-policy"),
+        Some(r#""rpd";q=10;w=86400"#)
+    );
     assert_eq!(header(&allowed, "content-type"), None);
     assert!(allowed.raw_body.is_empty());
     let denied = ask().await.unwrap();
     assert_eq!(header(&denied, "ratelimit"), Some(r#""rpd";r=0;t=86400"#));
     assert_eq!(header(&denied, "retry-after"), Some("86400"));
-    assert_eq!(header(&denied, "content-type"), Some("application/problem+json"));
+    assert_eq!(
+        header(&denied, "content-type"),
+        Some("application/problem+json")
+    );
     let body: Value = serde_json::from_slice(&denied.raw_body).unwrap();
     assert_eq!(body["status"], 429);
     assert_eq!(body["violated-policies"], serde_json::json!(["rpd"]));
@@ -84,8 +110,16 @@ async fn a_descriptor_matches_by_value_by_wildcard_and_by_key_in_the_order_of_th
     let other = request([descriptor(&[("plan", "paid"), ("path", "/v1/chat")])]);
     let passed = agent.call(other).await.unwrap();
     assert!(passed.statuses[0].current_limit.is_none(), "no rule");
-    let deeper = request([descriptor(&[("plan", "free"), ("path", "/"), ("more", "1")])]);
-    assert!(agent.call(deeper).await.unwrap().statuses[0].current_limit.is_none());
+    let deeper = request([descriptor(&[
+        ("plan", "free"),
+        ("path", "/"),
+        ("more", "1"),
+    ])]);
+    assert!(
+        agent.call(deeper).await.unwrap().statuses[0]
+            .current_limit
+            .is_none()
+    );
 }
 
 #[tokio::test]
@@ -98,7 +132,11 @@ async fn a_rule_in_shadow_mode_reports_and_never_denies() {
         let shown = header(&answer, "ratelimit").unwrap();
         assert!(!shown.contains("r=2"), "a trial is not shown: {shown}");
     }
-    assert_eq!(agent.left("a", "api", "rpd").await, 2, "what is short is not taken");
+    assert_eq!(
+        agent.left("a", "api", "rpd").await,
+        2,
+        "what is short is not taken"
+    );
     assert_eq!(agent.decider.limiter.stats().shadow_denied, 2);
     let never = request([hits(&[("trial", "a")], 11)]);
     assert_eq!(agent.call(never).await.unwrap().overall_code(), Code::Ok);
@@ -120,10 +158,17 @@ async fn a_limit_in_the_descriptor_replaces_that_of_the_rule() {
     let answer = agent.call(limit(3, Unit::Hour)).await.unwrap();
     let status = &answer.statuses[0];
     let current = status.current_limit.as_ref().unwrap();
-    assert_eq!((current.requests_per_unit, current.unit()), (3, rate_limit::Unit::Hour));
+    assert_eq!(
+        (current.requests_per_unit, current.unit()),
+        (3, rate_limit::Unit::Hour)
+    );
     assert_eq!(status.limit_remaining, 2);
     let none = agent.call(limit(0, Unit::Hour)).await.unwrap();
-    assert_eq!(none.overall_code(), Code::OverLimit, "no request is allowed");
+    assert_eq!(
+        none.overall_code(),
+        Code::OverLimit,
+        "no request is allowed"
+    );
     let unknown = agent.call(limit(3, Unit::Unknown)).await.unwrap_err();
     assert_eq!(unknown.code(), tonic::Code::InvalidArgument);
     assert!(unknown.message().contains("MINUTE"), "{unknown}");
@@ -133,7 +178,10 @@ async fn a_limit_in_the_descriptor_replaces_that_of_the_rule() {
 async fn more_than_a_capacity_is_denied_with_its_own_problem() {
     let agent = Agent::new(RULES).await;
     for tokens in [11, u64::MAX] {
-        let never = request([hits(&[("tenant", "a")], tokens), descriptor(&[("tenant", "b")])]);
+        let never = request([
+            hits(&[("tenant", "a")], tokens),
+            descriptor(&[("tenant", "b")]),
+        ]);
         let answer = agent.call(never).await.unwrap();
         assert_eq!(codes(&answer), [Code::OverLimit, Code::Ok]);
         let body: Value = serde_json::from_slice(&answer.raw_body).unwrap();
@@ -148,7 +196,10 @@ async fn a_level_that_is_stopped_is_denied_and_says_so() {
     let agent = Agent::new(RULES).await;
     let level = weirgate::ConfigLevel::Resource("api".try_into().unwrap());
     let _ = agent.other.stop(&level).send().await.unwrap();
-    let answer = agent.call(request([descriptor(&[("tenant", "a")])])).await.unwrap();
+    let answer = agent
+        .call(request([descriptor(&[("tenant", "a")])]))
+        .await
+        .unwrap();
     assert_eq!(answer.overall_code(), Code::OverLimit);
     let body: Value = serde_json::from_slice(&answer.raw_body).unwrap();
     assert_eq!(body["status"], 403);

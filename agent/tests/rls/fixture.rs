@@ -263,5 +263,9 @@ pub fn header<'a>(response: &'a RateLimitResponse, name: &str) -> Option<&'a str
 
 /// The codes of the statuses.
 pub fn codes(response: &RateLimitResponse) -> Vec<Code> {
-    response.statuses.iter().map(DescriptorStatus::code).collect()
+    response
+        .statuses
+        .iter()
+        .map(DescriptorStatus::code)
+        .collect()
 }

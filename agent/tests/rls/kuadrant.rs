@@ -64,7 +64,8 @@ async fn a_check_takes_nothing_and_a_report_is_never_denied() {
         ..request([descriptor(&TPD)])
     };
     for (tokens, code) in [(1_000, Code::Ok), (1_001, Code::OverLimit)] {
-        let answer: RateLimitResponse = call(&agent, "CheckRateLimit", asked(tokens)).await.unwrap();
+        let answer: RateLimitResponse =
+            call(&agent, "CheckRateLimit", asked(tokens)).await.unwrap();
         assert_eq!(codes(&answer), [code]);
     }
     assert_eq!(agent.left("a", "llm/x", "tpd").await, 1_000);
@@ -88,7 +89,10 @@ async fn a_reservation_holds_its_amount_and_a_commit_leaves_what_was_used() {
     assert!(commit(&agent, &held.reservation_id, 150).await);
     assert_eq!(agent.left("a", "llm/x", "tpd").await, 850);
     let more = reserve(&agent, 100, 60).await;
-    assert!(commit(&agent, &more.reservation_id, 900).await, "more than was reserved");
+    assert!(
+        commit(&agent, &more.reservation_id, 900).await,
+        "more than was reserved"
+    );
     assert_eq!(agent.counted("a", "llm/x", "tpd").0, 1_050);
 }
 

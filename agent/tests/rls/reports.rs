@@ -17,10 +17,18 @@ async fn a_rule_that_settles_debits_into_debt_counts_usage_and_never_denies() {
         assert_eq!(codes(&answer), [Code::Ok]);
     }
     let (consumed, acquires) = agent.counted("a", "llm/x", "tpd");
-    assert_eq!((consumed, acquires), (6_400, 0), "the requests were counted when they asked");
+    assert_eq!(
+        (consumed, acquires),
+        (6_400, 0),
+        "the requests were counted when they asked"
+    );
     let denied = agent.call(request([hits(&TPD, 1)])).await.unwrap();
     assert_eq!(denied.overall_code(), Code::OverLimit);
-    assert_eq!(header(&denied, "retry-after"), Some("466647"), "5,401 of 1,000 a day");
+    assert_eq!(
+        header(&denied, "retry-after"),
+        Some("466647"),
+        "5,401 of 1,000 a day"
+    );
 }
 
 #[tokio::test]
@@ -34,7 +42,11 @@ async fn a_refund_gives_back_at_most_to_the_capacity_and_lowers_the_usage() {
     agent.call(request([refund(&TPD, 900)])).await.unwrap();
     assert_eq!(agent.left("a", "llm/x", "tpd").await, 1_000);
     let all = agent.call(request([hits(&TPD, 1_000)])).await.unwrap();
-    assert_eq!(all.overall_code(), Code::Ok, "this process sees what came back");
+    assert_eq!(
+        all.overall_code(),
+        Code::Ok,
+        "this process sees what came back"
+    );
 }
 
 #[tokio::test]
@@ -43,14 +55,23 @@ async fn a_refund_of_a_bucket_that_nothing_was_taken_from_changes_nothing() {
     let answer = agent.call(request([refund(&TPD, 300)])).await.unwrap();
     assert_eq!(answer.overall_code(), Code::Ok);
     assert_eq!(agent.left("a", "llm/x", "tpd").await, 1_000);
-    assert!(agent.dynamo.item("default/BUCKET#a#llm/x#0", "#STATE").is_null());
+    assert!(
+        agent
+            .dynamo
+            .item("default/BUCKET#a#llm/x#0", "#STATE")
+            .is_null()
+    );
 }
 
 #[tokio::test]
 async fn charges_and_refunds_of_one_call_after_the_response_all_count() {
     let agent = Agent::new(RULES).await;
     agent.call(request([hits(&TPD, 800)])).await.unwrap();
-    let settle = request([refund(&TPD, 800), hits(&USED, 950), descriptor(&[("tenant", "a")])]);
+    let settle = request([
+        refund(&TPD, 800),
+        hits(&USED, 950),
+        descriptor(&[("tenant", "a")]),
+    ]);
     let answer = agent.call(settle).await.unwrap();
     assert_eq!(codes(&answer), [Code::Ok, Code::Ok, Code::Ok]);
     assert_eq!(agent.left("a", "llm/x", "tpd").await, 50);
@@ -60,7 +81,9 @@ async fn charges_and_refunds_of_one_call_after_the_response_all_count() {
 #[tokio::test]
 async fn what_was_used_is_debited_also_if_the_rest_of_the_call_is_denied() {
     let agent = Agent::new(RULES).await;
-    let answer = agent.call(request([hits(&[("tenant", "a")], 11), hits(&USED, 300)])).await;
+    let answer = agent
+        .call(request([hits(&[("tenant", "a")], 11), hits(&USED, 300)]))
+        .await;
     assert_eq!(codes(&answer.unwrap()), [Code::OverLimit, Code::Ok]);
     assert_eq!(agent.left("a", "llm/x", "tpd").await, 700);
 }
@@ -70,7 +93,9 @@ async fn a_report_is_written_although_its_caller_has_left() {
     let agent = Agent::new(RULES).await;
     agent.call(request([hits(&TPD, 1)])).await.unwrap();
     // The first attempt is refused, so the write takes longer than the caller waits.
-    agent.dynamo.fail_next((0..3).map(|_| Some(Fault::ServerError)));
+    agent
+        .dynamo
+        .fail_next((0..3).map(|_| Some(Fault::ServerError)));
     let report = agent.call_within(request([hits(&USED, 500)]), Duration::from_millis(5));
     let answer = report.await;
     assert!(

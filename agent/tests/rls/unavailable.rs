@@ -18,14 +18,19 @@ fn options(on_unavailable: OnUnavailable) -> Options {
 }
 
 fn ask() -> RateLimitRequest {
-    request([descriptor(&[("tenant", "a")]), descriptor(&[("no", "rule")])])
+    request([
+        descriptor(&[("tenant", "a")]),
+        descriptor(&[("no", "rule")]),
+    ])
 }
 
 #[tokio::test]
 async fn a_call_without_a_decision_is_unavailable_before_the_callers_deadline() {
     let agent = Agent::without_answers(options(OnUnavailable::Error)).await;
     for timeout in [20, 250] {
-        let answer = agent.call_within(ask(), Duration::from_millis(timeout)).await;
+        let answer = agent
+            .call_within(ask(), Duration::from_millis(timeout))
+            .await;
         let status = answer.unwrap_err();
         // A deadline that passes in the client or in the server's own layer has another code.
         assert_eq!(status.code(), tonic::Code::Unavailable, "{status}");
@@ -61,7 +66,9 @@ async fn tokens_of_a_call_that_was_not_answered_in_time_return() {
     let agent = Agent::new(RULES).await;
     agent.call(ask()).await.unwrap();
     // The first write is refused, and the caller does not wait for the second.
-    agent.dynamo.fail_next((0..4).map(|_| Some(weirgate_testkit::Fault::ServerError)));
+    agent
+        .dynamo
+        .fail_next((0..4).map(|_| Some(weirgate_testkit::Fault::ServerError)));
     let answer = agent.call_within(ask(), Duration::from_millis(4)).await;
     let taken = i64::from(answer.is_ok());
     agent.dynamo.forget_faults();
