@@ -38,7 +38,7 @@ pub(super) enum Refusal {
 }
 
 /// Returns the request for a parcel.
-pub(super) fn acquire<'l>(limiter: &'l RateLimiter, parcel: &Parcel) -> Acquire<'l> {
+fn acquire<'l>(limiter: &'l RateLimiter, parcel: &Parcel) -> Acquire<'l> {
     let bucket = &parcel.bucket;
     let mut request = limiter.acquire(&bucket.entity, &bucket.resource);
     if let Some(limits) = &bucket.terms.limits {

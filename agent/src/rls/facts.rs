@@ -1,14 +1,26 @@
 //! Writes what calls report. A caller may leave before a report is written: it is written anyway.
 
+use std::collections::BTreeMap;
+use std::sync::Arc;
+
 use tokio::time::Instant;
 use tonic::Status;
-use weirgate::{Error, OnUnavailable, RateLimiter};
+use weirgate::{Error, Limit, OnUnavailable, RateLimiter};
 
-use super::decide::acquire;
 use super::failure::{overloaded, status_of};
 use super::plan::{Parcel, Step};
-
 use crate::decide::Decider;
+
+/// What a call reports of one bucket: the difference of what was used and what was not, so an
+/// estimate that comes back and the real usage are one write.
+#[derive(Debug, Clone, PartialEq, Eq)]
+struct Report {
+    entity: String,
+    resource: String,
+    limits: Option<Arc<[Limit]>>,
+    /// Tokens used, by limit; negative ones return.
+    used: BTreeMap<Box<str>, i64>,
+}
 
 /// Writes what `steps` report, and returns when that is done, or at the `deadline`: what is still
 /// being written then counts as written, because repeating the call would count it twice.
@@ -18,23 +30,17 @@ pub(super) async fn record(
     deadline: Instant,
 ) -> Result<(), Status> {
     let mut writes = vec![];
-    for step in steps {
-        let (parcel, is_refund) = match step {
-            Step::Settle(parcel) => (parcel.clone(), false),
-            Step::Refund(parcel) => (parcel.clone(), true),
-            _ => continue,
-        };
+    for report in reports(steps) {
         // The write counts as a request in flight until its end.
         let permit = decider.gate.enter().ok_or_else(|| overloaded(decider))?;
         let limiter = decider.limiter.clone();
         writes.push(tokio::spawn(async move {
-            let written = match is_refund {
-                true => refund(&limiter, &parcel).await,
-                false => settle(&limiter, &parcel).await,
-            };
+            let written = report.write(&limiter).await;
             drop(permit);
             written.inspect_err(|error| {
-                let (entity, resource) = (&parcel.bucket.entity, &parcel.bucket.resource);
+                let Report {
+                    entity, resource, ..
+                } = &report;
                 tracing::warn!(%error, entity, resource, "a report was not written");
             })
         }));
@@ -49,20 +55,70 @@ pub(super) async fn record(
     Ok(())
 }
 
-async fn settle(limiter: &RateLimiter, parcel: &Parcel) -> Result<(), Error> {
-    // A level that is stopped counts nothing, as for every request.
-    let request = acquire(limiter, parcel).into_debt();
-    let request = request.on_unavailable(OnUnavailable::Error);
-    request.send().await.map(drop)
+/// Returns one report for each bucket that `steps` report of.
+fn reports(steps: &[Step]) -> Vec<Report> {
+    let mut reports: Vec<Report> = vec![];
+    for step in steps {
+        let (parcel, sign) = match step {
+            Step::Settle(parcel) => (parcel, 1),
+            Step::Refund(parcel) => (parcel, -1),
+            _ => continue,
+        };
+        let new = Report::of(parcel);
+        let known = reports.iter().position(|report| report.is_like(&new));
+        let at = known.unwrap_or_else(|| {
+            reports.push(new);
+            reports.len() - 1
+        });
+        for (limit, tokens) in parcel.amounts() {
+            let used = reports[at].used.entry(limit.into()).or_default();
+            *used = used.saturating_add(sign * tokens);
+        }
+    }
+    reports
 }
 
-async fn refund(limiter: &RateLimiter, parcel: &Parcel) -> Result<(), Error> {
-    let mut refund = limiter.refund(&parcel.bucket.entity, &parcel.bucket.resource);
-    if let Some(limits) = &parcel.bucket.terms.limits {
-        refund = refund.limits(limits);
+impl Report {
+    fn of(parcel: &Parcel) -> Self {
+        let bucket = &parcel.bucket;
+        Self {
+            entity: bucket.entity.clone(),
+            resource: bucket.resource.clone(),
+            limits: bucket.terms.limits.clone(),
+            used: BTreeMap::new(),
+        }
     }
-    for (limit, tokens) in parcel.amounts() {
-        refund = refund.give_back(limit, tokens);
+
+    fn is_like(&self, other: &Self) -> bool {
+        (&self.entity, &self.resource, &self.limits)
+            == (&other.entity, &other.resource, &other.limits)
     }
-    refund.send().await
+
+    async fn write(&self, limiter: &RateLimiter) -> Result<(), Error> {
+        let mut debit = limiter.acquire(&self.entity, &self.resource).into_debt();
+        let mut refund = limiter.refund(&self.entity, &self.resource);
+        if let Some(limits) = &self.limits {
+            debit = debit.shared_limits(limits);
+            refund = refund.limits(limits);
+        }
+        let (mut is_debited, mut is_refunded) = (false, false);
+        for (limit, used) in &self.used {
+            if *used > 0 {
+                debit = debit.take(limit, *used);
+                is_debited = true;
+            } else if *used < 0 {
+                refund = refund.give_back(limit, -used);
+                is_refunded = true;
+            }
+        }
+        if is_debited {
+            // A level that is stopped counts nothing, as for every request.
+            let debit = debit.on_unavailable(OnUnavailable::Error);
+            let _ = debit.send().await?;
+        }
+        if is_refunded {
+            refund.send().await?;
+        }
+        Ok(())
+    }
 }

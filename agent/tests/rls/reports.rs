@@ -67,6 +67,7 @@ async fn a_refund_of_a_bucket_that_nothing_was_taken_from_changes_nothing() {
 async fn charges_and_refunds_of_one_call_after_the_response_all_count() {
     let agent = Agent::new(RULES).await;
     agent.call(request([hits(&TPD, 800)])).await.unwrap();
+    agent.dynamo.take_operations();
     let settle = request([
         refund(&TPD, 800),
         hits(&USED, 950),
@@ -74,7 +75,10 @@ async fn charges_and_refunds_of_one_call_after_the_response_all_count() {
     ]);
     let answer = agent.call(settle).await.unwrap();
     assert_eq!(codes(&answer), [Code::Ok, Code::Ok, Code::Ok]);
+    let writes = agent.dynamo.take_operations()["UpdateItem"];
+    assert_eq!(writes, 2, "the estimate and the usage are one write");
     assert_eq!(agent.left("a", "llm/x", "tpd").await, 50);
+    assert_eq!(agent.counted("a", "llm/x", "tpd"), (950, 1));
     assert_eq!(agent.left("a", "api", "rpd").await, 9);
 }
 
