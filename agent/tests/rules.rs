@@ -74,7 +74,8 @@ domains:
 fn what_a_rules_file_cannot_say_is_refused_at_its_place() {
     let cases = [
         ("", "1:1: the file is empty"),
-        ("a: 1", "weirgate: 1 is missing"),
+        ("a: 1", "\"a\" is unknown, must be weirgate, domains"),
+        ("domains: {e: []}", "weirgate: 1 is missing"),
         (
             "weirgate: 2\ndomains: {e: []}",
             "1:11: weirgate is 2, must be 1",

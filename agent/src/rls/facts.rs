@@ -11,6 +11,9 @@ use super::failure::{overloaded, status_of};
 use super::plan::{Parcel, Step};
 use crate::decide::Decider;
 
+/// Most tokens of one write: more fit into no limit.
+const MAX_TOKENS: i64 = 1_000_000_000_000;
+
 /// What a call reports of one bucket: the difference of what was used and what was not, so an
 /// estimate that comes back and the real usage are one write.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -104,10 +107,10 @@ impl Report {
         let (mut is_debited, mut is_refunded) = (false, false);
         for (limit, used) in &self.used {
             if *used > 0 {
-                debit = debit.take(limit, *used);
+                debit = debit.take(limit, (*used).min(MAX_TOKENS));
                 is_debited = true;
             } else if *used < 0 {
-                refund = refund.give_back(limit, -used);
+                refund = refund.give_back(limit, (-used).min(MAX_TOKENS));
                 is_refunded = true;
             }
         }

@@ -8,9 +8,14 @@ use std::time::Duration;
 use envoy_types::pb::envoy::extensions::common::ratelimit::v3 as common;
 use envoy_types::pb::envoy::service::ratelimit::v3 as rls;
 use envoy_types::pb::google::protobuf::UInt64Value;
+use hyper_util::client::legacy;
+use hyper_util::rt::TokioExecutor;
 use tokio::net::TcpListener;
 use tokio::sync::oneshot;
 use tonic::Status;
+use tonic::client::GrpcService;
+use tonic::codegen::StdError;
+use tonic::codegen::http::Uri;
 use tonic::transport::Channel;
 use weirgate::{Builder, EpochMillis, FakeClock, MilliTokens, RateLimiter};
 use weirgate_agent::decide::Decider;
@@ -75,6 +80,7 @@ pub struct Agent {
     pub other: RateLimiter,
     pub decider: Arc<Decider>,
     pub channel: Channel,
+    origin: Uri,
     ready: Option<oneshot::Sender<()>>,
     stop: Option<oneshot::Sender<()>>,
     server: tokio::task::JoinHandle<std::io::Result<()>>,
@@ -140,8 +146,10 @@ impl Agent {
             let _ = signal.await;
         };
         let server = tokio::spawn(serve(listener, service, ended(is_ready), ended(is_stopped)));
-        let channel = Channel::from_shared(format!("http://{address}")).unwrap();
+        let origin: Uri = format!("http://{address}").parse().unwrap();
+        let channel = Channel::builder(origin.clone());
         Self {
+            origin,
             clock,
             dynamo,
             other,
@@ -167,7 +175,8 @@ impl Agent {
 
     /// Calls Envoy's method. No answer is ever UNKNOWN.
     pub async fn call(&self, request: RateLimitRequest) -> Result<RateLimitResponse, Status> {
-        self.send(tonic::Request::new(request)).await
+        let client = RateLimitServiceClient::new(self.channel.clone());
+        Self::send(client, tonic::Request::new(request)).await
     }
 
     /// Calls with a deadline, which goes along as `grpc-timeout`.
@@ -178,15 +187,25 @@ impl Agent {
     ) -> Result<RateLimitResponse, Status> {
         let mut request = tonic::Request::new(request);
         request.set_timeout(timeout);
-        self.send(request).await
+        // Unlike a channel, this client does not watch the deadline itself.
+        let client = legacy::Client::builder(TokioExecutor::new())
+            .http2_only(true)
+            .build_http::<tonic::body::Body>();
+        let client = RateLimitServiceClient::with_origin(client, self.origin.clone());
+        Self::send(client, request).await
     }
 
-    async fn send(
-        &self,
+    async fn send<C>(
+        mut client: RateLimitServiceClient<C>,
         request: tonic::Request<RateLimitRequest>,
-    ) -> Result<RateLimitResponse, Status> {
+    ) -> Result<RateLimitResponse, Status>
+    where
+        C: GrpcService<tonic::body::Body>,
+        C::Error: Into<StdError>,
+        C::ResponseBody: http_body::Body<Data = bytes::Bytes> + Send + 'static,
+        <C::ResponseBody as http_body::Body>::Error: Into<StdError> + Send,
+    {
         let sent = request.get_ref().descriptors.len();
-        let mut client = RateLimitServiceClient::new(self.channel.clone());
         let response = client.should_rate_limit(request).await?.into_inner();
         assert_ne!(response.overall_code(), Code::Unknown, "it would pass");
         assert_eq!(response.statuses.len(), sent, "one status per descriptor");
