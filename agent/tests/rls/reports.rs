@@ -67,7 +67,7 @@ async fn a_refund_of_a_bucket_that_nothing_was_taken_from_changes_nothing() {
 async fn charges_and_refunds_of_one_call_after_the_response_all_count() {
     let agent = Agent::new(RULES).await;
     agent.call(request([hits(&TPD, 800)])).await.unwrap();
-    agent.dynamo.take_operations();
+    let _ = agent.dynamo.take_operations();
     let settle = request([
         refund(&TPD, 800),
         hits(&USED, 950),
