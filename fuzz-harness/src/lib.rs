@@ -12,6 +12,7 @@
 //! - `answer`: [`answer`]: what DynamoDB answers to the SDK, dates and errors among it
 //! - `failure_object`: [`failure_object`]: what the failure bucket holds, as a replay reads it
 //! - `grant_token`: [`grant_token`]: the token of a grant, from another process
+//! - `agent_request`: [`agent_request`]: a body that the agent receives over HTTP
 //! - `limits_file`: [`limits_file`]: a limits file
 //! - `rules_file`: [`rules_file`]: a rules file of the agent, in both formats
 //! - `rate_limit_request`: [`rate_limit_request`]: a call of Envoy's rate limit service, and its plan
@@ -19,6 +20,7 @@
 //!   least level of the log, and when invocations end
 //! - `numbers`: numbers at the edges of their types
 
+mod agent_request;
 mod answer;
 mod environment;
 mod failure_object;
@@ -32,6 +34,7 @@ mod rate_limit_request;
 mod rules_file;
 mod stream;
 
+pub use agent_request::agent_request;
 pub use answer::answer;
 pub use environment::environment;
 pub use failure_object::failure_object;
@@ -48,7 +51,7 @@ pub use stream::stream;
 pub type Decoder = (&'static str, fn(&[u8]));
 
 /// All decoders.
-pub const ALL: [Decoder; 11] = [
+pub const ALL: [Decoder; 12] = [
     ("stream", stream),
     ("item", item),
     ("plans", plans),
@@ -58,6 +61,7 @@ pub const ALL: [Decoder; 11] = [
     ("environment", environment),
     ("failure_object", failure_object),
     ("grant_token", grant_token),
+    ("agent_request", agent_request),
     ("rules_file", rules_file),
     ("rate_limit_request", rate_limit_request),
 ];

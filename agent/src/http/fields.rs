@@ -8,7 +8,7 @@ use std::time::Duration;
 use serde::Deserialize;
 use weirgate::{Limit, MilliTokens, OnUnavailable};
 
-use super::json::Json;
+use super::json::{Json, shown};
 
 /// Largest amount, 10^12 tokens.
 const MAX_TOKENS: i64 = 1_000_000_000_000;
@@ -27,15 +27,16 @@ impl Invalid {
     /// Returns the error of a field.
     pub(super) fn of(field: &str, what: impl Into<String>) -> Self {
         Self {
-            path: field.to_owned(),
+            path: shown(field),
             what: what.into(),
         }
     }
 
     /// Returns the error as one inside of another field or element.
     pub(super) fn within(mut self, outer: &str) -> Self {
+        let outer = shown(outer);
         self.path = match self.path.as_str() {
-            "" => outer.to_owned(),
+            "" => outer,
             inner if inner.starts_with('[') => format!("{outer}{inner}"),
             inner => format!("{outer}.{inner}"),
         };

@@ -9,6 +9,9 @@ use serde_json::Number;
 /// Most fields of an object. No request needs nearly as many.
 const MAX_FIELDS: usize = 100;
 
+/// Most characters of a request that an error shows in one place.
+const SHOWN: usize = 60;
+
 /// A JSON value.
 #[derive(Debug, Clone, PartialEq)]
 pub(super) enum Json<'a> {
@@ -97,7 +100,8 @@ impl<'de> Visitor<'de> for JsonVisitor {
                 return Err(A::Error::custom(text));
             }
             if fields.iter().any(|(known, _)| *known == name) {
-                return Err(A::Error::custom(format!("field {name:?} comes twice")));
+                let text = format!("field {:?} comes twice", shown(&name));
+                return Err(A::Error::custom(text));
             }
             fields.push((name, entries.next_value()?));
         }
@@ -120,11 +124,20 @@ impl<'de> Deserialize<'de> for Name<'de> {
 /// Writes the value as JSON, cut to what a line of an error can show.
 impl fmt::Display for Json<'_> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        const SHOWN: usize = 60;
-        let text = self.clone().into_value().to_string();
-        match text.char_indices().nth(SHOWN) {
-            None => f.write_str(&text),
-            Some((end, _)) => write!(f, "{} ...", &text[..end]),
-        }
+        let text = match self {
+            // Longer than a line can show, and not worth a copy.
+            Self::List(list) if list.len() > SHOWN => "a long list".to_owned(),
+            Self::Text(text) => serde_json::Value::from(shown(text)).to_string(),
+            other => other.clone().into_value().to_string(),
+        };
+        f.write_str(&shown(&text))
+    }
+}
+
+/// Returns the beginning of a text from a request.
+pub(super) fn shown(text: &str) -> String {
+    match text.char_indices().nth(SHOWN) {
+        None => text.to_owned(),
+        Some((end, _)) => format!("{} ...", &text[..end]),
     }
 }

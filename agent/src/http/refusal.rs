@@ -7,7 +7,7 @@ use serde::Serialize;
 use weirgate::http::{Policies, PolicyNames, Problem};
 use weirgate::{Denied, Disabled, Error, NeverFits};
 
-use super::body::MAX_BODY;
+use super::json::shown;
 use super::response::{json, response};
 use crate::decide::{Outcome, SettleError};
 
@@ -104,9 +104,9 @@ impl Refusal {
         Self::plain(StatusCode::BAD_REQUEST, Outcome::Invalid, detail)
     }
 
-    pub(super) fn too_large(length: usize) -> Self {
+    pub(super) fn too_large(length: usize, most: usize) -> Self {
         let detail = format!(
-            "the body must have at most {MAX_BODY} bytes, got {length}: send fewer buckets in a request"
+            "the body must have at most {most} bytes, got {length}: send fewer buckets in a request"
         );
         Self::plain(StatusCode::PAYLOAD_TOO_LARGE, Outcome::Invalid, detail)
     }
@@ -129,7 +129,7 @@ impl Refusal {
     }
 
     pub(super) fn unknown_path(path: &str) -> Self {
-        let path: String = path.chars().take(60).collect();
+        let path = shown(path);
         let detail = format!(
             "there is no {path:?}: use /v1/acquire, /v1/settle, /v1/peek, /v1/usage, /healthz or /metrics"
         );
@@ -137,7 +137,7 @@ impl Refusal {
     }
 
     pub(super) fn wrong_method(allowed: &'static str, path: &str, method: &str) -> Self {
-        let method: String = method.chars().take(20).collect();
+        let method = shown(method);
         let detail = format!("{path} takes {allowed}, got {method}: send {allowed}");
         Self {
             fields: vec![("allow", allowed.to_owned())],
