@@ -82,7 +82,7 @@ impl RateLimitService {
             &request.domain,
             &mut request.descriptors,
             request.amount,
-            Purpose::Decide,
+            Purpose::Reserve,
         )?;
         let ttl = request.ttl.map_or(Ok(DEFAULT_TTL), |ttl| {
             let time = u64::try_from(ttl.seconds)

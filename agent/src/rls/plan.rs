@@ -52,8 +52,10 @@ pub(super) enum Purpose {
     Decide,
     /// Only asks.
     Check,
-    /// Only reports.
+    /// Only reports: also nothing, because a reservation of it ends then.
     Report,
+    /// Takes, also by rules that otherwise report.
+    Reserve,
 }
 
 impl Parcel {
@@ -162,11 +164,13 @@ fn step(
         Amount::Tokens(tokens) => tokens,
     };
     let tokens = bucket.terms.takes.iter().map(tokens).collect();
-    let is_settle = bucket.terms.is_settle || purpose == Purpose::Report;
+    let is_settle = bucket.terms.is_settle;
     let parcel = Parcel { bucket, tokens };
     Ok(match purpose {
         Purpose::Check => Step::Peek(parcel),
+        Purpose::Reserve => Step::Ask(parcel),
         _ if hits > 0 && descriptor.is_negative_hits => Step::Refund(parcel),
+        Purpose::Report => Step::Settle(parcel),
         // Nothing was used, and such a rule never denies.
         _ if is_settle && hits == 0 => Step::Pass,
         _ if is_settle => Step::Settle(parcel),

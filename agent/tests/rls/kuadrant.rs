@@ -97,6 +97,15 @@ async fn a_reservation_holds_its_amount_and_a_commit_leaves_what_was_used() {
 }
 
 #[tokio::test]
+async fn a_commit_of_nothing_gives_the_reservation_back() {
+    let agent = Agent::new(RULES).await;
+    let held = reserve(&agent, 800, 60).await;
+    assert_eq!(agent.left("a", "llm/x", "tpd").await, 200);
+    assert!(commit(&agent, &held.reservation_id, 0).await);
+    assert_eq!(agent.left("a", "llm/x", "tpd").await, 1_000);
+}
+
+#[tokio::test]
 async fn a_commit_of_a_reservation_that_has_ended_or_is_unknown_is_a_report() {
     let agent = Agent::new(RULES).await;
     let held = reserve(&agent, 800, 60).await;

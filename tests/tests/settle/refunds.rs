@@ -110,12 +110,21 @@ async fn in_a_split_bucket_a_refund_goes_where_there_is_room() {
     fleet.writes();
     let other = fleet.limiter().await;
     // Views of all shards.
-    let _ = other.peek("e-1", "gpt-4").limits(&limits).send().await.unwrap();
+    let _ = other
+        .peek("e-1", "gpt-4")
+        .limits(&limits)
+        .send()
+        .await
+        .unwrap();
     refund(&other, &limits, "rpm", 50).await;
     assert_eq!(fleet.writes(), 1, "one shard has enough room");
     assert_eq!(holds(&fleet, "rpm").await, tokens(380));
     refund(&other, &limits, "rpm", 19).await;
-    assert_eq!(holds(&fleet, "rpm").await, tokens(399), "two shards had room");
+    assert_eq!(
+        holds(&fleet, "rpm").await,
+        tokens(399),
+        "two shards had room"
+    );
     refund(&other, &limits, "rpm", 30).await;
     assert_eq!(holds(&fleet, "rpm").await, tokens(400));
     let shards = shards(&fleet).await;
@@ -137,8 +146,15 @@ async fn a_refund_and_a_debit_reach_the_parents_that_an_acquire_takes_from() {
     assert!(acquire.into_debt().send().await.unwrap().is_granted());
     for name in ["e-1", "org"] {
         let balances = limiter.peek(name, "gpt-4").send().await.unwrap();
-        let own = balances.limits.iter().find(|status| status.entity == entity(name));
-        assert_eq!(own.unwrap().available, tokens(86_400 - 700 - 90_000), "{name}");
+        let own = balances
+            .limits
+            .iter()
+            .find(|status| status.entity == entity(name));
+        assert_eq!(
+            own.unwrap().available,
+            tokens(86_400 - 700 - 90_000),
+            "{name}"
+        );
     }
 }
 
@@ -162,7 +178,10 @@ async fn a_request_into_debt_does_not_count_where_a_level_is_stopped() {
     let stop = limiter.stop(ConfigLevel::Resource(resource("gpt-4")));
     let _ = stop.send().await.unwrap();
     let request = ask(&limiter, &limits(), &[("tpd", 5)]).into_debt();
-    assert!(matches!(request.send().await.unwrap(), Decision::Disabled(_)));
+    assert!(matches!(
+        request.send().await.unwrap(),
+        Decision::Disabled(_)
+    ));
 }
 
 #[tokio::test(start_paused = true)]
@@ -182,6 +201,10 @@ async fn a_request_in_shadow_mode_denies_no_other_of_its_decision() {
     let never = both(90_000).send().await.unwrap().granted().unwrap();
     assert!(never[0].would_deny().is_some(), "more than the capacity");
     let denied = both(5).send().await.unwrap().denied().unwrap();
-    assert!(denied.short().all(|short| short.limit == "rpm" || short.limit == "tpd"));
+    assert!(
+        denied
+            .short()
+            .all(|short| short.limit == "rpm" || short.limit == "tpd")
+    );
     assert_eq!(limiter.stats().denied, 1);
 }
