@@ -175,8 +175,8 @@ async fn a_request_into_debt_is_not_denied_counts_its_amounts_and_no_acquire() {
 async fn a_request_into_debt_does_not_count_where_a_level_is_stopped() {
     let fleet = Fleet::new().await;
     let limiter = fleet.limiter().await;
-    let stop = limiter.stop(ConfigLevel::Resource(resource("gpt-4")));
-    let _ = stop.send().await.unwrap();
+    let level = ConfigLevel::Resource(resource("gpt-4"));
+    let _ = limiter.stop(&level).send().await.unwrap();
     let request = ask(&limiter, &limits(), &[("tpd", 5)]).into_debt();
     assert!(matches!(
         request.send().await.unwrap(),
