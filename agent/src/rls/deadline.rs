@@ -3,32 +3,40 @@
 use std::time::Duration;
 
 use tokio::time::Instant;
-use tonic::metadata::MetadataMap;
+use tonic::Request;
 
 /// Time for the answer on its way, 2 ms, or a tenth of a short time.
 const MARGIN: Duration = Duration::from_millis(2);
+
+/// When a call arrived, before its message was decoded: an extension of its request.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Arrival(pub(super) Instant);
 
 /// Times of one call.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Deadline {
     /// When the answer must leave.
     pub(super) at: Instant,
-    /// Time for the decision: the limiter may take an eighth more if its request hangs.
+    /// Time for the decision: the limiter takes an eighth more if its request hangs, and then
+    /// decides without DynamoDB.
     pub(super) decision: Duration,
 }
 
 impl Deadline {
-    /// Returns the deadline of a call that began now: by the caller's `grpc-timeout`, less the time
+    /// Returns the deadline of a call: by the caller's `grpc-timeout`, less the time
     /// of the answer, or by `longest` if that is earlier.
-    pub(super) fn new(metadata: &MetadataMap, longest: Duration) -> Self {
-        let given = metadata
+    pub(super) fn new<M>(request: &Request<M>, longest: Duration) -> Self {
+        let arrival = request.extensions().get::<Arrival>();
+        let begun = arrival.map_or_else(Instant::now, |arrival| arrival.0);
+        let given = request
+            .metadata()
             .get("grpc-timeout")
             .and_then(|value| parse(value.to_str().ok()?))
             .map(|timeout| timeout - MARGIN.min(timeout / 10));
         let left = given.map_or(longest, |given| given.min(longest));
         Self {
-            at: Instant::now() + left,
-            decision: left / 9 * 8,
+            at: begun + left,
+            decision: left / 5 * 4,
         }
     }
 }
@@ -71,19 +79,23 @@ mod tests {
     #[test]
     fn the_answer_leaves_before_the_callers_deadline() {
         let deadline = |timeout: Option<&'static str>| {
-            let mut metadata = MetadataMap::new();
+            let mut request = Request::new(());
             if let Some(timeout) = timeout {
+                let metadata = request.metadata_mut();
                 metadata.insert("grpc-timeout", timeout.parse().unwrap());
             }
-            let deadline = Deadline::new(&metadata, Duration::from_secs(1));
+            let arrival = Instant::now();
+            request.extensions_mut().insert(Arrival(arrival));
+            let deadline = Deadline::new(&request, Duration::from_secs(1));
             let most = deadline.decision + deadline.decision / 8;
-            assert!(most <= deadline.at - Instant::now() + Duration::from_millis(1));
-            deadline.decision
+            assert!(most < deadline.at - arrival);
+            deadline.at - arrival
         };
-        assert!(deadline(Some("20m")) < Duration::from_millis(17));
-        assert!(deadline(Some("10m")) < Duration::from_millis(9));
-        let longest = deadline(None);
-        assert_eq!(deadline(Some("5S")), longest);
-        assert_eq!(deadline(Some("no")), longest);
+        let ms = Duration::from_millis;
+        assert_eq!(deadline(Some("250m")), ms(248));
+        assert_eq!(deadline(Some("10m")), ms(9));
+        for longest in [None, Some("5S"), Some("no")] {
+            assert_eq!(deadline(longest), ms(1_000));
+        }
     }
 }

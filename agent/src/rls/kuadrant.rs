@@ -76,7 +76,7 @@ impl RateLimitService {
         &self,
         request: Request<ReserveRequest>,
     ) -> Result<Response<ReserveResponse>, Status> {
-        let (deadline, _permit) = self.admit(request.metadata())?;
+        let (deadline, _permit) = self.admit(&request)?;
         let mut request = request.into_inner();
         let plan = self.plan(
             &request.domain,
@@ -125,7 +125,7 @@ impl RateLimitService {
         &self,
         request: Request<CommitRequest>,
     ) -> Result<Response<CommitResponse>, Status> {
-        let (deadline, _permit) = self.admit(request.metadata())?;
+        let (deadline, _permit) = self.admit(&request)?;
         let mut request = request.into_inner();
         let plan = self.plan(
             &request.domain,

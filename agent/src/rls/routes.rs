@@ -6,12 +6,14 @@ use std::pin::Pin;
 use std::sync::Arc;
 use std::task::{Context, Poll};
 
+use tokio::time::Instant;
 use tonic::body::Body;
 use tonic::codegen::{Service, StdError, http};
 use tonic::server::{Grpc, NamedService, UnaryService};
 use tonic::{Request, Response, Status};
 use tonic_prost::ProstCodec;
 
+use super::deadline::Arrival;
 use super::service::RateLimitService;
 
 /// Longest message, 256 KiB: 100 descriptors with long values are less.
@@ -102,7 +104,7 @@ fn method<S: NamedService>(path: &str) -> &str {
 
 /// Decodes the message, calls `method` with it, and encodes its answer.
 fn unary<B, M, R, F>(
-    request: http::Request<B>,
+    mut request: http::Request<B>,
     method: impl FnOnce(Request<M>) -> F + Send + 'static,
 ) -> Answer
 where
@@ -112,6 +114,7 @@ where
     R: prost::Message + Default + Send + Sync + 'static,
     F: Future<Output = Result<Response<R>, Status>> + Send + 'static,
 {
+    request.extensions_mut().insert(Arrival(Instant::now()));
     Box::pin(async move {
         let mut grpc =
             Grpc::new(ProstCodec::<R, M>::default()).max_decoding_message_size(MAX_MESSAGE_BYTES);

@@ -4,7 +4,6 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use tokio::time::Instant;
-use tonic::metadata::MetadataMap;
 use tonic::{Code, Request, Response, Status};
 use weirgate::{Denied, OnUnavailable};
 
@@ -78,7 +77,7 @@ impl RateLimitService {
         request: Request<RateLimitRequest>,
         purpose: Purpose,
     ) -> Result<(Response<RateLimitResponse>, Decided), Status> {
-        let (deadline, _permit) = self.admit(request.metadata())?;
+        let (deadline, _permit) = self.admit(&request)?;
         let RateLimitRequest {
             domain,
             descriptors,
@@ -93,10 +92,10 @@ impl RateLimitService {
     }
 
     /// Returns the deadline of a call, and its permit.
-    pub(super) fn admit(&self, metadata: &MetadataMap) -> Result<(Deadline, Permit), Status> {
+    pub(super) fn admit<M>(&self, request: &Request<M>) -> Result<(Deadline, Permit), Status> {
         let permit = self.decider.gate.enter();
         let permit = permit.ok_or_else(|| overloaded(&self.decider))?;
-        Ok((Deadline::new(metadata, self.options.timeout), permit))
+        Ok((Deadline::new(request, self.options.timeout), permit))
     }
 
     pub(super) fn measure(&self, call: Call, outcome: Outcome, started: Instant) {

@@ -116,11 +116,23 @@ impl Agent {
 
     /// An agent whose table does not answer.
     pub async fn without_answers(options: Options) -> Self {
+        let settings = |builder: Builder| builder.on_unavailable(options.on_unavailable);
+        Self::late(Duration::from_secs(3_600), options, settings).await
+    }
+
+    /// An agent whose table answers after this time.
+    pub async fn slow(latency: Duration) -> Self {
+        Self::late(latency, Options::default(), |builder| builder).await
+    }
+
+    async fn late(
+        latency: Duration,
+        options: Options,
+        settings: impl FnOnce(Builder) -> Builder,
+    ) -> Self {
         let clock = FakeClock::at(START);
         let dynamo = Dynamo::new().await.with_clock(clock.clone());
-        let silent = dynamo.clone().with_latency(Duration::from_secs(3_600));
-        let table = silent.table().await;
-        let settings = |builder: Builder| builder.on_unavailable(options.on_unavailable);
+        let table = dynamo.clone().with_latency(latency).table().await;
         Self::on(dynamo, table, clock, RULES, options, settings).await
     }
 
