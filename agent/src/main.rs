@@ -11,7 +11,7 @@ use tokio::net::TcpListener;
 use tokio::signal::unix::{SignalKind, signal};
 use tokio::sync::{oneshot, watch};
 use tokio::task::JoinHandle;
-use tokio::time::{Instant, timeout_at};
+use tokio::time::{Instant, timeout, timeout_at};
 use weirgate::RateLimiter;
 use weirgate_agent::decide::Decider;
 use weirgate_agent::extension::{self, Extension, ExtensionsApi, SHUTDOWN_GRACE, SHUTDOWN_TIME};
@@ -93,7 +93,8 @@ async fn run_sidecar(options: Options) -> Result<(), Failure> {
     let signal = stopped.await;
     tracing::info!(signal, "stopping");
     reaching.abort();
-    running.end(options.timeout).await.map_err(Failure::Failed)
+    let time = options.grace * 2 + options.timeout;
+    running.end(time).await.map_err(Failure::Failed)
 }
 
 /// Runs until Lambda shuts the extension down. What keeps it from starting is told to Lambda, so
@@ -146,6 +147,8 @@ struct Running {
     serving: JoinHandle<()>,
     decider: Arc<Decider>,
     grpc: Option<JoinHandle<std::io::Result<()>>>,
+    /// Time for what is in flight at the end.
+    grace: Duration,
 }
 
 impl Running {
@@ -159,6 +162,7 @@ impl Running {
             let (table, namespace) = (&options.table, &options.namespace);
             tracing::info!(%address, table, namespace, "listening");
         }
+        let grace = server.grace();
         let decider = Arc::new(Decider::new(limiter.clone(), options.max_in_flight));
         let health = Arc::new(Health::default());
         let api = Api::new(Arc::clone(&decider), token, Arc::clone(&health));
@@ -174,6 +178,7 @@ impl Running {
             serving,
             decider,
             grpc: None,
+            grace,
         }
     }
 
@@ -219,13 +224,11 @@ impl Running {
             if let Ok(Ok(Err(error))) = grpc_end {
                 tracing::warn!(%error, "the rate limit service failed");
             }
-            // What calls reported is written, although they were answered.
-            if timeout_at(deadline, self.decider.gate.close_and_drain())
-                .await
-                .is_err()
-            {
-                tracing::warn!("what calls reported was not all written");
-            }
+        }
+        // Settlements whose client has gone, and what calls reported, although they were answered.
+        let drained = timeout(self.grace, self.decider.gate.close_and_drain()).await;
+        if drained.is_err() {
+            tracing::warn!("what was settled or reported was not all written");
         }
         let ended = timeout_at(deadline.max(Instant::now()), self.limiter.shutdown());
         match ended.await {
