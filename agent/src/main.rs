@@ -7,16 +7,19 @@ use std::time::Duration;
 
 use clap::Parser;
 use nix::sys::resource::{Resource, getrlimit, setrlimit};
+use tokio::net::TcpListener;
 use tokio::signal::unix::{SignalKind, signal};
-use tokio::sync::watch;
+use tokio::sync::{oneshot, watch};
 use tokio::task::JoinHandle;
-use tokio::time::{Instant, timeout_at};
+use tokio::time::{Instant, timeout, timeout_at};
 use weirgate::RateLimiter;
 use weirgate_agent::decide::Decider;
 use weirgate_agent::extension::{self, Extension, ExtensionsApi, SHUTDOWN_GRACE, SHUTDOWN_TIME};
 use weirgate_agent::http::{Api, Bounds, Health, Server, Token};
 use weirgate_agent::log;
 use weirgate_agent::options::{Options, extension_address};
+use weirgate_agent::rls::{self, RateLimitService};
+use weirgate_agent::rules::RulesSource;
 
 /// Why the agent ended: it failed, or it was started wrongly.
 enum Failure {
@@ -64,16 +67,34 @@ async fn run_sidecar(options: Options) -> Result<(), Failure> {
         .token(variable("WEIRGATE_AGENT_TOKEN"))
         .map_err(Failure::Refused)?;
     let stopped = stopped().map_err(Failure::Failed)?;
+    let rules = options.grpc().map_err(Failure::Refused)?;
     let limiter = limiter(&options).await?;
     let server = Server::bind(&options.addresses(), options.bounds())
         .await
         .map_err(Failure::Failed)?;
-    let running = Running::start(server, &options, limiter, token);
-    let reaching = tokio::spawn(Arc::clone(&running.health).reach(running.limiter.clone()));
+    let grpc = match rules {
+        Some((address, rules)) => {
+            let listener = rls::bind(address).await.map_err(Failure::Failed)?;
+            Some((listener, rules))
+        }
+        None => None,
+    };
+    let mut running = Running::start(server, &options, limiter, token);
+    let (reached, is_reached) = oneshot::channel();
+    if let Some((listener, rules)) = grpc {
+        running.start_grpc(listener, rules, &options, is_reached)?;
+    }
+    let reach = Arc::clone(&running.health).reach(running.limiter.clone());
+    let reaching = tokio::spawn(async move {
+        reach.await;
+        // Without the rate limit service nothing waits for it.
+        let _ = reached.send(());
+    });
     let signal = stopped.await;
     tracing::info!(signal, "stopping");
     reaching.abort();
-    running.end(options.timeout).await.map_err(Failure::Failed)
+    let time = options.grace * 2 + options.timeout;
+    running.end(time).await.map_err(Failure::Failed)
 }
 
 /// Runs until Lambda shuts the extension down. What keeps it from starting is told to Lambda, so
@@ -124,6 +145,10 @@ struct Running {
     health: Arc<Health>,
     stop: watch::Sender<bool>,
     serving: JoinHandle<()>,
+    decider: Arc<Decider>,
+    grpc: Option<JoinHandle<std::io::Result<()>>>,
+    /// Time for what is in flight at the end.
+    grace: Duration,
 }
 
 impl Running {
@@ -137,9 +162,10 @@ impl Running {
             let (table, namespace) = (&options.table, &options.namespace);
             tracing::info!(%address, table, namespace, "listening");
         }
+        let grace = server.grace();
         let decider = Arc::new(Decider::new(limiter.clone(), options.max_in_flight));
         let health = Arc::new(Health::default());
-        let api = Api::new(decider, token, Arc::clone(&health));
+        let api = Api::new(Arc::clone(&decider), token, Arc::clone(&health));
         let stop = watch::Sender::new(false);
         let mut stopped = stop.subscribe();
         let serving = tokio::spawn(server.serve(api, async move {
@@ -150,7 +176,40 @@ impl Running {
             health,
             stop,
             serving,
+            decider,
+            grpc: None,
+            grace,
         }
+    }
+
+    /// Serves Envoy's rate limit service too.
+    fn start_grpc(
+        &mut self,
+        listener: TcpListener,
+        rules: RulesSource,
+        options: &Options,
+        reached: oneshot::Receiver<()>,
+    ) -> Result<(), Failure> {
+        let address = listener.local_addr();
+        let address = address.map_err(|error| Failure::Failed(format!("--grpc: {error}")))?;
+        tracing::info!(address = %format_args!("grpc://{address}"), "listening");
+        let answers = rls::Options {
+            timeout: options.timeout,
+            on_unavailable: options.on_unavailable,
+        };
+        let service = RateLimitService::new(Arc::clone(&self.decider), rules, answers);
+        let mut stopped = self.stop.subscribe();
+        let stop = async move {
+            let _ = stopped.wait_for(|is_stopped| *is_stopped).await;
+        };
+        let ready = async move {
+            if reached.await.is_err() {
+                // The agent stops before the table was reached.
+                std::future::pending().await
+            }
+        };
+        self.grpc = Some(tokio::spawn(rls::serve(listener, service, ready, stop)));
+        Ok(())
     }
 
     /// Finishes the requests in flight, and returns what was prefetched, within `time`.
@@ -159,6 +218,18 @@ impl Running {
         self.stop.send_replace(true);
         // The server bounds its own end.
         let _ = self.serving.await;
+        if let Some(grpc) = self.grpc {
+            // A client that watches the health keeps its connection.
+            let grpc_end = timeout_at(deadline, grpc).await;
+            if let Ok(Ok(Err(error))) = grpc_end {
+                tracing::warn!(%error, "the rate limit service failed");
+            }
+        }
+        // Settlements whose client has gone, and what calls reported, although they were answered.
+        let drained = timeout(self.grace, self.decider.gate.close_and_drain()).await;
+        if drained.is_err() {
+            tracing::warn!("what was settled or reported was not all written");
+        }
         let ended = timeout_at(deadline.max(Instant::now()), self.limiter.shutdown());
         match ended.await {
             Ok(Ok(())) => Ok(()),

@@ -9,9 +9,12 @@ use tracing::level_filters::LevelFilter;
 use weirgate::{Builder, ConnectOptions, LimitsFile, OnUnavailable, Prefetch, RateLimiter};
 
 use crate::http::{Address, Bounds, Token};
+use crate::rules::RulesSource;
 
 /// Port of the API.
 const PORT: u16 = 2774;
+/// Port of Envoy's rate limit service, as envoyproxy/ratelimit has it.
+const GRPC_PORT: u16 = 8081;
 
 /// Rate limits of a shared DynamoDB table for programs in any language.
 #[derive(Debug, Clone, Parser)]
@@ -45,6 +48,18 @@ pub struct Options {
     /// Unix socket of the API, which only the agent's user may open
     #[arg(long, env = "WEIRGATE_AGENT_UNIX_SOCKET", value_name = "PATH")]
     pub unix_socket: Option<PathBuf>,
+    /// Address of Envoy's rate limit service; port 0 for any. Default with --rules: 127.0.0.1:8081
+    #[arg(long, env = "WEIRGATE_AGENT_GRPC", value_name = "ADDRESS")]
+    pub grpc: Option<SocketAddr>,
+    /// File or folder with the rules of that service, read again when it changes. Several with
+    /// commas
+    #[arg(
+        long,
+        env = "WEIRGATE_AGENT_RULES",
+        value_name = "PATH",
+        value_delimiter = ','
+    )]
+    pub rules: Vec<PathBuf>,
     /// File with the secret that requests show in X-Weirgate-Token
     #[arg(long, env = "WEIRGATE_AGENT_TOKEN_FILE", value_name = "PATH")]
     pub token_file: Option<PathBuf>,
@@ -133,6 +148,24 @@ impl Options {
         let tcp = self.listen.or(standard).map(Address::Tcp);
         let unix = self.unix_socket.clone().map(Address::Unix);
         tcp.into_iter().chain(unix).collect()
+    }
+
+    /// Returns the address of Envoy's rate limit service, and its rules, if it is wanted.
+    ///
+    /// # Errors
+    /// A sentence, if a rules file cannot be read, or is missing.
+    pub fn grpc(&self) -> Result<Option<(SocketAddr, RulesSource)>, String> {
+        match (self.grpc, &*self.rules) {
+            (None, []) => Ok(None),
+            (Some(grpc), []) => Err(format!(
+                "--grpc {grpc} needs rules, which say what is limited: give --rules PATH"
+            )),
+            (grpc, paths) => {
+                let rules = RulesSource::open(paths.to_vec())
+                    .map_err(|error| format!("--rules {error}; correct the file"))?;
+                Ok(Some((grpc.unwrap_or_else(|| local(GRPC_PORT)), rules)))
+            }
+        }
     }
 
     /// Returns the bounds of the server.
@@ -313,6 +346,24 @@ mod tests {
         assert!(closed.token(None).unwrap().is_none());
         let error = closed.token(Some("two words".to_owned())).unwrap_err();
         assert!(error.contains("WEIRGATE_AGENT_TOKEN must be"), "{error}");
+    }
+
+    #[test]
+    fn the_rate_limit_service_needs_rules() {
+        assert!(options(&[]).unwrap().grpc().unwrap().is_none());
+        let error = options(&["--grpc", "127.0.0.1:0"])
+            .unwrap()
+            .grpc()
+            .unwrap_err();
+        assert!(error.contains("--rules PATH"), "{error}");
+        let error = options(&["--rules", "/no/file"])
+            .unwrap()
+            .grpc()
+            .unwrap_err();
+        assert!(
+            error.contains("--rules /no/file: cannot be read"),
+            "{error}"
+        );
     }
 
     #[test]

@@ -8,7 +8,7 @@ const SEPARATOR: char = '.';
 const MAX_TOKENS: usize = 100;
 
 /// Returns the tokens of the grants as one text.
-pub(super) fn join(grants: Vec<Grant>) -> String {
+pub(crate) fn join(grants: Vec<Grant>) -> String {
     let mut text = String::new();
     for grant in grants {
         if !text.is_empty() {
@@ -23,7 +23,7 @@ pub(super) fn join(grants: Vec<Grant>) -> String {
 ///
 /// # Errors
 /// [`Error::Invalid`] if a part is no token of this namespace, or there are too many.
-pub(super) fn restore(limiter: &RateLimiter, text: &str) -> Result<Vec<Grant>, Error> {
+pub(crate) fn restore(limiter: &RateLimiter, text: &str) -> Result<Vec<Grant>, Error> {
     let count = text.split(SEPARATOR).count();
     if count > MAX_TOKENS {
         return Err(Error::Invalid(format!(

@@ -10,7 +10,7 @@ use tokio::time::timeout;
 use super::refusal::Refusal;
 
 /// Largest body of a request, in bytes.
-pub(super) const MAX_BODY: usize = 64 * 1024;
+const MAX_BODY: usize = 64 * 1024;
 /// Bodies up to this size need no permit while they arrive.
 const SMALL: u64 = 4 * 1024;
 /// How many larger bodies may arrive at once: 16 MiB of memory at most.
@@ -59,7 +59,7 @@ async fn rest(first: Bytes, mut body: Incoming, length: Option<u64>) -> Result<B
         }
     }
     match is_too_large(arrived) {
-        true => Err(Refusal::too_large(announced.unwrap_or(arrived))),
+        true => Err(Refusal::too_large(announced.unwrap_or(arrived), MAX_BODY)),
         false => Ok(all.into()),
     }
 }

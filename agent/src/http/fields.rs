@@ -95,8 +95,15 @@ impl<'a> Object<'a> {
         name: &str,
         read: impl FnOnce(Json<'a>) -> Result<T, Invalid>,
     ) -> Result<T, Invalid> {
-        self.optional(name, read)?
-            .ok_or_else(|| Invalid::of(name, "is missing: add it"))
+        self.optional(name, read)?.ok_or_else(|| {
+            // One of them may be the same field, misspelled.
+            let others: Vec<_> = self.0.iter().map(|(other, _)| shown(other)).collect();
+            let others = match others.as_slice() {
+                [] => String::new(),
+                [first, ..] => format!(", there is {first:?}"),
+            };
+            Invalid::of(name, format!("is missing{others}: add it"))
+        })
     }
 
     /// Reads every field, whatever its name, in the order of the text.

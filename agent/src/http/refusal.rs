@@ -7,7 +7,6 @@ use serde::Serialize;
 use weirgate::http::{Policies, PolicyNames, Problem};
 use weirgate::{Denied, Disabled, Error, NeverFits};
 
-use super::body::MAX_BODY;
 use super::json::shown;
 use super::response::{json, response};
 use crate::decide::{Outcome, SettleError};
@@ -105,9 +104,9 @@ impl Refusal {
         Self::plain(StatusCode::BAD_REQUEST, Outcome::Invalid, detail)
     }
 
-    pub(super) fn too_large(length: usize) -> Self {
+    pub(super) fn too_large(length: usize, most: usize) -> Self {
         let detail = format!(
-            "the body must have at most {MAX_BODY} bytes, got {length}: send fewer buckets in a request"
+            "the body must have at most {most} bytes, got {length}: send fewer buckets in a request"
         );
         Self::plain(StatusCode::PAYLOAD_TOO_LARGE, Outcome::Invalid, detail)
     }

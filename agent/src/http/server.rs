@@ -89,6 +89,12 @@ impl Server {
         self.listeners.iter().filter_map(address).collect()
     }
 
+    /// Returns the time for requests in flight when it stops.
+    #[must_use]
+    pub const fn grace(&self) -> Duration {
+        self.bounds.grace
+    }
+
     /// Serves until `stop` is done; then accepts no more, and finishes the requests in flight.
     pub async fn serve(self, api: Api, stop: impl Future<Output = ()>) {
         let Self { listeners, bounds } = self;

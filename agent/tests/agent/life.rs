@@ -179,11 +179,13 @@ fn a_log_line_is_an_object_on_standard_output() {
         "error",
         "--listen",
         "127.0.0.1:0",
+        "--endpoint-url",
+        "http://127.0.0.1:1",
     ]);
     let mut process = quiet.stdout(std::process::Stdio::piped()).spawn().unwrap();
     let mut line = String::new();
     let mut output = std::io::BufReader::new(process.stdout.take().unwrap());
-    // Nothing is reached without a region or credentials, so the first line says so.
+    // Nothing is reached there, and the first line says so.
     std::io::BufRead::read_line(&mut output, &mut line).unwrap();
     let _ = process.kill();
     let _ = process.wait();

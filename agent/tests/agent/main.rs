@@ -4,6 +4,7 @@ mod acquire;
 mod bodies;
 mod connections;
 mod fixtures;
+mod guide;
 mod life;
 mod openapi;
 mod schema;
