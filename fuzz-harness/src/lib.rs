@@ -12,11 +12,15 @@
 //! - `answer`: [`answer`]: what DynamoDB answers to the SDK, dates and errors among it
 //! - `failure_object`: [`failure_object`]: what the failure bucket holds, as a replay reads it
 //! - `grant_token`: [`grant_token`]: the token of a grant, from another process
+//! - `agent_request`: [`agent_request`]: a body that the agent receives over HTTP
 //! - `limits_file`: [`limits_file`]: a limits file
+//! - `rules_file`: [`rules_file`]: a rules file of the agent, in both formats
+//! - `rate_limit_request`: [`rate_limit_request`]: a call of Envoy's rate limit service, and its plan
 //! - `environment`: [`environment`]: the functions' variables, what the SDK makes of them, the
 //!   least level of the log, and when invocations end
 //! - `numbers`: numbers at the edges of their types
 
+mod agent_request;
 mod answer;
 mod environment;
 mod failure_object;
@@ -26,8 +30,11 @@ mod key;
 mod limits_file;
 mod numbers;
 mod plans;
+mod rate_limit_request;
+mod rules_file;
 mod stream;
 
+pub use agent_request::agent_request;
 pub use answer::answer;
 pub use environment::environment;
 pub use failure_object::failure_object;
@@ -36,13 +43,15 @@ pub use item::item;
 pub use key::key;
 pub use limits_file::limits_file;
 pub use plans::plans;
+pub use rate_limit_request::rate_limit_request;
+pub use rules_file::rules_file;
 pub use stream::stream;
 
 /// A decoder under test, with the name of its fuzz target and of the folder of its corpus.
 pub type Decoder = (&'static str, fn(&[u8]));
 
 /// All decoders.
-pub const ALL: [Decoder; 9] = [
+pub const ALL: [Decoder; 12] = [
     ("stream", stream),
     ("item", item),
     ("plans", plans),
@@ -52,4 +61,7 @@ pub const ALL: [Decoder; 9] = [
     ("environment", environment),
     ("failure_object", failure_object),
     ("grant_token", grant_token),
+    ("agent_request", agent_request),
+    ("rules_file", rules_file),
+    ("rate_limit_request", rate_limit_request),
 ];

@@ -55,6 +55,12 @@ fn dense() -> Vec<(&'static str, Vec<u8>)> {
             format!("{{{limits}\"rf\":{{\"N\":\"1\"}}}}").into_bytes(),
         ),
         ("item", many("{\"M\":", 100_000)),
+        ("agent_request", many("[", 100_000)),
+        ("agent_request", many("{\"a\":", 100_000)),
+        (
+            "agent_request",
+            format!("{{\"entity\":[{}0]}}", "0,".repeat(100_000)).into_bytes(),
+        ),
         ("limits_file", many("- ", 500_000)),
         ("limits_file", many("? ", 500_000)),
         ("limits_file", many("[", 500_000)),

@@ -47,6 +47,8 @@ impl<'a> Acquire<'a> {
             },
             timeout: settings.timeout,
             lease: None,
+            is_into_debt: false,
+            is_shadow: false,
         };
         Self { limiter, request }
     }
@@ -161,6 +163,33 @@ impl<'a> Acquire<'a> {
     /// ```
     pub const fn bypass(mut self) -> Self {
         self.request.options.is_bypass = true;
+        self
+    }
+
+    /// Takes the amounts even into debt, as from [soft](weirgate_shared::LimitMode::Soft) limits, in
+    /// whatever mode they are: for usage that has already happened. The request is not denied,
+    /// unless a level is [stopped](crate::RateLimiter::stop) or disabled. It counts as no acquire of
+    /// its own, and its amounts count as consumed.
+    ///
+    /// Rates only: slots are held by a grant. Prefetched tokens are left alone.
+    ///
+    /// ```no_run
+    /// # async fn example(limiter: weirgate::RateLimiter) -> Result<(), weirgate::Error> {
+    /// let _ = limiter.acquire("customer-1", "gpt-4").take("tpm", 1_213).into_debt().send().await?;
+    /// # Ok(())
+    /// # }
+    /// ```
+    pub const fn into_debt(mut self) -> Self {
+        self.request.is_into_debt = true;
+        self
+    }
+
+    /// Grants the request also where it would be denied, as a limiter in
+    /// [shadow mode](crate::Builder::shadow) does: for the trial of one rule among others. The grant
+    /// has the [denial](crate::Grant::would_deny). Of several requests in one decision, this one
+    /// denies none of the others.
+    pub const fn shadow(mut self) -> Self {
+        self.request.is_shadow = true;
         self
     }
 

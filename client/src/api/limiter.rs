@@ -1,6 +1,9 @@
 //! The limiter that an application uses.
 
+use std::collections::BTreeMap;
 use std::sync::Arc;
+
+use weirgate_shared::{LimitName, MilliTokens, Resource};
 
 use crate::bucket::{BucketRegistry, drain};
 use crate::decide::LocalBuckets;
@@ -58,6 +61,28 @@ impl RateLimiter {
     #[must_use]
     pub fn stats(&self) -> Stats {
         self.session.counters.read()
+    }
+
+    /// Returns whether DynamoDB answers, as far as is known: whether the
+    /// [circuit breaker](crate::CircuitBreakerConfig) is closed.
+    #[must_use]
+    pub fn is_available(&self) -> bool {
+        self.session.breaker.is_closed()
+    }
+
+    /// Returns the prefetched tokens that are neither spent nor returned, by resource and limit.
+    #[must_use]
+    pub fn prefetched(&self) -> BTreeMap<(Resource, LimitName), MilliTokens> {
+        let mut all = BTreeMap::new();
+        for bucket in self.buckets.with_pool() {
+            let amounts = bucket.pool.as_ref().map(|pool| pool.outstanding());
+            for (limit, amount) in amounts.into_iter().flatten() {
+                let sum: &mut MilliTokens =
+                    all.entry((bucket.key.resource.clone(), limit)).or_default();
+                *sum += amount;
+            }
+        }
+        all
     }
 
     /// Returns whether the limiter never denies: see [`Builder::shadow`](crate::Builder::shadow).

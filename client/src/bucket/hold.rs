@@ -186,6 +186,11 @@ impl Hold {
             .any(|part| part.amounts.contains_key(limit))
     }
 
+    /// Iterates over the limits that were taken; one may come several times.
+    pub(crate) fn limits_taken(&self) -> impl Iterator<Item = &LimitName> {
+        self.parts.iter().flat_map(|part| part.amounts.keys())
+    }
+
     /// Returns whether the limit is among those that the request brought. An item has others too:
     /// it keeps every limit that it ever had.
     pub(crate) fn brings(&self, limit: &str) -> bool {

@@ -87,15 +87,24 @@ impl BucketRegistry {
     pub(crate) fn shut_down(&self) -> Vec<Arc<BucketState>> {
         let mut state = self.state();
         state.is_shut_down = true;
-        let all = state.known.iter().map(|(_, bucket)| bucket);
-        all.filter(|bucket| bucket.pool.is_some())
-            .map(Arc::clone)
-            .collect()
+        with_pool(&state)
+    }
+
+    /// Returns the buckets that have a pool.
+    pub(crate) fn with_pool(&self) -> Vec<Arc<BucketState>> {
+        with_pool(&self.state())
     }
 
     fn state(&self) -> MutexGuard<'_, State> {
         self.state.lock()
     }
+}
+
+fn with_pool(state: &State) -> Vec<Arc<BucketState>> {
+    let all = state.known.iter().map(|(_, bucket)| bucket);
+    all.filter(|bucket| bucket.pool.is_some())
+        .map(Arc::clone)
+        .collect()
 }
 
 #[cfg(test)]

@@ -43,7 +43,8 @@ impl<G> Decision<G> {
         matches!(self, Self::Granted(_))
     }
 
-    pub(crate) fn map<H>(self, grant: impl FnOnce(G) -> H) -> Decision<H> {
+    /// Turns the grant into something else.
+    pub fn map<H>(self, grant: impl FnOnce(G) -> H) -> Decision<H> {
         match self {
             Self::Granted(granted) => Decision::Granted(grant(granted)),
             Self::Denied(denied) => Decision::Denied(denied),

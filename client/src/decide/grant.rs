@@ -1,9 +1,10 @@
 //! Grants, and their settlements: adjust, renew, release, roll back.
 
+use std::collections::BTreeMap;
 use std::time::Duration;
 
 use futures_util::future::join_all;
-use weirgate_shared::{EpochMillis, MilliTokens};
+use weirgate_shared::{EpochMillis, LimitName, MilliTokens};
 
 use super::granted::BucketGrant;
 use super::local::LocalHold;
@@ -119,6 +120,17 @@ impl Grant {
             .map(|hold| hold.amount(limit));
         held.or_else(|| self.local.iter().map(|local| local.amount(limit)).next())
             .unwrap_or_default()
+    }
+
+    /// Returns the amounts taken of all limits, as adjusted. Of a limit that several buckets of a
+    /// cascade have, the first one counts, as for [`amount`](Self::amount).
+    #[must_use]
+    pub fn amounts(&self) -> BTreeMap<LimitName, MilliTokens> {
+        let held = self.holds.iter().flat_map(Hold::limits_taken);
+        let local = self.local.iter().flat_map(LocalHold::limits_taken);
+        held.chain(local)
+            .map(|limit| (limit.clone(), self.amount(limit.as_str())))
+            .collect()
     }
 
     /// Returns every limit of the buckets as it was right after the take. In a split bucket, only

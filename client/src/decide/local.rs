@@ -104,6 +104,11 @@ impl LocalHold {
         self.taken.get(limit).copied().unwrap_or_default()
     }
 
+    /// Iterates over the limits that were taken.
+    pub(crate) fn limits_taken(&self) -> impl Iterator<Item = &LimitName> {
+        self.taken.keys()
+    }
+
     /// Adjusts `limit` to the `actual` amount used.
     pub(crate) fn adjust(&mut self, limit: &str, actual: MilliTokens) {
         if let Some((limit, taken)) = self

@@ -23,6 +23,10 @@ pub(crate) struct RequestSpec {
     pub(crate) options: AcquireOptions,
     pub(crate) timeout: Duration,
     pub(crate) lease: Option<Duration>,
+    /// Whether the amounts are taken even into debt.
+    pub(crate) is_into_debt: bool,
+    /// Whether a denial is only reported.
+    pub(crate) is_shadow: bool,
 }
 
 #[derive(Debug, Clone, Copy)]

@@ -54,9 +54,9 @@ impl RequestSpec {
         if self.amounts.is_empty() {
             return invalid("empty request: add at least one take()".to_owned());
         }
-        let resolved = self.resolve(buckets, age).await;
-        let Err(error) = resolved else {
-            return resolved;
+        let error = match self.resolve(buckets, age).await {
+            Ok(resolved) => return self.without_slots_in_debt(resolved),
+            Err(error) => error,
         };
         // Limits that cannot be read are no way around a stop.
         let own = Stoppable {
@@ -71,6 +71,26 @@ impl RequestSpec {
             disabled: Some(disabled),
             ..ResolvedRequest::default()
         })
+    }
+
+    /// Requires that a request into debt takes no slots: dropping its grant would return them.
+    fn without_slots_in_debt(&self, resolved: ResolvedRequest) -> Result<ResolvedRequest, Error> {
+        let slots = |target: &BucketTarget| {
+            let BucketRequest {
+                limits,
+                soft_amounts,
+                ..
+            } = &target.request;
+            let mut names = soft_amounts.keys();
+            names.find(|name| limits.is_concurrent(name)).cloned()
+        };
+        let mut targets = resolved.targets.iter().filter(|_| self.is_into_debt);
+        match targets.find_map(slots) {
+            Some(name) => invalid(format!(
+                "limit {name:?} has slots, which a grant holds: take them without into_debt()"
+            )),
+            None => Ok(resolved),
+        }
     }
 
     /// Returns the buckets of the request, perhaps without amounts: that of the given limits, or
@@ -269,7 +289,7 @@ impl RequestSpec {
                 counted_amounts.insert(name, *most);
                 continue;
             }
-            if limit.mode() == LimitMode::Soft {
+            if limit.mode() == LimitMode::Soft || self.is_into_debt {
                 soft_amounts.insert(name, *most);
             } else {
                 if most > least {
@@ -289,12 +309,12 @@ impl RequestSpec {
             limits: limits.clone(),
             lease,
             timeout: self.timeout,
-            acquires: 1,
+            acquires: i64::from(!self.is_into_debt),
         };
         BucketTarget {
             bucket,
             request,
-            is_shadow: settings.is_shadow,
+            is_shadow: settings.is_shadow || self.is_shadow,
         }
     }
 }

@@ -86,6 +86,11 @@ impl CircuitBreaker {
         self.settings.open_for
     }
 
+    /// Returns whether requests pass, all of them and not only a probe.
+    pub(crate) fn is_closed(&self) -> bool {
+        matches!(&*self.state(), State::Closed(_))
+    }
+
     /// Returns a permit, or the rejection if the breaker is open.
     pub(crate) fn admit(&self) -> Result<Permit<'_>, Open> {
         let mut state = self.state();

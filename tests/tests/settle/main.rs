@@ -10,6 +10,7 @@ mod leases;
 mod lifetimes;
 mod lifetimes_usage;
 mod more;
+mod refunds;
 mod restored;
 mod unknown;
 mod unknown_settle;

@@ -252,8 +252,10 @@ async fn resource_page(
     let position = Some(position).filter(|position| !position.is_empty());
     let (buckets, next) = listed_of_resource(session, resource, position).await?;
     let live = read_live(session, &buckets, Consistency::Eventual).await?;
-    let all = stream::iter(buckets.iter().zip(&live))
-        .map(|(bucket, live)| rows(session, query, bucket, query.range.clone(), live))
+    // By place: a closure over pairs of references makes a future that servers cannot spawn.
+    let read = |at: usize| rows(session, query, &buckets[at], query.range.clone(), &live[at]);
+    let all = stream::iter(0..buckets.len().min(live.len()))
+        .map(read)
         .buffered(CONCURRENT);
     let rows: Vec<Vec<UsageRow>> = all.try_collect().await?;
     Ok((rows.concat(), next))

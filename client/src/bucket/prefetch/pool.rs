@@ -70,6 +70,11 @@ impl Pool {
         }
     }
 
+    /// Returns the outstanding tokens of all limits.
+    pub(crate) fn outstanding(&self) -> Amounts {
+        self.state().all_outstanding()
+    }
+
     /// Returns whether a pool can serve the request: enforced rates only, without a lease. It does
     /// not know whether a limit is in debt, as an amount of 0 asks.
     pub(crate) fn supports(request: &BucketRequest) -> bool {

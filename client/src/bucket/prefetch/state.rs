@@ -95,6 +95,15 @@ impl State {
         all.filter_map(|amounts| amounts.get(limit)).copied().sum()
     }
 
+    /// Returns the outstanding tokens of all limits.
+    pub(super) fn all_outstanding(&self) -> Amounts {
+        let mut all = self.tokens_in_flight.clone();
+        for (limit, amount) in self.blocks.iter().flat_map(|block| &block.amounts) {
+            *all.entry(limit.clone()).or_default() += *amount;
+        }
+        all
+    }
+
     pub(super) fn has(&self, amounts: &Amounts, oldest: Moment) -> bool {
         amounts
             .iter()

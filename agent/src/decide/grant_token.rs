@@ -1,0 +1,36 @@
+//! Grants of one request as one text: the token of each, in the order of the buckets.
+
+use weirgate::{Error, Grant, RateLimiter};
+
+/// Stands between two tokens; a token is base64, which does not contain it.
+const SEPARATOR: char = '.';
+/// Most tokens in a text: as many as one request can have buckets.
+const MAX_TOKENS: usize = 100;
+
+/// Returns the tokens of the grants as one text.
+pub(crate) fn join(grants: Vec<Grant>) -> String {
+    let mut text = String::new();
+    for grant in grants {
+        if !text.is_empty() {
+            text.push(SEPARATOR);
+        }
+        text.push_str(&grant.into_token());
+    }
+    text
+}
+
+/// Restores the grants of a text.
+///
+/// # Errors
+/// [`Error::Invalid`] if a part is no token of this namespace, or there are too many.
+pub(crate) fn restore(limiter: &RateLimiter, text: &str) -> Result<Vec<Grant>, Error> {
+    let count = text.split(SEPARATOR).count();
+    if count > MAX_TOKENS {
+        return Err(Error::Invalid(format!(
+            "the grant token has {count} parts, the maximum is {MAX_TOKENS}: pass the token as it was returned"
+        )));
+    }
+    text.split(SEPARATOR)
+        .map(|token| limiter.restore_grant(token))
+        .collect()
+}

@@ -1,0 +1,22 @@
+//! The agent: Weirgate for programs in any language, as a sidecar, as Envoy's rate limit service,
+//! and as a Lambda extension.
+//!
+//! # Layout
+//!
+//! | folder | what it does |
+//! |---|---|
+//! | `options` | flags and environment variables |
+//! | `log` | log lines |
+//! | `extension` | the life of a Lambda extension: register, wait, shut down |
+//! | `http` | HTTP and JSON: acquire, settle, peek, usage, health, metrics |
+//! | `rls` | Envoy's rate limit service, and Kuadrant's |
+//! | `rules` | which descriptors are which entity, resource and amounts |
+//! | `decide` | one request of any protocol, and its answer |
+
+pub mod decide;
+pub mod extension;
+pub mod http;
+pub mod log;
+pub mod options;
+pub mod rls;
+pub mod rules;

@@ -1,0 +1,320 @@
+//! Wires the agent: options, limiter, servers, and their end.
+
+use std::path::{Path, PathBuf};
+use std::process::ExitCode;
+use std::sync::Arc;
+use std::time::Duration;
+
+use clap::Parser;
+use nix::sys::resource::{Resource, getrlimit, setrlimit};
+use tokio::net::TcpListener;
+use tokio::signal::unix::{SignalKind, signal};
+use tokio::sync::{oneshot, watch};
+use tokio::task::JoinHandle;
+use tokio::time::{Instant, timeout, timeout_at};
+use weirgate::RateLimiter;
+use weirgate_agent::decide::Decider;
+use weirgate_agent::extension::{self, Extension, ExtensionsApi, SHUTDOWN_GRACE, SHUTDOWN_TIME};
+use weirgate_agent::http::{Api, Bounds, Health, Server, Token};
+use weirgate_agent::log;
+use weirgate_agent::options::{Options, extension_address};
+use weirgate_agent::rls::{self, RateLimitService};
+use weirgate_agent::rules::RulesSource;
+
+/// Why the agent ended: it failed, or it was started wrongly.
+enum Failure {
+    Failed(String),
+    Refused(String),
+}
+
+fn main() -> ExitCode {
+    let lambda = variable("AWS_LAMBDA_RUNTIME_API").map(ExtensionsApi::new);
+    let options = Options::try_parse().map_err(|error| usage(&error));
+    let threads = match (&lambda, &options) {
+        (None, Ok(options)) => threads(options),
+        _ => 1,
+    };
+    let runtime = match threads {
+        1 => tokio::runtime::Builder::new_current_thread()
+            .enable_all()
+            .build(),
+        threads => tokio::runtime::Builder::new_multi_thread()
+            .worker_threads(threads)
+            .enable_all()
+            .build(),
+    };
+    let runtime = match runtime {
+        Ok(runtime) => runtime,
+        Err(error) => return Failure::Failed(format!("no threads: {error}")).report(),
+    };
+    let ended = runtime.block_on(async {
+        match lambda {
+            Some(lambda) => run_extension(lambda, options).await,
+            None => run_sidecar(options?).await,
+        }
+    });
+    match ended {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(failure) => failure.report(),
+    }
+}
+
+/// Runs until a signal.
+async fn run_sidecar(options: Options) -> Result<(), Failure> {
+    log::start(options.log_level);
+    raise_file_limit();
+    let token = options
+        .token(variable("WEIRGATE_AGENT_TOKEN"))
+        .map_err(Failure::Refused)?;
+    let stopped = stopped().map_err(Failure::Failed)?;
+    let rules = options.grpc().map_err(Failure::Refused)?;
+    let limiter = limiter(&options).await?;
+    let server = Server::bind(&options.addresses(), options.bounds())
+        .await
+        .map_err(Failure::Failed)?;
+    let grpc = match rules {
+        Some((address, rules)) => {
+            let listener = rls::bind(address).await.map_err(Failure::Failed)?;
+            Some((listener, rules))
+        }
+        None => None,
+    };
+    let mut running = Running::start(server, &options, limiter, token);
+    let (reached, is_reached) = oneshot::channel();
+    if let Some((listener, rules)) = grpc {
+        running.start_grpc(listener, rules, &options, is_reached)?;
+    }
+    let reach = Arc::clone(&running.health).reach(running.limiter.clone());
+    let reaching = tokio::spawn(async move {
+        reach.await;
+        // Without the rate limit service nothing waits for it.
+        let _ = reached.send(());
+    });
+    let signal = stopped.await;
+    tracing::info!(signal, "stopping");
+    reaching.abort();
+    let time = options.grace * 2 + options.timeout;
+    running.end(time).await.map_err(Failure::Failed)
+}
+
+/// Runs until Lambda shuts the extension down. What keeps it from starting is told to Lambda, so
+/// that the log of the function has it.
+async fn run_extension(
+    lambda: ExtensionsApi,
+    options: Result<Options, Failure>,
+) -> Result<(), Failure> {
+    let executable = std::env::args_os().next().map(PathBuf::from);
+    let name = executable.as_deref().and_then(Path::file_name);
+    let name = name.map_or_else(|| "weirgate-agent".into(), |name| name.to_string_lossy());
+    let started = start_extension(options).await;
+    let extension = Extension::register(lambda, &name)
+        .await
+        .map_err(Failure::Failed)?;
+    let running = match started {
+        Ok(running) => running,
+        Err(failure) => {
+            extension.fail(failure.text()).await;
+            return Err(failure);
+        }
+    };
+    let reason = extension.shut_down().await.map_err(Failure::Failed)?;
+    tracing::debug!(reason, "shutting down");
+    running.end(SHUTDOWN_TIME).await.map_err(Failure::Failed)
+}
+
+/// Listens on the port of the extension. No task runs until a request comes.
+async fn start_extension(options: Result<Options, Failure>) -> Result<Running, Failure> {
+    let options = options?;
+    log::start(options.log_level);
+    let address = extension_address(variable("WEIRGATE_HTTP_PORT")).map_err(Failure::Refused)?;
+    let token = extension::token(variable).map_err(Failure::Refused)?;
+    let bounds = Bounds {
+        grace: SHUTDOWN_GRACE,
+        ..options.bounds()
+    };
+    let server = Server::bind(&[address], bounds)
+        .await
+        .map_err(Failure::Failed)?;
+    let limiter = limiter(&options).await?;
+    Ok(Running::start(server, &options, limiter, Some(token)))
+}
+
+/// A server, and what it works with.
+struct Running {
+    limiter: RateLimiter,
+    health: Arc<Health>,
+    stop: watch::Sender<bool>,
+    serving: JoinHandle<()>,
+    decider: Arc<Decider>,
+    grpc: Option<JoinHandle<std::io::Result<()>>>,
+    /// Time for what is in flight at the end.
+    grace: Duration,
+}
+
+impl Running {
+    fn start(
+        server: Server,
+        options: &Options,
+        limiter: RateLimiter,
+        token: Option<Token>,
+    ) -> Self {
+        for address in server.addresses() {
+            let (table, namespace) = (&options.table, &options.namespace);
+            tracing::info!(%address, table, namespace, "listening");
+        }
+        let grace = server.grace();
+        let decider = Arc::new(Decider::new(limiter.clone(), options.max_in_flight));
+        let health = Arc::new(Health::default());
+        let api = Api::new(Arc::clone(&decider), token, Arc::clone(&health));
+        let stop = watch::Sender::new(false);
+        let mut stopped = stop.subscribe();
+        let serving = tokio::spawn(server.serve(api, async move {
+            let _ = stopped.wait_for(|is_stopped| *is_stopped).await;
+        }));
+        Self {
+            limiter,
+            health,
+            stop,
+            serving,
+            decider,
+            grpc: None,
+            grace,
+        }
+    }
+
+    /// Serves Envoy's rate limit service too.
+    fn start_grpc(
+        &mut self,
+        listener: TcpListener,
+        rules: RulesSource,
+        options: &Options,
+        reached: oneshot::Receiver<()>,
+    ) -> Result<(), Failure> {
+        let address = listener.local_addr();
+        let address = address.map_err(|error| Failure::Failed(format!("--grpc: {error}")))?;
+        tracing::info!(address = %format_args!("grpc://{address}"), "listening");
+        let answers = rls::Options {
+            timeout: options.timeout,
+            on_unavailable: options.on_unavailable,
+        };
+        let service = RateLimitService::new(Arc::clone(&self.decider), rules, answers);
+        let mut stopped = self.stop.subscribe();
+        let stop = async move {
+            let _ = stopped.wait_for(|is_stopped| *is_stopped).await;
+        };
+        let ready = async move {
+            if reached.await.is_err() {
+                // The agent stops before the table was reached.
+                std::future::pending().await
+            }
+        };
+        self.grpc = Some(tokio::spawn(rls::serve(listener, service, ready, stop)));
+        Ok(())
+    }
+
+    /// Finishes the requests in flight, and returns what was prefetched, within `time`.
+    async fn end(self, time: Duration) -> Result<(), String> {
+        let deadline = Instant::now() + time;
+        self.stop.send_replace(true);
+        // The server bounds its own end.
+        let _ = self.serving.await;
+        if let Some(grpc) = self.grpc {
+            // A client that watches the health keeps its connection.
+            let grpc_end = timeout_at(deadline, grpc).await;
+            if let Ok(Ok(Err(error))) = grpc_end {
+                tracing::warn!(%error, "the rate limit service failed");
+            }
+        }
+        // Settlements whose client has gone, and what calls reported, although they were answered.
+        let drained = timeout(self.grace, self.decider.gate.close_and_drain()).await;
+        if drained.is_err() {
+            tracing::warn!("what was settled or reported was not all written");
+        }
+        let ended = timeout_at(deadline.max(Instant::now()), self.limiter.shutdown());
+        match ended.await {
+            Ok(Ok(())) => Ok(()),
+            Ok(Err(error)) => Err(format!("prefetched tokens were not returned: {error}")),
+            Err(_) => Err(format!(
+                "prefetched tokens were not returned within {time:?}"
+            )),
+        }
+    }
+}
+
+async fn limiter(options: &Options) -> Result<RateLimiter, Failure> {
+    let builder = options.limiter().map_err(Failure::Refused)?;
+    let built = builder.build().await;
+    built.map_err(|error| Failure::Refused(error.to_string()))
+}
+
+/// Returns what waits for a signal to stop, from now on; it returns the signal's name.
+fn stopped() -> Result<impl Future<Output = &'static str>, String> {
+    let signals = |kind| signal(kind).map_err(|error| format!("signals: {error}"));
+    let mut terminate = signals(SignalKind::terminate())?;
+    let mut interrupt = signals(SignalKind::interrupt())?;
+    Ok(async move {
+        tokio::select! {
+            _ = terminate.recv() => "SIGTERM",
+            _ = interrupt.recv() => "SIGINT",
+        }
+    })
+}
+
+/// Allows as many open files as the system does: a connection is one, and the usual limit is 1,024.
+fn raise_file_limit() {
+    if let Ok((soft, hard)) = getrlimit(Resource::RLIMIT_NOFILE)
+        && soft < hard
+        && let Err(error) = setrlimit(Resource::RLIMIT_NOFILE, hard, hard)
+    {
+        tracing::warn!(%error, soft, "the limit of open files was not raised");
+    }
+}
+
+/// Returns the number of threads.
+fn threads(options: &Options) -> usize {
+    const MOST: usize = 4;
+    let processors =
+        std::thread::available_parallelism().map_or(1, |number| number.get().min(MOST));
+    options.threads.map_or(processors, usize::from)
+}
+
+fn variable(name: &str) -> Option<String> {
+    std::env::var(name).ok().filter(|value| !value.is_empty())
+}
+
+impl Failure {
+    fn text(&self) -> &str {
+        match self {
+            Self::Failed(text) | Self::Refused(text) => text,
+        }
+    }
+
+    /// Prints the error, in one line.
+    fn report(&self) -> ExitCode {
+        let text = self.text().split_whitespace().collect::<Vec<_>>();
+        eprintln!("error: {}", text.join(" "));
+        ExitCode::from(match self {
+            Self::Failed(_) => 1,
+            Self::Refused(_) => 2,
+        })
+    }
+}
+
+/// Returns what is wrong with the arguments. Prints the help and exits if that was asked for.
+fn usage(error: &clap::Error) -> Failure {
+    if !error.use_stderr() {
+        error.exit();
+    }
+    let text = error.to_string();
+    let text = text.strip_prefix("error: ").unwrap_or(&text);
+    let text = text.split("\n\nUsage: ").next().unwrap_or(text);
+    let text = text
+        .split("\n\nFor more information")
+        .next()
+        .unwrap_or(text);
+    let text = text.replace("\n\n  tip: ", "; ");
+    let remedy = "; see 'weirgate-agent --help'";
+    let table = "; give --table NAME, or set WEIRGATE_TABLE";
+    let is_table = text.contains("--table");
+    Failure::Refused(format!("{text}{}", if is_table { table } else { remedy }))
+}

@@ -1,0 +1,101 @@
+//! When a call must be answered.
+
+use std::time::Duration;
+
+use tokio::time::Instant;
+use tonic::Request;
+
+/// Time for the answer on its way, 2 ms, or a tenth of a short time.
+const MARGIN: Duration = Duration::from_millis(2);
+
+/// When a call arrived, before its message was decoded: an extension of its request.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Arrival(pub(super) Instant);
+
+/// Times of one call.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Deadline {
+    /// When the answer must leave.
+    pub(super) at: Instant,
+    /// Time for the decision: the limiter takes an eighth more if its request hangs, and then
+    /// decides without DynamoDB.
+    pub(super) decision: Duration,
+}
+
+impl Deadline {
+    /// Returns the deadline of a call: by the caller's `grpc-timeout`, less the time
+    /// of the answer, or by `longest` if that is earlier.
+    pub(super) fn new<M>(request: &Request<M>, longest: Duration) -> Self {
+        let arrival = request.extensions().get::<Arrival>();
+        let begun = arrival.map_or_else(Instant::now, |arrival| arrival.0);
+        let given = request
+            .metadata()
+            .get("grpc-timeout")
+            .and_then(|value| parse(value.to_str().ok()?))
+            .map(|timeout| timeout - MARGIN.min(timeout / 10));
+        let left = given.map_or(longest, |given| given.min(longest));
+        Self {
+            at: begun + left,
+            decision: left / 5 * 4,
+        }
+    }
+}
+
+/// Reads a `grpc-timeout`: up to eight digits and a unit.
+fn parse(value: &str) -> Option<Duration> {
+    let unit = value.chars().last()?;
+    let number = &value[..value.len().checked_sub(unit.len_utf8())?];
+    let is_number = (1..=8).contains(&number.len()) && number.bytes().all(|b| b.is_ascii_digit());
+    let number: u64 = number.parse().ok().filter(|_| is_number)?;
+    Some(match unit {
+        'H' => Duration::from_secs(number * 3_600),
+        'M' => Duration::from_secs(number * 60),
+        'S' => Duration::from_secs(number),
+        'm' => Duration::from_millis(number),
+        'u' => Duration::from_micros(number),
+        'n' => Duration::from_nanos(number),
+        _ => return None,
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn every_unit_of_a_grpc_timeout_is_read_and_nothing_else() {
+        let ms = |value| parse(value).map(|time| time.as_millis());
+        assert_eq!(ms("20m"), Some(20));
+        assert_eq!(ms("1S"), Some(1_000));
+        assert_eq!(ms("2M"), Some(120_000));
+        assert_eq!(ms("1H"), Some(3_600_000));
+        assert_eq!(ms("20000u"), Some(20));
+        assert_eq!(ms("99999999n"), Some(99));
+        for bad in ["", "m", "20", "123456789m", "-1m", "+1m", "1ms", "1é"] {
+            assert_eq!(ms(bad), None, "{bad:?}");
+        }
+    }
+
+    #[test]
+    fn the_answer_leaves_before_the_callers_deadline() {
+        let deadline = |timeout: Option<&'static str>| {
+            let mut request = Request::new(());
+            if let Some(timeout) = timeout {
+                let metadata = request.metadata_mut();
+                metadata.insert("grpc-timeout", timeout.parse().unwrap());
+            }
+            let arrival = Instant::now();
+            request.extensions_mut().insert(Arrival(arrival));
+            let deadline = Deadline::new(&request, Duration::from_secs(1));
+            let most = deadline.decision + deadline.decision / 8;
+            assert!(most < deadline.at - arrival);
+            deadline.at - arrival
+        };
+        let ms = Duration::from_millis;
+        assert_eq!(deadline(Some("250m")), ms(248));
+        assert_eq!(deadline(Some("10m")), ms(9));
+        for longest in [None, Some("5S"), Some("no")] {
+            assert_eq!(deadline(longest), ms(1_000));
+        }
+    }
+}

@@ -1,0 +1,127 @@
+//! Writes what calls report. A caller may leave before a report is written: it is written anyway.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+
+use tokio::time::Instant;
+use tonic::Status;
+use weirgate::{Error, Limit, OnUnavailable, RateLimiter};
+
+use super::failure::{overloaded, status_of};
+use super::plan::{Parcel, Step};
+use crate::decide::Decider;
+
+/// Most tokens of one write: more fit into no limit.
+const MAX_TOKENS: i64 = 1_000_000_000_000;
+
+/// What a call reports of one bucket: the difference of what was used and what was not, so an
+/// estimate that comes back and the real usage are one write.
+#[derive(Debug, Clone, PartialEq, Eq)]
+struct Report {
+    entity: String,
+    resource: String,
+    limits: Option<Arc<[Limit]>>,
+    /// Tokens used, by limit; negative ones return.
+    used: BTreeMap<Box<str>, i64>,
+}
+
+/// Writes what `steps` report, and returns when that is done, or at the `deadline`: what is still
+/// being written then counts as written, because repeating the call would count it twice.
+pub(super) async fn record(
+    decider: &Decider,
+    steps: &[Step],
+    deadline: Instant,
+) -> Result<(), Status> {
+    let mut writes = vec![];
+    for report in reports(steps) {
+        // The write counts as a request in flight until its end.
+        let permit = decider.gate.enter().ok_or_else(|| overloaded(decider))?;
+        let limiter = decider.limiter.clone();
+        writes.push(tokio::spawn(async move {
+            let written = report.write(&limiter).await;
+            drop(permit);
+            written.inspect_err(|error| {
+                let Report {
+                    entity, resource, ..
+                } = &report;
+                tracing::warn!(%error, entity, resource, "a report was not written");
+            })
+        }));
+    }
+    for write in writes {
+        match tokio::time::timeout_at(deadline, write).await {
+            Err(_) => break,
+            Ok(Ok(written)) => written.map_err(|error| status_of(&error))?,
+            Ok(Err(_)) => return Err(Status::internal("the task of a report failed")),
+        }
+    }
+    Ok(())
+}
+
+/// Returns one report for each bucket that `steps` report of.
+fn reports(steps: &[Step]) -> Vec<Report> {
+    let mut reports: Vec<Report> = vec![];
+    for step in steps {
+        let (parcel, sign) = match step {
+            Step::Settle(parcel) => (parcel, 1),
+            Step::Refund(parcel) => (parcel, -1),
+            _ => continue,
+        };
+        let new = Report::of(parcel);
+        let known = reports.iter().position(|report| report.is_like(&new));
+        let at = known.unwrap_or_else(|| {
+            reports.push(new);
+            reports.len() - 1
+        });
+        for (limit, tokens) in parcel.amounts() {
+            let used = reports[at].used.entry(limit.into()).or_default();
+            *used = used.saturating_add(sign * tokens);
+        }
+    }
+    reports
+}
+
+impl Report {
+    fn of(parcel: &Parcel) -> Self {
+        let bucket = &parcel.bucket;
+        Self {
+            entity: bucket.entity.clone(),
+            resource: bucket.resource.clone(),
+            limits: bucket.terms.limits.clone(),
+            used: BTreeMap::new(),
+        }
+    }
+
+    fn is_like(&self, other: &Self) -> bool {
+        (&self.entity, &self.resource, &self.limits)
+            == (&other.entity, &other.resource, &other.limits)
+    }
+
+    async fn write(&self, limiter: &RateLimiter) -> Result<(), Error> {
+        let mut debit = limiter.acquire(&self.entity, &self.resource).into_debt();
+        let mut refund = limiter.refund(&self.entity, &self.resource);
+        if let Some(limits) = &self.limits {
+            debit = debit.shared_limits(limits);
+            refund = refund.limits(limits);
+        }
+        let (mut is_debited, mut is_refunded) = (false, false);
+        for (limit, used) in &self.used {
+            if *used > 0 {
+                debit = debit.take(limit, (*used).min(MAX_TOKENS));
+                is_debited = true;
+            } else if *used < 0 {
+                refund = refund.give_back(limit, (-used).min(MAX_TOKENS));
+                is_refunded = true;
+            }
+        }
+        if is_debited {
+            // A level that is stopped counts nothing, as for every request.
+            let debit = debit.on_unavailable(OnUnavailable::Error);
+            let _ = debit.send().await?;
+        }
+        if is_refunded {
+            refund.send().await?;
+        }
+        Ok(())
+    }
+}

@@ -1,0 +1,35 @@
+//! Statuses of calls without a decision.
+
+use tonic::Status;
+use tonic::metadata::AsciiMetadataValue;
+use weirgate::Error;
+
+use crate::decide::Decider;
+
+/// Metadata of the answer to a call too many.
+pub(super) const OVERLOADED: &str = "weirgate-overloaded";
+
+/// Returns the status for a call too many.
+pub(super) fn overloaded(decider: &Decider) -> Status {
+    let most = decider.gate.max();
+    let mut status = Status::unavailable(format!(
+        "{most} requests are in flight, as many as may be: try again, or raise --max-in-flight"
+    ));
+    let metadata = status.metadata_mut();
+    metadata.insert(OVERLOADED, AsciiMetadataValue::from_static("true"));
+    status
+}
+
+/// Returns the status for a call without a decision. Never a code that a proxy takes for a decision.
+pub(super) fn status_of(error: &Error) -> Status {
+    if error.is_transient() {
+        return Status::unavailable(error.to_string());
+    }
+    tracing::warn!(%error, "no decision until a repair");
+    match error {
+        Error::Invalid(_) | Error::NotConfigured { .. } => {
+            Status::failed_precondition(error.to_string())
+        }
+        _ => Status::internal(error.to_string()),
+    }
+}

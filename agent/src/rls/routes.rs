@@ -1,0 +1,161 @@
+//! Path to method.
+
+use std::convert::Infallible;
+use std::future::Future;
+use std::pin::Pin;
+use std::sync::Arc;
+use std::task::{Context, Poll};
+
+use tokio::time::Instant;
+use tonic::body::Body;
+use tonic::codegen::{Service, StdError, http};
+use tonic::server::{Grpc, NamedService, UnaryService};
+use tonic::{Request, Response, Status};
+use tonic_prost::ProstCodec;
+
+use super::deadline::Arrival;
+use super::service::RateLimitService;
+
+/// Longest message, 256 KiB: 100 descriptors with long values are less.
+const MAX_MESSAGE_BYTES: usize = 256 * 1024;
+
+type Answer = Pin<Box<dyn Future<Output = Result<http::Response<Body>, Infallible>> + Send>>;
+
+/// Envoy's `RateLimitService`.
+#[derive(Debug, Clone)]
+pub(super) struct Envoy(pub(super) Arc<RateLimitService>);
+
+/// Kuadrant's `RateLimitService`.
+#[derive(Debug, Clone)]
+pub(super) struct Kuadrant(pub(super) Arc<RateLimitService>);
+
+impl NamedService for Envoy {
+    const NAME: &'static str = "envoy.service.ratelimit.v3.RateLimitService";
+}
+
+impl NamedService for Kuadrant {
+    const NAME: &'static str = "kuadrant.service.ratelimit.v1.RateLimitService";
+}
+
+impl<B> Service<http::Request<B>> for Envoy
+where
+    B: http_body::Body + Send + 'static,
+    B::Error: Into<StdError> + Send + 'static,
+{
+    type Response = http::Response<Body>;
+    type Error = Infallible;
+    type Future = Answer;
+
+    fn poll_ready(&mut self, _: &mut Context<'_>) -> Poll<Result<(), Infallible>> {
+        Poll::Ready(Ok(()))
+    }
+
+    fn call(&mut self, request: http::Request<B>) -> Answer {
+        let service = Arc::clone(&self.0);
+        match method::<Self>(request.uri().path()) {
+            "ShouldRateLimit" => unary(request, move |request| async move {
+                service.should_rate_limit(request).await
+            }),
+            _ => unimplemented(),
+        }
+    }
+}
+
+impl<B> Service<http::Request<B>> for Kuadrant
+where
+    B: http_body::Body + Send + 'static,
+    B::Error: Into<StdError> + Send + 'static,
+{
+    type Response = http::Response<Body>;
+    type Error = Infallible;
+    type Future = Answer;
+
+    fn poll_ready(&mut self, _: &mut Context<'_>) -> Poll<Result<(), Infallible>> {
+        Poll::Ready(Ok(()))
+    }
+
+    fn call(&mut self, request: http::Request<B>) -> Answer {
+        let service = Arc::clone(&self.0);
+        match method::<Self>(request.uri().path()) {
+            "CheckRateLimit" => unary(request, move |request| async move {
+                service.check(request).await
+            }),
+            "Report" => unary(request, move |request| async move {
+                service.report(request).await
+            }),
+            "Reserve" => unary(request, move |request| async move {
+                service.reserve(request).await
+            }),
+            "Commit" => unary(request, move |request| async move {
+                service.commit(request).await
+            }),
+            _ => unimplemented(),
+        }
+    }
+}
+
+/// Returns the method of a path; an empty one for another service.
+fn method<S: NamedService>(path: &str) -> &str {
+    let path = path
+        .strip_prefix('/')
+        .and_then(|path| path.strip_prefix(S::NAME));
+    path.and_then(|path| path.strip_prefix('/')).unwrap_or("")
+}
+
+/// Decodes the message, calls `method` with it, and encodes its answer.
+fn unary<B, M, R, F>(
+    mut request: http::Request<B>,
+    method: impl FnOnce(Request<M>) -> F + Send + 'static,
+) -> Answer
+where
+    B: http_body::Body + Send + 'static,
+    B::Error: Into<StdError> + Send + 'static,
+    M: prost::Message + Default + Send + Sync + 'static,
+    R: prost::Message + Default + Send + Sync + 'static,
+    F: Future<Output = Result<Response<R>, Status>> + Send + 'static,
+{
+    request.extensions_mut().insert(Arrival(Instant::now()));
+    Box::pin(async move {
+        let mut grpc =
+            Grpc::new(ProstCodec::<R, M>::default()).max_decoding_message_size(MAX_MESSAGE_BYTES);
+        Ok(grpc.unary(Once(Some(method)), request).await)
+    })
+}
+
+fn unimplemented() -> Answer {
+    let status = Status::unimplemented("this service has no such method: see docs/guide/envoy.md");
+    Box::pin(async move { Ok(status.into_http()) })
+}
+
+/// A method that is called once.
+struct Once<F>(Option<F>);
+
+impl<M, R, F, A> UnaryService<M> for Once<F>
+where
+    F: FnOnce(Request<M>) -> A,
+    A: Future<Output = Result<Response<R>, Status>>,
+{
+    type Response = R;
+    type Future = Called<A>;
+
+    fn call(&mut self, request: Request<M>) -> Called<A> {
+        Called(self.0.take().map(|method| Box::pin(method(request))))
+    }
+}
+
+/// The answer of a method.
+struct Called<A>(Option<Pin<Box<A>>>);
+
+impl<A, R> Future for Called<A>
+where
+    A: Future<Output = Result<R, Status>>,
+{
+    type Output = Result<R, Status>;
+
+    fn poll(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Self::Output> {
+        match &mut self.0 {
+            Some(answer) => answer.as_mut().poll(context),
+            None => Poll::Ready(Err(Status::internal("the method was called before"))),
+        }
+    }
+}

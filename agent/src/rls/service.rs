@@ -1,0 +1,165 @@
+//! One call, before its deadline.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use tokio::time::Instant;
+use tonic::{Code, Request, Response, Status};
+use weirgate::{Denied, OnUnavailable};
+
+use super::answer::answer;
+use super::deadline::Deadline;
+use super::decide::{Decided, Refusal, decide};
+use super::facts::record;
+use super::failure::{OVERLOADED, overloaded, status_of};
+use super::messages::{RateLimitRequest, RateLimitResponse};
+use super::plan::{Plan, Purpose};
+use super::standing::Standing;
+use crate::decide::{Call, Decider, Outcome, Permit};
+use crate::rules::RulesSource;
+
+/// Options of the service.
+#[derive(Debug, Clone, Copy)]
+pub struct Options {
+    /// Longest time for an answer, 1 s by default, if the caller gives no earlier deadline.
+    pub timeout: Duration,
+    /// Answer if there is no decision in time: that of the limiter.
+    pub on_unavailable: OnUnavailable,
+}
+
+impl Default for Options {
+    fn default() -> Self {
+        Self {
+            timeout: Duration::from_secs(1),
+            on_unavailable: OnUnavailable::Error,
+        }
+    }
+}
+
+/// The rate limit service of Envoy, and that of Kuadrant.
+#[derive(Debug)]
+pub struct RateLimitService {
+    pub(super) decider: Arc<Decider>,
+    pub(super) rules: RulesSource,
+    options: Options,
+}
+
+impl RateLimitService {
+    /// Creates the service.
+    #[must_use]
+    pub const fn new(decider: Arc<Decider>, rules: RulesSource, options: Options) -> Self {
+        Self {
+            decider,
+            rules,
+            options,
+        }
+    }
+
+    /// Answers Envoy's `ShouldRateLimit`.
+    ///
+    /// # Errors
+    /// `INVALID_ARGUMENT` for a request that a caller must change, `UNAVAILABLE` if no decision could
+    /// be made for now, `FAILED_PRECONDITION` and `INTERNAL` until a repair.
+    pub async fn should_rate_limit(
+        &self,
+        request: Request<RateLimitRequest>,
+    ) -> Result<Response<RateLimitResponse>, Status> {
+        let started = Instant::now();
+        let answer = self.answer(request, Purpose::Decide).await;
+        let outcome = outcome(answer.as_ref().map(|(_, decided)| decided));
+        self.measure(Call::ShouldRateLimit, outcome, started);
+        answer.map(|(response, _)| response)
+    }
+
+    /// Answers a call of this purpose, with the decision behind the answer.
+    pub(super) async fn answer(
+        &self,
+        request: Request<RateLimitRequest>,
+        purpose: Purpose,
+    ) -> Result<(Response<RateLimitResponse>, Decided), Status> {
+        let (deadline, _permit) = self.admit(&request)?;
+        let RateLimitRequest {
+            domain,
+            descriptors,
+            hits_addend,
+        } = request.into_inner();
+        let rules = self.rules.rules();
+        let plan = Plan::with(&rules, &domain, &descriptors, hits_addend, purpose)
+            .map_err(Status::invalid_argument)?;
+        record(&self.decider, &plan.steps, deadline.at).await?;
+        let decided = self.decided(&plan, deadline, None).await?;
+        Ok((Response::new(answer(&plan, &decided)), decided))
+    }
+
+    /// Returns the deadline of a call, and its permit.
+    pub(super) fn admit<M>(&self, request: &Request<M>) -> Result<(Deadline, Permit), Status> {
+        let permit = self.decider.gate.enter();
+        let permit = permit.ok_or_else(|| overloaded(&self.decider))?;
+        Ok((Deadline::new(request, self.options.timeout), permit))
+    }
+
+    pub(super) fn measure(&self, call: Call, outcome: Outcome, started: Instant) {
+        let took = started.elapsed();
+        self.decider.measures.record(call, outcome, took);
+    }
+
+    /// Returns the decision, or that of the option if there is none in time.
+    pub(super) async fn decided(
+        &self,
+        plan: &Plan,
+        deadline: Deadline,
+        lease: Option<Duration>,
+    ) -> Result<Decided, Status> {
+        let decision = decide(&self.decider.limiter, plan, deadline.decision, lease);
+        match tokio::time::timeout_at(deadline.at, decision).await {
+            Ok(decided) => decided.map_err(|error| status_of(&error)),
+            Err(_) => self.undecided(plan),
+        }
+    }
+
+    /// Returns the answer of the option to a call without a decision.
+    fn undecided(&self, plan: &Plan) -> Result<Decided, Status> {
+        let is_over = match self.options.on_unavailable {
+            OnUnavailable::Allow => false,
+            OnUnavailable::Deny => true,
+            // A local bucket decides in the limiter, which had no time for it.
+            OnUnavailable::Error | OnUnavailable::Local { .. } => {
+                return Err(Status::unavailable(
+                    "no decision before the deadline: nothing was taken; give the filter a timeout of 0.25s",
+                ));
+            }
+        };
+        let standing = |_| Standing {
+            is_over,
+            ..Standing::default()
+        };
+        let denied = Denied {
+            retry_after: Some(Duration::from_secs(1)),
+            limits: vec![],
+            degraded: None,
+        };
+        Ok(Decided {
+            standings: plan.steps.iter().map(standing).collect(),
+            refusal: is_over.then_some(Refusal::Denied(denied)),
+            limits: vec![],
+            grants: vec![],
+        })
+    }
+}
+
+/// Returns how a call ended.
+pub(super) fn outcome(answer: Result<&Decided, &Status>) -> Outcome {
+    match answer {
+        Ok(decided) => match decided.refusal {
+            None => Outcome::Granted,
+            Some(Refusal::Denied(_)) => Outcome::Denied,
+            Some(Refusal::NeverFits(_)) => Outcome::NeverFits,
+            Some(Refusal::Disabled(_)) => Outcome::Disabled,
+        },
+        Err(status) => match status.code() {
+            Code::InvalidArgument => Outcome::Invalid,
+            Code::Unavailable if status.metadata().contains_key(OVERLOADED) => Outcome::Overloaded,
+            _ => Outcome::NoDecision,
+        },
+    }
+}

@@ -1,0 +1,220 @@
+//! The agent's own format of rules.
+
+use std::path::Path;
+use std::sync::Arc;
+
+use weirgate::{FileError, LimitName};
+
+use super::limits;
+use super::list::{Effect, List, Rule, Target};
+use super::pattern::Pattern;
+use super::template::{Kind, Template};
+use super::terms::{Amount, Take, Terms};
+use super::yaml::{Node, Source, with_document};
+
+/// Version of the format, 1.
+const VERSION: i64 = 1;
+/// Most entries that a rule can match: as deep as the other format nests.
+const MAX_ENTRIES: usize = 16;
+/// Most tokens that a rule can take of a limit at once.
+const MAX_TOKENS: i64 = 1_000_000_000_000;
+
+const RULE: &str = "match with unlimited, or match with entity, resource and take; beside them limits, settle, shadow, name";
+
+/// Reads a file: the rules of each domain. `is_known` returns whether another file has rules of a
+/// domain.
+pub(super) fn parse(
+    path: &Path,
+    text: &str,
+    is_known: impl Fn(&str) -> bool,
+) -> Result<Vec<(Box<str>, List)>, FileError> {
+    with_document(path, text, |source, file| {
+        let (mut version, mut domains) = (None, vec![]);
+        for (key, node) in source.entries(&file, "a map with weirgate and domains")? {
+            match key.as_str() {
+                "weirgate" => version = Some((source.integer(&node)?, node)),
+                "domains" => {
+                    for (domain, node) in source.entries(&node, "a map of domains")? {
+                        if domain.is_empty() {
+                            let message = "a domain needs a name: Envoy sends none without";
+                            return Err(source.error(&node, message));
+                        }
+                        if is_known(&domain) {
+                            let message =
+                                "the domain has rules already, in another file: put them together";
+                            return Err(source.error(&node, message));
+                        }
+                        domains.push((domain.into(), domain_rules(&source, &node)?));
+                    }
+                }
+                _ => return Err(source.unknown(&file, &key, "weirgate, domains")),
+            }
+        }
+        match version {
+            Some((VERSION, _)) if !domains.is_empty() => Ok(domains),
+            Some((VERSION, _)) => Err(source.error(
+                &file,
+                "domains is missing: without rules nothing is limited",
+            )),
+            Some((_, node)) => Err(source.refuse(&node, "1, the version of this format")),
+            None => Err(source.error(&file, "weirgate: 1 is missing, the version of this format")),
+        }
+    })
+}
+
+fn domain_rules(source: &Source<'_>, node: &Node<'_>) -> Result<List, FileError> {
+    let mut list = List::default();
+    for node in source.items(node, "a list of rules")? {
+        list.push(rule(source, &node)?);
+    }
+    Ok(list)
+}
+
+/// The nodes of one rule.
+#[derive(Default)]
+struct Parts<'y> {
+    entity: Option<Node<'y>>,
+    resource: Option<Node<'y>>,
+    take: Option<Node<'y>>,
+    limits: Option<Node<'y>>,
+    is_unlimited: bool,
+}
+
+fn rule(source: &Source<'_>, node: &Node<'_>) -> Result<Rule, FileError> {
+    let (mut entries, mut parts, mut terms) = (vec![], Parts::default(), Terms::default());
+    for (key, part) in source.entries(node, &format!("a map with {RULE}"))? {
+        match key.as_str() {
+            "match" => entries = matched(source, &part)?,
+            "entity" => parts.entity = Some(part),
+            "resource" => parts.resource = Some(part),
+            "take" => parts.take = Some(part),
+            "limits" => parts.limits = Some(part),
+            "unlimited" => parts.is_unlimited = source.boolean(&part)?,
+            "settle" => terms.is_settle = source.boolean(&part)?,
+            "shadow" => terms.is_shadow = source.boolean(&part)?,
+            "name" => terms.label = Some(source.text(&part)?.into()),
+            _ => return Err(source.unknown(node, &key, RULE)),
+        }
+    }
+    if entries.is_empty() {
+        return Err(source.error(node, "match is missing: it lists the keys of a descriptor"));
+    }
+    let effect = match parts {
+        Parts {
+            entity: None,
+            resource: None,
+            take: None,
+            limits: None,
+            is_unlimited: true,
+        } => Effect::Unlimited,
+        Parts {
+            entity: Some(entity),
+            resource: Some(resource),
+            take: Some(take),
+            limits,
+            is_unlimited: false,
+        } => {
+            terms.takes = takes(source, &take)?;
+            if let Some(node) = limits {
+                let limits = limits::read(source, &node)?;
+                let is_given =
+                    |name: &str| limits.iter().any(|limit| limit.name().as_str() == name);
+                if let Some(missing) = terms.takes.iter().find(|take| !is_given(&take.limit)) {
+                    let message = format!(
+                        "limit {:?} is taken and not among these: add it, or leave limits out and configure it",
+                        missing.limit
+                    );
+                    return Err(source.error(&node, &message));
+                }
+                terms.limits = Some(limits.into());
+            }
+            Effect::Limited(Box::new(Target {
+                entity: template(source, Kind::Entity, &entity, &entries)?,
+                resource: template(source, Kind::Resource, &resource, &entries)?,
+                terms: Arc::new(terms),
+            }))
+        }
+        _ => return Err(source.error(node, &format!("a rule needs {RULE}"))),
+    };
+    Ok(Rule { entries, effect })
+}
+
+/// Reads `[key, key: value]`.
+fn matched(source: &Source<'_>, node: &Node<'_>) -> Result<Vec<(Box<str>, Pattern)>, FileError> {
+    const TAKES: &str =
+        "a list of keys, each with a value if it must have one: [tenant, path: /v1/*]";
+    let mut entries: Vec<(Box<str>, Pattern)> = vec![];
+    for item in source.items(node, TAKES)? {
+        if !source.is_map(&item) {
+            entries.push((source.text(&item)?.into(), Pattern::Any));
+            continue;
+        }
+        for (key, value) in source.entries(&item, TAKES)? {
+            entries.push((key.into(), Pattern::new(&source.text(&value)?)));
+        }
+    }
+    if entries.is_empty() || entries.len() > MAX_ENTRIES {
+        let count = entries.len();
+        let message = format!("has {count} entries, must have 1 to {MAX_ENTRIES}");
+        return Err(source.error(node, &message));
+    }
+    Ok(entries)
+}
+
+fn takes(source: &Source<'_>, node: &Node<'_>) -> Result<Vec<Take>, FileError> {
+    const TAKES: &str =
+        "a map of limits with hits, or a number of tokens from 1 to 10^12: {rpm: 1, tpm: hits}";
+    let mut takes = vec![];
+    for (name, node) in source.entries(node, TAKES)? {
+        LimitName::new(name.as_str()).map_err(|error| source.error(&node, &error.to_string()))?;
+        let amount = match source.text(&node).as_deref() {
+            Ok("hits") => Amount::Hits,
+            _ => match source.integer(&node) {
+                Ok(tokens @ 1..=MAX_TOKENS) => Amount::Tokens(tokens),
+                _ => {
+                    return Err(source.refuse(&node, "hits, or a number of tokens from 1 to 10^12"));
+                }
+            },
+        };
+        takes.push(Take {
+            limit: name.into(),
+            amount,
+        });
+    }
+    if takes.is_empty() {
+        return Err(source.error(node, &format!("takes nothing, must be {TAKES}")));
+    }
+    Ok(takes)
+}
+
+fn template(
+    source: &Source<'_>,
+    kind: Kind,
+    node: &Node<'_>,
+    entries: &[(Box<str>, Pattern)],
+) -> Result<Template, FileError> {
+    let place = |name: &str| {
+        let count = entries.len();
+        if let Ok(number) = name.parse::<usize>() {
+            return match number.checked_sub(1).filter(|at| *at < count) {
+                Some(at) => Ok(at),
+                None => Err(format!(
+                    "{{{name}}} is no entry of match, which has {count}"
+                )),
+            };
+        }
+        let mut found = entries
+            .iter()
+            .enumerate()
+            .filter(|(_, (key, _))| &**key == name);
+        match (found.next(), found.next()) {
+            (Some((at, _)), None) => Ok(at),
+            (Some(_), Some(_)) => Err(format!(
+                "{{{name}}} is twice in match: write the number of the entry instead, from {{1}}"
+            )),
+            (None, _) => Err(format!("{{{name}}} is not in match: add the key there")),
+        }
+    };
+    Template::parse(kind, &source.text(node)?, place)
+        .map_err(|message| source.error(node, &message))
+}

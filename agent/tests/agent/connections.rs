@@ -1,0 +1,169 @@
+//! More clients and requests than there is room for, and clients that are slow.
+
+use std::net::TcpStream;
+
+use nix::sys::resource::{Resource, getrlimit, setrlimit};
+use serde_json::json;
+
+use crate::fixtures::{Agent, Client};
+
+const TAKE: &str = r#"{"entity": "e", "resource": "r", "take": {"rpm": 1}}"#;
+
+#[test]
+fn a_request_beyond_the_bound_is_refused_at_once_and_those_within_it_are_not() {
+    let agent = Agent::new(&["--max-in-flight", "2"]);
+    let slots = json!({"entity": "e", "resource": "r", "take": {"slots": 20}});
+    let held = agent.acquire(&slots);
+    let mut wait = slots.clone();
+    wait["wait_ms"] = 60_000.into();
+    let mut waiting = [agent.connect(), agent.connect()];
+    for client in &mut waiting {
+        client.write("POST", "/v1/acquire", &[], &wait.to_string());
+    }
+    agent.wait_for("weirgate_agent_in_flight", |number| number == 2.0);
+    let refused = agent.connect().send("POST", "/v1/acquire", &[], TAKE);
+    assert_eq!(
+        (refused.status, refused.field("retry-after")),
+        (503, "1"),
+        "{refused:?}"
+    );
+    let problem = refused.json();
+    assert_eq!(
+        (&problem["applied"], &problem["retry"]),
+        (&json!("no"), &json!(true))
+    );
+    assert!(
+        problem["detail"]
+            .as_str()
+            .unwrap()
+            .contains("2 requests are in flight"),
+        "{problem}"
+    );
+    drop(waiting);
+    agent.wait_for("weirgate_agent_in_flight", |number| number == 0.0);
+    agent.settle(&json!({"grant": held["grant"], "end": "release"}));
+}
+
+#[test]
+fn slow_clients_take_no_place_of_others() {
+    let agent = Agent::new(&["--max-in-flight", "1"]);
+    let mut slow: Vec<Client> = (0..50).map(|_| agent.connect()).collect();
+    for (at, client) in slow.iter_mut().enumerate() {
+        let head = b"POST /v1/acquire HTTP/1.1\r\nhost: agent\r\ncontent-length: 100\r\n\r\n{";
+        // Half of them stop within the head, half within the body.
+        client.write_raw(&head[..if at % 2 == 0 { 30 } else { head.len() }]);
+    }
+    let mut other = agent.connect();
+    for _ in 0..20 {
+        assert_eq!(other.send("POST", "/v1/acquire", &[], TAKE).status, 200);
+    }
+    // What was begun can still be finished, also after the connection gave its buffers back.
+    agent.wait_for("weirgate_agent_connections", |number| number >= 51.0);
+    let rest = format!("{}{}", &TAKE[1..], " ".repeat(100 - TAKE.len()));
+    slow[1].write_raw(rest.as_bytes());
+    assert_eq!(slow[1].read().unwrap().status, 200);
+}
+
+#[test]
+fn large_bodies_that_arrive_slowly_are_bounded() {
+    let agent = Agent::new(&[]);
+    let head = b"POST /v1/acquire HTTP/1.1\r\nhost: agent\r\ncontent-length: 65536\r\n\r\n{";
+    let mut slow: Vec<Client> = (0..256).map(|_| agent.connect()).collect();
+    for client in &mut slow {
+        client.write_raw(head);
+    }
+    // All of them are counted once one more is refused.
+    let refused = loop {
+        let mut more = agent.connect();
+        more.write_raw(head);
+        let stream = more.0.get_ref();
+        stream
+            .set_read_timeout(Some(std::time::Duration::from_millis(50)))
+            .unwrap();
+        if let Some(answer) = more.read() {
+            break answer;
+        }
+        slow.push(more);
+    };
+    assert_eq!(refused.status, 503, "{refused:?}");
+    assert!(
+        refused.json()["detail"]
+            .as_str()
+            .unwrap()
+            .contains("large bodies"),
+        "{refused:?}"
+    );
+    assert_eq!(
+        agent
+            .connect()
+            .send("POST", "/v1/acquire", &[], TAKE)
+            .status,
+        200
+    );
+}
+
+#[test]
+fn a_connection_beyond_the_bound_is_told_so() {
+    let agent = Agent::new(&["--max-connections", "3"]);
+    let mut open: Vec<Client> = (0..2).map(|_| agent.connect()).collect();
+    for client in &mut open {
+        assert_eq!(client.send("POST", "/v1/acquire", &[], TAKE).status, 200);
+    }
+    let mut third = agent.connect();
+    assert_eq!(third.send("GET", "/healthz", &[], "").status, 200);
+    let refused = agent.connect().read().unwrap();
+    assert_eq!(refused.status, 503, "{refused:?}");
+    assert!(
+        refused.json()["detail"]
+            .as_str()
+            .unwrap()
+            .contains("--max-connections")
+    );
+    assert_eq!(third.send("POST", "/v1/acquire", &[], TAKE).status, 200);
+}
+
+/// How many idle connections are opened: `WEIRGATE_IDLE_CONNECTIONS`, or fewer by default.
+fn idle_connections() -> usize {
+    let variable = std::env::var("WEIRGATE_IDLE_CONNECTIONS");
+    variable.map_or(1_000, |number| number.parse().expect("a number"))
+}
+
+#[test]
+fn idle_connections_that_were_used_need_little_memory_and_go_on() {
+    let (_, hard) = getrlimit(Resource::RLIMIT_NOFILE).unwrap();
+    setrlimit(Resource::RLIMIT_NOFILE, hard, hard).unwrap();
+    let agent = Agent::new(&[]);
+    let count = idle_connections();
+    agent.connect().send("POST", "/v1/acquire", &[], TAKE);
+    let before = resident(&agent);
+    let mut idle: Vec<Client> = (0..count)
+        .map(|_| Client::to(TcpStream::connect(&agent.address).unwrap()))
+        .collect();
+    for client in &mut idle {
+        assert_eq!(client.send("GET", "/healthz", &[], "").status, 200);
+    }
+    // Two buffers of 8 KiB each would be 16 KiB for a connection.
+    let most = before + 8_000 + count * 4;
+    let mut now = resident(&agent);
+    for _ in 0..20_000 {
+        if now < most {
+            break;
+        }
+        assert_eq!(agent.get("/healthz").status, 200);
+        now = resident(&agent);
+    }
+    println!("{count} idle connections: {before} KiB before, {now} KiB");
+    assert!(now < most, "{before} KiB before, {now} KiB");
+    for client in &mut idle {
+        assert_eq!(client.send("GET", "/healthz", &[], "").status, 200);
+    }
+}
+
+/// Returns the resident memory of the agent, in KiB.
+fn resident(agent: &Agent) -> usize {
+    let status = format!("/proc/{}/status", agent.process.id());
+    let status = std::fs::read_to_string(status).unwrap();
+    let line = status.lines().find(|line| line.starts_with("VmRSS:"));
+    let number = line.unwrap().split_whitespace().nth(1);
+    number.unwrap().parse().unwrap()
+}

@@ -1,0 +1,99 @@
+//! The guide, the layer and the service files against the binary.
+
+use std::collections::BTreeMap;
+use std::path::Path;
+
+use crate::fixtures::command;
+
+fn read(path: &str) -> String {
+    let root = Path::new(env!("CARGO_MANIFEST_DIR")).join("..");
+    std::fs::read_to_string(root.join(path)).expect(path)
+}
+
+#[test]
+fn the_guide_has_every_option_with_its_variable_and_no_others() {
+    let help = String::from_utf8(
+        command(&["--help"])
+            .env_remove("AWS_REGION")
+            .output()
+            .unwrap()
+            .stdout,
+    )
+    .unwrap();
+    let mut options = BTreeMap::new();
+    let mut option = String::new();
+    for word in help.split_whitespace() {
+        let word = word.trim_end_matches([',', '.', ':']);
+        if word.starts_with("--") && help.contains(&format!("\n      {word} <")) {
+            option = word.to_owned();
+        }
+        // `[env: NAME=]`
+        if let Some(variable) = word.strip_suffix("=]") {
+            options.insert(option.clone(), variable.to_owned());
+        }
+    }
+    let guide = read("docs/guide/agent.md");
+    let row = |line: &str| {
+        let cells: Vec<_> = line.split('|').map(str::trim).collect();
+        let code = |cell: &str| cell.strip_prefix('`')?.strip_suffix('`').map(str::to_owned);
+        let (option, variable) = (code(cells.get(1)?)?, code(cells.get(2)?)?);
+        option.starts_with("--").then_some((option, variable))
+    };
+    let described: BTreeMap<_, _> = guide.lines().filter_map(row).collect();
+    assert_eq!(described, options);
+    assert!(options.len() > 10, "{options:?}");
+}
+
+#[test]
+fn each_layer_of_the_template_has_its_rule_in_the_makefile() {
+    let (template, makefile) = (
+        read("agent/layer/template.yaml"),
+        read("agent/layer/Makefile"),
+    );
+    let (_, resources) = template.split_once("\nResources:\n").unwrap();
+    let (resources, _) = resources.split_once("\nOutputs:\n").unwrap();
+    let mut layers = 0;
+    for line in resources.lines() {
+        let Some(name) = line
+            .strip_prefix("  ")
+            .and_then(|name| name.strip_suffix(':'))
+        else {
+            continue;
+        };
+        if name.starts_with(' ') {
+            continue;
+        }
+        assert!(
+            makefile.contains(&format!("build-{name}: target = ")),
+            "{name}"
+        );
+        layers += 1;
+    }
+    assert_eq!(layers, 2);
+    assert!(
+        makefile.contains("\"$(ARTIFACTS_DIR)/extensions/\""),
+        "where Lambda looks for it"
+    );
+    assert!(read("agent/layer/samconfig.toml").contains("build_in_source = true"));
+}
+
+#[test]
+fn the_service_files_name_variables_that_there_are() {
+    let source = [read("agent/src/options.rs"), read("agent/src/main.rs")].concat();
+    for path in [
+        "agent/deploy/weirgate-agent.service",
+        "agent/deploy/compose.yaml",
+        "docs/guide/agent.md",
+        "docs/guide/lambda-extension.md",
+    ] {
+        let text = read(path);
+        let is_of_name = |c: char| c.is_ascii_uppercase() || c == '_';
+        let words = text.split(|c: char| !is_of_name(c));
+        // The address, which the clients read.
+        let of_clients = ["WEIRGATE_AGENT_URL"];
+        for name in words.filter(|word| word.starts_with("WEIRGATE_") && !of_clients.contains(word))
+        {
+            assert!(source.contains(&format!("\"{name}\"")), "{path}: {name}");
+        }
+    }
+}

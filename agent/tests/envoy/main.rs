@@ -1,0 +1,150 @@
+//! A real Envoy with the configuration and the rules of docs/guide/envoy.md, before a real agent.
+//! Run by `make envoy`, which installs Envoy.
+
+mod processes;
+
+use processes::{Differences, Gateway, Response};
+use serde_json::Value;
+use weirgate::Limit;
+
+const TENANT: (&str, &str) = ("x-tenant", "acme");
+
+fn header<'r>(response: &'r Response, name: &str) -> Option<&'r str> {
+    response.headers().get(name)?.to_str().ok()
+}
+
+fn llm() -> Limit {
+    Limit::per_day("tpd", 100_000).unwrap()
+}
+
+#[tokio::test]
+#[ignore = "needs Envoy: make envoy"]
+async fn an_allowed_request_passes_with_our_fields_and_envoys_in_the_order_of_the_descriptors() {
+    let gateway = Gateway::new(Differences::default()).await;
+    let response = gateway.get("/v1", &[TENANT]).await;
+    assert_eq!(
+        (response.status().as_u16(), &**response.body()),
+        (200, "from the upstream")
+    );
+    let ours = header(&response, "ratelimit").unwrap();
+    assert!(ours.starts_with(r#""rpd";r=999;t="#), "{ours}");
+    assert_eq!(
+        header(&response, "ratelimit-policy"),
+        Some(r#""rpd";q=1000;w=86400"#)
+    );
+    let limit = header(&response, "x-ratelimit-limit");
+    assert_eq!(limit, Some(r#"1000, 1000;w=86400;name="rpd""#));
+    assert_eq!(header(&response, "x-ratelimit-remaining"), Some("999"));
+    let response = gateway.get("/static/a.png", &[]).await;
+    assert_eq!(response.status(), 200);
+    assert_eq!(header(&response, "ratelimit"), None, "no limit applies");
+}
+
+#[tokio::test]
+#[ignore = "needs Envoy: make envoy"]
+async fn a_denied_request_gets_our_body_and_our_fields() {
+    let gateway = Gateway::new(Differences::default()).await;
+    // All but one request of the day, by another process.
+    let limits = [Limit::per_day("rpd", 1_000).unwrap()];
+    let acquire = gateway.limiter.acquire("acme", "api").limits(&limits);
+    assert!(acquire.take("rpd", 999).send().await.unwrap().is_granted());
+    assert_eq!(gateway.get("/v1", &[TENANT]).await.status(), 200);
+    let response = gateway.get("/v1", &[TENANT]).await;
+    assert_eq!(response.status(), 429);
+    assert_eq!(
+        header(&response, "content-type"),
+        Some("application/problem+json")
+    );
+    assert_eq!(header(&response, "x-envoy-ratelimited"), Some("true"));
+    let retry: u64 = header(&response, "retry-after").unwrap().parse().unwrap();
+    assert!(
+        (1..=87).contains(&retry),
+        "a token comes back every 86.4 s: {retry}"
+    );
+    let ours = header(&response, "ratelimit").unwrap();
+    assert!(ours.starts_with(r#""rpd";r=0;t="#), "{ours}");
+    let problem: Value = serde_json::from_str(response.body()).unwrap();
+    assert_eq!(problem["status"], 429);
+    assert_eq!(problem["violated-policies"], serde_json::json!(["rpd"]));
+    let other = gateway.get("/v1", &[("x-tenant", "other")]).await;
+    assert_eq!(other.status(), 200, "another tenant");
+}
+
+#[tokio::test]
+#[ignore = "needs Envoy: make envoy"]
+async fn after_the_response_the_estimate_comes_back_and_what_was_used_is_debited() {
+    let gateway = Gateway::new(Differences::default()).await;
+    let ask = async |estimate, used| {
+        let headers = [TENANT, ("x-estimate", estimate), ("x-use", used)];
+        gateway.get("/llm", &headers).await
+    };
+    let response = ask("40000", "1500").await;
+    assert_eq!(response.status(), 200);
+    let ours = header(&response, "ratelimit").unwrap();
+    assert!(
+        ours.starts_with(r#""tpd";r=60000;t="#),
+        "the estimate is taken: {ours}"
+    );
+    gateway.left("llm", &llm(), 98_500..98_600).await;
+    // More than was estimated, and more than is there.
+    assert_eq!(ask("90000", "150000").await.status(), 200);
+    gateway.left("llm", &llm(), -51_500..-51_400).await;
+    let denied = ask("1", "0").await;
+    assert_eq!(denied.status(), 429, "the debt is paid first");
+}
+
+#[tokio::test]
+#[ignore = "needs Envoy: make envoy"]
+async fn without_a_decision_the_failure_mode_decides() {
+    let silent = Differences {
+        is_silent: true,
+        ..Differences::default()
+    };
+    let gateway = Gateway::new(silent).await;
+    assert_eq!(
+        gateway.get("/v1", &[TENANT]).await.status(),
+        200,
+        "it passes"
+    );
+    let strict = Differences {
+        envoy: &[("failure_mode_deny: false", "failure_mode_deny: true")],
+        ..silent
+    };
+    let gateway = Gateway::new(strict).await;
+    let response = gateway.get("/v1", &[TENANT]).await;
+    assert_eq!((response.status().as_u16(), &**response.body()), (500, ""));
+}
+
+/// The answer is the agent's own, so it came before the deadline, also before the one that Envoy has
+/// by default.
+#[tokio::test]
+#[ignore = "needs Envoy: make envoy"]
+async fn the_agents_own_answer_comes_before_the_deadline_of_the_filter() {
+    for timeout in ["0.25s", "0.02s"] {
+        let deny = Differences {
+            envoy: &[("timeout: 0.25s", &format!("timeout: {timeout}"))],
+            agent: &["--on-unavailable", "deny"],
+            is_silent: true,
+        };
+        let gateway = Gateway::new(deny).await;
+        // The first call waits for Envoy's connection too.
+        let mut statuses = vec![];
+        for _ in 0..5 {
+            statuses.push(gateway.get("/v1", &[TENANT]).await.status().as_u16());
+        }
+        assert!(statuses[1..].contains(&429), "{timeout}: {statuses:?}");
+    }
+}
+
+#[tokio::test]
+#[ignore = "needs Envoy: make envoy"]
+async fn an_agent_that_is_away_is_a_failure_and_none_of_the_gateways_requests_hangs() {
+    let away = Differences {
+        envoy: &[("failure_mode_deny: false", "failure_mode_deny: true")],
+        ..Differences::default()
+    };
+    let mut gateway = Gateway::new(away).await;
+    assert_eq!(gateway.get("/v1", &[TENANT]).await.status(), 200);
+    gateway.end_agent();
+    assert_eq!(gateway.get("/v1", &[TENANT]).await.status(), 500);
+}

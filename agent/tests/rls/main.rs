@@ -1,0 +1,10 @@
+//! The rate limit service over a real connection, with the messages that are generated from Envoy's
+//! interface, on an embedded DynamoDB.
+
+mod bounds;
+mod costs;
+mod decisions;
+mod fixture;
+mod kuadrant;
+mod reports;
+mod unavailable;

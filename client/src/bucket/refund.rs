@@ -1,0 +1,99 @@
+//! Returns tokens to a bucket without a hold.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+
+use futures_util::future::join_all;
+use weirgate_shared::{EpochMillis, LimitName, LimitState, MilliTokens, Shard};
+
+use super::refresh::refresh_all;
+use super::state::BucketState;
+use crate::queue::{Ending, HoldPart};
+use crate::session::Session;
+use crate::values::{Amounts, BucketRequest, Error, Settlement};
+
+/// Returns the request's amounts to the bucket, each limit at most to its capacity, and subtracts
+/// them from the consumption. A bucket without an item is full, so nothing returns.
+///
+/// In a bucket of several shards, each amount goes where there is most room, so mostly one shard is
+/// written.
+pub(crate) async fn refund(
+    session: &Session,
+    bucket: &Arc<BucketState>,
+    request: &BucketRequest,
+) -> Result<(), Error> {
+    let amounts = request.all_amounts();
+    if let Some(name) = amounts
+        .keys()
+        .find(|name| request.limits.is_concurrent(name))
+    {
+        return Err(Error::Invalid(format!(
+            "limit {name:?} has slots, which return when their lease ends: release the grant that holds them"
+        )));
+    }
+    let is_complete = || {
+        let known = bucket.cached_bucket(&request.limits, session.now());
+        known.is_complete()
+    };
+    if !is_complete() {
+        refresh_all(session, &[bucket], session.ages.now()).await?;
+    }
+    let shards: Vec<_> = bucket.queues.views().map(|view| view.shard).collect();
+    let by_shard = allot(&shards, &amounts, session.now());
+    let writes = by_shard.into_iter().map(|(at, amounts)| {
+        let shard = &shards[at];
+        HoldPart {
+            state: bucket.shard(shard.key.shard),
+            amounts,
+            is_bypass: false,
+            shard: Arc::clone(shard),
+            prefetched_at: None,
+            lease: None,
+        }
+    });
+    let ended = join_all(writes.map(|mut part| async move {
+        part.end(session, &request.limits, Ending::RollBack, 0)
+            .await
+    }))
+    .await;
+    // The only other settlement is a lease that is gone: these have none, and a shard that is gone
+    // was full.
+    Settlement::all(ended).map(drop)
+}
+
+/// Returns the amounts for each shard, by its place: first where there is most room. What exceeds
+/// the capacity goes to the shard with most room too, whose write cuts it.
+fn allot(shards: &[Arc<Shard>], amounts: &Amounts, now: EpochMillis) -> BTreeMap<usize, Amounts> {
+    let mut by_shard = BTreeMap::<usize, Amounts>::new();
+    for (name, amount) in amounts {
+        let room = |shard: &Arc<Shard>, state: &LimitState| {
+            (shard.share(state) - shard.balance(state, now)).max(MilliTokens::ZERO)
+        };
+        // A shard gets new limits with the next take from it; until then that limit is full.
+        let mut rooms: Vec<_> = shards
+            .iter()
+            .enumerate()
+            .filter_map(|(at, shard)| Some((room(shard, shard.limits.get(name)?), at)))
+            .collect();
+        rooms.sort_by_key(|(room, _)| std::cmp::Reverse(*room));
+        let Some((_, first)) = rooms.first().copied() else {
+            continue;
+        };
+        let mut left = *amount;
+        let mut give = |at: usize, part: MilliTokens| {
+            let amounts = by_shard.entry(at).or_default();
+            *amounts.entry(LimitName::clone(name)).or_default() += part;
+        };
+        for (room, at) in rooms {
+            let part = room.min(left);
+            if part > MilliTokens::ZERO {
+                give(at, part);
+                left -= part;
+            }
+        }
+        if left > MilliTokens::ZERO {
+            give(first, left);
+        }
+    }
+    by_shard
+}

@@ -1,0 +1,85 @@
+"""Builds the wheel of this folder with the standard library alone (PEP 517, PEP 660).
+
+The usual backends are downloaded for a build. This package is a folder of Python files, so a wheel is a zip of them.
+"""
+
+import base64
+import hashlib
+import re
+import tarfile
+import zipfile
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parent
+SOURCE = ROOT / "src"
+PROJECT = (ROOT / "pyproject.toml").read_text(encoding="utf-8")
+
+
+def field(name):
+    """Returns a text field of `[project]`."""
+    return re.search(rf'^{name} = "(.*)"$', PROJECT, re.M).group(1)
+
+
+NAME, VERSION = field("name"), field("version")
+INFO = f"{NAME}-{VERSION}.dist-info"
+WHEEL = f"{NAME}-{VERSION}-py3-none-any.whl"
+
+
+def metadata():
+    head = f"""Metadata-Version: 2.1
+Name: {NAME}
+Version: {VERSION}
+Summary: {field("description")}
+License: {field("license")}
+Requires-Python: {field("requires-python")}
+Classifier: Typing :: Typed
+Description-Content-Type: text/markdown
+
+"""
+    return head + (ROOT / "README.md").read_text(encoding="utf-8")
+
+
+def write_wheel(folder, files):
+    """Writes a wheel of `files`, a dictionary of contents by name, and returns its name."""
+    files = {
+        **files,
+        f"{INFO}/METADATA": metadata().encode(),
+        f"{INFO}/WHEEL": b"Wheel-Version: 1.0\nGenerator: weirgate\nRoot-Is-Purelib: true\nTag: py3-none-any\n",
+    }
+    record = "".join(f"{name},{digest(data)},{len(data)}\n" for name, data in files.items())
+    files[f"{INFO}/RECORD"] = f"{record}{INFO}/RECORD,,\n".encode()
+    with zipfile.ZipFile(Path(folder) / WHEEL, "w", zipfile.ZIP_DEFLATED) as wheel:
+        for name, data in files.items():
+            # A fixed date, so that the same files make the same wheel.
+            wheel.writestr(zipfile.ZipInfo(name, (2020, 1, 1, 0, 0, 0)), data, zipfile.ZIP_DEFLATED)
+    return WHEEL
+
+
+def digest(data):
+    return "sha256=" + base64.urlsafe_b64encode(hashlib.sha256(data).digest()).rstrip(b"=").decode()
+
+
+def sources():
+    files = (path for path in SOURCE.rglob("*") if path.suffix == ".py" or path.name == "py.typed")
+    return {path.relative_to(SOURCE).as_posix(): path.read_bytes() for path in sorted(files)}
+
+
+def build_wheel(wheel_directory, config_settings=None, metadata_directory=None):
+    return write_wheel(wheel_directory, sources())
+
+
+def build_editable(wheel_directory, config_settings=None, metadata_directory=None):
+    return write_wheel(wheel_directory, {f"{NAME}.pth": f"{SOURCE}\n".encode()})
+
+
+def build_sdist(sdist_directory, config_settings=None):
+    base = f"{NAME}-{VERSION}"
+    names = ["pyproject.toml", "build_backend.py", "README.md", *(f"src/{name}" for name in sources())]
+    info = Path(sdist_directory) / "PKG-INFO"
+    info.write_text(metadata(), encoding="utf-8")
+    with tarfile.open(Path(sdist_directory) / f"{base}.tar.gz", "w:gz", format=tarfile.PAX_FORMAT) as archive:
+        for name in names:
+            archive.add(ROOT / name, f"{base}/{name}")
+        archive.add(info, f"{base}/PKG-INFO")
+    info.unlink()
+    return f"{base}.tar.gz"

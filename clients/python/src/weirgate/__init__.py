@@ -1,0 +1,56 @@
+"""Rate limits and concurrency limits by weirgate-agent.
+
+    import weirgate
+
+    client = weirgate.Client()
+    with client.acquire("openai", "gpt-4", {"tpm": 1500, "slots": 1}, wait=2.0) as grant:
+        answer = ask_the_model()
+        grant.adjust({"tpm": answer.tokens})
+
+- `Client`, `AsyncClient`: acquire, peek, decorate
+- `Grant`, `AsyncGrant`: adjust, take more, give back, renew, release, roll back
+- `Denied`, `NeverFits`, `Disabled`: decisions that grant nothing; `Unavailable`, `InvalidRequest`, `Unauthorized`
+- `Limit`, `Bucket`, `UpTo`, `Settlement`, `Balances`, `LimitStatus`: values
+"""
+
+from .aio import Acquiring, AsyncClient, AsyncGrant
+from .client import Client
+from .errors import (
+    Blocking,
+    Denied,
+    Disabled,
+    InvalidRequest,
+    NeverFits,
+    Refused,
+    Unauthorized,
+    Unavailable,
+    WeirgateError,
+)
+from .grant import Grant
+from .values import Amount, Balances, Bucket, Limit, LimitStatus, Mode, Settlement, Take, UpTo
+
+__all__ = [
+    "Acquiring",
+    "Amount",
+    "AsyncClient",
+    "AsyncGrant",
+    "Balances",
+    "Blocking",
+    "Bucket",
+    "Client",
+    "Denied",
+    "Disabled",
+    "Grant",
+    "InvalidRequest",
+    "Limit",
+    "LimitStatus",
+    "Mode",
+    "NeverFits",
+    "Refused",
+    "Settlement",
+    "Take",
+    "Unauthorized",
+    "Unavailable",
+    "UpTo",
+    "WeirgateError",
+]

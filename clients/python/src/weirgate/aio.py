@@ -1,0 +1,240 @@
+"""The client for asyncio."""
+
+from __future__ import annotations
+
+import asyncio
+import functools
+import inspect
+import time
+from collections.abc import Awaitable, Coroutine, Generator, Mapping, Sequence
+from types import TracebackType
+from typing import TYPE_CHECKING, Any, Callable, Optional, TypeVar, Union
+
+from . import answer, request
+from .aio_connection import AsyncConnections
+from .answer import Attempts
+from .client import ANSWER_TIMEOUT, RETRIES
+from .connection import Lost, NotSent
+from .endpoint import endpoint
+from .grant import NOT_SETTLED, Held, end_of_scope, log, one_bucket
+from .request import Options, Request
+from .values import Amount, Balances, Bucket, Limit, Settlement, Take
+from .wire import Response
+
+if TYPE_CHECKING:
+    from typing_extensions import ParamSpec
+
+    P = ParamSpec("P")
+    R = TypeVar("R")
+
+
+class AsyncGrant(Held):
+    """Tokens that were taken: `Grant` with calls to await, and `async with`."""
+
+    def __init__(self, client: AsyncClient, token: str, response: Optional[Response] = None) -> None:
+        super().__init__(token, response)
+        self._client = client
+
+    async def adjust(self, actual: Mapping[str, Amount], *, bucket: Optional[int] = None) -> Settlement:
+        """As `Grant.adjust`."""
+        return await self._settle({"adjust": dict(actual)}, bucket)
+
+    async def give_back(self, unused: Mapping[str, Amount], *, bucket: Optional[int] = None) -> Settlement:
+        """As `Grant.give_back`."""
+        return await self._settle({"give_back": dict(unused)}, bucket)
+
+    async def take_more(self, more: Mapping[str, Amount], *, bucket: Optional[int] = None) -> None:
+        """As `Grant.take_more`."""
+        await self._settle({"take_more": dict(more)}, bucket)
+
+    async def renew(self, seconds: float) -> Settlement:
+        """As `Grant.renew`."""
+        return await self._settle({"renew_ms": request.milliseconds(seconds)}, None)
+
+    async def release(self, actual: Optional[Mapping[str, Amount]] = None) -> Settlement:
+        """As `Grant.release`."""
+        return await self._finish("release", actual)
+
+    async def roll_back(self) -> Settlement:
+        """As `Grant.roll_back`."""
+        return await self._finish("roll_back", None)
+
+    async def __aenter__(self) -> AsyncGrant:
+        return self
+
+    async def __aexit__(
+        self, kind: Optional[type[BaseException]], error: Optional[BaseException], trace: Optional[TracebackType]
+    ) -> None:
+        await self._finish_quietly(end_of_scope(kind))
+
+    async def _settle(self, changes: Mapping[str, Any], bucket: Optional[int]) -> Settlement:
+        return self._settled(await self._client._call(self._request(changes, bucket)))
+
+    async def _finish_quietly(self, end: str, actual: Optional[Mapping[str, Amount]] = None) -> None:
+        try:
+            if not self.is_ended:
+                await self._finish(end, actual)
+        except Exception as failure:
+            log.warning(NOT_SETTLED, failure)
+
+    async def _finish(self, end: str, actual: Optional[Mapping[str, Amount]]) -> Settlement:
+        ending = self._end(end, actual)
+        return Settlement.SETTLED if ending is None else self._settled(await self._client._call(ending))
+
+
+class Acquiring:
+    """An acquire that is not sent yet: `await` it for the grant, or enter it by `async with`.
+
+    Dropped without either, it is never sent.
+    """
+
+    def __init__(self, client: AsyncClient, asked: Request) -> None:
+        self._client = client
+        self._asked = asked
+        self._grant: Optional[AsyncGrant] = None
+
+    def __await__(self) -> Generator[Any, None, AsyncGrant]:
+        return self._send().__await__()
+
+    async def __aenter__(self) -> AsyncGrant:
+        self._grant = await self._send()
+        return self._grant
+
+    async def __aexit__(
+        self, kind: Optional[type[BaseException]], error: Optional[BaseException], trace: Optional[TracebackType]
+    ) -> None:
+        if self._grant is not None:
+            await self._grant.__aexit__(kind, error, trace)
+
+    async def _send(self) -> AsyncGrant:
+        return AsyncGrant(self._client, "", await self._client._call(self._asked))
+
+
+class AsyncClient:
+    """Acquires by the agent, from any event loop. Takes what `Client` takes.
+
+    It keeps up to `max_idle` connections. Requests that wait for tokens do not keep others from being sent, so there
+    is no limit of connections in use.
+    """
+
+    def __init__(
+        self,
+        url: Optional[str] = None,
+        *,
+        token: Optional[str] = None,
+        answer_timeout: float = ANSWER_TIMEOUT,
+        retries: int = RETRIES,
+        max_idle: int = 10,
+    ) -> None:
+        self._connections = AsyncConnections(endpoint(url, token), max_idle)
+        self._answer_timeout = answer_timeout
+        self._retries = retries
+
+    def acquire(
+        self,
+        entity: str,
+        resource: str,
+        take: Take,
+        *,
+        limits: Optional[Sequence[Limit]] = None,
+        limits_version: Optional[int] = None,
+        cascading: bool = False,
+        wait: Optional[float] = None,
+        lease: Optional[float] = None,
+        timeout: Optional[float] = None,
+        on_unavailable: Optional[str] = None,
+        bypass: bool = False,
+    ) -> Acquiring:
+        """As `Client.acquire`: `grant = await client.acquire(...)`, or `async with client.acquire(...) as grant`."""
+        bucket = Bucket(entity, resource, take, limits, limits_version, cascading)
+        options = Options(wait, lease, timeout, on_unavailable, bypass)
+        return Acquiring(self, request.acquire((bucket,), options))
+
+    def acquire_all(
+        self,
+        buckets: Sequence[Bucket],
+        *,
+        wait: Optional[float] = None,
+        lease: Optional[float] = None,
+        timeout: Optional[float] = None,
+        on_unavailable: Optional[str] = None,
+        bypass: bool = False,
+    ) -> Acquiring:
+        """As `Client.acquire_all`."""
+        one_bucket(buckets)
+        return Acquiring(self, request.acquire(buckets, Options(wait, lease, timeout, on_unavailable, bypass)))
+
+    def restore(self, token: str) -> AsyncGrant:
+        """As `Client.restore`."""
+        return AsyncGrant(self, token)
+
+    async def peek(
+        self,
+        entity: str,
+        resource: str,
+        *,
+        need: Optional[Mapping[str, int]] = None,
+        limits: Optional[Sequence[Limit]] = None,
+    ) -> Balances:
+        """As `Client.peek`."""
+        return answer.balances(await self._call(request.peek(entity, resource, need, limits)))
+
+    async def remaining(
+        self, entity: str, resource: str, limit: str, *, limits: Optional[Sequence[Limit]] = None
+    ) -> Optional[Amount]:
+        """As `Client.remaining`."""
+        return (await self.peek(entity, resource, limits=limits)).remaining(limit)
+
+    def limited(
+        self,
+        entity: Union[str, Callable[P, str]],
+        resource: str,
+        take: Take,
+        *,
+        actual: Optional[Callable[[R], Mapping[str, Amount]]] = None,
+        **options: Any,
+    ) -> Callable[[Callable[P, Awaitable[R]]], Callable[P, Coroutine[Any, Any, R]]]:
+        """As `Client.limited`, for coroutine functions."""
+
+        def decorate(function: Callable[P, Awaitable[R]]) -> Callable[P, Coroutine[Any, Any, R]]:
+            if not inspect.iscoroutinefunction(function):
+                raise TypeError(f"limited() of an AsyncClient takes coroutine functions, got {function!r}: use Client")
+
+            @functools.wraps(function)
+            async def run(*args: P.args, **kwargs: P.kwargs) -> R:
+                named = entity if isinstance(entity, str) else entity(*args, **kwargs)
+                async with self.acquire(named, resource, take, **options) as grant:
+                    result = await function(*args, **kwargs)
+                    if actual is not None:
+                        await grant._finish_quietly("release", actual(result))
+                    return result
+
+            return run
+
+        return decorate
+
+    def close(self) -> None:
+        """Closes the idle connections."""
+        self._connections.close()
+
+    async def __aenter__(self) -> AsyncClient:
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        self.close()
+
+    async def _call(self, asked: Request) -> Response:
+        deadline = time.monotonic() + self._answer_timeout + asked.longer
+        attempts = Attempts(self._retries, deadline)
+        while True:
+            try:
+                response = await self._connections.exchange(asked.path, asked.body, deadline)
+            except NotSent as error:
+                pause = attempts.pause(answer.not_sent(error), True)
+            except Lost as error:
+                raise answer.lost(error, asked) from error
+            else:
+                if response.status == 200:
+                    return response
+                pause = attempts.pause_after(response)
+            await asyncio.sleep(pause)

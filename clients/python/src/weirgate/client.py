@@ -1,0 +1,173 @@
+"""The client for threads."""
+
+from __future__ import annotations
+
+import functools
+import inspect
+import time
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, Any, Callable, Optional, TypeVar, Union
+
+from . import answer, request
+from .answer import Attempts
+from .connection import Connections, Lost, NotSent
+from .endpoint import endpoint
+from .grant import Grant, one_bucket
+from .request import Options, Request
+from .values import Amount, Balances, Bucket, Limit, Take
+from .wire import Response
+
+if TYPE_CHECKING:
+    from typing_extensions import ParamSpec
+
+    P = ParamSpec("P")
+    R = TypeVar("R")
+
+# They return before their work is done.
+_OTHERS = inspect.iscoroutinefunction, inspect.isgeneratorfunction, inspect.isasyncgenfunction
+ANSWER_TIMEOUT = 10.0
+RETRIES = 2
+
+
+class Client:
+    """Acquires by the agent. Threads share it; each has a connection of its own.
+
+    `url` is `http://host:port` or `unix:/path`, by default of `WEIRGATE_AGENT_URL`, or `http://127.0.0.1:2774`. `token`
+    is by default of `WEIRGATE_AGENT_TOKEN`, or in a Lambda function of `AWS_SESSION_TOKEN`. `answer_timeout` is how
+    long a call waits for the agent, beside its own `wait` and `timeout`. `retries` is how often a call is sent again:
+    only if the agent says that nothing was applied, or if nothing was sent.
+    """
+
+    def __init__(
+        self,
+        url: Optional[str] = None,
+        *,
+        token: Optional[str] = None,
+        answer_timeout: float = ANSWER_TIMEOUT,
+        retries: int = RETRIES,
+    ) -> None:
+        self._connections = Connections(endpoint(url, token))
+        self._answer_timeout = answer_timeout
+        self._retries = retries
+
+    def acquire(
+        self,
+        entity: str,
+        resource: str,
+        take: Take,
+        *,
+        limits: Optional[Sequence[Limit]] = None,
+        limits_version: Optional[int] = None,
+        cascading: bool = False,
+        wait: Optional[float] = None,
+        lease: Optional[float] = None,
+        timeout: Optional[float] = None,
+        on_unavailable: Optional[str] = None,
+        bypass: bool = False,
+    ) -> Grant:
+        """Takes all amounts of `take`, or raises `Denied`, `NeverFits` or `Disabled` and takes none.
+
+        Without `limits` those of the table apply. `wait` is how long to wait for the tokens. `lease` is when they come
+        back if this process dies; slots always have one, of 60 s. `timeout` limits the decision, and `on_unavailable`
+        says what it is without DynamoDB: `"error"`, `"deny"`, `"allow"` or `"local 25"`, a percentage of each limit.
+        `bypass` counts the amounts and takes none of them.
+        """
+        bucket = Bucket(entity, resource, take, limits, limits_version, cascading)
+        options = Options(wait, lease, timeout, on_unavailable, bypass)
+        return self._granted(request.acquire((bucket,), options))
+
+    def acquire_all(
+        self,
+        buckets: Sequence[Bucket],
+        *,
+        wait: Optional[float] = None,
+        lease: Optional[float] = None,
+        timeout: Optional[float] = None,
+        on_unavailable: Optional[str] = None,
+        bypass: bool = False,
+    ) -> Grant:
+        """Takes of all buckets, or of none. The options are those of `acquire`."""
+        one_bucket(buckets)
+        return self._granted(request.acquire(buckets, Options(wait, lease, timeout, on_unavailable, bypass)))
+
+    def restore(self, token: str) -> Grant:
+        """Returns the grant of a token, to settle it. Sends nothing."""
+        return Grant(self, token)
+
+    def peek(
+        self,
+        entity: str,
+        resource: str,
+        *,
+        need: Optional[Mapping[str, int]] = None,
+        limits: Optional[Sequence[Limit]] = None,
+    ) -> Balances:
+        """Reads the balances, and when the amounts of `need` will be there. Takes nothing."""
+        return answer.balances(self._call(request.peek(entity, resource, need, limits)))
+
+    def remaining(
+        self, entity: str, resource: str, limit: str, *, limits: Optional[Sequence[Limit]] = None
+    ) -> Optional[Amount]:
+        """Reads the balance of one limit; None if the bucket does not have it."""
+        return self.peek(entity, resource, limits=limits).remaining(limit)
+
+    def limited(
+        self,
+        entity: Union[str, Callable[P, str]],
+        resource: str,
+        take: Take,
+        *,
+        actual: Optional[Callable[[R], Mapping[str, Amount]]] = None,
+        **options: Any,
+    ) -> Callable[[Callable[P, R]], Callable[P, R]]:
+        """Decorates a function: it runs with a grant, which is released afterwards, or rolled back if it raises.
+
+        `entity` may be a function of the arguments. `actual` returns the amounts that were really used from the result.
+        The other options are those of `acquire`.
+        """
+
+        def decorate(function: Callable[P, R]) -> Callable[P, R]:
+            if any(is_other(function) for is_other in _OTHERS):
+                raise TypeError(f"limited() of a Client takes plain functions, got {function!r}: use AsyncClient")
+
+            @functools.wraps(function)
+            def run(*args: P.args, **kwargs: P.kwargs) -> R:
+                named = entity if isinstance(entity, str) else entity(*args, **kwargs)
+                with self.acquire(named, resource, take, **options) as grant:
+                    result = function(*args, **kwargs)
+                    if actual is not None:
+                        grant._finish_quietly("release", actual(result))
+                    return result
+
+            return run
+
+        return decorate
+
+    def close(self) -> None:
+        """Closes the connection of this thread. Those of other threads close when these end."""
+        self._connections.close()
+
+    def __enter__(self) -> Client:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    def _granted(self, asked: Request) -> Grant:
+        return Grant(self, "", self._call(asked))
+
+    def _call(self, asked: Request) -> Response:
+        deadline = time.monotonic() + self._answer_timeout + asked.longer
+        attempts = Attempts(self._retries, deadline)
+        while True:
+            try:
+                response = self._connections.exchange(asked.path, asked.body, deadline)
+            except NotSent as error:
+                pause = attempts.pause(answer.not_sent(error), True)
+            except Lost as error:
+                raise answer.lost(error, asked) from error
+            else:
+                if response.status == 200:
+                    return response
+                pause = attempts.pause_after(response)
+            time.sleep(pause)

@@ -1,0 +1,149 @@
+"""Connections, and which failures leave nothing applied.
+
+A request is sent at most once. It is surely not applied if no connection was made, or if the operating system took not
+one byte of it. After that its outcome is unknown.
+"""
+
+from __future__ import annotations
+
+import os
+import select
+import socket
+import threading
+import time
+from typing import Optional, Union
+
+from .endpoint import Endpoint
+from .wire import Malformed, Reader, Response, request
+
+
+class NotSent(Exception):
+    """Nothing of the request left this process."""
+
+
+class Lost(Exception):
+    """The request was sent, and no whole answer came."""
+
+
+class Connection:
+    """One connection. It carries one request at a time."""
+
+    def __init__(self, endpoint: Endpoint, deadline: float) -> None:
+        self.head = endpoint.head()
+        try:
+            self.socket = connect(endpoint.address, until(deadline))
+        except OSError as error:
+            raise NotSent(not_connected(endpoint, error)) from error
+
+    def close(self) -> None:
+        """Closes it. The agent gives up on a request in progress."""
+        self.socket.close()
+
+    def __del__(self) -> None:
+        # Of a thread that ended. A constructor that failed left no socket.
+        if hasattr(self, "socket"):
+            self.socket.close()
+
+    def exchange(self, path: str, body: bytes, deadline: float) -> Response:
+        """Sends a request and reads the answer. After an exception the connection is unusable."""
+        data = memoryview(request(path, self.head, body))
+        sent, reader = 0, Reader()
+        try:
+            while sent < len(data):
+                self.socket.settimeout(until(deadline))
+                sent += self.socket.send(data[sent:])
+            while True:
+                self.socket.settimeout(until(deadline))
+                got = self.socket.recv(65536)
+                if not got:
+                    raise Lost("the agent closed the connection before it answered")
+                response = reader.feed(got)
+                if response is not None:
+                    return response
+        except OSError as error:
+            if sent == 0:
+                raise NotSent(f"the connection to the agent is broken: {error}") from error
+            raise Lost(f"no answer of the agent: {error}") from error
+        except Malformed as error:
+            raise Lost(str(error)) from error
+
+
+class Connections:
+    """One connection for each thread, and none that a fork shares."""
+
+    def __init__(self, endpoint: Endpoint) -> None:
+        self._endpoint = endpoint
+        self._local = threading.local()
+
+    def exchange(self, path: str, body: bytes, deadline: float) -> Response:
+        """Sends a request on the thread's connection, which is made if there is none."""
+        connection = self._take()
+        if connection is None:
+            connection = Connection(self._endpoint, deadline)
+        try:
+            response = connection.exchange(path, body, deadline)
+        except BaseException:
+            # At once, because an answer that is still on its way belongs to no later request.
+            connection.close()
+            raise
+        if response.keeps_alive and response.status != 401:
+            self._local.idle = (os.getpid(), connection)
+        else:
+            connection.close()
+        return response
+
+    def close(self) -> None:
+        """Closes the connection of this thread."""
+        connection = self._take()
+        if connection is not None:
+            connection.close()
+
+    def _take(self) -> Optional[Connection]:
+        """Takes the idle connection, unless it is closed or belongs to the parent process."""
+        pid, connection = getattr(self._local, "idle", (0, None))
+        # While it is in use nothing else finds it, such as a signal handler that acquires.
+        self._local.idle = (0, None)
+        if connection is None or (pid == os.getpid() and is_open(connection.socket)):
+            return connection
+        connection.close()
+        return None
+
+
+def connect(address: Union[str, tuple[str, int]], timeout: float) -> socket.socket:
+    """Connects to a host and port, or to a Unix socket."""
+    if not isinstance(address, str):
+        made = socket.create_connection(address, timeout)
+        made.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        return made
+    made = socket.socket(socket.AF_UNIX)
+    try:
+        made.settimeout(timeout)
+        made.connect(address)
+    except BaseException:
+        made.close()
+        raise
+    return made
+
+
+def is_open(idle: socket.socket) -> bool:
+    """Returns whether an idle connection is usable. One that the agent closed is readable, as its end has come."""
+    if idle.fileno() < 0:
+        return False
+    if hasattr(select, "poll"):
+        poll = select.poll()
+        poll.register(idle, select.POLLIN)
+        return not poll.poll(0)
+    return not select.select([idle], [], [], 0)[0]
+
+
+def until(deadline: float) -> float:
+    """Returns the seconds left. Raises `TimeoutError` if there are none."""
+    left = deadline - time.monotonic()
+    if left <= 0:
+        raise socket.timeout("timed out")
+    return left
+
+
+def not_connected(endpoint: Endpoint, error: OSError) -> str:
+    """Returns the text for a connection that could not be made."""
+    return f"no connection to the agent at {endpoint.url}: {error}; start weirgate-agent, or set WEIRGATE_AGENT_URL"

@@ -1,0 +1,176 @@
+"""What a granted acquire holds: the state that both clients' grants share, and the settling grant of `Client`."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Mapping, Sequence
+from types import TracebackType
+from typing import TYPE_CHECKING, Any, Optional
+
+from . import answer, request
+from .errors import InvalidRequest
+from .request import Request
+from .values import Amount, LimitStatus, Settlement, remaining
+from .wire import Response
+
+if TYPE_CHECKING:
+    from .client import Client
+
+log = logging.getLogger("weirgate")
+NOT_SETTLED = "a grant could not be settled, its lease expires by itself: %s"
+
+
+class Held:
+    """A grant without the calls that settle it.
+
+    Nothing is kept in the agent: the token is the grant. It settles in another process too, as
+    `client.restore(grant.token)`.
+    """
+
+    def __init__(self, token: str, response: Optional[Response] = None) -> None:
+        self.token = token
+        """Text that settles the grant. Each change makes a new one."""
+        self.amounts: tuple[Mapping[str, Amount], ...] = ()
+        """Amounts by limit, one mapping for each bucket of the request. Empty after `restore`."""
+        self.expires_at: Optional[float] = None
+        """Expiry of the lease, in seconds since 1970. None without a lease, and after `restore`."""
+        self.is_ended = False
+        self._answer: Mapping[str, Any] = {}
+        self._response = response
+        self._limits: Optional[tuple[LimitStatus, ...]] = None
+        # A restored grant may have a lease.
+        self._may_have_lease = True
+        if response is not None:
+            self._answer = answer.value(response)
+            self._update(self._answer)
+
+    @property
+    def limits(self) -> tuple[LimitStatus, ...]:
+        """Every limit of the buckets, right after the take. Empty after `restore`."""
+        if self._limits is None:
+            self._limits = tuple(map(LimitStatus.parse, self._answer.get("limits") or ()))
+        return self._limits
+
+    @property
+    def would_deny(self) -> tuple[str, ...]:
+        """Names of the limits that are short, and do not deny as they are in shadow mode."""
+        denied = self._answer.get("would_deny")
+        found = map(LimitStatus.parse, denied["limits"]) if denied else ()
+        return tuple(status.limit for status in found if status.is_short)
+
+    @property
+    def degraded(self) -> Optional[str]:
+        """Why the agent decided without DynamoDB; None if it did not."""
+        found = self._answer.get("degraded")
+        return str(found["reason"]) if found else None
+
+    @property
+    def headers(self) -> Mapping[str, str]:
+        """The `RateLimit` fields, for an HTTP response."""
+        return answer.rate_limit_fields(self._response) if self._response else {}
+
+    def amount(self, limit: str) -> Amount:
+        """Returns the amount taken of a limit, as adjusted: 0 if none was taken."""
+        return next((amounts[limit] for amounts in self.amounts if limit in amounts), 0)
+
+    def remaining(self, limit: str) -> Optional[Amount]:
+        """Returns the balance of a limit right after the take; None if the buckets do not have it."""
+        return remaining(self.limits, limit)
+
+    def _request(self, changes: Mapping[str, Any], bucket: Optional[int] = None) -> Request:
+        if self.is_ended:
+            raise InvalidRequest("the grant has ended, so nothing of it can change: acquire again")
+        return request.settle(self.token, changes if bucket is None else {**changes, "bucket": bucket})
+
+    def _end(self, end: str, actual: Optional[Mapping[str, Amount]]) -> Optional[Request]:
+        """Returns the request that ends the grant; None if the end changes nothing in the table."""
+        changes: dict[str, Any] = {"adjust": dict(actual)} if actual else {}
+        ending = self._request({**changes, "end": end})
+        if end == "release" and not actual and not self._may_have_lease:
+            self.is_ended = True
+            return None
+        return ending
+
+    def _settled(self, response: Response) -> Settlement:
+        found = answer.value(response)
+        self._update(found)
+        return Settlement(found["settlement"])
+
+    def _update(self, found: Mapping[str, Any]) -> None:
+        if found["grant"] is None:
+            self.is_ended = True
+            return
+        self.token = found["grant"]
+        self.amounts = tuple(found["amounts"])
+        lease = found["lease"]
+        self.expires_at = None if lease is None else lease["expires_at_ms"] / 1000
+        self._may_have_lease = lease is not None
+
+
+class Grant(Held):
+    """Tokens that were taken. As a context manager it releases them after the block, or rolls back if it raises."""
+
+    def __init__(self, client: Client, token: str, response: Optional[Response] = None) -> None:
+        super().__init__(token, response)
+        self._client = client
+
+    def adjust(self, actual: Mapping[str, Amount], *, bucket: Optional[int] = None) -> Settlement:
+        """Corrects estimates: `actual` has the amounts that were really used. More than is there becomes debt.
+
+        Of several buckets, each that has the limit is adjusted, or only `bucket`, counted from 0.
+        """
+        return self._settle({"adjust": dict(actual)}, bucket)
+
+    def give_back(self, unused: Mapping[str, Amount], *, bucket: Optional[int] = None) -> Settlement:
+        """Returns a part of what was taken, and keeps the rest."""
+        return self._settle({"give_back": dict(unused)}, bucket)
+
+    def take_more(self, more: Mapping[str, Amount], *, bucket: Optional[int] = None) -> None:
+        """Takes more within the grant, or raises `Denied` and leaves it as it was."""
+        self._settle({"take_more": dict(more)}, bucket)
+
+    def renew(self, seconds: float) -> Settlement:
+        """Moves the expiry of the lease to `seconds` from now, never to an earlier time."""
+        return self._settle({"renew_ms": request.milliseconds(seconds)}, None)
+
+    def release(self, actual: Optional[Mapping[str, Amount]] = None) -> Settlement:
+        """Ends the grant: slots come back, rate tokens stay used. Adjusts to `actual` in the same call."""
+        return self._finish("release", actual)
+
+    def roll_back(self) -> Settlement:
+        """Ends the grant and returns everything, as if it had never been taken."""
+        return self._finish("roll_back", None)
+
+    def __enter__(self) -> Grant:
+        return self
+
+    def __exit__(
+        self, kind: Optional[type[BaseException]], error: Optional[BaseException], trace: Optional[TracebackType]
+    ) -> None:
+        self._finish_quietly(end_of_scope(kind))
+
+    def _settle(self, changes: Mapping[str, Any], bucket: Optional[int]) -> Settlement:
+        return self._settled(self._client._call(self._request(changes, bucket)))
+
+    def _finish_quietly(self, end: str, actual: Optional[Mapping[str, Amount]] = None) -> None:
+        """Ends the grant if it has not ended. A failure is logged, as the outcome of the work stays."""
+        try:
+            if not self.is_ended:
+                self._finish(end, actual)
+        except Exception as failure:
+            log.warning(NOT_SETTLED, failure)
+
+    def _finish(self, end: str, actual: Optional[Mapping[str, Amount]]) -> Settlement:
+        ending = self._end(end, actual)
+        return Settlement.SETTLED if ending is None else self._settled(self._client._call(ending))
+
+
+def end_of_scope(kind: Optional[type[BaseException]]) -> str:
+    """Returns how a scope ends: a failure rolls back. An interrupted or cancelled block may have used the tokens."""
+    return "roll_back" if kind is not None and issubclass(kind, Exception) else "release"
+
+
+def one_bucket(buckets: Sequence[Any]) -> None:
+    """Requires at least one bucket."""
+    if not buckets:
+        raise InvalidRequest("buckets must have at least one bucket, got none")

@@ -1,0 +1,171 @@
+"""What callers give and get: limits, amounts, buckets, balances. Times are seconds, amounts are tokens."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from enum import Enum
+from typing import Any, Literal, NamedTuple, Optional, Union
+
+Amount = Union[int, float]
+"""Tokens: whole, or with at most three decimal places."""
+
+Mode = Literal["enforced", "shadow", "soft"]
+
+
+class UpTo(NamedTuple):
+    """Takes as much as there is, between both amounts."""
+
+    at_least: Amount
+    at_most: Amount
+
+
+Take = Mapping[str, Union[int, float, UpTo]]
+"""Amounts by limit."""
+
+_SECOND, _MINUTE, _HOUR, _DAY = 1.0, 60.0, 3_600.0, 86_400.0
+
+
+@dataclass(frozen=True)
+class Limit:
+    """A rate, or slots. Make one with `per_second`, `per_minute`, `per_hour`, `per_day`, `rate` or `slots`."""
+
+    name: str
+    capacity: int
+    refill: int = 0
+    """Tokens per period; 0 for slots."""
+    period: float = 0
+    """Seconds; 0 for slots."""
+    mode: Mode = "enforced"
+
+    @classmethod
+    def rate(
+        cls, name: str, refill: int, period: float, *, capacity: Optional[int] = None, mode: Mode = "enforced"
+    ) -> Limit:
+        """Returns a limit that refills `refill` tokens every `period` seconds. The capacity is as much, by default."""
+        return cls(name, refill if capacity is None else capacity, refill, period, mode)
+
+    @classmethod
+    def per_second(cls, name: str, tokens: int, *, burst: Optional[int] = None, mode: Mode = "enforced") -> Limit:
+        """Returns a limit of `tokens` a second, with a capacity of `burst` if given."""
+        return cls.rate(name, tokens, _SECOND, capacity=burst, mode=mode)
+
+    @classmethod
+    def per_minute(cls, name: str, tokens: int, *, burst: Optional[int] = None, mode: Mode = "enforced") -> Limit:
+        """Returns a limit of `tokens` a minute, with a capacity of `burst` if given."""
+        return cls.rate(name, tokens, _MINUTE, capacity=burst, mode=mode)
+
+    @classmethod
+    def per_hour(cls, name: str, tokens: int, *, burst: Optional[int] = None, mode: Mode = "enforced") -> Limit:
+        """Returns a limit of `tokens` an hour, with a capacity of `burst` if given."""
+        return cls.rate(name, tokens, _HOUR, capacity=burst, mode=mode)
+
+    @classmethod
+    def per_day(cls, name: str, tokens: int, *, burst: Optional[int] = None, mode: Mode = "enforced") -> Limit:
+        """Returns a limit of `tokens` a day, with a capacity of `burst` if given."""
+        return cls.rate(name, tokens, _DAY, capacity=burst, mode=mode)
+
+    @classmethod
+    def slots(cls, name: str, slots: int, *, mode: Mode = "enforced") -> Limit:
+        """Returns a concurrency limit: its tokens come back only when a lease ends."""
+        return cls(name, slots, mode=mode)
+
+    def json(self) -> dict[str, Any]:
+        """Returns the limit as the agent reads it."""
+        if self.period == 0:
+            return {"name": self.name, "slots": self.capacity, "mode": self.mode}
+        return {
+            "name": self.name,
+            "capacity_tokens": self.capacity,
+            "refill_tokens": self.refill,
+            "refill_period_ms": round(self.period * 1000),
+            "mode": self.mode,
+        }
+
+
+@dataclass(frozen=True)
+class Bucket:
+    """What a request takes of one entity on one resource. Without `limits`, the limits of the table apply."""
+
+    entity: str
+    resource: str
+    take: Take
+    limits: Optional[Sequence[Limit]] = None
+    limits_version: Optional[int] = None
+    cascading: bool = False
+    """Whether it takes of the entity's parents too, with limits given here."""
+
+
+class Settlement(Enum):
+    """Outcome of a settlement."""
+
+    SETTLED = "settled"
+    LEASE_GONE = "lease_gone"
+    """The lease had already ended, by a release or by its expiry. Nothing changed."""
+
+
+@dataclass(frozen=True)
+class LimitStatus:
+    """One limit of a bucket."""
+
+    entity: str
+    resource: str
+    limit: str
+    mode: Mode
+    capacity: Amount
+    refill: Amount
+    period: float
+    available: Amount
+    """Balance; negative in debt."""
+    requested: Amount
+    is_requested: bool
+    retry_after: Optional[float]
+    """Seconds until `requested` is there; None if time alone does not help."""
+
+    @property
+    def is_short(self) -> bool:
+        """Whether the limit has too little for the request."""
+        return self.is_requested and self.requested > self.available and self.mode != "soft"
+
+    @classmethod
+    def parse(cls, json: Mapping[str, Any]) -> LimitStatus:
+        """Reads a status as the agent writes it."""
+        return cls(
+            entity=json["entity"],
+            resource=json["resource"],
+            limit=json["limit"],
+            mode=json["mode"],
+            capacity=json["capacity_tokens"],
+            refill=json["refill_tokens"],
+            period=json["refill_period_ms"] / 1000,
+            available=json["available_tokens"],
+            requested=json["requested_tokens"],
+            is_requested=json["is_requested"],
+            retry_after=seconds(json["retry_after_ms"]),
+        )
+
+
+@dataclass(frozen=True)
+class Balances:
+    """The balance of every limit of a bucket."""
+
+    status: Literal["enforced", "disabled", "unlimited"]
+    limits: tuple[LimitStatus, ...]
+    retry_after: Optional[float]
+    """Seconds until all that is needed is there; None if time alone does not help."""
+    headers: Mapping[str, str]
+    """The `RateLimit` fields, for an HTTP response."""
+
+    def remaining(self, limit: str) -> Optional[Amount]:
+        """Returns the balance of a limit; None if the bucket does not have it."""
+        return remaining(self.limits, limit)
+
+
+def seconds(ms: Optional[int]) -> Optional[float]:
+    """Returns the seconds of milliseconds that may be missing."""
+    return None if ms is None else ms / 1000
+
+
+def remaining(limits: Sequence[LimitStatus], limit: str) -> Optional[Amount]:
+    """Returns the balance of the first limit with this name."""
+    return next((status.available for status in limits if status.limit == limit), None)

@@ -1,0 +1,255 @@
+"""Scopes, decorators and options, against the real agent."""
+
+import asyncio
+import contextlib
+import logging
+import os
+import tempfile
+import unittest
+from pathlib import Path
+
+import weirgate
+from stack import Agent, Backend
+from variables import environment
+
+YEAR = 365 * 86_400
+LIMITS = [weirgate.Limit.rate("tpm", 1, YEAR, capacity=1000), weirgate.Limit.slots("slots", 2)]
+ALL = {"tpm": 1000, "slots": 2}
+
+
+def setUpModule():
+    global backend, agent, folder
+    folder = tempfile.TemporaryDirectory()
+    unittest.addModuleCleanup(folder.cleanup)
+    backend = Backend()
+    unittest.addModuleCleanup(backend.stop)
+    agent = Agent(backend.variables, Path(folder.name) / "agent.sock")
+    unittest.addModuleCleanup(lambda: agent.stop())
+
+
+class Case(unittest.TestCase):
+    def setUp(self):
+        self.client = weirgate.Client(agent.url)
+        self.addCleanup(self.client.close)
+        self.entity = self.id().rpartition(".")[2]
+
+    def balances(self):
+        return {status.limit: status.available for status in self.client.peek(self.entity, "api", limits=LIMITS).limits}
+
+
+class Scopes(Case):
+    def scope(self, **take):
+        return self.client.acquire(self.entity, "api", take, limits=LIMITS)
+
+    def test_a_scope_releases_after_its_block(self):
+        with self.scope(tpm=100, slots=1) as grant:
+            self.assertEqual(self.balances(), {"tpm": 900, "slots": 1})
+            self.assertEqual((grant.amount("tpm"), grant.remaining("tpm")), (100, 900))
+        self.assertTrue(grant.is_ended)
+        self.assertEqual(self.balances(), {"tpm": 900, "slots": 2})
+
+    def test_a_scope_rolls_back_if_its_block_raises(self):
+        with self.assertRaisesRegex(KeyError, "the work"), self.scope(tpm=100, slots=1):
+            raise KeyError("the work")
+        self.assertEqual(self.balances(), ALL)
+
+    def test_an_interrupted_scope_keeps_rate_tokens_used(self):
+        with self.assertRaises(KeyboardInterrupt), self.scope(tpm=100, slots=1):
+            raise KeyboardInterrupt
+        self.assertEqual(self.balances(), {"tpm": 900, "slots": 2})
+
+    def test_a_grant_that_was_ended_in_the_block_is_left_alone(self):
+        with self.scope(tpm=100, slots=1) as grant:
+            self.assertEqual(grant.release({"tpm": 40}), weirgate.Settlement.SETTLED)
+        self.assertEqual(self.balances(), {"tpm": 960, "slots": 2})
+        with self.assertRaisesRegex(weirgate.InvalidRequest, "has ended"):
+            grant.adjust({"tpm": 1})
+
+    def test_the_block_of_a_denied_scope_does_not_run(self):
+        with self.scope(tpm=1000):
+            with self.assertRaises(weirgate.Denied) as caught, self.scope(tpm=1):
+                self.fail("the block ran")
+        denied = caught.exception
+        self.assertEqual((denied.status, denied.limits), (429, ("tpm",)))
+        self.assertEqual(denied.blocking, weirgate.Blocking("tpm", 1000, 0, 1))
+        self.assertGreater(denied.retry_after, 86_400)
+        self.assertIn("retry-after", denied.headers)
+        self.assertIn("ratelimit", denied.headers)
+
+    def test_a_settlement_that_fails_leaves_the_outcome_of_the_block(self):
+        with self.assertLogs("weirgate", logging.WARNING), contextlib.ExitStack() as stack:
+            grant = stack.enter_context(self.scope(slots=1))
+            grant.token = "nonsense"
+        self.assertEqual(self.balances()["slots"], 1)
+
+    def test_a_release_without_a_lease_sends_nothing(self):
+        grant = self.scope(tpm=1)
+        grant._client = None
+        self.assertEqual(grant.release(), weirgate.Settlement.SETTLED)
+
+    def test_a_grant_is_settled_in_another_process_by_its_token(self):
+        token = self.scope(tpm=500, slots=2).token
+        other = weirgate.Client(agent.url)
+        self.addCleanup(other.close)
+        self.assertEqual(other.restore(token).release({"tpm": 10}), weirgate.Settlement.SETTLED)
+        self.assertEqual(self.balances(), {"tpm": 990, "slots": 2})
+
+    def test_headers_of_a_grant_are_those_of_a_response(self):
+        with self.scope(tpm=1) as grant:
+            self.assertIn('"tpm";r=999', grant.headers["ratelimit"])
+            self.assertNotIn("content-length", grant.headers)
+
+    def test_remaining_reads_one_balance(self):
+        self.assertEqual(self.client.remaining(self.entity, "api", "tpm", limits=LIMITS), 1000)
+        self.assertIsNone(self.client.remaining(self.entity, "api", "unknown", limits=LIMITS))
+
+    def test_a_unix_socket_reaches_the_agent(self):
+        client = weirgate.Client(f"unix:{folder.name}/agent.sock")
+        self.addCleanup(client.close)
+        self.assertEqual(client.remaining(self.entity, "api", "tpm", limits=LIMITS), 1000)
+
+
+class Decorators(Case):
+    def test_a_decorated_function_runs_with_a_grant_and_settles_what_it_used(self):
+        @self.client.limited(
+            lambda user, **_: f"{self.entity}:{user}",
+            "api",
+            {"tpm": 500, "slots": 1},
+            actual=lambda answer: {"tpm": len(answer)},
+            limits=LIMITS,
+        )
+        def ask(user, *, question):
+            """Asks."""
+            return question * 2
+
+        self.assertEqual(ask("ann", question="ab"), "abab")
+        self.assertEqual((ask.__name__, ask.__doc__), ("ask", "Asks."))
+        self.entity += ":ann"
+        self.assertEqual(self.balances(), {"tpm": 996, "slots": 2})
+
+    def test_a_decorated_function_that_raises_used_nothing(self):
+        @self.client.limited(self.entity, "api", {"tpm": 500, "slots": 1}, limits=LIMITS)
+        def fail():
+            raise OSError("no vendor")
+
+        with self.assertRaisesRegex(OSError, "no vendor"):
+            fail()
+        self.assertEqual(self.balances(), ALL)
+
+    def test_functions_that_end_before_their_work_are_refused(self):
+        async def coroutine():
+            pass
+
+        def generator():
+            yield
+
+        asynchronous = weirgate.AsyncClient(agent.url)
+        for client, function in [(self.client, coroutine), (self.client, generator), (asynchronous, generator)]:
+            with self.assertRaises(TypeError):
+                client.limited("a", "api", {"tpm": 1})(function)
+
+
+class Asyncio(Case):
+    def test_scopes_and_decorators_settle(self):
+        async def run():
+            async with weirgate.AsyncClient(agent.url) as client:
+                async with client.acquire(self.entity, "api", {"tpm": 100, "slots": 1}, limits=LIMITS) as grant:
+                    await grant.adjust({"tpm": 60})
+
+                @client.limited(self.entity, "api", {"tpm": 100}, actual=lambda used: {"tpm": used}, limits=LIMITS)
+                async def work(used):
+                    return used
+
+                self.assertEqual(await work(30), 30)
+                with self.assertRaises(OSError):
+                    async with await client.acquire(self.entity, "api", {"slots": 2}, limits=LIMITS):
+                        raise OSError
+                self.assertEqual(await client.remaining(self.entity, "api", "slots", limits=LIMITS), 2)
+
+        asyncio.run(run())
+        self.assertEqual(self.balances(), {"tpm": 910, "slots": 2})
+
+    def test_a_cancelled_scope_releases_its_slot_and_keeps_rate_tokens_used(self):
+        async def run():
+            client = weirgate.AsyncClient(agent.url)
+            entered = asyncio.Event()
+
+            async def work():
+                async with client.acquire(self.entity, "api", {"tpm": 100, "slots": 1}, limits=LIMITS):
+                    entered.set()
+                    await asyncio.Event().wait()
+
+            task = asyncio.ensure_future(work())
+            await entered.wait()
+            task.cancel()
+            with self.assertRaises(asyncio.CancelledError):
+                await task
+            client.close()
+
+        asyncio.run(run())
+        self.assertEqual(self.balances(), {"tpm": 900, "slots": 2})
+
+    def test_a_slot_that_is_released_goes_to_a_request_that_waits(self):
+        async def run():
+            client = weirgate.AsyncClient(agent.url)
+            held = await client.acquire(self.entity, "api", {"slots": 2}, limits=LIMITS)
+            waiting = asyncio.ensure_future(client.acquire(self.entity, "api", {"slots": 1}, limits=LIMITS, wait=60))
+            await held.release()
+            await asyncio.wait_for(waiting, 30)
+            client.close()
+
+        asyncio.run(run())
+        self.assertEqual(self.balances()["slots"], 1)
+
+
+class Places(unittest.TestCase):
+    def test_the_environment_says_where_the_agent_is(self):
+        from weirgate.endpoint import endpoint
+
+        names = ["WEIRGATE_AGENT_URL", "WEIRGATE_AGENT_TOKEN", "WEIRGATE_HTTP_PORT", "AWS_LAMBDA_FUNCTION_NAME"]
+        with environment():
+            for name in names:
+                os.environ.pop(name, None)
+            self.assertEqual(endpoint(None, None).address, ("127.0.0.1", 2774))
+            os.environ["WEIRGATE_HTTP_PORT"] = "2800"
+            self.assertEqual(endpoint(None, None).address, ("127.0.0.1", 2800))
+            os.environ["WEIRGATE_AGENT_URL"] = "unix:/run/agent.sock"
+            self.assertEqual(endpoint(None, None).address, "/run/agent.sock")
+            self.assertEqual(endpoint("http://[::1]:9", None).address, ("::1", 9))
+
+    def test_the_sessions_token_goes_to_the_agent_of_this_machine_alone(self):
+        from weirgate.endpoint import endpoint
+
+        with environment(AWS_SESSION_TOKEN="secret"):
+            os.environ.pop("WEIRGATE_AGENT_TOKEN", None)
+            os.environ.pop("AWS_LAMBDA_FUNCTION_NAME", None)
+            self.assertNotIn(b"secret", endpoint("http://127.0.0.1:1", None).head())
+            os.environ["AWS_LAMBDA_FUNCTION_NAME"] = "f"
+            self.assertIn(b"x-weirgate-token: secret\r\n", endpoint("http://127.0.0.1:1", None).head())
+            self.assertIn(b"x-weirgate-token: secret\r\n", endpoint("unix:/run/agent.sock", None).head())
+            self.assertNotIn(b"secret", endpoint("http://agent.internal:1", None).head())
+            os.environ["AWS_CONTAINER_AUTHORIZATION_TOKEN"] = os.environ.pop("AWS_SESSION_TOKEN")
+            self.assertIn(b"x-weirgate-token: secret\r\n", endpoint("http://127.0.0.1:1", None).head())
+            self.assertIn(b": mine\r\n", endpoint("http://agent.internal:1", "mine").head())
+
+    def test_what_is_no_address_or_token_is_refused_with_the_variable_to_correct(self):
+        from weirgate.endpoint import endpoint
+
+        for url in ["https://a:1", "a:1", "unix:agent.sock", "http://a/path", "http://a:b", "http://u@a:1"]:
+            with self.assertRaisesRegex(weirgate.InvalidRequest, "WEIRGATE_AGENT_URL"):
+                endpoint(url, None)
+        with self.assertRaisesRegex(weirgate.InvalidRequest, "WEIRGATE_AGENT_TOKEN"):
+            endpoint("http://127.0.0.1:1", "a\r\nb: c").head()
+
+    def test_what_is_no_number_is_not_sent(self):
+        client = weirgate.Client("http://127.0.0.1:1")
+        with self.assertRaises(weirgate.InvalidRequest):
+            client.acquire("a", "api", {"tpm": float("nan")})
+        with self.assertRaises(weirgate.InvalidRequest):
+            client.acquire("a", "api", {"tpm": 1}, wait=float("inf"))
+        with self.assertRaises(weirgate.InvalidRequest):
+            client.acquire_all([])
+
+
+if __name__ == "__main__":
+    unittest.main()

@@ -1,0 +1,232 @@
+"""The contract of the agent (`clients/contract`), through the clients of threads and of asyncio."""
+
+import asyncio
+import json
+import re
+import unittest
+
+import weirgate
+from stack import CONTRACT, Agent, Backend, without_database
+
+
+class Subject:
+    """A client, by the requests of the contract. `run` waits for what a call returns."""
+
+    def __init__(self, client, run):
+        self.client = client
+        self.run = run
+
+    def acquire(self, request):
+        options = {
+            "wait": seconds(request, "wait_ms"),
+            "lease": seconds(request, "lease_ms"),
+            "timeout": seconds(request, "timeout_ms"),
+            "on_unavailable": request.get("on_unavailable"),
+            "bypass": request.get("bypass", False),
+        }
+        if "buckets" in request:
+            buckets = [weirgate.Bucket(b["entity"], b["resource"], take(b), limits(b)) for b in request["buckets"]]
+            return held("granted", self.run(self.client.acquire_all(buckets, **options)))
+        call = self.client.acquire(
+            request["entity"], request["resource"], take(request), limits=limits(request), **options
+        )
+        return held("granted", self.run(call))
+
+    def settle(self, request):
+        grant = self.client.restore(request["grant"])
+        bucket = request.get("bucket")
+        outcome = weirgate.Settlement.SETTLED
+        if "take_more" in request:
+            self.run(grant.take_more(request["take_more"], bucket=bucket))
+        elif request.get("end") == "release":
+            outcome = self.run(grant.release(request.get("adjust")))
+        elif request.get("end") == "roll_back":
+            outcome = self.run(grant.roll_back())
+        elif "renew_ms" in request:
+            outcome = self.run(grant.renew(request["renew_ms"] / 1000))
+        elif "adjust" in request:
+            outcome = self.run(grant.adjust(request["adjust"], bucket=bucket))
+        else:
+            outcome = self.run(grant.give_back(request["give_back"], bucket=bucket))
+        return held(outcome.value, grant)
+
+    def peek(self, request):
+        call = self.client.peek(
+            request["entity"], request["resource"], need=request.get("need"), limits=limits(request)
+        )
+        balances = self.run(call)
+        return {
+            "outcome": "balances",
+            "status": balances.status,
+            "remaining": {status.limit: status.available for status in balances.limits},
+            "retry_after_ms": None if balances.retry_after is None else balances.retry_after * 1000,
+        }
+
+    def answer(self, call, request):
+        try:
+            return call(request)
+        except weirgate.Denied as denied:
+            after = denied.retry_after
+            return {
+                "outcome": "denied",
+                "short": list(denied.limits),
+                "retry_after_ms": None if after is None else after * 1000,
+                "text": str(denied),
+            }
+        except weirgate.NeverFits as never:
+            return {"outcome": "never_fits", "short": list(never.limits), "text": str(never)}
+        except weirgate.Disabled as disabled:
+            return {"outcome": "disabled", "text": str(disabled)}
+        except weirgate.InvalidRequest as invalid:
+            return {"outcome": "invalid", "applied": "no", "text": str(invalid)}
+        except weirgate.Unavailable as unavailable:
+            return {"outcome": "unavailable", "applied": unavailable.applied, "text": str(unavailable)}
+
+
+def held(outcome, grant):
+    return {
+        "outcome": outcome,
+        "grant": None if grant.is_ended else grant.token,
+        "ended": grant.is_ended,
+        "amounts": list(grant.amounts),
+        "remaining": {status.limit: status.available for status in grant.limits},
+        "lease": grant.expires_at is not None,
+        "would_deny": list(grant.would_deny),
+        "degraded": grant.degraded is not None,
+    }
+
+
+def take(bucket):
+    return {
+        limit: weirgate.UpTo(**amount) if isinstance(amount, dict) else amount
+        for limit, amount in bucket["take"].items()
+    }
+
+
+def limits(bucket):
+    return [limit(json) for json in bucket["limits"]] if "limits" in bucket else None
+
+
+def limit(json):
+    mode = json.get("mode", "enforced")
+    if "slots" in json:
+        return weirgate.Limit.slots(json["name"], json["slots"], mode=mode)
+    period, capacity = json["refill_period_ms"] / 1000, json["capacity_tokens"]
+    return weirgate.Limit.rate(json["name"], json["refill_tokens"], period, capacity=capacity, mode=mode)
+
+
+def seconds(request, field):
+    return request[field] / 1000 if field in request else None
+
+
+def prepared(request, named, prefix):
+    """Returns the request with its named limits, and with entities of this scenario alone."""
+    request = dict(request)
+    if request.get("entity"):
+        request["entity"] = prefix + request["entity"]
+    if "limits" in request:
+        request["limits"] = [named[name] for name in request["limits"]]
+    if "buckets" in request:
+        request["buckets"] = [prepared(bucket, named, prefix) for bucket in request["buckets"]]
+    return request
+
+
+def holds(key, expected, answer):
+    """Returns whether an answer keeps an expectation, as `clients/contract/README.md` says."""
+    actual = answer.get(key)
+    if key in ("outcome", "lease", "ended", "degraded", "applied", "status", "short", "would_deny", "amounts"):
+        return actual == expected
+    if key == "remaining":
+        # A limit that refills may have gained while the scenario ran.
+        return actual is not None and all(
+            limit in actual and 0 <= actual[limit] - tokens < 0.01 for limit, tokens in expected.items()
+        )
+    if key == "retry_after_ms":
+        return actual is not None and expected[0] <= actual <= expected[1]
+    if key == "mentions":
+        return all(word in answer.get("text", "") for word in expected)
+    raise AssertionError(f"there is no expectation {key!r}: correct the scenario")
+
+
+class Contract:
+    """One test for each scenario; `subject` makes what is tested."""
+
+    run_name = None
+
+    @classmethod
+    def setUpClass(cls):
+        cls.backend = Backend()
+        cls.addClassCleanup(cls.backend.stop)
+        cls.agents = {}
+
+    def agent(self, database):
+        if database not in self.agents:
+            variables = self.backend.variables if database == "available" else without_database()
+            self.agents[database] = Agent(variables)
+            type(self).addClassCleanup(self.agents[database].stop)
+        return self.agents[database]
+
+    def check(self, file, scenario):
+        agent = self.agent(file.get("database", "available"))
+        subject = self.subject(agent.url)
+        name = re.sub(r"[^A-Za-z0-9]", "-", scenario["name"])
+        prefix = f"{self.run_name}:{name}:"
+        grants = {}
+        for place, step in enumerate(scenario["steps"]):
+            if "restart" in step:
+                agent.restart()
+                continue
+            if "settle" in step:
+                request = dict(step["settle"])
+                name = step.get("as", request.get("grant"))
+                request["grant"] = request.pop("token") if "token" in request else grants[request["grant"]]
+                answer = subject.answer(subject.settle, request)
+            else:
+                call, name = ("acquire", step.get("as")) if "acquire" in step else ("peek", None)
+                answer = subject.answer(getattr(subject, call), prepared(step[call], file["limits"], prefix))
+            if name and answer.get("grant"):
+                grants[name] = answer["grant"]
+            for key, expected in step["expect"].items():
+                self.assertTrue(
+                    holds(key, expected, answer), f"step {place}: {key} must be {expected}, got {json.dumps(answer)}"
+                )
+
+
+class OfThreads(Contract, unittest.TestCase):
+    run_name = "threads"
+
+    def subject(self, url):
+        client = weirgate.Client(url)
+        self.addCleanup(client.close)
+        return Subject(client, lambda value: value)
+
+
+class OfAsyncio(Contract, unittest.TestCase):
+    run_name = "asyncio"
+
+    def subject(self, url):
+        client = weirgate.AsyncClient(url)
+        loop = asyncio.new_event_loop()
+        self.addCleanup(loop.close)
+        self.addCleanup(client.close)
+
+        async def value_of(awaitable):
+            return await awaitable
+
+        return Subject(client, lambda value: loop.run_until_complete(value_of(value)))
+
+
+def add_tests(kind):
+    for path in sorted(CONTRACT.glob("*.json")):
+        file = json.loads(path.read_text(encoding="utf-8"))
+        for scenario in file["scenarios"]:
+            name = "test_" + re.sub(r"[^A-Za-z0-9]", "_", scenario["name"])
+            assert not hasattr(kind, name), f"two scenarios are named {scenario['name']}"
+            setattr(kind, name, lambda self, file=file, scenario=scenario: self.check(file, scenario))
+
+
+add_tests(OfThreads)
+add_tests(OfAsyncio)
+
+if __name__ == "__main__":
+    unittest.main()

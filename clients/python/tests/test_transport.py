@@ -1,0 +1,351 @@
+"""What leaves the client, how often, and what follows from each way in which a connection can fail.
+
+Every behaviour is checked for the client of threads and for the one of asyncio.
+"""
+
+import asyncio
+import os
+import shutil
+import socket
+import threading
+import unittest
+
+import weirgate
+from served import GRANTED, Server, answer
+from variables import environment
+
+REFUSED_NOW = {"type": "about:blank", "status": 503, "detail": "too many requests", "applied": "no", "retry": True}
+TAKE = ("a", "api", {"rpm": 1})
+
+
+class Threads:
+    """The client of threads, by the calls of these tests."""
+
+    def __init__(self, url, **options):
+        self.client = weirgate.Client(url, **options)
+
+    def acquire(self, take=TAKE):
+        return self.client.acquire(*take)
+
+    def peek(self):
+        return self.client.peek("a", "api")
+
+    def close(self):
+        self.client.close()
+
+
+class Asyncio:
+    """The client of asyncio, by the same calls, on one loop."""
+
+    def __init__(self, url, **options):
+        self.client = weirgate.AsyncClient(url, **options)
+        self.loop = asyncio.new_event_loop()
+
+    def acquire(self, take=TAKE):
+        async def acquire():
+            return await self.client.acquire(*take)
+
+        return self.loop.run_until_complete(acquire())
+
+    def peek(self):
+        return self.loop.run_until_complete(self.client.peek("a", "api"))
+
+    def close(self):
+        self.client.close()
+        self.loop.close()
+
+
+class Transport:
+    """The behaviours; `kind` is the client."""
+
+    kind = None
+
+    def client(self, server, **options):
+        client = self.kind(getattr(server, "url", server), **options)
+        self.addCleanup(client.close)
+        return client
+
+    def test_requests_of_one_caller_share_a_connection(self):
+        with Server(lambda peer, _: peer.answer_all()) as server:
+            client = self.client(server)
+            for _ in range(3):
+                self.assertEqual(client.acquire().token, "g1")
+            self.assertEqual((server.connections, len(server.requests)), (1, 3))
+            path, fields, body = server.requests[0]
+            self.assertEqual(path, "/v1/acquire")
+            self.assertEqual(body, {"entity": "a", "resource": "api", "take": {"rpm": 1}})
+            self.assertEqual(fields["content-type"], "application/json")
+            self.assertNotIn("x-weirgate-token", fields)
+
+    def test_a_unix_socket_is_an_address(self):
+        with Server(lambda peer, _: peer.answer_all(), is_unix=True) as server:
+            self.addCleanup(shutil.rmtree, server.folder)
+            self.assertEqual(self.client(server).acquire().token, "g1")
+            self.assertEqual(server.requests[0][1]["host"], "localhost")
+
+    def test_a_connection_that_the_agent_closed_is_not_written_to(self):
+        closed = threading.Event()
+
+        def serve(peer, number):
+            peer.read()
+            peer.send(GRANTED)
+            if number == 1:
+                peer.sock.shutdown(socket.SHUT_RDWR)
+                closed.set()
+            else:
+                peer.answer_all()
+
+        with Server(serve) as server:
+            client = self.client(server, retries=0)
+            client.acquire()
+            self.assertTrue(closed.wait(10))
+            self.assertEqual(client.acquire().token, "g1")
+            self.assertEqual((server.connections, len(server.requests)), (2, 2))
+
+    def test_a_request_without_an_answer_is_not_repeated_and_its_outcome_is_unknown(self):
+        with Server(lambda peer, _: peer.read()) as server:
+            with self.assertRaises(weirgate.Unavailable) as caught:
+                self.client(server).acquire()
+            self.assertEqual((caught.exception.applied, len(server.requests)), ("unknown", 1))
+
+    def test_a_read_without_an_answer_has_changed_nothing(self):
+        with Server(lambda peer, _: peer.read()) as server:
+            with self.assertRaises(weirgate.Unavailable) as caught:
+                self.client(server).peek()
+            self.assertEqual((caught.exception.applied, len(server.requests)), ("no", 1))
+
+    def test_half_an_answer_is_none(self):
+        def serve(peer, _):
+            peer.read()
+            peer.send(GRANTED[:-5])
+
+        with Server(serve) as server:
+            with self.assertRaises(weirgate.Unavailable) as caught:
+                self.client(server).acquire()
+            self.assertEqual((caught.exception.applied, len(server.requests)), ("unknown", 1))
+
+    def test_an_answer_in_many_pieces_is_put_together(self):
+        def serve(peer, _):
+            peer.sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+            peer.read()
+            peer.send(b"HTTP/1.1 100 Continue\r\n\r\n")
+            for byte in GRANTED:
+                peer.send(bytes([byte]))
+            peer.answer_all()
+
+        with Server(serve) as server:
+            client = self.client(server)
+            self.assertEqual([client.acquire().token, client.acquire().token], ["g1", "g1"])
+            self.assertEqual(server.connections, 1)
+
+    def test_a_long_body_and_a_long_answer_arrive_whole(self):
+        long = "x" * 3_000_000
+
+        def serve(peer, _):
+            peer.read()
+            peer.send(answer(429, {"detail": long, "applied": "no", "retry": False}))
+
+        with Server(serve) as server:
+            client = self.client(server)
+            with self.assertRaises(weirgate.Denied) as caught:
+                client.acquire(("a", "api", {long: 1}))
+            self.assertEqual(len(str(caught.exception)), len(long))
+            self.assertEqual(server.requests[0][2]["take"], {long: 1})
+
+    def test_an_answer_that_is_late_closes_the_connection(self):
+        ended = threading.Event()
+
+        def serve(peer, number):
+            peer.read()
+            if number > 1:
+                peer.send(GRANTED)
+            peer.wait_for_end()
+            ended.set()
+
+        with Server(serve) as server:
+            client = self.client(server, answer_timeout=0.05)
+            with self.assertRaises(weirgate.Unavailable) as caught:
+                client.acquire()
+            self.assertEqual(caught.exception.applied, "unknown")
+            self.assertTrue(ended.wait(10), "the agent can see that nothing waits for the answer")
+            client.client._answer_timeout = 60
+            self.assertEqual(client.acquire().token, "g1")
+
+    def test_a_refused_connection_is_tried_again(self):
+        found = socket.create_server(("127.0.0.1", 0))
+        url = "http://127.0.0.1:{}".format(found.getsockname()[1])
+        found.close()
+        with self.assertRaises(weirgate.Unavailable) as caught:
+            self.client(url, retries=1).acquire()
+        self.assertEqual((caught.exception.applied, caught.exception.is_transient), ("no", True))
+        self.assertIn("start weirgate-agent", str(caught.exception))
+
+    def test_an_answer_that_allows_a_repetition_is_repeated(self):
+        answers = [answer(503, REFUSED_NOW, "retry-after: 0\r\n"), GRANTED]
+
+        def serve(peer, _):
+            while peer.read():
+                peer.send(answers[min(len(server.requests), 2) - 1])
+
+        with Server(serve) as server:
+            self.assertEqual(self.client(server).acquire().token, "g1")
+            self.assertEqual((server.connections, len(server.requests)), (1, 2))
+
+    def test_repetitions_end(self):
+        with Server(lambda peer, _: peer.answer_all(answer(503, REFUSED_NOW, "retry-after: 0\r\n"))) as server:
+            with self.assertRaises(weirgate.Unavailable) as caught:
+                self.client(server, retries=3).acquire()
+            self.assertEqual((caught.exception.applied, len(server.requests)), ("no", 4))
+
+    def test_no_other_answer_is_repeated(self):
+        for body in [
+            {**REFUSED_NOW, "applied": "unknown"},
+            {**REFUSED_NOW, "retry": False},
+            {"detail": "a proxy that is no agent"},
+        ]:
+            with Server(lambda peer, _: peer.answer_all(answer(503, body, "retry-after: 0\r\n"))) as server:
+                with self.assertRaises(weirgate.Unavailable) as caught:
+                    self.client(server).acquire()
+                self.assertEqual(caught.exception.applied, body.get("applied", "unknown"))
+                self.assertEqual(len(server.requests), 1, body)
+
+    def test_a_pause_beyond_the_time_of_the_call_does_not_begin(self):
+        with Server(lambda peer, _: peer.answer_all(answer(503, REFUSED_NOW, "retry-after: 3600\r\n"))) as server:
+            with self.assertRaises(weirgate.Unavailable):
+                self.client(server).acquire()
+            self.assertEqual(len(server.requests), 1)
+
+    def test_what_is_no_agent_is_named(self):
+        with Server(lambda peer, _: (peer.read(), peer.send(b"SSH-2.0-server\r\n\r\n"))) as server:
+            with self.assertRaisesRegex(weirgate.Unavailable, "is the agent's URL right"):
+                self.client(server).acquire()
+
+    def test_a_connection_that_is_to_close_is_not_used_again(self):
+        last = GRANTED.replace(b"\r\n\r\n", b"\r\nconnection: close\r\n\r\n", 1)
+
+        def serve(peer, _):
+            peer.read()
+            peer.send(last)
+            peer.wait_for_end()
+
+        with Server(serve) as server:
+            client = self.client(server)
+            client.acquire(), client.acquire()
+            self.assertEqual(server.connections, 2)
+
+    def test_the_token_is_read_again_after_it_was_refused(self):
+        wrong = answer(401, {"detail": "wrong token", "applied": "no", "retry": False})
+
+        def serve(peer, _):
+            request = peer.read()
+            while request:
+                peer.send(GRANTED if request[1].get("x-weirgate-token") == "new" else wrong)
+                request = peer.read()
+
+        with Server(serve) as server, environment(WEIRGATE_AGENT_TOKEN="old"):
+            client = self.client(server)
+            with self.assertRaises(weirgate.Unauthorized):
+                client.acquire()
+            os.environ["WEIRGATE_AGENT_TOKEN"] = "new"
+            self.assertEqual(client.acquire().token, "g1")
+
+
+class OfThreads(Transport, unittest.TestCase):
+    kind = Threads
+
+    def test_threads_have_connections_of_their_own(self):
+        barrier = threading.Barrier(3)
+
+        def serve(peer, _):
+            peer.read()
+            barrier.wait(10)
+            peer.send(GRANTED)
+            peer.wait_for_end()
+
+        with Server(serve) as server:
+            client = self.client(server)
+            threads = [threading.Thread(target=client.acquire) for _ in range(3)]
+            [thread.start() for thread in threads]
+            [thread.join() for thread in threads]
+            self.assertEqual(server.connections, 3)
+
+    @unittest.skipUnless(hasattr(os, "fork"), "there is no fork")
+    def test_a_forked_process_does_not_use_its_parents_connection(self):
+        with Server(lambda peer, _: peer.answer_all()) as server:
+            client = self.client(server)
+            client.acquire()
+            child = os.fork()
+            if child == 0:
+                try:
+                    client.acquire()
+                    os._exit(0)
+                finally:
+                    os._exit(1)
+            self.assertEqual(os.waitpid(child, 0)[1], 0)
+            client.acquire()
+            self.assertEqual((server.connections, len(server.requests)), (2, 3))
+
+
+class OfAsyncio(Transport, unittest.TestCase):
+    kind = Asyncio
+
+    def test_requests_that_wait_do_not_keep_others_back(self):
+        released = threading.Event()
+
+        def serve(peer, _):
+            path = peer.read()[0]
+            if path == "/v1/acquire":
+                released.wait(10)
+            else:
+                released.set()
+            peer.send(GRANTED if path == "/v1/acquire" else answer(200, {
+                "grant": None, "settlement": "settled", "lease": None, "amounts": [],
+            }))
+            peer.wait_for_end()
+
+        async def run(client):
+            waiting = [asyncio.ensure_future(client.acquire(*TAKE)) for _ in range(30)]
+            await client.restore("held").release()
+            await asyncio.gather(*waiting)
+
+        with Server(serve) as server:
+            client = self.client(server)
+            client.loop.run_until_complete(run(client.client))
+            self.assertEqual(server.connections, 31)
+            self.assertEqual(len(client.client._connections._idle), 10)
+
+    def test_a_cancelled_call_closes_its_connection(self):
+        asked, ended = threading.Event(), threading.Event()
+
+        def serve(peer, _):
+            peer.read()
+            asked.set()
+            peer.wait_for_end()
+            ended.set()
+
+        async def run(client):
+            task = asyncio.ensure_future(client.acquire(*TAKE))
+            await asyncio.get_running_loop().run_in_executor(None, asked.wait, 10)
+            task.cancel()
+            with self.assertRaises(asyncio.CancelledError):
+                await task
+
+        with Server(serve) as server:
+            client = self.client(server)
+            client.loop.run_until_complete(run(client.client))
+            self.assertTrue(ended.wait(10))
+
+    def test_a_client_outlives_its_event_loop(self):
+        with Server(lambda peer, _: peer.answer_all()) as server:
+            client = weirgate.AsyncClient(server.url)
+
+            async def acquire():
+                return (await client.acquire(*TAKE)).token
+
+            self.assertEqual([asyncio.run(acquire()), asyncio.run(acquire())], ["g1", "g1"])
+            self.assertEqual(server.connections, 2, "connections belong to a loop")
+            client.close()
+
+
+if __name__ == "__main__":
+    unittest.main()

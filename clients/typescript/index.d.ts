@@ -1,0 +1,263 @@
+/**
+ * Rate limits and concurrency limits by weirgate-agent. Times are milliseconds, amounts are tokens.
+ *
+ *     const client = new Client();
+ *     const answer = await client.scope("openai", "gpt-4", { tpm: 1500, slots: 1 }, async (grant) => {
+ *       const answer = await askTheModel();
+ *       await grant.adjust({ tpm: answer.tokens });
+ *       return answer;
+ *     });
+ */
+
+/** Takes as much as there is, between both amounts. */
+export interface UpTo {
+  atLeast: number;
+  atMost: number;
+}
+
+/** Amounts by limit: whole, or with at most three decimal places. */
+export type Take = Readonly<Record<string, number | UpTo>>;
+
+export type Amounts = Readonly<Record<string, number>>;
+
+export type Mode = "enforced" | "shadow" | "soft";
+
+/** A rate, or slots if `refill` is 0. Made by `limit`. */
+export interface Limit {
+  readonly name: string;
+  readonly capacity: number;
+  /** Tokens every `periodMs`. */
+  readonly refill: number;
+  readonly periodMs: number;
+  readonly mode: Mode;
+}
+
+export interface LimitOptions {
+  /** Capacity of a rate; as much as it refills, by default. */
+  burst?: number;
+  /** `"enforced"` by default. */
+  mode?: Mode;
+}
+
+/** Makes limits. */
+export declare const limit: {
+  rate(name: string, refill: number, periodMs: number, options?: LimitOptions): Limit;
+  perSecond(name: string, tokens: number, options?: LimitOptions): Limit;
+  perMinute(name: string, tokens: number, options?: LimitOptions): Limit;
+  perHour(name: string, tokens: number, options?: LimitOptions): Limit;
+  perDay(name: string, tokens: number, options?: LimitOptions): Limit;
+  /** A concurrency limit: its tokens come back only when a lease ends. */
+  slots(name: string, slots: number, options?: { mode?: Mode }): Limit;
+};
+
+/** What a request takes of one entity on one resource. */
+export interface Bucket {
+  entity: string;
+  resource: string;
+  take: Take;
+  /** Limits of the bucket; those of the table, by default. */
+  limits?: readonly Limit[] | undefined;
+  limitsVersion?: number | undefined;
+  /** Whether it takes of the entity's parents too, with limits given here. */
+  cascading?: boolean | undefined;
+}
+
+export interface CallOptions {
+  /** Gives the call up. An acquire in progress then returns what it took. */
+  signal?: AbortSignal | undefined;
+}
+
+export interface AcquireAllOptions extends CallOptions {
+  /** How long to wait for the tokens. */
+  waitMs?: number | undefined;
+  /** When the tokens come back if this process dies. Slots always have a lease, of 60 s by default. */
+  leaseMs?: number | undefined;
+  /** Time for the decision, without the wait. */
+  timeoutMs?: number | undefined;
+  /** The decision without DynamoDB; a percentage of each limit with `local`. */
+  onUnavailable?: "error" | "deny" | "allow" | `local ${number}` | undefined;
+  /** Counts the amounts, and takes none of them. */
+  bypass?: boolean | undefined;
+}
+
+export interface AcquireOptions extends AcquireAllOptions {
+  limits?: readonly Limit[] | undefined;
+  limitsVersion?: number | undefined;
+  cascading?: boolean | undefined;
+}
+
+export interface PeekOptions extends CallOptions {
+  /** Amounts of which the answer says when they will be there. */
+  need?: Amounts | undefined;
+  limits?: readonly Limit[] | undefined;
+}
+
+export interface SettleOptions extends CallOptions {
+  /** Place of the one bucket to change, from 0. Each that has the limit, by default. */
+  bucket?: number | undefined;
+}
+
+export interface ClientOptions {
+  /** `http://host:port` or `unix:/path`. Default: `WEIRGATE_AGENT_URL`, or `http://127.0.0.1:2774`. */
+  url?: string;
+  /** Default: `WEIRGATE_AGENT_TOKEN`, or in a Lambda function `AWS_SESSION_TOKEN`. */
+  token?: string;
+  /** How long a call waits for the agent, beside its own `waitMs` and `timeoutMs`. Default: 10,000. */
+  answerTimeoutMs?: number;
+  /** How often a call is sent again, which it is only if nothing was applied. Default: 2. */
+  retries?: number;
+  /** Connections that are kept while they are idle. Default: 10. */
+  maxIdle?: number;
+}
+
+/** One limit of a bucket. */
+export interface LimitStatus {
+  readonly entity: string;
+  readonly resource: string;
+  readonly limit: string;
+  readonly mode: Mode;
+  readonly capacity: number;
+  readonly refill: number;
+  readonly periodMs: number;
+  /** Balance; negative in debt. */
+  readonly available: number;
+  readonly requested: number;
+  readonly isRequested: boolean;
+  /** Time until `requested` is there; null if time alone does not help. */
+  readonly retryAfterMs: number | null;
+}
+
+export interface Balances {
+  readonly status: "enforced" | "disabled" | "unlimited";
+  readonly limits: readonly LimitStatus[];
+  /** Time until all that is needed is there; null if time alone does not help. */
+  readonly retryAfterMs: number | null;
+  /** The `RateLimit` fields, for an HTTP response. */
+  readonly headers: Readonly<Record<string, string>>;
+}
+
+/** `"lease_gone"`: the lease had already ended, by a release or by its expiry. Nothing changed. */
+export type Settlement = "settled" | "lease_gone";
+
+/** Acquires by the agent. Share one in a process. */
+export declare class Client {
+  constructor(options?: ClientOptions);
+
+  /** Takes all amounts, or throws `Denied`, `NeverFits` or `Disabled` and takes none. */
+  acquire(entity: string, resource: string, take: Take, options?: AcquireOptions): Promise<Grant>;
+
+  /** Takes of all buckets, or of none. */
+  acquireAll(buckets: readonly Bucket[], options?: AcquireAllOptions): Promise<Grant>;
+
+  /**
+   * Acquires, runs the work, and settles: releases after it, or rolls back if it throws. A failed settlement is left to
+   * the lease's expiry, and emitted as a process warning; the outcome of the work stays.
+   */
+  scope<T>(entity: string, resource: string, take: Take, work: (grant: Grant) => T | PromiseLike<T>): Promise<T>;
+  scope<T>(
+    entity: string,
+    resource: string,
+    take: Take,
+    options: AcquireOptions,
+    work: (grant: Grant) => T | PromiseLike<T>,
+  ): Promise<T>;
+
+  /** Returns the grant of a token, to settle it. Sends nothing. */
+  restore(token: string): Grant;
+
+  /** Reads the balances, and takes nothing. */
+  peek(entity: string, resource: string, options?: PeekOptions): Promise<Balances>;
+
+  /** Reads the balance of one limit; undefined if the bucket does not have it. */
+  remaining(entity: string, resource: string, limit: string, options?: PeekOptions): Promise<number | undefined>;
+
+  /** Closes the idle connections. */
+  close(): void;
+}
+
+/** Tokens that were taken. Nothing is kept in the agent: the token is the grant. */
+export declare class Grant {
+  private constructor();
+  /** Text that settles the grant, in another process too. Each change makes a new one. */
+  readonly token: string;
+  /** Amounts of each bucket of the request. Empty after `restore`. */
+  readonly amounts: readonly Amounts[];
+  /** Expiry of the lease. Null without a lease, and after `restore`. */
+  readonly expiresAt: Date | null;
+  readonly isEnded: boolean;
+  /** Every limit of the buckets, right after the take. Empty after `restore`. */
+  readonly limits: readonly LimitStatus[];
+  /** Names of the limits that are short, and do not deny as they are in shadow mode. */
+  readonly wouldDeny: readonly string[];
+  /** Why the agent decided without DynamoDB; null if it did not. */
+  readonly degraded: string | null;
+  /** The `RateLimit` fields, for an HTTP response. */
+  readonly headers: Readonly<Record<string, string>>;
+
+  /** Returns the amount taken of a limit, as adjusted. */
+  amount(limit: string): number;
+  /** Returns the balance of a limit right after the take. */
+  remaining(limit: string): number | undefined;
+
+  /** Corrects estimates: `actual` has the amounts that were really used. More than is there becomes debt. */
+  adjust(actual: Amounts, options?: SettleOptions): Promise<Settlement>;
+  /** Returns a part of what was taken, and keeps the rest. */
+  giveBack(unused: Amounts, options?: SettleOptions): Promise<Settlement>;
+  /** Takes more within the grant, or throws `Denied` and leaves it as it was. */
+  takeMore(more: Amounts, options?: SettleOptions): Promise<void>;
+  /** Moves the expiry of the lease to `lastsMs` from now, never to an earlier time. */
+  renew(lastsMs: number, options?: CallOptions): Promise<Settlement>;
+  /** Ends the grant: slots come back, rate tokens stay used. Adjusts to `actual` in the same call. */
+  release(actual?: Amounts, options?: CallOptions): Promise<Settlement>;
+  /** Ends the grant and returns everything, as if it had never been taken. */
+  rollBack(options?: CallOptions): Promise<Settlement>;
+}
+
+/** Base of everything that this package throws. */
+export declare class WeirgateError extends Error {}
+
+/** The request is wrong, and nothing was taken. The message says what to change. */
+export declare class InvalidRequest extends WeirgateError {}
+
+/** The agent refused the token. Nothing was taken. */
+export declare class Unauthorized extends WeirgateError {}
+
+/** The short limit with the longest wait, in whole tokens. */
+export interface Blocking {
+  readonly limit: string;
+  readonly capacity: number;
+  readonly remaining: number;
+  readonly requested: number;
+}
+
+/** Base of the decisions that grant nothing. `status`, `headers` and `problem` are for an HTTP response. */
+export declare class Refused extends WeirgateError {
+  readonly status: number;
+  readonly headers: Readonly<Record<string, string>>;
+  /** Members of an `application/problem+json` body. */
+  readonly problem: Readonly<Record<string, unknown>>;
+  /** Names of the short limits. A limit of another entity, such as a parent, has a number: `rpm#2`. */
+  readonly limits: readonly string[];
+  readonly blocking: Blocking | null;
+}
+
+/** Too few tokens now. */
+export declare class Denied extends Refused {
+  /** Time until the tokens are there, if no other request takes them; null if time alone does not help. */
+  readonly retryAfterMs: number | null;
+}
+
+/** More than a limit's capacity: no wait helps, a smaller amount may. */
+export declare class NeverFits extends Refused {}
+
+/** An operator disabled or stopped the resource for the entity. */
+export declare class Disabled extends Refused {}
+
+/** No decision, or no answer. */
+export declare class Unavailable extends WeirgateError {
+  /** `"no"` if nothing was taken or changed; `"unknown"` if the call may have been applied anyway. */
+  readonly applied: "no" | "unknown";
+  /** Whether the same call may succeed later. */
+  readonly isTransient: boolean;
+  readonly status: number | null;
+}

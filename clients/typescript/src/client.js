@@ -1,0 +1,142 @@
+/** Acquires by the agent. */
+
+/** @import { AcquireAllOptions, AcquireOptions, Balances, Bucket } from "../index.js" */
+/** @import { ClientOptions, PeekOptions, Take } from "../index.js" */
+/** @import { Request } from "./request.js" */
+/** @import { Response } from "./transport.js" */
+
+import { setTimeout as sleep } from "node:timers/promises";
+
+import { Attempts, lost, rateLimitFields, valueOf } from "./answer.js";
+import { endpoint } from "./endpoint.js";
+import { Unavailable } from "./errors.js";
+import { Grant } from "./grant.js";
+import * as request from "./request.js";
+import { Lost, NotSent, Transport } from "./transport.js";
+import { limitStatus } from "./values.js";
+
+export class Client {
+  #transport;
+  #answerTimeoutMs;
+  #retries;
+
+  /** @param {ClientOptions} [options] */
+  constructor({ url, token, answerTimeoutMs = 10_000, retries = 2, maxIdle = 10 } = {}) {
+    this.#transport = new Transport(endpoint(url, token), maxIdle);
+    this.#answerTimeoutMs = answerTimeoutMs;
+    this.#retries = retries;
+  }
+
+  /**
+   * @param {string} entity
+   * @param {string} resource
+   * @param {Take} take
+   * @param {AcquireOptions} [options]
+   */
+  async acquire(entity, resource, take, options = {}) {
+    const { limits, limitsVersion, cascading } = options;
+    return this.acquireAll([{ entity, resource, take, limits, limitsVersion, cascading }], options);
+  }
+
+  /**
+   * @param {readonly Bucket[]} buckets
+   * @param {AcquireAllOptions} [options]
+   */
+  async acquireAll(buckets, options = {}) {
+    return new Grant(this.#call, await this.#call(request.acquire(buckets, options), options.signal));
+  }
+
+  /**
+   * @template T
+   * @param {string} entity
+   * @param {string} resource
+   * @param {Take} take
+   * @param {AcquireOptions | ((grant: Grant) => T | PromiseLike<T>)} options
+   * @param {(grant: Grant) => T | PromiseLike<T>} [work]
+   * @returns {Promise<T>}
+   */
+  async scope(entity, resource, take, options, work) {
+    const run = typeof options === "function" ? options : work;
+    if (typeof run !== "function") throw new TypeError(`scope() takes a function as its work, got ${typeof run}`);
+    const grant = await this.acquire(entity, resource, take, typeof options === "function" ? {} : options);
+    let result;
+    try {
+      result = await run(grant);
+    } catch (error) {
+      await finishQuietly(grant, () => grant.rollBack());
+      throw error;
+    }
+    await finishQuietly(grant, () => grant.release());
+    return result;
+  }
+
+  /** @param {string} token */
+  restore(token) {
+    return new Grant(this.#call, token);
+  }
+
+  /**
+   * @param {string} entity
+   * @param {string} resource
+   * @param {PeekOptions} [options]
+   * @returns {Promise<Balances>}
+   */
+  async peek(entity, resource, options = {}) {
+    const response = await this.#call(request.peek(entity, resource, options), options.signal);
+    const { status, limits, retry_after_ms: retryAfterMs } = valueOf(response);
+    return { status, limits: limits.map(limitStatus), retryAfterMs, headers: rateLimitFields(response) };
+  }
+
+  /**
+   * @param {string} entity
+   * @param {string} resource
+   * @param {string} limit
+   * @param {PeekOptions} [options]
+   */
+  async remaining(entity, resource, limit, options) {
+    const { limits } = await this.peek(entity, resource, options);
+    return limits.find((status) => status.limit === limit)?.available;
+  }
+
+  close() {
+    this.#transport.close();
+  }
+
+  /**
+   * @param {Request} asked
+   * @param {AbortSignal | undefined} signal
+   * @returns {Promise<Response>}
+   */
+  #call = async (asked, signal) => {
+    const deadline = performance.now() + this.#answerTimeoutMs + asked.longerMs;
+    const attempts = new Attempts(this.#retries, deadline);
+    for (;;) {
+      signal?.throwIfAborted();
+      let pauseMs;
+      try {
+        const response = await this.#transport.exchange(asked.path, asked.body, attempts.remainingMs, signal);
+        if (response.status === 200) return response;
+        pauseMs = attempts.pauseMsAfter(response);
+      } catch (error) {
+        if (error instanceof Lost) throw lost(error, asked.path);
+        if (!(error instanceof NotSent)) throw error;
+        pauseMs = attempts.pauseMs(new Unavailable(error.message, "no", { cause: error }), true);
+      }
+      await sleep(pauseMs, undefined, { signal });
+    }
+  };
+}
+
+/**
+ * Ends the grant of a scope. The outcome of the work stays.
+ *
+ * @param {Grant} grant
+ * @param {() => Promise<unknown>} finish
+ */
+async function finishQuietly(grant, finish) {
+  try {
+    if (!grant.isEnded) await finish();
+  } catch (error) {
+    process.emitWarning(`a grant could not be settled, its lease expires by itself: ${error}`, "WeirgateWarning");
+  }
+}

@@ -1,0 +1,138 @@
+/**
+ * Connections, and which failures leave nothing applied.
+ *
+ * A request is sent at most once. It is surely not applied if no connection was made. Once it may have been written,
+ * its outcome is unknown until the answer.
+ */
+
+import http from "node:http";
+
+import { tokenOf } from "./endpoint.js";
+
+/** Nothing of the request left this process. */
+export class NotSent extends Error {}
+
+/** The request was sent, and no whole answer came. */
+export class Lost extends Error {}
+
+/** @typedef {{ status: number, headers: import("node:http").IncomingHttpHeaders, body: string }} Response */
+
+const MAX_BODY = 64 * 1024 * 1024;
+
+export class Transport {
+  #endpoint;
+  #agent;
+
+  /**
+   * @param {import("./endpoint.js").Endpoint} endpoint
+   * @param {number} maxIdle
+   */
+  constructor(endpoint, maxIdle) {
+    this.#endpoint = endpoint;
+    // No limit of connections in use: a request that waits for slots must not keep back the one that releases them.
+    this.#agent = new http.Agent({ keepAlive: true, maxFreeSockets: maxIdle, noDelay: true });
+  }
+
+  /**
+   * Sends a request and returns the answer.
+   *
+   * @param {string} path
+   * @param {string} body
+   * @param {number} timeoutMs
+   * @param {AbortSignal | undefined} signal
+   * @returns {Promise<Response>}
+   */
+  async exchange(path, body, timeoutMs, signal) {
+    await this.#dropEnded();
+    return this.#send(path, body, timeoutMs, signal);
+  }
+
+  /** Closes the idle connections. */
+  close() {
+    this.#agent.destroy();
+  }
+
+  /**
+   * Closes connections that the agent has ended. Their end is seen only when the event loop turns, so it turns twice:
+   * to the end of this turn's events, and through the next one's.
+   */
+  async #dropEnded() {
+    const idle = Object.values(this.#agent.freeSockets).flatMap((sockets) => sockets ?? []);
+    if (idle.length === 0) return;
+    await turn();
+    await turn();
+    for (const socket of idle) {
+      if (socket.readableEnded || !socket.writable) socket.destroy();
+    }
+  }
+
+  /**
+   * @param {string} path
+   * @param {string} body
+   * @param {number} timeoutMs
+   * @param {AbortSignal | undefined} signal
+   * @returns {Promise<Response>}
+   */
+  #send(path, body, timeoutMs, signal) {
+    const { address, hostField, url } = this.#endpoint;
+    const token = tokenOf(this.#endpoint);
+    return new Promise((resolve, reject) => {
+      /** @type {Record<string, string | number>} */
+      const headers = {
+        host: hostField,
+        "content-type": "application/json",
+        "content-length": Buffer.byteLength(body),
+      };
+      if (token) headers["x-weirgate-token"] = token;
+      const request = http.request({ ...address, agent: this.#agent, method: "POST", path, headers });
+      let isConnected = false;
+      const timer = setTimeout(() => request.destroy(new Error("timed out")), timeoutMs);
+      const abort = () => request.destroy(new Error("aborted"));
+      signal?.addEventListener("abort", abort, { once: true });
+      const stop = () => {
+        clearTimeout(timer);
+        signal?.removeEventListener("abort", abort);
+      };
+      /** @param {Error} error */
+      const fail = (error) => {
+        stop();
+        if (signal?.aborted) reject(signal.reason);
+        else if (isConnected) reject(new Lost(`no answer of the agent at ${url}: ${error.message}`, { cause: error }));
+        else reject(new NotSent(`no connection to the agent at ${url}: ${reason(error)}; ${REMEDY}`, { cause: error }));
+      };
+      request.once("socket", (socket) => {
+        if (socket.connecting) socket.once("connect", () => (isConnected = true));
+        else isConnected = true;
+      });
+      request.on("error", fail);
+      request.once("response", (response) => {
+        let text = "";
+        response.setEncoding("utf8");
+        response.on("data", (chunk) => {
+          text += chunk;
+          if (text.length > MAX_BODY) request.destroy(new Error(`the answer is longer than ${MAX_BODY} bytes`));
+        });
+        response.on("error", fail);
+        response.once("end", () => {
+          if (!response.complete) return fail(new Error("the answer ended early"));
+          stop();
+          resolve({ status: response.statusCode ?? 0, headers: response.headers, body: text });
+        });
+      });
+      request.end(body);
+    });
+  }
+}
+
+const REMEDY = "start weirgate-agent, or set WEIRGATE_AGENT_URL";
+
+/** @param {Error & { errors?: Error[] }} error */
+function reason(error) {
+  // Several addresses of a name have an error each, and no message together.
+  return error.message || error.errors?.map((one) => one.message).join(", ") || error.name;
+}
+
+/** @returns {Promise<void>} */
+function turn() {
+  return new Promise((resolve) => setImmediate(resolve));
+}

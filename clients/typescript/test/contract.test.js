@@ -1,0 +1,189 @@
+/** The contract of the agent (`clients/contract`), through this client. */
+
+import assert from "node:assert/strict";
+import { readFileSync, readdirSync } from "node:fs";
+import { after, before, test } from "node:test";
+
+import { Client, Denied, Disabled, InvalidRequest, NeverFits, Unavailable, limit } from "weirgate";
+
+import { Agent, Backend, CONTRACT, withoutDatabase } from "./stack.js";
+
+const files = readdirSync(CONTRACT)
+  .filter((name) => name.endsWith(".json"))
+  .sort()
+  .map((name) => JSON.parse(readFileSync(CONTRACT + name, "utf8")));
+
+let backend;
+const agents = {};
+
+before(async () => {
+  backend = await Backend.start();
+  agents.available = await Agent.start(backend.variables);
+  agents.unavailable = await Agent.start(withoutDatabase);
+});
+
+after(async () => {
+  await Promise.all([...Object.values(agents), ...(backend ? [backend] : [])].map((started) => started.stop()));
+});
+
+for (const file of files) {
+  for (const scenario of file.scenarios) {
+    test(scenario.name, { timeout: 60_000 }, () => check(file, scenario));
+  }
+}
+
+async function check(file, { name: scenarioName, steps }) {
+  const agent = agents[file.database ?? "available"];
+  const client = new Client({ url: agent.url });
+  const prefix = `node:${scenarioName.replace(/[^A-Za-z0-9]/g, "-")}:`;
+  const grants = {};
+  for (const [place, step] of steps.entries()) {
+    if (step.restart) {
+      await agent.restart();
+      continue;
+    }
+    let answer;
+    let name = step.as;
+    if (step.settle) {
+      const { token, ...request } = step.settle;
+      name ??= request.grant;
+      request.grant = token ?? grants[request.grant];
+      answer = await answered(() => settle(client, request));
+    } else {
+      const [call, request] = step.acquire ? [acquire, step.acquire] : [peek, step.peek];
+      answer = await answered(() => call(client, prepared(request, file.limits, prefix)));
+    }
+    if (name && answer.grant) grants[name] = answer.grant;
+    for (const [key, expected] of Object.entries(step.expect)) {
+      assert.ok(
+        holds(key, expected, answer),
+        `step ${place}: ${key} must be ${JSON.stringify(expected)}, got ${JSON.stringify(answer)}`,
+      );
+    }
+  }
+  client.close();
+}
+
+async function acquire(client, request) {
+  const options = {
+    waitMs: request.wait_ms,
+    leaseMs: request.lease_ms,
+    timeoutMs: request.timeout_ms,
+    onUnavailable: request.on_unavailable,
+    bypass: request.bypass,
+  };
+  if (request.buckets) return held("granted", await client.acquireAll(request.buckets.map(bucket), options));
+  const { entity, resource, take, limits } = bucket(request);
+  return held("granted", await client.acquire(entity, resource, take, { ...options, limits }));
+}
+
+async function settle(client, request) {
+  const grant = client.restore(request.grant);
+  const options = { bucket: request.bucket };
+  let outcome = "settled";
+  if (request.take_more) await grant.takeMore(request.take_more, options);
+  else if (request.end === "release") outcome = await grant.release(request.adjust);
+  else if (request.end === "roll_back") outcome = await grant.rollBack();
+  else if (request.renew_ms) outcome = await grant.renew(request.renew_ms);
+  else if (request.adjust) outcome = await grant.adjust(request.adjust, options);
+  else outcome = await grant.giveBack(request.give_back, options);
+  return held(outcome, grant);
+}
+
+async function peek(client, { entity, resource, need, limits }) {
+  const balances = await client.peek(entity, resource, { need, limits: limits?.map(limitOf) });
+  return {
+    outcome: "balances",
+    status: balances.status,
+    remaining: Object.fromEntries(balances.limits.map((status) => [status.limit, status.available])),
+    retry_after_ms: balances.retryAfterMs,
+  };
+}
+
+async function answered(call) {
+  try {
+    return await call();
+  } catch (error) {
+    const text = error.message;
+    if (error instanceof Denied) {
+      return { outcome: "denied", short: error.limits, retry_after_ms: error.retryAfterMs, text };
+    }
+    if (error instanceof NeverFits) return { outcome: "never_fits", short: error.limits, text };
+    if (error instanceof Disabled) return { outcome: "disabled", text };
+    if (error instanceof InvalidRequest) return { outcome: "invalid", applied: "no", text };
+    if (error instanceof Unavailable) return { outcome: "unavailable", applied: error.applied, text };
+    throw error;
+  }
+}
+
+function held(outcome, grant) {
+  return {
+    outcome,
+    grant: grant.isEnded ? null : grant.token,
+    ended: grant.isEnded,
+    amounts: grant.amounts,
+    remaining: Object.fromEntries(grant.limits.map((status) => [status.limit, status.available])),
+    lease: grant.expiresAt !== null,
+    would_deny: grant.wouldDeny,
+    degraded: grant.degraded !== null,
+  };
+}
+
+function bucket({ entity, resource, take, limits }) {
+  const amounts = Object.entries(take).map(([name, amount]) => [
+    name,
+    typeof amount === "object" ? { atLeast: amount.at_least, atMost: amount.at_most } : amount,
+  ]);
+  return { entity, resource, take: Object.fromEntries(amounts), limits: limits?.map(limitOf) };
+}
+
+function limitOf({ name, slots, capacity_tokens: burst, refill_tokens: refill, refill_period_ms: periodMs, mode }) {
+  return slots === undefined ? limit.rate(name, refill, periodMs, { burst, mode }) : limit.slots(name, slots, { mode });
+}
+
+/** Returns the request with its named limits, and with entities of this scenario alone. */
+function prepared(request, named, prefix) {
+  const { entity, limits, buckets } = request;
+  return {
+    ...request,
+    ...(entity && { entity: prefix + entity }),
+    ...(limits && { limits: limits.map((name) => named[name]) }),
+    ...(buckets && { buckets: buckets.map((one) => prepared(one, named, prefix)) }),
+  };
+}
+
+/** Returns whether an answer keeps an expectation, as `clients/contract/README.md` says. */
+function holds(key, expected, answer) {
+  const actual = answer[key];
+  switch (key) {
+    case "outcome":
+    case "lease":
+    case "ended":
+    case "degraded":
+    case "applied":
+    case "status":
+      return actual === expected;
+    case "short":
+    case "would_deny":
+      return JSON.stringify(actual) === JSON.stringify(expected);
+    case "amounts":
+      try {
+        assert.deepEqual(actual, expected);
+        return true;
+      } catch {
+        return false;
+      }
+    case "remaining":
+      // A limit that refills may have gained while the scenario ran.
+      return Object.entries(expected).every(([name, tokens]) => {
+        const gained = actual?.[name] - tokens;
+        return gained >= 0 && gained < 0.01;
+      });
+    case "retry_after_ms":
+      return actual !== null && expected[0] <= actual && actual <= expected[1];
+    case "mentions":
+      return expected.every((word) => answer.text?.includes(word));
+    default:
+      throw new Error(`there is no expectation ${key}: correct the scenario`);
+  }
+}

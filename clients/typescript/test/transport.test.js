@@ -1,0 +1,242 @@
+/** What leaves the client, how often, and what follows from each way in which a connection can fail. */
+
+import assert from "node:assert/strict";
+import { once } from "node:events";
+import net from "node:net";
+import { test } from "node:test";
+
+import { Client, Denied, InvalidRequest, Unauthorized, Unavailable } from "weirgate";
+
+import { GRANTED, answer, serving } from "./served.js";
+
+const REFUSED_NOW = { status: 503, detail: "too many requests", applied: "no", retry: true };
+const TAKE = ["a", "api", { rpm: 1 }];
+
+function clientOf(t, { url }, options = {}) {
+  const client = new Client({ url, ...options });
+  t.after(() => client.close());
+  return client;
+}
+
+test("requests one after the other share a connection", async (t) => {
+  const served = await serving(t, (socket) => socket.write(GRANTED));
+  const client = clientOf(t, served);
+  for (const _ of [1, 2, 3]) assert.equal((await client.acquire(...TAKE)).token, "g1");
+  assert.equal(served.connections, 1);
+  const [{ path, fields, body }] = served.requests;
+  assert.equal(path, "/v1/acquire");
+  assert.deepEqual(body, { entity: "a", resource: "api", take: { rpm: 1 } });
+  assert.equal(fields["content-type"], "application/json");
+  assert.equal(fields["x-weirgate-token"], undefined);
+});
+
+test("a Unix socket is an address", async (t) => {
+  const served = await serving(t, (socket) => socket.write(GRANTED), { isUnix: true });
+  assert.equal((await clientOf(t, served).acquire(...TAKE)).token, "g1");
+  assert.equal(served.requests[0].fields.host, "localhost");
+});
+
+test("a connection that the agent closed is not written to", async (t) => {
+  const served = await serving(t, (socket, _, number) => {
+    if (number === 1) socket.end(GRANTED);
+    else socket.write(GRANTED);
+  });
+  const client = clientOf(t, served, { retries: 0 });
+  await client.acquire(...TAKE);
+  assert.equal((await client.acquire(...TAKE)).token, "g1");
+  assert.equal(served.requests.length, 2);
+});
+
+test("a connection that the agent closed while this process was busy is not written to", async (t) => {
+  // In a process of its own, because this one is busy.
+  const { Worker } = await import("node:worker_threads");
+  const shared = new Int32Array(new SharedArrayBuffer(4));
+  const worker = new Worker(
+    `const net = require("node:net"), { workerData: [shared, granted], parentPort } = require("node:worker_threads");
+     let connections = 0;
+     const server = net.createServer((socket) => {
+       const number = ++connections;
+       socket.on("error", () => {});
+       socket.on("data", () => {
+         socket.write(granted);
+         if (number === 1) parentPort.once("message", () => socket.end(() => { Atomics.store(shared, 0, 1); Atomics.notify(shared, 0); }));
+       });
+     });
+     server.listen(0, "127.0.0.1", () => parentPort.postMessage(server.address().port));`,
+    { eval: true, workerData: [shared, GRANTED] },
+  );
+  t.after(() => worker.terminate());
+  const [port] = await once(worker, "message");
+  const client = clientOf(t, { url: `http://127.0.0.1:${port}` }, { retries: 0 });
+  await client.acquire(...TAKE);
+  worker.postMessage("close");
+  Atomics.wait(shared, 0, 0, 10_000);
+  const until = performance.now() + 10;
+  while (performance.now() < until);
+  assert.equal((await client.acquire(...TAKE)).token, "g1");
+});
+
+test("a request without an answer is not repeated, and its outcome is unknown", async (t) => {
+  const served = await serving(t, (socket) => socket.destroy());
+  await assert.rejects(clientOf(t, served).acquire(...TAKE), { name: "Unavailable", applied: "unknown" });
+  assert.equal(served.requests.length, 1);
+});
+
+test("a read without an answer has changed nothing", async (t) => {
+  const served = await serving(t, (socket) => socket.destroy());
+  await assert.rejects(clientOf(t, served).peek("a", "api"), { name: "Unavailable", applied: "no" });
+  assert.equal(served.requests.length, 1);
+});
+
+test("half an answer is none", async (t) => {
+  const served = await serving(t, (socket) => socket.end(GRANTED.slice(0, -5)));
+  await assert.rejects(clientOf(t, served).acquire(...TAKE), { name: "Unavailable", applied: "unknown" });
+  assert.equal(served.requests.length, 1);
+});
+
+test("a long body and a long answer arrive whole", async (t) => {
+  const long = "ü".repeat(1_000_000);
+  const served = await serving(t, (socket) => socket.write(answer(429, { detail: long, applied: "no", retry: false })));
+  await assert.rejects(clientOf(t, served).acquire("a", "api", { [long]: 1 }), (error) => {
+    assert.ok(error instanceof Denied);
+    assert.equal(error.message, long);
+    return true;
+  });
+});
+
+test("an answer that is late closes the connection", async (t) => {
+  let ended;
+  const served = await serving(t, (socket, _, number) => {
+    if (number === 1) ended = once(socket, "close");
+    else socket.write(GRANTED);
+  });
+  const client = clientOf(t, served, { answerTimeoutMs: 50 });
+  await assert.rejects(client.acquire(...TAKE), { name: "Unavailable", applied: "unknown" });
+  await ended;
+  assert.equal((await clientOf(t, served).acquire(...TAKE)).token, "g1");
+});
+
+test("a call that is given up closes its connection, and throws the signal's reason", async (t) => {
+  const controller = new AbortController();
+  let ended;
+  const served = await serving(t, (socket) => {
+    ended = once(socket, "close");
+    controller.abort(new Error("no longer needed"));
+  });
+  const client = clientOf(t, served);
+  await assert.rejects(client.acquire(...TAKE, { signal: controller.signal }), { message: "no longer needed" });
+  await ended;
+  await assert.rejects(client.acquire(...TAKE, { signal: controller.signal }), { message: "no longer needed" });
+  assert.equal(served.requests.length, 1);
+});
+
+test("a refused connection is tried again, and names the remedy", async (t) => {
+  const server = net.createServer().listen(0, "127.0.0.1");
+  await once(server, "listening");
+  const { port } = server.address();
+  server.close();
+  await once(server, "close");
+  const client = clientOf(t, { url: `http://127.0.0.1:${port}` }, { retries: 1 });
+  await assert.rejects(client.acquire(...TAKE), (error) => {
+    assert.ok(error instanceof Unavailable);
+    assert.equal(error.applied, "no");
+    assert.match(error.message, /start weirgate-agent/);
+    return true;
+  });
+});
+
+test("an answer that allows a repetition is repeated", async (t) => {
+  const answers = [answer(503, REFUSED_NOW, "retry-after: 0\r\n"), GRANTED];
+  const served = await serving(t, (socket) => socket.write(answers.shift()));
+  assert.equal((await clientOf(t, served).acquire(...TAKE)).token, "g1");
+  assert.equal(served.requests.length, 2);
+});
+
+test("repetitions end", async (t) => {
+  const served = await serving(t, (socket) => socket.write(answer(503, REFUSED_NOW, "retry-after: 0\r\n")));
+  await assert.rejects(clientOf(t, served, { retries: 3 }).acquire(...TAKE), { applied: "no", isTransient: true });
+  assert.equal(served.requests.length, 4);
+});
+
+for (const body of [
+  { ...REFUSED_NOW, applied: "unknown" },
+  { ...REFUSED_NOW, retry: false },
+  { detail: "a proxy that is no agent" },
+]) {
+  test(`an answer with ${JSON.stringify(body)} is not repeated`, async (t) => {
+    const served = await serving(t, (socket) => socket.write(answer(503, body, "retry-after: 0\r\n")));
+    await assert.rejects(clientOf(t, served).acquire(...TAKE), { applied: body.applied ?? "unknown" });
+    assert.equal(served.requests.length, 1);
+  });
+}
+
+test("a pause beyond the time of the call does not begin", async (t) => {
+  const served = await serving(t, (socket) => socket.write(answer(503, REFUSED_NOW, "retry-after: 3600\r\n")));
+  await assert.rejects(clientOf(t, served).acquire(...TAKE), { name: "Unavailable" });
+  assert.equal(served.requests.length, 1);
+});
+
+test("requests that wait do not keep others back", async (t) => {
+  const waiting = [];
+  const served = await serving(t, (socket, { path }) => {
+    if (path === "/v1/acquire") return waiting.push(socket);
+    socket.write(answer(200, { grant: null, settlement: "settled", lease: null, amounts: [] }));
+    waiting.forEach((other) => other.write(GRANTED));
+  });
+  const client = clientOf(t, served);
+  const acquires = Array.from({ length: 30 }, () => client.acquire(...TAKE));
+  while (waiting.length < 30) await new Promise(setImmediate);
+  assert.equal(await client.restore("held").release(), "settled");
+  await Promise.all(acquires);
+  assert.equal(served.connections, 31);
+});
+
+test("the token is read again for each request", async (t) => {
+  const served = await serving(t, (socket, { fields }) => {
+    const isRight = fields["x-weirgate-token"] === "new";
+    socket.write(isRight ? GRANTED : answer(401, { detail: "wrong token", applied: "no", retry: false }));
+  });
+  const { env } = process;
+  t.after(() => (process.env = env));
+  process.env = { ...env, WEIRGATE_AGENT_TOKEN: "old" };
+  const client = clientOf(t, served);
+  await assert.rejects(client.acquire(...TAKE), Unauthorized);
+  process.env.WEIRGATE_AGENT_TOKEN = "new";
+  assert.equal((await client.acquire(...TAKE)).token, "g1");
+});
+
+test("the session's token goes to the agent of this machine, and to no other", async (t) => {
+  const served = await serving(t, (socket) => socket.write(GRANTED));
+  const { env } = process;
+  t.after(() => (process.env = env));
+  process.env = { ...env, AWS_SESSION_TOKEN: "secret" };
+  await clientOf(t, served).acquire(...TAKE);
+  process.env.AWS_LAMBDA_FUNCTION_NAME = "f";
+  await clientOf(t, served).acquire(...TAKE);
+  // The same server, by a name that is not of this machine.
+  await clientOf(t, { url: served.url.replace("127.0.0.1", "127.0.0.2") }, { retries: 0 }).acquire(...TAKE).catch(() => {});
+  const tokens = served.requests.map(({ fields }) => fields["x-weirgate-token"]);
+  assert.deepEqual(tokens.slice(0, 2), [undefined, "secret"]);
+  const { endpoint, tokenOf } = await import("../src/endpoint.js");
+  assert.equal(tokenOf(endpoint("http://agent.internal:2774", undefined)), undefined);
+  assert.equal(tokenOf(endpoint("unix:/run/agent.sock", undefined)), "secret");
+  delete process.env.AWS_SESSION_TOKEN;
+  process.env.AWS_CONTAINER_AUTHORIZATION_TOKEN = "of the container";
+  assert.equal(tokenOf(endpoint("http://127.0.0.1:2774", undefined)), "of the container");
+});
+
+test("what is no address of an agent is refused with the variable to correct", () => {
+  for (const url of ["https://agent:1", "ftp://x", "127.0.0.1:2774", "unix:agent.sock", "http://a/path"]) {
+    assert.throws(() => new Client({ url }), (error) => {
+      assert.ok(error instanceof InvalidRequest);
+      assert.match(error.message, /WEIRGATE_AGENT_URL/);
+      return true;
+    });
+  }
+});
+
+test("what is no number is not sent", async (t) => {
+  const served = await serving(t, (socket) => socket.write(GRANTED));
+  await assert.rejects(clientOf(t, served).acquire("a", "api", { rpm: Number.NaN }), InvalidRequest);
+  assert.equal(served.requests.length, 0);
+});

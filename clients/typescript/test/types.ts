@@ -1,0 +1,31 @@
+/** Compiled, not run: the implementation has the types that `index.d.ts` states. */
+
+import type * as declared from "../index.js";
+import * as real from "../src/index.js";
+
+type Public<T> = { [K in keyof T]: T[K] };
+
+const client: Public<declared.Client> = new real.Client({ url: "http://127.0.0.1:1" });
+const options: ConstructorParameters<typeof declared.Client> = [{ retries: 0 }];
+new real.Client(...options);
+
+declare const grant: real.Grant;
+const held: Public<declared.Grant> = grant;
+const limit: typeof declared.limit = real.limit;
+const denied: Public<declared.Denied> = new real.Denied("", 429, {}, {});
+const unavailable: Public<declared.Unavailable> = new real.Unavailable("", "no");
+
+async function calls(): Promise<void> {
+  const limits = [limit.perMinute("rpm", 60, { burst: 100 }), limit.slots("slots", 5)];
+  const take = { rpm: { atLeast: 1, atMost: 5 } };
+  const taken = await client.acquire("a", "api", take, { limits, onUnavailable: "local 25" });
+  await taken.adjust({ rpm: 2 }, { bucket: 0 });
+  const text: string = await client.scope("a", "api", { rpm: 1 }, async () => "done");
+  const length: number = await client.scope("a", "api", { rpm: 1 }, { waitMs: 100 }, () => text.length);
+  // @ts-expect-error: an amount is a number
+  await client.acquire("a", "api", { rpm: "1" });
+  // @ts-expect-error: options are checked
+  await client.acquire("a", "api", { rpm: length }, { wait: 1 });
+}
+
+export { calls, denied, held, unavailable };
