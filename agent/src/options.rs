@@ -1,5 +1,7 @@
 //! Flags and environment variables.
 
+mod values;
+
 use std::net::SocketAddr;
 use std::path::PathBuf;
 use std::time::Duration;
@@ -8,6 +10,7 @@ use clap::Parser;
 use tracing::level_filters::LevelFilter;
 use weirgate::{Builder, ConnectOptions, LimitsFile, OnUnavailable, Prefetch, RateLimiter};
 
+use self::values::{is_loopback, on_unavailable, prefetch, seconds};
 use crate::http::{Address, Bounds, Token};
 use crate::rules::RulesSource;
 
@@ -245,51 +248,6 @@ pub fn extension_address(port: Option<String>) -> Result<Address, String> {
 
 fn local(port: u16) -> SocketAddr {
     ([127, 0, 0, 1], port).into()
-}
-
-/// Returns whether a URL is of this machine.
-fn is_loopback(url: &str) -> bool {
-    let host = url.split("://").nth(1).unwrap_or_default();
-    ["127.0.0.1", "localhost", "[::1]"]
-        .iter()
-        .any(|name| match host.strip_prefix(name) {
-            Some(rest) => rest.is_empty() || rest.starts_with([':', '/']),
-            None => false,
-        })
-}
-
-fn on_unavailable(text: &str) -> Result<OnUnavailable, String> {
-    OnUnavailable::parse(text).ok_or_else(|| {
-        "must be error, deny, allow, or local with 1 to 100: \"local 25\"".to_owned()
-    })
-}
-
-fn prefetch(text: &str) -> Result<(String, Prefetch), String> {
-    let (resource, numbers) = text.rsplit_once('=').unwrap_or((text, ""));
-    let (percent, age) = numbers.split_once('@').unwrap_or((numbers, ""));
-    let mut prefetch = Prefetch::default();
-    let number = |text: &str| text.parse::<u32>().ok();
-    if !percent.is_empty() {
-        let rule = "the part of a capacity must be 1 to 100 percent: gpt-4=10";
-        let percent = number(percent).filter(|percent| (1..=100).contains(percent));
-        prefetch = prefetch.max_outstanding_percent(percent.ok_or(rule)?);
-    }
-    if !age.is_empty() {
-        let rule = "the longest time must be 100 to 60000 ms: gpt-4=10@2000";
-        let age = number(age).filter(|age| (100..=60_000).contains(age));
-        prefetch = prefetch.max_age(Duration::from_millis(age.ok_or(rule)?.into()));
-    }
-    Ok((resource.to_owned(), prefetch))
-}
-
-/// Parses a number of seconds, from a millisecond to an hour.
-fn seconds(text: &str) -> Result<Duration, String> {
-    let seconds: f64 = text.parse().map_err(|_| "must be a number".to_owned())?;
-    if (0.001..=3600.0).contains(&seconds) {
-        Ok(Duration::from_secs_f64(seconds))
-    } else {
-        Err("must be from 0.001 to 3600".to_owned())
-    }
 }
 
 #[cfg(test)]
