@@ -372,3 +372,29 @@ async fn a_folder_stands_for_its_yaml_files_and_a_domain_is_in_one_of_them() {
             .contains("the domain has rules already")
     );
 }
+
+/// The first block of a page that begins with this line.
+fn block(page: &str, first: &str) -> String {
+    let (_, block) = page.split_once(&format!("```yaml\n{first}\n")).unwrap();
+    format!("{first}\n{}\n", block.split_once("\n```").unwrap().0)
+}
+
+#[test]
+fn the_rules_of_the_guides_mean_what_the_guides_say() {
+    let own = include_str!("../../docs/guide/envoy.md");
+    let own = rules(&block(own, "# rules.yaml"));
+    let llm = |key| bucket(&own, "edge", &[("generic_key", key), ("tenant", "a@b")]);
+    assert_eq!(llm("llm").entity, "a@40b");
+    assert!(!llm("llm").terms.is_settle && llm("llm-used").terms.is_settle);
+    assert_eq!(llm("llm").terms.limits, llm("llm-used").terms.limits);
+    let moved = include_str!("../../docs/guide/from-envoy-ratelimit.md");
+    let moved = rules(&block(moved, "domain: edge"));
+    let deep = bucket(&moved, "edge", &[("tenant", "acme"), ("path", "/export")]);
+    assert_eq!(
+        (&*deep.entity, &*deep.resource),
+        ("tenant:acme:path:@2fexport", "edge")
+    );
+    assert!(deep.terms.is_shadow);
+    let free = find(&moved, "edge", &[("path", "/healthz")]);
+    assert!(matches!(free, Some(Matched::Unlimited)));
+}
