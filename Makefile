@@ -132,7 +132,7 @@ local-check: cargo .venv/sam/.installed ## Run both functions on a local table, 
 .PHONY: clients
 clients: cargo npm .venv/clients/.installed clients/typescript/check/node_modules/.installed ## Test the clients of the agent for Python and Node, against the agent on a local table
 	cargo build --locked --workspace --bin weirgate --bin weirgate-agent
-	.venv/clients/bin/mypy --config-file clients/python/pyproject.toml clients/python/src
+	.venv/clients/bin/mypy --config-file clients/python/pyproject.toml clients/python/src clients/python/tests/typed.py
 	clients/typescript/check/node_modules/.bin/tsc -p clients/typescript
 	for python in $(client_pythons); do \
 		$$python --version; $(of_clients) PYTHONPATH=clients/python/src $$python -X dev -W error -m unittest discover -s clients/python/tests; \
