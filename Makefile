@@ -132,12 +132,13 @@ local-check: cargo .venv/sam/.installed ## Run both functions on a local table, 
 .PHONY: clients
 clients: cargo npm .venv/clients/.installed clients/typescript/check/node_modules/.installed ## Test the clients of the agent for Python and Node, against the agent on a local table
 	cargo build --locked --workspace --bin weirgate --bin weirgate-agent
-	.venv/clients/bin/mypy --config-file clients/python/pyproject.toml clients/python/src
+	.venv/clients/bin/mypy --config-file clients/python/pyproject.toml clients/python/src clients/python/tests/typed.py
 	clients/typescript/check/node_modules/.bin/tsc -p clients/typescript
 	for python in $(client_pythons); do \
 		$$python --version; $(of_clients) PYTHONPATH=clients/python/src $$python -X dev -W error -m unittest discover -s clients/python/tests; \
 	done
-	for node in $(client_nodes); do \
+	for node in node clients/typescript/check/node_modules/node-*/bin/node; do \
+		command -v $$node >/dev/null || continue; \
 		echo "Node $$($$node --version)"; $(of_clients) $$node --test clients/typescript/test/*.test.js; \
 	done
 
@@ -149,9 +150,9 @@ clients-measure: cargo npm ## Measure what the clients add to the time of the ag
 	$(subst /debug/,/release/,$(of_clients)) node clients/typescript/measure.js
 
 of_clients = WEIRGATE_BIN=$(abspath $(cargo_target))/debug/weirgate WEIRGATE_AGENT_BIN=$(abspath $(cargo_target))/debug/weirgate-agent
-client_pythons = $(PYTHON) $(shell for minor in 9 10 11 12 13; do for python in python3.$$minor $$HOME/.pyenv/versions/3.$$minor.*/bin/python; do \
+client_pythons = $(or $(found_pythons),$(PYTHON))
+found_pythons = $(shell for minor in 9 10 11 12 13; do for python in python3.$$minor $$HOME/.pyenv/versions/3.$$minor.*/bin/python; do \
 	if $$python -c 'import venv, ensurepip' 2>/dev/null; then echo $$python; break; fi; done; done)
-client_nodes = node $(wildcard clients/typescript/check/node_modules/node-*/bin/node)
 
 .PHONY: npm
 npm:

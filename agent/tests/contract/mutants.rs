@@ -21,7 +21,7 @@ enum Change {
 }
 
 /// The faults.
-pub const FAULTS: [Fault; 26] = [
+pub const FAULTS: [Fault; 27] = [
     without("adjust"),
     without("give_back"),
     without("take_more"),
@@ -53,6 +53,10 @@ pub const FAULTS: [Fault; 26] = [
         request
             .entry("entity")
             .and_modify(|entity| *entity = json!("one"));
+    }),
+    request("all resources are one", |request| {
+        let resource = request.entry("resource");
+        resource.and_modify(|resource| *resource = json!("api"));
     }),
     request("only the first bucket counts", |request| {
         if let Some(Value::Array(buckets)) = request.get_mut("buckets") {

@@ -187,11 +187,11 @@ class AsyncClient:
 
     def limited(
         self,
-        entity: Union[str, Callable[P, str]],
+        entity: Union[str, Callable[..., str]],
         resource: str,
         take: Take,
         *,
-        actual: Optional[Callable[[R], Mapping[str, Amount]]] = None,
+        actual: Optional[Callable[[Any], Mapping[str, Amount]]] = None,
         **options: Any,
     ) -> Callable[[Callable[P, Awaitable[R]]], Callable[P, Coroutine[Any, Any, R]]]:
         """As `Client.limited`, for coroutine functions."""

@@ -113,11 +113,11 @@ class Client:
 
     def limited(
         self,
-        entity: Union[str, Callable[P, str]],
+        entity: Union[str, Callable[..., str]],
         resource: str,
         take: Take,
         *,
-        actual: Optional[Callable[[R], Mapping[str, Amount]]] = None,
+        actual: Optional[Callable[[Any], Mapping[str, Amount]]] = None,
         **options: Any,
     ) -> Callable[[Callable[P, R]], Callable[P, R]]:
         """Decorates a function: it runs with a grant, which is released afterwards, or rolled back if it raises.

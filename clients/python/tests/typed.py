@@ -1,0 +1,44 @@
+"""Checked by mypy, not run: what callers see of the types."""
+
+from typing import Optional
+
+from typing_extensions import assert_type
+
+import weirgate
+
+client = weirgate.Client()
+asynchronous = weirgate.AsyncClient()
+
+
+@client.limited(lambda user, **_: user, "api", {"rpm": 1}, actual=lambda text: {"tpm": len(text)}, wait=1.5)
+def ask(user: str, *, question: str) -> str:
+    return user + question
+
+
+assert_type(ask("ann", question="?"), str)
+ask(1, question="?")  # type: ignore[arg-type]
+ask("ann")  # type: ignore[call-arg]
+
+
+@asynchronous.limited("ann", "api", {"rpm": weirgate.UpTo(1, 5)})
+async def work(amount: int) -> float:
+    return amount / 2
+
+
+async def calls() -> None:
+    assert_type(await work(3), float)
+    async with asynchronous.acquire("ann", "api", {"rpm": 1}, limits=[weirgate.Limit.slots("slots", 3)]) as grant:
+        assert_type(grant, weirgate.AsyncGrant)
+    assert_type(await asynchronous.acquire("ann", "api", {"rpm": 1}), weirgate.AsyncGrant)
+    await asynchronous.acquire("ann", "api", {"rpm": "1"})  # type: ignore[dict-item]
+
+
+def denied() -> Optional[float]:
+    try:
+        with client.acquire("ann", "api", {"rpm": 1}, wait=0.5) as grant:
+            assert_type(grant.adjust({"rpm": 0.5}), weirgate.Settlement)
+    except weirgate.Denied as refused:
+        return refused.retry_after
+    except weirgate.Unavailable as unavailable:
+        return None if unavailable.applied == "unknown" else 0
+    return None
