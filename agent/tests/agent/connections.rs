@@ -125,7 +125,7 @@ fn a_connection_beyond_the_bound_is_told_so() {
 /// How many idle connections are opened: `WEIRGATE_IDLE_CONNECTIONS`, or fewer by default.
 fn idle_connections() -> usize {
     let variable = std::env::var("WEIRGATE_IDLE_CONNECTIONS");
-    variable.map_or(1_000, |number| number.parse().expect("a number"))
+    variable.map_or(3_000, |number| number.parse().expect("a number"))
 }
 
 #[test]
@@ -142,8 +142,9 @@ fn idle_connections_that_were_used_need_little_memory_and_go_on() {
     for client in &mut idle {
         assert_eq!(client.send("GET", "/healthz", &[], "").status, 200);
     }
-    // Two buffers of 8 KiB each would be 16 KiB for a connection.
-    let most = before + 8_000 + count * 4;
+    // Two buffers of 8 KiB each would be 16 KiB for a connection. The allocator keeps those of a
+    // burst, which is longer on a busy machine.
+    let most = before + 24_000 + count * 3;
     let mut now = resident(&agent);
     for _ in 0..20_000 {
         if now < most {
