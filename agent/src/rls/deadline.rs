@@ -5,8 +5,8 @@ use std::time::Duration;
 use tokio::time::Instant;
 use tonic::Request;
 
-/// Time for the answer on its way, 2 ms, or a tenth of a short time.
-const MARGIN: Duration = Duration::from_millis(2);
+/// Time for the call and its answer on their way, 5 ms, or a quarter of a short time.
+const MARGIN: Duration = Duration::from_millis(5);
 
 /// When a call arrived, before its message was decoded: an extension of its request.
 #[derive(Debug, Clone, Copy)]
@@ -32,7 +32,7 @@ impl Deadline {
             .metadata()
             .get("grpc-timeout")
             .and_then(|value| parse(value.to_str().ok()?))
-            .map(|timeout| timeout - MARGIN.min(timeout / 10));
+            .map(|timeout| timeout - MARGIN.min(timeout / 4));
         let left = given.map_or(longest, |given| given.min(longest));
         Self {
             at: begun + left,
@@ -92,8 +92,9 @@ mod tests {
             deadline.at - arrival
         };
         let ms = Duration::from_millis;
-        assert_eq!(deadline(Some("250m")), ms(248));
-        assert_eq!(deadline(Some("10m")), ms(9));
+        assert_eq!(deadline(Some("250m")), ms(245));
+        assert_eq!(deadline(Some("20m")), ms(15));
+        assert_eq!(deadline(Some("8m")), ms(6));
         for longest in [None, Some("5S"), Some("no")] {
             assert_eq!(deadline(longest), ms(1_000));
         }
