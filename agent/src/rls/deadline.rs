@@ -36,7 +36,7 @@ impl Deadline {
         let left = given.map_or(longest, |given| given.min(longest));
         Self {
             at: begun + left,
-            decision: left / 10 * 7,
+            decision: left / 5 * 3,
         }
     }
 }
