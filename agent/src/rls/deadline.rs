@@ -5,8 +5,8 @@ use std::time::Duration;
 use tokio::time::Instant;
 use tonic::Request;
 
-/// Time for the answer on its way, 2 ms, or a tenth of a short time.
-const MARGIN: Duration = Duration::from_millis(2);
+/// Time for the call and its answer on their way, 5 ms, or a quarter of a short time.
+const MARGIN: Duration = Duration::from_millis(5);
 
 /// When a call arrived, before its message was decoded: an extension of its request.
 #[derive(Debug, Clone, Copy)]
@@ -17,8 +17,8 @@ pub(super) struct Arrival(pub(super) Instant);
 pub(super) struct Deadline {
     /// When the answer must leave.
     pub(super) at: Instant,
-    /// Time for the decision: the limiter takes an eighth more if its request hangs, and then
-    /// decides without DynamoDB.
+    /// Time for the decision: if requests hang, the limiter takes a quarter more for the switches
+    /// and an eighth for the decision, and then decides without DynamoDB.
     pub(super) decision: Duration,
 }
 
@@ -32,11 +32,11 @@ impl Deadline {
             .metadata()
             .get("grpc-timeout")
             .and_then(|value| parse(value.to_str().ok()?))
-            .map(|timeout| timeout - MARGIN.min(timeout / 10));
+            .map(|timeout| timeout - MARGIN.min(timeout / 4));
         let left = given.map_or(longest, |given| given.min(longest));
         Self {
             at: begun + left,
-            decision: left / 5 * 4,
+            decision: left / 5 * 3,
         }
     }
 }
@@ -87,13 +87,14 @@ mod tests {
             let arrival = Instant::now();
             request.extensions_mut().insert(Arrival(arrival));
             let deadline = Deadline::new(&request, Duration::from_secs(1));
-            let most = deadline.decision + deadline.decision / 8;
+            let most = deadline.decision / 8 * 11;
             assert!(most < deadline.at - arrival);
             deadline.at - arrival
         };
         let ms = Duration::from_millis;
-        assert_eq!(deadline(Some("250m")), ms(248));
-        assert_eq!(deadline(Some("10m")), ms(9));
+        assert_eq!(deadline(Some("250m")), ms(245));
+        assert_eq!(deadline(Some("20m")), ms(15));
+        assert_eq!(deadline(Some("8m")), ms(6));
         for longest in [None, Some("5S"), Some("no")] {
             assert_eq!(deadline(longest), ms(1_000));
         }
