@@ -108,7 +108,8 @@ build: cargo ## Build both functions for this machine into target/functions/
 # A panic aborts here too: what started the agent starts it again, and leases return what it held.
 .PHONY: agent
 agent: cargo ## Build the agent for this machine into target/agent/
-	cargo build --locked --release --config 'profile.release.panic="abort"' -p weirgate-agent
+	cargo build --locked --release --config 'profile.release.panic="abort"' \
+		--config 'profile.release.package.weirgate.opt-level="s"' -p weirgate-agent
 	install -D $(cargo_target)/release/weirgate-agent target/agent/weirgate-agent
 
 # The build that is deployed by default: arm64, by Zig, against an old libc. Run here by an emulator of the processor.

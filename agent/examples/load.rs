@@ -190,19 +190,13 @@ impl Load {
         loop {
             let due = begun + gap * sent;
             let is_over = due.duration_since(begun) >= time;
-            let free = || {
-                self.connections
-                    .iter_mut()
-                    .find(|connection| connection.due.is_none())
-            };
+            let mut free = self.connections.iter_mut();
             if !is_over
                 && due <= Instant::now()
-                && let Some(connection) = free()
+                && let Some(connection) = free.find(|connection| connection.due.is_none())
             {
-                connection
-                    .stream
-                    .write_all(&self.request)
-                    .expect("a small request fits");
+                let written = connection.stream.write_all(&self.request);
+                written.expect("a small request fits");
                 connection.due = Some(due);
                 sent += 1;
             }

@@ -132,7 +132,7 @@ async fn until_idle<T: Transport>(
     let mut seen = 0;
     loop {
         let served = timeout(
-            PARK_AFTER,
+            park_after,
             poll_fn(|cx| connection.poll_without_shutdown(cx)),
         );
         tokio::select! {

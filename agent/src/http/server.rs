@@ -17,7 +17,7 @@ use super::service::Api;
 
 /// What a connection beyond the bound is told.
 const FULL: &[u8] = b"HTTP/1.1 503 Service Unavailable\r\nretry-after: 1\r\nconnection: close\r\n\
-content-type: application/problem+json\r\ncontent-length: 209\r\n\r\n\
+content-type: application/problem+json\r\ncontent-length: 202\r\n\r\n\
 {\"type\":\"about:blank\",\"title\":\"Service Unavailable\",\"status\":503,\"detail\":\"the agent has its \
 maximum of connections: close some, or start it with a larger --max-connections\",\"applied\":\"no\",\"retry\":true}";
 /// Pause after a connection could not be accepted: out of file descriptors, mostly.

@@ -22,13 +22,12 @@ fn the_guide_has_every_option_with_its_variable_and_no_others() {
     .unwrap();
     let mut options = BTreeMap::new();
     let mut option = String::new();
-    for word in help.split_whitespace() {
-        let word = word.trim_end_matches([',', '.', ':']);
-        if word.starts_with("--") && help.contains(&format!("\n      {word} <")) {
-            option = word.to_owned();
+    for line in help.lines() {
+        if let Some(named) = line.trim_start().strip_prefix("--") {
+            option = format!("--{}", named.split(' ').next().unwrap());
         }
-        // `[env: NAME=]`
-        if let Some(variable) = word.strip_suffix("=]") {
+        if let Some((_, variable)) = line.split_once("[env: ") {
+            let (variable, _) = variable.split_once('=').unwrap();
             options.insert(option.clone(), variable.to_owned());
         }
     }

@@ -115,7 +115,7 @@ fn a_wrong_start_is_one_line_with_the_remedy() {
         (
             &["--table", "weirgate", "--limits-file", broken.path()],
             2,
-            &[broken.path(), "line", "limit"],
+            &[broken.path(), ":2:", "limit"],
         ),
         (
             &["--table", "weirgate", "--limits-file", "/none"],
