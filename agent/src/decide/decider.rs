@@ -101,6 +101,7 @@ async fn to_the_end<T: Send + 'static>(
         Err(SettleError {
             error: Error::Invalid("the agent is shutting down: settle again".to_owned()),
             may_be_applied: true,
+            grant: None,
         })
     })
 }

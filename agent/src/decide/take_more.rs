@@ -28,6 +28,7 @@ pub(super) async fn take_more(
                     return Err(SettleError {
                         error,
                         may_be_applied: may_be_applied || is_left,
+                        grant: None,
                     });
                 }
             };
