@@ -217,14 +217,7 @@ impl Running {
         let deadline = Instant::now() + time;
         self.stop.send_replace(true);
         // The server bounds its own end.
-        let _ = self.serving.await;
-        if let Some(grpc) = self.grpc {
-            // A client that watches the health keeps its connection.
-            let grpc_end = timeout_at(deadline, grpc).await;
-            if let Ok(Ok(Err(error))) = grpc_end {
-                tracing::warn!(%error, "the rate limit service failed");
-            }
-        }
+        let _ = tokio::join!(self.serving, end_grpc(self.grpc, self.grace));
         // Settlements whose client has gone, and what calls reported, although they were answered.
         let drained = timeout(self.grace, self.decider.gate.close_and_drain()).await;
         if drained.is_err() {
@@ -238,6 +231,17 @@ impl Running {
                 "prefetched tokens were not returned within {time:?}"
             )),
         }
+    }
+}
+
+/// Waits up to `grace` for the end of the rate limit service: a client that watches the health
+/// keeps its connection.
+async fn end_grpc(grpc: Option<JoinHandle<std::io::Result<()>>>, grace: Duration) {
+    let Some(mut grpc) = grpc else { return };
+    match timeout(grace, &mut grpc).await {
+        Ok(Ok(Err(error))) => tracing::warn!(%error, "the rate limit service failed"),
+        Ok(_) => {}
+        Err(_) => grpc.abort(),
     }
 }
 
