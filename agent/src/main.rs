@@ -117,15 +117,24 @@ async fn run_extension(
             return Err(failure);
         }
     };
-    let reason = extension.shut_down().await.map_err(Failure::Failed)?;
-    tracing::debug!(reason, "shutting down");
-    running.end(SHUTDOWN_TIME).await.map_err(Failure::Failed)
+    let reason = extension.shut_down().await;
+    match &reason {
+        Ok(reason) => tracing::debug!(reason, "shutting down"),
+        Err(error) => tracing::error!(error, "shutting down without an event"),
+    }
+    let ended = running.end(SHUTDOWN_TIME).await;
+    if let Err(error) = reason {
+        extension.exit(&error).await;
+        return Err(Failure::Failed(error));
+    }
+    ended.map_err(Failure::Failed)
 }
 
 /// Listens on the port of the extension. No task runs until a request comes.
 async fn start_extension(options: Result<Options, Failure>) -> Result<Running, Failure> {
     let options = options?;
     log::start(options.log_level);
+    extension::check_variables(variable).map_err(Failure::Refused)?;
     let address = extension_address(variable("WEIRGATE_HTTP_PORT")).map_err(Failure::Refused)?;
     let token = extension::token(variable).map_err(Failure::Refused)?;
     let bounds = Bounds {
