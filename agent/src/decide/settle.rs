@@ -62,7 +62,7 @@ pub struct Settled {
 #[error("{error}")]
 pub struct SettleError {
     /// The reason.
-    pub error: Error,
+    pub error: Box<Error>,
     /// Whether some change was applied, or may have been.
     pub may_be_applied: bool,
     /// The grant as it is now, if it has changed and may not have ended.
@@ -190,7 +190,7 @@ impl SettleError {
     pub(super) fn of(error: Error, is_begun: bool) -> Self {
         let may_be_sent = error.is_unknown() || matches!(error, Error::Timeout { .. });
         Self {
-            error,
+            error: Box::new(error),
             may_be_applied: is_begun || may_be_sent,
             grant: None,
         }
@@ -198,9 +198,9 @@ impl SettleError {
 }
 
 /// Returns the error of a request before anything was sent.
-pub(super) const fn before(error: Error) -> SettleError {
+pub(super) fn before(error: Error) -> SettleError {
     SettleError {
-        error,
+        error: Box::new(error),
         may_be_applied: false,
         grant: None,
     }
