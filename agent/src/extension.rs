@@ -13,4 +13,4 @@ mod api;
 mod life;
 
 pub use api::ExtensionsApi;
-pub use life::{Extension, SHUTDOWN_GRACE, SHUTDOWN_TIME, token};
+pub use life::{Extension, REFUSED, SHUTDOWN_GRACE, SHUTDOWN_TIME, check_variables, token};

@@ -117,15 +117,24 @@ async fn run_extension(
             return Err(failure);
         }
     };
-    let reason = extension.shut_down().await.map_err(Failure::Failed)?;
-    tracing::debug!(reason, "shutting down");
-    running.end(SHUTDOWN_TIME).await.map_err(Failure::Failed)
+    let reason = extension.shut_down().await;
+    match &reason {
+        Ok(reason) => tracing::debug!(reason, "shutting down"),
+        Err(error) => tracing::error!(error, "shutting down without an event"),
+    }
+    let ended = running.end(SHUTDOWN_TIME).await;
+    if let Err(error) = reason {
+        extension.exit(&error).await;
+        return Err(Failure::Failed(error));
+    }
+    ended.map_err(Failure::Failed)
 }
 
 /// Listens on the port of the extension. No task runs until a request comes.
 async fn start_extension(options: Result<Options, Failure>) -> Result<Running, Failure> {
     let options = options?;
     log::start(options.log_level);
+    extension::check_variables(variable).map_err(Failure::Refused)?;
     let address = extension_address(variable("WEIRGATE_HTTP_PORT")).map_err(Failure::Refused)?;
     let token = extension::token(variable).map_err(Failure::Refused)?;
     let bounds = Bounds {
@@ -217,14 +226,7 @@ impl Running {
         let deadline = Instant::now() + time;
         self.stop.send_replace(true);
         // The server bounds its own end.
-        let _ = self.serving.await;
-        if let Some(grpc) = self.grpc {
-            // A client that watches the health keeps its connection.
-            let grpc_end = timeout_at(deadline, grpc).await;
-            if let Ok(Ok(Err(error))) = grpc_end {
-                tracing::warn!(%error, "the rate limit service failed");
-            }
-        }
+        let _ = tokio::join!(self.serving, end_grpc(self.grpc, self.grace));
         // Settlements whose client has gone, and what calls reported, although they were answered.
         let drained = timeout(self.grace, self.decider.gate.close_and_drain()).await;
         if drained.is_err() {
@@ -238,6 +240,17 @@ impl Running {
                 "prefetched tokens were not returned within {time:?}"
             )),
         }
+    }
+}
+
+/// Waits up to `grace` for the end of the rate limit service: a client that watches the health
+/// keeps its connection.
+async fn end_grpc(grpc: Option<JoinHandle<std::io::Result<()>>>, grace: Duration) {
+    let Some(mut grpc) = grpc else { return };
+    match timeout(grace, &mut grpc).await {
+        Ok(Ok(Err(error))) => tracing::warn!(%error, "the rate limit service failed"),
+        Ok(_) => {}
+        Err(_) => grpc.abort(),
     }
 }
 

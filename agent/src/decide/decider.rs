@@ -99,8 +99,11 @@ async fn to_the_end<T: Send + 'static>(
     // Only a runtime that shuts down drops a task.
     task.await.unwrap_or_else(|_| {
         Err(SettleError {
-            error: Error::Invalid("the agent is shutting down: settle again".to_owned()),
+            error: Box::new(Error::Invalid(
+                "the agent is shutting down: settle again".to_owned(),
+            )),
             may_be_applied: true,
+            grant: None,
         })
     })
 }

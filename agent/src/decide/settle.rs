@@ -14,7 +14,7 @@ use super::granted::Granted;
 pub struct Settle {
     /// The grant's token.
     pub grant: String,
-    /// Place of the one bucket whose amounts change. Default: each that has the limit.
+    /// Place of the one bucket that changes. Default: each that has the limit, or a lease.
     pub bucket: Option<usize>,
     /// Amounts that were really used.
     pub adjust: Vec<(String, MilliTokens)>,
@@ -62,48 +62,80 @@ pub struct Settled {
 #[error("{error}")]
 pub struct SettleError {
     /// The reason.
-    pub error: Error,
+    pub error: Box<Error>,
     /// Whether some change was applied, or may have been.
     pub may_be_applied: bool,
+    /// The grant as it is now, if it has changed and may not have ended.
+    pub grant: Option<String>,
 }
 
-/// Settles a grant.
+/// Settles a grant. All changes are checked before the first write.
 pub(super) async fn settle(limiter: &RateLimiter, settle: Settle) -> Result<Settled, SettleError> {
-    let mut grants = grant_token::restore(limiter, &settle.grant).map_err(before)?;
-    let targets = targets(&grants, settle.bucket).map_err(before)?;
-    let give_back = checked(&grants, &targets, &settle).map_err(before)?;
+    let mut granted = Granted(grant_token::restore(limiter, &settle.grant).map_err(before)?);
+    let steps = Steps::check(&granted.0, &settle).map_err(before)?;
     let mut progress = Progress::default();
-    for (limit, actual) in &settle.adjust {
-        let places = holders(&grants, &targets, limit);
-        let done = adjust(&mut grants, &places, limit, *actual).await;
-        progress.add(done)?;
+    if let Err(mut error) = change(&mut granted.0, steps, &mut progress).await {
+        // The text that the client has is of the amounts before.
+        error.grant = error.may_be_applied.then(|| granted.into_token());
+        return Err(error);
     }
-    for (at, limit, rest) in give_back {
-        let done = grants[at].adjust_milli(&limit, rest).await;
-        progress.add(done)?;
-    }
-    if let Some(lasts) = settle.renew {
-        let renewals = grants.iter_mut().map(|grant| grant.renew(lasts));
-        progress.add(all(join_all(renewals).await))?;
-    }
-    let mut granted = Granted(grants);
     let amounts = granted.amounts();
-    let ended = match settle.end {
-        None => None,
-        Some(End::Release) => Some(all(join_all(granted.0.drain(..).map(Grant::release)).await)),
-        Some(End::RollBack) => Some(all(
-            join_all(granted.0.drain(..).map(Grant::roll_back)).await
-        )),
-    };
-    let has_ended = ended.is_some();
-    if let Some(ended) = ended {
-        progress.add(ended)?;
+    if let Some(end) = settle.end {
+        let ends = granted.0.drain(..).map(|grant| ended(grant, end));
+        progress.add(join_all(ends).await)?;
     }
     Ok(Settled {
-        granted: (!has_ended).then_some(granted),
+        granted: settle.end.is_none().then_some(granted),
         settlement: progress.settlement,
         amounts,
     })
+}
+
+/// Makes the changes that do not end the grants.
+async fn change(
+    grants: &mut [Grant],
+    steps: Steps,
+    progress: &mut Progress,
+) -> Result<(), SettleError> {
+    for (places, limit, actual) in steps.adjust {
+        let changes = at(grants, &places).map(|grant| async {
+            let parts = grant.parts();
+            (parts, grant.adjust_milli(&limit, actual).await)
+        });
+        progress.add(join_all(changes).await)?;
+    }
+    for (at, limit, rest) in steps.give_back {
+        let parts = grants[at].parts();
+        let done = grants[at].adjust_milli(&limit, rest).await;
+        progress.add([(parts, done)])?;
+    }
+    if let Some((places, lasts)) = steps.renew {
+        let renewals = at(grants, &places).map(|grant| async move {
+            let parts = grant.parts();
+            (parts, grant.renew(lasts).await)
+        });
+        progress.add(join_all(renewals).await)?;
+    }
+    Ok(())
+}
+
+/// Ends a grant. Returns the number of its writes too: a release without a lease writes nothing.
+async fn ended(grant: Grant, end: End) -> (usize, Result<Settlement, Error>) {
+    let parts = grant.parts();
+    match end {
+        End::Release if grant.expires_at().is_none() => (0, grant.release().await),
+        End::Release => (parts, grant.release().await),
+        End::RollBack => (parts, grant.roll_back().await),
+    }
+}
+
+/// Returns the grants at these places.
+fn at<'a>(
+    grants: &'a mut [Grant],
+    places: &'a [usize],
+) -> impl Iterator<Item = &'a mut Grant> + 'a {
+    let grants = grants.iter_mut().enumerate();
+    grants.filter_map(|(at, grant)| places.contains(&at).then_some(grant))
 }
 
 /// What was settled so far.
@@ -122,14 +154,33 @@ impl Default for Progress {
 }
 
 impl Progress {
-    fn add(&mut self, done: Result<Settlement, Error>) -> Result<(), SettleError> {
-        match done {
-            Ok(Settlement::Applied) => {}
-            Ok(Settlement::LeaseGone) => self.settlement = Settlement::LeaseGone,
-            Err(error) => return Err(SettleError::of(error, self.is_begun)),
+    /// Adds the outcomes of one step: for each grant the number of its writes, and their outcome.
+    /// Returns the first error.
+    fn add(
+        &mut self,
+        done: impl IntoIterator<Item = (usize, Result<Settlement, Error>)>,
+    ) -> Result<(), SettleError> {
+        let mut failed = None;
+        for (writes, done) in done {
+            match done {
+                Ok(settlement) => {
+                    self.is_begun |= writes > 0;
+                    if settlement == Settlement::LeaseGone {
+                        self.settlement = settlement;
+                    }
+                }
+                Err(error) => {
+                    // Of several writes the first ones may be applied.
+                    self.is_begun |= writes > 1 && !matches!(error, Error::Invalid(_));
+                    self.is_begun |= SettleError::of(error.clone(), false).may_be_applied;
+                    failed.get_or_insert(error);
+                }
+            }
         }
-        self.is_begun = true;
-        Ok(())
+        match failed {
+            None => Ok(()),
+            Some(error) => Err(SettleError::of(error, self.is_begun)),
+        }
     }
 }
 
@@ -139,17 +190,19 @@ impl SettleError {
     pub(super) fn of(error: Error, is_begun: bool) -> Self {
         let may_be_sent = error.is_unknown() || matches!(error, Error::Timeout { .. });
         Self {
-            error,
+            error: Box::new(error),
             may_be_applied: is_begun || may_be_sent,
+            grant: None,
         }
     }
 }
 
 /// Returns the error of a request before anything was sent.
-pub(super) const fn before(error: Error) -> SettleError {
+pub(super) fn before(error: Error) -> SettleError {
     SettleError {
-        error,
+        error: Box::new(error),
         may_be_applied: false,
+        grant: None,
     }
 }
 
@@ -176,21 +229,55 @@ pub(super) fn holders(grants: &[Grant], targets: &[usize], limit: &str) -> Vec<u
     }
 }
 
-/// Adjusts a limit of some grants. One that cannot have the limit counts only if all cannot.
-async fn adjust(
-    grants: &mut [Grant],
-    places: &[usize],
-    limit: &str,
-    actual: MilliTokens,
-) -> Result<Settlement, Error> {
-    let grants = grants.iter_mut().enumerate();
-    let grants = grants.filter(|(at, _)| places.contains(at));
-    let done = join_all(grants.map(|(_, grant)| grant.adjust_milli(limit, actual))).await;
-    let is_invalid = |done: &Result<_, Error>| matches!(done, Err(Error::Invalid(_)));
-    if done.iter().all(is_invalid) {
-        return all(done);
+/// Changes that were checked, each with the places of its grants.
+struct Steps {
+    adjust: Vec<(Vec<usize>, String, MilliTokens)>,
+    give_back: Vec<(usize, String, MilliTokens)>,
+    renew: Option<(Vec<usize>, Duration)>,
+}
+
+impl Steps {
+    /// Checks all changes, before anything is sent.
+    fn check(grants: &[Grant], settle: &Settle) -> Result<Self, Error> {
+        let targets = targets(grants, settle.bucket)?;
+        let mut adjust = vec![];
+        for (limit, actual) in &settle.adjust {
+            let holders = holders(grants, &targets, limit);
+            let places = possible(grants, &holders, |grant| grant.check_adjust(limit))?;
+            adjust.push((places, limit.clone(), *actual));
+        }
+        let renew = match settle.renew {
+            None => None,
+            Some(lasts) => {
+                let places = possible(grants, &targets, |grant| grant.check_renew(lasts))?;
+                Some((places, lasts))
+            }
+        };
+        Ok(Self {
+            give_back: checked(grants, &targets, settle)?,
+            adjust,
+            renew,
+        })
     }
-    all(done.into_iter().filter(|done| !is_invalid(done)))
+}
+
+/// Returns the places of the grants that pass a check. One that does not counts only if none does.
+fn possible(
+    grants: &[Grant],
+    places: &[usize],
+    check: impl Fn(&Grant) -> Result<(), Error>,
+) -> Result<Vec<usize>, Error> {
+    let (mut possible, mut refused) = (vec![], None);
+    for at in places {
+        match check(&grants[*at]) {
+            Ok(()) => possible.push(*at),
+            Err(error) => refused = refused.or(Some(error)),
+        }
+    }
+    match refused {
+        Some(error) if possible.is_empty() => Err(error),
+        _ => Ok(possible),
+    }
 }
 
 /// Checks the amounts to be returned, before anything is sent. Returns the place, limit and
@@ -226,21 +313,4 @@ fn checked(
         }
     }
     Ok(rests)
-}
-
-/// Combines several outcomes: `Applied` only if all were applied.
-pub(super) fn all(
-    done: impl IntoIterator<Item = Result<Settlement, Error>>,
-) -> Result<Settlement, Error> {
-    let mut combined = Ok(Settlement::Applied);
-    for done in done {
-        combined = match (combined, done) {
-            (Err(error), _) | (Ok(_), Err(error)) => Err(error),
-            (Ok(Settlement::LeaseGone), _) | (_, Ok(Settlement::LeaseGone)) => {
-                Ok(Settlement::LeaseGone)
-            }
-            _ => Ok(Settlement::Applied),
-        };
-    }
-    combined
 }

@@ -26,8 +26,9 @@ pub(super) async fn take_more(
                     let may_be_applied = SettleError::of(error.clone(), false).may_be_applied;
                     let is_left = undo(&mut grants, &taken).await.is_err();
                     return Err(SettleError {
-                        error,
+                        error: Box::new(error),
                         may_be_applied: may_be_applied || is_left,
+                        grant: None,
                     });
                 }
             };

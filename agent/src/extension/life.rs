@@ -4,12 +4,30 @@ use std::time::Duration;
 
 use crate::http::Token;
 
-use super::api::ExtensionsApi;
+use super::api::{CallError, ExtensionsApi};
 
 /// Time for requests in flight once Lambda shuts down.
 pub const SHUTDOWN_GRACE: Duration = Duration::from_millis(200);
 /// Time for everything once Lambda shuts down, of the two seconds that it gives.
 pub const SHUTDOWN_TIME: Duration = Duration::from_millis(1_200);
+
+/// Variables of the agent that an extension does not take: it listens on one port, with the
+/// function's secret, on one thread, and ends in the time that Lambda gives.
+pub const REFUSED: [&str; 7] = [
+    "WEIRGATE_AGENT_LISTEN",
+    "WEIRGATE_AGENT_UNIX_SOCKET",
+    "WEIRGATE_AGENT_GRPC",
+    "WEIRGATE_AGENT_RULES",
+    "WEIRGATE_AGENT_TOKEN_FILE",
+    "WEIRGATE_AGENT_GRACE",
+    "WEIRGATE_AGENT_THREADS",
+];
+/// How often a lost connection is replaced while the extension waits for an event.
+const RETRIES: u32 = 3;
+/// Pause before that.
+const PAUSE: Duration = Duration::from_millis(100);
+/// Time for the report of a failure.
+const REPORT: Duration = Duration::from_millis(300);
 
 /// A registered extension.
 #[derive(Debug)]
@@ -24,17 +42,29 @@ impl Extension {
     /// # Errors
     /// A sentence, if Lambda refuses.
     pub async fn register(api: ExtensionsApi, name: &str) -> Result<Self, String> {
-        let identifier = api.register(name, &["SHUTDOWN"]).await?;
+        let registered = api.register(name, &["SHUTDOWN"]).await;
+        let identifier = registered.map_err(|error| error.to_string())?;
         Ok(Self { api, identifier })
     }
 
     /// Waits for the end. Returns its reason: `SPINDOWN`, `TIMEOUT` or `FAILURE`.
     ///
     /// # Errors
-    /// A sentence, if Lambda does not answer.
+    /// A sentence, if Lambda refuses, or the connection is lost several times in a row.
     pub async fn shut_down(&self) -> Result<String, String> {
+        let mut lost = 0;
         loop {
-            let event = self.api.next(&self.identifier).await?;
+            let event = match self.api.next(&self.identifier).await {
+                Ok(event) => event,
+                Err(CallError::Lost(error)) if lost < RETRIES => {
+                    tracing::warn!(error, "waiting for an event again");
+                    lost += 1;
+                    tokio::time::sleep(PAUSE).await;
+                    continue;
+                }
+                Err(error) => return Err(error.to_string()),
+            };
+            lost = 0;
             let text = |field: &str| event[field].as_str().unwrap_or_default().to_owned();
             match text("eventType").as_str() {
                 "SHUTDOWN" => return Ok(text("shutdownReason")),
@@ -47,7 +77,32 @@ impl Extension {
     /// Reports to Lambda why the extension cannot start, so that the log of the function has it.
     pub async fn fail(&self, message: &str) {
         let kind = "Extension.WeirgateConfiguration";
-        self.api.init_error(&self.identifier, kind, message).await;
+        self.api
+            .error("init", &self.identifier, kind, message)
+            .await;
+    }
+
+    /// Reports to Lambda why the extension ends before the function does.
+    pub async fn exit(&self, message: &str) {
+        let kind = "Extension.WeirgateExit";
+        let report = self.api.error("exit", &self.identifier, kind, message);
+        let _ = tokio::time::timeout(REPORT, report).await;
+    }
+}
+
+/// Checks that no variable is set that an extension does not take.
+///
+/// # Errors
+/// A sentence that names the first one.
+pub fn check_variables(variable: impl Fn(&str) -> Option<String>) -> Result<(), String> {
+    let set = REFUSED
+        .iter()
+        .find_map(|name| Some((name, variable(name)?)));
+    match set {
+        None => Ok(()),
+        Some((name, value)) => Err(format!(
+            "{name} must not be set in a Lambda extension, got {value:?}: remove it from the function"
+        )),
     }
 }
 

@@ -160,6 +160,10 @@ async fn until_idle<T: Transport>(
     poll_fn(|cx| connection.poll_without_shutdown(cx))
         .await
         .ok()?;
+    if begun.load(Ordering::Relaxed) != seen {
+        // A head was incomplete. Its request was answered after all, as the connection's last one.
+        return None;
+    }
     let parts = connection.into_parts();
     let Prefixed { prefix, inner } = parts.io;
     let read = match (parts.read_buf.is_empty(), prefix.is_empty()) {

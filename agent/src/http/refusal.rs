@@ -41,6 +41,15 @@ struct ProblemBody<P> {
     retry: bool,
 }
 
+/// A settlement that stopped halfway also has the grant as it is now.
+#[derive(Serialize)]
+struct UnsettledBody {
+    #[serde(flatten)]
+    problem: Plain,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    grant: Option<String>,
+}
+
 /// A denial also says how long to wait, in milliseconds.
 #[derive(Serialize)]
 struct DeniedBody<'a> {
@@ -157,12 +166,12 @@ impl Refusal {
 
     /// Returns the refusal of a request on which no decision could be made.
     pub(super) fn no_decision(error: &Error) -> Self {
-        Self::failed(error, error.is_unknown())
+        Self::failed(error, error.is_unknown(), None)
     }
 
     /// Returns the refusal of a settlement that failed.
-    pub(super) fn unsettled(error: &SettleError) -> Self {
-        Self::failed(&error.error, error.may_be_applied)
+    pub(super) fn unsettled(error: SettleError) -> Self {
+        Self::failed(&error.error, error.may_be_applied, error.grant)
     }
 
     /// Returns the answer before the table was reached: 503, because a repair makes it ready.
@@ -172,7 +181,7 @@ impl Refusal {
         Self::of(503, Outcome::NoDecision, problem, Applied::No, true)
     }
 
-    fn failed(error: &Error, may_be_applied: bool) -> Self {
+    fn failed(error: &Error, may_be_applied: bool, grant: Option<String>) -> Self {
         let applied = match may_be_applied {
             true => Applied::Unknown,
             false => Applied::No,
@@ -183,7 +192,10 @@ impl Refusal {
             _ => (StatusCode::INTERNAL_SERVER_ERROR, Outcome::NoDecision),
         };
         let may_retry = error.is_transient() && !may_be_applied;
-        let problem = Plain::new(status, error.to_string());
+        let problem = UnsettledBody {
+            problem: Plain::new(status, error.to_string()),
+            grant,
+        };
         let wait = match error {
             Error::Unavailable { retry_after, .. } => Some(retry_after.as_secs() + 1),
             _ => None,

@@ -9,7 +9,7 @@ use hyper::{Method, Request, Response, StatusCode, header};
 use tokio::sync::Semaphore;
 
 use super::acquire::Answer;
-use super::body::{LARGE_BODIES, read};
+use super::body::{LARGE_BODIES, MAX_BODY, MAX_SETTLEMENT, read};
 use super::fields::Invalid;
 use super::health::Health;
 use super::refusal::Refusal;
@@ -103,7 +103,11 @@ impl Api {
         if request.headers().contains_key(header::ORIGIN) {
             return Err(Refusal::web_page());
         }
-        let body = read(request.into_body(), &self.large).await?;
+        let most = match call {
+            Call::Settle => MAX_SETTLEMENT,
+            _ => MAX_BODY,
+        };
+        let body = read(request.into_body(), most, &self.large).await?;
         let permit = self.decider.gate.enter().ok_or_else(|| {
             let max = self.decider.gate.max();
             Refusal::overloaded(format!("{max} requests are in flight, the maximum"))

@@ -111,7 +111,7 @@ pub(super) async fn answer(
             Err(error) => Err(error),
         },
     };
-    let settled = settled.map_err(|error| Refusal::unsettled(&error))?;
+    let settled = settled.map_err(Refusal::unsettled)?;
     Ok((vec![], json(&body(settled))))
 }
 

@@ -145,6 +145,32 @@ fn an_error_names_the_field_its_value_and_the_remedy() {
 }
 
 #[test]
+fn the_grant_of_the_largest_request_can_be_settled() {
+    let agent = Agent::new(&[]);
+    let names: Vec<_> = ('a'..='t').map(String::from).collect();
+    let limits: Vec<_> = names
+        .iter()
+        .map(|name| json!({"name": name, "slots": 9}))
+        .collect();
+    let take: serde_json::Map<_, _> = names.iter().map(|name| (name.clone(), 1.into())).collect();
+    let bucket = |at: usize| json!({"entity": at.to_string(), "resource": "r", "limits": limits, "take": take});
+    let buckets: Vec<_> = (0..100).map(bucket).collect();
+    let request = json!({"buckets": buckets, "wait_ms": 0});
+    let length = request.to_string().len();
+    assert!((60_000..=65_536).contains(&length), "{length}");
+    let granted = agent.acquire(&request);
+    let grant = granted["grant"].as_str().unwrap();
+    println!("a grant of {} bytes", grant.len());
+    assert!(grant.len() > 65_536);
+    let released = agent.settle(&json!({"grant": grant, "end": "release"}));
+    assert_eq!(released["settlement"], "settled", "{released}");
+    let beyond = format!("{{\"grant\": \"{}\"}}", "a".repeat(2 * 1024 * 1024));
+    let beyond = agent.connect().send("POST", "/v1/settle", &[], &beyond);
+    assert_eq!(beyond.status, 413, "{beyond:?}");
+    assert!(beyond.body.contains("at most 2097152 bytes"), "{beyond:?}");
+}
+
+#[test]
 fn a_large_body_is_refused_and_the_next_request_is_answered() {
     let agent = Agent::new(&[]);
     let take = json!({"entity": "e", "resource": "r", "take": {"rpm": 1}}).to_string();

@@ -1,6 +1,8 @@
 //! More clients and requests than there is room for, and clients that are slow.
 
+use std::io::Read;
 use std::net::TcpStream;
+use std::time::Duration;
 
 use nix::sys::resource::{Resource, getrlimit, setrlimit};
 use serde_json::json;
@@ -65,6 +67,29 @@ fn slow_clients_take_no_place_of_others() {
 }
 
 #[test]
+fn a_connection_that_its_answer_closes_is_closed() {
+    let agent = Agent::new(&[]);
+    // A head that stops for longer than a connection keeps its buffers makes it the last one.
+    let mut client = (0..50)
+        .find_map(|_| {
+            let mut client = agent.connect();
+            let stream = client.0.get_ref().try_clone().unwrap();
+            let wait = |ms| stream.set_read_timeout(Some(Duration::from_millis(ms)));
+            client.write_raw(b"GET /healthz HTTP/1.1\r\nhost: agent\r\n");
+            wait(100).unwrap();
+            assert!(client.read().is_none(), "the head is incomplete");
+            wait(30_000).unwrap();
+            client.write_raw(b"\r\n");
+            let answer = client.read().unwrap();
+            assert_eq!(answer.status, 200, "{answer:?}");
+            (answer.field("connection") == "close").then_some(client)
+        })
+        .expect("an answer that closes its connection");
+    let end = client.0.get_mut().read(&mut [0]);
+    assert_eq!(end.unwrap(), 0, "the end of the connection");
+}
+
+#[test]
 fn large_bodies_that_arrive_slowly_are_bounded() {
     let agent = Agent::new(&[]);
     let head = b"POST /v1/acquire HTTP/1.1\r\nhost: agent\r\ncontent-length: 65536\r\n\r\n{";
@@ -78,7 +103,7 @@ fn large_bodies_that_arrive_slowly_are_bounded() {
         more.write_raw(head);
         let stream = more.0.get_ref();
         stream
-            .set_read_timeout(Some(std::time::Duration::from_millis(50)))
+            .set_read_timeout(Some(Duration::from_millis(50)))
             .unwrap();
         if let Some(answer) = more.read() {
             break answer;

@@ -26,9 +26,13 @@ fn the_guide_has_every_option_with_its_variable_and_no_others() {
         if let Some(named) = line.trim_start().strip_prefix("--") {
             option = format!("--{}", named.split(' ').next().unwrap());
         }
-        if let Some((_, variable)) = line.split_once("[env: ") {
-            let (variable, _) = variable.split_once('=').unwrap();
-            options.insert(option.clone(), variable.to_owned());
+        // A long line goes on in the next one, perhaps between the two words.
+        for word in line.split(' ') {
+            if let Some((variable, _)) = word.split_once('=')
+                && (variable.starts_with("WEIRGATE_") || variable.starts_with("AWS_"))
+            {
+                options.insert(option.clone(), variable.to_owned());
+            }
         }
     }
     let guide = read("docs/guide/agent.md");

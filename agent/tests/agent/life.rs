@@ -6,6 +6,9 @@ use std::os::unix::net::UnixStream;
 
 use nix::sys::signal::Signal;
 use serde_json::json;
+use tonic::transport::Channel;
+use tonic_health::pb::HealthCheckRequest;
+use tonic_health::pb::health_client::HealthClient;
 
 use crate::fixtures::{Agent, Client, File, command, temporary};
 
@@ -39,10 +42,8 @@ fn a_signal_ends_it_after_the_requests_in_flight() {
     }
 }
 
-#[test]
-fn prefetched_tokens_return_at_the_end() {
-    let endpoint = crate::fixtures::database();
-    let mut agent = Agent::on(&endpoint, &["--prefetch", "r=50@60000"]);
+/// Takes tokens until some are prefetched.
+fn take_until_prefetched(agent: &Agent) {
     let take = json!({"entity": "e", "resource": "r", "take": {"tpm": 1}});
     let name = "weirgate_prefetch_outstanding_tokens{resource=\"r\",limit=\"tpm\"}";
     // Enough of them that a block is worth a write.
@@ -50,16 +51,63 @@ fn prefetched_tokens_return_at_the_end() {
     while !agent.get("/metrics").body.contains(name) || agent.metric(name) < 10.0 {
         assert_eq!(client.post("/v1/acquire", &take).status, 200);
     }
+}
+
+/// Returns the usage of the tokens that were taken and not returned.
+fn used(endpoint: &str) -> f64 {
+    let body = crate::openapi::day(&json!({"entity": "e"}), true);
+    let row = Agent::on(endpoint, &[]).post("/v1/usage", &body);
+    row.json()["usage"]["tokens"]["tpm"].as_f64().unwrap()
+}
+
+#[test]
+fn prefetched_tokens_return_at_the_end() {
+    let endpoint = crate::fixtures::database();
+    let mut agent = Agent::on(&endpoint, &["--prefetch", "r=50@60000"]);
+    take_until_prefetched(&agent);
     let spent = agent.metric("weirgate_granted_total");
     agent.signal(Signal::SIGTERM);
     assert_eq!(agent.process.wait().unwrap().code(), Some(0));
-    let usage = Agent::on(&endpoint, &[]);
-    let row = usage.post(
-        "/v1/usage",
-        &crate::openapi::day(&json!({"entity": "e"}), true),
+    assert_eq!(used(&endpoint), spent);
+}
+
+#[test]
+fn a_client_that_watches_the_health_costs_no_prefetched_tokens() {
+    let endpoint = crate::fixtures::database();
+    let rules = File::new(
+        "{weirgate: 1, domains: {edge: [{match: [tenant], entity: \"{tenant}\", resource: r, take: {tpm: hits}}]}}",
     );
-    let used = row.json()["usage"]["tokens"]["tpm"].as_f64().unwrap();
-    assert_eq!(used, spent, "{row:?}");
+    // The first line of the log has the other address.
+    let free = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
+    let grpc = free.local_addr().unwrap().to_string();
+    drop(free);
+    let prefetch = ["--prefetch", "r=50@60000", "--grace", "0.5"];
+    let service = ["--grpc", &grpc, "--rules", rules.path()];
+    let mut agent = Agent::on(&endpoint, &[prefetch, service].concat());
+    let runtime = tokio::runtime::Builder::new_multi_thread()
+        .worker_threads(1)
+        .enable_all()
+        .build()
+        .unwrap();
+    let mut watched = runtime.block_on(async {
+        let channel = Channel::builder(format!("http://{grpc}").parse().unwrap());
+        // It listens a moment after its other address.
+        let channel = loop {
+            if let Ok(channel) = channel.connect().await {
+                break channel;
+            }
+        };
+        let all = HealthCheckRequest::default();
+        let watched = HealthClient::new(channel).watch(all).await;
+        watched.unwrap().into_inner()
+    });
+    take_until_prefetched(&agent);
+    let spent = agent.metric("weirgate_granted_total");
+    agent.signal(Signal::SIGTERM);
+    assert_eq!(agent.process.wait().unwrap().code(), Some(0));
+    assert_eq!(used(&endpoint), spent);
+    let first = runtime.block_on(watched.message());
+    assert!(first.unwrap().is_some(), "the watch was open");
 }
 
 #[test]

@@ -9,3 +9,4 @@ mod life;
 mod openapi;
 mod schema;
 mod settle;
+mod unsettled;

@@ -125,7 +125,8 @@ fn every_route_and_every_refusal_is_described() {
                 continue;
             }
             let shown = [("x-weirgate-token", "s3cret")];
-            let large = " ".repeat(65_537);
+            let most = if path == "/v1/settle" { 32 } else { 1 };
+            let large = " ".repeat(most * 65_536 + 1);
             for (answer, status) in [
                 (send(&[], "{}"), 401),
                 (send(&shown, "nonsense"), 400),

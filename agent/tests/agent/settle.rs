@@ -112,6 +112,39 @@ fn a_change_is_for_each_bucket_that_has_the_limit_or_for_the_one_that_is_named()
 }
 
 #[test]
+fn a_renewal_is_for_the_buckets_that_have_a_lease() {
+    let agent = Agent::new(&[]);
+    let bucket =
+        |entity: &str, take: Value| json!({"entity": entity, "resource": "r", "take": take});
+    let buckets = [
+        bucket("a", json!({"rpm": 10})),
+        bucket("b", json!({"slots": 1})),
+    ];
+    let mixed = agent.acquire(&json!({ "buckets": buckets }));
+    let renew = |bucket: Value| {
+        let mut body = json!({"grant": mixed["grant"], "renew_ms": 3_600_000});
+        body.as_object_mut()
+            .unwrap()
+            .extend(bucket.as_object().unwrap().clone());
+        agent.post("/v1/settle", &body)
+    };
+    let expires = |answer: &Value| answer["lease"]["expires_at_ms"].as_u64().unwrap();
+    for bucket in [json!({}), json!({"bucket": 1})] {
+        let renewed = renew(bucket);
+        assert_eq!(renewed.status, 200, "{renewed:?}");
+        assert!(expires(&renewed.json()) > expires(&mixed) + 3_000_000);
+    }
+    let refused = renew(json!({"bucket": 0}));
+    assert_eq!(
+        (refused.status, &refused.json()["applied"]),
+        (400, &json!("no")),
+        "{refused:?}"
+    );
+    let detail = refused.json()["detail"].clone();
+    assert!(detail.as_str().unwrap().contains("no lease"), "{detail}");
+}
+
+#[test]
 fn a_settlement_that_cannot_be_changes_nothing_and_says_why() {
     let agent = Agent::new(&[]);
     let granted = agent.acquire(&rpm(100));
@@ -144,4 +177,31 @@ fn a_settlement_that_cannot_be_changes_nothing_and_says_why() {
         assert!(words.iter().all(|word| detail.contains(word)), "{detail}");
     }
     assert!(agent.balance("openai", "gpt-4", "rpm") >= 500.0);
+}
+
+#[test]
+fn no_change_is_applied_if_another_one_cannot_be() {
+    let agent = Agent::new(&[]);
+    let limits = json!([{"name": "daily", "capacity_tokens": 100, "refill_tokens": 1, "refill_period_ms": 86400000}]);
+    let take = json!({"daily": 50});
+    let take = json!({"entity": "e", "resource": "d", "limits": limits, "take": take});
+    let grant = agent.acquire(&take)["grant"].clone();
+    for (other, value) in [
+        ("adjust", json!({"daily": 1, "nonsense": 1})),
+        ("give_back", json!({"daily": 2})),
+        ("renew_ms", json!(1000)),
+        ("bucket", json!(1)),
+    ] {
+        let mut body = json!({"grant": grant, "adjust": {"daily": 1}});
+        body[other] = value;
+        let refused = agent.post("/v1/settle", &body);
+        assert_eq!(
+            (refused.status, &refused.json()["applied"]),
+            (400, &json!("no")),
+            "{refused:?}"
+        );
+    }
+    let peek = json!({"entity": "e", "resource": "d", "limits": limits});
+    let left = agent.post("/v1/peek", &peek).json()["limits"][0]["available_tokens"].clone();
+    assert_eq!(left.as_f64(), Some(50.0));
 }

@@ -16,6 +16,9 @@ use weirgate_testkit::{Dynamo, server};
 /// The value of `AWS_SESSION_TOKEN`.
 pub const TOKEN: &str = "session-token";
 
+/// Time from SHUTDOWN until Lambda kills an extension.
+const SHUTDOWN_TIME: Duration = Duration::from_secs(2);
+
 /// A call of the Extensions API.
 #[derive(Debug)]
 pub struct Call {
@@ -109,11 +112,29 @@ impl Lambda {
         kill(Pid::from_raw(id), signal).unwrap();
     }
 
-    /// Sends SHUTDOWN, and returns how the process ended.
+    /// Sends SHUTDOWN, and returns how the process ended, within the time that Lambda gives it.
     pub fn shut_down(&mut self) -> ExitStatus {
         let event = json!({"eventType": "SHUTDOWN", "shutdownReason": "SPINDOWN", "deadlineMs": 0});
         self.events.send(event).unwrap();
-        self.process.wait().unwrap()
+        let id = self.process.id();
+        let (ended, status) = channel();
+        std::thread::scope(|scope| {
+            scope.spawn(|| ended.send(self.process.wait().unwrap()));
+            status.recv_timeout(SHUTDOWN_TIME).unwrap_or_else(|_| {
+                kill(Pid::from_raw(i32::try_from(id).unwrap()), Signal::SIGKILL).unwrap();
+                panic!("the extension still runs {SHUTDOWN_TIME:?} after SHUTDOWN")
+            })
+        })
+    }
+
+    /// Ends the connection of the next call for an event without an answer.
+    pub fn lose_answer(&self) {
+        self.events.send(json!("lost")).unwrap();
+    }
+
+    /// Refuses the next call for an event.
+    pub fn refuse(&self) {
+        self.events.send(json!("refused")).unwrap();
     }
 
     /// Asks the extension as the function does.
@@ -228,10 +249,15 @@ fn serve(
         },
         false => json!({"functionName": "f", "functionVersion": "1", "handler": "h"}),
     };
+    let status = match answer.as_str() {
+        Some("lost") => return,
+        Some(_) => "500 Internal Server Error",
+        None => "200 OK",
+    };
     let answer = answer.to_string();
     let _ = write!(
         reader.get_mut(),
-        "HTTP/1.1 200 OK\r\nlambda-extension-identifier: id-1\r\ncontent-type: application/json\r\n\
+        "HTTP/1.1 {status}\r\nlambda-extension-identifier: id-1\r\ncontent-type: application/json\r\n\
          content-length: {}\r\n\r\n{answer}",
         answer.len()
     );

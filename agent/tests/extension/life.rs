@@ -3,7 +3,10 @@
 use std::io::Read;
 use std::net::TcpListener;
 
-use serde_json::json;
+use clap::CommandFactory;
+use serde_json::{Value, json};
+use weirgate_agent::extension::{REFUSED, check_variables};
+use weirgate_agent::options::Options;
 
 use crate::lambda::{Lambda, acquire, database};
 
@@ -62,6 +65,32 @@ fn only_the_function_is_answered() {
     assert_eq!(lambda.slots(), 20.0);
 }
 
+/// A limit that does not refill while a test runs.
+fn daily() -> Value {
+    json!([{"name": "daily", "capacity_tokens": 10000, "refill_tokens": 1, "refill_period_ms": 86400000}])
+}
+
+fn daily_balance(lambda: &Lambda) -> f64 {
+    let peek = json!({"entity": "e", "resource": "r", "limits": daily()});
+    lambda.post("/v1/peek", &peek).1["limits"][0]["available_tokens"]
+        .as_f64()
+        .unwrap()
+}
+
+/// Takes tokens until some are prefetched. Returns how many were taken.
+fn take_until_prefetched(lambda: &Lambda) -> f64 {
+    let take = json!({"entity": "e", "resource": "r", "limits": daily(), "take": {"daily": 1}});
+    let mut taken = 0.0;
+    // Until more is taken of the table than was asked for.
+    while taken < 10.0 || daily_balance(lambda) >= 10_000.0 - taken {
+        let (status, answer) = lambda.post("/v1/acquire", &take);
+        assert_eq!(status, 200, "{answer}");
+        taken += 1.0;
+        assert!(taken < 5_000.0, "nothing was prefetched");
+    }
+    taken
+}
+
 #[test]
 fn shutdown_returns_what_was_prefetched() {
     let endpoint = database();
@@ -70,26 +99,68 @@ fn shutdown_returns_what_was_prefetched() {
         ("AWS_ENDPOINT_URL_DYNAMODB", endpoint.as_str()),
         ("WEIRGATE_AGENT_PREFETCH", "r=50@60000"),
     ];
-    let limits = json!([{"name": "daily", "capacity_tokens": 10000, "refill_tokens": 1, "refill_period_ms": 86400000}]);
-    let take = json!({"entity": "e", "resource": "r", "limits": limits, "take": {"daily": 1}});
     let mut lambda = Lambda::start(&variables).ready();
-    let mut taken = 0.0;
-    let balance = |lambda: &Lambda| {
-        let peek = json!({"entity": "e", "resource": "r", "limits": limits});
-        lambda.post("/v1/peek", &peek).1["limits"][0]["available_tokens"]
-            .as_f64()
-            .unwrap()
-    };
-    // Until more is taken of the table than was asked for.
-    while taken < 10.0 || balance(&lambda) >= 10_000.0 - taken {
-        let (status, answer) = lambda.post("/v1/acquire", &take);
-        assert_eq!(status, 200, "{answer}");
-        taken += 1.0;
-        assert!(taken < 5_000.0, "nothing was prefetched");
-    }
+    let taken = take_until_prefetched(&lambda);
     assert_eq!(lambda.shut_down().code(), Some(0));
     let next = Lambda::start(&variables[..2]).ready();
-    assert_eq!(balance(&next), 10_000.0 - taken);
+    assert_eq!(daily_balance(&next), 10_000.0 - taken);
+}
+
+#[test]
+fn a_lost_connection_to_lambda_is_replaced() {
+    let endpoint = database();
+    let variables = [
+        ("WEIRGATE_TABLE", "weirgate"),
+        ("AWS_ENDPOINT_URL_DYNAMODB", endpoint.as_str()),
+    ];
+    let mut lambda = Lambda::start(&variables).ready();
+    for _ in 0..3 {
+        lambda.lose_answer();
+        assert!(lambda.call().path.ends_with("/extension/event/next"));
+    }
+    assert_eq!(lambda.post("/v1/acquire", &acquire(1)).0, 200);
+    assert_eq!(lambda.shut_down().code(), Some(0));
+}
+
+#[test]
+fn without_events_it_returns_what_was_prefetched_and_reports_why_it_ends() {
+    let endpoint = database();
+    let variables = [
+        ("WEIRGATE_TABLE", "weirgate"),
+        ("AWS_ENDPOINT_URL_DYNAMODB", endpoint.as_str()),
+        ("WEIRGATE_AGENT_PREFETCH", "r=50@60000"),
+    ];
+    let mut lambda = Lambda::start(&variables).ready();
+    let taken = take_until_prefetched(&lambda);
+    lambda.refuse();
+    let report = lambda.call();
+    assert!(report.path.ends_with("/extension/exit/error"), "{report:?}");
+    let told = report.body["errorMessage"].as_str().unwrap();
+    assert!(
+        told.contains("event/next") && told.contains("500"),
+        "{told}"
+    );
+    assert_eq!(lambda.process.wait().unwrap().code(), Some(1));
+    let next = Lambda::start(&variables[..2]).ready();
+    assert_eq!(daily_balance(&next), 10_000.0 - taken);
+}
+
+#[test]
+fn options_that_an_extension_does_not_take_are_refused_and_listed() {
+    let page = include_str!("../../../docs/guide/lambda-extension.md");
+    for name in REFUSED {
+        assert!(page.contains(&format!("`{name}`")), "{name}");
+        let command = Options::command();
+        let is_option = |argument: &clap::Arg| argument.get_env().is_some_and(|env| env == name);
+        assert!(command.get_arguments().any(is_option), "{name}");
+        let set = |asked: &str| (asked == name).then(|| "7".to_owned());
+        let error = check_variables(set).unwrap_err();
+        assert!(
+            error.starts_with(name) && error.contains("\"7\""),
+            "{error}"
+        );
+    }
+    assert_eq!(check_variables(|_| None), Ok(()));
 }
 
 #[test]
@@ -120,6 +191,13 @@ fn what_keeps_it_from_starting_is_told_to_lambda() {
         (
             &[("WEIRGATE_TABLE", "weirgate"), ("WEIRGATE_HTTP_PORT", "x")],
             &["WEIRGATE_HTTP_PORT", "\"x\""],
+        ),
+        (
+            &[
+                ("WEIRGATE_TABLE", "weirgate"),
+                ("WEIRGATE_AGENT_TOKEN_FILE", "/token"),
+            ],
+            &["WEIRGATE_AGENT_TOKEN_FILE", "remove it"],
         ),
         (
             &[("WEIRGATE_TABLE", "weirgate"), ("AWS_SESSION_TOKEN", "")],

@@ -171,6 +171,10 @@ impl Hold {
         }
     }
 
+    pub(crate) const fn part_count(&self) -> usize {
+        self.parts.len()
+    }
+
     const fn has_lease(&self) -> bool {
         matches!(self.parts.as_slice(), [HoldPart { lease: Some(_), .. }, ..])
     }

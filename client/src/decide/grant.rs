@@ -133,6 +133,12 @@ impl Grant {
             .collect()
     }
 
+    /// Returns the number of the grant's parts. A settlement changes each by a write of its own.
+    #[must_use]
+    pub fn parts(&self) -> usize {
+        self.holds.iter().map(Hold::part_count).sum()
+    }
+
     /// Returns every limit of the buckets as it was right after the take. In a split bucket, only
     /// the shards of this grant count, with their shares. Empty for a grant that was
     /// [restored](crate::RateLimiter::restore_grant).
@@ -178,6 +184,15 @@ impl Grant {
         Settlement::all(join_all(holds.map(|(_, hold)| hold.adjust(limit, actual))).await)
     }
 
+    /// Checks that [`adjust`](Self::adjust) can change a limit. Sends nothing.
+    ///
+    /// # Errors
+    /// [`Error::Invalid`] if the grant's buckets have no such limit, or if it counts slots that were
+    /// not taken and the grant has no lease.
+    pub fn check_adjust(&self, limit: &str) -> Result<(), Error> {
+        self.places(limit).map(drop)
+    }
+
     /// Returns the places of the holds that have a limit, or could take it; none if nothing is
     /// counted for it.
     pub(super) fn places(&self, limit: &str) -> Result<Vec<usize>, Error> {
@@ -220,13 +235,21 @@ impl Grant {
     /// # Errors
     /// [`Error::Invalid`] without a lease, [`Error::Store`] if the outcome is not known.
     pub async fn renew(&mut self, lasts: Duration) -> Result<Settlement, Error> {
+        self.check_renew(lasts)?;
+        Settlement::all(join_all(self.holds.iter_mut().map(|hold| hold.renew(lasts))).await)
+    }
+
+    /// Checks that [`renew`](Self::renew) can renew the lease. Sends nothing.
+    ///
+    /// # Errors
+    /// [`Error::Invalid`] without a lease, or if `lasts` is out of range.
+    pub fn check_renew(&self, lasts: Duration) -> Result<(), Error> {
         if self.lease_id().is_none() && !self.has_unlimited && self.would_deny.is_none() {
             return Err(Error::Invalid(
                 "this grant has no lease: request one with lease()".to_owned(),
             ));
         }
-        check_lease(lasts)?;
-        Settlement::all(join_all(self.holds.iter_mut().map(|hold| hold.renew(lasts))).await)
+        check_lease(lasts)
     }
 
     /// Ends the grant: its slots return, its rate tokens stay consumed. Without a lease it writes

@@ -1,0 +1,170 @@
+//! Settlements of which some writes fail: the API in this process, on a DynamoDB with faults.
+
+use std::net::{SocketAddr, TcpStream};
+use std::sync::Arc;
+use std::time::Duration;
+
+use serde_json::{Value, json};
+use tokio::runtime::{Builder, Runtime};
+use weirgate::RateLimiter;
+use weirgate_agent::decide::Decider;
+use weirgate_agent::http::{Address, Api, Bounds, Health, Server};
+use weirgate_testkit::{Dynamo, Fault};
+
+use crate::fixtures::{Answer, Client};
+
+const THROTTLE: Fault = Fault::Throttle { key_range: true };
+
+/// The API, and its table.
+struct Served {
+    _runtime: Runtime,
+    dynamo: Dynamo,
+    address: SocketAddr,
+}
+
+impl Served {
+    /// Serves the API of a limiter that gives up after 50 ms.
+    fn new() -> Self {
+        let runtime = Builder::new_multi_thread()
+            .worker_threads(2)
+            .enable_all()
+            .build()
+            .unwrap();
+        let (dynamo, address) = runtime.block_on(async {
+            let dynamo = Dynamo::new().await;
+            let limiter = RateLimiter::builder("weirgate")
+                .table(dynamo.table().await)
+                .timeout(Duration::from_millis(50));
+            let limiter = limiter.build().await.unwrap();
+            let any = Address::Tcp(([127, 0, 0, 1], 0).into());
+            let bounds = Bounds {
+                max_connections: 10,
+                grace: Duration::ZERO,
+            };
+            let server = Server::bind(&[any], bounds).await.unwrap();
+            let [Address::Tcp(address)] = server.addresses()[..] else {
+                panic!("one address");
+            };
+            let decider = Arc::new(Decider::new(limiter, 10));
+            let api = Api::new(decider, None, Arc::new(Health::default()));
+            tokio::spawn(server.serve(api, std::future::pending()));
+            (dynamo, address)
+        });
+        Self {
+            _runtime: runtime,
+            dynamo,
+            address,
+        }
+    }
+
+    fn post(&self, path: &str, body: &Value) -> Answer {
+        Client::to(TcpStream::connect(self.address).unwrap()).post(path, body)
+    }
+
+    fn settle(&self, body: &Value) -> Answer {
+        self.post("/v1/settle", body)
+    }
+
+    /// Takes two slots of each bucket; returns the grant.
+    fn acquire(&self, entities: &[&str]) -> Value {
+        let buckets: Vec<_> = entities.iter().copied().map(bucket).collect();
+        let answer = self.post("/v1/acquire", &json!({ "buckets": buckets }));
+        assert_eq!(answer.status, 200, "{answer:?}");
+        answer.json()["grant"].clone()
+    }
+
+    fn slots(&self, entity: &str) -> f64 {
+        let answer = self.post(
+            "/v1/peek",
+            &json!({"entity": entity, "resource": "r", "limits": limits()}),
+        );
+        assert_eq!(answer.status, 200, "{answer:?}");
+        answer.json()["limits"][0]["available_tokens"]
+            .as_f64()
+            .unwrap()
+    }
+
+    /// Throttles the writes to the bucket of an entity.
+    fn throttle(&self, entity: &'static str) {
+        self.dynamo.fail_when(move |request| {
+            let key = request["Key"]["PK"]["S"].as_str().unwrap_or_default();
+            key.contains(entity).then_some(THROTTLE)
+        });
+    }
+
+    fn recover(&self) {
+        self.dynamo.fail_when(|_| None);
+    }
+}
+
+fn limits() -> Value {
+    json!([{"name": "slots", "slots": 20}])
+}
+
+fn bucket(entity: &str) -> Value {
+    json!({"entity": entity, "resource": "r", "limits": limits(), "take": {"slots": 2}})
+}
+
+#[test]
+fn a_settlement_that_one_bucket_of_two_refuses_is_unknown_and_has_the_grant_to_go_on_with() {
+    let served = Served::new();
+    let grant = served.acquire(&["one", "two"]);
+    served.throttle("two");
+    let halfway = served.settle(&json!({"grant": grant, "adjust": {"slots": 1}}));
+    let problem = halfway.json();
+    assert_eq!(
+        (halfway.status, &problem["applied"], &problem["retry"]),
+        (503, &json!("unknown"), &json!(false)),
+        "{problem}"
+    );
+    served.recover();
+    assert_eq!((served.slots("one"), served.slots("two")), (19.0, 18.0));
+    let again = json!({"grant": problem["grant"], "adjust": {"slots": 1}});
+    let again = served.settle(&again);
+    assert_eq!(again.status, 200, "{again:?}");
+    assert_eq!((served.slots("one"), served.slots("two")), (19.0, 19.0));
+}
+
+#[test]
+fn a_release_of_which_the_second_write_fails_is_unknown() {
+    let served = Served::new();
+    let grant = served.acquire(&["one"]);
+    let more = served.settle(&json!({"grant": grant, "take_more": {"slots": 1}}));
+    assert_eq!(more.status, 200, "{more:?}");
+    let mut writes = 0;
+    served.dynamo.fail_when(move |_| {
+        writes += 1;
+        (writes > 1).then_some(THROTTLE)
+    });
+    let released = served.settle(&json!({"grant": more.json()["grant"], "end": "release"}));
+    let problem = released.json();
+    assert_eq!(
+        (released.status, &problem["applied"], &problem["retry"]),
+        (503, &json!("unknown"), &json!(false)),
+        "{problem}"
+    );
+    served.recover();
+    assert!(
+        [18.0, 19.0].contains(&served.slots("one")),
+        "the first write is applied"
+    );
+}
+
+#[test]
+fn a_settlement_of_one_write_that_is_refused_can_be_repeated() {
+    let served = Served::new();
+    let grant = served.acquire(&["one"]);
+    served.throttle("one");
+    let settle = json!({"grant": grant, "adjust": {"slots": 1}});
+    let refused = served.settle(&settle);
+    let problem = refused.json();
+    assert_eq!(
+        (refused.status, &problem["applied"], &problem["retry"]),
+        (503, &json!("no"), &json!(true)),
+        "{problem}"
+    );
+    assert_eq!(problem.get("grant"), None, "{problem}");
+    served.recover();
+    assert_eq!(served.settle(&settle).status, 200);
+    assert_eq!(served.slots("one"), 19.0);
+}
