@@ -63,7 +63,7 @@ export class Client {
     try {
       result = await run(grant);
     } catch (error) {
-      await finishQuietly(grant, () => grant.rollBack());
+      await finishQuietly(grant, () => (grant.isUncertain ? grant.release() : grant.rollBack()));
       throw error;
     }
     await finishQuietly(grant, () => grant.release());
