@@ -234,9 +234,10 @@ class AsyncClient:
     async def _call(self, asked: Request) -> Response:
         deadline = time.monotonic() + self._answer_timeout + asked.longer
         attempts = Attempts(self._retries, deadline)
+        take_back = self._take_back if asked.path == request.ACQUIRE else None
         while True:
             try:
-                response = await self._connections.exchange(asked.path, asked.body, deadline)
+                response = await self._connections.exchange(asked.path, asked.body, deadline, take_back)
             except NotSent as error:
                 pause = attempts.pause(answer.not_sent(error), True)
             except Lost as error:
@@ -246,3 +247,10 @@ class AsyncClient:
                     return response
                 pause = attempts.pause_after(response)
             await asyncio.sleep(pause)
+
+    async def _take_back(self, response: Response) -> None:
+        """Rolls back a grant whose caller was cancelled before it had it."""
+        try:
+            await AsyncGrant(self, "", response).roll_back()
+        except Exception as failure:
+            log.warning(NOT_SETTLED, failure)
