@@ -63,7 +63,10 @@ export interface Bucket {
 }
 
 export interface CallOptions {
-  /** Gives the call up. An acquire in progress then returns what it took. */
+  /**
+   * Gives the call up. What an acquire took returns: the agent drops it, or if it has answered already, the client rolls
+   * back in the background.
+   */
   signal?: AbortSignal | undefined;
 }
 
