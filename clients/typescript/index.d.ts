@@ -63,7 +63,10 @@ export interface Bucket {
 }
 
 export interface CallOptions {
-  /** Gives the call up. An acquire in progress then returns what it took. */
+  /**
+   * Gives the call up. What an acquire took returns: the agent drops it, or if it has answered already, the client rolls
+   * back in the background.
+   */
   signal?: AbortSignal | undefined;
 }
 
@@ -150,8 +153,9 @@ export declare class Client {
   acquireAll(buckets: readonly Bucket[], options?: AcquireAllOptions): Promise<Grant>;
 
   /**
-   * Acquires, runs the work, and settles: releases after it, or rolls back if it throws. A failed settlement is left to
-   * the lease's expiry, and emitted as a process warning; the outcome of the work stays.
+   * Acquires, runs the work, and settles: releases after it, or rolls back if it throws. If a settlement failed in the
+   * work, it releases. Its own failed settlement is left to the lease's expiry, and emitted as a process warning; the
+   * outcome of the work stays.
    */
   scope<T>(entity: string, resource: string, take: Take, work: (grant: Grant) => T | PromiseLike<T>): Promise<T>;
   scope<T>(
@@ -185,6 +189,11 @@ export declare class Grant {
   /** Expiry of the lease. Null without a lease, and after `restore`. */
   readonly expiresAt: Date | null;
   readonly isEnded: boolean;
+  /**
+   * Whether a settlement has failed or is in flight, so the token may be outdated. A scope then releases. To roll back
+   * by an outdated token would return tokens twice.
+   */
+  readonly isUncertain: boolean;
   /** Every limit of the buckets, right after the take. Empty after `restore`. */
   readonly limits: readonly LimitStatus[];
   /** Names of the limits that are short, and do not deny as they are in shadow mode. */

@@ -19,7 +19,7 @@ class RateLimit:
         if scope["type"] != "http" or key is None:
             await self.app(scope, receive, send)
             return
-        # A request passes if there is no decision within half a second.
+        # A request passes if there is no decision within half a second, or no agent.
         take = {"requests": 1, "slots": 1}
         acquire = self.client.acquire(
             key.decode("latin-1"), "api", take, limits=LIMITS, timeout=0.5, on_unavailable="allow"
@@ -28,6 +28,9 @@ class RateLimit:
             grant = await acquire
         except weirgate.Refused as refused:
             await respond(send, refused.status, refused.headers, refused.problem)
+            return
+        except weirgate.Unavailable:  # such as an agent that restarts
+            await self.app(scope, receive, send)
             return
         except weirgate.InvalidRequest as invalid:  # such as a key that is no name of an entity
             await respond(send, 400, {}, {"status": 400, "detail": str(invalid)})

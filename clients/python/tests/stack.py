@@ -2,8 +2,10 @@
 
 import json
 import os
+import re
 import subprocess
 import threading
+import urllib.request
 from pathlib import Path
 
 CONTRACT = Path(__file__).resolve().parents[2] / "contract"
@@ -37,6 +39,11 @@ class Agent:
     @property
     def url(self):
         return f"http://127.0.0.1:{self._port}"
+
+    def in_flight(self):
+        """Returns the number of requests that the agent works on."""
+        with urllib.request.urlopen(f"{self.url}/metrics", timeout=10) as response:
+            return int(re.search(r"^weirgate_agent_in_flight (\d+)", response.read().decode(), re.M)[1])
 
     def restart(self):
         self.stop()

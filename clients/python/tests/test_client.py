@@ -189,6 +189,25 @@ class Asyncio(Case):
         asyncio.run(run())
         self.assertEqual(self.balances(), {"tpm": 900, "slots": 2})
 
+    def test_an_acquire_that_is_cancelled_while_it_waits_takes_nothing(self):
+        async def run():
+            client = weirgate.AsyncClient(agent.url)
+            held = await client.acquire(self.entity, "api", {"slots": 2}, limits=LIMITS)
+            waiting = asyncio.ensure_future(client.acquire(self.entity, "api", {"slots": 2}, limits=LIMITS, wait=60))
+            loop = asyncio.get_running_loop()
+            while await loop.run_in_executor(None, agent.in_flight) == 0:
+                pass
+            waiting.cancel()
+            with self.assertRaises(asyncio.CancelledError):
+                await waiting
+            await held.release()
+            # Less than the lease of slots that nothing would give back.
+            await (await client.acquire(self.entity, "api", {"slots": 2}, limits=LIMITS, wait=30)).release()
+            client.close()
+
+        asyncio.run(run())
+        self.assertEqual(self.balances()["slots"], 2)
+
     def test_a_slot_that_is_released_goes_to_a_request_that_waits(self):
         async def run():
             client = weirgate.AsyncClient(agent.url)

@@ -215,6 +215,12 @@ class Transport:
                 self.client(server).acquire()
             self.assertEqual(len(server.requests), 1)
 
+    def test_a_call_without_time_is_not_sent(self):
+        with Server(lambda peer, _: peer.answer_all()) as server:
+            with self.assertRaises(weirgate.Unavailable) as caught:
+                self.client(server, answer_timeout=0).acquire()
+            self.assertEqual((caught.exception.applied, len(server.requests)), ("no", 0))
+
     def test_what_is_no_agent_is_named(self):
         with Server(lambda peer, _: (peer.read(), peer.send(b"SSH-2.0-server\r\n\r\n"))) as server:
             with self.assertRaisesRegex(weirgate.Unavailable, "is the agent's URL right"):
@@ -313,27 +319,6 @@ class OfAsyncio(Transport, unittest.TestCase):
             client.loop.run_until_complete(run(client.client))
             self.assertEqual(server.connections, 31)
             self.assertEqual(len(client.client._connections._idle), 10)
-
-    def test_a_cancelled_call_closes_its_connection(self):
-        asked, ended = threading.Event(), threading.Event()
-
-        def serve(peer, _):
-            peer.read()
-            asked.set()
-            peer.wait_for_end()
-            ended.set()
-
-        async def run(client):
-            task = asyncio.ensure_future(client.acquire(*TAKE))
-            await asyncio.get_running_loop().run_in_executor(None, asked.wait, 10)
-            task.cancel()
-            with self.assertRaises(asyncio.CancelledError):
-                await task
-
-        with Server(serve) as server:
-            client = self.client(server)
-            client.loop.run_until_complete(run(client.client))
-            self.assertTrue(ended.wait(10))
 
     def test_a_client_outlives_its_event_loop(self):
         with Server(lambda peer, _: peer.answer_all()) as server:

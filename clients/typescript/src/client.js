@@ -63,7 +63,7 @@ export class Client {
     try {
       result = await run(grant);
     } catch (error) {
-      await finishQuietly(grant, () => grant.rollBack());
+      await finishQuietly(grant, () => (grant.isUncertain ? grant.release() : grant.rollBack()));
       throw error;
     }
     await finishQuietly(grant, () => grant.release());
@@ -103,6 +103,19 @@ export class Client {
   }
 
   /**
+   * Rolls back a grant that the agent answered with after the call was given up.
+   *
+   * @param {Response} response
+   */
+  #takeBack = async (response) => {
+    try {
+      await new Grant(this.#call, response).rollBack();
+    } catch (error) {
+      warnNotSettled(error);
+    }
+  };
+
+  /**
    * @param {Request} asked
    * @param {AbortSignal | undefined} signal
    * @returns {Promise<Response>}
@@ -110,11 +123,13 @@ export class Client {
   #call = async (asked, signal) => {
     const deadline = performance.now() + this.#answerTimeoutMs + asked.longerMs;
     const attempts = new Attempts(this.#retries, deadline);
+    const takeBack = asked.path === request.ACQUIRE ? this.#takeBack : undefined;
     for (;;) {
       signal?.throwIfAborted();
       let pauseMs;
       try {
-        const response = await this.#transport.exchange(asked.path, asked.body, attempts.remainingMs, signal);
+        const { path, body } = asked;
+        const response = await this.#transport.exchange(path, body, attempts.remainingMs, signal, takeBack);
         if (response.status === 200) return response;
         pauseMs = attempts.pauseMsAfter(response);
       } catch (error) {
@@ -137,6 +152,11 @@ async function finishQuietly(grant, finish) {
   try {
     if (!grant.isEnded) await finish();
   } catch (error) {
-    process.emitWarning(`a grant could not be settled, its lease expires by itself: ${error}`, "WeirgateWarning");
+    warnNotSettled(error);
   }
+}
+
+/** @param {unknown} error */
+function warnNotSettled(error) {
+  process.emitWarning(`a grant could not be settled, its lease expires by itself: ${error}`, "WeirgateWarning");
 }

@@ -5,7 +5,7 @@
 /** @import { Response } from "./transport.js" */
 
 import { rateLimitFields, valueOf } from "./answer.js";
-import { InvalidRequest } from "./errors.js";
+import { InvalidRequest, Refused } from "./errors.js";
 import { settle } from "./request.js";
 import { isShort, limitStatus } from "./values.js";
 
@@ -24,6 +24,8 @@ export class Grant {
   #mayHaveLease = true;
   #token = "";
   #isEnded = false;
+  #inFlight = 0;
+  #hasFailed = false;
   /** @type {readonly Amounts[]} */
   #amounts = [];
   /** @type {Date | null} */
@@ -58,6 +60,10 @@ export class Grant {
 
   get isEnded() {
     return this.#isEnded;
+  }
+
+  get isUncertain() {
+    return this.#hasFailed || this.#inFlight > 0;
   }
 
   get limits() {
@@ -149,9 +155,18 @@ export class Grant {
    */
   async #settle(changes, { bucket, signal } = {}) {
     if (this.#isEnded) throw new InvalidRequest("the grant has ended, so nothing of it can change: acquire again");
-    const found = valueOf(await this.#call(settle(this.#token, { ...changes, bucket }), signal));
-    this.#update(found);
-    return found.settlement;
+    this.#inFlight += 1;
+    try {
+      const found = valueOf(await this.#call(settle(this.#token, { ...changes, bucket }), signal));
+      this.#update(found);
+      return found.settlement;
+    } catch (error) {
+      // A decision that refuses a settlement changes nothing.
+      this.#hasFailed ||= !(error instanceof Refused);
+      throw error;
+    } finally {
+      this.#inFlight -= 1;
+    }
   }
 
   /** @param {Record<string, any>} found */

@@ -15,9 +15,12 @@ export class NotSent extends Error {}
 /** The request was sent, and no whole answer came. */
 export class Lost extends Error {}
 
+/** @typedef {(response: Response) => unknown} TakeBack */
 /** @typedef {{ status: number, headers: import("node:http").IncomingHttpHeaders, body: string }} Response */
 
 const MAX_BODY = 64 * 1024 * 1024;
+/** Time for the answer to a request that was given up. The agent needs a moment to see it. */
+const GRACE_MS = 5_000;
 
 export class Transport {
   #endpoint;
@@ -34,17 +37,20 @@ export class Transport {
   }
 
   /**
-   * Sends a request and returns the answer.
+   * Sends a request and returns the answer. If the signal gives it up after it was sent, `takeBack` gets a success that
+   * the agent has answered with.
    *
    * @param {string} path
    * @param {string} body
    * @param {number} timeoutMs
    * @param {AbortSignal | undefined} signal
+   * @param {TakeBack | undefined} takeBack
    * @returns {Promise<Response>}
    */
-  async exchange(path, body, timeoutMs, signal) {
+  async exchange(path, body, timeoutMs, signal, takeBack) {
     await this.#dropEnded();
-    return this.#send(path, body, timeoutMs, signal);
+    signal?.throwIfAborted();
+    return this.#send(path, body, timeoutMs, signal, takeBack);
   }
 
   /** Closes the idle connections. */
@@ -71,9 +77,10 @@ export class Transport {
    * @param {string} body
    * @param {number} timeoutMs
    * @param {AbortSignal | undefined} signal
+   * @param {TakeBack | undefined} takeBack
    * @returns {Promise<Response>}
    */
-  #send(path, body, timeoutMs, signal) {
+  #send(path, body, timeoutMs, signal, takeBack) {
     const { address, hostField, url } = this.#endpoint;
     const token = tokenOf(this.#endpoint);
     return new Promise((resolve, reject) => {
@@ -86,8 +93,17 @@ export class Transport {
       if (token) headers["x-weirgate-token"] = token;
       const request = http.request({ ...address, agent: this.#agent, method: "POST", path, headers });
       let isConnected = false;
-      const timer = setTimeout(() => request.destroy(new Error("timed out")), timeoutMs);
-      const abort = () => request.destroy(new Error("aborted"));
+      let isGivenUp = false;
+      let timer = setTimeout(() => request.destroy(new Error("timed out")), timeoutMs);
+      const abort = () => {
+        if (!takeBack || !isConnected) return request.destroy(new Error("aborted"));
+        // Tells the agent that nothing waits for the answer. One that is on its way can still be read.
+        isGivenUp = true;
+        request.socket?.end();
+        clearTimeout(timer);
+        timer = setTimeout(() => request.destroy(), GRACE_MS);
+        reject(signal?.reason);
+      };
       signal?.addEventListener("abort", abort, { once: true });
       const stop = () => {
         clearTimeout(timer);
@@ -116,7 +132,9 @@ export class Transport {
         response.once("end", () => {
           if (!response.complete) return fail(new Error("the answer ended early"));
           stop();
-          resolve({ status: response.statusCode ?? 0, headers: response.headers, body: text });
+          const answer = { status: response.statusCode ?? 0, headers: response.headers, body: text };
+          if (isGivenUp && answer.status === 200) takeBack?.(answer);
+          else resolve(answer);
         });
       });
       request.end(body);

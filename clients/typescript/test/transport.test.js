@@ -130,6 +130,36 @@ test("a call that is given up closes its connection, and throws the signal's rea
   assert.equal(served.requests.length, 1);
 });
 
+test("a grant that is answered when its call is given up is rolled back", async (t) => {
+  const controller = new AbortController();
+  let settled;
+  const rolledBack = new Promise((resolve) => (settled = resolve));
+  const served = await serving(t, (socket, { path, body }) => {
+    if (path === "/v1/settle") {
+      socket.write(answer(200, { grant: null, settlement: "settled", lease: null, amounts: [] }));
+      return settled(body);
+    }
+    // The answer is on its way, and not read, when the call is given up.
+    socket.write(GRANTED);
+    controller.abort(new Error("no longer needed"));
+  });
+  const client = clientOf(t, served);
+  await assert.rejects(client.acquire(...TAKE, { signal: controller.signal }), { message: "no longer needed" });
+  assert.deepEqual(await rolledBack, { grant: "g1", end: "roll_back" });
+  assert.equal(served.requests.length, 2);
+});
+
+test("a call that is given up before it is sent is not sent", async (t) => {
+  const served = await serving(t, (socket) => socket.write(GRANTED));
+  const client = clientOf(t, served);
+  await client.acquire(...TAKE);
+  const controller = new AbortController();
+  const acquire = client.acquire(...TAKE, { signal: controller.signal });
+  controller.abort(new Error("no longer needed"));
+  await assert.rejects(acquire, { message: "no longer needed" });
+  assert.equal(served.requests.length, 1);
+});
+
 test("a refused connection is tried again, and names the remedy", async (t) => {
   const server = net.createServer().listen(0, "127.0.0.1");
   await once(server, "listening");

@@ -68,18 +68,20 @@ class AsyncGrant(Held):
         await self._finish_quietly(end_of_scope(kind))
 
     async def _settle(self, changes: Mapping[str, Any], bucket: Optional[int]) -> Settlement:
-        return self._settled(await self._client._call(self._request(changes, bucket)))
+        with self._settling():
+            return self._settled(await self._client._call(self._request(changes, bucket)))
 
     async def _finish_quietly(self, end: str, actual: Optional[Mapping[str, Amount]] = None) -> None:
         try:
             if not self.is_ended:
-                await self._finish(end, actual)
+                await self._finish("release" if self.is_uncertain else end, actual)
         except Exception as failure:
             log.warning(NOT_SETTLED, failure)
 
     async def _finish(self, end: str, actual: Optional[Mapping[str, Amount]]) -> Settlement:
-        ending = self._end(end, actual)
-        return Settlement.SETTLED if ending is None else self._settled(await self._client._call(ending))
+        with self._settling():
+            ending = self._end(end, actual)
+            return Settlement.SETTLED if ending is None else self._settled(await self._client._call(ending))
 
 
 class Acquiring:
@@ -206,7 +208,13 @@ class AsyncClient:
                 async with self.acquire(named, resource, take, **options) as grant:
                     result = await function(*args, **kwargs)
                     if actual is not None:
-                        await grant._finish_quietly("release", actual(result))
+                        try:
+                            used = actual(result)
+                        except BaseException:
+                            # The work is done, so its tokens are used.
+                            await grant._finish_quietly("release")
+                            raise
+                        await grant._finish_quietly("release", used)
                     return result
 
             return run
@@ -226,9 +234,10 @@ class AsyncClient:
     async def _call(self, asked: Request) -> Response:
         deadline = time.monotonic() + self._answer_timeout + asked.longer
         attempts = Attempts(self._retries, deadline)
+        take_back = self._take_back if asked.path == request.ACQUIRE else None
         while True:
             try:
-                response = await self._connections.exchange(asked.path, asked.body, deadline)
+                response = await self._connections.exchange(asked.path, asked.body, deadline, take_back)
             except NotSent as error:
                 pause = attempts.pause(answer.not_sent(error), True)
             except Lost as error:
@@ -238,3 +247,10 @@ class AsyncClient:
                     return response
                 pause = attempts.pause_after(response)
             await asyncio.sleep(pause)
+
+    async def _take_back(self, response: Response) -> None:
+        """Rolls back a grant whose caller was cancelled before it had it."""
+        try:
+            await AsyncGrant(self, "", response).roll_back()
+        except Exception as failure:
+            log.warning(NOT_SETTLED, failure)

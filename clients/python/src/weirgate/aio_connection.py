@@ -6,13 +6,21 @@ The loop's socket calls tell how many bytes the operating system took, and strea
 from __future__ import annotations
 
 import asyncio
+import contextlib
+import functools
 import os
 import socket
-from typing import Optional
+from collections.abc import Coroutine
+from typing import Any, Callable, Optional
 
 from .connection import Lost, NotSent, is_open, not_connected, until
 from .endpoint import Endpoint
 from .wire import Malformed, Reader, Response, request
+
+GRACE = 5.0
+"""Seconds for the answer to a request that was given up. The agent needs a moment to see it."""
+
+TakeBack = Callable[[Response], Coroutine[Any, Any, None]]
 
 
 class AsyncConnection:
@@ -23,6 +31,9 @@ class AsyncConnection:
         self.loop = asyncio.get_running_loop()
         self.pid = os.getpid()
         self.socket: Optional[socket.socket] = None
+        self.is_sent = False
+        """Whether a part of the request in progress may have been sent."""
+        self.is_given_up = False
 
     @property
     def is_usable(self) -> bool:
@@ -64,10 +75,20 @@ class AsyncConnection:
     def __del__(self) -> None:
         self.close()
 
-    async def exchange(self, path: str, body: bytes) -> Response:
-        """Sends a request and reads the answer. After an exception the connection is unusable."""
+    def give_up(self) -> None:
+        """Tells the agent that nothing waits for the answer. One that is on its way can still be read."""
+        self.is_given_up = True
+        if self.socket is not None:
+            with contextlib.suppress(OSError):
+                self.socket.shutdown(socket.SHUT_WR)
+
+    async def exchange(self, endpoint: Endpoint, path: str, body: bytes) -> Response:
+        """Connects if it has not, sends a request and reads the answer. After an exception it is unusable."""
+        if self.socket is None:
+            await self.connect(endpoint)
         assert self.socket is not None
         data = request(path, self.head, body)
+        self.is_sent = True
         try:
             sent = self.socket.send(data)
         except BlockingIOError:
@@ -91,35 +112,6 @@ class AsyncConnection:
             raise Lost(str(error)) from error
 
 
-class Timer:
-    """Cancels the current task at a deadline, as `asyncio.timeout` does, which Python 3.9 and 3.10 do not have."""
-
-    def __init__(self, deadline: float) -> None:
-        task = asyncio.current_task()
-        assert task is not None
-        self._task = task
-        self._cancellations = self._count()
-        self._is_due = False
-        self._handle = asyncio.get_running_loop().call_later(until(deadline), self._cancel)
-
-    def stop(self) -> None:
-        """Stops it, before the deadline or after."""
-        self._handle.cancel()
-
-    def has_cancelled(self) -> bool:
-        """Returns whether only this timer cancelled the task, and then takes the cancellation back."""
-        uncancel = getattr(self._task, "uncancel", None)
-        return self._is_due and (uncancel is None or uncancel() <= self._cancellations)
-
-    def _cancel(self) -> None:
-        self._is_due = True
-        self._task.cancel()
-
-    def _count(self) -> int:
-        cancelling = getattr(self._task, "cancelling", None)
-        return int(cancelling()) if cancelling else 0
-
-
 class AsyncConnections:
     """Idle connections, the last one used first."""
 
@@ -127,31 +119,66 @@ class AsyncConnections:
         self._endpoint = endpoint
         self._max_idle = max_idle
         self._idle: list[AsyncConnection] = []
+        self._given_up: set[asyncio.Future[Any]] = set()
 
-    async def exchange(self, path: str, body: bytes, deadline: float) -> Response:
-        """Sends a request on an idle connection, or on a new one."""
-        connection = self._take() or AsyncConnection(self._endpoint)
-        is_connected = connection.socket is not None
-        timer = Timer(deadline)
+    async def exchange(self, path: str, body: bytes, deadline: float, take_back: Optional[TakeBack]) -> Response:
+        """Sends a request on an idle connection, or on a new one.
+
+        If the caller is cancelled after it was sent, `take_back` gets a success that the agent has answered with.
+        """
         try:
-            if not is_connected:
-                await connection.connect(self._endpoint)
-                is_connected = True
-            response = await connection.exchange(path, body)
-        except BaseException as error:
-            # At once, because an answer that is still on its way belongs to no later request.
-            connection.close()
-            if not isinstance(error, asyncio.CancelledError) or not timer.has_cancelled():
-                raise
+            left = until(deadline)
+        except OSError as error:
+            raise NotSent(f"no time is left to ask the agent at {self._endpoint.url}") from error
+        connection = self._take() or AsyncConnection(self._endpoint)
+        connection.is_sent = False
+        # A task of its own, because a cancellation would lose an answer that this task has not seen yet.
+        exchange = asyncio.ensure_future(connection.exchange(self._endpoint, path, body))
+        exchange.add_done_callback(functools.partial(self._put_back, connection))
+        try:
+            await asyncio.wait({exchange}, timeout=left)
+        except BaseException:
+            self._give_up(connection, exchange, take_back)
+            raise
+        if not exchange.done():
+            exchange.cancel()
+            await asyncio.wait({exchange})
+        if exchange.cancelled():
             text = f"no answer of the agent at {self._endpoint.url} in time"
-            raise (Lost if is_connected else NotSent)(text) from None
-        finally:
-            timer.stop()
-        if response.keeps_alive and response.status != 401 and len(self._idle) < self._max_idle:
+            raise (Lost if connection.is_sent else NotSent)(text)
+        return exchange.result()
+
+    def _put_back(self, connection: AsyncConnection, exchange: asyncio.Future[Response]) -> None:
+        """Keeps the connection of a finished exchange, or closes it."""
+        response = None if exchange.cancelled() or exchange.exception() else exchange.result()
+        is_usable = response is not None and response.keeps_alive and response.status != 401
+        if is_usable and not connection.is_given_up and len(self._idle) < self._max_idle:
             self._idle.append(connection)
         else:
             connection.close()
-        return response
+
+    def _give_up(
+        self, connection: AsyncConnection, exchange: asyncio.Future[Response], take_back: Optional[TakeBack]
+    ) -> None:
+        """Ends an exchange whose caller was cancelled. What it took returns: the agent drops a request in progress, and
+        an answer that is on its way is taken back."""
+        if take_back is None or not connection.is_sent:
+            exchange.cancel()
+            return
+        if not exchange.done():
+            connection.give_up()
+            asyncio.get_running_loop().call_later(GRACE, exchange.cancel)
+        exchange.add_done_callback(functools.partial(self._take_back, take_back))
+        self._given_up.add(exchange)
+
+    def _take_back(self, take_back: TakeBack, exchange: asyncio.Future[Response]) -> None:
+        self._given_up.discard(exchange)
+        if exchange.cancelled() or exchange.exception() or exchange.result().status != 200:
+            return
+        taking = asyncio.ensure_future(take_back(exchange.result()))
+        # The loop has only weak references of tasks.
+        self._given_up.add(taking)
+        taking.add_done_callback(self._given_up.discard)
 
     def close(self) -> None:
         """Closes the idle connections."""

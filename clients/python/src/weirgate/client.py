@@ -122,8 +122,8 @@ class Client:
     ) -> Callable[[Callable[P, R]], Callable[P, R]]:
         """Decorates a function: it runs with a grant, which is released afterwards, or rolled back if it raises.
 
-        `entity` may be a function of the arguments. `actual` returns the amounts that were really used from the result.
-        The other options are those of `acquire`.
+        `entity` may be a function of the arguments. `actual` returns the amounts that were really used from the result;
+        if it raises, the estimate stays used. The other options are those of `acquire`.
         """
 
         def decorate(function: Callable[P, R]) -> Callable[P, R]:
@@ -136,7 +136,13 @@ class Client:
                 with self.acquire(named, resource, take, **options) as grant:
                     result = function(*args, **kwargs)
                     if actual is not None:
-                        grant._finish_quietly("release", actual(result))
+                        try:
+                            used = actual(result)
+                        except BaseException:
+                            # The work is done, so its tokens are used.
+                            grant._finish_quietly("release")
+                            raise
+                        grant._finish_quietly("release", used)
                     return result
 
             return run

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import contextlib
 import logging
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Optional
 
 from . import answer, request
-from .errors import InvalidRequest
+from .errors import InvalidRequest, Refused
 from .request import Request
 from .values import Amount, LimitStatus, Settlement, remaining
 from .wire import Response
@@ -40,9 +41,19 @@ class Held:
         self._limits: Optional[tuple[LimitStatus, ...]] = None
         # A restored grant may have a lease.
         self._may_have_lease = True
+        self._settlements_in_flight = 0
+        self._has_failed_settlement = False
         if response is not None:
             self._answer = answer.value(response)
             self._update(self._answer)
+
+    @property
+    def is_uncertain(self) -> bool:
+        """Whether a settlement has failed or is in flight, so the token may be outdated.
+
+        A scope then releases. To roll back by an outdated token would return tokens twice.
+        """
+        return self._has_failed_settlement or self._settlements_in_flight > 0
 
     @property
     def limits(self) -> tuple[LimitStatus, ...]:
@@ -77,6 +88,20 @@ class Held:
         """Returns the balance of a limit right after the take; None if the buckets do not have it."""
         return remaining(self.limits, limit)
 
+    @contextlib.contextmanager
+    def _settling(self) -> Iterator[None]:
+        """Keeps in mind whether a settlement, the block, fails. A decision that refuses it is no failure."""
+        self._settlements_in_flight += 1
+        try:
+            yield
+        except Refused:
+            raise
+        except BaseException:
+            self._has_failed_settlement = True
+            raise
+        finally:
+            self._settlements_in_flight -= 1
+
     def _request(self, changes: Mapping[str, Any], bucket: Optional[int] = None) -> Request:
         if self.is_ended:
             raise InvalidRequest("the grant has ended, so nothing of it can change: acquire again")
@@ -108,7 +133,10 @@ class Held:
 
 
 class Grant(Held):
-    """Tokens that were taken. As a context manager it releases them after the block, or rolls back if it raises."""
+    """Tokens that were taken. As a context manager it releases them after the block, or rolls back if it raises.
+
+    If a settlement failed in the block, it releases, because the settlement may have been applied.
+    """
 
     def __init__(self, client: Client, token: str, response: Optional[Response] = None) -> None:
         super().__init__(token, response)
@@ -150,19 +178,21 @@ class Grant(Held):
         self._finish_quietly(end_of_scope(kind))
 
     def _settle(self, changes: Mapping[str, Any], bucket: Optional[int]) -> Settlement:
-        return self._settled(self._client._call(self._request(changes, bucket)))
+        with self._settling():
+            return self._settled(self._client._call(self._request(changes, bucket)))
 
     def _finish_quietly(self, end: str, actual: Optional[Mapping[str, Amount]] = None) -> None:
         """Ends the grant if it has not ended. A failure is logged, as the outcome of the work stays."""
         try:
             if not self.is_ended:
-                self._finish(end, actual)
+                self._finish("release" if self.is_uncertain else end, actual)
         except Exception as failure:
             log.warning(NOT_SETTLED, failure)
 
     def _finish(self, end: str, actual: Optional[Mapping[str, Amount]]) -> Settlement:
-        ending = self._end(end, actual)
-        return Settlement.SETTLED if ending is None else self._settled(self._client._call(ending))
+        with self._settling():
+            ending = self._end(end, actual)
+            return Settlement.SETTLED if ending is None else self._settled(self._client._call(ending))
 
 
 def end_of_scope(kind: Optional[type[BaseException]]) -> str:

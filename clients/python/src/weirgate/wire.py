@@ -46,11 +46,6 @@ class Reader:
         self._head: Optional[tuple[int, dict[str, str]]] = None
         self._length = 0
 
-    @property
-    def is_empty(self) -> bool:
-        """Whether nothing of an answer has come."""
-        return not self._data and self._head is None
-
     def feed(self, data: bytes) -> Optional[Response]:
         """Adds bytes; returns the answer once it is complete."""
         self._data = self._data + data if self._data else data

@@ -1,0 +1,179 @@
+"""Scopes whose settlement fails, against the real agent behind a relay that loses answers."""
+
+import asyncio
+import json
+import logging
+import unittest
+import urllib.error
+import urllib.request
+
+import weirgate
+from served import Server, answer
+from stack import Agent, Backend
+
+LIMITS = [weirgate.Limit.rate("tpm", 1, 365 * 86_400, capacity=1000), weirgate.Limit.slots("slots", 2)]
+REFUSED = answer(503, {"status": 503, "detail": "no decision", "applied": "no", "retry": False})
+
+
+def setUpModule():
+    global backend, agent
+    backend = Backend()
+    unittest.addModuleCleanup(backend.stop)
+    agent = Agent(backend.variables)
+    unittest.addModuleCleanup(agent.stop)
+
+
+def forwarded(path, body):
+    """Returns the real agent's answer."""
+    asked = urllib.request.Request(agent.url + path, json.dumps(body).encode())
+    try:
+        with urllib.request.urlopen(asked, timeout=30) as response:
+            return answer(response.status, json.load(response))
+    except urllib.error.HTTPError as error:
+        with error:
+            return answer(error.code, json.load(error))
+
+
+class Relay(Server):
+    """Hands requests to the agent. It refuses settlements with `refused` in them, and loses answers to `lost` ones."""
+
+    def __init__(self, lost=None, refused=None):
+        def serve(peer, _):
+            while request := peer.read():
+                path, _, body = request
+                if refused in body:
+                    peer.send(REFUSED)
+                    continue
+                reply = forwarded(path, body)
+                if lost in body:
+                    return
+                peer.send(reply)
+
+        super().__init__(serve)
+
+
+class Settlements:
+    """The behaviours. `scope` and `decorated` run work with a grant of 500 tokens of 1000."""
+
+    def setUp(self):
+        self.entity = self.id().rpartition(".")[2] + type(self).__name__
+
+    def balance(self):
+        client = weirgate.Client(agent.url)
+        self.addCleanup(client.close)
+        return client.remaining(self.entity, "api", "tpm", limits=LIMITS)
+
+    def acquire(self, client, **take):
+        return client.acquire(self.entity, "api", {"tpm": 500, **take}, limits=LIMITS)
+
+    def test_a_scope_does_not_roll_back_after_an_adjustment_whose_answer_was_lost(self):
+        with Relay(lost="adjust") as relay, self.assertRaises(weirgate.Unavailable) as caught:
+            self.scope(relay.url, "adjust")
+        self.assertEqual(caught.exception.applied, "unknown")
+        self.assertEqual(self.balance(), 700)
+        self.assertNotIn("roll_back", [body.get("end") for _, _, body in relay.requests])
+
+    def test_a_lost_adjustment_stays_in_doubt_after_a_later_one(self):
+        # The token of the later one is as outdated.
+        with Relay(lost="adjust") as relay, self.assertRaises(KeyError):
+            self.scope(relay.url, "adjust", "give_back", raises=KeyError)
+        self.assertNotIn("roll_back", [body.get("end") for _, _, body in relay.requests])
+
+    def test_a_scope_does_not_roll_back_if_only_its_settlement_was_refused(self):
+        with Relay(refused="adjust") as relay, self.assertRaises(weirgate.Unavailable) as caught:
+            self.scope(relay.url, "release")
+        self.assertEqual(caught.exception.applied, "no")
+        self.assertEqual(self.balance(), 500)
+
+    def test_a_scope_whose_work_fails_after_a_settlement_rolls_back_by_the_new_token(self):
+        with Relay() as relay, self.assertRaises(KeyError):
+            self.scope(relay.url, "adjust", raises=KeyError)
+        self.assertEqual(self.balance(), 1000)
+
+    def test_a_scope_rolls_back_if_taking_more_was_denied(self):
+        with Relay() as relay, self.assertRaises(weirgate.Denied):
+            self.scope(relay.url, "take_more")
+        self.assertEqual(self.balance(), 1000)
+
+    def test_a_decorated_function_whose_actual_raises_keeps_its_estimate_used(self):
+        with Relay() as relay, self.assertRaises(ZeroDivisionError):
+            self.decorated(relay.url, lambda _: {"tpm": 1 / 0})
+        self.assertEqual(self.balance(), 500)
+
+    def test_a_decorated_function_whose_settlement_fails_keeps_its_estimate_used(self):
+        with Relay(refused="adjust") as relay, self.assertLogs("weirgate", logging.WARNING):
+            self.assertEqual(self.decorated(relay.url, lambda _: {"tpm": 100}), "done")
+        self.assertEqual(self.balance(), 500)
+
+
+CALLS = {
+    "adjust": lambda grant: grant.adjust({"tpm": 300}),
+    "give_back": lambda grant: grant.give_back({"tpm": 100}),
+    "release": lambda grant: grant.release({"tpm": 300}),
+    "take_more": lambda grant: grant.take_more({"tpm": 600}),
+}
+
+
+class OfThreads(Settlements, unittest.TestCase):
+    def scope(self, url, *calls, raises=None):
+        with weirgate.Client(url, retries=0) as client, self.acquire(client) as grant:
+            for call in calls:
+                try:
+                    CALLS[call](grant)
+                except weirgate.Unavailable:
+                    if raises is None:
+                        raise
+            if raises:
+                raise raises
+
+    def decorated(self, url, actual):
+        with weirgate.Client(url, retries=0) as client:
+            limited = client.limited(self.entity, "api", {"tpm": 500}, actual=actual, limits=LIMITS)
+            return limited(lambda: "done")()
+
+
+class OfAsyncio(Settlements, unittest.TestCase):
+    def scope(self, url, *calls, raises=None):
+        async def run():
+            async with weirgate.AsyncClient(url, retries=0) as client, self.acquire(client) as grant:
+                for call in calls:
+                    try:
+                        await CALLS[call](grant)
+                    except weirgate.Unavailable:
+                        if raises is None:
+                            raise
+                if raises:
+                    raise raises
+
+        asyncio.run(run())
+
+    def decorated(self, url, actual):
+        async def run():
+            async with weirgate.AsyncClient(url, retries=0) as client:
+
+                @client.limited(self.entity, "api", {"tpm": 500}, actual=actual, limits=LIMITS)
+                async def work():
+                    return "done"
+
+                return await work()
+
+        return asyncio.run(run())
+
+    def test_a_scope_that_fails_while_a_settlement_is_in_flight_does_not_roll_back(self):
+        async def run():
+            async with weirgate.AsyncClient(agent.url) as client:
+                with self.assertRaises(KeyError):
+                    async with self.acquire(client) as grant:
+                        adjusting = asyncio.ensure_future(grant.adjust({"tpm": 300}))
+                        await asyncio.sleep(0)
+                        self.assertTrue(grant.is_uncertain)
+                        raise KeyError
+                await adjusting
+                self.assertFalse(grant.is_uncertain)
+
+        asyncio.run(run())
+        self.assertEqual(self.balance(), 700)
+
+
+if __name__ == "__main__":
+    unittest.main()

@@ -1,0 +1,96 @@
+/** Scopes whose settlement fails, against the real agent behind a relay that loses answers. */
+
+import assert from "node:assert/strict";
+import { after, before, test } from "node:test";
+
+import { Client, Denied, limit } from "weirgate";
+
+import { answer, serving } from "./served.js";
+import { Agent, Backend } from "./stack.js";
+
+const LIMITS = [limit.rate("tpm", 1, 365 * 86_400_000, { burst: 1000 })];
+const REFUSED = answer(503, { status: 503, detail: "no decision", applied: "no", retry: false });
+
+let backend;
+let agent;
+
+before(async () => {
+  backend = await Backend.start();
+  agent = await Agent.start(backend.variables);
+});
+
+after(async () => {
+  await agent?.stop();
+  await backend?.stop();
+});
+
+/** Hands requests to the agent. Refuses those with `refused` in the body, and loses the answers to `lost` ones. */
+async function relay(t, { lost, refused }) {
+  return serving(t, async (socket, { path, body }) => {
+    if (refused in body) return socket.write(REFUSED);
+    const response = await fetch(agent.url + path, { method: "POST", body: JSON.stringify(body) });
+    const reply = await response.json();
+    if (lost in body) socket.destroy();
+    else socket.write(answer(response.status, reply));
+  });
+}
+
+/** Runs work with 500 tokens of 1,000; returns its error, the balance afterwards, and how the grant ended. */
+async function scoped(t, faults, work) {
+  const served = await relay(t, faults);
+  const [behind, direct] = [served.url, agent.url].map((url) => new Client({ url, retries: 0 }));
+  t.after(() => [behind, direct].forEach((client) => client.close()));
+  const entity = t.name.replaceAll(" ", "-");
+  const error = await behind.scope(entity, "api", { tpm: 500 }, { limits: LIMITS }, work).catch((thrown) => thrown);
+  const balance = await direct.remaining(entity, "api", "tpm", { limits: LIMITS });
+  return { error, balance, ends: served.requests.map(({ body }) => body.end).filter(Boolean) };
+}
+
+const ignored = () => {};
+
+test("a scope does not roll back after an adjustment whose answer was lost", async (t) => {
+  const { error, balance, ends } = await scoped(t, { lost: "adjust" }, (grant) => grant.adjust({ tpm: 300 }));
+  assert.equal(error.applied, "unknown");
+  assert.deepEqual([balance, ends], [700, []]);
+});
+
+test("a lost adjustment stays in doubt after a later settlement", async (t) => {
+  const { ends } = await scoped(t, { lost: "adjust" }, async (grant) => {
+    await grant.adjust({ tpm: 300 }).catch(ignored);
+    await grant.giveBack({ tpm: 100 });
+    assert.ok(grant.isUncertain);
+    throw new RangeError("the work");
+  });
+  assert.deepEqual(ends, []);
+});
+
+test("a scope does not roll back if only its settlement was refused", async (t) => {
+  const { error, balance } = await scoped(t, { refused: "adjust" }, (grant) => grant.release({ tpm: 300 }));
+  assert.equal(error.applied, "no");
+  assert.equal(balance, 500);
+});
+
+test("a scope whose work fails after a settlement rolls back by the new token", async (t) => {
+  const { error, balance } = await scoped(t, {}, async (grant) => {
+    await grant.adjust({ tpm: 300 });
+    throw new RangeError("the work");
+  });
+  assert.ok(error instanceof RangeError);
+  assert.equal(balance, 1000);
+});
+
+test("a scope rolls back if taking more was denied", async (t) => {
+  const { error, balance } = await scoped(t, {}, (grant) => grant.takeMore({ tpm: 600 }));
+  assert.ok(error instanceof Denied);
+  assert.equal(balance, 1000);
+});
+
+test("a scope that fails while a settlement is in flight does not roll back", async (t) => {
+  let adjusting;
+  const { balance } = await scoped(t, {}, (grant) => {
+    adjusting = grant.adjust({ tpm: 300 });
+    throw new RangeError("the work");
+  });
+  await adjusting;
+  assert.ok(balance <= 700);
+});
