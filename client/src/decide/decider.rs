@@ -58,7 +58,8 @@ pub(crate) async fn decide(
     if let Some(never) = decider.never_fits() {
         return Ok(Decision::NeverFits(never));
     }
-    let timeout = session.settings.timeout;
+    let timeouts = decider.targets.iter().map(|target| target.request.timeout);
+    let timeout = timeouts.min().unwrap_or(session.settings.timeout);
     // Boxed, because these reads are rare, and every request would carry the space for them.
     let mut check = None;
     match by_cache(session, &buckets) {
