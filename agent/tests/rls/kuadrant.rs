@@ -117,6 +117,47 @@ async fn a_commit_of_an_unknown_reservation_is_a_report_and_a_repeated_one_chang
     assert_eq!(agent.counted("a", "llm/x", "tpd").0, 775);
 }
 
+#[tokio::test]
+async fn a_commit_of_a_reservation_that_has_expired_is_a_report() {
+    let agent = Agent::new(RULES).await;
+    let held = reserve(&agent, 800, 1).await;
+    agent.clock.skew(60_000);
+    // This take ends the lease and returns what it held.
+    let limits = [weirgate::Limit::per_day("tpd", 1_000).unwrap()];
+    let acquire = agent.other.acquire("a", "llm/x").limits(&limits);
+    let taken = acquire.take("tpd", 900).send().await.unwrap();
+    assert!(taken.is_granted());
+    assert!(!commit(&agent, &held.reservation_id, 150).await);
+    assert_eq!(agent.counted("a", "llm/x", "tpd").0, 1_050);
+}
+
+/// The first write takes longer than the answer may.
+#[tokio::test]
+async fn a_commit_is_finished_although_its_time_is_over() {
+    let short = weirgate_agent::rls::Options {
+        timeout: std::time::Duration::from_millis(300),
+        ..weirgate_agent::rls::Options::default()
+    };
+    let agent = Agent::with(RULES, short, |builder| builder).await;
+    let held = reserve(&agent, 800, 60).await;
+    agent
+        .dynamo
+        .fail_when(|_| Some(weirgate_testkit::Fault::ServerError));
+    let request = messages::CommitRequest {
+        domain: "edge".to_owned(),
+        descriptors: own(&TPD),
+        reservation_id: held.reservation_id,
+        actual_amount: 150,
+    };
+    let answer: Result<messages::CommitResponse, _> = call(&agent, "Commit", request).await;
+    let status = answer.unwrap_err();
+    assert_eq!(status.code(), tonic::Code::Aborted, "{status}");
+    agent.dynamo.fail_when(|_| None);
+    // The gate counts it until it is finished.
+    agent.decider.gate.close_and_drain().await;
+    assert_eq!(agent.left("a", "llm/x", "tpd").await, 850);
+}
+
 fn both(names: [&str; 2], amount: u64) -> (messages::ReserveRequest, messages::CommitRequest) {
     let descriptors = names.map(|name| own(&[("tenant", name), ("model", "x")]).remove(0));
     let mut turned = descriptors.to_vec();
