@@ -13,8 +13,11 @@
 //! | `plan` | pure: what a call asks, and what it reports |
 //! | `facts` | what a call reports is written, also after its answer |
 //! | `decide` | peeks, and takes all that is asked, or nothing |
+//! | `requests` | requests of the limiter for the parcels of a call |
+//! | `refusal` | why a call is denied |
 //! | `failure` | statuses of calls without a decision |
 //! | `standing` | what is left of the limit of one descriptor |
+//! | `taken` | what a call took, for the refund after its response |
 //! | `answer` | standings as statuses, headers and a body |
 
 mod answer;
@@ -25,10 +28,13 @@ mod failure;
 mod kuadrant;
 pub mod messages;
 mod plan;
+mod refusal;
+mod requests;
 mod routes;
 mod server;
 mod service;
 mod standing;
+mod taken;
 
 pub use plan::Plan;
 pub use server::{bind, serve};

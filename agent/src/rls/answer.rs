@@ -2,10 +2,12 @@
 
 use weirgate::http::{Policies, PolicyNames, Problem};
 
-use super::decide::{Decided, Refusal};
+use super::decide::Decided;
 use super::messages::{Code, HeaderValue, RateLimitResponse};
 use super::plan::{Plan, Step};
+use super::refusal::Refusal;
 use super::standing::Standing;
+use super::taken;
 
 /// Returns the answer to a call.
 pub(super) fn answer(plan: &Plan, decided: &Decided) -> RateLimitResponse {
@@ -46,6 +48,7 @@ pub(super) fn answer(plan: &Plan, decided: &Decided) -> RateLimitResponse {
         statuses,
         response_headers_to_add: headers,
         raw_body: problem.map_or_else(Vec::new, |problem| problem.json().into_bytes()),
+        dynamic_metadata: taken::metadata(plan, decided),
     }
 }
 

@@ -17,9 +17,6 @@ pub(super) struct Arrival(pub(super) Instant);
 pub(super) struct Deadline {
     /// When the answer must leave.
     pub(super) at: Instant,
-    /// Time for the decision: if requests hang, the limiter takes a quarter more for the switches
-    /// and an eighth for the decision, and then decides without DynamoDB.
-    pub(super) decision: Duration,
 }
 
 impl Deadline {
@@ -34,10 +31,22 @@ impl Deadline {
             .and_then(|value| parse(value.to_str().ok()?))
             .map(|timeout| timeout - MARGIN.min(timeout / 4));
         let left = given.map_or(longest, |given| given.min(longest));
-        Self {
-            at: begun + left,
-            decision: left / 5 * 3,
-        }
+        Self { at: begun + left }
+    }
+
+    /// Returns the time for a decision from now on: the limiter takes a quarter more for the switches
+    /// and an eighth for a request that hangs, and then decides without DynamoDB.
+    pub(super) fn decision(&self) -> Duration {
+        self.left() / 5 * 3
+    }
+
+    /// Returns half of the time from now on, for what comes before a decision.
+    pub(super) fn half(&self) -> Duration {
+        self.left() / 2
+    }
+
+    fn left(&self) -> Duration {
+        self.at.saturating_duration_since(Instant::now())
     }
 }
 
@@ -87,7 +96,7 @@ mod tests {
             let arrival = Instant::now();
             request.extensions_mut().insert(Arrival(arrival));
             let deadline = Deadline::new(&request, Duration::from_secs(1));
-            let most = deadline.decision / 8 * 11;
+            let most = deadline.decision() / 8 * 11;
             assert!(most < deadline.at - arrival);
             deadline.at - arrival
         };

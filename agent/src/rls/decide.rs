@@ -4,15 +4,20 @@ use std::time::Duration;
 
 use futures_util::future::join_all;
 use weirgate::{
-    Acquire, Balances, ConfigStatus, Decision, Denied, Disabled, EntityId, Error, Grant, LimitMode,
-    LimitStatus, MilliTokens, NeverFits, Peek, RateLimiter, Resource,
+    Balances, ConfigStatus, Decision, Error, Grant, LimitMode, LimitStatus, OnUnavailable,
+    RateLimiter,
 };
 
-use super::plan::{Parcel, Plan, Step};
+use super::deadline::Deadline;
+use super::plan::{Parcel, Plan, Step, asks};
+use super::refusal::{Refusal, blocked, merge};
+use super::requests::{ask, peek, slots, without_disabled_trials};
 use super::standing::Standing;
 
 /// Age of what a peek may use, 100 ms: a gateway peeks for every request.
 const PEEK_AGE: Duration = Duration::from_millis(100);
+/// Retry time of a call that is denied because DynamoDB is unavailable, 1 s.
+pub(super) const UNAVAILABLE_RETRY: Duration = Duration::from_secs(1);
 /// Age of what a denied call shows of the limits that did not deny, a minute.
 const SHOWN_AGE: Duration = Duration::from_secs(60);
 
@@ -25,69 +30,38 @@ pub(super) struct Decided {
     pub(super) refusal: Option<Refusal>,
     /// The limits that clients may see, if the call is allowed.
     pub(super) limits: Vec<LimitStatus>,
-    /// What was taken, one per ask.
-    pub(super) grants: Vec<Grant>,
+    /// What was taken, with the places of the steps that asked for it.
+    pub(super) grants: Vec<(usize, Grant)>,
 }
 
-/// Why a call is denied.
-#[derive(Debug)]
-pub(super) enum Refusal {
-    Denied(Denied),
-    NeverFits(NeverFits),
-    Disabled(Disabled),
-}
-
-/// Returns the request for a parcel.
-fn acquire<'l>(limiter: &'l RateLimiter, parcel: &Parcel) -> Acquire<'l> {
-    let bucket = &parcel.bucket;
-    let mut request = limiter.acquire(&bucket.entity, &bucket.resource);
-    if let Some(limits) = &bucket.terms.limits {
-        request = request.shared_limits(limits);
-    }
-    for (limit, tokens) in parcel.amounts() {
-        request = request.take(limit, tokens);
-    }
-    if bucket.terms.is_shadow {
-        request = request.shadow();
-    }
-    request
-}
-
-fn peek<'l>(limiter: &'l RateLimiter, parcel: &Parcel) -> Peek<'l> {
-    let mut peek = limiter.peek(&parcel.bucket.entity, &parcel.bucket.resource);
-    if let Some(limits) = &parcel.bucket.terms.limits {
-        peek = peek.limits(limits);
-    }
-    for (limit, tokens) in parcel.amounts() {
-        peek = peek.need(limit, tokens);
-    }
-    peek
-}
-
-/// Decides a call within `timeout`, which a hanging request may exceed by an eighth. With a `lease`,
-/// what is taken is held that long.
+/// Decides a call before its `deadline`. With a `lease`, what is taken is held that long.
 ///
 /// # Errors
 /// Those of the limiter, if no decision could be made. Nothing is taken then.
 pub(super) async fn decide(
     limiter: &RateLimiter,
     plan: &Plan,
-    timeout: Duration,
+    deadline: Deadline,
     lease: Option<Duration>,
+    on_unavailable: OnUnavailable,
 ) -> Result<Decided, Error> {
-    let mut decided = Decided {
-        standings: plan.steps.iter().map(standing).collect(),
-        refusal: None,
-        limits: vec![],
-        grants: vec![],
+    let mut decided = Decided::begin(plan);
+    let within = match (on_unavailable, asks(plan).next()) {
+        // Without an answer in time there is no decision.
+        (OnUnavailable::Error, _) => Duration::MAX,
+        (_, None) => deadline.decision(),
+        (_, Some(_)) => deadline.half(),
     };
-    decided.refuse_blocked(plan);
-    decided.peek_all(limiter, plan).await?;
+    decided
+        .peek_all(limiter, plan, within, on_unavailable)
+        .await?;
     if decided.refusal.is_none() {
+        let timeout = deadline.decision();
         decided.ask_all(limiter, plan, timeout, lease).await?;
     }
     if decided.refusal.is_some() {
-        decided.look_at_others(limiter, plan, timeout / 4).await;
+        let timeout = deadline.decision() / 4;
+        decided.look_at_others(limiter, plan, timeout).await;
     }
     Ok(decided)
 }
@@ -101,49 +75,44 @@ fn standing(step: &Step) -> Standing {
 }
 
 impl Decided {
-    /// Denies what rules with a rate of 0 block.
-    fn refuse_blocked(&mut self, plan: &Plan) {
-        for (standing, step) in self.standings.iter_mut().zip(&plan.steps) {
+    /// Returns the decision before anything was asked: it denies what rules with a rate of 0 block.
+    pub(super) fn begin(plan: &Plan) -> Self {
+        let mut decided = Self {
+            standings: plan.steps.iter().map(standing).collect(),
+            refusal: None,
+            limits: vec![],
+            grants: vec![],
+        };
+        for (standing, step) in decided.standings.iter_mut().zip(&plan.steps) {
             let Step::Blocked(bucket, hits) = step else {
                 continue;
             };
-            let ids = EntityId::new(&*bucket.entity).ok();
-            let ids = ids.zip(Resource::new(&*bucket.resource).ok());
-            let Some((entity, resource)) = ids else {
+            let Some(status) = blocked(bucket, *hits) else {
                 continue;
-            };
-            let limit = bucket
-                .terms
-                .takes
-                .first()
-                .map(|take| take.limit.to_string());
-            let status = LimitStatus {
-                entity,
-                resource,
-                limit: limit.unwrap_or_default(),
-                mode: LimitMode::Enforced,
-                capacity: MilliTokens::ZERO,
-                refill_amount: MilliTokens::ZERO,
-                refill_period: Duration::from_secs(1),
-                available: MilliTokens::ZERO,
-                requested: MilliTokens::from_tokens(*hits),
-                is_requested: true,
-                retry_after: None,
             };
             let is_over = *hits > 0 && !bucket.terms.is_shadow;
             *standing = Standing::of(std::slice::from_ref(&status), &bucket.terms, is_over);
             if is_over {
-                merge(&mut self.refusal, None, vec![status]);
+                merge(&mut decided.refusal, None, vec![status]);
             }
         }
+        decided
     }
 
-    async fn peek_all(&mut self, limiter: &RateLimiter, plan: &Plan) -> Result<(), Error> {
+    /// Peeks `within` this time. A peek that fails because DynamoDB is unavailable is answered by the
+    /// option; a local bucket has no debt, so it lets a peek pass.
+    async fn peek_all(
+        &mut self,
+        limiter: &RateLimiter,
+        plan: &Plan,
+        within: Duration,
+        on_unavailable: OnUnavailable,
+    ) -> Result<(), Error> {
         let peeks = plan.steps.iter().enumerate();
         let peeks = peeks.filter_map(|(at, step)| match step {
             Step::Peek(parcel) => Some(async move {
-                let balances = peek(limiter, parcel).cached(PEEK_AGE).send().await;
-                (at, parcel, balances)
+                let peek = peek(limiter, parcel).cached(PEEK_AGE).send();
+                (at, parcel, tokio::time::timeout(within, peek).await)
             }),
             _ => None,
         });
@@ -152,11 +121,26 @@ impl Decided {
             return Ok(());
         }
         for (at, parcel, balances) in join_all(peeks).await {
-            let Balances {
+            let balances = match balances {
+                Ok(Err(error)) if on_unavailable == OnUnavailable::Error => return Err(error),
+                Ok(Err(error)) if !error.is_transient() => return Err(error),
+                Ok(Err(_)) | Err(_) => None,
+                Ok(Ok(balances)) => Some(balances),
+            };
+            let Some(Balances {
                 retry_after,
                 status,
                 limits,
-            } = balances?;
+            }) = balances
+            else {
+                let is_over =
+                    on_unavailable == OnUnavailable::Deny && !parcel.bucket.terms.is_shadow;
+                self.standings[at].is_over = is_over;
+                if is_over {
+                    merge(&mut self.refusal, Some(UNAVAILABLE_RETRY), vec![]);
+                }
+                continue;
+            };
             let terms = &parcel.bucket.terms;
             let is_disabled = status == ConfigStatus::Disabled;
             let denies =
@@ -172,7 +156,8 @@ impl Decided {
         Ok(())
     }
 
-    /// Takes all that is asked, or nothing.
+    /// Takes all that is asked, or nothing. A trial on a level that is stopped or disabled takes
+    /// nothing, and the others are asked without it.
     async fn ask_all(
         &mut self,
         limiter: &RateLimiter,
@@ -180,25 +165,36 @@ impl Decided {
         timeout: Duration,
         lease: Option<Duration>,
     ) -> Result<(), Error> {
-        let request = |(_, parcel): (usize, &Parcel)| {
-            let request = acquire(limiter, parcel).timeout(timeout);
-            match lease {
-                Some(lasts) => request.lease(lasts),
-                None => request,
+        let mut asked: Vec<_> = asks(plan).collect();
+        let decision = loop {
+            if asked.is_empty() {
+                return Ok(());
             }
-        };
-        let mut requests = asks(plan).map(request);
-        let decision = match (requests.next(), requests.next()) {
-            (None, _) => return Ok(()),
-            (Some(only), None) => only.send().await?.map(|grant| vec![grant]),
-            (Some(one), Some(other)) => {
-                let all = [one, other].into_iter().chain(requests);
-                let decision = limiter.acquire_all(all).send().await?;
-                decision.map(|grants| grants.into_iter().collect())
+            let decision = ask(limiter, &asked, timeout, lease).await?;
+            let Decision::Disabled(disabled) = &decision else {
+                break decision;
+            };
+            let enforced = without_disabled_trials(&asked, disabled);
+            if enforced.len() == asked.len() {
+                break decision;
             }
+            asked = enforced;
         };
+        if let (Some(slots), None) = (slots(&asked, &decision), lease) {
+            if let Decision::Granted(grants) = decision {
+                let _ = join_all(grants.into_iter().map(Grant::roll_back)).await;
+            }
+            return Err(Error::Invalid(format!(
+                "limit {:?} of entity {} on resource {} has slots, which no later call of Envoy releases: take them with Reserve, or leave the limit out of the rule",
+                slots.limit, slots.entity, slots.resource
+            )));
+        }
+        let is_trial = |(_, parcel): &(usize, &Parcel)| parcel.bucket.terms.is_shadow;
+        if !matches!(decision, Decision::Granted(_)) && asked.iter().all(is_trial) {
+            return Ok(());
+        }
         match decision {
-            Decision::Granted(grants) => self.granted(plan, grants),
+            Decision::Granted(grants) => self.granted(&asked, grants),
             Decision::Denied(denied) => {
                 self.over(plan, |parcel| {
                     let is_of = |status: &&LimitStatus| {
@@ -236,19 +232,19 @@ impl Decided {
         Ok(())
     }
 
-    fn granted(&mut self, plan: &Plan, grants: Vec<Grant>) {
-        for ((at, parcel), grant) in asks(plan).zip(&grants) {
+    fn granted(&mut self, asked: &[(usize, &Parcel)], grants: Vec<Grant>) {
+        for ((at, parcel), grant) in asked.iter().zip(grants) {
             let terms = &parcel.bucket.terms;
             let mut limits = grant.limits();
             if let Some(waived) = grant.would_deny() {
                 limits.extend(waived.limits.iter().cloned());
             }
-            self.standings[at] = Standing::of(&limits, terms, false);
+            self.standings[*at] = Standing::of(&limits, terms, false);
             if !terms.is_shadow {
                 self.limits.append(&mut limits);
             }
+            self.grants.push((*at, grant));
         }
-        self.grants = grants;
     }
 
     /// Marks the asks that `judge` finds over, with the limits that it returns.
@@ -299,30 +295,5 @@ impl Decided {
                 self.standings[at] = Standing::of(&balances.limits, &parcel.bucket.terms, is_over);
             }
         }
-    }
-}
-
-fn asks(plan: &Plan) -> impl Iterator<Item = (usize, &Parcel)> {
-    plan.steps
-        .iter()
-        .enumerate()
-        .filter_map(|(at, step)| match step {
-            Step::Ask(parcel) => Some((at, parcel)),
-            _ => None,
-        })
-}
-
-/// Adds a denial to the refusal.
-fn merge(refusal: &mut Option<Refusal>, retry_after: Option<Duration>, limits: Vec<LimitStatus>) {
-    if let Some(Refusal::Denied(denied)) = refusal {
-        let both = denied.retry_after.zip(retry_after);
-        denied.retry_after = both.map(|(one, other)| one.max(other));
-        denied.limits.extend(limits);
-    } else {
-        *refusal = Some(Refusal::Denied(Denied {
-            retry_after,
-            limits,
-            degraded: None,
-        }));
     }
 }

@@ -7,7 +7,7 @@ use tokio::time::Instant;
 use tonic::Status;
 use weirgate::{Error, Limit, OnUnavailable, RateLimiter};
 
-use super::failure::{overloaded, status_of};
+use super::failure::{overloaded, reported, status_of};
 use super::plan::{Parcel, Step};
 use crate::decide::Decider;
 
@@ -26,16 +26,26 @@ struct Report {
 }
 
 /// Writes what `steps` report, and returns when that is done, or at the `deadline`: what is still
-/// being written then counts as written, because repeating the call would count it twice.
+/// being written then counts as written, because repeating the call would count it twice. Returns
+/// whether anything is written.
+///
+/// # Errors
+/// `UNAVAILABLE` if nothing is written, because too many requests are in flight. After that only
+/// statuses that are not retried.
 pub(super) async fn record(
     decider: &Decider,
     steps: &[Step],
     deadline: Instant,
-) -> Result<(), Status> {
-    let mut writes = vec![];
+) -> Result<bool, Status> {
+    let mut admitted = vec![];
     for report in reports(steps) {
         // The write counts as a request in flight until its end.
         let permit = decider.gate.enter().ok_or_else(|| overloaded(decider))?;
+        admitted.push((report, permit));
+    }
+    let is_written = !admitted.is_empty();
+    let mut writes = vec![];
+    for (report, permit) in admitted {
         let limiter = decider.limiter.clone();
         writes.push(tokio::spawn(async move {
             let written = report.write(&limiter).await;
@@ -51,11 +61,11 @@ pub(super) async fn record(
     for write in writes {
         match tokio::time::timeout_at(deadline, write).await {
             Err(_) => break,
-            Ok(Ok(written)) => written.map_err(|error| status_of(&error))?,
+            Ok(Ok(written)) => written.map_err(|error| reported(status_of(&error)))?,
             Ok(Err(_)) => return Err(Status::internal("the task of a report failed")),
         }
     }
-    Ok(())
+    Ok(is_written)
 }
 
 /// Returns one report for each bucket that `steps` report of.

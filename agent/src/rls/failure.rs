@@ -1,7 +1,7 @@
 //! Statuses of calls without a decision.
 
-use tonic::Status;
 use tonic::metadata::AsciiMetadataValue;
+use tonic::{Code, Status};
 use weirgate::Error;
 
 use crate::decide::Decider;
@@ -18,6 +18,18 @@ pub(super) fn overloaded(decider: &Decider) -> Status {
     let metadata = status.metadata_mut();
     metadata.insert(OVERLOADED, AsciiMetadataValue::from_static("true"));
     status
+}
+
+/// Returns the status for a call of which reports are written, or may be: one that is not retried,
+/// because a repeated call would count them twice.
+pub(super) fn reported(status: Status) -> Status {
+    if status.code() != Code::Unavailable {
+        return status;
+    }
+    Status::aborted(format!(
+        "{}; reports of this call may be written: do not repeat it",
+        status.message()
+    ))
 }
 
 /// Returns the status for a call without a decision. Never a code that a proxy takes for a decision.

@@ -3,8 +3,10 @@
 //! A reservation is an acquire under a lease, and its id is the grant as text. So the reservation is
 //! in the balance itself, and nothing is kept here.
 
+use std::sync::Arc;
 use std::time::Duration;
 
+use futures_util::future::join_all;
 use tokio::time::Instant;
 use tonic::{Request, Response, Status};
 use weirgate::{Error, Grant, Settlement};
@@ -17,7 +19,7 @@ use super::messages::{
 };
 use super::plan::{Plan, Purpose, Step};
 use super::service::{RateLimitService, outcome};
-use crate::decide::{Call, Outcome, join_grants, restore_grants};
+use crate::decide::{Call, Decider, Outcome, join_grants, restore_grants};
 use crate::rules::Amount;
 
 /// How long a reservation without a time is held, a minute.
@@ -98,16 +100,17 @@ impl RateLimitService {
                 })
         })?;
         let decided = self.decided(&plan, deadline, Some(ttl)).await?;
+        let grants = decided.grants.into_iter().map(|(_, grant)| grant).collect();
         let is_denied = decided.refusal.is_some();
         let code = if is_denied { Code::OverLimit } else { Code::Ok };
         Ok(Response::new(ReserveResponse {
             code: code.into(),
-            reservation_id: join_grants(decided.grants),
+            reservation_id: join_grants(grants),
         }))
     }
 
-    /// Answers `Commit`: sets the reservation to what was used, and ends it. One that has ended
-    /// already, or is unknown, is a report.
+    /// Answers `Commit`: sets the reservation to what was used, and ends it. One that has expired, or
+    /// is unknown, is a report. One that was committed before changes nothing.
     pub(super) async fn commit(
         &self,
         request: Request<CommitRequest>,
@@ -125,7 +128,7 @@ impl RateLimitService {
         &self,
         request: Request<CommitRequest>,
     ) -> Result<Response<CommitResponse>, Status> {
-        let (deadline, _permit) = self.admit(&request)?;
+        let (deadline, permit) = self.admit(&request)?;
         let mut request = request.into_inner();
         let plan = self.plan(
             &request.domain,
@@ -134,30 +137,25 @@ impl RateLimitService {
             Purpose::Report,
         )?;
         let used = i64::try_from(request.actual_amount).unwrap_or(i64::MAX);
-        let ended = self.end(&plan, &request.reservation_id, used).await?;
-        let is_released = ended.iter().all(|is_ended| *is_ended) && !ended.is_empty();
-        // What was not held any more is debited now.
-        let mut held = ended.into_iter().chain(std::iter::repeat(false));
-        let mut steps = plan.steps;
-        steps.retain(|step| !matches!(step, Step::Settle(_)) || held.next() == Some(false));
-        record(&self.decider, &steps, deadline.at).await?;
-        Ok(Response::new(CommitResponse {
-            reservation_released: is_released,
-        }))
-    }
-
-    /// Ends the grants of a reservation, of which the limits that count hits have `used`. Returns for
-    /// each whether it was still held; nothing for an id that is none.
-    async fn end(&self, plan: &Plan, reservation: &str, used: i64) -> Result<Vec<bool>, Status> {
-        let Ok(grants) = restore_grants(&self.decider.limiter, reservation) else {
-            return Ok(vec![]);
-        };
-        let mut ended = vec![];
-        for (grant, step) in grants.into_iter().zip(asked(plan)) {
-            let settlement = end(grant, step, used).await;
-            ended.push(settlement.map_err(|error| status_of(&error))? == Settlement::Applied);
+        let decider = Arc::clone(&self.decider);
+        // In a task of its own, because a commit that has begun ends also if its caller leaves.
+        let commit = tokio::spawn(async move {
+            let id = &request.reservation_id;
+            let committed = commit(&decider, plan, id, used, deadline.at).await;
+            drop(permit);
+            committed
+        });
+        match tokio::time::timeout_at(deadline.at, commit).await {
+            Ok(Ok(committed)) => committed.map(|is_released| {
+                Response::new(CommitResponse {
+                    reservation_released: is_released,
+                })
+            }),
+            Ok(Err(_)) => Err(Status::internal("the task of a commit failed")),
+            Err(_) => Err(Status::aborted(
+                "the commit was not done before the deadline, and is finished after it: do not repeat it",
+            )),
         }
-        Ok(ended)
     }
 
     fn plan(
@@ -176,23 +174,72 @@ impl RateLimitService {
     }
 }
 
-/// Returns the steps of a report that a reservation took for.
-fn asked(plan: &Plan) -> impl Iterator<Item = &Step> {
-    plan.steps
-        .iter()
-        .filter(|step| matches!(step, Step::Settle(_)))
+/// How the grant of a reservation ended.
+enum Ended {
+    /// By this commit.
+    Now,
+    /// By an earlier one.
+    Before,
+    /// By its expiry, with what was used.
+    Expired(Step),
+}
+
+/// Ends all grants of a reservation, and debits what was used of those that have expired. Returns
+/// whether a grant was still held.
+///
+/// A repeated commit counts nothing twice: what an earlier one has ended is left alone.
+async fn commit(
+    decider: &Decider,
+    plan: Plan,
+    reservation: &str,
+    used: i64,
+    deadline: Instant,
+) -> Result<bool, Status> {
+    let mut steps = plan.steps;
+    let grants = restore_grants(&decider.limiter, reservation).unwrap_or_default();
+    let ends = grants.into_iter().map(|grant| {
+        let at = steps.iter().position(|step| is_of(&grant, step));
+        let step = at.map(|at| steps.remove(at));
+        end(grant, step, used)
+    });
+    let ends: Vec<_> = ends.collect();
+    let (mut is_released, mut failed) = (false, None);
+    for ended in join_all(ends).await {
+        match ended {
+            Ok(Ended::Now) => is_released = true,
+            Ok(Ended::Before) => {}
+            Ok(Ended::Expired(step)) => steps.push(step),
+            Err(error) => failed = Some(error),
+        }
+    }
+    if let Some(error) = failed {
+        return Err(status_of(&error));
+    }
+    record(decider, &steps, deadline).await?;
+    Ok(is_released)
+}
+
+/// Returns whether a step reports of the grant's bucket.
+fn is_of(grant: &Grant, step: &Step) -> bool {
+    let (Step::Settle(parcel), Some((entity, resource))) = (step, grant.bucket()) else {
+        return false;
+    };
+    *parcel.bucket.entity == *entity.as_str() && *parcel.bucket.resource == *resource.as_str()
 }
 
 /// Sets what a grant has of the limits that count hits, and ends it.
-async fn end(mut grant: Grant, step: &Step, used: i64) -> Result<Settlement, Error> {
-    if let Step::Settle(parcel) = step {
+async fn end(mut grant: Grant, step: Option<Step>, used: i64) -> Result<Ended, Error> {
+    if let Some(Step::Settle(parcel)) = &step {
         let takes = &parcel.bucket.terms.takes;
         for take in takes.iter().filter(|take| take.amount == Amount::Hits) {
-            let settled = grant.adjust(&take.limit, used).await?;
-            if settled == Settlement::LeaseGone {
-                return Ok(settled);
-            }
+            // The lease also differs if an earlier commit has adjusted it and not ended it.
+            let _ = grant.adjust(&take.limit, used).await?;
         }
     }
-    grant.release().await
+    let has_expired = grant.has_expired();
+    Ok(match (grant.release().await?, step) {
+        (Settlement::Applied, _) => Ended::Now,
+        (Settlement::LeaseGone, Some(step)) if has_expired => Ended::Expired(step),
+        (Settlement::LeaseGone, _) => Ended::Before,
+    })
 }

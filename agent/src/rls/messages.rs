@@ -3,6 +3,8 @@
 //! Written here, because generated code for Envoy's whole interface is 89,000 lines, half a minute
 //! of each build. The tests send the generated messages, and Envoy itself sends its own.
 
+use std::collections::BTreeMap;
+
 /// `envoy.service.ratelimit.v3.RateLimitRequest`
 #[derive(Clone, PartialEq, prost::Message)]
 pub struct RateLimitRequest {
@@ -72,6 +74,39 @@ pub struct RateLimitResponse {
     /// Body of the response, if it is denied.
     #[prost(bytes = "vec", tag = "5")]
     pub raw_body: Vec<u8>,
+    /// Metadata of the request in the proxy: the tokens that were taken.
+    #[prost(message, optional, tag = "6")]
+    pub dynamic_metadata: Option<Struct>,
+}
+
+/// `google.protobuf.Struct`
+#[derive(Clone, PartialEq, prost::Message)]
+pub struct Struct {
+    /// Values by name.
+    #[prost(btree_map = "string, message", tag = "1")]
+    pub fields: BTreeMap<String, Value>,
+}
+
+/// `google.protobuf.Value`
+#[derive(Clone, PartialEq, prost::Message)]
+pub struct Value {
+    /// The value.
+    #[prost(oneof = "value::Kind", tags = "2, 5")]
+    pub kind: Option<value::Kind>,
+}
+
+/// Kinds of a [`Value`].
+pub mod value {
+    /// `google.protobuf.Value.kind`
+    #[derive(Clone, PartialEq, prost::Oneof)]
+    pub enum Kind {
+        /// A number.
+        #[prost(double, tag = "2")]
+        Number(f64),
+        /// Values by name.
+        #[prost(message, tag = "5")]
+        Fields(super::Struct),
+    }
 }
 
 /// `envoy.service.ratelimit.v3.RateLimitResponse.DescriptorStatus`

@@ -89,6 +89,12 @@ impl Plan {
         self.steps.len()
     }
 
+    /// Returns whether a descriptor asks something, so that there is a decision.
+    pub(super) fn has_questions(&self) -> bool {
+        let is_question = |step: &Step| matches!(step, Step::Ask(_) | Step::Peek(_));
+        self.steps.iter().any(is_question)
+    }
+
     /// Iterates over the buckets that the call concerns.
     pub fn buckets(&self) -> impl Iterator<Item = &Bucket> {
         self.steps.iter().filter_map(|step| match step {
@@ -125,6 +131,17 @@ impl Plan {
     }
 }
 
+/// Iterates over the steps that take, with their places.
+pub(super) fn asks(plan: &Plan) -> impl Iterator<Item = (usize, &Parcel)> {
+    plan.steps
+        .iter()
+        .enumerate()
+        .filter_map(|(at, step)| match step {
+            Step::Ask(parcel) => Some((at, parcel)),
+            _ => None,
+        })
+}
+
 fn step(
     rules: &Rules,
     domain: &str,
@@ -155,7 +172,18 @@ fn step(
     };
     let bucket = match matched {
         Matched::Unlimited => return Ok(Step::Unlimited),
-        Matched::Blocked(bucket) => return Ok(Step::Blocked(bucket, hits)),
+        Matched::Blocked(bucket) => {
+            let is_question = match purpose {
+                Purpose::Check | Purpose::Reserve => true,
+                Purpose::Report => false,
+                Purpose::Decide => !descriptor.is_negative_hits && !bucket.terms.is_settle,
+            };
+            // No limit counts what was used, and nothing denies a report.
+            return Ok(match is_question {
+                true => Step::Blocked(bucket, hits),
+                false => Step::Pass,
+            });
+        }
         Matched::Limited(bucket) => bucket,
     };
     let tokens = |take: &Take| match take.amount {

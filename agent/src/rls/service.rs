@@ -5,16 +5,16 @@ use std::time::Duration;
 
 use tokio::time::Instant;
 use tonic::{Code, Request, Response, Status};
-use weirgate::{Denied, OnUnavailable};
+use weirgate::OnUnavailable;
 
 use super::answer::answer;
 use super::deadline::Deadline;
-use super::decide::{Decided, Refusal, decide};
+use super::decide::{Decided, UNAVAILABLE_RETRY, decide};
 use super::facts::record;
-use super::failure::{OVERLOADED, overloaded, status_of};
+use super::failure::{OVERLOADED, overloaded, reported, status_of};
 use super::messages::{RateLimitRequest, RateLimitResponse};
 use super::plan::{Plan, Purpose};
-use super::standing::Standing;
+use super::refusal::{Refusal, merge};
 use crate::decide::{Call, Decider, Outcome, Permit};
 use crate::rules::RulesSource;
 
@@ -59,7 +59,7 @@ impl RateLimitService {
     ///
     /// # Errors
     /// `INVALID_ARGUMENT` for a request that a caller must change, `UNAVAILABLE` if no decision could
-    /// be made for now, `FAILED_PRECONDITION` and `INTERNAL` until a repair.
+    /// be made for now, `ABORTED` instead if reports of the call are written, `FAILED_PRECONDITION` and `INTERNAL` until a repair.
     pub async fn should_rate_limit(
         &self,
         request: Request<RateLimitRequest>,
@@ -86,8 +86,16 @@ impl RateLimitService {
         let rules = self.rules.rules();
         let plan = Plan::with(&rules, &domain, &descriptors, hits_addend, purpose)
             .map_err(Status::invalid_argument)?;
-        record(&self.decider, &plan.steps, deadline.at).await?;
-        let decided = self.decided(&plan, deadline, None).await?;
+        let reports_until = match plan.has_questions() {
+            true => Instant::now() + deadline.half(),
+            false => deadline.at,
+        };
+        let is_reported = record(&self.decider, &plan.steps, reports_until).await?;
+        let decided = self.decided(&plan, deadline, None).await;
+        let decided = decided.map_err(|status| match is_reported {
+            true => reported(status),
+            false => status,
+        })?;
         Ok((Response::new(answer(&plan, &decided)), decided))
     }
 
@@ -110,7 +118,8 @@ impl RateLimitService {
         deadline: Deadline,
         lease: Option<Duration>,
     ) -> Result<Decided, Status> {
-        let decision = decide(&self.decider.limiter, plan, deadline.decision, lease);
+        let on_unavailable = self.options.on_unavailable;
+        let decision = decide(&self.decider.limiter, plan, deadline, lease, on_unavailable);
         match tokio::time::timeout_at(deadline.at, decision).await {
             Ok(decided) => decided.map_err(|error| status_of(&error)),
             Err(_) => self.undecided(plan),
@@ -119,31 +128,23 @@ impl RateLimitService {
 
     /// Returns the answer of the option to a call without a decision.
     fn undecided(&self, plan: &Plan) -> Result<Decided, Status> {
-        let is_over = match self.options.on_unavailable {
-            OnUnavailable::Allow => false,
-            OnUnavailable::Deny => true,
+        let mut decided = Decided::begin(plan);
+        match self.options.on_unavailable {
+            OnUnavailable::Allow => {}
+            OnUnavailable::Deny => {
+                for standing in &mut decided.standings {
+                    standing.is_over = true;
+                }
+                merge(&mut decided.refusal, Some(UNAVAILABLE_RETRY), vec![]);
+            }
             // A local bucket decides in the limiter, which had no time for it.
             OnUnavailable::Error | OnUnavailable::Local { .. } => {
                 return Err(Status::unavailable(
                     "no decision before the deadline: nothing was taken; give the filter a timeout of 0.25s",
                 ));
             }
-        };
-        let standing = |_| Standing {
-            is_over,
-            ..Standing::default()
-        };
-        let denied = Denied {
-            retry_after: Some(Duration::from_secs(1)),
-            limits: vec![],
-            degraded: None,
-        };
-        Ok(Decided {
-            standings: plan.steps.iter().map(standing).collect(),
-            refusal: is_over.then_some(Refusal::Denied(denied)),
-            limits: vec![],
-            grants: vec![],
-        })
+        }
+        Ok(decided)
     }
 }
 

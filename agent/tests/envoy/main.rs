@@ -93,6 +93,45 @@ async fn after_the_response_the_estimate_comes_back_and_what_was_used_is_debited
     assert_eq!(denied.status(), 429, "the debt is paid first");
 }
 
+/// Envoy applies the refund after every request, also after one that took nothing.
+#[tokio::test]
+#[ignore = "needs Envoy: make envoy"]
+async fn a_denied_request_gives_nothing_back() {
+    let gateway = Gateway::new(Differences::default()).await;
+    let limits = [llm()];
+    let acquire = gateway.limiter.acquire("acme", "llm").limits(&limits);
+    let taken = acquire.take("tpd", 70_000).send().await.unwrap();
+    assert!(taken.is_granted());
+    for _ in 0..3 {
+        let denied = gateway
+            .get("/llm", &[TENANT, ("x-estimate", "40000")])
+            .await;
+        assert_eq!(denied.status(), 429);
+    }
+    // What was used of this request is debited after the denied ones.
+    let headers = [TENANT, ("x-estimate", "10000"), ("x-use", "10000")];
+    assert_eq!(gateway.get("/llm", &headers).await.status(), 200);
+    gateway.left("llm", &llm(), 20_000..20_100).await;
+}
+
+#[tokio::test]
+#[ignore = "needs Envoy: make envoy"]
+async fn a_request_without_a_decision_gives_nothing_back() {
+    let gateway = Gateway::new(Differences::default()).await;
+    let limits = [llm()];
+    let acquire = gateway.limiter.acquire("acme", "llm").limits(&limits);
+    let taken = acquire.take("tpd", 70_000).send().await.unwrap();
+    assert!(taken.is_granted());
+    gateway.signal_agent("STOP");
+    // The upstream resumes the agent before it answers, so it would get the refund.
+    let agent = gateway.agent().to_string();
+    let headers = [TENANT, ("x-estimate", "20000"), ("x-resume", &agent)];
+    assert_eq!(gateway.get("/llm", &headers).await.status(), 200);
+    let headers = [TENANT, ("x-estimate", "10000"), ("x-use", "10000")];
+    assert_eq!(gateway.get("/llm", &headers).await.status(), 200);
+    gateway.left("llm", &llm(), 20_000..20_100).await;
+}
+
 #[tokio::test]
 #[ignore = "needs Envoy: make envoy"]
 async fn without_a_decision_the_failure_mode_decides() {
@@ -138,12 +177,12 @@ async fn the_agents_own_answer_comes_before_the_deadline_of_the_filter() {
 
 #[tokio::test]
 #[ignore = "needs Envoy: make envoy"]
-async fn an_agent_that_is_away_is_a_failure_and_none_of_the_gateways_requests_hangs() {
-    let away = Differences {
+async fn an_unavailable_agent_is_a_failure_and_no_request_of_the_gateway_hangs() {
+    let strict = Differences {
         envoy: &[("failure_mode_deny: false", "failure_mode_deny: true")],
         ..Differences::default()
     };
-    let mut gateway = Gateway::new(away).await;
+    let mut gateway = Gateway::new(strict).await;
     assert_eq!(gateway.get("/v1", &[TENANT]).await.status(), 200);
     gateway.end_agent();
     assert_eq!(gateway.get("/v1", &[TENANT]).await.status(), 500);

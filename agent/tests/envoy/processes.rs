@@ -117,6 +117,17 @@ impl Gateway {
         self.agent = None;
     }
 
+    /// Returns the process id of the agent.
+    pub fn agent(&self) -> u32 {
+        let agent = self.agent.as_ref().expect("the agent runs");
+        agent.0.id()
+    }
+
+    /// Sends the agent a signal.
+    pub fn signal_agent(&self, name: &str) {
+        signal(name, &self.agent().to_string());
+    }
+
     /// Sends a GET with these headers.
     pub async fn get(&self, path: &str, headers: &[(&str, &str)]) -> Response {
         let stream = tokio::net::TcpStream::connect(("127.0.0.1", self.port));
@@ -211,11 +222,21 @@ fn file(name: &str, number: u16, text: &str) -> PathBuf {
     path
 }
 
-/// A server that answers with the headers that reached it, and with the tokens that it used.
+fn signal(name: &str, process: &str) {
+    let mut kill = Command::new("kill");
+    let status = kill.args(["-s", name, process]).status().unwrap();
+    assert!(status.success(), "kill -s {name} {process}: {status}");
+}
+
+/// A server that answers with the headers that reached it, and with the tokens that it used. Before
+/// the answer it resumes the process that a request names.
 async fn upstream() -> u16 {
     let listener = tokio::net::TcpListener::bind("127.0.0.1:0").await.unwrap();
     let port = listener.local_addr().unwrap().port();
     let answer = async |request: http::Request<Incoming>| {
+        if let Some(process) = request.headers().get("x-resume") {
+            signal("CONT", process.to_str().unwrap());
+        }
         let used = request.headers().get("x-use").cloned();
         let used = used.unwrap_or_else(|| http::HeaderValue::from_static("0"));
         let body = Full::new(Bytes::from_static(b"from the upstream"));

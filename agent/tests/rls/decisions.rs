@@ -1,5 +1,6 @@
 //! Which calls are allowed, and what the answer says.
 
+use envoy_types::pb::google::protobuf::value::Kind;
 use serde_json::Value;
 
 use crate::fixture::*;
@@ -191,6 +192,39 @@ async fn more_than_a_capacity_is_denied_with_its_own_problem() {
     assert_eq!(agent.left("b", "api", "rpd").await, 10);
 }
 
+/// The refund after the response reads it there, so it exists only after a grant.
+#[tokio::test]
+async fn a_grant_has_what_it_took_as_metadata_and_a_denial_has_none() {
+    let agent = Agent::new(RULES).await;
+    let (rpd, tpd) = ([("tenant", "a")], [("tenant", "a"), ("model", "x")]);
+    let trial = [("trial", "b")];
+    let ask = |trials| request([descriptor(&rpd), hits(&tpd, 600), hits(&trial, trials)]);
+    let granted = agent.call(ask(4)).await.unwrap();
+    let taken = |answer: &RateLimitResponse, path: [&str; 3]| {
+        let mut fields = answer.dynamic_metadata.clone()?.fields;
+        for name in &path[..2] {
+            let Some(Kind::StructValue(inner)) = fields.remove(*name)?.kind else {
+                return None;
+            };
+            fields = inner.fields;
+        }
+        match fields.remove(path[2])?.kind? {
+            Kind::NumberValue(tokens) => Some(tokens),
+            _ => None,
+        }
+    };
+    assert_eq!(taken(&granted, ["taken", "llm/x", "tpd"]), Some(600.0));
+    let least = taken(&granted, ["taken", "api", "rpd"]);
+    assert_eq!(least, Some(1.0), "the smallest of two buckets");
+    let denied = agent.call(ask(1)).await.unwrap();
+    assert_eq!(denied.overall_code(), Code::OverLimit);
+    assert!(denied.dynamic_metadata.is_none());
+    // The trial is short, so nothing of it was taken.
+    let waived = agent.call(request([hits(&trial, 8)])).await.unwrap();
+    assert_eq!(waived.overall_code(), Code::Ok);
+    assert!(waived.dynamic_metadata.is_none());
+}
+
 #[tokio::test]
 async fn a_level_that_is_stopped_is_denied_and_says_so() {
     let agent = Agent::new(RULES).await;
@@ -221,4 +255,56 @@ async fn limits_come_from_the_table_where_a_rule_brings_none() {
     agent.clock.skew(61_000);
     assert_eq!(ask().await.unwrap().statuses[0].limit_remaining, 1);
     assert_eq!(ask().await.unwrap().overall_code(), Code::OverLimit);
+}
+
+#[tokio::test]
+async fn a_trial_on_a_level_that_is_stopped_denies_nothing() {
+    let agent = Agent::new(RULES).await;
+    let level = weirgate::ConfigLevel::Resource("api".try_into().unwrap());
+    let _ = agent.other.stop(&level).send().await.unwrap();
+    let trial = || descriptor(&[("trial", "b")]);
+    let tpd = || hits(&[("tenant", "a"), ("model", "x")], 600);
+    let alone = agent.call(request([trial()])).await.unwrap();
+    assert_eq!(
+        (alone.overall_code(), codes(&alone)),
+        (Code::Ok, vec![Code::Ok])
+    );
+    assert!(alone.raw_body.is_empty());
+    let granted = agent.call(request([trial(), tpd()])).await.unwrap();
+    assert_eq!(codes(&granted), [Code::Ok, Code::Ok]);
+    assert_eq!(granted.statuses[1].limit_remaining, 400);
+    assert_eq!(agent.left("a", "llm/x", "tpd").await, 400);
+    let denied = agent.call(request([trial(), tpd()])).await.unwrap();
+    assert_eq!(denied.overall_code(), Code::OverLimit);
+    assert_eq!(codes(&denied), [Code::Ok, Code::OverLimit]);
+    let body: Value = serde_json::from_slice(&denied.raw_body).unwrap();
+    assert_eq!(body["status"], 429, "not for the level that is stopped");
+    let stopped = request([trial(), descriptor(&[("tenant", "b")])]);
+    let stopped = agent.call(stopped).await.unwrap();
+    assert_eq!(codes(&stopped), [Code::Ok, Code::OverLimit]);
+}
+
+/// No later call of Envoy releases a slot.
+#[tokio::test]
+async fn slots_are_refused_and_the_rest_of_the_call_is_not_taken() {
+    let agent = Agent::new(RULES).await;
+    let config = weirgate::Config {
+        limits: vec![weirgate::Limit::concurrent("rpd", 3).unwrap()],
+        ..weirgate::Config::default()
+    };
+    let level = weirgate::ConfigLevel::Resource("stored".try_into().unwrap());
+    agent.other.set_config(&level, &config).await.unwrap();
+    for _ in 0..2 {
+        let both = request([
+            descriptor(&[("stored", "a")]),
+            descriptor(&[("tenant", "a")]),
+        ]);
+        let status = agent.call(both).await.unwrap_err();
+        assert_eq!(status.code(), tonic::Code::FailedPrecondition, "{status}");
+        assert!(status.message().contains("Reserve"), "{status}");
+        let balances = agent.other.peek("a", "stored").send().await.unwrap();
+        let slots = balances.limit("rpd").unwrap().available;
+        assert_eq!(slots.whole_tokens(), 3);
+        assert_eq!(agent.left("a", "api", "rpd").await, 10);
+    }
 }

@@ -106,14 +106,125 @@ async fn a_commit_of_nothing_gives_the_reservation_back() {
 }
 
 #[tokio::test]
-async fn a_commit_of_a_reservation_that_has_ended_or_is_unknown_is_a_report() {
+async fn a_commit_of_an_unknown_reservation_is_a_report_and_a_repeated_one_changes_nothing() {
     let agent = Agent::new(RULES).await;
     let held = reserve(&agent, 800, 60).await;
-    assert!(commit(&agent, &held.reservation_id, 800).await);
-    assert!(!commit(&agent, &held.reservation_id, 100).await);
+    assert!(commit(&agent, &held.reservation_id, 700).await);
+    assert!(!commit(&agent, &held.reservation_id, 700).await);
+    assert_eq!(agent.counted("a", "llm/x", "tpd").0, 700);
     assert!(!commit(&agent, "no token", 50).await);
     assert!(!commit(&agent, "", 25).await);
-    assert_eq!(agent.counted("a", "llm/x", "tpd").0, 975);
+    assert_eq!(agent.counted("a", "llm/x", "tpd").0, 775);
+}
+
+#[tokio::test]
+async fn a_commit_of_a_reservation_that_has_expired_is_a_report() {
+    let agent = Agent::new(RULES).await;
+    let held = reserve(&agent, 800, 1).await;
+    agent.clock.skew(60_000);
+    // This take ends the lease and returns what it held.
+    let limits = [weirgate::Limit::per_day("tpd", 1_000).unwrap()];
+    let acquire = agent.other.acquire("a", "llm/x").limits(&limits);
+    let taken = acquire.take("tpd", 900).send().await.unwrap();
+    assert!(taken.is_granted());
+    assert!(!commit(&agent, &held.reservation_id, 150).await);
+    assert_eq!(agent.counted("a", "llm/x", "tpd").0, 1_050);
+}
+
+/// The first write takes longer than the answer may.
+#[tokio::test]
+async fn a_commit_is_finished_although_its_time_is_over() {
+    let short = weirgate_agent::rls::Options {
+        timeout: std::time::Duration::from_millis(300),
+        ..weirgate_agent::rls::Options::default()
+    };
+    let agent = Agent::with(RULES, short, |builder| builder).await;
+    let held = reserve(&agent, 800, 60).await;
+    agent
+        .dynamo
+        .fail_when(|_| Some(weirgate_testkit::Fault::ServerError));
+    let request = messages::CommitRequest {
+        domain: "edge".to_owned(),
+        descriptors: own(&TPD),
+        reservation_id: held.reservation_id,
+        actual_amount: 150,
+    };
+    let answer: Result<messages::CommitResponse, _> = call(&agent, "Commit", request).await;
+    let status = answer.unwrap_err();
+    assert_eq!(status.code(), tonic::Code::Aborted, "{status}");
+    agent.dynamo.fail_when(|_| None);
+    // The gate counts it until it is finished.
+    agent.decider.gate.close_and_drain().await;
+    assert_eq!(agent.left("a", "llm/x", "tpd").await, 850);
+}
+
+fn both(names: [&str; 2], amount: u64) -> (messages::ReserveRequest, messages::CommitRequest) {
+    let descriptors = names.map(|name| own(&[("tenant", name), ("model", "x")]).remove(0));
+    let mut turned = descriptors.to_vec();
+    turned.reverse();
+    let reserve = messages::ReserveRequest {
+        domain: "edge".to_owned(),
+        descriptors: descriptors.to_vec(),
+        amount: 800,
+        ttl: None,
+    };
+    let commit = messages::CommitRequest {
+        domain: "edge".to_owned(),
+        // Another order than that of the reservation.
+        descriptors: turned,
+        reservation_id: String::new(),
+        actual_amount: amount,
+    };
+    (reserve, commit)
+}
+
+#[tokio::test]
+async fn a_commit_that_failed_for_one_of_two_buckets_is_repeated_and_counts_once() {
+    let patient = weirgate_agent::rls::Options {
+        timeout: std::time::Duration::from_secs(60),
+        ..weirgate_agent::rls::Options::default()
+    };
+    let settings = |builder: weirgate::Builder| {
+        let never = weirgate::CircuitBreakerConfig {
+            failure_threshold: 0,
+            ..weirgate::CircuitBreakerConfig::default()
+        };
+        let timeout = std::time::Duration::from_millis(300);
+        builder.timeout(timeout).circuit_breaker(never)
+    };
+    for failing in ["a", "b"] {
+        let agent = Agent::with(RULES, patient, settings).await;
+        let (reserve, commit) = both(["a", "b"], 150);
+        let held: messages::ReserveResponse = call(&agent, "Reserve", reserve).await.unwrap();
+        let commit = messages::CommitRequest {
+            reservation_id: held.reservation_id,
+            ..commit
+        };
+        let key = format!("#{failing}#");
+        agent.dynamo.fail_when(move |write| {
+            let fault = weirgate_testkit::Fault::ServerError;
+            write.to_string().contains(&key).then_some(fault)
+        });
+        let first: Result<messages::CommitResponse, _> =
+            call(&agent, "Commit", commit.clone()).await;
+        let status = first.unwrap_err();
+        assert_eq!(status.code(), tonic::Code::Unavailable, "{status}");
+        agent.dynamo.fail_when(|_| None);
+        let again: messages::CommitResponse = call(&agent, "Commit", commit).await.unwrap();
+        assert!(again.reservation_released);
+        for name in ["a", "b"] {
+            assert_eq!(
+                agent.left(name, "llm/x", "tpd").await,
+                850,
+                "{failing}: {name}"
+            );
+            assert_eq!(
+                agent.counted(name, "llm/x", "tpd").0,
+                150,
+                "{failing}: {name}"
+            );
+        }
+    }
 }
 
 #[tokio::test]

@@ -2,6 +2,9 @@
 
 use std::time::Duration;
 
+use weirgate::Builder;
+use weirgate_agent::rls::Options;
+
 use crate::fixture::*;
 
 const TPD: [(&str, &str); 2] = [("tenant", "a"), ("model", "x")];
@@ -100,4 +103,71 @@ async fn a_report_is_written_although_its_caller_has_left() {
     // The gate counts it until it is written.
     agent.decider.gate.close_and_drain().await;
     assert_eq!(agent.left("a", "llm/x", "tpd").await, 500);
+}
+
+#[tokio::test]
+async fn a_call_without_a_decision_is_not_retried_once_its_reports_are_written() {
+    let agent = Agent::slow(Duration::from_millis(500)).await;
+    let both = request([hits(&USED, 500), descriptor(&[("tenant", "a")])]);
+    let answer = agent.call_within(both, Duration::from_millis(100)).await;
+    let status = answer.unwrap_err();
+    assert_eq!(status.code(), tonic::Code::Aborted, "{status}");
+    assert!(status.message().contains("do not repeat it"), "{status}");
+    agent.decider.gate.close_and_drain().await;
+    assert_eq!(agent.left("a", "llm/x", "tpd").await, 500);
+}
+
+#[tokio::test]
+async fn a_call_with_more_reports_than_may_be_in_flight_writes_none() {
+    let agent = Agent::new(RULES).await;
+    // The call itself and one of its two reports could enter.
+    let held: Vec<_> = (0..98)
+        .map(|_| agent.decider.gate.enter().unwrap())
+        .collect();
+    let other = [("used", "b"), ("model", "x")];
+    let both = request([hits(&USED, 500), hits(&other, 500)]);
+    let status = agent.call(both).await.unwrap_err();
+    assert_eq!(status.code(), tonic::Code::Unavailable, "{status}");
+    drop(held);
+    agent.decider.gate.close_and_drain().await;
+    assert!(agent.dynamo.items().is_empty());
+}
+
+#[tokio::test]
+async fn a_report_that_failed_is_not_retried() {
+    let patient = Options {
+        timeout: Duration::from_secs(60),
+        ..Options::default()
+    };
+    let impatient = |builder: Builder| builder.timeout(Duration::from_millis(50));
+    let agent = Agent::with(RULES, patient, impatient).await;
+    agent
+        .dynamo
+        .fail_when(|_| Some(weirgate_testkit::Fault::ServerError));
+    let answer = agent.call(request([hits(&USED, 500)])).await;
+    let status = answer.unwrap_err();
+    assert_eq!(status.code(), tonic::Code::Aborted, "{status}");
+}
+
+/// No limit counts what was used there, and the rest of the call is decided.
+#[tokio::test]
+async fn a_report_on_a_rule_that_blocks_every_request_denies_nothing() {
+    let agent = Agent::new(RULES).await;
+    let blocked = |descriptor| RateLimitDescriptor {
+        limit: Some(RateLimitOverride {
+            requests_per_unit: 0,
+            unit: envoy_types::pb::envoy::r#type::v3::RateLimitUnit::Hour.into(),
+        }),
+        ..descriptor
+    };
+    let reports = [blocked(refund(&TPD, 10)), blocked(hits(&USED, 10))];
+    for report in reports {
+        let call = request([report, hits(&USED, 100), descriptor(&[("tenant", "a")])]);
+        let answer = agent.call(call).await.unwrap();
+        assert_eq!(codes(&answer), [Code::Ok, Code::Ok, Code::Ok]);
+    }
+    assert_eq!(agent.left("a", "llm/x", "tpd").await, 800);
+    assert_eq!(agent.left("a", "api", "rpd").await, 8);
+    let asked = agent.call(request([blocked(hits(&TPD, 10))])).await;
+    assert_eq!(asked.unwrap().overall_code(), Code::OverLimit);
 }

@@ -61,6 +61,71 @@ async fn the_configured_answer_replaces_a_decision() {
     }
 }
 
+/// Hits of 0 only peek, so the limiter's own option does not apply.
+#[tokio::test]
+async fn the_configured_answer_replaces_a_peek_that_fails_at_once() {
+    for (on_unavailable, code) in [
+        (OnUnavailable::Allow, Some(Code::Ok)),
+        (OnUnavailable::Deny, Some(Code::OverLimit)),
+        (OnUnavailable::Local { percent: 50 }, Some(Code::Ok)),
+        (OnUnavailable::Error, None),
+    ] {
+        let settings = |builder: weirgate::Builder| builder.on_unavailable(on_unavailable);
+        let agent = Agent::with(RULES, options(on_unavailable), settings).await;
+        agent
+            .dynamo
+            .fail_reads(|_, _| Some(weirgate_testkit::Fault::ServerError));
+        let answer = agent
+            .call(request([
+                hits(&[("tenant", "a")], 0),
+                descriptor(&[("no", "rule")]),
+            ]))
+            .await;
+        match code {
+            Some(code) => {
+                let answer = answer.unwrap();
+                assert_eq!(codes(&answer), [code, Code::Ok], "{on_unavailable:?}");
+                assert_eq!(answer.overall_code(), code);
+            }
+            None => assert_eq!(answer.unwrap_err().code(), tonic::Code::Unavailable),
+        }
+    }
+}
+
+#[tokio::test]
+async fn a_local_bucket_decides_also_after_reports_and_peeks_without_an_answer() {
+    let local = OnUnavailable::Local { percent: 50 };
+    let agent = Agent::without_answers(options(local)).await;
+    let ask = || {
+        request([
+            hits(&[("used", "a"), ("model", "x")], 10),
+            hits(&[("tenant", "b")], 0),
+            hits(&[("tenant", "a")], 3),
+        ])
+    };
+    let mut answers = vec![];
+    for _ in 0..2 {
+        let answer = agent.call_within(ask(), Duration::from_millis(900)).await;
+        answers.push(answer.unwrap().overall_code());
+    }
+    assert_eq!(answers, [Code::Ok, Code::OverLimit], "5 of 10 locally");
+}
+
+#[tokio::test]
+async fn a_rule_that_blocks_every_request_denies_without_dynamodb() {
+    let agent = Agent::without_answers(options(OnUnavailable::Allow)).await;
+    let blocked = RateLimitDescriptor {
+        limit: Some(RateLimitOverride {
+            requests_per_unit: 0,
+            unit: envoy_types::pb::envoy::r#type::v3::RateLimitUnit::Hour.into(),
+        }),
+        ..descriptor(&[("tenant", "a")])
+    };
+    let call = request([blocked, hits(&[("tenant", "b")], 0)]);
+    let answer = agent.call_within(call, Duration::from_millis(100)).await;
+    assert_eq!(codes(&answer.unwrap()), [Code::OverLimit, Code::Ok]);
+}
+
 #[tokio::test]
 async fn tokens_of_a_call_that_was_not_answered_in_time_return() {
     let agent = Agent::new(RULES).await;

@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use futures_util::future::try_join_all;
+use futures_util::future::join_all;
 use weirgate_shared::Limit;
 
 use super::acquire::Acquire;
@@ -77,6 +77,7 @@ impl Refund<'_> {
             .filter(|target| target.request.has_amounts());
         let refunds =
             requested.map(|target| refund(&limiter.session, &target.bucket, &target.request));
-        try_join_all(refunds).await.map(drop)
+        // A failed one does not stop the others.
+        join_all(refunds).await.into_iter().collect()
     }
 }

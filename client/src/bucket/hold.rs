@@ -10,7 +10,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use weirgate_shared::write::{LeaseChange, LimitDelta};
-use weirgate_shared::{Bucket, EpochMillis, LimitMode, LimitName, MilliTokens, WriteId};
+use weirgate_shared::{Bucket, BucketKey, EpochMillis, LimitMode, LimitName, MilliTokens, WriteId};
 
 use super::state::BucketState;
 use super::target::BucketTarget;
@@ -127,6 +127,11 @@ impl Hold {
             .filter_map(|part| part.lease.as_ref().map(|(_, expires)| *expires))
             .min()?;
         Some((id, expires))
+    }
+
+    /// Returns the key of the bucket.
+    pub(crate) fn key(&self) -> &BucketKey {
+        &self.bucket.key
     }
 
     pub(crate) const fn session(&self) -> &Arc<Session> {

@@ -4,6 +4,7 @@
 use std::sync::Arc;
 use std::time::Duration;
 
+use tokio::time::Instant;
 use weirgate_shared::{ItemError, ItemKey, Switches, switches_key};
 use weirgate_store::{Consistency, Item};
 
@@ -25,12 +26,17 @@ pub(crate) async fn read_switches(
     if let Some(known) = cache.fresh(session) {
         return known;
     }
-    let _turn = cache.loading.lock().await;
+    let until = deadline(timeout);
+    // The read that is in flight may have more time than this request.
+    let Ok(_turn) = tokio::time::timeout_at(until, cache.loading.lock()).await else {
+        return cache.known(session).latest.unwrap_or_default();
+    };
     if let Some(known) = cache.fresh(session) {
         return known;
     }
     let generation = session.config_cache.generation();
     let sent = session.ages.sent();
+    let timeout = until.saturating_duration_since(Instant::now());
     let read = read(session, first, timeout).await;
     record_switches(session, generation, sent.at, read)
 }

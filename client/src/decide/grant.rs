@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 use std::time::Duration;
 
 use futures_util::future::join_all;
-use weirgate_shared::{EpochMillis, LimitName, MilliTokens};
+use weirgate_shared::{EntityId, EpochMillis, LimitName, MilliTokens, Resource};
 
 use super::granted::BucketGrant;
 use super::local::LocalHold;
@@ -108,6 +108,24 @@ impl Grant {
             .iter()
             .filter_map(|hold| hold.lease().map(|(_, expires)| expires))
             .min()
+    }
+
+    /// Returns whether a durable lease has expired, by DynamoDB's clock.
+    #[must_use]
+    pub fn has_expired(&self) -> bool {
+        let has_expired = |hold: &Hold| {
+            let lease = hold.lease();
+            lease.is_some_and(|(_, expires)| expires <= hold.session().now())
+        };
+        self.holds.iter().any(has_expired)
+    }
+
+    /// Returns the entity and the resource of the requested bucket. `None` if nothing was taken from
+    /// the table.
+    #[must_use]
+    pub fn bucket(&self) -> Option<(&EntityId, &Resource)> {
+        let key = self.holds.first()?.key();
+        Some((&key.entity, &key.resource))
     }
 
     /// Returns the amount taken of a limit, as adjusted.

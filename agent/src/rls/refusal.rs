@@ -1,0 +1,55 @@
+//! Why a call is denied.
+
+use std::time::Duration;
+
+use weirgate::{
+    Denied, Disabled, EntityId, LimitMode, LimitStatus, MilliTokens, NeverFits, Resource,
+};
+
+use crate::rules::Bucket;
+
+/// Why a call is denied.
+#[derive(Debug)]
+pub(super) enum Refusal {
+    Denied(Denied),
+    NeverFits(NeverFits),
+    Disabled(Disabled),
+}
+
+/// Returns the status of the limit of a bucket whose rule has a rate of 0. `None` if its names are
+/// invalid.
+pub(super) fn blocked(bucket: &Bucket, hits: i64) -> Option<LimitStatus> {
+    let limit = bucket.terms.takes.first().map(|take| &*take.limit);
+    Some(LimitStatus {
+        entity: EntityId::new(&*bucket.entity).ok()?,
+        resource: Resource::new(&*bucket.resource).ok()?,
+        limit: limit.unwrap_or_default().to_owned(),
+        mode: LimitMode::Enforced,
+        capacity: MilliTokens::ZERO,
+        refill_amount: MilliTokens::ZERO,
+        refill_period: Duration::from_secs(1),
+        available: MilliTokens::ZERO,
+        requested: MilliTokens::from_tokens(hits),
+        is_requested: true,
+        retry_after: None,
+    })
+}
+
+/// Adds a denial to the refusal.
+pub(super) fn merge(
+    refusal: &mut Option<Refusal>,
+    retry_after: Option<Duration>,
+    limits: Vec<LimitStatus>,
+) {
+    if let Some(Refusal::Denied(denied)) = refusal {
+        let both = denied.retry_after.zip(retry_after);
+        denied.retry_after = both.map(|(one, other)| one.max(other));
+        denied.limits.extend(limits);
+    } else {
+        *refusal = Some(Refusal::Denied(Denied {
+            retry_after,
+            limits,
+            degraded: None,
+        }));
+    }
+}

@@ -1,0 +1,102 @@
+//! Requests of the limiter for the parcels of a call.
+
+use std::time::Duration;
+
+use weirgate::{Acquire, Decision, Disabled, Error, Grant, LimitStatus, Peek, RateLimiter};
+
+use super::plan::Parcel;
+
+/// Returns the request for a parcel.
+fn acquire<'l>(limiter: &'l RateLimiter, parcel: &Parcel) -> Acquire<'l> {
+    let bucket = &parcel.bucket;
+    let mut request = limiter.acquire(&bucket.entity, &bucket.resource);
+    if let Some(limits) = &bucket.terms.limits {
+        request = request.shared_limits(limits);
+    }
+    for (limit, tokens) in parcel.amounts() {
+        request = request.take(limit, tokens);
+    }
+    if bucket.terms.is_shadow {
+        request = request.shadow();
+    }
+    request
+}
+
+/// Returns the peek for a parcel.
+pub(super) fn peek<'l>(limiter: &'l RateLimiter, parcel: &Parcel) -> Peek<'l> {
+    let mut peek = limiter.peek(&parcel.bucket.entity, &parcel.bucket.resource);
+    if let Some(limits) = &parcel.bucket.terms.limits {
+        peek = peek.limits(limits);
+    }
+    for (limit, tokens) in parcel.amounts() {
+        peek = peek.need(limit, tokens);
+    }
+    peek
+}
+
+/// Asks for these parcels together.
+pub(super) async fn ask(
+    limiter: &RateLimiter,
+    asked: &[(usize, &Parcel)],
+    timeout: Duration,
+    lease: Option<Duration>,
+) -> Result<Decision<Vec<Grant>>, Error> {
+    let request = |(_, parcel): &(usize, &Parcel)| {
+        let request = acquire(limiter, parcel).timeout(timeout);
+        match lease {
+            Some(lasts) => request.lease(lasts),
+            None => request,
+        }
+    };
+    if let [only] = asked {
+        return Ok(request(only).send().await?.map(|grant| vec![grant]));
+    }
+    let decision = limiter
+        .acquire_all(asked.iter().map(request))
+        .send()
+        .await?;
+    Ok(decision.map(|grants| grants.into_iter().collect()))
+}
+
+/// Returns the asks without the trials on a disabled bucket: those of the bucket, or all trials if it
+/// is a parent's. If an enforced ask is on the bucket, no trial is left out.
+pub(super) fn without_disabled_trials<'p>(
+    asked: &[(usize, &'p Parcel)],
+    disabled: &Disabled,
+) -> Vec<(usize, &'p Parcel)> {
+    let is_on = |parcel: &Parcel| {
+        *disabled.entity.as_str() == *parcel.bucket.entity
+            && *disabled.resource.as_str() == *parcel.bucket.resource
+    };
+    let is_parents = !asked.iter().any(|(_, parcel)| is_on(parcel));
+    let is_enforced =
+        |(_, parcel): &(usize, &Parcel)| is_on(parcel) && !parcel.bucket.terms.is_shadow;
+    if asked.iter().any(is_enforced) {
+        return asked.to_vec();
+    }
+    let stays = |(_, parcel): &&(usize, &Parcel)| {
+        !parcel.bucket.terms.is_shadow || !(is_parents || is_on(parcel))
+    };
+    asked.iter().filter(stays).copied().collect()
+}
+
+/// Returns a limit with slots of which a parcel takes some.
+pub(super) fn slots(
+    asked: &[(usize, &Parcel)],
+    decision: &Decision<Vec<Grant>>,
+) -> Option<LimitStatus> {
+    let limits: Vec<_> = match decision {
+        Decision::Granted(grants) => grants.iter().flat_map(Grant::limits).collect(),
+        Decision::Denied(denied) => denied.limits.clone(),
+        Decision::NeverFits(_) | Decision::Disabled(_) => vec![],
+    };
+    let is_taken = |status: &LimitStatus| {
+        let takes = |(_, parcel): &(usize, &Parcel)| {
+            let mut takes = parcel.bucket.terms.takes.iter();
+            *parcel.bucket.resource == *status.resource.as_str()
+                && takes.any(|take| *take.limit == *status.limit)
+        };
+        status.is_concurrent() && asked.iter().any(takes)
+    };
+    limits.into_iter().find(is_taken)
+}
