@@ -4,7 +4,6 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use tokio::time::Instant;
 use weirgate_shared::{ItemError, ItemKey, Switches, switches_key};
 use weirgate_store::{Consistency, Item};
 
@@ -26,9 +25,8 @@ pub(crate) async fn read_switches(
     if let Some(known) = cache.fresh(session) {
         return known;
     }
-    let until = deadline(timeout);
     // The read that is in flight may have more time than this request.
-    let Ok(_turn) = tokio::time::timeout_at(until, cache.loading.lock()).await else {
+    let Ok(_turn) = tokio::time::timeout(timeout, cache.loading.lock()).await else {
         return cache.known(session).latest.unwrap_or_default();
     };
     if let Some(known) = cache.fresh(session) {
@@ -36,7 +34,6 @@ pub(crate) async fn read_switches(
     }
     let generation = session.config_cache.generation();
     let sent = session.ages.sent();
-    let timeout = until.saturating_duration_since(Instant::now());
     let read = read(session, first, timeout).await;
     record_switches(session, generation, sent.at, read)
 }

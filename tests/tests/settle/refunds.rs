@@ -164,6 +164,30 @@ async fn a_refund_and_a_debit_reach_the_parents_that_an_acquire_takes_from() {
 }
 
 #[tokio::test(start_paused = true)]
+async fn a_refund_that_fails_for_one_bucket_reaches_the_others() {
+    let fleet = Fleet::new().await;
+    let level = ConfigLevel::Resource(resource("gpt-4"));
+    let limiter = configured(&fleet, &level, [Limit::per_day("tpd", 86_400).unwrap()]).await;
+    limiter.set_entity(&child("e-1", "org")).await.unwrap();
+    let acquire = limiter.acquire("e-1", "gpt-4").take("tpd", 1_000);
+    assert!(acquire.send().await.unwrap().is_granted());
+    // The parent's write is still repeated when the child's has failed.
+    let mut is_parent_refused = false;
+    fleet.dynamo.fail_when(move |write| {
+        if write.to_string().contains("#e-1#") {
+            return Some(Fault::Forbidden);
+        }
+        let is_first = !std::mem::replace(&mut is_parent_refused, true);
+        is_first.then_some(Fault::Throttle { key_range: true })
+    });
+    let refund = limiter.refund("e-1", "gpt-4").give_back("tpd", 300);
+    assert!(refund.send().await.is_err());
+    let peek = limiter.peek("org", "gpt-4").send().await.unwrap();
+    let left = peek.limit("tpd").unwrap().available;
+    assert_eq!(left.whole_tokens(), 86_400 - 700);
+}
+
+#[tokio::test(start_paused = true)]
 async fn a_request_into_debt_is_not_denied_counts_its_amounts_and_no_acquire() {
     let fleet = Fleet::new().await;
     let limiter = fleet.limiter().await;
