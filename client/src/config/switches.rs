@@ -14,28 +14,37 @@ use crate::values::{Error, count};
 /// Returns the switches of the namespace, and reads them if they are due. `first` is the first shard
 /// of the bucket that is asked next; if it is not known, the same request reads it.
 ///
-/// Switches that cannot be read stop nothing: the last ones stay, or there are none. The take that
-/// follows finds whether DynamoDB is unavailable.
+/// Switches that cannot be read within `wait` stop nothing: the last ones stay, or there are none.
+/// The read goes on, so a stop is known to the next request even where every request has less time
+/// than a read takes. The take that follows finds whether DynamoDB is unavailable.
 pub(crate) async fn read_switches(
-    session: &Session,
-    first: Option<&ShardState>,
-    timeout: Duration,
+    session: &Arc<Session>,
+    first: Option<&Arc<ShardState>>,
+    wait: Duration,
 ) -> Arc<Switches> {
     let cache = &session.config_cache.switches;
     if let Some(known) = cache.fresh(session) {
         return known;
     }
-    // The read that is in flight may have more time than this request.
-    let Ok(_turn) = tokio::time::timeout(timeout, cache.loading.lock()).await else {
-        return cache.known(session).latest.unwrap_or_default();
-    };
-    if let Some(known) = cache.fresh(session) {
+    let reading = tokio::spawn(read_once(Arc::clone(session), first.cloned()));
+    match tokio::time::timeout(wait, reading).await {
+        Ok(Ok(switches)) => switches,
+        // Only a runtime that shuts down drops a task.
+        Ok(Err(_)) | Err(_) => cache.known(session).latest.unwrap_or_default(),
+    }
+}
+
+/// Reads the switches, unless another request has read them in the meantime.
+async fn read_once(session: Arc<Session>, first: Option<Arc<ShardState>>) -> Arc<Switches> {
+    let cache = &session.config_cache.switches;
+    let _turn = cache.loading.lock().await;
+    if let Some(known) = cache.fresh(&session) {
         return known;
     }
     let generation = session.config_cache.generation();
     let sent = session.ages.sent();
-    let read = read(session, first, timeout).await;
-    record_switches(session, generation, sent.at, read)
+    let read = read(&session, first.as_deref(), session.settings.timeout).await;
+    record_switches(&session, generation, sent.at, read)
 }
 
 /// Caches switches that were read at `read_at`, or the failure. Returns those in force.

@@ -51,7 +51,7 @@ pub(super) fn by_cache(session: &Session, buckets: &[Stoppable]) -> Known {
 
 /// Reads the switches if they are due. Returns whether the request is stopped.
 pub(super) async fn by_table(
-    session: &Session,
+    session: &Arc<Session>,
     buckets: &[Stoppable],
     timeout: Duration,
 ) -> Option<Disabled> {
@@ -59,12 +59,12 @@ pub(super) async fn by_table(
         [only] => Some(&only.bucket.queues.first().shard),
         _ => None,
     };
-    let switches = read_switches(session, only.map(|shard| &**shard), timeout).await;
+    let switches = read_switches(session, only, timeout).await;
     disabled(&switches, buckets)
 }
 
 /// Returns whether an operator has stopped a request that nothing is taken for.
-pub(crate) async fn is_stopped(session: &Session, buckets: &[Stoppable]) -> bool {
+pub(crate) async fn is_stopped(session: &Arc<Session>, buckets: &[Stoppable]) -> bool {
     match by_cache(session, buckets) {
         Known::Stopped(_) => true,
         Known::Running => false,

@@ -251,6 +251,25 @@ async fn i3_a_stopped_request_leaves_nothing_taken_and_no_acquire() {
 
 /// One read of one item per process and minute, in the request that reads the bucket.
 #[tokio::test(start_paused = true)]
+async fn a_stop_reaches_requests_with_less_time_than_a_read_takes() {
+    let fleet = Fleet::slow(millis(20)).await;
+    let (limiter, operator) = (fleet.limiter().await, fleet.limiter().await);
+    let _ = granted(&limiter, &limits(), &[("rpm", 1)]).await;
+    let _ = operator.stop(&ConfigLevel::System).send().await.unwrap();
+    pass(secs(61)).await;
+    let limits = limits();
+    let short = || {
+        ask(&limiter, &limits, &[("rpm", 1)])
+            .timeout(millis(5))
+            .send()
+    };
+    let _ = short().await;
+    pass(millis(100)).await;
+    assert!(matches!(short().await, Ok(Decision::Disabled(_))));
+    assert_eq!(limiter.stats().breaker_opened, 0);
+}
+
+#[tokio::test(start_paused = true)]
 async fn switches_cost_one_read_per_process_and_ttl() {
     let fleet = Fleet::new().await;
     let (caller, meter) = fleet.metered().await;
