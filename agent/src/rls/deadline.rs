@@ -7,6 +7,8 @@ use tonic::Request;
 
 /// Time for the call and its answer on their way, 5 ms, or a quarter of a short time.
 const MARGIN: Duration = Duration::from_millis(5);
+/// Time that the limiter waits beyond its timeout for a request that hangs, 20 ms.
+const LIMITER_GRACE: Duration = Duration::from_millis(20);
 
 /// When a call arrived, before its message was decoded: an extension of its request.
 #[derive(Debug, Clone, Copy)]
@@ -35,9 +37,17 @@ impl Deadline {
     }
 
     /// Returns the time for a decision from now on: the limiter takes a quarter more for the switches
-    /// and an eighth for a request that hangs, and then decides without DynamoDB.
+    /// and 20 ms for a request that hangs, and then decides without DynamoDB. Less than 60 ms is too
+    /// little for that.
     pub(super) fn decision(&self) -> Duration {
-        self.left() / 5 * 3
+        let left = self.left();
+        let is_long = left >= LIMITER_GRACE * 3;
+        let grace = if is_long {
+            LIMITER_GRACE
+        } else {
+            Duration::ZERO
+        };
+        (left - grace) / 5 * 3
     }
 
     /// Returns half of the time from now on, for what comes before a decision.
@@ -87,6 +97,7 @@ mod tests {
 
     #[test]
     fn the_answer_leaves_before_the_callers_deadline() {
+        let ms = Duration::from_millis;
         let deadline = |timeout: Option<&'static str>| {
             let mut request = Request::new(());
             if let Some(timeout) = timeout {
@@ -96,11 +107,11 @@ mod tests {
             let arrival = Instant::now();
             request.extensions_mut().insert(Arrival(arrival));
             let deadline = Deadline::new(&request, Duration::from_secs(1));
-            let most = deadline.decision() / 8 * 11;
-            assert!(most < deadline.at - arrival);
+            let most = deadline.decision() / 4 * 5;
+            let is_long = deadline.at - arrival > ms(60);
+            assert!(most + ms(if is_long { 20 } else { 0 }) < deadline.at - arrival);
             deadline.at - arrival
         };
-        let ms = Duration::from_millis;
         assert_eq!(deadline(Some("250m")), ms(245));
         assert_eq!(deadline(Some("20m")), ms(15));
         assert_eq!(deadline(Some("8m")), ms(6));

@@ -18,8 +18,7 @@ use crate::queue::{QueueReply, RerouteReason, ShardDecision, ShardQueue, Waiter}
 use crate::session::{Session, after, backoff};
 use crate::values::{BucketRequest, Error, count};
 
-/// Time after the deadline in which a queue may still reply with its own timeout: 20 ms, or an
-/// eighth of a short timeout.
+/// Time after the deadline in which a queue may still reply with its own timeout, 20 ms.
 const QUEUE_GRACE: Duration = Duration::from_millis(20);
 /// Time without a response after which a request counts as hanging, 1 s.
 const HANG_THRESHOLD: Duration = Duration::from_secs(1);
@@ -221,8 +220,7 @@ impl<'a> Router<'a> {
         // Only a runtime that shuts down drops the queue without a reply.
         let bucket = || queue.shard.key.item_key().pk;
         // The queue replies in time unless its request hangs; tokens of a later reply return.
-        let grace = QUEUE_GRACE.min(self.request.timeout / 8);
-        match tokio::time::timeout_at(self.deadline + grace, response).await {
+        match tokio::time::timeout_at(self.deadline + QUEUE_GRACE, response).await {
             Ok(reply) => reply.unwrap_or_else(|_| {
                 Err(Error::timeout(
                     &queue.shard.key,
