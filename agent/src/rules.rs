@@ -7,7 +7,7 @@
 //! - `native`: the agent's own format
 //! - `envoy`: the format of envoyproxy/ratelimit
 //! - `limits`: a map of limits, as in a limits file
-//! - `template`: [`Template`]: names made of a descriptor's values
+//! - `template`: names made of a descriptor's values
 //! - `pattern`: a value that an entry must have
 //! - `yaml`: the nodes of a file, and errors that name the place
 //! - `list`: rules in their order
