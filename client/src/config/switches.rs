@@ -26,25 +26,31 @@ pub(crate) async fn read_switches(
     if let Some(known) = cache.fresh(session) {
         return known;
     }
-    let reading = tokio::spawn(read_once(Arc::clone(session), first.cloned()));
-    match tokio::time::timeout(wait, reading).await {
-        Ok(Ok(switches)) => switches,
-        // Only a runtime that shuts down drops a task.
-        Ok(Err(_)) | Err(_) => cache.known(session).latest.unwrap_or_default(),
-    }
+    let first = first.cloned();
+    let known = tokio::time::timeout(wait, async {
+        let turn = Arc::clone(&cache.loading).lock_owned().await;
+        if let Some(known) = cache.fresh(session) {
+            return Some(known);
+        }
+        let session = Arc::clone(session);
+        // Only a runtime that shuts down drops the task.
+        tokio::spawn(async move {
+            let switches = read_now(&session, first.as_deref()).await;
+            drop(turn);
+            switches
+        })
+        .await
+        .ok()
+    });
+    let known = known.await.ok().flatten();
+    known.unwrap_or_else(|| cache.known(session).latest.unwrap_or_default())
 }
 
-/// Reads the switches, unless another request has read them in the meantime.
-async fn read_once(session: Arc<Session>, first: Option<Arc<ShardState>>) -> Arc<Switches> {
-    let cache = &session.config_cache.switches;
-    let _turn = cache.loading.lock().await;
-    if let Some(known) = cache.fresh(&session) {
-        return known;
-    }
+async fn read_now(session: &Session, first: Option<&ShardState>) -> Arc<Switches> {
     let generation = session.config_cache.generation();
     let sent = session.ages.sent();
-    let read = read(&session, first.as_deref(), session.settings.timeout).await;
-    record_switches(&session, generation, sent.at, read)
+    let read = read(session, first, session.settings.timeout).await;
+    record_switches(session, generation, sent.at, read)
 }
 
 /// Caches switches that were read at `read_at`, or the failure. Returns those in force.

@@ -58,7 +58,7 @@ pub(crate) async fn decide(
     if let Some(never) = decider.never_fits() {
         return Ok(Decision::NeverFits(never));
     }
-    // A request with little time spends none of it on switches that cannot be read.
+    // No request waits longer for the switches than it has time.
     let timeouts = decider.targets.iter().map(|target| target.request.timeout);
     let timeout = timeouts.fold(session.settings.timeout, Duration::min);
     // Boxed, because these reads are rare, and every request would carry the space for them.

@@ -84,8 +84,10 @@ impl RequestSpec {
             let mut names = soft_amounts.keys();
             names.find(|name| limits.is_concurrent(name)).cloned()
         };
-        let mut targets = resolved.targets.iter().filter(|_| self.is_into_debt);
-        match targets.find_map(slots) {
+        if !self.is_into_debt {
+            return Ok(resolved);
+        }
+        match resolved.targets.iter().find_map(slots) {
             Some(name) => invalid(format!(
                 "limit {name:?} has slots, which a grant holds: take them without into_debt()"
             )),

@@ -21,7 +21,8 @@ pub(crate) struct SwitchCache {
     failed_at: Locked<Option<Moment>>,
     /// Whether this process has changed the switches since it read them, or may have.
     is_changed: AtomicBool,
-    pub(crate) loading: tokio::sync::Mutex<()>,
+    /// Held by the read in flight.
+    pub(crate) loading: Arc<tokio::sync::Mutex<()>>,
 }
 
 /// The switches as a process knows them.

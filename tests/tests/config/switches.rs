@@ -270,6 +270,24 @@ async fn a_stop_reaches_requests_with_less_time_than_a_read_takes() {
 }
 
 #[tokio::test(start_paused = true)]
+async fn requests_that_give_up_a_read_of_the_switches_leave_one_task_behind() {
+    let fleet = Fleet::slow(secs(2)).await;
+    let limiter = fleet.limiter().await;
+    let (limits, before) = (limits(), tokio::runtime::Handle::current().metrics());
+    let none = before.num_alive_tasks();
+    let short = (0..500).map(|_| {
+        ask(&limiter, &limits, &[("rpm", 1)])
+            .timeout(millis(5))
+            .send()
+    });
+    let all = futures_util::future::join_all(short).await;
+    assert!(all.iter().all(Result::is_err));
+    // The read, and the worker of the shard's queue.
+    let left = before.num_alive_tasks() - none;
+    assert!(left <= 3, "{left}");
+}
+
+#[tokio::test(start_paused = true)]
 async fn switches_cost_one_read_per_process_and_ttl() {
     let fleet = Fleet::new().await;
     let (caller, meter) = fleet.metered().await;
