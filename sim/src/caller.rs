@@ -1,9 +1,13 @@
 //! The actions of one caller: acquire, hold, adjust, release, stop waiting, drop.
 
+mod call;
+
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
 use weirgate::{Acquire, Decision, Error, Grant, RateLimiter, Settlement};
+
+use call::Call;
 
 use crate::cancel::cancel_after;
 use crate::fault::{Event, Kind};
@@ -27,19 +31,6 @@ pub struct Caller {
     pub is_of_release: bool,
 }
 
-/// A call's arguments.
-struct Call {
-    bucket: usize,
-    other: Option<usize>,
-    rate: i64,
-    slots: i64,
-    lease: Option<Duration>,
-    wait: Duration,
-    is_together: bool,
-    /// Which of the requests bypass the limits.
-    bypasses: [bool; 2],
-}
-
 impl Caller {
     /// Makes calls until the world is calm.
     pub async fn run(self) {
@@ -51,7 +42,7 @@ impl Caller {
                 self.below(self.world.scenario().pause)
             };
             self.world.pass(pause).await;
-            let call = self.call(comes_in_a_burst);
+            let call = Call::draw(&self.world, comes_in_a_burst);
             let polls = self
                 .world
                 .threatens(Kind::CallerLeft)
@@ -97,57 +88,6 @@ impl Caller {
         const EVERY: i64 = 7_000;
         let left = EVERY - self.world.now().0.rem_euclid(EVERY);
         Duration::from_millis(left.unsigned_abs())
-    }
-
-    fn call(&self, comes_in_a_burst: bool) -> Call {
-        let plans = &self.world.scenario().buckets;
-        let mut rng = self.world.rng();
-        let bucket = rng.usize(..plans.len());
-        let plan = &plans[bucket];
-        let capacity = plan.limits[0].rule().capacity.whole_tokens();
-        // Sometimes a large part of the capacity.
-        let is_large = rng.u32(..10) == 0 || comes_in_a_burst && rng.bool();
-        let most = if is_large {
-            capacity
-        } else {
-            (capacity / 4).max(1)
-        };
-        let takes_slots = plan.limits.len() > 1 && rng.bool();
-        let slots = if takes_slots {
-            rng.i64(1..=plan.limits[1].rule().capacity.whole_tokens().min(2))
-        } else {
-            0
-        };
-        let lease =
-            (takes_slots || rng.u32(..4) == 0).then(|| Duration::from_millis(rng.u64(300..20_000)));
-        let wait = if rng.u32(..4) == 0 {
-            Duration::from_millis(rng.u64(0..3000))
-        } else {
-            Duration::ZERO
-        };
-        let others =
-            (0..plans.len()).filter(|other| *other != bucket && plans[*other].parent.is_none());
-        let others: Vec<_> = others.filter(|_| plan.parent.is_none()).collect();
-        let other = if others.is_empty() || rng.u32(..5) > 0 {
-            None
-        } else {
-            Some(others[rng.usize(..others.len())])
-        };
-        Call {
-            bucket,
-            other,
-            rate: rng.i64(1..=most),
-            slots,
-            lease,
-            wait,
-            is_together: rng.bool(),
-            bypasses: [(); 2].map(|()| self.bypasses()),
-        }
-    }
-
-    fn bypasses(&self) -> bool {
-        let rate = self.world.scenario().bypass_rate;
-        rate > 0 && self.world.aws_rng().u32(..1000) < rate
     }
 
     fn request(&self, bucket: usize, call: &Call, is_bypass: bool) -> Acquire<'_> {

@@ -1,32 +1,26 @@
 //! Takes from several buckets in one transaction, and from several shards of a bucket where no
 //! shard has enough alone.
 
+mod send;
+mod shard_take;
+
 use std::sync::Arc;
 
 use tokio::time::Instant;
-use weirgate_shared::write::{Action, Contention, Take, Update, expire};
-use weirgate_shared::{EpochMillis, Lease, MilliTokens, Shard, WriteId};
-use weirgate_store::{
-    ActionOutcome as Unheld, ErrorKind, StoreError, TransactOutcome, WriteOutcome,
-};
+use weirgate_shared::write::{Action, expire};
+use weirgate_shared::{EpochMillis, Shard};
+use weirgate_store::WriteOutcome;
+
+use send::{record_item, send};
+use shard_take::ShardTake;
+
+pub(super) use send::TransactionOutcome;
 
 use super::hold::Hold;
 use super::state::BucketState;
-use crate::queue::{HoldPart, ShardState};
-use crate::session::{Sent, Session, backoff, decode_shard};
-use crate::values::{
-    Amounts, BucketRequest, Error, check_bucket_limit_count, count, merge_amounts,
-};
-
-/// Outcome of a transaction.
-pub(super) enum TransactionOutcome<T = Vec<Hold>> {
-    /// The holds, in the order of the buckets; `()` while they are not built.
-    Taken(T),
-    /// Nothing was taken, because the shards had changed.
-    ShardsChanged,
-    /// Nothing was taken: DynamoDB rejected the transaction for now.
-    Rejected(Arc<StoreError>),
-}
+use crate::queue::ShardState;
+use crate::session::Session;
+use crate::values::{Amounts, BucketRequest, Error, check_bucket_limit_count};
 
 /// What a transaction takes from one bucket.
 pub(super) struct BucketAllocation<'a> {
@@ -34,22 +28,6 @@ pub(super) struct BucketAllocation<'a> {
     pub(super) request: &'a BucketRequest,
     /// Amounts per shard.
     pub(super) parts: Vec<(u32, Amounts)>,
-}
-
-/// What a transaction takes from one shard.
-struct ShardTake<'a> {
-    request: &'a BucketRequest,
-    state: Arc<ShardState>,
-    /// Shard as it was viewed; `None` if the transaction creates the bucket.
-    shard: Option<Arc<Shard>>,
-    needs: Amounts,
-    /// Soft amounts, which the first shard of a bucket takes.
-    soft: Amounts,
-    /// Amounts that bypass the limits, which the first shard counts.
-    counted: Amounts,
-    is_first: bool,
-    /// Lease id and expiry, the same in all parts of a request.
-    lease: Option<(WriteId, EpochMillis)>,
 }
 
 /// Takes all parts of all buckets in one transaction. Returns the holds in the order of the
@@ -61,7 +39,7 @@ pub(super) async fn take(
     session: &Arc<Session>,
     buckets: &[BucketAllocation<'_>],
     deadline: Instant,
-) -> Result<TransactionOutcome, Error> {
+) -> Result<TransactionOutcome<Vec<Hold>>, Error> {
     let now = session.now();
     let mut shares = vec![];
     for bucket in buckets {
@@ -154,99 +132,6 @@ impl<'a> BucketAllocation<'a> {
     }
 }
 
-impl ShardTake<'_> {
-    /// Returns the amounts that are taken.
-    fn all(&self) -> Amounts {
-        merge_amounts(&self.needs, &self.soft)
-    }
-
-    /// Returns this shard's write in the transaction `op`.
-    fn update(&self, session: &Session, op: &WriteId, now: EpochMillis) -> Update {
-        let owner = self
-            .request
-            .lease
-            .as_ref()
-            .map(|(_, owner)| owner.to_string())
-            .unwrap_or_default();
-        let lease = |(id, expires): &(WriteId, EpochMillis)| {
-            (
-                id.clone(),
-                Lease {
-                    expires_at: *expires,
-                    tokens: self.all(),
-                    owner: owner.clone(),
-                },
-            )
-        };
-        let take = Take {
-            key: &self.state.key,
-            limits: (&self.request.limits).into(),
-            amounts: self.needs.clone(),
-            soft_amounts: self.soft.clone(),
-            counted_amounts: self.counted.clone(),
-            // Only the first part counts the acquire.
-            acquires: if self.is_first {
-                self.request.acquires
-            } else {
-                0
-            },
-            leases: self.lease.iter().map(lease).collect(),
-            roll: self.state.roll(session, now),
-            write_id: op.clone(),
-            request_split: false,
-            contention: Contention::Alone,
-            // The token identifies the transaction, so no unconfirmed ids are needed.
-            unconfirmed: &[],
-        };
-        if self.shard.is_some() {
-            take.plan(self.shard.as_deref(), now)
-        } else {
-            take.create(now)
-        }
-    }
-
-    /// Returns the part that was taken, and updates the view.
-    fn taken(self, now: EpochMillis) -> HoldPart {
-        let (
-            amounts,
-            ShardTake {
-                state,
-                shard,
-                request,
-                counted,
-                lease,
-                ..
-            },
-        ) = (self.all(), self);
-        // A transaction does not return the items.
-        let mut shard = match shard {
-            Some(shard) => {
-                state.mark_plan_only();
-                shard.projected(&request.limits, now)
-            }
-            None => {
-                let made = Shard::full(state.key.clone(), &request.limits, now);
-                state.record_created(&made);
-                made
-            }
-        };
-        for (limit, need) in &amounts {
-            if let Some(state) = shard.limits.get_mut(limit) {
-                state.available -= *need;
-            }
-        }
-        let is_bypass = request.is_bypass();
-        HoldPart {
-            state,
-            amounts: if is_bypass { counted } else { amounts },
-            is_bypass,
-            shard: Arc::new(shard),
-            prefetched_at: None,
-            lease,
-        }
-    }
-}
-
 async fn release_expired(
     session: &Session,
     state: &ShardState,
@@ -269,95 +154,4 @@ async fn release_expired(
         Err(error) => return Err(error.into()),
     }
     Ok(())
-}
-
-/// Sends the transaction until its outcome is known.
-async fn send(
-    session: &Session,
-    shares: &[&ShardTake<'_>],
-    actions: &[Action],
-    op: &WriteId,
-    deadline: Instant,
-) -> Result<TransactionOutcome<()>, Error> {
-    let mut unconfirmed: Option<Arc<StoreError>> = None;
-    let mut failures = 0;
-    loop {
-        let sent = session.ages.sent();
-        match session.transact(actions, op).await {
-            Ok(TransactOutcome::Applied) => return Ok(TransactionOutcome::Taken(())),
-            Ok(TransactOutcome::ConditionFailed(unheld)) => {
-                count(&session.counters.lost_races, 1);
-                if unconfirmed.is_some() {
-                    // The first request may still be in flight.
-                    count_unconfirmed_tokens(session, shares);
-                }
-                for (share, part) in shares.iter().zip(unheld) {
-                    match part {
-                        Unheld::ConditionFailed(Some(item)) => {
-                            drop(record_item(&share.state, &item, sent)?)
-                        }
-                        Unheld::ConditionFailed(None) => share.state.mark_missing(),
-                        Unheld::NotReported => {}
-                    }
-                }
-                return Ok(TransactionOutcome::ShardsChanged);
-            }
-            Err(error) if error.kind.is_transient() => {
-                let is_unknown = error.kind == ErrorKind::Unconfirmed;
-                count(
-                    if is_unknown {
-                        &session.counters.unconfirmed
-                    } else {
-                        &session.counters.refused
-                    },
-                    1,
-                );
-                if !is_unknown && unconfirmed.is_none() {
-                    tracing::debug!(%error, "transaction rejected for now");
-                    return Ok(TransactionOutcome::Rejected(Arc::new(error)));
-                }
-                let error = Arc::new(error);
-                if is_unknown {
-                    unconfirmed = Some(Arc::clone(&error));
-                }
-                if Instant::now() >= deadline {
-                    count_unconfirmed_tokens(session, shares);
-                    return Err(Error::Store(unconfirmed.unwrap_or(error)));
-                }
-                failures += 1;
-                tokio::time::sleep(backoff(failures)).await;
-            }
-            Err(error) => {
-                if unconfirmed.is_some() {
-                    count_unconfirmed_tokens(session, shares);
-                }
-                return Err(unconfirmed.map_or_else(|| error.into(), Error::Store));
-            }
-        }
-    }
-}
-
-fn record_item(
-    state: &ShardState,
-    item: &weirgate_store::Item,
-    sent: Sent,
-) -> Result<Arc<Shard>, Error> {
-    Ok(state.record_response(decode_shard(item)?, sent))
-}
-
-/// Counts the tokens of an unconfirmed transaction as taken.
-fn count_unconfirmed_tokens(session: &Session, shares: &[&ShardTake<'_>]) {
-    let needs: MilliTokens = shares
-        .iter()
-        .flat_map(|share| {
-            share
-                .all()
-                .into_values()
-                .chain(share.counted.values().copied())
-        })
-        .sum();
-    count(
-        &session.counters.unconfirmed_millitokens,
-        u64::try_from(needs.0).unwrap_or_default(),
-    );
 }

@@ -1,0 +1,212 @@
+//! I1: no more is admitted than the limits allow, at any instant and over any interval.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use weirgate::RefillRule;
+
+use crate::fleet::SHARE;
+use crate::ledger::{Back, Claim, Ledger, LimitIndex};
+use crate::scenario::Scenario;
+use crate::world::World;
+
+/// Largest difference between two clocks after corrections by DynamoDB's responses: a second, a
+/// request, and another second for a reader with a different clock (`docs/architecture.md`,
+/// Clocks).
+const CLOCKS_MS: i64 = 2_000;
+
+/// I1 for rates: checks that over any interval, callers are granted no more than the capacity and
+/// the refill. What bypasses the limits does not count, and returns nothing.
+pub fn admitted(world: &World, ledger: &Ledger) {
+    let gone = world.stream_check().gone().clone();
+    let held = world.stream_check().held().clone();
+    // How early a lease may be taken for expired.
+    let early = if world.scenario().has_wrong_clocks() {
+        2 * CLOCKS_MS
+    } else {
+        0
+    };
+    for (of, mut claims) in ledger.by_limit() {
+        claims.retain(|claim| !claim.is_bypass);
+        let rules = rules(world.scenario(), of);
+        if rules[0].is_concurrent() {
+            slots_held(world, of, &claims, rules[0].capacity.0, early);
+            continue;
+        }
+        let slack = slack(world.scenario(), &rules);
+        let plan = &world.scenario().buckets[of.0];
+        let name = (plan.entity.clone(), plan.limits[of.1].name().to_string());
+        let mut backs: Vec<_> = claims
+            .iter()
+            .flat_map(|claim| backs(claim, early, &gone))
+            .collect();
+        backs.extend(ledger.additions(of).iter().cloned());
+        // An unreported lease returns its tokens too.
+        let known: BTreeSet<_> = claims
+            .iter()
+            .filter_map(|claim| claim.lease.as_ref())
+            .collect();
+        backs.extend(
+            held.iter()
+                .filter(|(id, _)| !known.contains(id))
+                .filter_map(|(id, held)| {
+                    let (amount, (from, until)) = (*held.get(&name)?, *gone.get(id)?);
+                    Some(Back {
+                        from,
+                        until: Some(until),
+                        amount,
+                    })
+                }),
+        );
+        for from in claims.iter().map(|claim| claim.sent) {
+            if let Some(over) = over(&claims, &backs, from, &rules, slack) {
+                world.violated(format!(
+                    "I1: {} of {of:?} {over}",
+                    world.scenario().buckets[of.0].entity
+                ));
+                break;
+            }
+        }
+    }
+}
+
+/// Returns all rules that a limit had during the run.
+fn rules(scenario: &Scenario, (bucket, limit): LimitIndex) -> Vec<RefillRule> {
+    let plan = &scenario.buckets[bucket];
+    let later = plan.later.as_ref().filter(|_| scenario.has_changes());
+    [Some(&plan.limits), later]
+        .into_iter()
+        .flatten()
+        .map(|limits| *limits[limit].rule())
+        .collect()
+}
+
+/// Returns the tokens that may be granted beyond capacity and refill, in millitokens.
+fn slack(scenario: &Scenario, rules: &[RefillRule]) -> i64 {
+    let capacity = rules
+        .iter()
+        .map(|rule| rule.capacity.0)
+        .max()
+        .unwrap_or_default();
+    // Tokens that concurrent processes have prefetched before the interval, as documented at
+    // `Prefetch`.
+    let ahead = i64::from(scenario.prefetching) * capacity * i64::from(SHARE) / 100;
+    let clocks = if scenario.has_wrong_clocks() {
+        most_flowed(rules, CLOCKS_MS + request_ms(scenario))
+    } else {
+        0
+    };
+    ahead + clocks
+}
+
+/// Returns the longest time of a request that is not delayed, in ms.
+fn request_ms(scenario: &Scenario) -> i64 {
+    i64::try_from(2 * scenario.latency.end()).unwrap_or(i64::MAX)
+}
+
+/// Returns the largest refill of a bucket within `ms`, in millitokens. Computed without the
+/// product's own arithmetic.
+pub(crate) fn refill_in(rule: &RefillRule, ms: i64) -> i64 {
+    let (amount, period) = (
+        i128::from(rule.refill_amount.0),
+        i128::from(rule.refill_period_ms),
+    );
+    let flowed = (amount * i128::from(ms) + period - 1) / period;
+    i64::try_from(flowed).unwrap_or(i64::MAX)
+}
+
+fn most_flowed(rules: &[RefillRule], ms: i64) -> i64 {
+    rules
+        .iter()
+        .map(|rule| refill_in(rule, ms))
+        .max()
+        .unwrap_or_default()
+}
+
+/// Returns what may have been returned of a claim: by its holder, or when its lease was found
+/// expired.
+fn backs(claim: &Claim, early: i64, gone: &BTreeMap<String, (i64, i64)>) -> Vec<Back> {
+    let gone = claim.lease.as_ref().and_then(|id| gone.get(id)).copied();
+    let is_by_lease =
+        |expires: &i64| !claim.is_settled && gone.is_none_or(|(_, last)| last >= expires - early);
+    let by_lease = claim.expires.filter(is_by_lease).map(|expires| {
+        let from = gone.map_or(expires - early, |(first, _)| first.max(expires - early));
+        Back {
+            from,
+            until: gone.map(|(_, last)| last),
+            amount: claim.amount - claim.back(),
+        }
+    });
+    // If there is a lease, nothing is returned after it is removed.
+    let by_holder = claim.backs.iter().cloned().map(|back| match gone {
+        Some((first, last)) => Back {
+            from: back.from.min(first),
+            until: Some(back.until.map_or(last, |at| at.min(last))),
+            ..back
+        },
+        None => back,
+    });
+    by_holder.chain(by_lease).collect()
+}
+
+/// Returns the violation among the intervals that begin at `from`, if there is one: the tokens that
+/// were certainly granted, less those perhaps returned, exceed the allowed amount.
+fn over(
+    claims: &[&Claim],
+    backs: &[Back],
+    from: i64,
+    rules: &[RefillRule],
+    slack: i64,
+) -> Option<String> {
+    let capacity = rules
+        .iter()
+        .map(|rule| rule.capacity.0)
+        .max()
+        .unwrap_or_default();
+    let admitted = claims
+        .iter()
+        .filter(|claim| claim.sent >= from)
+        .map(|claim| (claim.answered, claim.amount));
+    let back = backs
+        .iter()
+        .filter(|back| back.until.is_none_or(|until| until >= from));
+    let mut changes: Vec<_> = admitted
+        .chain(back.map(|back| (back.from.max(from), -back.amount)))
+        .collect();
+    // At one instant, returns come before grants.
+    changes.sort_unstable();
+    let mut admitted = 0;
+    for (at, amount) in changes {
+        admitted += amount;
+        let there = capacity + most_flowed(rules, at - from) + slack;
+        if admitted > there {
+            return Some(format!(
+                "from {from} to {at}: {admitted} admitted of {there}"
+            ));
+        }
+    }
+    None
+}
+
+/// I1 for slots: checks that at no instant more slots are held than exist.
+fn slots_held(world: &World, of: LimitIndex, claims: &[&Claim], slots: i64, early: i64) {
+    let mut changes = vec![];
+    for claim in claims {
+        let expires = claim.expires.map_or(i64::MAX, |at| at - early);
+        let until = claim.ended.unwrap_or(i64::MAX).min(expires);
+        if until > claim.answered {
+            changes.push((claim.answered, claim.amount));
+            changes.push((until, -claim.amount));
+        }
+    }
+    changes.sort_unstable();
+    let mut now = 0;
+    for (at, change) in changes {
+        now += change;
+        if now > slots {
+            world.violated(format!(
+                "I1: {now} of {slots} slots of {of:?} are held at {at}"
+            ));
+            return;
+        }
+    }
+}
