@@ -8,13 +8,16 @@ use std::time::Duration;
 use tokio::sync::Notify;
 use tokio::sync::futures::OwnedNotified;
 use tokio::task::AbortHandle;
-use weirgate_shared::{LimitMode, LimitName, MilliTokens};
+use weirgate_shared::{LimitMode, LimitName, MilliTokens, Resource};
 use weirgate_store::StoreError;
 
 use super::state::{State, TokenReturn};
 use crate::queue::HoldPart;
-use crate::session::{AgeClock, Moment};
-use crate::values::{Amounts, BucketRequest, Denied, Error, LimitStatus, Limits, Locked, Prefetch};
+use crate::session::{AgeClock, Moment, Session};
+use crate::values::{
+    Amounts, BucketRequest, Counters, Denied, Error, LimitStatus, Limits, Locked,
+    OutstandingGauge, Prefetch, count,
+};
 
 /// Prefetched tokens of one bucket.
 #[derive(Debug)]
@@ -26,6 +29,9 @@ pub(crate) struct Pool {
     last_error: Locked<Option<Arc<StoreError>>>,
     /// Notification that a write in flight has ended.
     write_ended: Notify,
+    /// Gauge of the outstanding tokens. Changed after the state, without its lock.
+    gauge: OutstandingGauge,
+    counters: Arc<Counters>,
 }
 
 /// Result of serving a request from the pool.
@@ -59,7 +65,24 @@ pub(super) enum NextReturn {
 }
 
 impl Pool {
-    pub(crate) fn new(prefetch: Prefetch, ages: AgeClock) -> Self {
+    /// Returns an empty pool for a bucket of `resource`, if it has prefetch.
+    pub(crate) fn of(session: &Session, resource: &Resource) -> Option<Self> {
+        let settings = &session.settings;
+        let label = settings.has_resource_metrics.then(|| resource.clone());
+        Some(Self::new(
+            *settings.prefetch.get(resource)?,
+            session.ages.clone(),
+            OutstandingGauge::new(label),
+            Arc::clone(&session.counters),
+        ))
+    }
+
+    fn new(
+        prefetch: Prefetch,
+        ages: AgeClock,
+        gauge: OutstandingGauge,
+        counters: Arc<Counters>,
+    ) -> Self {
         let state = State::new(ages.now());
         Self {
             prefetch,
@@ -67,6 +90,8 @@ impl Pool {
             state: Locked::new(state),
             last_error: Locked::default(),
             write_ended: Notify::new(),
+            gauge,
+            counters,
         }
     }
 
@@ -112,7 +137,10 @@ impl Pool {
             return vec![];
         }
         state.demand.count(amounts);
-        state.draw(amounts, oldest)
+        let parts = state.draw(amounts, oldest);
+        drop(state);
+        self.gauge.lower(amounts);
+        parts
     }
 
     /// Takes what the table lacked for a denied request. Returns no parts if both together have too
@@ -139,7 +167,12 @@ impl Pool {
             return vec![];
         }
         let lack = denied.short().filter_map(lack).collect();
-        state.draw(&lack, oldest)
+        let parts = state.draw(&lack, oldest);
+        drop(state);
+        for part in &parts {
+            self.gauge.lower(&part.amounts);
+        }
+        parts
     }
 
     /// Puts unused tokens back into the pool. Returns `false` if they must go to the table.
@@ -161,27 +194,42 @@ impl Pool {
         {
             return false;
         }
+        let amounts = part.amounts.clone();
         state.add_block_part(part);
+        drop(state);
+        self.gauge.raise(&amounts);
         true
     }
 
-    /// Adds the parts of a block that has arrived.
-    pub(super) fn add_block(&self, parts: Vec<HoldPart>) {
+    /// Ends the fetch of a block with these `amounts`: its parts have arrived, or none have.
+    pub(super) fn end_block(&self, amounts: &Amounts, parts: Vec<HoldPart>) {
+        let is_lost = parts.is_empty();
         let mut state = self.state();
+        state.end_in_flight(amounts);
         for part in parts {
             state.last = Some((Arc::clone(&part.state), Arc::clone(&part.shard)));
             state.add_block_part(part);
         }
-    }
-
-    /// Ends a write in flight, whether it arrived or failed.
-    pub(super) fn end_in_flight(&self, amounts: &Amounts, is_block: bool) {
-        let mut state = self.state();
-        state.end_in_flight(amounts);
-        if is_block && let Some(block_arrival) = state.block_arrival.take() {
+        if let Some(block_arrival) = state.block_arrival.take() {
             block_arrival.notify_waiters();
         }
         drop(state);
+        if is_lost {
+            self.gauge.lower(amounts);
+        }
+        self.write_ended.notify_waiters();
+    }
+
+    /// Ends the return of `amounts`, which the bucket has back, or never gets.
+    pub(super) fn end_return(&self, amounts: &Amounts, is_back: bool) {
+        self.state().end_in_flight(amounts);
+        self.gauge.lower(amounts);
+        let counter = if is_back {
+            &self.counters.prefetch_returned_millitokens
+        } else {
+            &self.counters.prefetch_forfeited_millitokens
+        };
+        count(counter, milli(amounts));
         self.write_ended.notify_waiters();
     }
 
@@ -305,4 +353,21 @@ impl Pool {
     fn state(&self) -> MutexGuard<'_, State> {
         self.state.lock()
     }
+}
+
+/// Forfeits the remaining tokens.
+impl Drop for Pool {
+    fn drop(&mut self) {
+        let left = self.outstanding();
+        if !left.is_empty() {
+            self.gauge.lower(&left);
+            count(&self.counters.prefetch_forfeited_millitokens, milli(&left));
+        }
+    }
+}
+
+/// Returns the sum in millitokens.
+fn milli(amounts: &Amounts) -> u64 {
+    let sum: MilliTokens = amounts.values().copied().sum();
+    u64::try_from(sum.0).unwrap_or_default()
 }
