@@ -43,7 +43,10 @@ impl tracing::Subscriber for Spans {
         span.record(&mut Fields(&mut fields));
         let metadata = span.metadata();
         if metadata.name() == "acquire" {
-            let names = metadata.fields().iter().map(|field| field.name().to_owned());
+            let names = metadata
+                .fields()
+                .iter()
+                .map(|field| field.name().to_owned());
             self.1.lock().unwrap().extend(names);
         }
         let mut spans = self.0.lock().unwrap();
@@ -118,7 +121,10 @@ fn an_acquire_is_a_span_by_opentelemetrys_names() {
 fn the_page_lists_every_field_of_the_span() {
     let page = include_str!("../../docs/guide/metrics.md");
     let (_, table) = page.split_once("| field of the span |").unwrap();
-    let rows = table.lines().skip(2).take_while(|line| line.starts_with('|'));
+    let rows = table
+        .lines()
+        .skip(2)
+        .take_while(|line| line.starts_with('|'));
     let listed: BTreeSet<_> = rows
         .flat_map(|row| {
             let names = row.split('|').nth(1).unwrap().split('`');

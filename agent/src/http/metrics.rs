@@ -57,12 +57,7 @@ pub(super) fn text(decider: &Decider, connections: u64) -> String {
         let labels = format!("resource={},limit={}", quoted(&resource), quoted(&limit));
         line(&mut text, name, &labels, amount);
     }
-    counters(
-        &mut text,
-        "weirgate_",
-        &stats,
-        "Of docs/guide/metrics.md.",
-    );
+    counters(&mut text, "weirgate_", &stats, "Of docs/guide/metrics.md.");
     let cache = decider.limiter.cache_stats();
     counters(
         &mut text,

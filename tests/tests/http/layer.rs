@@ -18,9 +18,7 @@ use serde_json::{Value, json};
 use tokio::sync::Notify;
 use tower::{Layer, Service, ServiceExt, service_fn};
 use weirgate::tower::{GrantHandle, OnError, RateLimitLayer};
-use weirgate::{
-    Acquire, CircuitBreakerConfig, Limit, OnUnavailable, RateLimiter, Settlement,
-};
+use weirgate::{Acquire, CircuitBreakerConfig, Limit, OnUnavailable, RateLimiter, Settlement};
 use weirgate_testkit::Fault;
 
 type Parts = http::request::Parts;

@@ -176,7 +176,11 @@ fn listed() -> BTreeMap<String, (String, Vec<String>, String)> {
         };
         let name = format!("weirgate_{}", name.trim_end_matches('`'));
         let labels = labels.split('`').skip(1).step_by(2).map(str::to_owned);
-        let row = (kind.trim().to_owned(), labels.collect(), what.trim().to_owned());
+        let row = (
+            kind.trim().to_owned(),
+            labels.collect(),
+            what.trim().to_owned(),
+        );
         Some((name, row))
     });
     rows.collect()

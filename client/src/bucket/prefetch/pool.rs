@@ -15,8 +15,8 @@ use super::state::{State, TokenReturn};
 use crate::queue::HoldPart;
 use crate::session::{AgeClock, Moment, Session};
 use crate::values::{
-    Amounts, BucketRequest, Counters, Denied, Error, LimitStatus, Limits, Locked,
-    OutstandingGauge, Prefetch, count,
+    Amounts, BucketRequest, Counters, Denied, Error, LimitStatus, Limits, Locked, OutstandingGauge,
+    Prefetch, count,
 };
 
 /// Prefetched tokens of one bucket.
