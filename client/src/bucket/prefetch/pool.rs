@@ -1,5 +1,6 @@
 //! The prefetched tokens of one bucket. Nothing here waits or sends.
 
+mod returns;
 mod serve;
 
 use std::sync::{Arc, MutexGuard};
@@ -7,17 +8,18 @@ use std::time::Duration;
 
 use tokio::sync::Notify;
 use tokio::sync::futures::OwnedNotified;
-use tokio::task::AbortHandle;
 use weirgate_shared::{LimitMode, LimitName, MilliTokens, Resource};
 use weirgate_store::StoreError;
 
-use super::state::{State, TokenReturn};
+use super::state::State;
 use crate::queue::HoldPart;
 use crate::session::{AgeClock, Moment, Session};
 use crate::values::{
     Amounts, BucketRequest, Counters, Denied, Error, LimitStatus, Limits, Locked, OutstandingGauge,
-    Prefetch, count,
+    Prefetch,
 };
+
+pub(super) use returns::NextReturn;
 
 /// Prefetched tokens of one bucket.
 #[derive(Debug)]
@@ -54,14 +56,6 @@ pub(super) struct Block {
     pub(super) acquires: i64,
     /// Time of the request for it. The tokens are taken later, so they are never older than this.
     pub(super) requested_at: Moment,
-}
-
-/// What to do about expired tokens.
-pub(super) enum NextReturn {
-    Now(Vec<TokenReturn>),
-    In(Duration),
-    /// The pool is empty.
-    Never,
 }
 
 impl Pool {
@@ -220,19 +214,6 @@ impl Pool {
         self.write_ended.notify_waiters();
     }
 
-    /// Ends the return of `amounts`, which the bucket has back, or never gets.
-    pub(super) fn end_return(&self, amounts: &Amounts, is_back: bool) {
-        self.state().end_in_flight(amounts);
-        self.gauge.lower(amounts);
-        let counter = if is_back {
-            &self.counters.prefetch_returned_millitokens
-        } else {
-            &self.counters.prefetch_forfeited_millitokens
-        };
-        count(counter, milli(amounts));
-        self.write_ended.notify_waiters();
-    }
-
     /// Adds granted acquires that no write has counted. Subtracts what was not granted after all.
     pub(crate) fn add_unreported(&self, acquires: i64) {
         self.state().count(acquires, self.ages.now());
@@ -272,51 +253,6 @@ impl Pool {
         self.state().paused_until = self.ages.now() + span;
     }
 
-    /// Returns what to do about expired tokens, and about acquires that have been uncounted for as
-    /// long.
-    pub(super) fn due(&self) -> NextReturn {
-        let mut state = self.state();
-        let now = self.ages.now();
-        let oldest = self.cutoff(now);
-        let old = state.give_back(|taken| taken <= oldest);
-        if !old.is_empty() {
-            return NextReturn::Now(old);
-        }
-        if let Some(taken) = state.blocks.front().and_then(|block| block.prefetched_at) {
-            return NextReturn::In((taken + self.prefetch.max_age).since(now));
-        }
-        if state.unreported == 0 {
-            state.expiry_task = None;
-            return NextReturn::Never;
-        }
-        let at = state.last_granted_at + self.prefetch.max_age;
-        if at > now {
-            NextReturn::In(at.since(now))
-        } else {
-            NextReturn::Now(state.report())
-        }
-    }
-
-    /// Returns the tokens to return early: all if the request has other limits, and those that
-    /// expired while the expiry task was frozen.
-    pub(super) fn outdated(&self, limits: &Limits) -> Vec<TokenReturn> {
-        let mut state = self.state();
-        let oldest = self.cutoff(self.ages.now());
-        let is_same = state.limits == *limits;
-        if state.blocks.is_empty() {
-            vec![]
-        } else {
-            state.give_back(|taken| !is_same || taken <= oldest)
-        }
-    }
-
-    /// Ends the pool. Returns all tokens and uncounted acquires.
-    pub(super) fn close(&self) -> Vec<TokenReturn> {
-        let mut state = self.state();
-        state.is_closed = true;
-        state.give_back_all()
-    }
-
     /// Returns how long before it is needed a block is fetched.
     pub(super) fn refetch_lead(&self) -> Duration {
         self.prefetch.refetch_lead().into()
@@ -333,18 +269,6 @@ impl Pool {
         }
     }
 
-    /// Starts the expiry task with `start` if the pool needs one and has none.
-    pub(super) fn ensure_expiry_task(&self, start: impl FnOnce() -> AbortHandle) {
-        let mut state = self.state();
-        let is_kept = state
-            .expiry_task
-            .as_ref()
-            .is_some_and(|task| !task.is_finished());
-        if !is_kept && (!state.blocks.is_empty() || state.unreported != 0) {
-            state.expiry_task = Some(start());
-        }
-    }
-
     /// Returns the instant up to which prefetched tokens have expired at `now`.
     fn cutoff(&self, now: Moment) -> Moment {
         now.before(self.prefetch.max_age)
@@ -353,21 +277,4 @@ impl Pool {
     fn state(&self) -> MutexGuard<'_, State> {
         self.state.lock()
     }
-}
-
-/// Forfeits the remaining tokens.
-impl Drop for Pool {
-    fn drop(&mut self) {
-        let left = self.outstanding();
-        if !left.is_empty() {
-            self.gauge.lower(&left);
-            count(&self.counters.prefetch_forfeited_millitokens, milli(&left));
-        }
-    }
-}
-
-/// Returns the sum in millitokens.
-fn milli(amounts: &Amounts) -> u64 {
-    let sum: MilliTokens = amounts.values().copied().sum();
-    u64::try_from(sum.0).unwrap_or_default()
 }
