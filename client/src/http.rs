@@ -11,7 +11,11 @@
 //! fn answer(decision: &Decision) -> (u16, Vec<(&'static str, String)>, String) {
 //!     let names = PolicyNames::default();
 //!     match decision {
-//!         Decision::Granted(grant) => (200, Policies::granted(&grant.limits(), &names).fields(), "done".to_owned()),
+//!         Decision::Granted(grant) => {
+//!             let policies = Policies::granted(&grant.limits(), &names);
+//!             let policies = policies.with_degraded(grant.degraded().is_some());
+//!             (200, policies.fields(), "done".to_owned())
+//!         }
 //!         Decision::Denied(denied) => {
 //!             let problem = Problem::denied(denied, &names);
 //!             (problem.status(), Policies::denied(denied, &names).fields(), problem.json())
@@ -52,6 +56,9 @@
 //! - A full limit has no `t`, nor has a concurrency limit: time adds nothing to either.
 //! - Soft limits are sent like others, but never deny: a client that reads 0 left can slow down.
 //! - Shadow limits are not sent. They are a trial, and clients must not react to it.
+//! - `X-RateLimit-Degraded: true` is sent with a decision that was made without DynamoDB. Such a
+//!   grant was not counted, or only by this server's part of the limits; such a denial says nothing
+//!   of the limits. Without it, the table has decided.
 //! - In a split bucket, `r` is the balance of the shard that decided, which is less than the
 //!   bucket's.
 //!
@@ -67,6 +74,8 @@ mod names;
 mod policy;
 mod problem;
 
+#[cfg(feature = "tower")]
+pub(crate) use fields::DEGRADED;
 pub use names::{PolicyName, PolicyNames};
 pub use policy::{Policies, Policy};
 pub use problem::Problem;

@@ -86,8 +86,8 @@ pub use decide::{Decision, Grant};
 pub use file::{FileError, LimitsFile, LimitsFileContents};
 pub use session::{CacheStats, CircuitBreakerConfig, FakeClock};
 pub use values::{
-    Degraded, Denied, Disabled, Error, LimitStatus, NeverFits, OnUnavailable, Prefetch, Settlement,
-    Stats,
+    BreakerState, Degraded, Denied, Disabled, Error, LimitStatus, NeverFits, OnUnavailable,
+    Prefetch, Settlement, Stats,
 };
 pub use weirgate_shared::{
     AuditChange, AuditEvent, AuditId, AuditSubject, Config, ConfigError, ConfigFilter, ConfigLevel,

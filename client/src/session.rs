@@ -26,6 +26,7 @@ use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
 use tokio::runtime::Handle;
+use tokio::sync::watch;
 use tokio::time::Instant;
 use weirgate_shared::{Millis, Namespace, Resource};
 use weirgate_store::Table;
@@ -41,11 +42,13 @@ pub(crate) struct Session {
     pub(crate) table: Table,
     pub(crate) namespace: Namespace,
     pub(crate) settings: Settings,
-    pub(crate) counters: Counters,
+    pub(crate) counters: Arc<Counters>,
     pub(crate) breaker: CircuitBreaker,
     pub(crate) config_cache: ConfigCache,
     /// Runtime of the last decision, because grants may be dropped on other threads.
     runtime: OnceLock<Handle>,
+    /// Ends, for its receivers, with the session.
+    pub(crate) alive: watch::Sender<()>,
     /// Clock for ages.
     pub(crate) ages: AgeClock,
     pub(crate) started: Instant,
@@ -89,11 +92,12 @@ impl Session {
             table,
             namespace,
             settings,
-            counters: Counters::default(),
+            counters: Arc::default(),
             breaker: CircuitBreaker::new(breaker, ages.clone()),
             config_cache: ConfigCache::default(),
             ages,
             runtime: OnceLock::new(),
+            alive: watch::Sender::default(),
         }
     }
 

@@ -31,6 +31,8 @@
 //!   that retry wait for.
 //! - **No decision**: 503, unless [`RateLimitLayer::on_error`] lets the request pass. The error is
 //!   logged.
+//! - **Without DynamoDB**: a grant, a denial or a request that passes without a decision has the
+//!   field `X-RateLimit-Degraded: true`.
 //!
 //! # When tokens return
 //!

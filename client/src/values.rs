@@ -1,9 +1,11 @@
 //! Plain data that every layer uses.
 
 mod amounts;
+mod breaker_state;
 mod denial;
 mod effective_config;
 mod error;
+mod gauges;
 #[cfg(feature = "serde")]
 pub(crate) mod json;
 mod limit_status;
@@ -16,10 +18,12 @@ mod settlement;
 mod stats;
 
 pub(crate) use amounts::{Amounts, merge_amounts, parse_amount};
+pub use breaker_state::BreakerState;
 pub use denial::{Degraded, Denied, Disabled, NeverFits};
 pub(crate) use denial::{blocking_limits, denial_of, merge_denials, merge_two};
 pub(crate) use effective_config::EffectiveConfig;
 pub use error::Error;
+pub(crate) use gauges::{OutstandingGauge, change_breaker, describe_gauges};
 pub use limit_status::LimitStatus;
 pub(crate) use limit_status::{bucket_status, most_restrictive, never_status, status};
 pub(crate) use limits::{Limits, check_bucket_limit_count, check_limit_count};

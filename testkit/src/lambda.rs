@@ -1,4 +1,4 @@
-//! Lambda's side of a function: its runtime API for one event.
+//! Lambda's side of a function: its runtime API for one event, or several.
 
 use std::io::Read;
 use std::process::{Command, Stdio};
@@ -20,10 +20,23 @@ pub struct Invoked {
     pub log: String,
 }
 
+/// What a function did with several events, one after the other.
+#[derive(Debug)]
+pub struct Invocations {
+    /// From its start to its first question for an event.
+    pub start: Duration,
+    /// Its peak memory in KiB, as Linux tells it.
+    pub peak_kib: u64,
+    /// Its answers.
+    pub answers: Vec<String>,
+    /// What it logged.
+    pub log: String,
+}
+
 /// How long a function gets to ask, on a slow and busy machine.
 const PATIENCE: Duration = Duration::from_secs(60);
 
-/// The request id of the one event.
+/// The request id of each event.
 pub const REQUEST_ID: &str = "8f5f1c1e-4c2b-4d0e-9a43-0f6a5a3c7b21";
 
 /// Runs a function of 128 MB, whose binary `command` starts, for one event, on the table `weirgate`
@@ -31,7 +44,21 @@ pub const REQUEST_ID: &str = "8f5f1c1e-4c2b-4d0e-9a43-0f6a5a3c7b21";
 ///
 /// # Panics
 /// If it does not behave as a function.
-pub async fn invoke(mut command: Command, endpoint: &str, event: &str) -> Invoked {
+pub async fn invoke(command: Command, endpoint: &str, event: &str) -> Invoked {
+    let mut all = invoke_all(command, endpoint, &[event]).await;
+    Invoked {
+        start: all.start,
+        peak_kib: all.peak_kib,
+        answer: all.answers.pop().unwrap_or_default(),
+        log: all.log,
+    }
+}
+
+/// Runs a function as [`invoke`], for these events in the same process.
+///
+/// # Panics
+/// As [`invoke`].
+pub async fn invoke_all(mut command: Command, endpoint: &str, events: &[&str]) -> Invocations {
     let listener = TcpListener::bind("127.0.0.1:0")
         .await
         .expect("a port is free");
@@ -62,7 +89,7 @@ pub async fn invoke(mut command: Command, endpoint: &str, event: &str) -> Invoke
         .spawn()
         .expect("the function starts");
     let mut first_poll = None;
-    let mut answered = None;
+    let mut answers = vec![];
     // One that does not start, or ends, asks for nothing.
     let asked = || async {
         tokio::time::timeout(PATIENCE, listener.accept())
@@ -71,12 +98,13 @@ pub async fn invoke(mut command: Command, endpoint: &str, event: &str) -> Invoke
     };
     let (stream, _) = asked().await.expect("the function asks for an event");
     let mut stream = BufReader::new(stream);
-    while answered.is_none() {
+    while answers.len() < events.len() {
         let Some((line, body)) = request(&mut stream).await else {
             let (next, _) = asked().await.expect("the function goes on");
             stream = BufReader::new(next);
             continue;
         };
+        let event = events[answers.len()];
         let answer = if line.contains("/next") {
             first_poll.get_or_insert_with(|| started.elapsed());
             let now = SystemTime::now()
@@ -95,7 +123,7 @@ pub async fn invoke(mut command: Command, endpoint: &str, event: &str) -> Invoke
                 line.contains("/response"),
                 "the function failed: {line}{body}"
             );
-            answered = Some(body);
+            answers.push(body);
             "HTTP/1.1 202 Accepted\r\nContent-Length: 0\r\n\r\n".to_owned()
         };
         stream
@@ -121,10 +149,10 @@ pub async fn invoke(mut command: Command, endpoint: &str, event: &str) -> Invoke
             .parse()
             .ok()
     });
-    Invoked {
+    Invocations {
         start: first_poll.expect("it polled"),
         peak_kib: peak.expect("Linux tells the peak"),
-        answer: answered.unwrap_or_default(),
+        answers,
         log,
     }
 }

@@ -137,9 +137,11 @@ pub(super) async fn answer(decider: &Decider, request: &Request) -> Result<Answe
     match decision.map_err(|error| Refusal::no_decision(&error))? {
         Decision::Granted(granted) => {
             let (limits, amounts) = (granted.limits(), granted.amounts());
-            let fields = Policies::granted(&limits, &names(request)).fields();
             let lease = Lease::until(granted.expires_at());
             let (would_deny, degraded) = (granted.would_deny(), granted.degraded().cloned());
+            let fields = Policies::granted(&limits, &names(request))
+                .with_degraded(degraded.is_some())
+                .fields();
             // From here on only the token can settle; nothing awaits before the answer is written.
             let grant = granted.into_token();
             let body = json(&GrantedBody {

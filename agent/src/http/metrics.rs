@@ -14,7 +14,8 @@ pub(super) const TEXT: &str = "text/plain; version=0.0.4; charset=utf-8";
 pub(super) fn text(decider: &Decider, connections: u64) -> String {
     let mut text = String::new();
     calls(&mut text, decider);
-    let gauges: [(&str, &str, &dyn Display); 4] = [
+    let stats = decider.limiter.stats();
+    let gauges: [(&str, &str, &dyn Display); 5] = [
         (
             "weirgate_agent_in_flight",
             "Requests in flight.",
@@ -35,6 +36,11 @@ pub(super) fn text(decider: &Decider, connections: u64) -> String {
             "Whether DynamoDB answers: 0 while the circuit breaker is open.",
             &u8::from(decider.limiter.is_available()),
         ),
+        (
+            "weirgate_breaker_state",
+            "State of the circuit breaker: 0 closed, 0.5 half open, 1 open.",
+            &stats.breaker.value(),
+        ),
     ];
     for (name, help, value) in gauges {
         head(&mut text, name, "gauge", help);
@@ -45,18 +51,13 @@ pub(super) fn text(decider: &Decider, connections: u64) -> String {
         &mut text,
         name,
         "gauge",
-        "Prefetched tokens that are neither spent nor returned.",
+        "Prefetched tokens that are neither spent nor returned, blocks in flight included.",
     );
     for ((resource, limit), amount) in decider.limiter.prefetched() {
         let labels = format!("resource={},limit={}", quoted(&resource), quoted(&limit));
         line(&mut text, name, &labels, amount);
     }
-    counters(
-        &mut text,
-        "weirgate_",
-        &decider.limiter.stats(),
-        "Of docs/guide/metrics.md.",
-    );
+    counters(&mut text, "weirgate_", &stats, "Of docs/guide/metrics.md.");
     let cache = decider.limiter.cache_stats();
     counters(
         &mut text,
@@ -123,7 +124,9 @@ fn counters(text: &mut String, prefix: &str, stats: &impl Serialize, help: &str)
     let Ok(Value::Object(fields)) = serde_json::to_value(stats) else {
         return;
     };
-    for (field, value) in fields {
+    // Those of `Stats` that are no counters are above.
+    let is_above = |field: &str| matches!(field, "breaker" | "prefetch_outstanding_millitokens");
+    for (field, value) in fields.into_iter().filter(|(field, _)| !is_above(field)) {
         let (name, kind) = match field.as_str() {
             "entries" => (format!("{prefix}{field}"), "gauge"),
             _ => (format!("{prefix}{field}_total"), "counter"),

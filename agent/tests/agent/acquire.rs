@@ -177,9 +177,18 @@ fn without_dynamodb_the_request_or_the_agent_says_what_happens() {
             .contains("no connection"),
         "{problem}"
     );
-    assert_eq!(with("deny").status, 429);
+    let denied = with("deny");
+    assert_eq!(
+        (denied.status, denied.field("x-ratelimit-degraded")),
+        (429, "true"),
+        "{denied:?}"
+    );
     let allowed = with("allow");
-    assert_eq!(allowed.status, 200, "{allowed:?}");
+    assert_eq!(
+        (allowed.status, allowed.field("x-ratelimit-degraded")),
+        (200, "true"),
+        "{allowed:?}"
+    );
     assert!(
         allowed.json()["degraded"]["reason"].is_string(),
         "{allowed:?}"

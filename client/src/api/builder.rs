@@ -136,8 +136,8 @@ impl Builder {
         self
     }
 
-    /// Sets whether the metric of decisions has the resource as a label. Default: no, because there
-    /// may be many resources.
+    /// Sets whether the histogram of decisions has the resource as a label, and the gauge of
+    /// prefetched tokens the resource and the limit. Default: no, because there may be many.
     #[must_use]
     pub const fn metrics_by_resource(mut self, has_resource_metrics: bool) -> Self {
         self.has_resource_metrics = has_resource_metrics;

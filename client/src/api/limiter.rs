@@ -57,10 +57,19 @@ impl RateLimiter {
         done
     }
 
-    /// Returns the counters of this limiter since it was built.
+    /// Returns the counters of this limiter since it was built, and its gauges.
     #[must_use]
     pub fn stats(&self) -> Stats {
-        self.session.counters.read()
+        let outstanding: MilliTokens = if self.session.settings.prefetch.is_empty() {
+            MilliTokens::ZERO
+        } else {
+            self.prefetched().into_values().sum()
+        };
+        Stats {
+            breaker: self.session.breaker.current(),
+            prefetch_outstanding_millitokens: u64::try_from(outstanding.0).unwrap_or_default(),
+            ..self.session.counters.read()
+        }
     }
 
     /// Returns whether DynamoDB answers, as far as is known: whether the
@@ -70,7 +79,8 @@ impl RateLimiter {
         self.session.breaker.is_closed()
     }
 
-    /// Returns the prefetched tokens that are neither spent nor returned, by resource and limit.
+    /// Returns the prefetched tokens that are neither spent nor returned, by resource and limit. A
+    /// block counts from its request on.
     #[must_use]
     pub fn prefetched(&self) -> BTreeMap<(Resource, LimitName), MilliTokens> {
         let mut all = BTreeMap::new();

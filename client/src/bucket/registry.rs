@@ -6,6 +6,7 @@ use quick_cache::unsync::Cache;
 use quick_cache::{DefaultHashBuilder, Lifecycle, UnitWeighter};
 use weirgate_shared::{BucketKey, EntityId, Resource};
 
+use super::prefetch::Pool;
 use super::state::BucketState;
 use crate::session::Session;
 use crate::values::Locked;
@@ -69,14 +70,10 @@ impl BucketRegistry {
             return Arc::clone(bucket);
         }
         let takes_ahead = !state.is_shut_down && !session.settings.is_shadow;
-        let prefetch = session
-            .settings
-            .prefetch
-            .get(&key.resource)
-            .filter(|_| takes_ahead);
+        let pool = takes_ahead.then(|| Pool::of(session, &key.resource));
         let bucket = Arc::new(BucketState::new(
             key.clone(),
-            prefetch.copied(),
+            pool.flatten(),
             session.ages.clone(),
         ));
         state.known.insert(key, Arc::clone(&bucket));

@@ -9,7 +9,7 @@ use super::prefetch::Pool;
 use crate::config::LimitsSlot;
 use crate::queue::{BucketSummary, ShardQueues, ShardState, ShardView};
 use crate::session::{AgeClock, Moment};
-use crate::values::{Limits, Locked, Prefetch};
+use crate::values::{Limits, Locked};
 
 /// State of one bucket in this process.
 #[derive(Debug)]
@@ -32,8 +32,7 @@ pub(crate) struct BucketState {
 }
 
 impl BucketState {
-    pub(crate) fn new(key: BucketKey, prefetch: Option<Prefetch>, ages: AgeClock) -> Self {
-        let pool = prefetch.map(|prefetch| Pool::new(prefetch, ages.clone()));
+    pub(crate) fn new(key: BucketKey, pool: Option<Pool>, ages: AgeClock) -> Self {
         Self {
             queues: ShardQueues::new(key.clone(), ages),
             key,

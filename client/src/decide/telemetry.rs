@@ -2,7 +2,9 @@
 //! each.
 
 use std::future::Future;
+use std::pin::pin;
 
+use metrics::{Histogram, Key, Label, Level, Metadata};
 use tokio::time::Instant;
 use tracing::field::Empty;
 use tracing::{Instrument, Span};
@@ -10,15 +12,34 @@ use tracing::{Instrument, Span};
 use super::decision::Decision;
 use super::granted::Granted;
 use crate::session::Session;
-use crate::values::{Error, count};
+use crate::values::{Error, count, describe_gauges};
 
 /// Duration of decisions by outcome, in seconds, including the wait for tokens.
 const SECONDS: &str = "weirgate_decision_seconds";
 
-/// Describes the histogram to the process's metrics recorder.
+/// An outcome of a decision, and its series of the histogram.
+struct Outcome {
+    name: &'static str,
+    series: Key,
+}
+
+/// Returns an outcome, whose labels are hashed at compile time.
+macro_rules! outcome {
+    ($name:literal) => {{
+        static LABELS: [Label; 1] = [Label::from_static_parts("outcome", $name)];
+        static OUTCOME: Outcome = Outcome {
+            name: $name,
+            series: Key::from_static_parts(SECONDS, &LABELS),
+        };
+        &OUTCOME
+    }};
+}
+
+/// Describes the histogram and the gauges to the process's metrics recorder.
 pub(crate) fn describe() {
     let what = "How long decisions take, by outcome, waiting for tokens included.";
     metrics::describe_histogram!(SECONDS, metrics::Unit::Seconds, what);
+    describe_gauges();
 }
 
 /// Makes a decision within a span, and records its duration and outcome. Records `resource` too if
@@ -29,45 +50,78 @@ pub(crate) async fn instrumented(
     resource: &str,
     decision: impl Future<Output = Result<Decision<Granted>, Error>>,
 ) -> Result<Decision<Granted>, Error> {
-    let span = tracing::debug_span!("acquire", entity, resource, outcome = Empty);
+    // The names are those of OpenTelemetry; docs/guide/metrics.md lists them. None of a database:
+    // an acquire sends any number of requests, and shares them with others.
+    let span = tracing::debug_span!(
+        "acquire",
+        otel.name = "weirgate acquire",
+        otel.kind = "client",
+        weirgate.entity = entity,
+        weirgate.resource = resource,
+        weirgate.outcome = Empty,
+        error.type = Empty,
+        otel.status_code = Empty,
+        otel.status_description = Empty,
+    );
     let began = Instant::now();
-    let decision = decision.instrument(span.clone()).await;
+    // Pinned, because each branch would have space for the decision.
+    let mut decision = pin!(decision);
+    let decision = if span.is_disabled() {
+        decision.as_mut().await
+    } else {
+        decision.as_mut().instrument(span.clone()).await
+    };
     let outcome = outcome(&decision);
-    record(&span, &decision, outcome);
+    if !span.is_disabled() {
+        record(&span, &decision, outcome);
+    }
     let seconds = began.elapsed().as_secs_f64();
     if session.settings.has_resource_metrics {
-        metrics::histogram!(SECONDS, "outcome" => outcome, "resource" => resource.to_owned())
-            .record(seconds);
+        let labels = vec![
+            Label::from_static_parts("outcome", outcome.name),
+            Label::new("resource", resource.to_owned()),
+        ];
+        histogram(&Key::from_parts(SECONDS, labels)).record(seconds);
     } else {
-        metrics::histogram!(SECONDS, "outcome" => outcome).record(seconds);
+        histogram(&outcome.series).record(seconds);
     }
     decision
 }
 
-fn record(span: &Span, decision: &Result<Decision<Granted>, Error>, outcome: &'static str) {
-    span.record("outcome", outcome);
+fn histogram(series: &Key) -> Histogram {
+    static METADATA: Metadata<'static> =
+        Metadata::new(module_path!(), Level::INFO, Some(module_path!()));
+    metrics::with_recorder(|recorder| recorder.register_histogram(series, &METADATA))
+}
+
+/// Records the outcome. A denial is no error.
+fn record(span: &Span, decision: &Result<Decision<Granted>, Error>, outcome: &Outcome) {
+    span.record("weirgate.outcome", outcome.name);
     if let Err(error) = decision {
+        span.record("error.type", error.name());
+        span.record("otel.status_code", "ERROR");
+        span.record("otel.status_description", tracing::field::display(error));
         tracing::debug!(parent: span, %error, "no decision");
     }
 }
 
 /// Returns the outcome as a label, from a small fixed set.
-fn outcome(decision: &Result<Decision<Granted>, Error>) -> &'static str {
+fn outcome(decision: &Result<Decision<Granted>, Error>) -> &'static Outcome {
     match decision {
         Ok(Decision::Granted(Granted {
             degraded: Some(_), ..
-        })) => "granted_degraded",
+        })) => outcome!("granted_degraded"),
         Ok(Decision::Granted(given))
             if given.by_bucket.iter().any(|one| one.would_deny.is_some()) =>
         {
-            "granted_shadow"
+            outcome!("granted_shadow")
         }
-        Ok(Decision::Granted(_)) => "granted",
-        Ok(Decision::Denied(denied)) if denied.degraded.is_some() => "denied_degraded",
-        Ok(Decision::Denied(_)) => "denied",
-        Ok(Decision::NeverFits(_)) => "never_fits",
-        Ok(Decision::Disabled(_)) => "disabled",
-        Err(_) => "error",
+        Ok(Decision::Granted(_)) => outcome!("granted"),
+        Ok(Decision::Denied(denied)) if denied.degraded.is_some() => outcome!("denied_degraded"),
+        Ok(Decision::Denied(_)) => outcome!("denied"),
+        Ok(Decision::NeverFits(_)) => outcome!("never_fits"),
+        Ok(Decision::Disabled(_)) => outcome!("disabled"),
+        Err(_) => outcome!("error"),
     }
 }
 

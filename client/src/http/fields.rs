@@ -2,11 +2,15 @@
 
 use crate::http::{Policies, Policy};
 
+/// Field of a decision without DynamoDB.
+pub(crate) const DEGRADED: (&str, &str) = ("x-ratelimit-degraded", "true");
+
 impl Policies {
     /// Returns the lowercase names and the values of all fields: `ratelimit-policy` and
     /// `ratelimit`, `retry-after` after a denial, and if [enabled](Self::with_x_rate_limit)
     /// `x-ratelimit-limit`, `x-ratelimit-remaining` and `x-ratelimit-reset` of the
-    /// [strictest](Self::strictest) limit, the last in seconds from now.
+    /// [strictest](Self::strictest) limit, the last in seconds from now. `x-ratelimit-degraded: true`
+    /// if the decision was made [without DynamoDB](Self::with_degraded).
     ///
     /// If a response already has `ratelimit` fields of another limiter, append these: the fields
     /// are lists.
@@ -21,6 +25,10 @@ impl Policies {
             self.retry_after
                 .map(|seconds| ("retry-after", seconds.to_string())),
         );
+        if self.is_degraded {
+            let (name, value) = DEGRADED;
+            fields.push((name, value.to_owned()));
+        }
         if let Some(strictest) = self.strictest().filter(|_| self.has_x_rate_limit) {
             fields.push(("x-ratelimit-limit", strictest.quota.to_string()));
             fields.push(("x-ratelimit-remaining", strictest.remaining.to_string()));

@@ -17,6 +17,7 @@ pub struct Policies {
     pub(crate) policies: Vec<Policy>,
     pub(crate) retry_after: Option<i64>,
     pub(crate) has_x_rate_limit: bool,
+    pub(crate) is_degraded: bool,
 }
 
 /// One limit of a response. Numbers are 0 to 10^15 - 1.
@@ -65,6 +66,7 @@ impl Policies {
         });
         Self {
             retry_after: denied.retry_after.map(seconds),
+            is_degraded: denied.degraded.is_some(),
             ..policies
         }
     }
@@ -73,6 +75,14 @@ impl Policies {
     #[must_use]
     pub const fn with_x_rate_limit(mut self, is_wanted: bool) -> Self {
         self.has_x_rate_limit = is_wanted;
+        self
+    }
+
+    /// Sets whether the decision was made without DynamoDB, which [`fields`](Self::fields) then
+    /// says: for a grant with [`Grant::degraded`](crate::Grant::degraded). A denial sets it itself.
+    #[must_use]
+    pub const fn with_degraded(mut self, is_degraded: bool) -> Self {
+        self.is_degraded = is_degraded;
         self
     }
 
@@ -125,6 +135,7 @@ impl Policies {
             policies: shown,
             retry_after: None,
             has_x_rate_limit: false,
+            is_degraded: false,
         }
     }
 }

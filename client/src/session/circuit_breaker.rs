@@ -7,7 +7,7 @@ use std::time::Duration;
 use weirgate_store::{ErrorKind, StoreError};
 
 use super::ages::{AgeClock, Moment};
-use crate::values::{Error, Locked};
+use crate::values::{BreakerState, Error, Locked, change_breaker};
 
 /// Sets when a limiter stops sending requests to DynamoDB, and for how long.
 ///
@@ -86,14 +86,19 @@ impl CircuitBreaker {
         self.settings.open_for
     }
 
+    /// Returns the state.
+    pub(crate) fn current(&self) -> BreakerState {
+        self.state().name()
+    }
+
     /// Returns whether requests pass, all of them and not only a probe.
     pub(crate) fn is_closed(&self) -> bool {
-        matches!(&*self.state(), State::Closed(_))
+        self.current() == BreakerState::Closed
     }
 
     /// Returns a permit, or the rejection if the breaker is open.
     pub(crate) fn admit(&self) -> Result<Permit<'_>, Open> {
-        let mut state = self.state();
+        let state = self.state();
         let (pause, why) = match &*state {
             State::Closed(_) => {
                 return Ok(Permit {
@@ -118,7 +123,7 @@ impl CircuitBreaker {
                 });
             }
         };
-        *state = State::HalfOpen { pause, why };
+        Self::set(state, State::HalfOpen { pause, why });
         Ok(Permit {
             circuit: self,
             is_probe: true,
@@ -140,7 +145,7 @@ impl CircuitBreaker {
                 )
             };
             if !error.is_some_and(says_nothing) {
-                *state = State::Closed(0);
+                Self::set(state, State::Closed(0));
             }
             return false;
         };
@@ -161,12 +166,21 @@ impl CircuitBreaker {
             // These requests were sent before it opened.
             State::Open { .. } => return false,
         };
-        *state = State::Open {
+        let open = State::Open {
             until: self.ages.now() + pause,
             pause,
             why: failure.to_string(),
         };
+        Self::set(state, open);
         true
+    }
+
+    /// Sets the state, and then, without the lock, the gauge.
+    fn set(mut state: MutexGuard<'_, State>, to: State) {
+        let (before, after) = (state.name(), to.name());
+        *state = to;
+        drop(state);
+        change_breaker(before, after);
     }
 
     fn state(&self) -> MutexGuard<'_, State> {
@@ -180,13 +194,31 @@ impl Drop for Permit<'_> {
         if !self.is_probe {
             return;
         }
-        let mut state = self.circuit.state();
+        let state = self.circuit.state();
         if let State::HalfOpen { pause, why } = &*state {
-            *state = State::Open {
+            let open = State::Open {
                 until: self.circuit.ages.now(),
                 pause: *pause,
                 why: why.clone(),
             };
+            CircuitBreaker::set(state, open);
+        }
+    }
+}
+
+/// Takes the limiter's part out of the gauge.
+impl Drop for CircuitBreaker {
+    fn drop(&mut self) {
+        change_breaker(self.current(), BreakerState::Closed);
+    }
+}
+
+impl State {
+    const fn name(&self) -> BreakerState {
+        match self {
+            Self::Closed(_) => BreakerState::Closed,
+            Self::Open { .. } => BreakerState::Open,
+            Self::HalfOpen { .. } => BreakerState::HalfOpen,
         }
     }
 }

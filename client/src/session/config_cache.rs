@@ -42,7 +42,7 @@ counters! {
         stale: "weirgate_config_stale_total", "Failed reads of configurations, after which the cached ones were used.";
     }
     /// Cached configurations and entities, including missing ones.
-    entries
+    entries: u64;
 }
 
 impl Default for ConfigCache {

@@ -13,7 +13,7 @@ use http::{Request, Response, StatusCode};
 use http_body::Body;
 use tower_service::Service;
 
-use crate::http::{Policies, Problem};
+use crate::http::{DEGRADED, Policies, Problem};
 use crate::tower::answer::{Protocol, insert_headers};
 use crate::tower::options::{OnError, Options};
 use crate::tower::{GrantHandle, LimitedBody};
@@ -95,7 +95,11 @@ impl<S, F> RateLimit<S, F> {
             Ok(decision) => decision,
             Err(error) if (options.on_error)(&error) == OnError::Pass => {
                 tracing::error!(%error, "no decision: request passed on, uncounted");
-                return pass_on(inner, request, GrantHandle::new(None), options.refund_if).await;
+                let handle = GrantHandle::new(None);
+                let mut response = pass_on(inner, request, handle, options.refund_if).await?;
+                let (name, value) = DEGRADED;
+                insert_headers(response.headers_mut(), [(name, value.to_owned())]);
+                return Ok(response);
             }
             Err(error) => {
                 tracing::error!(%error, "no decision: request refused");
@@ -109,6 +113,7 @@ impl<S, F> RateLimit<S, F> {
                     vec![]
                 } else {
                     Policies::granted(&grant.limits(), &names)
+                        .with_degraded(grant.degraded().is_some())
                         .with_x_rate_limit(options.has_x_rate_limit)
                         .fields()
                 };

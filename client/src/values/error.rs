@@ -100,6 +100,25 @@ impl Error {
         }
     }
 
+    /// Returns a short name for traces and logs, from a small fixed set: `invalid`,
+    /// `not_configured`, `unsupported_schema`, `contended`, `timeout`, `unavailable`, `unreadable`;
+    /// and of DynamoDB's errors `throttled`, `conflict`, `unreachable`, `clock_skew`,
+    /// `unconfirmed`, `access_denied`, `missing_credentials`, `credentials_unavailable`,
+    /// `table_not_found`, `refused`.
+    #[must_use]
+    pub fn name(&self) -> &'static str {
+        match self {
+            Self::Invalid(_) => "invalid",
+            Self::Store(error) => store_name(error.kind),
+            Self::Timeout { .. } => "timeout",
+            Self::Unavailable { .. } => "unavailable",
+            Self::NotConfigured { .. } => "not_configured",
+            Self::UnsupportedSchema { .. } => "unsupported_schema",
+            Self::Contended { .. } => "contended",
+            Self::UnreadableItem { .. } | Self::Unreadable { .. } => "unreadable",
+        }
+    }
+
     /// Returns whether the write may have been applied anyway.
     #[must_use]
     pub fn is_unknown(&self) -> bool {
@@ -120,6 +139,21 @@ impl Error {
             Self::Timeout { .. } | Self::Unavailable { .. } | Self::Contended { .. } => true,
             _ => false,
         }
+    }
+}
+
+const fn store_name(kind: ErrorKind) -> &'static str {
+    match kind {
+        ErrorKind::Throttled { .. } | ErrorKind::IndexThrottled => "throttled",
+        ErrorKind::Conflict => "conflict",
+        ErrorKind::Unreachable => "unreachable",
+        ErrorKind::ClockSkew => "clock_skew",
+        ErrorKind::Unconfirmed => "unconfirmed",
+        ErrorKind::AccessDenied => "access_denied",
+        ErrorKind::MissingCredentials => "missing_credentials",
+        ErrorKind::CredentialsUnavailable => "credentials_unavailable",
+        ErrorKind::TableNotFound => "table_not_found",
+        ErrorKind::Invalid | ErrorKind::Rejected => "refused",
     }
 }
 

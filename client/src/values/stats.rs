@@ -2,18 +2,23 @@
 
 use std::sync::atomic::{AtomicU64, Ordering};
 
+use metrics::{Key, Level, Metadata};
+
+use super::breaker_state::BreakerState;
+
 /// A counter of a limiter, and the metric that all limiters of the process share.
 #[derive(Debug)]
 pub(crate) struct Counter {
     total: AtomicU64,
-    metric: &'static str,
+    /// Key of the metric, hashed once.
+    key: Key,
 }
 
 impl Counter {
     pub(crate) const fn new(metric: &'static str) -> Self {
         Self {
             total: AtomicU64::new(0),
-            metric,
+            key: Key::from_static_name(metric),
         }
     }
 
@@ -23,17 +28,21 @@ impl Counter {
 }
 
 pub(crate) fn count(counter: &Counter, by: u64) {
+    static METADATA: Metadata<'static> =
+        Metadata::new(module_path!(), Level::INFO, Some(module_path!()));
     if by > 0 {
         counter.total.fetch_add(by, Ordering::Relaxed);
-        metrics::counter!(counter.metric).increment(by);
+        metrics::with_recorder(|recorder| recorder.register_counter(&counter.key, &METADATA))
+            .increment(by);
     }
 }
 
 /// Defines counters, each with its metric's name and description, and a struct with their values.
+/// The struct can have levels besides, which rise and fall: its owner sets them.
 macro_rules! counters {
     (
         $(#[$doc:meta])* $stats:ident { $($name:ident: $metric:literal, $what:literal;)* }
-        $($(#[$gauge_doc:meta])* $gauge:ident)?
+        $($(#[$level_doc:meta])* $level:ident: $kind:ty;)*
     ) => {
         $(#[$doc])*
         #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
@@ -44,7 +53,7 @@ macro_rules! counters {
         )]
         pub struct $stats {
             $(#[doc = $what] pub $name: u64,)*
-            $($(#[$gauge_doc])* pub $gauge: u64,)?
+            $($(#[$level_doc])* pub $level: $kind,)*
         }
 
         #[derive(Debug)]
@@ -61,7 +70,7 @@ macro_rules! counters {
 
         impl Counters {
             pub(crate) fn read(&self) -> $stats {
-                $stats { $($name: self.$name.read(),)* $($gauge: 0,)? }
+                $stats { $($name: self.$name.read(),)* $($level: Default::default(),)* }
             }
         }
     };
@@ -69,7 +78,8 @@ macro_rules! counters {
 pub(crate) use counters;
 
 counters! {
-    /// A limiter's counters since it was built. Each is a metric too, `weirgate_{name}_total`.
+    /// A limiter's counters since it was built, and its gauges. Each is a metric too: a counter as
+    /// `weirgate_{name}_total`.
     Stats {
         granted: "weirgate_granted_total", "Acquires granted.";
         denied: "weirgate_denied_total", "Acquires denied, after a request or by a cached denial.";
@@ -94,4 +104,9 @@ counters! {
         prefetch_forfeited_millitokens: "weirgate_prefetch_forfeited_millitokens_total",
             "Prefetched millitokens that were not spent and could not be returned, as far as is known; they count as consumed.";
     }
+    /// State of the circuit breaker, the gauge `weirgate_breaker_state`.
+    breaker: BreakerState;
+    /// Prefetched millitokens that are neither spent nor returned, blocks in flight included: the
+    /// gauge `weirgate_prefetch_outstanding_millitokens`.
+    prefetch_outstanding_millitokens: u64;
 }

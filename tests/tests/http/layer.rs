@@ -18,7 +18,7 @@ use serde_json::{Value, json};
 use tokio::sync::Notify;
 use tower::{Layer, Service, ServiceExt, service_fn};
 use weirgate::tower::{GrantHandle, OnError, RateLimitLayer};
-use weirgate::{Acquire, Limit, RateLimiter, Settlement};
+use weirgate::{Acquire, CircuitBreakerConfig, Limit, OnUnavailable, RateLimiter, Settlement};
 use weirgate_testkit::Fault;
 
 type Parts = http::request::Parts;
@@ -404,6 +404,7 @@ async fn without_a_decision_requests_are_refused_or_pass_as_is_said() {
         .oneshot(request("/"))
         .await
         .unwrap();
+    assert_eq!(field(response.headers(), "x-ratelimit-degraded"), "true");
     assert_eq!(text(response).await, "uncounted");
     // A key that is no name is not a way around.
     let broken = Request::get("/")
@@ -412,6 +413,51 @@ async fn without_a_decision_requests_are_refused_or_pass_as_is_said() {
         .unwrap();
     let response = app.layer(passes).oneshot(broken).await.unwrap();
     assert_eq!(response.status(), StatusCode::INTERNAL_SERVER_ERROR);
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_decision_without_dynamodb_is_told_by_a_field_until_the_outage_ends() {
+    let fleet = Fleet::new().await;
+    let breaker = CircuitBreakerConfig {
+        failure_threshold: 2,
+        ..CircuitBreakerConfig::default()
+    };
+    let builder = fleet.builder().await.circuit_breaker(breaker);
+    let limiter = builder.timeout(millis(200)).build().await.unwrap();
+    let with = |on_unavailable: OnUnavailable| {
+        let layer = RateLimitLayer::new(limiter.clone(), move |limiter, request| {
+            charge(limiter, request).map(|acquire| acquire.on_unavailable(on_unavailable))
+        });
+        let app = Router::new().route("/", get(async || "done")).layer(layer);
+        async move |request: Request<Body>| {
+            let response = app.clone().oneshot(request).await.unwrap();
+            let degraded = field(response.headers(), "x-ratelimit-degraded").to_owned();
+            (response.status(), degraded)
+        }
+    };
+    let local = with(OnUnavailable::Local { percent: 10 });
+    let (allow, deny) = (with(OnUnavailable::Allow), with(OnUnavailable::Deny));
+    let granted = StatusCode::OK;
+    let is_told = |status: StatusCode| (status, "true".to_owned());
+    assert_eq!(local(request("/")).await, (granted, String::new()));
+
+    fleet
+        .dynamo
+        .fail_when(|_| Some(Fault::Throttle { key_range: false }));
+    assert_eq!(allow(request("/")).await, is_told(granted));
+    let denied = StatusCode::TOO_MANY_REQUESTS;
+    assert_eq!(deny(request("/")).await, is_told(denied));
+    // A tenth of the limits are ten tokens, and no slot.
+    let refused = local(request("/")).await;
+    assert_eq!(refused.1, "true", "{refused:?}");
+    let mut grpc = request("/");
+    let kind = "application/grpc".parse().unwrap();
+    grpc.headers_mut().insert("content-type", kind);
+    assert_eq!(deny(grpc).await, is_told(granted), "as metadata");
+
+    fleet.dynamo.fail_when(|_| None);
+    pass(secs(60)).await;
+    assert_eq!(deny(request("/")).await, (granted, String::new()));
 }
 
 #[tokio::test(start_paused = true)]

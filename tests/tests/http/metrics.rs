@@ -1,10 +1,12 @@
 //! What operators see: metrics through the facade, few of them however many callers there are.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
+use std::path::Path;
 
 use crate::fixtures::fleet::{Fleet, ask, denied, granted, millis, pass, runtime, secs};
+use crate::fixtures::recorder::Recorded;
 use metrics_util::debugging::{DebugValue, DebuggingRecorder};
-use weirgate::{CircuitBreakerConfig, Limit, OnUnavailable};
+use weirgate::{CircuitBreakerConfig, Limit, OnUnavailable, Prefetch};
 use weirgate_testkit::Fault;
 
 fn rpm() -> [Limit; 1] {
@@ -39,7 +41,11 @@ fn told(work: impl AsyncFnOnce(&Fleet)) -> BTreeMap<String, u64> {
                 );
                 u64::try_from(values.len()).unwrap()
             }
-            DebugValue::Gauge(_) => panic!("there is none"),
+            // Neither breaker nor pool is left when the limiters are gone.
+            DebugValue::Gauge(value) => {
+                assert_eq!(value.into_inner(), 0.0, "{}", key.key().name());
+                0
+            }
         };
         (
             format!("{}{{{}}}", key.key().name(), labels.join(",")),
@@ -158,4 +164,77 @@ fn metrics_do_not_grow_with_callers_unless_they_are_asked_to() {
         by_resource.keys().all(|name| !name.contains("e-7")),
         "never by entity"
     );
+}
+
+/// What the page lists: kind, labels and description of each metric.
+fn listed() -> BTreeMap<String, (String, Vec<String>, String)> {
+    let page = include_str!("../../../docs/guide/metrics.md");
+    let rows = page.lines().filter_map(|line| {
+        let cells: Vec<_> = line.strip_prefix("| `weirgate_")?.split(" |").collect();
+        let [name, kind, labels, what, ""] = cells[..] else {
+            panic!("{line} has no four columns")
+        };
+        let name = format!("weirgate_{}", name.trim_end_matches('`'));
+        let labels = labels.split('`').skip(1).step_by(2).map(str::to_owned);
+        let row = (
+            kind.trim().to_owned(),
+            labels.collect(),
+            what.trim().to_owned(),
+        );
+        Some((name, row))
+    });
+    rows.collect()
+}
+
+/// Every name of a metric in the client's sources.
+fn named(folder: &Path) -> BTreeSet<String> {
+    let mut names = BTreeSet::new();
+    for entry in std::fs::read_dir(folder).unwrap() {
+        let path = entry.unwrap().path();
+        if path.is_dir() {
+            names.extend(named(&path));
+            continue;
+        }
+        let text = std::fs::read_to_string(path).unwrap();
+        let quoted = text.split('"').filter(|text| text.starts_with("weirgate_"));
+        names.extend(quoted.map(str::to_owned));
+    }
+    names
+}
+
+#[test]
+fn the_page_lists_every_metric_and_no_other() {
+    let recorded = Recorded::default();
+    metrics::with_local_recorder(&recorded, || {
+        runtime().block_on(async {
+            let fleet = Fleet::new().await;
+            let builder = fleet.builder().await.metrics_by_resource(true);
+            let prefetch = builder.prefetch("gpt-4", Prefetch::default());
+            let limiter = prefetch.build().await.unwrap();
+            let limits = [Limit::per_minute("rpm", 600_000).unwrap()];
+            for _ in 0..3_000 {
+                let _ = granted(&limiter, &limits, &[("rpm", 1)]).await;
+                pass(millis(1)).await;
+            }
+            assert!(limiter.stats().prefetch_hits > 0, "something is prefetched");
+        });
+    });
+    let listed = listed();
+    let described = recorded.described();
+    let of_page: BTreeMap<_, _> = listed
+        .iter()
+        .map(|(name, (kind, _, what))| (name.clone(), (kind.as_str(), what.clone())))
+        .collect();
+    assert_eq!(of_page, described, "the page, and what the code describes");
+    let names: BTreeSet<_> = listed.keys().cloned().collect();
+    let client = Path::new(env!("CARGO_MANIFEST_DIR")).join("../client/src");
+    assert_eq!(named(&client), names, "the names in the code, and the page");
+    for (series, kind) in recorded.series() {
+        let (name, labels) = series.trim_end_matches('}').split_once('{').unwrap();
+        let (of_page, allowed, _) = &listed[name];
+        assert_eq!(kind, of_page, "{series}");
+        let labels = labels.split(',').filter_map(|label| label.split_once('='));
+        let labels: Vec<_> = labels.map(|(label, _)| label.to_owned()).collect();
+        assert_eq!(labels, *allowed, "{series}");
+    }
 }

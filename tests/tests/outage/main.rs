@@ -4,5 +4,6 @@
 mod fixtures;
 
 mod away;
+mod breaker_gauge;
 mod clocks;
 mod unreachable;

@@ -5,5 +5,6 @@ mod fixtures;
 
 mod acquires;
 mod edge;
+mod outstanding;
 mod prefetch;
 mod props;

@@ -4,7 +4,8 @@ use std::collections::BTreeMap;
 use std::sync::{Arc, Weak};
 use std::time::Duration;
 
-use tokio::time::Instant;
+use tokio::sync::watch;
+use tokio::time::{Instant, timeout};
 use weirgate_shared::MilliTokens;
 
 use super::super::hold::{BucketDecision, Hold};
@@ -12,7 +13,7 @@ use super::super::route::acquire_from_table;
 use super::super::state::BucketState;
 use super::pool::{Block, NextReturn, Pool, PoolResult};
 use super::state::TokenReturn;
-use crate::queue::{SettleAttempt, SettleOutcome};
+use crate::queue::{HoldPart, SettleAttempt, SettleOutcome};
 use crate::session::Session;
 use crate::values::{Amounts, BucketRequest, Error, Settlement, count};
 
@@ -35,7 +36,7 @@ pub(crate) async fn acquire(
         if let Some(block) = block {
             tokio::spawn(fetch(
                 Arc::clone(session),
-                InFlight::block(bucket, &block),
+                InFlight::new(bucket, block.amounts.clone(), true),
                 block,
             ));
         }
@@ -119,8 +120,9 @@ async fn complete(
 }
 
 /// Fetches a block.
-async fn fetch(session: Arc<Session>, in_flight: InFlight, block: Block) {
-    let (bucket, pool) = (&in_flight.bucket, in_flight.pool());
+async fn fetch(session: Arc<Session>, mut in_flight: InFlight, block: Block) {
+    let bucket = &Arc::clone(&in_flight.bucket);
+    let Some(pool) = &bucket.pool else { return };
     let Block {
         limits,
         amounts,
@@ -142,7 +144,7 @@ async fn fetch(session: Arc<Session>, in_flight: InFlight, block: Block) {
         Ok(BucketDecision::Granted(hold)) => {
             pool.set_last_error(None);
             count(&session.counters.prefetch_blocks, 1);
-            pool.add_block(hold.claim().into_prefetched_parts(requested_at));
+            in_flight.arrive(hold.claim().into_prefetched_parts(requested_at));
         }
         Ok(BucketDecision::Denied(_)) => {
             pool.add_unreported(acquires);
@@ -159,18 +161,29 @@ async fn fetch(session: Arc<Session>, in_flight: InFlight, block: Block) {
         }
     }
     pool.ensure_expiry_task(|| {
-        tokio::spawn(return_expired(Arc::downgrade(&session), Arc::clone(bucket))).abort_handle()
+        let alive = session.alive.subscribe();
+        let task = return_expired(Arc::downgrade(&session), alive, Arc::clone(bucket));
+        tokio::spawn(task).abort_handle()
     });
 }
 
 /// Returns expired tokens until the pool is empty. If the limiter is dropped meanwhile, the rest is
-/// forfeited.
-async fn return_expired(session: Weak<Session>, bucket: Arc<BucketState>) {
+/// forfeited at once.
+async fn return_expired(
+    session: Weak<Session>,
+    mut alive: watch::Receiver<()>,
+    bucket: Arc<BucketState>,
+) {
     let Some(pool) = &bucket.pool else { return };
     loop {
         match pool.due() {
             NextReturn::Never => return,
-            NextReturn::In(left) => tokio::time::sleep(left).await,
+            NextReturn::In(left) => {
+                // Nothing is ever sent, so a change is the end of the session.
+                if timeout(left, alive.changed()).await.is_ok() {
+                    return;
+                }
+            }
             NextReturn::Now(returns) => {
                 let returns = into_in_flight(&bucket, returns);
                 let Some(session) = session.upgrade() else {
@@ -202,20 +215,35 @@ pub(crate) async fn drain(session: Arc<Session>, bucket: Arc<BucketState>) -> Re
     }
 }
 
-/// A write of a pool in flight. A runtime that shuts down drops it early.
+/// A write of a pool in flight. A runtime that shuts down drops it early: a block has not arrived
+/// then, and returned tokens are forfeited.
 struct InFlight {
     bucket: Arc<BucketState>,
     amounts: Amounts,
     is_block: bool,
+    has_ended: bool,
 }
 
 impl InFlight {
-    fn block(bucket: &Arc<BucketState>, block: &Block) -> Self {
+    fn new(bucket: &Arc<BucketState>, amounts: Amounts, is_block: bool) -> Self {
         Self {
             bucket: Arc::clone(bucket),
-            amounts: block.amounts.clone(),
-            is_block: true,
+            amounts,
+            is_block,
+            has_ended: false,
         }
+    }
+
+    /// Ends the fetch of a block that has arrived.
+    fn arrive(&mut self, parts: Vec<HoldPart>) {
+        self.has_ended = true;
+        self.pool().end_block(&self.amounts, parts);
+    }
+
+    /// Ends a return.
+    fn end_return(&mut self, is_back: bool) {
+        self.has_ended = true;
+        self.pool().end_return(&self.amounts, is_back);
     }
 
     fn pool(&self) -> &Pool {
@@ -228,7 +256,11 @@ impl InFlight {
 
 impl Drop for InFlight {
     fn drop(&mut self) {
-        self.pool().end_in_flight(&self.amounts, self.is_block);
+        match (self.has_ended, self.is_block) {
+            (true, _) => {}
+            (false, true) => self.pool().end_block(&self.amounts, vec![]),
+            (false, false) => self.pool().end_return(&self.amounts, false),
+        }
     }
 }
 
@@ -238,14 +270,7 @@ fn into_in_flight(
 ) -> Vec<(InFlight, TokenReturn)> {
     let in_flight = |returned: TokenReturn| {
         let amounts = returned.part.amounts.clone();
-        (
-            InFlight {
-                bucket: Arc::clone(bucket),
-                amounts,
-                is_block: false,
-            },
-            returned,
-        )
+        (InFlight::new(bucket, amounts, false), returned)
     };
     returns.into_iter().map(in_flight).collect()
 }
@@ -257,9 +282,7 @@ async fn return_tokens(
     returns: Vec<(InFlight, TokenReturn)>,
 ) -> Result<(), Error> {
     let mut done = Ok(());
-    for (in_flight, TokenReturn { part, acquires }) in returns {
-        let milli: MilliTokens = part.amounts.values().copied().sum();
-        let milli = u64::try_from(milli.0).unwrap_or_default();
+    for (mut in_flight, TokenReturn { part, acquires }) in returns {
         let back = part
             .amounts
             .iter()
@@ -274,22 +297,16 @@ async fn return_tokens(
             held_amounts: &Amounts::new(),
         };
         match settle.run().await {
-            Ok(SettleOutcome::Done(Settlement::Applied)) => {
-                count(&session.counters.prefetch_returned_millitokens, milli)
-            }
+            Ok(SettleOutcome::Done(Settlement::Applied)) => in_flight.end_return(true),
             // The bucket was deleted, with its tokens.
-            Ok(_) => count(&session.counters.prefetch_forfeited_millitokens, milli),
+            Ok(_) => in_flight.end_return(false),
             Err(error) => {
                 // Acquires that may have been counted are not counted again.
-                if let Some(pool) = in_flight
-                    .bucket
-                    .pool
-                    .as_ref()
-                    .filter(|_| !error.is_unknown())
-                {
-                    pool.add_unreported(acquires);
+                if !error.is_unknown() {
+                    in_flight.pool().add_unreported(acquires);
                 }
-                count(&session.counters.prefetch_forfeited_millitokens, milli);
+                in_flight.end_return(false);
+                let milli = part.amounts.values().copied().sum::<MilliTokens>().0;
                 tracing::warn!(%error, milli, "prefetched tokens could not be returned; they count as consumed");
                 done = done.and(Err(error));
             }

@@ -1,5 +1,6 @@
 //! The prefetched tokens of one bucket. Nothing here waits or sends.
 
+mod returns;
 mod serve;
 
 use std::sync::{Arc, MutexGuard};
@@ -7,14 +8,18 @@ use std::time::Duration;
 
 use tokio::sync::Notify;
 use tokio::sync::futures::OwnedNotified;
-use tokio::task::AbortHandle;
-use weirgate_shared::{LimitMode, LimitName, MilliTokens};
+use weirgate_shared::{LimitMode, LimitName, MilliTokens, Resource};
 use weirgate_store::StoreError;
 
-use super::state::{State, TokenReturn};
+use super::state::State;
 use crate::queue::HoldPart;
-use crate::session::{AgeClock, Moment};
-use crate::values::{Amounts, BucketRequest, Denied, Error, LimitStatus, Limits, Locked, Prefetch};
+use crate::session::{AgeClock, Moment, Session};
+use crate::values::{
+    Amounts, BucketRequest, Counters, Denied, Error, LimitStatus, Limits, Locked, OutstandingGauge,
+    Prefetch,
+};
+
+pub(super) use returns::NextReturn;
 
 /// Prefetched tokens of one bucket.
 #[derive(Debug)]
@@ -26,6 +31,9 @@ pub(crate) struct Pool {
     last_error: Locked<Option<Arc<StoreError>>>,
     /// Notification that a write in flight has ended.
     write_ended: Notify,
+    /// Gauge of the outstanding tokens. Changed after the state, without its lock.
+    gauge: OutstandingGauge,
+    counters: Arc<Counters>,
 }
 
 /// Result of serving a request from the pool.
@@ -50,16 +58,25 @@ pub(super) struct Block {
     pub(super) requested_at: Moment,
 }
 
-/// What to do about expired tokens.
-pub(super) enum NextReturn {
-    Now(Vec<TokenReturn>),
-    In(Duration),
-    /// The pool is empty.
-    Never,
-}
-
 impl Pool {
-    pub(crate) fn new(prefetch: Prefetch, ages: AgeClock) -> Self {
+    /// Returns an empty pool for a bucket of `resource`, if it has prefetch.
+    pub(crate) fn of(session: &Session, resource: &Resource) -> Option<Self> {
+        let settings = &session.settings;
+        let label = settings.has_resource_metrics.then(|| resource.clone());
+        Some(Self::new(
+            *settings.prefetch.get(resource)?,
+            session.ages.clone(),
+            OutstandingGauge::new(label),
+            Arc::clone(&session.counters),
+        ))
+    }
+
+    fn new(
+        prefetch: Prefetch,
+        ages: AgeClock,
+        gauge: OutstandingGauge,
+        counters: Arc<Counters>,
+    ) -> Self {
         let state = State::new(ages.now());
         Self {
             prefetch,
@@ -67,6 +84,8 @@ impl Pool {
             state: Locked::new(state),
             last_error: Locked::default(),
             write_ended: Notify::new(),
+            gauge,
+            counters,
         }
     }
 
@@ -112,7 +131,10 @@ impl Pool {
             return vec![];
         }
         state.demand.count(amounts);
-        state.draw(amounts, oldest)
+        let parts = state.draw(amounts, oldest);
+        drop(state);
+        self.gauge.lower(amounts);
+        parts
     }
 
     /// Takes what the table lacked for a denied request. Returns no parts if both together have too
@@ -139,7 +161,12 @@ impl Pool {
             return vec![];
         }
         let lack = denied.short().filter_map(lack).collect();
-        state.draw(&lack, oldest)
+        let parts = state.draw(&lack, oldest);
+        drop(state);
+        for part in &parts {
+            self.gauge.lower(&part.amounts);
+        }
+        parts
     }
 
     /// Puts unused tokens back into the pool. Returns `false` if they must go to the table.
@@ -161,27 +188,29 @@ impl Pool {
         {
             return false;
         }
+        let amounts = part.amounts.clone();
         state.add_block_part(part);
+        drop(state);
+        self.gauge.raise(&amounts);
         true
     }
 
-    /// Adds the parts of a block that has arrived.
-    pub(super) fn add_block(&self, parts: Vec<HoldPart>) {
+    /// Ends the fetch of a block with these `amounts`: its parts have arrived, or none have.
+    pub(super) fn end_block(&self, amounts: &Amounts, parts: Vec<HoldPart>) {
+        let is_lost = parts.is_empty();
         let mut state = self.state();
+        state.end_in_flight(amounts);
         for part in parts {
             state.last = Some((Arc::clone(&part.state), Arc::clone(&part.shard)));
             state.add_block_part(part);
         }
-    }
-
-    /// Ends a write in flight, whether it arrived or failed.
-    pub(super) fn end_in_flight(&self, amounts: &Amounts, is_block: bool) {
-        let mut state = self.state();
-        state.end_in_flight(amounts);
-        if is_block && let Some(block_arrival) = state.block_arrival.take() {
+        if let Some(block_arrival) = state.block_arrival.take() {
             block_arrival.notify_waiters();
         }
         drop(state);
+        if is_lost {
+            self.gauge.lower(amounts);
+        }
         self.write_ended.notify_waiters();
     }
 
@@ -224,51 +253,6 @@ impl Pool {
         self.state().paused_until = self.ages.now() + span;
     }
 
-    /// Returns what to do about expired tokens, and about acquires that have been uncounted for as
-    /// long.
-    pub(super) fn due(&self) -> NextReturn {
-        let mut state = self.state();
-        let now = self.ages.now();
-        let oldest = self.cutoff(now);
-        let old = state.give_back(|taken| taken <= oldest);
-        if !old.is_empty() {
-            return NextReturn::Now(old);
-        }
-        if let Some(taken) = state.blocks.front().and_then(|block| block.prefetched_at) {
-            return NextReturn::In((taken + self.prefetch.max_age).since(now));
-        }
-        if state.unreported == 0 {
-            state.expiry_task = None;
-            return NextReturn::Never;
-        }
-        let at = state.last_granted_at + self.prefetch.max_age;
-        if at > now {
-            NextReturn::In(at.since(now))
-        } else {
-            NextReturn::Now(state.report())
-        }
-    }
-
-    /// Returns the tokens to return early: all if the request has other limits, and those that
-    /// expired while the expiry task was frozen.
-    pub(super) fn outdated(&self, limits: &Limits) -> Vec<TokenReturn> {
-        let mut state = self.state();
-        let oldest = self.cutoff(self.ages.now());
-        let is_same = state.limits == *limits;
-        if state.blocks.is_empty() {
-            vec![]
-        } else {
-            state.give_back(|taken| !is_same || taken <= oldest)
-        }
-    }
-
-    /// Ends the pool. Returns all tokens and uncounted acquires.
-    pub(super) fn close(&self) -> Vec<TokenReturn> {
-        let mut state = self.state();
-        state.is_closed = true;
-        state.give_back_all()
-    }
-
     /// Returns how long before it is needed a block is fetched.
     pub(super) fn refetch_lead(&self) -> Duration {
         self.prefetch.refetch_lead().into()
@@ -282,18 +266,6 @@ impl Pool {
                 return;
             }
             ended.await;
-        }
-    }
-
-    /// Starts the expiry task with `start` if the pool needs one and has none.
-    pub(super) fn ensure_expiry_task(&self, start: impl FnOnce() -> AbortHandle) {
-        let mut state = self.state();
-        let is_kept = state
-            .expiry_task
-            .as_ref()
-            .is_some_and(|task| !task.is_finished());
-        if !is_kept && (!state.blocks.is_empty() || state.unreported != 0) {
-            state.expiry_task = Some(start());
         }
     }
 

@@ -30,11 +30,18 @@ impl Pool {
             return (PoolResult::Miss, None);
         }
         state.demand.advance(at);
-        let served = self.serve_from(&mut state, queues, request, (now, at));
+        let (result, block) = self.serve_from(&mut state, queues, request, (now, at));
         if is_new {
             state.demand.count(&request.amounts);
         }
-        served
+        drop(state);
+        if matches!(result, PoolResult::Served(_)) {
+            self.gauge.lower(&request.amounts);
+        }
+        if let Some(block) = &block {
+            self.gauge.raise(&block.amounts);
+        }
+        (result, block)
     }
 
     fn serve_from(
