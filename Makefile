@@ -45,6 +45,10 @@ api: cargo ## List the public surface of the crate in docs/api.md
 	$(rustdoc_json)
 	WRITTEN=1 $(api)
 
+.PHONY: template-page
+template-page: cargo ## List the parameters and outputs of the template in docs/template.md
+	WRITTEN=1 cargo test --locked --workspace --test versions
+
 # Not the release build: in this one arithmetic that overflows panics.
 .PHONY: sim
 sim: cargo ## Simulate 10,000 seeds, or what ARGS says: ARGS='--seed 7', ARGS='--from 10000 --seeds 500 --all'

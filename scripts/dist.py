@@ -19,6 +19,7 @@ import sys
 import tarfile
 import tempfile
 import zipfile
+import zlib
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parent.parent
@@ -147,6 +148,14 @@ def write_all(folder, built):
         write_programs(folder, architecture, built / architecture, pages)
     (folder / "agent-layer.yaml").write_text(layer_template(), encoding="utf-8")
     write_clients(folder)
+    write_tools(folder)
+
+
+def write_tools(folder):
+    """Writes the versions of the tools that the bytes depend on, and that nothing pins."""
+    asked = [subprocess.run([tool, "--version"], check=True, capture_output=True, text=True).stdout for tool in ("rustc", "npm")]
+    versions = [asked[0].strip(), f"npm {asked[1].strip()}", f"zlib {zlib.ZLIB_RUNTIME_VERSION}"]
+    (folder / "BUILT-WITH").write_text("".join(f"{version}\n" for version in versions), encoding="utf-8")
 
 
 def write_sums(folder):
