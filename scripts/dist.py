@@ -22,6 +22,8 @@ import zipfile
 import zlib
 from pathlib import Path
 
+from notices import notices_of
+
 ROOT = Path(__file__).resolve().parent.parent
 TEMPLATE = (ROOT / "template.yaml").read_text(encoding="utf-8")
 VERSION = re.search(r'^version = "(.*)"$', (ROOT / "Cargo.toml").read_text(encoding="utf-8"), re.M)[1]
@@ -121,14 +123,14 @@ def write_functions(folder, architecture, built):
     (folder / "stack-policy.json").write_bytes((ROOT / "stack-policy.json").read_bytes())
 
 
-def write_programs(folder, architecture, built, pages):
+def write_programs(folder, architecture, built, pages, notices):
     agent = (built / "weirgate-agent/bootstrap").read_bytes()
     write_zip(folder / f"agent-layer-{architecture}.zip", "extensions/weirgate-agent", agent)
     files = texts([*LICENSES, "agent/openapi.yaml", "agent/deploy/weirgate-agent.service"])
-    files["weirgate-agent"] = agent
+    files |= {"weirgate-agent": agent, "THIRD-PARTY": notices}
     write_tar(folder / f"weirgate-agent-{VERSION}-linux-{architecture}.tar.gz", files, {"weirgate-agent"})
     command = (built / "weirgate/bootstrap").read_bytes()
-    files = {**texts([*LICENSES, "CHANGELOG.md"]), **pages, "bin/weirgate": command}
+    files = {**texts([*LICENSES, "CHANGELOG.md"]), **pages, "bin/weirgate": command, "THIRD-PARTY": notices}
     write_tar(folder / f"weirgate-{VERSION}-linux-{architecture}.tar.gz", files, {"bin/weirgate"})
 
 
@@ -143,9 +145,12 @@ def write_clients(folder):
 def write_all(folder, built):
     own = [name for name, names in ARCHITECTURES.items() if platform.machine() in names]
     pages = pages_of(built / own[0] / "weirgate/bootstrap")
+    packages = ["cli", "agent", *functions(TEMPLATE).values()]
+    notices = notices_of([f"weirgate-{package}" for package in packages]).encode()
+    (folder / "THIRD-PARTY").write_bytes(notices)
     for architecture in ARCHITECTURES:
         write_functions(folder, architecture, built / architecture)
-        write_programs(folder, architecture, built / architecture, pages)
+        write_programs(folder, architecture, built / architecture, pages, notices)
     (folder / "agent-layer.yaml").write_text(layer_template(), encoding="utf-8")
     write_clients(folder)
     write_tools(folder)

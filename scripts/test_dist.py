@@ -56,6 +56,10 @@ def main():
         subprocess.run(["sha256sum", "--check", "--quiet", "SHA256SUMS"], cwd=one, check=True)
         check(len(names) == len((one / "SHA256SUMS").read_text().splitlines()) + 1, "SHA256SUMS lacks a file")
 
+        notices = (one / "THIRD-PARTY").read_text()
+        check("\naws-sdk-dynamodb " in notices and "Permission is hereby granted" in notices, "licenses of crates")
+        check("\nweirgate" not in notices and "\nproptest" not in notices, "crates that no program contains")
+
         functions = dist.functions(dist.TEMPLATE).values()
         for architecture in dist.ARCHITECTURES:
             template = (one / f"template-{architecture}.yaml").read_text()
@@ -70,7 +74,7 @@ def main():
             check(f"ContentUri: agent-layer-{architecture}.zip\n" in (one / "agent-layer.yaml").read_text(), "layer's zip")
             with tarfile.open(one / f"weirgate-{dist.VERSION}-linux-{architecture}.tar.gz") as archive:
                 inside = {entry.name.partition("/")[2]: entry.mode for entry in archive}
-            expected = {"bin/weirgate", "share/man/man1/weirgate.1", "CHANGELOG.md", *dist.LICENSES, *dist.COMPLETIONS.values()}
+            expected = {"bin/weirgate", "share/man/man1/weirgate.1", "CHANGELOG.md", "THIRD-PARTY", *dist.LICENSES, *dist.COMPLETIONS.values()}
             check(set(inside) == expected, f"{architecture}: {set(inside) ^ expected}")
             check({name for name, mode in inside.items() if mode == 0o755} == {"bin/weirgate"}, f"modes: {inside}")
 
