@@ -40,6 +40,9 @@ async fn a_release_is_deployed_with_the_aws_cli_alone(stack: &Stack) {
     let own = stack.output("TableName").expect("outputs");
     assert!(!table.is_empty() && table != own, "{table} {own}");
 
+    for function in ["aggregator", "reconciler"] {
+        assert_eq!(release.runs_its_zip(function).await, Ok(true), "{function}");
+    }
     let answer = release.call("aggregator", "aggregator-modify.json").await;
     assert_eq!(answer, Ok(json!({"batchItemFailures": []})));
     let answer = release.call("reconciler", "reconciler-schedule.json").await;

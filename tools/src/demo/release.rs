@@ -89,6 +89,21 @@ impl<'a> Release<'a> {
         serde_json::from_str(&answer).map_err(|error| format!("{function}: {error}: {answer}"))
     }
 
+    /// Returns whether a function runs what is in its zip.
+    ///
+    /// # Errors
+    /// If the function or its zip is not there.
+    pub async fn runs_its_zip(&self, function: &str) -> Result<bool, String> {
+        let zip = format!("{function}-{}.zip", processor());
+        let ask = format!(
+            "aws lambda get-function-configuration --function-name {STACK}-{function} \
+             --query CodeSha256 --output text | base64 --decode | od -An -v -tx1 | tr -d ' \\n'"
+        );
+        let (runs, sums) = (self.run(&ask).await?, self.run("cat SHA256SUMS").await?);
+        let of_zip = |line: &str| line == format!("{runs}  {zip}");
+        Ok(sums.lines().any(of_zip))
+    }
+
     /// Returns the value of an output of the stack, as the AWS CLI prints it.
     ///
     /// # Errors
