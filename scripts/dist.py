@@ -130,7 +130,8 @@ def write_programs(folder, architecture, built, pages, notices):
     files |= {"weirgate-agent": agent, "THIRD-PARTY": notices}
     write_tar(folder / f"weirgate-agent-{VERSION}-linux-{architecture}.tar.gz", files, {"weirgate-agent"})
     command = (built / "weirgate/bootstrap").read_bytes()
-    files = {**texts([*LICENSES, "CHANGELOG.md"]), **pages, "bin/weirgate": command, "THIRD-PARTY": notices}
+    read = {**texts([*LICENSES, "CHANGELOG.md"]), "THIRD-PARTY": notices}
+    files = {f"share/doc/weirgate/{name}": data for name, data in read.items()} | pages | {"bin/weirgate": command}
     write_tar(folder / f"weirgate-{VERSION}-linux-{architecture}.tar.gz", files, {"bin/weirgate"})
 
 

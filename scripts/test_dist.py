@@ -74,7 +74,8 @@ def main():
             check(f"ContentUri: agent-layer-{architecture}.zip\n" in (one / "agent-layer.yaml").read_text(), "layer's zip")
             with tarfile.open(one / f"weirgate-{dist.VERSION}-linux-{architecture}.tar.gz") as archive:
                 inside = {entry.name.partition("/")[2]: entry.mode for entry in archive}
-            expected = {"bin/weirgate", "share/man/man1/weirgate.1", "CHANGELOG.md", "THIRD-PARTY", *dist.LICENSES, *dist.COMPLETIONS.values()}
+            read = {f"share/doc/weirgate/{name}" for name in ["CHANGELOG.md", "THIRD-PARTY", *dist.LICENSES]}
+            expected = {"bin/weirgate", "share/man/man1/weirgate.1", *read, *dist.COMPLETIONS.values()}
             check(set(inside) == expected, f"{architecture}: {set(inside) ^ expected}")
             check({name for name, mode in inside.items() if mode == 0o755} == {"bin/weirgate"}, f"modes: {inside}")
 
