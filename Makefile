@@ -45,6 +45,10 @@ api: cargo ## List the public surface of the crate in docs/api.md
 	$(rustdoc_json)
 	WRITTEN=1 $(api)
 
+.PHONY: template-page
+template-page: cargo ## List the parameters and outputs of the template in docs/template.md
+	WRITTEN=1 cargo test --locked --workspace --test versions
+
 # Not the release build: in this one arithmetic that overflows panics.
 .PHONY: sim
 sim: cargo ## Simulate 10,000 seeds, or what ARGS says: ARGS='--seed 7', ARGS='--from 10000 --seeds 500 --all'
@@ -57,7 +61,7 @@ guards: cargo ## Take out each guard of an invariant, and print the seed that fi
 	$(cargo_target)/debug/guards $(ARGS)
 
 .PHONY: e2e
-e2e: cargo .venv/stack/.installed .venv/sam/.installed ## Deploy to an emulated account, drive it, and check the report, as a test
+e2e: cargo .venv/stack/.installed .venv/sam/.installed .venv/aws/.installed ## Deploy to an emulated account, drive it, and check the report, as a test
 	cargo test --locked --release $(thin) -p weirgate-tools --test e2e -- --ignored --nocapture
 
 # With the functions as the tests build them: the procedures do not depend on how fast they are.
@@ -68,7 +72,7 @@ drill: cargo .venv/stack/.installed .venv/sam/.installed .venv/aws/.installed ##
 
 # Skips stand with their reasons beside what they are about: in the template, scripts/check_policies.py, deny.toml.
 .PHONY: validate
-validate: cargo .venv/sam/.installed .venv/validate/.installed $(cargo_deny) ## Check the template, its policies, the dependencies
+validate: cargo npm .venv/sam/.installed .venv/validate/.installed $(cargo_deny) ## Check the template, its policies, the dependencies
 	.venv/validate/bin/cfn-lint template.yaml scripts/restored-table.yaml
 	SAM_CLI_TELEMETRY=0 .venv/sam/bin/sam validate --lint --region us-east-1
 	.venv/validate/bin/checkov --framework cloudformation --skip-download --compact --quiet --file template.yaml
@@ -77,6 +81,7 @@ validate: cargo .venv/sam/.installed .venv/validate/.installed $(cargo_deny) ## 
 	.venv/validate/bin/python scripts/test_config.py samconfig.toml template.yaml
 	.venv/validate/bin/python -W ignore scripts/check_rules.py template.yaml
 	.venv/validate/bin/python -W ignore scripts/test_rules.py template.yaml
+	.venv/validate/bin/python scripts/test_dist.py
 	$(deny) check $(strictly) bans licenses sources
 	$(deny) $(of_fuzzers) check $(strictly_for_fuzzers) bans licenses sources
 	.venv/validate/bin/python scripts/test_deny.py $(cargo_deny) $(strictly)
@@ -108,9 +113,10 @@ build: cargo ## Build both functions for this machine into target/functions/
 # A panic aborts here too: what started the agent starts it again, and leases return what it held.
 .PHONY: agent
 agent: cargo ## Build the agent for this machine into target/agent/
-	cargo build --locked --release --config 'profile.release.panic="abort"' \
-		--config 'profile.release.package.weirgate.opt-level="s"' -p weirgate-agent
+	cargo build --locked --release --config 'profile.release.panic="abort"' $(of_agent)
 	install -D $(cargo_target)/release/weirgate-agent target/agent/weirgate-agent
+
+of_agent := --config 'profile.release.package.weirgate.opt-level="s"' -p weirgate-agent
 
 # The build that is deployed by default: arm64, by Zig, against an old libc. Run here by an emulator of the processor.
 .PHONY: cross
@@ -218,6 +224,57 @@ deploy: cargo .venv/sam/.cross .venv/aws/.installed ## Build and deploy an envir
 		.venv/aws/bin/aws cloudformation set-stack-policy --stack-policy-body file://stack-policy.json --stack-name "$$stack"; \
 	else echo "make: no stack $$stack: nothing was deployed, and no stack policy set"; fi
 
+# For both processors, against glibc 2.17 by Zig, so one build runs in Lambda and on any Linux. From every folder it has the same
+# bytes: the prefixes of paths are mapped, and scripts/dist.py writes no dates.
+.PHONY: release
+release: cargo npm .venv/sam/.cross release-build ## Build what users deploy and install, for arm64 and x86_64, into dist/
+
+.PHONY: release-build
+release-build:
+	for architecture in $(architectures); do \
+		$(MAKE) --no-print-directory functions-$$architecture command-$$architecture agent-$$architecture; \
+	done
+	rm -rf dist
+	$(PYTHON) scripts/dist.py all dist $(built)
+	$(PYTHON) scripts/check_dist.py dist
+
+# Builds the last commit in a folder of another name, and compares it with dist/.
+.PHONY: release-check
+release-check: release ## Build a release twice, from two folders, and compare every byte (about 20 minutes)
+	rm -rf target/another && mkdir -p target/another/folder-of-the-release
+	git archive HEAD | tar -x -C target/another/folder-of-the-release
+	env -u CARGO_TARGET_DIR $(MAKE) -C target/another/folder-of-the-release cross_tools=$(cross_tools) release-build
+	diff -r dist target/another/folder-of-the-release/dist
+	rm -rf target/another
+	@echo "dist/ is the same from two folders"
+
+architectures := arm64 x86_64
+of_arm64 := aarch64-unknown-linux-gnu.2.17
+of_x86_64 := x86_64-unknown-linux-gnu.2.17
+built := target/dist
+cross_tools := $(CURDIR)/.venv/sam/bin
+cargo_home := $(or $(CARGO_HOME),$(HOME)/.cargo)
+# Later ones come first. Generated code is in the folder of builds.
+mapped = --remap-path-prefix=$(cargo_home)=/cargo --remap-path-prefix=$(CURDIR)=/weirgate \
+	--remap-path-prefix=$(abspath $(cargo_target))=/weirgate/target
+dist_build = PATH="$(cross_tools):$$PATH" RUSTFLAGS="$(mapped)" cargo lambda build --locked --release \
+	--disable-optimizations --config 'profile.release.panic="abort"' --target $(of_$*) --lambda-dir $(built)/$*
+
+.PHONY: $(architectures:%=functions-%) $(architectures:%=command-%) $(architectures:%=agent-%)
+$(architectures:%=functions-%): functions-%:
+	$(dist_build) $$($(PYTHON) scripts/dist.py list | sed -E 's/[^ ]+/-p weirgate-&/g')
+
+$(architectures:%=command-%): command-%:
+	$(dist_build) -p weirgate-cli
+
+$(architectures:%=agent-%): agent-%:
+	$(dist_build) $(of_agent)
+
+published := weirgate-shared weirgate-evaluator weirgate-store weirgate
+.PHONY: publish-check
+publish-check: cargo ## Package the crates that users depend on, and build each from its package, as `cargo publish` does
+	cargo publish --dry-run --locked --allow-dirty $(addprefix -p ,$(published))
+
 .PHONY: bench
 bench: build .venv/bench/.installed ## Measure, and print the table of the numbers
 	cargo build --locked --release $(thin) --workspace --bin bench --bin weirgate
@@ -265,7 +322,7 @@ tools-cross: .venv/sam/.cross ## Install what `sam build` needs for Lambda itsel
 
 .PHONY: clean
 clean: ## Remove what was built and installed
-	rm -rf target .aws-sam .venv .tools
+	rm -rf target dist .aws-sam .venv .tools
 
 .PHONY: cargo
 cargo:

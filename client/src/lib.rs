@@ -97,8 +97,9 @@ pub use weirgate_shared::{
 };
 pub use weirgate_store::{Clock, ConnectOptions, ErrorKind, StoreError, SystemClock, Table};
 
-/// Compiles the examples of the README and of the guide with the tests.
+/// Compiles the examples of both READMEs and of the guide with the tests.
 #[cfg(doctest)]
+#[doc = include_str!("../README.md")]
 #[doc = include_str!("../../README.md")]
 #[doc = include_str!("../../docs/guide/acquire.md")]
 #[doc = include_str!("../../docs/guide/http.md")]

@@ -6,6 +6,7 @@ mod connection;
 mod drive;
 mod ledger;
 mod options;
+mod release;
 mod report;
 mod stack;
 
@@ -14,6 +15,7 @@ use weirgate_store::{CapacityMeter, Table};
 pub(crate) use connection::{connected, now};
 pub use drive::hold;
 pub use options::Options;
+pub use release::Release;
 pub use report::Report;
 pub use stack::Stack;
 
@@ -23,6 +25,18 @@ pub use stack::Stack;
 /// One line that says what failed, and what to do.
 pub async fn run(options: &Options, progress: impl Fn(&str)) -> Result<Report, String> {
     let stack = Stack::start(options.port, &progress).await?;
+    run_on(&stack, options, progress).await
+}
+
+/// Drives a deployed stack, waits for the functions, and reads the report back.
+///
+/// # Errors
+/// One line that says what failed, and what to do.
+pub async fn run_on(
+    stack: &Stack,
+    options: &Options,
+    progress: impl Fn(&str),
+) -> Result<Report, String> {
     let (table_name, meter) = (
         stack.output("TableName")?.to_owned(),
         CapacityMeter::default(),
@@ -37,5 +51,5 @@ pub async fn run(options: &Options, progress: impl Fn(&str)) -> Result<Report, S
     progress(
         "callers stopped; waiting until the aggregator has counted everything, and for the reconciler's schedule",
     );
-    Report::read(&stack, &table, driven, started).await
+    Report::read(stack, &table, driven, started).await
 }

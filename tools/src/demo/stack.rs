@@ -250,7 +250,7 @@ impl Drop for Stack {
 }
 
 /// The workspace: this crate's parent folder.
-fn root() -> PathBuf {
+pub(super) fn root() -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR"))
         .parent()
         .map(Path::to_path_buf)
@@ -306,7 +306,7 @@ fn lay_out(root: &Path, functions: &Path, folder: &Path, sam: &Path) -> std::io:
     Ok(())
 }
 
-fn tool(root: &Path, name: &str) -> Result<PathBuf, String> {
+pub(super) fn tool(root: &Path, name: &str) -> Result<PathBuf, String> {
     let path = root.join(name);
     if path.exists() {
         Ok(path)
@@ -359,7 +359,7 @@ fn start_emulator(
         .map_err(|error| format!("{} cannot be started: {error}", ministack.display()))
 }
 
-fn account(endpoint: &str) -> [(&'static str, String); 5] {
+pub(super) fn account(endpoint: &str) -> [(&'static str, String); 5] {
     [
         ("AWS_ENDPOINT_URL", endpoint.to_owned()),
         ("AWS_REGION", "us-east-1".to_owned()),

@@ -1,0 +1,104 @@
+"""Checks the files of a release: checksums, the processor and libc of each program, and that the programs start.
+
+Programs for the other processor are run by an emulator, where one is installed.
+
+Usage: check_dist.py FOLDER
+"""
+
+import gzip
+import io
+import os
+import platform
+import re
+import shutil
+import subprocess
+import sys
+import tarfile
+import tempfile
+import zipfile
+from pathlib import Path
+
+import dist
+
+# In the header of an ELF file.
+MACHINES = {"arm64": 183, "x86_64": 62}
+# glibc 2.17, of 2012: older than that of any Linux that is still maintained, and than that of each runtime of Lambda.
+NEWEST_GLIBC = 17
+EMULATORS = {"arm64": ["qemu-aarch64", "-L", "/usr/aarch64-linux-gnu"], "x86_64": ["qemu-x86_64", "-L", "/usr/x86_64-linux-gnu"]}
+
+
+def fail(problem):
+    sys.exit(f"check_dist: {problem}")
+
+
+def programs(path):
+    """Returns the executable files of an archive, by name."""
+    data = path.read_bytes()
+    if path.suffix == ".zip":
+        with zipfile.ZipFile(io.BytesIO(data)) as archive:
+            entries = archive.infolist()
+            return {each.filename: archive.read(each) for each in entries if each.external_attr >> 16 == 0o100755}
+    if path.name.endswith(".tar.gz"):
+        with tarfile.open(fileobj=io.BytesIO(data)) as archive:
+            return {each.name: archive.extractfile(each).read() for each in archive if each.mode == 0o755}
+    return {}
+
+
+def runner(architecture):
+    """Returns the command that runs programs of an architecture here, or none."""
+    if platform.machine() in dist.ARCHITECTURES[architecture]:
+        return []
+    emulator = EMULATORS[architecture]
+    return emulator if shutil.which(emulator[0]) and Path(emulator[2]).is_dir() else None
+
+
+def started(name, program, architecture):
+    """Starts a program, and returns what it did: it printed its version or, a function, that it misses its table."""
+    run = runner(architecture)
+    if run is None:
+        return "not started: no emulator"
+    with tempfile.TemporaryDirectory() as folder:
+        path = Path(folder) / "program"
+        path.write_bytes(program)
+        path.chmod(0o755)
+        arguments = [] if name == "bootstrap" else ["--version"]
+        environment = {"PATH": os.environ["PATH"]}
+        done = subprocess.run([*run, path, *arguments], capture_output=True, text=True, timeout=60, env=environment)
+    said = (done.stdout + done.stderr).strip().splitlines()
+    expected = "TABLE_NAME" if name == "bootstrap" else dist.VERSION
+    if not said or expected not in "\n".join(said):
+        fail(f"{name} of {architecture} must print {expected} when it starts, got {said} (exit code {done.returncode})")
+    return "starts" if name == "bootstrap" else f"starts as {said[0]}"
+
+
+def check_program(file, name, program):
+    architecture = next(each for each in MACHINES if each in file)
+    if program[:6] != b"\x7fELF\x02\x01" or int.from_bytes(program[18:20], "little") != MACHINES[architecture]:
+        fail(f"{file}: {name} must be a program for {architecture}")
+    glibc = max(int(minor) for minor in re.findall(rb"GLIBC_2\.(\d+)", program))
+    if glibc > NEWEST_GLIBC:
+        fail(f"{file}: {name} must need glibc 2.{NEWEST_GLIBC} at most, got 2.{glibc}")
+    for folder in (dist.ROOT, Path.home()):
+        if str(folder).encode() + b"/" in program:
+            fail(f"{file}: {name} must not contain {folder}; add it to the prefixes that the Makefile maps")
+    gzipped = len(gzip.compress(program, 9))
+    line = started(Path(name).name, program, architecture)
+    print(f"{'':4}{name}: {len(program):,} bytes, {gzipped:,} gzipped, glibc 2.{glibc}; {line}")
+
+
+def main(folder):
+    folder = Path(folder).resolve()
+    subprocess.run(["sha256sum", "--check", "--quiet", "--strict", "SHA256SUMS"], check=True, cwd=folder)
+    summed = {line.split()[1] for line in (folder / "SHA256SUMS").read_text().splitlines()}
+    files = {path.name for path in folder.iterdir()} - {"SHA256SUMS"}
+    if files != summed:
+        fail(f"SHA256SUMS must have every file of {folder}, the difference is {sorted(files ^ summed)}")
+    for file in sorted(files):
+        print(f"{file}: {(folder / file).stat().st_size:,} bytes")
+        for name, program in programs(folder / file).items():
+            check_program(file, name, program)
+    print(f"{len(files)} files, checksums agree")
+
+
+if __name__ == "__main__":
+    main(*sys.argv[1:])

@@ -1,0 +1,44 @@
+"""Lists the crates that the programs of a release contain, with the texts of their licenses, which ask for it.
+
+Equal texts stand once. A crate without a file of its own is under the texts that it names, which others have.
+"""
+
+import os
+import subprocess
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parent.parent
+TARGETS = ["aarch64-unknown-linux-gnu", "x86_64-unknown-linux-gnu"]
+NAMES = ("LICENSE", "LICENCE", "COPYING", "COPYRIGHT", "NOTICE", "UNLICENSE")
+
+
+def crates(packages):
+    """Returns the license of each crate of others, by name and version."""
+    command = ["cargo", "tree", "--locked", "--edges", "normal", "--prefix", "none", "--no-dedupe", "--format", "{p}\t{l}"]
+    command += [each for target in TARGETS for each in ("--target", target)]
+    command += [each for package in packages for each in ("--package", package)]
+    lines = subprocess.run(command, check=True, capture_output=True, text=True, cwd=ROOT).stdout.splitlines()
+    named = (line.partition("\t") for line in lines if line and "(proc-macro)" not in line and f"({ROOT}" not in line)
+    return {tuple(crate.split()[:2]): terms for crate, _, terms in named}
+
+
+def texts(name, version):
+    """Returns the texts of a crate's licenses, from where cargo has unpacked it."""
+    home = Path(os.environ.get("CARGO_HOME") or Path.home() / ".cargo")
+    folders = sorted(home.glob(f"registry/src/*/{name}-{version.removeprefix('v')}"))
+    if not folders:
+        raise SystemExit(f"notices: the source of {name} {version} must be below {home}; run `cargo fetch --locked`")
+    files = (path for path in sorted(folders[0].iterdir()) if path.is_file() and path.name.upper().startswith(NAMES))
+    return [path.read_text(encoding="utf-8", errors="replace").strip() for path in files]
+
+
+def notices_of(packages):
+    """Returns the whole list as text."""
+    found, lines = {}, []
+    for (name, version), terms in sorted(crates(packages).items()):
+        lines.append(f"{name} {version.removeprefix('v')}: {terms}\n")
+        for text in texts(name, version):
+            found.setdefault(text, []).append(f"{name} {version.removeprefix('v')}")
+    of = sorted(found.items(), key=lambda item: (item[1], item[0]))
+    body = "".join(f"\n{'-' * 80}\n{', '.join(names)}\n\n{text}\n" for text, names in of)
+    return f"The programs of this release contain these crates:\n\n{''.join(lines)}{body}"

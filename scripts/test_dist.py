@@ -1,0 +1,94 @@
+"""Sees scripts/dist.py write the same bytes from folders of other names and dates, and refuse what it cannot package.
+
+Usage: test_dist.py
+"""
+
+import contextlib
+import io
+import os
+import subprocess
+import sys
+import tarfile
+import tempfile
+import zipfile
+from pathlib import Path
+
+import dist
+
+
+def built(folder, date):
+    """Makes programs that print, as a build leaves them."""
+    for architecture in dist.ARCHITECTURES:
+        for name in ["weirgate", "weirgate-agent", *dist.functions(dist.TEMPLATE).values()]:
+            path = folder / architecture / name / "bootstrap"
+            path.parent.mkdir(parents=True)
+            path.write_text(f'#!/bin/sh\n# {name} {architecture}\n[ $1 != man ] || echo page > "$2/weirgate.1"\necho "$@"\n')
+            path.chmod(0o700)
+            os.utime(path, (date, date))
+    return folder
+
+
+def check(holds, otherwise):
+    if not holds:
+        sys.exit(f"test_dist: {otherwise}")
+
+
+def refused(call):
+    try:
+        with contextlib.redirect_stdout(io.StringIO()):
+            call()
+    except SystemExit as error:
+        return str(error)
+    sys.exit("test_dist: must be refused, got through")
+
+
+def main():
+    with tempfile.TemporaryDirectory() as scratch:
+        scratch = Path(scratch)
+        one, other = scratch / "dist", scratch / "another/dist"
+        dist.main(["all", one, built(scratch / "built", 1_000_000_000)])
+        os.umask(0o077)
+        dist.main(["all", other, built(scratch / "elsewhere/built", 1_700_000_000)])
+        names = sorted(path.name for path in one.iterdir())
+        check(names == sorted(path.name for path in other.iterdir()), "two builds have other files")
+        for name in names:
+            check((one / name).read_bytes() == (other / name).read_bytes(), f"two builds have other bytes in {name}")
+        subprocess.run(["sha256sum", "--check", "--quiet", "SHA256SUMS"], cwd=one, check=True)
+        check(len(names) == len((one / "SHA256SUMS").read_text().splitlines()) + 1, "SHA256SUMS lacks a file")
+
+        notices = (one / "THIRD-PARTY").read_text()
+        check("\naws-sdk-dynamodb " in notices and "Permission is hereby granted" in notices, "licenses of crates")
+        check("\nweirgate" not in notices and "\nproptest" not in notices, "crates that no program contains")
+
+        functions = dist.functions(dist.TEMPLATE).values()
+        for architecture in dist.ARCHITECTURES:
+            template = (one / f"template-{architecture}.yaml").read_text()
+            check("CodeUri: ." not in template, f"{architecture}: code of the checkout is left")
+            for binary in functions:
+                file = f"{binary}-{architecture}.zip"
+                check(template.count(f"CodeUri: {file}\n") == 1, f"the template must name {file} once")
+                [entry] = zipfile.ZipFile(one / file).infolist()
+                check((entry.filename, entry.external_attr >> 16) == ("bootstrap", 0o100755), f"{file}: {entry}")
+            [entry] = zipfile.ZipFile(one / f"agent-layer-{architecture}.zip").infolist()
+            check(entry.filename == "extensions/weirgate-agent", f"layer: {entry}")
+            check(f"ContentUri: agent-layer-{architecture}.zip\n" in (one / "agent-layer.yaml").read_text(), "layer's zip")
+            with tarfile.open(one / f"weirgate-{dist.VERSION}-linux-{architecture}.tar.gz") as archive:
+                inside = {entry.name.partition("/")[2]: entry.mode for entry in archive}
+            read = {f"share/doc/weirgate/{name}" for name in ["CHANGELOG.md", "THIRD-PARTY", *dist.LICENSES]}
+            expected = {"bin/weirgate", "share/man/man1/weirgate.1", *read, *dist.COMPLETIONS.values()}
+            check(set(inside) == expected, f"{architecture}: {set(inside) ^ expected}")
+            check({name for name, mode in inside.items() if mode == 0o755} == {"bin/weirgate"}, f"modes: {inside}")
+
+        # A function that is added to the template is among the zips, and one without a binary is an error.
+        third = dist.TEMPLATE.replace("  Reconciler:\n", "  Archiver:\n    Type: AWS::Serverless::Function\n    Metadata:\n"
+            "      BuildProperties: {Binary: archiver}\n    Properties:\n      Timeout: 1\n\n  Reconciler:\n")
+        check("      CodeUri: archiver-arm64.zip\n      Timeout: 1\n" in dist.template_of(third, "arm64"), "a third function")
+        nameless = third.replace("      BuildProperties: {Binary: archiver}\n", "")
+        check("Archiver must have BuildProperties" in refused(lambda: dist.functions(nameless)), "no binary")
+        check("must not exist" in refused(lambda: dist.main(["all", one, scratch / "built"])), "a folder that exists")
+        check("arguments" in refused(lambda: dist.main(["functions", scratch / "new", "mips", scratch])), "an architecture")
+    print(f"dist: {len(names)} files are the same from two folders")
+
+
+if __name__ == "__main__":
+    main()
