@@ -1,0 +1,121 @@
+//! The algorithms of limiters on Redis, and a bucket of Weirgate, on the same arrivals: what each
+//! admits, and which settings make GCRA and the bucket decide alike.
+//!
+//! ```sh
+//! cargo run -p weirgate-examples --bin from_redis
+//! ```
+
+use std::collections::VecDeque;
+use std::process::ExitCode;
+use std::time::Duration;
+
+use tokio::time::{Instant, sleep_until};
+use weirgate::Limit;
+use weirgate_examples::{Outcome, Place, run};
+
+/// Ten a second, in milliseconds since the start.
+const RATE: i64 = 10;
+const SECOND: i64 = 1_000;
+
+/// `INCR` and `EXPIRE`: a counter for each second of the clock.
+#[derive(Default)]
+struct FixedWindow {
+    second: i64,
+    count: i64,
+}
+
+impl FixedWindow {
+    fn admits(&mut self, now: i64) -> bool {
+        if self.second != now / SECOND {
+            (self.second, self.count) = (now / SECOND, 0);
+        }
+        self.count += 1; // a denied request counts too
+        self.count <= RATE
+    }
+}
+
+/// `ZADD`, `ZREMRANGEBYSCORE`, `ZCARD`: the instants of the last second.
+#[derive(Default)]
+struct SlidingLog(VecDeque<i64>);
+
+impl SlidingLog {
+    fn admits(&mut self, now: i64) -> bool {
+        while self.0.front().is_some_and(|first| now - first >= SECOND) {
+            self.0.pop_front();
+        }
+        let fits = self.0.len() < 10;
+        if fits {
+            self.0.push_back(now);
+        }
+        fits
+    }
+}
+
+/// `CL.THROTTLE key 9 10 1`: the theoretical arrival time of GCRA, as redis-cell has it.
+#[derive(Default)]
+struct Gcra(i64);
+
+impl Gcra {
+    fn admits(&mut self, now: i64, max_burst: i64) -> bool {
+        let interval = SECOND / RATE;
+        let next = self.0.max(now) + interval;
+        let fits = next - (max_burst + 1) * interval <= now;
+        if fits {
+            self.0 = next;
+        }
+        fits
+    }
+}
+
+fn main() -> ExitCode {
+    run(compare)
+}
+
+async fn compare(place: Place) -> Outcome {
+    let limiter = place.builder().build().await?;
+    let bucket = |burst| Limit::per_second("rps", RATE)?.with_burst(burst);
+    let limits = [("weirgate-10", bucket(10)?), ("weirgate-4", bucket(4)?)];
+    let (mut fixed, mut log) = (FixedWindow::default(), SlidingLog::default());
+    let (mut gcra, mut small) = (Gcra::default(), Gcra::default());
+    let names = [
+        "fixed window", "sliding log", "GCRA, max_burst 9", "bucket, burst 10", "GCRA, max_burst 3", "bucket, burst 4",
+    ];
+    let mut admitted = vec![vec![]; names.len()];
+    let (begun, arrivals) = (Instant::now(), arrivals());
+    let mut alike = 0;
+    for at in &arrivals {
+        sleep_until(begun + Duration::from_millis(at.unsigned_abs())).await;
+        let mut of_buckets = vec![];
+        for (name, limit) in &limits {
+            let acquire = limiter.acquire(name, "api").limits(std::slice::from_ref(limit));
+            of_buckets.push(acquire.take("rps", 1).send().await?.is_granted());
+        }
+        let all = [
+            fixed.admits(*at),
+            log.admits(*at),
+            gcra.admits(*at, 9),
+            of_buckets[0],
+            small.admits(*at, 3),
+            of_buckets[1],
+        ];
+        for (times, is_admitted) in admitted.iter_mut().zip(all) {
+            times.extend(is_admitted.then_some(*at));
+        }
+        alike += i64::from(all[2] == all[3] && all[4] == all[5]);
+    }
+    println!("{} arrivals in 3 s, limit {RATE} a second", arrivals.len());
+    println!("{:<18} admitted   most in a second", "");
+    for (name, times) in names.iter().zip(&admitted) {
+        let within = |first: &i64| times.iter().filter(|at| (*first..first + SECOND).contains(at)).count();
+        let most = times.iter().map(within).max().unwrap_or_default();
+        println!("{name:<18} {:>8} {most:>18}", times.len());
+    }
+    println!("GCRA and bucket decide alike: {alike} of {}", arrivals.len());
+    Ok(())
+}
+
+/// Two crowds at both sides of a full second, then a steady stream above the rate.
+fn arrivals() -> Vec<i64> {
+    let crowds = [950; 12].into_iter().chain([1_050; 12]);
+    crowds.chain((1_100..3_000).step_by(47)).collect()
+}

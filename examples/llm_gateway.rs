@@ -1,0 +1,130 @@
+//! A gateway to a language model: each customer has tokens per minute of its own, and all of them
+//! share the vendor's tokens and its concurrent calls. Estimates are corrected by what was used.
+//!
+//! ```sh
+//! cargo run -p weirgate-examples --bin llm_gateway
+//! ```
+
+use std::process::ExitCode;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicI64, Ordering};
+use std::time::Duration;
+
+use tokio::task::JoinSet;
+use weirgate::http::{Policies, PolicyNames, Problem};
+use weirgate::{Config, ConfigLevel, Decision, Limit, RateLimiter};
+use weirgate_examples::{Outcome, Place, run};
+
+fn main() -> ExitCode {
+    run(gateway)
+}
+
+async fn gateway(place: Place) -> Outcome {
+    let limiter = place.builder().owner("llm-gateway").build().await?;
+    configure(&limiter).await?;
+    let vendor = Arc::new(Vendor::default());
+
+    let mut calls = JoinSet::new();
+    for (number, customer, prompt) in [
+        (1, "acme", 900),
+        (2, "acme", 1_100),
+        (3, "initech", 700),
+        (4, "acme", 1_300),
+        (5, "initech", 9_000),
+        (6, "initech", 800),
+        (7, "acme", 12_000),
+    ] {
+        let (limiter, vendor) = (limiter.clone(), Arc::clone(&vendor));
+        calls.spawn(async move {
+            let answer = complete(&limiter, &vendor, customer, prompt).await;
+            answer.map(|line| (number, format!("{customer:<8} {line}")))
+        });
+    }
+    let mut answers = vec![];
+    while let Some(answer) = calls.join_next().await {
+        answers.push(answer?.map_err(|error| error.to_string())?);
+    }
+    answers.sort();
+    for (number, line) in answers {
+        println!("{number} {line}");
+    }
+    let most = vendor.most.load(Ordering::Relaxed);
+    println!("calls at the vendor at once: {most}");
+    let balances = limiter.peek("openai", "gpt-4").send().await?;
+    for limit in balances.limits {
+        let used = (limit.capacity - limit.available).whole_tokens();
+        println!("the vendor's {}: {used} in use", limit.limit);
+    }
+    Ok(())
+}
+
+/// Sets the limits: of every customer, of one with a contract, and of the account at the vendor.
+async fn configure(limiter: &RateLimiter) -> Outcome {
+    let tokens = |most| Limit::per_hour("tokens", most);
+    for (level, limits) in [
+        (ConfigLevel::Resource("gpt-4".try_into()?), vec![tokens(10_000)?]),
+        (ConfigLevel::Entity("acme".try_into()?), vec![tokens(50_000)?]),
+        (
+            ConfigLevel::Entity("openai".try_into()?),
+            vec![tokens(30_000)?, Limit::concurrent("calls", 2)?],
+        ),
+    ] {
+        limiter.set_config(&level, &Config::of(limits)).await?;
+    }
+    Ok(())
+}
+
+/// Serves one request: status and text.
+async fn complete(
+    limiter: &RateLimiter,
+    vendor: &Vendor,
+    customer: &str,
+    prompt: i64,
+) -> Result<String, weirgate::Error> {
+    const MAX_ANSWER: i64 = 1_000;
+    let estimate = prompt + MAX_ANSWER;
+    let both = [
+        limiter.acquire(customer, "gpt-4").take("tokens", estimate),
+        limiter
+            .acquire("openai", "gpt-4")
+            .take("tokens", estimate)
+            .take("calls", 1)
+            .lease(Duration::from_secs(30)),
+    ];
+    let all = limiter.acquire_all(both).wait_up_to(Duration::from_secs(2));
+    let mut grants = match all.send().await? {
+        Decision::Granted(grants) => grants,
+        Decision::Denied(denied) => {
+            let names = PolicyNames::default();
+            let after = Policies::denied(&denied, &names).retry_after_seconds();
+            let status = Problem::denied(&denied, &names).status();
+            return Ok(format!("{status}, retry after {} s", after.unwrap_or_default()));
+        }
+        Decision::NeverFits(never) => return Ok(format!("413, {never}")),
+        Decision::Disabled(disabled) => return Ok(format!("403, {disabled}")),
+    };
+    let used = vendor.complete(prompt).await;
+    for grant in grants.iter_mut() {
+        let _ = grant.adjust("tokens", used).await?;
+    }
+    let _ = grants.release().await?; // the call ends at the vendor
+    Ok(format!("200, estimated {estimate}, used {used}"))
+}
+
+/// Stands for the vendor's API.
+#[derive(Debug, Default)]
+struct Vendor {
+    now: AtomicI64,
+    most: AtomicI64,
+}
+
+impl Vendor {
+    /// Answers after a while, and returns the tokens used.
+    async fn complete(&self, prompt: i64) -> i64 {
+        let now = self.now.fetch_add(1, Ordering::Relaxed) + 1;
+        self.most.fetch_max(now, Ordering::Relaxed);
+        tokio::time::sleep(Duration::from_millis(100)).await;
+        self.now.fetch_sub(1, Ordering::Relaxed);
+        prompt + prompt / 4
+    }
+}
