@@ -32,7 +32,12 @@ async fn choosing_limits(place: Place) -> Outcome {
 async fn bursts(limiter: &RateLimiter, burst: i64) -> Outcome<(u32, u32)> {
     let limits = [Limit::per_second("rps", 10)?.with_burst(burst)?];
     let user = format!("burst-{burst}");
-    let acquire = || limiter.acquire(&user, "search").limits(&limits).take("rps", 1);
+    let acquire = || {
+        limiter
+            .acquire(&user, "search")
+            .limits(&limits)
+            .take("rps", 1)
+    };
     let mut at_once = 0;
     while acquire().send().await?.is_granted() {
         at_once += 1;
@@ -48,34 +53,46 @@ async fn bursts(limiter: &RateLimiter, burst: i64) -> Outcome<(u32, u32)> {
     Ok((at_once, then))
 }
 
-/// An estimate that was too low becomes debt, and the next acquire waits until it is paid.
+/// The steps of the picture: a burst, an estimate that was too low, debt, and the retry time.
 async fn debts(limiter: &RateLimiter) -> Outcome {
     let limits = [Limit::per_second("tps", 1_000)?];
     let acquire = |tokens| {
         let acquire = limiter.acquire("writer", "gpt-4").limits(&limits);
-        acquire.take("tps", tokens)
+        acquire.take("tps", tokens).send()
     };
-    let mut grant = acquire(500).send().await?.granted().ok_or("the bucket is full")?;
+    println!("\na burst of 900 is {}", word(&acquire(900).await?));
+    sleep(Duration::from_millis(500)).await;
+    let mut grant = acquire(500).await?.granted().ok_or("there are 600")?;
+    sleep(Duration::from_millis(200)).await;
     let _ = grant.adjust("tps", 1_800).await?;
     let balances = limiter.peek("writer", "gpt-4").limits(&limits).send().await?;
     let balance = balances.limit("tps").ok_or("the limit is there")?.available;
-    println!("\nestimate 500, used 1800: the balance is {}", balance.whole_tokens());
+    println!("estimate 500, really used 1800: the balance is {balance}");
 
-    let denied = acquire(100).send().await?.denied().ok_or("the limit is in debt")?;
-    println!("100 more are denied, retry after {}", millis(denied.retry_after));
+    sleep(Duration::from_millis(100)).await;
+    let denied = acquire(100).await?.denied().ok_or("the limit is in debt")?;
+    println!("100 are denied, retry-after {}", millis(denied.retry_after));
     sleep(denied.retry_after.ok_or("time helps")?).await;
-    println!("after that: {}", word(&acquire(100).send().await?));
+    println!("after that 100 are {}", word(&acquire(100).await?));
     Ok(())
 }
 
 /// Without any estimate: an amount of 0 is denied while there is debt.
 async fn gate(limiter: &RateLimiter) -> Outcome {
     let limits = [Limit::per_second("tps", 1_000)?];
-    let begin = || limiter.acquire("no-estimate", "gpt-4").limits(&limits).take("tps", 0);
+    let begin = || {
+        limiter
+            .acquire("no-estimate", "gpt-4")
+            .limits(&limits)
+            .take("tps", 0)
+    };
     let mut grant = begin().send().await?.granted().ok_or("there is no debt")?;
     let _ = grant.adjust("tps", 1_250).await?;
     let denied = begin().send().await?.denied().ok_or("there is debt")?;
-    println!("\nno estimate, used 1250: the next call waits {}", millis(denied.retry_after));
+    println!(
+        "\nno estimate, used 1250: the next call waits {}",
+        millis(denied.retry_after)
+    );
     let waited = begin().wait_up_to(Duration::from_secs(1)).send().await?;
     println!("one that may wait is {}", word(&waited));
     Ok(())

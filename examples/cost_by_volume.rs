@@ -9,7 +9,9 @@ use std::process::ExitCode;
 use weirgate_tools::scaling::volume::table;
 
 fn main() -> ExitCode {
-    let wanted = std::env::args().nth(1).unwrap_or_else(|| "100000000".to_owned());
+    let wanted = std::env::args()
+        .nth(1)
+        .unwrap_or_else(|| "100000000".to_owned());
     match wanted.replace([',', '_'], "").parse() {
         Ok(acquires @ 1..=1_000_000_000_000) => {
             print!("{}", table(acquires));

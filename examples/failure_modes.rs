@@ -31,7 +31,10 @@ fn main() -> ExitCode {
 }
 
 async fn reachable(limiter: &RateLimiter) -> Outcome {
-    let limits = [Limit::per_hour("calls", 60)?, Limit::concurrent("slots", 1)?];
+    let limits = [
+        Limit::per_hour("calls", 60)?,
+        Limit::concurrent("slots", 1)?,
+    ];
     let acquire = |limit, amount| {
         let acquire = limiter.acquire("user-1", "api").limits(&limits);
         acquire.take(limit, amount)
@@ -39,7 +42,10 @@ async fn reachable(limiter: &RateLimiter) -> Outcome {
     show("the tokens are there", &acquire("calls", 60).send().await);
     show("the limit is short", &acquire("calls", 1).send().await);
     show("more than the capacity", &acquire("calls", 61).send().await);
-    show("a limit that is not there", &acquire("cals", 1).send().await);
+    show(
+        "a limit that is not there",
+        &acquire("cals", 1).send().await,
+    );
     let level = ConfigLevel::Resource("api".try_into()?);
     limiter.stop(&level).send().await?;
     show("an operator stopped it", &acquire("calls", 1).send().await);
@@ -67,7 +73,10 @@ async fn unreachable(place: &Place, policy: OnUnavailable) -> Outcome {
         failure_threshold: 3,
         ..CircuitBreakerConfig::default()
     };
-    let limiter = place.unreachable().on_unavailable(policy).circuit_breaker(breaker);
+    let limiter = place
+        .unreachable()
+        .on_unavailable(policy)
+        .circuit_breaker(breaker);
     let limiter = limiter.timeout(Duration::from_millis(250)).build().await?;
     let limits = [Limit::per_hour("calls", 2)?];
     let acquire = || {
@@ -96,7 +105,9 @@ fn show(what: &str, decision: &Result<Decision<Grant>, Error>) {
         Ok(Decision::Denied(denied)) => ("denied", Some(Problem::denied(denied, &names))),
         Ok(Decision::NeverFits(never)) => ("never fits", Some(Problem::never_fits(never, &names))),
         Ok(Decision::Disabled(disabled)) => ("disabled", Some(Problem::disabled(disabled))),
-        Err(error) if error.is_transient() => ("error, transient", Some(Problem::unavailable(error))),
+        Err(error) if error.is_transient() => {
+            ("error, transient", Some(Problem::unavailable(error)))
+        }
         Err(error) => ("error, permanent", Some(Problem::unavailable(error))),
     };
     let status = problem.map_or(200, |problem| problem.status());

@@ -78,7 +78,12 @@ async fn compare(place: Place) -> Outcome {
     let (mut fixed, mut log) = (FixedWindow::default(), SlidingLog::default());
     let (mut gcra, mut small) = (Gcra::default(), Gcra::default());
     let names = [
-        "fixed window", "sliding log", "GCRA, max_burst 9", "bucket, burst 10", "GCRA, max_burst 3", "bucket, burst 4",
+        "fixed window",
+        "sliding log",
+        "GCRA, max_burst 9",
+        "bucket, burst 10",
+        "GCRA, max_burst 3",
+        "bucket, burst 4",
     ];
     let mut admitted = vec![vec![]; names.len()];
     let (begun, arrivals) = (Instant::now(), arrivals());
@@ -87,7 +92,9 @@ async fn compare(place: Place) -> Outcome {
         sleep_until(begun + Duration::from_millis(at.unsigned_abs())).await;
         let mut of_buckets = vec![];
         for (name, limit) in &limits {
-            let acquire = limiter.acquire(name, "api").limits(std::slice::from_ref(limit));
+            let acquire = limiter
+                .acquire(name, "api")
+                .limits(std::slice::from_ref(limit));
             of_buckets.push(acquire.take("rps", 1).send().await?.is_granted());
         }
         let all = [
@@ -106,11 +113,19 @@ async fn compare(place: Place) -> Outcome {
     println!("{} arrivals in 3 s, limit {RATE} a second", arrivals.len());
     println!("{:<18} admitted   most in a second", "");
     for (name, times) in names.iter().zip(&admitted) {
-        let within = |first: &i64| times.iter().filter(|at| (*first..first + SECOND).contains(at)).count();
+        let within = |first: &i64| {
+            times
+                .iter()
+                .filter(|at| (*first..first + SECOND).contains(at))
+                .count()
+        };
         let most = times.iter().map(within).max().unwrap_or_default();
         println!("{name:<18} {:>8} {most:>18}", times.len());
     }
-    println!("GCRA and bucket decide alike: {alike} of {}", arrivals.len());
+    println!(
+        "GCRA and bucket decide alike: {alike} of {}",
+        arrivals.len()
+    );
     Ok(())
 }
 

@@ -83,7 +83,8 @@ impl Converted {
     fn level(&mut self, at: &str, level: &Yaml<'_>, indent: &str) -> Outcome {
         for key in ["on_unavailable", "cascade"] {
             if level.as_mapping_get(key).is_some() {
-                self.left_out.push(format!("{at}.{key}: set it as the guide says"));
+                self.left_out
+                    .push(format!("{at}.{key}: set it as the guide says"));
             }
         }
         let disabled = level.as_mapping_get("disabled");
@@ -103,7 +104,9 @@ impl Converted {
 
     fn limit(&mut self, at: &str, name: &str, limit: &Yaml<'_>, indent: &str) -> Outcome {
         let number = |key| limit.as_mapping_get(key).and_then(Yaml::as_integer);
-        let capacity = number("burst").or(number("capacity")).ok_or("a limit has no capacity")?;
+        let capacity = number("burst")
+            .or(number("capacity"))
+            .ok_or("a limit has no capacity")?;
         if let Some(key) = ["reset_schedule", "reset_after_seconds"]
             .into_iter()
             .find(|key| limit.as_mapping_get(key).is_some())
@@ -112,7 +115,8 @@ impl Converted {
             return Ok(());
         }
         if limit.as_mapping_get("schedule").is_some() {
-            self.left_out.push(format!("{at}.schedule: the base limit stays"));
+            self.left_out
+                .push(format!("{at}.schedule: the base limit stays"));
         }
         let amount = number("refill_amount").unwrap_or(capacity);
         let period_ms = number("refill_period").unwrap_or(60) * 1_000;

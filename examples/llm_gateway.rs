@@ -62,8 +62,14 @@ async fn gateway(place: Place) -> Outcome {
 async fn configure(limiter: &RateLimiter) -> Outcome {
     let tokens = |most| Limit::per_hour("tokens", most);
     for (level, limits) in [
-        (ConfigLevel::Resource("gpt-4".try_into()?), vec![tokens(10_000)?]),
-        (ConfigLevel::Entity("acme".try_into()?), vec![tokens(50_000)?]),
+        (
+            ConfigLevel::Resource("gpt-4".try_into()?),
+            vec![tokens(10_000)?],
+        ),
+        (
+            ConfigLevel::Entity("acme".try_into()?),
+            vec![tokens(50_000)?],
+        ),
         (
             ConfigLevel::Entity("openai".try_into()?),
             vec![tokens(30_000)?, Limit::concurrent("calls", 2)?],
@@ -98,7 +104,10 @@ async fn complete(
             let names = PolicyNames::default();
             let after = Policies::denied(&denied, &names).retry_after_seconds();
             let status = Problem::denied(&denied, &names).status();
-            return Ok(format!("{status}, retry after {} s", after.unwrap_or_default()));
+            return Ok(format!(
+                "{status}, retry after {} s",
+                after.unwrap_or_default()
+            ));
         }
         Decision::NeverFits(never) => return Ok(format!("413, {never}")),
         Decision::Disabled(disabled) => return Ok(format!("403, {disabled}")),

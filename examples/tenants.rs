@@ -43,7 +43,7 @@ async fn tenants(place: Place) -> Outcome {
     let report = limiter
         .erase_entity(&"initech-tim".try_into()?, LiveLeases::Refuse)
         .await?;
-    println!("initech-tim is erased: {} bucket items", report.buckets);
+    println!("initech-tim is erased: {} bucket item", report.shards);
     Ok(())
 }
 
@@ -51,9 +51,13 @@ async fn tenants(place: Place) -> Outcome {
 async fn organization(limiter: &RateLimiter, name: &str, calls: i64, users: &[&str]) -> Outcome {
     let parent = name.try_into()?;
     let all = Config::of([Limit::per_hour("calls", calls)?]);
-    limiter.set_config(&ConfigLevel::Entity(parent), &all).await?;
+    limiter
+        .set_config(&ConfigLevel::Entity(parent), &all)
+        .await?;
     let each = Config::of([Limit::per_hour("calls", 6)?]);
-    limiter.set_config(&ConfigLevel::Resource("api".try_into()?), &each).await?;
+    limiter
+        .set_config(&ConfigLevel::Resource("api".try_into()?), &each)
+        .await?;
     for user in users {
         let user = Entity {
             id: (*user).try_into()?,
@@ -74,19 +78,25 @@ async fn bill(limiter: &RateLimiter, now: EpochMillis) -> Outcome {
             .usage_report(scope, Granularity::Daily, today)?
             .total()
             .await?;
-        println!("  {organization:<11} used {} calls today", total.usage.tokens["calls"]);
+        println!(
+            "  {organization:<11} used {} calls today",
+            total.usage.tokens["calls"]
+        );
     }
     Ok(())
 }
 
-/// Stops one organization, and nobody else.
+/// Stops one organization, and no other.
 async fn stop(limiter: &RateLimiter) -> Outcome {
     let acme = ConfigLevel::Entity("acme".try_into()?);
     limiter.stop(&acme).send().await?;
     for user in ["acme-bob", "initech-tim"] {
         let acquire = limiter.acquire(user, "api").take("calls", 0);
         let decision = acquire.send().await?;
-        println!("acme is stopped; {user} may go on: {}", decision.is_granted());
+        println!(
+            "acme is stopped; {user} may go on: {}",
+            decision.is_granted()
+        );
     }
     limiter.start(&acme).send().await?;
     Ok(())

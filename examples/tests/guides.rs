@@ -1,0 +1,266 @@
+//! The programs of the guides, run as a reader runs them. In memory they print what their pages
+//! show; on a local table they hold the same limits. Each Rust block of a page is text of its program.
+//!
+//! `WRITTEN=1` writes the output into the pages.
+
+use std::path::Path;
+use std::process::{Command, Output};
+
+use weirgate_local::{LocalBackend, Options};
+
+/// A page of `docs/guide/`, its program, and the program's binary.
+struct Guide {
+    page: &'static str,
+    source: &'static str,
+    binary: &'static str,
+}
+
+macro_rules! guides {
+    ($($page:literal $program:literal $binary:literal,)*) => {
+        &[$(Guide {
+            page: $page,
+            source: include_str!(concat!("../", $program)),
+            binary: env!($binary),
+        }),*]
+    };
+}
+
+const GUIDES: &[Guide] = guides! {
+    "start" "start.rs" "CARGO_BIN_EXE_start",
+    "choosing-limits" "choosing_limits.rs" "CARGO_BIN_EXE_choosing_limits",
+    "llm-gateway" "llm_gateway.rs" "CARGO_BIN_EXE_llm_gateway",
+    "vendor-slots" "vendor_slots.rs" "CARGO_BIN_EXE_vendor_slots",
+    "api-with-tower" "tower_api.rs" "CARGO_BIN_EXE_tower_api",
+    "multi-tenancy" "tenants.rs" "CARGO_BIN_EXE_tenants",
+    "failure-modes" "failure_modes.rs" "CARGO_BIN_EXE_failure_modes",
+    "from-zae-limiter" "from_zae_limiter.rs" "CARGO_BIN_EXE_from_zae_limiter",
+    "from-redis" "from_redis.rs" "CARGO_BIN_EXE_from_redis",
+};
+
+fn guide(page: &str) -> &'static Guide {
+    let found = GUIDES.iter().find(|guide| guide.page == page);
+    found.expect("the guide is in the list")
+}
+
+impl Guide {
+    fn path(&self) -> std::path::PathBuf {
+        let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("../docs/guide");
+        folder.join(self.page).with_extension("md")
+    }
+
+    fn text(&self) -> String {
+        std::fs::read_to_string(self.path()).expect("the page can be read")
+    }
+
+    /// Runs the program with these variables. Returns what it printed.
+    fn run(&self, variables: &[(&str, &str)]) -> String {
+        let mut command = Command::new(self.binary);
+        let command = command.env_clear().envs(variables.iter().copied());
+        let Output {
+            status,
+            stdout,
+            stderr,
+        } = command.output().expect("the program starts");
+        let text = |bytes| String::from_utf8(bytes).expect("it prints text");
+        let (stdout, stderr) = (text(stdout), text(stderr));
+        assert!(status.success(), "{}: {stdout}{stderr}", self.page);
+        stdout
+    }
+}
+
+/// Returns the blocks of a page whose fence has these words.
+fn blocks<'t>(text: &'t str, words: &str) -> Vec<&'t str> {
+    let begin = format!("```{words}\n");
+    let blocks = text.split(&*begin).skip(1);
+    blocks
+        .map(|rest| rest.split("```").next().unwrap_or_default())
+        .collect()
+}
+
+#[test]
+fn every_rust_block_of_a_guide_is_text_of_its_program() {
+    // Indentation may differ.
+    let lines = |text: &str| {
+        let lines = text.trim().lines().map(str::trim);
+        lines.collect::<Vec<_>>().join("\n")
+    };
+    for guide in GUIDES {
+        let (page, source) = (guide.text(), lines(guide.source));
+        for block in blocks(&page, "rust") {
+            assert!(source.contains(&lines(block)), "{}: {block}", guide.page);
+        }
+        let program = format!(
+            "examples/{}.rs",
+            Path::new(guide.binary)
+                .file_stem()
+                .expect("a name")
+                .to_string_lossy()
+        );
+        assert!(page.contains(&program), "{} names {program}", guide.page);
+        assert!(guide.source.lines().count() <= 130, "{program} is short");
+    }
+}
+
+#[test]
+fn in_memory_each_program_prints_what_its_page_shows() {
+    let mut outdated = vec![];
+    for guide in GUIDES {
+        let (page, printed) = (guide.text(), guide.run(&[]));
+        let [shown] = blocks(&page, "text output")[..] else {
+            panic!("{}: the page has one block of output", guide.page);
+        };
+        if shown == printed {
+            continue;
+        }
+        if std::env::var_os("WRITTEN").is_some() {
+            let (old, new) = (
+                format!("```text output\n{shown}```"),
+                format!("```text output\n{printed}```"),
+            );
+            std::fs::write(guide.path(), page.replacen(&old, &new, 1)).expect("it can be written");
+        } else {
+            outdated.push(format!("{}:\n{printed}", guide.page));
+        }
+    }
+    assert!(
+        outdated.is_empty(),
+        "run this test with WRITTEN=1:\n{}",
+        outdated.join("\n")
+    );
+}
+
+/// Returns the numbers of a line, in their order.
+fn numbers(line: &str) -> Vec<i64> {
+    line.split(|letter: char| !letter.is_ascii_digit())
+        .filter_map(|digits| digits.parse().ok())
+        .collect()
+}
+
+/// Returns the numbers of the first line that begins with `with`.
+fn numbers_of(printed: &str, with: &str) -> Vec<i64> {
+    let line = printed
+        .lines()
+        .find(|line| line.trim_start().starts_with(with));
+    numbers(&line.unwrap_or_else(|| panic!("no line {with:?} in {printed}"))[with.len()..])
+}
+
+/// A program on a local table of its own, and what it printed.
+async fn on_a_table(page: &str) -> String {
+    let backend = LocalBackend::start(Options::default())
+        .await
+        .expect("the backend starts");
+    let variables = backend.variables();
+    let printed = guide(page).run(&variables);
+    backend.stop().await;
+    printed
+}
+
+/// The limits of these are so slow that no time of a real table changes what is printed.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn on_a_local_table_these_programs_print_the_same() {
+    for page in [
+        "start",
+        "vendor-slots",
+        "api-with-tower",
+        "multi-tenancy",
+        "failure-modes",
+    ] {
+        assert_eq!(on_a_table(page).await, guide(page).run(&[]), "{page}");
+    }
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn the_gateway_spends_what_the_vendor_used_and_no_token_twice() {
+    for printed in [
+        on_a_table("llm-gateway").await,
+        guide("llm-gateway").run(&[]),
+    ] {
+        let served = printed.lines().filter(|line| line.contains(" 200, "));
+        let used: Vec<i64> = served.map(|line| numbers(line)[3]).collect();
+        assert_eq!(used.len(), 5, "{printed}");
+        assert_eq!(
+            numbers_of(&printed, "the vendor's tokens"),
+            [used.iter().sum::<i64>()],
+            "{printed}"
+        );
+        assert_eq!(numbers_of(&printed, "the vendor's calls"), [0], "{printed}");
+        assert_eq!(
+            numbers_of(&printed, "calls at the vendor at once"),
+            [2],
+            "{printed}"
+        );
+    }
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_burst_is_the_capacity_and_a_second_brings_the_rate() {
+    let printed = on_a_table("choosing-limits").await;
+    for burst in [1, 10, 40] {
+        let line = printed
+            .lines()
+            .find(|line| numbers(line).first() == Some(&burst));
+        let [_, at_once, then] = numbers(line.expect("a line of the burst"))[..] else {
+            panic!("{printed}");
+        };
+        // The burst itself takes time, in which the rate goes on.
+        assert!(at_once >= burst, "{printed}");
+        assert!((1..=11).contains(&then), "{printed}");
+    }
+    for line in [
+        "after that: granted",
+        "one that may wait is granted",
+        "never fits",
+    ] {
+        assert!(printed.contains(line), "{printed}");
+    }
+}
+
+/// In exact time the two are one algorithm.
+#[test]
+fn gcra_and_a_bucket_decide_alike() {
+    let printed = guide("from-redis").run(&[]);
+    let [alike, all] = numbers_of(&printed, "GCRA and bucket decide alike")[..] else {
+        panic!("{printed}");
+    };
+    assert!(alike == all && all > 50, "{printed}");
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn on_a_local_table_a_bucket_admits_its_capacity_and_the_refill() {
+    let printed = on_a_table("from-redis").await;
+    for (name, capacity) in [("bucket, burst 10", 10), ("bucket, burst 4", 4)] {
+        let [admitted, most] = numbers_of(&printed, name)[..] else {
+            panic!("{printed}");
+        };
+        // Of three seconds, and of one, with what a slow machine adds to them.
+        assert!(admitted >= capacity && most <= admitted, "{printed}");
+    }
+}
+
+#[test]
+fn the_converted_manifest_is_a_limits_file_with_all_that_it_can_have() {
+    let printed = guide("from-zae-limiter").run(&[]);
+    let path = std::env::temp_dir().join(format!("weirgate-guides-{}.yaml", std::process::id()));
+    std::fs::write(&path, printed).expect("it can be written");
+    let read = weirgate::LimitsFileContents::read(&path);
+    let _ = std::fs::remove_file(&path);
+    let contents = read.expect("it is a limits file");
+    assert_eq!(contents.configs.len(), 5);
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn lambda_runs_the_function_of_the_vendor_slots() {
+    let backend = LocalBackend::start(Options::default())
+        .await
+        .expect("the backend starts");
+    // Its environment is Lambda's, with the table.
+    let mut command = Command::new("env");
+    command.args(["WEIRGATE_TABLE=weirgate", guide("vendor-slots").binary]);
+    let event = r#"{"event": 7}"#;
+    let invoked = weirgate_testkit::lambda::invoke(command, backend.endpoint_url(), event).await;
+    assert_eq!(
+        invoked.answer,
+        r#"{"answer":"found {\"event\":7}","status":200}"#
+    );
+    backend.stop().await;
+}
