@@ -65,7 +65,11 @@ async fn debts(limiter: &RateLimiter) -> Outcome {
     let mut grant = acquire(500).await?.granted().ok_or("there are 600")?;
     sleep(Duration::from_millis(200)).await;
     let _ = grant.adjust("tps", 1_800).await?;
-    let balances = limiter.peek("writer", "gpt-4").limits(&limits).send().await?;
+    let balances = limiter
+        .peek("writer", "gpt-4")
+        .limits(&limits)
+        .send()
+        .await?;
     let balance = balances.limit("tps").ok_or("the limit is there")?.available;
     println!("estimate 500, really used 1800: the balance is {balance}");
 

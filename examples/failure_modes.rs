@@ -52,7 +52,7 @@ async fn reachable(limiter: &RateLimiter) -> Outcome {
     limiter.start(&level).send().await?;
 
     // A process that dies holds its slot until the lease expires.
-    let lease = Duration::from_millis(500);
+    let lease = Duration::from_secs(2);
     let held = acquire("slots", 1).lease(lease).send().await?;
     let held = held.granted().ok_or("the slot is free")?;
     show("the slot is held", &acquire("slots", 1).send().await);

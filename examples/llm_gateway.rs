@@ -30,9 +30,8 @@ async fn gateway(place: Place) -> Outcome {
         (2, "acme", 1_100),
         (3, "initech", 700),
         (4, "acme", 1_300),
-        (5, "initech", 9_000),
+        (5, "initech", 9_500),
         (6, "initech", 800),
-        (7, "acme", 12_000),
     ] {
         let (limiter, vendor) = (limiter.clone(), Arc::clone(&vendor));
         calls.spawn(async move {
@@ -45,6 +44,8 @@ async fn gateway(place: Place) -> Outcome {
         answers.push(answer?.map_err(|error| error.to_string())?);
     }
     answers.sort();
+    let last = complete(&limiter, &vendor, "acme", 25_000).await?;
+    answers.push((7, format!("acme     {last}")));
     for (number, line) in answers {
         println!("{number} {line}");
     }

@@ -39,11 +39,18 @@ impl Agent {
         let this = std::env::current_exe().expect("this program has a path");
         let folder = this.ancestors().nth(2).expect("it is in a folder");
         let mut command = Command::new(folder.join("weirgate-agent"));
-        command.args(["--listen", "127.0.0.1:0"]).envs(backend.variables());
-        let mut process = command.stdout(Stdio::piped()).spawn().expect("the agent starts");
+        command
+            .args(["--listen", "127.0.0.1:0"])
+            .envs(backend.variables());
+        let mut process = command
+            .stdout(Stdio::piped())
+            .spawn()
+            .expect("the agent starts");
         let output = process.stdout.take().expect("it has an output");
         let mut line = String::new();
-        BufReader::new(output).read_line(&mut line).expect("it logs");
+        BufReader::new(output)
+            .read_line(&mut line)
+            .expect("it logs");
         let line: serde_json::Value = serde_json::from_str(&line).expect("a line is JSON");
         let address = line["address"].as_str().expect("it listens").to_owned();
         Self(process, address)
@@ -60,7 +67,9 @@ impl Drop for Agent {
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 #[ignore = "needs zae-limiter in .venv/bench and the agent; run by `make guides`"]
 async fn its_limits_are_taken_over_and_both_decide_alike() {
-    let backend = LocalBackend::start(Options::default()).await.expect("the backend starts");
+    let backend = LocalBackend::start(Options::default())
+        .await
+        .expect("the backend starts");
     let url = backend.endpoint_url().to_owned();
     let mut table = python(&backend, "examples/tests/zae_table.py");
     table.arg(&url);
@@ -69,7 +78,10 @@ async fn its_limits_are_taken_over_and_both_decide_alike() {
     let mut export = python(&backend, "examples/zae_export.py");
     export.args(["zae-limits", "--endpoint-url", &url, "--parent", "team-a"]);
     let (manifest, commands) = run(export);
-    assert_eq!(commands, "weirgate entities set user-1 --parent team-a --cascades\n");
+    assert_eq!(
+        commands,
+        "weirgate entities set user-1 --parent team-a --cascades\n"
+    );
 
     let file = std::env::temp_dir().join(format!("weirgate-move-{}.yaml", std::process::id()));
     std::fs::write(&file, manifest).expect("it can be written");
@@ -85,30 +97,57 @@ async fn its_limits_are_taken_over_and_both_decide_alike() {
     let contents = LimitsFileContents::read(&file).expect("it is a limits file");
     std::fs::remove_file(&file).expect("it is there");
 
-    let tokens = Limit::per_minute("tpm", 100_000).unwrap().with_burst(150_000).unwrap();
-    let soft = Limit::per_day("rpm", 1_000).unwrap().in_mode(LimitMode::Soft);
+    let tokens = Limit::per_minute("tpm", 100_000)
+        .unwrap()
+        .with_burst(150_000)
+        .unwrap();
+    let soft = Limit::per_day("rpm", 1_000)
+        .unwrap()
+        .in_mode(LimitMode::Soft);
     let gpt = || "gpt-4".try_into().unwrap();
     let expected = [
-        (ConfigLevel::System, vec![Limit::per_minute("rpm", 60).unwrap()]),
-        (ConfigLevel::Resource(gpt()), vec![Limit::per_hour("rpm", 5).unwrap(), tokens.clone()]),
-        (ConfigLevel::EntityResource("team-a".try_into().unwrap(), gpt()), vec![soft, tokens]),
+        (
+            ConfigLevel::System,
+            vec![Limit::per_minute("rpm", 60).unwrap()],
+        ),
+        (
+            ConfigLevel::Resource(gpt()),
+            vec![Limit::per_hour("rpm", 5).unwrap(), tokens.clone()],
+        ),
+        (
+            ConfigLevel::EntityResource("team-a".try_into().unwrap(), gpt()),
+            vec![soft, tokens],
+        ),
     ];
     let found = contents.configs.iter();
-    let found: Vec<_> = found.map(|(level, config)| (level.clone(), config.limits.clone())).collect();
+    let found: Vec<_> = found
+        .map(|(level, config)| (level.clone(), config.limits.clone()))
+        .collect();
     assert_eq!(found, expected);
 
     let connection = ConnectOptions {
         local_endpoint: Some(url.clone()),
         ..ConnectOptions::default()
     };
-    let limiter = RateLimiter::builder("weirgate").connection(connection).build().await.unwrap();
+    let limiter = RateLimiter::builder("weirgate")
+        .connection(connection)
+        .build()
+        .await
+        .unwrap();
     for (level, mut config) in contents.configs {
         config.is_shadow = true;
         limiter.set_config(&level, &config).await.unwrap();
     }
     let agent = Agent::start(&backend);
     let mut both = python(&backend, "examples/zae_side_by_side.py");
-    both.args(["zae-limits", "user-2", "--endpoint-url", &url, "--calls", "8"]);
+    both.args([
+        "zae-limits",
+        "user-2",
+        "--endpoint-url",
+        &url,
+        "--calls",
+        "8",
+    ]);
     both.env("WEIRGATE_AGENT_URL", &agent.1);
     let (counts, _) = run(both);
     assert_eq!(

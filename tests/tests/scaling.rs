@@ -45,11 +45,19 @@ fn the_months_of_the_guide_are_what_the_program_writes() {
     // A million lone acquires are their write units, the calls of the aggregator, and the idle stack.
     let month = volume::PROFILES[0].month(1_000_000);
     let calls = month.aggregator.0 / 1_002_000;
-    assert_eq!(month.writes, PicoDollars(1_002_000 * facts::WRITE_UNIT_PRICE));
+    assert_eq!(
+        month.writes,
+        PicoDollars(1_002_000 * facts::WRITE_UNIT_PRICE)
+    );
     assert_eq!(month.idle, PicoDollars(idle().0 * 730));
-    assert!((200_000..1_000_000).contains(&calls), "{calls} picodollars a call");
+    assert!(
+        (200_000..1_000_000).contains(&calls),
+        "{calls} picodollars a call"
+    );
     for profile in volume::PROFILES {
-        let months: Vec<_> = volume::VOLUMES.map(|volume| profile.month(volume).total()).into();
+        let months: Vec<_> = volume::VOLUMES
+            .map(|volume| profile.month(volume).total())
+            .into();
         assert!(months.is_sorted(), "{profile:?}: {months:?}");
     }
 }

@@ -116,7 +116,10 @@ async fn a_denial_is_a_read_unit_and_none_when_repeated() {
 
 /// `docs/guide/cost-by-volume.md` counts in thousandths.
 fn milli(units: f64) -> u64 {
-    (0..).find(|milli: &u32| f64::from(*milli) >= units * 1_000.0).map(u64::from).unwrap()
+    (0..)
+        .find(|milli: &u32| f64::from(*milli) >= units * 1_000.0)
+        .map(u64::from)
+        .unwrap()
 }
 
 #[tokio::test(start_paused = true)]
