@@ -85,20 +85,16 @@ async fn debts(limiter: &RateLimiter) -> Outcome {
 async fn gate(limiter: &RateLimiter) -> Outcome {
     let limits = [Limit::per_second("tps", 1_000)?];
     let begin = || {
-        limiter
-            .acquire("no-estimate", "gpt-4")
-            .limits(&limits)
-            .take("tps", 0)
+        let acquire = limiter.acquire("no-estimate", "gpt-4").limits(&limits);
+        acquire.take("tps", 0).send()
     };
-    let mut grant = begin().send().await?.granted().ok_or("there is no debt")?;
+    let mut grant = begin().await?.granted().ok_or("there is no debt")?;
     let _ = grant.adjust("tps", 1_250).await?;
-    let denied = begin().send().await?.denied().ok_or("there is debt")?;
-    println!(
-        "\nno estimate, used 1250: the next call waits {}",
-        millis(denied.retry_after)
-    );
-    let waited = begin().wait_up_to(Duration::from_secs(1)).send().await?;
-    println!("one that may wait is {}", word(&waited));
+    let denied = begin().await?.denied().ok_or("there is debt")?;
+    let wait = millis(denied.retry_after);
+    println!("\nno estimate, used 1250: the next call waits {wait}");
+    sleep(denied.retry_after.ok_or("time helps")?).await;
+    println!("after that it is {}", word(&begin().await?));
     Ok(())
 }
 

@@ -16,6 +16,13 @@ use weirgate_examples::{Outcome, Place, run};
 /// Ten a second, in milliseconds since the start.
 const RATE: i64 = 10;
 const SECOND: i64 = 1_000;
+const NAMES: [&str; 5] = [
+    "fixed window",
+    "sliding log",
+    "GCRA, max_burst 9",
+    "bucket, burst 10",
+    "bucket, burst 4",
+];
 
 /// `INCR` and `EXPIRE`: a counter for each second of the clock.
 #[derive(Default)]
@@ -74,54 +81,37 @@ fn main() -> ExitCode {
 async fn compare(place: Place) -> Outcome {
     let limiter = place.builder().build().await?;
     let bucket = |burst| Limit::per_second("rps", RATE)?.with_burst(burst);
-    let limits = [("weirgate-10", bucket(10)?), ("weirgate-4", bucket(4)?)];
-    let (mut fixed, mut log) = (FixedWindow::default(), SlidingLog::default());
-    let (mut gcra, mut small) = (Gcra::default(), Gcra::default());
-    let names = [
-        "fixed window",
-        "sliding log",
-        "GCRA, max_burst 9",
-        "bucket, burst 10",
-        "GCRA, max_burst 3",
-        "bucket, burst 4",
-    ];
-    let mut admitted = vec![vec![]; names.len()];
+    let (large, small) = ([bucket(10)?], [bucket(4)?]);
+    let (mut fixed, mut log, mut gcra) = <(FixedWindow, SlidingLog, Gcra)>::default();
     let (begun, arrivals) = (Instant::now(), arrivals());
-    let mut alike = 0;
+    let mut decisions = vec![];
     for at in &arrivals {
         sleep_until(begun + Duration::from_millis(at.unsigned_abs())).await;
-        let mut of_buckets = vec![];
-        for (name, limit) in &limits {
-            let acquire = limiter
-                .acquire(name, "api")
-                .limits(std::slice::from_ref(limit));
-            of_buckets.push(acquire.take("rps", 1).send().await?.is_granted());
-        }
-        let all = [
+        let large = limiter.acquire("large", "api").limits(&large);
+        let small = limiter.acquire("small", "api").limits(&small);
+        decisions.push([
             fixed.admits(*at),
             log.admits(*at),
             gcra.admits(*at, 9),
-            of_buckets[0],
-            small.admits(*at, 3),
-            of_buckets[1],
-        ];
-        for (times, is_admitted) in admitted.iter_mut().zip(all) {
-            times.extend(is_admitted.then_some(*at));
-        }
-        alike += i64::from(all[2] == all[3] && all[4] == all[5]);
+            large.take("rps", 1).send().await?.is_granted(),
+            small.take("rps", 1).send().await?.is_granted(),
+        ]);
     }
     println!("{} arrivals in 3 s, limit {RATE} a second", arrivals.len());
     println!("{:<18} admitted   most in a second", "");
-    for (name, times) in names.iter().zip(&admitted) {
-        let within = |first: &i64| {
+    for (row, name) in NAMES.into_iter().enumerate() {
+        let all = arrivals.iter().zip(&decisions);
+        let times: Vec<_> = all.filter(|(_, all)| all[row]).map(|(at, _)| at).collect();
+        let within = |first: &&i64| {
             times
                 .iter()
-                .filter(|at| (*first..first + SECOND).contains(at))
+                .filter(|at| (0..SECOND).contains(&(***at - **first)))
                 .count()
         };
         let most = times.iter().map(within).max().unwrap_or_default();
         println!("{name:<18} {:>8} {most:>18}", times.len());
     }
+    let alike = decisions.iter().filter(|all| all[2] == all[3]).count();
     println!(
         "GCRA and bucket decide alike: {alike} of {}",
         arrivals.len()

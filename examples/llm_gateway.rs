@@ -10,8 +10,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicI64, Ordering};
 use std::time::Duration;
 
-use tokio::task::JoinSet;
-use weirgate::http::{Policies, PolicyNames, Problem};
+use weirgate::http::{Policies, PolicyNames};
 use weirgate::{Config, ConfigLevel, Decision, Limit, RateLimiter};
 use weirgate_examples::{Outcome, Place, run};
 
@@ -24,36 +23,29 @@ async fn gateway(place: Place) -> Outcome {
     configure(&limiter).await?;
     let vendor = Arc::new(Vendor::default());
 
-    let mut calls = JoinSet::new();
-    for (number, customer, prompt) in [
-        (1, "acme", 900),
-        (2, "acme", 1_100),
-        (3, "initech", 700),
-        (4, "acme", 1_300),
-        (5, "initech", 9_500),
-        (6, "initech", 800),
-    ] {
+    let requests = [
+        ("acme", 900),
+        ("acme", 1_100),
+        ("initech", 700),
+        ("acme", 1_300),
+        ("initech", 9_500),
+        ("initech", 800),
+    ];
+    let calls = requests.map(|(customer, prompt)| {
         let (limiter, vendor) = (limiter.clone(), Arc::clone(&vendor));
-        calls.spawn(async move {
-            let answer = complete(&limiter, &vendor, customer, prompt).await;
-            answer.map(|line| (number, format!("{customer:<8} {line}")))
-        });
+        tokio::spawn(async move { complete(&limiter, &vendor, customer, prompt).await })
+    });
+    for (call, (customer, _)) in calls.into_iter().zip(requests) {
+        println!("{customer:<8} {}", call.await??);
     }
-    let mut answers = vec![];
-    while let Some(answer) = calls.join_next().await {
-        answers.push(answer?.map_err(|error| error.to_string())?);
-    }
-    answers.sort();
-    let last = complete(&limiter, &vendor, "acme", 25_000).await?;
-    answers.push((7, format!("acme     {last}")));
-    for (number, line) in answers {
-        println!("{number} {line}");
-    }
-    let most = vendor.most.load(Ordering::Relaxed);
-    println!("calls at the vendor at once: {most}");
-    let balances = limiter.peek("openai", "gpt-4").send().await?;
-    for limit in balances.limits {
-        let used = (limit.capacity - limit.available).whole_tokens();
+    let answer = complete(&limiter, &vendor, "acme", 25_000).await?;
+    println!("{:<8} {answer}", "acme");
+    println!(
+        "most calls at once: {}",
+        vendor.most.load(Ordering::Relaxed)
+    );
+    for limit in limiter.peek("openai", "gpt-4").send().await?.limits {
+        let used = limit.capacity - limit.available;
         println!("the vendor's {}: {used} in use", limit.limit);
     }
     Ok(())
@@ -62,19 +54,14 @@ async fn gateway(place: Place) -> Outcome {
 /// Sets the limits: of every customer, of one with a contract, and of the account at the vendor.
 async fn configure(limiter: &RateLimiter) -> Outcome {
     let tokens = |most| Limit::per_hour("tokens", most);
+    let calls = Limit::concurrent("calls", 2)?;
+    let every_customer = ConfigLevel::Resource("gpt-4".try_into()?);
+    let acme = ConfigLevel::Entity("acme".try_into()?);
+    let vendor = ConfigLevel::Entity("openai".try_into()?);
     for (level, limits) in [
-        (
-            ConfigLevel::Resource("gpt-4".try_into()?),
-            vec![tokens(10_000)?],
-        ),
-        (
-            ConfigLevel::Entity("acme".try_into()?),
-            vec![tokens(50_000)?],
-        ),
-        (
-            ConfigLevel::Entity("openai".try_into()?),
-            vec![tokens(30_000)?, Limit::concurrent("calls", 2)?],
-        ),
+        (every_customer, vec![tokens(10_000)?]),
+        (acme, vec![tokens(50_000)?]),
+        (vendor, vec![tokens(30_000)?, calls]),
     ] {
         limiter.set_config(&level, &Config::of(limits)).await?;
     }
@@ -102,13 +89,9 @@ async fn complete(
     let mut grants = match all.send().await? {
         Decision::Granted(grants) => grants,
         Decision::Denied(denied) => {
-            let names = PolicyNames::default();
-            let after = Policies::denied(&denied, &names).retry_after_seconds();
-            let status = Problem::denied(&denied, &names).status();
-            return Ok(format!(
-                "{status}, retry after {} s",
-                after.unwrap_or_default()
-            ));
+            let policies = Policies::denied(&denied, &PolicyNames::default());
+            let seconds = policies.retry_after_seconds().unwrap_or_default();
+            return Ok(format!("429, retry after {seconds} s"));
         }
         Decision::NeverFits(never) => return Ok(format!("413, {never}")),
         Decision::Disabled(disabled) => return Ok(format!("403, {disabled}")),

@@ -87,7 +87,12 @@ pub fn run(example: impl AsyncFnOnce(Place) -> Outcome) -> ExitCode {
     let runtime = runtime.enable_all().start_paused(place.is_none()).build();
     let runtime = runtime.expect("a runtime of one thread can be built");
     let place = async { place.unwrap_or_else(Place::in_memory) };
-    match runtime.block_on(async { example(place.await).await }) {
+    exit(runtime.block_on(async { example(place.await).await }))
+}
+
+/// Returns the exit code of an example, after its error on standard error.
+pub fn exit(outcome: Outcome) -> ExitCode {
+    match outcome {
         Ok(()) => ExitCode::SUCCESS,
         Err(error) => {
             eprintln!("{error}");

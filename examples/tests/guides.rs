@@ -226,7 +226,7 @@ async fn the_gateway_spends_what_the_vendor_used_and_no_token_twice() {
         guide("llm-gateway").run(&[]),
     ] {
         let served = printed.lines().filter(|line| line.contains(" 200, "));
-        let used: Vec<i64> = served.map(|line| numbers(line)[3]).collect();
+        let used: Vec<i64> = served.map(|line| numbers(line)[2]).collect();
         assert_eq!(used.len(), 5, "{printed}");
         assert_eq!(
             numbers_of(&printed, "the vendor's tokens"),
@@ -234,11 +234,7 @@ async fn the_gateway_spends_what_the_vendor_used_and_no_token_twice() {
             "{printed}"
         );
         assert_eq!(numbers_of(&printed, "the vendor's calls"), [0], "{printed}");
-        assert_eq!(
-            numbers_of(&printed, "calls at the vendor at once"),
-            [2],
-            "{printed}"
-        );
+        assert_eq!(numbers_of(&printed, "most calls at once"), [2], "{printed}");
     }
 }
 
@@ -258,7 +254,7 @@ async fn a_burst_is_the_capacity_and_a_second_brings_the_rate() {
     }
     for line in [
         "after that: granted",
-        "one that may wait is granted",
+        "after that it is granted",
         "never fits",
     ] {
         assert!(printed.contains(line), "{printed}");

@@ -90,8 +90,8 @@ async fn its_limits_are_taken_over_and_both_decide_alike() {
     let (limits, left_out) = run(convert);
     assert_eq!(
         left_out,
-        "left out: system.on_unavailable: set it as the guide says\n\
-         left out: resources.gpt-4.limits.monthly: reset_schedule, a quota\n"
+        "left out: system.on_unavailable\n\
+         left out: resources.gpt-4.monthly, a quota: reset_schedule\n"
     );
     std::fs::write(&file, limits).expect("it can be written");
     let contents = LimitsFileContents::read(&file).expect("it is a limits file");
