@@ -65,12 +65,9 @@ async fn debts(limiter: &RateLimiter) -> Outcome {
     let mut grant = acquire(500).await?.granted().ok_or("there are 600")?;
     sleep(Duration::from_millis(200)).await;
     let _ = grant.adjust("tps", 1_800).await?;
-    let balances = limiter
-        .peek("writer", "gpt-4")
-        .limits(&limits)
-        .send()
-        .await?;
-    let balance = balances.limit("tps").ok_or("the limit is there")?.available;
+    let peek = limiter.peek("writer", "gpt-4").limits(&limits);
+    let balances = peek.need("tps", 0).send().await?;
+    let balance = balances.limit("tps").ok_or("it is there")?.available;
     println!("estimate 500, really used 1800: the balance is {balance}");
 
     sleep(Duration::from_millis(100)).await;

@@ -11,7 +11,7 @@ use std::sync::atomic::{AtomicI64, Ordering};
 use std::time::Duration;
 
 use weirgate::http::{Policies, PolicyNames};
-use weirgate::{Config, ConfigLevel, Decision, Limit, RateLimiter};
+use weirgate::{Config, ConfigLevel, Decision, Limit, RateLimiter, Window};
 use weirgate_examples::{Outcome, Place, run};
 
 fn main() -> ExitCode {
@@ -44,10 +44,10 @@ async fn gateway(place: Place) -> Outcome {
         "most calls at once: {}",
         vendor.most.load(Ordering::Relaxed)
     );
-    for limit in limiter.peek("openai", "gpt-4").send().await?.limits {
-        let used = limit.capacity - limit.available;
-        println!("the vendor's {}: {used} in use", limit.limit);
-    }
+    let calls = limiter.leases("openai", "gpt-4").await?.len();
+    let today = limiter.usage("openai", "gpt-4", Window::Daily, place.now());
+    let tokens = today.await?.usage.tokens["tokens"];
+    println!("the account: {calls} calls now, {tokens} tokens used");
     Ok(())
 }
 

@@ -11,6 +11,9 @@ use std::time::Duration;
 use weirgate::testing::TestTable;
 use weirgate::{Builder, Clock, ConnectOptions, EpochMillis, RateLimiter, SystemClock};
 
+/// 2026-11-20T18:10:00Z: no hour ends while an example runs.
+const START: EpochMillis = EpochMillis(1_795_198_200_000);
+
 /// Result of an example.
 pub type Outcome<T = ()> = Result<T, Box<dyn Error>>;
 
@@ -34,7 +37,7 @@ impl Place {
 
     fn in_memory() -> Self {
         Self {
-            memory: Some(TestTable::new()),
+            memory: Some(TestTable::starting_at(START)),
             table: "in-memory".to_owned(),
             namespace: "default".to_owned(),
         }

@@ -1,5 +1,5 @@
 //! The first acquires: three calls a minute are granted, the fourth is denied, and the usage of the
-//! hour has what the calls really used.
+//! day has what the calls really used.
 //!
 //! ```sh
 //! cargo run -p weirgate-examples --bin start
@@ -42,11 +42,12 @@ async fn start(place: Place) -> Outcome {
             other => println!("call {call}: {other:?}"),
         }
     }
-    let hour = limiter
-        .usage("user-1", "gpt-4", Window::Hourly, place.now())
-        .await?;
-    let tokens = hour.usage.tokens.get("tpm").copied().unwrap_or_default();
-    println!("this hour: {} calls, {tokens} tokens", hour.usage.acquires);
+    let today = limiter.usage("user-1", "gpt-4", Window::Daily, place.now());
+    let usage = today.await?.usage;
+    println!(
+        "today: {} calls, {} tokens",
+        usage.acquires, usage.tokens["tpm"]
+    );
     Ok(())
 }
 
