@@ -103,7 +103,11 @@ async fn compare(place: Place) -> Outcome {
         let all = arrivals.iter().zip(&decisions);
         let times: Vec<i64> = all.filter(|(_, all)| all[row]).map(|(at, _)| *at).collect();
         let most = |span: i64| {
-            let from = |first: &i64| times.iter().filter(|at| (0..span).contains(&(*at - first)));
+            let from = |first: &i64| {
+                times
+                    .iter()
+                    .filter(move |at| (0..span).contains(&(*at - first)))
+            };
             times
                 .iter()
                 .map(|first| from(first).count())

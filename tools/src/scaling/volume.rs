@@ -4,7 +4,7 @@
 use std::fmt::Write;
 
 use super::facts::*;
-use super::{Grouped, HOUR_SECONDS, PicoDollars, call_ms, idle, run_price};
+use super::{Grouped, HOUR_SECONDS, PicoDollars, call_ms, idle, run_price, shards};
 
 /// Hours of a month.
 const MONTH_HOURS: u64 = 730;
@@ -94,9 +94,9 @@ impl Profile {
     pub fn month(&self, acquires: u64) -> Month {
         let seconds = MONTH_HOURS * HOUR_SECONDS;
         let units = (acquires * self.write_milli).div_ceil(1_000);
-        // Each unit is at most one record. A stream shard has one call a second at most, as long as
-        // a second brings no more than a batch.
-        let stream_shards = units.div_ceil(seconds * PARTITION_WRITE_UNITS).max(1);
+        // Each unit is at most one record. A stream shard has one call a second at most, because a
+        // second brings no more than a batch.
+        let stream_shards = shards(units.div_ceil(seconds));
         let calls = units.min(stream_shards * seconds);
         let call = match calls {
             0 => 0,
@@ -126,7 +126,8 @@ fn months() -> String {
     text.push_str("\n|---|--:|--:|--:|--:|--:|\n");
     let _ = write!(text, "| *on average, a second* |");
     for volume in VOLUMES {
-        let tenths = volume * 10 / (MONTH_HOURS * HOUR_SECONDS);
+        let seconds = MONTH_HOURS * HOUR_SECONDS;
+        let tenths = (volume * 10 + seconds / 2) / seconds;
         let _ = write!(text, " *{}.{}* |", Grouped(tenths / 10), tenths % 10);
     }
     text.push('\n');
