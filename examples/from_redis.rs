@@ -103,16 +103,13 @@ async fn compare(place: Place) -> Outcome {
         let all = arrivals.iter().zip(&decisions);
         let times: Vec<i64> = all.filter(|(_, all)| all[row]).map(|(at, _)| *at).collect();
         let most = |span: i64| {
-            let from = |first: &i64| {
+            let within = |first: &i64| {
                 times
                     .iter()
-                    .filter(move |at| (0..span).contains(&(*at - first)))
+                    .filter(|at| (0..span).contains(&(*at - *first)))
+                    .count()
             };
-            times
-                .iter()
-                .map(|first| from(first).count())
-                .max()
-                .unwrap_or_default()
+            times.iter().map(within).max().unwrap_or_default()
         };
         let (short, long) = (most(200), most(SECOND));
         println!("{name:<18} {:>8} {short:>16} {long:>7}", times.len());
