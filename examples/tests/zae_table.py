@@ -21,7 +21,7 @@ async def main(endpoint):
         await limiter.set_resource_defaults("gpt-4", [Limit.per_hour("rpm", 5), tokens, quota])
         await limiter.create_entity("team-a")
         await limiter.create_entity("user-1", parent_id="team-a", cascade=True)
-        await limiter.set_limits("team-a", [Limit.per_day("rpm", 1_000, soft=True), tokens], resource="gpt-4")
+        await limiter.set_limits("team-a", [Limit.per_day("rpm", 1_000), tokens], resource="gpt-4")
 
 
 asyncio.run(main(sys.argv[1]))
