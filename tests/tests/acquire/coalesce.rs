@@ -10,6 +10,7 @@ use proptest::prelude::*;
 use tokio::task::JoinSet;
 use weirgate::{Decision, Limit};
 use weirgate_testkit::Fault;
+use weirgate_tools::scaling::facts::SHARED_MILLI;
 
 fn rpm(rate: i64) -> [Limit; 1] {
     [Limit::per_minute("rpm", rate).unwrap()]
@@ -40,7 +41,7 @@ async fn thirty_two_callers_take_a_tenth_of_a_write_unit_each() {
     let units = meter.take();
     assert!(units.total <= 0.1 * 1600.0, "{units:?}");
     assert!(
-        units.total <= 0.04 * 1600.0,
+        units.total * 1_000.0 <= f64::from(u32::try_from(SHARED_MILLI).unwrap()) * 1600.0,
         "all waiting requests share the next write: {units:?}"
     );
     let bucket = fleet.bucket().await;

@@ -10,6 +10,7 @@ use tokio::task::JoinSet;
 use tokio::time::Instant;
 use weirgate::{Decision, Limit, RateLimiter};
 use weirgate_store::ConsumedUnits;
+use weirgate_tools::scaling::facts;
 
 fn two() -> [Limit; 2] {
     [
@@ -105,11 +106,37 @@ async fn a_denial_is_a_read_unit_and_none_when_repeated() {
     only_table(&units, 0.0, 0);
     // Half for the bucket, and half for the switches of the namespace, once a minute.
     assert_eq!(units.read, 1.0);
+    assert_eq!(milli(units.read - 0.5), facts::DENIAL_READ_MILLI);
     for _ in 0..100 {
         pass(millis(9)).await;
         denied(&limiter, &two(), &[("rpm", 10)]).await;
     }
     only_table(&meter.take(), 0.0, 0);
+}
+
+/// `docs/guide/cost-by-volume.md` counts in thousandths.
+fn milli(units: f64) -> u64 {
+    (0..)
+        .find(|milli: &u32| f64::from(*milli) >= units * 1_000.0)
+        .map(u64::from)
+        .unwrap()
+}
+
+#[tokio::test(start_paused = true)]
+async fn an_estimate_is_one_write_unit_and_its_adjustment_another() {
+    let fleet = Fleet::new().await;
+    let (limiter, meter) = fleet.metered().await;
+    let _ = granted(&limiter, &two(), &[("rpm", 1)]).await;
+    for used in [1_213, 1_900] {
+        let _ = meter.take();
+        let mut grant = granted(&limiter, &two(), &[("rpm", 1), ("tpm", 1_500)]).await;
+        let _ = grant.adjust("tpm", used).await.unwrap();
+        let units = meter.take();
+        only_table(&units, 2.0, 2);
+        assert_eq!(milli(units.total), facts::ESTIMATED_MILLI);
+        let _ = grant.adjust("tpm", used).await.unwrap();
+        only_table(&meter.take(), 0.0, 0);
+    }
 }
 
 #[tokio::test(start_paused = true)]
@@ -121,9 +148,12 @@ async fn a_durable_lease_is_one_write_unit_and_its_release_another() {
     let _ = meter.take();
     for _ in 0..5 {
         let grant = leased(&limiter, &limits, &[("rpm", 1), ("slots", 1)], secs(60)).await;
-        only_table(&meter.take(), 1.0, 1);
+        let taken = meter.take();
+        only_table(&taken, 1.0, 1);
         let _ = grant.release().await.unwrap();
-        only_table(&meter.take(), 1.0, 1);
+        let released = meter.take();
+        only_table(&released, 1.0, 1);
+        assert_eq!(milli(taken.total + released.total), facts::SLOT_MILLI);
         pass(millis(900)).await;
     }
 }

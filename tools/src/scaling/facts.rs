@@ -100,6 +100,22 @@ pub const USAGE_LOADS: [(&str, u64); 4] = [
     ("800/s on one shard", 1_002),
     ("a bucket used once an hour", 3_000),
 ];
+/// Write units of usage with each write of a bucket that is in use, in thousandths: the rest of
+/// the third of `USAGE_LOADS`.
+pub const USAGE_MILLI: u64 = USAGE_LOADS[2].1 - 1_000;
+/// Write units of an acquire by 32 callers of one process on one bucket, in thousandths, at most:
+/// held by `tests/tests/acquire/coalesce.rs`.
+pub const SHARED_MILLI: u64 = 40;
+/// Write units of an acquire from prefetched tokens at 1,000 a second, in thousandths, at most: held
+/// by `tests/tests/prefetch/prefetch.rs`.
+pub const PREFETCHED_MILLI: u64 = 20;
+/// Write units of an acquire and its adjustment, in thousandths: held by `tests/tests/acquire/cost.rs`,
+/// as are the next two.
+pub const ESTIMATED_MILLI: u64 = 2_000;
+/// Write units of an acquire of a slot and its release while others are held, in thousandths.
+pub const SLOT_MILLI: u64 = 2_000;
+/// Read units of a denial by a rate that is not cached, in thousandths.
+pub const DENIAL_READ_MILLI: u64 = 500;
 /// Log of one call: the function's own line, as `SystemLogLevel` leaves out Lambda's, and 26 bytes
 /// that CloudWatch adds. Tested against the line.
 pub const LOG_BYTES: u64 = 500;

@@ -17,8 +17,16 @@ pub const RATES: [u64; 5] = [1_000, 10_000, 50_000, 100_000, 1_000_000];
 /// # Errors
 /// If a part's marks are missing.
 pub fn written(page: &str) -> Result<String, String> {
+    filled(page, &parts())
+}
+
+/// Returns a page with these parts between their marks.
+///
+/// # Errors
+/// If a part's marks are missing.
+pub fn filled(page: &str, parts: &[(&str, String)]) -> Result<String, String> {
     let mut page = page.to_owned();
-    for (name, text) in parts() {
+    for (name, text) in parts {
         let (begin, end) = (
             format!("<!-- computed: {name} -->\n"),
             format!("<!-- end: {name} -->"),
@@ -30,7 +38,7 @@ pub fn written(page: &str) -> Result<String, String> {
         let length = page[from..]
             .find(&end)
             .ok_or_else(|| format!("the page has no line {end:?}"))?;
-        page.replace_range(from..from + length, &text);
+        page.replace_range(from..from + length, text);
     }
     Ok(page)
 }
