@@ -1,21 +1,12 @@
 //! What a deployment needs of an account, what it leaves behind, and what its environments are.
 
 use serde_json::{Value, json};
-use weirgate_testkit::template::{resources, template};
+use weirgate_testkit::template::resources;
 
 /// A new account has a concurrency quota of 10, and Lambda refuses whatever would leave less than
 /// that unreserved.
 #[test]
 fn the_defaults_reserve_no_concurrency_so_a_new_account_can_deploy_them() {
-    let template = template();
-    assert_eq!(
-        template["Parameters"]["ReconcilerConcurrency"]["Default"],
-        0
-    );
-    assert_eq!(
-        template["Conditions"]["ReservesConcurrency"],
-        json!({"Fn::Not": [{"Fn::Equals": [{"Ref": "ReconcilerConcurrency"}, 0]}]})
-    );
     for (name, resource) in resources() {
         let properties = &resource["Properties"];
         assert!(
@@ -23,11 +14,7 @@ fn the_defaults_reserve_no_concurrency_so_a_new_account_can_deploy_them() {
             "{name}"
         );
         let reserved = &properties["ReservedConcurrentExecutions"];
-        let unless = json!({"Fn::If": ["ReservesConcurrency", {"Ref": "ReconcilerConcurrency"}, {"Ref": "AWS::NoValue"}]});
-        assert!(
-            reserved.is_null() || *reserved == unless,
-            "{name} reserves {reserved}"
-        );
+        assert!(reserved.is_null(), "{name} reserves {reserved}");
     }
 }
 
@@ -40,7 +27,7 @@ fn names_that_are_made_of_the_stacks_leave_it_53_characters() {
             .map(|name| name.replace("${AWS::StackName}", "").len())
     };
     let resources = resources();
-    let functions = ["Aggregator", "Reconciler"].map(|name| &resources[name]["Properties"]);
+    let functions = ["Aggregator", "Reconciler", "Archiver"].map(|name| &resources[name]["Properties"]);
     let longest = functions
         .iter()
         .filter_map(|function| names(&function["FunctionName"]))
@@ -68,6 +55,8 @@ fn what_stays_behind_has_no_name_that_a_second_deployment_wants() {
     assert_eq!(
         policies,
         [
+            ("AuditArchive", except),
+            ("AuditArchivePolicy", except),
             ("FailureBucket", except),
             ("FailureBucketPolicy", except),
             ("Table", "Retain")
@@ -85,7 +74,7 @@ fn what_stays_behind_has_no_name_that_a_second_deployment_wants() {
 #[test]
 fn the_stack_policy_protects_what_would_be_lost() {
     let policy: Value = serde_json::from_str(include_str!("../../stack-policy.json")).unwrap();
-    let kept: Vec<_> = ["Table", "FailureBucket"]
+    let kept: Vec<_> = ["Table", "FailureBucket", "AuditArchive"]
         .map(|name| format!("LogicalResourceId/{name}"))
         .into();
     assert_eq!(
@@ -100,7 +89,7 @@ fn the_stack_policy_protects_what_would_be_lost() {
             },
         ]})
     );
-    for name in ["Table", "FailureBucket"] {
+    for name in ["Table", "FailureBucket", "AuditArchive"] {
         assert!(resources()[name]["DeletionPolicy"].is_string(), "{name}");
     }
 }
