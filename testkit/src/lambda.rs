@@ -43,6 +43,7 @@ pub async fn invoke(mut command: Command, endpoint: &str, event: &str) -> Invoke
             ("AWS_LAMBDA_RUNTIME_API", api.as_str()),
             ("AWS_ENDPOINT_URL", endpoint),
             ("TABLE_NAME", "weirgate"),
+            ("ARCHIVE_BUCKET", "archive"),
         ])
         .envs([
             ("AWS_REGION", "us-east-1"),

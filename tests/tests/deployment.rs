@@ -27,7 +27,8 @@ fn names_that_are_made_of_the_stacks_leave_it_53_characters() {
             .map(|name| name.replace("${AWS::StackName}", "").len())
     };
     let resources = resources();
-    let functions = ["Aggregator", "Reconciler", "Archiver"].map(|name| &resources[name]["Properties"]);
+    let functions =
+        ["Aggregator", "Reconciler", "Archiver"].map(|name| &resources[name]["Properties"]);
     let longest = functions
         .iter()
         .filter_map(|function| names(&function["FunctionName"]))

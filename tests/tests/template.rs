@@ -205,12 +205,19 @@ fn check_variables<C: PartialEq + std::fmt::Debug, E: std::fmt::Debug>(
     let given = variables.keys().map(String::as_str);
     assert_eq!(
         asked.into_inner(),
-        given.chain(left.iter().copied()).map(str::to_owned).collect(),
+        given
+            .chain(left.iter().copied())
+            .map(str::to_owned)
+            .collect(),
         "the variables it reads are those it gets, and those that are left"
     );
 
     let parameter = |name: &str| &template["Parameters"][variables[name]["Ref"].as_str().unwrap()];
-    let given = |name: &str| variables.contains_key(name).then(|| default(parameter(name)));
+    let given = |name: &str| {
+        variables
+            .contains_key(name)
+            .then(|| default(parameter(name)))
+    };
     let deployed = read(&|name| table(name).or_else(|| given(name)));
     assert_eq!(
         deployed.unwrap(),

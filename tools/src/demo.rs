@@ -2,6 +2,8 @@
 //!
 //! `make e2e` runs it as a test.
 
+mod archive;
+mod beside;
 mod connection;
 mod drive;
 mod ledger;
@@ -11,6 +13,7 @@ mod stack;
 
 use weirgate_store::{CapacityMeter, Table};
 
+pub(crate) use archive::expired_audit_event;
 pub(crate) use connection::{connected, now};
 pub use drive::hold;
 pub use options::Options;
@@ -37,5 +40,10 @@ pub async fn run(options: &Options, progress: impl Fn(&str)) -> Result<Report, S
     progress(
         "callers stopped; waiting until the aggregator has counted everything, and for the reconciler's schedule",
     );
-    Report::read(&stack, &table, driven, started).await
+    let report = Report::read(&stack, &table, driven, started).await?;
+    progress("an expired audit event, archived twice");
+    archive::check(&stack).await?;
+    progress("sam deploy, of a second stack on the same table");
+    beside::check(&stack).await?;
+    Ok(report)
 }

@@ -210,9 +210,18 @@ mod tests {
     #[test]
     fn a_bucket_is_a_host_of_aws_and_a_path_of_another_endpoint() {
         let url = |region, endpoint| bucket(region, endpoint).url;
-        assert_eq!(url("us-east-1", None), "https://examplebucket.s3.us-east-1.amazonaws.com");
-        assert_eq!(url("cn-north-1", None), "https://examplebucket.s3.cn-north-1.amazonaws.com.cn");
-        assert_eq!(url("us-east-1", Some("http://h:1/")), "http://h:1/examplebucket");
+        assert_eq!(
+            url("us-east-1", None),
+            "https://examplebucket.s3.us-east-1.amazonaws.com"
+        );
+        assert_eq!(
+            url("cn-north-1", None),
+            "https://examplebucket.s3.cn-north-1.amazonaws.com.cn"
+        );
+        assert_eq!(
+            url("us-east-1", Some("http://h:1/")),
+            "http://h:1/examplebucket"
+        );
     }
 
     /// The example "PUT Object" of AWS, which has other headers than ours.
@@ -249,6 +258,9 @@ mod tests {
     fn a_refusal_is_one_line_of_bounded_length() {
         let long = format!("<Error>\n  <Code>{}", "é".repeat(1_000));
         let line = beginning(long.as_bytes());
-        assert!(line.starts_with("<Error> <Code>é") && line.chars().count() == SHOWN, "{line}");
+        assert!(
+            line.starts_with("<Error> <Code>é") && line.chars().count() == SHOWN,
+            "{line}"
+        );
     }
 }

@@ -144,9 +144,11 @@ fn expired(records: &[&RawValue]) -> Result<Batch, NotAnEvent> {
 impl<'a> Record<'a> {
     /// Returns the change if time to live has deleted an audit event.
     fn expired_audit_event(self) -> Option<Change<'a>> {
-        let principal = self.user_identity.and_then(|identity| identity.principal_id);
-        let is_expired =
-            self.event_name.as_deref() == Some("REMOVE") && principal.as_deref() == Some(TIME_TO_LIVE);
+        let principal = self
+            .user_identity
+            .and_then(|identity| identity.principal_id);
+        let is_expired = self.event_name.as_deref() == Some("REMOVE")
+            && principal.as_deref() == Some(TIME_TO_LIVE);
         let is_audit = |keys: &Keys<'_>| keys.sk.text.starts_with(AUDIT);
         self.dynamodb
             .filter(|change| is_expired && change.keys.as_ref().is_some_and(is_audit))
@@ -244,7 +246,10 @@ mod tests {
         ] {
             let error = records_of(event).unwrap_err().to_string();
             assert!(error.contains(why), "{event}: {error}");
-            assert!(error.starts_with("expected an event of a DynamoDB stream"), "{error}");
+            assert!(
+                error.starts_with("expected an event of a DynamoDB stream"),
+                "{error}"
+            );
         }
     }
 }

@@ -66,10 +66,16 @@ fn name(key: &AuditKey) -> String {
     let (namespace, id) = (&key.namespace, key.id);
     match &key.of {
         AuditSubject::Entity(entity) => {
-            format!("audit/{namespace}/entity/{}/{id}.json", escaped(entity.as_str()))
+            format!(
+                "audit/{namespace}/entity/{}/{id}.json",
+                escaped(entity.as_str())
+            )
         }
         AuditSubject::Resource(resource) => {
-            format!("audit/{namespace}/resource/{}/{id}.json", escaped(resource.as_str()))
+            format!(
+                "audit/{namespace}/resource/{}/{id}.json",
+                escaped(resource.as_str())
+            )
         }
         AuditSubject::System => format!("audit/{namespace}/system/{id}.json"),
     }
@@ -195,7 +201,10 @@ mod tests {
         let object = object(&expired(key(AuditSubject::System), &attributes));
         assert!(!object.is_readable && object.name.starts_with("audit/prod/system/"));
         let body: Value = serde_json::from_str(&object.body).unwrap();
-        assert_eq!((&body["event"], &body["item"]["more"]), (&Value::Null, &attributes["more"]));
+        assert_eq!(
+            (&body["event"], &body["item"]["more"]),
+            (&Value::Null, &attributes["more"])
+        );
     }
 
     #[test]
@@ -204,6 +213,9 @@ mod tests {
         odd.item = None;
         let object = object(&odd);
         assert_eq!(object.name, format!("unrecognized/{SEQUENCE_NUMBER}.json"));
-        assert_eq!((object.body.as_str(), object.is_readable), (odd.record.get(), false));
+        assert_eq!(
+            (object.body.as_str(), object.is_readable),
+            (odd.record.get(), false)
+        );
     }
 }

@@ -61,12 +61,9 @@ fn of_alarms(stack: &str, alarms: &[MetricAlarm]) -> Vec<Finding> {
         .filter_map(|alarm| Some((logical_name(stack, alarm)?, alarm)))
         .collect();
     if ours.is_empty() {
-        let text = format!("the stack {stack} has none: no one is told when usage is not counted");
-        return vec![Finding::problem(
-            "alarms",
-            text,
-            "deploy the template again: docs/deployment.md",
-        )];
+        let text = format!("the stack {stack} has none: nothing tells when usage is not counted");
+        let remedy = "set the parameter Alarms to true, or watch the metrics with another tool";
+        return vec![Finding::advice("alarms", text, remedy)];
     }
     let is_ringing = |alarm: &MetricAlarm| alarm.state_value == "ALARM";
     let ringing = ours.iter().filter(|(_, alarm)| is_ringing(alarm));
@@ -136,7 +133,7 @@ mod tests {
         assert_eq!(found, [problem]);
         let found = of_alarms("limits", &[quiet, other.clone()]);
         assert_eq!(found, [Finding::fine("alarms", "1, none rings")]);
-        assert_eq!(of_alarms("limits", &[other])[0].state, State::Problem);
+        assert_eq!(of_alarms("limits", &[other])[0].state, State::Advice);
     }
 
     #[test]

@@ -56,7 +56,9 @@ fn is_taken(record: &Value) -> bool {
         serde_json::from_str(filter["Pattern"].as_str().unwrap()).unwrap()
     };
     let filters = filters.as_array().unwrap().iter();
-    filters.map(pattern).any(|pattern| matches(&pattern, record))
+    filters
+        .map(pattern)
+        .any(|pattern| matches(&pattern, record))
 }
 
 #[tokio::test]
@@ -72,14 +74,22 @@ async fn every_audit_event_that_expires_is_archived_once_and_nothing_else_is() {
     ];
     let limit = Limit::per_minute("rpm", 600).unwrap();
     for level in &levels {
-        limiter.set_config(level, &Limits::of([limit.clone()])).await.unwrap();
+        limiter
+            .set_config(level, &Limits::of([limit.clone()]))
+            .await
+            .unwrap();
     }
     assert!(limiter.delete_config(&entity).await.unwrap());
     // A bucket that expires too, and an event that an operator deletes.
     let acquire = limiter.acquire("user-2", "gpt-4").take("rpm", 1);
     assert!(acquire.send().await.unwrap().is_granted());
     limiter.stop(&ConfigLevel::System).send().await.unwrap();
-    let stop = limiter.audit(&AuditSubject::System, None).await.unwrap().items.remove(0);
+    let stop = limiter
+        .audit(&AuditSubject::System, None)
+        .await
+        .unwrap()
+        .items
+        .remove(0);
     let mut events = vec![];
     for level in &levels {
         events.extend(limiter.audit(&level.into(), None).await.unwrap().items);
@@ -90,8 +100,13 @@ async fn every_audit_event_that_expires_is_archived_once_and_nothing_else_is() {
 
     dynamo.expire();
     let records = dynamo.stream();
-    let removed = records.iter().filter(|record| record["eventName"] == "REMOVE");
-    assert!(removed.count() > events.len() + 1, "the bucket's, and the operator's");
+    let removed = records
+        .iter()
+        .filter(|record| record["eventName"] == "REMOVE");
+    assert!(
+        removed.count() > events.len() + 1,
+        "the bucket's, and the operator's"
+    );
     let taken: Vec<_> = records.iter().filter(|record| is_taken(record)).collect();
     assert_eq!(taken.len(), events.len());
 
@@ -100,11 +115,16 @@ async fn every_audit_event_that_expires_is_archived_once_and_nothing_else_is() {
     let all = json!({"Records": records}).to_string();
     for (archived, already_there) in [(4, 0), (0, 4)] {
         let summary = deliver(&all, &config).await.summary;
-        assert_eq!((summary.archived, summary.already_there), (archived, already_there));
+        assert_eq!(
+            (summary.archived, summary.already_there),
+            (archived, already_there)
+        );
         assert_eq!((summary.skipped, summary.failed), (records.len() - 4, 0));
         assert_eq!(summary.unreadable, 0);
     }
-    let filtered = deliver(&json!({"Records": taken}).to_string(), &config).await.summary;
+    let filtered = deliver(&json!({"Records": taken}).to_string(), &config)
+        .await
+        .summary;
     assert_eq!((filtered.records, filtered.already_there), (4, 4));
 
     // What is archived is what `weirgate audit` printed before, under the event's subject and id.
@@ -113,13 +133,27 @@ async fn every_audit_event_that_expires_is_archived_once_and_nothing_else_is() {
     let bodies = stored.objects.iter().map(|(path, body)| {
         let body: Value = serde_json::from_str(body).unwrap();
         assert!(path.ends_with(&format!("/{}.json", body["event"]["id"].as_str().unwrap())));
-        assert_eq!((&body["namespace"], &body["item"]["principal"]["S"]), (&json!("prod"), &json!("ops@example.com")));
+        assert_eq!(
+            (&body["namespace"], &body["item"]["principal"]["S"]),
+            (&json!("prod"), &json!("ops@example.com"))
+        );
         body["event"].to_string()
     });
-    let printed = events.iter().map(|event| serde_json::to_value(event).unwrap().to_string());
+    let printed = events
+        .iter()
+        .map(|event| serde_json::to_value(event).unwrap().to_string());
     assert_eq!(bodies.collect::<BTreeSet<_>>(), printed.collect());
-    let folders: BTreeSet<_> = stored.objects.keys().filter_map(|path| path.rsplit_once('/')).map(|(folder, _)| folder).collect();
-    let expected = ["entity/user%253A1%2540example.com", "resource/api%252Fsearch", "system"];
+    let folders: BTreeSet<_> = stored
+        .objects
+        .keys()
+        .filter_map(|path| path.rsplit_once('/'))
+        .map(|(folder, _)| folder)
+        .collect();
+    let expected = [
+        "entity/user%253A1%2540example.com",
+        "resource/api%252Fsearch",
+        "system",
+    ];
     let expected = expected.map(|subject| format!("/archive/audit/prod/{subject}"));
     assert_eq!(folders, expected.iter().map(String::as_str).collect());
 }

@@ -14,7 +14,10 @@ use weirgate_archiver::{Bucket, Config, Handled, Invocation, handle};
 /// An event with the deletions of these audit events of the system; numbers below 100.
 fn event(ids: &[u32]) -> String {
     let record = |id: &u32| {
-        let (pk, sk) = ("prod/AUDIT##SYSTEM", format!("#AUDIT#01JDGPAWQR00000000000000{id:02}"));
+        let (pk, sk) = (
+            "prod/AUDIT##SYSTEM",
+            format!("#AUDIT#01JDGPAWQR00000000000000{id:02}"),
+        );
         json!({
             "eventName": "REMOVE",
             "userIdentity": {"type": "Service", "principalId": "dynamodb.amazonaws.com"},
@@ -35,7 +38,9 @@ async fn deliver(event: &str, config: &Config) -> Handled {
         time: SystemTime::now(),
         deadline: Instant::now() + Duration::from_secs(60),
     };
-    handle(event, &Bucket::new(config), invocation).await.unwrap()
+    handle(event, &Bucket::new(config), invocation)
+        .await
+        .unwrap()
 }
 
 fn failed(handled: &Handled) -> Value {
@@ -46,12 +51,21 @@ fn failed(handled: &Handled) -> Value {
 async fn a_batch_that_comes_again_writes_nothing_twice() {
     let (stored, config) = serve().await;
     let first = deliver(&event(&[1, 2, 3]), &config).await;
-    assert_eq!((first.summary.archived, first.summary.already_there), (3, 0));
+    assert_eq!(
+        (first.summary.archived, first.summary.already_there),
+        (3, 0)
+    );
     let paths: Vec<_> = stored.lock().unwrap().objects.keys().cloned().collect();
-    assert_eq!(paths[0], "/archive/audit/prod/system/01JDGPAWQR0000000000000001.json");
+    assert_eq!(
+        paths[0],
+        "/archive/audit/prod/system/01JDGPAWQR0000000000000001.json"
+    );
     // Cut differently, with one more.
     let again = deliver(&event(&[2, 3, 4]), &config).await;
-    assert_eq!((again.summary.archived, again.summary.already_there), (1, 2));
+    assert_eq!(
+        (again.summary.archived, again.summary.already_there),
+        (1, 2)
+    );
     assert_eq!(failed(&again), json!({"batchItemFailures": []}));
     let stored = stored.lock().unwrap();
     assert_eq!((stored.objects.len(), stored.writes), (4, 4));
@@ -65,12 +79,20 @@ async fn each_event_that_is_not_archived_is_named_and_comes_again() {
         let (stored, config) = serve().await;
         stored.lock().unwrap().faults = vec![Fault::Status(status)];
         let first = deliver(&event(&[1]), &config).await;
-        assert_eq!((first.summary.failed, first.summary.archived), (1, 0), "{status}");
+        assert_eq!(
+            (first.summary.failed, first.summary.archived),
+            (1, 0),
+            "{status}"
+        );
         let named = json!({"batchItemFailures": [{"itemIdentifier": "100000000000000000001"}]});
         assert_eq!(failed(&first), named);
         assert!(stored.lock().unwrap().objects.is_empty());
         let again = deliver(&event(&[1]), &config).await;
-        assert_eq!((again.summary.failed, again.summary.archived), (0, 1), "{status}");
+        assert_eq!(
+            (again.summary.failed, again.summary.archived),
+            (0, 1),
+            "{status}"
+        );
     }
 }
 
@@ -79,9 +101,15 @@ async fn an_object_whose_response_is_lost_is_there_when_its_event_comes_again() 
     let (stored, config) = serve().await;
     stored.lock().unwrap().faults = vec![Fault::LoseAnswer];
     let first = deliver(&event(&[1]), &config).await;
-    assert_eq!((first.summary.failed, stored.lock().unwrap().writes), (1, 1));
+    assert_eq!(
+        (first.summary.failed, stored.lock().unwrap().writes),
+        (1, 1)
+    );
     let again = deliver(&event(&[1]), &config).await;
-    assert_eq!((again.summary.already_there, stored.lock().unwrap().writes), (1, 1));
+    assert_eq!(
+        (again.summary.already_there, stored.lock().unwrap().writes),
+        (1, 1)
+    );
     assert_eq!(failed(&again), json!({"batchItemFailures": []}));
 }
 
@@ -92,7 +120,13 @@ async fn nothing_that_listens_is_a_failure_of_each_event() {
     config.endpoint = Some(format!("http://{}", unused.local_addr().unwrap()));
     drop(unused);
     let handled = deliver(&event(&[1, 2]), &config).await;
-    assert_eq!((handled.summary.failed, handled.response.batch_item_failures.len()), (2, 2));
+    assert_eq!(
+        (
+            handled.summary.failed,
+            handled.response.batch_item_failures.len()
+        ),
+        (2, 2)
+    );
 }
 
 #[tokio::test]
@@ -104,6 +138,20 @@ async fn what_does_not_answer_before_the_deadline_comes_again() {
         time: SystemTime::now(),
         deadline: Instant::now() + Duration::from_millis(100),
     };
-    let handled = handle(&event(&[1]), &Bucket::new(&config), invocation).await.unwrap();
+    let handled = handle(&event(&[1]), &Bucket::new(&config), invocation)
+        .await
+        .unwrap();
     assert_eq!(handled.summary.failed, 1);
+}
+
+#[tokio::test]
+async fn the_sample_event_is_archived() {
+    let (stored, config) = serve().await;
+    let event = include_str!("../../../../events/archiver-expired.json");
+    let summary = deliver(event, &config).await.summary;
+    assert_eq!((summary.archived, summary.unreadable), (1, 0));
+    let stored = stored.lock().unwrap();
+    let path = "/archive/audit/default/resource/gpt-4/01KAGXEDE80000000000000007.json";
+    let body: Value = serde_json::from_str(&stored.objects[path]).unwrap();
+    assert_eq!(body["event"]["principal"], "ops@example.com");
 }

@@ -66,7 +66,10 @@ async fn answer(mut stream: TcpStream, state: S3) {
             continue;
         }
         assert_eq!(header("if-none-match"), Some("*"), "{head}");
-        assert!(header("authorization").unwrap().contains("if-none-match;"), "{head}");
+        assert!(
+            header("authorization").unwrap().contains("if-none-match;"),
+            "{head}"
+        );
         let path = head.split(' ').nth(1).unwrap().to_owned();
         let status = {
             let mut state = state.lock().unwrap();
