@@ -2,6 +2,7 @@
 //!
 //! `make e2e` runs it as a test.
 
+mod account;
 mod archive;
 mod beside;
 mod connection;

@@ -17,7 +17,10 @@ const DAY: Duration = Duration::from_secs(86_400);
 /// If the archive does not hold that one event, as it was.
 pub(super) async fn check(stack: &Stack) -> Result<(), String> {
     let records = expired_audit_event().await?;
-    let (function, bucket) = (stack.output("ArchiverName")?, stack.output("AuditArchiveName")?);
+    let (function, bucket) = (
+        stack.output("ArchiverName")?,
+        stack.output("AuditArchiveName")?,
+    );
     let invoke = json!(["lambda", "invoke", {
         "FunctionName": function, "Payload": json!({"Records": records}).to_string(),
     }]);
@@ -32,7 +35,10 @@ pub(super) async fn check(stack: &Stack) -> Result<(), String> {
     // The time of its last change shows that the object was not written again.
     let objects = answers[1]["Contents"].as_array().map(Vec::as_slice);
     let [object] = objects.unwrap_or_default() else {
-        return Err(format!("the archive must hold one object, got {}", answers[1]));
+        return Err(format!(
+            "the archive must hold one object, got {}",
+            answers[1]
+        ));
     };
     if answers[3]["Contents"] != answers[1]["Contents"] {
         return Err(format!("the archive has changed: {}", answers[3]));

@@ -34,7 +34,10 @@ pub(super) async fn check(stack: &Stack) -> Result<(), String> {
         false => Err(format!("the second stack is wrong: {}", answers[at])),
     };
     let works = |answer: &Value| answer["StatusCode"] == 200 && answer["FunctionError"].is_null();
-    expect(answers[0]["TableNames"] == json!([stack.output("TableName")?]), 0)?;
+    expect(
+        answers[0]["TableNames"] == json!([stack.output("TableName")?]),
+        0,
+    )?;
     let mapping = &answers[1]["EventSourceMappings"][0];
     expect(mapping["EventSourceArn"] == stream, 1)?;
     expect(

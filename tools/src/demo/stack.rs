@@ -15,6 +15,8 @@ use nix::unistd::Pid;
 use serde_json::Value;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 
+use super::account::{account, root, tool};
+
 /// A deployed stack; stopped, with all its processes, when it is dropped.
 #[derive(Debug)]
 pub struct Stack {
@@ -122,26 +124,6 @@ impl Stack {
         self.sam(&sam, &[&beside[..], &overrides].concat()).await?;
         let listed = self.sam(&sam, &listing(name)).await?;
         outputs(&listed)
-    }
-
-    /// Calls the account in its owner's name, with the SDK for Python: each call is a service, an
-    /// operation and its arguments. Returns the answers; bodies are texts.
-    ///
-    /// # Errors
-    /// If a call is refused.
-    pub(super) async fn call(&self, calls: &Value) -> Result<Vec<Value>, String> {
-        let python = tool(&root(), ".venv/stack/bin/python")?;
-        let output = tokio::process::Command::new(python)
-            .args(["-c", CALLS, &calls.to_string()])
-            .envs(account(&self.endpoint))
-            .kill_on_drop(true)
-            .output()
-            .await
-            .map_err(|error| format!("Python cannot be run: {error}"))?;
-        if !output.status.success() {
-            return Err(String::from_utf8_lossy(&output.stderr).into_owned());
-        }
-        serde_json::from_slice(&output.stdout).map_err(|error| error.to_string())
     }
 
     /// Where the stack's files are.
@@ -283,14 +265,6 @@ impl Drop for Stack {
     }
 }
 
-/// The workspace: this crate's parent folder.
-fn root() -> PathBuf {
-    Path::new(env!("CARGO_MANIFEST_DIR"))
-        .parent()
-        .map(Path::to_path_buf)
-        .unwrap_or_default()
-}
-
 /// `sam`, except for its build, which uses the existing functions, and leaves out the alarm of metric
 /// math, which the emulator refuses. Each build is deployed once: a deployment without a new build
 /// deploys nothing.
@@ -308,14 +282,6 @@ deploy)
   SAM "$@" && rm -rf .aws-sam ;;
 *) exec SAM "$@" ;;
 esac
-"#;
-
-/// The calls of [`Stack::call`].
-const CALLS: &str = r#"
-import json, sys, boto3
-plain = lambda value: value.read().decode() if hasattr(value, "read") else str(value)
-answers = [getattr(boto3.client(service), operation)(**arguments) for service, operation, arguments in json.loads(sys.argv[1])]
-print(json.dumps(answers, default=plain))
 "#;
 
 /// The arguments of `sam` that list the outputs of a stack.
@@ -357,15 +323,6 @@ fn lay_out(root: &Path, functions: &Path, folder: &Path, sam: &Path) -> std::io:
         folder.join("scripts/restored-table.yaml"),
     )?;
     Ok(())
-}
-
-fn tool(root: &Path, name: &str) -> Result<PathBuf, String> {
-    let path = root.join(name);
-    if path.exists() {
-        Ok(path)
-    } else {
-        Err(format!("{name} is missing: run `make tools`"))
-    }
 }
 
 fn free_port(wanted: Option<u16>) -> Result<u16, String> {
@@ -410,16 +367,6 @@ fn start_emulator(
         .process_group(0)
         .spawn()
         .map_err(|error| format!("{} cannot be started: {error}", ministack.display()))
-}
-
-fn account(endpoint: &str) -> [(&'static str, String); 5] {
-    [
-        ("AWS_ENDPOINT_URL", endpoint.to_owned()),
-        ("AWS_REGION", "us-east-1".to_owned()),
-        ("AWS_DEFAULT_REGION", "us-east-1".to_owned()),
-        ("AWS_ACCESS_KEY_ID", "test".to_owned()),
-        ("AWS_SECRET_ACCESS_KEY", "test".to_owned()),
-    ]
 }
 
 async fn is_up(port: u16) -> bool {

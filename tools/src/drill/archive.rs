@@ -47,7 +47,9 @@ impl<P: Fn(&str)> Drill<'_, P> {
             objects.len() == 1 && objects[0][0].starts_with(expected) && listed[0] == listed[1],
             || format!("the archive has {listed:?}"),
         )?;
-        self.say("an audit event that was given up was archived, and archived again without a change");
+        self.say(
+            "an audit event that was given up was archived, and archived again without a change",
+        );
         Ok(())
     }
 }

@@ -149,7 +149,11 @@ impl<P: Fn(&str)> Drill<'_, P> {
             format!("of a removed stack there is {there}")
         })?;
         self.shell
-            .block_with("remove-kept", "table=$kept failures=$bucket archive=$old", &of)
+            .block_with(
+                "remove-kept",
+                "table=$kept failures=$bucket archive=$old",
+                &of,
+            )
             .await?;
         let gone = self.shell.text(look, &of).await;
         expect(gone.is_err(), || {

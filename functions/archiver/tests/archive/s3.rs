@@ -40,7 +40,7 @@ pub async fn serve() -> (S3, Config) {
         let value = match name {
             "ARCHIVE_BUCKET" => "archive",
             "AWS_ENDPOINT_URL" => &endpoint,
-            "AWS_SESSION_TOKEN" => "",
+            "AWS_ENDPOINT_URL_S3" | "AWS_SESSION_TOKEN" => "",
             _ => "test",
         };
         Some(value.to_owned())
