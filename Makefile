@@ -79,6 +79,8 @@ validate: cargo npm .venv/sam/.installed .venv/validate/.installed $(cargo_deny)
 	.venv/validate/bin/python -W ignore scripts/check_policies.py template.yaml
 	.venv/validate/bin/python scripts/check_config.py samconfig.toml template.yaml
 	.venv/validate/bin/python scripts/test_config.py samconfig.toml template.yaml
+	.venv/validate/bin/python scripts/check_conditions.py template.yaml
+	.venv/validate/bin/python scripts/test_conditions.py template.yaml
 	.venv/validate/bin/python -W ignore scripts/check_rules.py template.yaml
 	.venv/validate/bin/python -W ignore scripts/test_rules.py template.yaml
 	.venv/validate/bin/python scripts/test_dist.py
@@ -105,9 +107,10 @@ advisories: cargo $(cargo_deny) ## Check the dependencies against the RustSec da
 # With plain cargo, so for this machine. `sam build` and `cargo lambda build` make what is deployed, in target/lambda/. A panic
 # aborts there too: the batch comes again either way, and the tables for unwinding are a sixth of the binary.
 .PHONY: build
-build: cargo ## Build both functions for this machine into target/functions/
-	cargo build --locked --release --config 'profile.release.panic="abort"' -p weirgate-aggregator -p weirgate-reconciler
+build: cargo ## Build the functions for this machine into target/functions/
+	cargo build --locked --release --config 'profile.release.panic="abort"' -p weirgate-aggregator -p weirgate-archiver -p weirgate-reconciler
 	install -D $(cargo_target)/release/aggregator target/functions/aggregator/bootstrap
+	install -D $(cargo_target)/release/archiver target/functions/archiver/bootstrap
 	install -D $(cargo_target)/release/reconciler target/functions/reconciler/bootstrap
 
 # A panic aborts here too: what started the agent starts it again, and leases return what it held.
@@ -120,7 +123,7 @@ of_agent := --config 'profile.release.package.weirgate.opt-level="s"' -p weirgat
 
 # The build that is deployed by default: arm64, by Zig, against an old libc. Run here by an emulator of the processor.
 .PHONY: cross
-cross: cargo .venv/sam/.cross ## Build both functions for Lambda itself, and start them under emulation
+cross: cargo .venv/sam/.cross ## Build the functions for Lambda itself, and start them under emulation
 	@command -v qemu-aarch64 >/dev/null && test -e /usr/aarch64-linux-gnu/lib/ld-linux-aarch64.so.1 && test -e /usr/aarch64-linux-gnu/lib/libgcc_s.so.1 \
 		|| { echo "make: an emulator of arm64 is missing: install the packages $(packages_cross)" >&2; exit 1; }
 	PATH="$(CURDIR)/.venv/sam/bin:$$PATH" SAM_CLI_TELEMETRY=0 sam build

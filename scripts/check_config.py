@@ -16,6 +16,8 @@ ENVIRONMENTS = ["default", "pre", "prod", "local"]
 # What each says of the table's protection and of the topic as shipped; the template's default where it says nothing.
 PROTECTED = {"default": "true", "pre": "false", "prod": "true", "local": "false"}
 HAS_TOPIC = {"prod"}
+# Only the emulator's has none.
+HAS_ALARMS = {"default", "pre", "prod"}
 # Either allows roles and policies without names of their own, as the template has them:
 # https://docs.aws.amazon.com/AWSCloudFormation/latest/APIReference/API_CreateStack.html
 CAPABILITIES = {"CAPABILITY_IAM", "CAPABILITY_NAMED_IAM"}
@@ -78,6 +80,8 @@ def differences(name, config, known):
         yield f"on_failure must be DELETE, got {deploy.get('on_failure')}"
     if f"environment={name}" not in deploy.get("tags", []):
         yield f"its tags must say environment={name}"
+    if (said.get("Alarms", known["Alarms"]["default"]) == "true") != (name in HAS_ALARMS):
+        yield f"Alarms must {'' if name in HAS_ALARMS else 'not '}be on"
     if ("AlarmTopicArn" in said) != (name in HAS_TOPIC):
         yield f"AlarmTopicArn must {'' if name in HAS_TOPIC else 'not '}be there"
 
@@ -99,7 +103,10 @@ def main(path, template, environment=None, setting=None):
         errors.append(f"{path}: ENV must be one of {[name for name in named if name != 'local']}, got {environment}")
     else:
         errors += [f"{path}: {environment}: {problem}" for problem in problems(config[environment], known)]
-        if overrides(config[environment]["deploy"]["parameters"]).get("AlarmTopicArn") == PLACEHOLDER:
+        said = overrides(config[environment]["deploy"]["parameters"])
+        if environment == "prod" and not said.get("AlarmTopicArn") and not said.get("AlarmEmail"):
+            errors.append(f"{path}: prod: it has neither AlarmTopicArn nor AlarmEmail; write one of them into parameter_overrides")
+        if said.get("AlarmTopicArn") == PLACEHOLDER:
             errors.append(f"{path}: {environment}: AlarmTopicArn must be a topic of yours; write its ARN there")
     for error in errors:
         print(error, file=sys.stderr)

@@ -3,7 +3,7 @@
 cfn-lint and checkov accept actions that do not exist (`dynamodb:TransactWriteItems` is one); parliament knows all there are,
 with the resources and condition keys each one takes. It reads plain JSON, so names of the template are first replaced by
 ARNs of the right form. A reference this script does not know is an error, not something to leave out. Each document is
-looked at in both forms of the template.
+looked at in the forms of scripts/variants.py.
 
 Usage: check_policies.py template.yaml
 """
@@ -14,7 +14,7 @@ import sys
 
 import parliament
 
-from variants import variants
+from variants import CHOICES, forms
 
 ACCOUNT = "123456789012"
 REGION = "us-east-1"
@@ -27,6 +27,7 @@ ARNS = {
     ("AWS::Logs::LogGroup", "Arn"): f"arn:aws:logs:{REGION}:{ACCOUNT}:log-group:/aws/lambda/{{}}:*",
     ("AWS::S3::Bucket", "Arn"): "arn:aws:s3:::{}",
     ("AWS::SQS::Queue", "Arn"): f"arn:aws:sqs:{REGION}:{ACCOUNT}:{{}}",
+    ("AWS::SNS::Topic", "Ref"): f"arn:aws:sns:{REGION}:{ACCOUNT}:{{}}",
     ("AWS::Serverless::Function", "Arn"): f"arn:aws:lambda:{REGION}:{ACCOUNT}:function:{{}}",
 }
 REFS = {
@@ -35,17 +36,19 @@ REFS = {
     "AWS::Partition": "aws",
     "AWS::StackName": "stack",
     "AWS::URLSuffix": "amazonaws.com",
-    "KmsKeyArn": f"arn:aws:kms:{REGION}:{ACCOUNT}:key/00000000-0000-0000-0000-000000000000",
+    "KmsKeyArn": CHOICES["KmsKeyArn"],
+    "ExistingTableStreamArn": CHOICES["ExistingTableStreamArn"],
 }
 
 # Findings that are not mended, by document, kind and action, with the reason. One that is no longer found is an error.
 SKIPS = {
     (
-        "AggregatorRole.Properties.Policies[0].PolicyDocument",
+        f"{role}.Properties.Policies[0].PolicyDocument",
         "RESOURCE_MISMATCH",
         "dynamodb:ListStreams",
     ): "It knows no resource but *, on which it tells of every table. Lambda names it among what a mapping's role must "
-    "be allowed on its stream, and takes a role that allows it there, as roles of the Serverless Framework do.",
+    "be allowed on its stream, and takes a role that allows it there, as roles of the Serverless Framework do."
+    for role in ("AggregatorRole", "ArchiverRole")
 }
 
 
@@ -56,7 +59,8 @@ def resolve(node, resources):
     if not isinstance(node, dict):
         return node
     if "Ref" in node:
-        return REFS[node["Ref"]]
+        name = node["Ref"]
+        return REFS[name] if name in REFS else attribute(name, "Ref", resources)
     if "Fn::GetAtt" in node:
         name = node["Fn::GetAtt"]
         return attribute(*(name if isinstance(name, list) else name.split(".", 1)), resources)
@@ -114,7 +118,7 @@ def findings(place, document, resources):
 
 def main(path):
     errors, skipped, places = set(), set(), set()
-    for template in variants(path):
+    for template in forms(path):
         for place, document in documents(template["Resources"], ""):
             place = place[1:]
             places.add(place)

@@ -1,4 +1,4 @@
-"""Holds the template against rules/template.guard with cfn-guard, with all conditions of the template met and with none.
+"""Holds the template against rules/template.guard with cfn-guard, in the forms of scripts/variants.py.
 
 cfn-guard-rs has no command of its own, and of a long report it gives only the end. So each rule is run by itself, and
 whatever is not a plain "this rule passes" is a failure; the report is only for saying why.
@@ -22,7 +22,7 @@ except ImportError:
         "Remove .venv/validate and run `make validate PYTHON=python3.12` (3.11 or 3.12)."
     )
 
-from variants import variants
+from variants import forms
 
 RULES = Path(__file__).parent.parent / "rules" / "template.guard"
 
@@ -82,7 +82,7 @@ def why(text, report):
 
 def main(path):
     errors, idle, texts = {}, None, rules()
-    for template in variants(path):
+    for template in forms(path):
         broken, about_nothing = failures(template, texts)
         errors.update(broken)
         idle = about_nothing if idle is None else idle & about_nothing

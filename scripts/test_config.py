@@ -36,8 +36,13 @@ REFUSED = [
     ("CAPABILITY_IAM", "CAPABILITY_AUTO_EXPAND", "default", "capabilities must have CAPABILITY_IAM, got CAPABILITY_AUTO_EXPAND"),
     ('capabilities = "CAPABILITY_IAM"\n', "", "pre", "capabilities must have CAPABILITY_IAM, got None"),
     ("resolve_s3 = true\n", "", "pre", "it has neither resolve_s3 nor s3_bucket"),
-    ("WatchTable=false", "WatchTables=false", None, "the template has no parameter WatchTables"),
-    ('["Architecture=x86_64", "DeletionProtection=false", "WatchTable=false"]\ncap', '["DeletionProtection=false"]\ncap', None,
+    ("AuditArchiveDays=1", "ArchiveDays=1", None, "the template has no parameter ArchiveDays"),
+    ('"Alarms=false", ', "", None, "local: Alarms must not be on"),
+    ("LogRetentionDays=7", "Alarms=false", None, "pre: Alarms must be on"),
+    (TOPIC, "", "prod", "neither AlarmTopicArn nor AlarmEmail"),
+    (f"AlarmTopicArn={TOPIC}", "Alarms=false", "prod", "neither AlarmTopicArn nor AlarmEmail"),
+    (f"AlarmTopicArn={TOPIC}", "AlarmEmail=on-call", "prod", "AlarmEmail must match"),
+    ('["Architecture=x86_64", "DeletionProtection=false", "Alarms=false", "AuditArchiveDays=1"]\ncap', '["DeletionProtection=false", "Alarms=false"]\ncap', None,
      "Architecture must be the same"),
     ('on_failure = "DELETE"\n', "", None, "prod: on_failure must be DELETE, got None"),
     ("[pre.", "[staging.", None, "environments must be"),
@@ -54,6 +59,9 @@ ACCEPTED = [
     ("resolve_s3 = true", 's3_bucket = "artefacts"', "pre"),
     ('["DeletionProtection=false", "LogRetentionDays=7"]', '"DeletionProtection=false LogRetentionDays=7"', "pre"),
     (TOPIC, OURS, "default"),
+    (f"AlarmTopicArn={TOPIC}", "AlarmEmail=on-call@example.com", "prod"),
+    (TOPIC, f'{OURS}", "AlarmEmail=on-call@example.com', "prod"),
+    ('"LogRetentionDays=7"', '"Alarms=false"', "pre"),
 ]
 
 

@@ -1,6 +1,6 @@
 """Shows that every rule of rules/template.guard can fail: breaks the template for each promise of each, and sees that rule fail.
 
-Both forms of the template are broken, the one with a key and the one without. A promise is tried if some break is noticed
+Two forms of the template are broken, the one with everything and the one by default. A promise is tried if some break is noticed
 because of it alone: each line of a rule with a message is left out, and then not all of the rule's breaks may be noticed.
 
 Usage: test_rules.py template.yaml
@@ -30,6 +30,9 @@ OF_QUEUE = "Resources.DeadLettersPolicy.Properties.PolicyDocument.Statement"
 STREAM = "Resources.Aggregator.Properties.Events.Stream.Properties"
 SCHEDULE = "Resources.Reconciler.Properties.Events.Schedule.Properties"
 TABLE, BUCKET, QUEUE = "Resources.Table", "Resources.FailureBucket", "Resources.DeadLetters"
+OF_ARCHIVE = "Resources.AuditArchivePolicy.Properties.PolicyDocument.Statement"
+OF_TOPIC = "Resources.AlarmTopicPolicy.Properties.PolicyDocument.Statement"
+OF_ARCHIVER = "Resources.ArchiverRole.Properties.Policies.0.PolicyDocument.Statement"
 
 # (rule, where, what stands there instead), one for each thing the rule asks for.
 BREAKS = [
@@ -39,6 +42,7 @@ BREAKS = [
     ("table_is_protected_unless_asked", "Parameters.DeletionProtection.Default", "false"),
     ("table_can_be_restored", f"{TABLE}.Properties.PointInTimeRecoverySpecification", GONE),
     ("table_can_be_restored", f"{TABLE}.Properties.PointInTimeRecoverySpecification.PointInTimeRecoveryEnabled", False),
+    ("table_can_be_restored", "Parameters.RecoveryPeriodInDays.Default", 1),
     ("stream_has_both_images", f"{TABLE}.Properties.StreamSpecification.StreamViewType", "NEW_IMAGE"),
     ("indexes_hold_keys_only", f"{TABLE}.Properties.GlobalSecondaryIndexes.2.Projection.ProjectionType", "ALL"),
     ("indexes_hold_keys_only", f"{TABLE}.Properties.LocalSecondaryIndexes", [{"IndexName": "LSI1"}]),
@@ -93,6 +97,10 @@ BREAKS = [
     ("nothing_allows_a_wildcard_resource", f"{OF_ADMIN}.1.Resource", [{"Fn::Sub": "${Table.Arn}/index/*"}]),
     ("nothing_allows_a_wildcard_resource", f"{OF_ADMIN}.1.Resource", {"Fn::Sub": "${FailureBucket.Arn}/*"}),
     ("nothing_allows_a_wildcard_resource", f"{OF_ADMIN}.1.NotResource", "*"),
+    ("roles_and_policies_take_the_path_and_roles_the_boundary", "Resources.ScheduleRole.Properties.Path", GONE),
+    ("roles_and_policies_take_the_path_and_roles_the_boundary", "Resources.ReadPolicy.Properties.Path", "/"),
+    ("alarms_say_when_they_end", "Resources.DeadLettersAlarm.Properties.AlarmActions", GONE),
+    ("alarms_say_when_they_end", "Resources.DeadLettersAlarm.Properties.OKActions", GONE),
     ("roles_are_their_own", "Resources.AggregatorRole.Properties.ManagedPolicyArns", ["arn:aws:iam::aws:policy/Any"]),
     ("roles_are_their_own", "Resources.AggregatorRole.Properties.RoleName", "mine"),
     ("roles_are_their_own", "Resources.ReadPolicy.Properties.ManagedPolicyName", "mine"),
@@ -128,20 +136,39 @@ BREAKS = [
     ("streams_lose_nothing", f"{STREAM}.FunctionResponseTypes", GONE),
     ("streams_lose_nothing", f"{STREAM}.BisectBatchOnFunctionError", False),
     ("streams_lose_nothing", f"{STREAM}.DestinationConfig.OnFailure.Destination", {"Fn::GetAtt": ["DeadLetters", "Arn"]}),
+    ("streams_lose_nothing", f"{STREAM}.MaximumRetryAttempts", 10),
+    ("streams_lose_nothing", f"{STREAM}.MaximumRecordAgeInSeconds", 21600),
+    ("streams_lose_nothing", f"{STREAM}.MetricsConfig", GONE),
     ("schedules_lose_nothing", f"{SCHEDULE}.DeadLetterConfig", GONE),
     ("schedules_lose_nothing", f"{SCHEDULE}.RoleArn", GONE),
     ("schedules_lose_nothing", "Resources.Reconciler.Properties.EventInvokeConfig.DestinationConfig", GONE),
 ]
 ENCRYPTION = "Properties.BucketEncryption.ServerSideEncryptionConfiguration.0.ServerSideEncryptionByDefault"
 BREAKS_WITH_KEY = [
+    ("a_given_key_encrypts_all", "Resources.AlarmTopic.Properties.KmsMasterKeyId", "alias/aws/sns"),
+    ("buckets_take_tls_only", f"{OF_ARCHIVE}.0.Resource", [{"Fn::GetAtt": ["FailureBucket", "Arn"]}, {"Fn::Sub": "${FailureBucket.Arn}/*"}]),
+    ("nothing_allows_a_wildcard_resource", f"{OF_ARCHIVER}.0.Resource", "*"),
+    ("nothing_allows_a_wildcard_resource", f"{OF_ARCHIVER}.5.Action", ["xray:PutTelemetryRecords", "xray:GetTraceSummaries"]),
+    ("roles_and_policies_take_the_path_and_roles_the_boundary", "Resources.ScheduleRole.Properties.PermissionsBoundary", GONE),
+    ("topics_take_alarms_of_this_stack_by_tls", "Resources.AlarmTopicPolicy", GONE),
+    ("topics_take_alarms_of_this_stack_by_tls", "Resources.AlarmTopicPolicy.Properties.Topics.0", "arn:aws:sns:us-east-1:1:other"),
+    ("topics_take_alarms_of_this_stack_by_tls", f"{OF_TOPIC}.0.Action", "sns:Subscribe"),
+    ("topics_take_alarms_of_this_stack_by_tls", f"{OF_TOPIC}.0.Resource", "*"),
+    ("topics_take_alarms_of_this_stack_by_tls", f"{OF_TOPIC}.0.Principal", "*"),
+    ("topics_take_alarms_of_this_stack_by_tls", f"{OF_TOPIC}.0.Condition.StringEquals", GONE),
+    ("topics_take_alarms_of_this_stack_by_tls", f"{OF_TOPIC}.0.Condition.ArnLike.aws:SourceArn", "arn:aws:cloudwatch:us-east-1:1:alarm:*"),
+    ("topics_take_alarms_of_this_stack_by_tls", f"{OF_TOPIC}.1", GONE),
+    ("topics_take_alarms_of_this_stack_by_tls", f"{OF_TOPIC}.1.Effect", "Allow"),
+    ("topics_take_alarms_of_this_stack_by_tls", f"{OF_TOPIC}.1.Principal", {"AWS": "1"}),
+    ("topics_take_alarms_of_this_stack_by_tls", f"{OF_TOPIC}.1.Condition.Bool.aws:SecureTransport", "true"),
     ("a_given_key_encrypts_all", f"{TABLE}.Properties.SSESpecification.KMSMasterKeyId", GONE),
     ("a_given_key_encrypts_all", f"{TABLE}.Properties.SSESpecification.SSEEnabled", False),
     ("a_given_key_encrypts_all", f"{BUCKET}.{ENCRYPTION}", {"SSEAlgorithm": "AES256"}),
     ("a_given_key_encrypts_all", f"{QUEUE}.Properties.KmsMasterKeyId", "alias/aws/sqs"),
     ("a_given_key_encrypts_all", "Resources.AggregatorLogs.Properties.KmsKeyId", GONE),
     ("queues_are_encrypted_and_patient", f"{QUEUE}.Properties.KmsMasterKeyId", GONE),
-    ("keys_are_used_through_one_service", f"{OF_AGGREGATOR}.5.Condition", GONE),
-    ("keys_are_used_through_one_service", f"{OF_RECONCILER}.5.Condition.StringEquals.kms:ViaService", {"Fn::Sub": "*"}),
+    ("keys_are_used_through_one_service", f"{OF_AGGREGATOR}.6.Condition", GONE),
+    ("keys_are_used_through_one_service", f"{OF_RECONCILER}.6.Condition.StringEquals.kms:ViaService", {"Fn::Sub": "*"}),
     ("keys_are_used_through_one_service", f"{OF_ACQUIRE}.2.Condition", GONE),
     ("keys_are_used_through_one_service", f"{OF_ACQUIRE}.1", {"Effect": "Allow", "Action": ["dynamodb:GetItem", "kms:Decrypt"]}),
 ]

@@ -19,7 +19,7 @@ use crate::actions::{Actions, Work};
 use crate::checkpoint::Checkpoint;
 use crate::stream::{StreamReader, position_of};
 
-/// Maximum number of records in a batch: the template's `StreamBatchSize`.
+/// Maximum number of records in a batch: the template's `BatchSize`.
 pub const BATCH_SIZE: usize = 1_000;
 /// Time between reads of a stream without a full batch. The template's window is a second; here a
 /// page shows what happens.

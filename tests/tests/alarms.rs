@@ -50,7 +50,7 @@ fn through(name: &str, healthy: Option<i64>, trouble: &[Option<i64>]) {
 #[test]
 fn every_alarm_hears_of_its_trouble_and_ends_with_it() {
     let none = [None];
-    let cases: [Case<'_>; 15] = [
+    let cases: [Case<'_>; 19] = [
         // A sum of metrics that are 0 where they are missing: FILL.
         ("TableThrottledAlarm", Some(0), &[Some(9); 5]),
         ("StreamUnreadAlarm", Some(5), &[None; 3]),
@@ -68,6 +68,11 @@ fn every_alarm_hears_of_its_trouble_and_ends_with_it() {
         ("OverdueLeasesAlarm", Some(59_000), &[Some(901_000)]),
         ("ReconcilerAbsentAlarm", Some(1), &none.repeat(15)),
         ("DeadLettersAlarm", Some(0), &[Some(1)]),
+        // Expired events are rare, and a batch that fails is tried again at any interval.
+        ("ArchiverLagAlarm", None, &stuck(901_000)),
+        ("ArchiveUnreadAlarm", Some(5), &[None; 3]),
+        ("ArchiveDiscardedAlarm", None, &[Some(1)]),
+        ("ArchiveDroppedAlarm", None, &[Some(1)]),
     ];
     for (name, healthy, trouble) in cases {
         through(name, healthy, trouble);
@@ -90,23 +95,28 @@ fn stuck(value: i64) -> [Option<i64>; 9] {
 /// An idle stream is polled too: an empty poll is a value of 0, and counts as a sample.
 #[test]
 fn an_idle_stream_is_no_alarm_and_one_that_is_not_read_is() {
-    let alarm = properties("StreamUnreadAlarm");
-    assert_eq!(
-        (&alarm["Statistic"], &alarm["MetricName"]),
-        (&"SampleCount".into(), &"PolledEventCount".into())
-    );
-    let mapping = &properties("Aggregator")["Events"]["Stream"]["Properties"];
-    assert_eq!(
-        mapping["MetricsConfig"]["Metrics"][0], "EventCount",
-        "or there is no such metric"
-    );
-    assert!(
-        rings("StreamUnreadAlarm", &[]),
-        "a mapping that was never enabled"
-    );
-    // A day at which usage is lost is far away.
-    let (least, period) = (periods(&alarm).0, alarm["Period"].as_u64().unwrap());
-    assert_eq!(u64::try_from(least).unwrap() * period, 900);
+    for (name, function, event) in [
+        ("StreamUnreadAlarm", "Aggregator", "Stream"),
+        ("ArchiveUnreadAlarm", "Archiver", "Expired"),
+    ] {
+        let alarm = properties(name);
+        assert_eq!(
+            (&alarm["Statistic"], &alarm["MetricName"]),
+            (&"SampleCount".into(), &"PolledEventCount".into())
+        );
+        // SAM names a mapping after its function and event.
+        let of = format!("{function}{event}");
+        assert_eq!(alarm["Dimensions"][0]["Value"]["Ref"], of);
+        let mapping = &properties(function)["Events"][event]["Properties"];
+        assert_eq!(
+            mapping["MetricsConfig"]["Metrics"][0], "EventCount",
+            "or there is no such metric"
+        );
+        assert!(rings(name, &[]), "a mapping that was never enabled");
+        // A day at which usage is lost is far away.
+        let (least, period) = (periods(&alarm).0, alarm["Period"].as_u64().unwrap());
+        assert_eq!(u64::try_from(least).unwrap() * period, 900);
+    }
 }
 
 #[test]
@@ -181,23 +191,43 @@ fn throttling_that_is_over_counts_as_zero() {
     assert_eq!(operations, ["UpdateItem", "TransactWriteItems"]);
 }
 
-/// Only the emulator, which knows no metric math, leaves the alarm out.
+/// Only by a choice of the deployer is there none, and those of the archive go with it.
 #[test]
-fn the_table_is_watched_by_default() {
-    let mut template = template();
-    assert_eq!(template["Parameters"]["WatchTable"]["Default"], "true");
-    let condition = template["Conditions"]["WatchesTable"].take();
-    assert_eq!(
-        condition,
-        serde_json::json!({"Fn::Equals": [{"Ref": "WatchTable"}, "true"]})
-    );
-    assert_eq!(
-        resources()["TableThrottledAlarm"]["Condition"],
-        "WatchesTable"
-    );
+fn every_alarm_is_on_by_default_and_tells_when_it_begins_and_ends() {
+    let template = template();
+    assert_eq!(template["Parameters"]["Alarms"]["Default"], "true");
+    let nothing = serde_json::json!({"Ref": "AWS::NoValue"});
+    let actions = serde_json::json!([
+        {"Fn::If": ["HasAlarmTopic", {"Ref": "AlarmTopicArn"}, nothing]},
+        {"Fn::If": ["HasAlarmEmail", {"Ref": "AlarmTopic"}, nothing]},
+    ]);
+    for (name, resource) in resources() {
+        if resource["Type"] != "AWS::CloudWatch::Alarm" {
+            continue;
+        }
+        let expected = match name.starts_with("Archive") {
+            true => "HasArchiveAlarms",
+            false => "HasAlarms",
+        };
+        assert_eq!(resource["Condition"], expected, "{name}");
+        for on in ["AlarmActions", "OKActions"] {
+            assert_eq!(resource["Properties"][on], actions, "{name} {on}");
+        }
+    }
 }
 
-/// Each says in which section of the page it is ended, the table on the page says the same, and no
+/// The anchor of a heading, as GitHub and GitLab make it.
+fn anchor(heading: &str) -> String {
+    let kept = |char: &char| char.is_alphanumeric() || [' ', '-', '_'].contains(char);
+    heading
+        .to_lowercase()
+        .chars()
+        .filter(kept)
+        .collect::<String>()
+        .replace(' ', "-")
+}
+
+/// Each links the section of the page that ends it, the table on the page says the same, and no
 /// two texts contradict.
 #[test]
 fn every_alarm_names_the_section_that_ends_it() {
@@ -205,28 +235,30 @@ fn every_alarm_names_the_section_that_ends_it() {
     let headings: Vec<_> = page
         .lines()
         .filter_map(|line| line.strip_prefix('#'))
-        .map(|line| line.trim_start_matches('#').trim())
+        .map(|line| anchor(line.trim_start_matches('#').trim()))
         .collect();
+    let default = template()["Parameters"]["RunbookUrl"]["Default"].take();
+    assert_eq!(default, "docs/operations.md");
     for (name, resource) in resources() {
         if resource["Type"] != "AWS::CloudWatch::Alarm" {
             continue;
         }
-        let text = resource["Properties"]["AlarmDescription"]
+        let text = resource["Properties"]["AlarmDescription"]["Fn::Sub"]
             .as_str()
             .unwrap()
             .to_owned();
         let (_, section) = text
-            .split_once("docs/operations.md: ")
+            .split_once(". ${RunbookUrl}#")
             .unwrap_or_else(|| panic!("{name} names no section"));
         assert!(
-            headings.contains(&section),
+            headings.iter().any(|heading| heading == section),
             "{name}: {section:?} is no section of the page"
         );
         let row = page
             .lines()
             .find(|line| line.starts_with('|') && line.contains(&format!("`{name}`")));
         assert!(
-            row.is_some_and(|row| row.contains(&format!("[{section}]"))),
+            row.is_some_and(|row| row.contains(&format!("(#{section})"))),
             "{name}: {row:?}"
         );
         assert!(!text.contains("callers are not affected"), "{name}");

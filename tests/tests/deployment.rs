@@ -1,21 +1,12 @@
 //! What a deployment needs of an account, what it leaves behind, and what its environments are.
 
 use serde_json::{Value, json};
-use weirgate_testkit::template::{resources, template};
+use weirgate_testkit::template::{default_resources, resources, template};
 
 /// A new account has a concurrency quota of 10, and Lambda refuses whatever would leave less than
 /// that unreserved.
 #[test]
 fn the_defaults_reserve_no_concurrency_so_a_new_account_can_deploy_them() {
-    let template = template();
-    assert_eq!(
-        template["Parameters"]["ReconcilerConcurrency"]["Default"],
-        0
-    );
-    assert_eq!(
-        template["Conditions"]["ReservesConcurrency"],
-        json!({"Fn::Not": [{"Fn::Equals": [{"Ref": "ReconcilerConcurrency"}, 0]}]})
-    );
     for (name, resource) in resources() {
         let properties = &resource["Properties"];
         assert!(
@@ -23,11 +14,7 @@ fn the_defaults_reserve_no_concurrency_so_a_new_account_can_deploy_them() {
             "{name}"
         );
         let reserved = &properties["ReservedConcurrentExecutions"];
-        let unless = json!({"Fn::If": ["ReservesConcurrency", {"Ref": "ReconcilerConcurrency"}, {"Ref": "AWS::NoValue"}]});
-        assert!(
-            reserved.is_null() || *reserved == unless,
-            "{name} reserves {reserved}"
-        );
+        assert!(reserved.is_null(), "{name} reserves {reserved}");
     }
 }
 
@@ -40,7 +27,8 @@ fn names_that_are_made_of_the_stacks_leave_it_53_characters() {
             .map(|name| name.replace("${AWS::StackName}", "").len())
     };
     let resources = resources();
-    let functions = ["Aggregator", "Reconciler"].map(|name| &resources[name]["Properties"]);
+    let functions =
+        ["Aggregator", "Reconciler", "Archiver"].map(|name| &resources[name]["Properties"]);
     let longest = functions
         .iter()
         .filter_map(|function| names(&function["FunctionName"]))
@@ -80,6 +68,8 @@ fn what_stays_behind_has_no_name_that_a_second_deployment_wants() {
     assert_eq!(
         policies,
         [
+            ("AuditArchive", except),
+            ("AuditArchivePolicy", except),
             ("FailureBucket", except),
             ("FailureBucketPolicy", except),
             ("Table", "Retain")
@@ -97,7 +87,7 @@ fn what_stays_behind_has_no_name_that_a_second_deployment_wants() {
 #[test]
 fn the_stack_policy_protects_what_would_be_lost() {
     let policy: Value = serde_json::from_str(include_str!("../../stack-policy.json")).unwrap();
-    let kept: Vec<_> = ["Table", "FailureBucket"]
+    let kept: Vec<_> = ["Table", "FailureBucket", "AuditArchive"]
         .map(|name| format!("LogicalResourceId/{name}"))
         .into();
     assert_eq!(
@@ -112,7 +102,54 @@ fn the_stack_policy_protects_what_would_be_lost() {
             },
         ]})
     );
-    for name in ["Table", "FailureBucket"] {
+    for name in ["Table", "FailureBucket", "AuditArchive"] {
         assert!(resources()[name]["DeletionPolicy"].is_string(), "{name}");
+    }
+}
+
+/// The console shows parameters by these groups, and one that is in none at the end.
+#[test]
+fn every_parameter_is_in_one_group_and_on_the_page() {
+    let template = template();
+    let groups = &template["Metadata"]["AWS::CloudFormation::Interface"]["ParameterGroups"];
+    let of = |group: &Value| group["Parameters"].as_array().unwrap().clone();
+    let mut grouped: Vec<_> = groups.as_array().unwrap().iter().flat_map(of).collect();
+    grouped.sort_by_key(ToString::to_string);
+    let mut all: Vec<_> = template["Parameters"]
+        .as_object()
+        .unwrap()
+        .keys()
+        .map(|name| json!(name))
+        .collect();
+    all.sort_by_key(ToString::to_string);
+    assert_eq!(grouped, all);
+    let page = include_str!("../../docs/deployment.md");
+    let (_, table) = page.split_once("\n## Parameters\n").unwrap();
+    let (table, _) = table.split_once("\n### ").unwrap();
+    let rows: Vec<_> = table.lines().filter(|line| line.starts_with("| `")).collect();
+    for name in all {
+        let named = format!("`{}`", name.as_str().unwrap());
+        let first = |row: &&str| row.split('|').nth(1).unwrap().contains(&named);
+        assert_eq!(rows.iter().filter(|row| first(row)).count(), 1, "{named}");
+    }
+}
+
+/// None of them costs, deletes or refuses anything that a first deployment would not have.
+#[test]
+fn what_is_optional_is_off_by_default() {
+    let made = default_resources();
+    for optional in ["AuditArchive", "Archiver", "AlarmTopic", "ArchiverLagAlarm"] {
+        assert!(!made.iter().any(|name| name == optional), "{optional}");
+    }
+    for always in ["Table", "Aggregator", "Reconciler", "StreamUnreadAlarm"] {
+        assert!(made.iter().any(|name| name == always), "{always}");
+    }
+    let table = &resources()["Table"]["Properties"];
+    let nothing = json!({"Ref": "AWS::NoValue"});
+    assert_eq!(table["WarmThroughput"]["Fn::If"][2], nothing);
+    assert_eq!(table["OnDemandThroughput"]["Fn::If"][2], nothing);
+    let template = template();
+    for name in ["WarmThroughput", "MaxWriteRequestUnits", "AuditArchiveDays"] {
+        assert_eq!(template["Parameters"][name]["Default"], 0, "{name}");
     }
 }

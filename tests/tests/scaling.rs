@@ -8,7 +8,7 @@ use crate::fixtures::aggregator::{bucket, deliver_text, event, later, take, take
 use weirgate_aggregator::plan::INTERIM;
 use weirgate_shared::Window;
 use weirgate_testkit::Dynamo;
-use weirgate_testkit::template::{resources, template};
+use weirgate_testkit::template::{default_resources, properties, resources, template};
 use weirgate_tools::scaling::{
     Numbers, PicoDollars, Scenario, call_ms, facts, final_units, function_records, idle, page,
     picture, readable_records, snapshot_units, volume,
@@ -205,7 +205,6 @@ fn the_facts_about_the_stack_are_those_of_the_template() {
     let template = template();
     let default = |name: &str| &template["Parameters"][name]["Default"];
     for (name, fact) in [
-        ("StreamBatchSize", facts::BATCH_RECORDS),
         ("StreamBatchWindowSeconds", facts::BATCH_WINDOW_SECONDS),
         ("StreamParallelizationFactor", facts::PARALLELIZATION),
         ("AggregatorMemoryMb", facts::MEMORY_MB),
@@ -217,6 +216,8 @@ fn the_facts_about_the_stack_are_those_of_the_template() {
             "{name}"
         );
     }
+    let stream = &properties("Aggregator")["Events"]["Stream"]["Properties"];
+    assert_eq!(stream["BatchSize"], facts::BATCH_RECORDS);
     assert_eq!(facts::WINDOWS, u64::try_from(Window::ALL.len()).unwrap());
     assert_eq!(facts::INTERIM_WRITES, u64::try_from(INTERIM).unwrap());
     assert!(
@@ -232,11 +233,10 @@ fn the_facts_about_the_stack_are_those_of_the_template() {
 
 #[test]
 fn the_alarms_and_metrics_that_are_paid_for_are_those_of_the_template() {
-    let resources = resources();
+    let (resources, made) = (resources(), default_resources());
     let of_type = |wanted| {
-        resources
-            .values()
-            .filter(move |resource| resource["Type"] == wanted)
+        let by_default = made.iter().map(|name| &resources[name]);
+        by_default.filter(move |resource| resource["Type"] == wanted)
     };
     // One of metric math is paid for each metric that it reads.
     let metrics = |alarm: &serde_json::Value| match alarm["Properties"]["Metrics"].as_array() {

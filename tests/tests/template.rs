@@ -170,9 +170,7 @@ async fn the_stream_filter_takes_every_record_of_a_bucket_and_none_of_the_aggreg
 #[test]
 fn the_local_backend_runs_the_functions_with_the_templates_batches_and_timeouts() {
     let stream = &properties("Aggregator")["Events"]["Stream"]["Properties"];
-    assert_eq!(stream["BatchSize"], json!({"Ref": "StreamBatchSize"}));
-    let default = &template()["Parameters"]["StreamBatchSize"]["Default"];
-    assert_eq!(*default, weirgate_local::BATCH_SIZE);
+    assert_eq!(stream["BatchSize"], weirgate_local::BATCH_SIZE);
     for (function, timeout) in [
         ("Aggregator", weirgate_local::AGGREGATOR_TIMEOUT),
         ("Reconciler", weirgate_local::RECONCILER_TIMEOUT),
@@ -189,9 +187,11 @@ fn default(parameter: &Value) -> String {
         .map_or_else(|| default.to_string(), str::to_owned)
 }
 
-/// Checks one function's variables against what its configuration asks for.
+/// Checks one function's variables against what its configuration asks for. Those that no
+/// operator changes are `left` to their defaults.
 fn check_variables<C: PartialEq + std::fmt::Debug, E: std::fmt::Debug>(
     function: &str,
+    left: &[&str],
     read: impl Fn(&dyn Fn(&str) -> Option<String>) -> Result<C, E>,
 ) {
     let (template, function) = (template(), properties(function));
@@ -202,14 +202,23 @@ fn check_variables<C: PartialEq + std::fmt::Debug, E: std::fmt::Debug>(
         asked.borrow_mut().insert(name.to_owned());
         table(name)
     });
+    let given = variables.keys().map(String::as_str);
     assert_eq!(
         asked.into_inner(),
-        variables.keys().cloned().collect(),
-        "the variables it reads are those it gets"
+        given
+            .chain(left.iter().copied())
+            .map(str::to_owned)
+            .collect(),
+        "the variables it reads are those it gets, and those that are left"
     );
 
     let parameter = |name: &str| &template["Parameters"][variables[name]["Ref"].as_str().unwrap()];
-    let deployed = read(&|name| table(name).or_else(|| Some(default(parameter(name)))));
+    let given = |name: &str| {
+        variables
+            .contains_key(name)
+            .then(|| default(parameter(name)))
+    };
+    let deployed = read(&|name| table(name).or_else(|| given(name)));
     assert_eq!(
         deployed.unwrap(),
         alone.unwrap(),
@@ -252,10 +261,10 @@ fn check_variables<C: PartialEq + std::fmt::Debug, E: std::fmt::Debug>(
 
 #[test]
 fn each_function_gets_the_variables_it_reads_with_the_same_defaults_and_ranges() {
-    check_variables("Aggregator", |lookup| {
+    check_variables("Aggregator", &["WRITE_CONCURRENCY"], |lookup| {
         weirgate_aggregator::Config::read(lookup)
     });
-    check_variables("Reconciler", |lookup| {
+    check_variables("Reconciler", &["RECONCILE_PAGE"], |lookup| {
         weirgate_reconciler::Config::read(lookup)
     });
 }
@@ -442,7 +451,11 @@ async fn a_write_that_fails_says_why_in_the_words_that_the_page_looks_for() {
 
 #[test]
 fn each_function_is_built_from_the_binary_of_its_name() {
-    for (function, package) in [("Aggregator", "aggregator"), ("Reconciler", "reconciler")] {
+    for (function, package) in [
+        ("Aggregator", "aggregator"),
+        ("Archiver", "archiver"),
+        ("Reconciler", "reconciler"),
+    ] {
         let binary =
             template()["Resources"][function]["Metadata"]["BuildProperties"]["Binary"].take();
         let root = env!("CARGO_MANIFEST_DIR");
@@ -464,7 +477,7 @@ fn each_function_is_built_from_the_binary_of_its_name() {
 #[test]
 fn each_functions_description_ends_with_the_version() {
     let ending = format!(". Weirgate {}", env!("CARGO_PKG_VERSION"));
-    for function in ["Aggregator", "Reconciler"] {
+    for function in ["Aggregator", "Archiver", "Reconciler"] {
         let description = template()["Resources"][function]["Properties"]["Description"].take();
         let description = description.as_str().expect("it has one");
         assert!(description.ends_with(&ending), "{function}: {description}");

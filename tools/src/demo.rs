@@ -2,6 +2,9 @@
 //!
 //! `make e2e` runs it as a test.
 
+mod account;
+mod archive;
+mod beside;
 mod connection;
 mod drive;
 mod ledger;
@@ -12,6 +15,7 @@ mod stack;
 
 use weirgate_store::{CapacityMeter, Table};
 
+pub(crate) use archive::expired_audit_event;
 pub(crate) use connection::{connected, now};
 pub use drive::hold;
 pub use options::Options;
@@ -25,7 +29,12 @@ pub use stack::Stack;
 /// One line that says what failed, and what to do.
 pub async fn run(options: &Options, progress: impl Fn(&str)) -> Result<Report, String> {
     let stack = Stack::start(options.port, &progress).await?;
-    run_on(&stack, options, progress).await
+    let report = run_on(&stack, options, &progress).await?;
+    progress("an expired audit event, archived twice");
+    archive::check(&stack).await?;
+    progress("sam deploy, of a second stack on the same table");
+    beside::check(&stack).await?;
+    Ok(report)
 }
 
 /// Drives a deployed stack, waits for the functions, and reads the report back.

@@ -1,6 +1,7 @@
 //! The commands of `docs/operations.md`, each run on a deployed stack and held against what the
 //! page says of it.
 
+mod archive;
 mod limits;
 mod page;
 mod proxy;
@@ -51,6 +52,7 @@ pub async fn run(progress: impl Fn(&str)) -> Result<(), String> {
     drill.discarded().await?;
     drill.stream().await?;
     drill.stuck().await?;
+    drill.archive().await?;
     drill.reconciler().await?;
     drill.leases().await?;
     drill.unreadable().await?;

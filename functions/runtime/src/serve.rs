@@ -23,17 +23,35 @@ pub struct Function {
     pub handler: Box<dyn Fn(Table, Box<RawValue>, Context) -> Answer>,
 }
 
+/// Handles one event, given as JSON, without a table.
+pub type Handler = Box<dyn Fn(Box<RawValue>, Context) -> Answer>;
+
 /// Runs a function until Lambda ends it. `configure` reads the environment. A wrong setting or a
 /// missing table ends the start with one line.
 pub fn serve(
     name: &str,
     configure: impl FnOnce(&dyn Fn(&str) -> Option<String>) -> Result<Function, Error>,
 ) -> ExitCode {
+    launch(name, |lookup| block_on(run(configure(lookup)?)))
+}
+
+/// Runs a function that uses no table until Lambda ends it, as [`serve`] does.
+pub fn serve_without_table(
+    name: &str,
+    configure: impl FnOnce(&dyn Fn(&str) -> Option<String>) -> Result<Handler, Error>,
+) -> ExitCode {
+    launch(name, |lookup| block_on(invocations(configure(lookup)?)))
+}
+
+fn launch(
+    name: &str,
+    start: impl FnOnce(&dyn Fn(&str) -> Option<String>) -> Result<(), Error>,
+) -> ExitCode {
     crate::log_lines();
     // A value that is not Unicode is wrong, not missing.
     let lookup =
         |name: &str| std::env::var_os(name).map(|value| value.to_string_lossy().into_owned());
-    match configure(&lookup).and_then(start) {
+    match start(&lookup) {
         Ok(()) => ExitCode::SUCCESS,
         Err(error) => {
             tracing::error!("the {name} cannot run: {error}");
@@ -42,12 +60,12 @@ pub fn serve(
     }
 }
 
-fn start(function: Function) -> Result<(), Error> {
+fn block_on(life: impl Future<Output = Result<(), Error>>) -> Result<(), Error> {
     // One thread: a small function has less than one CPU.
     tokio::runtime::Builder::new_current_thread()
         .enable_all()
         .build()?
-        .block_on(run(function))
+        .block_on(life)
 }
 
 async fn run(
@@ -71,10 +89,15 @@ async fn run(
         Err(error) => tracing::warn!("the first read failed: {error}"),
         Ok(()) => {}
     }
+    let handler = move |event, context| handler(table.clone(), event, context);
+    invocations(Box::new(handler)).await
+}
+
+async fn invocations(handler: Handler) -> Result<(), Error> {
     lambda_runtime::run(service_fn(|event: LambdaEvent<Box<RawValue>>| {
         let (event, context) = event.into_parts();
         let span = crate::log::invocation(&context.request_id);
-        handler(table.clone(), event, context).instrument(span)
+        handler(event, context).instrument(span)
     }))
     .await
 }

@@ -5,7 +5,8 @@ use std::process::Stdio;
 
 use serde_json::Value;
 
-use super::stack::{Stack, account, root, tool};
+use super::account::{account, root, tool};
+use super::stack::Stack;
 
 const PAGE: &str = include_str!("../../../docs/deployment.md");
 
@@ -13,8 +14,8 @@ const PAGE: &str = include_str!("../../../docs/deployment.md");
 /// math, and its table goes with it.
 const PROCESSOR: (&str, [&str; 2]) = ("arm64", ["aarch64", "arm64"]);
 const PARAMETERS: (&str, &str) = (
-    "AlarmTopicArn=arn:aws:sns:us-east-1:123456789012:on-call",
-    "DeletionProtection=false WatchTable=false",
+    "AlarmEmail=on-call@example.com",
+    "DeletionProtection=false Alarms=false",
 );
 /// The stack that the page's commands create.
 const STACK: &str = "weirgate";

@@ -15,6 +15,8 @@ use nix::unistd::Pid;
 use serde_json::Value;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 
+use super::account::{account, root, tool};
+
 /// A deployed stack; stopped, with all its processes, when it is dropped.
 #[derive(Debug)]
 pub struct Stack {
@@ -51,7 +53,7 @@ impl Stack {
             outputs: BTreeMap::new(),
         };
         stack.wait_until_up(port).await?;
-        progress("sam build (the first time compiles both functions, some minutes)");
+        progress("sam build (the first time compiles the functions, some minutes)");
         stack.sam(&sam, &["build", "--config-env", "local"]).await?;
         progress("sam deploy");
         stack
@@ -100,6 +102,30 @@ impl Stack {
         Ok(stack)
     }
 
+    /// Deploys the template once more, as the stack `name` on the table with this stream, without
+    /// another build. Returns its outputs.
+    ///
+    /// # Errors
+    /// As [`Self::start`].
+    pub(super) async fn deploy_beside(
+        &self,
+        name: &str,
+        stream: &str,
+    ) -> Result<BTreeMap<String, String>, String> {
+        let sam = tool(&root(), ".venv/sam/bin/sam")?;
+        let existing = format!("ExistingTableStreamArn={stream}");
+        let beside = ["deploy", "--config-env", "local", "--stack-name", name];
+        let overrides = [
+            "--parameter-overrides",
+            "Architecture=x86_64",
+            "Alarms=false",
+            &existing,
+        ];
+        self.sam(&sam, &[&beside[..], &overrides].concat()).await?;
+        let listed = self.sam(&sam, &listing(name)).await?;
+        outputs(&listed)
+    }
+
     /// Where the stack's files are.
     #[must_use]
     pub fn folder(&self) -> &Path {
@@ -130,17 +156,7 @@ impl Stack {
     }
 
     async fn read_outputs(&mut self, sam: &Path, name: &str) -> Result<(), String> {
-        let listed = [
-            "list",
-            "stack-outputs",
-            "--stack-name",
-            name,
-            "--region",
-            "us-east-1",
-            "--output",
-            "json",
-        ];
-        let listed = self.sam(sam, &listed).await?;
+        let listed = self.sam(sam, &listing(name)).await?;
         self.outputs = outputs(&listed)?;
         Ok(())
     }
@@ -249,16 +265,9 @@ impl Drop for Stack {
     }
 }
 
-/// The workspace: this crate's parent folder.
-pub(super) fn root() -> PathBuf {
-    Path::new(env!("CARGO_MANIFEST_DIR"))
-        .parent()
-        .map(Path::to_path_buf)
-        .unwrap_or_default()
-}
-
-/// `sam`, except for its build, which uses the existing functions. Each build is deployed once: a
-/// deployment without a new build deploys nothing.
+/// `sam`, except for its build, which uses the existing functions, and leaves out the alarm of metric
+/// math, which the emulator refuses. Each build is deployed once: a deployment without a new build
+/// deploys nothing.
 const SAM: &str = r#"#!/usr/bin/env bash
 set -euo pipefail
 case $1 in
@@ -266,7 +275,8 @@ build)
   rm -rf .aws-sam && mkdir .aws-sam && cp -r built .aws-sam/build
   template=template.yaml
   while [ $# -gt 0 ]; do [ "$1" = --template-file ] && template=$2; shift; done
-  sed 's|^      FunctionName: .*-\(.*\)$|&\n      CodeUri: \1|' "$template" > .aws-sam/build/template.yaml ;;
+  sed -e 's|^      FunctionName: .*-\(.*\)$|&\n      CodeUri: \1|' -e '/^  TableThrottledAlarm:$/,/^$/d' \
+    "$template" > .aws-sam/build/template.yaml ;;
 deploy)
   [ -d .aws-sam ] || { echo "nothing has been built" >&2; exit 1; }
   SAM "$@" && rm -rf .aws-sam ;;
@@ -274,9 +284,16 @@ deploy)
 esac
 "#;
 
+/// The arguments of `sam` that list the outputs of a stack.
+fn listing(name: &str) -> [&str; 8] {
+    let of = ["list", "stack-outputs", "--stack-name", name];
+    let how = ["--region", "us-east-1", "--output", "json"];
+    std::array::from_fn(|at| of.iter().chain(&how).nth(at).copied().unwrap_or_default())
+}
+
 /// What `sam` reads, for functions that are built already.
 fn lay_out(root: &Path, functions: &Path, folder: &Path, sam: &Path) -> std::io::Result<()> {
-    for name in ["aggregator", "reconciler"] {
+    for name in ["aggregator", "archiver", "reconciler"] {
         let code = folder.join("built").join(name);
         std::fs::create_dir_all(&code)?;
         std::fs::copy(functions.join(name), code.join("bootstrap"))?;
@@ -291,7 +308,9 @@ fn lay_out(root: &Path, functions: &Path, folder: &Path, sam: &Path) -> std::io:
     let config = std::fs::read_to_string(root.join("samconfig.toml"))?;
     let local = config
         .split_once("[local.deploy")
-        .map_or("", |(_, local)| local);
+        .map_or(String::new(), |(_, local)| {
+            local.replace("Alarms=false", "Alarms=true")
+        });
     std::fs::write(
         folder.join("samconfig.toml"),
         format!(
@@ -304,15 +323,6 @@ fn lay_out(root: &Path, functions: &Path, folder: &Path, sam: &Path) -> std::io:
         folder.join("scripts/restored-table.yaml"),
     )?;
     Ok(())
-}
-
-pub(super) fn tool(root: &Path, name: &str) -> Result<PathBuf, String> {
-    let path = root.join(name);
-    if path.exists() {
-        Ok(path)
-    } else {
-        Err(format!("{name} is missing: run `make tools`"))
-    }
 }
 
 fn free_port(wanted: Option<u16>) -> Result<u16, String> {
@@ -357,16 +367,6 @@ fn start_emulator(
         .process_group(0)
         .spawn()
         .map_err(|error| format!("{} cannot be started: {error}", ministack.display()))
-}
-
-pub(super) fn account(endpoint: &str) -> [(&'static str, String); 5] {
-    [
-        ("AWS_ENDPOINT_URL", endpoint.to_owned()),
-        ("AWS_REGION", "us-east-1".to_owned()),
-        ("AWS_DEFAULT_REGION", "us-east-1".to_owned()),
-        ("AWS_ACCESS_KEY_ID", "test".to_owned()),
-        ("AWS_SECRET_ACCESS_KEY", "test".to_owned()),
-    ]
 }
 
 async fn is_up(port: u16) -> bool {

@@ -193,8 +193,8 @@ mod tests {
         let events = |text: &str| text.lines().filter(|line| line.trim() == "Events:").count();
         assert_eq!(
             (events(whole), events(&without)),
-            (2, 1),
-            "the reconciler keeps its schedule"
+            (3, 2),
+            "the reconciler keeps its schedule, and the archiver its mapping"
         );
     }
 

@@ -128,27 +128,32 @@ impl<P: Fn(&str)> Drill<'_, P> {
         // What the page's setup reads while the stack is there.
         let kept = self
             .shell
-            .text("echo \"$table\"; echo \"$failures\"", &[])
+            .text("echo \"$table $failures $archive\"", &[])
             .await?;
-        let (table, failures) = kept
-            .trim()
-            .split_once('\n')
-            .ok_or_else(|| format!("the stack keeps {kept}"))?;
+        let names: Vec<_> = kept.split_whitespace().collect();
+        let [table, failures, archive] = names[..] else {
+            return Err(format!("the stack keeps {kept}"));
+        };
         self.shell.block("remove", &[]).await?;
         // The other stack is there for setup, and these are kept.
         let of = [
             ("stack", "weirgate-2"),
             ("kept", table),
             ("bucket", failures),
+            ("old", archive),
         ];
         let look = "aws dynamodb describe-table --table-name \"$kept\" --query Table.TableStatus --output text
-             aws s3 ls \"s3://$bucket\" > objects && echo there";
+             aws s3 ls \"s3://$bucket\" > objects && aws s3 ls \"s3://$old\" > objects && echo there";
         let there = self.shell.text(look, &of).await?;
         expect(there == "ACTIVE\nthere\n", || {
             format!("of a removed stack there is {there}")
         })?;
         self.shell
-            .block_with("remove-kept", "table=$kept failures=$bucket", &of)
+            .block_with(
+                "remove-kept",
+                "table=$kept failures=$bucket archive=$old",
+                &of,
+            )
             .await?;
         let gone = self.shell.text(look, &of).await;
         expect(gone.is_err(), || {

@@ -30,6 +30,15 @@ impl<P: Fn(&str)> Drill<'_, P> {
         expect(why.trim() == "WriteAccountLimit\ttable\t7.0", || {
             format!("the table is said to be throttled by {why}")
         })?;
+        let cap = "aws dynamodb update-table --table-name \"$table\" --on-demand-throughput MaxWriteRequestUnits=9000";
+        self.shell.text(cap, &[]).await?;
+        self.shell.block("uncap", &[]).await?;
+        let capped = "aws dynamodb describe-table --table-name \"$table\" --output text \
+             --query Table.OnDemandThroughput.MaxWriteRequestUnits";
+        let capped = self.shell.text(capped, &[]).await?;
+        expect(["-1", "None"].contains(&capped.trim()), || {
+            format!("the table still takes {capped} at most")
+        })?;
         let quota = self.shell.block("concurrency", &[]).await?;
         expect(quota.split_whitespace().count() == 2, || {
             format!("the account's concurrency is said to be {quota}")

@@ -55,7 +55,7 @@ pub const PAYLOAD_BYTES: u64 = 6 * 1_048_576;
 /// Calls at once that an account's default quota gives all functions together; the same source.
 pub const ACCOUNT_CALLS: u64 = 1_000;
 
-/// `StreamBatchSize` of `template.yaml`.
+/// `BatchSize` of the aggregator's stream in `template.yaml`.
 pub const BATCH_RECORDS: u64 = 1_000;
 /// `StreamBatchWindowSeconds` of `template.yaml`.
 pub const BATCH_WINDOW_SECONDS: u64 = 1;

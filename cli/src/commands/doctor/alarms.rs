@@ -61,12 +61,9 @@ fn of_alarms(stack: &str, alarms: &[MetricAlarm]) -> Vec<Finding> {
         .filter_map(|alarm| Some((logical_name(stack, alarm)?, alarm)))
         .collect();
     if ours.is_empty() {
-        let text = format!("the stack {stack} has none: no one is told when usage is not counted");
-        return vec![Finding::problem(
-            "alarms",
-            text,
-            "deploy the template again: docs/deployment.md",
-        )];
+        let text = format!("the stack {stack} has none: nothing tells when usage is not counted");
+        let remedy = "set the parameter Alarms to true, or watch the metrics with another tool";
+        return vec![Finding::advice("alarms", text, remedy)];
     }
     let is_ringing = |alarm: &MetricAlarm| alarm.state_value == "ALARM";
     let ringing = ours.iter().filter(|(_, alarm)| is_ringing(alarm));
@@ -81,7 +78,7 @@ fn of_alarms(stack: &str, alarms: &[MetricAlarm]) -> Vec<Finding> {
         findings.push(Finding::advice(
             "alarms",
             format!("none of the {number} notifies anything"),
-            "give the stack a topic: the parameter AlarmTopicArn",
+            "give the stack a topic or an address: the parameter AlarmTopicArn or AlarmEmail",
         ));
     }
     findings
@@ -95,14 +92,15 @@ fn logical_name<'a>(stack: &str, alarm: &'a MetricAlarm) -> Option<&'a str> {
     name.ends_with("Alarm").then_some(name)
 }
 
-/// The description ends with the page and section that end the alarm.
+/// The description ends with the page and section that end the alarm: `RunbookUrl#section`.
 fn of_ringing(name: &str, alarm: &MetricAlarm) -> Finding {
     let description = alarm.alarm_description.as_deref().unwrap_or_default();
-    let (found, section) = description
-        .split_once("docs/operations.md")
-        .unwrap_or((description, ""));
+    let (found, link) = description
+        .rsplit_once(' ')
+        .filter(|(_, link)| link.contains('#'))
+        .unwrap_or((description, "docs/operations.md"));
     let found = format!("{name} rings: {}", found.trim());
-    Finding::problem("alarms", found, format!("docs/operations.md{section}"))
+    Finding::problem("alarms", found, link)
 }
 
 #[cfg(test)]
@@ -114,7 +112,7 @@ mod tests {
         MetricAlarm {
             alarm_name: name.to_owned(),
             alarm_description: Some(
-                "Records are late. docs/operations.md: A function is stuck".to_owned(),
+                "Records are late. https://wiki/run#a-function-is-stuck".to_owned(),
             ),
             state_value: state.to_owned(),
             alarm_actions: actions.iter().map(ToString::to_string).collect(),
@@ -130,12 +128,12 @@ mod tests {
         let problem = Finding::problem(
             "alarms",
             "AggregatorLagAlarm rings: Records are late.",
-            "docs/operations.md: A function is stuck",
+            "https://wiki/run#a-function-is-stuck",
         );
         assert_eq!(found, [problem]);
         let found = of_alarms("limits", &[quiet, other.clone()]);
         assert_eq!(found, [Finding::fine("alarms", "1, none rings")]);
-        assert_eq!(of_alarms("limits", &[other])[0].state, State::Problem);
+        assert_eq!(of_alarms("limits", &[other])[0].state, State::Advice);
     }
 
     #[test]
