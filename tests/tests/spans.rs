@@ -16,12 +16,12 @@ fn rpm() -> [Limit; 1] {
     [Limit::per_minute("rpm", 60).unwrap()]
 }
 
+/// The name of a span, and its fields.
+type Span = (&'static str, BTreeMap<String, String>);
+
 /// Keeps the fields of spans, and the names of all fields that an acquire's can have.
 #[derive(Clone, Default)]
-struct Spans(
-    Arc<Mutex<Vec<(&'static str, BTreeMap<String, String>)>>>,
-    Arc<Mutex<BTreeSet<String>>>,
-);
+struct Spans(Arc<Mutex<Vec<Span>>>, Arc<Mutex<BTreeSet<String>>>);
 
 struct Fields<'a>(&'a mut BTreeMap<String, String>);
 
