@@ -32,7 +32,18 @@ pub(super) async fn check(stack: &Stack) -> Result<(), String> {
             return Err(format!("the archiver answered {}", answers[at]));
         }
     }
-    // The time of its last change shows that the object was not written again.
+    let lines = stack.logged()?;
+    let sum = |field: &str| -> u64 {
+        let lines = lines.iter();
+        let lines = lines.filter(|line| line["message"] == "audit events archived");
+        lines.filter_map(|line| line[field].as_u64()).sum()
+    };
+    let (archived, already_there) = (sum("archived"), sum("already_there"));
+    if (archived, already_there) != (1, 1) {
+        return Err(format!(
+            "one invocation must archive and one find it there: {archived}, {already_there}"
+        ));
+    }
     let objects = answers[1]["Contents"].as_array().map(Vec::as_slice);
     let [object] = objects.unwrap_or_default() else {
         return Err(format!(

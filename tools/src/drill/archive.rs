@@ -27,7 +27,9 @@ impl<P: Fn(&str)> Drill<'_, P> {
             format!("without its bucket the archiver answers {failed}")
         })?;
         let why = self.shell.block("unarchived", &[]).await?;
-        expect(why.contains("404"), || format!("the log has {why:?}"))?;
+        expect(why.contains("S3 refused it"), || {
+            format!("the log has {why:?}")
+        })?;
 
         let mend = "aws lambda update-function-configuration --function-name \"$archiver\" --query FunctionName \
              --output text --environment \"Variables={ARCHIVE_BUCKET=$archive}\"";
