@@ -2,21 +2,30 @@
 //!
 //! # Layout
 //!
-//! - `serve`: [`serve`]: logging, configuration, connection, invocations
+//! - `serve`: [`serve`]: logging, configuration, connection
+//! - `runner`: [`Runner`]: the invocations of a process, each with its line
+//! - `report`: [`Report`]: the line of an invocation, with its metrics
 //! - `budget`: [`LogBudget`]: how much an invocation may log, and texts cut to it
 //! - `log`: [`log_lines`]: JSON lines with the `timestamp` and `level` that Lambda reads
-//! - `variable`: [`required`], [`number`]: environment variables, and what keeps a function from
+//! - `settings`: [`Settings`] of any function; `variable`: [`required`], [`number`]: environment variables, and what keeps a function from
 //!   starting
 //! - `clock`: [`time_left`] of an invocation
 
 mod budget;
 mod clock;
 mod log;
+mod report;
+mod runner;
 mod serve;
+mod settings;
 mod variable;
 
 pub use budget::{LogBudget, beginning, shorten};
 pub use clock::time_left;
+pub use lambda_runtime::Context;
 pub use log::{log_lines, subscriber};
-pub use serve::{Answer, Function, answer, serve};
+pub use report::{DIMENSIONS, Metric, NAMESPACE, Report, Unit};
+pub use runner::{Function, Invoked, Invoking, Runner};
+pub use serve::{answer, serve};
+pub use settings::Settings;
 pub use variable::{ConfigError, number, required};

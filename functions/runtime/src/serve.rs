@@ -3,37 +3,35 @@
 //! Deliberately not generic: the runtime's layers are compiled once, here, for size; the handlers
 //! for speed.
 
-use std::pin::Pin;
+use std::io::Write;
 use std::process::ExitCode;
+use std::rc::Rc;
 
-use lambda_runtime::tracing::Instrument;
-use lambda_runtime::{Context, Error, LambdaEvent, service_fn, tracing};
+use lambda_runtime::{Error, LambdaEvent, service_fn, tracing};
 use serde_json::value::RawValue;
 use weirgate_store::{ConnectOptions, ErrorKind, Table, connect};
 
-/// The response of an invocation, as JSON.
-pub type Answer = Pin<Box<dyn Future<Output = Result<Box<RawValue>, Error>>>>;
+use crate::runner::{Function, Runner};
+use crate::settings::Settings;
+use crate::variable::ConfigError;
 
-/// The parts in which the functions differ.
-#[allow(missing_debug_implementations, reason = "it is a closure with a name")]
-pub struct Function {
-    /// Name of the table.
-    pub table_name: String,
-    /// Handles one event, given as JSON.
-    pub handler: Box<dyn Fn(Table, Box<RawValue>, Context) -> Answer>,
-}
-
-/// Runs a function until Lambda ends it. `configure` reads the environment. A wrong setting or a
-/// missing table ends the start with one line.
+/// Runs the function `name` until Lambda ends it. `configure` reads the environment. A wrong setting
+/// or a missing table ends the start with one line.
 pub fn serve(
     name: &str,
-    configure: impl FnOnce(&dyn Fn(&str) -> Option<String>) -> Result<Function, Error>,
+    configure: impl FnOnce(&dyn Fn(&str) -> Option<String>) -> Result<Function, ConfigError>,
 ) -> ExitCode {
-    crate::log_lines();
     // A value that is not Unicode is wrong, not missing.
     let lookup =
         |name: &str| std::env::var_os(name).map(|value| value.to_string_lossy().into_owned());
-    match configure(&lookup).and_then(start) {
+    let settings = Settings::read(lookup);
+    crate::log_lines(settings.as_ref().map_or("", |settings| &settings.log_level));
+    let configured =
+        settings.and_then(|settings| configure(&lookup).map(|function| (settings, function)));
+    match configured
+        .map_err(Error::from)
+        .and_then(|(settings, function)| start(settings, function))
+    {
         Ok(()) => ExitCode::SUCCESS,
         Err(error) => {
             tracing::error!("the {name} cannot run: {error}");
@@ -42,21 +40,17 @@ pub fn serve(
     }
 }
 
-fn start(function: Function) -> Result<(), Error> {
+fn start(settings: Settings, function: Function) -> Result<(), Error> {
     // One thread: a small function has less than one CPU.
     tokio::runtime::Builder::new_current_thread()
         .enable_all()
         .build()?
-        .block_on(run(function))
+        .block_on(run(settings, function))
 }
 
-async fn run(
-    Function {
-        table_name,
-        handler,
-    }: Function,
-) -> Result<(), Error> {
-    let table = Table::new(connect(ConnectOptions::default()).await, table_name);
+async fn run(settings: Settings, function: Function) -> Result<(), Error> {
+    let connection = connect(ConnectOptions::default()).await;
+    let table = Table::new(connection, function.table_name.clone());
     // Opens the connection while the start has more CPU than an invocation. A transient error does
     // not end the start.
     match table.warm().await {
@@ -71,10 +65,12 @@ async fn run(
         Err(error) => tracing::warn!("the first read failed: {error}"),
         Ok(()) => {}
     }
-    lambda_runtime::run(service_fn(|event: LambdaEvent<Box<RawValue>>| {
-        let (event, context) = event.into_parts();
-        let span = crate::log::invocation(&context.request_id);
-        handler(table.clone(), event, context).instrument(span)
+    // One write, so that a line stays whole. There is nowhere to report that it failed.
+    let write = |line: &str| drop(std::io::stdout().lock().write_all(line.as_bytes()));
+    let runner = Rc::new(Runner::new(function, settings.stack, table, write));
+    lambda_runtime::run(service_fn(move |event: LambdaEvent<Box<RawValue>>| {
+        let (runner, (event, context)) = (Rc::clone(&runner), event.into_parts());
+        async move { runner.invoke(event, context).await }
     }))
     .await
 }
