@@ -34,7 +34,14 @@ async fn invoke(table: &Table, config: &Config, event: &str, context: &Context) 
     let now = table.skew().now();
     let deadline = Deadline::after(time_left(context, now));
     let summary = run(table, config, now, deadline).await;
-    let report = summary.report(Schedule::of(event, now).as_ref());
+    let schedule = Schedule::of(event, now);
+    let late_ms = schedule.as_ref().map(|schedule| schedule.late_ms);
+    let (id, at) = schedule.map_or((None, None), |schedule| (schedule.id, Some(schedule.at)));
+    let report = summary
+        .report()
+        .text("schedule_id", id)
+        .text("scheduled_at", at)
+        .number("late_ms", late_ms);
     let response = summary
         .answer()
         .map_err(Into::into)

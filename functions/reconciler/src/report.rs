@@ -10,7 +10,6 @@ use weirgate_shared::{EpochMillis, LimitName, MilliTokens};
 use weirgate_store::{ErrorKind, StoreError};
 
 use crate::execute::Done;
-use crate::schedule::Schedule;
 
 /// Maximum number of different errors in the summary. Each failed shard has a log line of its own,
 /// within the budget.
@@ -187,10 +186,9 @@ impl Summary {
         self
     }
 
-    /// Returns the summary as the metrics of the invocation, with the schedule's event if there is
-    /// one.
+    /// Returns the summary as the metrics of the invocation.
     #[must_use]
-    pub(crate) fn report(&self, schedule: Option<&Schedule>) -> Report {
+    pub fn report(&self) -> Report {
         // Serialization of a map of names to numbers, or of a list of strings, cannot fail.
         let tokens_restored = serde_json::to_string(&ExactTokens(&self.tokens_restored)).ok();
         let errors = serde_json::to_string(&self.errors).ok();
@@ -209,12 +207,6 @@ impl Summary {
             .count("partitions_unfinished", self.partitions_unfinished)
             .millis("oldest_due_age_ms", oldest)
             .text("errors", errors)
-            .text(
-                "schedule_id",
-                schedule.and_then(|schedule| schedule.id.clone()),
-            )
-            .text("scheduled_at", schedule.map(|schedule| schedule.at.clone()))
-            .number("late_ms", schedule.map(|schedule| schedule.late_ms))
     }
 
     /// Returns the summary as the response, or an error if all work failed permanently: the
