@@ -37,7 +37,7 @@ REFUSED = [
     ('capabilities = "CAPABILITY_IAM"\n', "", "pre", "capabilities must have CAPABILITY_IAM, got None"),
     ("resolve_s3 = true\n", "", "pre", "it has neither resolve_s3 nor s3_bucket"),
     ("WatchTable=false", "WatchTables=false", None, "the template has no parameter WatchTables"),
-    ('["Architecture=x86_64", "DeletionProtection=false", "WatchTable=false"]\ncap', '["DeletionProtection=false"]\ncap', None,
+    ('["Architecture=x86_64", "DeletionProtection=false", "WatchTable=false", "Dashboard=false"]\ncap', '["DeletionProtection=false"]\ncap', None,
      "Architecture must be the same"),
     ('on_failure = "DELETE"\n', "", None, "prod: on_failure must be DELETE, got None"),
     ("[pre.", "[staging.", None, "environments must be"),

@@ -5,6 +5,9 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use serde_json::{Map, Value};
 
+/// Name of the stack in the metrics of tests.
+pub const STACK: &str = "weirgate-test";
+
 /// One value of a metric.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Point {

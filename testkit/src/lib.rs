@@ -34,4 +34,4 @@ pub use dynamo::{Dynamo, Fault, Request, import};
 pub use image::{attributes, bucket, live, snapshot};
 pub use lines::Lines;
 pub use partitions::{Counts, InAll, Limits, Partitions};
-pub use process::{Process, STACK};
+pub use process::Process;

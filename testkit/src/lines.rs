@@ -8,8 +8,7 @@ use serde_json::Value;
 use tracing::dispatcher::Dispatch;
 use tracing::subscriber::NoSubscriber;
 
-use crate::emf::{Point, points};
-use crate::process::STACK;
+use crate::emf::{Point, STACK, points};
 use crate::template::properties;
 
 /// Beside a subscriber that is the only one, tracing asks the thread that logs a line first whether

@@ -6,10 +6,9 @@ use serde_json::Value;
 use weirgate_runtime::{ConfigError, Context, Function, Runner};
 use weirgate_store::Table;
 
-use crate::Lines;
+use crate::emf::STACK;
+use crate::lines::Lines;
 
-/// Name of the stack in the metrics of a [`Process`].
-pub const STACK: &str = "weirgate-test";
 /// Time in ms that an invocation has.
 const TIMEOUT_MS: i64 = 60_000;
 

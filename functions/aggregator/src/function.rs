@@ -46,14 +46,14 @@ async fn invoke(
     };
     match handle_next(event, table, config, throttles, invocation).await {
         Ok(handled) => Invoked {
-            report: handled.summary.report(),
+            line: handled.summary.metrics_line(),
             response: handled
                 .response
                 .map_err(Into::into)
                 .and_then(|response| answer(&response)),
         },
         Err(error) => Invoked {
-            report: Summary::default().report(),
+            line: Summary::default().metrics_line(),
             response: Err(error.into()),
         },
     }

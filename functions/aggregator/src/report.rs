@@ -5,7 +5,7 @@ use std::borrow::Cow;
 use std::collections::BTreeSet;
 
 use aws_lambda_events::event::streams::DynamoDbBatchItemFailure;
-use weirgate_runtime::Report;
+use weirgate_runtime::MetricsLine;
 use weirgate_store::ErrorKind;
 
 use crate::execute::{Effect, Failure, FailureReason};
@@ -59,8 +59,8 @@ pub struct Summary {
 impl Summary {
     /// Returns the summary as the metrics of the invocation.
     #[must_use]
-    pub fn report(&self) -> Report {
-        Report::new("batch done")
+    pub fn metrics_line(&self) -> MetricsLine {
+        MetricsLine::new("batch done")
             .count("records", count(self.records))
             .count("skipped", count(self.skipped))
             .count("undecodable", count(self.undecodable))

@@ -37,8 +37,8 @@ async fn invoke(table: &Table, config: &Config, event: &str, context: &Context) 
     let schedule = Schedule::of(event, now);
     let late_ms = schedule.as_ref().map(|schedule| schedule.late_ms);
     let (id, at) = schedule.map_or((None, None), |schedule| (schedule.id, Some(schedule.at)));
-    let report = summary
-        .report()
+    let line = summary
+        .metrics_line()
         .text("schedule_id", id)
         .text("scheduled_at", at)
         .number("late_ms", late_ms);
@@ -46,5 +46,5 @@ async fn invoke(table: &Table, config: &Config, event: &str, context: &Context) 
         .answer()
         .map_err(Into::into)
         .and_then(|summary| answer(&summary));
-    Invoked { report, response }
+    Invoked { line, response }
 }

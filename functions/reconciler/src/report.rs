@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 use serde::Serialize;
 use serde::ser::{Error as _, SerializeMap, Serializer};
 use serde_json::value::RawValue;
-use weirgate_runtime::{Report, shorten};
+use weirgate_runtime::{MetricsLine, shorten};
 use weirgate_shared::{EpochMillis, LimitName, MilliTokens};
 use weirgate_store::{ErrorKind, StoreError};
 
@@ -188,13 +188,13 @@ impl Summary {
 
     /// Returns the summary as the metrics of the invocation.
     #[must_use]
-    pub fn report(&self) -> Report {
+    pub fn metrics_line(&self) -> MetricsLine {
         // Serialization of a map of names to numbers, or of a list of strings, cannot fail.
         let tokens_restored = serde_json::to_string(&ExactTokens(&self.tokens_restored)).ok();
         let errors = serde_json::to_string(&self.errors).ok();
         // Unknown if the index could not be read, so the alarm must not hear of a 0.
         let oldest = (self.partitions_read > 0).then_some(self.oldest_due_age_ms);
-        Report::new("reconciled")
+        MetricsLine::new("reconciled")
             .count("buckets_seen", self.buckets_seen)
             .count("leases_restored", self.leases_restored)
             .text("tokens_restored", tokens_restored)

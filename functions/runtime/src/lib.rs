@@ -4,7 +4,7 @@
 //!
 //! - `serve`: [`serve`]: logging, configuration, connection
 //! - `runner`: [`Runner`]: the invocations of a process, each with its line
-//! - `report`: [`Report`]: the line of an invocation, with its metrics
+//! - `metrics_line`: [`MetricsLine`] of an invocation: a log line and its metrics
 //! - `budget`: [`LogBudget`]: how much an invocation may log, and texts cut to it
 //! - `log`: [`log_lines`]: JSON lines with the `timestamp` and `level` that Lambda reads
 //! - `settings`: [`Settings`] of any function; `variable`: [`required`], [`number`]: environment variables, and what keeps a function from
@@ -14,7 +14,7 @@
 mod budget;
 mod clock;
 mod log;
-mod report;
+mod metrics_line;
 mod runner;
 mod serve;
 mod settings;
@@ -24,7 +24,7 @@ pub use budget::{LogBudget, beginning, shorten};
 pub use clock::time_left;
 pub use lambda_runtime::Context;
 pub use log::{log_lines, subscriber};
-pub use report::{DIMENSIONS, Metric, NAMESPACE, Report, Unit};
+pub use metrics_line::{DIMENSIONS, Metric, MetricsLine, NAMESPACE, Unit};
 pub use runner::{Function, Invoked, Invoking, Runner};
 pub use serve::{answer, serve};
 pub use settings::Settings;

@@ -11,7 +11,7 @@ use tokio::time::Instant;
 use weirgate_store::{Table, ThrottleMeter};
 
 use crate::budget::shorten;
-use crate::report::{Line, Report};
+use crate::metrics_line::{MetricsLine, Written};
 
 /// Maximum bytes of an invocation's error in its line.
 const SHOWN: usize = 1024;
@@ -20,7 +20,7 @@ const SHOWN: usize = 1024;
 #[derive(Debug)]
 pub struct Invoked {
     /// What its line says.
-    pub report: Report,
+    pub line: MetricsLine,
     /// Its response, as JSON.
     pub response: Result<Box<RawValue>, Error>,
 }
@@ -88,24 +88,24 @@ impl Runner {
         let (started, is_cold) = (Instant::now(), self.is_cold.replace(false));
         let span = crate::log::invocation(&context);
         let invoking = (self.function.handler)(self.table.clone(), event, context.clone());
-        let Invoked { report, response } = invoking.instrument(span).await;
+        let Invoked { line, response } = invoking.instrument(span).await;
         let error = response.as_ref().err().map(ToString::to_string);
-        let report = report
+        let line = line
             .of_process(&self.throttles.take(), is_cold, started.elapsed())
             .text(
                 "error",
                 error.map(|error| shorten(&error, SHOWN).into_owned()),
             );
-        let line = Line {
+        let written = Written {
             at: self.table.skew().now(),
             stack: &self.stack,
             function: self.function.name,
             context: &context,
             is_failed: response.is_err(),
-            report: &report,
+            line: &line,
         };
         // Text, numbers and lists of them: their serialization cannot fail.
-        if let Ok(line) = serde_json::to_string(&line) {
+        if let Ok(line) = serde_json::to_string(&written) {
             (self.write)(&format!("{line}\n"));
         }
         response

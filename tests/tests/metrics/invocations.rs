@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use lambda_runtime::tracing::subscriber::util::SubscriberInitExt;
 use serde_json::{Value, json};
-use weirgate_runtime::{Metric, Report};
+use weirgate_runtime::{Metric, MetricsLine};
 use weirgate_shared::{EpochMillis, Millis};
 use weirgate_store::{Clock, Table};
 use weirgate_testkit::emf::Point;
@@ -174,9 +174,9 @@ async fn runs(lines: &Lines) {
 }
 
 /// The metrics that a function can report.
-fn declared(report: Report) -> Vec<Metric> {
-    let report = report.of_process(&[].into(), false, Duration::ZERO);
-    report.metrics().collect()
+fn declared(line: MetricsLine) -> Vec<Metric> {
+    let line = line.of_process(&[].into(), false, Duration::ZERO);
+    line.metrics().collect()
 }
 
 /// The metrics that the functions can report, by function.
@@ -184,11 +184,11 @@ pub fn metrics() -> [(&'static str, Vec<Metric>); 2] {
     [
         (
             "aggregator",
-            declared(weirgate_aggregator::Summary::default().report()),
+            declared(weirgate_aggregator::Summary::default().metrics_line()),
         ),
         (
             "reconciler",
-            declared(weirgate_reconciler::Summary::default().report()),
+            declared(weirgate_reconciler::Summary::default().metrics_line()),
         ),
     ]
 }

@@ -5,8 +5,8 @@ use std::collections::BTreeSet;
 use lambda_runtime::tracing::subscriber::util::SubscriberInitExt;
 use serde_json::{Value, json};
 use weirgate_runtime::Unit;
-use weirgate_testkit::emf::points;
-use weirgate_testkit::{Dynamo, Fault, Lines, STACK};
+use weirgate_testkit::emf::{STACK, points};
+use weirgate_testkit::{Dynamo, Fault, Lines};
 
 use super::invocations::{NOW, aggregator, all, lost_life, metrics, names, reconciler, used};
 use crate::fixtures::aggregator::event;

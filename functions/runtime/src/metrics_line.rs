@@ -25,7 +25,7 @@ pub enum Unit {
     Milliseconds,
 }
 
-/// A metric that a report may have.
+/// A metric that a line may have.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "PascalCase")]
 pub struct Metric {
@@ -37,7 +37,7 @@ pub struct Metric {
 
 /// What one invocation reports: a message, metrics and other fields, in this order.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Report {
+pub struct MetricsLine {
     message: &'static str,
     fields: Vec<(&'static str, Field)>,
 }
@@ -50,8 +50,8 @@ enum Field {
     Text(Option<String>),
 }
 
-impl Report {
-    /// Returns a report without fields.
+impl MetricsLine {
+    /// Returns a line without fields.
     #[must_use]
     pub const fn new(message: &'static str) -> Self {
         Self {
@@ -94,9 +94,9 @@ impl Report {
         took: Duration,
     ) -> Self {
         let took = i64::try_from(took.as_millis()).unwrap_or(i64::MAX);
-        let throttled = |report: Self, reason| {
+        let throttled = |line: Self, reason| {
             let count = throttles.get(&reason).copied().unwrap_or_default();
-            report.count(throttled(reason), count)
+            line.count(throttled(reason), count)
         };
         ThrottleReason::ALL
             .into_iter()
@@ -105,7 +105,7 @@ impl Report {
             .millis("duration_ms", Some(took))
     }
 
-    /// Returns the metrics that the report may have: its counts and times.
+    /// Returns the metrics that the line may have: its counts and times.
     pub fn metrics(&self) -> impl Iterator<Item = Metric> {
         self.fields
             .iter()
@@ -145,14 +145,14 @@ impl Field {
     }
 }
 
-/// A report, and where and when it was made.
-pub(crate) struct Line<'a> {
+/// A line, and where and when it was made.
+pub(crate) struct Written<'a> {
     pub(crate) at: EpochMillis,
     pub(crate) stack: &'a str,
     pub(crate) function: &'a str,
     pub(crate) context: &'a Context,
     pub(crate) is_failed: bool,
-    pub(crate) report: &'a Report,
+    pub(crate) line: &'a MetricsLine,
 }
 
 #[derive(Serialize)]
@@ -179,14 +179,14 @@ struct Directive {
     metrics: Vec<Metric>,
 }
 
-impl Serialize for Line<'_> {
+impl Serialize for Written<'_> {
     fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
         let mut line = serializer.serialize_map(None)?;
         line.serialize_entry("timestamp", &rfc3339(self.at))?;
         let level = if self.is_failed { "ERROR" } else { "INFO" };
         line.serialize_entry("level", level)?;
-        line.serialize_entry("message", self.report.message)?;
-        for (name, field) in &self.report.fields {
+        line.serialize_entry("message", self.line.message)?;
+        for (name, field) in &self.line.fields {
             match field {
                 Field::Count(count) => line.serialize_entry(name, count)?,
                 Field::Millis(Some(number)) | Field::Number(Some(number)) => {
@@ -204,7 +204,7 @@ impl Serialize for Line<'_> {
             xray_trace_id: self.context.xray_trace_id.as_deref(),
         };
         line.serialize_entry("span", &span)?;
-        let reported = self.report.fields.iter();
+        let reported = self.line.fields.iter();
         let reported = reported.filter(|(_, field)| field.is_reported());
         let directive = Directive {
             namespace: NAMESPACE,
