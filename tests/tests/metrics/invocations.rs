@@ -29,6 +29,22 @@ impl Clock for At {
 /// Half a second after the third one of an hour.
 pub const NOW: EpochMillis = EpochMillis(HOUR.0 + 2 * 3_600_000 + 3_500);
 
+/// Reasons of throttles in DynamoDB's words, and their metrics.
+/// <https://docs.aws.amazon.com/amazondynamodb/latest/APIReference/API_ThrottlingReason.html>
+pub const QUOTAS: [(&str, &str); 5] = [
+    (
+        "TableWriteKeyRangeThroughputExceeded",
+        "throttled_key_range",
+    ),
+    ("IndexWriteKeyRangeThroughputExceeded", "throttled_index"),
+    ("TableWriteAccountLimitExceeded", "throttled_account"),
+    (
+        "TableWriteMaxOnDemandThroughputExceeded",
+        "throttled_maximum",
+    ),
+    ("SomethingNew", "throttled_unnamed"),
+];
+
 /// A process of the aggregator at [`NOW`].
 pub async fn aggregator(dynamo: &Dynamo, lines: &Lines) -> Process {
     Process::start(
@@ -106,9 +122,9 @@ async fn batches(lines: &Lines) {
 /// Throttles of each reason, a copy that fails, one that is refused, a split that is put off.
 async fn faults(lines: &Lines) {
     let (dynamo, _, event) = used().await;
-    let [partition, account] = [true, false].map(|key_range| Fault::Throttle { key_range });
-    dynamo.fail_next([Some(partition), Some(account)]);
+    dynamo.fail_next(QUOTAS.map(|(reason, _)| Some(Fault::ThrottleFor(reason))));
     aggregate(&dynamo, &event, lines).await;
+    let [partition, account] = [true, false].map(|key_range| Fault::Throttle { key_range });
 
     let (dynamo, _, event) = used().await;
     dynamo.fail_when(move |_| Some(account));
@@ -171,6 +187,9 @@ async fn runs(lines: &Lines) {
     dynamo.fail_reads(move |operation, _| (operation == "Query").then_some(account));
     let process = reconciler(&dynamo, DUE.plus(Millis(60_000)), lines).await;
     process.invoke(scheduled, "r-2", None).await.unwrap_err();
+    dynamo.fail_reads(|_, _| None);
+    let process = reconciler(&dynamo, DUE.plus(Millis(120_000)), lines).await;
+    process.invoke(scheduled, "r-3", None).await.unwrap();
 }
 
 /// The metrics that a function can report.

@@ -5,10 +5,12 @@ use std::collections::BTreeSet;
 use lambda_runtime::tracing::subscriber::util::SubscriberInitExt;
 use serde_json::{Value, json};
 use weirgate_runtime::Unit;
-use weirgate_testkit::emf::{STACK, points};
+use weirgate_testkit::emf::points;
 use weirgate_testkit::{Dynamo, Fault, Lines};
 
-use super::invocations::{NOW, aggregator, all, lost_life, metrics, names, reconciler, used};
+use super::invocations::{
+    NOW, QUOTAS, aggregator, all, lost_life, metrics, names, reconciler, used,
+};
 use crate::fixtures::aggregator::event;
 
 fn last(lines: &Lines) -> Value {
@@ -33,40 +35,24 @@ async fn a_batch_is_one_line_in_the_embedded_metric_format() {
         .invoke(&event, "r-1", Some("Root=1-5f-7e"))
         .await
         .unwrap();
-    let count = |name| json!({"Name": name, "Unit": "Count"});
-    let millis = |name| json!({"Name": name, "Unit": "Milliseconds"});
-    assert_eq!(lines.text().lines().count(), 1);
-    assert_eq!(
-        last(&lines),
-        json!({
-            "timestamp": "2026-11-20T20:00:03.500Z",
-            "level": "INFO",
-            "message": "batch done",
-            "records": 3, "skipped": 0, "undecodable": 0, "acquires": 3,
-            "copied": 2, "superseded": 0, "gaps": 0, "copies_put_off": 0,
-            "refilled": 0, "refills_lost": 0, "refills_put_off": 0,
-            "splits": 0, "splits_lost": 0, "splits_put_off": 0,
-            "refused": 0, "failed": 0,
-            // The first record is of the hour's first second.
-            "batch_age_ms": 7_203_500,
-            "throttled_key_range": 0, "throttled_index": 0, "throttled_account": 0,
-            "throttled_maximum": 0, "throttled_unnamed": 0,
-            "cold_start": 1, "duration_ms": 0,
-            "stack": STACK, "function": "aggregator",
-            "span": {"requestId": "r-1", "xrayTraceId": "Root=1-5f-7e"},
-            "_aws": {
-                "Timestamp": NOW.0,
-                "CloudWatchMetrics": [{
-                    "Namespace": "Weirgate",
-                    "Dimensions": [["stack", "function"]],
-                    "Metrics": [
-                        count("records"), count("acquires"), count("copied"), millis("batch_age_ms"),
-                        count("cold_start"), millis("duration_ms"),
-                    ],
-                }],
-            },
-        })
+    // The first record is of the hour's first second, two hours before.
+    let expected = concat!(
+        r#"{"timestamp":"2026-11-20T20:00:03.500Z","level":"INFO","message":"batch done","#,
+        r#""records":3,"skipped":0,"undecodable":0,"acquires":3,"copied":2,"superseded":0,"gaps":0,"#,
+        r#""copies_put_off":0,"refilled":0,"refills_lost":0,"refills_put_off":0,"splits":0,"#,
+        r#""splits_lost":0,"splits_put_off":0,"refused":0,"failed":0,"batch_age_ms":7203500,"#,
+        r#""throttled_key_range":0,"throttled_index":0,"throttled_account":0,"throttled_maximum":0,"#,
+        r#""throttled_unnamed":0,"cold_start":1,"duration_ms":0,"stack":"weirgate-test","#,
+        r#""function":"aggregator","span":{"requestId":"r-1","xrayTraceId":"Root=1-5f-7e"},"#,
+        r#""_aws":{"Timestamp":1795204803500,"CloudWatchMetrics":[{"Namespace":"Weirgate","#,
+        r#""Dimensions":[["stack","function"]],"Metrics":[{"Name":"records","Unit":"Count"},"#,
+        r#"{"Name":"acquires","Unit":"Count"},{"Name":"copied","Unit":"Count"},"#,
+        r#"{"Name":"batch_age_ms","Unit":"Milliseconds"},{"Name":"cold_start","Unit":"Count"},"#,
+        r#"{"Name":"duration_ms","Unit":"Milliseconds"}]}]}}"#,
+        "\n",
     );
+    assert_eq!(lines.text(), expected);
+    assert_eq!(lines.points().len(), 6);
 }
 
 /// The same batch again, by the same process: nothing new, and no start.
@@ -101,11 +87,11 @@ async fn throttles_are_counted_by_the_quota_that_was_exceeded_in_their_own_invoc
     let (dynamo, _, event) = used().await;
     let lines = Lines::default();
     let process = aggregator(&dynamo, &lines).await;
-    let [partition, account] = [true, false].map(|key_range| Fault::Throttle { key_range });
-    dynamo.fail_next([Some(partition), Some(account), Some(account)]);
+    dynamo.fail_next(QUOTAS.map(|(reason, _)| Some(Fault::ThrottleFor(reason))));
     process.invoke(&event, "r-1", None).await.unwrap();
-    assert_eq!(values(&lines, "throttled_key_range"), [1]);
-    assert_eq!(values(&lines, "throttled_account"), [2]);
+    for (reason, metric) in QUOTAS {
+        assert_eq!(values(&lines, metric), [1], "{reason}");
+    }
     assert_eq!(
         last(&lines)["copied"],
         2,
@@ -152,7 +138,7 @@ async fn an_invocation_that_fails_has_a_line_with_its_error_and_level_error_leav
         line["error"].as_str().unwrap().contains("not permitted"),
         "{line}"
     );
-    assert_eq!((&line["records"], &line["failed"]), (&3.into(), &1.into()));
+    assert_eq!((&line["records"], &line["failed"]), (&3.into(), &2.into()));
 
     dynamo.fail_when(|_| None);
     process.invoke(&event, "r-3", None).await.unwrap();
@@ -221,7 +207,7 @@ async fn alarms_hear_of_what_the_functions_skip_and_of_the_oldest_lease() {
         ("UndecodableRecordsAlarm", 1),
         ("UndecodableBucketsAlarm", 1),
         ("RefusedWritesAlarm", 1),
-        ("OverdueLeasesAlarm", 1),
+        ("OverdueLeasesAlarm", 2),
     ] {
         assert_eq!(lines.watched(alarm).len(), values, "{alarm}");
     }
@@ -232,8 +218,8 @@ async fn alarms_hear_of_what_the_functions_skip_and_of_the_oldest_lease() {
     process.invoke(&event, "r-1", None).await.unwrap();
     let process = reconciler(&dynamo, NOW, &healthy).await;
     process.invoke("{}", "r-2", None).await.unwrap();
-    assert_eq!(healthy.watched("UndecodableRecordsAlarm"), []);
-    assert_eq!(healthy.watched("RefusedWritesAlarm"), []);
+    assert!(healthy.watched("UndecodableRecordsAlarm").is_empty());
+    assert!(healthy.watched("RefusedWritesAlarm").is_empty());
     assert_eq!(
         healthy.watched("OverdueLeasesAlarm"),
         [0],
