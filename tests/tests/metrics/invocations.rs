@@ -187,8 +187,10 @@ async fn runs(lines: &Lines) {
     dynamo.fail_reads(move |operation, _| (operation == "Query").then_some(account));
     let process = reconciler(&dynamo, DUE.plus(Millis(60_000)), lines).await;
     process.invoke(scheduled, "r-2", None).await.unwrap_err();
-    dynamo.fail_reads(|_, _| None);
-    let process = reconciler(&dynamo, DUE.plus(Millis(120_000)), lines).await;
+
+    let cold = Dynamo::new().await;
+    sharded(&cold.table().await, 2).await;
+    let process = reconciler(&cold, DUE, lines).await;
     process.invoke(scheduled, "r-3", None).await.unwrap();
 }
 
