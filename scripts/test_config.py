@@ -42,7 +42,7 @@ REFUSED = [
     (TOPIC, "", "prod", "neither AlarmTopicArn nor AlarmEmail"),
     (f"AlarmTopicArn={TOPIC}", "Alarms=false", "prod", "neither AlarmTopicArn nor AlarmEmail"),
     (f"AlarmTopicArn={TOPIC}", "AlarmEmail=on-call", "prod", "AlarmEmail must match"),
-    ('["Architecture=x86_64", "DeletionProtection=false", "Alarms=false", "AuditArchiveDays=1"]\ncap', '["DeletionProtection=false", "Alarms=false"]\ncap', None,
+    ('["Architecture=x86_64", "DeletionProtection=false", "Alarms=false", "Dashboard=false", "AuditArchiveDays=1"]\ncap', '["DeletionProtection=false", "Alarms=false", "Dashboard=false"]\ncap', None,
      "Architecture must be the same"),
     ('on_failure = "DELETE"\n', "", None, "prod: on_failure must be DELETE, got None"),
     ("[pre.", "[staging.", None, "environments must be"),

@@ -11,6 +11,7 @@ from cfnlint.decode import cfn_yaml
 # A value other than the default for each parameter that a condition reads.
 CHOICES = {
     "Alarms": "false",
+    "Dashboard": "false",
     "AlarmEmail": "on-call@example.com",
     "AlarmTopicArn": "arn:aws:sns:us-east-1:123456789012:on-call",
     "ExistingTableStreamArn": "arn:aws:dynamodb:us-east-1:123456789012:table/mine/stream/label",
@@ -23,9 +24,9 @@ CHOICES = {
     "PermissionsBoundary": "arn:aws:iam::123456789012:policy/boundary",
 }
 # The form with everything, the one by default, and a table of the deployer's own without and with everything else.
-WHOLE = [name for name in CHOICES if name not in ("Alarms", "ExistingTableStreamArn")]
+WHOLE = [name for name in CHOICES if name not in ("Alarms", "Dashboard", "ExistingTableStreamArn")]
 OWN_TABLE = ["AlarmEmail", "AlarmTopicArn", "ExistingTableStreamArn", "AuditArchiveDays", "Tracing", "KmsKeyArn", "PermissionsBoundary"]
-FORMS = [WHOLE, [], ["ExistingTableStreamArn", "Alarms"], OWN_TABLE]
+FORMS = [WHOLE, [], ["ExistingTableStreamArn", "Alarms", "Dashboard"], OWN_TABLE]
 
 
 def load(path):

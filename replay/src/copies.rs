@@ -92,7 +92,7 @@ impl<'t> Replay<'t> {
         while let Some(results) = results.next().await {
             for result in results {
                 match result {
-                    Ok(Effect::Copied) => done.copied += 1,
+                    Ok(Effect::Copied | Effect::CopiedAfterGap) => done.copied += 1,
                     Ok(_) => done.superseded += 1,
                     Err(why) => done.left.push(why),
                 }

@@ -79,9 +79,8 @@ impl Table {
                 .scan_index_forward(order == Order::OldestFirst)
                 .set_exclusive_start_key(after.map(|item| item.0.clone()))
                 .limit(limit);
-            request.send().await.map_err(|error| {
-                StoreError::new(&self.name, format!("Query of {due_shard}"), error)
-            })
+            let found = request.send().await;
+            found.map_err(|error| self.failed(format!("Query of {due_shard}"), error))
         };
         let found = self.again(ErrorKind::is_transient, query).await?;
         let read = |item: HashMap<String, AttributeValue>| {

@@ -7,7 +7,7 @@ use std::error::Error;
 
 use aws_sdk_dynamodb::error::{ProvideErrorMetadata, SdkError};
 
-pub(crate) use classify::CONDITION_FAILED;
+pub(crate) use classify::{CONDITION_FAILED, throttle_reason};
 pub use kind::ErrorKind;
 
 /// A request without a decision.

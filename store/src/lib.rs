@@ -21,6 +21,7 @@
 //! - `describe`: [`TableFacts`]: the table as AWS has it, against that definition
 //! - `memory` (feature `memory`): [`MemoryTable`], a table in the process for tests
 //! - `meter`: [`CapacityMeter`] adds up the write units that DynamoDB reports
+//! - `throttles`: [`ThrottleMeter`] counts throttled requests by their reason
 
 mod attribute;
 mod bound;
@@ -41,6 +42,7 @@ mod scan;
 mod schema;
 mod skew;
 mod table;
+mod throttles;
 mod transact;
 
 pub use attribute::Item;
@@ -61,4 +63,5 @@ pub use scan::ScanPage;
 pub use schema::{BY_ENTITY, BY_RESOURCE, CHILDREN, Index, create_table, indexes};
 pub use skew::CorrectedClock;
 pub use table::{Consistency, ReadWithin, RetryPolicy, ReturnValues, Table, WriteOutcome};
+pub use throttles::{ThrottleMeter, ThrottleReason};
 pub use transact::{ActionOutcome, TransactOutcome};

@@ -133,9 +133,7 @@ impl Table {
                     .expression_attribute_values(":last", text(last)),
             };
             let found = Box::pin(request.send()).await;
-            found.map_err(|error| {
-                StoreError::new(&self.name, format!("Query of {}", listing.partition), error)
-            })
+            found.map_err(|error| self.failed(format!("Query of {}", listing.partition), error))
         };
         let found = self.again(ErrorKind::is_transient, query).await?;
         if let (Some(meter), Some(capacity)) = (&self.meter, &found.consumed_capacity) {

@@ -64,7 +64,7 @@ impl Table {
                 request = request.expression_attribute_names(format!("#a{at}"), name);
             }
             let found = Box::pin(request.send()).await;
-            found.map_err(|error| StoreError::new(&self.name, "Scan".to_owned(), error))
+            found.map_err(|error| self.failed("Scan".to_owned(), error))
         };
         let found = self.again(ErrorKind::is_transient, scan).await?;
         if let (Some(meter), Some(capacity)) = (&self.meter, &found.consumed_capacity) {

@@ -8,11 +8,18 @@ mod read;
 mod retry;
 mod update;
 
+use std::error::Error;
+
 use aws_sdk_dynamodb::Client;
+use aws_sdk_dynamodb::error::{ProvideErrorMetadata, SdkError};
 use aws_sdk_dynamodb::types::{ConsumedCapacity, ReturnConsumedCapacity};
 use weirgate_shared::ItemKey;
 
-use crate::{CapacityMeter, Connection, CorrectedClock, ErrorKind, StoreError, attribute};
+use crate::error::throttle_reason;
+use crate::{
+    CapacityMeter, Connection, CorrectedClock, ErrorKind, StoreError, ThrottleMeter,
+    ThrottleReason, attribute,
+};
 
 pub use read::{Consistency, ReadWithin};
 pub use retry::RetryPolicy;
@@ -24,6 +31,7 @@ pub struct Table {
     pub(crate) client: Client,
     pub(crate) name: String,
     pub(crate) meter: Option<CapacityMeter>,
+    throttles: Option<ThrottleMeter>,
     skew: CorrectedClock,
     /// Table in memory that answers instead of DynamoDB.
     #[cfg(feature = "memory")]
@@ -38,6 +46,7 @@ impl Table {
             client,
             name: name.into(),
             meter: None,
+            throttles: None,
             skew,
             #[cfg(feature = "memory")]
             memory: None,
@@ -64,6 +73,13 @@ impl Table {
     #[must_use]
     pub fn with_meter(mut self, meter: CapacityMeter) -> Self {
         self.meter = Some(meter);
+        self
+    }
+
+    /// Counts every throttled request in `throttles`, each retry as well.
+    #[must_use]
+    pub fn with_throttle_meter(mut self, throttles: ThrottleMeter) -> Self {
+        self.throttles = Some(throttles);
         self
     }
 
@@ -107,7 +123,7 @@ impl Table {
         request
             .send()
             .await
-            .map_err(|error| StoreError::new(&self.name, "GetItem".to_owned(), error))?;
+            .map_err(|error| self.failed("GetItem".to_owned(), error))?;
         Ok(())
     }
 
@@ -121,11 +137,24 @@ impl Table {
         }
     }
 
-    fn refused(
-        &self,
-        request: &str,
-        reason: Box<dyn std::error::Error + Send + Sync>,
-    ) -> StoreError {
+    /// Returns the error of a request, and counts it if it was throttled.
+    pub(crate) fn failed<E>(&self, request: String, error: SdkError<E>) -> StoreError
+    where
+        E: ProvideErrorMetadata + Error + Send + Sync + 'static,
+    {
+        if let Some(reason) = throttle_reason(&error) {
+            self.throttled(reason);
+        }
+        StoreError::new(&self.name, request, error)
+    }
+
+    pub(crate) fn throttled(&self, reason: ThrottleReason) {
+        if let Some(throttles) = &self.throttles {
+            throttles.count(reason);
+        }
+    }
+
+    fn refused(&self, request: &str, reason: Box<dyn Error + Send + Sync>) -> StoreError {
         StoreError {
             kind: ErrorKind::Throttled { key_range: false },
             request: request.to_owned(),

@@ -219,7 +219,7 @@ impl Table {
                     .collect(),
             ));
         }
-        let mut error = StoreError::new(&self.name, request(actions), error);
+        let mut error = self.failed(request(actions), error);
         if !reasons.is_empty() {
             error.reason = why(actions, &reasons);
             if let (Some(meter), false) = (&self.meter, error.kind.is_throttle()) {

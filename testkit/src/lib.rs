@@ -7,22 +7,26 @@
 //!   stream as Lambda events
 //! - `partitions`: [`Partitions`]: what a table of DynamoDB takes, and how its transactions
 //!   conflict, on virtual time
+//! - [`emf`]: the metrics that CloudWatch makes of log lines
 //! - [`heat`]: a hot bucket on virtual time
 //! - `image`: items in DynamoDB's JSON as values
 //! - [`lambda`]: Lambda's side of a function, for one event
 //! - [`leased`]: buckets with leases, as values and in the table
 //! - `lines`: the log lines of a function
+//! - `process`: [`Process`]: a deployed function on a test's table
 //! - [`server`]: the embedded database behind HTTP
 //! - [`template`](mod@template): `template.yaml`, read
 
 pub mod batches;
 mod dynamo;
+pub mod emf;
 pub mod heat;
 mod image;
 pub mod lambda;
 pub mod leased;
 mod lines;
 mod partitions;
+mod process;
 pub mod server;
 pub mod template;
 
@@ -30,3 +34,4 @@ pub use dynamo::{Dynamo, Fault, Request, import};
 pub use image::{attributes, bucket, live, snapshot};
 pub use lines::Lines;
 pub use partitions::{Counts, InAll, Limits, Partitions};
+pub use process::Process;

@@ -1,5 +1,6 @@
 //! What is logged, kept in memory.
 
+use std::collections::BTreeMap;
 use std::io::Write;
 use std::sync::{Arc, LazyLock, Mutex, PoisonError};
 
@@ -7,6 +8,7 @@ use serde_json::Value;
 use tracing::dispatcher::Dispatch;
 use tracing::subscriber::NoSubscriber;
 
+use crate::emf::{Point, STACK, points};
 use crate::template::properties;
 
 /// Beside a subscriber that is the only one, tracing asks the thread that logs a line first whether
@@ -25,52 +27,60 @@ impl Default for Lines {
 }
 
 impl Lines {
-    /// Returns the lines that the template's metric filter `name` counts.
+    /// Returns the lines with this message.
     ///
     /// # Panics
-    /// If there is no such filter, its pattern is not `{ $.field = "text" && $.field = * }` with
-    /// any number of terms, or a line is not JSON.
+    /// If a line is not JSON.
     #[must_use]
-    pub fn heard(&self, name: &str) -> Vec<String> {
-        let terms = terms(name);
-        let is_heard = |line: &&str| {
+    pub fn of(&self, message: &str) -> Vec<String> {
+        let is_of = |line: &&str| {
             let line: Value = serde_json::from_str(line).expect("a line is JSON");
-            terms.iter().all(|(field, text)| match text {
-                Some(text) => line[field] == **text,
-                None => !line[field].is_null(),
-            })
+            line["message"] == message
         };
         self.text()
             .lines()
-            .filter(is_heard)
+            .filter(is_of)
             .map(str::to_owned)
             .collect()
     }
 
-    /// Returns the values of the metric that the template's filter `name` makes.
+    /// Returns the metrics that CloudWatch makes of the lines.
     ///
     /// # Panics
-    /// As [`Self::heard`], or if the value is no number, or a field that the pattern does not name:
-    /// CloudWatch makes no metric of such a field.
+    /// If a line is not JSON, or as [`points`].
     #[must_use]
-    pub fn metric(&self, name: &str) -> Vec<i64> {
-        let value = properties(name)["MetricTransformations"][0]["MetricValue"].take();
-        let value = value.as_str().expect("a metric has a value");
-        let field = value.strip_prefix("$.");
-        if let Some(field) = field {
-            let is_named = terms(name).iter().any(|(named, _)| named == field);
-            assert!(is_named, "the pattern of {name} must name {field}");
-        }
-        let number = |line: String| match field {
-            Some(field) => {
-                serde_json::from_str::<Value>(&line).expect("a line is JSON")[field].as_i64()
-            }
-            None => value.parse().ok(),
-        };
-        self.heard(name)
-            .into_iter()
-            .map(|line| number(line).expect("a number"))
+    pub fn points(&self) -> Vec<Point> {
+        let text = self.text();
+        let lines = text.lines().map(serde_json::from_str::<Value>);
+        lines
+            .flat_map(|line| points(&line.expect("a line is JSON")))
             .collect()
+    }
+
+    /// Returns the values of the metric that the template's alarm `name` watches.
+    ///
+    /// # Panics
+    /// As [`Self::points`], or if there is no such alarm.
+    #[must_use]
+    pub fn watched(&self, name: &str) -> Vec<i64> {
+        let alarm = properties(name);
+        let dimension = |dimension: &Value| {
+            let value = match &dimension["Value"] {
+                stack if stack["Ref"] == "AWS::StackName" => STACK.to_owned(),
+                value => value.as_str().expect("a value is a text").to_owned(),
+            };
+            let name = dimension["Name"].as_str().expect("a dimension has a name");
+            (name.to_owned(), value)
+        };
+        let dimensions = alarm["Dimensions"].as_array().expect("it has dimensions");
+        let dimensions: BTreeMap<_, _> = dimensions.iter().map(dimension).collect();
+        let is_watched = |point: &Point| {
+            alarm["Namespace"] == *point.namespace
+                && alarm["MetricName"] == *point.name
+                && dimensions == point.dimensions
+        };
+        let points = self.points().into_iter().filter(is_watched);
+        points.map(|point| point.value).collect()
     }
 
     /// All of it so far.
@@ -90,26 +100,4 @@ impl Write for Lines {
     fn flush(&mut self) -> std::io::Result<()> {
         Ok(())
     }
-}
-
-/// Returns the terms of a metric filter's pattern: a field, and its text; `None` if any value will
-/// do.
-fn terms(name: &str) -> Vec<(String, Option<String>)> {
-    let filter = properties(name);
-    let pattern = filter["FilterPattern"]
-        .as_str()
-        .and_then(|text| text.strip_prefix("{ ")?.strip_suffix(" }"))
-        .expect("a filter has a pattern of fields");
-    let term = |term: &str| {
-        let (field, value) = term.strip_prefix("$.")?.split_once(" = ")?;
-        let text = match value {
-            "*" => None,
-            value => Some(value.strip_prefix('"')?.strip_suffix('"')?.to_owned()),
-        };
-        Some((field.to_owned(), text))
-    };
-    pattern
-        .split(" && ")
-        .map(|text| term(text).unwrap_or_else(|| panic!("{name}: no term of a field: {text}")))
-        .collect()
 }

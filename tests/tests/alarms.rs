@@ -50,7 +50,7 @@ fn through(name: &str, healthy: Option<i64>, trouble: &[Option<i64>]) {
 #[test]
 fn every_alarm_hears_of_its_trouble_and_ends_with_it() {
     let none = [None];
-    let cases: [Case<'_>; 19] = [
+    let cases: [Case<'_>; 20] = [
         // A sum of metrics that are 0 where they are missing: FILL.
         ("TableThrottledAlarm", Some(0), &[Some(9); 5]),
         ("StreamUnreadAlarm", Some(5), &[None; 3]),
@@ -64,6 +64,7 @@ fn every_alarm_hears_of_its_trouble_and_ends_with_it() {
         ("DiscardedRecordsAlarm", None, &[Some(1_000)]),
         ("DroppedRecordsAlarm", None, &[Some(1)]),
         ("UndecodableRecordsAlarm", None, &[Some(1)]),
+        ("UndecodableBucketsAlarm", None, &[Some(1)]),
         ("RefusedWritesAlarm", None, &[Some(1)]),
         ("OverdueLeasesAlarm", Some(59_000), &[Some(901_000)]),
         ("ReconcilerAbsentAlarm", Some(1), &none.repeat(15)),

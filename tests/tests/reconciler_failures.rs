@@ -8,7 +8,7 @@ use weirgate_reconciler::{Config, Deadline, Summary, reconcile};
 use weirgate_shared::EpochMillis;
 use weirgate_store::{ErrorKind, StoreError, Table};
 use weirgate_testkit::leased::{NOW, full, holding, key, limits, store};
-use weirgate_testkit::{Dynamo, Fault, Lines};
+use weirgate_testkit::{Dynamo, Fault, Lines, Process};
 
 const PAST: EpochMillis = EpochMillis(NOW.0 - 1_000);
 const THROTTLE: Fault = Fault::Throttle { key_range: false };
@@ -259,7 +259,8 @@ async fn the_summary_is_one_line_of_the_log_and_an_undecodable_item_is_in_anothe
     let writer = lines.clone();
     let logging = weirgate_runtime::subscriber("", move || writer.clone());
     let guard = tracing::subscriber::util::SubscriberInitExt::set_default(logging);
-    let summary = run(&table).await.unwrap();
+    let process = Process::start(weirgate_reconciler::function, table, &lines);
+    let answer = process.invoke("{}", "r-1", None).await.unwrap();
     drop(guard);
     let text = lines.text();
     let lines: Vec<Value> = text
@@ -295,7 +296,6 @@ async fn the_summary_is_one_line_of_the_log_and_an_undecodable_item_is_in_anothe
         (1, &json!("reconciled")),
         "{text}"
     );
-    let answer = serde_json::to_value(&summary).unwrap();
     for (name, value) in answer.as_object().unwrap() {
         let logged = &info[0][name];
         let parsed = logged

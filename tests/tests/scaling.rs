@@ -7,8 +7,9 @@ use crate::fixtures::aggregator;
 use crate::fixtures::aggregator::{bucket, deliver_text, event, later, take, take_in};
 use weirgate_aggregator::plan::INTERIM;
 use weirgate_shared::Window;
-use weirgate_testkit::Dynamo;
+use weirgate_testkit::emf::points;
 use weirgate_testkit::template::{default_resources, properties, resources, template};
+use weirgate_testkit::{Dynamo, Lines, Process};
 use weirgate_tools::scaling::{
     Numbers, PicoDollars, Scenario, call_ms, facts, final_units, function_records, idle, page,
     picture, readable_records, snapshot_units, volume,
@@ -245,10 +246,7 @@ fn the_alarms_and_metrics_that_are_paid_for_are_those_of_the_template() {
     };
     let watched: usize = of_type("AWS::CloudWatch::Alarm").map(metrics).sum();
     assert_eq!(u64::try_from(watched).unwrap(), facts::ALARM_METRICS);
-    let made = of_type("AWS::Logs::MetricFilter")
-        .map(|filter| &filter["Properties"]["MetricTransformations"][0]["MetricName"]);
-    let made: std::collections::BTreeSet<_> = made.map(ToString::to_string).collect();
-    assert_eq!(u64::try_from(made.len()).unwrap(), facts::FILTER_METRICS);
+    assert_eq!(of_type("AWS::Logs::MetricFilter").count(), 0);
     let idle = idle().0 * 730;
     assert!(
         (2_500_000_000_000..3_500_000_000_000).contains(&idle),
@@ -256,31 +254,42 @@ fn the_alarms_and_metrics_that_are_paid_for_are_those_of_the_template() {
     );
 }
 
+/// The line of a batch that copies, and of a run that finds nothing. A start adds one metric.
 #[tokio::test]
-async fn a_call_logs_one_line_of_the_size_that_is_paid_for() {
-    let lines = weirgate_testkit::Lines::default();
-    let writer = lines.clone();
-    let subscriber = weirgate_runtime::subscriber("", move || writer.clone());
+async fn a_call_logs_one_line_of_the_size_and_with_the_metrics_that_are_paid_for() {
+    let lines = Lines::default();
     let dynamo = Dynamo::new().await;
     let table = dynamo.table().await;
-    take(&table, &bucket("openai", 0), 1_250_000).await;
-    {
-        use lambda_runtime::tracing::{self, subscriber::util::SubscriberInitExt};
-        let _guard = subscriber.set_default();
-        let _span = tracing::error_span!(
-            "invocation",
-            requestId = "7d8c1f6e-2f4a-4c55-9a63-0b8e5f1d2c3a"
-        )
-        .entered();
-        deliver_text(&table, &event(&aggregator::records(&dynamo)), later(1)).await;
+    for hours in [0, 1] {
+        take_in(&table, &bucket("openai", 0), 1_250_000, hours).await;
+    }
+    let batch = event(&aggregator::records(&dynamo));
+    let request = "7d8c1f6e-2f4a-4c55-9a63-0b8e5f1d2c3a";
+    let trace = Some("Root=1-6560a5c4-3f2b1c0d9e8f7a6b5c4d3e2f;Parent=53995c3f42cd8ad8;Sampled=1");
+    let aggregator = Process::start(weirgate_aggregator::function, table.clone(), &lines);
+    let reconciler = Process::start(weirgate_reconciler::function, table, &lines);
+    for _ in 0..2 {
+        aggregator.invoke(&batch, request, trace).await.unwrap();
+        reconciler.invoke("{}", request, trace).await.unwrap();
     }
     let text = lines.text();
-    let bytes = u64::try_from(text.len()).unwrap() + 26;
-    assert_eq!(text.lines().count(), 1);
-    assert!(
-        bytes <= facts::LOG_BYTES && bytes * 5 >= facts::LOG_BYTES * 4,
-        "{bytes} bytes: {text}"
-    );
+    assert_eq!(text.lines().count(), 4);
+    let metrics = |line: &str| {
+        let points = points(&serde_json::from_str(line).unwrap()).into_iter();
+        points.filter(|point| point.name != "cold_start").count()
+    };
+    let [batch, run, later @ ..] = &text.lines().collect::<Vec<_>>()[..] else {
+        panic!("four lines");
+    };
+    let (batch_metrics, run_metrics) = (metrics(batch), metrics(run));
+    assert_eq!(u64::try_from(run_metrics).unwrap(), facts::IDLE_METRICS);
+    let busy = batch_metrics + run_metrics;
+    assert_eq!(u64::try_from(busy).unwrap(), facts::BUSY_METRICS);
+    let bytes = |line: &str| u64::try_from(line.len()).unwrap() + 1 + 26;
+    for line in later {
+        let (bytes, most) = (bytes(line), facts::LOG_BYTES);
+        assert!(bytes <= most && bytes * 5 >= most * 4, "{bytes}: {line}");
+    }
 }
 
 #[tokio::test]

@@ -13,6 +13,7 @@ use lambda_runtime::tracing::subscriber::util::SubscriberInitExt;
 use serde_json::{Value, json};
 use weirgate_aggregator::{Invocation, handle};
 use weirgate_reconciler::{Deadline, reconcile};
+use weirgate_runtime::Settings;
 use weirgate_shared::write::REVIEW_INTERVAL;
 use weirgate_shared::{BUCKET_SK, EpochMillis, Hour, Shard, WriteId};
 use weirgate_store::{ReturnValues, Table, WriteOutcome, indexes};
@@ -202,15 +203,33 @@ fn check_variables<C: PartialEq + std::fmt::Debug, E: std::fmt::Debug>(
         asked.borrow_mut().insert(name.to_owned());
         table(name)
     });
+    // Those of any function.
+    let settings = Settings::read(|name| {
+        asked.borrow_mut().insert(name.to_owned());
+        None
+    });
+    let asked = asked.into_inner();
     let given = variables.keys().map(String::as_str);
+    let others = left.iter().copied().chain(["AWS_LAMBDA_LOG_LEVEL"]);
     assert_eq!(
-        asked.into_inner(),
-        given
-            .chain(left.iter().copied())
-            .map(str::to_owned)
-            .collect(),
+        asked,
+        given.chain(others).map(str::to_owned).collect(),
         "the variables it reads are those it gets, and those that are left"
     );
+    assert_eq!(
+        variables[Settings::STACK_NAME],
+        json!({"Ref": "AWS::StackName"})
+    );
+    assert_eq!(variables[Settings::LOG_LEVEL], json!({"Ref": "LogLevel"}));
+    let level = &template["Parameters"]["LogLevel"];
+    assert_eq!(level["Default"], settings.unwrap().log_level);
+    for level in level["AllowedValues"].as_array().unwrap() {
+        let with = |name: &str| {
+            let level = level.as_str().unwrap().to_owned();
+            (name == Settings::LOG_LEVEL).then_some(level)
+        };
+        Settings::read(with).unwrap();
+    }
 
     let parameter = |name: &str| &template["Parameters"][variables[name]["Ref"].as_str().unwrap()];
     let given = |name: &str| {
@@ -373,57 +392,6 @@ async fn each_role_allows_the_calls_that_its_function_makes_and_no_others() {
     .unwrap();
     assert_eq!((summary.shards_merged, summary.shards_repaired), (1, 2));
     check_role("ReconcilerRole", &asked, &[]);
-}
-
-#[tokio::test]
-async fn the_alarm_on_undecodable_records_looks_for_what_the_aggregator_logs() {
-    let dynamo = Dynamo::new().await;
-    let table = dynamo.table().await;
-    let mut records = lived(&dynamo, &table).await;
-    let lines = Lines::default();
-    let writer = lines.clone();
-    let _guard = weirgate_runtime::subscriber("", move || writer.clone()).set_default();
-
-    deliver(&table, &records).await;
-    assert_eq!(
-        lines.heard("UndecodableRecords").len(),
-        0,
-        "nothing is wrong with these"
-    );
-    records[1]["dynamodb"]["NewImage"]["b_quota_tc"] = json!({"S": "many"});
-    deliver(&table, &records).await;
-    assert_eq!(
-        lines.heard("UndecodableRecords").len(),
-        1,
-        "one line for one record"
-    );
-}
-
-#[tokio::test]
-async fn the_alarm_on_refused_writes_looks_for_what_the_aggregator_logs_and_the_line_has_what_was_to_be_copied()
- {
-    let dynamo = Dynamo::new().await;
-    let table = dynamo.table().await;
-    let records = lived(&dynamo, &table).await;
-    let (pk, sk) = (
-        "default/ENTITY#e-1",
-        "#USAGE#gpt-4#daily#2025-12-31T00:00:00Z",
-    );
-    dynamo.put(&json!({"PK": {"S": pk}, "SK": {"S": sk}, "q0": {"S": "far"}}));
-    let lines = Lines::default();
-    let writer = lines.clone();
-    let _guard = weirgate_runtime::subscriber("", move || writer.clone()).set_default();
-
-    deliver(&table, &records).await;
-    let heard = lines.heard("RefusedWrites");
-    assert_eq!(heard.len(), 1, "{heard:?}");
-    for said in [
-        &format!("final copy to {pk} {sk} of shard 0 at "),
-        "quota 2, slots 0, 3 acquires",
-        "ERROR",
-    ] {
-        assert!(heard[0].contains(said), "{heard:?}");
-    }
 }
 
 /// `docs/operations.md` looks for it where records were discarded.

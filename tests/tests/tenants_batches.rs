@@ -88,7 +88,7 @@ async fn a_snapshot_that_stays_throttled_delays_no_other_record() {
         );
         assert_eq!(handled.response.unwrap(), Default::default());
         assert_eq!(copied(&dynamo, "good/ENTITY#e-0"), "1.5");
-        let heard = lines.heard("RefusedWrites");
+        let heard = lines.of("refused write");
         assert!((1..=entities).contains(&heard.len()) && lines.text().len() <= 100_000);
         for said in [
             "final copy to evil/ENTITY#e-",
@@ -383,7 +383,7 @@ async fn records_that_cannot_be_read_fill_no_log() {
     let handled = deliver(&table, &batch).await;
     assert_eq!(handled.summary.undecodable, 2_001);
     assert!(lines.text().len() <= 1_000_000, "{}", lines.text().len());
-    let heard = lines.heard("UndecodableRecords");
+    let heard = lines.of("undecodable record");
     let last: Value = serde_json::from_str(heard.last().expect("lines")).unwrap();
     assert_eq!(
         last["record"],

@@ -183,7 +183,10 @@ pub fn users(users: u64) -> (u64, PicoDollars) {
     let call = CALL_PRICE
         + run_price(call_ms(per_second.div_ceil(stream_shards)))
         + LOG_BYTES * LOG_BYTE_PRICE;
-    let dollars = units * WRITE_UNIT_PRICE + stream_shards * call * HOUR_SECONDS + idle().0;
+    let dollars = units * WRITE_UNIT_PRICE
+        + stream_shards * call * HOUR_SECONDS
+        + reconciler_minute(0, 0) * HOUR_MINUTES
+        + watching(BUSY_METRICS).0;
     (units, PicoDollars(dollars))
 }
 
@@ -191,13 +194,13 @@ pub fn users(users: u64) -> (u64, PicoDollars) {
 /// alarms with their metrics.
 #[must_use]
 pub const fn idle() -> PicoDollars {
-    PicoDollars(reconciler_minute(0, 0) * HOUR_MINUTES + watching().0)
+    PicoDollars(reconciler_minute(0, 0) * HOUR_MINUTES + watching(IDLE_METRICS).0)
 }
 
-/// What an hour of the alarms costs, and of the metrics that are made for them, which is at most.
+/// What an hour of the alarms costs, and of so many metrics of the functions.
 #[must_use]
-pub const fn watching() -> PicoDollars {
-    PicoDollars(ALARM_METRICS * ALARM_HOUR_PRICE + FILTER_METRICS * METRIC_HOUR_PRICE)
+pub const fn watching(metrics: u64) -> PicoDollars {
+    PicoDollars(ALARM_METRICS * ALARM_HOUR_PRICE + metrics * METRIC_HOUR_PRICE)
 }
 
 /// What an hour costs, part by part.

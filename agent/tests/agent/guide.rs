@@ -67,7 +67,7 @@ fn each_layer_of_the_template_has_its_rule_in_the_makefile() {
             continue;
         }
         assert!(
-            makefile.contains(&format!("build-{name}: target = ")),
+            makefile.contains(&format!("build-{name}: architecture = ")),
             "{name}"
         );
         layers += 1;

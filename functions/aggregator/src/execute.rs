@@ -15,7 +15,7 @@ use weirgate_runtime::LogBudget;
 use weirgate_store::{RetryPolicy, ReturnValues, Table, WriteOutcome};
 
 use crate::plan::{Write, WriteKind};
-use effect::{put_off, refuse};
+use effect::{put_off, refuse, split_made};
 use split::split_shard;
 
 pub use copy::run_copy;
@@ -226,6 +226,12 @@ async fn run(
             WriteOutcome::Applied(_) => Ok(Effect::Refilled),
             WriteOutcome::ConditionFailed(_) => Ok(Effect::RefillLost),
         },
-        WriteKind::Split(split) => split_shard(table, split, budget).await,
+        WriteKind::Split(split) => {
+            let effect = split_shard(table, split, budget).await?;
+            if effect == Effect::Split {
+                split_made(split, budget);
+            }
+            Ok(effect)
+        }
     }
 }

@@ -26,6 +26,8 @@ pub struct ShardFold {
     /// Images of which a window is copied, in the order of the records, with the window that ends.
     copies: Vec<(Meter, Ends, usize)>,
     writes: usize,
+    /// Acquires granted by the writes.
+    acquires: u64,
     /// Net consumption of each limit.
     consumed: BTreeMap<LimitName, MilliTokens>,
     /// Largest request of each limit: for a write of several acquires, their mean.
@@ -87,6 +89,14 @@ pub fn shards(records: Vec<Record>) -> Vec<ShardFold> {
     shards.into_values().collect()
 }
 
+/// Returns the number of acquires that the writes of all shards granted.
+#[must_use]
+pub fn acquires(shards: &[ShardFold]) -> u64 {
+    shards
+        .iter()
+        .fold(0, |sum: u64, shard| sum.saturating_add(shard.acquires))
+}
+
 /// Returns the copies of all shards, each with its record. Copies of a shard to the same snapshot
 /// are in the order of its lives.
 pub fn copies(shards: &[ShardFold], ttl_days: i64) -> impl Iterator<Item = (UsageCopy, usize)> {
@@ -135,6 +145,7 @@ impl ShardFold {
             key: key.clone(),
             copies: vec![],
             writes: 0,
+            acquires: 0,
             consumed,
             largest,
             last: None,
@@ -186,6 +197,9 @@ impl ShardFold {
             .acquires
             .total
             .saturating_sub(before.map_or(0, |before| before.acquires.total));
+        // A counter that an operator has set back granted nothing.
+        let granted = u64::try_from(acquires).unwrap_or_default();
+        self.acquires = self.acquires.saturating_add(granted);
         for (name, state) in &after.limits {
             let had = before
                 .and_then(|before| before.limits.get(name))

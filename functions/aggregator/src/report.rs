@@ -1,11 +1,11 @@
 //! Turns effects of writes into the function's response, which tells Lambda where to resume, and
-//! into one log line.
+//! into the invocation's metrics.
 
 use std::borrow::Cow;
 use std::collections::BTreeSet;
-use std::time::Duration;
 
 use aws_lambda_events::event::streams::DynamoDbBatchItemFailure;
+use weirgate_runtime::MetricsLine;
 use weirgate_store::ErrorKind;
 
 use crate::execute::{Effect, Failure, FailureReason};
@@ -25,10 +25,17 @@ pub struct Summary {
     pub skipped: usize,
     /// Records of shards that cannot be read.
     pub undecodable: usize,
+    /// Acquires that the records' writes granted. Records that come again count again.
+    pub acquires: u64,
+    /// Age of the oldest record of a shard, in ms.
+    pub batch_age_ms: Option<i64>,
     /// Copies of usage made.
     pub copied: usize,
     /// Copies that the snapshot had already, or newer ones.
     pub superseded: usize,
+    /// Copies that found an earlier life of their shard without its final copy: its last usage is
+    /// missing.
+    pub gaps: usize,
     /// Interim copies put off: a later one includes them.
     pub copies_put_off: usize,
     /// Shards credited.
@@ -50,26 +57,32 @@ pub struct Summary {
 }
 
 impl Summary {
-    pub(crate) fn log(&self, took: Duration) {
-        tracing::info!(
-            records = self.records,
-            skipped = self.skipped,
-            undecodable = self.undecodable,
-            copied = self.copied,
-            superseded = self.superseded,
-            copies_put_off = self.copies_put_off,
-            refilled = self.refilled,
-            refills_lost = self.refills_lost,
-            refills_put_off = self.refills_put_off,
-            splits = self.splits,
-            splits_lost = self.splits_lost,
-            splits_put_off = self.splits_put_off,
-            refused = self.refused,
-            failed = self.failed,
-            duration_ms = u64::try_from(took.as_millis()).unwrap_or(u64::MAX),
-            "batch done"
-        );
+    /// Returns the summary as the metrics of the invocation.
+    #[must_use]
+    pub fn metrics_line(&self) -> MetricsLine {
+        MetricsLine::new("batch done")
+            .count("records", count(self.records))
+            .count("skipped", count(self.skipped))
+            .count("undecodable", count(self.undecodable))
+            .count("acquires", self.acquires)
+            .count("copied", count(self.copied))
+            .count("superseded", count(self.superseded))
+            .count("gaps", count(self.gaps))
+            .count("copies_put_off", count(self.copies_put_off))
+            .count("refilled", count(self.refilled))
+            .count("refills_lost", count(self.refills_lost))
+            .count("refills_put_off", count(self.refills_put_off))
+            .count("splits", count(self.splits))
+            .count("splits_lost", count(self.splits_lost))
+            .count("splits_put_off", count(self.splits_put_off))
+            .count("refused", count(self.refused))
+            .count("failed", count(self.failed))
+            .millis("batch_age_ms", self.batch_age_ms)
     }
+}
+
+fn count(number: usize) -> u64 {
+    u64::try_from(number).unwrap_or(u64::MAX)
 }
 
 /// An invocation that fails as a whole; all of its records are redelivered.
@@ -108,6 +121,10 @@ pub fn report(
     for result in results {
         match result {
             Ok(Effect::Copied) => summary.copied += 1,
+            Ok(Effect::CopiedAfterGap) => {
+                summary.copied += 1;
+                summary.gaps += 1;
+            }
             Ok(Effect::Superseded) => summary.superseded += 1,
             Ok(Effect::CopyPutOff) => summary.copies_put_off += 1,
             Ok(Effect::Refilled) => summary.refilled += 1,

@@ -1,12 +1,12 @@
 //! Turns what became of the objects into the function's response, which tells Lambda where to
-//! resume, and into one log line.
-
-use std::time::Duration;
+//! resume, and into the metrics of the invocation.
 
 use aws_lambda_events::event::streams::DynamoDbBatchItemFailure;
 /// The partial-batch response: each event that is not archived. Lambda resumes at the lowest
 /// sequence number in it; an empty response means success.
 pub use aws_lambda_events::event::streams::DynamoDbEventResponse as Response;
+
+use weirgate_runtime::MetricsLine;
 
 use crate::bucket::{PutError, Written};
 use crate::parse::Batch;
@@ -30,18 +30,21 @@ pub struct Summary {
 }
 
 impl Summary {
-    pub(crate) fn log(&self, took: Duration) {
-        tracing::info!(
-            records = self.records,
-            skipped = self.skipped,
-            archived = self.archived,
-            already_there = self.already_there,
-            unreadable = self.unreadable,
-            failed = self.failed,
-            duration_ms = u64::try_from(took.as_millis()).unwrap_or(u64::MAX),
-            "audit events archived"
-        );
+    /// Returns the summary as the metrics of the invocation.
+    #[must_use]
+    pub fn metrics_line(&self) -> MetricsLine {
+        MetricsLine::new("audit events archived")
+            .count("records", count(self.records))
+            .count("skipped", count(self.skipped))
+            .count("archived", count(self.archived))
+            .count("already_there", count(self.already_there))
+            .count("unreadable", count(self.unreadable))
+            .count("failed", count(self.failed))
     }
+}
+
+fn count(number: usize) -> u64 {
+    u64::try_from(number).unwrap_or(u64::MAX)
 }
 
 /// Adds up what became of the objects, and names the events that must be delivered again.

@@ -3,7 +3,7 @@
 //!
 //! # Layout
 //!
-//! - `config`: [`Config`] from the environment
+//! - `function`: [`function`], as Lambda runs it; `config`: [`Config`] from the environment
 //! - `partition`: the entries of one partition of the index, by age and within the `share` of each
 //!   namespace
 //! - `read`: due entries, and their shards
@@ -12,7 +12,7 @@
 //! - `shard_tree`, `review`: [`review`]: the work on all shards of a bucket together; pure
 //! - `reshape`: its transactions, and another review after a failed condition
 //! - `preview`: [`preview`]: what a run would do, without a write
-//! - `report`: [`Summary`]: the response, and the log line
+//! - `report`: [`Summary`]: the response, and the invocation's metrics
 //! - `deadline`: [`Deadline`]: when to stop
 //! - `schedule`: the schedule's event: its id and its time
 //!
@@ -23,6 +23,7 @@
 mod config;
 mod deadline;
 mod execute;
+mod function;
 mod partition;
 mod plan;
 mod preview;
@@ -39,18 +40,16 @@ use std::future::ready;
 use std::sync::Mutex;
 
 use futures_util::stream::{self, StreamExt};
-use lambda_runtime::Context;
 use weirgate_runtime::{LogBudget, shorten};
 use weirgate_shared::{BucketKey, EpochMillis, due_shards};
 use weirgate_store::{StoreError, Table};
 
 pub use config::Config;
 pub use deadline::Deadline;
+pub use function::function;
 pub use preview::{DueItem, Preview, Reshaped, Work, preview};
 pub use report::Summary;
 pub use review::{Change, Depth, Review, review};
-
-use schedule::Schedule;
 
 /// Index partitions processed concurrently: all of them, so that the oldest entries of each come
 /// first.
@@ -59,23 +58,6 @@ const PARTITIONS: usize = 16;
 const WRITES: usize = 4;
 /// Maximum bytes of an error in a log line.
 const SHOWN: usize = 1024;
-
-/// Runs once for an event of any content. The log names the event of a schedule.
-///
-/// # Errors
-/// [`StoreError`] if nothing worked at all.
-pub async fn invoke(
-    table: &Table,
-    config: &Config,
-    event: &str,
-    context: &Context,
-) -> Result<Summary, StoreError> {
-    let now = table.skew().now();
-    let deadline = Deadline::after(weirgate_runtime::time_left(context, now));
-    let summary = run(table, config, now, deadline).await;
-    summary.log(Schedule::of(event, now).as_ref());
-    summary.answer()
-}
 
 /// Processes all shards due at `now`, until the deadline.
 ///
@@ -87,9 +69,7 @@ pub async fn reconcile(
     now: EpochMillis,
     deadline: Deadline,
 ) -> Result<Summary, StoreError> {
-    let summary = run(table, config, now, deadline).await;
-    summary.log(None);
-    summary.answer()
+    run(table, config, now, deadline).await.answer()
 }
 
 async fn run(table: &Table, config: &Config, now: EpochMillis, deadline: Deadline) -> Summary {

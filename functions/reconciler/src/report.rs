@@ -1,16 +1,15 @@
-//! The summary of a run: its response, and its log line.
+//! The summary of a run: its response, and the invocation's metrics.
 
 use std::collections::BTreeMap;
 
 use serde::Serialize;
 use serde::ser::{Error as _, SerializeMap, Serializer};
 use serde_json::value::RawValue;
-use weirgate_runtime::shorten;
+use weirgate_runtime::{MetricsLine, shorten};
 use weirgate_shared::{EpochMillis, LimitName, MilliTokens};
 use weirgate_store::{ErrorKind, StoreError};
 
 use crate::execute::Done;
-use crate::schedule::Schedule;
 
 /// Maximum number of different errors in the summary. Each failed shard has a log line of its own,
 /// within the budget.
@@ -187,31 +186,27 @@ impl Summary {
         self
     }
 
-    /// Logs the summary as one line at INFO, with the schedule's event if there is one.
-    pub(crate) fn log(&self, schedule: Option<&Schedule>) {
+    /// Returns the summary as the metrics of the invocation.
+    #[must_use]
+    pub fn metrics_line(&self) -> MetricsLine {
         // Serialization of a map of names to numbers, or of a list of strings, cannot fail.
-        let tokens_restored =
-            serde_json::to_string(&ExactTokens(&self.tokens_restored)).unwrap_or_default();
-        let errors = serde_json::to_string(&self.errors).unwrap_or_default();
-        tracing::info!(
-            buckets_seen = self.buckets_seen,
-            leases_restored = self.leases_restored,
-            tokens_restored,
-            shards_merged = self.shards_merged,
-            shards_repaired = self.shards_repaired,
-            lost_races = self.lost_races,
-            left_over = self.left_over,
-            undecodable = self.undecodable,
-            postponed = self.postponed,
-            partitions_unfinished = self.partitions_unfinished,
-            // Unknown if the index could not be read, so the alarm must not hear of a 0.
-            oldest_due_age_ms = (self.partitions_read > 0).then_some(self.oldest_due_age_ms),
-            errors,
-            schedule_id = schedule.and_then(|schedule| schedule.id.as_deref()),
-            scheduled_at = schedule.map(|schedule| schedule.at.as_str()),
-            late_ms = schedule.map(|schedule| schedule.late_ms),
-            "reconciled"
-        );
+        let tokens_restored = serde_json::to_string(&ExactTokens(&self.tokens_restored)).ok();
+        let errors = serde_json::to_string(&self.errors).ok();
+        // Unknown if the index could not be read, so the alarm must not hear of a 0.
+        let oldest = (self.partitions_read > 0).then_some(self.oldest_due_age_ms);
+        MetricsLine::new("reconciled")
+            .count("buckets_seen", self.buckets_seen)
+            .count("leases_restored", self.leases_restored)
+            .text("tokens_restored", tokens_restored)
+            .count("shards_merged", self.shards_merged)
+            .count("shards_repaired", self.shards_repaired)
+            .count("lost_races", self.lost_races)
+            .count("left_over", self.left_over)
+            .count("undecodable", self.undecodable)
+            .count("postponed", self.postponed)
+            .count("partitions_unfinished", self.partitions_unfinished)
+            .millis("oldest_due_age_ms", oldest)
+            .text("errors", errors)
     }
 
     /// Returns the summary as the response, or an error if all work failed permanently: the

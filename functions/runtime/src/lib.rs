@@ -2,22 +2,31 @@
 //!
 //! # Layout
 //!
-//! - `serve`: [`serve`]: logging, configuration, connection, invocations;
-//!   [`serve_without_table`]: without the connection
+//! - `serve`: [`serve`]: logging, configuration, connection; [`serve_without_table`]: without the
+//!   connection
+//! - `runner`: [`Runner`]: the invocations of a process, each with its line
+//! - `metrics_line`: [`MetricsLine`] of an invocation: a log line and its metrics
 //! - `budget`: [`LogBudget`]: how much an invocation may log, and texts cut to it
 //! - `log`: [`log_lines`]: JSON lines with the `timestamp` and `level` that Lambda reads
-//! - `variable`: [`required`], [`number`]: environment variables, and what keeps a function from
+//! - `settings`: [`Settings`] of any function; `variable`: [`required`], [`number`]: environment variables, and what keeps a function from
 //!   starting
 //! - `clock`: [`time_left`] of an invocation
 
 mod budget;
 mod clock;
 mod log;
+mod metrics_line;
+mod runner;
 mod serve;
+mod settings;
 mod variable;
 
 pub use budget::{LogBudget, beginning, shorten};
 pub use clock::time_left;
+pub use lambda_runtime::Context;
 pub use log::{log_lines, subscriber};
-pub use serve::{Answer, Function, Handler, answer, serve, serve_without_table};
+pub use metrics_line::{DIMENSIONS, Metric, MetricsLine, NAMESPACE, Unit};
+pub use runner::{Function, Handler, Invoked, Invoking, Runner};
+pub use serve::{answer, serve, serve_without_table};
+pub use settings::Settings;
 pub use variable::{ConfigError, number, required};

@@ -3,26 +3,30 @@
 
 use std::str::FromStr;
 
+use lambda_runtime::Context;
 use lambda_runtime::tracing::level_filters::LevelFilter;
 use lambda_runtime::tracing::subscriber::fmt;
 use lambda_runtime::tracing::subscriber::fmt::MakeWriter;
 use lambda_runtime::tracing::subscriber::util::SubscriberInitExt;
 use lambda_runtime::tracing::{self, Span, Subscriber};
 
-/// Writes every event of this process to standard output, one JSON object a line.
-///
-/// The minimum level is Lambda's `AWS_LAMBDA_LOG_LEVEL`, default `INFO`.
-pub fn log_lines() {
-    let level = std::env::var("AWS_LAMBDA_LOG_LEVEL").unwrap_or_default();
-    // A second call fails and leaves the first subscriber in place, which is equal.
-    let _ = subscriber(&level, std::io::stdout).try_init();
+/// Writes every event of this process that is of at least `level` to standard output, one JSON
+/// object a line.
+pub fn log_lines(level: &str) {
+    // A second call fails and leaves the first subscriber in place.
+    let _ = subscriber(level, std::io::stdout).try_init();
 }
 
-/// Returns the span of an invocation, which adds its request id to each of its lines as
-/// `span.requestId`, like Lambda's own lines and the objects of the failure bucket. The runtime's
-/// own span is at INFO, so a level above INFO would omit it.
-pub(crate) fn invocation(request_id: &str) -> Span {
-    tracing::error_span!("invocation", requestId = request_id)
+/// Returns the span of an invocation. It adds to each of its lines the request id as
+/// `span.requestId`, like Lambda's own lines and the objects of the failure bucket, and X-Ray's
+/// trace id as `span.xrayTraceId`, if the invocation has one. The runtime's own span is at INFO, so
+/// a level above INFO would omit it.
+pub(crate) fn invocation(context: &Context) -> Span {
+    tracing::error_span!(
+        "invocation",
+        requestId = context.request_id,
+        xrayTraceId = context.xray_trace_id,
+    )
 }
 
 /// Returns the subscriber that writes events of at least `level` to `writer`.
@@ -103,18 +107,22 @@ mod tests {
     }
 
     #[test]
-    fn a_line_of_an_invocation_has_its_request_id_at_every_level() {
-        for (level, expected) in [("", 2), ("ERROR", 1)] {
+    fn a_line_of_an_invocation_has_its_request_id_and_trace_id_at_every_level() {
+        let mut context = Context::default();
+        context.request_id = "r-1".to_owned();
+        for (level, expected, trace) in [("", 2, None), ("ERROR", 1, Some("Root=1-2-3"))] {
+            context.xray_trace_id = trace.map(str::to_owned);
             let lines = lines(level, || {
-                let _invocation = invocation("r-1").entered();
+                let _invocation = invocation(&context).entered();
                 tracing::info!("i");
                 tracing::error!("e");
             });
             assert_eq!(lines.len(), expected, "{level:?}");
-            assert!(
-                lines.iter().all(|line| line["span"]["requestId"] == "r-1"),
-                "{lines:?}"
-            );
+            for line in lines {
+                let span = &line["span"];
+                assert_eq!(span["requestId"], "r-1", "{line}");
+                assert_eq!(span["xrayTraceId"].as_str(), trace, "{line}");
+            }
         }
     }
 

@@ -3,55 +3,53 @@
 //! Deliberately not generic: the runtime's layers are compiled once, here, for size; the handlers
 //! for speed.
 
-use std::pin::Pin;
+use std::io::Write;
 use std::process::ExitCode;
+use std::rc::Rc;
 
-use lambda_runtime::tracing::Instrument;
-use lambda_runtime::{Context, Error, LambdaEvent, service_fn, tracing};
+use lambda_runtime::{Error, LambdaEvent, service_fn, tracing};
 use serde_json::value::RawValue;
 use weirgate_store::{ConnectOptions, ErrorKind, Table, connect};
 
-/// The response of an invocation, as JSON.
-pub type Answer = Pin<Box<dyn Future<Output = Result<Box<RawValue>, Error>>>>;
-
-/// The parts in which the functions differ.
-#[allow(missing_debug_implementations, reason = "it is a closure with a name")]
-pub struct Function {
-    /// Name of the table.
-    pub table_name: String,
-    /// Handles one event, given as JSON.
-    pub handler: Box<dyn Fn(Table, Box<RawValue>, Context) -> Answer>,
-}
-
-/// Handles one event, given as JSON, without a table.
-pub type Handler = Box<dyn Fn(Box<RawValue>, Context) -> Answer>;
+use crate::runner::{Function, Runner};
+use crate::settings::Settings;
+use crate::variable::ConfigError;
 
 /// Runs a function until Lambda ends it. `configure` reads the environment. A wrong setting or a
 /// missing table ends the start with one line.
 pub fn serve(
     name: &str,
-    configure: impl FnOnce(&dyn Fn(&str) -> Option<String>) -> Result<Function, Error>,
+    configure: impl FnOnce(&dyn Fn(&str) -> Option<String>) -> Result<Function, ConfigError>,
 ) -> ExitCode {
-    launch(name, |lookup| block_on(run(configure(lookup)?)))
+    launch(name, configure, |stack, function| block_on(run(stack, function)))
 }
 
 /// Runs a function that uses no table until Lambda ends it, as [`serve`] does.
 pub fn serve_without_table(
-    name: &str,
-    configure: impl FnOnce(&dyn Fn(&str) -> Option<String>) -> Result<Handler, Error>,
+    name: &'static str,
+    configure: impl FnOnce(&dyn Fn(&str) -> Option<String>) -> Result<Handler, ConfigError>,
 ) -> ExitCode {
-    launch(name, |lookup| block_on(invocations(configure(lookup)?)))
+    launch(name, configure, |stack, handler| {
+        block_on(invocations(Runner::without_table(name, handler, stack, write)))
+    })
 }
 
-fn launch(
+fn launch<F>(
     name: &str,
-    start: impl FnOnce(&dyn Fn(&str) -> Option<String>) -> Result<(), Error>,
+    configure: impl FnOnce(&dyn Fn(&str) -> Option<String>) -> Result<F, ConfigError>,
+    start: impl FnOnce(String, F) -> Result<(), Error>,
 ) -> ExitCode {
-    crate::log_lines();
     // A value that is not Unicode is wrong, not missing.
     let lookup =
         |name: &str| std::env::var_os(name).map(|value| value.to_string_lossy().into_owned());
-    match start(&lookup) {
+    let settings = Settings::read(lookup);
+    crate::log_lines(settings.as_ref().map_or("", |settings| &settings.log_level));
+    let configured =
+        settings.and_then(|settings| configure(&lookup).map(|function| (settings, function)));
+    match configured
+        .map_err(Error::from)
+        .and_then(|(settings, function)| start(settings.stack, function))
+    {
         Ok(()) => ExitCode::SUCCESS,
         Err(error) => {
             tracing::error!("the {name} cannot run: {error}");
@@ -68,13 +66,11 @@ fn block_on(life: impl Future<Output = Result<(), Error>>) -> Result<(), Error> 
         .block_on(life)
 }
 
-async fn run(
-    Function {
-        table_name,
-        handler,
-    }: Function,
-) -> Result<(), Error> {
-    let table = Table::new(connect(ConnectOptions::default()).await, table_name);
+async fn run(stack: String, function: Function) -> Result<(), Error> {
+    let table = Table::new(
+        connect(ConnectOptions::default()).await,
+        function.table_name.clone(),
+    );
     // Opens the connection while the start has more CPU than an invocation. A transient error does
     // not end the start.
     match table.warm().await {
@@ -89,17 +85,21 @@ async fn run(
         Err(error) => tracing::warn!("the first read failed: {error}"),
         Ok(()) => {}
     }
-    let handler = move |event, context| handler(table.clone(), event, context);
-    invocations(Box::new(handler)).await
+    invocations(Runner::new(function, stack, table, write)).await
 }
 
-async fn invocations(handler: Handler) -> Result<(), Error> {
-    lambda_runtime::run(service_fn(|event: LambdaEvent<Box<RawValue>>| {
-        let (event, context) = event.into_parts();
-        let span = crate::log::invocation(&context.request_id);
-        handler(event, context).instrument(span)
+async fn invocations(runner: Runner) -> Result<(), Error> {
+    let runner = Rc::new(runner);
+    lambda_runtime::run(service_fn(move |event: LambdaEvent<Box<RawValue>>| {
+        let (runner, (event, context)) = (Rc::clone(&runner), event.into_parts());
+        async move { runner.invoke(event, context).await }
     }))
     .await
+}
+
+/// One write, so that a line stays whole. There is nowhere to report that it failed.
+fn write(line: &str) {
+    drop(std::io::stdout().lock().write_all(line.as_bytes()));
 }
 
 /// Returns a response as JSON.

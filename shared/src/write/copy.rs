@@ -102,7 +102,7 @@ impl UsageCopy {
         if copied.write_seq < self.birth {
             let mut changes = self.carry(&copied.usage, copied.write_seq);
             changes.extend(self.others(&copied.usage));
-            if !copied.is_final {
+            if self.is_after_gap(seen) {
                 changes.push(AttributeUpdate::Add(
                     Path::of(attr::UNFINISHED),
                     self.shards(),
@@ -131,6 +131,14 @@ impl UsageCopy {
                 changes,
             }
         })
+    }
+
+    /// Returns whether the snapshot has an earlier life of the shard without its final copy. Its
+    /// last usage is then missing.
+    #[must_use]
+    pub fn is_after_gap(&self, seen: &Snapshot) -> bool {
+        let copied = seen.shards.get(&self.shard);
+        copied.is_some_and(|copied| copied.write_seq < self.birth && !copied.is_final)
     }
 
     /// Returns whether the snapshot has room for what [`Self::after`] writes. A carry grows with

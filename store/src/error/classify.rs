@@ -13,6 +13,7 @@ use aws_sdk_dynamodb::types::{CancellationReason, ThrottlingReason};
 use hyper_util::client::legacy::Error as HttpError;
 
 use super::kind::ErrorKind;
+use crate::throttles::ThrottleReason;
 
 /// Returns what an SDK error means for its request.
 pub(super) fn kind<E>(error: &SdkError<E>) -> ErrorKind
@@ -54,6 +55,25 @@ where
         _ if service.raw().status().is_server_error() => ErrorKind::Unconfirmed,
         _ => ErrorKind::Rejected,
     }
+}
+
+/// Returns the quota that a throttled request exceeded, the first one of several; `None` for any
+/// other error.
+pub(crate) fn throttle_reason<E>(error: &SdkError<E>) -> Option<ThrottleReason>
+where
+    E: ProvideErrorMetadata + Error + Send + Sync + 'static,
+{
+    let kind = kind(error);
+    let named = || {
+        let first = reasons(error.as_service_error()?).first()?;
+        first.reason().map(ThrottleReason::of)
+    };
+    // A cancelled transaction has the key range in a message at most.
+    let unnamed = match kind {
+        ErrorKind::Throttled { key_range: true } => ThrottleReason::KeyRange,
+        _ => ThrottleReason::Unnamed,
+    };
+    kind.is_throttle().then(|| named().unwrap_or(unnamed))
 }
 
 /// Returns whether a signature failed for its time. DynamoDB has one code for all signature errors,

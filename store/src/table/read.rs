@@ -8,7 +8,7 @@ use weirgate_shared::ItemKey;
 
 use super::retry::{ATTEMPTS, jitter};
 use crate::bound::Bound;
-use crate::{ErrorKind, Item, StoreError, Table, attribute};
+use crate::{ErrorKind, Item, StoreError, Table, ThrottleReason, attribute};
 
 /// The result of a read with a size limit.
 #[derive(Debug, Clone, PartialEq)]
@@ -193,8 +193,7 @@ impl Table {
             Some(bound) => Box::pin(request.customize().interceptor(bound.clone()).send()).await,
             None => Box::pin(request.send()).await,
         };
-        let mut found =
-            found.map_err(|error| StoreError::new(&self.name, "BatchGetItem".to_owned(), error))?;
+        let mut found = found.map_err(|error| self.failed("BatchGetItem".to_owned(), error))?;
         if let Some(meter) = &self.meter {
             found
                 .consumed_capacity()
@@ -219,6 +218,7 @@ impl Table {
     /// Returns the error for items that DynamoDB left unprocessed because their partitions are over
     /// their throughput.
     fn kept_back(&self, items: usize) -> StoreError {
+        self.throttled(ThrottleReason::KeyRange);
         let kind = ErrorKind::Throttled { key_range: true };
         StoreError {
             kind,

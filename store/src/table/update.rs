@@ -96,8 +96,7 @@ impl Table {
                     old.filter(|item| !item.is_merged()),
                 ))
             }
-            Err(error) => Err(StoreError::new(
-                &self.name,
+            Err(error) => Err(self.failed(
                 format!("UpdateItem of {} {}", update.key.pk, update.key.sk),
                 error,
             )),

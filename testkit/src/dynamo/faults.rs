@@ -29,6 +29,8 @@ pub enum Fault {
         /// Whether the reason names the key range.
         key_range: bool,
     },
+    /// It is throttled for this reason, in DynamoDB's word.
+    ThrottleFor(&'static str),
     /// It meets a transaction on its item, a transaction one on the item of its first part.
     Conflict,
     /// The server fails before applying it.
@@ -113,6 +115,7 @@ impl Fault {
             }
             Self::Throttle { key_range: false } if is_transaction => cancelled("ThrottlingError"),
             Self::Throttle { key_range } => Ok(throttled(key_range)),
+            Self::ThrottleFor(reason) => Ok(throttled_by(reason, "table/weirgate")),
             Self::Conflict if is_transaction => cancelled("TransactionConflict"),
             Self::Conflict => refused("TransactionConflictException"),
             Self::ServerError => failed(),

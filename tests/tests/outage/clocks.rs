@@ -11,6 +11,7 @@ use weirgate::{Decision, EpochMillis, FakeClock, Limit, MilliTokens, RateLimiter
 use weirgate_shared::write::{AttributeUpdate, Path, Update, Value};
 use weirgate_shared::{ItemKey, RefillRule, ShardIndex, refill_between};
 use weirgate_store::{ErrorKind, RetryPolicy, ReturnValues};
+use weirgate_testkit::{Lines, Process};
 
 const HOUR_MS: i64 = 3_600_000;
 
@@ -360,16 +361,10 @@ async fn i4_a_reconciler_whose_clock_is_fast_ends_no_lease_early() {
     let held = leased(&limiter, &limits, &[("slots", 1)], secs(60)).await;
     let table = fleet.dynamo.table_by(off(HOUR_MS)).await;
     assert_eq!(table.warm().await.unwrap_err().kind, ErrorKind::ClockSkew);
-    let config = weirgate_reconciler::Config::read(|name| {
-        (name == "TABLE_NAME").then(|| "weirgate".to_owned())
-    });
-    let (config, mut context) = (config.unwrap(), lambda_runtime::Context::default());
+    let process = Process::start(weirgate_reconciler::function, table, &Lines::default());
     for restored in [0, 1] {
-        context.deadline = u64::try_from(fleet.now().0).unwrap() + 30_000;
-        let summary = weirgate_reconciler::invoke(&table, &config, "{}", &context)
-            .await
-            .unwrap();
-        assert_eq!(summary.leases_restored, restored);
+        let answer = process.invoke("{}", "r-1", None).await.unwrap();
+        assert_eq!(answer["leases_restored"], restored);
         pass(secs(62)).await;
     }
     assert_eq!(

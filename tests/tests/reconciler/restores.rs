@@ -2,14 +2,12 @@
 
 use std::time::Duration;
 
-use lambda_runtime::{Context, LambdaEvent};
-use serde_json::value::RawValue;
 use serde_json::{Value, json};
-use weirgate_reconciler::{Config, Deadline, Summary, invoke, reconcile};
+use weirgate_reconciler::{Config, Deadline, Summary, reconcile};
 use weirgate_shared::{EpochMillis, Limit, MilliTokens, Millis, ShardIndex, refill_between};
 use weirgate_store::Table;
-use weirgate_testkit::Dynamo;
 use weirgate_testkit::leased::{NOW, full, holding, key, limit, load, store, tokens};
+use weirgate_testkit::{Dynamo, Lines, Process};
 
 const PAST: EpochMillis = EpochMillis(NOW.0 - 1_000);
 const LATER: EpochMillis = EpochMillis(NOW.0 + 60_000);
@@ -418,14 +416,13 @@ async fn the_schedulers_event_starts_a_run_and_so_does_any_other() {
             &holding(full("e-1", &limits()), "a", PAST, &[("slots", 1)]),
         )
         .await;
-        let mut context = Context::default();
-        context.deadline = u64::MAX;
-        let event: LambdaEvent<Box<RawValue>> =
-            LambdaEvent::new(serde_json::from_str(event).unwrap(), context);
-        let summary = invoke(&table, &config(), event.payload.get(), &event.context)
-            .await
-            .unwrap();
-        assert_eq!(summary.leases_restored, 1);
-        assert!(summary.oldest_due_age_ms > 0, "the clock is this machine's");
+        let lines = Lines::default();
+        let process = Process::start(weirgate_reconciler::function, table, &lines);
+        let answer = process.invoke(event, "r-1", None).await.unwrap();
+        assert_eq!(answer["leases_restored"], 1);
+        assert!(
+            answer["oldest_due_age_ms"].as_i64() > Some(0),
+            "the clock is this machine's"
+        );
     }
 }

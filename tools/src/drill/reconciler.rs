@@ -146,12 +146,12 @@ impl<P: Fn(&str)> Drill<'_, P> {
     }
 
     /// The alarm rings for a run that met a lease which was due for long, and ends with the next
-    /// run. The emulator has no metric filters, so the drill puts their values.
+    /// run. The emulator reads no metrics from log lines, so the drill puts their values.
     async fn overdue(&self, late: &Value) -> Result<(), String> {
         for (did, state) in [(late, "ALARM"), (&self.reconcile().await?.1, "OK")] {
             let age = did["oldest_due_age_ms"].to_string();
-            let put = "aws cloudwatch put-metric-data --namespace Weirgate --metric-name \"$stack-oldest-due-ms\" \
-                 --value \"$age\"";
+            let put = "aws cloudwatch put-metric-data --namespace Weirgate --metric-name oldest_due_age_ms \
+                 --dimensions \"stack=$stack,function=reconciler\" --value \"$age\"";
             self.shell.text(put, &[("age", &age)]).await?;
             self.until_alarm("OverdueLeasesAlarm", state).await?;
         }

@@ -332,7 +332,7 @@ fn small() -> String {
     for rate in [1, 10, 100] {
         let numbers = Scenario::alone(rate).numbers();
         let units = (rate + numbers.refills) * 3_600 + numbers.usage_units_an_hour;
-        let watching = watching().0;
+        let watching = watching(BUSY_METRICS).0;
         row(
             &format!("{rate}/s on one key, every caller alone"),
             units,

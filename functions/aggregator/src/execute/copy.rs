@@ -21,13 +21,16 @@ pub async fn run_copy(
     copy: &UsageCopy,
     retry: RetryPolicy,
 ) -> Result<Effect, FailureReason> {
-    let mut update = copy.first();
+    let (mut update, mut is_after_gap) = (copy.first(), false);
     for _ in 0..COPY_TRIES {
         let WriteOutcome::ConditionFailed(item) = table
             .update_with(&update, ReturnValues::None, retry)
             .await?
         else {
-            return Ok(Effect::Copied);
+            return Ok(match is_after_gap {
+                true => Effect::CopiedAfterGap,
+                false => Effect::Copied,
+            });
         };
         let unreadable = |error| FailureReason::Snapshot {
             key: copy.key.item_key(),
@@ -42,7 +45,7 @@ pub async fn run_copy(
                     key: copy.key.item_key(),
                 });
             }
-            Some(next) => update = next,
+            Some(next) => (update, is_after_gap) = (next, copy.is_after_gap(&seen)),
             None => return Ok(Effect::Superseded),
         }
     }

@@ -14,6 +14,9 @@ const SHOWN: usize = 1024;
 pub enum Effect {
     /// The write copied usage.
     Copied,
+    /// The write copied usage, and the earlier life of the shard had no final copy: its last usage is
+    /// missing.
+    CopiedAfterGap,
     /// The snapshot has a newer copy, or this one.
     Superseded,
     /// An interim copy was put off: a later one includes it.
@@ -42,6 +45,14 @@ pub(super) fn put_off(kind: &WriteKind<'_>, reason: &FailureReason, budget: &Log
         WriteKind::Copy(_) => Effect::CopyPutOff,
         WriteKind::Refill(_) => Effect::RefillPutOff,
         WriteKind::Split(split) => split_put_off(split, &reason.to_string(), budget),
+    }
+}
+
+/// Logs that a shard was split: the log then names the buckets that are hot.
+pub(super) fn split_made(split: &Split<'_>, budget: &LogBudget) {
+    let shard = split.image.key.item_key().pk;
+    if budget.allows(&shard, &[&shard]) {
+        tracing::info!(shard, "hot shard split");
     }
 }
 

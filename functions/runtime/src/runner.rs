@@ -1,0 +1,138 @@
+//! The invocations of one process, one after the other, each with its line.
+
+use std::cell::Cell;
+use std::fmt;
+use std::pin::Pin;
+
+use lambda_runtime::tracing::Instrument;
+use lambda_runtime::{Context, Error};
+use serde_json::value::RawValue;
+use tokio::time::Instant;
+use weirgate_shared::EpochMillis;
+use weirgate_store::{Clock, SystemClock, Table, ThrottleMeter};
+
+use crate::budget::shorten;
+use crate::metrics_line::{MetricsLine, Written};
+
+/// Maximum bytes of an invocation's error in its line.
+const SHOWN: usize = 1024;
+
+/// The outcome of one invocation.
+#[derive(Debug)]
+pub struct Invoked {
+    /// What its line says.
+    pub line: MetricsLine,
+    /// Its response, as JSON.
+    pub response: Result<Box<RawValue>, Error>,
+}
+
+/// An invocation in progress.
+pub type Invoking = Pin<Box<dyn Future<Output = Invoked>>>;
+
+/// Handles one event, given as JSON.
+pub type Handler = Box<dyn Fn(Box<RawValue>, Context) -> Invoking>;
+
+/// The parts in which the functions on the table differ.
+#[allow(missing_debug_implementations, reason = "it is a closure with a name")]
+pub struct Function {
+    /// Its name in metrics and errors.
+    pub name: &'static str,
+    /// Name of the table.
+    pub table_name: String,
+    /// Handles one event, given as JSON.
+    pub handler: Box<dyn Fn(Table, Box<RawValue>, Context) -> Invoking>,
+}
+
+/// One process of a function.
+pub struct Runner {
+    name: &'static str,
+    stack: String,
+    handler: Handler,
+    throttles: ThrottleMeter,
+    clock: Box<dyn Fn() -> EpochMillis>,
+    is_cold: Cell<bool>,
+    write: Box<dyn Fn(&str)>,
+}
+
+impl fmt::Debug for Runner {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "Runner({})", self.name)
+    }
+}
+
+impl Runner {
+    /// Returns a process that has handled no event, of the stack with this name. `write` gets each
+    /// line with its end, whatever the log level is: alarms watch its metrics.
+    #[must_use]
+    pub fn new(
+        function: Function,
+        stack: String,
+        table: Table,
+        write: impl Fn(&str) + 'static,
+    ) -> Self {
+        let throttles = ThrottleMeter::default();
+        let table = table.with_throttle_meter(throttles.clone());
+        let skew = table.skew().clone();
+        let handler =
+            move |event, context| (function.handler)(table.clone(), event, context);
+        Self {
+            throttles,
+            clock: Box::new(move || skew.now()),
+            ..Self::without_table(function.name, Box::new(handler), stack, write)
+        }
+    }
+
+    /// Returns the same for a function that uses no table.
+    #[must_use]
+    pub fn without_table(
+        name: &'static str,
+        handler: Handler,
+        stack: String,
+        write: impl Fn(&str) + 'static,
+    ) -> Self {
+        Self {
+            name,
+            stack,
+            handler,
+            throttles: ThrottleMeter::default(),
+            clock: Box::new(|| SystemClock.now()),
+            is_cold: Cell::new(true),
+            write: Box::new(write),
+        }
+    }
+
+    /// Handles one event, and writes its line.
+    ///
+    /// # Errors
+    /// Those of the function: Lambda then counts the invocation as failed.
+    pub async fn invoke(
+        &self,
+        event: Box<RawValue>,
+        context: Context,
+    ) -> Result<Box<RawValue>, Error> {
+        let (started, is_cold) = (Instant::now(), self.is_cold.replace(false));
+        let span = crate::log::invocation(&context);
+        let invoking = (self.handler)(event, context.clone());
+        let Invoked { line, response } = invoking.instrument(span).await;
+        let error = response.as_ref().err().map(ToString::to_string);
+        let line = line
+            .of_process(&self.throttles.take(), is_cold, started.elapsed())
+            .text(
+                "error",
+                error.map(|error| shorten(&error, SHOWN).into_owned()),
+            );
+        let written = Written {
+            at: (self.clock)(),
+            stack: &self.stack,
+            function: self.name,
+            context: &context,
+            is_failed: response.is_err(),
+            line: &line,
+        };
+        // Text, numbers and lists of them: their serialization cannot fail.
+        if let Ok(line) = serde_json::to_string(&written) {
+            (self.write)(&format!("{line}\n"));
+        }
+        response
+    }
+}
