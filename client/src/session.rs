@@ -1,6 +1,7 @@
 //! State that every layer uses: the table, the settings, the clocks, and the counters.
 
 mod ages;
+mod background;
 mod circuit_breaker;
 mod clock;
 mod config_cache;
@@ -9,6 +10,7 @@ mod plan_time;
 mod requests;
 mod switch_cache;
 
+pub(crate) use background::Background;
 pub(crate) use ages::{AgeClock, Cached, ClockJumps, Moment, Sent};
 pub use circuit_breaker::CircuitBreakerConfig;
 pub(crate) use circuit_breaker::{CircuitBreaker, Permit};
@@ -44,6 +46,7 @@ pub(crate) struct Session {
     pub(crate) counters: Counters,
     pub(crate) breaker: CircuitBreaker,
     pub(crate) config_cache: ConfigCache,
+    pub(crate) background: Background,
     /// Runtime of the last decision, because grants may be dropped on other threads.
     runtime: OnceLock<Handle>,
     /// Clock for ages.
@@ -92,6 +95,7 @@ impl Session {
             counters: Counters::default(),
             breaker: CircuitBreaker::new(breaker, ages.clone()),
             config_cache: ConfigCache::default(),
+            background: Background::default(),
             ages,
             runtime: OnceLock::new(),
         }

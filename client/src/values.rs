@@ -15,7 +15,7 @@ mod request;
 mod settlement;
 mod stats;
 
-pub(crate) use amounts::{Amounts, merge_amounts, parse_amount};
+pub(crate) use amounts::{Amounts, check_amount, merge_amounts, parse_amount};
 pub use denial::{Degraded, Denied, Disabled, NeverFits};
 pub(crate) use denial::{blocking_limits, denial_of, merge_denials, merge_two};
 pub(crate) use effective_config::EffectiveConfig;

@@ -3,10 +3,12 @@
 mod acquire;
 mod bodies;
 mod connections;
+mod dropped;
 mod fixtures;
 mod guide;
 mod life;
 mod openapi;
 mod schema;
+mod served;
 mod settle;
 mod unsettled;

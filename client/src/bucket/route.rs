@@ -212,10 +212,9 @@ impl<'a> Router<'a> {
             reply,
         };
         if queue.enqueue(waiter) {
-            tokio::spawn(queue::run_worker(
-                Arc::clone(self.session),
-                Arc::clone(queue),
-            ));
+            // Counted, because the tokens of a request that has gone return when its write is done.
+            let worker = queue::run_worker(Arc::clone(self.session), Arc::clone(queue));
+            self.session.spawn(worker);
         }
         // Only a runtime that shuts down drops the queue without a reply.
         let bucket = || queue.shard.key.item_key().pk;
