@@ -10,8 +10,8 @@ mod plan_time;
 mod requests;
 mod switch_cache;
 
-pub(crate) use background::Background;
 pub(crate) use ages::{AgeClock, Cached, ClockJumps, Moment, Sent};
+pub(crate) use background::Background;
 pub use circuit_breaker::CircuitBreakerConfig;
 pub(crate) use circuit_breaker::{CircuitBreaker, Permit};
 pub use clock::FakeClock;

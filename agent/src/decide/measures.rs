@@ -218,7 +218,10 @@ mod tests {
         measures.begin(Call::Settle).end(Outcome::Denied);
         drop(measures.begin(Call::Settle));
         let outcomes = measures.read(Call::Settle).outcomes;
-        let counted: Vec<_> = outcomes.into_iter().filter(|(_, count)| *count > 0).collect();
+        let counted: Vec<_> = outcomes
+            .into_iter()
+            .filter(|(_, count)| *count > 0)
+            .collect();
         assert_eq!(counted, [(Outcome::Denied, 1), (Outcome::Dropped, 1)]);
     }
 }

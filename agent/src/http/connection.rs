@@ -189,7 +189,7 @@ mod tests {
         AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt, DuplexStream, ReadBuf, duplex,
     };
     use tokio::time::{Instant, sleep};
-    use weirgate::RateLimiter;
+    use weirgate::{ConnectOptions, RateLimiter};
 
     use super::super::health::Health;
     use super::super::stream::TAKING;
@@ -236,8 +236,12 @@ mod tests {
     }
 
     async fn shared() -> Arc<Shared> {
-        let limiter = RateLimiter::builder("limits").build().await.unwrap();
-        let decider = Arc::new(Decider::new(limiter, 10));
+        let nowhere = ConnectOptions {
+            local_endpoint: Some("http://127.0.0.1:1".to_owned()),
+            ..ConnectOptions::default()
+        };
+        let limiter = RateLimiter::builder("limits").connection(nowhere);
+        let decider = Arc::new(Decider::new(limiter.build().await.unwrap(), 10));
         Arc::new(Shared {
             api: Api::new(decider, None, Arc::new(Health::default())),
             open: AtomicU64::new(1),

@@ -150,9 +150,7 @@ impl Api {
                 settle::answer(decider, change, permit).await
             }
             Operation::Peek => peek::answer(decider, &peek::read(&body).map_err(invalid)?).await,
-            Operation::Usage => {
-                usage::answer(decider, usage::read(&body).map_err(invalid)?).await
-            }
+            Operation::Usage => usage::answer(decider, usage::read(&body).map_err(invalid)?).await,
         }
     }
 }

@@ -11,8 +11,7 @@ pub(super) const OVERLOADED: &str = "weirgate-overloaded";
 
 /// Returns the status for a call too many.
 pub(super) fn overloaded(full: Full) -> Status {
-    let mut status =
-        Status::unavailable(format!("{full}: try again, or raise --max-in-flight"));
+    let mut status = Status::unavailable(format!("{full}: try again, or raise --max-in-flight"));
     let metadata = status.metadata_mut();
     metadata.insert(OVERLOADED, AsciiMetadataValue::from_static("true"));
     status

@@ -43,7 +43,8 @@ fn a_request_beyond_the_bound_is_refused_at_once_and_those_within_it_are_not() {
     );
     drop(waiting);
     agent.wait_for("weirgate_agent_in_flight", |number| number == 0.0);
-    let dropped = "weirgate_agent_calls_total{protocol=\"http\",call=\"acquire\",outcome=\"dropped\"}";
+    let dropped =
+        "weirgate_agent_calls_total{protocol=\"http\",call=\"acquire\",outcome=\"dropped\"}";
     agent.wait_for(dropped, |number| number == 2.0);
     agent.settle(&json!({"grant": held["grant"], "end": "release"}));
 }

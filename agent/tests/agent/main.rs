@@ -11,4 +11,5 @@ mod openapi;
 mod schema;
 mod served;
 mod settle;
+mod statuses;
 mod unsettled;

@@ -193,7 +193,7 @@ async fn a_limit_in_the_descriptor_of_an_unlimited_rule_limits_it() {
     let answer = agent.call(request([limited(0)])).await.unwrap();
     assert_eq!(codes(&answer), [Code::OverLimit]);
     // The names are those of the other format.
-    let (_, acquires) = agent.counted("plan:free:path:@2Fstatic@2Fa.png", "edge", "hour");
+    let (_, acquires) = agent.counted("plan:free:path:@2fstatic@2fa.png", "edge", "hour");
     assert_eq!(acquires, 2);
     let answer = agent.call(request([descriptor(&file)])).await.unwrap();
     assert_eq!(codes(&answer), [Code::Ok], "unlimited without it");

@@ -43,7 +43,10 @@ async fn a_refund_gives_back_what_was_consumed_and_lowers_the_usage() {
     let answer = agent.call(request([refund(&TPD, 900)])).await;
     let status = answer.unwrap_err();
     assert_eq!(status.code(), tonic::Code::FailedPrecondition, "{status}");
-    assert!(status.message().contains("give back at most 600"), "{status}");
+    assert!(
+        status.message().contains("give back at most 600"),
+        "{status}"
+    );
     agent.call(request([refund(&TPD, 600)])).await.unwrap();
     assert_eq!(agent.left("a", "llm/x", "tpd").await, 1_000);
     let all = agent.call(request([hits(&TPD, 1_000)])).await.unwrap();

@@ -56,7 +56,10 @@ impl RateLimiter {
             done = done.and(task.await.unwrap_or(Ok(())));
         }
         let idle = self.session.background.idle();
-        if tokio::time::timeout(self.session.settings.timeout, idle).await.is_err() {
+        if tokio::time::timeout(self.session.settings.timeout, idle)
+            .await
+            .is_err()
+        {
             tracing::warn!("requests were still in flight at the end of the limiter");
         }
         done

@@ -75,7 +75,9 @@ pub(crate) async fn refund(
 fn check_consumed(shards: &[Arc<Shard>], amounts: &Amounts) -> Result<(), Error> {
     for (name, amount) in amounts {
         let states = shards.iter().filter_map(|shard| shard.limits.get(name));
-        let consumed = states.map(|state| state.consumed).reduce(|one, other| one + other);
+        let consumed = states
+            .map(|state| state.consumed)
+            .reduce(|one, other| one + other);
         let consumed = consumed.map(|consumed| consumed.max(MilliTokens::ZERO));
         if let Some(consumed) = consumed.filter(|consumed| amount > consumed) {
             return Err(Error::Invalid(format!(

@@ -67,7 +67,7 @@ pub enum Error {
     },
     /// One of several writes failed after others of the same call were applied.
     #[error("{0}; other writes of this call were applied")]
-    Halfway(Arc<Self>),
+    Halfway(Arc<Error>),
     /// A configuration item cannot be read, because it was changed by other means.
     #[error("item {pk} {sk} cannot be read: {error}; correct or delete it")]
     UnreadableItem {
