@@ -57,7 +57,7 @@ fn large_waiting_requests_are_bounded_and_small_ones_find_room() {
     let mut wait = slots.clone();
     wait["wait_ms"] = 60_000.into();
     // 60 KiB, of which the first is free: 138 of them are 8 MiB.
-    let large = format!("{wait:<61440}");
+    let large = format!("{:<61440}", wait.to_string());
     let mut waiting: Vec<Client> = (0..138).map(|_| agent.connect()).collect();
     for client in &mut waiting {
         client.write("POST", "/v1/acquire", &[], &large);

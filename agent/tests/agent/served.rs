@@ -11,7 +11,7 @@ use tokio::task::JoinHandle;
 use weirgate::{Builder, RateLimiter};
 use weirgate_agent::decide::Decider;
 use weirgate_agent::http::{Address, Api, Bounds, Health, Server};
-use weirgate_testkit::Dynamo;
+use weirgate_testkit::{Dynamo, Limits, Partitions};
 
 use crate::fixtures::{Answer, Client};
 
@@ -37,7 +37,11 @@ impl Served {
         let (stop, stopped) = oneshot::channel();
         let (dynamo, decider, address, serving) = runtime.block_on(async {
             let dynamo = Dynamo::new().await;
-            let table = dynamo.clone().with_latency(latency).table().await;
+            let limits = Limits {
+                latency: latency..=latency,
+                ..Limits::default()
+            };
+            let table = Partitions::over(dynamo.clone(), limits, 1).table().await;
             let limiter = settings(RateLimiter::builder("weirgate").table(table));
             let limiter = limiter.build().await.unwrap();
             let any = Address::Tcp(([127, 0, 0, 1], 0).into());

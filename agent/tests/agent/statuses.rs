@@ -110,6 +110,7 @@ fn on_any_agent(given: &mut Given) {
         413,
         &agent.post("/v1/acquire", &take("r", 601)),
     );
+    agent.post("/v1/acquire", &take("r", 600));
     given.add(
         "/v1/acquire",
         429,
