@@ -11,7 +11,7 @@ mod requests;
 mod switch_cache;
 
 pub(crate) use ages::{AgeClock, Cached, ClockJumps, Moment, Sent};
-pub(crate) use background::Background;
+pub(crate) use background::{Background, Work};
 pub use circuit_breaker::CircuitBreakerConfig;
 pub(crate) use circuit_breaker::{CircuitBreaker, Permit};
 pub use clock::FakeClock;

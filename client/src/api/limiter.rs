@@ -55,8 +55,8 @@ impl RateLimiter {
             // Only a runtime that shuts down drops a task.
             done = done.and(task.await.unwrap_or(Ok(())));
         }
-        let idle = self.session.background.idle();
-        if tokio::time::timeout(self.session.settings.timeout, idle)
+        let finished = self.session.background.finished();
+        if tokio::time::timeout(self.session.settings.timeout, finished)
             .await
             .is_err()
         {

@@ -212,9 +212,10 @@ impl<'a> Router<'a> {
             reply,
         };
         if queue.enqueue(waiter) {
-            // Counted, because the tokens of a request that has gone return when its write is done.
-            let worker = queue::run_worker(Arc::clone(self.session), Arc::clone(queue));
-            self.session.spawn(worker);
+            tokio::spawn(queue::run_worker(
+                Arc::clone(self.session),
+                Arc::clone(queue),
+            ));
         }
         // Only a runtime that shuts down drops the queue without a reply.
         let bucket = || queue.shard.key.item_key().pk;
