@@ -4,6 +4,7 @@
 //!
 //! - `server`: [`Server`]: listens, bounds the connections, ends them
 //! - `connection`: one connection; while it is idle it has no buffers
+//! - `stream`: its bytes, and how long a client may take an answer
 //! - `service`: from the head of a request to its response
 //! - `token`: [`Token`]: the header that requests need
 //! - `body`: bodies of bounded size, read in bounded time and memory
@@ -24,6 +25,7 @@ mod response;
 mod server;
 mod service;
 mod settle;
+mod stream;
 mod token;
 mod usage;
 

@@ -12,7 +12,7 @@ use tokio::signal::unix::{SignalKind, signal};
 use tokio::sync::{oneshot, watch};
 use tokio::task::JoinHandle;
 use tokio::time::{Instant, timeout, timeout_at};
-use weirgate::RateLimiter;
+use weirgate::{MilliTokens, RateLimiter};
 use weirgate_agent::decide::Decider;
 use weirgate_agent::extension::{self, Extension, ExtensionsApi, SHUTDOWN_GRACE, SHUTDOWN_TIME};
 use weirgate_agent::http::{Api, Bounds, Health, Server, Token};
@@ -145,7 +145,9 @@ async fn start_extension(options: Result<Options, Failure>) -> Result<Running, F
         .await
         .map_err(Failure::Failed)?;
     let limiter = limiter(&options).await?;
-    Ok(Running::start(server, &options, limiter, Some(token)))
+    // Also health and metrics: no other process than the function may ask.
+    let token = Some(token.for_all());
+    Ok(Running::start(server, &options, limiter, token))
 }
 
 /// A server, and what it works with.
@@ -221,14 +223,16 @@ impl Running {
         Ok(())
     }
 
-    /// Finishes the requests in flight, and returns what was prefetched, within `time`.
+    /// Finishes the requests in flight, and returns what was prefetched and what dropped requests
+    /// took, within `time`.
     async fn end(self, time: Duration) -> Result<(), String> {
         let deadline = Instant::now() + time;
         self.stop.send_replace(true);
         // The server bounds its own end.
         let _ = tokio::join!(self.serving, end_grpc(self.grpc, self.grace));
-        // Settlements whose client has gone, and what calls reported, although they were answered.
-        let drained = timeout(self.grace, self.decider.gate.close_and_drain()).await;
+        // Settlements whose client has gone, what calls reported although they were answered, and calls
+        // of the rate limit service, which end by their deadline. The rest of the time is for returns.
+        let drained = timeout_at(deadline - self.grace, self.decider.gate.close_and_drain()).await;
         if drained.is_err() {
             tracing::warn!("what was settled or reported was not all written");
         }
@@ -236,11 +240,21 @@ impl Running {
         match ended.await {
             Ok(Ok(())) => Ok(()),
             Ok(Err(error)) => Err(format!("prefetched tokens were not returned: {error}")),
+            Err(_) if !has_prefetched(&self.limiter) => {
+                tracing::warn!("requests to DynamoDB were still in flight at the end");
+                Ok(())
+            }
             Err(_) => Err(format!(
                 "prefetched tokens were not returned within {time:?}"
             )),
         }
     }
+}
+
+/// Returns whether prefetched tokens were not returned yet.
+fn has_prefetched(limiter: &RateLimiter) -> bool {
+    let mut amounts = limiter.prefetched().into_values();
+    amounts.any(|amount| amount > MilliTokens::ZERO)
 }
 
 /// Waits up to `grace` for the end of the rate limit service: a client that watches the health

@@ -217,20 +217,11 @@ impl Options {
 
     /// Returns how to reach the table. A local DynamoDB needs no credentials.
     fn connection(&self) -> ConnectOptions {
-        let is_local = self.endpoint_url.as_deref().is_some_and(is_loopback);
-        let has_credentials = ["AWS_ACCESS_KEY_ID", "AWS_PROFILE"]
-            .iter()
-            .any(|name| std::env::var_os(name).is_some_and(|value| !value.is_empty()));
-        let (local_endpoint, endpoint_url) = match is_local && !has_credentials {
-            true => (self.endpoint_url.clone(), None),
-            false => (None, self.endpoint_url.clone()),
-        };
-        ConnectOptions {
-            local_endpoint,
-            endpoint_url,
+        let options = ConnectOptions {
             region: self.region.clone(),
             ..ConnectOptions::default()
-        }
+        };
+        options.with_endpoint(self.endpoint_url.clone())
     }
 }
 
@@ -250,17 +241,6 @@ pub fn extension_address(port: Option<String>) -> Result<Address, String> {
 
 fn local(port: u16) -> SocketAddr {
     ([127, 0, 0, 1], port).into()
-}
-
-/// Returns whether a URL is of this machine.
-fn is_loopback(url: &str) -> bool {
-    let host = url.split("://").nth(1).unwrap_or_default();
-    ["127.0.0.1", "localhost", "[::1]"]
-        .iter()
-        .any(|name| match host.strip_prefix(name) {
-            Some(rest) => rest.is_empty() || rest.starts_with([':', '/']),
-            None => false,
-        })
 }
 
 #[cfg(test)]

@@ -85,7 +85,7 @@ impl Context {
     /// Returns whether the table is on this machine, and no emulator of other services beside it.
     pub fn is_local(&self) -> bool {
         let url = self.options.endpoint_url.as_deref();
-        url.is_some_and(is_loopback) && !is_set("AWS_ENDPOINT_URL")
+        url.is_some_and(ConnectOptions::is_loopback) && !is_set("AWS_ENDPOINT_URL")
     }
 
     /// Returns how to reach the table. A local DynamoDB needs no credentials.
@@ -96,56 +96,15 @@ impl Context {
             endpoint_url,
             ..
         } = self.options.clone();
-        let has_credentials = profile.is_some() || is_set("AWS_ACCESS_KEY_ID");
-        let (local_endpoint, endpoint_url) = match endpoint_url {
-            Some(url) if is_loopback(&url) && !has_credentials => (Some(url), None),
-            url => (None, url),
-        };
-        ConnectOptions {
-            local_endpoint,
+        let options = ConnectOptions {
             profile,
             region,
-            endpoint_url,
             ..ConnectOptions::default()
-        }
+        };
+        options.with_endpoint(endpoint_url)
     }
 }
 
 fn is_set(variable: &str) -> bool {
     std::env::var_os(variable).is_some_and(|value| !value.is_empty())
-}
-
-/// Returns whether a URL is of this machine.
-fn is_loopback(url: &str) -> bool {
-    let host = url.split("://").nth(1).unwrap_or_default();
-    ["127.0.0.1", "localhost", "[::1]"]
-        .iter()
-        .any(|name| match host.strip_prefix(name) {
-            Some(rest) => rest.is_empty() || rest.starts_with([':', '/']),
-            None => false,
-        })
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn only_an_endpoint_of_this_machine_needs_no_credentials() {
-        for url in [
-            "http://127.0.0.1:8000",
-            "http://localhost",
-            "http://[::1]:1/",
-        ] {
-            assert!(is_loopback(url), "{url}");
-        }
-        for url in [
-            "https://dynamodb.eu-west-1.amazonaws.com",
-            "http://localhost.example",
-            "http://127.0.0.1.example:80",
-            "nonsense",
-        ] {
-            assert!(!is_loopback(url), "{url}");
-        }
-    }
 }

@@ -96,9 +96,10 @@ impl From<Error> for Failure {
             Error::Timeout {
                 last: Some(last), ..
             } => Self::from(&**last),
-            Error::Timeout { .. } | Error::Unavailable { .. } | Error::Contended { .. } => {
-                Self::Failed(error.to_string())
-            }
+            Error::Timeout { .. }
+            | Error::Unavailable { .. }
+            | Error::Contended { .. }
+            | Error::Halfway(_) => Self::Failed(error.to_string()),
             _ => Self::Refused(error.to_string()),
         }
     }

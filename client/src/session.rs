@@ -1,6 +1,7 @@
 //! State that every layer uses: the table, the settings, the clocks, and the counters.
 
 mod ages;
+mod background;
 mod circuit_breaker;
 mod clock;
 mod config_cache;
@@ -10,6 +11,7 @@ mod requests;
 mod switch_cache;
 
 pub(crate) use ages::{AgeClock, Cached, ClockJumps, Moment, Sent};
+pub(crate) use background::{Background, Work};
 pub use circuit_breaker::CircuitBreakerConfig;
 pub(crate) use circuit_breaker::{CircuitBreaker, Permit};
 pub use clock::FakeClock;
@@ -45,6 +47,7 @@ pub(crate) struct Session {
     pub(crate) counters: Arc<Counters>,
     pub(crate) breaker: CircuitBreaker,
     pub(crate) config_cache: ConfigCache,
+    pub(crate) background: Background,
     /// Runtime of the last decision, because grants may be dropped on other threads.
     runtime: OnceLock<Handle>,
     /// Ends, for its receivers, with the session.
@@ -95,6 +98,7 @@ impl Session {
             counters: Arc::default(),
             breaker: CircuitBreaker::new(breaker, ages.clone()),
             config_cache: ConfigCache::default(),
+            background: Background::default(),
             ages,
             runtime: OnceLock::new(),
             alive: watch::Sender::default(),

@@ -184,7 +184,7 @@ export declare class Grant {
   private constructor();
   /** Text that settles the grant, in another process too. Each change makes a new one. */
   readonly token: string;
-  /** Amounts of each bucket of the request. Empty after `restore`. */
+  /** Amounts of each bucket, by the last answer. Empty after `restore`. */
   readonly amounts: readonly Amounts[];
   /** Expiry of the lease. Null without a lease, and after `restore`. */
   readonly expiresAt: Date | null;
@@ -269,4 +269,6 @@ export declare class Unavailable extends WeirgateError {
   /** Whether the same call may succeed later. */
   readonly isTransient: boolean;
   readonly status: number | null;
+  /** Token of a grant whose settlement stopped halfway; the grant has it already. */
+  readonly grant: string | null;
 }

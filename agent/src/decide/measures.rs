@@ -1,7 +1,7 @@
 //! Outcomes and durations of the agent's calls.
 
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 /// A call of one of the protocols.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -37,6 +37,8 @@ pub enum Outcome {
     NoDecision,
     /// Refused because too many requests are in flight.
     Overloaded,
+    /// The client left before the answer.
+    Dropped,
 }
 
 /// Upper bounds of the durations that are counted together, in microseconds.
@@ -95,7 +97,7 @@ impl Call {
 
 impl Outcome {
     /// All of them.
-    pub const ALL: [Self; 7] = [
+    pub const ALL: [Self; 8] = [
         Self::Granted,
         Self::Denied,
         Self::NeverFits,
@@ -103,6 +105,7 @@ impl Outcome {
         Self::Invalid,
         Self::NoDecision,
         Self::Overloaded,
+        Self::Dropped,
     ];
 
     /// Returns its name.
@@ -116,13 +119,47 @@ impl Outcome {
             Self::Invalid => "invalid",
             Self::NoDecision => "no_decision",
             Self::Overloaded => "overloaded",
+            Self::Dropped => "dropped",
         }
     }
 }
 
+/// A call in progress. It counts as dropped unless it [ends](Self::end).
+#[derive(Debug)]
+pub struct Measuring<'m> {
+    measures: &'m Measures,
+    call: Call,
+    begun: Instant,
+    outcome: Outcome,
+}
+
+impl Measuring<'_> {
+    /// Counts the call.
+    pub fn end(mut self, outcome: Outcome) {
+        self.outcome = outcome;
+    }
+}
+
+impl Drop for Measuring<'_> {
+    fn drop(&mut self) {
+        let took = self.begun.elapsed();
+        self.measures.record(self.call, self.outcome, took);
+    }
+}
+
 impl Measures {
+    /// Begins a call.
+    pub fn begin(&self, call: Call) -> Measuring<'_> {
+        Measuring {
+            measures: self,
+            call,
+            begun: Instant::now(),
+            outcome: Outcome::Dropped,
+        }
+    }
+
     /// Counts a call that ended.
-    pub fn record(&self, call: Call, outcome: Outcome, took: Duration) {
+    fn record(&self, call: Call, outcome: Outcome, took: Duration) {
         let add = |counter: &AtomicU64, by| {
             counter.fetch_add(by, Ordering::Relaxed);
         };
@@ -173,5 +210,18 @@ mod tests {
         assert_eq!(measured.micros, 10_000_102);
         assert_eq!(measured.outcomes[0], (Outcome::Granted, 5));
         assert_eq!(measures.read(Call::Acquire).outcomes[0].1, 0);
+    }
+
+    #[test]
+    fn a_call_that_does_not_end_counts_as_dropped() {
+        let measures = Measures::default();
+        measures.begin(Call::Settle).end(Outcome::Denied);
+        drop(measures.begin(Call::Settle));
+        let outcomes = measures.read(Call::Settle).outcomes;
+        let counted: Vec<_> = outcomes
+            .into_iter()
+            .filter(|(_, count)| *count > 0)
+            .collect();
+        assert_eq!(counted, [(Outcome::Denied, 1), (Outcome::Dropped, 1)]);
     }
 }

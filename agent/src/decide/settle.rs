@@ -170,9 +170,7 @@ impl Progress {
                     }
                 }
                 Err(error) => {
-                    // Of several writes the first ones may be applied.
-                    self.is_begun |= writes > 1 && !matches!(error, Error::Invalid(_));
-                    self.is_begun |= SettleError::of(error.clone(), false).may_be_applied;
+                    self.is_begun |= may_be_applied(&error);
                     failed.get_or_insert(error);
                 }
             }
@@ -185,16 +183,20 @@ impl Progress {
 }
 
 impl SettleError {
-    /// Returns the error of a change, after which others were applied or not. A change whose time
-    /// ran out may have been sent.
+    /// Returns the error of a change, after which others were applied or not.
     pub(super) fn of(error: Error, is_begun: bool) -> Self {
-        let may_be_sent = error.is_unknown() || matches!(error, Error::Timeout { .. });
         Self {
+            may_be_applied: is_begun || may_be_applied(&error),
             error: Box::new(error),
-            may_be_applied: is_begun || may_be_sent,
             grant: None,
         }
     }
+}
+
+/// Returns whether a write of a change that failed may be applied. One whose time ran out may have
+/// been sent.
+fn may_be_applied(error: &Error) -> bool {
+    error.is_unknown() || matches!(error, Error::Timeout { .. })
 }
 
 /// Returns the error of a request before anything was sent.

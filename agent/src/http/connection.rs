@@ -3,25 +3,22 @@
 
 use std::convert::Infallible;
 use std::future::{Future, poll_fn};
-use std::io;
 use std::pin::Pin;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::task::{Context, Poll};
 use std::time::Duration;
 
 use http_body_util::Full;
 use hyper::body::{Bytes, Incoming};
-use hyper::rt::{Read, ReadBufCursor, Write};
 use hyper::server::conn::http1;
 use hyper::service::Service;
 use hyper::{Request, Response};
-use hyper_util::rt::{TokioIo, TokioTimer};
-use tokio::io::{AsyncRead, AsyncWrite};
+use hyper_util::rt::TokioTimer;
 use tokio::sync::watch;
 use tokio::time::timeout;
 
 use super::service::Api;
+use super::stream::{Prefixed, Transport};
 
 /// Time for the head of a request, from its first byte.
 const HEAD: Duration = Duration::from_secs(10);
@@ -35,32 +32,15 @@ const IDLE: Duration = Duration::from_secs(3_600);
 /// How often a head may be incomplete when the connection would give its buffers back.
 const HEAD_PARKS: u32 = 5;
 
-/// A stream of bytes that tells when it has some.
-pub(super) trait Transport: AsyncRead + AsyncWrite + Unpin + Send + Sync + 'static {
-    /// Waits for bytes, or the end.
-    fn wait_readable(&self) -> impl Future<Output = io::Result<()>> + Send;
-    /// Writes what fits without waiting.
-    fn write_now(&self, bytes: &[u8]);
-}
-
-impl Transport for tokio::net::TcpStream {
-    async fn wait_readable(&self) -> io::Result<()> {
-        self.readable().await
-    }
-
-    fn write_now(&self, bytes: &[u8]) {
-        let _ = self.try_write(bytes);
-    }
-}
-
-impl Transport for tokio::net::UnixStream {
-    async fn wait_readable(&self) -> io::Result<()> {
-        self.readable().await
-    }
-
-    fn write_now(&self, bytes: &[u8]) {
-        let _ = self.try_write(bytes);
-    }
+/// How far a server has stopped.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+pub(super) enum Stop {
+    /// Not at all.
+    No,
+    /// Connections finish their requests.
+    Finish,
+    /// Connections are closed, and their requests dropped.
+    Close,
 }
 
 /// What all connections share.
@@ -74,7 +54,7 @@ pub(super) struct Shared {
 pub(super) async fn serve<T: Transport>(
     mut transport: T,
     shared: Arc<Shared>,
-    mut stop: watch::Receiver<bool>,
+    mut stop: watch::Receiver<Stop>,
 ) {
     let (mut read, mut parks) = (Bytes::new(), 0);
     loop {
@@ -86,15 +66,12 @@ pub(super) async fn serve<T: Transport>(
                     Ok(Ok(())) => {}
                     Ok(Err(_)) | Err(_) => return,
                 },
-                () = stopped(&mut stop) => return,
+                () = reached(&mut stop, Stop::Finish) => return,
             }
         } else if parks == HEAD_PARKS {
             return;
         }
-        let prefixed = Prefixed {
-            prefix: read,
-            inner: TokioIo::new(transport),
-        };
+        let prefixed = Prefixed::new(read, transport);
         // In a box, so that an idle connection does not keep the room for it.
         match Box::pin(until_idle(prefixed, &shared, &mut stop)).await {
             Some(idle) => {
@@ -111,7 +88,7 @@ pub(super) async fn serve<T: Transport>(
 async fn until_idle<T: Transport>(
     io: Prefixed<T>,
     shared: &Arc<Shared>,
-    stop: &mut watch::Receiver<bool>,
+    stop: &mut watch::Receiver<Stop>,
 ) -> Option<(T, Bytes)> {
     let park_after = match io.prefix.is_empty() {
         true => PARK_AFTER,
@@ -148,7 +125,7 @@ async fn until_idle<T: Transport>(
                     }
                 }
             },
-            () = stopped(stop) => {
+            () = reached(stop, Stop::Finish) => {
                 Pin::new(&mut connection).graceful_shutdown();
                 let _ = connection.await;
                 return None;
@@ -165,18 +142,18 @@ async fn until_idle<T: Transport>(
         return None;
     }
     let parts = connection.into_parts();
-    let Prefixed { prefix, inner } = parts.io;
+    let (prefix, transport) = parts.io.into_parts();
     let read = match (parts.read_buf.is_empty(), prefix.is_empty()) {
         (true, _) => prefix,
         (false, true) => parts.read_buf,
         (false, false) => [parts.read_buf, prefix].concat().into(),
     };
-    Some((inner.into_inner(), read))
+    Some((transport, read))
 }
 
-/// Waits until the server stops.
-async fn stopped(stop: &mut watch::Receiver<bool>) {
-    let _ = stop.wait_for(|is_stopped| *is_stopped).await;
+/// Waits until the server has stopped so far.
+pub(super) async fn reached(stop: &mut watch::Receiver<Stop>, how: Stop) {
+    let _ = stop.wait_for(|stop| *stop >= how).await;
 }
 
 /// The requests of a connection.
@@ -203,54 +180,138 @@ impl Service<Request<Incoming>> for Requests {
     }
 }
 
-/// A stream that begins with bytes which were read already.
-struct Prefixed<T> {
-    prefix: Bytes,
-    inner: TokioIo<T>,
-}
+#[cfg(test)]
+mod tests {
+    use std::io;
+    use std::task::{Context, Poll};
 
-impl<T: Transport> Read for Prefixed<T> {
-    fn poll_read(
-        self: Pin<&mut Self>,
-        cx: &mut Context<'_>,
-        mut buf: ReadBufCursor<'_>,
-    ) -> Poll<io::Result<()>> {
-        let Self { prefix, inner } = self.get_mut();
-        if prefix.is_empty() {
-            return Pin::new(inner).poll_read(cx, buf);
+    use tokio::io::{
+        AsyncBufReadExt, AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt, BufReader,
+        DuplexStream, ReadBuf, duplex,
+    };
+    use tokio::time::{Instant, sleep};
+    use weirgate::{ConnectOptions, RateLimiter};
+
+    use super::super::health::Health;
+    use super::super::stream::TAKING;
+    use super::*;
+    use crate::decide::Decider;
+
+    /// A pipe, which has room for 4 KiB.
+    struct Pipe(DuplexStream);
+
+    impl Transport for Pipe {
+        async fn wait_readable(&self) -> io::Result<()> {
+            Ok(())
         }
-        let part = prefix.split_to(prefix.len().min(buf.remaining()));
-        buf.put_slice(&part);
-        Poll::Ready(Ok(()))
-    }
-}
 
-impl<T: Transport> Write for Prefixed<T> {
-    fn poll_write(
-        mut self: Pin<&mut Self>,
-        cx: &mut Context<'_>,
-        bytes: &[u8],
-    ) -> Poll<io::Result<usize>> {
-        Pin::new(&mut self.inner).poll_write(cx, bytes)
+        fn write_now(&self, _: &[u8]) {}
     }
 
-    fn poll_flush(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
-        Pin::new(&mut self.inner).poll_flush(cx)
+    impl AsyncRead for Pipe {
+        fn poll_read(
+            mut self: Pin<&mut Self>,
+            cx: &mut Context<'_>,
+            buf: &mut ReadBuf<'_>,
+        ) -> Poll<io::Result<()>> {
+            Pin::new(&mut self.0).poll_read(cx, buf)
+        }
     }
 
-    fn poll_shutdown(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
-        Pin::new(&mut self.inner).poll_shutdown(cx)
+    impl AsyncWrite for Pipe {
+        fn poll_write(
+            mut self: Pin<&mut Self>,
+            cx: &mut Context<'_>,
+            bytes: &[u8],
+        ) -> Poll<io::Result<usize>> {
+            Pin::new(&mut self.0).poll_write(cx, bytes)
+        }
+
+        fn poll_flush(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
+            Pin::new(&mut self.0).poll_flush(cx)
+        }
+
+        fn poll_shutdown(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
+            Pin::new(&mut self.0).poll_shutdown(cx)
+        }
     }
 
-    fn is_write_vectored(&self) -> bool {
-        self.inner.is_write_vectored()
+    async fn shared() -> Arc<Shared> {
+        let nowhere = ConnectOptions {
+            local_endpoint: Some("http://127.0.0.1:1".to_owned()),
+            ..ConnectOptions::default()
+        };
+        let limiter = RateLimiter::builder("limits").connection(nowhere);
+        let decider = Arc::new(Decider::new(limiter.build().await.unwrap(), 10));
+        Arc::new(Shared {
+            api: Api::new(decider, None, Arc::new(Health::default())),
+            open: AtomicU64::new(1),
+        })
     }
 
-    fn poll_write_vectored(
-        mut self: Pin<&mut Self>,
-        cx: &mut Context<'_>,
-        bytes: &[io::IoSlice<'_>],
-    ) -> Poll<io::Result<usize>> {
-        Pin::new(&mut self.inner).poll_write_vectored(cx, bytes)
+    /// A client that sends requests and takes their answers, of 10 KiB each, as `takes` does.
+    async fn serve_slow_client<C: Future<Output = ()>>(
+        takes: impl FnOnce(DuplexStream) -> C,
+    ) -> Duration {
+        let shared = shared().await;
+        let (mut client, server) = duplex(4096);
+        let (_stop, stopped) = watch::channel(Stop::No);
+        let begun = Instant::now();
+        let serving = serve(Pipe(server), shared, stopped);
+        let asking = async {
+            let request = b"GET /metrics HTTP/1.1\r\nhost: agent\r\n\r\n";
+            client.write_all(request).await.unwrap();
+            takes(client).await;
+        };
+        tokio::select! {
+            () = serving => begun.elapsed(),
+            () = asking => Duration::ZERO,
+        }
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_client_that_does_not_take_its_answer_is_left() {
+        let lasted = serve_slow_client(|client| async move {
+            std::future::pending::<()>().await;
+            drop(client);
+        });
+        assert_eq!(lasted.await.as_secs(), TAKING.as_secs());
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_client_that_takes_a_byte_in_a_second_is_left() {
+        let lasted = serve_slow_client(|mut client| async move {
+            while client.read_u8().await.is_ok() {
+                sleep(Duration::from_secs(1)).await;
+            }
+            std::future::pending().await
+        });
+        assert_eq!(lasted.await.as_secs(), TAKING.as_secs());
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_client_that_takes_its_answers_slowly_keeps_its_connection() {
+        let lasted = serve_slow_client(|client| async move {
+            let mut client = BufReader::new(client);
+            for _ in 0..5 {
+                // Half of the time for an answer, before each.
+                sleep(TAKING / 2).await;
+                let mut length = 0;
+                loop {
+                    let mut line = String::new();
+                    assert!(client.read_line(&mut line).await.unwrap() > 0, "the end");
+                    match line.trim_end().split_once(": ") {
+                        Some(("content-length", number)) => length = number.parse().unwrap(),
+                        _ if line == "\r\n" => break,
+                        _ => {}
+                    }
+                }
+                assert!(length > 4096, "it has room for {length}");
+                client.read_exact(&mut vec![0; length]).await.unwrap();
+                let request = b"GET /metrics HTTP/1.1\r\nhost: agent\r\n\r\n";
+                client.write_all(request).await.unwrap();
+            }
+        });
+        assert_eq!(lasted.await, Duration::ZERO, "the client ended first");
     }
 }

@@ -9,17 +9,20 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
-use tokio::net::{TcpListener, UnixListener};
+use tokio::net::{TcpListener, UnixListener, UnixSocket};
 use tokio::sync::{Semaphore, watch};
 
-use super::connection::{Shared, Transport, serve};
+use super::connection::{Shared, Stop, reached, serve};
 use super::service::Api;
+use super::stream::Transport;
 
 /// What a connection beyond the bound is told.
 const FULL: &[u8] = b"HTTP/1.1 503 Service Unavailable\r\nretry-after: 1\r\nconnection: close\r\n\
 content-type: application/problem+json\r\ncontent-length: 202\r\n\r\n\
 {\"type\":\"about:blank\",\"title\":\"Service Unavailable\",\"status\":503,\"detail\":\"the agent has its \
 maximum of connections: close some, or start it with a larger --max-connections\",\"applied\":\"no\",\"retry\":true}";
+/// Connections that wait to be accepted.
+const BACKLOG: u32 = 1024;
 /// Pause after a connection could not be accepted: out of file descriptors, mostly.
 const PAUSE: Duration = Duration::from_millis(100);
 
@@ -95,7 +98,8 @@ impl Server {
         self.bounds.grace
     }
 
-    /// Serves until `stop` is done; then accepts no more, and finishes the requests in flight.
+    /// Serves until `stop` is done; then accepts no more, finishes the requests in flight, and drops
+    /// those that are not finished after the time for it.
     pub async fn serve(self, api: Api, stop: impl Future<Output = ()>) {
         let Self { listeners, bounds } = self;
         let free = usize::try_from(bounds.max_connections).unwrap_or(Semaphore::MAX_PERMITS);
@@ -105,7 +109,7 @@ impl Server {
                 open: AtomicU64::new(0),
             }),
             free: Arc::new(Semaphore::new(free)),
-            stop: watch::channel(false).0,
+            stop: watch::channel(Stop::No).0,
         };
         let mut sockets = vec![];
         let accepting = listeners.into_iter().map(|listener| {
@@ -122,11 +126,14 @@ impl Server {
         for path in sockets {
             let _ = std::fs::remove_file(path);
         }
-        connections.stop.send_replace(true);
-        let ended = connections.free.acquire_many(bounds.max_connections);
-        if tokio::time::timeout(bounds.grace, ended).await.is_err() {
+        connections.stop.send_replace(Stop::Finish);
+        let ended = || connections.free.acquire_many(bounds.max_connections);
+        if tokio::time::timeout(bounds.grace, ended()).await.is_err() {
             let open = connections.shared.open.load(Ordering::Relaxed);
             tracing::warn!(open, "connections were closed before their requests ended");
+            connections.stop.send_replace(Stop::Close);
+            // What the dropped requests took returns from now on.
+            let _ = ended().await;
         }
     }
 }
@@ -136,7 +143,7 @@ impl Server {
 struct Connections {
     shared: Arc<Shared>,
     free: Arc<Semaphore>,
-    stop: watch::Sender<bool>,
+    stop: watch::Sender<Stop>,
 }
 
 impl Connections {
@@ -146,10 +153,14 @@ impl Connections {
             transport.write_now(FULL);
             return;
         };
-        let (shared, stop) = (Arc::clone(&self.shared), self.stop.subscribe());
+        let (shared, mut stop) = (Arc::clone(&self.shared), self.stop.subscribe());
         tokio::spawn(async move {
             shared.open.fetch_add(1, Ordering::Relaxed);
-            serve(transport, Arc::clone(&shared), stop).await;
+            let finish = stop.clone();
+            tokio::select! {
+                () = serve(transport, Arc::clone(&shared), finish) => {}
+                () = reached(&mut stop, Stop::Close) => {}
+            }
             shared.open.fetch_sub(1, Ordering::Relaxed);
             drop(permit);
         });
@@ -186,8 +197,7 @@ async fn bind_tcp(address: SocketAddr) -> Result<TcpListener, String> {
     })
 }
 
-/// Listens on a Unix socket that only its owner may open. Binds it under another name first, so it
-/// never has the default permissions under its own, and replaces one that a killed agent left.
+/// Listens on a Unix socket that only its owner may open, and replaces one that a killed agent left.
 async fn bind_unix(path: &Path) -> Result<UnixListener, String> {
     let shown = path.display();
     if tokio::net::UnixStream::connect(path).await.is_ok() {
@@ -204,23 +214,54 @@ async fn bind_unix(path: &Path) -> Result<UnixListener, String> {
             "--unix-socket {shown} exists and is no socket: remove it, or give another path"
         ));
     }
+    // Under another name until it listens, so it takes the place of an old one at once.
     let mut hidden = path.as_os_str().to_owned();
     hidden.push(format!(".{}", std::process::id()));
     let hidden = PathBuf::from(hidden);
-    let _ = std::fs::remove_file(&hidden);
-    let bound = UnixListener::bind(&hidden).and_then(|listener| {
-        std::fs::set_permissions(&hidden, std::fs::Permissions::from_mode(0o600))?;
+    let bound = private_socket(&hidden).and_then(|socket| {
+        let listener = socket.listen(BACKLOG)?;
         std::fs::rename(&hidden, path)?;
         Ok(listener)
     });
     bound.map_err(|error| {
-        format!("--unix-socket {shown}: {error}; give a path in a folder that the agent may write")
+        let remedy = match error.kind() {
+            io::ErrorKind::InvalidInput => "give a shorter path",
+            _ => "give a path in a folder that the agent may write",
+        };
+        format!("--unix-socket {shown}: {error}; {remedy}")
     })
+}
+
+/// Returns a socket that only its owner may open. It does not listen, so none can have opened it with
+/// the permissions that it had for a moment.
+fn private_socket(path: &Path) -> io::Result<UnixSocket> {
+    let _ = std::fs::remove_file(path);
+    let socket = UnixSocket::new_stream()?;
+    socket.bind(path)?;
+    std::fs::set_permissions(path, std::fs::Permissions::from_mode(0o600))?;
+    Ok(socket)
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[tokio::test]
+    async fn a_unix_socket_refuses_connections_until_its_permissions_are_set() {
+        let path = format!("weirgate-private-{}", std::process::id());
+        let path = std::env::temp_dir().join(path);
+        let socket = private_socket(&path).unwrap();
+        let mode = std::fs::metadata(&path).unwrap().permissions().mode();
+        assert_eq!(mode & 0o777, 0o600);
+        let connect = || std::os::unix::net::UnixStream::connect(&path);
+        assert_eq!(
+            connect().unwrap_err().kind(),
+            io::ErrorKind::ConnectionRefused
+        );
+        let _listener = socket.listen(BACKLOG).unwrap();
+        connect().unwrap();
+        std::fs::remove_file(&path).unwrap();
+    }
 
     #[test]
     fn the_answer_beyond_the_bound_has_the_length_that_it_states() {

@@ -1,7 +1,6 @@
 //! From the head of a request to its response.
 
 use std::sync::Arc;
-use std::time::Instant;
 
 use http_body_util::Full;
 use hyper::body::{Bytes, Incoming};
@@ -17,6 +16,34 @@ use super::response::{JSON, response};
 use super::token::Token;
 use super::{acquire, metrics, peek, settle, usage};
 use crate::decide::{Call, Decider, Outcome};
+
+/// An operation, by its path.
+#[derive(Debug, Clone, Copy)]
+enum Operation {
+    Acquire,
+    Settle,
+    Peek,
+    Usage,
+}
+
+impl Operation {
+    const fn call(self) -> Call {
+        match self {
+            Self::Acquire => Call::Acquire,
+            Self::Settle => Call::Settle,
+            Self::Peek => Call::Peek,
+            Self::Usage => Call::Usage,
+        }
+    }
+
+    /// Returns the largest body.
+    const fn max_body(self) -> usize {
+        match self {
+            Self::Settle => MAX_SETTLEMENT,
+            Self::Acquire | Self::Peek | Self::Usage => MAX_BODY,
+        }
+    }
+}
 
 /// Answers requests.
 #[derive(Debug)]
@@ -47,10 +74,10 @@ impl Api {
         connections: u64,
     ) -> Response<Full<Bytes>> {
         let answered = match request.uri().path() {
-            "/v1/acquire" => self.measured(Call::Acquire, request).await,
-            "/v1/settle" => self.measured(Call::Settle, request).await,
-            "/v1/peek" => self.measured(Call::Peek, request).await,
-            "/v1/usage" => self.measured(Call::Usage, request).await,
+            "/v1/acquire" => self.measured(Operation::Acquire, request).await,
+            "/v1/settle" => self.measured(Operation::Settle, request).await,
+            "/v1/peek" => self.measured(Operation::Peek, request).await,
+            "/v1/usage" => self.measured(Operation::Usage, request).await,
             "/healthz" => self.health(&request).await,
             "/metrics" => self.metrics(&request, connections),
             path => Err(Refusal::unknown_path(path)),
@@ -59,7 +86,7 @@ impl Api {
     }
 
     async fn health(&self, request: &Request<Incoming>) -> Result<Response<Full<Bytes>>, Refusal> {
-        check_method(request, &Method::GET)?;
+        self.check_probe(request)?;
         let body = self.health.check(&self.decider.limiter).await?;
         Ok(response(StatusCode::OK, JSON, vec![], body))
     }
@@ -69,69 +96,72 @@ impl Api {
         request: &Request<Incoming>,
         connections: u64,
     ) -> Result<Response<Full<Bytes>>, Refusal> {
-        check_method(request, &Method::GET)?;
+        self.check_probe(request)?;
         let text = metrics::text(&self.decider, connections);
         Ok(response(StatusCode::OK, metrics::TEXT, vec![], text))
+    }
+
+    /// Checks a request for health or metrics. A probe or a scraper cannot always send a token.
+    fn check_probe(&self, request: &Request<Incoming>) -> Result<(), Refusal> {
+        check_method(request, &Method::GET)?;
+        let token = self.token.as_ref().filter(|token| token.guards_all());
+        check_token(token, request)
     }
 
     /// Answers a call, and counts its outcome and its time.
     async fn measured(
         &self,
-        call: Call,
+        operation: Operation,
         request: Request<Incoming>,
     ) -> Result<Response<Full<Bytes>>, Refusal> {
-        let started = Instant::now();
-        let answered = self.call(call, request).await;
+        let measuring = self.decider.measures.begin(operation.call());
+        let answered = self.call(operation, request).await;
         let outcome = answered
             .as_ref()
             .map_or_else(|refusal| refusal.outcome, |_| Outcome::Granted);
-        self.decider
-            .measures
-            .record(call, outcome, started.elapsed());
+        measuring.end(outcome);
         let (fields, body) = answered?;
         Ok(response(StatusCode::OK, JSON, fields, body))
     }
 
-    async fn call(&self, call: Call, request: Request<Incoming>) -> Result<Answer, Refusal> {
+    async fn call(
+        &self,
+        operation: Operation,
+        request: Request<Incoming>,
+    ) -> Result<Answer, Refusal> {
         check_method(&request, &Method::POST)?;
-        if let Some(token) = &self.token {
-            token
-                .check(request.headers())
-                .map_err(Refusal::wrong_token)?;
-        }
+        check_token(self.token.as_ref(), &request)?;
         // A browser sends it with each request of a page to another site.
         if request.headers().contains_key(header::ORIGIN) {
             return Err(Refusal::web_page());
         }
-        let most = match call {
-            Call::Settle => MAX_SETTLEMENT,
-            _ => MAX_BODY,
-        };
-        let body = read(request.into_body(), most, &self.large).await?;
-        let permit = self.decider.gate.enter().ok_or_else(|| {
-            let max = self.decider.gate.max();
-            Refusal::overloaded(format!("{max} requests are in flight, the maximum"))
-        })?;
+        let body = read(request.into_body(), operation.max_body(), &self.large).await?;
         let decider = &self.decider;
-        match call {
-            Call::Acquire => {
+        let permit = decider.gate.enter(body.len());
+        let permit = permit.map_err(|full| Refusal::overloaded(full.to_string()))?;
+        match operation {
+            Operation::Acquire => {
                 let request = acquire::read(&body).map_err(invalid)?;
                 drop(body);
                 acquire::answer(decider, &request).await
             }
-            Call::Settle => {
+            Operation::Settle => {
                 let change = settle::read(&body).map_err(invalid)?;
                 settle::answer(decider, change, permit).await
             }
-            Call::Peek => peek::answer(decider, &peek::read(&body).map_err(invalid)?).await,
-            Call::Usage => usage::answer(decider, usage::read(&body).map_err(invalid)?).await,
-            Call::ShouldRateLimit | Call::Kuadrant => Err(Refusal::unknown_path("")),
+            Operation::Peek => peek::answer(decider, &peek::read(&body).map_err(invalid)?).await,
+            Operation::Usage => usage::answer(decider, usage::read(&body).map_err(invalid)?).await,
         }
     }
 }
 
 fn invalid(error: Invalid) -> Refusal {
     Refusal::invalid(error.to_string())
+}
+
+fn check_token(token: Option<&Token>, request: &Request<Incoming>) -> Result<(), Refusal> {
+    let Some(token) = token else { return Ok(()) };
+    token.check(request.headers()).map_err(Refusal::wrong_token)
 }
 
 fn check_method(request: &Request<Incoming>, allowed: &Method) -> Result<(), Refusal> {

@@ -5,9 +5,12 @@ use hyper::HeaderMap;
 /// Name of the header.
 const HEADER: &str = "x-weirgate-token";
 
-/// A secret that every request must show, so that only processes which know it can take tokens.
+/// A secret that requests must show, so that only processes which know it can take tokens.
 #[derive(Clone)]
-pub struct Token(Box<[u8]>);
+pub struct Token {
+    secret: Box<[u8]>,
+    guards_all: bool,
+}
 
 impl Token {
     /// Takes a secret.
@@ -20,7 +23,22 @@ impl Token {
                 "must be printable ASCII without spaces, one character at least".to_owned(),
             );
         }
-        Ok(Self(secret.as_bytes().into()))
+        Ok(Self {
+            secret: secret.as_bytes().into(),
+            guards_all: false,
+        })
+    }
+
+    /// Requires the secret for health and metrics too, which are open otherwise.
+    #[must_use]
+    pub fn for_all(mut self) -> Self {
+        self.guards_all = true;
+        self
+    }
+
+    /// Returns whether health and metrics need it.
+    pub(super) const fn guards_all(&self) -> bool {
+        self.guards_all
     }
 
     /// Checks the header of a request.
@@ -36,8 +54,8 @@ impl Token {
 
     /// Compares in a time that does not depend on where two texts of one length differ.
     fn is(&self, shown: &[u8]) -> bool {
-        let differences = self.0.iter().zip(shown).map(|(a, b)| a ^ b);
-        self.0.len() == shown.len() && differences.fold(0, |all, one| all | one) == 0
+        let differences = self.secret.iter().zip(shown).map(|(a, b)| a ^ b);
+        self.secret.len() == shown.len() && differences.fold(0, |all, one| all | one) == 0
     }
 }
 

@@ -4,13 +4,12 @@ use std::time::Duration;
 
 use futures_util::future::join_all;
 use weirgate::{
-    Balances, ConfigStatus, Decision, Error, Grant, LimitMode, LimitStatus, OnUnavailable,
-    RateLimiter,
+    Balances, ConfigStatus, Decision, Error, Grant, LimitStatus, OnUnavailable, RateLimiter,
 };
 
 use super::deadline::Deadline;
 use super::plan::{Parcel, Plan, Step, asks};
-use super::refusal::{Refusal, blocked, merge};
+use super::refusal::{Refusal, blocked, denies, merge};
 use super::requests::{ask, peek, slots, without_disabled_trials};
 use super::standing::Standing;
 
@@ -143,8 +142,6 @@ impl Decided {
             };
             let terms = &parcel.bucket.terms;
             let is_disabled = status == ConfigStatus::Disabled;
-            let denies =
-                |status: &LimitStatus| status.is_short() && status.mode == LimitMode::Enforced;
             let is_over = !terms.is_shadow && (is_disabled || limits.iter().any(denies));
             self.standings[at] = Standing::of(&limits, terms, is_over);
             if is_over {
@@ -193,42 +190,17 @@ impl Decided {
         if !matches!(decision, Decision::Granted(_)) && asked.iter().all(is_trial) {
             return Ok(());
         }
-        match decision {
-            Decision::Granted(grants) => self.granted(&asked, grants),
-            Decision::Denied(denied) => {
-                self.over(plan, |parcel| {
-                    let is_of = |status: &&LimitStatus| {
-                        *status.entity.as_str() == *parcel.bucket.entity
-                            && *status.resource.as_str() == *parcel.bucket.resource
-                    };
-                    let own: Vec<_> = denied.limits.iter().filter(is_of).cloned().collect();
-                    let denies = |status: &LimitStatus| {
-                        status.is_short() && status.mode == LimitMode::Enforced
-                    };
-                    (own.iter().any(denies), own)
-                });
-                self.blame_all(plan, &denied.limits);
-                self.refusal = Some(Refusal::Denied(denied));
+        let refusal = match decision {
+            Decision::Granted(grants) => {
+                self.granted(&asked, grants);
+                return Ok(());
             }
-            Decision::NeverFits(never) => {
-                self.over(plan, |parcel| {
-                    let is_own = *never.entity.as_str() == *parcel.bucket.entity
-                        && *never.resource.as_str() == *parcel.bucket.resource;
-                    (is_own, vec![])
-                });
-                self.blame_all(plan, &[]);
-                self.refusal = Some(Refusal::NeverFits(never));
-            }
-            Decision::Disabled(disabled) => {
-                self.over(plan, |parcel| {
-                    let is_own = *disabled.entity.as_str() == *parcel.bucket.entity
-                        && *disabled.resource.as_str() == *parcel.bucket.resource;
-                    (is_own, vec![])
-                });
-                self.blame_all(plan, &[]);
-                self.refusal = Some(Refusal::Disabled(disabled));
-            }
-        }
+            Decision::Denied(denied) => Refusal::Denied(denied),
+            Decision::NeverFits(never) => Refusal::NeverFits(never),
+            Decision::Disabled(disabled) => Refusal::Disabled(disabled),
+        };
+        self.blame(plan, &refusal);
+        self.refusal = Some(refusal);
         Ok(())
     }
 
@@ -247,27 +219,23 @@ impl Decided {
         }
     }
 
-    /// Marks the asks that `judge` finds over, with the limits that it returns.
-    fn over(&mut self, plan: &Plan, judge: impl Fn(&Parcel) -> (bool, Vec<LimitStatus>)) {
+    /// Marks the asks that the refusal is about; all of them if it is about none: then it comes from
+    /// a parent's limit, or was made without DynamoDB.
+    fn blame(&mut self, plan: &Plan, refusal: &Refusal) {
         for (at, parcel) in asks(plan) {
-            let (is_over, limits) = judge(parcel);
+            let (is_over, limits) = refusal.about(&parcel.bucket);
             let terms = &parcel.bucket.terms;
             if is_over || !limits.is_empty() {
                 let is_over = is_over && !terms.is_shadow;
                 self.standings[at] = Standing::of(&limits, terms, is_over);
             }
         }
-    }
-
-    /// Marks all asks, if none is over although the call is denied: by a parent's limit, or without
-    /// DynamoDB.
-    fn blame_all(&mut self, plan: &Plan, limits: &[LimitStatus]) {
         if self.standings.iter().any(|standing| standing.is_over) {
             return;
         }
         for (at, parcel) in asks(plan) {
             let terms = &parcel.bucket.terms;
-            self.standings[at] = Standing::of(limits, terms, !terms.is_shadow);
+            self.standings[at] = Standing::of(refusal.limits(), terms, !terms.is_shadow);
         }
     }
 

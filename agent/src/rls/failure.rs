@@ -4,17 +4,14 @@ use tonic::metadata::AsciiMetadataValue;
 use tonic::{Code, Status};
 use weirgate::Error;
 
-use crate::decide::Decider;
+use crate::decide::Full;
 
 /// Metadata of the answer to a call too many.
 pub(super) const OVERLOADED: &str = "weirgate-overloaded";
 
 /// Returns the status for a call too many.
-pub(super) fn overloaded(decider: &Decider) -> Status {
-    let most = decider.gate.max();
-    let mut status = Status::unavailable(format!(
-        "{most} requests are in flight, as many as may be: try again, or raise --max-in-flight"
-    ));
+pub(super) fn overloaded(full: Full) -> Status {
+    let mut status = Status::unavailable(format!("{full}: try again, or raise --max-in-flight"));
     let metadata = status.metadata_mut();
     metadata.insert(OVERLOADED, AsciiMetadataValue::from_static("true"));
     status

@@ -49,10 +49,9 @@ impl RateLimitService {
         request: Request<RateLimitRequest>,
         purpose: Purpose,
     ) -> Result<Response<RateLimitResponse>, Status> {
-        let started = Instant::now();
+        let measuring = self.decider.measures.begin(Call::Kuadrant);
         let answer = self.answer(request, purpose).await;
-        let outcome = outcome(answer.as_ref().map(|(_, decided)| decided));
-        self.measure(Call::Kuadrant, outcome, started);
+        measuring.end(outcome(answer.as_ref().map(|(_, decided)| decided)));
         answer.map(|(response, _)| response)
     }
 
@@ -61,16 +60,15 @@ impl RateLimitService {
         &self,
         request: Request<ReserveRequest>,
     ) -> Result<Response<ReserveResponse>, Status> {
-        let started = Instant::now();
+        let measuring = self.decider.measures.begin(Call::Kuadrant);
         let reserved = self.take(request).await;
-        let outcome = match &reserved {
+        measuring.end(match &reserved {
             Ok(response) if response.get_ref().code == i32::from(Code::OverLimit) => {
                 Outcome::Denied
             }
             Ok(_) => Outcome::Granted,
             Err(status) => outcome(Err(status)),
-        };
-        self.measure(Call::Kuadrant, outcome, started);
+        });
         reserved
     }
 
@@ -115,12 +113,12 @@ impl RateLimitService {
         &self,
         request: Request<CommitRequest>,
     ) -> Result<Response<CommitResponse>, Status> {
-        let started = Instant::now();
+        let measuring = self.decider.measures.begin(Call::Kuadrant);
         let committed = self.settle(request).await;
-        let outcome = committed
-            .as_ref()
-            .map_or_else(|status| outcome(Err(status)), |_| Outcome::Granted);
-        self.measure(Call::Kuadrant, outcome, started);
+        measuring.end(match &committed {
+            Ok(_) => Outcome::Granted,
+            Err(status) => outcome(Err(status)),
+        });
         committed
     }
 

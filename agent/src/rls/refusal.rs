@@ -16,6 +16,38 @@ pub(super) enum Refusal {
     Disabled(Disabled),
 }
 
+impl Refusal {
+    /// Returns whether a bucket is the reason, and its limits among those of the refusal.
+    pub(super) fn about(&self, bucket: &Bucket) -> (bool, Vec<LimitStatus>) {
+        let is_of = |entity: &EntityId, resource: &Resource| {
+            *entity.as_str() == *bucket.entity && *resource.as_str() == *bucket.resource
+        };
+        match self {
+            Self::Denied(denied) => {
+                let own = denied.limits.iter();
+                let own = own.filter(|status| is_of(&status.entity, &status.resource));
+                let own: Vec<_> = own.cloned().collect();
+                (own.iter().any(denies), own)
+            }
+            Self::NeverFits(never) => (is_of(&never.entity, &never.resource), vec![]),
+            Self::Disabled(disabled) => (is_of(&disabled.entity, &disabled.resource), vec![]),
+        }
+    }
+
+    /// Returns the limits of a denial.
+    pub(super) fn limits(&self) -> &[LimitStatus] {
+        match self {
+            Self::Denied(denied) => &denied.limits,
+            Self::NeverFits(_) | Self::Disabled(_) => &[],
+        }
+    }
+}
+
+/// Returns whether a limit denies a request.
+pub(super) fn denies(status: &LimitStatus) -> bool {
+    status.is_short() && status.mode == LimitMode::Enforced
+}
+
 /// Returns the status of the limit of a bucket whose rule has a rate of 0. `None` if its names are
 /// invalid.
 pub(super) fn blocked(bucket: &Bucket, hits: i64) -> Option<LimitStatus> {

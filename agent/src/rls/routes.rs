@@ -2,6 +2,7 @@
 
 use std::convert::Infallible;
 use std::future::Future;
+use std::marker::PhantomData;
 use std::pin::Pin;
 use std::sync::Arc;
 use std::task::{Context, Poll};
@@ -21,23 +22,45 @@ const MAX_MESSAGE_BYTES: usize = 256 * 1024;
 
 type Answer = Pin<Box<dyn Future<Output = Result<http::Response<Body>, Infallible>> + Send>>;
 
+/// The methods of both services, under the name of `S`.
+#[derive(Debug)]
+pub(super) struct Methods<S> {
+    service: Arc<RateLimitService>,
+    name: PhantomData<fn() -> S>,
+}
+
 /// Envoy's `RateLimitService`.
-#[derive(Debug, Clone)]
-pub(super) struct Envoy(pub(super) Arc<RateLimitService>);
+#[derive(Debug)]
+pub(super) enum Envoy {}
 
 /// Kuadrant's `RateLimitService`.
-#[derive(Debug, Clone)]
-pub(super) struct Kuadrant(pub(super) Arc<RateLimitService>);
+#[derive(Debug)]
+pub(super) enum Kuadrant {}
 
-impl NamedService for Envoy {
+impl NamedService for Methods<Envoy> {
     const NAME: &'static str = "envoy.service.ratelimit.v3.RateLimitService";
 }
 
-impl NamedService for Kuadrant {
+impl NamedService for Methods<Kuadrant> {
     const NAME: &'static str = "kuadrant.service.ratelimit.v1.RateLimitService";
 }
 
-impl<B> Service<http::Request<B>> for Envoy
+impl<S> Methods<S> {
+    pub(super) const fn new(service: Arc<RateLimitService>) -> Self {
+        Self {
+            service,
+            name: PhantomData,
+        }
+    }
+}
+
+impl<S> Clone for Methods<S> {
+    fn clone(&self) -> Self {
+        Self::new(Arc::clone(&self.service))
+    }
+}
+
+impl<S, B> Service<http::Request<B>> for Methods<S>
 where
     B: http_body::Body + Send + 'static,
     B::Error: Into<StdError> + Send + 'static,
@@ -51,55 +74,36 @@ where
     }
 
     fn call(&mut self, request: http::Request<B>) -> Answer {
-        let service = Arc::clone(&self.0);
-        match method::<Self>(request.uri().path()) {
-            "ShouldRateLimit" => unary(request, move |request| async move {
-                service.should_rate_limit(request).await
-            }),
+        let service = Arc::clone(&self.service);
+        match request.uri().path() {
+            "/envoy.service.ratelimit.v3.RateLimitService/ShouldRateLimit" => {
+                unary(request, move |request| async move {
+                    service.should_rate_limit(request).await
+                })
+            }
+            "/kuadrant.service.ratelimit.v1.RateLimitService/CheckRateLimit" => {
+                unary(request, move |request| async move {
+                    service.check(request).await
+                })
+            }
+            "/kuadrant.service.ratelimit.v1.RateLimitService/Report" => {
+                unary(request, move |request| async move {
+                    service.report(request).await
+                })
+            }
+            "/kuadrant.service.ratelimit.v1.RateLimitService/Reserve" => {
+                unary(request, move |request| async move {
+                    service.reserve(request).await
+                })
+            }
+            "/kuadrant.service.ratelimit.v1.RateLimitService/Commit" => {
+                unary(request, move |request| async move {
+                    service.commit(request).await
+                })
+            }
             _ => unimplemented(),
         }
     }
-}
-
-impl<B> Service<http::Request<B>> for Kuadrant
-where
-    B: http_body::Body + Send + 'static,
-    B::Error: Into<StdError> + Send + 'static,
-{
-    type Response = http::Response<Body>;
-    type Error = Infallible;
-    type Future = Answer;
-
-    fn poll_ready(&mut self, _: &mut Context<'_>) -> Poll<Result<(), Infallible>> {
-        Poll::Ready(Ok(()))
-    }
-
-    fn call(&mut self, request: http::Request<B>) -> Answer {
-        let service = Arc::clone(&self.0);
-        match method::<Self>(request.uri().path()) {
-            "CheckRateLimit" => unary(request, move |request| async move {
-                service.check(request).await
-            }),
-            "Report" => unary(request, move |request| async move {
-                service.report(request).await
-            }),
-            "Reserve" => unary(request, move |request| async move {
-                service.reserve(request).await
-            }),
-            "Commit" => unary(request, move |request| async move {
-                service.commit(request).await
-            }),
-            _ => unimplemented(),
-        }
-    }
-}
-
-/// Returns the method of a path; an empty one for another service.
-fn method<S: NamedService>(path: &str) -> &str {
-    let path = path
-        .strip_prefix('/')
-        .and_then(|path| path.strip_prefix(S::NAME));
-    path.and_then(|path| path.strip_prefix('/')).unwrap_or("")
 }
 
 /// Decodes the message, calls `method` with it, and encodes its answer.

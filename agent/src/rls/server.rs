@@ -10,7 +10,7 @@ use tokio::net::TcpListener;
 use tonic::transport::Server;
 use tonic::transport::server::TcpIncoming;
 
-use super::routes::{Envoy, Kuadrant};
+use super::routes::{Envoy, Kuadrant, Methods};
 use super::service::RateLimitService;
 
 /// Most calls at the same time on one connection, 1,000.
@@ -47,8 +47,8 @@ pub async fn serve(
     reporter
         .set_service_status("", tonic_health::ServingStatus::NotServing)
         .await;
-    reporter.set_not_serving::<Envoy>().await;
-    reporter.set_not_serving::<Kuadrant>().await;
+    reporter.set_not_serving::<Methods<Envoy>>().await;
+    reporter.set_not_serving::<Methods<Kuadrant>>().await;
     let becoming = {
         let reporter = reporter.clone();
         tokio::spawn(async move {
@@ -56,8 +56,8 @@ pub async fn serve(
             reporter
                 .set_service_status("", tonic_health::ServingStatus::Serving)
                 .await;
-            reporter.set_serving::<Envoy>().await;
-            reporter.set_serving::<Kuadrant>().await;
+            reporter.set_serving::<Methods<Envoy>>().await;
+            reporter.set_serving::<Methods<Kuadrant>>().await;
         })
     };
     let ended = async move {
@@ -66,15 +66,15 @@ pub async fn serve(
         reporter
             .set_service_status("", tonic_health::ServingStatus::NotServing)
             .await;
-        reporter.set_not_serving::<Envoy>().await;
-        reporter.set_not_serving::<Kuadrant>().await;
+        reporter.set_not_serving::<Methods<Envoy>>().await;
+        reporter.set_not_serving::<Methods<Kuadrant>>().await;
     };
     Server::builder()
         .max_concurrent_streams(MAX_STREAMS)
         .http2_max_header_list_size(MAX_HEADER_BYTES)
         .http2_keepalive_interval(Some(KEEPALIVE))
-        .add_service(Envoy(Arc::clone(&service)))
-        .add_service(Kuadrant(service))
+        .add_service(Methods::<Envoy>::new(Arc::clone(&service)))
+        .add_service(Methods::<Kuadrant>::new(service))
         .add_service(health)
         .serve_with_incoming_shutdown(TcpIncoming::from(listener).with_nodelay(Some(true)), ended)
         .await

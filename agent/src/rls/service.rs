@@ -3,6 +3,7 @@
 use std::sync::Arc;
 use std::time::Duration;
 
+use prost::Message;
 use tokio::time::Instant;
 use tonic::{Code, Request, Response, Status};
 use weirgate::OnUnavailable;
@@ -64,10 +65,9 @@ impl RateLimitService {
         &self,
         request: Request<RateLimitRequest>,
     ) -> Result<Response<RateLimitResponse>, Status> {
-        let started = Instant::now();
+        let measuring = self.decider.measures.begin(Call::ShouldRateLimit);
         let answer = self.answer(request, Purpose::Decide).await;
-        let outcome = outcome(answer.as_ref().map(|(_, decided)| decided));
-        self.measure(Call::ShouldRateLimit, outcome, started);
+        measuring.end(outcome(answer.as_ref().map(|(_, decided)| decided)));
         answer.map(|(response, _)| response)
     }
 
@@ -100,15 +100,13 @@ impl RateLimitService {
     }
 
     /// Returns the deadline of a call, and its permit.
-    pub(super) fn admit<M>(&self, request: &Request<M>) -> Result<(Deadline, Permit), Status> {
-        let permit = self.decider.gate.enter();
-        let permit = permit.ok_or_else(|| overloaded(&self.decider))?;
+    pub(super) fn admit<M: Message>(
+        &self,
+        request: &Request<M>,
+    ) -> Result<(Deadline, Permit), Status> {
+        let bytes = request.get_ref().encoded_len();
+        let permit = self.decider.gate.enter(bytes).map_err(overloaded)?;
         Ok((Deadline::new(request, self.options.timeout), permit))
-    }
-
-    pub(super) fn measure(&self, call: Call, outcome: Outcome, started: Instant) {
-        let took = started.elapsed();
-        self.decider.measures.record(call, outcome, took);
     }
 
     /// Returns the decision, or that of the option if there is none in time.

@@ -63,20 +63,22 @@ impl Tree {
         })
     }
 
-    /// Returns the bucket of a descriptor, with the terms of its rule if one matches.
-    pub(super) fn bucket_of(&self, entries: &[Entry<'_>]) -> Bucket {
-        match self.find(entries) {
-            Some(Matched::Limited(bucket) | Matched::Blocked(bucket)) => bucket,
-            Some(Matched::Unlimited) | None => self.bucket(entries, &Arc::default()),
-        }
-    }
-
     fn bucket(&self, entries: &[Entry<'_>], terms: &Arc<Terms>) -> Bucket {
         Bucket {
             entity: entity(entries),
             resource: self.resource.clone(),
             terms: Arc::clone(terms),
         }
+    }
+}
+
+/// Returns the bucket of a descriptor for which the rules of a domain name none: the one that this
+/// format has.
+pub(super) fn unnamed_bucket(domain: &str, entries: &[Entry<'_>]) -> Bucket {
+    Bucket {
+        entity: entity(entries),
+        resource: escaped(Kind::Resource, domain),
+        terms: Arc::default(),
     }
 }
 

@@ -2,7 +2,7 @@
 
 use std::collections::HashMap;
 
-use super::envoy::Tree;
+use super::envoy::{Tree, unnamed_bucket};
 use super::list::List;
 use super::terms::{Bucket, Entry, Matched};
 
@@ -29,16 +29,16 @@ impl Rules {
         }
     }
 
-    /// Returns the bucket of a descriptor that brings its own limit; `None` if the rules do not name
-    /// one. In the format of envoyproxy/ratelimit no rule needs to match then.
+    /// Returns the bucket of a descriptor that brings its own limit, which also limits what is
+    /// unlimited otherwise; `None` if no rule matches. In the format of envoyproxy/ratelimit none needs
+    /// to.
     #[must_use]
     pub fn find_overridden(&self, domain: &str, entries: &[Entry<'_>]) -> Option<Bucket> {
-        match self.domains.get(domain)? {
-            Domain::Listed(list) => match list.find(entries)? {
-                Matched::Limited(bucket) | Matched::Blocked(bucket) => Some(bucket),
-                Matched::Unlimited => None,
-            },
-            Domain::Nested(tree) => Some(tree.bucket_of(entries)),
+        let is_nested = matches!(self.domains.get(domain)?, Domain::Nested(_));
+        match self.find(domain, entries) {
+            Some(Matched::Limited(bucket) | Matched::Blocked(bucket)) => Some(bucket),
+            Some(Matched::Unlimited) => Some(unnamed_bucket(domain, entries)),
+            None => is_nested.then(|| unnamed_bucket(domain, entries)),
         }
     }
 

@@ -43,6 +43,42 @@ fn a_request_beyond_the_bound_is_refused_at_once_and_those_within_it_are_not() {
     );
     drop(waiting);
     agent.wait_for("weirgate_agent_in_flight", |number| number == 0.0);
+    let dropped =
+        "weirgate_agent_calls_total{protocol=\"http\",call=\"acquire\",outcome=\"dropped\"}";
+    agent.wait_for(dropped, |number| number == 2.0);
+    agent.settle(&json!({"grant": held["grant"], "end": "release"}));
+}
+
+#[test]
+fn large_waiting_requests_are_bounded_and_small_ones_find_room() {
+    let agent = Agent::new(&["--max-connections", "200"]);
+    let slots = json!({"entity": "e", "resource": "r", "take": {"slots": 20}});
+    let held = agent.acquire(&slots);
+    let mut wait = slots.clone();
+    wait["wait_ms"] = 60_000.into();
+    // 60 KiB, of which the first is free: 138 of them are 8 MiB.
+    let large = format!("{:<61440}", wait.to_string());
+    let mut waiting: Vec<Client> = (0..138).map(|_| agent.connect()).collect();
+    for client in &mut waiting {
+        client.write("POST", "/v1/acquire", &[], &large);
+    }
+    agent.wait_for("weirgate_agent_in_flight", |number| number == 138.0);
+    let refused = agent.connect().send("POST", "/v1/acquire", &[], &large);
+    assert_eq!(
+        (refused.status, refused.field("retry-after")),
+        (503, "1"),
+        "{refused:?}"
+    );
+    let problem = refused.json();
+    let detail = problem["detail"].as_str().unwrap();
+    assert!(
+        detail.contains("8192 KiB, the maximum") && detail.contains("run more agents"),
+        "{problem}"
+    );
+    let small = agent.connect().send("POST", "/v1/acquire", &[], TAKE);
+    assert_eq!(small.status, 200, "{small:?}");
+    drop(waiting);
+    agent.wait_for("weirgate_agent_in_flight", |number| number == 0.0);
     agent.settle(&json!({"grant": held["grant"], "end": "release"}));
 }
 

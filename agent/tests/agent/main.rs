@@ -3,10 +3,13 @@
 mod acquire;
 mod bodies;
 mod connections;
+mod dropped;
 mod fixtures;
 mod guide;
 mod life;
 mod openapi;
 mod schema;
+mod served;
 mod settle;
+mod statuses;
 mod unsettled;

@@ -1,14 +1,14 @@
-//! `openapi.yaml` against the agent: every route, every example, every answer.
+//! `openapi.yaml` against the agent: every example, and what each answer must be.
 
 use std::collections::BTreeMap;
 use std::time::{SystemTime, UNIX_EPOCH};
 
 use serde_json::{Value, json};
 
-use crate::fixtures::{Agent, Answer, File};
+use crate::fixtures::{Agent, Answer};
 use crate::schema::{check, resolve, yaml};
 
-fn api() -> Value {
+pub fn api() -> Value {
     yaml(include_str!("../../openapi.yaml"))
 }
 
@@ -40,7 +40,7 @@ fn to_now(request: &mut Value) {
 }
 
 /// Checks that an answer is one that the API describes for an operation.
-fn check_answer(api: &Value, operation: &Value, answer: &Answer, what: &str) {
+pub fn check_answer(api: &Value, operation: &Value, answer: &Answer, what: &str) {
     let described = &operation["responses"][answer.status.to_string()];
     assert!(
         described.is_object(),
@@ -48,6 +48,10 @@ fn check_answer(api: &Value, operation: &Value, answer: &Answer, what: &str) {
         answer.status
     );
     let described = resolve(api, described);
+    // What the HTTP library refuses before there is a request has no body.
+    if answer.body.is_empty() && [400, 431].contains(&answer.status) {
+        return;
+    }
     let kind = answer.field("content-type").split(';').next().unwrap();
     let schema = &described["content"][kind]["schema"];
     assert!(schema.is_object(), "{what}: {kind} is not described");
@@ -105,54 +109,4 @@ fn every_example_is_answered_as_described() {
         }
     }
     assert!(answered >= 20, "{answered}");
-}
-
-#[test]
-fn every_route_and_every_refusal_is_described() {
-    let api = api();
-    let token = File::new("s3cret");
-    let agent = Agent::new(&["--token-file", token.path()]);
-    let paths = api["paths"].as_object().unwrap();
-    assert_eq!(paths.len(), 6);
-    for (path, operations) in paths {
-        for (method, operation) in operations.as_object().unwrap() {
-            let send = |fields: &[(&str, &str)], body: &str| {
-                agent
-                    .connect()
-                    .send(&method.to_uppercase(), path, fields, body)
-            };
-            if method == "get" {
-                check_answer(&api, operation, &send(&[], ""), path);
-                continue;
-            }
-            let shown = [("x-weirgate-token", "s3cret")];
-            let most = if path == "/v1/settle" { 32 } else { 1 };
-            let large = " ".repeat(most * 65_536 + 1);
-            for (answer, status) in [
-                (send(&[], "{}"), 401),
-                (send(&shown, "nonsense"), 400),
-                (send(&shown, &large), 413),
-            ] {
-                assert_eq!(answer.status, status, "{path}: {answer:?}");
-                check_answer(&api, operation, &answer, path);
-            }
-        }
-    }
-    let agent = Agent::new(&[]);
-    let stopped = json!({"entity": "e", "resource": "stopped", "take": {"rpm": 1}});
-    let operation = &paths["/v1/acquire"]["post"];
-    let disabled = agent.post("/v1/acquire", &stopped);
-    check_answer(&api, operation, &disabled, "disabled");
-    let closed = Agent::on("http://127.0.0.1:1", &["--timeout", "0.5"]);
-    for path in ["/v1/acquire", "/v1/peek"] {
-        let mut take = json!({"entity": "e", "resource": "r"});
-        if path == "/v1/acquire" {
-            take["take"] = json!({"rpm": 1});
-        }
-        let failed = closed.post(path, &take);
-        assert_eq!(failed.status, 503, "{failed:?}");
-        check_answer(&api, &paths[path]["post"], &failed, path);
-    }
-    let health = closed.get("/healthz");
-    check_answer(&api, &paths["/healthz"]["get"], &health, "health");
 }

@@ -1,66 +1,23 @@
 //! Settlements of which some writes fail: the API in this process, on a DynamoDB with faults.
 
-use std::net::{SocketAddr, TcpStream};
-use std::sync::Arc;
 use std::time::Duration;
 
 use serde_json::{Value, json};
-use tokio::runtime::{Builder, Runtime};
-use weirgate::RateLimiter;
-use weirgate_agent::decide::Decider;
-use weirgate_agent::http::{Address, Api, Bounds, Health, Server};
-use weirgate_testkit::{Dynamo, Fault};
+use weirgate_testkit::Fault;
 
-use crate::fixtures::{Answer, Client};
+use crate::fixtures::Answer;
+use crate::served::Served;
 
 const THROTTLE: Fault = Fault::Throttle { key_range: true };
 
-/// The API, and its table.
-struct Served {
-    _runtime: Runtime,
-    dynamo: Dynamo,
-    address: SocketAddr,
+/// Serves the API of a limiter that gives up after 50 ms.
+fn impatient() -> Served {
+    Served::new(Duration::ZERO, |builder| {
+        builder.timeout(Duration::from_millis(50))
+    })
 }
 
 impl Served {
-    /// Serves the API of a limiter that gives up after 50 ms.
-    fn new() -> Self {
-        let runtime = Builder::new_multi_thread()
-            .worker_threads(2)
-            .enable_all()
-            .build()
-            .unwrap();
-        let (dynamo, address) = runtime.block_on(async {
-            let dynamo = Dynamo::new().await;
-            let limiter = RateLimiter::builder("weirgate")
-                .table(dynamo.table().await)
-                .timeout(Duration::from_millis(50));
-            let limiter = limiter.build().await.unwrap();
-            let any = Address::Tcp(([127, 0, 0, 1], 0).into());
-            let bounds = Bounds {
-                max_connections: 10,
-                grace: Duration::ZERO,
-            };
-            let server = Server::bind(&[any], bounds).await.unwrap();
-            let [Address::Tcp(address)] = server.addresses()[..] else {
-                panic!("one address");
-            };
-            let decider = Arc::new(Decider::new(limiter, 10));
-            let api = Api::new(decider, None, Arc::new(Health::default()));
-            tokio::spawn(server.serve(api, std::future::pending()));
-            (dynamo, address)
-        });
-        Self {
-            _runtime: runtime,
-            dynamo,
-            address,
-        }
-    }
-
-    fn post(&self, path: &str, body: &Value) -> Answer {
-        Client::to(TcpStream::connect(self.address).unwrap()).post(path, body)
-    }
-
     fn settle(&self, body: &Value) -> Answer {
         self.post("/v1/settle", body)
     }
@@ -107,7 +64,7 @@ fn bucket(entity: &str) -> Value {
 
 #[test]
 fn a_settlement_that_one_bucket_of_two_refuses_is_unknown_and_has_the_grant_to_go_on_with() {
-    let served = Served::new();
+    let served = impatient();
     let grant = served.acquire(&["one", "two"]);
     served.throttle("two");
     let halfway = served.settle(&json!({"grant": grant, "adjust": {"slots": 1}}));
@@ -127,7 +84,7 @@ fn a_settlement_that_one_bucket_of_two_refuses_is_unknown_and_has_the_grant_to_g
 
 #[test]
 fn a_release_of_which_the_second_write_fails_is_unknown() {
-    let served = Served::new();
+    let served = impatient();
     let grant = served.acquire(&["one"]);
     let more = served.settle(&json!({"grant": grant, "take_more": {"slots": 1}}));
     assert_eq!(more.status, 200, "{more:?}");
@@ -152,7 +109,7 @@ fn a_release_of_which_the_second_write_fails_is_unknown() {
 
 #[test]
 fn a_settlement_of_one_write_that_is_refused_can_be_repeated() {
-    let served = Served::new();
+    let served = impatient();
     let grant = served.acquire(&["one"]);
     served.throttle("one");
     let settle = json!({"grant": grant, "adjust": {"slots": 1}});

@@ -146,6 +146,18 @@ impl Lambda {
         post(self.port, token, path, body)
     }
 
+    /// Returns the status of the answer.
+    pub fn get(&self, token: &str, path: &str) -> Option<u16> {
+        let mut stream = TcpStream::connect(("127.0.0.1", self.port)).ok()?;
+        let request = format!(
+            "GET {path} HTTP/1.1\r\nhost: agent\r\nconnection: close\r\nx-weirgate-token: {token}\r\n\r\n"
+        );
+        stream.write_all(request.as_bytes()).ok()?;
+        let mut answer = String::new();
+        stream.read_to_string(&mut answer).ok()?;
+        answer.split(' ').nth(1)?.parse().ok()
+    }
+
     /// Sends a request for tokens, and goes on; the extension may end before it answers.
     pub fn post_in_background(&self, body: &Value) -> JoinHandle<Option<(u16, Value)>> {
         let stream = TcpStream::connect(("127.0.0.1", self.port)).unwrap();

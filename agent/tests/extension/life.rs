@@ -8,7 +8,7 @@ use serde_json::{Value, json};
 use weirgate_agent::extension::{REFUSED, check_variables};
 use weirgate_agent::options::Options;
 
-use crate::lambda::{Lambda, acquire, database};
+use crate::lambda::{Lambda, TOKEN, acquire, database};
 
 #[test]
 fn it_listens_before_it_registers_and_registers_for_shutdown_alone() {
@@ -52,6 +52,11 @@ fn only_the_function_is_answered() {
         .post_with("another", "/v1/acquire", &acquire(1))
         .unwrap();
     assert_eq!(status, 401, "{problem}");
+    // Every request needs the token: health and metrics too.
+    for path in ["/healthz", "/metrics"] {
+        assert_eq!(lambda.get("another", path), Some(401), "{path}");
+        assert_eq!(lambda.get(TOKEN, path), Some(200), "{path}");
+    }
     let (status, granted) = lambda.post("/v1/acquire", &acquire(3));
     assert_eq!(status, 200, "{granted}");
     assert_eq!(lambda.slots(), 17.0);

@@ -178,7 +178,7 @@ async fn a_value_that_is_no_text_is_limited_too() {
 async fn more_calls_than_may_be_in_flight_are_refused_at_once() {
     let agent = Agent::new(RULES).await;
     let held: Vec<_> = (0..100)
-        .map(|_| agent.decider.gate.enter().unwrap())
+        .map(|_| agent.decider.gate.enter(0).unwrap())
         .collect();
     let status = agent
         .call(request([descriptor(&[("tenant", "a")])]))

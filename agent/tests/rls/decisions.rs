@@ -176,6 +176,30 @@ async fn a_limit_in_the_descriptor_replaces_that_of_the_rule() {
 }
 
 #[tokio::test]
+async fn a_limit_in_the_descriptor_of_an_unlimited_rule_limits_it() {
+    let agent = Agent::new(RULES).await;
+    let file = [("plan", "free"), ("path", "/static/a.png")];
+    let limited = |requests_per_unit| RateLimitDescriptor {
+        limit: Some(RateLimitOverride {
+            requests_per_unit,
+            unit: envoy_types::pb::envoy::r#type::v3::RateLimitUnit::Hour.into(),
+        }),
+        ..descriptor(&file)
+    };
+    for expected in [Code::Ok, Code::Ok, Code::OverLimit] {
+        let answer = agent.call(request([limited(2)])).await.unwrap();
+        assert_eq!(codes(&answer), [expected]);
+    }
+    let answer = agent.call(request([limited(0)])).await.unwrap();
+    assert_eq!(codes(&answer), [Code::OverLimit]);
+    // The names are those of the other format.
+    let (_, acquires) = agent.counted("plan:free:path:@2fstatic@2fa.png", "edge", "hour");
+    assert_eq!(acquires, 2);
+    let answer = agent.call(request([descriptor(&file)])).await.unwrap();
+    assert_eq!(codes(&answer), [Code::Ok], "unlimited without it");
+}
+
+#[tokio::test]
 async fn more_than_a_capacity_is_denied_with_its_own_problem() {
     let agent = Agent::new(RULES).await;
     for tokens in [11, u64::MAX] {

@@ -33,14 +33,21 @@ async fn a_rule_that_settles_debits_into_debt_counts_usage_and_never_denies() {
 }
 
 #[tokio::test]
-async fn a_refund_gives_back_at_most_to_the_capacity_and_lowers_the_usage() {
+async fn a_refund_gives_back_what_was_consumed_and_lowers_the_usage() {
     let agent = Agent::new(RULES).await;
     agent.call(request([hits(&TPD, 900)])).await.unwrap();
     let answer = agent.call(request([refund(&TPD, 300)])).await.unwrap();
     assert_eq!(codes(&answer), [Code::Ok]);
     assert_eq!(agent.left("a", "llm/x", "tpd").await, 400);
     assert_eq!(agent.counted("a", "llm/x", "tpd"), (600, 1));
-    agent.call(request([refund(&TPD, 900)])).await.unwrap();
+    let answer = agent.call(request([refund(&TPD, 900)])).await;
+    let status = answer.unwrap_err();
+    assert_eq!(status.code(), tonic::Code::FailedPrecondition, "{status}");
+    assert!(
+        status.message().contains("give back at most 600"),
+        "{status}"
+    );
+    agent.call(request([refund(&TPD, 600)])).await.unwrap();
     assert_eq!(agent.left("a", "llm/x", "tpd").await, 1_000);
     let all = agent.call(request([hits(&TPD, 1_000)])).await.unwrap();
     assert_eq!(
@@ -122,7 +129,7 @@ async fn a_call_with_more_reports_than_may_be_in_flight_writes_none() {
     let agent = Agent::new(RULES).await;
     // The call itself and one of its two reports could enter.
     let held: Vec<_> = (0..98)
-        .map(|_| agent.decider.gate.enter().unwrap())
+        .map(|_| agent.decider.gate.enter(0).unwrap())
         .collect();
     let other = [("used", "b"), ("model", "x")];
     let both = request([hits(&USED, 500), hits(&other, 500)]);

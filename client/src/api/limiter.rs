@@ -36,7 +36,8 @@ impl RateLimiter {
     }
 
     /// Returns all prefetched tokens, and writes the count of every granted acquire. Later requests
-    /// go to the table. Without [prefetch](crate::Builder::prefetch), or the second time, it does nothing.
+    /// go to the table. Waits up to the [timeout](crate::Builder::timeout) until dropped requests
+    /// and dropped grants have returned what they took.
     /// A limiter that is dropped without this call forfeits its prefetched tokens.
     ///
     /// # Errors
@@ -53,6 +54,13 @@ impl RateLimiter {
         for task in tasks {
             // Only a runtime that shuts down drops a task.
             done = done.and(task.await.unwrap_or(Ok(())));
+        }
+        let finished = self.session.background.finished();
+        if tokio::time::timeout(self.session.settings.timeout, finished)
+            .await
+            .is_err()
+        {
+            tracing::warn!("requests were still in flight at the end of the limiter");
         }
         done
     }

@@ -9,7 +9,7 @@ use super::acquire::Acquire;
 use super::limiter::RateLimiter;
 use crate::bucket::refund;
 use crate::config::Freshness;
-use crate::values::Error;
+use crate::values::{Error, Settlement};
 
 impl RateLimiter {
     /// Returns tokens of `entity` on `resource` that turned out to be unused, if there is no grant
@@ -61,8 +61,8 @@ impl Refund<'_> {
     /// Returns the tokens: one write per bucket, and a read before it if the bucket was not seen.
     ///
     /// # Errors
-    /// [`Error::Invalid`] before anything is written, also for a limit with slots. [`Error::Store`]
-    /// if the outcome is not known: the write is not repeated, because it could return the tokens
+    /// [`Error::Invalid`] before anything is written to a bucket, also for a limit with slots, or for
+    /// more than the bucket has consumed since it was created. [`Error::Store`] if the outcome is not known: the write is not repeated, because it could return the tokens
     /// twice, so they count as consumed.
     pub async fn send(self) -> Result<(), Error> {
         let limiter = self.request.limiter();
@@ -78,6 +78,6 @@ impl Refund<'_> {
         let refunds =
             requested.map(|target| refund(&limiter.session, &target.bucket, &target.request));
         // A failed one does not stop the others.
-        join_all(refunds).await.into_iter().collect()
+        Settlement::all(join_all(refunds).await).map(drop)
     }
 }

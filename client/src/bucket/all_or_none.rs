@@ -53,14 +53,17 @@ pub(crate) async fn take_concurrently(
     // Tasks of their own, so they finish even if the request is dropped.
     let tasks: Vec<_> = holds
         .into_iter()
-        .map(|hold| tokio::spawn(hold.roll_back()))
+        .filter_map(|hold| session.spawn(return_others(hold)))
         .collect();
-    for task in tasks {
-        if let Ok(Err(error)) = task.await {
-            tracing::warn!(%error, "tokens of a request that another bucket denied could not be returned");
-        }
-    }
+    join_all(tasks).await;
     failed.map_or(Ok(AllOrNone::Denied(denials)), Err)
+}
+
+/// Returns the tokens of a hold whose request another bucket denied.
+async fn return_others(hold: Hold) {
+    if let Err(error) = hold.roll_back().await {
+        tracing::warn!(%error, "tokens of a request that another bucket denied could not be returned");
+    }
 }
 
 /// Takes from all buckets in one transaction: from all, or from none.

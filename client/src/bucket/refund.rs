@@ -13,7 +13,8 @@ use crate::session::Session;
 use crate::values::{Amounts, BucketRequest, Error, Settlement};
 
 /// Returns the request's amounts to the bucket, each limit at most to its capacity, and subtracts
-/// them from the consumption. A bucket without an item is full, so nothing returns.
+/// them from the consumption. A bucket without an item is full, so nothing returns. More than the
+/// shards have consumed since they were created is refused.
 ///
 /// In a bucket of several shards, each amount goes where there is most room, so mostly one shard is
 /// written.
@@ -21,7 +22,7 @@ pub(crate) async fn refund(
     session: &Session,
     bucket: &Arc<BucketState>,
     request: &BucketRequest,
-) -> Result<(), Error> {
+) -> Result<Settlement, Error> {
     let amounts = request.all_amounts();
     if let Some(name) = amounts
         .keys()
@@ -35,10 +36,18 @@ pub(crate) async fn refund(
         let known = bucket.cached_bucket(&request.limits, session.now());
         known.is_complete()
     };
+    let read = || refresh_all(session, std::slice::from_ref(&bucket), session.ages.now());
+    let views = || -> Vec<_> { bucket.queues.views().map(|view| view.shard).collect() };
     if !is_complete() {
-        refresh_all(session, &[bucket], session.ages.now()).await?;
+        read().await?;
     }
-    let shards: Vec<_> = bucket.queues.views().map(|view| view.shard).collect();
+    let mut shards = views();
+    if check_consumed(&shards, &amounts).is_err() {
+        // Another process may have consumed since.
+        read().await?;
+        shards = views();
+        check_consumed(&shards, &amounts)?;
+    }
     let by_shard = allot(&shards, &amounts, session.now());
     let writes = by_shard.into_iter().map(|(at, amounts)| {
         let shard = &shards[at];
@@ -58,7 +67,25 @@ pub(crate) async fn refund(
     .await;
     // The only other settlement is a lease that is gone: these have none, and a shard that is gone
     // was full.
-    Settlement::all(ended).map(drop)
+    Settlement::all(ended)
+}
+
+/// Refuses to return more of a limit than the shards have consumed. A limit that no shard has is
+/// full, so nothing of it returns.
+fn check_consumed(shards: &[Arc<Shard>], amounts: &Amounts) -> Result<(), Error> {
+    for (name, amount) in amounts {
+        let states = shards.iter().filter_map(|shard| shard.limits.get(name));
+        let consumed = states
+            .map(|state| state.consumed)
+            .reduce(|one, other| one + other);
+        let consumed = consumed.map(|consumed| consumed.max(MilliTokens::ZERO));
+        if let Some(consumed) = consumed.filter(|consumed| amount > consumed) {
+            return Err(Error::Invalid(format!(
+                "refund of limit {name:?} must be 0 to {consumed}, what the bucket has consumed, got {amount}: give back at most {consumed}"
+            )));
+        }
+    }
+    Ok(())
 }
 
 /// Returns the amounts for each shard, by its place: first where there is most room. What exceeds

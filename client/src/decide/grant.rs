@@ -10,8 +10,8 @@ use super::granted::BucketGrant;
 use super::local::LocalHold;
 use crate::bucket::Hold;
 use crate::values::{
-    Degraded, Denied, Error, LimitStatus, Settlement, check_lease, merge_two, most_restrictive,
-    parse_amount,
+    Degraded, Denied, Error, LimitStatus, Settlement, check_amount, check_lease, merge_two,
+    most_restrictive, parse_amount,
 };
 
 /// Tokens taken from a bucket, and from the buckets it cascades to.
@@ -179,7 +179,8 @@ impl Grant {
     /// [`Error::Invalid`] if the grant's buckets have no such limit, if it counts slots that were
     /// not taken and the grant has no lease, or if `tokens` is negative or above 10^12.
     /// [`Error::Store`] if the outcome is not known. Without a lease, an unconfirmed write is not
-    /// repeated, and tokens to be returned count as consumed.
+    /// repeated, and tokens to be returned count as consumed. [`Error::Halfway`] if one of several
+    /// parts failed: the grant has the amounts of the others, so the same call goes on from there.
     pub async fn adjust(&mut self, limit: &str, tokens: i64) -> Result<Settlement, Error> {
         self.adjust_milli(limit, parse_amount(limit, tokens)?).await
     }
@@ -193,6 +194,7 @@ impl Grant {
         limit: &str,
         actual: MilliTokens,
     ) -> Result<Settlement, Error> {
+        check_amount(limit, actual)?;
         for local in &mut self.local {
             local.adjust(limit, actual);
         }

@@ -2,10 +2,10 @@
 
 use std::time::Duration;
 
-use weirgate_shared::{EntityId, MAX_TOKENS, MilliTokens, Resource};
+use weirgate_shared::{EntityId, MilliTokens, Resource};
 
 use crate::values::{
-    Error, Limits, OnUnavailable, check_lease, check_on_unavailable, parse_amount,
+    Error, Limits, OnUnavailable, check_amount, check_lease, check_on_unavailable, parse_amount,
 };
 
 /// A request as the application made it, unchecked.
@@ -101,14 +101,10 @@ impl RequestSpec {
                     most = Some(highest);
                     least
                 }
-                Amount::Milli(milli)
-                    if milli.0 < 0 || milli > MilliTokens::from_tokens(MAX_TOKENS) =>
-                {
-                    return invalid(format!(
-                        "limit {name:?}: amount must be 0 to 10^12 tokens, got {milli}"
-                    ));
+                Amount::Milli(milli) => {
+                    check_amount(name, milli)?;
+                    milli
                 }
-                Amount::Milli(milli) => milli,
             };
             if amounts.iter().any(|(known, ..)| known == name) {
                 return invalid(format!(

@@ -69,12 +69,9 @@ impl Drop for Taken {
         let Some(mut part) = self.part.take() else {
             return;
         };
-        let Some(runtime) = self.session.runtime() else {
-            return;
-        };
         let (session, limits) = (Arc::clone(&self.session), self.limits.clone());
         let acquires = -self.acquires;
-        runtime.spawn(async move {
+        self.session.spawn(async move {
             let ended = part
                 .end(&session, &limits, Ending::RollBack, acquires)
                 .await;

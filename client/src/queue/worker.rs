@@ -16,7 +16,7 @@ use super::shard_queue::ShardQueue;
 use super::take::{TakeOutcome, pause, take};
 use super::view::ShardView;
 use super::waiter::{RerouteReason, Waiter};
-use crate::session::Session;
+use crate::session::{Session, Work};
 use crate::values::{Error, count};
 
 /// Balance, in multiples of the request, from which a shard counts as ample: its last tokens are
@@ -42,7 +42,10 @@ pub(crate) async fn run_worker(session: Arc<Session>, queue: Arc<ShardQueue>) {
             worker.is_done = true;
             return;
         }
+        // Also for a request that has gone by then; the next step drops it first.
+        let work = Work::begin(&worker.session);
         worker.step().await;
+        drop(work);
     }
 }
 

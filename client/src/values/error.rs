@@ -65,6 +65,9 @@ pub enum Error {
         /// The time allowed: see [`crate::Builder::timeout`].
         after: Duration,
     },
+    /// One of several writes failed after others of the same call were applied.
+    #[error("{0}; other writes of this call were applied")]
+    Halfway(Arc<Error>),
     /// A configuration item cannot be read, because it was changed by other means.
     #[error("item {pk} {sk} cannot be read: {error}; correct or delete it")]
     UnreadableItem {
@@ -86,6 +89,14 @@ pub enum Error {
 }
 
 impl Error {
+    /// Returns the error of a call of which other writes were applied, if `is_begun`.
+    pub(crate) fn halfway(self, is_begun: bool) -> Self {
+        match is_begun && !self.is_unknown() {
+            true => Self::Halfway(Arc::new(self)),
+            false => self,
+        }
+    }
+
     /// Returns the error of a decision that took longer than `after`; `last` is the last error.
     pub(crate) fn timeout(
         bucket: &BucketKey,
@@ -119,7 +130,7 @@ impl Error {
         }
     }
 
-    /// Returns whether the write may have been applied anyway.
+    /// Returns whether a write was applied, or may have been, anyway.
     #[must_use]
     pub fn is_unknown(&self) -> bool {
         match self {
@@ -127,6 +138,7 @@ impl Error {
             Self::Timeout { last, .. } => last
                 .as_ref()
                 .is_some_and(|error| error.kind == ErrorKind::Unconfirmed),
+            Self::Halfway(_) => true,
             _ => false,
         }
     }
@@ -137,6 +149,7 @@ impl Error {
         match self {
             Self::Store(error) => error.kind.is_transient(),
             Self::Timeout { .. } | Self::Unavailable { .. } | Self::Contended { .. } => true,
+            Self::Halfway(error) => error.is_transient(),
             _ => false,
         }
     }

@@ -121,27 +121,21 @@ pub(crate) fn bucket_status(
             limits,
             name,
             &state.rule,
-            (available(bucket, name, amount, now), amount, retry_after),
+            (available(bucket, name, now), amount, retry_after),
         )
     };
     shard.limits.iter().map(status).collect()
 }
 
-/// Returns the balance over all shards. For an amount of 0, which needs one shard without debt,
-/// returns the smallest debt if there is none.
-fn available(
-    bucket: &Bucket,
-    name: &LimitName,
-    amount: Option<MilliTokens>,
-    now: EpochMillis,
-) -> MilliTokens {
+/// Returns the balance over all shards; the smallest debt if all of them are in debt.
+fn available(bucket: &Bucket, name: &LimitName, now: EpochMillis) -> MilliTokens {
     let balances = bucket
         .shards()
         .iter()
         .map(|shard| shard.balance_at(name, now));
     balances
         .max()
-        .filter(|best| amount == Some(MilliTokens::ZERO) && *best < MilliTokens::ZERO)
+        .filter(|best| *best < MilliTokens::ZERO)
         .unwrap_or_else(|| bucket.balance_at(name, now))
 }
 

@@ -19,18 +19,28 @@ pub enum Settlement {
 }
 
 impl Settlement {
-    /// Combines several outcomes: `Applied` only if all were applied.
+    /// Combines the outcomes of several writes: `Applied` only if all were applied. None stops the
+    /// others.
+    ///
+    /// # Errors
+    /// The first one; [`Error::Halfway`] if other writes were applied, or may have been.
     pub(crate) fn all(
         settled: impl IntoIterator<Item = Result<Self, Error>>,
     ) -> Result<Self, Error> {
-        // None stops the others; the worst outcome is returned.
-        settled
-            .into_iter()
-            .reduce(|one, other| match (one, other) {
-                (Err(error), _) | (Ok(_), Err(error)) => Err(error),
-                (Ok(Self::LeaseGone), _) | (_, Ok(Self::LeaseGone)) => Ok(Self::LeaseGone),
-                _ => Ok(Self::Applied),
-            })
-            .unwrap_or(Ok(Self::Applied))
+        let (mut worst, mut failed, mut is_begun) = (Self::Applied, None, false);
+        for one in settled {
+            match one {
+                Ok(Self::Applied) => is_begun = true,
+                Ok(Self::LeaseGone) => worst = Self::LeaseGone,
+                Err(error) => {
+                    is_begun |= error.is_unknown();
+                    failed.get_or_insert(error);
+                }
+            }
+        }
+        match failed {
+            Some(error) => Err(error.halfway(is_begun)),
+            None => Ok(worst),
+        }
     }
 }

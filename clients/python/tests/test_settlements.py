@@ -15,6 +15,11 @@ LIMITS = [weirgate.Limit.rate("tpm", 1, 365 * 86_400, capacity=1000), weirgate.L
 REFUSED = answer(503, {"status": 503, "detail": "no decision", "applied": "no", "retry": False})
 
 
+def halfway(status, grant):
+    """Returns the answer to a settlement that stopped halfway."""
+    return answer(status, {"status": status, "detail": "stopped", "applied": "unknown", "retry": False, "grant": grant})
+
+
 def setUpModule():
     global backend, agent
     backend = Backend()
@@ -35,9 +40,12 @@ def forwarded(path, body):
 
 
 class Relay(Server):
-    """Hands requests to the agent. It refuses settlements with `refused` in them, and loses answers to `lost` ones."""
+    """Hands requests to the agent. It refuses settlements with `refused` in them, and loses answers to `lost` ones.
 
-    def __init__(self, lost=None, refused=None):
+    After `halves` ones it answers, with this status, that something failed after the settlement was applied.
+    """
+
+    def __init__(self, lost=None, refused=None, halves=None, status=503):
         def serve(peer, _):
             while request := peer.read():
                 path, _, body = request
@@ -47,6 +55,8 @@ class Relay(Server):
                 reply = forwarded(path, body)
                 if lost in body:
                     return
+                if halves in body:
+                    reply = halfway(status, json.loads(reply.partition(b"\r\n\r\n")[2])["grant"])
                 peer.send(reply)
 
         super().__init__(serve)
@@ -78,6 +88,25 @@ class Settlements:
         with Relay(lost="adjust") as relay, self.assertRaises(KeyError):
             self.scope(relay.url, "adjust", "give_back", raises=KeyError)
         self.assertNotIn("roll_back", [body.get("end") for _, _, body in relay.requests])
+
+    def test_a_settlement_that_stopped_halfway_goes_on_with_the_new_token(self):
+        for status in (400, 500, 503):
+            with self.subTest(status=status), Relay(halves="adjust", status=status) as relay:
+                self.entity = f"{self.entity}-{status}"
+                with self.assertRaises(KeyError):
+                    # 300 of 500 are used; by the old token, 100 less would be 400.
+                    self.scope(relay.url, "adjust", "give_back", raises=KeyError)
+                self.assertEqual(self.balance(), 800)
+                tokens = [body["grant"] for path, _, body in relay.requests if path == "/v1/settle"]
+                self.assertNotEqual(tokens[0], tokens[1])
+                # The work is done, so the scope does not roll back.
+                self.assertNotIn("roll_back", [body.get("end") for _, _, body in relay.requests])
+
+    def test_the_error_of_a_settlement_that_stopped_halfway_says_so(self):
+        with Relay(halves="adjust") as relay, self.assertRaises(weirgate.Unavailable) as caught:
+            self.scope(relay.url, "adjust")
+        self.assertEqual((caught.exception.applied, caught.exception.is_transient), ("unknown", True))
+        self.assertTrue(caught.exception.grant)
 
     def test_a_scope_does_not_roll_back_if_only_its_settlement_was_refused(self):
         with Relay(refused="adjust") as relay, self.assertRaises(weirgate.Unavailable) as caught:

@@ -133,8 +133,8 @@ function errorOf(response, problem) {
   if (status === 413 && problem.blocking) return new NeverFits(message, status, headers, problem);
   if (status === 403) return new Disabled(message, status, headers, problem);
   if (status === 401) return new Unauthorized(message);
-  if (status < 500) return new InvalidRequest(message);
+  if (status < 500 && problem.applied !== "unknown") return new InvalidRequest(message);
   // Without the word of the agent, such as from a proxy, nothing is known.
   const applied = problem.applied === "no" ? "no" : "unknown";
-  return new Unavailable(message, applied, { isTransient: status !== 500, status });
+  return new Unavailable(message, applied, { isTransient: status > 500, status, grant: problem.grant });
 }

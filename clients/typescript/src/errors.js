@@ -52,12 +52,13 @@ export class Unavailable extends WeirgateError {
   /**
    * @param {string} message
    * @param {"no" | "unknown"} applied
-   * @param {{ isTransient?: boolean, status?: number | null, cause?: unknown }} [more]
+   * @param {{ isTransient?: boolean, status?: number | null, grant?: string | null, cause?: unknown }} [more]
    */
-  constructor(message, applied, { isTransient = true, status = null, cause } = {}) {
+  constructor(message, applied, { isTransient = true, status = null, grant = null, cause } = {}) {
     super(message, cause === undefined ? undefined : { cause });
     this.applied = applied;
     this.isTransient = isTransient;
+    this.grant = grant;
     this.status = status;
   }
 }

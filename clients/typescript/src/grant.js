@@ -5,7 +5,7 @@
 /** @import { Response } from "./transport.js" */
 
 import { rateLimitFields, valueOf } from "./answer.js";
-import { InvalidRequest, Refused } from "./errors.js";
+import { InvalidRequest, Refused, Unavailable } from "./errors.js";
 import { settle } from "./request.js";
 import { isShort, limitStatus } from "./values.js";
 
@@ -163,6 +163,8 @@ export class Grant {
     } catch (error) {
       // A decision that refuses a settlement changes nothing.
       this.#hasFailed ||= !(error instanceof Refused);
+      // The old token is of amounts that are not held any more.
+      if (error instanceof Unavailable && error.grant !== null) this.#token = error.grant;
       throw error;
     } finally {
       this.#inFlight -= 1;

@@ -24,12 +24,17 @@ after(async () => {
   await backend?.stop();
 });
 
-/** Hands requests to the agent. Refuses those with `refused` in the body, and loses the answers to `lost` ones. */
-async function relay(t, { lost, refused }) {
+/**
+ * Hands requests to the agent. Refuses those with `refused` in the body, and loses the answers to `lost` ones. After
+ * `halves` ones it answers, with this status, that something failed after the settlement was applied.
+ */
+async function relay(t, { lost, refused, halves, status = 503 }) {
   return serving(t, async (socket, { path, body }) => {
     if (refused in body) return socket.write(REFUSED);
     const response = await fetch(agent.url + path, { method: "POST", body: JSON.stringify(body) });
     const reply = await response.json();
+    const problem = { status, detail: "stopped", applied: "unknown", retry: false, grant: reply.grant };
+    if (halves in body) return socket.write(answer(status, problem));
     if (lost in body) socket.destroy();
     else socket.write(answer(response.status, reply));
   });
@@ -63,6 +68,25 @@ test("a lost adjustment stays in doubt after a later settlement", async (t) => {
   });
   assert.deepEqual(ends, []);
 });
+
+for (const status of [400, 500, 503]) {
+  test(`a settlement that stopped halfway goes on with the new token after ${status}`, async (t) => {
+    const { error, balance, ends } = await scoped(t, { halves: "adjust", status }, async (grant) => {
+      const old = grant.token;
+      const stopped = await grant.adjust({ tpm: 300 }).catch((thrown) => thrown);
+      assert.equal(stopped.applied, "unknown");
+      assert.equal(stopped.isTransient, status === 503);
+      assert.notEqual(grant.token, old);
+      assert.equal(grant.token, stopped.grant);
+      // By the old token, 100 less would be 400.
+      await grant.giveBack({ tpm: 100 });
+      throw new RangeError("the work");
+    });
+    assert.ok(error instanceof RangeError);
+    // The work is done, so the scope does not roll back.
+    assert.deepEqual([balance, ends], [800, []]);
+  });
+}
 
 test("a scope does not roll back if only its settlement was refused", async (t) => {
   const { error, balance } = await scoped(t, { refused: "adjust" }, (grant) => grant.release({ tpm: 300 }));

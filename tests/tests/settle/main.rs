@@ -5,7 +5,9 @@ mod fixtures;
 
 mod adjust_in_doubt;
 mod balances;
+mod ended;
 mod fault_props;
+mod halfway;
 mod leases;
 mod lifetimes;
 mod lifetimes_usage;

@@ -42,6 +42,23 @@ async fn a_refund_returns_up_to_the_capacity_with_one_write_and_lowers_the_usage
 }
 
 #[tokio::test(start_paused = true)]
+async fn a_refund_of_more_than_was_consumed_is_refused() {
+    let fleet = Fleet::new().await;
+    let limiter = fleet.limiter().await;
+    let _ = granted(&limiter, &limits(), &[("tpd", 1_000)]).await;
+    let more = limiter.refund("e-1", "gpt-4").limits(&limits());
+    let error = more.give_back("tpd", 1_001).send().await.unwrap_err();
+    let text = error.to_string();
+    let named = ["\"tpd\"", "0 to 1000", "got 1001", "give back at most 1000"];
+    assert!(named.iter().all(|word| text.contains(word)), "{text}");
+    assert_eq!(fleet.tk_tc("tpd").await, (85_400_000, 1_000_000));
+    // What another process has consumed meanwhile can be returned.
+    let _ = granted(&fleet.limiter().await, &limits(), &[("tpd", 500)]).await;
+    refund(&limiter, &limits(), "tpd", 1_500).await;
+    assert_eq!(fleet.tk_tc("tpd").await, (86_400_000, 0));
+}
+
+#[tokio::test(start_paused = true)]
 async fn a_process_that_has_not_seen_the_bucket_refunds_too() {
     let fleet = Fleet::new().await;
     let _ = granted(&fleet.limiter().await, &limits(), &[("tpd", 1_000)]).await;
@@ -108,6 +125,9 @@ async fn in_a_split_bucket_a_refund_goes_where_there_is_room() {
     let limiter = fleet.limiter().await;
     let limits = per_minute(400);
     split(&limiter, &limits, 4).await;
+    // Consumed, and taken of no balance.
+    let bypass = ask(&limiter, &limits, &[("rpm", 99)]).bypass();
+    assert!(bypass.send().await.unwrap().is_granted());
     drain(&fleet, 2, "rpm", tokens(40));
     drain(&fleet, 3, "rpm", tokens(90));
     fleet.writes();
@@ -132,7 +152,7 @@ async fn in_a_split_bucket_a_refund_goes_where_there_is_room() {
     assert_eq!(holds(&fleet, "rpm").await, tokens(400));
     let shards = shards(&fleet).await;
     let consumed = shards.iter().map(|shard| shard.limits["rpm"].consumed);
-    assert_eq!(consumed.sum::<weirgate::MilliTokens>(), tokens(-99));
+    assert_eq!(consumed.sum::<weirgate::MilliTokens>(), tokens(0));
 }
 
 #[tokio::test(start_paused = true)]
@@ -148,9 +168,7 @@ async fn a_refund_and_a_debit_reach_the_parents_that_an_acquire_takes_from() {
     let acquire = limiter.acquire("e-1", "gpt-4").take("tpd", 90_000);
     assert!(acquire.into_debt().send().await.unwrap().is_granted());
     for name in ["e-1", "org"] {
-        // Without a need a debt counts as nothing left.
-        let peek = limiter.peek(name, "gpt-4").need("tpd", 0);
-        let balances = peek.send().await.unwrap();
+        let balances = limiter.peek(name, "gpt-4").send().await.unwrap();
         let own = balances
             .limits
             .iter()

@@ -22,7 +22,7 @@ impl Hold {
         if more > MilliTokens::ZERO && self.take_from_pool(limit, more) {
             return Ok(Settlement::Applied);
         }
-        let is_taken = self.has(limit);
+        let (is_taken, mut is_begun) = (self.has(limit), false);
         for at in 0..self.parts.len() {
             let taken = match self.parts[at].amounts.get(limit) {
                 Some(taken) => *taken,
@@ -34,9 +34,11 @@ impl Hold {
             if change == MilliTokens::ZERO {
                 continue;
             }
-            if self.adjust_part(at, limit, taken + change).await? == Settlement::LeaseGone {
+            let adjusted = self.adjust_part(at, limit, taken + change).await;
+            if adjusted.map_err(|error| error.halfway(is_begun))? == Settlement::LeaseGone {
                 return Ok(Settlement::LeaseGone);
             }
+            is_begun = true;
             more -= change;
         }
         Ok(Settlement::Applied)
@@ -115,7 +117,8 @@ impl Hold {
         for at in 0..self.parts.len() {
             let renewed = self
                 .settle_part(at, LeaseChange::Renew(expires), BTreeMap::new())
-                .await?;
+                .await
+                .map_err(|error| error.halfway(at > 0))?;
             if renewed == Settlement::LeaseGone {
                 return Ok(Settlement::LeaseGone);
             }

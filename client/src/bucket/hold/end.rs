@@ -32,7 +32,7 @@ impl Hold {
 
     /// Ends all parts. A failed part does not stop the others.
     async fn end(&mut self, ending: Ending) -> Result<Settlement, Error> {
-        let mut ended = Ok(Settlement::Applied);
+        let mut ended = vec![];
         let pooled = std::mem::take(&mut self.pooled_acquires);
         if let Some(pool) = self.bucket.pool.as_ref().filter(|_| pooled != 0) {
             pool.add_unreported(-pooled);
@@ -40,13 +40,9 @@ impl Hold {
         for at in 0..self.parts.len() {
             // The first write subtracts the acquires.
             let acquires = -std::mem::take(&mut self.uncounted);
-            match self.end_part(at, ending, acquires).await {
-                Ok(Settlement::Applied) => {}
-                other if ended.is_ok() => ended = other,
-                _ => {}
-            }
+            ended.push(self.end_part(at, ending, acquires).await);
         }
-        ended
+        Settlement::all(ended)
     }
 
     async fn end_part(
@@ -86,9 +82,6 @@ impl Drop for Hold {
         if !has_work {
             return;
         }
-        let Some(runtime) = self.session.runtime() else {
-            return;
-        };
         let hold = Self {
             session: Arc::clone(&self.session),
             bucket: Arc::clone(&self.bucket),
@@ -99,6 +92,6 @@ impl Drop for Hold {
             pooled_acquires: self.pooled_acquires,
             stage: Stage::Settled,
         };
-        runtime.spawn(hold.end_dropped(stage));
+        self.session.spawn(hold.end_dropped(stage));
     }
 }

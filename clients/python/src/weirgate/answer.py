@@ -107,8 +107,8 @@ def _error(response: Response, problem: Mapping[str, Any]) -> WeirgateError:
         return Disabled(*decided)
     if status == 401:
         return Unauthorized(text)
-    if status < 500:
+    if status < 500 and problem.get("applied") != "unknown":
         return InvalidRequest(text)
     # Without the word of the agent, such as from a proxy, nothing is known.
     applied: Literal["no", "unknown"] = "no" if problem.get("applied") == "no" else "unknown"
-    return Unavailable(text, applied, is_transient=status != 500, status=status)
+    return Unavailable(text, applied, is_transient=status > 500, status=status, grant=problem.get("grant"))

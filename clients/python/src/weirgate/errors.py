@@ -76,6 +76,7 @@ class Unavailable(WeirgateError):
 
     `applied` is `"no"` if nothing was taken or changed, and `"unknown"` if the call may have been applied anyway:
     then only the caller can know whether to repeat it. `is_transient` says whether the same call may succeed later.
+    `grant` is the token of a grant whose settlement stopped halfway; the grant has it already.
     """
 
     def __init__(
@@ -85,8 +86,10 @@ class Unavailable(WeirgateError):
         *,
         is_transient: bool = True,
         status: Optional[int] = None,
+        grant: Optional[str] = None,
     ) -> None:
         super().__init__(text)
         self.applied = applied
+        self.grant = grant
         self.is_transient = is_transient
         self.status = status

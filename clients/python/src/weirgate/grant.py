@@ -9,7 +9,7 @@ from types import TracebackType
 from typing import TYPE_CHECKING, Any, Optional
 
 from . import answer, request
-from .errors import InvalidRequest, Refused
+from .errors import InvalidRequest, Refused, Unavailable
 from .request import Request
 from .values import Amount, LimitStatus, Settlement, remaining
 from .wire import Response
@@ -32,7 +32,7 @@ class Held:
         self.token = token
         """Text that settles the grant. Each change makes a new one."""
         self.amounts: tuple[Mapping[str, Amount], ...] = ()
-        """Amounts by limit, one mapping for each bucket of the request. Empty after `restore`."""
+        """Amounts by limit, one mapping for each bucket, by the last answer. Empty after `restore`."""
         self.expires_at: Optional[float] = None
         """Expiry of the lease, in seconds since 1970. None without a lease, and after `restore`."""
         self.is_ended = False
@@ -96,8 +96,11 @@ class Held:
             yield
         except Refused:
             raise
-        except BaseException:
+        except BaseException as failure:
             self._has_failed_settlement = True
+            if isinstance(failure, Unavailable) and failure.grant is not None:
+                # The old token is of amounts that are not held any more.
+                self.token = failure.grant
             raise
         finally:
             self._settlements_in_flight -= 1
