@@ -6,6 +6,7 @@
 //! ```
 
 use std::process::ExitCode;
+use std::time::Duration;
 
 use axum::extract::Request;
 use axum::http::{HeaderMap, StatusCode};
@@ -17,6 +18,9 @@ use tower::ServiceExt;
 use weirgate::tower::{GrantHandle, OnError, RateLimitLayer};
 use weirgate::{Config, ConfigLevel, Limit, RateLimiter};
 use weirgate_examples::{Outcome, Place, run};
+
+/// Longer than a slot takes to return after a response.
+const WAIT: Duration = Duration::from_millis(500);
 
 fn main() -> ExitCode {
     run(async |place: Place| {
@@ -55,7 +59,7 @@ struct Customer(&'static str);
 fn app(limiter: RateLimiter) -> Router {
     let limits = RateLimitLayer::new(limiter, |limiter, request| {
         let Customer(name) = request.extensions.get()?;
-        let acquire = limiter.acquire(name, "report");
+        let acquire = limiter.acquire(name, "report").wait_up_to(WAIT);
         Some(acquire.take("rows", 1).take("slots", 1)) // the rows are corrected by the handler
     })
     .refund_if(|status| status.is_server_error())

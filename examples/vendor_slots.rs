@@ -29,7 +29,7 @@ fn main() -> ExitCode {
         let vendor = &Vendor::default();
         let handler =
             async |event: LambdaEvent<Value>| handle(&limiter, vendor, event.payload).await;
-        let function = service_fn(|event| handler(event));
+        let function = service_fn(handler);
         lambda_runtime::run(function)
             .await
             .map_err(|error| error.to_string())?;

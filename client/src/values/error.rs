@@ -121,6 +121,7 @@ impl Error {
         match self {
             Self::Invalid(_) => "invalid",
             Self::Store(error) => store_name(error.kind),
+            Self::Halfway(error) => error.name(),
             Self::Timeout { .. } => "timeout",
             Self::Unavailable { .. } => "unavailable",
             Self::NotConfigured { .. } => "not_configured",

@@ -73,8 +73,7 @@ impl Runner {
         let throttles = ThrottleMeter::default();
         let table = table.with_throttle_meter(throttles.clone());
         let skew = table.skew().clone();
-        let handler =
-            move |event, context| (function.handler)(table.clone(), event, context);
+        let handler = move |event, context| (function.handler)(table.clone(), event, context);
         Self {
             throttles,
             clock: Box::new(move || skew.now()),

@@ -11,7 +11,7 @@ use lambda_runtime::{Error, LambdaEvent, service_fn, tracing};
 use serde_json::value::RawValue;
 use weirgate_store::{ConnectOptions, ErrorKind, Table, connect};
 
-use crate::runner::{Function, Runner};
+use crate::runner::{Function, Handler, Runner};
 use crate::settings::Settings;
 use crate::variable::ConfigError;
 
@@ -21,7 +21,9 @@ pub fn serve(
     name: &str,
     configure: impl FnOnce(&dyn Fn(&str) -> Option<String>) -> Result<Function, ConfigError>,
 ) -> ExitCode {
-    launch(name, configure, |stack, function| block_on(run(stack, function)))
+    launch(name, configure, |stack, function| {
+        block_on(run(stack, function))
+    })
 }
 
 /// Runs a function that uses no table until Lambda ends it, as [`serve`] does.
@@ -30,7 +32,9 @@ pub fn serve_without_table(
     configure: impl FnOnce(&dyn Fn(&str) -> Option<String>) -> Result<Handler, ConfigError>,
 ) -> ExitCode {
     launch(name, configure, |stack, handler| {
-        block_on(invocations(Runner::without_table(name, handler, stack, write)))
+        block_on(invocations(Runner::without_table(
+            name, handler, stack, write,
+        )))
     })
 }
 
