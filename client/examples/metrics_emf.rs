@@ -2,7 +2,7 @@
 //! (EMF): CloudWatch reads them from the log, so nothing is sent.
 //!
 //! ```sh
-//! cargo lambda build --release --example metrics_emf
+//! cargo lambda build --release -p weirgate --example metrics_emf
 //! ```
 //!
 //! It needs the variable `TABLE_NAME`, and the permissions of the stack's policy for callers. An
