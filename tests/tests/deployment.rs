@@ -126,7 +126,10 @@ fn every_parameter_is_in_one_group_and_on_the_page() {
     let page = include_str!("../../docs/deployment.md");
     let (_, table) = page.split_once("\n## Parameters\n").unwrap();
     let (table, _) = table.split_once("\n### ").unwrap();
-    let rows: Vec<_> = table.lines().filter(|line| line.starts_with("| `")).collect();
+    let rows: Vec<_> = table
+        .lines()
+        .filter(|line| line.starts_with("| `"))
+        .collect();
     for name in all {
         let named = format!("`{}`", name.as_str().unwrap());
         let first = |row: &&str| row.split('|').nth(1).unwrap().contains(&named);
