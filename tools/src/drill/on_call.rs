@@ -4,6 +4,7 @@
 //! Which alarms ring is decided by their definitions in the template, over what the stack shows:
 //! before the fault, for 15 minutes of it, and afterwards.
 
+mod fault;
 mod leases;
 mod limit;
 mod log_metrics;
@@ -16,34 +17,10 @@ mod throttle;
 mod throttled;
 
 use super::{Drill, expect};
+use fault::Fault;
 use metric::{Names, Point, ringing};
 use observe::{Failed, observe};
 use runbook::Section;
-
-/// A fault of the exercise.
-trait Fault<P> {
-    /// What is wrong.
-    const NAME: &'static str;
-    /// The stack's alarms that ring, by name.
-    const ALARMS: &'static [&'static str];
-
-    /// Puts the fault into the stack, until it has an effect.
-    async fn inject(&mut self, drill: &Drill<'_, P>) -> Result<(), String>;
-
-    /// What the fault showed beside the stack's own metrics.
-    fn shown(&mut self, _names: &Names) -> Vec<Point> {
-        vec![]
-    }
-
-    /// Returns the link to the runbook that on-call gets with the signal.
-    fn link(&self) -> Result<String, String> {
-        let first = Self::ALARMS.first().ok_or("no alarm rings")?;
-        runbook::link(first)
-    }
-
-    /// Finds the cause and ends it, by the commands of the section alone.
-    async fn end(&mut self, drill: &Drill<'_, P>, section: &Section<'_>) -> Result<(), String>;
-}
 
 /// What lasts over all faults.
 struct Exercise<'a, 'b, P> {

@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use weirgate::Grant;
 
-use super::Fault;
+use super::fault::Fault;
 use super::observe::SCHEDULE_MS;
 use super::runbook::Section;
 use crate::demo::now;

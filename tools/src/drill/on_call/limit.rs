@@ -3,7 +3,7 @@
 
 use weirgate::RateLimiter;
 
-use super::Fault;
+use super::fault::Fault;
 use super::runbook::Section;
 use crate::drill::{Drill, ENTITY, expect, told};
 

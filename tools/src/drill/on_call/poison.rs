@@ -1,6 +1,6 @@
 //! A poison item: a bucket with an attribute that does not belong there.
 
-use super::Fault;
+use super::fault::Fault;
 use super::runbook::Section;
 use crate::drill::{Drill, ENTITY, NAMESPACE, expect, told};
 

@@ -1,6 +1,6 @@
 //! The stream is disabled: its mapping does not read it.
 
-use super::Fault;
+use super::fault::Fault;
 use super::runbook::Section;
 use crate::drill::{Drill, expect};
 

@@ -2,7 +2,7 @@
 
 use weirgate::{Decision, Limit, RateLimiter, Table};
 
-use super::Fault;
+use super::fault::Fault;
 use super::metric::{Names, Point};
 use super::runbook::Section;
 use super::throttle::Throttle;
