@@ -39,7 +39,7 @@ impl WrongLimit {
         let with = [
             ("WEIRGATE_PRINCIPAL", by),
             ("resource", RESOURCE),
-            ("per_minute", &per_minute),
+            ("per_minute", per_minute.as_str()),
         ];
         drill.shell.text(deploy, &with).await.map(drop)
     }

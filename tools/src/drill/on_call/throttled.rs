@@ -78,7 +78,7 @@ impl<P: Fn(&str)> Fault<P> for Capped {
     fn shown(&mut self, names: &Names) -> Vec<Point> {
         let table = names.0.get("Table").map_or("", String::as_str);
         let point = |operation: &String| {
-            let of = [("TableName", table), ("Operation", operation)];
+            let of = [("TableName", table), ("Operation", operation.as_str())];
             let all = [("TableName", table)];
             [
                 Point::new("AWS/DynamoDB", "ThrottledRequests", &of, 1),
