@@ -49,7 +49,7 @@ impl WrongLimit {
         let limiter = drill.limiter().await?;
         for _ in 0..TAKES {
             let take = limiter.acquire(ENTITY, RESOURCE).take("rpm", 1);
-            take.send().await.map_err(told)?;
+            let _ = take.send().await.map_err(told)?;
         }
         is_above(&limiter)
     }
