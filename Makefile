@@ -66,9 +66,9 @@ e2e: cargo .venv/stack/.installed .venv/sam/.installed .venv/aws/.installed ## D
 
 # With the functions as the tests build them: the procedures do not depend on how fast they are.
 .PHONY: drill
-drill: cargo .venv/stack/.installed .venv/sam/.installed .venv/aws/.installed ## Run every command of docs/operations.md on a deployed stack
+drill: cargo .venv/stack/.installed .venv/sam/.installed .venv/aws/.installed ## Run every command of docs/operations.md, and the on-call exercise, on a deployed stack (ARGS=on-call: that alone)
 	cargo build --locked --workspace --bins
-	$(cargo_target)/debug/drill
+	$(cargo_target)/debug/drill $(ARGS)
 
 # Skips stand with their reasons beside what they are about: in the template, scripts/check_policies.py, deny.toml.
 .PHONY: validate

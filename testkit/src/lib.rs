@@ -2,6 +2,7 @@
 //!
 //! # Layout
 //!
+//! - [`alarm`]: the alarms of the template, evaluated as CloudWatch does
 //! - [`batches`]: stream batches of a load
 //! - `dynamo`: [`Dynamo`]: an embedded DynamoDB under the real SDK, with faults on demand and its
 //!   stream as Lambda events
@@ -17,6 +18,7 @@
 //! - [`server`]: the embedded database behind HTTP
 //! - [`template`](mod@template): `template.yaml`, read
 
+pub mod alarm;
 pub mod batches;
 mod dynamo;
 pub mod emf;

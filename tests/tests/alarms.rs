@@ -1,38 +1,8 @@
 //! The alarms of `template.yaml`, each evaluated over the minutes of a trouble: it rings, and it is
-//! quiet when the trouble is over. The rules are those of CloudWatch ("M out of N", missing data):
-//! <https://docs.aws.amazon.com/AmazonCloudWatch/latest/monitoring/alarm-evaluation.html>
+//! quiet when the trouble is over. `testkit/src/alarm.rs` has the rules of CloudWatch.
 
-use serde_json::Value;
+use weirgate_testkit::alarm::{periods, rings};
 use weirgate_testkit::template::{properties, resources, template};
-
-/// The alarm's number of periods, and how many of them must breach.
-fn periods(alarm: &Value) -> (usize, usize) {
-    let number = |name: &str| {
-        alarm[name]
-            .as_u64()
-            .map(|number| usize::try_from(number).unwrap())
-    };
-    let of = number("EvaluationPeriods").unwrap();
-    (number("DatapointsToAlarm").unwrap_or(of), of)
-}
-
-/// Returns whether an alarm rings at the end of `series`: a value a period, `None` where the metric
-/// has none.
-fn rings(name: &str, series: &[Option<i64>]) -> bool {
-    let alarm = properties(name);
-    let (least, of) = periods(&alarm);
-    let threshold = alarm["Threshold"].as_i64().unwrap();
-    let breaches =
-        |value: &Option<i64>| match (value, alarm["ComparisonOperator"].as_str().unwrap()) {
-            (None, _) => alarm["TreatMissingData"] == "breaching",
-            (Some(value), "GreaterThanThreshold") => *value > threshold,
-            (Some(value), "LessThanThreshold") => *value < threshold,
-            other => panic!("{name} compares {other:?}"),
-        };
-    let missing_before = std::iter::repeat_n(&None, of.saturating_sub(series.len()));
-    let last = series.iter().rev().chain(missing_before).take(of);
-    last.filter(|value| breaches(value)).count() >= least
-}
 
 /// An alarm, its metric in health, and its metric in trouble.
 type Case<'a> = (&'a str, Option<i64>, &'a [Option<i64>]);

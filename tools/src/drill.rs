@@ -3,6 +3,7 @@
 
 mod archive;
 mod limits;
+mod on_call;
 mod page;
 mod proxy;
 mod reconciler;
@@ -26,11 +27,20 @@ const NAMESPACE: &str = "prod";
 const ENTITY: &str = "openai";
 const RESOURCE: &str = "gpt-4";
 
-/// Runs every procedure of the page once, on a stack of its own.
+/// What is run.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Part {
+    /// Every procedure of the page, and the on-call exercise.
+    All,
+    /// The on-call exercise alone.
+    OnCall,
+}
+
+/// Runs every procedure of the page once, or a part of them, on a stack of its own.
 ///
 /// # Errors
 /// The first thing that is not as the page says.
-pub async fn run(progress: impl Fn(&str)) -> Result<(), String> {
+pub async fn run(part: Part, progress: impl Fn(&str)) -> Result<(), String> {
     let built = std::env::current_exe()
         .map_err(|error| format!("this program's own path is unknown: {error}"))?;
     let built = built.parent().map(PathBuf::from).unwrap_or_default();
@@ -48,6 +58,9 @@ pub async fn run(progress: impl Fn(&str)) -> Result<(), String> {
         taken: 0,
         progress: &progress,
     };
+    if part == Part::OnCall {
+        return drill.on_call().await;
+    }
     drill.usage().await?;
     drill.discarded().await?;
     drill.stream().await?;
@@ -58,6 +71,7 @@ pub async fn run(progress: impl Fn(&str)) -> Result<(), String> {
     drill.unreadable().await?;
     drill.limits().await?;
     drill.slots().await?;
+    drill.on_call().await?;
     drill.leftovers().await?;
     drill.restore().await?;
     drill.removed().await?;

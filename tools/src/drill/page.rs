@@ -31,6 +31,34 @@ pub fn blocks(page: &str) -> Result<BTreeMap<&str, String>, String> {
     Ok(blocks)
 }
 
+/// Returns the names of the blocks in the section with this anchor, its subsections' included.
+pub fn section_blocks<'a>(page: &'a str, wanted: &str) -> Vec<&'a str> {
+    let (mut is_code, mut depth, mut names) = (false, None, vec![]);
+    for line in page.lines() {
+        if let Some(info) = line.strip_prefix("```") {
+            if let (false, Some(_), Some(name)) = (is_code, depth, info.strip_prefix("sh ")) {
+                names.push(name.trim());
+            }
+            is_code = !is_code;
+        } else if line.starts_with('#') && !is_code {
+            let title = line.trim_start_matches('#');
+            let level = line.len() - title.len();
+            if depth.is_none_or(|depth| level <= depth) {
+                depth = (anchor(title.trim()) == wanted).then_some(level);
+            }
+        }
+    }
+    names
+}
+
+/// The anchor of a heading, as GitHub and GitLab make it.
+fn anchor(heading: &str) -> String {
+    let kept = |char: &char| char.is_alphanumeric() || [' ', '-', '_'].contains(char);
+    let heading = heading.to_lowercase();
+    let kept: String = heading.chars().filter(kept).collect();
+    kept.replace(' ', "-")
+}
+
 #[cfg(test)]
 mod tests {
     use serde_json::{Value, json};
@@ -44,6 +72,15 @@ mod tests {
     fn every_block_of_the_page_has_a_name() {
         assert!(blocks(PAGE).unwrap().len() > 15);
         assert!(blocks("```sh\n```\n").is_err() && blocks("```sh a\n```\n```sh a\n```\n").is_err());
+    }
+
+    #[test]
+    fn a_section_has_its_own_blocks_and_those_of_its_subsections() {
+        let page = "# A b\n```sh one\n# x\n```\n## C\n```sh two\n```\n# D\n```sh three\n```\n";
+        assert_eq!(section_blocks(page, "a-b"), ["one", "two"]);
+        assert_eq!(section_blocks(page, "c"), ["two"]);
+        assert_eq!(section_blocks(page, "d"), ["three"]);
+        assert!(section_blocks(page, "e").is_empty());
     }
 
     /// Returns the arguments of a block's calls of `aws` and `sam`, word by word, without running

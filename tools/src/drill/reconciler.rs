@@ -59,7 +59,11 @@ impl<P: Fn(&str)> Drill<'_, P> {
     }
 
     /// Two slots of two, under a lease, and its id.
-    async fn hold(&self, resource: &str, lease: Duration) -> Result<(Grant, String), String> {
+    pub(super) async fn hold(
+        &self,
+        resource: &str,
+        lease: Duration,
+    ) -> Result<(Grant, String), String> {
         let (limiter, slots) = (
             self.limiter().await?,
             [Limit::concurrent("slots", 2).map_err(told)?],
@@ -77,7 +81,7 @@ impl<P: Fn(&str)> Drill<'_, P> {
     }
 
     /// What the page's command shows of the leases on a resource.
-    async fn shown_leases(&self, resource: &str) -> Result<String, String> {
+    pub(super) async fn shown_leases(&self, resource: &str) -> Result<String, String> {
         let of = [("entity", "fleet"), ("resource", resource)];
         self.shell.block("leases", &of).await
     }
