@@ -205,6 +205,10 @@ packages-cross:
 packages-page:
 	@test -n "$(chromium)" || $(call install_packages,chromium fonts-dejavu-core)
 
+.PHONY: packages-bench
+packages-bench:
+	@command -v redis-server >/dev/null || $(call install_packages,redis-server)
+
 # The stack policy forbids updates that replace the table. `prod` is refused while its alarms have no topic.
 ENV ?= default
 .PHONY: deploy
@@ -218,10 +222,12 @@ deploy: cargo .venv/sam/.cross .venv/aws/.installed ## Build and deploy an envir
 		.venv/aws/bin/aws cloudformation set-stack-policy --stack-policy-body file://stack-policy.json --stack-name "$$stack"; \
 	else echo "make: no stack $$stack: nothing was deployed, and no stack policy set"; fi
 
+# The functions and the command are measured as they are deployed; what measures is built for speed.
 .PHONY: bench
-bench: build .venv/bench/.installed ## Measure, and print the table of the numbers
-	cargo build --locked --release $(thin) --workspace --bin bench --bin weirgate
-	$(cargo_target)/release/bench
+bench: build .venv/bench/.installed ## Measure beside zae-limiter, Redis and governor, write docs/benchmarks.md; CHECK=1 compares, PARTS="peer redis" prints
+	cargo build --locked --release $(thin) --workspace --bin weirgate
+	cargo build --locked --profile bench-run --workspace --bin bench
+	$(cargo_target)/bench-run/bench $(if $(CHECK),--check) $(PARTS)
 
 # The sizes that their tests have in small. As the tests are built, but faster; PROCESSES=5000 SEED=1 chooses one herd on one shard.
 .PHONY: herds
