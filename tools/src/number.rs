@@ -44,3 +44,23 @@ impl fmt::Display for Grouped {
         write!(f, "{},{:03}", Grouped(self.0 / 1_000), self.0 % 1_000)
     }
 }
+
+/// Returns a count as part of ratios and rates.
+#[must_use]
+pub fn count(number: u64) -> f64 {
+    // Through halves of 32 bits, each of which a float has exactly.
+    let [high, low] = [number >> 32, number & u64::from(u32::MAX)]
+        .map(|half| f64::from(u32::try_from(half).unwrap_or(u32::MAX)));
+    high * 4_294_967_296.0 + low
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn large_counts_are_exact() {
+        assert_eq!(count(10_000_000_001), 10_000_000_001.0);
+        assert_eq!(count(7), 7.0);
+    }
+}

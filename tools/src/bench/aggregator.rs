@@ -19,6 +19,7 @@ use super::rivals::peer;
 use super::round::median;
 use super::row::Row;
 use super::unit::Unit;
+use crate::number::count;
 
 /// Buckets and records of the batch that the peer handles too.
 const BATCH: (usize, usize) = (14, 100);
@@ -88,11 +89,11 @@ fn parse_and_plan(id: &str, name: &str, event: &str, memory: Memory) -> [Row; 2]
     let once = || {
         let batch = parse::records(black_box(event)).expect("an event");
         assert!(batch.undecodable.is_empty() && batch.skipped == 0);
-        let count = batch.records.len();
+        let read = batch.records.len();
         let shards = plan::shards(batch.records);
         let writes = plan::writes(&shards, &config, LATER).len();
         black_box(writes);
-        count
+        read
     };
     (memory.reset)();
     let before = (memory.current)();
@@ -129,7 +130,7 @@ fn parse_and_plan(id: &str, name: &str, event: &str, memory: Memory) -> [Row; 2]
 }
 
 fn size(number: usize) -> f64 {
-    super::unit::count(u64::try_from(number).unwrap_or(u64::MAX))
+    count(u64::try_from(number).unwrap_or(u64::MAX))
 }
 
 /// When a batch is delivered.
@@ -157,7 +158,7 @@ async fn beside_the_peer() -> Vec<Row> {
     }
     let what = format!("aggregator over HTTP, {acquires} acquires on {buckets} buckets");
     let row = |id: &str, text: &str, unit, values: &dyn Fn(usize) -> f64| {
-        let values = [0, 1, 2, 3, 4].map(values);
+        let values: [f64; ROUNDS] = std::array::from_fn(values);
         Row::new(
             format!("aggregator/{id}"),
             format!("{what}: {text}"),
@@ -247,7 +248,7 @@ async fn handled(dynamo: &Dynamo, records: &[Value], table: &Table) -> Handled {
     Handled {
         seconds: median(times),
         units: consumed.total,
-        requests: super::unit::count(consumed.requests),
+        requests: count(consumed.requests),
     }
 }
 

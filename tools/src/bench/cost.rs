@@ -13,8 +13,9 @@ use profile::{PROFILES, Profile};
 use stack::Consumed;
 
 use super::row::Row;
-use super::unit::{Unit, count};
+use super::unit::Unit;
 use super::virtual_time::on_virtual_time;
+use crate::number::count;
 use crate::scaling;
 use crate::scaling::facts::{READ_UNIT_PRICE, WRITE_UNIT_PRICE};
 

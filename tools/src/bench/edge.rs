@@ -14,7 +14,8 @@ use weirgate_testkit::server::serve;
 use super::connection::{connected, limiter};
 use super::rivals::peer;
 use super::row::Row;
-use super::unit::{Unit, count};
+use super::unit::Unit;
+use crate::number::count;
 
 const ROUNDS: usize = 3;
 /// The slow limit is refilled once in ten seconds, so a round ends between two refills.

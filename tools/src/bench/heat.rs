@@ -8,8 +8,9 @@ use weirgate_testkit::heat::{Load, Report, run};
 use weirgate_testkit::{Counts, Limits};
 
 use super::row::Row;
-use super::unit::{Unit, count};
+use super::unit::Unit;
 use super::virtual_time::on_virtual_time;
+use crate::number::count;
 use crate::scaling::facts::{MAX_SHARDS, SHARD_WRITES};
 
 /// Returns the rows of a bucket that becomes hot, and of one that is short of tokens.

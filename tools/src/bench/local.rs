@@ -12,7 +12,8 @@ use weirgate::RateLimiter;
 
 use super::connection::{connected, far_limits, limiter};
 use super::row::Row;
-use super::unit::{Unit, count};
+use super::unit::Unit;
+use crate::number::count;
 
 const ROUNDS: usize = 3;
 const TIME: Duration = Duration::from_secs(2);

@@ -61,7 +61,7 @@ fn peer(run: &Run) -> Result<String, String> {
     Ok(drawn(&Dots {
         title: "Times as many calls a second as zae-limiter",
         subtitle: "On the same endpoint in the same run; the line is the range of the rounds, the dotted mark the target.",
-        tick: |value| digits(value),
+        tick: digits,
         lines,
     }))
 }
@@ -86,7 +86,7 @@ fn calls(run: &Run) -> Result<String, String> {
     Ok(drawn(&Dots {
         title: "Calls a second",
         subtitle: "All on this machine, with their servers: DynamoDB is an emulator, Redis keeps nothing on disk.",
-        tick: |value| digits(value),
+        tick: digits,
         lines,
     }))
 }
@@ -113,7 +113,7 @@ fn shards(run: &Run) -> Result<String, String> {
     Ok(drawn(&Dots {
         title: "Acquires a second of callers alone on one key",
         subtitle: "In the model of partitions, on virtual time; the dotted mark is 98 % of what is asked.",
-        tick: |value| digits(value),
+        tick: digits,
         lines: lines.collect::<Result<_, _>>()?,
     }))
 }

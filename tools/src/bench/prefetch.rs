@@ -12,7 +12,8 @@ use weirgate_testkit::server::serve;
 
 use super::connection::{connected, far_limits};
 use super::row::Row;
-use super::unit::{Unit, count};
+use super::unit::Unit;
+use crate::number::count;
 
 const ROUNDS: usize = 5;
 const ACQUIRES: u32 = 200_000;

@@ -7,7 +7,7 @@ use hdrhistogram::Histogram;
 use serde::Deserialize;
 use tokio::task::JoinSet;
 
-use super::unit::count;
+use crate::number::count;
 
 /// What a rate limiter did in a round.
 #[derive(Debug, Clone, Copy, Default, Deserialize)]

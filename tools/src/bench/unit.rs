@@ -107,15 +107,6 @@ pub fn digits(value: f64) -> String {
     }
 }
 
-/// Returns a number as a fraction of ratios and rates.
-#[must_use]
-pub fn count(number: u64) -> f64 {
-    // Through halves of 32 bits, each of which a float has exactly.
-    let [high, low] = [number >> 32, number & u64::from(u32::MAX)]
-        .map(|half| f64::from(u32::try_from(half).unwrap_or(u32::MAX)));
-    high * 4_294_967_296.0 + low
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -153,11 +144,5 @@ mod tests {
         assert_eq!(Unit::PerSecond.range(100.0, 1_000.0), "100 to 1,000/s");
         assert_eq!(Unit::Bytes.shown(2_310_000.0), "2.31 MB");
         assert_eq!(Unit::Dollars.shown(0.626), "$0.626");
-    }
-
-    #[test]
-    fn large_counts_are_exact() {
-        assert_eq!(count(10_000_000_001), 10_000_000_001.0);
-        assert_eq!(count(7), 7.0);
     }
 }

@@ -1,6 +1,7 @@
 //! Numbers with their ranges on a logarithmic axis, one line each.
 
 use super::{Axis, Svg, powers_of_ten, whole};
+use crate::number::count;
 
 /// A chart.
 #[derive(Debug)]
@@ -47,7 +48,11 @@ const BOTTOM: u64 = 44;
 /// Returns the chart as SVG.
 #[must_use]
 pub fn drawn(dots: &Dots<'_>) -> String {
-    let groups = dots.lines.iter().filter(|line| line.group.is_some()).count();
+    let groups = dots
+        .lines
+        .iter()
+        .filter(|line| line.group.is_some())
+        .count();
     let rows = length(dots.lines.len()) * LINE + length(groups) * GROUP;
     let mut svg = Svg::begin(WIDTH, TOP + rows + BOTTOM, dots.title);
     svg.text(whole(24), whole(38), "head", dots.title);
@@ -74,7 +79,8 @@ pub fn drawn(dots: &Dots<'_>) -> String {
 fn drawn_line(svg: &mut Svg, axis: &Axis, line: &Line, y: u64) {
     let (middle, class) = (whole(y + LINE / 2), line.class);
     svg.text(whole(LEFT - 16), middle.moved(4), "end", &line.label);
-    let [low, median, high] = [line.low, line.median, line.high].map(|value| axis.place(in_millionths(value)));
+    let [low, median, high] =
+        [line.low, line.median, line.high].map(|value| axis.place(in_millionths(value)));
     svg.path(
         [(low, middle), (high, middle)].into_iter(),
         &format!("line {class}"),
@@ -85,7 +91,12 @@ fn drawn_line(svg: &mut Svg, axis: &Axis, line: &Line, y: u64) {
         svg.line(x, whole(y + 3), x, whole(y + LINE - 3), "mark");
     }
     let right = high.moved(12);
-    svg.text(right, middle.moved(4), &format!("value {class}-fill"), &line.text);
+    svg.text(
+        right,
+        middle.moved(4),
+        &format!("value {class}-fill"),
+        &line.text,
+    );
 }
 
 /// Powers of ten around all numbers.
@@ -114,7 +125,7 @@ fn in_millionths(value: f64) -> u64 {
 }
 
 fn millionths(value: u64) -> f64 {
-    crate::bench::unit::count(value) / 1e6
+    count(value) / 1e6
 }
 
 fn length(of: usize) -> u64 {

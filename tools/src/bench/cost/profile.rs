@@ -184,7 +184,7 @@ where
         let (began, mut running) = (Instant::now(), JoinSet::new());
         for (place, process) in (0..).zip(processes) {
             running.spawn(async move {
-                let (mut next, mut calls) = (began + pause * place / PROCESSES, 0);
+                let (mut next, mut calls) = (began + pause * place / PROCESSES, 0_u64);
                 while next < began + seconds * SECOND {
                     sleep_until(next).await;
                     call(process.clone()).await;
@@ -208,7 +208,7 @@ async fn shared(stack: &Stack) -> Consumed {
         for _ in 0..32 {
             let process = process.clone();
             running.spawn(async move {
-                let mut calls = 0;
+                let mut calls = 0_u64;
                 while Instant::now() < until {
                     take(process.clone()).await;
                     calls += 1;
@@ -269,7 +269,7 @@ async fn exhausted(stack: &Stack) -> Consumed {
     assert!(processes[0].is_granted(LIMIT).await, "the bucket is full");
     stack.begin().await;
     let load = async {
-        let (mut asked, mut granted) = (0, 0);
+        let (mut asked, mut granted) = (0_u64, 0);
         for _ in 0..600 {
             for process in &processes {
                 sleep(SECOND / PROCESSES).await;

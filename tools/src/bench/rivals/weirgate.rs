@@ -9,7 +9,7 @@ use weirgate_store::CapacityMeter;
 use super::super::connection::{connected, far_limits};
 use super::super::round::{Call, Measured, call_for};
 use super::super::scenario::{BUCKETS, Calls, Rival, Scenario};
-use super::super::unit::count;
+use crate::number::count;
 
 /// One limiter, and what its callers do.
 #[derive(Debug, Clone)]
