@@ -11,7 +11,7 @@ use super::row::Row;
 use super::unit::Unit;
 use super::virtual_time::on_virtual_time;
 use crate::number::count;
-use crate::scaling::facts::{MAX_SHARDS, SHARD_WRITES};
+use crate::scaling::facts::{MAX_SHARDS, PARTITION_WRITE_UNITS, SHARD_WRITES};
 
 /// Returns the rows of a bucket that becomes hot, and of one that is short of tokens.
 ///
@@ -33,7 +33,7 @@ pub fn shard_counts() -> impl Iterator<Item = u64> {
 }
 
 /// Returns the rows of buckets of 1 to 64 shards, each with as many calls as a shard is planned
-/// with.
+/// with, on smaller partitions.
 ///
 /// # Panics
 /// If the functions fail.
@@ -72,16 +72,24 @@ fn contended() -> Load {
 }
 
 /// Seconds of a planned load, the first of which finds the shards and is not counted.
-const SECONDS: u64 = 4;
+const SECONDS: u64 = 10;
+/// Partitions, and the load of each, are so many times smaller than DynamoDB's.
+const SCALE: u64 = 10;
 
 fn planned(shards: u64) -> Load {
-    let calls = u32::try_from(shards * SHARD_WRITES).expect("few shards");
+    let calls = u32::try_from(shards * SHARD_WRITES / SCALE).expect("few shards");
+    let units = u32::try_from(PARTITION_WRITE_UNITS / SCALE).expect("few units");
     Load {
-        clients: calls / 10,
+        clients: calls / 4,
         calls_per_second: calls,
         lasts: Duration::from_secs(SECONDS),
         limit: Limit::per_second("rpm", 10_000_000).expect("a limit"),
         shards: u32::try_from(shards).expect("few shards"),
+        partitions: Limits {
+            units_per_second: units,
+            burst: units,
+            ..Limits::default()
+        },
         ..becoming_hot()
     }
 }
@@ -177,7 +185,7 @@ fn of_contended(report: &Report) -> [Row; 2] {
 }
 
 fn of_planned(shards: u64, report: &Report) -> [Row; 3] {
-    let asked = count(shards * SHARD_WRITES);
+    let asked = count(shards * SHARD_WRITES / SCALE);
     let what = format!(
         "{shards} shard{}, {asked} acquires/s of callers alone",
         if shards == 1 { "" } else { "s" }

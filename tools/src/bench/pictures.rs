@@ -112,7 +112,7 @@ fn shards(run: &Run) -> Result<String, String> {
     });
     Ok(drawn(&Dots {
         title: "Acquires a second of callers alone on one key",
-        subtitle: "In the model of partitions, on virtual time; the dotted mark is 98 % of what is asked.",
+        subtitle: "In the model of partitions, a tenth of their size, on virtual time; the dotted mark is 98 % of what is asked.",
         tick: digits,
         lines: lines.collect::<Result<_, _>>()?,
     }))

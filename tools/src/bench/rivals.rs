@@ -50,8 +50,8 @@ impl Ready {
                 Self::Weirgate(weirgate::Caller::new(&endpoints.dynamodb, scenario, rival).await)
             }
             Rival::Peer => {
-                let process = peer::Process::start(&[&endpoints.dynamodb, scenario.name]);
-                Self::Peer(process.await)
+                let arguments = [&endpoints.dynamodb, scenario.name];
+                Self::Peer(peer::Process::start(&arguments).await)
             }
             Rival::Redis => {
                 let server = endpoints.redis.as_ref().expect("the server was started");

@@ -258,7 +258,7 @@ async fn users(stack: &Stack) -> Consumed {
     stack.consumed(load).await
 }
 
-/// A token flows in every 86 seconds, and one of 4,300 requests gets it.
+/// A token is refilled every 86 seconds, so that some requests are granted.
 async fn exhausted(stack: &Stack) -> Consumed {
     const LIMIT: i64 = 1_000;
     let daily = [Limit::per_day("rpm", LIMIT).expect("a limit")];
@@ -269,7 +269,7 @@ async fn exhausted(stack: &Stack) -> Consumed {
     assert!(processes[0].is_granted(LIMIT).await, "the bucket is full");
     stack.begin().await;
     let load = async {
-        let (mut asked, mut granted) = (0_u64, 0);
+        let (began, mut asked, mut granted) = (Instant::now(), 0_u64, 0);
         for _ in 0..600 {
             for process in &processes {
                 sleep(SECOND / PROCESSES).await;
