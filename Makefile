@@ -219,6 +219,10 @@ packages-cross:
 packages-page:
 	@test -n "$(chromium)" || $(call install_packages,chromium fonts-dejavu-core)
 
+.PHONY: packages-bench
+packages-bench:
+	@command -v redis-server >/dev/null || $(call install_packages,redis-server)
+
 # The stack policy forbids updates that replace the table. `prod` is refused while its alarms have no topic.
 ENV ?= default
 .PHONY: deploy
@@ -283,10 +287,12 @@ published := weirgate-shared weirgate-evaluator weirgate-store weirgate
 publish-check: cargo ## Package the crates that users depend on, and build each from its package, as `cargo publish` does
 	cargo publish --dry-run --locked --allow-dirty $(addprefix -p ,$(published))
 
+# The functions and the command are measured as they are deployed; what measures is built for speed.
 .PHONY: bench
-bench: build .venv/bench/.installed ## Measure, and print the table of the numbers
-	cargo build --locked --release $(thin) --workspace --bin bench --bin weirgate
-	$(cargo_target)/release/bench
+bench: build .venv/bench/.installed ## Measure beside zae-limiter, Redis and governor, write docs/benchmarks.md; CHECK=1 compares, PARTS="peer redis" prints
+	cargo build --locked --release $(thin) --workspace --bin weirgate
+	cargo build --locked --profile bench-run --workspace --bin bench
+	$(cargo_target)/bench-run/bench $(if $(CHECK),--check) $(PARTS)
 
 # The sizes that their tests have in small. As the tests are built, but faster; PROCESSES=5000 SEED=1 chooses one herd on one shard.
 .PHONY: herds

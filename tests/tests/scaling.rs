@@ -40,7 +40,7 @@ fn the_page_and_the_picture_are_what_the_program_writes() {
 fn the_months_of_the_guide_are_what_the_program_writes() {
     let guide = include_str!("../../docs/guide/cost-by-volume.md");
     assert!(
-        page::filled(guide, &volume::parts()).unwrap() == guide,
+        weirgate_tools::page::with_parts(guide, &volume::parts()).unwrap() == guide,
         "docs/guide/cost-by-volume.md is out of date: run `make scaling`"
     );
     // A million lone acquires are their write units, the calls of the aggregator, and the idle stack.

@@ -1,34 +1,41 @@
-//! Measurements for `make bench`; each prints its rows.
+//! What `make bench` measures, and the page it writes of it.
+//!
+//! # Layout
+//!
+//! - [`row`], [`unit`]: one measured number: its spread over rounds, its target, how pages show it
+//! - [`run`], [`machine`]: the numbers of a run, in `docs/benchmarks.json`
+//! - [`scenario`], [`rivals`], [`round`], [`beside`]: the same calls for Weirgate and the systems
+//!   that it is compared with
+//! - [`acquire`], [`aggregator`], [`edge`], [`function`], [`heat`], [`local`], [`prefetch`],
+//!   [`reconciler`]: Weirgate's own numbers, with [`connection`] and [`virtual_time`]
+//! - [`cost`]: what a million requests cost
+//! - [`parts`]: all of these, by name
+//! - [`comparison`]: a run beside the committed one
+//! - [`page`], [`pictures`]: `docs/benchmarks.md`, its charts, and what the README quotes
 
 pub mod acquire;
 pub mod aggregator;
+pub mod beside;
+pub mod comparison;
+pub mod connection;
+pub mod cost;
 pub mod edge;
 pub mod function;
 pub mod heat;
 pub mod local;
-pub mod peer;
+pub mod machine;
+pub mod page;
+pub mod parts;
+pub mod pictures;
 pub mod prefetch;
 pub mod reconciler;
+pub mod rivals;
+pub mod round;
+pub mod row;
+pub mod run;
+pub mod scenario;
+pub mod unit;
+pub mod virtual_time;
 
-/// A measured number beside its target.
-#[derive(Debug)]
-pub struct Row<'a> {
-    what: &'a str,
-    measured: String,
-    target: &'static str,
-    is_met: bool,
-}
-
-/// Prints a row.
-fn print(row: &Row<'_>) {
-    let Row {
-        what,
-        measured,
-        target,
-        is_met,
-    } = row;
-    println!(
-        "{what:<50} {}  {measured}  (target: {target})",
-        if *is_met { "met   " } else { "MISSED" }
-    );
-}
+#[cfg(test)]
+mod tests;

@@ -4,16 +4,18 @@
 //! # Layout
 //!
 //! - [`facts`]: what is known or assumed, with sources
+//! - `explanations`: sentences of the page with computed numbers
 //! - [`page`]: the tables of `docs/scaling.md`
 //! - [`picture`]: the picture of it, `docs/scaling.svg`
 //! - [`volume`]: a month by its number of acquires, for `docs/guide/cost-by-volume.md`
 
+mod explanations;
 pub mod facts;
 pub mod page;
 pub mod picture;
 pub mod volume;
 
-use std::fmt;
+pub use crate::number::{Grouped, PicoDollars};
 
 use facts::*;
 
@@ -180,9 +182,7 @@ pub fn users(users: u64) -> (u64, PicoDollars) {
     let per_second = units.div_ceil(HOUR_SECONDS);
     // As many stream shards as partitions, and all units are of records.
     let stream_shards = per_second.div_ceil(PARTITION_WRITE_UNITS);
-    let call = CALL_PRICE
-        + run_price(call_ms(per_second.div_ceil(stream_shards)))
-        + LOG_BYTES * LOG_BYTE_PRICE;
+    let call = call(per_second.div_ceil(stream_shards)).0;
     let dollars = units * WRITE_UNIT_PRICE
         + stream_shards * call * HOUR_SECONDS
         + reconciler_minute(0, 0) * HOUR_MINUTES
@@ -233,49 +233,6 @@ impl Hour {
             reconciler,
         } = self;
         PicoDollars(acquires.0 + usage.0 + stream.0 + calls.0 + logs.0 + reconciler.0)
-    }
-}
-
-/// A millionth of a millionth of a dollar.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
-pub struct PicoDollars(
-    /// How many.
-    pub u64,
-);
-
-impl fmt::Display for PicoDollars {
-    /// To the cent; below a dollar to the tenth of a cent.
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        const DOLLAR: u64 = 1_000_000_000_000;
-        let (width, parts) = match self.0 {
-            0 => return f.write_str("$0"),
-            1..DOLLAR => (3, 1_000),
-            _ => (2, 100),
-        };
-        let unit = DOLLAR / parts;
-        let rounded = (self.0 + unit / 2) / unit;
-        write!(
-            f,
-            "${}.{:0width$}",
-            Grouped(rounded / parts),
-            rounded % parts
-        )
-    }
-}
-
-/// A number with commas between its thousands.
-#[derive(Debug, Clone, Copy)]
-pub struct Grouped(
-    /// The number.
-    pub u64,
-);
-
-impl fmt::Display for Grouped {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        if self.0 < 1_000 {
-            return write!(f, "{}", self.0);
-        }
-        write!(f, "{},{:03}", Grouped(self.0 / 1_000), self.0 % 1_000)
     }
 }
 
@@ -361,8 +318,13 @@ const fn reconciler_minute(shards: u64, looks: u64) -> u64 {
 pub fn million(rate: u64, window: u64) -> PicoDollars {
     let (_, milli_units) = USAGE_LOADS[0];
     let records = (rate * window).max(1);
-    let call = CALL_PRICE + run_price(call_ms(records)) + LOG_BYTES * LOG_BYTE_PRICE;
-    PicoDollars(1_000 * milli_units * WRITE_UNIT_PRICE + 1_000_000 * call / records)
+    PicoDollars(1_000 * milli_units * WRITE_UNIT_PRICE + 1_000_000 * call(records).0 / records)
+}
+
+/// What one call of the aggregator with so many records costs, with its log.
+#[must_use]
+pub const fn call(records: u64) -> PicoDollars {
+    PicoDollars(CALL_PRICE + run_price(call_ms(records)) + LOG_BYTES * LOG_BYTE_PRICE)
 }
 
 #[cfg(test)]

@@ -1,172 +1,257 @@
-//! The refill edge: more is asked than flows in, of a fast limit and a slow one beside it, for 25
-//! s.
+//! The refill edge: more is asked than is refilled, of a fast limit and a slow one beside it.
 
 use std::process::Stdio;
 use std::sync::Arc;
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
+use serde::Deserialize;
 use tokio::task::JoinSet;
-use weirgate::{Limit, RateLimiter, Stats};
-use weirgate_shared::{BucketKey, EpochMillis, ShardIndex, refill_between};
-use weirgate_store::{ConnectOptions, Table, connect};
-
-use super::acquire::limiter;
-use super::{Row, print};
+use weirgate::{Limit, RateLimiter};
+use weirgate_shared::{EpochMillis, ShardIndex, refill_between};
 use weirgate_testkit::Dynamo;
 use weirgate_testkit::server::serve;
 
-const TIME: Duration = Duration::from_secs(25);
+use super::connection::{connected, limiter};
+use super::rivals::peer;
+use super::row::Row;
+use super::unit::Unit;
+use crate::number::count;
+
+const ROUNDS: usize = 3;
+/// The slow limit is refilled once in ten seconds, so a round ends between two refills.
+const TIME: Duration = Duration::from_secs(15);
 const CALLERS: usize = 8;
 
-/// Prints the rows for eight callers of one process, and for eight processes.
+/// What a round admitted of what it was entitled to.
+#[derive(Debug)]
+struct Admitted {
+    /// Hundredths of the fast limit.
+    fast: f64,
+    /// Hundredths of the slow limit.
+    slow: f64,
+    /// Writes, or write units of the peer, for each that was admitted.
+    writes: f64,
+}
+
+/// Returns the rows for eight callers of one process, of eight processes, and of the peer.
 ///
 /// # Panics
-/// If a process of its own cannot be started.
-pub async fn run() {
+/// If a process cannot be started, or DynamoDB fails.
+pub async fn rows() -> Vec<Row> {
     let dynamo = Dynamo::new().await;
-    let endpoint = serve(&dynamo);
-    let limiter = limiter(table(&endpoint).await).await;
+    let mut peer = peer::Process::start(&[&serve(&dynamo), "edge"]).await;
+    let (mut callers, mut processes, mut theirs) = (vec![], vec![], vec![]);
+    for _ in 0..ROUNDS {
+        // Each uses a tenth of the machine, on a table of its own.
+        let (of_one, of_eight) = tokio::join!(one_process(), eight_processes());
+        callers.push(of_one);
+        processes.push(of_eight);
+        theirs.push(peer_round(&mut peer).await);
+    }
+    [
+        (
+            "callers",
+            "8 callers of one process at the edge",
+            &callers,
+            Some(1.0),
+        ),
+        (
+            "processes",
+            "8 processes at the edge",
+            &processes,
+            Some(2.0),
+        ),
+        (
+            "peer",
+            "8 callers of zae-limiter at the edge",
+            &theirs,
+            None,
+        ),
+    ]
+    .into_iter()
+    .flat_map(|(id, what, rounds, most_writes)| of(id, what, rounds, most_writes))
+    .collect()
+}
+
+fn of(id: &str, what: &str, rounds: &[Admitted], most_writes: Option<f64>) -> [Row; 3] {
+    let row = |name: &str, text: &str, unit, of: fn(&Admitted) -> f64| {
+        let rounds: Vec<_> = rounds.iter().map(of).collect();
+        Row::new(
+            format!("edge/{id}/{name}"),
+            format!("{what}: {text}"),
+            unit,
+            &rounds,
+        )
+        .more_is_better()
+    };
+    let fast = row("fast", "admitted of 200/s entitled", Unit::Percent, |one| {
+        one.fast
+    });
+    let slow = row("slow", "admitted of 6/min entitled", Unit::Percent, |one| {
+        one.slow
+    });
+    let text = if most_writes.is_some() {
+        "writes per admitted"
+    } else {
+        "write units per admitted"
+    };
+    let writes = row("writes", text, Unit::Count, |one| one.writes);
+    match most_writes {
+        Some(most) => [
+            fast.between(99.0, 100.0),
+            slow.between(99.0, 100.0),
+            writes.at_most(most).by_range(),
+        ],
+        None => [fast.shown(), slow.shown(), writes.shown()],
+    }
+}
+
+async fn one_process() -> Admitted {
+    let dynamo = Dynamo::new().await;
+    let limiter = limiter(connected(&serve(&dynamo)).await.1).await;
     let mut callers = JoinSet::new();
     for _ in 0..CALLERS {
         callers.spawn(call(limiter.clone()));
     }
     callers.join_all().await;
-    row(
-        "8 callers of one process at the edge",
-        &dynamo,
-        &[limiter.stats()],
-        1.0,
-        "at most 1.0 writes",
-    );
+    let stats = limiter.stats();
+    admitted(&dynamo, &[(stats.granted, stats.writes)])
+}
 
+async fn eight_processes() -> Admitted {
     let dynamo = Dynamo::new().await;
     let endpoint = serve(&dynamo);
     let this = std::env::current_exe().expect("a program has a path");
     let process = || {
         let mut command = tokio::process::Command::new(&this);
-        command
-            .args(["edge", &endpoint])
-            .stdout(Stdio::piped())
-            .kill_on_drop(true);
-        command
-            .spawn()
-            .expect("this program starts again")
-            .wait_with_output()
+        command.args(["--edge", &endpoint]);
+        command.stdout(Stdio::piped()).kill_on_drop(true);
+        let process = command.spawn().expect("this program starts again");
+        process.wait_with_output()
     };
     let processes: JoinSet<_> = (0..CALLERS).map(|_| process()).collect();
-    let stats = processes.join_all().await.into_iter().map(|output| {
-        let text = String::from_utf8(output.expect("a process ends").stdout).expect("text");
-        let numbers: Vec<u64> = text
-            .split_whitespace()
-            .map(|number| number.parse().expect("a number"))
-            .collect();
-        Stats {
-            granted: numbers[0],
-            writes: numbers[1],
-            ..Stats::default()
-        }
-    });
-    let stats: Vec<_> = stats.collect();
-    row(
-        "8 processes at the edge",
-        &dynamo,
-        &stats,
-        2.0,
-        "at most 2.0 writes",
-    );
+    let outputs = processes.join_all().await.into_iter();
+    let stats: Vec<(u64, u64)> = outputs
+        .map(|output| {
+            let text = output.expect("a process ends").stdout;
+            serde_json::from_slice(&text).expect("it prints two numbers")
+        })
+        .collect();
+    admitted(&dynamo, &stats)
 }
 
 /// One of the eight processes: calls, and prints what it was granted and what it wrote.
 pub async fn process(endpoint: &str) {
-    let limiter = limiter(table(endpoint).await).await;
+    let limiter = limiter(connected(endpoint).await.1).await;
     call(limiter.clone()).await;
-    println!("{} {}", limiter.stats().granted, limiter.stats().writes);
+    let stats = limiter.stats();
+    println!("[{}, {}]", stats.granted, stats.writes);
 }
 
-async fn table(endpoint: &str) -> Table {
-    let connection = ConnectOptions {
-        local_endpoint: Some(endpoint.to_owned()),
-        ..ConnectOptions::default()
-    };
-    Table::new(connect(connection).await, "weirgate")
+fn limits() -> [Limit; 2] {
+    [
+        Limit::per_second("fast", 200).expect("a limit"),
+        Limit::per_minute("slow", 6).expect("a limit"),
+    ]
 }
 
 /// Wants both limits all the time.
 async fn call(limiter: RateLimiter) {
-    let limits: Arc<[Limit]> = Arc::new([
-        Limit::per_second("fast", 200).expect("a limit"),
-        Limit::per_minute("slow", 6).expect("a limit"),
-    ]);
+    let limits: Arc<[Limit]> = Arc::new(limits());
     let until = Instant::now() + TIME;
     while Instant::now() < until {
         let ask = |limit| {
-            limiter
-                .acquire("openai", "gpt-4")
-                .shared_limits(&limits)
-                .take(limit, 1)
+            let acquire = limiter.acquire("openai", "gpt-4");
+            acquire.shared_limits(&limits).take(limit, 1)
         };
         let _ = ask("slow").send().await.expect("a decision");
         let left = until.saturating_duration_since(Instant::now());
-        let _ = ask("fast")
-            .wait_up_to(left)
-            .send()
-            .await
-            .expect("a decision");
+        let fast = ask("fast").wait_up_to(left).send().await;
+        let _ = fast.expect("a decision");
     }
 }
 
-#[allow(
-    clippy::as_conversions,
-    clippy::cast_precision_loss,
-    reason = "ratios for people to read"
-)]
-fn row(
-    what: &'static str,
-    dynamo: &Dynamo,
-    stats: &[Stats],
-    most_writes: f64,
-    writes_target: &'static str,
-) {
-    let since = SystemTime::now()
-        .duration_since(UNIX_EPOCH)
-        .unwrap_or_default();
-    let ended = EpochMillis(i64::try_from(since.as_millis()).unwrap_or_default());
-    let item = dynamo.item("default/BUCKET#openai#gpt-4#0", "#STATE");
+const BUCKET: &str = "default/BUCKET#openai#gpt-4#0";
+
+/// From what each process was granted and wrote, and from the bucket itself.
+fn admitted(dynamo: &Dynamo, stats: &[(u64, u64)]) -> Admitted {
+    let since = SystemTime::now().duration_since(UNIX_EPOCH);
+    let since = since.expect("the clock is after 1970").as_millis();
+    let ended =
+        EpochMillis(i64::try_from(since).expect("the clock is before the year 292,000,000"));
+    let item = dynamo.item(BUCKET, "#STATE");
     let number = |name: &str| {
-        item[name]["N"]
-            .as_str()
+        let number = item[name]["N"].as_str();
+        number
             .and_then(|n| n.parse::<i64>().ok())
             .expect("a number")
     };
-    let key = BucketKey::parse("default/BUCKET#openai#gpt-4#0").expect("a key");
-    // Created with the first write, whose `v` is the creation time; the last grant is a moment ago.
-    let from = EpochMillis((number("v") - stats_writes_applied(dynamo, &key)) / 1000);
-    let admitted = |limit: &str| number(&format!("b_{limit}_tc")) / 1000;
-    let entitled = |limit: &Limit| {
-        (limit.rule().capacity + refill_between(limit.rule(), ShardIndex::UNSPLIT, from, ended))
-            .whole_tokens()
+    // Created with the first write, whose `v` is the creation time.
+    let from = EpochMillis((number("v") - writes_after_the_first(dynamo)) / 1000);
+    let share = |name: &str| {
+        let tokens = number(&format!("b_{name}_tc")) / 1000;
+        let tokens = u64::try_from(tokens).expect("tokens were taken");
+        count(tokens) / entitled(name, from, ended) * 100.0
     };
-    let share = |name: &str, limit: Limit| admitted(name) as f64 / entitled(&limit) as f64 * 100.0;
-    let fast = share("fast", Limit::per_second("fast", 200).expect("a limit"));
-    let slow = share("slow", Limit::per_minute("slow", 6).expect("a limit"));
-    let granted: u64 = stats.iter().map(|stats| stats.granted).sum();
-    let writes = stats.iter().map(|stats| stats.writes).sum::<u64>() as f64 / granted as f64;
-    let is_full = |share: f64| (99.0..=100.0).contains(&share);
-    print(&Row {
-        what,
-        measured: format!(
-            "{fast:.2} % of 200/s and {slow:.2} % of 6/min entitled, {writes:.2} writes per admitted"
-        ),
-        target: writes_target,
-        is_met: is_full(fast) && is_full(slow) && writes <= most_writes,
-    });
+    let (granted, writes) = stats
+        .iter()
+        .fold((0, 0), |(granted, writes), (more, written)| {
+            (granted + more, writes + written)
+        });
+    Admitted {
+        fast: share("fast"),
+        slow: share("slow"),
+        writes: count(writes) / count(granted),
+    }
+}
+
+/// Whole tokens of a limit from its first instant to another.
+fn entitled(name: &str, from: EpochMillis, to: EpochMillis) -> f64 {
+    let limits = limits();
+    let mut limits = limits.iter().filter(|limit| limit.name().as_str() == name);
+    let rule = limits.next().expect("it is one of the two").rule();
+    let tokens = rule.capacity + refill_between(rule, ShardIndex::UNSPLIT, from, to);
+    count(u64::try_from(tokens.whole_tokens()).expect("there is some"))
 }
 
 /// How often the bucket was written to since it was created.
-fn stats_writes_applied(dynamo: &Dynamo, key: &BucketKey) -> i64 {
+fn writes_after_the_first(dynamo: &Dynamo) -> i64 {
     let records = dynamo.stream();
-    let pk = key.item_key().pk;
-    let is_write =
-        |record: &&serde_json::Value| record["dynamodb"]["Keys"]["PK"]["S"] == pk.as_str();
-    i64::try_from(records.iter().filter(is_write).count()).unwrap_or_default() - 1
+    let is_write = |record: &&serde_json::Value| record["dynamodb"]["Keys"]["PK"]["S"] == BUCKET;
+    i64::try_from(records.iter().filter(is_write).count()).expect("few enough") - 1
+}
+
+/// What the peer's driver says.
+#[derive(Debug, Deserialize)]
+struct PeerRound {
+    seconds: f64,
+    admitted: PeerAdmitted,
+    units: f64,
+}
+
+#[derive(Debug, Deserialize)]
+struct PeerAdmitted {
+    fast: u64,
+    slow: u64,
+}
+
+async fn peer_round(peer: &mut peer::Process) -> Admitted {
+    let said = peer.ask(&TIME.as_secs().to_string()).await;
+    let PeerRound {
+        seconds,
+        admitted: PeerAdmitted { fast, slow },
+        units,
+    } = said;
+    let passed = Duration::try_from_secs_f64(seconds).expect("a time");
+    let (from, passed) = (
+        EpochMillis(0),
+        i64::try_from(passed.as_millis()).expect("short"),
+    );
+    let share =
+        |name, admitted| count(admitted) / entitled(name, from, EpochMillis(passed)) * 100.0;
+    Admitted {
+        fast: share("fast", fast),
+        slow: share("slow", slow),
+        writes: units / count(fast + slow),
+    }
 }

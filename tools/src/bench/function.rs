@@ -3,81 +3,72 @@
 
 use std::path::Path;
 use std::process::Command;
-use std::time::Duration;
 
-use super::{Row, print};
 use weirgate_testkit::Dynamo;
 use weirgate_testkit::batches::{batch, event};
 use weirgate_testkit::lambda::invoke;
 use weirgate_testkit::server::serve;
 
+use super::row::Row;
+use super::unit::Unit;
+use crate::number::count;
+
 const STARTS: usize = 20;
 
-/// Prints the rows of both binaries, built by `make build`.
+/// Returns the rows of both binaries, built by `make build`.
 ///
 /// # Panics
 /// If one is not there, or does not behave as a function.
-pub async fn run() {
+pub async fn rows() -> Vec<Row> {
     let batch = event(&batch(1_000, 1_000).await.1);
-    let peak = measure("aggregator", &batch).await;
-    print(&Row {
-        what: "peak memory for 1,000 records",
-        measured: format!(
-            "{} MiB ({} KB of event)",
-            peak.div_ceil(1024),
-            batch.len() / 1000
-        ),
-        target: "at most 32 MiB",
-        is_met: peak <= 32 * 1024,
-    });
-    measure(
-        "reconciler",
-        include_str!("../../../events/reconciler-schedule.json"),
-    )
-    .await;
+    let (mut rows, peaks) = measure("aggregator", &batch).await;
+    let what = "aggregator: peak memory for 1,000 records";
+    rows.push(
+        Row::new("function/aggregator/memory", what, Unit::Memory, &peaks)
+            .at_most(32.0 * 1_048_576.0)
+            .within(5.0),
+    );
+    let schedule = include_str!("../../../events/reconciler-schedule.json");
+    rows.extend(measure("reconciler", schedule).await.0);
+    rows
 }
 
-/// Prints the size and the start of a function. Returns its peak memory in KiB for `event`.
-async fn measure(function: &str, event: &str) -> u64 {
+/// Returns the size and the start of a function, and its peak memory for `event` in each of its
+/// starts.
+async fn measure(function: &str, event: &str) -> (Vec<Row>, Vec<f64>) {
     let binary = Path::new(env!("CARGO_MANIFEST_DIR"))
         .join(format!("../target/functions/{function}/bootstrap"));
-    print_size(function, &binary);
-    let dynamo = Dynamo::new().await;
-    let endpoint = serve(&dynamo);
+    let mut rows = sizes(function, &binary);
+    let endpoint = serve(&Dynamo::new().await);
     let (mut starts, mut peaks) = (vec![], vec![]);
     for _ in 0..STARTS {
         let invoked = invoke(Command::new(&binary), &endpoint, event).await;
-        starts.push(invoked.start);
-        peaks.push(invoked.peak_kib);
+        starts.push(invoked.start.as_secs_f64());
+        peaks.push(count(invoked.peak_kib) * 1024.0);
     }
-    starts.sort();
-    let start = starts[STARTS / 2];
-    print(&Row {
-        what: &format!("{function} start to first poll, median of {STARTS}"),
-        measured: format!("{start:.1?}"),
-        target: "at most 10 ms",
-        is_met: start <= Duration::from_millis(10),
-    });
-    peaks.into_iter().max().expect("some starts")
+    let what = format!("{function}: start to first poll");
+    let id = format!("function/{function}/start");
+    rows.push(Row::new(id, what, Unit::Seconds, &starts).at_most(0.01));
+    (rows, peaks)
 }
 
-fn print_size(function: &str, binary: &Path) {
-    let bytes = std::fs::metadata(binary)
-        .expect("run `make build` first")
-        .len();
-    let zipped = Command::new("gzip")
-        .args(["-9", "-c"])
-        .arg(binary)
-        .output()
-        .expect("gzip is there")
-        .stdout
-        .len();
+fn sizes(function: &str, binary: &Path) -> Vec<Row> {
+    let bytes = std::fs::metadata(binary);
+    let bytes = bytes.expect("run `make build` first").len();
+    let gzip = Command::new("gzip").args(["-9", "-c"]).arg(binary).output();
+    let zipped = gzip.expect("gzip is there").stdout.len();
     let zipped = u64::try_from(zipped).expect("a size");
-    let mb = |bytes: u64| format!("{}.{:02} MB", bytes / 1_000_000, bytes % 1_000_000 / 10_000);
-    print(&Row {
-        what: &format!("{function} binary, and gzipped"),
-        measured: format!("{} and {}", mb(bytes), mb(zipped)),
-        target: "gzipped at most 2.5 MB; what is deployed is arm64",
-        is_met: zipped <= 2_500_000,
-    });
+    let row = |name: &str, text: &str, bytes: u64| {
+        let id = format!("function/{function}/{name}");
+        Row::new(
+            id,
+            format!("{function}: {text}"),
+            Unit::Bytes,
+            &[count(bytes)],
+        )
+    };
+    vec![
+        row("zipped", "binary for this machine, gzipped", zipped).at_most(2_500_000.0),
+        row("size", "binary for this machine", bytes),
+    ]
 }

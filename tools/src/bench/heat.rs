@@ -1,38 +1,52 @@
-//! One hot bucket of many clients, on virtual time; and callers that compete for the tokens of
-//! eight shards.
+//! One hot bucket of many clients in the model of partitions, on virtual time: how it grows, what
+//! clients get that compete for its tokens, and what so many shards do.
 
-use std::ops::RangeInclusive;
 use std::time::Duration;
 
 use weirgate::Limit;
+use weirgate_testkit::heat::{Load, Report, run};
+use weirgate_testkit::{Counts, Limits};
 
-use super::{Row, print};
-use weirgate_testkit::heat::{Load, growth, run};
-use weirgate_testkit::{Limits, heat};
+use super::row::Row;
+use super::unit::Unit;
+use super::virtual_time::on_virtual_time;
+use crate::number::count;
+use crate::scaling::facts::{MAX_SHARDS, PARTITION_WRITE_UNITS, SHARD_WRITES};
 
-/// Prints the rows.
+/// Returns the rows of a bucket that becomes hot, and of one that is short of tokens.
 ///
 /// # Panics
-/// If a runtime cannot be made.
-pub async fn run_all() {
-    // Virtual time needs a runtime of its own.
-    let rows = tokio::task::spawn_blocking(|| {
-        let runtime = tokio::runtime::Builder::new_current_thread()
-            .enable_all()
-            .start_paused(true)
-            .build();
-        let runtime = runtime.expect("a runtime");
-        (
-            runtime.block_on(run(&hot(), 3)),
-            runtime.block_on(run(&contended(), 0)),
-        )
-    });
-    let (hot, contended) = rows.await.expect("the runs end");
-    print_hot(&hot);
-    print_contended(&contended);
+/// If the functions fail.
+pub async fn rows() -> Vec<Row> {
+    let (hot, contended) =
+        on_virtual_time(|| async { (run(&becoming_hot(), 3).await, run(&contended(), 0).await) })
+            .await;
+    let mut rows = of_hot(&hot);
+    rows.extend(of_contended(&contended));
+    rows
 }
 
-fn hot() -> Load {
+/// Shards that a bucket is measured with.
+#[must_use]
+pub fn shard_counts() -> impl Iterator<Item = u64> {
+    (0..=MAX_SHARDS.ilog2()).map(|doubling| 1 << doubling)
+}
+
+/// Returns the rows of buckets of 1 to 64 shards, each with as many calls as a shard is planned
+/// with, on smaller partitions.
+///
+/// # Panics
+/// If the functions fail.
+pub async fn rows_of_shards() -> Vec<Row> {
+    let mut rows = vec![];
+    for shards in shard_counts() {
+        let report = on_virtual_time(move || async move { run(&planned(shards), 0).await }).await;
+        rows.extend(of_planned(shards, &report));
+    }
+    rows
+}
+
+fn becoming_hot() -> Load {
     Load {
         clients: 1000,
         calls_per_second: 10_000,
@@ -53,66 +67,157 @@ fn contended() -> Load {
         lasts: Duration::from_secs(25),
         limit: Limit::per_second("rpm", 800).expect("a limit"),
         shards: 8,
-        partitions: Limits::default(),
-        enough: u32::MAX,
-        seed: 1,
+        ..becoming_hot()
     }
 }
 
-fn print_hot(report: &heat::Report) {
-    let percent = |share: f64| format!("{:.2} %", share * 100.0);
-    let at_15 = report.throttled_share(14, 15);
-    let after = report.throttled_share(15, report.seconds.len());
-    print(&Row {
-        what: "10,000 acquires/s of 1,000 clients: throttled",
-        measured: format!(
-            "{} of writes in second 15, {} after",
-            percent(at_15),
-            percent(after)
-        ),
-        target: "under 5 % within 15 s, under 0.5 % after",
-        is_met: at_15 < 0.05 && after < 0.005,
-    });
-    let most = report.shards.last().copied().unwrap_or_default();
-    print(&Row {
-        what: "the same: shards at rest",
-        measured: format!("{most}, first seen in second {:?}", growth(&report.shards)),
-        target: "a power of two, at most 20",
-        is_met: most.is_power_of_two() && (10..=20).contains(&most),
-    });
-    print(&Row {
-        what: "the same: granted, and counted",
-        measured: format!(
-            "{} granted, {} refused, {} counted",
-            report.granted, report.refused, report.counted.0
-        ),
-        target: "as many counted as granted",
-        is_met: report.counted.0 == report.granted,
-    });
-    print(&Row {
-        what: "the same: shards after the load",
-        measured: format!("{:?} after each run of the reconciler", report.cooled),
-        target: "1 within 3 runs",
-        is_met: report.cooled.last() == Some(&1),
-    });
+/// Seconds of a planned load, the first of which finds the shards and is not counted.
+const SECONDS: u64 = 10;
+/// Partitions, and the load of each, are so many times smaller than DynamoDB's.
+const SCALE: u64 = 10;
+
+fn planned(shards: u64) -> Load {
+    let calls = u32::try_from(shards * SHARD_WRITES / SCALE).expect("few shards");
+    let units = u32::try_from(PARTITION_WRITE_UNITS / SCALE).expect("few units");
+    Load {
+        clients: calls / 4,
+        calls_per_second: calls,
+        lasts: Duration::from_secs(SECONDS),
+        limit: Limit::per_second("rpm", 10_000_000).expect("a limit"),
+        shards: u32::try_from(shards).expect("few shards"),
+        partitions: Limits {
+            units_per_second: units,
+            burst: units,
+            ..Limits::default()
+        },
+        ..becoming_hot()
+    }
 }
 
-#[allow(
-    clippy::as_conversions,
-    clippy::cast_precision_loss,
-    reason = "a ratio for people to read"
-)]
-fn print_contended(report: &heat::Report) {
-    const FULL: RangeInclusive<f64> = 98.0..=100.0;
-    let share = report.granted as f64 * 1000.0 / report.entitled.0 as f64 * 100.0;
+fn of_hot(report: &Report) -> Vec<Row> {
+    let what = "10,000 acquires/s of 1,000 clients on one bucket";
+    let row = |id: &str, text: &str, unit, value| {
+        Row::new(
+            format!("heat/{id}"),
+            format!("{what}: {text}"),
+            unit,
+            &[value],
+        )
+    };
+    let until = report.seconds.len();
+    let throttled = |from, to| report.throttled_share(from, to) * 100.0;
+    let at_rest = report.shards.last().copied().unwrap_or_default();
+    assert!(at_rest.is_power_of_two(), "{at_rest} shards at rest");
+    let grown = report.shards.iter().position(|shards| *shards == at_rest);
+    let grown = u64::try_from(grown.unwrap_or_default() + 1).expect("few seconds");
+    let cooled = report.cooled.last().copied().unwrap_or_default();
+    vec![
+        row(
+            "throttled",
+            "writes throttled in second 15",
+            Unit::Percent,
+            throttled(14, 15),
+        )
+        .at_most(5.0)
+        .within(20.0),
+        row(
+            "throttled-after",
+            "writes throttled after",
+            Unit::Percent,
+            throttled(15, until),
+        )
+        .at_most(0.5)
+        .within(20.0),
+        row("shards", "shards at rest", Unit::Count, f64::from(at_rest)).between(10.0, 20.0),
+        row(
+            "grown",
+            "second in which it first has so many",
+            Unit::Count,
+            count(grown),
+        )
+        .within(20.0),
+        row("granted", "granted", Unit::Count, count(report.granted)).more_is_better(),
+        row("refused", "refused", Unit::Count, count(report.refused)).within(20.0),
+        row(
+            "counted",
+            "counted for each that was granted",
+            Unit::Times,
+            {
+                // As many counted as granted, or it is not 1.
+                count(report.counted.0) / count(report.granted)
+            },
+        )
+        .between(1.0, 1.0)
+        .within(0.0),
+        row(
+            "cooled",
+            "shards after three runs of the reconciler",
+            Unit::Count,
+            f64::from(cooled),
+        )
+        .between(1.0, 1.0),
+    ]
+}
+
+fn of_contended(report: &Report) -> [Row; 2] {
+    let what = "64 clients on 8 shards, twice as much asked";
     let writes: u64 = report.seconds.iter().map(|second| second.writes).sum();
-    print(&Row {
-        what: "64 clients on 8 shards, twice as much asked",
-        measured: format!(
-            "{share:.2} % of the entitled, {:.2} writes per admitted",
-            writes as f64 / report.granted as f64
-        ),
-        target: "98 % to 100 %",
-        is_met: FULL.contains(&share),
+    let entitled = u64::try_from(report.entitled.0).expect("there is some");
+    let share = count(report.granted) * 1000.0 / count(entitled) * 100.0;
+    let writes = count(writes) / count(report.granted);
+    [
+        Row::new(
+            "heat/share",
+            format!("{what}: granted of the entitled"),
+            Unit::Percent,
+            &[share],
+        )
+        .between(98.0, 100.0)
+        .more_is_better(),
+        Row::new(
+            "heat/writes",
+            format!("{what}: writes per granted"),
+            Unit::Count,
+            &[writes],
+        )
+        .within(5.0),
+    ]
+}
+
+fn of_planned(shards: u64, report: &Report) -> [Row; 3] {
+    let asked = count(shards * SHARD_WRITES / SCALE);
+    let what = format!(
+        "{shards} shard{}, {asked} acquires/s of callers alone",
+        if shards == 1 { "" } else { "s" }
+    );
+    let counted = report.seconds.iter().skip(1);
+    let all = counted.fold(Counts::default(), |all, second| Counts {
+        writes: all.writes + second.writes,
+        throttled: all.throttled + second.throttled,
+        ..all
     });
+    let applied = count(all.writes - all.throttled) / count(SECONDS - 1);
+    let row = |id: &str, text: &str, unit, value: f64| {
+        Row::new(
+            format!("shards/{shards}/{id}"),
+            format!("{what}: {text}"),
+            unit,
+            &[value],
+        )
+    };
+    let granted = count(report.granted) / count(SECONDS);
+    [
+        row("granted", "granted", Unit::PerSecond, granted)
+            .at_least(0.98 * asked)
+            .within(2.0),
+        row("writes", "writes", Unit::PerSecond, applied).shown(),
+        row(
+            "throttled",
+            "writes throttled",
+            Unit::Percent,
+            all.throttled_share() * 100.0,
+        )
+        .at_most(1.0)
+        .within(20.0),
+    ]
 }

@@ -9,78 +9,88 @@ use tokio::io::{AsyncBufReadExt, BufReader};
 use tokio::process::{Child, Command};
 use tokio::task::JoinSet;
 use weirgate::RateLimiter;
-use weirgate_store::{ConnectOptions, Table, connect};
 
-use super::acquire::{far_limits, limiter};
-use super::{Row, print};
+use super::connection::{connected, far_limits, limiter};
+use super::row::Row;
+use super::unit::Unit;
+use crate::number::count;
 
-const TIME: Duration = Duration::from_secs(5);
-const IDLE: Duration = Duration::from_secs(20);
+const ROUNDS: usize = 3;
+const TIME: Duration = Duration::from_secs(2);
+const IDLE: Duration = Duration::from_secs(10);
 const LONE_CALLERS: usize = 32;
 const SHARED_CALLERS: usize = 256;
 
-/// Prints the rows of the local backend: the command `weirgate local`, from the folder of this
-/// program.
+/// Returns the rows of the local backend: the command `weirgate local`, as `make bench` builds it
+/// beside the folder of this program.
 ///
 /// # Panics
 /// If the command cannot be started.
-pub async fn run() {
-    let started = Instant::now();
+pub async fn rows() -> Vec<Row> {
+    let (mut ready, mut shared, mut lone, mut peak, mut idle) =
+        (vec![], vec![], vec![], vec![], vec![]);
+    for _ in 0..ROUNDS {
+        let started = Instant::now();
+        let (process, endpoint) = start().await;
+        ready.push(started.elapsed().as_secs_f64());
+        let table = connected(&endpoint).await.1;
+        shared.push(rate(limiter(table.clone()).await, SHARED_CALLERS, |_| 0).await);
+        lone.push(rate(limiter(table).await, LONE_CALLERS, |caller| caller).await);
+        peak.push(peak_memory(&process));
+        let before = busy(&process);
+        tokio::time::sleep(IDLE).await;
+        let used = (busy(&process) - before).as_secs_f64();
+        idle.push(used / IDLE.as_secs_f64() * 100.0);
+    }
+    let row = |id: &str, what: &str, unit, rounds: &[f64]| {
+        let (id, what) = (format!("local/{id}"), format!("weirgate local: {what}"));
+        Row::new(id, what, unit, rounds)
+    };
+    vec![
+        row("ready", "ready", Unit::Seconds, &ready).at_most(0.3),
+        row(
+            "shared",
+            "acquires of callers of one bucket",
+            Unit::PerSecond,
+            &shared,
+        )
+        .at_least(50_000.0),
+        row(
+            "lone",
+            "acquires, each caller with its own bucket",
+            Unit::PerSecond,
+            &lone,
+        )
+        .at_least(5_000.0),
+        row("memory", "peak memory after both", Unit::Memory, &peak)
+            .at_most(60.0 * 1_048_576.0)
+            .within(20.0),
+        row("idle", "part of a core while idle", Unit::Percent, &idle)
+            .at_most(1.0)
+            .within(50.0),
+    ]
+}
+
+/// Starts the command, and returns it with its endpoint once it is ready.
+async fn start() -> (Child, String) {
     let this = std::env::current_exe().expect("a program has a path");
-    let mut process = Command::new(this.with_file_name("weirgate"))
+    let target = this
+        .ancestors()
+        .nth(2)
+        .expect("it is in a folder of a profile");
+    let mut process = Command::new(target.join("release/weirgate"))
         .args(["local", "--port", "0", "--json"])
         .stdout(Stdio::piped())
         .stderr(Stdio::null())
         .kill_on_drop(true)
         .spawn()
-        .expect("weirgate is beside this program: run make bench");
+        .expect("the command weirgate was built: run make bench");
     let output = process.stdout.take().expect("it has an output");
     let line = BufReader::new(output).lines().next_line().await;
     let line = line.expect("it is read").expect("it says where it is");
-    let ready = started.elapsed();
     let told: serde_json::Value = serde_json::from_str(&line).expect("it is JSON");
     let endpoint = told["endpoint_url"].as_str().expect("it is in there");
-    print(&Row {
-        what: "weirgate local: ready",
-        measured: format!("{ready:.1?}"),
-        target: "at most 300 ms",
-        is_met: ready <= Duration::from_millis(300),
-    });
-    let connection = ConnectOptions {
-        local_endpoint: Some(endpoint.to_owned()),
-        ..ConnectOptions::default()
-    };
-    let table = Table::new(connect(connection).await, "weirgate");
-    let shared = rate(limiter(table.clone()).await, SHARED_CALLERS, |_| 0).await;
-    print(&Row {
-        what: "weirgate local: callers of one bucket",
-        measured: format!("{shared:.0} acquires/s"),
-        target: "at least 50,000",
-        is_met: shared >= 50_000.0,
-    });
-    let lone = rate(limiter(table).await, LONE_CALLERS, |caller| caller).await;
-    print(&Row {
-        what: "weirgate local: each caller with its own bucket",
-        measured: format!("{lone:.0} acquires/s"),
-        target: "at least 5,000",
-        is_met: lone >= 5_000.0,
-    });
-    let peak = peak_mib(&process);
-    print(&Row {
-        what: "weirgate local: peak memory after both",
-        measured: format!("{peak:.1} MiB"),
-        target: "at most 60 MiB",
-        is_met: peak <= 60.0,
-    });
-    let before = busy(&process);
-    tokio::time::sleep(IDLE).await;
-    let idle = (busy(&process) - before).as_secs_f64() / IDLE.as_secs_f64() * 100.0;
-    print(&Row {
-        what: "weirgate local: idle",
-        measured: format!("{idle:.2} % of a core"),
-        target: "at most 1 %",
-        is_met: idle <= 1.0,
-    });
+    (process, endpoint.to_owned())
 }
 
 /// Returns the acquires per second of so many callers, each on the bucket that `bucket` names.
@@ -93,14 +103,14 @@ async fn rate(limiter: RateLimiter, callers: usize, bucket: fn(usize) -> usize) 
         let entity = format!("user-{}", bucket(caller));
         running.spawn(async move {
             while Instant::now() < until {
-                let request = limiter.acquire(&entity, "gpt-4").shared_limits(&limits);
-                let decision = request.take("rpm", 1).take("tpm", 500).send().await;
+                let acquire = limiter.acquire(&entity, "gpt-4").shared_limits(&limits);
+                let decision = acquire.take("rpm", 1).take("tpm", 500).send().await;
                 assert!(decision.expect("a decision").is_granted());
             }
         });
     }
     running.join_all().await;
-    f64::from(u32::try_from(limiter.stats().granted).expect("few enough")) / TIME.as_secs_f64()
+    count(limiter.stats().granted) / TIME.as_secs_f64()
 }
 
 fn of_process(process: &Child, file: &str) -> String {
@@ -108,15 +118,15 @@ fn of_process(process: &Child, file: &str) -> String {
     std::fs::read_to_string(format!("/proc/{id}/{file}")).expect("it runs")
 }
 
-/// Returns the largest resident memory that the process had.
-fn peak_mib(process: &Child) -> f64 {
+/// Returns the largest resident memory that the process had, in bytes.
+fn peak_memory(process: &Child) -> f64 {
     let status = of_process(process, "status");
     let peak = status.lines().find_map(|line| line.strip_prefix("VmHWM:"));
     let kib = peak.and_then(|peak| peak.trim().strip_suffix(" kB"));
     let kib: u32 = kib
         .and_then(|kib| kib.parse().ok())
         .expect("Linux tells the peak");
-    f64::from(kib) / 1024.0
+    f64::from(kib) * 1024.0
 }
 
 /// Returns the processor time that the process has used. Linux counts it in hundredths of a second.

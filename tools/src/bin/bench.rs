@@ -1,73 +1,116 @@
-//! `make bench`: measures, and prints each number beside its target. With names as arguments, only
-//! those parts.
+//! `make bench`: measures, prints each number beside its target, and writes `docs/benchmarks.md`.
+//! With names as arguments it measures those parts, and writes nothing. With `--check` it compares
+//! what it measured with the committed run, and writes nothing.
+
+use std::path::Path;
+use std::process::ExitCode;
+use std::{fs, io};
 
 use peak_alloc::PeakAlloc;
-use weirgate_tools::bench::{
-    acquire, aggregator, edge, function, heat, local, peer, prefetch, reconciler,
-};
+use weirgate_tools::bench::aggregator::Memory;
+use weirgate_tools::bench::comparison::compare;
+use weirgate_tools::bench::machine::Machine;
+use weirgate_tools::bench::parts::{PARTS, Part, measured};
+use weirgate_tools::bench::run::Run;
+use weirgate_tools::bench::{edge, page, pictures};
 
 #[global_allocator]
 static ALLOCATOR: PeakAlloc = PeakAlloc;
 
-const PARTS: [&str; 9] = [
-    "acquire",
-    "prefetch",
-    "peer",
-    "edge",
-    "aggregator",
-    "function",
-    "reconciler",
-    "heat",
-    "local",
-];
+const MEMORY: Memory = Memory {
+    reset: || ALLOCATOR.reset_peak_usage(),
+    current: || ALLOCATOR.current_usage(),
+    peak: || ALLOCATOR.peak_usage(),
+};
 
 #[tokio::main]
-async fn main() {
-    let arguments: Vec<String> = std::env::args().skip(1).collect();
-    if let [part, endpoint] = &arguments[..]
-        && part == "edge"
+async fn main() -> ExitCode {
+    let mut arguments: Vec<String> = std::env::args().skip(1).collect();
+    if let [edge, endpoint] = &arguments[..]
+        && edge == "--edge"
     {
-        return edge::process(endpoint).await;
+        edge::process(endpoint).await;
+        return ExitCode::SUCCESS;
     }
-    if let Some(unknown) = arguments
-        .iter()
-        .find(|part| !PARTS.contains(&part.as_str()))
-    {
-        eprintln!("bench: there is no part {unknown:?}, must be one of {PARTS:?}");
-        std::process::exit(2);
+    let is_check = arguments.first().is_some_and(|first| first == "--check");
+    if is_check {
+        arguments.remove(0);
     }
-    let wanted =
-        |part: &str| arguments.is_empty() || arguments.iter().any(|argument| argument == part);
-    if wanted("acquire") {
-        acquire::run().await;
+    match run(is_check, &arguments).await {
+        Ok(code) => code,
+        Err(message) => {
+            eprintln!("bench: {message}");
+            ExitCode::from(2)
+        }
     }
-    if wanted("peer") {
-        peer::run().await;
+}
+
+async fn run(is_check: bool, names: &[String]) -> Result<ExitCode, String> {
+    let root = Path::new(env!("CARGO_MANIFEST_DIR")).join("..");
+    let data = root.join("docs/benchmarks.json");
+    let named: Result<Vec<_>, _> = names.iter().map(|name| Part::named(name)).collect();
+    let named = named?;
+    let parts = if named.is_empty() { &PARTS[..] } else { &named };
+    // Before minutes of measuring.
+    let committed = is_check.then(|| Run::read(&data)).transpose()?;
+    let now = Run {
+        machine: Machine::this(),
+        rows: measured(parts, MEMORY).await,
+    };
+    if let Some(committed) = committed {
+        return Ok(checked(&committed, &now, named.is_empty()));
     }
-    if wanted("prefetch") {
-        prefetch::run().await;
+    if named.is_empty() {
+        written(&root, &data, &now)?;
     }
-    if wanted("edge") {
-        edge::run().await;
+    Ok(ExitCode::SUCCESS)
+}
+
+/// Prints what is worse than the committed run.
+fn checked(committed: &Run, now: &Run, has_all_parts: bool) -> ExitCode {
+    let comparison = compare(committed, now, has_all_parts);
+    let (before, after) = (&committed.machine, &now.machine);
+    if !before.is_like(after) {
+        println!(
+            "another machine: {}, {} cores; the committed run is of {}, {} cores",
+            after.processor, after.cores, before.processor, before.cores
+        );
     }
-    if wanted("aggregator") {
-        aggregator::run(aggregator::Memory {
-            reset: || ALLOCATOR.reset_peak_usage(),
-            current: || ALLOCATOR.current_usage(),
-            peak: || ALLOCATOR.peak_usage(),
-        })
-        .await;
+    for id in &comparison.unknown {
+        println!("not in the committed run: {id}");
     }
-    if wanted("function") {
-        function::run().await;
+    for regression in &comparison.regressions {
+        println!("worse: {regression}");
     }
-    if wanted("reconciler") {
-        reconciler::run().await;
+    let (compared, worse) = (comparison.compared, comparison.regressions.len());
+    println!(
+        "{compared} numbers compared with the run of {}, {worse} worse beyond noise",
+        before.measured_on
+    );
+    if worse == 0 {
+        ExitCode::SUCCESS
+    } else {
+        ExitCode::FAILURE
     }
-    if wanted("heat") {
-        heat::run_all().await;
+}
+
+fn written(root: &Path, data: &Path, now: &Run) -> Result<(), String> {
+    let said = |error: io::Error| error.to_string();
+    now.write(data).map_err(said)?;
+    for (name, parts) in [
+        (
+            "docs/benchmarks.md",
+            page::written as fn(&str, &Run) -> Result<String, String>,
+        ),
+        ("README.md", page::readme),
+    ] {
+        let path = root.join(name);
+        let text = parts(&fs::read_to_string(&path).map_err(said)?, now)?;
+        fs::write(&path, text).map_err(said)?;
     }
-    if wanted("local") {
-        local::run().await;
+    for (name, picture) in pictures::all(now)? {
+        fs::write(root.join("docs/pictures").join(name), picture).map_err(said)?;
     }
+    println!("written: docs/benchmarks.md, its data and pictures, and the README's numbers");
+    Ok(())
 }

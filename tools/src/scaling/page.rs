@@ -3,11 +3,10 @@
 
 use std::fmt::Write;
 
+use super::explanations::{aggregator, sharing, splitting};
 use super::facts::*;
-use super::{
-    Grouped, Numbers, PicoDollars, Scenario, call_ms, final_units, function_records, idle, million,
-    readable_records, snapshot_units, usage_units_an_hour, users, watching,
-};
+use super::{Grouped, Numbers, PicoDollars, Scenario, idle, million, users, watching};
+use crate::page::{with_parts, wrapped};
 
 /// The rates the tables have a row for.
 pub const RATES: [u64; 5] = [1_000, 10_000, 50_000, 100_000, 1_000_000];
@@ -17,30 +16,7 @@ pub const RATES: [u64; 5] = [1_000, 10_000, 50_000, 100_000, 1_000_000];
 /// # Errors
 /// If a part's marks are missing.
 pub fn written(page: &str) -> Result<String, String> {
-    filled(page, &parts())
-}
-
-/// Returns a page with these parts between their marks.
-///
-/// # Errors
-/// If a part's marks are missing.
-pub fn filled(page: &str, parts: &[(&str, String)]) -> Result<String, String> {
-    let mut page = page.to_owned();
-    for (name, text) in parts {
-        let (begin, end) = (
-            format!("<!-- computed: {name} -->\n"),
-            format!("<!-- end: {name} -->"),
-        );
-        let from = page
-            .find(&begin)
-            .ok_or_else(|| format!("the page has no line {:?}", begin.trim_end()))?
-            + begin.len();
-        let length = page[from..]
-            .find(&end)
-            .ok_or_else(|| format!("the page has no line {end:?}"))?;
-        page.replace_range(from..from + length, text);
-    }
-    Ok(page)
+    with_parts(page, &parts())
 }
 
 fn parts() -> [(&'static str, String); 11] {
@@ -211,103 +187,6 @@ fn limits() -> String {
     text
 }
 
-fn sharing() -> String {
-    let rate = 1_000_000;
-    let one_a_write = 1_000 / WRITE_MS;
-    let of_a_process = ACQUIRES_PER_SHARED_WRITE * one_a_write;
-    bullets([
-        format!(
-            "A write carries what comes to one process, for one shard, while the write before is under way. With {WRITE_MS} ms for \
-             a write, {ACQUIRES_PER_SHARED_WRITE} acquires a write are {busy} acquires a second in one process for one shard; {rate} \
-             acquires a second then come from at most {processes} such processes.",
-            busy = Grouped(of_a_process),
-            rate = Grouped(rate),
-            processes = Grouped(rate.div_ceil(of_a_process)),
-        ),
-        format!(
-            "Sharing needs concurrency: a process with {one_a_write} acquires a second or fewer shares nothing, and one that spreads its \
-             callers over n tables or entities needs n times as many for the same effect. Of one bucket's shards a process \
-             keeps to one while it has writes under way there, so shards do not thin out the sharing."
-        ),
-    ])
-}
-
-fn splitting() -> String {
-    let hot = PARTITION_WRITE_UNITS - SHARD_WRITES;
-    let (doublings, splits) = (MAX_SHARDS.ilog2(), MAX_SHARDS - 1);
-    bullets([
-        format!(
-            "Shards needed: the least power of two that is at least writes a second ÷ {SHARD_WRITES}. A shard splits when \
-             DynamoDB throttles it, at {thousand} a second, or before that when it is let burst and its write-unit balance falls \
-             below {HOT_BELOW_PERCENT} %, that is {hot}. Planned with {SHARD_WRITES}, a fifth is left for crests; a load just below \
-             {thousand} a shard rests at half as many shards, until it is throttled.",
-            thousand = Grouped(PARTITION_WRITE_UNITS),
-        ),
-        format!(
-            "{MAX_SHARDS} is the end: a request can ask for all shards in one transaction (`in_one_transaction`), a transaction \
-             takes {TRANSACTION_ITEMS} items, and {MAX_SHARDS} is the largest power of two in it.",
-        ),
-        format!(
-            "From 1 to {MAX_SHARDS} shards are {doublings} doublings, {splits} splits of {SPLIT_UNITS} write units and \
-             {SPLIT_INDEX_UNITS} of indexes, {units} in all with the entry of shard 0 in `DueIndex`. Each doubling is seen in a batch of the stream first, so the whole way takes {doublings} batches or more.",
-            units = splits * (SPLIT_UNITS + SPLIT_INDEX_UNITS) + FIRST_SPLIT_INDEX_UNITS,
-        ),
-    ])
-}
-
-fn aggregator() -> String {
-    let records = SHARD_WRITES + 1;
-    let took = call_ms(records);
-    bullets([
-        format!(
-            "A stream shard brings at most {records} records a second ({SHARD_WRITES} acquires and a refill), {kb} KB. Lambda reads it \
-             {STREAM_READS} times a second, 1 MB at most, which would be {readable} records. DynamoDB does not charge Lambda for \
-             these reads.",
-            kb = Grouped((records * RECORD_BYTES).div_ceil(1_024)),
-            readable = Grouped(readable_records()),
-        ),
-        format!(
-            "With a window of {BATCH_WINDOW_SECONDS} s that is one call a second and stream shard. {MEMORY_MB} MB are {share} % of a vCPU, \
-             and read {function} records a second if a vCPU is half of the desktop core that was measured. The call takes {took} ms, \
-             so the one call that a stream shard may have runs for {busy} % of the time.",
-            share = MEMORY_MB * 100 / VCPU_MB,
-            function = Grouped(function_records()),
-            busy = took.div_ceil(10),
-        ),
-        format!(
-            "A call refills its bucket shard at most once. It copies the shard's usage to {WINDOWS} snapshots when the hour ends, and \
-             once in {interim} writes before that, every {seconds} seconds at {writes} writes a second. A snapshot keeps about \
-             {SNAPSHOT_BYTES_PER_SHARD} bytes for each shard of two limits: a write of it costs {one} unit up to {upto} shards, {last} at \
-             {MAX_SHARDS}. All snapshots of one entity lie in one partition: of the {thousand} write units a second that it takes, {usage} \
-             at {MAX_SHARDS} busy shards within the hour, and {ends} within the {ROLL_SECONDS} seconds or so in which the processes end it.",
-            interim = Grouped(INTERIM_WRITES),
-            seconds = INTERIM_WRITES.div_ceil(SHARD_WRITES),
-            writes = SHARD_WRITES,
-            one = snapshot_units(1),
-            upto = largest_with(snapshot_units(1)),
-            last = snapshot_units(MAX_SHARDS),
-            usage = usage_units_an_hour(MAX_SHARDS, SHARD_WRITES).div_ceil(3_600),
-            ends = final_units(MAX_SHARDS),
-            thousand = Grouped(PARTITION_WRITE_UNITS),
-        ),
-        format!(
-            "Calls at once are stream shards times the parallelization factor ({PARALLELIZATION}): at most {most} for one key, of the \
-             {account} that all functions of an account have by default. New accounts have fewer.",
-            most = MAX_SHARDS * PARALLELIZATION,
-            account = Grouped(ACCOUNT_CALLS),
-        ),
-    ])
-}
-
-/// The largest shard count at which a snapshot's write costs no more than so many units.
-fn largest_with(units: u64) -> u64 {
-    (0..=MAX_SHARDS.ilog2())
-        .map(|k| 1 << k)
-        .filter(|shards| snapshot_units(*shards) <= units)
-        .max()
-        .unwrap_or(1)
-}
-
 fn usage() -> String {
     let mut text = String::from("| load | write units per acquire |\n|---|--:|\n");
     for (load, milli) in USAGE_LOADS {
@@ -401,30 +280,4 @@ fn count(number: u64, what: &str) -> String {
 
 fn hundredths(number: u64) -> String {
     format!("{}.{:02}", number / 100, number % 100)
-}
-
-fn bullets<const N: usize>(texts: [String; N]) -> String {
-    texts
-        .iter()
-        .map(|text| wrapped(&format!("- {text}"), "  "))
-        .collect()
-}
-
-/// Lines of at most 120 characters, each but the first behind an indent.
-fn wrapped(text: &str, indent: &str) -> String {
-    let (mut lines, mut width) = (String::new(), 0);
-    for word in text.split(' ') {
-        let length = word.chars().count();
-        if width > 0 && width + 1 + length > 120 {
-            let _ = write!(lines, "\n{indent}");
-            width = indent.len();
-        } else if width > 0 {
-            lines.push(' ');
-            width += 1;
-        }
-        lines.push_str(word);
-        width += length;
-    }
-    lines.push('\n');
-    lines
 }

@@ -1,10 +1,9 @@
 //! `docs/scaling.svg`: dollars an hour and shards over acquires a second, both axes logarithmic.
 //! Integers only, so that it is the same to the byte on every machine.
 
-use std::fmt::{self, Write};
-
 use super::facts::*;
 use super::{Grouped, Numbers, PicoDollars, Scenario};
+use crate::chart::{Axis, Svg, powers_of_ten, whole};
 
 const WIDTH: u64 = 960;
 const HEIGHT: u64 = 700;
@@ -31,49 +30,11 @@ const RATE: Axis = Axis {
 /// Rates whose dollars are written beside the lines.
 const SHOWN: [u64; 2] = [10_000, 100_000];
 
-const STYLE: &str = "\
-text{font-family:system-ui,-apple-system,'Segoe UI',Helvetica,Arial,sans-serif;font-size:13px;fill:#1f2328}
-.card{fill:#ffffff;stroke:#d1d9e0}
-.head{font-size:17px;font-weight:600}
-.soft{fill:#59636e}
-.grid{stroke:#e6eaef;stroke-width:1}
-.mark{stroke:#818b98;stroke-width:1.2;stroke-dasharray:2 4}
-.line{fill:none;stroke-width:2.6;stroke-linejoin:round;stroke-linecap:round}
-.over{stroke-dasharray:1 7}
-.name{font-weight:600}
-.value{font-size:12px}
-.end{text-anchor:end}
-.mid{text-anchor:middle}
-.peer{stroke:#9a6700}.peer-fill{fill:#9a6700}
-.alone{stroke:#0969da}.alone-fill{fill:#0969da}
-.shared{stroke:#1a7f37}.shared-fill{fill:#1a7f37}
-.most{stroke:#cf222e;stroke-width:1.4}.most-fill{fill:#cf222e}
-@media (prefers-color-scheme:dark){
-text{fill:#e6edf3}
-.card{fill:#0d1117;stroke:#3d444d}
-.soft{fill:#9198a1}
-.grid{stroke:#252b33}
-.mark{stroke:#7d8590}
-.peer{stroke:#d29922}.peer-fill{fill:#d29922}
-.alone{stroke:#58a6ff}.alone-fill{fill:#58a6ff}
-.shared{stroke:#3fb950}.shared-fill{fill:#3fb950}
-.most{stroke:#f85149}.most-fill{fill:#f85149}
-}
-";
-
 /// The picture.
 #[must_use]
 pub fn drawn() -> String {
-    let mut svg = Svg(String::new());
-    let _ = writeln!(
-        svg.0,
-        "<svg xmlns=\"http://www.w3.org/2000/svg\" viewBox=\"0 0 {WIDTH} {HEIGHT}\" width=\"{WIDTH}\" height=\"{HEIGHT}\" role=\"img\">\n\
-         <title>Dollars an hour and shards of one key, from 100 to 1,000,000 acquires a second</title>\n\
-         <style>\n{STYLE}</style>\n\
-         <rect class=\"card\" x=\"0.5\" y=\"0.5\" width=\"{}\" height=\"{}\" rx=\"8\"/>",
-        WIDTH - 1,
-        HEIGHT - 1
-    );
+    let title = "Dollars an hour and shards of one key, from 100 to 1,000,000 acquires a second";
+    let mut svg = Svg::begin(WIDTH, HEIGHT, title);
     svg.text(
         whole(LEFT),
         whole(38),
@@ -86,8 +47,7 @@ pub fn drawn() -> String {
     marks(&mut svg);
     money(&mut svg);
     shards(&mut svg);
-    svg.0.push_str("</svg>\n");
-    svg.0
+    svg.end()
 }
 
 /// Grid, and what the axes say.
@@ -280,82 +240,6 @@ fn shards(svg: &mut Svg) {
     }
 }
 
-/// A logarithmic axis: where its least and its most are, in pixels.
-struct Axis {
-    least: u64,
-    most: u64,
-    at_least: u64,
-    at_most: u64,
-}
-
-impl Axis {
-    fn place(&self, value: u64) -> Tenths {
-        let (low, high) = (log2(self.least), log2(self.most));
-        let along = log2(value).clamp(low, high) - low;
-        let part = |length: u64| (length * 10 * along + (high - low) / 2) / (high - low);
-        Tenths(if self.at_least < self.at_most {
-            self.at_least * 10 + part(self.at_most - self.at_least)
-        } else {
-            self.at_least * 10 - part(self.at_least - self.at_most)
-        })
-    }
-}
-
-/// Tenths of a pixel.
-#[derive(Clone, Copy)]
-struct Tenths(u64);
-
-impl Tenths {
-    /// So many pixels further.
-    const fn moved(self, pixels: i64) -> Self {
-        Self(self.0.saturating_add_signed(10 * pixels))
-    }
-}
-
-impl fmt::Display for Tenths {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "{}.{}", self.0 / 10, self.0 % 10)
-    }
-}
-
-const fn whole(pixels: u64) -> Tenths {
-    Tenths(pixels * 10)
-}
-
-struct Svg(String);
-
-impl Svg {
-    fn line(&mut self, x1: Tenths, y1: Tenths, x2: Tenths, y2: Tenths, class: &str) {
-        let _ = writeln!(
-            self.0,
-            r#"<line class="{class}" x1="{x1}" y1="{y1}" x2="{x2}" y2="{y2}"/>"#
-        );
-    }
-
-    fn text(&mut self, x: Tenths, y: Tenths, class: &str, text: &str) {
-        let _ = writeln!(
-            self.0,
-            r#"<text class="{class}" x="{x}" y="{y}">{text}</text>"#
-        );
-    }
-
-    fn dot(&mut self, x: Tenths, y: Tenths, class: &str) {
-        let _ = writeln!(
-            self.0,
-            r#"<circle class="{class}" cx="{x}" cy="{y}" r="4"/>"#
-        );
-    }
-
-    fn path(&mut self, points: impl Iterator<Item = (Tenths, Tenths)>, class: &str) {
-        let points: Vec<_> = points.map(|(x, y)| format!("{x} {y}")).collect();
-        let _ = writeln!(
-            self.0,
-            r#"<path class="{class}" d="M{}"/>"#,
-            points.join(" L")
-        );
-    }
-}
-
 /// Rates to draw lines through, 24 for each power of ten.
 fn rates() -> Vec<u64> {
     const OF_A_DECADE: [u64; 24] = [
@@ -367,57 +251,4 @@ fn rates() -> Vec<u64> {
         .collect();
     rates.push(RATE.most);
     rates
-}
-
-fn powers_of_ten(least: u64, most: u64) -> impl Iterator<Item = u64> {
-    std::iter::successors(Some(least), |power| power.checked_mul(10))
-        .take_while(move |power| *power <= most)
-}
-
-/// The binary logarithm in 65,536ths, rounded down. Of 0 as of 1.
-fn log2(value: u64) -> u64 {
-    let value = value.max(1);
-    let exponent = value.ilog2();
-    // Between 1 and 2, in units of 2^-63; each squaring brings out one more bit.
-    let mut mantissa = u128::from(value) << (63 - exponent);
-    let mut log = u64::from(exponent);
-    for _ in 0..16 {
-        mantissa = (mantissa * mantissa) >> 63;
-        log <<= 1;
-        if mantissa >> 64 != 0 {
-            mantissa >>= 1;
-            log |= 1;
-        }
-    }
-    log
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn logarithms_are_those_of_the_books() {
-        assert_eq!(log2(1), 0);
-        assert_eq!(log2(1 << 40), 40 << 16);
-        // 3.321928 and 19.931569, times 65,536.
-        assert_eq!((log2(10), log2(1_000_000)), (217_705, 1_306_235));
-        assert_eq!(log2(u64::MAX), (64 << 16) - 1);
-    }
-
-    #[test]
-    fn an_axis_ends_where_it_says() {
-        assert_eq!(
-            (
-                RATE.place(100).0,
-                RATE.place(10_000).0,
-                RATE.place(1_000_000).0
-            ),
-            (840, 4_320, 7_800)
-        );
-        assert_eq!(
-            (SHARDS.place(1).0, SHARDS.place(8).0, SHARDS.place(64).0),
-            (6_300, 5_490, 4_680)
-        );
-    }
 }

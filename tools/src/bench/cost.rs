@@ -1,0 +1,84 @@
+//! What a million requests cost, for seven profiles of use: write and read units as DynamoDB
+//! reports them, on virtual time, and dollars by the prices of `docs/scaling.md`.
+//!
+//! # Layout
+//!
+//! - [`profile`]: the seven profiles
+//! - [`stack`]: a table and the aggregator, with what each of them consumes
+
+pub mod profile;
+pub mod stack;
+
+use profile::{PROFILES, Profile};
+use stack::Consumed;
+
+use super::row::Row;
+use super::unit::Unit;
+use super::virtual_time::on_virtual_time;
+use crate::number::count;
+use crate::scaling;
+use crate::scaling::facts::{READ_UNIT_PRICE, WRITE_UNIT_PRICE};
+
+/// Returns the rows of all profiles.
+///
+/// # Panics
+/// If DynamoDB or the aggregator fails.
+pub async fn rows() -> Vec<Row> {
+    let mut rows = vec![];
+    for profile in PROFILES {
+        let consumed = on_virtual_time(move || profile.run()).await;
+        rows.extend(of(profile, &consumed));
+    }
+    rows
+}
+
+fn of(profile: Profile, consumed: &Consumed) -> [Row; 4] {
+    let requests = count(consumed.requests);
+    let row = |id: &str, text: &str, unit, value: f64| {
+        let id = format!("cost/{}/{id}", profile.id());
+        Row::new(id, format!("{}: {text}", profile.what()), unit, &[value])
+    };
+    let row = |id, text, unit, value| row(id, text, unit, value).within(2.0);
+    [
+        row(
+            "units",
+            "write units of a request",
+            Unit::WriteUnits,
+            consumed.callers / requests,
+        ),
+        row(
+            "usage-units",
+            "write units of the aggregator for a request",
+            Unit::WriteUnits,
+            consumed.aggregator / requests,
+        ),
+        row(
+            "read-units",
+            "read units of a request",
+            Unit::ReadUnits,
+            consumed.reads / requests,
+        ),
+        row(
+            "dollars",
+            "dollars a million",
+            Unit::Dollars,
+            dollars(profile, consumed),
+        ),
+    ]
+}
+
+/// Units at their prices, and calls of the aggregator.
+fn dollars(profile: Profile, consumed: &Consumed) -> f64 {
+    const DOLLAR: f64 = 1e12;
+    let calls = profile.records_of_a_call().map_or_else(
+        || consumed.calls.clone(),
+        |records| vec![(records, count(consumed.records()) / count(records))],
+    );
+    let of_calls: f64 = calls
+        .iter()
+        .map(|(records, calls)| calls * count(scaling::call(*records).0))
+        .sum();
+    let writes = (consumed.callers + consumed.aggregator) * count(WRITE_UNIT_PRICE);
+    let reads = consumed.reads * count(READ_UNIT_PRICE);
+    (writes + reads + of_calls) / count(consumed.requests) * 1e6 / DOLLAR
+}

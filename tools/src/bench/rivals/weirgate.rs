@@ -1,0 +1,120 @@
+//! This project's client.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use weirgate::{Config, ConfigLevel, Decision, Entity, Grant, Limit, Prefetch, RateLimiter};
+use weirgate_store::CapacityMeter;
+
+use super::super::connection::{connected, far_limits};
+use super::super::round::{Call, Measured, call_for};
+use super::super::scenario::{BUCKETS, Calls, Rival, Scenario};
+use crate::number::count;
+
+/// One limiter, and what its callers do.
+#[derive(Debug, Clone)]
+pub struct Caller {
+    limiter: RateLimiter,
+    meter: CapacityMeter,
+    scenario: &'static str,
+    resource: &'static str,
+    calls: Calls,
+    far: Arc<[Limit]>,
+    near: Arc<[Limit]>,
+}
+
+impl Caller {
+    /// Returns callers with a limiter of their own, whose buckets are there.
+    ///
+    /// # Panics
+    /// If DynamoDB fails.
+    pub async fn new(endpoint: &str, scenario: &Scenario, rival: Rival) -> Self {
+        let ((_, table), meter) = (connected(endpoint).await, CapacityMeter::default());
+        let builder = RateLimiter::builder("weirgate").table(table.with_meter(meter.clone()));
+        let built = builder.prefetch("ahead", Prefetch::default()).build().await;
+        let caller = Self {
+            limiter: built.expect("the settings are good"),
+            meter,
+            scenario: scenario.name,
+            resource: match rival {
+                Rival::Prefetched => "ahead",
+                _ => "far",
+            },
+            calls: scenario.calls,
+            far: far_limits(),
+            near: Arc::new([Limit::per_day("rpm", 1).expect("a limit")]),
+        };
+        match scenario.calls {
+            Calls::Cascade => caller.configure().await.expect("the table takes it"),
+            Calls::Denied => assert!(caller.ask_near().await.is_granted(), "the first is denied"),
+            _ => {}
+        }
+        caller
+    }
+
+    pub(super) async fn round(&self, callers: usize, lasts: Duration) -> Measured {
+        let _ = self.meter.take();
+        let times = call_for(self, callers, lasts).await;
+        let consumed = self.meter.take();
+        Measured {
+            units: consumed.total / times.calls(),
+            requests: count(consumed.requests) / times.calls(),
+            ..times.measured()
+        }
+    }
+
+    /// Stores limits, and a child with a parent.
+    async fn configure(&self) -> Result<(), Box<dyn std::error::Error>> {
+        let limits = Config::of(self.far.to_vec());
+        self.limiter
+            .set_config(&ConfigLevel::Resource("stored".try_into()?), &limits)
+            .await?;
+        let child = Entity {
+            id: "child".try_into()?,
+            parent: Some("parent".try_into()?),
+            cascades: true,
+        };
+        self.limiter.set_entity(&child).await?;
+        Ok(())
+    }
+
+    async fn take(&self, entity: &str) -> Grant {
+        let acquire = self.limiter.acquire(entity, self.resource);
+        let acquire = acquire.shared_limits(&self.far);
+        match acquire.take("rpm", 1).take("tpm", 500).send().await {
+            Ok(Decision::Granted(grant)) => grant,
+            refused => panic!("not granted: {refused:?}"),
+        }
+    }
+
+    async fn ask_near(&self) -> Decision {
+        let acquire = self.limiter.acquire(self.scenario, "near");
+        let acquire = acquire.shared_limits(&self.near).take("rpm", 1);
+        acquire.send().await.expect("a decision")
+    }
+}
+
+impl Call for Caller {
+    async fn call(&self) {
+        match self.calls {
+            Calls::OneBucket => drop(self.take(self.scenario).await),
+            Calls::ManyBuckets => {
+                let entity = format!("many-{}", fastrand::u8(..BUCKETS));
+                drop(self.take(&entity).await);
+            }
+            Calls::Denied => assert!(
+                !self.ask_near().await.is_granted(),
+                "more was granted than there is"
+            ),
+            Calls::Adjusted => {
+                let mut grant = self.take(self.scenario).await;
+                let _ = grant.adjust("tpm", 300).await.expect("an adjustment");
+            }
+            Calls::Cascade => {
+                let acquire = self.limiter.acquire("child", "stored");
+                let decision = acquire.take("rpm", 1).take("tpm", 500).send().await;
+                assert!(decision.expect("a decision").is_granted());
+            }
+        }
+    }
+}

@@ -1,0 +1,139 @@
+//! What is asked of each rate limiter: the one list that all of them are driven by.
+
+/// Calls that some callers make again and again. Each takes 1 of `rpm` and 500 of `tpm`.
+#[derive(Debug, Clone, Copy)]
+pub struct Scenario {
+    /// Its name, in `tests/peer/drive.py` too.
+    pub name: &'static str,
+    /// What it is, for readers.
+    pub what: &'static str,
+    /// Callers at once, each with one call at a time.
+    pub callers: usize,
+    /// What a caller does.
+    pub calls: Calls,
+    /// Calls a second of Weirgate must be at least so many times those of the peer.
+    pub least_ratio: f64,
+    /// Write units of Weirgate for each call, at most.
+    pub most_units: Option<f64>,
+    /// The rate limiters that can do it.
+    pub rivals: &'static [Rival],
+}
+
+/// What a caller does.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Calls {
+    /// Takes from the one bucket.
+    OneBucket,
+    /// Takes from one of 50 buckets.
+    ManyBuckets,
+    /// Asks a bucket whose daily limit is used up.
+    Denied,
+    /// Takes, and gives back two fifths of the tokens.
+    Adjusted,
+    /// Takes from a bucket and from that of its parent.
+    Cascade,
+}
+
+/// A rate limiter.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Rival {
+    /// Weirgate as it is by default.
+    Weirgate,
+    /// Weirgate with prefetched tokens.
+    Prefetched,
+    /// zae-limiter, on the same endpoint.
+    Peer,
+    /// A Lua token bucket on redis-server.
+    Redis,
+    /// The crate governor, in memory.
+    Governor,
+}
+
+use Rival::{Governor, Peer, Prefetched, Redis, Weirgate};
+
+impl Rival {
+    /// Its part of a run, and of the ids of its rows.
+    #[must_use]
+    pub const fn part(self) -> &'static str {
+        match self {
+            Weirgate => "weirgate",
+            Prefetched => "prefetched",
+            Peer => "peer",
+            Redis => "redis",
+            Governor => "governor",
+        }
+    }
+
+    /// Its name, for readers.
+    #[must_use]
+    pub const fn name(self) -> &'static str {
+        match self {
+            Weirgate => "Weirgate",
+            Prefetched => "Weirgate, prefetched",
+            Peer => "zae-limiter",
+            Redis => "Lua on Redis",
+            Governor => "governor, in memory",
+        }
+    }
+}
+
+/// Buckets of [`Calls::ManyBuckets`].
+pub const BUCKETS: u8 = 50;
+
+/// All scenarios.
+pub const SCENARIOS: [Scenario; 6] = [
+    Scenario {
+        name: "sequential",
+        what: "1 caller",
+        callers: 1,
+        calls: Calls::OneBucket,
+        least_ratio: 1.0,
+        most_units: None,
+        rivals: &[Weirgate, Prefetched, Peer, Redis, Governor],
+    },
+    Scenario {
+        name: "one-bucket",
+        what: "32 callers of one bucket",
+        callers: 32,
+        calls: Calls::OneBucket,
+        least_ratio: 20.0,
+        most_units: Some(0.1),
+        rivals: &[Weirgate, Prefetched, Peer, Redis, Governor],
+    },
+    Scenario {
+        name: "many-buckets",
+        what: "32 callers of 50 buckets",
+        callers: 32,
+        calls: Calls::ManyBuckets,
+        least_ratio: 5.0,
+        most_units: None,
+        rivals: &[Weirgate, Prefetched, Peer, Redis, Governor],
+    },
+    Scenario {
+        name: "denied",
+        what: "1 caller, denied each time",
+        callers: 1,
+        calls: Calls::Denied,
+        least_ratio: 1.0,
+        most_units: None,
+        rivals: &[Weirgate, Peer, Redis, Governor],
+    },
+    Scenario {
+        name: "adjusted",
+        what: "1 caller, adjusted each time",
+        callers: 1,
+        calls: Calls::Adjusted,
+        least_ratio: 1.0,
+        most_units: None,
+        rivals: &[Weirgate, Peer, Redis],
+    },
+    Scenario {
+        name: "cascade",
+        what: "1 caller, parent and child",
+        callers: 1,
+        calls: Calls::Cascade,
+        least_ratio: 1.0,
+        most_units: None,
+        rivals: &[Weirgate, Peer, Redis],
+    },
+];
