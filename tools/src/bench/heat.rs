@@ -27,7 +27,6 @@ pub async fn rows() -> Vec<Row> {
 }
 
 /// Shards that a bucket is measured with.
-#[must_use]
 pub fn shard_counts() -> impl Iterator<Item = u64> {
     (0..=MAX_SHARDS.ilog2()).map(|doubling| 1 << doubling)
 }

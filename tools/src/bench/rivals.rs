@@ -23,7 +23,7 @@ pub enum Ready {
     /// Weirgate.
     Weirgate(weirgate::Caller),
     /// zae-limiter.
-    Peer(peer::Process),
+    Peer(Box<peer::Process>),
     /// Redis.
     Redis(redis::Caller),
     /// governor.
@@ -51,7 +51,7 @@ impl Ready {
             }
             Rival::Peer => {
                 let arguments = [&endpoints.dynamodb, scenario.name];
-                Self::Peer(peer::Process::start(&arguments).await)
+                Self::Peer(Box::new(peer::Process::start(&arguments).await))
             }
             Rival::Redis => {
                 let server = endpoints.redis.as_ref().expect("the server was started");

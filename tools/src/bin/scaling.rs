@@ -15,7 +15,10 @@ fn main() -> ExitCode {
         let page = page::written(&fs::read_to_string(&text).map_err(said)?)?;
         fs::write(&text, page).map_err(said)?;
         let costs = docs.join("guide/cost-by-volume.md");
-        let page = weirgate_tools::page::with_parts(&fs::read_to_string(&costs).map_err(said)?, &volume::parts())?;
+        let page = weirgate_tools::page::with_parts(
+            &fs::read_to_string(&costs).map_err(said)?,
+            &volume::parts(),
+        )?;
         fs::write(&costs, page).map_err(said)?;
         fs::write(docs.join("scaling.svg"), picture::drawn()).map_err(said)
     };

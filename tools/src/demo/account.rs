@@ -4,8 +4,6 @@ use std::path::{Path, PathBuf};
 
 use serde_json::Value;
 
-use super::stack::Stack;
-
 /// The SDK for Python. Each call is a service, an operation and its arguments; bodies are texts.
 const CALLS: &str = r#"
 import json, sys, boto3
@@ -14,25 +12,23 @@ answers = [getattr(boto3.client(service), operation)(**arguments) for service, o
 print(json.dumps(answers, default=plain))
 "#;
 
-impl Stack {
-    /// Makes calls, each a list of a service, an operation and its arguments. Returns the answers.
-    ///
-    /// # Errors
-    /// If a call is refused.
-    pub(super) async fn call(&self, calls: &Value) -> Result<Vec<Value>, String> {
-        let python = tool(&root(), ".venv/stack/bin/python")?;
-        let output = tokio::process::Command::new(python)
-            .args(["-c", CALLS, &calls.to_string()])
-            .envs(account(&self.endpoint))
-            .kill_on_drop(true)
-            .output()
-            .await
-            .map_err(|error| format!("Python cannot be run: {error}"))?;
-        if !output.status.success() {
-            return Err(String::from_utf8_lossy(&output.stderr).into_owned());
-        }
-        serde_json::from_slice(&output.stdout).map_err(|error| error.to_string())
+/// Makes calls, each a list of a service, an operation and its arguments. Returns the answers.
+///
+/// # Errors
+/// If a call is refused.
+pub(super) async fn call(endpoint: &str, calls: &Value) -> Result<Vec<Value>, String> {
+    let python = tool(&root(), ".venv/stack/bin/python")?;
+    let output = tokio::process::Command::new(python)
+        .args(["-c", CALLS, &calls.to_string()])
+        .envs(account(endpoint))
+        .kill_on_drop(true)
+        .output()
+        .await
+        .map_err(|error| format!("Python cannot be run: {error}"))?;
+    if !output.status.success() {
+        return Err(String::from_utf8_lossy(&output.stderr).into_owned());
     }
+    serde_json::from_slice(&output.stdout).map_err(|error| error.to_string())
 }
 
 /// The account's environment.

@@ -6,6 +6,7 @@ use serde_json::{Value, json};
 use weirgate::{ConfigLevel, EntityId, EpochMillis, FakeClock, RateLimiter};
 use weirgate_testkit::Dynamo;
 
+use super::account::call;
 use super::stack::Stack;
 
 const DAY: Duration = Duration::from_secs(86_400);
@@ -25,7 +26,7 @@ pub(super) async fn check(stack: &Stack) -> Result<(), String> {
         "FunctionName": function, "Payload": json!({"Records": records}).to_string(),
     }]);
     let list = json!(["s3", "list_objects_v2", {"Bucket": bucket}]);
-    let answers = stack.call(&json!([invoke, list, invoke, list])).await?;
+    let answers = call(&stack.endpoint, &json!([invoke, list, invoke, list])).await?;
     for at in [0, 2] {
         let answer = answers[at]["Payload"].as_str().unwrap_or_default();
         if !answers[at]["FunctionError"].is_null() || answer != r#"{"batchItemFailures":[]}"# {
@@ -55,7 +56,7 @@ pub(super) async fn check(stack: &Stack) -> Result<(), String> {
         return Err(format!("the archive has changed: {}", answers[3]));
     }
     let get = json!(["s3", "get_object", {"Bucket": bucket, "Key": object["Key"]}]);
-    let answers = stack.call(&json!([get])).await?;
+    let answers = call(&stack.endpoint, &json!([get])).await?;
     let text = answers[0]["Body"].as_str().unwrap_or_default();
     let body: Value = serde_json::from_str(text).map_err(|error| format!("{text}: {error}"))?;
     let image = &records[0]["dynamodb"]["OldImage"];

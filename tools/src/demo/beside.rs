@@ -2,6 +2,7 @@
 
 use serde_json::{Value, json};
 
+use super::account::call;
 use super::stack::Stack;
 
 const NAME: &str = "weirgate-beside";
@@ -21,14 +22,16 @@ pub(super) async fn check(stack: &Stack) -> Result<(), String> {
     }
     let (aggregator, reconciler) = (format!("{NAME}-aggregator"), format!("{NAME}-reconciler"));
     let event = include_str!("../../../events/aggregator-modify.json");
-    let answers = stack
-        .call(&json!([
+    let answers = call(
+        &stack.endpoint,
+        &json!([
             ["dynamodb", "list_tables", {}],
             ["lambda", "list_event_source_mappings", {"FunctionName": aggregator}],
             ["lambda", "invoke", {"FunctionName": aggregator, "Payload": event}],
             ["lambda", "invoke", {"FunctionName": reconciler}],
-        ]))
-        .await?;
+        ]),
+    )
+    .await?;
     let expect = |holds: bool, at: usize| match holds {
         true => Ok(()),
         false => Err(format!("the second stack is wrong: {}", answers[at])),

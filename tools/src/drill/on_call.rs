@@ -48,7 +48,7 @@ impl<P: Fn(&str)> Drill<'_, P> {
         exercise
             .pass(throttled::Capped::new(&self.endpoint).await?)
             .await?;
-        exercise.pass(limit::WrongLimit::default()).await?;
+        exercise.pass(limit::WrongLimit).await?;
         exercise.pass(leases::Unreturned::default()).await
     }
 }

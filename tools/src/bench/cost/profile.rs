@@ -269,7 +269,7 @@ async fn exhausted(stack: &Stack) -> Consumed {
     assert!(processes[0].is_granted(LIMIT).await, "the bucket is full");
     stack.begin().await;
     let load = async {
-        let (began, mut asked, mut granted) = (Instant::now(), 0_u64, 0);
+        let (mut asked, mut granted) = (0_u64, 0);
         for _ in 0..600 {
             for process in &processes {
                 sleep(SECOND / PROCESSES).await;
