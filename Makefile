@@ -94,7 +94,7 @@ deny = $(cargo_deny) --locked $(offline)
 of_fuzzers := --manifest-path fuzz/Cargo.toml --config deny.toml
 # A skip or exception that is no longer needed fails, where it is for.
 strictly := -D warnings -A license-exception-not-encountered
-strictly_for_fuzzers := -D warnings -A unmatched-skip -A unnecessary-skip
+strictly_for_fuzzers := $(strictly) -A unmatched-skip -A unnecessary-skip
 # The RustSec database is a git repository on GitHub: whether it can be had is one question, what it says another.
 fetch_advisories = GIT_TERMINAL_PROMPT=0 timeout 60 $(cargo_deny) fetch db < /dev/null
 

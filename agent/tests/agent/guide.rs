@@ -74,7 +74,7 @@ fn each_layer_of_the_template_has_its_rule_in_the_makefile() {
     }
     assert_eq!(layers, 2);
     assert!(
-        makefile.contains("\"$(ARTIFACTS_DIR)/extensions/\""),
+        makefile.contains("\"$(ARTIFACTS_DIR)/extensions/weirgate-agent\""),
         "where Lambda looks for it"
     );
     assert!(read("agent/layer/samconfig.toml").contains("build_in_source = true"));
