@@ -8,8 +8,7 @@ use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 /// Unit in which the bytes of requests are counted, 1 KiB. As much of each request is free, so small
 /// ones always find room.
 const UNIT: usize = 1024;
-/// Units for each request that may be in flight, 2. As a request waits, it takes about ten times its
-/// bytes.
+/// Units for each request that may be in flight, 2. A request that waits takes several times its bytes.
 const UNITS_PER_REQUEST: u32 = 2;
 /// Fewest units, 4 MiB: two of the largest requests.
 const MIN_UNITS: u32 = 4096;
