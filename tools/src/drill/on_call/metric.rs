@@ -164,3 +164,53 @@ pub(super) fn ringing(
     }
     Ok(ringing)
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn names() -> Names {
+        let of = [
+            (STACK, "s"),
+            ("Table", "t"),
+            ("AggregatorStream", "u"),
+            ("Reconciler", "s-reconciler"),
+            ("ArchiverExpired", "v"),
+        ];
+        Names(of.map(|(name, id)| (name.to_owned(), id.to_owned())).into())
+    }
+
+    fn healthy() -> Vec<Point> {
+        let polled = |uuid| {
+            let of = [("EventSourceMappingUUID", uuid)];
+            Point::new("AWS/Lambda", "PolledEventCount", &of, 0)
+        };
+        let of = [("FunctionName", "s-reconciler")];
+        let run = Point::new("AWS/Lambda", "Invocations", &of, 1);
+        vec![polled("u"), polled("v"), run]
+    }
+
+    #[test]
+    fn what_a_stack_does_not_show_any_more_rings_and_ends_when_it_shows_it_again() {
+        let (names, healthy) = (names(), healthy());
+        let rung = |trouble: &[Point]| ringing(&names, &healthy, trouble, None).unwrap();
+        assert!(rung(&healthy).is_empty());
+        assert_eq!(rung(&healthy[1..]), ["StreamUnreadAlarm"]);
+        assert_eq!(rung(&healthy[..2]), ["ReconcilerAbsentAlarm"]);
+        let after = ringing(&names, &healthy, &[], Some(&healthy)).unwrap();
+        assert!(after.is_empty());
+    }
+
+    #[test]
+    fn refused_writes_add_up_for_the_alarm_of_metric_math() {
+        let (names, healthy) = (names(), healthy());
+        let rung = |operation| {
+            let of = [("TableName", "t"), ("Operation", operation)];
+            let refused = Point::new("AWS/DynamoDB", "ThrottledRequests", &of, 1);
+            let trouble = [healthy.clone(), vec![refused]].concat();
+            ringing(&names, &healthy, &trouble, None).unwrap()
+        };
+        assert_eq!(rung("UpdateItem"), ["TableThrottledAlarm"]);
+        assert!(rung("Query").is_empty());
+    }
+}
