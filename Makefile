@@ -252,7 +252,7 @@ release-build:
 
 # Builds the last commit in a folder of another name, and compares it with dist/.
 .PHONY: release-check
-release-check: release ## Build a release twice, from two folders, and compare every byte (about 20 minutes)
+release-check: release ## Build a release twice, from two folders, and compare every byte (long)
 	rm -rf target/another && mkdir -p target/another/folder-of-the-release
 	git archive HEAD | tar -x -C target/another/folder-of-the-release
 	env -u CARGO_TARGET_DIR $(MAKE) -C target/another/folder-of-the-release cross_tools=$(cross_tools) release-build
