@@ -13,7 +13,7 @@ CHOICES = {
     "Alarms": "false",
     "AlarmEmail": "on-call@example.com",
     "AlarmTopicArn": "arn:aws:sns:us-east-1:123456789012:on-call",
-    "ExistingTableStreamArn": "arn:aws:dynamodb:us-east-1:123456789012:table/mine/stream/label",
+    "ExistingTableStreamArn": "arn:aws:dynamodb:us-east-1:123456789012:table/mine/stream/2026-11-20T00:00:00.000",
     "DeletionProtection": "false",
     "WarmThroughput": 20000,
     "MaxWriteRequestUnits": 5000,
