@@ -8,13 +8,14 @@ import re
 
 from cfnlint.decode import cfn_yaml
 
-# A value other than the default for each parameter that a condition reads.
+# A value other than the default for each parameter that a condition reads. A real label of a stream is a time, whose colons
+# parliament would take for parts of the ARN.
 CHOICES = {
     "Alarms": "false",
     "Dashboard": "false",
     "AlarmEmail": "on-call@example.com",
     "AlarmTopicArn": "arn:aws:sns:us-east-1:123456789012:on-call",
-    "ExistingTableStreamArn": "arn:aws:dynamodb:us-east-1:123456789012:table/mine/stream/label",
+    "ExistingTableStreamArn": "arn:aws:dynamodb:us-east-1:123456789012:table/mine/stream/2026",
     "DeletionProtection": "false",
     "WarmThroughput": 20000,
     "MaxWriteRequestUnits": 5000,
