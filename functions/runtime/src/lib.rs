@@ -8,7 +8,8 @@
 //! - `metrics_line`: [`MetricsLine`] of an invocation: a log line and its metrics
 //! - `budget`: [`LogBudget`]: how much an invocation may log, and texts cut to it
 //! - `log`: [`log_lines`]: JSON lines with the `timestamp` and `level` that Lambda reads
-//! - `settings`: [`Settings`] of any function; `variable`: [`required`], [`number`]: environment variables, and what keeps a function from
+//! - `settings`: [`Settings`] of any function
+//! - `variable`: [`required`], [`number`]: environment variables, and what keeps a function from
 //!   starting
 //! - `clock`: [`time_left`] of an invocation
 
