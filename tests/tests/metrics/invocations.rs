@@ -201,11 +201,15 @@ fn declared(line: MetricsLine) -> Vec<Metric> {
 }
 
 /// The metrics that the functions can report, by function.
-pub fn metrics() -> [(&'static str, Vec<Metric>); 2] {
+pub fn metrics() -> [(&'static str, Vec<Metric>); 3] {
     [
         (
             "aggregator",
             declared(weirgate_aggregator::Summary::default().metrics_line()),
+        ),
+        (
+            "archiver",
+            declared(weirgate_archiver::Summary::default().metrics_line()),
         ),
         (
             "reconciler",

@@ -206,7 +206,7 @@ fn the_guide_lists_every_metric_with_its_unit() {
         let cells: Vec<_> = row.split('|').map(str::trim).collect();
         let (name, function, unit) = (cells[1].trim_matches('`'), cells[2], cells[3]);
         let functions = match function {
-            "both" => vec!["aggregator", "reconciler"],
+            "all" => vec!["aggregator", "archiver", "reconciler"],
             one => vec![one],
         };
         for function in functions {

@@ -275,7 +275,7 @@ fn links_lead_to_sections_and_marks_are_thresholds_of_alarms() {
             let Some((file, section)) = target.split_once('#') else {
                 continue;
             };
-            assert_eq!(file, "docs/operations.md");
+            assert_eq!(file, "Runbook");
             let heading = |line: &str| {
                 let heading = line.trim_start_matches('#').trim().to_lowercase();
                 line.starts_with('#') && heading.replace(' ', "-") == section
