@@ -39,6 +39,9 @@ say letters aws sqs get-queue-attributes --queue-url "$letters" --attribute-name
   --query 'Attributes.ApproximateNumberOfMessages'
 say lambda aws cloudwatch get-metric-data --metric-data-queries "$queries" --start-time "$from" --end-time "$to" \
   --query 'MetricDataResults[].[Id,Values]'
+since_text=$(date -d "@$run_from" '+%F %T')
+printf 'scheduled\t%s\n' "$(awk -v from="$since_text" -v run="Lambda $reconciler: dispatched" \
+  '$0 >= from && index($0, run) { runs++ } END { print runs + 0 }' ministack.log)"
 say runs aws cloudwatch get-metric-data --metric-data-queries "$queries" --start-time "$run_from" --end-time "$to" \
   --query 'MetricDataResults[].[Id,Values]'"#;
 
@@ -90,6 +93,7 @@ pub(super) async fn observe<P: Fn(&str)>(
             "failed" => points.extend(delivered(names, of, &answer, failed)),
             "probe" => points.push(lag(names, &answer, since)?),
             "lines" => points.extend(logged(names, of, &answer)?),
+            "scheduled" => points.extend(scheduled(names, &answer)),
             "letters" => points.push(letters(names, &answer)?),
             "lambda" => points.extend(of_lambda(names, &answer, false)),
             "runs" => points.extend(of_lambda(names, &answer, true)),
@@ -149,6 +153,14 @@ fn logged(names: &Names, of: &str, answer: &Value) -> Result<Vec<Point>, String>
         points.extend(log_metrics::points(names, &group, &line)?);
     }
     Ok(points)
+}
+
+/// Runs that the schedule has started. The emulator has a metric of calls by its API alone, and its
+/// own log has the schedule's.
+fn scheduled(names: &Names, answer: &Value) -> Option<Point> {
+    let runs = answer.as_i64().filter(|runs| *runs > 0)?;
+    let of = [("FunctionName", function(names, "Reconciler"))];
+    Some(Point::new("AWS/Lambda", "Invocations", &of, runs))
 }
 
 fn letters(names: &Names, answer: &Value) -> Result<Point, String> {
