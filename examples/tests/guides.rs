@@ -175,10 +175,11 @@ async fn on_a_table(page: &str) -> String {
     printed
 }
 
-/// Returns a text without its waits, which are shorter on a table that takes time itself.
+/// Returns a text without its waits, which are shorter on a table that takes time itself, and
+/// without free slots, which return in the background.
 fn without_waits(text: &str) -> String {
     let mut text = text.to_owned();
-    for before in ["again in ", "retry-after: ", ";t="] {
+    for before in ["again in ", "retry-after: ", ";t=", "\"slots\";r="] {
         let parts: Vec<_> = text.split(before).collect();
         let parts = parts.iter().enumerate().map(|(at, part)| match at {
             0 => *part,
@@ -251,7 +252,7 @@ async fn a_burst_is_the_capacity_and_a_second_brings_the_rate() {
         assert!((1..=11).contains(&then), "{printed}");
     }
     for line in [
-        "after that: granted",
+        "after that 100 are granted",
         "after that it is granted",
         "never fits",
     ] {
