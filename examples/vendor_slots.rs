@@ -27,9 +27,8 @@ fn main() -> ExitCode {
             return environments(&place).await;
         }
         let vendor = &Vendor::default();
-        let handler =
-            async |event: LambdaEvent<Value>| handle(&limiter, vendor, event.payload).await;
-        let function = service_fn(handler);
+        let function =
+            service_fn(|event: LambdaEvent<Value>| handle(&limiter, vendor, event.payload));
         lambda_runtime::run(function)
             .await
             .map_err(|error| error.to_string())?;
