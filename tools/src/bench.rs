@@ -2,7 +2,7 @@
 //!
 //! # Layout
 //!
-//! - [`row`], [`unit`]: one measured number: its spread over rounds, its target, how pages show it
+//! - [`row`], [`mod@unit`]: one measured number: its spread over rounds, its target, how pages show it
 //! - [`run`], [`machine`]: the numbers of a run, in `docs/benchmarks.json`
 //! - [`scenario`], [`rivals`], [`round`], [`beside`]: the same calls for Weirgate and the systems
 //!   that it is compared with
