@@ -16,7 +16,10 @@ mod stream;
 mod throttle;
 mod throttled;
 
+use weirgate::EpochMillis;
+
 use super::{Drill, expect};
+use crate::demo::now;
 use fault::Fault;
 use metric::{Names, Point, ringing};
 use observe::{Failed, observe};
@@ -54,14 +57,15 @@ impl<P: Fn(&str)> Drill<'_, P> {
 }
 
 impl<P: Fn(&str)> Exercise<'_, '_, P> {
-    async fn observe(&mut self) -> Result<Vec<Point>, String> {
-        observe(self.drill, &self.names, &mut self.failed).await
+    /// Observes what the stack has shown since an instant.
+    async fn observe(&mut self, phase: EpochMillis) -> Result<Vec<Point>, String> {
+        observe(self.drill, &self.names, &mut self.failed, phase.0).await
     }
 
     async fn prepare(&mut self) -> Result<(), String> {
         let limit = weirgate::Limit::per_minute("rpm", 100_000).map_err(super::told)?;
         self.drill.configure(observe::PROBE, limit).await?;
-        self.healthy = self.observe().await?;
+        self.healthy = self.observe(now()).await?;
         let rings = ringing(&self.names, &self.healthy, &self.healthy, None)?;
         expect(rings.is_empty(), || {
             format!("without any fault {rings:?} ring: {:?}", self.healthy)
@@ -75,8 +79,9 @@ impl<P: Fn(&str)> Exercise<'_, '_, P> {
     }
 
     async fn one<F: Fault<P>>(&mut self, fault: &mut F) -> Result<(), String> {
+        let begun = now();
         fault.inject(self.drill).await?;
-        let mut trouble = self.observe().await?;
+        let mut trouble = self.observe(begun).await?;
         trouble.extend(fault.shown(&self.names));
         let rings = ringing(&self.names, &self.healthy, &trouble, None)?;
         expect(rings == F::ALARMS, || {
@@ -85,9 +90,9 @@ impl<P: Fn(&str)> Exercise<'_, '_, P> {
         let section = Section::linked(self.drill.shell, &fault.link()?)?;
         fault.end(self.drill, &section).await?;
         // Records of the time of the fault, which the aggregator has had when this returns.
-        self.observe().await?;
+        self.observe(now()).await?;
         fault.shown(&self.names);
-        let mut after = self.observe().await?;
+        let mut after = self.observe(now()).await?;
         after.extend(fault.shown(&self.names));
         let rings = ringing(&self.names, &self.healthy, &trouble, Some(&after))?;
         expect(rings.is_empty(), || {

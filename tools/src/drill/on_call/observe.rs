@@ -20,7 +20,7 @@ pub(super) const SCHEDULE_MS: i64 = 75_000;
 /// Every answer is a line: a name, a tab, and JSON. A record of the probe is waited for only while
 /// its mapping is enabled.
 const ASK: &str = r#"say() { printf '%s\t' "$1"; shift; "$@" --output json | tr -d '\n'; echo; }
-aggregated() { aws logs filter-log-events --log-group-name "/aws/lambda/$aggregator" --start-time "$since" "$@"; }
+aggregated() { aws logs filter-log-events --log-group-name "/aws/lambda/$aggregator" "$@"; }
 expired=$(aws lambda list-event-source-mappings --function-name "$archiver" --output text --query 'EventSourceMappings[0].UUID')
 for of in "Aggregator $mapping" "Archiver $expired"; do
   say "mapping ${of% *}" aws lambda get-event-source-mapping --uuid "${of#* }" --query '[UUID,State]'
@@ -28,13 +28,13 @@ for of in "Aggregator $mapping" "Archiver $expired"; do
 done
 if [ "$(aws lambda get-event-source-mapping --uuid "$mapping" --query State --output text)" = Enabled ]; then
   for try in $(seq 60); do
-    at=$(aggregated --filter-pattern '"batch done"' --query 'events[0].timestamp' --output text)
+    at=$(aggregated --start-time "$since" --filter-pattern '"batch done"' --query 'events[0].timestamp' --output text)
     [ "$at" = None ] || break
   done
   printf 'probe\t%s\n' "${at/None/null}"
 fi
-say "lines Aggregator" aggregated --query 'events[].message'
-say "lines Reconciler" aws logs filter-log-events --log-group-name "/aws/lambda/$reconciler" --start-time "$since" --query 'events[].message'
+say "lines Aggregator" aggregated --start-time "$phase" --query 'events[].message'
+say "lines Reconciler" aws logs filter-log-events --log-group-name "/aws/lambda/$reconciler" --start-time "$phase" --query 'events[].message'
 say letters aws sqs get-queue-attributes --queue-url "$letters" --attribute-names ApproximateNumberOfMessages \
   --query 'Attributes.ApproximateNumberOfMessages'
 say lambda aws cloudwatch get-metric-data --metric-data-queries "$queries" --start-time "$from" --end-time "$to" \
@@ -57,12 +57,13 @@ const FUNCTIONS: [&str; 3] = ["Aggregator", "Archiver", "Reconciler"];
 /// Failure objects that are there, by function.
 pub(super) type Failed = BTreeMap<String, i64>;
 
-/// Observes the stack from now on. `failed` has the failure objects of the last observation, and
+/// Observes the stack: what it has shown since `phase`, and what a take shows now. `failed` has the failure objects of the last observation, and
 /// gets those of this one.
 pub(super) async fn observe<P: Fn(&str)>(
     drill: &Drill<'_, P>,
     names: &Names,
     failed: &mut Failed,
+    phase: i64,
 ) -> Result<Vec<Point>, String> {
     let since = now().0;
     drill.take_of(PROBE, 1).await?;
@@ -70,7 +71,8 @@ pub(super) async fn observe<P: Fn(&str)>(
     let seconds = |ms: i64| format!("{}.{:03}", ms.div_euclid(1000), ms.rem_euclid(1000));
     let variables = [
         ("since", since.to_string()),
-        ("from", seconds(since)),
+        ("phase", phase.to_string()),
+        ("from", seconds(phase)),
         ("run_from", seconds(since - SCHEDULE_MS)),
         ("to", seconds(since + 3_600_000)),
         ("queries", queries(names).to_string()),
