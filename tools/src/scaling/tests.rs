@@ -38,6 +38,7 @@ fn an_hour_of_one_acquire_a_second_has_the_known_cost() {
         hour.calls,
         PicoDollars(3_600 * (200_000 + 13_333_400 * 11 / 4_000))
     );
-    assert_eq!(hour.logs, PicoDollars(3_600 * 250_000));
+    // A line of 1,050 bytes a call, at $0.50 a GB.
+    assert_eq!(hour.logs, PicoDollars(3_600 * 525_000));
     assert_eq!(hour.stream, PicoDollars(0));
 }
