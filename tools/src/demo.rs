@@ -29,12 +29,7 @@ pub use stack::Stack;
 /// One line that says what failed, and what to do.
 pub async fn run(options: &Options, progress: impl Fn(&str)) -> Result<Report, String> {
     let stack = Stack::start(options.port, &progress).await?;
-    let report = run_on(&stack, options, &progress).await?;
-    progress("an expired audit event, archived twice");
-    archive::check(&stack).await?;
-    progress("sam deploy, of a second stack on the same table");
-    beside::check(&stack).await?;
-    Ok(report)
+    run_on(&stack, options, progress).await
 }
 
 /// Drives a deployed stack, waits for the functions, and reads the report back.
@@ -61,4 +56,16 @@ pub async fn run_on(
         "callers stopped; waiting until the aggregator has counted everything, and for the reconciler's schedule",
     );
     Report::read(stack, &table, driven, started).await
+}
+
+/// Checks what a stack has only if it is asked for: the archive of audit events, and a second stack
+/// on the table of this one.
+///
+/// # Errors
+/// One line that says what failed.
+pub async fn check_options(stack: &Stack, progress: impl Fn(&str)) -> Result<(), String> {
+    progress("an expired audit event, archived twice");
+    archive::check(stack).await?;
+    progress("sam deploy, of a second stack on the same table");
+    beside::check(stack).await
 }

@@ -29,6 +29,9 @@ async fn a_deployed_stack_counts_every_token_once_and_gives_back_what_a_killed_h
     );
     assert!(report.records > 0, "the aggregator read nothing");
     assert!(report.granted > 0);
+    demo::check_options(&stack, say)
+        .await
+        .expect("the archive and a second stack work");
     a_release_is_deployed_with_the_aws_cli_alone(&stack).await;
 }
 

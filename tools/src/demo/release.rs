@@ -11,11 +11,11 @@ use super::stack::Stack;
 const PAGE: &str = include_str!("../../../docs/deployment.md");
 
 /// What the page's commands name, and what they name on this machine. The emulator knows no metric
-/// math, and its table goes with it.
+/// math and no saved queries, and its table goes with it.
 const PROCESSOR: (&str, [&str; 2]) = ("arm64", ["aarch64", "arm64"]);
 const PARAMETERS: (&str, &str) = (
     "AlarmEmail=on-call@example.com",
-    "DeletionProtection=false Alarms=false",
+    "DeletionProtection=false Alarms=false Dashboard=false",
 );
 /// The stack that the page's commands create.
 const STACK: &str = "weirgate";
