@@ -97,7 +97,11 @@ pub async fn expired_audit_event() -> Result<Vec<Value>, String> {
     let _ = dynamo.stream();
     dynamo.expire();
     let mut records = dynamo.stream();
-    records.retain(|record| record["eventName"] == "REMOVE");
+    // The key that makes the stop happen once has expired too.
+    records.retain(|record| {
+        let sk = record["dynamodb"]["Keys"]["SK"]["S"].as_str();
+        record["eventName"] == "REMOVE" && sk.is_some_and(|sk| sk.starts_with("#AUDIT#"))
+    });
     match records.len() {
         1 => Ok(records),
         _ => Err(format!("one event must have expired, got {records:?}")),
