@@ -119,6 +119,7 @@ impl Stack {
             "--parameter-overrides",
             "Architecture=x86_64",
             "Alarms=false",
+            "Dashboard=false",
             &existing,
         ];
         self.sam(&sam, &[&beside[..], &overrides].concat()).await?;
