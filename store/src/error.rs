@@ -74,13 +74,12 @@ impl StoreError {
     }
 }
 
-/// Returns the messages of an error and its sources, outermost first.
-fn chain(error: &dyn Error) -> String {
-    let mut text = error.to_string();
-    let mut source = error.source();
-    while let Some(inner) = source {
-        text = format!("{text}: {inner}");
-        source = inner.source();
-    }
-    text
+/// Returns the messages of an error and its sources in one line, outermost first. Of equal ones that
+/// follow each other, one.
+#[must_use]
+pub fn chain(error: &dyn Error) -> String {
+    let errors = std::iter::successors(Some(error), |&error| error.source());
+    let mut texts: Vec<_> = errors.map(ToString::to_string).collect();
+    texts.dedup();
+    texts.join(": ")
 }

@@ -53,7 +53,7 @@ pub use connect::sdk_config;
 pub use connect::{ConnectOptions, Connection, connect, connect_with};
 pub use describe::{IndexState, TableFacts};
 pub use due::{Due, DuePage, Order};
-pub use error::{ErrorKind, StoreError};
+pub use error::{ErrorKind, StoreError, chain};
 pub use ids::{random_bits, random_id, seed_ids_of_thread};
 pub use list::{Page, Position, Query, SortKeys};
 #[cfg(feature = "memory")]

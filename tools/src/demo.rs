@@ -7,6 +7,7 @@ mod archive;
 mod beside;
 mod connection;
 mod drive;
+mod emulator;
 mod ledger;
 mod options;
 mod release;

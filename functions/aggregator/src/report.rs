@@ -61,28 +61,24 @@ impl Summary {
     #[must_use]
     pub fn metrics_line(&self) -> MetricsLine {
         MetricsLine::new("batch done")
-            .count("records", count(self.records))
-            .count("skipped", count(self.skipped))
-            .count("undecodable", count(self.undecodable))
+            .count("records", self.records)
+            .count("skipped", self.skipped)
+            .count("undecodable", self.undecodable)
             .count("acquires", self.acquires)
-            .count("copied", count(self.copied))
-            .count("superseded", count(self.superseded))
-            .count("gaps", count(self.gaps))
-            .count("copies_put_off", count(self.copies_put_off))
-            .count("refilled", count(self.refilled))
-            .count("refills_lost", count(self.refills_lost))
-            .count("refills_put_off", count(self.refills_put_off))
-            .count("splits", count(self.splits))
-            .count("splits_lost", count(self.splits_lost))
-            .count("splits_put_off", count(self.splits_put_off))
-            .count("refused", count(self.refused))
-            .count("failed", count(self.failed))
+            .count("copied", self.copied)
+            .count("superseded", self.superseded)
+            .count("gaps", self.gaps)
+            .count("copies_put_off", self.copies_put_off)
+            .count("refilled", self.refilled)
+            .count("refills_lost", self.refills_lost)
+            .count("refills_put_off", self.refills_put_off)
+            .count("splits", self.splits)
+            .count("splits_lost", self.splits_lost)
+            .count("splits_put_off", self.splits_put_off)
+            .count("refused", self.refused)
+            .count("failed", self.failed)
             .millis("batch_age_ms", self.batch_age_ms)
     }
-}
-
-fn count(number: usize) -> u64 {
-    u64::try_from(number).unwrap_or(u64::MAX)
 }
 
 /// An invocation that fails as a whole; all of its records are redelivered.

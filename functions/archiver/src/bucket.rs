@@ -18,6 +18,7 @@ use aws_smithy_runtime_api::client::identity::Identity;
 use aws_smithy_runtime_api::http::Request;
 use aws_smithy_types::body::SdkBody;
 use aws_smithy_types::byte_stream::ByteStream;
+use weirgate_store::chain;
 
 use crate::Config;
 use crate::plan::Object;
@@ -174,18 +175,6 @@ fn beginning(body: &[u8]) -> String {
     let text = String::from_utf8_lossy(body);
     let line = text.split_whitespace().collect::<Vec<_>>().join(" ");
     line.chars().take(SHOWN).collect()
-}
-
-/// Returns the messages of an error and its sources.
-fn chain(error: &dyn std::error::Error) -> String {
-    let mut texts = vec![error.to_string()];
-    let mut source = error.source();
-    while let Some(error) = source {
-        texts.push(error.to_string());
-        source = error.source();
-    }
-    texts.dedup();
-    texts.join(": ")
 }
 
 #[cfg(test)]

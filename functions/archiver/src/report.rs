@@ -34,17 +34,13 @@ impl Summary {
     #[must_use]
     pub fn metrics_line(&self) -> MetricsLine {
         MetricsLine::new("audit events archived")
-            .count("records", count(self.records))
-            .count("skipped", count(self.skipped))
-            .count("archived", count(self.archived))
-            .count("already_there", count(self.already_there))
-            .count("unreadable", count(self.unreadable))
-            .count("failed", count(self.failed))
+            .count("records", self.records)
+            .count("skipped", self.skipped)
+            .count("archived", self.archived)
+            .count("already_there", self.already_there)
+            .count("unreadable", self.unreadable)
+            .count("failed", self.failed)
     }
-}
-
-fn count(number: usize) -> u64 {
-    u64::try_from(number).unwrap_or(u64::MAX)
 }
 
 /// Adds up what became of the objects, and names the events that must be delivered again.

@@ -63,8 +63,8 @@ impl MetricsLine {
     /// Adds a count. It is always a field, and a metric unless it is 0: CloudWatch bills a metric
     /// for every hour in which it has a value.
     #[must_use]
-    pub fn count(self, name: &'static str, count: u64) -> Self {
-        self.field(name, Field::Count(count))
+    pub fn count(self, name: &'static str, count: impl TryInto<u64>) -> Self {
+        self.field(name, Field::Count(count.try_into().unwrap_or(u64::MAX)))
     }
 
     /// Adds a time in ms, if it is known. It is a metric also if it is 0.

@@ -3,19 +3,17 @@
 
 use std::collections::BTreeMap;
 use std::fs::Permissions;
-use std::net::TcpListener;
 use std::os::unix::fs::PermissionsExt;
-use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
-use std::process::{Child, Command, Stdio};
+use std::process::{Child, Stdio};
 use std::time::{Duration, Instant};
 
 use nix::sys::signal::{Signal, killpg};
 use nix::unistd::Pid;
 use serde_json::Value;
-use tokio::io::{AsyncReadExt, AsyncWriteExt};
 
 use super::account::{account, root, tool};
+use super::emulator;
 
 /// A deployed stack; stopped, with all its processes, when it is dropped.
 #[derive(Debug)]
@@ -38,14 +36,14 @@ impl Stack {
         let root = root();
         let ministack = tool(&root, ".venv/stack/bin/ministack")?;
         let sam = tool(&root, ".venv/sam/bin/sam")?;
-        let port = free_port(port)?;
+        let port = emulator::free_port(port)?;
         let endpoint = format!("http://127.0.0.1:{port}");
         let scratch = std::env::temp_dir().join(format!("weirgate-demo-{}", std::process::id()));
         std::fs::create_dir_all(&scratch)
             .map_err(|error| format!("{} cannot be made: {error}", scratch.display()))?;
 
         progress(&format!("starting MiniStack on {endpoint}"));
-        let emulator = start_emulator(&ministack, &scratch, port, &endpoint)?;
+        let emulator = emulator::start(&ministack, &scratch, port, &endpoint)?;
         let mut stack = Self {
             emulator,
             scratch,
@@ -73,7 +71,7 @@ impl Stack {
         let root = root();
         let ministack = tool(&root, ".venv/stack/bin/ministack")?;
         let sam = tool(&root, ".venv/sam/bin/sam")?;
-        let port = free_port(None)?;
+        let port = emulator::free_port(None)?;
         let endpoint = format!("http://127.0.0.1:{port}");
         let scratch = std::env::temp_dir().join(format!("weirgate-drill-{}", std::process::id()));
         lay_out(&root, functions, &scratch, &sam)
@@ -81,7 +79,7 @@ impl Stack {
         let sam = scratch.join("bin/sam");
 
         progress(&format!("starting MiniStack on {endpoint}"));
-        let emulator = start_emulator(&ministack, &scratch, port, &endpoint)?;
+        let emulator = emulator::start(&ministack, &scratch, port, &endpoint)?;
         let mut stack = Self {
             emulator,
             scratch,
@@ -195,7 +193,7 @@ impl Stack {
                     tail(&self.log(), 5)
                 ));
             }
-            if is_up(port).await {
+            if emulator::is_up(port).await {
                 return Ok(());
             }
             tokio::time::sleep(Duration::from_millis(100)).await;
@@ -324,65 +322,6 @@ fn lay_out(root: &Path, functions: &Path, folder: &Path, sam: &Path) -> std::io:
         folder.join("scripts/restored-table.yaml"),
     )?;
     Ok(())
-}
-
-fn free_port(wanted: Option<u16>) -> Result<u16, String> {
-    let listener = TcpListener::bind(("127.0.0.1", wanted.unwrap_or(0)));
-    let bound = listener.and_then(|listener| listener.local_addr());
-    bound
-        .map(|address| address.port())
-        .map_err(|error| match wanted {
-            Some(port) => format!(
-                "port {port} of 127.0.0.1 is not free ({error}): choose another with DEMO_PORT"
-            ),
-            None => format!("no port of 127.0.0.1 is free: {error}"),
-        })
-}
-
-fn start_emulator(
-    ministack: &Path,
-    scratch: &Path,
-    port: u16,
-    endpoint: &str,
-) -> Result<Child, String> {
-    let log = std::fs::File::create(scratch.join("ministack.log"));
-    let log = log.map_err(|error| format!("{} cannot be written: {error}", scratch.display()))?;
-    let errors = log
-        .try_clone()
-        .map_err(|error| format!("{} cannot be written: {error}", scratch.display()))?;
-    Command::new(ministack)
-        // The functions inherit this environment whole: nothing of the user's own may leak into it.
-        .env_clear()
-        .env("PATH", std::env::var("PATH").unwrap_or_default())
-        .env("HOME", scratch)
-        .env("TMPDIR", scratch)
-        .env("GATEWAY_PORT", port.to_string())
-        .env("BIND_HOST", "127.0.0.1")
-        .env("LOG_LEVEL", "INFO")
-        // Roles are enforced: a permission that the template forgot fails here as it would on AWS.
-        .env("AUTH", "true")
-        .envs(account(endpoint))
-        .stdin(Stdio::null())
-        .stdout(log)
-        .stderr(errors)
-        .process_group(0)
-        .spawn()
-        .map_err(|error| format!("{} cannot be started: {error}", ministack.display()))
-}
-
-async fn is_up(port: u16) -> bool {
-    let ask = async {
-        let mut stream = tokio::net::TcpStream::connect(("127.0.0.1", port)).await?;
-        stream
-            .write_all(b"GET /_ministack/health HTTP/1.0\r\nHost: localhost\r\n\r\n")
-            .await?;
-        let mut answer = [0; 12];
-        stream.read_exact(&mut answer).await?;
-        std::io::Result::Ok(answer.ends_with(b"200"))
-    };
-    tokio::time::timeout(Duration::from_secs(1), ask)
-        .await
-        .is_ok_and(|answer| answer.unwrap_or(false))
 }
 
 fn outputs(listed: &str) -> Result<BTreeMap<String, String>, String> {

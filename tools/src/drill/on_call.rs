@@ -7,7 +7,6 @@
 mod fault;
 mod leases;
 mod limit;
-mod log_metrics;
 mod metric;
 mod observe;
 mod poison;

@@ -16,6 +16,7 @@ use aws_smithy_types::body::SdkBody;
 use aws_smithy_types::byte_stream::ByteStream;
 use serde::Deserialize;
 use serde::de::DeserializeOwned;
+use weirgate_store::chain;
 
 /// Longest time of one request.
 const TIMEOUT: Duration = Duration::from_secs(10);
@@ -235,18 +236,6 @@ fn refusal(status: u16, header: Option<&str>, body: &[u8]) -> RequestError {
         },
         message: body.message,
     }
-}
-
-/// Returns the messages of an error and its sources.
-fn chain(error: &dyn std::error::Error) -> String {
-    let mut texts = vec![error.to_string()];
-    let mut source = error.source();
-    while let Some(error) = source {
-        texts.push(error.to_string());
-        source = error.source();
-    }
-    texts.dedup();
-    texts.join(": ")
 }
 
 #[cfg(test)]

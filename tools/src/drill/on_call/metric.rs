@@ -4,6 +4,7 @@ use std::collections::BTreeMap;
 
 use serde_json::Value;
 use weirgate_testkit::alarm::rings;
+use weirgate_testkit::emf;
 use weirgate_testkit::template::resources;
 
 /// One value of a metric.
@@ -28,6 +29,17 @@ impl Point {
             metric: metric.to_owned(),
             dimensions: dimensions.iter().map(text).collect(),
             value,
+        }
+    }
+}
+
+impl From<emf::Point> for Point {
+    fn from(point: emf::Point) -> Self {
+        Self {
+            namespace: point.namespace,
+            metric: point.name,
+            dimensions: point.dimensions,
+            value: point.value,
         }
     }
 }

@@ -4,8 +4,8 @@
 use std::collections::BTreeMap;
 
 use serde_json::{Value, json};
+use weirgate_testkit::emf;
 
-use super::log_metrics;
 use super::metric::{Names, Point};
 use crate::demo::now;
 use crate::drill::proxy::Proxy;
@@ -57,8 +57,8 @@ const FUNCTIONS: [&str; 3] = ["Aggregator", "Archiver", "Reconciler"];
 /// Failure objects that are there, by function.
 pub(super) type Failed = BTreeMap<String, i64>;
 
-/// Observes the stack: what it has shown since `phase`, and what a take shows now. `failed` has the failure objects of the last observation, and
-/// gets those of this one.
+/// Observes the stack: what it has shown since `phase`, and what a take shows now. `failed` has the
+/// failure objects of the last observation, and gets those of this one.
 pub(super) async fn observe<P: Fn(&str)>(
     drill: &Drill<'_, P>,
     names: &Names,
@@ -94,7 +94,7 @@ pub(super) async fn observe<P: Fn(&str)>(
             "mapping" => points.extend(polled(&answer)),
             "failed" => points.extend(delivered(names, of, &answer, failed)),
             "probe" => points.push(lag(names, &answer, since)?),
-            "lines" => points.extend(logged(names, of, &answer)?),
+            "lines" => points.extend(logged(&answer)),
             "scheduled" => points.extend(scheduled(names, &answer)),
             "letters" => points.push(letters(names, &answer)?),
             "lambda" => points.extend(of_lambda(names, &answer, false)),
@@ -143,18 +143,15 @@ fn lag(names: &Names, answer: &Value, since: i64) -> Result<Point, String> {
     ))
 }
 
-fn logged(names: &Names, of: &str, answer: &Value) -> Result<Vec<Point>, String> {
-    let (group, mut points) = (format!("{of}Logs"), vec![]);
-    for line in answer.as_array().into_iter().flatten() {
+fn logged(answer: &Value) -> Vec<Point> {
+    let lines = answer.as_array().into_iter().flatten();
+    let json = |line: &Value| {
         let line = line.as_str().unwrap_or_default();
         // Lambda's own lines are no JSON here, and make no metrics.
-        let json = line.find('{').and_then(|at| line.get(at..));
-        let Some(Ok(line)) = json.map(serde_json::from_str::<Value>) else {
-            continue;
-        };
-        points.extend(log_metrics::points(names, &group, &line)?);
-    }
-    Ok(points)
+        serde_json::from_str::<Value>(line.get(line.find('{')?..)?).ok()
+    };
+    let points = lines.filter_map(json).flat_map(|line| emf::points(&line));
+    points.map(Point::from).collect()
 }
 
 /// Runs that the schedule has started. The emulator has a metric of calls by its API alone, and its
