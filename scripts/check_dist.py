@@ -24,6 +24,8 @@ import dist
 MACHINES = {"arm64": 183, "x86_64": 62}
 # glibc 2.17, of 2012: older than that of any Linux that is still maintained, and than that of each runtime of Lambda.
 NEWEST_GLIBC = 17
+# The variable that each function reads first, and so misses when it starts without any.
+FIRST_READ = {"aggregator": "TABLE_NAME", "archiver": "ARCHIVE_BUCKET", "reconciler": "TABLE_NAME"}
 EMULATORS = {"arm64": ["qemu-aarch64", "-L", "/usr/aarch64-linux-gnu"], "x86_64": ["qemu-x86_64", "-L", "/usr/x86_64-linux-gnu"]}
 
 
@@ -52,8 +54,18 @@ def runner(architecture):
     return emulator if shutil.which(emulator[0]) and Path(emulator[2]).is_dir() else None
 
 
-def started(name, program, architecture):
-    """Starts a program, and returns what it did: it printed its version or, a function, that it misses its table."""
+def expected_of(file, name):
+    """Returns what a program prints when it starts: its version or, a function, the variable that it misses."""
+    if name != "bootstrap":
+        return dist.VERSION
+    function = file.rsplit("-", 1)[0]
+    if function not in FIRST_READ:
+        fail(f"FIRST_READ must have {function} of {file}; add the variable that it reads first")
+    return FIRST_READ[function]
+
+
+def started(file, name, program, architecture):
+    """Starts a program that must print what is expected of it, and returns what it did."""
     run = runner(architecture)
     if run is None:
         return "not started: no emulator"
@@ -65,9 +77,9 @@ def started(name, program, architecture):
         environment = {"PATH": os.environ["PATH"]}
         done = subprocess.run([*run, path, *arguments], capture_output=True, text=True, timeout=60, env=environment)
     said = (done.stdout + done.stderr).strip().splitlines()
-    expected = "TABLE_NAME" if name == "bootstrap" else dist.VERSION
+    expected = expected_of(file, name)
     if not said or expected not in "\n".join(said):
-        fail(f"{name} of {architecture} must print {expected} when it starts, got {said} (exit code {done.returncode})")
+        fail(f"{file}: {name} must print {expected} when it starts, got {said} (exit code {done.returncode})")
     return "starts" if name == "bootstrap" else f"starts as {said[0]}"
 
 
@@ -82,7 +94,7 @@ def check_program(file, name, program):
         if f"{folder}/".encode() in program:
             fail(f"{file}: {name} must not contain {folder}; add it to the prefixes that the Makefile maps")
     gzipped = len(gzip.compress(program, 9))
-    line = started(Path(name).name, program, architecture)
+    line = started(file, Path(name).name, program, architecture)
     print(f"{'':4}{name}: {len(program):,} bytes, {gzipped:,} gzipped, glibc 2.{glibc}; {line}")
 
 

@@ -25,6 +25,7 @@ IDIOMS = {
     "by hand": "manually",
     "all the same": "anyway",
     "in truth": "really",
+    "for good": "permanently",
 }
 FORBIDDEN = re.compile(r"(?<![\w-])(" + "|".join([*PERSONS, *IDIOMS]).replace(" ", r"\s+") + r")(?![\w-])", re.I)
 IN_NAME = re.compile(r"(?:^|_)(" + "|".join([*PERSONS, *IDIOMS]).replace(" ", "_") + r")(?=_|$)")

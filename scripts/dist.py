@@ -32,6 +32,8 @@ ARCHITECTURES = {"arm64": {"aarch64", "arm64"}, "x86_64": {"x86_64", "AMD64"}}
 # The first date that a zip can have.
 DATE, EPOCH = (1980, 1, 1, 0, 0, 0), 315532800
 LICENSES = ["LICENSE-APACHE", "LICENSE-MIT"]
+# What the runbook and the commands of docs/deployment.md read, and the runbook.
+BESIDE = ["stack-policy.json", "scripts/restored-table.yaml", "docs/operations.md"]
 FUNCTION = re.compile(r"^  (\w+):\n    Type: AWS::Serverless::Function\n(?:(?:    .*)?\n)*", re.M)
 COMPLETIONS = {
     "bash": "share/bash-completion/completions/weirgate",
@@ -120,7 +122,8 @@ def write_functions(folder, architecture, built):
     for binary in functions(TEMPLATE).values():
         write_zip(folder / f"{binary}-{architecture}.zip", "bootstrap", (built / binary / "bootstrap").read_bytes())
     (folder / f"template-{architecture}.yaml").write_text(template_of(TEMPLATE, architecture), encoding="utf-8")
-    (folder / "stack-policy.json").write_bytes((ROOT / "stack-policy.json").read_bytes())
+    for name, data in texts(BESIDE).items():
+        (folder / name).write_bytes(data)
 
 
 def write_programs(folder, architecture, built, pages, notices):

@@ -1,4 +1,5 @@
-"""Sees scripts/dist.py write the same bytes from folders of other names and dates, and refuse what it cannot package.
+"""Sees scripts/dist.py write the same bytes from folders of other names and dates, and refuse what it cannot package; and
+scripts/check_dist.py start each function as its source reads its variables.
 
 Usage: test_dist.py
 """
@@ -6,6 +7,8 @@ Usage: test_dist.py
 import contextlib
 import io
 import os
+import platform
+import re
 import subprocess
 import sys
 import tarfile
@@ -13,6 +16,7 @@ import tempfile
 import zipfile
 from pathlib import Path
 
+import check_dist
 import dist
 
 
@@ -42,7 +46,23 @@ def refused(call):
     sys.exit("test_dist: must be refused, got through")
 
 
+def check_starts():
+    """Sees a function pass that misses the variable which its source reads first, and one fail that misses another."""
+    own = next(name for name, names in dist.ARCHITECTURES.items() if platform.machine() in names)
+    functions = dist.functions(dist.TEMPLATE).values()
+    check(check_dist.FIRST_READ.keys() == set(functions), "check_dist.FIRST_READ must have the functions of the template")
+    for binary in functions:
+        source = (dist.ROOT / f"functions/{binary}/src/config.rs").read_text(encoding="utf-8")
+        variable = re.search(r"required\(&lookup, Self::(\w+)", source)[1]
+        start = lambda misses: check_dist.started(f"{binary}-{own}.zip", "bootstrap", f"#!/bin/sh\necho {misses}\n".encode(), own)
+        check(start(f"the environment variable {variable} is missing") == "starts", f"{binary} must start")
+        check(variable in refused(lambda: start("OTHER is missing")), f"{binary} must print {variable}")
+    unknown = lambda: check_dist.expected_of(f"other-{own}.zip", "bootstrap")
+    check("FIRST_READ must have other" in refused(unknown), "a function that is not known")
+
+
 def main():
+    check_starts()
     with tempfile.TemporaryDirectory() as scratch:
         scratch = Path(scratch)
         one, other = scratch / "dist", scratch / "another/dist"
@@ -69,6 +89,8 @@ def main():
                 check(template.count(f"CodeUri: {file}\n") == 1, f"the template must name {file} once")
                 [entry] = zipfile.ZipFile(one / file).infolist()
                 check((entry.filename, entry.external_attr >> 16) == ("bootstrap", 0o100755), f"{file}: {entry}")
+            for name in ("stack-policy.json", "restored-table.yaml", "operations.md"):
+                check((one / name).stat().st_size > 0, f"{name} is missing")
             [entry] = zipfile.ZipFile(one / f"agent-layer-{architecture}.zip").infolist()
             check(entry.filename == "extensions/weirgate-agent", f"layer: {entry}")
             check(f"ContentUri: agent-layer-{architecture}.zip\n" in (one / "agent-layer.yaml").read_text(), "layer's zip")

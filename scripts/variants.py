@@ -14,6 +14,7 @@ CHOICES = {
     "Alarms": "false",
     "Dashboard": "false",
     "AlarmEmail": "on-call@example.com",
+    "RunbookUrl": "https://example.com/operations.md",
     "AlarmTopicArn": "arn:aws:sns:us-east-1:123456789012:on-call",
     "ExistingTableStreamArn": "arn:aws:dynamodb:us-east-1:123456789012:table/mine/stream/2026",
     "DeletionProtection": "false",

@@ -12,7 +12,7 @@ fn through(name: &str, healthy: Option<i64>, trouble: &[Option<i64>]) {
     let mut series = vec![healthy; 20];
     assert!(!rings(name, &series), "{name} rings without any reason");
     series.extend(trouble);
-    assert!(rings(name, &series), "{name} does not hear of {trouble:?}");
+    assert!(rings(name, &series), "{name} does not ring at {trouble:?}");
     series.extend(vec![healthy; 20]);
     assert!(!rings(name, &series), "{name} does not end");
 }

@@ -40,14 +40,18 @@ fn names_that_are_made_of_the_stacks_leave_it_53_characters() {
 
 /// The block of the page is what `make e2e` runs.
 #[test]
-fn the_readme_deploys_a_release_by_the_commands_of_the_page() {
+fn the_readme_and_the_start_page_deploy_a_release_by_the_commands_of_the_page() {
     let page = include_str!("../../docs/deployment.md");
     let block = page.split("```sh deploy-release\n").nth(1);
     let block = block.and_then(|rest| rest.split("```").next());
     let block = block.expect("the page has the block");
     assert_eq!(block.matches("\naws ").count() + 1, 3, "three commands");
-    let readme = include_str!("../../README.md");
-    assert!(readme.contains(&format!("```sh\n{block}```")));
+    for other in [
+        include_str!("../../README.md"),
+        include_str!("../../docs/guide/start.md"),
+    ] {
+        assert!(other.contains(&format!("```sh\n{block}```")));
+    }
 }
 
 /// A first deployment that fails rolls back. What it keeps then must not be in the way of the next

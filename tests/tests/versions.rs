@@ -122,6 +122,7 @@ fn parameters() -> Rows {
             (Value::Null, Value::Null) if range.iter().all(String::is_empty) => {
                 text(&parameter["Type"])
             }
+            (Value::Null, Value::Null) if range[1].is_empty() => format!("{} or more", range[0]),
             (Value::Null, Value::Null) => range.join(" to "),
             (Value::Null, constraint) => text(constraint),
             (allowed, _) => text(allowed),

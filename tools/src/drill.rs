@@ -46,6 +46,7 @@ pub async fn run(part: Part, progress: impl Fn(&str)) -> Result<(), String> {
     let built = built.parent().map(PathBuf::from).unwrap_or_default();
     let stack = Stack::start_with(&built, &progress).await?;
     let mut environment = stack.environment();
+    environment.push(("WEIRGATE_NAMESPACE".to_owned(), NAMESPACE.to_owned()));
     if let Some((_, path)) = environment.iter_mut().find(|(name, _)| name == "PATH") {
         *path = format!("{}:{path}", built.display());
     }

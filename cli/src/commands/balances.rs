@@ -34,7 +34,7 @@ pub struct Reset {
 
 /// Sets balances to 0.
 ///
-/// They refill as ever. Without limits, the balances of all rates are set.
+/// They refill as before. Without limits, the balances of all rates are set.
 #[derive(Debug, Args)]
 #[command(after_help = "Example: weirgate drain customer-1 gpt-4 tpm")]
 pub struct Drain {

@@ -25,7 +25,7 @@ impl Config {
     /// # Errors
     /// [`ConfigError`] naming the variable that is missing.
     pub fn read(lookup: impl Fn(&str) -> Option<String>) -> Result<Self, ConfigError> {
-        let of_lambda = |name| required(&lookup, name, "set, as Lambda sets it");
+        let of_lambda = |name| required(&lookup, name, "set by Lambda's runtime");
         let set = |name: &str| lookup(name).filter(|value| !value.is_empty());
         Ok(Self {
             bucket: required(&lookup, Self::ARCHIVE_BUCKET, "the name of an S3 bucket")?,
@@ -75,10 +75,9 @@ mod tests {
     fn a_missing_variable_is_named_in_one_line() {
         for (name, _) in SET {
             let line = read(&[], name).unwrap_err().to_string();
-            assert!(
-                line.starts_with(&format!("the environment variable {name} is missing; ")),
-                "{line}"
-            );
+            assert!(line.starts_with(&format!("{name} must be ")), "{line}");
+            let end = ", got nothing; set the environment variable";
+            assert!(line.ends_with(end) && !line.contains('\n'), "{line}");
         }
     }
 }

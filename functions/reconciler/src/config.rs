@@ -58,22 +58,22 @@ mod tests {
             (
                 None,
                 None,
-                "the environment variable TABLE_NAME is missing; it must be the name of a DynamoDB table",
+                "TABLE_NAME must be the name of a DynamoDB table, got nothing; set the environment variable",
             ),
             (
                 Some(""),
                 None,
-                "the environment variable TABLE_NAME is \"\"; it must be the name of a DynamoDB table",
+                "TABLE_NAME must be the name of a DynamoDB table, got \"\"; set the environment variable",
             ),
             (
                 Some("t"),
                 Some("0"),
-                "the environment variable RECONCILE_PAGE is \"0\"; it must be a whole number from 1 to 1000",
+                "RECONCILE_PAGE must be a whole number from 1 to 1000, got \"0\"; set the environment variable",
             ),
             (
                 Some("t"),
                 Some("a\nb"),
-                "the environment variable RECONCILE_PAGE is \"a\\nb\"; it must be a whole number from 1 to 1000",
+                "RECONCILE_PAGE must be a whole number from 1 to 1000, got \"a\\nb\"; set the environment variable",
             ),
         ] {
             assert_eq!(with(table, page).unwrap_err().to_string(), line);

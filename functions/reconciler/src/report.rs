@@ -192,7 +192,7 @@ impl Summary {
         // Serialization of a map of names to numbers, or of a list of strings, cannot fail.
         let tokens_restored = serde_json::to_string(&ExactTokens(&self.tokens_restored)).ok();
         let errors = serde_json::to_string(&self.errors).ok();
-        // Unknown if the index could not be read, so the alarm must not hear of a 0.
+        // Unknown if the index could not be read: a 0 would end the alarm.
         let oldest = (self.partitions_read > 0).then_some(self.oldest_due_age_ms);
         MetricsLine::new("reconciled")
             .count("buckets_seen", self.buckets_seen)

@@ -25,11 +25,11 @@ fn a_wrong_or_missing_variable_ends_the_start_with_one_line_that_names_it() {
     for (variables, says) in [
         (
             vec![],
-            "TABLE_NAME is missing; it must be the name of a DynamoDB table",
+            "TABLE_NAME must be the name of a DynamoDB table, got nothing; set the environment variable",
         ),
         (
             vec![("TABLE_NAME", "limits"), ("RECONCILE_PAGE", "many")],
-            r#"RECONCILE_PAGE is "many"; it must be a whole number from 1 to 1000"#,
+            r#"RECONCILE_PAGE must be a whole number from 1 to 1000, got "many"; set the environment variable"#,
         ),
     ] {
         let (code, lines) = start(&variables);

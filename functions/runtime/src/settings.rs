@@ -1,4 +1,4 @@
-//! What both functions read from the environment, beside their own settings.
+//! What all functions read from the environment, beside their own settings.
 
 use crate::variable::ConfigError;
 
@@ -33,7 +33,7 @@ impl Settings {
         let is_name =
             (1..=NAME).contains(&stack.len()) && stack.bytes().all(|byte| byte.is_ascii_graphic());
         if !is_name {
-            let takes = "the name of the stack: 1 to 128 ASCII characters without spaces";
+            let takes = "the stack's name, 1 to 128 ASCII characters without spaces";
             return Err(ConfigError::new(Self::STACK_NAME, Some(&stack), takes));
         }
         let log_level = match lookup(Self::LOG_LEVEL) {
@@ -88,16 +88,13 @@ mod tests {
         for (pair, takes) in [
             (
                 &[("STACK_NAME", "")],
-                "STACK_NAME is \"\"; it must be the name of the stack: 1 to 128 ASCII",
+                "STACK_NAME must be the stack's name, 1 to 128 ASCII characters without spaces, got \"\"",
             ),
-            (
-                &[("STACK_NAME", "a b")],
-                "STACK_NAME is \"a b\"; it must be",
-            ),
-            (&[("STACK_NAME", "ä")], "STACK_NAME is \"ä\"; it must be"),
+            (&[("STACK_NAME", "a b")], "without spaces, got \"a b\"; set"),
+            (&[("STACK_NAME", "ä")], "without spaces, got \"ä\"; set"),
             (
                 &[("LOG_LEVEL", "info")],
-                "LOG_LEVEL is \"info\"; it must be one of TRACE, DEBUG, INFO, WARN, ERROR",
+                "LOG_LEVEL must be one of TRACE, DEBUG, INFO, WARN, ERROR, got \"info\"; set",
             ),
         ] {
             let line = with(pair).unwrap_err().to_string();

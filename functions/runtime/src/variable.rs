@@ -6,11 +6,11 @@ use std::str::FromStr;
 
 /// A variable that prevents a function from starting.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
-#[error("the environment variable {name} is {value}; it must be {takes}")]
+#[error("{name} must be {takes}, got {value}; set the environment variable")]
 pub struct ConfigError {
     /// Name of the variable.
     pub name: &'static str,
-    /// Value, quoted, or `missing`.
+    /// Value, quoted, or `nothing`.
     pub value: String,
     /// Permitted values.
     pub takes: String,
@@ -20,7 +20,7 @@ impl ConfigError {
     /// Returns the error for the variable `name` with `value`, which is not what it `takes`.
     #[must_use]
     pub fn new(name: &'static str, value: Option<&str>, takes: impl Into<String>) -> Self {
-        let value = value.map_or_else(|| "missing".to_owned(), |value| format!("{value:?}"));
+        let value = value.map_or_else(|| "nothing".to_owned(), |value| format!("{value:?}"));
         Self {
             name,
             value,
@@ -96,7 +96,7 @@ mod tests {
                 .unwrap_err()
                 .to_string();
             let expected = format!(
-                "the environment variable PAGE is {bad:?}; it must be a whole number from 1 to 1000"
+                "PAGE must be a whole number from 1 to 1000, got {bad:?}; set the environment variable"
             );
             assert_eq!(error, expected);
         }
@@ -110,7 +110,7 @@ mod tests {
             .to_string();
         assert_eq!(
             missing,
-            "the environment variable PAGE is missing; it must be a name"
+            "PAGE must be a name, got nothing; set the environment variable"
         );
         assert!(required(holds(" "), "PAGE", "a name").is_err());
     }

@@ -285,7 +285,7 @@ async fn a_change_is_read_again_and_nothing_else() {
     );
 }
 
-/// One process after the other hears of a change by the bucket it meets, not only after a minute.
+/// Each process learns of a change from the first bucket it uses, not only after a minute.
 #[tokio::test(start_paused = true)]
 async fn a_bucket_with_newer_limits_has_them_read_again() {
     let fleet = Fleet::new().await;

@@ -202,7 +202,7 @@ async fn the_mode_of_a_limit_is_configured_too() {
     assert_eq!(fleet.tk_tc("shadow").await.1, 0);
 }
 
-/// What never fits is told for good: a caller would not come again.
+/// "Never fits" is a permanent answer: a caller would not come again.
 #[tokio::test(start_paused = true)]
 async fn never_is_not_told_by_limits_that_may_have_been_raised() {
     let fleet = Fleet::new().await;

@@ -1,5 +1,5 @@
-//! Invocations of both functions, in good and in bad minutes, and the metrics that the code can
-//! report.
+//! Invocations of the aggregator and the reconciler, in good and in bad minutes, and the metrics
+//! that all functions can report.
 
 use std::collections::BTreeSet;
 use std::time::Duration;

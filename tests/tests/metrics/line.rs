@@ -225,7 +225,7 @@ fn the_guide_lists_every_metric_with_its_unit() {
 
 /// What the alarms watch, from the lines to their metrics.
 #[tokio::test(start_paused = true)]
-async fn alarms_hear_of_what_the_functions_skip_and_of_the_oldest_lease() {
+async fn alarms_watch_what_the_functions_skip_and_the_oldest_lease() {
     let lines = all().await;
     for (alarm, values) in [
         ("UndecodableRecordsAlarm", 1),

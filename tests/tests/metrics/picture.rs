@@ -61,8 +61,19 @@ const OF_AWS: [(&str, &str, &[&str]); 15] = [
     ("AWS/Lambda", "Throttles", &["FunctionName"]),
 ];
 
-/// The dashboard's body, with the names of a stack.
+/// The dashboard's body, with the names of a stack whose runbook has a URL.
 fn body() -> Value {
+    body_of(Runbook::Url)
+}
+
+/// What `RunbookUrl` is.
+#[derive(Clone, Copy)]
+enum Runbook {
+    Url,
+    Default,
+}
+
+fn body_of(runbook: Runbook) -> Value {
     let sub = properties("OnCall")["DashboardBody"]["Fn::Sub"].take();
     let mut text = sub[0].as_str().expect("a text with variables").to_owned();
     let mut variables = vec![
@@ -70,6 +81,16 @@ fn body() -> Value {
         ("AWS::Region".to_owned(), "us-east-1".to_owned()),
     ];
     for (name, value) in sub[1].as_object().unwrap() {
+        let value = match &value["Fn::If"] {
+            Value::Null => value,
+            choice => {
+                assert_eq!(choice[0], "LinksRunbook");
+                match runbook {
+                    Runbook::Url => &choice[1],
+                    Runbook::Default => &choice[2],
+                }
+            }
+        };
         let value = value.as_str().unwrap_or(name);
         variables.push((name.clone(), value.to_owned()));
     }
@@ -252,7 +273,7 @@ fn widgets_fill_the_columns_row_by_row_and_each_has_a_title() {
             properties["markdown"].is_string() || properties["title"].is_string(),
             "{widget}"
         );
-        if widget["type"] == "metric" {
+        if widget["type"] != "text" {
             assert_eq!(properties["region"], "us-east-1");
         }
     }
@@ -275,7 +296,7 @@ fn links_lead_to_sections_and_marks_are_thresholds_of_alarms() {
             let Some((file, section)) = target.split_once('#') else {
                 continue;
             };
-            assert_eq!(file, "Runbook");
+            assert_eq!(file, "docs/operations.md", "the value of RunbookUrl");
             let heading = |line: &str| {
                 let heading = line.trim_start_matches('#').trim().to_lowercase();
                 line.starts_with('#') && heading.replace(' ', "-") == section
@@ -298,6 +319,41 @@ fn links_lead_to_sections_and_marks_are_thresholds_of_alarms() {
         }
     }
     assert!(links >= 8, "{links} links");
+}
+
+/// A path leads nowhere from a dashboard, so the default is text. Another value is taken for a URL.
+#[test]
+fn the_default_of_the_runbook_is_no_link() {
+    let template = template();
+    let default = &template["Parameters"]["RunbookUrl"]["Default"];
+    assert_eq!(
+        template["Conditions"]["LinksRunbook"],
+        json!({"Fn::Not": [{"Fn::Equals": [{"Ref": "RunbookUrl"}, default]}]})
+    );
+    let text = body_of(Runbook::Default).to_string();
+    assert!(!text.contains("]("), "{text}");
+    assert!(text.contains("A limit is wrong (`docs/operations.md#a-limit-is-wrong`)"));
+    assert!(text.contains("(`docs/guide/metrics.md`)"));
+}
+
+/// The list of hot shards is the saved query of the same log.
+#[test]
+fn the_list_of_hot_shards_is_the_saved_query() {
+    let saved = properties("HotBucketsQuery");
+    let query = saved["QueryString"].as_str().expect("a query");
+    let lists: Vec<_> = widgets()
+        .into_iter()
+        .filter(|widget| widget["type"] == "log")
+        .collect();
+    let [list] = &lists[..] else {
+        panic!("one list, got {lists:?}");
+    };
+    assert_eq!(saved["LogGroupNames"], json!([{"Ref": "AggregatorLogs"}]));
+    let words = query.split_whitespace().collect::<Vec<_>>().join(" ");
+    assert_eq!(
+        list["properties"]["query"],
+        format!("SOURCE 'AggregatorLogs' | {words}")
+    );
 }
 
 #[test]

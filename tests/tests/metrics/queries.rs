@@ -2,7 +2,7 @@
 
 use std::collections::BTreeSet;
 
-use serde_json::Value;
+use serde_json::{Value, json};
 use weirgate_testkit::template::resources;
 
 use super::invocations::all;
@@ -118,6 +118,24 @@ async fn every_field_and_every_message_of_a_query_is_one_of_the_functions_lines(
     }
 }
 
+/// With an archive, the archiver is among them.
+#[test]
+fn queries_about_every_function_ask_the_logs_of_all_three() {
+    for (name, query) in queries() {
+        if ["ProblemsQuery", "InvocationQuery"].contains(&&*name) {
+            assert_eq!(
+                query["LogGroupNames"],
+                json!([
+                    {"Ref": "AggregatorLogs"},
+                    {"Fn::If": ["ArchivesAudit", {"Ref": "ArchiverLogs"}, {"Ref": "AWS::NoValue"}]},
+                    {"Ref": "ReconcilerLogs"},
+                ]),
+                "{name}"
+            );
+        }
+    }
+}
+
 /// A query without its log groups would ask none, and names are a folder of the stack's.
 #[test]
 fn every_query_asks_the_stacks_own_logs() {
@@ -127,6 +145,8 @@ fn every_query_asks_the_stacks_own_logs() {
         let groups = query["LogGroupNames"].as_array().unwrap();
         assert!(!groups.is_empty(), "{name}");
         for group in groups {
+            // The archiver has a log group only with an archive.
+            let group = group.pointer("/Fn::If/1").unwrap_or(group);
             let group = &resources()[group["Ref"].as_str().unwrap()];
             assert_eq!(group["Type"], "AWS::Logs::LogGroup", "{name}");
         }

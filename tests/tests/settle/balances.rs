@@ -72,7 +72,7 @@ async fn balances_are_reset_set_drained_and_topped_up_and_usage_stays() {
         (fleet.tk_tc("rpm").await.0, fleet.tk_tc("tpm").await.0),
         (0, 0)
     );
-    // It refills as ever.
+    // It refills as before.
     pass(secs(2)).await;
     assert_eq!(fleet.tk_tc("rpm").await.0, 2_000);
     // A debt ends.

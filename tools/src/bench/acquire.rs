@@ -1,19 +1,42 @@
-//! One acquire beside one bare write: what the client adds to DynamoDB.
+//! One acquire beside one bare write: what the client adds to DynamoDB. And how many bare writes the
+//! emulator takes, which no client exceeds.
 
 use std::time::{Duration, Instant};
 
+use aws_sdk_dynamodb::Client;
 use aws_sdk_dynamodb::types::{AttributeValue, ReturnValue};
 use weirgate_testkit::Dynamo;
 use weirgate_testkit::server::serve;
 
 use super::connection::{connected, far_limits, limiter};
-use super::round::median;
+use super::round::{Call, call_for, median};
 use super::row::Row;
 use super::run::BARE_WRITE;
 use super::unit::Unit;
 
 const ROUNDS: usize = 5;
 const PAIRS: usize = 600;
+/// Bare writes at once: as many as the scenarios have callers.
+const AT_ONCE: usize = 32;
+/// Partition key of the item that is written.
+const PK: &str = "default/BUCKET#openai#gpt-5#0";
+
+/// One bare write of the item.
+#[derive(Debug, Clone)]
+struct BareWrite(Client);
+
+impl Call for BareWrite {
+    async fn call(&self) {
+        let write = self.0.update_item().table_name("weirgate");
+        let write = write.key("PK", AttributeValue::S(PK.to_owned()));
+        let write = write.key("SK", AttributeValue::S("#STATE".to_owned()));
+        let write = write.update_expression("ADD takes :one");
+        let write = write.return_values(ReturnValue::None);
+        let one = AttributeValue::N("1".to_owned());
+        let written = write.expression_attribute_values(":one", one).send().await;
+        written.expect("a write");
+    }
+}
 
 /// Returns the rows of sequential acquires. Each is followed by a bare write of an item of the same
 /// size, so that both see the same machine.
@@ -30,20 +53,10 @@ pub async fn rows() -> Vec<Row> {
         assert!(decision.expect("a decision").is_granted());
     };
     acquire().await;
-    let pk = "default/BUCKET#openai#gpt-5#0";
     let mut twin = dynamo.item("default/BUCKET#openai#gpt-4#0", "#STATE");
-    twin["PK"]["S"] = pk.into();
+    twin["PK"]["S"] = PK.into();
     dynamo.put(&twin);
-    let bare = || async {
-        let write = client.update_item().table_name("weirgate");
-        let write = write.key("PK", AttributeValue::S(pk.to_owned()));
-        let write = write.key("SK", AttributeValue::S("#STATE".to_owned()));
-        let write = write.update_expression("ADD takes :one");
-        let write = write.return_values(ReturnValue::None);
-        let one = AttributeValue::N("1".to_owned());
-        let written = write.expression_attribute_values(":one", one).send().await;
-        written.expect("a write");
-    };
+    let bare = BareWrite(client);
     let (mut acquires, mut bares, mut ratios) = (vec![], vec![], vec![]);
     for _ in 0..ROUNDS {
         let (mut of_acquires, mut of_bares): (Vec<Duration>, Vec<Duration>) = (vec![], vec![]);
@@ -52,13 +65,18 @@ pub async fn rows() -> Vec<Row> {
             acquire().await;
             of_acquires.push(started.elapsed());
             let started = Instant::now();
-            bare().await;
+            bare.call().await;
             of_bares.push(started.elapsed());
         }
         let (acquire, bare) = (median(of_acquires), median(of_bares));
         acquires.push(acquire);
         bares.push(bare);
         ratios.push(acquire / bare);
+    }
+    let mut at_once = vec![];
+    for _ in 0..ROUNDS {
+        let times = call_for(&bare, AT_ONCE, Duration::from_secs(1)).await;
+        at_once.push(times.measured().per_second);
     }
     let what = "sequential acquire over HTTP: p50 beside a bare UpdateItem";
     vec![
@@ -75,6 +93,13 @@ pub async fn rows() -> Vec<Row> {
             "bare UpdateItem over HTTP: p50",
             Unit::Seconds,
             &bares,
+        )
+        .shown(),
+        Row::new(
+            "acquire/bare-writes",
+            "bare UpdateItem over HTTP, 32 at once: writes",
+            Unit::PerSecond,
+            &at_once,
         )
         .shown(),
     ]

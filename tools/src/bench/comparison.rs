@@ -148,6 +148,7 @@ mod tests {
                 system: "Linux".to_owned(),
                 versions: vec![],
             },
+            minutes: 9,
             rows,
         }
     }

@@ -15,27 +15,27 @@ use crate::number::count;
 
 const STARTS: usize = 20;
 
-/// Returns the rows of both binaries, built by `make build`.
+/// Returns the rows of all binaries, built by `make build`.
 ///
 /// # Panics
 /// If one is not there, or does not behave as a function.
 pub async fn rows() -> Vec<Row> {
     let batch = event(&batch(1_000, 1_000).await.1);
-    let (mut rows, peaks) = measure("aggregator", &batch).await;
-    let what = "aggregator: peak memory for 1,000 records";
-    rows.push(
-        Row::new("function/aggregator/memory", what, Unit::Memory, &peaks)
-            .at_most(32.0 * 1_048_576.0)
-            .within(5.0),
-    );
     let schedule = include_str!("../../../events/reconciler-schedule.json");
-    rows.extend(measure("reconciler", schedule).await.0);
+    let expired = include_str!("../../../events/archiver-expired.json");
+    let mut rows = vec![];
+    for (function, what, event) in [
+        ("aggregator", "1,000 records", &*batch),
+        ("reconciler", "a run on an empty table", schedule),
+        ("archiver", "one record", expired),
+    ] {
+        rows.extend(measure(function, what, event).await);
+    }
     rows
 }
 
-/// Returns the size and the start of a function, and its peak memory for `event` in each of its
-/// starts.
-async fn measure(function: &str, event: &str) -> (Vec<Row>, Vec<f64>) {
+/// Returns the size and the start of a function, and its peak memory for `event`, which is `what`.
+async fn measure(function: &str, what: &str, event: &str) -> Vec<Row> {
     let binary = Path::new(env!("CARGO_MANIFEST_DIR"))
         .join(format!("../target/functions/{function}/bootstrap"));
     let mut rows = sizes(function, &binary);
@@ -46,10 +46,19 @@ async fn measure(function: &str, event: &str) -> (Vec<Row>, Vec<f64>) {
         starts.push(invoked.start.as_secs_f64());
         peaks.push(count(invoked.peak_kib) * 1024.0);
     }
-    let what = format!("{function}: start to first poll");
-    let id = format!("function/{function}/start");
-    rows.push(Row::new(id, what, Unit::Seconds, &starts).at_most(0.01));
-    (rows, peaks)
+    let row = |name: &str, what: String, unit, rounds: &[f64]| {
+        Row::new(format!("function/{function}/{name}"), what, unit, rounds)
+    };
+    let start = format!("{function}: start to first poll");
+    rows.push(row("start", start, Unit::Seconds, &starts).at_most(0.01));
+    let memory = row(
+        "memory",
+        format!("{function}: peak memory for {what}"),
+        Unit::Memory,
+        &peaks,
+    );
+    rows.push(memory.at_most(32.0 * 1_048_576.0).within(5.0));
+    rows
 }
 
 fn sizes(function: &str, binary: &Path) -> Vec<Row> {

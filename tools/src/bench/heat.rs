@@ -106,7 +106,6 @@ fn of_hot(report: &Report) -> Vec<Row> {
     let until = report.seconds.len();
     let throttled = |from, to| report.throttled_share(from, to) * 100.0;
     let at_rest = report.shards.last().copied().unwrap_or_default();
-    assert!(at_rest.is_power_of_two(), "{at_rest} shards at rest");
     let grown = report.shards.iter().position(|shards| *shards == at_rest);
     let grown = u64::try_from(grown.unwrap_or_default() + 1).expect("few seconds");
     let cooled = report.cooled.last().copied().unwrap_or_default();

@@ -46,6 +46,11 @@ fn shown(run: &Run, id: &str) -> Result<String, String> {
     Ok(row(run, id)?.median())
 }
 
+/// The median of a row and its range, with their unit.
+fn ranged(run: &Run, id: &str) -> Result<String, String> {
+    Ok(row(run, id)?.with_range())
+}
+
 /// The median of a row that is a ratio, or nothing but a number.
 fn number(run: &Run, id: &str) -> Result<String, String> {
     Ok(digits(run.median(id)?))
@@ -54,7 +59,11 @@ fn number(run: &Run, id: &str) -> Result<String, String> {
 fn machine(run: &Run) -> String {
     let machine = &run.machine;
     let mut text = String::from("| | |\n|---|---|\n");
-    let _ = writeln!(text, "| measured on | {} |", machine.measured_on);
+    let _ = writeln!(
+        text,
+        "| measured on | {}, in {} minutes |",
+        machine.measured_on, run.minutes
+    );
     let _ = writeln!(
         text,
         "| processor | {}, {} cores |",
@@ -121,7 +130,7 @@ fn table(rows: &[&Row]) -> String {
 /// A scenario beside zae-limiter: ratio, and both sides' numbers.
 fn peer(run: &Run) -> Result<String, String> {
     let mut text = String::from(
-        "| | times the calls | calls/s | p50, p99 | write units a call | requests a call |\n\
+        "| | times the calls | calls | p50, p99 | write units a call | requests a call |\n\
          |---|--:|--:|--:|--:|--:|\n",
     );
     for scenario in &SCENARIOS {
@@ -133,15 +142,15 @@ fn peer(run: &Run) -> Result<String, String> {
             let (what, ratio) = match rival {
                 Rival::Weirgate => {
                     let id = format!("peer/{}/ratio", scenario.name);
-                    (format!("**{}**", scenario.what), shown(run, &id)?)
+                    (format!("**{}**", scenario.what), ranged(run, &id)?)
                 }
-                Rival::Prefetched => ("prefetched".to_owned(), shown(run, &id("ratio"))?),
+                Rival::Prefetched => ("prefetched".to_owned(), ranged(run, &id("ratio"))?),
                 _ => (rival.name().to_owned(), String::new()),
             };
             let _ = writeln!(
                 text,
                 "| {what} | {ratio} | {} | {}, {} | {} | {} |",
-                number(run, &id("calls"))?,
+                ranged(run, &id("calls"))?,
                 shown(run, &id("p50"))?,
                 shown(run, &id("p99"))?,
                 number(run, &id("units"))?,
@@ -162,14 +171,14 @@ fn calls(run: &Run) -> Result<String, String> {
         Rival::Peer,
     ];
     let heads = ALL.map(Rival::name).join(" | ");
-    let mut text = format!("| calls/s, p50 | {heads} |\n|---|--:|--:|--:|--:|--:|\n");
+    let mut text = format!("| calls, p50 | {heads} |\n|---|--:|--:|--:|--:|--:|\n");
     for scenario in &SCENARIOS {
         let of = |rival: Rival| {
             if !scenario.rivals.contains(&rival) {
                 return Ok("–".to_owned());
             }
             let id = |name: &str| format!("{}/{}/{name}", rival.part(), scenario.name);
-            let (calls, p50) = (number(run, &id("calls"))?, shown(run, &id("p50"))?);
+            let (calls, p50) = (ranged(run, &id("calls"))?, shown(run, &id("p50"))?);
             Ok::<_, String>(format!("{calls}, {p50}"))
         };
         let cells: Result<Vec<_>, _> = ALL.into_iter().map(of).collect();
@@ -180,13 +189,13 @@ fn calls(run: &Run) -> Result<String, String> {
 
 /// By how much Weirgate is slower, and why.
 fn behind(run: &Run) -> Result<String, String> {
-    let calls =
-        |rival: Rival, scenario: &str| run.median(&format!("{}/{scenario}/calls", rival.part()));
+    let beside =
+        |rival: Rival, scenario: &str| number(run, &format!("{}/{scenario}/ratio", rival.part()));
+    // No row compares these two.
+    let calls = |rival: Rival| run.median(&format!("{}/sequential/calls", rival.part()));
+    let ahead = calls(Rival::Governor)? / calls(Rival::Prefetched)?;
     let p50 =
         |rival: Rival, scenario: &str| shown(run, &format!("{}/{scenario}/p50", rival.part()));
-    let beside = |scenario: &str, one: Rival, other: Rival| {
-        Ok::<_, String>(digits(calls(one, scenario)? / calls(other, scenario)?))
-    };
     Ok(bullets([
         format!(
             "**In memory.** For one caller governor makes {alone} times the calls of Weirgate with its write for each, and {ahead} \
@@ -194,8 +203,8 @@ fn behind(run: &Run) -> Result<String, String> {
              and swaps a number in the process. Other processes do not see that number, it ends with the process, and \
              usage is not counted. Prefetched tokens are taken from a table that all processes share, and each acquire of them \
              awaits, counts two limits and can be returned.",
-            alone = beside("sequential", Rival::Governor, Rival::Weirgate)?,
-            ahead = beside("sequential", Rival::Governor, Rival::Prefetched)?,
+            alone = beside(Rival::Governor, "sequential")?,
+            ahead = digits(ahead),
             governor = p50(Rival::Governor, "sequential")?,
             prefetched = p50(Rival::Prefetched, "sequential")?,
         ),
@@ -205,9 +214,9 @@ fn behind(run: &Run) -> Result<String, String> {
              everything in memory, and here it keeps nothing on disk. An acquire is a signed HTTP request with an expression, to a \
              table that is written durably; 32 callers of one bucket share such requests. Both run on this machine: the network of \
              AWS adds to each, and DynamoDB itself takes some milliseconds for a write.",
-            alone = beside("sequential", Rival::Redis, Rival::Weirgate)?,
-            many = beside("many-buckets", Rival::Redis, Rival::Weirgate)?,
-            one = beside("one-bucket", Rival::Redis, Rival::Weirgate)?,
+            alone = beside(Rival::Redis, "sequential")?,
+            many = beside(Rival::Redis, "many-buckets")?,
+            one = beside(Rival::Redis, "one-bucket")?,
             redis = p50(Rival::Redis, "sequential")?,
             ours = p50(Rival::Weirgate, "sequential")?,
         ),

@@ -236,6 +236,15 @@ impl Row {
         self.unit.range(low, high)
     }
 
+    /// The median, and the range in brackets.
+    #[must_use]
+    pub fn with_range(&self) -> String {
+        match self.range() {
+            range if range.is_empty() => self.median(),
+            range => format!("{} ({range})", self.median()),
+        }
+    }
+
     /// `met`, `MISSED`, or nothing.
     #[must_use]
     pub fn verdict(&self) -> &'static str {
@@ -254,11 +263,8 @@ impl fmt::Display for Row {
             "{:<70} {:<6} {}",
             self.what,
             self.verdict(),
-            self.median()
+            self.with_range()
         )?;
-        if !self.range().is_empty() {
-            write!(f, " ({})", self.range())?;
-        }
         match self.target {
             Some(target) => write!(f, "; target: {}", target.shown(self.unit)),
             None => Ok(()),

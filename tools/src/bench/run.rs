@@ -17,6 +17,8 @@ pub const BARE_WRITE: &str = "acquire/bare-write";
 pub struct Run {
     /// Where and with what.
     pub machine: Machine,
+    /// Minutes that it took.
+    pub minutes: u64,
     /// What was measured, part by part.
     pub rows: Vec<Row>,
 }
@@ -52,8 +54,9 @@ impl Run {
     pub fn text(&self) -> serde_json::Result<String> {
         let rows: Result<Vec<_>, _> = self.rows.iter().map(serde_json::to_string).collect();
         Ok(format!(
-            "{{\n\"machine\": {},\n\"rows\": [\n{}\n]\n}}\n",
+            "{{\n\"machine\": {},\n\"minutes\": {},\n\"rows\": [\n{}\n]\n}}\n",
             serde_json::to_string_pretty(&self.machine)?,
+            self.minutes,
             rows?.join(",\n")
         ))
     }

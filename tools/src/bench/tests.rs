@@ -19,6 +19,7 @@ fn committed() -> Run {
 fn made_up() -> Run {
     let mut run = Run {
         machine: Machine::this(),
+        minutes: 9,
         rows: vec![Row::new("edge/time", "a time", Unit::Seconds, &[1.0]).at_most(2.0)],
     };
     let all = |run: &Run| {

@@ -4,6 +4,7 @@
 
 use std::path::Path;
 use std::process::ExitCode;
+use std::time::Instant;
 use std::{fs, io};
 
 use peak_alloc::PeakAlloc;
@@ -53,9 +54,12 @@ async fn run(is_check: bool, names: &[String]) -> Result<ExitCode, String> {
     let parts = if named.is_empty() { &PARTS[..] } else { &named };
     // Before minutes of measuring.
     let committed = is_check.then(|| Run::read(&data)).transpose()?;
+    let started = Instant::now();
+    let rows = measured(parts, MEMORY).await;
     let now = Run {
         machine: Machine::this(),
-        rows: measured(parts, MEMORY).await,
+        minutes: started.elapsed().as_secs().div_ceil(60),
+        rows,
     };
     if let Some(committed) = committed {
         return Ok(checked(&committed, &now, named.is_empty()));

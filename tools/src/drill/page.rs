@@ -233,6 +233,9 @@ mod tests {
             (3, 2),
             "the reconciler keeps its schedule, and the archiver its mapping"
         );
+        let of_release = only.replace("template.yaml", "\"$template\"");
+        let block = &blocks(PAGE).unwrap()["hand-back-release"];
+        assert!(block.contains(&of_release), "a release's is made otherwise");
     }
 
     #[test]
@@ -260,18 +263,10 @@ mod tests {
     /// What says of the table that it has the key already: a deployment that gave it once more
     /// would be refused.
     #[test]
-    fn a_restored_table_is_adopted_with_its_key_by_a_stack_that_is_built() {
+    fn a_restored_table_is_imported_with_its_key() {
         let file = include_str!("../../../scripts/restored-table.yaml").trim_end();
         let body = |key| {
-            let asked = asked("adopt", &[("key", key), ("env", "default")]);
-            let last: Vec<_> = asked
-                .iter()
-                .rev()
-                .take(2)
-                .map(|words| words[..2].join(" "))
-                .collect();
-            assert_eq!(last, ["sam deploy", "sam build"]);
-            options(&asked[0])["template-body"]
+            options(&asked("import", &[("key", key)])[0])["template-body"]
                 .as_str()
                 .unwrap()
                 .to_owned()
@@ -290,5 +285,16 @@ mod tests {
                 .any(|line| line == "      GlobalSecondaryIndexes:"),
             "the table's properties are the last"
         );
+    }
+
+    #[test]
+    fn an_imported_table_is_adopted_by_what_is_built_or_packaged_before() {
+        let commands = |block, words| -> Vec<_> {
+            let asked = asked(block, &[("env", "default")]);
+            asked.iter().map(|of| of[..words].join(" ")).collect()
+        };
+        assert_eq!(commands("adopt", 2), ["sam build", "sam deploy"]);
+        let released = ["package", "deploy"].map(|verb| format!("aws cloudformation {verb}"));
+        assert_eq!(commands("adopt-release", 3), released);
     }
 }

@@ -44,7 +44,8 @@ impl<P: Fn(&str)> Drill<'_, P> {
         expect(left.trim() == "0", || {
             format!("not below their numbers are all buckets but {left}")
         })?;
-        self.shell.block("adopt", &[named]).await?;
+        self.shell.block("import", &[named]).await?;
+        self.shell.block("adopt", &[]).await?;
         let state = self.shell.text(look, &[named]).await?;
         expect(state.contains("True"), || {
             format!("the adopted table has no stream: {state}")
@@ -55,7 +56,12 @@ impl<P: Fn(&str)> Drill<'_, P> {
         expect(policy.contains("LogicalResourceId/Table"), || {
             format!("the new stack's policy is {policy}")
         })?;
-        self.say("restored from a backup, and adopted by a new stack");
+        self.shell.block("adopt-release", &[]).await?;
+        let state = self.shell.text(look, &[named]).await?;
+        expect(state.contains("True"), || {
+            format!("by a release the adopted table has no stream: {state}")
+        })?;
+        self.say("restored from a backup, and adopted by a new stack, which a release replaced");
 
         self.take(4).await?;
         self.take_and_delete("adopted", 4).await?;

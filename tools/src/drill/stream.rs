@@ -7,6 +7,12 @@ use super::{Drill, ENTITY, NAMESPACE, expect, told};
 /// A resource whose records are discarded.
 const DISCARDED: &str = "discarded";
 
+/// Makes what the page reads of a release: its bucket, and its template, with the functions that are
+/// built. As the drill's `sam build`, it leaves out the alarm of metric math.
+const RELEASE: &str = r"aws s3 mb s3://my-releases
+sed -e 's|^      FunctionName: .*-\(.*\)$|&\n      CodeUri: built/\1|' -e '/^    CodeUri: \.$/d' \
+  -e '/^  TableThrottledAlarm:$/,/^$/d' template.yaml > template-arm64.yaml";
+
 impl<P: Fn(&str)> Drill<'_, P> {
     /// Takes from a resource and deletes its bucket, while the records pass the function by.
     /// Returns the object that Lambda would have written if the function had failed.
@@ -142,8 +148,19 @@ impl<P: Fn(&str)> Drill<'_, P> {
         })
     }
 
-    /// The stack has a mapping of its own again, and that is the only one.
+    /// From the repository, and then from a release.
     async fn hand_back(&mut self) -> Result<(), String> {
+        self.hand_back_by("hand-back", "handed-back").await?;
+        self.shell.text(RELEASE, &[]).await?;
+        self.drop_mapping().await?;
+        self.shell.block("again", &[]).await?;
+        self.hand_back_by("hand-back-release", "handed-back-by-release")
+            .await
+    }
+
+    /// The stack has a mapping of its own again, and that is the only one. Usage of `resource` is
+    /// counted by it.
+    async fn hand_back_by(&mut self, block: &str, resource: &str) -> Result<(), String> {
         let of_stack = "aws cloudformation describe-stack-resource --stack-name \"$stack\" \
              --logical-resource-id AggregatorStream --query StackResourceDetail.PhysicalResourceId --output text";
         let gone = self.shell.text(of_stack, &[]).await?;
@@ -151,7 +168,7 @@ impl<P: Fn(&str)> Drill<'_, P> {
         expect(gone != by_hand, || {
             "the mapping is the stack's before it was given back".to_owned()
         })?;
-        self.shell.block("hand-back", &[]).await?;
+        self.shell.block(block, &[]).await?;
         let recreated = self.shell.text(of_stack, &[]).await?;
         let all = self.shell.block("mapping", &[]).await?;
         let is_only = all.lines().count() == 1
@@ -160,9 +177,11 @@ impl<P: Fn(&str)> Drill<'_, P> {
         expect(is_only && recreated != gone, || {
             format!("the stack's mapping is {recreated}, and there are {all}")
         })?;
-        self.take_and_delete("handed-back", 5).await?;
-        self.until_counted_of("handed-back", 5).await?;
-        self.say("the mapping that was created manually was given back to the stack");
+        self.take_and_delete(resource, 5).await?;
+        self.until_counted_of(resource, 5).await?;
+        self.say(&format!(
+            "the mapping that was created manually was given back to the stack by {block}"
+        ));
         Ok(())
     }
 }

@@ -91,7 +91,7 @@ impl BalanceEdit<'_> {
         self.with(Some(limit), Change::Set(tokens))
     }
 
-    /// Sets a limit to 0. It refills as ever.
+    /// Sets a limit to 0. It refills as before.
     pub fn drain(self, limit: &str) -> Self {
         self.set(limit, 0)
     }

@@ -8,8 +8,8 @@ use tokio::time::Instant;
 use weirgate_shared::ItemKey;
 use weirgate_shared::write::UsageCopy;
 
-/// Invocations in a row after whose patience a copy counts as throttled for good, 10. With 2 s
-/// each, these are 20 s.
+/// Throttled invocations in a row after which a copy counts as throttled permanently, 10. With
+/// 2 s each, these are 20 s.
 pub const ENOUGH: u32 = 10;
 /// Maximum number of copies that are counted.
 const MOST: usize = 10_000;
@@ -37,8 +37,8 @@ impl Throttles {
     }
 
     /// Counts one more invocation in which a copy stayed throttled. Returns whether those were
-    /// enough. What does not fit counts as throttled for good, or a tenant with many snapshots could
-    /// keep all records from being done.
+    /// enough. A copy above `MOST` counts as throttled permanently, or a tenant with many snapshots
+    /// could keep all records from being done.
     pub(super) fn count(&self, copy: &UsageCopy) -> bool {
         let (key, mut counts, now) = (key(copy), self.counts(), Instant::now());
         if counts.len() >= MOST && !counts.contains_key(&key) {
@@ -59,7 +59,7 @@ impl Throttles {
         count.invocations >= ENOUGH
     }
 
-    /// Forgets a copy that was made, or refused for good.
+    /// Forgets a copy that was made, or refused permanently.
     pub(super) fn forget(&self, copy: &UsageCopy) {
         let mut counts = self.counts();
         if !counts.is_empty() {

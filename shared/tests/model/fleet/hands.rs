@@ -87,7 +87,7 @@ impl Fleet {
                 shard.limits[slots.name()].available + held(shard, slots.name())
             };
             let sum: MilliTokens = self.table.shards().values().map(all).sum();
-            prop_assert_eq!(sum, slots.rule().capacity, "a slot is gone for good");
+            prop_assert_eq!(sum, slots.rule().capacity, "a slot is lost");
             prop_assert!(self.table.whole().is_complete());
         }
         Ok(())

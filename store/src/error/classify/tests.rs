@@ -56,7 +56,7 @@ fn a_signature_of_another_time_is_told_from_one_by_a_wrong_key() {
     assert!(ErrorKind::ClockSkew.is_transient() && ErrorKind::ClockSkew.was_not_applied());
 }
 
-/// Only what the item holds, or the request says, is invalid for good: a count that is goes
+/// Only the item's content or the request is invalid permanently: a count that is invalid goes
 /// past its snapshot.
 #[test]
 fn an_answer_that_is_not_known_is_not_taken_for_one_about_the_item() {
