@@ -269,8 +269,7 @@ cargo_home := $(or $(CARGO_HOME),$(HOME)/.cargo)
 # Later ones come first. Generated code is in the folder of builds.
 mapped = --remap-path-prefix=$(cargo_home)=/cargo --remap-path-prefix=$(CURDIR)=/weirgate \
 	--remap-path-prefix=$(abspath $(cargo_target))=/weirgate/target
-# A panic aborts, so nothing unwinds: the tables for it are a twentieth of a binary.
-dist_build = PATH="$(cross_tools):$$PATH" RUSTFLAGS="$(mapped) -Cforce-unwind-tables=no" cargo lambda build --locked --release \
+dist_build = PATH="$(cross_tools):$$PATH" RUSTFLAGS="$(mapped)" cargo lambda build --locked --release \
 	--disable-optimizations --config 'profile.release.panic="abort"' --target $(of_$*) --lambda-dir $(built)/$*
 
 .PHONY: $(architectures:%=functions-%) $(architectures:%=command-%) $(architectures:%=agent-%)
