@@ -1,5 +1,6 @@
 //! One request for tokens, checked before anything is sent.
 
+use std::pin::pin;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -228,7 +229,7 @@ impl<'a> Acquire<'a> {
     /// made.
     pub async fn send(self) -> Result<Decision, Error> {
         let (session, request) = (&self.limiter.session, &self.request);
-        let decision = self.decision();
+        let decision = pin!(self.decision());
         let decision = instrumented(session, &request.entity, &request.resource, decision).await?;
         count_decision(session, &decision);
         Ok(decision

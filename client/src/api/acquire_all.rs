@@ -2,6 +2,7 @@
 
 use std::collections::BTreeSet;
 use std::ops::{Deref, DerefMut};
+use std::pin::pin;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -127,8 +128,10 @@ impl<'a> AcquireAll<'a> {
         }
         check_on_unavailable(self.options.on_unavailable)?;
         let (session, mut counts) = (&self.limiter.session, vec![]);
-        let decision =
-            instrumented(session, "several", "several", self.decision(&mut counts)).await?;
+        let decision = {
+            let decision = pin!(self.decision(&mut counts));
+            instrumented(session, "several", "several", decision).await?
+        };
         count_decision(session, &decision);
         Ok(decision.map(|given| {
             let mut all = given.by_bucket.into_iter();

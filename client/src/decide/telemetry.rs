@@ -2,7 +2,7 @@
 //! each.
 
 use std::future::Future;
-use std::pin::pin;
+use std::pin::Pin;
 
 use metrics::{Histogram, Key, Label, Level, Metadata};
 use tokio::time::Instant;
@@ -43,12 +43,13 @@ pub(crate) fn describe() {
 }
 
 /// Makes a decision within a span, and records its duration and outcome. Records `resource` too if
-/// the limiter is set to, because there may be many.
+/// the limiter is set to, because there may be many. The decision comes pinned: as a value, it would
+/// have its space here and at the caller.
 pub(crate) async fn instrumented(
     session: &Session,
     entity: &str,
     resource: &str,
-    decision: impl Future<Output = Result<Decision<Granted>, Error>>,
+    mut decision: Pin<&mut impl Future<Output = Result<Decision<Granted>, Error>>>,
 ) -> Result<Decision<Granted>, Error> {
     // The names are those of OpenTelemetry; docs/guide/metrics.md lists them. None of a database:
     // an acquire sends any number of requests, and shares them with others.
@@ -64,8 +65,6 @@ pub(crate) async fn instrumented(
         otel.status_description = Empty,
     );
     let began = Instant::now();
-    // Pinned, because each branch would have space for the decision.
-    let mut decision = pin!(decision);
     let decision = if span.is_disabled() {
         decision.as_mut().await
     } else {
