@@ -240,7 +240,9 @@ fn planned(view: &Shard, at: EpochMillis, by_others: bool) -> Vec<Update> {
                 for company in [
                     Contention::Alone,
                     Contention::Shared,
-                    Contention::SharedStale,
+                    Contention::SharedStale {
+                        others_per_second: 1_000,
+                    },
                 ] {
                     for counted in [BTreeMap::new(), rpm(1)] {
                         let (needs, soft, leases) = (needs.clone(), soft.clone(), leases.clone());

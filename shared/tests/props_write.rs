@@ -48,7 +48,7 @@ fn contention() -> impl Strategy<Value = Contention> {
     prop_oneof![
         Just(Contention::Alone),
         Just(Contention::Shared),
-        Just(Contention::SharedStale)
+        (0..2_000u32).prop_map(|others_per_second| Contention::SharedStale { others_per_second })
     ]
 }
 

@@ -186,7 +186,10 @@ fn takes(page: &mut Page) {
     );
     page.update(
         "take of what was full, in company",
-        other_company(Contention::SharedStale).on(Some(&whole(10_000)), 100),
+        other_company(Contention::SharedStale {
+            others_per_second: 1_000,
+        })
+        .on(Some(&whole(10_000)), 100),
     );
     let mut large = whole(2000);
     large.size_bytes = 2500;

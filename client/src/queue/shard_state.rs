@@ -37,6 +37,8 @@ pub(super) struct State {
     /// Whether other processes wrote to the shard between the last two responses; `None` until
     /// known.
     pub(super) has_company: Option<bool>,
+    /// Their writes a second in that time; `None` until known.
+    others_per_second: Option<u32>,
     /// Whether the first read of the shard showed so much traffic that other processes probably
     /// write between a read and the write after it.
     pub(super) is_crowded: Option<bool>,
@@ -106,6 +108,20 @@ impl ShardState {
 
     pub(crate) fn set_contended(&self, others: bool) {
         self.state().has_company = Some(others);
+    }
+
+    /// Records writes of other processes within a time.
+    pub(super) fn record_others(&self, writes: i64, within: Duration) {
+        let millis = i64::try_from(within.as_millis()).unwrap_or(i64::MAX).max(1);
+        let each_second = u32::try_from(writes.saturating_mul(1_000) / millis);
+        let mut state = self.state();
+        state.has_company = Some(writes > 0);
+        state.others_per_second = Some(each_second.unwrap_or(u32::MAX));
+    }
+
+    /// Returns the writes a second of other processes; many until that is known.
+    pub(super) fn others_per_second(&self) -> u32 {
+        self.state().others_per_second.unwrap_or(u32::MAX)
     }
 
     /// Records that a request of this operation is in flight.

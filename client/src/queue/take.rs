@@ -261,7 +261,9 @@ impl<'a> TakeAttempt<'a> {
         match (self.state.is_contended(), self.age >= FRESH_VIEW) {
             (false, _) => Contention::Alone,
             (true, false) => Contention::Shared,
-            (true, true) => Contention::SharedStale,
+            (true, true) => Contention::SharedStale {
+                others_per_second: self.state.others_per_second(),
+            },
         }
     }
 

@@ -97,7 +97,9 @@ fn updates(case: &Case) -> Vec<Update> {
     for contention in [
         Contention::Alone,
         Contention::Shared,
-        Contention::SharedStale,
+        Contention::SharedStale {
+            others_per_second: 1_000,
+        },
     ] {
         let take = Take {
             key: &bucket.key,

@@ -49,7 +49,8 @@ impl BalanceUpdate {
             } else {
                 self.ceiling - self.refill
             } - slack;
-            let at_least = self.ceiling - gained;
+            // What the cut leaves may be missing before it.
+            let at_least = self.ceiling - gained - slack;
             update
                 .conditions
                 .push(Condition::AtLeast(tokens(name), Value::Int(at_least.0)));

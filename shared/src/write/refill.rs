@@ -16,7 +16,8 @@ use crate::{EpochMillis, LimitName, LimitState, MilliTokens, Millis, Shard, Shar
 const MIN_REFILL_INTERVAL: Millis = Millis(200);
 
 /// Credits `image` if a limit has less than twice the `consumed` of the batch that the image is
-/// from. Later takes then find enough without a known `rf`.
+/// from, its refill until now included. Later takes then find enough without a known `rf`. Where
+/// there is more, processes know `rf`, and a moved one fails the next take of each.
 ///
 /// Requires the image's `rf`, so it is applied once, and is exact whatever was taken since the
 /// image.
@@ -31,8 +32,8 @@ pub fn refill(
     let is_hungry = |(name, state): (&LimitName, &LimitState)| {
         let used = consumed.get(name).copied().unwrap_or_default();
         used > MilliTokens::ZERO
-            && state.available < used + used
             && flowed(state) > MilliTokens::ZERO
+            && (state.available + flowed(state)).min(image.share(state)) < used + used
     };
     let is_fresh = now.since(image.refilled_at) < MIN_REFILL_INTERVAL;
     if is_fresh || !image.limits.iter().any(is_hungry) {

@@ -58,7 +58,10 @@ pub struct Take<'a> {
 /// A take of a full shard states where its balance is cut, so of two concurrent ones, one fails.
 /// Where many processes use less than the refill, shards are often full, and half of their writes
 /// would fail. Under contention, a take leaves headroom when it cuts: at most 1/128 of the shard's
-/// share, and at most a second's refill. With a stale view it assumes that there is headroom.
+/// share, and at most a second's refill. It cuts as well where no more than that is missing.
+///
+/// With a stale view it assumes that there is headroom if other processes write several times while
+/// the headroom refills. If they write less often, the shard is probably full again.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub enum Contention {
     /// No other writer was seen; the take keeps every token.
@@ -67,7 +70,18 @@ pub enum Contention {
     /// Other writers, and a fresh view.
     Shared,
     /// Other writers, and a stale view.
-    SharedStale,
+    SharedStale {
+        /// Their writes a second, as last seen.
+        others_per_second: u32,
+    },
+}
+
+/// Writes of others while the headroom refills, from which on a shard is probably not full: 2.
+const MIN_WRITES: u32 = 2;
+
+fn second_of_refill(shard: &Shard, state: &LimitState) -> MilliTokens {
+    let from = shard.refilled_at;
+    refill_between(&state.rule, shard.shard(), from, from.plus(Millis(1000)))
 }
 
 impl Take<'_> {
@@ -95,12 +109,12 @@ impl Take<'_> {
     /// overflowed.
     #[must_use]
     pub fn is_covered(&self, shard: &Shard, now: EpochMillis) -> bool {
-        let has_room = |state| self.assumes_headroom() || !shard.is_full(state, now);
         let holds = |limit: &LimitName, need| {
-            shard
-                .limits
-                .get(limit)
-                .is_some_and(|state| state.available >= need && has_room(state))
+            shard.limits.get(limit).is_some_and(|state| {
+                let has_room =
+                    self.assumes_headroom(shard, limit, state) || !shard.is_full(state, now);
+                state.available >= need && has_room
+            })
         };
         self.amounts.iter().all(|(limit, need)| holds(limit, *need))
             && self
@@ -109,22 +123,24 @@ impl Take<'_> {
                 .all(|limit| holds(limit, MilliTokens(i64::MIN)))
     }
 
-    fn assumes_headroom(&self) -> bool {
-        self.contention == Contention::SharedStale
+    /// Returns whether to assume that the balance is below the ceiling, whatever the view shows.
+    fn assumes_headroom(&self, shard: &Shard, limit: &LimitName, state: &LimitState) -> bool {
+        let Contention::SharedStale { others_per_second } = self.contention else {
+            return false;
+        };
+        // A cut fails beside another one for as long as what was taken refills, an addition once
+        // what was taken and the headroom have. With fewer writes in that time, the cut fails less.
+        let below = i128::from((self.headroom(shard, state) + self.need(limit)).0);
+        let second = i128::from(second_of_refill(shard, state).0);
+        i128::from(others_per_second) * below >= i128::from(MIN_WRITES) * second
     }
 
     /// Returns the headroom that a cut leaves, so that the next takes need not cut.
     fn headroom(&self, shard: &Shard, state: &LimitState) -> MilliTokens {
-        let second = refill_between(
-            &state.rule,
-            shard.shard(),
-            shard.refilled_at,
-            shard.refilled_at.plus(Millis(1000)),
-        );
         if self.contention == Contention::Alone {
             MilliTokens::ZERO
         } else {
-            second.min(shard.share(state) / 128)
+            second_of_refill(shard, state).min(shard.share(state) / 128)
         }
     }
 

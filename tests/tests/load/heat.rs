@@ -55,6 +55,32 @@ async fn a_hot_bucket_splits_until_no_write_is_throttled_and_merges_afterwards()
     assert_usage_is_exact(&report);
 }
 
+/// A limit of a second is full again soon after each take. Processes that use a part of it must not
+/// pay for a failed write each time, nor whenever the aggregator looks.
+#[tokio::test(start_paused = true)]
+async fn processes_below_the_rate_of_a_short_limit_pay_one_write_each() {
+    for (clients, calls_per_second) in [(1, 20), (20, 80), (100, 120), (100, 200)] {
+        let load = Load {
+            clients,
+            calls_per_second,
+            lasts: Duration::from_secs(6),
+            partitions: Limits::default(),
+            ..small(Limit::per_second("rpm", 1_000).unwrap(), 1)
+        };
+        let report = run(&load, 0).await;
+        // The first second is that of the first reads and writes.
+        let writes: u64 = report.seconds[1..].iter().map(|second| second.writes).sum();
+        let calls = u64::from(calls_per_second) * 5;
+        assert!(
+            writes <= calls * 11 / 10,
+            "{writes} writes for {calls} calls of {clients}: {:?}",
+            report.seconds
+        );
+        assert_eq!(report.refused, 0);
+        assert_usage_is_exact(&report);
+    }
+}
+
 /// Processes that all begin on one shard and make two calls a second or more, each one at a time.
 /// The more there are, the less each of them sees of a shard. With `FULL` in the environment they
 /// are 5,000, 10,000 and 20,000, or as many of these as `PROCESSES` says, with five seeds each, or

@@ -13,16 +13,25 @@ use super::virtual_time::on_virtual_time;
 use crate::number::count;
 use crate::scaling::facts::{MAX_SHARDS, PARTITION_WRITE_UNITS, SHARD_WRITES};
 
-/// Returns the rows of a bucket that becomes hot, and of one that is short of tokens.
+/// Returns the rows of a bucket that becomes hot, of one that is short of tokens, and of one that
+/// has enough.
 ///
 /// # Panics
 /// If the functions fail.
 pub async fn rows() -> Vec<Row> {
-    let (hot, contended) =
-        on_virtual_time(|| async { (run(&becoming_hot(), 3).await, run(&contended(), 0).await) })
-            .await;
+    let (hot, contended, below) = on_virtual_time(|| async {
+        (
+            run(&becoming_hot(), 3).await,
+            run(&contended(), 0).await,
+            run(&below(), 0).await,
+        )
+    })
+    .await;
     let mut rows = of_hot(&hot);
     rows.extend(of_contended(&contended));
+    let what = "100 clients on a fifth of 1,000/s: writes per granted";
+    let writes = writes_per_granted(&below);
+    rows.push(Row::new("heat/below", what, Unit::Count, &[writes]).at_most(1.1));
     rows
 }
 
@@ -70,6 +79,22 @@ fn contended() -> Load {
     }
 }
 
+/// A limit of a second, of which each client uses a little.
+fn below() -> Load {
+    Load {
+        clients: 100,
+        calls_per_second: 200,
+        limit: Limit::per_second("rpm", 1_000).expect("a limit"),
+        shards: 1,
+        ..contended()
+    }
+}
+
+fn writes_per_granted(report: &Report) -> f64 {
+    let writes: u64 = report.seconds.iter().map(|second| second.writes).sum();
+    count(writes) / count(report.granted)
+}
+
 /// Seconds of a planned load, the first of which finds the shards and is not counted.
 const SECONDS: u64 = 10;
 /// Partitions, and the load of each, are so many times smaller than DynamoDB's.
@@ -82,7 +107,8 @@ fn planned(shards: u64) -> Load {
         clients: calls / 4,
         calls_per_second: calls,
         lasts: Duration::from_secs(SECONDS),
-        limit: Limit::per_second("rpm", 10_000_000).expect("a limit"),
+        // Half of it is asked for.
+        limit: Limit::per_minute("rpm", i64::from(calls) * 120).expect("a limit"),
         shards: u32::try_from(shards).expect("few shards"),
         partitions: Limits {
             units_per_second: units,
@@ -159,10 +185,9 @@ fn of_hot(report: &Report) -> Vec<Row> {
 
 fn of_contended(report: &Report) -> [Row; 2] {
     let what = "64 clients on 8 shards, twice as much asked";
-    let writes: u64 = report.seconds.iter().map(|second| second.writes).sum();
     let entitled = u64::try_from(report.entitled.0).expect("there is some");
     let share = count(report.granted) * 1000.0 / count(entitled) * 100.0;
-    let writes = count(writes) / count(report.granted);
+    let writes = writes_per_granted(report);
     [
         Row::new(
             "heat/share",

@@ -26,10 +26,10 @@ impl TakeAttempt<'_> {
         };
         self.count_unconfirmed_tokens(0, Some(shard.write_seq - 1));
         if let Some(seen) = &self.seen {
-            let others = shard.write_seq - seen.write_seq > 1;
+            let others = shard.write_seq - seen.write_seq - 1;
             // Absence of other writes within a shorter time proves nothing.
-            if others || self.age >= ALONE_AFTER {
-                self.state.set_contended(others);
+            if others > 0 || self.age >= ALONE_AFTER {
+                self.record_others(others);
             }
         }
         self.grant(shard, now).await
@@ -59,10 +59,12 @@ impl TakeAttempt<'_> {
             return self.grant(shard, now).await;
         }
         // If the item equals the view, the state itself failed the condition, not a race.
-        if self.seen.as_deref().is_some_and(|seen| *seen != shard) {
+        let seen = self.seen.as_deref();
+        if let Some(seen) = seen.filter(|seen| **seen != shard) {
             count(&self.session.counters.lost_races, 1);
             self.state.with_backoff(ContentionBackoff::lost_race);
-            self.state.set_contended(true);
+            // An item that was created again has a lower number.
+            self.record_others((shard.write_seq - seen.write_seq).max(1));
         } else if self.age >= ALONE_AFTER && self.seen.is_some() {
             self.state.set_contended(false);
         }
@@ -74,6 +76,12 @@ impl TakeAttempt<'_> {
             self.state.clear_view();
         }
         TakeOutcome::Retry(self.waiters)
+    }
+
+    /// Records how many writes of others came between the view and the response.
+    fn record_others(&self, writes: i64) {
+        let since_view = self.age + self.session.ages.now().since(self.sent.at);
+        self.state.record_others(writes, since_view);
     }
 
     /// Records the shard of a response. An item with a lower write sequence than the view was

@@ -30,7 +30,7 @@ impl Take<'_> {
                     taken: need,
                     is_soft: self.is_soft(name),
                     moves_refilled_at: false,
-                    assumes_headroom: self.assumes_headroom(),
+                    assumes_headroom: self.assumes_headroom(shard, name, state),
                     headroom: self.headroom(shard, state),
                 };
                 credit.write(&mut update, name, state);
