@@ -48,7 +48,7 @@ fn contention() -> impl Strategy<Value = Contention> {
     prop_oneof![
         Just(Contention::Alone),
         Just(Contention::Shared),
-        (0..2_000u32).prop_map(|others_per_second| Contention::SharedStale { others_per_second })
+        (0..120_000u32).prop_map(|others_per_minute| Contention::SharedStale { others_per_minute })
     ]
 }
 
@@ -308,7 +308,7 @@ fn a_write_to_a_bucket_that_is_gone_makes_no_half_of_one() {
         settle(&key, WriteId::from_bits(1), None, BTreeMap::new(), START).full(None),
         refill(
             &view,
-            &[(limit.name().clone(), one + one + one)].into(),
+            &[(limit.name().clone(), MilliTokens::from_tokens(6))].into(),
             START.plus(Millis(6_000)),
         )
         .unwrap(),
@@ -327,7 +327,7 @@ fn i2_a_refill_of_a_bucket_that_is_no_longer_full_loses_its_race() {
     let (key, image) = (bucket_key(0), bucket(&limit, five));
     let (taken, now) = (START.plus(Millis(5_000)), START.plus(Millis(5_300)));
     let mut item = Item::of_bucket(&image);
-    let consumed = [(limit.name().clone(), five)].into();
+    let consumed = [(limit.name().clone(), MilliTokens::from_tokens(6))].into();
     let update = refill(&image, &consumed, now).unwrap();
     assert!(item.apply(&take(&key, &limit, five, (1, &[]), taken).plan(Some(&image), taken)));
     assert!(!item.apply(&update));

@@ -184,13 +184,14 @@ fn takes(page: &mut Page) {
         }
         .on(Some(&whole(10_000)), 100),
     );
-    page.update(
-        "take of what was full, in company",
-        other_company(Contention::SharedStale {
-            others_per_second: 1_000,
-        })
-        .on(Some(&whole(10_000)), 100),
-    );
+    for (what, others_per_minute) in [
+        ("take of what was full, in company", 60_000),
+        ("take of what is probably full again", 149),
+        ("take of what others use half of", 150),
+    ] {
+        let company = Contention::SharedStale { others_per_minute };
+        page.update(what, other_company(company).on(Some(&whole(10_000)), 100));
+    }
     let mut large = whole(2000);
     large.size_bytes = 2500;
     page.update("take from an item of three units", two.on(Some(&large), 0));
@@ -538,7 +539,7 @@ fn settlements(page: &mut Page) {
 
 fn functions(page: &mut Page) {
     let all = needs(&[("rpm", 3000)]);
-    page.update("refill", refill(&whole(5999), &all, later(200)));
+    page.update("refill", refill(&whole(3999), &all, later(200)));
     page.update(
         "refill what is nearly full",
         refill(&whole(8001), &needs(&[("rpm", 9000)]), later(200)),
@@ -546,11 +547,11 @@ fn functions(page: &mut Page) {
     page.update("refill a half", refill(&half(1, 1000), &all, later(1000)));
     page.update(
         "no refill of what lasts",
-        refill(&whole(6000), &all, later(200)),
+        refill(&whole(4000), &all, later(200)),
     );
     page.update(
         "no refill soon after the last",
-        refill(&whole(5999), &all, later(199)),
+        refill(&whole(3999), &all, later(199)),
     );
     page.update(
         "no refill without use",

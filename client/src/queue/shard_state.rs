@@ -37,8 +37,8 @@ pub(super) struct State {
     /// Whether other processes wrote to the shard between the last two responses; `None` until
     /// known.
     pub(super) has_company: Option<bool>,
-    /// Their writes a second in that time; `None` until known.
-    others_per_second: Option<u32>,
+    /// Their writes a minute, as last counted; `None` until known.
+    others_per_minute: Option<u32>,
     /// Whether the first read of the shard showed so much traffic that other processes probably
     /// write between a read and the write after it.
     pub(super) is_crowded: Option<bool>,
@@ -107,21 +107,26 @@ impl ShardState {
     }
 
     pub(crate) fn set_contended(&self, others: bool) {
-        self.state().has_company = Some(others);
+        let mut state = self.state();
+        state.has_company = Some(others);
+        // None were counted, but there are some.
+        state.others_per_minute = state
+            .others_per_minute
+            .filter(|count| !others || *count > 0);
     }
 
     /// Records writes of other processes within a time.
     pub(super) fn record_others(&self, writes: i64, within: Duration) {
         let millis = i64::try_from(within.as_millis()).unwrap_or(i64::MAX).max(1);
-        let each_second = u32::try_from(writes.saturating_mul(1_000) / millis);
+        let each_minute = u32::try_from(writes.max(0).saturating_mul(60_000) / millis);
         let mut state = self.state();
         state.has_company = Some(writes > 0);
-        state.others_per_second = Some(each_second.unwrap_or(u32::MAX));
+        state.others_per_minute = Some(each_minute.unwrap_or(u32::MAX));
     }
 
-    /// Returns the writes a second of other processes; many until that is known.
-    pub(super) fn others_per_second(&self) -> u32 {
-        self.state().others_per_second.unwrap_or(u32::MAX)
+    /// Returns the writes a minute of other processes; many until that is known.
+    pub(super) fn others_per_minute(&self) -> u32 {
+        self.state().others_per_minute.unwrap_or(u32::MAX)
     }
 
     /// Records that a request of this operation is in flight.

@@ -262,7 +262,7 @@ impl<'a> TakeAttempt<'a> {
             (false, _) => Contention::Alone,
             (true, false) => Contention::Shared,
             (true, true) => Contention::SharedStale {
-                others_per_second: self.state.others_per_second(),
+                others_per_minute: self.state.others_per_minute(),
             },
         }
     }

@@ -8,8 +8,8 @@ use crate::{LimitName, LimitState, MilliTokens};
 /// The change of one limit's balance.
 ///
 /// The balance is `tk` plus the refill since `rf`, cut at the ceiling. An expression cannot compute
-/// that minimum, so the write assumes one case and requires it: below the ceiling it adds, at the
-/// ceiling it sets. Either way, takes and returns since the view do not matter.
+/// that minimum, so the write assumes one case and requires it: below the ceiling it adds; at the
+/// ceiling, or below it by no more than the headroom, it sets. Either way, takes and returns since the view do not matter.
 pub(super) struct BalanceUpdate {
     /// Refill since `rf`; for slots, the change of their number.
     pub(super) refill: MilliTokens,

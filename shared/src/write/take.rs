@@ -60,8 +60,8 @@ pub struct Take<'a> {
 /// would fail. Under contention, a take leaves headroom when it cuts: at most 1/128 of the shard's
 /// share, and at most a second's refill. It cuts as well where no more than that is missing.
 ///
-/// With a stale view it assumes that there is headroom if other processes write several times while
-/// the headroom refills. If they write less often, the shard is probably full again.
+/// With a stale view it assumes headroom if other processes use half of the refill, or write several
+/// times while the headroom refills. Otherwise the shard is probably full again.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub enum Contention {
     /// No other writer was seen; the take keeps every token.
@@ -71,13 +71,13 @@ pub enum Contention {
     Shared,
     /// Other writers, and a stale view.
     SharedStale {
-        /// Their writes a second, as last seen.
-        others_per_second: u32,
+        /// Their writes a minute, as last seen.
+        others_per_minute: u32,
     },
 }
 
 /// Writes of others while the headroom refills, from which on a shard is probably not full: 2.
-const MIN_WRITES: u32 = 2;
+const MIN_WRITES: i128 = 2;
 
 fn second_of_refill(shard: &Shard, state: &LimitState) -> MilliTokens {
     let from = shard.refilled_at;
@@ -125,14 +125,16 @@ impl Take<'_> {
 
     /// Returns whether to assume that the balance is below the ceiling, whatever the view shows.
     fn assumes_headroom(&self, shard: &Shard, limit: &LimitName, state: &LimitState) -> bool {
-        let Contention::SharedStale { others_per_second } = self.contention else {
+        let Contention::SharedStale { others_per_minute } = self.contention else {
             return false;
         };
-        // A cut fails beside another one for as long as what was taken refills, an addition once
-        // what was taken and the headroom have. With fewer writes in that time, the cut fails less.
-        let below = i128::from((self.headroom(shard, state) + self.need(limit)).0);
-        let second = i128::from(second_of_refill(shard, state).0);
-        i128::from(others_per_second) * below >= i128::from(MIN_WRITES) * second
+        // After a cut, another one fails until what was taken has refilled. An addition fails once
+        // the headroom has refilled as well. The others' takes count as large as this one.
+        let per_minute = |amount: MilliTokens| i128::from(others_per_minute) * i128::from(amount.0);
+        let need = self.need(limit);
+        let refill = i128::from(second_of_refill(shard, state).0) * 60;
+        per_minute(need) * 2 >= refill
+            || per_minute(self.headroom(shard, state) + need) >= refill * MIN_WRITES
     }
 
     /// Returns the headroom that a cut leaves, so that the next takes need not cut.

@@ -215,13 +215,14 @@ async fn an_item_of_too_many_limits_delays_no_other_record() {
 /// A split adds attributes, and so may a credit by its longer numbers: there is no room for either.
 #[tokio::test]
 async fn a_full_item_delays_no_other_record() {
-    for (is_hot, tokens) in [(true, "9000000000"), (false, "-1")] {
+    for (is_hot, tokens, capacity) in [(true, "9000000000", "9000000000000"), (false, "-1", "8999")]
+    {
         let spoil = |item: &mut Value| {
             item["hot"]["BOOL"] = json!(is_hot);
-            // 86,400 a day are one a second: a limit that looks dry, and gets many digits.
+            // A limit that is short beside its use, and gets more digits.
             for (field, value) in [
                 ("tk", tokens),
-                ("cp", "9000000000000"),
+                ("cp", capacity),
                 ("ra", "9000000000000"),
                 ("tc", "100000"),
             ] {

@@ -44,7 +44,6 @@ fn made_up() -> Run {
 }
 
 #[test]
-#[ignore = "docs/benchmarks.json has no run yet: run make bench, then remove this line"]
 fn the_page_and_its_charts_are_what_the_program_writes() {
     let run = committed();
     assert!(
@@ -62,14 +61,12 @@ fn the_page_and_its_charts_are_what_the_program_writes() {
 }
 
 #[test]
-#[ignore = "docs/benchmarks.json has no run yet: run make bench, then remove this line"]
 fn the_numbers_are_written_as_they_are_read() {
     let text = include_str!("../../../docs/benchmarks.json");
     assert_eq!(committed().text().unwrap(), text);
 }
 
 #[test]
-#[ignore = "docs/benchmarks.json has no run yet: run make bench, then remove this line"]
 fn the_readme_quotes_the_committed_numbers() {
     assert!(
         page::readme(README, &committed()).unwrap() == README,
@@ -79,7 +76,6 @@ fn the_readme_quotes_the_committed_numbers() {
 
 /// Bounds that pages state, each with the number that it is about.
 #[test]
-#[ignore = "docs/benchmarks.json has no run yet: run make bench, then remove this line"]
 fn what_pages_promise_was_measured() {
     let run = committed();
     let costs = include_str!("../../../docs/guide/costs.md");
@@ -177,7 +173,6 @@ fn the_readme_has_the_ratios_of_the_run() {
 }
 
 #[test]
-#[ignore = "docs/benchmarks.json has no run yet: run make bench, then remove this line"]
 fn ids_are_unique() {
     let run = committed();
     let ids: std::collections::BTreeSet<_> = run.rows.iter().map(|row| &row.id).collect();

@@ -63,7 +63,7 @@ impl TakeAttempt<'_> {
         if let Some(seen) = seen.filter(|seen| **seen != shard) {
             count(&self.session.counters.lost_races, 1);
             self.state.with_backoff(ContentionBackoff::lost_race);
-            // An item that was created again has a lower number.
+            // At least one, also if the item was created again.
             self.record_others((shard.write_seq - seen.write_seq).max(1));
         } else if self.age >= ALONE_AFTER && self.seen.is_some() {
             self.state.set_contended(false);
