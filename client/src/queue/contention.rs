@@ -1,4 +1,5 @@
-//! Wait before a write where processes compete for the refill of one shard.
+//! How much other processes write to a shard, and the wait before a write where they compete for its
+//! refill.
 //!
 //! When a shard is empty, every process sees the next token come at the same instant: one wins it,
 //! and the others pay for a failed write. After a random wait, one write takes several tokens. The
@@ -32,5 +33,40 @@ impl ContentionBackoff {
         } else {
             self.0 * 7 / 8
         };
+    }
+}
+
+/// Returns writes within a time as writes a minute: 0 only if there were none.
+pub(super) fn per_minute(writes: i64, within: Duration) -> u32 {
+    if writes <= 0 {
+        return 0;
+    }
+    let millis = i64::try_from(within.as_millis()).unwrap_or(i64::MAX).max(1);
+    let number = writes.saturating_mul(60_000) / millis;
+    u32::try_from(number).unwrap_or(u32::MAX).max(1)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn writes_become_writes_a_minute_and_only_none_become_0() {
+        for (writes, millis, number) in [
+            (0, 500, 0),
+            (-3, 500, 0),
+            (1, 500, 120),
+            (7, 60_000, 7),
+            (1, 3_600_000, 1),
+            (2, 0, 120_000),
+            (i64::MAX, 1, u32::MAX),
+        ] {
+            let within = Duration::from_millis(millis);
+            assert_eq!(
+                per_minute(writes, within),
+                number,
+                "{writes} in {millis} ms"
+            );
+        }
     }
 }

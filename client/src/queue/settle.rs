@@ -79,7 +79,7 @@ impl SettleAttempt<'_> {
                         return answered;
                     }
                     count(&self.session.counters.lost_races, 1);
-                    self.state.set_contended(true);
+                    self.state.record_lost_race();
                     if Instant::now() >= deadline {
                         let after = self.session.settings.timeout;
                         return Err(Error::timeout(&self.state.key, after, doubt.map(Arc::new)));

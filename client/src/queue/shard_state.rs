@@ -8,7 +8,7 @@ use tokio::time::Instant;
 use weirgate_shared::{BucketKey, MAX_SHARDS, Shard};
 use weirgate_store::StoreError;
 
-use super::contention::ContentionBackoff;
+use super::contention::{ContentionBackoff, per_minute};
 use super::summary::BucketSummary;
 use super::throttle::ThrottleHistory;
 use super::view::ShardView;
@@ -34,11 +34,9 @@ pub(super) struct State {
     /// Jumps of the wall clock that the view has taken into account.
     jumps: ClockJumps,
     pace: ContentionBackoff,
-    /// Whether other processes wrote to the shard between the last two responses; `None` until
-    /// known.
-    pub(super) has_company: Option<bool>,
-    /// Their writes a minute, as last counted; `None` until known.
-    others_per_minute: Option<u32>,
+    /// Writes a minute of other processes, as last counted: 0 if there were none between the last
+    /// two responses; `None` until known.
+    pub(super) others_per_minute: Option<u32>,
     /// Whether the first read of the shard showed so much traffic that other processes probably
     /// write between a read and the write after it.
     pub(super) is_crowded: Option<bool>,
@@ -86,14 +84,22 @@ impl ShardState {
         self.parent.as_ref()
     }
 
-    /// Returns whether other processes write to the shard too. Until that is known, returns whether
-    /// the bucket has had several shards.
-    pub(super) fn is_contended(&self) -> bool {
+    /// Returns the writes a minute of other processes; 0 if this one is alone. Until that is known,
+    /// returns many if the first read showed much traffic or the bucket has had several shards.
+    pub(super) fn others_per_minute(&self) -> u32 {
         let state = self.state();
-        state
-            .has_company
-            .or(state.is_crowded)
-            .unwrap_or_else(|| self.summary.max_shards_seen() > 1)
+        state.others_per_minute.unwrap_or_else(|| {
+            let has_shards = || self.summary.max_shards_seen() > 1;
+            match state.is_crowded.unwrap_or_else(has_shards) {
+                true => u32::MAX,
+                false => 0,
+            }
+        })
+    }
+
+    /// Returns whether other processes write to the shard too.
+    pub(super) fn is_contended(&self) -> bool {
+        self.others_per_minute() > 0
     }
 
     /// Returns whether the ending lease is the only one in `seen`, and such ends are rare. Then the
@@ -106,27 +112,15 @@ impl ShardState {
         last.is_none_or(|last| last.elapsed() >= RARE_LEASE_INTERVAL)
     }
 
-    pub(crate) fn set_contended(&self, others: bool) {
-        let mut state = self.state();
-        state.has_company = Some(others);
-        // None were counted, but there are some.
-        state.others_per_minute = state
-            .others_per_minute
-            .filter(|count| !others || *count > 0);
-    }
-
     /// Records writes of other processes within a time.
     pub(super) fn record_others(&self, writes: i64, within: Duration) {
-        let millis = i64::try_from(within.as_millis()).unwrap_or(i64::MAX).max(1);
-        let each_minute = u32::try_from(writes.max(0).saturating_mul(60_000) / millis);
-        let mut state = self.state();
-        state.has_company = Some(writes > 0);
-        state.others_per_minute = Some(each_minute.unwrap_or(u32::MAX));
+        self.state().others_per_minute = Some(per_minute(writes, within));
     }
 
-    /// Returns the writes a minute of other processes; many until that is known.
-    pub(super) fn others_per_minute(&self) -> u32 {
-        self.state().others_per_minute.unwrap_or(u32::MAX)
+    /// Records that other processes write, however often: many if none were counted before.
+    pub(super) fn record_lost_race(&self) {
+        let others = &mut self.state().others_per_minute;
+        *others = others.filter(|count| *count > 0).or(Some(u32::MAX));
     }
 
     /// Records that a request of this operation is in flight.

@@ -258,12 +258,10 @@ impl<'a> TakeAttempt<'a> {
     /// Returns whether other processes write to the shard, and whether the view may miss their
     /// writes.
     fn contention(&self) -> Contention {
-        match (self.state.is_contended(), self.age >= FRESH_VIEW) {
-            (false, _) => Contention::Alone,
-            (true, false) => Contention::Shared,
-            (true, true) => Contention::SharedStale {
-                others_per_minute: self.state.others_per_minute(),
-            },
+        match self.state.others_per_minute() {
+            0 => Contention::Alone,
+            _ if self.age < FRESH_VIEW => Contention::Shared,
+            others_per_minute => Contention::SharedStale { others_per_minute },
         }
     }
 

@@ -111,9 +111,8 @@ impl Take<'_> {
     pub fn is_covered(&self, shard: &Shard, now: EpochMillis) -> bool {
         let holds = |limit: &LimitName, need| {
             shard.limits.get(limit).is_some_and(|state| {
-                let has_room =
-                    self.assumes_headroom(shard, limit, state) || !shard.is_full(state, now);
-                state.available >= need && has_room
+                state.available >= need
+                    && (!shard.is_full(state, now) || self.assumes_headroom(shard, limit, state))
             })
         };
         self.amounts.iter().all(|(limit, need)| holds(limit, *need))

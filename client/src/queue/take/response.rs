@@ -59,14 +59,14 @@ impl TakeAttempt<'_> {
             return self.grant(shard, now).await;
         }
         // If the item equals the view, the state itself failed the condition, not a race.
-        let seen = self.seen.as_deref();
-        if let Some(seen) = seen.filter(|seen| **seen != shard) {
+        let changed = self.seen.as_deref().filter(|seen| **seen != shard);
+        if let Some(seen) = changed {
             count(&self.session.counters.lost_races, 1);
             self.state.with_backoff(ContentionBackoff::lost_race);
             // At least one, also if the item was created again.
             self.record_others((shard.write_seq - seen.write_seq).max(1));
         } else if self.age >= ALONE_AFTER && self.seen.is_some() {
-            self.state.set_contended(false);
+            self.record_others(0);
         }
         self.count_unconfirmed_tokens(0, Some(shard.write_seq));
         self.record_view(shard);
