@@ -6,7 +6,7 @@ mod model;
 use std::collections::BTreeMap;
 
 use model::world::{START, ops, world};
-use model::{Item, bucket_key, config, settle};
+use model::{Item, bucket_key, config, contention, settle};
 use proptest::collection::vec;
 use proptest::prelude::*;
 use weirgate_shared::write::{Contention, Take, cap_write_units, expire, refill};
@@ -42,14 +42,6 @@ fn take<'a>(
         unconfirmed: unknown,
         ..take
     }
-}
-
-fn contention() -> impl Strategy<Value = Contention> {
-    prop_oneof![
-        Just(Contention::Alone),
-        Just(Contention::Shared),
-        (0..120_000u32).prop_map(|others_per_minute| Contention::SharedStale { others_per_minute })
-    ]
 }
 
 proptest! {

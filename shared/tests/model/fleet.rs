@@ -20,6 +20,7 @@ use super::ops::{Back, Op};
 use super::table::{Shards, Table};
 use super::world::START;
 use super::{bucket_key, limit_name, settle};
+use takes::Belief;
 
 type Needs = BTreeMap<LimitName, MilliTokens>;
 
@@ -125,7 +126,7 @@ impl Fleet {
             forgotten: MilliTokens::ZERO,
         };
         if rounds > 0 {
-            let update = fleet.planned(0, None, &Needs::new(), None, 0, (START, false));
+            let update = fleet.planned(0, None, &Needs::new(), None, 0, Belief::at(START));
             fleet.write(update, Some(START)).unwrap();
         }
         for _ in 1..rounds {

@@ -65,6 +65,20 @@ impl Mirror {
         Ok(())
     }
 
+    /// A cut left headroom: the shard has `left`, and what refill and returns it leaves out is lost.
+    pub fn leave_headroom(&mut self, number: u32, left: MilliTokens) -> Result<(), TestCaseError> {
+        let (shard, balance) = self.balances.get_mut(&number).unwrap();
+        let most = shard.share(self.rule.capacity) / 128;
+        let lost = *balance - left;
+        prop_assert!(
+            (MilliTokens::ZERO..=most).contains(&lost),
+            "I2: {lost:?} left out, at most {most:?}"
+        );
+        *balance = left;
+        self.lost += lost;
+        Ok(())
+    }
+
     /// Records usage above the amount taken. `over` is the overflow since the item's `refilled_at`:
     /// a settlement has no current time, so a debt uses up the overflow first.
     pub fn owe(&mut self, number: u32, debt: MilliTokens, over: MilliTokens) {

@@ -13,6 +13,7 @@ pub mod world;
 
 use std::collections::BTreeMap;
 
+use proptest::prelude::*;
 use proptest::test_runner::{Config, FileFailurePersistence};
 use weirgate_shared::write::{Contention, LeaseChange, LimitDelta, Roll, Settle, Take};
 use weirgate_shared::{
@@ -46,6 +47,15 @@ pub fn bucket_key(shard: u32) -> BucketKey {
 
 pub fn limit_name(name: &str) -> LimitName {
     LimitName::new(name).unwrap()
+}
+
+/// Returns what a process may believe of the others, right or wrong.
+pub fn contention() -> impl Strategy<Value = Contention> {
+    prop_oneof![
+        Just(Contention::Alone),
+        Just(Contention::Shared),
+        (0..120_000u32).prop_map(|others_per_minute| Contention::SharedStale { others_per_minute })
+    ]
 }
 
 /// Returns an uncontended take of one acquire without a lease, planned at `now`.

@@ -5,6 +5,9 @@ use proptest::collection::vec;
 use proptest::option;
 use proptest::prelude::*;
 use proptest::sample::Index;
+use weirgate_shared::write::Contention;
+
+use super::contention;
 
 /// Age of a writer's view of a shard, in writes.
 pub type Back = usize;
@@ -76,6 +79,7 @@ pub struct Ask {
     pub lease: Option<i64>,
     /// Assumes that another process has begun the hour.
     pub by_others: bool,
+    pub contention: Contention,
 }
 
 /// Amount of a rate.
@@ -85,6 +89,8 @@ pub enum Much {
     Part(i64),
     /// The balance plus this amount.
     There(i64),
+    /// The most headroom that a take leaves, plus this amount.
+    Headroom(i64),
 }
 
 fn back() -> impl Strategy<Value = Back> {
@@ -92,16 +98,23 @@ fn back() -> impl Strategy<Value = Back> {
 }
 
 fn ask() -> impl Strategy<Value = Ask> {
-    let much = prop_oneof![3 => (0..=1000i64).prop_map(Much::Part), 2 => (-1..=1i64).prop_map(Much::There)];
+    let much = prop_oneof![
+        6 => (0..=1000i64).prop_map(Much::Part),
+        4 => (-1..=1i64).prop_map(Much::There),
+        1 => (-1..=1i64).prop_map(Much::Headroom),
+    ];
     let slots = prop_oneof![3 => Just(0), 2 => 1..3i64, 1 => 3..9i64];
     let lease = option::of(prop_oneof![0..200i64, 0..3000i64]);
     let by_others = prop::bool::weighted(0.1);
-    (much, slots, lease, by_others).prop_map(|(rate, slots, lease, by_others)| Ask {
-        rate,
-        slots,
-        lease,
-        by_others,
-    })
+    (much, slots, lease, by_others, contention()).prop_map(
+        |(rate, slots, lease, by_others, contention)| Ask {
+            rate,
+            slots,
+            lease,
+            by_others,
+            contention,
+        },
+    )
 }
 
 pub fn op() -> impl Strategy<Value = Op> {

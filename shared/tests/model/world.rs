@@ -6,13 +6,15 @@ use proptest::collection::vec;
 use proptest::option;
 use proptest::prelude::*;
 use proptest::sample::Index;
-use weirgate_shared::write::{LeaseChange, LimitDelta, Take, expire, refill};
+use weirgate_shared::write::{Contention, LeaseChange, LimitDelta, Take, expire, refill};
 use weirgate_shared::{
     EpochMillis, Lease, Limit, LimitName, MilliTokens, Millis, Shard, ShardIndex, WriteId,
     refill_between, refilled,
 };
 
-use super::{Item, assert_due_is_a_lower_bound, bucket_key, held, limit_name, settle, take};
+use super::{
+    Item, assert_due_is_a_lower_bound, bucket_key, contention, held, limit_name, settle, take,
+};
 
 /// Some seconds before a day begins.
 pub const START: EpochMillis = EpochMillis(1_700_006_400_000 - 5_000);
@@ -30,6 +32,7 @@ pub enum Op {
         part: i64,
         slots: i64,
         lease: Option<i64>,
+        contention: Contention,
     },
     /// Ends a lease: slots go back, rate tokens were used.
     End(Index),
@@ -55,8 +58,8 @@ pub fn op() -> impl Strategy<Value = Op> {
     let view = || prop_oneof![1 => Just(None), 6 => (0..6usize).prop_map(Some)];
     prop_oneof![
         3 => prop_oneof![1..50i64, 1..3000i64].prop_map(Op::Wait),
-        6 => (view(), 1..=1000i64, 0..3i64, option::of(0..3000i64))
-            .prop_map(|(view, part, slots, lease)| Op::Take { view, part, slots, lease }),
+        6 => (view(), 1..=1000i64, 0..3i64, option::of(0..3000i64), contention())
+            .prop_map(|(view, part, slots, lease, contention)| Op::Take { view, part, slots, lease, contention }),
         1 => any::<Index>().prop_map(Op::End),
         1 => (any::<Index>(), 0..2000i64, view()).prop_map(|(lease, part, view)| Op::Hold { lease, part, view }),
         1 => (any::<Index>(), 0..5000i64).prop_map(|(lease, later)| Op::Renew(lease, later)),
@@ -255,7 +258,14 @@ impl World {
                 part,
                 slots,
                 lease,
-            } => self.take(self.view(*view), *part, *slots, *lease, clock)?,
+                contention,
+            } => self.take(
+                (self.view(*view), *contention),
+                *part,
+                *slots,
+                *lease,
+                clock,
+            )?,
             Op::End(which) => {
                 let Some(lease) = self.lease(*which) else {
                     return Ok(());
@@ -398,7 +408,7 @@ impl World {
 
     fn take(
         &mut self,
-        view: Option<Shard>,
+        (view, contention): (Option<Shard>, Contention),
         part: i64,
         slots: i64,
         lease: Option<i64>,
@@ -425,6 +435,7 @@ impl World {
         let limits = self.limits.clone();
         let take = Take {
             leases,
+            contention,
             ..take(&key, &limits, needs, op, clock)
         };
         let update = if self.item.exists() {
@@ -443,7 +454,8 @@ impl World {
                 })
             };
             let is_enough = has(&free);
-            if view.as_ref() == Some(before) {
+            let is_stale = matches!(contention, Contention::SharedStale { .. });
+            if view.as_ref() == Some(before) && !is_stale {
                 // I5: a writer with a current view is never denied available tokens, and never
                 // granted others.
                 prop_assert_eq!(applied, is_enough || has(before));

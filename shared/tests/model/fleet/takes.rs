@@ -2,7 +2,9 @@
 
 use proptest::prelude::*;
 use proptest::sample::Index;
-use weirgate_shared::write::{Action, LeaseChange, LimitDelta, Roll, Settle, Take, Update};
+use weirgate_shared::write::{
+    Action, Contention, LeaseChange, LimitDelta, Roll, Settle, Take, Update,
+};
 use weirgate_shared::{
     EpochMillis, Hour, Lease, MilliTokens, Millis, Shard, WriteId, refill_between,
 };
@@ -11,6 +13,38 @@ use super::{Fleet, Grant, Needs};
 use crate::model::ops::{Ask, Back, Much};
 use crate::model::table::whole;
 use crate::model::{bucket_key, limit_name, settle, take};
+
+/// What a writer believes besides its view of a shard.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Belief {
+    clock: EpochMillis,
+    by_others: bool,
+    contention: Contention,
+}
+
+impl Belief {
+    /// Returns a writer that knows no other.
+    pub(super) fn at(clock: EpochMillis) -> Self {
+        Self {
+            clock,
+            by_others: false,
+            contention: Contention::Alone,
+        }
+    }
+
+    fn of(ask: &Ask, clock: EpochMillis) -> Self {
+        Self {
+            clock,
+            by_others: ask.by_others,
+            contention: ask.contention,
+        }
+    }
+
+    /// Returns whether it holds, so that a current view finds all tokens.
+    fn is_sure(self) -> bool {
+        !self.by_others && !matches!(self.contention, Contention::SharedStale { .. })
+    }
+}
 
 /// The lease of a take, and when it expires.
 type Until = (WriteId, EpochMillis);
@@ -24,7 +58,7 @@ impl Fleet {
         needs: &Needs,
         lease: Option<&Until>,
         takes: i64,
-        (clock, by_others): (EpochMillis, bool),
+        belief: Belief,
     ) -> Update {
         let (key, op) = (bucket_key(shard), self.id());
         let lease = lease.map(|(id, expires)| {
@@ -38,21 +72,22 @@ impl Fleet {
             )
         });
         let (leases, unknown) = (lease.into_iter().collect(), std::slice::from_ref(&op));
-        let take = take(&key, &self.limits, needs.clone(), op.clone(), clock);
+        let take = take(&key, &self.limits, needs.clone(), op.clone(), belief.clock);
         let take = Take {
             acquires: takes,
             leases,
             roll: Roll {
-                by_others,
+                by_others: belief.by_others,
                 ..take.roll
             },
+            contention: belief.contention,
             unconfirmed: unknown,
             ..take
         };
         if self.table.shards().is_empty() {
-            take.create(clock)
+            take.create(belief.clock)
         } else {
-            take.plan(view, clock)
+            take.plan(view, belief.clock)
         }
     }
 
@@ -84,14 +119,8 @@ impl Fleet {
                     .and_modify(|need| *need = (*need).min(limit.rule().capacity));
             }
         }
-        let update = self.planned(
-            shard,
-            view.as_deref(),
-            &needs,
-            lease.as_ref(),
-            1,
-            (clock, ask.by_others),
-        );
+        let belief = Belief::of(ask, clock);
+        let update = self.planned(shard, view.as_deref(), &needs, lease.as_ref(), 1, belief);
         let is_done = self.write(update, Some(clock))?;
         match there {
             None => prop_assert_eq!(is_done, creates, "a take made a shard that is not there"),
@@ -104,7 +133,7 @@ impl Fleet {
                     clock,
                     there
                 );
-                let is_sure = back == Some(0) && !ask.by_others;
+                let is_sure = back == Some(0) && belief.is_sure();
                 prop_assert!(
                     is_done || !is_enough || !is_sure,
                     "I2: {:?} of {:?}",
@@ -114,7 +143,7 @@ impl Fleet {
             }
         }
         if is_done {
-            self.book(&[(shard, needs)], lease.as_ref(), clock)
+            self.book(&[(shard, needs)], lease.as_ref(), belief)
         } else {
             Ok(())
         }
@@ -168,17 +197,16 @@ impl Fleet {
             parts = vec![(one.key.shard, needs)];
         }
         let before = self.table.shards().clone();
-        let mut actions = vec![];
+        let (belief, mut actions) = (Belief::of(ask, clock), vec![]);
         for (at, (shard, needs)) in parts.iter().enumerate() {
             let (view, takes) = (Some(&*seen[shard]), i64::from(at == 0));
-            let by = (clock, ask.by_others);
             actions.push(Action::Update(self.planned(
                 *shard,
                 view,
                 needs,
                 lease.as_ref(),
                 takes,
-                by,
+                belief,
             )));
         }
         if actions.is_empty() {
@@ -186,7 +214,7 @@ impl Fleet {
         }
         if !self.transact(&actions, Some(clock))? {
             prop_assert!(
-                back > 0 || ask.by_others,
+                back > 0 || !belief.is_sure(),
                 "I2: {:?} of {:?} is there, and was refused",
                 parts,
                 before
@@ -201,7 +229,7 @@ impl Fleet {
                 before[shard]
             );
         }
-        self.book(&parts, lease.as_ref(), clock)
+        self.book(&parts, lease.as_ref(), belief)
     }
 
     /// I5: a spread of so many thousandths of the capacity succeeds at the instant that is named,
@@ -240,7 +268,14 @@ impl Fleet {
         );
         let shards = self.table.shards().clone();
         let plan = |(shard, needs)| {
-            Action::Update(self.planned(shard, Some(&shards[&shard]), &needs, None, 1, (at, false)))
+            Action::Update(self.planned(
+                shard,
+                Some(&shards[&shard]),
+                &needs,
+                None,
+                1,
+                Belief::at(at),
+            ))
         };
         let actions: Vec<_> = parts.unwrap().into_iter().map(plan).collect();
         prop_assert!(
@@ -263,6 +298,7 @@ impl Fleet {
         let rate = match ask.rate {
             Much::Part(part) => MilliTokens(of.0 * part / 1000),
             Much::There(more) => there + MilliTokens(more),
+            Much::Headroom(more) => of / 128 + MilliTokens(more),
         };
         let mut needs: Needs = [(limit_name("rpm"), rate.max(MilliTokens::ZERO))].into();
         if ask.slots > 0 {
@@ -278,14 +314,14 @@ impl Fleet {
         &mut self,
         parts: &[(u32, Needs)],
         lease: Option<&Until>,
-        clock: EpochMillis,
+        belief: Belief,
     ) -> Result<(), TestCaseError> {
         for (shard, needs) in parts {
             let hour = self.table.shards()[shard].hour;
             prop_assert!(
-                hour >= Hour::of(clock),
+                hour >= Hour::of(belief.clock),
                 "I3: taken at {:?}, and counted for {:?}",
-                clock,
+                belief.clock,
                 hour
             );
             let need = |limit: &str| needs.get(limit).copied().unwrap_or_default();
@@ -302,6 +338,10 @@ impl Fleet {
             self.events.last_mut().unwrap().admitted += grant.rate;
             if let Some(mirror) = &mut self.mirror {
                 mirror.take(*shard, grant.rate)?;
+                if belief.contention != Contention::Alone {
+                    let state = &bucket.limits[&limit_name("rpm")];
+                    mirror.leave_headroom(*shard, bucket.balance(state, self.now))?;
+                }
             }
             match lease {
                 Some((id, _)) => drop(self.leased.insert((*shard, id.clone()), grant)),
