@@ -45,7 +45,8 @@ pub struct Options {
     #[arg(long, env = "AWS_REGION", value_name = "REGION")]
     pub region: Option<String>,
     /// URL of DynamoDB, for a local one
-    #[arg(long, env = "AWS_ENDPOINT_URL_DYNAMODB", value_name = "URL")]
+    #[arg(long, env = "AWS_ENDPOINT_URL_DYNAMODB", value_name = "URL",
+          value_parser = ConnectOptions::parse_endpoint)]
     pub endpoint_url: Option<String>,
     /// Address of the API; port 0 for any. Default: 127.0.0.1:2774, unless there is a Unix socket
     #[arg(long, env = "WEIRGATE_AGENT_LISTEN", value_name = "ADDRESS")]
@@ -257,6 +258,15 @@ mod tests {
     #[test]
     fn the_flags_are_consistent() {
         Options::command().debug_assert();
+    }
+
+    #[test]
+    fn an_endpoint_that_is_no_url_is_refused_at_the_start() {
+        let error = options(&["--endpoint-url", "http://127.0.0.1:8000."]).unwrap_err();
+        assert!(
+            error.contains("--endpoint-url") && error.contains("a port (1 to 65535)"),
+            "{error}"
+        );
     }
 
     #[test]

@@ -3,6 +3,7 @@
 use std::time::Duration;
 
 use clap::{Args, ColorChoice};
+use weirgate::ConnectOptions;
 
 /// Options that every command takes.
 #[derive(Debug, Clone, Args)]
@@ -31,7 +32,8 @@ pub struct Options {
         long,
         global = true,
         env = "AWS_ENDPOINT_URL_DYNAMODB",
-        value_name = "URL"
+        value_name = "URL",
+        value_parser = ConnectOptions::parse_endpoint
     )]
     pub endpoint_url: Option<String>,
     /// Author of changes in the audit, and owner of leases: the user, unless given

@@ -67,6 +67,7 @@ impl ConnectOptions {
     /// a profile has some: then it may be a proxy.
     #[must_use]
     pub fn with_endpoint(self, url: Option<String>) -> Self {
+        let url = url.filter(|url| !url.is_empty());
         let is_set = |name| std::env::var_os(name).is_some_and(|value| !value.is_empty());
         let has_credentials =
             self.profile.is_some() || is_set("AWS_PROFILE") || is_set("AWS_ACCESS_KEY_ID");
@@ -80,18 +81,6 @@ impl ConnectOptions {
             endpoint_url,
             ..self
         }
-    }
-
-    /// Returns whether a URL is of this machine.
-    #[must_use]
-    pub fn is_loopback(url: &str) -> bool {
-        let host = url.split("://").nth(1).unwrap_or_default();
-        ["127.0.0.1", "localhost", "[::1]"]
-            .iter()
-            .any(|name| match host.strip_prefix(name) {
-                Some(rest) => rest.is_empty() || rest.starts_with([':', '/']),
-                None => false,
-            })
     }
 }
 
@@ -305,24 +294,5 @@ mod tests {
             .await
             .unwrap_err();
         assert_eq!(error.kind, ErrorKind::Unreachable, "{error}");
-    }
-
-    #[test]
-    fn only_an_endpoint_of_this_machine_needs_no_credentials() {
-        for url in [
-            "http://127.0.0.1:8000",
-            "http://localhost",
-            "http://[::1]:1/",
-        ] {
-            assert!(ConnectOptions::is_loopback(url), "{url}");
-        }
-        for url in [
-            "https://dynamodb.eu-west-1.amazonaws.com",
-            "http://localhost.example",
-            "http://127.0.0.1.example:80",
-            "nonsense",
-        ] {
-            assert!(!ConnectOptions::is_loopback(url), "{url}");
-        }
     }
 }

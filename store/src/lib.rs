@@ -13,6 +13,7 @@
 //! - `transact`: planned writes to several items that all happen, or none
 //! - `expression`: a planned write as expressions with placeholders
 //! - `attribute`: values to the SDK's attributes and back
+//! - `endpoint`: the URL of DynamoDB as a user gives it
 //! - `error`: [`StoreError`]: an error without a decision, and its [`ErrorKind`]; `error::classify`
 //!   decides what an SDK error means for the write
 //! - `idle`: HTTP connections, which a process that was frozen makes again
@@ -30,6 +31,7 @@ mod connect;
 mod date;
 mod describe;
 mod due;
+mod endpoint;
 mod error;
 mod expression;
 mod idle;

@@ -109,7 +109,13 @@ async fn prometheus_scrapes_what_was_decided() {
     let address = said.trim().strip_prefix("listening on http://").unwrap();
 
     let before = get(address, "/metrics", "prometheus").1;
-    assert_eq!(samples(&before)["weirgate_breaker_state"], 0.0);
+    for series in [
+        "weirgate_breaker_state",
+        "weirgate_granted_total",
+        "weirgate_denied_total",
+    ] {
+        assert_eq!(samples(&before)[series], 0.0, "{before}");
+    }
     let answers: Vec<_> = (0..8).map(|_| get(address, "/hello", "alice").0).collect();
     assert_eq!(answers, [200, 200, 200, 200, 200, 429, 429, 429]);
     assert_eq!(get(address, "/hello", "bob").0, 200);

@@ -178,6 +178,22 @@ fn a_missing_permission_is_named_and_where_the_policies_are() {
 }
 
 #[test]
+fn an_endpoint_that_is_no_url_is_refused_before_a_request() {
+    let options = [
+        "--table",
+        "weirgate",
+        "--endpoint-url",
+        "http://127.0.0.1:8000.",
+    ];
+    every_command_fails(
+        "endpoint",
+        &options,
+        2,
+        "a port (1 to 65535) unless it is the standard one",
+    );
+}
+
+#[test]
 fn an_endpoint_that_nothing_answers_is_named() {
     // Bound and closed again, so nothing listens there.
     let free =

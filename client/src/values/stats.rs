@@ -15,10 +15,14 @@ pub(crate) struct Counter {
 }
 
 impl Counter {
-    pub(crate) const fn new(metric: &'static str) -> Self {
+    /// Returns a counter at zero, and shows it to the recorder: without a series of the granted, a
+    /// query for the denied part leaves out a process that has only denied.
+    pub(crate) fn new(metric: &'static str) -> Self {
+        let key = Key::from_static_name(metric);
+        record(&key, 0);
         Self {
             total: AtomicU64::new(0),
-            key: Key::from_static_name(metric),
+            key,
         }
     }
 
@@ -28,13 +32,16 @@ impl Counter {
 }
 
 pub(crate) fn count(counter: &Counter, by: u64) {
-    static METADATA: Metadata<'static> =
-        Metadata::new(module_path!(), Level::INFO, Some(module_path!()));
     if by > 0 {
         counter.total.fetch_add(by, Ordering::Relaxed);
-        metrics::with_recorder(|recorder| recorder.register_counter(&counter.key, &METADATA))
-            .increment(by);
+        record(&counter.key, by);
     }
+}
+
+fn record(metric: &Key, by: u64) {
+    static METADATA: Metadata<'static> =
+        Metadata::new(module_path!(), Level::INFO, Some(module_path!()));
+    metrics::with_recorder(|recorder| recorder.register_counter(metric, &METADATA)).increment(by);
 }
 
 /// Defines counters, each with its metric's name and description, and a struct with their values.

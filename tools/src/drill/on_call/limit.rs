@@ -58,7 +58,7 @@ impl WrongLimit {
 /// The alert's expression over a limiter's counters, which are its metrics.
 fn is_above(limiter: &RateLimiter) -> Result<bool, String> {
     let expression = alert("expr: ")?;
-    let of = "sum(rate(weirgate_denied_total[5m])) / sum(rate(weirgate_granted_total[5m]) + rate(weirgate_denied_total[5m])) > ";
+    let of = "sum(rate(weirgate_denied_total[5m])) / (sum(rate(weirgate_granted_total[5m])) + sum(rate(weirgate_denied_total[5m]))) > ";
     let threshold = expression
         .strip_prefix(of)
         .and_then(|part| part.strip_prefix("0."))
