@@ -8,7 +8,8 @@ use crate::values::Error;
 /// What to do with a request without a decision.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum OnError {
-    /// Respond with 503, or with 500 if a later attempt would fail too.
+    /// Respond with 503, or with 500 if a later attempt would fail too. While the circuit breaker is
+    /// open, `Retry-After` is the time until its next attempt.
     Refuse,
     /// Pass the request on, uncounted, as if there was no limit.
     Pass,

@@ -5,6 +5,7 @@ use std::panic::{AssertUnwindSafe, resume_unwind};
 use std::pin::Pin;
 use std::sync::Arc;
 use std::task::{Context, Poll};
+use std::time::Duration;
 
 use bytes::Bytes;
 use futures_util::FutureExt;
@@ -17,7 +18,7 @@ use crate::http::{DEGRADED, Policies, Problem};
 use crate::tower::answer::{Protocol, insert_headers};
 use crate::tower::options::{OnError, Options};
 use crate::tower::{GrantHandle, LimitedBody};
-use crate::{Acquire, Decision, RateLimiter};
+use crate::{Acquire, Decision, Error, RateLimiter};
 
 /// A service with limited requests, made by [`RateLimitLayer`](crate::tower::RateLimitLayer).
 pub struct RateLimit<S, F> {
@@ -103,7 +104,13 @@ impl<S, F> RateLimit<S, F> {
             }
             Err(error) => {
                 tracing::error!(%error, "no decision: request refused");
-                return Ok(kind.answer(&Problem::unavailable(&error), vec![], None));
+                let retry_after = known_wait(&error);
+                let fields = retry_after.map(|after| ("retry-after", seconds(after).to_string()));
+                return Ok(kind.answer(
+                    &Problem::unavailable(&error),
+                    fields.into_iter().collect(),
+                    retry_after,
+                ));
             }
         };
         Ok(match decision {
@@ -139,6 +146,19 @@ impl<S, F> RateLimit<S, F> {
             }
         })
     }
+}
+
+/// Returns the time until the next attempt can succeed. Only an open circuit breaker knows it.
+const fn known_wait(error: &Error) -> Option<Duration> {
+    match error {
+        Error::Unavailable { retry_after, .. } => Some(*retry_after),
+        _ => None,
+    }
+}
+
+/// Returns whole seconds, rounded up, so that a client does not return too early.
+fn seconds(wait: Duration) -> u64 {
+    wait.as_secs() + u64::from(wait.subsec_nanos() > 0)
 }
 
 /// Passes the request on, and rolls its grant back if that fails.

@@ -461,6 +461,52 @@ async fn a_decision_without_dynamodb_is_told_by_a_field_until_the_outage_ends() 
 }
 
 #[tokio::test(start_paused = true)]
+async fn an_open_circuit_breaker_is_answered_with_the_time_until_it_tries_again() {
+    let fleet = Fleet::new().await;
+    let breaker = CircuitBreakerConfig {
+        failure_threshold: 2,
+        open_for: millis(3_400),
+        ..CircuitBreakerConfig::default()
+    };
+    let builder = fleet.builder().await.circuit_breaker(breaker);
+    let limiter = builder.timeout(millis(200)).build().await.unwrap();
+    let app = Router::new()
+        .route("/", get(async || "done"))
+        .layer(RateLimitLayer::new(limiter.clone(), charge));
+    fleet
+        .dynamo
+        .fail_when(|_| Some(Fault::Throttle { key_range: false }));
+    let refused = app.clone().oneshot(request("/")).await.unwrap();
+    assert_eq!(refused.status(), StatusCode::SERVICE_UNAVAILABLE);
+    assert!(
+        !refused.headers().contains_key("retry-after"),
+        "a failed request does not know the time"
+    );
+    while limiter.stats().breaker_opened == 0 {
+        drop(app.clone().oneshot(request("/")).await.unwrap());
+    }
+
+    let refused = app.clone().oneshot(request("/")).await.unwrap();
+    assert_eq!(refused.status(), StatusCode::SERVICE_UNAVAILABLE);
+    assert_eq!(field(refused.headers(), "retry-after"), "4", "rounded up");
+    let mut grpc = request("/");
+    let kind = "application/grpc".parse().unwrap();
+    grpc.headers_mut().insert("content-type", kind);
+    let refused = app.clone().oneshot(grpc).await.unwrap();
+    assert_eq!(field(refused.headers(), "grpc-status"), "14");
+    assert_eq!(field(refused.headers(), "retry-after"), "4");
+    // The request that opened it went on for less than its timeout.
+    let pushback = field(refused.headers(), "grpc-retry-pushback-ms");
+    let pushback: u64 = pushback.parse().unwrap();
+    assert!((3_200..=3_400).contains(&pushback), "{pushback} ms");
+
+    fleet.dynamo.fail_when(|_| None);
+    pass(secs(4)).await;
+    let granted = app.oneshot(request("/")).await.unwrap();
+    assert_eq!(granted.status(), StatusCode::OK);
+}
+
+#[tokio::test(start_paused = true)]
 async fn in_shadow_mode_no_request_is_denied_or_told() {
     let fleet = Fleet::new().await;
     let limiter = fleet.builder().await.shadow(true).build().await.unwrap();
