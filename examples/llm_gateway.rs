@@ -11,7 +11,7 @@ use std::sync::atomic::{AtomicI64, Ordering};
 use std::time::Duration;
 
 use weirgate::http::{Policies, PolicyNames};
-use weirgate::{Config, ConfigLevel, Decision, Limit, RateLimiter, Window};
+use weirgate::{Config, ConfigLevel, Decision, Error, Grants, Limit, RateLimiter, Window};
 use weirgate_examples::{Outcome, Place, run};
 
 fn main() -> ExitCode {
@@ -40,10 +40,8 @@ async fn gateway(place: Place) -> Outcome {
     }
     let answer = complete(&limiter, &vendor, "acme", 25_000).await?;
     println!("{:<8} {answer}", "acme");
-    println!(
-        "most calls at once: {}",
-        vendor.most.load(Ordering::Relaxed)
-    );
+    let most = vendor.most_running.load(Ordering::Relaxed);
+    println!("most calls at once: {most}");
     let calls = limiter.leases("openai", "gpt-4").await?.len();
     let today = limiter.usage("openai", "gpt-4", Window::Daily, place.now());
     let tokens = today.await?.usage.tokens["tokens"];
@@ -74,7 +72,7 @@ async fn complete(
     vendor: &Vendor,
     customer: &str,
     prompt: i64,
-) -> Result<String, weirgate::Error> {
+) -> Result<String, Error> {
     const MAX_ANSWER: i64 = 1_000;
     let estimate = prompt + MAX_ANSWER;
     let both = [
@@ -86,7 +84,7 @@ async fn complete(
             .lease(Duration::from_secs(30)),
     ];
     let all = limiter.acquire_all(both).wait_up_to(Duration::from_secs(2));
-    let mut grants = match all.send().await? {
+    let grants = match all.send().await? {
         Decision::Granted(grants) => grants,
         Decision::Denied(denied) => {
             let policies = Policies::denied(&denied, &PolicyNames::default());
@@ -97,27 +95,39 @@ async fn complete(
         Decision::Disabled(disabled) => return Ok(format!("403, {disabled}")),
     };
     let used = vendor.complete(prompt).await;
+    if let Err(error) = settle(grants, used).await {
+        eprintln!("a call could not be settled: {error}"); // the customer gets its answer anyway
+    }
+    Ok(format!("200, estimated {estimate}, used {used}"))
+}
+
+/// Sets what the call used in both buckets, and returns its slot.
+async fn settle(mut grants: Grants, used: i64) -> Result<(), Error> {
     for grant in grants.iter_mut() {
         let _ = grant.adjust("tokens", used).await?;
     }
     let _ = grants.release().await?; // the call ends at the vendor
-    Ok(format!("200, estimated {estimate}, used {used}"))
+    Ok(())
 }
 
 /// Stands for the vendor's API.
 #[derive(Debug, Default)]
 struct Vendor {
-    now: AtomicI64,
-    most: AtomicI64,
+    running: AtomicI64,
+    most_running: AtomicI64,
 }
 
 impl Vendor {
     /// Answers after a while, and returns the tokens used.
     async fn complete(&self, prompt: i64) -> i64 {
-        let now = self.now.fetch_add(1, Ordering::Relaxed) + 1;
-        self.most.fetch_max(now, Ordering::Relaxed);
+        let running = self.running.fetch_add(1, Ordering::Relaxed) + 1;
+        self.most_running.fetch_max(running, Ordering::Relaxed);
         tokio::time::sleep(Duration::from_millis(100)).await;
-        self.now.fetch_sub(1, Ordering::Relaxed);
+        self.running.fetch_sub(1, Ordering::Relaxed);
         prompt + prompt / 4
     }
 }
+
+#[cfg(test)]
+#[path = "tests/outage/llm_gateway.rs"]
+mod outage;

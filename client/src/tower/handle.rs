@@ -16,11 +16,13 @@ use crate::{Error, Grant, Settlement};
 /// ```
 /// use weirgate::tower::GrantHandle;
 ///
-/// // In axum: async fn complete(Extension(grant): Extension<GrantHandle>) -> String
-/// async fn complete(grant: GrantHandle) -> Result<&'static str, weirgate::Error> {
+/// // In axum: async fn complete(Extension(grant): Extension<GrantHandle>) -> &'static str
+/// async fn complete(grant: GrantHandle) -> &'static str {
 ///     // ... call the model, learn what it really took ...
-///     let _ = grant.adjust("tpm", 1_213).await?;
-///     Ok("an answer")
+///     if let Err(error) = grant.adjust("tpm", 1_213).await {
+///         eprintln!("the call could not be adjusted: {error}"); // its answer is there
+///     }
+///     "an answer"
 /// }
 /// ```
 #[derive(Debug, Clone)]
