@@ -9,7 +9,7 @@ use std::process::ExitCode;
 use std::time::Duration;
 
 use tokio::time::{Instant, sleep};
-use weirgate::http::{Policies, PolicyNames, Problem};
+use weirgate::http::{PolicyNames, Problem};
 use weirgate::{CircuitBreakerConfig, ConfigLevel, Decision, Error, Grant, Limit, OnUnavailable};
 use weirgate::{RateLimiter, Settlement};
 use weirgate_examples::{Outcome, Place, run};
@@ -112,9 +112,12 @@ fn show(what: &str, decision: &Result<Decision<Grant>, Error>) {
     };
     let status = problem.map_or(200, |problem| problem.status());
     let after = match decision {
-        Ok(Decision::Denied(denied)) => Policies::denied(denied, &names).retry_after_seconds(),
+        Ok(Decision::Denied(denied)) => denied.retry_after,
+        Err(Error::Unavailable { retry_after, .. }) => Some(*retry_after),
         _ => None,
     };
-    let after = after.map_or(String::new(), |after| format!(", retry-after: {after}"));
+    let after = after.map_or(String::new(), |after| {
+        format!(", retry-after: {}", after.as_secs_f64().ceil())
+    });
     println!("{what:<36} {word:<18} {status}{after}");
 }
