@@ -1,8 +1,8 @@
 //! Where an example runs: on the table that the environment names, or on a table in memory.
 //!
-//! With `WEIRGATE_TABLE` the table, namespace, region, endpoint and credentials come from the
-//! environment; `weirgate local` prints such an environment. Without it the table is in memory, and
-//! its time is simulated: a wait takes no real time.
+//! With `WEIRGATE_TABLE` the table, region, endpoint and credentials come from the environment;
+//! `weirgate local` prints such an environment. Without it the table is in memory, and its time is
+//! simulated: a wait takes no real time.
 
 use std::error::Error;
 use std::process::ExitCode;
@@ -13,6 +13,10 @@ use weirgate::{Builder, Clock, ConnectOptions, EpochMillis, RateLimiter, SystemC
 
 /// 2026-11-20T18:10:00Z: no hour ends while an example runs.
 const START: EpochMillis = EpochMillis(1_795_198_200_000);
+
+/// The namespace, unless `WEIRGATE_NAMESPACE` names another. Examples stop levels, overwrite
+/// configurations and erase entities, so they keep away from the namespace `default`.
+const NAMESPACE: &str = "examples";
 
 /// Result of an example.
 pub type Outcome<T = ()> = Result<T, Box<dyn Error>>;
@@ -31,7 +35,7 @@ impl Place {
         Some(Self {
             memory: None,
             table: variable("WEIRGATE_TABLE")?,
-            namespace: variable("WEIRGATE_NAMESPACE").unwrap_or_else(|| "default".to_owned()),
+            namespace: variable("WEIRGATE_NAMESPACE").unwrap_or_else(|| NAMESPACE.to_owned()),
         })
     }
 
@@ -39,7 +43,7 @@ impl Place {
         Self {
             memory: Some(TestTable::starting_at(START)),
             table: "in-memory".to_owned(),
-            namespace: "default".to_owned(),
+            namespace: NAMESPACE.to_owned(),
         }
     }
 
@@ -83,7 +87,9 @@ impl Place {
 pub fn run(example: impl AsyncFnOnce(Place) -> Outcome) -> ExitCode {
     let place = Place::of_environment();
     match &place {
-        Some(place) => eprintln!("On the table {}.", place.table),
+        Some(Place {
+            table, namespace, ..
+        }) => eprintln!("On the table {table}, in the namespace {namespace}."),
         None => eprintln!("On a table in memory: WEIRGATE_TABLE is not set."),
     }
     let mut runtime = tokio::runtime::Builder::new_current_thread();

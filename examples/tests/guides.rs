@@ -6,6 +6,7 @@
 use std::path::Path;
 use std::process::{Command, Output};
 
+use weirgate::{ConfigLevel, ConnectOptions, RateLimiter};
 use weirgate_local::{LocalBackend, Options};
 
 /// A page of `docs/guide/`, its program, and the program's binary.
@@ -173,6 +174,31 @@ async fn on_a_table(page: &str) -> String {
     let printed = guide(page).run(&variables);
     backend.stop().await;
     printed
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn without_a_namespace_a_program_keeps_away_from_the_default_one() {
+    let backend = LocalBackend::start(Options::default())
+        .await
+        .expect("the backend starts");
+    let variables = backend.variables().into_iter();
+    let variables: Vec<_> = variables
+        .filter(|(name, _)| *name != "WEIRGATE_NAMESPACE")
+        .collect();
+    guide("multi-tenancy").run(&variables);
+    for (namespace, is_there) in [("examples", true), ("default", false)] {
+        let connection = ConnectOptions {
+            local_endpoint: Some(backend.endpoint_url().to_owned()),
+            ..ConnectOptions::default()
+        };
+        let limiter = RateLimiter::builder("weirgate").namespace(namespace);
+        let limiter = limiter.connection(connection).build().await;
+        let limiter = limiter.expect("the table is there");
+        let level = ConfigLevel::Resource("api".try_into().expect("a name"));
+        let config = limiter.config(&level).await.expect("it can be read");
+        assert_eq!(config.is_some(), is_there, "{namespace}");
+    }
+    backend.stop().await;
 }
 
 /// Returns a text without its waits, which are shorter on a table that takes time itself, and without
