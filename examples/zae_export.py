@@ -2,57 +2,142 @@
 
 Usage: zae_export.py STACK [--namespace NAME] [--endpoint-url URL] [--parent ENTITY ...] > manifest.yaml
 
-It only reads. zae-limiter has no list of all entities, so name the parents whose children are wanted.
+It only reads. zae-limiter has no list of all entities: the commands are for entities that have limits, and for the
+children of the parents that are named.
+
+Weirgate takes the limits and the status of the first level that has a configuration, and zae-limiter finds `disabled`
+separately from the limits. So each level of the manifest has the `disabled` that applies to it.
 """
 
 import argparse
 import asyncio
 import sys
+from dataclasses import dataclass, field
 
 import yaml
-from zae_limiter import RateLimiter, Repository
+from zae_limiter import RateLimiter, Repository, schema
+
+ALL_RESOURCES = schema.DEFAULT_RESOURCE
 
 
-def limits(found):
-    """The limits of a level, as a manifest has them."""
-    described = {}
-    for limit in found:
-        described[limit.name] = {"capacity": limit.capacity, "refill_amount": limit.refill_amount}
-        described[limit.name]["refill_period"] = limit.refill_period_seconds
-        if limit.soft:
-            described[limit.name]["soft"] = True
-        if limit.reset_schedule:
-            described[limit.name]["reset_schedule"] = [{"cron": entry.cron, "tz": entry.tz} for entry in limit.reset_schedule]
-        if limit.reset_after:
-            described[limit.name]["reset_after_seconds"] = int(limit.reset_after.total_seconds())
-        if limit.schedule:
-            described[limit.name]["schedule"] = [{"cron": entry.cron, "tz": entry.tz} for entry in limit.schedule]
-    return {"limits": described}
+@dataclass
+class Level:
+    """A level of the table. `disabled` is True, False, "bypass", or None if a wider level decides."""
+
+    limits: list = field(default_factory=list)
+    disabled: object = None
+    cascade: object = None
+
+    def manifest(self):
+        """The level, as a manifest has it."""
+        found = {"disabled": self.disabled, "cascade": self.cascade}
+        found = {key: value for key, value in found.items() if value is not None}
+        if self.limits:
+            found["limits"] = {limit.name: fields(limit) for limit in self.limits}
+        return found
+
+
+def fields(limit):
+    """The fields of a limit, as a manifest has them."""
+    described = limit.to_dict()
+    del described["name"]
+    return described | {"refill_period": described.pop("refill_period_seconds")}
+
+
+def on_resource(own, default, resource, system):
+    """The level of an entity on a resource, beside its level for all resources and the level of the resource."""
+    levels = (own, default, resource)
+    disabled = next((level.disabled for level in levels if level.disabled is not None), None)
+    if own.limits or own.disabled is True:
+        return Level(own.limits, disabled, own.cascade)
+    # Weirgate takes the status of the next level that has a configuration.
+    wider = default if default.limits or default.disabled is True else resource
+    if (wider.disabled is True) == (disabled is True):
+        return own
+    limits = [] if disabled is True else default.limits or resource.limits or system
+    return Level(limits, disabled, own.cascade)
+
+
+async def resource_levels(limiter, repository):
+    levels = {}
+    for name in await limiter.list_resources_with_defaults():
+        levels[name] = Level(
+            await limiter.get_resource_defaults(name),
+            await repository.get_resource_disabled(name),
+            await repository.get_resource_cascade(name),
+        )
+    return levels
+
+
+async def entity_levels(limiter, repository):
+    """The levels of each entity by their resources, as they are stored."""
+    levels = {}
+    for resource in await limiter.list_resources_with_entity_configs():
+        async for entity in configured_entities(limiter, resource):
+            levels.setdefault(entity, {})[resource] = Level(
+                await limiter.get_limits(entity, resource),
+                await repository.get_entity_disabled(entity, resource),
+                await repository.get_entity_cascade(entity, resource),
+            )
+    return levels
+
+
+async def configured_entities(limiter, resource):
+    """The entities with a level on a resource. Each call of zae-limiter returns one page."""
+    cursor = None
+    while True:
+        page, cursor = await limiter.list_entities_with_custom_limits(resource, cursor=cursor)
+        for entity in page:
+            yield entity
+        if cursor is None:
+            return
+
+
+async def manifest(limiter, repository, stored):
+    limits, on_unavailable = await limiter.get_system_defaults()
+    system = Level(limits).manifest()
+    if on_unavailable:
+        system["on_unavailable"] = on_unavailable.value
+    resources = await resource_levels(limiter, repository)
+    entities = {}
+    for entity, own in stored.items():
+        default = own.get(ALL_RESOURCES, Level())
+        found = {ALL_RESOURCES: default}
+        for name in (set(own) | set(resources)) - {ALL_RESOURCES}:
+            resource = resources.get(name, Level())
+            found[name] = on_resource(own.get(name, Level()), default, resource, limits)
+        described = {name: level.manifest() for name, level in sorted(found.items())}
+        entities[entity] = {"resources": {name: level for name, level in described.items() if level}}
+    resources = {name: level.manifest() for name, level in resources.items()}
+    return {"namespace": repository.namespace_name, "system": system, "resources": resources, "entities": entities}
+
+
+async def parents(repository, entities, named):
+    """The entities with a parent, as (entity, parent, cascade)."""
+    found = set()
+    for name in entities:
+        entity = await repository.get_entity(name)
+        if entity and entity.parent_id:
+            found.add((entity.id, entity.parent_id, entity.cascade))
+    for parent in named:
+        # get_children() of zae-limiter 0.17 returns one page, and no cursor.
+        key = schema.gsi1_pk_parent(repository.namespace_id, parent)
+        query = {"TableName": repository.table_name, "IndexName": schema.GSI1_NAME}
+        query["KeyConditionExpression"] = "GSI1PK = :parent"
+        query["ExpressionAttributeValues"] = {":parent": {"S": key}}
+        for item in await repository._query_all(query):
+            found.add((item["entity_id"]["S"], parent, item["cascade"]["BOOL"]))
+    return sorted(found)
 
 
 async def export(options):
     repository = await Repository.connect(options.namespace, stack=options.stack, endpoint_url=options.endpoint_url)
     async with RateLimiter(repository=repository) as limiter:
-        system, on_unavailable = await limiter.get_system_defaults()
-        manifest = {"namespace": options.namespace}
-        if system:
-            manifest["system"] = limits(system)
-        if on_unavailable:
-            manifest.setdefault("system", {})["on_unavailable"] = on_unavailable.value
-        resources, entities = {}, {}
-        for name in await limiter.list_resources_with_defaults():
-            resources[name] = limits(await limiter.get_resource_defaults(name))
-        for resource in await limiter.list_resources_with_entity_configs():
-            named, _ = await limiter.list_entities_with_custom_limits(resource)
-            for entity in named:
-                of = entities.setdefault(entity, {"resources": {}})
-                of["resources"][resource] = limits(await limiter.get_limits(entity, resource))
-        manifest |= {"resources": resources, "entities": entities}
-        yaml.safe_dump(manifest, sys.stdout, sort_keys=False)
-        for parent in options.parent:
-            for child in await limiter.get_children(parent):
-                cascades = " --cascades" if child.cascade else ""
-                print(f"weirgate entities set {child.id} --parent {parent}{cascades}", file=sys.stderr)
+        stored = await entity_levels(limiter, repository)
+        yaml.safe_dump(await manifest(limiter, repository, stored), sys.stdout, sort_keys=False)
+        for entity, parent, cascade in await parents(repository, stored, options.parent):
+            cascades = " --cascades" if cascade else ""
+            print(f"weirgate entities set {entity} --parent {parent}{cascades}", file=sys.stderr)
 
 
 def main():
