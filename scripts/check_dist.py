@@ -1,4 +1,5 @@
-"""Checks the files of a release: checksums, the processor and libc of each program, and that the programs start.
+"""Checks the files of a release: checksums, the processor and libc of each program, that the programs start, and that no link
+of a page leads nowhere.
 
 Programs for the other processor are run by an emulator, where one is installed.
 
@@ -19,6 +20,7 @@ import zipfile
 from pathlib import Path
 
 import dist
+from pages import dead_links
 
 # In the header of an ELF file.
 MACHINES = {"arm64": 183, "x86_64": 62}
@@ -44,6 +46,21 @@ def programs(path):
         with tarfile.open(fileobj=io.BytesIO(data)) as archive:
             return {each.name: archive.extractfile(each).read() for each in archive if each.mode == 0o755}
     return {}
+
+
+def check_links(files):
+    """Checks the pages of a release or of one of its archives."""
+    dead = dead_links(files)
+    if dead:
+        fail(f"these links of pages lead nowhere: {dead}")
+
+
+def texts(path):
+    """Returns the files of an archive that are no programs, by their name in its folder of pages."""
+    with tarfile.open(path) as archive:
+        entries = [each for each in archive if each.mode == 0o644]
+        names = [each.name.partition("/")[2].removeprefix("share/doc/weirgate/") for each in entries]
+        return {name: archive.extractfile(entry).read() for name, entry in zip(names, entries)}
 
 
 def runner(architecture):
@@ -102,11 +119,17 @@ def main(folder):
     folder = Path(folder).resolve()
     subprocess.run(["sha256sum", "--check", "--quiet", "--strict", "SHA256SUMS"], check=True, cwd=folder)
     summed = {line.split()[1] for line in (folder / "SHA256SUMS").read_text().splitlines()}
-    files = {path.name for path in folder.iterdir()} - {"SHA256SUMS"}
+    paths = dist.files_of(folder)
+    files = paths.keys() - {"SHA256SUMS"}
     if files != summed:
         fail(f"SHA256SUMS must have every file of {folder}, the difference is {sorted(files ^ summed)}")
+    check_links({name: path.read_bytes() for name, path in paths.items()})
     for file in sorted(files):
+        if file.startswith("docs/"):
+            continue
         print(f"{file}: {(folder / file).stat().st_size:,} bytes")
+        if file.endswith(".tar.gz"):
+            check_links(texts(folder / file))
         for name, program in programs(folder / file).items():
             check_program(file, name, program)
     print(f"{len(files)} files, checksums agree")

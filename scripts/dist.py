@@ -1,4 +1,4 @@
-"""Writes the files of a release into a new folder: zips for Lambda, archives for Linux, templates, packages, checksums.
+"""Writes the files of a release into a new folder: zips for Lambda, archives for Linux, templates, packages, pages, checksums.
 
 The same binaries make the same bytes. All entries of an archive have one date and no owner, and they are sorted. The date is
 none of a commit, because a zip with other bytes is another deployment of a function.
@@ -23,6 +23,7 @@ import zlib
 from pathlib import Path
 
 from notices import notices_of
+from pages import pages
 
 ROOT = Path(__file__).resolve().parent.parent
 TEMPLATE = (ROOT / "template.yaml").read_text(encoding="utf-8")
@@ -32,8 +33,8 @@ ARCHITECTURES = {"arm64": {"aarch64", "arm64"}, "x86_64": {"x86_64", "AMD64"}}
 # The first date that a zip can have.
 DATE, EPOCH = (1980, 1, 1, 0, 0, 0), 315532800
 LICENSES = ["LICENSE-APACHE", "LICENSE-MIT"]
-# What the runbook and the commands of docs/deployment.md read, and the runbook.
-BESIDE = ["stack-policy.json", "scripts/restored-table.yaml", "docs/operations.md"]
+# What the commands of docs/deployment.md and of the runbook read.
+BESIDE = ["stack-policy.json", "scripts/restored-table.yaml"]
 FUNCTION = re.compile(r"^  (\w+):\n    Type: AWS::Serverless::Function\n(?:(?:    .*)?\n)*", re.M)
 COMPLETIONS = {
     "bash": "share/bash-completion/completions/weirgate",
@@ -108,14 +109,14 @@ def texts(names):
     return {Path(name).name: (ROOT / name).read_bytes() for name in names}
 
 
-def pages_of(command):
+def manual_of(command):
     """Returns manual pages and completions, which the command writes itself."""
     with tempfile.TemporaryDirectory() as folder:
         subprocess.run([command, "man", folder], check=True, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
-        pages = {f"share/man/man1/{page.name}": page.read_bytes() for page in Path(folder).iterdir()}
+        manual = {f"share/man/man1/{page.name}": page.read_bytes() for page in Path(folder).iterdir()}
     for shell, name in COMPLETIONS.items():
-        pages[name] = subprocess.run([command, "completions", shell], check=True, capture_output=True).stdout
-    return pages
+        manual[name] = subprocess.run([command, "completions", shell], check=True, capture_output=True).stdout
+    return manual
 
 
 def write_functions(folder, architecture, built):
@@ -126,15 +127,15 @@ def write_functions(folder, architecture, built):
         (folder / name).write_bytes(data)
 
 
-def write_programs(folder, architecture, built, pages, notices):
+def write_programs(folder, architecture, built, manual, notices):
     agent = (built / "weirgate-agent/bootstrap").read_bytes()
     write_zip(folder / f"agent-layer-{architecture}.zip", "extensions/weirgate-agent", agent)
     files = texts([*LICENSES, "agent/openapi.yaml", "agent/deploy/weirgate-agent.service"])
-    files |= {"weirgate-agent": agent, "THIRD-PARTY": notices}
+    files |= {"weirgate-agent": agent, "THIRD-PARTY": notices} | pages(VERSION)
     write_tar(folder / f"weirgate-agent-{VERSION}-linux-{architecture}.tar.gz", files, {"weirgate-agent"})
     command = (built / "weirgate/bootstrap").read_bytes()
-    read = {**texts([*LICENSES, "CHANGELOG.md"]), "THIRD-PARTY": notices}
-    files = {f"share/doc/weirgate/{name}": data for name, data in read.items()} | pages | {"bin/weirgate": command}
+    read = {**texts(LICENSES), "THIRD-PARTY": notices} | pages(VERSION)
+    files = {f"share/doc/weirgate/{name}": data for name, data in read.items()} | manual | {"bin/weirgate": command}
     write_tar(folder / f"weirgate-{VERSION}-linux-{architecture}.tar.gz", files, {"bin/weirgate"})
 
 
@@ -148,16 +149,19 @@ def write_clients(folder):
 
 def write_all(folder, built):
     own = [name for name, names in ARCHITECTURES.items() if platform.machine() in names]
-    pages = pages_of(built / own[0] / "weirgate/bootstrap")
+    manual = manual_of(built / own[0] / "weirgate/bootstrap")
     packages = ["cli", "agent", *functions(TEMPLATE).values()]
     notices = notices_of([f"weirgate-{package}" for package in packages]).encode()
     (folder / "THIRD-PARTY").write_bytes(notices)
     for architecture in ARCHITECTURES:
         write_functions(folder, architecture, built / architecture)
-        write_programs(folder, architecture, built / architecture, pages, notices)
+        write_programs(folder, architecture, built / architecture, manual, notices)
     (folder / "agent-layer.yaml").write_text(layer_template(), encoding="utf-8")
     write_clients(folder)
     write_tools(folder)
+    for name, data in pages(VERSION).items():
+        (folder / name).parent.mkdir(parents=True, exist_ok=True)
+        (folder / name).write_bytes(data)
 
 
 def write_tools(folder):
@@ -167,8 +171,13 @@ def write_tools(folder):
     (folder / "BUILT-WITH").write_text("".join(f"{version}\n" for version in versions), encoding="utf-8")
 
 
+def files_of(folder):
+    """Returns the files of a release in their order, by name."""
+    return {path.relative_to(folder).as_posix(): path for path in sorted(folder.rglob("*")) if path.is_file()}
+
+
 def write_sums(folder):
-    sums = ((path.name, hashlib.sha256(path.read_bytes()).hexdigest()) for path in sorted(folder.iterdir()))
+    sums = ((name, hashlib.sha256(path.read_bytes()).hexdigest()) for name, path in files_of(folder).items())
     (folder / "SHA256SUMS").write_text("".join(f"{sum}  {name}\n" for name, sum in sums), encoding="utf-8")
 
 

@@ -61,6 +61,28 @@ def check_starts():
     check("FIRST_READ must have other" in refused(unknown), "a function that is not known")
 
 
+def check_pages(folder, names):
+    """Sees that the README has the tested commands and every file, that links resolve in the folder and in the archives, and that
+    a dead one is found."""
+    files = {name: (folder / name).read_bytes() for name in names}
+    readme = files["README.md"].decode()
+    deployment = (dist.ROOT / "docs/deployment.md").read_text(encoding="utf-8")
+    for block in ("deploy-release", "protect-release"):
+        commands = deployment.partition(f"```sh {block}\n")[2].partition("```")[0]
+        check(commands and commands in readme, f"README.md lacks the commands of {block}")
+    for name in names:
+        file = re.sub(r"(arm64|x86_64)\.(zip|tar\.gz)$", r"*.\2", name.partition("/")[0])
+        check(f"`{file}`" in readme or f"`{file}/`" in readme, f"README.md does not say what {file} is")
+    for archive in ["README.md", *(name for name in names if name.endswith(".tar.gz"))]:
+        pages = files if archive == "README.md" else check_dist.texts(folder / archive)
+        check({"README.md", "docs/guide/agent.md", "docs/security.md"} <= pages.keys(), f"pages of {archive}")
+        check_dist.check_links(pages)
+    for link in ("docs/nothing.md", "docs/security.md#nothing", "#nothing"):
+        broken = files | {"README.md": f"{readme}[here]({link})".encode()}
+        check(f"README.md: {link}" in refused(lambda: check_dist.check_links(broken)), f"a dead link: {link}")
+    check_dist.check_links(files | {"README.md": f"{readme}`[here](docs/nothing.md)` [there](https://example.com)".encode()})
+
+
 def main():
     check_starts()
     with tempfile.TemporaryDirectory() as scratch:
@@ -69,12 +91,13 @@ def main():
         dist.main(["all", one, built(scratch / "built", 1_000_000_000)])
         os.umask(0o077)
         dist.main(["all", other, built(scratch / "elsewhere/built", 1_700_000_000)])
-        names = sorted(path.name for path in one.iterdir())
-        check(names == sorted(path.name for path in other.iterdir()), "two builds have other files")
+        names = list(dist.files_of(one))
+        check(names == list(dist.files_of(other)), "two builds have other files")
         for name in names:
             check((one / name).read_bytes() == (other / name).read_bytes(), f"two builds have other bytes in {name}")
         subprocess.run(["sha256sum", "--check", "--quiet", "SHA256SUMS"], cwd=one, check=True)
         check(len(names) == len((one / "SHA256SUMS").read_text().splitlines()) + 1, "SHA256SUMS lacks a file")
+        check_pages(one, names)
 
         notices = (one / "THIRD-PARTY").read_text()
         check("\naws-sdk-dynamodb " in notices and "Permission is hereby granted" in notices, "licenses of crates")
@@ -89,14 +112,14 @@ def main():
                 check(template.count(f"CodeUri: {file}\n") == 1, f"the template must name {file} once")
                 [entry] = zipfile.ZipFile(one / file).infolist()
                 check((entry.filename, entry.external_attr >> 16) == ("bootstrap", 0o100755), f"{file}: {entry}")
-            for name in ("stack-policy.json", "restored-table.yaml", "operations.md"):
+            for name in ("stack-policy.json", "restored-table.yaml", "docs/operations.md"):
                 check((one / name).stat().st_size > 0, f"{name} is missing")
             [entry] = zipfile.ZipFile(one / f"agent-layer-{architecture}.zip").infolist()
             check(entry.filename == "extensions/weirgate-agent", f"layer: {entry}")
             check(f"ContentUri: agent-layer-{architecture}.zip\n" in (one / "agent-layer.yaml").read_text(), "layer's zip")
             with tarfile.open(one / f"weirgate-{dist.VERSION}-linux-{architecture}.tar.gz") as archive:
                 inside = {entry.name.partition("/")[2]: entry.mode for entry in archive}
-            read = {f"share/doc/weirgate/{name}" for name in ["CHANGELOG.md", "THIRD-PARTY", *dist.LICENSES]}
+            read = {f"share/doc/weirgate/{name}" for name in ["THIRD-PARTY", *dist.LICENSES, *dist.pages(dist.VERSION)]}
             expected = {"bin/weirgate", "share/man/man1/weirgate.1", *read, *dist.COMPLETIONS.values()}
             check(set(inside) == expected, f"{architecture}: {set(inside) ^ expected}")
             check({name for name, mode in inside.items() if mode == 0o755} == {"bin/weirgate"}, f"modes: {inside}")

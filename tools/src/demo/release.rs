@@ -10,8 +10,8 @@ use super::stack::Stack;
 
 const PAGE: &str = include_str!("../../../docs/deployment.md");
 
-/// What the page's commands name, and what they name on this machine. The emulator knows no metric
-/// math and no saved queries, and its table goes with it.
+/// What the page's commands name, and what they name on this machine: the page says so too. The
+/// emulator knows no metric math and no saved queries, and its table goes with it.
 const PROCESSOR: (&str, [&str; 2]) = ("arm64", ["aarch64", "arm64"]);
 const PARAMETERS: (&str, &str) = (
     "AlarmEmail=on-call@example.com",
@@ -173,5 +173,17 @@ async fn output(mut command: tokio::process::Command) -> Result<String, String> 
             text(&output.stdout),
             text(&output.stderr)
         ))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_page_states_with_which_parameters_its_commands_are_run_here() {
+        assert!(PAGE.contains(&format!("it sets\n`{}`, because", PARAMETERS.1)));
+        let block = commands("deploy-release").unwrap();
+        assert!(block.contains(PARAMETERS.1) && !block.contains(PARAMETERS.0));
     }
 }
