@@ -6,7 +6,8 @@ use super::row::Row;
 use super::run::Run;
 use super::unit::Unit;
 use super::{page, pictures};
-use crate::scaling::facts;
+use crate::number::count;
+use crate::scaling::{facts, volume};
 
 const PAGE: &str = include_str!("../../../docs/benchmarks.md");
 const README: &str = include_str!("../../../README.md");
@@ -104,6 +105,44 @@ fn what_pages_promise_was_measured() {
         shared >= 0.9 * fact,
         "{shared:.1} acquires share a write, not {fact}"
     );
+    let slowest = ["few", "hot", "many", "hour"]
+        .map(|load| run.median(&format!("aggregator/{load}/records")).unwrap())
+        .into_iter()
+        .reduce(f64::min)
+        .unwrap();
+    let fact = count(facts::CORE_RECORDS);
+    assert!(fact <= slowest, "{slowest} records a second, not {fact}");
+}
+
+/// `docs/guide/cost-by-volume.md` has no profile that costs much less than it was measured.
+#[test]
+fn the_months_of_the_guide_are_not_below_what_was_measured() {
+    let run = committed();
+    let ids = [
+        "alone",
+        "shared",
+        "prefetched",
+        "users",
+        "estimates",
+        "slots",
+        "exhausted",
+    ];
+    for (profile, id) in volume::PROFILES.into_iter().zip(ids) {
+        let row = |unit: &str| run.median(&format!("cost/{id}/{unit}")).unwrap();
+        // Both without the calls of the aggregator, which the page has in another column.
+        let dollars = |writes: f64, reads: f64| {
+            writes * count(facts::WRITE_UNIT_PRICE) + reads * count(facts::READ_UNIT_PRICE)
+        };
+        let measured = dollars(row("units") + row("usage-units"), row("read-units"));
+        let milli = |units: u64| count(units) / 1_000.0;
+        let page = dollars(milli(profile.write_milli), milli(profile.read_milli));
+        // Repeated writes of lone callers are not in what tests hold.
+        let most = match id {
+            "estimates" | "slots" => page,
+            _ => page * 1.05,
+        };
+        assert!(measured <= most, "{id}: {measured} picodollars, not {page}");
+    }
 }
 
 #[test]

@@ -67,7 +67,7 @@ pub(super) fn aggregator() -> String {
         ),
         format!(
             "With a window of {BATCH_WINDOW_SECONDS} s that is one call a second and stream shard. {MEMORY_MB} MB are {share} % of a vCPU, \
-             and read {function} records a second if a vCPU is half of the desktop core that was measured. The call takes {took} ms, \
+             and read {function} records a second if a vCPU is half of a core of the machine of `make bench`. The call takes {took} ms, \
              so the one call that a stream shard may have runs for {busy} % of the time.",
             share = MEMORY_MB * 100 / VCPU_MB,
             function = Grouped(function_records()),

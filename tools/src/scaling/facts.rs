@@ -77,8 +77,9 @@ pub const INTERIM_WRITES: u64 = 4_096;
 /// Seconds within which the processes that write to a shard begin its new hour; the client's
 /// constant.
 pub const ROLL_SECONDS: u64 = 2;
-/// Records a second that the aggregator reads and plans on one core of a desktop: `make bench`.
-pub const CORE_RECORDS: u64 = 174_000;
+/// Records a second that the aggregator reads and plans on one core of the machine of `make bench`,
+/// rounded down: that of its slowest load, 1,000 buckets that begin an hour.
+pub const CORE_RECORDS: u64 = 120_000;
 /// Memory at which a function has one vCPU.
 /// <https://docs.aws.amazon.com/lambda/latest/dg/configuration-memory.html>
 pub const VCPU_MB: u64 = 1_769;
@@ -109,12 +110,19 @@ pub const SHARED_MILLI: u64 = 40;
 /// Write units of an acquire from prefetched tokens at 1,000 a second, in thousandths, at most: held
 /// by `tests/tests/prefetch/prefetch.rs`.
 pub const PREFETCHED_MILLI: u64 = 20;
-/// Write units of an acquire and its adjustment, in thousandths: held by `tests/tests/acquire/cost.rs`,
-/// as are the next two.
+/// Write units of an acquire and its adjustment that win every race, in thousandths: held by
+/// `tests/tests/acquire/cost.rs`, as is the next one.
 pub const ESTIMATED_MILLI: u64 = 2_000;
 /// Write units of an acquire of a slot and its release while others are held, in thousandths.
 pub const SLOT_MILLI: u64 = 2_000;
-/// Read units of a denial by a rate that is not cached, in thousandths.
+/// Write units of an LLM call with its usage, in thousandths, rounded up: an acquire and its
+/// adjustment, by 50 processes on one bucket. Measured by `make bench`, as is the next one.
+pub const CONTENDED_ESTIMATED_MILLI: u64 = 2_200;
+/// Write units of a slot's acquire and release with their usage, in thousandths, rounded up: by 50
+/// processes on one bucket.
+pub const CONTENDED_SLOT_MILLI: u64 = 2_900;
+/// Read units of a denial by a rate that is not cached, in thousandths: held by
+/// `tests/tests/acquire/cost.rs`.
 pub const DENIAL_READ_MILLI: u64 = 500;
 /// Log of one call: the function's line with its metrics, as `SystemLogLevel` leaves out Lambda's, and 26 bytes
 /// that CloudWatch adds. Tested against the line.

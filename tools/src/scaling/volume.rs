@@ -52,12 +52,12 @@ pub const PROFILES: [Profile; 7] = [
     },
     Profile {
         name: "LLM: estimate, then adjust",
-        write_milli: ESTIMATED_MILLI + 2 * USAGE_MILLI,
+        write_milli: CONTENDED_ESTIMATED_MILLI,
         read_milli: 0,
     },
     Profile {
         name: "concurrency slots: acquire, then release",
-        write_milli: SLOT_MILLI + 2 * USAGE_MILLI,
+        write_milli: CONTENDED_SLOT_MILLI,
         read_milli: 0,
     },
     Profile {
