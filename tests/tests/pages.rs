@@ -1,8 +1,20 @@
-//! The names that the pages for contributors give exist: tests, paths, fuzz targets.
+//! The names that the pages for contributors give exist: tests, paths, fuzz targets. The README and
+//! guides state the numbers of the code.
 
 use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
 
+use axum::Router;
+use axum::body::{Body, to_bytes};
+use axum::routing::get;
+use http::Request;
+use tower::ServiceExt;
+use weirgate::Limit;
+use weirgate::tower::RateLimitLayer;
+use weirgate_tools::number::Grouped;
+use weirgate_tools::scaling::{Scenario, facts, idle, snapshot_units};
+
+const README: &str = include_str!("../../README.md");
 const TESTING: &str = include_str!("../../docs/testing.md");
 const CONTRIBUTING: &str = include_str!("../../CONTRIBUTING.md");
 const MAKEFILE: &str = include_str!("../../Makefile");
@@ -157,4 +169,115 @@ fn the_page_has_every_fuzz_target_and_its_run_no_other() {
     assert_eq!(rows("| target | reads | then runs | and checks |"), targets);
     let run = rows("| target | inputs | inputs a second |");
     assert!(!run.is_empty() && run.is_subset(&targets), "{run:?}");
+}
+
+/// The lines of a page as one, so that a sentence is found wherever it is wrapped.
+fn unwrapped(page: &str) -> String {
+    page.split_whitespace().collect::<Vec<_>>().join(" ")
+}
+
+#[test]
+fn the_readme_states_the_computed_shards_units_and_dollars() {
+    let shared = Scenario {
+        acquires: 10_000,
+        acquires_per_write: facts::ACQUIRES_PER_SHARED_WRITE,
+    };
+    assert_eq!(shared.numbers().shards, 1);
+    let shards = format!(
+        "10,000 acquires a second on one key take {} shards if each caller is alone, and one shard if {} acquires \
+         share a write.",
+        Scenario::alone(10_000).numbers().shards,
+        facts::ACQUIRES_PER_SHARED_WRITE
+    );
+    assert!(unwrapped(README).contains(&shards), "{shards}");
+
+    // Of both windows, at the end of the hour and in between.
+    let row = format!(
+        "| usage of an acquire, hour and day | {0} an hour and bucket, and {0} in {1} acquires",
+        facts::WINDOWS * snapshot_units(1),
+        Grouped(facts::INTERIM_WRITES),
+    );
+    for page in [README, include_str!("../../docs/guide/costs.md")] {
+        assert!(page.contains(&row), "{row}");
+    }
+
+    let month = idle().0 * 730;
+    assert!((2_500_000_000_000..3_500_000_000_000).contains(&month));
+    for page in [
+        README,
+        include_str!("../../docs/deployment.md"),
+        include_str!("../../docs/guide/start.md"),
+    ] {
+        assert!(
+            unwrapped(page)
+                .to_lowercase()
+                .contains("about three dollars a month")
+        );
+    }
+}
+
+#[test]
+fn the_live_page_costs_what_its_guide_states() {
+    let guide = unwrapped(include_str!("../../docs/guide/live-page.md"));
+    let default = |source: &str| {
+        let (before, _) = source.split_once("read_units: NonZeroU32").unwrap();
+        let (_, value) = before.rsplit_once("default_value = \"").unwrap();
+        value.split_once('"').unwrap().0.parse::<u64>().unwrap()
+    };
+    let of_page = default(include_str!("../../cli/src/commands/page.rs"));
+    let of_local = default(include_str!("../../cli/src/commands/local.rs"));
+    let cents = of_page * 86_400 * facts::READ_UNIT_PRICE / 10_000_000_000;
+    let states = format!(
+        "{of_page} for a table on AWS, which is 0.{cents} USD a day in us-east-1 while a page is open all day, and \
+         {of_local} for `weirgate local`."
+    );
+    assert!(guide.contains(&states), "{states}");
+    let (_, most) = include_str!("../../page/src/poller.rs")
+        .split_once("const MAX_BUCKETS: usize = ")
+        .unwrap();
+    let most = most.split_once(';').unwrap().0.parse().unwrap();
+    let states = format!("At most {} buckets of a resource are shown.", Grouped(most));
+    assert!(guide.contains(&states), "{states}");
+}
+
+/// The layer of the guide, on a table in memory.
+#[tokio::test(start_paused = true)]
+async fn the_guide_shows_what_a_denied_request_is_answered() {
+    let (limiter, _) = weirgate::testing::limiter().await;
+    let limits = [
+        Limit::per_minute("requests", 5).unwrap(),
+        Limit::concurrent("slots", 2).unwrap(),
+    ];
+    let layer = RateLimitLayer::new(limiter, move |limiter, request| {
+        let key = request.headers.get("x-api-key")?.to_str().ok()?;
+        let acquire = limiter.acquire(key, "hello").limits(&limits);
+        Some(acquire.take("requests", 1).take("slots", 1))
+    });
+    let app = Router::new()
+        .route("/hello", get(async || "hello"))
+        .layer(layer);
+    let ask = async || {
+        let request = Request::get("/hello").header("x-api-key", "alice");
+        let response = app.clone().oneshot(request.body(Body::empty()).unwrap());
+        let (head, body) = response.await.unwrap().into_parts();
+        (head, to_bytes(body, 10_000).await.unwrap())
+    };
+    for _ in 0..5 {
+        assert_eq!(ask().await.0.status, 200);
+        // The slot returns in the background.
+        tokio::task::yield_now().await;
+    }
+    let (head, body) = ask().await;
+    let guide = include_str!("../../docs/guide/http.md");
+    let (_, shown) = guide.split_once("```text\nHTTP/1.1 ").unwrap();
+    let (shown, _) = shown.split_once("```").unwrap();
+    let (fields, problem) = shown.split_once("\n\n").unwrap();
+    let mut fields = fields.lines();
+    assert_eq!(fields.next(), Some(&*head.status.to_string()));
+    for field in fields {
+        let (name, value) = field.split_once(": ").unwrap();
+        assert_eq!(head.headers[name], value, "{name}");
+    }
+    let json = |bytes: &[u8]| serde_json::from_slice::<serde_json::Value>(bytes).unwrap();
+    assert_eq!(json(problem.as_bytes()), json(&body));
 }

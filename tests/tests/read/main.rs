@@ -3,6 +3,7 @@
 #[path = "../fixtures/mod.rs"]
 mod fixtures;
 
+mod costs;
 mod erase;
 mod lists;
 mod purge;
