@@ -241,7 +241,7 @@ fn planned(view: &Shard, at: EpochMillis, by_others: bool) -> Vec<Update> {
                     Contention::Alone,
                     Contention::Shared,
                     Contention::SharedStale {
-                        others_per_minute: 60_000,
+                        others_per_day: 86_400_000,
                     },
                 ] {
                     for counted in [BTreeMap::new(), rpm(1)] {

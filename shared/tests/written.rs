@@ -16,8 +16,8 @@ use weirgate_shared::write::{
     require_unchanged, sample, split, update_min_shards,
 };
 use weirgate_shared::{
-    ActivitySample, BucketKey, Counter, EpochSeconds, Hour, Limit, Meter, MilliTokens, Shard,
-    ShardIndex, ShardUsageCopy, Snapshot, Usage, VersionedLimits, Window,
+    ActivitySample, BucketKey, Counter, EpochSeconds, Hour, Limit, LimitState, Meter, MilliTokens,
+    Shard, ShardIndex, ShardUsageCopy, Snapshot, Usage, VersionedLimits, Window,
 };
 
 #[derive(Clone, Copy)]
@@ -170,7 +170,7 @@ fn takes(page: &mut Page) {
     );
     let other_company = |company| Ask {
         company,
-        ..Ask::of(&limits, &[("rpm", 2000)])
+        ..Ask::of(&limits, &[("rpm", 150)])
     };
     page.update(
         "take of what is full, in company",
@@ -184,12 +184,12 @@ fn takes(page: &mut Page) {
         }
         .on(Some(&whole(10_000)), 100),
     );
-    for (what, others_per_minute) in [
-        ("take of what was full, in company", 60_000),
-        ("take of what is probably full again", 149),
-        ("take of what others use half of", 150),
+    for (what, others_per_day) in [
+        ("take of what was full, in company", 86_400_000),
+        ("take of what is probably full again", 2_879_999),
+        ("take of what others use half of", 2_880_000),
     ] {
-        let company = Contention::SharedStale { others_per_minute };
+        let company = Contention::SharedStale { others_per_day };
         page.update(what, other_company(company).on(Some(&whole(10_000)), 100));
     }
     let mut large = whole(2000);
@@ -541,10 +541,17 @@ fn functions(page: &mut Page) {
     let all = needs(&[("rpm", 3000)]);
     page.update("refill", refill(&whole(3999), &all, later(200)));
     page.update(
-        "refill what is nearly full",
-        refill(&whole(8001), &needs(&[("rpm", 9000)]), later(200)),
+        "no refill of what is nearly full",
+        refill(&whole(5500), &needs(&[("rpm", 9000)]), later(200)),
     );
-    page.update("refill a half", refill(&half(1, 1000), &all, later(1000)));
+    let mut one_is_full = whole(3999);
+    let full = LimitState::new(rate().rule().capacity, *rate().rule());
+    one_is_full.limits.insert(limit_name("full"), full);
+    page.update(
+        "refill of two, one full",
+        refill(&one_is_full, &all, later(200)),
+    );
+    page.update("refill a half", refill(&half(1, 1000), &all, later(200)));
     page.update(
         "no refill of what lasts",
         refill(&whole(4000), &all, later(200)),

@@ -1,15 +1,14 @@
-//! A hot bucket on virtual time: clients that each make one call at a time, as Lambdas do, against
-//! partitions with limits, with the aggregator and the reconciler beside them as Lambda runs them.
+//! A hot bucket on virtual time: clients against partitions with limits, with the aggregator and the reconciler beside them as Lambda runs them.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use serde_json::{Value, json};
 use tokio::task::JoinSet;
 use tokio::time::{Instant, sleep, sleep_until};
-use weirgate::{Clock, FakeClock, Limit, RateLimiter, Window};
+use weirgate::{Clock, Decision, FakeClock, Limit, RateLimiter, Window};
 use weirgate_aggregator::Invocation;
 use weirgate_reconciler::Deadline;
 use weirgate_shared::{EpochMillis, MilliTokens, ShardIndex, refill_between};
@@ -22,13 +21,26 @@ const START: EpochMillis = EpochMillis(1_795_198_200_000);
 /// How often Lambda calls the aggregator: the template's batch window.
 const BATCH: Duration = Duration::from_secs(1);
 
+/// How the calls of a client follow each other.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Arrivals {
+    /// One at a time, as of a Lambda, at even intervals.
+    Even,
+    /// One at a time, at random intervals.
+    Random,
+    /// At random intervals, whether or not the calls before have ended, as in a server.
+    Open,
+}
+
 /// The callers, and how often they call.
 #[derive(Debug, Clone)]
 pub struct Load {
-    /// Clients, each a process of its own with one call at a time.
+    /// Clients, each a process of its own.
     pub clients: u32,
     /// Calls that all of them begin in a second, if none takes too long.
-    pub calls_per_second: u32,
+    pub calls_per_second: f64,
+    /// How the calls of each client follow each other.
+    pub arrivals: Arrivals,
     /// For how long.
     pub lasts: Duration,
     /// The limit, by the name `rpm`, of which each call takes one.
@@ -52,8 +64,14 @@ pub struct Report {
     pub shards: Vec<u32>,
     /// Calls granted.
     pub granted: u64,
-    /// Calls denied, or not decided in time.
-    pub refused: u64,
+    /// Calls denied.
+    pub denied: u64,
+    /// Writes that the clients sent.
+    pub writes: u64,
+    /// Calls that ended with an error, as those not decided in time.
+    pub failed: u64,
+    /// Longest time in which a client that called all the time was granted nothing.
+    pub longest_without_grant: Duration,
     /// What the limit entitled to from the first call to the last answer, in millitokens.
     pub entitled: MilliTokens,
     /// Items of the bucket after each run of the reconciler after the load.
@@ -110,37 +128,20 @@ pub async fn run(load: &Load, cooling: usize) -> Report {
         left: vec![],
         failed: 0,
     };
-    let (granted, refused) = (Arc::new(AtomicU64::new(0)), Arc::new(AtomicU64::new(0)));
     let is_over = Arc::new(AtomicBool::new(false));
     let (began, from) = (Instant::now(), clock.now());
     let mut clients = JoinSet::new();
-    let pause = Duration::from_secs(1) * load.clients / load.calls_per_second;
+    let pause = Duration::from_secs_f64(f64::from(load.clients) / load.calls_per_second);
     for client in 0..load.clients {
-        let limiter = limiter(&table).await.expect("the settings are good");
-        let (limits, granted, refused) = (
-            Arc::clone(&limits),
-            Arc::clone(&granted),
-            Arc::clone(&refused),
-        );
-        let is_over = Arc::clone(&is_over);
-        let (lasts, first) = (load.lasts, pause * client / load.clients);
-        clients.spawn(async move {
-            let mut next = began + first;
-            while next < began + lasts && !is_over.load(Ordering::Relaxed) {
-                sleep_until(next).await;
-                let call = limiter
-                    .acquire("openai", "gpt-4")
-                    .shared_limits(&limits)
-                    .take("rpm", 1)
-                    .send()
-                    .await;
-                let is_granted = call.is_ok_and(|decision| decision.is_granted());
-                let counter = if is_granted { &granted } else { &refused };
-                counter.fetch_add(1, Ordering::Relaxed);
-                // A call that took too long is not made up for.
-                next = (next + pause).max(Instant::now());
-            }
-        });
+        let caller = Caller {
+            limiter: limiter(&table).await.expect("the settings are good"),
+            limits: Arc::clone(&limits),
+            arrivals: load.arrivals,
+            pause,
+            until: began + load.lasts,
+            is_over: Arc::clone(&is_over),
+        };
+        clients.spawn(caller.run(began + pause * client / load.clients));
     }
     let mut report = Report::default();
     for second in 1..=load.lasts.as_secs() {
@@ -155,7 +156,13 @@ pub async fn run(load: &Load, cooling: usize) -> Report {
             functions.reconcile().await;
         }
     }
-    clients.join_all().await;
+    for seen in clients.join_all().await {
+        report.granted += seen.granted;
+        report.denied += seen.denied;
+        report.failed += seen.failed;
+        report.writes += seen.writes;
+        report.longest_without_grant = report.longest_without_grant.max(seen.gap);
+    }
     let rule = load.limit.rule();
     report.entitled = rule.capacity + refill_between(rule, ShardIndex::UNSPLIT, from, clock.now());
     let requests = partitions.seconds();
@@ -163,10 +170,6 @@ pub async fn run(load: &Load, cooling: usize) -> Report {
         .zip(&report.shards)
         .map(|(at, _)| requests.get(&at).copied().unwrap_or_default())
         .collect();
-    (report.granted, report.refused) = (
-        granted.load(Ordering::Relaxed),
-        refused.load(Ordering::Relaxed),
-    );
     functions.aggregate().await;
     for _ in 0..cooling {
         sleep(Duration::from_secs(60)).await;
@@ -177,6 +180,88 @@ pub async fn run(load: &Load, cooling: usize) -> Report {
     report.counted = functions.used().await;
     report.failed_batches = functions.failed;
     report
+}
+
+/// One client.
+struct Caller {
+    limiter: RateLimiter,
+    limits: Arc<[Limit]>,
+    arrivals: Arrivals,
+    /// Time between its calls, on average.
+    pause: Duration,
+    until: Instant,
+    is_over: Arc<AtomicBool>,
+}
+
+/// What one client saw.
+struct Seen {
+    granted: u64,
+    denied: u64,
+    failed: u64,
+    writes: u64,
+    /// Longest time without a grant.
+    gap: Duration,
+    last_grant: Instant,
+}
+
+impl Seen {
+    fn count(&mut self, decision: &Result<Decision, weirgate::Error>) {
+        match decision {
+            Ok(decision) if decision.is_granted() => {
+                self.granted += 1;
+                self.gap = self.gap.max(self.last_grant.elapsed());
+                self.last_grant = Instant::now();
+            }
+            Ok(_) => self.denied += 1,
+            Err(_) => self.failed += 1,
+        }
+    }
+}
+
+impl Caller {
+    async fn run(self, first: Instant) -> Seen {
+        let mut seen = Seen {
+            granted: 0,
+            denied: 0,
+            failed: 0,
+            writes: 0,
+            gap: Duration::ZERO,
+            last_grant: first,
+        };
+        let (mut next, mut calls) = (first, JoinSet::new());
+        while next < self.until && !self.is_over.load(Ordering::Relaxed) {
+            sleep_until(next).await;
+            let (limiter, limits) = (self.limiter.clone(), Arc::clone(&self.limits));
+            calls.spawn(async move {
+                let call = limiter.acquire("openai", "gpt-4").shared_limits(&limits);
+                call.take("rpm", 1).send().await
+            });
+            let pause = match self.arrivals {
+                Arrivals::Even => self.pause,
+                Arrivals::Random | Arrivals::Open => {
+                    self.pause.mul_f64(-(1.0 - fastrand::f64()).ln())
+                }
+            };
+            next += pause;
+            if self.arrivals != Arrivals::Open {
+                let call = calls.join_next().await.expect("a call");
+                seen.count(&call.expect("no call panics"));
+                // A call that took too long is not made up for.
+                next = next.max(Instant::now());
+            }
+            while let Some(call) = calls.try_join_next() {
+                seen.count(&call.expect("no call panics"));
+            }
+        }
+        while let Some(call) = calls.join_next().await {
+            seen.count(&call.expect("no call panics"));
+        }
+        seen.writes = self.limiter.stats().writes;
+        seen.gap = seen
+            .gap
+            .max(self.until.min(Instant::now()) - seen.last_grant.min(self.until));
+        seen
+    }
 }
 
 struct Functions {

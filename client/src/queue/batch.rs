@@ -14,10 +14,12 @@ const LEASES_PER_WRITE: usize = 50;
 /// Splits the waiters into those whose sum fits into the balances, and the others, both in order.
 ///
 /// Without a view, the limits' capacities count as the balances. Waiters with other limits than the
-/// first wait for a write of their own.
+/// first wait for a write of their own. Each of the `losses` in a row halves what the batch takes:
+/// a write of the whole balance fails beside any other one. The first waiter always counts.
 pub(super) fn select_batch(
     view: Option<&Shard>,
     line: VecDeque<Waiter>,
+    losses: u32,
     now: EpochMillis,
 ) -> (Vec<Waiter>, VecDeque<Waiter>) {
     let Some(first) = line.front() else {
@@ -36,6 +38,11 @@ pub(super) fn select_batch(
             .map(|limit| (limit.name().clone(), limit.rule().capacity))
             .collect(),
     };
+    for (limit, left) in &mut left {
+        let first = first.request.amounts.get(limit).copied();
+        let part = MilliTokens::from_tokens(left.whole_tokens() >> losses.min(63));
+        *left = part.max(first.unwrap_or_default().min(*left));
+    }
     let mut leases = 0;
     let (mut chosen, mut others) = (vec![], VecDeque::new());
     for waiter in line {
@@ -77,6 +84,15 @@ fn allot_extra(waiter: &mut Waiter, left: &mut Amounts) {
         if more > MilliTokens::ZERO {
             *left -= more;
             waiter.extra.insert(limit.clone(), more);
+        }
+    }
+}
+
+/// Subtracts from a shard what a waiter asks for at least.
+pub(super) fn subtract(shard: &mut Shard, waiter: &Waiter) {
+    for (limit, amount) in waiter.request.all_amounts() {
+        if let Some(state) = shard.limits.get_mut(&limit) {
+            state.available -= amount;
         }
     }
 }
@@ -204,7 +220,7 @@ mod tests {
         ) {
             let view = shard_state.map(|(left, seconds_ago)| seen(left, seconds_ago));
             let waiters = line.iter().enumerate().map(|(place, asked)| caller(place, asked)).collect();
-            let (chosen, others) = select_batch(view.as_ref(), waiters, NOW);
+            let (chosen, others) = select_batch(view.as_ref(), waiters, 0, NOW);
             let (chosen, others) = (places(&chosen), places(&others));
 
             let shard_state = view.unwrap_or_else(|| seen([RATE, SLOTS], 0));
@@ -254,7 +270,7 @@ mod tests {
                 },
             )
         };
-        let (chosen, others) = select_batch(None, (0..70).map(ask).collect(), NOW);
+        let (chosen, others) = select_batch(None, (0..70).map(ask).collect(), 0, NOW);
         assert_eq!(places(&chosen), (0..50).chain(60..70).collect::<Vec<_>>());
         assert_eq!(places(&others), (50..60).collect::<Vec<_>>());
     }

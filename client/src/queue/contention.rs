@@ -7,6 +7,15 @@
 
 use std::time::Duration;
 
+use weirgate_shared::write::Contention;
+
+/// Age below which a view of a contended shard counts as fresh, 3 ms.
+pub(super) const FRESH_VIEW: Duration = Duration::from_millis(3);
+
+/// Time without writes of other processes after which this one is alone, 20 ms: longer than a read
+/// and the write after it.
+const ALONE_AFTER: Duration = Duration::from_millis(20);
+
 const FIRST: Duration = Duration::from_millis(4);
 const MOST: Duration = Duration::from_millis(100);
 
@@ -36,14 +45,77 @@ impl ContentionBackoff {
     }
 }
 
-/// Returns writes within a time as writes a minute: 0 only if there were none.
-pub(super) fn per_minute(writes: i64, within: Duration) -> u32 {
+/// Returns writes within a time as writes a day: 0 only if there were none.
+fn per_day(writes: i64, within: Duration) -> u32 {
     if writes <= 0 {
         return 0;
     }
     let millis = i64::try_from(within.as_millis()).unwrap_or(i64::MAX).max(1);
-    let number = writes.saturating_mul(60_000) / millis;
+    let number = writes.saturating_mul(86_400_000) / millis;
     u32::try_from(number).unwrap_or(u32::MAX).max(1)
+}
+
+/// What this process knows of the writes of others to a shard.
+#[derive(Debug, Default, Clone, Copy)]
+pub(super) struct OtherWriters {
+    /// Writes a day, as last counted; `None` until known.
+    per_day: Option<u32>,
+    /// Whether the first read of the shard showed so much traffic that others probably write between
+    /// a read and the write after it.
+    is_crowded: Option<bool>,
+    /// Time without any since the last one that was seen.
+    quiet: Duration,
+    /// Whether a take on an older view last failed because the shard was full.
+    found_full: bool,
+}
+
+impl OtherWriters {
+    /// Records whether a read showed much traffic.
+    pub(super) fn record_read(&mut self, is_crowded: bool) {
+        self.is_crowded = Some(is_crowded);
+    }
+
+    /// Records writes of others within the time between two responses.
+    pub(super) fn record(&mut self, writes: i64, within: Duration) {
+        if writes > 0 {
+            (self.per_day, self.quiet) = (Some(per_day(writes, within)), Duration::ZERO);
+            return;
+        }
+        self.quiet += within;
+        if self.quiet >= ALONE_AFTER {
+            self.per_day = Some(0);
+        }
+    }
+
+    /// Records that others write, however often: many if none were counted before.
+    pub(super) fn record_lost_race(&mut self) {
+        self.quiet = Duration::ZERO;
+        self.per_day = self.per_day.filter(|count| *count > 0).or(Some(u32::MAX));
+    }
+
+    /// Records why a take on an older view failed: the shard was full, or it was not.
+    pub(super) fn record_failed_guess(&mut self, was_full: bool) {
+        self.found_full = was_full;
+    }
+
+    /// Returns whether it is known that no other process writes.
+    pub(super) fn are_none(self) -> bool {
+        self.per_day == Some(0)
+    }
+
+    /// Returns what a take should expect that is planned on a view of this age. Until anything is
+    /// counted, the first read tells, or whether the bucket `has_shards`. Where the last guess at
+    /// headroom was wrong, the view itself is the better guess.
+    pub(super) fn contention(self, age: Duration, has_shards: bool) -> Contention {
+        match self.per_day {
+            Some(0) => Contention::Alone,
+            Some(others_per_day) if age >= FRESH_VIEW && !self.found_full => {
+                Contention::SharedStale { others_per_day }
+            }
+            None if !self.is_crowded.unwrap_or(has_shards) => Contention::Alone,
+            _ => Contention::Shared,
+        }
+    }
 }
 
 #[cfg(test)]
@@ -51,22 +123,19 @@ mod tests {
     use super::*;
 
     #[test]
-    fn writes_become_writes_a_minute_and_only_none_become_0() {
+    fn writes_become_writes_a_day_and_only_none_become_0() {
         for (writes, millis, number) in [
             (0, 500, 0),
             (-3, 500, 0),
-            (1, 500, 120),
-            (7, 60_000, 7),
-            (1, 3_600_000, 1),
-            (2, 0, 120_000),
+            (1, 500, 172_800),
+            (7, 60_000, 10_080),
+            (1, 3_600_000, 24),
+            (1, 864_000_000, 1),
+            (2, 0, 172_800_000),
             (i64::MAX, 1, u32::MAX),
         ] {
             let within = Duration::from_millis(millis);
-            assert_eq!(
-                per_minute(writes, within),
-                number,
-                "{writes} in {millis} ms"
-            );
+            assert_eq!(per_day(writes, within), number, "{writes} in {millis} ms");
         }
     }
 }

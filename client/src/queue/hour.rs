@@ -21,7 +21,7 @@ impl ShardState {
         let is_begun = state
             .view
             .as_ref()
-            .filter(|_| state.others_per_minute != Some(0))
+            .filter(|_| !state.others.are_none())
             .is_some_and(|view| {
                 let age = Millis::from(now_aged.since(view.seen_at));
                 let seen = EpochMillis(now.0.saturating_sub(age.0));

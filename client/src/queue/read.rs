@@ -9,11 +9,12 @@ use super::shard_state::ShardState;
 use crate::session::{Sent, Session, decode_shard};
 use crate::values::Error;
 
-/// Usual greatest age of an eventually consistent response, latency included, 10 ms.
-const MAX_READ_AGE: Millis = Millis(10);
-/// Acquires within [`MAX_READ_AGE`] from which a plan on a read expects writes of other processes,
-/// 2.
-const CONTENDED_ACQUIRES: i64 = 2;
+/// Time before and after an eventually consistent read in which the writes of others matter to the
+/// write that follows it, 40 ms.
+const CROWDED_WITHIN: Millis = Millis(40);
+/// Acquires within [`CROWDED_WITHIN`] from which a plan on a read expects writes of other processes,
+/// 2. Expecting them wrongly costs a little headroom, once; not expecting them, a failed write.
+const CROWDED_ACQUIRES: i64 = 2;
 
 impl ShardState {
     /// Returns whether there is a view, or the shard is missing where a take may create it.
@@ -66,9 +67,9 @@ impl ShardState {
     pub(crate) fn record_read(&self, shard: Option<Shard>, sent: Sent, now: EpochMillis) {
         match shard {
             Some(shard) => {
-                let is_crowded = expected_acquires(&shard, now, MAX_READ_AGE) >= CONTENDED_ACQUIRES;
+                let is_crowded = expected_acquires(&shard, now, CROWDED_WITHIN) >= CROWDED_ACQUIRES;
                 self.record_read_response(shard, sent);
-                self.state().is_crowded = Some(is_crowded);
+                self.record_others(|others| others.record_read(is_crowded));
             }
             None if self.view().is_none() => self.mark_missing(),
             None => {}

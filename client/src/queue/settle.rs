@@ -10,6 +10,7 @@ use weirgate_shared::write::{
 use weirgate_shared::{EpochMillis, LimitName, MilliTokens, Millis, Shard, WriteId, attr};
 use weirgate_store::{ErrorKind, StoreError, WriteOutcome};
 
+use super::contention::OtherWriters;
 use super::shard_state::ShardState;
 use crate::session::{Session, backoff, deadline, decode_shard};
 use crate::values::{Amounts, Error, Settlement, count};
@@ -79,7 +80,7 @@ impl SettleAttempt<'_> {
                         return answered;
                     }
                     count(&self.session.counters.lost_races, 1);
-                    self.state.record_lost_race();
+                    self.state.record_others(OtherWriters::record_lost_race);
                     if Instant::now() >= deadline {
                         let after = self.session.settings.timeout;
                         return Err(Error::timeout(&self.state.key, after, doubt.map(Arc::new)));

@@ -5,10 +5,11 @@ use std::sync::{Arc, MutexGuard};
 use std::time::Duration;
 
 use tokio::time::Instant;
+use weirgate_shared::write::Contention;
 use weirgate_shared::{BucketKey, MAX_SHARDS, Shard};
 use weirgate_store::StoreError;
 
-use super::contention::{ContentionBackoff, per_minute};
+use super::contention::{ContentionBackoff, OtherWriters};
 use super::summary::BucketSummary;
 use super::throttle::ThrottleHistory;
 use super::view::ShardView;
@@ -18,6 +19,7 @@ use crate::values::Locked;
 /// Shortest interval between ends of *rare* leases, 60 s. For more frequent ends, leaving `due` to
 /// the reconciler costs less than moving it each time.
 const RARE_LEASE_INTERVAL: Duration = Duration::from_secs(60);
+
 /// What this process knows of one shard.
 #[derive(Debug)]
 pub(crate) struct ShardState {
@@ -34,12 +36,7 @@ pub(super) struct State {
     /// Jumps of the wall clock that the view has taken into account.
     jumps: ClockJumps,
     pace: ContentionBackoff,
-    /// Writes a minute of other processes, as last counted: 0 if there were none between the last
-    /// two responses; `None` until known.
-    pub(super) others_per_minute: Option<u32>,
-    /// Whether the first read of the shard showed so much traffic that other processes probably
-    /// write between a read and the write after it.
-    pub(super) is_crowded: Option<bool>,
+    pub(super) others: OtherWriters,
     /// Time at which the shard was found missing, if that is the latest information; there is no
     /// view then.
     absent: Option<Moment>,
@@ -84,22 +81,15 @@ impl ShardState {
         self.parent.as_ref()
     }
 
-    /// Returns the writes a minute of other processes; 0 if this one is alone. Until that is known,
-    /// returns many if the first read showed much traffic or the bucket has had several shards.
-    pub(super) fn others_per_minute(&self) -> u32 {
-        let state = self.state();
-        state.others_per_minute.unwrap_or_else(|| {
-            let has_shards = || self.summary.max_shards_seen() > 1;
-            match state.is_crowded.unwrap_or_else(has_shards) {
-                true => u32::MAX,
-                false => 0,
-            }
-        })
+    /// Returns what a take should expect of other processes that is planned on a view of this age.
+    pub(super) fn contention(&self, age: Duration) -> Contention {
+        let has_shards = self.summary.max_shards_seen() > 1;
+        self.state().others.contention(age, has_shards)
     }
 
     /// Returns whether other processes write to the shard too.
     pub(super) fn is_contended(&self) -> bool {
-        self.others_per_minute() > 0
+        self.contention(Duration::ZERO) != Contention::Alone
     }
 
     /// Returns whether the ending lease is the only one in `seen`, and such ends are rare. Then the
@@ -112,15 +102,9 @@ impl ShardState {
         last.is_none_or(|last| last.elapsed() >= RARE_LEASE_INTERVAL)
     }
 
-    /// Records writes of other processes within a time.
-    pub(super) fn record_others(&self, writes: i64, within: Duration) {
-        self.state().others_per_minute = Some(per_minute(writes, within));
-    }
-
-    /// Records that other processes write, however often: many if none were counted before.
-    pub(super) fn record_lost_race(&self) {
-        let others = &mut self.state().others_per_minute;
-        *others = others.filter(|count| *count > 0).or(Some(u32::MAX));
+    /// Changes what is known of the writes of other processes.
+    pub(super) fn record_others(&self, record: impl FnOnce(&mut OtherWriters)) {
+        record(&mut self.state().others);
     }
 
     /// Records that a request of this operation is in flight.

@@ -7,7 +7,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use tokio::time::Instant;
-use weirgate_shared::write::{Contention, Take};
+use weirgate_shared::write::Take;
 use weirgate_shared::{EpochMillis, Lease, Millis, Shard, WriteId};
 use weirgate_store::{ErrorKind, StoreError, WriteOutcome};
 
@@ -22,20 +22,17 @@ use crate::values::{Amounts, BucketRequest, Error, check_bucket_limit_count, cou
 pub(super) enum TakeOutcome {
     /// Every waiter has its reply.
     Replied,
+    /// Every waiter was granted, by a write that was planned at this time.
+    Granted(EpochMillis),
     /// Nothing was taken, and the state's view shows why: select again.
     Retry(Vec<Waiter>),
+    /// Nothing was taken: others took first, and left too little at the time of the plan.
+    LostRace(Vec<Waiter>, EpochMillis),
     /// Nothing was taken: the shard has no item, and a take may not create it.
     ShardMissing(Vec<Waiter>),
     /// Nothing was taken: DynamoDB rejected the write for now.
     Rejected(Vec<Waiter>, Arc<StoreError>),
 }
-
-/// Age below which a view of a contended shard counts as fresh, 3 ms.
-const FRESH_VIEW: Duration = Duration::from_millis(3);
-
-/// Time without writes of other processes after which this one is alone, 20 ms: longer than a read
-/// and the write after it.
-const ALONE_AFTER: Duration = Duration::from_millis(20);
 
 /// Time after a split in which no other is requested, 1 s: about as long as all processes need to
 /// see it.
@@ -180,7 +177,7 @@ impl<'a> TakeAttempt<'a> {
                 roll,
                 write_id: op,
                 request_split: hot,
-                contention: self.contention(),
+                contention: self.state.contention(self.age),
                 unconfirmed: &self.write_ids,
             };
             let mut update =
@@ -253,16 +250,6 @@ impl<'a> TakeAttempt<'a> {
                 .collect();
         }
         planned.now
-    }
-
-    /// Returns whether other processes write to the shard, and whether the view may miss their
-    /// writes.
-    fn contention(&self) -> Contention {
-        match self.state.others_per_minute() {
-            0 => Contention::Alone,
-            _ if self.age < FRESH_VIEW => Contention::Shared,
-            others_per_minute => Contention::SharedStale { others_per_minute },
-        }
     }
 
     /// Returns whether the write should request a split: the shard has no write units left, or was

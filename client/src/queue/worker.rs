@@ -22,6 +22,8 @@ use crate::values::{Error, count};
 /// Balance, in multiples of the request, from which a shard counts as ample: its last tokens are
 /// far, so there is no contention for them.
 pub(crate) const AMPLE_FACTOR: i64 = 8;
+/// Lost races in a row after which waiters are denied that were short at the last one, 3.
+const PATIENCE: u32 = 3;
 /// Time in which a view of a throttled shard counts as fresh, 1 s.
 const THROTTLED_VIEW_TTL: Duration = Duration::from_secs(1);
 
@@ -81,7 +83,7 @@ impl QueueWorker {
         if !self.ensure_view().await {
             return;
         }
-        let Some(batch) = self.select_batch().await else {
+        let Some(batch) = self.select_batch(losses).await else {
             return;
         };
         if let Some(until) = self.queue.shard.paused_until() {
@@ -105,12 +107,12 @@ impl QueueWorker {
 
     /// Selects the waiters of the next write, and denies those for which the view is short. Returns
     /// `None` if the waiters must be looked at again.
-    async fn select_batch(&mut self) -> Option<Vec<Waiter>> {
+    async fn select_batch(&mut self, losses: u32) -> Option<Vec<Waiter>> {
         let now = self.session.now();
         let view = self.queue.shard.view();
         let shard = view.as_ref().map(|view| &*view.shard);
         let (mut batch, others) =
-            batch::select_batch(shard, std::mem::take(&mut self.waiting), now);
+            batch::select_batch(shard, std::mem::take(&mut self.waiting), losses, now);
         self.waiting = others;
         if let Some(view) = &view {
             if batch.is_empty() && self.makes_room(view, now).await {
@@ -142,10 +144,22 @@ impl QueueWorker {
     async fn handle_outcome(&mut self, outcome: TakeOutcome, losses: u32) {
         match outcome {
             TakeOutcome::Replied => self.failures = 0,
+            TakeOutcome::Granted(planned_at) => {
+                self.failures = 0;
+                self.deny_as_of(planned_at);
+            }
             TakeOutcome::Retry(batch) => {
                 self.losses = losses + 1;
                 self.failures = 0;
                 self.requeue(batch);
+            }
+            TakeOutcome::LostRace(batch, planned_at) => {
+                self.losses = losses + 1;
+                self.failures = 0;
+                self.requeue(batch);
+                if self.losses >= PATIENCE {
+                    self.deny_as_of(planned_at);
+                }
             }
             TakeOutcome::ShardMissing(batch) => {
                 self.requeue(batch);

@@ -98,7 +98,7 @@ fn updates(case: &Case) -> Vec<Update> {
         Contention::Alone,
         Contention::Shared,
         Contention::SharedStale {
-            others_per_minute: 60_000,
+            others_per_day: 86_400_000,
         },
     ] {
         let take = Take {

@@ -58,7 +58,9 @@ pub struct Take<'a> {
 /// A take of a full shard states where its balance is cut, so of two concurrent ones, one fails.
 /// Where many processes use less than the refill, shards are often full, and half of their writes
 /// would fail. Under contention, a take leaves headroom when it cuts: at most 1/128 of the shard's
-/// share, and at most a second's refill. It cuts as well where no more than that is missing.
+/// share, and at most a second's refill; none if that is less than half of what it takes, because
+/// it would cost a request of the burst and spare nothing. It cuts as well where no more than the
+/// headroom is missing.
 ///
 /// With a stale view it assumes headroom if other processes use half of the refill, or write several
 /// times while the headroom refills. Otherwise the shard is probably full again.
@@ -71,17 +73,20 @@ pub enum Contention {
     Shared,
     /// Other writers, and a stale view.
     SharedStale {
-        /// Their writes a minute, as last seen.
-        others_per_minute: u32,
+        /// Their writes a day, as last seen: a day because of limits of a few tokens an hour.
+        others_per_day: u32,
     },
 }
 
 /// Writes of others while the headroom refills, from which on a shard is probably not full: 2.
 const MIN_WRITES: i128 = 2;
 
-fn second_of_refill(shard: &Shard, state: &LimitState) -> MilliTokens {
+const SECOND: Millis = Millis(1_000);
+const DAY: Millis = Millis(86_400_000);
+
+fn refill_within(time: Millis, shard: &Shard, state: &LimitState) -> MilliTokens {
     let from = shard.refilled_at;
-    refill_between(&state.rule, shard.shard(), from, from.plus(Millis(1000)))
+    refill_between(&state.rule, shard.shard(), from, from.plus(time))
 }
 
 impl Take<'_> {
@@ -124,24 +129,29 @@ impl Take<'_> {
 
     /// Returns whether to assume that the balance is below the ceiling, whatever the view shows.
     fn assumes_headroom(&self, shard: &Shard, limit: &LimitName, state: &LimitState) -> bool {
-        let Contention::SharedStale { others_per_minute } = self.contention else {
+        let Contention::SharedStale { others_per_day } = self.contention else {
             return false;
         };
+        let need = self.need(limit);
+        if need == MilliTokens::ZERO {
+            // Nothing says how much the others take of it.
+            return false;
+        }
         // After a cut, another one fails until what was taken has refilled. An addition fails once
         // the headroom has refilled as well. The others' takes count as large as this one.
-        let per_minute = |amount: MilliTokens| i128::from(others_per_minute) * i128::from(amount.0);
-        let need = self.need(limit);
-        let refill = i128::from(second_of_refill(shard, state).0) * 60;
-        per_minute(need) * 2 >= refill
-            || per_minute(self.headroom(shard, state) + need) >= refill * MIN_WRITES
+        let per_day = |amount: MilliTokens| i128::from(others_per_day) * i128::from(amount.0);
+        let refill = i128::from(refill_within(DAY, shard, state).0);
+        per_day(need) * 2 >= refill
+            || per_day(self.headroom(shard, limit, state) + need) >= refill * MIN_WRITES
     }
 
     /// Returns the headroom that a cut leaves, so that the next takes need not cut.
-    fn headroom(&self, shard: &Shard, state: &LimitState) -> MilliTokens {
-        if self.contention == Contention::Alone {
+    fn headroom(&self, shard: &Shard, limit: &LimitName, state: &LimitState) -> MilliTokens {
+        let most = refill_within(SECOND, shard, state).min(shard.share(state) / 128);
+        if self.contention == Contention::Alone || most < self.need(limit) / 2 {
             MilliTokens::ZERO
         } else {
-            second_of_refill(shard, state).min(shard.share(state) / 128)
+            most
         }
     }
 

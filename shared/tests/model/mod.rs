@@ -54,7 +54,8 @@ pub fn contention() -> impl Strategy<Value = Contention> {
     prop_oneof![
         Just(Contention::Alone),
         Just(Contention::Shared),
-        (0..120_000u32).prop_map(|others_per_minute| Contention::SharedStale { others_per_minute })
+        prop_oneof![0..9_000u32, 0..900_000u32, any::<u32>()]
+            .prop_map(|others_per_day| Contention::SharedStale { others_per_day })
     ]
 }
 

@@ -34,8 +34,8 @@ async fn i1_a_take_from_what_was_left_does_not_keep_what_has_flowed_over_since()
     let fleet = Fleet::new().await;
     let limiter = fleet.limiter().await;
     given_back_since(&fleet, &limiter).await;
-    let _ = granted(&limiter, &rpm(), &[("rpm", 5)]).await;
-    assert_eq!(fleet.tk_tc("rpm").await.0, 95_000 - ROOM);
+    let _ = granted(&limiter, &rpm(), &[("rpm", 1)]).await;
+    assert_eq!(fleet.tk_tc("rpm").await.0, 99_000 - ROOM);
 }
 
 #[tokio::test(start_paused = true)]
@@ -44,7 +44,11 @@ async fn i1_a_take_against_the_credit_does_not_keep_what_has_flowed_over_since()
     let limiter = fleet.limiter().await;
     given_back_since(&fleet, &limiter).await;
     let _ = granted(&limiter, &rpm(), &[("rpm", 20)]).await;
-    assert_eq!(fleet.tk_tc("rpm").await.0, 80_000 - ROOM);
+    assert_eq!(
+        fleet.tk_tc("rpm").await.0,
+        80_000,
+        "room would be too little for another 20"
+    );
 }
 
 #[tokio::test(start_paused = true)]

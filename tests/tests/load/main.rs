@@ -3,6 +3,7 @@
 #[path = "../fixtures/mod.rs"]
 mod fixtures;
 
+mod contended;
 mod denials;
 mod heat;
 mod herd;

@@ -4,7 +4,7 @@
 use std::time::Duration;
 
 use weirgate::Limit;
-use weirgate_testkit::heat::{Load, Report, run};
+use weirgate_testkit::heat::{Arrivals, Load, Report, run};
 use weirgate_testkit::{Counts, Limits};
 
 use super::row::Row;
@@ -57,7 +57,8 @@ pub async fn rows_of_shards() -> Vec<Row> {
 fn becoming_hot() -> Load {
     Load {
         clients: 1000,
-        calls_per_second: 10_000,
+        calls_per_second: 10_000.0,
+        arrivals: Arrivals::Even,
         lasts: Duration::from_secs(22),
         limit: Limit::per_minute("rpm", 1_000_000).expect("a limit"),
         shards: 1,
@@ -71,7 +72,7 @@ fn becoming_hot() -> Load {
 fn contended() -> Load {
     Load {
         clients: 64,
-        calls_per_second: 1_600,
+        calls_per_second: 1_600.0,
         lasts: Duration::from_secs(25),
         limit: Limit::per_second("rpm", 800).expect("a limit"),
         shards: 8,
@@ -83,7 +84,7 @@ fn contended() -> Load {
 fn below() -> Load {
     Load {
         clients: 100,
-        calls_per_second: 200,
+        calls_per_second: 200.0,
         limit: Limit::per_second("rpm", 1_000).expect("a limit"),
         shards: 1,
         ..contended()
@@ -105,7 +106,7 @@ fn planned(shards: u64) -> Load {
     let units = u32::try_from(PARTITION_WRITE_UNITS / SCALE).expect("few units");
     Load {
         clients: calls / 4,
-        calls_per_second: calls,
+        calls_per_second: f64::from(calls),
         lasts: Duration::from_secs(SECONDS),
         // Half of it is asked for.
         limit: Limit::per_minute("rpm", i64::from(calls) * 120).expect("a limit"),
@@ -161,7 +162,13 @@ fn of_hot(report: &Report) -> Vec<Row> {
         )
         .within(20.0),
         row("granted", "granted", Unit::Count, count(report.granted)).more_is_better(),
-        row("refused", "refused", Unit::Count, count(report.refused)).within(20.0),
+        row(
+            "refused",
+            "refused",
+            Unit::Count,
+            count(report.denied + report.failed),
+        )
+        .within(20.0),
         row(
             "counted",
             "counted for each that was granted",

@@ -6,12 +6,12 @@ use tokio::time::Instant;
 use weirgate_shared::{EpochMillis, Lease, Shard, WriteId};
 use weirgate_store::Item;
 
-use super::super::contention::ContentionBackoff;
+use super::super::contention::{ContentionBackoff, FRESH_VIEW};
 use super::super::part::HoldPart;
 use super::super::taken::Taken;
 use super::super::waiter::ShardDecision;
 use super::super::{clock_jump, retake};
-use super::{ALONE_AFTER, TakeAttempt, TakeOutcome};
+use super::{TakeAttempt, TakeOutcome};
 use crate::session::decode_shard;
 use crate::values::{Error, count, merge_amounts};
 
@@ -26,11 +26,7 @@ impl TakeAttempt<'_> {
         };
         self.count_unconfirmed_tokens(0, Some(shard.write_seq - 1));
         if let Some(seen) = &self.seen {
-            let others = shard.write_seq - seen.write_seq - 1;
-            // Absence of other writes within a shorter time proves nothing.
-            if others > 0 || self.age >= ALONE_AFTER {
-                self.record_others(others);
-            }
+            self.record_others(shard.write_seq - seen.write_seq - 1);
         }
         self.grant(shard, now).await
     }
@@ -60,12 +56,18 @@ impl TakeAttempt<'_> {
         }
         // If the item equals the view, the state itself failed the condition, not a race.
         let changed = self.seen.as_deref().filter(|seen| **seen != shard);
+        let was_race = changed.is_some() && !self.is_doubted;
         if let Some(seen) = changed {
             count(&self.session.counters.lost_races, 1);
             self.state.with_backoff(ContentionBackoff::lost_race);
             // At least one, also if the item was created again.
             self.record_others((shard.write_seq - seen.write_seq).max(1));
-        } else if self.age >= ALONE_AFTER && self.seen.is_some() {
+            if self.age >= FRESH_VIEW {
+                let was_full = self.has_full_limit(&shard, now);
+                self.state
+                    .record_others(|others| others.record_failed_guess(was_full));
+            }
+        } else if self.seen.is_some() {
             self.record_others(0);
         }
         self.count_unconfirmed_tokens(0, Some(shard.write_seq));
@@ -75,13 +77,25 @@ impl TakeAttempt<'_> {
             // corrected the clock.
             self.state.clear_view();
         }
-        TakeOutcome::Retry(self.waiters)
+        match was_race {
+            true => TakeOutcome::LostRace(self.waiters, now),
+            false => TakeOutcome::Retry(self.waiters),
+        }
     }
 
     /// Records how many writes of others came between the view and the response.
     fn record_others(&self, writes: i64) {
         let since_view = self.age + self.session.ages.now().since(self.sent.at);
-        self.state.record_others(writes, since_view);
+        self.state
+            .record_others(|others| others.record(writes, since_view));
+    }
+
+    /// Returns whether a limit that the batch takes of was full.
+    fn has_full_limit(&self, shard: &Shard, now: EpochMillis) -> bool {
+        let names = self.amounts.keys().chain(self.soft_amounts.keys());
+        names
+            .filter_map(|name| shard.limits.get(name))
+            .any(|state| shard.is_full(state, now))
     }
 
     /// Records the shard of a response. An item with a lower write sequence than the view was
@@ -149,10 +163,10 @@ impl TakeAttempt<'_> {
                 again.push(waiter);
             }
         }
-        if again.is_empty() {
-            TakeOutcome::Replied
-        } else {
-            TakeOutcome::Retry(again)
+        match again.is_empty() {
+            true if self.is_doubted || was_early => TakeOutcome::Replied,
+            true => TakeOutcome::Granted(at),
+            false => TakeOutcome::Retry(again),
         }
     }
 

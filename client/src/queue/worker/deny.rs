@@ -35,6 +35,29 @@ impl QueueWorker {
         }
     }
 
+    /// Denies the waiters for which there was too little when a write was planned, by the response to
+    /// it. All have waited since before. More has flowed in by now, but others compete for it: a waiter
+    /// that is kept for it, or loses each race, would wait until its deadline.
+    pub(super) fn deny_as_of(&mut self, planned_at: EpochMillis) {
+        let view = self.queue.shard.view().filter(|view| !view.is_plan_only);
+        let (Some(view), false) = (view, self.waiting.is_empty()) else {
+            return;
+        };
+        let mut left = view
+            .shard
+            .projected(&self.waiting[0].request.limits, planned_at);
+        for waiter in std::mem::take(&mut self.waiting) {
+            match batch::shortage(&left, &waiter, planned_at) {
+                None => {
+                    batch::subtract(&mut left, &waiter);
+                    self.waiting.push_back(waiter);
+                }
+                Some(_) if left.shard().count > 1 => waiter.reroute(RerouteReason::Insufficient),
+                Some(shortage) => self.deny(waiter, shortage, planned_at),
+            }
+        }
+    }
+
     fn deny(&self, waiter: Waiter, shortage: Vec<LimitStatus>, now: EpochMillis) {
         let denied = denial_of(shortage);
         self.queue

@@ -31,7 +31,7 @@ impl Take<'_> {
                     is_soft: self.is_soft(name),
                     moves_refilled_at: false,
                     assumes_headroom: self.assumes_headroom(shard, name, state),
-                    headroom: self.headroom(shard, state),
+                    headroom: self.headroom(shard, name, state),
                 };
                 credit.write(&mut update, name, state);
             }
