@@ -138,4 +138,54 @@ mod tests {
             assert_eq!(per_day(writes, within), number, "{writes} in {millis} ms");
         }
     }
+
+    const OLD: Duration = Duration::from_millis(50);
+
+    fn stale(others_per_day: u32) -> Contention {
+        Contention::SharedStale { others_per_day }
+    }
+
+    #[test]
+    fn the_first_read_tells_until_anything_is_counted() {
+        let mut others = OtherWriters::default();
+        assert_eq!(others.contention(OLD, false), Contention::Alone);
+        assert_eq!(others.contention(OLD, true), Contention::Shared);
+        others.record_read(true);
+        assert_eq!(others.contention(OLD, false), Contention::Shared);
+        others.record_read(false);
+        assert_eq!(others.contention(OLD, true), Contention::Alone);
+        others.record(1, Duration::from_secs(1));
+        assert_eq!(others.contention(OLD, false), stale(86_400));
+        assert_eq!(others.contention(Duration::ZERO, false), Contention::Shared);
+    }
+
+    /// Short silences add up: a process that calls all the time never sees a long one.
+    #[test]
+    fn a_process_is_alone_after_silences_of_20_ms_together() {
+        let mut others = OtherWriters::default();
+        let silence = Duration::from_millis(8);
+        others.record(3, silence);
+        for _ in 0..2 {
+            others.record(0, silence);
+            assert!(!others.are_none());
+        }
+        others.record(1, silence);
+        others.record(0, silence);
+        assert!(!others.are_none(), "another write came between");
+        others.record(0, silence);
+        others.record(0, silence);
+        assert_eq!(others.contention(OLD, true), Contention::Alone);
+        others.record_lost_race();
+        assert_eq!(others.contention(OLD, false), stale(u32::MAX));
+    }
+
+    #[test]
+    fn after_a_wrong_guess_the_view_is_believed_until_it_was_wrong() {
+        let mut others = OtherWriters::default();
+        others.record(1, Duration::from_secs(1));
+        others.record_failed_guess(true);
+        assert_eq!(others.contention(OLD, false), Contention::Shared);
+        others.record_failed_guess(false);
+        assert_eq!(others.contention(OLD, false), stale(86_400));
+    }
 }
