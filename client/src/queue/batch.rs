@@ -14,12 +14,10 @@ const LEASES_PER_WRITE: usize = 50;
 /// Splits the waiters into those whose sum fits into the balances, and the others, both in order.
 ///
 /// Without a view, the limits' capacities count as the balances. Waiters with other limits than the
-/// first wait for a write of their own. Each of the `losses` in a row halves what the batch takes:
-/// a write of the whole balance fails beside any other one. The first waiter always counts.
+/// first wait for a write of their own.
 pub(super) fn select_batch(
     view: Option<&Shard>,
     line: VecDeque<Waiter>,
-    losses: u32,
     now: EpochMillis,
 ) -> (Vec<Waiter>, VecDeque<Waiter>) {
     let Some(first) = line.front() else {
@@ -38,11 +36,6 @@ pub(super) fn select_batch(
             .map(|limit| (limit.name().clone(), limit.rule().capacity))
             .collect(),
     };
-    for (limit, left) in &mut left {
-        let first = first.request.amounts.get(limit).copied();
-        let part = MilliTokens::from_tokens(left.whole_tokens() >> losses.min(63));
-        *left = part.max(first.unwrap_or_default().min(*left));
-    }
     let mut leases = 0;
     let (mut chosen, mut others) = (vec![], VecDeque::new());
     for waiter in line {
@@ -213,23 +206,18 @@ mod tests {
 
     proptest! {
         /// No waiter is lost, or passed by a later one that asks for as much. The batch fits in
-        /// full. After lost races it fits into a part, but for the first waiter.
+        /// full.
         #[test]
         fn i1_a_batch_is_first_come_first_served_and_fits_the_balances(
-            line in vec(asked(), 0..120), shard_state in prop::option::of(shard_state()), losses in 0..9_u32,
+            line in vec(asked(), 0..120), shard_state in prop::option::of(shard_state()),
         ) {
             let view = shard_state.map(|(left, seconds_ago)| seen(left, seconds_ago));
             let waiters = line.iter().enumerate().map(|(place, asked)| caller(place, asked)).collect();
-            let (chosen, others) = select_batch(view.as_ref(), waiters, losses, NOW);
+            let (chosen, others) = select_batch(view.as_ref(), waiters, NOW);
             let (chosen, others) = (places(&chosen), places(&others));
 
             let shard_state = view.unwrap_or_else(|| seen([RATE, SLOTS], 0));
             let mut left = ["rpm", "slots"].map(|name| shard_state.balance_at(&LimitName::new(name).unwrap(), NOW));
-            let first = line.first().map_or([0, 0], |asked| asked.needs).map(MilliTokens::from_tokens);
-            for (left, first) in left.iter_mut().zip(first) {
-                let part = MilliTokens::from_tokens(left.whole_tokens() / (1 << losses));
-                *left = if first <= *left { part.max(first) } else { *left }.min(*left);
-            }
             let (mut expected, mut leases) = ((vec![], vec![]), 0);
             for (place, asked) in line.iter().enumerate() {
                 let needs = asked.needs.map(MilliTokens::from_tokens);
@@ -275,7 +263,7 @@ mod tests {
                 },
             )
         };
-        let (chosen, others) = select_batch(None, (0..70).map(ask).collect(), 0, NOW);
+        let (chosen, others) = select_batch(None, (0..70).map(ask).collect(), NOW);
         assert_eq!(places(&chosen), (0..50).chain(60..70).collect::<Vec<_>>());
         assert_eq!(places(&others), (50..60).collect::<Vec<_>>());
     }

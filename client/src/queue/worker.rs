@@ -83,7 +83,7 @@ impl QueueWorker {
         if !self.ensure_view().await {
             return;
         }
-        let Some(batch) = self.select_batch(losses).await else {
+        let Some(batch) = self.select_batch().await else {
             return;
         };
         if let Some(until) = self.queue.shard.paused_until() {
@@ -107,12 +107,12 @@ impl QueueWorker {
 
     /// Selects the waiters of the next write, and denies those for which the view is short. Returns
     /// `None` if the waiters must be looked at again.
-    async fn select_batch(&mut self, losses: u32) -> Option<Vec<Waiter>> {
+    async fn select_batch(&mut self) -> Option<Vec<Waiter>> {
         let now = self.session.now();
         let view = self.queue.shard.view();
         let shard = view.as_ref().map(|view| &*view.shard);
         let (mut batch, others) =
-            batch::select_batch(shard, std::mem::take(&mut self.waiting), losses, now);
+            batch::select_batch(shard, std::mem::take(&mut self.waiting), now);
         self.waiting = others;
         if let Some(view) = &view {
             if batch.is_empty() && self.makes_room(view, now).await {

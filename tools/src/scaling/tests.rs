@@ -28,7 +28,7 @@ fn an_hour_of_one_acquire_a_second_has_the_known_cost() {
         (writes, shards, refills, usage_units_an_hour, records, calls),
         (1, 1, 0, 4, 1, 1)
     );
-    // 256 MB have 12,590 records a second: a record begins one millisecond.
+    // 256 MB have 8,682 records a second: a record begins one millisecond.
     assert_eq!((function_records(), call_ms), (8_682, 11));
     // A write unit a second is $0.00225 an hour.
     assert_eq!(hour.acquires, PicoDollars(2_250_000_000));
