@@ -39,13 +39,15 @@ impl QueueWorker {
     /// it. All have waited since before. More has flowed in by now, but others compete for it: a waiter
     /// that is kept for it, or loses each race, would wait until its deadline.
     pub(super) fn deny_as_of(&mut self, planned_at: EpochMillis) {
-        let view = self.queue.shard.view().filter(|view| !view.is_plan_only);
-        let (Some(view), false) = (view, self.waiting.is_empty()) else {
+        let Some(first) = self.waiting.front() else {
             return;
         };
-        let mut left = view
-            .shard
-            .projected(&self.waiting[0].request.limits, planned_at);
+        let view = self.queue.shard.view();
+        let Some(view) = view.filter(|view| !view.is_plan_only) else {
+            return;
+        };
+        let terms = &first.request.limits;
+        let mut left = view.shard.projected(terms, planned_at);
         for waiter in std::mem::take(&mut self.waiting) {
             match batch::shortage(&left, &waiter, planned_at) {
                 None => {
