@@ -20,7 +20,9 @@
 //! match decision {
 //!     Decision::Granted(mut grant) => {
 //!         // ... call the vendor, learn what it really took ...
-//!         grant.adjust("tpm", 1_213).await?;
+//!         if let Err(error) = grant.adjust("tpm", 1_213).await {
+//!             eprintln!("the answer counts: {error}");
+//!         }
 //!     }
 //!     Decision::Denied(denied) => println!("try again in {:?}", denied.retry_after),
 //!     Decision::NeverFits(never) => println!("{never}"),

@@ -49,7 +49,8 @@ impl RateLimiter {
     /// Returns the buckets of an entity, by resource, one page at a time; `after` is the previous
     /// page's token. Buckets created or deleted in the last second may be missing.
     ///
-    /// Costs half a read unit for each page, and a unit for each shard.
+    /// Costs half a read unit for each page, and one for each bucket, or 1.5 and 0.5 for each shard of
+    /// a split one.
     ///
     /// # Errors
     /// [`Error::Invalid`] for a page token of another list; [`Error::Unreadable`] for an item that

@@ -29,7 +29,8 @@ pub struct StoredLease {
 
 impl RateLimiter {
     /// Returns the leases of a bucket, the first to expire first. One that has expired is listed
-    /// until its tokens are returned. Costs a read unit for each shard and 4 KB.
+    /// until its tokens are returned. Costs a read unit, or 1.5 and 0.5 for each shard of a split
+    /// bucket; more for items above 4 KB.
     ///
     /// # Errors
     /// [`Error::Invalid`] for an invalid name; [`Error::Unreadable`] for an item that cannot be
