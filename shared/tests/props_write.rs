@@ -11,8 +11,8 @@ use proptest::collection::vec;
 use proptest::prelude::*;
 use weirgate_shared::write::{Contention, Take, cap_write_units, expire, refill};
 use weirgate_shared::{
-    BucketKey, EpochMillis, Lease, Limit, LimitState, MilliTokens, Millis, Shard, ShardIndex,
-    WriteId, refill_between,
+    BucketKey, EpochMillis, Lease, Limit, MilliTokens, Millis, Shard, ShardIndex, WriteId,
+    refill_between,
 };
 
 /// A bucket of one limit that was never split, with `tk` of it.
@@ -315,15 +315,11 @@ fn a_write_to_a_bucket_that_is_gone_makes_no_half_of_one() {
 #[test]
 fn i2_a_refill_of_a_bucket_that_is_no_longer_full_loses_its_race() {
     let limit = Limit::per_second("rpm", 10).unwrap();
-    // A limit that would not last is the reason for the refill of both.
-    let slow = Limit::per_hour("slow", 10).unwrap();
     let five = MilliTokens::from_tokens(5);
-    let (key, mut image) = (bucket_key(0), bucket(&limit, five));
-    let dry = LimitState::new(MilliTokens::ZERO, *slow.rule());
-    image.limits.insert(slow.name().clone(), dry);
+    let (key, image) = (bucket_key(0), bucket(&limit, five));
     let (taken, now) = (START.plus(Millis(5_000)), START.plus(Millis(5_300)));
     let mut item = Item::of_bucket(&image);
-    let consumed = [(slow.name().clone(), MilliTokens::from_tokens(6))].into();
+    let consumed = [(limit.name().clone(), MilliTokens::from_tokens(6))].into();
     let update = refill(&image, &consumed, now).unwrap();
     assert!(item.apply(&take(&key, &limit, five, (1, &[]), taken).plan(Some(&image), taken)));
     assert!(!item.apply(&update));

@@ -16,8 +16,8 @@ use weirgate_shared::write::{
     require_unchanged, sample, split, update_min_shards,
 };
 use weirgate_shared::{
-    ActivitySample, BucketKey, Counter, EpochSeconds, Hour, Limit, LimitState, Meter, MilliTokens,
-    Shard, ShardIndex, ShardUsageCopy, Snapshot, Usage, VersionedLimits, Window,
+    ActivitySample, BucketKey, Counter, EpochSeconds, Hour, Limit, Meter, MilliTokens, Shard,
+    ShardIndex, ShardUsageCopy, Snapshot, Usage, VersionedLimits, Window,
 };
 
 #[derive(Clone, Copy)]
@@ -541,17 +541,10 @@ fn functions(page: &mut Page) {
     let all = needs(&[("rpm", 3000)]);
     page.update("refill", refill(&whole(3999), &all, later(200)));
     page.update(
-        "no refill of what is nearly full",
-        refill(&whole(5500), &needs(&[("rpm", 9000)]), later(200)),
+        "refill what is nearly full",
+        refill(&whole(8001), &needs(&[("rpm", 9000)]), later(200)),
     );
-    let mut one_is_full = whole(3999);
-    let full = LimitState::new(rate().rule().capacity, *rate().rule());
-    one_is_full.limits.insert(limit_name("full"), full);
-    page.update(
-        "refill of two, one full",
-        refill(&one_is_full, &all, later(200)),
-    );
-    page.update("refill a half", refill(&half(1, 1000), &all, later(200)));
+    page.update("refill a half", refill(&half(1, 1000), &all, later(1000)));
     page.update(
         "no refill of what lasts",
         refill(&whole(4000), &all, later(200)),

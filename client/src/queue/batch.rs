@@ -1,9 +1,9 @@
 //! Selects the batch of the next write: first come, first served, but a smaller waiter may pass a
 //! larger one. Pure.
 
-use std::collections::VecDeque;
+use std::collections::{BTreeMap, VecDeque};
 
-use weirgate_shared::{EpochMillis, MilliTokens, Shard};
+use weirgate_shared::{EpochMillis, LimitName, MilliTokens, Shard};
 
 use super::waiter::Waiter;
 use crate::values::{Amounts, LimitStatus, status};
@@ -14,7 +14,8 @@ const LEASES_PER_WRITE: usize = 50;
 /// Splits the waiters into those whose sum fits into the balances, and the others, both in order.
 ///
 /// Without a view, the limits' capacities count as the balances. Waiters with other limits than the
-/// first wait for a write of their own.
+/// first wait for a write of their own, and so do those that take a limit into debt which others do
+/// not, or the other way round.
 pub(super) fn select_batch(
     view: Option<&Shard>,
     line: VecDeque<Waiter>,
@@ -36,6 +37,11 @@ pub(super) fn select_batch(
             .map(|limit| (limit.name().clone(), limit.rule().capacity))
             .collect(),
     };
+    // Of each limit that the batch takes, whether into debt: a write has one condition for all of it.
+    let mut into_debt = BTreeMap::new();
+    let has_soft = line
+        .iter()
+        .any(|waiter| !waiter.request.soft_amounts.is_empty());
     let mut leases = 0;
     let (mut chosen, mut others) = (vec![], VecDeque::new());
     for waiter in line {
@@ -47,6 +53,10 @@ pub(super) fn select_batch(
         if waiter.request.limits != limits
             || !fits
             || (waiter.request.lease.is_some() && leases == LEASES_PER_WRITE)
+            || has_soft
+                && !kinds(&waiter).all(|(limit, is_soft)| {
+                    into_debt.get(limit).is_none_or(|known| *known == is_soft)
+                })
         {
             others.push_back(waiter);
             continue;
@@ -57,12 +67,27 @@ pub(super) fn select_batch(
             }
         }
         leases += usize::from(waiter.request.lease.is_some());
+        if has_soft {
+            into_debt.extend(kinds(&waiter).map(|(limit, is_soft)| (limit.clone(), is_soft)));
+        }
         chosen.push(waiter);
     }
     chosen
         .iter_mut()
         .for_each(|waiter| allot_extra(waiter, &mut left));
     (chosen, others)
+}
+
+/// Returns the limits that a waiter takes, and whether into debt.
+fn kinds(waiter: &Waiter) -> impl Iterator<Item = (&LimitName, bool)> {
+    let hard = waiter.request.amounts.keys().map(|limit| (limit, false));
+    hard.chain(
+        waiter
+            .request
+            .soft_amounts
+            .keys()
+            .map(|limit| (limit, true)),
+    )
 }
 
 /// Allots to a waiter what is `left` after all minimum amounts, up to the maximum it requests.
@@ -108,7 +133,7 @@ mod tests {
     use proptest::prelude::*;
     use tokio::sync::oneshot;
     use tokio::time::Instant;
-    use weirgate_shared::{BucketKey, Limit, LimitName, MilliTokens};
+    use weirgate_shared::{BucketKey, Limit, MilliTokens};
 
     use super::*;
     use crate::values::{BucketRequest, Limits};

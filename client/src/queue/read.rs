@@ -9,11 +9,10 @@ use super::shard_state::ShardState;
 use crate::session::{Sent, Session, decode_shard};
 use crate::values::Error;
 
-/// Time before and after an eventually consistent read in which the writes of others matter to the
-/// write that follows it, 40 ms.
-const CROWDED_WITHIN: Millis = Millis(40);
+/// Usual greatest age of an eventually consistent response, latency included, 10 ms.
+const CROWDED_WITHIN: Millis = Millis(10);
 /// Acquires within [`CROWDED_WITHIN`] from which a plan on a read expects writes of other processes,
-/// 2. Expecting them wrongly costs a little headroom, once; not expecting them, a failed write.
+/// 2.
 const CROWDED_ACQUIRES: i64 = 2;
 
 impl ShardState {

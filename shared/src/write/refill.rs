@@ -16,9 +16,8 @@ use crate::{EpochMillis, LimitName, LimitState, MilliTokens, Millis, Shard, Shar
 const MIN_REFILL_INTERVAL: Millis = Millis(200);
 
 /// Credits `image` if a limit has less than twice the `consumed` of the batch that the image is
-/// from, and less than three quarters of its share, its refill until now included. Later takes then find enough
-/// without a known `rf`. Where there is more, processes know `rf`, and a moved one fails the next
-/// take of each.
+/// from, its refill until now included. Later takes then find enough without a known `rf`. Where
+/// there is more, processes know `rf`, and a moved one fails the next take of each.
 ///
 /// Requires the image's `rf`, so it is applied once, and is exact whatever was taken since the
 /// image.
@@ -31,13 +30,10 @@ pub fn refill(
     let flowed =
         |state: &LimitState| refill_between(&state.rule, image.shard(), image.refilled_at, now);
     let is_hungry = |(name, state): (&LimitName, &LimitState)| {
-        let (used, share) = (
-            consumed.get(name).copied().unwrap_or_default(),
-            image.share(state),
-        );
+        let used = consumed.get(name).copied().unwrap_or_default();
         used > MilliTokens::ZERO
             && flowed(state) > MilliTokens::ZERO
-            && (state.available + flowed(state)).min(share) < (used + used).min(share - share / 4)
+            && (state.available + flowed(state)).min(image.share(state)) < used + used
     };
     let is_fresh = now.since(image.refilled_at) < MIN_REFILL_INTERVAL;
     if is_fresh || !image.limits.iter().any(is_hungry) {

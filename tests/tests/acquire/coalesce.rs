@@ -151,6 +151,61 @@ async fn a_caller_cancelled_in_line_takes_nothing() {
     assert_eq!(fleet.tk_tc("rpm").await.1, 4_000);
 }
 
+/// I1, I3: a request into debt bypasses the condition that another one of the same limit needs, so
+/// they cannot share a write.
+#[tokio::test(start_paused = true)]
+async fn i1_i3_requests_into_debt_and_others_do_not_share_a_write() {
+    for (balance, fits) in [(59, true), (0, false)] {
+        let fleet = Fleet::slow(millis(5)).await;
+        let limiter = fleet.limiter().await;
+        let limits = rpm(60);
+        let _ = granted(&limiter, &limits, &[("rpm", 60 - balance)]).await;
+        let (_, debt, other) = tokio::join!(
+            ask(&limiter, &limits, &[("rpm", 0)]).send(),
+            ask(&limiter, &limits, &[("rpm", 100)]).into_debt().send(),
+            ask(&limiter, &limits, &[("rpm", 1)]).send(),
+        );
+        assert!(debt.unwrap().is_granted());
+        // It shares the write of the first one, which is before the debt.
+        assert_eq!(other.unwrap().is_granted(), fits);
+        let (one, debt) = tokio::join!(
+            ask(&limiter, &limits, &[("rpm", 0)]).into_debt().send(),
+            ask(&limiter, &limits, &[("rpm", 100)]).into_debt().send(),
+        );
+        assert!(one.unwrap().is_granted() && debt.unwrap().is_granted());
+        let (left, used) = fleet.tk_tc("rpm").await;
+        let taken = 60 - balance + 200 + i64::from(fits);
+        assert_eq!(used, taken * 1_000);
+        assert!(
+            (0..100).contains(&(left - (60 - taken) * 1_000)),
+            "{left} left"
+        );
+    }
+}
+
+/// A wait that is told counts from the denial, not from the write whose response showed it.
+#[tokio::test(start_paused = true)]
+async fn what_did_not_fit_beside_a_batch_is_denied_with_the_time_from_now() {
+    let fleet = Fleet::slow(millis(200)).await;
+    let limiter = fleet.limiter().await;
+    let limits = rpm(60);
+    let _ = granted(&limiter, &limits, &[("rpm", 50)]).await;
+    let (_, _, third) = tokio::join!(
+        ask(&limiter, &limits, &[("rpm", 1)]).send(),
+        ask(&limiter, &limits, &[("rpm", 9)]).send(),
+        ask(&limiter, &limits, &[("rpm", 5)]).send(),
+    );
+    let Decision::Denied(denied) = third.unwrap() else {
+        panic!("the others take all");
+    };
+    pass(denied.retry_after.unwrap()).await;
+    let _ = granted(&limiter, &limits, &[("rpm", 5)]).await;
+    assert!(
+        fleet.tk_tc("rpm").await.0 < 300,
+        "no token came while nobody was told to wait"
+    );
+}
+
 #[tokio::test(start_paused = true)]
 async fn i7_the_tokens_of_a_caller_cancelled_in_flight_go_back() {
     let fleet = Fleet::slow(millis(5)).await;

@@ -83,7 +83,7 @@ async fn only_usage_is_copied_nothing_is_refilled_or_split() {
         &bucket("dry", 0),
         &limits,
         needs,
-        HOUR.plus(Millis(-300)),
+        HOUR.plus(Millis(-10_000)),
     )
     .await;
     let records = aggregator::records(&dynamo);

@@ -203,9 +203,9 @@ async fn refill_credits_a_bucket_that_would_not_last() {
         }
     );
     assert_eq!(
-        dynamo.item("default/BUCKET#user-456#gpt-4#0", "#STATE")["b_annual_tk"]["N"],
-        "1043",
-        "of 1000 left, and what has flowed in for 38 minutes"
+        dynamo.item("default/BUCKET#user-456#gpt-4#0", "#STATE")["b_rpm_tk"]["N"],
+        "600000",
+        "of 1 left"
     );
 }
 

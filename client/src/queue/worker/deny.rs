@@ -1,5 +1,7 @@
 //! Which waiters a worker denies without a write.
 
+use std::time::Duration;
+
 use tokio::time::Instant;
 use weirgate_shared::EpochMillis;
 
@@ -36,9 +38,10 @@ impl QueueWorker {
     }
 
     /// Denies the waiters for which there was too little when a write was planned, by the response to
-    /// it. All have waited since before. More has flowed in by now, but others compete for it: a waiter
-    /// that is kept for it, or loses each race, would wait until its deadline.
+    /// it. All have waited since before. Others compete for what is refilled
+    /// meanwhile: a waiter that is kept for it, or loses each race, would wait until its deadline.
     pub(super) fn deny_as_of(&mut self, planned_at: EpochMillis) {
+        self.expire_waiters();
         let Some(first) = self.waiting.front() else {
             return;
         };
@@ -46,6 +49,7 @@ impl QueueWorker {
         let Some(view) = view.filter(|view| !view.is_plan_only) else {
             return;
         };
+        let now = self.session.now();
         let terms = &first.request.limits;
         let mut left = view.shard.projected(terms, planned_at);
         for waiter in std::mem::take(&mut self.waiting) {
@@ -55,7 +59,14 @@ impl QueueWorker {
                     self.waiting.push_back(waiter);
                 }
                 Some(_) if left.shard().count > 1 => waiter.reroute(RerouteReason::Insufficient),
-                Some(shortage) => self.deny(waiter, shortage, planned_at),
+                Some(mut shortage) => {
+                    for status in &mut shortage {
+                        let since = Duration::from(now.since(planned_at));
+                        status.retry_after =
+                            status.retry_after.map(|wait| wait.saturating_sub(since));
+                    }
+                    self.deny(waiter, shortage, now);
+                }
             }
         }
     }
