@@ -77,5 +77,6 @@ mod problem;
 #[cfg(feature = "tower")]
 pub(crate) use fields::DEGRADED;
 pub use names::{PolicyName, PolicyNames};
+pub(crate) use policy::seconds;
 pub use policy::{Policies, Policy};
 pub use problem::Problem;

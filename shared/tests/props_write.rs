@@ -310,6 +310,30 @@ fn a_write_to_a_bucket_that_is_gone_makes_no_half_of_one() {
     assert!(!item.exists());
 }
 
+/// A limit that a take needs nothing of is in no condition, so it cannot fail a guess at headroom.
+#[test]
+fn a_full_limit_of_which_nothing_is_taken_fails_no_stale_take() {
+    let (rate, other) = (
+        Limit::per_second("rpm", 10).unwrap(),
+        Limit::per_second("tpm", 10).unwrap(),
+    );
+    let (key, limits) = (bucket_key(0), [rate.clone(), other.clone()]);
+    let mut image = model::bucket(ShardIndex::UNSPLIT, &limits, START);
+    image.limits.get_mut(rate.name()).unwrap().available = MilliTokens::from_tokens(5);
+    let needs = [
+        (rate.name().clone(), MilliTokens::from_tokens(1)),
+        (other.name().clone(), MilliTokens::ZERO),
+    ];
+    let now = START.plus(Millis(100));
+    let take = Take {
+        contention: Contention::SharedStale {
+            others_per_day: u32::MAX,
+        },
+        ..model::take(&key, &limits, needs.into(), WriteId::from_bits(1), now)
+    };
+    assert!(Item::of_bucket(&image).apply(&take.plan(Some(&image), now)));
+}
+
 /// I2: a bucket that was full when it was seen has room by now; a refill cut off at the ceiling
 /// would lose the credit of the time since, so it does not happen.
 #[test]

@@ -1,5 +1,7 @@
 //! A hot bucket on virtual time: clients against partitions with limits, with the aggregator and the reconciler beside them as Lambda runs them.
 
+mod caller;
+
 use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -8,11 +10,15 @@ use std::time::Duration;
 use serde_json::{Value, json};
 use tokio::task::JoinSet;
 use tokio::time::{Instant, sleep, sleep_until};
-use weirgate::{Clock, Decision, FakeClock, Limit, RateLimiter, Window};
+use weirgate::{Clock, FakeClock, Limit, RateLimiter, Window};
 use weirgate_aggregator::Invocation;
 use weirgate_reconciler::Deadline;
 use weirgate_shared::{EpochMillis, MilliTokens, ShardIndex, refill_between};
 use weirgate_store::Table;
+
+pub use caller::Arrivals;
+
+use caller::Caller;
 
 use crate::{Counts, Dynamo, Limits, Partitions};
 
@@ -20,17 +26,6 @@ use crate::{Counts, Dynamo, Limits, Partitions};
 const START: EpochMillis = EpochMillis(1_795_198_200_000);
 /// How often Lambda calls the aggregator: the template's batch window.
 const BATCH: Duration = Duration::from_secs(1);
-
-/// How the calls of a client follow each other.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Arrivals {
-    /// One at a time, as of a Lambda, at even intervals.
-    Even,
-    /// One at a time, at random intervals.
-    Random,
-    /// At random intervals, whether or not the calls before have ended, as in a server.
-    Open,
-}
 
 /// The callers, and how often they call.
 #[derive(Debug, Clone)]
@@ -70,8 +65,6 @@ pub struct Report {
     pub writes: u64,
     /// Calls that ended with an error, as those not decided in time.
     pub failed: u64,
-    /// Longest time in which a client that called all the time was granted nothing.
-    pub longest_without_grant: Duration,
     /// What the limit entitled to from the first call to the last answer, in millitokens.
     pub entitled: MilliTokens,
     /// Items of the bucket after each run of the reconciler after the load.
@@ -161,7 +154,6 @@ pub async fn run(load: &Load, cooling: usize) -> Report {
         report.denied += seen.denied;
         report.failed += seen.failed;
         report.writes += seen.writes;
-        report.longest_without_grant = report.longest_without_grant.max(seen.gap);
     }
     let rule = load.limit.rule();
     report.entitled = rule.capacity + refill_between(rule, ShardIndex::UNSPLIT, from, clock.now());
@@ -180,88 +172,6 @@ pub async fn run(load: &Load, cooling: usize) -> Report {
     report.counted = functions.used().await;
     report.failed_batches = functions.failed;
     report
-}
-
-/// One client.
-struct Caller {
-    limiter: RateLimiter,
-    limits: Arc<[Limit]>,
-    arrivals: Arrivals,
-    /// Time between its calls, on average.
-    pause: Duration,
-    until: Instant,
-    is_over: Arc<AtomicBool>,
-}
-
-/// What one client saw.
-struct Seen {
-    granted: u64,
-    denied: u64,
-    failed: u64,
-    writes: u64,
-    /// Longest time without a grant.
-    gap: Duration,
-    last_grant: Instant,
-}
-
-impl Seen {
-    fn count(&mut self, decision: &Result<Decision, weirgate::Error>) {
-        match decision {
-            Ok(decision) if decision.is_granted() => {
-                self.granted += 1;
-                self.gap = self.gap.max(self.last_grant.elapsed());
-                self.last_grant = Instant::now();
-            }
-            Ok(_) => self.denied += 1,
-            Err(_) => self.failed += 1,
-        }
-    }
-}
-
-impl Caller {
-    async fn run(self, first: Instant) -> Seen {
-        let mut seen = Seen {
-            granted: 0,
-            denied: 0,
-            failed: 0,
-            writes: 0,
-            gap: Duration::ZERO,
-            last_grant: first,
-        };
-        let (mut next, mut calls) = (first, JoinSet::new());
-        while next < self.until && !self.is_over.load(Ordering::Relaxed) {
-            sleep_until(next).await;
-            let (limiter, limits) = (self.limiter.clone(), Arc::clone(&self.limits));
-            calls.spawn(async move {
-                let call = limiter.acquire("openai", "gpt-4").shared_limits(&limits);
-                call.take("rpm", 1).send().await
-            });
-            let pause = match self.arrivals {
-                Arrivals::Even => self.pause,
-                Arrivals::Random | Arrivals::Open => {
-                    self.pause.mul_f64(-(1.0 - fastrand::f64()).ln())
-                }
-            };
-            next += pause;
-            if self.arrivals != Arrivals::Open {
-                let call = calls.join_next().await.expect("a call");
-                seen.count(&call.expect("no call panics"));
-                // A call that took too long is not made up for.
-                next = next.max(Instant::now());
-            }
-            while let Some(call) = calls.try_join_next() {
-                seen.count(&call.expect("no call panics"));
-            }
-        }
-        while let Some(call) = calls.join_next().await {
-            seen.count(&call.expect("no call panics"));
-        }
-        seen.writes = self.limiter.stats().writes;
-        seen.gap = seen
-            .gap
-            .max(self.until.min(Instant::now()) - seen.last_grant.min(self.until));
-        seen
-    }
 }
 
 struct Functions {

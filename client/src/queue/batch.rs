@@ -80,14 +80,9 @@ pub(super) fn select_batch(
 
 /// Returns the limits that a waiter takes, and whether into debt.
 fn kinds(waiter: &Waiter) -> impl Iterator<Item = (&LimitName, bool)> {
-    let hard = waiter.request.amounts.keys().map(|limit| (limit, false));
-    hard.chain(
-        waiter
-            .request
-            .soft_amounts
-            .keys()
-            .map(|limit| (limit, true)),
-    )
+    let (hard, soft) = (&waiter.request.amounts, &waiter.request.soft_amounts);
+    let soft = soft.keys().map(|limit| (limit, true));
+    hard.keys().map(|limit| (limit, false)).chain(soft)
 }
 
 /// Allots to a waiter what is `left` after all minimum amounts, up to the maximum it requests.

@@ -26,7 +26,8 @@ pub(super) enum TakeOutcome {
     Granted(EpochMillis),
     /// Nothing was taken, and the state's view shows why: select again.
     Retry(Vec<Waiter>),
-    /// Nothing was taken: others took first, and left too little at the time of the plan.
+    /// Nothing was taken: others have written since the view, so the condition failed that was
+    /// planned at this time.
     LostRace(Vec<Waiter>, EpochMillis),
     /// Nothing was taken: the shard has no item, and a take may not create it.
     ShardMissing(Vec<Waiter>),

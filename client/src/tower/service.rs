@@ -14,7 +14,7 @@ use http::{Request, Response, StatusCode};
 use http_body::Body;
 use tower_service::Service;
 
-use crate::http::{DEGRADED, Policies, Problem};
+use crate::http::{DEGRADED, Policies, Problem, seconds};
 use crate::tower::answer::{Protocol, insert_headers};
 use crate::tower::options::{OnError, Options};
 use crate::tower::{GrantHandle, LimitedBody};
@@ -154,11 +154,6 @@ const fn known_wait(error: &Error) -> Option<Duration> {
         Error::Unavailable { retry_after, .. } => Some(*retry_after),
         _ => None,
     }
-}
-
-/// Returns whole seconds, rounded up, so that a client does not return too early.
-fn seconds(wait: Duration) -> u64 {
-    wait.as_secs() + u64::from(wait.subsec_nanos() > 0)
 }
 
 /// Passes the request on, and rolls its grant back if that fails.

@@ -147,8 +147,11 @@ impl Take<'_> {
 
     /// Returns the headroom that a cut leaves, so that the next takes need not cut.
     fn headroom(&self, shard: &Shard, limit: &LimitName, state: &LimitState) -> MilliTokens {
+        if self.contention == Contention::Alone {
+            return MilliTokens::ZERO;
+        }
         let most = refill_within(SECOND, shard, state).min(shard.share(state) / 128);
-        if self.contention == Contention::Alone || most < self.need(limit) / 2 {
+        if most < self.need(limit) / 2 {
             MilliTokens::ZERO
         } else {
             most

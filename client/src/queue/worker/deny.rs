@@ -38,9 +38,13 @@ impl QueueWorker {
     }
 
     /// Denies the waiters for which there was too little when a write was planned, by the response to
-    /// it. All have waited since before. Others compete for what is refilled
-    /// meanwhile: a waiter that is kept for it, or loses each race, would wait until its deadline.
+    /// it. All have waited since before. Others compete for what is refilled meanwhile: a waiter that
+    /// is kept for it, or loses each race, would wait until its deadline.
     pub(super) fn deny_as_of(&mut self, planned_at: EpochMillis) {
+        if self.waiting.is_empty() {
+            return;
+        }
+        // A request that is gone reserves nothing.
         self.expire_waiters();
         let Some(first) = self.waiting.front() else {
             return;
@@ -50,8 +54,8 @@ impl QueueWorker {
             return;
         };
         let now = self.session.now();
-        let terms = &first.request.limits;
-        let mut left = view.shard.projected(terms, planned_at);
+        let since = Duration::from(now.since(planned_at));
+        let mut left = view.shard.projected(&first.request.limits, planned_at);
         for waiter in std::mem::take(&mut self.waiting) {
             match batch::shortage(&left, &waiter, planned_at) {
                 None => {
@@ -61,7 +65,6 @@ impl QueueWorker {
                 Some(_) if left.shard().count > 1 => waiter.reroute(RerouteReason::Insufficient),
                 Some(mut shortage) => {
                     for status in &mut shortage {
-                        let since = Duration::from(now.since(planned_at));
                         status.retry_after =
                             status.retry_after.map(|wait| wait.saturating_sub(since));
                     }
