@@ -55,6 +55,8 @@ pub(super) struct Router<'a> {
     pub(super) deadline: Instant,
     /// Shards that were short.
     pub(super) tried: Vec<u32>,
+    /// Whether any shard was short since it was enqueued.
+    pub(super) was_short: bool,
     pub(super) failures: u32,
     /// Whether shards had changed when the request was spread over them, so that all must be read
     /// again.
@@ -78,6 +80,7 @@ impl<'a> Router<'a> {
             enqueued_at,
             deadline,
             tried: vec![],
+            was_short: false,
             failures: 0,
             must_refresh: false,
             last_error: None,
@@ -117,6 +120,7 @@ impl<'a> Router<'a> {
                 QueueReply::Reroute(RerouteReason::BucketWasSplit) => next = self.first(),
                 QueueReply::Reroute(RerouteReason::Insufficient) => {
                     self.tried.push(queue.index());
+                    self.was_short = true;
                     next = self.next_candidate();
                 }
                 QueueReply::Reroute(RerouteReason::Throttled(error)) => {

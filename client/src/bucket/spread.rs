@@ -11,6 +11,7 @@ use weirgate_shared::MilliTokens;
 
 use super::hold::Hold;
 use super::route::Router;
+use super::state::BucketState;
 use crate::queue::{Ending, QueueReply, RerouteReason, ShardDecision, Taken};
 use crate::values::{Amounts, BucketRequest, Error};
 
@@ -24,6 +25,26 @@ struct SpreadTake {
     parts: Vec<Taken>,
     /// Whether one part counts the acquire and has the soft amounts.
     has_first: bool,
+}
+
+/// A part that is being taken: the request's own, until the reply shows what the shard has left.
+struct Reserved<'a> {
+    bucket: &'a BucketState,
+    id: u64,
+}
+
+impl<'a> Reserved<'a> {
+    fn new(bucket: &'a BucketState, shard: u32, amounts: &Amounts) -> Self {
+        let id = fastrand::u64(..);
+        bucket.spreading.lock().insert(id, (shard, amounts.clone()));
+        Self { bucket, id }
+    }
+}
+
+impl Drop for Reserved<'_> {
+    fn drop(&mut self) {
+        self.bucket.spreading.lock().remove(&self.id);
+    }
 }
 
 impl Router<'_> {
@@ -80,6 +101,7 @@ impl Router<'_> {
             .zip(&requests)
             .map(|((shard, _), request)| async move {
                 let queue = asking.bucket.queues.queue(*shard);
+                let _reserved = Reserved::new(asking.bucket, *shard, &request.amounts);
                 asking.enqueue_and_wait(&queue, request).await
             });
         let (mut failed, mut throttled) = (Ok(()), None);

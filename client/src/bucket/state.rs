@@ -1,15 +1,16 @@
 //! State of one bucket in this process.
 
+use std::collections::BTreeMap;
 use std::sync::{Arc, MutexGuard};
 
-use weirgate_shared::{Bucket, BucketKey, EpochMillis, Stamp};
+use weirgate_shared::{Bucket, BucketKey, EpochMillis, Millis, Stamp};
 use weirgate_store::Consistency;
 
 use super::prefetch::Pool;
 use crate::config::LimitsSlot;
 use crate::queue::{BucketSummary, ShardQueues, ShardState, ShardView};
 use crate::session::{AgeClock, Moment};
-use crate::values::{Limits, Locked};
+use crate::values::{Amounts, Limits, Locked};
 
 /// State of one bucket in this process.
 #[derive(Debug)]
@@ -27,6 +28,8 @@ pub(crate) struct BucketState {
     stamp: Locked<Option<Arc<Stamp>>>,
     /// Random seed that decides when this process stops using a stamp.
     pub(super) salt: u64,
+    /// Parts that requests of this process take from several shards now, by their ids.
+    pub(super) spreading: Locked<BTreeMap<u64, (u32, Amounts)>>,
     /// Time and consistency of the last read of all shards.
     pub(super) refreshed_at: tokio::sync::Mutex<Option<(Moment, Consistency)>>,
 }
@@ -41,6 +44,7 @@ impl BucketState {
             denied_at: Locked::default(),
             stamp: Locked::default(),
             salt: fastrand::u64(..),
+            spreading: Locked::default(),
             refreshed_at: tokio::sync::Mutex::default(),
         }
     }
@@ -95,5 +99,35 @@ impl BucketState {
                 .map(|view| view.shard.projected(limits, now))
                 .collect(),
         )
+    }
+
+    /// Returns the shards with the request's limits as requests sent since `since` showed them: at
+    /// `now` they have no more than when the request was sent, without the parts that other requests
+    /// take.
+    pub(super) fn bucket_as_shown(
+        &self,
+        limits: &Limits,
+        since: Moment,
+        now: EpochMillis,
+    ) -> Bucket {
+        let moment = self.summary().ages.now();
+        let spreading = self.spreading.lock().clone();
+        let as_shown = |view: ShardView| {
+            let age = Millis::from(moment.since(view.sent_at));
+            let mut shard = view.shard.projected(limits, EpochMillis(now.0 - age.0));
+            shard.refilled_at = shard.refilled_at.max(now);
+            let parts = spreading.values();
+            for (_, part) in parts.filter(|(index, _)| *index == shard.key.shard) {
+                for (limit, amount) in part {
+                    if let Some(state) = shard.limits.get_mut(limit) {
+                        state.available -= *amount;
+                    }
+                }
+            }
+            shard
+        };
+        let views = self.queues.views_since_clock_jump();
+        let fresh = views.filter(|view| !view.is_plan_only && view.sent_at >= since);
+        Bucket::new(fresh.map(as_shown).collect())
     }
 }

@@ -15,7 +15,7 @@ const LEASES_PER_WRITE: usize = 50;
 ///
 /// Without a view, the limits' capacities count as the balances. Waiters with other limits than the
 /// first wait for a write of their own, and so do those that take a limit into debt which others do
-/// not, or the other way round.
+/// not, or the other way round. Their tokens stay for them.
 pub(super) fn select_batch(
     view: Option<&Shard>,
     line: VecDeque<Waiter>,
@@ -50,8 +50,17 @@ pub(super) fn select_batch(
             .amounts
             .iter()
             .all(|(limit, need)| left.get(limit).is_some_and(|left| left >= need));
+        if !fits {
+            others.push_back(waiter);
+            continue;
+        }
+        // Also where it has to wait for the next write: no later waiter takes its tokens.
+        for (limit, need) in &waiter.request.amounts {
+            if let Some(left) = left.get_mut(limit) {
+                *left -= *need;
+            }
+        }
         if waiter.request.limits != limits
-            || !fits
             || (waiter.request.lease.is_some() && leases == LEASES_PER_WRITE)
             || has_soft
                 && !kinds(&waiter).all(|(limit, is_soft)| {
@@ -60,11 +69,6 @@ pub(super) fn select_batch(
         {
             others.push_back(waiter);
             continue;
-        }
-        for (limit, need) in &waiter.request.amounts {
-            if let Some(left) = left.get_mut(limit) {
-                *left -= *need;
-            }
         }
         leases += usize::from(waiter.request.lease.is_some());
         if has_soft {
@@ -243,12 +247,16 @@ mod tests {
                 let needs = asked.needs.map(MilliTokens::from_tokens);
                 let has = |at: usize| needs[at] == MilliTokens::ZERO || left[at] >= needs[at];
                 let is_like_first = asked.brings_others == line[0].brings_others;
-                if !is_like_first || !has(0) || !has(1) || (asked.wants_lease && leases == LEASES_PER_WRITE) {
+                if !has(0) || !has(1) {
+                    expected.1.push(place);
+                    continue;
+                }
+                left = [left[0] - needs[0], left[1] - needs[1]];
+                if !is_like_first || (asked.wants_lease && leases == LEASES_PER_WRITE) {
                     expected.1.push(place);
                     continue;
                 }
                 leases += usize::from(asked.wants_lease);
-                left = [left[0] - needs[0], left[1] - needs[1]];
                 expected.0.push(place);
             }
             prop_assert_eq!((chosen, others), expected);

@@ -50,7 +50,7 @@ fn plan(
     first: &Waiter,
     now: EpochMillis,
 ) -> Option<Update> {
-    if shard.expired(now).count() > shard.reclaimable(now).count() {
+    if shard.has_unreclaimable(now) {
         return expire(shard, now).map(|(update, _)| update);
     }
     if shard.matches_rules(&first.request.limits, now)

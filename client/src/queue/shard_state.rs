@@ -142,21 +142,21 @@ impl ShardState {
     /// Records a shard as it is now, unless the view has a later write sequence.
     pub(crate) fn record_view(&self, shard: Shard) -> Arc<Shard> {
         let ages = &self.summary.ages;
-        self.record(shard, ages.now(), ages.jumps())
+        self.record(shard, ages.now(), ages.sent())
     }
 
     /// Records the shard of a response to a write, as [`Self::record_view`] does.
     pub(crate) fn record_response(&self, shard: Shard, sent: Sent) -> Arc<Shard> {
-        self.record(shard, self.summary.ages.now(), sent.jumps)
+        self.record(shard, self.summary.ages.now(), sent)
     }
 
     /// Records the shard of a response to a read, as it was when the read was sent.
     pub(super) fn record_read_response(&self, shard: Shard, sent: Sent) -> Arc<Shard> {
-        self.record(shard, sent.at, sent.jumps)
+        self.record(shard, sent.at, sent)
     }
 
-    /// Records a shard as seen `at`, by a request that was sent after these jumps.
-    fn record(&self, shard: Shard, at: Moment, jumps: ClockJumps) -> Arc<Shard> {
+    /// Records a shard as seen `at`, by this request.
+    fn record(&self, shard: Shard, at: Moment, sent: Sent) -> Arc<Shard> {
         let shard = Arc::new(shard);
         let mut state = self.state();
         let is_older = |view: &ShardView| view.shard.write_seq > shard.write_seq;
@@ -178,9 +178,10 @@ impl ShardState {
             state.view = Some(ShardView {
                 shard: Arc::clone(&shard),
                 seen_at: at,
+                sent_at: sent.at,
                 is_plan_only: false,
                 // A response on its way while the clock was set has not corrected it.
-                predates_clock_jump: jumps.ahead != state.jumps.ahead,
+                predates_clock_jump: sent.jumps.ahead != state.jumps.ahead,
             });
         }
         shard

@@ -118,7 +118,10 @@ impl QueueWorker {
             if batch.is_empty() && self.makes_room(view, now).await {
                 return None;
             }
-            self.deny_insufficient(view);
+            // The batch's write cannot reclaim all: the next one has what is left.
+            if batch.is_empty() || !view.shard.has_unreclaimable(now) {
+                self.deny_insufficient(view);
+            }
             if batch.is_empty() {
                 // No waiter fits into an old view, so read the current state.
                 self.recheck().await;

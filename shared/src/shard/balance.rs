@@ -30,6 +30,12 @@ impl Shard {
         self.expired(now).take(8)
     }
 
+    /// Returns whether more leases have expired at `now` than one take reclaims.
+    #[must_use]
+    pub fn has_unreclaimable(&self, now: EpochMillis) -> bool {
+        self.expired(now).count() > self.reclaimable(now).count()
+    }
+
     /// Returns the leases that have expired at `now`, by id.
     pub fn expired(&self, now: EpochMillis) -> impl Iterator<Item = (&WriteId, &Lease)> {
         self.leases

@@ -81,3 +81,24 @@ async fn i2_i9_servers_above_the_rate_get_all_tokens_and_denials() {
         assert_usage_is_exact(&report);
     }
 }
+
+/// I2, I9: the same for a bucket of several shards. A request that is short in each of them, as their
+/// responses showed, is denied. It does not go from shard to shard for what is refilled meanwhile.
+#[tokio::test(start_paused = true)]
+async fn i2_i9_a_server_above_the_rate_of_a_split_bucket_gets_tokens_and_denials() {
+    let load = Load {
+        clients: 1,
+        calls_per_second: 1_500.0,
+        arrivals: Arrivals::Open,
+        lasts: Duration::from_secs(8),
+        partitions: Limits::default(),
+        ..small(Limit::per_second("rpm", 1_000).unwrap(), 4)
+    };
+    let report = run(&load, 0).await;
+    let entitled = u64::try_from(report.entitled.whole_tokens()).unwrap();
+    assert!(report.granted * 100 >= entitled * 95, "{report:?}");
+    assert!(report.denied * 4 > report.granted, "{report:?}");
+    assert_eq!(report.failed, 0, "{report:?}");
+    assert!(report.writes <= report.granted, "{report:?}");
+    assert_usage_is_exact(&report);
+}

@@ -2,7 +2,7 @@
 
 use crate::fixtures::fleet;
 use crate::fixtures::fleet::{Fleet, ask, denied, granted, leased, pass, secs, settle, tokens};
-use weirgate::{EpochMillis, Limit, Settlement};
+use weirgate::{Decision, EpochMillis, Limit, Settlement};
 use weirgate_shared::Millis;
 
 fn limits() -> [Limit; 2] {
@@ -328,4 +328,20 @@ async fn more_leases_than_fit_in_one_write_are_taken_in_several_and_reclaimed() 
         (0, 1)
     );
     let _ = mine.release().await.unwrap();
+}
+
+/// I2: a request beside another one, whose write reclaims eight of them, is not denied the rest.
+#[tokio::test(start_paused = true)]
+async fn i2_a_request_gets_the_slots_of_expired_leases_that_one_write_cannot_reclaim() {
+    let fleet = Fleet::slow(fleet::millis(2)).await;
+    let limiter = fleet.limiter().await;
+    let slots = [Limit::concurrent("slots", 40).unwrap()];
+    for _ in 0..35 {
+        std::mem::forget(leased(&limiter, &slots, &[("slots", 1)], secs(5)).await);
+    }
+    pass(secs(6)).await;
+    let asked = [1, 39].map(|need| ask(&limiter, &slots, &[("slots", need)]).lease(secs(30)));
+    let answers = futures_util::future::join_all(asked.map(|ask| ask.send())).await;
+    let grants: Vec<_> = answers.into_iter().map(|answer| answer.unwrap()).collect();
+    assert!(grants.iter().all(Decision::is_granted), "{grants:?}");
 }

@@ -50,7 +50,9 @@ impl QueueWorker {
             return;
         };
         let view = self.queue.shard.view();
-        let Some(view) = view.filter(|view| !view.is_plan_only) else {
+        // If more leases have expired than one write reclaims, the next write has their tokens.
+        let is_whole = |view: &ShardView| !view.shard.has_unreclaimable(planned_at);
+        let Some(view) = view.filter(|view| !view.is_plan_only && is_whole(view)) else {
             return;
         };
         let now = self.session.now();
