@@ -85,16 +85,16 @@ impl Router<'_> {
         } else {
             Consistency::Eventual
         };
+        let now = self.session.now();
+        let mut bucket = self
+            .bucket
+            .seen_bucket(limits, now, |view| view.seen_at >= enqueued_at);
         // Others compete for what a shard was refilled with since it was short for this request: it
         // would go from shard to shard for that until its deadline.
-        let mut bucket = if self.was_short {
-            self.bucket
-                .bucket_as_shown(limits, enqueued_at, self.session.now())
-        } else {
-            self.bucket.seen_bucket(limits, self.session.now(), |view| {
-                view.seen_at >= enqueued_at
-            })
-        };
+        if self.was_short && !matches!(evaluate(&bucket, self.request, now), Allocation::Denied(_))
+        {
+            bucket = self.bucket.bucket_as_shown(limits, enqueued_at, now);
+        }
         if std::mem::take(&mut self.must_refresh) {
             bucket = Bucket::default();
         }
