@@ -5,6 +5,7 @@ mod bodies;
 mod connections;
 mod dropped;
 mod fixtures;
+mod framing;
 mod guide;
 mod life;
 mod openapi;
