@@ -137,7 +137,9 @@ fn agent(prefetch: Option<Prefetch>) -> SocketAddr {
             max_connections: 1_000,
             grace: Duration::ZERO,
         });
-        Grpc::from(listener).serve(service, clients, ready, stop).await;
+        Grpc::from(listener)
+            .serve(service, clients, ready, stop)
+            .await;
     })
 }
 

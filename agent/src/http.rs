@@ -25,9 +25,9 @@ mod settle;
 mod token;
 mod usage;
 
+pub use crate::net::{Address, Bounds};
 pub use connection::serve_in_memory;
 pub use health::Health;
-pub use crate::net::{Address, Bounds};
 pub use server::Server;
 pub use service::{Api, decode};
 pub use token::Token;

@@ -82,7 +82,11 @@ fn write(mut output: impl Write, lines: &Receiver<Line>) {
     for line in lines {
         match line {
             Line::Text(text) => {
-                if output.write_all(&text).and_then(|()| output.flush()).is_err() {
+                if output
+                    .write_all(&text)
+                    .and_then(|()| output.flush())
+                    .is_err()
+                {
                     LOST.fetch_add(1, Ordering::Relaxed);
                 }
             }

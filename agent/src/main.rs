@@ -180,7 +180,10 @@ impl Running {
         }
         let clients = server.clients().clone();
         // Some connections are left for health checks and settlements while all requests wait.
-        let most = clients.max().saturating_sub(clients.max().div_ceil(8)).max(1);
+        let most = clients
+            .max()
+            .saturating_sub(clients.max().div_ceil(8))
+            .max(1);
         let max_in_flight = options.max_in_flight.min(most);
         let decider = Arc::new(Decider::new(limiter.clone(), max_in_flight));
         let health = Arc::new(Health::default());
@@ -228,9 +231,7 @@ impl Running {
             }
         };
         let clients = self.clients.clone();
-        self.grpc = Some(tokio::spawn(
-            listener.serve(service, clients, ready, stop),
-        ));
+        self.grpc = Some(tokio::spawn(listener.serve(service, clients, ready, stop)));
     }
 
     /// Finishes the requests in flight, and returns what was prefetched and what dropped requests

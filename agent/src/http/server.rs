@@ -31,7 +31,10 @@ impl Server {
     /// Returns where it listens: the ports, if the system chose them.
     #[must_use]
     pub fn addresses(&self) -> Vec<Address> {
-        self.listeners.iter().filter_map(Listener::address).collect()
+        self.listeners
+            .iter()
+            .filter_map(Listener::address)
+            .collect()
     }
 
     /// Returns the connections, which other listeners may share.
@@ -45,7 +48,8 @@ impl Server {
     pub async fn serve(self, api: Api, stop: impl Future<Output = ()>) {
         let http = Http(Arc::new(api));
         let accepting = self.listeners.into_iter();
-        let accepting = accepting.map(|listener| accept(listener, self.clients.clone(), http.clone()));
+        let accepting =
+            accepting.map(|listener| accept(listener, self.clients.clone(), http.clone()));
         let accepting: Vec<_> = accepting.map(tokio::spawn).collect();
         stop.await;
         for task in accepting {

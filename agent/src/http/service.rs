@@ -1,10 +1,12 @@
 //! From the head of a request to its response.
 
+use std::net::IpAddr;
 use std::sync::Arc;
 
 use http_body_util::Full;
 use hyper::body::{Bytes, Incoming};
-use hyper::{Method, Request, Response, StatusCode, header};
+use hyper::http::uri::Authority;
+use hyper::{HeaderMap, Method, Request, Response, StatusCode, header};
 
 use super::acquire::Answer;
 use super::fields::Invalid;
@@ -83,8 +85,14 @@ impl Api {
         room: Option<Place>,
     ) -> Response<Full<Bytes>> {
         let answered = match request.uri().path() {
-            "/v1/acquire" => self.measured(Operation::Acquire, request, client, room).await,
-            "/v1/settle" => self.measured(Operation::Settle, request, client, room).await,
+            "/v1/acquire" => {
+                self.measured(Operation::Acquire, request, client, room)
+                    .await
+            }
+            "/v1/settle" => {
+                self.measured(Operation::Settle, request, client, room)
+                    .await
+            }
             "/v1/peek" => self.measured(Operation::Peek, request, client, room).await,
             "/v1/usage" => self.measured(Operation::Usage, request, client, room).await,
             "/healthz" => self.health(&request, client).await,
@@ -118,6 +126,9 @@ impl Api {
     /// Checks a request for health or metrics. A probe or a scraper cannot always send a token.
     fn check_probe(&self, request: &Request<Incoming>) -> Result<(), Refusal> {
         check_method(request, &Method::GET)?;
+        if !is_for_this_host(request.headers()) {
+            return Err(Refusal::web_page());
+        }
         let token = self.token.as_ref().filter(|token| token.guards_all());
         check_token(token, request)
     }
@@ -190,6 +201,24 @@ fn invalid(error: Invalid) -> Refusal {
 fn check_token(token: Option<&Token>, request: &Request<Incoming>) -> Result<(), Refusal> {
     let Some(token) = token else { return Ok(()) };
     token.check(request.headers()).map_err(Refusal::wrong_token)
+}
+
+/// Returns whether no web page of another site can have sent a request: a browser sends one of these
+/// fields, and the name of its page as the host. Probes and scrapers use any name.
+fn is_for_this_host(headers: &HeaderMap) -> bool {
+    let browsers = ["accept-language", "origin", "referer", "sec-fetch-site"];
+    if !browsers.iter().any(|name| headers.contains_key(*name)) {
+        return true;
+    }
+    let host = headers
+        .get(header::HOST)
+        .and_then(|host| host.to_str().ok());
+    let host = host.and_then(|host| host.parse::<Authority>().ok());
+    host.is_some_and(|host| {
+        let name = host.host();
+        let address = name.trim_start_matches('[').trim_end_matches(']');
+        name.eq_ignore_ascii_case("localhost") || address.parse::<IpAddr>().is_ok()
+    })
 }
 
 fn check_method(request: &Request<Incoming>, allowed: &Method) -> Result<(), Refusal> {

@@ -126,7 +126,10 @@ impl Clients {
     /// for it. None may be accepted any more.
     pub async fn end(&self) {
         self.stop.send_replace(Stop::Finish);
-        if timeout(self.bounds.grace, self.stop.closed()).await.is_err() {
+        if timeout(self.bounds.grace, self.stop.closed())
+            .await
+            .is_err()
+        {
             let open = self.connections.taken();
             tracing::warn!(open, "connections were closed before their requests ended");
             self.stop.send_replace(Stop::Close);
@@ -183,5 +186,8 @@ fn bytes_of(bytes: usize) -> u64 {
 }
 
 async fn reached(stop: &mut watch::Receiver<Stop>, how: Stop) {
-    let _ = stop.wait_for(|stop| *stop >= how).await;
+    if stop.wait_for(|stop| *stop >= how).await.is_err() {
+        // Nothing can stop them any more.
+        std::future::pending().await
+    }
 }

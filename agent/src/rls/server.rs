@@ -56,7 +56,9 @@ impl Grpc {
     /// # Errors
     /// A sentence that names the address and the remedy.
     pub async fn bind(address: SocketAddr) -> Result<Self, String> {
-        Ok(Self(Listener::bind(&Address::Tcp(address), "--grpc").await?))
+        Ok(Self(
+            Listener::bind(&Address::Tcp(address), "--grpc").await?,
+        ))
     }
 
     /// Returns where it listens: the port, if the system chose it.

@@ -137,7 +137,10 @@ fn bodies_that_arrive_slowly_give_way_to_those_that_arrive_at_once() {
     for client in &mut slow {
         client.write_raw(part.as_bytes());
     }
-    assert!(slow[0].read().is_none(), "it has been arriving for the longest time");
+    assert!(
+        slow[0].read().is_none(),
+        "it has been arriving for the longest time"
+    );
     for _ in 0..20 {
         let body = format!("{TAKE}{}", " ".repeat(60_000));
         let answer = agent.connect().send("POST", "/v1/acquire", &[], &body);
@@ -153,11 +156,20 @@ fn idle_connections_give_way_to_new_ones() {
     assert_eq!(last.send("POST", "/v1/acquire", &[], TAKE).status, 200);
     for _ in 0..50 {
         assert_eq!(agent.get("/healthz").status, 200);
-        assert_eq!(agent.connect().send("POST", "/v1/acquire", &[], TAKE).status, 200);
+        assert_eq!(
+            agent
+                .connect()
+                .send("POST", "/v1/acquire", &[], TAKE)
+                .status,
+            200
+        );
     }
     assert_eq!(last.send("POST", "/v1/acquire", &[], TAKE).status, 200);
     let end = idle[0].0.get_mut().read(&mut [0]);
-    assert!(!matches!(end, Ok(1..)), "the one that was idle for the longest time");
+    assert!(
+        !matches!(end, Ok(1..)),
+        "the one that was idle for the longest time"
+    );
 }
 
 #[test]

@@ -7,6 +7,7 @@ mod dropped;
 mod fixtures;
 mod framing;
 mod guide;
+mod hostile;
 mod life;
 mod openapi;
 mod schema;

@@ -161,12 +161,8 @@ impl Agent {
         let ended = |signal: oneshot::Receiver<()>| async move {
             let _ = signal.await;
         };
-        let server = tokio::spawn(listener.serve(
-            service,
-            clients,
-            ended(is_ready),
-            ended(is_stopped),
-        ));
+        let server =
+            tokio::spawn(listener.serve(service, clients, ended(is_ready), ended(is_stopped)));
         let origin: Uri = format!("http://{address}").parse().unwrap();
         let channel = Channel::builder(origin.clone());
         Self {

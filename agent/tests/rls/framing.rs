@@ -56,7 +56,10 @@ fn head() -> Vec<u8> {
     headers(&[
         (":method", "POST"),
         (":scheme", "http"),
-        (":path", "/envoy.service.ratelimit.v3.RateLimitService/ShouldRateLimit"),
+        (
+            ":path",
+            "/envoy.service.ratelimit.v3.RateLimitService/ShouldRateLimit",
+        ),
         (":authority", "agent"),
         ("content-type", "application/grpc"),
         ("te", "trailers"),
@@ -94,16 +97,41 @@ fn framings() -> Vec<(String, Vec<u8>, bool)> {
     let empty = || vec![data(0, &[]); 500].concat();
     add("empty frames before", join(&[empty(), end()]), true);
     add("empty frames", join(&[empty()]), false);
-    add("empty frames between", join(&[data(0, &whole[..7]), empty(), data(END_STREAM, &whole[7..])]), true);
+    add(
+        "empty frames between",
+        join(&[data(0, &whole[..7]), empty(), data(END_STREAM, &whole[7..])]),
+        true,
+    );
     let padded = [&[3], &whole[..], &[0; 3]].concat();
-    add("padding", join(&[frame(DATA, END_STREAM | PADDED, 1, &padded)]), true);
-    add("only padding", join(&[frame(DATA, PADDED, 1, &[2, 0, 0]), end()]), true);
-    add("too much padding", join(&[frame(DATA, PADDED, 1, &[9, 0])]), false);
-    let trailers = frame(HEADERS, END_HEADERS | END_STREAM, 1, &headers(&[("x-a", "b")]));
+    add(
+        "padding",
+        join(&[frame(DATA, END_STREAM | PADDED, 1, &padded)]),
+        true,
+    );
+    add(
+        "only padding",
+        join(&[frame(DATA, PADDED, 1, &[2, 0, 0]), end()]),
+        true,
+    );
+    add(
+        "too much padding",
+        join(&[frame(DATA, PADDED, 1, &[9, 0])]),
+        false,
+    );
+    let trailers = frame(
+        HEADERS,
+        END_HEADERS | END_STREAM,
+        1,
+        &headers(&[("x-a", "b")]),
+    );
     add("trailers", join(&[data(0, &whole), trailers.clone()]), true);
     add("trailers alone", join(&[trailers]), false);
     let open_trailers = frame(HEADERS, END_HEADERS, 1, &headers(&[("x-a", "b")]));
-    add("trailers without an end", join(&[data(0, &whole), open_trailers]), false);
+    add(
+        "trailers without an end",
+        join(&[data(0, &whole), open_trailers]),
+        false,
+    );
     for at in [1, 2, 10, head().len() - 1] {
         let block = head();
         let parts = [
@@ -114,7 +142,11 @@ fn framings() -> Vec<(String, Vec<u8>, bool)> {
         add("a head in parts", parts.concat(), true);
     }
     add("half of a head", frame(HEADERS, 0, 1, &head()[..9]), false);
-    add("a head without a name", frame(HEADERS, END_HEADERS, 1, &head()[..9]), false);
+    add(
+        "a head without a name",
+        frame(HEADERS, END_HEADERS, 1, &head()[..9]),
+        false,
+    );
     let long = headers(&[("x-long", &"x".repeat(120))]).repeat(300);
     let long = frame(HEADERS, END_HEADERS, 1, &[head(), long].concat()[..16_384]);
     add("a head too long", long, false);
@@ -127,19 +159,51 @@ fn framings() -> Vec<(String, Vec<u8>, bool)> {
         ("compression", 1, MESSAGE.len()),
         ("an unknown flag", 255, MESSAGE.len()),
     ] {
-        add(name, join(&[data(END_STREAM, &message(flag, length, MESSAGE))]), false);
-        add(name, join(&[data(0, &message(flag, length, MESSAGE))]), false);
+        add(
+            name,
+            join(&[data(END_STREAM, &message(flag, length, MESSAGE))]),
+            false,
+        );
+        add(
+            name,
+            join(&[data(0, &message(flag, length, MESSAGE))]),
+            false,
+        );
     }
-    add("two messages", join(&[data(END_STREAM, &[whole.clone(), whole.clone()].concat())]), false);
+    add(
+        "two messages",
+        join(&[data(END_STREAM, &[whole.clone(), whole.clone()].concat())]),
+        false,
+    );
     for at in 0..whole.len() {
-        add("a message cut", join(&[data(END_STREAM, &whole[..at])]), false);
-        add("a message that stops", join(&[data(0, &whole[..at])]), false);
+        add(
+            "a message cut",
+            join(&[data(END_STREAM, &whole[..at])]),
+            false,
+        );
+        add(
+            "a message that stops",
+            join(&[data(0, &whole[..at])]),
+            false,
+        );
     }
     add("a message without an end", join(&[data(0, &whole)]), false);
     let large = data(0, &[0; 16_384]).repeat(3);
-    add("a message beyond its window", join(&[large.repeat(2)]), false);
-    add("a message reset", join(&[data(0, &whole), frame(RST_STREAM, 0, 1, &[0, 0, 0, 8])]), false);
-    add("a call reset", join(&[frame(RST_STREAM, 0, 1, &[0, 0, 0, 8]), end()]), false);
+    add(
+        "a message beyond its window",
+        join(&[large.repeat(2)]),
+        false,
+    );
+    add(
+        "a message reset",
+        join(&[data(0, &whole), frame(RST_STREAM, 0, 1, &[0, 0, 0, 8])]),
+        false,
+    );
+    add(
+        "a call reset",
+        join(&[frame(RST_STREAM, 0, 1, &[0, 0, 0, 8]), end()]),
+        false,
+    );
     // Other frames between those of a call.
     for (name, other) in [
         ("a ping", frame(PING, 0, 0, &[0; 8])),
@@ -148,7 +212,16 @@ fn framings() -> Vec<(String, Vec<u8>, bool)> {
         ("a window", frame(WINDOW_UPDATE, 0, 1, &[0, 0, 1, 0])),
         ("settings", frame(SETTINGS, 0, 0, &[0, 4, 0, 0, 255, 255])),
     ] {
-        add(name, join(&[other.clone(), data(0, &whole[..3]), other, data(END_STREAM, &whole[3..])]), true);
+        add(
+            name,
+            join(&[
+                other.clone(),
+                data(0, &whole[..3]),
+                other,
+                data(END_STREAM, &whole[3..]),
+            ]),
+            true,
+        );
     }
     for (name, other) in [
         ("a goodbye", frame(GOAWAY, 0, 0, &[0; 8])),
@@ -156,15 +229,28 @@ fn framings() -> Vec<(String, Vec<u8>, bool)> {
         ("a wrong window", frame(WINDOW_UPDATE, 0, 0, &[0; 4])),
         ("data of no stream", frame(DATA, 0, 0, &[1])),
         ("data of an idle stream", frame(DATA, 0, 7, &[1])),
-        ("an even stream", frame(HEADERS, END_HEADERS | END_STREAM, 2, &head())),
+        (
+            "an even stream",
+            frame(HEADERS, END_HEADERS | END_STREAM, 2, &head()),
+        ),
         ("settings that are wrong", frame(SETTINGS, 0, 0, &[0; 5])),
-        ("a window of nothing", frame(SETTINGS, 0, 0, &[0, 4, 0, 0, 0, 0])),
-        ("a frame too large", vec![255, 255, 255, DATA, 0, 0, 0, 0, 1]),
+        (
+            "a window of nothing",
+            frame(SETTINGS, 0, 0, &[0, 4, 0, 0, 0, 0]),
+        ),
+        (
+            "a frame too large",
+            vec![255, 255, 255, DATA, 0, 0, 0, 0, 1],
+        ),
     ] {
         add(name, join(&[other, end()]), false);
     }
     add("no frame", vec![], false);
-    add("another protocol", b"GET / HTTP/1.1\r\n\r\n".to_vec(), false);
+    add(
+        "another protocol",
+        b"GET / HTTP/1.1\r\n\r\n".to_vec(),
+        false,
+    );
     all
 }
 
@@ -233,7 +319,11 @@ async fn converse(service: RateLimitService, parts: Vec<Vec<u8>>, is_closed: boo
 async fn every_framing() -> usize {
     let rules = file(RULES);
     let table = Dynamo::new().await.table().await;
-    let limiter = RateLimiter::builder("weirgate").table(table).build().await.unwrap();
+    let limiter = RateLimiter::builder("weirgate")
+        .table(table)
+        .build()
+        .await
+        .unwrap();
     let decider = Arc::new(Decider::new(limiter, 10));
     let mut count = 0;
     for (name, sent, is_whole) in framings() {
@@ -244,14 +334,20 @@ async fn every_framing() -> usize {
                 false => PREFACE.to_vec(),
             };
             let all = [start.clone(), sent.clone()].concat();
-            let bytes: Vec<_> = all.chunks(1 + all.len() / 2_000).map(<[u8]>::to_vec).collect();
+            let bytes: Vec<_> = all
+                .chunks(1 + all.len() / 2_000)
+                .map(<[u8]>::to_vec)
+                .collect();
             let deliveries = [vec![all], bytes, vec![start, sent.clone()]];
             for (at, parts) in deliveries.into_iter().enumerate() {
                 for is_closed in [false, true] {
                     let rules = RulesSource::open(vec![rules.clone()]).unwrap();
-                    let service = RateLimitService::new(Arc::clone(&decider), rules, Options::default());
+                    let service =
+                        RateLimitService::new(Arc::clone(&decider), rules, Options::default());
                     let seen = converse(service, parts.clone(), is_closed).await;
-                    let case = format!("{name}, settings {has_settings}, delivery {at}, closed {is_closed}");
+                    let case = format!(
+                        "{name}, settings {has_settings}, delivery {at}, closed {is_closed}"
+                    );
                     let is_done = seen.is_answered || seen.is_closed;
                     // Nothing is asked on it any more, so it may stay.
                     let is_idle = name == "no frame" || name.ends_with("reset");
