@@ -122,6 +122,12 @@ impl Clients {
         self.bounds.max_connections
     }
 
+    /// Returns the number of open connections.
+    #[must_use]
+    pub fn open(&self) -> u64 {
+        self.connections.taken()
+    }
+
     /// Lets connections finish their requests, and drops those that are not finished after the time
     /// for it. None may be accepted any more.
     pub async fn end(&self) {
@@ -130,7 +136,7 @@ impl Clients {
             .await
             .is_err()
         {
-            let open = self.connections.taken();
+            let open = self.open();
             tracing::warn!(open, "connections were closed before their requests ended");
             self.stop.send_replace(Stop::Close);
             // What the dropped requests took returns from now on.

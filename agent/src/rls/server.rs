@@ -119,11 +119,11 @@ impl From<TcpListener> for Grpc {
 
 /// Serves calls on one connection in memory: for tests and fuzzing.
 pub async fn serve_in_memory(
-    service: RateLimitService,
+    service: Arc<RateLimitService>,
     clients: &Clients,
     stream: BufReader<DuplexStream>,
 ) {
-    let routes = Routes::new(Methods::<Envoy>::new(Arc::new(service))).prepare();
+    let routes = Routes::new(Methods::<Envoy>::new(service)).prepare();
     clients.serve(stream, Http2(routes)).await;
 }
 

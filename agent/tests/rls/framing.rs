@@ -261,7 +261,7 @@ struct Seen {
     is_closed: bool,
 }
 
-async fn converse(service: RateLimitService, parts: Vec<Vec<u8>>, is_closed: bool) -> Seen {
+async fn converse(service: Arc<RateLimitService>, parts: Vec<Vec<u8>>, is_closed: bool) -> Seen {
     let (mut client, server) = duplex(256 * 1024);
     let clients = Clients::new(Bounds {
         max_connections: 1,
@@ -317,7 +317,7 @@ async fn converse(service: RateLimitService, parts: Vec<Vec<u8>>, is_closed: boo
 }
 
 async fn every_framing() -> usize {
-    let rules = file(RULES);
+    let rules = RulesSource::open(vec![file(RULES)]).unwrap();
     let table = Dynamo::new().await.table().await;
     let limiter = RateLimiter::builder("weirgate")
         .table(table)
@@ -325,6 +325,7 @@ async fn every_framing() -> usize {
         .await
         .unwrap();
     let decider = Arc::new(Decider::new(limiter, 10));
+    let service = Arc::new(RateLimitService::new(decider, rules, Options::default()));
     let mut count = 0;
     for (name, sent, is_whole) in framings() {
         let settings = frame(SETTINGS, 0, 0, &[]);
@@ -341,10 +342,7 @@ async fn every_framing() -> usize {
             let deliveries = [vec![all], bytes, vec![start, sent.clone()]];
             for (at, parts) in deliveries.into_iter().enumerate() {
                 for is_closed in [false, true] {
-                    let rules = RulesSource::open(vec![rules.clone()]).unwrap();
-                    let service =
-                        RateLimitService::new(Arc::clone(&decider), rules, Options::default());
-                    let seen = converse(service, parts.clone(), is_closed).await;
+                    let seen = converse(Arc::clone(&service), parts.clone(), is_closed).await;
                     let case = format!(
                         "{name}, settings {has_settings}, delivery {at}, closed {is_closed}"
                     );
