@@ -56,6 +56,8 @@ pub(crate) struct Client {
 pub(crate) trait Protocol: Clone + Send + 'static {
     /// What a connection without room is told.
     const FULL: &'static [u8];
+    /// As how many connections one counts, because of the memory that it needs while it is idle.
+    const SIZE: u32;
 
     /// Serves a connection to its end.
     fn serve<T: Transport>(
@@ -80,7 +82,7 @@ impl Clients {
     /// Serves a connection in a task of its own, if there is room.
     pub(super) fn add<T: Transport, P: Protocol>(&self, transport: T, protocol: P) {
         let gives_way = Arc::new(Notify::new());
-        let Some(client) = self.client(&gives_way) else {
+        let Some(client) = self.client(P::SIZE, &gives_way) else {
             transport.write_now(P::FULL);
             return;
         };
@@ -90,14 +92,15 @@ impl Clients {
     /// Serves a connection to its end.
     pub(crate) async fn serve<T: Transport, P: Protocol>(&self, transport: T, protocol: P) {
         let gives_way = Arc::new(Notify::new());
-        if let Some(client) = self.client(&gives_way) {
+        if let Some(client) = self.client(P::SIZE, &gives_way) {
             serve(transport, protocol, client, gives_way).await;
         }
     }
 
-    fn client(&self, gives_way: &Arc<Notify>) -> Option<Client> {
+    fn client(&self, size: u32, gives_way: &Arc<Notify>) -> Option<Client> {
+        let size = u64::from(size.min(self.bounds.max_connections));
         Some(Client {
-            place: self.connections.enter(1, Arc::clone(gives_way))?,
+            place: self.connections.enter(size, Arc::clone(gives_way))?,
             connections: Arc::clone(&self.connections),
             arriving: Arc::clone(&self.arriving),
             gives_way: Arc::clone(gives_way),
@@ -125,7 +128,7 @@ impl Clients {
     /// Returns the number of open connections.
     #[must_use]
     pub fn open(&self) -> u64 {
-        self.connections.taken()
+        self.connections.places()
     }
 
     /// Lets connections finish their requests, and drops those that are not finished after the time
@@ -178,7 +181,7 @@ impl Client {
 
     /// Returns the number of open connections, of all listeners.
     pub(crate) fn open(&self) -> u64 {
-        self.connections.taken()
+        self.connections.places()
     }
 
     /// Waits until the listeners have stopped so far.

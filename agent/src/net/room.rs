@@ -81,9 +81,9 @@ impl Room {
         self.state().give_way()
     }
 
-    /// Returns how much of it is taken.
-    pub(crate) fn taken(&self) -> u64 {
-        self.state().taken
+    /// Returns the number of places.
+    pub(crate) fn places(&self) -> u64 {
+        u64::try_from(self.state().places.len()).unwrap_or(u64::MAX)
     }
 
     fn state(&self) -> MutexGuard<'_, State> {
@@ -213,9 +213,9 @@ mod tests {
         first.gave_way().await;
         assert!(!first.grow(1));
         drop(first);
-        assert_eq!(room.taken(), 10);
+        assert_eq!(room.state().taken, 10);
         assert!(!second.grow(1), "it is the longest wait itself");
-        assert_eq!(room.taken(), 0);
+        assert_eq!(room.state().taken, 0);
     }
 
     proptest! {
@@ -233,19 +233,19 @@ mod tests {
                     }
                     (2, Some(place)) => {
                         let working = place.busy();
-                        let before = room.taken();
+                        let before = room.state().taken;
                         // What is busy keeps its room, whatever others want.
                         drop(enter(&room, size));
-                        prop_assert!(working.is_none() || room.taken() <= before);
+                        prop_assert!(working.is_none() || room.state().taken <= before);
                         prop_assert!(working.is_none() || place.busy().is_some());
                     }
                     (3, _) => places[at] = None,
                     _ => {}
                 }
-                prop_assert!(room.taken() <= 100);
+                prop_assert!(room.state().taken <= 100);
             }
             places.clear();
-            prop_assert_eq!(room.taken(), 0);
+            prop_assert_eq!(room.state().taken, 0);
             prop_assert!(room.state().waiting.is_empty());
         }
     }
