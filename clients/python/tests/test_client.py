@@ -255,19 +255,17 @@ class Places(unittest.TestCase):
         from weirgate.endpoint import endpoint
 
         for url in ["https://a:1", "a:1", "unix:agent.sock", "http://a/path", "http://a:b", "http://u@a:1"]:
-            with self.assertRaisesRegex(weirgate.InvalidRequest, "WEIRGATE_AGENT_URL"):
+            with self.assertRaisesRegex(weirgate.InvalidRequest, "^url must be"):
                 endpoint(url, None)
-        with self.assertRaisesRegex(weirgate.InvalidRequest, "WEIRGATE_AGENT_TOKEN"):
-            endpoint("http://127.0.0.1:1", "a\r\nb: c").head()
-
-    def test_what_is_no_number_is_not_sent(self):
-        client = weirgate.Client("http://127.0.0.1:1")
-        with self.assertRaises(weirgate.InvalidRequest):
-            client.acquire("a", "api", {"tpm": float("nan")})
-        with self.assertRaises(weirgate.InvalidRequest):
-            client.acquire("a", "api", {"tpm": 1}, wait=float("inf"))
-        with self.assertRaises(weirgate.InvalidRequest):
-            client.acquire_all([])
+            with environment(WEIRGATE_AGENT_URL=url):
+                with self.assertRaisesRegex(weirgate.InvalidRequest, "correct WEIRGATE_AGENT_URL"):
+                    endpoint(None, None)
+        for token in ["a\r\nb: c", " a", "a\0", "ü"]:
+            with self.assertRaisesRegex(weirgate.InvalidRequest, "correct token"):
+                endpoint("http://127.0.0.1:1", token).head()
+        with environment(WEIRGATE_AGENT_TOKEN="ü"):
+            with self.assertRaisesRegex(weirgate.InvalidRequest, "correct WEIRGATE_AGENT_TOKEN"):
+                endpoint("http://127.0.0.1:1", None).head()
 
 
 if __name__ == "__main__":

@@ -1,12 +1,18 @@
 /** Requests as JSON, and their paths. */
 
-/** @import { AcquireAllOptions, Bucket, Limit, PeekOptions, Take } from "../index.js" */
+/** @import { AcquireAllOptions, Amounts, Bucket, Limit, PeekOptions } from "../index.js" */
 
-import { InvalidRequest } from "./errors.js";
+import * as check from "./check.js";
+import { limitJson } from "./values.js";
 
 export const ACQUIRE = "/v1/acquire";
 export const SETTLE = "/v1/settle";
 export const PEEK = "/v1/peek";
+
+const OF_ACQUIRE = ["waitMs", "leaseMs", "timeoutMs", "onUnavailable", "bypass", "signal"];
+const OF_BUCKET = ["limits", "limitsVersion", "cascading"];
+const MAX_TIMEOUT_MS = 3_600_000;
+const DECISIONS = ["error", "deny", "allow", ...Array.from({ length: 100 }, (_, place) => `local ${place + 1}`)];
 
 /**
  * @typedef {object} Request
@@ -16,22 +22,36 @@ export const PEEK = "/v1/peek";
  */
 
 /**
+ * Splits the options of an acquire of one bucket.
+ *
+ * @param {unknown} options
+ */
+export function splitOptions(options) {
+  const { limits, limitsVersion, cascading, ...others } = check.fields("options", options, [...OF_BUCKET, ...OF_ACQUIRE]);
+  return { ofBucket: { limits, limitsVersion, cascading }, others };
+}
+
+/**
  * @param {readonly Bucket[]} buckets
  * @param {AcquireAllOptions} options
  * @returns {Request}
  */
 export function acquire(buckets, options) {
+  if (!Array.isArray(buckets) || buckets.length === 0) {
+    check.refuse("buckets", "an array with at least one bucket", buckets);
+  }
   const [first, ...others] = buckets.map(bucketJson);
-  if (first === undefined) throw new InvalidRequest("buckets must have at least one bucket, got none");
+  const { waitMs, leaseMs, timeoutMs, onUnavailable, bypass } = check.fields("options", options, OF_ACQUIRE);
+  const rule = '"error", "deny", "allow" or "local 1" to "local 100"';
   const body = {
     ...(others.length === 0 ? first : { buckets: [first, ...others] }),
-    wait_ms: options.waitMs,
-    lease_ms: options.leaseMs,
-    timeout_ms: options.timeoutMs,
-    on_unavailable: options.onUnavailable,
-    bypass: options.bypass || undefined,
+    wait_ms: ifGiven(waitMs, () => check.milliseconds("waitMs", waitMs, 0, check.DAY_MS)),
+    lease_ms: ifGiven(leaseMs, () => check.milliseconds("leaseMs", leaseMs, 1, check.DAY_MS)),
+    timeout_ms: ifGiven(timeoutMs, () => check.milliseconds("timeoutMs", timeoutMs, 1, MAX_TIMEOUT_MS)),
+    on_unavailable: ifGiven(onUnavailable, () => check.oneOf("onUnavailable", onUnavailable, DECISIONS, rule)),
+    bypass: ifGiven(bypass, () => check.flag("bypass", bypass)) || undefined,
   };
-  return request(ACQUIRE, body, (options.waitMs ?? 0) + (options.timeoutMs ?? 0));
+  return request(ACQUIRE, body, (body.wait_ms ?? 0) + (body.timeout_ms ?? 0));
 }
 
 /**
@@ -40,8 +60,14 @@ export function acquire(buckets, options) {
  * @param {PeekOptions} options
  * @returns {Request}
  */
-export function peek(entity, resource, { need, limits }) {
-  return request(PEEK, { entity, resource, need, limits: limits?.map(limitJson) });
+export function peek(entity, resource, options) {
+  const { need, limits } = check.fields("options", options, ["need", "limits", "signal"]);
+  return request(PEEK, {
+    entity: check.text("entity", entity),
+    resource: check.text("resource", resource),
+    need: ifGiven(need, () => check.amounts("need", need, check.wholeTokens)),
+    limits: ifGiven(limits, () => limitsJson(limits)),
+  });
 }
 
 /**
@@ -50,7 +76,50 @@ export function peek(entity, resource, { need, limits }) {
  * @returns {Request}
  */
 export function settle(token, changes) {
-  return request(SETTLE, { grant: token, ...changes });
+  return request(SETTLE, { grant: check.text("the token of a grant", token), ...changes });
+}
+
+/**
+ * @param {Amounts} actual
+ * @param {number | undefined} bucket
+ */
+export function adjustment(actual, bucket) {
+  return { adjust: check.amounts("actual", actual, check.tokens), ...place(bucket) };
+}
+
+/**
+ * @param {Amounts} unused
+ * @param {number | undefined} bucket
+ */
+export function givingBack(unused, bucket) {
+  return { give_back: check.amounts("unused", unused, check.tokens), ...place(bucket) };
+}
+
+/**
+ * @param {Amounts} more
+ * @param {number | undefined} bucket
+ */
+export function takingMore(more, bucket) {
+  return { take_more: check.amounts("more", more, check.wholeTokens), ...place(bucket) };
+}
+
+/** @param {number} lastsMs */
+export function renewal(lastsMs) {
+  return { renew_ms: check.milliseconds("lastsMs", lastsMs, 1, check.DAY_MS) };
+}
+
+/**
+ * @param {"release" | "roll_back"} end
+ * @param {Amounts} [actual]
+ */
+export function ending(end, actual) {
+  return actual === undefined ? { end } : { ...adjustment(actual, undefined), end };
+}
+
+/** @param {number | undefined} bucket */
+function place(bucket) {
+  const rule = "the place of a bucket, from 0";
+  return bucket === undefined ? {} : { bucket: check.whole("bucket", bucket, 0, Number.MAX_SAFE_INTEGER, rule) };
 }
 
 /**
@@ -59,44 +128,47 @@ export function settle(token, changes) {
  * @returns {Request}
  */
 function request(path, body, longerMs = 0) {
-  return { path, body: JSON.stringify(body, finite), longerMs };
-}
-
-/**
- * @param {string} key
- * @param {unknown} value
- */
-function finite(key, value) {
-  // JSON would make null of it.
-  if (typeof value === "number" && !Number.isFinite(value)) {
-    throw new InvalidRequest(`${key} must be a number, got ${value}`);
-  }
-  return value;
+  return { path, body: JSON.stringify(body), longerMs };
 }
 
 /** @param {Bucket} bucket */
-function bucketJson({ entity, resource, take, limits, limitsVersion, cascading }) {
+function bucketJson(bucket) {
+  const known = ["entity", "resource", "take", ...OF_BUCKET];
+  const { entity, resource, take, limits, limitsVersion, cascading } = check.fields("a bucket", bucket, known);
+  const most = Number.MAX_SAFE_INTEGER;
   return {
-    entity,
-    resource,
-    take: takeJson(take),
-    limits: limits?.map(limitJson),
-    limits_version: limitsVersion,
-    cascading: cascading || undefined,
+    entity: check.text("entity", entity),
+    resource: check.text("resource", resource),
+    take: check.amounts("take", take, amountJson),
+    limits: ifGiven(limits, () => limitsJson(limits)),
+    limits_version: ifGiven(limitsVersion, () => check.whole("limitsVersion", limitsVersion, 0, most, "0 to 2^53 - 1")),
+    cascading: ifGiven(cascading, () => check.flag("cascading", cascading)) || undefined,
   };
 }
 
-/** @param {Take} take */
-function takeJson(take) {
-  const amounts = Object.entries(take).map(([limit, amount]) => [
-    limit,
-    typeof amount === "object" ? { at_least: amount.atLeast, at_most: amount.atMost } : amount,
-  ]);
-  return Object.fromEntries(amounts);
+/**
+ * @param {string} what
+ * @param {unknown} amount
+ */
+function amountJson(what, amount) {
+  if (typeof amount !== "object") return check.tokens(what, amount);
+  const { atLeast, atMost } = check.fields(what, amount, ["atLeast", "atMost"]);
+  const least = check.wholeTokens(`${what}: atLeast`, atLeast);
+  const most = check.wholeTokens(`${what}: atMost`, atMost);
+  if (least > most) check.refuse(`${what}: atMost`, `${least} or more, as atLeast is`, most);
+  return { at_least: least, at_most: most };
 }
 
-/** @param {Limit} limit */
-function limitJson({ name, capacity, refill, periodMs, mode }) {
-  if (refill === 0) return { name, slots: capacity, mode };
-  return { name, capacity_tokens: capacity, refill_tokens: refill, refill_period_ms: periodMs, mode };
+/** @param {readonly Limit[]} limits */
+function limitsJson(limits) {
+  return Array.isArray(limits) ? limits.map(limitJson) : check.refuse("limits", "an array of limits", limits);
+}
+
+/**
+ * @template T
+ * @param {unknown} given
+ * @param {() => T} checked
+ */
+function ifGiven(given, checked) {
+  return given === undefined ? undefined : checked();
 }
