@@ -242,14 +242,14 @@ class Places(unittest.TestCase):
         with environment(AWS_SESSION_TOKEN="secret"):
             os.environ.pop("WEIRGATE_AGENT_TOKEN", None)
             os.environ.pop("AWS_LAMBDA_FUNCTION_NAME", None)
-            self.assertNotIn(b"secret", endpoint("http://127.0.0.1:1", None).head())
+            self.assertNotIn(b"secret", endpoint("http://127.0.0.1:1", None).head()[0])
             os.environ["AWS_LAMBDA_FUNCTION_NAME"] = "f"
-            self.assertIn(b"x-weirgate-token: secret\r\n", endpoint("http://127.0.0.1:1", None).head())
-            self.assertIn(b"x-weirgate-token: secret\r\n", endpoint("unix:/run/agent.sock", None).head())
-            self.assertNotIn(b"secret", endpoint("http://agent.internal:1", None).head())
+            self.assertIn(b"x-weirgate-token: secret\r\n", endpoint("http://127.0.0.1:1", None).head()[0])
+            self.assertIn(b"x-weirgate-token: secret\r\n", endpoint("unix:/run/agent.sock", None).head()[0])
+            self.assertNotIn(b"secret", endpoint("http://agent.internal:1", None).head()[0])
             os.environ["AWS_CONTAINER_AUTHORIZATION_TOKEN"] = os.environ.pop("AWS_SESSION_TOKEN")
-            self.assertIn(b"x-weirgate-token: secret\r\n", endpoint("http://127.0.0.1:1", None).head())
-            self.assertIn(b": mine\r\n", endpoint("http://agent.internal:1", "mine").head())
+            self.assertIn(b"x-weirgate-token: secret\r\n", endpoint("http://127.0.0.1:1", None).head()[0])
+            self.assertIn(b": mine\r\n", endpoint("http://agent.internal:1", "mine").head()[0])
 
     def test_what_is_no_address_or_token_is_refused_with_the_variable_to_correct(self):
         from weirgate.endpoint import endpoint

@@ -78,7 +78,7 @@ export class Client {
 
   /** @param {string} token */
   restore(token) {
-    return new Grant(this.#call, token);
+    return new Grant(this.#call, check.text("the token of a grant", token));
   }
 
   /**

@@ -76,7 +76,7 @@ export function peek(entity, resource, options) {
  * @returns {Request}
  */
 export function settle(token, changes) {
-  return request(SETTLE, { grant: check.text("the token of a grant", token), ...changes });
+  return request(SETTLE, { grant: token, ...changes });
 }
 
 /**

@@ -147,7 +147,9 @@ export class Transport {
         response.once("end", () => {
           if (!response.complete) return fail(new Error("the answer ended early"));
           stop();
-          const answer = { status: response.statusCode ?? 0, headers: response.headers, body: Buffer.concat(chunks) };
+          const status = response.statusCode ?? 0;
+          const body = Buffer.concat(chunks);
+          const answer = { status, headers: response.headers, body: status === 200 ? body : without(token, body) };
           if (isGivenUp && answer.status === 200) takeBack?.(answer);
           else resolve(answer);
         });
@@ -155,6 +157,17 @@ export class Transport {
       request.end(body);
     });
   }
+}
+
+/**
+ * Returns the body of a failure without a secret that it repeats, because its text is shown.
+ *
+ * @param {string | undefined} secret
+ * @param {Buffer} body
+ */
+function without(secret, body) {
+  if (!secret || !body.includes(secret)) return body;
+  return Buffer.from(body.toString("latin1").replaceAll(secret, "***"), "latin1");
 }
 
 const REMEDY = "start weirgate-agent, or set WEIRGATE_AGENT_URL";

@@ -76,8 +76,8 @@ class AsyncGrant(Held):
 
     async def _settle_whole(self, changes: Callable[[], dict[str, Any]], waits: Waits) -> Settlement:
         """Settles, also if the task is cancelled meanwhile: a cancellation would lose what the grant holds."""
-        with self._settling() as counted:
-            asked = self._asked(changes(), counted)
+        with self._settling() as settling:
+            asked = self._asked(changes(), settling)
             return Settlement.SETTLED if asked is None else self._settled(await self._client._call(asked, waits))
 
     async def _finish_quietly(self, end: str, actual: Optional[Mapping[str, Amount]] = None) -> None:
@@ -184,7 +184,7 @@ class AsyncClient:
 
     def restore(self, token: str) -> AsyncGrant:
         """As `Client.restore`."""
-        return AsyncGrant(self, token)
+        return AsyncGrant(self, check.text("the token of a grant", token))
 
     async def peek(
         self,

@@ -53,7 +53,7 @@ class AsyncConnection:
     """One connection. It carries one request at a time."""
 
     def __init__(self, endpoint: Endpoint) -> None:
-        self.head = endpoint.head()
+        self.head, self._token = endpoint.head()
         self.loop = asyncio.get_running_loop()
         self.pid = os.getpid()
         self.socket: Optional[socket.socket] = None
@@ -140,7 +140,7 @@ class AsyncConnection:
                     raise Lost("the agent closed the connection before it answered")
                 response = reader.feed(got)
                 if response is not None:
-                    return response
+                    return response.without(self._token)
         except OSError as error:
             raise Lost(f"no answer of the agent: {error}") from error
         except Malformed as error:

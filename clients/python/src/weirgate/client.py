@@ -91,7 +91,7 @@ class Client:
 
     def restore(self, token: str) -> Grant:
         """Returns the grant of a token, to settle it. Sends nothing."""
-        return Grant(self, token)
+        return Grant(self, check.text("the token of a grant", token))
 
     def peek(
         self,

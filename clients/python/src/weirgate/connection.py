@@ -32,7 +32,7 @@ class Connection:
     """One connection. It carries one request at a time."""
 
     def __init__(self, endpoint: Endpoint, deadline: float) -> None:
-        self.head = endpoint.head()
+        self.head, self._token = endpoint.head()
         self.is_sent = False
         """Whether a part of the request in progress may have been sent."""
         try:
@@ -75,7 +75,7 @@ class Connection:
                     raise Lost("the agent closed the connection before it answered")
                 response = reader.feed(got)
                 if response is not None:
-                    return response
+                    return response.without(self._token)
         except OSError as error:
             raise Lost(f"no answer of the agent: {error}") from error
         except Malformed as error:

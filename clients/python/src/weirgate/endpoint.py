@@ -35,8 +35,11 @@ class Endpoint:
     token: Optional[str] = field(repr=False)
     """Token given by the application; otherwise it comes from the environment."""
 
-    def head(self) -> bytes:
-        """Returns the fields of every request. Reads the environment, so a new connection has today's token."""
+    def head(self) -> tuple[bytes, bytes]:
+        """Returns the fields of every request, and the token in them.
+
+        Reads the environment, so a new connection has today's token.
+        """
         source = "token" if self.token is not None else _token_variable(self.is_local)
         token = self.token if self.token is not None else os.environ.get(source)
         fields = f"host: {self.host_field}\r\ncontent-type: application/json\r\n"
@@ -47,7 +50,7 @@ class Endpoint:
                     f"correct {source}"
                 )
             fields += f"x-weirgate-token: {token}\r\n"
-        return fields.encode("ascii")
+        return fields.encode("ascii"), (token or "").encode("ascii")
 
 
 def endpoint(url: Optional[str], token: Optional[str]) -> Endpoint:

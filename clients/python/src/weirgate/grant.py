@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import logging
-import threading
 from collections.abc import Iterator, Mapping
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Callable, Optional
@@ -20,6 +19,13 @@ if TYPE_CHECKING:
 
 log = logging.getLogger("weirgate")
 NOT_SETTLED = "a grant could not be settled, its lease expires by itself: %s"
+
+
+class Settling:
+    """A settlement that is in flight."""
+
+    is_once = False
+    """Whether it counts once, however often it is applied."""
 
 
 class Held:
@@ -42,11 +48,11 @@ class Held:
         self._limits: Optional[tuple[LimitStatus, ...]] = None
         # A restored grant may have a lease.
         self._may_have_lease = True
-        self._settlements_in_flight = 0
+        self._in_flight: list[Settling] = []
         self._has_failed_settlement = False
-        self._doubt: Optional[str] = None
-        """What became of a settlement that would count twice if it was applied twice."""
-        self._lock = threading.Lock()
+        # Without a lock, which an interruption could leave locked: `setdefault` is one step.
+        self._changing: dict[str, Settling] = {}
+        """The one settlement that changes amounts, while it is in flight, and if it may have been applied."""
         if response is not None:
             self._answer = answer.value(response, shape.GRANTED)
             self._update(self._answer)
@@ -62,7 +68,7 @@ class Held:
 
         A scope then releases. To roll back by an outdated token would return tokens twice.
         """
-        return self._has_failed_settlement or self._settlements_in_flight > 0
+        return self._has_failed_settlement or bool(self._in_flight)
 
     @property
     def limits(self) -> tuple[LimitStatus, ...]:
@@ -98,14 +104,13 @@ class Held:
         return remaining(self.limits, limit)
 
     @contextlib.contextmanager
-    def _settling(self) -> Iterator[list[bool]]:
+    def _settling(self) -> Iterator[Settling]:
         """Keeps in mind whether a settlement, the block, fails. A decision that refuses it is no failure."""
-        counted: list[bool] = []
-        left = None
-        with self._lock:
-            self._settlements_in_flight += 1
+        settling = Settling()
+        self._in_flight.append(settling)
+        may_be_applied = False
         try:
-            yield counted
+            yield settling
         except Refused:
             raise
         except BaseException as failure:
@@ -114,16 +119,14 @@ class Held:
                 # The old token is of amounts that are not held any more.
                 self.token = failure.grant
             elif not isinstance(failure, WeirgateError) or getattr(failure, "applied", "no") == "unknown":
-                left = "may have been applied"
+                may_be_applied = not settling.is_once
             raise
         finally:
-            with self._lock:
-                self._settlements_in_flight -= 1
-                if counted:
-                    is_once = counted[0]
-                    self._doubt = None if is_once else left
+            if self._changing.get("by") is settling and not may_be_applied:
+                del self._changing["by"]
+            self._in_flight.remove(settling)
 
-    def _asked(self, changes: Mapping[str, Any], counted: list[bool]) -> Optional[Request]:
+    def _asked(self, changes: Mapping[str, Any], settling: Settling) -> Optional[Request]:
         """Returns the request of a settlement; None if it changes nothing in the table.
 
         Nothing in the table remembers a grant without a lease. So what changes its amounts is refused while another
@@ -135,14 +138,14 @@ class Held:
             self.is_ended = True
             return None
         if changes != request.RELEASE and "renew_ms" not in changes:
-            with self._lock:
-                if self._doubt is not None:
-                    raise InvalidRequest(
-                        f"another settlement of the grant {self._doubt}, so this one could count twice: "
-                        "release the grant without amounts, and acquire again"
-                    )
-                self._doubt = "is in flight"
-            counted.append("end" in changes and self.expires_at is not None)
+            settling.is_once = "end" in changes and self.expires_at is not None
+            other = self._changing.setdefault("by", settling)
+            if other is not settling:
+                doubt = "is in flight" if other in self._in_flight else "may have been applied"
+                raise InvalidRequest(
+                    f"another settlement of the grant {doubt}, so this one could count twice: "
+                    "release the grant without amounts, and acquire again"
+                )
         return request.settle(self.token, changes)
 
     def _settled(self, response: Response) -> Settlement:
@@ -207,8 +210,8 @@ class Grant(Held):
         self._finish_quietly(end_of_scope(kind))
 
     def _settle(self, changes: Callable[[], dict[str, Any]]) -> Settlement:
-        with self._settling() as counted:
-            asked = self._asked(changes(), counted)
+        with self._settling() as settling:
+            asked = self._asked(changes(), settling)
             return Settlement.SETTLED if asked is None else self._settled(self._client._call(asked))
 
     def _finish_quietly(self, end: str, actual: Optional[Mapping[str, Amount]] = None) -> None:

@@ -73,7 +73,7 @@ def peek(
 
 def settle(token: str, changes: Mapping[str, Any]) -> Request:
     """Returns the request that changes or ends a grant."""
-    return Request(SETTLE, _bytes({"grant": check.text("the token of a grant", token), **changes}))
+    return Request(SETTLE, _bytes({"grant": token, **changes}))
 
 
 def adjustment(actual: Mapping[str, Amount], bucket: Optional[int]) -> dict[str, Any]:

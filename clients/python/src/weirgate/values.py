@@ -105,11 +105,11 @@ class Limit:
     def json(self) -> dict[str, Any]:
         """Returns the limit as the agent reads it."""
         if self.period == 0:
-            return {"name": self.name, "slots": self.capacity, "mode": self.mode}
+            return {"name": self.name, "slots": int(self.capacity), "mode": self.mode}
         return {
             "name": self.name,
-            "capacity_tokens": self.capacity,
-            "refill_tokens": self.refill,
+            "capacity_tokens": int(self.capacity),
+            "refill_tokens": int(self.refill),
             "refill_period_ms": round(self.period * 1000),
             "mode": self.mode,
         }

@@ -37,6 +37,12 @@ class Response(NamedTuple):
         """Whether the connection can carry another request."""
         return self.fields.get("connection", "").lower() != "close"
 
+    def without(self, secret: bytes) -> Response:
+        """Returns the answer, and of a failure nothing that repeats the secret, because its text is shown."""
+        if self.status == 200 or not secret or secret not in self.body:
+            return self
+        return self._replace(body=self.body.replace(secret, b"***"))
+
 
 def request(path: str, head: bytes, body: bytes) -> bytes:
     """Returns a whole request, so that one write sends it."""
