@@ -236,6 +236,54 @@ class Places(unittest.TestCase):
             self.assertEqual(endpoint(None, None).address, "/run/agent.sock")
             self.assertEqual(endpoint("http://[::1]:9", None).address, ("::1", 9))
 
+    def only(self, **variables):
+        """Sets these variables, and none of others that say where the agent is."""
+        block = environment(**variables)
+        block.__enter__()
+        self.addCleanup(block.__exit__)
+        names = ["WEIRGATE_AGENT_URL", "WEIRGATE_AGENT_TOKEN", "WEIRGATE_HTTP_PORT", "AWS_LAMBDA_FUNCTION_NAME"]
+        for name in set(names) - variables.keys():
+            os.environ.pop(name, None)
+
+    def test_variables_of_services_and_empty_ones_are_no_address(self):
+        from weirgate.endpoint import endpoint
+
+        of_services = {
+            "WEIRGATE_HTTP_PORT": "tcp://10.0.0.1:2774",
+            "WEIRGATE_HTTP_SERVICE_HOST": "10.0.0.1",
+            "WEIRGATE_HTTP_PORT_2774_TCP": "tcp://10.0.0.1:2774",
+            "WEIRGATE_AGENT_PORT": "tcp://10.0.0.1:2774",
+            "WEIRGATE_AGENT_SERVICE_HOST": "10.0.0.1",
+            "WEIRGATE_AGENT_SERVICE_PORT": "1",
+        }
+        for variables in [
+            of_services,
+            {**of_services, "WEIRGATE_HTTP_PORT": "udp://10.0.0.1:53"},
+            {**of_services, "WEIRGATE_HTTP_PORT": "tcp://[fd00::1]:1"},
+            {"WEIRGATE_HTTP_PORT": "", "WEIRGATE_AGENT_URL": "", "WEIRGATE_AGENT_TOKEN": ""},
+            {"AWS_LAMBDA_FUNCTION_NAME": "", "AWS_SESSION_TOKEN": "secret"},
+            {"AWS_LAMBDA_FUNCTION_NAME": "f", "AWS_SESSION_TOKEN": "", "AWS_CONTAINER_AUTHORIZATION_TOKEN": ""},
+        ]:
+            with self.subTest(variables=variables):
+                self.only(**variables)
+                found = endpoint(None, None)
+                self.assertEqual(found.address, ("127.0.0.1", 2774))
+                self.assertNotIn(b"token", found.head()[0])
+
+    def test_an_error_names_the_variable_that_was_read(self):
+        from weirgate.endpoint import endpoint
+
+        for port in ["x", "0", "65536", "-1", "1.5", "2774 ", "１２", "10.0.0.1:2774"]:
+            self.only(WEIRGATE_HTTP_PORT=port)
+            with self.assertRaisesRegex(weirgate.InvalidRequest, "^WEIRGATE_HTTP_PORT must be"):
+                endpoint(None, None)
+        self.only(WEIRGATE_AGENT_URL="tcp://10.0.0.1:2774")
+        with self.assertRaisesRegex(weirgate.InvalidRequest, "^WEIRGATE_AGENT_URL must be"):
+            endpoint(None, None)
+        self.only(AWS_LAMBDA_FUNCTION_NAME="f", AWS_SESSION_TOKEN="ü")
+        with self.assertRaisesRegex(weirgate.InvalidRequest, "correct AWS_SESSION_TOKEN"):
+            endpoint(None, None).head()
+
     def test_the_sessions_token_goes_to_the_agent_of_this_machine_alone(self):
         from weirgate.endpoint import endpoint
 

@@ -93,6 +93,24 @@ class Settlements:
                 self.assertEqual(self.balance(), 700)
                 self.assertEqual(len(relay.requests), 2)
 
+    def test_of_several_rollbacks_one_counts(self):
+        for lost in [None, "end"]:
+            with self.subTest(lost=lost), Relay(lost=lost) as relay:
+                self.entity = f"{self.entity}-{lost}"
+                with self.assertRaises(weirgate.InvalidRequest):
+                    self.scope(relay.url, "roll_back", "roll_back", raises=KeyError)
+                self.assertEqual(self.balance(), 1000)
+
+    def test_a_rollback_under_a_lease_may_be_repeated(self):
+        with Relay() as relay, weirgate.Client(relay.url, retries=0) as client:
+            grant = self.acquire(client, slots=1)
+            with self.assertRaises(weirgate.Unavailable), Relay(lost="end") as losing:
+                grant._client = weirgate.Client(losing.url, retries=0)
+                grant.roll_back()
+            grant._client = client
+            self.assertEqual(grant.roll_back(), weirgate.Settlement.LEASE_GONE)
+        self.assertEqual(self.balance(), 1000)
+
     def test_a_settlement_that_stopped_halfway_goes_on_with_the_new_token(self):
         for status in (400, 500, 503):
             with self.subTest(status=status), Relay(halves="adjust", status=status) as relay:
