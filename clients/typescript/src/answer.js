@@ -8,6 +8,7 @@ import { BALANCES, PROBLEM } from "./shape.js";
 /** @import { Response } from "./transport.js" */
 
 const FIRST_PAUSE_MS = 50;
+const UTF_8 = new TextDecoder("utf-8", { fatal: true });
 
 /** @import { Shape } from "./shape.js" */
 
@@ -114,7 +115,7 @@ export function rateLimitFields({ headers }) {
  */
 function jsonOf({ body }) {
   try {
-    return JSON.parse(new TextDecoder("utf-8", { fatal: true }).decode(body));
+    return JSON.parse(UTF_8.decode(body));
   } catch {
     return undefined;
   }

@@ -172,7 +172,8 @@ function ownEntries(given) {
     return undefined;
   }
   const entries = Object.entries(given);
-  return entries.length === Reflect.ownKeys(given).length ? entries : undefined;
+  const isWhole = Object.getOwnPropertyNames(given).length === entries.length;
+  return isWhole && Object.getOwnPropertySymbols(given).length === 0 ? entries : undefined;
 }
 
 /**

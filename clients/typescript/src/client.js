@@ -39,8 +39,7 @@ export class Client {
    * @param {AcquireOptions} [options]
    */
   async acquire(entity, resource, take, options = {}) {
-    const { ofBucket, others } = request.splitOptions(options);
-    return this.acquireAll([{ entity, resource, take, ...ofBucket }], others);
+    return this.#granted(request.acquire(entity, resource, take, options), options.signal);
   }
 
   /**
@@ -48,8 +47,7 @@ export class Client {
    * @param {AcquireAllOptions} [options]
    */
   async acquireAll(buckets, options = {}) {
-    const asked = request.acquire(buckets, options);
-    return new Grant(this.#call, await this.#call(asked, check.signal(options.signal)));
+    return this.#granted(request.acquireAll(buckets, options), options.signal);
   }
 
   /**
@@ -107,6 +105,14 @@ export class Client {
 
   close() {
     this.#transport.close();
+  }
+
+  /**
+   * @param {Request} asked
+   * @param {AbortSignal | undefined} signal
+   */
+  async #granted(asked, signal) {
+    return new Grant(this.#call, await this.#call(asked, check.signal(signal)));
   }
 
   /**

@@ -1,6 +1,6 @@
 /** Requests as JSON, and their paths. */
 
-/** @import { AcquireAllOptions, Amounts, Bucket, Limit, PeekOptions } from "../index.js" */
+/** @import { AcquireAllOptions, AcquireOptions, Amounts, Bucket, Limit, PeekOptions, Take } from "../index.js" */
 
 import * as check from "./check.js";
 import { limitJson } from "./values.js";
@@ -10,7 +10,10 @@ export const SETTLE = "/v1/settle";
 export const PEEK = "/v1/peek";
 
 const OF_ACQUIRE = ["waitMs", "leaseMs", "timeoutMs", "onUnavailable", "bypass", "signal"];
-const OF_BUCKET = ["limits", "limitsVersion", "cascading"];
+const OF_ONE = ["limits", "limitsVersion", "cascading", ...OF_ACQUIRE];
+const OF_BUCKET = ["entity", "resource", "take", "limits", "limitsVersion", "cascading"];
+const OF_PEEK = ["need", "limits", "signal"];
+const OF_RANGE = ["atLeast", "atMost"];
 const MAX_TIMEOUT_MS = 3_600_000;
 const DECISIONS = ["error", "deny", "allow", ...Array.from({ length: 100 }, (_, place) => `local ${place + 1}`)];
 
@@ -22,13 +25,16 @@ const DECISIONS = ["error", "deny", "allow", ...Array.from({ length: 100 }, (_, 
  */
 
 /**
- * Splits the options of an acquire of one bucket.
- *
- * @param {unknown} options
+ * @param {string} entity
+ * @param {string} resource
+ * @param {Take} take
+ * @param {AcquireOptions} options
+ * @returns {Request}
  */
-export function splitOptions(options) {
-  const { limits, limitsVersion, cascading, ...others } = check.fields("options", options, [...OF_BUCKET, ...OF_ACQUIRE]);
-  return { ofBucket: { limits, limitsVersion, cascading }, others };
+export function acquire(entity, resource, take, options) {
+  const given = check.fields("options", options, OF_ONE);
+  const { limits, limitsVersion, cascading } = given;
+  return acquiring(bucketJson({ entity, resource, take, limits, limitsVersion, cascading }), given);
 }
 
 /**
@@ -36,21 +42,30 @@ export function splitOptions(options) {
  * @param {AcquireAllOptions} options
  * @returns {Request}
  */
-export function acquire(buckets, options) {
+export function acquireAll(buckets, options) {
   if (!Array.isArray(buckets) || buckets.length === 0) {
     check.refuse("buckets", "an array with at least one bucket", buckets);
   }
-  const [first, ...others] = buckets.map(bucketJson);
-  const { waitMs, leaseMs, timeoutMs, onUnavailable, bypass } = check.fields("options", options, OF_ACQUIRE);
-  const rule = '"error", "deny", "allow" or "local 1" to "local 100"';
-  const body = {
-    ...(others.length === 0 ? first : { buckets: [first, ...others] }),
-    wait_ms: ifGiven(waitMs, () => check.milliseconds("waitMs", waitMs, 0, check.DAY_MS)),
-    lease_ms: ifGiven(leaseMs, () => check.milliseconds("leaseMs", leaseMs, 1, check.DAY_MS)),
-    timeout_ms: ifGiven(timeoutMs, () => check.milliseconds("timeoutMs", timeoutMs, 1, MAX_TIMEOUT_MS)),
-    on_unavailable: ifGiven(onUnavailable, () => check.oneOf("onUnavailable", onUnavailable, DECISIONS, rule)),
-    bypass: ifGiven(bypass, () => check.flag("bypass", bypass)) || undefined,
-  };
+  const given = check.fields("options", options, OF_ACQUIRE);
+  const asked = buckets.map((bucket) => bucketJson(check.fields("a bucket", bucket, OF_BUCKET)));
+  return acquiring(asked.length === 1 ? asked[0] : { buckets: asked }, given);
+}
+
+/**
+ * @param {Record<string, any> | undefined} buckets
+ * @param {Record<string, any>} options
+ * @returns {Request}
+ */
+function acquiring(buckets, { waitMs, leaseMs, timeoutMs, onUnavailable, bypass }) {
+  const body = { ...buckets };
+  if (waitMs !== undefined) body.wait_ms = check.milliseconds("waitMs", waitMs, 0, check.DAY_MS);
+  if (leaseMs !== undefined) body.lease_ms = check.milliseconds("leaseMs", leaseMs, 1, check.DAY_MS);
+  if (timeoutMs !== undefined) body.timeout_ms = check.milliseconds("timeoutMs", timeoutMs, 1, MAX_TIMEOUT_MS);
+  if (onUnavailable !== undefined) {
+    const rule = '"error", "deny", "allow" or "local 1" to "local 100"';
+    body.on_unavailable = check.oneOf("onUnavailable", onUnavailable, DECISIONS, rule);
+  }
+  if (bypass !== undefined && check.flag("bypass", bypass)) body.bypass = true;
   return request(ACQUIRE, body, (body.wait_ms ?? 0) + (body.timeout_ms ?? 0));
 }
 
@@ -61,13 +76,12 @@ export function acquire(buckets, options) {
  * @returns {Request}
  */
 export function peek(entity, resource, options) {
-  const { need, limits } = check.fields("options", options, ["need", "limits", "signal"]);
-  return request(PEEK, {
-    entity: check.text("entity", entity),
-    resource: check.text("resource", resource),
-    need: ifGiven(need, () => check.amounts("need", need, check.wholeTokens)),
-    limits: ifGiven(limits, () => limitsJson(limits)),
-  });
+  const { need, limits } = check.fields("options", options, OF_PEEK);
+  /** @type {Record<string, unknown>} */
+  const body = { entity: check.text("entity", entity), resource: check.text("resource", resource) };
+  if (need !== undefined) body.need = check.amounts("need", need, check.wholeTokens);
+  if (limits !== undefined) body.limits = limitsJson(limits);
+  return request(PEEK, body);
 }
 
 /**
@@ -131,19 +145,20 @@ function request(path, body, longerMs = 0) {
   return { path, body: JSON.stringify(body), longerMs };
 }
 
-/** @param {Bucket} bucket */
-function bucketJson(bucket) {
-  const known = ["entity", "resource", "take", ...OF_BUCKET];
-  const { entity, resource, take, limits, limitsVersion, cascading } = check.fields("a bucket", bucket, known);
-  const most = Number.MAX_SAFE_INTEGER;
-  return {
+/** @param {Record<string, any>} bucket */
+function bucketJson({ entity, resource, take, limits, limitsVersion, cascading }) {
+  /** @type {Record<string, any>} */
+  const body = {
     entity: check.text("entity", entity),
     resource: check.text("resource", resource),
     take: check.amounts("take", take, amountJson),
-    limits: ifGiven(limits, () => limitsJson(limits)),
-    limits_version: ifGiven(limitsVersion, () => check.whole("limitsVersion", limitsVersion, 0, most, "0 to 2^53 - 1")),
-    cascading: ifGiven(cascading, () => check.flag("cascading", cascading)) || undefined,
   };
+  if (limits !== undefined) body.limits = limitsJson(limits);
+  if (limitsVersion !== undefined) {
+    body.limits_version = check.whole("limitsVersion", limitsVersion, 0, Number.MAX_SAFE_INTEGER, "0 to 2^53 - 1");
+  }
+  if (cascading !== undefined && check.flag("cascading", cascading)) body.cascading = true;
+  return body;
 }
 
 /**
@@ -152,7 +167,7 @@ function bucketJson(bucket) {
  */
 function amountJson(what, amount) {
   if (typeof amount !== "object") return check.tokens(what, amount);
-  const { atLeast, atMost } = check.fields(what, amount, ["atLeast", "atMost"]);
+  const { atLeast, atMost } = check.fields(what, amount, OF_RANGE);
   const least = check.wholeTokens(`${what}: atLeast`, atLeast);
   const most = check.wholeTokens(`${what}: atMost`, atMost);
   if (least > most) check.refuse(`${what}: atMost`, `${least} or more, as atLeast is`, most);
@@ -162,13 +177,4 @@ function amountJson(what, amount) {
 /** @param {readonly Limit[]} limits */
 function limitsJson(limits) {
   return Array.isArray(limits) ? limits.map(limitJson) : check.refuse("limits", "an array of limits", limits);
-}
-
-/**
- * @template T
- * @param {unknown} given
- * @param {() => T} checked
- */
-function ifGiven(given, checked) {
-  return given === undefined ? undefined : checked();
 }

@@ -99,6 +99,7 @@ export class Transport {
       const options = { ...address, agent: this.#agent, method: "POST", path, headers, maxHeaderSize: MAX_HEAD };
       const request = http.request(options);
       let interim = 0;
+      let hasEnded = false;
       let isConnected = false;
       let isGivenUp = false;
       let timer = setTimeout(() => request.destroy(new Error("timed out")), timeoutMs);
@@ -113,6 +114,7 @@ export class Transport {
       };
       signal?.addEventListener("abort", abort, { once: true });
       const stop = () => {
+        hasEnded = true;
         clearTimeout(timer);
         signal?.removeEventListener("abort", abort);
       };
@@ -128,8 +130,10 @@ export class Transport {
         else isConnected = true;
       });
       request.on("error", fail);
-      // Such as after an answer that switches to another protocol. After another end this changes nothing.
-      request.once("close", () => fail(new Error("the connection ended without an answer")));
+      // Such as after an answer that switches to another protocol.
+      request.once("close", () => {
+        if (!hasEnded) fail(new Error("the connection ended without an answer"));
+      });
       request.on("information", () => {
         interim += 1;
         if (interim > MAX_INTERIM) request.destroy(new Error(`more than ${MAX_INTERIM} interim answers came`));
@@ -148,7 +152,7 @@ export class Transport {
           if (!response.complete) return fail(new Error("the answer ended early"));
           stop();
           const status = response.statusCode ?? 0;
-          const body = Buffer.concat(chunks);
+          const body = chunks.length === 1 && chunks[0] ? chunks[0] : Buffer.concat(chunks);
           const answer = { status, headers: response.headers, body: status === 200 ? body : without(token, body) };
           if (isGivenUp && answer.status === 200) takeBack?.(answer);
           else resolve(answer);

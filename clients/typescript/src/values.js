@@ -10,6 +10,7 @@ const HOUR_MS = 60 * MINUTE_MS;
 const DAY_MS = 24 * HOUR_MS;
 const MAX_PERIOD_MS = 366 * DAY_MS;
 const RANGE = "1 to 10^12 whole tokens";
+const OF_LIMIT = ["name", "capacity", "refill", "periodMs", "mode"];
 /** @type {readonly Mode[]} */
 const MODES = ["enforced", "shadow", "soft"];
 
@@ -60,10 +61,8 @@ export const limit = {
  * @param {Limit} given
  */
 export function limitJson(given) {
-  const known = ["name", "capacity", "refill", "periodMs", "mode"];
-  const { name, capacity, refill, periodMs, mode } = checkedLimit(
-    /** @type {Limit} */ (check.fields("a limit", given, known)),
-  );
+  const copy = /** @type {Limit} */ (check.fields("a limit", given, OF_LIMIT));
+  const { name, capacity, refill, periodMs, mode } = checkedLimit(copy);
   if (refill === 0) return { name, slots: capacity, mode };
   return { name, capacity_tokens: capacity, refill_tokens: refill, refill_period_ms: periodMs, mode };
 }

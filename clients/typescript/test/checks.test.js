@@ -7,7 +7,7 @@ import vm from "node:vm";
 
 import { Client, InvalidRequest, limit } from "weirgate";
 
-import { acquire } from "../src/request.js";
+import { acquireAll } from "../src/request.js";
 import { GRANTED, answer, serving } from "./served.js";
 import { CONTRACT } from "./stack.js";
 
@@ -123,7 +123,7 @@ test("what others define on all objects is not sent", async (t) => {
   for (const [name, value] of Object.entries(added)) {
     Object.defineProperty(Object.prototype, name, { value, enumerable: true, configurable: true, writable: true });
     try {
-      const { body } = acquire([{ entity: "a", resource: "api", take: { tpm: 1 } }], {});
+      const { body } = acquireAll([{ entity: "a", resource: "api", take: { tpm: 1 } }], {});
       // Not by `deepEqual`, which sees what is inherited, too.
       if (name !== "toJSON") assert.equal(body, '{"entity":"a","resource":"api","take":{"tpm":1}}');
       else assert.ok(body.includes('"take":{"tpm":1}') || body === "{}", body);
@@ -205,7 +205,7 @@ test("limits are those of the table of all clients", async () => {
     const withBurst = burst === undefined ? options : { ...options, burst };
     const made = () => ("slots" in row ? limit.slots(name, slots, options) : limit.rate(name, refill, periodMs, withBurst));
     if (row.sent) {
-      const { body } = acquire([{ entity: "a", resource: "b", take: { rpm: 1 }, limits: [made()] }], {});
+      const { body } = acquireAll([{ entity: "a", resource: "b", take: { rpm: 1 }, limits: [made()] }], {});
       assert.deepEqual(JSON.parse(body).limits, [{ name: "rpm", mode: "enforced", ...row.sent }]);
     } else {
       await refused(made, ...row.mentions);
@@ -228,7 +228,7 @@ test("no rate becomes another kind of limit", async () => {
   const whole = { name: "rpm", capacity: 5, refill: 5, periodMs: 1000, mode: "enforced" };
   for (const change of [{ refill: 0 }, { periodMs: 0 }, { refill: -0, periodMs: 0 }, { refill: undefined }, { mode: 5 }, { more: 1 }, { name: "" }]) {
     const limits = [{ ...whole, ...change }];
-    await refused(() => acquire([{ entity: "a", resource: "b", take: { rpm: 1 }, limits }], {}), "limit");
+    await refused(() => acquireAll([{ entity: "a", resource: "b", take: { rpm: 1 }, limits }], {}), "limit");
   }
 });
 
@@ -244,7 +244,7 @@ test("random numbers are kept or refused", async () => {
     const value = kinds[Math.floor(draw() * 3)]();
     const isKept = value >= 0 && value <= 1e12 && !Object.is(value, -0) && /^\d+(\.\d{1,3})?$/.test(String(value));
     try {
-      const { body } = acquire([{ entity: "a", resource: "b", take: { rpm: value } }], {});
+      const { body } = acquireAll([{ entity: "a", resource: "b", take: { rpm: value } }], {});
       assert.ok(isKept, String(value));
       assert.equal(JSON.parse(body).take.rpm, value);
     } catch (error) {
