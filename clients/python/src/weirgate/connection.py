@@ -70,10 +70,12 @@ class Connection:
         try:
             while True:
                 self.socket.settimeout(until(deadline))
-                got = self.socket.recv(65536)
+                # Stays in the socket until the reader has it, so an interruption does not lose it.
+                got = self.socket.recv(65536, socket.MSG_PEEK)
                 if not got:
                     raise Lost("the agent closed the connection before it answered")
                 response = reader.feed(got)
+                self.socket.recv(len(got))
                 if response is not None:
                     return response.without(self._token)
         except OSError as error:

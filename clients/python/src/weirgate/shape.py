@@ -32,15 +32,15 @@ def whole(value: Any) -> bool:
 
 
 def span(value: Any) -> bool:
-    return whole(value) and value >= 0
+    return type(value) is int and 0 <= value <= _MOST
 
 
 def instant(value: Any) -> bool:
-    return whole(value) and 0 <= value <= _LAST_INSTANT
+    return type(value) is int and 0 <= value <= _LAST_INSTANT
 
 
 def number(value: Any) -> bool:
-    return whole(value) or (type(value) is float and math.isfinite(value))
+    return (type(value) is float and math.isfinite(value)) or (type(value) is int and -_MOST <= value <= _MOST)
 
 
 def one_of(*texts: str) -> Shape:
@@ -61,9 +61,17 @@ def map_of(shape: Shape) -> Shape:
 
 def fields(**shapes: Shape) -> Shape:
     """An object with these fields, and maybe others."""
-    return lambda value: type(value) is dict and all(
-        name in value and shape(value[name]) for name, shape in shapes.items()
-    )
+    required = tuple(shapes.items())
+
+    def has_fields(value: Any) -> bool:
+        if type(value) is not dict:
+            return False
+        for name, shape in required:
+            if name not in value or not shape(value[name]):
+                return False
+        return True
+
+    return has_fields
 
 
 def optional_fields(shapes: dict[str, Shape]) -> Shape:

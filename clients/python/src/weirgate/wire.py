@@ -15,8 +15,9 @@ MAX_HEAD = 64 * 1024
 MAX_BODY = 8 * 1024 * 1024
 """Bytes of a body. A grant has up to 2 MiB, and each of its limits 300 bytes."""
 
-_STATUS = re.compile(rb"HTTP/1\.[01] ([1-9][0-9]{2})(?: [^\r\n\0]*)?")
-_FIELD = re.compile(rb"([!#$%&'*+.^_`|~0-9A-Za-z-]+):[ \t]*([^\r\n\0]*?)[ \t]*")
+_HEAD = re.compile(
+    r"HTTP/1\.[01] ([1-9][0-9]{2})(?: [^\r\n\0]*)?((?:\r\n[!#$%&'*+.^_`|~0-9A-Za-z-]+:[^\r\n\0]*)*)"
+)
 _NO_ANSWER = "the answer is no HTTP/1.1: is the agent's URL right?"
 
 
@@ -73,7 +74,7 @@ class Reader:
             if end < 0:
                 self._searched = max(0, length - 3)
                 return None
-            status, fields = _head(bytes(self._data[:end]))
+            status, fields = _head(self._data[:end])
             del self._data[:length]
             self._heads += length
             self._searched = 0
@@ -89,22 +90,19 @@ class Reader:
         return self.answer
 
 
-def _head(head: bytes) -> tuple[int, dict[str, str]]:
+def _head(head: bytearray) -> tuple[int, dict[str, str]]:
     """Reads a head. Nothing of one that cannot be read is shown, because it may repeat the request with its token."""
-    first, *lines = head.split(b"\r\n")
-    status = _STATUS.fullmatch(first)
-    if status is None:
+    found = _HEAD.fullmatch(head.decode("latin-1"))
+    if found is None:
         raise Malformed(_NO_ANSWER)
     fields: dict[str, str] = {}
-    for line in lines:
-        field = _FIELD.fullmatch(line)
-        if field is None:
-            raise Malformed(_NO_ANSWER)
-        name, value = field[1].decode("ascii").lower(), field[2].decode("latin-1")
+    for line in found[2].split("\r\n")[1:]:
+        name, _, value = line.partition(":")
+        name, value = name.lower(), value.strip(" \t")
         if name == "content-length" and fields.get(name, value) != value:
             raise Malformed("the answer has two different content-lengths")
         fields[name] = value
-    return int(status[1]), fields
+    return int(found[1]), fields
 
 
 def _length(fields: Mapping[str, str]) -> int:
