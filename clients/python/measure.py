@@ -38,7 +38,7 @@ def measure(url):
     sock = socket.create_connection(endpoint(url, None).address)
     sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
     asked = request.acquire([weirgate.Bucket(*TAKE, LIMITS)], request.Options())
-    data = bytes_of(asked.path, endpoint(url, None).head(), asked.body)
+    data = bytes_of(asked.path, endpoint(url, None).head()[0], asked.body)
     times = {"agent": [], "threads": [], "asyncio": []}
     for round in range(ROUNDS + 1):
         if round == 1:  # the first one warms up

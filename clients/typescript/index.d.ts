@@ -22,7 +22,7 @@ export type Amounts = Readonly<Record<string, number>>;
 
 export type Mode = "enforced" | "shadow" | "soft";
 
-/** A rate, or slots if `refill` is 0. Made by `limit`. */
+/** A rate, or slots if `refill` and `periodMs` are 0. Made by `limit`, which throws `InvalidRequest` for an impossible one. */
 export interface Limit {
   readonly name: string;
   readonly capacity: number;
@@ -65,7 +65,7 @@ export interface Bucket {
 export interface CallOptions {
   /**
    * Gives the call up. What an acquire took returns: the agent drops it, or if it has answered already, the client rolls
-   * back in the background.
+   * back in the background. A settlement goes on, and only the wait for its answer ends.
    */
   signal?: AbortSignal | undefined;
 }
@@ -77,7 +77,7 @@ export interface AcquireAllOptions extends CallOptions {
   leaseMs?: number | undefined;
   /** Time for the decision, without the wait. */
   timeoutMs?: number | undefined;
-  /** The decision without DynamoDB; a percentage of each limit with `local`. */
+  /** The decision without DynamoDB; a percentage of each limit with `local`. Without the agent there is none. */
   onUnavailable?: "error" | "deny" | "allow" | `local ${number}` | undefined;
   /** Counts the amounts, and takes none of them. */
   bypass?: boolean | undefined;
@@ -191,7 +191,8 @@ export declare class Grant {
   readonly isEnded: boolean;
   /**
    * Whether a settlement has failed or is in flight, so the token may be outdated. A scope then releases. To roll back
-   * by an outdated token would return tokens twice.
+   * by an outdated token would return tokens twice. So a settlement that changes amounts throws `InvalidRequest` while
+   * another one is in flight, or may have been applied.
    */
   readonly isUncertain: boolean;
   /** Every limit of the buckets, right after the take. Empty after `restore`. */
@@ -220,6 +221,8 @@ export declare class Grant {
   release(actual?: Amounts, options?: CallOptions): Promise<Settlement>;
   /** Ends the grant and returns everything, as if it had never been taken. */
   rollBack(options?: CallOptions): Promise<Settlement>;
+  /** For `await using`: releases a grant that has not ended. A failure is a process warning. */
+  [Symbol.asyncDispose](): Promise<void>;
 }
 
 /** Base of everything that this package throws. */

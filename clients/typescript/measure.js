@@ -30,7 +30,7 @@ async function measure(url) {
   const { port } = new URL(url);
   const socket = net.connect({ port: Number(port), host: "127.0.0.1", noDelay: true });
   await once(socket, "connect");
-  const { path, body } = acquire([{ entity: "measured", resource: "bench", take: TAKE, limits: LIMITS }], {});
+  const { path, body } = acquire("measured", "bench", TAKE, { limits: LIMITS });
   const data = `POST ${path} HTTP/1.1\r\nhost: 127.0.0.1\r\ncontent-type: application/json\r\ncontent-length: ${body.length}\r\n\r\n${body}`;
   const times = { agent: [], client: [] };
   for (let round = 0; round <= ROUNDS; round += 1) {

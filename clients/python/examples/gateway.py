@@ -8,32 +8,38 @@ LIMITS = [weirgate.Limit.per_minute("requests", 100), weirgate.Limit.slots("slot
 
 
 class RateLimit:
-    """Middleware: acquires for the API key of a request, and answers a denial itself."""
+    """Middleware: acquires for the tenant of a request's API key, and answers a denial itself.
 
-    def __init__(self, app, client):
+    `tenants` has the tenant of each key. A client chooses neither its tenant nor what a request costs.
+    """
+
+    def __init__(self, app, client, tenants):
         self.app = app
         self.client = client
+        self.tenants = tenants
 
     async def __call__(self, scope, receive, send):
-        key = dict(scope.get("headers", ())).get(b"x-api-key")
-        if scope["type"] != "http" or key is None:
+        if scope["type"] == "lifespan":
             await self.app(scope, receive, send)
             return
-        # A request passes if there is no decision within half a second, or no agent.
+        tenant = self.tenant(scope)
+        if tenant is None:
+            await respond(scope, send, 401, {}, {"status": 401, "detail": "send your key in x-api-key, once"})
+            return
+        # If there is no decision within half a second, the agent grants.
         take = {"requests": 1, "slots": 1}
-        acquire = self.client.acquire(
-            key.decode("latin-1"), "api", take, limits=LIMITS, timeout=0.5, on_unavailable="allow"
-        )
+        acquire = self.client.acquire(tenant, "api", take, limits=LIMITS, timeout=0.5, on_unavailable="allow")
         try:
             grant = await acquire
         except weirgate.Refused as refused:
-            await respond(send, refused.status, refused.headers, refused.problem)
+            await respond(scope, send, refused.status, refused.headers, refused.problem)
             return
-        except weirgate.Unavailable:  # such as an agent that restarts
-            await self.app(scope, receive, send)
-            return
-        except weirgate.InvalidRequest as invalid:  # such as a key that is no name of an entity
-            await respond(send, 400, {}, {"status": 400, "detail": str(invalid)})
+        except weirgate.WeirgateError as error:
+            # A request passes while an agent restarts. What only a repair ends, such as a wrong token, refuses.
+            if isinstance(error, weirgate.Unavailable) and error.is_transient:
+                await self.app(scope, receive, send)
+            else:
+                await respond(scope, send, 503, {}, {"status": 503, "detail": "no decision of the rate limiter"})
             return
         async with grant:
 
@@ -42,11 +48,24 @@ class RateLimit:
                     message["headers"] = [*message.get("headers", ()), *fields(grant.headers)]
                 await send(message)
 
-            await self.app(scope, receive, send_with_fields)
+            try:
+                await self.app(scope, receive, send_with_fields)
+            except Exception:
+                # A request that fails counts too: a client may make as many as it likes of them.
+                await grant.release()
+                raise
+
+    def tenant(self, scope):
+        """Returns the tenant of the only key; None if there is no key, a wrong one, or several."""
+        keys = [value.decode("latin-1") for name, value in scope.get("headers", ()) if name == b"x-api-key"]
+        return self.tenants.get(keys[0]) if len(keys) == 1 else None
 
 
-async def respond(send, status, headers, problem):
+async def respond(scope, send, status, headers, problem):
     """Sends a refusal as the agent does: `Retry-After`, `RateLimit` fields, a problem body."""
+    if scope["type"] == "websocket":
+        await send({"type": "websocket.close", "code": 1008})
+        return
     start = [(b"content-type", b"application/problem+json"), *fields(headers)]
     await send({"type": "http.response.start", "status": status, "headers": start})
     await send({"type": "http.response.body", "body": json.dumps(dict(problem)).encode()})

@@ -2,24 +2,48 @@
 
 import json
 import os
+import urllib.error
 import urllib.request
 
 import weirgate
 
+MAX_PROMPT, MAX_ANSWER = 100_000, 4_000
 client = weirgate.Client()  # outside the handler: an environment keeps its connection
 
 
 def handler(event, context):
-    estimate = len(event["prompt"]) // 3 + event["max_tokens"]
+    prompt = event.get("prompt")
+    if not isinstance(prompt, str) or not 0 < len(prompt) <= MAX_PROMPT:
+        return answer(400, {}, f"prompt must be text of 1 to {MAX_PROMPT} characters")
+    # The model has the same bound, so a caller that asks for less gets less.
+    max_tokens = tokens(event.get("max_tokens"))
+    estimate = len(prompt) // 3 + max_tokens
     try:
         # The lease is what returns the slot if the environment dies in between.
         grant = client.acquire("openai", "gpt-4", {"tpm": estimate, "slots": 1}, wait=5, lease=60)
-    except weirgate.Denied as denied:
-        return {"statusCode": 429, "headers": dict(denied.headers), "body": json.dumps({"error": str(denied)})}
-    with grant:  # rolls back if the model fails
-        answer = ask_the_model(event["prompt"], event["max_tokens"])
-        grant.release({"tpm": answer["usage"]["total_tokens"]})
-    return {"statusCode": 200, "body": json.dumps(answer)}
+    except weirgate.Refused as refused:
+        return answer(refused.status, dict(refused.headers), str(refused))
+    except weirgate.WeirgateError:
+        return answer(503, {}, "no decision of the rate limiter")
+    with grant:  # rolls back if the model refuses
+        try:
+            reply = ask_the_model(prompt, max_tokens)
+            grant.release({"tpm": reply["usage"]["total_tokens"]})
+        except urllib.error.HTTPError:
+            raise
+        except Exception:
+            grant.release()  # the model may have worked
+            raise
+    return {"statusCode": 200, "body": json.dumps(reply)}
+
+
+def tokens(wanted):
+    """Returns how many tokens an answer may have: as many as the caller wants, if that is a number of the range."""
+    return wanted if type(wanted) is int and 1 <= wanted <= MAX_ANSWER else MAX_ANSWER
+
+
+def answer(status, headers, text):
+    return {"statusCode": status, "headers": headers, "body": json.dumps({"error": text})}
 
 
 def ask_the_model(prompt, max_tokens):

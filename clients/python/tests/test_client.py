@@ -236,38 +236,84 @@ class Places(unittest.TestCase):
             self.assertEqual(endpoint(None, None).address, "/run/agent.sock")
             self.assertEqual(endpoint("http://[::1]:9", None).address, ("::1", 9))
 
+    def only(self, **variables):
+        """Sets these variables, and none of others that say where the agent is."""
+        block = environment(**variables)
+        block.__enter__()
+        self.addCleanup(block.__exit__)
+        names = ["WEIRGATE_AGENT_URL", "WEIRGATE_AGENT_TOKEN", "WEIRGATE_HTTP_PORT", "AWS_LAMBDA_FUNCTION_NAME"]
+        for name in set(names) - variables.keys():
+            os.environ.pop(name, None)
+
+    def test_variables_of_services_and_empty_ones_are_no_address(self):
+        from weirgate.endpoint import endpoint
+
+        of_services = {
+            "WEIRGATE_HTTP_PORT": "tcp://10.0.0.1:2774",
+            "WEIRGATE_HTTP_SERVICE_HOST": "10.0.0.1",
+            "WEIRGATE_HTTP_PORT_2774_TCP": "tcp://10.0.0.1:2774",
+            "WEIRGATE_AGENT_PORT": "tcp://10.0.0.1:2774",
+            "WEIRGATE_AGENT_SERVICE_HOST": "10.0.0.1",
+            "WEIRGATE_AGENT_SERVICE_PORT": "1",
+        }
+        for variables in [
+            of_services,
+            {**of_services, "WEIRGATE_HTTP_PORT": "udp://10.0.0.1:53"},
+            {**of_services, "WEIRGATE_HTTP_PORT": "tcp://[fd00::1]:1"},
+            {"WEIRGATE_HTTP_PORT": "", "WEIRGATE_AGENT_URL": "", "WEIRGATE_AGENT_TOKEN": ""},
+            {"AWS_LAMBDA_FUNCTION_NAME": "", "AWS_SESSION_TOKEN": "secret"},
+            {"AWS_LAMBDA_FUNCTION_NAME": "f", "AWS_SESSION_TOKEN": "", "AWS_CONTAINER_AUTHORIZATION_TOKEN": ""},
+        ]:
+            with self.subTest(variables=variables):
+                self.only(**variables)
+                found = endpoint(None, None)
+                self.assertEqual(found.address, ("127.0.0.1", 2774))
+                self.assertNotIn(b"token", found.head()[0])
+
+    def test_an_error_names_the_variable_that_was_read(self):
+        from weirgate.endpoint import endpoint
+
+        for port in ["x", "0", "65536", "-1", "1.5", "2774 ", "１２", "10.0.0.1:2774"]:
+            self.only(WEIRGATE_HTTP_PORT=port)
+            with self.assertRaisesRegex(weirgate.InvalidRequest, "^WEIRGATE_HTTP_PORT must be"):
+                endpoint(None, None)
+        self.only(WEIRGATE_AGENT_URL="tcp://10.0.0.1:2774")
+        with self.assertRaisesRegex(weirgate.InvalidRequest, "^WEIRGATE_AGENT_URL must be"):
+            endpoint(None, None)
+        self.only(AWS_LAMBDA_FUNCTION_NAME="f", AWS_SESSION_TOKEN="ü")
+        with self.assertRaisesRegex(weirgate.InvalidRequest, "correct AWS_SESSION_TOKEN"):
+            endpoint(None, None).head()
+
     def test_the_sessions_token_goes_to_the_agent_of_this_machine_alone(self):
         from weirgate.endpoint import endpoint
 
         with environment(AWS_SESSION_TOKEN="secret"):
             os.environ.pop("WEIRGATE_AGENT_TOKEN", None)
             os.environ.pop("AWS_LAMBDA_FUNCTION_NAME", None)
-            self.assertNotIn(b"secret", endpoint("http://127.0.0.1:1", None).head())
+            self.assertNotIn(b"secret", endpoint("http://127.0.0.1:1", None).head()[0])
             os.environ["AWS_LAMBDA_FUNCTION_NAME"] = "f"
-            self.assertIn(b"x-weirgate-token: secret\r\n", endpoint("http://127.0.0.1:1", None).head())
-            self.assertIn(b"x-weirgate-token: secret\r\n", endpoint("unix:/run/agent.sock", None).head())
-            self.assertNotIn(b"secret", endpoint("http://agent.internal:1", None).head())
+            self.assertIn(b"x-weirgate-token: secret\r\n", endpoint("http://127.0.0.1:1", None).head()[0])
+            self.assertIn(b"x-weirgate-token: secret\r\n", endpoint("unix:/run/agent.sock", None).head()[0])
+            self.assertNotIn(b"secret", endpoint("http://agent.internal:1", None).head()[0])
             os.environ["AWS_CONTAINER_AUTHORIZATION_TOKEN"] = os.environ.pop("AWS_SESSION_TOKEN")
-            self.assertIn(b"x-weirgate-token: secret\r\n", endpoint("http://127.0.0.1:1", None).head())
-            self.assertIn(b": mine\r\n", endpoint("http://agent.internal:1", "mine").head())
+            self.assertIn(b"x-weirgate-token: secret\r\n", endpoint("http://127.0.0.1:1", None).head()[0])
+            self.assertIn(b": mine\r\n", endpoint("http://agent.internal:1", "mine").head()[0])
 
     def test_what_is_no_address_or_token_is_refused_with_the_variable_to_correct(self):
         from weirgate.endpoint import endpoint
 
         for url in ["https://a:1", "a:1", "unix:agent.sock", "http://a/path", "http://a:b", "http://u@a:1"]:
-            with self.assertRaisesRegex(weirgate.InvalidRequest, "WEIRGATE_AGENT_URL"):
+            with self.assertRaisesRegex(weirgate.InvalidRequest, "^url must be"):
                 endpoint(url, None)
-        with self.assertRaisesRegex(weirgate.InvalidRequest, "WEIRGATE_AGENT_TOKEN"):
-            endpoint("http://127.0.0.1:1", "a\r\nb: c").head()
-
-    def test_what_is_no_number_is_not_sent(self):
-        client = weirgate.Client("http://127.0.0.1:1")
-        with self.assertRaises(weirgate.InvalidRequest):
-            client.acquire("a", "api", {"tpm": float("nan")})
-        with self.assertRaises(weirgate.InvalidRequest):
-            client.acquire("a", "api", {"tpm": 1}, wait=float("inf"))
-        with self.assertRaises(weirgate.InvalidRequest):
-            client.acquire_all([])
+            with environment(WEIRGATE_AGENT_URL=url):
+                with self.assertRaisesRegex(weirgate.InvalidRequest, "correct WEIRGATE_AGENT_URL"):
+                    endpoint(None, None)
+        for token in ["a\r\nb: c", " a", "a\0", "ü"]:
+            with self.assertRaisesRegex(weirgate.InvalidRequest, "correct token"):
+                endpoint("http://127.0.0.1:1", token).head()
+        with environment(WEIRGATE_AGENT_TOKEN="ü"):
+            with self.assertRaisesRegex(weirgate.InvalidRequest, "correct WEIRGATE_AGENT_TOKEN"):
+                endpoint("http://127.0.0.1:1", None).head()
 
 
 if __name__ == "__main__":

@@ -55,6 +55,30 @@ class LlmFunction(unittest.TestCase):
             self.assertEqual(refused["statusCode"], 429)
             self.assertIn("retry-after", refused["headers"])
             self.assertEqual(model.requests, 2)
+            self.attack(function, model, event, remaining)
+            agent.stop()
+            self.assertEqual(function.handler(event, None)["statusCode"], 503)
+            self.assertEqual(model.answers, [])
+
+    def attack(self, function, model, event, remaining):
+        """A caller that wants the model without its cost."""
+        before, asked = remaining("tpm"), model.requests
+        for wrong in [None, "", 5, ["x"], {"a": 1}, True, "x" * 100_001]:
+            self.assertEqual(function.handler({**event, "prompt": wrong}, None)["statusCode"], 400)
+        self.assertEqual(function.handler({}, None)["statusCode"], 400)
+        # Each costs as much as the longest answer, which is more than the limit here.
+        self.assertGreater(function.MAX_ANSWER, 1000)
+        for wrong in [-1, -(10**9), 0, "abc", "1", 1.5, None, True, [1], 10**9, 10**400, float("nan"), float("inf")]:
+            self.assertEqual(function.handler({**event, "max_tokens": wrong}, None)["statusCode"], 413, wrong)
+        self.assertEqual(function.handler({"prompt": "x"}, None)["statusCode"], 413)
+        self.assertEqual((remaining("tpm"), model.requests), (before, asked))
+        # A model that may have worked is paid for.
+        for reply in [(None, None), (200, {}), (200, "no json"), (200, {"usage": {"total_tokens": "abc"}})]:
+            model.answers = [reply]
+            with self.assertRaises(Exception):
+                function.handler({**event, "max_tokens": 100}, None)
+            before -= 110
+            self.assertEqual((remaining("tpm"), remaining("slots")), (before, 2))
 
 
 class Calls(unittest.TestCase):
@@ -70,52 +94,114 @@ class Calls(unittest.TestCase):
 
 
 class Gateway(unittest.TestCase):
-    def test_requests_of_a_key_pass_until_its_limit_and_all_pass_without_an_agent(self):
+    """The middleware, as clients use it that want more than their limit."""
+
+    def setUp(self):
         import weirgate
 
-        gateway = importlib.import_module("gateway")
-        agent = Agent(backend.variables)
-        self.addCleanup(agent.stop)
-        limits = [weirgate.Limit.rate("requests", 1, 86_400, capacity=2), weirgate.Limit.slots("slots", 10)]
+        self.gateway = importlib.import_module("gateway")
+        self.agent = Agent(backend.variables)
+        self.addCleanup(lambda: self.agent.stop())
+        self.limits = [weirgate.Limit.rate("requests", 1, 86_400, capacity=2), weirgate.Limit.slots("slots", 10)]
+        self.addCleanup(setattr, self.gateway, "LIMITS", self.gateway.LIMITS)
+        self.gateway.LIMITS = self.limits
+        self.tenants = {"key-a": f"{self.id()}-a", "key-b": f"{self.id()}-b", "odd": "not a name"}
+        self.passed = 0
 
-        async def app(scope, receive, send):
-            await send({"type": "http.response.start", "status": 200, "headers": [(b"a", b"b")]})
-            await send({"type": "http.response.body", "body": b"done"})
+    async def app(self, scope, receive, send):
+        self.passed += 1
+        if scope.get("path") == "/broken":
+            raise KeyError("the application")
+        await send({"type": "http.response.start", "status": 200, "headers": [(b"a", b"b")]})
+        await send({"type": "http.response.body", "body": b"done"})
+
+    async def ask(self, client, *keys, **scope):
+        """Returns the messages of an answer."""
+        sent = []
+
+        async def send(message):
+            sent.append(message)
+
+        limited = self.gateway.RateLimit(self.app, client, self.tenants)
+        headers = [(b"x-api-key", key) for key in keys]
+        await limited({"type": "http", "headers": headers, **scope}, None, send)
+        return sent
+
+    def run_with(self, work, url=None):
+        import weirgate
 
         async def run():
-            before, gateway.LIMITS = gateway.LIMITS, limits
-            client = weirgate.AsyncClient(agent.url)
-            limited = gateway.RateLimit(app, client)
-            answers = []
+            async with weirgate.AsyncClient(url or self.agent.url, retries=0) as client:
+                return await work(client)
 
-            async def ask(key):
-                sent = []
+        return asyncio.run(run())
 
-                async def send(message):
-                    sent.append(message)
+    def test_requests_of_a_key_pass_until_its_limit_and_all_pass_while_the_agent_restarts(self):
+        async def work(client):
+            answers = [await self.ask(client, key) for key in [b"key-a", b"key-a", b"key-a", b"key-b", b"odd"]]
+            slots = await client.remaining(self.tenants["key-a"], "api", "slots", limits=self.limits)
+            self.agent.stop()
+            return [*answers, await self.ask(client, b"key-a")], slots
 
-                headers = [(b"x-api-key", key)] if key else []
-                await limited({"type": "http", "headers": headers}, None, send)
-                answers.append((sent[0]["status"], dict(sent[0]["headers"]), sent[1]["body"]))
-
-            for key in [b"ann", b"ann", b"ann", b"bob", None, b"not a name"]:
-                await ask(key)
-            slots = await client.remaining("ann", "api", "slots", limits=limits)
-            agent.stop()
-            await ask(b"ann")
-            client.close()
-            gateway.LIMITS = before
-            return answers, slots
-
-        answers, slots = asyncio.run(run())
-        self.assertEqual([status for status, _, _ in answers], [200, 200, 429, 200, 200, 400, 200])
+        answers, slots = self.run_with(work)
+        self.assertEqual([sent[0]["status"] for sent in answers], [200, 200, 429, 200, 503, 200])
         self.assertEqual(slots, 10)
-        self.assertIn(b'"requests";r=1', answers[0][1][b"ratelimit"])
-        self.assertEqual(answers[0][1][b"a"], b"b")
-        _, fields, body = answers[2]
-        self.assertIn(b"retry-after", fields)
-        self.assertEqual(json.loads(body)["violated-policies"], ["requests"])
-        self.assertNotIn(b"ratelimit", answers[4][1])
+        first, third, last = (dict(answers[place][0]["headers"]) for place in (0, 2, 5))
+        self.assertIn(b'"requests";r=1', first[b"ratelimit"])
+        self.assertEqual(first[b"a"], b"b")
+        self.assertIn(b"retry-after", third)
+        self.assertEqual(json.loads(answers[2][1]["body"])["violated-policies"], ["requests"])
+        self.assertNotIn(b"ratelimit", last)
+
+    def test_a_client_without_a_key_of_a_tenant_does_not_pass(self):
+        async def work(client):
+            wrong = [(), (b"",), (b"made up",), (b"key-a", b"key-b"), (b"key-a", b"key-a"), (b"\xff",), (b"KEY-A",)]
+            answers = [await self.ask(client, *keys) for keys in wrong]
+            answers.append(await self.ask(client, b"key-a", type="http", headers=[(b"x-api-keys", b"key-a")]))
+            closed = [await self.ask(client, *keys, type="websocket") for keys in wrong]
+            return answers, closed
+
+        answers, closed = self.run_with(work)
+        self.assertEqual({sent[0]["status"] for sent in answers}, {401})
+        self.assertEqual({sent[0]["type"] for sent in closed}, {"websocket.close"})
+        self.assertEqual(self.passed, 0)
+
+    def test_what_a_client_says_of_its_tenant_or_cost_changes_nothing(self):
+        said = [(b"x-tenant", b"other"), (b"x-estimate", b"-1"), (b"x-cost", b"0"), (b"x-forwarded-for", b"1.2.3.4")]
+
+        async def work(client):
+            headers = [(b"x-api-key", b"key-a"), *said]
+            return [(await self.ask(client, headers=headers))[0]["status"] for _ in range(4)]
+
+        self.assertEqual(self.run_with(work), [200, 200, 429, 429])
+
+    def test_websockets_and_requests_that_fail_count(self):
+        async def work(client):
+            with self.assertRaises(KeyError):
+                await self.ask(client, b"key-a", path="/broken")
+            await self.ask(client, b"key-a", type="websocket")
+            http = await self.ask(client, b"key-a")
+            socket = await self.ask(client, b"key-a", type="websocket")
+            slots = await client.remaining(self.tenants["key-a"], "api", "slots", limits=self.limits)
+            return http[0]["status"], socket[0]["type"], slots
+
+        self.assertEqual(self.run_with(work), (429, "websocket.close", 10))
+
+    def test_nothing_passes_if_only_a_repair_brings_a_decision(self):
+        missing = Agent({**backend.variables, "WEIRGATE_TABLE": "missing"})
+        self.addCleanup(missing.stop)
+        other = Agent({**backend.variables, "WEIRGATE_AGENT_TOKEN": "another-token-of-others"})
+        self.addCleanup(other.stop)
+        answers = [(200, "{}"), (200, "no json"), (302, ""), (404, "no such path"), (500, "{}"), (403, "")]
+        with Model() as stranger:
+            urls = [missing.url, other.url, *[stranger.url.rstrip("/")] * len(answers)]
+            stranger.answers = list(answers)
+
+            for url in urls:
+                with self.subTest(url=url):
+                    status = self.run_with(lambda client: self.ask(client, b"key-a"), url)[0]["status"]
+                    self.assertGreaterEqual(status, 400)
+        self.assertEqual(self.passed, 0)
 
 
 class Guides(unittest.TestCase):
@@ -165,9 +251,13 @@ class Model:
                 outer.requests += 1
                 self.rfile.read(int(self.headers["content-length"]))
                 status, body = outer.answers.pop(0)
+                if status is None:
+                    return
+                data = (body if isinstance(body, str) else json.dumps(body)).encode()
                 self.send_response(status)
+                self.send_header("content-length", str(len(data)))
                 self.end_headers()
-                self.wfile.write(json.dumps(body).encode())
+                self.wfile.write(data)
 
             def log_message(self, *_):
                 pass
@@ -176,6 +266,12 @@ class Model:
         self.url = "http://127.0.0.1:{}/".format(self._server.server_address[1])
         self._thread = threading.Thread(target=self._server.serve_forever, daemon=True)
         self._thread.start()
+
+    def __enter__(self):
+        return self
+
+    def __exit__(self, *_):
+        self.stop()
 
     def stop(self):
         self._server.shutdown()

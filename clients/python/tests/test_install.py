@@ -31,10 +31,11 @@ class Install(unittest.TestCase):
     def test_the_version_is_that_of_the_crate(self):
         def version(path):
             text = (ROOT / path).read_text(encoding="utf-8")
-            return re.search(r'^\s*"?version"?\s*[=:] "(.*?)"', text, re.M).group(1)
+            return re.search(r'^\s*(?:"version"|version|__version__)\s*[=:] "(.*?)"', text, re.M).group(1)
 
         self.assertEqual(version("clients/python/pyproject.toml"), version("Cargo.toml"))
         self.assertEqual(version("clients/typescript/package.json"), version("Cargo.toml"))
+        self.assertEqual(version("clients/python/src/weirgate/__init__.py"), version("Cargo.toml"))
 
     def test_the_source_is_of_the_oldest_python(self):
         for path in (FOLDER / "src").rglob("*.py"):

@@ -83,11 +83,33 @@ class Settlements:
         self.assertEqual(self.balance(), 700)
         self.assertNotIn("roll_back", [body.get("end") for _, _, body in relay.requests])
 
-    def test_a_lost_adjustment_stays_in_doubt_after_a_later_one(self):
-        # The token of the later one is as outdated.
-        with Relay(lost="adjust") as relay, self.assertRaises(KeyError):
-            self.scope(relay.url, "adjust", "give_back", raises=KeyError)
-        self.assertNotIn("roll_back", [body.get("end") for _, _, body in relay.requests])
+    def test_nothing_that_changes_amounts_follows_an_adjustment_whose_answer_was_lost(self):
+        # Its token is outdated, so each would count twice.
+        for call in ["adjust", "give_back", "take_more", "release", "roll_back"]:
+            with self.subTest(call=call), Relay(lost="adjust") as relay:
+                self.entity = f"{self.entity}-{call}"
+                with self.assertRaisesRegex(weirgate.InvalidRequest, "count twice"):
+                    self.scope(relay.url, "adjust", call, raises=KeyError)
+                self.assertEqual(self.balance(), 700)
+                self.assertEqual(len(relay.requests), 2)
+
+    def test_of_several_rollbacks_one_counts(self):
+        for lost in [None, "end"]:
+            with self.subTest(lost=lost), Relay(lost=lost) as relay:
+                self.entity = f"{self.entity}-{lost}"
+                with self.assertRaises(weirgate.InvalidRequest):
+                    self.scope(relay.url, "roll_back", "roll_back", raises=KeyError)
+                self.assertEqual(self.balance(), 1000)
+
+    def test_a_rollback_under_a_lease_may_be_repeated(self):
+        with Relay() as relay, weirgate.Client(relay.url, retries=0) as client:
+            grant = self.acquire(client, slots=1)
+            with self.assertRaises(weirgate.Unavailable), Relay(lost="end") as losing:
+                grant._client = weirgate.Client(losing.url, retries=0)
+                grant.roll_back()
+            grant._client = client
+            self.assertEqual(grant.roll_back(), weirgate.Settlement.LEASE_GONE)
+        self.assertEqual(self.balance(), 1000)
 
     def test_a_settlement_that_stopped_halfway_goes_on_with_the_new_token(self):
         for status in (400, 500, 503):
@@ -139,6 +161,7 @@ CALLS = {
     "adjust": lambda grant: grant.adjust({"tpm": 300}),
     "give_back": lambda grant: grant.give_back({"tpm": 100}),
     "release": lambda grant: grant.release({"tpm": 300}),
+    "roll_back": lambda grant: grant.roll_back(),
     "take_more": lambda grant: grant.take_more({"tpm": 600}),
 }
 

@@ -8,6 +8,7 @@ import os
 import shutil
 import socket
 import threading
+import time
 import unittest
 
 import weirgate
@@ -215,6 +216,16 @@ class Transport:
                 self.client(server).acquire()
             self.assertEqual(len(server.requests), 1)
 
+    def test_a_time_to_retry_that_cannot_be_read_is_not_undercut(self):
+        date = "Wed, 21 Oct 2065 07:28:00 GMT"
+        for text in [date, "-1", "1.5", "1e3", "9" * 10, "9" * 5_000, "\u0663".encode().decode("latin-1"), "1, 2", "x", ""]:
+            with self.subTest(text=text):
+                data = answer(503, REFUSED_NOW, f"retry-after: {text}\r\n")
+                with Server(lambda peer, _: peer.answer_all(data)) as server:
+                    with self.assertRaises(weirgate.Unavailable):
+                        self.client(server).acquire()
+                    self.assertEqual(len(server.requests), 1)
+
     def test_a_call_without_time_is_not_sent(self):
         with Server(lambda peer, _: peer.answer_all()) as server:
             with self.assertRaises(weirgate.Unavailable) as caught:
@@ -254,6 +265,24 @@ class Transport:
                 client.acquire()
             os.environ["WEIRGATE_AGENT_TOKEN"] = "new"
             self.assertEqual(client.acquire().token, "g1")
+
+
+class Pauses(unittest.TestCase):
+    def test_a_pause_is_random_and_never_shorter_than_asked_nor_longer_than_the_time_left(self):
+        from weirgate.answer import Attempts
+
+        failure = weirgate.Unavailable("busy", "no")
+        for after in [0.0, 1.0, 3.0, 9.0, None]:
+            pauses = [Attempts(2, time.monotonic() + 10).pause(failure, True, after) for _ in range(200)]
+            self.assertGreaterEqual(min(pauses), after or 0)
+            self.assertLess(max(pauses), 10)
+            self.assertGreater(len(set(pauses)), 190)
+            # Half of what is left, or as long again.
+            spread = min(after or 0.05, (10 - (after or 0)) / 2)
+            self.assertGreater(max(pauses) - min(pauses), spread / 2)
+        for after in [10.0, 10.5, 1e9]:
+            with self.assertRaises(weirgate.Unavailable):
+                Attempts(2, time.monotonic() + 10).pause(failure, True, after)
 
 
 class OfThreads(Transport, unittest.TestCase):

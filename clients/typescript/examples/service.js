@@ -1,23 +1,30 @@
-/** An HTTP service whose callers are limited by a sidecar. PORT and WEIRGATE_AGENT_URL come from the environment. */
+/**
+ * An HTTP service whose callers are limited by a sidecar. PORT and WEIRGATE_AGENT_URL come from the environment, and
+ * API_KEYS, a JSON object of each key's tenant.
+ */
 
 import http from "node:http";
 
-import { Client, InvalidRequest, Refused, Unavailable, limit } from "weirgate";
+import { Client, Refused, limit } from "weirgate";
 
 const LIMITS = [limit.perMinute("requests", 100), limit.slots("slots", 10)];
+/** A client chooses neither its tenant nor what a request costs. */
+const TENANTS = new Map(Object.entries(JSON.parse(process.env.API_KEYS ?? "{}")));
 const client = new Client();
 
 const server = http.createServer(async (request, response) => {
-  const key = request.headers["x-api-key"];
-  if (typeof key !== "string") return answer(response, 401, {}, { error: "send your key in x-api-key" });
+  const tenant = TENANTS.get(String(request.headers["x-api-key"]));
+  if (tenant === undefined) return answer(response, 401, {}, { error: "send your key in x-api-key, once" });
   // A client that leaves gives its slot back, also while it waits for one.
   const left = new AbortController();
   response.once("close", () => left.abort());
   const options = { limits: LIMITS, waitMs: 200, timeoutMs: 500, signal: left.signal };
   try {
-    await client.scope(key, "report", { requests: 1, slots: 1 }, options, async (grant) => {
-      const report = await makeReport(key);
-      answer(response, 200, grant.headers, report);
+    await client.scope(tenant, "report", { requests: 1, slots: 1 }, options, async (grant) => {
+      // A report that fails counts too, so the work does not throw: a client may make as many as it likes of them.
+      const report = await makeReport(tenant, String(request.url)).catch(() => undefined);
+      if (report) answer(response, 200, grant.headers, report);
+      else answer(response, 500, grant.headers, { error: "the report failed" });
     });
   } catch (error) {
     refuse(response, error);
@@ -31,9 +38,8 @@ const server = http.createServer(async (request, response) => {
 function refuse(response, error) {
   // Denied, NeverFits or Disabled: as the agent answered.
   if (error instanceof Refused) answer(response, error.status, error.headers, error.problem);
-  else if (error instanceof InvalidRequest) answer(response, 400, {}, { error: error.message });
-  else if (error instanceof Unavailable) answer(response, 503, { "retry-after": "1" }, { error: "try again" });
-  else answer(response, 500, {}, { error: "the report failed" });
+  // Without a decision nothing is served.
+  else answer(response, 503, { "retry-after": "1" }, { error: "try again" });
 }
 
 /**
@@ -46,10 +52,13 @@ function answer(response, status, headers, body) {
   response.writeHead(status, { "content-type": "application/json", ...headers }).end(JSON.stringify(body));
 }
 
-/** @param {string} key */
-async function makeReport(key) {
-  if (key === "broken") throw new Error("no data");
-  return { of: key };
+/**
+ * @param {string} tenant
+ * @param {string} path
+ */
+async function makeReport(tenant, path) {
+  if (path === "/broken") throw new Error("no data");
+  return { of: tenant };
 }
 
 server.listen(Number(process.env.PORT ?? 3000), "127.0.0.1", () => {

@@ -2,11 +2,15 @@
 
 import { Denied, Disabled, InvalidRequest, NeverFits, Unauthorized, Unavailable } from "./errors.js";
 import { PEEK } from "./request.js";
+import { BALANCES, PROBLEM } from "./shape.js";
 
 /** @import { WeirgateError } from "./errors.js" */
 /** @import { Response } from "./transport.js" */
 
 const FIRST_PAUSE_MS = 50;
+const UTF_8 = new TextDecoder("utf-8", { fatal: true });
+
+/** @import { Shape } from "./shape.js" */
 
 /** Decides whether a request is sent again: only if nothing of it was applied. */
 export class Attempts {
@@ -30,16 +34,21 @@ export class Attempts {
   /**
    * Returns the time to wait before the next attempt, or throws the failure.
    *
+   * It is random, so that requests which were refused together do not come back together, and never less than
+   * `retryAfterMs`. Half of the time that is left after it stays for the attempt.
+   *
    * @param {WeirgateError} failure
    * @param {boolean} isRepeatable
    * @param {number} [retryAfterMs]
    */
   pauseMs(failure, isRepeatable, retryAfterMs) {
-    const pauseMs = retryAfterMs ?? this.#pauseMs * (0.5 + Math.random());
-    if (!isRepeatable || this.#left <= 0 || pauseMs >= this.remainingMs) throw failure;
+    const leastMs = retryAfterMs ?? this.#pauseMs / 2;
+    const leftMs = this.#deadline - performance.now() - leastMs;
+    if (!isRepeatable || this.#left <= 0 || leftMs <= 0) throw failure;
     this.#left -= 1;
+    const spreadMs = Math.min(Math.max(this.#pauseMs, leastMs), leftMs / 2);
     this.#pauseMs *= 2;
-    return pauseMs;
+    return leastMs + Math.random() * spreadMs;
   }
 
   /**
@@ -52,11 +61,10 @@ export class Attempts {
     const after = response.headers["retry-after"];
     // The agent says so only if nothing was applied.
     const isRepeatable = problem.retry === true && problem.applied === "no";
-    return this.pauseMs(
-      errorOf(response, problem),
-      isRepeatable,
-      after !== undefined && /^\d+$/.test(after) ? Number(after) * 1000 : undefined,
-    );
+    if (after === undefined) return this.pauseMs(errorOf(response, problem), isRepeatable);
+    // What cannot be read may ask for any time.
+    const isTime = /^[0-9]{1,9}$/.test(after);
+    return this.pauseMs(errorOf(response, problem), isRepeatable && isTime, isTime ? Number(after) * 1000 : undefined);
   }
 }
 
@@ -72,18 +80,17 @@ export function lost(cause, path) {
 }
 
 /**
- * Returns the body of a success.
+ * Returns the body of a success, which has a shape.
  *
  * @param {Response} response
+ * @param {Shape} hasShape
  * @returns {Record<string, any>}
  */
-export function valueOf(response) {
-  try {
-    return objectOf(response);
-  } catch (cause) {
-    const message = "the agent's answer cannot be read: is its URL right?";
-    throw new Unavailable(message, "unknown", { isTransient: false, cause });
-  }
+export function valueOf(response, hasShape) {
+  const found = jsonOf(response);
+  if (hasShape(found)) return found;
+  const message = "the answer is not one of the agent: is its URL right?";
+  throw new Unavailable(message, hasShape === BALANCES ? "no" : "unknown", { isTransient: false });
 }
 
 /**
@@ -102,22 +109,27 @@ export function rateLimitFields({ headers }) {
 }
 
 /**
+ * Returns the JSON of a body, or undefined.
+ *
+ * @param {Response} response
+ */
+function jsonOf({ body }) {
+  try {
+    return JSON.parse(UTF_8.decode(body));
+  } catch {
+    return undefined;
+  }
+}
+
+/**
+ * Returns the agent's word. Nothing of another body is shown, because it may repeat the request with its token.
+ *
  * @param {Response} response
  * @returns {Record<string, any>}
  */
-function objectOf({ body }) {
-  const found = JSON.parse(body);
-  if (typeof found !== "object" || found === null) throw new SyntaxError("it is no JSON object");
-  return found;
-}
-
-/** @param {Response} response */
 function problemOf(response) {
-  try {
-    return objectOf(response);
-  } catch {
-    return { detail: response.body.slice(0, 200) };
-  }
+  const found = jsonOf(response);
+  return PROBLEM(found) ? found : {};
 }
 
 /**
@@ -127,13 +139,13 @@ function problemOf(response) {
  */
 function errorOf(response, problem) {
   const { status } = response;
-  const message = String(problem.detail || `the agent answered ${status}`);
+  const message = problem.detail || `the agent answered ${status}`;
   const headers = rateLimitFields(response);
   if (status === 429) return new Denied(message, status, headers, problem);
   if (status === 413 && problem.blocking) return new NeverFits(message, status, headers, problem);
   if (status === 403) return new Disabled(message, status, headers, problem);
   if (status === 401) return new Unauthorized(message);
-  if (status < 500 && problem.applied !== "unknown") return new InvalidRequest(message);
+  if (status >= 400 && status < 500 && problem.applied !== "unknown") return new InvalidRequest(message);
   // Without the word of the agent, such as from a proxy, nothing is known.
   const applied = problem.applied === "no" ? "no" : "unknown";
   return new Unavailable(message, applied, { isTransient: status > 500, status, grant: problem.grant });

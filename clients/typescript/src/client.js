@@ -8,10 +8,12 @@
 import { setTimeout as sleep } from "node:timers/promises";
 
 import { Attempts, lost, rateLimitFields, valueOf } from "./answer.js";
+import * as check from "./check.js";
 import { endpoint } from "./endpoint.js";
 import { Unavailable } from "./errors.js";
-import { Grant } from "./grant.js";
+import { Grant, finishQuietly, warnNotSettled } from "./grant.js";
 import * as request from "./request.js";
+import { BALANCES } from "./shape.js";
 import { Lost, NotSent, Transport } from "./transport.js";
 import { limitStatus } from "./values.js";
 
@@ -21,10 +23,13 @@ export class Client {
   #retries;
 
   /** @param {ClientOptions} [options] */
-  constructor({ url, token, answerTimeoutMs = 10_000, retries = 2, maxIdle = 10 } = {}) {
-    this.#transport = new Transport(endpoint(url, token), maxIdle);
-    this.#answerTimeoutMs = answerTimeoutMs;
-    this.#retries = retries;
+  constructor(options = {}) {
+    const known = ["url", "token", "answerTimeoutMs", "retries", "maxIdle"];
+    const { url, token, answerTimeoutMs = 10_000, retries = 2, maxIdle = 10 } = check.fields("options", options, known);
+    this.#answerTimeoutMs = check.milliseconds("answerTimeoutMs", answerTimeoutMs, 0, check.DAY_MS);
+    this.#retries = check.whole("retries", retries, 0, 100, "0 to 100");
+    const idle = check.whole("maxIdle", maxIdle, 0, 10_000, "0 to 10000 connections");
+    this.#transport = new Transport(endpoint(url, token), idle);
   }
 
   /**
@@ -34,8 +39,7 @@ export class Client {
    * @param {AcquireOptions} [options]
    */
   async acquire(entity, resource, take, options = {}) {
-    const { limits, limitsVersion, cascading } = options;
-    return this.acquireAll([{ entity, resource, take, limits, limitsVersion, cascading }], options);
+    return this.#granted(request.acquire(entity, resource, take, options), options.signal);
   }
 
   /**
@@ -43,7 +47,7 @@ export class Client {
    * @param {AcquireAllOptions} [options]
    */
   async acquireAll(buckets, options = {}) {
-    return new Grant(this.#call, await this.#call(request.acquire(buckets, options), options.signal));
+    return this.#granted(request.acquireAll(buckets, options), options.signal);
   }
 
   /**
@@ -72,7 +76,7 @@ export class Client {
 
   /** @param {string} token */
   restore(token) {
-    return new Grant(this.#call, token);
+    return new Grant(this.#call, check.text("the token of a grant", token));
   }
 
   /**
@@ -82,8 +86,9 @@ export class Client {
    * @returns {Promise<Balances>}
    */
   async peek(entity, resource, options = {}) {
-    const response = await this.#call(request.peek(entity, resource, options), options.signal);
-    const { status, limits, retry_after_ms: retryAfterMs } = valueOf(response);
+    const asked = request.peek(entity, resource, options);
+    const response = await this.#call(asked, check.signal(options.signal));
+    const { status, limits, retry_after_ms: retryAfterMs } = valueOf(response, BALANCES);
     return { status, limits: limits.map(limitStatus), retryAfterMs, headers: rateLimitFields(response) };
   }
 
@@ -100,6 +105,14 @@ export class Client {
 
   close() {
     this.#transport.close();
+  }
+
+  /**
+   * @param {Request} asked
+   * @param {AbortSignal | undefined} signal
+   */
+  async #granted(asked, signal) {
+    return new Grant(this.#call, await this.#call(asked, check.signal(signal)));
   }
 
   /**
@@ -140,23 +153,4 @@ export class Client {
       await sleep(pauseMs, undefined, { signal });
     }
   };
-}
-
-/**
- * Ends the grant of a scope. The outcome of the work stays.
- *
- * @param {Grant} grant
- * @param {() => Promise<unknown>} finish
- */
-async function finishQuietly(grant, finish) {
-  try {
-    if (!grant.isEnded) await finish();
-  } catch (error) {
-    warnNotSettled(error);
-  }
-}
-
-/** @param {unknown} error */
-function warnNotSettled(error) {
-  process.emitWarning(`a grant could not be settled, its lease expires by itself: ${error}`, "WeirgateWarning");
 }

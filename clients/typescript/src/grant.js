@@ -5,11 +5,17 @@
 /** @import { Response } from "./transport.js" */
 
 import { rateLimitFields, valueOf } from "./answer.js";
-import { InvalidRequest, Refused, Unavailable } from "./errors.js";
-import { settle } from "./request.js";
+import * as check from "./check.js";
+import { InvalidRequest, Refused, Unavailable, WeirgateError } from "./errors.js";
+import { adjustment, ending, givingBack, renewal, settle, takingMore } from "./request.js";
+import { GRANTED, SETTLED } from "./shape.js";
 import { isShort, limitStatus } from "./values.js";
 
 /** @typedef {(request: Request, signal: AbortSignal | undefined) => Promise<Response>} Call */
+/** @typedef {Record<string, unknown>} Changes */
+
+const OF_CALL = ["signal"];
+const OF_SETTLEMENT = ["bucket", "signal"];
 
 export class Grant {
   /** @type {Call} */
@@ -26,6 +32,12 @@ export class Grant {
   #isEnded = false;
   #inFlight = 0;
   #hasFailed = false;
+  /**
+   * What became of a settlement that would count twice if it was applied twice.
+   *
+   * @type {string | undefined}
+   */
+  #doubt;
   /** @type {readonly Amounts[]} */
   #amounts = [];
   /** @type {Date | null} */
@@ -41,7 +53,7 @@ export class Grant {
       this.#token = of;
     } else {
       this.#response = of;
-      this.#answer = valueOf(of);
+      this.#answer = valueOf(of, GRANTED);
       this.#update(this.#answer);
     }
   }
@@ -89,7 +101,7 @@ export class Grant {
 
   /** @param {string} limit */
   amount(limit) {
-    return this.#amounts.find((amounts) => limit in amounts)?.[limit] ?? 0;
+    return this.#amounts.find((amounts) => Object.hasOwn(amounts, limit))?.[limit] ?? 0;
   }
 
   /** @param {string} limit */
@@ -102,7 +114,7 @@ export class Grant {
    * @param {SettleOptions} [options]
    */
   async adjust(actual, options) {
-    return this.#settle({ adjust: actual }, options);
+    return this.#settle(({ bucket }) => adjustment(actual, bucket), OF_SETTLEMENT, options);
   }
 
   /**
@@ -110,7 +122,7 @@ export class Grant {
    * @param {SettleOptions} [options]
    */
   async giveBack(unused, options) {
-    return this.#settle({ give_back: unused }, options);
+    return this.#settle(({ bucket }) => givingBack(unused, bucket), OF_SETTLEMENT, options);
   }
 
   /**
@@ -118,7 +130,7 @@ export class Grant {
    * @param {SettleOptions} [options]
    */
   async takeMore(more, options) {
-    await this.#settle({ take_more: more }, options);
+    await this.#settle(({ bucket }) => takingMore(more, bucket), OF_SETTLEMENT, options);
   }
 
   /**
@@ -126,7 +138,7 @@ export class Grant {
    * @param {CallOptions} [options]
    */
   async renew(lastsMs, options) {
-    return this.#settle({ renew_ms: lastsMs }, options);
+    return this.#settle(() => renewal(lastsMs), OF_CALL, options);
   }
 
   /**
@@ -135,29 +147,74 @@ export class Grant {
    * @returns {Promise<Settlement>}
    */
   async release(actual, options) {
-    if (!actual && !this.#mayHaveLease && !this.#isEnded) {
-      // Changes nothing in the table.
-      this.#isEnded = true;
-      return "settled";
-    }
-    return this.#settle({ adjust: actual, end: "release" }, options);
+    return this.#settle(() => ending("release", actual), OF_CALL, options);
   }
 
   /** @param {CallOptions} [options] */
   async rollBack(options) {
-    return this.#settle({ end: "roll_back" }, options);
+    return this.#settle(() => ending("roll_back"), OF_CALL, options);
+  }
+
+  /** Releases the grant of an `await using`. A failure is a process warning. */
+  async [Symbol.asyncDispose]() {
+    await finishQuietly(this, () => this.release());
   }
 
   /**
-   * @param {Record<string, unknown>} changes
+   * Returns what `console.log` shows: not the token, which settles the grant.
+   *
+   * @param {number} _
+   * @param {object} options
+   * @param {(value: unknown, options: object) => string} inspect
+   */
+  [Symbol.for("nodejs.util.inspect.custom")](_, options, inspect) {
+    return `Grant ${inspect({ amounts: this.#amounts, expiresAt: this.#expiresAt, isEnded: this.#isEnded }, options)}`;
+  }
+
+  /**
+   * Settles. A signal ends the wait for the answer, and not the settlement.
+   *
+   * @param {(options: SettleOptions) => Changes} changes
+   * @param {readonly string[]} known
    * @param {SettleOptions} [options]
    * @returns {Promise<Settlement>}
    */
-  async #settle(changes, { bucket, signal } = {}) {
-    if (this.#isEnded) throw new InvalidRequest("the grant has ended, so nothing of it can change: acquire again");
+  async #settle(changes, known, options = {}) {
+    /** @type {AbortSignal | undefined} */
+    let signal;
+    const settling = this.#settleWhole(() => {
+      const given = check.fields("options", options, known);
+      signal = check.signal(given.signal);
+      return changes(given);
+    });
+    return signal ? unlessAborted(settling, signal) : settling;
+  }
+
+  /**
+   * @param {() => Changes} changes
+   * @returns {Promise<Settlement>}
+   */
+  async #settleWhole(changes) {
+    let isCounted = false;
+    let isOnce = false;
+    /** @type {string | undefined} */
+    let left;
     this.#inFlight += 1;
     try {
-      const found = valueOf(await this.#call(settle(this.#token, { ...changes, bucket }), signal));
+      if (this.#isEnded) throw new InvalidRequest("the grant has ended, so nothing of it can change: acquire again");
+      const changed = changes();
+      const isRelease = changed.end === "release" && !("adjust" in changed);
+      if (isRelease && !this.#mayHaveLease) {
+        // Changes nothing in the table.
+        this.#isEnded = true;
+        return "settled";
+      }
+      if (!isRelease && !("renew_ms" in changed)) {
+        this.#begin();
+        isCounted = true;
+        isOnce = "end" in changed && this.#expiresAt !== null;
+      }
+      const found = valueOf(await this.#call(settle(this.#token, changed), undefined), SETTLED);
       this.#update(found);
       return found.settlement;
     } catch (error) {
@@ -165,19 +222,72 @@ export class Grant {
       this.#hasFailed ||= !(error instanceof Refused);
       // The old token is of amounts that are not held any more.
       if (error instanceof Unavailable && error.grant !== null) this.#token = error.grant;
+      else if (!(error instanceof WeirgateError) || (error instanceof Unavailable && error.applied === "unknown")) {
+        left = isOnce ? undefined : "may have been applied";
+      }
       throw error;
     } finally {
       this.#inFlight -= 1;
+      if (isCounted) this.#doubt = left;
     }
+  }
+
+  /**
+   * Begins a settlement that changes amounts. Nothing in the table remembers a grant without a lease, so such a change
+   * is refused while another one is in flight, or may have been applied. An end under a lease counts once.
+   */
+  #begin() {
+    if (this.#doubt !== undefined) {
+      throw new InvalidRequest(
+        `another settlement of the grant ${this.#doubt}, so this one could count twice: ` +
+          "release the grant without amounts, and acquire again",
+      );
+    }
+    this.#doubt = "is in flight";
   }
 
   /** @param {Record<string, any>} found */
   #update({ grant, amounts, lease }) {
-    this.#isEnded = grant === null;
-    if (this.#isEnded) return;
+    if (grant === null) {
+      this.#isEnded = true;
+      return;
+    }
     this.#token = grant;
     this.#amounts = amounts;
     this.#expiresAt = lease === null ? null : new Date(lease.expires_at_ms);
     this.#mayHaveLease = lease !== null;
   }
+}
+
+/**
+ * Ends a grant. The outcome of the work stays.
+ *
+ * @param {Grant} grant
+ * @param {() => Promise<unknown>} finish
+ */
+export async function finishQuietly(grant, finish) {
+  try {
+    if (!grant.isEnded) await finish();
+  } catch (error) {
+    warnNotSettled(error);
+  }
+}
+
+/** @param {unknown} error */
+export function warnNotSettled(error) {
+  process.emitWarning(`a grant could not be settled, its lease expires by itself: ${error}`, "WeirgateWarning");
+}
+
+/**
+ * @param {Promise<Settlement>} settling
+ * @param {AbortSignal} signal
+ * @returns {Promise<Settlement>}
+ */
+function unlessAborted(settling, signal) {
+  return new Promise((resolve, reject) => {
+    const abort = () => reject(signal.reason);
+    if (signal.aborted) abort();
+    signal.addEventListener("abort", abort, { once: true });
+    settling.then(resolve, reject).finally(() => signal.removeEventListener("abort", abort));
+  });
 }

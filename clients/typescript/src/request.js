@@ -1,12 +1,21 @@
 /** Requests as JSON, and their paths. */
 
-/** @import { AcquireAllOptions, Bucket, Limit, PeekOptions, Take } from "../index.js" */
+/** @import { AcquireAllOptions, AcquireOptions, Amounts, Bucket, Limit, PeekOptions, Take } from "../index.js" */
 
-import { InvalidRequest } from "./errors.js";
+import * as check from "./check.js";
+import { limitJson } from "./values.js";
 
 export const ACQUIRE = "/v1/acquire";
 export const SETTLE = "/v1/settle";
 export const PEEK = "/v1/peek";
+
+const OF_ACQUIRE = ["waitMs", "leaseMs", "timeoutMs", "onUnavailable", "bypass", "signal"];
+const OF_ONE = ["limits", "limitsVersion", "cascading", ...OF_ACQUIRE];
+const OF_BUCKET = ["entity", "resource", "take", "limits", "limitsVersion", "cascading"];
+const OF_PEEK = ["need", "limits", "signal"];
+const OF_RANGE = ["atLeast", "atMost"];
+const MAX_TIMEOUT_MS = 3_600_000;
+const DECISIONS = ["error", "deny", "allow", ...Array.from({ length: 100 }, (_, place) => `local ${place + 1}`)];
 
 /**
  * @typedef {object} Request
@@ -16,22 +25,48 @@ export const PEEK = "/v1/peek";
  */
 
 /**
+ * @param {string} entity
+ * @param {string} resource
+ * @param {Take} take
+ * @param {AcquireOptions} options
+ * @returns {Request}
+ */
+export function acquire(entity, resource, take, options) {
+  const given = check.fields("options", options, OF_ONE);
+  const { limits, limitsVersion, cascading } = given;
+  return acquiring(bucketJson({ entity, resource, take, limits, limitsVersion, cascading }), given);
+}
+
+/**
  * @param {readonly Bucket[]} buckets
  * @param {AcquireAllOptions} options
  * @returns {Request}
  */
-export function acquire(buckets, options) {
-  const [first, ...others] = buckets.map(bucketJson);
-  if (first === undefined) throw new InvalidRequest("buckets must have at least one bucket, got none");
-  const body = {
-    ...(others.length === 0 ? first : { buckets: [first, ...others] }),
-    wait_ms: options.waitMs,
-    lease_ms: options.leaseMs,
-    timeout_ms: options.timeoutMs,
-    on_unavailable: options.onUnavailable,
-    bypass: options.bypass || undefined,
-  };
-  return request(ACQUIRE, body, (options.waitMs ?? 0) + (options.timeoutMs ?? 0));
+export function acquireAll(buckets, options) {
+  if (!Array.isArray(buckets) || buckets.length === 0) {
+    check.refuse("buckets", "an array with at least one bucket", buckets);
+  }
+  const given = check.fields("options", options, OF_ACQUIRE);
+  const asked = buckets.map((bucket) => bucketJson(check.fields("a bucket", bucket, OF_BUCKET)));
+  return acquiring(asked.length === 1 ? asked[0] : { buckets: asked }, given);
+}
+
+/**
+ * @param {Record<string, any> | undefined} buckets
+ * @param {Record<string, any>} options
+ * @returns {Request}
+ */
+function acquiring(buckets, { waitMs, leaseMs, timeoutMs, onUnavailable, bypass }) {
+  const body = { ...buckets };
+  if (waitMs !== undefined) body.wait_ms = check.milliseconds("waitMs", waitMs, 0, check.DAY_MS);
+  if (leaseMs !== undefined) body.lease_ms = check.milliseconds("leaseMs", leaseMs, 1, check.DAY_MS);
+  if (timeoutMs !== undefined) body.timeout_ms = check.milliseconds("timeoutMs", timeoutMs, 1, MAX_TIMEOUT_MS);
+  if (onUnavailable !== undefined) {
+    const rule = '"error", "deny", "allow" or "local 1" to "local 100"';
+    body.on_unavailable = check.oneOf("onUnavailable", onUnavailable, DECISIONS, rule);
+  }
+  if (bypass !== undefined && check.flag("bypass", bypass)) body.bypass = true;
+  return request(ACQUIRE, body, (body.wait_ms ?? 0) + (body.timeout_ms ?? 0));
 }
 
 /**
@@ -40,8 +75,13 @@ export function acquire(buckets, options) {
  * @param {PeekOptions} options
  * @returns {Request}
  */
-export function peek(entity, resource, { need, limits }) {
-  return request(PEEK, { entity, resource, need, limits: limits?.map(limitJson) });
+export function peek(entity, resource, options) {
+  const { need, limits } = check.fields("options", options, OF_PEEK);
+  /** @type {Record<string, unknown>} */
+  const body = { entity: check.text("entity", entity), resource: check.text("resource", resource) };
+  if (need !== undefined) body.need = check.amounts("need", need, check.wholeTokens);
+  if (limits !== undefined) body.limits = limitsJson(limits);
+  return request(PEEK, body);
 }
 
 /**
@@ -54,49 +94,87 @@ export function settle(token, changes) {
 }
 
 /**
+ * @param {Amounts} actual
+ * @param {number | undefined} bucket
+ */
+export function adjustment(actual, bucket) {
+  return { adjust: check.amounts("actual", actual, check.tokens), ...place(bucket) };
+}
+
+/**
+ * @param {Amounts} unused
+ * @param {number | undefined} bucket
+ */
+export function givingBack(unused, bucket) {
+  return { give_back: check.amounts("unused", unused, check.tokens), ...place(bucket) };
+}
+
+/**
+ * @param {Amounts} more
+ * @param {number | undefined} bucket
+ */
+export function takingMore(more, bucket) {
+  return { take_more: check.amounts("more", more, check.wholeTokens), ...place(bucket) };
+}
+
+/** @param {number} lastsMs */
+export function renewal(lastsMs) {
+  return { renew_ms: check.milliseconds("lastsMs", lastsMs, 1, check.DAY_MS) };
+}
+
+/**
+ * @param {"release" | "roll_back"} end
+ * @param {Amounts} [actual]
+ */
+export function ending(end, actual) {
+  return actual === undefined ? { end } : { ...adjustment(actual, undefined), end };
+}
+
+/** @param {number | undefined} bucket */
+function place(bucket) {
+  const rule = "the place of a bucket, from 0";
+  return bucket === undefined ? {} : { bucket: check.whole("bucket", bucket, 0, Number.MAX_SAFE_INTEGER, rule) };
+}
+
+/**
  * @param {string} path
  * @param {object} body
  * @returns {Request}
  */
 function request(path, body, longerMs = 0) {
-  return { path, body: JSON.stringify(body, finite), longerMs };
+  return { path, body: JSON.stringify(body), longerMs };
+}
+
+/** @param {Record<string, any>} bucket */
+function bucketJson({ entity, resource, take, limits, limitsVersion, cascading }) {
+  /** @type {Record<string, any>} */
+  const body = {
+    entity: check.text("entity", entity),
+    resource: check.text("resource", resource),
+    take: check.amounts("take", take, amountJson),
+  };
+  if (limits !== undefined) body.limits = limitsJson(limits);
+  if (limitsVersion !== undefined) {
+    body.limits_version = check.whole("limitsVersion", limitsVersion, 0, Number.MAX_SAFE_INTEGER, "0 to 2^53 - 1");
+  }
+  if (cascading !== undefined && check.flag("cascading", cascading)) body.cascading = true;
+  return body;
 }
 
 /**
- * @param {string} key
- * @param {unknown} value
+ * @param {string} what
+ * @param {unknown} amount
  */
-function finite(key, value) {
-  // JSON would make null of it.
-  if (typeof value === "number" && !Number.isFinite(value)) {
-    throw new InvalidRequest(`${key} must be a number, got ${value}`);
-  }
-  return value;
+function amountJson(what, amount) {
+  if (typeof amount !== "object") return check.tokens(what, amount);
+  const { atLeast, atMost } = check.fields(what, amount, OF_RANGE);
+  const least = check.wholeTokens(`${what}: atLeast`, atLeast);
+  const most = check.wholeTokens(`${what}: atMost`, atMost);
+  if (least > most) check.refuse(`${what}: atMost`, `${least} or more, as atLeast is`, most);
+  return { at_least: least, at_most: most };
 }
 
-/** @param {Bucket} bucket */
-function bucketJson({ entity, resource, take, limits, limitsVersion, cascading }) {
-  return {
-    entity,
-    resource,
-    take: takeJson(take),
-    limits: limits?.map(limitJson),
-    limits_version: limitsVersion,
-    cascading: cascading || undefined,
-  };
-}
-
-/** @param {Take} take */
-function takeJson(take) {
-  const amounts = Object.entries(take).map(([limit, amount]) => [
-    limit,
-    typeof amount === "object" ? { at_least: amount.atLeast, at_most: amount.atMost } : amount,
-  ]);
-  return Object.fromEntries(amounts);
-}
-
-/** @param {Limit} limit */
-function limitJson({ name, capacity, refill, periodMs, mode }) {
-  if (refill === 0) return { name, slots: capacity, mode };
-  return { name, capacity_tokens: capacity, refill_tokens: refill, refill_period_ms: periodMs, mode };
+/** @param {readonly Limit[]} limits */
+function limitsJson(limits) {
+  return Array.isArray(limits) ? limits.map(limitJson) : check.refuse("limits", "an array of limits", limits);
 }

@@ -16,9 +16,13 @@ export class NotSent extends Error {}
 export class Lost extends Error {}
 
 /** @typedef {(response: Response) => unknown} TakeBack */
-/** @typedef {{ status: number, headers: import("node:http").IncomingHttpHeaders, body: string }} Response */
+/** @typedef {{ status: number, headers: import("node:http").IncomingHttpHeaders, body: Buffer }} Response */
 
-const MAX_BODY = 64 * 1024 * 1024;
+const MAX_HEAD = 64 * 1024;
+/** Interim answers, of which the agent sends none. */
+const MAX_INTERIM = 1_000;
+/** Bytes of a body. A grant has up to 2 MiB, and each of its limits 300 bytes. */
+const MAX_BODY = 8 * 1024 * 1024;
 /** Time for the answer to a request that was given up. The agent needs a moment to see it. */
 const GRACE_MS = 5_000;
 
@@ -33,7 +37,7 @@ export class Transport {
   constructor(endpoint, maxIdle) {
     this.#endpoint = endpoint;
     // No limit of connections in use: a request that waits for slots must not keep back the one that releases them.
-    this.#agent = new http.Agent({ keepAlive: true, maxFreeSockets: maxIdle, noDelay: true });
+    this.#agent = new http.Agent({ keepAlive: maxIdle > 0, maxFreeSockets: maxIdle || 1, noDelay: true });
   }
 
   /**
@@ -68,7 +72,8 @@ export class Transport {
     await turn();
     await turn();
     for (const socket of idle) {
-      if (socket.readableEnded || !socket.writable) socket.destroy();
+      // Bytes that came since are an answer to nothing.
+      if (socket.readableEnded || !socket.writable || socket.readableLength > 0) socket.destroy();
     }
   }
 
@@ -91,7 +96,10 @@ export class Transport {
         "content-length": Buffer.byteLength(body),
       };
       if (token) headers["x-weirgate-token"] = token;
-      const request = http.request({ ...address, agent: this.#agent, method: "POST", path, headers });
+      const options = { ...address, agent: this.#agent, method: "POST", path, headers, maxHeaderSize: MAX_HEAD };
+      const request = http.request(options);
+      let interim = 0;
+      let hasEnded = false;
       let isConnected = false;
       let isGivenUp = false;
       let timer = setTimeout(() => request.destroy(new Error("timed out")), timeoutMs);
@@ -106,6 +114,7 @@ export class Transport {
       };
       signal?.addEventListener("abort", abort, { once: true });
       const stop = () => {
+        hasEnded = true;
         clearTimeout(timer);
         signal?.removeEventListener("abort", abort);
       };
@@ -121,18 +130,30 @@ export class Transport {
         else isConnected = true;
       });
       request.on("error", fail);
+      // Such as after an answer that switches to another protocol.
+      request.once("close", () => {
+        if (!hasEnded) fail(new Error("the connection ended without an answer"));
+      });
+      request.on("information", () => {
+        interim += 1;
+        if (interim > MAX_INTERIM) request.destroy(new Error(`more than ${MAX_INTERIM} interim answers came`));
+      });
       request.once("response", (response) => {
-        let text = "";
-        response.setEncoding("utf8");
-        response.on("data", (chunk) => {
-          text += chunk;
-          if (text.length > MAX_BODY) request.destroy(new Error(`the answer is longer than ${MAX_BODY} bytes`));
+        /** @type {Buffer[]} */
+        const chunks = [];
+        let length = 0;
+        response.on("data", (/** @type {Buffer} */ chunk) => {
+          chunks.push(chunk);
+          length += chunk.length;
+          if (length > MAX_BODY) request.destroy(new Error(`the answer is longer than ${MAX_BODY} bytes`));
         });
         response.on("error", fail);
         response.once("end", () => {
           if (!response.complete) return fail(new Error("the answer ended early"));
           stop();
-          const answer = { status: response.statusCode ?? 0, headers: response.headers, body: text };
+          const status = response.statusCode ?? 0;
+          const body = chunks.length === 1 && chunks[0] ? chunks[0] : Buffer.concat(chunks);
+          const answer = { status, headers: response.headers, body: status === 200 ? body : without(token, body) };
           if (isGivenUp && answer.status === 200) takeBack?.(answer);
           else resolve(answer);
         });
@@ -140,6 +161,17 @@ export class Transport {
       request.end(body);
     });
   }
+}
+
+/**
+ * Returns the body of a failure without a secret that it repeats, because its text is shown.
+ *
+ * @param {string | undefined} secret
+ * @param {Buffer} body
+ */
+function without(secret, body) {
+  if (!secret || !body.includes(secret)) return body;
+  return Buffer.from(body.toString("latin1").replaceAll(secret, "***"), "latin1");
 }
 
 const REMEDY = "start weirgate-agent, or set WEIRGATE_AGENT_URL";

@@ -2,10 +2,17 @@
 
 /** @import { Limit, LimitOptions, LimitStatus, Mode } from "../index.js" */
 
+import * as check from "./check.js";
+
 const SECOND_MS = 1000;
 const MINUTE_MS = 60 * SECOND_MS;
 const HOUR_MS = 60 * MINUTE_MS;
 const DAY_MS = 24 * HOUR_MS;
+const MAX_PERIOD_MS = 366 * DAY_MS;
+const RANGE = "1 to 10^12 whole tokens";
+const OF_LIMIT = ["name", "capacity", "refill", "periodMs", "mode"];
+/** @type {readonly Mode[]} */
+const MODES = ["enforced", "shadow", "soft"];
 
 /**
  * @param {string} name
@@ -14,8 +21,12 @@ const DAY_MS = 24 * HOUR_MS;
  * @param {LimitOptions} [options]
  * @returns {Limit}
  */
-function rate(name, refill, periodMs, { burst = refill, mode = "enforced" } = {}) {
-  return { name, capacity: burst, refill, periodMs, mode };
+function rate(name, refill, periodMs, options = {}) {
+  const of = named(name);
+  const { burst = refill, mode = "enforced" } = check.fields(`${of} options`, options, ["burst", "mode"]);
+  // Before the limit is made, because one without a refill and a period has slots.
+  checkRate(of, refill, periodMs);
+  return checkedLimit({ name, capacity: burst, refill, periodMs, mode });
 }
 
 /**
@@ -36,8 +47,52 @@ export const limit = {
    * @param {{ mode?: Mode }} [options]
    * @returns {Limit}
    */
-  slots: (name, slots, { mode = "enforced" } = {}) => ({ name, capacity: slots, refill: 0, periodMs: 0, mode }),
+  slots: (name, slots, options = {}) => {
+    const of = named(name);
+    const { mode = "enforced" } = check.fields(`${of} options`, options, ["mode"]);
+    const capacity = check.whole(`${of} slots`, slots, 1, check.MAX_TOKENS, RANGE);
+    return checkedLimit({ name, capacity, refill: 0, periodMs: 0, mode });
+  },
 };
+
+/**
+ * Returns a limit as the agent reads it. It may come from elsewhere than `limit`.
+ *
+ * @param {Limit} given
+ */
+export function limitJson(given) {
+  const copy = /** @type {Limit} */ (check.fields("a limit", given, OF_LIMIT));
+  const { name, capacity, refill, periodMs, mode } = checkedLimit(copy);
+  if (refill === 0) return { name, slots: capacity, mode };
+  return { name, capacity_tokens: capacity, refill_tokens: refill, refill_period_ms: periodMs, mode };
+}
+
+/**
+ * @param {Limit} limit
+ * @returns {Limit}
+ */
+function checkedLimit(limit) {
+  const of = named(limit.name);
+  check.oneOf(`${of} mode`, limit.mode, MODES, '"enforced", "shadow" or "soft"');
+  check.whole(`${of} capacity (burst)`, limit.capacity, 1, check.MAX_TOKENS, RANGE);
+  if (!Object.is(limit.refill, 0) || !Object.is(limit.periodMs, 0)) checkRate(of, limit.refill, limit.periodMs);
+  return limit;
+}
+
+/**
+ * @param {string} of
+ * @param {number} refill
+ * @param {number} periodMs
+ */
+function checkRate(of, refill, periodMs) {
+  check.whole(`${of} refill`, refill, 1, check.MAX_TOKENS, RANGE);
+  check.whole(`${of} periodMs`, periodMs, 1, MAX_PERIOD_MS, "1 to 31622400000 whole milliseconds");
+}
+
+/** @param {string} name */
+function named(name) {
+  return `limit ${check.shown(check.text("the name of a limit", name))}:`;
+}
 
 /**
  * Returns a limit's status from its JSON.

@@ -143,28 +143,70 @@ test("the calls of the guide print what remains", () => {
   assert.equal(said, "HOW MANY? 691\n");
 });
 
-test("the example serves until its caller's limit", async () => {
+async function exampleService(t, variables = {}) {
   const service = spawn(process.execPath, [join(FOLDER, "examples/service.js")], {
     stdio: ["ignore", "pipe", "inherit"],
-    env: { ...process.env, PORT: "0", WEIRGATE_AGENT_URL: agent.url },
+    env: {
+      ...process.env, PORT: "0", WEIRGATE_AGENT_URL: agent.url, API_KEYS: '{"key-a": "ann", "key-b": "bob", "key-c": "cem"}',
+      ...variables,
+    },
+  });
+  t.after(async () => {
+    service.kill("SIGTERM");
+    if (service.exitCode === null) await once(service, "exit");
   });
   const [line] = await once(createInterface(service.stdout), "line");
-  const url = `http://127.0.0.1:${/\d+/.exec(line)[0]}/`;
-  const get = (key) => fetch(url, { headers: key ? { "x-api-key": key, connection: "close" } : {} });
-  const first = await get("ann");
+  const url = `http://127.0.0.1:${/\d+/.exec(line)[0]}`;
+  return (headers, path = "/") => fetch(url + path, { headers: { ...headers, connection: "close" } });
+}
+
+test("the example serves until its caller's limit", async (t) => {
+  const get = await exampleService(t);
+  const first = await get({ "x-api-key": "key-a" });
   assert.deepEqual([first.status, await first.json()], [200, { of: "ann" }]);
   assert.match(first.headers.get("ratelimit"), /"requests";r=99/);
-  assert.equal((await get()).status, 401);
-  assert.equal((await get("broken")).status, 500);
   const limits = [limit.perMinute("requests", 100), limit.slots("slots", 10)];
   const used = await client.acquire("bob", "report", { requests: 100 }, { limits });
   assert.equal(used.amount("requests"), 100);
-  const denied = await get("bob");
+  const denied = await get({ "x-api-key": "key-b" });
   assert.equal(denied.status, 429);
   assert.ok(denied.headers.get("retry-after"));
   assert.deepEqual((await denied.json())["violated-policies"], ["requests"]);
-  service.kill("SIGTERM");
-  await once(service, "exit");
+  // What a client says of its tenant or its cost changes nothing.
+  const said = { "x-api-key": "key-b", "x-tenant": "ann", "x-estimate": "-1", "x-cost": "0" };
+  assert.equal((await get(said)).status, 429);
+});
+
+test("the example serves no client without a key of a tenant", async (t) => {
+  const get = await exampleService(t);
+  for (const key of ["", "made up", "ann", "KEY-A", "key-a, key-a", "key-a,key-b", "__proto__", "constructor", "undefined", "[object Object]"]) {
+    assert.equal((await get({ "x-api-key": key })).status, 401, key);
+  }
+  assert.equal((await get({})).status, 401);
+  assert.equal((await get({ "x-api-keys": "key-a" })).status, 401);
+});
+
+test("a request of the example that fails counts", async (t) => {
+  const get = await exampleService(t);
+  const answers = [];
+  for (let round = 0; round < 3; round += 1) answers.push(await get({ "x-api-key": "key-c" }, "/broken"));
+  assert.deepEqual(answers.map(({ status }) => status), [500, 500, 500]);
+  assert.match(answers[2].headers.get("ratelimit"), /"requests";r=97/);
+  // The last slot comes back right after its response.
+  const limits = [limit.perMinute("requests", 100), limit.slots("slots", 10)];
+  const all = await client.acquire("cem", "report", { slots: 10 }, { limits, waitMs: 10_000 });
+  await all.rollBack();
+});
+
+test("the example serves nothing without a decision", async (t) => {
+  const guarded = await Agent.start({ ...backend.variables, WEIRGATE_AGENT_TOKEN: "another-token-of-others" });
+  t.after(() => guarded.stop());
+  const missing = await Agent.start({ ...backend.variables, WEIRGATE_TABLE: "missing" });
+  t.after(() => missing.stop());
+  for (const url of ["http://127.0.0.1:1", guarded.url, missing.url]) {
+    const get = await exampleService(t, { WEIRGATE_AGENT_URL: url });
+    assert.equal((await get({ "x-api-key": "key-a" })).status, 503);
+  }
 });
 
 test("npm installs the folder without a network", (t) => {

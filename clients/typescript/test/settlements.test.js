@@ -59,14 +59,42 @@ test("a scope does not roll back after an adjustment whose answer was lost", asy
   assert.deepEqual([balance, ends], [700, []]);
 });
 
-test("a lost adjustment stays in doubt after a later settlement", async (t) => {
-  const { ends } = await scoped(t, { lost: "adjust" }, async (grant) => {
-    await grant.adjust({ tpm: 300 }).catch(ignored);
-    await grant.giveBack({ tpm: 100 });
-    assert.ok(grant.isUncertain);
-    throw new RangeError("the work");
+const CHANGES = {
+  adjust: (grant) => grant.adjust({ tpm: 300 }),
+  giveBack: (grant) => grant.giveBack({ tpm: 100 }),
+  takeMore: (grant) => grant.takeMore({ tpm: 100 }),
+  release: (grant) => grant.release({ tpm: 300 }),
+  rollBack: (grant) => grant.rollBack(),
+};
+
+for (const [name, change] of Object.entries(CHANGES)) {
+  // Its token is outdated, so it would count twice.
+  test(`no ${name} follows an adjustment whose answer was lost`, async (t) => {
+    const { error, balance, ends } = await scoped(t, { lost: "adjust" }, async (grant) => {
+      await grant.adjust({ tpm: 300 }).catch(ignored);
+      assert.ok(grant.isUncertain);
+      await change(grant);
+    });
+    assert.match(error.message, /count twice/);
+    assert.deepEqual([balance, ends], [700, []]);
   });
-  assert.deepEqual(ends, []);
+}
+
+test("of several rollbacks at once one counts", async (t) => {
+  const { balance } = await scoped(t, {}, async (grant) => {
+    const outcomes = await Promise.allSettled([grant.rollBack(), grant.rollBack(), grant.rollBack()]);
+    assert.deepEqual(outcomes.map(({ status }) => status), ["fulfilled", "rejected", "rejected"]);
+  });
+  assert.equal(balance, 1000);
+});
+
+test("a rollback whose answer was lost is not repeated", async (t) => {
+  const { balance } = await scoped(t, { lost: "end" }, async (grant) => {
+    await assert.rejects(grant.rollBack(), { applied: "unknown" });
+    await assert.rejects(grant.rollBack(), /count twice/);
+    assert.equal(await grant.release(), "settled");
+  });
+  assert.equal(balance, 1000);
 });
 
 for (const status of [400, 500, 503]) {

@@ -7,6 +7,8 @@ import { test } from "node:test";
 
 import { Client, Denied, InvalidRequest, Unauthorized, Unavailable } from "weirgate";
 
+import { Attempts } from "../src/answer.js";
+import { endpoint, tokenOf } from "../src/endpoint.js";
 import { GRANTED, answer, serving } from "./served.js";
 
 const REFUSED_NOW = { status: 503, detail: "too many requests", applied: "no", retry: true };
@@ -206,6 +208,31 @@ test("a pause beyond the time of the call does not begin", async (t) => {
   assert.equal(served.requests.length, 1);
 });
 
+for (const text of ["Wed, 21 Oct 2065 07:28:00 GMT", "-1", "1.5", "1e3", "9".repeat(10), "9".repeat(5_000), "1, 2", "x"]) {
+  test(`a time to retry of ${text.slice(0, 30)} is not undercut`, async (t) => {
+    const served = await serving(t, (socket) => socket.write(answer(503, REFUSED_NOW, `retry-after: ${text}\r\n`)));
+    await assert.rejects(clientOf(t, served).acquire(...TAKE), { name: "Unavailable" });
+    assert.equal(served.requests.length, 1);
+  });
+}
+
+test("a pause is random, and never shorter than asked nor longer than the time left", () => {
+  const failure = new Unavailable("busy", "no");
+  for (const afterMs of [0, 1_000, 3_000, 9_000, undefined]) {
+    const attempt = () => new Attempts(2, performance.now() + 10_000).pauseMs(failure, true, afterMs);
+    const pauses = Array.from({ length: 200 }, attempt);
+    const [least, most] = [Math.min(...pauses), Math.max(...pauses)];
+    assert.ok(least >= (afterMs ?? 0) && most < 10_000, `${least} to ${most}`);
+    assert.ok(new Set(pauses).size > 190);
+    // Half of what is left, or as long again.
+    const spread = Math.min(afterMs || 50, (10_000 - (afterMs ?? 0)) / 2);
+    assert.ok(most - least > spread / 2, `${least} to ${most}`);
+  }
+  for (const afterMs of [10_001, 1e12]) {
+    assert.throws(() => new Attempts(2, performance.now() + 10_000).pauseMs(failure, true, afterMs), Unavailable);
+  }
+});
+
 test("requests that wait do not keep others back", async (t) => {
   const waiting = [];
   const served = await serving(t, (socket, { path }) => {
@@ -247,7 +274,6 @@ test("the session's token goes to the agent of this machine, and to no other", a
   await clientOf(t, { url: served.url.replace("127.0.0.1", "127.0.0.2") }, { retries: 0 }).acquire(...TAKE).catch(() => {});
   const tokens = served.requests.map(({ fields }) => fields["x-weirgate-token"]);
   assert.deepEqual(tokens.slice(0, 2), [undefined, "secret"]);
-  const { endpoint, tokenOf } = await import("../src/endpoint.js");
   assert.equal(tokenOf(endpoint("http://agent.internal:2774", undefined)), undefined);
   assert.equal(tokenOf(endpoint("unix:/run/agent.sock", undefined)), "secret");
   delete process.env.AWS_SESSION_TOKEN;
@@ -255,18 +281,59 @@ test("the session's token goes to the agent of this machine, and to no other", a
   assert.equal(tokenOf(endpoint("http://127.0.0.1:2774", undefined)), "of the container");
 });
 
+/** Sets variables, and removes those that are undefined, for a test. */
+function withVariables(t, variables) {
+  const { env } = process;
+  t.after(() => (process.env = env));
+  const all = { ...env, WEIRGATE_AGENT_URL: undefined, WEIRGATE_HTTP_PORT: undefined, WEIRGATE_AGENT_TOKEN: undefined };
+  const set = Object.entries({ ...all, AWS_LAMBDA_FUNCTION_NAME: undefined, ...variables });
+  process.env = Object.fromEntries(set.filter(([, value]) => value !== undefined));
+}
+
+const OF_SERVICES = {
+  WEIRGATE_HTTP_PORT: "tcp://10.0.0.1:2774",
+  WEIRGATE_HTTP_SERVICE_HOST: "10.0.0.1",
+  WEIRGATE_HTTP_PORT_2774_TCP: "tcp://10.0.0.1:2774",
+  WEIRGATE_AGENT_PORT: "tcp://10.0.0.1:2774",
+  WEIRGATE_AGENT_SERVICE_HOST: "10.0.0.1",
+  WEIRGATE_AGENT_SERVICE_PORT: "1",
+};
+
+test("variables of services, and empty ones, are no address", (t) => {
+  for (const variables of [
+    OF_SERVICES, { ...OF_SERVICES, WEIRGATE_HTTP_PORT: "udp://10.0.0.1:53" }, { ...OF_SERVICES, WEIRGATE_HTTP_PORT: "tcp://[fd00::1]:1" },
+    { WEIRGATE_HTTP_PORT: "", WEIRGATE_AGENT_URL: "", WEIRGATE_AGENT_TOKEN: "" },
+    { AWS_LAMBDA_FUNCTION_NAME: "", AWS_SESSION_TOKEN: "secret" },
+    { AWS_LAMBDA_FUNCTION_NAME: "f", AWS_SESSION_TOKEN: "", AWS_CONTAINER_AUTHORIZATION_TOKEN: "" },
+  ]) {
+    withVariables(t, variables);
+    const found = endpoint(undefined, undefined);
+    assert.deepEqual(found.address, { host: "127.0.0.1", port: 2774 });
+    assert.ok(!tokenOf(found));
+  }
+  withVariables(t, { WEIRGATE_HTTP_PORT: "2800" });
+  assert.deepEqual(endpoint("", undefined).address, { host: "127.0.0.1", port: 2800 });
+});
+
+test("an error names the variable that was read", (t) => {
+  for (const port of ["x", "0", "65536", "-1", "1.5", "2774 ", "１２", "10.0.0.1:2774"]) {
+    withVariables(t, { WEIRGATE_HTTP_PORT: port });
+    assert.throws(() => endpoint(undefined, undefined), { name: "InvalidRequest", message: /^WEIRGATE_HTTP_PORT must be/ });
+  }
+  withVariables(t, { WEIRGATE_AGENT_URL: "tcp://10.0.0.1:2774" });
+  assert.throws(() => endpoint(undefined, undefined), /^InvalidRequest: WEIRGATE_AGENT_URL must be/);
+  withVariables(t, { WEIRGATE_AGENT_TOKEN: "ü" });
+  assert.throws(() => tokenOf(endpoint(undefined, undefined)), /correct WEIRGATE_AGENT_TOKEN/);
+  withVariables(t, { AWS_LAMBDA_FUNCTION_NAME: "f", AWS_SESSION_TOKEN: "ü" });
+  assert.throws(() => tokenOf(endpoint(undefined, undefined)), /correct AWS_SESSION_TOKEN/);
+});
+
 test("what is no address of an agent is refused with the variable to correct", () => {
   for (const url of ["https://agent:1", "ftp://x", "127.0.0.1:2774", "unix:agent.sock", "http://a/path"]) {
     assert.throws(() => new Client({ url }), (error) => {
       assert.ok(error instanceof InvalidRequest);
-      assert.match(error.message, /WEIRGATE_AGENT_URL/);
+      assert.match(error.message, /^url must be/);
       return true;
     });
   }
-});
-
-test("what is no number is not sent", async (t) => {
-  const served = await serving(t, (socket) => socket.write(GRANTED));
-  await assert.rejects(clientOf(t, served).acquire("a", "api", { rpm: Number.NaN }), InvalidRequest);
-  assert.equal(served.requests.length, 0);
 });

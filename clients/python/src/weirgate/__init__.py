@@ -13,7 +13,7 @@
 - `Limit`, `Bucket`, `UpTo`, `Settlement`, `Balances`, `LimitStatus`: values
 """
 
-from .aio import Acquiring, AsyncClient, AsyncGrant
+from .aio import Acquiring, AsyncClient, AsyncGrant, Closing
 from .client import Client
 from .errors import (
     Blocking,
@@ -27,7 +27,9 @@ from .errors import (
     WeirgateError,
 )
 from .grant import Grant
-from .values import Amount, Balances, Bucket, Limit, LimitStatus, Mode, Settlement, Take, UpTo
+from .values import Amount, Balances, Bucket, Limit, LimitStatus, Mode, OnUnavailable, Settlement, Take, UpTo
+
+__version__ = "0.7.0"
 
 __all__ = [
     "Acquiring",
@@ -38,6 +40,7 @@ __all__ = [
     "Blocking",
     "Bucket",
     "Client",
+    "Closing",
     "Denied",
     "Disabled",
     "Grant",
@@ -46,6 +49,7 @@ __all__ = [
     "LimitStatus",
     "Mode",
     "NeverFits",
+    "OnUnavailable",
     "Refused",
     "Settlement",
     "Take",

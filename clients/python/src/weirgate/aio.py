@@ -10,15 +10,15 @@ from collections.abc import Awaitable, Coroutine, Generator, Mapping, Sequence
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Callable, Optional, TypeVar, Union
 
-from . import answer, request
-from .aio_connection import AsyncConnections
+from . import answer, check, request
+from .aio_connection import AsyncConnections, Waits
 from .answer import Attempts
-from .client import ANSWER_TIMEOUT, RETRIES
+from .client import ANSWER_TIMEOUT, RETRIES, patience
 from .connection import Lost, NotSent
 from .endpoint import endpoint
-from .grant import NOT_SETTLED, Held, end_of_scope, log, one_bucket
+from .grant import NOT_SETTLED, Held, end_of_scope, log
 from .request import Options, Request
-from .values import Amount, Balances, Bucket, Limit, Settlement, Take
+from .values import Amount, Balances, Bucket, Limit, OnUnavailable, Settlement, Take
 from .wire import Response
 
 if TYPE_CHECKING:
@@ -37,27 +37,27 @@ class AsyncGrant(Held):
 
     async def adjust(self, actual: Mapping[str, Amount], *, bucket: Optional[int] = None) -> Settlement:
         """As `Grant.adjust`."""
-        return await self._settle({"adjust": dict(actual)}, bucket)
+        return await self._settle(lambda: request.adjustment(actual, bucket))
 
     async def give_back(self, unused: Mapping[str, Amount], *, bucket: Optional[int] = None) -> Settlement:
         """As `Grant.give_back`."""
-        return await self._settle({"give_back": dict(unused)}, bucket)
+        return await self._settle(lambda: request.giving_back(unused, bucket))
 
     async def take_more(self, more: Mapping[str, Amount], *, bucket: Optional[int] = None) -> None:
         """As `Grant.take_more`."""
-        await self._settle({"take_more": dict(more)}, bucket)
+        await self._settle(lambda: request.taking_more(more, bucket))
 
     async def renew(self, seconds: float) -> Settlement:
         """As `Grant.renew`."""
-        return await self._settle({"renew_ms": request.milliseconds(seconds)}, None)
+        return await self._settle(lambda: request.renewal(seconds))
 
     async def release(self, actual: Optional[Mapping[str, Amount]] = None) -> Settlement:
         """As `Grant.release`."""
-        return await self._finish("release", actual)
+        return await self._settle(lambda: request.ending("release", actual))
 
     async def roll_back(self) -> Settlement:
         """As `Grant.roll_back`."""
-        return await self._finish("roll_back", None)
+        return await self._settle(lambda: request.ending("roll_back", None))
 
     async def __aenter__(self) -> AsyncGrant:
         return self
@@ -67,21 +67,28 @@ class AsyncGrant(Held):
     ) -> None:
         await self._finish_quietly(end_of_scope(kind))
 
-    async def _settle(self, changes: Mapping[str, Any], bucket: Optional[int]) -> Settlement:
-        with self._settling():
-            return self._settled(await self._client._call(self._request(changes, bucket)))
+    async def _settle(self, changes: Callable[[], dict[str, Any]]) -> Settlement:
+        waits = Waits(endures=True)
+        try:
+            return await self._settle_whole(changes, waits)
+        finally:
+            waits.end()
+
+    async def _settle_whole(self, changes: Callable[[], dict[str, Any]], waits: Waits) -> Settlement:
+        """Settles, also if the task is cancelled meanwhile: a cancellation would lose what the grant holds."""
+        with self._settling() as settling:
+            asked = self._asked(changes(), settling)
+            return Settlement.SETTLED if asked is None else self._settled(await self._client._call(asked, waits))
 
     async def _finish_quietly(self, end: str, actual: Optional[Mapping[str, Amount]] = None) -> None:
+        waits = Waits(endures=True)
         try:
             if not self.is_ended:
-                await self._finish("release" if self.is_uncertain else end, actual)
+                ending = "release" if self.is_uncertain else end
+                await self._settle_whole(lambda: request.ending(ending, actual), waits)
         except Exception as failure:
             log.warning(NOT_SETTLED, failure)
-
-    async def _finish(self, end: str, actual: Optional[Mapping[str, Amount]]) -> Settlement:
-        with self._settling():
-            ending = self._end(end, actual)
-            return Settlement.SETTLED if ending is None else self._settled(await self._client._call(ending))
+        waits.end()
 
 
 class Acquiring:
@@ -109,7 +116,17 @@ class Acquiring:
             await self._grant.__aexit__(kind, error, trace)
 
     async def _send(self) -> AsyncGrant:
-        return AsyncGrant(self._client, "", await self._client._call(self._asked))
+        return AsyncGrant(self._client, "", await self._client._call(self._asked, Waits(endures=False)))
+
+
+class Closing:
+    """A client that is closed. `await` it for what its cancelled callers took."""
+
+    def __init__(self, connections: AsyncConnections) -> None:
+        self._connections = connections
+
+    def __await__(self) -> Generator[Any, None, None]:
+        return self._connections.returned().__await__()
 
 
 class AsyncClient:
@@ -128,9 +145,9 @@ class AsyncClient:
         retries: int = RETRIES,
         max_idle: int = 10,
     ) -> None:
-        self._connections = AsyncConnections(endpoint(url, token), max_idle)
-        self._answer_timeout = answer_timeout
-        self._retries = retries
+        idle = check.whole("max_idle", max_idle, 0, 10_000, "0 to 10000 connections")
+        self._connections = AsyncConnections(endpoint(url, token), idle)
+        self._answer_timeout, self._retries = patience(answer_timeout, retries)
 
     def acquire(
         self,
@@ -144,7 +161,7 @@ class AsyncClient:
         wait: Optional[float] = None,
         lease: Optional[float] = None,
         timeout: Optional[float] = None,
-        on_unavailable: Optional[str] = None,
+        on_unavailable: Optional[OnUnavailable] = None,
         bypass: bool = False,
     ) -> Acquiring:
         """As `Client.acquire`: `grant = await client.acquire(...)`, or `async with client.acquire(...) as grant`."""
@@ -159,16 +176,15 @@ class AsyncClient:
         wait: Optional[float] = None,
         lease: Optional[float] = None,
         timeout: Optional[float] = None,
-        on_unavailable: Optional[str] = None,
+        on_unavailable: Optional[OnUnavailable] = None,
         bypass: bool = False,
     ) -> Acquiring:
         """As `Client.acquire_all`."""
-        one_bucket(buckets)
         return Acquiring(self, request.acquire(buckets, Options(wait, lease, timeout, on_unavailable, bypass)))
 
     def restore(self, token: str) -> AsyncGrant:
         """As `Client.restore`."""
-        return AsyncGrant(self, token)
+        return AsyncGrant(self, check.text("the token of a grant", token))
 
     async def peek(
         self,
@@ -179,7 +195,7 @@ class AsyncClient:
         limits: Optional[Sequence[Limit]] = None,
     ) -> Balances:
         """As `Client.peek`."""
-        return answer.balances(await self._call(request.peek(entity, resource, need, limits)))
+        return answer.balances(await self._call(request.peek(entity, resource, need, limits), Waits(endures=False)))
 
     async def remaining(
         self, entity: str, resource: str, limit: str, *, limits: Optional[Sequence[Limit]] = None
@@ -209,7 +225,7 @@ class AsyncClient:
                     result = await function(*args, **kwargs)
                     if actual is not None:
                         try:
-                            used = actual(result)
+                            used = check.amounts("the result of actual", actual(result))
                         except BaseException:
                             # The work is done, so its tokens are used.
                             await grant._finish_quietly("release")
@@ -221,23 +237,24 @@ class AsyncClient:
 
         return decorate
 
-    def close(self) -> None:
-        """Closes the idle connections."""
+    def close(self) -> Closing:
+        """Closes the idle connections. `await` it to wait until all that cancelled callers took has returned, too."""
         self._connections.close()
+        return Closing(self._connections)
 
     async def __aenter__(self) -> AsyncClient:
         return self
 
     async def __aexit__(self, *_: object) -> None:
-        self.close()
+        await self.close()
 
-    async def _call(self, asked: Request) -> Response:
+    async def _call(self, asked: Request, waits: Waits) -> Response:
         deadline = time.monotonic() + self._answer_timeout + asked.longer
         attempts = Attempts(self._retries, deadline)
         take_back = self._take_back if asked.path == request.ACQUIRE else None
         while True:
             try:
-                response = await self._connections.exchange(asked.path, asked.body, deadline, take_back)
+                response = await self._connections.exchange(asked.path, asked.body, deadline, waits, take_back)
             except NotSent as error:
                 pause = attempts.pause(answer.not_sent(error), True)
             except Lost as error:
@@ -246,7 +263,7 @@ class AsyncClient:
                 if response.status == 200:
                     return response
                 pause = attempts.pause_after(response)
-            await asyncio.sleep(pause)
+            await waits.wait(asyncio.get_running_loop().create_future(), time.monotonic() + pause)
 
     async def _take_back(self, response: Response) -> None:
         """Rolls back a grant whose caller was cancelled before it had it."""

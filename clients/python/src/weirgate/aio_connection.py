@@ -1,39 +1,66 @@
 """Connections of an event loop. What leaves nothing applied is as in `connection`.
 
-The loop's socket calls tell how many bytes the operating system took, and streams do not.
+Streams do not tell how many bytes the operating system took, so these are non-blocking sockets. An exchange is a task
+that only its own client stops: a loop that ends cancels all tasks, and waits for those that still return what was taken.
 """
 
 from __future__ import annotations
 
 import asyncio
 import contextlib
+import errno
 import functools
 import os
 import socket
+import time
 from collections.abc import Coroutine
 from typing import Any, Callable, Optional
 
-from .connection import Lost, NotSent, is_open, not_connected, until
+from .connection import GRACE, Lost, NotSent, is_open, not_connected
 from .endpoint import Endpoint
 from .wire import Malformed, Reader, Response, request
 
-GRACE = 5.0
-"""Seconds for the answer to a request that was given up. The agent needs a moment to see it."""
-
 TakeBack = Callable[[Response], Coroutine[Any, Any, None]]
+
+
+class Waits:
+    """Waits of one call for futures. While it `endures`, a cancellation is kept for `end`, after all of them."""
+
+    def __init__(self, endures: bool) -> None:
+        self.endures = endures
+        self._cancelled: Optional[asyncio.CancelledError] = None
+
+    async def wait(self, future: asyncio.Future[Any], deadline: Optional[float] = None) -> None:
+        """Returns when the future is done, or the deadline has passed."""
+        while not future.done():
+            left = None if deadline is None else deadline - time.monotonic()
+            if left is not None and left <= 0:
+                return
+            try:
+                await asyncio.wait({future}, timeout=left)
+            except asyncio.CancelledError as cancelled:
+                if not self.endures:
+                    raise
+                self._cancelled = cancelled
+
+    def end(self) -> None:
+        """Raises the cancellation that came meanwhile."""
+        if self._cancelled is not None:
+            raise self._cancelled
 
 
 class AsyncConnection:
     """One connection. It carries one request at a time."""
 
     def __init__(self, endpoint: Endpoint) -> None:
-        self.head = endpoint.head()
+        self.head, self._token = endpoint.head()
         self.loop = asyncio.get_running_loop()
         self.pid = os.getpid()
         self.socket: Optional[socket.socket] = None
         self.is_sent = False
         """Whether a part of the request in progress may have been sent."""
         self.is_given_up = False
+        self._waits = Waits(endures=True)
 
     @property
     def is_usable(self) -> bool:
@@ -47,7 +74,10 @@ class AsyncConnection:
             if isinstance(endpoint.address, str):
                 await self._connect(socket.AF_UNIX, endpoint.address)
                 return
-            found = await self.loop.getaddrinfo(*endpoint.address, type=socket.SOCK_STREAM)
+            find = functools.partial(socket.getaddrinfo, *endpoint.address, type=socket.SOCK_STREAM)
+            finding = self.loop.run_in_executor(None, find)
+            await self._waits.wait(finding)
+            found = finding.result()
             for place, (family, _, _, _, address) in enumerate(found, 1):
                 try:
                     await self._connect(family, address)
@@ -57,14 +87,19 @@ class AsyncConnection:
                         raise
             assert self.socket is not None
             self.socket.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-        except OSError as error:
+        except (OSError, ValueError) as error:
             raise NotSent(not_connected(endpoint, error)) from error
 
-    async def _connect(self, family: int, address: object) -> None:
+    async def _connect(self, family: int, address: Any) -> None:
         self.close()
         self.socket = socket.socket(family, socket.SOCK_STREAM)
         self.socket.setblocking(False)
-        await self.loop.sock_connect(self.socket, address)  # type: ignore[arg-type]
+        code = self.socket.connect_ex(address)
+        if code == errno.EINPROGRESS:
+            await self._ready(self.socket, self.loop.add_writer, self.loop.remove_writer)
+            code = self.socket.getsockopt(socket.SOL_SOCKET, socket.SO_ERROR)
+        if code:
+            raise OSError(code, os.strerror(code))
 
     def close(self) -> None:
         """Closes it. The agent gives up on a request in progress."""
@@ -82,34 +117,59 @@ class AsyncConnection:
             with contextlib.suppress(OSError):
                 self.socket.shutdown(socket.SHUT_WR)
 
+    def stop(self, exchange: asyncio.Future[Any]) -> None:
+        """Ends its exchange."""
+        self._waits.endures = False
+        exchange.cancel()
+
     async def exchange(self, endpoint: Endpoint, path: str, body: bytes) -> Response:
         """Connects if it has not, sends a request and reads the answer. After an exception it is unusable."""
         if self.socket is None:
             await self.connect(endpoint)
         assert self.socket is not None
-        data = request(path, self.head, body)
-        self.is_sent = True
-        try:
-            sent = self.socket.send(data)
-        except BlockingIOError:
-            sent = 0
-        except OSError as error:
-            raise NotSent(f"the connection to the agent is broken: {error}") from error
+        await self._send(self.socket, memoryview(request(path, self.head, body)))
         reader = Reader()
         try:
-            if sent < len(data):
-                await self.loop.sock_sendall(self.socket, memoryview(data)[sent:])
             while True:
-                got = await self.loop.sock_recv(self.socket, 65536)
+                try:
+                    got = self.socket.recv(65536)
+                except BlockingIOError:
+                    await self._ready(self.socket, self.loop.add_reader, self.loop.remove_reader)
+                    continue
                 if not got:
                     raise Lost("the agent closed the connection before it answered")
                 response = reader.feed(got)
                 if response is not None:
-                    return response
+                    return response.without(self._token)
         except OSError as error:
             raise Lost(f"no answer of the agent: {error}") from error
         except Malformed as error:
             raise Lost(str(error)) from error
+
+    async def _send(self, sock: socket.socket, data: memoryview) -> None:
+        self.is_sent = True
+        sent = 0
+        try:
+            while sent < len(data):
+                try:
+                    sent += sock.send(data[sent:])
+                except BlockingIOError:
+                    await self._ready(sock, self.loop.add_writer, self.loop.remove_writer)
+        except OSError as error:
+            if sent == 0:
+                raise NotSent(f"the connection to the agent is broken: {error}") from error
+            raise Lost(f"no answer of the agent: {error}") from error
+
+    async def _ready(self, sock: socket.socket, add: Callable[..., Any], remove: Callable[[int], Any]) -> None:
+        """Returns when the socket can go on. What it has stays in it, so a cancellation loses nothing."""
+        ready = self.loop.create_future()
+        place = sock.fileno()
+        # Until the task has run, the socket is ready in each turn.
+        add(place, lambda: None if ready.done() else ready.set_result(None))
+        try:
+            await self._waits.wait(ready)
+        finally:
+            remove(place)
 
 
 class AsyncConnections:
@@ -121,32 +181,45 @@ class AsyncConnections:
         self._idle: list[AsyncConnection] = []
         self._given_up: set[asyncio.Future[Any]] = set()
 
-    async def exchange(self, path: str, body: bytes, deadline: float, take_back: Optional[TakeBack]) -> Response:
+    async def exchange(
+        self, path: str, body: bytes, deadline: float, waits: Waits, take_back: Optional[TakeBack]
+    ) -> Response:
         """Sends a request on an idle connection, or on a new one.
 
         If the caller is cancelled after it was sent, `take_back` gets a success that the agent has answered with.
         """
-        try:
-            left = until(deadline)
-        except OSError as error:
-            raise NotSent(f"no time is left to ask the agent at {self._endpoint.url}") from error
+        if deadline <= time.monotonic():
+            raise NotSent(f"no time is left to ask the agent at {self._endpoint.url}")
         connection = self._take() or AsyncConnection(self._endpoint)
         connection.is_sent = False
         # A task of its own, because a cancellation would lose an answer that this task has not seen yet.
-        exchange = asyncio.ensure_future(connection.exchange(self._endpoint, path, body))
+        exchange = asyncio.ensure_future(self._exchange(connection, path, body, take_back))
         exchange.add_done_callback(functools.partial(self._put_back, connection))
         try:
-            await asyncio.wait({exchange}, timeout=left)
+            await waits.wait(exchange, deadline)
+        except asyncio.CancelledError:
+            taking = self._give_up(connection, exchange, take_back)
+            if taking is not None:
+                await Waits(endures=True).wait(taking)
+            raise
         except BaseException:
             self._give_up(connection, exchange, take_back)
             raise
         if not exchange.done():
-            exchange.cancel()
-            await asyncio.wait({exchange})
+            connection.stop(exchange)
+            await waits.wait(exchange)
         if exchange.cancelled():
             text = f"no answer of the agent at {self._endpoint.url} in time"
             raise (Lost if connection.is_sent else NotSent)(text)
         return exchange.result()
+
+    async def _exchange(
+        self, connection: AsyncConnection, path: str, body: bytes, take_back: Optional[TakeBack]
+    ) -> Response:
+        response = await connection.exchange(self._endpoint, path, body)
+        if connection.is_given_up and take_back is not None and response.status == 200:
+            await take_back(response)
+        return response
 
     def _put_back(self, connection: AsyncConnection, exchange: asyncio.Future[Response]) -> None:
         """Keeps the connection of a finished exchange, or closes it."""
@@ -159,31 +232,37 @@ class AsyncConnections:
 
     def _give_up(
         self, connection: AsyncConnection, exchange: asyncio.Future[Response], take_back: Optional[TakeBack]
-    ) -> None:
+    ) -> Optional[asyncio.Future[None]]:
         """Ends an exchange whose caller was cancelled. What it took returns: the agent drops a request in progress, and
-        an answer that is on its way is taken back."""
-        if take_back is None or not connection.is_sent:
-            exchange.cancel()
-            return
-        if not exchange.done():
+        an answer that is on its way is taken back. Returns what takes back an answer that is there."""
+        if connection.loop.is_closed():
+            connection.close()
+        elif take_back is None or not connection.is_sent:
+            connection.stop(exchange)
+        elif not exchange.done():
             connection.give_up()
-            asyncio.get_running_loop().call_later(GRACE, exchange.cancel)
-        exchange.add_done_callback(functools.partial(self._take_back, take_back))
-        self._given_up.add(exchange)
+            connection.loop.call_later(GRACE, connection.stop, exchange)
+            self._keep(exchange)
+        elif not exchange.cancelled() and not exchange.exception() and exchange.result().status == 200:
+            taking = connection.loop.create_task(take_back(exchange.result()))
+            self._keep(taking)
+            return taking
+        return None
 
-    def _take_back(self, take_back: TakeBack, exchange: asyncio.Future[Response]) -> None:
-        self._given_up.discard(exchange)
-        if exchange.cancelled() or exchange.exception() or exchange.result().status != 200:
-            return
-        taking = asyncio.ensure_future(take_back(exchange.result()))
+    def _keep(self, task: asyncio.Future[Any]) -> None:
         # The loop has only weak references of tasks.
-        self._given_up.add(taking)
-        taking.add_done_callback(self._given_up.discard)
+        self._given_up.add(task)
+        task.add_done_callback(self._given_up.discard)
 
     def close(self) -> None:
         """Closes the idle connections."""
         while self._idle:
             self._idle.pop().close()
+
+    async def returned(self) -> None:
+        """Returns when all that cancelled callers took has returned."""
+        while self._given_up:
+            await asyncio.wait(set(self._given_up))
 
     def _take(self) -> Optional[AsyncConnection]:
         while self._idle:

@@ -4,13 +4,16 @@ from __future__ import annotations
 
 import json
 import random
+import re
 import time
 from collections.abc import Mapping
 from typing import Any, Literal, Optional
 
+from . import shape
 from .errors import Denied, Disabled, InvalidRequest, NeverFits, Unauthorized, Unavailable, WeirgateError
 from .request import Request
-from .values import Balances, LimitStatus, seconds
+from .shape import Shape, seconds
+from .values import Balances, LimitStatus
 from .wire import Response
 
 _FIRST_PAUSE = 0.05
@@ -25,21 +28,31 @@ class Attempts:
         self._pause = _FIRST_PAUSE
 
     def pause(self, failure: WeirgateError, is_repeatable: bool, retry_after: Optional[float] = None) -> float:
-        """Returns the seconds to wait before the next attempt, or raises the failure."""
-        pause = self._pause * (0.5 + random.random()) if retry_after is None else retry_after
-        if not is_repeatable or self.left <= 0 or time.monotonic() + pause >= self.deadline:
+        """Returns the seconds to wait before the next attempt, or raises the failure.
+
+        They are random, so that requests which were refused together do not come back together, and never less than
+        `retry_after`. Half of the time that is left after it stays for the attempt.
+        """
+        least = self._pause / 2 if retry_after is None else retry_after
+        left = self.deadline - time.monotonic() - least
+        if not is_repeatable or self.left <= 0 or left <= 0:
             raise failure
         self.left -= 1
+        spread = min(max(self._pause, least), left / 2)
         self._pause *= 2
-        return pause
+        return least + random.random() * spread
 
     def pause_after(self, response: Response) -> float:
         """Returns the seconds to wait after an answer that is no success, or raises it as an error."""
         problem = _problem(response)
         # The agent says so only if nothing was applied.
         is_repeatable = problem.get("retry") is True and problem.get("applied") == "no"
-        after = response.fields.get("retry-after", "")
-        return self.pause(_error(response, problem), is_repeatable, float(after) if after.isdecimal() else None)
+        after = response.fields.get("retry-after")
+        if after is None:
+            return self.pause(_error(response, problem), is_repeatable)
+        # What cannot be read may ask for any time.
+        is_time = re.fullmatch("[0-9]{1,9}", after) is not None
+        return self.pause(_error(response, problem), is_repeatable and is_time, float(after) if is_time else None)
 
 
 def not_sent(cause: Exception) -> Unavailable:
@@ -54,17 +67,18 @@ def lost(cause: Exception, request: Request) -> Unavailable:
     return Unavailable(f"{cause}; whether the request was applied is unknown", "unknown")
 
 
-def value(response: Response) -> Mapping[str, Any]:
-    """Returns the body of a success."""
-    try:
-        return _object(response)
-    except ValueError as error:
-        raise Unavailable(f"the agent's answer cannot be read: {error}", "unknown", is_transient=False) from error
+def value(response: Response, has_shape: Shape) -> Mapping[str, Any]:
+    """Returns the body of a success, which has a shape."""
+    found = _json(response)
+    if not has_shape(found):
+        applied: Literal["no", "unknown"] = "no" if has_shape is shape.BALANCES else "unknown"
+        raise Unavailable("the answer is not one of the agent: is its URL right?", applied, is_transient=False)
+    return found  # type: ignore[no-any-return]
 
 
 def balances(response: Response) -> Balances:
     """Returns the answer to a peek."""
-    found = value(response)
+    found = value(response, shape.BALANCES)
     return Balances(
         status=found["status"],
         limits=tuple(map(LimitStatus.parse, found["limits"])),
@@ -82,22 +96,22 @@ def rate_limit_fields(response: Response) -> Mapping[str, str]:
     }
 
 
-def _object(response: Response) -> Mapping[str, Any]:
-    found = json.loads(response.body.decode("utf-8"))
-    if not isinstance(found, dict):
-        raise ValueError("it is no JSON object")
-    return found
+def _json(response: Response) -> Any:
+    """Returns the JSON of a body, or None."""
+    try:
+        return json.loads(response.body.decode("utf-8"))
+    except (ValueError, RecursionError):
+        return None
 
 
 def _problem(response: Response) -> Mapping[str, Any]:
-    try:
-        return _object(response)
-    except ValueError:
-        return {"detail": response.body[:200].decode("utf-8", "replace")}
+    """Returns the agent's word. Nothing of another body is shown, because it may repeat the request with its token."""
+    found = _json(response)
+    return found if shape.PROBLEM(found) else {}
 
 
 def _error(response: Response, problem: Mapping[str, Any]) -> WeirgateError:
-    status, text = response.status, str(problem.get("detail") or f"the agent answered {response.status}")
+    status, text = response.status, problem.get("detail") or f"the agent answered {response.status}"
     decided = (text, status, rate_limit_fields(response), problem)
     if status == 429:
         return Denied(*decided)
@@ -107,7 +121,7 @@ def _error(response: Response, problem: Mapping[str, Any]) -> WeirgateError:
         return Disabled(*decided)
     if status == 401:
         return Unauthorized(text)
-    if status < 500 and problem.get("applied") != "unknown":
+    if 400 <= status < 500 and problem.get("applied") != "unknown":
         return InvalidRequest(text)
     # Without the word of the agent, such as from a proxy, nothing is known.
     applied: Literal["no", "unknown"] = "no" if problem.get("applied") == "no" else "unknown"

@@ -8,13 +8,13 @@ import time
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Callable, Optional, TypeVar, Union
 
-from . import answer, request
+from . import answer, check, request
 from .answer import Attempts
 from .connection import Connections, Lost, NotSent
 from .endpoint import endpoint
-from .grant import Grant, one_bucket
+from .grant import NOT_SETTLED, Grant, log
 from .request import Options, Request
-from .values import Amount, Balances, Bucket, Limit, Take
+from .values import Amount, Balances, Bucket, Limit, OnUnavailable, Take
 from .wire import Response
 
 if TYPE_CHECKING:
@@ -47,8 +47,7 @@ class Client:
         retries: int = RETRIES,
     ) -> None:
         self._connections = Connections(endpoint(url, token))
-        self._answer_timeout = answer_timeout
-        self._retries = retries
+        self._answer_timeout, self._retries = patience(answer_timeout, retries)
 
     def acquire(
         self,
@@ -62,7 +61,7 @@ class Client:
         wait: Optional[float] = None,
         lease: Optional[float] = None,
         timeout: Optional[float] = None,
-        on_unavailable: Optional[str] = None,
+        on_unavailable: Optional[OnUnavailable] = None,
         bypass: bool = False,
     ) -> Grant:
         """Takes all amounts of `take`, or raises `Denied`, `NeverFits` or `Disabled` and takes none.
@@ -70,6 +69,7 @@ class Client:
         Without `limits` those of the table apply. `wait` is how long to wait for the tokens. `lease` is when they come
         back if this process dies; slots always have one, of 60 s. `timeout` limits the decision, and `on_unavailable`
         says what it is without DynamoDB: `"error"`, `"deny"`, `"allow"` or `"local 25"`, a percentage of each limit.
+        Without the agent there is no decision, whatever it says: the call raises `Unavailable`.
         `bypass` counts the amounts and takes none of them.
         """
         bucket = Bucket(entity, resource, take, limits, limits_version, cascading)
@@ -83,16 +83,15 @@ class Client:
         wait: Optional[float] = None,
         lease: Optional[float] = None,
         timeout: Optional[float] = None,
-        on_unavailable: Optional[str] = None,
+        on_unavailable: Optional[OnUnavailable] = None,
         bypass: bool = False,
     ) -> Grant:
         """Takes of all buckets, or of none. The options are those of `acquire`."""
-        one_bucket(buckets)
         return self._granted(request.acquire(buckets, Options(wait, lease, timeout, on_unavailable, bypass)))
 
     def restore(self, token: str) -> Grant:
         """Returns the grant of a token, to settle it. Sends nothing."""
-        return Grant(self, token)
+        return Grant(self, check.text("the token of a grant", token))
 
     def peek(
         self,
@@ -137,7 +136,7 @@ class Client:
                     result = function(*args, **kwargs)
                     if actual is not None:
                         try:
-                            used = actual(result)
+                            used = check.amounts("the result of actual", actual(result))
                         except BaseException:
                             # The work is done, so its tokens are used.
                             grant._finish_quietly("release")
@@ -165,9 +164,10 @@ class Client:
     def _call(self, asked: Request) -> Response:
         deadline = time.monotonic() + self._answer_timeout + asked.longer
         attempts = Attempts(self._retries, deadline)
+        take_back = self._take_back if asked.path == request.ACQUIRE else None
         while True:
             try:
-                response = self._connections.exchange(asked.path, asked.body, deadline)
+                response = self._connections.exchange(asked.path, asked.body, deadline, take_back)
             except NotSent as error:
                 pause = attempts.pause(answer.not_sent(error), True)
             except Lost as error:
@@ -177,3 +177,18 @@ class Client:
                     return response
                 pause = attempts.pause_after(response)
             time.sleep(pause)
+
+    def _take_back(self, response: Response) -> None:
+        """Rolls back a grant whose caller was interrupted before it had it."""
+        try:
+            Grant(self, "", response).roll_back()
+        except Exception as failure:
+            log.warning(NOT_SETTLED, failure)
+
+
+def patience(answer_timeout: float, retries: int) -> tuple[float, int]:
+    """Checks how long and how often a client asks."""
+    return (
+        check.milliseconds("answer_timeout", answer_timeout, 0, check.DAY) / 1000,
+        check.whole("retries", retries, 0, 100, "0 to 100"),
+    )

@@ -11,10 +11,13 @@ import select
 import socket
 import threading
 import time
-from typing import Optional, Union
+from typing import Callable, Optional
 
 from .endpoint import Endpoint
 from .wire import Malformed, Reader, Response, request
+
+GRACE = 5.0
+"""Seconds for the answer to a request that was given up. The agent needs a moment to see it."""
 
 
 class NotSent(Exception):
@@ -29,10 +32,12 @@ class Connection:
     """One connection. It carries one request at a time."""
 
     def __init__(self, endpoint: Endpoint, deadline: float) -> None:
-        self.head = endpoint.head()
+        self.head, self._token = endpoint.head()
+        self.is_sent = False
+        """Whether a part of the request in progress may have been sent."""
         try:
-            self.socket = connect(endpoint.address, until(deadline))
-        except OSError as error:
+            self.socket = connect(endpoint, deadline)
+        except (OSError, ValueError) as error:
             raise NotSent(not_connected(endpoint, error)) from error
 
     def close(self) -> None:
@@ -44,28 +49,49 @@ class Connection:
         if hasattr(self, "socket"):
             self.socket.close()
 
-    def exchange(self, path: str, body: bytes, deadline: float) -> Response:
+    def exchange(self, path: str, body: bytes, deadline: float, reader: Reader) -> Response:
         """Sends a request and reads the answer. After an exception the connection is unusable."""
         data = memoryview(request(path, self.head, body))
-        sent, reader = 0, Reader()
+        sent = 0
+        self.is_sent = False
         try:
             while sent < len(data):
                 self.socket.settimeout(until(deadline))
+                self.is_sent = True
                 sent += self.socket.send(data[sent:])
-            while True:
-                self.socket.settimeout(until(deadline))
-                got = self.socket.recv(65536)
-                if not got:
-                    raise Lost("the agent closed the connection before it answered")
-                response = reader.feed(got)
-                if response is not None:
-                    return response
         except OSError as error:
             if sent == 0:
                 raise NotSent(f"the connection to the agent is broken: {error}") from error
             raise Lost(f"no answer of the agent: {error}") from error
+        return self.read(reader, deadline)
+
+    def read(self, reader: Reader, deadline: float) -> Response:
+        """Reads the answer."""
+        try:
+            while True:
+                self.socket.settimeout(until(deadline))
+                # Stays in the socket until the reader has it, so an interruption does not lose it.
+                got = self.socket.recv(65536, socket.MSG_PEEK)
+                if not got:
+                    raise Lost("the agent closed the connection before it answered")
+                response = reader.feed(got)
+                self.socket.recv(len(got))
+                if response is not None:
+                    return response.without(self._token)
+        except OSError as error:
+            raise Lost(f"no answer of the agent: {error}") from error
         except Malformed as error:
             raise Lost(str(error)) from error
+
+    def give_up(self, reader: Reader) -> Optional[Response]:
+        """Tells the agent that nothing waits for the answer, and returns one that is there or on its way."""
+        if reader.answer is not None:
+            return reader.answer
+        try:
+            self.socket.shutdown(socket.SHUT_WR)
+            return self.read(reader, time.monotonic() + GRACE)
+        except (OSError, Lost):
+            return None
 
 
 class Connections:
@@ -75,14 +101,25 @@ class Connections:
         self._endpoint = endpoint
         self._local = threading.local()
 
-    def exchange(self, path: str, body: bytes, deadline: float) -> Response:
-        """Sends a request on the thread's connection, which is made if there is none."""
+    def exchange(
+        self, path: str, body: bytes, deadline: float, take_back: Optional[Callable[[Response], None]] = None
+    ) -> Response:
+        """Sends a request on the thread's connection, which is made if there is none.
+
+        If the caller is interrupted after it was sent, `take_back` gets a success that the agent has answered with.
+        """
         connection = self._take()
         if connection is None:
             connection = Connection(self._endpoint, deadline)
+        reader = Reader()
         try:
-            response = connection.exchange(path, body, deadline)
-        except BaseException:
+            response = connection.exchange(path, body, deadline, reader)
+        except BaseException as failure:
+            # An interruption, such as by Ctrl-C.
+            if take_back is not None and connection.is_sent and not isinstance(failure, Exception):
+                given = connection.give_up(reader)
+                if given is not None and given.status == 200:
+                    take_back(given)
             # At once, because an answer that is still on its way belongs to no later request.
             connection.close()
             raise
@@ -109,16 +146,27 @@ class Connections:
         return None
 
 
-def connect(address: Union[str, tuple[str, int]], timeout: float) -> socket.socket:
-    """Connects to a host and port, or to a Unix socket."""
-    if not isinstance(address, str):
-        made = socket.create_connection(address, timeout)
-        made.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-        return made
-    made = socket.socket(socket.AF_UNIX)
+def connect(endpoint: Endpoint, deadline: float) -> socket.socket:
+    """Connects to a host and port, or to a Unix socket. The addresses of a name are tried one after the other."""
+    if isinstance(endpoint.address, str):
+        return _connect(socket.AF_UNIX, endpoint.address, deadline)
+    found = socket.getaddrinfo(*endpoint.address, type=socket.SOCK_STREAM)
+    for family, _, _, _, address in found[:-1]:
+        try:
+            return _connect(family, address, deadline)
+        except OSError:
+            continue
+    family, _, _, _, address = found[-1]
+    return _connect(family, address, deadline)
+
+
+def _connect(family: int, address: object, deadline: float) -> socket.socket:
+    made = socket.socket(family, socket.SOCK_STREAM)
     try:
-        made.settimeout(timeout)
-        made.connect(address)
+        made.settimeout(until(deadline))
+        made.connect(address)  # type: ignore[arg-type]
+        if not isinstance(address, str):
+            made.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
     except BaseException:
         made.close()
         raise
@@ -144,6 +192,6 @@ def until(deadline: float) -> float:
     return left
 
 
-def not_connected(endpoint: Endpoint, error: OSError) -> str:
+def not_connected(endpoint: Endpoint, error: Exception) -> str:
     """Returns the text for a connection that could not be made."""
     return f"no connection to the agent at {endpoint.url}: {error}; start weirgate-agent, or set WEIRGATE_AGENT_URL"

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any, Literal, NamedTuple, Optional
 
-from .values import seconds
+from .shape import seconds
 
 
 class Blocking(NamedTuple):

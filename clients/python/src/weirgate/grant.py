@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import contextlib
 import logging
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from types import TracebackType
-from typing import TYPE_CHECKING, Any, Optional
+from typing import TYPE_CHECKING, Any, Callable, Optional
 
-from . import answer, request
-from .errors import InvalidRequest, Refused, Unavailable
+from . import answer, request, shape
+from .errors import InvalidRequest, Refused, Unavailable, WeirgateError
 from .request import Request
 from .values import Amount, LimitStatus, Settlement, remaining
 from .wire import Response
@@ -19,6 +19,13 @@ if TYPE_CHECKING:
 
 log = logging.getLogger("weirgate")
 NOT_SETTLED = "a grant could not be settled, its lease expires by itself: %s"
+
+
+class Settling:
+    """A settlement that is in flight."""
+
+    is_once = False
+    """Whether it counts once, however often it is applied."""
 
 
 class Held:
@@ -41,11 +48,19 @@ class Held:
         self._limits: Optional[tuple[LimitStatus, ...]] = None
         # A restored grant may have a lease.
         self._may_have_lease = True
-        self._settlements_in_flight = 0
+        self._in_flight: list[Settling] = []
         self._has_failed_settlement = False
+        # Without a lock, which an interruption could leave locked: `setdefault` is one step.
+        self._changing: dict[str, Settling] = {}
+        """The one settlement that changes amounts, while it is in flight, and if it may have been applied."""
         if response is not None:
-            self._answer = answer.value(response)
+            self._answer = answer.value(response, shape.GRANTED)
             self._update(self._answer)
+
+    def __repr__(self) -> str:
+        # Without the token, which settles the grant.
+        held = f"amounts={self.amounts!r}, expires_at={self.expires_at!r}, is_ended={self.is_ended!r}"
+        return f"{type(self).__name__}({held})"
 
     @property
     def is_uncertain(self) -> bool:
@@ -53,7 +68,7 @@ class Held:
 
         A scope then releases. To roll back by an outdated token would return tokens twice.
         """
-        return self._has_failed_settlement or self._settlements_in_flight > 0
+        return self._has_failed_settlement or bool(self._in_flight)
 
     @property
     def limits(self) -> tuple[LimitStatus, ...]:
@@ -89,11 +104,13 @@ class Held:
         return remaining(self.limits, limit)
 
     @contextlib.contextmanager
-    def _settling(self) -> Iterator[None]:
+    def _settling(self) -> Iterator[Settling]:
         """Keeps in mind whether a settlement, the block, fails. A decision that refuses it is no failure."""
-        self._settlements_in_flight += 1
+        settling = Settling()
+        self._in_flight.append(settling)
+        may_be_applied = False
         try:
-            yield
+            yield settling
         except Refused:
             raise
         except BaseException as failure:
@@ -101,26 +118,38 @@ class Held:
             if isinstance(failure, Unavailable) and failure.grant is not None:
                 # The old token is of amounts that are not held any more.
                 self.token = failure.grant
+            elif not isinstance(failure, WeirgateError) or getattr(failure, "applied", "no") == "unknown":
+                may_be_applied = not settling.is_once
             raise
         finally:
-            self._settlements_in_flight -= 1
+            if self._changing.get("by") is settling and not may_be_applied:
+                del self._changing["by"]
+            self._in_flight.remove(settling)
 
-    def _request(self, changes: Mapping[str, Any], bucket: Optional[int] = None) -> Request:
+    def _asked(self, changes: Mapping[str, Any], settling: Settling) -> Optional[Request]:
+        """Returns the request of a settlement; None if it changes nothing in the table.
+
+        Nothing in the table remembers a grant without a lease. So what changes its amounts is refused while another
+        such change is in flight, or may have been applied. An end under a lease counts once.
+        """
         if self.is_ended:
             raise InvalidRequest("the grant has ended, so nothing of it can change: acquire again")
-        return request.settle(self.token, changes if bucket is None else {**changes, "bucket": bucket})
-
-    def _end(self, end: str, actual: Optional[Mapping[str, Amount]]) -> Optional[Request]:
-        """Returns the request that ends the grant; None if the end changes nothing in the table."""
-        changes: dict[str, Any] = {"adjust": dict(actual)} if actual else {}
-        ending = self._request({**changes, "end": end})
-        if end == "release" and not actual and not self._may_have_lease:
+        if changes == request.RELEASE and not self._may_have_lease:
             self.is_ended = True
             return None
-        return ending
+        if changes != request.RELEASE and "renew_ms" not in changes:
+            settling.is_once = "end" in changes and self.expires_at is not None
+            other = self._changing.setdefault("by", settling)
+            if other is not settling:
+                doubt = "is in flight" if other in self._in_flight else "may have been applied"
+                raise InvalidRequest(
+                    f"another settlement of the grant {doubt}, so this one could count twice: "
+                    "release the grant without amounts, and acquire again"
+                )
+        return request.settle(self.token, changes)
 
     def _settled(self, response: Response) -> Settlement:
-        found = answer.value(response)
+        found = answer.value(response, shape.SETTLED)
         self._update(found)
         return Settlement(found["settlement"])
 
@@ -150,27 +179,27 @@ class Grant(Held):
 
         Of several buckets, each that has the limit is adjusted, or only `bucket`, counted from 0.
         """
-        return self._settle({"adjust": dict(actual)}, bucket)
+        return self._settle(lambda: request.adjustment(actual, bucket))
 
     def give_back(self, unused: Mapping[str, Amount], *, bucket: Optional[int] = None) -> Settlement:
         """Returns a part of what was taken, and keeps the rest."""
-        return self._settle({"give_back": dict(unused)}, bucket)
+        return self._settle(lambda: request.giving_back(unused, bucket))
 
     def take_more(self, more: Mapping[str, Amount], *, bucket: Optional[int] = None) -> None:
         """Takes more within the grant, or raises `Denied` and leaves it as it was."""
-        self._settle({"take_more": dict(more)}, bucket)
+        self._settle(lambda: request.taking_more(more, bucket))
 
     def renew(self, seconds: float) -> Settlement:
         """Moves the expiry of the lease to `seconds` from now, never to an earlier time."""
-        return self._settle({"renew_ms": request.milliseconds(seconds)}, None)
+        return self._settle(lambda: request.renewal(seconds))
 
     def release(self, actual: Optional[Mapping[str, Amount]] = None) -> Settlement:
         """Ends the grant: slots come back, rate tokens stay used. Adjusts to `actual` in the same call."""
-        return self._finish("release", actual)
+        return self._settle(lambda: request.ending("release", actual))
 
     def roll_back(self) -> Settlement:
         """Ends the grant and returns everything, as if it had never been taken."""
-        return self._finish("roll_back", None)
+        return self._settle(lambda: request.ending("roll_back", None))
 
     def __enter__(self) -> Grant:
         return self
@@ -180,30 +209,29 @@ class Grant(Held):
     ) -> None:
         self._finish_quietly(end_of_scope(kind))
 
-    def _settle(self, changes: Mapping[str, Any], bucket: Optional[int]) -> Settlement:
-        with self._settling():
-            return self._settled(self._client._call(self._request(changes, bucket)))
+    def _settle(self, changes: Callable[[], dict[str, Any]]) -> Settlement:
+        with self._settling() as settling:
+            asked = self._asked(changes(), settling)
+            return Settlement.SETTLED if asked is None else self._settled(self._client._call(asked))
 
     def _finish_quietly(self, end: str, actual: Optional[Mapping[str, Amount]] = None) -> None:
         """Ends the grant if it has not ended. A failure is logged, as the outcome of the work stays."""
         try:
+            self._end(end, actual)
+        except BaseException:
+            # An interruption, such as by Ctrl-C. A release without amounts counts once, so it is sent again.
+            self._end("release", None)
+            raise
+
+    def _end(self, end: str, actual: Optional[Mapping[str, Amount]]) -> None:
+        try:
             if not self.is_ended:
-                self._finish("release" if self.is_uncertain else end, actual)
+                ending = "release" if self.is_uncertain else end
+                self._settle(lambda: request.ending(ending, actual))
         except Exception as failure:
             log.warning(NOT_SETTLED, failure)
-
-    def _finish(self, end: str, actual: Optional[Mapping[str, Amount]]) -> Settlement:
-        with self._settling():
-            ending = self._end(end, actual)
-            return Settlement.SETTLED if ending is None else self._settled(self._client._call(ending))
 
 
 def end_of_scope(kind: Optional[type[BaseException]]) -> str:
     """Returns how a scope ends: a failure rolls back. An interrupted or cancelled block may have used the tokens."""
     return "roll_back" if kind is not None and issubclass(kind, Exception) else "release"
-
-
-def one_bucket(buckets: Sequence[Any]) -> None:
-    """Requires at least one bucket."""
-    if not buckets:
-        raise InvalidRequest("buckets must have at least one bucket, got none")

@@ -5,12 +5,32 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from enum import Enum
-from typing import Any, Literal, NamedTuple, Optional, Union
+from typing import Any, Literal, NamedTuple, Optional, Union, get_args
+
+from . import check
+from .shape import seconds
 
 Amount = Union[int, float]
 """Tokens: whole, or with at most three decimal places."""
 
 Mode = Literal["enforced", "shadow", "soft"]
+
+OnUnavailable = Literal[
+    "error", "deny", "allow",
+    "local 1", "local 2", "local 3", "local 4", "local 5", "local 6", "local 7", "local 8", "local 9",
+    "local 10", "local 11", "local 12", "local 13", "local 14", "local 15", "local 16", "local 17", "local 18",
+    "local 19", "local 20", "local 21", "local 22", "local 23", "local 24", "local 25", "local 26", "local 27",
+    "local 28", "local 29", "local 30", "local 31", "local 32", "local 33", "local 34", "local 35", "local 36",
+    "local 37", "local 38", "local 39", "local 40", "local 41", "local 42", "local 43", "local 44", "local 45",
+    "local 46", "local 47", "local 48", "local 49", "local 50", "local 51", "local 52", "local 53", "local 54",
+    "local 55", "local 56", "local 57", "local 58", "local 59", "local 60", "local 61", "local 62", "local 63",
+    "local 64", "local 65", "local 66", "local 67", "local 68", "local 69", "local 70", "local 71", "local 72",
+    "local 73", "local 74", "local 75", "local 76", "local 77", "local 78", "local 79", "local 80", "local 81",
+    "local 82", "local 83", "local 84", "local 85", "local 86", "local 87", "local 88", "local 89", "local 90",
+    "local 91", "local 92", "local 93", "local 94", "local 95", "local 96", "local 97", "local 98", "local 99",
+    "local 100",
+]
+"""The decision without DynamoDB; `local` has a percentage of each limit."""
 
 
 class UpTo(NamedTuple):
@@ -24,6 +44,8 @@ Take = Mapping[str, Union[int, float, UpTo]]
 """Amounts by limit."""
 
 _SECOND, _MINUTE, _HOUR, _DAY = 1.0, 60.0, 3_600.0, 86_400.0
+_MAX_PERIOD = 366 * _DAY
+_RANGE = "1 to 10^12 whole tokens"
 
 
 @dataclass(frozen=True)
@@ -38,11 +60,20 @@ class Limit:
     """Seconds; 0 for slots."""
     mode: Mode = "enforced"
 
+    def __post_init__(self) -> None:
+        of = _named(self.name)
+        check.one_of(f"{of} mode", self.mode, get_args(Mode), "'enforced', 'shadow' or 'soft'")
+        check.whole(f"{of} capacity", self.capacity, 1, check.MAX_TOKENS, _RANGE)
+        if type(self.refill) is not int or type(self.period) not in (int, float) or self.refill or self.period:
+            _check_rate(self.name, self.refill, self.period)
+
     @classmethod
     def rate(
         cls, name: str, refill: int, period: float, *, capacity: Optional[int] = None, mode: Mode = "enforced"
     ) -> Limit:
         """Returns a limit that refills `refill` tokens every `period` seconds. The capacity is as much, by default."""
+        # Before the limit is made, because one without a refill and a period has slots.
+        _check_rate(name, refill, period)
         return cls(name, refill if capacity is None else capacity, refill, period, mode)
 
     @classmethod
@@ -68,19 +99,30 @@ class Limit:
     @classmethod
     def slots(cls, name: str, slots: int, *, mode: Mode = "enforced") -> Limit:
         """Returns a concurrency limit: its tokens come back only when a lease ends."""
+        check.whole(f"{_named(name)} slots", slots, 1, check.MAX_TOKENS, _RANGE)
         return cls(name, slots, mode=mode)
 
     def json(self) -> dict[str, Any]:
         """Returns the limit as the agent reads it."""
         if self.period == 0:
-            return {"name": self.name, "slots": self.capacity, "mode": self.mode}
+            return {"name": self.name, "slots": int(self.capacity), "mode": self.mode}
         return {
             "name": self.name,
-            "capacity_tokens": self.capacity,
-            "refill_tokens": self.refill,
+            "capacity_tokens": int(self.capacity),
+            "refill_tokens": int(self.refill),
             "refill_period_ms": round(self.period * 1000),
             "mode": self.mode,
         }
+
+
+def _check_rate(name: str, refill: int, period: float) -> None:
+    of = _named(name)
+    check.whole(f"{of} refill", refill, 1, check.MAX_TOKENS, _RANGE)
+    check.exact_milliseconds(f"{of} period", period, _MAX_PERIOD)
+
+
+def _named(name: str) -> str:
+    return f"limit {check.shown(check.text('the name of a limit', name))}:"
 
 
 @dataclass(frozen=True)
@@ -159,11 +201,6 @@ class Balances:
     def remaining(self, limit: str) -> Optional[Amount]:
         """Returns the balance of a limit; None if the bucket does not have it."""
         return remaining(self.limits, limit)
-
-
-def seconds(ms: Optional[int]) -> Optional[float]:
-    """Returns the seconds of milliseconds that may be missing."""
-    return None if ms is None else ms / 1000
 
 
 def remaining(limits: Sequence[LimitStatus], limit: str) -> Optional[Amount]:

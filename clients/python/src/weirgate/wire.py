@@ -6,11 +6,19 @@ all. So both clients share this, for the one server that they talk to: every ans
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
 from typing import NamedTuple, Optional
 
 MAX_HEAD = 64 * 1024
-MAX_BODY = 64 * 1024 * 1024
+"""Bytes of all heads of an answer: interim ones come before the last one."""
+MAX_BODY = 8 * 1024 * 1024
+"""Bytes of a body. A grant has up to 2 MiB, and each of its limits 300 bytes."""
+
+_HEAD = re.compile(
+    r"HTTP/1\.[01] ([1-9][0-9]{2})(?: [^\r\n\0]*)?((?:\r\n[!#$%&'*+.^_`|~0-9A-Za-z-]+:[^\r\n\0]*)*)"
+)
+_NO_ANSWER = "the answer is no HTTP/1.1: is the agent's URL right?"
 
 
 class Malformed(Exception):
@@ -30,6 +38,12 @@ class Response(NamedTuple):
         """Whether the connection can carry another request."""
         return self.fields.get("connection", "").lower() != "close"
 
+    def without(self, secret: bytes) -> Response:
+        """Returns the answer, and of a failure nothing that repeats the secret, because its text is shown."""
+        if self.status == 200 or not secret or secret not in self.body:
+            return self
+        return self._replace(body=self.body.replace(secret, b"***"))
+
 
 def request(path: str, head: bytes, body: bytes) -> bytes:
     """Returns a whole request, so that one write sends it."""
@@ -39,50 +53,61 @@ def request(path: str, head: bytes, body: bytes) -> bytes:
 class Reader:
     """Collects one answer."""
 
-    __slots__ = ("_data", "_head", "_length")
+    __slots__ = ("_data", "_head", "_heads", "_length", "_searched", "answer")
 
     def __init__(self) -> None:
-        self._data = b""
+        self.answer: Optional[Response] = None
+        self._data = bytearray()
         self._head: Optional[tuple[int, dict[str, str]]] = None
+        self._heads = 0
         self._length = 0
+        self._searched = 0
 
     def feed(self, data: bytes) -> Optional[Response]:
         """Adds bytes; returns the answer once it is complete."""
-        self._data = self._data + data if self._data else data
+        self._data += data
         while self._head is None:
-            end = self._data.find(b"\r\n\r\n")
+            end = self._data.find(b"\r\n\r\n", self._searched)
+            length = len(self._data) if end < 0 else end + 4
+            if self._heads + length > MAX_HEAD:
+                raise Malformed(f"the head of the answer is longer than {MAX_HEAD} bytes")
             if end < 0:
-                if len(self._data) > MAX_HEAD:
-                    raise Malformed(f"the head of the answer is longer than {MAX_HEAD} bytes")
+                self._searched = max(0, length - 3)
                 return None
             status, fields = _head(self._data[:end])
-            self._data = self._data[end + 4 :]
+            del self._data[:length]
+            self._heads += length
+            self._searched = 0
+            if status == 101:
+                raise Malformed("the answer switches to another protocol: is the agent's URL right?")
             if status >= 200:
                 self._head, self._length = (status, fields), _length(fields)
         if len(self._data) < self._length:
             return None
         if len(self._data) > self._length:
             raise Malformed("the answer is longer than its content-length")
-        return Response(*self._head, self._data)
+        self.answer = Response(*self._head, bytes(self._data))
+        return self.answer
 
 
-def _head(head: bytes) -> tuple[int, dict[str, str]]:
-    lines = head.decode("latin-1").split("\r\n")
-    version, _, rest = lines[0].partition(" ")
-    code = rest[:3]
-    if not version.startswith("HTTP/1.") or not (code.isascii() and code.isdigit()):
-        raise Malformed(f"the answer begins with {lines[0][:40]!r}: is the agent's URL right?")
-    fields = {}
-    for line in lines[1:]:
-        name, colon, value = line.partition(":")
-        if not colon:
-            raise Malformed(f"the answer has the line {line[:40]!r}")
-        fields[name.lower()] = value.strip()
-    return int(code), fields
+def _head(head: bytearray) -> tuple[int, dict[str, str]]:
+    """Reads a head. Nothing of one that cannot be read is shown, because it may repeat the request with its token."""
+    found = _HEAD.fullmatch(head.decode("latin-1"))
+    if found is None:
+        raise Malformed(_NO_ANSWER)
+    fields: dict[str, str] = {}
+    for line in found[2].split("\r\n")[1:]:
+        name, _, value = line.partition(":")
+        name, value = name.lower(), value.strip(" \t")
+        if name == "content-length" and fields.get(name, value) != value:
+            raise Malformed("the answer has two different content-lengths")
+        fields[name] = value
+    return int(found[1]), fields
 
 
 def _length(fields: Mapping[str, str]) -> int:
     length = fields.get("content-length", "")
-    if "transfer-encoding" in fields or not (length.isascii() and length.isdigit()) or int(length) > MAX_BODY:
+    is_length = re.fullmatch("[0-9]{1,9}", length) is not None
+    if "transfer-encoding" in fields or not is_length or int(length) > MAX_BODY:
         raise Malformed(f"the answer has no content-length of at most {MAX_BODY} bytes")
     return int(length)

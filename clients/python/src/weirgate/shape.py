@@ -1,0 +1,130 @@
+"""Shapes of the agent's answers. A shape says whether a JSON value has it, so no answer fails later.
+
+`shape.js` of the client for Node has the same shapes.
+"""
+
+from __future__ import annotations
+
+import math
+from typing import Any, Callable, Optional
+
+Shape = Callable[[Any], bool]
+
+_MOST = 2**63
+# Beyond it JavaScript has no dates.
+_LAST_INSTANT = 8_640_000_000_000_000
+
+
+def text(value: Any) -> bool:
+    return type(value) is str
+
+
+def some_text(value: Any) -> bool:
+    return type(value) is str and value != ""
+
+
+def flag(value: Any) -> bool:
+    return type(value) is bool
+
+
+def whole(value: Any) -> bool:
+    return type(value) is int and -_MOST <= value <= _MOST
+
+
+def span(value: Any) -> bool:
+    return type(value) is int and 0 <= value <= _MOST
+
+
+def instant(value: Any) -> bool:
+    return type(value) is int and 0 <= value <= _LAST_INSTANT
+
+
+def number(value: Any) -> bool:
+    return (type(value) is float and math.isfinite(value)) or (type(value) is int and -_MOST <= value <= _MOST)
+
+
+def one_of(*texts: str) -> Shape:
+    return lambda value: type(value) is str and value in texts
+
+
+def null_or(shape: Shape) -> Shape:
+    return lambda value: value is None or shape(value)
+
+
+def list_of(shape: Shape) -> Shape:
+    return lambda value: type(value) is list and all(map(shape, value))
+
+
+def map_of(shape: Shape) -> Shape:
+    return lambda value: type(value) is dict and all(map(shape, value.values()))
+
+
+def fields(**shapes: Shape) -> Shape:
+    """An object with these fields, and maybe others."""
+    required = tuple(shapes.items())
+
+    def has_fields(value: Any) -> bool:
+        if type(value) is not dict:
+            return False
+        for name, shape in required:
+            if name not in value or not shape(value[name]):
+                return False
+        return True
+
+    return has_fields
+
+
+def optional_fields(shapes: dict[str, Shape]) -> Shape:
+    """An object that may have these fields, and others."""
+    return lambda value: type(value) is dict and all(
+        name not in value or shape(value[name]) for name, shape in shapes.items()
+    )
+
+
+def seconds(ms: Optional[int]) -> Optional[float]:
+    """Returns the seconds of milliseconds that may be missing."""
+    return None if ms is None else ms / 1000
+
+
+_LEASE = null_or(fields(expires_at_ms=instant))
+_AMOUNTS = list_of(map_of(number))
+_LIMIT = fields(
+    entity=text,
+    resource=text,
+    limit=text,
+    mode=one_of("enforced", "shadow", "soft"),
+    capacity_tokens=number,
+    refill_tokens=number,
+    refill_period_ms=span,
+    available_tokens=number,
+    requested_tokens=number,
+    is_requested=flag,
+    retry_after_ms=null_or(span),
+)
+_LIMITS = list_of(_LIMIT)
+
+GRANTED = fields(
+    grant=some_text,
+    lease=_LEASE,
+    amounts=_AMOUNTS,
+    limits=_LIMITS,
+    would_deny=null_or(fields(limits=_LIMITS)),
+    degraded=null_or(fields(reason=text)),
+)
+SETTLED = fields(
+    grant=null_or(some_text), settlement=one_of("settled", "lease_gone"), lease=_LEASE, amounts=_AMOUNTS
+)
+BALANCES = fields(
+    status=one_of("enforced", "disabled", "unlimited"), limits=_LIMITS, retry_after_ms=null_or(span)
+)
+PROBLEM = optional_fields(
+    {
+        "detail": text,
+        "applied": one_of("no", "unknown"),
+        "retry": flag,
+        "grant": some_text,
+        "retry_after_ms": null_or(span),
+        "violated-policies": list_of(text),
+        "blocking": fields(policy=text, quota=whole, remaining=whole, requested=whole),
+    }
+)

@@ -1,0 +1,104 @@
+/**
+ * Shapes of the agent's answers. A shape says whether a JSON value has it, so no answer fails later. `shape.py` of the
+ * client for Python has the same shapes.
+ */
+
+/** @typedef {(value: any) => boolean} Shape */
+
+const MOST = 2 ** 63;
+const LAST_INSTANT = 8_640_000_000_000_000;
+
+/** @type {Shape} */
+const text = (value) => typeof value === "string";
+/** @type {Shape} */
+const someText = (value) => text(value) && value !== "";
+/** @type {Shape} */
+const flag = (value) => typeof value === "boolean";
+/** @type {Shape} */
+const number = (value) => typeof value === "number" && Number.isFinite(value);
+/** @type {Shape} */
+const whole = (value) => Number.isInteger(value) && Math.abs(value) <= MOST;
+/** @type {Shape} */
+const span = (value) => whole(value) && value >= 0;
+/** @type {Shape} */
+const instant = (value) => span(value) && value <= LAST_INSTANT;
+/** @type {(value: any) => boolean} */
+const isObject = (value) => typeof value === "object" && value !== null && !Array.isArray(value);
+
+/** @type {(...texts: string[]) => Shape} */
+const oneOf = (...texts) => (value) => texts.includes(value);
+/** @type {(shape: Shape) => Shape} */
+const nullOr = (shape) => (value) => value === null || shape(value);
+/** @type {(shape: Shape) => Shape} */
+const listOf = (shape) => (value) => Array.isArray(value) && value.every(shape);
+/** @type {(shape: Shape) => Shape} */
+const mapOf = (shape) => (value) => isObject(value) && Object.values(value).every(shape);
+
+/**
+ * An object with these fields, and maybe others.
+ *
+ * @param {Record<string, Shape>} shapes
+ * @returns {Shape}
+ */
+function fields(shapes) {
+  const required = Object.entries(shapes);
+  return (value) => isObject(value) && required.every(([name, shape]) => Object.hasOwn(value, name) && shape(value[name]));
+}
+
+/**
+ * An object that may have these fields, and others.
+ *
+ * @param {Record<string, Shape>} shapes
+ * @returns {Shape}
+ */
+function optionalFields(shapes) {
+  const known = Object.entries(shapes);
+  return (value) => isObject(value) && known.every(([name, shape]) => !Object.hasOwn(value, name) || shape(value[name]));
+}
+
+const LEASE = nullOr(fields({ expires_at_ms: instant }));
+const AMOUNTS = listOf(mapOf(number));
+const LIMITS = listOf(
+  fields({
+    entity: text,
+    resource: text,
+    limit: text,
+    mode: oneOf("enforced", "shadow", "soft"),
+    capacity_tokens: number,
+    refill_tokens: number,
+    refill_period_ms: span,
+    available_tokens: number,
+    requested_tokens: number,
+    is_requested: flag,
+    retry_after_ms: nullOr(span),
+  }),
+);
+
+export const GRANTED = fields({
+  grant: someText,
+  lease: LEASE,
+  amounts: AMOUNTS,
+  limits: LIMITS,
+  would_deny: nullOr(fields({ limits: LIMITS })),
+  degraded: nullOr(fields({ reason: text })),
+});
+export const SETTLED = fields({
+  grant: nullOr(someText),
+  settlement: oneOf("settled", "lease_gone"),
+  lease: LEASE,
+  amounts: AMOUNTS,
+});
+export const BALANCES = fields({
+  status: oneOf("enforced", "disabled", "unlimited"),
+  limits: LIMITS,
+  retry_after_ms: nullOr(span),
+});
+export const PROBLEM = optionalFields({
+  detail: text,
+  applied: oneOf("no", "unknown"),
+  retry: flag,
+  grant: someText,
+  retry_after_ms: nullOr(span),
+  "violated-policies": listOf(text),
+  blocking: fields({ policy: text, quota: whole, remaining: whole, requested: whole }),
+});

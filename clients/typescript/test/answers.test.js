@@ -1,0 +1,270 @@
+/** Every answer of a server that is no agent ends in an error of this package, or in a value that can be used. */
+
+import assert from "node:assert/strict";
+import { test } from "node:test";
+import { inspect } from "node:util";
+import zlib from "node:zlib";
+
+import { Client, InvalidRequest, Unavailable, WeirgateError } from "weirgate";
+
+import { serving } from "./served.js";
+
+const SECRET = "the-secret-token";
+const LIMIT = {
+  entity: "a", resource: "api", limit: "rpm", mode: "enforced", capacity_tokens: 10, refill_tokens: 10,
+  refill_period_ms: 60_000, available_tokens: 9.5, requested_tokens: 1, is_requested: true, retry_after_ms: null,
+};
+const GRANTED = {
+  grant: "g1", lease: { expires_at_ms: 1_900_000_000_000 }, amounts: [{ rpm: 1 }], limits: [LIMIT],
+  would_deny: { retry_after_ms: 5, limits: [{ ...LIMIT, requested_tokens: 50 }], degraded: null },
+  degraded: { reason: "no answer" },
+};
+const SETTLED = { grant: "g2", settlement: "settled", lease: { expires_at_ms: 5 }, amounts: [{ rpm: 0.5 }] };
+const BALANCES = { status: "enforced", limits: [LIMIT], retry_after_ms: 12 };
+const PROBLEM = {
+  type: "about:blank", title: "Denied", status: 429, detail: "too few", applied: "no", retry: false, grant: "g3",
+  retry_after_ms: 1_500, "violated-policies": ["rpm"], retry_after: 2,
+  blocking: { policy: "rpm", quota: 10, remaining: 0, requested: 1 },
+};
+const WRONG = [
+  "null", "true", '"x"', '""', "-1", "0", "1.5", "[]", "{}", "[null]", '{"a": null}', "1e999", "NaN", "-Infinity",
+  "1".repeat(400), "1".repeat(5_000), "[".repeat(3_000) + "]".repeat(3_000), '{"a":'.repeat(3_000) + "1" + "}".repeat(3_000),
+  '"\\ud800"', "1e300", "9".repeat(25), '{"__proto__": {"a": 1}}', undefined,
+];
+
+const head = (status, length, fields = "") => `HTTP/1.1 ${status} X\r\ncontent-length: ${length}\r\n${fields}\r\n`;
+
+function whole(status, body, fields) {
+  const data = Buffer.from(body);
+  return Buffer.concat([Buffer.from(head(status, data.length, fields)), data]);
+}
+
+/** Returns texts of a JSON value with one part replaced by each wrong text, or left out. */
+function* mutations(value) {
+  const paths = [];
+  const walk = (part, path) => {
+    paths.push(path);
+    if (typeof part === "object" && part !== null) {
+      for (const [key, inner] of Object.entries(part)) walk(inner, [...path, key]);
+    }
+  };
+  walk(value, []);
+  for (const path of paths) {
+    for (const wrong of WRONG) {
+      if (path.length === 0) {
+        if (wrong !== undefined) yield wrong;
+        continue;
+      }
+      const changed = structuredClone(value);
+      const parent = path.slice(0, -1).reduce((part, key) => part[key], changed);
+      if (wrong !== undefined) parent[path.at(-1)] = "@@";
+      else if (Array.isArray(parent)) parent.splice(path.at(-1), 1);
+      else delete parent[path.at(-1)];
+      yield JSON.stringify(changed).replace('"@@"', () => wrong);
+    }
+  }
+}
+
+/** Reads all that a value or an error has. */
+function use(found) {
+  const text = inspect(found, { depth: 10, showHidden: true });
+  if (found instanceof WeirgateError) {
+    assert.ok(!text.includes(SECRET) && !found.stack.includes(SECRET), text);
+    return [found.limits, found.blocking, found.retryAfterMs, found.headers, found.applied, found.grant].map(String);
+  }
+  if (typeof found === "string" || "status" in found) return String(found.limits);
+  if (found.token === "g1") assert.ok(!text.includes("g1"), text);
+  return [found.amount("rpm"), found.remaining("rpm"), found.wouldDeny, found.degraded, found.headers, found.expiresAt];
+}
+
+const CALLS = {
+  acquire: (client) => client.acquire("a", "api", { rpm: 1 }),
+  settle: (client) => client.restore("g").adjust({ rpm: 1 }),
+  peek: (client) => client.peek("a", "api"),
+};
+
+/** Returns what a call answers: a value, or an error of the package. */
+async function answered(client, call) {
+  try {
+    return await CALLS[call](client);
+  } catch (error) {
+    assert.ok(error instanceof WeirgateError, inspect(error));
+    return error;
+  }
+}
+
+function clientOf(t, { url }, options = {}) {
+  const client = new Client({ url, token: SECRET, retries: 0, ...options });
+  t.after(() => client.close());
+  return client;
+}
+
+async function checkWhole(t, call, answers, isError = false) {
+  let current;
+  const served = await serving(t, (socket) => socket.write(current));
+  const client = clientOf(t, served);
+  for (current of answers) {
+    const found = await answered(client, call);
+    use(found);
+    if (isError) assert.ok(found instanceof WeirgateError);
+  }
+}
+
+for (const [call, value] of Object.entries({ acquire: GRANTED, settle: SETTLED, peek: BALANCES })) {
+  test(`each part of a success of ${call}, of each wrong type`, { timeout: 60_000 }, async (t) => {
+    await checkWhole(t, call, [whole(200, JSON.stringify(value)), ...[...mutations(value)].map((text) => whole(200, text))]);
+  });
+}
+
+test("each part of a refusal, of each wrong type", { timeout: 60_000 }, async (t) => {
+  const texts = [...mutations(PROBLEM)];
+  for (const status of [400, 401, 403, 408, 413, 429, 500, 503]) {
+    await checkWhole(t, "acquire", texts.map((text) => whole(status, text)), true);
+  }
+  await checkWhole(t, "settle", texts.map((text) => whole(503, text)), true);
+});
+
+test("each status, with and without a body that fits", { timeout: 60_000 }, async (t) => {
+  let current;
+  const served = await serving(t, (socket) => socket.end(current));
+  const client = clientOf(t, served);
+  for (let status = 100; status < 600; status += 1) {
+    for (const body of [JSON.stringify(GRANTED), "", `{"detail": "${SECRET}"}`]) {
+      current = whole(status, body, "connection: close\r\n");
+      use(await answered(client, "acquire"));
+    }
+  }
+});
+
+test("framings that are wrong", { timeout: 60_000 }, async (t) => {
+  const body = Buffer.from(JSON.stringify(GRANTED));
+  const size = body.length;
+  const start = "HTTP/1.1 200 OK\r\n";
+  const chunked = `${size.toString(16)}\r\n${body}\r\n0\r\n\r\n`;
+  const framings = {
+    both: `${start}transfer-encoding: chunked\r\ncontent-length: 5\r\n\r\n${chunked}`,
+    "chunked garbage": `${start}transfer-encoding: chunked\r\n\r\nzz\r\n${body}`,
+    "5,000 digits": `${start}content-length: ${"9".repeat(5_000)}\r\n\r\n${body}`,
+    "20 digits": `${start}content-length: ${"9".repeat(20)}\r\n\r\n${body}`,
+    negative: `${start}content-length: -5\r\n\r\n${body}`,
+    signed: `${start}content-length: +${size}\r\n\r\n${body}`,
+    "two lengths": `${start}content-length: 5\r\ncontent-length: ${size}\r\n\r\n${body}`,
+    "short body": `${head(200, size + 5)}${body}`,
+    "empty head": "\r\n\r\n",
+    "half a head": "HTTP/1.1 200 OK\r\ncontent-le",
+    nothing: "",
+    "no status": "HTTP/1.1 \r\n\r\n",
+    "two digits": "HTTP/1.1 20 OK\r\ncontent-length: 0\r\n\r\n",
+    "HTTP/2": "HTTP/2 200\r\ncontent-length: 0\r\n\r\n",
+    "HTTP/0.9": body,
+    "another protocol": "SSH-2.0-server\r\n\r\n",
+    frames: Buffer.from("000012040000000000".repeat(50), "hex"),
+    "a line without a colon": `${start}nothing\r\ncontent-length: 0\r\n\r\n`,
+    "a zero in a value": `${start}ratelimit: a\0\r\ncontent-length: ${size}\r\n\r\n${body}`,
+    "a long line": `${start}a: ${"b".repeat(100_000)}\r\ncontent-length: 0\r\n\r\n`,
+    "many lines": `${start}${"a: b\r\n".repeat(20_000)}content-length: 0\r\n\r\n`,
+    "many interim answers": Buffer.concat([Buffer.from("HTTP/1.1 103 X\r\n\r\n".repeat(20_000)), whole(200, body)]),
+    switching: "HTTP/1.1 101 X\r\nupgrade: h2c\r\nconnection: upgrade\r\n\r\n",
+    "switching without a field": "HTTP/1.1 101 X\r\n\r\n",
+    "switching with a body": Buffer.concat([Buffer.from("HTTP/1.1 101 X\r\nupgrade: a\r\nconnection: upgrade\r\n\r\n"), whole(200, body)]),
+    compressed: whole(200, zlib.deflateSync(body), "content-encoding: deflate\r\n"),
+    "no UTF-8": whole(200, Buffer.from(String(body).replace("g1", "\xff\xfe"), "latin1")),
+    "UTF-16": whole(200, Buffer.from(String(body), "utf16le")),
+    "a redirect": whole(302, "", `location: http://${SECRET}/\r\n`),
+    "a redirect to itself": whole(307, "", "location: /v1/acquire\r\n"),
+    "duplicate fields": whole(200, `${String(body).slice(0, -1)}, "grant": 5}`),
+    "two values": whole(200, `${body}${body}`),
+    "the secret as a status": `HTTP/1.1 ${SECRET}\r\n\r\n`,
+    "the secret as a field": `HTTP/1.1 200 X\r\n${SECRET}\r\n\r\n`,
+    "9 MB": whole(200, " ".repeat(9_000_000) + body),
+  };
+  let current;
+  const served = await serving(t, (socket) => socket.end(current));
+  const client = clientOf(t, served);
+  for (const [name, data] of Object.entries(framings)) {
+    current = data;
+    for (const call of Object.keys(CALLS)) {
+      const found = await answered(client, call);
+      assert.ok(found instanceof WeirgateError, `${name}: ${inspect(found)}`);
+      use(found);
+    }
+  }
+});
+
+test("an answer to nothing is not read as the next one", { timeout: 60_000 }, async (t) => {
+  const second = JSON.stringify({ ...GRANTED, grant: "stale" });
+  const served = await serving(t, (socket) => {
+    socket.write(whole(200, JSON.stringify(GRANTED)));
+    setImmediate(() => socket.write(whole(200, second)));
+  });
+  const client = clientOf(t, served);
+  for (let round = 0; round < 50; round += 1) {
+    const found = await answered(client, "acquire");
+    if (!(found instanceof WeirgateError)) assert.equal(found.token, "g1");
+  }
+});
+
+test("answers that do not end", { timeout: 120_000 }, async (t) => {
+  const endless = {
+    nothing: ["", ""],
+    "half a head": ["HTTP/1.1 200 OK\r\n", ""],
+    "a head": ["HTTP/1.1 200 OK\r\na: ", "b".repeat(1_000)],
+    "interim answers": ["", "HTTP/1.1 100 Continue\r\n\r\n".repeat(50)],
+    "one interim answer": ["HTTP/1.1 102 X\r\n\r\n", ""],
+    "a body byte for byte": [head(200, 8_000_000), " "],
+    "half a body": [`${head(200, 500)}{`, ""],
+    "a long body": [head(200, 1e9), " ".repeat(60_000)],
+    chunks: ["HTTP/1.1 200 OK\r\ntransfer-encoding: chunked\r\n\r\n", "1\r\n \r\n".repeat(1_000)],
+    "a body without a length": ["HTTP/1.1 200 OK\r\n\r\n", " ".repeat(60_000)],
+    "after switching": ["HTTP/1.1 101 X\r\nupgrade: a\r\nconnection: upgrade\r\n\r\n", "x"],
+  };
+  for (const [name, [begin, again]] of Object.entries(endless)) {
+    const served = await serving(t, (socket) => {
+      socket.write(begin);
+      const more = () => {
+        if (again && !socket.destroyed) socket.write(again, () => setImmediate(more));
+      };
+      more();
+    });
+    const client = clientOf(t, served, { answerTimeoutMs: 200 });
+    for (const call of ["acquire", "peek"]) {
+      const found = await answered(client, call);
+      assert.ok(found instanceof Unavailable, `${name}: ${inspect(found)}`);
+      use(found);
+    }
+    served.sockets.forEach((socket) => socket.destroy());
+  }
+});
+
+test("no secret of a URL is in an error", () => {
+  for (const url of [
+    "http://user:@@@host:1", "http://@@@host", "https://user:@@@host", "http://host/?token=@@", "http://host/#@@",
+    "http://host/@@", "http://user:@@/x@host", "http://user:@@?x@host", "http://host:@@", "http://[::1@@@@", "user:@@@host",
+    "ftp://@@:a@host", "http://\u2100@@@host", "http://user:@@@[::1", "http:///@@", "http://host\n/@@",
+  ]) {
+    assert.throws(() => new Client({ url: url.replace("@@", SECRET) }), (error) => {
+      assert.ok(error instanceof InvalidRequest);
+      assert.ok(!inspect(error).includes(SECRET), inspect(error));
+      return true;
+    });
+  }
+});
+
+test("a token that a field cannot carry is refused, and not shown", async (t) => {
+  const served = await serving(t, (socket) => socket.end());
+  for (const token of [`${SECRET}\r\na: b`, `${SECRET}\0`, `${SECRET}ü`, ` ${SECRET}`, `${SECRET}\n`]) {
+    const found = await answered(clientOf(t, served, { token }), "acquire");
+    assert.ok(found instanceof InvalidRequest);
+    use(found);
+  }
+  await assert.rejects(async () => new Client({ token: 5 }), InvalidRequest);
+  assert.equal(served.requests.length, 0);
+});
+
+test("names and paths that nothing can connect to are unavailable", { timeout: 60_000 }, async (t) => {
+  for (const url of [`unix:/${"x".repeat(500)}`, "unix:/no/agent.sock", `http://${"a".repeat(70)}`, "http://a..b", "http://[::ffff:1.2.3]:1"]) {
+    const found = await answered(clientOf(t, { url }, { answerTimeoutMs: 5_000 }), "acquire");
+    assert.ok(found instanceof Unavailable, inspect(found));
+    assert.equal(found.applied, "no");
+  }
+});

@@ -1,0 +1,93 @@
+/** Calls that are given up in every turn of the event loop: nothing of them stays taken, and no release is lost. */
+
+import assert from "node:assert/strict";
+import { test } from "node:test";
+
+import { Client } from "weirgate";
+
+import { answer, serving } from "./served.js";
+
+const LEASED = answer(200, {
+  grant: "g1", lease: { expires_at_ms: 1_900_000_000_000 }, amounts: [{ slots: 1 }], limits: [], would_deny: null, degraded: null,
+});
+const ENDED = answer(200, { grant: null, settlement: "settled", lease: null, amounts: [] });
+const TURNS = 40;
+const TAKE = ["a", "api", { slots: 1 }];
+const ignored = () => {};
+
+/** Grants slots, and keeps what was granted and ended. A settlement whose client leaves at once is forgotten. */
+async function leasing(t) {
+  const counts = { granted: 0, ends: [] };
+  const served = await serving(t, (socket, { path, body }) => {
+    if (path === "/v1/acquire") {
+      counts.granted += 1;
+      return socket.write(LEASED);
+    }
+    afterTurns(5, () => {
+      if (socket.readableEnded || socket.destroyed) return;
+      counts.ends.push(body.end);
+      socket.write(ENDED);
+    });
+  });
+  const client = new Client({ url: served.url });
+  t.after(() => client.close());
+  return { client, counts };
+}
+
+function afterTurns(turns, work) {
+  if (turns === 0) work();
+  else setImmediate(() => afterTurns(turns - 1, work));
+}
+
+async function until(isTrue) {
+  while (!isTrue()) await new Promise(setImmediate);
+}
+
+test("an acquire that is given up in any turn leaves no slot taken", { timeout: 60_000 }, async (t) => {
+  const { client, counts } = await leasing(t);
+  for (let turn = 0; turn < TURNS; turn += 1) {
+    const controller = new AbortController();
+    afterTurns(turn, () => controller.abort());
+    const grant = await client.acquire(...TAKE, { signal: controller.signal }).catch(ignored);
+    await grant?.release();
+    await until(() => counts.granted === counts.ends.length);
+  }
+});
+
+for (const [name, change] of Object.entries({
+  release: (grant, options) => grant.release(undefined, options),
+  rollBack: (grant, options) => grant.rollBack(options),
+})) {
+  test(`a ${name} goes on if the wait for it is given up in any turn`, { timeout: 60_000 }, async (t) => {
+    const { client, counts } = await leasing(t);
+    for (let turn = -1; turn < TURNS; turn += 1) {
+      const grant = await client.acquire(...TAKE);
+      const controller = new AbortController();
+      if (turn < 0) controller.abort(new Error("given up"));
+      else afterTurns(turn, () => controller.abort(new Error("given up")));
+      const outcome = await change(grant, { signal: controller.signal }).catch((error) => error.message);
+      assert.ok(outcome === "settled" || outcome === "given up", outcome);
+      await until(() => counts.granted === counts.ends.length && grant.isEnded);
+    }
+  });
+}
+
+test("a scope releases whatever signal its acquire had", { timeout: 60_000 }, async (t) => {
+  const { client, counts } = await leasing(t);
+  const controller = new AbortController();
+  await client.scope(...TAKE, { signal: controller.signal }, () => controller.abort());
+  await assert.rejects(client.scope(...TAKE, () => Promise.reject(new RangeError("the work"))), RangeError);
+  assert.deepEqual(counts.ends, ["release", "roll_back"]);
+});
+
+test("a disposed grant is released once", { timeout: 60_000 }, async (t) => {
+  const { client, counts } = await leasing(t);
+  const grant = await client.acquire(...TAKE);
+  await grant[Symbol.asyncDispose]();
+  await grant[Symbol.asyncDispose]();
+  assert.ok(grant.isEnded);
+  const rolledBack = await client.acquire(...TAKE);
+  await rolledBack.rollBack();
+  await rolledBack[Symbol.asyncDispose]();
+  assert.deepEqual(counts.ends, ["release", "roll_back"]);
+});

@@ -1,0 +1,254 @@
+/** What is refused before anything is sent, by the table of all clients and by what JavaScript has beside it. */
+
+import assert from "node:assert/strict";
+import { readFileSync } from "node:fs";
+import { test } from "node:test";
+import vm from "node:vm";
+
+import { Client, InvalidRequest, limit } from "weirgate";
+
+import { acquireAll } from "../src/request.js";
+import { GRANTED, answer, serving } from "./served.js";
+import { CONTRACT } from "./stack.js";
+
+const TABLE = JSON.parse(readFileSync(`${CONTRACT}client/checks.json`, "utf8"));
+const SPECIAL = { NaN: Number.NaN, Infinity: Infinity, "-Infinity": -Infinity, "-0": -0 };
+const SETTLED = answer(200, { grant: "g2", settlement: "settled", lease: null, amounts: [{ rpm: 1 }] });
+
+const number = (value) => (typeof value === "string" ? (SPECIAL[value] ?? value) : value);
+
+class Amount {
+  valueOf() {
+    return 1;
+  }
+  toJSON() {
+    return 1;
+  }
+}
+
+const NO_NUMBERS = [
+  undefined, null, true, false, "1", "", [], [1], {}, { rpm: 1 }, { toJSON: () => 1 }, { valueOf: () => 1 }, 1n, 0n,
+  Symbol("a"), () => 1, class {}, new Amount(), new Number(1), new Date(1), new Map([["a", 1]]), new Set([1]), /1/,
+  Promise.resolve(1), new Uint8Array([1]), Object.create({ atLeast: 1, atMost: 2 }), Number.NaN,
+  new Proxy({}, {}), { atLeast: 1 }, { atLeast: 1, atMost: 2, more: 3 }, { atLeast: "1", atMost: 2 }, globalThis,
+];
+
+/** Whether it is one of the kinds that JSON would drop or change. */
+async function refused(call, ...mentions) {
+  await assert.rejects(async () => call(), (error) => {
+    assert.ok(error instanceof InvalidRequest, String(error));
+    for (const word of mentions) assert.ok(error.message.includes(word), error.message);
+    assert.ok(error.message.length < 300);
+    return true;
+  });
+}
+
+async function served(t) {
+  const server = await serving(t, (socket, { path }) => socket.write(path === "/v1/acquire" ? GRANTED : SETTLED));
+  const client = new Client({ url: server.url, retries: 0 });
+  t.after(() => client.close());
+  return { server, client };
+}
+
+function callsWith(client, amount) {
+  const take = { rpm: amount };
+  const calls = {
+    take: () => client.acquire("a", "api", take),
+    "take of several": () => client.acquireAll([{ entity: "a", resource: "api", take }]),
+    "take of a scope": () => client.scope("a", "api", take, () => {}),
+    adjust: () => client.restore("g").adjust(take),
+    giveBack: () => client.restore("g").giveBack(take),
+    release: () => client.restore("g").release(take),
+  };
+  const whole = {
+    atLeast: () => client.acquire("a", "api", { rpm: { atLeast: amount, atMost: 10 ** 12 } }),
+    atMost: () => client.acquire("a", "api", { rpm: { atLeast: 0, atMost: amount } }),
+    takeMore: () => client.restore("g").takeMore(take),
+    need: () => client.peek("a", "api", { need: take }),
+  };
+  return { calls, whole };
+}
+
+test("an amount that JSON would drop or change is not sent", async (t) => {
+  const { server, client } = await served(t);
+  for (const value of [...TABLE.amounts.refused.map(number), ...NO_NUMBERS]) {
+    const { calls, whole } = callsWith(client, value);
+    for (const call of Object.values({ ...calls, ...whole })) await refused(call, "rpm");
+  }
+  for (const value of TABLE.whole_amounts.refused.map(number)) {
+    for (const call of Object.values(callsWith(client, value).whole)) await refused(call, "rpm");
+  }
+  assert.equal(server.requests.length, 0);
+});
+
+test("other amounts are sent as they are", async (t) => {
+  const { server, client } = await served(t);
+  for (const value of TABLE.amounts.kept) {
+    for (const call of Object.values(callsWith(client, value).calls)) {
+      await call();
+      const { take, adjust, give_back: giveBack } = server.requests.findLast(({ body }) => !("end" in body) || "adjust" in body).body;
+      assert.deepEqual(take ?? adjust ?? giveBack, { rpm: value });
+    }
+  }
+});
+
+test("what is no plain object of amounts is not sent", async (t) => {
+  const { server, client } = await served(t);
+  class Take {
+    rpm = 1;
+  }
+  const hidden = Object.defineProperty({ rpm: 1 }, "tpm", { value: 5, enumerable: false });
+  const wrong = [
+    undefined, null, {}, [], [["rpm", 1]], "rpm", 5, new Map([["rpm", 1]]), new Take(), Object.create({ rpm: 1 }),
+    { __proto__: { rpm: 1 } }, { __proto__: { rpm: 1 }, tpm: 1 }, { [Symbol("rpm")]: 1 }, { rpm: 1, [Symbol("x")]: 1 },
+    hidden, { "": 1 }, () => 1, Object.assign(() => 1, { rpm: 1 }), new Date(), { rpm: 1, toJSON: () => ({ rpm: 5 }) },
+    Object.create(Object.create(null, { rpm: { value: 1, enumerable: true } })),
+  ];
+  for (const take of wrong) {
+    await refused(() => client.acquire("a", "api", take));
+    if (take !== undefined) await refused(() => client.restore("g").release(take));
+    await refused(() => client.restore("g").adjust(take));
+    await refused(() => client.restore("g").takeMore(take));
+  }
+  assert.equal(server.requests.length, 0);
+  for (const take of [Object.assign(Object.create(null), { rpm: 1 }), vm.runInNewContext("({ rpm: 1 })")]) {
+    await client.acquire("a", "api", take);
+    assert.deepEqual(server.requests.at(-1).body.take, { rpm: 1 });
+  }
+});
+
+test("what others define on all objects is not sent", async (t) => {
+  const { server, client } = await served(t);
+  const added = { rpm: 5, waitMs: 1, bypass: true, toJSON: () => ({}), limits: [], bucket: 3 };
+  for (const [name, value] of Object.entries(added)) {
+    Object.defineProperty(Object.prototype, name, { value, enumerable: true, configurable: true, writable: true });
+    try {
+      const { body } = acquireAll([{ entity: "a", resource: "api", take: { tpm: 1 } }], {});
+      // Not by `deepEqual`, which sees what is inherited, too.
+      if (name !== "toJSON") assert.equal(body, '{"entity":"a","resource":"api","take":{"tpm":1}}');
+      else assert.ok(body.includes('"take":{"tpm":1}') || body === "{}", body);
+    } finally {
+      delete Object.prototype[name];
+    }
+  }
+  const take = JSON.parse('{"__proto__": 5, "constructor": 1}');
+  await client.acquire("a", "api", take);
+  assert.deepEqual(Object.entries(server.requests[0].body.take), Object.entries(take));
+  const grant = await client.acquire("a", "api", { rpm: 1 });
+  assert.deepEqual([grant.amount("constructor"), grant.amount("__proto__")], [0, 0]);
+});
+
+test("times are those of the agent", async (t) => {
+  const { server, client } = await served(t);
+  const acquireWith = (options) => client.acquire("a", "api", { rpm: 1 }, options);
+  for (const [name, { kept, refused: wrong }] of Object.entries(TABLE.times_ms)) {
+    for (const value of kept) {
+      await acquireWith({ [`${name}Ms`]: value });
+      assert.equal(server.requests.at(-1).body[`${name}_ms`], value);
+    }
+    const sent = server.requests.length;
+    for (const value of [...wrong.map(number), ...NO_NUMBERS.slice(1)]) {
+      await refused(() => acquireWith({ [`${name}Ms`]: value }), `${name}Ms`);
+    }
+    assert.equal(server.requests.length, sent);
+  }
+  for (const value of NO_NUMBERS) await refused(() => client.restore("g").renew(value), "lastsMs");
+  for (const value of NO_NUMBERS.slice(1)) {
+    await refused(() => new Client({ answerTimeoutMs: value }), "answerTimeoutMs");
+    await refused(() => new Client({ retries: value }), "retries");
+    await refused(() => new Client({ maxIdle: value }), "maxIdle");
+  }
+});
+
+test("options that are unknown, or of another type, are refused", async (t) => {
+  const { server, client } = await served(t);
+  const acquireWith = (options) => client.acquire("a", "api", { rpm: 1 }, options);
+  await refused(() => acquireWith({ wait: 2 }), "waitMs", '"wait"');
+  for (const options of [{ waitms: 1 }, { WaitMs: 1 }, { lease: 1 }, { signl: 1 }, { bucket: 0 }, { __proto__: { waitMs: 1 } }]) {
+    await refused(() => acquireWith(options), "options");
+  }
+  await refused(() => client.acquireAll([{ entity: "a", resource: "b", take: { rpm: 1 } }], { limits: [] }), '"limits"');
+  await refused(() => client.acquireAll([{ entity: "a", resource: "b", take: { rpm: 1 }, waitMs: 5 }]), '"waitMs"');
+  await refused(() => client.peek("a", "b", { needs: {} }), '"needs"');
+  await refused(() => client.restore("g").adjust({ rpm: 1 }, { buckets: 1 }), '"buckets"');
+  await refused(() => client.restore("g").release(undefined, { bucket: 1 }), '"bucket"');
+  await refused(() => new Client({ timeout: 5 }), '"timeout"');
+  await refused(() => new Client("http://127.0.0.1:1"), "options");
+  for (const value of ["", "alow", "local", "local 0", "local 101", "local 5.5", "Allow", 5, true, []]) {
+    await refused(() => acquireWith({ onUnavailable: value }), "onUnavailable");
+  }
+  for (const value of ["yes", 1, 0, null, []]) {
+    await refused(() => acquireWith({ bypass: value }), "bypass");
+    await refused(() => acquireWith({ cascading: value }), "cascading");
+    await refused(() => acquireWith({ signal: value }), "signal");
+  }
+  for (const value of [-1, 1.5, true, "1", 2 ** 53, Number.NaN]) {
+    await refused(() => acquireWith({ limitsVersion: value }), "limitsVersion");
+    await refused(() => client.restore("g").adjust({ rpm: 1 }, { bucket: value }), "bucket");
+  }
+  for (const value of [undefined, null, "", 5, ["a"], {}]) {
+    await refused(() => client.acquire(value, "b", { rpm: 1 }), "entity");
+    await refused(() => client.peek("a", value), "resource");
+    await refused(() => client.restore(value), "grant");
+  }
+  for (const value of ["rpm", {}, limit.slots("a", 1), [null], ["rpm"], [{ name: "rpm" }], null]) {
+    await refused(() => acquireWith({ limits: value }), "limit");
+  }
+  for (const value of [undefined, null, [], {}, "a", [null]]) await refused(() => client.acquireAll(value), "bucket");
+  assert.equal(server.requests.length, 0);
+});
+
+test("limits are those of the table of all clients", async () => {
+  for (const row of TABLE.limits) {
+    const given = Object.fromEntries(Object.entries(row.rate ?? row.slots).map(([name, value]) => [name, number(value)]));
+    const { name = "rpm", refill, period_ms: periodMs, capacity: burst, slots, ...options } = given;
+    const withBurst = burst === undefined ? options : { ...options, burst };
+    const made = () => ("slots" in row ? limit.slots(name, slots, options) : limit.rate(name, refill, periodMs, withBurst));
+    if (row.sent) {
+      const { body } = acquireAll([{ entity: "a", resource: "b", take: { rpm: 1 }, limits: [made()] }], {});
+      assert.deepEqual(JSON.parse(body).limits, [{ name: "rpm", mode: "enforced", ...row.sent }]);
+    } else {
+      await refused(made, ...row.mentions);
+    }
+  }
+});
+
+test("no rate becomes another kind of limit", async () => {
+  for (const make of [limit.perSecond, limit.perMinute, limit.perHour, limit.perDay]) {
+    assert.ok(make("rpm", 1).refill === 1);
+    for (const value of [0, -0, -1, 1.5, ...NO_NUMBERS]) {
+      await refused(() => make("rpm", value, { burst: 5 }), "rpm", "refill");
+      if (value !== undefined) await refused(() => make("rpm", 5, { burst: value }), "rpm", "capacity");
+    }
+    for (const options of [{ slots: 5 }, { perHour: 5 }, { capacity: 5 }, null, 5, "enforced"]) {
+      await refused(() => make("rpm", 5, options), "rpm", "options");
+    }
+  }
+  await refused(() => limit.slots("slots", 5, { burst: 5 }), "burst");
+  const whole = { name: "rpm", capacity: 5, refill: 5, periodMs: 1000, mode: "enforced" };
+  for (const change of [{ refill: 0 }, { periodMs: 0 }, { refill: -0, periodMs: 0 }, { refill: undefined }, { mode: 5 }, { more: 1 }, { name: "" }]) {
+    const limits = [{ ...whole, ...change }];
+    await refused(() => acquireAll([{ entity: "a", resource: "b", take: { rpm: 1 }, limits }], {}), "limit");
+  }
+});
+
+test("random numbers are kept or refused", async () => {
+  let seed = 20_261_125;
+  const draw = () => ((seed = (Math.imul(seed, 1_664_525) + 1_013_904_223) >>> 0), seed / 2 ** 32);
+  const kinds = [
+    () => Math.floor(draw() * 1e13 - 10) / [1, 10, 100, 1000, 10_000][Math.floor(draw() * 5)],
+    () => Math.floor((draw() - 0.5) * 2 ** 61),
+    () => (draw() - 0.5) * 10 ** Math.floor(draw() * 600 - 310),
+  ];
+  for (let round = 0; round < 20_000; round += 1) {
+    const value = kinds[Math.floor(draw() * 3)]();
+    const isKept = value >= 0 && value <= 1e12 && !Object.is(value, -0) && /^\d+(\.\d{1,3})?$/.test(String(value));
+    try {
+      const { body } = acquireAll([{ entity: "a", resource: "b", take: { rpm: value } }], {});
+      assert.ok(isKept, String(value));
+      assert.equal(JSON.parse(body).take.rpm, value);
+    } catch (error) {
+      assert.ok(error instanceof InvalidRequest && !isKept, `${value}: ${error}`);
+    }
+  }
+});
