@@ -108,21 +108,26 @@ pub fn check(
         is_site(origin) && (path.is_empty() || path.starts_with('/'))
     };
     let is_trusted = |site: &str| ["same-origin", "none"].contains(&site);
-    let checks: [(HeaderName, &dyn Fn(&str) -> bool, &str); 3] = [
-        (ORIGIN, &is_site, &site),
-        (REFERER, &is_page, &site),
-        (SEC_FETCH_SITE, &is_trusted, "same-origin or none"),
-    ];
-    for (header, holds, own) in checks {
-        if headers.contains_key(&header) && !only(headers, &header).is_some_and(holds) {
-            return Err(Refused::Site {
-                own: own.to_owned(),
-                got: shown(headers, &header),
-                header,
-            });
-        }
+    allow(headers, ORIGIN, &site, is_site)?;
+    allow(headers, REFERER, &site, is_page)?;
+    allow(headers, SEC_FETCH_SITE, "same-origin or none", is_trusted)
+}
+
+/// Checks that a header is not there, or is there once with a value that is allowed.
+fn allow(
+    headers: &HeaderMap,
+    header: HeaderName,
+    own: &str,
+    is_allowed: impl Fn(&str) -> bool,
+) -> Result<(), Refused> {
+    if !headers.contains_key(&header) || only(headers, &header).is_some_and(is_allowed) {
+        return Ok(());
     }
-    Ok(())
+    Err(Refused::Site {
+        own: own.to_owned(),
+        got: shown(headers, &header),
+        header,
+    })
 }
 
 /// Returns an authority without a user: `user@` would hide the host behind another one.
