@@ -26,6 +26,9 @@ BAD = [
 RECIPES = ["\tpip install one", "\t@x/pip install --no-deps --requirement $<", "\tnpm install", "\tcd page && npm i one", "\tnpm exec one"]
 
 
+IMAGES = ["debian:12-slim", "debian", "debian@sha256:12", "${IMAGE}", "${IMAGE:-debian}", "${IMAGE:?}", "sha256:" + "0a" * 32]
+
+
 def check(holds, otherwise):
     if not holds:
         sys.exit(f"test_pins: {otherwise}")
@@ -45,7 +48,19 @@ def main():
     check(not check_pins.makefile_problems(f"x = pip install {check_pins.PIP}\n\tnpm ci --prefix one\n"), "a pinned recipe is refused")
     for recipe in RECIPES:
         check(check_pins.makefile_problems(f"all:\n{recipe}\n"), f"got through: {recipe}")
-    print(f"pins: {len(BAD) + len(RECIPES) + 3} mistakes are refused")
+    confined = "".join(f"    {line}\n" for line in check_pins.CONFINED)
+    service = lambda image, rest: f"services:\n  agent:\n    image: {image}\n    command: weirgate-agent\n{rest}"
+    refused = lambda text: list(check_pins.compose_problems(text))
+    for image in ("debian@sha256:" + "0a" * 32, "${IMAGE:?must be one by its digest, NAME@sha256:...}"):
+        check(not refused(service(image, confined)), f"refused: {image}")
+        for line in check_pins.CONFINED:
+            check(refused(service(image, confined.replace(f"    {line}\n", ""))), f"got through without {line}")
+        check(refused(service(image, confined.replace("65532", "0"))), "got through: root")
+    for image in IMAGES:
+        check(refused(service(image, confined)), f"got through: {image}")
+    check(refused("services:\n  agent:\n    build: .\n") and refused("version: 3\n"), "got through: no image, no service")
+    mistakes = len(BAD) + len(RECIPES) + len(IMAGES) + len(check_pins.CONFINED) + 6
+    print(f"pins: {mistakes} mistakes are refused")
 
 
 if __name__ == "__main__":
