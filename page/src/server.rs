@@ -8,7 +8,7 @@ use std::time::Duration;
 use bytes::Bytes;
 use futures_util::StreamExt;
 use http_body_util::combinators::UnsyncBoxBody;
-use http_body_util::{BodyExt, Empty, Full, StreamBody};
+use http_body_util::{BodyExt, Full, StreamBody};
 use hyper::body::{Frame, Incoming};
 use hyper::header::{HeaderName, HeaderValue};
 use hyper::{Method, Request, Response, StatusCode, header};
@@ -31,8 +31,6 @@ const BOUNDS: Bounds = Bounds {
     stall: Duration::from_secs(5),
     grace: Duration::ZERO,
 };
-
-const EVENTS: &str = "text/event-stream";
 
 type Body = UnsyncBoxBody<Bytes, Infallible>;
 
@@ -76,8 +74,7 @@ fn respond(
     if let Err(refused) = check(uri, request.headers(), own, &[]) {
         return text(StatusCode::FORBIDDEN, &refused.to_string());
     }
-    let is_head = request.method() == Method::HEAD;
-    if !is_head && request.method() != Method::GET {
+    if ![Method::GET, Method::HEAD].contains(request.method()) {
         let mut response = text(
             StatusCode::METHOD_NOT_ALLOWED,
             "the page only answers GET and HEAD",
@@ -86,17 +83,9 @@ fn respond(
         response.headers_mut().insert(header::ALLOW, allowed);
         return response;
     }
+    // HTTP drops the body of an answer to HEAD, and with it the viewer.
     if uri.path() == "/events" {
-        let subject = match Subject::from_query(uri.query().unwrap_or_default()) {
-            Ok(subject) => subject,
-            Err(error) => return text(StatusCode::BAD_REQUEST, &error.to_string()),
-        };
-        return if is_head {
-            // Without a viewer, which would have to read.
-            response(StatusCode::OK, EVENTS, Empty::new().boxed_unsync())
-        } else {
-            event_stream(subject, board, shown)
-        };
+        return event_stream(uri.query().unwrap_or_default(), board, shown);
     }
     match FILES.iter().find(|file| file.path == uri.path()) {
         Some(file) => {
@@ -107,11 +96,11 @@ fn respond(
     }
 }
 
-fn event_stream(
-    subject: Option<Subject>,
-    board: &Arc<Board>,
-    shown: &Arc<Shown>,
-) -> Response<Body> {
+fn event_stream(query: &str, board: &Arc<Board>, shown: &Arc<Shown>) -> Response<Body> {
+    let subject = match Subject::from_query(query) {
+        Ok(subject) => subject,
+        Err(error) => return text(StatusCode::BAD_REQUEST, &error.to_string()),
+    };
     let Some(viewer) = board.enter(subject, MAX_VIEWERS) else {
         let reason = format!("{MAX_VIEWERS} viewers are connected; close another page");
         return text(StatusCode::SERVICE_UNAVAILABLE, &reason);
@@ -119,7 +108,7 @@ fn event_stream(
     let events = events(viewer, Arc::clone(shown));
     let frames = events.map(|bytes| Ok(Frame::data(bytes)));
     let body = StreamBody::new(frames).boxed_unsync();
-    response(StatusCode::OK, EVENTS, body)
+    response(StatusCode::OK, "text/event-stream", body)
 }
 
 fn text(status: StatusCode, text: &str) -> Response<Body> {
