@@ -93,8 +93,9 @@ pub fn check(
         is_own(authority, own) || others.iter().any(|each| each.is(authority))
     };
     let host = only(headers, &HOST).and_then(authority).filter(is_own);
-    // Of a request line with a whole URL the server would have to believe the URL.
-    let host = host.filter(|_| uri.authority().is_none_or(is_own));
+    // A request line with a whole URL has a host too, which other servers prefer.
+    let is_own_too = |uri: &Authority| authority(uri.as_str()).as_ref().is_some_and(is_own);
+    let host = host.filter(|_| uri.authority().is_none_or(is_own_too));
     let Some(host) = host else {
         return Err(Refused::Host {
             own: names_of(own),
@@ -130,10 +131,14 @@ fn allow(
     })
 }
 
-/// Returns an authority without a user: `user@` would hide the host behind another one.
+/// Returns an authority of a host and maybe a port. Of `user@` another reader might take the user
+/// for the host.
 fn authority(text: &str) -> Option<Authority> {
-    let authority = text.parse().ok();
-    authority.filter(|_| !text.contains('@'))
+    let authority: Authority = text.parse().ok()?;
+    let port = text.strip_prefix(authority.host())?;
+    let is_port = |port: &str| port.parse::<u16>().is_ok();
+    let is_whole = port.is_empty() || port.strip_prefix(':').is_some_and(is_port);
+    is_whole.then_some(authority)
 }
 
 fn port_of(authority: &Authority) -> u16 {
@@ -237,7 +242,10 @@ mod tests {
             (OWN, "127.0.0.1:8000, evil.example"),
             (OWN, "http://127.0.0.1:8000"),
             (OWN, "127.0.0.1:8000/"),
-            (OWN, "[127.0.0.1]:8000x"),
+            (OWN, "127.0.0.1:8000x"),
+            ("127.0.0.1:80", "127.0.0.1:"),
+            ("127.0.0.1:80", "127.0.0.1:x"),
+            ("127.0.0.1:80", "127.0.0.1:80000"),
             ("10.0.0.7:8000", "localhost:8000"),
         ] {
             assert!(!is_host(own, host, &[]), "{own}: {host}");
