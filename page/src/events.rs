@@ -21,7 +21,7 @@ use tokio::sync::watch;
 use tokio::time::Instant;
 use weirgate::{Clock, SystemClock};
 
-use crate::board::Viewer;
+use crate::board::{MAX_VIEWERS, Viewer};
 use crate::shown::Shown;
 
 /// Time between two messages to a viewer, at least.
@@ -94,9 +94,11 @@ impl Sending {
         }
     }
 
-    /// Returns a comment if one is due.
+    /// Returns a comment if one is due. While all places are taken, one always is: viewers that do
+    /// not read are found soon, however much their systems keep.
     fn probe(&mut self) -> String {
-        let is_due = |at: Instant| at.elapsed() >= PROBED_EVERY;
+        let is_full = self.viewer.board.viewers() >= MAX_VIEWERS;
+        let is_due = |at: Instant| is_full || at.elapsed() >= PROBED_EVERY;
         if !self.probed_at.is_none_or(is_due) {
             return String::new();
         }

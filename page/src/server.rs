@@ -15,14 +15,12 @@ use hyper::{Method, Request, Response, StatusCode, header};
 use tokio::net::TcpListener;
 use weirgate_listen::{Bounds, check};
 
-use crate::board::Board;
+use crate::board::{Board, MAX_VIEWERS};
 use crate::events::events;
 use crate::files::FILES;
 use crate::shown::Shown;
 use crate::subject::Subject;
 
-/// How many viewers there can be at once.
-pub const MAX_VIEWERS: usize = 16;
 /// How many connections there can be at once.
 pub const MAX_CONNECTIONS: usize = 64;
 const BOUNDS: Bounds = Bounds {
@@ -101,7 +99,7 @@ fn event_stream(query: &str, board: &Arc<Board>, shown: &Arc<Shown>) -> Response
         Ok(subject) => subject,
         Err(error) => return text(StatusCode::BAD_REQUEST, &error.to_string()),
     };
-    let Some(viewer) = board.enter(subject, MAX_VIEWERS) else {
+    let Some(viewer) = board.enter(subject) else {
         let reason = format!("{MAX_VIEWERS} viewers are connected; close another page");
         return text(StatusCode::SERVICE_UNAVAILABLE, &reason);
     };
