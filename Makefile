@@ -30,6 +30,8 @@ lint: cargo ## Formatting, words, import cycles, lints, documentation, the list 
 	cargo fmt --all --check
 	$(PYTHON) scripts/check_words.py
 	$(PYTHON) scripts/check_layers.py
+	$(PYTHON) scripts/check_pins.py
+	$(PYTHON) scripts/test_pins.py
 	cargo clippy --locked --workspace --all-targets -- -D warnings
 	RUSTDOCFLAGS="-D warnings" cargo doc --locked --workspace --no-deps
 	$(rustdoc_json)
@@ -344,7 +346,8 @@ cargo:
 	@command -v cargo >/dev/null || { echo "make: cargo is missing: install Rust, for example with the package rustup" >&2; exit 1; }
 
 # One environment per requirements file, because their pins of botocore contradict each other. Created again when the file
-# changes. The files list every dependency, so pip resolves nothing.
+# changes. The files list every dependency, so pip resolves nothing, and the checksum of each file that pip may install.
+pip_install = pip install --quiet --disable-pip-version-check --no-deps --require-hashes --requirement
 .venv/%/.installed: requirements/%.txt
 	@command -v $(PYTHON) >/dev/null || { echo "make: python3 is missing: install Python 3.11 or newer" >&2; exit 1; }
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || { echo "make: python3 is older than 3.11" >&2; exit 1; }
@@ -352,7 +355,7 @@ cargo:
 	@echo "Installing the tools of $< into .venv/$*"
 	@rm -rf .venv/$*
 	@$(PYTHON) -m venv .venv/$*
-	@.venv/$*/bin/pip install --quiet --disable-pip-version-check --no-deps --requirement $<
+	@.venv/$*/bin/$(pip_install) $<
 	@touch $@
 
 # From its source, with its own lock file: a packaged one is too old to read what cargo says today. Without optimization,
@@ -364,7 +367,16 @@ $(cargo_deny): | cargo
 		--target-dir .tools/build cargo-deny
 	@rm -rf .tools/build
 
+# Each file is compiled from its own pins, so a changed version needs a run of this. Comments are at the beginning of a file.
+.PHONY: hashes
+hashes: .venv/uv/.installed ## Write the checksums into requirements/, for the versions that are pinned there
+	for file in requirements/*.txt; do \
+		{ grep '^#' $$file; sed 's/ \\$$//; /^ *--hash/d' $$file | .venv/uv/bin/uv pip compile --quiet --universal \
+			--python-version 3.11.5 --no-deps --generate-hashes --no-annotate --no-header -; } > $$file.new; \
+		mv $$file.new $$file; \
+	done
+
 .venv/sam/.cross: requirements/cross.txt .venv/sam/.installed
 	@! command -v rustup >/dev/null || rustup target add aarch64-unknown-linux-gnu
-	@.venv/sam/bin/pip install --quiet --disable-pip-version-check --no-deps --requirement $<
+	@.venv/sam/bin/$(pip_install) $<
 	@touch $@

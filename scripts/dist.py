@@ -24,6 +24,7 @@ from pathlib import Path
 
 from notices import notices_of
 from pages import pages
+from sbom import bills
 
 ROOT = Path(__file__).resolve().parent.parent
 TEMPLATE = (ROOT / "template.yaml").read_text(encoding="utf-8")
@@ -139,6 +140,15 @@ def write_programs(folder, architecture, built, manual, notices):
     write_tar(folder / f"weirgate-{VERSION}-linux-{architecture}.tar.gz", files, {"bin/weirgate"})
 
 
+def write_bills(folder, architecture, built):
+    """Writes what each program contains, by the three builds of the Makefile."""
+    binaries = {f"weirgate-{binary}": binary for binary in functions(TEMPLATE).values()}
+    for build in (binaries, {"weirgate-cli": "weirgate"}, {"weirgate-agent": "weirgate-agent"}):
+        programs = {package: (built / binary / "bootstrap").read_bytes() for package, binary in build.items()}
+        for package, text in bills(list(build), architecture, programs):
+            (folder / f"{build[package]}-{architecture}.cdx.json").write_text(text, encoding="utf-8")
+
+
 def write_clients(folder):
     python = ROOT / "clients/python"
     code = "import sys, build_backend; build_backend.build_wheel(sys.argv[1])"
@@ -156,6 +166,7 @@ def write_all(folder, built):
     for architecture in ARCHITECTURES:
         write_functions(folder, architecture, built / architecture)
         write_programs(folder, architecture, built / architecture, manual, notices)
+        write_bills(folder, architecture, built / architecture)
     (folder / "agent-layer.yaml").write_text(layer_template(), encoding="utf-8")
     write_clients(folder)
     write_tools(folder)

@@ -8,6 +8,8 @@ ROOT = Path(__file__).resolve().parent.parent
 # A link of Markdown, or of HTML in it. Code has none.
 CODE = re.compile(r"^(```|~~~).*?^\1|`[^`\n]*`", re.S | re.M)
 LINK = re.compile(r'\]\(([^)\s]+)\)|(?:src|srcset|href)="([^"]+)"')
+# Beside the README, which a release has of its own.
+ROOT_PAGES = ["CHANGELOG.md", "SECURITY.md"]
 ADDRESS = re.compile(r"[a-z]+:")
 
 README = """# Weirgate {version}
@@ -117,8 +119,8 @@ def target(page, link):
 
 
 def pages(version):
-    """Returns the README, the changes, the docs and the files that they show, by their place in a release."""
-    found = {"README.md": readme(version).encode(), "CHANGELOG.md": (ROOT / "CHANGELOG.md").read_bytes()}
+    """Returns the README, the pages beside it, the docs and the files that they show, by their place in a release."""
+    found = {"README.md": readme(version).encode(), **{name: (ROOT / name).read_bytes() for name in ROOT_PAGES}}
     docs = sorted((ROOT / "docs").rglob("*.md"))
     found |= {path.relative_to(ROOT).as_posix(): path.read_bytes() for path in docs}
     for page, data in list(found.items()):

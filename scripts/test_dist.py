@@ -5,7 +5,9 @@ Usage: test_dist.py
 """
 
 import contextlib
+import hashlib
 import io
+import json
 import os
 import platform
 import re
@@ -16,8 +18,12 @@ import tempfile
 import zipfile
 from pathlib import Path
 
+from cyclonedx.schema import SchemaVersion
+from cyclonedx.validation.json import JsonStrictValidator
+
 import check_dist
 import dist
+import sbom
 
 
 def built(folder, date):
@@ -71,7 +77,7 @@ def check_pages(folder, names):
         commands = deployment.partition(f"```sh {block}\n")[2].partition("```")[0]
         check(commands and commands in readme, f"README.md lacks the commands of {block}")
     for name in names:
-        file = re.sub(r"(arm64|x86_64)\.(zip|tar\.gz)$", r"*.\2", name.partition("/")[0])
+        file = re.sub(r"(arm64|x86_64)\.(zip|tar\.gz|cdx\.json)$", r"*.\2", name.partition("/")[0])
         check(f"`{file}`" in readme or f"`{file}/`" in readme, f"README.md does not say what {file} is")
     for archive in ["README.md", *(name for name in names if name.endswith(".tar.gz"))]:
         pages = files if archive == "README.md" else check_dist.texts(folder / archive)
@@ -81,6 +87,37 @@ def check_pages(folder, names):
         broken = files | {"README.md": f"{readme}[here]({link})".encode()}
         check(f"README.md: {link}" in refused(lambda: check_dist.check_links(broken)), f"a dead link: {link}")
     check_dist.check_links(files | {"README.md": f"{readme}`[here](docs/nothing.md)` [there](https://example.com)".encode()})
+
+
+def built_of(packages, target):
+    """Returns the crates that cargo builds these packages from, together."""
+    command = ["cargo", "tree", "--locked", "--edges", "normal,no-proc-macro", "--prefix", "none", "--no-dedupe", "--target", target]
+    command += [each for package in packages for each in ("--package", package)]
+    lines = subprocess.run(command, check=True, capture_output=True, text=True, cwd=dist.ROOT).stdout.splitlines()
+    return {tuple(line.replace(" v", " ").split()[:2]) for line in lines if line}
+
+
+def check_bills(folder):
+    """Sees that each program has a list that the standard allows, of its own bytes and of the crates that it is built from: with the
+    features that the programs of one build want together."""
+    valid = JsonStrictValidator(SchemaVersion.V1_5)
+    together = {binary: f"weirgate-{binary}" for binary in dist.functions(dist.TEMPLATE).values()}
+    programs = together | {"weirgate": "weirgate-cli", "weirgate-agent": "weirgate-agent"}
+    for architecture, target in sbom.TARGETS.items():
+        for binary, package in programs.items():
+            text = (folder / f"{binary}-{architecture}.cdx.json").read_text()
+            check(valid.validate_str(text) is None, f"{binary}: {valid.validate_str(text)}")
+            bill = json.loads(text)
+            program = folder.parent / "built" / architecture / binary / "bootstrap"
+            itself = bill["metadata"]["component"]
+            check(itself["hashes"][0]["content"] == hashlib.sha256(program.read_bytes()).hexdigest(), f"{binary}: its checksum")
+            listed = [(each["name"], each["version"]) for each in bill["components"]]
+            check(len(listed) == len(set(listed)), f"{binary} lists a crate twice")
+            crates = {*listed, (itself["name"], itself["version"])}
+            least, most = built_of([package], target), built_of(together.values() if binary in together else [package], target)
+            check(least <= crates <= most, f"{binary}: lacks {least - crates}, should not have {crates - most}")
+            unsummed = {each["name"] for each in bill["components"] if "hashes" not in each}
+            check(unsummed and all(name.startswith("weirgate") for name in unsummed), f"{binary}: no checksum of {unsummed}")
 
 
 def main():
@@ -99,6 +136,7 @@ def main():
         check(len(names) == len((one / "SHA256SUMS").read_text().splitlines()) + 1, "SHA256SUMS lacks a file")
         check_pages(one, names)
 
+        check_bills(one)
         notices = (one / "THIRD-PARTY").read_text()
         check("\naws-sdk-dynamodb " in notices and "Permission is hereby granted" in notices, "licenses of crates")
         check("\nweirgate" not in notices and "\nproptest" not in notices, "crates that no program contains")

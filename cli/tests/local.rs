@@ -1,6 +1,7 @@
 //! `weirgate local` as a terminal runs it.
 
-use std::io::{BufRead, BufReader, Read};
+use std::io::{BufRead, BufReader, Read, Write};
+use std::net::TcpStream;
 use std::path::PathBuf;
 use std::process::{Child, Command, Output, Stdio};
 
@@ -167,4 +168,41 @@ fn in_a_terminal_it_prints_exports_and_tells_what_the_functions_do() {
     let mut rest = String::new();
     told.read_to_string(&mut rest).unwrap();
     assert!(!rest.contains("error"), "{rest}");
+}
+
+/// The most memory that a process had, in KiB.
+fn peak_memory_kib(process: &Child) -> u64 {
+    let status = std::fs::read_to_string(format!("/proc/{}/status", process.id())).unwrap();
+    let line = status.lines().find_map(|line| line.strip_prefix("VmHWM:"));
+    let number = line.and_then(|line| line.split_whitespace().next());
+    number.unwrap().parse().unwrap()
+}
+
+#[test]
+fn twenty_large_bodies_at_once_take_the_memory_of_two() {
+    let local = Local::start(&[]);
+    let address = local.started["endpoint_url"].as_str().unwrap();
+    let address = address.trim_start_matches("http://").to_owned();
+    let filler = "x".repeat(15_900_000);
+    let item = r#""Item": {"PK": {"S": "a"}, "SK": {"S": "b"}}"#;
+    let body = format!(r#"{{"TableName": "weirgate", "Filler": "{filler}", {item}}}"#);
+    let request = format!(
+        "POST / HTTP/1.1\r\nhost: {address}\r\nx-amz-target: DynamoDB_20120810.PutItem\r\n\
+         connection: close\r\ncontent-length: {}\r\n\r\n{body}",
+        body.len()
+    );
+    std::thread::scope(|scope| {
+        for _ in 0..20 {
+            scope.spawn(|| {
+                let mut stream = TcpStream::connect(&address).unwrap();
+                stream.write_all(request.as_bytes()).unwrap();
+                let mut answer = String::new();
+                stream.read_to_string(&mut answer).unwrap();
+                assert!(answer.starts_with("HTTP/1.1 200"), "{answer}");
+            });
+        }
+    });
+    let peak = peak_memory_kib(&local.process);
+    assert!(peak < 128 * 1024, "{peak} KiB");
+    println!("peak memory: {peak} KiB");
 }

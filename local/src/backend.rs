@@ -8,6 +8,7 @@ use std::time::Duration;
 use dynoxide::{Database, DynoxideError};
 use tokio::time::Instant;
 use weirgate::{FileError, LimitsFileContents, RateLimiter};
+use weirgate_listen::HostName;
 use weirgate_store::{ConnectOptions, StoreError, Table, connect, create_table};
 
 use crate::actions::Actions;
@@ -25,6 +26,9 @@ use crate::stream::StreamReader;
 pub struct Options {
     /// Port on 127.0.0.1; 0, the default, is any free one.
     pub port: u16,
+    /// Names of the table in the header `Host`, beside 127.0.0.1 and `localhost` with the port: those
+    /// of a forwarded port or a container. Requests to other names are refused.
+    pub hosts: Vec<HostName>,
     /// Folder of the database, which is made if it does not exist; `None`, the default, keeps the
     /// table in memory.
     pub data: Option<PathBuf>,
@@ -42,6 +46,7 @@ impl Default for Options {
     fn default() -> Self {
         Self {
             port: 0,
+            hosts: vec![],
             data: None,
             table: "weirgate".to_owned(),
             limits: None,
@@ -121,7 +126,8 @@ impl LocalBackend {
             None => Embedded::in_memory()?,
         };
         let checkpoint = Checkpoint::open(&embedded, &options.table)?;
-        let server = Server::start(listener, embedded.database()).map_err(refused)?;
+        let server =
+            Server::start(listener, embedded.database(), options.hosts.clone()).map_err(refused)?;
         let endpoint = server.endpoint().to_owned();
         let actions = Actions::default();
         let functions = async {

@@ -22,11 +22,13 @@
 //! - `checkpoint`: how far the stream was handled, kept in the database
 //! - `stream`: [`StreamReader`]: the records of the table's stream
 //! - `server`: [`Server`]: the database behind HTTP
+//! - `body`: the body of a request, in bounded time and memory
 //! - `operation`: a request of DynamoDB's protocol, run by the database
 //! - `database`: [`Embedded`]: the embedded database, in memory or in a folder
 
 mod actions;
 mod backend;
+mod body;
 mod checkpoint;
 mod database;
 mod functions;
@@ -44,3 +46,4 @@ pub use mapping::{AGGREGATOR_TIMEOUT, BATCH_SIZE};
 pub use schedule::RECONCILER_TIMEOUT;
 pub use server::Server;
 pub use stream::StreamReader;
+pub use weirgate_listen::HostName;

@@ -276,7 +276,7 @@ mod tests {
         let embedded = Embedded::in_memory().unwrap();
         let checkpoint = Checkpoint::open(&embedded, NAME).unwrap();
         let listener = TcpListener::bind("127.0.0.1:0").unwrap();
-        let server = Server::start(listener, embedded.database()).unwrap();
+        let server = Server::start(listener, embedded.database(), vec![]).unwrap();
         let connected = connection(server.endpoint()).await;
         let client = connected.client.clone();
         create_table(&client, NAME).await.unwrap();

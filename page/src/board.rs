@@ -13,6 +13,9 @@ use crate::row::{Key, Row};
 use crate::subject::Subject;
 use crate::usage::Day;
 
+/// How many viewers there can be at once.
+pub const MAX_VIEWERS: usize = 16;
+
 /// What the reads cost. Units are as DynamoDB bills them, by the documented cost of each list.
 #[derive(Debug, Clone, Default, PartialEq, Serialize)]
 pub struct Cost {
@@ -113,10 +116,10 @@ impl Board {
         }
     }
 
-    /// Lets a viewer in, unless `most` are there.
-    pub(crate) fn enter(self: &Arc<Self>, subject: Option<Subject>, most: usize) -> Option<Viewer> {
+    /// Lets a viewer in, if there is a place.
+    pub(crate) fn enter(self: &Arc<Self>, subject: Option<Subject>) -> Option<Viewer> {
         let mut state = self.state();
-        if state.viewers >= most {
+        if state.viewers >= MAX_VIEWERS {
             return None;
         }
         state.viewers += 1;

@@ -21,16 +21,18 @@ use tokio::sync::watch;
 use tokio::time::Instant;
 use weirgate::{Clock, SystemClock};
 
-use crate::board::Viewer;
+use crate::board::{MAX_VIEWERS, Viewer};
 use crate::shown::Shown;
 
 /// Time between two messages to a viewer, at least.
 const PAUSE: Duration = Duration::from_millis(400);
 /// Time after which actions are looked for.
 const LOOK: Duration = Duration::from_secs(1);
-/// Time after which something is sent even if nothing changed, so that a viewer that is gone is
-/// noticed.
-const ALIVE: Duration = Duration::from_secs(10);
+/// Time between two probes: comments, which a viewer skips. Events alone are so small that the system
+/// keeps those of minutes for a viewer that is gone, or never reads.
+const PROBED_EVERY: Duration = Duration::from_secs(10);
+/// What a client's system keeps unread, by default, is less.
+const PROBE: usize = 256 * 1024;
 /// How many actions are sent at once.
 const ACTIONS: usize = 40;
 
@@ -41,6 +43,7 @@ struct Sending {
     seen: u64,
     action: u64,
     sent_at: Option<Instant>,
+    probed_at: Option<Instant>,
 }
 
 /// Returns what a viewer is sent, until it is dropped.
@@ -52,6 +55,7 @@ pub(crate) fn events(viewer: Viewer, shown: Arc<Shown>) -> impl Stream<Item = By
         seen: 0,
         action: 0,
         sent_at: None,
+        probed_at: None,
     };
     stream::unfold(sending, |mut sending| async {
         let bytes = sending.next().await;
@@ -75,22 +79,31 @@ impl Sending {
                 "has_actions": actions.is_some(),
                 "now": SystemClock.now().0,
             });
-            return format!("retry: 2000\n{}{}", event("hello", &hello), self.news()).into();
+            let text = format!("retry: 2000\n{}{}", event("hello", &hello), self.news());
+            return (text + &self.probe()).into();
         };
         tokio::time::sleep_until(sent_at + PAUSE).await;
         loop {
-            let text = self.news();
-            if !text.is_empty() || sent_at.elapsed() >= ALIVE {
+            let text = self.news() + &self.probe();
+            if !text.is_empty() {
                 self.sent_at = Some(Instant::now());
-                return if text.is_empty() {
-                    Bytes::from_static(b":\n\n")
-                } else {
-                    text.into()
-                };
+                return text.into();
             }
             // Actions have no version; the board outlives its viewers.
             let _ = tokio::time::timeout(LOOK, self.versions.changed()).await;
         }
+    }
+
+    /// Returns a comment if one is due. While all places are taken, one always is: viewers that do
+    /// not read are found soon, however much their systems keep.
+    fn probe(&mut self) -> String {
+        let is_full = self.viewer.board.viewers() >= MAX_VIEWERS;
+        let is_due = |at: Instant| is_full || at.elapsed() >= PROBED_EVERY;
+        if !self.probed_at.is_none_or(is_due) {
+            return String::new();
+        }
+        self.probed_at = Some(Instant::now());
+        format!(":{}\n\n", " ".repeat(PROBE))
     }
 
     /// Returns the events of everything that is new.

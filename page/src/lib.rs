@@ -42,7 +42,7 @@ mod subject;
 mod usage;
 
 pub use actions::{ActionLine, LastActions};
-pub use board::Cost;
+pub use board::{Cost, MAX_VIEWERS};
 pub use page::{LivePage, Options};
-pub use server::{MAX_CONNECTIONS, MAX_VIEWERS};
+pub use server::MAX_CONNECTIONS;
 pub use subject::Subject;

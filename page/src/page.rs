@@ -1,9 +1,11 @@
 //! Start and stop of the page.
 
 use std::io;
-use std::net::{IpAddr, Ipv4Addr, SocketAddr, TcpListener};
+use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 use std::sync::Arc;
 
+use tokio::net::{TcpListener, TcpSocket};
+use tokio::runtime::Runtime;
 use tokio::sync::oneshot;
 use weirgate::RateLimiter;
 
@@ -12,6 +14,11 @@ use crate::board::{Board, Cost};
 use crate::poller::Poller;
 use crate::server::serve;
 use crate::shown::Shown;
+
+/// Bytes that the system keeps for one connection until the viewer takes them.
+const SEND_BUFFER: u32 = 16 * 1024;
+/// Connections that wait to be accepted.
+const BACKLOG: u32 = 128;
 
 /// How the page runs.
 #[derive(Debug, Clone)]
@@ -60,12 +67,13 @@ impl LivePage {
     /// # Errors
     /// If the port is taken or cannot be listened on, or no thread can be started.
     pub fn start(limiter: RateLimiter, options: Options) -> io::Result<Self> {
-        let listener = TcpListener::bind((options.address, options.port))?;
-        listener.set_nonblocking(true)?;
+        let runtime = tokio::runtime::Builder::new_current_thread()
+            .enable_all()
+            .build()?;
+        let listener = listen((options.address, options.port).into(), &runtime)?;
         let address = listener.local_addr()?;
         let board = Arc::new(Board::new());
         let shown = Arc::new(Shown {
-            address,
             table: options.table,
             namespace: options.namespace,
             actions: options.actions,
@@ -73,14 +81,8 @@ impl LivePage {
         let poller = Poller::new(limiter, Arc::clone(&board), options.read_units);
         let serving = Arc::clone(&board);
         let (stop, stopped) = oneshot::channel();
-        let runtime = tokio::runtime::Builder::new_current_thread()
-            .enable_all()
-            .build()?;
         // Made on the thread: the compiler does not see that the reads could be moved to it.
         let run = move || async move {
-            let Ok(listener) = tokio::net::TcpListener::from_std(listener) else {
-                return;
-            };
             tokio::select! {
                 () = poller.run() => {}
                 () = serve(listener, serving, shown) => {}
@@ -107,4 +109,19 @@ impl LivePage {
     pub fn cost(&self) -> Cost {
         self.board.cost()
     }
+}
+
+/// Returns a listener whose connections keep little of what a viewer does not read, so that the page
+/// finds out soon.
+fn listen(address: SocketAddr, runtime: &Runtime) -> io::Result<TcpListener> {
+    let _entered = runtime.enter();
+    let socket = match address {
+        SocketAddr::V4(_) => TcpSocket::new_v4(),
+        SocketAddr::V6(_) => TcpSocket::new_v6(),
+    }?;
+    // As the standard library does it: the port of a page that has just ended is free.
+    socket.set_reuseaddr(true)?;
+    socket.set_send_buffer_size(SEND_BUFFER)?;
+    socket.bind(address)?;
+    socket.listen(BACKLOG)
 }

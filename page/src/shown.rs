@@ -1,6 +1,5 @@
 //! What is the same for all viewers.
 
-use std::net::SocketAddr;
 use std::sync::Arc;
 
 use crate::actions::LastActions;
@@ -8,7 +7,6 @@ use crate::actions::LastActions;
 /// What is the same for all viewers.
 #[derive(Debug)]
 pub(crate) struct Shown {
-    pub(crate) address: SocketAddr,
     pub(crate) table: String,
     pub(crate) namespace: String,
     pub(crate) actions: Option<Arc<dyn LastActions>>,

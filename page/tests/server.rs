@@ -4,13 +4,15 @@ use std::io::{BufRead, BufReader, Read, Write};
 use std::net::TcpStream;
 use std::time::{Duration, Instant};
 
+use nix::sys::socket::setsockopt;
+use nix::sys::socket::sockopt::RcvBuf;
 use serde_json::Value;
 use weirgate::{Config, ConfigLevel, Limit, RateLimiter, Resource};
 use weirgate_page::{LivePage, MAX_VIEWERS, Options};
 use weirgate_testkit::Dynamo;
 
 /// How long something may take that takes a second or two.
-const PATIENCE: Duration = Duration::from_secs(30);
+const PATIENCE: Duration = Duration::from_secs(60);
 
 /// A page of a table with one resource, and a limiter on it.
 async fn page(dynamo: &Dynamo) -> (LivePage, RateLimiter) {
@@ -110,32 +112,190 @@ fn until(what: &str, mut holds: impl FnMut() -> bool) {
     }
 }
 
+/// A connection that sends one request after the other, as long as the page keeps it.
+struct Client<'a> {
+    page: &'a LivePage,
+    stream: Option<BufReader<TcpStream>>,
+}
+
+impl Client<'_> {
+    /// Returns the status of the answer.
+    fn ask(&mut self, head: &[String]) -> u16 {
+        let lines: Vec<&str> = head.iter().map(String::as_str).collect();
+        let text = format!("{}\r\n\r\n", lines.join("\r\n"));
+        let mut stream = match self.stream.take() {
+            Some(mut stream) => {
+                let sent = stream.get_mut().write_all(text.as_bytes());
+                sent.expect("the page reads");
+                stream
+            }
+            None => send(self.page, &lines),
+        };
+        let (mut line, mut status, mut length, mut is_kept) = (String::new(), 0, 0, true);
+        loop {
+            line.clear();
+            let read = stream.read_line(&mut line).expect("the page answers");
+            assert_ne!(read, 0, "closed: {head:?}");
+            let field = line.trim_end().to_lowercase();
+            match field.split_once(": ") {
+                _ if field.is_empty() => break,
+                Some(("content-length", value)) => length = value.parse().expect("a length"),
+                Some(("connection", "close")) => is_kept = false,
+                Some(_) => {}
+                None => status = field.split(' ').nth(1).unwrap().parse().expect("a status"),
+            }
+        }
+        let is_stream = status == 200 && head[0].contains("/events");
+        if !is_stream && is_kept {
+            let length = if head[0].starts_with("HEAD") {
+                0
+            } else {
+                length
+            };
+            stream.read_exact(&mut vec![0; length]).expect("a body");
+            self.stream = Some(stream);
+        }
+        status
+    }
+}
+
 #[tokio::test(flavor = "multi_thread")]
-async fn only_its_own_page_is_answered_and_only_get() {
+async fn only_its_own_page_and_typed_addresses_are_answered() {
+    let dynamo = Dynamo::new().await;
+    let (page, _) = page(&dynamo).await;
+    let own = host(&page);
+    let port = own.rsplit(':').next().expect("a port").to_owned();
+    let mut client = Client {
+        page: &page,
+        stream: None,
+    };
+    let (mut answered, mut refused) = (0, 0);
+    let hosts = [
+        own.clone(),
+        format!("localhost:{port}"),
+        "127.0.0.1".to_owned(),
+        "localhost".to_owned(),
+        format!("evil.example:{port}"),
+        format!("127.0.0.1.evil.example:{port}"),
+        format!("evil.example@{own}"),
+        format!("[::1]:{port}"),
+    ];
+    for host in &hosts {
+        let site = format!("http://{host}");
+        let origins = [
+            None,
+            Some(site.as_str()),
+            Some("null"),
+            Some("http://evil.example"),
+            Some("http://localhost:1"),
+        ];
+        let sites = [
+            None,
+            Some("none"),
+            Some("same-origin"),
+            Some("same-site"),
+            Some("cross-site"),
+            Some("other"),
+        ];
+        let modes = [None, Some("navigate"), Some("no-cors"), Some("cors")];
+        for method in ["GET", "HEAD", "POST", "OPTIONS"] {
+            for path in ["/", "/page.js", "/events?resource=gpt-4", "/nothing"] {
+                for (origin, fetch) in origins
+                    .iter()
+                    .flat_map(|origin| sites.map(|site| (*origin, site)))
+                {
+                    // Each mode has its turn: none decides.
+                    let mode = modes[(answered + refused) % modes.len()];
+                    let mut head =
+                        vec![format!("{method} {path} HTTP/1.1"), format!("host: {host}")];
+                    let fields = [
+                        ("origin", origin),
+                        ("sec-fetch-site", fetch),
+                        ("sec-fetch-mode", mode),
+                    ];
+                    head.extend(
+                        fields
+                            .iter()
+                            .filter_map(|(name, value)| Some(format!("{name}: {}", (*value)?))),
+                    );
+                    let is_own = [&hosts[0], &hosts[1]].contains(&host)
+                        && origin.is_none_or(|origin| origin == site)
+                        && [None, Some("none"), Some("same-origin")].contains(&fetch);
+                    let expected = match (is_own, method, path) {
+                        (false, ..) => 403,
+                        (true, "POST" | "OPTIONS", _) => 405,
+                        (true, _, "/nothing") => 404,
+                        (true, ..) => 200,
+                    };
+                    assert_eq!(client.ask(&head), expected, "{head:?}");
+                    *if is_own { &mut answered } else { &mut refused } += 1;
+                    if expected == 200 && method == "GET" && path.starts_with("/events") {
+                        // The page notices when it writes: the probe does not fit.
+                        until("the viewer is gone", || page.cost().viewers == 0);
+                    }
+                }
+            }
+        }
+    }
+    assert_eq!((answered, refused), (2 * 4 * 4 * 6, 8 * 4 * 4 * 30 - 192));
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_site_that_a_browser_without_fetch_metadata_names_is_refused() {
+    let dynamo = Dynamo::new().await;
+    let (page, _) = page(&dynamo).await;
+    let own = host(&page);
+    let host = format!("host: {own}");
+    for (referer, expected) in [
+        (format!("http://{own}/"), 200),
+        (format!("http://{own}"), 200),
+        (format!("http://{own}.evil.example/"), 403),
+        ("http://evil.example/".to_owned(), 403),
+        ("about:blank".to_owned(), 403),
+    ] {
+        let referer = format!("referer: {referer}");
+        let (status, body) = answer(&page, &["GET / HTTP/1.1", &host, &referer]);
+        assert_eq!(status, expected, "{referer}: {body}");
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn head_is_answered_as_get_without_its_body_and_is_no_viewer() {
     let dynamo = Dynamo::new().await;
     let (page, _) = page(&dynamo).await;
     let host = format!("host: {}", host(&page));
-    let own = format!("origin: {}", page.url().trim_end_matches('/'));
-    for (head, expected) in [
-        (vec!["GET / HTTP/1.1", &host], 200),
-        (vec!["GET / HTTP/1.1", &host, &own], 200),
-        (vec!["GET /nothing HTTP/1.1", &host], 404),
-        (vec!["GET /../Cargo.toml HTTP/1.1", &host], 404),
-        (vec!["POST / HTTP/1.1", &host, "content-length: 0"], 405),
-        (vec!["GET / HTTP/1.1", "host: example.org"], 403),
-        (
-            vec!["GET / HTTP/1.1", &host, "origin: http://example.org"],
-            403,
-        ),
-        (
-            vec!["GET /events?resource=gpt-4 HTTP/1.1", "host: example.org"],
-            403,
-        ),
-        (vec!["GET /events?resource=a%23b HTTP/1.1", &host], 400),
+    let fields = |method: &str, path: &str| {
+        let head = format!("{method} {path} HTTP/1.1");
+        let mut response = send(&page, &[&head, &host, "connection: close"]);
+        let (mut text, mut fields) = (String::new(), vec![]);
+        while response.read_line(&mut text).expect("it is text") > 2 {
+            fields.push(std::mem::take(&mut text).to_lowercase());
+        }
+        fields.retain(|field| !field.starts_with("date"));
+        fields.sort();
+        (fields, response)
+    };
+    for path in [
+        "/",
+        "/page.css",
+        "/icon.svg",
+        "/nothing",
+        "/events?resource=a%23b",
     ] {
-        let (status, body) = answer(&page, &head);
-        assert_eq!(status, expected, "{head:?}: {body}");
+        let ((head, mut rest), (get, mut body)) = (fields("HEAD", path), fields("GET", path));
+        assert_eq!(head, get, "{path}");
+        let mut text = String::new();
+        rest.read_to_string(&mut text).expect("it is text");
+        assert_eq!(text, "", "{path}");
+        body.read_to_string(&mut text).expect("it is text");
+        assert_ne!(text, "", "{path}");
     }
+    let (head, _) = fields("HEAD", "/events?resource=gpt-4");
+    assert!(
+        head.contains(&"content-type: text/event-stream\r\n".to_owned()),
+        "{head:?}"
+    );
+    assert_eq!(page.cost().viewers, 0);
 }
 
 #[tokio::test(flavor = "multi_thread")]
@@ -224,4 +384,37 @@ async fn one_viewer_too_many_is_told_so_and_viewers_of_one_subject_share_its_rea
         queries < 16 * u64::try_from(MAX_VIEWERS).expect("it is small"),
         "{queries}"
     );
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn viewers_that_never_read_end_and_one_that_reads_stays() {
+    let dynamo = Dynamo::new().await;
+    let (page, caller) = page(&dynamo).await;
+    let mut reading = Viewer::of(&page);
+    reading.event("hello", |_| true);
+    // The systems of some keep as much as they can.
+    let stalled = (1..MAX_VIEWERS).map(|number| {
+        let viewer = Viewer::of(&page);
+        if number % 2 == 0 {
+            setsockopt(viewer.0.get_ref(), RcvBuf, &(4 << 20)).expect("it is a size");
+        }
+        viewer
+    });
+    let _stalled: Vec<_> = stalled.collect();
+    let host = format!("host: {}", host(&page));
+    until("the places are taken", || {
+        answer(&page, &["GET /events?resource=gpt-4 HTTP/1.1", &host]).0 == 503
+    });
+    // The reader reads meanwhile.
+    let reader = std::thread::spawn(move || {
+        reading.event("rows", |rows| has(rows, "user-1"));
+    });
+    until("a viewer finds a place", || {
+        let mut line = String::new();
+        let mut response = send(&page, &["GET /events?resource=gpt-4 HTTP/1.1", &host]);
+        response.read_line(&mut line).expect("the page answers");
+        line.contains("200")
+    });
+    acquire(&caller, "user-1").await;
+    reader.join().expect("the reader is served");
 }

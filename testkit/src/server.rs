@@ -13,6 +13,6 @@ use crate::Dynamo;
 #[must_use]
 pub fn serve(dynamo: &Dynamo) -> String {
     let listener = TcpListener::bind("127.0.0.1:0").expect("a port is free");
-    let server = Server::start(listener, dynamo.db()).expect("a thread starts");
+    let server = Server::start(listener, dynamo.db(), vec![]).expect("a thread starts");
     server.detach()
 }

@@ -10,7 +10,7 @@ use clap::Args;
 use serde::Serialize;
 use tokio::signal::unix::{SignalKind, signal};
 use weirgate::{ConnectOptions, RateLimiter};
-use weirgate_local::{Action, DatabaseError, LocalBackend, StartError, Work};
+use weirgate_local::{Action, DatabaseError, HostName, LocalBackend, StartError, Work};
 use weirgate_page::LivePage;
 
 use crate::context::Context;
@@ -28,6 +28,10 @@ pub struct Local {
     /// Port of 127.0.0.1; 0 is any free one
     #[arg(long, value_name = "PORT", default_value_t = 8000)]
     port: u16,
+    /// Name that clients have for the table, such as that of a container: NAME or NAME:PORT; repeat
+    /// it for several
+    #[arg(long, value_name = "NAME")]
+    allow_host: Vec<HostName>,
     /// Folder that keeps the table; without one it is in memory
     #[arg(long, value_name = "DIR")]
     data: Option<PathBuf>,
@@ -66,6 +70,7 @@ impl Local {
         let table = context.options().table.clone();
         let options = weirgate_local::Options {
             port: self.port,
+            hosts: self.allow_host,
             data: self.data,
             limits: self.limits,
             table: table

@@ -5,6 +5,9 @@ use std::num::NonZeroU32;
 use clap::Args;
 use serde::Serialize;
 use tokio::signal::unix::{SignalKind, signal};
+use tracing_subscriber::filter::{LevelFilter, Targets};
+use tracing_subscriber::layer::{Layer, SubscriberExt};
+use tracing_subscriber::util::SubscriberInitExt;
 use weirgate::{ConfigFilter, RateLimiter};
 use weirgate_page::{LivePage, Options};
 
@@ -63,10 +66,21 @@ impl Page {
 /// Starts the page. `option` is the one that chooses its port.
 pub fn start(limiter: RateLimiter, options: Options, option: &str) -> Result<LivePage, Failure> {
     let port = options.port;
+    show_warnings();
     LivePage::start(limiter, options).map_err(|error| match error.kind() {
         std::io::ErrorKind::AddrInUse => Failure::Refused(format!(
             "port {port} of 127.0.0.1 is in use: choose another one ({option}), or 0 for any free one"
         )),
         _ => Failure::Failed(format!("the page cannot be served: {error}")),
     })
+}
+
+/// Shows on standard error what the servers warn of: connections that they cannot accept.
+fn show_warnings() {
+    let of_servers = Targets::new().with_target("weirgate_listen", LevelFilter::WARN);
+    let lines = tracing_subscriber::fmt::layer()
+        .with_target(false)
+        .with_writer(std::io::stderr)
+        .with_filter(of_servers);
+    let _ = tracing_subscriber::registry().with(lines).try_init();
 }
