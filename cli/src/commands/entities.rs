@@ -165,6 +165,13 @@ impl Describe {
     }
 
     fn apply(self, mut description: EntityDescription) -> Result<EntityDescription, Failure> {
+        let is_removed = |(name, _): &&(String, String)| self.removed.contains(name);
+        if let Some((name, _)) = self.labels.iter().find(is_removed) {
+            return Err(Failure::Refused(format!(
+                "label {name:?} is to be set and to be removed: give it to one of --label and \
+                 --remove-label"
+            )));
+        }
         for name in &self.removed {
             description = description.without_label(name);
         }
