@@ -44,6 +44,11 @@ impl Table {
         }
     }
 
+    /// URL of the table.
+    pub fn endpoint(&self) -> &str {
+        &self.endpoint
+    }
+
     /// Runs a command on the table.
     pub fn run(&self, arguments: &[&str]) -> Run {
         let options = ["--table", "weirgate", "--endpoint-url", &self.endpoint];

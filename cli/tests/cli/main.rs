@@ -1,8 +1,10 @@
 //! The binary, as a terminal or a script runs it, on an embedded DynamoDB behind HTTP.
 
+mod acquire;
 mod commands;
 mod doctor;
 mod every_command;
 mod fixtures;
+mod gate;
 mod limits;
 mod load;
