@@ -18,6 +18,7 @@ use crate::amounts::{self, Amount};
 use crate::context::Context;
 use crate::failure::{Failure, NOT_RUN, Outcome};
 use crate::instant;
+use crate::text::one_line;
 
 /// Takes tokens, for a command or for a script.
 ///
@@ -156,6 +157,6 @@ fn granted(context: &Context, grant: &Grant) -> Result<(), Failure> {
 }
 
 fn refused(context: &Context, answer: &Answer<'_>, text: &str) -> Result<Outcome, Failure> {
-    context.output().print(answer, |_| text.to_owned())?;
+    context.output().print(answer, |_| one_line(text))?;
     Ok(Outcome::Negative)
 }

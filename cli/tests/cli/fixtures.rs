@@ -39,8 +39,12 @@ pub struct Table {
 
 impl Table {
     pub async fn new() -> Self {
+        Self::of(&Dynamo::new().await)
+    }
+
+    pub fn of(dynamo: &Dynamo) -> Self {
         Self {
-            endpoint: serve(&Dynamo::new().await),
+            endpoint: serve(dynamo),
         }
     }
 

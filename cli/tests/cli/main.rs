@@ -3,8 +3,11 @@
 mod acquire;
 mod commands;
 mod doctor;
+mod duplicates;
 mod every_command;
 mod fixtures;
 mod gate;
 mod limits;
+mod lists;
 mod load;
+mod terminal;
