@@ -11,3 +11,4 @@ mod limits;
 mod lists;
 mod load;
 mod terminal;
+mod unreadable;
