@@ -42,7 +42,7 @@ async fn gateway(place: Place) -> Outcome {
     println!("{:<8} {answer}", "acme");
     let most = vendor.most_running.load(Ordering::Relaxed);
     println!("most calls at once: {most}");
-    let calls = limiter.leases("openai", "gpt-4").await?.len();
+    let calls = limiter.leases("openai", "gpt-4").await?.items.len();
     let today = limiter.usage("openai", "gpt-4", Window::Daily, place.now());
     let tokens = today.await?.usage.tokens["tokens"];
     println!("the account: {calls} calls now, {tokens} tokens used");

@@ -47,8 +47,16 @@ pub fn limit(text: &str) -> Result<Limit, String> {
         }
     }
     .map_err(refused)?;
+    let mut seen = vec![];
     for part in parts {
-        limit = match part.split_once('=') {
+        let option = part.split_once('=');
+        if let Some((name, _)) = option {
+            if seen.contains(&name) {
+                return Err(format!("{name} is given twice: give it once"));
+            }
+            seen.push(name);
+        }
+        limit = match option {
             Some(("burst", burst)) => limit.with_burst(whole(burst)?).map_err(refused)?,
             Some(("mode", mode)) => limit.in_mode(LimitMode::parse(mode).ok_or(SYNTAX)?),
             _ => return Err(SYNTAX.to_owned()),
@@ -92,6 +100,8 @@ mod tests {
             "rpm=1/m,mode=off",
             "rpm=1/m,burst",
             "rpm=0/m",
+            "rpm=1/m,burst=2,burst=3",
+            "rpm=1/m,mode=soft,burst=2,mode=soft",
         ] {
             assert!(limit(text).is_err(), "{text}");
         }

@@ -23,6 +23,7 @@ mod replay;
 mod report;
 mod shards;
 mod switches;
+mod unreadable;
 mod usage;
 
 use clap::Subcommand;

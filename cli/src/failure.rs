@@ -6,6 +6,9 @@ use anstyle::{AnsiColor, Style};
 use clap::error::ErrorKind as ErrorName;
 use weirgate::{Error, ErrorKind, StoreError};
 
+use crate::output;
+use crate::text::Text;
+
 /// How a command ended without an error.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Outcome {
@@ -15,6 +18,8 @@ pub enum Outcome {
     Negative,
     /// There are changes, and the command was to say so: exit code 3.
     Changes,
+    /// It did what it could, but some items cannot be read: exit code 4.
+    Incomplete,
     /// The exit code of a command that was run.
     Exit(u8),
 }
@@ -25,10 +30,14 @@ impl From<Outcome> for ExitCode {
             Outcome::Done => Self::SUCCESS,
             Outcome::Negative => Self::from(1),
             Outcome::Changes => Self::from(3),
+            Outcome::Incomplete => Self::from(4),
             Outcome::Exit(code) => Self::from(code),
         }
     }
 }
+
+/// Exit code of `acquire ... -- COMMAND` if weirgate failed, so the command was not run.
+pub const NOT_RUN: u8 = 125;
 
 /// An error, in one line that says what to do.
 #[derive(Debug)]
@@ -37,6 +46,8 @@ pub enum Failure {
     Failed(String),
     /// Wrong usage, or not allowed; the command must change: exit code 2.
     Refused(String),
+    /// As either of them, with the exit code of a command that runs another one.
+    Exit(u8, String),
     /// The reader of the output is gone, which is no error.
     OutputClosed,
 }
@@ -48,14 +59,19 @@ impl Failure {
             Self::OutputClosed => return ExitCode::SUCCESS,
             Self::Failed(text) => (1, text),
             Self::Refused(text) => (2, text),
+            Self::Exit(code, text) => (*code, text),
         };
         let text = text.split_whitespace().collect::<Vec<_>>().join(" ");
         if is_json {
             let error = serde_json::json!({"error": {"exit_code": code, "message": text}});
-            eprintln!("{error}");
+            output::warn_json(&error);
         } else {
             let style = Style::new().fg_color(Some(AnsiColor::Red.into())).bold();
-            anstream::eprintln!("{style}error:{style:#} {text}");
+            output::warn(
+                Text::default()
+                    .with(style, "error:")
+                    .and(format!(" {text}")),
+            );
         }
         ExitCode::from(code)
     }
@@ -81,7 +97,20 @@ pub fn usage(error: &clap::Error) -> ExitCode {
         .collect();
     let text = format!("{text}; see '{} --help'", command.join(" "));
     let is_json = std::env::args_os().any(|argument| argument == "--json");
-    Failure::Refused(text).report(is_json)
+    match runs_command() {
+        true => Failure::Exit(NOT_RUN, text).report(is_json),
+        false => Failure::Refused(text).report(is_json),
+    }
+}
+
+/// Returns whether this is `weirgate acquire ... -- COMMAND`, by its arguments alone.
+fn runs_command() -> bool {
+    let mut arguments = std::env::args_os();
+    let is_acquire = arguments
+        .by_ref()
+        .take_while(|argument| argument != "--")
+        .fold(false, |is, argument| is || argument == "acquire");
+    is_acquire && arguments.next().is_some()
 }
 
 impl From<Error> for Failure {

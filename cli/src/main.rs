@@ -5,7 +5,9 @@
 //! - `options`: what every command takes, and where else it may come from
 //! - `commands`: one file for each command, or group of commands
 //! - `context`: the connection and the output of one run
-//! - `output`: tables for terminals, JSON for programs
+//! - `output`: tables for terminals, JSON for programs; nothing else prints
+//! - `text`: text without what a terminal would obey
+//! - `duplicates`: what is given twice
 //! - `progress`: a line that shows how far long work is
 //! - `failure`: the one line of an error, and the exit code
 //! - `level`, `amounts`, `instant`: arguments with a syntax of their own
@@ -13,16 +15,18 @@
 mod amounts;
 mod commands;
 mod context;
+mod duplicates;
 mod failure;
 mod instant;
 mod level;
 mod options;
 mod output;
 mod progress;
+mod text;
 
 use std::process::ExitCode;
 
-use clap::{CommandFactory, Parser};
+use clap::{CommandFactory, FromArgMatches, Parser};
 
 use commands::Command;
 use context::Context;
@@ -34,7 +38,8 @@ use options::Options;
     name = "weirgate",
     version,
     max_term_width = 100,
-    after_help = "Exit codes: 0 done, 1 failed or denied, 2 wrong usage or not allowed, 3 changes.\n\
+    after_help = "Exit codes: 0 done, 1 failed or denied, 2 wrong usage or not allowed, 3 changes,\n\
+                  4 some items cannot be read.\n\
                   Guide: docs/guide/command-line.md"
 )]
 struct Cli {
@@ -44,9 +49,19 @@ struct Cli {
     command: Command,
 }
 
+/// Parses the arguments of this process.
+fn parse() -> Result<Cli, clap::Error> {
+    // The help shows which variables there are, and not what they contain.
+    let mut command = Cli::command().mut_args(|argument| argument.hide_env_values(true));
+    let arguments: Vec<_> = std::env::args_os().collect();
+    let matches = command.try_get_matches_from_mut(&arguments)?;
+    duplicates::check(&mut command, &matches, &arguments)?;
+    Cli::from_arg_matches(&matches).map_err(|error| error.format(&mut command))
+}
+
 #[tokio::main(flavor = "current_thread")]
 async fn main() -> ExitCode {
-    let cli = match Cli::try_parse() {
+    let cli = match parse() {
         Ok(cli) => cli,
         Err(error) => return failure::usage(&error),
     };

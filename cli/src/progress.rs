@@ -1,12 +1,11 @@
 //! Progress of long work, in one line of a terminal.
 
-use std::io::IsTerminal;
 use std::time::{Duration, Instant};
+
+use crate::output::replace_line;
 
 /// Time between two updates of the line.
 const PAUSE: Duration = Duration::from_millis(100);
-/// Moves to the begin of the line, and clears it.
-const CLEAR: &str = "\r\x1b[K";
 
 /// A line on standard error, while the work takes longer than a moment.
 #[derive(Debug)]
@@ -17,10 +16,10 @@ pub struct Progress {
 }
 
 impl Progress {
-    /// Begins a line, which is for people at a terminal only.
-    pub fn new(is_json: bool) -> Self {
+    /// Begins a line, if it is wanted: only people at a terminal read it.
+    pub fn new(is_wanted: bool) -> Self {
         Self {
-            is_wanted: !is_json && std::io::stderr().is_terminal(),
+            is_wanted,
             shown_at: Instant::now(),
             is_shown: false,
         }
@@ -29,7 +28,7 @@ impl Progress {
     /// Replaces the line.
     pub fn show(&mut self, text: impl FnOnce() -> String) {
         if self.is_wanted && self.shown_at.elapsed() >= PAUSE {
-            eprint!("{CLEAR}{}", text());
+            replace_line(&text());
             (self.shown_at, self.is_shown) = (Instant::now(), true);
         }
     }
@@ -38,7 +37,7 @@ impl Progress {
 impl Drop for Progress {
     fn drop(&mut self) {
         if self.is_shown {
-            eprint!("{CLEAR}");
+            replace_line("");
         }
     }
 }

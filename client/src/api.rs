@@ -35,7 +35,7 @@ pub use operate::{
     BalanceEdit, BalanceReport, LimitsEdit, LimitsReport, OperationOutcome, SwitchEdit,
     SwitchReport,
 };
-pub use page::{Page, PageToken};
+pub use page::{Page, PageToken, Unreadable};
 pub use peek::{Balances, Peek};
 pub use purge::{Purge, PurgeReport};
 pub use refund::Refund;

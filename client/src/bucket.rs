@@ -27,7 +27,7 @@ pub(crate) use balance_plan::{AmountChange, BalancePlan, balances};
 pub(crate) use cached_denial::cached_denial;
 pub(crate) use hold::{BucketDecision, Hold, HoldToken};
 pub(crate) use prefetch::drain;
-pub(crate) use refresh::refresh_all;
+pub(crate) use refresh::{refresh_all, refresh_each};
 pub(crate) use refund::refund;
 pub(crate) use registry::BucketRegistry;
 pub(crate) use reshard::Resharding;

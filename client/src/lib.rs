@@ -81,7 +81,7 @@ pub use api::{
     Acquire, AcquireAll, BalanceEdit, BalanceReport, Balances, Builder, EraseReport, Grants,
     LimitsEdit, LimitsReport, LiveLeases, OperationOutcome, Page, PageToken, Peek, Purge,
     PurgeReport, RateLimiter, Refund, ScopeError, StoredBucket, StoredLease, SwitchEdit,
-    SwitchReport, TopUser, UsageReport, UsageRow, UsageScope, UsageTotal,
+    SwitchReport, TopUser, Unreadable, UsageReport, UsageRow, UsageScope, UsageTotal,
 };
 pub use decide::{Decision, Grant};
 #[cfg(feature = "yaml")]

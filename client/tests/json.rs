@@ -142,6 +142,7 @@ fn the_examples_of_the_guide_are_what_is_written_and_read() {
     examples.is(&UsageTotal {
         usage: usage(),
         complete_until: end,
+        unreadable: vec![],
     });
     examples.is(&TopUser {
         entity: entity.clone(),
@@ -157,6 +158,7 @@ fn the_examples_of_the_guide_are_what_is_written_and_read() {
             limits: vec![],
             counted: usage(),
         }],
+        unreadable: vec![],
         next: Some("WyJidWNrZXRzIix7IlBLIjoiYSJ9XQ==".parse().unwrap()),
     };
     let example = examples.0.next().expect("the page has a list");

@@ -207,7 +207,7 @@ async fn report(
             ));
         }
     }
-    let leases = limiter.leases(HOLDER, JOBS).await?.len();
+    let leases = limiter.leases(HOLDER, JOBS).await?.items.len();
     if leases > 0 {
         wrong.push(format!("the killed holder still has {leases} lease"));
     }

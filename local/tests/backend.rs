@@ -184,7 +184,7 @@ async fn the_reconciler_returns_the_slots_of_a_holder_that_crashed() {
         actions.iter().any(|action| is_release(&action.work))
     })
     .await;
-    assert_eq!(limiter.leases("user-1", "gpt-4").await.unwrap(), []);
+    assert_eq!(limiter.leases("user-1", "gpt-4").await.unwrap().items, []);
     assert!(take(&limiter, &limits).await.is_granted());
     backend.stop().await;
 }

@@ -202,7 +202,7 @@ export class List {
     const isFirst = index === 0;
     const value = limit ? balance(limit, bucket.at, now) : 0;
     const part = limit ? left(limit, value) : 0;
-    const state = !limit ? "" : isOut(value) ? " out" : part < 0.2 ? " low" : "";
+    const state = bucket.error ? " out" : !limit ? "" : isOut(value) ? " out" : part < 0.2 ? " low" : "";
     const classes = `row${isFirst ? " first" : ""}${state}`;
     if (element.className !== classes) element.className = classes;
     const name = this.name(bucket);
@@ -214,7 +214,9 @@ export class List {
       if (link.getAttribute("href") !== other) link.href = other;
       if (link.title !== name) link.title = name;
     }
-    text(cells.limit, limit ? limit.name : "no limit");
+    text(cells.limit, limit ? limit.name : bucket.error ? "cannot be read" : "no limit");
+    const why = bucket.error ?? "";
+    if (cells.limit.title !== why) cells.limit.title = why;
     const scale = `scaleX(${part.toFixed(3)})`;
     if (fill.style.transform !== scale) fill.style.transform = scale;
     text(cells.left, limit ? `${tokens(value)} / ${tokens(limit.capacity)}` : "");

@@ -184,7 +184,8 @@ function usageBars() {
   bars.setAttribute("aria-label", told.length > 0 ? `${what} by hour: ${told.join(", ")}` : "No usage yet");
   const sum = measure.hours.reduce((total, value) => total + amount(value), 0);
   put($("sum"), `${sum.toLocaleString("en")} ${what}`);
-  put($("as-of"), `at ${new Date(day.at).toISOString().slice(11, 16)} UTC`);
+  const lacks = day.unreadable > 0 ? `, without ${day.unreadable} items that cannot be read` : "";
+  put($("as-of"), `at ${new Date(day.at).toISOString().slice(11, 16)} UTC${lacks}`);
   const most_used = Math.max(1, ...measure.top.map((user) => user[2]));
   const items = measure.top.map(([entity, resource, value]) => {
     const item = document.createElement("li");

@@ -181,7 +181,7 @@ impl Board {
         self.change_view(subject, |view, version| {
             let mut changed = false;
             for row in rows {
-                let key = (row.entity.clone(), row.resource.clone());
+                let key = row.key();
                 let shown = view.rows.get(&key).and_then(|(shown, _)| shown.as_ref());
                 if shown.is_none_or(|shown| row.differs(shown)) {
                     view.rows.insert(key, (Some(row), version));

@@ -13,7 +13,7 @@ use weirgate::{
 
 use crate::board::{Board, Cost, Names, Progress};
 use crate::budget::Budget;
-use crate::row::{Key, Rates};
+use crate::row::{Key, Rates, Row};
 use crate::subject::Subject;
 use crate::usage::Sum;
 
@@ -160,14 +160,16 @@ impl Poller {
                         self.limiter.entity_buckets(entity, after.as_ref()).await
                     }
                 };
-                let Page { items, next } = page?;
-                let shards: u64 = items.iter().map(|bucket| u64::from(bucket.shards)).sum();
-                let keys = items
+                let page = page?;
+                let shards: u64 = page
+                    .items
                     .iter()
-                    .map(|bucket| (bucket.entity.clone(), bucket.resource.clone()));
-                seen.extend(keys);
-                watched.show(&self.board, subject, items);
-                self.pay(1 + 2 * shards).await;
+                    .map(|bucket| u64::from(bucket.shards))
+                    .sum();
+                let unreadable = u64::try_from(page.unreadable.len()).unwrap_or(u64::MAX);
+                let next = page.next.clone();
+                seen.extend(watched.show(&self.board, subject, page));
+                self.pay(1 + 2 * (shards + unreadable)).await;
                 watched.progress.is_cut = next.is_some() && seen.len() >= MAX_BUCKETS;
                 if let Some(next) = next.filter(|_| !watched.progress.is_cut) {
                     watched.phase = Phase::Buckets {
@@ -188,8 +190,13 @@ impl Poller {
                 mut sum,
             } => {
                 let report = self.report(subject, day_start..at)?;
-                let Page { items, next } = report.page(after.as_ref()).await?;
+                let Page {
+                    items,
+                    unreadable,
+                    next,
+                } = report.page(after.as_ref()).await?;
                 let before = sum.users();
+                unreadable.into_iter().for_each(|item| sum.lacks(item));
                 items.iter().for_each(|row| sum.add(row));
                 let read = u64::try_from(sum.users() - before).unwrap_or(u64::MAX);
                 let is_last = next.is_none() || sum.users() >= MAX_BUCKETS;
@@ -246,6 +253,11 @@ impl Poller {
                 _ => None,
             });
             names.resources.extend(found);
+            let unreadable = page.unreadable.into_iter();
+            let unreadable = unreadable.filter_map(|item| item.resource);
+            names
+                .resources
+                .extend(unreadable.map(|resource| resource.to_string()));
             after = page.next;
             if after.is_none() || names.resources.len() >= MAX_NAMES {
                 break;
@@ -297,17 +309,22 @@ impl Watched {
         }
     }
 
-    /// Shows the buckets that were just read.
-    fn show(&mut self, board: &Board, subject: &Subject, buckets: Vec<StoredBucket>) {
+    /// Shows the buckets that were just read, and those that cannot be. Returns them.
+    fn show(&mut self, board: &Board, subject: &Subject, page: Page<StoredBucket>) -> Vec<Key> {
         let (now, at) = (Instant::now(), SystemClock.now());
-        let rows = buckets.into_iter().map(|bucket| {
+        let rows = page.items.into_iter().map(|bucket| {
             let key = (bucket.entity.clone(), bucket.resource.clone());
             let first = || Rates::new(now, bucket.counted.clone());
             let rates = self.rates.entry(key).or_insert_with(first);
             rates.read(now, &bucket.counted);
             rates.row(bucket, at)
         });
-        board.set_rows(subject, rows.collect());
+        let unreadable = page.unreadable.into_iter();
+        let unreadable = unreadable.filter_map(|item| Row::unreadable(item, at));
+        let rows: Vec<_> = rows.chain(unreadable).collect();
+        let keys = rows.iter().map(Row::key).collect();
+        board.set_rows(subject, rows);
+        keys
     }
 
     /// Ends a read of all buckets, and says what comes next.

@@ -4,7 +4,9 @@ use std::time::Duration;
 
 use serde::Serialize;
 use tokio::time::Instant;
-use weirgate::{EntityId, EpochMillis, LimitStatus, MilliTokens, Resource, StoredBucket, Usage};
+use weirgate::{
+    EntityId, EpochMillis, LimitStatus, MilliTokens, Resource, StoredBucket, Unreadable, Usage,
+};
 
 /// Time between the two reads of which the difference is a rate, at least.
 const RATE_OVER: Duration = Duration::from_secs(2);
@@ -27,6 +29,9 @@ pub(crate) struct Row {
     /// When it was read, epoch ms.
     pub(crate) at: i64,
     pub(crate) limits: Vec<RowLimit>,
+    /// Why the bucket cannot be read; `None` if it can.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(crate) error: Option<String>,
 }
 
 /// A limit as the page shows it; amounts are in millitokens.
@@ -72,10 +77,29 @@ impl RowLimit {
 }
 
 impl Row {
+    /// Returns the row of a bucket that cannot be read; `None` if the item is no bucket's.
+    pub(crate) fn unreadable(item: Unreadable, at: EpochMillis) -> Option<Self> {
+        Some(Self {
+            entity: item.entity?,
+            resource: item.resource?,
+            shards: 0,
+            leases: 0,
+            granted: None,
+            at: at.0,
+            limits: vec![],
+            error: Some(item.error),
+        })
+    }
+
+    pub(crate) fn key(&self) -> Key {
+        (self.entity.clone(), self.resource.clone())
+    }
+
     /// Returns whether the page shows this row differently from `shown`.
     pub(crate) fn differs(&self, shown: &Self) -> bool {
         let elapsed_ms = self.at.saturating_sub(shown.at);
         (self.shards, self.leases, self.granted) != (shown.shards, shown.leases, shown.granted)
+            || self.error != shown.error
             || self.limits.len() != shown.limits.len()
             || self
                 .limits
@@ -152,6 +176,7 @@ impl Rates {
             at: at.0,
             entity: bucket.entity,
             resource: bucket.resource,
+            error: None,
         }
     }
 }
@@ -176,6 +201,7 @@ mod tests {
                 period_ms: 60_000,
                 used: None,
             }],
+            error: None,
         }
     }
 

@@ -3,7 +3,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use serde::Serialize;
-use weirgate::{EpochMillis, Usage, UsageRow};
+use weirgate::{EpochMillis, Unreadable, Usage, UsageRow};
 
 use crate::row::Key;
 
@@ -30,6 +30,8 @@ pub(crate) struct Day {
     /// When it was read, epoch ms.
     pub(crate) at: i64,
     pub(crate) measures: Vec<Measure>,
+    /// Number of items that cannot be read, and are missing in the amounts.
+    pub(crate) unreadable: usize,
 }
 
 /// Adds up the rows of a report.
@@ -37,6 +39,8 @@ pub(crate) struct Day {
 pub(crate) struct Sum {
     hours: BTreeMap<i64, Usage>,
     users: BTreeMap<Key, Usage>,
+    /// Keys of items that cannot be read.
+    unreadable: BTreeSet<(String, String)>,
 }
 
 impl Sum {
@@ -45,6 +49,11 @@ impl Sum {
         hour.add(&row.usage);
         let key = (row.entity.clone(), row.resource.clone());
         self.users.entry(key).or_default().add(&row.usage);
+    }
+
+    /// Counts an item that cannot be read.
+    pub(crate) fn lacks(&mut self, item: Unreadable) {
+        self.unreadable.insert((item.pk, item.sk));
     }
 
     /// Returns how many buckets have usage.
@@ -82,6 +91,7 @@ impl Sum {
             start: start.0,
             at: at.0,
             measures: measures.collect(),
+            unreadable: self.unreadable.len(),
         }
     }
 }

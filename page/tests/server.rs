@@ -77,7 +77,7 @@ impl Viewer {
     }
 
     /// Reads to the next event of this name for which `is_it` holds.
-    fn event(&mut self, name: &str, is_it: impl Fn(&Value) -> bool) -> Value {
+    fn event(&mut self, name: &str, mut is_it: impl FnMut(&Value) -> bool) -> Value {
         let (mut line, mut is_named) = (String::new(), false);
         loop {
             line.clear();
@@ -345,6 +345,39 @@ async fn a_viewer_sees_buckets_and_their_changes_and_nothing_is_read_without_one
     tokio::time::sleep(Duration::from_secs(3)).await;
     let operations = dynamo.take_operations();
     assert!(!operations.contains_key("Query"), "{operations:?}");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_bucket_that_cannot_be_read_is_a_row_with_its_error_beside_the_others() {
+    let dynamo = Dynamo::new().await;
+    let (page, caller) = page(&dynamo).await;
+    for entity in ["user-1", "user-2", "user-3"] {
+        acquire(&caller, entity).await;
+    }
+    let mut damaged = dynamo.item("default/BUCKET#user-2#gpt-4#0", "#STATE");
+    damaged["v"] = serde_json::json!({"S": "text"});
+    let whole = dynamo.item("default/BUCKET#user-2#gpt-4#0", "#STATE");
+    dynamo.put(&damaged);
+    let mut viewer = Viewer::of(&page);
+    let mut seen = std::collections::BTreeMap::new();
+    viewer.event("rows", |rows| {
+        for row in rows["rows"].as_array().expect("a list") {
+            let error = row["error"].as_str().map(str::to_owned);
+            seen.insert(row["entity"].to_string(), error);
+        }
+        seen.len() == 3
+    });
+    let errors: Vec<_> = seen.values().map(Option::is_some).collect();
+    assert_eq!(errors, [false, true, false], "{seen:?}");
+    let usage = viewer.event("usage", |usage| usage["unreadable"] == 1);
+    let top = &usage["measures"][0]["top"];
+    assert_eq!(top.as_array().map(Vec::len), Some(2), "{usage}");
+    // Corrected, it is a bucket again.
+    dynamo.put(&whole);
+    viewer.event("rows", |rows| {
+        let mut rows = rows["rows"].as_array().expect("a list").iter();
+        rows.any(|row| row["entity"] == "user-2" && row["error"].is_null())
+    });
 }
 
 #[tokio::test(flavor = "multi_thread")]

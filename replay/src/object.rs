@@ -57,9 +57,14 @@ impl TableArn {
     pub fn of_stream(arn: &str) -> Option<Self> {
         let table = arn.split_once("/stream/").map_or(arn, |(table, _)| table);
         let (place, name) = table.split_once(":table/")?;
-        let is_named =
-            place.split(':').count() == 5 && !name.is_empty() && !name.contains(['/', ':']);
-        is_named.then(|| Self(table.to_owned()))
+        // DynamoDB allows no other characters, and these are safe in the command that an error
+        // suggests.
+        let is_of = |text: &str, marks: &[u8]| {
+            text.bytes()
+                .all(|byte| byte.is_ascii_alphanumeric() || marks.contains(&byte))
+        };
+        let is_named = place.split(':').count() == 5 && is_of(place, b":-");
+        (is_named && !name.is_empty() && is_of(name, b"_.-")).then(|| Self(table.to_owned()))
     }
 
     /// Returns the table's name.
@@ -146,6 +151,10 @@ mod tests {
             "arn:aws:sqs:eu-west-1:1:t.1",
             "arn:aws:dynamodb:eu-west-1:1:table/",
             ":table/t",
+            "arn:aws:dynamodb:eu-west-1:1:table/t\u{1b}]0;x\u{7}",
+            "arn:aws:dynamodb:eu-west-1:1:table/t; rm -rf ~",
+            "arn:aws:dynamodb:eu-west-1:1:table/t\n",
+            "arn:aws:dynamodb:$(id):1:table/t",
         ] {
             assert_eq!(TableArn::of_stream(other), None, "{other}");
         }

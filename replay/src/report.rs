@@ -1,7 +1,5 @@
 //! The outcome of each object, and their sum, as text.
 
-use std::fmt;
-
 use serde::Serialize;
 
 /// Maximum number of lines about the failures of one object. A bad object has the same failure
@@ -50,6 +48,33 @@ impl Done {
         }
     }
 
+    /// Returns the lines of the outcome. The text of a line may have line breaks of its own, from the
+    /// object.
+    #[must_use]
+    pub fn lines(&self) -> Vec<String> {
+        let Self {
+            name,
+            records,
+            copied,
+            superseded,
+            planned,
+            left,
+        } = self;
+        let copies = match planned.len() {
+            0 => format!("{copied} copies made, {superseded} already there"),
+            planned => format!("{planned} copies planned"),
+        };
+        let mut lines = vec![format!("{name}: {records} records, {copies}")];
+        lines.extend(planned.iter().map(|copy| format!("  planned: {copy}")));
+        let shown = left.iter().take(MOST_LINES);
+        lines.extend(shown.map(|why| format!("  LEFT: {why}")));
+        let more = left.len().saturating_sub(MOST_LINES);
+        if more > 0 {
+            lines.push(format!("  LEFT: and {more} more"));
+        }
+        lines
+    }
+
     /// Returns the outcome of an unreadable object.
     pub(crate) fn unreadable(name: String, why: String) -> Self {
         Self {
@@ -95,36 +120,5 @@ impl Sum {
             _ => format!("; {incomplete} objects have something left, see above"),
         };
         format!("{objects} objects, {records} records: {copies}{left}\n")
-    }
-}
-
-impl fmt::Display for Done {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let Self {
-            name,
-            records,
-            copied,
-            superseded,
-            planned,
-            left,
-        } = self;
-        write!(f, "{name}: {records} records")?;
-        if planned.is_empty() {
-            writeln!(f, ", {copied} copies made, {superseded} already there")?;
-        } else {
-            writeln!(f, ", {} copies planned", planned.len())?;
-        }
-        for copy in planned {
-            writeln!(f, "  planned: {copy}")?;
-        }
-        for why in left.iter().take(MOST_LINES) {
-            writeln!(f, "  LEFT: {why}")?;
-        }
-        let more = left.len().saturating_sub(MOST_LINES);
-        if more > 0 {
-            writeln!(f, "  LEFT: and {more} more")
-        } else {
-            Ok(())
-        }
     }
 }

@@ -26,7 +26,7 @@ pub use description::{read_description, write_description};
 pub use error::ItemError;
 pub use key::read_key;
 pub(crate) use lease::write_held;
-pub use lease::{read_leases, write_lease, write_leases};
+pub use lease::{read_leases, read_readable_leases, write_lease, write_leases};
 pub use operation::read_operation;
 pub use shard::{is_merged, read_live, read_shard};
 pub use shard_reader::ShardReader;

@@ -64,9 +64,9 @@ pub use granularity::Granularity;
 pub use id::{EntityId, IdempotencyKey, LimitName, NameError, Namespace, Resource, WriteId};
 pub use item::{
     Attr, ItemError, PURGE, ShardReader, is_merged, read_audit, read_config, read_description,
-    read_entity, read_key, read_leases, read_live, read_operation, read_schema, read_shard,
-    read_snapshot, read_stamp, read_switches, write_audit, write_config, write_description,
-    write_entity, write_lease, write_leases, write_shard, write_units,
+    read_entity, read_key, read_leases, read_live, read_operation, read_readable_leases,
+    read_schema, read_shard, read_snapshot, read_stamp, read_switches, write_audit, write_config,
+    write_description, write_entity, write_lease, write_leases, write_shard, write_units,
 };
 pub use key::{
     AuditId, AuditKey, AuditSubject, BUCKET_SK, BucketKey, ConfigFilter, ConfigKey, EntityKey,

@@ -1,23 +1,31 @@
 //! `weirgate acquire`.
 
+mod command;
+mod signals;
+
 use std::ffi::OsString;
-use std::process::Stdio;
 use std::time::Duration;
 
 use clap::Args;
 use serde::Serialize;
 use weirgate::{Decision, Denied, Disabled, Grant, Limit, LimitStatus, NeverFits};
 
+use self::command::{Held, OnLost};
+use self::signals::Signals;
 use super::balances::BucketArgs;
 use super::peek;
 use crate::amounts::{self, Amount};
 use crate::context::Context;
-use crate::failure::{Failure, Outcome};
+use crate::failure::{Failure, NOT_RUN, Outcome};
 use crate::instant;
+use crate::text::one_line;
 
 /// Takes tokens, for a command or for a script.
 ///
-/// Exit code 1 if they are denied.
+/// Exit code 1 if they are denied. With a COMMAND it is the command's: 128 and the number of the
+/// signal that ended it, 127 if it was not found, 126 if it cannot be run, 124 if the tokens were
+/// denied, 125 if weirgate failed. Signals are forwarded to the command. While it runs, its lease is
+/// renewed; when it ends, the slots are released.
 #[derive(Debug, Args)]
 #[command(
     after_help = "Examples:\n  weirgate acquire user-1 gpt-4 rpm=1 tpm=500 --wait 10s\n  \
@@ -35,9 +43,17 @@ pub struct Acquire {
     /// Waits for the tokens, at most so long
     #[arg(long, value_name = "SPAN", value_parser = instant::span_argument)]
     wait: Option<Duration>,
-    /// Duration of the lease on slots; it ends with the command
+    /// Duration of the lease, 60s for slots if not given; a COMMAND's is renewed, and ends with it
     #[arg(long, value_name = "SPAN", value_parser = instant::span_argument)]
     lease: Option<Duration>,
+    /// What happens to a COMMAND whose lease is lost: stop sends it SIGTERM
+    #[arg(
+        long,
+        value_name = "ACTION",
+        default_value = "stop",
+        requires = "command"
+    )]
+    on_lost: OnLost,
     /// Runs a command with the tokens, then releases the slots; exits as the command does
     #[arg(last = true, value_name = "COMMAND")]
     command: Vec<OsString>,
@@ -56,8 +72,25 @@ enum Answer<'a> {
     Disabled(&'a Disabled),
 }
 
+/// Exit code of a command that was not run because the tokens were denied.
+const DENIED: u8 = 124;
+
 impl Acquire {
     pub async fn run(self, context: &Context) -> Result<Outcome, Failure> {
+        let runs_command = !self.command.is_empty();
+        let outcome = self.acquire(context).await;
+        match outcome {
+            Ok(Outcome::Negative) if runs_command => Ok(Outcome::Exit(DENIED)),
+            Err(Failure::Failed(text) | Failure::Refused(text)) if runs_command => {
+                Err(Failure::Exit(NOT_RUN, text))
+            }
+            outcome => outcome,
+        }
+    }
+
+    async fn acquire(self, context: &Context) -> Result<Outcome, Failure> {
+        // Before the first request, so that none leaves something behind that a signal ends.
+        let mut signals = Signals::new()?;
         let limiter = context.limiter().await?;
         let BucketArgs { entity, resource } = &self.bucket;
         let mut acquire = limiter.acquire(entity, resource);
@@ -73,21 +106,34 @@ impl Acquire {
         if let Some(lease) = self.lease {
             acquire = acquire.lease(lease);
         }
-        match acquire.send().await? {
-            Decision::Granted(grant) if self.command.is_empty() => {
+        let decision = tokio::select! {
+            biased;
+            code = signals.end() => Err(code),
+            decision = acquire.send() => Ok(decision?),
+        };
+        match decision {
+            Err(code) => {
+                // The dropped request returns what it took.
+                limiter.shutdown().await?;
+                Ok(Outcome::Exit(code))
+            }
+            Ok(Decision::Granted(grant)) if self.command.is_empty() => {
                 granted(context, &grant)?;
                 // The caller of this command uses the slots now, until the lease expires.
                 std::mem::forget(grant);
                 Ok(Outcome::Done)
             }
-            Decision::Granted(grant) => run(&self.command, grant).await,
-            Decision::Denied(denied) => {
+            Ok(Decision::Granted(grant)) => {
+                let held = Held::new(grant, self.lease, self.on_lost);
+                held.run(&self.command, signals).await
+            }
+            Ok(Decision::Denied(denied)) => {
                 refused(context, &Answer::Denied(&denied), &denied.to_string())
             }
-            Decision::NeverFits(never) => {
+            Ok(Decision::NeverFits(never)) => {
                 refused(context, &Answer::NeverFits(&never), &never.to_string())
             }
-            Decision::Disabled(disabled) => {
+            Ok(Decision::Disabled(disabled)) => {
                 refused(context, &Answer::Disabled(&disabled), &disabled.to_string())
             }
         }
@@ -111,32 +157,6 @@ fn granted(context: &Context, grant: &Grant) -> Result<(), Failure> {
 }
 
 fn refused(context: &Context, answer: &Answer<'_>, text: &str) -> Result<Outcome, Failure> {
-    context.output().print(answer, |_| text.to_owned())?;
+    context.output().print(answer, |_| one_line(text))?;
     Ok(Outcome::Negative)
-}
-
-/// Runs a command while the grant is held, then releases it.
-async fn run(command: &[OsString], grant: Grant) -> Result<Outcome, Failure> {
-    let [program, arguments @ ..] = command else {
-        unreachable!("the command is not empty")
-    };
-    let name = program.to_string_lossy();
-    let mut process = tokio::process::Command::new(program);
-    process.args(arguments).stdin(Stdio::inherit());
-    let status = match process.status().await {
-        Ok(status) => status,
-        Err(error) => {
-            // Nothing ran, so nothing was used.
-            _ = grant.roll_back().await;
-            return Err(Failure::Refused(format!("{name} cannot be run: {error}")));
-        }
-    };
-    if let Err(error) = grant.release().await {
-        let text = "the lease could not be released, and ends by itself when it expires";
-        anstream::eprintln!("{text}: {error}");
-    }
-    Ok(match status.code() {
-        Some(code) => Outcome::Exit(u8::try_from(code).unwrap_or(1)),
-        None => Outcome::Negative,
-    })
 }

@@ -30,7 +30,8 @@ impl Completions {
     pub fn run(self, context: &Context) -> Result<Outcome, Failure> {
         let mut script = vec![];
         clap_complete::generate(self.shell, &mut context.program(), "weirgate", &mut script);
-        context.output().print_raw(&script)?;
+        let script = String::from_utf8_lossy(&script).into_owned();
+        context.output().print_text(script)?;
         Ok(Outcome::Done)
     }
 }
@@ -43,7 +44,7 @@ impl Man {
         clap_mangen::generate_to(context.program(), &self.folder).map_err(failed)?;
         context
             .output()
-            .note(&format!("manual pages are in {}", self.folder.display()));
+            .note(format!("manual pages are in {}", self.folder.display()));
         Ok(Outcome::Done)
     }
 }

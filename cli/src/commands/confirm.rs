@@ -1,8 +1,9 @@
 //! Confirmation of what cannot be undone.
 
-use std::io::{IsTerminal, Write};
+use std::io::IsTerminal;
 
 use crate::failure::Failure;
+use crate::output::ask;
 
 /// Asks for a name to be typed. Without a terminal, the answer is no.
 ///
@@ -14,8 +15,7 @@ pub fn confirm(deed: &str, name: &str) -> Result<(), Failure> {
             "to {deed} needs a confirmation, and there is no terminal to ask: add --yes"
         )));
     }
-    eprint!("This will {deed}. Type {name} to confirm: ");
-    std::io::stderr().flush()?;
+    ask(&format!("This will {deed}. Type {name} to confirm: "));
     let mut line = String::new();
     std::io::stdin().read_line(&mut line)?;
     if line.trim() == name {

@@ -12,6 +12,7 @@ use serde::Serialize;
 
 use crate::context::Context;
 use crate::failure::{Failure, Outcome};
+use crate::text::Text;
 use finding::{Finding, State};
 
 /// Says what is wrong with the table and its functions, and what to do.
@@ -79,8 +80,8 @@ fn stack_name(text: &str) -> Result<String, String> {
     }
 }
 
-fn text(diagnosis: &Diagnosis) -> String {
-    let lines = diagnosis.findings.iter().map(ToString::to_string);
+fn text(diagnosis: &Diagnosis) -> Text {
+    let lines = diagnosis.findings.iter().map(Finding::text);
     let count = |state| {
         diagnosis
             .findings
@@ -95,5 +96,5 @@ fn text(diagnosis: &Diagnosis) -> String {
         (_, 0) => format!("{problems} wrong"),
         _ => format!("{problems} wrong; {unknown} not checked"),
     };
-    lines.chain([sum]).collect::<Vec<_>>().join("\n")
+    lines.fold(Text::default(), Text::append).and(sum)
 }

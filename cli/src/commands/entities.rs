@@ -146,6 +146,13 @@ struct Described {
 
 impl Describe {
     async fn run(self, context: &Context) -> Result<Outcome, Failure> {
+        let is_removed = |(name, _): &&(String, String)| self.removed.contains(name);
+        if let Some((name, _)) = self.labels.iter().find(is_removed) {
+            return Err(Failure::Refused(format!(
+                "label {name:?} is to be set and to be removed: give it to one of --label and \
+                 --remove-label"
+            )));
+        }
         let id = EntityId::new(&*self.entity)?;
         let limiter = context.limiter().await?;
         let before = limiter.entity_description(&id).await?;

@@ -4,6 +4,7 @@ use clap::{Args, Subcommand};
 use weirgate::StoredLease;
 
 use super::report::done;
+use super::unreadable;
 use crate::context::Context;
 use crate::failure::{Failure, Outcome};
 use crate::instant;
@@ -46,15 +47,16 @@ impl Leases {
                 let output = context.output();
                 output.print(&leases, |leases| {
                     let columns = ["lease", "tokens", "expires", "owner", "#shard"];
-                    match leases.is_empty() {
+                    let items = match leases.items.is_empty() {
                         true => String::new(),
-                        false => output.table(&columns, leases.iter().map(row)),
-                    }
+                        false => output.table(&columns, leases.items.iter().map(row)) + "\n",
+                    };
+                    items + &unreadable::table(output, &leases.unreadable)
                 })?;
-                if leases.is_empty() {
+                if leases.items.is_empty() && leases.unreadable.is_empty() {
                     output.note("none");
                 }
-                Ok(Outcome::Done)
+                Ok(unreadable::outcome(&leases.unreadable))
             }
             Self::Release(Release {
                 entity,

@@ -4,8 +4,14 @@ use clap::Args;
 use serde::Serialize;
 use weirgate::{Error, Page, PageToken};
 
+use super::unreadable;
 use crate::context::Context;
 use crate::failure::{Failure, Outcome};
+
+/// Entries of a page that is printed, at least, unless the list ends or requests are used up.
+const FULL: usize = 100;
+/// Requests for a page that is printed: four times the parts of the lists with most of them.
+const MOST_REQUESTS: u32 = 64;
 
 /// Which part of a list to print.
 #[derive(Debug, Clone, Args)]
@@ -36,25 +42,35 @@ impl PageArgs {
         mut read: impl AsyncFnMut(Option<&PageToken>) -> Result<Page<T>, Error>,
     ) -> Result<Outcome, Failure> {
         let mut list = read(self.page.as_ref()).await?;
-        while self.all
-            && let Some(next) = list.next.take()
+        let mut requests = 1;
+        while let Some(next) = &list.next
+            && (self.all || is_short(&list) && requests < MOST_REQUESTS)
         {
-            let page = read(Some(&next)).await?;
+            let page = read(Some(next)).await?;
             list.items.extend(page.items);
+            list.unreadable.extend(page.unreadable);
             list.next = page.next;
+            requests += 1;
         }
         let output = context.output();
         output.print(&list, |list| {
-            if list.items.is_empty() {
-                return String::new();
-            }
-            output.table(columns, list.items.iter().map(&row))
+            let items = match list.items.is_empty() {
+                true => String::new(),
+                false => output.table(columns, list.items.iter().map(&row)) + "\n",
+            };
+            items + &unreadable::table(output, &list.unreadable)
         })?;
         match &list.next {
-            Some(next) => output.note(&format!("more: --page {next}, or --all")),
-            None if list.items.is_empty() => output.note("none"),
+            Some(next) => output.note(format!("more: --page {next}, or --all")),
+            None if list.items.is_empty() && list.unreadable.is_empty() => output.note("none"),
             None => {}
         }
-        Ok(Outcome::Done)
+        Ok(unreadable::outcome(&list.unreadable))
     }
+}
+
+/// Returns whether more pages are read for this one. Many lists have parts, and no page has entries
+/// of two of them, so a page may be empty although the list is not.
+const fn is_short<T>(list: &Page<T>) -> bool {
+    list.items.len() + list.unreadable.len() < FULL
 }

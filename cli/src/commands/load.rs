@@ -3,7 +3,6 @@
 mod report;
 mod run;
 
-use std::io::IsTerminal;
 use std::num::{NonZeroU32, NonZeroUsize};
 use std::time::Duration;
 
@@ -77,11 +76,11 @@ impl Load {
         }
         peek.send().await?;
         let output = context.output();
-        let shows_rates = !output.is_json() && std::io::stderr().is_terminal();
+        let shows_rates = output.is_watched();
         let rate = self.rate;
         let show = |tally: &mut Tally, second, in_flight| {
             if shows_rates {
-                anstream::eprintln!("{}", tally.rates(second, in_flight));
+                output.note(tally.rates(second, in_flight));
             }
         };
         let (tally, began_for) = run::run(self, limiters, show).await;

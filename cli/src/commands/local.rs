@@ -16,6 +16,7 @@ use weirgate_page::LivePage;
 use crate::context::Context;
 use crate::failure::{Failure, Outcome};
 use crate::instant;
+use crate::text::one_line;
 
 /// Runs the whole backend on this machine, without AWS.
 ///
@@ -169,7 +170,7 @@ async fn tell(backend: &LocalBackend, context: &Context) {
         let last = actions.after(told);
         told = last.last().map_or(told, |action| action.number);
         for line in lines(&last) {
-            context.output().note(&line);
+            context.output().note(one_line(&line));
         }
         tokio::time::sleep(TOLD_EVERY).await;
     }

@@ -64,7 +64,7 @@ impl Purge {
                 Err(error) => {
                     drop(progress);
                     if let Some(next) = &sum.next {
-                        output.note(&format!(
+                        output.note(format!(
                             "{}\ngo on: --page {next}",
                             text(&sum, self.dry_run)
                         ));

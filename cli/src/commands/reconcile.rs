@@ -11,6 +11,7 @@ use weirgate_reconciler::{Config, Deadline, DueItem, Preview, Reshaped, Summary,
 use crate::context::Context;
 use crate::failure::{Failure, Outcome};
 use crate::instant;
+use crate::text::one_line;
 
 /// Does the reconciler's work, or shows what is due.
 ///
@@ -71,7 +72,11 @@ impl Reconcile {
             let preview = weirgate_reconciler::preview(&table, now, self.most).await;
             let due = Due::from(preview.map_err(|error| Failure::from(&error))?);
             context.output().print(&due, |due| text(due, context))?;
-            return Ok(Outcome::Done);
+            let is_unreadable = |row: &Row| row.postponed.is_some();
+            return Ok(match due.items.iter().any(is_unreadable) {
+                true => Outcome::Incomplete,
+                false => Outcome::Done,
+            });
         }
         let config = Config::read(|variable| {
             (variable == Config::TABLE_NAME).then(|| table.name().to_owned())
@@ -81,8 +86,10 @@ impl Reconcile {
         let summary = weirgate_reconciler::reconcile(&table, &config, now, deadline).await;
         let summary = summary.map_err(|error| Failure::from(&error))?;
         context.output().print(&summary, summary_text)?;
-        Ok(match summary.left_over + summary.partitions_unfinished {
-            0 => Outcome::Done,
+        let left = summary.left_over + summary.partitions_unfinished;
+        Ok(match (left, summary.undecodable) {
+            (0, 0) => Outcome::Done,
+            (0, _) => Outcome::Incomplete,
             _ => Outcome::Negative,
         })
     }
@@ -237,7 +244,7 @@ fn summary_text(summary: &Summary) -> String {
         );
     }
     for error in errors {
-        text += &format!("\n{error}");
+        text += &format!("\n{}", one_line(&error.to_string()));
     }
     text
 }

@@ -5,6 +5,7 @@ use weirgate_replay::{Args, Done, ReplayError, Sum, replay};
 
 use crate::context::Context;
 use crate::failure::{Failure, Outcome};
+use crate::text::one_line;
 
 #[derive(Serialize)]
 struct Replayed {
@@ -22,7 +23,8 @@ pub async fn run(args: Args, context: &Context) -> Result<Outcome, Failure> {
             objects.push(done);
             return Ok(());
         }
-        output.write(done.to_string().as_bytes())
+        let lines: Vec<_> = done.lines().iter().map(|line| one_line(line)).collect();
+        output.write_text(lines.join("\n"))
     })
     .await?;
     let outcome = match sum.is_complete() {

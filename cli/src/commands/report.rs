@@ -7,6 +7,7 @@ use weirgate::OperationOutcome;
 use crate::context::Context;
 use crate::failure::{Failure, Outcome};
 use crate::instant;
+use crate::text::one_line;
 
 /// Options of a change that an operator makes.
 #[derive(Debug, Clone, Args)]
@@ -31,7 +32,7 @@ struct Changed {
 pub fn done(context: &Context, changed: bool, text: &str) -> Result<Outcome, Failure> {
     context
         .output()
-        .print(&Changed { changed }, |_| text.to_owned())?;
+        .print(&Changed { changed }, |_| one_line(text))?;
     Ok(Outcome::Done)
 }
 

@@ -10,9 +10,10 @@ use clap::{Args, ValueEnum};
 use serde::Serialize;
 use weirgate::{
     EntityId, EpochMillis, Granularity, LimitName, MilliTokens, Page, Resource, TopUser,
-    Usage as Amounts, UsageReport, UsageRow, UsageScope, UsageTotal,
+    Unreadable, Usage as Amounts, UsageReport, UsageRow, UsageScope, UsageTotal,
 };
 
+use super::unreadable;
 use crate::context::Context;
 use crate::failure::{Failure, Outcome};
 use crate::instant;
@@ -98,53 +99,64 @@ impl Usage {
                 "acquires" => report.top_by_acquires(self.count).await?,
                 limit => report.top(&LimitName::new(limit)?, self.count).await?,
             };
-            return top(context, &users);
+            return top(context, users);
         }
-        let rows = all(&report).await?;
-        self.print(context, rows)
+        let page = all(&report).await?;
+        self.print(context, &page)
     }
 
-    fn print(&self, context: &Context, rows: Vec<UsageRow>) -> Result<Outcome, Failure> {
-        let output = context.output();
+    fn print(&self, context: &Context, page: &Page<UsageRow>) -> Result<Outcome, Failure> {
+        let (output, rows, by) = (context.output(), &page.items, self.by.granularity());
         if self.csv {
-            output.print_raw(csv::of(&rows).as_bytes())?;
-            return Ok(Outcome::Done);
+            output.print_text(csv::of(rows))?;
+        } else if self.html {
+            output.print_text(html::of(rows, by))?;
+        } else {
+            output.print(page, |_| match self.chart {
+                _ if rows.is_empty() => String::new(),
+                true => chart::of(rows, by),
+                false => table(context, rows),
+            })?;
+            if rows.is_empty() && page.unreadable.is_empty() {
+                output.note("none in this range");
+            }
+            if rows.iter().any(|row| !row.is_final()) {
+                output.note(
+                    "* not final: an interval in progress, or usage that may still be counted",
+                );
+            }
         }
-        if self.html {
-            let page = html::of(&rows, self.by.granularity());
-            output.print_raw(page.as_bytes())?;
-            return Ok(Outcome::Done);
-        }
-        let page = Page {
-            items: rows,
-            next: None,
-        };
-        output.print(&page, |Page { items, .. }| match self.chart {
-            _ if items.is_empty() => String::new(),
-            true => chart::of(items, self.by.granularity()),
-            false => table(context, items),
-        })?;
-        if page.items.is_empty() {
-            output.note("none in this range");
-        }
-        if page.items.iter().any(|row| !row.is_final()) {
-            output.note("* not final: an interval in progress, or usage that may still be counted");
-        }
-        Ok(Outcome::Done)
+        Ok(lacking(context, &page.unreadable))
     }
 }
 
 /// Reads all rows of a report.
-async fn all(report: &UsageReport<'_>) -> Result<Vec<UsageRow>, Failure> {
-    let (mut rows, mut next) = (vec![], None);
-    loop {
-        let page = report.page(next.as_ref()).await?;
-        rows.extend(page.items);
-        next = page.next;
-        if next.is_none() {
-            return Ok(rows);
+async fn all(report: &UsageReport<'_>) -> Result<Page<UsageRow>, Failure> {
+    let mut all = report.page(None).await?;
+    while let Some(next) = &all.next {
+        let page = report.page(Some(next)).await?;
+        all.items.extend(page.items);
+        for item in page.unreadable {
+            // A shard is read for each page of its bucket.
+            if all.unreadable.last() != Some(&item) {
+                all.unreadable.push(item);
+            }
         }
+        all.next = page.next;
     }
+    Ok(all)
+}
+
+/// Tells which items a report lacks, apart from its rows, which may be read by a program.
+fn lacking(context: &Context, items: &[Unreadable]) -> Outcome {
+    let output = context.output();
+    if !items.is_empty() {
+        output.note(format!(
+            "{}incomplete: these items cannot be read",
+            unreadable::table(output, items)
+        ));
+    }
+    unreadable::outcome(items)
 }
 
 /// Returns the names of all limits.
@@ -200,16 +212,25 @@ fn total(context: &Context, total: UsageTotal) -> Result<Outcome, Failure> {
         let names: Vec<_> = names.iter().map(String::as_str).collect();
         let table = output.table(&names, [cells(&total.usage, &limits)]);
         format!(
-            "{table}\ncomplete until {}",
+            "{table}\n{}complete until {}",
+            if total.unreadable.is_empty() {
+                ""
+            } else {
+                "incomplete: "
+            },
             instant::text(total.complete_until)
         )
     })?;
-    Ok(Outcome::Done)
+    Ok(lacking(context, &total.unreadable))
 }
 
-fn top(context: &Context, users: &[TopUser]) -> Result<Outcome, Failure> {
+fn top(context: &Context, top: Page<TopUser>) -> Result<Outcome, Failure> {
     let output = context.output();
-    output.print(&Top { users }, |Top { users }| {
+    let top = Top {
+        users: top.items,
+        unreadable: top.unreadable,
+    };
+    output.print(&top, |Top { users, .. }| {
         let limits = limits(users.iter().map(|user| &user.usage));
         let mut names = vec!["entity".to_owned(), "resource".to_owned()];
         names.extend(columns(&limits));
@@ -224,13 +245,15 @@ fn top(context: &Context, users: &[TopUser]) -> Result<Outcome, Failure> {
             false => output.table(&names, users.iter().map(line)),
         }
     })?;
-    if users.is_empty() {
+    if top.users.is_empty() && top.unreadable.is_empty() {
         output.note("none in this range");
     }
-    Ok(Outcome::Done)
+    Ok(lacking(context, &top.unreadable))
 }
 
 #[derive(Serialize)]
-struct Top<'a> {
-    users: &'a [TopUser],
+struct Top {
+    users: Vec<TopUser>,
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    unreadable: Vec<Unreadable>,
 }

@@ -39,9 +39,18 @@ pub struct Table {
 
 impl Table {
     pub async fn new() -> Self {
+        Self::of(&Dynamo::new().await)
+    }
+
+    pub fn of(dynamo: &Dynamo) -> Self {
         Self {
-            endpoint: serve(&Dynamo::new().await),
+            endpoint: serve(dynamo),
         }
+    }
+
+    /// URL of the table.
+    pub fn endpoint(&self) -> &str {
+        &self.endpoint
     }
 
     /// Runs a command on the table.

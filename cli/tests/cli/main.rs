@@ -1,8 +1,14 @@
 //! The binary, as a terminal or a script runs it, on an embedded DynamoDB behind HTTP.
 
+mod acquire;
 mod commands;
 mod doctor;
+mod duplicates;
 mod every_command;
 mod fixtures;
+mod gate;
 mod limits;
+mod lists;
 mod load;
+mod terminal;
+mod unreadable;

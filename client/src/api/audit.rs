@@ -4,16 +4,17 @@ use weirgate_shared::{AuditEvent, AuditKey, AuditSubject, ItemKey, read_audit};
 use weirgate_store::{Item, Query, SortKeys};
 
 use super::limiter::RateLimiter;
-use super::page::{Page, PageToken};
+use super::page::{Page, PageToken, Unreadable};
 use crate::values::Error;
 
 impl RateLimiter {
     /// Returns the changes of an entity or of limits, newest first, one page at a time; `after` is
     /// the previous page's token. Events are kept for
-    /// [`Builder::audit_retention`](crate::Builder::audit_retention).
+    /// [`Builder::audit_retention`](crate::Builder::audit_retention). One that was changed by other
+    /// means is among the page's [unreadable](Page::unreadable) entries.
     ///
     /// # Errors
-    /// [`Error::Store`], or [`Error::UnreadableItem`] if an event was changed by other means.
+    /// [`Error::Invalid`] for a page token of another list; [`Error::Store`].
     pub async fn audit(
         &self,
         of: &AuditSubject,
@@ -33,9 +34,10 @@ impl RateLimiter {
                 Error::UnreadableItem { pk, sk, error }
             })
         };
-        let items = found.items.iter().map(read).collect::<Result<_, _>>()?;
+        let (items, unreadable) = Unreadable::separate(found.items.iter().map(read))?;
         Ok(Page {
             items,
+            unreadable,
             next: found.next,
         })
     }

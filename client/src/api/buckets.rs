@@ -8,8 +8,8 @@ use weirgate_shared::{
 use weirgate_store::{BY_ENTITY, BY_RESOURCE, Item, Position};
 
 use super::limiter::RateLimiter;
-use super::page::{Page, PageToken, within};
-use crate::bucket::{BucketState, refresh_all};
+use super::page::{Page, PageToken, Unreadable, within};
+use crate::bucket::{BucketState, refresh_each};
 use crate::session::Session;
 use crate::values::{Amounts, Error, LimitStatus, Limits, bucket_status};
 
@@ -52,9 +52,11 @@ impl RateLimiter {
     /// Costs half a read unit for each page, and one for each bucket, or 1.5 and 0.5 for each shard of
     /// a split one.
     ///
+    /// A bucket with a shard that cannot be read is among the page's
+    /// [unreadable](Page::unreadable) entries.
+    ///
     /// # Errors
-    /// [`Error::Invalid`] for a page token of another list; [`Error::Unreadable`] for an item that
-    /// cannot be read; [`Error::Store`].
+    /// [`Error::Invalid`] for a page token of another list; [`Error::Store`].
     pub async fn entity_buckets(
         &self,
         entity: &EntityId,
@@ -67,8 +69,10 @@ impl RateLimiter {
         let part = std::iter::once(partition);
         let page = session.partitioned_page((BY_ENTITY, BUCKET), part, position);
         let (found, next) = page.await?;
+        let (items, unreadable) = read(session, first_shards(&found, position)).await?;
         Ok(Page {
-            items: read(session, first_shards(&found, position)).await?,
+            items,
+            unreadable,
             next: next.map(|position| PageToken::new(list, position)),
         })
     }
@@ -89,8 +93,10 @@ impl RateLimiter {
         let list = format!("buckets of the resource {}/{resource}", session.namespace);
         let position = within(after, &list)?;
         let (buckets, next) = listed_of_resource(session, resource, position).await?;
+        let (items, unreadable) = read(session, buckets).await?;
         Ok(Page {
-            items: read(session, buckets).await?,
+            items,
+            unreadable,
             next: next.map(|position| PageToken::new(list, position)),
         })
     }
@@ -124,16 +130,24 @@ fn first_shards(entries: &[Item], position: Option<&Position>) -> Vec<BucketKey>
     buckets
 }
 
-/// Reads all shards of the buckets that still exist.
-async fn read(session: &Session, keys: Vec<BucketKey>) -> Result<Vec<StoredBucket>, Error> {
+/// Reads all shards of the buckets that still exist. Returns those that can be read, and a shard of
+/// each of the others.
+async fn read(
+    session: &Session,
+    keys: Vec<BucketKey>,
+) -> Result<(Vec<StoredBucket>, Vec<Unreadable>), Error> {
     let buckets: Vec<_> = keys
         .into_iter()
         .map(|key| Arc::new(BucketState::new(key, None, session.ages.clone())))
         .collect();
     let all: Vec<_> = buckets.iter().collect();
-    refresh_all(session, &all, session.ages.now()).await?;
+    let damaged = refresh_each(session, &all, session.ages.now()).await?;
     let now = session.now();
     let stored = buckets.iter().filter_map(|state| {
+        // A view of a damaged bucket is of some of its shards.
+        if is_damaged(&state.key, &damaged) {
+            return None;
+        }
         let shards: Vec<_> = state
             .queues
             .views()
@@ -153,7 +167,19 @@ async fn read(session: &Session, keys: Vec<BucketKey>) -> Result<Vec<StoredBucke
             counted,
         })
     });
-    Ok(stored.collect())
+    let stored = stored.collect();
+    let damaged = damaged.into_iter().map(Unreadable::of);
+    Ok((stored, damaged.collect::<Result<_, _>>()?))
+}
+
+/// Returns whether one of the errors is about a shard of this bucket.
+fn is_damaged(bucket: &BucketKey, damaged: &[Error]) -> bool {
+    damaged.iter().any(|error| {
+        let Error::Unreadable { bucket: pk, .. } = error else {
+            return false;
+        };
+        BucketKey::parse(pk).is_some_and(|shard| shard.with_shard(0) == *bucket)
+    })
 }
 
 /// Returns the sum of what shards have counted.

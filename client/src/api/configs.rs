@@ -9,7 +9,7 @@ use weirgate_shared::{
 use weirgate_store::{BY_RESOURCE, Item, Query, SortKeys};
 
 use super::limiter::RateLimiter;
-use super::page::{Page, PageToken};
+use super::page::{Page, PageToken, Unreadable};
 use crate::config::{ConfigEdit, key, stored};
 use crate::session::{CacheKey, CacheStats, Session};
 use crate::values::Error;
@@ -99,10 +99,11 @@ impl RateLimiter {
     }
 
     /// Lists configurations, one page at a time; `after` is the previous page's token. Recent
-    /// changes may be missing in lists of more than one entity.
+    /// changes may be missing in lists of more than one entity. One that was changed by other means
+    /// is among the page's [unreadable](Page::unreadable) entries.
     ///
     /// # Errors
-    /// As [`config`](Self::config).
+    /// [`Error::Invalid`] for a page token of another list; [`Error::Store`].
     pub async fn configs(
         &self,
         of: &ConfigFilter,
@@ -124,15 +125,15 @@ impl RateLimiter {
         } else {
             table.read(&keys).await?
         };
-        let mut configs = vec![];
-        for key in keys {
-            let Some(ConfigKey { level, .. }) = ConfigKey::parse(&key) else {
-                continue;
-            };
-            configs.extend(stored(&key, &items)?.value.map(|config| (level, config)));
-        }
+        let read = keys.iter().filter_map(|key| {
+            let ConfigKey { level, .. } = ConfigKey::parse(key)?;
+            let stored = stored(key, &items).map(|stored| stored.value);
+            Some(stored.transpose()?.map(|config| (level, config)))
+        });
+        let (items, unreadable) = Unreadable::separate(read)?;
         Ok(Page {
-            items: configs,
+            items,
+            unreadable,
             next: found.next,
         })
     }

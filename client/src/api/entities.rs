@@ -92,6 +92,7 @@ impl RateLimiter {
         let child = |item: &Item| Some(EntityKey::parse(&item.key()?)?.entity);
         Ok(Page {
             items: found.items.iter().filter_map(child).collect(),
+            unreadable: vec![],
             next: found.next,
         })
     }
@@ -116,6 +117,7 @@ impl RateLimiter {
         let entity = |item: &Item| Some(EntityKey::parse(&item.key()?)?.entity);
         Ok(Page {
             items: found.iter().filter_map(entity).collect(),
+            unreadable: vec![],
             next: next.map(|position| PageToken::new(list, position)),
         })
     }
@@ -149,6 +151,7 @@ impl RateLimiter {
         let next = found.next;
         Ok(Page {
             items: found.items.iter().filter_map(namespace).collect(),
+            unreadable: vec![],
             next: next.map(|position| PageToken::new(NAMESPACES.to_owned(), position)),
         })
     }

@@ -3,11 +3,17 @@
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
-use weirgate_shared::{EpochMillis, LimitName, MilliTokens, WriteId};
+use weirgate_shared::{
+    BucketKey, EpochMillis, Lease, LimitName, MAX_SHARDS, MilliTokens, WriteId,
+    read_readable_leases,
+};
+use weirgate_store::{Consistency, Item};
 
 use super::limiter::RateLimiter;
+use super::page::{Page, Unreadable};
 use crate::bucket::{BucketState, Hold, refresh_all};
 use crate::queue::HoldPart;
+use crate::session::decode_shard;
 use crate::values::{Error, Limits, Settlement};
 
 /// A durable lease as the table has it. A grant over several shards has one in each of them.
@@ -27,30 +33,57 @@ pub struct StoredLease {
     pub shard: u32,
 }
 
+impl StoredLease {
+    fn new(id: &WriteId, lease: &Lease, shard: u32) -> Self {
+        Self {
+            id: id.to_string(),
+            owner: lease.owner.clone(),
+            expires_at: lease.expires_at,
+            tokens: lease.tokens.clone(),
+            shard,
+        }
+    }
+}
+
 impl RateLimiter {
     /// Returns the leases of a bucket, the first to expire first. One that has expired is listed
     /// until its tokens are returned. Costs a read unit, or 1.5 and 0.5 for each shard of a split
     /// bucket; more for items above 4 KB.
     ///
+    /// There is one page. A shard that cannot be read is among its [unreadable](Page::unreadable)
+    /// entries, and its other leases are listed anyway.
+    ///
     /// # Errors
-    /// [`Error::Invalid`] for an invalid name; [`Error::Unreadable`] for an item that cannot be
-    /// read; [`Error::Store`].
-    pub async fn leases(&self, entity: &str, resource: &str) -> Result<Vec<StoredLease>, Error> {
-        let bucket = self.read_bucket(entity, resource).await?;
-        let mut leases = vec![];
-        for view in bucket.queues.views() {
-            let shard = &*view.shard;
-            let stored = |(id, lease): (&WriteId, &weirgate_shared::Lease)| StoredLease {
-                id: id.to_string(),
-                owner: lease.owner.clone(),
-                expires_at: lease.expires_at,
-                tokens: lease.tokens.clone(),
-                shard: shard.key.shard,
-            };
-            leases.extend(shard.leases.iter().flatten().map(stored));
+    /// [`Error::Invalid`] for an invalid name; [`Error::Store`].
+    pub async fn leases(&self, entity: &str, resource: &str) -> Result<Page<StoredLease>, Error> {
+        let (mut items, mut unreadable) = (vec![], vec![]);
+        match self.read_bucket(entity, resource).await {
+            Ok(bucket) => {
+                for view in bucket.queues.views() {
+                    let leases = view.shard.leases.iter().flatten();
+                    let shard = view.shard.key.shard;
+                    items.extend(leases.map(|(id, lease)| StoredLease::new(id, lease, shard)));
+                }
+            }
+            Err(Error::Unreadable { .. }) => {
+                for item in self.read_every_shard(entity, resource).await? {
+                    let shard = BucketKey::parse(&item.pk()).map_or(0, |key| key.shard);
+                    let leases = read_readable_leases(item.attributes());
+                    let leases = leases.iter();
+                    items.extend(leases.map(|(id, lease)| StoredLease::new(id, lease, shard)));
+                    if let Err(error) = decode_shard(&item) {
+                        unreadable.push(Unreadable::of(error)?);
+                    }
+                }
+            }
+            Err(error) => return Err(error),
         }
-        leases.sort_by(|one, other| (one.expires_at, &one.id).cmp(&(other.expires_at, &other.id)));
-        Ok(leases)
+        items.sort_by(|one, other| (one.expires_at, &one.id).cmp(&(other.expires_at, &other.id)));
+        Ok(Page {
+            items,
+            unreadable,
+            next: None,
+        })
     }
 
     /// Releases a lease for its holder: slots return, rate tokens stay consumed. The holder's own
@@ -61,7 +94,7 @@ impl RateLimiter {
     ///
     /// ```no_run
     /// # async fn example(limiter: weirgate::RateLimiter) -> Result<(), weirgate::Error> {
-    /// for lease in limiter.leases("openai", "gpt-4").await? {
+    /// for lease in limiter.leases("openai", "gpt-4").await?.items {
     ///     if lease.owner == "batch-17" {
     ///         limiter.release_lease("openai", "gpt-4", &lease.id).await?;
     ///     }
@@ -71,8 +104,9 @@ impl RateLimiter {
     /// ```
     ///
     /// # Errors
-    /// As [`leases`](Self::leases); [`Error::Store`] or [`Error::Timeout`] if the outcome is not
-    /// known: a second call finds out.
+    /// [`Error::Invalid`] for an invalid name; [`Error::Unreadable`] for an item that cannot be
+    /// read; [`Error::Store`] or [`Error::Timeout`] if the outcome is not known: a second call finds
+    /// out.
     pub async fn release_lease(
         &self,
         entity: &str,
@@ -110,6 +144,20 @@ impl RateLimiter {
             self.session.now(),
         );
         Ok(hold.release().await? == Settlement::Applied)
+    }
+
+    /// Reads the items of all shards that a bucket may have.
+    async fn read_every_shard(&self, entity: &str, resource: &str) -> Result<Vec<Item>, Error> {
+        let first = BucketKey {
+            namespace: self.session.namespace.clone(),
+            entity: entity.try_into()?,
+            resource: resource.try_into()?,
+            shard: 0,
+        };
+        let keys = (0..MAX_SHARDS).map(|shard| first.with_shard(shard).item_key());
+        let keys: Vec<_> = keys.collect();
+        let read = self.session.read_with(&keys, Consistency::Strong, None);
+        Ok(read.await?)
     }
 
     /// Reads all shards of a bucket.

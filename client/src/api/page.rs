@@ -3,6 +3,10 @@
 use std::fmt;
 use std::str::FromStr;
 
+use weirgate_shared::{
+    BUCKET_SK, BucketKey, ConfigKey, ConfigLevel, EntityId, ItemError, ItemKey, Resource,
+    SnapshotKey,
+};
 use weirgate_store::{Index, Item, Position, Query, SortKeys, base64};
 
 use crate::session::Session;
@@ -17,6 +21,12 @@ pub(super) const PAGE: i32 = 100;
 pub struct Page<T> {
     /// Entries; a page before the last one may be empty.
     pub items: Vec<T>,
+    /// Entries whose items cannot be read: they are missing in `items`, which has all others.
+    #[cfg_attr(
+        feature = "serde",
+        serde(default, skip_serializing_if = "Vec::is_empty")
+    )]
+    pub unreadable: Vec<Unreadable>,
     /// Token of the next page; `None` after the last one.
     pub next: Option<PageToken>,
 }
@@ -42,6 +52,86 @@ pub struct PageToken {
     /// The list.
     list: String,
     position: Position,
+}
+
+/// An item that cannot be read, because it was changed by other means.
+#[derive(Debug, Clone, PartialEq, Eq)]
+#[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize))]
+pub struct Unreadable {
+    /// Entity that the item's key names; `None` if it names none.
+    pub entity: Option<EntityId>,
+    /// Resource that the item's key names; `None` if it names none.
+    pub resource: Option<Resource>,
+    /// Shard that the item's key names; `None` if it names none.
+    pub shard: Option<u32>,
+    /// Partition key of the item.
+    pub pk: String,
+    /// Sort key of the item.
+    pub sk: String,
+    /// What is wrong with the item, and what to do.
+    pub error: String,
+}
+
+impl Unreadable {
+    pub(super) fn new(key: ItemKey, error: &ItemError) -> Self {
+        let (mut entity, mut resource, mut shard) = (None, None, None);
+        if let Some(bucket) = BucketKey::parse(&key.pk) {
+            shard = Some(bucket.shard);
+            (entity, resource) = (Some(bucket.entity), Some(bucket.resource));
+        } else if let Some(snapshot) = SnapshotKey::parse(&key) {
+            (entity, resource) = (Some(snapshot.entity), Some(snapshot.resource));
+        } else if let Some(config) = ConfigKey::parse(&key) {
+            match config.level {
+                ConfigLevel::System => {}
+                ConfigLevel::Resource(of) => resource = Some(of),
+                ConfigLevel::Entity(of) => entity = Some(of),
+                ConfigLevel::EntityResource(of, on) => {
+                    (entity, resource) = (Some(of), Some(on));
+                }
+            }
+        }
+        let ItemKey { pk, sk } = key;
+        Self {
+            entity,
+            resource,
+            shard,
+            pk,
+            sk,
+            error: format!("{error}; correct or delete the item"),
+        }
+    }
+
+    /// Returns the item that an error is about.
+    ///
+    /// # Errors
+    /// The error, if it is about no item.
+    pub(super) fn of(error: Error) -> Result<Self, Error> {
+        match error {
+            Error::Unreadable { bucket: pk, error } => {
+                let sk = BUCKET_SK.to_owned();
+                Ok(Self::new(ItemKey { pk, sk }, &error))
+            }
+            Error::UnreadableItem { pk, sk, error } => Ok(Self::new(ItemKey { pk, sk }, &error)),
+            error => Err(error),
+        }
+    }
+
+    /// Separates what was read from what cannot be.
+    ///
+    /// # Errors
+    /// The first error that is about no item.
+    pub(super) fn separate<T>(
+        read: impl IntoIterator<Item = Result<T, Error>>,
+    ) -> Result<(Vec<T>, Vec<Self>), Error> {
+        let (mut items, mut unreadable) = (vec![], vec![]);
+        for read in read {
+            match read {
+                Ok(item) => items.push(item),
+                Err(error) => unreadable.push(Self::of(error)?),
+            }
+        }
+        Ok((items, unreadable))
+    }
 }
 
 impl PageToken {
@@ -124,6 +214,7 @@ impl Session {
         let found = self.query(listing, after).await?;
         Ok(Page {
             items: self.own(found.items),
+            unreadable: vec![],
             next: found.next.map(|position| PageToken::new(list, position)),
         })
     }

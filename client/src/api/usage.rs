@@ -11,7 +11,7 @@ pub use report::{TopUser, UsageReport, UsageTotal};
 use weirgate_shared::{BucketKey, EntityId, EpochMillis, Resource, Window, WindowUsage, usage};
 use weirgate_store::Consistency;
 
-use self::read::{read_live, read_snapshots};
+use self::read::{Found, read_live, read_snapshots};
 use super::limiter::RateLimiter;
 use crate::session::deadline;
 use crate::values::Error;
@@ -58,8 +58,10 @@ impl RateLimiter {
             // The items before the snapshot: one that rolls in between has its final copy in the
             // snapshot, or in flight.
             let live = read_live(session, std::slice::from_ref(&bucket), strong).await?;
+            let live = live.into_iter().map(Found::complete);
+            let live: Vec<_> = live.collect::<Result<_, _>>()?;
             let snapshots = read_snapshots(session, &bucket, window, (start, start), strong);
-            Ok::<_, Error>((live.concat(), snapshots.await?))
+            Ok::<_, Error>((live.concat(), snapshots.await?.complete()?))
         };
         let read = tokio::time::timeout_at(deadline(timeout), read).await;
         let (live, snapshots) =

@@ -3,10 +3,10 @@
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
-use futures_util::future::try_join_all;
+use futures_util::future::join_all;
 use weirgate_shared::write::is_abandoned;
 use weirgate_shared::{ItemKey, MAX_SHARDS, Shard};
-use weirgate_store::Consistency;
+use weirgate_store::{Consistency, Item};
 
 use super::state::BucketState;
 use crate::session::{Moment, Sent, Session, decode_shard};
@@ -14,47 +14,79 @@ use crate::values::Error;
 
 /// Reads all shards of several buckets, unless that was done since `since`. Buckets with one known
 /// shard are read together, a hundred per request.
+///
+/// # Errors
+/// [`Error::Unreadable`] if a shard is damaged; the others were read. Otherwise the store's.
 pub(crate) async fn refresh_all(
     session: &Session,
     buckets: &[&Arc<BucketState>],
     since: Moment,
 ) -> Result<(), Error> {
+    let damaged = refresh_each(session, buckets, since).await?;
+    damaged.into_iter().next().map_or(Ok(()), Err)
+}
+
+/// Reads all shards of several buckets, as [`refresh_all`] does. Returns an [`Error::Unreadable`]
+/// for each bucket with a damaged shard. Such a bucket may have no view; the others are complete.
+///
+/// # Errors
+/// The store's.
+pub(crate) async fn refresh_each(
+    session: &Session,
+    buckets: &[&Arc<BucketState>],
+    since: Moment,
+) -> Result<Vec<Error>, Error> {
+    let mut damaged = vec![];
     let (single, mut several): (Vec<&Arc<BucketState>>, Vec<&Arc<BucketState>>) = buckets
         .iter()
         .partition(|bucket| bucket.summary().max_shards_seen() == 1);
     for some in single.chunks(100) {
         let keys: Vec<_> = some.iter().map(|bucket| bucket.key.item_key()).collect();
-        let (sent, shards) = read_shards(session, &keys, Consistency::Strong).await?;
-        let mut found: BTreeMap<_, _> = shards
-            .into_iter()
-            .map(|shard| (shard.key.clone(), shard))
-            .collect();
+        let (sent, items) = read_items(session, &keys, Consistency::Strong).await?;
+        let mut found: BTreeMap<_, _> = items.iter().map(|item| (item.pk(), item)).collect();
         for bucket in some {
-            match found.remove(&bucket.key) {
-                Some(first) if first.shard().count > 1 => several.push(bucket),
-                Some(first) => drop(bucket.shard(0).record_response(first, sent)),
+            let item = found.remove(&bucket.key.item_key().pk);
+            match item.map(decode_shard) {
+                Some(Err(error)) => damaged.push(error),
+                Some(Ok(first)) if first.shard().count > 1 => several.push(bucket),
+                Some(Ok(first)) => drop(bucket.shard(0).record_response(first, sent)),
                 // The first of several shards may have been deleted.
                 None if bucket.shard(0).view().is_some() => several.push(bucket),
                 None => bucket.shard(0).mark_missing(),
             }
         }
     }
-    try_join_all(
-        several
-            .iter()
-            .map(|bucket| bucket.refresh(session, Some(since), Consistency::Eventual)),
-    )
-    .await
-    .map(drop)
+    let refreshed = several
+        .iter()
+        .map(|bucket| bucket.refresh(session, Some(since), Consistency::Eventual));
+    for outcome in join_all(refreshed).await {
+        match outcome {
+            Ok(()) => {}
+            Err(error @ Error::Unreadable { .. }) => damaged.push(error),
+            Err(error) => return Err(error),
+        }
+    }
+    Ok(damaged)
 }
 
-/// Reads shards, and reads them again if the wall clock jumped meanwhile: the views would count as
-/// from before the jump. Returns when the read was sent.
+/// Reads shards, as [`read_items`] does.
 async fn read_shards(
     session: &Session,
     keys: &[ItemKey],
     consistency: Consistency,
 ) -> Result<(Sent, Vec<Shard>), Error> {
+    let (sent, items) = read_items(session, keys, consistency).await?;
+    let shards = items.iter().map(decode_shard).collect::<Result<_, _>>()?;
+    Ok((sent, shards))
+}
+
+/// Reads items, and reads them again if the wall clock jumped meanwhile: the views would count as
+/// from before the jump. Returns when the read was sent.
+async fn read_items(
+    session: &Session,
+    keys: &[ItemKey],
+    consistency: Consistency,
+) -> Result<(Sent, Vec<Item>), Error> {
     /// A clock that jumps during each of so many reads is broken.
     const READS: u32 = 3;
     let mut reads = 0;
@@ -63,8 +95,7 @@ async fn read_shards(
         let items = session.read_with(keys, consistency, None).await?;
         reads += 1;
         if reads == READS || !session.has_clock_jumped_since(sent) {
-            let shards = items.iter().map(decode_shard).collect::<Result<_, _>>()?;
-            return Ok((sent, shards));
+            return Ok((sent, items));
         }
     }
 }

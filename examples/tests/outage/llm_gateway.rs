@@ -23,7 +23,7 @@ async fn a_customer_gets_its_answer_although_the_settlement_fails() {
 
     table.set_unavailable(false);
     let leases = limiter.leases("openai", "gpt-4").await;
-    let leases = leases.expect("the table is there").len();
+    let leases = leases.expect("the table is there").items.len();
     assert_eq!(leases, 1, "the settlement has failed");
     sleep(Duration::from_secs(30)).await;
     let after = complete(&limiter, &vendor, "acme", 900).await;

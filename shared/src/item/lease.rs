@@ -55,11 +55,29 @@ pub fn read_leases<'a>(
     found.map_or_else(|| Ok(BTreeMap::new()), |(_, value)| leases(&value))
 }
 
+/// Reads the readable leases from all attributes of a shard's item: one that cannot be read hides no
+/// other.
+pub fn read_readable_leases<'a>(
+    mut item: impl Iterator<Item = (&'a str, Attr<'a>)>,
+) -> BTreeMap<WriteId, Lease> {
+    let found = item.find(|(name, _)| *name == attr::LEASES);
+    let all = found
+        .as_ref()
+        .and_then(|(_, value)| entries(attr::LEASES, value).ok());
+    let all = all.into_iter().flatten();
+    all.filter_map(|(id, held)| named_lease(id, held).ok())
+        .collect()
+}
+
 pub(super) fn leases(value: &Attr<'_>) -> Result<BTreeMap<WriteId, Lease>, ItemError> {
     entries(attr::LEASES, value)?
         .iter()
-        .map(|(id, held)| Ok((write_id(attr::LEASES, &Attr::S(id))?, lease(held)?)))
+        .map(|(id, held)| named_lease(id, held))
         .collect()
+}
+
+fn named_lease(id: &str, held: &Attr<'_>) -> Result<(WriteId, Lease), ItemError> {
+    Ok((write_id(attr::LEASES, &Attr::S(id))?, lease(held)?))
 }
 
 fn lease(value: &Attr<'_>) -> Result<Lease, ItemError> {

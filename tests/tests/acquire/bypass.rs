@@ -194,7 +194,7 @@ async fn slots_are_counted_and_not_held() {
     let mut grant = bypassed(&limiter, &limits(), &[("rpm", 1), ("slots", 2)]).await;
     assert_eq!((grant.lease_id(), grant.amount("slots")), (None, tokens(2)));
     assert_eq!(fleet.tk_tc("slots").await, (0, 6_000));
-    assert_eq!(limiter.leases("e-1", "gpt-4").await.unwrap().len(), 1);
+    assert_eq!(limiter.leases("e-1", "gpt-4").await.unwrap().items.len(), 1);
     let _ = grant.adjust("slots", 3).await.unwrap();
     let _ = grant.roll_back().await.unwrap();
     // As of any grant, slots stay counted, and rates do not.

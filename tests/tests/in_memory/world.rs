@@ -144,7 +144,7 @@ impl World {
             }
             Step::ReleaseLease(entity, resource) => {
                 let (entity, resource) = (ENTITIES[*entity], RESOURCES[*resource]);
-                let leases = one.leases(entity, resource).await.unwrap();
+                let leases = one.leases(entity, resource).await.unwrap().items;
                 // Ids are random, so they neither order the leases nor show.
                 let by_text = leases.iter().map(|lease| {
                     let id = String::new();

@@ -113,7 +113,7 @@ async fn i4_a_lease_is_released_by_its_id() {
     let (holder, operator) = (fleet.limiter().await, fleet.limiter().await);
     let grant = leased(&holder, &slots(), &[("slots", 3), ("rpm", 20)], secs(600)).await;
     let _short = leased(&holder, &slots(), &[("slots", 1)], secs(60)).await;
-    let leases = operator.leases("e-1", "gpt-4").await.unwrap();
+    let leases = operator.leases("e-1", "gpt-4").await.unwrap().items;
     let [short, long] = &leases[..] else {
         panic!("two leases, not {leases:?}");
     };
@@ -148,7 +148,10 @@ async fn i4_a_lease_is_released_by_its_id() {
         weirgate::Settlement::LeaseGone
     );
     assert_eq!(fleet.tk_tc("slots").await.0, 3_000);
-    assert_eq!(operator.leases("e-1", "gpt-4").await.unwrap().len(), 1);
+    assert_eq!(
+        operator.leases("e-1", "gpt-4").await.unwrap().items.len(),
+        1
+    );
 }
 
 /// What was adjusted since the list was read returns as it is now.
@@ -157,7 +160,7 @@ async fn i4_a_released_lease_returns_what_it_holds_now() {
     let fleet = Fleet::new().await;
     let (holder, operator) = (fleet.limiter().await, fleet.limiter().await);
     let mut grant = leased(&holder, &slots(), &[("slots", 3)], secs(600)).await;
-    let leases = operator.leases("e-1", "gpt-4").await.unwrap();
+    let leases = operator.leases("e-1", "gpt-4").await.unwrap().items;
     let _ = grant.adjust("slots", 1).await.unwrap();
     let released = operator.release_lease("e-1", "gpt-4", &leases[0].id).await;
     assert!(released.unwrap());

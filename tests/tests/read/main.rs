@@ -9,3 +9,4 @@ mod lists;
 mod purge;
 mod report_costs;
 mod reports;
+mod unreadable;

@@ -279,7 +279,11 @@ async fn i3_a_resource_report_has_each_of_many_entities_once() {
         .map(|row| (key(row), amounts(row)))
         .collect();
     assert_eq!(all, history.expected(Granularity::Daily, &scope));
-    let top = report.top(&"rpm".try_into().unwrap(), 3).await.unwrap();
+    let top = report
+        .top(&"rpm".try_into().unwrap(), 3)
+        .await
+        .unwrap()
+        .items;
     let top: Vec<_> = top
         .iter()
         .map(|user| (user.entity.as_str(), user.usage.tokens["rpm"]))
@@ -292,7 +296,7 @@ async fn i3_a_resource_report_has_each_of_many_entities_once() {
             ("user-5", tokens(1_005 + 1 + 5)),
         ]
     );
-    let top = report.top_by_acquires(4).await.unwrap();
+    let top = report.top_by_acquires(4).await.unwrap().items;
     assert!(
         top[..3].iter().all(|user| user.usage.acquires == 2),
         "{top:?}"

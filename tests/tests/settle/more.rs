@@ -54,7 +54,7 @@ async fn more_under_a_lease_is_held_and_returned_with_it() {
     assert!(more(&mut grant, "slots", 2).await.is_granted());
     assert!(more(&mut grant, "tpm", 50).await.is_granted());
     let until = grant.expires_at();
-    let leases = limiter.leases("e-1", "gpt-4").await.unwrap();
+    let leases = limiter.leases("e-1", "gpt-4").await.unwrap().items;
     assert!(
         leases.iter().all(|lease| Some(lease.expires_at) == until),
         "{leases:?}"
@@ -64,7 +64,7 @@ async fn more_under_a_lease_is_held_and_returned_with_it() {
     assert_eq!(fleet.bucket().await.limits["slots"].available, tokens(1));
     assert_eq!(grant.release().await.unwrap(), Settlement::Applied);
     assert_eq!(fleet.bucket().await.limits["slots"].available, tokens(4));
-    assert_eq!(limiter.leases("e-1", "gpt-4").await.unwrap(), []);
+    assert_eq!(limiter.leases("e-1", "gpt-4").await.unwrap().items, []);
     // A holder that dies.
     let mut grant = leased(&limiter, &limits(), &[("slots", 1)], secs(30)).await;
     assert!(more(&mut grant, "slots", 3).await.is_granted());

@@ -1,11 +1,10 @@
 //! What a check found.
 
-use std::fmt;
-
 use anstyle::{AnsiColor, Style};
 use serde::Serialize;
 
 use super::aws::RequestError;
+use crate::text::{Text, one_line};
 
 /// How something is.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
@@ -92,10 +91,9 @@ impl Finding {
             remedy,
         }
     }
-}
 
-impl fmt::Display for Finding {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+    /// Returns the lines of the finding.
+    pub fn text(&self) -> Text {
         let (word, color) = match self.state {
             State::Fine => ("fine", AnsiColor::Green),
             State::Advice => ("advice", AnsiColor::Yellow),
@@ -103,16 +101,14 @@ impl fmt::Display for Finding {
             State::Unknown => ("unknown", AnsiColor::Cyan),
         };
         let style = Style::new().fg_color(Some(color.into())).bold();
-        let Self {
-            check,
-            found,
-            remedy,
-            ..
-        } = self;
-        write!(f, "{style}{word:7}{style:#}  {check:11}  {found}")?;
-        match remedy.is_empty() {
-            true => Ok(()),
-            false => write!(f, "\n{:22}→ {remedy}", ""),
-        }
+        let (found, remedy) = (one_line(&self.found), one_line(&self.remedy));
+        let remedy = match remedy.is_empty() {
+            true => String::new(),
+            false => format!("{:22}→ {remedy}\n", ""),
+        };
+        let check = self.check;
+        Text::default()
+            .with(style, format!("{word:7}"))
+            .and(format!("  {check:11}  {found}\n{remedy}"))
     }
 }

@@ -57,7 +57,7 @@ impl Apply {
         let left = configs.len() + entities.len();
         let mut applied = 0;
         if let Err(failure) = make(&limiter, configs, entities, &mut applied, context).await {
-            context.output().note(&format!(
+            context.output().note(format!(
                 "{applied} of {left} changes were made; the same command makes those that are left"
             ));
             return Err(failure);

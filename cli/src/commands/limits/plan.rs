@@ -34,7 +34,7 @@ impl Plan {
             let json =
                 serde_json::to_string(&changes).map_err(|error| unsaved(error.to_string()))?;
             std::fs::write(path, json + "\n").map_err(|error| unsaved(error.to_string()))?;
-            context.output().note(&format!(
+            context.output().note(format!(
                 "apply it: weirgate limits apply {}",
                 path.display()
             ));

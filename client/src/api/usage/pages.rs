@@ -6,6 +6,7 @@
 //! | entity | `resource`: the next one, or `after` the last one; `from` within it |
 //! | resource | the keys of the last bucket read in the index, or only the partition that follows |
 
+use std::collections::BTreeSet;
 use std::ops::Range;
 
 use futures_util::{StreamExt, TryStreamExt, stream};
@@ -16,15 +17,18 @@ use weirgate_shared::{
 use weirgate_store::{BY_ENTITY, Consistency, Position, Query, SortKeys};
 
 use super::super::buckets::listed_of_resource;
-use super::super::page::{Page, PageToken, within};
+use super::super::page::{PAGE, Page, PageToken, Unreadable, within};
 use super::query::{UsageQuery, UsageRow, UsageScope};
-use super::read::{read_live, read_snapshots};
+use super::read::{Found, read_live, read_snapshots};
 
 use crate::session::{Session, deadline};
 use crate::values::Error;
 
 /// Queries of snapshots in flight at once.
 const CONCURRENT: usize = 10;
+
+/// Rows, and an error for each item that they lack.
+type Rows = Found<Vec<UsageRow>>;
 
 const FROM: &str = "from";
 const RESOURCE: &str = "resource";
@@ -68,12 +72,14 @@ pub(super) async fn page(
         }
     };
     let read = tokio::time::timeout_at(deadline(timeout), read).await;
-    let (items, next): (_, Option<Position>) = read.unwrap_or_else(|_| {
+    let (rows, next): (Rows, Option<Position>) = read.unwrap_or_else(|_| {
         let error = session.timeout_error("Query of usage", timeout);
         Err(error.into())
     })?;
+    let unreadable = rows.damaged.into_iter().map(Unreadable::of);
     Ok(Page {
-        items,
+        items: rows.read,
+        unreadable: unreadable.collect::<Result<_, _>>()?,
         next: next.map(|position| PageToken::new(list, position)),
     })
 }
@@ -100,14 +106,16 @@ fn first_shard(session: &Session, entity: &EntityId, resource: &Resource) -> Buc
     }
 }
 
-/// Returns a page of one bucket's rows, and where the next one begins.
+/// Returns a page of one bucket's rows, and where the next one begins. Intervals that begin in the
+/// future have no pages.
 async fn bucket_page(
     session: &Session,
     query: &UsageQuery,
     bucket: &BucketKey,
     from: Option<EpochMillis>,
-) -> Result<(Vec<UsageRow>, Option<EpochMillis>), Error> {
+) -> Result<(Rows, Option<EpochMillis>), Error> {
     let live = read_live(session, std::slice::from_ref(bucket), Consistency::Strong).await?;
+    let live = live.into_iter().next().unwrap_or_default();
     let start = from.unwrap_or(query.range.start);
     let mut end = start;
     for _ in 0..intervals(query.granularity) {
@@ -115,32 +123,41 @@ async fn bucket_page(
             end = query.granularity.end(end);
         }
     }
-    let rows = rows(session, query, bucket, start..end, &live.concat()).await?;
-    Ok((rows, (end < query.range.end).then_some(end)))
+    let mut rows = rows(session, query, bucket, start..end, &live).await?;
+    rows.damaged.extend(live.damaged);
+    let has_more = end < query.range.end && end <= session.now();
+    Ok((rows, has_more.then_some(end)))
 }
 
-/// Returns the rows of one bucket in `range`. Its items were read before.
+/// Returns the rows of one bucket in `range`, and the errors of its snapshots. Its items were read
+/// before. A row that lacks an item is final nowhere.
 async fn rows(
     session: &Session,
     query: &UsageQuery,
     bucket: &BucketKey,
     range: Range<EpochMillis>,
-    live: &[LiveShard],
-) -> Result<Vec<UsageRow>, Error> {
+    live: &Found<Vec<LiveShard>>,
+) -> Result<Rows, Error> {
     let granularity = query.granularity;
     let (window, now) = (granularity.window(), session.now());
-    let snapshots = if is_in_items(query.granularity, &range, live, now) {
-        std::collections::BTreeMap::new()
+    let Found {
+        read: snapshots,
+        mut damaged,
+    } = if is_in_items(query.granularity, &range, live, now) {
+        Found::default()
     } else {
         let last = window.start(EpochMillis(range.end.0 - 1));
         let windows = (window.start(range.start), last);
         read_snapshots(session, bucket, window, windows, Consistency::Eventual).await?
     };
+    // Of later windows, an unreadable snapshot only delays the instant at which rows are final.
+    damaged.retain(|error| start_of(error).is_none_or(|start| start < range.end));
+    let damaged_at: BTreeSet<_> = damaged.iter().filter_map(start_of).collect();
     let (mut rows, mut start) = (vec![], range.start);
     while start < range.end && start <= now {
         let end = granularity.end(start);
-        let read = interval_usage(window, (start, end), &snapshots, live, now);
-        let row = UsageRow {
+        let read = interval_usage(window, (start, end), &snapshots, &live.read, now);
+        let mut row = UsageRow {
             entity: bucket.entity.clone(),
             resource: bucket.resource.clone(),
             start,
@@ -148,14 +165,30 @@ async fn rows(
             usage: read.usage,
             complete_until: read.complete_until,
         };
-        // In progress or final without usage: nothing is missing.
-        let is_complete = row.is_final() || row.complete_until == now;
+        // In progress or final without usage: nothing is missing. What an unreadable item lacks is
+        // told once, with the item.
+        let mut is_complete = row.is_final() || row.complete_until == now;
+        if !live.damaged.is_empty() || damaged_at.range(start..end).next().is_some() {
+            (row.complete_until, is_complete) = (start, true);
+        }
         if row.usage != weirgate_shared::Usage::default() || !is_complete {
             rows.push(row);
         }
         start = end;
     }
-    Ok(rows)
+    Ok(Found {
+        read: rows,
+        damaged,
+    })
+}
+
+/// Returns the start of the window of an unreadable snapshot.
+fn start_of(error: &Error) -> Option<EpochMillis> {
+    let Error::UnreadableItem { pk, sk, .. } = error else {
+        return None;
+    };
+    let (pk, sk) = (pk.clone(), sk.clone());
+    SnapshotKey::parse(&ItemKey { pk, sk }).map(|key| key.start)
 }
 
 /// Returns whether the items alone have the usage of `range`: it is the window in progress, and the
@@ -163,12 +196,12 @@ async fn rows(
 fn is_in_items(
     granularity: Granularity,
     range: &Range<EpochMillis>,
-    live: &[LiveShard],
+    live: &Found<Vec<LiveShard>>,
     now: EpochMillis,
 ) -> bool {
     let window = granularity.window();
     let is_one = window.end(range.start) == range.end && now < range.end;
-    let [LiveShard { meter, .. }] = live else {
+    let ([LiveShard { meter, .. }], true) = (&*live.read, live.damaged.is_empty()) else {
         return false;
     };
     is_one
@@ -182,13 +215,13 @@ async fn entity_page(
     query: &UsageQuery,
     entity: &EntityId,
     position: &Position,
-) -> Result<(Vec<UsageRow>, Option<Position>), Error> {
+) -> Result<(Rows, Option<Position>), Error> {
     let resource = match position.get(RESOURCE) {
         Some(resource) => Some(Resource::new(resource.as_str())?),
         None => next_resource(session, entity, position.get(AFTER)).await?,
     };
     let Some(resource) = resource else {
-        return Ok((vec![], None));
+        return Ok((Rows::default(), None));
     };
     let bucket = first_shard(session, entity, &resource);
     let (rows, next) = bucket_page(session, query, &bucket, from(position)?).await?;
@@ -204,42 +237,68 @@ async fn entity_page(
     Ok((rows, Some(next)))
 }
 
-/// Returns the first resource after `after` of which the entity has a bucket or a snapshot. Each
-/// query reads one entry: `$` sorts after the delimiter `#`, and before every character of a name.
+/// Returns the first resource after `after` of which the entity has a bucket or a snapshot. `$`
+/// sorts after the delimiter `#`, and before every character of a name.
 async fn next_resource(
     session: &Session,
     entity: &EntityId,
     after: Option<&String>,
 ) -> Result<Option<Resource>, Error> {
     let partition = format!("{}/ENTITY#{entity}", session.namespace);
-    let first = |prefix: &str| {
+    let range = |prefix: &str| {
         let name = after.map_or(String::new(), |after| format!("{after}$"));
         (
             format!("{prefix}{name}"),
             format!("{}$", prefix.trim_end_matches('#')),
         )
     };
-    let (buckets, snapshots) = (first("BUCKET#"), first("#USAGE#"));
-    let one = |query| Query {
-        limit: Some(1),
-        ..query
-    };
-    let bucket = one(Query::of_index(
+    let (buckets, snapshots) = (range("BUCKET#"), range("#USAGE#"));
+    let bucket = Query::of_index(
         BY_ENTITY,
         &partition,
         SortKeys::Between(&buckets.0, &buckets.1),
-    ));
-    let snapshot = one(Query::new(
-        &partition,
-        SortKeys::Between(&snapshots.0, &snapshots.1),
-    ));
-    let (bucket, snapshot) =
-        tokio::try_join!(session.query(bucket, None), session.query(snapshot, None))?;
-    let key = |page: &weirgate_store::Page| page.items.first()?.key();
-    let of_bucket =
-        key(&bucket).and_then(|ItemKey { pk, .. }| Some(BucketKey::parse(&pk)?.resource));
-    let of_snapshot = key(&snapshot).and_then(|key| Some(SnapshotKey::parse(&key)?.resource));
-    Ok(of_bucket.into_iter().chain(of_snapshot).min())
+    );
+    let snapshot = Query::new(&partition, SortKeys::Between(&snapshots.0, &snapshots.1));
+    // Any item can name a partition of the index.
+    let of_bucket = |key: &ItemKey| {
+        let BucketKey {
+            namespace,
+            entity: of,
+            resource,
+            ..
+        } = BucketKey::parse(&key.pk)?;
+        let is_later = after.is_none_or(|after| resource.as_str() > after.as_str());
+        let is_listed = namespace == session.namespace && of == *entity && is_later;
+        is_listed.then_some(resource)
+    };
+    let of_snapshot = |key: &ItemKey| Some(SnapshotKey::parse(key)?.resource);
+    let (bucket, snapshot) = tokio::try_join!(
+        first(session, bucket, of_bucket),
+        first(session, snapshot, of_snapshot)
+    )?;
+    Ok(bucket.into_iter().chain(snapshot).min())
+}
+
+/// Returns what `read` finds in the first entry in which it finds something. That is mostly the
+/// first one, so only that is read at first.
+async fn first<T>(
+    session: &Session,
+    query: Query<'_>,
+    read: impl Fn(&ItemKey) -> Option<T>,
+) -> Result<Option<T>, Error> {
+    let (mut limit, mut after) = (1, None);
+    loop {
+        let query = Query {
+            limit: Some(limit),
+            ..query
+        };
+        let page = session.query(query, after.as_ref()).await?;
+        let found = page.items.iter().find_map(|item| read(&item.key()?));
+        if found.is_some() || page.next.is_none() {
+            return Ok(found);
+        }
+        (limit, after) = (PAGE, page.next);
+    }
 }
 
 /// Returns the rows of some entities of a resource, and the position after them.
@@ -248,7 +307,7 @@ async fn resource_page(
     query: &UsageQuery,
     resource: &Resource,
     position: &Position,
-) -> Result<(Vec<UsageRow>, Option<Position>), Error> {
+) -> Result<(Rows, Option<Position>), Error> {
     let position = Some(position).filter(|position| !position.is_empty());
     let (buckets, next) = listed_of_resource(session, resource, position).await?;
     let live = read_live(session, &buckets, Consistency::Eventual).await?;
@@ -257,6 +316,13 @@ async fn resource_page(
     let all = stream::iter(0..buckets.len().min(live.len()))
         .map(read)
         .buffered(CONCURRENT);
-    let rows: Vec<Vec<UsageRow>> = all.try_collect().await?;
-    Ok((rows.concat(), next))
+    let mut all: Vec<Rows> = all.try_collect().await?;
+    let mut rows = Rows::default();
+    for of_bucket in &mut all {
+        rows.read.append(&mut of_bucket.read);
+        rows.damaged.append(&mut of_bucket.damaged);
+    }
+    rows.damaged
+        .extend(live.into_iter().flat_map(|live| live.damaged));
+    Ok((rows, next))
 }

@@ -1,5 +1,6 @@
 //! Usage over a range of time: of a bucket, an entity, or a resource.
 
+use std::collections::BTreeSet;
 use std::ops::Range;
 
 use weirgate_shared::{
@@ -7,7 +8,7 @@ use weirgate_shared::{
 };
 
 use super::super::limiter::RateLimiter;
-use super::super::page::{Page, PageToken};
+use super::super::page::{Page, PageToken, Unreadable};
 use super::pages::page;
 use super::query::{UsageQuery, UsageRow, UsageScope};
 use crate::session::Session;
@@ -23,6 +24,12 @@ pub struct UsageTotal {
     /// the range's end.
     #[cfg_attr(feature = "serde", serde(rename = "complete_until_ms"))]
     pub complete_until: EpochMillis,
+    /// Items that cannot be read: the sum lacks them, and is complete only until the range begins.
+    #[cfg_attr(
+        feature = "serde",
+        serde(default, skip_serializing_if = "Vec::is_empty")
+    )]
+    pub unreadable: Vec<Unreadable>,
 }
 
 /// One of the largest users in a report.
@@ -62,7 +69,7 @@ impl RateLimiter {
     ///
     /// let scope = UsageScope::Resource("gpt-4".try_into()?);
     /// let report = limiter.usage_report(scope, Granularity::Monthly, month)?;
-    /// for user in report.top(&"tpm".try_into()?, 10).await? {
+    /// for user in report.top(&"tpm".try_into()?, 10).await?.items {
     ///     println!("{}: {:?}", user.entity, user.usage.tokens);
     /// }
     /// # Ok(())
@@ -115,15 +122,15 @@ impl RateLimiter {
 
 impl UsageReport<'_> {
     /// Returns one page of rows; `after` is the previous page's token. Rows without usage are left
-    /// out, unless some may be missing.
+    /// out, unless some may be missing. Items that cannot be read are among the page's
+    /// [unreadable](Page::unreadable) entries; the rows that lack them are not final.
     ///
     /// A page has one bucket's rows of up to 744 hours, 366 days or 12 months; of a resource, those
     /// of up to 50 entities. The rows of one bucket follow each other, in the order of time.
     ///
     /// # Errors
-    /// [`Error::Invalid`] for a page token of another report; [`Error::Unreadable`] or
-    /// [`Error::UnreadableItem`] for an item that cannot be read; the other errors if the table
-    /// could not be read.
+    /// [`Error::Invalid`] for a page token of another report; the other errors if the table could
+    /// not be read.
     pub async fn page(&self, after: Option<&PageToken>) -> Result<Page<UsageRow>, Error> {
         page(self.session, &self.query, after).await
     }
@@ -136,32 +143,39 @@ impl UsageReport<'_> {
         let mut total = UsageTotal {
             usage: Usage::default(),
             complete_until: self.query.range.end.min(self.session.now()),
+            unreadable: vec![],
         };
-        self.each(|row| {
-            total.usage.add(&row.usage);
-            if !row.is_final() {
-                total.complete_until = total.complete_until.min(row.complete_until);
-            }
-        })
-        .await?;
+        total.unreadable = self
+            .each(|row| {
+                total.usage.add(&row.usage);
+                if !row.is_final() {
+                    total.complete_until = total.complete_until.min(row.complete_until);
+                }
+            })
+            .await?;
+        if !total.unreadable.is_empty() {
+            total.complete_until = total.complete_until.min(self.query.range.start);
+        }
         Ok(total)
     }
 
-    /// Returns the `count` buckets with the largest amounts of `limit`, the largest first.
+    /// Returns the `count` buckets with the largest amounts of `limit`, the largest first, on one
+    /// page. Items that cannot be read are among its [unreadable](Page::unreadable) entries.
     ///
     /// # Errors
     /// As [`page`](Self::page).
-    pub async fn top(&self, limit: &LimitName, count: usize) -> Result<Vec<TopUser>, Error> {
+    pub async fn top(&self, limit: &LimitName, count: usize) -> Result<Page<TopUser>, Error> {
         let amount = |user: &TopUser| user.usage.tokens.get(limit).copied();
         self.largest(count, |user| amount(user).unwrap_or(MilliTokens::ZERO).0)
             .await
     }
 
-    /// Returns the `count` buckets with the most acquires, the largest first.
+    /// Returns the `count` buckets with the most acquires, the largest first, as [`top`](Self::top)
+    /// does.
     ///
     /// # Errors
     /// As [`page`](Self::page).
-    pub async fn top_by_acquires(&self, count: usize) -> Result<Vec<TopUser>, Error> {
+    pub async fn top_by_acquires(&self, count: usize) -> Result<Page<TopUser>, Error> {
         self.largest(count, |user| user.usage.acquires).await
     }
 
@@ -170,13 +184,13 @@ impl UsageReport<'_> {
         &self,
         count: usize,
         amount: impl Fn(&TopUser) -> i64,
-    ) -> Result<Vec<TopUser>, Error> {
+    ) -> Result<Page<TopUser>, Error> {
         let mut top: Vec<TopUser> = vec![];
         let cut = |top: &mut Vec<TopUser>| {
             top.sort_by_key(|user| std::cmp::Reverse(amount(user)));
             top.truncate(count);
         };
-        self.each(|row| match top.last_mut() {
+        let each = self.each(|row| match top.last_mut() {
             Some(user) if user.entity == row.entity && user.resource == row.resource => {
                 user.usage.add(&row.usage);
             }
@@ -190,21 +204,28 @@ impl UsageReport<'_> {
                     usage: row.usage,
                 });
             }
-        })
-        .await?;
+        });
+        let unreadable = each.await?;
         cut(&mut top);
-        Ok(top)
+        Ok(Page {
+            items: top,
+            unreadable,
+            next: None,
+        })
     }
 
-    /// Calls `with` for each row of all pages.
-    async fn each(&self, mut with: impl FnMut(UsageRow)) -> Result<(), Error> {
-        let mut after = None;
+    /// Calls `with` for each row of all pages. Returns the items that cannot be read, each once: a
+    /// shard is read for each page of its bucket.
+    async fn each(&self, mut with: impl FnMut(UsageRow)) -> Result<Vec<Unreadable>, Error> {
+        let (mut unreadable, mut seen, mut after) = (vec![], BTreeSet::new(), None);
         loop {
             let page = self.page(after.as_ref()).await?;
             page.items.into_iter().for_each(&mut with);
+            let new = page.unreadable.into_iter();
+            unreadable.extend(new.filter(|item| seen.insert((item.pk.clone(), item.sk.clone()))));
             after = page.next;
             if after.is_none() {
-                return Ok(());
+                return Ok(unreadable);
             }
         }
     }

@@ -1,0 +1,164 @@
+//! What is given twice is refused: each argument that can be repeated, and each option of every
+//! command, as the help lists them.
+
+use super::fixtures::{File, weirgate};
+
+/// A value of each argument that may be repeated, another one for the same name, and one that may
+/// stand beside it.
+const REPEATABLE: [(&[&str], [&str; 3]); 13] = [
+    (
+        &["limits", "set", "--system"],
+        ["rpm=5/minute", "rpm=6/hour", "tpm=5/minute"],
+    ),
+    (&["acquire", "e", "r"], ["rpm=1", "rpm=2", "tpm=1"]),
+    (
+        &["acquire", "e", "r", "x=1"],
+        ["--limit=rpm=5/minute", "--limit=rpm=2", "--limit=tpm=2"],
+    ),
+    (&["load", "e", "r", "--rate=1"], ["rpm=1", "rpm=2", "tpm=1"]),
+    (
+        &["load", "e", "r", "x=1", "--rate=1"],
+        ["--limit=rpm=5/minute", "--limit=rpm=2", "--limit=tpm=2"],
+    ),
+    (&["peek", "e", "r"], ["rpm=1", "rpm=2", "tpm=1"]),
+    (&["reset", "e", "r"], ["rpm", "rpm=2", "tpm"]),
+    (&["reset", "e", "r"], ["rpm=1", "rpm=2", "tpm"]),
+    (&["drain", "e", "r"], ["rpm", "rpm", "tpm"]),
+    (&["top-up", "e", "r"], ["rpm=1", "rpm=2", "tpm=1"]),
+    (
+        &["entities", "describe", "e"],
+        ["--label=a=1", "--label=a=2", "--label=b=1"],
+    ),
+    (
+        &["entities", "describe", "e"],
+        ["--remove-label=a", "--remove-label=a", "--remove-label=b"],
+    ),
+    (&["replay"], ["/tmp/a=1", "/tmp/a=1", "/tmp/a=2"]),
+];
+
+/// Without a table, so a command whose arguments are right asks for one.
+const RIGHT: &str = "give --table NAME";
+
+fn refused(arguments: &[&str], why: &str) {
+    let run = weirgate(arguments);
+    assert_eq!(run.code, Some(2), "{arguments:?}: {run:?}");
+    assert!(run.stderr.contains(why), "{arguments:?}: {run:?}");
+    assert_eq!(run.stderr.lines().count(), 1, "{arguments:?}: {run:?}");
+}
+
+#[test]
+fn a_name_with_two_values_is_refused_wherever_names_have_values() {
+    for (command, [value, other, beside]) in REPEATABLE {
+        refused(&[command, &[value, beside]].concat(), RIGHT);
+        for twice in [
+            [value, other, beside],
+            [value, beside, value],
+            [beside, other, value],
+        ] {
+            refused(&[command, &twice[..]].concat(), "is given twice");
+        }
+    }
+    let both = [
+        "entities",
+        "describe",
+        "e",
+        "--label=a=1",
+        "--remove-label=a",
+    ];
+    refused(&both, "is to be set and to be removed");
+    for limit in [
+        "rpm=5/minute,burst=6,burst=7",
+        "rpm=5/minute,mode=soft,mode=soft",
+        "rpm=5/minute,burst=6,mode=soft,burst=6",
+    ] {
+        refused(&["limits", "set", "--system", limit], "is given twice");
+        let option = format!("--limit={limit}");
+        refused(&["acquire", "e", "r", "rpm=1", &option], "is given twice");
+    }
+}
+
+/// Returns the commands below `path` with their usage lines.
+fn commands(path: &[String]) -> Vec<Vec<String>> {
+    let arguments: Vec<_> = path.iter().map(String::as_str).collect();
+    let help = weirgate(&[&arguments[..], &["--help"]].concat());
+    let after = help.stdout.split_once("Commands:\n").map(|(_, list)| list);
+    let names = after
+        .into_iter()
+        .flat_map(|list| list.lines().take_while(|line| !line.is_empty()))
+        .filter(|line| line.starts_with("  ") && !line.starts_with("   "))
+        .filter_map(|line| line.split_whitespace().next())
+        .filter(|name| *name != "help");
+    let below: Vec<_> = names
+        .flat_map(|name| commands(&[path, &[name.to_owned()]].concat()))
+        .collect();
+    if below.is_empty() {
+        return vec![path.to_vec()];
+    }
+    below
+}
+
+#[test]
+fn an_option_that_is_given_twice_is_refused_in_every_command_and_before_it() {
+    let all = commands(&[]);
+    assert!(all.len() > 30, "{all:?}");
+    let mut tried = 0;
+    for path in all {
+        let path: Vec<_> = path.iter().map(String::as_str).collect();
+        let help = weirgate(&[&path[..], &["--help"]].concat()).stdout;
+        let options = help.lines().filter_map(|line| {
+            let option = line.trim_start().strip_prefix("--")?;
+            let name = option.split([' ', '=']).next()?;
+            // Those that may be repeated are above; help is none.
+            let is_other = ["help", "version", "limit", "label", "remove-label"].contains(&name);
+            (!is_other).then(|| (format!("--{name}"), option.contains('<')))
+        });
+        for (option, has_value) in options {
+            let value: &[&str] = if has_value { &["1"] } else { &[] };
+            let twice = [&[&option[..]], value, &[&option[..]], value].concat();
+            let run = weirgate(&[&path[..], &twice].concat());
+            assert_eq!(run.code, Some(2), "{path:?} {option}: {run:?}");
+            tried += 1;
+        }
+    }
+    assert!(tried > 300, "{tried}");
+    for (option, value) in [
+        ("--table", "t"),
+        ("--namespace", "n"),
+        ("--region", "r"),
+        ("--profile", "p"),
+        ("--endpoint-url", "http://127.0.0.1:1"),
+        ("--principal", "p"),
+        ("--timeout", "1"),
+        ("--color", "never"),
+    ] {
+        let twice = "cannot be used multiple times";
+        refused(&[option, value, "switches", option, value], twice);
+        let joined = format!("{option}={value}");
+        refused(
+            &[&joined, "limits", "list", option, value, "--entities"],
+            twice,
+        );
+        refused(
+            &["limits", &joined, "list", "--entities", option, value],
+            twice,
+        );
+    }
+}
+
+#[test]
+fn what_follows_the_command_of_acquire_is_its_own() {
+    let file = File::new("own", "");
+    let run = weirgate(&[
+        "acquire",
+        "e",
+        "r",
+        "a=1",
+        "--",
+        file.path(),
+        "x=1",
+        "x=2",
+        "--table",
+        "--table",
+    ]);
+    assert!(run.stderr.contains(RIGHT), "{run:?}");
+}

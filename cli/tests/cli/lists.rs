@@ -1,0 +1,69 @@
+//! Lists have parts, and a page may have no entry; people see a full one anyway.
+
+use serde_json::{Value, json};
+use weirgate_shared::{Namespace, Resource, resource_partitions};
+use weirgate_testkit::Dynamo;
+
+use super::fixtures::Table;
+
+#[tokio::test(flavor = "multi_thread")]
+async fn the_first_page_is_empty_only_if_the_list_is() {
+    let dynamo = Dynamo::new().await;
+    let table = Table::of(&dynamo);
+    let (buckets, entities) = (["buckets", "--resource", "gpt-4"], ["entities", "list"]);
+    table.text(&["limits", "set", "--system", "rpm=5/minute"]);
+    for list in [&buckets[..], &entities] {
+        let list = table.json(list);
+        assert_eq!((&list["items"], &list["next"]), (&json!([]), &Value::Null));
+    }
+    let number = |list: &Value| list["items"].as_array().map(Vec::len);
+    for user in 0..3 {
+        let user = format!("user-{user}");
+        table.text(&["acquire", &user, "gpt-4", "rpm=1"]);
+        table.text(&["entities", "set", &user, "--parent", "team"]);
+    }
+    for (list, row) in [(&buckets[..], "user-1"), (&entities, "user-1")] {
+        let text = table.run(list);
+        assert!(text.stdout.contains(row), "{text:?}");
+        assert_eq!(text.stderr, "", "nothing follows");
+        assert_eq!(number(&table.json(list)), Some(3), "{list:?}");
+        assert_eq!(table.json(list)["next"], Value::Null);
+    }
+    let (namespace, resource) = (Namespace::new("default"), Resource::new("gpt-4"));
+    let (namespace, resource) = (namespace.expect("a name"), resource.expect("a name"));
+    let parts: Vec<_> = resource_partitions(&namespace, &resource).take(2).collect();
+    // Pages of nothing but items of others, which any writer can put into an index.
+    for at in 0..250 {
+        let children = "default/PARENT#team".to_owned();
+        let parts = parts.iter().map(|part| ("GSI2", "BUCKET#!", part.clone()));
+        for (index, before, part) in parts.chain([("GSI1", "CHILD#!", children)]) {
+            dynamo.put(&json!({
+                "PK": {"S": format!("other/BUCKET#x#y#{at}{part}")}, "SK": {"S": index},
+                format!("{index}PK"): {"S": part}, format!("{index}SK"): {"S": format!("{before}{at}")},
+            }));
+        }
+    }
+    let found = table.json(&["entities", "children", "team"]);
+    assert_eq!(number(&found), Some(3), "{found}");
+    assert_eq!(number(&table.json(&buckets)), Some(3));
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_page_takes_a_bounded_number_of_requests_and_all_of_them_everything() {
+    let dynamo = Dynamo::new().await;
+    let table = Table::of(&dynamo);
+    for at in 0..7_000 {
+        dynamo.put(&json!({
+            "PK": {"S": format!("other/ENTITY#{at}")}, "SK": {"S": "#META"},
+            "GSI1PK": {"S": "default/PARENT#team"}, "GSI1SK": {"S": format!("CHILD#!{at:05}")},
+        }));
+    }
+    table.text(&["entities", "set", "user", "--parent", "team"]);
+    let first = table.json(&["entities", "children", "team"]);
+    assert_eq!(first["items"], json!([]), "{first}");
+    let next = first["next"].as_str().expect("there is more");
+    let second = table.json(&["entities", "children", "team", "--page", next]);
+    assert_eq!(second["items"], json!(["user"]), "{second}");
+    let all = table.json(&["entities", "children", "team", "--all"]);
+    assert_eq!(all["items"], json!(["user"]), "{all}");
+}
