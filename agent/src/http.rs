@@ -6,7 +6,6 @@
 //! - `connection`: one connection; while it is idle it has no buffers
 //! - `stream`: its bytes, and how long a client may take an answer
 //! - `service`: from the head of a request to its response
-//! - `token`: [`Token`]: the header that requests need
 //! - `body`: bodies of bounded size, read in bounded time and memory
 //! - `json`, `fields`: JSON values, and what each field must be
 //! - `acquire`, `settle`, `peek`, `usage`, `health`, `metrics`: one file for each operation
@@ -26,10 +25,8 @@ mod server;
 mod service;
 mod settle;
 mod stream;
-mod token;
 mod usage;
 
 pub use health::Health;
 pub use server::{Address, Bounds, Server};
 pub use service::{Api, decode};
-pub use token::Token;

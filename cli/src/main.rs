@@ -22,11 +22,11 @@ mod progress;
 
 use std::process::ExitCode;
 
-use clap::{CommandFactory, Parser};
+use clap::{CommandFactory, FromArgMatches, Parser};
 
 use commands::Command;
 use context::Context;
-use options::Options;
+use options::{Options, without_empty_variable};
 
 /// Rate limits that a fleet shares through one DynamoDB table.
 #[derive(Debug, Parser)]
@@ -44,9 +44,18 @@ struct Cli {
     command: Command,
 }
 
+impl Cli {
+    /// Reads the arguments, and the variables that are not empty.
+    fn read() -> Result<Self, clap::Error> {
+        let mut command = Self::command().mut_args(without_empty_variable);
+        let matches = command.try_get_matches_from_mut(std::env::args_os())?;
+        Self::from_arg_matches(&matches).map_err(|error| error.format(&mut command))
+    }
+}
+
 #[tokio::main(flavor = "current_thread")]
 async fn main() -> ExitCode {
-    let cli = match Cli::try_parse() {
+    let cli = match Cli::read() {
         Ok(cli) => cli,
         Err(error) => return failure::usage(&error),
     };

@@ -13,9 +13,9 @@ use super::fields::Invalid;
 use super::health::Health;
 use super::refusal::Refusal;
 use super::response::{JSON, response};
-use super::token::Token;
 use super::{acquire, metrics, peek, settle, usage};
 use crate::decide::{Call, Decider, Outcome};
+use crate::token::Token;
 
 /// An operation, by its path.
 #[derive(Debug, Clone, Copy)]

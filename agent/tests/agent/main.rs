@@ -11,5 +11,6 @@ mod openapi;
 mod schema;
 mod served;
 mod settle;
+mod start;
 mod statuses;
 mod unsettled;

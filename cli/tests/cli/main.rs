@@ -6,3 +6,4 @@ mod every_command;
 mod fixtures;
 mod limits;
 mod load;
+mod variables;
