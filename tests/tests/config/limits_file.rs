@@ -652,3 +652,56 @@ async fn no_broad_level_of_one_place_hides_a_narrow_level_of_the_other() {
     }
     assert_eq!(seen, 9 * 324);
 }
+
+/// The parent is in the table alone, and the limits are in the file alone.
+#[tokio::test(start_paused = true)]
+async fn a_stop_of_a_parent_in_the_table_reaches_children_with_limits_in_a_file() {
+    let fleet = Fleet::new().await;
+    let operator = fleet.limiter().await;
+    let child = crate::fixtures::stored::child("e", "team");
+    operator.set_entity(&child).await.unwrap();
+    let text = "weirgate: 1\nsystem: {limits: {rpm: {per_minute: 10}}}\n";
+    for text in [
+        text.to_owned(),
+        format!("{text}entities: {{e: {{limits: {{rpm: {{per_day: 9}}}}}}}}\n"),
+    ] {
+        let file = File::new(&text);
+        let limiter = limiter(&fleet, &LimitsFile::open(&file.0).unwrap()).await;
+        let ask = || limiter.acquire("e", "r").take("rpm", 1).send();
+        assert!(ask().await.unwrap().is_granted());
+        let team = weirgate::ConfigLevel::Entity(weirgate::EntityId::new("team").unwrap());
+        operator.stop(&team).send().await.unwrap();
+        pass(secs(60)).await;
+        let stopped = ask().await.unwrap();
+        assert!(matches!(stopped, Decision::Disabled(_)), "{stopped:?}");
+        operator.start(&team).send().await.unwrap();
+        pass(secs(60)).await;
+        assert!(ask().await.unwrap().is_granted());
+    }
+}
+
+/// A process that starts in an outage knows the limits of its file.
+#[tokio::test(start_paused = true)]
+async fn limits_of_a_file_decide_while_the_table_cannot_be_read() {
+    let fleet = Fleet::new().await;
+    let file = File::new(GOOD);
+    let builder = fleet.builder().await;
+    let limiter = builder.limits_file(LimitsFile::open(&file.0).unwrap());
+    let local = weirgate::OnUnavailable::Local { percent: 100 };
+    let limiter = limiter.on_unavailable(local).build().await.unwrap();
+    fleet
+        .dynamo
+        .fail_reads(|_, _| Some(weirgate_testkit::Fault::ServerError));
+    fleet
+        .dynamo
+        .fail_when(|_| Some(weirgate_testkit::Fault::ServerError));
+    let ask = |amount: i64| {
+        limiter
+            .acquire("user-2", "gpt-4")
+            .take("rpm", amount)
+            .send()
+    };
+    assert!(ask(700).await.unwrap().is_granted());
+    let denied = ask(700).await.unwrap();
+    assert!(matches!(denied, Decision::Denied(_)), "{denied:?}");
+}
