@@ -274,7 +274,6 @@ fn scalar<'y>(yaml: &'y MarkedYaml<'_>) -> Option<Scalar<'y>> {
         return Scalar::parse_from_cow_and_metadata(text, *style, None);
     };
     match full(tag).strip_prefix(CORE) {
-        Some("str") => Some(Scalar::String(text)),
         Some(kind) => {
             let tag = Cow::Owned(Tag {
                 handle: CORE.to_owned(),
