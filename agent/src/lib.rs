@@ -13,6 +13,7 @@
 //! | `rls` | Envoy's rate limit service, and Kuadrant's |
 //! | `rules` | which descriptors are which entity, resource and amounts |
 //! | `decide` | one request of any protocol, and its answer |
+//! | `token` | the secret that requests of any protocol show |
 
 pub mod decide;
 pub mod extension;
@@ -22,3 +23,6 @@ pub mod net;
 pub mod options;
 pub mod rls;
 pub mod rules;
+mod token;
+
+pub use token::Token;

@@ -5,16 +5,16 @@ use std::process::ExitCode;
 use std::sync::Arc;
 use std::time::Duration;
 
-use clap::Parser;
 use nix::sys::resource::{Resource, getrlimit, setrlimit};
 use tokio::signal::unix::{SignalKind, signal};
 use tokio::sync::{oneshot, watch};
 use tokio::task::JoinHandle;
 use tokio::time::{Instant, timeout_at};
-use weirgate::{MilliTokens, RateLimiter};
+use weirgate::{LimitsFile, MilliTokens, RateLimiter};
+use weirgate_agent::Token;
 use weirgate_agent::decide::Decider;
 use weirgate_agent::extension::{self, Extension, ExtensionsApi, SHUTDOWN_GRACE, SHUTDOWN_TIME};
-use weirgate_agent::http::{Api, Bounds, Health, Server, Token};
+use weirgate_agent::http::{Api, Bounds, Health, Server};
 use weirgate_agent::log;
 use weirgate_agent::net::Clients;
 use weirgate_agent::options::{Options, extension_address};
@@ -33,7 +33,7 @@ enum Failure {
 
 fn main() -> ExitCode {
     let lambda = variable("AWS_LAMBDA_RUNTIME_API").map(ExtensionsApi::new);
-    let options = Options::try_parse().map_err(|error| usage(&error));
+    let options = Options::read(std::env::args_os()).map_err(|error| usage(&error));
     let threads = match (&lambda, &options) {
         (None, Ok(options)) => threads(options),
         _ => 1,
@@ -57,6 +57,8 @@ fn main() -> ExitCode {
             None => run_sidecar(options?).await,
         }
     });
+    // A read of a file system that hangs would hold up the end.
+    runtime.shutdown_background();
     log::flush();
     match ended {
         Ok(()) => ExitCode::SUCCESS,
@@ -73,7 +75,8 @@ async fn run_sidecar(options: Options) -> Result<(), Failure> {
         .map_err(Failure::Refused)?;
     let stopped = stopped().map_err(Failure::Failed)?;
     let rules = options.grpc().map_err(Failure::Refused)?;
-    let limiter = limiter(&options).await?;
+    let limits_file = options.limits_file().map_err(Failure::Refused)?;
+    let limiter = limiter(&options, limits_file.clone()).await?;
     let server = Server::bind(&options.addresses(), bounds)
         .await
         .map_err(Failure::Failed)?;
@@ -84,10 +87,14 @@ async fn run_sidecar(options: Options) -> Result<(), Failure> {
         }
         None => None,
     };
-    let mut running = Running::start(server, &options, limiter, token);
+    let mut running = Running::start(server, &options, limiter, token.clone());
     let (reached, is_reached) = oneshot::channel();
     if let Some((listener, rules)) = grpc {
-        running.start_grpc(listener, rules, &options, is_reached);
+        tokio::spawn(rules.clone().watch());
+        running.start_grpc(listener, rules, &options, token, is_reached);
+    }
+    if let Some(file) = limits_file {
+        tokio::spawn(watch(file));
     }
     let reach = Arc::clone(&running.health).reach(running.limiter.clone());
     let reaching = tokio::spawn(async move {
@@ -149,7 +156,8 @@ async fn start_extension(options: Result<Options, Failure>) -> Result<Running, F
     let server = Server::bind(&[address], bounds)
         .await
         .map_err(Failure::Failed)?;
-    let limiter = limiter(&options).await?;
+    let limits_file = options.limits_file().map_err(Failure::Refused)?;
+    let limiter = limiter(&options, limits_file).await?;
     // Also health and metrics: no other process than the function may ask.
     let token = Some(token.for_all());
     Ok(Running::start(server, &options, limiter, token))
@@ -210,6 +218,7 @@ impl Running {
         listener: Grpc,
         rules: RulesSource,
         options: &Options,
+        token: Option<Token>,
         reached: oneshot::Receiver<()>,
     ) {
         if let Some(address) = listener.address() {
@@ -219,7 +228,8 @@ impl Running {
             timeout: options.timeout,
             on_unavailable: options.on_unavailable,
         };
-        let service = RateLimitService::new(Arc::clone(&self.decider), rules, answers);
+        let service =
+            RateLimitService::new(Arc::clone(&self.decider), rules, answers).with_token(token);
         let mut stopped = self.stop.subscribe();
         let stop = async move {
             let _ = stopped.wait_for(|is_stopped| *is_stopped).await;
@@ -275,9 +285,21 @@ fn has_prefetched(limiter: &RateLimiter) -> bool {
     amounts.any(|amount| amount > MilliTokens::ZERO)
 }
 
-async fn limiter(options: &Options) -> Result<RateLimiter, Failure> {
-    let builder = options.limiter().map_err(Failure::Refused)?;
-    let built = builder.build().await;
+/// Checks a limits file once a second, so that a fault in it is logged also while there are no
+/// requests.
+async fn watch(file: LimitsFile) {
+    let mut seconds = tokio::time::interval(Duration::from_secs(1));
+    loop {
+        seconds.tick().await;
+        drop(file.error());
+    }
+}
+
+async fn limiter(
+    options: &Options,
+    limits_file: Option<LimitsFile>,
+) -> Result<RateLimiter, Failure> {
+    let built = options.limiter(limits_file).build().await;
     built.map_err(|error| Failure::Refused(error.to_string()))
 }
 

@@ -4,22 +4,28 @@
 
 mod values;
 
+use std::ffi::OsString;
 use std::net::SocketAddr;
 use std::path::PathBuf;
 use std::time::Duration;
 
-use clap::Parser;
+use clap::builder::{BoolishValueParser, Resettable};
+use clap::{Arg, CommandFactory, FromArgMatches, Parser};
 use tracing::level_filters::LevelFilter;
 use weirgate::{Builder, ConnectOptions, LimitsFile, OnUnavailable, Prefetch, RateLimiter};
 
-use crate::http::{Address, Bounds, Token};
+use crate::http::{Address, Bounds};
 use crate::rules::RulesSource;
+use crate::token::Token;
 use values::{on_unavailable, prefetch, seconds};
 
 /// Port of the API.
 const PORT: u16 = 2774;
 /// Port of Envoy's rate limit service, as envoyproxy/ratelimit has it.
 const GRPC_PORT: u16 = 8081;
+
+/// Fewest characters of the secret on an address that other machines reach.
+const SECRET_CHARACTERS: usize = 16;
 
 /// Rate limits of a shared DynamoDB table for programs in any language.
 #[derive(Debug, Clone, Parser)]
@@ -66,9 +72,15 @@ pub struct Options {
         value_delimiter = ','
     )]
     pub rules: Vec<PathBuf>,
+    /// Starts although there are no rules yet: every descriptor passes until there are some
+    #[arg(long, env = "WEIRGATE_AGENT_START_WITHOUT_RULES", value_parser = BoolishValueParser::new())]
+    pub start_without_rules: bool,
     /// File with the secret that requests show in X-Weirgate-Token
     #[arg(long, env = "WEIRGATE_AGENT_TOKEN_FILE", value_name = "PATH")]
     pub token_file: Option<PathBuf>,
+    /// Serves other machines without a secret: all that reach an address can take and return tokens
+    #[arg(long, env = "WEIRGATE_AGENT_WITHOUT_SECRET", value_parser = BoolishValueParser::new())]
+    pub without_secret: bool,
     /// File with limits, read again when it changes
     #[arg(long, env = "WEIRGATE_AGENT_LIMITS_FILE", value_name = "PATH")]
     pub limits_file: Option<PathBuf>,
@@ -121,11 +133,36 @@ pub struct Options {
 }
 
 impl Options {
-    /// Returns the builder of the limiter.
+    /// Reads the arguments, and the variables that are not empty.
     ///
     /// # Errors
-    /// A sentence, if the limits file cannot be read.
-    pub fn limiter(&self) -> Result<Builder, String> {
+    /// What is wrong with them, or the help that they ask for.
+    pub fn read(
+        arguments: impl IntoIterator<Item = impl Into<OsString> + Clone>,
+    ) -> Result<Self, clap::Error> {
+        let mut command = Self::command().mut_args(without_empty_variable);
+        let matches = command.try_get_matches_from_mut(arguments)?;
+        Self::from_arg_matches(&matches).map_err(|error| error.format(&mut command))
+    }
+
+    /// Opens the limits file, if there is one.
+    ///
+    /// # Errors
+    /// A sentence, if it cannot be read.
+    pub fn limits_file(&self) -> Result<Option<LimitsFile>, String> {
+        let Some(path) = &self.limits_file else {
+            return Ok(None);
+        };
+        let shown = path.display();
+        let opened = LimitsFile::open(path);
+        let opened =
+            opened.map_err(|error| format!("--limits-file {shown}: {error}; correct the file"))?;
+        Ok(Some(opened))
+    }
+
+    /// Returns the builder of the limiter.
+    #[must_use]
+    pub fn limiter(&self, limits_file: Option<LimitsFile>) -> Builder {
         let mut limiter = RateLimiter::builder(&self.table)
             .namespace(&self.namespace)
             .owner(&self.owner)
@@ -135,16 +172,10 @@ impl Options {
         for (resource, prefetch) in &self.prefetch {
             limiter = limiter.prefetch(resource, *prefetch);
         }
-        if let Some(path) = &self.limits_file {
-            let file = LimitsFile::open(path).map_err(|error| {
-                format!(
-                    "--limits-file {}: {error}; correct the file",
-                    path.display()
-                )
-            })?;
-            limiter = limiter.limits_file(file);
+        match limits_file {
+            Some(file) => limiter.limits_file(file),
+            None => limiter,
         }
-        Ok(limiter)
     }
 
     /// Returns where a sidecar listens.
@@ -161,17 +192,25 @@ impl Options {
     /// # Errors
     /// A sentence, if a rules file cannot be read, or is missing.
     pub fn grpc(&self) -> Result<Option<(SocketAddr, RulesSource)>, String> {
-        match (self.grpc, &*self.rules) {
-            (None, []) => Ok(None),
-            (Some(grpc), []) => Err(format!(
-                "--grpc {grpc} needs rules, which say what is limited: give --rules PATH"
-            )),
-            (grpc, paths) => {
-                let rules = RulesSource::open(paths.to_vec())
-                    .map_err(|error| format!("--rules {error}; correct the file"))?;
-                Ok(Some((grpc.unwrap_or_else(|| local(GRPC_PORT)), rules)))
+        let rules = match (self.grpc, &*self.rules) {
+            (None, []) => return Ok(None),
+            (Some(grpc), []) if !self.start_without_rules => {
+                return Err(format!(
+                    "--grpc {grpc} needs rules, which say what is limited: give --rules PATH"
+                ));
             }
-        }
+            (_, paths) if self.start_without_rules => RulesSource::open_or_wait(paths.to_vec()),
+            (_, paths) => RulesSource::open(paths.to_vec()),
+        };
+        let rules = rules.map_err(|error| {
+            let remedy = match error.place {
+                Some(_) => "correct the file",
+                None => "put the rules there, or start without any by --start-without-rules",
+            };
+            format!("--rules {error}; {remedy}")
+        })?;
+        let address = self.grpc.unwrap_or_else(|| local(GRPC_PORT));
+        Ok(Some((address, rules)))
     }
 
     /// Returns the bounds of the server.
@@ -186,8 +225,8 @@ impl Options {
     /// Returns the secret of a sidecar: the contents of its file, or else of `variable`.
     ///
     /// # Errors
-    /// A sentence, if the secret cannot be read or sent, or is missing on an address that other
-    /// machines reach.
+    /// A sentence, if the secret cannot be read or sent, or is missing or short on an address that
+    /// other machines reach.
     pub fn token(&self, variable: Option<String>) -> Result<Option<Token>, String> {
         let secret = match &self.token_file {
             Some(path) => {
@@ -206,14 +245,24 @@ impl Options {
                 token.map_err(|rule| format!("WEIRGATE_AGENT_TOKEN {rule}; set another one"))?
             }
         };
-        let open = self.listen.filter(|listen| !listen.ip().is_loopback());
-        match (open, &secret) {
-            (Some(open), None) => Err(format!(
-                "--listen {open} is reachable from other machines, so requests must show a secret: \
-                 give --token-file, or listen on 127.0.0.1"
-            )),
-            _ => Ok(secret),
-        }
+        let listeners = [("--listen", self.listen), ("--grpc", self.grpc)];
+        let open = listeners
+            .into_iter()
+            .filter_map(|(flag, address)| Some((flag, address?)))
+            .find(|(_, address)| !address.ip().to_canonical().is_loopback());
+        let Some((flag, address)) = open.filter(|_| !self.without_secret) else {
+            return Ok(secret);
+        };
+        let got = match secret.as_ref().map(Token::characters) {
+            Some(SECRET_CHARACTERS..) => return Ok(secret),
+            Some(characters) => format!("one of {characters}"),
+            None => "none".to_owned(),
+        };
+        Err(format!(
+            "{flag} {address} is reachable from other machines, so requests must show a secret of \
+             {SECRET_CHARACTERS} characters at least, got {got}: give --token-file, listen on \
+             127.0.0.1, or serve all of them by --without-secret"
+        ))
     }
 
     /// Returns how to reach the table. A local DynamoDB needs no credentials.
@@ -240,6 +289,15 @@ pub fn extension_address(port: Option<String>) -> Result<Address, String> {
     })
 }
 
+/// Takes an empty variable for one that is not set.
+fn without_empty_variable(arg: Arg) -> Arg {
+    let value = arg.get_env().and_then(std::env::var_os);
+    match value.is_some_and(|value| value.is_empty()) {
+        true => arg.env(Resettable::Reset),
+        false => arg,
+    }
+}
+
 fn local(port: u16) -> SocketAddr {
     ([127, 0, 0, 1], port).into()
 }
@@ -252,7 +310,7 @@ mod tests {
 
     fn options(arguments: &[&str]) -> Result<Options, String> {
         let all = [&["weirgate-agent", "--table", "limits"], arguments].concat();
-        Options::try_parse_from(all).map_err(|error| error.to_string())
+        Options::read(all).map_err(|error| error.to_string())
     }
 
     #[test]
@@ -284,13 +342,54 @@ mod tests {
     }
 
     #[test]
-    fn an_address_that_other_machines_reach_needs_a_secret() {
-        let open = options(&["--listen", "0.0.0.0:2774"]).unwrap();
-        let error = open.token(None).unwrap_err();
-        assert!(error.contains("--listen 0.0.0.0:2774") && error.contains("--token-file"));
-        assert!(open.token(Some("secret".to_owned())).unwrap().is_some());
-        let closed = options(&["--listen", "127.0.0.2:2774"]).unwrap();
-        assert!(closed.token(None).unwrap().is_none());
+    fn an_address_that_other_machines_reach_needs_a_secret_of_sixteen_characters() {
+        let secret = |options: &Options, characters: usize| {
+            let secret = (characters > 0).then(|| "s".repeat(characters));
+            options.token(secret).map(|token| token.is_some())
+        };
+        let open = [
+            "0.0.0.0:1",
+            "10.0.0.1:1",
+            "169.254.0.1:1",
+            "[::]:1",
+            "[::ffff:0.0.0.0]:1",
+            "[::ffff:10.0.0.1]:1",
+            "[::7f00:1]:1",
+            "[fe80::1]:1",
+        ];
+        for flag in ["--listen", "--grpc"] {
+            for address in open {
+                let options = options(&[flag, address]).unwrap();
+                for characters in [0, 1, 15] {
+                    let error = secret(&options, characters).unwrap_err();
+                    let names = format!("{flag} {address}");
+                    assert!(
+                        error.contains(&names) && error.contains("--token-file"),
+                        "{error}"
+                    );
+                }
+                assert_eq!(secret(&options, 16), Ok(true), "{flag} {address}");
+                let allowed = Options {
+                    without_secret: true,
+                    ..options
+                };
+                assert_eq!(secret(&allowed, 0), Ok(false));
+                assert_eq!(secret(&allowed, 1), Ok(true));
+            }
+            let closed = [
+                "127.0.0.1:1",
+                "127.0.0.2:1",
+                "[::1]:1",
+                "[::ffff:127.0.0.1]:1",
+                "[::ffff:127.255.255.255]:1",
+            ];
+            for address in closed {
+                let options = options(&[flag, address]).unwrap();
+                assert_eq!(secret(&options, 0), Ok(false), "{flag} {address}");
+                assert_eq!(secret(&options, 1), Ok(true));
+            }
+        }
+        let closed = options(&[]).unwrap();
         let error = closed.token(Some("two words".to_owned())).unwrap_err();
         assert!(error.contains("WEIRGATE_AGENT_TOKEN must be"), "{error}");
     }

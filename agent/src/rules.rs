@@ -9,7 +9,6 @@
 //! - `limits`: a map of limits, as in a limits file
 //! - `template`: names made of a descriptor's values
 //! - `pattern`: a value that an entry must have
-//! - `yaml`: the nodes of a file, and errors that name the place
 //! - `list`: rules in their order
 //! - `terms`: [`Matched`]: what the rules say about a descriptor
 //! - `ruleset`: [`Rules`]: all of them
@@ -24,7 +23,6 @@ mod ruleset;
 mod source;
 mod template;
 mod terms;
-mod yaml;
 
 pub use format::parse;
 pub use ruleset::Rules;

@@ -30,7 +30,7 @@ use clap::{CommandFactory, FromArgMatches, Parser};
 
 use commands::Command;
 use context::Context;
-use options::Options;
+use options::{Options, without_empty_variable};
 
 /// Rate limits that a fleet shares through one DynamoDB table.
 #[derive(Debug, Parser)]
@@ -49,19 +49,22 @@ struct Cli {
     command: Command,
 }
 
-/// Parses the arguments of this process.
-fn parse() -> Result<Cli, clap::Error> {
-    // The help shows which variables there are, and not what they contain.
-    let mut command = Cli::command().mut_args(|argument| argument.hide_env_values(true));
-    let arguments: Vec<_> = std::env::args_os().collect();
-    let matches = command.try_get_matches_from_mut(&arguments)?;
-    duplicates::check(&mut command, &matches, &arguments)?;
-    Cli::from_arg_matches(&matches).map_err(|error| error.format(&mut command))
+impl Cli {
+    /// Reads the arguments, and the variables that are not empty.
+    fn read() -> Result<Self, clap::Error> {
+        // The help shows which variables there are, and not what they contain.
+        let mut command = Self::command()
+            .mut_args(|argument| without_empty_variable(argument).hide_env_values(true));
+        let arguments: Vec<_> = std::env::args_os().collect();
+        let matches = command.try_get_matches_from_mut(&arguments)?;
+        duplicates::check(&mut command, &matches, &arguments)?;
+        Self::from_arg_matches(&matches).map_err(|error| error.format(&mut command))
+    }
 }
 
 #[tokio::main(flavor = "current_thread")]
 async fn main() -> ExitCode {
-    let cli = match parse() {
+    let cli = match Cli::read() {
         Ok(cli) => cli,
         Err(error) => return failure::usage(&error),
     };

@@ -2,7 +2,8 @@
 
 use std::time::Duration;
 
-use clap::{Args, ColorChoice};
+use clap::builder::Resettable;
+use clap::{Arg, Args, ColorChoice};
 use weirgate::ConnectOptions;
 
 /// Options that every command takes.
@@ -48,6 +49,15 @@ pub struct Options {
     /// Whether to print colours; NO_COLOR is obeyed too
     #[arg(long, global = true, value_name = "WHEN", default_value = "auto")]
     pub color: ColorChoice,
+}
+
+/// Takes an empty variable for one that is not set.
+pub fn without_empty_variable(arg: Arg) -> Arg {
+    let value = arg.get_env().and_then(std::env::var_os);
+    match value.is_some_and(|value| value.is_empty()) {
+        true => arg.env(Resettable::Reset),
+        false => arg,
+    }
 }
 
 /// Parses a number of seconds, from a millisecond to an hour.

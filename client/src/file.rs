@@ -1,24 +1,18 @@
 //! Limits from a YAML file, read again when it changes.
 
-mod load;
-mod nodes;
 mod parse;
 
 use std::collections::HashMap;
 use std::path::{Path, PathBuf};
-use std::sync::{Arc, MutexGuard};
-use std::time::{Duration, SystemTime};
+use std::sync::Arc;
 
-use tokio::time::Instant;
-use weirgate_shared::{Config, ConfigLevel, Entity, EntityId, EpochMillis, Resource};
+use weirgate_files::{TextFile, Watched, What, read_file};
+use weirgate_shared::{Config, ConfigLevel, Entity, EntityId, EpochMillis};
 use weirgate_store::CorrectedClock;
 
-use crate::values::{EffectiveConfig, Locked};
+use crate::values::EffectiveConfig;
 
-pub use nodes::FileError;
-
-/// Shortest interval between checks of the file, 1 s.
-const RELOAD_INTERVAL: Duration = Duration::from_secs(1);
+pub use weirgate_files::FileError;
 
 /// Limits from a YAML file. Clones share it.
 ///
@@ -48,43 +42,34 @@ const RELOAD_INTERVAL: Duration = Duration::from_secs(1);
 ///           rpm: {per_minute: 30}
 /// ```
 ///
-/// The levels are those of [`ConfigLevel`]. Where the file configures a level, the table is not
-/// read. The file is checked once a second while there are acquires. A broken file changes nothing:
-/// the last good one stays, and [`error`](Self::error) and the log report the problem with line and
-/// column.
+/// The levels are those of [`ConfigLevel`]: the first of them, narrow to broad, that has a
+/// configuration in the file or in the table wins, and the file's where both have one. A parent in
+/// the file takes the place of the one in the table.
+///
+/// The file is read once a second while there are acquires. A change counts by its content, once
+/// two reads found the same. A broken file changes nothing: the last good one stays, and
+/// [`error`](Self::error) and the log report the problem with line and column. A file may end with
+/// the line `...`; then one without it is half, and changes nothing either.
 #[derive(Debug, Clone)]
-pub struct LimitsFile(Arc<Shared>);
+pub struct LimitsFile(Watched<FileLevels>);
 
+/// Configurations of a file, by level, and parents.
 #[derive(Debug)]
-struct Shared {
-    path: PathBuf,
-    state: Locked<State>,
-}
-
-#[derive(Debug)]
-struct State {
-    rules: Arc<Levels>,
-    stamp: Option<FileStamp>,
-    /// Time of the last check by both clocks, because the monotonic one stops in a frozen process.
-    checked_at: (Instant, EpochMillis),
-    error: Option<FileError>,
-}
-
-/// Metadata that shows a change of the file without reading it.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-struct FileStamp {
-    modified: Option<SystemTime>,
-    bytes: u64,
-}
-
-/// Configurations of a file, by level.
-#[derive(Debug, Default)]
-struct Levels {
-    entity_resource: HashMap<EntityId, HashMap<Resource, Arc<EffectiveConfig>>>,
-    entities: HashMap<EntityId, Arc<EffectiveConfig>>,
-    resources: HashMap<Resource, Arc<EffectiveConfig>>,
-    system: Option<Arc<EffectiveConfig>>,
+pub(crate) struct FileLevels {
+    configs: HashMap<ConfigLevel, Arc<EffectiveConfig>>,
     parents: HashMap<EntityId, EntityId>,
+}
+
+impl FileLevels {
+    /// Returns the configuration of a level.
+    pub(crate) fn config(&self, level: &ConfigLevel) -> Option<&Arc<EffectiveConfig>> {
+        self.configs.get(level)
+    }
+
+    /// Returns the parent of an entity.
+    pub(crate) fn parent(&self, entity: &EntityId) -> Option<&EntityId> {
+        self.parents.get(entity)
+    }
 }
 
 /// Contents of a limits file, as
@@ -104,7 +89,7 @@ impl LimitsFileContents {
     /// # Errors
     /// [`FileError`] with line and column, or the reason that the file cannot be read.
     pub fn read(path: impl AsRef<Path>) -> Result<Self, FileError> {
-        let parsed = parse_file(path.as_ref())?;
+        let parsed = parse::parse(&read_file(path.as_ref())?)?;
         let entity = |(id, parent)| Entity {
             id,
             parent: Some(parent),
@@ -125,120 +110,51 @@ impl LimitsFile {
     /// # Errors
     /// [`FileError`] with line and column, or the reason that the file cannot be read.
     pub fn open(path: impl Into<PathBuf>) -> Result<Self, FileError> {
-        let path = path.into();
-        let (rules, stamp) = read(&path)?;
-        let checked_at = (Instant::now(), CorrectedClock::default().local());
-        let state = State {
-            rules: Arc::new(rules),
-            stamp,
-            checked_at,
-            error: None,
+        let what = What {
+            name: "limits file",
+            takes_folders: false,
+            parse: levels,
         };
-        Ok(Self(Arc::new(Shared {
-            path,
-            state: Locked::new(state),
-        })))
+        Watched::open(what, vec![path.into()], wall().0).map(Self)
     }
 
-    /// Returns the error in the current file; the limits are those of the last good one.
+    /// Returns the error in the current file; the limits are those of the last good one. It may be
+    /// two seconds old.
     #[must_use]
     pub fn error(&self) -> Option<FileError> {
-        self.reload_if_changed(CorrectedClock::default().local());
-        self.state().error.clone()
+        drop(self.levels(wall()));
+        self.0.error()
     }
 
-    /// Returns the configuration for an entity on a resource, and the parent it cascades to; `None`
-    /// if the file has no level for it. `wall` is the process's wall clock.
-    pub(crate) fn rules(
-        &self,
-        (entity, resource): (&EntityId, &Resource),
-        wall: EpochMillis,
-    ) -> Option<(Arc<EffectiveConfig>, Option<EntityId>)> {
-        self.reload_if_changed(wall);
-        let levels = Arc::clone(&self.state().rules);
-        let own = levels
-            .entity_resource
-            .get(entity)
-            .and_then(|resources| resources.get(resource));
-        let config = own
-            .or_else(|| levels.entities.get(entity))
-            .or_else(|| levels.resources.get(resource));
-        let config = config.or(levels.system.as_ref())?;
-        Some((Arc::clone(config), levels.parents.get(entity).cloned()))
-    }
-
-    /// Reloads the file if it has changed.
-    fn reload_if_changed(&self, wall: EpochMillis) {
-        let mut state = self.state();
-        let (at, at_wall) = state.checked_at;
-        if at.elapsed().max(wall.since(at_wall).into()) < RELOAD_INTERVAL {
-            return;
-        }
-        state.checked_at = (Instant::now(), wall);
-        let stamp = stamp(&self.0.path);
-        if stamp.is_some() && stamp == state.stamp {
-            return;
-        }
-        match read(&self.0.path) {
-            Ok((rules, stamp)) => {
-                tracing::info!(path = %self.0.path.display(), "limits file reloaded");
-                (state.rules, state.stamp, state.error) = (Arc::new(rules), stamp, None);
-            }
-            Err(error) => {
-                state.stamp = stamp;
-                if state.error.as_ref() != Some(&error) {
-                    tracing::error!(%error, "limits file rejected; keeping the previous limits");
-                }
-                state.error = Some(error);
-            }
-        }
-    }
-
-    fn state(&self) -> MutexGuard<'_, State> {
-        self.0.state.lock()
+    /// Returns the levels in force. `wall` is the process's wall clock.
+    pub(crate) fn levels(&self, wall: EpochMillis) -> Arc<FileLevels> {
+        self.0.get(wall.0)
     }
 }
 
-fn stamp(path: &Path) -> Option<FileStamp> {
-    let metadata = std::fs::metadata(path).ok()?;
-    Some(FileStamp {
-        modified: metadata.modified().ok(),
-        bytes: metadata.len(),
-    })
+fn wall() -> EpochMillis {
+    CorrectedClock::default().local()
 }
 
-fn read(path: &Path) -> Result<(Levels, Option<FileStamp>), FileError> {
-    // Read before the text, so a change in between is seen at the next check.
-    let stamp = stamp(path);
-    let parsed = parse_file(path)?;
-    let mut levels = Levels {
-        parents: parsed.parents,
-        ..Levels::default()
+fn levels(files: &[TextFile]) -> Result<FileLevels, FileError> {
+    let mut levels = FileLevels {
+        configs: HashMap::new(),
+        parents: HashMap::new(),
     };
-    for (level, config) in parsed.configs {
-        let config = Arc::new(EffectiveConfig::new(level.clone(), &config, None));
-        match level {
-            ConfigLevel::EntityResource(entity, resource) => {
-                levels
-                    .entity_resource
-                    .entry(entity)
-                    .or_default()
-                    .insert(resource, config);
-            }
-            ConfigLevel::Entity(entity) => drop(levels.entities.insert(entity, config)),
-            ConfigLevel::Resource(resource) => drop(levels.resources.insert(resource, config)),
-            ConfigLevel::System => levels.system = Some(config),
+    for file in files {
+        let parsed = parse::parse(file)?;
+        if parsed.configs.is_empty() && parsed.parents.is_empty() {
+            return Err(FileError {
+                path: file.path.clone(),
+                place: Some((1, 1)),
+                message: "the file has no limits: add a level, or leave the file out".to_owned(),
+            });
         }
+        for (level, config) in parsed.configs {
+            let config = EffectiveConfig::new(level.clone(), &config, None);
+            levels.configs.insert(level, Arc::new(config));
+        }
+        levels.parents.extend(parsed.parents);
     }
-    Ok((levels, stamp))
-}
-
-fn parse_file(path: &Path) -> Result<parse::ParsedFile, FileError> {
-    let unreadable = |error| FileError {
-        path: path.to_owned(),
-        place: None,
-        message: format!("cannot be read: {error}"),
-    };
-    let text = std::fs::read_to_string(path).map_err(unreadable)?;
-    parse::parse(path, &text)
+    Ok(levels)
 }

@@ -1,5 +1,9 @@
 //! The only place that builds an SDK client, with explicit TLS provider, timeouts and retry policy.
 
+#[cfg(feature = "chain")]
+use std::collections::HashMap;
+#[cfg(feature = "chain")]
+use std::ffi::OsString;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -16,7 +20,7 @@ use crate::idle::Https;
 use crate::{Clock, CorrectedClock, SystemClock};
 
 /// How to reach DynamoDB. Region, credentials and endpoint (also `AWS_ENDPOINT_URL`) come from the
-/// environment, unless they are given here.
+/// environment, unless they are given here. Empty variables and texts count as not given.
 #[derive(Debug, Clone)]
 pub struct ConnectOptions {
     /// Timeout of a new connection.
@@ -69,8 +73,8 @@ impl ConnectOptions {
     pub fn with_endpoint(self, url: Option<String>) -> Self {
         let url = url.filter(|url| !url.is_empty());
         let is_set = |name| std::env::var_os(name).is_some_and(|value| !value.is_empty());
-        let has_credentials =
-            self.profile.is_some() || is_set("AWS_PROFILE") || is_set("AWS_ACCESS_KEY_ID");
+        let has_profile = self.profile.as_ref().is_some_and(|name| !name.is_empty());
+        let has_credentials = has_profile || is_set("AWS_PROFILE") || is_set("AWS_ACCESS_KEY_ID");
         let is_local = url.as_deref().is_some_and(Self::is_loopback) && !has_credentials;
         let (local_endpoint, endpoint_url) = match is_local {
             true => (url, None),
@@ -110,8 +114,13 @@ pub fn connect_with(
 }
 
 fn local(connection: &ConnectOptions) -> Option<aws_sdk_dynamodb::config::Builder> {
+    let endpoint = connection.local_endpoint.as_ref();
+    let endpoint = endpoint.filter(|endpoint| !endpoint.is_empty())?;
+    if let Some(reason) = endpoint_fault("the local endpoint", endpoint) {
+        return Some(unusable(reason));
+    }
     let local = Config::builder()
-        .endpoint_url(connection.local_endpoint.as_ref()?)
+        .endpoint_url(endpoint)
         .region(Region::from_static("us-east-1"))
         .credentials_provider(Credentials::new("test", "test", None, None, "local"));
     Some(local)
@@ -154,27 +163,72 @@ async fn environment(
     http: &SharedHttpClient,
     connection: &ConnectOptions,
 ) -> aws_sdk_dynamodb::config::Builder {
-    (&chain(http, connection).await).into()
+    with_chain(http, connection, set_variables()).await
+}
+
+#[cfg(feature = "chain")]
+async fn with_chain(
+    http: &SharedHttpClient,
+    connection: &ConnectOptions,
+    variables: HashMap<String, String>,
+) -> aws_sdk_dynamodb::config::Builder {
+    let given = connection.endpoint_url.as_deref().unwrap_or_default();
+    let lookup = |name: &str| variables.get(name).cloned();
+    let fault = credentials_fault(lookup).or_else(|| match given {
+        "" => environment_fault(lookup),
+        given => endpoint_fault("the endpoint's URL", given),
+    });
+    if let Some(reason) = fault {
+        return unusable(reason);
+    }
+    let config = chain(http, connection, variables).await;
+    match config.region() {
+        Some(_) => (&config).into(),
+        None => unusable("no region is set, for example as AWS_REGION".to_owned()),
+    }
 }
 
 /// Returns the configuration of clients of other services, with the same transport, region and
 /// credentials. The connection's local endpoint is not used.
 #[cfg(feature = "chain")]
 pub async fn sdk_config(connection: &ConnectOptions) -> aws_config::SdkConfig {
-    chain(&http(connection), connection).await
+    chain(&http(connection), connection, set_variables()).await
+}
+
+/// Returns the variables of the environment that are not empty. The SDK takes an empty one for a
+/// value: a region, a URL or a file without a name.
+#[cfg(feature = "chain")]
+fn set_variables() -> HashMap<String, String> {
+    not_empty(std::env::vars_os())
+}
+
+#[cfg(feature = "chain")]
+fn not_empty(all: impl Iterator<Item = (OsString, OsString)>) -> HashMap<String, String> {
+    let text = |(name, value): (OsString, OsString)| {
+        Some((name.into_string().ok()?, value.into_string().ok()?))
+    };
+    let texts = all.filter_map(text);
+    texts.filter(|(_, value)| !value.is_empty()).collect()
 }
 
 /// Reads region, credentials and endpoint from the SDK's default chain.
 #[cfg(feature = "chain")]
-async fn chain(http: &SharedHttpClient, connection: &ConnectOptions) -> aws_config::SdkConfig {
-    let mut chain = aws_config::defaults(BehaviorVersion::v2026_01_12()).http_client(http.clone());
-    if let Some(profile) = &connection.profile {
+async fn chain(
+    http: &SharedHttpClient,
+    connection: &ConnectOptions,
+    variables: HashMap<String, String>,
+) -> aws_config::SdkConfig {
+    let given = |text: &Option<String>| text.clone().filter(|text| !text.is_empty());
+    let mut chain = aws_config::defaults(BehaviorVersion::v2026_01_12())
+        .env(variables.into())
+        .http_client(http.clone());
+    if let Some(profile) = given(&connection.profile) {
         chain = chain.profile_name(profile);
     }
-    if let Some(region) = &connection.region {
-        chain = chain.region(Region::new(region.clone()));
+    if let Some(region) = given(&connection.region) {
+        chain = chain.region(Region::new(region));
     }
-    if let Some(url) = &connection.endpoint_url {
+    if let Some(url) = given(&connection.endpoint_url) {
         chain = chain.endpoint_url(url);
     }
     chain.load().await
@@ -193,21 +247,14 @@ async fn environment(
 /// A missing variable fails the first request with an error that names it.
 fn variables(lookup: impl Fn(&str) -> Option<String>) -> aws_sdk_dynamodb::config::Builder {
     let variable = |name: &str| lookup(name).filter(|value| !value.is_empty());
-    let endpoint = variable("AWS_ENDPOINT_URL_DYNAMODB").or_else(|| variable("AWS_ENDPOINT_URL"));
-    let mut config = Config::builder();
-    config
-        .set_region(variable("AWS_REGION").map(Region::new))
-        .set_endpoint_url(endpoint);
-    // These are sent in headers; the SDK panics on characters that a header cannot contain.
-    let is_text = |name: &&str| {
-        variable(name).is_none_or(|value| value.bytes().all(|byte| matches!(byte, b' '..=b'~')))
-    };
-    let names = ["AWS_ACCESS_KEY_ID", "AWS_SESSION_TOKEN"];
-    if let Some(name) = names.into_iter().find(|name| !is_text(name)) {
-        return config.credentials_provider(UnusableCredentials(format!(
-            "{name} holds a character that is no printable ASCII"
-        )));
+    if let Some(reason) = credentials_fault(variable).or_else(|| environment_fault(variable)) {
+        return unusable(reason);
     }
+    let Some(region) = variable("AWS_REGION") else {
+        return unusable("AWS_REGION is not set".to_owned());
+    };
+    let mut config = Config::builder().region(Region::new(region));
+    config.set_endpoint_url(ENDPOINTS.into_iter().find_map(variable));
     match (
         variable("AWS_ACCESS_KEY_ID"),
         variable("AWS_SECRET_ACCESS_KEY"),
@@ -226,6 +273,43 @@ fn variables(lookup: impl Fn(&str) -> Option<String>) -> aws_sdk_dynamodb::confi
             "AWS_ACCESS_KEY_ID or AWS_SECRET_ACCESS_KEY is not set".to_owned(),
         )),
     }
+}
+
+/// Variables with the endpoint, the first one first.
+const ENDPOINTS: [&str; 2] = ["AWS_ENDPOINT_URL_DYNAMODB", "AWS_ENDPOINT_URL"];
+
+/// Returns why the credentials of the environment cannot be sent, if so: they are sent in headers,
+/// and the SDK panics on characters that a header cannot contain.
+fn credentials_fault(lookup: impl Fn(&str) -> Option<String>) -> Option<String> {
+    let is_text = |value: &String| value.bytes().all(|byte| matches!(byte, b' '..=b'~'));
+    let names = ["AWS_ACCESS_KEY_ID", "AWS_SESSION_TOKEN"];
+    let name = names
+        .into_iter()
+        .find(|name| lookup(name).is_some_and(|value| !is_text(&value)))?;
+    Some(format!(
+        "{name} holds a character that is no printable ASCII"
+    ))
+}
+
+/// Returns why no request can reach the endpoint of the environment, if so.
+fn environment_fault(lookup: impl Fn(&str) -> Option<String>) -> Option<String> {
+    let (name, url) = ENDPOINTS
+        .into_iter()
+        .find_map(|name| Some((name, lookup(name)?)))?;
+    endpoint_fault(name, &url)
+}
+
+/// Returns why no request can reach an endpoint, if so: the SDK panics on some.
+fn endpoint_fault(name: &str, url: &str) -> Option<String> {
+    let rule = ConnectOptions::parse_endpoint(url).err()?;
+    Some(format!("{name} {rule}, got {url:?}; correct it"))
+}
+
+/// Returns a configuration whose requests fail with `reason`.
+fn unusable(reason: String) -> aws_sdk_dynamodb::config::Builder {
+    Config::builder()
+        .region(Region::from_static("us-east-1"))
+        .credentials_provider(UnusableCredentials(reason))
 }
 
 /// Credentials that are missing from the environment or cannot be sent, and the reason.
@@ -294,5 +378,85 @@ mod tests {
             .await
             .unwrap_err();
         assert_eq!(error.kind, ErrorKind::Unreachable, "{error}");
+    }
+
+    /// Compose's `${VARIABLE:-}` sets empty ones. The SDK panicked on some, and took others for a
+    /// profile or a file without a name.
+    #[cfg(feature = "chain")]
+    #[tokio::test]
+    async fn empty_variables_are_not_set_and_no_endpoint_panics() {
+        const ALL: [&str; 21] = [
+            "AWS_ACCOUNT_ID",
+            "AWS_CA_BUNDLE",
+            "AWS_CONFIG_FILE",
+            "AWS_CONTAINER_AUTHORIZATION_TOKEN",
+            "AWS_CONTAINER_CREDENTIALS_FULL_URI",
+            "AWS_CONTAINER_CREDENTIALS_RELATIVE_URI",
+            "AWS_DEFAULT_REGION",
+            "AWS_EC2_METADATA_SERVICE_ENDPOINT",
+            "AWS_ENDPOINT_URL_DYNAMODB",
+            "AWS_ENDPOINT_URL_STS",
+            "AWS_IGNORE_CONFIGURED_ENDPOINT_URLS",
+            "AWS_MAX_ATTEMPTS",
+            "AWS_PROFILE",
+            "AWS_RETRY_MODE",
+            "AWS_ROLE_ARN",
+            "AWS_SDK_UA_APP_ID",
+            "AWS_SESSION_TOKEN",
+            "AWS_SHARED_CREDENTIALS_FILE",
+            "AWS_USE_DUALSTACK_ENDPOINT",
+            "AWS_USE_FIPS_ENDPOINT",
+            "AWS_WEB_IDENTITY_TOKEN_FILE",
+        ];
+        let set = [
+            ("AWS_EC2_METADATA_DISABLED", "true"),
+            ("AWS_ENDPOINT_URL", "http://127.0.0.1:9"),
+            ("AWS_REGION", "eu-west-1"),
+            ("AWS_ACCESS_KEY_ID", "id"),
+            ("AWS_SECRET_ACCESS_KEY", "secret"),
+        ];
+        let empty = ALL.into_iter().map(|name| (name, ""));
+        let pairs = |more: Vec<(&'static str, &'static str)>| {
+            let all = set.into_iter().chain(empty.clone()).chain(more);
+            not_empty(all.map(|(name, value)| (name.into(), value.into())))
+        };
+        let ask = async |connection: ConnectOptions, variables| {
+            let http = http(&connection);
+            let config = with_chain(&http, &connection, variables).await;
+            let connected = build(connection, http, config);
+            Table::new(connected, "limits").warm().await.unwrap_err()
+        };
+        let error = ask(ConnectOptions::default(), pairs(vec![])).await;
+        assert_eq!(error.kind, ErrorKind::Unreachable, "{error}");
+        let without = |name: &str| {
+            let mut all = pairs(vec![]);
+            all.remove(name);
+            all
+        };
+        // No request panics without a region either.
+        let error = ask(ConnectOptions::default(), without("AWS_REGION")).await;
+        assert_eq!(error.kind, ErrorKind::MissingCredentials, "{error}");
+        assert!(error.reason.contains("AWS_REGION"), "{error}");
+        let given = ConnectOptions {
+            profile: Some(String::new()),
+            region: Some(String::new()),
+            endpoint_url: Some(String::new()),
+            local_endpoint: Some(String::new()),
+            ..ConnectOptions::default()
+        };
+        let error = ask(given, pairs(vec![])).await;
+        assert_eq!(error.kind, ErrorKind::Unreachable, "{error}");
+        for wrong in [" ", "nonsense", "127.0.0.1:9", "http://", "http://a b"] {
+            for name in ENDPOINTS {
+                let error = ask(ConnectOptions::default(), pairs(vec![(name, wrong)])).await;
+                assert!(error.reason.contains(&format!("{name} must be")), "{error}");
+            }
+            let options = ConnectOptions {
+                endpoint_url: Some(wrong.to_owned()),
+                ..ConnectOptions::default()
+            };
+            let error = ask(options, pairs(vec![])).await;
+            assert!(error.reason.contains("URL must be"), "{error}");
+        }
     }
 }

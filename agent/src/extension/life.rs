@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use crate::http::Token;
+use crate::token::Token;
 
 use super::api::{CallError, ExtensionsApi};
 
@@ -13,11 +13,13 @@ pub const SHUTDOWN_TIME: Duration = Duration::from_millis(1_200);
 
 /// Variables of the agent that an extension does not take: it listens on one port, with the
 /// function's secret, on one thread, and ends in the time that Lambda gives.
-pub const REFUSED: [&str; 7] = [
+pub const REFUSED: [&str; 9] = [
     "WEIRGATE_AGENT_LISTEN",
     "WEIRGATE_AGENT_UNIX_SOCKET",
     "WEIRGATE_AGENT_GRPC",
     "WEIRGATE_AGENT_RULES",
+    "WEIRGATE_AGENT_START_WITHOUT_RULES",
+    "WEIRGATE_AGENT_WITHOUT_SECRET",
     "WEIRGATE_AGENT_TOKEN_FILE",
     "WEIRGATE_AGENT_GRACE",
     "WEIRGATE_AGENT_THREADS",

@@ -13,11 +13,11 @@ use super::fields::Invalid;
 use super::health::Health;
 use super::refusal::Refusal;
 use super::response::{JSON, response};
-use super::token::Token;
 use super::{acquire, metrics, peek, settle, usage};
 use crate::decide::{Call, Decider, Outcome};
 use crate::net::body::read;
 use crate::net::{Client, Place};
+use crate::token::Token;
 
 /// Largest body of a request, in bytes.
 const MAX_BODY: usize = 64 * 1024;

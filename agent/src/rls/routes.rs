@@ -73,6 +73,10 @@ where
 
     fn call(&mut self, request: http::Request<B>) -> Answer {
         let service = Arc::clone(&self.service);
+        // Before anything of the message is read.
+        if let Err(status) = service.authenticate(request.headers()) {
+            return Box::pin(async move { Ok(status.into_http()) });
+        }
         match request.uri().path() {
             "/envoy.service.ratelimit.v3.RateLimitService/ShouldRateLimit" => {
                 unary(request, move |request| async move {

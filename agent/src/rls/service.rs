@@ -18,6 +18,7 @@ use super::plan::{Plan, Purpose};
 use super::refusal::{Refusal, merge};
 use crate::decide::{Call, Decider, Gate, Outcome, Permit};
 use crate::rules::RulesSource;
+use crate::token::Token;
 
 /// Options of the service.
 #[derive(Debug, Clone, Copy)]
@@ -43,6 +44,7 @@ pub struct RateLimitService {
     pub(super) decider: Arc<Decider>,
     pub(super) rules: RulesSource,
     options: Options,
+    token: Option<Token>,
 }
 
 impl RateLimitService {
@@ -53,6 +55,21 @@ impl RateLimitService {
             decider,
             rules,
             options,
+            token: None,
+        }
+    }
+
+    /// Requires a secret of every call, in the metadata `x-weirgate-token`.
+    #[must_use]
+    pub fn with_token(self, token: Option<Token>) -> Self {
+        Self { token, ..self }
+    }
+
+    /// Checks that a call shows the secret, if there is one.
+    pub(super) fn authenticate(&self, metadata: &http::HeaderMap) -> Result<(), Status> {
+        match &self.token {
+            Some(token) => token.check(metadata).map_err(Status::unauthenticated),
+            None => Ok(()),
         }
     }
 

@@ -5,15 +5,14 @@
 //! and a limit counts only at the descriptor's own depth.
 
 use std::collections::HashMap;
-use std::path::Path;
 use std::sync::Arc;
 
 use weirgate::{FileError, Limit};
+use weirgate_files::{Node, Source};
 
 use super::pattern::Pattern;
 use super::template::{Kind, Template, escaped};
 use super::terms::{Amount, Bucket, Entry, Matched, Take, Terms};
-use super::yaml::{Node, Source, with_document};
 
 const DESCRIPTOR: &str = "key, value, rate_limit, shadow_mode, descriptors";
 const RATE_LIMIT: &str = "unit, requests_per_unit, unlimited, name";
@@ -107,29 +106,31 @@ impl Level {
 /// Reads a file: its domain, and the rules. `is_known` returns whether another file has rules of a
 /// domain.
 pub(super) fn parse(
-    path: &Path,
-    text: &str,
+    source: &Source<'_>,
+    file: &Node<'_>,
     is_known: impl Fn(&str) -> bool,
 ) -> Result<(Box<str>, Tree), FileError> {
-    with_document(path, text, |source, file| {
-        let (mut domain, mut root) = (None, Level::default());
-        for (key, node) in source.entries(&file, "a map with domain and descriptors")? {
-            match key.as_str() {
-                "domain" => domain = Some((source.text(&node)?, node)),
-                "descriptors" => root = level(&source, &node)?,
-                _ => return Err(source.unknown(&file, &key, "domain, descriptors")),
-            }
+    let (mut domain, mut root) = (None, None);
+    for (key, node) in source.entries(file, "a map with domain and descriptors")? {
+        match key.as_str() {
+            "domain" => domain = Some((source.text(&node)?, node)),
+            "descriptors" => root = Some(level(source, &node)?),
+            _ => return Err(source.unknown(file, &key, "domain, descriptors")),
         }
-        let Some((domain, node)) = domain.filter(|(domain, _)| !domain.is_empty()) else {
-            return Err(source.error(&file, "domain is missing: the one that Envoy's filter has"));
-        };
-        if is_known(&domain) {
-            let message = "the domain has rules already, in another file: put them together";
-            return Err(source.error(&node, message));
-        }
-        let resource = escaped(Kind::Resource, &domain);
-        Ok((domain.into(), Tree { resource, root }))
-    })
+    }
+    let Some((domain, node)) = domain.filter(|(domain, _)| !domain.is_empty()) else {
+        return Err(source.error(file, "domain is missing: the one that Envoy's filter has"));
+    };
+    if is_known(&domain) {
+        let message = "the domain has rules already, in another file: put them together";
+        return Err(source.error(&node, message));
+    }
+    let Some(root) = root.filter(|root| !root.is_empty()) else {
+        let message = "descriptors is missing: without any, nothing of the domain is limited";
+        return Err(source.error(file, message));
+    };
+    let resource = escaped(Kind::Resource, &domain);
+    Ok((domain.into(), Tree { resource, root }))
 }
 
 fn level(source: &Source<'_>, node: &Node<'_>) -> Result<Level, FileError> {
@@ -166,6 +167,10 @@ fn level(source: &Source<'_>, node: &Node<'_>) -> Result<Level, FileError> {
 }
 
 impl Level {
+    fn is_empty(&self) -> bool {
+        self.exact.is_empty() && self.wildcards.is_empty() && self.alone.is_empty()
+    }
+
     /// Adds a descriptor. Returns whether it is the first of its key and value.
     fn insert(&mut self, key: String, value: Option<String>, descriptor: Descriptor) -> bool {
         let key = Box::<str>::from(key);

@@ -3,10 +3,16 @@
 use std::path::Path;
 
 use weirgate::FileError;
+use weirgate_files::{Format, with_document};
 
 use super::ruleset::{Domain, Rules};
-use super::yaml::with_document;
 use super::{envoy, native};
+
+/// Descriptors of envoyproxy/ratelimit nest by two for each entry.
+const FORMAT: Format = Format {
+    needs: "rules",
+    depth: 40,
+};
 
 /// Adds the rules of one file to `rules`: in the agent's format if it says `weirgate: 1`, otherwise
 /// in that of envoyproxy/ratelimit.
@@ -14,19 +20,18 @@ use super::{envoy, native};
 /// # Errors
 /// [`FileError`] with line and column. The rules are as before then.
 pub fn parse(path: &Path, text: &str, rules: &mut Rules) -> Result<(), FileError> {
-    let is_envoy = with_document(path, text, |source, file| {
+    with_document(FORMAT, path, text, |source, file| {
         let takes = "a map with weirgate and domains, or one with domain and descriptors as envoyproxy/ratelimit has it";
         let entries = source.entries(&file, takes)?;
         let has = |name: &str| entries.iter().any(|(key, _)| key == name);
-        Ok(has("domain") && !has("weirgate"))
-    })?;
-    if is_envoy {
-        let (domain, tree) = envoy::parse(path, text, |domain| rules.has(domain))?;
-        rules.insert(domain, Domain::Nested(tree));
-        return Ok(());
-    }
-    for (domain, list) in native::parse(path, text, |domain| rules.has(domain))? {
-        rules.insert(domain, Domain::Listed(list));
-    }
-    Ok(())
+        if has("domain") && !has("weirgate") {
+            let (domain, tree) = envoy::parse(&source, &file, |domain| rules.has(domain))?;
+            rules.insert(domain, Domain::Nested(tree));
+            return Ok(());
+        }
+        for (domain, list) in native::parse(&source, &file, |domain| rules.has(domain))? {
+            rules.insert(domain, Domain::Listed(list));
+        }
+        Ok(())
+    })
 }

@@ -3,8 +3,7 @@
 use std::collections::HashMap;
 
 use weirgate::{FileError, Limit, LimitMode};
-
-use super::yaml::{Node, Source};
+use weirgate_files::{Node, Source};
 
 /// Most limits of one rule, as of one acquire.
 const MAX_LIMITS: usize = 20;

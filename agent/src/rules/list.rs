@@ -34,11 +34,19 @@ pub(super) struct Target {
 }
 
 impl List {
-    /// Adds a rule behind those before it. `entries` must not be empty.
-    pub(super) fn push(&mut self, rule: Rule) {
+    /// Adds a rule behind those before it. `entries` must not be empty. Returns whether it is the first
+    /// with these entries.
+    pub(super) fn push(&mut self, rule: Rule) -> bool {
         let first = rule.entries.first().map(|(key, _)| key.clone());
         let group = (rule.entries.len(), first.unwrap_or_default());
-        self.0.entry(group).or_default().push(rule);
+        let group = self.0.entry(group).or_default();
+        let is_new = !group.iter().any(|known| known.entries == rule.entries);
+        group.push(rule);
+        is_new
+    }
+
+    pub(super) fn is_empty(&self) -> bool {
+        self.0.is_empty()
     }
 
     /// Returns what the first rule that matches says.

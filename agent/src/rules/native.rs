@@ -1,16 +1,15 @@
 //! The agent's own format of rules.
 
-use std::path::Path;
 use std::sync::Arc;
 
 use weirgate::{FileError, LimitName};
+use weirgate_files::{Node, Source};
 
 use super::limits;
 use super::list::{Effect, List, Rule, Target};
 use super::pattern::Pattern;
 use super::template::{Kind, Template};
 use super::terms::{Amount, Take, Terms};
-use super::yaml::{Node, Source, with_document};
 
 /// Version of the format, 1.
 const VERSION: i64 = 1;
@@ -24,48 +23,59 @@ const RULE: &str = "match with unlimited, or match with entity, resource and tak
 /// Reads a file: the rules of each domain. `is_known` returns whether another file has rules of a
 /// domain.
 pub(super) fn parse(
-    path: &Path,
-    text: &str,
+    source: &Source<'_>,
+    file: &Node<'_>,
     is_known: impl Fn(&str) -> bool,
 ) -> Result<Vec<(Box<str>, List)>, FileError> {
-    with_document(path, text, |source, file| {
-        let (mut version, mut domains) = (None, vec![]);
-        for (key, node) in source.entries(&file, "a map with weirgate and domains")? {
-            match key.as_str() {
-                "weirgate" => version = Some((source.integer(&node)?, node)),
-                "domains" => {
-                    for (domain, node) in source.entries(&node, "a map of domains")? {
-                        if domain.is_empty() {
-                            let message = "a domain needs a name: Envoy sends none without";
-                            return Err(source.error(&node, message));
-                        }
-                        if is_known(&domain) {
-                            let message =
-                                "the domain has rules already, in another file: put them together";
-                            return Err(source.error(&node, message));
-                        }
-                        domains.push((domain.into(), domain_rules(&source, &node)?));
+    let (mut version, mut domains, mut without_rules) = (None, vec![], None);
+    for (key, node) in source.entries(file, "a map with weirgate and domains")? {
+        match key.as_str() {
+            "weirgate" => version = Some((source.integer(&node)?, node)),
+            "domains" => {
+                for (domain, node) in source.entries(&node, "a map of domains")? {
+                    if domain.is_empty() {
+                        let message = "a domain needs a name: Envoy sends none without";
+                        return Err(source.error(&node, message));
                     }
+                    if is_known(&domain) {
+                        let message =
+                            "the domain has rules already, in another file: put them together";
+                        return Err(source.error(&node, message));
+                    }
+                    let list = domain_rules(source, &node)?;
+                    if list.is_empty() {
+                        without_rules = Some(node);
+                    }
+                    domains.push((domain.into(), list));
                 }
-                _ => return Err(source.unknown(&file, &key, "weirgate, domains")),
             }
+            _ => return Err(source.unknown(file, &key, "weirgate, domains")),
         }
-        match version {
-            Some((VERSION, _)) if !domains.is_empty() => Ok(domains),
-            Some((VERSION, _)) => Err(source.error(
-                &file,
-                "domains is missing: without rules nothing is limited",
-            )),
-            Some((_, node)) => Err(source.refuse(&node, "1, the version of this format")),
-            None => Err(source.error(&file, "weirgate: 1 is missing, the version of this format")),
+    }
+    match (version, without_rules) {
+        (Some((VERSION, _)), None) if !domains.is_empty() => Ok(domains),
+        (Some((VERSION, _)), None) => {
+            Err(source.error(file, "domains is missing: without rules nothing is limited"))
         }
-    })
+        (Some((VERSION, _)), Some(node)) => Err(source.error(
+            &node,
+            "the domain has no rules, so nothing of it is limited: add one, or remove the domain",
+        )),
+        (Some((_, node)), _) => Err(source.refuse(&node, "1, the version of this format")),
+        (None, _) => Err(source.error(file, "weirgate: 1 is missing, the version of this format")),
+    }
 }
 
 fn domain_rules(source: &Source<'_>, node: &Node<'_>) -> Result<List, FileError> {
     let mut list = List::default();
     for node in source.items(node, "a list of rules")? {
-        list.push(rule(source, &node)?);
+        let is_new = list.push(rule(source, &node)?);
+        if !is_new {
+            return Err(source.error(
+                &node,
+                "the same match is in this list before, so this rule never counts: put the two together",
+            ));
+        }
     }
     Ok(list)
 }
@@ -145,7 +155,7 @@ fn matched(source: &Source<'_>, node: &Node<'_>) -> Result<Vec<(Box<str>, Patter
         "a list of keys, each with a value if it must have one: [tenant, path: /v1/*]";
     let mut entries: Vec<(Box<str>, Pattern)> = vec![];
     for item in source.items(node, TAKES)? {
-        if !source.is_map(&item) {
+        if !item.is_map() {
             entries.push((source.text(&item)?.into(), Pattern::Any));
             continue;
         }

@@ -158,7 +158,7 @@ fn a_wrong_start_is_one_line_with_the_remedy() {
         (
             &["--table", "weirgate", "--listen", "0.0.0.0:0"],
             2,
-            &["0.0.0.0:0", "--token-file"],
+            &["0.0.0.0:0", "--token-file", "16 characters"],
         ),
         (
             &["--table", "weirgate", "--limits-file", broken.path()],

@@ -13,5 +13,6 @@ mod openapi;
 mod schema;
 mod served;
 mod settle;
+mod start;
 mod statuses;
 mod unsettled;

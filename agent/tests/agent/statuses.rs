@@ -8,8 +8,9 @@ use std::time::Duration;
 
 use serde_json::{Value, json};
 use weirgate::{ConnectOptions, RateLimiter};
+use weirgate_agent::Token;
 use weirgate_agent::decide::Decider;
-use weirgate_agent::http::{Address, Api, Bounds, Health, Server, Token};
+use weirgate_agent::http::{Address, Api, Bounds, Health, Server};
 use weirgate_testkit::{Dynamo, server};
 
 use crate::fixtures::{Agent, Answer, Client, File, database};

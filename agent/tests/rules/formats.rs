@@ -147,3 +147,36 @@ fn the_rules_of_the_guides_mean_what_the_guides_say() {
     let free = find(&moved, "edge", &[("path", "/healthz")]);
     assert!(matches!(free, Some(Matched::Unlimited)));
 }
+
+/// What `404` is, with what YAML allows around it.
+const WRITTEN: [&str; 9] = [
+    "404",
+    "'404'",
+    "&c 404",
+    "!!str 404",
+    "&c !!str \"404\"",
+    "!!int 404",
+    "*d",
+    "*e",
+    "*f",
+];
+
+#[test]
+fn a_value_of_a_rule_is_what_yaml_says() {
+    for written in WRITTEN {
+        let listed = format!(
+            "weirgate: 1\ndomains:\n  d:\n    - {{match: [x: &d 404, y: &e '404', z: &f !!str 404], unlimited: true}}\n    - {{match: [code: {written} ], entity: \"e:{{code}}\", resource: r, take: {{rpm: 1}}}}\n"
+        );
+        let nested = format!(
+            "domain: d\ndescriptors:\n  - {{key: x, value: &d 404}}\n  - {{key: y, value: &e '404'}}\n  - {{key: z, value: &f !!str 404}}\n  - {{key: code, value: {written} , rate_limit: {{unit: hour, requests_per_unit: 1}}}}\n"
+        );
+        for text in [listed, nested] {
+            let rules = rules(&text);
+            bucket(&rules, "d", &[("code", "404")]);
+            for other in ["", "405", written] {
+                let found = find(&rules, "d", &[("code", other)]);
+                assert_eq!(found.is_some(), other == "404", "{text}{other:?}");
+            }
+        }
+    }
+}

@@ -125,6 +125,51 @@ fn what_a_rules_file_cannot_say_is_refused_at_its_place() {
             "domain: d\ndescriptors: [{key: a, detailed_metric: true}]",
             "detailed_metric of envoyproxy/ratelimit",
         ),
+        (
+            "domain: d\ndescriptors: [{key: a, value: '*'}, {key: a, value: &v '*'}]",
+            "2:37: descriptors[1]: the same key and value",
+        ),
+        (
+            "domain: d\ndescriptors: [{key: a, value: 7}, {key: a, value: !!str 7}]",
+            "2:35: descriptors[1]: the same key and value",
+        ),
+        (
+            "domain: d\ndescriptors: [{key: a, value: b*}, {key: a, value: 'b*'}]",
+            "2:36: descriptors[1]: the same key and value",
+        ),
+        ("domain: d\n", "1:1: the file: descriptors is missing"),
+        (
+            "domain: d\ndescriptors: []",
+            "1:1: the file: descriptors is missing",
+        ),
+        (
+            "weirgate: 1\ndomains: {e: []}",
+            "2:14: domains.e: the domain has no rules",
+        ),
+        (
+            &native(&format!(
+                "{{match: [a, b: 7], {LIMITED}}}\n    - {{match: [a, {{\"b\": '7'}}], unlimited: true}}"
+            )),
+            "5:7: domains.edge[1]: the same match is in this list before",
+        ),
+        (
+            &native(&format!(
+                "{{match: [a], {LIMITED}, \"settle\": true, settle: true}}"
+            )),
+            "duplicated key \"settle\"",
+        ),
+        (
+            &native("{match: [a], entity: e, resource: r, take: {rpm: 1, 'rpm': 2}}"),
+            "4:59: domains.edge[0].take: duplicated key \"rpm\"",
+        ),
+        (
+            "weirgate: 1\ndomains: {7: [{match: [a], unlimited: true}], '7': []}",
+            "2:47: domains: duplicated key \"7\"",
+        ),
+        (
+            "weirgate: 1\ndomains: {a: &a [{match: [a], unlimited: true}], <<: *a}",
+            "domains: << does not merge maps",
+        ),
         ("a: [", "2:1: "),
     ];
     for (text, message) in cases {

@@ -17,11 +17,17 @@ pub struct Run {
     pub stderr: String,
 }
 
-/// Runs the binary with these arguments and an otherwise empty environment.
+/// Runs the binary with these arguments and an empty environment.
 pub fn weirgate(arguments: &[&str]) -> Run {
+    weirgate_with(&[], arguments)
+}
+
+/// Runs the binary with these variables and arguments.
+pub fn weirgate_with(variables: &[(&str, &str)], arguments: &[&str]) -> Run {
     let output = Command::new(env!("CARGO_BIN_EXE_weirgate"))
         .args(arguments)
         .env_clear()
+        .envs(variables.iter().copied())
         .output()
         .expect("the binary runs");
     let text = |bytes: Vec<u8>| String::from_utf8(bytes).expect("output is UTF-8");
@@ -34,7 +40,7 @@ pub fn weirgate(arguments: &[&str]) -> Run {
 
 /// The binary on one table.
 pub struct Table {
-    endpoint: String,
+    pub endpoint: String,
 }
 
 impl Table {

@@ -12,3 +12,4 @@ mod lists;
 mod load;
 mod terminal;
 mod unreadable;
+mod variables;

@@ -24,6 +24,7 @@ impl RateLimiter {
 #[derive(Debug)]
 pub struct Builder {
     table: TableSource,
+    connection: Option<ConnectOptions>,
     namespace: String,
     owner: String,
     principal: Option<String>,
@@ -44,14 +45,15 @@ pub struct Builder {
 
 #[derive(Debug)]
 enum TableSource {
-    Name(String, ConnectOptions),
+    Name(String),
     Table(Table),
 }
 
 impl Builder {
     pub(crate) fn new(table: String) -> Self {
         Self {
-            table: TableSource::Name(table, ConnectOptions::default()),
+            table: TableSource::Name(table),
+            connection: None,
             namespace: "default".to_owned(),
             owner: String::new(),
             principal: None,
@@ -168,8 +170,8 @@ impl Builder {
         self
     }
 
-    /// Sets a file with limits for acquires without limits. Where the file configures a level, the
-    /// table is not read.
+    /// Sets a file with limits for acquires without limits. The first level that has a configuration
+    /// wins, in the file or in the table; where both have one, the file's.
     #[cfg(feature = "yaml")]
     #[must_use]
     pub fn limits_file(mut self, file: crate::LimitsFile) -> Self {
@@ -198,9 +200,7 @@ impl Builder {
     /// Sets the options of the connection to DynamoDB.
     #[must_use]
     pub fn connection(mut self, connection: ConnectOptions) -> Self {
-        if let TableSource::Name(_, known) = &mut self.table {
-            *known = connection;
-        }
+        self.connection = Some(connection);
         self
     }
 
@@ -215,7 +215,7 @@ impl Builder {
     ///
     /// # Errors
     /// [`Error::Invalid`] for an invalid namespace, owner, principal, table name, time or prefetch,
-    /// or a second clock.
+    /// or a second clock or connection.
     pub async fn build(self) -> Result<RateLimiter, Error> {
         let namespace = Namespace::new(self.namespace)?;
         if self.owner.chars().count() > 64 {
@@ -267,8 +267,12 @@ impl Builder {
                 let remedy = "a table that is connected has a clock already: leave this one out, or connect with it";
                 return Err(Error::Invalid(remedy.to_owned()));
             }
+            TableSource::Table(_) if self.connection.is_some() => {
+                let remedy = "a table that is connected has its connection already: leave connection() out, or table()";
+                return Err(Error::Invalid(remedy.to_owned()));
+            }
             TableSource::Table(table) => table,
-            TableSource::Name(name, mut connection) => {
+            TableSource::Name(name) => {
                 let is_arn = name.starts_with("arn:");
                 let is_name = |b: u8| {
                     b.is_ascii_alphanumeric()
@@ -281,6 +285,7 @@ impl Builder {
                         "{name:?} is no valid table name: a name has {rule}"
                     )));
                 }
+                let mut connection = self.connection.unwrap_or_default();
                 connection.clock = self.clock.unwrap_or(connection.clock);
                 Table::new(connect(connection).await, name)
             }

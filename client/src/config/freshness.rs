@@ -59,9 +59,6 @@ impl ResolvedConfig {
     /// Returns whether a bucket showed a `newer` version, and this one is old enough to be read
     /// again.
     pub(super) fn is_older_than(&self, newer: i64, now: Moment) -> bool {
-        self.config
-            .as_ref()
-            .is_some_and(|config| config.limits.version < Some(newer))
-            && self.may_be_stale(now)
+        self.config.is_some() && self.version < newer && self.may_be_stale(now)
     }
 }

@@ -5,7 +5,8 @@ use std::sync::atomic::Ordering;
 use std::time::Duration;
 
 use weirgate_shared::{
-    Config, ConfigLevel, Entity, EntityKey, Versioned, read_config, read_entity, schema_key,
+    Config, ConfigLevel, Entity, EntityId, EntityKey, Versioned, read_config, read_entity,
+    schema_key,
 };
 use weirgate_store::{Consistency, Item};
 
@@ -14,6 +15,8 @@ use super::resolved_config::ResolvedConfig;
 use super::schema;
 use super::stored::key;
 use super::switches::{due_key, record_switches, stored_switches};
+#[cfg(feature = "yaml")]
+use crate::file::FileLevels;
 use crate::queue::ShardState;
 use crate::session::{Cached, Moment, Session, deadline};
 use crate::values::{EffectiveConfig, Error, count};
@@ -32,6 +35,8 @@ pub(super) struct ConfigLoad<'a> {
     max_age: Duration,
     timeout: Duration,
     generation: u64,
+    #[cfg(feature = "yaml")]
+    file: Option<Arc<FileLevels>>,
 }
 
 impl<'a> ConfigLoad<'a> {
@@ -56,15 +61,24 @@ impl<'a> ConfigLoad<'a> {
             max_age: age.max_age(session),
             timeout,
             generation,
+            #[cfg(feature = "yaml")]
+            file: None,
         }
+    }
+
+    /// Takes the levels of a limits file beside those of the table.
+    #[cfg(feature = "yaml")]
+    pub(super) fn with_file(self, file: Option<Arc<FileLevels>>) -> Self {
+        Self { file, ..self }
     }
 
     pub(super) async fn run(mut self) -> Result<ResolvedConfig, Error> {
         let Err(error) = self.read().await else {
             return Ok(self.resolved(None));
         };
-        // Old limits are better than no decision.
-        if !self.has_all() {
+        // Old limits, or those of the file, are better than no decision.
+        let has_limits = self.has_all() || (error.is_transient() && self.has_file_config());
+        if !has_limits {
             return Err(error);
         }
         count(&self.session.config_cache.counters.stale, 1);
@@ -79,6 +93,35 @@ impl<'a> ConfigLoad<'a> {
     /// Returns whether everything is cached, at any age.
     fn has_all(&self) -> bool {
         self.entity.is_some() && self.levels.iter().all(|(_, known)| known.is_some())
+    }
+
+    /// Returns whether a file has a configuration.
+    fn has_file_config(&self) -> bool {
+        let mut levels = self.levels.iter();
+        levels.any(|(level, _)| self.file_config(level).is_some())
+    }
+
+    /// Returns the configuration that a file has of a level.
+    #[cfg(feature = "yaml")]
+    fn file_config(&self, level: &ConfigLevel) -> Option<Arc<EffectiveConfig>> {
+        self.file.as_ref()?.config(level).cloned()
+    }
+
+    #[cfg(not(feature = "yaml"))]
+    fn file_config(&self, _: &ConfigLevel) -> Option<Arc<EffectiveConfig>> {
+        None
+    }
+
+    /// Returns the parent that an entity cascades to: the file's, or else the table's.
+    fn parent(&self) -> Option<EntityId> {
+        #[cfg(feature = "yaml")]
+        if let Some(file) = &self.file
+            && let Some(parent) = file.parent(&self.first.key.entity)
+        {
+            return Some(parent.clone());
+        }
+        let entity = self.entity.as_ref()?.value.as_ref()?;
+        entity.parent.clone().filter(|_| entity.cascades)
     }
 
     /// Returns strong consistency only if a change is probable, or this process has made one.
@@ -206,29 +249,27 @@ impl<'a> ConfigLoad<'a> {
             .chain(self.entity.as_ref().map(|known| known.read_at))
             .min()
             .unwrap_or_else(|| self.session.ages.now());
-        let stored = || {
-            self.levels
-                .iter()
-                .filter_map(|(level, known)| Some((level, known.as_ref()?)))
-        };
-        let version = stored()
-            .map(|(_, known)| known.value.version)
+        let known = self.levels.iter().filter_map(|(_, known)| known.as_ref());
+        let version = known
+            .map(|known| known.value.version)
             .fold(0, i64::saturating_add);
-        let config = stored().find_map(|(level, known)| {
-            let config = known.value.value.as_ref()?;
-            Some(EffectiveConfig::new(level.clone(), config, Some(version)))
+        // The first level that has a configuration wins, in the file or in the table.
+        let config = self.levels.iter().find_map(|(level, known)| {
+            self.file_config(level).or_else(|| {
+                let config = known.as_ref()?.value.value.as_ref()?;
+                let config = EffectiveConfig::new(level.clone(), config, Some(version));
+                Some(Arc::new(config))
+            })
         });
-        let entity = self
-            .entity
-            .as_ref()
-            .and_then(|known| known.value.as_ref())
-            .filter(|entity| entity.cascades);
         ResolvedConfig {
-            config: config.map(Arc::new),
-            parent: entity.and_then(|entity| entity.parent.clone()),
+            config,
+            parent: self.parent(),
             read_at: failed.unwrap_or(oldest),
             valid_until: valid_until(oldest, failed, self.session),
             generation: self.generation,
+            version,
+            #[cfg(feature = "yaml")]
+            file: self.file,
         }
     }
 }

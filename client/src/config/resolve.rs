@@ -45,21 +45,22 @@ pub(crate) async fn resolve(
     timeout: Duration,
 ) -> Result<Arc<ResolvedConfig>, Error> {
     #[cfg(feature = "yaml")]
-    if let Some(from_file) = session
-        .settings
-        .file
-        .as_ref()
-        .and_then(|file| ResolvedConfig::of_file(file, session, &first.key))
-    {
-        return Ok(from_file);
-    }
+    let file =
+        (session.settings.file.as_ref()).map(|file| file.levels(session.table.skew().local()));
+    let is_valid = |known: &Arc<ResolvedConfig>, age: Freshness| {
+        #[cfg(feature = "yaml")]
+        if known.file.as_ref().map(Arc::as_ptr) != file.as_ref().map(Arc::as_ptr) {
+            return false;
+        }
+        age.accepts(known, session)
+    };
     let counters = &session.config_cache.counters;
     let (known, loads) = {
         let state = slot.state();
         (state.resolved.clone(), state.loads)
     };
     let mut age = age;
-    if let Some(known) = known.filter(|known| age.accepts(known, session)) {
+    if let Some(known) = known.filter(|known| is_valid(known, age)) {
         if !known.is_older_than(first.summary.version(), session.ages.now()) {
             count(&counters.hits, 1);
             count(&counters.negative_hits, u64::from(known.config.is_none()));
@@ -71,11 +72,7 @@ pub(crate) async fn resolve(
     let _turn = slot.loading.lock().await;
     {
         let state = slot.state();
-        if let Some(known) = state
-            .resolved
-            .clone()
-            .filter(|known| age.accepts(known, session))
-        {
+        if let Some(known) = state.resolved.clone().filter(|known| is_valid(known, age)) {
             return Ok(known);
         }
         // A request that waited for this load takes its failure too.
@@ -83,10 +80,10 @@ pub(crate) async fn resolve(
             return Err(error);
         }
     }
-    let loaded = ConfigLoad::new(session, first, age, timeout)
-        .run()
-        .await
-        .map(Arc::new);
+    let load = ConfigLoad::new(session, first, age, timeout);
+    #[cfg(feature = "yaml")]
+    let load = load.with_file(file);
+    let loaded = load.run().await.map(Arc::new);
     let mut state = slot.state();
     state.loads += 1;
     state.failed = loaded.as_ref().err().cloned();

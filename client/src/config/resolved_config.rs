@@ -4,6 +4,8 @@ use std::sync::Arc;
 
 use weirgate_shared::EntityId;
 
+#[cfg(feature = "yaml")]
+use crate::file::FileLevels;
 use crate::session::Moment;
 use crate::values::EffectiveConfig;
 
@@ -18,25 +20,9 @@ pub(crate) struct ResolvedConfig {
     pub(super) read_at: Moment,
     pub(super) valid_until: Moment,
     pub(super) generation: u64,
-}
-
-impl ResolvedConfig {
-    /// Returns the configuration of a file, which needs no table.
+    /// Sum of the versions of the table's levels, which rises with every change of any of them.
+    pub(super) version: i64,
+    /// The limits file that it was resolved with.
     #[cfg(feature = "yaml")]
-    pub(super) fn of_file(
-        file: &crate::file::LimitsFile,
-        session: &crate::session::Session,
-        key: &weirgate_shared::BucketKey,
-    ) -> Option<Arc<Self>> {
-        let (config, parent) =
-            file.rules((&key.entity, &key.resource), session.table.skew().local())?;
-        let now = session.ages.now();
-        Some(Arc::new(Self {
-            config: Some(config),
-            parent,
-            read_at: now,
-            valid_until: now,
-            generation: 0,
-        }))
-    }
+    pub(super) file: Option<Arc<FileLevels>>,
 }

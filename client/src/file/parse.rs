@@ -2,12 +2,11 @@
 //! column.
 
 use std::collections::HashMap;
-use std::path::Path;
 
-use weirgate_shared::{Config, ConfigLevel, ConfigStatus, EntityId, Limit, LimitMode, Resource};
-
-use super::load::load;
-use super::nodes::{FileError, Node, Source, place};
+use weirgate_files::{FileError, Format, Node, Source, TextFile, with_document};
+use weirgate_shared::{
+    Config, ConfigLevel, ConfigStatus, EntityId, Limit, LimitMode, NameError, Resource,
+};
 
 /// Contents of a file.
 #[derive(Debug, Default)]
@@ -18,39 +17,24 @@ pub(super) struct ParsedFile {
 
 /// Version of the format, 1.
 const VERSION: i64 = 1;
+/// A valid file nests seven deep.
+const FORMAT: Format = Format {
+    needs: "at least weirgate: 1",
+    depth: 16,
+};
 
-/// Parses the text of the file at `path`.
-pub(super) fn parse(path: &Path, text: &str) -> Result<ParsedFile, FileError> {
-    let documents = load(text).map_err(|error| {
-        let at = error.marker();
-        FileError {
-            path: path.to_owned(),
-            place: Some((at.line(), at.col() + 1)),
-            message: error.info().to_owned(),
-        }
-    })?;
-    let mut reader = Reader {
-        source: Source(path),
-        parsed: ParsedFile::default(),
-        places: vec![],
-    };
-    match &documents[..] {
-        [] => Err(reader.source.wrong(
-            (1, 1),
-            "the file is empty: it needs at least weirgate: 1".to_owned(),
-        )),
-        [document] => reader
-            .file(Node {
-                at: String::new(),
-                yaml: document,
-            })
-            .and_then(|()| reader.parents())
-            .map(|()| reader.parsed),
-        [_, second, ..] => Err(reader.source.wrong(
-            place(second),
-            "a second document begins: the file must have one".to_owned(),
-        )),
-    }
+/// Parses a file.
+pub(super) fn parse(file: &TextFile) -> Result<ParsedFile, FileError> {
+    with_document(FORMAT, &file.path, &file.text, |source, node| {
+        let mut reader = Reader {
+            source,
+            parsed: ParsedFile::default(),
+            places: vec![],
+        };
+        reader.file(node)?;
+        reader.parents()?;
+        Ok(reader.parsed)
+    })
 }
 
 struct Reader<'p> {
@@ -72,13 +56,13 @@ impl Reader<'_> {
                 "system" => self.config(ConfigLevel::System, &node, &[])?,
                 "resources" => {
                     for (name, node) in self.source.entries(&node, "a map of resources")? {
-                        let resource = self.source.name(&name, &node, Resource::new)?;
+                        let resource = self.named(&name, &node, Resource::new)?;
                         self.config(ConfigLevel::Resource(resource), &node, &[])?;
                     }
                 }
                 "entities" => {
                     for (name, node) in self.source.entries(&node, "a map of entities")? {
-                        let entity = self.source.name(&name, &node, EntityId::new)?;
+                        let entity = self.named(&name, &node, EntityId::new)?;
                         self.entity(&entity, &node)?;
                     }
                 }
@@ -94,15 +78,13 @@ impl Reader<'_> {
         match version {
             Some((VERSION, _)) => Ok(()),
             Some((_, node)) => Err(self.source.refuse(&node, "1, the version of this format")),
-            None => Err(self.source.wrong(
-                place(file.yaml),
-                "weirgate: 1 is missing, the version of this format".to_owned(),
-            )),
+            None => Err(self
+                .source
+                .error(&file, "weirgate: 1 is missing, the version of this format")),
         }
     }
 
-    /// Requires that no entity is its own ancestor, and that the file has limits for each entity
-    /// with a parent: without limits here, the parent has no effect.
+    /// Requires that no entity is its own ancestor.
     fn parents(&self) -> Result<(), FileError> {
         for (entity, place) in &self.places {
             let above = |entity: &&EntityId| self.parsed.parents.get(*entity);
@@ -113,14 +95,6 @@ impl Reader<'_> {
                     *place,
                     format!("entity {entity} would be its own ancestor: give another parent"),
                 ));
-            }
-            let is_for = |level: &ConfigLevel| match level {
-                ConfigLevel::EntityResource(of, _) | ConfigLevel::Entity(of) => of == entity,
-                ConfigLevel::Resource(_) | ConfigLevel::System => true,
-            };
-            if !self.parsed.configs.iter().any(|(level, _)| is_for(level)) {
-                let text = "has a parent here and no limits, which has no effect: give it limits, or its parent by set_entity()";
-                return Err(self.source.wrong(*place, format!("entity {entity} {text}")));
             }
         }
         Ok(())
@@ -135,13 +109,13 @@ impl Reader<'_> {
             match key.as_str() {
                 "parent" => {
                     let parent = self.source.text(&part)?;
-                    let parent = self.source.name(&parent, &part, EntityId::new)?;
+                    let parent = self.named(&parent, &part, EntityId::new)?;
                     self.parsed.parents.insert(entity.clone(), parent);
-                    self.places.push((entity.clone(), place(part.yaml)));
+                    self.places.push((entity.clone(), part.place()));
                 }
                 "resources" => {
                     for (name, node) in self.source.entries(&part, "a map of resources")? {
-                        let resource = self.source.name(&name, &node, Resource::new)?;
+                        let resource = self.named(&name, &node, Resource::new)?;
                         self.config(
                             ConfigLevel::EntityResource(entity.clone(), resource),
                             &node,
@@ -191,12 +165,20 @@ impl Reader<'_> {
                 _ => return Err(self.source.unknown(node, &key, "limits, status, shadow")),
             }
         }
-        config.check().map_err(|error| {
-            self.source
-                .wrong(place(node.yaml), format!("{}: {error}", node.at))
-        })?;
+        config
+            .check()
+            .map_err(|error| self.source.error(node, &error.to_string()))?;
         self.parsed.configs.push((level, config));
         Ok(())
+    }
+
+    fn named<T>(
+        &self,
+        name: &str,
+        node: &Node<'_>,
+        check: impl Fn(Box<str>) -> Result<T, NameError>,
+    ) -> Result<T, FileError> {
+        check(name.into()).map_err(|error| self.source.error(node, &error.to_string()))
     }
 
     fn limit(&self, name: &str, node: &Node<'_>) -> Result<Limit, FileError> {
@@ -237,17 +219,12 @@ impl Reader<'_> {
                 Limit::custom(name, *capacity, *amount, *period)
             }
             _ => {
-                return Err(self
-                    .source
-                    .wrong(place(node.yaml), format!("{} takes {TAKES}", node.at)));
+                return Err(self.source.error(node, &format!("takes {TAKES}")));
             }
         };
         let limit = limit
             .and_then(|limit| burst.map_or(Ok(limit.clone()), |burst| limit.with_burst(burst)));
-        let limit = limit.map_err(|error| {
-            self.source
-                .wrong(place(node.yaml), format!("{}: {error}", node.at))
-        })?;
+        let limit = limit.map_err(|error| self.source.error(node, &error.to_string()))?;
         Ok(limit.in_mode(mode))
     }
 }

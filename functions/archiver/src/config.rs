@@ -1,7 +1,7 @@
 //! Settings from the environment.
 
 use aws_credential_types::Credentials;
-use weirgate_runtime::{ConfigError, required};
+use weirgate_runtime::{ConfigError, not_empty, required};
 
 /// The function's settings.
 #[derive(Debug, Clone)]
@@ -25,16 +25,16 @@ impl Config {
     /// # Errors
     /// [`ConfigError`] naming the variable that is missing.
     pub fn read(lookup: impl Fn(&str) -> Option<String>) -> Result<Self, ConfigError> {
+        let lookup = not_empty(lookup);
         let of_lambda = |name| required(&lookup, name, "set by Lambda's runtime");
-        let set = |name: &str| lookup(name).filter(|value| !value.is_empty());
         Ok(Self {
             bucket: required(&lookup, Self::ARCHIVE_BUCKET, "the name of an S3 bucket")?,
             region: of_lambda("AWS_REGION")?,
-            endpoint: set("AWS_ENDPOINT_URL_S3").or_else(|| set("AWS_ENDPOINT_URL")),
+            endpoint: lookup("AWS_ENDPOINT_URL_S3").or_else(|| lookup("AWS_ENDPOINT_URL")),
             credentials: Credentials::new(
                 of_lambda("AWS_ACCESS_KEY_ID")?,
                 of_lambda("AWS_SECRET_ACCESS_KEY")?,
-                set("AWS_SESSION_TOKEN"),
+                lookup("AWS_SESSION_TOKEN"),
                 None,
                 "environment",
             ),

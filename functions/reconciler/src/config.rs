@@ -1,6 +1,6 @@
 //! Settings from the environment.
 
-use weirgate_runtime::{ConfigError, number, required};
+use weirgate_runtime::{ConfigError, not_empty, number, required};
 
 /// The function's settings.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -23,6 +23,7 @@ impl Config {
     /// # Errors
     /// [`ConfigError`] naming the variable that is missing or wrong.
     pub fn read(lookup: impl Fn(&str) -> Option<String>) -> Result<Self, ConfigError> {
+        let lookup = not_empty(lookup);
         Ok(Self {
             table_name: required(&lookup, Self::TABLE_NAME, "the name of a DynamoDB table")?,
             page: number(&lookup, Self::RECONCILE_PAGE, 100, 1..=1000)?,
@@ -53,6 +54,7 @@ mod tests {
                 page: 100
             })
         );
+        assert_eq!(with(Some("t"), Some("")), with(Some("t"), None));
         assert_eq!(with(Some("t"), Some("1000")).unwrap().page, 1000);
         for (table, page, line) in [
             (
@@ -63,7 +65,7 @@ mod tests {
             (
                 Some(""),
                 None,
-                "TABLE_NAME must be the name of a DynamoDB table, got \"\"; set the environment variable",
+                "TABLE_NAME must be the name of a DynamoDB table, got nothing; set the environment variable",
             ),
             (
                 Some("t"),

@@ -30,4 +30,4 @@ pub use metrics_line::{DIMENSIONS, Metric, MetricsLine, NAMESPACE, Unit};
 pub use runner::{Function, Handler, Invoked, Invoking, Runner};
 pub use serve::{answer, serve, serve_without_table};
 pub use settings::Settings;
-pub use variable::{ConfigError, number, required};
+pub use variable::{ConfigError, not_empty, number, required};

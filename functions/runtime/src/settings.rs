@@ -1,6 +1,6 @@
 //! What all functions read from the environment, beside their own settings.
 
-use crate::variable::ConfigError;
+use crate::variable::{ConfigError, not_empty};
 
 /// The settings of any function.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -28,6 +28,7 @@ impl Settings {
     /// # Errors
     /// [`ConfigError`] for the first one that is wrong.
     pub fn read(lookup: impl Fn(&str) -> Option<String>) -> Result<Self, ConfigError> {
+        let lookup = not_empty(lookup);
         let stack = lookup(Self::STACK_NAME).unwrap_or_else(|| "local".to_owned());
         // A dimension's value is ASCII, and not blank.
         let is_name =
@@ -52,7 +53,7 @@ impl Settings {
 mod tests {
     use super::*;
 
-    fn with(pairs: &'static [(&'static str, &'static str)]) -> Result<Settings, ConfigError> {
+    fn with(pairs: &[(&str, &str)]) -> Result<Settings, ConfigError> {
         Settings::read(|name| {
             let pair = pairs.iter().find(|(known, _)| *known == name);
             pair.map(|(_, value)| (*value).to_owned())
@@ -81,16 +82,21 @@ mod tests {
             of("local", "WARN"),
             "a stack's own level comes first"
         );
+        let empty = [
+            ("STACK_NAME", ""),
+            ("LOG_LEVEL", ""),
+            ("AWS_LAMBDA_LOG_LEVEL", ""),
+        ];
+        assert_eq!(with(&empty), of("local", "INFO"));
     }
 
     #[test]
     fn a_wrong_name_or_level_is_named_in_one_line() {
         for (pair, takes) in [
             (
-                &[("STACK_NAME", "")],
-                "STACK_NAME must be the stack's name, 1 to 128 ASCII characters without spaces, got \"\"",
+                &[("STACK_NAME", "a b")],
+                "STACK_NAME must be the stack's name, 1 to 128 ASCII characters without spaces, got \"a b\"; set",
             ),
-            (&[("STACK_NAME", "a b")], "without spaces, got \"a b\"; set"),
             (&[("STACK_NAME", "ä")], "without spaces, got \"ä\"; set"),
             (
                 &[("LOG_LEVEL", "info")],

@@ -29,6 +29,11 @@ impl ConfigError {
     }
 }
 
+/// Returns a lookup that takes an empty variable for one that is not set.
+pub fn not_empty(lookup: impl Fn(&str) -> Option<String>) -> impl Fn(&str) -> Option<String> {
+    move |name| lookup(name).filter(|value| !value.is_empty())
+}
+
 /// Returns the value of a required variable, which must not be empty.
 ///
 /// # Errors
@@ -85,7 +90,6 @@ mod tests {
         for bad in [
             "0",
             "1001",
-            "",
             "ten",
             "1.5",
             "-1",

@@ -1,4 +1,4 @@
-//! The header that requests need.
+//! The secret that requests show, in a header or in the metadata of a call.
 
 use hyper::HeaderMap;
 
@@ -29,6 +29,12 @@ impl Token {
         })
     }
 
+    /// Returns the number of characters, which all are ASCII.
+    #[must_use]
+    pub fn characters(&self) -> usize {
+        self.secret.len()
+    }
+
     /// Requires the secret for health and metrics too, which are open otherwise.
     #[must_use]
     pub fn for_all(mut self) -> Self {
@@ -37,7 +43,7 @@ impl Token {
     }
 
     /// Returns whether health and metrics need it.
-    pub(super) const fn guards_all(&self) -> bool {
+    pub(crate) const fn guards_all(&self) -> bool {
         self.guards_all
     }
 

@@ -1,0 +1,97 @@
+//! What the environment sets.
+
+use crate::fixtures::{Table, weirgate, weirgate_with};
+
+/// Variables that the SDK reads.
+const AWS: [&str; 8] = [
+    "AWS_CONFIG_FILE",
+    "AWS_DEFAULT_REGION",
+    "AWS_ENDPOINT_URL",
+    "AWS_ENDPOINT_URL_DYNAMODB",
+    "AWS_ROLE_ARN",
+    "AWS_SESSION_TOKEN",
+    "AWS_SHARED_CREDENTIALS_FILE",
+    "AWS_WEB_IDENTITY_TOKEN_FILE",
+];
+
+#[tokio::test]
+async fn an_empty_variable_is_one_that_is_not_set() {
+    let table = Table::new().await;
+    let help = weirgate(&["--help"]).stdout;
+    let named = help.split("[env:").skip(1);
+    let mut names: Vec<_> = named
+        .filter_map(|rest| rest.split_once('='))
+        .map(|(name, _)| name.trim())
+        .collect();
+    assert!(
+        names.contains(&"WEIRGATE_TABLE") && names.len() >= 6,
+        "{help}"
+    );
+    names.extend(AWS);
+    names.extend(["NO_COLOR", "USER", "HOME"]);
+    let all: Vec<_> = names.iter().map(|name| (*name, "")).collect();
+    let credentials = [
+        ("AWS_ACCESS_KEY_ID", "id"),
+        ("AWS_SECRET_ACCESS_KEY", "secret"),
+    ];
+    // All of them, and each alone; the endpoint and the region are in variables that are not empty.
+    let none = ("NONE", "");
+    for empty in all.iter().copied().chain([none]) {
+        let is_all = empty == none;
+        let mut variables = if is_all { all.clone() } else { vec![empty] };
+        variables.extend(credentials);
+        let mut options = vec![];
+        match empty.0 {
+            _ if is_all => {
+                options.extend(["--endpoint-url", &table.endpoint, "--region", "us-east-1"])
+            }
+            "AWS_ENDPOINT_URL_DYNAMODB" => variables.push(("AWS_ENDPOINT_URL", &table.endpoint)),
+            _ => variables.push(("AWS_ENDPOINT_URL_DYNAMODB", &table.endpoint)),
+        }
+        match empty.0 {
+            _ if is_all => {}
+            "AWS_REGION" => variables.push(("AWS_DEFAULT_REGION", "us-east-1")),
+            _ => variables.push(("AWS_REGION", "us-east-1")),
+        }
+        match empty.0 {
+            "WEIRGATE_TABLE" => options.extend(["--table", "weirgate"]),
+            _ if is_all => options.extend(["--table", "weirgate"]),
+            _ => variables.push(("WEIRGATE_TABLE", "weirgate")),
+        }
+        let run = weirgate_with(
+            &variables,
+            &[&options[..], &["limits", "list", "--resources"]].concat(),
+        );
+        assert_eq!(run.code, Some(0), "{empty:?}: {run:?}");
+    }
+    let unset = weirgate(&["limits", "list", "--resources"]);
+    let empty = weirgate_with(
+        &[("WEIRGATE_TABLE", "")],
+        &["limits", "list", "--resources"],
+    );
+    assert_eq!((empty.code, empty.stderr), (unset.code, unset.stderr));
+}
+
+/// No start of the command panics, whatever the endpoint of the environment is.
+#[test]
+fn an_endpoint_that_is_no_url_is_named() {
+    let set = [
+        ("AWS_REGION", "us-east-1"),
+        ("AWS_ACCESS_KEY_ID", "id"),
+        ("AWS_SECRET_ACCESS_KEY", "secret"),
+    ];
+    for name in ["AWS_ENDPOINT_URL", "AWS_ENDPOINT_URL_DYNAMODB"] {
+        for wrong in [" ", "nonsense", "127.0.0.1:8000", "http://", "http://a b"] {
+            let variables = [&set[..], &[(name, wrong)]].concat();
+            let run = weirgate_with(
+                &variables,
+                &["--table", "weirgate", "limits", "list", "--resources"],
+            );
+            assert_eq!(run.stderr.lines().count(), 1, "{run:?}");
+            assert!(
+                matches!(run.code, Some(1 | 2)) && run.stderr.contains("must be http"),
+                "{run:?}"
+            );
+        }
+    }
+}
