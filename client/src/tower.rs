@@ -7,8 +7,10 @@
 //! fn layer(limiter: RateLimiter) -> Result<impl Clone, weirgate::LimitError> {
 //!     let limits = [Limit::per_minute("rpm", 600)?, Limit::concurrent("slots", 20)?];
 //!     Ok(RateLimitLayer::new(limiter, move |limiter, request| {
-//!         // The key is the entity. `None` lets a request pass, uncounted.
-//!         let key = request.headers.get("x-api-key")?.to_str().ok()?;
+//!         // The key is the entity. Without a readable one it is empty, which is answered with 400.
+//!         let key = request.headers.get("x-api-key").and_then(|key| key.to_str().ok());
+//!         let key = key.unwrap_or_default();
+//!         // `None` would let the request pass, uncounted.
 //!         Some(limiter.acquire(key, "api/search").limits(&limits).take("rpm", 1).take("slots", 1))
 //!     }))
 //! }
@@ -29,6 +31,7 @@
 //!   denial. A gRPC request (content type `application/grpc`) gets a status, `RESOURCE_EXHAUSTED`
 //!   for a denial, with the fields as metadata and `grpc-retry-pushback-ms`, which gRPC clients
 //!   that retry wait for.
+//! - **An invalid name**: 400, because the client sent it. It is no way around the limit.
 //! - **No decision**: 503, unless [`RateLimitLayer::on_error`] lets the request pass. The error is
 //!   logged.
 //! - **Without DynamoDB**: a grant, a denial or a request that passes without a decision has the

@@ -6,6 +6,8 @@ use weirgate::{Error, Grant, RateLimiter};
 const SEPARATOR: char = '.';
 /// Most tokens in a text: as many as one request can have buckets.
 const MAX_TOKENS: usize = 100;
+/// Most parts of all tokens of a text, so most writes of one settlement.
+const MAX_PARTS: usize = 1_024;
 
 /// Returns the tokens of the grants as one text.
 pub(crate) fn join(grants: Vec<Grant>) -> String {
@@ -22,7 +24,7 @@ pub(crate) fn join(grants: Vec<Grant>) -> String {
 /// Restores the grants of a text.
 ///
 /// # Errors
-/// [`Error::Invalid`] if a part is no token of this namespace, or there are too many.
+/// [`Error::Invalid`] if a part is no token of this table and namespace, or there are too many.
 pub(crate) fn restore(limiter: &RateLimiter, text: &str) -> Result<Vec<Grant>, Error> {
     let count = text.split(SEPARATOR).count();
     if count > MAX_TOKENS {
@@ -30,7 +32,16 @@ pub(crate) fn restore(limiter: &RateLimiter, text: &str) -> Result<Vec<Grant>, E
             "the grant token has {count} parts, the maximum is {MAX_TOKENS}: pass the token as it was returned"
         )));
     }
-    text.split(SEPARATOR)
-        .map(|token| limiter.restore_grant(token))
-        .collect()
+    let (mut grants, mut parts) = (vec![], 0_usize);
+    for token in text.split(SEPARATOR) {
+        let grant = limiter.restore_grant(token)?;
+        parts = parts.saturating_add(grant.parts());
+        grants.push(grant);
+    }
+    if parts > MAX_PARTS {
+        return Err(Error::Invalid(format!(
+            "the grants of the token have {parts} parts, the maximum is {MAX_PARTS}: pass the token as it was returned"
+        )));
+    }
+    Ok(grants)
 }

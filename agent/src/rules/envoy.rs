@@ -7,6 +7,7 @@
 use std::collections::HashMap;
 use std::path::Path;
 use std::sync::Arc;
+use std::time::Duration;
 
 use weirgate::{FileError, Limit};
 
@@ -229,6 +230,7 @@ fn rate_limit(
         takes: vec![take],
         is_shadow,
         label,
+        period: Duration::from_millis(period.unsigned_abs()),
         ..Terms::default()
     };
     if requests == 0 {

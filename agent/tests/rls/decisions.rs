@@ -47,9 +47,10 @@ async fn statuses_are_in_the_order_of_the_descriptors_with_limit_remaining_and_r
     };
     let day = rate_limit::Unit::Day;
     let expected = [
-        (Some(("tpd".to_owned(), 1_000, day)), 750, Some(21_600)),
+        // The time in which what is left refills.
+        (Some(("tpd".to_owned(), 1_000, day)), 750, Some(64_800)),
         (None, 0, None),
-        (Some(("rpd".to_owned(), 10, day)), 9, Some(8_640)),
+        (Some(("rpd".to_owned(), 10, day)), 9, Some(77_760)),
     ];
     assert_eq!(
         answer.statuses.iter().map(shown).collect::<Vec<_>>(),
@@ -63,10 +64,10 @@ async fn statuses_are_in_the_order_of_the_descriptors_with_limit_remaining_and_r
     let denied = agent.call(request([rpd, none, much])).await.unwrap();
     assert_eq!(codes(&denied), [Code::Ok, Code::Ok, Code::OverLimit]);
     let expected = [
-        (Some(("rpd".to_owned(), 10, day)), 9, Some(8_640)),
+        (Some(("rpd".to_owned(), 10, day)), 9, Some(77_760)),
         (None, 0, None),
-        // 50 tokens are missing, at 1,000 a day.
-        (Some(("tpd".to_owned(), 1_000, day)), 750, Some(4_320)),
+        // 50 tokens are missing, at 1,000 a day, and no more may be sent until then.
+        (Some(("tpd".to_owned(), 1_000, day)), 50, Some(4_320)),
     ];
     assert_eq!(
         denied.statuses.iter().map(shown).collect::<Vec<_>>(),

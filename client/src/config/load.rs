@@ -216,7 +216,10 @@ impl<'a> ConfigLoad<'a> {
             .fold(0, i64::saturating_add);
         let config = stored().find_map(|(level, known)| {
             let config = known.value.value.as_ref()?;
-            Some(EffectiveConfig::new(level.clone(), config, Some(version)))
+            let all = stored().filter_map(|(_, known)| known.value.value.as_ref());
+            let names = all.flat_map(|config| &config.limits);
+            let config = EffectiveConfig::new(level.clone(), config, Some(version));
+            Some(config.among(names.map(|limit| limit.name().clone())))
         });
         let entity = self
             .entity

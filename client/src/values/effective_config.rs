@@ -1,6 +1,6 @@
 //! The configuration that applies to a bucket.
 
-use weirgate_shared::{Config, ConfigLevel, ConfigStatus, Limit, LimitMode};
+use weirgate_shared::{Config, ConfigLevel, ConfigStatus, Limit, LimitMode, LimitName};
 
 use super::limits::Limits;
 
@@ -11,6 +11,8 @@ pub(crate) struct EffectiveConfig {
     pub(crate) status: ConfigStatus,
     /// Limits, with the sum of all levels' versions, which rises with every change of any level.
     pub(crate) limits: Limits,
+    /// Names of the limits of all levels, where this one is unlimited: what a request can mean.
+    pub(crate) names: Vec<LimitName>,
 }
 
 impl EffectiveConfig {
@@ -34,6 +36,15 @@ impl EffectiveConfig {
             level,
             status: config.status,
             limits,
+            names: vec![],
         }
+    }
+
+    /// Sets the names of the limits of all levels, if this one is unlimited.
+    pub(crate) fn among(mut self, levels: impl Iterator<Item = LimitName>) -> Self {
+        if self.status == ConfigStatus::Unlimited {
+            self.names = levels.collect();
+        }
+        self
     }
 }
