@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use weirgate_shared::{BucketKey, ConfigStatus, EntityId, Limit, LimitMode, Resource};
+use weirgate_shared::{BucketKey, ConfigStatus, EntityId, Limit, LimitMode, LimitName, Resource};
 
 use super::granted::Uncounted;
 use super::request::{NamedAmounts, RequestSpec, invalid};
@@ -176,7 +176,6 @@ impl RequestSpec {
             Resource::new(&*self.resource)?,
         );
         let own = buckets.bucket(entity, resource);
-        let own_entity = &own.key.entity;
         let (mut resolved_request, mut seen) = (ResolvedRequest::default(), vec![]);
         let mut next = Some(Arc::clone(&own));
         while let Some(bucket) = next.take() {
@@ -287,18 +286,12 @@ impl RequestSpec {
             let all = resolved_request.targets.iter();
             let limits = all.flat_map(|target| target.request.limits.iter());
             let names: Vec<_> = limits.map(|limit| limit.name().clone()).collect();
-            resolved_request.uncounted.extend(names);
-            let known = &resolved_request.uncounted;
-            if let Some((name, ..)) = amounts.iter().find(|(name, ..)| !known.has(name)) {
-                if resolved_request.limits_may_be_stale && age == Freshness::AnyAge {
-                    // The limit may be new.
-                    let again = self.resolve_chain(buckets, amounts, given, Freshness::Recent);
-                    return Box::pin(again).await;
-                }
-                return invalid(format!(
-                    "limit {name:?} is not among those configured for {own_entity} on any level: correct its name, or configure it"
-                ));
-            }
+            let requested = amounts
+                .iter()
+                .filter_map(|(name, ..)| LimitName::new(*name).ok());
+            resolved_request
+                .uncounted
+                .extend(names.into_iter().chain(requested));
         }
         Ok(resolved_request)
     }
