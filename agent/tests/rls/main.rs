@@ -7,4 +7,5 @@ mod decisions;
 mod fixture;
 mod kuadrant;
 mod reports;
+mod shadow;
 mod unavailable;

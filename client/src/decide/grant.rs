@@ -180,7 +180,7 @@ impl Grant {
     /// # Errors
     /// [`Error::Invalid`] if the grant's buckets have no such limit, if it counts slots that were
     /// not taken and the grant has no lease, or if `tokens` is negative, or above what the grant holds
-    /// and what may go into debt: the capacity and the refill of 30 days, 10^12 at most.
+    /// and what may go into debt: the refill of 30 days or twice the capacity, 10^12 at most.
     /// [`Error::Store`] if the outcome is not known. Without a lease, an unconfirmed write is not
     /// repeated, and tokens to be returned count as consumed. [`Error::Halfway`] if one of several
     /// parts failed: the grant has the amounts of the others, so the same call goes on from there.

@@ -38,9 +38,9 @@ pub(crate) fn check_amount(limit: &str, amount: MilliTokens) -> Result<(), Error
     }
 }
 
-/// Requires that an amount that goes into debt is at most what the limit holds and refills in 30
-/// days: no report denies a tenant for longer than that, from a full bucket. Slots return when their
-/// lease ends, within a day.
+/// Requires that an amount that goes into debt is at most what the limit refills in 30 days, or twice
+/// what it holds, whichever is more: from a full bucket, no report denies a tenant for longer than 30
+/// days or than the limit takes to fill. Slots return when their lease ends, within a day.
 pub(crate) fn check_debt(
     limit: &LimitName,
     rule: &RefillRule,
@@ -51,13 +51,13 @@ pub(crate) fn check_debt(
     }
     let refill = i128::from(rule.refill_amount.0).saturating_mul(DEBT_SPAN_MS)
         / i128::from(rule.refill_period_ms.max(1));
-    let most = i128::from(rule.capacity.0).saturating_add(refill);
+    let most = i128::from(rule.capacity.0).saturating_mul(2).max(refill);
     let most = most.min(i128::from(MilliTokens::from_tokens(MAX_TOKENS).0));
     let most = MilliTokens(i64::try_from(most).unwrap_or(i64::MAX));
     match amount <= most {
         true => Ok(()),
         false => Err(Error::Invalid(format!(
-            "limit {limit:?}: an amount that can go into debt must be 0 to {most} tokens, the capacity and the refill of 30 days, got {amount}: report what was used, or raise the limit"
+            "limit {limit:?}: an amount that can go into debt must be 0 to {most} tokens, the refill of 30 days or twice the capacity, got {amount}: report what was used, or raise the limit"
         ))),
     }
 }
