@@ -42,13 +42,15 @@
 //! | the request | its rate tokens | its slots |
 //! |---|---|---|
 //! | gets a response | stay consumed | return when the body has ended and all handles are dropped |
+//! | upgrades its connection (101, or a `CONNECT`) | stay consumed | return when the upgraded stream has ended |
 //! | gets a response with a [refunded](RateLimitLayer::refund_if) status | return | return |
 //! | fails (the service returns an error) or panics | return | return |
 //! | is dropped at any time before its response has ended | stay consumed | return |
 //!
 //! Slots are held under a lease, of 60 s by default. A request that takes longer, such as a long
 //! stream, sets a longer one ([`Acquire::lease`](crate::Acquire::lease)) or renews it through its
-//! handle. After the expiry its slots count as free.
+//! handle. After the expiry its slots count as free. For an upgraded stream the layer renews the lease.
+//! It copies such a stream, so a handler cannot downcast it to the type of the server's.
 //!
 //! # Layout
 //!
@@ -57,6 +59,7 @@
 //! - `service`: [`RateLimit`]: decide, pass on, settle
 //! - `handle`: [`GrantHandle`]: the handler's access to the grant
 //! - `body`: [`LimitedBody`]: keeps slots until it has been sent
+//! - `upgrade`: keeps slots until an upgraded connection has ended
 //! - `answer`: responses of the limiter itself, HTTP and gRPC
 
 mod answer;
@@ -65,6 +68,7 @@ mod handle;
 mod layer;
 mod options;
 mod service;
+mod upgrade;
 
 pub use body::LimitedBody;
 pub use handle::GrantHandle;

@@ -32,7 +32,8 @@ impl Grant {
     /// [`RateLimiter::restore_grant`](crate::RateLimiter::restore_grant) makes it again, in this
     /// process or in another. Writes nothing, and releases nothing.
     ///
-    /// The token is not signed: a token that was changed can return tokens that were never taken.
+    /// It is of one table, by its name, and of one namespace. The token is not signed: a token that was
+    /// changed can return tokens that were never taken.
     /// Accept tokens only from callers that may settle any grant of the namespace.
     ///
     /// Tokens taken from a [local bucket](crate::OnUnavailable) stay taken: the token has none of

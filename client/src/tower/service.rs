@@ -18,7 +18,9 @@ use weirgate_shared::{EntityId, NameError, Resource};
 use crate::http::{DEGRADED, Policies, Problem, seconds};
 use crate::tower::answer::{Protocol, insert_headers};
 use crate::tower::options::{OnError, Options};
+use crate::tower::upgrade::Upgrade;
 use crate::tower::{GrantHandle, LimitedBody};
+use crate::values::DEFAULT_LEASE;
 use crate::{Acquire, Decision, Error, RateLimiter};
 
 /// A service with limited requests, made by [`RateLimitLayer`](crate::tower::RateLimitLayer).
@@ -88,7 +90,8 @@ impl<S, F> RateLimit<S, F> {
             return Ok(response.map(LimitedBody::free));
         };
         let kind = Protocol::of(&parts.headers);
-        let request = Request::from_parts(parts, body);
+        let mut request = Request::from_parts(parts, body);
+        let lease = acquire.request().lease.unwrap_or(DEFAULT_LEASE);
         let names = {
             let request = acquire.request();
             if let Err(error) = check_names(&request.entity, &request.resource)
@@ -132,8 +135,17 @@ impl<S, F> RateLimit<S, F> {
                     .with_degraded(is_degraded)
                     .with_x_rate_limit(options.has_x_rate_limit)
                     .fields();
+                // What is held under a lease stays so until an upgraded connection ends.
+                let upgrade = match grant.lease_id() {
+                    Some(_) => Upgrade::intercept(&mut request).await,
+                    None => None,
+                };
                 let handle = GrantHandle::new(Some(grant));
+                let held = handle.clone();
                 let mut response = pass_on(inner, request, handle, options.refund_if).await?;
+                if let Some(upgrade) = upgrade {
+                    upgrade.hold(response.status(), held, lease);
+                }
                 insert_headers(response.headers_mut(), fields);
                 response
             }
