@@ -32,16 +32,24 @@ pub(crate) fn restore(limiter: &RateLimiter, text: &str) -> Result<Vec<Grant>, E
             "the grant token has {count} parts, the maximum is {MAX_TOKENS}: pass the token as it was returned"
         )));
     }
-    let (mut grants, mut parts) = (vec![], 0_usize);
-    for token in text.split(SEPARATOR) {
-        let grant = limiter.restore_grant(token)?;
-        parts = parts.saturating_add(grant.parts());
-        grants.push(grant);
-    }
-    if parts > MAX_PARTS {
-        return Err(Error::Invalid(format!(
-            "the grants of the token have {parts} parts, the maximum is {MAX_PARTS}: pass the token as it was returned"
-        )));
-    }
+    let grants = text
+        .split(SEPARATOR)
+        .map(|token| limiter.restore_grant(token))
+        .collect::<Result<Vec<_>, _>>()?;
+    check_parts(&grants)?;
     Ok(grants)
+}
+
+/// Requires that one settlement of the grants does not write too much.
+///
+/// # Errors
+/// [`Error::Invalid`] if they have too many parts together.
+pub(super) fn check_parts(grants: &[Grant]) -> Result<(), Error> {
+    let parts: usize = grants.iter().map(Grant::parts).sum();
+    match parts <= MAX_PARTS {
+        true => Ok(()),
+        false => Err(Error::Invalid(format!(
+            "the grants of one token can have {MAX_PARTS} parts, got {parts}: settle them, and acquire again"
+        ))),
+    }
 }

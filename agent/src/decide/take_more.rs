@@ -49,6 +49,12 @@ pub(super) async fn take_more(
             });
         }
     }
+    if let Err(error) = grant_token::check_parts(&grants) {
+        undo(&mut grants, &taken)
+            .await
+            .map_err(|error| SettleError::of(error, true))?;
+        return Err(before(error));
+    }
     let granted = Granted(grants);
     Ok(Decision::Granted(Settled {
         amounts: granted.amounts(),

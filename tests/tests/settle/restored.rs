@@ -333,7 +333,11 @@ async fn no_report_goes_further_into_debt_than_a_month_refills() {
         ),
     ] {
         let resource = format!("r{most}");
-        let ask = |limit: &Limit| limiter.acquire("e-1", &resource).limits(&[limit.clone()]);
+        let ask = |limit: &Limit| {
+            limiter
+                .acquire("e-1", &resource)
+                .limits(std::slice::from_ref(limit))
+        };
         let soft = limit.clone().in_mode(LimitMode::Soft);
         for amount in [most + 1, 999_999_999_999, 1_000_000_000_000] {
             if amount <= most {
