@@ -304,7 +304,7 @@ herds: cargo ## Run herds and hostile tenants at full size: hours, as virtual ti
 # only the unstable compiler has, the stable one has too, behind a variable. Inputs that were found stay in fuzz/found/;
 # one that breaks something belongs into fuzz/corpus/, which `make test` goes through.
 cargo_fuzz := cargo-fuzz@0.13.2
-fuzz_targets := stream item plans key answer limits_file environment failure_object grant_token agent_request rules_file rate_limit_request
+fuzz_targets := stream item plans key answer limits_file environment failure_object grant_token agent_request rules_file rate_limit_request http_connection grpc_connection
 seconds ?= 60
 
 .PHONY: fuzz

@@ -33,7 +33,8 @@ use tonic::transport::server::TcpIncoming;
 use tonic::transport::{Channel, Server};
 use weirgate::{Limit, Prefetch, RateLimiter};
 use weirgate_agent::decide::Decider;
-use weirgate_agent::rls::{Options, RateLimitService, serve};
+use weirgate_agent::net::{Bounds, Clients};
+use weirgate_agent::rls::{Grpc, Options, RateLimitService};
 use weirgate_agent::rules::RulesSource;
 use weirgate_testkit::{Dynamo, Limits, Partitions};
 
@@ -132,7 +133,13 @@ fn agent(prefetch: Option<Prefetch>) -> SocketAddr {
         let decider = Arc::new(Decider::new(limiter(prefetch).await, 10_000));
         let service = RateLimitService::new(decider, rules, Options::default());
         let (ready, stop) = (std::future::pending(), std::future::pending());
-        serve(listener, service, ready, stop).await.unwrap();
+        let clients = Clients::new(Bounds {
+            max_connections: 1_000,
+            grace: Duration::ZERO,
+        });
+        Grpc::from(listener)
+            .serve(service, clients, ready, stop)
+            .await;
     })
 }
 

@@ -2,18 +2,15 @@
 //!
 //! # Layout
 //!
-//! - `server`: [`Server`]: listens, bounds the connections, ends them
+//! - `server`: [`Server`]: listens, and serves until it is to stop
 //! - `connection`: one connection; while it is idle it has no buffers
-//! - `stream`: its bytes, and how long a client may take an answer
 //! - `service`: from the head of a request to its response
 //! - `token`: [`Token`]: the header that requests need
-//! - `body`: bodies of bounded size, read in bounded time and memory
 //! - `json`, `fields`: JSON values, and what each field must be
 //! - `acquire`, `settle`, `peek`, `usage`, `health`, `metrics`: one file for each operation
 //! - `refusal`: error bodies, with what a client may do next
 
 mod acquire;
-mod body;
 mod connection;
 mod fields;
 mod health;
@@ -25,11 +22,12 @@ mod response;
 mod server;
 mod service;
 mod settle;
-mod stream;
 mod token;
 mod usage;
 
+pub use crate::net::{Address, Bounds};
+pub use connection::serve_in_memory;
 pub use health::Health;
-pub use server::{Address, Bounds, Server};
+pub use server::Server;
 pub use service::{Api, decode};
 pub use token::Token;

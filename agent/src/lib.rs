@@ -8,6 +8,7 @@
 //! | `options` | flags and environment variables |
 //! | `log` | log lines |
 //! | `extension` | the life of a Lambda extension: register, wait, shut down |
+//! | `net` | connections and arriving bytes of all listeners, bounded together |
 //! | `http` | HTTP and JSON: acquire, settle, peek, usage, health, metrics |
 //! | `rls` | Envoy's rate limit service, and Kuadrant's |
 //! | `rules` | which descriptors are which entity, resource and amounts |
@@ -17,6 +18,7 @@ pub mod decide;
 pub mod extension;
 pub mod http;
 pub mod log;
+pub mod net;
 pub mod options;
 pub mod rls;
 pub mod rules;

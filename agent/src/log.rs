@@ -1,21 +1,117 @@
 //! Log lines: one JSON object each, on standard output. Lambda reads their `timestamp` and `level`.
+//!
+//! Whatever becomes of the output, the agent goes on: a thread of its own writes the lines, those
+//! beyond its queue are lost and counted, and a place of the code that logs has a bound.
 
-use tracing::Subscriber;
+use std::collections::HashMap;
+use std::io::{self, Write};
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::mpsc::{Receiver, SyncSender, sync_channel};
+use std::sync::{Mutex, OnceLock, PoisonError};
+use std::thread;
+use std::time::{Duration, Instant};
+
+use tracing::callsite::Identifier;
 use tracing::level_filters::LevelFilter;
+use tracing::{Event, Subscriber};
 use tracing_subscriber::fmt;
-use tracing_subscriber::fmt::MakeWriter;
+use tracing_subscriber::layer::{Context, Layer, SubscriberExt};
 
-/// Writes the events of this process that are of at least `level`.
-pub fn start(level: LevelFilter) {
-    // A second call fails and leaves the first subscriber in place.
-    let _ = tracing::subscriber::set_global_default(subscriber(level, std::io::stdout));
+/// Lines that wait to be written, 4,096.
+const QUEUE: usize = 4_096;
+/// Longest time that an end waits for the lines before it.
+const FLUSH: Duration = Duration::from_secs(1);
+/// Lines of one place of the code within [`SPAN`], 100.
+const BURST: u32 = 100;
+/// Time in which a place of the code has its lines, 10 s.
+const SPAN: Duration = Duration::from_secs(10);
+
+/// Lines that were not written, since the start.
+static LOST: AtomicU64 = AtomicU64::new(0);
+static LINES: OnceLock<SyncSender<Line>> = OnceLock::new();
+
+/// What the thread that writes is sent.
+enum Line {
+    Text(Vec<u8>),
+    /// All lines before are to be written, and the sender told.
+    Flush(SyncSender<()>),
 }
 
-/// Returns what writes events of at least `level` to `writer`.
-fn subscriber<W>(level: LevelFilter, writer: W) -> impl Subscriber + Send + Sync
-where
-    W: for<'writer> MakeWriter<'writer> + Send + Sync + 'static,
-{
+/// Writes the events of this process that are of at least `level` to standard output.
+pub fn start(level: LevelFilter) {
+    let lines = LINES.get_or_init(|| queue(io::stdout()));
+    // A second call fails and leaves the first subscriber in place.
+    let _ = tracing::subscriber::set_global_default(subscriber(level, lines.clone()));
+}
+
+/// Waits until what was logged is written, for a second at most.
+pub fn flush() {
+    let Some(lines) = LINES.get() else { return };
+    let (written, is_written) = sync_channel(1);
+    if lines.try_send(Line::Flush(written)).is_ok() {
+        let _ = is_written.recv_timeout(FLUSH);
+    }
+}
+
+/// Writes a line to standard error. An output that takes nothing is left after a second.
+pub fn print_error(text: &str) {
+    let lines = queue(io::stderr());
+    let (written, is_written) = sync_channel(1);
+    let _ = lines.try_send(Line::Text(format!("{text}\n").into_bytes()));
+    let _ = lines.try_send(Line::Flush(written));
+    let _ = is_written.recv_timeout(FLUSH);
+}
+
+/// Returns the number of lines that were not written, since the start.
+#[must_use]
+pub fn lost() -> u64 {
+    LOST.load(Ordering::Relaxed)
+}
+
+/// Returns a queue whose lines a thread writes to `output`.
+fn queue(output: impl Write + Send + 'static) -> SyncSender<Line> {
+    let (lines, queued) = sync_channel(QUEUE);
+    // Without the thread every line is lost, and counted.
+    let _ = thread::Builder::new()
+        .name("log".to_owned())
+        .spawn(move || write(output, &queued));
+    lines
+}
+
+fn write(mut output: impl Write, lines: &Receiver<Line>) {
+    for line in lines {
+        match line {
+            Line::Text(text) => {
+                if output
+                    .write_all(&text)
+                    .and_then(|()| output.flush())
+                    .is_err()
+                {
+                    LOST.fetch_add(1, Ordering::Relaxed);
+                }
+            }
+            Line::Flush(written) => drop(written.send(())),
+        }
+    }
+}
+
+/// A line that is written to the queue.
+struct Queued(SyncSender<Line>);
+
+impl Write for Queued {
+    fn write(&mut self, line: &[u8]) -> io::Result<usize> {
+        if self.0.try_send(Line::Text(line.to_vec())).is_err() {
+            LOST.fetch_add(1, Ordering::Relaxed);
+        }
+        Ok(line.len())
+    }
+
+    fn flush(&mut self) -> io::Result<()> {
+        Ok(())
+    }
+}
+
+fn subscriber(level: LevelFilter, lines: SyncSender<Line>) -> impl Subscriber + Send + Sync {
     fmt()
         .json()
         .flatten_event(true)
@@ -23,6 +119,30 @@ where
         .with_span_list(false)
         .with_target(false)
         .with_max_level(level)
-        .with_writer(writer)
+        .with_writer(move || Queued(lines.clone()))
         .finish()
+        .with(Bounded::default())
+}
+
+/// Bounds the lines of each place of the code, because a call may cause one.
+#[derive(Debug, Default)]
+struct Bounded(Mutex<HashMap<Identifier, (Instant, u32)>>);
+
+impl<S: Subscriber> Layer<S> for Bounded {
+    fn event_enabled(&self, event: &Event<'_>, _: Context<'_, S>) -> bool {
+        let now = Instant::now();
+        let mut counted = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        let counted = counted
+            .entry(event.metadata().callsite())
+            .or_insert((now, 0));
+        if now.duration_since(counted.0) >= SPAN {
+            *counted = (now, 0);
+        }
+        counted.1 = counted.1.saturating_add(1);
+        let is_within = counted.1 <= BURST;
+        if !is_within {
+            LOST.fetch_add(1, Ordering::Relaxed);
+        }
+        is_within
+    }
 }

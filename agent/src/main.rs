@@ -7,19 +7,23 @@ use std::time::Duration;
 
 use clap::Parser;
 use nix::sys::resource::{Resource, getrlimit, setrlimit};
-use tokio::net::TcpListener;
 use tokio::signal::unix::{SignalKind, signal};
 use tokio::sync::{oneshot, watch};
 use tokio::task::JoinHandle;
-use tokio::time::{Instant, timeout, timeout_at};
+use tokio::time::{Instant, timeout_at};
 use weirgate::{MilliTokens, RateLimiter};
 use weirgate_agent::decide::Decider;
 use weirgate_agent::extension::{self, Extension, ExtensionsApi, SHUTDOWN_GRACE, SHUTDOWN_TIME};
 use weirgate_agent::http::{Api, Bounds, Health, Server, Token};
 use weirgate_agent::log;
+use weirgate_agent::net::Clients;
 use weirgate_agent::options::{Options, extension_address};
-use weirgate_agent::rls::{self, RateLimitService};
+use weirgate_agent::rls::{self, Grpc, RateLimitService};
 use weirgate_agent::rules::RulesSource;
+
+/// Open files that are no connection of a client: standard streams, listeners, connections to
+/// DynamoDB, files of rules and limits.
+const OWN_FILES: u64 = 64;
 
 /// Why the agent ended: it failed, or it was started wrongly.
 enum Failure {
@@ -53,6 +57,7 @@ fn main() -> ExitCode {
             None => run_sidecar(options?).await,
         }
     });
+    log::flush();
     match ended {
         Ok(()) => ExitCode::SUCCESS,
         Err(failure) => failure.report(),
@@ -62,19 +67,19 @@ fn main() -> ExitCode {
 /// Runs until a signal.
 async fn run_sidecar(options: Options) -> Result<(), Failure> {
     log::start(options.log_level);
-    raise_file_limit();
+    let bounds = raise_file_limit(options.bounds());
     let token = options
         .token(variable("WEIRGATE_AGENT_TOKEN"))
         .map_err(Failure::Refused)?;
     let stopped = stopped().map_err(Failure::Failed)?;
     let rules = options.grpc().map_err(Failure::Refused)?;
     let limiter = limiter(&options).await?;
-    let server = Server::bind(&options.addresses(), options.bounds())
+    let server = Server::bind(&options.addresses(), bounds)
         .await
         .map_err(Failure::Failed)?;
     let grpc = match rules {
         Some((address, rules)) => {
-            let listener = rls::bind(address).await.map_err(Failure::Failed)?;
+            let listener = Grpc::bind(address).await.map_err(Failure::Failed)?;
             Some((listener, rules))
         }
         None => None,
@@ -82,7 +87,7 @@ async fn run_sidecar(options: Options) -> Result<(), Failure> {
     let mut running = Running::start(server, &options, limiter, token);
     let (reached, is_reached) = oneshot::channel();
     if let Some((listener, rules)) = grpc {
-        running.start_grpc(listener, rules, &options, is_reached)?;
+        running.start_grpc(listener, rules, &options, is_reached);
     }
     let reach = Arc::clone(&running.health).reach(running.limiter.clone());
     let reaching = tokio::spawn(async move {
@@ -139,7 +144,7 @@ async fn start_extension(options: Result<Options, Failure>) -> Result<Running, F
     let token = extension::token(variable).map_err(Failure::Refused)?;
     let bounds = Bounds {
         grace: SHUTDOWN_GRACE,
-        ..options.bounds()
+        ..raise_file_limit(options.bounds())
     };
     let server = Server::bind(&[address], bounds)
         .await
@@ -157,9 +162,9 @@ struct Running {
     stop: watch::Sender<bool>,
     serving: JoinHandle<()>,
     decider: Arc<Decider>,
-    grpc: Option<JoinHandle<std::io::Result<()>>>,
-    /// Time for what is in flight at the end.
-    grace: Duration,
+    /// The connections of all listeners.
+    clients: Clients,
+    grpc: Option<JoinHandle<()>>,
 }
 
 impl Running {
@@ -173,8 +178,14 @@ impl Running {
             let (table, namespace) = (&options.table, &options.namespace);
             tracing::info!(%address, table, namespace, "listening");
         }
-        let grace = server.grace();
-        let decider = Arc::new(Decider::new(limiter.clone(), options.max_in_flight));
+        let clients = server.clients().clone();
+        // Some connections are left for health checks and settlements while all requests wait.
+        let most = clients
+            .max()
+            .saturating_sub(clients.max().div_ceil(8))
+            .max(1);
+        let max_in_flight = options.max_in_flight.min(most);
+        let decider = Arc::new(Decider::new(limiter.clone(), max_in_flight));
         let health = Arc::new(Health::default());
         let api = Api::new(Arc::clone(&decider), token, Arc::clone(&health));
         let stop = watch::Sender::new(false);
@@ -188,22 +199,22 @@ impl Running {
             stop,
             serving,
             decider,
+            clients,
             grpc: None,
-            grace,
         }
     }
 
     /// Serves Envoy's rate limit service too.
     fn start_grpc(
         &mut self,
-        listener: TcpListener,
+        listener: Grpc,
         rules: RulesSource,
         options: &Options,
         reached: oneshot::Receiver<()>,
-    ) -> Result<(), Failure> {
-        let address = listener.local_addr();
-        let address = address.map_err(|error| Failure::Failed(format!("--grpc: {error}")))?;
-        tracing::info!(address = %format_args!("grpc://{address}"), "listening");
+    ) {
+        if let Some(address) = listener.address() {
+            tracing::info!(address = %format_args!("grpc://{address}"), "listening");
+        }
         let answers = rls::Options {
             timeout: options.timeout,
             on_unavailable: options.on_unavailable,
@@ -219,8 +230,8 @@ impl Running {
                 std::future::pending().await
             }
         };
-        self.grpc = Some(tokio::spawn(rls::serve(listener, service, ready, stop)));
-        Ok(())
+        let clients = self.clients.clone();
+        self.grpc = Some(tokio::spawn(listener.serve(service, clients, ready, stop)));
     }
 
     /// Finishes the requests in flight, and returns what was prefetched and what dropped requests
@@ -228,12 +239,19 @@ impl Running {
     async fn end(self, time: Duration) -> Result<(), String> {
         let deadline = Instant::now() + time;
         self.stop.send_replace(true);
-        // The server bounds its own end.
-        let _ = tokio::join!(self.serving, end_grpc(self.grpc, self.grace));
+        // The servers bound their own end.
+        let _ = self.serving.await;
+        if let Some(grpc) = self.grpc {
+            let _ = grpc.await;
+        }
         // Settlements whose client has gone, what calls reported although they were answered, and calls
         // of the rate limit service, which end by their deadline. The rest of the time is for returns.
-        let drained = timeout_at(deadline - self.grace, self.decider.gate.close_and_drain()).await;
-        if drained.is_err() {
+        let until = deadline - self.clients.grace();
+        let drained = async {
+            self.decider.gate.close_and_drain().await;
+            self.decider.settling.close_and_drain().await;
+        };
+        if timeout_at(until, drained).await.is_err() {
             tracing::warn!("what was settled or reported was not all written");
         }
         let ended = timeout_at(deadline.max(Instant::now()), self.limiter.shutdown());
@@ -257,17 +275,6 @@ fn has_prefetched(limiter: &RateLimiter) -> bool {
     amounts.any(|amount| amount > MilliTokens::ZERO)
 }
 
-/// Waits up to `grace` for the end of the rate limit service: a client that watches the health
-/// keeps its connection.
-async fn end_grpc(grpc: Option<JoinHandle<std::io::Result<()>>>, grace: Duration) {
-    let Some(mut grpc) = grpc else { return };
-    match timeout(grace, &mut grpc).await {
-        Ok(Ok(Err(error))) => tracing::warn!(%error, "the rate limit service failed"),
-        Ok(_) => {}
-        Err(_) => grpc.abort(),
-    }
-}
-
 async fn limiter(options: &Options) -> Result<RateLimiter, Failure> {
     let builder = options.limiter().map_err(Failure::Refused)?;
     let built = builder.build().await;
@@ -288,12 +295,30 @@ fn stopped() -> Result<impl Future<Output = &'static str>, String> {
 }
 
 /// Allows as many open files as the system does: a connection is one, and the usual limit is 1,024.
-fn raise_file_limit() {
-    if let Ok((soft, hard)) = getrlimit(Resource::RLIMIT_NOFILE)
-        && soft < hard
-        && let Err(error) = setrlimit(Resource::RLIMIT_NOFILE, hard, hard)
-    {
-        tracing::warn!(%error, soft, "the limit of open files was not raised");
+/// Returns the bounds that this allows, which leave some files to what the agent opens itself.
+fn raise_file_limit(bounds: Bounds) -> Bounds {
+    let Ok((soft, hard)) = getrlimit(Resource::RLIMIT_NOFILE) else {
+        return bounds;
+    };
+    let files = match setrlimit(Resource::RLIMIT_NOFILE, hard, hard) {
+        Ok(()) => hard,
+        Err(error) => {
+            tracing::warn!(%error, soft, "the limit of open files was not raised");
+            soft
+        }
+    };
+    let most = files - OWN_FILES.min(files / 2);
+    let most = u32::try_from(most).unwrap_or(u32::MAX);
+    if most < bounds.max_connections {
+        tracing::warn!(
+            files,
+            max_connections = most,
+            "the limit of open files allows fewer connections than --max-connections: raise it"
+        );
+    }
+    Bounds {
+        max_connections: bounds.max_connections.min(most),
+        ..bounds
     }
 }
 
@@ -319,7 +344,7 @@ impl Failure {
     /// Prints the error, in one line.
     fn report(&self) -> ExitCode {
         let text = self.text().split_whitespace().collect::<Vec<_>>();
-        eprintln!("error: {}", text.join(" "));
+        log::print_error(&format!("error: {}", text.join(" ")));
         ExitCode::from(match self {
             Self::Failed(_) => 1,
             Self::Refused(_) => 2,

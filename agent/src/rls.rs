@@ -4,7 +4,7 @@
 //!
 //! | file | what it does |
 //! |---|---|
-//! | `server` | listens: [`bind`] and [`serve`] |
+//! | `server` | listens: [`Grpc`] |
 //! | `routes` | path to method |
 //! | `messages` | the messages of both services |
 //! | `service` | [`RateLimitService`]: one call, before its deadline |
@@ -37,5 +37,5 @@ mod standing;
 mod taken;
 
 pub use plan::Plan;
-pub use server::{bind, serve};
+pub use server::{Grpc, serve_in_memory};
 pub use service::{Options, RateLimitService};

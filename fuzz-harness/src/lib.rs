@@ -12,6 +12,7 @@
 //! - `answer`: [`answer`]: what DynamoDB answers to the SDK, dates and errors among it
 //! - `failure_object`: [`failure_object`]: what the failure bucket holds, as a replay reads it
 //! - `grant_token`: [`grant_token`]: the token of a grant, from another process
+//! - `connection`: [`http_connection`], [`grpc_connection`]: what the agent's sockets receive
 //! - `agent_request`: [`agent_request`]: a body that the agent receives over HTTP
 //! - `limits_file`: [`limits_file`]: a limits file
 //! - `rules_file`: [`rules_file`]: a rules file of the agent, in both formats
@@ -22,6 +23,7 @@
 
 mod agent_request;
 mod answer;
+mod connection;
 mod environment;
 mod failure_object;
 mod grant_token;
@@ -36,6 +38,7 @@ mod stream;
 
 pub use agent_request::agent_request;
 pub use answer::answer;
+pub use connection::{grpc_connection, http_connection};
 pub use environment::environment;
 pub use failure_object::failure_object;
 pub use grant_token::grant_token;
@@ -51,7 +54,7 @@ pub use stream::stream;
 pub type Decoder = (&'static str, fn(&[u8]));
 
 /// All decoders.
-pub const ALL: [Decoder; 12] = [
+pub const ALL: [Decoder; 14] = [
     ("stream", stream),
     ("item", item),
     ("plans", plans),
@@ -64,4 +67,6 @@ pub const ALL: [Decoder; 12] = [
     ("agent_request", agent_request),
     ("rules_file", rules_file),
     ("rate_limit_request", rate_limit_request),
+    ("http_connection", http_connection),
+    ("grpc_connection", grpc_connection),
 ];

@@ -16,8 +16,11 @@ use super::take_more::take_more;
 pub struct Decider {
     /// The limiter.
     pub limiter: RateLimiter,
-    /// The requests in flight.
+    /// The requests in flight that take or read.
     pub gate: Gate,
+    /// The requests in flight that settle. They have room of their own, because they end the waits of
+    /// the others.
+    pub settling: Gate,
     /// Outcomes and durations.
     pub measures: Measures,
 }
@@ -29,6 +32,7 @@ impl Decider {
         Self {
             limiter,
             gate: Gate::new(max_in_flight),
+            settling: Gate::new(max_in_flight),
             measures: Measures::default(),
         }
     }

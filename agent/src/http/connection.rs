@@ -4,8 +4,8 @@
 use std::convert::Infallible;
 use std::future::{Future, poll_fn};
 use std::pin::Pin;
-use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
 use http_body_util::Full;
@@ -13,13 +13,22 @@ use hyper::body::{Bytes, Incoming};
 use hyper::server::conn::http1;
 use hyper::service::Service;
 use hyper::{Request, Response};
-use hyper_util::rt::TokioTimer;
-use tokio::sync::watch;
+use hyper_util::rt::{TokioIo, TokioTimer};
+use tokio::io::{BufReader, DuplexStream};
 use tokio::time::timeout;
 
+use super::refusal::Refusal;
 use super::service::Api;
-use super::stream::{Prefixed, Transport};
+use crate::net::stream::{Holds, Prefixed, Transport};
+use crate::net::{Client, Clients, Place, Protocol, Stop};
 
+/// What a connection beyond the bound is told.
+const FULL: &[u8] = b"HTTP/1.1 503 Service Unavailable\r\nretry-after: 1\r\nconnection: close\r\n\
+content-type: application/problem+json\r\ncontent-length: 202\r\n\r\n\
+{\"type\":\"about:blank\",\"title\":\"Service Unavailable\",\"status\":503,\"detail\":\"the agent has its \
+maximum of connections: close some, or start it with a larger --max-connections\",\"applied\":\"no\",\"retry\":true}";
+/// Longest head of a request, 16 KiB, and the room that each request needs until its body is whole.
+const HEAD_BYTES: usize = 16 * 1024;
 /// Time for the head of a request, from its first byte.
 const HEAD: Duration = Duration::from_secs(10);
 /// After this time without a request a connection gives its buffers back, 16 KiB. To get new ones
@@ -32,48 +41,51 @@ const IDLE: Duration = Duration::from_secs(3_600);
 /// How often a head may be incomplete when the connection would give its buffers back.
 const HEAD_PARKS: u32 = 5;
 
-/// How far a server has stopped.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
-pub(super) enum Stop {
-    /// Not at all.
-    No,
-    /// Connections finish their requests.
-    Finish,
-    /// Connections are closed, and their requests dropped.
-    Close,
+/// HTTP/1.1 with an API.
+#[derive(Debug, Clone)]
+pub(super) struct Http(pub(super) Arc<Api>);
+
+impl Protocol for Http {
+    const FULL: &'static [u8] = FULL;
+
+    async fn serve<T: Transport>(self, transport: T, client: Arc<Client>) {
+        serve(transport, self.0, client).await;
+    }
 }
 
-/// What all connections share.
-#[derive(Debug)]
-pub(super) struct Shared {
-    pub(super) api: Api,
-    pub(super) open: AtomicU64,
+/// Serves requests on one connection in memory: for tests and fuzzing.
+pub async fn serve_in_memory(api: Arc<Api>, clients: &Clients, stream: BufReader<DuplexStream>) {
+    clients.serve(stream, Http(api)).await;
 }
 
-/// Serves a connection until it ends, or `stop` says so: then it finishes its request.
-pub(super) async fn serve<T: Transport>(
-    mut transport: T,
-    shared: Arc<Shared>,
-    mut stop: watch::Receiver<Stop>,
-) {
+/// Serves a connection until it ends, or the server stops: then it finishes its request.
+async fn serve<T: Transport>(mut transport: T, api: Arc<Api>, client: Arc<Client>) {
+    let requests = Requests(Arc::new(Connection {
+        api,
+        client: Arc::clone(&client),
+        begun: AtomicU64::new(0),
+        ended: AtomicU64::new(0),
+        arriving: Mutex::default(),
+    }));
     let (mut read, mut parks) = (Bytes::new(), 0);
     loop {
         if read.is_empty() {
             parks = 0;
-            let readable = timeout(IDLE, transport.wait_readable());
+            requests.0.arrived();
+            let readable = timeout(IDLE, poll_fn(|cx| transport.poll_readable(cx)));
             tokio::select! {
                 readable = readable => match readable {
                     Ok(Ok(())) => {}
                     Ok(Err(_)) | Err(_) => return,
                 },
-                () = reached(&mut stop, Stop::Finish) => return,
+                () = client.stopped(Stop::Finish) => return,
             }
         } else if parks == HEAD_PARKS {
             return;
         }
-        let prefixed = Prefixed::new(read, transport);
+        let prefixed = Prefixed::new(read, transport, requests.clone());
         // In a box, so that an idle connection does not keep the room for it.
-        match Box::pin(until_idle(prefixed, &shared, &mut stop)).await {
+        match Box::pin(until_idle(prefixed, &requests)).await {
             Some(idle) => {
                 (transport, read) = idle;
                 parks += 1;
@@ -86,27 +98,25 @@ pub(super) async fn serve<T: Transport>(
 /// Serves requests. Returns the stream, with bytes that were read of a next request, once there is
 /// no request; `None` when the connection has ended.
 async fn until_idle<T: Transport>(
-    io: Prefixed<T>,
-    shared: &Arc<Shared>,
-    stop: &mut watch::Receiver<Stop>,
+    io: Prefixed<T, Requests>,
+    requests: &Requests,
 ) -> Option<(T, Bytes)> {
     let park_after = match io.prefix.is_empty() {
         true => PARK_AFTER,
         false => PARK_PART_AFTER,
     };
-    let begun = Arc::new(AtomicU64::new(0));
-    let service = Requests {
-        shared: Arc::clone(shared),
-        begun: Arc::clone(&begun),
-        ended: Arc::new(AtomicU64::new(0)),
-    };
-    let ended = Arc::clone(&service.ended);
+    let Connection {
+        client,
+        begun,
+        ended,
+        ..
+    } = &*requests.0;
     let mut connection = http1::Builder::new()
         .timer(TokioTimer::new())
         .header_read_timeout(HEAD)
-        .max_buf_size(16 * 1024)
-        .serve_connection(io, service);
-    let mut seen = 0;
+        .max_buf_size(HEAD_BYTES)
+        .serve_connection(TokioIo::new(io), requests.clone());
+    let mut seen = begun.load(Ordering::Relaxed);
     loop {
         let served = timeout(
             park_after,
@@ -125,7 +135,7 @@ async fn until_idle<T: Transport>(
                     }
                 }
             },
-            () = reached(stop, Stop::Finish) => {
+            () = client.stopped(Stop::Finish) => {
                 Pin::new(&mut connection).graceful_shutdown();
                 let _ = connection.await;
                 return None;
@@ -142,7 +152,7 @@ async fn until_idle<T: Transport>(
         return None;
     }
     let parts = connection.into_parts();
-    let (prefix, transport) = parts.io.into_parts();
+    let (prefix, transport) = parts.io.into_inner().into_parts();
     let read = match (parts.read_buf.is_empty(), prefix.is_empty()) {
         (true, _) => prefix,
         (false, true) => parts.read_buf,
@@ -151,16 +161,51 @@ async fn until_idle<T: Transport>(
     Some((transport, read))
 }
 
-/// Waits until the server has stopped so far.
-pub(super) async fn reached(stop: &mut watch::Receiver<Stop>, how: Stop) {
-    let _ = stop.wait_for(|stop| *stop >= how).await;
+/// The requests of a connection.
+#[derive(Debug, Clone)]
+struct Requests(Arc<Connection>);
+
+#[derive(Debug)]
+struct Connection {
+    api: Arc<Api>,
+    client: Arc<Client>,
+    begun: AtomicU64,
+    ended: AtomicU64,
+    /// Room for a request whose head has not arrived whole.
+    arriving: Mutex<Option<Place>>,
 }
 
-/// The requests of a connection.
-struct Requests {
-    shared: Arc<Shared>,
-    begun: Arc<AtomicU64>,
-    ended: Arc<AtomicU64>,
+impl Connection {
+    /// Returns the room of the request that was arriving.
+    fn arrived(&self) -> Option<Place> {
+        let arriving = self.arriving.lock();
+        arriving.unwrap_or_else(PoisonError::into_inner).take()
+    }
+}
+
+impl Holds for Requests {
+    fn arrive(&self) -> bool {
+        let Connection {
+            client,
+            begun,
+            ended,
+            arriving,
+            ..
+        } = &*self.0;
+        if begun.load(Ordering::Relaxed) != ended.load(Ordering::Relaxed) {
+            // Bytes of a body, which takes room for itself.
+            return true;
+        }
+        let mut arriving = arriving.lock().unwrap_or_else(PoisonError::into_inner);
+        if arriving.is_none() {
+            *arriving = client.hold(HEAD_BYTES);
+        }
+        arriving.is_some()
+    }
+
+    fn keep(&self, bytes: usize) -> Option<Place> {
+        self.0.client.hold(bytes)
+    }
 }
 
 impl Service<Request<Incoming>> for Requests {
@@ -169,95 +214,69 @@ impl Service<Request<Incoming>> for Requests {
     type Future = Pin<Box<dyn Future<Output = Result<Self::Response, Infallible>> + Send>>;
 
     fn call(&self, request: Request<Incoming>) -> Self::Future {
-        self.begun.fetch_add(1, Ordering::Relaxed);
-        let (shared, ended) = (Arc::clone(&self.shared), Arc::clone(&self.ended));
-        Box::pin(async move {
-            let open = shared.open.load(Ordering::Relaxed);
-            let response = shared.api.respond(request, open).await;
-            ended.fetch_add(1, Ordering::Relaxed);
-            Ok(response)
+        let connection = Arc::clone(&self.0);
+        connection.begun.fetch_add(1, Ordering::Relaxed);
+        let ends_alone = Api::runs_to_its_end(&request);
+        let answer = async move {
+            let Connection { api, client, .. } = &*connection;
+            // A head that came with the request before it has none yet.
+            let room = connection.arrived().or_else(|| client.hold(HEAD_BYTES));
+            let response = api.respond(request, client, room).await;
+            connection.ended.fetch_add(1, Ordering::Relaxed);
+            response
+        };
+        if !ends_alone {
+            return Box::pin(async { Ok(answer.await) });
+        }
+        // In a task, because the end of a connection drops what it has not answered.
+        let client = Arc::clone(&self.0.client);
+        let task = tokio::spawn(async move {
+            tokio::select! {
+                answer = answer => Some(answer),
+                () = client.stopped(Stop::Close) => None,
+            }
+        });
+        Box::pin(async {
+            let answer = task.await.ok().flatten();
+            Ok(answer.unwrap_or_else(|| Refusal::stopping().into_response()))
         })
     }
 }
 
 #[cfg(test)]
 mod tests {
-    use std::io;
-    use std::task::{Context, Poll};
-
-    use tokio::io::{
-        AsyncBufReadExt, AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt, BufReader,
-        DuplexStream, ReadBuf, duplex,
-    };
+    use tokio::io::{AsyncBufReadExt, AsyncReadExt, AsyncWriteExt, duplex};
     use tokio::time::{Instant, sleep};
     use weirgate::{ConnectOptions, RateLimiter};
 
     use super::super::health::Health;
-    use super::super::stream::TAKING;
     use super::*;
     use crate::decide::Decider;
+    use crate::net::Bounds;
+    use crate::net::stream::TAKING;
 
-    /// A pipe, which has room for 4 KiB.
-    struct Pipe(DuplexStream);
-
-    impl Transport for Pipe {
-        async fn wait_readable(&self) -> io::Result<()> {
-            Ok(())
-        }
-
-        fn write_now(&self, _: &[u8]) {}
-    }
-
-    impl AsyncRead for Pipe {
-        fn poll_read(
-            mut self: Pin<&mut Self>,
-            cx: &mut Context<'_>,
-            buf: &mut ReadBuf<'_>,
-        ) -> Poll<io::Result<()>> {
-            Pin::new(&mut self.0).poll_read(cx, buf)
-        }
-    }
-
-    impl AsyncWrite for Pipe {
-        fn poll_write(
-            mut self: Pin<&mut Self>,
-            cx: &mut Context<'_>,
-            bytes: &[u8],
-        ) -> Poll<io::Result<usize>> {
-            Pin::new(&mut self.0).poll_write(cx, bytes)
-        }
-
-        fn poll_flush(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
-            Pin::new(&mut self.0).poll_flush(cx)
-        }
-
-        fn poll_shutdown(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
-            Pin::new(&mut self.0).poll_shutdown(cx)
-        }
-    }
-
-    async fn shared() -> Arc<Shared> {
+    async fn api() -> Arc<Api> {
         let nowhere = ConnectOptions {
             local_endpoint: Some("http://127.0.0.1:1".to_owned()),
             ..ConnectOptions::default()
         };
         let limiter = RateLimiter::builder("limits").connection(nowhere);
         let decider = Arc::new(Decider::new(limiter.build().await.unwrap(), 10));
-        Arc::new(Shared {
-            api: Api::new(decider, None, Arc::new(Health::default())),
-            open: AtomicU64::new(1),
-        })
+        Arc::new(Api::new(decider, None, Arc::new(Health::default())))
     }
 
     /// A client that sends requests and takes their answers, of 10 KiB each, as `takes` does.
     async fn serve_slow_client<C: Future<Output = ()>>(
         takes: impl FnOnce(DuplexStream) -> C,
     ) -> Duration {
-        let shared = shared().await;
+        let api = api().await;
         let (mut client, server) = duplex(4096);
-        let (_stop, stopped) = watch::channel(Stop::No);
+        let clients = Clients::new(Bounds {
+            max_connections: 1,
+            grace: Duration::ZERO,
+        });
         let begun = Instant::now();
-        let serving = serve(Pipe(server), shared, stopped);
+        let serving = serve_in_memory(api, &clients, BufReader::new(server));
         let asking = async {
             let request = b"GET /metrics HTTP/1.1\r\nhost: agent\r\n\r\n";
             client.write_all(request).await.unwrap();
@@ -267,6 +286,15 @@ mod tests {
             () = serving => begun.elapsed(),
             () = asking => Duration::ZERO,
         }
+    }
+
+    #[test]
+    fn the_answer_beyond_the_bound_has_the_length_that_it_states() {
+        let text = std::str::from_utf8(FULL).unwrap();
+        let (head, body) = text.split_once("\r\n\r\n").unwrap();
+        let length = format!("content-length: {}", body.len());
+        assert!(head.contains(&length), "{length}");
+        serde_json::from_str::<serde_json::Value>(body).unwrap();
     }
 
     #[tokio::test(start_paused = true)]

@@ -19,7 +19,7 @@ pub(super) fn text(decider: &Decider, connections: u64) -> String {
         (
             "weirgate_agent_in_flight",
             "Requests in flight.",
-            &decider.gate.in_flight(),
+            &(decider.gate.in_flight() + decider.settling.in_flight()),
         ),
         (
             "weirgate_agent_in_flight_max",
@@ -28,7 +28,7 @@ pub(super) fn text(decider: &Decider, connections: u64) -> String {
         ),
         (
             "weirgate_agent_connections",
-            "Open HTTP connections.",
+            "Open connections, of HTTP and gRPC.",
             &connections,
         ),
         (
@@ -46,6 +46,14 @@ pub(super) fn text(decider: &Decider, connections: u64) -> String {
         head(&mut text, name, "gauge", help);
         line(&mut text, name, "", value);
     }
+    let name = "weirgate_agent_log_lines_lost_total";
+    head(
+        &mut text,
+        name,
+        "counter",
+        "Log lines that were not written: the output took none, or too many were of one kind.",
+    );
+    line(&mut text, name, "", crate::log::lost());
     let name = "weirgate_prefetch_outstanding_tokens";
     head(
         &mut text,

@@ -10,6 +10,7 @@ use weirgate::{Denied, Disabled, Error, NeverFits};
 use super::json::shown;
 use super::response::{json, response};
 use crate::decide::{Outcome, SettleError};
+use crate::net::body::{ARRIVAL, Unread};
 
 /// The type of error bodies.
 const PROBLEM: &str = "application/problem+json";
@@ -113,15 +114,37 @@ impl Refusal {
         Self::plain(StatusCode::BAD_REQUEST, Outcome::Invalid, detail)
     }
 
-    pub(super) fn too_large(length: usize, most: usize) -> Self {
+    /// Returns the refusal of a request whose body was not read.
+    pub(super) fn unread(unread: Unread, most: usize) -> Self {
+        match unread {
+            Unread::TooLarge(length) => Self::too_large(length, most),
+            Unread::GaveWay => Self::gave_way(),
+            Unread::Late => Self::plain(
+                StatusCode::REQUEST_TIMEOUT,
+                Outcome::Invalid,
+                format!("the body must arrive within {ARRIVAL:?}: send it at once"),
+            ),
+            Unread::Broken(error) => Self::invalid(format!(
+                "the body did not arrive whole: {error}; send it again"
+            )),
+        }
+    }
+
+    /// Returns the refusal of a request that arrived so slowly that others took its room.
+    pub(super) fn gave_way() -> Self {
+        Self::overloaded("too many requests are arriving at once".to_owned())
+    }
+
+    /// Returns the refusal of a request that the end of the agent drops.
+    pub(super) fn stopping() -> Self {
+        Self::overloaded("the agent is stopping".to_owned())
+    }
+
+    fn too_large(length: usize, most: usize) -> Self {
         let detail = format!(
             "the body must have at most {most} bytes, got {length}: send fewer buckets in a request"
         );
         Self::plain(StatusCode::PAYLOAD_TOO_LARGE, Outcome::Invalid, detail)
-    }
-
-    pub(super) fn timeout(detail: String) -> Self {
-        Self::plain(StatusCode::REQUEST_TIMEOUT, Outcome::Invalid, detail)
     }
 
     pub(super) fn wrong_token(detail: &str) -> Self {

@@ -1,14 +1,14 @@
 //! From the head of a request to its response.
 
+use std::net::IpAddr;
 use std::sync::Arc;
 
 use http_body_util::Full;
 use hyper::body::{Bytes, Incoming};
-use hyper::{Method, Request, Response, StatusCode, header};
-use tokio::sync::Semaphore;
+use hyper::http::uri::Authority;
+use hyper::{HeaderMap, Method, Request, Response, StatusCode, header};
 
 use super::acquire::Answer;
-use super::body::{LARGE_BODIES, MAX_BODY, MAX_SETTLEMENT, read};
 use super::fields::Invalid;
 use super::health::Health;
 use super::refusal::Refusal;
@@ -16,6 +16,14 @@ use super::response::{JSON, response};
 use super::token::Token;
 use super::{acquire, metrics, peek, settle, usage};
 use crate::decide::{Call, Decider, Outcome};
+use crate::net::body::read;
+use crate::net::{Client, Place};
+
+/// Largest body of a request, in bytes.
+const MAX_BODY: usize = 64 * 1024;
+/// Largest body of a settlement, in bytes, because it has a grant. A limit is at most 350 bytes of
+/// that, so 100 buckets of 20 limits are 700 KB. What is taken more adds 200 bytes each time.
+const MAX_SETTLEMENT: usize = 2 * 1024 * 1024;
 
 /// An operation, by its path.
 #[derive(Debug, Clone, Copy)]
@@ -51,8 +59,6 @@ pub struct Api {
     decider: Arc<Decider>,
     token: Option<Token>,
     health: Arc<Health>,
-    /// Permits of larger bodies that are arriving.
-    large: Semaphore,
 }
 
 impl Api {
@@ -63,30 +69,46 @@ impl Api {
             decider,
             token,
             health,
-            large: Semaphore::new(LARGE_BODIES),
         }
     }
 
-    /// Answers a request. `connections` are open.
+    /// Returns whether a request that has arrived whole runs to its end, even if its client leaves.
+    pub(super) fn runs_to_its_end(request: &Request<Incoming>) -> bool {
+        request.uri().path() == "/v1/settle"
+    }
+
+    /// Answers a request of a client, whose body arrives in `room`.
     pub(super) async fn respond(
         &self,
         request: Request<Incoming>,
-        connections: u64,
+        client: &Client,
+        room: Option<Place>,
     ) -> Response<Full<Bytes>> {
         let answered = match request.uri().path() {
-            "/v1/acquire" => self.measured(Operation::Acquire, request).await,
-            "/v1/settle" => self.measured(Operation::Settle, request).await,
-            "/v1/peek" => self.measured(Operation::Peek, request).await,
-            "/v1/usage" => self.measured(Operation::Usage, request).await,
-            "/healthz" => self.health(&request).await,
-            "/metrics" => self.metrics(&request, connections),
+            "/v1/acquire" => {
+                self.measured(Operation::Acquire, request, client, room)
+                    .await
+            }
+            "/v1/settle" => {
+                self.measured(Operation::Settle, request, client, room)
+                    .await
+            }
+            "/v1/peek" => self.measured(Operation::Peek, request, client, room).await,
+            "/v1/usage" => self.measured(Operation::Usage, request, client, room).await,
+            "/healthz" => self.health(&request, client).await,
+            "/metrics" => self.metrics(&request, client),
             path => Err(Refusal::unknown_path(path)),
         };
         answered.unwrap_or_else(Refusal::into_response)
     }
 
-    async fn health(&self, request: &Request<Incoming>) -> Result<Response<Full<Bytes>>, Refusal> {
+    async fn health(
+        &self,
+        request: &Request<Incoming>,
+        client: &Client,
+    ) -> Result<Response<Full<Bytes>>, Refusal> {
         self.check_probe(request)?;
+        let _busy = client.busy().ok_or_else(Refusal::gave_way)?;
         let body = self.health.check(&self.decider.limiter).await?;
         Ok(response(StatusCode::OK, JSON, vec![], body))
     }
@@ -94,16 +116,19 @@ impl Api {
     fn metrics(
         &self,
         request: &Request<Incoming>,
-        connections: u64,
+        client: &Client,
     ) -> Result<Response<Full<Bytes>>, Refusal> {
         self.check_probe(request)?;
-        let text = metrics::text(&self.decider, connections);
+        let text = metrics::text(&self.decider, client.open());
         Ok(response(StatusCode::OK, metrics::TEXT, vec![], text))
     }
 
     /// Checks a request for health or metrics. A probe or a scraper cannot always send a token.
     fn check_probe(&self, request: &Request<Incoming>) -> Result<(), Refusal> {
         check_method(request, &Method::GET)?;
+        if !is_for_this_host(request.headers()) {
+            return Err(Refusal::web_page());
+        }
         let token = self.token.as_ref().filter(|token| token.guards_all());
         check_token(token, request)
     }
@@ -113,9 +138,11 @@ impl Api {
         &self,
         operation: Operation,
         request: Request<Incoming>,
+        client: &Client,
+        room: Option<Place>,
     ) -> Result<Response<Full<Bytes>>, Refusal> {
         let measuring = self.decider.measures.begin(operation.call());
-        let answered = self.call(operation, request).await;
+        let answered = self.call(operation, request, client, room).await;
         let outcome = answered
             .as_ref()
             .map_or_else(|refusal| refusal.outcome, |_| Outcome::Granted);
@@ -128,6 +155,8 @@ impl Api {
         &self,
         operation: Operation,
         request: Request<Incoming>,
+        client: &Client,
+        room: Option<Place>,
     ) -> Result<Answer, Refusal> {
         check_method(&request, &Method::POST)?;
         check_token(self.token.as_ref(), &request)?;
@@ -135,9 +164,19 @@ impl Api {
         if request.headers().contains_key(header::ORIGIN) {
             return Err(Refusal::web_page());
         }
-        let body = read(request.into_body(), operation.max_body(), &self.large).await?;
+        let room = room.ok_or_else(Refusal::gave_way)?;
+        let most = operation.max_body();
+        let body = read(request.into_body(), most, room).await;
+        let body = body.map_err(|unread| Refusal::unread(unread, most))?;
+        let _busy = client.busy().ok_or_else(Refusal::gave_way)?;
         let decider = &self.decider;
-        let permit = decider.gate.enter(body.len());
+        let permit = match operation {
+            // What frees tokens never waits for those that wait for tokens.
+            Operation::Settle => decider.settling.enter(body.len()),
+            Operation::Acquire | Operation::Peek | Operation::Usage => {
+                decider.gate.enter(body.len())
+            }
+        };
         let permit = permit.map_err(|full| Refusal::overloaded(full.to_string()))?;
         match operation {
             Operation::Acquire => {
@@ -162,6 +201,24 @@ fn invalid(error: Invalid) -> Refusal {
 fn check_token(token: Option<&Token>, request: &Request<Incoming>) -> Result<(), Refusal> {
     let Some(token) = token else { return Ok(()) };
     token.check(request.headers()).map_err(Refusal::wrong_token)
+}
+
+/// Returns whether no web page of another site can have sent a request: a browser sends one of these
+/// fields, and the name of its page as the host. Probes and scrapers use any name.
+fn is_for_this_host(headers: &HeaderMap) -> bool {
+    let browsers = ["accept-language", "origin", "referer", "sec-fetch-site"];
+    if !browsers.iter().any(|name| headers.contains_key(*name)) {
+        return true;
+    }
+    let host = headers
+        .get(header::HOST)
+        .and_then(|host| host.to_str().ok());
+    let host = host.and_then(|host| host.parse::<Authority>().ok());
+    host.is_some_and(|host| {
+        let name = host.host();
+        let address = name.trim_start_matches('[').trim_end_matches(']');
+        name.eq_ignore_ascii_case("localhost") || address.parse::<IpAddr>().is_ok()
+    })
 }
 
 fn check_method(request: &Request<Incoming>, allowed: &Method) -> Result<(), Refusal> {

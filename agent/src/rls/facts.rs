@@ -46,7 +46,7 @@ pub(super) async fn record(
     let mut admitted = vec![];
     for report in reports(steps) {
         // The write counts as a request in flight until its end.
-        let permit = decider.gate.enter(0).map_err(overloaded)?;
+        let permit = decider.settling.enter(0).map_err(overloaded)?;
         admitted.push((report, permit));
     }
     let mut recorded = Recorded {

@@ -4,14 +4,41 @@ use tonic::metadata::AsciiMetadataValue;
 use tonic::{Code, Status};
 use weirgate::Error;
 
+use super::routes::MAX_MESSAGE_BYTES;
 use crate::decide::Full;
+use crate::net::body::{ARRIVAL, Unread};
 
 /// Metadata of the answer to a call too many.
 pub(super) const OVERLOADED: &str = "weirgate-overloaded";
 
 /// Returns the status for a call too many.
 pub(super) fn overloaded(full: Full) -> Status {
-    let mut status = Status::unavailable(format!("{full}: try again, or raise --max-in-flight"));
+    too_many(format!("{full}: try again, or raise --max-in-flight"))
+}
+
+/// Returns the status for a call that arrived so slowly that others took its room.
+pub(super) fn gave_way() -> Status {
+    too_many("too many calls are arriving at once: try again, or run more agents".to_owned())
+}
+
+/// Returns the status for a call whose message was not read.
+pub(super) fn unread(unread: Unread) -> Status {
+    match unread {
+        Unread::TooLarge(length) => Status::out_of_range(format!(
+            "the message is above its limit of {MAX_MESSAGE_BYTES} bytes, got {length}: send fewer descriptors"
+        )),
+        Unread::Late => Status::deadline_exceeded(format!(
+            "the message must arrive within {ARRIVAL:?}: send it at once"
+        )),
+        Unread::GaveWay => gave_way(),
+        Unread::Broken(error) => Status::internal(format!(
+            "the message did not arrive whole: {error}; send it again"
+        )),
+    }
+}
+
+fn too_many(text: String) -> Status {
+    let mut status = Status::unavailable(text);
     let metadata = status.metadata_mut();
     metadata.insert(OVERLOADED, AsciiMetadataValue::from_static("true"));
     status

@@ -76,7 +76,7 @@ impl RateLimitService {
         &self,
         request: Request<ReserveRequest>,
     ) -> Result<Response<ReserveResponse>, Status> {
-        let (deadline, _permit) = self.admit(&request)?;
+        let (deadline, _permit) = self.admit(&request, &self.decider.gate)?;
         let mut request = request.into_inner();
         let plan = self.plan(
             &request.domain,
@@ -126,7 +126,7 @@ impl RateLimitService {
         &self,
         request: Request<CommitRequest>,
     ) -> Result<Response<CommitResponse>, Status> {
-        let (deadline, permit) = self.admit(&request)?;
+        let (deadline, permit) = self.admit(&request, &self.decider.settling)?;
         let mut request = request.into_inner();
         let plan = self.plan(
             &request.domain,

@@ -7,18 +7,16 @@ use std::pin::Pin;
 use std::sync::Arc;
 use std::task::{Context, Poll};
 
-use tokio::time::Instant;
 use tonic::body::Body;
 use tonic::codegen::{Service, StdError, http};
 use tonic::server::{Grpc, NamedService, UnaryService};
 use tonic::{Request, Response, Status};
 use tonic_prost::ProstCodec;
 
-use super::deadline::Arrival;
 use super::service::RateLimitService;
 
 /// Longest message, 256 KiB: 100 descriptors with long values are less.
-const MAX_MESSAGE_BYTES: usize = 256 * 1024;
+pub(super) const MAX_MESSAGE_BYTES: usize = 256 * 1024;
 
 type Answer = Pin<Box<dyn Future<Output = Result<http::Response<Body>, Infallible>> + Send>>;
 
@@ -108,7 +106,7 @@ where
 
 /// Decodes the message, calls `method` with it, and encodes its answer.
 fn unary<B, M, R, F>(
-    mut request: http::Request<B>,
+    request: http::Request<B>,
     method: impl FnOnce(Request<M>) -> F + Send + 'static,
 ) -> Answer
 where
@@ -118,7 +116,6 @@ where
     R: prost::Message + Default + Send + Sync + 'static,
     F: Future<Output = Result<Response<R>, Status>> + Send + 'static,
 {
-    request.extensions_mut().insert(Arrival(Instant::now()));
     Box::pin(async move {
         let mut grpc =
             Grpc::new(ProstCodec::<R, M>::default()).max_decoding_message_size(MAX_MESSAGE_BYTES);

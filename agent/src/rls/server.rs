@@ -1,82 +1,304 @@
-//! Listens for calls.
+//! Listens for calls: HTTP/2, in the bounds of all listeners.
 
+use std::convert::Infallible;
 use std::future::Future;
-use std::io;
 use std::net::SocketAddr;
+use std::pin::Pin;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::task::{Context, Poll};
 use std::time::Duration;
 
+use http_body::{Body, Frame, SizeHint};
+use http_body_util::Full;
+use hyper::body::{Bytes, Incoming};
+use hyper::server::conn::http2;
+use hyper::service::Service;
+use hyper_util::rt::{TokioExecutor, TokioIo, TokioTimer};
+use tokio::io::{AsyncReadExt, BufReader, DuplexStream};
 use tokio::net::TcpListener;
-use tonic::transport::Server;
-use tonic::transport::server::TcpIncoming;
+use tokio::time::{Instant, sleep, timeout};
+use tonic::Status;
+use tonic::codegen::Service as _;
+use tonic::server::NamedService;
+use tonic::service::Routes;
 
-use super::routes::{Envoy, Kuadrant, Methods};
+use super::deadline::Arrival;
+use super::failure::{gave_way, unread};
+use super::routes::{Envoy, Kuadrant, MAX_MESSAGE_BYTES, Methods};
 use super::service::RateLimitService;
+use crate::net::body::read;
+use crate::net::stream::{Holds, Prefixed, TAKING, Transport};
+use crate::net::{Address, Client, Clients, Listener, Place, Protocol, Stop, accept};
 
 /// Most calls at the same time on one connection, 1,000.
 const MAX_STREAMS: u32 = 1_000;
-/// Longest list of headers, 16 KiB.
+/// Longest list of headers, 16 KiB, and the room that each call needs until its message is whole.
 const MAX_HEADER_BYTES: u32 = 16 * 1024;
+/// Room for an answer until its client takes it, 4 KiB.
+const ANSWER_BYTES: usize = 4 * 1024;
+/// Bytes before a message: whether it is compressed, and its length.
+const PREFIX_BYTES: usize = 5;
 /// Time after which a silent connection is asked whether it is alive, and must answer.
 const KEEPALIVE: Duration = Duration::from_secs(60);
+/// What each connection of HTTP/2 begins with.
+const PREFACE: &[u8] = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n";
+/// Time for that.
+const PREFACE_TIME: Duration = Duration::from_secs(10);
 
-/// Listens on an address.
-///
-/// # Errors
-/// A sentence that names the address and the remedy.
-pub async fn bind(address: SocketAddr) -> Result<TcpListener, String> {
-    TcpListener::bind(address).await.map_err(|error| {
-        format!("--grpc {address}: {error}; stop the process that uses it, or give another --grpc")
-    })
+/// A listener for calls.
+#[derive(Debug)]
+pub struct Grpc(Listener);
+
+impl Grpc {
+    /// Listens on an address.
+    ///
+    /// # Errors
+    /// A sentence that names the address and the remedy.
+    pub async fn bind(address: SocketAddr) -> Result<Self, String> {
+        Ok(Self(
+            Listener::bind(&Address::Tcp(address), "--grpc").await?,
+        ))
+    }
+
+    /// Returns where it listens: the port, if the system chose it.
+    #[must_use]
+    pub fn address(&self) -> Option<SocketAddr> {
+        match self.0.address()? {
+            Address::Tcp(address) => Some(address),
+            Address::Unix(_) => None,
+        }
+    }
+
+    /// Serves both services and `grpc.health.v1` until `shutdown`, and then ends the calls that have
+    /// begun. The health is serving between `ready` and `shutdown`.
+    pub async fn serve(
+        self,
+        service: RateLimitService,
+        clients: Clients,
+        ready: impl Future<Output = ()>,
+        shutdown: impl Future<Output = ()>,
+    ) {
+        let service = Arc::new(service);
+        let (reporter, health) = tonic_health::server::health_reporter();
+        let report = async |status| {
+            // The name without a service is that of the whole server.
+            reporter.set_service_status("", status).await;
+            let names = [Methods::<Envoy>::NAME, Methods::<Kuadrant>::NAME];
+            for name in names {
+                reporter.set_service_status(name, status).await;
+            }
+        };
+        report(tonic_health::ServingStatus::NotServing).await;
+        let routes = Routes::new(health)
+            .add_service(Methods::<Envoy>::new(Arc::clone(&service)))
+            .add_service(Methods::<Kuadrant>::new(service))
+            .prepare();
+        let accepting = tokio::spawn(accept(self.0, clients.clone(), Http2(routes)));
+        let becoming = async {
+            ready.await;
+            report(tonic_health::ServingStatus::Serving).await;
+            std::future::pending().await
+        };
+        tokio::select! {
+            () = becoming => {}
+            () = shutdown => {}
+        }
+        report(tonic_health::ServingStatus::NotServing).await;
+        accepting.abort();
+        let _ = accepting.await;
+        clients.end().await;
+    }
 }
 
-/// Serves both services and `grpc.health.v1` until `shutdown`, and then ends the calls that have
-/// begun. The health is serving between `ready` and `shutdown`.
-///
-/// # Errors
-/// [`io::Error`] if the listener cannot be used.
-pub async fn serve(
-    listener: TcpListener,
-    service: RateLimitService,
-    ready: impl Future<Output = ()> + Send + 'static,
-    shutdown: impl Future<Output = ()> + Send + 'static,
-) -> io::Result<()> {
-    let service = Arc::new(service);
-    let (reporter, health) = tonic_health::server::health_reporter();
-    // The name without a service is that of the whole server.
-    reporter
-        .set_service_status("", tonic_health::ServingStatus::NotServing)
-        .await;
-    reporter.set_not_serving::<Methods<Envoy>>().await;
-    reporter.set_not_serving::<Methods<Kuadrant>>().await;
-    let becoming = {
-        let reporter = reporter.clone();
-        tokio::spawn(async move {
-            ready.await;
-            reporter
-                .set_service_status("", tonic_health::ServingStatus::Serving)
-                .await;
-            reporter.set_serving::<Methods<Envoy>>().await;
-            reporter.set_serving::<Methods<Kuadrant>>().await;
+impl From<TcpListener> for Grpc {
+    fn from(listener: TcpListener) -> Self {
+        Self(Listener::Tcp(listener))
+    }
+}
+
+/// Serves calls on one connection in memory: for tests and fuzzing.
+pub async fn serve_in_memory(
+    service: Arc<RateLimitService>,
+    clients: &Clients,
+    stream: BufReader<DuplexStream>,
+) {
+    let routes = Routes::new(Methods::<Envoy>::new(service)).prepare();
+    clients.serve(stream, Http2(routes)).await;
+}
+
+/// HTTP/2 with the routes of all services.
+#[derive(Debug, Clone)]
+struct Http2(Routes);
+
+impl Protocol for Http2 {
+    /// HTTP/2 has no answer before its handshake.
+    const FULL: &'static [u8] = b"";
+
+    async fn serve<T: Transport>(self, mut transport: T, client: Arc<Client>) {
+        let mut preface = vec![0; PREFACE.len()];
+        let begun = timeout(PREFACE_TIME, transport.read_exact(&mut preface));
+        // What speaks another protocol is told so by the handshake.
+        if !matches!(begun.await, Ok(Ok(_))) {
+            return;
+        }
+        let io = Prefixed::new(preface.into(), transport, Unheld);
+        let answers = Arc::new(Answers::default());
+        let calls = Calls {
+            routes: self.0,
+            client: Arc::clone(&client),
+            answers: Arc::clone(&answers),
+        };
+        let mut connection = http2::Builder::new(TokioExecutor::new())
+            .timer(TokioTimer::new())
+            .max_concurrent_streams(MAX_STREAMS)
+            .max_header_list_size(MAX_HEADER_BYTES)
+            .keep_alive_interval(KEEPALIVE)
+            .serve_connection(TokioIo::new(io), calls);
+        tokio::select! {
+            // A client that goes away is no error.
+            _ = &mut connection => return,
+            () = answers.stuck() => return,
+            () = client.stopped(Stop::Finish) => {}
+        }
+        Pin::new(&mut connection).graceful_shutdown();
+        let _ = connection.await;
+    }
+}
+
+/// A connection whose calls hold their room one by one.
+struct Unheld;
+
+impl Holds for Unheld {
+    fn arrive(&self) -> bool {
+        true
+    }
+
+    fn keep(&self, _: usize) -> Option<Place> {
+        None
+    }
+}
+
+/// The calls of a connection.
+#[derive(Debug, Clone)]
+struct Calls {
+    routes: Routes,
+    client: Arc<Client>,
+    answers: Arc<Answers>,
+}
+
+/// The answers of a connection that its client has not taken.
+#[derive(Debug, Default)]
+struct Answers {
+    begun: AtomicU64,
+    taken: AtomicU64,
+}
+
+impl Answers {
+    /// Waits until the client has taken none of its answers within [`TAKING`].
+    async fn stuck(&self) {
+        let mut before = None;
+        loop {
+            let taken = self.taken.load(Ordering::Relaxed);
+            let is_waiting = self.begun.load(Ordering::Relaxed) != taken;
+            if is_waiting && before == Some(taken) {
+                return;
+            }
+            before = is_waiting.then_some(taken);
+            sleep(TAKING).await;
+        }
+    }
+}
+
+impl Service<http::Request<Incoming>> for Calls {
+    type Response = http::Response<Held>;
+    type Error = Infallible;
+    type Future = Pin<Box<dyn Future<Output = Result<Self::Response, Infallible>> + Send>>;
+
+    fn call(&self, request: http::Request<Incoming>) -> Self::Future {
+        let arrival = Arrival(Instant::now());
+        let Self {
+            routes,
+            client,
+            answers,
+        } = self.clone();
+        Box::pin(async move {
+            // Its answers have no end.
+            let is_watch = request.uri().path() == "/grpc.health.v1.Health/Watch";
+            let answer = call(routes, &client, arrival, request).await;
+            let answer = answer.unwrap_or_else(Status::into_http);
+            let room = client.hold(ANSWER_BYTES);
+            Ok(answer.map(|body| Held {
+                body,
+                _room: room,
+                _untaken: (!is_watch).then(|| Untaken::new(answers)),
+            }))
         })
-    };
-    let ended = async move {
-        shutdown.await;
-        becoming.abort();
-        reporter
-            .set_service_status("", tonic_health::ServingStatus::NotServing)
-            .await;
-        reporter.set_not_serving::<Methods<Envoy>>().await;
-        reporter.set_not_serving::<Methods<Kuadrant>>().await;
-    };
-    Server::builder()
-        .max_concurrent_streams(MAX_STREAMS)
-        .http2_max_header_list_size(MAX_HEADER_BYTES)
-        .http2_keepalive_interval(Some(KEEPALIVE))
-        .add_service(Methods::<Envoy>::new(Arc::clone(&service)))
-        .add_service(Methods::<Kuadrant>::new(service))
-        .add_service(health)
-        .serve_with_incoming_shutdown(TcpIncoming::from(listener).with_nodelay(Some(true)), ended)
-        .await
-        .map_err(io::Error::other)
+    }
+}
+
+/// Answers a call once its message is whole.
+async fn call(
+    mut routes: Routes,
+    client: &Client,
+    arrival: Arrival,
+    request: http::Request<Incoming>,
+) -> Result<http::Response<tonic::body::Body>, Status> {
+    let (parts, body) = request.into_parts();
+    let room = client.hold_alone(usize::try_from(MAX_HEADER_BYTES).unwrap_or(usize::MAX));
+    let room = room.ok_or_else(gave_way)?;
+    let message = read(body, MAX_MESSAGE_BYTES + PREFIX_BYTES, room).await;
+    let message = message.map_err(unread)?;
+    let _busy = client.busy().ok_or_else(gave_way)?;
+    let body = tonic::body::Body::new(Full::new(message));
+    let mut request = http::Request::from_parts(parts, body);
+    request.extensions_mut().insert(arrival);
+    match routes.call(request).await {
+        Ok(answer) => Ok(answer),
+    }
+}
+
+/// The body of an answer, with its room.
+#[derive(Debug)]
+struct Held {
+    body: tonic::body::Body,
+    _room: Option<Place>,
+    _untaken: Option<Untaken>,
+}
+
+/// An answer until it is taken.
+#[derive(Debug)]
+struct Untaken(Arc<Answers>);
+
+impl Untaken {
+    fn new(answers: Arc<Answers>) -> Self {
+        answers.begun.fetch_add(1, Ordering::Relaxed);
+        Self(answers)
+    }
+}
+
+impl Drop for Untaken {
+    fn drop(&mut self) {
+        self.0.taken.fetch_add(1, Ordering::Relaxed);
+    }
+}
+
+impl Body for Held {
+    type Data = Bytes;
+    type Error = Status;
+
+    fn poll_frame(
+        mut self: Pin<&mut Self>,
+        cx: &mut Context<'_>,
+    ) -> Poll<Option<Result<Frame<Bytes>, Status>>> {
+        Pin::new(&mut self.body).poll_frame(cx)
+    }
+
+    fn is_end_stream(&self) -> bool {
+        self.body.is_end_stream()
+    }
+
+    fn size_hint(&self) -> SizeHint {
+        self.body.size_hint()
+    }
 }

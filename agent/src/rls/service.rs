@@ -16,7 +16,7 @@ use super::failure::{OVERLOADED, overloaded, reported, status_of};
 use super::messages::{RateLimitRequest, RateLimitResponse};
 use super::plan::{Plan, Purpose};
 use super::refusal::Refusal;
-use crate::decide::{Call, Decider, Outcome, Permit};
+use crate::decide::{Call, Decider, Gate, Outcome, Permit};
 use crate::rules::RulesSource;
 
 /// Options of the service.
@@ -77,7 +77,11 @@ impl RateLimitService {
         request: Request<RateLimitRequest>,
         purpose: Purpose,
     ) -> Result<(Response<RateLimitResponse>, Decided), Status> {
-        let (deadline, _permit) = self.admit(&request)?;
+        let gate = match purpose {
+            Purpose::Report => &self.decider.settling,
+            _ => &self.decider.gate,
+        };
+        let (deadline, _permit) = self.admit(&request, gate)?;
         let RateLimitRequest {
             domain,
             descriptors,
@@ -106,9 +110,10 @@ impl RateLimitService {
     pub(super) fn admit<M: Message>(
         &self,
         request: &Request<M>,
+        gate: &Gate,
     ) -> Result<(Deadline, Permit), Status> {
         let bytes = request.get_ref().encoded_len();
-        let permit = self.decider.gate.enter(bytes).map_err(overloaded)?;
+        let permit = gate.enter(bytes).map_err(overloaded)?;
         Ok((Deadline::new(request, self.options.timeout), permit))
     }
 

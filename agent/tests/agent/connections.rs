@@ -51,7 +51,7 @@ fn a_request_beyond_the_bound_is_refused_at_once_and_those_within_it_are_not() {
 
 #[test]
 fn large_waiting_requests_are_bounded_and_small_ones_find_room() {
-    let agent = Agent::new(&["--max-connections", "200"]);
+    let agent = Agent::new(&[]);
     let slots = json!({"entity": "e", "resource": "r", "take": {"slots": 20}});
     let held = agent.acquire(&slots);
     let mut wait = slots.clone();
@@ -126,61 +126,74 @@ fn a_connection_that_its_answer_closes_is_closed() {
 }
 
 #[test]
-fn large_bodies_that_arrive_slowly_are_bounded() {
+fn bodies_that_arrive_slowly_give_way_to_those_that_arrive_at_once() {
     let agent = Agent::new(&[]);
-    let head = b"POST /v1/acquire HTTP/1.1\r\nhost: agent\r\ncontent-length: 65536\r\n\r\n{";
-    let mut slow: Vec<Client> = (0..256).map(|_| agent.connect()).collect();
-    for client in &mut slow {
-        client.write_raw(head);
-    }
-    // All of them are counted once one more is refused.
-    let refused = loop {
-        let mut more = agent.connect();
-        more.write_raw(head);
-        let stream = more.0.get_ref();
-        stream
-            .set_read_timeout(Some(Duration::from_millis(50)))
-            .unwrap();
-        if let Some(answer) = more.read() {
-            break answer;
-        }
-        slow.push(more);
-    };
-    assert_eq!(refused.status, 503, "{refused:?}");
-    assert!(
-        refused.json()["detail"]
-            .as_str()
-            .unwrap()
-            .contains("large bodies"),
-        "{refused:?}"
+    let part = format!(
+        "POST /v1/settle HTTP/1.1\r\nhost: agent\r\ncontent-length: 2000000\r\n\r\n{}",
+        " ".repeat(500_000)
     );
-    assert_eq!(
-        agent
-            .connect()
-            .send("POST", "/v1/acquire", &[], TAKE)
-            .status,
-        200
+    // 24 MiB have room for 48 of them.
+    let mut slow: Vec<Client> = (0..60).map(|_| agent.connect()).collect();
+    for client in &mut slow {
+        client.write_raw(part.as_bytes());
+    }
+    assert!(
+        slow[0].read().is_none(),
+        "it has been arriving for the longest time"
+    );
+    for _ in 0..20 {
+        let body = format!("{TAKE}{}", " ".repeat(60_000));
+        let answer = agent.connect().send("POST", "/v1/acquire", &[], &body);
+        assert_eq!(answer.status, 200, "{answer:?}");
+    }
+}
+
+#[test]
+fn idle_connections_give_way_to_new_ones() {
+    let agent = Agent::new(&["--max-connections", "200"]);
+    let mut idle: Vec<Client> = (0..200).map(|_| agent.connect()).collect();
+    let mut last = idle.pop().unwrap();
+    assert_eq!(last.send("POST", "/v1/acquire", &[], TAKE).status, 200);
+    for _ in 0..50 {
+        assert_eq!(agent.get("/healthz").status, 200);
+        assert_eq!(
+            agent
+                .connect()
+                .send("POST", "/v1/acquire", &[], TAKE)
+                .status,
+            200
+        );
+    }
+    assert_eq!(last.send("POST", "/v1/acquire", &[], TAKE).status, 200);
+    let end = idle[0].0.get_mut().read(&mut [0]);
+    assert!(
+        !matches!(end, Ok(1..)),
+        "the one that was idle for the longest time"
     );
 }
 
 #[test]
-fn a_connection_beyond_the_bound_is_told_so() {
-    let agent = Agent::new(&["--max-connections", "3"]);
-    let mut open: Vec<Client> = (0..2).map(|_| agent.connect()).collect();
-    for client in &mut open {
-        assert_eq!(client.send("POST", "/v1/acquire", &[], TAKE).status, 200);
+fn requests_that_wait_leave_room_for_health_and_settlements() {
+    let agent = Agent::new(&["--max-connections", "8"]);
+    let slots = json!({"entity": "e", "resource": "r", "take": {"slots": 20}});
+    let held = agent.acquire(&slots);
+    // All of them find slots once those are released.
+    let wait = json!({"entity": "e", "resource": "r", "take": {"slots": 2}, "wait_ms": 60_000});
+    let mut waiting: Vec<Client> = (0..7).map(|_| agent.connect()).collect();
+    for client in &mut waiting {
+        client.write("POST", "/v1/acquire", &[], &wait.to_string());
     }
-    let mut third = agent.connect();
-    assert_eq!(third.send("GET", "/healthz", &[], "").status, 200);
-    let refused = agent.connect().read().unwrap();
-    assert_eq!(refused.status, 503, "{refused:?}");
-    assert!(
-        refused.json()["detail"]
-            .as_str()
-            .unwrap()
-            .contains("--max-connections")
-    );
-    assert_eq!(third.send("POST", "/v1/acquire", &[], TAKE).status, 200);
+    agent.wait_for("weirgate_agent_in_flight", |number| number == 7.0);
+    for _ in 0..20 {
+        let refused = agent.connect().send("POST", "/v1/acquire", &[], TAKE);
+        assert_eq!(refused.status, 503, "{refused:?}");
+        assert_eq!(agent.get("/healthz").status, 200);
+    }
+    agent.settle(&json!({"grant": held["grant"], "end": "release"}));
+    for mut client in waiting {
+        let answer = client.read().unwrap();
+        assert_eq!(answer.status, 200, "{answer:?}");
+    }
 }
 
 /// How many idle connections are opened: `WEIRGATE_IDLE_CONNECTIONS`, or fewer by default.

@@ -7,7 +7,7 @@ use std::path::PathBuf;
 use std::process::{Child, Command, Stdio};
 use std::sync::atomic::{AtomicU64, Ordering};
 
-use nix::sys::signal::{Signal, kill};
+use nix::sys::signal::{self, Signal};
 use nix::unistd::Pid;
 use serde_json::{Value, json};
 use weirgate_testkit::{Dynamo, server};
@@ -75,6 +75,12 @@ pub fn command(arguments: &[&str]) -> Command {
         .env_clear()
         .env("AWS_REGION", "us-east-1");
     command
+}
+
+/// Sends a signal.
+pub fn kill(process: &Child, signal: Signal) {
+    let id = i32::try_from(process.id()).unwrap();
+    signal::kill(Pid::from_raw(id), signal).unwrap();
 }
 
 /// An agent, which is stopped at the latest at the end.
@@ -179,8 +185,7 @@ impl Agent {
     }
 
     pub fn signal(&self, signal: Signal) {
-        let id = i32::try_from(self.process.id()).unwrap();
-        kill(Pid::from_raw(id), signal).unwrap();
+        kill(&self.process, signal);
     }
 }
 

@@ -1,10 +1,13 @@
 //! Calls that a caller must change, and calls that are too big.
 
+use std::time::Duration;
+
 use bytes::Bytes;
 use tonic::client::Grpc;
 use tonic::codec::{Codec, DecodeBuf, Decoder, EncodeBuf, Encoder};
 use tonic::codegen::http::uri::PathAndQuery;
 use tonic::{Request, Status};
+use weirgate_agent::rls::Options;
 
 use crate::fixture::*;
 
@@ -49,7 +52,11 @@ async fn an_unknown_domain_passes() {
 
 #[tokio::test]
 async fn a_hundred_descriptors_are_one_decision() {
-    let agent = Agent::new(RULES).await;
+    let patient = Options {
+        timeout: Duration::from_secs(30),
+        ..Options::default()
+    };
+    let agent = Agent::with(RULES, patient, |builder| builder).await;
     let names: Vec<_> = (0..100).map(|at| format!("t-{at}")).collect();
     let all = || names.iter().map(|name| descriptor(&[("tenant", name)]));
     let answer = agent.call(request(all())).await.unwrap();

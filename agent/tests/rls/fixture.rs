@@ -10,7 +10,6 @@ use envoy_types::pb::envoy::service::ratelimit::v3 as rls;
 use envoy_types::pb::google::protobuf::UInt64Value;
 use hyper_util::client::legacy;
 use hyper_util::rt::TokioExecutor;
-use tokio::net::TcpListener;
 use tokio::sync::oneshot;
 use tonic::Status;
 use tonic::client::GrpcService;
@@ -19,7 +18,8 @@ use tonic::codegen::http::Uri;
 use tonic::transport::Channel;
 use weirgate::{Builder, EpochMillis, FakeClock, MilliTokens, RateLimiter};
 use weirgate_agent::decide::Decider;
-use weirgate_agent::rls::{Options, RateLimitService, serve};
+use weirgate_agent::net::{Bounds, Clients};
+use weirgate_agent::rls::{Grpc, Options, RateLimitService};
 use weirgate_agent::rules::RulesSource;
 use weirgate_testkit::Dynamo;
 
@@ -83,7 +83,7 @@ pub struct Agent {
     origin: Uri,
     ready: Option<oneshot::Sender<()>>,
     stop: Option<oneshot::Sender<()>>,
-    server: tokio::task::JoinHandle<std::io::Result<()>>,
+    server: tokio::task::JoinHandle<()>,
 }
 
 /// Writes a file that no other test writes.
@@ -150,14 +150,19 @@ impl Agent {
         let decider = Arc::new(Decider::new(limiter, 100));
         let rules = RulesSource::open(vec![file(rules)]).unwrap();
         let service = RateLimitService::new(Arc::clone(&decider), rules, options);
-        let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
-        let address = listener.local_addr().unwrap();
+        let listener = Grpc::bind("127.0.0.1:0".parse().unwrap()).await.unwrap();
+        let address = listener.address().unwrap();
+        let clients = Clients::new(Bounds {
+            max_connections: 100,
+            grace: Duration::from_secs(10),
+        });
         let (ready, is_ready) = oneshot::channel();
         let (stop, is_stopped) = oneshot::channel();
         let ended = |signal: oneshot::Receiver<()>| async move {
             let _ = signal.await;
         };
-        let server = tokio::spawn(serve(listener, service, ended(is_ready), ended(is_stopped)));
+        let server =
+            tokio::spawn(listener.serve(service, clients, ended(is_ready), ended(is_stopped)));
         let origin: Uri = format!("http://{address}").parse().unwrap();
         let channel = Channel::builder(origin.clone());
         Self {
@@ -182,7 +187,7 @@ impl Agent {
     pub async fn stop(&mut self) {
         self.stop.take().unwrap().send(()).unwrap();
         self.channel = Channel::from_static("http://127.0.0.1:1").connect_lazy();
-        (&mut self.server).await.unwrap().unwrap();
+        (&mut self.server).await.unwrap();
     }
 
     /// Calls Envoy's method. No answer is ever UNKNOWN.

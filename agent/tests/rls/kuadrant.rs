@@ -184,7 +184,7 @@ async fn a_commit_is_finished_although_its_time_is_over() {
     assert_eq!(status.code(), tonic::Code::Aborted, "{status}");
     agent.dynamo.fail_when(|_| None);
     // The gate counts it until it is finished.
-    agent.decider.gate.close_and_drain().await;
+    agent.decider.settling.close_and_drain().await;
     assert_eq!(agent.left("a", "llm/x", "tpd").await, 850);
 }
 

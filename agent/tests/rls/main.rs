@@ -5,6 +5,7 @@ mod bounds;
 mod costs;
 mod decisions;
 mod fixture;
+mod framing;
 mod kuadrant;
 mod reports;
 mod shadow;

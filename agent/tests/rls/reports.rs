@@ -108,7 +108,7 @@ async fn a_report_is_written_although_its_caller_has_left() {
     assert_eq!(report.await.unwrap().overall_code(), Code::Ok);
     assert!(agent.dynamo.items().is_empty(), "the answer came first");
     // The gate counts it until it is written.
-    agent.decider.gate.close_and_drain().await;
+    agent.decider.settling.close_and_drain().await;
     assert_eq!(agent.left("a", "llm/x", "tpd").await, 500);
 }
 
@@ -120,23 +120,23 @@ async fn a_call_without_a_decision_is_not_retried_once_its_reports_are_written()
     let status = answer.unwrap_err();
     assert_eq!(status.code(), tonic::Code::Aborted, "{status}");
     assert!(status.message().contains("do not repeat it"), "{status}");
-    agent.decider.gate.close_and_drain().await;
+    agent.decider.settling.close_and_drain().await;
     assert_eq!(agent.left("a", "llm/x", "tpd").await, 500);
 }
 
 #[tokio::test]
 async fn a_call_with_more_reports_than_may_be_in_flight_writes_none() {
     let agent = Agent::new(RULES).await;
-    // The call itself and one of its two reports could enter.
-    let held: Vec<_> = (0..98)
-        .map(|_| agent.decider.gate.enter(0).unwrap())
+    // One of its two reports could enter.
+    let held: Vec<_> = (0..99)
+        .map(|_| agent.decider.settling.enter(0).unwrap())
         .collect();
     let other = [("used", "b"), ("model", "x")];
     let both = request([hits(&USED, 500), hits(&other, 500)]);
     let status = agent.call(both).await.unwrap_err();
     assert_eq!(status.code(), tonic::Code::Unavailable, "{status}");
     drop(held);
-    agent.decider.gate.close_and_drain().await;
+    agent.decider.settling.close_and_drain().await;
     assert!(agent.dynamo.items().is_empty());
 }
 

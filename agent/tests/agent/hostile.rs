@@ -1,0 +1,511 @@
+//! Clients that hold what they can, outputs that take no lines, and a process without descriptors.
+
+use std::fs::File as Output;
+use std::io::{BufRead, BufReader, Read, Write};
+use std::net::{SocketAddr, TcpListener, TcpStream};
+use std::process::{Child, Command, Stdio};
+use std::sync::mpsc::channel;
+use std::time::Duration;
+
+use http_body_util::StreamBody;
+use hyper::body::{Bytes, Frame};
+use hyper::client::conn::http2;
+use hyper_util::rt::{TokioExecutor, TokioIo};
+use nix::sys::resource::{Resource, getrlimit, setrlimit};
+use nix::sys::signal::Signal;
+use serde_json::json;
+
+use crate::fixtures::{Agent, Client, File, command, database, kill, temporary};
+
+const TAKE: &str = r#"{"entity": "e", "resource": "r", "take": {"rpm": 1}}"#;
+/// A rule whose limit is nowhere configured, so that each call is logged.
+const RULES: &str = r#"
+weirgate: 1
+domains:
+  edge:
+    - match: [tenant]
+      entity: "{tenant}"
+      resource: api
+      take: {nowhere: hits}
+"#;
+/// RateLimitRequest { domain: "edge", descriptors: [{ entries: [{ "tenant", "a" }] }] }
+const MESSAGE: &[u8] = b"\0\0\0\0\x15\x0a\x04edge\x12\x0d\x0a\x0b\x0a\x06tenant\x12\x01a";
+const PATH: &str = "http://agent/envoy.service.ratelimit.v3.RateLimitService/ShouldRateLimit";
+
+/// Largest memory of the agent until now, in MiB.
+fn peak(agent: &Agent) -> usize {
+    let status = format!("/proc/{}/status", agent.process.id());
+    let status = std::fs::read_to_string(status).unwrap();
+    let line = status.lines().find(|line| line.starts_with("VmHWM:"));
+    let number = line.unwrap().split_whitespace().nth(1).unwrap();
+    number.parse::<usize>().unwrap() / 1024
+}
+
+/// Returns a port that was free a moment ago.
+fn free_port() -> SocketAddr {
+    let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+    listener.local_addr().unwrap()
+}
+
+fn runtime() -> tokio::runtime::Runtime {
+    tokio::runtime::Builder::new_current_thread()
+        .enable_all()
+        .build()
+        .unwrap()
+}
+
+type Parts = StreamBody<
+    futures_util::stream::Chain<
+        futures_util::stream::Iter<std::vec::IntoIter<Result<Frame<Bytes>, std::io::Error>>>,
+        futures_util::stream::Pending<Result<Frame<Bytes>, std::io::Error>>,
+    >,
+>;
+
+/// Returns a body of these parts that does not end.
+fn endless(parts: Vec<Bytes>) -> Parts {
+    let parts: Vec<_> = parts
+        .into_iter()
+        .map(|part| Ok(Frame::data(part)))
+        .collect();
+    let parts = futures_util::stream::iter(parts);
+    StreamBody::new(futures_util::StreamExt::chain(
+        parts,
+        futures_util::stream::pending(),
+    ))
+}
+
+async fn connect(address: SocketAddr) -> http2::SendRequest<Parts> {
+    let stream = tokio::net::TcpStream::connect(address).await.unwrap();
+    let (sender, connection) = http2::handshake(TokioExecutor::new(), TokioIo::new(stream))
+        .await
+        .unwrap();
+    tokio::spawn(connection);
+    sender
+}
+
+fn call(body: Parts) -> hyper::Request<Parts> {
+    let request = hyper::Request::post(PATH);
+    let request = request
+        .header("content-type", "application/grpc")
+        .header("te", "trailers");
+    request.body(body).unwrap()
+}
+
+/// An agent with the rate limit service, and its address.
+fn with_grpc(arguments: &[&str]) -> (Agent, SocketAddr, File) {
+    let (rules, grpc) = (File::new(RULES), free_port());
+    let grpc_text = grpc.to_string();
+    let all = ["--rules", rules.path(), "--grpc", &grpc_text];
+    (Agent::new(&[&all, arguments].concat()), grpc, rules)
+}
+
+#[test]
+fn a_thousand_messages_that_lack_a_byte_take_bounded_memory() {
+    let (agent, grpc, _rules) = with_grpc(&[]);
+    runtime().block_on(async {
+        // Messages of the largest size, without their last byte.
+        let mut message = vec![0; 262_148];
+        message[1..5].copy_from_slice(&262_144_u32.to_be_bytes());
+        let message = Bytes::from(message);
+        let mut connections = vec![];
+        for _ in 0..3 {
+            let mut sender = connect(grpc).await;
+            for _ in 0..1_000 {
+                sender.ready().await.unwrap();
+                let sent = sender.send_request(call(endless(vec![message.clone()])));
+                tokio::spawn(sent);
+            }
+            connections.push(sender);
+        }
+        // Others are served meanwhile.
+        for _ in 0..200 {
+            let mut other = connect(grpc).await;
+            let whole = Bytes::from_static(MESSAGE);
+            let answer = other.send_request(call(endless(vec![whole])));
+            // It does not end, so it is not answered either.
+            drop(answer);
+            let answer = agent.connect().send("POST", "/v1/acquire", &[], TAKE);
+            assert_eq!(answer.status, 200, "{answer:?}");
+        }
+    });
+    println!(
+        "3,000 messages without their last byte: {} MiB at most",
+        peak(&agent)
+    );
+    assert!(peak(&agent) < 128, "{} MiB", peak(&agent));
+}
+
+#[test]
+fn ten_thousand_heads_without_an_end_take_bounded_memory() {
+    let (_, hard) = getrlimit(Resource::RLIMIT_NOFILE).unwrap();
+    setrlimit(Resource::RLIMIT_NOFILE, hard, hard).unwrap();
+    let agent = Agent::new(&[]);
+    let head = format!(
+        "POST /v1/acquire HTTP/1.1\r\nhost: agent\r\nx: {}",
+        "x".repeat(15_500)
+    );
+    let mut clients = vec![];
+    for at in 0..10_000 {
+        let mut client = Client::to(TcpStream::connect(&agent.address).unwrap());
+        client.write_raw(head.as_bytes());
+        clients.push(client);
+        if at % 500 == 0 {
+            let answer = agent.connect().send("POST", "/v1/acquire", &[], TAKE);
+            assert_eq!(answer.status, 200, "{answer:?}");
+        }
+    }
+    println!("10,000 heads without an end: {} MiB at most", peak(&agent));
+    assert!(peak(&agent) < 128, "{} MiB", peak(&agent));
+}
+
+#[test]
+fn answers_that_are_not_taken_use_bounded_memory() {
+    let agent = Agent::new(&[]);
+    // So many answers on each connection that its socket has no room for them.
+    let asked = b"GET /metrics HTTP/1.1\r\nhost: agent\r\n\r\n".repeat(2_000);
+    let mut clients = vec![];
+    for _ in 0..300 {
+        let client = TcpStream::connect(&agent.address).unwrap();
+        client.set_nonblocking(true).unwrap();
+        let _ = (&client).write(&asked);
+        clients.push(client);
+    }
+    assert_eq!(agent.get("/healthz").status, 200);
+    println!(
+        "300 clients that take no answer: {} MiB at most",
+        peak(&agent)
+    );
+    assert!(peak(&agent) < 128, "{} MiB", peak(&agent));
+}
+
+#[test]
+fn idle_connections_of_calls_give_way_too() {
+    let (agent, grpc, _rules) = with_grpc(&["--max-connections", "50"]);
+    let idle: Vec<_> = (0..100)
+        .map(|_| TcpStream::connect(grpc).unwrap())
+        .collect();
+    for _ in 0..20 {
+        let answer = agent.connect().send("POST", "/v1/acquire", &[], TAKE);
+        assert_eq!(answer.status, 200, "{answer:?}");
+    }
+    let mut first = &idle[0];
+    first
+        .set_read_timeout(Some(Duration::from_secs(30)))
+        .unwrap();
+    assert!(
+        !matches!(first.read(&mut [0]), Ok(1..)),
+        "the first is closed"
+    );
+    assert!(agent.metric("weirgate_agent_connections") <= 50.0);
+}
+
+#[test]
+fn a_connection_that_begins_with_nothing_is_closed() {
+    let (_agent, grpc, _rules) = with_grpc(&[]);
+    let mut client = TcpStream::connect(grpc).unwrap();
+    client.write_all(b"PRI * HTTP/2.0\r\n").unwrap();
+    client
+        .set_read_timeout(Some(Duration::from_secs(60)))
+        .unwrap();
+    assert_eq!(client.read(&mut [0]).unwrap(), 0, "its end");
+}
+
+/// Changes the limit of open files of a process.
+fn limit_files(process: &Child, files: u64) {
+    let limit = format!("--nofile={files}:");
+    let id = process.id().to_string();
+    let status = Command::new("prlimit")
+        .args(["--pid", &id, &limit])
+        .status();
+    assert!(status.unwrap().success());
+}
+
+#[test]
+fn without_descriptors_both_listeners_pause_say_so_once_and_go_on() {
+    let (rules, grpc) = (File::new(RULES), free_port());
+    let (socket, endpoint) = (temporary("socket"), database());
+    let grpc_text = grpc.to_string();
+    let mut process = command(&[
+        "--table",
+        "weirgate",
+        "--endpoint-url",
+        &endpoint,
+        "--unix-socket",
+        socket.to_str().unwrap(),
+        "--rules",
+        rules.path(),
+        "--grpc",
+        &grpc_text,
+    ])
+    .stdout(Stdio::piped())
+    .spawn()
+    .unwrap();
+    let mut lines = BufReader::new(process.stdout.take().unwrap()).lines();
+    let listening: Vec<_> = lines.by_ref().take(2).map(Result::unwrap).collect();
+    assert!(
+        listening.iter().all(|line| line.contains("listening")),
+        "{listening:?}"
+    );
+    let open = std::fs::read_dir(format!("/proc/{}/fd", process.id()))
+        .unwrap()
+        .count();
+    limit_files(&process, u64::try_from(open).unwrap() - 1);
+    let unix = std::os::unix::net::UnixStream::connect(&socket).unwrap();
+    let tcp = TcpStream::connect(grpc).unwrap();
+    let mut paused: Vec<_> = lines.by_ref().take(2).map(Result::unwrap).collect();
+    paused.sort();
+    assert!(
+        paused
+            .iter()
+            .all(|line| line.contains("no connection can be accepted") && line.contains("ERROR")),
+        "{paused:?}"
+    );
+    assert!(
+        paused.iter().any(|line| line.contains("unix:")),
+        "{paused:?}"
+    );
+    assert!(
+        paused.iter().any(|line| line.contains(&grpc_text)),
+        "{paused:?}"
+    );
+    limit_files(&process, 1_000);
+    let again: Vec<_> = lines.by_ref().take(2).map(Result::unwrap).collect();
+    assert!(
+        again.iter().all(|line| line.contains("accepted again")),
+        "{again:?}"
+    );
+    let mut unix = Client::to(unix);
+    assert_eq!(unix.send("GET", "/healthz", &[], "").status, 200);
+    drop(tcp);
+    kill(&process, Signal::SIGTERM);
+    assert!(process.wait().unwrap().success());
+}
+
+/// What an output of the agent is.
+#[derive(Debug, Clone, Copy, PartialEq)]
+enum Sink {
+    /// A pipe that is read to its end.
+    Read,
+    /// A pipe that is full, and is not read.
+    Stalled,
+    /// A pipe whose reader has gone.
+    Gone,
+    /// A device without room.
+    Full,
+    /// Not open.
+    Closed,
+}
+
+impl Sink {
+    const ALL: [Self; 5] = [
+        Self::Read,
+        Self::Stalled,
+        Self::Gone,
+        Self::Full,
+        Self::Closed,
+    ];
+
+    /// Returns it, with what has to be kept until the end.
+    fn open(self) -> (Stdio, Option<Box<dyn std::any::Any>>) {
+        let pipe = || std::io::pipe().unwrap();
+        match self {
+            Self::Read => {
+                let (mut reader, writer) = pipe();
+                std::thread::spawn(move || reader.read_to_end(&mut vec![]));
+                (writer.into(), None)
+            }
+            Self::Stalled => {
+                let (reader, mut writer) = pipe();
+                // A pipe has room for 64 KiB.
+                writer.write_all(&[b'x'; 65_536]).unwrap();
+                (writer.into(), Some(Box::new(reader)))
+            }
+            Self::Gone => (pipe().1.into(), None),
+            Self::Full => {
+                let full = Output::options().write(true).open("/dev/full");
+                (full.unwrap().into(), None)
+            }
+            Self::Closed => (Stdio::null(), None),
+        }
+    }
+}
+
+#[test]
+fn no_output_stops_the_agent() {
+    let endpoint = database();
+    for out in Sink::ALL {
+        for err in Sink::ALL {
+            let case = format!("standard output {out:?}, standard error {err:?}");
+            let (rules, grpc) = (File::new(RULES), free_port());
+            let (socket, grpc_text) = (temporary("socket"), grpc.to_string());
+            let agent = command(&[
+                "--table",
+                "weirgate",
+                "--endpoint-url",
+                &endpoint,
+                "--threads",
+                "1",
+                "--unix-socket",
+                socket.to_str().unwrap(),
+                "--rules",
+                rules.path(),
+                "--grpc",
+                &grpc_text,
+            ]);
+            // A shell closes what is to be closed.
+            let mut shell = Command::new("sh");
+            let closing = |sink, number| {
+                if sink == Sink::Closed {
+                    format!(" {number}>&-")
+                } else {
+                    String::new()
+                }
+            };
+            let script = format!("exec \"$@\"{}{}", closing(out, 1), closing(err, 2));
+            shell
+                .args(["-c", &script, "sh"])
+                .arg(agent.get_program())
+                .args(agent.get_args());
+            shell
+                .env_clear()
+                .env("AWS_REGION", "us-east-1")
+                .env("PATH", "/usr/bin:/bin");
+            let ((stdout, _out), (stderr, _err)) = (out.open(), err.open());
+            let mut process = shell.stdout(stdout).stderr(stderr).spawn().unwrap();
+            drop(shell);
+            // Each of these calls is logged.
+            runtime().block_on(async {
+                let mut sender = loop {
+                    match tokio::net::TcpStream::connect(grpc).await {
+                        Ok(stream) => {
+                            stream.set_nodelay(true).unwrap();
+                            let io = TokioIo::new(stream);
+                            let (sender, connection) =
+                                http2::handshake(TokioExecutor::new(), io).await.unwrap();
+                            tokio::spawn(connection);
+                            break sender;
+                        }
+                        Err(_) => {
+                            assert!(process.try_wait().unwrap().is_none(), "it ended: {case}")
+                        }
+                    }
+                };
+                for _ in 0..400 {
+                    sender.ready().await.unwrap();
+                    let body = http_body_util::Full::new(Bytes::from_static(MESSAGE));
+                    let request =
+                        hyper::Request::post(PATH).header("content-type", "application/grpc");
+                    let request = request.header("te", "trailers").body(body).unwrap();
+                    let answer = sender.send_request(request).await;
+                    let answer = answer.unwrap_or_else(|error| panic!("{case}: {error}"));
+                    assert_eq!(answer.headers()["grpc-status"], "9", "{case}");
+                }
+            });
+            let stream = std::os::unix::net::UnixStream::connect(&socket).unwrap();
+            let mut client = Client::to(stream);
+            assert_eq!(
+                client.send("GET", "/healthz", &[], "").status,
+                200,
+                "{case}"
+            );
+            kill(&process, Signal::SIGTERM);
+            let (done, is_done) = channel();
+            let id = process.id();
+            std::thread::spawn(move || done.send(process.wait().unwrap()));
+            let status = is_done.recv_timeout(Duration::from_secs(60));
+            let status = status.unwrap_or_else(|_| panic!("process {id} goes on: {case}"));
+            assert!(status.success(), "{case}: {status}");
+        }
+    }
+}
+
+#[test]
+fn lines_of_one_kind_are_bounded_and_the_lost_ones_counted() {
+    let (agent, grpc, _rules) = with_grpc(&["--threads", "1"]);
+    runtime().block_on(async {
+        let stream = tokio::net::TcpStream::connect(grpc).await.unwrap();
+        stream.set_nodelay(true).unwrap();
+        let (mut sender, connection) = http2::handshake(TokioExecutor::new(), TokioIo::new(stream))
+            .await
+            .unwrap();
+        tokio::spawn(connection);
+        for _ in 0..300 {
+            sender.ready().await.unwrap();
+            let body = http_body_util::Full::new(Bytes::from_static(MESSAGE));
+            let request = hyper::Request::post(PATH).header("content-type", "application/grpc");
+            sender
+                .send_request(request.body(body).unwrap())
+                .await
+                .unwrap();
+        }
+    });
+    assert!(agent.metric("weirgate_agent_log_lines_lost_total") >= 100.0);
+}
+
+#[test]
+fn a_failed_start_ends_although_standard_error_takes_nothing() {
+    for sink in Sink::ALL {
+        let (stderr, _kept) = sink.open();
+        let mut process = command(&["--table", "weirgate", "--grpc", "127.0.0.1:0"])
+            .stderr(stderr)
+            .spawn()
+            .unwrap();
+        assert_eq!(process.wait().unwrap().code(), Some(2), "{sink:?}");
+    }
+}
+
+#[test]
+fn a_web_page_of_another_name_reads_neither_health_nor_metrics() {
+    let agent = Agent::new(&[]);
+    let send = |path: &str, host: &str, fields: &[(&str, &str)]| {
+        let mut client = agent.connect();
+        let mut request = format!("GET {path} HTTP/1.1\r\nhost: {host}\r\n");
+        for (name, value) in fields {
+            request += &format!("{name}: {value}\r\n");
+        }
+        client.write_raw(format!("{request}\r\n").as_bytes());
+        client.read().unwrap().status
+    };
+    let browsers: [&[(&str, &str)]; 4] = [
+        &[("accept-language", "en")],
+        &[("sec-fetch-site", "same-origin")],
+        &[("origin", "http://evil.example")],
+        &[("referer", "http://evil.example/")],
+    ];
+    for path in ["/metrics", "/healthz"] {
+        for fields in browsers {
+            for host in [
+                "evil.example",
+                "evil.example:2774",
+                "127.0.0.1.evil.example",
+                "localhost.evil.example",
+            ] {
+                assert_eq!(send(path, host, fields), 403, "{path} {host} {fields:?}");
+            }
+        }
+        let page = [("accept-language", "en")];
+        for host in [
+            "127.0.0.1:2774",
+            "localhost",
+            "localhost:2774",
+            "[::1]:2774",
+            "10.1.2.3:80",
+        ] {
+            assert_eq!(
+                send(path, host, &page),
+                200,
+                "a person looks at {path} of {host}"
+            );
+        }
+        assert_eq!(
+            send(path, "agent.default.svc:2774", &[]),
+            200,
+            "a scraper or a probe"
+        );
+    }
+    let page = [("origin", "null"), ("accept-language", "en")];
+    let take = agent
+        .connect()
+        .send("POST", "/v1/acquire", &page, &json!({}).to_string());
+    assert_eq!(take.status, 403);
+}
