@@ -14,6 +14,9 @@ use weirgate::http::{Policies, PolicyNames};
 use weirgate::{Config, ConfigLevel, Decision, Error, Grants, Limit, RateLimiter, Window};
 use weirgate_examples::{Outcome, Place, run};
 
+/// Customers by their keys. A service has them in a store, hashed.
+const KEYS: [(&str, &str); 2] = [("key-of-acme", "acme"), ("key-of-initech", "initech")];
+
 fn main() -> ExitCode {
     run(gateway)
 }
@@ -30,16 +33,19 @@ async fn gateway(place: Place) -> Outcome {
         ("acme", 1_300),
         ("initech", 9_500),
         ("initech", 800),
+        ("made-up", 1),
     ];
-    let calls = requests.map(|(customer, prompt)| {
+    let calls = requests.map(|(customer, tokens)| {
         let (limiter, vendor) = (limiter.clone(), Arc::clone(&vendor));
-        tokio::spawn(async move { complete(&limiter, &vendor, customer, prompt).await })
+        let (key, prompt) = (format!("key-of-{customer}"), "word".repeat(tokens));
+        tokio::spawn(async move { complete(&limiter, &vendor, &key, &prompt).await })
     });
     for (call, (customer, _)) in calls.into_iter().zip(requests) {
         println!("{customer:<8} {}", call.await??);
     }
-    let answer = complete(&limiter, &vendor, "acme", 25_000).await?;
-    println!("{:<8} {answer}", "acme");
+    let prompt = "word".repeat(25_000);
+    let answer = complete(&limiter, &vendor, "key-of-acme", &prompt).await?;
+    println!("acme     {answer}");
     let most = vendor.most_running.load(Ordering::Relaxed);
     println!("most calls at once: {most}");
     let calls = limiter.leases("openai", "gpt-4").await?.items.len();
@@ -66,15 +72,20 @@ async fn configure(limiter: &RateLimiter) -> Outcome {
     Ok(())
 }
 
-/// Serves one request: status and text.
+/// Serves one request: status and text. The key says whose it is, and the gateway what it costs.
 async fn complete(
     limiter: &RateLimiter,
     vendor: &Vendor,
-    customer: &str,
-    prompt: i64,
+    key: &str,
+    prompt: &str,
 ) -> Result<String, Error> {
     const MAX_ANSWER: i64 = 1_000;
-    let estimate = prompt + MAX_ANSWER;
+    let Some((_, customer)) = KEYS.iter().find(|(known, _)| *known == key) else {
+        return Ok("401, unknown key".to_owned());
+    };
+    // Counted here: four bytes a token, for want of the vendor's tokenizer.
+    let prompt = i64::try_from(prompt.len().div_ceil(4)).unwrap_or(i64::MAX);
+    let estimate = prompt.saturating_add(MAX_ANSWER);
     let both = [
         limiter.acquire(customer, "gpt-4").take("tokens", estimate),
         limiter

@@ -21,6 +21,8 @@ use weirgate_examples::{Outcome, Place, run};
 
 /// Longer than a slot takes to return after a response.
 const WAIT: Duration = Duration::from_millis(500);
+/// Most rows of a report.
+const MAX_ROWS: i64 = 1_000;
 
 fn main() -> ExitCode {
     run(async |place: Place| {
@@ -58,7 +60,8 @@ struct Customer(&'static str);
 
 fn app(limiter: RateLimiter) -> Router {
     let limits = RateLimitLayer::new(limiter, |limiter, request| {
-        let Customer(name) = request.extensions.get()?;
+        let customer = request.extensions.get::<Customer>();
+        let name = customer.map_or("", |Customer(name)| name); // none: 400, instead of no limit
         let acquire = limiter.acquire(name, "report").wait_up_to(WAIT);
         Some(acquire.take("rows", 1).take("slots", 1)) // the rows are corrected by the handler
     })
@@ -85,12 +88,19 @@ async fn authenticate(headers: HeaderMap, mut request: Request, next: Next) -> R
 
 async fn report(Extension(grant): Extension<GrantHandle>, request: Request) -> Response {
     let query = request.uri().query().unwrap_or("rows=1");
-    let rows = query.trim_start_matches("rows=").parse();
-    let Ok(rows) = rows else {
-        return StatusCode::INTERNAL_SERVER_ERROR.into_response(); // which costs nothing
+    let rows = query.strip_prefix("rows=").map(str::parse::<i64>);
+    let Some(Ok(rows @ 1..=MAX_ROWS)) = rows else {
+        return StatusCode::BAD_REQUEST.into_response(); // which costs a row
     };
-    if let Err(error) = grant.adjust("rows", rows).await {
-        eprintln!("{rows} rows could not be counted: {error}"); // the client gets them anyway
+    match grant.adjust("rows", rows).await {
+        Ok(_) => {}
+        Err(error) if error.is_transient() => {
+            eprintln!("{rows} rows could not be counted: {error}"); // the client gets them anyway
+        }
+        Err(error) => {
+            eprintln!("{rows} rows cannot be counted: {error}"); // no request would be
+            return StatusCode::INTERNAL_SERVER_ERROR.into_response();
+        }
     }
     format!("{rows} rows").into_response()
 }
@@ -108,3 +118,7 @@ async fn show(app: &Router, key: &str, path: &str) -> Outcome {
     drop(axum::body::to_bytes(response.into_body(), usize::MAX).await?);
     Ok(())
 }
+
+#[cfg(test)]
+#[path = "tests/attack/tower_api.rs"]
+mod attack;

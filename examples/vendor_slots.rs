@@ -125,5 +125,8 @@ impl Vendor {
 }
 
 #[cfg(test)]
+#[path = "tests/attack/vendor_slots.rs"]
+mod attack;
+#[cfg(test)]
 #[path = "tests/outage/vendor_slots.rs"]
 mod outage;

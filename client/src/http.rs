@@ -40,22 +40,28 @@
 //! Retry-After: 1
 //! ```
 //!
-//! The fields are those of draft-ietf-httpapi-ratelimit-headers-10: structured fields (RFC 9651), a
+//! The fields are those of draft-ietf-httpapi-ratelimit-headers-11: structured fields (RFC 9651), a
 //! member per limit.
 //!
 //! | parameter | is |
 //! |---|---|
 //! | `q` | the limit's capacity, in whole tokens |
 //! | `w` | the seconds in which an empty limit is full again; none for slots |
-//! | `qu` | `concurrent-requests` for slots; none for rates: the draft has no unit for LLM tokens |
+//! | `qu` | what a token is, if not a request: `concurrent-requests` for slots, and what [`PolicyNames::units`] says |
 //! | `r` | the balance, in whole tokens rounded down; 0 in debt |
-//! | `t` | the seconds, rounded up, until one more token, or after a denial the requested amount |
+//! | `t` | the seconds, rounded up, in which `r` refills and one more token is available; after a denial until the requested amount is |
 //!
+//! - A client that spreads `r` over `t`, as the draft suggests, never exceeds the refill: of 99,999
+//!   tokens of 100,000 a day, `t` is a day. After a denial, `r` is at most what refills in `t`.
+//! - The unit `tokens` is not in the draft's registry, which has none for what is not counted in
+//!   requests or bytes. Without a unit a client would take tokens for requests.
+//! - A limit that admits nothing has `q=0`, its period as `w`, `r=0` and no `t`.
 //! - After a denial only short limits have a `t`, so none is later than `Retry-After`. Neither is
 //!   ever too early; for slots it is when enough leases expire, and a release can make it sooner.
-//! - A full limit has no `t`, nor has a concurrency limit: time adds nothing to either.
+//! - A concurrency limit has no `t`: time adds nothing to it.
 //! - Soft limits are sent like others, but never deny: a client that reads 0 left can slow down.
-//! - Shadow limits are not sent. They are a trial, and clients must not react to it.
+//! - Shadow limits, and all limits of a request or a limiter in shadow mode, are not sent. They are a
+//!   trial, and clients must not react to it.
 //! - `X-RateLimit-Degraded: true` is sent with a decision that was made without DynamoDB. Such a
 //!   grant was not counted, or only by this server's part of the limits; such a denial says nothing
 //!   of the limits. Without it, the table has decided.
@@ -76,7 +82,7 @@ mod problem;
 
 #[cfg(feature = "tower")]
 pub(crate) use fields::DEGRADED;
-pub use names::{PolicyName, PolicyNames};
+pub use names::{PolicyName, PolicyNames, PolicyUnit};
 pub(crate) use policy::seconds;
 pub use policy::{Policies, Policy};
 pub use problem::Problem;

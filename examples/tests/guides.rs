@@ -141,6 +141,37 @@ fn the_page_of_zae_limiter_has_what_is_left_out() {
     assert_eq!(blocks(&page, "text left out"), [left_out]);
 }
 
+/// What an attacker tries is refused in each program, and no permanent error passes a request.
+#[test]
+fn unknown_keys_are_refused_and_permanent_errors_pass_nothing() {
+    for (page, attack, answer) in [
+        ("llm-gateway", "made-up", "401"),
+        ("api-with-tower", "made-up", "401"),
+        ("api-with-tower", "rows=broken", "400"),
+        ("multi-tenancy", "key-of-eve", "401"),
+    ] {
+        let printed = guide(page).run(&[]);
+        let mut lines = printed.lines().filter(|line| line.contains(attack));
+        let line = lines.next().unwrap_or_else(|| panic!("{page}: {printed}"));
+        assert!(line.contains(answer), "{page}: {line}");
+    }
+    let printed = guide("failure-modes").run(&[]);
+    let mut permanent = printed
+        .lines()
+        .filter(|line| line.contains("error, permanent"))
+        .peekable();
+    assert!(permanent.peek().is_some(), "{printed}");
+    for line in permanent {
+        assert!(line.contains(" 500"), "{line}");
+    }
+    for line in printed
+        .lines()
+        .filter(|line| line.contains("a limit that is not there"))
+    {
+        assert!(!line.contains("granted"), "{line}");
+    }
+}
+
 /// Returns the numbers of a line, in their order.
 fn numbers(line: &str) -> Vec<i64> {
     line.split(|letter: char| !letter.is_ascii_digit())

@@ -6,6 +6,8 @@ use weirgate::{Error, Grant, RateLimiter};
 const SEPARATOR: char = '.';
 /// Most tokens in a text: as many as one request can have buckets.
 const MAX_TOKENS: usize = 100;
+/// Most parts of all tokens of a text, so most writes of one settlement.
+const MAX_PARTS: usize = 1_024;
 
 /// Returns the tokens of the grants as one text.
 pub(crate) fn join(grants: Vec<Grant>) -> String {
@@ -22,7 +24,7 @@ pub(crate) fn join(grants: Vec<Grant>) -> String {
 /// Restores the grants of a text.
 ///
 /// # Errors
-/// [`Error::Invalid`] if a part is no token of this namespace, or there are too many.
+/// [`Error::Invalid`] if a part is no token of this table and namespace, or there are too many.
 pub(crate) fn restore(limiter: &RateLimiter, text: &str) -> Result<Vec<Grant>, Error> {
     let count = text.split(SEPARATOR).count();
     if count > MAX_TOKENS {
@@ -30,7 +32,24 @@ pub(crate) fn restore(limiter: &RateLimiter, text: &str) -> Result<Vec<Grant>, E
             "the grant token has {count} parts, the maximum is {MAX_TOKENS}: pass the token as it was returned"
         )));
     }
-    text.split(SEPARATOR)
+    let grants = text
+        .split(SEPARATOR)
         .map(|token| limiter.restore_grant(token))
-        .collect()
+        .collect::<Result<Vec<_>, _>>()?;
+    check_parts(&grants)?;
+    Ok(grants)
+}
+
+/// Requires that one settlement of the grants does not write too much.
+///
+/// # Errors
+/// [`Error::Invalid`] if they have too many parts together.
+pub(super) fn check_parts(grants: &[Grant]) -> Result<(), Error> {
+    let parts: usize = grants.iter().map(Grant::parts).sum();
+    match parts <= MAX_PARTS {
+        true => Ok(()),
+        false => Err(Error::Invalid(format!(
+            "the grants of one token can have {MAX_PARTS} parts, got {parts}: settle them, and acquire again"
+        ))),
+    }
 }

@@ -246,6 +246,9 @@ impl Steps {
         for (limit, actual) in &settle.adjust {
             let holders = holders(grants, &targets, limit);
             let places = possible(grants, &holders, |grant| grant.check_adjust(limit))?;
+            for at in &places {
+                grants[*at].check_adjust_milli(limit, *actual)?;
+            }
             adjust.push((places, limit.clone(), *actual));
         }
         let renew = match settle.renew {
@@ -264,7 +267,7 @@ impl Steps {
 }
 
 /// Returns the places of the grants that pass a check. One that does not counts only if none does.
-fn possible(
+pub(super) fn possible(
     grants: &[Grant],
     places: &[usize],
     check: impl Fn(&Grant) -> Result<(), Error>,
@@ -307,8 +310,11 @@ fn checked(
             }
             rests.push((at, limit.clone(), held - *back));
         }
-        let is_empty = targets.iter().all(|at| grants[*at].amounts().is_empty());
-        if !is_counted && !is_empty {
+        // Nothing is counted of a limit that is not enforced.
+        let is_uncounted = |at: &usize| {
+            grants[*at].amounts().is_empty() && grants[*at].check_adjust(limit).is_ok()
+        };
+        if !is_counted && !targets.iter().any(is_uncounted) {
             return Err(Error::Invalid(format!(
                 "give_back names {limit:?}, of which the grant holds nothing: name a limit that it took"
             )));

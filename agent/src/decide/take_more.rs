@@ -4,7 +4,7 @@ use weirgate::{Decision, Error, Grant, MilliTokens, RateLimiter, Settlement};
 
 use super::grant_token;
 use super::granted::Granted;
-use super::settle::{SettleError, Settled, TakeMore, before, holders, targets};
+use super::settle::{SettleError, Settled, TakeMore, before, holders, possible, targets};
 
 /// Takes more within a grant. If one limit of one bucket denies, returns what the others gave.
 pub(super) async fn take_more(
@@ -14,8 +14,14 @@ pub(super) async fn take_more(
     let mut grants = grant_token::restore(limiter, &more.grant).map_err(before)?;
     let targets = targets(&grants, more.bucket).map_err(before)?;
     let mut taken = vec![];
+    let mut steps = vec![];
     for (limit, tokens) in &more.amounts {
-        for at in holders(&grants, &targets, limit) {
+        let holders = holders(&grants, &targets, limit);
+        let places = possible(&grants, &holders, |grant| grant.check_adjust(limit));
+        steps.push((limit, tokens, places.map_err(before)?));
+    }
+    for (limit, tokens, places) in steps {
+        for at in places {
             let refused = match grants[at].take_more(limit, *tokens).await {
                 Ok(Decision::Granted(())) => {
                     taken.push((at, limit.as_str(), *tokens));
@@ -42,6 +48,12 @@ pub(super) async fn take_more(
                 Decision::Granted(()) => continue,
             });
         }
+    }
+    if let Err(error) = grant_token::check_parts(&grants) {
+        undo(&mut grants, &taken)
+            .await
+            .map_err(|error| SettleError::of(error, true))?;
+        return Err(before(error));
     }
     let granted = Granted(grants);
     Ok(Decision::Granted(Settled {

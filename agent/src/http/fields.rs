@@ -8,7 +8,7 @@ use std::time::Duration;
 use serde::Deserialize;
 use weirgate::{Limit, MilliTokens, OnUnavailable};
 
-use super::json::{Json, shown};
+use super::json::{Json, parse, shown};
 
 /// Largest amount, 10^12 tokens.
 const MAX_TOKENS: i64 = 1_000_000_000_000;
@@ -59,7 +59,7 @@ pub(super) struct Object<'a>(Vec<(std::borrow::Cow<'a, str>, Json<'a>)>);
 impl<'a> Object<'a> {
     /// Reads a body.
     pub(super) fn parse(body: &'a [u8]) -> Result<Self, Invalid> {
-        let json = serde_json::from_slice(body).map_err(|error| {
+        let json = parse(body).map_err(|error| {
             Invalid::of("", format!("is not JSON: {error}; send one JSON object"))
         })?;
         Self::of(json)

@@ -1,13 +1,17 @@
 //! JSON values that remember every field, and borrow their texts from the body.
 
 use std::borrow::Cow;
-use std::fmt;
+use std::cell::Cell;
+use std::fmt::{self, Write};
 
-use serde::de::{Deserialize, Deserializer, Error, MapAccess, SeqAccess, Visitor};
+use serde::de::{DeserializeSeed, Deserializer, Error, MapAccess, SeqAccess, Visitor};
 use serde_json::Number;
 
 /// Most fields of an object. No request needs nearly as many.
 const MAX_FIELDS: usize = 100;
+
+/// Most values of a body: a request of 100 buckets, each with 20 limits, has fewer.
+const MAX_VALUES: usize = 20_000;
 
 /// Most characters of a request that an error shows in one place.
 const SHOWN: usize = 60;
@@ -41,15 +45,39 @@ impl Json<'_> {
     }
 }
 
-impl<'de> Deserialize<'de> for Json<'de> {
-    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
-        deserializer.deserialize_any(JsonVisitor)
+/// Reads a body. Its values are counted while they are read, so that a body of brackets takes no more
+/// memory than one of requests.
+///
+/// # Errors
+/// What is no JSON, or has too many values or fields.
+pub(super) fn parse(body: &[u8]) -> Result<Json<'_>, serde_json::Error> {
+    let left = Cell::new(MAX_VALUES);
+    let mut deserializer = serde_json::Deserializer::from_slice(body);
+    let value = Values { left: &left }.deserialize(&mut deserializer)?;
+    deserializer.end()?;
+    Ok(value)
+}
+
+/// Reads values, of which so many are left.
+#[derive(Clone, Copy)]
+struct Values<'c> {
+    left: &'c Cell<usize>,
+}
+
+impl<'de> DeserializeSeed<'de> for Values<'_> {
+    type Value = Json<'de>;
+
+    fn deserialize<D: Deserializer<'de>>(self, deserializer: D) -> Result<Json<'de>, D::Error> {
+        let Some(left) = self.left.get().checked_sub(1) else {
+            let text = format!("there are more than {MAX_VALUES} values");
+            return Err(D::Error::custom(text));
+        };
+        self.left.set(left);
+        deserializer.deserialize_any(self)
     }
 }
 
-struct JsonVisitor;
-
-impl<'de> Visitor<'de> for JsonVisitor {
+impl<'de> Visitor<'de> for Values<'_> {
     type Value = Json<'de>;
 
     fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
@@ -86,7 +114,7 @@ impl<'de> Visitor<'de> for JsonVisitor {
 
     fn visit_seq<A: SeqAccess<'de>>(self, mut elements: A) -> Result<Self::Value, A::Error> {
         let mut list = vec![];
-        while let Some(element) = elements.next_element()? {
+        while let Some(element) = elements.next_element_seed(self)? {
             list.push(element);
         }
         Ok(Json::List(list))
@@ -94,7 +122,7 @@ impl<'de> Visitor<'de> for JsonVisitor {
 
     fn visit_map<A: MapAccess<'de>>(self, mut entries: A) -> Result<Self::Value, A::Error> {
         let mut fields: Vec<(Cow<'de, str>, Json<'de>)> = vec![];
-        while let Some(Name(name)) = entries.next_key()? {
+        while let Some(Name(name)) = entries.next_key_seed(NameOf(self))? {
             if fields.len() == MAX_FIELDS {
                 let text = format!("an object has more than {MAX_FIELDS} fields");
                 return Err(A::Error::custom(text));
@@ -103,7 +131,7 @@ impl<'de> Visitor<'de> for JsonVisitor {
                 let text = format!("field {:?} comes twice", shown(&name));
                 return Err(A::Error::custom(text));
             }
-            fields.push((name, entries.next_value()?));
+            fields.push((name, entries.next_value_seed(self)?));
         }
         Ok(Json::Object(fields))
     }
@@ -112,25 +140,73 @@ impl<'de> Visitor<'de> for JsonVisitor {
 /// The name of a field.
 struct Name<'a>(Cow<'a, str>);
 
-impl<'de> Deserialize<'de> for Name<'de> {
-    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
-        match Json::deserialize(deserializer)? {
-            Json::Text(text) => Ok(Self(text)),
+struct NameOf<'c>(Values<'c>);
+
+impl<'de> DeserializeSeed<'de> for NameOf<'_> {
+    type Value = Name<'de>;
+
+    fn deserialize<D: Deserializer<'de>>(self, deserializer: D) -> Result<Name<'de>, D::Error> {
+        match deserializer.deserialize_any(self.0)? {
+            Json::Text(text) => Ok(Name(text)),
             _ => Err(D::Error::custom("a field's name must be text")),
         }
     }
 }
 
-/// Writes the value as JSON, cut to what a line of an error can show.
+/// Writes the value as JSON, cut to what a line of an error can show. Nothing of the rest is copied.
 impl fmt::Display for Json<'_> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let text = match self {
-            // Longer than a line can show, and not worth a copy.
-            Self::List(list) if list.len() > SHOWN => "a long list".to_owned(),
-            Self::Text(text) => serde_json::Value::from(shown(text)).to_string(),
-            other => other.clone().into_value().to_string(),
-        };
-        f.write_str(&shown(&text))
+        if matches!(self, Self::List(list) if list.len() > SHOWN) {
+            return f.write_str("a long list");
+        }
+        let mut beginning = Beginning::default();
+        // An error means that there is more than can be shown.
+        let _ = self.write(&mut beginning);
+        f.write_str(&shown(&beginning.text))
+    }
+}
+
+impl Json<'_> {
+    fn write(&self, to: &mut Beginning) -> fmt::Result {
+        match self {
+            Self::Null => to.write_str("null"),
+            Self::Bool(bool) => write!(to, "{bool}"),
+            Self::Number(number) => write!(to, "{number}"),
+            Self::Text(text) => write!(to, "{}", serde_json::Value::from(shown(text))),
+            Self::List(list) => {
+                to.write_char('[')?;
+                for (at, element) in list.iter().enumerate() {
+                    to.write_str(if at == 0 { "" } else { "," })?;
+                    element.write(to)?;
+                }
+                to.write_char(']')
+            }
+            Self::Object(fields) => {
+                to.write_char('{')?;
+                for (at, (name, value)) in fields.iter().enumerate() {
+                    to.write_str(if at == 0 { "" } else { "," })?;
+                    write!(to, "{}:", serde_json::Value::from(shown(name)))?;
+                    value.write(to)?;
+                }
+                to.write_char('}')
+            }
+        }
+    }
+}
+
+/// The beginning of a text: a little more than is shown. What would follow is an error.
+#[derive(Default)]
+struct Beginning {
+    text: String,
+}
+
+impl fmt::Write for Beginning {
+    fn write_str(&mut self, more: &str) -> fmt::Result {
+        if self.text.chars().count() > SHOWN {
+            return Err(fmt::Error);
+        }
+        self.text.push_str(more);
+        Ok(())
     }
 }
 
@@ -139,5 +215,55 @@ pub(super) fn shown(text: &str) -> String {
     match text.char_indices().nth(SHOWN) {
         None => text.to_owned(),
         Some((end, _)) => format!("{} ...", &text[..end]),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_body_of_brackets_or_numbers_has_no_more_values_than_one_of_requests() {
+        for (open, each, close) in [("[", "0,", "0]"), ("[", "[],", "[]]"), ("[", "{},", "{}]")] {
+            let body = format!("{open}{}{close}", each.repeat(600_000));
+            let refused = parse(body.as_bytes()).unwrap_err().to_string();
+            assert!(refused.contains("more than 20000 values"), "{refused}");
+            let body = format!("{open}{}{close}", each.repeat(15_000));
+            let value = parse(body.as_bytes()).unwrap();
+            assert!(value.to_string().len() < 100, "{value}");
+        }
+        let fields: Vec<_> = (0..100)
+            .map(|at| format!(r#""f{at}":[[0,1],[2,{{"x":null}}]]"#))
+            .collect();
+        let body = format!("{{{}}}", fields.join(","));
+        let value = parse(body.as_bytes()).unwrap();
+        assert!(
+            value
+                .to_string()
+                .starts_with(r#"{"f0":[[0,1],[2,{"x":null}]],"f1""#),
+            "{value}"
+        );
+        assert!(value.to_string().len() < 100, "{value}");
+    }
+
+    /// An error shows the beginning of the value as it was sent, whatever it is.
+    #[test]
+    fn an_error_shows_the_beginning_of_a_value() {
+        let long = "x".repeat(100_000);
+        let cut = format!("\"{} ...\"", "x".repeat(SHOWN));
+        for (value, shows) in [
+            ("null".to_owned(), "null".to_owned()),
+            ("-1.5".to_owned(), "-1.5".to_owned()),
+            (
+                "[1,\"a\\nb\",true,{\"k\":[]}]".to_owned(),
+                "[1,\"a\\nb\",true,{\"k\":[]}]".to_owned(),
+            ),
+            (
+                format!("\"{long}\""),
+                format!("{} ...", cut.chars().take(SHOWN).collect::<String>()),
+            ),
+        ] {
+            assert_eq!(parse(value.as_bytes()).unwrap().to_string(), shows);
+        }
     }
 }

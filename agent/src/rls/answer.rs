@@ -52,13 +52,15 @@ pub(super) fn answer(plan: &Plan, decided: &Decided) -> RateLimitResponse {
     }
 }
 
-/// Returns the names of the limits: those of the first bucket have their own.
+/// Returns the names of the limits: those of the first bucket have their own. A trial is no bucket that
+/// clients could know of.
 fn names(plan: &Plan) -> PolicyNames {
-    let own = plan.steps.iter().find_map(|step| match step {
+    let mut asked = plan.steps.iter().filter_map(|step| match step {
         Step::Ask(parcel) | Step::Peek(parcel) => Some(&parcel.bucket),
         Step::Blocked(bucket, _) => Some(bucket),
-        Step::Pass | Step::Unlimited | Step::Settle(_) | Step::Refund(_) => None,
+        Step::Pass | Step::Unlimited | Step::Settle(_) | Step::Refund(_) | Step::Refused(_) => None,
     });
+    let own = asked.find(|bucket| !bucket.terms.is_shadow);
     match own {
         Some(bucket) => PolicyNames::default().own(&bucket.entity, &bucket.resource),
         None => PolicyNames::default(),

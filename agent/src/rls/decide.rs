@@ -10,13 +10,13 @@ use weirgate::{
 use super::deadline::Deadline;
 use super::plan::{Parcel, Plan, Step, asks};
 use super::refusal::{Refusal, blocked, denies, merge};
-use super::requests::{ask, peek, slots, without_disabled_trials};
+use super::requests::{ask, peek, slots};
 use super::standing::Standing;
 
 /// Age of what a peek may use, 100 ms: a gateway peeks for every request.
 const PEEK_AGE: Duration = Duration::from_millis(100);
 /// Retry time of a call that is denied because DynamoDB is unavailable, 1 s.
-pub(super) const UNAVAILABLE_RETRY: Duration = Duration::from_secs(1);
+const UNAVAILABLE_RETRY: Duration = Duration::from_secs(1);
 /// Age of what a denied call shows of the limits that did not deny, a minute.
 const SHOWN_AGE: Duration = Duration::from_secs(60);
 
@@ -44,7 +44,7 @@ pub(super) async fn decide(
     lease: Option<Duration>,
     on_unavailable: OnUnavailable,
 ) -> Result<Decided, Error> {
-    let mut decided = Decided::begin(plan);
+    let mut decided = Decided::begin(plan, limiter);
     let within = match (on_unavailable, asks(plan).next()) {
         // Without an answer in time there is no decision.
         (OnUnavailable::Error, _) => Duration::MAX,
@@ -75,7 +75,7 @@ fn standing(step: &Step) -> Standing {
 
 impl Decided {
     /// Returns the decision before anything was asked: it denies what rules with a rate of 0 block.
-    pub(super) fn begin(plan: &Plan) -> Self {
+    pub(super) fn begin(plan: &Plan, limiter: &RateLimiter) -> Self {
         let mut decided = Self {
             standings: plan.steps.iter().map(standing).collect(),
             refusal: None,
@@ -86,7 +86,9 @@ impl Decided {
             let Step::Blocked(bucket, hits) = step else {
                 continue;
             };
-            let Some(status) = blocked(bucket, *hits) else {
+            // In shadow mode nothing is limited.
+            let status = blocked(bucket, *hits).filter(|_| !limiter.is_shadow());
+            let Some(status) = status else {
                 continue;
             };
             let is_over = *hits > 0 && !bucket.terms.is_shadow;
@@ -96,6 +98,20 @@ impl Decided {
             }
         }
         decided
+    }
+
+    /// Denies all that is asked and could be denied, because there is no decision.
+    pub(super) fn deny(&mut self, plan: &Plan, limiter: &RateLimiter) {
+        for (standing, step) in self.standings.iter_mut().zip(&plan.steps) {
+            let is_question = match step {
+                Step::Ask(parcel) | Step::Peek(parcel) => !parcel.bucket.terms.is_shadow,
+                _ => false,
+            };
+            standing.is_over |= is_question && !limiter.is_shadow();
+        }
+        if self.standings.iter().any(|standing| standing.is_over) {
+            merge(&mut self.refusal, Some(UNAVAILABLE_RETRY), vec![]);
+        }
     }
 
     /// Peeks `within` this time. A peek that fails because DynamoDB is unavailable is answered by the
@@ -109,7 +125,8 @@ impl Decided {
     ) -> Result<(), Error> {
         let peeks = plan.steps.iter().enumerate();
         let peeks = peeks.filter_map(|(at, step)| match step {
-            Step::Peek(parcel) => Some(async move {
+            // Nothing shows what a trial would find.
+            Step::Peek(parcel) if !parcel.bucket.terms.is_shadow => Some(async move {
                 let peek = peek(limiter, parcel).cached(PEEK_AGE).send();
                 (at, parcel, tokio::time::timeout(within, peek).await)
             }),
@@ -132,8 +149,7 @@ impl Decided {
                 limits,
             }) = balances
             else {
-                let is_over =
-                    on_unavailable == OnUnavailable::Deny && !parcel.bucket.terms.is_shadow;
+                let is_over = on_unavailable == OnUnavailable::Deny && !limiter.is_shadow();
                 self.standings[at].is_over = is_over;
                 if is_over {
                     merge(&mut self.refusal, Some(UNAVAILABLE_RETRY), vec![]);
@@ -142,19 +158,18 @@ impl Decided {
             };
             let terms = &parcel.bucket.terms;
             let is_disabled = status == ConfigStatus::Disabled;
-            let is_over = !terms.is_shadow && (is_disabled || limits.iter().any(denies));
+            let is_over = is_disabled || limits.iter().any(denies);
             self.standings[at] = Standing::of(&limits, terms, is_over);
             if is_over {
                 merge(&mut self.refusal, retry_after, limits);
-            } else if !terms.is_shadow {
+            } else {
                 self.limits.extend(limits);
             }
         }
         Ok(())
     }
 
-    /// Takes all that is asked, or nothing. A trial on a level that is stopped or disabled takes
-    /// nothing, and the others are asked without it.
+    /// Takes all that is asked, or nothing.
     async fn ask_all(
         &mut self,
         limiter: &RateLimiter,
@@ -162,20 +177,23 @@ impl Decided {
         timeout: Duration,
         lease: Option<Duration>,
     ) -> Result<(), Error> {
+        let is_trial = |(_, parcel): &(usize, &Parcel)| parcel.bucket.terms.is_shadow;
         let mut asked: Vec<_> = asks(plan).collect();
-        let decision = loop {
-            if asked.is_empty() {
+        if asked.is_empty() {
+            return Ok(());
+        }
+        let decision = match ask(limiter, &asked, timeout, lease).await {
+            // A trial that cannot be decided is no reason to decide nothing.
+            Err(error) if asked.iter().all(is_trial) => {
+                tracing::warn!(%error, "no decision on the trials of a call");
                 return Ok(());
             }
-            let decision = ask(limiter, &asked, timeout, lease).await?;
-            let Decision::Disabled(disabled) = &decision else {
-                break decision;
-            };
-            let enforced = without_disabled_trials(&asked, disabled);
-            if enforced.len() == asked.len() {
-                break decision;
+            Err(error) if !error.is_transient() && asked.iter().any(is_trial) => {
+                tracing::warn!(%error, "no decision with the trials of a call: it is made without them");
+                asked.retain(|ask| !is_trial(ask));
+                ask(limiter, &asked, timeout, lease).await?
             }
-            asked = enforced;
+            decided => decided?,
         };
         if let (Some(slots), None) = (slots(&asked, &decision), lease) {
             if let Decision::Granted(grants) = decision {
@@ -186,7 +204,6 @@ impl Decided {
                 slots.limit, slots.entity, slots.resource
             )));
         }
-        let is_trial = |(_, parcel): &(usize, &Parcel)| parcel.bucket.terms.is_shadow;
         if !matches!(decision, Decision::Granted(_)) && asked.iter().all(is_trial) {
             return Ok(());
         }
@@ -208,9 +225,6 @@ impl Decided {
         for ((at, parcel), grant) in asked.iter().zip(grants) {
             let terms = &parcel.bucket.terms;
             let mut limits = grant.limits();
-            if let Some(waived) = grant.would_deny() {
-                limits.extend(waived.limits.iter().cloned());
-            }
             self.standings[*at] = Standing::of(&limits, terms, false);
             if !terms.is_shadow {
                 self.limits.append(&mut limits);
@@ -242,7 +256,10 @@ impl Decided {
     /// Looks up what is left of the limits that did not deny. Without a view that is one read, and
     /// if it takes too long, they are left out.
     async fn look_at_others(&mut self, limiter: &RateLimiter, plan: &Plan, timeout: Duration) {
-        let unknown = asks(plan).filter(|(at, _)| self.standings[*at].status.is_none());
+        let is_unknown = |(at, parcel): &(usize, &Parcel)| {
+            !parcel.bucket.terms.is_shadow && self.standings[*at].status.is_none()
+        };
+        let unknown = asks(plan).filter(is_unknown);
         let peeks = unknown.map(|(at, parcel)| async move {
             (
                 at,

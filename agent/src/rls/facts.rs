@@ -11,9 +11,6 @@ use super::failure::{overloaded, reported, status_of};
 use super::plan::{Parcel, Step};
 use crate::decide::Decider;
 
-/// Most tokens of one write: more fit into no limit.
-const MAX_TOKENS: i64 = 1_000_000_000_000;
-
 /// What a call reports of one bucket: the difference of what was used and what was not, so an
 /// estimate that comes back and the real usage are one write.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -23,11 +20,13 @@ struct Report {
     limits: Option<Arc<[Limit]>>,
     /// Tokens used, by limit; negative ones return.
     used: BTreeMap<Box<str>, i64>,
+    /// Tokens that return, by limit, if what was used is refused.
+    back: BTreeMap<Box<str>, i64>,
 }
 
 /// Writes what `steps` report, and returns when that is done, or at the `deadline`: what is still
 /// being written then counts as written, because repeating the call would count it twice. Returns
-/// whether anything is written.
+/// what became of the reports.
 ///
 /// # Errors
 /// `UNAVAILABLE` if nothing is written, because too many requests are in flight. After that only
@@ -36,14 +35,24 @@ pub(super) async fn record(
     decider: &Decider,
     steps: &[Step],
     deadline: Instant,
-) -> Result<bool, Status> {
+) -> Result<Recorded, Status> {
+    let refused = steps.iter().find_map(|step| match step {
+        Step::Refused(why) => Some(Status::invalid_argument(why)),
+        _ => None,
+    });
+    if let Some(refused) = &refused {
+        tracing::debug!(status = refused.message(), "a report was refused");
+    }
     let mut admitted = vec![];
     for report in reports(steps) {
         // The write counts as a request in flight until its end.
         let permit = decider.settling.enter(0).map_err(overloaded)?;
         admitted.push((report, permit));
     }
-    let is_written = !admitted.is_empty();
+    let mut recorded = Recorded {
+        is_written: !admitted.is_empty(),
+        refused,
+    };
     let mut writes = vec![];
     for (report, permit) in admitted {
         let limiter = decider.limiter.clone();
@@ -61,11 +70,24 @@ pub(super) async fn record(
     for write in writes {
         match tokio::time::timeout_at(deadline, write).await {
             Err(_) => break,
-            Ok(Ok(written)) => written.map_err(|error| reported(status_of(&error)))?,
+            Ok(Ok(Ok(()))) => {}
+            Ok(Ok(Err(error @ Error::Invalid(_)))) => {
+                recorded.refused.get_or_insert(status_of(&error));
+            }
+            Ok(Ok(Err(error))) => return Err(reported(status_of(&error))),
             Ok(Err(_)) => return Err(Status::internal("the task of a report failed")),
         }
     }
-    Ok(is_written)
+    Ok(recorded)
+}
+
+/// What became of the reports of a call.
+#[derive(Debug)]
+pub(super) struct Recorded {
+    /// Whether anything is written.
+    pub(super) is_written: bool,
+    /// Why a report was refused, if one was. The others are written.
+    pub(super) refused: Option<Status>,
 }
 
 /// Returns one report for each bucket that `steps` report of.
@@ -86,6 +108,10 @@ fn reports(steps: &[Step]) -> Vec<Report> {
         for (limit, tokens) in parcel.amounts() {
             let used = reports[at].used.entry(limit.into()).or_default();
             *used = used.saturating_add(sign * tokens);
+            if sign < 0 {
+                let back = reports[at].back.entry(limit.into()).or_default();
+                *back = back.saturating_add(tokens);
+            }
         }
     }
     reports
@@ -99,6 +125,7 @@ impl Report {
             resource: bucket.resource.clone(),
             limits: bucket.terms.limits.clone(),
             used: BTreeMap::new(),
+            back: BTreeMap::new(),
         }
     }
 
@@ -107,7 +134,28 @@ impl Report {
             == (&other.entity, &other.resource, &other.limits)
     }
 
+    /// Writes the difference. If what was used is refused, what was not used returns anyway.
     async fn write(&self, limiter: &RateLimiter) -> Result<(), Error> {
+        let written = self.write_difference(limiter).await;
+        let is_refused = matches!(written, Err(Error::Invalid(_)));
+        let has_debit = self.used.values().any(|used| *used > 0);
+        if !is_refused || !has_debit || self.back.is_empty() {
+            return written;
+        }
+        let back = Self {
+            used: self
+                .back
+                .iter()
+                .map(|(limit, back)| (limit.clone(), -back))
+                .collect(),
+            back: BTreeMap::new(),
+            ..self.clone()
+        };
+        back.write_difference(limiter).await?;
+        written
+    }
+
+    async fn write_difference(&self, limiter: &RateLimiter) -> Result<(), Error> {
         let mut debit = limiter.acquire(&self.entity, &self.resource).into_debt();
         let mut refund = limiter.refund(&self.entity, &self.resource);
         if let Some(limits) = &self.limits {
@@ -117,10 +165,10 @@ impl Report {
         let (mut is_debited, mut is_refunded) = (false, false);
         for (limit, used) in &self.used {
             if *used > 0 {
-                debit = debit.take(limit, (*used).min(MAX_TOKENS));
+                debit = debit.take(limit, *used);
                 is_debited = true;
             } else if *used < 0 {
-                refund = refund.give_back(limit, (-used).min(MAX_TOKENS));
+                refund = refund.give_back(limit, used.saturating_neg());
                 is_refunded = true;
             }
         }

@@ -17,7 +17,7 @@ use super::messages::{
     Code, CommitRequest, CommitResponse, RateLimitDescriptor, RateLimitRequest, RateLimitResponse,
     ReserveRequest, ReserveResponse,
 };
-use super::plan::{Plan, Purpose, Step};
+use super::plan::{MAX_HITS, Plan, Purpose, Step, too_large};
 use super::service::{RateLimitService, outcome};
 use crate::decide::{Call, Decider, Outcome, join_grants, restore_grants};
 use crate::rules::Amount;
@@ -134,6 +134,9 @@ impl RateLimitService {
             request.actual_amount,
             Purpose::Report,
         )?;
+        if request.actual_amount > MAX_HITS {
+            return Err(Status::invalid_argument(too_large(request.actual_amount)));
+        }
         let used = i64::try_from(request.actual_amount).unwrap_or(i64::MAX);
         let decider = Arc::clone(&self.decider);
         // In a task of its own, because a commit that has begun ends also if its caller leaves.
@@ -213,8 +216,10 @@ async fn commit(
     if let Some(error) = failed {
         return Err(status_of(&error));
     }
-    record(decider, &steps, deadline).await?;
-    Ok(is_released)
+    match record(decider, &steps, deadline).await?.refused {
+        Some(refused) => Err(refused),
+        None => Ok(is_released),
+    }
 }
 
 /// Returns whether a step reports of the grant's bucket.

@@ -1,6 +1,7 @@
 //! What a call asks and what it reports, one step per descriptor. Pure.
 
 use std::sync::Arc;
+use std::time::Duration;
 
 use weirgate::Limit;
 
@@ -9,8 +10,9 @@ use crate::rules::{Amount, Bucket, Entry, Matched, Rules, Take, Terms};
 
 /// Most descriptors of one call: as many requests can be one decision.
 const MAX_DESCRIPTORS: usize = 100;
-/// Most hits of a descriptor that make a difference: more fit into no limit.
-const MAX_HITS: u64 = 1_000_000_000_000;
+/// Most hits of a descriptor that make a difference: more fit into no limit. A report of more is
+/// refused.
+pub(super) const MAX_HITS: u64 = 1_000_000_000_000;
 
 /// What a call asks and reports, one step per descriptor, in their order.
 #[derive(Debug)]
@@ -35,6 +37,8 @@ pub(super) enum Step {
     Settle(Parcel),
     /// Gives back what was not used.
     Refund(Parcel),
+    /// Reports what no limit can have: why it is refused. It changes nothing of the others.
+    Refused(String),
 }
 
 /// Amounts of one bucket.
@@ -98,7 +102,7 @@ impl Plan {
     /// Iterates over the buckets that the call concerns.
     pub fn buckets(&self) -> impl Iterator<Item = &Bucket> {
         self.steps.iter().filter_map(|step| match step {
-            Step::Pass | Step::Unlimited => None,
+            Step::Pass | Step::Unlimited | Step::Refused(_) => None,
             Step::Blocked(bucket, _) => Some(bucket),
             Step::Ask(parcel)
             | Step::Peek(parcel)
@@ -158,8 +162,8 @@ fn step(
         return Err("a descriptor has no entries: every one needs a key and a value".to_owned());
     }
     // Of the request, 0 is what a caller sends that sets nothing.
-    let hits = descriptor.hits_addend.unwrap_or(u64::from(hits.max(1)));
-    let hits = i64::try_from(hits.min(MAX_HITS)).unwrap_or(i64::MAX);
+    let reported = descriptor.hits_addend.unwrap_or(u64::from(hits.max(1)));
+    let hits = i64::try_from(reported.min(MAX_HITS)).unwrap_or(i64::MAX);
     let matched = match &descriptor.limit {
         Some(limit) => match rules.find_overridden(domain, &entries) {
             Some(bucket) => overridden(bucket, limit)?,
@@ -186,13 +190,21 @@ fn step(
         }
         Matched::Limited(bucket) => bucket,
     };
+    let is_settle = bucket.terms.is_settle;
+    let is_report = match purpose {
+        Purpose::Check | Purpose::Reserve => false,
+        Purpose::Report => true,
+        Purpose::Decide => is_settle || descriptor.is_negative_hits,
+    };
+    if is_report && reported > MAX_HITS {
+        return Ok(Step::Refused(too_large(reported)));
+    }
     let tokens = |take: &Take| match take.amount {
         _ if hits == 0 => 0,
         Amount::Hits => hits,
         Amount::Tokens(tokens) => tokens,
     };
     let tokens = bucket.terms.takes.iter().map(tokens).collect();
-    let is_settle = bucket.terms.is_settle;
     let parcel = Parcel { bucket, tokens };
     Ok(match purpose {
         Purpose::Check => Step::Peek(parcel),
@@ -205,6 +217,11 @@ fn step(
         _ if hits == 0 => Step::Peek(parcel),
         _ => Step::Ask(parcel),
     })
+}
+
+/// Returns the error of a report of more than any limit can have.
+pub(super) fn too_large(hits: u64) -> String {
+    format!("the hits of a report must be 0 to {MAX_HITS}, got {hits}: report what was used")
 }
 
 /// Replaces the limits of a bucket by the one that the descriptor brings.
@@ -248,6 +265,7 @@ fn overridden(bucket: Bucket, limit: &RateLimitOverride) -> Result<Matched, Stri
         is_settle: bucket.terms.is_settle,
         is_shadow: bucket.terms.is_shadow,
         label: bucket.terms.label.clone(),
+        period: Duration::from_millis(period.unsigned_abs()),
     };
     let bucket = Bucket {
         terms: Arc::new(terms),

@@ -48,8 +48,8 @@ pub(super) fn denies(status: &LimitStatus) -> bool {
     status.is_short() && status.mode == LimitMode::Enforced
 }
 
-/// Returns the status of the limit of a bucket whose rule has a rate of 0. `None` if its names are
-/// invalid.
+/// Returns the status of the limit of a bucket whose rule has a rate of 0: a rate that holds nothing
+/// and refills nothing. `None` if its names are invalid.
 pub(super) fn blocked(bucket: &Bucket, hits: i64) -> Option<LimitStatus> {
     let limit = bucket.terms.takes.first().map(|take| &*take.limit);
     Some(LimitStatus {
@@ -59,7 +59,7 @@ pub(super) fn blocked(bucket: &Bucket, hits: i64) -> Option<LimitStatus> {
         mode: LimitMode::Enforced,
         capacity: MilliTokens::ZERO,
         refill_amount: MilliTokens::ZERO,
-        refill_period: Duration::from_secs(1),
+        refill_period: bucket.terms.period,
         available: MilliTokens::ZERO,
         requested: MilliTokens::from_tokens(hits),
         is_requested: true,

@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use weirgate::{Acquire, Decision, Disabled, Error, Grant, LimitStatus, Peek, RateLimiter};
+use weirgate::{Acquire, Decision, Error, Grant, LimitStatus, Peek, RateLimiter};
 
 use super::plan::Parcel;
 
@@ -58,28 +58,6 @@ pub(super) async fn ask(
     Ok(decision.map(|grants| grants.into_iter().collect()))
 }
 
-/// Returns the asks without the trials on a disabled bucket: those of the bucket, or all trials if it
-/// is a parent's. If an enforced ask is on the bucket, no trial is left out.
-pub(super) fn without_disabled_trials<'p>(
-    asked: &[(usize, &'p Parcel)],
-    disabled: &Disabled,
-) -> Vec<(usize, &'p Parcel)> {
-    let is_on = |parcel: &Parcel| {
-        *disabled.entity.as_str() == *parcel.bucket.entity
-            && *disabled.resource.as_str() == *parcel.bucket.resource
-    };
-    let is_parents = !asked.iter().any(|(_, parcel)| is_on(parcel));
-    let is_enforced =
-        |(_, parcel): &(usize, &Parcel)| is_on(parcel) && !parcel.bucket.terms.is_shadow;
-    if asked.iter().any(is_enforced) {
-        return asked.to_vec();
-    }
-    let stays = |(_, parcel): &&(usize, &Parcel)| {
-        !parcel.bucket.terms.is_shadow || !(is_parents || is_on(parcel))
-    };
-    asked.iter().filter(stays).copied().collect()
-}
-
 /// Returns a limit with slots of which a parcel takes some.
 pub(super) fn slots(
     asked: &[(usize, &Parcel)],
@@ -93,7 +71,8 @@ pub(super) fn slots(
     let is_taken = |status: &LimitStatus| {
         let takes = |(_, parcel): &(usize, &Parcel)| {
             let mut takes = parcel.bucket.terms.takes.iter();
-            *parcel.bucket.resource == *status.resource.as_str()
+            !parcel.bucket.terms.is_shadow
+                && *parcel.bucket.resource == *status.resource.as_str()
                 && takes.any(|take| *take.limit == *status.limit)
         };
         status.is_concurrent() && asked.iter().any(takes)

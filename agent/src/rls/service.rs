@@ -10,12 +10,12 @@ use weirgate::OnUnavailable;
 
 use super::answer::answer;
 use super::deadline::Deadline;
-use super::decide::{Decided, UNAVAILABLE_RETRY, decide};
+use super::decide::{Decided, decide};
 use super::facts::record;
 use super::failure::{OVERLOADED, overloaded, reported, status_of};
 use super::messages::{RateLimitRequest, RateLimitResponse};
 use super::plan::{Plan, Purpose};
-use super::refusal::{Refusal, merge};
+use super::refusal::Refusal;
 use crate::decide::{Call, Decider, Gate, Outcome, Permit};
 use crate::rules::RulesSource;
 use crate::token::Token;
@@ -111,9 +111,12 @@ impl RateLimitService {
             true => Instant::now() + deadline.half(),
             false => deadline.at,
         };
-        let is_reported = record(&self.decider, &plan.steps, reports_until).await?;
+        let recorded = record(&self.decider, &plan.steps, reports_until).await?;
+        if let Some(refused) = recorded.refused.filter(|_| !plan.has_questions()) {
+            return Err(refused);
+        }
         let decided = self.decided(&plan, deadline, None).await;
-        let decided = decided.map_err(|status| match is_reported {
+        let decided = decided.map_err(|status| match recorded.is_written {
             true => reported(status),
             false => status,
         })?;
@@ -148,15 +151,11 @@ impl RateLimitService {
 
     /// Returns the answer of the option to a call without a decision.
     fn undecided(&self, plan: &Plan) -> Result<Decided, Status> {
-        let mut decided = Decided::begin(plan);
+        let limiter = &self.decider.limiter;
+        let mut decided = Decided::begin(plan, limiter);
         match self.options.on_unavailable {
             OnUnavailable::Allow => {}
-            OnUnavailable::Deny => {
-                for standing in &mut decided.standings {
-                    standing.is_over = true;
-                }
-                merge(&mut decided.refusal, Some(UNAVAILABLE_RETRY), vec![]);
-            }
+            OnUnavailable::Deny => decided.deny(plan, limiter),
             // A local bucket decides in the limiter, which had no time for it.
             OnUnavailable::Error | OnUnavailable::Local { .. } => {
                 return Err(Status::unavailable(

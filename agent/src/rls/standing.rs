@@ -3,7 +3,8 @@
 use std::cmp::Reverse;
 use std::time::Duration;
 
-use weirgate::{LimitMode, LimitStatus};
+use weirgate::http::{Policies, Policy, PolicyNames};
+use weirgate::{Denied, LimitMode, LimitStatus};
 
 use super::messages::{self, Code, DescriptorStatus, RateLimit, Unit};
 use crate::rules::Terms;
@@ -20,8 +21,12 @@ pub(super) struct Standing {
 }
 
 impl Standing {
-    /// Returns the standing by the limits of the bucket, of which those of `terms` count.
+    /// Returns the standing by the limits of the bucket, of which those of `terms` count. What is only
+    /// reported is over for no client, and has no limit that one could see.
     pub(super) fn of(limits: &[LimitStatus], terms: &Terms, is_over: bool) -> Self {
+        if terms.is_shadow {
+            return Self::default();
+        }
         let mut status = strictest(limits, |status| {
             terms.takes.iter().any(|take| *take.limit == *status.limit)
         });
@@ -51,6 +56,7 @@ impl Standing {
             };
         };
         let name = self.label.as_deref().unwrap_or(&status.limit);
+        let policy = policy(status);
         DescriptorStatus {
             code: code.into(),
             current_limit: Some(RateLimit {
@@ -58,8 +64,8 @@ impl Standing {
                 unit: unit(status).into(),
                 name: name.to_owned(),
             }),
-            limit_remaining: whole(status.available.whole_tokens()),
-            duration_until_reset: reset(status).map(duration),
+            limit_remaining: whole(policy.as_ref().map_or(0, |policy| policy.remaining)),
+            duration_until_reset: policy.and_then(|policy| reset(status, &policy)),
         }
     }
 }
@@ -74,11 +80,11 @@ fn strictest(
         let part = i128::from(status.available.0) * 1_000_000;
         let left = part / i128::from(status.capacity.0.max(1));
         let wait = status.retry_after.unwrap_or(Duration::MAX);
-        let is_trial = status.mode == LimitMode::Shadow;
         let short = status.is_short().then_some(Reverse(wait));
-        (is_trial, short.is_none(), short, left)
+        (short.is_none(), short, left)
     };
-    let meant = limits.iter().filter(|status| is_meant(status));
+    let is_shown = |status: &&LimitStatus| status.mode != LimitMode::Shadow && is_meant(status);
+    let meant = limits.iter().filter(is_shown);
     meant.min_by_key(order)
 }
 
@@ -104,28 +110,30 @@ fn unit(status: &LimitStatus) -> Unit {
     }
 }
 
-/// Returns the time until the request fits, or until the limit is full. `None` for slots.
-fn reset(status: &LimitStatus) -> Option<Duration> {
-    if status.is_short() {
-        return status.retry_after;
-    }
-    if status.is_concurrent() {
-        return None;
-    }
-    let missing = i128::from((status.capacity - status.available).0.max(0));
-    let period = i128::try_from(status.refill_period.as_millis()).unwrap_or(i128::MAX);
-    let refill = i128::from(status.refill_amount.0);
-    let ms = missing.saturating_mul(period).saturating_add(refill - 1) / refill;
-    Some(Duration::from_millis(u64::try_from(ms).unwrap_or(u64::MAX)))
+/// Returns the numbers that the fields of an answer have of the limit: as long as the request does not
+/// fit, those of a denial.
+fn policy(status: &LimitStatus) -> Option<Policy> {
+    let (limits, names) = (vec![status.clone()], PolicyNames::default());
+    let policies = match status.retry_after.filter(|_| status.is_short()) {
+        None => Policies::granted(&limits, &names),
+        wait => Policies::denied(
+            &Denied {
+                retry_after: wait,
+                limits,
+                degraded: None,
+            },
+            &names,
+        ),
+    };
+    policies.iter().next().cloned()
 }
 
-/// Returns a time as a message; one that is rounded up to whole seconds by the filter is never too
-/// early, so it is rounded up here.
-fn duration(time: Duration) -> messages::Duration {
-    let started = u64::from(time.subsec_nanos() > 0);
-    let seconds = time.as_secs().saturating_add(started);
-    messages::Duration {
-        seconds: i64::try_from(seconds).unwrap_or(i64::MAX),
-        nanos: 0,
-    }
+/// Returns the time until the request fits, or in which what is left refills. `None` for slots. A
+/// limit that admits nothing has its period: the filter would send 0 otherwise, which is now.
+fn reset(status: &LimitStatus, policy: &Policy) -> Option<messages::Duration> {
+    let is_blocked = status.capacity.0 <= 0;
+    let seconds = policy
+        .seconds
+        .or(policy.window_seconds.filter(|_| is_blocked));
+    seconds.map(|seconds| messages::Duration { seconds, nanos: 0 })
 }

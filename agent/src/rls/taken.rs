@@ -7,21 +7,35 @@ use std::collections::BTreeMap;
 
 use super::decide::Decided;
 use super::messages::{Struct, Value, value};
-use super::plan::{Plan, Step};
+use super::plan::{Parcel, Plan, Step};
 
 /// Field of the tokens that were taken.
 const TAKEN: &str = "taken";
 
 /// Returns the tokens that a call took, by resource and limit: `{taken: {llm: {tpd: 40000}}}`. Of
-/// several buckets with the same resource and limit, the smallest amount counts. `None` if nothing was
-/// taken from the table.
+/// several buckets with the same resource and limit, the smallest amount counts; a trial counts only
+/// where no other has the two. `None` if nothing was taken from the table.
 pub(super) fn metadata(plan: &Plan, decided: &Decided) -> Option<Struct> {
     let mut taken = BTreeMap::<&str, BTreeMap<&str, u32>>::new();
-    for (at, grant) in &decided.grants {
-        let Step::Ask(parcel) = &plan.steps[*at] else {
-            continue;
-        };
+    let parcels = decided
+        .grants
+        .iter()
+        .filter_map(|(at, grant)| match &plan.steps[*at] {
+            Step::Ask(parcel) => Some((parcel, grant)),
+            _ => None,
+        });
+    let (trials, enforced): (Vec<_>, Vec<_>) =
+        parcels.partition(|(parcel, _)| parcel.bucket.terms.is_shadow);
+    let enforced_limits: Vec<_> = enforced
+        .iter()
+        .flat_map(|(parcel, _)| limits(parcel))
+        .collect();
+    for (parcel, grant) in enforced.into_iter().chain(trials) {
         for take in &parcel.bucket.terms.takes {
+            let key = (&*parcel.bucket.resource, &*take.limit);
+            if parcel.bucket.terms.is_shadow && enforced_limits.contains(&key) {
+                continue;
+            }
             // Without DynamoDB, a local bucket took it, or nothing did.
             let amount = match grant.degraded() {
                 None => grant.amount(&take.limit).whole_tokens(),
@@ -39,6 +53,12 @@ pub(super) fn metadata(plan: &Plan, decided: &Decided) -> Option<Struct> {
         Some((resource, value::Kind::Fields(fields(limits)?)))
     });
     fields([(TAKEN, value::Kind::Fields(fields(resources)?))])
+}
+
+/// Iterates over the resource and the limits that a parcel takes.
+fn limits(parcel: &Parcel) -> impl Iterator<Item = (&str, &str)> {
+    let takes = parcel.bucket.terms.takes.iter();
+    takes.map(|take| (&*parcel.bucket.resource, &*take.limit))
 }
 
 /// Returns a message of these fields; `None` if there are none.

@@ -6,6 +6,7 @@
 
 use std::collections::HashMap;
 use std::sync::Arc;
+use std::time::Duration;
 
 use weirgate::{FileError, Limit};
 use weirgate_files::{Node, Source};
@@ -234,6 +235,7 @@ fn rate_limit(
         takes: vec![take],
         is_shadow,
         label,
+        period: Duration::from_millis(period.unsigned_abs()),
         ..Terms::default()
     };
     if requests == 0 {

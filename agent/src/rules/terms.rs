@@ -1,6 +1,7 @@
 //! What the rules say about a descriptor.
 
 use std::sync::Arc;
+use std::time::Duration;
 
 use weirgate::Limit;
 
@@ -21,6 +22,8 @@ pub struct Terms {
     pub is_shadow: bool,
     /// Name of the limit in a status; `None` for that of the limit.
     pub label: Option<Box<str>>,
+    /// Period of a rate of 0, which is no limit.
+    pub period: Duration,
 }
 
 /// An amount of one limit.

@@ -128,12 +128,23 @@ impl Gateway {
         signal(name, &self.agent().to_string());
     }
 
+    /// Sends a GET with these headers, and disconnects after what is done `meanwhile`.
+    pub async fn abort(&self, path: &str, headers: &[(&str, &str)], meanwhile: impl AsyncFnOnce()) {
+        let mut get = std::pin::pin!(self.get(path, headers));
+        tokio::select! {
+            _ = &mut get => panic!("the upstream does not answer"),
+            () = meanwhile() => {}
+        }
+    }
+
     /// Sends a GET with these headers.
     pub async fn get(&self, path: &str, headers: &[(&str, &str)]) -> Response {
         let stream = tokio::net::TcpStream::connect(("127.0.0.1", self.port));
         let stream = TokioIo::new(stream.await.unwrap());
         let (mut sender, connection) = hyper::client::conn::http1::handshake(stream).await.unwrap();
-        tokio::spawn(connection);
+        // Ends with the request, so a dropped one disconnects.
+        let mut connections = tokio::task::JoinSet::new();
+        connections.spawn(connection);
         let mut request = http::Request::get(path).header("host", "gateway");
         for (name, value) in headers {
             request = request.header(*name, *value);
@@ -144,12 +155,23 @@ impl Gateway {
         http::Response::from_parts(head, String::from_utf8(body.to_vec()).unwrap())
     }
 
-    /// Waits until a tenant's limit has so many tokens left, of which some come back meanwhile.
+    /// Waits until acme's limit has so many tokens left, of which some come back meanwhile.
     pub async fn left(&self, resource: &str, limit: &weirgate::Limit, tokens: Range<i64>) {
+        self.left_of("acme", resource, limit, tokens).await;
+    }
+
+    /// Waits until a tenant's limit has so many tokens left.
+    pub async fn left_of(
+        &self,
+        tenant: &str,
+        resource: &str,
+        limit: &weirgate::Limit,
+        tokens: Range<i64>,
+    ) {
         let name = limit.name().as_str();
         let limits = [limit.clone()];
         let found = until(async || {
-            let peek = self.limiter.peek("acme", resource).limits(&limits);
+            let peek = self.limiter.peek(tenant, resource).limits(&limits);
             // Without a need a debt counts as nothing left.
             let balances = peek.need(name, 0).send().await.unwrap();
             let left = balances.limit(name).unwrap().available.whole_tokens();
@@ -228,8 +250,8 @@ fn signal(name: &str, process: &str) {
     assert!(status.success(), "kill -s {name} {process}: {status}");
 }
 
-/// A server that answers with the headers that reached it, and with the tokens that it used. Before
-/// the answer it resumes the process that a request names.
+/// A server that answers with the tokens that it used, or without if a request says so, or never.
+/// Before the answer it resumes the process that a request names.
 async fn upstream() -> u16 {
     let listener = tokio::net::TcpListener::bind("127.0.0.1:0").await.unwrap();
     let port = listener.local_addr().unwrap().port();
@@ -237,10 +259,16 @@ async fn upstream() -> u16 {
         if let Some(process) = request.headers().get("x-resume") {
             signal("CONT", process.to_str().unwrap());
         }
+        if request.headers().contains_key("x-hang") {
+            std::future::pending::<()>().await;
+        }
         let used = request.headers().get("x-use").cloned();
         let used = used.unwrap_or_else(|| http::HeaderValue::from_static("0"));
         let body = Full::new(Bytes::from_static(b"from the upstream"));
-        let response = http::Response::builder().header("x-tokens-used", used);
+        let mut response = http::Response::builder();
+        if used != "none" {
+            response = response.header("x-tokens-used", used);
+        }
         Ok::<_, Infallible>(response.body(body).unwrap())
     };
     tokio::spawn(async move {

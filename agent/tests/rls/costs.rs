@@ -30,7 +30,7 @@ async fn zero_hits_show_what_is_left_and_take_nothing() {
     let answer = look().await.unwrap();
     assert_eq!(answer.overall_code(), Code::Ok);
     assert_eq!(answer.statuses[0].limit_remaining, 10);
-    assert_eq!(header(&answer, "ratelimit"), Some(r#""rpd";r=10"#));
+    assert_eq!(header(&answer, "ratelimit"), Some(r#""rpd";r=10;t=86400"#));
     assert_eq!(
         agent.counted("a", "api", "rpd"),
         (0, 0),

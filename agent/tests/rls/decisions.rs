@@ -47,9 +47,10 @@ async fn statuses_are_in_the_order_of_the_descriptors_with_limit_remaining_and_r
     };
     let day = rate_limit::Unit::Day;
     let expected = [
-        (Some(("tpd".to_owned(), 1_000, day)), 750, Some(21_600)),
+        // The time in which what is left refills.
+        (Some(("tpd".to_owned(), 1_000, day)), 750, Some(64_800)),
         (None, 0, None),
-        (Some(("rpd".to_owned(), 10, day)), 9, Some(8_640)),
+        (Some(("rpd".to_owned(), 10, day)), 9, Some(77_760)),
     ];
     assert_eq!(
         answer.statuses.iter().map(shown).collect::<Vec<_>>(),
@@ -63,10 +64,10 @@ async fn statuses_are_in_the_order_of_the_descriptors_with_limit_remaining_and_r
     let denied = agent.call(request([rpd, none, much])).await.unwrap();
     assert_eq!(codes(&denied), [Code::Ok, Code::Ok, Code::OverLimit]);
     let expected = [
-        (Some(("rpd".to_owned(), 10, day)), 9, Some(8_640)),
+        (Some(("rpd".to_owned(), 10, day)), 9, Some(77_760)),
         (None, 0, None),
-        // 50 tokens are missing, at 1,000 a day.
-        (Some(("tpd".to_owned(), 1_000, day)), 750, Some(4_320)),
+        // 50 tokens are missing, at 1,000 a day, and no more may be sent until then.
+        (Some(("tpd".to_owned(), 1_000, day)), 50, Some(4_320)),
     ];
     assert_eq!(
         denied.statuses.iter().map(shown).collect::<Vec<_>>(),
@@ -173,6 +174,65 @@ async fn a_limit_in_the_descriptor_replaces_that_of_the_rule() {
     let unknown = agent.call(limit(3, Unit::Unknown)).await.unwrap_err();
     assert_eq!(unknown.code(), tonic::Code::InvalidArgument);
     assert!(unknown.message().contains("MINUTE"), "{unknown}");
+}
+
+/// Of both formats and all units: nothing is left, and no time helps.
+#[tokio::test]
+async fn a_rate_of_0_has_fields_that_say_so() {
+    use envoy_types::pb::envoy::r#type::v3::RateLimitUnit as Unit;
+    let seconds = [
+        ("second", 1),
+        ("minute", 60),
+        ("hour", 3_600),
+        ("day", 86_400),
+        ("month", 2_592_000),
+        ("year", 31_536_000),
+    ];
+    let units = [
+        Unit::Second,
+        Unit::Minute,
+        Unit::Hour,
+        Unit::Day,
+        Unit::Month,
+        Unit::Year,
+    ];
+    let descriptors = seconds.map(|(unit, _)| {
+        format!("  - {{key: {unit}, rate_limit: {{unit: {unit}, requests_per_unit: 0}}}}\n")
+    });
+    let envoy = format!("domain: edge\ndescriptors:\n{}", descriptors.concat());
+    let (native, envoy) = (Agent::new(RULES).await, Agent::new(&envoy).await);
+    for ((unit, seconds), code) in seconds.into_iter().zip(units) {
+        let own = RateLimitDescriptor {
+            limit: Some(RateLimitOverride {
+                requests_per_unit: 0,
+                unit: code.into(),
+            }),
+            ..descriptor(&[("tenant", "a")])
+        };
+        for (agent, descriptor, name) in [
+            (&native, own, "rpd"),
+            (&envoy, descriptor(&[(unit, "x")]), unit),
+        ] {
+            let answer = agent.call(request([descriptor])).await.unwrap();
+            assert_eq!(codes(&answer), [Code::OverLimit]);
+            let policy = format!(r#""{name}";q=0;w={seconds}"#);
+            assert_eq!(header(&answer, "ratelimit-policy"), Some(&*policy));
+            assert_eq!(
+                header(&answer, "ratelimit"),
+                Some(&*format!(r#""{name}";r=0"#))
+            );
+            assert_eq!(header(&answer, "retry-after"), None);
+            let status = &answer.statuses[0];
+            let current = status.current_limit.as_ref().unwrap();
+            assert_eq!((current.requests_per_unit, status.limit_remaining), (0, 0));
+            assert_eq!(current.unit().as_str_name().to_lowercase(), unit);
+            // Without one the filter sends 0, which is now.
+            assert_eq!(
+                status.duration_until_reset.as_ref().unwrap().seconds,
+                seconds
+            );
+        }
+    }
 }
 
 #[tokio::test]

@@ -131,6 +131,36 @@ async fn a_commit_of_a_reservation_that_has_expired_is_a_report() {
     assert_eq!(agent.counted("a", "llm/x", "tpd").0, 1_050);
 }
 
+#[tokio::test]
+async fn an_absurd_commit_is_refused_and_its_reservation_stays() {
+    let agent = Agent::new(RULES).await;
+    let held = reserve(&agent, 800, 60).await;
+    for actual in [30_001, 1_000_000_000_001, u64::MAX] {
+        for id in [&*held.reservation_id, "no token"] {
+            let request = messages::CommitRequest {
+                domain: "edge".to_owned(),
+                descriptors: own(&TPD),
+                reservation_id: id.to_owned(),
+                actual_amount: actual,
+            };
+            let answer: Result<messages::CommitResponse, _> = call(&agent, "Commit", request).await;
+            let status = answer.unwrap_err();
+            assert!(status.message().contains(&actual.to_string()), "{status}");
+            assert!(
+                status.message().contains("report what was used"),
+                "{status}"
+            );
+            assert_eq!(agent.left("a", "llm/x", "tpd").await, 200);
+        }
+        let mut asked = request([hits(&TPD, actual)]);
+        asked.hits_addend = u32::MAX;
+        let answer: Result<RateLimitResponse, _> = call(&agent, "Report", asked).await;
+        assert!(answer.unwrap_err().message().contains(&actual.to_string()));
+    }
+    assert!(commit(&agent, &held.reservation_id, 150).await);
+    assert_eq!(agent.left("a", "llm/x", "tpd").await, 850);
+}
+
 /// The first write takes longer than the answer may.
 #[tokio::test]
 async fn a_commit_is_finished_although_its_time_is_over() {

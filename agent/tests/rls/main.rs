@@ -8,4 +8,5 @@ mod fixture;
 mod framing;
 mod kuadrant;
 mod reports;
+mod shadow;
 mod unavailable;

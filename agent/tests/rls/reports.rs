@@ -178,3 +178,57 @@ async fn a_report_on_a_rule_that_blocks_every_request_denies_nothing() {
     let asked = agent.call(request([blocked(hits(&TPD, 10))])).await;
     assert_eq!(asked.unwrap().overall_code(), Code::OverLimit);
 }
+
+/// Reports and refunds of more than a limit can have, by the descriptor, by the request, and through
+/// Kuadrant's calls. Each is refused with its amount, its bound and a remedy, and the others count.
+#[tokio::test]
+async fn an_absurd_report_is_refused_and_changes_nothing_of_the_others() {
+    let amounts = [
+        30_501,
+        1_000_000_000_000,
+        1_000_000_000_001,
+        1 << 62,
+        u64::MAX,
+    ];
+    for amount in amounts {
+        let agent = Agent::new(RULES).await;
+        agent.call(request([hits(&TPD, 500)])).await.unwrap();
+        // 30 days of 1,000.
+        let bound = if amount > 1_000_000_000_000 {
+            "1000000000000"
+        } else {
+            "30000"
+        };
+        for absurd in [hits(&USED, amount), refund(&TPD, amount)] {
+            let is_refund = absurd.is_negative_hits;
+            let status = agent.call(request([absurd.clone()])).await.unwrap_err();
+            let text = status.message();
+            assert!(text.contains(&amount.to_string()), "{text}");
+            assert!(is_refund || text.contains(bound), "{text}");
+            assert!(
+                text.contains("report what was used") || text.contains("give back at most"),
+                "{text}"
+            );
+            assert_eq!(agent.left("a", "llm/x", "tpd").await, 500, "{amount}");
+            // Beside it, a report of another bucket counts, and a question is decided.
+            let other = [("used", "b"), ("model", "x")];
+            let both = request([absurd.clone(), hits(&other, 10)]);
+            agent.call(both).await.unwrap_err();
+            let asked = request([absurd.clone(), descriptor(&[("tenant", "a")])]);
+            assert_eq!(agent.call(asked).await.unwrap().overall_code(), Code::Ok);
+            let denied = request([absurd, hits(&TPD, 501)]);
+            assert_eq!(
+                agent.call(denied).await.unwrap().overall_code(),
+                Code::OverLimit
+            );
+        }
+        assert_eq!(agent.left("b", "llm/x", "tpd").await, 980);
+        assert_eq!(agent.left("a", "api", "rpd").await, 8);
+        // An estimate that comes back with it comes back alone.
+        let settle = request([refund(&TPD, 500), hits(&USED, amount)]);
+        agent.call(settle).await.unwrap_err();
+        assert_eq!(agent.left("a", "llm/x", "tpd").await, 1_000);
+        let answer = agent.call(request([hits(&USED, 30_000)])).await.unwrap();
+        assert_eq!(codes(&answer), [Code::Ok], "the bound itself");
+    }
+}

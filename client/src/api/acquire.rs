@@ -233,7 +233,7 @@ impl<'a> Acquire<'a> {
         let decision = instrumented(session, &request.entity, &request.resource, decision).await?;
         count_decision(session, &decision);
         Ok(decision
-            .map(|granted| Grant::of(granted.by_bucket, granted.degraded, granted.has_unlimited)))
+            .map(|granted| Grant::of(granted.by_bucket, granted.degraded, granted.uncounted)))
     }
 
     async fn decision(&self) -> Result<Decision<Granted>, Error> {

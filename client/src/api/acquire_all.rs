@@ -13,10 +13,10 @@ use super::limiter::RateLimiter;
 use crate::bucket::BucketTarget;
 use crate::config::Freshness;
 use crate::decide::{
-    AcquireOptions, Decision, Grant, Granted, ResolvedRequest, TakeMode, count_decision, decide,
-    instrumented,
+    AcquireOptions, Decision, Grant, Granted, RequestSpec, ResolvedRequest, TakeMode, Uncounted,
+    count_decision, decide, instrumented,
 };
-use crate::values::{Error, OnUnavailable, Settlement, check_on_unavailable};
+use crate::values::{Disabled, Error, OnUnavailable, Settlement, check_on_unavailable};
 
 /// Most requests in one decision, 100.
 const MAX_REQUESTS: usize = 100;
@@ -127,54 +127,115 @@ impl<'a> AcquireAll<'a> {
             request.request().validate()?;
         }
         check_on_unavailable(self.options.on_unavailable)?;
-        let (session, mut counts) = (&self.limiter.session, vec![]);
+        let (session, mut parts) = (&self.limiter.session, vec![]);
         let decision = {
-            let decision = pin!(self.decision(&mut counts));
+            let decision = pin!(self.decision(&mut parts));
             instrumented(session, "several", "several", decision).await?
         };
         count_decision(session, &decision);
         Ok(decision.map(|given| {
             let mut all = given.by_bucket.into_iter();
-            let grant = |count| {
+            let grant = |part: RequestPart| {
+                let uncounted = match given.uncounted {
+                    Uncounted::Any => Uncounted::Any,
+                    Uncounted::Limits(_) => part.uncounted,
+                };
                 Grant::of(
-                    all.by_ref().take(count),
+                    all.by_ref().take(part.buckets),
                     given.degraded.clone(),
-                    given.has_unlimited,
+                    uncounted,
                 )
             };
-            Grants(counts.into_iter().map(grant).collect())
+            Grants(parts.into_iter().map(grant).collect())
         }))
     }
 
-    /// Returns the decision, and the number of buckets per request.
-    async fn decision(&self, counts: &mut Vec<usize>) -> Result<Decision<Granted>, Error> {
+    /// Returns the decision, and what of it is of each request. A request in shadow mode on a level
+    /// that is stopped or disabled takes nothing, and the others are decided without it.
+    async fn decision(&self, parts: &mut Vec<RequestPart>) -> Result<Decision<Granted>, Error> {
+        let mut left_out = vec![false; self.requests.len()];
+        loop {
+            let decision = self.decision_without(&left_out, parts).await?;
+            let is_without_more = match &decision {
+                Decision::Disabled(disabled) => self.leave_out(disabled, &mut left_out),
+                _ => false,
+            };
+            if !is_without_more {
+                return Ok(decision);
+            }
+        }
+    }
+
+    async fn decision_without(
+        &self,
+        left_out: &[bool],
+        parts: &mut Vec<RequestPart>,
+    ) -> Result<Decision<Granted>, Error> {
         let decide = async |targets| {
             let (session, local_buckets) = (&self.limiter.session, &self.limiter.local_buckets);
             decide(session, local_buckets, targets, self.options).await
         };
-        let targets = self.targets(Freshness::AnyAge, counts).await;
+        let targets = self.targets(Freshness::AnyAge, left_out, parts).await;
         let is_old = targets.as_ref().is_ok_and(|all| all.limits_may_be_stale);
         let decision = decide(targets).await?;
         if is_old && matches!(decision, Decision::NeverFits(_)) {
             // A permanent denial must not rest on limits that may have been raised since.
-            return decide(self.targets(Freshness::Recent, counts).await).await;
+            return decide(self.targets(Freshness::Recent, left_out, parts).await).await;
         }
         Ok(decision)
     }
 
-    /// Returns the buckets of all requests, and their number per request.
+    /// Leaves out the requests in shadow mode on a disabled bucket: those of the bucket, or all in
+    /// shadow mode if it is a parent's. Returns whether that changes the decision: not if an
+    /// enforced request is on the bucket, or no other is left.
+    fn leave_out(&self, disabled: &Disabled, left_out: &mut [bool]) -> bool {
+        let is_on = |request: &RequestSpec| {
+            request.entity == disabled.entity.as_str()
+                && request.resource == disabled.resource.as_str()
+        };
+        let all = || self.requests.iter().map(Acquire::request);
+        let is_parents = !all().any(is_on);
+        let leaves = |request: &RequestSpec| request.is_shadow && (is_parents || is_on(request));
+        let is_enforced_on = all().any(|request| is_on(request) && !request.is_shadow);
+        let has_enforced = all().any(|request| !request.is_shadow);
+        let mut has_changed = false;
+        if is_enforced_on || !has_enforced {
+            return has_changed;
+        }
+        for (request, is_left_out) in all().zip(left_out) {
+            has_changed |= leaves(request) && !*is_left_out;
+            *is_left_out |= leaves(request);
+        }
+        has_changed
+    }
+
+    /// Returns the buckets of all requests that are not left out, and what of them is of each.
     async fn targets(
         &self,
         age: Freshness,
-        counts: &mut Vec<usize>,
+        left_out: &[bool],
+        parts: &mut Vec<RequestPart>,
     ) -> Result<ResolvedRequest, Error> {
-        *counts = vec![0; self.requests.len()];
+        parts.clear();
+        parts.resize_with(self.requests.len(), RequestPart::default);
         let mut requests = vec![];
-        for request in &self.requests {
-            requests.push(request.request().targets(&self.limiter.buckets, age));
+        for (request, is_left_out) in self.requests.iter().zip(left_out) {
+            requests.push(async move {
+                match is_left_out {
+                    true => Ok(ResolvedRequest {
+                        uncounted: Uncounted::Any,
+                        ..ResolvedRequest::default()
+                    }),
+                    false => request.request().targets(&self.limiter.buckets, age).await,
+                }
+            });
         }
         let all = try_join_all(requests).await?;
-        *counts = all.iter().map(|asked| asked.targets.len()).collect();
+        let part = |asked: &ResolvedRequest| RequestPart {
+            buckets: asked.targets.len(),
+            uncounted: asked.uncounted.clone(),
+        };
+        *parts = all.iter().map(part).collect();
         let all = all
             .into_iter()
             .fold(ResolvedRequest::default(), ResolvedRequest::merge);
@@ -183,6 +244,14 @@ impl<'a> AcquireAll<'a> {
         }
         Ok(all)
     }
+}
+
+/// What of a decision is of one request.
+#[derive(Debug, Default)]
+struct RequestPart {
+    /// Number of its buckets.
+    buckets: usize,
+    uncounted: Uncounted,
 }
 
 /// Requires different buckets, because a transaction can change an item only once.

@@ -181,5 +181,9 @@ fn status(session: &Session, target: &BucketTarget) -> Vec<LimitStatus> {
             false => Bucket::new(shards),
         };
     }
-    bucket_status(&bucket, &request.limits, &target.request.all_amounts(), now)
+    let limits = bucket_status(&bucket, &request.limits, &target.request.all_amounts(), now);
+    match target.is_shadow {
+        true => limits.into_iter().map(LimitStatus::report_only).collect(),
+        false => limits,
+    }
 }

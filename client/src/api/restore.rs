@@ -25,8 +25,8 @@ impl RateLimiter {
     /// ```
     ///
     /// # Errors
-    /// [`Error::Invalid`] for text that is no token, for numbers or names out of range, and for a
-    /// token of another namespace.
+    /// [`Error::Invalid`] for text that is no token, for numbers or names out of range, for a token of
+    /// more than 100 buckets or 1,024 parts, and for a token of another table or namespace.
     pub fn restore_grant(&self, token: &str) -> Result<Grant, Error> {
         restore(token, &self.buckets)
     }

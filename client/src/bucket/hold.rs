@@ -17,7 +17,8 @@ use super::target::BucketTarget;
 use crate::queue::{HoldPart, Taken};
 use crate::session::{Moment, Session};
 use crate::values::{
-    Amounts, BucketRequest, Denied, Error, LimitStatus, Limits, Settlement, bucket_status, status,
+    Amounts, BucketRequest, Denied, Error, LimitStatus, Limits, Settlement, bucket_status,
+    check_debt, status,
 };
 
 pub(crate) use token::HoldToken;
@@ -43,6 +44,8 @@ pub(crate) struct Hold {
     uncounted: i64,
     /// Acquires that the pool has counted: a rollback subtracts them there.
     pooled_acquires: i64,
+    /// Whether a denial of the request is only reported.
+    is_shadow: bool,
     stage: Stage,
 }
 
@@ -75,8 +78,15 @@ impl Hold {
             taken_at,
             uncounted: 0,
             pooled_acquires: 0,
+            is_shadow: false,
             stage: Stage::Unclaimed,
         }
+    }
+
+    /// Notes whether a denial of the request is only reported.
+    pub(crate) const fn in_shadow(mut self, is_shadow: bool) -> Self {
+        self.is_shadow = is_shadow;
+        self
     }
 
     /// Notes the acquires that the pool has counted for this hold.
@@ -172,7 +182,7 @@ impl Hold {
         BucketTarget {
             bucket: Arc::clone(&self.bucket),
             request,
-            is_shadow: settings.is_shadow,
+            is_shadow: settings.is_shadow || self.is_shadow,
         }
     }
 
@@ -208,6 +218,28 @@ impl Hold {
             .any(|known| known.name().as_str() == limit)
     }
 
+    /// Requires that the hold can have so much of a limit: of more than it has, only what may go into
+    /// debt.
+    ///
+    /// # Errors
+    /// [`Error::Invalid`] if it is more.
+    pub(crate) fn check_adjust(&self, limit: &str, actual: MilliTokens) -> Result<(), Error> {
+        if self.is_bypass() || actual <= self.amount(limit) {
+            return Ok(());
+        }
+        let mut shards = self.parts.iter().map(|part| &part.shard.limits);
+        match shards.find_map(|limits| limits.get_key_value(limit)) {
+            Some((name, state)) => check_debt(name, &state.rule, actual),
+            None => Ok(()),
+        }
+    }
+
+    /// Returns whether the hold's first shard has a limit.
+    pub(crate) fn knows(&self, limit: &str) -> bool {
+        let first = self.parts.first();
+        first.is_some_and(|part| part.shard.limits.contains_key(limit))
+    }
+
     /// Returns whether an adjustment can take a limit that the hold has not taken: one of its first
     /// shard. Slots need a lease, or they would never return, unless they are only counted.
     pub(crate) fn could_take(&self, limit: &str) -> bool {
@@ -229,6 +261,14 @@ impl Hold {
     /// Returns every limit of the bucket as it was right after the take. In a split bucket, only
     /// the shards of this hold count, with their shares. A restored hold does not know them.
     pub(crate) fn limits(&self) -> Vec<LimitStatus> {
+        let limits = self.statuses();
+        match self.is_shadow {
+            true => limits.into_iter().map(LimitStatus::report_only).collect(),
+            false => limits,
+        }
+    }
+
+    fn statuses(&self) -> Vec<LimitStatus> {
         if self.stage == Stage::Restored {
             return vec![];
         }

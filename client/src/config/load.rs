@@ -254,13 +254,17 @@ impl<'a> ConfigLoad<'a> {
             .map(|known| known.value.version)
             .fold(0, i64::saturating_add);
         // The first level that has a configuration wins, in the file or in the table.
-        let config = self.levels.iter().find_map(|(level, known)| {
-            self.file_config(level).or_else(|| {
-                let config = known.as_ref()?.value.value.as_ref()?;
-                let config = EffectiveConfig::new(level.clone(), config, Some(version));
-                Some(Arc::new(config))
+        let levels = || {
+            self.levels.iter().filter_map(|(level, known)| {
+                self.file_config(level).or_else(|| {
+                    let config = known.as_ref()?.value.value.as_ref()?;
+                    let config = EffectiveConfig::new(level.clone(), config, Some(version));
+                    Some(Arc::new(config))
+                })
             })
-        });
+        };
+        let config = levels().next();
+        let config = config.map(|config| config.among(levels));
         ResolvedConfig {
             config,
             parent: self.parent(),

@@ -13,8 +13,9 @@ use tokio::time::Instant;
 use super::decision::Decision;
 use super::fallback::fall_back;
 use super::grant::Grant;
-use super::granted::{BucketGrant, Granted};
+use super::granted::{BucketGrant, Granted, Uncounted};
 use super::local::LocalBuckets;
+use super::parts::{check_parts, check_targets};
 use super::request::{AcquireOptions, TakeMode};
 use super::stop::{Known, Stoppable, by_cache, by_table};
 use super::targets::ResolvedRequest;
@@ -36,7 +37,7 @@ pub(crate) async fn decide(
         targets,
         buckets,
         disabled,
-        has_unlimited,
+        uncounted,
         ..
     } = match targets {
         Ok(resolved) => resolved,
@@ -45,6 +46,7 @@ pub(crate) async fn decide(
     if let Some(disabled) = disabled {
         return Ok(Decision::Disabled(disabled));
     }
+    check_targets(&targets, 0)?;
     session.remember_runtime();
     let would_deny = targets.iter().map(|_| None).collect();
     let mut decider = Decider {
@@ -85,21 +87,22 @@ pub(crate) async fn decide(
         }
         return Ok(Decision::Disabled(disabled));
     }
-    match decision {
+    let decision = match decision {
         Err(error) => {
             let targets = Some(&*decider.targets);
-            fall_back(session, local_buckets, options, targets, error)
+            fall_back(session, local_buckets, options, targets, error)?
         }
-        Ok(decision) => Ok(decision.map(|granted| Granted {
-            has_unlimited,
-            ..granted.claim()
-        })),
-    }
+        Ok(decision) => decision,
+    };
+    Ok(decision.map(|granted| Granted {
+        uncounted,
+        ..granted.claim()
+    }))
 }
 
 /// Returns what was taken for a request that turned out to be stopped.
 async fn give_back(granted: Granted) {
-    let grant = Grant::of(granted.by_bucket, granted.degraded, granted.has_unlimited);
+    let grant = Grant::of(granted.by_bucket, granted.degraded, granted.uncounted);
     if let Err(error) = grant.roll_back().await {
         tracing::debug!(%error, "tokens of a stopped request not returned: they count as taken");
     }
@@ -152,26 +155,35 @@ impl Decider<'_> {
             permit.take();
             let denials = match answer {
                 Taking::Granted(holds) => {
+                    // Buckets may have been split meanwhile; a dropped hold returns what it took.
+                    check_parts(holds.iter().flatten().map(Hold::part_count).sum())?;
                     let would_deny = std::mem::take(&mut self.would_deny);
-                    let one = |(hold, would_deny)| BucketGrant {
-                        hold,
-                        local: None,
-                        would_deny,
+                    let one = |((target, hold), would_deny): ((&BucketTarget, Option<Hold>), _)| {
+                        let nothing = match hold {
+                            Some(_) => BucketGrant::default(),
+                            None => BucketGrant::uncounted(target),
+                        };
+                        BucketGrant {
+                            hold: hold.map(|hold| hold.in_shadow(target.is_shadow)),
+                            would_deny,
+                            ..nothing
+                        }
                     };
-                    let all = holds.into_iter().zip(would_deny).map(one).collect();
+                    let holds = self.targets.iter().zip(holds);
+                    let all = holds.zip(would_deny).map(one).collect();
                     return Ok(Decision::Granted(Granted {
                         by_bucket: all,
                         degraded: None,
-                        has_unlimited: false,
+                        uncounted: Uncounted::default(),
                     }));
                 }
                 Taking::Denied(denials) => denials,
             };
-            if self.waive_shadow_limits(&denials) {
+            if self.waive_shadow_limits(&denials) || self.waive_shared_buckets(&denials) {
                 continue;
             }
             let left = give_up.saturating_duration_since(Instant::now());
-            let denied = merge_denials(denials.into_iter().map(|(_, denied)| denied));
+            let denied = merge_denials(self.enforced(denials));
             let Some(pause) = pause(&denied, left) else {
                 return Ok(Decision::Denied(denied));
             };

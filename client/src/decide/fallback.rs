@@ -3,7 +3,7 @@
 use weirgate_store::ErrorKind;
 
 use super::decision::Decision;
-use super::granted::{BucketGrant, Granted};
+use super::granted::{BucketGrant, Granted, Uncounted};
 use super::local::LocalBuckets;
 use super::request::AcquireOptions;
 use crate::bucket::BucketTarget;
@@ -54,6 +54,14 @@ pub(crate) fn fall_back(
         Some(stored) => stored,
         None => options.on_unavailable,
     };
+    let is_shadow = match targets {
+        Some(targets) if !targets.is_empty() => targets.iter().all(|target| target.is_shadow),
+        _ => session.settings.is_shadow,
+    };
+    let on_unavailable = match on_unavailable {
+        OnUnavailable::Deny if is_shadow => OnUnavailable::Allow,
+        other => other,
+    };
     let degraded = Degraded {
         reason: error.to_string(),
     };
@@ -77,23 +85,30 @@ pub(crate) fn fall_back(
                 degraded: None,
             })
         }
-        (OnUnavailable::Allow, _) => Ok(Decision::Granted(Granted {
-            by_bucket: vec![],
+        (OnUnavailable::Allow, targets) => Ok(Decision::Granted(Granted {
+            by_bucket: targets
+                .iter()
+                .flat_map(|all| *all)
+                .map(BucketGrant::uncounted)
+                .collect(),
             degraded: Some(degraded),
-            has_unlimited: true,
+            uncounted: match targets {
+                Some(_) => Uncounted::default(),
+                None => Uncounted::Any,
+            },
         })),
         (OnUnavailable::Local { .. }, None) => return Err(error),
         (OnUnavailable::Local { percent }, Some(targets)) => {
             match local_buckets.take(targets, percent, session.ages.time()) {
                 Ok(holds) => {
-                    let one = |local| BucketGrant {
+                    let one = |(local, target)| BucketGrant {
                         local: Some(local),
-                        ..BucketGrant::default()
+                        ..BucketGrant::uncounted(target)
                     };
                     Ok(Decision::Granted(Granted {
-                        by_bucket: holds.into_iter().map(one).collect(),
+                        by_bucket: holds.into_iter().zip(targets).map(one).collect(),
                         degraded: Some(degraded),
-                        has_unlimited: true,
+                        uncounted: Uncounted::default(),
                     }))
                 }
                 Err(short) => denied(short),

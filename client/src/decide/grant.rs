@@ -6,7 +6,7 @@ use std::time::Duration;
 use futures_util::future::join_all;
 use weirgate_shared::{EntityId, EpochMillis, LimitName, MilliTokens, Resource};
 
-use super::granted::BucketGrant;
+use super::granted::{BucketGrant, Uncounted};
 use super::local::LocalHold;
 use crate::bucket::Hold;
 use crate::values::{
@@ -32,8 +32,8 @@ pub struct Grant {
     local: Vec<LocalHold>,
     would_deny: Option<Denied>,
     degraded: Option<Degraded>,
-    /// Whether some limits are not enforced, so that nothing is counted for them.
-    has_unlimited: bool,
+    /// Limits of which nothing is counted.
+    uncounted: Uncounted,
 }
 
 impl Grant {
@@ -41,21 +41,23 @@ impl Grant {
     pub(crate) fn of(
         given: impl IntoIterator<Item = BucketGrant>,
         degraded: Option<Degraded>,
-        is_free: bool,
+        uncounted: Uncounted,
     ) -> Self {
         let mut grant = Self {
             holds: vec![],
             local: vec![],
             would_deny: None,
             degraded,
-            has_unlimited: is_free,
+            uncounted,
         };
         for BucketGrant {
             hold,
             local,
             would_deny,
+            uncounted,
         } in given
         {
+            grant.uncounted.extend(uncounted);
             grant.holds.extend(hold);
             grant.local.extend(local);
             grant.would_deny = merge_two(grant.would_deny, would_deny);
@@ -64,22 +66,22 @@ impl Grant {
     }
 
     /// Builds a grant of restored holds.
-    pub(super) const fn restored(holds: Vec<Hold>, has_unlimited: bool) -> Self {
+    pub(super) const fn restored(holds: Vec<Hold>, uncounted: Uncounted) -> Self {
         Self {
             holds,
             local: vec![],
             would_deny: None,
             degraded: None,
-            has_unlimited,
+            uncounted,
         }
     }
 
-    /// Splits the grant into its holds, and whether some limits are not counted: they are not
-    /// enforced, shadow mode waived them, or the decision was made without DynamoDB.
-    pub(super) fn into_holds(self) -> (Vec<Hold>, bool) {
-        let is_counted =
-            !self.has_unlimited && self.degraded.is_none() && self.would_deny.is_none();
-        (self.holds, !is_counted)
+    /// Splits the grant into its holds, and the limits of which nothing is counted.
+    pub(super) fn into_holds(mut self) -> (Vec<Hold>, Uncounted) {
+        let waived = self.would_deny.iter().flat_map(Denied::short);
+        let waived = waived.filter_map(|short| LimitName::new(short.limit.as_str()).ok());
+        self.uncounted.extend(waived);
+        (self.holds, self.uncounted)
     }
 
     /// Returns why the decision was made without DynamoDB: it was unavailable, and the limiter is
@@ -177,7 +179,8 @@ impl Grant {
     ///
     /// # Errors
     /// [`Error::Invalid`] if the grant's buckets have no such limit, if it counts slots that were
-    /// not taken and the grant has no lease, or if `tokens` is negative or above 10^12.
+    /// not taken and the grant has no lease, or if `tokens` is negative, or above what the grant holds
+    /// and what may go into debt: the refill of 30 days or twice the capacity, 10^12 at most.
     /// [`Error::Store`] if the outcome is not known. Without a lease, an unconfirmed write is not
     /// repeated, and tokens to be returned count as consumed. [`Error::Halfway`] if one of several
     /// parts failed: the grant has the amounts of the others, so the same call goes on from there.
@@ -194,11 +197,10 @@ impl Grant {
         limit: &str,
         actual: MilliTokens,
     ) -> Result<Settlement, Error> {
-        check_amount(limit, actual)?;
+        let places = self.adjustable(limit, actual)?;
         for local in &mut self.local {
             local.adjust(limit, actual);
         }
-        let places = self.places(limit)?;
         let holds = self.holds.iter_mut().enumerate();
         let holds = holds.filter(|(at, _)| places.contains(at));
         Settlement::all(join_all(holds.map(|(_, hold)| hold.adjust(limit, actual))).await)
@@ -211,6 +213,24 @@ impl Grant {
     /// not taken and the grant has no lease.
     pub fn check_adjust(&self, limit: &str) -> Result<(), Error> {
         self.places(limit).map(drop)
+    }
+
+    /// Checks that [`adjust_milli`](Self::adjust_milli) can set a limit to `actual`. Sends nothing.
+    ///
+    /// # Errors
+    /// [`Error::Invalid`] as [`adjust`](Self::adjust).
+    pub fn check_adjust_milli(&self, limit: &str, actual: MilliTokens) -> Result<(), Error> {
+        self.adjustable(limit, actual).map(drop)
+    }
+
+    /// Returns the places of the holds that an adjustment to `actual` changes.
+    fn adjustable(&self, limit: &str, actual: MilliTokens) -> Result<Vec<usize>, Error> {
+        check_amount(limit, actual)?;
+        let places = self.places(limit)?;
+        for at in &places {
+            self.holds[*at].check_adjust(limit, actual)?;
+        }
+        Ok(places)
     }
 
     /// Returns the places of the holds that have a limit, or could take it; none if nothing is
@@ -229,7 +249,10 @@ impl Grant {
                 .flat_map(Denied::short)
                 .any(|short| short.limit == limit)
         };
-        if places.is_empty() && !self.has_unlimited && !is_overlooked() {
+        // A hold that has the limit and cannot take it has no lease for its slots.
+        let is_uncounted =
+            || !self.holds.iter().any(|hold| hold.knows(limit)) && self.uncounted.has(limit);
+        if places.is_empty() && !is_uncounted() && !is_overlooked() {
             return Err(Error::Invalid(format!(
                 "limit {limit:?} is not among this grant's limits, or counts slots and the grant has no lease: take it with the acquire"
             )));
@@ -264,7 +287,7 @@ impl Grant {
     /// # Errors
     /// [`Error::Invalid`] without a lease, or if `lasts` is out of range.
     pub fn check_renew(&self, lasts: Duration) -> Result<(), Error> {
-        if self.lease_id().is_none() && !self.has_unlimited && self.would_deny.is_none() {
+        if self.lease_id().is_none() && self.uncounted.is_empty() && self.would_deny.is_none() {
             return Err(Error::Invalid(
                 "this grant has no lease: request one with lease()".to_owned(),
             ));

@@ -36,7 +36,8 @@ pub(crate) struct LocalHold {
 
 impl LocalBuckets {
     /// Takes the amounts of all `targets` from their local buckets, which have `percent` of every
-    /// limit. Returns the holds, or a denial. `now` is by the clock for ages.
+    /// limit. Returns the holds in the order of the targets, or a denial. Targets in shadow mode take
+    /// last, so they leave nothing short. `now` is by the clock for ages.
     pub(crate) fn take(
         &self,
         targets: &[BucketTarget],
@@ -48,7 +49,9 @@ impl LocalBuckets {
             buckets.clear();
         }
         let (mut taken, mut short) = (vec![], vec![]);
-        for target in targets {
+        let mut ordered: Vec<_> = targets.iter().enumerate().collect();
+        ordered.sort_by_key(|(_, target)| target.is_shadow);
+        for (at, target) in ordered {
             let (key, amounts) = (&target.bucket.key, target.request.all_amounts());
             // With the same version, the scaled limits of the local bucket take precedence.
             let limits = target.request.limits.with_version(0);
@@ -75,17 +78,18 @@ impl LocalBuckets {
             for (limit, need) in &amounts {
                 change(&mut buckets, key, limit, -*need);
             }
-            taken.push((key, amounts));
+            taken.push((at, key, amounts));
         }
         if short.is_empty() {
-            let hold = |(key, taken): (&BucketKey, Amounts)| LocalHold {
+            taken.sort_by_key(|(at, ..)| *at);
+            let hold = |(_, key, taken): (usize, &BucketKey, Amounts)| LocalHold {
                 buckets: self.clone(),
                 key: key.clone(),
                 taken,
             };
             return Ok(taken.into_iter().map(hold).collect());
         }
-        for (key, amounts) in taken {
+        for (_, key, amounts) in taken {
             for (limit, need) in amounts {
                 change(&mut buckets, key, &limit, need);
             }

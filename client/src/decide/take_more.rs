@@ -10,6 +10,7 @@ use super::decision::Decision;
 use super::grant::Grant;
 use super::granted::Granted;
 use super::local::LocalBuckets;
+use super::parts::check_targets;
 use super::request::{AcquireOptions, TakeMode};
 use super::stop::Stoppable;
 use super::targets::ResolvedRequest;
@@ -52,6 +53,7 @@ impl Grant {
         let session = Arc::clone(first.session());
         let targets = places.iter().map(|at| self.holds[*at].more(limit, amount));
         let targets = targets.collect::<Result<Vec<_>, _>>()?;
+        check_targets(&targets, self.parts())?;
         match decide_more(&session, targets).await? {
             Decision::Granted(granted) => {
                 for (at, given) in places.into_iter().zip(granted.by_bucket) {
@@ -112,7 +114,7 @@ impl Hold {
             )));
         }
         let Some((_, expires)) = self.lease() else {
-            return Ok(self.target(limit, amount, None));
+            return self.within_debt(self.target(limit, amount, None));
         };
         let now = self.session().now();
         if expires <= now {
@@ -120,6 +122,14 @@ impl Hold {
                 "the lease of this grant has expired, so no more of {limit:?} can be taken within it: acquire again"
             )));
         }
-        Ok(self.target(limit, amount, Some(expires.since(now).into())))
+        self.within_debt(self.target(limit, amount, Some(expires.since(now).into())))
+    }
+
+    /// Requires that what goes into debt with the target is not too much.
+    fn within_debt(&self, target: BucketTarget) -> Result<BucketTarget, Error> {
+        for (limit, amount) in &target.request.soft_amounts {
+            self.check_adjust(limit.as_str(), self.amount(limit.as_str()) + *amount)?;
+        }
+        Ok(target)
     }
 }

@@ -2,15 +2,16 @@
 
 use std::sync::Arc;
 
-use weirgate_shared::{BucketKey, ConfigStatus, EntityId, Limit, LimitMode, Resource};
+use weirgate_shared::{BucketKey, ConfigStatus, EntityId, Limit, LimitMode, LimitName, Resource};
 
+use super::granted::Uncounted;
 use super::request::{NamedAmounts, RequestSpec, invalid};
 use super::stop::{Stoppable, by_last_read};
 use crate::bucket::{BucketRegistry, BucketState, BucketTarget};
 use crate::config::{Freshness, resolve};
 use crate::session::Settings;
 use crate::values::{
-    Amounts, BucketRequest, DEFAULT_LEASE, Disabled, EffectiveConfig, Error, Limits,
+    Amounts, BucketRequest, DEFAULT_LEASE, Disabled, EffectiveConfig, Error, Limits, check_debt,
     check_limit_count,
 };
 
@@ -25,6 +26,8 @@ pub(crate) struct ResolvedRequest {
     pub(crate) disabled: Option<Disabled>,
     /// Whether the entity itself is unlimited.
     pub(crate) has_unlimited: bool,
+    /// Limits that the request can mean where the entity is unlimited.
+    pub(crate) uncounted: Uncounted,
     /// Whether the limits may have changed since they were read.
     pub(crate) limits_may_be_stale: bool,
 }
@@ -152,7 +155,7 @@ impl RequestSpec {
                 bucket: Arc::clone(&bucket),
                 is_own: true,
             }],
-            targets: vec![self.target(&buckets.session.settings, bucket, limits, &amounts)],
+            targets: vec![self.target(&buckets.session.settings, bucket, limits, &amounts)?],
             ..ResolvedRequest::default()
         })
     }
@@ -255,8 +258,19 @@ impl RequestSpec {
                     Arc::clone(&bucket),
                     limits,
                     amounts,
-                )),
+                )?),
                 None => resolved_request.has_unlimited |= is_own,
+            }
+            if let Some(EffectiveConfig {
+                status: ConfigStatus::Unlimited,
+                names,
+                ..
+            }) = config.filter(|_| is_own && given.is_none())
+            {
+                resolved_request.uncounted = match names.is_empty() {
+                    true => Uncounted::Any,
+                    false => Uncounted::Limits(names.clone()),
+                };
             }
             if let Some(parent) = &resolved.parent {
                 if seen.contains(parent) {
@@ -268,17 +282,31 @@ impl RequestSpec {
                 next = Some(buckets.bucket(parent.clone(), resource.clone()));
             }
         }
+        if resolved_request.has_unlimited {
+            let all = resolved_request.targets.iter();
+            let limits = all.flat_map(|target| target.request.limits.iter());
+            let names: Vec<_> = limits.map(|limit| limit.name().clone()).collect();
+            let requested = amounts
+                .iter()
+                .filter_map(|(name, ..)| LimitName::new(*name).ok());
+            resolved_request
+                .uncounted
+                .extend(names.into_iter().chain(requested));
+        }
         Ok(resolved_request)
     }
 
     /// Returns the request on one bucket, with the amounts of that bucket's limits.
+    ///
+    /// # Errors
+    /// [`Error::Invalid`] for an amount into debt that is too large.
     fn target(
         &self,
         settings: &Settings,
         bucket: Arc<BucketState>,
         limits: &Limits,
         named: &NamedAmounts<'_>,
-    ) -> BucketTarget {
+    ) -> Result<BucketTarget, Error> {
         let (mut amounts, mut soft_amounts) = (Amounts::new(), Amounts::new());
         let (mut up_to, mut counted_amounts) = (Amounts::new(), Amounts::new());
         let mut takes_slots = false;
@@ -286,12 +314,13 @@ impl RequestSpec {
             let Some(limit) = limits.iter().find(|limit| limit.name().as_str() == *name) else {
                 continue;
             };
-            let name = limit.name().clone();
+            let (name, rule) = (limit.name().clone(), limit.rule());
             if self.options.is_bypass {
                 counted_amounts.insert(name, *most);
                 continue;
             }
             if limit.mode() == LimitMode::Soft || self.is_into_debt {
+                check_debt(&name, rule, *most)?;
                 soft_amounts.insert(name, *most);
             } else {
                 if most > least {
@@ -299,7 +328,7 @@ impl RequestSpec {
                 }
                 amounts.insert(name, *least);
             }
-            takes_slots |= limit.rule().is_concurrent();
+            takes_slots |= rule.is_concurrent();
         }
         let lease = self.lease.or_else(|| takes_slots.then_some(DEFAULT_LEASE));
         let lease = lease.map(|lasts| (lasts, Arc::clone(&settings.owner)));
@@ -313,11 +342,11 @@ impl RequestSpec {
             timeout: self.timeout,
             acquires: i64::from(!self.is_into_debt),
         };
-        BucketTarget {
+        Ok(BucketTarget {
             bucket,
             request,
             is_shadow: settings.is_shadow || self.is_shadow,
-        }
+        })
     }
 }
 

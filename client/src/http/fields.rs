@@ -2,6 +2,9 @@
 
 use crate::http::{Policies, Policy};
 
+/// Quota unit of slots.
+const CONCURRENT: &str = "concurrent-requests";
+
 /// Field of a decision without DynamoDB.
 pub(crate) const DEGRADED: (&str, &str) = ("x-ratelimit-degraded", "true");
 
@@ -45,9 +48,15 @@ impl Policies {
     /// "slots";q=20;qu="concurrent-requests"`. Empty without limits; then no field is sent.
     #[must_use]
     pub fn rate_limit_policy(&self) -> String {
-        list(&self.policies, |policy| match policy.window_seconds {
-            Some(window) => format!("q={};w={window}", policy.quota),
-            None => format!("q={};qu=\"concurrent-requests\"", policy.quota),
+        list(&self.policies, |policy| {
+            let unit = match policy.window_seconds {
+                Some(_) => policy.unit,
+                None => Some(CONCURRENT),
+            };
+            let unit = unit.map_or_else(String::new, |unit| format!(";qu={}", quoted(unit)));
+            let window = policy.window_seconds;
+            let window = window.map_or_else(String::new, |window| format!(";w={window}"));
+            format!("q={}{unit}{window}", policy.quota)
         })
     }
 
@@ -64,10 +73,16 @@ impl Policies {
 
 /// Returns a list of the policies' names, with parameters.
 fn list(policies: &[Policy], parameters: fn(&Policy) -> String) -> String {
-    let member = |policy: &Policy| {
-        // Names are printable ASCII, so a string escapes only these two.
-        let name = policy.name.replace('\\', "\\\\").replace('"', "\\\"");
-        format!("\"{name}\";{}", parameters(policy))
-    };
+    let member = |policy: &Policy| format!("{};{}", quoted(&policy.name), parameters(policy));
     policies.iter().map(member).collect::<Vec<_>>().join(", ")
+}
+
+/// Returns text as a string of a structured field, which has printable ASCII alone.
+fn quoted(text: &str) -> String {
+    let escaped = text.chars().map(|c| match c {
+        '\\' | '"' => format!("\\{c}"),
+        ' '..='~' => c.to_string(),
+        _ => "_".to_owned(),
+    });
+    format!("\"{}\"", escaped.collect::<String>())
 }

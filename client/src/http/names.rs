@@ -7,7 +7,10 @@ use crate::{LimitStatus, NeverFits};
 /// A function that names an entity's limit on a resource.
 pub type PolicyName = fn(&EntityId, &Resource, &str) -> String;
 
-/// Names the limits of a response.
+/// A function that returns the quota unit of a limit, by its name; `None` for requests.
+pub type PolicyUnit = fn(&str) -> Option<&'static str>;
+
+/// Names the limits of a response, and their quota units.
 ///
 /// A limit of the requested bucket has its own name, `rpm`. One on another resource has the
 /// resource as a prefix, `api/search/rpm`. Entities are not named, because a client need not know
@@ -27,6 +30,7 @@ pub type PolicyName = fn(&EntityId, &Resource, &str) -> String;
 pub struct PolicyNames {
     own: Option<(String, String)>,
     by: Option<PolicyName>,
+    units: Option<PolicyUnit>,
 }
 
 /// An entity's limit on a resource.
@@ -37,10 +41,26 @@ impl PolicyNames {
     /// name gets a number.
     #[must_use]
     pub fn by(name: PolicyName) -> Self {
-        Self {
-            own: None,
-            by: Some(name),
-        }
+        Self::default().named(name)
+    }
+
+    /// Sets the names, and keeps the units.
+    pub(crate) const fn named(mut self, name: PolicyName) -> Self {
+        self.by = Some(name);
+        self
+    }
+
+    /// Sets the quota unit of each limit, by its name. Default: `tokens` if a word of the name is
+    /// `tokens`, `tpm` or the like, `content-bytes` if one is `bytes`, and otherwise requests.
+    #[must_use]
+    pub const fn units(mut self, units: PolicyUnit) -> Self {
+        self.units = Some(units);
+        self
+    }
+
+    /// Returns the quota unit of a limit; `None` for requests.
+    pub(crate) fn unit(&self, limit: &str) -> Option<&'static str> {
+        self.units.unwrap_or(unit_of)(limit)
     }
 
     /// Sets the requested bucket, whose limits need no prefix or number. Default: the bucket of the
@@ -98,6 +118,26 @@ impl PolicyNames {
         }
         taken
     }
+}
+
+/// Returns the quota unit that a limit's name says.
+fn unit_of(limit: &str) -> Option<&'static str> {
+    const UNITS: [(&str, &str); 8] = [
+        ("tokens", "tokens"),
+        ("tps", "tokens"),
+        ("tpm", "tokens"),
+        ("tph", "tokens"),
+        ("tpd", "tokens"),
+        ("tpw", "tokens"),
+        ("token", "tokens"),
+        ("bytes", "content-bytes"),
+    ];
+    let mut words = limit.split(['_', '-', '.']);
+    words.find_map(|word| {
+        let mut known = UNITS.iter();
+        let found = known.find(|(name, _)| word.eq_ignore_ascii_case(name));
+        found.map(|(_, unit)| *unit)
+    })
 }
 
 #[cfg(test)]

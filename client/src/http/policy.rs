@@ -27,13 +27,16 @@ pub struct Policy {
     pub name: String,
     /// Capacity, in tokens.
     pub quota: i64,
+    /// What a token is, as the draft's quota unit; `None` for a request.
+    pub unit: Option<&'static str>,
     /// Time to fill from empty, in seconds, rounded up, at least 1. `None` for slots.
     pub window_seconds: Option<i64>,
-    /// Balance, in tokens, rounded down; 0 in debt.
+    /// Balance, in tokens, rounded down; 0 in debt. After a denial of a short rate, at most what
+    /// refills in `seconds`.
     pub remaining: i64,
-    /// Time until one more token is available, or after a denial the requested amount: seconds,
-    /// rounded up, at least 1. `None` if time does not help, and after a denial for limits that are
-    /// not short.
+    /// Time in which `remaining` refills, and until one more token is available; after a denial until
+    /// the requested amount is: seconds, rounded up, at least 1. `None` if time does not help, and
+    /// after a denial for limits that are not short.
     pub seconds: Option<i64>,
     /// Amount requested, in tokens, rounded up, if the limit is short.
     pub denied: Option<i64>,
@@ -45,7 +48,7 @@ impl Policies {
     #[must_use]
     pub fn granted(limits: &[LimitStatus], names: &PolicyNames) -> Self {
         Self::new(limits, names, |status| Policy {
-            seconds: more_in(status),
+            seconds: refills_in(status),
             ..known(status)
         })
     }
@@ -53,6 +56,17 @@ impl Policies {
     /// Returns the policies of a denial.
     #[must_use]
     pub fn denied(denied: &Denied, names: &PolicyNames) -> Self {
+        let mut policies = Self::denied_with_balances(denied, names);
+        for (policy, status) in policies.policies.iter_mut().zip(shown(&denied.limits)) {
+            if let Some(seconds) = policy.seconds.filter(|_| status.refill_amount.0 > 0) {
+                policy.remaining = policy.remaining.min(refill_in(status, seconds));
+            }
+        }
+        policies
+    }
+
+    /// Returns the policies of a denial, with the whole balances.
+    pub(crate) fn denied_with_balances(denied: &Denied, names: &PolicyNames) -> Self {
         let policies = Self::new(&denied.limits, names, |status| {
             if !status.is_short() {
                 return known(status);
@@ -120,19 +134,17 @@ impl Policies {
         names: &PolicyNames,
         policy: impl Fn(&LimitStatus) -> Policy,
     ) -> Self {
-        let shown: Vec<_> = limits
-            .iter()
-            .filter(|status| status.mode != LimitMode::Shadow)
-            .collect();
+        let shown: Vec<_> = shown(limits).collect();
         let named = names.of_statuses(&shown).into_iter().zip(shown);
-        let shown = named
+        let policies = named
             .map(|(name, status)| Policy {
                 name,
+                unit: names.unit(&status.limit),
                 ..policy(status)
             })
             .collect();
         Self {
-            policies: shown,
+            policies,
             retry_after: None,
             has_x_rate_limit: false,
             is_degraded: false,
@@ -140,10 +152,18 @@ impl Policies {
     }
 }
 
+/// Iterates over the limits that clients may see. What is only reported is invisible to them: all
+/// fields and bodies are made of these.
+fn shown(limits: &[LimitStatus]) -> impl Iterator<Item = &LimitStatus> {
+    let is_shown = |status: &&LimitStatus| status.mode != LimitMode::Shadow;
+    limits.iter().filter(is_shown)
+}
+
 /// Returns the policy of a limit without the fields that depend on the decision.
 fn known(status: &LimitStatus) -> Policy {
     Policy {
         name: String::new(),
+        unit: None,
         quota: tokens(status.capacity),
         window_seconds: window(status),
         remaining: tokens(status.available),
@@ -170,16 +190,34 @@ pub(crate) fn seconds(wait: Duration) -> i64 {
         .clamp(1, SF_INTEGER_MAX)
 }
 
-/// Returns the seconds in which an empty limit fills.
+/// Returns the seconds in which an empty limit fills; for a limit that admits nothing, its period.
 fn window(status: &LimitStatus) -> Option<i64> {
-    (!status.is_concurrent()).then(|| seconds_for(status, status.capacity.0.into()))
+    match status.refill_amount.0 {
+        _ if status.is_concurrent() => None,
+        0 => Some(seconds(status.refill_period)),
+        _ => Some(seconds_for(status, status.capacity.0.into())),
+    }
 }
 
-/// Returns the seconds until one more whole token is available, if one can be.
-fn more_in(status: &LimitStatus) -> Option<i64> {
-    let next = (i128::from(tokens(status.available)) + 1) * 1000;
-    let can_be = !status.is_concurrent() && next <= status.capacity.0.into();
-    can_be.then(|| seconds_for(status, next - i128::from(status.available.0)))
+/// Returns the seconds in which what is left surely refills, and after which one more whole token is
+/// available, if one can be: a client that spreads what is left over them never exceeds the refill.
+fn refills_in(status: &LimitStatus) -> Option<i64> {
+    if status.refill_amount.0 <= 0 {
+        return None;
+    }
+    let left = i128::from(tokens(status.available)) * 1000;
+    let next = left + 1000;
+    let more = (next <= status.capacity.0.into()).then(|| next - i128::from(status.available.0));
+    let most = more.into_iter().chain((left > 0).then_some(left)).max()?;
+    Some(seconds_for(status, most))
+}
+
+/// Returns the whole tokens that surely refill in these seconds.
+fn refill_in(status: &LimitStatus, seconds: i64) -> i64 {
+    let period_ms = i128::try_from(status.refill_period.as_millis()).unwrap_or(i128::MAX);
+    let per_second = i128::from(status.refill_amount.0) * MILLIS_PER_SECOND;
+    let milli = per_second.saturating_mul(seconds.into()) / period_ms.max(1);
+    i64::try_from(milli / 1000).unwrap_or(SF_INTEGER_MAX)
 }
 
 /// Returns the seconds in which `milli` surely refill: a difference of floors is never below the

@@ -19,6 +19,7 @@ const BLANK: &str = "about:blank";
 /// |---|---|---|---|
 /// | [denied](Self::denied) | 429 | 8 | a later attempt succeeds |
 /// | [never fits](Self::never_fits) | 413 | 9 | less may fit; clients repeat a 429 |
+/// | an invalid key (`tower`) | 400 | 3 | the client sent it |
 /// | [disabled](Self::disabled) | 403 | 7 | the operator stopped it; clients repeat a 503 |
 /// | [no decision](Self::unavailable) for now | 503 | 14 | a server fault, temporary |
 /// | [no decision](Self::unavailable) until a repair | 500 | 13 | a server fault, permanent |
@@ -54,7 +55,7 @@ impl Problem {
     /// longest wait, with its numbers in tokens.
     #[must_use]
     pub fn denied(denied: &Denied, names: &PolicyNames) -> Self {
-        let policies = Policies::denied(denied, names);
+        let policies = Policies::denied_with_balances(denied, names);
         let blocking = |policy: &Policy| {
             let &Policy {
                 quota,
@@ -131,6 +132,18 @@ impl Problem {
                 disabled.resource
             ),
         )
+    }
+
+    /// Returns the problem of a request whose key is no valid name. It omits the key, which may be a
+    /// secret.
+    #[cfg(feature = "tower")]
+    pub(crate) fn invalid_name(error: &weirgate_shared::NameError) -> Self {
+        let weirgate_shared::NameError { kind, rule, value } = error;
+        let length = value.chars().count();
+        let detail = format!(
+            "the {kind} of this request must be {rule}, got {length} characters that are not: send a valid key"
+        );
+        Self::new((400, 3), "Bad Request", detail)
     }
 
     /// Returns the problem of a request without a decision. It omits the error, which is internal

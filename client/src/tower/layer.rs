@@ -7,7 +7,7 @@ use http::StatusCode;
 use http::request::Parts;
 use tower_layer::Layer;
 
-use crate::http::{PolicyName, PolicyNames};
+use crate::http::{PolicyName, PolicyNames, PolicyUnit};
 use crate::tower::RateLimit;
 use crate::tower::options::{OnError, Options};
 use crate::{Acquire, Error, RateLimiter};
@@ -27,9 +27,10 @@ where
     /// Limits each request by the acquire that `charge` returns; `None` lets the request pass,
     /// uncounted.
     ///
-    /// `charge` sees all of a request but its body. Its acquire is checked when it is sent, and an
-    /// invalid name is an [`Error::Invalid`]. So verify a key that clients send before it names an
-    /// entity.
+    /// `charge` sees all of a request but its body. A request whose entity or resource is no valid
+    /// name is answered with 400, whatever [`on_error`](Self::on_error) says: a client's key is its
+    /// own fault, and must be no way around the limit. So return an acquire for a request without a
+    /// readable key too, with an empty name. Verify a key that clients send before it names an entity.
     pub fn new(limiter: RateLimiter, charge: F) -> Self {
         let options = Options {
             names: PolicyNames::default(),
@@ -55,7 +56,14 @@ where
     /// Names the limits in responses. Default: the rule of [`PolicyNames`].
     #[must_use]
     pub fn names(mut self, name: PolicyName) -> Self {
-        self.options.names = PolicyNames::by(name);
+        self.options.names = self.options.names.named(name);
+        self
+    }
+
+    /// Sets the quota unit of each limit, by its name. Default: the rule of [`PolicyNames::units`].
+    #[must_use]
+    pub fn units(mut self, units: PolicyUnit) -> Self {
+        self.options.names = self.options.names.units(units);
         self
     }
 

@@ -13,11 +13,14 @@ use http::request::Parts;
 use http::{Request, Response, StatusCode};
 use http_body::Body;
 use tower_service::Service;
+use weirgate_shared::{EntityId, NameError, Resource};
 
 use crate::http::{DEGRADED, Policies, Problem, seconds};
 use crate::tower::answer::{Protocol, insert_headers};
 use crate::tower::options::{OnError, Options};
+use crate::tower::upgrade::Upgrade;
 use crate::tower::{GrantHandle, LimitedBody};
+use crate::values::DEFAULT_LEASE;
 use crate::{Acquire, Decision, Error, RateLimiter};
 
 /// A service with limited requests, made by [`RateLimitLayer`](crate::tower::RateLimitLayer).
@@ -87,13 +90,24 @@ impl<S, F> RateLimit<S, F> {
             return Ok(response.map(LimitedBody::free));
         };
         let kind = Protocol::of(&parts.headers);
-        let request = Request::from_parts(parts, body);
+        let mut request = Request::from_parts(parts, body);
+        let lease = acquire.request().lease.unwrap_or(DEFAULT_LEASE);
         let names = {
             let request = acquire.request();
+            if let Err(error) = check_names(&request.entity, &request.resource)
+                && !limiter.is_shadow()
+            {
+                return Ok(kind.answer(&Problem::invalid_name(&error), vec![], None));
+            }
             options.names.own(&request.entity, &request.resource)
         };
         let decision = match acquire.send().await {
             Ok(decision) => decision,
+            // In shadow mode no request is refused, and no field says that one could have been.
+            Err(error) if limiter.is_shadow() => {
+                tracing::error!(%error, "no decision: request passed on, uncounted");
+                return pass_on(inner, request, GrantHandle::new(None), options.refund_if).await;
+            }
             Err(error) if (options.on_error)(&error) == OnError::Pass => {
                 tracing::error!(%error, "no decision: request passed on, uncounted");
                 let handle = GrantHandle::new(None);
@@ -115,17 +129,23 @@ impl<S, F> RateLimit<S, F> {
         };
         Ok(match decision {
             Decision::Granted(grant) => {
-                // In shadow mode no request is limited, so no field is sent.
-                let fields = if limiter.is_shadow() {
-                    vec![]
-                } else {
-                    Policies::granted(&grant.limits(), &names)
-                        .with_degraded(grant.degraded().is_some())
-                        .with_x_rate_limit(options.has_x_rate_limit)
-                        .fields()
+                // In shadow mode no request is limited, so no decision is degraded either.
+                let is_degraded = grant.degraded().is_some() && !limiter.is_shadow();
+                let fields = Policies::granted(&grant.limits(), &names)
+                    .with_degraded(is_degraded)
+                    .with_x_rate_limit(options.has_x_rate_limit)
+                    .fields();
+                // What is held under a lease stays so until an upgraded connection ends.
+                let upgrade = match grant.lease_id() {
+                    Some(_) => Upgrade::intercept(&mut request).await,
+                    None => None,
                 };
                 let handle = GrantHandle::new(Some(grant));
+                let held = handle.clone();
                 let mut response = pass_on(inner, request, handle, options.refund_if).await?;
+                if let Some(upgrade) = upgrade {
+                    upgrade.hold(response.status(), held, lease);
+                }
                 insert_headers(response.headers_mut(), fields);
                 response
             }
@@ -146,6 +166,13 @@ impl<S, F> RateLimit<S, F> {
             }
         })
     }
+}
+
+/// Checks what may come from the client.
+fn check_names(entity: &str, resource: &str) -> Result<(), NameError> {
+    EntityId::new(entity)?;
+    Resource::new(resource)?;
+    Ok(())
 }
 
 /// Returns the time until the next attempt can succeed. Only an open circuit breaker knows it.

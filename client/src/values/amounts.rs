@@ -2,9 +2,12 @@
 
 use std::collections::BTreeMap;
 
-use weirgate_shared::{LimitName, MAX_TOKENS, MilliTokens};
+use weirgate_shared::{LimitName, MAX_TOKENS, MilliTokens, RefillRule};
 
 use super::error::Error;
+
+/// How much refill an amount into debt can use up in advance: 30 days.
+const DEBT_SPAN_MS: i128 = 30 * 86_400_000;
 
 /// Amount per limit.
 pub(crate) type Amounts = BTreeMap<LimitName, MilliTokens>;
@@ -32,6 +35,30 @@ pub(crate) fn check_amount(limit: &str, amount: MilliTokens) -> Result<(), Error
     match (MilliTokens::ZERO..=MilliTokens::from_tokens(MAX_TOKENS)).contains(&amount) {
         true => Ok(()),
         false => Err(out_of_range(limit, &amount)),
+    }
+}
+
+/// Requires that an amount that goes into debt is at most what the limit refills in 30 days, or twice
+/// what it holds, whichever is more: from a full bucket, no report denies a tenant for longer than 30
+/// days or than the limit takes to fill. Slots return when their lease ends, within a day.
+pub(crate) fn check_debt(
+    limit: &LimitName,
+    rule: &RefillRule,
+    amount: MilliTokens,
+) -> Result<(), Error> {
+    if rule.is_concurrent() {
+        return Ok(());
+    }
+    let refill = i128::from(rule.refill_amount.0).saturating_mul(DEBT_SPAN_MS)
+        / i128::from(rule.refill_period_ms.max(1));
+    let most = i128::from(rule.capacity.0).saturating_mul(2).max(refill);
+    let most = most.min(i128::from(MilliTokens::from_tokens(MAX_TOKENS).0));
+    let most = MilliTokens(i64::try_from(most).unwrap_or(i64::MAX));
+    match amount <= most {
+        true => Ok(()),
+        false => Err(Error::Invalid(format!(
+            "limit {limit:?}: an amount that can go into debt must be 0 to {most} tokens, the refill of 30 days or twice the capacity, got {amount}: report what was used, or raise the limit"
+        ))),
     }
 }
 

@@ -1,6 +1,8 @@
 //! The configuration that applies to a bucket.
 
-use weirgate_shared::{Config, ConfigLevel, ConfigStatus, Limit, LimitMode};
+use std::sync::Arc;
+
+use weirgate_shared::{Config, ConfigLevel, ConfigStatus, Limit, LimitMode, LimitName};
 
 use super::limits::Limits;
 
@@ -11,6 +13,8 @@ pub(crate) struct EffectiveConfig {
     pub(crate) status: ConfigStatus,
     /// Limits, with the sum of all levels' versions, which rises with every change of any level.
     pub(crate) limits: Limits,
+    /// Names of the limits of all levels, where this one is unlimited: what a request can mean.
+    pub(crate) names: Vec<LimitName>,
 }
 
 impl EffectiveConfig {
@@ -34,6 +38,27 @@ impl EffectiveConfig {
             level,
             status: config.status,
             limits,
+            names: vec![],
         }
+    }
+
+    /// Adds the names of the limits of all levels, if this one is unlimited.
+    pub(crate) fn among<I: Iterator<Item = Arc<Self>>>(
+        self: Arc<Self>,
+        levels: impl FnOnce() -> I,
+    ) -> Arc<Self> {
+        if self.status != ConfigStatus::Unlimited {
+            return self;
+        }
+        let names = levels().flat_map(|level| {
+            let names = level.limits.iter().map(|limit| limit.name().clone());
+            names.collect::<Vec<_>>()
+        });
+        Arc::new(Self {
+            level: self.level.clone(),
+            status: self.status,
+            limits: self.limits.clone(),
+            names: names.collect(),
+        })
     }
 }

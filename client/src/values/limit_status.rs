@@ -20,7 +20,7 @@ pub struct LimitStatus {
     pub resource: Resource,
     /// Name of the limit.
     pub limit: String,
-    /// Mode of the limit.
+    /// Mode of the limit in this request: shadow wherever a denial would only be reported.
     pub mode: LimitMode,
     /// Capacity.
     #[cfg_attr(feature = "serde", serde(rename = "capacity_tokens"))]
@@ -58,10 +58,19 @@ impl LimitStatus {
         self.is_requested && self.requested > self.available && self.mode != LimitMode::Soft
     }
 
-    /// Returns whether it is a concurrency limit, with slots.
+    /// Returns whether it is a concurrency limit, with slots. A limit with neither capacity nor
+    /// refill is a rate that admits nothing.
     #[must_use]
     pub const fn is_concurrent(&self) -> bool {
-        self.refill_amount.0 == 0
+        self.refill_amount.0 == 0 && self.capacity.0 > 0
+    }
+
+    /// Returns the status as one of a request whose denial is only reported.
+    pub(crate) fn report_only(self) -> Self {
+        Self {
+            mode: LimitMode::Shadow,
+            ..self
+        }
     }
 }
 

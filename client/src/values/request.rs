@@ -45,6 +45,14 @@ impl BucketRequest {
         !self.counted_amounts.is_empty()
     }
 
+    /// Leaves out all amounts.
+    pub(crate) fn waive_all(&mut self) {
+        self.amounts.clear();
+        self.up_to.clear();
+        self.soft_amounts.clear();
+        self.counted_amounts.clear();
+    }
+
     /// Returns the amounts that are taken of all limits, soft ones included.
     pub(crate) fn all_amounts(&self) -> Amounts {
         merge_amounts(&self.amounts, &self.soft_amounts)

@@ -1,5 +1,8 @@
 //! The table fails while the vendor works.
 
+#[path = "../attack/llm_gateway.rs"]
+mod attack;
+
 use tokio::time::sleep;
 use weirgate::testing::TestTable;
 
@@ -11,13 +14,14 @@ async fn a_customer_gets_its_answer_although_the_settlement_fails() {
     let limiter = table.limiter().await;
     configure(&limiter).await.expect("the table is there");
     let vendor = Vendor::default();
+    let prompt = "word".repeat(900);
     let outage = async {
         while vendor.running.load(Ordering::Relaxed) == 0 {
             sleep(Duration::from_millis(1)).await; // in paused time
         }
         table.set_unavailable(true);
     };
-    let (answer, ()) = tokio::join!(complete(&limiter, &vendor, "acme", 900), outage);
+    let (answer, ()) = tokio::join!(complete(&limiter, &vendor, "key-of-acme", &prompt), outage);
     let answer = answer.expect("the vendor has answered");
     assert_eq!(answer, "200, estimated 1900, used 1125");
 
@@ -26,6 +30,6 @@ async fn a_customer_gets_its_answer_although_the_settlement_fails() {
     let leases = leases.expect("the table is there").items.len();
     assert_eq!(leases, 1, "the settlement has failed");
     sleep(Duration::from_secs(30)).await;
-    let after = complete(&limiter, &vendor, "acme", 900).await;
+    let after = complete(&limiter, &vendor, "key-of-acme", &prompt).await;
     assert!(after.is_ok_and(|after| after.starts_with("200, ")));
 }

@@ -84,7 +84,7 @@ fn a_grant_tells_what_is_left_and_when_there_is_more() {
         ]),
         [
             r#""rpm";q=600;w=60, "slots";q=20;qu="concurrent-requests""#,
-            r#""rpm";r=599;t=1, "slots";r=17"#
+            r#""rpm";r=599;t=60, "slots";r=17"#
         ]
     );
     let slow = Limit::custom("slow", 100, 3, 70_000).unwrap();
@@ -95,8 +95,8 @@ fn a_grant_tells_what_is_left_and_when_there_is_more() {
     );
     assert_eq!(
         told(&[of(&slow, 100_000, 0, None)])[1],
-        r#""slow";r=100"#,
-        "time brings no more to a full limit"
+        r#""slow";r=100;t=2334"#,
+        "what is left refills in that time"
     );
     assert_eq!(
         Policies::granted(&[], &PolicyNames::default()).fields(),
@@ -159,6 +159,44 @@ fn a_shadow_limit_is_not_told_and_a_soft_one_is() {
 }
 
 #[test]
+fn a_limit_that_does_not_count_requests_has_its_unit() {
+    let policy = |name: &str, names: &PolicyNames| {
+        let limit = Limit::per_minute(name, 9).unwrap();
+        Policies::granted(&[of(&limit, 9_000, 0, None)], names).rate_limit_policy()
+    };
+    for (name, unit) in [
+        ("tpm", r#";qu="tokens""#),
+        ("output_tokens", r#";qu="tokens""#),
+        ("TPD-input", r#";qu="tokens""#),
+        ("egress.bytes", r#";qu="content-bytes""#),
+        ("rpm", ""),
+        ("tpmx", ""),
+        ("calls", ""),
+    ] {
+        let policy = policy(name, &PolicyNames::default());
+        assert_eq!(policy, format!("\"{name}\";q=9{unit};w=60"));
+    }
+    let rows = PolicyNames::default().units(|limit| (limit == "rpm").then_some("a \"row\"\n"));
+    assert_eq!(policy("rpm", &rows), r#""rpm";q=9;qu="a \"row\"_";w=60"#);
+    assert_eq!(policy("tpm", &rows), r#""tpm";q=9;w=60"#);
+}
+
+/// The numbers of the fault: spread over a second, the rest of the day.
+#[test]
+fn what_is_left_of_a_day_is_spread_over_the_day() {
+    let day = Limit::per_day("rpd", 100_000).unwrap();
+    assert_eq!(
+        told(&[of(&day, 99_999_000, 0, None)])[1],
+        r#""rpd";r=99999;t=86400"#
+    );
+    // One token more than there is, which is there in a second.
+    let why = denied(vec![of(&day, 60_000_000, 60_001_000, Some(864))], Some(864));
+    assert_eq!(told_of(&why)[1].1, r#""rpd";r=1;t=1"#);
+    let problem = body(&Problem::denied(&why, &PolicyNames::default()));
+    assert_eq!(problem["blocking"]["remaining"], 60_000, "the balance");
+}
+
+#[test]
 fn x_rate_limit_is_of_the_strictest_limit() {
     let tight = of(&slots(), 1_000, 0, None);
     let fields = |limits: &[LimitStatus]| {
@@ -177,7 +215,7 @@ fn x_rate_limit_is_of_the_strictest_limit() {
     );
     assert_eq!(
         fields(&[of(&rpm(), 599_000, 0, None)])[2],
-        owned("x-ratelimit-reset", "1")
+        owned("x-ratelimit-reset", "60")
     );
     // The one in the way, though the other has less left.
     let why = denied(
@@ -424,6 +462,70 @@ proptest! {
         prop_assert_eq!(&text["status"], &json!(429));
     }
 
+    /// A client that spreads `r` over `t`, reads the fields again and goes on, exceeds at no time what
+    /// the bucket admits, nor from its first answer on what refills.
+    #[test]
+    fn a_client_that_obeys_never_exceeds_the_refill(
+        rule in rules().prop_filter("a rate", |rule| !rule.is_concurrent()),
+        available in -10_i64.pow(6)..10_i64.pow(6),
+        is_denied: bool,
+        requested in 0..1_000_i64,
+    ) {
+        let rate = |seconds: i64| {
+            i128::from(seconds) * 1000 * i128::from(rule.refill_amount.0) / i128::from(rule.refill_period_ms)
+        };
+        let mut balance = i128::from(available.min(rule.capacity.0));
+        for turn in 0..20 {
+            let now = i64::try_from(balance).unwrap();
+            let asked = now + requested + 1;
+            let is_denied = is_denied && turn % 2 == 0 && asked > 0 && asked <= rule.capacity.0;
+            let policies = match is_denied {
+                true => {
+                    // Exact, as the bucket's own.
+                    let wait = i128::from(asked - now) * i128::from(rule.refill_period_ms);
+                    let wait = (wait / i128::from(rule.refill_amount.0) + 1).try_into().unwrap();
+                    let short = status("rpm", rule, now, asked, Some(Duration::from_millis(wait)));
+                    Policies::denied(&denied(vec![short], Some(wait)), &PolicyNames::default())
+                }
+                false => Policies::granted(&[status("rpm", rule, now, 0, None)], &PolicyNames::default()),
+            };
+            let policy = policies.iter().next().unwrap();
+            let Some(seconds) = policy.seconds else {
+                prop_assert!(policy.remaining == 0, "{policy:?} invites without a time");
+                break;
+            };
+            let sent = i128::from(policy.remaining) * 1000;
+            prop_assert!(sent <= rate(seconds), "{policy:?} refills {} of {sent}", rate(seconds));
+            prop_assert!(sent <= balance.max(0), "{policy:?} of {balance}");
+            balance = (balance - sent + rate(seconds)).min(rule.capacity.0.into());
+        }
+    }
+
+    /// A limit that admits nothing says so, whatever its period is.
+    #[test]
+    fn a_limit_that_admits_nothing_has_no_quota_nothing_left_and_no_time(
+        period_ms in 1..=366 * 86_400_000_u64,
+        requested in 1..1_000_000_i64,
+        is_denial: bool,
+    ) {
+        let nothing = LimitStatus {
+            capacity: MilliTokens::ZERO,
+            refill_amount: MilliTokens::ZERO,
+            refill_period: Duration::from_millis(period_ms),
+            ..of(&rpm(), 0, requested, None)
+        };
+        let why = denied(vec![nothing], None);
+        let policies = match is_denial {
+            true => Policies::denied(&why, &PolicyNames::default()),
+            false => Policies::granted(&why.limits, &PolicyNames::default()),
+        };
+        let window = period_ms.div_ceil(1_000);
+        let fields = policies.fields();
+        prop_assert_eq!(&fields[0].1, &format!(r#""rpm";q=0;w={window}"#));
+        prop_assert_eq!(&fields[1].1, r#""rpm";r=0"#);
+        prop_assert_eq!(fields.len(), 2, "no time helps: {:?}", fields);
+    }
+
     /// I5, as a client sees it: in whole seconds, which are never fewer than the exact time.
     #[test]
     fn i5_retry_after_is_never_too_early_nor_before_any_t(
@@ -443,8 +545,8 @@ proptest! {
         prop_assert!(policies.iter().all(|policy| policy.seconds.unwrap() <= seconds));
     }
 
-    /// Whatever the instant at which the state was read, the next token is there when `t` is over,
-    /// and after `w` an empty limit is full.
+    /// Whatever the instant at which the state was read, what is left has refilled when `t` is over, the
+    /// next token is there, and after `w` an empty limit is full.
     #[test]
     fn t_and_w_are_never_too_early_and_not_late(
         rule in rules().prop_filter("a rate", |rule| !rule.is_concurrent()),
@@ -458,9 +560,11 @@ proptest! {
             let to = EpochMillis(now.saturating_add(seconds.saturating_mul(1000)));
             refill_between(&rule, ShardIndex::UNSPLIT, EpochMillis(now), to).0
         };
-        let missing = (policy.remaining + 1) * 1000 - available;
+        let next = (policy.remaining + 1) * 1000;
+        let more = if next <= rule.capacity.0 { next - available } else { 0 };
+        let missing = more.max(policy.remaining * 1000);
         match policy.seconds {
-            None => prop_assert!((policy.remaining + 1) * 1000 > rule.capacity.0),
+            None => prop_assert!(missing == 0),
             Some(seconds) => {
                 prop_assert!(flowed(seconds) >= missing, "{} of {missing} in {seconds} s", flowed(seconds));
                 // At most the second it is rounded up by, and what the phase of the refill makes

@@ -13,7 +13,7 @@ use axum::body::{Body, Bytes, to_bytes};
 use axum::extract::Extension;
 use axum::routing::{get, post};
 use futures_util::{FutureExt, StreamExt, stream};
-use http::{HeaderMap, Request, Response, StatusCode};
+use http::{HeaderMap, HeaderValue, Request, Response, StatusCode};
 use serde_json::{Value, json};
 use tokio::sync::Notify;
 use tower::{Layer, Service, ServiceExt, service_fn};
@@ -82,7 +82,7 @@ async fn i5_granted_then_denied_then_granted_when_retry_after_is_over() {
     assert_eq!(field(first.headers(), "ratelimit-policy"), policy);
     assert_eq!(
         field(first.headers(), "ratelimit"),
-        r#""rph";r=90;t=36, "slots";r=1"#
+        r#""rph";r=90;t=3240, "slots";r=1"#
     );
     assert_eq!(field(first.headers(), "x-ratelimit-remaining"), "1");
     assert!(!first.headers().contains_key("retry-after"));
@@ -406,13 +406,108 @@ async fn without_a_decision_requests_are_refused_or_pass_as_is_said() {
         .unwrap();
     assert_eq!(field(response.headers(), "x-ratelimit-degraded"), "true");
     assert_eq!(text(response).await, "uncounted");
-    // A key that is no name is not a way around.
-    let broken = Request::get("/")
-        .header("x-api-key", "a#b")
-        .body(Body::empty())
+}
+
+/// Every kind of key that is no name: none, empty, too long, of other bytes, not UTF-8. It is the
+/// client's fault, and no way around the limit, whatever the layer does with errors.
+#[tokio::test(start_paused = true)]
+async fn a_key_that_is_no_name_is_the_clients_fault() {
+    let fleet = Fleet::new().await;
+    let charge = |limiter: &'static RateLimiter, request: &Parts| {
+        let key = request.headers.get("x-api-key");
+        let key = key.map(|key| String::from_utf8_lossy(key.as_bytes()).into_owned());
+        let acquire = limiter.acquire(&key.unwrap_or_default(), "gpt-4");
+        Some(acquire.limits(&limits()).take("rph", 10))
+    };
+    let limiter: &'static RateLimiter = Box::leak(Box::new(fleet.limiter().await));
+    let layer = RateLimitLayer::new(limiter.clone(), move |_, request: &Parts| {
+        charge(limiter, request)
+    });
+    let app = Router::new()
+        .route("/", get(async || "served"))
+        .layer(layer.on_error(|_| OnError::Pass));
+    let mut keys = vec![None, Some(vec![]), Some(vec![b'a'; 257])];
+    // All bytes that a header can have, at the beginning and later.
+    let bytes = (b' '..=255).filter(|byte| *byte != 0x7f).chain([b'\t']);
+    let is_name = |byte: &u8| byte.is_ascii_alphanumeric();
+    keys.extend(bytes.filter(|byte| !is_name(byte)).flat_map(|byte| {
+        let inner = b"_.-:@".contains(&byte);
+        [
+            Some(vec![byte, b'a']),
+            (!inner).then(|| vec![b'a', byte, b'b']),
+        ]
+    }));
+    let mut refused = 0;
+    for key in keys {
+        for content_type in ["text/plain", "application/grpc"] {
+            let mut request = Request::get("/").header("content-type", content_type);
+            if let Some(key) = &key {
+                request = request.header("x-api-key", HeaderValue::from_bytes(key).unwrap());
+            }
+            let request = request.body(Body::empty()).unwrap();
+            let response = app.clone().oneshot(request).await.unwrap();
+            match content_type {
+                "text/plain" => assert_eq!(response.status(), StatusCode::BAD_REQUEST, "{key:?}"),
+                _ => assert_eq!(field(response.headers(), "grpc-status"), "3", "{key:?}"),
+            }
+            let text = text(response).await;
+            assert_ne!(text, "served");
+            assert!(text.is_empty() || text.contains("1 to 256"), "{text}");
+            refused += 1;
+        }
+    }
+    assert!(refused > 300, "{refused}");
+    assert_eq!(
+        app.oneshot(request("/")).await.unwrap().status(),
+        StatusCode::OK
+    );
+    assert!(fleet.dynamo.items().len() < 5, "no bucket of a wrong key");
+}
+
+/// Whatever is only reported changes nothing of the answer.
+#[tokio::test(start_paused = true)]
+async fn in_shadow_mode_no_field_status_or_error_is_of_the_limiter() {
+    let fleet = Fleet::new().await;
+    let shadow = fleet
+        .builder()
+        .await
+        .shadow(true)
+        .timeout(millis(200))
+        .build()
+        .await
         .unwrap();
-    let response = app.layer(passes).oneshot(broken).await.unwrap();
-    assert_eq!(response.status(), StatusCode::INTERNAL_SERVER_ERROR);
+    let deny = fleet
+        .builder()
+        .await
+        .shadow(true)
+        .on_unavailable(OnUnavailable::Deny);
+    let deny = deny.timeout(millis(200)).build().await.unwrap();
+    let app = |limiter: &RateLimiter| {
+        let layer = RateLimitLayer::new(limiter.clone(), charge).with_x_rate_limit(true);
+        Router::new().route("/", get(async || "done")).layer(layer)
+    };
+    let plain = Router::new().route("/", get(async || "done"));
+    let expected = plain.oneshot(request("/")).await.unwrap();
+    let broken = || {
+        Request::get("/")
+            .header("x-api-key", "a#b")
+            .body(Body::empty())
+            .unwrap()
+    };
+    for turn in 0..30 {
+        if turn == 20 {
+            fleet
+                .dynamo
+                .fail_when(|_| Some(Fault::Throttle { key_range: false }));
+        }
+        for limiter in [&shadow, &deny] {
+            for request in [request("/"), broken()] {
+                let response = app(limiter).oneshot(request).await.unwrap();
+                assert_eq!(response.status(), expected.status(), "{turn}");
+                assert_eq!(response.headers(), expected.headers(), "{turn}");
+            }
+        }
+    }
 }
 
 #[tokio::test(start_paused = true)]
@@ -541,7 +636,7 @@ async fn two_layers_tell_both_their_limits() {
     assert_eq!(
         told,
         [
-            r#""rph";r=90;t=36, "slots";r=1"#,
+            r#""rph";r=90;t=3240, "slots";r=1"#,
             r#""service-all";r=49;t=1"#
         ]
     );

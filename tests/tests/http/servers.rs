@@ -3,16 +3,18 @@
 use crate::fixtures::fleet;
 use std::convert::Infallible;
 use std::net::SocketAddr;
+use std::time::Duration;
 
 use crate::fixtures::fleet::{Fleet, secs};
 use bytes::Bytes;
 use futures_util::stream;
-use http::{Request, Response, StatusCode};
+use http::{HeaderValue, Method, Request, Response, StatusCode};
 use http_body_util::{BodyExt, Empty, StreamBody};
 use hyper::body::{Frame, Incoming};
 use hyper_util::rt::TokioIo;
 use hyper_util::service::TowerToHyperService;
 use serde_json::Value;
+use tokio::io::{AsyncReadExt, AsyncWriteExt, DuplexStream};
 use tokio::net::{TcpListener, TcpStream};
 use tonic::Code;
 use tonic::transport::server::TcpIncoming;
@@ -223,4 +225,131 @@ async fn tonic_without_a_decision_the_service_is_unavailable() {
         .await
         .unwrap_err();
     assert_eq!(refused.code(), Code::Unavailable, "{refused}");
+}
+
+/// How a handler takes its upgraded stream.
+#[derive(Debug, Clone, Copy)]
+enum Handler {
+    /// It keeps only the upgrade, as axum's `WebSocketUpgrade` does.
+    KeepsTheUpgrade,
+    /// It keeps the whole request.
+    KeepsTheRequest,
+    /// It answers 101, and takes no stream.
+    TakesNoStream,
+    /// It answers 200, and the client wanted another protocol.
+    Declines,
+}
+
+/// Serves connections in memory with the layer and this handler. An accepted stream echoes until it
+/// ends.
+async fn upgraded(limiter: RateLimiter, handler: Handler, lease: Duration) -> DuplexStream {
+    let answer = move |mut request: Request<Incoming>| async move {
+        let is_connect = request.method() == Method::CONNECT;
+        match handler {
+            Handler::KeepsTheUpgrade => {
+                let upgrade = hyper::upgrade::on(&mut request);
+                drop(request);
+                tokio::spawn(async move { echo(upgrade.await).await });
+            }
+            Handler::KeepsTheRequest => {
+                tokio::spawn(async move { echo(hyper::upgrade::on(&mut request).await).await });
+            }
+            Handler::TakesNoStream | Handler::Declines => {}
+        }
+        let mut response = Response::new(Empty::<Bytes>::new());
+        if !is_connect && !matches!(handler, Handler::Declines) {
+            *response.status_mut() = StatusCode::SWITCHING_PROTOCOLS;
+            let headers = response.headers_mut();
+            headers.insert("connection", HeaderValue::from_static("upgrade"));
+            headers.insert("upgrade", HeaderValue::from_static("echo"));
+        }
+        Ok::<_, Infallible>(response)
+    };
+    let layer = RateLimitLayer::new(limiter, move |limiter, parts: &Parts| {
+        charge(limiter, parts).map(|acquire| acquire.lease(lease))
+    });
+    let service = TowerToHyperService::new(layer.layer(service_fn(answer)));
+    let (client, server) = tokio::io::duplex(1 << 20);
+    let connection = hyper::server::conn::http1::Builder::new();
+    let connection = connection.serve_connection(TokioIo::new(server), service);
+    tokio::spawn(connection.with_upgrades());
+    client
+}
+
+async fn echo(upgraded: Result<hyper::upgrade::Upgraded, hyper::Error>) {
+    let mut stream = TokioIo::new(upgraded.unwrap());
+    let (mut bytes, mut length) = (vec![0; 100_000], 1);
+    while length > 0 {
+        length = stream.read(&mut bytes).await.unwrap_or_default();
+        stream.write_all(&bytes[..length]).await.unwrap();
+    }
+}
+
+/// Reads the head of a response, and returns its status.
+async fn status_of(client: &mut DuplexStream) -> String {
+    let mut head = String::new();
+    while !head.ends_with("\r\n\r\n") {
+        head.push(char::from(client.read_u8().await.unwrap()));
+    }
+    head.split(' ').nth(1).unwrap().to_owned()
+}
+
+const UPGRADE: &str = "GET / HTTP/1.1\r\nhost: a\r\nconnection: upgrade\r\nupgrade: echo\r\n\r\n";
+const CONNECT: &str = "CONNECT a:1 HTTP/1.1\r\nhost: a:1\r\n\r\n";
+
+#[tokio::test(start_paused = true)]
+async fn an_upgraded_connection_keeps_its_slot_until_its_stream_ends() {
+    for (request, handler) in [
+        (UPGRADE, Handler::KeepsTheUpgrade),
+        (UPGRADE, Handler::KeepsTheRequest),
+        (CONNECT, Handler::KeepsTheUpgrade),
+        (CONNECT, Handler::KeepsTheRequest),
+    ] {
+        let fleet = Fleet::new().await;
+        let (limiter, other) = (fleet.limiter().await, fleet.limiter().await);
+        let mut client = upgraded(limiter, handler, secs(6)).await;
+        client.write_all(request.as_bytes()).await.unwrap();
+        let status = status_of(&mut client).await;
+        assert!(["101", "200"].contains(&&*status), "{status}");
+        // Longer than many leases, with bytes in both directions.
+        for turn in 0..20_u8 {
+            let sent = vec![turn; 50_000];
+            client.write_all(&sent).await.unwrap();
+            let mut received = vec![0; sent.len()];
+            client.read_exact(&mut received).await.unwrap();
+            assert_eq!(received, sent);
+            let held = charge(&other, &Request::new(()).into_parts().0).unwrap();
+            assert!(
+                held.send().await.unwrap().denied().is_some(),
+                "{handler:?} {turn}"
+            );
+            tokio::time::sleep(secs(5)).await;
+        }
+        drop(client);
+        slot_is_back(&fleet).await;
+    }
+}
+
+/// What begins no stream holds nothing.
+#[tokio::test(start_paused = true)]
+async fn a_stream_that_is_not_begun_gives_the_slot_back() {
+    for (request, handler) in [
+        (UPGRADE, Handler::Declines),
+        (UPGRADE, Handler::TakesNoStream),
+        (CONNECT, Handler::TakesNoStream),
+    ] {
+        let fleet = Fleet::new().await;
+        let mut client = upgraded(fleet.limiter().await, handler, secs(600)).await;
+        client.write_all(request.as_bytes()).await.unwrap();
+        let _ = status_of(&mut client).await;
+        if matches!(handler, Handler::TakesNoStream) {
+            assert_eq!(
+                client.read(&mut [0; 9]).await.unwrap(),
+                0,
+                "the stream ends"
+            );
+            drop(client);
+        }
+        slot_is_back(&fleet).await;
+    }
 }

@@ -7,5 +7,6 @@ mod application;
 mod quiet;
 mod requests;
 mod same;
+mod shadow;
 mod step;
 mod world;

@@ -112,6 +112,278 @@ async fn a_token_that_is_no_token_or_out_of_range_is_refused() {
     let _ = limiter.restore_grant(&token).unwrap();
 }
 
+/// The table is in the token, whatever the grant has.
+#[tokio::test(start_paused = true)]
+async fn a_token_of_another_table_or_namespace_is_refused() {
+    use weirgate::testing::TestTable;
+    let own = TestTable::new().limiter().await;
+    let fleet = Fleet::new().await;
+    let other = fleet.limiter().await;
+    for takes in [vec![("tpd", 5)], vec![("tpd", 5), ("slots", 1)]] {
+        for (from, to) in [(&own, &other), (&other, &own)] {
+            let token = granted(from, &limits(), &takes).await.into_token();
+            let refused = to.restore_grant(&token).unwrap_err().to_string();
+            assert!(refused.contains("is of table"), "{refused}");
+            assert!(
+                refused.contains("use a limiter of the same table"),
+                "{refused}"
+            );
+            assert!(from.restore_grant(&token).is_ok());
+        }
+    }
+    let staging = fleet
+        .builder()
+        .await
+        .namespace("staging")
+        .build()
+        .await
+        .unwrap();
+    let token = granted(&staging, &limits(), &[("tpd", 5)])
+        .await
+        .into_token();
+    let refused = other.restore_grant(&token).unwrap_err().to_string();
+    assert!(refused.contains("namespace \"staging\""), "{refused}");
+}
+
+/// One settlement writes a bounded number of items: a token of more parts is refused, and so is a
+/// request that could get a grant of more, before it takes anything.
+#[tokio::test(start_paused = true)]
+async fn a_grant_has_a_bounded_number_of_parts_at_both_ends() {
+    use weirgate_store::base64;
+    let fleet = Fleet::new().await;
+    let limiter = fleet.limiter().await;
+    let token = granted(&limiter, &limits(), &[("tpd", 5)])
+        .await
+        .into_token();
+    let mut json: serde_json::Value =
+        serde_json::from_slice(&base64::decode(&token).unwrap()).unwrap();
+    let hold = json["holds"][0].clone();
+    for (holds, parts, is_refused) in [
+        (100, 10, false),
+        (100, 11, true),
+        (1, 1_024, false),
+        (1, 1_025, true),
+        (101, 1, true),
+        (2, 600, true),
+    ] {
+        let mut many = hold.clone();
+        many["parts"] = vec![hold["parts"][0].clone(); parts].into();
+        json["holds"] = vec![many; holds].into();
+        let restored = limiter.restore_grant(&base64::encode(json.to_string()));
+        match restored {
+            Ok(grant) => assert!(!is_refused && grant.parts() <= 1_024, "{holds} {parts}"),
+            Err(Error::Invalid(_)) => assert!(is_refused, "{holds} {parts}"),
+            Err(error) => panic!("{error}"),
+        }
+    }
+
+    // A decision over 100 buckets is taken, and its tokens restore; one over 101 is refused.
+    let config = Config::of(limits().to_vec());
+    limiter
+        .set_config(&ConfigLevel::System, &config)
+        .await
+        .unwrap();
+    for at in 1..=97 {
+        let (id, parent) = (format!("c-{at}"), format!("c-{}", at - 1));
+        limiter.set_entity(&child(&id, &parent)).await.unwrap();
+    }
+    let ask = |at: u32| limiter.acquire(&format!("c-{at}"), "gpt-4").take("tpd", 1);
+    let both = limiter.acquire_all([ask(97), ask(1)]).send().await.unwrap();
+    let mut parts = 0;
+    for grant in both.granted().expect("100 buckets") {
+        let grant = limiter.restore_grant(&grant.into_token()).unwrap();
+        parts += grant.parts();
+        let _ = grant.roll_back().await.unwrap();
+    }
+    assert_eq!(parts, 100);
+    let _ = fleet.writes();
+    let refused = limiter.acquire_all([ask(97), ask(2)]).send().await;
+    let refused = refused.unwrap_err().to_string();
+    assert!(refused.contains("100 buckets at most"), "{refused}");
+    assert_eq!(fleet.writes(), 0, "nothing is taken");
+}
+
+/// Each byte of a token changed, cut off, or doubled: an error of its kind, or a grant.
+#[tokio::test(start_paused = true)]
+async fn a_damaged_token_is_a_typed_error() {
+    let fleet = Fleet::new().await;
+    let limiter = fleet.limiter().await;
+    let token = leased(&limiter, &limits(), &[("tpd", 5), ("slots", 1)], secs(60))
+        .await
+        .into_token();
+    for at in 0..token.len() {
+        let (head, tail) = token.split_at(at);
+        let changed = [b'A', b'z', b'_', b'.', b'=']
+            .map(|byte| format!("{head}{}{}", char::from(byte), &tail[1..]));
+        for text in changed
+            .into_iter()
+            .chain([head.to_owned(), format!("{head}{token}")])
+        {
+            match limiter.restore_grant(&text) {
+                Ok(_) | Err(Error::Invalid(_)) => {}
+                Err(error) => panic!("{text}: {error}"),
+            }
+        }
+    }
+}
+
+/// A misspelt limit is an error whatever else the request has: an entity without limits, one in
+/// shadow mode, a parent, a restored grant.
+#[tokio::test(start_paused = true)]
+async fn a_misspelt_limit_is_an_error_beside_any_other_entity() {
+    let fleet = Fleet::new().await;
+    let limiter = fleet.limiter().await;
+    let system = Config::of(limits().to_vec());
+    limiter
+        .set_config(&ConfigLevel::System, &system)
+        .await
+        .unwrap();
+    let unlimited = Config {
+        status: weirgate::ConfigStatus::Unlimited,
+        ..Config::default()
+    };
+    limiter
+        .set_config(&ConfigLevel::Entity(entity("vip")), &unlimited)
+        .await
+        .unwrap();
+    limiter.set_entity(&child("vip", "team")).await.unwrap();
+    let ask = |entity: &str| limiter.acquire(entity, "gpt-4").take("tpd", 1);
+    let kinds: [fn(weirgate::Acquire<'_>) -> weirgate::Acquire<'_>; 4] = [
+        |ask| ask,
+        |ask| ask.shadow(),
+        |ask| ask.take("slots", 1).lease(secs(60)),
+        |ask| ask.bypass(),
+    ];
+    for (others, kind) in [vec![], vec!["vip"], vec!["vip", "b"], vec!["b", "c"]]
+        .iter()
+        .flat_map(|others| kinds.map(|kind| (others, kind)))
+    {
+        for is_restored in [false, true] {
+            let all = std::iter::once("a").chain(others.iter().copied());
+            let requests = all.map(|entity| kind(ask(entity)));
+            let grants = limiter
+                .acquire_all(requests)
+                .send()
+                .await
+                .unwrap()
+                .granted()
+                .unwrap();
+            for mut grant in grants {
+                if is_restored {
+                    grant = limiter.restore_grant(&grant.into_token()).unwrap();
+                }
+                for limit in ["tdp", "tp", "tpdd", "rpm"] {
+                    let is_invalid =
+                        |result: Result<_, Error>| matches!(result, Err(Error::Invalid(_)));
+                    assert!(
+                        is_invalid(grant.adjust(limit, 3).await.map(drop)),
+                        "{others:?} {limit}"
+                    );
+                    assert!(is_invalid(grant.check_adjust(limit)), "{others:?} {limit}");
+                    assert!(
+                        is_invalid(grant.take_more(limit, 1).await.map(drop)),
+                        "{others:?} {limit}"
+                    );
+                    assert!(
+                        is_invalid(grant.give_back(limit, 0).await.map(drop)),
+                        "{others:?} {limit}"
+                    );
+                }
+                let _ = grant.adjust("tpd", 2).await.unwrap();
+                let _ = grant.roll_back().await.unwrap();
+            }
+        }
+        for misspelt in [ask("a").take("tdp", 1), ask("a").take_up_to("tdp", 0, 1)] {
+            let all = others
+                .iter()
+                .map(|entity| kind(ask(entity)))
+                .chain([misspelt]);
+            let refused = limiter.acquire_all(all.collect::<Vec<_>>()).send().await;
+            assert!(matches!(refused, Err(Error::Invalid(_))), "{refused:?}");
+        }
+    }
+    let refund = limiter
+        .refund("a", "gpt-4")
+        .give_back("tdp", 1)
+        .send()
+        .await;
+    assert!(matches!(refund, Err(Error::Invalid(_))), "{refund:?}");
+}
+
+/// What goes into debt is bounded by what refills, however it is reported.
+#[tokio::test(start_paused = true)]
+async fn no_report_goes_further_into_debt_than_a_month_refills() {
+    let fleet = Fleet::new().await;
+    let limiter = fleet.limiter().await;
+    let year = 365 * 86_400_000;
+    for (limit, most) in [
+        (Limit::per_second("r", 10).unwrap(), 25_920_000),
+        (Limit::per_day("r", 1_000).unwrap(), 30_000),
+        (
+            Limit::per_day("r", 1_000)
+                .unwrap()
+                .with_burst(50_000)
+                .unwrap(),
+            100_000,
+        ),
+        (Limit::custom("r", 7, 7, year).unwrap(), 14),
+        (
+            Limit::per_second("r", 1_000_000_000_000).unwrap(),
+            1_000_000_000_000,
+        ),
+    ] {
+        let resource = format!("r{most}");
+        let ask = |limit: &Limit| {
+            limiter
+                .acquire("e-1", &resource)
+                .limits(std::slice::from_ref(limit))
+        };
+        let soft = limit.clone().in_mode(LimitMode::Soft);
+        for amount in [most + 1, 999_999_999_999, 1_000_000_000_000] {
+            if amount <= most {
+                continue;
+            }
+            let refused = |error: Error| {
+                let text = error.to_string();
+                assert!(matches!(error, Error::Invalid(_)), "{text}");
+                let most = match most {
+                    1_000_000_000_000 => "10^12".to_owned(),
+                    most => most.to_string(),
+                };
+                assert!(text.contains(&format!("0 to {most} tokens")), "{text}");
+                assert!(text.contains(&format!("got {amount}")), "{text}");
+            };
+            refused(
+                ask(&limit)
+                    .take("r", amount)
+                    .into_debt()
+                    .send()
+                    .await
+                    .unwrap_err(),
+            );
+            refused(ask(&soft).take("r", amount).send().await.unwrap_err());
+            let mut grant = ask(&limit)
+                .take("r", 1)
+                .send()
+                .await
+                .unwrap()
+                .granted()
+                .unwrap();
+            refused(grant.adjust("r", amount).await.unwrap_err());
+            let mut restored = limiter.restore_grant(&grant.into_token()).unwrap();
+            refused(restored.adjust("r", amount).await.unwrap_err());
+            assert_eq!(restored.amount("r"), tokens(1));
+            let _ = restored.roll_back().await.unwrap();
+        }
+        let _ = ask(&limit)
+            .take("r", most)
+            .into_debt()
+            .send()
+            .await
+            .unwrap();
+    }
+}
+
 /// Ways to a grant of 100 of `tpm`.
 #[derive(Debug, Clone, Copy)]
 enum Kind {

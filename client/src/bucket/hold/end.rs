@@ -90,6 +90,7 @@ impl Drop for Hold {
             taken_at: self.taken_at,
             uncounted: self.uncounted,
             pooled_acquires: self.pooled_acquires,
+            is_shadow: self.is_shadow,
             stage: Stage::Settled,
         };
         self.session.spawn(hold.end_dropped(stage));

@@ -8,13 +8,14 @@ use crate::values::{Denied, NeverFits, denial_of, merge_denials, merge_two, neve
 
 impl Decider<'_> {
     /// Returns an amount above its limit's capacity, from one request or from several on the same
-    /// bucket. In shadow mode, waives it instead.
+    /// bucket. In shadow mode, waives it instead. An enforced amount counts without those in shadow
+    /// mode.
     pub(super) fn never_fits(&mut self) -> Option<NeverFits> {
-        let sum = |key: &BucketKey, limit: &LimitName| -> MilliTokens {
-            let same = self
-                .targets
-                .iter()
-                .filter(|target| target.bucket.key == *key);
+        let sum = |key: &BucketKey, limit: &LimitName, is_shadow: bool| -> MilliTokens {
+            let counts = |target: &&BucketTarget| {
+                target.bucket.key == *key && (is_shadow || !target.is_shadow)
+            };
+            let same = self.targets.iter().filter(counts);
             same.filter_map(|target| target.request.amounts.get(limit))
                 .copied()
                 .sum()
@@ -29,7 +30,7 @@ impl Decider<'_> {
                 .iter()
                 .filter(|limit| request.amounts.contains_key(limit.name()))
             {
-                let requested = sum(&bucket.key, limit.name());
+                let requested = sum(&bucket.key, limit.name(), target.is_shadow);
                 if requested > limit.rule().capacity {
                     above.push((at, limit.clone(), requested));
                 }
@@ -83,5 +84,36 @@ impl Decider<'_> {
         }
         // Without a change, the same attempt would repeat indefinitely.
         has_waived
+    }
+
+    /// Waives what requests in shadow mode ask of buckets that deny an enforced request, because
+    /// they may have taken what it lacks. Returns whether any amount was removed.
+    pub(super) fn waive_shared_buckets(&mut self, denials: &[(usize, Denied)]) -> bool {
+        let mut has_waived = false;
+        for (at, denied) in denials {
+            if self.targets[*at].is_shadow {
+                continue;
+            }
+            let key = self.targets[*at].bucket.key.clone();
+            for (other, target) in self.targets.iter_mut().enumerate() {
+                if target.is_shadow && target.bucket.key == key && target.request.has_amounts() {
+                    target.request.waive_all();
+                    let known = self.would_deny[other].take();
+                    self.would_deny[other] = merge_two(known, Some(denied.clone()));
+                    has_waived = true;
+                }
+            }
+        }
+        has_waived
+    }
+
+    /// Returns the denials of enforced requests: those in shadow mode are no part of the answer, and
+    /// prolong no wait.
+    pub(super) fn enforced(&self, denials: Vec<(usize, Denied)>) -> Vec<Denied> {
+        let is_enforced = |(at, _): &(usize, Denied)| !self.targets[*at].is_shadow;
+        let has_enforced = denials.iter().any(is_enforced);
+        let counts = |denial: &(usize, Denied)| is_enforced(denial) || !has_enforced;
+        let denials = denials.into_iter().filter(counts);
+        denials.map(|(_, denied)| denied).collect()
     }
 }
