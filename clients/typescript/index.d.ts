@@ -22,7 +22,7 @@ export type Amounts = Readonly<Record<string, number>>;
 
 export type Mode = "enforced" | "shadow" | "soft";
 
-/** A rate, or slots if `refill` and `periodMs` are 0. Made by `limit`, which throws `InvalidRequest` for an impossible one. */
+/** A rate, or slots if `refill` and `periodMs` are 0. Made by `limit`, which refuses impossible ones. */
 export interface Limit {
   readonly name: string;
   readonly capacity: number;
@@ -39,7 +39,7 @@ export interface LimitOptions {
   mode?: Mode;
 }
 
-/** Makes limits. */
+/** Makes limits, or throws `InvalidRequest`. */
 export declare const limit: {
   rate(name: string, refill: number, periodMs: number, options?: LimitOptions): Limit;
   perSecond(name: string, tokens: number, options?: LimitOptions): Limit;

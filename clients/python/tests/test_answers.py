@@ -3,7 +3,6 @@
 import asyncio
 import contextlib
 import copy
-import io
 import json
 import logging
 import random
@@ -18,7 +17,8 @@ from served import Server
 SECRET = "the-secret-token"
 LIMIT = {
     "entity": "a", "resource": "api", "limit": "rpm", "mode": "enforced", "capacity_tokens": 10, "refill_tokens": 10,
-    "refill_period_ms": 60_000, "available_tokens": 9.5, "requested_tokens": 1, "is_requested": True, "retry_after_ms": None,
+    "refill_period_ms": 60_000, "available_tokens": 9.5, "requested_tokens": 1, "is_requested": True,
+    "retry_after_ms": None,
 }
 GRANTED = {
     "grant": "g1", "lease": {"expires_at_ms": 1_900_000_000_000}, "amounts": [{"rpm": 1}], "limits": [LIMIT],
@@ -34,8 +34,8 @@ PROBLEM = {
 }
 WRONG = [
     "null", "true", '"x"', '""', "-1", "0", "1.5", "[]", "{}", "[null]", '{"a": null}', "1e999", "NaN", "-Infinity",
-    "1" * 400, "1" * 5_000, "[" * 3_000 + "]" * 3_000, '{"a":' * 3_000 + "1" + "}" * 3_000, '"\\ud800"', "1e400", "1e300",
-    "9" * 25, None,
+    "1" * 400, "1" * 5_000, "[" * 3_000 + "]" * 3_000, '{"a":' * 3_000 + "1" + "}" * 3_000, '"\\ud800"', "1e400",
+    "1e300", "9" * 25, None,
 ]
 
 
@@ -109,7 +109,8 @@ class Subject:
         async def later():
             return await calls[call](self.later)
 
-        return [self._answer(lambda: calls[call](self.client)), self._answer(lambda: self.loop.run_until_complete(later()))]
+        runs = [lambda: calls[call](self.client), lambda: self.loop.run_until_complete(later())]
+        return [self._answer(run) for run in runs]
 
     def _answer(self, run):
         try:
@@ -244,7 +245,7 @@ class Answers(unittest.TestCase):
             "a name with a space": start + b"a b: c\r\ncontent-length: 0\r\n\r\n",
             "a folded line": start + b"a: b\r\n c\r\ncontent-length: 0\r\n\r\n",
             "bare line feeds": b"HTTP/1.1 200 OK\ncontent-length: 0\n\n",
-            "a line feed in a value": start + b"ratelimit: a\nset-cookie: b\r\ncontent-length: %d\r\n\r\n" % size + body,
+            "a line feed in a value": start + b"ratelimit: a\nb: c\r\ncontent-length: %d\r\n\r\n" % size + body,
             "a zero in a value": start + b"ratelimit: a\x00\r\ncontent-length: %d\r\n\r\n" % size + body,
             "latin-1": start + b"ratelimit: \xfc\r\ncontent-length: %d\r\n\r\n" % size + body,
             "a long line": start + b"a: " + b"b" * 100_000 + b"\r\ncontent-length: 0\r\n\r\n",
@@ -278,7 +279,7 @@ class Answers(unittest.TestCase):
             data = bytearray(valid)
             for _ in range(draw.randrange(1, 5)):
                 place = draw.randrange(len(data))
-                data[place : place + draw.randrange(4)] = draw.randbytes(draw.randrange(4)) if hasattr(draw, "randbytes") else b"\0"
+                data[place : place + draw.randrange(4)] = draw.randbytes(draw.randrange(4))
             self.send_and_close("acquire", bytes(data), bytes(data))
 
     def test_answers_that_do_not_end(self):
@@ -308,7 +309,11 @@ class Answers(unittest.TestCase):
                 subject = self.subject(server, answer_timeout=0.2)
                 for call in ("acquire", "peek"):
                     with contextlib.suppress(OSError):
-                        self.within(lambda: [self.assertIsInstance(found, weirgate.Unavailable) for found in subject.answers(call)])
+                        self.within(lambda: self.check_unavailable(subject, call))
+
+    def check_unavailable(self, subject, call):
+        for found in subject.answers(call):
+            self.assertIsInstance(found, weirgate.Unavailable)
 
     def test_no_secret_is_in_a_log(self):
         data = whole(500, json.dumps({"detail": SECRET * 3}))
@@ -327,9 +332,10 @@ class Answers(unittest.TestCase):
 
     def test_no_secret_of_a_url_is_in_an_error(self):
         for url in [
-            "http://user:{}@host:1", "http://{}@host", "https://user:{}@host", "http://host/?token={}", "http://host/#{}",
-            "http://host/{}", "http://user:{}/x@host", "http://user:{}?x@host", "http://host:{}", "http://[::1@{}@",
-            "user:{}@host", "ftp://{}:a@host", "http://\u2100{}@host", "http://user:{}@[::1", "http:///{}", "http://host\n/{}",
+            "http://user:{}@host:1", "http://{}@host", "https://user:{}@host", "http://host/?token={}",
+            "http://host/#{}", "http://host/{}", "http://user:{}/x@host", "http://user:{}?x@host", "http://host:{}", "http://[::1@{}@",
+            "user:{}@host", "ftp://{}:a@host", "http://\u2100{}@host", "http://user:{}@[::1", "http:///{}",
+            "http://host\n/{}",
         ]:
             for make in (weirgate.Client, weirgate.AsyncClient):
                 with self.subTest(url=url):
@@ -337,13 +343,12 @@ class Answers(unittest.TestCase):
                         make(url.format(SECRET))
                         self.fail("it is no address")
                     except weirgate.InvalidRequest as error:
-                        out = io.StringIO()
-                        traceback.print_exception(type(error), error, error.__traceback__, file=out)
-                        shown = "\n".join(line for line in out.getvalue().splitlines() if "Error" in line or "Invalid" in line)
-                        self.assertNotIn(SECRET, shown)
+                        lines = traceback.format_exception(type(error), error, error.__traceback__)
+                        self.assertNotIn(SECRET, "".join(lines))
 
     def test_names_and_paths_that_nothing_can_connect_to_are_unavailable(self):
-        for url in ["unix:/" + "x" * 500, "unix:/no/agent.sock", "http://" + "a" * 70, "http://a..b", "http://[::ffff:1.2.3]:1"]:
+        names = ["unix:/" + "x" * 500, "unix:/no/agent.sock"]
+        for url in [*names, "http://" + "a" * 70, "http://a..b", "http://[::ffff:1.2.3]:1"]:
             with self.subTest(url=url):
                 subject = Subject(url, answer_timeout=5)
                 self.addCleanup(subject.close)

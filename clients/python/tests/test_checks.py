@@ -58,8 +58,8 @@ class Color(enum.IntEnum):
 
 NO_NUMBERS = [
     None, True, False, "1", "", b"1", [1], (1,), {}, {"at_least": 1, "at_most": 2}, {1}, object(), lambda: 1, iter([1]),
-    decimal.Decimal(1), fractions.Fraction(1, 2), 1j, Whole(1), Real(1.5), Color.RED, Numpy(), type, float("nan"), 10**400,
-    -(10**400), weirgate.Limit.slots("a", 1),
+    decimal.Decimal(1), fractions.Fraction(1, 2), 1j, Whole(1), Real(1.5), Color.RED, Numpy(), type, float("nan"),
+    10**400, -(10**400), weirgate.Limit.slots("a", 1),
 ]
 
 
@@ -202,7 +202,7 @@ class Amounts(Case):
                 self.assertEqual(round(decimal.Decimal(repr(value)), 3), decimal.Decimal(repr(value)))
 
 
-class Options_(Case):
+class OfAcquires(Case):
     def acquire(self, **options):
         return json.loads(request.acquire((weirgate.Bucket("a", "api", {"rpm": 1}),), Options(**options)).body)
 
@@ -224,7 +224,8 @@ class Options_(Case):
         self.assertEqual(self.acquire(wait=1.23456)["wait_ms"], 1235)
 
     def test_other_options_are_checked(self):
-        for value in ["", "alow", "local", "local 0", "local 101", "local 5.5", "local  5", "Allow", b"allow", 5, True, []]:
+        wrong = ["", "alow", "local", "local 0", "local 101", "local 5.5", "local  5", "Allow", b"allow", 5, True, []]
+        for value in wrong:
             self.refused(lambda: self.acquire(on_unavailable=value), "on_unavailable")
         for value in ["yes", 1, 0, None, []]:
             self.refused(lambda: self.acquire(bypass=value), "bypass")
@@ -271,7 +272,8 @@ class Limits(Case):
                     self.refused(lambda: self.limit(row), *row["mentions"])
 
     def test_no_rate_becomes_another_kind_of_limit(self):
-        for make in [weirgate.Limit.per_second, weirgate.Limit.per_minute, weirgate.Limit.per_hour, weirgate.Limit.per_day]:
+        limit = weirgate.Limit
+        for make in [limit.per_second, limit.per_minute, limit.per_hour, limit.per_day]:
             self.assertIn("refill_tokens", make("rpm", 1).json())
             self.assertNotIn(".", json.dumps(make("rpm", 1.0, burst=2.0).json()))
             for value in [0, 0.0, -0.0, -1, 1.5, *NO_NUMBERS]:

@@ -136,6 +136,26 @@ class Decorators(Case):
             fail()
         self.assertEqual(self.balances(), ALL)
 
+    def test_a_slot_returns_if_actual_names_a_limit_that_there_is_not(self):
+        options = {"actual": lambda _: {"wpm": 5}, "limits": LIMITS}
+
+        @self.client.limited(self.entity, "api", {"tpm": 500, "slots": 1}, **options)
+        def work():
+            return "done"
+
+        async def run():
+            async with weirgate.AsyncClient(agent.url) as client:
+
+                @client.limited(self.entity, "api", {"tpm": 500, "slots": 1}, **options)
+                async def later():
+                    return "done"
+
+                return await later()
+
+        with self.assertLogs("weirgate", logging.WARNING):
+            self.assertEqual([work(), asyncio.run(run())], ["done", "done"])
+        self.assertEqual(self.balances(), {"tpm": 0, "slots": 2})
+
     def test_functions_that_end_before_their_work_are_refused(self):
         async def coroutine():
             pass

@@ -218,7 +218,7 @@ class Transport:
 
     def test_a_time_to_retry_that_cannot_be_read_is_not_undercut(self):
         date = "Wed, 21 Oct 2065 07:28:00 GMT"
-        for text in [date, "-1", "1.5", "1e3", "9" * 10, "9" * 5_000, "\u0663".encode().decode("latin-1"), "1, 2", "x", ""]:
+        for text in [date, "-1", "1.5", "1e3", "9" * 10, "9" * 5_000, "\u0663", "1, 2", "x", ""]:
             with self.subTest(text=text):
                 data = answer(503, REFUSED_NOW, f"retry-after: {text}\r\n")
                 with Server(lambda peer, _: peer.answer_all(data)) as server:

@@ -31,6 +31,9 @@ async def calls() -> None:
         assert_type(grant, weirgate.AsyncGrant)
     assert_type(await asynchronous.acquire("ann", "api", {"rpm": 1}), weirgate.AsyncGrant)
     await asynchronous.acquire("ann", "api", {"rpm": "1"})  # type: ignore[dict-item]
+    await asynchronous.acquire("ann", "api", {"rpm": 1}, on_unavailable="local 25")
+    await asynchronous.acquire("ann", "api", {"rpm": 1}, on_unavailable="alow")  # type: ignore[arg-type]
+    assert_type(await asynchronous.close(), None)
 
 
 def denied() -> Optional[float]:

@@ -42,7 +42,9 @@ const mapOf = (shape) => (value) => isObject(value) && Object.values(value).ever
  */
 function fields(shapes) {
   const required = Object.entries(shapes);
-  return (value) => isObject(value) && required.every(([name, shape]) => Object.hasOwn(value, name) && shape(value[name]));
+  /** @type {(value: any) => (field: [string, Shape]) => boolean} */
+  const has = (value) => ([name, shape]) => Object.hasOwn(value, name) && shape(value[name]);
+  return (value) => isObject(value) && required.every(has(value));
 }
 
 /**
@@ -53,7 +55,9 @@ function fields(shapes) {
  */
 function optionalFields(shapes) {
   const known = Object.entries(shapes);
-  return (value) => isObject(value) && known.every(([name, shape]) => !Object.hasOwn(value, name) || shape(value[name]));
+  /** @type {(value: any) => (field: [string, Shape]) => boolean} */
+  const mayHave = (value) => ([name, shape]) => !Object.hasOwn(value, name) || shape(value[name]);
+  return (value) => isObject(value) && known.every(mayHave(value));
 }
 
 const LEASE = nullOr(fields({ expires_at_ms: instant }));

@@ -8,7 +8,12 @@ import { Client } from "weirgate";
 import { answer, serving } from "./served.js";
 
 const LEASED = answer(200, {
-  grant: "g1", lease: { expires_at_ms: 1_900_000_000_000 }, amounts: [{ slots: 1 }], limits: [], would_deny: null, degraded: null,
+  grant: "g1",
+  lease: { expires_at_ms: 1_900_000_000_000 },
+  amounts: [{ slots: 1 }],
+  limits: [],
+  would_deny: null,
+  degraded: null,
 });
 const ENDED = answer(200, { grant: null, settlement: "settled", lease: null, amounts: [] });
 const TURNS = 40;
@@ -90,4 +95,23 @@ test("a disposed grant is released once", { timeout: 60_000 }, async (t) => {
   await rolledBack.rollBack();
   await rolledBack[Symbol.asyncDispose]();
   assert.deepEqual(counts.ends, ["release", "roll_back"]);
+});
+
+test("a signal ends the wait for a settlement", { timeout: 60_000 }, async (t) => {
+  let settle;
+  const served = await serving(t, (socket, { path }) => {
+    if (path === "/v1/acquire") socket.write(LEASED);
+    else settle = () => socket.write(ENDED);
+  });
+  const client = new Client({ url: served.url });
+  t.after(() => client.close());
+  const grant = await client.acquire(...TAKE);
+  const controller = new AbortController();
+  const release = grant.release(undefined, { signal: controller.signal });
+  await until(() => settle);
+  controller.abort(new Error("given up"));
+  await assert.rejects(release, { message: "given up" });
+  assert.ok(grant.isUncertain && !grant.isEnded);
+  settle();
+  await until(() => grant.isEnded);
 });

@@ -16,6 +16,7 @@ from .answer import Attempts
 from .client import ANSWER_TIMEOUT, RETRIES, patience
 from .connection import Lost, NotSent
 from .endpoint import endpoint
+from .errors import InvalidRequest
 from .grant import NOT_SETTLED, Held, end_of_scope, log
 from .request import Options, Request
 from .values import Amount, Balances, Bucket, Limit, OnUnavailable, Settlement, Take
@@ -88,6 +89,9 @@ class AsyncGrant(Held):
                 await self._settle_whole(lambda: request.ending(ending, actual), waits)
         except Exception as failure:
             log.warning(NOT_SETTLED, failure)
+            if actual is not None and isinstance(failure, InvalidRequest):
+                # Wrong amounts hold no slot.
+                await self._finish_quietly("release")
         waits.end()
 
 

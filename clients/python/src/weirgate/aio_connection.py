@@ -1,7 +1,7 @@
 """Connections of an event loop. What leaves nothing applied is as in `connection`.
 
 Streams do not tell how many bytes the operating system took, so these are non-blocking sockets. An exchange is a task
-that only its own client stops: a loop that ends cancels all tasks, and waits for those that still return what was taken.
+that only its own client stops: a loop that ends cancels all tasks, and waits for those that return what was taken.
 """
 
 from __future__ import annotations

@@ -78,7 +78,7 @@ def amounts(what: str, given: Any, amount: Callable[[str, Any], Any] = tokens) -
 
 
 def milliseconds(what: str, given: Any, least: int, most: float) -> int:
-    """Returns the whole milliseconds of seconds, rounded. Requires at least `least` milliseconds, and `most` seconds."""
+    """Returns the whole milliseconds of seconds, rounded. Requires `least` milliseconds to `most` seconds."""
     if type(given) in (int, float) and 0 <= given <= most and not _is_negative(given):
         ms: int = round(given * 1000)
         if ms >= least:

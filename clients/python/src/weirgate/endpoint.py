@@ -70,7 +70,8 @@ def _port() -> str:
     if not port or _OF_A_SERVICE.fullmatch(port):
         return DEFAULT_PORT
     if not re.fullmatch("[0-9]{1,5}", port) or not 1 <= int(port) <= 65_535:
-        raise InvalidRequest(f"{PORT_VARIABLE} must be 1 to 65535, got {check.shown(port)}; set a port, or leave it out")
+        got = check.shown(port)
+        raise InvalidRequest(f"{PORT_VARIABLE} must be 1 to 65535, got {got}; set a port, or leave it out")
     return port
 
 

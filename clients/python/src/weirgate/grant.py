@@ -230,6 +230,9 @@ class Grant(Held):
                 self._settle(lambda: request.ending(ending, actual))
         except Exception as failure:
             log.warning(NOT_SETTLED, failure)
+            if actual is not None and isinstance(failure, InvalidRequest):
+                # Wrong amounts hold no slot.
+                self._end("release", None)
 
 
 def end_of_scope(kind: Optional[type[BaseException]]) -> str:
