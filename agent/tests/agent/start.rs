@@ -1,9 +1,10 @@
 //! What the agent starts with: variables, files, and the secret of its callers.
 
-use std::io::{BufRead, BufReader};
+use std::io::{BufRead, BufReader, Read};
 use std::os::unix::net::UnixStream;
 use std::path::Path;
-use std::process::{Child, ChildStdout, Command, Stdio};
+use std::process::{Child, Command, Stdio};
+use std::sync::mpsc::{Receiver, RecvTimeoutError, channel};
 use std::time::{Duration, Instant};
 
 use clap::CommandFactory;
@@ -21,32 +22,36 @@ use weirgate_agent::options::Options;
 
 use crate::fixtures::{Client, File, command, database, temporary};
 
-/// Longest time for what an agent does at once.
-const BOUND: Duration = Duration::from_secs(60);
+/// Longest time until a line of a log.
+const BOUND: Duration = Duration::from_secs(30);
 
 /// An agent whose log a test reads.
 struct Logged {
     process: Child,
-    lines: BufReader<ChildStdout>,
+    lines: Receiver<String>,
 }
 
 impl Logged {
     fn start(mut command: Command) -> Self {
         let mut process = command.stdout(Stdio::piped()).spawn().unwrap();
-        let lines = BufReader::new(process.stdout.take().unwrap());
+        let output = BufReader::new(process.stdout.take().unwrap());
+        let (sender, lines) = channel();
+        // A line that no test reads any more is dropped.
+        std::thread::spawn(move || {
+            for line in output.lines().map_while(Result::ok) {
+                drop(sender.send(line));
+            }
+        });
         Self { process, lines }
     }
 
     /// Returns the next line of the log that has this message in it, and those before it.
-    fn until(&mut self, message: &str) -> Vec<Value> {
+    fn until(&self, message: &str) -> Vec<Value> {
         let (mut lines, end) = (vec![], Instant::now() + BOUND);
         loop {
-            let mut line = String::new();
-            let bytes = self.lines.read_line(&mut line).unwrap();
-            assert!(
-                bytes > 0 && Instant::now() < end,
-                "no {message:?} in {lines:?}"
-            );
+            let left = end.saturating_duration_since(Instant::now());
+            let line = self.lines.recv_timeout(left);
+            let line = line.unwrap_or_else(|_| panic!("no {message:?} in {lines:?}"));
             let line: Value = serde_json::from_str(&line).unwrap();
             let is_last = line["message"].as_str().unwrap().contains(message);
             lines.push(line);
@@ -114,7 +119,7 @@ fn an_empty_variable_is_one_that_is_not_set() {
             .env("AWS_ACCESS_KEY_ID", "id")
             .env("AWS_SECRET_ACCESS_KEY", "secret");
         agent.envs(empty.iter().map(|name| (name, "")));
-        let mut agent = Logged::start(agent);
+        let agent = Logged::start(agent);
         agent.until("listening");
         let mut client = Client::to(UnixStream::connect(&socket).unwrap());
         let limits = json!([{"name": "rpm", "capacity_tokens": 9, "refill_tokens": 9, "refill_period_ms": 60_000}]);
@@ -171,7 +176,7 @@ fn a_file_that_is_lost_or_broken_is_one_line_of_the_log_without_a_call() {
     let limit = folder.join("limits.yaml");
     std::fs::write(&rule, rules(1)).unwrap();
     std::fs::write(&limit, limits(1)).unwrap();
-    let mut agent = with_files(&folder);
+    let agent = with_files(&folder);
     agent.until("listening");
     let losses: [Loss; 4] = [
         ("cannot be read", |path| std::fs::remove_file(path).unwrap()),
@@ -225,11 +230,19 @@ fn an_agent_without_rules_does_not_start_unless_it_is_told_to() {
             "--endpoint-url",
             "http://127.0.0.1:1",
         ];
-        let output = command(&[&arguments[..], &listen].concat())
-            .output()
-            .unwrap();
-        let error = String::from_utf8(output.stderr).unwrap();
-        assert_eq!(output.status.code(), Some(2), "{error}");
+        let mut refused = command(&[&arguments[..], &listen].concat());
+        refused.stderr(Stdio::piped());
+        let mut refused = Logged::start(refused);
+        let line = refused.lines.recv_timeout(BOUND);
+        assert_eq!(
+            line,
+            Err(RecvTimeoutError::Disconnected),
+            "it does not start"
+        );
+        let mut error = String::new();
+        let mut output = refused.process.stderr.take().unwrap();
+        output.read_to_string(&mut error).unwrap();
+        assert_eq!(refused.process.wait().unwrap().code(), Some(2), "{error}");
         assert!(
             error.contains("--rules") && error.lines().count() == 1,
             "{error}"
@@ -287,7 +300,7 @@ fn calls_of_envoy_show_the_secret_and_health_does_not() {
         file.path(),
     ]);
     agent.env("WEIRGATE_AGENT_TOKEN", secret);
-    let mut agent = Logged::start(agent);
+    let agent = Logged::start(agent);
     let line = agent.until("listening").pop().unwrap();
     let line = match line["address"].as_str().unwrap().starts_with("grpc") {
         true => line,
