@@ -23,10 +23,10 @@ use tokio_io_timeout::TimeoutStream;
 
 /// Pause after a connection could not be accepted, which mostly is for want of descriptors.
 const PAUSE: Duration = Duration::from_millis(100);
-/// Time for which an idle connection keeps its place anyway: its request may be on the way.
-const AT_LEAST_IDLE: Duration = Duration::from_millis(100);
 /// Time between two warnings of that.
 const WARNED_EVERY: Duration = Duration::from_secs(10);
+/// Time for which an idle connection keeps its place anyway: its request may be on the way.
+const AT_LEAST_IDLE: Duration = Duration::from_millis(100);
 /// Maximum length of a request's head, and of what is read ahead of it.
 const MAX_HEAD: usize = 16 * 1024;
 
@@ -104,7 +104,10 @@ async fn accept(listener: &TcpListener) -> io::Result<(TcpStream, SocketAddr)> {
 fn warn(error: &io::Error, warned: &mut Option<Instant>) {
     if warned.is_none_or(|at| at.elapsed() >= WARNED_EVERY) {
         *warned = Some(Instant::now());
-        tracing::warn!(%error, "connections are not accepted at the moment; close some, or raise the limit of open files");
+        tracing::warn!(
+            %error,
+            "connections cannot be accepted; close some, or raise the limit of open files"
+        );
     }
 }
 
@@ -140,8 +143,8 @@ async fn connection<F, A, B>(
     let mut builder = http1::Builder::new();
     let builder = builder
         .timer(TokioTimer::new())
-        .header_read_timeout(bounds.head);
-    let builder = builder.max_buf_size(MAX_HEAD);
+        .header_read_timeout(bounds.head)
+        .max_buf_size(MAX_HEAD);
     let served = builder.serve_connection(TokioIo::new(Box::pin(stream)), service);
     let mut served = std::pin::pin!(served);
     tokio::select! {
@@ -219,11 +222,11 @@ impl Place {
     /// Adds the connection to the idle ones.
     fn rest(self: &Arc<Self>) {
         let mut idle = self.places.idle();
-        idle.next += 1;
-        self.order.store(idle.next, Ordering::Relaxed);
         let order = idle.next;
-        idle.places
-            .insert(order, (Instant::now(), Arc::clone(self)));
+        idle.next += 1;
+        self.order.store(order, Ordering::Relaxed);
+        let place = (Instant::now(), Arc::clone(self));
+        idle.places.insert(order, place);
     }
 
     /// Removes the connection from the idle ones.
