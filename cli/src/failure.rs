@@ -6,7 +6,7 @@ use anstyle::{AnsiColor, Style};
 use clap::error::ErrorKind as ErrorName;
 use weirgate::{Error, ErrorKind, StoreError};
 
-use crate::output;
+use crate::streams;
 use crate::text::Text;
 
 /// How a command ended without an error.
@@ -64,10 +64,10 @@ impl Failure {
         let text = text.split_whitespace().collect::<Vec<_>>().join(" ");
         if is_json {
             let error = serde_json::json!({"error": {"exit_code": code, "message": text}});
-            output::warn_json(&error);
+            streams::warn_json(&error);
         } else {
             let style = Style::new().fg_color(Some(AnsiColor::Red.into())).bold();
-            output::warn(
+            streams::warn(
                 Text::default()
                     .with(style, "error:")
                     .and(format!(" {text}")),
@@ -106,10 +106,11 @@ pub fn usage(error: &clap::Error) -> ExitCode {
 /// Returns whether this is `weirgate acquire ... -- COMMAND`, by its arguments alone.
 fn runs_command() -> bool {
     let mut arguments = std::env::args_os();
-    let is_acquire = arguments
+    let options: Vec<_> = arguments
         .by_ref()
         .take_while(|argument| argument != "--")
-        .fold(false, |is, argument| is || argument == "acquire");
+        .collect();
+    let is_acquire = options.iter().any(|option| option == "acquire");
     is_acquire && arguments.next().is_some()
 }
 

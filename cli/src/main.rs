@@ -5,7 +5,8 @@
 //! - `options`: what every command takes, and where else it may come from
 //! - `commands`: one file for each command, or group of commands
 //! - `context`: the connection and the output of one run
-//! - `output`: tables for terminals, JSON for programs; nothing else prints
+//! - `output`: tables for terminals, JSON for programs
+//! - `streams`: what writes to the streams of this process
 //! - `text`: text without what a terminal would obey
 //! - `duplicates`: what is given twice
 //! - `progress`: a line that shows how far long work is
@@ -22,6 +23,7 @@ mod level;
 mod options;
 mod output;
 mod progress;
+mod streams;
 mod text;
 
 use std::process::ExitCode;

@@ -1,19 +1,12 @@
-//! Results: tables for terminals, JSON for programs. Nothing else writes to them: what comes from
-//! the table passes [`Text`].
-#![expect(
-    clippy::disallowed_methods,
-    reason = "the one place that writes to the streams"
-)]
+//! Results: tables for terminals, JSON for programs.
 
-use std::io::{IsTerminal, Write};
-
-use anstream::AutoStream;
 use clap::ColorChoice;
 use comfy_table::{CellAlignment, ContentArrangement, presets};
 use serde::Serialize;
 
 use crate::failure::Failure;
 use crate::progress::Progress;
+use crate::streams;
 use crate::text::{self, Text};
 
 /// Where results go.
@@ -33,7 +26,7 @@ impl Output {
             ColorChoice::Never => anstream::ColorChoice::Never,
         }
         .write_global();
-        let is_terminal = std::io::stdout().is_terminal();
+        let is_terminal = streams::is_stdout_terminal();
         let width = is_terminal.then(terminal_size::terminal_size).flatten();
         Self {
             is_json,
@@ -64,7 +57,7 @@ impl Output {
         };
         let json =
             json.map_err(|error| Failure::Failed(format!("the result has no JSON: {error}")))?;
-        Ok(to_stdout(&(text::json(&json) + "\n"))?)
+        Ok(streams::to_stdout(&(text::json(&json) + "\n"))?)
     }
 
     /// Prints text, in every format.
@@ -80,13 +73,13 @@ impl Output {
     /// # Errors
     /// If standard output cannot be written.
     pub fn write_text(&self, text: impl Into<Text>) -> std::io::Result<()> {
-        to_stdout(&text.into().terminal_lines())
+        streams::to_stdout(&text.into().terminal_lines())
     }
 
     /// Returns whether lines about the progress are read: results are text, and standard error is a
     /// terminal.
     pub fn is_watched(&self) -> bool {
-        !self.is_json && std::io::stderr().is_terminal()
+        !self.is_json && streams::is_stderr_terminal()
     }
 
     /// Begins a line that shows how far the work is.
@@ -97,7 +90,7 @@ impl Output {
     /// Prints a remark for people to standard error, unless results are JSON.
     pub fn note(&self, text: impl Into<Text>) {
         if !self.is_json {
-            warn(text);
+            streams::warn(text);
         }
     }
 
@@ -126,42 +119,4 @@ impl Output {
         }
         table.trim_fmt()
     }
-}
-
-/// Prints lines to standard error. A stream that is closed or full takes none, which is no reason to
-/// end.
-pub fn warn(text: impl Into<Text>) {
-    to_stderr(&text.into().terminal_lines());
-}
-
-/// Prints a value to standard error, as JSON.
-pub fn warn_json(value: &serde_json::Value) {
-    to_stderr(&(text::json(&value.to_string()) + "\n"));
-}
-
-/// Prints a question to standard error; the answer is on the same line.
-pub fn ask(question: &str) {
-    to_stderr(&text::one_line(question));
-}
-
-/// Replaces the line of standard error on which the cursor is. Without a text, it is empty then.
-pub fn replace_line(line: &str) {
-    /// Moves to the begin of the line, and clears it.
-    const CLEAR: &str = "\r\x1b[K";
-    let line = format!("{CLEAR}{}", text::one_line(line));
-    // Moving the cursor is no colour, so it does not depend on them.
-    let _ = std::io::stderr().write_all(line.as_bytes());
-}
-
-fn to_stdout(text: &str) -> std::io::Result<()> {
-    let mut stdout = AutoStream::auto(std::io::stdout().lock());
-    stdout.write_all(text.as_bytes())?;
-    stdout.flush()
-}
-
-fn to_stderr(text: &str) {
-    let mut stderr = AutoStream::auto(std::io::stderr().lock());
-    // Nothing is left to say it to.
-    let _ = stderr.write_all(text.as_bytes());
-    let _ = stderr.flush();
 }

@@ -2,7 +2,7 @@
 
 use std::time::{Duration, Instant};
 
-use crate::output::replace_line;
+use crate::streams::replace_line;
 
 /// Time between two updates of the line.
 const PAUSE: Duration = Duration::from_millis(100);

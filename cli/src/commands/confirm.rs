@@ -3,7 +3,7 @@
 use std::io::IsTerminal;
 
 use crate::failure::Failure;
-use crate::output::ask;
+use crate::streams::ask;
 
 /// Asks for a name to be typed. Without a terminal, the answer is no.
 ///

@@ -150,7 +150,7 @@ fn run_all(table: &Table, what: &str, mut number: usize, commands: &[&[&str]]) -
         let takes_json = !["--csv", "--chart", "--html"]
             .iter()
             .any(|format| command.contains(format));
-        let options: &[&str] = match number % 2 == 0 && takes_json {
+        let options: &[&str] = match number.is_multiple_of(2) && takes_json {
             true => &["--json"],
             false => &[],
         };

@@ -16,7 +16,7 @@ use weirgate::{Error, Grant, Settlement};
 
 use super::signals::{Received, Signals, exit_code};
 use crate::failure::{Failure, Outcome};
-use crate::output::warn;
+use crate::streams::warn;
 
 /// Duration of a lease on slots for which none was requested.
 const DEFAULT_LEASE: Duration = Duration::from_secs(60);
@@ -145,9 +145,7 @@ impl Held {
     /// Renews the lease, each time when a third of it is over, until `end`. Returns why it is lost;
     /// `None` if it is not, or there is none.
     async fn renew(&mut self, mut end: oneshot::Receiver<()>) -> Option<String> {
-        if self.grant.lease_id().is_none() {
-            return None;
-        }
+        self.grant.lease_id()?;
         let [shortest, longest] = RETRY;
         let retry = (self.lasts / 12).clamp(shortest, longest);
         let mut at = self.until - self.lasts * 2 / 3;
