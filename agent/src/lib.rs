@@ -6,14 +6,14 @@
 //! | folder | what it does |
 //! |---|---|
 //! | `options` | flags and environment variables |
-//! | `log` | log lines |
 //! | `extension` | the life of a Lambda extension: register, wait, shut down |
-//! | `net` | connections and arriving bytes of all listeners, bounded together |
 //! | `http` | HTTP and JSON: acquire, settle, peek, usage, health, metrics |
 //! | `rls` | Envoy's rate limit service, and Kuadrant's |
 //! | `rules` | which descriptors are which entity, resource and amounts |
 //! | `decide` | one request of any protocol, and its answer |
+//! | `net` | connections and arriving bytes of all listeners, bounded together |
 //! | `token` | the secret that requests of any protocol show |
+//! | `log` | log lines |
 
 pub mod decide;
 pub mod extension;

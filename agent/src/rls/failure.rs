@@ -4,7 +4,7 @@ use tonic::metadata::AsciiMetadataValue;
 use tonic::{Code, Status};
 use weirgate::Error;
 
-use super::routes::MAX_MESSAGE_BYTES;
+use super::messages::MAX_MESSAGE_BYTES;
 use crate::decide::Full;
 use crate::net::body::{ARRIVAL, Unread};
 

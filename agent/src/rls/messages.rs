@@ -5,6 +5,9 @@
 
 use std::collections::BTreeMap;
 
+/// Longest message, 256 KiB: 100 descriptors with long values are less.
+pub(super) const MAX_MESSAGE_BYTES: usize = 256 * 1024;
+
 /// `envoy.service.ratelimit.v3.RateLimitRequest`
 #[derive(Clone, PartialEq, prost::Message)]
 pub struct RateLimitRequest {

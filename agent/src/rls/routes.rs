@@ -13,10 +13,8 @@ use tonic::server::{Grpc, NamedService, UnaryService};
 use tonic::{Request, Response, Status};
 use tonic_prost::ProstCodec;
 
+use super::messages::MAX_MESSAGE_BYTES;
 use super::service::RateLimitService;
-
-/// Longest message, 256 KiB: 100 descriptors with long values are less.
-pub(super) const MAX_MESSAGE_BYTES: usize = 256 * 1024;
 
 type Answer = Pin<Box<dyn Future<Output = Result<http::Response<Body>, Infallible>> + Send>>;
 

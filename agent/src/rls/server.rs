@@ -25,7 +25,8 @@ use tonic::service::Routes;
 
 use super::deadline::Arrival;
 use super::failure::{gave_way, unread};
-use super::routes::{Envoy, Kuadrant, MAX_MESSAGE_BYTES, Methods};
+use super::messages::MAX_MESSAGE_BYTES;
+use super::routes::{Envoy, Kuadrant, Methods};
 use super::service::RateLimitService;
 use crate::net::body::read;
 use crate::net::stream::{Holds, Prefixed, TAKING, Transport};
