@@ -82,7 +82,7 @@ fn framings() -> Vec<(String, Vec<u8>, bool)> {
     let whole = message(0, MESSAGE.len(), MESSAGE);
     let opened = frame(HEADERS, END_HEADERS, 1, &head());
     let data = |flags: u8, payload: &[u8]| frame(DATA, flags, 1, payload);
-    let join = |parts: &[Vec<u8>]| [&[opened.clone()], parts].concat().concat();
+    let join = |parts: &[Vec<u8>]| [std::slice::from_ref(&opened), parts].concat().concat();
     let mut all = vec![];
     let mut add = |name: &str, bytes: Vec<u8>, is_whole: bool| {
         all.push((name.to_owned(), bytes, is_whole));
