@@ -27,6 +27,21 @@ pub fn warn(text: impl Into<Text>) {
     to_stderr(&text.into().terminal_lines());
 }
 
+/// Prints what is written to it to standard error, as lines.
+#[derive(Debug)]
+pub struct Warnings;
+
+impl Write for Warnings {
+    fn write(&mut self, bytes: &[u8]) -> std::io::Result<usize> {
+        warn(String::from_utf8_lossy(bytes).trim_end().to_owned());
+        Ok(bytes.len())
+    }
+
+    fn flush(&mut self) -> std::io::Result<()> {
+        Ok(())
+    }
+}
+
 /// Prints a value to standard error, as JSON.
 pub fn warn_json(value: &serde_json::Value) {
     to_stderr(&(text::json(&value.to_string()) + "\n"));

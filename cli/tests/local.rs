@@ -204,5 +204,4 @@ fn twenty_large_bodies_at_once_take_the_memory_of_two() {
     });
     let peak = peak_memory_kib(&local.process);
     assert!(peak < 128 * 1024, "{peak} KiB");
-    println!("peak memory: {peak} KiB");
 }

@@ -44,6 +44,8 @@ fn chunks(body: &str, size: usize, number: impl Fn(usize) -> String) -> String {
     parts.collect()
 }
 
+/// How the size of a chunk is written.
+type Size = fn(usize) -> String;
 /// A name, fields of a head, bytes of a body, and what becomes of them.
 type Framing = (String, String, String, Expected);
 
@@ -62,7 +64,7 @@ fn framings(body: &str, whole: u16) -> Vec<Framing> {
         let sent = chunks(body, size, hex) + "0\r\n\r\n";
         add("chunks", chunked, sent, Answer(whole));
     }
-    let odd: [(&str, fn(usize) -> String); 4] = [
+    let odd: [(&str, Size); 4] = [
         ("capital digits", |number| format!("{number:X}")),
         ("leading zeros", |number| format!("000{number:x}")),
         ("an extension", |number| format!("{number:x};name=value")),

@@ -13,6 +13,7 @@ use weirgate_page::{LivePage, Options};
 
 use crate::context::Context;
 use crate::failure::{Failure, Outcome};
+use crate::streams;
 
 /// Shows buckets and usage in a browser, live.
 ///
@@ -80,7 +81,7 @@ fn show_warnings() {
     let of_servers = Targets::new().with_target("weirgate_listen", LevelFilter::WARN);
     let lines = tracing_subscriber::fmt::layer()
         .with_target(false)
-        .with_writer(std::io::stderr)
+        .with_writer(|| streams::Warnings)
         .with_filter(of_servers);
     let _ = tracing_subscriber::registry().with(lines).try_init();
 }
