@@ -174,6 +174,38 @@ fn answers_that_are_not_taken_use_bounded_memory() {
 }
 
 #[test]
+fn large_bodies_of_any_shape_take_bounded_memory() {
+    let agent = Agent::new(&[]);
+    let fill = |part: &str, separator: &str| {
+        let count = 2_000_000 / (part.len() + separator.len());
+        vec![part; count].join(separator)
+    };
+    let bodies = [
+        format!("[{}]", fill("1", ",")),
+        format!("{{\"grant\":[{}]}}", fill("\"\"", ",")),
+        format!("{{\"grant\":\"{}\"}}", fill("a", "")),
+        format!("{{\"grant\":\"{}\"}}", fill("\\u0000", "")),
+        format!("{{\"grant\":[{}]}}", fill("{}", ",")),
+        format!("{{\"adjust\":{{{}}}}}", fill("\"x\":1", ",")),
+        fill("[", ""),
+        fill(" ", ""),
+    ];
+    std::thread::scope(|scope| {
+        for body in bodies.iter().cycle().take(16) {
+            let agent = &agent;
+            scope.spawn(move || {
+                for _ in 0..5 {
+                    let answer = agent.connect().send("POST", "/v1/settle", &[], body);
+                    assert!(matches!(answer.status, 400 | 503), "{answer:?}");
+                }
+            });
+        }
+    });
+    println!("16 clients with bodies of 2 MB: {} MiB at most", peak(&agent));
+    assert!(peak(&agent) < 128, "{} MiB", peak(&agent));
+}
+
+#[test]
 fn idle_connections_of_calls_give_way_too() {
     let (agent, grpc, _rules) = with_grpc(&["--max-connections", "50"]);
     let idle: Vec<_> = (0..100)
