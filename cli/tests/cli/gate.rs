@@ -68,7 +68,7 @@ impl Gate {
     fn pass(&self, stream: TcpStream, endpoint: &str) -> std::io::Result<()> {
         let backend = BufReader::new(TcpStream::connect(endpoint)?);
         let (mut client, mut backend) = (BufReader::new(stream), backend);
-        while let Some(request) = message(&mut client)? {
+        while let Some(request) = message(&mut client, endpoint)? {
             let mut state = self.state();
             if state.is_down {
                 return Ok(());
@@ -85,7 +85,7 @@ impl Gate {
                 drop(state);
             }
             backend.get_mut().write_all(&request)?;
-            let Some(answer) = message(&mut backend)? else {
+            let Some(answer) = message(&mut backend, endpoint)? else {
                 return Ok(());
             };
             client.get_mut().write_all(&answer)?;
@@ -100,7 +100,7 @@ fn has(request: &[u8], operation: &str) -> bool {
 }
 
 /// Reads a request or a response with its body; `None` at the end of the stream.
-fn message(stream: &mut impl BufRead) -> std::io::Result<Option<Vec<u8>>> {
+fn message(stream: &mut impl BufRead, host: &str) -> std::io::Result<Option<Vec<u8>>> {
     let (mut bytes, mut length) = (vec![], 0);
     loop {
         let from = bytes.len();
@@ -108,6 +108,11 @@ fn message(stream: &mut impl BufRead) -> std::io::Result<Option<Vec<u8>>> {
             return Ok(None);
         }
         let line = String::from_utf8_lossy(&bytes[from..]).to_lowercase();
+        if line.starts_with("host:") {
+            // The table answers to its own address alone.
+            bytes.truncate(from);
+            write!(bytes, "host: {host}\r\n")?;
+        }
         if let Some(value) = line.strip_prefix("content-length:") {
             length = value.trim().parse().unwrap_or(0);
         }

@@ -20,7 +20,7 @@ async fn an_empty_variable_is_one_that_is_not_set() {
     let help = weirgate(&["--help"]).stdout;
     let named = help.split("[env:").skip(1);
     let mut names: Vec<_> = named
-        .filter_map(|rest| rest.split_once('='))
+        .filter_map(|rest| rest.split_once(']'))
         .map(|(name, _)| name.trim())
         .collect();
     assert!(
