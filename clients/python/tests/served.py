@@ -101,6 +101,11 @@ class Peer:
         while self.read():
             self.send(data)
 
+    def answer_all_of(self, current):
+        """Answers every request with what the list has then."""
+        while self.read():
+            self.send(current[0])
+
     def wait_for_end(self):
         """Returns once the client has closed the connection."""
         while self.sock.recv(65536):

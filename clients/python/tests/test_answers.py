@@ -9,6 +9,7 @@ import random
 import threading
 import traceback
 import unittest
+import urllib.parse
 import zlib
 
 import weirgate
@@ -77,6 +78,41 @@ def mutations(value):
                 yield json.dumps(changed).replace('"@@"', wrong, 1)
 
 
+# What a server that repeats a token writes into JSON: by the name of the encoding.
+ENCODINGS = {
+    "JSON": json.dumps,
+    "JSON with a slash escaped": lambda token: json.dumps(token).replace("/", "\\/"),
+    "code units": lambda token: '"{}"'.format("".join(f"\\u{ord(letter):04x}" for letter in token)),
+    "code units in capitals": lambda token: '"{}"'.format("".join(f"\\u{ord(letter):04X}" for letter in token)),
+    "JSON in JSON": lambda token: json.dumps(json.dumps({"detail": token})),
+    "JSON in JSON in JSON": lambda token: json.dumps(json.dumps({"detail": json.dumps({"detail": token})})),
+    "code units in JSON": lambda token: json.dumps(ENCODINGS["code units"](token)),
+    "a URL": lambda token: json.dumps(urllib.parse.quote(token, safe="")),
+    "a URL in lowercase": lambda token: json.dumps(urllib.parse.quote(token, safe="").lower()),
+    "capitals": lambda token: json.dumps(token.upper()),
+}
+TOKENS = [
+    SECRET, "hunter2hunter2", 'sec"ret\\tail', "a/b+c=d%e&f<g>", "two words", 'q\\\\\\"q\\', "u005c%41u0041-%5c\\u0041", "a$&b$1.*c",
+]
+
+
+def shown(found):
+    """Yields every text of a value or an error, and of its parts."""
+    if isinstance(found, str):
+        yield found
+    elif isinstance(found, dict):
+        for name, part in found.items():
+            yield from (name, *shown(part))
+    elif isinstance(found, list):
+        for part in found:
+            yield from shown(part)
+    elif isinstance(found, BaseException):
+        yield from traceback.format_exception(type(found), found, found.__traceback__)
+        yield from shown([*found.args, vars(found)])
+    elif hasattr(found, "headers"):
+        yield from shown([repr(found), found.headers])
+
+
 def use(found):
     """Reads all that a value or an error has."""
     repr(found), str(found)
@@ -93,9 +129,9 @@ def use(found):
 class Subject:
     """Both clients by the same calls. Each returns a value, or an error of the package."""
 
-    def __init__(self, url, **options):
-        self.client = weirgate.Client(url, token=SECRET, retries=0, **options)
-        self.later = weirgate.AsyncClient(url, token=SECRET, retries=0, **options)
+    def __init__(self, url, token=SECRET, **options):
+        self.client = weirgate.Client(url, token=token, retries=0, **options)
+        self.later = weirgate.AsyncClient(url, token=token, retries=0, **options)
         self.loop = asyncio.new_event_loop()
 
     def answers(self, call):
@@ -314,6 +350,63 @@ class Answers(unittest.TestCase):
     def check_unavailable(self, subject, call):
         for found in subject.answers(call):
             self.assertIsInstance(found, weirgate.Unavailable)
+
+    def test_a_secret_in_any_encoding_is_in_no_part_of_an_error(self):
+        current = []
+        with Server(lambda peer, _: peer.answer_all_of(current)) as server:
+            for token in TOKENS:
+                subject = self.subject(server, token=token)
+                for encoding, encode in ENCODINGS.items():
+                    repeated = json.loads(encode(token))
+                    body = json.dumps(
+                        {
+                            **PROBLEM, "detail": "@", "title": "bad @", "grant": "@", "violated-policies": ["@", "a @@ b"],
+                            "blocking": {**PROBLEM["blocking"], "policy": "@", "@": [["@"], {"@": {"a @": "@"}}]}, "@": 1,
+                        }
+                    ).replace("@", encode(token)[1:-1])
+                    for status in (400, 401, 403, 413, 429, 500, 503):
+                        current[:] = [whole(status, body)]
+                        for found in subject.answers("acquire"):
+                            with self.subTest(token=token, encoding=encoding, status=status):
+                                self.assertIsInstance(found, weirgate.WeirgateError)
+                                for text in shown(found):
+                                    self.assertNotIn(repeated.lower(), text.lower())
+                                if status == 429:
+                                    self.assertEqual(found.retry_after, 1.5)
+
+    def test_a_secret_is_in_no_field_that_is_passed_on(self):
+        current = []
+        with Server(lambda peer, _: peer.answer_all_of(current)) as server:
+            for token in TOKENS:
+                subject = self.subject(server, token=token)
+                for encode in (str, str.upper, urllib.parse.quote, json.dumps):
+                    repeated = encode(token)
+                    fields = f"retry-after: {repeated}\r\nratelimit: a;{repeated}\r\nx-ratelimit-a: {repeated}, b\r\n"
+                    if encode is str and token.replace("-", "").isalnum():
+                        fields += f"ratelimit-{token}: 5\r\n"
+                    granted = whole(200, json.dumps(GRANTED), fields)
+                    balances = whole(200, json.dumps(BALANCES), fields)
+                    denied = whole(429, json.dumps(PROBLEM), fields)
+                    for call, data in [("acquire", granted), ("peek", balances), ("acquire", denied)]:
+                        current[:] = [data]
+                        for found in subject.answers(call):
+                            with self.subTest(token=token, repeated=repeated, call=call):
+                                self.assertIn("retry-after", found.headers)
+                                for text in shown(found):
+                                    self.assertNotIn(repeated.lower(), text.lower())
+
+    def test_every_text_of_an_error_is_one_of_utf_8(self):
+        lone = "a \ud800 b \udc00\ud800"
+        body = json.dumps({**PROBLEM, "detail": lone, lone: [lone], "grant": lone, "title": "whole \U0001f600"})
+        for token in (SECRET, ""):
+            for status in (400, 401, 429, 500):
+                with Server(lambda peer, _: peer.answer_all(whole(status, body))) as server:
+                    for found in self.subject(server, token=token).answers("acquire"):
+                        self.assertIn("a \ufffd b \ufffd\ufffd", str(found))
+                        for text in shown(found):
+                            text.encode("utf-8")
+                        if status == 429:
+                            self.assertEqual(found.problem["title"], "whole \U0001f600")
 
     def test_no_secret_is_in_a_log(self):
         data = whole(500, json.dumps({"detail": SECRET * 3}))

@@ -48,6 +48,30 @@ async def taken_back(client):
         await asyncio.wait(client._connections._given_up, timeout=10)
 
 
+class Ends(unittest.TestCase):
+    def test_a_loop_that_ends_while_acquires_are_in_flight_reports_nothing(self):
+        reports, asked = [], threading.Event()
+
+        def serve(peer, _):
+            peer.read()
+            if len(server.requests) == 20:
+                asked.set()
+            # As the agent does: no answer to a request that was given up.
+            peer.wait_for_end()
+
+        async def run():
+            asyncio.get_running_loop().set_exception_handler(lambda _, context: reports.append(context))
+            client = weirgate.AsyncClient(server.url)
+            running.extend(asyncio.ensure_future(client.acquire(*TAKE)) for _ in range(20))
+            await until_set(asked)
+
+        running = []
+        with Server(serve) as server:
+            asyncio.run(run())
+        self.assertTrue(all(task.cancelled() for task in running))
+        self.assertEqual(reports, [])
+
+
 class Cancellations(unittest.TestCase):
     def run_with(self, work):
         """Runs work that cancels an acquire, which has been sent, and returns once nothing of it is in progress."""

@@ -99,13 +99,10 @@ export function valueOf(response, hasShape) {
  * @param {Response} response
  * @returns {Record<string, string>}
  */
-export function rateLimitFields({ headers }) {
+export function rateLimitFields({ headers, hide }) {
   const isOurs = (/** @type {string} */ name) => name === "retry-after" || /^(x-)?ratelimit/.test(name);
-  return Object.fromEntries(
-    Object.entries(headers)
-      .filter(([name]) => isOurs(name))
-      .map(([name, value]) => [name, String(value)]),
-  );
+  const found = Object.entries(headers).filter(([name]) => isOurs(name));
+  return hide(Object.fromEntries(found.map(([name, value]) => [name, String(value)])));
 }
 
 /**
@@ -128,8 +125,14 @@ function jsonOf({ body }) {
  * @returns {Record<string, any>}
  */
 function problemOf(response) {
-  const found = jsonOf(response);
-  return PROBLEM(found) ? found : {};
+  try {
+    const found = response.hide(jsonOf(response));
+    return PROBLEM(found) ? found : {};
+  } catch (error) {
+    // So deep that it cannot be walked.
+    if (error instanceof RangeError) return {};
+    throw error;
+  }
 }
 
 /**

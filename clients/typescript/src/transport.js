@@ -8,6 +8,7 @@
 import http from "node:http";
 
 import { tokenOf } from "./endpoint.js";
+import { hiding } from "./secret.js";
 
 /** Nothing of the request left this process. */
 export class NotSent extends Error {}
@@ -16,7 +17,13 @@ export class NotSent extends Error {}
 export class Lost extends Error {}
 
 /** @typedef {(response: Response) => unknown} TakeBack */
-/** @typedef {{ status: number, headers: import("node:http").IncomingHttpHeaders, body: Buffer }} Response */
+/**
+ * @typedef {object} Response
+ * @property {number} status
+ * @property {import("node:http").IncomingHttpHeaders} headers
+ * @property {Buffer} body
+ * @property {import("./secret.js").Hide} hide Returns what may be shown of a part of the answer.
+ */
 
 const MAX_HEAD = 64 * 1024;
 /** Interim answers, of which the agent sends none. */
@@ -121,6 +128,8 @@ export class Transport {
       /** @param {Error} error */
       const fail = (error) => {
         stop();
+        // Bytes of an answer that cannot be read. They may repeat the request with its token.
+        if ("rawPacket" in error) delete error.rawPacket;
         if (signal?.aborted) reject(signal.reason);
         else if (isConnected) reject(new Lost(`no answer of the agent at ${url}: ${error.message}`, { cause: error }));
         else reject(new NotSent(`no connection to the agent at ${url}: ${reason(error)}; ${REMEDY}`, { cause: error }));
@@ -153,7 +162,7 @@ export class Transport {
           stop();
           const status = response.statusCode ?? 0;
           const body = chunks.length === 1 && chunks[0] ? chunks[0] : Buffer.concat(chunks);
-          const answer = { status, headers: response.headers, body: status === 200 ? body : without(token, body) };
+          const answer = { status, headers: response.headers, body, hide: hiding(token ?? "") };
           if (isGivenUp && answer.status === 200) takeBack?.(answer);
           else resolve(answer);
         });
@@ -161,17 +170,6 @@ export class Transport {
       request.end(body);
     });
   }
-}
-
-/**
- * Returns the body of a failure without a secret that it repeats, because its text is shown.
- *
- * @param {string | undefined} secret
- * @param {Buffer} body
- */
-function without(secret, body) {
-  if (!secret || !body.includes(secret)) return body;
-  return Buffer.from(body.toString("latin1").replaceAll(secret, "***"), "latin1");
 }
 
 const REMEDY = "start weirgate-agent, or set WEIRGATE_AGENT_URL";

@@ -10,6 +10,8 @@ import { Client, InvalidRequest, Unavailable, WeirgateError } from "weirgate";
 import { serving } from "./served.js";
 
 const SECRET = "the-secret-token";
+/** As a buffer shows it. */
+const SECRET_BYTES = inspect(Buffer.from(SECRET)).slice("<Buffer ".length, -1);
 const LIMIT = {
   entity: "a", resource: "api", limit: "rpm", mode: "enforced", capacity_tokens: 10, refill_tokens: 10,
   refill_period_ms: 60_000, available_tokens: 9.5, requested_tokens: 1, is_requested: true, retry_after_ms: null,
@@ -65,11 +67,47 @@ function* mutations(value) {
   }
 }
 
+const codeUnits = (token) =>
+  `"${Array.from(token, (letter) => `\\u${letter.charCodeAt(0).toString(16).padStart(4, "0")}`).join("")}"`;
+/** What a server that repeats a token writes into JSON: by the name of the encoding. */
+const ENCODINGS = {
+  JSON: JSON.stringify,
+  "JSON with a slash escaped": (token) => JSON.stringify(token).replaceAll("/", "\\/"),
+  "code units": codeUnits,
+  "code units in capitals": (token) => codeUnits(token).replace(/[0-9a-f]{4}/g, (hex) => hex.toUpperCase()),
+  "JSON in JSON": (token) => JSON.stringify(JSON.stringify({ detail: token })),
+  "JSON in JSON in JSON": (token) => JSON.stringify(JSON.stringify({ detail: JSON.stringify({ detail: token }) })),
+  "code units in JSON": (token) => JSON.stringify(codeUnits(token)),
+  "a URL": (token) => JSON.stringify(encodeURIComponent(token)),
+  "a URL in lowercase": (token) => JSON.stringify(encodeURIComponent(token).toLowerCase()),
+  capitals: (token) => JSON.stringify(token.toUpperCase()),
+};
+const TOKENS = [
+  SECRET, "hunter2hunter2", 'sec"ret\\tail', "a/b+c=d%e&f<g>", "two words", 'q\\\\\\"q\\', "u005c%41u0041-%5c\\u0041", "a$&b$1.*c",
+];
+
+/** Yields every text of a value or an error, and of its parts. */
+function* shown(found) {
+  if (typeof found === "string") yield found;
+  else if (found instanceof Error) yield* shown([found.message, found.stack, { ...found }, found.cause]);
+  else if (Array.isArray(found)) for (const part of found) yield* shown(part);
+  else if (found?.headers) yield* shown({ ...found.headers });
+  if (typeof found === "object" && found !== null && !Array.isArray(found)) {
+    for (const [name, part] of Object.entries(found)) yield* shown([name, part]);
+  }
+}
+
+function assertHidden(found, repeated, about) {
+  for (const text of shown(found)) {
+    assert.ok(!text.toLowerCase().includes(repeated.toLowerCase()), `${about}: ${text} has ${repeated}`);
+  }
+}
+
 /** Reads all that a value or an error has. */
 function use(found) {
   const text = inspect(found, { depth: 10, showHidden: true });
   if (found instanceof WeirgateError) {
-    assert.ok(!text.includes(SECRET) && !found.stack.includes(SECRET), text);
+    assert.ok(!text.includes(SECRET) && !text.includes(SECRET_BYTES) && !found.stack.includes(SECRET), text);
     return [found.limits, found.blocking, found.retryAfterMs, found.headers, found.applied, found.grant].map(String);
   }
   if (typeof found === "string" || "status" in found) return String(found.limits);
@@ -233,6 +271,61 @@ test("answers that do not end", { timeout: 120_000 }, async (t) => {
       use(found);
     }
     served.sockets.forEach((socket) => socket.destroy());
+  }
+});
+
+test("a secret in any encoding is in no part of an error", { timeout: 60_000 }, async (t) => {
+  let current;
+  const served = await serving(t, (socket) => socket.write(current));
+  for (const token of TOKENS) {
+    const client = clientOf(t, served, { token });
+    for (const [encoding, encode] of Object.entries(ENCODINGS)) {
+      const problem = {
+        ...PROBLEM, detail: "@", title: "bad @", grant: "@", "violated-policies": ["@", "a @@ b"],
+        blocking: { ...PROBLEM.blocking, policy: "@", "@": [["@"], { "@": { "a @": "@" } }] }, "@": 1,
+      };
+      const body = JSON.stringify(problem).replaceAll("@", () => encode(token).slice(1, -1));
+      for (const status of [400, 401, 403, 413, 429, 500, 503]) {
+        current = whole(status, body);
+        const found = await answered(client, "acquire");
+        assert.ok(found instanceof WeirgateError);
+        assertHidden(found, JSON.parse(encode(token)), `${encoding} of ${token}, ${status}`);
+        if (status === 429) assert.equal(found.retryAfterMs, 1_500);
+      }
+    }
+  }
+});
+
+test("a secret is in no field that is passed on", { timeout: 60_000 }, async (t) => {
+  let current;
+  const served = await serving(t, (socket) => socket.write(current));
+  for (const token of TOKENS) {
+    const client = clientOf(t, served, { token });
+    for (const encode of [String, (text) => text.toUpperCase(), encodeURIComponent, JSON.stringify]) {
+      const repeated = encode(token);
+      let fields = `retry-after: ${repeated}\r\nratelimit: a;${repeated}\r\nx-ratelimit-a: ${repeated}, b\r\n`;
+      if (encode === String && /^[a-z0-9-]+$/.test(token)) fields += `ratelimit-${token}: 5\r\n`;
+      for (const [call, status, value] of [["acquire", 200, GRANTED], ["peek", 200, BALANCES], ["acquire", 429, PROBLEM]]) {
+        current = whole(status, JSON.stringify(value), fields);
+        const found = await answered(client, call);
+        assert.ok("retry-after" in found.headers);
+        assertHidden(found, repeated, `${call} with ${status}`);
+      }
+    }
+  }
+});
+
+test("every text of an error is one of UTF-8", async (t) => {
+  const lone = "a \ud800 b \udc00\ud800";
+  const body = JSON.stringify({ ...PROBLEM, detail: lone, [lone]: [lone], grant: lone, title: "whole \u{1f600}" });
+  for (const token of [SECRET, ""]) {
+    for (const status of [400, 401, 429, 500]) {
+      const served = await serving(t, (socket) => socket.write(whole(status, body)));
+      const found = await answered(clientOf(t, served, { token }), "acquire");
+      assert.ok(found.message.includes("a \ufffd b \ufffd\ufffd"));
+      for (const text of shown(found)) assert.equal(Buffer.from(text).toString(), text);
+      if (status === 429) assert.equal(found.problem.title, "whole \u{1f600}");
+    }
   }
 });
 

@@ -14,13 +14,15 @@ import os
 import socket
 import time
 from collections.abc import Coroutine
-from typing import Any, Callable, Optional
+from typing import Any, Callable, Optional, Union
 
 from .connection import GRACE, Lost, NotSent, is_open, not_connected
 from .endpoint import Endpoint
+from .secret import hiding
 from .wire import Malformed, Reader, Response, request
 
 TakeBack = Callable[[Response], Coroutine[Any, Any, None]]
+Outcome = Union[Response, NotSent, Lost]
 
 
 class Waits:
@@ -53,7 +55,8 @@ class AsyncConnection:
     """One connection. It carries one request at a time."""
 
     def __init__(self, endpoint: Endpoint) -> None:
-        self.head, self._token = endpoint.head()
+        self.head, token = endpoint.head()
+        self._hide = hiding(token)
         self.loop = asyncio.get_running_loop()
         self.pid = os.getpid()
         self.socket: Optional[socket.socket] = None
@@ -140,7 +143,7 @@ class AsyncConnection:
                     raise Lost("the agent closed the connection before it answered")
                 response = reader.feed(got)
                 if response is not None:
-                    return response.without(self._token)
+                    return response._replace(hide=self._hide)
         except OSError as error:
             raise Lost(f"no answer of the agent: {error}") from error
         except Malformed as error:
@@ -211,19 +214,26 @@ class AsyncConnections:
         if exchange.cancelled():
             text = f"no answer of the agent at {self._endpoint.url} in time"
             raise (Lost if connection.is_sent else NotSent)(text)
-        return exchange.result()
+        outcome = exchange.result()
+        if isinstance(outcome, Exception):
+            raise outcome
+        return outcome
 
     async def _exchange(
         self, connection: AsyncConnection, path: str, body: bytes, take_back: Optional[TakeBack]
-    ) -> Response:
-        response = await connection.exchange(self._endpoint, path, body)
+    ) -> Outcome:
+        """Returns a failure, because a loop that ends reports each task that raised one."""
+        try:
+            response = await connection.exchange(self._endpoint, path, body)
+        except (NotSent, Lost) as failure:
+            return failure
         if connection.is_given_up and take_back is not None and response.status == 200:
             await take_back(response)
         return response
 
-    def _put_back(self, connection: AsyncConnection, exchange: asyncio.Future[Response]) -> None:
+    def _put_back(self, connection: AsyncConnection, exchange: asyncio.Future[Outcome]) -> None:
         """Keeps the connection of a finished exchange, or closes it."""
-        response = None if exchange.cancelled() or exchange.exception() else exchange.result()
+        response = _response(exchange)
         is_usable = response is not None and response.keeps_alive and response.status != 401
         if is_usable and not connection.is_given_up and len(self._idle) < self._max_idle:
             self._idle.append(connection)
@@ -231,7 +241,7 @@ class AsyncConnections:
             connection.close()
 
     def _give_up(
-        self, connection: AsyncConnection, exchange: asyncio.Future[Response], take_back: Optional[TakeBack]
+        self, connection: AsyncConnection, exchange: asyncio.Future[Outcome], take_back: Optional[TakeBack]
     ) -> Optional[asyncio.Future[None]]:
         """Ends an exchange whose caller was cancelled. What it took returns: the agent drops a request in progress, and
         an answer that is on its way is taken back. Returns what takes back an answer that is there."""
@@ -243,10 +253,12 @@ class AsyncConnections:
             connection.give_up()
             connection.loop.call_later(GRACE, connection.stop, exchange)
             self._keep(exchange)
-        elif not exchange.cancelled() and not exchange.exception() and exchange.result().status == 200:
-            taking = connection.loop.create_task(take_back(exchange.result()))
-            self._keep(taking)
-            return taking
+        else:
+            response = _response(exchange)
+            if response is not None and response.status == 200:
+                taking = connection.loop.create_task(take_back(response))
+                self._keep(taking)
+                return taking
         return None
 
     def _keep(self, task: asyncio.Future[Any]) -> None:
@@ -271,3 +283,11 @@ class AsyncConnections:
                 return connection
             connection.close()
         return None
+
+
+def _response(exchange: asyncio.Future[Outcome]) -> Optional[Response]:
+    """Returns the answer of an exchange that has ended, or None if there was none."""
+    if exchange.cancelled() or exchange.exception():
+        return None
+    outcome = exchange.result()
+    return None if isinstance(outcome, Exception) else outcome

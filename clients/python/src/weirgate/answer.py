@@ -89,11 +89,12 @@ def balances(response: Response) -> Balances:
 
 def rate_limit_fields(response: Response) -> Mapping[str, str]:
     """Returns the fields that an HTTP service passes on to its own caller."""
-    return {
+    found = {
         name: text
         for name, text in response.fields.items()
         if name == "retry-after" or name.startswith(("ratelimit", "x-ratelimit"))
     }
+    return response.hide(found)  # type: ignore[no-any-return]
 
 
 def _json(response: Response) -> Any:
@@ -106,7 +107,10 @@ def _json(response: Response) -> Any:
 
 def _problem(response: Response) -> Mapping[str, Any]:
     """Returns the agent's word. Nothing of another body is shown, because it may repeat the request with its token."""
-    found = _json(response)
+    try:
+        found = response.hide(_json(response))
+    except RecursionError:
+        return {}
     return found if shape.PROBLEM(found) else {}
 
 

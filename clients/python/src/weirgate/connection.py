@@ -14,6 +14,7 @@ import time
 from typing import Callable, Optional
 
 from .endpoint import Endpoint
+from .secret import hiding
 from .wire import Malformed, Reader, Response, request
 
 GRACE = 5.0
@@ -32,7 +33,8 @@ class Connection:
     """One connection. It carries one request at a time."""
 
     def __init__(self, endpoint: Endpoint, deadline: float) -> None:
-        self.head, self._token = endpoint.head()
+        self.head, token = endpoint.head()
+        self._hide = hiding(token)
         self.is_sent = False
         """Whether a part of the request in progress may have been sent."""
         try:
@@ -77,7 +79,7 @@ class Connection:
                 response = reader.feed(got)
                 self.socket.recv(len(got))
                 if response is not None:
-                    return response.without(self._token)
+                    return response._replace(hide=self._hide)
         except OSError as error:
             raise Lost(f"no answer of the agent: {error}") from error
         except Malformed as error:

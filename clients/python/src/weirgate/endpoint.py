@@ -35,7 +35,7 @@ class Endpoint:
     token: Optional[str] = field(repr=False)
     """Token given by the application; otherwise it comes from the environment."""
 
-    def head(self) -> tuple[bytes, bytes]:
+    def head(self) -> tuple[bytes, str]:
         """Returns the fields of every request, and the token in them.
 
         Reads the environment, so a new connection has today's token.
@@ -50,7 +50,7 @@ class Endpoint:
                     f"correct {source}"
                 )
             fields += f"x-weirgate-token: {token}\r\n"
-        return fields.encode("ascii"), (token or "").encode("ascii")
+        return fields.encode("ascii"), token or ""
 
 
 def endpoint(url: Optional[str], token: Optional[str]) -> Endpoint:

@@ -10,6 +10,8 @@ import re
 from collections.abc import Mapping
 from typing import NamedTuple, Optional
 
+from .secret import Hide
+
 MAX_HEAD = 64 * 1024
 """Bytes of all heads of an answer: interim ones come before the last one."""
 MAX_BODY = 8 * 1024 * 1024
@@ -32,17 +34,13 @@ class Response(NamedTuple):
     fields: Mapping[str, str]
     """By lowercase name."""
     body: bytes
+    hide: Hide = lambda value: value
+    """Returns what may be shown of a part of the answer."""
 
     @property
     def keeps_alive(self) -> bool:
         """Whether the connection can carry another request."""
         return self.fields.get("connection", "").lower() != "close"
-
-    def without(self, secret: bytes) -> Response:
-        """Returns the answer, and of a failure nothing that repeats the secret, because its text is shown."""
-        if self.status == 200 or not secret or secret not in self.body:
-            return self
-        return self._replace(body=self.body.replace(secret, b"***"))
 
 
 def request(path: str, head: bytes, body: bytes) -> bytes:
