@@ -25,8 +25,18 @@ CONFINED = [
     "mem_limit: 256m",
     "pids_limit: 64",
 ]
-# What a recipe of the Makefile may call of pip and npm. `npm install` takes what the lock file does not name.
-PIP, NPM = "--no-deps --require-hashes --requirement", {"ci", "pack"}
+# What a recipe of the Makefile may call of pip, npm and uv. `npm install` takes what the lock file does not name.
+PIP, NPM, UV = "--no-deps --require-hashes --requirement", {"ci", "pack"}, ["pip", "compile"]
+# What installs or runs what no file of this repository pins.
+UNKNOWN = {
+    *("npx", "pnpx", "pnpm", "yarn", "corepack", "bun", "bunx", "deno", "uvx", "pipx", "easy_install", "poetry", "conda"),
+    *("mamba", "gem", "brew", "cargo-binstall", "curl", "wget"),
+}
+# What stands before the name of a program: marks of a recipe, words of the shell, variables, programs that run another one.
+BEFORE = re.compile(
+    r"(?:[@+!{(-]+|(?:if|then|else|elif|do|while|until)\b|(?:sudo|\$\$sudo|env|exec|time|nice|xargs|command)(?: -\S+(?: \d+)?)*(?= )"
+    r"|timeout(?: -\S+)* \S+|(?:\S*/)?(?:ba|da)?sh -\w*c\b|\w+=(?:\"[^\"]*\"|'[^']*'|\S)*|[\"'])\s*"
+)
 
 
 def requirement_problems(text):
@@ -44,21 +54,58 @@ def lock_problems(text):
     return [f"{name} must have an integrity of SHA-512; write the file with npm 7 or newer" for name in lacking]
 
 
+def commands(text):
+    """Yields the commands of the recipes and of the variables of a Makefile, each from the name of its program on."""
+    text = re.sub(r"\\\n\s*", " ", text)
+    for line in text.split("\n"):
+        line = "" if line.startswith("#") else re.sub(r"^[\w.-]+ *[:?+]?= *", "", line)
+        # What is said or looked for is not run.
+        line = re.sub(r"\becho (?:\"[^\"]*\"|'[^']*')|\bcommand -v \S+", "echo", line)
+        for command in re.split(r"&&|[;|&`]|\$\$\(|\$\(shell |<\(", line):
+            command = command.strip()
+            while before := BEFORE.match(command):
+                command = command[before.end() :]
+            if command:
+                yield command
+
+
+def command_problem(command):
+    """Returns the problem of a command that installs what is not pinned, or None."""
+    program, *words = re.sub(r"[\"']", "", command).split() or [""]
+    program = program.rpartition("/")[2]
+    if re.fullmatch(r".*python[\w.]*|\$\(PYTHON\)", program) and "-m" in words[:-1]:
+        program, *words = words[words.index("-m") + 1 :]
+    verbs = [word for word in words if word[0] not in "-+"]
+    if re.fullmatch(r"pip[\d.]*", program) and {"install", "download", "wheel"} & set(verbs):
+        if not re.fullmatch(rf"install (?:--[\w-]+ )*{PIP}(?: \S+)?", " ".join(words)):
+            return f"pip must have {PIP} and no package, got {command!r}"
+    if program == "npm" and (words or [None])[0] not in NPM:
+        return f"npm must be called with {sorted(NPM)}, got {command!r}"
+    if program == "cargo" and "install" in verbs and "--locked" not in words:
+        return f"cargo install must have --locked, got {command!r}"
+    is_unknown = program.rstrip(")") in UNKNOWN or (program == "uv" and words[:2] != UV) or (program == "cargo" and "binstall" in verbs)
+    if is_unknown or (program == "go" and {"install", "get", "run"} & set(verbs)):
+        return f"a recipe must install by pip, npm or cargo with pins, got {command!r}"
+    return None
+
+
 def makefile_problems(text):
-    """Returns the problems of what the Makefile installs."""
-    pip = [line for line in re.findall(r"\bpip3? install\b.*", text) if PIP not in line]
-    npm = [call for call, verb in re.findall(r"^\t.*?(\bnpm (\w+)\b)", text, re.M) if verb not in NPM and verb != "is"]
-    return [f"pip must have {PIP}, got {line!r}" for line in pip] + [f"npm must be called with {NPM}, got {call!r}" for call in npm]
+    """Returns the problems of what the Makefile installs, command by command: one that is pinned covers no other one."""
+    return [problem for problem in map(command_problem, commands(text)) if problem]
 
 
 def compose_problems(text):
     """Returns the problems of a file for Compose."""
-    services = re.findall(r"^  (\w+):\n((?:    .*\n)+)", text.partition("services:\n")[2], re.M)
+    text = re.sub(r"^\s*(?:#.*)?\n", "", text, flags=re.M)
+    text = re.split(r"^(?=\S)", text.partition("services:\n")[2], maxsplit=1, flags=re.M)[0]
+    services = re.findall(r"^  (\S.*)\n((?:   .*\n)*)", text, re.M)
     for name, block in services:
+        if not re.fullmatch(r"[\w.-]+:", name):
+            yield f"a service must be NAME: and its lines below it, got {name!r}"
         for image in re.findall(r"^    image: *(.*)", block, re.M) or [None]:
             if image is None or not IMAGE.fullmatch(image):
                 yield f"{name}: image must be NAME@sha256:... or a required variable for it, got {image}"
-        yield from (f"{name} must have {line!r}" for line in CONFINED if "weirgate-agent" in block and f"    {line}\n" not in block)
+        yield from (f"{name} must have {line!r}" for line in CONFINED if "weirgate-agent" in name + block and f"    {line}\n" not in block)
     if not services:
         yield "there must be services of Compose, two and four spaces deep"
 
