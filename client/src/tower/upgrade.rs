@@ -19,10 +19,13 @@ use hyper_util::rt::TokioIo;
 use tokio::io::{AsyncReadExt, AsyncWriteExt, DuplexStream, copy_bidirectional};
 use tokio::sync::oneshot;
 
+use crate::Settlement;
 use crate::tower::{GrantHandle, LimitedBody};
 
 /// Bytes that wait on their way in either direction.
 const BUFFER: usize = 16 * 1024;
+/// Attempts within the length of a lease, while it cannot be renewed.
+const RETRIES: u32 = 20;
 /// The request for an upgrade of the connection in memory.
 const REQUEST: &[u8] =
     b"GET / HTTP/1.1\r\nhost: layer\r\nconnection: upgrade\r\nupgrade: stream\r\n\r\n";
@@ -90,13 +93,24 @@ impl Upgrade {
     }
 }
 
-/// Renews a lease while its stream lasts.
+/// Renews a lease while its stream lasts: at once, because the handler's time is part of the lease,
+/// and then whenever a third of it has passed. Never returns.
 async fn renew(handle: &GrantHandle, lease: Duration) {
     loop {
-        tokio::time::sleep(lease / 3).await;
-        if let Err(error) = handle.renew(lease).await {
-            tracing::warn!(%error, "the lease of an upgraded connection could not be renewed");
-        }
+        let pause = match handle.renew(lease).await {
+            Ok(Settlement::LeaseGone) => {
+                tracing::warn!(
+                    "the lease of an upgraded connection is gone: its stream holds nothing any more"
+                );
+                return std::future::pending().await;
+            }
+            Ok(_) => lease / 3,
+            Err(error) => {
+                tracing::warn!(%error, "the lease of an upgraded connection could not be renewed");
+                lease / RETRIES
+            }
+        };
+        tokio::time::sleep(pause).await;
     }
 }
 

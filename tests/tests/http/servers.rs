@@ -23,7 +23,8 @@ use tonic_health::pb::HealthCheckRequest;
 use tonic_health::pb::health_client::HealthClient;
 use tower::{Layer, service_fn};
 use weirgate::tower::RateLimitLayer;
-use weirgate::{Acquire, Limit, RateLimiter};
+use weirgate::{Acquire, CircuitBreakerConfig, Limit, RateLimiter};
+use weirgate_testkit::Fault;
 
 type Parts = http::request::Parts;
 type Client = hyper::client::conn::http1::SendRequest<Empty<Bytes>>;
@@ -236,6 +237,8 @@ enum Handler {
     KeepsTheRequest,
     /// It answers 101, and takes no stream.
     TakesNoStream,
+    /// It keeps only the upgrade, and answers late in the lease.
+    AnswersLate,
     /// It answers 200, and the client wanted another protocol.
     Declines,
 }
@@ -246,7 +249,7 @@ async fn upgraded(limiter: RateLimiter, handler: Handler, lease: Duration) -> Du
     let answer = move |mut request: Request<Incoming>| async move {
         let is_connect = request.method() == Method::CONNECT;
         match handler {
-            Handler::KeepsTheUpgrade => {
+            Handler::KeepsTheUpgrade | Handler::AnswersLate => {
                 let upgrade = hyper::upgrade::on(&mut request);
                 drop(request);
                 tokio::spawn(async move { echo(upgrade.await).await });
@@ -255,6 +258,9 @@ async fn upgraded(limiter: RateLimiter, handler: Handler, lease: Duration) -> Du
                 tokio::spawn(async move { echo(hyper::upgrade::on(&mut request).await).await });
             }
             Handler::TakesNoStream | Handler::Declines => {}
+        }
+        if matches!(handler, Handler::AnswersLate) {
+            tokio::time::sleep(lease * 5 / 6).await;
         }
         let mut response = Response::new(Empty::<Bytes>::new());
         if !is_connect && !matches!(handler, Handler::Declines) {
@@ -352,4 +358,78 @@ async fn a_stream_that_is_not_begun_gives_the_slot_back() {
         }
         slot_is_back(&fleet).await;
     }
+}
+
+/// Whether another process gets the one slot.
+async fn is_free(other: &RateLimiter) -> bool {
+    let ask = charge(other, &Request::new(()).into_parts().0).unwrap();
+    ask.send().await.unwrap().is_granted()
+}
+
+#[tokio::test(start_paused = true)]
+async fn the_time_until_a_late_upgrade_is_part_of_its_lease() {
+    let fleet = Fleet::new().await;
+    let (limiter, other) = (fleet.limiter().await, fleet.limiter().await);
+    let mut client = upgraded(limiter, Handler::AnswersLate, secs(60)).await;
+    client.write_all(UPGRADE.as_bytes()).await.unwrap();
+    assert_eq!(status_of(&mut client).await, "101");
+    for second in 50..150 {
+        assert!(!is_free(&other).await, "{second}");
+        tokio::time::sleep(secs(1)).await;
+    }
+    drop(client);
+    slot_is_back(&fleet).await;
+}
+
+/// Writes fail from any time on for half a lease: a later attempt is within the lease.
+#[tokio::test(start_paused = true)]
+async fn a_renewal_that_failed_is_tried_again_within_the_lease() {
+    for begin in (1..40).step_by(6) {
+        let fleet = Fleet::new().await;
+        let breaker = CircuitBreakerConfig {
+            failure_threshold: 1_000,
+            ..CircuitBreakerConfig::default()
+        };
+        let limiter = fleet.builder().await.circuit_breaker(breaker);
+        let (limiter, other) = (limiter.build().await.unwrap(), fleet.limiter().await);
+        let mut client = upgraded(limiter, Handler::KeepsTheUpgrade, secs(60)).await;
+        client.write_all(UPGRADE.as_bytes()).await.unwrap();
+        assert_eq!(status_of(&mut client).await, "101");
+        tokio::time::sleep(secs(begin)).await;
+        fleet.dynamo.fail_when(|_| Some(Fault::ServerError));
+        tokio::time::sleep(secs(35)).await;
+        fleet.dynamo.fail_when(|_| None);
+        for second in begin..100 {
+            tokio::time::sleep(secs(1)).await;
+            assert!(!is_free(&other).await, "{begin} {second}");
+        }
+        drop(client);
+        slot_is_back(&fleet).await;
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_lease_that_is_gone_is_renewed_no_more_and_its_stream_goes_on() {
+    let fleet = Fleet::new().await;
+    let (limiter, other) = (fleet.limiter().await, fleet.limiter().await);
+    let mut client = upgraded(limiter, Handler::KeepsTheUpgrade, secs(60)).await;
+    client.write_all(UPGRADE.as_bytes()).await.unwrap();
+    assert_eq!(status_of(&mut client).await, "101");
+    tokio::time::sleep(secs(1)).await;
+    let leases = other.leases("e-1", "gpt-4").await.unwrap().items;
+    assert_eq!(leases.len(), 1);
+    for lease in leases {
+        let released = other.release_lease("e-1", "gpt-4", &lease.id).await;
+        assert!(released.unwrap());
+    }
+    // The attempt that finds it out.
+    tokio::time::sleep(secs(60)).await;
+    let _ = fleet.dynamo.take_operations();
+    tokio::time::sleep(secs(600)).await;
+    let operations = fleet.dynamo.take_operations();
+    assert_eq!(operations.get("UpdateItem"), None, "{operations:?}");
+    client.write_all(b"on").await.unwrap();
+    let mut received = [0; 2];
+    client.read_exact(&mut received).await.unwrap();
+    assert_eq!(&received, b"on");
 }
