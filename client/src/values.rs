@@ -20,7 +20,7 @@ mod stats;
 pub(crate) use amounts::{Amounts, check_amount, check_debt, merge_amounts, parse_amount};
 pub use breaker_state::BreakerState;
 pub use denial::{Degraded, Denied, Disabled, NeverFits};
-pub(crate) use denial::{blocking_limits, denial_of, merge_denials, merge_two};
+pub(crate) use denial::{blocking_limits, denial_of, longest_wait, merge_denials, merge_two};
 pub(crate) use effective_config::EffectiveConfig;
 pub use error::Error;
 pub(crate) use gauges::{OutstandingGauge, change_breaker, describe_gauges};

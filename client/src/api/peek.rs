@@ -3,7 +3,7 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use weirgate_shared::{Bucket, ConfigStatus, Limit, Shard};
+use weirgate_shared::{Bucket, ConfigStatus, Limit, LimitMode, Shard};
 
 use super::acquire::Acquire;
 use super::limiter::RateLimiter;
@@ -11,7 +11,7 @@ use crate::bucket::{BucketTarget, refresh_all};
 use crate::config::Freshness;
 use crate::decide::{ResolvedRequest, is_stopped};
 use crate::session::Session;
-use crate::values::{Error, LimitStatus, bucket_status, denial_of, most_restrictive};
+use crate::values::{Error, LimitStatus, bucket_status, longest_wait, most_restrictive};
 
 impl RateLimiter {
     /// Reads the balances of `entity` on `resource`, without taking.
@@ -41,7 +41,8 @@ pub struct Peek<'a> {
 #[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize))]
 pub struct Balances {
     /// Time until all needed tokens are available, if no request takes them: zero if they are now;
-    /// `None` if time alone does not help.
+    /// `None` if time alone does not help. Limits in shadow mode have no part in it, because they
+    /// deny nothing.
     #[cfg_attr(
         feature = "serde",
         serde(rename = "retry_after_ms", with = "crate::values::json::optional_ms")
@@ -131,20 +132,21 @@ impl<'a> Peek<'a> {
                 .timeout_error("BatchGetItem of buckets", timeout)
                 .into())
         })?;
-        let limits = targets
+        let limits: Vec<_> = targets
             .iter()
             .flat_map(|target| status(session, target))
             .collect();
-        let denied = denial_of(limits);
+        let is_enforced = |status: &&LimitStatus| status.mode == LimitMode::Enforced;
+        let short = limits.iter().filter(|status| status.is_short());
         let status = if is_free {
             ConfigStatus::Unlimited
         } else {
             ConfigStatus::Enforced
         };
         Ok(Balances {
-            retry_after: denied.retry_after,
+            retry_after: longest_wait(short.filter(is_enforced)),
             status,
-            limits: denied.limits,
+            limits,
         })
     }
 

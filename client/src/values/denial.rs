@@ -148,12 +148,15 @@ pub(crate) fn blocking_limits(limits: &[LimitStatus]) -> impl Iterator<Item = &L
     })
 }
 
+/// Returns the longest wait for these limits; `None` if time alone does not help.
+pub(crate) fn longest_wait<'a>(limits: impl Iterator<Item = &'a LimitStatus>) -> Option<Duration> {
+    let waits: Option<Vec<Duration>> = limits.map(|status| status.retry_after).collect();
+    waits.map(|waits| waits.into_iter().max().unwrap_or_default())
+}
+
 /// Returns the denial with these limits.
 pub(crate) fn denial_of(limits: Vec<LimitStatus>) -> Denied {
-    let waits: Option<Vec<Duration>> = blocking_limits(&limits)
-        .map(|status| status.retry_after)
-        .collect();
-    let retry_after = waits.map(|waits| waits.into_iter().max().unwrap_or_default());
+    let retry_after = longest_wait(blocking_limits(&limits));
     Denied {
         retry_after,
         limits,

@@ -5,7 +5,7 @@ use std::time::Duration;
 use crate::fixtures::fleet::shards::{per_minute, split};
 use crate::fixtures::fleet::{Fleet, ask, config, granted, millis, pass, runtime, secs, tokens};
 use proptest::prelude::*;
-use weirgate::{Balances, Error, Limit, RateLimiter};
+use weirgate::{Balances, Error, Limit, LimitMode, RateLimiter};
 
 async fn peek(limiter: &RateLimiter, limits: &[Limit], need: i64, max_age: Duration) -> Balances {
     limiter
@@ -146,4 +146,29 @@ proptest! {
             Ok(())
         })?;
     }
+}
+
+/// A peek waits for what an acquire would wait for.
+#[tokio::test(start_paused = true)]
+async fn a_shadow_limit_has_no_part_in_the_wait() {
+    let fleet = Fleet::new().await;
+    let limiter = fleet.limiter().await;
+    let trial = Limit::per_day("trial", 1).unwrap();
+    let limits = [per_minute(60)[0].clone(), trial.in_mode(LimitMode::Shadow)];
+    let _ = granted(&limiter, &limits, &[("trial", 1), ("rpm", 60)]).await;
+    // Never, and late.
+    for need in [1, 2] {
+        let peek = |rpm| {
+            let peek = limiter.peek("e-1", "gpt-4").limits(&limits);
+            peek.need("trial", need).need("rpm", rpm).send()
+        };
+        let balances = peek(0).await.unwrap();
+        assert_eq!(balances.retry_after, Some(Duration::ZERO));
+        assert!(balances.limit("trial").unwrap().is_short());
+        assert_eq!(peek(1).await.unwrap().retry_after, Some(secs(1)));
+    }
+    // Of a limiter in shadow mode, no limit denies.
+    let shadow = fleet.builder().await.shadow(true).build().await.unwrap();
+    let balances = peek(&shadow, &limits, 60, Duration::ZERO).await;
+    assert_eq!(balances.retry_after, Some(Duration::ZERO));
 }
