@@ -45,11 +45,11 @@ impl<'a> Acquire<'a> {
                 take_mode: TakeMode::Concurrent,
                 on_unavailable: settings.on_unavailable,
                 is_bypass: false,
+                is_shadow: false,
             },
             timeout: settings.timeout,
             lease: None,
             is_into_debt: false,
-            is_shadow: false,
         };
         Self { limiter, request }
     }
@@ -190,7 +190,7 @@ impl<'a> Acquire<'a> {
     /// has the [denial](crate::Grant::would_deny). Of several requests in one decision, this one
     /// denies none of the others.
     pub const fn shadow(mut self) -> Self {
-        self.request.is_shadow = true;
+        self.request.options.is_shadow = true;
         self
     }
 

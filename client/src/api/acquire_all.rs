@@ -61,9 +61,12 @@ pub struct AcquireAll<'a> {
 impl<'a> AcquireAll<'a> {
     pub(crate) fn new(limiter: &'a RateLimiter, requests: Vec<Acquire<'a>>) -> Self {
         let on_unavailable = limiter.session.settings.on_unavailable;
-        let is_bypass = requests
-            .iter()
-            .all(|request| request.request().options.is_bypass);
+        let all = |is: fn(&AcquireOptions) -> bool| {
+            let mut requests = requests.iter().map(Acquire::request);
+            requests.all(|request| is(&request.options))
+        };
+        let is_bypass = all(|options| options.is_bypass);
+        let is_shadow = all(|options| options.is_shadow);
         Self {
             limiter,
             requests,
@@ -72,6 +75,7 @@ impl<'a> AcquireAll<'a> {
                 take_mode: TakeMode::Concurrent,
                 on_unavailable,
                 is_bypass,
+                is_shadow,
             },
         }
     }
@@ -195,9 +199,10 @@ impl<'a> AcquireAll<'a> {
         };
         let all = || self.requests.iter().map(Acquire::request);
         let is_parents = !all().any(is_on);
-        let leaves = |request: &RequestSpec| request.is_shadow && (is_parents || is_on(request));
-        let is_enforced_on = all().any(|request| is_on(request) && !request.is_shadow);
-        let has_enforced = all().any(|request| !request.is_shadow);
+        let leaves =
+            |request: &RequestSpec| request.options.is_shadow && (is_parents || is_on(request));
+        let is_enforced_on = all().any(|request| is_on(request) && !request.options.is_shadow);
+        let has_enforced = all().any(|request| !request.options.is_shadow);
         let mut has_changed = false;
         if is_enforced_on || !has_enforced {
             return has_changed;

@@ -35,7 +35,7 @@ fn is_unavailable(error: &Error) -> bool {
 /// `targets` is `None` if not even the limits could be read.
 ///
 /// A request that bypasses the limits is granted whenever it could not be counted in time: its
-/// decision needs no table.
+/// decision needs no table. One in shadow mode is granted whatever is set, because nothing denies it.
 pub(crate) fn fall_back(
     session: &Session,
     local_buckets: &LocalBuckets,
@@ -56,10 +56,12 @@ pub(crate) fn fall_back(
     };
     let is_shadow = match targets {
         Some(targets) if !targets.is_empty() => targets.iter().all(|target| target.is_shadow),
-        _ => session.settings.is_shadow,
+        _ => session.settings.is_shadow || options.is_shadow,
     };
     let on_unavailable = match on_unavailable {
-        OnUnavailable::Deny if is_shadow => OnUnavailable::Allow,
+        OnUnavailable::Deny | OnUnavailable::Error if is_shadow => OnUnavailable::Allow,
+        // A local bucket needs limits.
+        OnUnavailable::Local { .. } if is_shadow && targets.is_none() => OnUnavailable::Allow,
         other => other,
     };
     let degraded = Degraded {

@@ -8,7 +8,7 @@ use weirgate_shared::{
 };
 
 use crate::bucket::BucketTarget;
-use crate::values::{Amounts, Denied, Limits, Locked, denial_of, status};
+use crate::values::{Amounts, Denied, LimitStatus, Limits, Locked, denial_of, status};
 
 /// Local buckets that are kept, 10,000; beyond that, all are dropped.
 const MAX_BUCKETS: usize = 10_000;
@@ -37,7 +37,8 @@ pub(crate) struct LocalHold {
 impl LocalBuckets {
     /// Takes the amounts of all `targets` from their local buckets, which have `percent` of every
     /// limit. Returns the holds in the order of the targets, or a denial. Targets in shadow mode take
-    /// last, so they leave nothing short. `now` is by the clock for ages.
+    /// last, so they leave nothing short. What shadow mode waives is not taken, as in the table.
+    /// `now` is by the clock for ages.
     pub(crate) fn take(
         &self,
         targets: &[BucketTarget],
@@ -52,7 +53,7 @@ impl LocalBuckets {
         let mut ordered: Vec<_> = targets.iter().enumerate().collect();
         ordered.sort_by_key(|(_, target)| target.is_shadow);
         for (at, target) in ordered {
-            let (key, amounts) = (&target.bucket.key, target.request.all_amounts());
+            let (key, mut amounts) = (&target.bucket.key, target.request.all_amounts());
             // With the same version, the scaled limits of the local bucket take precedence.
             let limits = target.request.limits.with_version(0);
             let new = || LocalBucket {
@@ -66,13 +67,15 @@ impl LocalBuckets {
             }
             local.shard = local.shard.projected(&limits, now);
             let status = status(&local.shard, &limits, &amounts, now);
-            if !target.is_shadow
-                && status
-                    .iter()
-                    .any(|status| status.is_short() && status.mode != LimitMode::Shadow)
-            {
+            let is_waived =
+                |short: &LimitStatus| target.is_shadow || short.mode == LimitMode::Shadow;
+            let missing = || status.iter().filter(|status| status.is_short());
+            if !missing().all(is_waived) {
                 short.extend(status);
                 continue;
+            }
+            for waived in missing() {
+                amounts.remove(waived.limit.as_str());
             }
             // Subtract now, so that another target of the same bucket sees the rest.
             for (limit, need) in &amounts {

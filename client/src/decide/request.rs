@@ -25,8 +25,6 @@ pub(crate) struct RequestSpec {
     pub(crate) lease: Option<Duration>,
     /// Whether the amounts are taken even into debt.
     pub(crate) is_into_debt: bool,
-    /// Whether a denial is only reported.
-    pub(crate) is_shadow: bool,
 }
 
 #[derive(Debug, Clone, Copy)]
@@ -46,6 +44,8 @@ pub(crate) struct AcquireOptions {
     pub(crate) on_unavailable: OnUnavailable,
     /// Whether the request bypasses the limits, or all of several do.
     pub(crate) is_bypass: bool,
+    /// Whether a denial of the request is only reported, or all of several are in shadow mode.
+    pub(crate) is_shadow: bool,
 }
 
 /// How to take from several buckets.

@@ -101,6 +101,7 @@ async fn decide_more(
         take_mode: TakeMode::Concurrent,
         on_unavailable: OnUnavailable::Error,
         is_bypass: false,
+        is_shadow: false,
     };
     decide(session, &LocalBuckets::default(), Ok(request), options).await
 }

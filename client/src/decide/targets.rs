@@ -345,7 +345,7 @@ impl RequestSpec {
         Ok(BucketTarget {
             bucket,
             request,
-            is_shadow: settings.is_shadow || self.is_shadow,
+            is_shadow: settings.is_shadow || self.options.is_shadow,
         })
     }
 }

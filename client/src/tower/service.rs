@@ -92,10 +92,11 @@ impl<S, F> RateLimit<S, F> {
         let kind = Protocol::of(&parts.headers);
         let mut request = Request::from_parts(parts, body);
         let lease = acquire.request().lease.unwrap_or(DEFAULT_LEASE);
+        let is_shadow = limiter.is_shadow() || acquire.request().options.is_shadow;
         let names = {
             let request = acquire.request();
             if let Err(error) = check_names(&request.entity, &request.resource)
-                && !limiter.is_shadow()
+                && !is_shadow
             {
                 return Ok(kind.answer(&Problem::invalid_name(&error), vec![], None));
             }
@@ -104,7 +105,7 @@ impl<S, F> RateLimit<S, F> {
         let decision = match acquire.send().await {
             Ok(decision) => decision,
             // In shadow mode no request is refused, and no field says that one could have been.
-            Err(error) if limiter.is_shadow() => {
+            Err(error) if is_shadow => {
                 tracing::error!(%error, "no decision: request passed on, uncounted");
                 return pass_on(inner, request, GrantHandle::new(None), options.refund_if).await;
             }
@@ -130,7 +131,7 @@ impl<S, F> RateLimit<S, F> {
         Ok(match decision {
             Decision::Granted(grant) => {
                 // In shadow mode no request is limited, so no decision is degraded either.
-                let is_degraded = grant.degraded().is_some() && !limiter.is_shadow();
+                let is_degraded = grant.degraded().is_some() && !is_shadow;
                 let fields = Policies::granted(&grant.limits(), &names)
                     .with_degraded(is_degraded)
                     .with_x_rate_limit(options.has_x_rate_limit)

@@ -467,44 +467,50 @@ async fn a_key_that_is_no_name_is_the_clients_fault() {
 /// Whatever is only reported changes nothing of the answer.
 #[tokio::test(start_paused = true)]
 async fn in_shadow_mode_no_field_status_or_error_is_of_the_limiter() {
-    let fleet = Fleet::new().await;
-    let shadow = fleet
-        .builder()
-        .await
-        .shadow(true)
-        .timeout(millis(200))
-        .build()
-        .await
-        .unwrap();
-    let deny = fleet
-        .builder()
-        .await
-        .shadow(true)
-        .on_unavailable(OnUnavailable::Deny);
-    let deny = deny.timeout(millis(200)).build().await.unwrap();
-    let app = |limiter: &RateLimiter| {
-        let layer = RateLimitLayer::new(limiter.clone(), charge).with_x_rate_limit(true);
-        Router::new().route("/", get(async || "done")).layer(layer)
-    };
-    let plain = Router::new().route("/", get(async || "done"));
-    let expected = plain.oneshot(request("/")).await.unwrap();
-    let broken = || {
-        Request::get("/")
-            .header("x-api-key", "a#b")
-            .body(Body::empty())
-            .unwrap()
-    };
-    for turn in 0..30 {
-        if turn == 20 {
-            fleet
-                .dynamo
-                .fail_when(|_| Some(Fault::Throttle { key_range: false }));
-        }
-        for limiter in [&shadow, &deny] {
+    let policies = [
+        OnUnavailable::Error,
+        OnUnavailable::Deny,
+        OnUnavailable::Allow,
+        OnUnavailable::Local { percent: 10 },
+    ];
+    // Of the whole limiter, or of the request.
+    for (is_limiters, policy) in [true, false]
+        .into_iter()
+        .flat_map(|kind| policies.map(|policy| (kind, policy)))
+    {
+        let fleet = Fleet::new().await;
+        let builder = fleet.builder().await.on_unavailable(policy);
+        let builder = builder.shadow(is_limiters).timeout(millis(200));
+        let limiter = builder.build().await.unwrap();
+        let layer = RateLimitLayer::new(limiter, move |limiter, request: &Parts| {
+            let acquire = charge(limiter, request);
+            acquire.map(|acquire| {
+                if is_limiters {
+                    acquire
+                } else {
+                    acquire.shadow()
+                }
+            })
+        });
+        let app = Router::new().route("/", get(async || "done"));
+        let expected = app.clone().oneshot(request("/")).await.unwrap();
+        let app = app.layer(layer.with_x_rate_limit(true));
+        let broken = || {
+            Request::get("/")
+                .header("x-api-key", "a#b")
+                .body(Body::empty())
+                .unwrap()
+        };
+        for turn in 0..30 {
+            if turn == 20 {
+                fleet
+                    .dynamo
+                    .fail_when(|_| Some(Fault::Throttle { key_range: false }));
+            }
             for request in [request("/"), broken()] {
-                let response = app(limiter).oneshot(request).await.unwrap();
-                assert_eq!(response.status(), expected.status(), "{turn}");
-                assert_eq!(response.headers(), expected.headers(), "{turn}");
+                let response = app.clone().oneshot(request).await.unwrap();
+                assert_eq!(response.status(), expected.status(), "{policy:?} {turn}");
+                assert_eq!(response.headers(), expected.headers(), "{policy:?} {turn}");
             }
         }
     }

@@ -275,3 +275,56 @@ async fn a_request_in_shadow_mode_on_the_same_bucket_denies_nothing() {
         }
     }
 }
+
+/// What enforced requests of one bucket take, and those in shadow mode, which may be any amount.
+fn calls() -> impl Strategy<Value = Vec<(bool, bool, i64, u64)>> {
+    let amount = prop_oneof![0..14_i64, 300..500_i64];
+    let call = (any::<bool>(), any::<bool>(), amount, 0..1_500_u64);
+    proptest::collection::vec(call, 1..8)
+}
+
+proptest! {
+    #![proptest_config(config(96))]
+
+    /// With and without the table: whatever was asked in shadow mode, of the bucket of enforced
+    /// requests or of another, the bucket is full when it has refilled from empty.
+    #[test]
+    fn requests_in_shadow_mode_leave_no_debt(
+        calls in calls(), is_out in any::<bool>(), is_whole in any::<bool>(),
+    ) {
+        run(async {
+            let table = TestTable::new();
+            let local = OnUnavailable::Local { percent: 100 };
+            let limiter = table.builder().on_unavailable(local).build().await.unwrap();
+            let builder = table.builder().on_unavailable(local).shadow(is_whole);
+            let trial = builder.build().await.unwrap();
+            let ask = |limiter, amount| {
+                let acquire: Acquire<'_> = RateLimiter::acquire(limiter, "e-0", "api");
+                acquire.limits(&limits(true)).take("rps", amount).take("trial", amount)
+            };
+            table.set_unavailable(is_out);
+            for (is_shadow, is_all, amount, pause_ms) in calls {
+                let one = ask(&limiter, amount);
+                let decision = match (is_shadow, is_all) {
+                    (false, _) => {
+                        let _ = one.send().await.unwrap();
+                        continue;
+                    }
+                    (true, false) => one.shadow().send().await.unwrap().is_granted(),
+                    (true, true) if is_whole => {
+                        ask(&trial, amount).send().await.unwrap().is_granted()
+                    }
+                    (true, true) => {
+                        let both = limiter.acquire_all([one.shadow(), ask(&limiter, 0)]);
+                        both.send().await.unwrap().is_granted()
+                    }
+                };
+                assert!(decision, "nothing denies a trial");
+                tokio::time::sleep(Duration::from_millis(pause_ms)).await;
+            }
+            tokio::time::sleep(Duration::from_secs(1)).await;
+            let all = ask(&limiter, 10).send().await.unwrap();
+            assert!(all.is_granted(), "{all:?}");
+        });
+    }
+}
