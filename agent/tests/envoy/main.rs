@@ -166,6 +166,58 @@ async fn a_client_has_no_say_in_its_tenant_and_its_cost() {
     );
 }
 
+/// Servers read these paths as `/llm/chat`, so the gateway must too: it has the limit of the model, or
+/// is refused.
+#[tokio::test]
+#[ignore = "needs Envoy: make envoy"]
+async fn a_client_has_no_say_in_the_limit_by_how_it_writes_a_path() {
+    let gateway = Gateway::new(Differences::default()).await;
+    let mut left = 100_000;
+    for (path, is_refused) in [
+        ("/llm/chat", false),
+        ("/static/../llm/chat", false),
+        ("/static/%2e%2e/llm/chat", false),
+        ("/static/%2E./llm/chat", false),
+        ("/static/.%2e/llm/chat?a=/static/", false),
+        ("/static/./../llm/chat", false),
+        ("/static/a/../../llm/chat", false),
+        ("/static//../../llm/chat", false),
+        ("http://gateway/static/../llm/chat", false),
+        ("/x/../llm/chat", false),
+        ("/./llm/chat", false),
+        ("//llm/chat", false),
+        ("///llm//chat", false),
+        ("/%6clm/chat", false),
+        ("/static/..%2fllm/chat", true),
+        ("/static/..%2Fllm/chat", true),
+        ("/static/%2e%2e%2fllm/chat", true),
+        ("/static/..%5cllm/chat", true),
+        ("/static%2f../llm/chat", true),
+        ("/%2fllm/chat", true),
+    ] {
+        let nameless = gateway.get(path, &[("x-tenant", "acme")]).await;
+        let expected = if is_refused { 400 } else { 401 };
+        assert_eq!(nameless.status(), expected, "{path}");
+        let response = gateway.get(path, &[TENANT, ("x-use", "1000")]).await;
+        let ours = header(&response, "ratelimit");
+        if is_refused {
+            assert_eq!((response.status().as_u16(), ours), (400, None), "{path}");
+            continue;
+        }
+        assert_eq!(response.status(), 200, "{path}");
+        let ours = ours.unwrap_or_else(|| panic!("{path} has no limit"));
+        let taken = ours.strip_prefix("\"tpd\";r=");
+        let taken = taken.unwrap_or_else(|| panic!("{path} has another limit: {ours}"));
+        let taken: i64 = taken.split(';').next().unwrap().parse().unwrap();
+        assert!(
+            (0..100).contains(&(taken - (left - ESTIMATE))),
+            "{path}: {ours}"
+        );
+        left -= 1_000;
+        gateway.left("llm", &llm(), left..left + 100).await;
+    }
+}
+
 /// Work that was begun costs its estimate, if its usage is not known.
 #[tokio::test]
 #[ignore = "needs Envoy: make envoy"]
