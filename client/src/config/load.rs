@@ -76,9 +76,18 @@ impl<'a> ConfigLoad<'a> {
         let Err(error) = self.read().await else {
             return Ok(self.resolved(None));
         };
-        // Old limits, or those of the file, are better than no decision.
-        let has_limits = self.has_all() || (error.is_transient() && self.has_file_config());
-        if !has_limits {
+        // Old limits are better than no decision. So are those of the file in an outage, in which no
+        // bucket is reached either. But a read that was throttled comes again, and a level that it
+        // did not bring may be narrower than those of the file.
+        let is_throttled = match &error {
+            Error::Store(error) => error.kind.is_throttle(),
+            Error::Timeout { last, .. } => {
+                last.as_ref().is_some_and(|error| error.kind.is_throttle())
+            }
+            _ => false,
+        };
+        let has_file = error.is_transient() && !is_throttled && self.has_file_config();
+        if !self.has_all() && !has_file {
             return Err(error);
         }
         count(&self.session.config_cache.counters.stale, 1);

@@ -705,3 +705,31 @@ async fn limits_of_a_file_decide_while_the_table_cannot_be_read() {
     let denied = ask(700).await.unwrap();
     assert!(matches!(denied, Decision::Denied(_)), "{denied:?}");
 }
+
+/// A narrow level that a throttled read did not bring may be anything, so the file decides nothing.
+#[tokio::test(start_paused = true)]
+async fn a_throttled_read_of_the_table_lets_no_broad_level_of_the_file_decide() {
+    use weirgate_testkit::Fault;
+    for key_range in [false, true] {
+        let fleet = Fleet::new().await;
+        let file = File::new(GOOD);
+        let builder = fleet.builder().await;
+        let limiter = builder.limits_file(LimitsFile::open(&file.0).unwrap());
+        let limiter = limiter.build().await.unwrap();
+        let ask = |entity: &str| limiter.acquire(entity, "gpt-4").take("rpm", 1).send();
+        // The switches are known from now on.
+        assert!(ask("user-2").await.unwrap().is_granted());
+        let throttled = Fault::Throttle { key_range };
+        fleet
+            .dynamo
+            .fail_reads(move |operation, _| (operation == "BatchGetItem").then_some(throttled));
+        let answer = ask("user-3").await;
+        assert!(
+            answer.as_ref().is_err_and(Error::is_transient),
+            "{answer:?}"
+        );
+        // What was read before stays in force, at any age.
+        pass(secs(61)).await;
+        assert!(ask("user-2").await.unwrap().is_granted());
+    }
+}
