@@ -26,6 +26,8 @@ mod switches;
 mod unreadable;
 mod usage;
 
+pub use acquire::check_command_after_dashes;
+
 use clap::Subcommand;
 
 use crate::context::Context;

@@ -103,15 +103,12 @@ pub fn usage(error: &clap::Error) -> ExitCode {
     }
 }
 
-/// Returns whether this is `weirgate acquire ... -- COMMAND`, by its arguments alone.
+/// Returns whether this is `weirgate acquire ... -- COMMAND`, by its arguments alone, also if COMMAND
+/// is missing.
 fn runs_command() -> bool {
-    let mut arguments = std::env::args_os();
-    let options: Vec<_> = arguments
-        .by_ref()
-        .take_while(|argument| argument != "--")
-        .collect();
-    let is_acquire = options.iter().any(|option| option == "acquire");
-    is_acquire && arguments.next().is_some()
+    let arguments: Vec<_> = std::env::args_os().collect();
+    let end = arguments.iter().position(|argument| argument == "--");
+    end.is_some_and(|end| arguments[..end].iter().any(|option| option == "acquire"))
 }
 
 impl From<Error> for Failure {

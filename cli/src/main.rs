@@ -60,6 +60,7 @@ impl Cli {
         let arguments: Vec<_> = std::env::args_os().collect();
         let matches = command.try_get_matches_from_mut(&arguments)?;
         duplicates::check(&mut command, &matches, &arguments)?;
+        commands::check_command_after_dashes(&mut command, &matches, &arguments)?;
         Self::from_arg_matches(&matches).map_err(|error| error.format(&mut command))
     }
 }

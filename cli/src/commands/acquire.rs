@@ -6,7 +6,8 @@ mod signals;
 use std::ffi::OsString;
 use std::time::Duration;
 
-use clap::Args;
+use clap::error::ErrorKind;
+use clap::{ArgMatches, Args, Command};
 use serde::Serialize;
 use weirgate::{Decision, Denied, Disabled, Grant, Limit, LimitStatus, NeverFits};
 
@@ -57,6 +58,30 @@ pub struct Acquire {
     /// Runs a command with the tokens, then releases the slots; exits as the command does
     #[arg(last = true, value_name = "COMMAND")]
     command: Vec<OsString>,
+}
+
+/// Checks that a `--` of `acquire` is followed by a command. A script whose variable is empty would
+/// take slots that nothing releases.
+///
+/// # Errors
+/// If none follows.
+pub fn check_command_after_dashes(
+    program: &mut Command,
+    matches: &ArgMatches,
+    arguments: &[OsString],
+) -> Result<(), clap::Error> {
+    let Some(("acquire", matches)) = matches.subcommand() else {
+        return Ok(());
+    };
+    // clap reads what follows the first `--` as the command, so without one it is the last argument.
+    let has_dashes = arguments.last().is_some_and(|last| last == "--");
+    if !has_dashes || matches.contains_id("command") {
+        return Ok(());
+    }
+    let text = "COMMAND must follow '--', got nothing; name a command, or leave '--' out";
+    let command = program.find_subcommand_mut("acquire");
+    let command = command.expect("it was matched");
+    Err(command.error(ErrorKind::MissingRequiredArgument, text))
 }
 
 #[derive(Serialize)]

@@ -7,6 +7,7 @@ use std::process::{Child, ChildStdin, Command, ExitStatus, Stdio};
 use std::sync::mpsc::{Receiver, channel};
 use std::time::{Duration, Instant};
 
+use nix::libc::{SIGRTMAX, SIGRTMIN};
 use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
 use serde_json::Value;
@@ -215,6 +216,62 @@ async fn every_signal_reaches_the_command_each_time_and_its_exit_code_stays() {
         run.finish();
     }
     world.holds_nothing(9, "after the command");
+}
+
+/// No safe call sends a real-time signal, so SIGTERM stands for it.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_real_time_signal_ends_the_command_and_releases_the_slot() {
+    let world = World::new().await;
+    let term = number(Signal::SIGTERM).to_string();
+    for signal in SIGRTMIN()..=SIGRTMAX() {
+        let send = |run: &Run| {
+            let mut kill = Command::new("kill");
+            kill.arg(format!("-{signal}")).arg(run.pid().to_string());
+            assert!(kill.status().expect("it runs").success());
+        };
+        // A command that decides itself when it ends.
+        let mut run = world.start(&["slots=1"]);
+        run.ready();
+        send(&run);
+        run.line(|line| line == term);
+        assert_eq!(world.leases().len(), 1, "{signal}: the command still runs");
+        // Another one that waits for the slot.
+        world.gate.hold("");
+        let waiting = world.start(&["slots=1", "--wait", "1h"]);
+        world.gate.until_held();
+        send(&waiting);
+        world.gate.open();
+        let (status, errors) = waiting.end();
+        assert_eq!(status.code(), Some(128 + signal), "{errors}");
+        writeln!(run.input, "end").expect("the command reads");
+        let (status, errors) = run.end();
+        assert_eq!(status.code(), Some(7), "{signal}: {errors}");
+        assert!(errors.contains(&format!("signal {signal} is a real-time signal")));
+        world.holds_nothing(10, "after the command");
+    }
+}
+
+/// A variable that is empty behind `--` leaves no command.
+#[tokio::test(flavor = "multi_thread")]
+async fn dashes_without_a_command_are_wrong_usage_and_take_nothing() {
+    let world = World::new().await;
+    for options in [
+        &["slots=1"][..],
+        &["slots=1", "--limit", "slots=1"],
+        &["slots=1", "--wait", "1s", "--on-lost", "warn"],
+        &["slots=1", "--json"],
+        &["budget=1"],
+    ] {
+        let (status, errors) = Run::start(world.acquire(options, &[])).end();
+        assert_eq!(status.code(), Some(125), "{options:?}: {errors}");
+        assert_eq!(errors.lines().count(), 1, "{errors}");
+        world.holds_nothing(10, &format!("{options:?}"));
+    }
+    // A command may be called so, or have it as its last argument.
+    let (status, errors) = Run::start(world.acquire(&["slots=1"], &["--"])).end();
+    assert_eq!(status.code(), Some(127), "{errors}");
+    let (status, errors) = Run::start(world.acquire(&["slots=1"], &["true", "--"])).end();
+    assert_eq!(status.code(), Some(0), "{errors}");
 }
 
 #[tokio::test(flavor = "multi_thread")]
@@ -435,13 +492,25 @@ async fn ignored_signals_stay_ignored() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn keys_of_a_terminal_reach_the_command_once() {
+    keys_reach_once(&[]).await;
+}
+
+/// The terminal does not send them to a group of its own.
+#[tokio::test(flavor = "multi_thread")]
+async fn keys_of_a_terminal_reach_a_command_that_left_the_process_group_once() {
+    keys_reach_once(&["setsid"]).await;
+}
+
+async fn keys_reach_once(prefix: &[&str]) {
     let world = World::new().await;
     let pty = nix::pty::openpty(None, None).expect("a terminal");
     let (mut keys, screen) = (
         std::fs::File::from(pty.master.try_clone().expect("a copy")),
         std::fs::File::from(pty.master),
     );
-    let run = world.acquire(&["slots=1"], &["/bin/sh", "-c", &recorder()]);
+    let recorder = recorder();
+    let command = [prefix, &["/bin/sh", "-c", &recorder]].concat();
+    let run = world.acquire(&["slots=1"], &command);
     // Gives the process its terminal.
     let mut command = Command::new("setsid");
     command.arg("--ctty").arg(run.get_program());

@@ -8,13 +8,13 @@ use std::time::Duration;
 
 use clap::ValueEnum;
 use nix::sys::signal::{Signal, kill};
-use nix::unistd::Pid;
+use nix::unistd::{Pid, getpgid, getpgrp};
 use tokio::process::{Child, Command};
 use tokio::sync::oneshot;
 use tokio::time::{Instant, sleep_until, timeout_at};
 use weirgate::{Error, Grant, Settlement};
 
-use super::signals::{Received, Signals, exit_code};
+use super::signals::{Signals, exit_code};
 use crate::failure::{Failure, Outcome};
 use crate::streams::warn;
 
@@ -99,10 +99,11 @@ impl Held {
         signals: &mut Signals,
     ) -> std::io::Result<ExitStatus> {
         let pid = child.id().and_then(|pid| i32::try_from(pid).ok());
+        let pid = pid.map(Pid::from_raw);
         let send = |signal| {
             if let Some(pid) = pid {
                 // A command that has just ended needs no signal.
-                let _ = kill(Pid::from_raw(pid), signal);
+                let _ = kill(pid, signal);
             }
         };
         let on_lost = self.on_lost;
@@ -114,8 +115,16 @@ impl Held {
                 biased;
                 status = child.wait() => break status,
                 received = signals.next() => {
-                    if is_missing(received) {
-                        send(received.signal);
+                    let Ok(signal) = Signal::try_from(received.number) else {
+                        warn(format!(
+                            "warning: signal {} is a real-time signal, which is not forwarded: the command gets SIGTERM",
+                            received.number
+                        ));
+                        send(Signal::SIGTERM);
+                        continue;
+                    };
+                    if !(received.is_of_terminal && is_of_keys(signal) && is_of_our_group(pid)) {
+                        send(signal);
                     }
                 }
                 why = &mut lost, if !is_lost => {
@@ -179,14 +188,17 @@ impl Held {
     }
 }
 
-/// Returns whether a command has not got a signal that this process got. A terminal sends these to
-/// both, and many programs take a second one for an order to end at once.
-const fn is_missing(received: Received) -> bool {
-    let is_of_keys = matches!(
-        received.signal,
-        Signal::SIGINT | Signal::SIGQUIT | Signal::SIGWINCH
-    );
-    !(received.is_of_terminal && is_of_keys)
+/// Returns whether a terminal sends this signal to its foreground process group. Many programs end at
+/// once at a second one, so a command of that group must not get it again.
+const fn is_of_keys(signal: Signal) -> bool {
+    matches!(signal, Signal::SIGINT | Signal::SIGQUIT | Signal::SIGWINCH)
+}
+
+/// Returns whether a process is in the group of this one. `timeout`, `setsid` and shells with job
+/// control leave it, so a terminal's signals do not reach them. Read at each signal, because a
+/// command leaves the group after its start.
+fn is_of_our_group(process: Option<Pid>) -> bool {
+    process.is_some() && getpgid(process).is_ok_and(|group| group == getpgrp())
 }
 
 fn settled(outcome: Result<Settlement, Error>) {

@@ -1,5 +1,6 @@
 //! Signals to this process.
 
+use nix::libc::{SIGRTMAX, SIGRTMIN};
 use nix::sys::signal::Signal;
 use signal_hook::iterator::SignalsInfo;
 use signal_hook::iterator::exfiltrator::WithOrigin;
@@ -11,7 +12,8 @@ use crate::failure::Failure;
 /// A signal to this process.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Received {
-    pub signal: Signal,
+    /// Its number; that of a real-time signal is no [`Signal`].
+    pub number: i32,
     /// Whether a terminal sent it, to all processes in the foreground.
     pub is_of_terminal: bool,
 }
@@ -36,18 +38,15 @@ impl Signals {
         let taken = Signal::iterator()
             .filter(|signal| is_forwarded(*signal))
             .map(number)
+            .chain(SIGRTMIN()..=SIGRTMAX())
             .filter(|number| ignored & (1 << (number - 1)) == 0);
         let mut signals = SignalsInfo::<WithOrigin>::new(taken).map_err(failed)?;
         let (sender, receiver) = mpsc::unbounded_channel();
         let forward = move || {
             for origin in signals.forever() {
-                let Ok(signal) = Signal::try_from(origin.signal) else {
-                    continue;
-                };
-                let is_of_terminal = matches!(origin.cause, Cause::Kernel);
                 let received = Received {
-                    signal,
-                    is_of_terminal,
+                    number: origin.signal,
+                    is_of_terminal: matches!(origin.cause, Cause::Kernel),
                 };
                 if sender.send(received).is_err() {
                     return;
@@ -71,9 +70,12 @@ impl Signals {
     /// Waits for a signal that ends a process by default. Returns the exit code that it leads to.
     pub async fn end(&mut self) -> u8 {
         loop {
-            let Received { signal, .. } = self.next().await;
-            if !matches!(signal, Signal::SIGCONT | Signal::SIGURG | Signal::SIGWINCH) {
-                return exit_code(number(signal));
+            let Received { number, .. } = self.next().await;
+            if !matches!(
+                Signal::try_from(number),
+                Ok(Signal::SIGCONT | Signal::SIGURG | Signal::SIGWINCH)
+            ) {
+                return exit_code(number);
             }
         }
     }
