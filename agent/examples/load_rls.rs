@@ -134,7 +134,7 @@ fn agent(prefetch: Option<Prefetch>) -> SocketAddr {
         let service = RateLimitService::new(decider, rules, Options::default());
         let (ready, stop) = (std::future::pending(), std::future::pending());
         let clients = Clients::new(Bounds {
-            max_connections: 1_000,
+            max_connections: 16_384,
             grace: Duration::ZERO,
         });
         Grpc::from(listener)

@@ -32,6 +32,10 @@ enum Failure {
 }
 
 fn main() -> ExitCode {
+    if let Some(name) = wrong_variable() {
+        let text = format!("{name} must be UTF-8; set another value, or none");
+        return Failure::Refused(text).report();
+    }
     let lambda = variable("AWS_LAMBDA_RUNTIME_API").map(ExtensionsApi::new);
     let options = Options::read(std::env::args_os()).map_err(|error| usage(&error));
     let threads = match (&lambda, &options) {
@@ -187,13 +191,15 @@ impl Running {
             tracing::info!(%address, table, namespace, "listening");
         }
         let clients = server.clients().clone();
-        // Some connections are left for health checks and settlements while all requests wait.
-        let most = clients
-            .max()
-            .saturating_sub(clients.max().div_ceil(8))
-            .max(1);
-        let max_in_flight = options.max_in_flight.min(most);
-        let decider = Arc::new(Decider::new(limiter.clone(), max_in_flight));
+        // Requests that wait have three quarters of the connections at most, settlements an eighth, so
+        // some are left for health checks.
+        let eighth = (clients.max() / 8).max(1);
+        let most = clients.max().saturating_sub(eighth * 2).max(1);
+        let decider = Arc::new(Decider::with(
+            limiter.clone(),
+            options.max_in_flight.min(most),
+            options.max_in_flight.min(eighth),
+        ));
         let health = Arc::new(Health::default());
         let api = Api::new(Arc::clone(&decider), token, Arc::clone(&health));
         let stop = watch::Sender::new(false);
@@ -350,6 +356,15 @@ fn threads(options: &Options) -> usize {
     let processors =
         std::thread::available_parallelism().map_or(1, |number| number.get().min(MOST));
     options.threads.map_or(processors, usize::from)
+}
+
+/// Returns the name of a variable whose value cannot be read: it would count as not set.
+fn wrong_variable() -> Option<String> {
+    let mut all = std::env::vars_os().filter(|(_, value)| value.to_str().is_none());
+    all.find_map(|(name, _)| {
+        let name = name.to_string_lossy().into_owned();
+        (name.starts_with("WEIRGATE_") || name.starts_with("AWS_")).then_some(name)
+    })
 }
 
 fn variable(name: &str) -> Option<String> {

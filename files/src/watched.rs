@@ -1,6 +1,6 @@
 //! A value from files, read again when they change.
 
-use std::collections::HashSet;
+use std::collections::HashMap;
 use std::path::PathBuf;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, TryLockError};
 use std::time::Duration;
@@ -30,8 +30,9 @@ pub struct What<T> {
 ///
 /// A change counts by its content, whatever the stamps of the files are, and once a second read an
 /// interval later found the same. Files that cannot be read, or not parsed, change nothing: the last
-/// good value stays, and [`error`](Self::error) and the log have the reason. A file whose last line
-/// was `...` must end with it again, or it is taken for half of one.
+/// good value stays, and [`error`](Self::error) and the log have the reason. So it is if a file of the
+/// value in force is gone. A file whose last line was `...` must end with it again, or it is taken for
+/// half of one.
 #[derive(Debug)]
 pub struct Watched<T>(Arc<Shared<T>>);
 
@@ -60,8 +61,8 @@ struct Reads {
     counted: Read,
     /// A later one that differs, and its time.
     seen: Option<(Instant, Read)>,
-    /// The files of the value in force that end with `...`.
-    ended: HashSet<PathBuf>,
+    /// The files of the value in force, and whether they end with `...`.
+    in_force: HashMap<PathBuf, bool>,
 }
 
 impl<T> Clone for Watched<T> {
@@ -101,7 +102,7 @@ impl<T: Send + Sync + 'static> Watched<T> {
         nothing: Option<T>,
     ) -> Result<Self, FileError> {
         let counted = read_all(&paths, what.takes_folders);
-        let mut ended = HashSet::new();
+        let mut in_force = HashMap::new();
         let is_nothing =
             |path: &PathBuf| is_nothing(std::slice::from_ref(path), what.takes_folders);
         let value = match nothing.filter(|_| paths.iter().all(is_nothing)) {
@@ -109,7 +110,7 @@ impl<T: Send + Sync + 'static> Watched<T> {
                 tracing::warn!("there are no {} yet", what.name);
                 nothing
             }
-            None => evaluate(&what, &counted, &mut ended)?,
+            None => evaluate(&what, &counted, &mut in_force)?,
         };
         let state = State {
             value: Arc::new(value),
@@ -119,7 +120,7 @@ impl<T: Send + Sync + 'static> Watched<T> {
         let reads = Reads {
             counted,
             seen: None,
-            ended,
+            in_force,
         };
         Ok(Self(Arc::new(Shared {
             what,
@@ -208,7 +209,7 @@ impl<T: Send + Sync + 'static> Watched<T> {
             }
         }
         reads.seen = None;
-        let value = evaluate(&self.0.what, &read, &mut reads.ended);
+        let value = evaluate(&self.0.what, &read, &mut reads.in_force);
         reads.counted = read;
         self.count(value);
         false
@@ -248,13 +249,23 @@ fn is_nothing(paths: &[PathBuf], takes_folders: bool) -> bool {
     }
 }
 
-/// Returns the value of the files. If they have one, they are those in `ended` from then on.
-fn evaluate<T>(what: &What<T>, read: &Read, ended: &mut HashSet<PathBuf>) -> Result<T, FileError> {
+/// Returns the value of the files. If they have one, they are those in force from then on.
+fn evaluate<T>(
+    what: &What<T>,
+    read: &Read,
+    in_force: &mut HashMap<PathBuf, bool>,
+) -> Result<T, FileError> {
     let files = read.as_ref().map_err(|unread| unread.error.clone())?;
-    if let Some(half) = files
-        .iter()
-        .find(|file| ended.contains(&file.path) && !file.has_end())
-    {
+    let is_there = |path: &PathBuf| files.iter().any(|file| file.path == *path);
+    if let Some(gone) = in_force.keys().filter(|path| !is_there(path)).min() {
+        return Err(FileError {
+            path: gone.clone(),
+            place: None,
+            message: "is gone: put it back, or start again without it".to_owned(),
+        });
+    }
+    let had_end = |file: &&TextFile| in_force.get(&file.path) == Some(&true);
+    if let Some(half) = files.iter().filter(had_end).find(|file| !file.has_end()) {
         let message = "the last line must be `...`, as it was before: the file is half; write all of it, or \
                        start again without that line";
         return Err(FileError {
@@ -264,7 +275,7 @@ fn evaluate<T>(what: &What<T>, read: &Read, ended: &mut HashSet<PathBuf>) -> Res
         });
     }
     let value = (what.parse)(files)?;
-    let whole = files.iter().filter(|file| file.has_end());
-    *ended = whole.map(|file| file.path.clone()).collect();
+    let all = files.iter().map(|file| (file.path.clone(), file.has_end()));
+    *in_force = all.collect();
     Ok(value)
 }

@@ -226,6 +226,27 @@ async fn files_that_are_lost_change_nothing_until_they_are_whole_again() {
     }
 }
 
+/// A deployment that is not atomic, or a file that was moved away, switches no part of them off.
+#[tokio::test(start_paused = true)]
+async fn one_of_several_files_that_is_gone_changes_nothing() {
+    for gone in ["a.yaml", "b.yml", "c.yaml"] {
+        let folder = Folder::new();
+        for name in ["a.yaml", "b.yml", "c.yaml"] {
+            folder.write(name, name);
+        }
+        let watched = watched(&folder.0);
+        fs::rename(folder.path(gone), folder.path("aside")).unwrap();
+        folder.write("d.yaml", "d.yaml");
+        assert_eq!(*settled(&watched).await, "a.yamlb.ymlc.yaml");
+        let error = watched.error().unwrap();
+        assert_eq!(error.path, folder.path(gone));
+        assert!(error.message.contains("put it back"), "{error}");
+        fs::rename(folder.path("aside"), folder.path(gone)).unwrap();
+        assert_eq!(*settled(&watched).await, "a.yamlb.ymlc.yamld.yaml");
+        assert_eq!(watched.error(), None);
+    }
+}
+
 #[test]
 fn nothing_starts_with_files_that_are_lost() {
     for (how, lose) in LOSSES {

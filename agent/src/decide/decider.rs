@@ -26,13 +26,19 @@ pub struct Decider {
 }
 
 impl Decider {
-    /// Creates a decider for at most `max_in_flight` requests at once.
+    /// Creates a decider for at most `max_in_flight` requests at once, and as many settlements.
     #[must_use]
     pub fn new(limiter: RateLimiter, max_in_flight: u32) -> Self {
+        Self::with(limiter, max_in_flight, max_in_flight)
+    }
+
+    /// Creates a decider for at most so many requests and settlements at once.
+    #[must_use]
+    pub fn with(limiter: RateLimiter, max_in_flight: u32, max_settling: u32) -> Self {
         Self {
             limiter,
             gate: Gate::new(max_in_flight),
-            settling: Gate::new(max_in_flight),
+            settling: Gate::new(max_settling),
             measures: Measures::default(),
         }
     }

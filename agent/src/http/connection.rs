@@ -47,7 +47,7 @@ pub(super) struct Http(pub(super) Arc<Api>);
 
 impl Protocol for Http {
     const FULL: &'static [u8] = FULL;
-    const SIZE: u32 = 1;
+    const IS_MULTIPLEXED: bool = false;
 
     async fn serve<T: Transport>(self, transport: T, client: Arc<Client>) {
         serve(transport, self.0, client).await;

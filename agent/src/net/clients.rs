@@ -13,6 +13,9 @@ use super::stream::Transport;
 /// Bytes that may be arriving, or may wait to be taken, at once: 24 MiB.
 const ARRIVING: u64 = 24 * 1024 * 1024;
 
+/// One in so many connections may carry many requests at once, because each of them has more buffers.
+const ONE_IN: u32 = 32;
+
 /// How much the listeners do at once.
 #[derive(Debug, Clone, Copy)]
 pub struct Bounds {
@@ -37,6 +40,8 @@ pub(crate) enum Stop {
 #[derive(Debug, Clone)]
 pub struct Clients {
     connections: Arc<Room>,
+    /// Those of protocols of which few connections are allowed.
+    multiplexed: Arc<Room>,
     arriving: Arc<Room>,
     stop: watch::Sender<Stop>,
     bounds: Bounds,
@@ -48,6 +53,7 @@ pub(crate) struct Client {
     connections: Arc<Room>,
     arriving: Arc<Room>,
     place: Place,
+    of_protocol: Option<Place>,
     gives_way: Arc<Notify>,
     stop: watch::Receiver<Stop>,
 }
@@ -56,8 +62,8 @@ pub(crate) struct Client {
 pub(crate) trait Protocol: Clone + Send + 'static {
     /// What a connection without room is told.
     const FULL: &'static [u8];
-    /// As how many connections one counts, because of the memory that it needs while it is idle.
-    const SIZE: u32;
+    /// Whether a connection carries many requests at once.
+    const IS_MULTIPLEXED: bool;
 
     /// Serves a connection to its end.
     fn serve<T: Transport>(
@@ -73,6 +79,7 @@ impl Clients {
     pub fn new(bounds: Bounds) -> Self {
         Self {
             connections: Room::new(u64::from(bounds.max_connections)),
+            multiplexed: Room::new(u64::from((bounds.max_connections / ONE_IN).max(1))),
             arriving: Room::new(ARRIVING),
             stop: watch::Sender::new(Stop::No),
             bounds,
@@ -82,7 +89,7 @@ impl Clients {
     /// Serves a connection in a task of its own, if there is room.
     pub(super) fn add<T: Transport, P: Protocol>(&self, transport: T, protocol: P) {
         let gives_way = Arc::new(Notify::new());
-        let Some(client) = self.client(P::SIZE, &gives_way) else {
+        let Some(client) = self.client(P::IS_MULTIPLEXED, &gives_way) else {
             transport.write_now(P::FULL);
             return;
         };
@@ -92,15 +99,19 @@ impl Clients {
     /// Serves a connection to its end.
     pub(crate) async fn serve<T: Transport, P: Protocol>(&self, transport: T, protocol: P) {
         let gives_way = Arc::new(Notify::new());
-        if let Some(client) = self.client(P::SIZE, &gives_way) {
+        if let Some(client) = self.client(P::IS_MULTIPLEXED, &gives_way) {
             serve(transport, protocol, client, gives_way).await;
         }
     }
 
-    fn client(&self, size: u32, gives_way: &Arc<Notify>) -> Option<Client> {
-        let size = u64::from(size.min(self.bounds.max_connections));
+    fn client(&self, is_multiplexed: bool, gives_way: &Arc<Notify>) -> Option<Client> {
+        let of_protocol = match is_multiplexed {
+            false => None,
+            true => Some(self.multiplexed.enter(1, Arc::clone(gives_way))?),
+        };
         Some(Client {
-            place: self.connections.enter(size, Arc::clone(gives_way))?,
+            place: self.connections.enter(1, Arc::clone(gives_way))?,
+            of_protocol,
             connections: Arc::clone(&self.connections),
             arriving: Arc::clone(&self.arriving),
             gives_way: Arc::clone(gives_way),
@@ -164,8 +175,12 @@ async fn serve<T: Transport, P: Protocol>(
 
 impl Client {
     /// Keeps the connection while it is served. `None` if it has given way.
-    pub(crate) fn busy(&self) -> Option<Busy<'_>> {
-        self.place.busy()
+    pub(crate) fn busy(&self) -> Option<(Busy<'_>, Option<Busy<'_>>)> {
+        let of_protocol = match &self.of_protocol {
+            None => None,
+            Some(place) => Some(place.busy()?),
+        };
+        Some((self.place.busy()?, of_protocol))
     }
 
     /// Takes room for bytes of this connection. If they give way, so does the connection.

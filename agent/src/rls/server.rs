@@ -40,8 +40,9 @@ const MAX_HEADER_BYTES: u32 = 16 * 1024;
 const ANSWER_BYTES: usize = 4 * 1024;
 /// Bytes before a message: whether it is compressed, and its length.
 const PREFIX_BYTES: usize = 5;
-/// Time after which a silent connection is asked whether it is alive, and must answer.
-const KEEPALIVE: Duration = Duration::from_secs(60);
+/// Time after which a silent connection is asked whether it is alive, and time for its answer. One
+/// that stops within a frame or a list of headers cannot answer.
+const KEEPALIVE: Duration = Duration::from_secs(10);
 /// What each connection of HTTP/2 begins with.
 const PREFACE: &[u8] = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n";
 /// Time for that.
@@ -135,8 +136,7 @@ struct Http2(Routes);
 impl Protocol for Http2 {
     /// HTTP/2 has no answer before its handshake.
     const FULL: &'static [u8] = b"";
-    /// It has buffers of 17 KiB also while it is idle, where one of HTTP/1.1 needs 2 KiB.
-    const SIZE: u32 = 8;
+    const IS_MULTIPLEXED: bool = true;
 
     async fn serve<T: Transport>(self, mut transport: T, client: Arc<Client>) {
         let mut preface = vec![0; PREFACE.len()];
@@ -157,6 +157,7 @@ impl Protocol for Http2 {
             .max_concurrent_streams(MAX_STREAMS)
             .max_header_list_size(MAX_HEADER_BYTES)
             .keep_alive_interval(KEEPALIVE)
+            .keep_alive_timeout(KEEPALIVE)
             .serve_connection(TokioIo::new(io), calls);
         tokio::select! {
             // A client that goes away is no error.

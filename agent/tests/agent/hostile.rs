@@ -130,6 +130,86 @@ fn a_thousand_messages_that_lack_a_byte_take_bounded_memory() {
     assert!(peak(&agent) < 128, "{} MiB", peak(&agent));
 }
 
+/// A frame of HTTP/2 on the first stream.
+fn frame(kind: u8, payload: &[u8]) -> Vec<u8> {
+    let length = u32::try_from(payload.len()).unwrap().to_be_bytes();
+    [
+        &length[1..],
+        &[kind, 0, 0, 0, 0, u8::from(kind != 4)],
+        payload,
+    ]
+    .concat()
+}
+
+#[test]
+fn heads_of_calls_without_an_end_take_bounded_memory_and_are_closed() {
+    let (agent, grpc, _rules) = with_grpc(&[]);
+    let header = [&[0, 1, b'x', 127, 0xc1, 0x7e][..], &[b'y'; 16_257]].concat();
+    let mut head = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n".to_vec();
+    head.extend(frame(4, &[]));
+    head.extend(frame(1, &header));
+    head.extend(frame(9, &header));
+    head.extend(frame(9, &header));
+    // Without the last byte.
+    head.pop();
+    let clients: Vec<_> = (0..2_048)
+        .map(|_| {
+            let mut client = TcpStream::connect(grpc).unwrap();
+            let _ = client.write_all(&head);
+            client
+        })
+        .collect();
+    let answer = agent.connect().send("POST", "/v1/acquire", &[], TAKE);
+    assert_eq!(answer.status, 200, "{answer:?}");
+    println!("2,048 heads of calls: {} MiB at most", peak(&agent));
+    assert!(peak(&agent) < 128, "{} MiB", peak(&agent));
+    for mut client in &clients {
+        client
+            .set_read_timeout(Some(Duration::from_secs(60)))
+            .unwrap();
+        // Settings, a ping, and then the end.
+        let ended = client.read_to_end(&mut vec![]);
+        let is_late = ended.is_err_and(|error| error.kind() == std::io::ErrorKind::WouldBlock);
+        assert!(!is_late, "it stays open");
+    }
+}
+
+#[test]
+fn connections_of_calls_leave_room_for_health_and_settlements() {
+    let (agent, grpc, _rules) = with_grpc(&["--max-connections", "64"]);
+    runtime().block_on(async {
+        let mut calls = vec![];
+        for _ in 0..64 {
+            let mut sender = connect(grpc).await;
+            sender.ready().await.unwrap();
+            let sent = sender.send_request(call(endless(vec![Bytes::from_static(MESSAGE)])));
+            calls.push((tokio::spawn(sent), sender));
+        }
+        assert_eq!(agent.get("/healthz").status, 200);
+        let settled = agent.connect().send("POST", "/v1/settle", &[], "{}");
+        assert_eq!(settled.status, 400, "{settled:?}");
+    });
+}
+
+#[test]
+fn a_variable_that_is_no_text_is_refused() {
+    use std::os::unix::ffi::OsStrExt;
+    for name in [
+        "WEIRGATE_AGENT_TOKEN",
+        "WEIRGATE_TABLE",
+        "AWS_SESSION_TOKEN",
+        "AWS_REGION",
+    ] {
+        let mut agent = command(&["--table", "weirgate", "--listen", "127.0.0.1:0"]);
+        agent.env(name, std::ffi::OsStr::from_bytes(b"\xffsecretsecretsecret"));
+        let ended = agent.output().unwrap();
+        let error = String::from_utf8(ended.stderr).unwrap();
+        assert_eq!(ended.status.code(), Some(2), "{name}: {error}");
+        assert!(error.contains(name) && error.contains("UTF-8"), "{error}");
+        assert!(!error.contains("secretsecret"), "{error}");
+    }
+}
+
 #[test]
 fn ten_thousand_heads_without_an_end_take_bounded_memory() {
     let (_, hard) = getrlimit(Resource::RLIMIT_NOFILE).unwrap();

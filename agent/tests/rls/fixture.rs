@@ -153,7 +153,7 @@ impl Agent {
         let listener = Grpc::bind("127.0.0.1:0".parse().unwrap()).await.unwrap();
         let address = listener.address().unwrap();
         let clients = Clients::new(Bounds {
-            max_connections: 100,
+            max_connections: 10_000,
             grace: Duration::from_secs(10),
         });
         let (ready, is_ready) = oneshot::channel();
