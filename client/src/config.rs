@@ -14,4 +14,4 @@ pub(crate) use freshness::Freshness;
 pub(crate) use resolve::{LimitsSlot, resolve};
 pub(crate) use schema::check as check_schema;
 pub(crate) use stored::{key, stored};
-pub(crate) use switches::{read_switches, stored_switches};
+pub(crate) use switches::{read_switches, stored_switches, unreadable_switches};

@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 use std::fmt;
 
-use crate::{ConfigLevel, EntityId, OnUnavailable, Resource};
+use crate::{ConfigLevel, EntityId, ItemError, OnUnavailable, Resource, attr};
 
 /// Maximum number of switches of a namespace, 200. Every process reads all of them, in one item.
 pub const MAX_SWITCHES: usize = 200;
@@ -58,9 +58,42 @@ pub struct Switches {
     pub levels: BTreeMap<ConfigLevel, Switch>,
     /// Decision while DynamoDB is unavailable, in place of each limiter's own.
     pub on_unavailable: Option<OnUnavailable>,
+    /// Parts of the item that cannot be read, with the level of a switch that names one. Such a
+    /// level counts as stopped, because a stop must not end by a mistake.
+    pub unreadable: Vec<(Option<ConfigLevel>, ItemError)>,
 }
 
 impl Switches {
+    /// Returns whether the switch of a level cannot be read.
+    #[must_use]
+    pub fn is_unreadable(&self, level: &ConfigLevel) -> bool {
+        let mut levels = self.unreadable.iter().map(|(of, _)| of);
+        levels.any(|of| of.as_ref() == Some(level))
+    }
+
+    /// Returns what is wrong with the decision while DynamoDB is unavailable, if it cannot be read.
+    #[must_use]
+    pub fn unreadable_policy(&self) -> Option<&ItemError> {
+        let mut errors = self.unreadable.iter().map(|(_, error)| error);
+        errors.find(|error| error.attribute == attr::ON_UNAVAILABLE)
+    }
+
+    /// Sets the switch of a level, or removes it. One that cannot be read is replaced.
+    pub fn set(&mut self, level: &ConfigLevel, next: Option<Switch>) {
+        self.unreadable.retain(|(of, _)| of.as_ref() != Some(level));
+        match next {
+            Some(next) => drop(self.levels.insert(level.clone(), next)),
+            None => drop(self.levels.remove(level)),
+        }
+    }
+
+    /// Sets the decision while DynamoDB is unavailable. One that cannot be read is replaced.
+    pub fn set_policy(&mut self, next: Option<OnUnavailable>) {
+        let is_policy = |error: &ItemError| error.attribute == attr::ON_UNAVAILABLE;
+        self.unreadable.retain(|(_, error)| !is_policy(error));
+        self.on_unavailable = next;
+    }
+
     /// Returns the level by which an entity is stopped on a resource: the narrowest that has a
     /// switch decides.
     #[must_use]

@@ -232,12 +232,13 @@ proptest! {
         levels in btree_map(level(), switch(), 0..5), seen in 0..3_i64, on_unavailable in option::of(policy()),
     ) {
         let ns = Namespace::new("ns").unwrap();
-        let switches = Switches { version: seen + 1, levels, on_unavailable };
-        let update = update(write_switches(&ns, seen, &switches));
+        let switches = Switches { version: seen + 1, levels, on_unavailable, ..Switches::default() };
+        let known = Switches { version: seen, ..Switches::default() };
+        let update = update(write_switches(&ns, &known, &switches));
         let mut item = Item::default();
         if seen > 0 {
             let before = Switches { version: seen, on_unavailable: Some(OnUnavailable::Deny), ..Switches::default() };
-            let Action::Update(first) = write_switches(&ns, 0, &before) else { unreachable!() };
+            let Action::Update(first) = write_switches(&ns, &Switches::default(), &before) else { unreachable!() };
             prop_assert!(item.apply(&first));
         }
         prop_assert!(item.apply(&update));

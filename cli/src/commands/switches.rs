@@ -2,9 +2,10 @@
 
 use clap::Args;
 use serde::Serialize;
-use weirgate::{ConfigLevel, Switch, SwitchEdit, SwitchReport};
+use weirgate::{ConfigLevel, Page, Switch, SwitchEdit, SwitchReport};
 
 use super::report::{ChangeArgs, outcome_text};
+use super::unreadable;
 use crate::context::Context;
 use crate::failure::{Failure, Outcome};
 use crate::level::LevelArgs;
@@ -106,23 +107,26 @@ struct Entry {
 impl Switches {
     pub async fn run(self, context: &Context) -> Result<Outcome, Failure> {
         let switches = context.limiter().await?.switches().await?;
-        let entries: Vec<_> = switches
-            .into_iter()
-            .map(|(level, switch)| Entry { level, switch })
-            .collect();
+        let entry = |(level, switch)| Entry { level, switch };
+        let list = Page {
+            items: switches.items.into_iter().map(entry).collect(),
+            unreadable: switches.unreadable,
+            next: None,
+        };
         let output = context.output();
-        output.print(&entries, |entries| {
+        output.print(&list, |list: &Page<Entry>| {
             let row = |Entry { level, switch }: &Entry| {
                 vec![level.to_string(), switch.as_str().to_owned()]
             };
-            match entries.is_empty() {
+            let items = match list.items.is_empty() {
                 true => String::new(),
-                false => output.table(&["level", "switch"], entries.iter().map(row)),
-            }
+                false => output.table(&["level", "switch"], list.items.iter().map(row)) + "\n",
+            };
+            items + &unreadable::table(output, &list.unreadable)
         })?;
-        if entries.is_empty() {
+        if list.items.is_empty() && list.unreadable.is_empty() {
             output.note("none: nothing is stopped or exempt");
         }
-        Ok(Outcome::Done)
+        Ok(unreadable::outcome(&list.unreadable))
     }
 }

@@ -72,6 +72,16 @@ pub struct Unreadable {
     pub error: String,
 }
 
+/// Returns the entity and the resource of a level.
+fn of_level(level: &ConfigLevel) -> (Option<EntityId>, Option<Resource>) {
+    match level {
+        ConfigLevel::System => (None, None),
+        ConfigLevel::Resource(of) => (None, Some(of.clone())),
+        ConfigLevel::Entity(of) => (Some(of.clone()), None),
+        ConfigLevel::EntityResource(of, on) => (Some(of.clone()), Some(on.clone())),
+    }
+}
+
 impl Unreadable {
     pub(super) fn new(key: ItemKey, error: &ItemError) -> Self {
         let (mut entity, mut resource, mut shard) = (None, None, None);
@@ -81,14 +91,7 @@ impl Unreadable {
         } else if let Some(snapshot) = SnapshotKey::parse(&key) {
             (entity, resource) = (Some(snapshot.entity), Some(snapshot.resource));
         } else if let Some(config) = ConfigKey::parse(&key) {
-            match config.level {
-                ConfigLevel::System => {}
-                ConfigLevel::Resource(of) => resource = Some(of),
-                ConfigLevel::Entity(of) => entity = Some(of),
-                ConfigLevel::EntityResource(of, on) => {
-                    (entity, resource) = (Some(of), Some(on));
-                }
-            }
+            (entity, resource) = of_level(&config.level);
         }
         let ItemKey { pk, sk } = key;
         Self {
@@ -98,6 +101,21 @@ impl Unreadable {
             pk,
             sk,
             error: format!("{error}; correct or delete the item"),
+        }
+    }
+
+    /// Returns a switch that cannot be read. Its item has others too, so it is not to be deleted.
+    pub(super) fn switch(key: ItemKey, level: Option<&ConfigLevel>, error: &ItemError) -> Self {
+        let remedy = match level {
+            Some(_) => "it counts as stopped: start, stop or exempt it",
+            None => "correct or remove the attribute",
+        };
+        let (entity, resource) = level.map_or((None, None), of_level);
+        Self {
+            entity,
+            resource,
+            error: format!("{error}; {remedy}"),
+            ..Self::new(key, error)
         }
     }
 

@@ -11,7 +11,7 @@ use weirgate_store::Item;
 use super::erase::LiveLeases;
 use super::limiter::RateLimiter;
 use super::page::{PageToken, within};
-use crate::config::ConfigEdit;
+use crate::config::{ConfigEdit, unreadable_switches};
 use crate::session::CacheKey;
 use crate::values::Error;
 
@@ -181,7 +181,11 @@ impl Purge<'_> {
         if self.is_dry_run {
             return Ok(());
         }
-        let switches = self.limiter.stored_switches().await?.levels;
+        let switches = self.limiter.stored_switches().await?;
+        if let Some((_, error)) = switches.unreadable.first() {
+            return Err(unreadable_switches(own, error));
+        }
+        let switches = switches.levels;
         let is_stopped = switches.get(&ConfigLevel::System) == Some(&Switch::Stopped);
         let exempt = switches
             .iter()

@@ -4,7 +4,7 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use weirgate_shared::{ItemError, ItemKey, Switches, switches_key};
+use weirgate_shared::{ItemError, ItemKey, Namespace, Switches, switches_key};
 use weirgate_store::{Consistency, Item};
 
 use crate::queue::ShardState;
@@ -62,7 +62,13 @@ pub(super) fn record_switches(
 ) -> Arc<Switches> {
     let cache = &session.config_cache;
     match read {
-        Ok(read) => cache.insert_switches(generation, read_at, read),
+        Ok(read) => {
+            for (level, error) in &read.unreadable {
+                let stopped = level.as_ref().map(tracing::field::display);
+                tracing::warn!(%error, stopped, "a switch cannot be read: its level is stopped");
+            }
+            cache.insert_switches(generation, read_at, read)
+        }
         Err(error) => {
             tracing::warn!(%error, "switches could not be read: using the last ones");
             cache.switches.record_failure(session.ages.now())
@@ -117,4 +123,11 @@ pub(crate) fn stored_switches(key: &ItemKey, item: Option<&Item>) -> Result<Swit
         error,
     };
     read.map(Option::unwrap_or_default).map_err(unreadable)
+}
+
+/// Returns the error of a part of the switches that cannot be read.
+pub(crate) fn unreadable_switches(namespace: &Namespace, error: &ItemError) -> Error {
+    let ItemKey { pk, sk } = switches_key(namespace);
+    let error = error.clone();
+    Error::UnreadableItem { pk, sk, error }
 }

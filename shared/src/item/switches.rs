@@ -16,39 +16,46 @@ pub(crate) fn write_switches(switches: &Switches) -> Value {
     Value::Map(levels.collect())
 }
 
-/// Reads the switches of a namespace. A missing item is [`Switches::default`].
+/// Reads the switches of a namespace. A missing item is [`Switches::default`]. A switch that cannot
+/// be read hides no other: see [`Switches::unreadable`].
 ///
 /// # Errors
-/// [`ItemError`] naming the attribute that is wrong or missing.
+/// [`ItemError`] naming the attribute that is wrong or missing, if no switch can be read.
 pub fn read_switches<'a>(
     item: impl Iterator<Item = (&'a str, Attr<'a>)>,
 ) -> Result<Switches, ItemError> {
     let (mut version, mut levels, mut on_unavailable) = (None, BTreeMap::new(), None);
+    let mut unreadable = vec![];
     for (name, value) in item {
         match name {
             attr::VERSION => version = Some(integer(attr::VERSION, &value)?),
             attr::ON_UNAVAILABLE => {
-                let words = if let Attr::S(words) = value {
-                    OnUnavailable::parse(words)
-                } else {
-                    None
-                };
-                let wrong = || ItemError::new(attr::ON_UNAVAILABLE, &value, OnUnavailable::WORDS);
-                on_unavailable = Some(words.ok_or_else(wrong)?);
+                if let Attr::S(words) = value {
+                    on_unavailable = OnUnavailable::parse(words);
+                }
+                if on_unavailable.is_none() {
+                    let error = ItemError::new(attr::ON_UNAVAILABLE, &value, OnUnavailable::WORDS);
+                    unreadable.push((None, error));
+                }
             }
             attr::SWITCHES => {
-                for (level, switch) in entries(attr::SWITCHES, &value)? {
-                    let place = format!("{}.{level}", attr::SWITCHES);
-                    let known = parse_level(level)
-                        .ok_or_else(|| ItemError::new(&place, switch, "the name of a level"))?;
+                for (name, switch) in entries(attr::SWITCHES, &value)? {
+                    let place = format!("{}.{name}", attr::SWITCHES);
+                    let Some(level) = parse_level(name) else {
+                        let error = ItemError::new(&place, switch, "the switch of a level");
+                        unreadable.push((None, error));
+                        continue;
+                    };
                     let word = if let Attr::S(word) = switch {
                         Switch::parse(word)
                     } else {
                         None
                     };
-                    let switch =
-                        word.ok_or_else(|| ItemError::new(&place, switch, Switch::WORDS))?;
-                    levels.insert(known, switch);
+                    if word.is_none() {
+                        let error = ItemError::new(&place, switch, Switch::WORDS);
+                        unreadable.push((Some(level.clone()), error));
+                    }
+                    levels.insert(level, word.unwrap_or(Switch::Stopped));
                 }
             }
             _ => {}
@@ -59,5 +66,6 @@ pub fn read_switches<'a>(
         version,
         levels,
         on_unavailable,
+        unreadable,
     })
 }

@@ -1,33 +1,55 @@
 //! Changes of an operator: switches, and the record of a change under its idempotency key.
 
+use std::collections::BTreeSet;
+
 use super::{Action, AttributeUpdate, Condition, Path, Update, Value};
+use crate::switch::level_name;
 use crate::{
     EpochSeconds, IdempotencyKey, Namespace, Operation, Switches, attr, item, operation_key,
     switches_key,
 };
 
-/// Sets all switches of a namespace to those of `next`, on condition that their version is `seen`.
+/// Sets all switches of a namespace to those of `next`, on condition that their version is that of
+/// `seen`. What cannot be read of them stays as it is, unless `next` replaces it.
 #[must_use]
-pub fn write_switches(namespace: &Namespace, seen: i64, next: &Switches) -> Action {
+pub fn write_switches(namespace: &Namespace, seen: &Switches, next: &Switches) -> Action {
     let version = Path::of(attr::VERSION);
-    let condition = match seen {
+    let condition = match seen.version {
         0 => Condition::Absent(version.clone()),
         seen => Condition::Equals(version.clone(), Value::Int(seen)),
     };
+    let mut changes = vec![AttributeUpdate::Set(version, Value::Int(next.version))];
     let switches = Path::of(attr::SWITCHES);
+    let has_unreadable = seen.unreadable_policy().map_or(0, |_| 1) < seen.unreadable.len();
+    if has_unreadable {
+        let levels: BTreeSet<_> = seen.levels.keys().chain(next.levels.keys()).collect();
+        for level in levels {
+            let of = |all: &Switches| (all.levels.get(level).copied(), all.is_unreadable(level));
+            let path = || switches.clone().then(level_name(level));
+            match of(next) {
+                same if same == of(seen) => {}
+                (Some(switch), _) => {
+                    changes.push(AttributeUpdate::Set(path(), Value::text(switch.as_str())));
+                }
+                (None, _) => changes.push(AttributeUpdate::Remove(path())),
+            }
+        }
+    } else {
+        changes.push(AttributeUpdate::Set(switches, item::write_switches(next)));
+    }
     let on_unavailable = Path::of(attr::ON_UNAVAILABLE);
-    let on_unavailable = match next.on_unavailable {
-        Some(policy) => AttributeUpdate::Set(on_unavailable, Value::Text(policy.to_string())),
-        None => AttributeUpdate::Remove(on_unavailable),
-    };
+    match next.on_unavailable {
+        Some(policy) => {
+            let policy = Value::Text(policy.to_string());
+            changes.push(AttributeUpdate::Set(on_unavailable, policy));
+        }
+        None if next.unreadable_policy().is_some() => {}
+        None => changes.push(AttributeUpdate::Remove(on_unavailable)),
+    }
     Action::Update(Update {
         key: switches_key(namespace),
         conditions: vec![condition],
-        changes: vec![
-            AttributeUpdate::Set(version, Value::Int(next.version)),
-            AttributeUpdate::Set(switches, item::write_switches(next)),
-            on_unavailable,
-        ],
+        changes,
     })
 }
 

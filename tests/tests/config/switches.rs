@@ -81,7 +81,7 @@ async fn a_stop_reaches_callers_with_limits_in_the_call_and_in_the_table_within_
         (stopped_in_code(&caller).await, configured().await),
         (None, None)
     );
-    assert_eq!(operator.switches().await.unwrap(), []);
+    assert_eq!(operator.switches().await.unwrap().items, []);
 }
 
 #[tokio::test(start_paused = true)]
@@ -113,7 +113,7 @@ async fn the_narrowest_switch_decides_and_a_stopped_parent_stops_its_children() 
         (gpt4(), Switch::Exempt),
         (ConfigLevel::System, Switch::Stopped),
     ];
-    assert_eq!(limiter.switches().await.unwrap(), expected);
+    assert_eq!(limiter.switches().await.unwrap().items, expected);
 }
 
 /// The monotonic clock of a frozen function stands still.
@@ -337,16 +337,109 @@ async fn switches_that_cannot_be_read_stop_nothing_and_start_nothing() {
     // A damaged item neither.
     *fails.lock().unwrap() = false;
     let mut item = fleet.dynamo.item("default/SYSTEM#", "#SWITCHES");
-    item["switches"]["M"]["resource#gpt-4"] = serde_json::json!({"S": "halted"});
+    item["switches"] = serde_json::json!({"S": "halted"});
     fleet.dynamo.put(&item);
     pass(secs(60)).await;
     assert_eq!(stopped_in_code(&caller).await, Some(gpt4()));
     let error = operator.start(&gpt4()).send().await.unwrap_err();
     assert!(
         matches!(&error, Error::UnreadableItem { sk, .. } if sk == "#SWITCHES")
-            && error.to_string().contains("switches.resource#gpt-4"),
+            && error.to_string().contains("switches"),
         "{error}"
     );
+}
+
+/// Every place of a switch, and every type of value: its level counts as stopped, and all others
+/// are as they were.
+#[tokio::test(start_paused = true)]
+async fn a_switch_that_cannot_be_read_stops_its_level_and_hides_no_other() {
+    let places = [
+        ("system", Some(ConfigLevel::System)),
+        ("resource#gpt-4", Some(gpt4())),
+        ("entity#e-1", Some(ConfigLevel::Entity(entity("e-1")))),
+        ("entity#e-1#gpt-4", Some(own())),
+        ("tenant#e-1", None),
+        ("resource#", None),
+    ];
+    let values = [
+        serde_json::json!({"S": "paused"}),
+        serde_json::json!({"S": "Exempt"}),
+        serde_json::json!({"N": "1"}),
+        serde_json::json!({"BOOL": false}),
+        serde_json::json!({"NULL": true}),
+        serde_json::json!({"L": [{"S": "stopped"}]}),
+        serde_json::json!({"M": {"S": {"S": "exempt"}}}),
+    ];
+    for (place, level) in places {
+        for value in &values {
+            let fleet = Fleet::new().await;
+            let operator = fleet.limiter().await;
+            let other = ConfigLevel::Entity(entity("e-2"));
+            let third = ConfigLevel::Resource(resource("zzz"));
+            let _ = operator.stop(&other).send().await.unwrap();
+            let _ = operator.stop(&third).send().await.unwrap();
+            let mut item = fleet.dynamo.item("default/SYSTEM#", "#SWITCHES");
+            item["switches"]["M"][place] = value.clone();
+            fleet.dynamo.put(&item);
+
+            // A process that has read nothing before.
+            let caller = fleet.limiter().await;
+            assert_eq!(stopped_in_code(&caller).await, level, "{place} {value}");
+            let ask = caller.acquire("e-2", "api").limits(&limits());
+            let stopped_at = stopped(ask.take("rpm", 1).send()).await;
+            assert_eq!(stopped_at, Some(other.clone()), "{place} {value}");
+
+            // Others are listed and changed, and it stays as it is.
+            let listed = async || operator.switches().await.unwrap();
+            let list = listed().await;
+            assert_eq!((list.items.len(), list.unreadable.len()), (2, 1));
+            let error = &list.unreadable[0].error;
+            let has_place = error.contains(&format!("switches.{place} "));
+            assert!(has_place && !error.contains("delete the item"), "{error}");
+            let _ = operator.start(&third).send().await.unwrap();
+            let _ = operator.exempt(&other).send().await.unwrap();
+            let stored = fleet.dynamo.item("default/SYSTEM#", "#SWITCHES");
+            assert_eq!(stored["switches"]["M"][place], *value);
+            let list = listed().await;
+            assert_eq!(list.items, [(other.clone(), Switch::Exempt)]);
+            assert_eq!(list.unreadable.len(), 1);
+
+            // It is replaced by whatever is set.
+            let Some(level) = level.clone() else { continue };
+            let report = operator.stop(&level).send().await.unwrap();
+            assert_eq!(report.outcome, OperationOutcome::Applied);
+            let list = listed().await;
+            assert!(list.items.contains(&(level.clone(), Switch::Stopped)));
+            assert_eq!((list.items.len(), list.unreadable.len()), (2, 0));
+            fleet.dynamo.put(&item);
+            let _ = operator.start(&level).send().await.unwrap();
+            let list = listed().await;
+            assert_eq!((list.items.len(), list.unreadable.len()), (2, 0));
+        }
+    }
+}
+
+/// Nor does a decision for outages that cannot be read.
+#[tokio::test(start_paused = true)]
+async fn a_decision_for_outages_that_cannot_be_read_hides_no_switch() {
+    for policy in [None, Some(OnUnavailable::Deny)] {
+        let fleet = Fleet::new().await;
+        let operator = fleet.limiter().await;
+        let _ = operator.stop(&gpt4()).send().await.unwrap();
+        let mut item = fleet.dynamo.item("default/SYSTEM#", "#SWITCHES");
+        item["on_unavailable"] = serde_json::json!({"S": "guess"});
+        fleet.dynamo.put(&item);
+        let caller = fleet.limiter().await;
+        assert_eq!(stopped_in_code(&caller).await, Some(gpt4()));
+        let _ = operator.start(&gpt4()).send().await.unwrap();
+        let stored = fleet.dynamo.item("default/SYSTEM#", "#SWITCHES");
+        assert_eq!(stored["on_unavailable"], item["on_unavailable"]);
+        assert_eq!(operator.switches().await.unwrap().unreadable.len(), 1);
+        assert!(operator.stored_on_unavailable().await.is_err());
+        let _ = operator.store_on_unavailable(policy).await.unwrap();
+        assert_eq!(operator.stored_on_unavailable().await.unwrap(), policy);
+        assert!(operator.switches().await.unwrap().unreadable.is_empty());
+    }
 }
 
 #[tokio::test(start_paused = true)]
@@ -371,7 +464,7 @@ async fn i7_a_stop_is_made_once_per_key_and_every_change_has_an_event() {
             .outcome,
         OperationOutcome::DryRun
     );
-    assert_eq!(limiter.switches().await.unwrap(), []);
+    assert_eq!(limiter.switches().await.unwrap().items, []);
     let at = fleet.now();
     assert_eq!(stop().await.outcome, OperationOutcome::Applied);
     pass(secs(1)).await;
@@ -387,7 +480,7 @@ async fn i7_a_stop_is_made_once_per_key_and_every_change_has_an_event() {
         (late.outcome, late.before, late.after),
         (OperationOutcome::AppliedBefore(at), None, None)
     );
-    assert_eq!(limiter.switches().await.unwrap(), []);
+    assert_eq!(limiter.switches().await.unwrap().items, []);
     let error = limiter
         .stop(&own())
         .idempotency_key("INC-1")
@@ -459,7 +552,7 @@ async fn i7_a_stop_is_made_although_responses_are_lost_and_others_change_switche
     let (first, second) = tokio::join!(one.stop(&gpt4).send(), other.stop(&own).send());
     assert_eq!(first.unwrap().outcome, OperationOutcome::Applied);
     assert_eq!(second.unwrap().outcome, OperationOutcome::Applied);
-    assert_eq!(one.switches().await.unwrap().len(), 2);
+    assert_eq!(one.switches().await.unwrap().items.len(), 2);
 }
 
 #[tokio::test(start_paused = true)]

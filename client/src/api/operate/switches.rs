@@ -5,6 +5,7 @@ use weirgate_shared::{AuditChange, ConfigLevel, MAX_SWITCHES, Switch, Switches, 
 
 use super::operation::{Operating, OperationOutcome, Options};
 use crate::RateLimiter;
+use crate::api::page::{Page, Unreadable};
 use crate::config::stored_switches;
 use crate::session::CacheKey;
 use crate::values::Error;
@@ -44,11 +45,28 @@ impl RateLimiter {
 
     /// Returns the levels that are stopped or exempt, read from the table.
     ///
+    /// There is one page. A switch that was changed by other means and cannot be read is among its
+    /// [unreadable](Page::unreadable) entries. Its level counts as stopped until it is
+    /// [stopped](Self::stop), [exempted](Self::exempt) or [started](Self::start).
+    ///
     /// # Errors
-    /// [`Error::Store`], or [`Error::UnreadableItem`] if the item was changed by other means.
-    pub async fn switches(&self) -> Result<Vec<(ConfigLevel, Switch)>, Error> {
+    /// [`Error::Store`], or [`Error::UnreadableItem`] if no switch can be read.
+    pub async fn switches(&self) -> Result<Page<(ConfigLevel, Switch)>, Error> {
         let switches = self.stored_switches().await?;
-        Ok(switches.levels.into_iter().collect())
+        let key = switches_key(&self.session.namespace);
+        let unreadable = switches.unreadable.iter();
+        let unreadable = unreadable
+            .map(|(level, error)| Unreadable::switch(key.clone(), level.as_ref(), error))
+            .collect();
+        let readable = switches.levels.iter();
+        let readable = readable.filter(|(level, _)| !switches.is_unreadable(level));
+        Ok(Page {
+            items: readable
+                .map(|(level, switch)| (level.clone(), *switch))
+                .collect(),
+            unreadable,
+            next: None,
+        })
     }
 
     pub(in crate::api) async fn stored_switches(&self) -> Result<Switches, Error> {
@@ -134,11 +152,10 @@ impl<'a> SwitchEdit<'a> {
                     ..report(outcome)
                 });
             }
-            let plan = if before == next {
+            let plan = if before == next && !seen.is_unreadable(level) {
                 None
             } else {
-                let action =
-                    write_switches(&session.namespace, seen.version, &self.switches(&seen)?);
+                let action = write_switches(&session.namespace, &seen, &self.switches(&seen)?);
                 let level = level.clone();
                 let event = AuditChange::Switch {
                     level,
@@ -157,10 +174,7 @@ impl<'a> SwitchEdit<'a> {
     fn switches(&self, seen: &Switches) -> Result<Switches, Error> {
         let mut switches = seen.clone();
         switches.version = seen.version.saturating_add(1);
-        match self.next {
-            Some(next) => drop(switches.levels.insert(self.level.clone(), next)),
-            None => drop(switches.levels.remove(&self.level)),
-        }
+        switches.set(&self.level, self.next);
         if switches.levels.len() > MAX_SWITCHES {
             return Err(Error::Invalid(format!(
                 "{} has no room: {MAX_SWITCHES} levels are stopped or exempt already; start some, or disable it by set_config()",

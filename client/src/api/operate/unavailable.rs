@@ -4,7 +4,7 @@ use weirgate_shared::write::write_switches;
 use weirgate_shared::{AuditChange, Switches, switches_key};
 
 use crate::RateLimiter;
-use crate::config::{ConfigEdit, stored_switches};
+use crate::config::{ConfigEdit, stored_switches, unreadable_switches};
 use crate::session::CacheKey;
 use crate::values::{Error, OnUnavailable, check_on_unavailable};
 
@@ -43,19 +43,19 @@ impl RateLimiter {
             let item = items.iter().find(|item| item.key().as_ref() == Some(&key));
             let seen = stored_switches(&key, item)?;
             let before = seen.on_unavailable;
-            if before == policy {
+            if before == policy && seen.unreadable_policy().is_none() {
                 return Ok(before);
             }
-            let next = Switches {
+            let mut next = Switches {
                 version: seen.version.saturating_add(1),
-                on_unavailable: policy,
                 ..seen.clone()
             };
+            next.set_policy(policy);
             let event = AuditChange::OnUnavailable {
                 before,
                 after: policy,
             };
-            let write = write_switches(&session.namespace, seen.version, &next);
+            let write = write_switches(&session.namespace, &seen, &next);
             let actions: Vec<_> = [write, edit.record(event)]
                 .into_iter()
                 .chain(mark)
@@ -71,6 +71,10 @@ impl RateLimiter {
     /// # Errors
     /// [`Error::Store`], or [`Error::UnreadableItem`] if the item was changed by other means.
     pub async fn stored_on_unavailable(&self) -> Result<Option<OnUnavailable>, Error> {
-        Ok(self.stored_switches().await?.on_unavailable)
+        let switches = self.stored_switches().await?;
+        match switches.unreadable_policy() {
+            Some(error) => Err(unreadable_switches(&self.session.namespace, error)),
+            None => Ok(switches.on_unavailable),
+        }
     }
 }
