@@ -231,10 +231,10 @@ impl Options {
         let secret = match &self.token_file {
             Some(path) => {
                 let shown = path.display();
-                let text = std::fs::read_to_string(path).map_err(|error| {
-                    format!("--token-file {shown}: {error}; give a file that the agent may read")
+                let file = weirgate_files::read_file(path).map_err(|error| {
+                    format!("--token-file {error}; give a file that the agent may read")
                 })?;
-                let token = Token::new(text.trim()).map_err(|rule| {
+                let token = Token::new(file.text.trim()).map_err(|rule| {
                     format!("--token-file {shown}: the secret {rule}; write another one")
                 })?;
                 Some(token)

@@ -3,7 +3,7 @@
 //! ```sh
 //! cargo run -p weirgate --features tower --example metrics_prometheus -- my-stack-table
 //! cargo run -p weirgate --features tower --example metrics_prometheus -- weirgate --local http://127.0.0.1:8000
-//! curl -H 'x-api-key: alice' http://127.0.0.1:3000/hello
+//! curl -H 'x-api-key: key-of-alice' http://127.0.0.1:3000/hello
 //! curl http://127.0.0.1:3000/metrics
 //! ```
 //!
@@ -12,7 +12,11 @@
 use std::error::Error;
 use std::time::Duration;
 
+use axum::extract::Request;
 use axum::http::header::CONTENT_TYPE;
+use axum::http::{HeaderMap, StatusCode};
+use axum::middleware::{self, Next};
+use axum::response::{IntoResponse, Response};
 use axum::{Router, routing::get};
 use metrics_exporter_prometheus::{Matcher, PrometheusBuilder, PrometheusHandle};
 use weirgate::tower::RateLimitLayer;
@@ -26,6 +30,8 @@ use weirgate::{ConnectOptions, Limit, RateLimiter};
 const DECISION_SECONDS: [f64; 14] = [
     0.000_01, 0.000_05, 0.000_25, 0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 5.0,
 ];
+/// The callers by their keys. A real service keeps them in a table.
+const CALLERS: [(&str, &str); 2] = [("key-of-alice", "alice"), ("key-of-bob", "bob")];
 /// How often recorded values go into the buckets. Without a scrape they would pile up until then.
 const UPKEEP: Duration = Duration::from_secs(5);
 
@@ -76,10 +82,8 @@ fn recorder() -> Result<PrometheusHandle, Box<dyn Error>> {
 fn app(limiter: RateLimiter, metrics: PrometheusHandle) -> Result<Router, Box<dyn Error>> {
     let limits = [Limit::per_hour("requests", 5)?];
     let layer = RateLimitLayer::new(limiter, move |limiter, request| {
-        // This example trusts the header. A real service looks a key up, and limits its owner.
-        let key = request.headers.get("x-api-key");
-        let key = key.and_then(|key| key.to_str().ok());
-        let caller = key.unwrap_or_default(); // none, or unreadable: 400
+        let caller = request.extensions.get::<Caller>();
+        let caller = caller.map_or("", |Caller(name)| name); // none: 400, instead of no limit
         let acquire = limiter.acquire(caller, "hello").limits(&limits);
         Some(acquire.take("requests", 1))
     });
@@ -90,6 +94,20 @@ fn app(limiter: RateLimiter, metrics: PrometheusHandle) -> Result<Router, Box<dy
     Ok(Router::new()
         .route("/hello", get(async || "Hello!\n"))
         .layer(layer)
-        // Added after the layer, so it is not limited.
+        .layer(middleware::from_fn(authenticate))
+        // Added after the layers, so it is not limited.
         .route("/metrics", get(text)))
+}
+
+/// A caller, as authentication found it.
+#[derive(Debug, Clone)]
+struct Caller(&'static str);
+
+async fn authenticate(headers: HeaderMap, mut request: Request, next: Next) -> Response {
+    let key = headers.get("x-api-key").and_then(|key| key.to_str().ok());
+    let Some((_, caller)) = CALLERS.iter().find(|(of, _)| key == Some(of)) else {
+        return StatusCode::UNAUTHORIZED.into_response();
+    };
+    request.extensions_mut().insert(Caller(caller));
+    next.run(request).await
 }

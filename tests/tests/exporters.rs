@@ -116,9 +116,18 @@ async fn prometheus_scrapes_what_was_decided() {
     ] {
         assert_eq!(samples(&before)[series], 0.0, "{before}");
     }
-    let answers: Vec<_> = (0..8).map(|_| get(address, "/hello", "alice").0).collect();
+    let answers: Vec<_> = (0..8)
+        .map(|_| get(address, "/hello", "key-of-alice").0)
+        .collect();
     assert_eq!(answers, [200, 200, 200, 200, 200, 429, 429, 429]);
-    assert_eq!(get(address, "/hello", "bob").0, 200);
+    for key in ["", "alice", "made-up"] {
+        assert_eq!(
+            get(address, "/hello", key).0,
+            401,
+            "{key:?} has no limit of its own"
+        );
+    }
+    assert_eq!(get(address, "/hello", "key-of-bob").0, 200);
     let (status, text) = get(address, "/metrics", "prometheus");
     assert_eq!(status, 200);
 

@@ -147,6 +147,14 @@ impl Refusal {
         Self::plain(StatusCode::PAYLOAD_TOO_LARGE, Outcome::Invalid, detail)
     }
 
+    /// Returns the refusal of a body that is encoded.
+    pub(super) fn encoding(encoding: &str) -> Self {
+        let encoding = shown(encoding);
+        Self::invalid(format!(
+            "Transfer-Encoding must be chunked, got {encoding:?}: send the body as it is"
+        ))
+    }
+
     pub(super) fn wrong_token(detail: &str) -> Self {
         Self::plain(
             StatusCode::UNAUTHORIZED,

@@ -164,6 +164,7 @@ impl Api {
         if request.headers().contains_key(header::ORIGIN) {
             return Err(Refusal::web_page());
         }
+        check_encoding(request.headers())?;
         let room = room.ok_or_else(Refusal::gave_way)?;
         let most = operation.max_body();
         let body = read(request.into_body(), most, room).await;
@@ -219,6 +220,17 @@ fn is_for_this_host(headers: &HeaderMap) -> bool {
         let address = name.trim_start_matches('[').trim_end_matches(']');
         name.eq_ignore_ascii_case("localhost") || address.parse::<IpAddr>().is_ok()
     })
+}
+
+/// Checks that a body is framed by its length or in chunks, and not encoded besides.
+fn check_encoding(headers: &HeaderMap) -> Result<(), Refusal> {
+    let mut encodings = headers.get_all(header::TRANSFER_ENCODING).iter();
+    match encodings.find(|encoding| !encoding.as_bytes().eq_ignore_ascii_case(b"chunked")) {
+        None => Ok(()),
+        Some(other) => Err(Refusal::encoding(&String::from_utf8_lossy(
+            other.as_bytes(),
+        ))),
+    }
 }
 
 fn check_method(request: &Request<Incoming>, allowed: &Method) -> Result<(), Refusal> {

@@ -208,12 +208,7 @@ fn framings(body: &str, whole: u16) -> Vec<Framing> {
         "",
     ] {
         let fields = format!("transfer-encoding: {encoding}\r\n");
-        add(
-            "an encoding",
-            &fields,
-            whole_chunk() + "0\r\n\r\n",
-            Answered,
-        );
+        add("an encoding", &fields, whole_chunk() + "0\r\n\r\n", Refused);
     }
     // What has no end.
     add("no body", &length(n), String::new(), Refused);
