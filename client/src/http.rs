@@ -83,6 +83,7 @@ mod problem;
 #[cfg(feature = "tower")]
 pub(crate) use fields::DEGRADED;
 pub use names::{PolicyName, PolicyNames, PolicyUnit};
+#[cfg(feature = "tower")]
 pub(crate) use policy::seconds;
 pub use policy::{Policies, Policy};
 pub use problem::Problem;
