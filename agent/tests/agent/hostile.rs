@@ -2,7 +2,7 @@
 
 use std::fs::File as Output;
 use std::io::{BufRead, BufReader, Read, Write};
-use std::net::{SocketAddr, TcpListener, TcpStream};
+use std::net::{SocketAddr, TcpStream};
 use std::process::{Child, Command, Stdio};
 use std::sync::mpsc::channel;
 use std::time::Duration;
@@ -41,10 +41,9 @@ fn peak(agent: &Agent) -> usize {
     number.parse::<usize>().unwrap() / 1024
 }
 
-/// Returns a port that was free a moment ago.
-fn free_port() -> SocketAddr {
-    let listener = TcpListener::bind("127.0.0.1:0").unwrap();
-    listener.local_addr().unwrap()
+/// Returns an address for a process that cannot choose one itself.
+fn free_address() -> SocketAddr {
+    ([127, 0, 0, 1], weirgate_testkit::server::free_port()).into()
 }
 
 fn runtime() -> tokio::runtime::Runtime {
@@ -93,7 +92,7 @@ fn call(body: Parts) -> hyper::Request<Parts> {
 
 /// An agent with the rate limit service, and its address.
 fn with_grpc(arguments: &[&str]) -> (Agent, SocketAddr, File) {
-    let (rules, grpc) = (File::new(RULES), free_port());
+    let (rules, grpc) = (File::new(RULES), free_address());
     let grpc_text = grpc.to_string();
     let all = ["--rules", rules.path(), "--grpc", &grpc_text];
     (Agent::new(&[&all, arguments].concat()), grpc, rules)
@@ -337,7 +336,7 @@ fn limit_files(process: &Child, files: u64) {
 
 #[test]
 fn without_descriptors_both_listeners_pause_say_so_once_and_go_on() {
-    let (rules, grpc) = (File::new(RULES), free_port());
+    let (rules, grpc) = (File::new(RULES), free_address());
     let (socket, endpoint) = (temporary("socket"), database());
     let grpc_text = grpc.to_string();
     let mut process = command(&[
@@ -451,7 +450,7 @@ fn no_output_stops_the_agent() {
     for out in Sink::ALL {
         for err in Sink::ALL {
             let case = format!("standard output {out:?}, standard error {err:?}");
-            let (rules, grpc) = (File::new(RULES), free_port());
+            let (rules, grpc) = (File::new(RULES), free_address());
             let (socket, grpc_text) = (temporary("socket"), grpc.to_string());
             let agent = command(&[
                 "--table",

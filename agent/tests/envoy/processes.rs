@@ -15,7 +15,7 @@ use hyper::service::service_fn;
 use hyper_util::rt::TokioIo;
 use weirgate::RateLimiter;
 use weirgate_testkit::Dynamo;
-use weirgate_testkit::server;
+use weirgate_testkit::server::{self, free_port};
 
 const PAGE: &str = include_str!("../../../docs/guide/envoy.md");
 /// Longest wait for a process, or for what follows from a response.
@@ -218,11 +218,6 @@ fn binary() -> PathBuf {
     binaries
         .find(|binary| binary.exists())
         .expect("Envoy is installed")
-}
-
-fn free_port() -> u16 {
-    let listener = TcpListener::bind("127.0.0.1:0").unwrap();
-    listener.local_addr().unwrap().port()
 }
 
 /// The block of the guide that begins with the file's name.
