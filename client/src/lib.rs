@@ -94,8 +94,8 @@ pub use values::{
 pub use weirgate_shared::{
     AuditChange, AuditEvent, AuditId, AuditSubject, Config, ConfigError, ConfigFilter, ConfigLevel,
     ConfigStatus, DescriptionError, Entity, EntityDescription, EntityId, EpochMillis, Granularity,
-    Limit, LimitError, LimitMode, LimitName, MilliTokens, NameError, RefillRule, Resource, Switch,
-    Usage, Versioned, Window, WindowUsage,
+    Limit, LimitError, LimitMode, LimitName, MilliTokens, MilliTotal, NameError, RefillRule,
+    Resource, Switch, Usage, Versioned, Window, WindowUsage,
 };
 pub use weirgate_store::{Clock, ConnectOptions, ErrorKind, StoreError, SystemClock, Table};
 

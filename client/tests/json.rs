@@ -8,9 +8,9 @@ use serde::de::DeserializeOwned;
 use weirgate::{
     AuditChange, AuditEvent, AuditId, Balances, Config, ConfigLevel, ConfigStatus, Degraded,
     Denied, Disabled, Entity, EntityDescription, EpochMillis, Granularity, Limit, LimitMode,
-    LimitStatus, MilliTokens, NeverFits, OnUnavailable, OperationOutcome, Page, PageToken,
-    Settlement, Stats, StoredBucket, StoredLease, Switch, TopUser, Usage, UsageRow, UsageTotal,
-    Window,
+    LimitStatus, MilliTokens, MilliTotal, NeverFits, OnUnavailable, OperationOutcome, Page,
+    PageToken, Settlement, Stats, StoredBucket, StoredLease, Switch, TopUser, Usage, UsageRow,
+    UsageTotal, Window,
 };
 
 const GUIDE: &str = include_str!("../../docs/guide/json.md");
@@ -43,7 +43,7 @@ fn read<T: DeserializeOwned>(json: &str) -> T {
 
 fn usage() -> Usage {
     let tokens = [("rpm", 2_000), ("tpm", 1_213_125)];
-    let tokens = tokens.map(|(limit, milli)| (limit.try_into().unwrap(), MilliTokens(milli)));
+    let tokens = tokens.map(|(limit, milli)| (limit.try_into().unwrap(), MilliTotal(milli)));
     Usage {
         tokens: tokens.into(),
         acquires: 2,

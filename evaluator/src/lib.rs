@@ -76,7 +76,8 @@ impl From<&Value> for Held {
     fn from(value: &Value) -> Self {
         match value {
             Value::Int(number) => Self::number(i128::from(*number) * 1000),
-            Value::Tokens(amount) => Self::number(i128::from(amount.0)),
+            Value::Count(count) => Self::number(*count * 1000),
+            Value::Tokens(amount) => Self::number(amount.0),
             Value::Text(text) => Self::Text(text.clone()),
             Value::Bool(is) => Self::Bool(*is),
             Value::Map(map) => Self::Map(

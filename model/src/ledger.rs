@@ -17,11 +17,11 @@ pub struct Ledger {
     /// Grants less what expired leases and returns gave back, by the applied takes.
     pub used: i64,
     /// The same by the records of the stream.
-    pub recorded: i64,
+    pub recorded: i128,
     /// Number of applied takes.
     pub takes: i64,
     /// The same by the records of the stream.
-    pub recorded_takes: i64,
+    pub recorded_takes: i128,
     /// What an operator's changes added to the balance, less what they removed.
     pub edited: i64,
     /// Every interval that ends with the last write, but those that can never be the first to hold

@@ -91,7 +91,8 @@ impl Protocol {
             Property::always(
                 "I3: recorded is what was consumed",
                 |_, State { ledger, .. }: &State| {
-                    (ledger.used, ledger.takes) == (ledger.recorded, ledger.recorded_takes)
+                    (i128::from(ledger.used), i128::from(ledger.takes))
+                        == (ledger.recorded, ledger.recorded_takes)
                 },
             ),
             Property::always("I3: every write has a higher v", |_, state: &State| {

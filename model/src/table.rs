@@ -6,7 +6,7 @@ use std::sync::Arc;
 
 use weirgate_shared::write::{Action, Update};
 use weirgate_shared::{
-    BucketKey, LimitState, LiveShard, Meter, MilliTokens, Shard, Usage, Window, attr,
+    BucketKey, LimitState, LiveShard, Meter, MilliTokens, MilliTotal, Shard, Usage, Window, attr,
 };
 
 use crate::guard::conditions;
@@ -168,7 +168,7 @@ pub fn counted(before: Option<&Meter>, after: &Meter) -> Usage {
     let used = after
         .limits
         .iter()
-        .map(|(name, counter)| (name.clone(), MilliTokens(counter.total - had(name))));
+        .map(|(name, counter)| (name.clone(), MilliTotal(counter.total - had(name))));
     Usage {
         tokens: used.collect(),
         acquires: after.acquires.total - before.map_or(0, |before| before.acquires.total),

@@ -5,7 +5,7 @@ use std::time::Duration;
 use serde::Serialize;
 use tokio::time::Instant;
 use weirgate::{
-    EntityId, EpochMillis, LimitStatus, MilliTokens, Resource, StoredBucket, Unreadable, Usage,
+    EntityId, EpochMillis, LimitStatus, MilliTotal, Resource, StoredBucket, Unreadable, Usage,
 };
 
 /// Time between the two reads of which the difference is a rate, at least.
@@ -25,7 +25,7 @@ pub(crate) struct Row {
     pub(crate) shards: u32,
     pub(crate) leases: usize,
     /// Granted acquires, in thousandths a second; `None` until two reads are known.
-    pub(crate) granted: Option<i64>,
+    pub(crate) granted: Option<i128>,
     /// When it was read, epoch ms.
     pub(crate) at: i64,
     pub(crate) limits: Vec<RowLimit>,
@@ -43,7 +43,7 @@ pub(crate) struct RowLimit {
     pub(crate) refill: i64,
     pub(crate) period_ms: i64,
     /// Net consumption a second; `None` until two reads are known.
-    pub(crate) used: Option<i64>,
+    pub(crate) used: Option<i128>,
 }
 
 impl RowLimit {
@@ -137,15 +137,14 @@ impl Rates {
         let ms = i128::try_from(elapsed.as_millis())
             .unwrap_or(i128::MAX)
             .max(1);
-        let per_second = |amount: i64, base: i64, scale: i128| {
-            let difference = (i128::from(amount) - i128::from(base)) * scale * 1000;
-            i64::try_from(difference / ms).unwrap_or(i64::MAX)
+        let per_second = |amount: i128, base: i128, scale: i128| {
+            amount.saturating_sub(base).saturating_mul(scale * 1000) / ms
         };
         self.rate = (!has_fallen).then(|| {
             let base = |name| self.base.tokens.get(name).copied().unwrap_or_default();
             let tokens = counted.tokens.iter().map(|(name, amount)| {
                 let rate = per_second(amount.0, base(name).0, 1);
-                (name.clone(), MilliTokens(rate))
+                (name.clone(), MilliTotal(rate))
             });
             Usage {
                 tokens: tokens.collect(),
@@ -226,7 +225,7 @@ mod tests {
         let second = |count| start + Duration::from_secs(count);
         let counted = |acquires, tokens| Usage {
             acquires,
-            tokens: [("rpm".try_into().unwrap(), MilliTokens(tokens))].into(),
+            tokens: [("rpm".try_into().unwrap(), MilliTotal(tokens))].into(),
         };
         let mut rates = Rates::new(start, counted(100, 5_000));
         rates.read(second(1), &counted(150, 6_000));

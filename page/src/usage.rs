@@ -17,9 +17,9 @@ pub(crate) struct Measure {
     /// Name of the limit; `None` for the acquires.
     limit: Option<String>,
     /// The amounts of the 24 hours of the day (UTC).
-    hours: Vec<i64>,
+    hours: Vec<i128>,
     /// The largest users: entity, resource, amount.
-    top: Vec<(String, String, i64)>,
+    top: Vec<(String, String, i128)>,
 }
 
 /// Usage of a day (UTC).

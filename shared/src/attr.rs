@@ -182,6 +182,12 @@ impl Field {
         }
     }
 
+    /// Returns whether the field counts usage, in 128 bits. The others are amounts of 64 bits.
+    #[must_use]
+    pub const fn is_count(self) -> bool {
+        matches!(self, Self::Consumed | Self::HourBase | Self::DayBase)
+    }
+
     /// Returns the attribute's name for one limit.
     #[must_use]
     pub fn of(self, limit: &LimitName) -> String {
@@ -241,9 +247,8 @@ pub const CARRY: &str = "#c";
 #[must_use]
 pub fn counts_usage(attribute: &str) -> bool {
     const COUNTERS: [&str; 5] = [BIRTH, HOUR, TAKES, TAKES_HOUR_BASE, TAKES_DAY_BASE];
-    let of_limit = |field| matches!(field, Field::Consumed | Field::HourBase | Field::DayBase);
     COUNTERS.contains(&attribute)
-        || Field::parse(attribute).is_some_and(|(_, field)| of_limit(field))
+        || Field::parse(attribute).is_some_and(|(_, field)| field.is_count())
 }
 
 #[cfg(test)]

@@ -2,7 +2,7 @@
 //!
 //! # Layout
 //!
-//! - `units`: [`MilliTokens`], [`EpochMillis`], [`Millis`]: one type per unit
+//! - `units`: [`MilliTokens`], [`MilliTotal`], [`EpochMillis`], [`Millis`]: one type per unit
 //! - `id`: validated names that cannot hold a key delimiter
 //! - `limit`: [`Limit`] and its [`RefillRule`]: capacity and refill
 //! - `config`: [`Config`]: limits at four levels, and the entities they are for
@@ -85,6 +85,6 @@ pub use snapshot::{
 };
 pub use stamp::Stamp;
 pub use switch::{MAX_SWITCHES, Switch, Switches};
-pub use units::{EpochMillis, EpochSeconds, MilliTokens, Millis};
+pub use units::{EpochMillis, EpochSeconds, MilliTokens, MilliTotal, Millis};
 pub use versioned_limits::VersionedLimits;
 pub use window::{Hour, Iso8601, Window, parse_iso8601};

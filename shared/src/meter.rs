@@ -2,22 +2,23 @@
 
 use std::collections::BTreeMap;
 
-use crate::{BucketKey, EpochMillis, Hour, LimitName, MilliTokens, SnapshotKey, Window};
+use crate::{BucketKey, EpochMillis, Hour, LimitName, MilliTotal, SnapshotKey, Window};
 
 /// A counter's values at the start of the item's current hour, and of the day that hour is in.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Hash)]
 pub struct Bases {
     /// Value at the start of the hour.
-    pub hour: i64,
+    pub hour: i128,
     /// Value at the start of the day.
-    pub day: i64,
+    pub day: i128,
 }
 
 /// A counter of this shard since its creation, with its values at the start of the current windows.
+/// It is never reset, so it has 128 bits.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Hash)]
 pub struct Counter {
     /// Current value.
-    pub total: i64,
+    pub total: i128,
     /// Values at the start of the current hour and day.
     pub bases: Bases,
 }
@@ -26,7 +27,7 @@ impl Counter {
     /// Returns the count in the current window of this kind. Negative if more was returned than
     /// taken: tokens taken in one hour may return in the next.
     #[must_use]
-    pub const fn used(&self, window: Window) -> i64 {
+    pub const fn used(&self, window: Window) -> i128 {
         self.total.saturating_sub(match window {
             Window::Hourly => self.bases.hour,
             Window::Daily => self.bases.day,
@@ -80,7 +81,7 @@ impl Meter {
     #[must_use]
     pub fn usage(&self, window: Window) -> Usage {
         let used = |(name, counter): (&LimitName, &Counter)| {
-            (name.clone(), MilliTokens(counter.used(window)))
+            (name.clone(), MilliTotal(counter.used(window)))
         };
         Usage {
             tokens: self.limits.iter().map(used).collect(),
@@ -94,9 +95,9 @@ impl Meter {
 #[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize))]
 pub struct Usage {
     /// Net consumption of each limit. Negative if more was returned in the window than taken.
-    pub tokens: BTreeMap<LimitName, MilliTokens>,
+    pub tokens: BTreeMap<LimitName, MilliTotal>,
     /// Number of granted acquires.
-    pub acquires: i64,
+    pub acquires: i128,
 }
 
 impl Usage {

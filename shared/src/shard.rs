@@ -12,7 +12,7 @@ use crate::limit::{RefillRule, WCU};
 use crate::math::{self, ShardIndex};
 use crate::{
     Bases, BucketKey, Counter, EpochMillis, EpochSeconds, Hour, Lease, Limit, LimitName, Meter,
-    MilliTokens, VersionedLimits, WriteId,
+    MilliTokens, MilliTotal, VersionedLimits, WriteId,
 };
 
 pub use rules::RULES_STAND;
@@ -94,7 +94,7 @@ pub struct LimitState {
     /// Available tokens of this shard, with refill up to `refilled_at`; negative for a debt.
     pub available: MilliTokens,
     /// Net consumption in this shard since its creation.
-    pub consumed: MilliTokens,
+    pub consumed: MilliTotal,
     /// `consumed` at the start of the current hour and day.
     pub bases: Bases,
     /// Capacity and refill of the whole bucket.
@@ -107,7 +107,7 @@ impl LimitState {
     pub fn new(tk: MilliTokens, rule: RefillRule) -> Self {
         Self {
             available: tk,
-            consumed: MilliTokens::ZERO,
+            consumed: MilliTotal::ZERO,
             bases: Bases::default(),
             rule,
         }

@@ -26,6 +26,82 @@ impl MilliTokens {
     }
 }
 
+/// A count of millitokens over any time, in 128 bits: 10^12 tokens a second pass 64 bits within
+/// three hours. Negative if more was returned than taken.
+///
+/// Arithmetic saturates beyond the 38 digits of a number in DynamoDB.
+#[derive(Clone, Copy, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct MilliTotal(pub i128);
+
+impl MilliTotal {
+    /// No tokens.
+    pub const ZERO: Self = Self(0);
+
+    /// Returns the whole tokens in this count, rounded down.
+    #[must_use]
+    pub const fn whole_tokens(self) -> i128 {
+        self.0.div_euclid(1000)
+    }
+
+    /// Returns the count as an amount, at most the largest one: above every balance.
+    #[must_use]
+    pub fn bounded(self) -> MilliTokens {
+        let bounds = (i128::from(i64::MIN), i128::from(i64::MAX));
+        let bounded = i64::try_from(self.0.clamp(bounds.0, bounds.1));
+        MilliTokens(bounded.unwrap_or_default())
+    }
+}
+
+impl From<MilliTokens> for MilliTotal {
+    fn from(amount: MilliTokens) -> Self {
+        Self(i128::from(amount.0))
+    }
+}
+
+impl<T: Into<Self>> std::ops::Add<T> for MilliTotal {
+    type Output = Self;
+    fn add(self, other: T) -> Self {
+        Self(self.0.saturating_add(other.into().0))
+    }
+}
+
+impl<T: Into<Self>> std::ops::Sub<T> for MilliTotal {
+    type Output = Self;
+    fn sub(self, other: T) -> Self {
+        Self(self.0.saturating_sub(other.into().0))
+    }
+}
+
+impl<T: Into<Self>> std::ops::AddAssign<T> for MilliTotal {
+    fn add_assign(&mut self, other: T) {
+        *self = *self + other;
+    }
+}
+
+impl<T: Into<Self>> std::ops::SubAssign<T> for MilliTotal {
+    fn sub_assign(&mut self, other: T) {
+        *self = *self - other;
+    }
+}
+
+impl<T: Into<Self>> std::iter::Sum<T> for MilliTotal {
+    fn sum<I: Iterator<Item = T>>(amounts: I) -> Self {
+        amounts.fold(Self::ZERO, |sum, amount| sum + amount)
+    }
+}
+
+impl PartialEq<MilliTokens> for MilliTotal {
+    fn eq(&self, amount: &MilliTokens) -> bool {
+        *self == Self::from(*amount)
+    }
+}
+
+impl PartialOrd<MilliTokens> for MilliTotal {
+    fn partial_cmp(&self, amount: &MilliTokens) -> Option<std::cmp::Ordering> {
+        self.partial_cmp(&Self::from(*amount))
+    }
+}
+
 impl std::ops::Add for MilliTokens {
     type Output = Self;
     fn add(self, other: Self) -> Self {
@@ -73,8 +149,15 @@ impl std::iter::Sum for MilliTokens {
     }
 }
 
-/// In tokens, exact: `1.25`, `-3`, `0.001`.
+/// In tokens, exact.
 impl fmt::Display for MilliTokens {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        MilliTotal::from(*self).fmt(f)
+    }
+}
+
+/// In tokens, exact: `1.25`, `-3`, `0.001`.
+impl fmt::Display for MilliTotal {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let sign = if self.0 < 0 { "-" } else { "" };
         let milli = self.0.unsigned_abs();
@@ -89,6 +172,12 @@ impl fmt::Display for MilliTokens {
 }
 
 impl fmt::Debug for MilliTokens {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}mtk", self.0)
+    }
+}
+
+impl fmt::Debug for MilliTotal {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "{}mtk", self.0)
     }

@@ -6,7 +6,7 @@ use model::stream::{Snapshots, Writer};
 use model::{bucket_key, limit_name};
 use weirgate_shared::write::UsageCopy;
 use weirgate_shared::{
-    Counter, EpochMillis, Hour, LiveShard, Meter, MilliTokens, ShardUsageCopy, Usage, Window, usage,
+    Counter, EpochMillis, Hour, LiveShard, Meter, MilliTotal, ShardUsageCopy, Usage, Window, usage,
 };
 
 /// A copy to the first hour of 1970 by a life of shard 0.
@@ -17,7 +17,7 @@ fn copy(birth: i64, v: i64, used: &[(&str, i64)], is_final: bool) -> UsageCopy {
     };
     let limits = used
         .iter()
-        .map(|(name, total)| (limit_name(name), counter(*total)))
+        .map(|(name, total)| (limit_name(name), counter((*total).into())))
         .collect();
     let meter = Meter {
         key: bucket_key(0),
@@ -45,7 +45,7 @@ fn i3_what_an_earlier_life_used_of_any_limit_is_carried_once() {
     let usage = |used: &[(&str, i64)], acquires| {
         let tokens = used
             .iter()
-            .map(|(name, milli)| (limit_name(name), MilliTokens(*milli)))
+            .map(|(name, milli)| (limit_name(name), MilliTotal((*milli).into())))
             .collect();
         Usage { tokens, acquires }
     };
@@ -144,7 +144,7 @@ fn i3_a_window_is_not_final_while_the_end_of_an_earlier_life_is_missing() {
         );
         assert_eq!(
             (read.usage.tokens["rpm"], read.usage.acquires, read.is_final),
-            (MilliTokens(6_000), 2, is_final)
+            (MilliTotal(6_000), 2, is_final)
         );
     }
 }

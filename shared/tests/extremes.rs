@@ -1,12 +1,15 @@
 //! Numbers that no bucket of ours has, but that an item or a record can contain. Nothing overflows
 //! on them, and written values are read back.
 
+use std::collections::BTreeMap;
+
 use proptest::prelude::*;
 use proptest::test_runner::FileFailurePersistence;
-use weirgate_shared::write::UsageCopy;
+use weirgate_evaluator::Item;
+use weirgate_shared::write::{LimitDelta, Roll, Settle, UsageCopy};
 use weirgate_shared::{
-    Bases, Bucket, BucketKey, Counter, EpochMillis, Hour, Limit, LimitName, MilliTokens, Shard,
-    ShardIndex, SnapshotKey, Usage, Window,
+    Bases, Bucket, BucketKey, Counter, EpochMillis, Hour, Limit, LimitName, MilliTokens,
+    MilliTotal, Shard, ShardIndex, SnapshotKey, Usage, Window, WriteId, interval_usage,
 };
 
 fn bucket(at: EpochMillis) -> Shard {
@@ -21,7 +24,7 @@ fn bucket(at: EpochMillis) -> Shard {
 /// A tenant that writes its own items can let counters jump as far as they go.
 #[test]
 fn usage_past_all_numbers_is_a_sum_that_stops_there() {
-    for (most, least) in [(i64::MAX, i64::MIN), (i64::MIN, i64::MAX)] {
+    for (most, least) in [(i128::MAX, i128::MIN), (i128::MIN, i128::MAX)] {
         let counter = Counter {
             total: most,
             bases: Bases {
@@ -30,7 +33,7 @@ fn usage_past_all_numbers_is_a_sum_that_stops_there() {
             },
         };
         assert_eq!(Window::ALL.map(|window| counter.used(window)), [most; 2]);
-        let tokens = [(LimitName::new("rpm").unwrap(), MilliTokens(most))].into();
+        let tokens = [(LimitName::new("rpm").unwrap(), MilliTotal(most))].into();
         let one = Usage {
             tokens,
             acquires: most,
@@ -99,5 +102,61 @@ proptest! {
     ) {
         let start = window.start(EpochMillis(at));
         prop_assert!(start.0 <= at && at < window.end(start).0, "{window} {at}");
+    }
+
+    /// Ten years at 10^12 tokens a second, the largest rate, are 3 * 10^23 millitokens: more than
+    /// 64 bits hold. Takes, a new hour, copies, an earlier life and sums keep each of them.
+    #[test]
+    fn counters_of_ten_years_at_the_largest_rate_are_exact(
+        total in 0..=400_000_000_000_000_000_000_000_i128,
+        hour in 0..=400_000_000_000_000_000_000_000_i128,
+        amounts in prop::collection::vec(-1_000_000_000_000_000..=1_000_000_000_000_000_i64, 1..5),
+        acquires in 0..=400_000_000_000_000_000_000_000_i128,
+    ) {
+        let (name, start) = (LimitName::new("rpm").unwrap(), EpochMillis(1_795_132_800_000));
+        let mut shard = bucket(start);
+        shard.acquires.total = acquires;
+        let state = shard.limits.get_mut("rpm").unwrap();
+        (state.consumed, state.bases) = (MilliTotal(total), Bases { hour, day: 0 });
+        let mut item = Item::of_bucket(&shard);
+        let mut expected = MilliTotal(total);
+        for (bits, amount) in (1..).zip(amounts) {
+            let delta = LimitDelta {
+                available: MilliTokens(0),
+                consumed: MilliTokens(amount),
+                ceiling: None,
+            };
+            let settle = Settle {
+                key: &shard.key,
+                write_id: WriteId::from_bits(bits),
+                lease: None,
+                amounts: [(name.clone(), delta)].into(),
+                acquires: 1,
+                roll: Roll::to(Hour::of(start)),
+            };
+            prop_assert!(item.apply(&settle.full(Some(&item.bucket()))));
+            expected += MilliTokens(amount);
+            shard = item.bucket();
+            prop_assert_eq!(shard.limits["rpm"].consumed, expected);
+        }
+        let meter = shard.meter();
+        let day = meter.usage(Window::Daily);
+        prop_assert_eq!(meter.usage(Window::Hourly).tokens["rpm"], expected - MilliTotal(hour));
+        prop_assert_eq!((day.tokens["rpm"], day.acquires), (expected, shard.acquires.total));
+        // An earlier life with the same usage, then this one.
+        let mut snapshot = Item::default();
+        let copy = |born: i64| UsageCopy {
+            birth: born,
+            v: born,
+            ..UsageCopy::of(&meter, Window::Daily, true, 1)
+        };
+        prop_assert!(snapshot.apply(&copy(1).first()));
+        let next = copy(2).after(&snapshot.snapshot());
+        prop_assert!(snapshot.apply(&next.unwrap()));
+        let snapshots = BTreeMap::from([(start, snapshot.snapshot())]);
+        let end = Window::Daily.end(start);
+        let sum = interval_usage(Window::Daily, (start, end), &snapshots, &[], EpochMillis(i64::MAX));
+        prop_assert_eq!(sum.usage.tokens["rpm"], expected + expected);
+        prop_assert_eq!(sum.usage.acquires, day.acquires * 2);
     }
 }

@@ -176,7 +176,7 @@ proptest! {
         if applied {
             let after = item.bucket();
             prop_assert!(after.matches_rules(limits, now));
-            prop_assert_eq!((after.limits[&name].available, after.limits[&name].consumed), (there - need, need));
+            prop_assert_eq!((after.limits[&name].available, after.limits[&name].consumed), (there - need, need.into()));
             // A stale view with the old numbers must find another `rf`, even in the same
             // millisecond.
             prop_assert_eq!(after.refilled_at, now.max(START.plus(Millis(1))));

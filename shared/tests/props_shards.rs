@@ -145,7 +145,7 @@ fn i3_what_expired_leases_give_back_in_a_merge_was_not_used() {
     );
     let two = MilliTokens::from_tokens(2);
     let state = upper.limits.get_mut("rpm").unwrap();
-    (state.available, state.consumed) = (state.available - two, two);
+    (state.available, state.consumed) = (state.available - two, two.into());
     let lease = Lease {
         expires_at: START,
         tokens: [(limit_name("rpm"), two)].into(),

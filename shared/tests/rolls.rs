@@ -65,7 +65,7 @@ fn taken(
     )
 }
 
-fn used(bucket: &Shard) -> [(i64, i64); 2] {
+fn used(bucket: &Shard) -> [(i128, i128); 2] {
     Window::ALL.map(|window| {
         let Usage { tokens, acquires } = bucket.meter().usage(window);
         (tokens["rpm"].whole_tokens(), acquires)

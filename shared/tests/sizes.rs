@@ -10,7 +10,7 @@ use model::{Item, bucket, bucket_key, limit_name, take};
 use weirgate_shared::write::{Take, merge, merged};
 use weirgate_shared::{
     Attr, Bases, BucketKey, Counter, EpochMillis, EpochSeconds, Hour, Lease, Limit, MilliTokens,
-    Millis, Shard, ShardIndex, Window, WriteId, write_units,
+    MilliTotal, Millis, Shard, ShardIndex, Window, WriteId, write_units,
 };
 
 /// A day begins.
@@ -47,8 +47,7 @@ fn used(entity: &str, limits: &[&str], leases: u64) -> Shard {
     };
     bucket.write_units_left = MilliTokens(987_654);
     for state in bucket.limits.values_mut() {
-        (state.available, state.consumed) =
-            (MilliTokens(123_456_789), MilliTokens(123_456_789_012));
+        (state.available, state.consumed) = (MilliTokens(123_456_789), MilliTotal(123_456_789_012));
         state.bases = Bases {
             hour: 123_451_234_567,
             day: 123_321_123_456,

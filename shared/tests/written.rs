@@ -16,8 +16,8 @@ use weirgate_shared::write::{
     require_unchanged, sample, split, update_min_shards,
 };
 use weirgate_shared::{
-    ActivitySample, BucketKey, Counter, EpochSeconds, Hour, Limit, Meter, MilliTokens, Shard,
-    ShardIndex, ShardUsageCopy, Snapshot, Usage, VersionedLimits, Window,
+    ActivitySample, BucketKey, Counter, EpochSeconds, Hour, Limit, Meter, MilliTokens, MilliTotal,
+    Shard, ShardIndex, ShardUsageCopy, Snapshot, Usage, VersionedLimits, Window,
 };
 
 #[derive(Clone, Copy)]
@@ -706,7 +706,7 @@ fn shards(page: &mut Page) {
     (
         upper.acquires.total,
         upper.limits.get_mut("rpm").unwrap().consumed,
-    ) = (7, MilliTokens(3000));
+    ) = (7, MilliTotal(3000));
     (upper.scaling.min_shards, lower.scaling.min_shards) = (4, 2);
     lower = with_leases(
         lower,
@@ -788,8 +788,8 @@ fn shards(page: &mut Page) {
 
 fn copies(page: &mut Page) {
     let usage = |rpm, tpm, acquires| {
-        let tokens = [("rpm", rpm), ("tpm", tpm)]
-            .map(|(name, milli)| (limit_name(name), MilliTokens(milli)));
+        let tokens =
+            [("rpm", rpm), ("tpm", tpm)].map(|(name, milli)| (limit_name(name), MilliTotal(milli)));
         Usage {
             tokens: tokens.into(),
             acquires,
@@ -872,7 +872,7 @@ fn copies(page: &mut Page) {
         &seen(3, 9, true, usage(7001, -8, 5)),
     );
     let mut other = usage(7001, -8, 5);
-    other.tokens.insert(limit_name("slots"), MilliTokens(1000));
+    other.tokens.insert(limit_name("slots"), MilliTotal(1000));
     plan(
         "final copy after an earlier life, with other limits, that did not end",
         &copy(0, true),

@@ -178,13 +178,14 @@ impl StreamCheck {
         let mut consumed = vec![];
         for (name, counter) in counters(&meter) {
             let amount = counter.total - had.get(&name).map_or(0, |counter| counter.total);
+            let amount = i64::try_from(amount).expect("a simulated amount is small");
             for (window, used) in Window::ALL.into_iter().zip(used.iter_mut()) {
                 let sum = used.entry(name.clone()).or_default();
                 if window.start(was.start()) != window.start(hour.start()) {
                     *sum = 0;
                 }
                 *sum += amount;
-                if counter.used(window) != *sum {
+                if counter.used(window) != i128::from(*sum) {
                     let says = counter.used(window);
                     self.violations.push(format!(
                         "I3: {pk} says {says} {name} {window}, and {sum} consumed"

@@ -92,6 +92,7 @@ fn read(value: &AttributeValue) -> Attr<'_> {
 pub(crate) fn write(value: &Value) -> AttributeValue {
     match value {
         Value::Int(number) => AttributeValue::N(number.to_string()),
+        Value::Count(count) => AttributeValue::N(count.to_string()),
         Value::Tokens(amount) => AttributeValue::N(amount.to_string()),
         Value::Text(text) => AttributeValue::S(text.clone()),
         Value::Bool(is) => AttributeValue::Bool(*is),

@@ -263,7 +263,11 @@ impl Functions {
             .usage;
         (
             u64::try_from(used.acquires).unwrap_or_default(),
-            used.tokens.get("rpm").copied().unwrap_or_default(),
+            used.tokens
+                .get("rpm")
+                .copied()
+                .unwrap_or_default()
+                .bounded(),
         )
     }
 }

@@ -128,6 +128,7 @@ pub fn item(bucket: &Shard) -> serde_json::Value {
 fn attribute(value: &Value) -> serde_json::Value {
     match value {
         Value::Int(number) => serde_json::json!({"N": number.to_string()}),
+        Value::Count(count) => serde_json::json!({"N": count.to_string()}),
         Value::Tokens(amount) => serde_json::json!({"N": amount.to_string()}),
         Value::Text(text) => serde_json::json!({"S": text}),
         Value::Bool(is) => serde_json::json!({"BOOL": is}),
@@ -184,7 +185,7 @@ pub fn assert_sound(bucket: &Shard) {
         slots.available <= tokens(6) && slots.available >= MilliTokens::ZERO,
         "{bucket:?}"
     );
-    assert_eq!(rate.available + rate.consumed, tokens(20), "{bucket:?}");
+    assert_eq!(rate.consumed + rate.available, tokens(20), "{bucket:?}");
     if let Some(first) = leases.values().map(|lease| lease.expires_at).min() {
         assert!(
             bucket.due_at.is_some_and(|due| due <= first),

@@ -94,7 +94,7 @@ async fn lived(dynamo: &Dynamo, table: &Table) -> Vec<Value> {
         ..full("e-1", &limits())
     };
     bucket.acquires.total = 3;
-    bucket.limits.get_mut("quota").unwrap().consumed = tokens(2);
+    bucket.limits.get_mut("quota").unwrap().consumed = tokens(2).into();
     store(table, &bucket).await;
     let update = take(
         &bucket,

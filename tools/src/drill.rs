@@ -176,7 +176,7 @@ impl<P: Fn(&str)> Drill<'_, P> {
     }
 
     /// Acquires that readers see in all windows of one kind.
-    async fn counted(&self, resource: &str, window: Window) -> Result<i64, String> {
+    async fn counted(&self, resource: &str, window: Window) -> Result<i128, String> {
         let limiter = self.limiter().await?;
         let (mut sum, mut start) = (0, window.start(self.started));
         while start <= now() {
@@ -204,11 +204,11 @@ impl<P: Fn(&str)> Drill<'_, P> {
                 self.counted(resource, Window::Hourly).await?,
                 self.counted(resource, Window::Daily).await?,
             ];
-            if counted == [expected; 2] {
+            if counted == [expected.into(); 2] {
                 return Ok(());
             }
-            let is_over =
-                counted.iter().any(|counted| *counted > expected) || Instant::now() >= deadline;
+            let is_over = counted.iter().any(|counted| *counted > expected.into())
+                || Instant::now() >= deadline;
             expect(!is_over, || {
                 format!("hours and days count {counted:?} acquires, and {expected} were made")
             })?;

@@ -9,8 +9,8 @@ use std::collections::BTreeSet;
 use clap::{Args, ValueEnum};
 use serde::Serialize;
 use weirgate::{
-    EntityId, EpochMillis, Granularity, LimitName, MilliTokens, Page, Resource, TopUser,
-    Unreadable, Usage as Amounts, UsageReport, UsageRow, UsageScope, UsageTotal,
+    EntityId, EpochMillis, Granularity, LimitName, MilliTotal, Page, Resource, TopUser, Unreadable,
+    Usage as Amounts, UsageReport, UsageRow, UsageScope, UsageTotal,
 };
 
 use super::unreadable;
@@ -169,7 +169,7 @@ fn limits<'a>(usages: impl IntoIterator<Item = &'a Amounts>) -> BTreeSet<&'a Lim
 fn cells(usage: &Amounts, limits: &BTreeSet<&LimitName>) -> Vec<String> {
     let amount = |limit: &&LimitName| {
         let amount = usage.tokens.get(*limit).copied();
-        amount.unwrap_or(MilliTokens::ZERO).to_string()
+        amount.unwrap_or(MilliTotal::ZERO).to_string()
     };
     let mut cells: Vec<_> = limits.iter().map(amount).collect();
     cells.push(usage.acquires.to_string());

@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use futures_util::future::join_all;
-use weirgate_shared::{EpochMillis, LimitName, LimitState, MilliTokens, Shard};
+use weirgate_shared::{EpochMillis, LimitName, LimitState, MilliTokens, MilliTotal, Shard};
 
 use super::refresh::refresh_all;
 use super::state::BucketState;
@@ -78,8 +78,8 @@ fn check_consumed(shards: &[Arc<Shard>], amounts: &Amounts) -> Result<(), Error>
         let consumed = states
             .map(|state| state.consumed)
             .reduce(|one, other| one + other);
-        let consumed = consumed.map(|consumed| consumed.max(MilliTokens::ZERO));
-        if let Some(consumed) = consumed.filter(|consumed| amount > consumed) {
+        let consumed = consumed.map(|consumed| consumed.max(MilliTotal::ZERO));
+        if let Some(consumed) = consumed.filter(|consumed| *consumed < *amount) {
             return Err(Error::Invalid(format!(
                 "refund of limit {name:?} must be 0 to {consumed}, what the bucket has consumed, got {amount}: give back at most {consumed}"
             )));

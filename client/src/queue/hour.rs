@@ -41,6 +41,6 @@ pub(super) fn expected_acquires(shard: &Shard, seen: EpochMillis, time: Millis) 
     let since = shard.hour.start().max(EpochMillis(shard.birth_seq / 1000));
     let counted = shard.acquires.used(Window::Hourly);
     let expected =
-        i128::from(counted) * i128::from(time.0) / i128::from(seen.since(since).0.max(1));
-    counted.min(i64::try_from(expected).unwrap_or(i64::MAX))
+        counted.saturating_mul(i128::from(time.0)) / i128::from(seen.since(since).0.max(1));
+    i64::try_from(counted.min(expected)).unwrap_or(i64::MAX)
 }

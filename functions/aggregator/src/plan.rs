@@ -4,7 +4,7 @@ use std::collections::{BTreeMap, HashSet};
 
 use weirgate_shared::write::{Update, UsageCopy, cap_write_units, refill};
 use weirgate_shared::{
-    BucketKey, EpochMillis, LimitName, Meter, MilliTokens, Millis, Shard, Window,
+    BucketKey, EpochMillis, LimitName, Meter, MilliTokens, MilliTotal, Millis, Shard, Window,
 };
 
 use crate::config::Config;
@@ -204,13 +204,13 @@ impl ShardFold {
             let had = before
                 .and_then(|before| before.limits.get(name))
                 .map_or(0, |counter| counter.total);
-            let used = state.consumed.0.saturating_sub(had);
-            *self.consumed.entry(name.clone()).or_default() += MilliTokens(used);
+            let used = state.consumed - MilliTotal(had);
+            *self.consumed.entry(name.clone()).or_default() += used.bounded();
             // A write that grants no acquire is no request.
             if acquires > 0 {
-                let mean = MilliTokens(used.saturating_add(acquires - 1).div_euclid(acquires));
+                let mean = MilliTotal(used.0.saturating_add(acquires - 1).div_euclid(acquires));
                 let largest = self.largest.entry(name.clone()).or_default();
-                *largest = mean.max(*largest);
+                *largest = mean.bounded().max(*largest);
             }
         }
     }

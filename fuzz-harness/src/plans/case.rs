@@ -5,7 +5,8 @@ use std::collections::BTreeMap;
 use weirgate_shared::write::Roll;
 use weirgate_shared::{
     ActivitySample, Bases, BucketKey, Counter, EpochMillis, EpochSeconds, Hour, Lease, Limit,
-    LimitName, LimitState, MilliTokens, RefillRule, Scaling, Shard, ShardIndex, WriteId,
+    LimitName, LimitState, MilliTokens, MilliTotal, RefillRule, Scaling, Shard, ShardIndex,
+    WriteId,
 };
 
 use crate::numbers::Bytes;
@@ -97,10 +98,10 @@ fn limit(bytes: &mut Bytes<'_>, name: &str) -> Option<Limit> {
 
 fn counter(bytes: &mut Bytes<'_>) -> Counter {
     Counter {
-        total: bytes.number(),
+        total: bytes.number().into(),
         bases: Bases {
-            hour: bytes.number(),
-            day: bytes.number(),
+            hour: bytes.number().into(),
+            day: bytes.number().into(),
         },
     }
 }
@@ -115,7 +116,7 @@ fn state(bytes: &mut Bytes<'_>) -> LimitState {
     };
     LimitState {
         available: tk,
-        consumed: MilliTokens(total),
+        consumed: MilliTotal(total),
         bases,
         rule,
     }

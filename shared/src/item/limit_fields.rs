@@ -1,29 +1,45 @@
 //! The attributes of one limit of a shard.
 
+use super::attribute::Attr;
 use super::error::ItemError;
+use super::parse::{count, integer};
 use crate::attr::Field;
 use crate::limit::RefillRule;
-use crate::{Bases, Counter, LimitState, MilliTokens};
+use crate::{Bases, Counter, LimitState, MilliTokens, MilliTotal};
 
 /// The attributes of one limit, as far as they were read.
 #[derive(Debug, Default)]
 pub(super) struct LimitFields {
-    fields: [Option<i64>; Field::ALL.len()],
+    amounts: [Option<i64>; Field::ALL.len()],
+    counts: [Option<i128>; Field::ALL.len()],
 }
 
 impl LimitFields {
-    pub(super) fn set(&mut self, field: Field, number: i64) {
-        self.fields[field.index()] = Some(number);
+    /// Reads the attribute `name`, which is this field.
+    pub(super) fn read(
+        &mut self,
+        field: Field,
+        name: &str,
+        value: &Attr<'_>,
+    ) -> Result<(), ItemError> {
+        let at = field.index();
+        if field.is_count() {
+            self.counts[at] = Some(count(name, value)?);
+        } else {
+            self.amounts[at] = Some(integer(name, value)?);
+        }
+        Ok(())
     }
 
-    fn number(&self, name: &str, field: Field) -> Result<i64, ItemError> {
-        self.fields[field.index()].ok_or_else(|| {
-            ItemError::missing(&format!("b_{name}_{}", field.suffix()), "a whole number")
-        })
+    /// Starts the counters of a new half.
+    pub(super) fn begin(&mut self) {
+        for field in Field::ALL.into_iter().filter(|field| field.is_count()) {
+            self.counts[field.index()] = Some(0);
+        }
     }
 
     pub(super) fn state(&self, name: &str) -> Result<LimitState, ItemError> {
-        let number = |field| self.number(name, field);
+        let number = |field| found(&self.amounts, name, field);
         let rule = RefillRule {
             capacity: MilliTokens(number(Field::Capacity)?),
             refill_amount: MilliTokens(number(Field::RefillAmount)?),
@@ -40,7 +56,7 @@ impl LimitFields {
         let Counter { total, bases } = self.counter(name)?;
         Ok(LimitState {
             available: MilliTokens(number(Field::Tokens)?),
-            consumed: MilliTokens(total),
+            consumed: MilliTotal(total),
             bases,
             rule,
         })
@@ -51,11 +67,11 @@ impl LimitFields {
     pub(super) fn is_held(&self) -> bool {
         [Field::Tokens, Field::Capacity]
             .iter()
-            .any(|field| self.fields[field.index()].is_some())
+            .any(|field| self.amounts[field.index()].is_some())
     }
 
     pub(super) fn counter(&self, name: &str) -> Result<Counter, ItemError> {
-        let number = |field| self.number(name, field);
+        let number = |field| found(&self.counts, name, field);
         let bases = Bases {
             hour: number(Field::HourBase)?,
             day: number(Field::DayBase)?,
@@ -65,4 +81,14 @@ impl LimitFields {
             bases,
         })
     }
+}
+
+fn found<T: Copy>(
+    numbers: &[Option<T>; Field::ALL.len()],
+    name: &str,
+    field: Field,
+) -> Result<T, ItemError> {
+    numbers[field.index()].ok_or_else(|| {
+        ItemError::missing(&format!("b_{name}_{}", field.suffix()), "a whole number")
+    })
 }

@@ -1,15 +1,26 @@
 //! Parses the values of attributes: numbers, names, ids and maps.
 
+use std::str::FromStr;
+
 use super::attribute::Attr;
 use super::error::ItemError;
 use crate::{NameError, WriteId};
 
 pub(super) fn integer(name: &str, value: &Attr<'_>) -> Result<i64, ItemError> {
+    parse(name, value, "a whole number within 64 bits")
+}
+
+/// Parses a counter.
+pub(super) fn count(name: &str, value: &Attr<'_>) -> Result<i128, ItemError> {
+    parse(name, value, "a whole number within 128 bits")
+}
+
+fn parse<T: FromStr>(name: &str, value: &Attr<'_>, takes: &'static str) -> Result<T, ItemError> {
     match value {
         Attr::N(text) => text.parse().ok(),
         _ => None,
     }
-    .ok_or_else(|| ItemError::new(name, value, "a whole number within 64 bits"))
+    .ok_or_else(|| ItemError::new(name, value, takes))
 }
 
 /// Parses a name that an attribute has.

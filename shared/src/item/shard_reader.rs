@@ -6,7 +6,7 @@ use super::attribute::size_bytes;
 use super::escrow::is_implied;
 use super::lease::leases;
 use super::limit_fields::LimitFields;
-use super::parse::{entries, integer, write_id};
+use super::parse::{self, entries, integer, write_id};
 use super::{Attr, ItemError};
 use crate::attr::{self, Field};
 use crate::{
@@ -23,7 +23,7 @@ pub struct ShardReader {
     v: Option<i64>,
     birth: Option<i64>,
     hour: Option<i64>,
-    takes: [Option<i64>; 3],
+    takes: [Option<i128>; 3],
     write_units_left: Option<i64>,
     shard_count: Option<u32>,
     due: Option<i64>,
@@ -51,9 +51,9 @@ impl ShardReader {
             attr::WRITE_SEQ => self.v = Some(integer(name, value)?),
             attr::BIRTH => self.birth = Some(integer(name, value)?),
             attr::HOUR => self.hour = Some(integer(name, value)?),
-            attr::TAKES => self.takes[0] = Some(integer(name, value)?),
-            attr::TAKES_HOUR_BASE => self.takes[1] = Some(integer(name, value)?),
-            attr::TAKES_DAY_BASE => self.takes[2] = Some(integer(name, value)?),
+            attr::TAKES => self.takes[0] = Some(parse::count(name, value)?),
+            attr::TAKES_HOUR_BASE => self.takes[1] = Some(parse::count(name, value)?),
+            attr::TAKES_DAY_BASE => self.takes[2] = Some(parse::count(name, value)?),
             attr::WRITE_UNITS => self.write_units_left = Some(integer(name, value)?),
             attr::VERSION => self.version = Some(integer(name, value)?),
             attr::RULE_AT => self.rule_at = Some(integer(name, value)?),
@@ -73,12 +73,11 @@ impl ShardReader {
             }
             _ => {
                 if let Some((limit, field)) = Field::parse(name) {
-                    let number = integer(name, value)?;
                     match self.limits.get_mut(limit) {
-                        Some(known) => known.set(field, number),
+                        Some(known) => known.read(field, name, value)?,
                         None => {
                             let mut first = LimitFields::default();
-                            first.set(field, number);
+                            first.read(field, name, value)?;
                             self.limits.insert(limit.into(), first);
                         }
                     }
@@ -168,11 +167,7 @@ impl ShardReader {
     /// Starts the counters of a new half, one of `count` shards.
     fn begin(&mut self, count: u32) {
         (self.shard_count, self.birth, self.takes) = (Some(count), self.v, [Some(0); 3]);
-        for limit in self.limits.values_mut() {
-            for field in [Field::Consumed, Field::HourBase, Field::DayBase] {
-                limit.set(field, 0);
-            }
-        }
+        self.limits.values_mut().for_each(LimitFields::begin);
     }
 
     /// Returns the usage counters of the shard `key`, live or merged away, after all attributes

@@ -21,9 +21,12 @@ pub fn write_shard(shard: &Shard) -> Vec<AttributeUpdate> {
         set(attr::WRITE_SEQ, Value::Int(shard.write_seq)),
         set(attr::BIRTH, Value::Int(shard.birth_seq)),
         set(attr::HOUR, Value::Int(shard.hour.0)),
-        set(attr::TAKES, Value::Int(shard.acquires.total)),
-        set(attr::TAKES_HOUR_BASE, Value::Int(shard.acquires.bases.hour)),
-        set(attr::TAKES_DAY_BASE, Value::Int(shard.acquires.bases.day)),
+        set(attr::TAKES, Value::Count(shard.acquires.total)),
+        set(
+            attr::TAKES_HOUR_BASE,
+            Value::Count(shard.acquires.bases.hour),
+        ),
+        set(attr::TAKES_DAY_BASE, Value::Count(shard.acquires.bases.day)),
         set(attr::WRITE_UNITS, Value::Int(shard.write_units_left.0)),
     ];
     changes.extend(
@@ -97,15 +100,15 @@ pub(crate) fn write_limit(
     } = state;
     Field::ALL.map(|field| {
         let number = match field {
-            Field::Tokens => tk.0,
-            Field::Consumed => tc.0,
-            Field::Capacity => rule.capacity.0,
-            Field::RefillAmount => rule.refill_amount.0,
-            Field::RefillPeriod => rule.refill_period_ms,
-            Field::HourBase => bases.hour,
-            Field::DayBase => bases.day,
+            Field::Tokens => Value::Int(tk.0),
+            Field::Consumed => Value::Count(tc.0),
+            Field::Capacity => Value::Int(rule.capacity.0),
+            Field::RefillAmount => Value::Int(rule.refill_amount.0),
+            Field::RefillPeriod => Value::Int(rule.refill_period_ms),
+            Field::HourBase => Value::Count(bases.hour),
+            Field::DayBase => Value::Count(bases.day),
         };
-        AttributeUpdate::Set(Path::limit(name, field), Value::Int(number))
+        AttributeUpdate::Set(Path::limit(name, field), number)
     })
 }
 

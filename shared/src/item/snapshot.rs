@@ -2,9 +2,9 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use super::parse::integer;
+use super::parse::{count, integer};
 use super::{Attr, ItemError};
-use crate::{LimitName, MilliTokens, ShardUsageCopy, Snapshot, Usage, attr};
+use crate::{LimitName, MilliTotal, ShardUsageCopy, Snapshot, Usage, attr};
 
 /// The shard, or the carry, that an attribute counts.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -41,7 +41,7 @@ pub fn read_snapshot<'a>(
                 Owner::Carry => &mut carry,
             };
             if counted.is_empty() || counted == attr::TOTAL_EVENTS {
-                of.acquires = integer(name, &value)?;
+                of.acquires = count(name, &value)?;
             } else if let Ok(limit) = LimitName::new(counted) {
                 of.tokens.insert(limit, tokens(name, &value)?);
             }
@@ -119,7 +119,7 @@ fn numbers<'v, 'a>(name: &str, value: &'v Attr<'a>) -> Result<&'v [&'a str], Ite
 }
 
 /// Parses an amount in tokens, with at most three decimals.
-fn tokens(name: &str, value: &Attr<'_>) -> Result<MilliTokens, ItemError> {
+fn tokens(name: &str, value: &Attr<'_>) -> Result<MilliTotal, ItemError> {
     let parsed = if let Attr::N(text) = value {
         milli(text)
     } else {
@@ -134,7 +134,7 @@ fn tokens(name: &str, value: &Attr<'_>) -> Result<MilliTokens, ItemError> {
     })
 }
 
-fn milli(text: &str) -> Option<MilliTokens> {
+fn milli(text: &str) -> Option<MilliTotal> {
     let (sign, size) = text.strip_prefix('-').map_or((1, text), |size| (-1, size));
     let (whole, part) = size.split_once('.').unwrap_or((size, ""));
     let is_plain = |digits: &str| digits.bytes().all(|byte| byte.is_ascii_digit());
@@ -142,7 +142,7 @@ fn milli(text: &str) -> Option<MilliTokens> {
         return None;
     }
     let digits: i128 = format!("{whole}{part:0<3}").parse().ok()?;
-    i64::try_from(sign * digits).ok().map(MilliTokens)
+    Some(MilliTotal(sign * digits))
 }
 
 #[cfg(test)]
@@ -159,12 +159,13 @@ mod tests {
             1250,
             -2500,
             1_000_000_010,
-            i64::MAX,
-            i64::MIN,
+            i64::MAX.into(),
+            i64::MIN.into(),
+            i128::MAX,
         ] {
             assert_eq!(
-                milli(&MilliTokens(amount).to_string()),
-                Some(MilliTokens(amount))
+                milli(&MilliTotal(amount).to_string()),
+                Some(MilliTotal(amount))
             );
         }
         for wrong in [
@@ -175,7 +176,7 @@ mod tests {
             "1e3",
             "+1",
             "1.-2",
-            "9223372036854775.808",
+            "170141183460469231731687303715884105.728",
             "1 ",
         ] {
             assert_eq!(milli(wrong), None, "{wrong}");
@@ -199,7 +200,7 @@ mod tests {
             ("#c12", Attr::Numbers(vec!["50", "60"])),
             ("ttl", Attr::N("1")),
         ];
-        let rpm = |milli| [(LimitName::new("rpm").unwrap(), MilliTokens(milli))].into();
+        let rpm = |milli| [(LimitName::new("rpm").unwrap(), MilliTotal(milli))].into();
         let copied = |v, milli, acquires, is_final| ShardUsageCopy {
             write_seq: v,
             usage: Usage {

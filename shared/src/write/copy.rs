@@ -6,7 +6,7 @@ use std::fmt;
 
 use super::{AttributeUpdate, Condition, Path, Update, Value};
 use crate::{
-    ItemKey, LimitName, MAX_BUCKET_LIMITS, MAX_LIMITS, Meter, MilliTokens, Snapshot, SnapshotKey,
+    ItemKey, LimitName, MAX_BUCKET_LIMITS, MAX_LIMITS, Meter, MilliTotal, Snapshot, SnapshotKey,
     Usage, Window, attr,
 };
 
@@ -182,7 +182,7 @@ impl UsageCopy {
         let tokens = tokens.map(|(limit, amount)| {
             AttributeUpdate::Add(carry(limit.as_str()), Value::Tokens(*amount))
         });
-        let takes = AttributeUpdate::Add(carry(attr::TOTAL_EVENTS), Value::Int(usage.acquires));
+        let takes = AttributeUpdate::Add(carry(attr::TOTAL_EVENTS), Value::Count(usage.acquires));
         let life = AttributeUpdate::Add(
             Path::of(attr::carried(self.shard)),
             Value::Numbers(BTreeSet::from([v])),
@@ -191,7 +191,7 @@ impl UsageCopy {
     }
 
     fn update(&self, conditions: Vec<Condition>, mut changes: Vec<AttributeUpdate>) -> Update {
-        let amount = |(limit, amount): (&LimitName, &MilliTokens)| {
+        let amount = |(limit, amount): (&LimitName, &MilliTotal)| {
             AttributeUpdate::Set(
                 Path::of(attr::copied(limit, self.shard)),
                 Value::Tokens(*amount),
@@ -200,7 +200,7 @@ impl UsageCopy {
         changes.extend(self.usage.tokens.iter().map(amount));
         changes.push(AttributeUpdate::Set(
             Path::of(attr::copied_takes(self.shard)),
-            Value::Int(self.usage.acquires),
+            Value::Count(self.usage.acquires),
         ));
         changes.push(AttributeUpdate::Set(
             Path::of(attr::copied_at(self.shard)),

@@ -40,7 +40,7 @@ pub(super) fn make(shard: &Shard) -> Update {
     let keep = |(path, value): (Path, Value)| match (attr::counts_usage(&path.0[0]), &value) {
         // Has the same effect in fewer bytes: each limit has three counters, and an expression is
         // limited to 4 KB.
-        (true, Value::Int(0)) => AttributeUpdate::Add(path, value),
+        (true, Value::Int(0) | Value::Count(0)) => AttributeUpdate::Add(path, value),
         (true, _) => AttributeUpdate::SetIfAbsent(path, value),
         (false, _) => AttributeUpdate::Set(path, value),
     };

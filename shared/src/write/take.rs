@@ -241,10 +241,10 @@ impl Take<'_> {
         let mut shard = Shard::full(self.key.clone(), self.limits, now);
         for (limit, state) in &mut shard.limits {
             state.available -= self.need(limit);
-            state.consumed = self.consumption(limit);
+            state.consumed = self.consumption(limit).into();
         }
         shard.write_units_left -= MilliTokens::from_tokens(1);
-        (shard.hour, shard.acquires.total) = (self.roll.hour, self.acquires);
+        (shard.hour, shard.acquires.total) = (self.roll.hour, self.acquires.into());
         shard.leases = Some(self.leases.iter().cloned().collect());
         shard.due_at = self.first_expiry();
         let expires = self.leases.iter().map(|(_, lease)| lease.expires_at).max();

@@ -4,7 +4,7 @@ use std::borrow::Cow;
 use std::collections::{BTreeMap, BTreeSet};
 
 use crate::attr::{self, Field};
-use crate::{ItemKey, LimitName, MilliTokens, WriteId};
+use crate::{ItemKey, LimitName, MilliTotal, WriteId};
 
 /// One conditional `UpdateItem`: all of it is applied, or nothing.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -65,8 +65,10 @@ impl Path {
 pub enum Value {
     /// A whole number.
     Int(i64),
-    /// An amount written in tokens, exact to the millitoken.
-    Tokens(MilliTokens),
+    /// A counter.
+    Count(i128),
+    /// A count written in tokens, exact to the millitoken.
+    Tokens(MilliTotal),
     /// A string.
     Text(String),
     /// A boolean.

@@ -11,6 +11,7 @@ fn path(Path(parts): &Path) -> String {
 fn value(value: &Value) -> String {
     match value {
         Value::Int(number) => number.to_string(),
+        Value::Count(count) => count.to_string(),
         Value::Tokens(tokens) => format!("{tokens} tokens"),
         Value::Text(text) => format!("{text:?}"),
         Value::Bool(is) => is.to_string(),

@@ -6,7 +6,7 @@ use std::rc::Rc;
 
 use weirgate_shared::write::{Action, Update, finish_writes, split};
 use weirgate_shared::{
-    Bucket, BucketKey, EpochMillis, Hour, ItemKey, LimitName, LiveShard, Meter, MilliTokens, Shard,
+    Bucket, BucketKey, EpochMillis, Hour, ItemKey, LimitName, LiveShard, Meter, MilliTotal, Shard,
     Usage, Window, WriteId, attr, write_shard,
 };
 
@@ -287,7 +287,7 @@ impl Table {
     }
 
     /// Returns the consumption of `limit` in all hours.
-    pub fn consumed(&self, limit: &LimitName) -> MilliTokens {
+    pub fn consumed(&self, limit: &LimitName) -> MilliTotal {
         self.used
             .values()
             .filter_map(|used| used.tokens.get(limit))
@@ -296,16 +296,14 @@ impl Table {
     }
 
     /// Returns the number of granted acquires in all hours.
-    pub fn takes(&self) -> i64 {
+    pub fn takes(&self) -> i128 {
         self.used.values().map(|used| used.acquires).sum()
     }
 }
 
 /// Without the limits of which nothing was used.
 pub fn plain(mut usage: Usage) -> Usage {
-    usage
-        .tokens
-        .retain(|_, amount| *amount != MilliTokens::ZERO);
+    usage.tokens.retain(|_, amount| *amount != MilliTotal::ZERO);
     usage
 }
 
@@ -319,7 +317,7 @@ fn difference(before: Option<&Meter>, after: &Meter) -> Usage {
     let tokens = after
         .limits
         .iter()
-        .map(|(name, after)| (name.clone(), MilliTokens(after.total - before_of(name))));
+        .map(|(name, after)| (name.clone(), MilliTotal(after.total - before_of(name))));
     let acquires = after.acquires.total - before.map_or(0, |before| before.acquires.total);
     Usage {
         tokens: tokens.collect(),

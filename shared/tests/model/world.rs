@@ -232,7 +232,7 @@ impl World {
             rate.available
         );
         prop_assert!(rate.available <= self.share(0));
-        prop_assert_eq!(bucket.acquires.total, self.takes);
+        prop_assert_eq!(bucket.acquires.total, i128::from(self.takes));
         assert_due_is_a_lower_bound(&self.item, &bucket);
         Ok(())
     }

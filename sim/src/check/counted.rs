@@ -42,7 +42,7 @@ pub fn counted_since(world: &World, since: EpochMillis) {
                 .insert(key.start, weirgate_testkit::snapshot(item));
         }
     }
-    let mut consumed: BTreeMap<(String, Window, EpochMillis), BTreeMap<String, i64>> =
+    let mut consumed: BTreeMap<(String, Window, EpochMillis), BTreeMap<String, i128>> =
         BTreeMap::new();
     let by_hour = world.stream_check().consumed().clone();
     for ((entity, limit, at), amount) in by_hour {
@@ -52,7 +52,7 @@ pub fn counted_since(world: &World, since: EpochMillis) {
                 .entry((entity.clone(), window, start))
                 .or_default()
                 .entry(limit.clone())
-                .or_default() += amount;
+                .or_default() += i128::from(amount);
         }
     }
     let copied = snapshots.iter().flat_map(|((entity, window), starts)| {

@@ -7,8 +7,8 @@ use weirgate_shared::write::{
 };
 use weirgate_shared::{
     ActivitySample, BucketKey, Counter, EpochMillis, Hour, ItemKey, Lease, Limit,
-    MAX_BUCKET_LIMITS, MAX_LIMITS, MilliTokens, Millis, Scaling, Shard, ShardUsageCopy, Snapshot,
-    Window, WriteId,
+    MAX_BUCKET_LIMITS, MAX_LIMITS, MilliTokens, MilliTotal, Millis, Scaling, Shard, ShardUsageCopy,
+    Snapshot, Window, WriteId,
 };
 
 #[test]
@@ -71,7 +71,8 @@ fn crowded(index: u32) -> Shard {
     let key = BucketKey::parse(&format!("default/BUCKET#e-1#gpt-4#{index}")).expect("a key");
     let mut shard = Shard::full(key, &limits(0, MAX_BUCKET_LIMITS), NOW);
     for (at, state) in (1..).zip(shard.limits.values_mut()) {
-        (state.available, state.consumed) = (MilliTokens(7_000 * at), MilliTokens(11_000 * at));
+        (state.available, state.consumed) =
+            (MilliTokens(7_000 * at), MilliTotal(11_000 * i128::from(at)));
     }
     let others = limits(MAX_BUCKET_LIMITS, MAX_BUCKET_LIMITS);
     shard.departed = others
@@ -144,7 +145,7 @@ fn copies() -> Vec<Update> {
     usage.tokens = limits(2 * MAX_BUCKET_LIMITS, MAX_BUCKET_LIMITS)
         .iter()
         .zip(1..)
-        .map(|(limit, at)| (limit.name().clone(), MilliTokens(at)))
+        .map(|(limit, at)| (limit.name().clone(), MilliTotal(at)))
         .collect();
     let earlier = ShardUsageCopy {
         write_seq: copy.birth - 1,

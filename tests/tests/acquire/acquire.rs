@@ -34,14 +34,14 @@ async fn several_limits_are_taken_in_one_write() {
             bucket.limits["rpm"].available,
             bucket.limits["rpm"].consumed
         ),
-        (tokens(57), tokens(3))
+        (tokens(57), tokens(3).into())
     );
     assert_eq!(
         (
             bucket.limits["tpm"].available,
             bucket.limits["tpm"].consumed
         ),
-        (tokens(8_000), tokens(2_000))
+        (tokens(8_000), tokens(2_000).into())
     );
     assert_eq!(bucket.acquires.total, 2);
 }

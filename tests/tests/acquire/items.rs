@@ -31,7 +31,7 @@ async fn a_bucket_that_ttl_deleted_is_made_again() {
             after.limits["rpm"].consumed,
             after.acquires.total
         ),
-        (tokens(9), tokens(1), 1)
+        (tokens(9), tokens(1).into(), 1)
     );
     assert!(
         after.write_seq > before.write_seq,

@@ -24,7 +24,7 @@ async fn a_raised_limit_reaches_the_bucket_with_the_take_and_flows_in_from_then_
     let state = fleet.bucket().await.limits["rpm"];
     assert_eq!(
         (state.rule, state.consumed),
-        (*rpm(60)[0].rule(), tokens(11))
+        (*rpm(60)[0].rule(), tokens(11).into())
     );
     pass(secs(60)).await;
     let _ = granted(&limiter, &rpm(60), &[("rpm", 60)]).await;

@@ -49,7 +49,10 @@ async fn tk_tc(fleet: &Fleet, entity: &str) -> Option<(i64, i64)> {
     let key = BucketKey::parse(&format!("default/BUCKET#{entity}#gpt-4#0")).unwrap();
     let bucket = load(&fleet.dynamo.table().await, &key).await?;
     let state = bucket.limits[&LimitName::new("rpm").unwrap()];
-    Some((bucket.balance(&state, fleet.now()).0, state.consumed.0))
+    Some((
+        bucket.balance(&state, fleet.now()).0,
+        state.consumed.bounded().0,
+    ))
 }
 
 #[tokio::test(start_paused = true)]

@@ -56,7 +56,7 @@ fn restore(dynamo: &Dynamo, between: &[Value], is_restored: impl Fn(&str) -> boo
 }
 
 /// Acquires of the three hours, and of their day.
-fn acquires(dynamo: &Dynamo) -> ([i64; 3], i64) {
+fn acquires(dynamo: &Dynamo) -> ([i128; 3], i128) {
     let of = |window: Window, hours| {
         let start = window.start(later(hours));
         usage::read(dynamo, window)

@@ -266,7 +266,7 @@ async fn i3_usage_is_exact_through_splits_that_go_on_in_batches_of_any_cut() {
     let used: i64 = whole
         .shards()
         .iter()
-        .map(|shard| shard.limits["tpm"].consumed.0)
+        .map(|shard| shard.limits["tpm"].consumed.bounded().0)
         .sum();
     assert_eq!(
         whole.balance_at(&name("tpm"), HOUR),

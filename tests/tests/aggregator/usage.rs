@@ -12,7 +12,7 @@ use crate::fixtures::aggregator::{
 };
 use serde_json::{Value, json};
 use weirgate::RateLimiter;
-use weirgate_shared::{EpochMillis, MilliTokens, Window};
+use weirgate_shared::{EpochMillis, MilliTokens, MilliTotal, Window};
 use weirgate_store::Table;
 use weirgate_testkit::{Dynamo, Fault};
 
@@ -90,7 +90,7 @@ async fn i3_usage_equals_consumption_in_every_window() {
     let hour = &read(&dynamo, Window::Hourly)[&(bucket("a", 0), HOUR)];
     assert_eq!(
         (hour.acquires, hour.tokens["tpm"]),
-        (2, MilliTokens(1_250 + 1_251 - 2_001))
+        (2, MilliTotal(1_250 + 1_251 - 2_001))
     );
 }
 
@@ -106,7 +106,7 @@ async fn i3_a_window_in_progress_is_exact_before_anything_is_delivered() {
     // Hours later the day in progress is as exact.
     take_in(&table, &bucket("a", 0), 9, 5).await;
     let day = &read(&dynamo, Window::Daily)[&(bucket("a", 0), Window::Daily.start(HOUR))];
-    assert_eq!((day.acquires, day.tokens["tpm"]), (3, MilliTokens(1_909)));
+    assert_eq!((day.acquires, day.tokens["tpm"]), (3, MilliTotal(1_909)));
 }
 
 #[tokio::test]
@@ -273,7 +273,7 @@ async fn i3_a_bucket_that_is_deleted_and_made_again_counts_both_lives() {
     let hour = &snapshots(&dynamo)[&hourly(&key, HOUR)];
     assert_eq!(
         (hour.carry.tokens["tpm"], hour.carry.acquires),
-        (MilliTokens(5_000), 1)
+        (MilliTotal(5_000), 1)
     );
     assert!(hour.shards[&0].is_final && hour.unfinished.is_empty());
     // Both lives in one batch.
@@ -384,7 +384,7 @@ async fn i3_splits_and_merges_within_an_hour_leave_one_copy_of_each_shard() {
         .usage;
     assert_eq!(
         (hour.acquires, hour.tokens["rpm"]),
-        (100, MilliTokens::from_tokens(100))
+        (100, MilliTotal(100_000))
     );
     let snapshot = &snapshots(&dynamo)[&hourly(&bucket("a", 0), HOUR)];
     assert_eq!(snapshot.carry, Default::default());

@@ -31,7 +31,13 @@ async fn counted(fleet: &Fleet, limiter: &RateLimiter) -> i64 {
     limiter.shutdown().await.unwrap();
     settle().await;
     let shards = shards(fleet).await;
-    shards.iter().map(|shard| shard.acquires.total).sum()
+    i64::try_from(
+        shards
+            .iter()
+            .map(|shard| shard.acquires.total)
+            .sum::<i128>(),
+    )
+    .unwrap()
 }
 
 #[tokio::test(start_paused = true)]

@@ -142,7 +142,7 @@ impl World<'_> {
         let bucket = self.fleet.bucket().await;
         let consumed: i64 = LIMITS
             .iter()
-            .map(|limit| bucket.limits[*limit].consumed.0)
+            .map(|limit| bucket.limits[*limit].consumed.bounded().0)
             .sum();
         let stats = self.limiter.stats();
         consumed - self.used - number(stats.prefetch_forfeited_millitokens)

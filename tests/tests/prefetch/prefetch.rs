@@ -67,7 +67,10 @@ async fn load(limiter: &RateLimiter, limits: &[Limit], every: Duration, seconds:
 /// What the table says of the limit: consumed millitokens, and acquires.
 async fn counted(fleet: &Fleet, limit: &str) -> (i64, i64) {
     let bucket = fleet.bucket().await;
-    (bucket.limits[limit].consumed.0, bucket.acquires.total)
+    (
+        bucket.limits[limit].consumed.bounded().0,
+        i64::try_from(bucket.acquires.total).unwrap(),
+    )
 }
 
 #[tokio::test(start_paused = true)]

@@ -311,7 +311,7 @@ async fn i3_late_records_of_an_erased_bucket_bring_only_usage_that_happened() {
             let used = usage.tokens.get("rpm").copied();
             assert_eq!(
                 (used, usage.acquires),
-                (Some(tokens(67)), 2),
+                (Some(tokens(67).into()), 2),
                 "{is_copied_before}"
             );
         }

@@ -41,11 +41,14 @@ async fn read(
     scope: UsageScope,
     granularity: Granularity,
     range: std::ops::Range<EpochMillis>,
-) -> (i64, f64) {
+) -> (i128, f64) {
     let _ = meter.take();
     let report = limiter.usage_report(scope, granularity, range).unwrap();
     let total = report.total().await.unwrap();
-    assert_eq!(total.usage.tokens["rpm"], tokens(total.usage.acquires));
+    assert_eq!(
+        total.usage.tokens["rpm"],
+        tokens(i64::try_from(total.usage.acquires).unwrap())
+    );
     (total.usage.acquires, meter.take().read)
 }
 
@@ -74,7 +77,7 @@ async fn thirty_days_of_a_bucket_cost_the_units_of_the_page() {
 
 #[tokio::test(start_paused = true)]
 async fn a_day_of_a_resource_costs_the_units_of_the_page_for_each_entity() {
-    const ENTITIES: i64 = 500;
+    const ENTITIES: i128 = 500;
     let fleet = Fleet::new().await;
     let limiter = fleet.limiter().await;
     pass(secs(60)).await;

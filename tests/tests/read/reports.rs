@@ -52,7 +52,7 @@ fn step() -> impl Strategy<Value = Step> {
 }
 
 /// Tokens and acquires by entity, resource, and start of the interval.
-type Ledger = BTreeMap<(String, String, EpochMillis), (i64, i64)>;
+type Ledger = BTreeMap<(String, String, EpochMillis), (i128, i128)>;
 
 struct History {
     fleet: Fleet,
@@ -84,7 +84,7 @@ impl History {
         let hour = Granularity::Hourly.start(self.fleet.now());
         let key = (entity.to_owned(), resource.to_owned(), hour);
         let (taken, acquires) = self.hourly.entry(key).or_default();
-        *taken += amount;
+        *taken += i128::from(amount);
         *acquires += 1;
     }
 
@@ -172,7 +172,7 @@ fn key(row: &UsageRow) -> (String, String, EpochMillis) {
     (row.entity.to_string(), row.resource.to_string(), row.start)
 }
 
-fn amounts(row: &UsageRow) -> (i64, i64) {
+fn amounts(row: &UsageRow) -> (i128, i128) {
     let rpm = row.usage.tokens.get("rpm").copied().unwrap_or_default();
     assert_eq!(rpm.0 % 1_000, 0);
     (rpm.whole_tokens(), row.usage.acquires)
@@ -286,7 +286,7 @@ async fn i3_a_resource_report_has_each_of_many_entities_once() {
         .items;
     let top: Vec<_> = top
         .iter()
-        .map(|user| (user.entity.as_str(), user.usage.tokens["rpm"]))
+        .map(|user| (user.entity.as_str(), user.usage.tokens["rpm"].bounded()))
         .collect();
     assert_eq!(
         top,

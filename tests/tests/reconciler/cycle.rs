@@ -168,6 +168,6 @@ async fn i3_i6_a_bucket_is_one_shard_again_within_three_reviews_of_its_load_and_
     let day = &usage::read(&dynamo, Window::Daily)[&(key, Window::Daily.start(HOUR))];
     assert_eq!(
         (day.tokens["tpm"], day.tokens["rpm"], day.acquires),
-        (MilliTokens(used), tokens(takes), takes)
+        (MilliTokens(used).into(), tokens(takes).into(), takes.into())
     );
 }

@@ -20,7 +20,7 @@ async fn i6_a_cold_bucket_goes_to_one_shard_in_one_run_with_all_its_tokens() {
         let taken = tokens(7);
         change(&table, &key, count - 1, |shard| {
             let quota = shard.limits.get_mut("quota").unwrap();
-            (quota.available, quota.consumed) = (quota.available - taken, taken);
+            (quota.available, quota.consumed) = (quota.available - taken, taken.into());
         })
         .await;
         assert_eq!(run(&table, later(DUE, -1)).await.buckets_seen, 0, "not yet");
@@ -243,7 +243,7 @@ async fn i3_what_an_expired_lease_did_not_use_is_taken_off_the_usage_before_its_
     for shard in shards(&table, &key).await {
         assert_eq!(
             (shard.limits["quota"].consumed, shard.due_at),
-            (tokens(0), Some(DUE.plus(REVIEW_INTERVAL))),
+            (tokens(0).into(), Some(DUE.plus(REVIEW_INTERVAL))),
             "in an image of its own"
         );
     }

@@ -78,7 +78,7 @@ async fn i4_a_release_that_comes_first_is_the_only_one() {
             after.limits["slots"].available,
             after.limits["quota"].consumed
         ),
-        (tokens(5), tokens(10))
+        (tokens(5), tokens(10).into())
     );
     assert_eq!(
         after.due_at,

@@ -79,12 +79,12 @@ async fn i4_all_expired_leases_of_a_bucket_come_back_in_one_write() {
     let (rpm, slots) = (after.limits["rpm"], after.limits["slots"]);
     assert_eq!(
         (rpm.available, rpm.consumed),
-        (tokens(9), tokens(1)),
+        (tokens(9), tokens(1).into()),
         "rate tokens were not used"
     );
     assert_eq!(
         (slots.available, slots.consumed),
-        (tokens(3), tokens(3)),
+        (tokens(3), tokens(3).into()),
         "a slot counts when it is taken, once"
     );
     assert_eq!(
@@ -210,7 +210,7 @@ async fn rate_tokens_come_back_up_to_the_share_and_slots_all() {
     let after = load(&table, &key("e-1")).await.unwrap();
     assert_eq!(
         (after.limits["rpm"].available, after.limits["rpm"].consumed),
-        (tokens(5), tokens(0)),
+        (tokens(5), tokens(0).into()),
         "never above the share"
     );
     assert_eq!(after.limits["slots"].available, tokens(4));

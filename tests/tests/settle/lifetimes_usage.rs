@@ -46,7 +46,7 @@ async fn deliver(fleet: &Fleet, table: &Table, records: &[Value]) {
 }
 
 /// Tokens and acquires in the hour of `at`, and whether they are final.
-async fn hour(limiter: &RateLimiter, at: EpochMillis) -> (i64, i64, bool) {
+async fn hour(limiter: &RateLimiter, at: EpochMillis) -> (i128, i128, bool) {
     let read = limiter
         .usage("e-1", "gpt-4", Window::Hourly, at)
         .await

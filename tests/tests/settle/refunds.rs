@@ -152,7 +152,7 @@ async fn in_a_split_bucket_a_refund_goes_where_there_is_room() {
     assert_eq!(holds(&fleet, "rpm").await, tokens(400));
     let shards = shards(&fleet).await;
     let consumed = shards.iter().map(|shard| shard.limits["rpm"].consumed);
-    assert_eq!(consumed.sum::<weirgate::MilliTokens>(), tokens(0));
+    assert_eq!(consumed.sum::<weirgate::MilliTotal>(), tokens(0));
 }
 
 #[tokio::test(start_paused = true)]

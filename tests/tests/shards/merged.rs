@@ -8,7 +8,7 @@ use crate::fixtures::aggregator::{name, records, take_at, usage};
 use crate::fixtures::sharded::{DUE, counts, later, limits, run, sharded, shards, total};
 use serde_json::{Value, json};
 use weirgate::{FakeClock, Limit, RateLimiter};
-use weirgate_shared::{BucketKey, EpochMillis, Hour, Meter, MilliTokens, Usage, Window};
+use weirgate_shared::{BucketKey, EpochMillis, Hour, Meter, Usage, Window};
 use weirgate_store::Table;
 use weirgate_testkit::leased::{NOW, load, tokens};
 use weirgate_testkit::{Dynamo, live};
@@ -103,7 +103,7 @@ async fn i3_a_merged_shard_is_in_no_index_and_the_next_one_of_its_number_goes_on
     );
     assert_eq!(
         (before[0].tokens["quota"], before[0].acquires),
-        (tokens(1 + 2 + 3 + 4), 4)
+        (tokens(1 + 2 + 3 + 4).into(), 4)
     );
     assert_eq!(
         indexed(&dynamo, &key).len(),
@@ -168,7 +168,10 @@ async fn i3_a_merged_shard_is_in_no_index_and_the_next_one_of_its_number_goes_on
     assert_eq!(read(&limiter).await, before);
     take(&table, &key.with_shard(3), 7, DUE).await;
     let [hour, day] = read(&limiter).await;
-    assert_eq!((hour.tokens["quota"], hour.acquires), (tokens(10 + 7), 5));
+    assert_eq!(
+        (hour.tokens["quota"], hour.acquires),
+        (tokens(10 + 7).into(), 5)
+    );
     assert_eq!(day, hour);
 }
 
@@ -218,10 +221,7 @@ async fn i3_usage_is_exact_through_a_merge_and_the_next_split_in_another_hour() 
         .usage("e-1", "gpt-4", Window::Daily, NOW)
         .await
         .unwrap();
-    assert_eq!(
-        day.usage.tokens["quota"],
-        MilliTokens(hours[0].0 + hours[1].0)
-    );
+    assert_eq!(day.usage.tokens["quota"], hours[0] + hours[1]);
 }
 
 /// The bucket was deleted manually and made again with other limits, so the next shards of the
@@ -259,6 +259,6 @@ async fn i3_a_limit_that_only_the_merged_shard_had_counts_in_no_later_hour() {
     let hour = &usage::read(&dynamo, Window::Hourly)[&(key, NOW)];
     assert_eq!(
         (hour.tokens["quota"], hour.tokens["rpm"]),
-        (tokens(10), tokens(1))
+        (tokens(10).into(), tokens(1).into())
     );
 }

@@ -4,7 +4,7 @@ use crate::fixtures::fleet::shards::{drain, holds, per_minute, shards, split};
 use crate::fixtures::fleet::{
     Fleet, ask, denied, granted, leased, millis, pass, secs, settle, tokens,
 };
-use weirgate::{Decision, Limit, MilliTokens};
+use weirgate::{Decision, Limit};
 use weirgate_shared::Shard;
 
 #[tokio::test(start_paused = true)]
@@ -240,7 +240,7 @@ async fn what_several_shards_gave_is_adjusted_renewed_and_given_back() {
             .await
             .iter()
             .map(|shard| shard.acquires.total)
-            .sum::<i64>(),
+            .sum::<i128>(),
         1,
         "one acquire"
     );
@@ -275,7 +275,7 @@ async fn what_several_shards_gave_is_adjusted_renewed_and_given_back() {
     let grant = granted(&limiter, &limits, &[("tpm", 500)]).await;
     let _ = grant.roll_back().await.unwrap();
     assert_eq!(holds(&fleet, "tpm").await.whole_tokens(), 600);
-    let used: MilliTokens = shards(&fleet)
+    let used: weirgate::MilliTotal = shards(&fleet)
         .await
         .iter()
         .map(|shard| shard.limits["tpm"].consumed)

@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 use std::sync::{Mutex, PoisonError};
 
-use weirgate::MilliTokens;
+use weirgate::{MilliTokens, MilliTotal};
 
 /// Entity and resource.
 pub(super) type Bucket = (String, String);
@@ -12,9 +12,9 @@ pub(super) type Bucket = (String, String);
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Consumed {
     /// By limit.
-    pub tokens: BTreeMap<String, MilliTokens>,
+    pub tokens: BTreeMap<String, MilliTotal>,
     /// Granted acquires.
-    pub events: i64,
+    pub events: i128,
 }
 
 /// Consumption by bucket.

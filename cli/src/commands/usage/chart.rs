@@ -2,12 +2,12 @@
 
 use std::collections::BTreeMap;
 
-use weirgate::{EpochMillis, Granularity, LimitName, MilliTokens, UsageRow};
+use weirgate::{EpochMillis, Granularity, LimitName, MilliTotal, UsageRow};
 
 use crate::instant;
 
 /// Width of the longest bar, in characters.
-const WIDTH: i64 = 48;
+const WIDTH: i128 = 48;
 /// Bars that end within a character, by eighths.
 const EIGHTHS: [&str; 8] = [
     "", "\u{258f}", "\u{258e}", "\u{258d}", "\u{258c}", "\u{258b}", "\u{258a}", "\u{2589}",
@@ -16,15 +16,15 @@ const EIGHTHS: [&str; 8] = [
 /// Usage of a limit over all buckets: label and amount of every interval of the range.
 pub struct Series<'a> {
     pub limit: &'a LimitName,
-    pub points: Vec<(String, MilliTokens)>,
+    pub points: Vec<(String, MilliTotal)>,
 }
 
 /// Draws a chart of each limit: one bar for each interval, over all buckets.
 pub fn of(rows: &[UsageRow], granularity: Granularity) -> String {
     let chart = |Series { limit, points }: Series<'_>| {
         let most = points.iter().map(|(_, amount)| *amount).max();
-        let most = most.unwrap_or_default().max(MilliTokens(1));
-        let line = |(label, amount): &(String, MilliTokens)| {
+        let most = most.unwrap_or_default().max(MilliTotal(1));
+        let line = |(label, amount): &(String, MilliTotal)| {
             format!("{label}  {} {amount}\n", bar(*amount, most))
         };
         format!("{limit}\n") + &points.iter().map(line).collect::<String>()
@@ -35,7 +35,7 @@ pub fn of(rows: &[UsageRow], granularity: Granularity) -> String {
 
 /// Returns the usage of each limit, in the order of their names. Intervals without usage have 0.
 pub fn series(rows: &[UsageRow], granularity: Granularity) -> Vec<Series<'_>> {
-    let mut by_limit: BTreeMap<&LimitName, BTreeMap<EpochMillis, MilliTokens>> = BTreeMap::new();
+    let mut by_limit: BTreeMap<&LimitName, BTreeMap<EpochMillis, MilliTotal>> = BTreeMap::new();
     for row in rows {
         for (limit, amount) in &row.usage.tokens {
             let at = by_limit
@@ -64,8 +64,8 @@ pub fn series(rows: &[UsageRow], granularity: Granularity) -> Vec<Series<'_>> {
 }
 
 /// Returns a bar whose length is to [`WIDTH`] as `amount` is to `most`.
-fn bar(amount: MilliTokens, most: MilliTokens) -> String {
-    let eighths = i128::from(amount.0.max(0)) * i128::from(WIDTH) * 8 / i128::from(most.0);
+fn bar(amount: MilliTotal, most: MilliTotal) -> String {
+    let eighths = amount.0.max(0).saturating_mul(WIDTH * 8) / most.0;
     let eighths = usize::try_from(eighths).unwrap_or_default();
     "\u{2588}".repeat(eighths / 8) + EIGHTHS[eighths % 8]
 }
@@ -87,12 +87,12 @@ mod tests {
 
     #[test]
     fn a_bar_is_as_long_as_its_part_of_the_most() {
-        let most = MilliTokens(4_800);
+        let most = MilliTotal(4_800);
         assert_eq!(bar(most, most).chars().count(), 48);
         assert_eq!(
-            bar(MilliTokens(2_450), most),
+            bar(MilliTotal(2_450), most),
             "\u{2588}".repeat(24) + "\u{258c}"
         );
-        assert_eq!(bar(MilliTokens(-5), most), "");
+        assert_eq!(bar(MilliTotal(-5), most), "");
     }
 }

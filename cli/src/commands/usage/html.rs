@@ -1,6 +1,6 @@
 //! Usage as a page: one file without scripts, and nothing that it loads.
 
-use weirgate::{Granularity, MilliTokens, UsageRow};
+use weirgate::{Granularity, MilliTotal, UsageRow};
 
 use super::chart::{self, Series};
 use super::{cells, columns, limits};
@@ -34,9 +34,9 @@ pub fn of(rows: &[UsageRow], granularity: Granularity) -> String {
 fn figure(series: &Series<'_>) -> String {
     let Series { limit, points } = series;
     let most = points.iter().map(|(_, amount)| *amount).max();
-    let most = most.unwrap_or_default().max(MilliTokens(1));
-    let bar = |(at, (label, amount)): (usize, &(String, MilliTokens))| {
-        let height = i128::from(amount.0.max(0)) * HEIGHT / i128::from(most.0);
+    let most = most.unwrap_or_default().max(MilliTotal(1));
+    let bar = |(at, (label, amount)): (usize, &(String, MilliTotal))| {
+        let height = amount.0.max(0).saturating_mul(HEIGHT) / most.0;
         format!(
             "<rect x=\"{}\" y=\"{}\" width=\"{}\" height=\"{height}\"><title>{label}: {amount}</title></rect>\n",
             at * WIDTH,

@@ -4,7 +4,7 @@ use std::collections::BTreeSet;
 use std::ops::Range;
 
 use weirgate_shared::{
-    EntityId, EpochMillis, Granularity, Iso8601, LimitName, MilliTokens, Millis, Resource, Usage,
+    EntityId, EpochMillis, Granularity, Iso8601, LimitName, MilliTotal, Millis, Resource, Usage,
 };
 
 use super::super::limiter::RateLimiter;
@@ -166,7 +166,7 @@ impl UsageReport<'_> {
     /// As [`page`](Self::page).
     pub async fn top(&self, limit: &LimitName, count: usize) -> Result<Page<TopUser>, Error> {
         let amount = |user: &TopUser| user.usage.tokens.get(limit).copied();
-        self.largest(count, |user| amount(user).unwrap_or(MilliTokens::ZERO).0)
+        self.largest(count, |user| amount(user).unwrap_or(MilliTotal::ZERO).0)
             .await
     }
 
@@ -183,7 +183,7 @@ impl UsageReport<'_> {
     async fn largest(
         &self,
         count: usize,
-        amount: impl Fn(&TopUser) -> i64,
+        amount: impl Fn(&TopUser) -> i128,
     ) -> Result<Page<TopUser>, Error> {
         let mut top: Vec<TopUser> = vec![];
         let cut = |top: &mut Vec<TopUser>| {
