@@ -32,8 +32,8 @@ pub use erase::{EraseReport, LiveLeases};
 pub use leases::StoredLease;
 pub use limiter::RateLimiter;
 pub use operate::{
-    BalanceEdit, BalanceReport, LimitsEdit, LimitsReport, OperationOutcome, SwitchEdit,
-    SwitchReport,
+    BalanceEdit, BalanceReport, LimitsEdit, LimitsReport, OperationOutcome, PolicyEdit,
+    PolicyReport, SwitchEdit, SwitchReport,
 };
 pub use page::{Page, PageToken, Unreadable};
 pub use peek::{Balances, Peek};

@@ -79,7 +79,7 @@ impl FileLevels {
 pub struct LimitsFileContents {
     /// Configurations, in the order of the file.
     pub configs: Vec<(ConfigLevel, Config)>,
-    /// Entities with a parent, in the order of their names. All of them cascade.
+    /// All entities of the file, in the order of their names. Those with a parent cascade to it.
     pub entities: Vec<Entity>,
 }
 
@@ -89,17 +89,18 @@ impl LimitsFileContents {
     /// # Errors
     /// [`FileError`] with line and column, or the reason that the file cannot be read.
     pub fn read(path: impl AsRef<Path>) -> Result<Self, FileError> {
-        let parsed = parse::parse(&read_file(path.as_ref())?)?;
-        let entity = |(id, parent)| Entity {
-            id,
-            parent: Some(parent),
-            cascades: true,
+        let mut parsed = parse::parse(&read_file(path.as_ref())?)?;
+        let entity = |id| {
+            let parent = parsed.parents.remove(&id);
+            Entity {
+                cascades: parent.is_some(),
+                id,
+                parent,
+            }
         };
-        let mut entities: Vec<_> = parsed.parents.into_iter().map(entity).collect();
-        entities.sort_by(|one, other| one.id.cmp(&other.id));
         Ok(Self {
             configs: parsed.configs,
-            entities,
+            entities: parsed.entities.into_iter().map(entity).collect(),
         })
     }
 }

@@ -79,9 +79,9 @@ mod values;
 pub use api::blocking;
 pub use api::{
     Acquire, AcquireAll, BalanceEdit, BalanceReport, Balances, Builder, EraseReport, Grants,
-    LimitsEdit, LimitsReport, LiveLeases, OperationOutcome, Page, PageToken, Peek, Purge,
-    PurgeReport, RateLimiter, Refund, ScopeError, StoredBucket, StoredLease, SwitchEdit,
-    SwitchReport, TopUser, Unreadable, UsageReport, UsageRow, UsageScope, UsageTotal,
+    LimitsEdit, LimitsReport, LiveLeases, OperationOutcome, Page, PageToken, Peek, PolicyEdit,
+    PolicyReport, Purge, PurgeReport, RateLimiter, Refund, ScopeError, StoredBucket, StoredLease,
+    SwitchEdit, SwitchReport, TopUser, Unreadable, UsageReport, UsageRow, UsageScope, UsageTotal,
 };
 pub use decide::{Decision, Grant};
 #[cfg(feature = "yaml")]

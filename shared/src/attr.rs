@@ -88,6 +88,8 @@ pub const UNTIL: &str = "until";
 pub const SHARDS: &str = "n";
 /// Principal that made a change.
 pub const PRINCIPAL: &str = "principal";
+/// Id of the lease that a change ended.
+pub const LEASE: &str = "lease";
 /// Kind of a change.
 pub const ACTION: &str = "action";
 /// Value before a change.

@@ -105,6 +105,29 @@ pub enum AuditChange {
         /// Limits that were written.
         after: Vec<Limit>,
     },
+    /// A lease that was ended for its holder.
+    LeaseEnded {
+        /// Entity of the bucket.
+        entity: EntityId,
+        /// Resource of the bucket.
+        resource: Resource,
+        /// Id of the lease.
+        lease: String,
+        /// Amounts that it held.
+        #[cfg_attr(feature = "serde", serde(rename = "held_tokens"))]
+        held: BTreeMap<LimitName, MilliTokens>,
+    },
+    /// A change of a bucket's shard count.
+    Shards {
+        /// Entity of the bucket.
+        entity: EntityId,
+        /// Resource of the bucket.
+        resource: Resource,
+        /// Number of shards before the change; 0 if the bucket had no item.
+        before: u32,
+        /// Number of shards that were requested.
+        after: u32,
+    },
 }
 
 impl AuditChange {
@@ -118,7 +141,9 @@ impl AuditChange {
             | Self::EntityDescription { id: entity, .. }
             | Self::Erased { id: entity }
             | Self::Balances { entity, .. }
-            | Self::Limits { entity, .. } => AuditSubject::Entity(entity.clone()),
+            | Self::Limits { entity, .. }
+            | Self::LeaseEnded { entity, .. }
+            | Self::Shards { entity, .. } => AuditSubject::Entity(entity.clone()),
         }
     }
 }

@@ -187,6 +187,22 @@ fn event() -> impl Strategy<Value = AuditEvent> {
             after: after.limits,
         },
     );
+    let of_lease = (entity(), resource(), "[a-z0-9]{1,9}", amounts()).prop_map(
+        |(entity, resource, lease, held)| AuditChange::LeaseEnded {
+            entity,
+            resource,
+            lease,
+            held,
+        },
+    );
+    let of_shards = (entity(), resource(), any::<u32>(), any::<u32>()).prop_map(
+        |(entity, resource, before, after)| AuditChange::Shards {
+            entity,
+            resource,
+            before,
+            after,
+        },
+    );
     let of_erasure = entity().prop_map(|id| AuditChange::Erased { id });
     let of_description = (entity(), description(), description())
         .prop_map(|(id, before, after)| AuditChange::EntityDescription { id, before, after });
@@ -197,6 +213,8 @@ fn event() -> impl Strategy<Value = AuditEvent> {
         of_erasure,
         of_entity,
         of_switch,
+        of_lease,
+        of_shards,
         of_policy,
         of_balances,
         of_limits

@@ -155,10 +155,11 @@ impl Describe {
         }
         let id = EntityId::new(&*self.entity)?;
         let limiter = context.limiter().await?;
-        let before = limiter.entity_description(&id).await?;
-        let before = before.ok_or_else(|| not_set(&id, context))?;
-        let after = self.apply(before.clone())?;
-        limiter.set_entity_description(&id, &after).await?;
+        if limiter.entity(&id).await?.is_none() {
+            return Err(not_set(&id, context));
+        }
+        let edit = |before| self.apply(before);
+        let (before, after) = limiter.edit_entity_description(&id, edit).await?;
         let described = Described {
             changed: before != after,
             before,
@@ -171,14 +172,14 @@ impl Describe {
         Ok(Outcome::Done)
     }
 
-    fn apply(self, mut description: EntityDescription) -> Result<EntityDescription, Failure> {
+    fn apply(&self, mut description: EntityDescription) -> Result<EntityDescription, Failure> {
         for name in &self.removed {
             description = description.without_label(name);
         }
-        for (name, value) in self.labels {
+        for (name, value) in &self.labels {
             description = description.labelled(name, value)?;
         }
-        Ok(match self.name {
+        Ok(match &self.name {
             None => description,
             Some(name) if name.is_empty() => description.unnamed(),
             Some(name) => description.named(name)?,

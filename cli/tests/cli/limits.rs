@@ -187,3 +187,64 @@ async fn more_levels_than_one_request_reads_are_planned_and_applied() {
     assert_eq!(found["config"]["limits"][0]["capacity_tokens"], 250);
     assert_eq!(table.text(&["limits", "diff", file.path()]), "no changes\n");
 }
+
+/// A file that moves entities below each other, from each forest to each other one of these.
+#[tokio::test(flavor = "multi_thread")]
+async fn parents_of_a_file_are_applied_in_an_order_without_a_cycle_and_a_removed_one_is_a_change() {
+    const FORESTS: [&[(&str, &str)]; 6] = [
+        &[("z", "b")],
+        &[("b", "z"), ("z", "c")],
+        &[("c", "b"), ("b", "z")],
+        &[],
+        &[("b", "c"), ("z", "c"), ("a", "z")],
+        &[("c", "a"), ("z", "a"), ("b", "a")],
+    ];
+    let table = Table::new().await;
+    let text = |forest: &[(&str, &str)]| {
+        let mut text = "weirgate: 1\nentities:\n".to_owned();
+        for name in ["a", "b", "c", "z"] {
+            text += &format!("  {name}:\n    limits: {{rpm: {{per_minute: 5}}}}\n");
+            if let Some((_, parent)) = forest.iter().find(|(child, _)| *child == name) {
+                text += &format!("    parent: {parent}\n");
+            }
+        }
+        text
+    };
+    for (number, forest) in FORESTS.iter().chain(&FORESTS[..4]).rev().enumerate() {
+        let file = File::new(&format!("forest-{number}.yaml"), &text(forest));
+        let plan = File::new(&format!("forest-{number}.plan"), "");
+        table.text(&["limits", "plan", file.path(), "--out", plan.path()]);
+        table.text(&["limits", "apply", plan.path()]);
+        assert_eq!(table.text(&["limits", "diff", file.path()]), "no changes\n");
+        for name in ["a", "b", "c", "z"] {
+            let run = table.run(&["--json", "entities", "get", name]);
+            let found = serde_json::from_str::<Value>(&run.stdout).unwrap_or_default();
+            let parent = forest.iter().find(|(child, _)| *child == name);
+            assert_eq!(
+                found["parent"].as_str(),
+                parent.map(|(_, parent)| *parent),
+                "{name}"
+            );
+        }
+    }
+}
+
+/// The cycle is with an entity that the file does not have.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_plan_whose_end_state_has_a_cycle_changes_nothing() {
+    let table = Table::new().await;
+    table.text(&["entities", "set", "a", "--parent", "b", "--cascades"]);
+    let file = File::new(
+        "cycle.yaml",
+        "weirgate: 1\nsystem:\n  limits: {rpm: {per_minute: 5}}\nentities:\n  b: {parent: c}\n  c: {parent: a}\n",
+    );
+    let plan = File::new("cycle.plan", "");
+    table.text(&["limits", "plan", file.path(), "--out", plan.path()]);
+    let run = table.run(&["limits", "apply", plan.path()]);
+    assert_eq!(run.code, Some(2), "{run:?}");
+    assert!(run.stderr.contains("its own ancestor"), "{run:?}");
+    assert_eq!(
+        table.json(&["limits", "get", "--system"])["config"],
+        Value::Null
+    );
+}

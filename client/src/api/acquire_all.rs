@@ -10,7 +10,6 @@ use futures_util::future::{join_all, try_join_all};
 
 use super::acquire::Acquire;
 use super::limiter::RateLimiter;
-use crate::bucket::BucketTarget;
 use crate::config::Freshness;
 use crate::decide::{
     AcquireOptions, Decision, Grant, Granted, RequestSpec, ResolvedRequest, TakeMode, Uncounted,
@@ -245,7 +244,7 @@ impl<'a> AcquireAll<'a> {
             .into_iter()
             .fold(ResolvedRequest::default(), ResolvedRequest::merge);
         if self.options.take_mode == TakeMode::Transaction {
-            check_different(&all.targets)?;
+            check_different(&all)?;
         }
         Ok(all)
     }
@@ -260,18 +259,24 @@ struct RequestPart {
 }
 
 /// Requires different buckets, because a transaction can change an item only once.
-fn check_different(targets: &[BucketTarget]) -> Result<(), Error> {
+fn check_different(all: &ResolvedRequest) -> Result<(), Error> {
     let mut seen = BTreeSet::new();
-    let twice = targets
-        .iter()
-        .map(|target| &target.bucket.key)
-        .find(|key| !seen.insert(*key));
-    twice.map_or(Ok(()), |key| {
-        let (entity, resource) = (&key.entity, &key.resource);
-        Err(Error::Invalid(format!(
-            "{entity} on {resource} is requested twice in one transaction: request the sum once, or leave out in_one_transaction()"
-        )))
-    })
+    let keys = all.targets.iter().map(|target| &target.bucket.key);
+    let Some(key) = keys.into_iter().find(|key| !seen.insert(*key)) else {
+        return Ok(());
+    };
+    let (entity, resource) = (&key.entity, &key.resource);
+    let mut of_bucket = all.buckets.iter().filter(|of| of.bucket.key == *key);
+    let (what, remedy) = match of_bucket.all(|of| of.is_own) {
+        true => ("is requested twice", "request the sum once"),
+        false => (
+            "is a parent of more than one request",
+            "request one child at a time",
+        ),
+    };
+    Err(Error::Invalid(format!(
+        "{entity} on {resource} {what} in one transaction, which can take from it once: {remedy}, or leave out in_one_transaction()"
+    )))
 }
 
 /// The grants of several requests, in their order. Each can be adjusted; all can be released or

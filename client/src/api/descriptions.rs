@@ -11,53 +11,73 @@ use crate::session::CacheKey;
 use crate::values::Error;
 
 impl RateLimiter {
-    /// Sets the display name and the labels of an entity, instead of those before. Its parent stays
-    /// as it is, and [`set_entity`](Self::set_entity) keeps them.
-    ///
-    /// ```no_run
-    /// # async fn example(limiter: weirgate::RateLimiter) -> Result<(), Box<dyn std::error::Error>> {
-    /// let id = "customer-1".try_into()?;
-    /// let before = limiter.entity_description(&id).await?.unwrap_or_default();
-    /// limiter.set_entity_description(&id, &before.labelled("plan", "pro")?).await?;
-    /// # Ok(())
-    /// # }
-    /// ```
+    /// Sets the display name and the labels of an entity, instead of those before, whatever they
+    /// are by now: [`edit_entity_description`](Self::edit_entity_description) keeps those of others.
+    /// Its parent stays as it is, and [`set_entity`](Self::set_entity) keeps them.
     ///
     /// # Errors
-    /// [`Error::Invalid`] if the entity was not [set](Self::set_entity). [`Error::Contended`] if
-    /// other processes kept changing it, [`Error::Store`] if the outcome is not known.
+    /// As [`edit_entity_description`](Self::edit_entity_description).
     pub async fn set_entity_description(
         &self,
         id: &EntityId,
         description: &EntityDescription,
     ) -> Result<(), Error> {
+        let set = |_| Ok(description.clone());
+        self.edit_entity_description(id, set).await.map(|_| ())
+    }
+
+    /// Changes the display name and the labels of an entity. Returns those before and after.
+    ///
+    /// `edit` is called with what the table has, and again if that changes before the write. So a
+    /// label that another operator adds meanwhile stays.
+    ///
+    /// ```no_run
+    /// # async fn example(limiter: weirgate::RateLimiter) -> Result<(), Box<dyn std::error::Error>> {
+    /// let pro = |description: weirgate::EntityDescription| -> Result<_, weirgate::Error> {
+    ///     Ok(description.labelled("plan", "pro").expect("a short label"))
+    /// };
+    /// limiter.edit_entity_description(&"customer-1".try_into()?, pro).await?;
+    /// # Ok(())
+    /// # }
+    /// ```
+    ///
+    /// # Errors
+    /// That of `edit`. [`Error::Invalid`] if the entity was not [set](Self::set_entity).
+    /// [`Error::Contended`] if other processes kept changing it, [`Error::Store`] if the outcome is
+    /// not known.
+    pub async fn edit_entity_description<E: From<Error>>(
+        &self,
+        id: &EntityId,
+        mut edit: impl FnMut(EntityDescription) -> Result<EntityDescription, E>,
+    ) -> Result<(EntityDescription, EntityDescription), E> {
         let key = self.entity_key(id);
         let what = format!("the description of entity {id}");
         let mut editing = ConfigEdit::new(&self.session, what, CacheKey::Entity(id.clone()));
         loop {
             let (items, mark) = editing.read(&[key.item_key()]).await?;
             let Some((_, op)) = seen(&key, &items)? else {
-                return Err(Error::Invalid(format!(
+                return Err(E::from(Error::Invalid(format!(
                     "entity {id} is described, but was not set: set_entity() first"
-                )));
+                ))));
             };
             let before = described(&key.item_key(), &items)?.unwrap_or_default();
-            if before == *description {
-                return Ok(());
+            let after = edit(before.clone())?;
+            if before == after {
+                return Ok((before, after));
             }
             let new_op = weirgate_store::random_id();
             let change = AuditChange::EntityDescription {
                 id: id.clone(),
-                before,
-                after: description.clone(),
+                before: before.clone(),
+                after: after.clone(),
             };
             let mut actions = vec![
-                describe_entity(&key, &op, description, &new_op),
+                describe_entity(&key, &op, &after, &new_op),
                 editing.record(change),
             ];
             actions.extend(mark);
             if editing.write(&actions).await? {
-                return Ok(());
+                return Ok((before, after));
             }
         }
     }

@@ -1,7 +1,8 @@
 //! Entities and their parents.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeSet, HashMap};
 
+use futures_util::stream::{self, StreamExt, TryStreamExt};
 use weirgate_shared::write::{Action, MAX_ANCESTORS, same_parent, set_entity};
 use weirgate_shared::{
     AuditChange, Entity, EntityId, EntityKey, LISTED_ENTITY, LISTED_NAMESPACE, NAMESPACES,
@@ -14,6 +15,9 @@ use super::page::{PAGE, Page, PageToken, within};
 use crate::config::ConfigEdit;
 use crate::session::CacheKey;
 use crate::values::Error;
+
+/// Queries of children under way at once.
+const CONCURRENCY: usize = 64;
 
 impl RateLimiter {
     /// Sets an entity: its parent, and whether it cascades to it. An entity can be limited, or be a
@@ -28,14 +32,92 @@ impl RateLimiter {
     /// # }
     /// ```
     ///
+    /// A new parent costs a query for the entity and for each of its descendants.
+    ///
     /// # Errors
-    /// [`Error::Invalid`] if the entity would be its own ancestor, or have more than 97 ancestors:
-    /// one transaction checks that none of them has changed. [`Error::Contended`] if other
-    /// processes kept changing it, [`Error::Store`] if the outcome is not known.
+    /// [`Error::Invalid`] if the entity would be its own ancestor, or if it or a descendant would
+    /// have more than 97 ancestors: one transaction checks that none of them has changed, and one
+    /// grant takes from all. [`Error::Contended`] if other processes kept changing it,
+    /// [`Error::Store`] if the outcome is not known.
     pub async fn set_entity(&self, entity: &Entity) -> Result<(), Error> {
-        self.change_entity(&entity.id, Some(entity))
+        self.change_entity(&entity.id, None, Some(entity))
             .await
             .map(|_| ())
+    }
+
+    /// Sets an entity, or deletes it with `None`, if it is still as `before`. Returns whether it is
+    /// so now; if not, another process has changed it, and it stays as that one left it.
+    ///
+    /// # Errors
+    /// As [`set_entity`](Self::set_entity).
+    pub async fn replace_entity(
+        &self,
+        id: &EntityId,
+        before: Option<&Entity>,
+        next: Option<&Entity>,
+    ) -> Result<bool, Error> {
+        let changed = self.change_entity(id, Some(before), next).await?;
+        Ok(changed.is_some())
+    }
+
+    /// Checks that these entities can be [set](Self::set_entity) together, and returns them in an
+    /// order in which no step makes an entity its own ancestor: those nearer to the root first.
+    ///
+    /// # Errors
+    /// [`Error::Invalid`] if after all of them an entity would be its own ancestor, or have more than
+    /// 97 ancestors; [`Error::Store`].
+    pub async fn order_entities(&self, entities: &[Entity]) -> Result<Vec<Entity>, Error> {
+        let parent = |entity: &Entity| (entity.id.clone(), entity.parent.clone());
+        let mut parents: HashMap<_, _> = entities.iter().map(parent).collect();
+        let mut generation: HashMap<_, _> = HashMap::new();
+        loop {
+            let all = parents.values().flatten();
+            let unknown: BTreeSet<_> = all.filter(|id| !parents.contains_key(*id)).collect();
+            if unknown.is_empty() {
+                break;
+            }
+            let unknown: Vec<_> = unknown.into_iter().cloned().collect();
+            let found = self.read_entities(&unknown).await?.into_iter();
+            let found = found.map(|entity| entity.and_then(|entity| entity.parent));
+            parents.extend(unknown.into_iter().zip(found));
+        }
+        for Entity { id, .. } in entities {
+            let above = |id: &&EntityId| parents.get(*id)?.as_ref();
+            let chain = std::iter::successors(Some(id), above).skip(1);
+            let ancestors = chain.take(parents.len()).count();
+            if ancestors == parents.len() {
+                return Err(Error::Invalid(format!(
+                    "entity {id} would be its own ancestor, or the child of one that is: give it another parent"
+                )));
+            }
+            generation.insert(id.clone(), ancestors);
+        }
+        // The descendants that stay where they are.
+        let mut level: Vec<_> = generation.clone().into_iter().collect();
+        while !level.is_empty() {
+            if let Some((id, _)) = level
+                .iter()
+                .find(|(_, ancestors)| *ancestors > MAX_ANCESTORS)
+            {
+                return Err(Error::Invalid(format!(
+                    "entity {id} would have more than {MAX_ANCESTORS} ancestors: shorten its chain of parents"
+                )));
+            }
+            let children = level.into_iter().map(async |(id, ancestors)| {
+                let children = self.all_children(id).await?.into_iter();
+                let staying = children.filter(|child| !generation.contains_key(child));
+                Ok::<_, Error>(
+                    staying
+                        .map(|child| (child, ancestors + 1))
+                        .collect::<Vec<_>>(),
+                )
+            });
+            let children = stream::iter(children.collect::<Vec<_>>());
+            level = children.buffer_unordered(CONCURRENCY).try_concat().await?;
+        }
+        let mut ordered = entities.to_vec();
+        ordered.sort_by_key(|entity| generation[&entity.id]);
+        Ok(ordered)
     }
 
     /// Deletes an entity. Its limits stay, and its children keep it as their parent. Returns
@@ -44,7 +126,8 @@ impl RateLimiter {
     /// # Errors
     /// As [`set_entity`](Self::set_entity).
     pub async fn delete_entity(&self, id: &EntityId) -> Result<bool, Error> {
-        self.change_entity(id, None).await
+        let existed = self.change_entity(id, None, None).await?;
+        Ok(existed == Some(true))
     }
 
     /// Returns an entity, read from the table; `None` if it was not set.
@@ -163,8 +246,14 @@ impl RateLimiter {
         }
     }
 
-    /// Changes or deletes an entity. Returns whether there was one before.
-    async fn change_entity(&self, id: &EntityId, next: Option<&Entity>) -> Result<bool, Error> {
+    /// Changes or deletes an entity, if it is still as `expected`. Returns whether there was one
+    /// before; `None` if it was another one.
+    async fn change_entity(
+        &self,
+        id: &EntityId,
+        expected: Option<Option<&Entity>>,
+        next: Option<&Entity>,
+    ) -> Result<Option<bool>, Error> {
         let key = self.entity_key(id);
         let mut editing = ConfigEdit::new(
             &self.session,
@@ -176,7 +265,10 @@ impl RateLimiter {
             let (before, op) = seen(&key, &items)?.unzip();
             let existed = before.is_some();
             if before.as_ref() == next {
-                return Ok(existed);
+                return Ok(Some(existed));
+            }
+            if expected.is_some_and(|expected| before.as_ref() != expected) {
+                return Ok(None);
             }
             let new_op = weirgate_store::random_id();
             let mut actions = vec![set_entity(&key, op.as_ref(), next, &new_op)];
@@ -186,7 +278,9 @@ impl RateLimiter {
                 .and_then(|next| next.parent.as_ref())
                 .filter(|_| !keeps_parent);
             if let Some(parent) = parent {
-                actions.extend(self.ancestors(id, parent).await?);
+                let ancestors = self.ancestors(id, parent).await?;
+                self.check_descendants(id, ancestors.len()).await?;
+                actions.extend(ancestors);
             }
             actions.push(editing.record(AuditChange::Entity {
                 id: id.clone(),
@@ -195,7 +289,7 @@ impl RateLimiter {
             }));
             actions.extend(mark);
             if editing.write(&actions).await? {
-                return Ok(existed);
+                return Ok(Some(existed));
             }
         }
     }
@@ -222,6 +316,36 @@ impl RateLimiter {
             checks.push(same_parent(&key, next.as_ref()));
         }
         Ok(checks)
+    }
+
+    /// Requires that no descendant of an entity with so many ancestors has too many. The index of
+    /// children may lag behind, so two joins at once can pass; an acquire then refuses the chain.
+    async fn check_descendants(&self, id: &EntityId, ancestors: usize) -> Result<(), Error> {
+        let (mut generation, mut descendants) = (vec![id.clone()], 0);
+        while ancestors + descendants <= MAX_ANCESTORS {
+            let children = generation.into_iter().map(|id| self.all_children(id));
+            let children = stream::iter(children.collect::<Vec<_>>());
+            generation = children.buffer_unordered(CONCURRENCY).try_concat().await?;
+            if generation.is_empty() {
+                return Ok(());
+            }
+            descendants += 1;
+        }
+        Err(Error::Invalid(format!(
+            "entity {id} would have {ancestors} ancestors, and a descendant more than {MAX_ANCESTORS}: give it a parent nearer to the root"
+        )))
+    }
+
+    async fn all_children(&self, id: EntityId) -> Result<Vec<EntityId>, Error> {
+        let (mut children, mut after) = (vec![], None);
+        loop {
+            let page = self.children(&id, after.as_ref()).await?;
+            children.extend(page.items);
+            after = page.next;
+            if after.is_none() {
+                return Ok(children);
+            }
+        }
     }
 }
 

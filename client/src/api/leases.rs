@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use weirgate_shared::{
-    BucketKey, EpochMillis, Lease, LimitName, MAX_SHARDS, MilliTokens, WriteId,
+    AuditChange, BucketKey, EpochMillis, Lease, LimitName, MAX_SHARDS, MilliTokens, WriteId,
     read_readable_leases,
 };
 use weirgate_store::{Consistency, Item};
@@ -12,6 +12,7 @@ use weirgate_store::{Consistency, Item};
 use super::limiter::RateLimiter;
 use super::page::{Page, Unreadable};
 use crate::bucket::{BucketState, Hold, refresh_all};
+use crate::config::ConfigEdit;
 use crate::queue::HoldPart;
 use crate::session::decode_shard;
 use crate::values::{Error, Limits, Settlement};
@@ -90,7 +91,8 @@ impl RateLimiter {
     /// release, renewal or adjustment then finds that the lease is gone. Returns whether it was
     /// there.
     ///
-    /// It returns tokens that a holder may still use: make sure that the holder is gone.
+    /// It returns tokens that a holder may still use: make sure that the holder is gone. An audit
+    /// event is written before.
     ///
     /// ```no_run
     /// # async fn example(limiter: weirgate::RateLimiter) -> Result<(), weirgate::Error> {
@@ -123,6 +125,13 @@ impl RateLimiter {
         let Some((id, lease, shard)) = found else {
             return Ok(false);
         };
+        let event = AuditChange::LeaseEnded {
+            entity: bucket.key.entity.clone(),
+            resource: bucket.key.resource.clone(),
+            lease: id.to_string(),
+            held: lease.tokens.clone(),
+        };
+        ConfigEdit::announce(&self.session, format!("lease {id}"), event).await?;
         let part = HoldPart {
             state: bucket.shard(shard.key.shard),
             amounts: lease.tokens,

@@ -11,3 +11,4 @@ pub use balances::{BalanceEdit, BalanceReport};
 pub use limits::{LimitsEdit, LimitsReport};
 pub use operation::OperationOutcome;
 pub use switches::{SwitchEdit, SwitchReport};
+pub use unavailable::{PolicyEdit, PolicyReport};

@@ -13,7 +13,8 @@ impl RateLimiter {
     /// A bucket splits by itself when its writes exceed what one DynamoDB partition takes (1,000 a
     /// second), and merges again later. For a sudden load, split it manually: it keeps at least
     /// `shards` shards until this is called again with fewer; 1 leaves it to automatic splits. A
-    /// missing bucket is created with `limits`. No token is made or lost.
+    /// missing bucket is created with `limits`. No token is made or lost. An audit event is written
+    /// before the first change.
     ///
     /// A merge does not wait: a shard that holds leases, or is written to all the time, stays. The
     /// result is then above `shards`, and the reconciler merges the rest when it can.

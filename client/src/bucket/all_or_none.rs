@@ -1,9 +1,12 @@
 //! Takes from several buckets: from all, or from none.
 
+use std::collections::BTreeSet;
 use std::sync::Arc;
 
 use futures_util::future::join_all;
 use tokio::time::Instant;
+use weirgate_shared::EpochMillis;
+use weirgate_store::Consistency;
 
 use super::acquire::acquire;
 use super::evaluate::{Allocation, evaluate};
@@ -27,15 +30,34 @@ pub(crate) enum AllOrNone {
 }
 
 /// Takes from all buckets concurrently. If one denies or fails, the tokens of the others return.
+///
+/// A bucket that must be read first is read together with all others, before any is written to. So
+/// a denial that the read shows costs the other buckets no write.
 pub(crate) async fn take_concurrently(
     session: &Arc<Session>,
     requests: &[(&Arc<BucketState>, &BucketRequest)],
 ) -> Result<AllOrNone, Error> {
-    let decisions = join_all(
-        requests
-            .iter()
-            .map(|(bucket, request)| acquire(session, bucket, request)),
-    )
+    let began = Instant::now();
+    let now = session.now();
+    let must_read = |(bucket, request): &(&Arc<BucketState>, &BucketRequest)| {
+        !is_in_pool(bucket, request)
+            && (bucket.queues.first().shard.is_unknown() || is_short(bucket, request, now))
+    };
+    let mut shortened = vec![];
+    if requests.iter().any(must_read) {
+        let denials = read_together(session, requests, began).await?;
+        if !denials.is_empty() {
+            return Ok(AllOrNone::Denied(denials));
+        }
+        shortened.extend(requests.iter().map(|(_, request)| BucketRequest {
+            timeout: request.timeout.saturating_sub(began.elapsed()),
+            ..BucketRequest::clone(request)
+        }));
+    }
+    let requests = requests.iter().enumerate();
+    let decisions = join_all(requests.map(|(at, (bucket, request))| {
+        acquire(session, bucket, shortened.get(at).unwrap_or(*request))
+    }))
     .await;
     let mut holds = vec![];
     let mut denials = vec![];
@@ -57,6 +79,74 @@ pub(crate) async fn take_concurrently(
         .collect();
     join_all(tasks).await;
     failed.map_or(Ok(AllOrNone::Denied(denials)), Err)
+}
+
+fn is_in_pool(bucket: &BucketState, request: &BucketRequest) -> bool {
+    let pool = bucket.pool.as_ref();
+    pool.is_some_and(|pool| pool.covers(request))
+}
+
+/// Returns whether the views of all shards are short of the request.
+fn is_short(bucket: &BucketState, request: &BucketRequest, now: EpochMillis) -> bool {
+    let known = bucket.cached_bucket(&request.limits, now);
+    known.is_complete() && matches!(evaluate(&known, request, now), Allocation::Denied(_))
+}
+
+/// Reads the first shards of all buckets in one request. Returns the denials that they show, with
+/// the places of their buckets. A shard that cannot be read denies nothing.
+async fn read_together(
+    session: &Session,
+    requests: &[(&Arc<BucketState>, &BucketRequest)],
+    began: Instant,
+) -> Result<Vec<(usize, Denied)>, Error> {
+    let timeouts = requests.iter().map(|(_, request)| request.timeout);
+    let timeout = timeouts.min().unwrap_or_default();
+    let takes_slots = requests.iter().any(|(_, request)| {
+        let mut names = request.amounts.keys();
+        names.any(|name| request.limits.is_concurrent(name))
+    });
+    let consistency = match takes_slots {
+        true => Consistency::Strong,
+        false => Consistency::Eventual,
+    };
+    let keys: BTreeSet<_> = requests
+        .iter()
+        .map(|(bucket, _)| bucket.key.item_key())
+        .collect();
+    let keys: Vec<_> = keys.into_iter().collect();
+    let sent = session.ages.sent();
+    let read = session.read_with(&keys, consistency, None);
+    let Ok(read) = tokio::time::timeout_at(began + timeout, read).await else {
+        return Err(session
+            .timeout_error("BatchGetItem of buckets", timeout)
+            .into());
+    };
+    let items = match read {
+        Ok(items) => items,
+        // Each bucket's own request finds out what it can do without.
+        Err(error) => {
+            tracing::debug!(%error, "buckets not read together");
+            return Ok(vec![]);
+        }
+    };
+    for (bucket, _) in requests {
+        let key = bucket.key.item_key();
+        let item = items.iter().find(|item| item.key().as_ref() == Some(&key));
+        bucket.shard(0).record_item(item, sent, session);
+    }
+    let now = session.now();
+    let mut denials = vec![];
+    for (at, (bucket, request)) in requests.iter().enumerate() {
+        let seen = bucket.seen_bucket(&request.limits, now, |view| view.sent_at >= sent.at);
+        if is_in_pool(bucket, request) || !seen.is_complete() {
+            continue;
+        }
+        if let Allocation::Denied(denied) = evaluate(&seen, request, now) {
+            bucket.summary().record_retry_time(now, denied.retry_after);
+            denials.push((at, denied));
+        }
+    }
+    Ok(denials)
 }
 
 /// Returns the tokens of a hold whose request another bucket denied.

@@ -7,6 +7,7 @@ use weirgate_shared::write::{BalanceChange, Update, change_balances};
 use weirgate_shared::{Bucket, EpochMillis, LimitName, MAX_SHARDS, MilliTokens, Shard, Stamp};
 use weirgate_store::Consistency;
 
+use super::refresh::read_shards;
 use super::state::BucketState;
 use crate::session::Session;
 use crate::values::{Amounts, Error};
@@ -32,32 +33,56 @@ pub(crate) struct BalancePlan {
 }
 
 impl BucketState {
-    /// Returns all shards, read now, without unfinished splits; none if the bucket has no item.
+    /// Returns all shards, read now, without unfinished splits; none if the bucket has no item. A
+    /// dry run finishes no split: a half in escrow counts as made.
     ///
     /// A read of several items is no snapshot: of a bucket that is split meanwhile it may show a
     /// part, which is then read again.
     ///
     /// # Errors
     /// [`Error::Invalid`] if a shard is missing in every read, because its item was deleted.
-    pub(crate) async fn read_whole(&self, session: &Session) -> Result<Vec<Arc<Shard>>, Error> {
+    pub(crate) async fn read_whole(
+        &self,
+        session: &Session,
+        is_dry_run: bool,
+    ) -> Result<Vec<Arc<Shard>>, Error> {
         /// Splits that come between so many reads are not to be expected.
         const READS: u32 = 5;
+        let keys = (0..MAX_SHARDS).map(|shard| self.key.with_shard(shard).item_key());
+        let keys: Vec<_> = keys.collect();
         for _ in 0..READS {
-            self.summary().set_max_shards_seen(MAX_SHARDS);
-            self.refresh(session, None, Consistency::Strong).await?;
-            let shards: Vec<_> = self.queues.views().map(|view| view.shard).collect();
-            let unfinished = shards.iter().filter(|shard| shard.escrow.is_some());
-            let unfinished: Vec<_> = unfinished.map(|shard| Shard::clone(shard)).collect();
-            if !unfinished.is_empty() {
+            let (_, mut shards) = read_shards(session, &keys, Consistency::Strong).await?;
+            let is_unfinished = |shard: &&Shard| shard.escrow.is_some();
+            let unfinished: Vec<_> = shards.iter().filter(is_unfinished).cloned().collect();
+            if !is_dry_run {
                 self.finish(session, &unfinished).await?;
-            } else if shards.is_empty() || is_complete(&shards) {
-                return Ok(shards);
+            }
+            let taken = shards.iter_mut().filter_map(|shard| shard.escrow.take());
+            let halves: Vec<_> = taken.map(|half| *half).collect();
+            for half in halves {
+                if shards.iter().all(|shard| shard.key != half.key) {
+                    shards.push(half);
+                }
+            }
+            let is_whole = shards.is_empty() || Bucket::new(shards.clone()).is_complete();
+            if is_whole && (is_dry_run || unfinished.is_empty()) {
+                return Ok(shards.into_iter().map(Arc::new).collect());
             }
         }
         Err(Error::Invalid(format!(
             "bucket {} lacks a shard: wait for the reconciler, which repairs it within minutes, and try again",
             self.key.item_key().pk
         )))
+    }
+
+    /// Reads the shards after a change of all, for the views.
+    pub(crate) async fn view_again(&self, session: &Session) {
+        self.forget_denials(session.now());
+        self.summary().set_max_shards_seen(MAX_SHARDS);
+        let read = self.refresh(session, None, Consistency::Strong).await;
+        if let Err(error) = read {
+            tracing::debug!(%error, "bucket not read after its change");
+        }
     }
 
     /// Returns the write that ends the bucket's denial stamp, if it may have one.
@@ -73,18 +98,12 @@ impl BucketState {
 
     /// Forgets the denials that rest on balances from before a change, and wakes the requests that
     /// wait for tokens.
-    pub(crate) fn forget_denials(&self, now: EpochMillis) {
+    fn forget_denials(&self, now: EpochMillis) {
         *self.denied() = None;
         *self.stamp() = None;
         self.summary().record_return(now);
         self.summary().tokens_returned.notify_waiters();
     }
-}
-
-/// Returns whether these are all shards of a bucket.
-fn is_complete(shards: &[Arc<Shard>]) -> bool {
-    let shards = shards.iter().map(|shard| Shard::clone(shard)).collect();
-    Bucket::new(shards).is_complete()
 }
 
 impl BalancePlan {

@@ -70,7 +70,7 @@ pub(crate) async fn refresh_each(
 }
 
 /// Reads shards, as [`read_items`] does.
-async fn read_shards(
+pub(super) async fn read_shards(
     session: &Session,
     keys: &[ItemKey],
     consistency: Consistency,

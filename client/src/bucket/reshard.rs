@@ -8,12 +8,14 @@ use weirgate_shared::write::{
     Action, Contention, Roll, Take, Update, merge, merged, split, update_min_shards,
 };
 use weirgate_shared::{
-    EpochMillis, Hour, Limit, LimitName, MAX_SHARDS, MilliTokens, RefillRule, Shard, ShardIndex,
+    AuditChange, EpochMillis, Hour, Limit, LimitName, MAX_SHARDS, MilliTokens, RefillRule, Shard,
+    ShardIndex,
 };
 use weirgate_store::{Consistency, TransactOutcome, WriteOutcome};
 
 use super::state::BucketState;
 use super::unfinished::finish_split;
+use crate::config::ConfigEdit;
 use crate::session::{Session, backoff, deadline, decode_shard};
 use crate::values::Error;
 
@@ -65,7 +67,7 @@ impl<'a> Resharding<'a> {
 
     /// Splits and merges until the bucket has the shard count. Returns the resulting one.
     pub(crate) async fn run(self) -> Result<u32, Error> {
-        let mut failures = 0;
+        let (mut failures, mut is_announced) = (0, false);
         loop {
             let shards = self.read().await?;
             let now = self.session.now();
@@ -76,6 +78,9 @@ impl<'a> Resharding<'a> {
             }
             if work.is_empty() || can_wait && failures == TRIES {
                 return Ok(u32::try_from(shards.len()).unwrap_or(u32::MAX));
+            }
+            if !std::mem::replace(&mut is_announced, true) {
+                self.announce(shards.len()).await?;
             }
             // These do not conflict with each other; then the bucket is read again.
             let mut done = false;
@@ -91,6 +96,19 @@ impl<'a> Resharding<'a> {
                 return Err(Error::timeout(&self.bucket.key, after, None));
             }
         }
+    }
+
+    /// Writes the audit event, before the first change.
+    async fn announce(&self, before: usize) -> Result<(), Error> {
+        let key = &self.bucket.key;
+        let event = AuditChange::Shards {
+            entity: key.entity.clone(),
+            resource: key.resource.clone(),
+            before: u32::try_from(before).unwrap_or(u32::MAX),
+            after: self.shards,
+        };
+        let what = format!("the shards of {}", key.item_key().pk);
+        ConfigEdit::announce(self.session, what, event).await
     }
 
     /// Executes one piece of work. Returns whether it took effect.

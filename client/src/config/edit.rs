@@ -2,7 +2,6 @@
 //! known.
 
 use std::sync::Arc;
-use std::sync::atomic::Ordering;
 
 use tokio::time::Instant;
 use weirgate_shared::write::{Action, write_audit_event, write_schema_version};
@@ -39,15 +38,13 @@ impl<'a> ConfigEdit<'a> {
         &self,
         keys: &[ItemKey],
     ) -> Result<(Vec<Item>, Option<Action>), Error> {
-        let asks_schema = !self.session.config_cache.has_schema.load(Ordering::Relaxed);
-        let schema = asks_schema.then(|| schema_key(&self.session.namespace));
-        let keys: Vec<_> = keys.iter().cloned().chain(schema).collect();
+        let namespace = &self.session.namespace;
+        let schema = schema_key(namespace);
+        let keys: Vec<_> = keys.iter().cloned().chain([schema]).collect();
         let items = self.session.read(&keys).await?;
-        let is_marked = !asks_schema || schema::check(self.session, items.iter())?;
-        Ok((
-            items,
-            (!is_marked).then(|| write_schema_version(&self.session.namespace)),
-        ))
+        // Read each time, because a purge deletes it.
+        let is_marked = schema::check(self.session, items.iter())?;
+        Ok((items, (!is_marked).then(|| write_schema_version(namespace))))
     }
 
     /// Returns the write of the change's audit event.
@@ -64,6 +61,23 @@ impl<'a> ConfigEdit<'a> {
             change,
         };
         write_audit_event(namespace, &event, settings.audit_retention.into())
+    }
+
+    /// Writes the audit event of a change that follows in writes of its own.
+    pub(crate) async fn announce(
+        session: &'a Session,
+        what: String,
+        change: AuditChange,
+    ) -> Result<(), Error> {
+        let mut edit = Self::new(session, what, CacheKey::Nothing);
+        let event = edit.record(change);
+        loop {
+            let (_, mark) = edit.read(&[]).await?;
+            let actions: Vec<_> = [event.clone()].into_iter().chain(mark).collect();
+            if edit.write(&actions).await? {
+                return Ok(());
+            }
+        }
     }
 
     /// Writes all actions or none. Returns whether they were applied; if not, the change must be

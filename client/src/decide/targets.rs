@@ -15,6 +15,9 @@ use crate::values::{
     check_limit_count,
 };
 
+/// Consistent reads of a chain of parents that shows a cycle, 3: the parents may change during one.
+const REREADS: u32 = 3;
+
 /// The buckets of a request, resolved from its limits.
 #[derive(Debug, Default)]
 pub(crate) struct ResolvedRequest {
@@ -177,7 +180,7 @@ impl RequestSpec {
         );
         let own = buckets.bucket(entity, resource);
         let (mut resolved_request, mut seen) = (ResolvedRequest::default(), vec![]);
-        let mut next = Some(Arc::clone(&own));
+        let (mut next, mut rereads) = (Some(Arc::clone(&own)), 0);
         while let Some(bucket) = next.take() {
             let BucketKey {
                 entity, resource, ..
@@ -273,6 +276,12 @@ impl RequestSpec {
                 };
             }
             if let Some(parent) = &resolved.parent {
+                if seen.contains(parent) && rereads < REREADS {
+                    // Cached items of different ages can show a cycle that the table never had.
+                    (resolved_request, seen) = (ResolvedRequest::default(), vec![]);
+                    (next, age, rereads) = (Some(Arc::clone(&own)), Freshness::Now, rereads + 1);
+                    continue;
+                }
                 if seen.contains(parent) {
                     let text =
                         "is its own ancestor: correct its item or an ancestor's with set_entity()";

@@ -1,7 +1,7 @@
 //! Parses the text of a limits file. It never guesses: an error for anything unknown has line and
 //! column.
 
-use std::collections::HashMap;
+use std::collections::{BTreeSet, HashMap};
 
 use weirgate_files::{FileError, Format, Node, Source, TextFile, with_document};
 use weirgate_shared::{
@@ -12,6 +12,7 @@ use weirgate_shared::{
 #[derive(Debug, Default)]
 pub(super) struct ParsedFile {
     pub(super) configs: Vec<(ConfigLevel, Config)>,
+    pub(super) entities: BTreeSet<EntityId>,
     pub(super) parents: HashMap<EntityId, EntityId>,
 }
 
@@ -101,6 +102,7 @@ impl Reader<'_> {
     }
 
     fn entity(&mut self, entity: &EntityId, node: &Node<'_>) -> Result<(), FileError> {
+        self.parsed.entities.insert(entity.clone());
         let mut has_default = false;
         for (key, part) in self.source.entries(
             node,

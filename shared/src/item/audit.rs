@@ -23,7 +23,9 @@ const SET_ON_UNAVAILABLE: &str = "set_on_unavailable";
 const SET_BALANCES: &str = "set_balances";
 const APPLY_LIMITS: &str = "apply_limits";
 const ERASE_ENTITY: &str = "erase_entity";
-const ACTIONS: &str = "set_config, delete_config, set_entity, delete_entity, describe_entity, erase_entity, purge, set_switch, set_on_unavailable, set_balances or apply_limits";
+const RELEASE_LEASE: &str = "release_lease";
+const SET_SHARDS: &str = "set_shards";
+const ACTIONS: &str = "set_config, delete_config, set_entity, delete_entity, describe_entity, erase_entity, purge, set_switch, set_on_unavailable, set_balances, apply_limits, release_lease or set_shards";
 
 /// Returns all attributes of an audit event except its keys and its `ttl`.
 #[must_use]
@@ -36,6 +38,7 @@ pub fn write_audit(event: &AuditEvent) -> BTreeMap<String, Value> {
         Some((attr::ACTION, Value::text(action))),
         entity.map(|entity| (attr::ENTITY_ID, Value::text(entity.as_str()))),
         resource.map(|resource| (attr::RESOURCE, Value::text(resource.as_str()))),
+        lease(&event.change).map(|lease| (attr::LEASE, Value::text(lease))),
         before.map(|before| (attr::BEFORE, Value::Map(before))),
         after.map(|after| (attr::AFTER, Value::Map(after))),
     ];
@@ -64,8 +67,28 @@ const fn names(change: &AuditChange) -> (Option<&EntityId>, Option<&Resource>) {
         }
         | AuditChange::Limits {
             entity, resource, ..
+        }
+        | AuditChange::LeaseEnded {
+            entity, resource, ..
+        }
+        | AuditChange::Shards {
+            entity, resource, ..
         } => (Some(entity), Some(resource)),
     }
+}
+
+/// Returns the lease that a change ended.
+const fn lease(change: &AuditChange) -> Option<&str> {
+    match change {
+        AuditChange::LeaseEnded { lease, .. } => Some(lease.as_str()),
+        _ => None,
+    }
+}
+
+fn write_amounts(amounts: &BTreeMap<LimitName, MilliTokens>) -> Map {
+    let amount =
+        |(limit, amount): (&LimitName, &MilliTokens)| (limit.to_string(), Value::Int(amount.0));
+    amounts.iter().map(amount).collect()
 }
 
 type Map = BTreeMap<String, Value>;
@@ -108,11 +131,18 @@ fn values(change: &AuditChange) -> (&'static str, Option<Map>, Option<Map>) {
             (SET_ON_UNAVAILABLE, before.map(map), after.map(map))
         }
         AuditChange::Balances { before, after, .. } => {
-            let amount = |(limit, amount): (&LimitName, &MilliTokens)| {
-                (limit.to_string(), Value::Int(amount.0))
-            };
-            let [before, after] = [before, after].map(|of| Some(of.iter().map(amount).collect()));
+            let [before, after] = [before, after].map(|of| Some(write_amounts(of)));
             (SET_BALANCES, before, after)
+        }
+        AuditChange::LeaseEnded { held, .. } => (RELEASE_LEASE, Some(write_amounts(held)), None),
+        AuditChange::Shards { before, after, .. } => {
+            let count = |count: &u32| {
+                Some(Map::from([(
+                    attr::SHARDS.to_owned(),
+                    Value::Int((*count).into()),
+                )]))
+            };
+            (SET_SHARDS, count(before), count(after))
         }
         AuditChange::Limits { before, after, .. } => {
             let config = |limits: &Vec<_>| Some(item::write_config(&Config::of(limits.clone())));
@@ -182,24 +212,38 @@ pub fn read_audit<'a>(
             before: before.map(on_unavailable).transpose()?,
             after: after.map(on_unavailable).transpose()?,
         },
-        (action @ (SET_BALANCES | APPLY_LIMITS), AuditSubject::Entity(entity)) => {
+        (
+            action @ (SET_BALANCES | APPLY_LIMITS | RELEASE_LEASE | SET_SHARDS),
+            AuditSubject::Entity(entity),
+        ) => {
             let resource = resource.ok_or_else(|| ItemError::missing(attr::RESOURCE, "a name"))?;
             let (entity, before) = (entity.clone(), before.unwrap_or_default());
             let after = after.unwrap_or_default();
-            if action == SET_BALANCES {
-                AuditChange::Balances {
+            match action {
+                SET_BALANCES => AuditChange::Balances {
                     entity,
                     resource,
                     before: amounts(before)?,
                     after: amounts(after)?,
-                }
-            } else {
-                AuditChange::Limits {
+                },
+                APPLY_LIMITS => AuditChange::Limits {
                     entity,
                     resource,
                     before: config(before)?.limits,
                     after: config(after)?.limits,
-                }
+                },
+                RELEASE_LEASE => AuditChange::LeaseEnded {
+                    entity,
+                    resource,
+                    lease: text(attr::LEASE, "the id of a lease")?.to_owned(),
+                    held: amounts(before)?,
+                },
+                _ => AuditChange::Shards {
+                    entity,
+                    resource,
+                    before: shards(before)?,
+                    after: shards(after)?,
+                },
             }
         }
         (other, _) => return Err(ItemError::new(attr::ACTION, &Attr::S(other), ACTIONS)),
@@ -220,6 +264,13 @@ fn level(of: &AuditSubject, resource: Option<Resource>) -> ConfigLevel {
         (AuditSubject::Resource(resource), _) => ConfigLevel::Resource(resource),
         (AuditSubject::System, _) => ConfigLevel::System,
     }
+}
+
+fn shards(entries: &[(&str, Attr<'_>)]) -> Result<u32, ItemError> {
+    let found = entries.iter().find(|(name, _)| *name == attr::SHARDS);
+    let (name, value) = found.ok_or_else(|| ItemError::missing(attr::SHARDS, "a whole number"))?;
+    u32::try_from(integer(name, value)?)
+        .map_err(|_| ItemError::new(name, value, "a number of shards"))
 }
 
 fn switch(entries: &[(&str, Attr<'_>)]) -> Result<Switch, ItemError> {

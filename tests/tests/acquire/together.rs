@@ -4,8 +4,9 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use crate::fixtures::fleet::{Fleet, config, millis, pass, runtime, secs, settle, tokens};
+use crate::fixtures::stored::{child, entity};
 use proptest::prelude::*;
-use weirgate::{AcquireAll, Decision, Error, Grants, Limit, RateLimiter};
+use weirgate::{AcquireAll, Config, ConfigLevel, Decision, Error, Grants, Limit, RateLimiter};
 use weirgate_shared::{BucketKey, LimitName};
 use weirgate_testkit::Fault;
 use weirgate_testkit::leased::load;
@@ -303,6 +304,109 @@ async fn what_cannot_be_decided_together_is_refused_before_anything_is_sent() {
     )
     .await;
     assert_eq!(fleet.dynamo.take_requests(), 0);
+}
+
+/// What a request is denied by costs the other buckets nothing: a cold process reads all of them
+/// first, in the request that it needs anyway.
+#[tokio::test(start_paused = true)]
+async fn denied_cold_processes_write_to_no_other_bucket() {
+    for is_chain in [false, true] {
+        let fleet = Fleet::slow(millis(5)).await;
+        let operator = fleet.limiter().await;
+        for (name, rate) in [("child", 10), ("parent", 1_000)] {
+            let level = ConfigLevel::Entity(entity(name));
+            let limits = Config::of(rpm(rate));
+            operator.set_config(&level, &limits).await.unwrap();
+        }
+        operator
+            .set_entity(&child("child", "parent"))
+            .await
+            .unwrap();
+        let all = |limiter: &RateLimiter, tokens| {
+            let limiter = limiter.clone();
+            async move {
+                let take = |name, rate| {
+                    let one = limiter.acquire(name, "gpt-4").take("rpm", tokens);
+                    if is_chain {
+                        one
+                    } else {
+                        one.limits(&rpm(rate))
+                    }
+                };
+                let requests = match is_chain {
+                    true => vec![take("child", 0)],
+                    false => vec![take("child", 10), take("parent", 1_000)],
+                };
+                limiter.acquire_all(requests).send().await.unwrap()
+            }
+        };
+        assert!(all(&operator, 10).await.is_granted());
+        let parent = BucketKey::parse("default/BUCKET#parent#gpt-4#0").unwrap();
+        let before = fleet.dynamo.item(&parent.item_key().pk, "#STATE");
+        let mut most = 0;
+        for _ in 0..50 {
+            let limiter = fleet.limiter().await;
+            let _ = fleet.dynamo.take_operations();
+            let decision = all(&limiter, 5).await;
+            assert!(matches!(decision, Decision::Denied(_)), "{decision:?}");
+            let operations = fleet.dynamo.take_operations();
+            assert_eq!(operations.get("UpdateItem"), None, "{operations:?}");
+            most = most.max(operations["BatchGetItem"]);
+        }
+        settle().await;
+        let after = fleet.dynamo.item(&parent.item_key().pk, "#STATE");
+        assert_eq!(before, after, "a denial by the child wrote to the parent");
+        // Of the buckets and of the switches, or of each level of the chain.
+        assert_eq!(most, 2);
+    }
+}
+
+/// The read before the writes is the one that each bucket needed anyway.
+#[tokio::test(start_paused = true)]
+async fn a_cold_process_takes_from_several_buckets_in_two_round_trips_and_a_warm_one_in_one() {
+    let fleet = Fleet::slow(millis(5)).await;
+    let _ = granted(ask(
+        &fleet.limiter().await,
+        &[("a", 1), ("b", 1)],
+        60,
+        false,
+    ))
+    .await;
+    let limiter = fleet.limiter().await;
+    for (trips, reads) in [(2, Some(1)), (1, None)] {
+        let _ = fleet.dynamo.take_operations();
+        let began = tokio::time::Instant::now();
+        let _ = granted(ask(&limiter, &[("a", 1), ("b", 1)], 60, false)).await;
+        assert_eq!(began.elapsed(), millis(5) * trips);
+        let mut operations = fleet.dynamo.take_operations();
+        let switches = u64::from(reads.is_some());
+        let read = operations.remove("BatchGetItem").map(|all| all - switches);
+        assert_eq!((read, operations.remove("UpdateItem")), (reads, Some(2)));
+    }
+}
+
+/// A transaction can take from the common parent only once.
+#[tokio::test(start_paused = true)]
+async fn a_transaction_over_children_of_one_parent_says_so() {
+    let fleet = Fleet::new().await;
+    let limiter = fleet.limiter().await;
+    let level = ConfigLevel::System;
+    limiter
+        .set_config(&level, &Config::of(rpm(60)))
+        .await
+        .unwrap();
+    for name in ["a", "b"] {
+        limiter.set_entity(&child(name, "team")).await.unwrap();
+    }
+    let take = |name| limiter.acquire(name, "gpt-4").take("rpm", 1);
+    let both = || limiter.acquire_all(["a", "b"].map(take));
+    let error = both().in_one_transaction().send().await.unwrap_err();
+    let expected = "team on gpt-4 is a parent of more than one request in one transaction";
+    assert!(
+        matches!(&error, Error::Invalid(text) if text.contains(expected)),
+        "{error}"
+    );
+    assert!(both().send().await.unwrap().is_granted());
 }
 
 proptest! {

@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 use serde_json::json;
 use weirgate::{AuditChange, AuditSubject, EntityDescription, Error};
 
-use crate::fixtures::fleet::Fleet;
+use crate::fixtures::fleet::{Fleet, millis};
 use crate::fixtures::stored::{child, entity};
 
 fn acme() -> EntityDescription {
@@ -112,4 +112,37 @@ async fn two_changes_at_once_both_happen_one_after_the_other() {
     assert!(described.is_ok() && moved.is_ok());
     assert_eq!(limiter.entity(&id).await.unwrap(), Some(parent.clone()));
     assert_eq!(limiter.entity_description(&id).await.unwrap(), Some(acme()));
+}
+
+/// Each adds a label to what it has read.
+#[tokio::test(start_paused = true)]
+async fn labels_that_operators_set_at_once_are_all_kept() {
+    for latency_ms in [0, 3] {
+        let fleet = Fleet::slow(millis(latency_ms)).await;
+        let id = entity("e-1");
+        let operator = fleet.limiter().await;
+        operator.set_entity(&child("e-1", "team")).await.unwrap();
+        let mut edits = tokio::task::JoinSet::new();
+        for at in 0..6 {
+            let (limiter, id) = (fleet.limiter().await, id.clone());
+            edits.spawn(async move {
+                let edit = |before: EntityDescription| {
+                    Ok::<_, Error>(before.labelled(format!("l{at}"), "x").unwrap())
+                };
+                limiter.edit_entity_description(&id, edit).await.unwrap();
+            });
+        }
+        // A change of the parent at the same time, as it was read.
+        let (before, next) = (child("e-1", "team"), child("e-1", "other"));
+        let moved = operator.replace_entity(&id, Some(&before), Some(&next));
+        assert!(moved.await.unwrap());
+        edits.join_all().await;
+        let found = operator.entity_description(&id).await.unwrap().unwrap();
+        assert_eq!(found.labels().len(), 6, "{found:?}");
+        // Of two changes of what both have read, one is made.
+        let other = child("e-1", "third");
+        let lost = operator.replace_entity(&id, Some(&before), Some(&other));
+        assert!(!lost.await.unwrap());
+        assert_eq!(operator.entity(&id).await.unwrap(), Some(next));
+    }
 }

@@ -2,8 +2,8 @@
 
 use std::collections::BTreeSet;
 
-use crate::fixtures::fleet::{Fleet, config, millis, runtime};
-use crate::fixtures::stored::{child, entity};
+use crate::fixtures::fleet::{Fleet, config, millis, pass, runtime, secs};
+use crate::fixtures::stored::{child, entity, rpm};
 use proptest::prelude::*;
 use serde_json::json;
 use weirgate::{Entity, EntityId, Error, RateLimiter};
@@ -150,4 +150,177 @@ proptest! {
             Ok::<_, TestCaseError>(())
         })?;
     }
+}
+
+/// A link of a chain, as `set_entity` writes it.
+fn put_child(fleet: &Fleet, id: &str, parent: &str) {
+    let text = |text: String| json!({"S": text});
+    fleet.dynamo.put(&json!({
+        "PK": text(format!("default/ENTITY#{id}")),
+        "SK": text("#META".to_owned()),
+        "parent_id": text(parent.to_owned()),
+        "op": text("0".to_owned()),
+        "cascade": {"BOOL": true},
+        "GSI1PK": text(format!("default/PARENT#{parent}")),
+        "GSI1SK": text(format!("CHILD#{id}")),
+    }));
+}
+
+/// A chain of so many entities, the root first.
+fn put_chain(fleet: &Fleet, name: &str, entities: usize) {
+    for at in 1..entities {
+        put_child(
+            fleet,
+            &format!("{name}-{at}"),
+            &format!("{name}-{}", at - 1),
+        );
+    }
+}
+
+/// At most what one grant takes from, and its token can restore.
+#[tokio::test(start_paused = true)]
+async fn chains_that_are_joined_are_no_longer_than_an_acquire_takes() {
+    for (upper, lower) in [
+        (60, 60),
+        (49, 49),
+        (50, 49),
+        (97, 1),
+        (98, 1),
+        (1, 97),
+        (1, 98),
+        (2, 97),
+    ] {
+        let fleet = Fleet::new().await;
+        let limiter = fleet.limiter().await;
+        put_chain(&fleet, "u", upper);
+        put_chain(&fleet, "l", lower);
+        let joint = child("l-0", &format!("u-{}", upper - 1));
+        let joined = limiter.set_entity(&joint).await;
+        let ordered = limiter.order_entities(std::slice::from_ref(&joint)).await;
+        let case = format!("{upper} above {lower}");
+        assert_eq!(joined.is_ok(), upper + lower <= 98, "{case}: {joined:?}");
+        assert_eq!(ordered.is_ok(), joined.is_ok(), "{case}: {ordered:?}");
+        if joined.is_err() {
+            assert_eq!(
+                limiter.entity(&entity("l-0")).await.unwrap(),
+                None,
+                "{case}"
+            );
+            continue;
+        }
+        let limits = weirgate::Config::of([rpm(60)]);
+        let level = weirgate::ConfigLevel::System;
+        limiter.set_config(&level, &limits).await.unwrap();
+        let lowest = format!("l-{}", lower - 1);
+        let acquire = limiter.acquire(&lowest, "gpt-4").take("rpm", 1);
+        let grant = acquire.send().await.unwrap().granted().unwrap();
+        let token = grant.into_token();
+        let _ = limiter
+            .restore_grant(&token)
+            .unwrap()
+            .release()
+            .await
+            .unwrap();
+    }
+}
+
+/// A forest of these entities: the parent of each, which comes before it in `order`.
+fn forest() -> impl Strategy<Value = Vec<Option<usize>>> {
+    let order = Just((0..NAMES.len()).collect::<Vec<_>>()).prop_shuffle();
+    let parents = prop::collection::vec(
+        prop::option::weighted(0.8, any::<prop::sample::Index>()),
+        NAMES.len(),
+    );
+    (order, parents).prop_map(|(order, parents)| {
+        let mut forest = vec![None; NAMES.len()];
+        for (at, parent) in parents.into_iter().enumerate().skip(1) {
+            forest[order[at]] = parent.map(|of| order[of.index(at)]);
+        }
+        forest
+    })
+}
+
+fn entities(forest: &[Option<usize>]) -> Vec<Entity> {
+    let entity = |(at, parent): (usize, &Option<usize>)| Entity {
+        id: entity(NAMES[at]),
+        parent: parent.map(|at| entity(NAMES[at])),
+        cascades: parent.is_some(),
+    };
+    forest.iter().enumerate().map(entity).collect()
+}
+
+proptest! {
+    #![proptest_config(config(96))]
+
+    /// Also if a step is the last one, and the rest is planned again.
+    #[test]
+    fn any_forest_becomes_any_other_without_a_cycle_on_the_way(
+        from in forest(), to in forest(), stop_after in 0..6_usize,
+    ) {
+        runtime().block_on(async {
+            let fleet = Fleet::new().await;
+            let limiter = fleet.limiter().await;
+            let (from, to) = (entities(&from), entities(&to));
+            for steps in [usize::MAX, stop_after, usize::MAX] {
+                let target = if steps == usize::MAX && limiter.entity(&from[0].id).await.unwrap().is_none() { &from } else { &to };
+                for next in limiter.order_entities(target).await.unwrap().iter().take(steps) {
+                    let before = limiter.entity(&next.id).await.unwrap();
+                    prop_assert!(limiter.replace_entity(&next.id, before.as_ref(), Some(next)).await.unwrap());
+                    for name in NAMES {
+                        ancestors(&limiter, entity(name)).await?;
+                    }
+                }
+            }
+            for expected in &to {
+                let found = limiter.entity(&expected.id).await.unwrap();
+                prop_assert_eq!(found.as_ref(), Some(expected));
+            }
+            Ok::<_, TestCaseError>(())
+        })?;
+    }
+
+    /// The process has items of different ages, which together show a cycle that never was.
+    #[test]
+    fn no_valid_change_of_parents_fails_a_request(
+        forests in prop::collection::vec((forest(), 0..NAMES.len(), 0..70_u64), 2..10),
+    ) {
+        runtime().block_on(async {
+            let fleet = Fleet::new().await;
+            let (operator, caller) = (fleet.limiter().await, fleet.limiter().await);
+            let limits = weirgate::Config::of([rpm(1_000)]);
+            operator.set_config(&weirgate::ConfigLevel::System, &limits).await.unwrap();
+            for (forest, at, seconds) in forests {
+                for next in operator.order_entities(&entities(&forest)).await.unwrap() {
+                    operator.set_entity(&next).await.unwrap();
+                }
+                for at in [at, (at + 1) % NAMES.len()] {
+                    let taken = caller.acquire(NAMES[at], "gpt-4").take("rpm", 1).send().await;
+                    prop_assert!(taken.as_ref().is_ok_and(weirgate::Decision::is_granted), "{:?}", taken);
+                    pass(secs(seconds / 2)).await;
+                }
+            }
+            Ok::<_, TestCaseError>(())
+        })?;
+    }
+}
+
+/// Written by other means: it stays an error, with a bound of reads.
+#[tokio::test(start_paused = true)]
+async fn a_cycle_in_the_table_is_told_after_it_was_read_again() {
+    let fleet = Fleet::new().await;
+    let limiter = fleet.limiter().await;
+    let limits = weirgate::Config::of([rpm(60)]);
+    let level = weirgate::ConfigLevel::System;
+    limiter.set_config(&level, &limits).await.unwrap();
+    put_child(&fleet, "a", "b");
+    put_child(&fleet, "b", "a");
+    let _ = fleet.dynamo.take_requests();
+    let error = limiter
+        .acquire("a", "gpt-4")
+        .take("rpm", 1)
+        .send()
+        .await
+        .unwrap_err();
+    assert!(is_circle(&error), "{error}");
+    assert!(fleet.dynamo.take_requests() <= 10);
 }

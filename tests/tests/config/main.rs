@@ -3,6 +3,7 @@
 #[path = "../fixtures/mod.rs"]
 mod fixtures;
 
+mod acts;
 mod audit;
 mod cache;
 mod descriptions;

@@ -436,7 +436,7 @@ async fn a_decision_for_outages_that_cannot_be_read_hides_no_switch() {
         assert_eq!(stored["on_unavailable"], item["on_unavailable"]);
         assert_eq!(operator.switches().await.unwrap().unreadable.len(), 1);
         assert!(operator.stored_on_unavailable().await.is_err());
-        let _ = operator.store_on_unavailable(policy).await.unwrap();
+        let _ = operator.store_on_unavailable(policy).send().await.unwrap();
         assert_eq!(operator.stored_on_unavailable().await.unwrap(), policy);
         assert!(operator.switches().await.unwrap().unreadable.is_empty());
     }
@@ -590,10 +590,12 @@ async fn a_stored_decision_for_outages_replaces_that_of_limiters_and_requests() 
     let fleet = Fleet::new().await;
     let (operator, caller) = (fleet.limiter().await, fleet.limiter().await);
     let policy = OnUnavailable::Local { percent: 10 };
-    assert_eq!(
-        operator.store_on_unavailable(Some(policy)).await.unwrap(),
-        None
-    );
+    let store = async |policy| {
+        let report = operator.store_on_unavailable(policy).send().await?;
+        Ok::<_, weirgate::Error>((report.outcome, report.before))
+    };
+    let applied = OperationOutcome::Applied;
+    assert_eq!(store(Some(policy)).await.unwrap(), (applied, None));
     // Switches stay as they are.
     let _ = operator.stop(&own()).send().await.unwrap();
     let _ = operator.start(&own()).send().await.unwrap();
@@ -624,14 +626,10 @@ async fn a_stored_decision_for_outages_replaces_that_of_limiters_and_requests() 
     fleet.dynamo.fail_when(|_| None);
     fleet.dynamo.fail_reads(|_, _| None);
     pass(secs(60)).await;
-    assert_eq!(
-        operator.store_on_unavailable(None).await.unwrap(),
-        Some(policy)
-    );
-    assert_eq!(operator.store_on_unavailable(None).await.unwrap(), None);
-    let error = operator
-        .store_on_unavailable(Some(OnUnavailable::Local { percent: 0 }))
-        .await;
+    assert_eq!(store(None).await.unwrap(), (applied, Some(policy)));
+    let unchanged = OperationOutcome::Unchanged;
+    assert_eq!(store(None).await.unwrap(), (unchanged, None));
+    let error = store(Some(OnUnavailable::Local { percent: 0 })).await;
     assert!(
         error
             .unwrap_err()

@@ -246,3 +246,40 @@ async fn shards_with_live_leases_stay_unless_they_are_discarded() {
     assert_eq!((report.leased, report.shards), (0, 1));
     drop(held);
 }
+
+/// Also by a process that used it before, and knows its schema.
+#[tokio::test(start_paused = true)]
+async fn a_namespace_that_is_purged_and_used_again_is_listed() {
+    let fleet = Fleet::new().await;
+    let (operator, other) = (
+        limiter(&fleet, "stage").await,
+        limiter(&fleet, "stage").await,
+    );
+    let set = async |limiter: &RateLimiter, rate| {
+        let limits = weirgate::Config::of([rpm(rate)]);
+        limiter
+            .set_config(&ConfigLevel::System, &limits)
+            .await
+            .unwrap();
+    };
+    set(&other, 600).await;
+    for (rate, user) in [(1, &operator), (2, &other)] {
+        let _ = operator.stop(&ConfigLevel::System).send().await.unwrap();
+        let mut after = None;
+        loop {
+            let page = operator
+                .purge_namespace("stage")
+                .after(after)
+                .send()
+                .await
+                .unwrap();
+            after = page.next;
+            if after.is_none() {
+                break;
+            }
+        }
+        assert_eq!(operator.namespaces(None).await.unwrap().items, [""; 0]);
+        set(user, rate).await;
+        assert_eq!(operator.namespaces(None).await.unwrap().items, ["stage"]);
+    }
+}

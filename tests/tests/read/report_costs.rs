@@ -5,7 +5,8 @@ use weirgate_store::CapacityMeter;
 use weirgate_testkit::batches;
 
 use crate::fixtures::aggregator::{deliver_text, event};
-use crate::fixtures::fleet::{Fleet, START, pass, secs, tokens};
+use crate::fixtures::fleet::{Fleet, START, config, pass, runtime, secs, tokens};
+use proptest::prelude::*;
 
 fn limits() -> [Limit; 2] {
     [("rpm", 1_000), ("tpm", 1_000_000)].map(|(name, most)| Limit::per_hour(name, most).unwrap())
@@ -109,4 +110,54 @@ async fn a_day_of_a_resource_costs_the_units_of_the_page_for_each_entity() {
     let each = |units: f64| format!("{units:.2} for each entity");
     assert_row("a resource, today", &each(current));
     assert_row("a resource, a day that has ended", &each(ended));
+}
+
+proptest! {
+    #![proptest_config(config(96))]
+
+    /// Hours that have not begun, or that no table can have, are no request.
+    #[test]
+    fn a_report_costs_what_can_exist_whatever_its_range_is(
+        start in instant(), end in instant(), granularity in 0..3_usize, scope in 0..3_usize,
+    ) {
+        runtime().block_on(async {
+            let fleet = Fleet::new().await;
+            let limiter = fleet.limiter().await;
+            pass(secs(60)).await;
+            take(&limiter, "user-1").await;
+            let (entity, resource) = ("user-1".try_into().unwrap(), "gpt-4".try_into().unwrap());
+            let granularity = [Granularity::Hourly, Granularity::Daily, Granularity::Monthly][granularity];
+            let scope = match scope {
+                0 => UsageScope::Bucket(entity, resource),
+                1 => UsageScope::Entity(entity),
+                _ => UsageScope::Resource(resource),
+            };
+            let now = fleet.now();
+            let Ok(report) = limiter.usage_report(scope, granularity, start..end) else {
+                let kept = EpochMillis(now.0 - 91 * 86_400_000);
+                prop_assert!(start >= end || start < kept, "{:?} to {:?} is refused", start, end);
+                return Ok(());
+            };
+            let _ = fleet.dynamo.take_requests();
+            let total = report.total().await.unwrap();
+            let requests = fleet.dynamo.take_requests();
+            // The 90 days of a retention are four pages of hours.
+            prop_assert!(requests <= 40, "{} requests for {:?} to {:?}", requests, start, end);
+            prop_assert!(start <= now || total.usage.acquires == 0);
+            prop_assert!(start > START || end <= now || total.usage.acquires == 1);
+            Ok(())
+        })?;
+    }
+}
+
+/// An instant near now, within the retention, before 1970, far ahead, or at an end of the type.
+fn instant() -> impl Strategy<Value = EpochMillis> {
+    const DAY_MS: i64 = 86_400_000;
+    prop_oneof![
+        4 => -2 * DAY_MS..2 * DAY_MS,
+        3 => -90 * DAY_MS..400 * DAY_MS,
+        2 => 0..75 * 366 * DAY_MS,
+        1 => prop::sample::select(vec![i64::MIN, i64::MIN / 2, -START.0, -START.0 - 1, i64::MAX / 2, i64::MAX]),
+    ]
+    .prop_map(|from_start| EpochMillis(START.0.saturating_add(from_start)))
 }

@@ -5,6 +5,7 @@ mod fixtures;
 
 mod adjust_in_doubt;
 mod balances;
+mod dry_runs;
 mod ended;
 mod fault_props;
 mod halfway;

@@ -1,11 +1,12 @@
 //! `weirgate limits apply`.
 
+use std::collections::HashMap;
 use std::path::{Path, PathBuf};
 
 use clap::Args;
 use futures_util::stream::{self, StreamExt};
 use serde::Serialize;
-use weirgate::RateLimiter;
+use weirgate::{Entity, Error, RateLimiter};
 
 use super::diff::{Changes, ConfigChange, EntityChange};
 use crate::context::Context;
@@ -16,8 +17,9 @@ const CONCURRENCY: usize = 16;
 
 /// Makes the changes of a plan, if nothing has changed since.
 ///
-/// If a configuration has changed since the plan, nothing is changed. After an interruption,
-/// the same command makes the changes that are left.
+/// If a configuration or an entity has changed since the plan, or an entity would be its own
+/// ancestor, nothing is changed. After an interruption, the same command makes the changes that are
+/// left.
 #[derive(Debug, Args)]
 pub struct Apply {
     /// The plan, from `limits plan --out`
@@ -86,7 +88,7 @@ impl Apply {
 async fn make(
     limiter: &RateLimiter,
     configs: Vec<&ConfigChange>,
-    entities: Vec<&EntityChange>,
+    mut entities: Vec<EntityChange>,
     applied: &mut usize,
     context: &Context,
 ) -> Result<(), Failure> {
@@ -104,11 +106,50 @@ async fn make(
         count();
     }
     // One after the other: a change checks the ancestors of its entity, so two at once race.
-    for change in entities {
-        limiter.set_entity(&change.after).await?;
+    for at in 0..entities.len() {
+        let mut is_made = replace(limiter, &entities[at]).await;
+        if matches!(is_made, Err(Error::Invalid(_))) {
+            // Only on the way a chain is too long: what is still to be moved gives way.
+            for later in &mut entities[at + 1..] {
+                detach(limiter, later).await?;
+            }
+            is_made = replace(limiter, &entities[at]).await;
+        }
+        if !is_made? {
+            return Err(raced(&format!("entity {}", entities[at].after.id)));
+        }
         count();
     }
     Ok(())
+}
+
+async fn replace(limiter: &RateLimiter, change: &EntityChange) -> Result<bool, Error> {
+    let EntityChange { before, after } = change;
+    let replaced = limiter.replace_entity(&after.id, before.as_ref(), Some(after));
+    replaced.await
+}
+
+/// Removes the parent of an entity that gets another one later.
+async fn detach(limiter: &RateLimiter, change: &mut EntityChange) -> Result<(), Error> {
+    let Some(alone) = change.before.as_ref().map(alone) else {
+        return Ok(());
+    };
+    let detached = EntityChange {
+        before: change.before.clone(),
+        after: alone.clone(),
+    };
+    if replace(limiter, &detached).await? {
+        change.before = Some(alone);
+    }
+    Ok(())
+}
+
+fn alone(entity: &Entity) -> Entity {
+    Entity {
+        parent: None,
+        cascades: false,
+        ..entity.clone()
+    }
 }
 
 fn read(path: &Path) -> Result<Changes, Failure> {
@@ -152,25 +193,35 @@ async fn open_configs<'p>(
     Ok(open)
 }
 
-/// Returns the changes of entities that have not been made.
-async fn open_entities<'p>(
+/// Returns the changes of entities that have not been made, in an order without a cycle on the way.
+///
+/// # Errors
+/// [`Failure::Refused`] if all together would make a cycle, or a chain that is too long.
+async fn open_entities(
     limiter: &RateLimiter,
-    plan: &'p Changes,
-) -> Result<Vec<&'p EntityChange>, Failure> {
-    let ids: Vec<_> = plan
-        .entities
-        .iter()
-        .map(|change| change.after.id.clone())
+    plan: &Changes,
+) -> Result<Vec<EntityChange>, Failure> {
+    let all = plan.entities.iter().map(|change| change.after.clone());
+    let all = limiter.order_entities(&all.collect::<Vec<_>>()).await?;
+    let ids: Vec<_> = all.iter().map(|after| after.id.clone()).collect();
+    let planned = plan.entities.iter();
+    let planned: HashMap<_, _> = planned
+        .map(|change| (&change.after.id, change.before.as_ref()))
         .collect();
     let mut open = vec![];
-    for (change, stored) in plan.entities.iter().zip(limiter.read_entities(&ids).await?) {
-        if stored.as_ref() == Some(&change.after) {
+    for (after, stored) in all.into_iter().zip(limiter.read_entities(&ids).await?) {
+        if stored.as_ref() == Some(&after) {
             continue;
         }
-        if stored != change.before {
-            return Err(outdated(&format!("entity {}", change.after.id)));
+        let before = planned[&after.id];
+        // An interrupted run may have removed its parent.
+        if stored.as_ref() != before && stored != before.map(alone) {
+            return Err(outdated(&format!("entity {}", after.id)));
         }
-        open.push(change);
+        open.push(EntityChange {
+            before: stored,
+            after,
+        });
     }
     Ok(open)
 }
@@ -191,7 +242,11 @@ async fn apply(limiter: &RateLimiter, change: &ConfigChange) -> Result<(), Failu
     if limiter.replace_config(level, *version, Some(after)).await? {
         return Ok(());
     }
-    Err(Failure::Refused(format!(
-        "the configuration of {level} was changed while the plan was applied: other changes of the plan may be made; make a new plan"
-    )))
+    Err(raced(&format!("the configuration of {level}")))
+}
+
+fn raced(what: &str) -> Failure {
+    Failure::Refused(format!(
+        "{what} was changed while the plan was applied: other changes of the plan may be made; make a new plan"
+    ))
 }

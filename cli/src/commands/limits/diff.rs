@@ -63,6 +63,17 @@ pub struct EntityChange {
     pub after: Entity,
 }
 
+impl EntityChange {
+    /// Returns whether the entity differs. One without a parent in the file needs no item.
+    fn is_change(&self) -> bool {
+        let before = self.before.as_ref();
+        match &self.after.parent {
+            Some(_) => before != Some(&self.after),
+            None => before.is_some_and(|before| before.parent.is_some()),
+        }
+    }
+}
+
 impl From<FileError> for Failure {
     fn from(error: FileError) -> Self {
         Self::Refused(error.to_string())
@@ -100,7 +111,7 @@ impl FileArgs {
         let entities = entities.into_iter().zip(stored);
         let entities = entities
             .map(|(after, before)| EntityChange { before, after })
-            .filter(|change| change.before.as_ref() != Some(&change.after));
+            .filter(EntityChange::is_change);
         Ok(Changes {
             weirgate_plan: 1,
             table: context.table()?.to_owned(),

@@ -141,7 +141,7 @@ impl BalanceEdit<'_> {
         let mut operating = Operating::new(session, self.what(), CacheKey::Nothing, &self.options)?;
         loop {
             let (_, known, mark) = operating.read(&[]).await?;
-            let shards = bucket.read_whole(session).await?;
+            let shards = bucket.read_whole(session, self.options.is_dry_run).await?;
             if let Some(outcome) = known {
                 let found = balances(&shards, &changes, session.now());
                 return Ok(BalanceReport {
@@ -178,9 +178,7 @@ impl BalanceEdit<'_> {
             });
             if let Some(outcome) = operating.write(plan, mark).await? {
                 if outcome == OperationOutcome::Applied {
-                    bucket.forget_denials(session.now());
-                    // Only for the views: the change is made.
-                    bucket.read_whole(session).await.ok();
+                    bucket.view_again(session).await;
                 }
                 return Ok(report(outcome));
             }

@@ -88,7 +88,7 @@ impl LimitsEdit<'_> {
         let mut operating = Operating::new(session, what, CacheKey::Nothing, &self.options)?;
         loop {
             let (_, known, mark) = operating.read(&[]).await?;
-            let shards = bucket.read_whole(session).await?;
+            let shards = bucket.read_whole(session, self.options.is_dry_run).await?;
             let first = shards.first();
             let before = first.map_or_else(Vec::new, |shard| shard.enforced_limits().collect());
             if let Some(outcome) = known {
@@ -129,9 +129,7 @@ impl LimitsEdit<'_> {
             });
             if let Some(outcome) = operating.write(plan, mark).await? {
                 if outcome == OperationOutcome::Applied {
-                    bucket.forget_denials(session.now());
-                    // Only for the views: the change is made.
-                    bucket.read_whole(session).await.ok();
+                    bucket.view_again(session).await;
                 }
                 return Ok(report(outcome, count));
             }

@@ -3,15 +3,16 @@
 use weirgate_shared::write::write_switches;
 use weirgate_shared::{AuditChange, Switches, switches_key};
 
+use super::operation::{Operating, OperationOutcome, Options};
 use crate::RateLimiter;
-use crate::config::{ConfigEdit, stored_switches, unreadable_switches};
+use crate::config::{stored_switches, unreadable_switches};
 use crate::session::CacheKey;
 use crate::values::{Error, OnUnavailable, check_on_unavailable};
 
 impl RateLimiter {
     /// Stores what all limiters of the namespace decide while DynamoDB is unavailable, in place of
     /// [their own setting](crate::Builder::on_unavailable) and of a request's; `None` leaves it to
-    /// them. Returns the stored decision before.
+    /// them.
     ///
     /// A limiter knows it within [`Builder::config_ttl`](crate::Builder::config_ttl), or a second if
     /// that is shorter. It keeps what it knew last while the table cannot be read, so store it
@@ -21,48 +22,15 @@ impl RateLimiter {
     /// ```no_run
     /// # async fn example(limiter: weirgate::RateLimiter) -> Result<(), weirgate::Error> {
     /// use weirgate::OnUnavailable;
-    /// limiter.store_on_unavailable(Some(OnUnavailable::Local { percent: 5 })).await?;
+    /// limiter.store_on_unavailable(Some(OnUnavailable::Local { percent: 5 })).send().await?;
     /// # Ok(())
     /// # }
     /// ```
-    ///
-    /// # Errors
-    /// [`Error::Invalid`] for a percentage outside 1 to 100; [`Error::Contended`] if other processes
-    /// kept changing switches; [`Error::Store`] if the outcome is not known: a second call is safe.
-    pub async fn store_on_unavailable(
-        &self,
-        policy: Option<OnUnavailable>,
-    ) -> Result<Option<OnUnavailable>, Error> {
-        policy.map_or(Ok(()), check_on_unavailable)?;
-        let session = &*self.session;
-        let key = switches_key(&session.namespace);
-        let what = "what is decided while DynamoDB is unavailable".to_owned();
-        let mut edit = ConfigEdit::new(session, what, CacheKey::Switches);
-        loop {
-            let (items, mark) = edit.read(std::slice::from_ref(&key)).await?;
-            let item = items.iter().find(|item| item.key().as_ref() == Some(&key));
-            let seen = stored_switches(&key, item)?;
-            let before = seen.on_unavailable;
-            if before == policy && seen.unreadable_policy().is_none() {
-                return Ok(before);
-            }
-            let mut next = Switches {
-                version: seen.version.saturating_add(1),
-                ..seen.clone()
-            };
-            next.set_policy(policy);
-            let event = AuditChange::OnUnavailable {
-                before,
-                after: policy,
-            };
-            let write = write_switches(&session.namespace, &seen, &next);
-            let actions: Vec<_> = [write, edit.record(event)]
-                .into_iter()
-                .chain(mark)
-                .collect();
-            if edit.write(&actions).await? {
-                return Ok(before);
-            }
+    pub fn store_on_unavailable(&self, policy: Option<OnUnavailable>) -> PolicyEdit<'_> {
+        PolicyEdit {
+            limiter: self,
+            policy,
+            options: Options::default(),
         }
     }
 
@@ -75,6 +43,90 @@ impl RateLimiter {
         match switches.unreadable_policy() {
             Some(error) => Err(unreadable_switches(&self.session.namespace, error)),
             None => Ok(switches.on_unavailable),
+        }
+    }
+}
+
+/// A change of the stored decision. Nothing happens until [`send`](Self::send).
+#[derive(Debug, Clone)]
+#[must_use = "a change does nothing until it is sent"]
+pub struct PolicyEdit<'a> {
+    limiter: &'a RateLimiter,
+    policy: Option<OnUnavailable>,
+    options: Options,
+}
+
+/// What a [`PolicyEdit`] found and did.
+#[derive(Debug, Clone, PartialEq, Eq)]
+#[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize))]
+pub struct PolicyReport {
+    /// What became of the change.
+    pub outcome: OperationOutcome,
+    /// Stored decision before; `None` if there was none.
+    pub before: Option<OnUnavailable>,
+    /// Stored decision after.
+    pub after: Option<OnUnavailable>,
+}
+
+impl PolicyEdit<'_> {
+    /// Makes the change at most once for this key, ever: 1 to 128 of `A-Z a-z 0-9 _ . - / : @`.
+    pub fn idempotency_key(mut self, key: impl Into<String>) -> Self {
+        self.options.key = Some(key.into());
+        self
+    }
+
+    /// Reads and reports, and changes nothing.
+    pub const fn dry_run(mut self) -> Self {
+        self.options.is_dry_run = true;
+        self
+    }
+
+    /// Makes the change.
+    ///
+    /// # Errors
+    /// [`Error::Invalid`] for a percentage outside 1 to 100, and for a key that was used for another
+    /// change; [`Error::Contended`] if other processes kept changing switches; [`Error::Store`] if
+    /// the outcome is not known: a second call is safe.
+    pub async fn send(self) -> Result<PolicyReport, Error> {
+        let (session, policy) = (&*self.limiter.session, self.policy);
+        policy.map_or(Ok(()), check_on_unavailable)?;
+        let key = switches_key(&session.namespace);
+        let what = match policy {
+            Some(policy) => format!("{policy} while DynamoDB is unavailable"),
+            None => "each limiter's own decision while DynamoDB is unavailable".to_owned(),
+        };
+        let mut operating = Operating::new(session, what, CacheKey::Switches, &self.options)?;
+        loop {
+            let (items, known, mark) = operating.read(std::slice::from_ref(&key)).await?;
+            let item = items.iter().find(|item| item.key().as_ref() == Some(&key));
+            let seen = stored_switches(&key, item)?;
+            let before = seen.on_unavailable;
+            let report = |outcome, after| PolicyReport {
+                outcome,
+                before,
+                after,
+            };
+            if let Some(outcome) = known {
+                return Ok(report(outcome, before));
+            }
+            let plan = (before != policy || seen.unreadable_policy().is_some()).then(|| {
+                let mut next = Switches {
+                    version: seen.version.saturating_add(1),
+                    ..seen.clone()
+                };
+                next.set_policy(policy);
+                let event = AuditChange::OnUnavailable {
+                    before,
+                    after: policy,
+                };
+                (
+                    vec![write_switches(&session.namespace, &seen, &next)],
+                    event,
+                )
+            });
+            if let Some(outcome) = operating.write(plan, mark).await? {
+                return Ok(report(outcome, policy));
+            }
         }
     }
 }

@@ -1,0 +1,222 @@
+//! Every call of an operator leaves an audit event. The list of calls is that of the public surface.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use weirgate::{
+    AuditSubject, Config, ConfigLevel, Entity, EntityDescription, Error, LiveLeases, OnUnavailable,
+    RateLimiter,
+};
+
+use crate::fixtures::fleet::{Fleet, secs};
+use crate::fixtures::stored::{child, entity, rpm};
+
+/// Calls that change nothing in the table.
+const READS: [&str; 26] = [
+    "audit",
+    "builder",
+    "cache_stats",
+    "check",
+    "children",
+    "config",
+    "configs",
+    "entities",
+    "entity",
+    "entity_buckets",
+    "entity_description",
+    "is_available",
+    "is_shadow",
+    "leases",
+    "namespaces",
+    "order_entities",
+    "peek",
+    "prefetched",
+    "read_configs",
+    "read_entities",
+    "resource_buckets",
+    "stats",
+    "stored_on_unavailable",
+    "switches",
+    "usage",
+    "usage_report",
+];
+/// Calls of applications, which may write to buckets only; and the one that makes the table.
+const CALLS: [&str; 6] = [
+    "acquire",
+    "acquire_all",
+    "create_table",
+    "refund",
+    "restore_grant",
+    "shutdown",
+];
+/// Calls of operators.
+const ACTS: [&str; 17] = [
+    "apply_limits",
+    "delete_config",
+    "delete_entity",
+    "edit_balances",
+    "edit_entity_description",
+    "erase_entity",
+    "exempt",
+    "purge_namespace",
+    "release_lease",
+    "replace_config",
+    "replace_entity",
+    "set_config",
+    "set_entity",
+    "set_entity_description",
+    "set_shards",
+    "start",
+    "stop",
+];
+/// The one whose argument is a policy.
+const STORE: &str = "store_on_unavailable";
+
+/// Makes a change that is one in the world of [`world`].
+async fn act(limiter: &RateLimiter, name: &str) -> Result<(), Error> {
+    let (id, system) = (entity("e-1"), ConfigLevel::System);
+    let described = || EntityDescription::default().named("Acme").unwrap();
+    match name {
+        "apply_limits" => drop(limiter.apply_limits("e-1", "gpt-4").send().await?),
+        "delete_config" => drop(limiter.delete_config(&system).await?),
+        "delete_entity" => drop(limiter.delete_entity(&id).await?),
+        "edit_balances" => drop(
+            limiter
+                .edit_balances("e-1", "gpt-4")
+                .drain_all()
+                .send()
+                .await?,
+        ),
+        "edit_entity_description" => {
+            let edit = |_| Ok::<_, Error>(described());
+            drop(limiter.edit_entity_description(&id, edit).await?);
+        }
+        "erase_entity" => drop(limiter.erase_entity(&id, LiveLeases::Discard).await?),
+        "exempt" => drop(limiter.exempt(&system).send().await?),
+        "purge_namespace" => {
+            let _ = limiter.stop(&system).send().await?;
+            drop(limiter.purge_namespace("default").send().await?);
+        }
+        "release_lease" => {
+            let leases = limiter.leases("e-1", "gpt-4").await?.items;
+            assert!(limiter.release_lease("e-1", "gpt-4", &leases[0].id).await?);
+        }
+        "replace_config" => assert!(limiter.replace_config(&system, 1, None).await?),
+        "replace_entity" => {
+            let before = child("e-1", "team");
+            assert!(limiter.replace_entity(&id, Some(&before), None).await?);
+        }
+        "set_config" => limiter.set_config(&system, &Config::of([rpm(7)])).await?,
+        "set_entity" => {
+            let alone = Entity {
+                parent: None,
+                cascades: false,
+                ..child("e-1", "team")
+            };
+            limiter.set_entity(&alone).await?;
+        }
+        "set_entity_description" => limiter.set_entity_description(&id, &described()).await?,
+        "set_shards" => drop(limiter.set_shards("e-1", "gpt-4", &[rpm(60)], 2).await?),
+        "start" => drop(
+            limiter
+                .start(&ConfigLevel::Entity(entity("stopped")))
+                .send()
+                .await?,
+        ),
+        "stop" => drop(limiter.stop(&system).send().await?),
+        STORE => drop(
+            limiter
+                .store_on_unavailable(Some(OnUnavailable::Deny))
+                .send()
+                .await?,
+        ),
+        other => panic!("{other} has no act"),
+    }
+    Ok(())
+}
+
+/// A namespace in which each act changes something.
+async fn world(fleet: &Fleet) -> RateLimiter {
+    let builder = fleet.builder().await.principal("ann");
+    let limiter = builder.build().await.unwrap();
+    let limits = Config::of([rpm(60)]);
+    limiter
+        .set_config(&ConfigLevel::System, &limits)
+        .await
+        .unwrap();
+    limiter.set_entity(&child("e-1", "team")).await.unwrap();
+    let stopped = ConfigLevel::Entity(entity("stopped"));
+    let _ = limiter.stop(&stopped).send().await.unwrap();
+    let held = limiter.acquire("e-1", "gpt-4").take("rpm", 1);
+    let held = held.lease(secs(600)).send().await.unwrap().granted();
+    std::mem::forget(held.unwrap());
+    let narrow = ConfigLevel::Entity(entity("e-1"));
+    limiter
+        .set_config(&narrow, &Config::of([rpm(30)]))
+        .await
+        .unwrap();
+    limiter
+}
+
+/// The authors of all audit events, by key.
+fn events(fleet: &Fleet) -> BTreeMap<String, String> {
+    let text = |value: &serde_json::Value| value["S"].as_str().unwrap_or_default().to_owned();
+    let items = fleet.dynamo.items().into_iter();
+    let events = items.filter(|item| text(&item["PK"]).contains("/AUDIT#"));
+    events
+        .map(|item| {
+            (
+                text(&item["PK"]) + &text(&item["SK"]),
+                text(&item["principal"]),
+            )
+        })
+        .collect()
+}
+
+#[test]
+fn every_public_call_is_known_as_a_read_a_call_or_an_act() {
+    let page = include_str!("../../../docs/api.md");
+    let known: BTreeSet<_> = READS
+        .iter()
+        .chain(&CALLS)
+        .chain(&ACTS)
+        .chain([&STORE])
+        .collect();
+    for line in page.lines() {
+        let Some((_, call)) = line.split_once("fn weirgate::RateLimiter::") else {
+            continue;
+        };
+        let name = call.split_once('(').map_or(call, |(name, _)| name);
+        let name = name.split_once('<').map_or(name, |(name, _)| name);
+        assert!(
+            known.contains(&name),
+            "{name}: does it leave an audit event?"
+        );
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn every_act_of_an_operator_leaves_an_audit_event() {
+    for name in ACTS.into_iter().chain([STORE]) {
+        let fleet = Fleet::new().await;
+        let limiter = world(&fleet).await;
+        let before = events(&fleet);
+        act(&limiter, name)
+            .await
+            .unwrap_or_else(|error| panic!("{name}: {error}"));
+        let after = events(&fleet);
+        let new: Vec<_> = after
+            .iter()
+            .filter(|(key, _)| !before.contains_key(*key))
+            .collect();
+        assert!(!new.is_empty(), "{name} left no event");
+        assert!(
+            new.iter().all(|(_, principal)| *principal == "ann"),
+            "{name}: {new:?}"
+        );
+        // And it can be read.
+        for of in [AuditSubject::System, AuditSubject::Entity(entity("e-1"))] {
+            let page = limiter.audit(&of, None).await.unwrap();
+            assert!(page.unreadable.is_empty(), "{name}: {:?}", page.unreadable);
+        }
+    }
+}
