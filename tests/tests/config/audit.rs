@@ -200,6 +200,7 @@ async fn no_change_is_without_its_event_and_no_event_without_its_change() {
         operations,
         [
             ("BatchGetItem".to_owned(), 2),
+            ("Query".to_owned(), 1),
             ("TransactWriteItems".to_owned(), 1)
         ]
         .into()

@@ -280,8 +280,8 @@ async fn a_change_is_read_again_and_nothing_else() {
     let _ = take(&limiter, 1).await.unwrap();
     assert_eq!(
         *sizes.lock().unwrap(),
-        [1, 1, 1],
-        "the resource; the entity, to change it; the entity"
+        [1, 2, 1],
+        "the resource; the entity and the schema, to change it; the entity"
     );
 }
 

@@ -158,7 +158,7 @@ async fn an_entity_with_1000_items_is_erased_and_nothing_else_is() {
         children: 2,
         shards: 18,
         snapshots: 990,
-        audit_events: 4,
+        audit_events: 6,
         versions_left: 3,
         in_use: vec![],
     };
