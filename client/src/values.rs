@@ -26,7 +26,7 @@ pub use error::Error;
 pub(crate) use gauges::{OutstandingGauge, change_breaker, describe_gauges};
 pub use limit_status::LimitStatus;
 pub(crate) use limit_status::{bucket_status, most_restrictive, never_status, status};
-pub(crate) use limits::{Limits, check_bucket_limit_count, check_limit_count};
+pub(crate) use limits::{Limits, check_bucket_debt, check_bucket_limits, check_limit_count};
 pub(crate) use locked::Locked;
 pub(crate) use on_unavailable::check_on_unavailable;
 pub use prefetch::Prefetch;

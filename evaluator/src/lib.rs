@@ -280,17 +280,7 @@ impl Item {
 
 /// "Two document paths overlap": neither may be the other or lie inside it.
 fn assert_no_overlap(changes: &[AttributeUpdate]) {
-    let paths: Vec<_> = changes
-        .iter()
-        .map(|change| match change {
-            AttributeUpdate::Set(path, _)
-            | AttributeUpdate::SetIfAbsent(path, _)
-            | AttributeUpdate::Copy(path, _)
-            | AttributeUpdate::Add(path, _)
-            | AttributeUpdate::DeleteFrom(path, _)
-            | AttributeUpdate::Remove(path) => path,
-        })
-        .collect();
+    let paths: Vec<_> = changes.iter().map(AttributeUpdate::path).collect();
     for (at, path) in paths.iter().enumerate() {
         for other in &paths[at + 1..] {
             let overlap = path.0.starts_with(&other.0) || other.0.starts_with(&path.0);

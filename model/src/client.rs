@@ -63,7 +63,6 @@ pub struct OpenRequest {
     pub(crate) round: u8,
     /// When the lease of this round begins.
     pub(crate) since: i64,
-    pub(crate) creates: bool,
     /// Whether only the part that fits is returned.
     pub(crate) is_cut: bool,
 }
@@ -98,7 +97,7 @@ impl OpenRequest {
 
     /// Begins another round: the writes before it have not happened, or count as taken.
     pub(crate) fn begin(&mut self, now: i64) {
-        (self.round, self.since, self.creates) = (self.writes, now, false);
+        (self.round, self.since) = (self.writes, now);
         self.write(now);
     }
 }

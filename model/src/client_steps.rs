@@ -27,7 +27,7 @@ impl Protocol {
         }
         let sent = Some(state.now);
         let (writes, round, since) = (1, 0, state.now);
-        let (creates, is_cut) = (false, false);
+        let is_cut = false;
         client.open = Some(OpenRequest {
             kind,
             shard,
@@ -35,9 +35,27 @@ impl Protocol {
             writes,
             round,
             since,
-            creates,
             is_cut,
         });
+        Self::look(state, index);
+    }
+
+    /// Reads the shard of a take that the client has not seen. It may only create shard 0.
+    fn look(state: &mut State, index: usize) {
+        let client = &mut state.clients[index];
+        let Some(open) = client
+            .open
+            .as_mut()
+            .filter(|open| matches!(open.kind, RequestKind::Take(_)))
+        else {
+            return;
+        };
+        for shard in [open.shard, 0] {
+            if client.views[open.shard].is_none() {
+                open.shard = shard;
+                client.views[shard] = state.table.rows()[shard].cloned();
+            }
+        }
     }
 
     /// The client leaves it at that. Once it has given up a release, it has no lease any more.
@@ -107,10 +125,9 @@ impl Protocol {
                 contention: Contention::Alone,
                 unconfirmed: &ops,
             };
-            let (kind, update) = if open.creates {
-                (Kind::Create, take.create(clock))
-            } else {
-                (Kind::Take, take.plan(view, clock))
+            let (kind, update) = match view {
+                Some(view) => (Kind::Take, take.plan(view, clock)),
+                None => (Kind::Create, take.create(clock)),
             };
             return Sent {
                 kind,
@@ -243,6 +260,7 @@ impl Protocol {
                 None
             }
         };
+        Self::look(state, index);
     }
 
     fn receive_take(
@@ -265,7 +283,6 @@ impl Protocol {
                 open.shard = 1 - open.shard;
                 open.begin(state.now);
             } else {
-                open.creates = true;
                 open.write(state.now);
             }
             return may_try.then_some(open);

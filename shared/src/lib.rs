@@ -75,7 +75,7 @@ pub use key::{
 };
 pub use lease::{Lease, LeaseReturn};
 pub use limit::{Limit, LimitError, LimitMode, MAX_PERIOD_MS, MAX_TOKENS, RefillRule};
-pub use math::{MAX_SHARDS, ShardIndex, ready_at, refill_between, refilled};
+pub use math::{MAX_SHARDS, MIN_BALANCE, ShardIndex, ready_at, refill_between, refilled};
 pub use meter::{Bases, Counter, Meter, Usage};
 pub use on_unavailable::OnUnavailable;
 pub use operation::Operation;

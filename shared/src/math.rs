@@ -7,6 +7,13 @@ use crate::{EpochMillis, MilliTokens};
 /// items, can take from every shard.
 pub const MAX_SHARDS: u32 = 64;
 
+/// Minimum balance: no take or adjustment leads deeper into debt. Refill since `rf` is credited
+/// before it passes [`MAX_UNCREDITED`], so a balance and its refill stay within 64 bits.
+pub const MIN_BALANCE: MilliTokens = MilliTokens(-(1 << 62));
+/// Refill since `rf` from which on a take moves `rf`: a quarter of the distance to `i64::MAX`
+/// that [`MIN_BALANCE`] leaves.
+pub(crate) const MAX_UNCREDITED: MilliTokens = MilliTokens(1 << 60);
+
 /// One of the `count` shards of a bucket; shard 0 of 1 is an unsplit bucket.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub struct ShardIndex {

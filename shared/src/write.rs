@@ -22,7 +22,9 @@ mod ttl;
 mod update;
 
 use changes::{add_tokens, count_write, set_write_id, units_credit};
-use conditions::{push_new, require_refilled_at, require_same_leases, require_shard_count};
+use conditions::{
+    push_new, require_limits, require_refilled_at, require_same_leases, require_shard_count,
+};
 use update::tokens;
 
 pub use balances::{BalanceChange, change_balances};

@@ -7,20 +7,19 @@ use std::collections::BTreeMap;
 
 use model::fleet::{Fleet, fleet};
 use model::ops::{Op, ops};
+use model::planned::planned;
 use model::table::Table;
 use model::world::START;
-use model::{bucket, bucket_key, config, limit_name, settle, take};
+use model::{bucket, bucket_key, config, limit_name, take};
 use proptest::collection::vec;
 use proptest::prelude::*;
 use proptest::sample::Index;
 use weirgate_shared::write::{
-    Action, Contention, LeaseChange, LimitDelta, Roll, Settle, Take, Update, cap_write_units,
-    expire, finish_writes, merge, merged, recreate, refill, remove_covered, require_unchanged,
-    sample, split, update_min_shards,
+    Action, finish_writes, merge, merged, recreate, remove_covered, require_unchanged, split,
 };
 use weirgate_shared::{
-    EpochMillis, Hour, Lease, Limit, LimitName, Meter, MilliTokens, Millis, Shard, ShardIndex,
-    Usage, Window, WriteId,
+    EpochMillis, Hour, Limit, LimitName, Meter, MilliTokens, Millis, Shard, ShardIndex, Usage,
+    Window, WriteId,
 };
 
 /// Hours after the one that ends the day in which the model's time starts.
@@ -59,9 +58,7 @@ fn merged_bucket() -> (Table, Shard) {
     assert!(table.split(&whole, id(7), START));
     let (key, limits) = (bucket_key(1), limits());
     let upper = table.shards()[&1].clone();
-    assert!(
-        table.update(take(&key, &limits, rpm(8), id(1), hours(1)).plan(Some(&upper), hours(1)))
-    );
+    assert!(table.update(take(&key, &limits, rpm(8), id(1), hours(1)).plan(&upper, hours(1))));
     let (lower, upper) = (table.shards()[&0].clone(), table.shards()[&1].clone());
     assert!(table.transact(&merge(
         &lower,
@@ -131,9 +128,7 @@ fn a_shard_of_the_same_number_goes_on_counting() {
         assert_eq!(used(revived), [(8, 1), (8, 1)]);
     }
     let (key, limits, revived) = (bucket_key(1), limits(), table.shards()[&1].clone());
-    assert!(
-        table.update(take(&key, &limits, rpm(2), id(1), hours(2)).plan(Some(&revived), hours(2)))
-    );
+    assert!(table.update(take(&key, &limits, rpm(2), id(1), hours(2)).plan(&revived, hours(2))));
     assert_eq!(used(&table.shards()[&1]), [(2, 1), (10, 2)]);
 }
 
@@ -181,7 +176,7 @@ fn a_limit_that_a_revived_shard_does_not_hold_is_used_no_more_until_it_is_brough
     let take_of = |shard, limits: &[Limit], needs, at, view: Option<&Shard>| {
         let key = bucket_key(shard);
         let take = take(&key, limits, needs, id(1), at);
-        view.map_or_else(|| take.create(at), |view| take.plan(Some(view), at))
+        view.map_or_else(|| take.create(at), |view| take.plan(view, at))
     };
     assert!(table.update(take_of(0, &only_slots, BTreeMap::new(), at, None)));
     let whole = table.shards()[&0].clone();
@@ -205,115 +200,6 @@ fn a_limit_that_a_revived_shard_does_not_hold_is_used_no_more_until_it_is_brough
         (used(&table.shards()[&1]), table.shards()[&1].limits.len()),
         ([(2, 2), (10, 3)], 2)
     );
-}
-
-/// Returns every write that can be planned from an image of a shard that is now merged.
-fn planned(view: &Shard, at: EpochMillis, by_others: bool) -> Vec<Update> {
-    let (key, limits, changed) = (
-        &view.key,
-        limits(),
-        [Limit::custom("rpm", 7, 7, 700).unwrap()],
-    );
-    let roll = Roll {
-        by_others,
-        ..Roll::to(Hour::of(at))
-    };
-    let mut updates = vec![];
-    for limits in [limits.as_slice(), &changed, &[]] {
-        for (needs, soft) in [
-            (rpm(1), rpm(0)),
-            (rpm(30), rpm(0)),
-            (BTreeMap::new(), rpm(1)),
-            (BTreeMap::new(), BTreeMap::new()),
-        ] {
-            let soft = if needs.is_empty() {
-                soft
-            } else {
-                BTreeMap::new()
-            };
-            let lease = Lease {
-                expires_at: at,
-                tokens: BTreeMap::new(),
-                owner: String::new(),
-            };
-            for leases in [vec![], vec![(id(4), lease)]] {
-                for company in [
-                    Contention::Alone,
-                    Contention::Shared,
-                    Contention::SharedStale {
-                        others_per_day: 86_400_000,
-                    },
-                ] {
-                    for counted in [BTreeMap::new(), rpm(1)] {
-                        let (needs, soft, leases) = (needs.clone(), soft.clone(), leases.clone());
-                        let take = Take {
-                            soft_amounts: soft,
-                            counted_amounts: counted,
-                            leases,
-                            roll,
-                            contention: company,
-                            ..take(key, limits, needs, id(3), at)
-                        };
-                        updates.extend([take.plan(None, at), take.plan(Some(view), at)]);
-                    }
-                }
-            }
-        }
-    }
-    let known = view
-        .leases
-        .iter()
-        .flatten()
-        .map(|(id, _)| id.clone())
-        .next()
-        .unwrap_or(id(5));
-    for change in [
-        LeaseChange::End,
-        LeaseChange::Renew(at),
-        LeaseChange::SetAmounts(BTreeMap::new()),
-    ] {
-        for lease in [None, Some((&known, change))] {
-            for (tc, takes) in [(0, 0), (1, 0), (0, 1)] {
-                let settled = LimitDelta {
-                    available: MilliTokens(tc),
-                    consumed: MilliTokens(-tc),
-                    ceiling: None,
-                };
-                let amounts = if tc == 0 {
-                    BTreeMap::new()
-                } else {
-                    [(limit_name("rpm"), settled)].into()
-                };
-                let settle = Settle {
-                    acquires: takes,
-                    roll,
-                    ..settle(key, id(3), lease.clone(), amounts, at)
-                };
-                updates.extend([
-                    settle.full(None),
-                    settle.full(Some(view)),
-                    settle.capped(view),
-                ]);
-            }
-        }
-    }
-    let consumed = [(limit_name("rpm"), MilliTokens::from_tokens(1_000))].into();
-    updates.extend(
-        refill(view, &consumed, at)
-            .into_iter()
-            .chain(cap_write_units(view, at)),
-    );
-    updates.extend(
-        expire(view, at)
-            .into_iter()
-            .chain([sample(view, at)])
-            .map(|(update, _)| update),
-    );
-    updates.extend([
-        update_min_shards(view, 0, at),
-        update_min_shards(view, 4, at),
-    ]);
-    updates
 }
 
 /// Returns the plans for several shards, of which one, now merged, was as in `view`.
@@ -375,7 +261,9 @@ proptest! {
         for (number, item) in table.merged() {
             let views: Vec<_> = (0..5).filter_map(|back| table.image(number, back)).collect();
             for (view, at) in views.iter().flat_map(|view| [START, fleet.now(), hours(30)].map(|at| (view, at))) {
-                for update in planned(view, at, by_others) {
+                let changed = [Limit::custom("rpm", 7, 7, 700).unwrap()];
+                let brought = [limits().as_slice(), &changed, &[]].map(<[Limit]>::to_vec);
+                for update in brought.iter().flat_map(|brought| planned(view, brought, at, by_others)) {
                     prop_assert!(!item.clone().apply(&update), "{:?} to {:?}", update, item);
                 }
                 for plan in resharding(table, view, at) {

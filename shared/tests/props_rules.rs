@@ -111,7 +111,7 @@ proptest! {
                     let lease =
                         Lease { expires_at: now.plus(Millis(lease)), tokens: needs.clone(), owner: String::new() };
                     let leases = vec![(op.clone(), lease)];
-                    Take { leases, ..take(&key, &limits, needs, op, now) }.plan(Some(&view), now)
+                    Take { leases, ..take(&key, &limits, needs, op, now) }.plan(&view, now)
                 }
                 What::Expire => match expire(&view, now) {
                     Some((update, _)) => update,
@@ -167,7 +167,7 @@ proptest! {
         let take = take(&key, limits, needs, WriteId::from_bits(1), now);
         let balance = before.balance(&before.limits[&name], now);
         let there = before.projected(limits, now).limits[&name].available;
-        let applied = item.apply(&take.plan(Some(&item.bucket()), now));
+        let applied = item.apply(&take.plan(&item.bucket(), now));
         prop_assert_eq!(applied, need == MilliTokens::ZERO || there >= need);
         prop_assert!(there <= new_share, "above what the bucket now holds");
         // A higher limit adds headroom that refills at the new rate: processes with different
@@ -212,7 +212,7 @@ fn take_of(
         .into_iter()
         .filter(|(_, need)| *need > MilliTokens::ZERO)
         .collect();
-    take(&key, limits, needs, WriteId::from_bits(1), now).plan(Some(view), now)
+    take(&key, limits, needs, WriteId::from_bits(1), now).plan(view, now)
 }
 
 /// A lower limit removes the balance above the new capacity; other processes took it in between.

@@ -205,7 +205,7 @@ fn a_split_happens_though_others_took_since_it_was_seen() {
         )]
         .into();
         let take = take(&key, &limits, needs, op, START);
-        assert!(table.update(take.plan(Some(&image), START)));
+        assert!(table.update(take.plan(&image, START)));
     }
     assert!(table.split(&image, op(100), START.plus(Millis(1))));
     let tk = |shard: u32| table.shards()[&shard].limits["rpm"].available;
@@ -333,7 +333,7 @@ fn i6_what_a_split_has_put_aside_is_in_the_item_until_the_new_half_is_there() {
         bucket_key(0),
         BTreeMap::from([(limit_name("rpm"), MilliTokens::from_tokens(1))]),
     );
-    assert!(table.update(take(&key, &changed, needs, op(2), later).plan(Some(&parent), later)));
+    assert!(table.update(take(&key, &changed, needs, op(2), later).plan(&parent, later)));
     assert!(table.update(sample(&table.shards()[&0].clone(), later).0));
     let parent = Shard::clone(&table.shards()[&0]);
     assert_eq!(parent.escrow.as_deref(), Some(&half));

@@ -8,7 +8,7 @@ use std::collections::BTreeMap;
 use model::{Item, bucket, bucket_key, config, limit_name, settle, take};
 use proptest::collection::vec;
 use proptest::prelude::*;
-use weirgate_shared::write::{LeaseChange, LimitDelta, Update, expire, refill};
+use weirgate_shared::write::{LeaseChange, LimitDelta, Take, Update, expire, refill};
 use weirgate_shared::{
     EpochMillis, Lease, Limit, MilliTokens, Millis, Shard, ShardIndex, VersionedLimits, WriteId,
 };
@@ -119,18 +119,25 @@ fn plan(op: &Op, view: &Shard, limits: &[Limit], id: u64, now: EpochMillis) -> O
         Op::Expire => return expire(view, now).map(|(update, _)| update),
         Op::Change(_) => {}
     }
-    Some(plain.plan(Some(view), now))
+    Some(plain.plan(view, now))
 }
 
 proptest! {
     #![proptest_config(config(500))]
 
     #[test]
-    fn nothing_is_lost_by_a_bucket_that_ends(first in 1..100_i64, steps in vec(step(), 1..40)) {
+    fn nothing_is_lost_by_a_bucket_that_ends(
+        first in 1..100_i64, [rate, soft] in [0..100_000_i64, 0..100_000_i64], steps in vec(step(), 0..40),
+    ) {
         let (mut now, mut capacity) = (START, first);
-        let mut item = Item::of_bucket(&bucket(ShardIndex::UNSPLIT, &limits(capacity), START));
+        let (mut item, key, made) = (Item::default(), bucket_key(0), limits(capacity));
+        let debts = [("rate", rate), ("soft", soft)].map(|(name, need)| (limit_name(name), MilliTokens::from_tokens(need)));
+        let create = take(&key, &made, BTreeMap::new(), WriteId::from_bits(0), now);
+        let create = Take { soft_amounts: debts.into(), ..create }.create(now);
+        prop_assert!(item.apply(&create));
         let mut views = vec![item.bucket(); 3];
-        for (id, Step { by, wait, op }) in (1..).zip(steps) {
+        let nothing = Step { by: 0, wait: 0, op: Op::Change(first) };
+        for (id, Step { by, wait, op }) in (1..).zip([nothing].into_iter().chain(steps)) {
             now = now.plus(Millis(wait));
             if let Op::Change(other) = op {
                 capacity = other;

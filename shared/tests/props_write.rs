@@ -71,8 +71,7 @@ proptest! {
         for (wait, part, back, contention) in takes {
             now = now.plus(Millis(wait));
             let need = MilliTokens(capacity.0 * part / 1000);
-            // One in five has no view, as a process that has just started.
-            let view = back.checked_sub(1).map(|back| &images[images.len().saturating_sub(back + 1)]);
+            let view = &images[images.len().saturating_sub(back + 1)];
             if item.apply(&Take { contention, ..take(&key, &limit, need, (1, &[]), now) }.plan(view, now)) {
                 admitted.push((now, need));
                 images.push(item.bucket());
@@ -105,13 +104,13 @@ proptest! {
             let need = MilliTokens(limit.rule().capacity.0 * part / 1000);
             let view = &images[images.len().saturating_sub(back + 1)];
             let before = item.bucket().balance_at(&name, now);
-            if item.apply(&Take { contention, ..take(&key, &limit, need, (1, &[]), now) }.plan(Some(view), now)) {
+            if item.apply(&Take { contention, ..take(&key, &limit, need, (1, &[]), now) }.plan(view, now)) {
                 let lost = before - need - item.bucket().balance_at(&name, now);
                 prop_assert!(lost >= MilliTokens::ZERO && lost <= limit.rule().capacity / 128, "{:?}", lost);
                 images.push(item.bucket());
             } else {
                 let fresh = Take { contention: Contention::Shared, ..take(&key, &limit, need, (1, &[]), now) };
-                prop_assert_eq!(item.apply(&fresh.plan(Some(&item.bucket()), now)), before >= need);
+                prop_assert_eq!(item.apply(&fresh.plan(&item.bucket(), now)), before >= need);
             }
         }
     }
@@ -123,19 +122,18 @@ proptest! {
         (capacity, amount, period) in (1..30i64, 1..30i64, 1..5000i64),
         balances in vec(-1000..=1000i64, 2),
         (wait, need, counted) in (0..20_000i64, 0..=1000i64, 1..5_000_000i64),
-        (has_view, brings, contention) in (any::<bool>(), 0..4u32, contention()),
+        (brings, contention) in (0..3u32, contention()),
     ) {
         let limit = Limit::custom("rpm", capacity, amount, period).unwrap();
         let part = |part: i64| MilliTokens(limit.rule().capacity.0 * part / 1000);
         let (key, name, now) = (bucket_key(0), limit.name().clone(), START.plus(Millis(wait)));
-        // The limit of the requests is the bucket's, a changed one, slots instead, or a new one.
+        // The limit of the requests is the bucket's, a changed one, or a new one.
         let brought = match brings {
-            0 | 3 => limit.clone(),
             1 => Limit::custom("rpm", capacity + 3, amount, period).unwrap(),
-            _ => Limit::concurrent("rpm", capacity).unwrap(),
+            _ => limit.clone(),
         };
         let of = |tk| match brings {
-            3 => Shard { limits: BTreeMap::new(), ..bucket(&limit, tk) },
+            2 => Shard { limits: BTreeMap::new(), ..bucket(&limit, tk) },
             _ => bucket(&limit, tk),
         };
         let (seen, there) = (of(part(balances[0])), of(part(balances[1])));
@@ -145,16 +143,13 @@ proptest! {
             _ => plain,
         };
         let bypass = Take { counted_amounts: [(name.clone(), MilliTokens(counted))].into(), ..plain.clone() };
-        let view = has_view.then_some(&seen);
         let (mut one, mut both) = (Item::of_bucket(&there), Item::of_bucket(&there));
-        let is_done = both.apply(&bypass.plan(view, now));
-        let can_count = has_view || brings != 3;
-        prop_assert_eq!(is_done, one.apply(&plain.plan(view, now)) && can_count);
-        // A write that changes limits requires the balances of its view, and one without a view that
-        // the hour was begun, so it may have to be planned again.
-        prop_assert!(is_done || need > 0 || brings > 0 || !has_view, "{:?}", there);
+        let is_done = both.apply(&bypass.plan(&seen, now));
+        prop_assert_eq!(is_done, one.apply(&plain.plan(&seen, now)));
+        // A write that changes limits requires the balances of its view.
+        prop_assert!(is_done || need > 0 || brings > 0, "{:?}", there);
         let fresh = Take { amounts: BTreeMap::new(), ..bypass.clone() };
-        prop_assert!(is_done || both.apply(&fresh.plan(Some(&there), now)));
+        prop_assert!(is_done || both.apply(&fresh.plan(&there, now)));
         if is_done {
             let (mut one, both) = (one.bucket(), both.bucket());
             one.limits.get_mut(&name).unwrap().consumed += MilliTokens(counted);
@@ -256,10 +251,11 @@ proptest! {
 fn a_take_that_may_have_happened_does_not_happen_again() {
     let limit = Limit::per_minute("rpm", 10).unwrap();
     let (key, one) = (bucket_key(0), MilliTokens::from_tokens(1));
-    let mut item = Item::of_bucket(&bucket(&limit, MilliTokens::from_tokens(5)));
-    assert!(item.apply(&take(&key, &limit, one, (7, &[]), START).plan(None, START)));
+    let before = bucket(&limit, MilliTokens::from_tokens(5));
+    let mut item = Item::of_bucket(&before);
+    assert!(item.apply(&take(&key, &limit, one, (7, &[]), START).plan(&before, START)));
     let unknown = [WriteId::from_bits(7)];
-    for view in [None, Some(&item.bucket())] {
+    for view in [&before, &item.bucket()] {
         assert!(
             !item.apply(&take(&key, &limit, one, (8, &unknown), START).plan(view, START)),
             "taken twice"
@@ -267,9 +263,9 @@ fn a_take_that_may_have_happened_does_not_happen_again() {
     }
     let empty = bucket(&limit, MilliTokens::ZERO);
     let later = START.plus(Millis(60_000));
-    assert!(!item.apply(&take(&key, &limit, one, (8, &unknown), START).plan(Some(&empty), later)));
+    assert!(!item.apply(&take(&key, &limit, one, (8, &unknown), START).plan(&empty, later)));
     assert!(
-        item.apply(&take(&key, &limit, one, (9, &[]), START).plan(None, START)),
+        item.apply(&take(&key, &limit, one, (9, &[]), START).plan(&before, START)),
         "other processes are not held up"
     );
 }
@@ -289,14 +285,11 @@ fn a_write_to_a_bucket_that_is_gone_makes_no_half_of_one() {
         ..nothing()
     };
     for update in [
-        take(&key, &limit, one, (1, &[]), START).plan(None, START),
-        take(&key, &limit, one, (1, &[]), START).plan(Some(&view), START),
+        take(&key, &limit, one, (1, &[]), START).plan(&view, START),
         take(&key, &limit, MilliTokens::from_tokens(6), (1, &[]), START)
-            .plan(Some(&view), START.plus(Millis(60_000))),
-        nothing().plan(None, START),
-        nothing().plan(Some(&view), START),
-        bypass().plan(None, START),
-        bypass().plan(Some(&view), START),
+            .plan(&view, START.plus(Millis(60_000))),
+        nothing().plan(&view, START),
+        bypass().plan(&view, START),
         settle(&key, WriteId::from_bits(1), None, BTreeMap::new(), START).full(None),
         refill(
             &view,
@@ -331,7 +324,7 @@ fn a_full_limit_of_which_nothing_is_taken_fails_no_stale_take() {
         },
         ..model::take(&key, &limits, needs.into(), WriteId::from_bits(1), now)
     };
-    assert!(Item::of_bucket(&image).apply(&take.plan(Some(&image), now)));
+    assert!(Item::of_bucket(&image).apply(&take.plan(&image, now)));
 }
 
 /// I2: a bucket that was full when it was seen has room by now; a refill cut off at the ceiling
@@ -345,7 +338,7 @@ fn i2_a_refill_of_a_bucket_that_is_no_longer_full_loses_its_race() {
     let mut item = Item::of_bucket(&image);
     let consumed = [(limit.name().clone(), MilliTokens::from_tokens(6))].into();
     let update = refill(&image, &consumed, now).unwrap();
-    assert!(item.apply(&take(&key, &limit, five, (1, &[]), taken).plan(Some(&image), taken)));
+    assert!(item.apply(&take(&key, &limit, five, (1, &[]), taken).plan(&image, taken)));
     assert!(!item.apply(&update));
     let balance = |bucket: &Shard| bucket.balance(&bucket.limits[limit.name()], now);
     assert_eq!(

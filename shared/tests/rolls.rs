@@ -44,13 +44,7 @@ fn table() -> Table {
 }
 
 /// Takes so much by a view, if that is possible.
-fn taken(
-    table: &mut Table,
-    view: Option<&Shard>,
-    tokens: i64,
-    at: EpochMillis,
-    by_others: bool,
-) -> bool {
+fn taken(table: &mut Table, view: &Shard, tokens: i64, at: EpochMillis, by_others: bool) -> bool {
     let (key, limits) = (bucket_key(0), limits());
     let take = take(&key, &limits, rpm(tokens), id(1), at);
     table.update(
@@ -85,7 +79,7 @@ fn the_first_take_of_an_hour_begins_it_and_that_of_a_day_the_day_too() {
         (50, 2, [(2, 1), (2, 1)]),
     ] {
         let view = table.shards()[&0].clone();
-        assert!(taken(&mut table, Some(&view), tokens, hours(after), false));
+        assert!(taken(&mut table, &view, tokens, hours(after), false));
         assert_eq!(
             (table.shards()[&0].hour, used(&table.shards()[&0])),
             (Hour::of(hours(after)), expected)
@@ -135,7 +129,7 @@ fn an_hour_begins_only_with_the_limits_that_were_seen() {
     let seen = table.shards()[&0].clone();
     let (key, brought) = (bucket_key(0), [Limit::per_minute("tpm", 50).unwrap()]);
     let needs = [(limit_name("tpm"), MilliTokens::from_tokens(9))].into();
-    assert!(table.update(take(&key, &brought, needs, id(2), START).plan(Some(&seen), START)));
+    assert!(table.update(take(&key, &brought, needs, id(2), START).plan(&seen, START)));
     let (at, no_limits, settled) = (
         hours(1),
         [],
@@ -147,26 +141,26 @@ fn an_hour_begins_only_with_the_limits_that_were_seen() {
     let nothing = |needs| take(&key, &no_limits, needs, id(3), at);
     let counts = settle(&key, id(3), None, [(limit_name("rpm"), settled)].into(), at);
     for stale in [
-        nothing(BTreeMap::new()).plan(Some(&seen), at),
-        nothing(rpm(3)).plan(Some(&seen), at),
-        nothing(rpm(100)).plan(Some(&seen), at),
+        nothing(BTreeMap::new()).plan(&seen, at),
+        nothing(rpm(3)).plan(&seen, at),
+        nothing(rpm(100)).plan(&seen, at),
         Take {
             soft_amounts: rpm(3),
             ..nothing(BTreeMap::new())
         }
-        .plan(Some(&seen), at),
+        .plan(&seen, at),
         Take {
             counted_amounts: rpm(3),
             ..nothing(BTreeMap::new())
         }
-        .plan(Some(&seen), at),
+        .plan(&seen, at),
         counts.full(Some(&seen)),
         counts.capped(&seen),
     ] {
         assert!(!table.clone().update(stale.clone()), "{stale:?}");
     }
     let fresh = table.shards()[&0].clone();
-    assert!(table.update(nothing(rpm(3)).plan(Some(&fresh), at)));
+    assert!(table.update(nothing(rpm(3)).plan(&fresh, at)));
     assert_eq!(
         table.used(Window::Hourly, Hour::of(START).start()).tokens["tpm"],
         MilliTokens::from_tokens(9)
@@ -179,26 +173,22 @@ fn a_write_that_takes_a_begun_hour_for_granted_happens_only_in_it() {
     let mut table = table();
     let seen = table.shards()[&0].clone();
     assert!(
-        !taken(&mut table, Some(&seen), 1, hours(1), true),
+        !taken(&mut table, &seen, 1, hours(1), true),
         "it has not begun"
     );
+    assert!(taken(&mut table, &seen, 1, hours(1), false));
     assert!(
-        !taken(&mut table, None, 1, hours(1), false),
-        "nor for a process that has seen nothing"
-    );
-    assert!(taken(&mut table, Some(&seen), 1, hours(1), false));
-    assert!(
-        !taken(&mut table, Some(&seen), 1, hours(1), false),
+        !taken(&mut table, &seen, 1, hours(1), false),
         "it begins once"
     );
-    assert!(taken(&mut table, Some(&seen), 1, hours(1), true));
+    assert!(taken(&mut table, &seen, 1, hours(1), true));
     let seen = table.shards()[&0].clone();
     assert!(
-        taken(&mut table, Some(&seen), 1, hours(1), true),
+        taken(&mut table, &seen, 1, hours(1), true),
         "it was seen in it"
     );
     assert!(
-        taken(&mut table, Some(&seen), 1, hours(0), true),
+        taken(&mut table, &seen, 1, hours(0), true),
         "a slow clock counts for the hour that has begun"
     );
     assert_eq!(used(&table.shards()[&0]), [(4, 4), (4, 4)]);
@@ -218,7 +208,7 @@ fn an_hour_of_the_far_future_ends_with_the_next_take() {
             },
             ..bucket(ShardIndex::UNSPLIT, &limits, START)
         };
-        let update = take(&key, &limits, rpm(1), id(1), hours(1)).plan(Some(&damaged), hours(1));
+        let update = take(&key, &limits, rpm(1), id(1), hours(1)).plan(&damaged, hours(1));
         let mut item = Item::of_bucket(&damaged);
         assert!(item.apply(&update));
         let healed = item.bucket();

@@ -136,7 +136,7 @@ fn a_snapshot_of_64_shards_and_16_cycles_of_a_day_has_three_kilobytes_at_the_mos
                         acquires: 1_234_567,
                         ..take
                     }
-                    .plan(Some(&seen), now)
+                    .plan(&seen, now)
                 )
             );
         }

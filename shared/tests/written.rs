@@ -51,9 +51,8 @@ impl<'a> Ask<'a> {
         }
     }
 
-    fn on(&self, view: Option<&Shard>, ms: i64) -> Update {
-        let key = view.map_or(bucket_key(0), |bucket| bucket.key.clone());
-        self.with(&key, |take| take.plan(view, later(ms)))
+    fn on(&self, view: &Shard, ms: i64) -> Update {
+        self.with(&view.key, |take| take.plan(view, later(ms)))
     }
 
     fn with(&self, key: &BucketKey, plan: impl Fn(&Take<'_>) -> Update) -> Update {
@@ -98,50 +97,39 @@ fn takes(page: &mut Page) {
         "create, with a lease",
         held.with(&bucket_key(0), |take| take.create(START)),
     );
-    page.update("take, without a view", two.on(None, 0));
-    page.update(
-        "take, without a view of the third shard",
-        two.with(&bucket_key(2), |take| take.plan(None, START)),
-    );
-    page.update("take of what is there", two.on(Some(&whole(2000)), 100));
+    page.update("take of what is there", two.on(&whole(2000), 100));
     page.update(
         "take of what is there, up to the brim",
-        two.on(Some(&whole(9000)), 100),
+        two.on(&whole(9000), 100),
     );
-    page.update(
-        "take of what is full by one",
-        two.on(Some(&whole(9001)), 100),
-    );
-    page.update(
-        "take of what has flowed in",
-        two.on(Some(&whole(1999)), 100),
-    );
+    page.update("take of what is full by one", two.on(&whole(9001), 100));
+    page.update("take of what has flowed in", two.on(&whole(1999), 100));
     page.update(
         "take of more than a share, of what is full",
-        Ask::of(&limits, &[("rpm", 6000)]).on(Some(&half(0, 5000)), 100),
+        Ask::of(&limits, &[("rpm", 6000)]).on(&half(0, 5000), 100),
     );
     page.update(
         "take of all that is full",
-        Ask::of(&limits, &[("rpm", 5000)]).on(Some(&half(0, 5000)), 100),
+        Ask::of(&limits, &[("rpm", 5000)]).on(&half(0, 5000), 100),
     );
     let of = |ttl: i64| Shard {
         ttl: Some(EpochSeconds(ttl)),
         ..whole(2000)
     };
-    page.update("take that moves the end", two.on(Some(&of(4601)), 100));
-    page.update("take that leaves the end", two.on(Some(&of(4603)), 100));
+    page.update("take that moves the end", two.on(&of(4601), 100));
+    page.update("take that leaves the end", two.on(&of(4603), 100));
     let without = Shard {
         ttl: None,
         ..whole(2000)
     };
-    page.update("take that brings an end", two.on(Some(&without), 100));
+    page.update("take that brings an end", two.on(&without, 100));
     page.update(
         "take by limits of its own, which ends no bucket",
         Ask {
             is_own: true,
             ..two
         }
-        .on(Some(&without), 100),
+        .on(&without, 100),
     );
     page.update(
         "take by limits of its own, of one that ends",
@@ -149,16 +137,16 @@ fn takes(page: &mut Page) {
             is_own: true,
             ..two
         }
-        .on(Some(&of(4603)), 100),
+        .on(&of(4603), 100),
     );
-    page.update("take from a half", two.on(Some(&half(1, 3000)), 100));
+    page.update("take from a half", two.on(&half(1, 3000), 100));
     page.update(
         "take from a half of what has flowed in",
-        two.on(Some(&half(1, 1000)), 100),
+        two.on(&half(1, 1000), 100),
     );
     page.update(
         "take of nothing",
-        Ask::of(&limits, &[]).on(Some(&whole(2000)), 100),
+        Ask::of(&limits, &[]).on(&whole(2000), 100),
     );
     page.update(
         "take with a mark",
@@ -166,7 +154,7 @@ fn takes(page: &mut Page) {
             hot: true,
             ..Ask::of(&limits, &[("rpm", 1)])
         }
-        .on(Some(&whole(2000)), 0),
+        .on(&whole(2000), 0),
     );
     let other_company = |company| Ask {
         company,
@@ -174,7 +162,7 @@ fn takes(page: &mut Page) {
     };
     page.update(
         "take of what is full, in company",
-        other_company(Contention::Shared).on(Some(&whole(10_000)), 100),
+        other_company(Contention::Shared).on(&whole(10_000), 100),
     );
     page.update(
         "take of all that is full, in company",
@@ -182,7 +170,7 @@ fn takes(page: &mut Page) {
             company: Contention::Shared,
             ..Ask::of(&limits, &[("rpm", 9990)])
         }
-        .on(Some(&whole(10_000)), 100),
+        .on(&whole(10_000), 100),
     );
     for (what, others_per_day) in [
         ("take of what was full, in company", 86_400_000),
@@ -190,44 +178,36 @@ fn takes(page: &mut Page) {
         ("take of what others use half of", 2_880_000),
     ] {
         let company = Contention::SharedStale { others_per_day };
-        page.update(what, other_company(company).on(Some(&whole(10_000)), 100));
+        page.update(what, other_company(company).on(&whole(10_000), 100));
     }
     let mut large = whole(2000);
     large.size_bytes = 2500;
-    page.update("take from an item of three units", two.on(Some(&large), 0));
+    page.update("take from an item of three units", two.on(&large, 0));
     let soft = Ask {
         soft: &[("rpm", 3000)],
         ..Ask::of(&limits, &[])
     };
-    page.update(
-        "take that may make a debt, without a view",
-        soft.on(None, 0),
-    );
-    page.update(
-        "take that may make a debt",
-        soft.on(Some(&whole(1000)), 100),
-    );
+    page.update("take that may make a debt", soft.on(&whole(1000), 100));
     page.update(
         "take that may make a debt, of what is full",
-        soft.on(Some(&whole(10_000)), 100),
+        soft.on(&whole(10_000), 100),
     );
     let both = [rate(), slots()];
     let slot = Ask {
         lease: Some(500),
         ..Ask::of(&both, &[("rpm", 1000), ("slots", 1000)])
     };
-    page.update("take with a lease, without a view", slot.on(None, 0));
     page.update(
         "take with a lease",
-        slot.on(Some(&bucket(ShardIndex::UNSPLIT, 5000, &both)), 0),
+        slot.on(&bucket(ShardIndex::UNSPLIT, 5000, &both), 0),
     );
     page.update(
         "take with a lease that is due before",
-        slot.on(Some(&half(0, 4000)), 0),
+        slot.on(&half(0, 4000), 0),
     );
     let mut bare = bucket(ShardIndex::UNSPLIT, 5000, &both);
     bare.leases = None;
-    page.update("take with the first lease", slot.on(Some(&bare), 0));
+    page.update("take with the first lease", slot.on(&bare, 0));
     let due = |ms| {
         with_leases(
             bucket(ShardIndex::UNSPLIT, 5000, &both),
@@ -236,11 +216,11 @@ fn takes(page: &mut Page) {
     };
     page.update(
         "take with a lease after one due at the same time",
-        slot.on(Some(&due(500)), 0),
+        slot.on(&due(500), 0),
     );
     page.update(
         "take with a lease before one due later",
-        slot.on(Some(&due(501)), 0),
+        slot.on(&due(501), 0),
     );
     let dry = with_leases(
         bucket(ShardIndex::UNSPLIT, 0, &both),
@@ -250,10 +230,10 @@ fn takes(page: &mut Page) {
             (6, 50, &[]),
         ],
     );
-    page.update("take of what expired leases held", slot.on(Some(&dry), 100));
+    page.update("take of what expired leases held", slot.on(&dry, 100));
     page.update(
         "take of a limit that the bucket lacks",
-        Ask::of(&both, &[("slots", 1000)]).on(Some(&whole(5000)), 100),
+        Ask::of(&both, &[("slots", 1000)]).on(&whole(5000), 100),
     );
 }
 
@@ -267,21 +247,20 @@ fn bypasses(page: &mut Page) {
         "create for what bypasses the limits",
         bypass.with(&bucket_key(0), |take| take.create(START)),
     );
-    page.update("bypass, without a view", bypass.on(None, 0));
-    page.update("bypass of a debt", bypass.on(Some(&whole(-2000)), 100));
+    page.update("bypass of a debt", bypass.on(&whole(-2000), 100));
     let mixed = Ask {
         counted: &[("rpm", 3000), ("slots", 1000)],
         ..Ask::of(&both, &[("rpm", 2000)])
     };
     let with = |tk| bucket(ShardIndex::UNSPLIT, tk, &both);
-    page.update("take, and a bypass", mixed.on(Some(&with(2000)), 100));
+    page.update("take, and a bypass", mixed.on(&with(2000), 100));
     page.update(
         "take of what has flowed in, and a bypass",
-        mixed.on(Some(&with(1999)), 100),
+        mixed.on(&with(1999), 100),
     );
     page.update(
         "take, and a bypass of a limit that the bucket lacks",
-        mixed.on(Some(&whole(2000)), 100),
+        mixed.on(&whole(2000), 100),
     );
     let raised = [Limit::custom("rpm", 20, 1, 100).unwrap()];
     page.update(
@@ -290,7 +269,7 @@ fn bypasses(page: &mut Page) {
             limits: &raised,
             ..bypass
         }
-        .on(Some(&whole(2000)), 100),
+        .on(&whole(2000), 100),
     );
 }
 
@@ -307,20 +286,16 @@ fn rolls(page: &mut Page) {
         ask(hour, two).with(&bucket_key(0), |take| take.create(START)),
     );
     page.update(
-        "take without a view in a later hour",
-        ask(hour, two).on(None, 0),
-    );
-    page.update(
         "take that begins an hour",
-        ask(hour, two).on(Some(&whole(2000)), 100),
+        ask(hour, two).on(&whole(2000), 100),
     );
     page.update(
         "take that begins an hour, of what has flowed in",
-        ask(hour, two).on(Some(&whole(1999)), 100),
+        ask(hour, two).on(&whole(1999), 100),
     );
     page.update(
         "take of nothing that begins a day",
-        ask(day, &[]).on(Some(&bucket(ShardIndex::UNSPLIT, 5000, &both)), 100),
+        ask(day, &[]).on(&bucket(ShardIndex::UNSPLIT, 5000, &both), 100),
     );
     let raised = [Limit::custom("rpm", 20, 3, 100).unwrap(), slots()];
     let changes = Ask {
@@ -329,7 +304,7 @@ fn rolls(page: &mut Page) {
     };
     page.update(
         "take that begins a day, and changes and brings limits",
-        changes.on(Some(&whole(2000)), 100),
+        changes.on(&whole(2000), 100),
     );
     let by_others = |hour| Roll {
         hour: Hour(hour),
@@ -337,11 +312,11 @@ fn rolls(page: &mut Page) {
     };
     page.update(
         "take in an hour that another process began",
-        ask(by_others(1), two).on(Some(&whole(2000)), 100),
+        ask(by_others(1), two).on(&whole(2000), 100),
     );
     page.update(
         "take in an hour that was seen",
-        ask(by_others(0), two).on(Some(&whole(2000)), 100),
+        ask(by_others(0), two).on(&whole(2000), 100),
     );
     let ahead = |hour| Shard {
         hour: Hour(hour),
@@ -349,11 +324,11 @@ fn rolls(page: &mut Page) {
     };
     page.update(
         "take by a clock that is behind",
-        ask(hour, two).on(Some(&ahead(2)), 100),
+        ask(hour, two).on(&ahead(2), 100),
     );
     page.update(
         "take that ends an hour of the far future",
-        ask(hour, two).on(Some(&ahead(3)), 100),
+        ask(hour, two).on(&ahead(3), 100),
     );
 
     let (key, lease) = (bucket_key(0), id(5));
@@ -405,19 +380,19 @@ fn changes(page: &mut Page) {
     let ask = |limits| Ask::of(limits, &[("rpm", 2000)]);
     page.update(
         "take that raises a limit",
-        ask(&raised).on(Some(&whole(2000)), 100),
+        ask(&raised).on(&whole(2000), 100),
     );
     page.update(
         "take that raises a limit of what is full",
-        ask(&raised).on(Some(&whole(9500)), 100),
+        ask(&raised).on(&whole(9500), 100),
     );
     page.update(
         "take that lowers a limit",
-        ask(&lowered).on(Some(&whole(9000)), 100),
+        ask(&lowered).on(&whole(9000), 100),
     );
     page.update(
         "take that makes slots of a rate",
-        ask(&as_slots).on(Some(&whole(9000)), 100),
+        ask(&as_slots).on(&whole(9000), 100),
     );
     let more = [Limit::concurrent("slots", 9).unwrap()];
     let held = with_leases(
@@ -426,7 +401,7 @@ fn changes(page: &mut Page) {
     );
     page.update(
         "take that brings slots",
-        Ask::of(&more, &[("slots", 3000)]).on(Some(&held), 100),
+        Ask::of(&more, &[("slots", 3000)]).on(&held, 100),
     );
     let newer = |version| Ask {
         version,
@@ -436,15 +411,15 @@ fn changes(page: &mut Page) {
     known.config_version = Some(4);
     page.update(
         "take by a newer configuration",
-        newer(Some(5)).on(Some(&known), 0),
+        newer(Some(5)).on(&known, 0),
     );
     page.update(
         "take by an older configuration",
-        newer(Some(3)).on(Some(&known), 0),
+        newer(Some(3)).on(&known, 0),
     );
     page.update(
         "take by limits of the call's own",
-        newer(None).on(Some(&known), 0),
+        newer(None).on(&known, 0),
     );
     let soft = Ask {
         soft: &[("rpm", 3000)],
@@ -453,7 +428,7 @@ fn changes(page: &mut Page) {
     let held = with_leases(whole(1000), &[(3, 100, &[("rpm", 1500)])]);
     page.update(
         "take that raises a limit, of what an expired lease held",
-        ask(&raised).on(Some(&held), 100),
+        ask(&raised).on(&held, 100),
     );
     let more = [rate(), slots()];
     let same = Ask {
@@ -462,11 +437,11 @@ fn changes(page: &mut Page) {
     };
     page.update(
         "take of a limit that the bucket lacks, by the same configuration",
-        same.on(Some(&known), 0),
+        same.on(&known, 0),
     );
     page.update(
         "take that may make a debt, and makes slots of a rate",
-        soft.on(Some(&whole(1000)), 100),
+        soft.on(&whole(1000), 100),
     );
 }
 

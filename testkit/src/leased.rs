@@ -202,7 +202,7 @@ pub fn take(
     expires: EpochMillis,
     rate: i64,
     slots: i64,
-    view: Option<&Shard>,
+    view: &Shard,
     now: EpochMillis,
 ) -> Update {
     let needs = BTreeMap::from([

@@ -102,7 +102,7 @@ async fn lived(dynamo: &Dynamo, table: &Table) -> Vec<Value> {
         EpochMillis(NOW.0 + 1),
         1,
         1,
-        Some(&bucket),
+        &bucket,
         NOW,
     );
     let done = table.update(&update, ReturnValues::None).await.unwrap();

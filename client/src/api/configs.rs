@@ -4,7 +4,7 @@ use std::collections::HashSet;
 
 use weirgate_shared::write::write_config;
 use weirgate_shared::{
-    AuditChange, Config, ConfigFilter, ConfigKey, ConfigLevel, ItemKey, Versioned,
+    AuditChange, Config, ConfigFilter, ConfigKey, ConfigLevel, ItemKey, Limit, Versioned,
 };
 use weirgate_store::{BY_RESOURCE, Item, Query, SortKeys};
 
@@ -167,6 +167,7 @@ impl RateLimiter {
             if !matches!(changes, None | Some(0)) {
                 return Ok(Change::Refused);
             }
+            check_kinds(level, seen.value.as_ref(), next.as_ref())?;
             let mut actions = vec![write_config(&key, &seen, next.as_ref())];
             let change = AuditChange::Config {
                 level: level.clone(),
@@ -192,6 +193,33 @@ enum Change {
     },
     /// The version was another one; nothing was written.
     Refused,
+}
+
+/// Requires that no limit of a level becomes slots, or a rate: buckets keep the kind that they have.
+fn check_kinds(
+    level: &ConfigLevel,
+    seen: Option<&Config>,
+    next: Option<&Config>,
+) -> Result<(), Error> {
+    let is_other = |limit: &&Limit| {
+        let mut known = seen.iter().flat_map(|config| &config.limits);
+        known.any(|known| {
+            known.name() == limit.name()
+                && known.rule().is_concurrent() != limit.rule().is_concurrent()
+        })
+    };
+    let mut limits = next.iter().flat_map(|config| &config.limits);
+    let Some(limit) = limits.find(is_other) else {
+        return Ok(());
+    };
+    let (known, got) = match limit.rule().is_concurrent() {
+        true => ("a rate", "slots"),
+        false => ("slots", "a rate"),
+    };
+    Err(Error::Invalid(format!(
+        "limit {:?} of {level} must stay {known}, got {got}: give the new limit another name",
+        limit.name()
+    )))
 }
 
 /// Returns a valid configuration, its limits in the order in which they are read back.

@@ -10,7 +10,7 @@ use super::refresh::refresh_all;
 use super::state::BucketState;
 use crate::queue::{Ending, HoldPart};
 use crate::session::Session;
-use crate::values::{Amounts, BucketRequest, Error, Settlement};
+use crate::values::{Amounts, BucketRequest, Error, Settlement, check_bucket_limits};
 
 /// Returns the request's amounts to the bucket, each limit at most to its capacity, and subtracts
 /// them from the consumption. A bucket without an item is full, so nothing returns. More than the
@@ -47,6 +47,9 @@ pub(crate) async fn refund(
         read().await?;
         shards = views();
         check_consumed(&shards, &amounts)?;
+    }
+    for shard in &shards {
+        check_bucket_limits(shard, &request.limits)?;
     }
     let by_shard = allot(&shards, &amounts, session.now());
     let writes = by_shard.into_iter().map(|(at, amounts)| {

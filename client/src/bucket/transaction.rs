@@ -20,7 +20,7 @@ use super::hold::Hold;
 use super::state::BucketState;
 use crate::queue::ShardState;
 use crate::session::Session;
-use crate::values::{Amounts, BucketRequest, Error, check_bucket_limit_count};
+use crate::values::{Amounts, BucketRequest, Error, check_bucket_limits};
 
 /// What a transaction takes from one bucket.
 pub(super) struct BucketAllocation<'a> {
@@ -93,7 +93,7 @@ impl<'a> BucketAllocation<'a> {
             let shard = view.map(|view| view.shard);
             if let Some(Err(error)) = shard
                 .as_deref()
-                .map(|shard| check_bucket_limit_count(shard, &self.request.limits))
+                .map(|shard| check_bucket_limits(shard, &self.request.limits))
             {
                 state.clear_view();
                 return Err(error);

@@ -15,9 +15,12 @@ use crate::session::Session;
 use crate::values::{Amounts, Limits};
 
 /// Returns whether a take on such a view can be corrected if the clock turns out to be ahead: it
-/// brings no limits, begins no hour, and ends no leases.
+/// brings no limits, credits no refill, begins no hour, and ends no leases.
 pub(super) fn is_safe(seen: &Shard, limits: &Limits, roll: Roll, now: EpochMillis) -> bool {
-    seen.matches_rules(limits, now) && seen.hour == roll.hour && seen.expired(now).next().is_none()
+    seen.matches_rules(limits, now)
+        && !seen.must_credit(now)
+        && seen.hour == roll.hour
+        && seen.expired(now).next().is_none()
 }
 
 /// Requires that the shard has not changed since the view, unless the take needs no refill and so

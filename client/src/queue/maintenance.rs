@@ -10,7 +10,6 @@ use weirgate_store::WriteOutcome;
 use super::shard_state::ShardState;
 use super::waiter::Waiter;
 use crate::session::Session;
-use crate::values::check_bucket_limit_count;
 
 /// Writes so that `first`, for which `shard` is short, may fit. Returns whether the view is new.
 ///
@@ -53,9 +52,7 @@ fn plan(
     if shard.has_unreclaimable(now) {
         return expire(shard, now).map(|(update, _)| update);
     }
-    if shard.matches_rules(&first.request.limits, now)
-        || check_bucket_limit_count(shard, &first.request.limits).is_err()
-    {
+    if shard.matches_rules(&first.request.limits, now) {
         return None;
     }
     let op = weirgate_store::random_id();
@@ -73,5 +70,5 @@ fn plan(
         contention: Contention::Alone,
         unconfirmed: &[op],
     };
-    Some(nothing.plan(Some(shard), now))
+    Some(nothing.plan(shard, now))
 }

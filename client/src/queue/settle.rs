@@ -13,11 +13,11 @@ use weirgate_store::{ErrorKind, StoreError, WriteOutcome};
 use super::contention::OtherWriters;
 use super::shard_state::ShardState;
 use crate::session::{Session, backoff, deadline, decode_shard};
-use crate::values::{Amounts, Error, Settlement, count};
+use crate::values::{Amounts, Error, Settlement, check_bucket_debt, count};
 
 /// Largest difference between the clocks of two processes, 2 s, once DynamoDB's responses have
 /// corrected them.
-const MAX_CLOCK_SKEW: Millis = Millis(2_000);
+pub(super) const MAX_CLOCK_SKEW: Millis = Millis(2_000);
 
 /// One settlement, until its outcome is known.
 pub(crate) struct SettleAttempt<'a> {
@@ -79,6 +79,12 @@ impl SettleAttempt<'_> {
                         self.state.summary.tokens_returned.notify_waiters();
                         return answered;
                     }
+                    if !self.settle().has_limits(&shard) {
+                        return Ok(SettleOutcome::Done(Settlement::LeaseGone));
+                    }
+                    let taken = self.amounts.iter();
+                    let taken = taken.map(|(limit, delta)| (limit.clone(), -delta.available));
+                    check_bucket_debt(&shard, &taken.collect())?;
                     count(&self.session.counters.lost_races, 1);
                     self.state.record_others(OtherWriters::record_lost_race);
                     if Instant::now() >= deadline {

@@ -16,7 +16,7 @@ use super::shard_state::ShardState;
 use super::view::ShardView;
 use super::waiter::Waiter;
 use crate::session::{PlanTime, Sent, Session, backoff};
-use crate::values::{Amounts, BucketRequest, Error, check_bucket_limit_count, count};
+use crate::values::{Amounts, BucketRequest, Error, check_bucket_debt, check_bucket_limits, count};
 
 /// Outcome of a batch.
 pub(super) enum TakeOutcome {
@@ -150,9 +150,11 @@ impl<'a> TakeAttempt<'a> {
                 .unwrap_or_default();
             self.seen = view.map(|view| view.shard);
             let shard = self.seen.as_deref();
-            if let Some(Err(error)) =
-                shard.map(|shard| check_bucket_limit_count(shard, &self.waiters[0].request.limits))
-            {
+            let checked = shard.map_or(Ok(()), |shard| {
+                check_bucket_limits(shard, &self.waiters[0].request.limits)?;
+                check_bucket_debt(shard, &self.soft_amounts)
+            });
+            if let Err(error) = checked {
                 // The next batch reads again, because an operator may have deleted the item as the
                 // error advises.
                 self.state.clear_view();
@@ -181,8 +183,7 @@ impl<'a> TakeAttempt<'a> {
                 contention: self.state.contention(self.age),
                 unconfirmed: &self.write_ids,
             };
-            let mut update =
-                shard.map_or_else(|| take.create(now), |shard| take.plan(Some(shard), now));
+            let mut update = shard.map_or_else(|| take.create(now), |shard| take.plan(shard, now));
             if let Some(seen) = shard.filter(|_| is_doubted) {
                 clock_jump::require_unchanged(&mut update, &take, seen, now);
             }

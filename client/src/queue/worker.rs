@@ -111,6 +111,7 @@ impl QueueWorker {
         let now = self.session.now();
         let view = self.queue.shard.view();
         let shard = view.as_ref().map(|view| &*view.shard);
+        shard.inspect(|shard| self.refuse_limits(shard));
         let (mut batch, others) =
             batch::select_batch(shard, std::mem::take(&mut self.waiting), now);
         self.waiting = others;

@@ -3,8 +3,12 @@
 use std::ops::Deref;
 use std::sync::Arc;
 
-use weirgate_shared::{Limit, LimitName, MAX_BUCKET_LIMITS, MAX_LIMITS, Shard, VersionedLimits};
+use weirgate_shared::{
+    Limit, LimitName, MAX_BUCKET_LIMITS, MAX_LIMITS, MIN_BALANCE, MilliTokens, Shard,
+    VersionedLimits,
+};
 
+use super::amounts::Amounts;
 use super::error::Error;
 
 /// Limits and their configuration version. Clones share them.
@@ -64,16 +68,50 @@ pub(crate) fn check_limit_count(limits: &[Limit]) -> Result<(), Error> {
     )))
 }
 
-/// Requires that the shard does not get more limits than a write can name.
-pub(crate) fn check_bucket_limit_count(shard: &Shard, limits: &Limits) -> Result<(), Error> {
+/// Requires that the shard's limits keep their kind, and that it does not get more of them than a
+/// write can name.
+pub(crate) fn check_bucket_limits(shard: &Shard, limits: &Limits) -> Result<(), Error> {
+    let bucket = || shard.key.item_key().pk;
+    if let Some(limit) = limits.iter().find(|limit| shard.has_other_kind(limit)) {
+        let kinds = ["a rate", "slots"];
+        let [known, got] = match limit.rule().is_concurrent() {
+            true => kinds,
+            false => [kinds[1], kinds[0]],
+        };
+        return Err(Error::Invalid(format!(
+            "limit {:?} must stay {known} in bucket {}, got {got}: give the new limit another name, or delete the \
+             bucket's items to reset it",
+            limit.name(),
+            bucket()
+        )));
+    }
     let number = shard.limit_count_with(limits);
     if number <= MAX_BUCKET_LIMITS {
         return Ok(());
     }
-    let bucket = shard.key.item_key().pk;
+    let bucket = bucket();
     Err(Error::Invalid(format!(
         "bucket {bucket} would have {number} limits, the maximum is {MAX_BUCKET_LIMITS}: reuse names that it has, or \
          delete its items to reset it"
+    )))
+}
+
+/// Requires that no limit of the shard gets a deeper debt than a balance may have.
+pub(crate) fn check_bucket_debt(shard: &Shard, amounts: &Amounts) -> Result<(), Error> {
+    let left = |(name, amount): (&LimitName, &MilliTokens)| {
+        let state = shard.limits.get(name)?;
+        let left = state.available - *amount;
+        (left < MIN_BALANCE).then(|| (name.clone(), left))
+    };
+    let Some((name, left)) = amounts.iter().find_map(left) else {
+        return Ok(());
+    };
+    Err(Error::Invalid(format!(
+        "debt of limit {name:?} in bucket {} must be at most {} tokens, got {}: wait until it has refilled, or set its \
+         balance",
+        shard.key.item_key().pk,
+        -MIN_BALANCE,
+        -left
     )))
 }
 

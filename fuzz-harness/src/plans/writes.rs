@@ -131,11 +131,7 @@ fn updates(case: &Case) -> Vec<Update> {
             contention,
             unconfirmed: std::slice::from_ref(&id),
         };
-        updates.extend([
-            take.plan(None, now),
-            take.plan(Some(bucket), now),
-            take.create(now),
-        ]);
+        updates.extend([take.plan(bucket, now), take.create(now)]);
     }
     for change in [
         LeaseChange::End,

@@ -179,13 +179,15 @@ impl ShardReader {
     pub fn meter(&self, key: BucketKey) -> Result<Meter, ItemError> {
         let (v, birth) = self.life()?;
         let (hour, takes) = (self.hour()?, self.takes()?);
+        let mut limits = self.limits(LimitFields::is_held, LimitFields::counter)?;
+        limits.extend(self.limits(|partial| !partial.is_held(), LimitFields::counter)?);
         Ok(Meter {
             key,
             write_seq: v,
             birth_seq: birth,
             hour,
             acquires: takes,
-            limits: self.limits(|_| true, LimitFields::counter)?,
+            limits,
         })
     }
 
@@ -239,7 +241,8 @@ impl ShardReader {
         is_there: impl Fn(&LimitFields) -> bool,
         read: impl Fn(&LimitFields, &str) -> Result<T, ItemError>,
     ) -> Result<BTreeMap<LimitName, T>, ItemError> {
-        let found = self.limits.len();
+        let there = || self.limits.iter().filter(|(_, partial)| is_there(partial));
+        let found = there().count();
         if found > MAX_BUCKET_LIMITS {
             let (attribute, value) = (
                 "b_{limit}_tk".to_owned(),
@@ -259,8 +262,9 @@ impl ShardReader {
             })?;
             Ok((limit, read(partial, name)?))
         };
-        let there = self.limits.iter().filter(|(_, partial)| is_there(partial));
-        there.map(|(name, partial)| limit(name, partial)).collect()
+        there()
+            .map(|(name, partial)| limit(name, partial))
+            .collect()
     }
 }
 

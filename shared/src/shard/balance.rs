@@ -24,6 +24,17 @@ impl Shard {
         !state.rule.is_concurrent() && state.available + flowed > self.share(state)
     }
 
+    /// Returns whether so much has refilled since `refilled_at` that the next take must credit it.
+    /// Only rates of about 10^9 tokens a second and more come to that.
+    #[must_use]
+    pub fn must_credit(&self, now: EpochMillis) -> bool {
+        let flowed = |state: &LimitState| {
+            math::refill_between(&state.rule, self.shard(), self.refilled_at, now)
+        };
+        let mut states = self.limits.values();
+        states.any(|state| flowed(state) > math::MAX_UNCREDITED)
+    }
+
     /// Returns the expired leases that one take reclaims, at most 8: each adds two comparisons, and
     /// DynamoDB accepts 300 operators.
     pub fn reclaimable(&self, now: EpochMillis) -> impl Iterator<Item = (&WriteId, &Lease)> {

@@ -4,8 +4,7 @@
 use crate::limit::RefillRule;
 use crate::math;
 use crate::{
-    EpochMillis, Lease, LeaseReturn, Limit, LimitName, LimitState, MilliTokens, Millis, Shard,
-    VersionedLimits, WriteId,
+    EpochMillis, LeaseReturn, Limit, LimitState, MilliTokens, Millis, Shard, VersionedLimits,
 };
 
 /// Time for which a bucket keeps rules that an acquire without a version has changed, against other
@@ -27,10 +26,13 @@ impl<'a> VersionedLimits<'a> {
         }
     }
 
-    /// Returns the limits whose rules overrule those of `shard` at `now`: all, or none.
+    /// Returns the limits whose rules overrule those of `shard` at `now`: all, or none. A rate never
+    /// overrules slots, or slots a rate: what is held or owed would be lost.
     pub fn overruling(self, shard: &Shard, now: EpochMillis) -> impl Iterator<Item = &'a Limit> {
         let overrules = self.overrule(shard, now);
-        self.limits.iter().filter(move |_| overrules)
+        self.limits
+            .iter()
+            .filter(move |limit| overrules && !shard.has_other_kind(limit))
     }
 }
 
@@ -43,27 +45,27 @@ impl Shard {
     /// held.
     fn takeable(
         &self,
-        limit: &LimitName,
         state: &LimitState,
         rule: RefillRule,
         back: LeaseReturn,
         now: EpochMillis,
     ) -> MilliTokens {
         let (old, new) = (self.share(state), self.shard().share(rule.capacity));
-        match (state.rule.is_concurrent(), rule.is_concurrent()) {
-            (true, true) => state.available + back.available + (new - old),
-            (false, false) => {
-                let flowed = math::refill_between(&state.rule, self.shard(), self.refilled_at, now);
-                (state.available + flowed + back.available)
-                    .min(old)
-                    .min(new)
-            }
-            // A rate becomes slots, or slots a rate: only the tokens in leases are held.
-            _ => {
-                let held = |(_, lease): (&WriteId, &Lease)| lease.tokens.get(limit).copied();
-                new - self.leases.iter().flatten().filter_map(held).sum() + back.available
-            }
+        if state.rule.is_concurrent() {
+            return state.available + back.available + (new - old);
         }
+        let flowed = math::refill_between(&state.rule, self.shard(), self.refilled_at, now);
+        (state.available + flowed + back.available)
+            .min(old)
+            .min(new)
+    }
+
+    /// Returns whether the shard has slots under the name of a rate, or a rate under that of slots.
+    /// A limit keeps its kind for as long as the item exists.
+    #[must_use]
+    pub fn has_other_kind(&self, limit: &Limit) -> bool {
+        let state = self.limits.get(limit.name());
+        state.is_some_and(|state| state.rule.is_concurrent() != limit.rule().is_concurrent())
     }
 
     /// Returns the shard after a write at `now` that credits refill, reclaims expired leases and
@@ -79,7 +81,7 @@ impl Shard {
                 .find(|limit| limit.name() == name);
             let rule = rule.map_or(state.rule, |limit| *limit.rule());
             let back = self.lease_return(name, self.reclaimable(now).map(|(_, lease)| lease));
-            state.available = self.takeable(name, state, rule, back, now);
+            state.available = self.takeable(state, rule, back, now);
             state.consumed -= back.consumed;
             state.rule = rule;
         }

@@ -4,7 +4,10 @@ use std::collections::BTreeMap;
 
 use super::credit::BalanceUpdate;
 use super::update::tokens;
-use super::{AttributeUpdate, Path, Update, Value, count_write, require_refilled_at, units_credit};
+use super::{
+    AttributeUpdate, Path, Update, Value, count_write, require_limits, require_refilled_at,
+    units_credit,
+};
 use crate::attr;
 use crate::math::refill_between;
 use crate::{EpochMillis, LimitName, MilliTokens, Shard};
@@ -80,5 +83,6 @@ pub fn change_balances(
         };
         raise.write(&mut update, name, state);
     }
+    require_limits(&mut update, view, |_, state| state.rule.is_concurrent());
     Some(update)
 }

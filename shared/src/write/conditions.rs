@@ -1,8 +1,11 @@
 //! Conditions that several writes to a shard share.
 
+use std::collections::BTreeSet;
+
 use super::changes::rule_numbers;
 use super::update::{Condition, Path, Update, Value};
-use crate::{LimitName, RefillRule, Shard, ShardIndex, attr, item};
+use crate::attr::{self, Field};
+use crate::{LimitName, LimitState, RefillRule, Shard, ShardIndex, item};
 
 /// Requires the shard count of the view, because the shares depend on it.
 pub(super) fn require_shard_count(shard: ShardIndex) -> Condition {
@@ -31,6 +34,43 @@ pub(super) fn require_same_leases(shard: &Shard) -> Condition {
 pub(super) fn has_rule(limit: &LimitName, rule: &RefillRule) -> [Condition; 3] {
     rule_numbers(rule)
         .map(|(field, number)| Condition::Equals(Path::limit(limit, field), Value::Int(number)))
+}
+
+/// Requires that the item has each limit of `seen` that the update changes, as a rate or as slots
+/// by `is_concurrent`.
+///
+/// The item may have been deleted and created again with other limits since `seen`. A write to a
+/// limit that it lacks would create a part of one, which no process could read.
+pub(super) fn require_limits(
+    update: &mut Update,
+    seen: &Shard,
+    is_concurrent: impl Fn(&LimitName, &LimitState) -> bool,
+) {
+    let paths = update.changes.iter().map(|change| change.path());
+    let changed: BTreeSet<_> = paths
+        .filter_map(|path| Field::parse(&path.0[0]))
+        .map(|(limit, _)| limit.to_owned())
+        .collect();
+    for (name, state) in seen
+        .limits
+        .iter()
+        .filter(|(name, _)| changed.contains(name.as_str()))
+    {
+        require_kind(update, name, is_concurrent(name, state));
+    }
+}
+
+/// Requires that the item has a limit, as a rate or as slots.
+pub(super) fn require_kind(update: &mut Update, limit: &LimitName, is_concurrent: bool) {
+    let amount = Path::limit(limit, Field::RefillAmount);
+    let is_known = |known: &Condition| matches!(known, Condition::Equals(path, _) | Condition::AtLeast(path, _) if *path == amount);
+    if update.conditions.iter().any(is_known) {
+        return;
+    }
+    update.conditions.push(match is_concurrent {
+        true => Condition::Equals(amount, Value::Int(0)),
+        false => Condition::AtLeast(amount, Value::Int(1)),
+    });
 }
 
 /// Adds a condition unless the update has it already.

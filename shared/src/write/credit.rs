@@ -3,6 +3,7 @@
 
 use super::{AttributeUpdate, Condition, Update, Value, add_tokens, tokens};
 use crate::attr::Field;
+use crate::math::MIN_BALANCE;
 use crate::{LimitName, LimitState, MilliTokens};
 
 /// The change of one limit's balance.
@@ -38,6 +39,12 @@ impl BalanceUpdate {
         } else {
             self.returned
         };
+        if self.is_soft {
+            let least = MIN_BALANCE + (self.taken - credited);
+            update
+                .conditions
+                .push(Condition::AtLeast(tokens(name), Value::Int(least.0)));
+        }
         let is_cut = !state.rule.is_concurrent() && state.available + gained > self.ceiling;
         if is_cut && (self.taken <= self.ceiling || self.is_soft) && !self.assumes_headroom {
             let slack = self

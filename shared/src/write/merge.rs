@@ -6,30 +6,42 @@
 use std::collections::BTreeMap;
 
 use super::expire::expired;
-use super::replace::{count_units, make, next_due, replace, retire};
+use super::replace::{count_units, forget_departed, make, next_due, replace, retire};
 use super::{Action, Condition, Path, require_same_leases, require_shard_count};
 use crate::limit::WCU;
-use crate::math::refilled;
+use crate::math::{MIN_BALANCE, refilled};
 use crate::{
-    ActivitySample, Counter, EpochMillis, Hour, Limit, LimitState, MilliTokens, Scaling, Shard,
-    ShardIndex, WriteId, attr,
+    ActivitySample, Counter, EpochMillis, Hour, Limit, LimitState, MAX_BUCKET_LIMITS, MilliTokens,
+    Scaling, Shard, ShardIndex, WriteId, attr,
 };
 
 /// Returns the shard that `lower` and `upper` are halves of, with the balances of both at `now` and
 /// the limits of `lower`. Consumption of `upper` stays counted in its item.
 ///
 /// Returns `None` if they are not the halves of one shard, a split of one is unfinished, `upper`
-/// holds leases, the names of the limits differ, or a clock was fast.
+/// holds leases, the names or kinds of the limits differ, or a clock was fast. The item of `upper`
+/// must not keep more limits than the next half of its number can bear, so they are not merged on
+/// a day in which `upper` counts many that it no longer has.
 #[must_use]
 pub fn merged(lower: &Shard, upper: &Shard, now: EpochMillis) -> Option<Shard> {
     let whole = lower.shard().parent()?;
     let is_split = lower.escrow.is_some() || upper.escrow.is_some();
     let is_pair =
         !is_split && lower.shard() == whole.halves().0 && upper.shard() == whole.halves().1;
-    let ((mut next, _), (freed, _)) = (expired(lower, now), expired(upper, now));
+    let ((mut next, _), (mut freed, _)) = (expired(lower, now), expired(upper, now));
+    forget_departed(&mut freed, now);
     let is_free = freed.leases.as_ref().is_none_or(BTreeMap::is_empty);
-    let same_names = lower.limits.keys().eq(upper.limits.keys());
-    if !is_pair || !is_free || !same_names || next.refilled_at > now || freed.refilled_at > now {
+    let kind = |(name, state): (_, &LimitState)| (name, state.rule.is_concurrent());
+    let are_same = lower
+        .limits
+        .iter()
+        .map(kind)
+        .eq(upper.limits.iter().map(kind));
+    let has_room = freed.limits.len() + freed.departed.len() <= MAX_BUCKET_LIMITS;
+    if !is_pair || !is_free || !are_same || !has_room {
+        return None;
+    }
+    if next.refilled_at > now || freed.refilled_at > now {
         return None;
     }
     let limits: Vec<_> = next
@@ -55,6 +67,9 @@ pub fn merged(lower: &Shard, upper: &Shard, now: EpochMillis) -> Option<Shard> {
             // If a rule changed in one shard only, the other may have more than its share.
             here + add.min(upper.shard().share(state.rule.capacity))
         };
+        if state.available < MIN_BALANCE {
+            return None;
+        }
     }
     next.write_units_left = next.write_units_at(now);
     next.refilled_at = now;

@@ -4,7 +4,8 @@ use std::collections::BTreeMap;
 
 use super::credit::BalanceUpdate;
 use super::{
-    AttributeUpdate, Condition, Path, Update, Value, count_write, require_refilled_at, units_credit,
+    AttributeUpdate, Condition, Path, Update, Value, count_write, require_limits,
+    require_refilled_at, units_credit,
 };
 use crate::attr;
 use crate::limit::WCU;
@@ -66,6 +67,7 @@ pub fn refill(
         };
         credit.write(&mut update, name, state);
     }
+    require_limits(&mut update, image, |_, state| state.rule.is_concurrent());
     Some(update)
 }
 

@@ -3,8 +3,9 @@
 
 use std::collections::BTreeMap;
 
-use super::{AttributeUpdate, Condition, Path, Update, Value, ttl};
-use crate::{EpochMillis, Millis, Shard, attr, item};
+use super::{AttributeUpdate, Condition, Path, Update, Value, require_limits, ttl};
+use crate::attr::{self, Field};
+use crate::{Bases, EpochMillis, Hour, Millis, Shard, item};
 
 /// Time between two reviews of a shard.
 pub const REVIEW_INTERVAL: Millis = Millis(60_000);
@@ -25,13 +26,40 @@ pub(super) fn replace(old: &Shard, mut next: Shard) -> Update {
 /// without its expired leases. It has no tokens then, and no index entry. DynamoDB deletes it by
 /// its `ttl`.
 pub(super) fn retire(old: &Shard, freed: &Shard, now: EpochMillis) -> Update {
-    let mut left = attributes(&Shard {
-        write_seq: old.write_seq.saturating_add(1),
-        ..freed.clone()
-    });
+    let mut freed = freed.clone();
+    freed.write_seq = old.write_seq.saturating_add(1);
+    forget_departed(&mut freed, now);
+    let mut left = attributes(&freed);
     left.retain(|path, _| *path == Path::of(attr::WRITE_SEQ) || attr::counts_usage(&path.0[0]));
     left.insert(Path::of(attr::TTL), Value::Int(ttl::of_buried(now).0));
-    change(old, left)
+    let mut update = change(old, left);
+    let gone = old
+        .departed
+        .keys()
+        .filter(|name| !freed.departed.contains_key(*name));
+    let counters = [Field::Consumed, Field::HourBase, Field::DayBase];
+    let paths = gone.flat_map(|name| counters.map(|field| Path::limit(name, field)));
+    update.changes.extend(paths.map(AttributeUpdate::Remove));
+    update
+}
+
+/// Removes the usage of limits that `shard` no longer has, by beginning the hour of `now`. Not on
+/// the day in which it counts: they may have been used in it.
+pub(super) fn forget_departed(shard: &mut Shard, now: EpochMillis) {
+    let hour = Hour::of(now);
+    if shard.departed.is_empty() || shard.hour >= hour || shard.hour.is_same_day(hour) {
+        return;
+    }
+    shard.departed.clear();
+    shard.hour = hour;
+    let begin = |total| Bases {
+        hour: total,
+        day: total,
+    };
+    shard.acquires.bases = begin(shard.acquires.total);
+    for state in shard.limits.values_mut() {
+        state.bases = begin(state.consumed.0);
+    }
 }
 
 /// Creates a shard that does not exist or was merged away. The latter continues its usage counters,
@@ -77,11 +105,13 @@ fn change(old: &Shard, after: BTreeMap<Path, Value>) -> Update {
         .map(|(path, value)| AttributeUpdate::Set(path, value))
         .collect();
     changes.extend(before.into_keys().map(AttributeUpdate::Remove));
-    Update {
+    let mut update = Update {
         key: old.key.item_key(),
         conditions: vec![unchanged(old)],
         changes,
-    }
+    };
+    require_limits(&mut update, old, |_, state| state.rule.is_concurrent());
+    update
 }
 
 /// Returns when the reconciler must process the shard again: at the first expiry of a lease, and

@@ -4,9 +4,10 @@ use std::collections::BTreeMap;
 
 use super::{
     AttributeUpdate, Condition, Path, Roll, Update, Value, add_tokens, count_write, push_new,
-    require_same_leases, require_shard_count, set_write_id, tokens, ttl,
+    require_limits, require_same_leases, require_shard_count, set_write_id, tokens, ttl,
 };
 use crate::attr::{self, Field};
+use crate::math::MIN_BALANCE;
 use crate::{BucketKey, EpochMillis, LimitName, MilliTokens, Shard, WriteId};
 
 /// One write that settles one shard's part of a hold.
@@ -66,6 +67,21 @@ impl Settle<'_> {
         self.update(Some(shard), Some(shard))
     }
 
+    /// Returns whether the shard has all limits of the settlement. If not, its item was deleted
+    /// since the take, and perhaps created again with other limits: the write fails.
+    #[must_use]
+    pub fn has_limits(&self, shard: &Shard) -> bool {
+        self.amounts.iter().all(|(limit, settled)| {
+            let rule = shard.limits.get(limit).map(|state| state.rule);
+            rule.is_some_and(|rule| !rule.is_concurrent() || !self.is_of_rate(settled))
+        })
+    }
+
+    /// Returns whether a change is of a rate's balance: slots have a lease.
+    fn is_of_rate(&self, settled: &LimitDelta) -> bool {
+        self.lease.is_none() && settled.available != MilliTokens::ZERO
+    }
+
     fn update(&self, seen: Option<&Shard>, view: Option<&Shard>) -> Update {
         let mut update = Update {
             key: self.key.item_key(),
@@ -106,7 +122,14 @@ impl Settle<'_> {
         }
         self.write_ttl(seen, &mut update);
         for (limit, settled) in &self.amounts {
+            let least = Value::Int(i64::from(self.is_of_rate(settled)));
+            let amount = Path::limit(limit, Field::RefillAmount);
+            update.conditions.push(Condition::AtLeast(amount, least));
             let mut tk = settled.available;
+            if tk < MilliTokens::ZERO {
+                let least = Value::Int((MIN_BALANCE - tk).0);
+                push_new(&mut update, Condition::AtLeast(tokens(limit), least));
+            }
             if let Some(ceiling) = settled.ceiling.filter(|_| tk > MilliTokens::ZERO) {
                 // The limit may have been lowered since the take.
                 let now = view.and_then(|shard| Some((shard, shard.limits.get(limit)?)));
@@ -134,6 +157,9 @@ impl Settle<'_> {
                     .changes
                     .push(add_tokens(limit, Field::Consumed, settled.consumed));
             }
+        }
+        if let Some(seen) = seen {
+            require_limits(&mut update, seen, |_, state| state.rule.is_concurrent());
         }
         update
     }

@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 
 use super::replace::{REVIEW_INTERVAL, make};
 use super::{
-    AttributeUpdate, Condition, Path, Update, Value, add_tokens, count_write, due,
+    AttributeUpdate, Condition, Path, Update, Value, add_tokens, count_write, due, require_limits,
     require_refilled_at, tokens,
 };
 use crate::attr::{self, Field};
@@ -147,6 +147,7 @@ pub fn split(image: &Shard, min_shards: u32, op: WriteId, now: EpochMillis) -> U
         Path::of(attr::ESCROW),
         item::write_escrow(&child),
     ));
+    require_limits(&mut parent, image, |_, state| state.rule.is_concurrent());
     parent
 }
 

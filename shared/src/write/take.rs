@@ -2,7 +2,7 @@
 //!
 //! - `balance`: takes from the available balance
 //! - `refill`: takes from the refill since `rf`
-//! - `new_limits`: takes, and writes the acquire's limits to the shard
+//! - `new_limits`: takes, credits all refill, and writes the acquire's limits to the shard
 //! - `reclaim`: ends expired leases along with a take
 
 mod balance;
@@ -13,11 +13,12 @@ mod refill;
 use std::collections::BTreeMap;
 
 use super::{
-    AttributeUpdate, Condition, Path, Roll, Update, Value, count_write, due, set_write_id, ttl,
+    AttributeUpdate, Condition, Path, Roll, Update, Value, count_write, due, require_limits,
+    set_write_id, ttl,
 };
 use crate::math::refill_between;
 use crate::{
-    BucketKey, EpochMillis, Lease, LimitName, LimitState, MilliTokens, Millis, Shard,
+    BucketKey, EpochMillis, Lease, Limit, LimitName, LimitState, MilliTokens, Millis, Shard,
     VersionedLimits, WriteId, attr, item,
 };
 
@@ -49,7 +50,7 @@ pub struct Take<'a> {
     /// Contention of the shard.
     pub contention: Contention,
     /// Unconfirmed writes for the same batch, this one among them. The take must not be applied
-    /// again if one of them is the item's last write, or if its leases exist.
+    /// again if one of them is the item's last write, or if one of its leases exists.
     pub unconfirmed: &'a [WriteId],
 }
 
@@ -97,17 +98,19 @@ impl Take<'_> {
     /// `now` on, not from its last write: otherwise an idle bucket could be emptied twice at one
     /// instant.
     #[must_use]
-    pub fn plan(&self, view: Option<&Shard>, now: EpochMillis) -> Update {
-        match view {
-            None => self.take_balance(None, self.assumed_refilled_at(now), now),
-            Some(shard) if !shard.matches_rules(self.limits, now) => {
-                self.with_new_limits(shard, now)
-            }
-            Some(shard) if self.is_covered(shard, now) => {
-                self.take_balance(view, shard.refilled_at, now)
-            }
-            Some(shard) => self.take_refill(shard, now),
-        }
+    pub fn plan(&self, view: &Shard, now: EpochMillis) -> Update {
+        let mut update = if !view.matches_rules(self.limits, now) || view.must_credit(now) {
+            self.with_new_limits(view, now)
+        } else if self.is_covered(view, now) {
+            self.take_balance(view, now)
+        } else {
+            self.take_refill(view, now)
+        };
+        let known = |name: &LimitName| self.limits.limits.iter().find(|limit| limit.name() == name);
+        require_limits(&mut update, view, |name, state| {
+            known(name).map_or(&state.rule, Limit::rule).is_concurrent()
+        });
+        update
     }
 
     /// Returns whether the available tokens suffice, and no refill since `refilled_at` has
@@ -201,8 +204,8 @@ impl Take<'_> {
         self.soft_amounts.contains_key(limit)
     }
 
-    fn update(&self, view: Option<&Shard>, units_credit: MilliTokens) -> Update {
-        let mut changes = count_write(view, units_credit);
+    fn update(&self, view: &Shard, units_credit: MilliTokens) -> Update {
+        let mut changes = count_write(Some(view), units_credit);
         changes.push(set_write_id(&self.write_id));
         changes.extend(
             self.request_split
@@ -216,18 +219,15 @@ impl Take<'_> {
             Condition::Differs(Path::of(attr::LAST_WRITE_ID), Value::text(op.as_str()))
         };
         let mut conditions: Vec<_> = self.unconfirmed.iter().map(differs).collect();
-        // All leases are written together, so checking one suffices.
-        conditions.extend(
-            self.leases
-                .first()
-                .map(|(id, _)| Condition::Absent(Path::lease(id))),
-        );
+        // Of all: some may have ended since an earlier copy of this write was applied.
+        let absent = |(id, _): &(WriteId, Lease)| Condition::Absent(Path::lease(id));
+        conditions.extend(self.leases.iter().map(absent));
         let mut update = Update {
             key: self.key.item_key(),
             conditions,
             changes,
         };
-        self.roll.write(&mut update, view);
+        self.roll.write(&mut update, Some(view));
         update
     }
 
@@ -260,12 +260,12 @@ impl Take<'_> {
 
     /// Adds the leases. Keeps `due` at or before the first expiry; a `due` that is early enough
     /// stays, so the index is not written.
-    fn write_leases(&self, view: Option<&Shard>, update: &mut Update) {
+    fn write_leases(&self, view: &Shard, update: &mut Update) {
         let Some(first) = self.first_expiry() else {
             return;
         };
         let map = Path::of(attr::LEASES);
-        if view.is_some_and(|shard| shard.leases.is_none()) {
+        if view.leases.is_none() {
             update.conditions.push(Condition::Absent(map.clone()));
             update.changes.push(AttributeUpdate::Set(
                 map,
@@ -278,6 +278,6 @@ impl Take<'_> {
             };
             update.changes.extend(self.leases.iter().map(set));
         }
-        due::not_after(update, self.key, view.and_then(|shard| shard.due_at), first);
+        due::not_after(update, self.key, view.due_at, first);
     }
 }

@@ -64,7 +64,7 @@ pub(super) fn first(made: &Shard, expires: Option<EpochMillis>, now: EpochMillis
     let full = made
         .limits
         .values()
-        .filter_map(|state| full_at(made, state, -made.share(state), now));
+        .filter_map(|state| full_at(made, state, state.available.min(-made.share(state)), now));
     ahead_of(needed(full, expires, now))
 }
 

@@ -125,6 +125,21 @@ pub enum AttributeUpdate {
     Remove(Path),
 }
 
+impl AttributeUpdate {
+    /// Returns the path that it changes.
+    #[must_use]
+    pub const fn path(&self) -> &Path {
+        match self {
+            Self::Set(path, _)
+            | Self::SetIfAbsent(path, _)
+            | Self::Copy(path, _)
+            | Self::Add(path, _)
+            | Self::DeleteFrom(path, _)
+            | Self::Remove(path) => path,
+        }
+    }
+}
+
 /// Returns the path of a limit's available tokens.
 pub(super) fn tokens(limit: &LimitName) -> Path {
     Path::limit(limit, Field::Tokens)

@@ -7,6 +7,7 @@ pub mod given;
 pub mod mirror;
 pub mod ops;
 pub mod page;
+pub mod planned;
 pub mod stream;
 pub mod table;
 pub mod world;

@@ -19,7 +19,7 @@ use super::{
 /// Some seconds before a day begins.
 pub const START: EpochMillis = EpochMillis(1_700_006_400_000 - 5_000);
 
-/// Age of a writer's view, in images; `None` without a view.
+/// Age of a writer's view, in images; `None` for one that reads first, or settles without a view.
 pub type View = Option<usize>;
 
 /// The next step.
@@ -439,7 +439,7 @@ impl World {
             ..take(&key, &limits, needs, op, clock)
         };
         let update = if self.item.exists() {
-            take.plan(view.as_ref(), clock)
+            take.plan(view.as_ref().unwrap_or(&self.item.bucket()), clock)
         } else {
             take.create(clock)
         };
@@ -455,7 +455,7 @@ impl World {
             };
             let is_enough = has(&free);
             let is_stale = matches!(contention, Contention::SharedStale { .. });
-            if view.as_ref() == Some(before) && !is_stale {
+            if view.as_ref().is_none_or(|view| view == before) && !is_stale {
                 // I5: a writer with a current view is never denied available tokens, and never
                 // granted others.
                 prop_assert_eq!(applied, is_enough || has(before));

@@ -135,7 +135,7 @@ fn take(view: &Shard, brought: &[Limit], later: EpochMillis) -> Update {
         contention: Contention::Alone,
         unconfirmed: &[op, id(2), id(3), id(4), id(5)],
     };
-    take.plan(Some(view), later)
+    take.plan(view, later)
 }
 
 /// Copies of all limits: without knowledge, and after an earlier life that had other ones.

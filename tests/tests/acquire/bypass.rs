@@ -97,7 +97,7 @@ async fn a_bypass_brings_limits_as_any_other_request() {
     let held = leased(&limiter, &limits(), &[("slots", 4)], secs(60)).await;
     let changed = [
         rpm(120),
-        Limit::per_minute("slots", 2).unwrap(),
+        Limit::concurrent("slots", 20).unwrap(),
         limits()[1].clone(),
     ];
     pass(secs(31)).await;

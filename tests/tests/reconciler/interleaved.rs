@@ -11,8 +11,8 @@ use tokio::sync::Mutex;
 use tokio::time::Instant;
 use weirgate_reconciler::{Config, Deadline, Summary, reconcile};
 use weirgate_shared::write::{AttributeUpdate, Path};
-use weirgate_shared::{EpochMillis, Millis, Shard};
-use weirgate_store::{Item, ReturnValues, Table, WriteOutcome};
+use weirgate_shared::{EpochMillis, Millis};
+use weirgate_store::{ReturnValues, Table, WriteOutcome};
 use weirgate_testkit::leased::{NOW, assert_sound, end, full, id, key, limits, load, store, take};
 use weirgate_testkit::{Dynamo, Fault};
 
@@ -103,18 +103,10 @@ async fn act(
     let lease = |at: usize| id(&format!("l{at}"));
     match *step {
         Step::Take { ttl, rate, slots } => {
-            let mut seen: Option<Shard> = None;
+            let mut seen = load(table, &bucket.key).await.unwrap();
             for _ in 0..3 {
                 let now = clock.now();
-                let update = take(
-                    &bucket,
-                    &lease(at),
-                    now.plus(ttl),
-                    rate,
-                    slots,
-                    seen.as_ref(),
-                    now,
-                );
+                let update = take(&bucket, &lease(at), now.plus(ttl), rate, slots, &seen, now);
                 match table.update(&update, ReturnValues::None).await.unwrap() {
                     WriteOutcome::Applied(_) => {
                         let is_lease = |path: &Path| path.0.len() == 2 && path.0[0] == "h";
@@ -125,7 +117,7 @@ async fn act(
                         break;
                     }
                     WriteOutcome::ConditionFailed(item) => {
-                        seen = item.as_ref().map(Item::bucket).transpose().unwrap()
+                        seen = item.unwrap().bucket().unwrap();
                     }
                 }
             }

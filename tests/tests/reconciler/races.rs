@@ -106,7 +106,7 @@ async fn a_lease_taken_between_read_and_write_is_kept_and_bounds_due() {
     let bucket = full("e-1", &limits());
     let summary = run_with(
         &dynamo,
-        vec![take(&bucket, &id("new"), soon, 1, 1, Some(&bucket), NOW)],
+        vec![take(&bucket, &id("new"), soon, 1, 1, &bucket, NOW)],
     )
     .await;
     assert_eq!((summary.leases_restored, summary.lost_races), (1, 0));

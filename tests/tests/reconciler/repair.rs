@@ -166,7 +166,7 @@ async fn a_shard_made_again_beside_others_of_older_limits_makes_no_slot_when_the
                 unconfirmed: &[],
             };
             let done = table
-                .update(&take.plan(Some(&view), at), ReturnValues::None)
+                .update(&take.plan(&view, at), ReturnValues::None)
                 .await
                 .unwrap();
             assert_eq!(done, WriteOutcome::Applied(None));

@@ -10,7 +10,7 @@ use crate::RateLimiter;
 use crate::bucket::BucketState;
 use crate::config::{Freshness, resolve};
 use crate::session::CacheKey;
-use crate::values::{Error, Limits, check_bucket_limit_count, check_limit_count};
+use crate::values::{Error, Limits, check_bucket_limits, check_limit_count};
 
 impl RateLimiter {
     /// Writes the configured limits to all shards of a bucket now. Without this, a shard gets them
@@ -103,7 +103,7 @@ impl LimitsEdit<'_> {
             let limits = self.configured(&bucket).await?;
             let now = session.now();
             for shard in &shards {
-                check_bucket_limit_count(shard, &limits)?;
+                check_bucket_limits(shard, &limits)?;
                 check_overruled(shard, &limits, now)?;
             }
             let updates: Vec<_> = shards
@@ -197,5 +197,5 @@ fn write_limits(
         contention: Contention::Alone,
         unconfirmed: &[],
     }
-    .plan(Some(shard), now)
+    .plan(shard, now)
 }

@@ -69,10 +69,9 @@ impl ShardTake<'_> {
             // The token identifies the transaction, so no unconfirmed ids are needed.
             unconfirmed: &[],
         };
-        if self.shard.is_some() {
-            take.plan(self.shard.as_deref(), now)
-        } else {
-            take.create(now)
+        match self.shard.as_deref() {
+            Some(shard) => take.plan(shard, now),
+            None => take.create(now),
         }
     }
 

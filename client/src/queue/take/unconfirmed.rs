@@ -5,6 +5,7 @@ use std::sync::Arc;
 use weirgate_shared::MilliTokens;
 use weirgate_store::StoreError;
 
+use super::super::settle::MAX_CLOCK_SKEW;
 use super::{TakeAttempt, Unconfirmed, pause};
 use crate::values::{Error, count};
 
@@ -37,8 +38,8 @@ impl TakeAttempt<'_> {
     }
 
     /// Counts tokens that unconfirmed writes may have taken. `known` of these writes are accounted
-    /// for, and the write sequence `v` may show that fewer were applied. Leases are certain: a take
-    /// fails if one of its leases is already in the item.
+    /// for, and the write sequence `v` may show that fewer were applied. Until its lease may have
+    /// expired, a take is certain: a repeated one fails if one of its leases is in the item.
     pub(super) fn count_unconfirmed_tokens(&self, known: i64, v: Option<i64>) {
         let Some(doubt) = &self.unconfirmed else {
             return;
@@ -47,7 +48,9 @@ impl TakeAttempt<'_> {
             .v_before
             .zip(v)
             .map_or(i64::MAX, |(before, v)| v.saturating_sub(before));
-        let is_certain = v.is_some() && self.leases.iter().any(Option::is_some);
+        let by = self.session.now().plus(MAX_CLOCK_SKEW);
+        let mut leases = self.leases.iter().flatten();
+        let is_certain = v.is_some() && leases.any(|(_, lease)| lease.expires_at > by);
         let writes = if is_certain {
             0
         } else {

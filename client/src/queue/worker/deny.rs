@@ -3,16 +3,31 @@
 use std::time::Duration;
 
 use tokio::time::Instant;
-use weirgate_shared::EpochMillis;
+use weirgate_shared::{EpochMillis, Shard};
 
 use super::super::batch;
 use super::super::denial_ttl::denial_ttl;
 use super::super::view::ShardView;
 use super::super::waiter::{RerouteReason, ShardDecision, Waiter};
 use super::{QueueWorker, is_key_range_throttle};
-use crate::values::{Error, LimitStatus, count, denial_of};
+use crate::values::{Error, LimitStatus, check_bucket_limits, count, denial_of};
 
 impl QueueWorker {
+    /// Fails the waiters whose limits the shard cannot have.
+    pub(super) fn refuse_limits(&mut self, shard: &Shard) {
+        for waiter in std::mem::take(&mut self.waiting) {
+            match check_bucket_limits(shard, &waiter.request.limits) {
+                Ok(()) => self.waiting.push_back(waiter),
+                Err(error) => {
+                    // The next request reads again, because an operator may have deleted the item
+                    // as the error advises.
+                    self.queue.shard.clear_view();
+                    waiter.reply(Err(error));
+                }
+            }
+        }
+    }
+
     /// Denies the waiters for which a fresh view is short. In a split bucket, reroutes them
     /// instead.
     pub(super) fn deny_insufficient(&mut self, view: &ShardView) {

@@ -1,12 +1,12 @@
-//! Taking with limits that overrule those of the shard, or that it lacks.
+//! Taking with limits that overrule those of the shard, or that it lacks; and crediting refill before
+//! it grows past 64 bits.
 
 use super::reclaim::reclaim;
 use crate::attr::{self, Field};
 use crate::math::refill_between;
 use crate::write::changes::{add_consumed, add_tokens, set_rule, units_credit};
-use crate::write::conditions::{has_rule, push_new, require_refilled_at};
+use crate::write::conditions::{push_new, require_refilled_at};
 use crate::write::credit::BalanceUpdate;
-use crate::write::replace::unchanged;
 use crate::write::update::tokens;
 use crate::write::{AttributeUpdate, Condition, Path, Take, Update, Value};
 use crate::{EpochMillis, LimitName, LimitState, MilliTokens, Millis, Shard, item};
@@ -15,7 +15,7 @@ impl Take<'_> {
     /// Writes the acquire's limits to the shard along with the take. Moves `rf`, so that all refill
     /// by the old rules is credited. Requires the `rf` of the view.
     pub(super) fn with_new_limits(&self, shard: &Shard, now: EpochMillis) -> Update {
-        let mut update = self.update(Some(shard), units_credit(shard, now));
+        let mut update = self.update(shard, units_credit(shard, now));
         require_refilled_at(shard)
             .into_iter()
             .for_each(|condition| push_new(&mut update, condition));
@@ -55,47 +55,31 @@ impl Take<'_> {
                 continue;
             };
             let back = shard.lease_return(name, shard.reclaimable(now).map(|(_, lease)| lease));
-            if state.rule.is_concurrent() == next.rule.is_concurrent() {
-                let (old, new) = (shard.share(state), shard.share(next));
-                let refill = if state.rule.is_concurrent() {
-                    new - old
-                } else {
-                    refill_between(&state.rule, shard.shard(), shard.refilled_at, now)
-                };
-                let credit = BalanceUpdate {
-                    refill,
-                    returned: back.available,
-                    ceiling: old.min(new),
-                    taken: need,
-                    is_soft: self.is_soft(name),
-                    moves_refilled_at: true,
-                    assumes_headroom: false,
-                    headroom: MilliTokens::ZERO,
-                };
-                credit.write(&mut update, name, state);
+            let (old, new) = (shard.share(state), shard.share(next));
+            let refill = if state.rule.is_concurrent() {
+                new - old
             } else {
-                // The free amount is computed from the leases, so none may have been added or
-                // removed since.
-                update.conditions.push(unchanged(shard));
-                let at_least = Value::Int((need - next.available + state.available).0);
-                let must_cover = self.amounts.contains_key(name);
-                update
-                    .conditions
-                    .extend(must_cover.then(|| Condition::AtLeast(tokens(name), at_least)));
-                update.changes.push(AttributeUpdate::Set(
-                    tokens(name),
-                    Value::Int((next.available - need).0),
-                ));
-            }
+                refill_between(&state.rule, shard.shard(), shard.refilled_at, now)
+            };
+            let credit = BalanceUpdate {
+                refill,
+                returned: back.available,
+                ceiling: old.min(new),
+                taken: need,
+                is_soft: self.is_soft(name),
+                moves_refilled_at: true,
+                assumes_headroom: false,
+                headroom: MilliTokens::ZERO,
+            };
+            credit.write(&mut update, name, state);
             update
                 .changes
                 .extend(add_consumed(name, consumption - back.consumed));
             if next.rule != state.rule {
-                update.conditions.extend(has_rule(name, &state.rule));
                 update.changes.extend(set_rule(name, &next.rule));
             }
         }
-        self.write_leases(Some(shard), &mut update);
+        self.write_leases(shard, &mut update);
         self.write_ttl(shard, &changed, now, &mut update);
         update
     }

@@ -14,7 +14,7 @@ impl Take<'_> {
     /// balance at `rf`, so it may go below zero. Concurrent takes exclude each other only if the
     /// balance does not cover both.
     pub(super) fn take_refill(&self, shard: &Shard, now: EpochMillis) -> Update {
-        let mut update = self.update(Some(shard), MilliTokens::ZERO);
+        let mut update = self.update(shard, MilliTokens::ZERO);
         require_refilled_at(shard)
             .into_iter()
             .for_each(|condition| push_new(&mut update, condition));
@@ -47,7 +47,7 @@ impl Take<'_> {
                 .conditions
                 .push(Condition::AtLeast(tokens(name), Value::Int(need.0)));
         }
-        self.write_leases(Some(shard), &mut update);
+        self.write_leases(shard, &mut update);
         self.write_ttl(shard, shard, now, &mut update);
         update
     }

@@ -85,10 +85,11 @@ impl Fleet {
             ..take
         };
         if self.table.shards().is_empty() {
-            take.create(belief.clock)
-        } else {
-            take.plan(view, belief.clock)
+            return take.create(belief.clock);
         }
+        // Without a view, the process reads first.
+        let last = self.table.image(shard, 0).unwrap();
+        take.plan(view.unwrap_or(&last), belief.clock)
     }
 
     pub(super) fn take(
