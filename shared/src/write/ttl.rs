@@ -29,8 +29,8 @@ const CLOCKS: Millis = Millis(3_600_000);
 const BURIED: Millis = Millis(30 * 86_400_000);
 
 /// Maximum number of conditions of a write that adds `ttl`: DynamoDB accepts 300 operators, about
-/// two for each. A larger write leaves it to a later one.
-const MOST_CONDITIONS: usize = 130;
+/// two for each, and the kinds of 40 limits follow. A larger write leaves it to a later one.
+const MOST_CONDITIONS: usize = 108;
 
 /// The `ttl` that a write intends.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

@@ -114,6 +114,14 @@ fn take(view: &Shard, brought: &[Limit], later: EpochMillis) -> Update {
         .map(|limit| (limit.name().clone(), MilliTokens(1)))
         .collect();
     let op = id(1);
+    let lease = |at| {
+        let lease = Lease {
+            expires_at: later,
+            tokens: BTreeMap::new(),
+            owner: String::new(),
+        };
+        (id(at), lease)
+    };
     let take = Take {
         key: &view.key,
         limits: brought.into(),
@@ -121,14 +129,8 @@ fn take(view: &Shard, brought: &[Limit], later: EpochMillis) -> Update {
         soft_amounts: [].into(),
         counted_amounts: [].into(),
         acquires: 1,
-        leases: vec![(
-            op.clone(),
-            Lease {
-                expires_at: later,
-                tokens: BTreeMap::new(),
-                owner: String::new(),
-            },
-        )],
+        // As many as a client puts into one write.
+        leases: (100..120).map(lease).collect(),
         roll: Roll::to(Hour::of(later)),
         write_id: op.clone(),
         request_split: true,
@@ -193,7 +195,8 @@ fn no_planned_write_of_as_many_limits_as_a_bucket_takes_is_too_long() {
         .iter()
         .map(|limit| (limit.name().clone(), MilliTokens(1_000_000_000)))
         .collect();
-    let joined = merged(&lower, &upper, later).expect("they are halves");
+    let tomorrow = NOW.plus(Millis(86_400_000));
+    let joined = merged(&lower, &upper, tomorrow).expect("they are halves");
     let changed: Vec<_> = limits(10, MAX_LIMITS)
         .iter()
         .map(|limit| {
@@ -221,6 +224,8 @@ fn no_planned_write_of_as_many_limits_as_a_bucket_takes_is_too_long() {
         escrow: Some(Box::new(upper.clone())),
         ..lower.clone()
     };
+    let mut rich = lower.clone();
+    rich.refilled_at = NOW.plus(Millis(3_600_000));
     let new = Shard {
         limits: lower.limits.clone().into_iter().take(MAX_LIMITS).collect(),
         ..lower.clone()
@@ -246,6 +251,14 @@ fn no_planned_write_of_as_many_limits_as_a_bucket_takes_is_too_long() {
                 id(2),
                 later,
             )),
+        ),
+        (
+            "take of what is there, in a new hour",
+            vec![take(
+                &rich,
+                &limits(10, MAX_LIMITS),
+                NOW.plus(Millis(3_600_000)),
+            )],
         ),
         (
             "take of changed limits",
