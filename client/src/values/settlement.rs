@@ -13,8 +13,8 @@ use super::error::Error;
 pub enum Settlement {
     /// Applied exactly once.
     Applied,
-    /// The lease had already ended: it was released, or it expired and its tokens returned. Nothing
-    /// changed.
+    /// The lease had already ended: it was released, or it expired and its tokens returned. Or
+    /// the bucket was deleted, and has no such limit since. Nothing changed.
     LeaseGone,
 }
 

@@ -449,3 +449,41 @@ async fn a_change_whose_answer_never_comes_is_told_to_be_in_doubt_and_is_not_mad
         .unwrap();
     assert_eq!(version(&fleet), Some(1), "it was made");
 }
+
+/// For processes with another configuration, in code or in the table; whatever the bucket holds.
+#[tokio::test(start_paused = true)]
+async fn a_limit_keeps_its_kind_and_the_error_says_how_to_go_on() {
+    let kinds = [rpm(60), Limit::concurrent("rpm", 60).unwrap()];
+    for (known, other) in [(&kinds[0], &kinds[1]), (&kinds[1], &kinds[0])] {
+        let fleet = Fleet::new().await;
+        let limiter = configured(&fleet, &ConfigLevel::System, [known.clone()]).await;
+        let grant = take(&limiter, 4).await.unwrap().granted().unwrap();
+        let before = fleet.bucket().await;
+        let refused = limiter
+            .set_config(&ConfigLevel::System, &Config::of([other.clone()]))
+            .await;
+        let (refused, resource) = (
+            refused.unwrap_err().to_string(),
+            ConfigLevel::Resource(resource("gpt-4")),
+        );
+        assert!(
+            refused.contains("\"rpm\"") && refused.contains("another name"),
+            "{refused}"
+        );
+        // A narrower level has no limits yet.
+        let next = fleet.limiter().await;
+        next.set_config(&resource, &Config::of([other.clone()]))
+            .await
+            .unwrap();
+        fleet::pass(secs(61)).await;
+        for amount in [1, 60] {
+            let error = take(&next, amount).await.unwrap_err().to_string();
+            let says = ["\"rpm\"", "e-1", "must stay", "another name", "delete"];
+            assert!(says.iter().all(|text| error.contains(text)), "{error}");
+        }
+        assert_eq!(fleet.bucket().await.limits, before.limits);
+        assert_eq!(grant.release().await.is_ok(), true);
+        next.delete_config(&resource).await.unwrap();
+        assert!(take(&next, 56).await.unwrap().is_granted());
+    }
+}

@@ -1,8 +1,8 @@
 //! Buckets on limits that are not their own end when they are unused, by DynamoDB's time to live.
 
-use crate::fixtures::fleet::{Fleet, PK, START, granted, leased, pass, secs, tokens};
+use crate::fixtures::fleet::{Fleet, PK, START, ask, granted, leased, pass, secs, tokens};
 use crate::fixtures::stored::{configured, entity, resource, rpm, take};
-use weirgate::{ConfigLevel, Limit, RateLimiter};
+use weirgate::{ConfigLevel, Limit, RateLimiter, Settlement};
 use weirgate_shared::{EpochMillis, EpochSeconds};
 
 const HOUR: u64 = 3_600;
@@ -186,4 +186,38 @@ async fn shards_have_no_end_and_one_of_them_has_again() {
         at(1)["ttl"].is_null(),
         "made again, it is no more what a merge left"
     );
+}
+
+/// Also of a limit that the new item has with slots.
+#[tokio::test(start_paused = true)]
+async fn a_hold_of_a_limit_that_a_new_item_lacks_is_gone_and_the_item_stays_readable() {
+    let limit = |name| Limit::per_minute(name, 60).unwrap();
+    let (both, others) = ([limit("x"), limit("y")], [limit("y")]);
+    let slots = [limit("y"), Limit::concurrent("x", 6).unwrap()];
+    for (new, is_bypass, actual) in [
+        (&others[..], false, Some(10)),
+        (&others[..], false, Some(2)),
+        (&others[..], false, None),
+        (&others[..], true, Some(10)),
+        (&others[..], true, Some(2)),
+        (&slots[..], false, Some(2)),
+        (&slots[..], false, None),
+    ] {
+        let case = format!("{new:?} {is_bypass} {actual:?}");
+        let fleet = Fleet::new().await;
+        let (limiter, other) = (fleet.limiter().await, fleet.limiter().await);
+        let asked = ask(&limiter, &both, &[("x", 5)]);
+        let asked = if is_bypass { asked.bypass() } else { asked };
+        let mut grant = asked.send().await.unwrap().granted().unwrap();
+        fleet.delete();
+        let _ = granted(&other, new, &[("y", 1)]).await;
+        let before = fleet.bucket().await;
+        let settled = match actual {
+            Some(actual) => grant.adjust("x", actual).await,
+            None => grant.roll_back().await,
+        };
+        assert_eq!(settled.unwrap(), Settlement::LeaseGone, "{case}");
+        assert_eq!(fleet.bucket().await, before, "{case}");
+        let _ = granted(&other, new, &[("y", 1)]).await;
+    }
 }
