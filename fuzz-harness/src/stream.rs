@@ -47,6 +47,7 @@ pub fn stream(bytes: &[u8]) {
         write_concurrency: 1,
         max_shards: 64,
         refill_writes: 1,
+        hot_units: 0,
     };
     let shards = plan::shards(batch.records);
     for now in [
@@ -58,7 +59,7 @@ pub fn stream(bytes: &[u8]) {
             let namespace = namespaces
                 .get(&write.record)
                 .expect("a write stands for a record");
-            for key in keys(&write.kind) {
+            for key in keys(&write.kind, now) {
                 assert!(
                     key.pk.starts_with(&format!("{namespace}/")),
                     "{key:?} is written for {namespace}"
@@ -94,7 +95,7 @@ fn archive(event: &str) {
 }
 
 /// The items that a planned write changes, at any try.
-fn keys(kind: &WriteKind<'_>) -> Vec<ItemKey> {
+fn keys(kind: &WriteKind<'_>, now: EpochMillis) -> Vec<ItemKey> {
     match kind {
         WriteKind::Copy(copy) => {
             let after = seen(copy)
@@ -107,8 +108,8 @@ fn keys(kind: &WriteKind<'_>) -> Vec<ItemKey> {
         }
         WriteKind::Refill(update) => vec![update.key.clone()],
         WriteKind::Split(split) => {
-            let _ = split.is_wanted(split.image);
-            let first = split.first(split.image, WriteId::from_bits(0));
+            let _ = split.is_wanted(split.image, now);
+            let first = split.first(split.image, WriteId::from_bits(0), now);
             let rest = finish_writes(split.image).into_iter().flatten();
             first
                 .into_iter()

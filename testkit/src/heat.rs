@@ -120,6 +120,8 @@ pub async fn run(load: &Load, cooling: usize) -> Report {
         dynamo: dynamo.clone(),
         left: vec![],
         failed: 0,
+        // A tenth of what a partition takes, as deployed.
+        hot_units: load.partitions.units_per_second / 10,
     };
     let is_over = Arc::new(AtomicBool::new(false));
     let (began, from) = (Instant::now(), clock.now());
@@ -181,6 +183,7 @@ struct Functions {
     /// Records that must come again.
     left: Vec<Value>,
     failed: u32,
+    hot_units: u32,
 }
 
 impl Functions {
@@ -192,6 +195,7 @@ impl Functions {
             write_concurrency: 32,
             max_shards: 64,
             refill_writes: weirgate_aggregator::REFILL_WRITES,
+            hot_units: i64::from(self.hot_units),
         };
         while !self.left.is_empty() {
             let batch = self.left.len().min(10_000);
@@ -237,7 +241,7 @@ impl Functions {
             page: 100,
         };
         let deadline = Deadline::after(Duration::from_secs(60));
-        weirgate_reconciler::reconcile(&self.table, &config, self.clock.now(), deadline)
+        weirgate_reconciler::reconcile(&self.table, &config, &|| self.clock.now(), deadline)
             .await
             .expect("a summary");
     }

@@ -18,7 +18,14 @@ pub struct Config {
     /// Minimum number of writes to a shard in one batch for a refill: [`REFILL_WRITES`], except in
     /// tests.
     pub refill_writes: usize,
+    /// Write units a second from which on a shard's throttles count as its own: [`HOT_UNITS`],
+    /// except in tests.
+    pub hot_units: i64,
 }
+
+/// Write units a second from which on a shard's throttles count as its own, a tenth of what a
+/// partition accepts. A throttle is a partition's, which other keys share.
+pub const HOT_UNITS: i64 = 100;
 
 /// Minimum number of writes to a shard in one batch for a refill. Clients with a view compute
 /// refill themselves; a refill saves a client without a view a failed write.
@@ -56,6 +63,7 @@ impl Config {
             write_concurrency: number(&lookup, Self::WRITE_CONCURRENCY, 32, 1..=256)?,
             max_shards: max_shards(lookup(Self::MAX_SHARDS).as_deref())?,
             refill_writes: REFILL_WRITES,
+            hot_units: HOT_UNITS,
         })
     }
 }

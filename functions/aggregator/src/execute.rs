@@ -12,6 +12,7 @@ use std::time::Duration;
 use futures_util::StreamExt;
 use tokio::time::{Instant, sleep_until, timeout_at};
 use weirgate_runtime::LogBudget;
+use weirgate_shared::EpochMillis;
 use weirgate_store::{RetryPolicy, ReturnValues, Table, WriteOutcome};
 
 use crate::plan::{Write, WriteKind};
@@ -25,6 +26,9 @@ pub use throttles::{ENOUGH, Throttles};
 
 /// Time for which a final copy with a throttled item is retried after all other writes.
 pub const PATIENCE: Duration = Duration::from_secs(2);
+/// Time for which throttled writes of all splits of a batch are retried. The next batch waits in the
+/// meantime.
+const SPLIT_PATIENCE: Duration = Duration::from_secs(2);
 /// Maximum pause between two of these retries.
 const PAUSE: Duration = Duration::from_millis(50);
 
@@ -33,6 +37,8 @@ const PAUSE: Duration = Duration::from_millis(50);
 pub struct Limits<'a> {
     /// Maximum number of concurrent writes.
     pub concurrency: usize,
+    /// Time of the plan, by both clocks.
+    pub planned: (EpochMillis, Instant),
     /// Instant at which the invocation must end.
     pub stop: Instant,
     /// Records that are not redelivered for an item that stays throttled.
@@ -50,6 +56,8 @@ pub struct Limits<'a> {
 /// for [`PATIENCE`] after that, the record is redelivered. The copy of an old record is refused
 /// instead, if the item stayed throttled in [`ENOUGH`] invocations in a row: a tenant can keep its
 /// snapshot throttled indefinitely.
+///
+/// Splits come after all other writes, so that no copy waits for a throttled split.
 pub async fn execute(
     table: &Table,
     writes: &[Write<'_>],
@@ -57,7 +65,8 @@ pub async fn execute(
     budget: &LogBudget,
 ) -> Vec<Result<Effect, Failure>> {
     let (mut results, mut patience) = (vec![], None);
-    let mut waiting = sequences(writes);
+    let is_split = |write: &&Write<'_>| matches!(write.kind, WriteKind::Split(_));
+    let mut waiting = sequences(writes.iter().filter(|write| !is_split(write)));
     while !waiting.is_empty() {
         let is_over = patience.is_some_and(|until| Instant::now() >= until);
         let run_one =
@@ -74,7 +83,26 @@ pub async fn execute(
             sleep_until((Instant::now() + PAUSE.mul_f64(fastrand::f64())).min(limits.stop)).await;
         }
     }
+    let limits = Limits {
+        stop: limits.stop.min(Instant::now() + SPLIT_PATIENCE),
+        ..limits
+    };
+    let run_one = async |sequence| run_sequence(table, sequence, limits, true, budget).await;
+    let mut splits = futures_util::stream::iter(sequences(writes.iter().filter(is_split)))
+        .map(run_one)
+        .buffer_unordered(limits.concurrency);
+    while let Some((done, _)) = splits.next().await {
+        results.extend(done);
+    }
     results
+}
+
+impl Limits<'_> {
+    /// Returns the current time.
+    pub(crate) fn now(&self) -> EpochMillis {
+        let (at, instant) = self.planned;
+        at.plus(instant.elapsed().into())
+    }
 }
 
 /// Runs the writes of one sequence until one fails. Returns their effects, and the writes from the
@@ -88,7 +116,7 @@ async fn run_sequence<'a, 'w>(
 ) -> (Vec<Result<Effect, Failure>>, Vec<&'a Write<'w>>) {
     let mut results = vec![];
     for (at, write) in sequence.iter().enumerate() {
-        let reason = match run_in_time(table, write, limits.stop, budget).await {
+        let reason = match run_in_time(table, write, limits, budget).await {
             Ok(effect) => {
                 if let WriteKind::Copy(copy) = &write.kind {
                     limits.throttles.forget(copy);
@@ -116,13 +144,13 @@ async fn run_sequence<'a, 'w>(
 async fn run_in_time(
     table: &Table,
     write: &Write<'_>,
-    stop: Instant,
+    limits: Limits<'_>,
     budget: &LogBudget,
 ) -> Result<Effect, FailureReason> {
-    if Instant::now() >= stop {
+    if Instant::now() >= limits.stop {
         return Err(FailureReason::OutOfTime);
     }
-    timeout_at(stop, run(table, write, budget))
+    timeout_at(limits.stop, run(table, write, limits, budget))
         .await
         .unwrap_or(Err(FailureReason::OutOfTime))
 }
@@ -175,9 +203,12 @@ fn handling(
 /// Returns sequences of writes, in which each waits for the one before it. Writes of a namespace
 /// keep their order. Namespaces alternate, so that one with many writes does not delay the first
 /// writes of the others.
-fn sequences<'a, 'w>(writes: &'a [Write<'w>]) -> Vec<Vec<&'a Write<'w>>> {
+fn sequences<'a, 'w>(writes: impl Iterator<Item = &'a Write<'w>>) -> Vec<Vec<&'a Write<'w>>>
+where
+    'w: 'a,
+{
     let mut places = HashMap::new();
-    let mut sequences: Vec<Vec<_>> = Vec::with_capacity(writes.len());
+    let mut sequences: Vec<Vec<_>> = vec![];
     for write in writes {
         let place = match &write.kind {
             WriteKind::Copy(copy) => *places
@@ -214,6 +245,7 @@ impl WriteKind<'_> {
 async fn run(
     table: &Table,
     write: &Write<'_>,
+    limits: Limits<'_>,
     budget: &LogBudget,
 ) -> Result<Effect, FailureReason> {
     match &write.kind {
@@ -227,7 +259,7 @@ async fn run(
             WriteOutcome::ConditionFailed(_) => Ok(Effect::RefillLost),
         },
         WriteKind::Split(split) => {
-            let effect = split_shard(table, split, budget).await?;
+            let effect = split_shard(table, split, limits, budget).await?;
             if effect == Effect::Split {
                 split_made(split, budget);
             }

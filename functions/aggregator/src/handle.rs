@@ -78,6 +78,7 @@ pub async fn handle_next(
     let stop = stop(started, invocation.deadline);
     let limits = execute::Limits {
         concurrency: config.write_concurrency,
+        planned: (invocation.now, started),
         stop,
         old: &old,
         throttles,

@@ -20,7 +20,7 @@ pub mod report;
 mod split;
 mod timestamp;
 
-pub use config::{Config, DEFAULT_TTL_DAYS, REFILL_WRITES, TTL_DAYS};
+pub use config::{Config, DEFAULT_TTL_DAYS, HOT_UNITS, REFILL_WRITES, TTL_DAYS};
 pub use function::function;
 pub use handle::{Handled, Invocation, handle, handle_next};
 pub use report::{Response, Summary};

@@ -9,7 +9,7 @@ use weirgate_shared::{
 
 use crate::config::Config;
 use crate::parse::{After, Record};
-use crate::split::Split;
+use crate::split::{Heat, Split};
 
 /// Number of writes to a shard in one batch from which on its write rate is checked.
 const BUSY: usize = 200;
@@ -26,6 +26,8 @@ pub struct ShardFold {
     /// Images of which a window is copied, in the order of the records, with the window that ends.
     copies: Vec<(Meter, Ends, usize)>,
     writes: usize,
+    /// `v` before the first record, and the time of that record.
+    first: Option<(i64, EpochMillis)>,
     /// Acquires granted by the writes.
     acquires: u64,
     /// Net consumption of each limit.
@@ -118,7 +120,7 @@ pub fn writes<'a>(shards: &'a [ShardFold], config: &Config, now: EpochMillis) ->
     let mut writes: Vec<_> = copies(shards, config.snapshot_ttl_days).map(copy).collect();
     let mut splits = vec![];
     for shard in shards {
-        match shard.split(shards, config.max_shards, now) {
+        match shard.split(shards, config) {
             Some(split) => splits.push(split),
             None => writes.extend(shard.refill(config.refill_writes, now)),
         }
@@ -145,6 +147,7 @@ impl ShardFold {
             key: key.clone(),
             copies: vec![],
             writes: 0,
+            first: None,
             acquires: 0,
             consumed,
             largest,
@@ -160,12 +163,19 @@ impl ShardFold {
             after,
         } = record;
         self.writes += 1;
+        // An erased shard used nothing.
+        let before = before.filter(|before| !before.is_erased());
         if let After::Live(shard) = &after {
             self.consume(before.as_ref(), shard);
+            let v = before
+                .as_ref()
+                .map_or(shard.birth_seq, |before| before.write_seq);
+            self.first.get_or_insert((v, at));
         }
         match (before, after) {
             (Some(before), After::Gone) => self.copies.push((before, Ends::Life, index)),
             (None, After::Gone) => {}
+            (_, After::Merged(meter)) if meter.is_erased() => self.copies.clear(),
             // Not final, because a split may create the shard again within the window. Until then,
             // readers find the item.
             (_, After::Merged(meter)) => self.copies.push((meter, Ends::Nothing, index)),
@@ -250,13 +260,17 @@ impl ShardFold {
         })
     }
 
-    fn split<'a>(
-        &'a self,
-        shards: &'a [Self],
-        max_shards: u32,
-        now: EpochMillis,
-    ) -> Option<Write<'a>> {
-        let (image, at, record) = self.last.as_ref()?;
+    fn split<'a>(&'a self, shards: &'a [Self], config: &Config) -> Option<Write<'a>> {
+        let (image, to, record) = self.last.as_ref()?;
+        let (v, from) = self.first?;
+        // A split, or the creation of the shard, raises `v` to the time.
+        let sampled = image.scaling.sample.map_or(v, |sample| sample.write_seq);
+        let v = v.max(sampled).max(image.birth_seq);
+        let heat = Heat {
+            writes: image.write_seq.saturating_sub(v),
+            from,
+            to: *to,
+        };
         let largest = || {
             let bucket = |shard: &Self| shard.key.with_shard(0);
             let own = bucket(self);
@@ -275,7 +289,7 @@ impl ShardFold {
             }
             largest
         };
-        let split = Split::of(image, *at, largest, max_shards, now)?;
+        let split = Split::of(image, heat, largest, config)?;
         Some(Write {
             kind: WriteKind::Split(Box::new(split)),
             record: *record,

@@ -66,6 +66,7 @@ fn run(text: &str) -> Option<(usize, usize, usize)> {
         write_concurrency: 1,
         max_shards: 64,
         refill_writes: 1,
+        hot_units: 0,
     };
     let _ = plan::writes(&shards, &config, EpochMillis(i64::MAX));
     Some(counts)

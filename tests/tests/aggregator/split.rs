@@ -6,17 +6,17 @@ use std::time::Duration;
 
 use crate::fixtures::aggregator::usage::{assert_exact, copied, streamed};
 use crate::fixtures::aggregator::{
-    HOUR, bucket, config, counts, deliver, deliver_text, deliver_until_done, event, held, limits,
-    marked, name, new_id, records, run, shards, take, take_hot, take_in,
+    HOUR, bucket, config, counts, deliver, deliver_until_done, event, held, limits, marked, name,
+    new_id, records, run, shards, take, take_hot, take_in,
 };
 use serde_json::Value;
 use tokio::time::Instant;
-use weirgate_aggregator::{Config, Handled, Invocation, handle};
+use weirgate_aggregator::{Config, HOT_UNITS, Handled, Invocation, handle};
 use weirgate_shared::write::{Contention, Roll, Take};
 use weirgate_shared::{Bucket, EpochMillis, Hour, Limit, MilliTokens, Millis, Shard, Window};
 use weirgate_store::Table;
-use weirgate_testkit::Dynamo;
 use weirgate_testkit::leased::{full, holding, store};
+use weirgate_testkit::{Dynamo, batches};
 
 async fn deliver_with(table: &Table, records: &[Value], config: &Config) -> Handled {
     let invocation = Invocation {
@@ -28,7 +28,7 @@ async fn deliver_with(table: &Table, records: &[Value], config: &Config) -> Hand
         .unwrap()
 }
 
-#[tokio::test]
+#[tokio::test(start_paused = true)]
 async fn i6_a_shard_that_a_client_asks_to_split_is_split_once_and_no_token_is_made_or_lost() {
     let (dynamo, table, records) = marked().await;
     let before = held(&table).await;
@@ -56,7 +56,7 @@ async fn i6_a_shard_that_a_client_asks_to_split_is_split_once_and_no_token_is_ma
     assert_exact(&dynamo, &records);
 }
 
-#[tokio::test]
+#[tokio::test(start_paused = true)]
 async fn no_cascade_batches_from_before_a_split_do_not_split_again() {
     let (dynamo, table, first) = marked().await;
     take_hot(&table, &bucket("a", 0)).await;
@@ -93,38 +93,49 @@ async fn no_cascade_batches_from_before_a_split_do_not_split_again() {
     assert_exact(&dynamo, &[first, second, after].concat());
 }
 
-#[tokio::test]
-async fn a_shard_whose_write_units_run_out_is_split_and_one_that_only_seems_so_is_not() {
-    // Under 200 of 1,000. The write may have happened at the end of its second, but not after the
-    // batch came.
-    for (units, now, splits) in [
-        (149, 50, 1),
-        (150, 50, 0),
-        (-800, 5_000, 1),
-        (-799, 5_000, 0),
+/// A throttle is a partition's, which other keys share; and a record may come late.
+#[tokio::test(start_paused = true)]
+async fn a_throttled_shard_is_split_if_its_own_writes_are_many_until_now() {
+    for (writes, late_ms, since, splits) in [
+        (100, 0, 0, 1),
+        (99, 0, 0, 0),
+        (1, 0, 10_000, 0),
+        (100, 3_000, 0, 1),
+        (1_000, 13_000, 0, 0),
+        (1_000, 13_000, 999, 0),
+        (100, 13_000, 1_000, 1),
+        (1_000, 86_400_000, 0, 0),
     ] {
         let dynamo = Dynamo::new().await;
         let table = dynamo.table().await;
         take(&table, &bucket("a", 0), 10).await;
-        let mut item = dynamo.items().pop().unwrap();
-        // The next take leaves one less.
-        item["wcu"]["N"] = ((units + 1) * 1000).to_string().into();
-        dynamo.put(&item);
-        take(&table, &bucket("a", 0), 10).await;
-        let (batch, now) = (records(&dynamo), HOUR.plus(Millis(now)));
-        let handled = deliver_text(&table, &event(&batch[2..]), now).await;
-        assert_eq!(handled.summary.splits, splits, "{units} units, {now:?}");
-        if splits == 1 {
-            let full = shards(&table)
-                .await
-                .iter()
-                .all(|shard| shard.write_units_left >= MilliTokens::from_tokens(990));
-            assert!(full, "neither half is hot before it was written to");
-        }
+        let written = |more: i64| {
+            let mut item = dynamo.items().pop().unwrap();
+            let v: i64 = item["v"]["N"].as_str().unwrap().parse().unwrap();
+            item["v"]["N"] = (v + more).to_string().into();
+            dynamo.put(&item);
+        };
+        drop(records(&dynamo));
+        written(writes - 1);
+        take_hot(&table, &bucket("a", 0)).await;
+        let batch = batches::stream(&dynamo, HOUR);
+        written(since);
+        let invocation = Invocation {
+            now: HOUR.plus(Millis(late_ms)),
+            deadline: Instant::now() + Duration::from_secs(60),
+        };
+        let deployed = Config {
+            hot_units: HOT_UNITS,
+            ..config()
+        };
+        let handled = handle(&event(&batch), &table, &deployed, invocation).await;
+        let summary = handled.unwrap().summary;
+        let found = (summary.splits, summary.splits_put_off);
+        assert_eq!(found, (splits, 0), "{writes} {late_ms} {since}");
     }
 }
 
-#[tokio::test]
+#[tokio::test(start_paused = true)]
 async fn a_shard_that_its_leases_make_too_large_is_split_and_again_only_for_more_of_them() {
     let dynamo = Dynamo::new().await;
     let table = dynamo.table().await;
@@ -171,7 +182,7 @@ async fn a_shard_that_its_leases_make_too_large_is_split_and_again_only_for_more
     assert_eq!(counts(&table).await, [(0, 4), (1, 2), (2, 4)]);
 }
 
-#[tokio::test]
+#[tokio::test(start_paused = true)]
 async fn a_bucket_has_no_more_shards_than_the_operator_allows() {
     for (max_shards, expected) in [
         (1, vec![(0, 1)]),
@@ -197,7 +208,7 @@ async fn a_bucket_has_no_more_shards_than_the_operator_allows() {
     }
 }
 
-#[tokio::test]
+#[tokio::test(start_paused = true)]
 async fn no_half_has_a_share_below_the_largest_request_of_the_batch() {
     // Of 10: the requests that one write grants, and how many callers share it.
     for (requests, callers, splits) in [(5, 1, 1), (6, 1, 0), (10, 2, 1), (9, 2, 1), (10, 1, 0)] {
@@ -238,7 +249,7 @@ async fn no_half_has_a_share_below_the_largest_request_of_the_batch() {
     }
 }
 
-#[tokio::test]
+#[tokio::test(start_paused = true)]
 async fn i3_usage_is_exact_through_splits_that_go_on_in_batches_of_any_cut() {
     let dynamo = Dynamo::new().await;
     let table = dynamo.table().await;

@@ -65,6 +65,7 @@ impl Load {
             // As it is deployed: which batches are worth a refill is part of what usage costs.
             let config = Config {
                 refill_writes: REFILL_WRITES,
+                hot_units: weirgate_aggregator::HOT_UNITS,
                 ..aggregator::config()
             };
             let invocation = Invocation {

@@ -81,6 +81,7 @@ fn config() -> Config {
         write_concurrency: 32,
         max_shards: 64,
         refill_writes: 1,
+        hot_units: weirgate_aggregator::HOT_UNITS,
     }
 }
 

@@ -2,12 +2,12 @@
 
 use std::time::Duration;
 
-use tokio::time::Instant;
 use weirgate_runtime::LogBudget;
 use weirgate_shared::Shard;
 use weirgate_shared::write::{Update, finish_writes};
 use weirgate_store::{ErrorKind, Item, ReturnValues, StoreError, Table, WriteOutcome};
 
+use super::Limits;
 use super::effect::{Effect, split_put_off};
 use super::failure::FailureReason;
 use crate::split::Split;
@@ -16,33 +16,29 @@ use crate::split::Split;
 /// and changed limits do, and they are rare.
 const SPLIT_TRIES: usize = 4;
 
-/// Time for which throttled writes of a split are retried. The records of other buckets wait in the
-/// meantime.
-const SPLIT_PATIENCE: Duration = Duration::from_secs(2);
-
-/// Splits a hot shard, or finishes a split that another process has begun.
+/// Splits a hot shard, or finishes a split that another process has begun. Its throttled
+/// writes are retried until the end that splits have.
 pub(super) async fn split_shard(
     table: &Table,
     split: &Split<'_>,
+    limits: Limits<'_>,
     budget: &LogBudget,
 ) -> Result<Effect, FailureReason> {
-    let until = Instant::now() + SPLIT_PATIENCE;
     let mut newer: Option<Shard> = None;
     for _ in 0..SPLIT_TRIES {
         let image = newer.as_ref().unwrap_or(split.image);
         if image.escrow.is_some() {
-            return finish_split(table, image, until, budget).await;
+            return finish_split(table, image, budget).await;
         }
         // The escrow, and then the new half, has the write id of its split.
         let op = weirgate_store::random_id();
-        let Some(first) = split.first(image, op.clone()) else {
+        let Some(first) = split.first(image, op.clone(), limits.now()) else {
             return Ok(Effect::SplitLost);
         };
-        let (is_applied, item) =
-            match update_until(table, &first, ReturnValues::AllNew, until).await? {
-                WriteOutcome::Applied(item) => (true, item),
-                WriteOutcome::ConditionFailed(item) => (false, item),
-            };
+        let (is_applied, item) = match apply(table, &first, ReturnValues::AllNew).await? {
+            WriteOutcome::Applied(item) => (true, item),
+            WriteOutcome::ConditionFailed(item) => (false, item),
+        };
         let Some(item) = item else {
             return Ok(Effect::SplitLost);
         };
@@ -51,7 +47,7 @@ pub(super) async fn split_shard(
             Err(error) => return Ok(split_put_off(split, &error.to_string(), budget)),
         };
         let Some(escrow) = &shard.escrow else {
-            if !split.is_wanted(&shard) {
+            if !split.is_wanted(&shard, limits.now()) {
                 return Ok(Effect::SplitLost);
             }
             newer = Some(shard);
@@ -59,7 +55,7 @@ pub(super) async fn split_shard(
         };
         // Also covers a split whose first response was lost, and which was then repeated.
         let is_ours = is_applied || escrow.last_write_id.as_ref() == Some(&op);
-        let done = finish_split(table, &shard, until, budget).await?;
+        let done = finish_split(table, &shard, budget).await?;
         return Ok(if is_ours { Effect::Split } else { done });
     }
     Ok(split_put_off(
@@ -74,18 +70,17 @@ pub(super) async fn split_shard(
 async fn finish_split(
     table: &Table,
     parent: &Shard,
-    until: Instant,
     budget: &LogBudget,
 ) -> Result<Effect, FailureReason> {
     let Some([make, clear]) = finish_writes(parent) else {
         return Ok(Effect::SplitLost);
     };
     if let WriteOutcome::ConditionFailed(Some(item)) =
-        update_until(table, &make, ReturnValues::None, until).await?
+        apply(table, &make, ReturnValues::None).await?
     {
         log_foreign_half(parent, &item, budget);
     }
-    match update_until(table, &clear, ReturnValues::None, until).await? {
+    match apply(table, &clear, ReturnValues::None).await? {
         WriteOutcome::Applied(_) => Ok(Effect::Split),
         WriteOutcome::ConditionFailed(_) => Ok(Effect::SplitLost),
     }
@@ -111,19 +106,14 @@ fn log_foreign_half(parent: &Shard, item: &Item, budget: &LogBudget) {
 
 /// Sends a repeatable write until it is decided. The partition of a hot shard throttles many
 /// writes, but may accept the next one.
-async fn update_until(
+async fn apply(
     table: &Table,
     update: &Update,
     answer: ReturnValues,
-    until: Instant,
 ) -> Result<WriteOutcome, StoreError> {
     loop {
         match table.update(update, answer).await {
-            Err(error)
-                if error.kind.is_transient()
-                    && error.kind != ErrorKind::ClockSkew
-                    && Instant::now() < until =>
-            {
+            Err(error) if error.kind.is_transient() && error.kind != ErrorKind::ClockSkew => {
                 tracing::debug!(%error, "split retries");
                 tokio::time::sleep(Duration::from_micros(fastrand::u64(5_000..=20_000))).await;
             }

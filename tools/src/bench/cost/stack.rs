@@ -122,6 +122,7 @@ impl Stack {
             write_concurrency: 32,
             max_shards: 64,
             refill_writes: REFILL_WRITES,
+            hot_units: weirgate_aggregator::HOT_UNITS,
         };
         let invocation = Invocation {
             now,
