@@ -53,6 +53,12 @@ pub struct Meter {
 }
 
 impl Meter {
+    /// Returns whether the item is the tombstone of an erased shard. Any other shard has limits.
+    #[must_use]
+    pub fn is_erased(&self) -> bool {
+        self.limits.is_empty()
+    }
+
     /// Returns the first instant of the current window of this kind.
     #[must_use]
     pub const fn start(&self, window: Window) -> EpochMillis {

@@ -1,15 +1,50 @@
-//! Erasing an entity: the deletion of its buckets' shards.
+//! Erasing an entity: what is left of its buckets' shards.
 
-use super::{Action, Condition, Path, require_same_leases};
-use crate::{BucketKey, Shard, attr};
+use super::replace::tombstone;
+use super::{Action, AttributeUpdate, Condition, Path, Update, Value};
+use crate::{BucketKey, EpochMillis, EpochSeconds, Limit, Millis, Shard, attr};
 
-/// Deletes a shard with exactly the leases of the view. Without a view it was merged away, or could
-/// not be read as a shard; then it must hold no leases.
+/// Time for which an erased shard's tombstone stays. A stream keeps its records for a day.
+const STAYS: Millis = Millis(2 * 86_400_000);
+
+/// Replaces the item of a shard, or of the new half of an unfinished split, by a tombstone: its
+/// key, the write sequence `v`, usage counters of zero, and a `ttl`. `v` is above every `v` of the
+/// bucket's shards and splits. So a late split creates no shard, and an acquire creates shard 0.
+///
+/// Requires that no write reached the item since it was read: `seen` is its `v`, `None` if there
+/// was no item. `names` are its attributes.
 #[must_use]
-pub fn erase_shard(key: &BucketKey, seen: Option<&Shard>) -> Action {
-    let condition = seen.map_or_else(
-        || Condition::Absent(Path::of(attr::LEASES)),
-        require_same_leases,
-    );
-    Action::Delete(key.item_key(), vec![condition])
+pub fn erase_shard<'a>(
+    key: &BucketKey,
+    seen: Option<i64>,
+    names: impl Iterator<Item = &'a str>,
+    v: i64,
+    now: EpochMillis,
+) -> Action {
+    let nothing: &[Limit] = &[];
+    let left = Shard {
+        write_seq: v,
+        birth_seq: v,
+        ..Shard::full(key.clone(), nothing, now)
+    };
+    let left = tombstone(&left, EpochSeconds::not_before(now.plus(STAYS)));
+    let is_gone = |name: &&str| ![attr::PK, attr::SK].contains(name);
+    let mut changes: Vec<_> = names
+        .filter(is_gone)
+        .map(|name| Path::of(name.to_owned()))
+        .filter(|path| !left.contains_key(path))
+        .map(AttributeUpdate::Remove)
+        .collect();
+    let set = |(path, value)| AttributeUpdate::Set(path, value);
+    changes.extend(left.into_iter().map(set));
+    let path = Path::of(attr::WRITE_SEQ);
+    let unchanged = match seen {
+        Some(v) => Condition::Equals(path, Value::Int(v)),
+        None => Condition::Absent(path),
+    };
+    Action::Update(Update {
+        key: key.item_key(),
+        conditions: vec![unchanged],
+        changes,
+    })
 }

@@ -250,11 +250,21 @@ impl Take<'_> {
         let expires = self.leases.iter().map(|(_, lease)| lease.expires_at).max();
         shard.ttl = (!self.limits.is_own).then(|| ttl::first(&shard, expires, now));
         shard.last_write_id = Some(self.write_id.clone());
-        let conditions = vec![Condition::Absent(Path::of(attr::PK))];
+        // An erased shard left a tombstone, with a `ttl`.
+        let (v, mut changes) = (Path::of(attr::WRITE_SEQ), item::write_shard(&shard));
+        if shard.ttl.is_none() {
+            changes.push(AttributeUpdate::Remove(Path::of(attr::TTL)));
+        }
+        let is_older = Condition::AtMost(v, Value::Int(shard.write_seq.saturating_sub(1)));
+        let conditions = vec![
+            Condition::Absent(Path::of(attr::REFILLED_AT)),
+            Condition::Absent(Path::of(attr::SHARD_COUNT)),
+            Condition::AbsentOr(Path::of(attr::PK), Box::new(is_older)),
+        ];
         Update {
             key: self.key.item_key(),
             conditions,
-            changes: item::write_shard(&shard),
+            changes,
         }
     }
 

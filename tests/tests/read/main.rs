@@ -5,6 +5,7 @@ mod fixtures;
 
 mod costs;
 mod erase;
+mod erased;
 mod lists;
 mod purge;
 mod report_costs;

@@ -5,7 +5,7 @@ use std::collections::BTreeSet;
 use weirgate_shared::write::{Action, erase_shard, set_entity, write_config};
 use weirgate_shared::{
     AuditChange, AuditKey, AuditSubject, BucketKey, ConfigKey, ConfigLevel, Entity, EntityId,
-    EntityKey, ItemKey, MAX_SHARDS, Resource, Shard, SnapshotKey, Stamp, read_audit,
+    EntityKey, EpochMillis, ItemKey, MAX_SHARDS, Resource, Shard, SnapshotKey, Stamp, read_audit,
 };
 use weirgate_store::{BY_ENTITY, CHILDREN, Consistency, Index, Item, Query, SortKeys};
 
@@ -16,10 +16,23 @@ use crate::config::{ConfigEdit, stored};
 use crate::session::{CacheKey, Session, decode_shard};
 use crate::values::Error;
 
-/// Maximum number of deletions in one transaction, which has room for 4 MB of items: ten of 400 KB.
-const DELETIONS: usize = 10;
-/// Maximum number of times that a bucket is deleted while callers create it again.
+/// Maximum number of items in one transaction, which has room for 4 MB: ten of 400 KB.
+const ITEMS: usize = 10;
+/// Maximum number of times that a bucket is erased while callers create it again.
 const ATTEMPTS: u32 = 3;
+
+/// What is left of a shard: its item, or only its part of an unfinished split.
+pub(super) struct Remains {
+    key: BucketKey,
+    /// `v` of the item, if there is one.
+    seen: Option<i64>,
+    /// Highest `v` of the item and of a split that makes the shard.
+    highest: i64,
+    /// Whether the item is the tombstone of an erasure, and no split can make the shard.
+    is_erased: bool,
+    /// Names of the item's attributes.
+    names: Vec<String>,
+}
 
 /// One erasure under way.
 pub(super) struct Erasure<'a> {
@@ -79,7 +92,7 @@ impl<'a> Erasure<'a> {
 
     /// Deletes items that nothing depends on. Returns how many.
     async fn delete(&mut self, what: &str, keys: &[ItemKey]) -> Result<usize, Error> {
-        for some in keys.chunks(DELETIONS) {
+        for some in keys.chunks(ITEMS) {
             let mut editing = self.editing(what);
             let delete = |key: &ItemKey| Action::Delete(key.clone(), vec![]);
             let actions: Vec<_> = some.iter().map(delete).collect();
@@ -234,14 +247,12 @@ impl<'a> Erasure<'a> {
         }
     }
 
-    /// Reads all shards that a bucket can have: those that were merged away are in no index.
+    /// Reads all shards that a bucket can have, because those that were merged away are in no index.
+    /// Returns what is to be erased of them.
     ///
     /// # Errors
     /// [`Error::Invalid`] if one holds a lease that has not expired, unless leases are discarded.
-    pub(super) async fn shards(
-        &self,
-        resource: &Resource,
-    ) -> Result<Vec<(BucketKey, Option<Shard>)>, Error> {
+    pub(super) async fn shards(&self, resource: &Resource) -> Result<Vec<Remains>, Error> {
         let first = BucketKey {
             namespace: self.session.namespace.clone(),
             entity: self.id.clone(),
@@ -252,57 +263,93 @@ impl<'a> Erasure<'a> {
             .map(|shard| first.with_shard(shard).item_key())
             .collect();
         let read = self.session.read_with_merged(&keys, Consistency::Strong);
-        let (mut shards, now) = (vec![], self.session.now());
+        let (mut shards, mut halves, now) = (vec![], vec![], self.session.now());
         for item in read.await? {
             let Some(key) = BucketKey::parse(&item.pk()) else {
                 continue;
             };
-            let shard = match item.is_merged() {
-                true => None,
-                false => Some(decode_shard(&item)?),
+            let (seen, is_erased) = if item.is_merged() {
+                let live = item.live().map_err(|error| Error::Unreadable {
+                    bucket: item.pk(),
+                    error,
+                })?;
+                (live.meter.write_seq, live.meter.is_erased())
+            } else {
+                let shard = decode_shard(&item)?;
+                self.check_leases(&shard, now)?;
+                halves.extend(shard.escrow.map(|half| (half.key, half.write_seq)));
+                (shard.write_seq, false)
             };
-            let leases = shard.iter().filter_map(|shard| shard.leases.as_ref());
-            let live = leases.flat_map(std::collections::BTreeMap::values);
-            let live = live.filter(|lease| lease.expires_at > now).count();
-            if live > 0 && self.leases == LiveLeases::Refuse {
-                return Err(Error::Invalid(format!(
-                    "bucket {} holds {live} leases that have not expired: release them, wait for \
-                     their expiry, or erase with LiveLeases::Discard",
-                    key.item_key().pk
-                )));
+            shards.push(Remains {
+                key,
+                seen: Some(seen),
+                highest: seen,
+                is_erased,
+                names: item.attributes().map(|(name, _)| name.to_owned()).collect(),
+            });
+        }
+        for (key, id) in halves {
+            match shards.iter_mut().find(|shard| shard.key == key) {
+                Some(shard) => {
+                    shard.is_erased &= shard.highest >= id;
+                    shard.highest = shard.highest.max(id);
+                }
+                None => shards.push(Remains {
+                    key,
+                    seen: None,
+                    highest: id,
+                    is_erased: false,
+                    names: vec![],
+                }),
             }
-            shards.push((key, shard));
         }
         // Shard 0 goes last: while it exists, a missing shard is a hole without tokens.
-        shards.sort_by_key(|(key, _)| std::cmp::Reverse(key.shard));
+        shards.sort_by_key(|shard| std::cmp::Reverse(shard.key.shard));
         Ok(shards)
     }
 
-    /// Deletes a bucket, and again if a caller or a split creates a shard meanwhile.
+    fn check_leases(&self, shard: &Shard, now: EpochMillis) -> Result<(), Error> {
+        let leases = shard.leases.iter().flatten();
+        let live = leases.filter(|(_, lease)| lease.expires_at > now).count();
+        if live == 0 || self.leases == LiveLeases::Discard {
+            return Ok(());
+        }
+        Err(Error::Invalid(format!(
+            "bucket {} holds {live} leases that have not expired: release them, wait for their \
+             expiry, or erase with LiveLeases::Discard",
+            shard.key.item_key().pk
+        )))
+    }
+
+    /// Erases a bucket, and again if a caller or a split creates a shard meanwhile.
     pub(super) async fn bucket(&mut self, resource: Resource) -> Result<(), Error> {
-        let (mut editing, mut deleted) = (self.editing("a bucket"), 0);
+        let (mut editing, mut erased) = (self.editing("a bucket"), 0);
         loop {
             let shards = self.shards(&resource).await?;
-            let last = shards.len() <= DELETIONS;
-            let some = &shards[..shards.len().min(DELETIONS)];
+            // Above every `v` of the bucket, also of a split that another process finishes late.
+            let highest = shards.iter().map(|shard| shard.highest).max();
+            let v = highest.unwrap_or_default().saturating_add(1);
+            let left: Vec<_> = shards.iter().filter(|shard| !shard.is_erased).collect();
+            let some = &left[..left.len().min(ITEMS)];
             if some.is_empty() {
                 return Ok(());
             }
-            if deleted == ATTEMPTS {
+            if erased == ATTEMPTS {
                 self.report.in_use.push(resource);
                 return Ok(());
             }
-            let delete = |(key, shard): &(BucketKey, Option<Shard>)| match self.leases {
-                LiveLeases::Refuse => erase_shard(key, shard.as_ref()),
-                LiveLeases::Discard => Action::Delete(key.item_key(), vec![]),
+            let now = self.session.now();
+            let erase = |shard: &&Remains| {
+                let names = shard.names.iter().map(String::as_str);
+                erase_shard(&shard.key, shard.seen, names, v, now)
             };
-            let mut actions: Vec<_> = some.iter().map(delete).collect();
-            if let Some((key, _)) = some.iter().find(|(key, _)| key.shard == 0) {
-                actions.push(Action::Delete(Stamp::key(key), vec![]));
+            let mut actions: Vec<_> = some.iter().map(erase).collect();
+            if let Some(first) = some.iter().find(|shard| shard.key.shard == 0) {
+                actions.push(Action::Delete(Stamp::key(&first.key), vec![]));
             }
             if self.change(&mut editing, actions).await? {
-                self.report.shards += some.len();
-                deleted += u32::from(last);
+                self.report.shards += some.iter().filter(|shard| shard.seen.is_some()).count();
+                erased += u32::from(left.len() <= ITEMS);
             }
         }
     }
