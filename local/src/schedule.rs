@@ -27,9 +27,9 @@ pub(crate) struct Schedule {
 impl Schedule {
     /// Runs the reconciler, and deletes expired items if it is time. Returns when to come again.
     pub(crate) async fn turn(&mut self) -> Duration {
-        let (now, started) = (self.table.skew().now(), Instant::now());
+        let (clock, started) = (|| self.table.skew().now(), Instant::now());
         let deadline = Deadline::after(RECONCILER_TIMEOUT);
-        let work = match reconcile(&self.table, &self.config, now, deadline).await {
+        let work = match reconcile(&self.table, &self.config, &clock, deadline).await {
             Ok(summary) => Work::Reconciled(summary),
             Err(error) => failed("reconciler", &error),
         };

@@ -39,7 +39,7 @@ pub use expire::{ExpiredLeases, expire, sample};
 pub use merge::{merge, merged, recreate, remove_covered, require_unchanged};
 pub use operate::{record_operation, write_switches};
 pub use refill::{cap_write_units, refill};
-pub use replace::REVIEW_INTERVAL;
+pub use replace::{REST_INTERVAL, REVIEW_INTERVAL};
 pub use rewind::rewind;
 pub use roll::Roll;
 pub use settle::{LeaseChange, LimitDelta, Settle, clear_due};

@@ -9,7 +9,7 @@ use model::world::{START, ops, world};
 use model::{Item, bucket_key, config, contention, settle};
 use proptest::collection::vec;
 use proptest::prelude::*;
-use weirgate_shared::write::{Contention, Take, cap_write_units, expire, refill};
+use weirgate_shared::write::{Contention, Take, cap_write_units, refill};
 use weirgate_shared::{
     BucketKey, EpochMillis, Lease, Limit, MilliTokens, Millis, Shard, ShardIndex, WriteId,
     refill_between,
@@ -219,30 +219,6 @@ proptest! {
             prop_assert_eq!((after.refilled_at, &after.limits), (image.refilled_at, &image.limits));
             prop_assert!(!item.apply(&update), "once");
         }
-    }
-
-    /// A correction of a fast clock creates neither tokens nor debt.
-    #[test]
-    fn pulling_back_a_clock_neither_mints_nor_makes_debt(
-        (capacity, amount, period) in (1..30i64, 1..30i64, 1..5000i64), tk in -500..=1000i64, ahead in 0..100_000i64,
-    ) {
-        let limit = Limit::custom("rpm", capacity, amount, period).unwrap();
-        let before = Shard { refilled_at: START.plus(Millis(ahead)), ..bucket(&limit, MilliTokens(capacity * tk)) };
-        let mut item = Item::of_bucket(&before);
-        let before = item.bucket();
-        let Some((update, _)) = expire(&before, START) else {
-            prop_assert!(ahead <= 10_000, "clocks of a fleet do not differ so much");
-            return Ok(());
-        };
-        prop_assert!(item.apply(&update));
-        let after = item.bucket();
-        prop_assert_eq!(after.refilled_at, START);
-        let (old, new) = (before.limits[limit.name()], after.limits[limit.name()]);
-        prop_assert!(new.available <= old.available && new.available >= old.available.min(MilliTokens::ZERO));
-        // Tokens that were not early stay.
-        let early = refill_between(limit.rule(), ShardIndex::UNSPLIT, after.refilled_at, before.refilled_at);
-        prop_assert!(new.available >= old.available - early);
-        prop_assert_eq!(expire(&after, START), None);
     }
 }
 

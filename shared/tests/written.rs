@@ -571,20 +571,7 @@ fn functions(page: &mut Page) {
         "nothing to expire",
         expire(&expired, later(99)).map(|(update, _)| update),
     );
-    let ahead = with_leases(whole(5000), &[]);
-    page.update(
-        "pull back a clock that ran ahead",
-        expire(&ahead, later(-10_001)).map(|(update, _)| update),
-    );
-    page.update(
-        "leave a clock that is ahead a little",
-        expire(&ahead, later(-10_000)).map(|(update, _)| update),
-    );
     let mut debt = whole(-500);
-    page.update(
-        "pull back a clock, in debt",
-        expire(&debt, later(-10_001)).map(|(update, _)| update),
-    );
     debt.limits.get_mut("rpm").unwrap().available = MilliTokens(11_000);
     let over = with_leases(debt, &[(3, 100, &[("rpm", 1500)])]);
     page.update(

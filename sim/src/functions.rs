@@ -255,6 +255,7 @@ fn aggregator() -> weirgate_aggregator::Config {
         write_concurrency: 4,
         max_shards: 4,
         refill_writes: 1,
+        hot_units: weirgate_aggregator::HOT_UNITS,
     }
 }
 
@@ -294,8 +295,8 @@ pub async fn reconcile(world: &World) {
         table_name: "weirgate".to_owned(),
         page: 100,
     };
-    let run =
-        weirgate_reconciler::reconcile(&table, &config, table.skew().now(), Deadline::after(known));
+    let clock = || table.skew().now();
+    let run = weirgate_reconciler::reconcile(&table, &config, &clock, Deadline::after(known));
     match ended(
         world,
         &network,

@@ -26,7 +26,7 @@ async fn an_undecodable_bucket_is_logged_once_an_hour_and_delays_no_other() {
         reconcile(
             &table,
             &config,
-            now,
+            &|| now,
             Deadline::after(Duration::from_secs(50)),
         )
         .await

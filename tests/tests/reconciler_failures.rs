@@ -18,7 +18,7 @@ async fn run_for(table: &Table, page: i32, left: Duration) -> Result<Summary, St
         table_name: "weirgate".to_owned(),
         page,
     };
-    reconcile(table, &config, NOW, Deadline::after(left)).await
+    reconcile(table, &config, &|| NOW, Deadline::after(left)).await
 }
 
 async fn run(table: &Table) -> Result<Summary, StoreError> {

@@ -375,7 +375,7 @@ async fn each_role_allows_the_calls_that_its_function_makes_and_no_others() {
     let summary = reconcile(
         &table,
         &config,
-        NOW,
+        &|| NOW,
         Deadline::after(Duration::from_secs(50)),
     )
     .await
@@ -385,7 +385,7 @@ async fn each_role_allows_the_calls_that_its_function_makes_and_no_others() {
     let summary = reconcile(
         &table,
         &config,
-        due,
+        &|| due,
         Deadline::after(Duration::from_secs(50)),
     )
     .await

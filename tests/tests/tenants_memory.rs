@@ -152,7 +152,7 @@ async fn a_run_of_the_reconciler() {
     let summary = reconcile(
         &table,
         &config,
-        NOW,
+        &|| NOW,
         Deadline::after(Duration::from_secs(3_600)),
     )
     .await

@@ -83,7 +83,8 @@ impl Reconcile {
         })
         .map_err(|error| Failure::Refused(error.to_string()))?;
         let deadline = Deadline::after(self.time);
-        let summary = weirgate_reconciler::reconcile(&table, &config, now, deadline).await;
+        let summary =
+            weirgate_reconciler::reconcile(&table, &config, &|| table.skew().now(), deadline).await;
         let summary = summary.map_err(|error| Failure::from(&error))?;
         context.output().print(&summary, summary_text)?;
         let left = summary.left_over + summary.partitions_unfinished;

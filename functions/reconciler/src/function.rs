@@ -31,9 +31,10 @@ pub fn function(lookup: &dyn Fn(&str) -> Option<String>) -> Result<Function, Con
 }
 
 async fn invoke(table: &Table, config: &Config, event: &str, context: &Context) -> Invoked {
-    let now = table.skew().now();
+    let clock = || table.skew().now();
+    let now = clock();
     let deadline = Deadline::after(time_left(context, now));
-    let summary = run(table, config, now, deadline).await;
+    let summary = run(table, config, &clock, deadline).await;
     let schedule = Schedule::of(event, now);
     let late_ms = schedule.as_ref().map(|schedule| schedule.late_ms);
     let (id, at) = schedule.map_or((None, None), |schedule| (schedule.id, Some(schedule.at)));

@@ -51,6 +51,9 @@ pub use preview::{DueItem, Preview, Reshaped, Work, preview};
 pub use report::Summary;
 pub use review::{Change, Depth, Review, review};
 
+/// Returns the current time.
+pub type Clock<'a> = dyn Fn() -> EpochMillis + Sync + 'a;
+
 /// Index partitions processed concurrently: all of them, so that the oldest entries of each come
 /// first.
 const PARTITIONS: usize = 16;
@@ -59,20 +62,21 @@ const WRITES: usize = 4;
 /// Maximum bytes of an error in a log line.
 const SHOWN: usize = 1024;
 
-/// Processes all shards due at `now`, until the deadline.
+/// Processes all shards that are due at the start, until the deadline. A run may last minutes, so
+/// it reads `clock` for each plan.
 ///
 /// # Errors
 /// [`StoreError`] if nothing worked at all; what failed for some buckets is in the summary.
 pub async fn reconcile(
     table: &Table,
     config: &Config,
-    now: EpochMillis,
+    clock: &Clock<'_>,
     deadline: Deadline,
 ) -> Result<Summary, StoreError> {
-    run(table, config, now, deadline).await.answer()
+    run(table, config, clock, deadline).await.answer()
 }
 
-async fn run(table: &Table, config: &Config, now: EpochMillis, deadline: Deadline) -> Summary {
+async fn run(table: &Table, config: &Config, clock: &Clock<'_>, deadline: Deadline) -> Summary {
     let (reviewed, large, budget) = (
         Mutex::default(),
         tokio::sync::Mutex::default(),
@@ -81,7 +85,8 @@ async fn run(table: &Table, config: &Config, now: EpochMillis, deadline: Deadlin
     let run = Run {
         table,
         config,
-        now,
+        started_at: clock(),
+        clock,
         deadline,
         reviewed: &reviewed,
         large: &large,
@@ -98,7 +103,9 @@ async fn run(table: &Table, config: &Config, now: EpochMillis, deadline: Deadlin
 struct Run<'a> {
     table: &'a Table,
     config: &'a Config,
-    now: EpochMillis,
+    /// Bound of the index pages: a later one would never end.
+    started_at: EpochMillis,
+    clock: &'a Clock<'a>,
     deadline: Deadline,
     /// Shard 0 of every bucket that was reviewed. One review in a run suffices, however many of its
     /// shards are due.
@@ -109,6 +116,10 @@ struct Run<'a> {
 }
 
 impl Run<'_> {
+    fn now(self) -> EpochMillis {
+        (self.clock)()
+    }
+
     /// Logs the error at WARN if the budget allows it, and returns it.
     fn warn(self, error: StoreError) -> StoreError {
         let text = error.to_string();

@@ -43,7 +43,7 @@ struct Known {
 
 impl Run<'_> {
     /// Processes one partition of the index. It terminates: each page begins after the previous
-    /// one, `now` stays, and the shares grow until each entry had its turn.
+    /// one, their bound stays, and the shares grow until each entry had its turn.
     pub(crate) async fn partition(self, due_shard: String) -> Summary {
         let mut known = Known::default();
         loop {
@@ -68,7 +68,7 @@ impl Run<'_> {
             let page = read::page(
                 self.table,
                 due_shard,
-                self.now,
+                self.started_at,
                 order,
                 limit,
                 after.as_ref(),
@@ -84,7 +84,7 @@ impl Run<'_> {
             };
             known
                 .summary
-                .page(page.due.iter().map(|due| due.due_at).min(), self.now);
+                .page(page.due.iter().map(|due| due.due_at).min(), self.started_at);
             let entries = page.due.len();
             let due: Vec<_> = page
                 .due
@@ -247,7 +247,7 @@ impl Run<'_> {
                 summary.undecodable();
                 self.postpone(&key, summary).await;
             }
-            Some(shard) if review::is_reviewed(&shard, self.now) => {
+            Some(shard) if review::is_reviewed(&shard, self.now()) => {
                 return Some((key, shard.key.with_shard(0)));
             }
             Some(shard) => self.settle(shard, summary, plan::plan).await,
@@ -264,7 +264,7 @@ impl Run<'_> {
     ) {
         let key = shard.key.item_key();
         let settled = settle(self.table, self.budget, shard, |image| {
-            plan(image, self.now)
+            plan(image, self.now())
         });
         let done = self.deadline.bound(settled).await;
         let is_hopeless = match &done {
@@ -282,7 +282,7 @@ impl Run<'_> {
     pub(crate) async fn postpone(self, key: &ItemKey, summary: &mut Summary) {
         match self
             .deadline
-            .bound(execute::postpone(self.table, key, self.now))
+            .bound(execute::postpone(self.table, key, self.now()))
             .await
         {
             Some(Ok(is_moved)) => summary.postponed(is_moved),

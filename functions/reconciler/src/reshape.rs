@@ -72,7 +72,7 @@ impl<'r> Run<'r> {
                 repairs,
                 merges,
                 samples,
-            } = review(&found.shards, found.is_all, depth, self.now, new_id);
+            } = review(&found.shards, found.is_all, depth, self.now(), new_id);
             let repaired = self.transact(repairs, summary).await;
             summary.repaired(repaired.shards);
             let merged = self.transact(merges, summary).await;
@@ -94,7 +94,7 @@ impl<'r> Run<'r> {
                 for shard in found
                     .shards
                     .iter()
-                    .filter(|shard| shard.due_at.is_some_and(|due| due <= self.now))
+                    .filter(|shard| shard.due_at.is_some_and(|due| due <= self.now()))
                 {
                     self.postpone(&shard.key.item_key(), summary).await;
                 }

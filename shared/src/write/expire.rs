@@ -2,16 +2,14 @@
 
 use std::collections::BTreeMap;
 
-use super::replace::{REVIEW_INTERVAL, count_units, first_expiry, next_due, replace};
+use super::replace::{
+    REST_INTERVAL, REVIEW_INTERVAL, count_units, first_expiry, next_due, replace,
+};
 use super::{
     AttributeUpdate, Condition, Path, Update, Value, count_write, require_same_leases,
     require_shard_count,
 };
-use crate::{ActivitySample, EpochMillis, LimitName, MilliTokens, Millis, Shard, attr, math};
-
-/// Time that `rf` may be ahead of this clock; clocks of a fleet differ by less. Beyond it, `rf` is
-/// from a fast clock.
-const CLOCK_TOLERANCE: Millis = Millis(10_000);
+use crate::{ActivitySample, EpochMillis, LimitName, MilliTokens, Shard, attr};
 
 /// Tokens that one write of [`expire`] returns.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
@@ -23,8 +21,8 @@ pub struct ExpiredLeases {
 }
 
 /// Removes every expired lease of `shard` and returns its tokens. Moves `due` to the next work or
-/// removes it, and corrects an `rf` from a fast clock. Requires that no write reached the shard
-/// since it was read: `due` must stay at or before every expiry, also of new leases.
+/// removes it. Requires that no write reached the shard since it was read: `due` must stay at or
+/// before every expiry, also of new leases.
 ///
 /// Returns `None` if there is nothing to change.
 #[must_use]
@@ -41,7 +39,8 @@ pub fn expire(shard: &Shard, now: EpochMillis) -> Option<(Update, ExpiredLeases)
 ///
 /// A busy shard changes between any read and write. If no lease has expired, the write requires
 /// only that the leases are unchanged, so `due` is at or before every expiry. Takes since the read
-/// count after the sample. A shard that was idle since the last sample is not due for another one.
+/// count after the sample. A shard that was idle since the last sample is due for the next one after
+/// [`REST_INTERVAL`].
 #[must_use]
 pub fn sample(shard: &Shard, now: EpochMillis) -> (Update, ExpiredLeases) {
     let v = shard.write_seq.saturating_add(1);
@@ -54,10 +53,13 @@ pub fn sample(shard: &Shard, now: EpochMillis) -> (Update, ExpiredLeases) {
     let rests = restored.leases == 0 && is_idle(shard, now);
     next.due_at = if rests {
         first_expiry(&next)
+            .into_iter()
+            .chain([now.plus(REST_INTERVAL)])
+            .min()
     } else {
         next_due(&next, now)
     };
-    if restored.leases > 0 || next.refilled_at != shard.refilled_at || rests {
+    if restored.leases > 0 || rests {
         count_units(&mut next, 1);
         return (replace(shard, next), restored);
     }
@@ -106,8 +108,8 @@ pub fn sample(shard: &Shard, now: EpochMillis) -> (Update, ExpiredLeases) {
 }
 
 /// Returns whether no write reached the shard since a sample that is old enough for a merge. The
-/// reason why it was not merged (an operator's number, or a sibling that differs) holds until the
-/// next write. Reviewing it every minute until then would cost writes indefinitely.
+/// reason why it was not merged (an operator's number, or a sibling that differs) probably holds.
+/// Reviewing it every minute would cost writes indefinitely.
 fn is_idle(shard: &Shard, now: EpochMillis) -> bool {
     let sample = shard
         .scaling
@@ -116,7 +118,10 @@ fn is_idle(shard: &Shard, now: EpochMillis) -> bool {
     sample.is_some_and(|sample| shard.write_seq <= sample.write_seq)
 }
 
-/// Returns `shard` without its expired leases, with a correct `due` and `rf`.
+/// Returns `shard` without its expired leases, with a correct `due`.
+///
+/// `rf` stays, also in the future: only a wrong clock or a process with a newer clock sets it so,
+/// and the two cannot be told apart. The shard gains nothing until then.
 pub(super) fn expired(shard: &Shard, now: EpochMillis) -> (Shard, ExpiredLeases) {
     let mut next = shard.clone();
     let leases: Vec<_> = shard.expired(now).collect();
@@ -126,10 +131,6 @@ pub(super) fn expired(shard: &Shard, now: EpochMillis) -> (Shard, ExpiredLeases)
     };
     if let Some(left) = &mut next.leases {
         left.retain(|_, lease| lease.expires_at > now);
-    }
-    let rf_ahead = shard.refilled_at > now.plus(CLOCK_TOLERANCE);
-    if rf_ahead {
-        next.refilled_at = now;
     }
     for (name, state) in &mut next.limits {
         let back = shard.lease_return(name, leases.iter().map(|(_, lease)| *lease));
@@ -141,11 +142,6 @@ pub(super) fn expired(shard: &Shard, now: EpochMillis) -> (Shard, ExpiredLeases)
         }
         if back.available > MilliTokens::ZERO {
             restored.tokens.insert(name.clone(), state.available - held);
-        }
-        if rf_ahead {
-            // Subtracts refill that the fast clock credited ahead of time, as far as it is unused.
-            let early = math::refill_between(&state.rule, shard.shard(), now, shard.refilled_at);
-            state.available = (state.available - early).max(state.available.min(MilliTokens::ZERO));
         }
     }
     next.due_at = next_due(&next, now);

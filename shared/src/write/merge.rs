@@ -7,7 +7,7 @@ use std::collections::BTreeMap;
 
 use super::expire::expired;
 use super::replace::{count_units, forget_departed, make, next_due, replace, retire};
-use super::{Action, Condition, Path, require_same_leases, require_shard_count};
+use super::{Action, Condition, Path, require_same_leases, require_shard_count, ttl};
 use crate::limit::WCU;
 use crate::math::{MIN_BALANCE, refilled};
 use crate::{
@@ -86,7 +86,9 @@ pub fn merged(lower: &Shard, upper: &Shard, now: EpochMillis) -> Option<Shard> {
         ..Scaling::default()
     };
     next.due_at = next_due(&next, now);
-    next.ttl = None;
+    // Its callers may be gone. If limits are configured for it, the next take removes `ttl`.
+    let is_whole = next.shard_count == 1 && min_shards == 0;
+    next.ttl = is_whole.then(|| ttl::of_whole(&next, now));
     Some(next)
 }
 

@@ -5,10 +5,13 @@ use std::collections::BTreeMap;
 
 use super::{AttributeUpdate, Condition, Path, Update, Value, require_limits, ttl};
 use crate::attr::{self, Field};
-use crate::{Bases, EpochMillis, Hour, Millis, Shard, item};
+use crate::{Bases, EpochMillis, EpochSeconds, Hour, Millis, Shard, item};
 
 /// Time between two reviews of a shard.
 pub const REVIEW_INTERVAL: Millis = Millis(60_000);
+/// Time between two reviews of a shard that is idle, a day. Whatever kept it from being merged, or
+/// was deleted beside it, is noticed then.
+pub const REST_INTERVAL: Millis = Millis(86_400_000);
 
 /// Requires that the shard was not written to since it was read.
 pub(super) fn unchanged(shard: &Shard) -> Condition {
@@ -29,10 +32,7 @@ pub(super) fn retire(old: &Shard, freed: &Shard, now: EpochMillis) -> Update {
     let mut freed = freed.clone();
     freed.write_seq = old.write_seq.saturating_add(1);
     forget_departed(&mut freed, now);
-    let mut left = attributes(&freed);
-    left.retain(|path, _| *path == Path::of(attr::WRITE_SEQ) || attr::counts_usage(&path.0[0]));
-    left.insert(Path::of(attr::TTL), Value::Int(ttl::of_buried(now).0));
-    let mut update = change(old, left);
+    let mut update = change(old, tombstone(&freed, ttl::of_buried(now)));
     let gone = old
         .departed
         .keys()
@@ -60,6 +60,15 @@ pub(super) fn forget_departed(shard: &mut Shard, now: EpochMillis) {
     for state in shard.limits.values_mut() {
         state.bases = begin(state.consumed.0);
     }
+}
+
+/// Returns the attributes of a shard that is merged away or erased: `v`, its usage counters and
+/// `ttl`.
+pub(super) fn tombstone(shard: &Shard, ttl: EpochSeconds) -> BTreeMap<Path, Value> {
+    let mut left = attributes(shard);
+    left.retain(|path, _| *path == Path::of(attr::WRITE_SEQ) || attr::counts_usage(&path.0[0]));
+    left.insert(Path::of(attr::TTL), Value::Int(ttl.0));
+    left
 }
 
 /// Creates a shard that does not exist or was merged away. The latter continues its usage counters,

@@ -68,6 +68,16 @@ pub(super) fn first(made: &Shard, expires: Option<EpochMillis>, now: EpochMillis
     ahead_of(needed(full, expires, now))
 }
 
+/// Returns the `ttl` of a bucket whose shards were merged into `whole` at `now`.
+pub(super) fn of_whole(whole: &Shard, now: EpochMillis) -> EpochSeconds {
+    let full = whole.limits.values().filter_map(|state| {
+        let floor = state.available.min(-whole.share(state));
+        full_at(whole, state, floor, now)
+    });
+    let leases = whole.leases.iter().flatten();
+    ahead_of(needed(full, leases.map(|(_, lease)| lease.expires_at), now))
+}
+
 /// Returns the `ttl` of a shard that is merged away at `now`.
 pub(super) fn of_buried(now: EpochMillis) -> EpochSeconds {
     EpochSeconds::not_before(now.plus(BURIED))

@@ -21,7 +21,7 @@ async fn run(table: &Table, page: i32) -> Summary {
     reconcile(
         table,
         &config,
-        NOW,
+        &|| NOW,
         Deadline::after(Duration::from_secs(50)),
     )
     .await

@@ -26,7 +26,7 @@ async fn run(table: &Table, now: EpochMillis) -> Summary {
     reconcile(
         table,
         &config,
-        now,
+        &|| now,
         Deadline::after(Duration::from_secs(50)),
     )
     .await

@@ -6,7 +6,7 @@ use crate::fixtures::sharded::{
     DUE, change, counts, is_complete, later, lease, limits, run, sharded, shards, split_to, total,
 };
 use weirgate_shared::EpochMillis;
-use weirgate_shared::write::{REVIEW_INTERVAL, update_min_shards};
+use weirgate_shared::write::{REST_INTERVAL, REVIEW_INTERVAL, update_min_shards};
 use weirgate_store::{ReturnValues, WriteOutcome};
 use weirgate_testkit::Dynamo;
 use weirgate_testkit::leased::{NOW, full, holding, key, limit, load, store, tokens};
@@ -102,11 +102,15 @@ async fn shards_are_merged_below_a_quarter_of_what_one_partition_takes_and_not_a
             for shard in &looked {
                 let look = shard.scaling.sample.unwrap();
                 // One that rests waits for the other.
-                let due = ([lower, upper][usize::try_from(shard.key.shard).unwrap()] > 0)
-                    .then(|| DUE.plus(REVIEW_INTERVAL));
+                let rests = [lower, upper][usize::try_from(shard.key.shard).unwrap()] == 0;
+                let due = DUE.plus(if rests {
+                    REST_INTERVAL
+                } else {
+                    REVIEW_INTERVAL
+                });
                 assert_eq!(
                     (look.at, look.write_seq, shard.due_at),
-                    (DUE, shard.write_seq, due)
+                    (DUE, shard.write_seq, Some(due))
                 );
             }
             assert_eq!(
@@ -147,7 +151,7 @@ async fn a_bucket_keeps_the_shards_that_an_operator_asked_for() {
 }
 
 #[tokio::test]
-async fn an_idle_split_bucket_costs_nothing_and_works_again_when_used() {
+async fn an_idle_split_bucket_is_left_alone_and_works_again_when_used() {
     let dynamo = Dynamo::new().await;
     let table = dynamo.table().await;
     let key = sharded(&table, 2).await;
@@ -164,7 +168,7 @@ async fn an_idle_split_bucket_costs_nothing_and_works_again_when_used() {
     assert_eq!(
         written,
         [2, 2, 0, 0],
-        "a look, another that finds it at rest, and nothing more"
+        "a look, another that finds it at rest, and nothing more for a day"
     );
     // A caller holds a lease in it, which ends; and the operator asks for it no more.
     let at = later(DUE, 240_000);

@@ -25,7 +25,7 @@ async fn run(table: &Table) -> Summary {
     reconcile(
         table,
         &config,
-        NOW,
+        &|| NOW,
         Deadline::after(Duration::from_secs(50)),
     )
     .await

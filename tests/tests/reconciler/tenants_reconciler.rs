@@ -26,7 +26,7 @@ async fn run(table: &Table, now: EpochMillis) -> Summary {
     reconcile(
         table,
         &config,
-        now,
+        &|| now,
         Deadline::after(Duration::from_secs(50)),
     )
     .await
@@ -237,7 +237,7 @@ async fn entries_without_number_keep_no_other_tenant_from_its_turn() {
         let summary = reconcile(
             &table,
             &config,
-            NOW,
+            &|| NOW,
             Deadline::after(Duration::from_secs(6)),
         )
         .await

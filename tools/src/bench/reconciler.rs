@@ -38,7 +38,7 @@ pub async fn rows() -> Vec<Row> {
         let _ = dynamo.take_operations();
         let deadline = Deadline::after(Duration::from_secs(50));
         let started = Instant::now();
-        let summary = reconcile(&table, &config, NOW, deadline).await;
+        let summary = reconcile(&table, &config, &|| NOW, deadline).await;
         times.push(started.elapsed().as_secs_f64());
         let summary = summary.expect("the embedded DynamoDB works");
         assert_eq!(
