@@ -66,7 +66,7 @@ macro_rules! guards {
 }
 
 guards! {
-    Create "PK absent": rested;
+    Create "rf absent": rested;
     Take "op <>": moved_slots;
     Take "h.id absent": moved_slots;
     Take "tk >=": rested;

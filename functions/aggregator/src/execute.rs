@@ -3,16 +3,16 @@
 mod copy;
 mod effect;
 mod failure;
+mod limits;
 mod split;
 mod throttles;
 
-use std::collections::{HashMap, HashSet};
+use std::collections::HashMap;
 use std::time::Duration;
 
 use futures_util::StreamExt;
 use tokio::time::{Instant, sleep_until, timeout_at};
 use weirgate_runtime::LogBudget;
-use weirgate_shared::EpochMillis;
 use weirgate_store::{RetryPolicy, ReturnValues, Table, WriteOutcome};
 
 use crate::plan::{Write, WriteKind};
@@ -22,6 +22,7 @@ use split::split_shard;
 pub use copy::run_copy;
 pub use effect::Effect;
 pub use failure::{Failure, FailureReason};
+pub use limits::Limits;
 pub use throttles::{ENOUGH, Throttles};
 
 /// Time for which a final copy with a throttled item is retried after all other writes.
@@ -31,21 +32,6 @@ pub const PATIENCE: Duration = Duration::from_secs(2);
 const SPLIT_PATIENCE: Duration = Duration::from_secs(2);
 /// Maximum pause between two of these retries.
 const PAUSE: Duration = Duration::from_millis(50);
-
-/// Bounds of a batch.
-#[derive(Debug, Clone, Copy)]
-pub struct Limits<'a> {
-    /// Maximum number of concurrent writes.
-    pub concurrency: usize,
-    /// Time of the plan, by both clocks.
-    pub planned: (EpochMillis, Instant),
-    /// Instant at which the invocation must end.
-    pub stop: Instant,
-    /// Records that are not redelivered for an item that stays throttled.
-    pub old: &'a HashSet<usize>,
-    /// Copies that stayed throttled in earlier invocations.
-    pub throttles: &'a Throttles,
-}
 
 /// Runs all writes with this concurrency, and none past the end: writes in progress are then
 /// dropped, and others fail at once. Copies of a shard to the same snapshot run in sequence,
@@ -95,14 +81,6 @@ pub async fn execute(
         results.extend(done);
     }
     results
-}
-
-impl Limits<'_> {
-    /// Returns the current time.
-    pub(crate) fn now(&self) -> EpochMillis {
-        let (at, instant) = self.planned;
-        at.plus(instant.elapsed().into())
-    }
 }
 
 /// Runs the writes of one sequence until one fails. Returns their effects, and the writes from the

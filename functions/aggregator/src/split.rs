@@ -115,7 +115,7 @@ mod tests {
     use super::*;
 
     fn config() -> Config {
-        Config::read(|_| None).unwrap()
+        Config::read(|name| (name == Config::TABLE_NAME).then(|| "t".to_owned())).unwrap()
     }
 
     fn heat(writes: i64, at: EpochMillis) -> Heat {
@@ -147,7 +147,7 @@ mod tests {
         assert!(is_split(&hot, 100) && !is_split(&hot, 99) && !is_split(&cool, 1_000));
         let large = Shard {
             size_bytes: 1_025,
-            ..hot
+            ..hot.clone()
         };
         assert!(is_split(&large, 50) && !is_split(&large, 49));
     }

@@ -258,7 +258,6 @@ impl Take<'_> {
         let is_older = Condition::AtMost(v, Value::Int(shard.write_seq.saturating_sub(1)));
         let conditions = vec![
             Condition::Absent(Path::of(attr::REFILLED_AT)),
-            Condition::Absent(Path::of(attr::SHARD_COUNT)),
             Condition::AbsentOr(Path::of(attr::PK), Box::new(is_older)),
         ];
         Update {

@@ -7,9 +7,9 @@ use weirgate_shared::Shard;
 use weirgate_shared::write::{Update, finish_writes};
 use weirgate_store::{ErrorKind, Item, ReturnValues, StoreError, Table, WriteOutcome};
 
-use super::Limits;
 use super::effect::{Effect, split_put_off};
 use super::failure::FailureReason;
+use super::limits::Limits;
 use crate::split::Split;
 
 /// Maximum number of plans for a split whose condition fails. Takes do not make it fail; refills
