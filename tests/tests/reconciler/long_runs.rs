@@ -55,7 +55,7 @@ async fn empty(table: &Table, shard: &Shard, now: EpochMillis) {
         contention: Contention::Alone,
         unconfirmed: &[],
     };
-    let take = take.plan(Some(shard), now);
+    let take = take.plan(shard, now);
     let done = table.update(&take, ReturnValues::None).await.unwrap();
     assert_eq!(done, WriteOutcome::Applied(None));
 }

@@ -38,7 +38,7 @@ async fn acquire(table: &Table, key: &BucketKey, limits: &[Limit], now: EpochMil
         unconfirmed: &[],
     };
     let update = match load(table, key).await {
-        Some(view) => take.plan(Some(&view), now),
+        Some(view) => take.plan(&view, now),
         None if key.shard == 0 => take.create(now),
         None => return,
     };
