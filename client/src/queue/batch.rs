@@ -9,7 +9,7 @@ use super::waiter::Waiter;
 use crate::values::{Amounts, LimitStatus, status};
 
 /// Most leases in one write: each needs a condition, and an expression has 300 operators.
-const LEASES_PER_WRITE: usize = 20;
+const LEASES_PER_WRITE: usize = 16;
 
 /// Splits the waiters into those whose sum fits into the balances, and the others, both in order.
 ///
@@ -280,7 +280,7 @@ mod tests {
 
     /// DynamoDB would reject a longer write, and the whole batch with it.
     #[test]
-    fn a_write_has_at_most_twenty_leases_and_any_number_of_other_waiters() {
+    fn a_write_has_at_most_sixteen_leases_and_any_number_of_other_waiters() {
         let ask = |place| {
             caller(
                 place,
@@ -292,7 +292,7 @@ mod tests {
             )
         };
         let (chosen, others) = select_batch(None, (0..70).map(ask).collect(), NOW);
-        assert_eq!(places(&chosen), (0..20).chain(60..70).collect::<Vec<_>>());
-        assert_eq!(places(&others), (20..60).collect::<Vec<_>>());
+        assert_eq!(places(&chosen), (0..16).chain(60..70).collect::<Vec<_>>());
+        assert_eq!(places(&others), (16..60).collect::<Vec<_>>());
     }
 }

@@ -130,7 +130,7 @@ fn take(view: &Shard, brought: &[Limit], later: EpochMillis) -> Update {
         counted_amounts: [].into(),
         acquires: 1,
         // As many as a client puts into one write.
-        leases: (100..120).map(lease).collect(),
+        leases: (100..116).map(lease).collect(),
         roll: Roll::to(Hour::of(later)),
         write_id: op.clone(),
         request_split: true,
