@@ -5,6 +5,7 @@ mod all_or_none;
 mod balance_plan;
 mod cached_denial;
 mod denial_stamp;
+mod edit;
 mod evaluate;
 mod hold;
 mod over_all_shards;

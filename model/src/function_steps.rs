@@ -7,7 +7,7 @@ use weirgate_shared::write::{
     Action, BalanceChange, change_balances, expire, finish_writes, merge, merged, refill, sample,
     split,
 };
-use weirgate_shared::{EpochMillis, MilliTokens, Shard, ShardIndex, WriteId};
+use weirgate_shared::{EditId, EpochMillis, MilliTokens, Shard, ShardIndex, WriteId};
 
 use crate::function::{FunctionRun, Job};
 use crate::guard::Kind;
@@ -181,12 +181,13 @@ impl Protocol {
                 _ => BalanceChange::Raise(shard.shard().share(more).min(room)),
             }
         };
-        let rows = work.rows.iter().flatten().filter(|row| !row.is_merged());
+        let rows = || work.rows.iter().flatten().filter(|row| !row.is_merged());
+        let id = EditId::new(clock, 0, rows().filter_map(|row| row.bucket().edit).max());
         let update = |row: &Arc<Row>| {
             let changes = BTreeMap::from([(limit.clone(), change(row.bucket()))]);
-            change_balances(row.bucket(), &changes, clock).map(Action::Update)
+            change_balances(row.bucket(), id, &changes, clock).map(Action::Update)
         };
-        rows.map(update).collect()
+        rows().map(update).collect()
     }
 
     /// Returns whether the reconciler returns the tokens of a shard's expired leases at once: its

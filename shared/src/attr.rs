@@ -51,6 +51,12 @@ pub const MIN_SHARDS: &str = "min_shards";
 pub const SPLIT_BYTES: &str = "split_bytes";
 /// Escrow: a map of the new half's attributes, until that half has an item.
 pub const ESCROW: &str = "escrow";
+/// Id of the last change of an operator that the shard has.
+pub const EDIT: &str = "edit";
+/// Plan of a change of an operator that is under way.
+pub const PLAN: &str = "plan";
+/// Whether planned limits are configured for exactly this entity and resource.
+pub const OWN: &str = "own";
 /// Version of a configuration: number of its changes. In a bucket, the sum over the levels that its
 /// limits are from; absent if an acquire without a version brought them.
 pub const VERSION: &str = "cv";

@@ -10,6 +10,7 @@
 //! - `switch`: [`Switches`]: levels that an operator has stopped
 //! - `on_unavailable`: [`OnUnavailable`]: what to decide while DynamoDB is unavailable
 //! - `operation`: [`Operation`]: a change that its idempotency key remembers
+//! - `edit`: [`BucketEdit`]: a change of all shards of a bucket, while it is under way
 //! - `audit`: [`AuditEvent`]: a change of the configuration or of a bucket, with its principal
 //! - `versioned_limits`: [`VersionedLimits`]: the limits of an acquire, and their version
 //! - `math`: refill, share, retry-after
@@ -32,6 +33,7 @@ mod audit;
 mod bucket;
 mod config;
 mod description;
+mod edit;
 mod granularity;
 mod id;
 mod item;
@@ -60,11 +62,12 @@ pub use config::{
     SCHEMA_VERSION, Versioned,
 };
 pub use description::{DescriptionError, EntityDescription};
+pub use edit::{BalanceStep, BucketEdit, EditChange};
 pub use granularity::Granularity;
 pub use id::{EntityId, IdempotencyKey, LimitName, NameError, Namespace, Resource, WriteId};
 pub use item::{
     Attr, ItemError, PURGE, ShardReader, is_merged, read_audit, read_config, read_description,
-    read_entity, read_key, read_leases, read_live, read_operation, read_readable_leases,
+    read_edit, read_entity, read_key, read_leases, read_live, read_operation, read_readable_leases,
     read_schema, read_shard, read_snapshot, read_stamp, read_switches, write_audit, write_config,
     write_description, write_entity, write_lease, write_leases, write_shard, write_units,
 };
@@ -78,7 +81,7 @@ pub use limit::{Limit, LimitError, LimitMode, MAX_PERIOD_MS, MAX_TOKENS, RefillR
 pub use math::{MAX_SHARDS, MIN_BALANCE, ShardIndex, ready_at, refill_between, refilled};
 pub use meter::{Bases, Counter, Meter, Usage};
 pub use on_unavailable::OnUnavailable;
-pub use operation::Operation;
+pub use operation::{EditId, Operation};
 pub use shard::{ActivitySample, LimitState, RULES_STAND, Scaling, Shard};
 pub use snapshot::{
     IntervalUsage, LiveShard, ShardUsageCopy, Snapshot, WindowUsage, interval_usage, usage,

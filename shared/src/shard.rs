@@ -11,8 +11,8 @@ use std::collections::BTreeMap;
 use crate::limit::{RefillRule, WCU};
 use crate::math::{self, ShardIndex};
 use crate::{
-    Bases, BucketKey, Counter, EpochMillis, EpochSeconds, Hour, Lease, Limit, LimitName, Meter,
-    MilliTokens, MilliTotal, VersionedLimits, WriteId,
+    Bases, BucketKey, Counter, EditId, EpochMillis, EpochSeconds, Hour, Lease, Limit, LimitName,
+    Meter, MilliTokens, MilliTotal, VersionedLimits, WriteId,
 };
 
 pub use rules::RULES_STAND;
@@ -56,6 +56,8 @@ pub struct Shard {
     pub due_at: Option<EpochMillis>,
     /// Id of the last write that has one.
     pub last_write_id: Option<WriteId>,
+    /// Last change of an operator that the shard has; `None` if there was none.
+    pub edit: Option<EditId>,
     /// Inputs of the next split or merge.
     pub scaling: Scaling,
     /// New half of an unfinished split: see [`finish_writes`](crate::write::finish_writes).
@@ -147,6 +149,7 @@ impl Shard {
             leases: Some(BTreeMap::new()),
             due_at: None,
             last_write_id: None,
+            edit: None,
             scaling: Scaling::default(),
             escrow: None,
             size_bytes: 0,

@@ -8,7 +8,7 @@ use proptest::prelude::*;
 use weirgate_shared::write::{
     AttributeUpdate, BalanceChange, Path, Update, Value, change_balances,
 };
-use weirgate_shared::{Limit, LimitName, MilliTokens, Millis, Shard, ShardIndex};
+use weirgate_shared::{EditId, Limit, LimitName, MilliTokens, Millis, Shard, ShardIndex};
 
 const CAPACITY: i64 = 100_000;
 
@@ -56,7 +56,7 @@ proptest! {
         take(&mut item, &view, taken);
         let now = START.plus(Millis(later));
         let change = [(name("rpm"), BalanceChange::SetTo(MilliTokens(amount)))].into();
-        let update = change_balances(&view, &change, now).unwrap();
+        let update = change_balances(&view, EditId(1), &change, now).unwrap();
         prop_assert!(item.apply(&update));
         prop_assert!(!item.apply(&update), "a repeated request changed the balance again");
         let after = item.bucket();
@@ -82,7 +82,7 @@ proptest! {
         take(&mut item, &view, taken);
         let seen = item.bucket();
         let change = [(name("rpm"), BalanceChange::Raise(MilliTokens(amount)))].into();
-        let update = change_balances(&view, &change, START.plus(Millis(later))).unwrap();
+        let update = change_balances(&view, EditId(1), &change, START.plus(Millis(later))).unwrap();
         let is_applied = item.apply(&update);
         prop_assert!(is_applied || taken > 0);
         prop_assert!(!is_applied || !item.apply(&update), "the amount was added twice");
@@ -102,6 +102,10 @@ proptest! {
 fn slots_and_missing_limits_are_not_changed() {
     for limit in ["slots", "other"] {
         let change = [(name(limit), BalanceChange::SetTo(MilliTokens(1)))].into();
-        assert_eq!(change_balances(&bucket(), &change, START), None, "{limit}");
+        assert_eq!(
+            change_balances(&bucket(), EditId(1), &change, START),
+            None,
+            "{limit}"
+        );
     }
 }

@@ -1,5 +1,5 @@
 //! What operators do in an incident. Each change is one transaction with its audit event, made once
-//! per idempotency key.
+//! per idempotency key. A change of all shards of a bucket is recorded so, and then written to each.
 
 mod balances;
 mod limits;

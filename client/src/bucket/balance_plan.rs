@@ -3,8 +3,10 @@
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
-use weirgate_shared::write::{BalanceChange, Update, change_balances};
-use weirgate_shared::{Bucket, EpochMillis, LimitName, MAX_SHARDS, MilliTokens, Shard, Stamp};
+use weirgate_shared::write::{BalanceChange, Update};
+use weirgate_shared::{
+    BalanceStep, Bucket, EpochMillis, LimitName, MAX_SHARDS, MilliTokens, Shard, ShardIndex, Stamp,
+};
 use weirgate_store::Consistency;
 
 use super::refresh::read_shards;
@@ -23,11 +25,10 @@ pub(crate) enum AmountChange {
     Add(MilliTokens),
 }
 
-/// The writes of a change, and the balances that it finds and leaves.
+/// The steps of a change, and the balances that it finds and leaves.
 #[derive(Debug, Default)]
 pub(crate) struct BalancePlan {
-    /// One for each shard.
-    pub(crate) updates: Vec<Update>,
+    pub(crate) steps: BTreeMap<LimitName, BalanceStep>,
     pub(crate) before: Amounts,
     pub(crate) after: Amounts,
 }
@@ -115,27 +116,24 @@ impl BalancePlan {
     ) -> Result<Self, Error> {
         let changes = named(shards, changes)?;
         let mut plan = Self::default();
-        let mut by_shard = vec![BTreeMap::new(); shards.len()];
         for (name, change) in changes {
             let balances: Vec<_> = shards
                 .iter()
                 .map(|shard| shard.balance(&shard.limits[&name], now))
                 .collect();
             let before = balances.iter().copied().sum();
-            let parts = parts(shards, &name, change, &balances)?;
-            let after = |(part, balance): (&BalanceChange, &MilliTokens)| match part {
-                BalanceChange::SetTo(amount) => *amount,
-                BalanceChange::Raise(amount) => *balance + *amount,
+            let step = step(shards, &name, change, &balances)?;
+            let after = |(shard, balance): (&Arc<Shard>, &MilliTokens)| {
+                let share = shard.share(&shard.limits[&name]);
+                match step.part(shard.shard(), share) {
+                    BalanceChange::SetTo(amount) => amount,
+                    BalanceChange::Raise(amount) => *balance + amount,
+                }
             };
+            let after = shards.iter().zip(&balances).map(after).sum();
             plan.before.insert(name.clone(), before);
-            let after = parts.iter().zip(&balances).map(after).sum();
             plan.after.insert(name.clone(), after);
-            for (of_shard, part) in by_shard.iter_mut().zip(parts) {
-                of_shard.insert(name.clone(), part);
-            }
-        }
-        for (shard, changes) in shards.iter().zip(by_shard) {
-            plan.updates.extend(change_balances(shard, &changes, now));
+            plan.steps.insert(name, step);
         }
         Ok(plan)
     }
@@ -216,27 +214,21 @@ fn is_rate(shard: &Shard, name: &LimitName) -> bool {
     state.is_some_and(|state| !state.rule.is_concurrent())
 }
 
-/// Returns the change of each shard.
-fn parts(
+/// Returns the change of one limit, whose shards have these `balances`.
+fn step(
     shards: &[Arc<Shard>],
     name: &LimitName,
     change: AmountChange,
     balances: &[MilliTokens],
-) -> Result<Vec<BalanceChange>, Error> {
+) -> Result<BalanceStep, Error> {
     let share = |shard: &Arc<Shard>| shard.share(&shard.limits[name]);
     let capacity: MilliTokens = shards.iter().map(share).sum();
-    let each = |part: &dyn Fn(&Arc<Shard>) -> MilliTokens| {
-        shards
-            .iter()
-            .map(|shard| BalanceChange::SetTo(part(shard)))
-            .collect()
-    };
     match change {
-        AmountChange::Fill => Ok(each(&share)),
+        AmountChange::Fill => Ok(BalanceStep::Fill),
         AmountChange::Set(amount) if amount > capacity => Err(Error::Invalid(format!(
             "limit {name:?} has a capacity of {capacity} tokens, {amount} were to be set: set at most {capacity}, or configure a greater capacity"
         ))),
-        AmountChange::Set(amount) => Ok(each(&|shard| shard.shard().share(amount))),
+        AmountChange::Set(amount) => Ok(BalanceStep::Set(amount)),
         AmountChange::Add(amount) => {
             let zero = MilliTokens::ZERO;
             let room =
@@ -257,7 +249,26 @@ fn parts(
                 let more = left.min(*room - *part);
                 (*part, left) = (*part + more, left - more);
             }
-            Ok(parts.into_iter().map(BalanceChange::Raise).collect())
+            Ok(BalanceStep::Raise(by_smallest(shards, &parts)))
         }
     }
+}
+
+/// Returns the parts of shards of different counts as if all were split as often as the smallest.
+fn by_smallest(shards: &[Arc<Shard>], parts: &[MilliTokens]) -> Vec<MilliTokens> {
+    let count = shards.iter().map(|shard| shard.shard().count).max();
+    let count = count.unwrap_or(1);
+    let of_index = |index: u32| {
+        let is_in = |shard: &Arc<Shard>| index % shard.shard().count == shard.key.shard;
+        let (shard, part) = shards.iter().zip(parts).find(|(shard, _)| is_in(shard))?;
+        let whole = shard.shard().count;
+        let within = ShardIndex {
+            index: index / whole,
+            count: count / whole,
+        };
+        Some(within.share(*part))
+    };
+    (0..count)
+        .map(|index| of_index(index).unwrap_or_default())
+        .collect()
 }

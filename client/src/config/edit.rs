@@ -33,6 +33,11 @@ impl<'a> ConfigEdit<'a> {
         }
     }
 
+    /// Returns until when the change is attempted.
+    pub(crate) const fn deadline(&self) -> Instant {
+        self.until
+    }
+
     /// Reads items. Also returns the write of the schema version, if the namespace has none yet.
     pub(crate) async fn read(
         &self,

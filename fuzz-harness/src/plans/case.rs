@@ -4,8 +4,8 @@ use std::collections::BTreeMap;
 
 use weirgate_shared::write::Roll;
 use weirgate_shared::{
-    ActivitySample, Bases, BucketKey, Counter, EpochMillis, EpochSeconds, Hour, Lease, Limit,
-    LimitName, LimitState, MilliTokens, MilliTotal, RefillRule, Scaling, Shard, ShardIndex,
+    ActivitySample, Bases, BucketKey, Counter, EditId, EpochMillis, EpochSeconds, Hour, Lease,
+    Limit, LimitName, LimitState, MilliTokens, MilliTotal, RefillRule, Scaling, Shard, ShardIndex,
     WriteId,
 };
 
@@ -176,6 +176,7 @@ fn shard(bytes: &mut Bytes<'_>) -> Shard {
         leases: (!bytes.one_in(8)).then_some(leases),
         due_at: bytes.one_in(2).then(|| EpochMillis(bytes.number())),
         last_write_id: None,
+        edit: bytes.one_in(4).then(|| EditId(bytes.number())),
         scaling: Scaling {
             is_hot: bytes.one_in(2),
             sample: bytes.one_in(2).then(|| ActivitySample {

@@ -10,8 +10,8 @@ use super::parse::{self, entries, integer, write_id};
 use super::{Attr, ItemError};
 use crate::attr::{self, Field};
 use crate::{
-    ActivitySample, Bases, BucketKey, Counter, EpochMillis, EpochSeconds, Hour, Lease, LimitName,
-    MAX_BUCKET_LIMITS, Meter, MilliTokens, Scaling, Shard, ShardIndex, WriteId,
+    ActivitySample, Bases, BucketKey, Counter, EditId, EpochMillis, EpochSeconds, Hour, Lease,
+    LimitName, MAX_BUCKET_LIMITS, Meter, MilliTokens, Scaling, Shard, ShardIndex, WriteId,
 };
 
 /// Collects the attributes of a bucket item in any order.
@@ -31,6 +31,7 @@ pub struct ShardReader {
     rule_at: Option<i64>,
     ttl: Option<i64>,
     op: Option<WriteId>,
+    edit: Option<i64>,
     leases: Option<BTreeMap<WriteId, Lease>>,
     scaling: Scaling,
     look: (Option<i64>, Option<i64>),
@@ -67,6 +68,7 @@ impl ShardReader {
             attr::ESCROW => self.escrow = Some(Box::new(read_escrow(value)?)),
             attr::HOT => self.scaling.is_hot = *value == Attr::Bool(true),
             attr::LAST_WRITE_ID => self.op = Some(write_id(name, value)?),
+            attr::EDIT => self.edit = Some(integer(name, value)?),
             attr::LEASES => {
                 self.lease_bytes = size_bytes(value);
                 self.leases = Some(leases(value)?);
@@ -154,6 +156,7 @@ impl ShardReader {
             leases: self.leases,
             due_at: self.due.map(EpochMillis),
             last_write_id: self.op,
+            edit: self.edit.map(EditId),
             scaling: Scaling {
                 sample: look,
                 ..self.scaling

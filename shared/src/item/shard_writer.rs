@@ -46,6 +46,7 @@ pub fn write_shard(shard: &Shard) -> Vec<AttributeUpdate> {
             .as_ref()
             .map(|op| set(attr::LAST_WRITE_ID, Value::text(op.as_str()))),
     );
+    changes.extend(shard.edit.map(|edit| set(attr::EDIT, Value::Int(edit.0))));
     changes.extend(
         shard
             .leases

@@ -5,12 +5,12 @@ use std::collections::BTreeMap;
 use super::credit::BalanceUpdate;
 use super::update::tokens;
 use super::{
-    AttributeUpdate, Path, Update, Value, count_write, require_limits, require_refilled_at,
-    units_credit,
+    AttributeUpdate, Condition, Path, Update, Value, count_write, require_limits,
+    require_refilled_at, units_credit,
 };
 use crate::attr;
 use crate::math::refill_between;
-use crate::{EpochMillis, LimitName, MilliTokens, Shard};
+use crate::{EditId, EpochMillis, LimitName, MilliTokens, Shard};
 
 /// One shard's part of an operator's change of a balance.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -21,16 +21,17 @@ pub enum BalanceChange {
     Raise(MilliTokens),
 }
 
-/// Credits all rates of `view` up to `now`, then changes the balances of `changes`. Consumption and
+/// Credits all rates of `view` up to `now`, then makes the shard's part of the change `edit`: changes the balances of `changes`. Consumption and
 /// acquires stay. A bucket with `ttl` loses it if a balance is set below its share, because it is
 /// full later then; a take adds it again.
 ///
-/// Requires the view's `rf` and moves it, always forward, so a repeated request fails. Takes since
-/// the view do not matter. Returns `None` if a split is unfinished, because the escrow has tokens
+/// Requires that the shard has neither this change nor a later one, so it is made once. Requires the
+/// view's `rf` too, and moves it. Takes since the view do not matter. Returns `None` if a split is unfinished, because the escrow has tokens
 /// too; or if a limit of `changes` is missing or has slots, whose balance follows from leases.
 #[must_use]
 pub fn change_balances(
     view: &Shard,
+    edit: EditId,
     changes: &BTreeMap<LimitName, BalanceChange>,
     now: EpochMillis,
 ) -> Option<Update> {
@@ -47,8 +48,14 @@ pub fn change_balances(
         conditions: require_refilled_at(view).into(),
         changes: count_write(Some(view), units_credit(view, now)),
     };
-    let refilled_at = AttributeUpdate::Set(Path::of(attr::REFILLED_AT), Value::Int(now.0));
-    update.changes.push(refilled_at);
+    let id = Path::of(attr::EDIT);
+    let is_earlier = Condition::AtMost(id.clone(), Value::Int(edit.0.saturating_sub(1)));
+    let is_earlier = Condition::AbsentOr(id.clone(), Box::new(is_earlier));
+    update.conditions.push(is_earlier);
+    update.changes.extend([
+        AttributeUpdate::Set(Path::of(attr::REFILLED_AT), Value::Int(now.0)),
+        AttributeUpdate::Set(id, Value::Int(edit.0)),
+    ]);
     let is_lowered = |(name, change): (&LimitName, &BalanceChange)| match change {
         BalanceChange::SetTo(amount) => *amount < view.share(&view.limits[name]),
         BalanceChange::Raise(_) => false,

@@ -19,7 +19,8 @@ use crate::{
 /// the limits of `lower`. Consumption of `upper` stays counted in its item.
 ///
 /// Returns `None` if they are not the halves of one shard, a split of one is unfinished, `upper`
-/// holds leases, the names or kinds of the limits differ, or a clock was fast. The item of `upper`
+/// holds leases, the names or kinds of the limits differ, a clock was fast, or an operator's change
+/// has reached only one of them, which may be under way. The item of `upper`
 /// must not keep more limits than the next half of its number can bear, so they are not merged on
 /// a day in which `upper` counts many that it no longer has.
 #[must_use]
@@ -38,7 +39,10 @@ pub fn merged(lower: &Shard, upper: &Shard, now: EpochMillis) -> Option<Shard> {
         .map(kind)
         .eq(upper.limits.iter().map(kind));
     let has_room = freed.limits.len() + freed.departed.len() <= MAX_BUCKET_LIMITS;
-    if !is_pair || !is_free || !are_same || !has_room {
+    let edit = lower.edit.max(upper.edit);
+    let is_half_edited =
+        lower.edit != upper.edit && edit.is_some_and(|edit| edit.may_be_under_way(now));
+    if is_half_edited || !is_pair || !is_free || !are_same || !has_room {
         return None;
     }
     if next.refilled_at > now || freed.refilled_at > now {
@@ -89,6 +93,7 @@ pub fn merged(lower: &Shard, upper: &Shard, now: EpochMillis) -> Option<Shard> {
     // Its callers may be gone. If limits are configured for it, the next take removes `ttl`.
     let is_whole = next.shard_count == 1 && min_shards == 0;
     next.ttl = is_whole.then(|| ttl::of_whole(&next, now));
+    next.edit = edit;
     Some(next)
 }
 

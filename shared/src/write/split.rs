@@ -116,6 +116,7 @@ pub fn split(image: &Shard, min_shards: u32, op: WriteId, now: EpochMillis) -> U
         leases: Some(BTreeMap::new()),
         due_at: Some(now.plus(REVIEW_INTERVAL)),
         last_write_id: Some(op),
+        edit: image.edit,
         scaling: Scaling {
             sample: Some(look),
             min_shards,

@@ -274,7 +274,13 @@ async fn i7_an_edit_that_arrives_late_changes_nothing() {
         BalanceChange::Raise(tokens(100)),
     )]
     .into();
-    let late = change_balances(&fleet.bucket().await, &add, fleet.now()).unwrap();
+    let late = change_balances(
+        &fleet.bucket().await,
+        weirgate_shared::EditId(1),
+        &add,
+        fleet.now(),
+    )
+    .unwrap();
     let _ = limiter
         .edit_balances("e-1", "gpt-4")
         .drain("tpm")

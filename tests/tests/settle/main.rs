@@ -6,6 +6,7 @@ mod fixtures;
 mod adjust_in_doubt;
 mod balances;
 mod dry_runs;
+mod edits;
 mod ended;
 mod fault_props;
 mod halfway;

@@ -4,8 +4,9 @@ use std::collections::BTreeSet;
 
 use weirgate_shared::write::{Action, erase_shard, set_entity, write_config};
 use weirgate_shared::{
-    AuditChange, AuditKey, AuditSubject, BucketKey, ConfigKey, ConfigLevel, Entity, EntityId,
-    EntityKey, EpochMillis, ItemKey, MAX_SHARDS, Resource, Shard, SnapshotKey, Stamp, read_audit,
+    AuditChange, AuditKey, AuditSubject, BucketEdit, BucketKey, ConfigKey, ConfigLevel, Entity,
+    EntityId, EntityKey, EpochMillis, ItemKey, MAX_SHARDS, Resource, Shard, SnapshotKey, Stamp,
+    read_audit,
 };
 use weirgate_store::{BY_ENTITY, CHILDREN, Consistency, Index, Item, Query, SortKeys};
 
@@ -345,7 +346,8 @@ impl<'a> Erasure<'a> {
             };
             let mut actions: Vec<_> = some.iter().map(erase).collect();
             if let Some(first) = some.iter().find(|shard| shard.key.shard == 0) {
-                actions.push(Action::Delete(Stamp::key(&first.key), vec![]));
+                let beside = [Stamp::key(&first.key), BucketEdit::key(&first.key)];
+                actions.extend(beside.map(|key| Action::Delete(key, vec![])));
             }
             if self.change(&mut editing, actions).await? {
                 self.report.shards += some.iter().filter(|shard| shard.seen.is_some()).count();

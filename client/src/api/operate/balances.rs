@@ -2,17 +2,17 @@
 
 use std::collections::BTreeMap;
 
-use weirgate_shared::write::Action;
-use weirgate_shared::{AuditChange, LimitName, MilliTokens};
+use weirgate_shared::{AuditChange, EditChange, LimitName, MilliTokens};
 
-use super::operation::{Operating, OperationOutcome, Options};
+use super::operation::{Operating, OperationOutcome, Options, Read};
 use crate::RateLimiter;
 use crate::bucket::{AmountChange, BalancePlan, balances};
 use crate::session::CacheKey;
 use crate::values::{Error, parse_amount};
 
 impl RateLimiter {
-    /// Changes the balances of rates of one bucket, in all its shards together.
+    /// Changes the balances of rates of one bucket, in all its shards: one write each, after one that
+    /// records the plan. Callers may go on; each shard is changed once.
     ///
     /// Usage stays as it was counted. Tokens that callers hold, or have prefetched, stay theirs. A
     /// caller elsewhere that was denied may rely on that for up to
@@ -129,8 +129,8 @@ impl BalanceEdit<'_> {
     /// # Errors
     /// [`Error::Invalid`] for a limit that the bucket lacks or that has slots, for an amount above
     /// the capacity, for a bucket without an item that is to be lowered, and for a key that was used
-    /// for another change; nothing is changed then. [`Error::Contended`] or [`Error::Store`] if
-    /// callers keep writing to the shards: [stop](RateLimiter::stop) them first.
+    /// for another change; nothing is changed then. [`Error::Contended`] or [`Error::Store`] if it is
+    /// incomplete, or the outcome is not known: a second call with the same key finishes it.
     pub async fn send(self) -> Result<BalanceReport, Error> {
         let session = &self.limiter.session;
         let changes = self.changes()?;
@@ -140,7 +140,7 @@ impl BalanceEdit<'_> {
         );
         let mut operating = Operating::new(session, self.what(), CacheKey::Nothing, &self.options)?;
         loop {
-            let (_, known, mark) = operating.read(&[]).await?;
+            let Read { known, mark, .. } = operating.read_bucket(&bucket).await?;
             let shards = bucket.read_whole(session, self.options.is_dry_run).await?;
             if let Some(outcome) = known {
                 let found = balances(&shards, &changes, session.now());
@@ -155,32 +155,27 @@ impl BalanceEdit<'_> {
                 self.require_full()?;
             }
             let BalancePlan {
-                updates,
+                steps,
                 before,
                 after,
             } = BalancePlan::of(&shards, &changes, session.now())?;
-            let report = |outcome| BalanceReport {
-                outcome,
-                shards: shards.len(),
+            let event = AuditChange::Balances {
+                entity: bucket.key.entity.clone(),
+                resource: bucket.key.resource.clone(),
                 before: before.clone(),
                 after: after.clone(),
             };
-            let plan = (!updates.is_empty()).then(|| {
-                let mut actions: Vec<_> = updates.into_iter().map(Action::Update).collect();
-                actions.extend(bucket.void_stamp(session.now()).map(Action::Update));
-                let event = AuditChange::Balances {
-                    entity: bucket.key.entity.clone(),
-                    resource: bucket.key.resource.clone(),
-                    before: before.clone(),
-                    after: after.clone(),
-                };
-                (actions, event)
-            });
-            if let Some(outcome) = operating.write(plan, mark).await? {
-                if outcome == OperationOutcome::Applied {
-                    bucket.view_again(session).await;
-                }
-                return Ok(report(outcome));
+            let change = (!shards.is_empty()).then_some((EditChange::Balances(steps), event));
+            if let Some(outcome) = operating
+                .write_bucket(&bucket, &shards, change, mark)
+                .await?
+            {
+                return Ok(BalanceReport {
+                    outcome,
+                    shards: shards.len(),
+                    before,
+                    after,
+                });
             }
         }
     }

@@ -1,11 +1,10 @@
 //! Writes new limits to a bucket without waiting for its next acquire.
 
-use std::collections::BTreeMap;
+use std::sync::Arc;
 
-use weirgate_shared::write::{Action, Contention, Roll, Take};
-use weirgate_shared::{AuditChange, EpochMillis, Hour, Limit, Shard};
+use weirgate_shared::{AuditChange, EditChange, EpochMillis, Limit, Shard};
 
-use super::operation::{Operating, OperationOutcome, Options};
+use super::operation::{Operating, OperationOutcome, Options, Read};
 use crate::RateLimiter;
 use crate::bucket::BucketState;
 use crate::config::{Freshness, resolve};
@@ -76,8 +75,8 @@ impl LimitsEdit<'_> {
     /// # Errors
     /// [`Error::NotConfigured`] if no level has limits; [`Error::Invalid`] for a key that was used
     /// for another change, or if the bucket has limits that outrank the configured ones;
-    /// [`Error::Contended`] or [`Error::Store`] if callers keep writing to the
-    /// shards: they bring the limits along.
+    /// [`Error::Contended`] or [`Error::Store`] if it is incomplete: callers bring the limits along,
+    /// and a second call with the same key finishes it.
     pub async fn send(self) -> Result<LimitsReport, Error> {
         let session = &self.limiter.session;
         let bucket = self.limiter.buckets.bucket(
@@ -87,7 +86,7 @@ impl LimitsEdit<'_> {
         let what = format!("apply the limits of {} on {}", self.entity, self.resource);
         let mut operating = Operating::new(session, what, CacheKey::Nothing, &self.options)?;
         loop {
-            let (_, known, mark) = operating.read(&[]).await?;
+            let Read { known, mark, .. } = operating.read_bucket(&bucket).await?;
             let shards = bucket.read_whole(session, self.options.is_dry_run).await?;
             let first = shards.first();
             let before = first.map_or_else(Vec::new, |shard| shard.enforced_limits().collect());
@@ -106,32 +105,30 @@ impl LimitsEdit<'_> {
                 check_bucket_limits(shard, &limits)?;
                 check_overruled(shard, &limits, now)?;
             }
-            let updates: Vec<_> = shards
-                .iter()
-                .filter(|shard| !shard.matches_rules(&limits, now))
-                .map(|shard| Action::Update(write_limits(shard, &limits, now)))
-                .collect();
-            let report = |outcome, shards| LimitsReport {
-                outcome,
-                shards,
+            let is_open = |shard: &&Arc<Shard>| !shard.matches_rules(&limits, now);
+            let count = shards.iter().filter(is_open).count();
+            let event = AuditChange::Limits {
+                entity: bucket.key.entity.clone(),
+                resource: bucket.key.resource.clone(),
                 before: before.clone(),
                 after: limits.to_vec(),
             };
-            let count = updates.len();
-            let plan = (count > 0).then(|| {
-                let event = AuditChange::Limits {
-                    entity: bucket.key.entity.clone(),
-                    resource: bucket.key.resource.clone(),
-                    before: before.clone(),
+            let change = EditChange::Limits {
+                limits: limits.to_vec(),
+                version: limits.version,
+                is_own: limits.is_own(),
+            };
+            let change = (count > 0).then_some((change, event));
+            if let Some(outcome) = operating
+                .write_bucket(&bucket, &shards, change, mark)
+                .await?
+            {
+                return Ok(LimitsReport {
+                    outcome,
+                    shards: count,
+                    before,
                     after: limits.to_vec(),
-                };
-                (updates, event)
-            });
-            if let Some(outcome) = operating.write(plan, mark).await? {
-                if outcome == OperationOutcome::Applied {
-                    bucket.view_again(session).await;
-                }
-                return Ok(report(outcome, count));
+                });
             }
         }
     }
@@ -174,28 +171,4 @@ fn check_overruled(shard: &Shard, limits: &Limits, now: EpochMillis) -> Result<(
         shard.key.item_key().pk,
         other.name()
     )))
-}
-
-/// Returns the write that gives a shard its new limits, and takes nothing.
-fn write_limits(
-    shard: &Shard,
-    limits: &Limits,
-    now: EpochMillis,
-) -> weirgate_shared::write::Update {
-    let op = weirgate_store::random_id();
-    Take {
-        key: &shard.key,
-        limits: limits.into(),
-        amounts: BTreeMap::new(),
-        soft_amounts: BTreeMap::new(),
-        counted_amounts: BTreeMap::new(),
-        acquires: 0,
-        leases: vec![],
-        roll: Roll::to(Hour::of(now)),
-        write_id: op,
-        request_split: false,
-        contention: Contention::Alone,
-        unconfirmed: &[],
-    }
-    .plan(shard, now)
 }

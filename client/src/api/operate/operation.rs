@@ -1,14 +1,16 @@
 //! One change of an operator: planned, written once, and recorded.
 
+use std::sync::Arc;
 use std::time::Duration;
 
 use weirgate_shared::write::{Action, record_operation};
 use weirgate_shared::{
-    AuditChange, EpochMillis, EpochSeconds, IdempotencyKey, ItemKey, Operation, operation_key,
-    read_operation,
+    AuditChange, BucketEdit, EditChange, EditId, EpochMillis, EpochSeconds, IdempotencyKey,
+    ItemKey, Operation, Shard, operation_key, read_edit, read_operation,
 };
 use weirgate_store::{ActionOutcome, Item};
 
+use crate::bucket::BucketState;
 use crate::config::ConfigEdit;
 use crate::session::{CacheKey, Session};
 use crate::values::Error;
@@ -45,6 +47,15 @@ pub(super) struct Options {
 
 /// A planned change; `None` if nothing has to be changed.
 pub(super) type Plan = Option<(Vec<Action>, AuditChange)>;
+
+/// What was read for a change.
+pub(super) struct Read {
+    pub(super) items: Vec<Item>,
+    /// Outcome, if an earlier call made the change.
+    pub(super) known: Option<OperationOutcome>,
+    /// Write of the schema version, if the namespace has none.
+    pub(super) mark: Option<Action>,
+}
 
 /// A change in progress.
 pub(super) struct Operating<'a> {
@@ -84,18 +95,63 @@ impl<'a> Operating<'a> {
         self.key.as_ref().unwrap_or(&self.own_key)
     }
 
-    /// Reads items, and the idempotency key's. Returns the outcome if an earlier call made the
-    /// change, and the write of the schema version if the namespace has none.
-    pub(super) async fn read(
-        &self,
-        keys: &[ItemKey],
-    ) -> Result<(Vec<Item>, Option<OperationOutcome>, Option<Action>), Error> {
+    /// Reads items, and the idempotency key's.
+    pub(super) async fn read(&self, keys: &[ItemKey]) -> Result<Read, Error> {
         let key = operation_key(&self.session.namespace, self.key());
         let keys: Vec<_> = keys.iter().chain([&key]).cloned().collect();
         let (items, mark) = self.edit.read(&keys).await?;
         let used = items.iter().find(|item| item.key().as_ref() == Some(&key));
-        let outcome = used.map(|item| self.of_used_key(item)).transpose()?;
-        Ok((items, outcome, mark))
+        let known = used.map(|item| self.of_used_key(item)).transpose()?;
+        Ok(Read { items, known, mark })
+    }
+
+    /// Reads the idempotency key's item, after the bucket's change that is under way was finished.
+    pub(super) async fn read_bucket(&self, bucket: &BucketState) -> Result<Read, Error> {
+        let key = BucketEdit::key(&bucket.key);
+        loop {
+            let read = self.read(std::slice::from_ref(&key)).await?;
+            let item = read
+                .items
+                .iter()
+                .find(|item| item.key().as_ref() == Some(&key));
+            let unreadable = |error| Error::UnreadableItem {
+                pk: key.pk.clone(),
+                sk: key.sk.clone(),
+                error,
+            };
+            let under_way = item.map(|item| read_edit(item.attributes()).map_err(unreadable));
+            match under_way.transpose()?.flatten() {
+                Some(edit) if !self.is_dry_run => {
+                    let until = self.edit.deadline();
+                    bucket.finish_edit(self.session, &edit, until).await?;
+                }
+                _ => return Ok(read),
+            }
+        }
+    }
+
+    /// Writes a change of all `shards` of a bucket: first its plan, with the audit event, then its
+    /// part to each shard. Returns `None` if it must be planned again.
+    pub(super) async fn write_bucket(
+        &mut self,
+        bucket: &BucketState,
+        shards: &[Arc<Shard>],
+        change: Option<(EditChange, AuditChange)>,
+        mark: Option<Action>,
+    ) -> Result<Option<OperationOutcome>, Error> {
+        let last = shards.iter().filter_map(|shard| shard.edit).max();
+        let id = EditId::new(self.session.now(), weirgate_store::random_bits(), last);
+        let (change, event) = change.unzip();
+        let edit = change.map(|change| BucketEdit { id, change });
+        let begin = edit
+            .as_ref()
+            .map(|edit| vec![Action::Update(edit.begin(&bucket.key))]);
+        let outcome = self.write(begin.zip(event), mark).await?;
+        if let (Some(OperationOutcome::Applied), Some(edit)) = (outcome, &edit) {
+            let until = self.edit.deadline();
+            bucket.finish_edit(self.session, edit, until).await?;
+        }
+        Ok(outcome)
     }
 
     /// Writes the plan. Returns `None` if it must be planned again.

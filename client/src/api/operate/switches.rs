@@ -3,7 +3,7 @@
 use weirgate_shared::write::write_switches;
 use weirgate_shared::{AuditChange, ConfigLevel, MAX_SWITCHES, Switch, Switches, switches_key};
 
-use super::operation::{Operating, OperationOutcome, Options};
+use super::operation::{Operating, OperationOutcome, Options, Read};
 use crate::RateLimiter;
 use crate::api::page::{Page, Unreadable};
 use crate::config::stored_switches;
@@ -137,7 +137,7 @@ impl<'a> SwitchEdit<'a> {
         let key = switches_key(&session.namespace);
         let mut operating = Operating::new(session, what, CacheKey::Switches, &self.options)?;
         loop {
-            let (items, known, mark) = operating.read(std::slice::from_ref(&key)).await?;
+            let Read { items, known, mark } = operating.read(std::slice::from_ref(&key)).await?;
             let item = items.iter().find(|item| item.key().as_ref() == Some(&key));
             let seen = stored_switches(&key, item)?;
             let before = seen.levels.get(level).copied();

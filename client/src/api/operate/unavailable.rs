@@ -3,7 +3,7 @@
 use weirgate_shared::write::write_switches;
 use weirgate_shared::{AuditChange, Switches, switches_key};
 
-use super::operation::{Operating, OperationOutcome, Options};
+use super::operation::{Operating, OperationOutcome, Options, Read};
 use crate::RateLimiter;
 use crate::config::{stored_switches, unreadable_switches};
 use crate::session::CacheKey;
@@ -97,7 +97,7 @@ impl PolicyEdit<'_> {
         };
         let mut operating = Operating::new(session, what, CacheKey::Switches, &self.options)?;
         loop {
-            let (items, known, mark) = operating.read(std::slice::from_ref(&key)).await?;
+            let Read { items, known, mark } = operating.read(std::slice::from_ref(&key)).await?;
             let item = items.iter().find(|item| item.key().as_ref() == Some(&key));
             let seen = stored_switches(&key, item)?;
             let before = seen.on_unavailable;

@@ -1,0 +1,161 @@
+//! A change of an operator over all shards of a bucket: one conditional write for each shard, until
+//! all have it.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+
+use futures_util::future::try_join_all;
+use tokio::time::Instant;
+use weirgate_shared::write::{Contention, Roll, Take, Update, change_balances};
+use weirgate_shared::{
+    BalanceStep, BucketEdit, EditChange, EpochMillis, Hour, LimitName, Shard, VersionedLimits,
+};
+use weirgate_store::WriteOutcome;
+
+use super::state::BucketState;
+use crate::session::{Session, backoff, decode_shard};
+use crate::values::Error;
+
+impl BucketState {
+    /// Finishes a change that was begun, by this process or another. A bucket without an item needs
+    /// nothing: it is full, or created with the configured limits.
+    ///
+    /// # Errors
+    /// [`Error::Contended`] or [`Error::Store`] if shards are left at the deadline. Some have the
+    /// change then; another call finishes it, and changes none twice.
+    pub(crate) async fn finish_edit(
+        &self,
+        session: &Session,
+        edit: &BucketEdit,
+        until: Instant,
+    ) -> Result<(), Error> {
+        // A shard that is split or merged meanwhile fails its write. Then all are read again.
+        loop {
+            let shards = self.read_whole(session, false).await?;
+            let writes = shards
+                .iter()
+                .map(|shard| self.write_edit(session, edit, shard, until));
+            if try_join_all(writes)
+                .await?
+                .into_iter()
+                .all(|is_done| is_done)
+            {
+                break;
+            }
+            if Instant::now() >= until {
+                return Err(self.contended(session));
+            }
+        }
+        if let Some(void) = self.void_stamp(session.now()) {
+            session.update_idempotent(&void).await?;
+        }
+        let end = edit.end(&self.key, session.now());
+        session.update_idempotent(&end).await?;
+        self.view_again(session).await;
+        Ok(())
+    }
+
+    fn contended(&self, session: &Session) -> Error {
+        Error::Contended {
+            what: format!("bucket {}", self.key.item_key().pk),
+            after: session.settings.timeout,
+        }
+    }
+
+    /// Writes the change to one shard, unless it has it. Returns whether it has; if not, the bucket
+    /// must be read again.
+    async fn write_edit(
+        &self,
+        session: &Session,
+        edit: &BucketEdit,
+        shard: &Arc<Shard>,
+        until: Instant,
+    ) -> Result<bool, Error> {
+        let (mut shard, mut failures) = (Arc::clone(shard), 0);
+        loop {
+            if has_edit(&shard, edit, session.now()) {
+                return Ok(true);
+            }
+            let Some(update) = part(&shard, edit, session.now()) else {
+                return Ok(false);
+            };
+            let error = match session.update_idempotent(&update).await {
+                Ok(WriteOutcome::Applied(_)) => return Ok(true),
+                Ok(WriteOutcome::ConditionFailed(None)) => return Ok(false),
+                Ok(WriteOutcome::ConditionFailed(Some(item))) => {
+                    let next = decode_shard(&item)?;
+                    if next.shard() != shard.shard() {
+                        return Ok(false);
+                    }
+                    shard = Arc::new(next);
+                    None
+                }
+                Err(error) if error.kind.is_transient() => Some(error),
+                Err(error) => return Err(error.into()),
+            };
+            if Instant::now() >= until {
+                return Err(error.map_or_else(|| self.contended(session), Error::from));
+            }
+            failures += 1;
+            tokio::time::sleep(backoff(failures)).await;
+        }
+    }
+}
+
+fn has_edit(shard: &Shard, edit: &BucketEdit, now: EpochMillis) -> bool {
+    match &edit.change {
+        EditChange::Balances(_) => shard.edit.is_some_and(|last| last >= edit.id),
+        EditChange::Limits { .. } => shard.matches_rules(limits_of(edit), now),
+    }
+}
+
+/// Returns the limits of a change of limits.
+fn limits_of(edit: &BucketEdit) -> VersionedLimits<'_> {
+    match &edit.change {
+        EditChange::Limits {
+            limits,
+            version,
+            is_own,
+        } => VersionedLimits {
+            limits,
+            version: *version,
+            is_own: *is_own,
+        },
+        EditChange::Balances(_) => VersionedLimits::default(),
+    }
+}
+
+/// Returns the write of a shard's part; `None` if the shard cannot have it as it is.
+fn part(shard: &Shard, edit: &BucketEdit, now: EpochMillis) -> Option<Update> {
+    match &edit.change {
+        EditChange::Balances(steps) => {
+            let part = |(name, step): (&LimitName, &BalanceStep)| {
+                // A limit that is gone since, or has slots, has no balance.
+                let state = shard.limits.get(name)?;
+                if state.rule.is_concurrent() {
+                    return None;
+                }
+                Some((name.clone(), step.part(shard.shard(), shard.share(state))))
+            };
+            let parts: BTreeMap<_, _> = steps.iter().filter_map(part).collect();
+            change_balances(shard, edit.id, &parts, now)
+        }
+        EditChange::Limits { .. } => {
+            let take = Take {
+                key: &shard.key,
+                limits: limits_of(edit),
+                amounts: BTreeMap::new(),
+                soft_amounts: BTreeMap::new(),
+                counted_amounts: BTreeMap::new(),
+                acquires: 0,
+                leases: vec![],
+                roll: Roll::to(Hour::of(now)),
+                write_id: weirgate_store::random_id(),
+                request_split: false,
+                contention: Contention::Alone,
+                unconfirmed: &[],
+            };
+            Some(take.plan(shard, now))
+        }
+    }
+}
