@@ -43,7 +43,7 @@ const fn intervals(granularity: Granularity) -> usize {
     }
 }
 
-/// Returns the page after `after`.
+/// Returns the page after `after`. Intervals that have not begun have no usage, and cost nothing.
 pub(super) async fn page(
     session: &Session,
     query: &UsageQuery,
@@ -57,7 +57,20 @@ pub(super) async fn page(
     let position = within(after, &list)?;
     let start_of_all = Position::new();
     let position = position.unwrap_or(&start_of_all);
-    let timeout = session.settings.timeout;
+    let (timeout, now) = (session.settings.timeout, session.now());
+    if *start > now {
+        return Ok(Page {
+            items: vec![],
+            unreadable: vec![],
+            next: None,
+        });
+    }
+    let granularity = query.granularity;
+    let begun = granularity.end(granularity.start(now));
+    let query = &UsageQuery {
+        range: *start..begun.min(*end),
+        ..query.clone()
+    };
     let read = async {
         match &query.scope {
             UsageScope::Bucket(entity, resource) => {
@@ -106,8 +119,7 @@ fn first_shard(session: &Session, entity: &EntityId, resource: &Resource) -> Buc
     }
 }
 
-/// Returns a page of one bucket's rows, and where the next one begins. Intervals that begin in the
-/// future have no pages.
+/// Returns a page of one bucket's rows, and where the next one begins.
 async fn bucket_page(
     session: &Session,
     query: &UsageQuery,
@@ -125,8 +137,7 @@ async fn bucket_page(
     }
     let mut rows = rows(session, query, bucket, start..end, &live).await?;
     rows.damaged.extend(live.damaged);
-    let has_more = end < query.range.end && end <= session.now();
-    Ok((rows, has_more.then_some(end)))
+    Ok((rows, (end < query.range.end).then_some(end)))
 }
 
 /// Returns the rows of one bucket in `range`, and the errors of its snapshots. Its items were read
@@ -154,7 +165,7 @@ async fn rows(
     damaged.retain(|error| start_of(error).is_none_or(|start| start < range.end));
     let damaged_at: BTreeSet<_> = damaged.iter().filter_map(start_of).collect();
     let (mut rows, mut start) = (vec![], range.start);
-    while start < range.end && start <= now {
+    while start < range.end {
         let end = granularity.end(start);
         let read = interval_usage(window, (start, end), &snapshots, &live.read, now);
         let mut row = UsageRow {
