@@ -4,6 +4,7 @@
 use weirgate::{Config, ConfigLevel, Error, Limit, OnUnavailable, OperationOutcome, RateLimiter};
 use weirgate_shared::write::split;
 use weirgate_store::ReturnValues;
+use weirgate_testkit::Fault;
 
 use crate::fixtures::fleet::shards::{self, per_minute};
 use crate::fixtures::fleet::{Fleet, granted, pass, secs};
@@ -56,7 +57,7 @@ async fn call(limiter: &RateLimiter, name: &str, how: How) -> Result<OperationOu
     }
 }
 
-const STATES: [&str; 8] = [
+const STATES: [&str; 9] = [
     "missing",
     "whole",
     "split",
@@ -64,6 +65,7 @@ const STATES: [&str; 8] = [
     "a split under way",
     "a split that was left",
     "expired leases",
+    "a change that was left",
     "a shard is missing",
 ];
 
@@ -114,6 +116,18 @@ async fn world(fleet: &Fleet, state: &str) -> RateLimiter {
             let held = ask.lease(secs(1)).send().await.unwrap().granted().unwrap();
             std::mem::forget(held);
             pass(secs(2)).await;
+        }
+        "a change that was left" => {
+            shards::split(&caller, &limits, 2).await;
+            let last = shards::key(1).item_key().pk;
+            fleet.dynamo.fail_when(move |request| {
+                let key = &request["Key"];
+                let fails = key["PK"]["S"] == last.as_str() && key["SK"]["S"] == "#STATE";
+                fails.then_some(Fault::Forbidden)
+            });
+            let edit = caller.edit_balances("e-1", "gpt-4").drain_all();
+            let _ = edit.send().await.unwrap_err();
+            fleet.dynamo.fail_when(|_| None);
         }
         _ => {}
     }
