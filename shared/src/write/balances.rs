@@ -21,13 +21,14 @@ pub enum BalanceChange {
     Raise(MilliTokens),
 }
 
-/// Credits all rates of `view` up to `now`, then makes the shard's part of the change `edit`: changes the balances of `changes`. Consumption and
-/// acquires stay. A bucket with `ttl` loses it if a balance is set below its share, because it is
-/// full later then; a take adds it again.
+/// Credits all rates of `view` up to `now`, then makes the shard's part of the change `edit`:
+/// changes the balances of `changes`. Consumption and acquires stay. A bucket with `ttl` loses it if
+/// a balance is set below its share, because it is full later then; a take adds it again.
 ///
 /// Requires that the shard has neither this change nor a later one, so it is made once. Requires the
-/// view's `rf` too, and moves it. Takes since the view do not matter. Returns `None` if a split is unfinished, because the escrow has tokens
-/// too; or if a limit of `changes` is missing or has slots, whose balance follows from leases.
+/// view's `rf` too, and moves it. Takes since the view do not matter. Returns `None` if a split is
+/// unfinished, because the escrow has tokens too; or if a limit of `changes` is missing or has
+/// slots, whose balance follows from leases.
 #[must_use]
 pub fn change_balances(
     view: &Shard,

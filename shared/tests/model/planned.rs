@@ -8,7 +8,8 @@ use weirgate_shared::write::{
     split, update_min_shards,
 };
 use weirgate_shared::{
-    EpochMillis, Hour, Lease, Limit, LimitName, MilliTokens, Shard, VersionedLimits, WriteId,
+    EditId, EpochMillis, Hour, Lease, Limit, LimitName, MilliTokens, Shard, VersionedLimits,
+    WriteId,
 };
 
 use super::{settle, take};
@@ -33,13 +34,24 @@ pub fn planned(view: &Shard, brought: &[Limit], at: EpochMillis, by_others: bool
         rates.map(|(name, _)| (name.clone(), amount)).collect()
     };
     let one = MilliTokens::from_tokens(1);
+    let edit = EditId::new(at, 0, view.edit);
     updates.extend(
         refill(view, &all(1_000), at)
             .into_iter()
             .chain(cap_write_units(view, at))
             .chain(rewind(view, at))
-            .chain(change_balances(view, &set(BalanceChange::SetTo(one)), at))
-            .chain(change_balances(view, &set(BalanceChange::Raise(one)), at))
+            .chain(change_balances(
+                view,
+                edit,
+                &set(BalanceChange::SetTo(one)),
+                at,
+            ))
+            .chain(change_balances(
+                view,
+                edit,
+                &set(BalanceChange::Raise(one)),
+                at,
+            ))
             .chain(expire(view, at).map(|(update, _)| update))
             .chain([sample(view, at).0])
             .chain([0, 4].map(|count| update_min_shards(view, count, at))),
