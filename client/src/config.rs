@@ -1,5 +1,6 @@
 //! Which limits are in force: read from the table, cached, and changed.
 
+mod ancestors;
 mod edit;
 mod freshness;
 mod load;
@@ -9,9 +10,10 @@ mod schema;
 mod stored;
 mod switches;
 
+pub(crate) use ancestors::{Ancestors, ancestors, read_entities};
 pub(crate) use edit::ConfigEdit;
 pub(crate) use freshness::Freshness;
 pub(crate) use resolve::{LimitsSlot, resolve};
 pub(crate) use schema::check as check_schema;
-pub(crate) use stored::{key, stored};
-pub(crate) use switches::{read_switches, stored_switches, unreadable_switches};
+pub(crate) use stored::{key, stored, unreadable};
+pub(crate) use switches::{read_switches, stored_switches};

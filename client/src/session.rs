@@ -20,7 +20,7 @@ pub(crate) use config_cache::{CacheKey, ConfigCache};
 pub(crate) use deadline::{after, backoff, deadline};
 pub(crate) use plan_time::PlanTime;
 pub(crate) use requests::decode_shard;
-pub(crate) use switch_cache::KnownSwitches;
+pub(crate) use switch_cache::{KnownSwitches, SwitchRequest};
 
 use std::collections::HashMap;
 use std::sync::atomic::AtomicI64;

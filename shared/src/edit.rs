@@ -7,8 +7,8 @@ use std::collections::BTreeMap;
 
 use crate::write::{AttributeUpdate, BalanceChange, Condition, Path, Update, Value};
 use crate::{
-    BucketKey, Config, EditId, EpochMillis, EpochSeconds, ItemKey, Limit, LimitName, MilliTokens,
-    Millis, ShardIndex, attr, item,
+    BucketKey, Config, EditId, EpochMillis, EpochSeconds, ItemKey, Limit, LimitName, LimitsVersion,
+    MilliTokens, Millis, ShardIndex, attr, item,
 };
 
 /// The sort key of changes under way.
@@ -35,7 +35,7 @@ pub enum EditChange {
         /// The limits.
         limits: Vec<Limit>,
         /// Version of the configuration that they are from.
-        version: Option<i64>,
+        version: Option<LimitsVersion>,
         /// Whether they are configured for exactly this entity and resource.
         is_own: bool,
     },
@@ -137,7 +137,7 @@ impl BucketEdit {
             } => {
                 let mut plan = item::write_config(&Config::of(limits.clone()));
                 let version =
-                    version.map(|version| (attr::VERSION.to_owned(), Value::Int(version)));
+                    version.map(|version| (attr::VERSION.to_owned(), Value::Int(version.0)));
                 plan.extend(version);
                 plan.insert(attr::OWN.to_owned(), Value::Bool(*is_own));
                 changes.push(set(attr::PLAN, Value::Map(plan)));

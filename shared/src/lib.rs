@@ -89,5 +89,5 @@ pub use snapshot::{
 pub use stamp::Stamp;
 pub use switch::{MAX_SWITCHES, Switch, Switches};
 pub use units::{EpochMillis, EpochSeconds, MilliTokens, MilliTotal, Millis};
-pub use versioned_limits::VersionedLimits;
+pub use versioned_limits::{LimitsVersion, VersionedLimits};
 pub use window::{Hour, Iso8601, Window, parse_iso8601};

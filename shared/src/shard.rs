@@ -12,7 +12,7 @@ use crate::limit::{RefillRule, WCU};
 use crate::math::{self, ShardIndex};
 use crate::{
     Bases, BucketKey, Counter, EditId, EpochMillis, EpochSeconds, Hour, Lease, Limit, LimitName,
-    Meter, MilliTokens, MilliTotal, VersionedLimits, WriteId,
+    LimitsVersion, Meter, MilliTokens, MilliTotal, VersionedLimits, WriteId,
 };
 
 pub use rules::RULES_STAND;
@@ -39,10 +39,10 @@ pub struct Shard {
     /// Usage of limits that the shard no longer has: it was merged away with them, and created
     /// again without.
     pub departed: BTreeMap<LimitName, Counter>,
-    /// Version of the configuration that the limits are from; `None` if an acquire without a
-    /// version brought them.
-    pub config_version: Option<i64>,
-    /// Instant at which an acquire without a version last changed a rule; `None` if none did.
+    /// Version of the limits; `None` if an acquire without a version brought them.
+    pub config_version: Option<LimitsVersion>,
+    /// Instant at which an acquire last changed a rule without a newer version of the same place;
+    /// `None` if none did.
     pub limits_changed_at: Option<EpochMillis>,
     /// Instant after which DynamoDB may delete the item, which is then full and has no lease.
     /// `None` if the bucket is kept.

@@ -5,7 +5,8 @@ use std::fmt;
 
 use crate::{ConfigLevel, EntityId, ItemError, OnUnavailable, Resource, attr};
 
-/// Maximum number of switches of a namespace, 200. Every process reads all of them, in one item.
+/// Maximum number of switches of a namespace, 200, besides the system's, which always has room.
+/// Every process reads all of them, in one item.
 pub const MAX_SWITCHES: usize = 200;
 
 /// What an operator has set for a level.
@@ -102,12 +103,11 @@ impl Switches {
             .filter(|level| self.levels[level] == Switch::Stopped)
     }
 
-    /// Returns whether an entity itself is exempt on a resource. A stop of the resource or the
-    /// system then does not reach its acquires by way of its ancestors either.
+    /// Returns whether an entity is stopped, on all resources or on one.
     #[must_use]
-    pub fn exempts(&self, entity: &EntityId, resource: &Resource) -> bool {
-        self.deciding(entity, resource)
-            .is_some_and(|level| level.entity().is_some() && self.levels[&level] == Switch::Exempt)
+    pub fn stop_entities(&self) -> bool {
+        let mut levels = self.levels.iter();
+        levels.any(|(level, switch)| level.entity().is_some() && *switch == Switch::Stopped)
     }
 
     /// Returns the narrowest level of an entity on a resource that has a switch.

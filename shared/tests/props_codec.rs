@@ -12,10 +12,10 @@ use proptest::prelude::*;
 use weirgate_shared::write::{AttributeUpdate, UsageCopy};
 use weirgate_shared::{
     ActivitySample, Attr, Bases, BucketKey, Counter, EditId, EntityId, EpochMillis, EpochSeconds,
-    Hour, Iso8601, ItemKey, Lease, Limit, LimitName, LimitState, MilliTokens, MilliTotal,
-    Namespace, RefillRule, Resource, Scaling, Shard, ShardIndex, ShardUsageCopy, Snapshot,
-    SnapshotKey, Window, WriteId, due_shards, parse_iso8601, read_key, read_live, read_shard,
-    read_snapshot, write_lease, write_leases, write_shard,
+    Hour, Iso8601, ItemKey, Lease, Limit, LimitName, LimitState, LimitsVersion, MilliTokens,
+    MilliTotal, Namespace, RefillRule, Resource, Scaling, Shard, ShardIndex, ShardUsageCopy,
+    Snapshot, SnapshotKey, Window, WriteId, due_shards, parse_iso8601, read_key, read_live,
+    read_shard, read_snapshot, write_lease, write_leases, write_shard,
 };
 
 fn namespace() -> impl Strategy<Value = Namespace> {
@@ -119,7 +119,7 @@ prop_compose! {
         (shard_count, refilled_at) in (1..=u32::MAX, instant()),
         (write_seq, birth_seq) in (0..=i64::MAX).prop_flat_map(|v| (Just(v), 0..=v)),
         (hour, acquires, bases) in (0..70_380_768i64, count(), bases()),
-        (last_write_id, config_version, edit) in (option::of(write_id()), option::of(any::<i64>()), option::of(any::<i64>().prop_map(EditId))),
+        (last_write_id, config_version, edit) in (option::of(write_id()), option::of(any::<i64>().prop_map(LimitsVersion)), option::of(any::<i64>().prop_map(EditId))),
         limits in btree_map(limit_name(), limit_state(), 0..5),
         write_units_left in amount(),
         leases in option::of(btree_map(write_id(), lease(), 0..4)),

@@ -9,8 +9,8 @@ use model::table::Table;
 use model::{Item, bucket, bucket_key, limit_name, take};
 use weirgate_shared::write::{Take, merge, merged};
 use weirgate_shared::{
-    Attr, Bases, BucketKey, Counter, EpochMillis, EpochSeconds, Hour, Lease, Limit, MilliTokens,
-    MilliTotal, Millis, Shard, ShardIndex, Window, WriteId, write_units,
+    Attr, Bases, BucketKey, Counter, EpochMillis, EpochSeconds, Hour, Lease, Limit, LimitsVersion,
+    MilliTokens, MilliTotal, Millis, Shard, ShardIndex, Window, WriteId, write_units,
 };
 
 /// A day begins.
@@ -56,7 +56,8 @@ fn used(entity: &str, limits: &[&str], leases: u64) -> Shard {
     bucket.leases = Some((0..leases).map(lease).collect());
     bucket.due_at = (leases > 0).then_some(now);
     bucket.ttl = Some(EpochSeconds(1_795_348_800));
-    (bucket.config_version, bucket.last_write_id) = (Some(7), Some(WriteId::from_bits(u64::MAX)));
+    (bucket.config_version, bucket.last_write_id) =
+        (Some(LimitsVersion(7)), Some(WriteId::from_bits(u64::MAX)));
     Item::of_bucket(&bucket).bucket()
 }
 

@@ -16,8 +16,9 @@ use weirgate_shared::write::{
     require_unchanged, sample, split, update_min_shards,
 };
 use weirgate_shared::{
-    ActivitySample, BucketKey, Counter, EpochSeconds, Hour, Limit, Meter, MilliTokens, MilliTotal,
-    Shard, ShardIndex, ShardUsageCopy, Snapshot, Usage, VersionedLimits, Window,
+    ActivitySample, BucketKey, Counter, EpochSeconds, Hour, Limit, LimitsVersion, Meter,
+    MilliTokens, MilliTotal, Shard, ShardIndex, ShardUsageCopy, Snapshot, Usage, VersionedLimits,
+    Window,
 };
 
 #[derive(Clone, Copy)]
@@ -61,7 +62,7 @@ impl<'a> Ask<'a> {
             key,
             limits: VersionedLimits {
                 limits: self.limits,
-                version: self.version,
+                version: self.version.map(LimitsVersion),
                 is_own: self.is_own,
             },
             amounts: needs(self.needs),
@@ -408,7 +409,7 @@ fn changes(page: &mut Page) {
         ..Ask::of(&raised, &[("rpm", 2000)])
     };
     let mut known = whole(5000);
-    known.config_version = Some(4);
+    known.config_version = Some(LimitsVersion(4));
     page.update(
         "take by a newer configuration",
         newer(Some(5)).on(&known, 0),

@@ -266,8 +266,9 @@ fn check_different(all: &ResolvedRequest) -> Result<(), Error> {
         return Ok(());
     };
     let (entity, resource) = (&key.entity, &key.resource);
-    let mut of_bucket = all.buckets.iter().filter(|of| of.bucket.key == *key);
-    let (what, remedy) = match of_bucket.all(|of| of.is_own) {
+    let requested = all.buckets.iter().filter(|of| of.key == *key).count();
+    let taken = (all.targets.iter()).filter(|target| target.bucket.key == *key);
+    let (what, remedy) = match requested >= taken.count() {
         true => ("is requested twice", "request the sum once"),
         false => (
             "is a parent of more than one request",

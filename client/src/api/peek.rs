@@ -9,7 +9,7 @@ use super::acquire::Acquire;
 use super::limiter::RateLimiter;
 use crate::bucket::{BucketTarget, refresh_all};
 use crate::config::Freshness;
-use crate::decide::{ResolvedRequest, is_stopped};
+use crate::decide::{ResolvedRequest, stopped};
 use crate::session::Session;
 use crate::values::{Error, LimitStatus, bucket_status, longest_wait, most_restrictive};
 
@@ -113,7 +113,8 @@ impl<'a> Peek<'a> {
             .request()
             .resolve(&self.request.limiter().buckets, Freshness::AnyAge)
             .await?;
-        if disabled.is_some() || is_stopped(session, &buckets).await {
+        let timeout = session.settings.timeout;
+        if disabled.is_some() || stopped(session, &buckets, timeout).await.is_some() {
             return Ok(Balances {
                 retry_after: None,
                 status: ConfigStatus::Disabled,
@@ -125,7 +126,7 @@ impl<'a> Peek<'a> {
             .iter()
             .filter(|target| !self.is_known(session, target))
             .map(|target| &target.bucket);
-        let (unknown, timeout) = (unknown.collect::<Vec<_>>(), session.settings.timeout);
+        let unknown: Vec<_> = unknown.collect();
         let refreshed = tokio::time::timeout(timeout, refresh_all(session, &unknown, since)).await;
         refreshed.unwrap_or_else(|_| {
             Err(session

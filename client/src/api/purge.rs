@@ -1,7 +1,7 @@
 //! Purges a namespace.
 
 use futures_util::stream::{self, StreamExt, TryStreamExt};
-use weirgate_shared::write::Action;
+use weirgate_shared::write::{Action, purge_config};
 use weirgate_shared::{
     AuditChange, AuditKey, AuditSubject, BUCKET_SK, BucketKey, ConfigLevel, EpochMillis, ItemKey,
     PURGE, Switch, attr, read_leases, switches_key,
@@ -11,7 +11,7 @@ use weirgate_store::Item;
 use super::erase::LiveLeases;
 use super::limiter::RateLimiter;
 use super::page::{PageToken, within};
-use crate::config::{ConfigEdit, unreadable_switches};
+use crate::config::{self, ConfigEdit, stored, unreadable};
 use crate::session::CacheKey;
 use crate::values::Error;
 
@@ -71,8 +71,9 @@ enum Kind {
 impl RateLimiter {
     /// Deletes everything that the table has of the limiter's namespace: limits, entities, buckets,
     /// usage, audit events, also items that cannot be read. `namespace` must be the limiter's, as a
-    /// confirmation. What remains is the switch that keeps the namespace stopped, and an audit event
-    /// of each purge, which says when it began and by which principal.
+    /// confirmation. What remains is the switch that keeps the namespace stopped, the version of the
+    /// system's limits, and an audit event of each purge, which says when it began and by which
+    /// principal.
     ///
     /// No index lists all items of a namespace, so a purge reads the whole table, of all namespaces,
     /// 1,000 items a call. A call that failed or was dropped is repeated from the last page token,
@@ -138,14 +139,22 @@ impl Purge<'_> {
         self.check().await?;
         let session = &self.limiter.session;
         let position = within(self.after.as_ref(), LIST)?;
-        if !self.is_dry_run && self.after.is_none() {
-            self.write(|edit| vec![edit.record(AuditChange::Purged)])
-                .await?;
+        let mut configs = 0;
+        if self.after.is_none() {
+            let system = [config::key(&session.namespace, &ConfigLevel::System).item_key()];
+            let known = stored(&system[0], &session.read(&system).await?);
+            configs = usize::from(!known.is_ok_and(|known| known.value.is_none()));
+            if !self.is_dry_run {
+                let purge = purge_config(&session.namespace, session.now());
+                self.write(|edit| vec![edit.record(AuditChange::Purged), purge])
+                    .await?;
+            }
         }
         let prefix = format!("{}/", session.namespace);
         let page = session.scan(&prefix, PAGE, position).await?;
         let mut report = PurgeReport {
             scanned: page.scanned,
+            configs,
             next: page.next.map(|next| PageToken::new(LIST.to_owned(), next)),
             ..PurgeReport::default()
         };
@@ -183,7 +192,7 @@ impl Purge<'_> {
         }
         let switches = self.limiter.stored_switches().await?;
         if let Some((_, error)) = switches.unreadable.first() {
-            return Err(unreadable_switches(own, error));
+            return Err(unreadable(&switches_key(own), error.clone()));
         }
         let switches = switches.levels;
         let is_stopped = switches.get(&ConfigLevel::System) == Some(&Switch::Stopped);
@@ -205,7 +214,8 @@ impl Purge<'_> {
         }
     }
 
-    /// Returns whether an item stays: the switches, and events of purges.
+    /// Returns whether an item stays: the switches, the version of the system's limits, and events of
+    /// purges.
     fn is_kept(&self, key: &ItemKey, item: &Item) -> bool {
         let namespace = &self.limiter.session.namespace;
         let is_purge = || {
@@ -213,6 +223,7 @@ impl Purge<'_> {
             action.is_some_and(|(_, action)| action == weirgate_shared::Attr::S(PURGE))
         };
         *key == switches_key(namespace)
+            || *key == config::key(namespace, &ConfigLevel::System).item_key()
             || key.pk == AuditKey::partition(namespace, &AuditSubject::System) && is_purge()
     }
 
@@ -235,7 +246,7 @@ impl Purge<'_> {
     ) -> Result<(), Error> {
         let session = &self.limiter.session;
         let what = format!("namespace {}, to be purged", session.namespace);
-        let mut edit = ConfigEdit::new(session, what, CacheKey::Level(ConfigLevel::System));
+        let mut edit = ConfigEdit::new(session, what, CacheKey::AllLimits);
         let actions = actions(&edit);
         while !edit.write(&actions).await? {}
         Ok(())

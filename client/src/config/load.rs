@@ -5,20 +5,20 @@ use std::sync::atomic::Ordering;
 use std::time::Duration;
 
 use weirgate_shared::{
-    Config, ConfigLevel, Entity, EntityId, EntityKey, Versioned, read_config, read_entity,
-    schema_key,
+    Config, ConfigLevel, Entity, EntityId, EntityKey, LimitsVersion, Versioned, read_entity,
+    schema_key, switches_key,
 };
 use weirgate_store::{Consistency, Item};
 
 use super::freshness::{Freshness, valid_until};
 use super::resolved_config::ResolvedConfig;
 use super::schema;
-use super::stored::key;
-use super::switches::{due_key, record_switches, stored_switches};
+use super::stored::{key, read_items, stored, unreadable};
+use super::switches::{record_switches, stored_switches};
 #[cfg(feature = "yaml")]
 use crate::file::FileLevels;
 use crate::queue::ShardState;
-use crate::session::{Cached, Moment, Session, deadline};
+use crate::session::{Cached, Moment, Session};
 use crate::values::{EffectiveConfig, Error, count};
 
 type KnownLevel = Option<Cached<Arc<Versioned<Config>>>>;
@@ -91,8 +91,6 @@ impl<'a> ConfigLoad<'a> {
             return Err(error);
         }
         count(&self.session.config_cache.counters.stale, 1);
-        let cache = &self.session.config_cache.switches;
-        drop(cache.record_failure(self.session.ages.now()));
         let bucket = self.first.key.item_key().pk;
         tracing::warn!(%error, bucket, "limits could not be read: using the cached ones");
         let failed = self.session.ages.now();
@@ -134,10 +132,10 @@ impl<'a> ConfigLoad<'a> {
     }
 
     /// Returns strong consistency only if a change is probable, or this process has made one.
-    const fn consistency(&self) -> Consistency {
+    fn consistency(&self) -> Consistency {
         match self.age {
-            Freshness::AnyAge if self.generation == 0 => Consistency::Eventual,
-            Freshness::AnyAge | Freshness::Recent | Freshness::Now => Consistency::Strong,
+            Freshness::AnyAge => self.session.config_cache.consistency(),
+            Freshness::Recent | Freshness::Now => Consistency::Strong,
         }
     }
 
@@ -168,28 +166,22 @@ impl<'a> ConfigLoad<'a> {
         if keys.is_empty() {
             return Ok(());
         }
-        let switches = due_key(session);
-        keys.extend(switches.clone());
+        let cache = &session.config_cache.switches;
+        let is_strong = self.consistency() == Consistency::Strong;
+        let switches = cache.fresh(session).is_none();
+        let switches = switches.then(|| (switches_key(namespace), cache.begin(at, is_strong)));
+        keys.extend(switches.iter().map(|(key, _)| key.clone()));
         let asks_schema = !session.config_cache.has_schema.load(Ordering::Relaxed);
         keys.extend(asks_schema.then(|| schema_key(namespace)));
         // The acquire that needs the limits would read it next.
         let queue = self.first;
         let bucket = queue.is_unknown().then(|| queue.key.item_key());
         keys.extend(bucket.clone());
-        count(&session.config_cache.counters.loads, 1);
-        let until = deadline(self.timeout);
-        let patience = if self.has_all() { None } else { Some(until) };
-        let _permit = session.breaker.admit()?;
-        let timeout = self.timeout;
-        let read = session.read_with(&keys, self.consistency(), patience);
-        let items = match tokio::time::timeout_at(until, read).await {
-            Ok(items) => items?,
-            Err(_) => {
-                return Err(session
-                    .timeout_error("BatchGetItem of limits", timeout)
-                    .into());
-            }
-        };
+        let of_switches = switches.as_ref().map(|(_, request)| request.consistency());
+        let consistency = of_switches.unwrap_or_else(|| self.consistency());
+        let (timeout, is_patient) = (self.timeout, !self.has_all());
+        let read = read_items(session, &keys, consistency, timeout, is_patient, "limits");
+        let items = read.await?;
         let find = |key| items.iter().find(|item| item.key().as_ref() == Some(key));
         if asks_schema {
             schema::check(session, items.iter())?;
@@ -197,35 +189,20 @@ impl<'a> ConfigLoad<'a> {
         if let Some(key) = &bucket {
             queue.record_item(find(key), sent, session);
         }
-        if let Some(key) = &switches {
-            let read = stored_switches(key, find(key));
-            record_switches(session, self.generation, at, read);
+        if let Some((key, request)) = &switches {
+            record_switches(session, *request, stored_switches(key, find(key)));
         }
         let (mut levels, mut parent) = (vec![], None);
         for (key, place) in keys.iter().zip(wanted) {
-            let item = find(key);
-            let unreadable = |error| Error::UnreadableItem {
-                pk: key.pk.clone(),
-                sk: key.sk.clone(),
-                error,
-            };
             match place {
                 Some(place) => {
-                    let stored = item
-                        .map(|item| read_config(item.attributes()))
-                        .transpose()
-                        .map_err(unreadable)?;
-                    levels.push((
-                        place,
-                        Cached {
-                            read_at: at,
-                            value: Arc::new(stored.unwrap_or_default()),
-                        },
-                    ));
+                    let value = Arc::new(stored(key, &items)?);
+                    levels.push((place, Cached { read_at: at, value }));
                 }
                 None => {
                     let read = |item: &Item| read_entity(entity.entity.clone(), item.attributes());
-                    let found = item.map(read).transpose().map_err(unreadable)?;
+                    let found = find(key).map(read).transpose();
+                    let found = found.map_err(|error| unreadable(key, error))?;
                     parent = Some(Cached {
                         read_at: at,
                         value: found.map(|(entity, _)| Arc::new(entity)),
@@ -267,7 +244,8 @@ impl<'a> ConfigLoad<'a> {
             self.levels.iter().filter_map(|(level, known)| {
                 self.file_config(level).or_else(|| {
                     let config = known.as_ref()?.value.value.as_ref()?;
-                    let config = EffectiveConfig::new(level.clone(), config, Some(version));
+                    let version = Some(LimitsVersion(version));
+                    let config = EffectiveConfig::new(level.clone(), config, version);
                     Some(Arc::new(config))
                 })
             })

@@ -3,6 +3,8 @@
 use std::sync::{Arc, MutexGuard};
 use std::time::Duration;
 
+use tokio::sync::OwnedMutexGuard;
+
 use super::freshness::Freshness;
 use super::load::ConfigLoad;
 use super::resolved_config::ResolvedConfig;
@@ -14,7 +16,7 @@ use crate::values::{Error, Locked, count};
 #[derive(Debug, Default)]
 pub(crate) struct LimitsSlot {
     state: Locked<State>,
-    loading: tokio::sync::Mutex<()>,
+    loading: Arc<tokio::sync::Mutex<()>>,
 }
 
 #[derive(Debug, Default)]
@@ -29,6 +31,11 @@ struct State {
 impl LimitsSlot {
     fn state(&self) -> MutexGuard<'_, State> {
         self.state.lock()
+    }
+
+    /// Waits for reads of the bucket's limits and ancestors, and keeps others waiting.
+    pub(crate) async fn turn(&self) -> OwnedMutexGuard<()> {
+        Arc::clone(&self.loading).lock_owned().await
     }
 }
 
@@ -69,7 +76,7 @@ pub(crate) async fn resolve(
         age = Freshness::Recent;
     }
     count(&counters.misses, 1);
-    let _turn = slot.loading.lock().await;
+    let _turn = slot.turn().await;
     {
         let state = slot.state();
         if let Some(known) = state.resolved.clone().filter(|known| is_valid(known, age)) {

@@ -5,6 +5,7 @@ use std::sync::atomic::Ordering;
 use weirgate_shared::{SCHEMA_VERSION, read_schema, schema_key};
 use weirgate_store::Item;
 
+use super::stored::unreadable;
 use crate::session::Session;
 use crate::values::Error;
 
@@ -18,11 +19,7 @@ pub(crate) fn check<'a>(
         return Ok(false);
     };
     let found = read_schema(item.attributes());
-    let found = found.map_err(|error| Error::UnreadableItem {
-        pk: key.pk,
-        sk: key.sk,
-        error,
-    })?;
+    let found = found.map_err(|error| unreadable(&key, error))?;
     if found != SCHEMA_VERSION {
         let namespace = session.namespace.to_string();
         return Err(Error::UnsupportedSchema {

@@ -1,9 +1,14 @@
-//! Where a configuration is stored.
+//! Where a configuration is stored, and how it is read.
 
-use weirgate_shared::{Config, ConfigKey, ConfigLevel, ItemKey, Namespace, Versioned, read_config};
-use weirgate_store::Item;
+use std::time::Duration;
 
-use crate::values::Error;
+use weirgate_shared::{
+    Config, ConfigKey, ConfigLevel, ItemError, ItemKey, Namespace, Versioned, read_config,
+};
+use weirgate_store::{Consistency, Item};
+
+use crate::session::{Session, deadline};
+use crate::values::{Error, count};
 
 /// Returns the key of a level's configuration.
 pub(crate) fn key(namespace: &Namespace, level: &ConfigLevel) -> ConfigKey {
@@ -17,10 +22,33 @@ pub(crate) fn key(namespace: &Namespace, level: &ConfigLevel) -> ConfigKey {
 pub(crate) fn stored(key: &ItemKey, items: &[Item]) -> Result<Versioned<Config>, Error> {
     let item = items.iter().find(|item| item.key().as_ref() == Some(key));
     let stored = item.map(|item| read_config(item.attributes())).transpose();
-    let unreadable = |error| Error::UnreadableItem {
-        pk: key.pk.clone(),
-        sk: key.sk.clone(),
-        error,
-    };
-    stored.map(Option::unwrap_or_default).map_err(unreadable)
+    let stored = stored.map(Option::unwrap_or_default);
+    stored.map_err(|error| unreadable(key, error))
+}
+
+/// Returns the error of an item that cannot be read.
+pub(crate) fn unreadable(key: &ItemKey, error: ItemError) -> Error {
+    let ItemKey { pk, sk } = key.clone();
+    Error::UnreadableItem { pk, sk, error }
+}
+
+/// Reads up to 100 items of a configuration. A patient read repeats a throttled one in time.
+pub(super) async fn read_items(
+    session: &Session,
+    keys: &[ItemKey],
+    consistency: Consistency,
+    timeout: Duration,
+    is_patient: bool,
+    what: &str,
+) -> Result<Vec<Item>, Error> {
+    count(&session.config_cache.counters.loads, 1);
+    let (_permit, until) = (session.breaker.admit()?, deadline(timeout));
+    let read = session.read_with(keys, consistency, is_patient.then_some(until));
+    match tokio::time::timeout_at(until, read).await {
+        Ok(items) => Ok(items?),
+        Err(_) => {
+            let request = format!("BatchGetItem of {what}");
+            Err(session.timeout_error(&request, timeout).into())
+        }
+    }
 }

@@ -4,12 +4,13 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use weirgate_shared::{ItemError, ItemKey, Namespace, Switches, switches_key};
-use weirgate_store::{Consistency, Item};
+use weirgate_shared::{ItemKey, Switches, switches_key};
+use weirgate_store::Item;
 
+use super::stored::{read_items, unreadable};
 use crate::queue::ShardState;
-use crate::session::{Moment, Session, deadline};
-use crate::values::{Error, count};
+use crate::session::{Session, SwitchRequest};
+use crate::values::Error;
 
 /// Returns the switches of the namespace, and reads them if they are due. `first` is the first shard
 /// of the bucket that is asked next; if it is not known, the same request reads it.
@@ -35,7 +36,7 @@ pub(crate) async fn read_switches(
         let session = Arc::clone(session);
         // Only a runtime that shuts down drops the task.
         tokio::spawn(async move {
-            let switches = read_now(&session, first.as_deref()).await;
+            let switches = read(&session, first.as_deref()).await;
             drop(turn);
             switches
         })
@@ -46,18 +47,30 @@ pub(crate) async fn read_switches(
     known.unwrap_or_else(|| cache.known(session).latest.unwrap_or_default())
 }
 
-async fn read_now(session: &Session, first: Option<&ShardState>) -> Arc<Switches> {
-    let generation = session.config_cache.generation();
-    let sent = session.ages.sent();
-    let read = read(session, first, session.settings.timeout).await;
-    record_switches(session, generation, sent.at, read)
+async fn read(session: &Session, first: Option<&ShardState>) -> Arc<Switches> {
+    let key = switches_key(&session.namespace);
+    let bucket = first.filter(|first| first.is_unknown());
+    let of_bucket = bucket.map(|first| first.key.item_key());
+    let keys: Vec<_> = [key.clone()].into_iter().chain(of_bucket.clone()).collect();
+    let (sent, cache) = (session.ages.sent(), &session.config_cache.switches);
+    let request = cache.begin(sent.at, false);
+    let (consistency, timeout) = (request.consistency(), session.settings.timeout);
+    let items = read_items(session, &keys, consistency, timeout, false, "switches").await;
+    let find = |items: &[Item], key: &ItemKey| {
+        let item = items.iter().find(|item| item.key().as_ref() == Some(key));
+        item.cloned()
+    };
+    if let (Ok(items), Some((first, key))) = (&items, bucket.zip(of_bucket)) {
+        first.record_item(find(items, &key).as_ref(), sent, session);
+    }
+    let read = items.and_then(|items| stored_switches(&key, find(&items, &key).as_ref()));
+    record_switches(session, request, read)
 }
 
-/// Caches switches that were read at `read_at`, or the failure. Returns those in force.
+/// Caches switches that were read, or the failure. Returns those in force.
 pub(super) fn record_switches(
     session: &Session,
-    generation: u64,
-    read_at: Moment,
+    request: SwitchRequest,
     read: Result<Switches, Error>,
 ) -> Arc<Switches> {
     let cache = &session.config_cache;
@@ -67,7 +80,7 @@ pub(super) fn record_switches(
                 let stopped = level.as_ref().map(tracing::field::display);
                 tracing::warn!(%error, stopped, "a switch cannot be read: its level is stopped");
             }
-            cache.insert_switches(generation, read_at, read)
+            cache.record_switches(request, read)
         }
         Err(error) => {
             tracing::warn!(%error, "switches could not be read: using the last ones");
@@ -75,59 +88,11 @@ pub(super) fn record_switches(
         }
     }
 }
-
-/// Returns the key of the switches, if they are due to be read.
-pub(super) fn due_key(session: &Session) -> Option<ItemKey> {
-    let is_due = session.config_cache.switches.fresh(session).is_none();
-    is_due.then(|| switches_key(&session.namespace))
-}
-
-async fn read(
-    session: &Session,
-    first: Option<&ShardState>,
-    timeout: Duration,
-) -> Result<Switches, Error> {
-    let key = switches_key(&session.namespace);
-    let bucket = first.filter(|first| first.is_unknown());
-    let of_bucket = bucket.map(|first| first.key.item_key());
-    let keys: Vec<_> = [key.clone()].into_iter().chain(of_bucket.clone()).collect();
-    count(&session.config_cache.counters.loads, 1);
-    let _permit = session.breaker.admit()?;
-    let (sent, until) = (session.ages.sent(), deadline(timeout));
-    // A process reads its own change.
-    let consistency = match session.config_cache.generation() {
-        0 => Consistency::Eventual,
-        _ => Consistency::Strong,
-    };
-    let read = session.read_with(&keys, consistency, None);
-    let Ok(items) = tokio::time::timeout_at(until, read).await else {
-        let error = session.timeout_error("BatchGetItem of switches", timeout);
-        return Err(error.into());
-    };
-    let items = items?;
-    let find = |key: &ItemKey| items.iter().find(|item| item.key().as_ref() == Some(key));
-    if let Some((first, key)) = bucket.zip(of_bucket) {
-        first.record_item(find(&key), sent, session);
-    }
-    stored_switches(&key, find(&key))
-}
-
 /// Returns the switches in an item.
 pub(crate) fn stored_switches(key: &ItemKey, item: Option<&Item>) -> Result<Switches, Error> {
     let read = item
         .map(|item| weirgate_shared::read_switches(item.attributes()))
         .transpose();
-    let unreadable = |error: ItemError| Error::UnreadableItem {
-        pk: key.pk.clone(),
-        sk: key.sk.clone(),
-        error,
-    };
-    read.map(Option::unwrap_or_default).map_err(unreadable)
-}
-
-/// Returns the error of a part of the switches that cannot be read.
-pub(crate) fn unreadable_switches(namespace: &Namespace, error: &ItemError) -> Error {
-    let ItemKey { pk, sk } = switches_key(namespace);
-    let error = error.clone();
-    Error::UnreadableItem { pk, sk, error }
+    let read = read.map(Option::unwrap_or_default);
+    read.map_err(|error| unreadable(key, error))
 }

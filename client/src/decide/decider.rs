@@ -2,7 +2,7 @@
 
 mod shadow;
 
-use std::pin::Pin;
+use std::pin::{Pin, pin};
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -17,11 +17,11 @@ use super::granted::{BucketGrant, Granted, Uncounted};
 use super::local::LocalBuckets;
 use super::parts::{check_parts, check_targets};
 use super::request::{AcquireOptions, TakeMode};
-use super::stop::{Known, Stoppable, by_cache, by_table};
+use super::stop::{Known, by_cache, by_table, stopped};
 use super::targets::ResolvedRequest;
 use crate::bucket::{
-    AllOrNone, BucketDecision, BucketTarget, Hold, acquire, cached_denial, take_concurrently,
-    take_in_transaction,
+    AllOrNone, BucketDecision, BucketState, BucketTarget, Hold, acquire, cached_denial,
+    take_concurrently, take_in_transaction,
 };
 use crate::session::{Permit, Session, deadline};
 use crate::values::{Denied, Disabled, Error, LimitStatus, blocking_limits, count, merge_denials};
@@ -119,8 +119,8 @@ enum Taking {
 struct Decider<'a> {
     session: &'a Arc<Session>,
     targets: Vec<BucketTarget>,
-    /// The buckets that an operator can stop.
-    buckets: &'a [Stoppable],
+    /// The buckets that are requested, which an operator can stop.
+    buckets: &'a [Arc<BucketState>],
     would_deny: Vec<Option<Denied>>,
     take_mode: TakeMode,
     timeout: Duration,
@@ -201,25 +201,28 @@ impl Decider<'_> {
         returned: Vec<Pin<Box<OwnedNotified>>>,
     ) -> Option<Disabled> {
         let until = Instant::now() + pause;
-        let interval = self.session.config_cache.switches.max_age(self.session);
+        let switches = &self.session.config_cache.switches;
+        let (interval, mut is_returned) = (switches.max_age(self.session), false);
         let mut returned = select_all(returned);
         loop {
-            let next_check = until.min(Instant::now() + interval);
-            let is_returned = tokio::select! {
-                // A fixed order, so that a run depends only on its inputs.
-                biased;
-                _ = &mut returned => true,
-                () = tokio::time::sleep_until(next_check) => false,
-            };
-            if !matches!(by_cache(self.session, self.buckets), Known::Running) {
-                let by_table = by_table(self.session, self.buckets, self.timeout);
-                if let Some(disabled) = Box::pin(by_table).await {
-                    return Some(disabled);
-                }
+            // Subscribe before the check, or a stop in between would be missed.
+            let mut changed = pin!(switches.changed.notified());
+            changed.as_mut().enable();
+            let stopped = stopped(self.session, self.buckets, self.timeout);
+            if let Some(disabled) = Box::pin(stopped).await {
+                return Some(disabled);
             }
             if is_returned || Instant::now() >= until {
                 return None;
             }
+            let next_check = until.min(Instant::now() + interval);
+            is_returned = tokio::select! {
+                // A fixed order, so that a run depends only on its inputs.
+                biased;
+                _ = &mut returned => true,
+                () = tokio::time::sleep_until(next_check) => false,
+                () = changed => false,
+            };
         }
     }
 

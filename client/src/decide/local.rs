@@ -4,7 +4,7 @@ use std::collections::HashMap;
 use std::sync::{Arc, MutexGuard};
 
 use weirgate_shared::{
-    BucketKey, EpochMillis, LimitMode, LimitName, MilliTokens, RefillRule, Shard,
+    BucketKey, EpochMillis, LimitMode, LimitName, LimitsVersion, MilliTokens, RefillRule, Shard,
 };
 
 use crate::bucket::BucketTarget;
@@ -55,7 +55,7 @@ impl LocalBuckets {
         for (at, target) in ordered {
             let (key, mut amounts) = (&target.bucket.key, target.request.all_amounts());
             // With the same version, the scaled limits of the local bucket take precedence.
-            let limits = target.request.limits.with_version(0);
+            let limits = target.request.limits.with_version(LimitsVersion(0));
             let new = || LocalBucket {
                 shard: scaled_shard(key, &limits, percent, now),
                 limits: limits.clone(),

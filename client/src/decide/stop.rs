@@ -3,11 +3,12 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use weirgate_shared::{BucketKey, Switches};
+use weirgate_shared::write::MAX_ANCESTORS;
+use weirgate_shared::{BucketKey, ConfigLevel, EntityId, Switches};
 
 use crate::bucket::BucketState;
-use crate::config::read_switches;
-use crate::session::{KnownSwitches, Session};
+use crate::config::{Ancestors, ancestors, read_entities, read_switches};
+use crate::session::{KnownSwitches, Session, deadline};
 use crate::values::Disabled;
 
 /// What the cached switches say about a request.
@@ -16,88 +17,120 @@ pub(super) enum Known {
     Stopped(Disabled),
     /// It is not stopped.
     Running,
-    /// It was not stopped, and the switches are due to be read: while the request is decided, so
-    /// that it waits for nothing.
+    /// It was not stopped, and the switches or its ancestors are due to be read: while the request
+    /// is decided, so that it waits for nothing.
     Due,
-    /// Nothing is known, or it was stopped and the switches are due to be read: before the request
-    /// is decided, so that a stopped one writes nothing.
+    /// Nothing is known, or it was stopped and a read is due: before the request is decided, so that
+    /// a stopped one writes nothing.
     Unknown,
 }
 
-/// A bucket whose entity and resource an operator can stop.
-#[derive(Debug, Clone)]
-pub(crate) struct Stoppable {
-    pub(crate) bucket: Arc<BucketState>,
-    /// Whether the request is for this bucket. Its ancestors follow it.
-    pub(crate) is_own: bool,
-}
-
-/// Returns what the cached switches say.
-pub(super) fn by_cache(session: &Session, buckets: &[Stoppable]) -> Known {
-    let KnownSwitches {
-        latest,
-        is_due,
-        is_changed,
-    } = session.config_cache.switches.known(session);
-    match latest.map(|switches| disabled(&switches, buckets)) {
-        Some(Some(disabled)) if !is_due => Known::Stopped(disabled),
-        Some(None) if !is_due => Known::Running,
-        Some(None) if !is_changed => Known::Due,
+/// Returns what the cached switches say about a request for these buckets and their ancestors'.
+pub(super) fn by_cache(session: &Session, buckets: &[Arc<BucketState>]) -> Known {
+    let KnownSwitches { latest, is_due } = session.config_cache.switches.known(session);
+    let Some(switches) = latest else {
         // One bucket is read in the same request. For several, that would be one more.
-        None if buckets.len() > 1 => Known::Due,
-        Some(_) | None => Known::Unknown,
+        return match buckets {
+            [_] => Known::Unknown,
+            _ => Known::Due,
+        };
+    };
+    match disabled(session, &switches, buckets) {
+        (Some(disabled), unread) if !is_due && unread.is_empty() => Known::Stopped(disabled),
+        (None, unread) if !is_due && unread.is_empty() => Known::Running,
+        (None, _) => Known::Due,
+        (Some(_), _) => Known::Unknown,
     }
 }
 
-/// Reads the switches if they are due. Returns whether the request is stopped.
+/// Reads the switches and the ancestors if they are due. Returns whether the request is stopped.
+///
+/// Ancestors that cannot be read stop nothing; those known before do.
 pub(super) async fn by_table(
     session: &Arc<Session>,
-    buckets: &[Stoppable],
+    buckets: &[Arc<BucketState>],
     timeout: Duration,
 ) -> Option<Disabled> {
+    let until = deadline(timeout);
     let only = match buckets {
-        [only] => Some(&only.bucket.queues.first().shard),
+        [only] => Some(&only.queues.first().shard),
         _ => None,
     };
     let switches = read_switches(session, only, timeout).await;
-    disabled(&switches, buckets)
+    let (disabled, unread) = disabled(session, &switches, buckets);
+    let Some(first) = buckets.first().filter(|_| !unread.is_empty()) else {
+        return disabled;
+    };
+    let read = async {
+        let turn = first.config.turn().await;
+        let (session, switches, buckets) = (session.clone(), switches.clone(), buckets.to_vec());
+        // As a read of the switches, it goes on where a request has less time.
+        let read = tokio::spawn(async move {
+            for _ in 0..=MAX_ANCESTORS {
+                let (_, unread) = self::disabled(&session, &switches, &buckets);
+                if unread.is_empty() || read_entities(&session, &unread).await.is_err() {
+                    break;
+                }
+            }
+            drop(turn);
+        });
+        read.await.ok();
+    };
+    tokio::time::timeout_at(until, read).await.ok();
+    self::disabled(session, &switches, buckets).0
 }
 
-/// Returns whether an operator has stopped a request that nothing is taken for.
-pub(crate) async fn is_stopped(session: &Arc<Session>, buckets: &[Stoppable]) -> bool {
+/// Returns whether an operator has stopped a request, before it is decided.
+pub(crate) async fn stopped(
+    session: &Arc<Session>,
+    buckets: &[Arc<BucketState>],
+    timeout: Duration,
+) -> Option<Disabled> {
     match by_cache(session, buckets) {
-        Known::Stopped(_) => true,
-        Known::Running => false,
-        Known::Due | Known::Unknown => {
-            let timeout = session.settings.timeout;
-            by_table(session, buckets, timeout).await.is_some()
-        }
+        Known::Stopped(disabled) => Some(disabled),
+        Known::Running => None,
+        Known::Due | Known::Unknown => by_table(session, buckets, timeout).await,
     }
 }
 
-/// Returns whether the last switches that were read stop a request, however old they are.
-pub(super) fn by_last_read(session: &Session, buckets: &[Stoppable]) -> Option<Disabled> {
+/// Returns whether the newest switches stop a request, however old they are.
+pub(super) fn by_last_read(session: &Session, buckets: &[Arc<BucketState>]) -> Option<Disabled> {
     let known = session.config_cache.switches.known(session);
-    disabled(&*known.latest?, buckets)
+    disabled(session, &*known.latest?, buckets).0
 }
 
-fn disabled(switches: &Switches, buckets: &[Stoppable]) -> Option<Disabled> {
-    let mut is_exempt = false;
-    buckets.iter().find_map(|Stoppable { bucket, is_own }| {
+/// Returns how the switches stop a request, and the entities that have to be read to know.
+///
+/// A stop of an ancestor is meant for its descendants, whatever they take from. A stop of the
+/// resource or the system decides by the entity itself.
+fn disabled(
+    session: &Session,
+    switches: &Switches,
+    buckets: &[Arc<BucketState>],
+) -> (Option<Disabled>, Vec<EntityId>) {
+    let (has_stopped_entities, mut all_unread) = (switches.stop_entities(), vec![]);
+    let of_bucket = |bucket: &Arc<BucketState>| {
         let BucketKey {
             entity, resource, ..
         } = &bucket.key;
-        if *is_own {
-            is_exempt = switches.exempts(entity, resource);
-        }
-        let level = switches.stopping(entity, resource)?;
-        if is_exempt && level.entity().is_none() {
-            return None;
-        }
-        Some(Disabled {
+        let disabled = |entity: &EntityId, stopped_at: ConfigLevel| Disabled {
             entity: entity.clone(),
             resource: resource.clone(),
-            stopped_at: Some(level),
+            stopped_at: Some(stopped_at),
+        };
+        if let Some(level) = switches.stopping(entity, resource) {
+            return Some(disabled(entity, level));
+        }
+        if !has_stopped_entities {
+            return None;
+        }
+        let Ancestors { known, unread } = ancestors(session, entity);
+        all_unread.extend(unread);
+        known.iter().find_map(|ancestor| {
+            let level = switches.stopping(ancestor, resource)?;
+            level.entity().is_some().then(|| disabled(ancestor, level))
         })
-    })
+    };
+    let disabled = buckets.iter().find_map(of_bucket);
+    (disabled, all_unread)
 }

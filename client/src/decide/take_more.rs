@@ -12,7 +12,6 @@ use super::granted::Granted;
 use super::local::LocalBuckets;
 use super::parts::check_targets;
 use super::request::{AcquireOptions, TakeMode};
-use super::stop::Stoppable;
 use super::targets::ResolvedRequest;
 use crate::bucket::{BucketTarget, Hold};
 use crate::session::Session;
@@ -87,10 +86,7 @@ async fn decide_more(
     session: &Arc<Session>,
     targets: Vec<BucketTarget>,
 ) -> Result<Decision<Granted>, Error> {
-    let buckets = targets.iter().map(|target| Stoppable {
-        bucket: Arc::clone(&target.bucket),
-        is_own: true,
-    });
+    let buckets = targets.iter().map(|target| Arc::clone(&target.bucket));
     let request = ResolvedRequest {
         buckets: buckets.collect(),
         targets,

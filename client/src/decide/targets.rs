@@ -2,11 +2,13 @@
 
 use std::sync::Arc;
 
-use weirgate_shared::{BucketKey, ConfigStatus, EntityId, Limit, LimitMode, LimitName, Resource};
+use weirgate_shared::{
+    BucketKey, ConfigStatus, EntityId, Limit, LimitMode, LimitName, LimitsVersion, Resource,
+};
 
 use super::granted::Uncounted;
 use super::request::{NamedAmounts, RequestSpec, invalid};
-use super::stop::{Stoppable, by_last_read};
+use super::stop::{by_last_read, stopped};
 use crate::bucket::{BucketRegistry, BucketState, BucketTarget};
 use crate::config::{Freshness, resolve};
 use crate::session::Settings;
@@ -22,9 +24,9 @@ const REREADS: u32 = 3;
 #[derive(Debug, Default)]
 pub(crate) struct ResolvedRequest {
     pub(crate) targets: Vec<BucketTarget>,
-    /// The buckets whose entity and resource an operator can stop: those of the targets, and those
-    /// without limits.
-    pub(crate) buckets: Vec<Stoppable>,
+    /// The buckets that are requested, also those without limits. Their ancestors' are not among
+    /// them.
+    pub(crate) buckets: Vec<Arc<BucketState>>,
     /// Set if the configuration disables the request.
     pub(crate) disabled: Option<Disabled>,
     /// Whether the entity itself is unlimited.
@@ -65,14 +67,17 @@ impl RequestSpec {
             Err(error) => error,
         };
         // Limits that cannot be read are no way around a stop.
-        let own = Stoppable {
-            bucket: buckets.bucket(
-                EntityId::new(&*self.entity)?,
-                Resource::new(&*self.resource)?,
-            ),
-            is_own: true,
+        let own = buckets.bucket(
+            EntityId::new(&*self.entity)?,
+            Resource::new(&*self.resource)?,
+        );
+        let (session, own) = (&buckets.session, [own]);
+        let disabled = if error.is_transient() {
+            Box::pin(stopped(session, &own, self.timeout / 4)).await
+        } else {
+            by_last_read(session, &own)
         };
-        let disabled = by_last_read(&buckets.session, &[own]).ok_or(error)?;
+        let disabled = disabled.ok_or(error)?;
         Ok(ResolvedRequest {
             disabled: Some(disabled),
             ..ResolvedRequest::default()
@@ -145,7 +150,7 @@ impl RequestSpec {
                     "limits_version must be 0 or more, got {version}: count releases from 0"
                 ));
             }
-            Some(version) => &limits.with_version(version),
+            Some(version) => &limits.with_version(LimitsVersion::of_release(version)),
             None => limits,
         };
         if self.cascades {
@@ -154,10 +159,7 @@ impl RequestSpec {
                 .await;
         }
         Ok(ResolvedRequest {
-            buckets: vec![Stoppable {
-                bucket: Arc::clone(&bucket),
-                is_own: true,
-            }],
+            buckets: vec![Arc::clone(&bucket)],
             targets: vec![self.target(&buckets.session.settings, bucket, limits, &amounts)?],
             ..ResolvedRequest::default()
         })
@@ -179,7 +181,11 @@ impl RequestSpec {
             Resource::new(&*self.resource)?,
         );
         let own = buckets.bucket(entity, resource);
-        let (mut resolved_request, mut seen) = (ResolvedRequest::default(), vec![]);
+        let begun = || ResolvedRequest {
+            buckets: vec![Arc::clone(&own)],
+            ..ResolvedRequest::default()
+        };
+        let (mut resolved_request, mut seen) = (begun(), vec![]);
         let (mut next, mut rereads) = (Some(Arc::clone(&own)), 0);
         while let Some(bucket) = next.take() {
             let BucketKey {
@@ -194,10 +200,6 @@ impl RequestSpec {
             )
             .await?;
             let is_own = Arc::ptr_eq(&bucket, &own);
-            resolved_request.buckets.push(Stoppable {
-                bucket: Arc::clone(&bucket),
-                is_own,
-            });
             resolved_request.limits_may_be_stale |= resolved.may_be_stale(session.ages.now());
             let config = resolved.config.as_deref();
             if is_own && given.is_none() {
@@ -278,7 +280,7 @@ impl RequestSpec {
             if let Some(parent) = &resolved.parent {
                 if seen.contains(parent) && rereads < REREADS {
                     // Cached items of different ages can show a cycle that the table never had.
-                    (resolved_request, seen) = (ResolvedRequest::default(), vec![]);
+                    (resolved_request, seen) = (begun(), vec![]);
                     (next, age, rereads) = (Some(Arc::clone(&own)), Freshness::Now, rereads + 1);
                     continue;
                 }

@@ -187,7 +187,7 @@ mod tests {
             soft_amounts: Amounts::new(),
             counted_amounts: Amounts::new(),
             limits: if asked.brings_others {
-                limits().with_version(7)
+                limits().with_version(weirgate_shared::LimitsVersion(7))
             } else {
                 limits()
             },

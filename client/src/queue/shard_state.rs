@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use tokio::time::Instant;
 use weirgate_shared::write::Contention;
-use weirgate_shared::{BucketKey, MAX_SHARDS, Shard};
+use weirgate_shared::{BucketKey, LimitsVersion, MAX_SHARDS, Shard};
 use weirgate_store::StoreError;
 
 use super::contention::{ContentionBackoff, OtherWriters};
@@ -164,9 +164,10 @@ impl ShardState {
             // Cap a damaged item's shard count, because a refresh reads that many keys.
             self.summary
                 .record_shard_count(shard.shard().count.min(MAX_SHARDS), at);
+            let version = shard.config_version.and_then(LimitsVersion::changes);
             self.summary
                 .version
-                .fetch_max(shard.config_version.unwrap_or_default(), Ordering::Relaxed);
+                .fetch_max(version.unwrap_or_default(), Ordering::Relaxed);
             state.absent = None;
             if state
                 .view

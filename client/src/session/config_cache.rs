@@ -1,19 +1,23 @@
 //! Cache of configurations and entities.
 
+use std::hash::{DefaultHasher, Hash, Hasher};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
 use quick_cache::sync::Cache;
 use weirgate_shared::{
-    AuditId, Config, ConfigLevel, Entity, EntityId, EpochMillis, Switches, Versioned,
+    AuditId, Config, ConfigLevel, Entity, EntityId, EpochMillis, Switch, Switches, Versioned,
 };
+use weirgate_store::Consistency;
 
-use super::ages::{Cached, Moment};
-use super::switch_cache::SwitchCache;
+use super::ages::Cached;
+use super::switch_cache::{SwitchCache, SwitchRequest};
 use crate::values::{Locked, counters};
 
 /// Most cached configurations and entities, 20,000, including missing ones.
 const MAX_ENTRIES: usize = 20_000;
+/// Groups of keys by their hash, 1,024: a change keeps answers of its group from being cached.
+const GROUPS: usize = 1_024;
 
 /// Cached configurations and entities.
 #[derive(Debug)]
@@ -23,8 +27,8 @@ pub(crate) struct ConfigCache {
     pub(crate) switches: SwitchCache,
     /// Number of changes by this process; a change invalidates resolved limits.
     generation: AtomicU64,
-    /// Lock that orders inserts and invalidations.
-    update_lock: Locked<()>,
+    /// Generation of the last change in each group. The lock orders inserts and invalidations.
+    changed_at: Locked<Vec<u64>>,
     /// Whether the namespace was seen to have this code's schema version.
     pub(crate) has_schema: AtomicBool,
     last_event: Locked<Option<AuditId>>,
@@ -52,7 +56,7 @@ impl Default for ConfigCache {
             entities: Cache::new(MAX_ENTRIES),
             switches: SwitchCache::default(),
             generation: AtomicU64::default(),
-            update_lock: Locked::default(),
+            changed_at: Locked::new(vec![0; GROUPS]),
             has_schema: AtomicBool::default(),
             last_event: Locked::default(),
             counters: Counters::default(),
@@ -65,6 +69,14 @@ impl ConfigCache {
         self.generation.load(Ordering::Acquire)
     }
 
+    /// Returns the consistency of a read: a process reads its own changes.
+    pub(crate) fn consistency(&self) -> Consistency {
+        match self.generation() {
+            0 => Consistency::Eventual,
+            _ => Consistency::Strong,
+        }
+    }
+
     pub(crate) fn level(&self, level: &ConfigLevel) -> Option<Cached<Arc<Versioned<Config>>>> {
         self.levels.get(level)
     }
@@ -73,48 +85,64 @@ impl ConfigCache {
         self.entities.get(entity)
     }
 
-    /// Inserts what was read, unless this process has changed something since `generation`.
+    /// Inserts what was read, unless this process has changed it since `generation`, or a later read
+    /// was faster.
     pub(crate) fn insert(
         &self,
         generation: u64,
         levels: impl IntoIterator<Item = (ConfigLevel, Cached<Arc<Versioned<Config>>>)>,
-        entity: Option<(EntityId, Cached<Option<Arc<Entity>>>)>,
+        entities: impl IntoIterator<Item = (EntityId, Cached<Option<Arc<Entity>>>)>,
     ) {
-        let _turn = self.update_lock.lock();
-        if self.generation() != generation {
-            return;
-        }
+        let changed_at = self.changed_at.lock();
         for (level, read) in levels {
-            self.levels.insert(level, read);
+            let known = self.levels.peek(&level).map(|known| known.read_at);
+            if changed_at[group(&level)] <= generation && known <= Some(read.read_at) {
+                self.levels.insert(level, read);
+            }
         }
-        if let Some((entity, read)) = entity {
-            self.entities.insert(entity, read);
+        for (entity, read) in entities {
+            let known = self.entities.peek(&entity).map(|known| known.read_at);
+            if changed_at[group(&entity)] <= generation && known <= Some(read.read_at) {
+                self.entities.insert(entity, read);
+            }
         }
-    }
-
-    /// Caches switches that were read at `read_at`, unless this process has changed something since
-    /// `generation`. Returns them.
-    pub(crate) fn insert_switches(
-        &self,
-        generation: u64,
-        read_at: Moment,
-        read: Switches,
-    ) -> Arc<Switches> {
-        let _turn = self.update_lock.lock();
-        let is_current = self.generation() == generation;
-        self.switches.insert(is_current, read_at, read)
     }
 
     /// Removes an entry that this process has changed, or may have.
     pub(crate) fn invalidate(&self, what: &CacheKey) {
-        let _turn = self.update_lock.lock();
-        self.generation.fetch_add(1, Ordering::AcqRel);
+        let mut changed_at = self.changed_at.lock();
+        let generation = self.generation.fetch_add(1, Ordering::AcqRel) + 1;
         match what {
-            CacheKey::Level(level) => drop(self.levels.remove(level)),
-            CacheKey::Entity(entity) => drop(self.entities.remove(entity)),
+            CacheKey::Level(level) => {
+                changed_at[group(level)] = generation;
+                self.levels.remove(level);
+            }
+            CacheKey::Entity(entity) => {
+                changed_at[group(entity)] = generation;
+                self.entities.remove(entity);
+            }
             CacheKey::Switches => self.switches.mark_changed(),
+            CacheKey::AllLimits => {
+                changed_at.fill(generation);
+                self.levels.clear();
+                self.entities.clear();
+            }
             CacheKey::Nothing => {}
         }
+    }
+
+    /// Caches switches, and forgets all limits where they start the system: a namespace is stopped to
+    /// purge it, and limits of before and after a purge must not be combined.
+    pub(crate) fn record_switches(
+        &self,
+        request: SwitchRequest,
+        answer: Switches,
+    ) -> Arc<Switches> {
+        let stops = |all: &Switches| all.levels.get(&ConfigLevel::System) == Some(&Switch::Stopped);
+        if self.switches.latest().is_some_and(|all| stops(&all)) && !stops(&answer) {
+            self.invalidate(&CacheKey::AllLimits);
+        }
+        self.switches.record(request, answer)
     }
 
     /// Returns an id for the audit event of a change made now. Ids of one process sort by time.
@@ -137,12 +165,21 @@ impl ConfigCache {
     }
 }
 
+fn group(key: &impl Hash) -> usize {
+    let mut hasher = DefaultHasher::new();
+    key.hash(&mut hasher);
+    let [low, high, ..] = hasher.finish().to_le_bytes();
+    usize::from(u16::from_le_bytes([low, high])) % GROUPS
+}
+
 /// Key of an entry that this process changes.
 #[derive(Debug, Clone)]
 pub(crate) enum CacheKey {
     Level(ConfigLevel),
     Entity(EntityId),
     Switches,
+    /// All configurations and entities.
+    AllLimits,
     /// The change concerns nothing that is cached.
     Nothing,
 }
@@ -152,9 +189,8 @@ mod tests {
     use super::*;
     use crate::session::AgeClock;
 
-    /// A value read before a change must not be cached after it.
     #[test]
-    fn a_value_read_before_a_change_is_not_cached_after_it() {
+    fn a_value_read_before_a_change_is_not_cached_after_it_and_others_are() {
         let (known, read) = (
             ConfigCache::default(),
             Cached {
@@ -162,16 +198,20 @@ mod tests {
                 value: Arc::default(),
             },
         );
-        let remember =
-            |generation| known.insert(generation, [(ConfigLevel::System, read.clone())], None);
+        let other = ConfigLevel::Entity(EntityId::new("e-1").unwrap());
+        let levels = [ConfigLevel::System, other];
+        let cached = |generation| {
+            let read = levels.clone().map(|level| (level, read.clone()));
+            known.insert(generation, read, None);
+            levels.clone().map(|level| known.level(&level).is_some())
+        };
         let before = known.generation();
-        remember(before);
-        assert!(known.level(&ConfigLevel::System).is_some());
+        assert_eq!(cached(before), [true, true]);
         known.invalidate(&CacheKey::Level(ConfigLevel::System));
-        remember(before);
-        assert!(known.level(&ConfigLevel::System).is_none());
-        remember(known.generation());
-        assert!(known.level(&ConfigLevel::System).is_some());
+        assert_eq!(cached(before), [false, true]);
+        assert_eq!(cached(known.generation()), [true, true]);
+        known.invalidate(&CacheKey::AllLimits);
+        assert_eq!(cached(before), [false, false]);
     }
 
     #[test]

@@ -2,7 +2,9 @@
 
 use std::sync::Arc;
 
-use weirgate_shared::{Config, ConfigLevel, ConfigStatus, Limit, LimitMode, LimitName};
+use weirgate_shared::{
+    Config, ConfigLevel, ConfigStatus, Limit, LimitMode, LimitName, LimitsVersion,
+};
 
 use super::limits::Limits;
 
@@ -19,7 +21,7 @@ pub(crate) struct EffectiveConfig {
 
 impl EffectiveConfig {
     /// Creates it. In shadow mode all enforced limits become shadow limits.
-    pub(crate) fn new(level: ConfigLevel, config: &Config, version: Option<i64>) -> Self {
+    pub(crate) fn new(level: ConfigLevel, config: &Config, version: Option<LimitsVersion>) -> Self {
         let in_mode = |limit: &Limit| {
             let is_shadow = config.is_shadow && limit.mode() == LimitMode::Enforced;
             if is_shadow {

@@ -4,8 +4,8 @@ use std::ops::Deref;
 use std::sync::Arc;
 
 use weirgate_shared::{
-    Limit, LimitName, MAX_BUCKET_LIMITS, MAX_LIMITS, MIN_BALANCE, MilliTokens, Shard,
-    VersionedLimits,
+    Limit, LimitName, LimitsVersion, MAX_BUCKET_LIMITS, MAX_LIMITS, MIN_BALANCE, MilliTokens,
+    Shard, VersionedLimits,
 };
 
 use super::amounts::Amounts;
@@ -15,13 +15,13 @@ use super::error::Error;
 #[derive(Debug, Clone, Default)]
 pub(crate) struct Limits {
     list: Arc<[Limit]>,
-    pub(crate) version: Option<i64>,
+    pub(crate) version: Option<LimitsVersion>,
     /// Whether they are configured for exactly this entity and resource.
     is_own: bool,
 }
 
 impl Limits {
-    pub(crate) const fn new(list: Arc<[Limit]>, version: Option<i64>) -> Self {
+    pub(crate) const fn new(list: Arc<[Limit]>, version: Option<LimitsVersion>) -> Self {
         Self {
             list,
             version,
@@ -49,7 +49,7 @@ impl Limits {
     }
 
     /// Returns the same limits with another version.
-    pub(crate) fn with_version(&self, version: i64) -> Self {
+    pub(crate) fn with_version(&self, version: LimitsVersion) -> Self {
         Self {
             version: Some(version),
             ..self.clone()

@@ -5,8 +5,8 @@ use std::collections::BTreeMap;
 use weirgate_shared::write::Roll;
 use weirgate_shared::{
     ActivitySample, Bases, BucketKey, Counter, EditId, EpochMillis, EpochSeconds, Hour, Lease,
-    Limit, LimitName, LimitState, MilliTokens, MilliTotal, RefillRule, Scaling, Shard, ShardIndex,
-    WriteId,
+    Limit, LimitName, LimitState, LimitsVersion, MilliTokens, MilliTotal, RefillRule, Scaling,
+    Shard, ShardIndex, WriteId,
 };
 
 use crate::numbers::Bytes;
@@ -169,7 +169,7 @@ fn shard(bytes: &mut Bytes<'_>) -> Shard {
         } else {
             BTreeMap::new()
         },
-        config_version: bytes.one_in(2).then(|| bytes.number()),
+        config_version: bytes.one_in(2).then(|| LimitsVersion(bytes.number())),
         limits_changed_at: bytes.one_in(2).then(|| EpochMillis(bytes.number())),
         ttl: bytes.one_in(2).then(|| EpochSeconds(bytes.number())),
         write_units_left: MilliTokens(bytes.number()),

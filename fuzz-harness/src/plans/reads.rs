@@ -4,7 +4,8 @@ use std::collections::BTreeMap;
 
 use weirgate_shared::write::UsageCopy;
 use weirgate_shared::{
-    Bucket, LiveShard, Shard, ShardIndex, ShardUsageCopy, Snapshot, VersionedLimits, Window, usage,
+    Bucket, LimitsVersion, LiveShard, Shard, ShardIndex, ShardUsageCopy, Snapshot, VersionedLimits,
+    Window, usage,
 };
 
 use super::case::Case;
@@ -75,7 +76,7 @@ pub(super) fn evaluate(
     let advanced = bucket.projected(
         VersionedLimits {
             limits,
-            version: *version,
+            version: version.map(LimitsVersion),
             is_own: false,
         },
         now,

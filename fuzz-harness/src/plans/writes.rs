@@ -8,7 +8,7 @@ use weirgate_shared::write::{
     finish_writes, is_abandoned, may_split, merge, merged, recreate, refill, remove_covered,
     require_unchanged, sample, split, update_min_shards,
 };
-use weirgate_shared::{BucketKey, Lease, MilliTokens, VersionedLimits, WriteId};
+use weirgate_shared::{BucketKey, Lease, LimitsVersion, MilliTokens, VersionedLimits, WriteId};
 
 use super::case::Case;
 
@@ -105,7 +105,7 @@ fn updates(case: &Case) -> Vec<Update> {
             key: &bucket.key,
             limits: VersionedLimits {
                 limits,
-                version: *version,
+                version: version.map(LimitsVersion),
                 is_own: contention == Contention::Shared,
             },
             amounts: if contention == Contention::Alone {

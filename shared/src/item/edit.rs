@@ -3,7 +3,7 @@
 use super::config::config;
 use super::parse::{entries, integer, name};
 use super::{Attr, ItemError};
-use crate::{BalanceStep, BucketEdit, EditChange, EditId, LimitName, attr};
+use crate::{BalanceStep, BucketEdit, EditChange, EditId, LimitName, LimitsVersion, attr};
 
 /// Reads the change that is under way; `None` if the last one has ended.
 ///
@@ -24,7 +24,7 @@ pub fn read_edit<'a>(
         Some((_, Attr::Bool(is_own))) => EditChange::Limits {
             limits: config(plan)?.limits,
             version: planned(attr::VERSION)
-                .map(|(name, value)| integer(name, value))
+                .map(|(name, value)| integer(name, value).map(LimitsVersion))
                 .transpose()?,
             is_own: *is_own,
         },

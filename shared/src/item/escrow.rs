@@ -25,6 +25,7 @@ mod tests {
     use std::collections::BTreeMap;
 
     use super::*;
+    use crate::LimitsVersion;
     use crate::write::{AttributeUpdate, Value, split};
     use crate::{EpochMillis, Limit, WriteId, read_shard};
 
@@ -63,7 +64,7 @@ mod tests {
         let key = BucketKey::parse("default/BUCKET#e-1#gpt-4#1").unwrap();
         let image = Shard {
             shard_count: 2,
-            config_version: Some(3),
+            config_version: Some(LimitsVersion(3)),
             ..Shard::full(key, &limits, EpochMillis(7))
         };
         let first = split(&image, 2, WriteId::from_bits(1), EpochMillis(9_000));
@@ -87,7 +88,7 @@ mod tests {
         let half = parent.escrow.as_deref().unwrap();
         assert_eq!(
             (half.shard(), half.config_version, half.scaling.min_shards),
-            (ShardIndex { index: 3, count: 4 }, Some(3), 2)
+            (ShardIndex { index: 3, count: 4 }, Some(LimitsVersion(3)), 2)
         );
         assert_eq!(
             (half.write_seq, half.birth_seq, half.refilled_at),

@@ -11,7 +11,8 @@ use super::{Attr, ItemError};
 use crate::attr::{self, Field};
 use crate::{
     ActivitySample, Bases, BucketKey, Counter, EditId, EpochMillis, EpochSeconds, Hour, Lease,
-    LimitName, MAX_BUCKET_LIMITS, Meter, MilliTokens, Scaling, Shard, ShardIndex, WriteId,
+    LimitName, LimitsVersion, MAX_BUCKET_LIMITS, Meter, MilliTokens, Scaling, Shard, ShardIndex,
+    WriteId,
 };
 
 /// Collects the attributes of a bucket item in any order.
@@ -149,7 +150,7 @@ impl ShardReader {
             acquires: takes,
             limits,
             departed: unheld,
-            config_version: self.version,
+            config_version: self.version.map(LimitsVersion),
             limits_changed_at: self.rule_at.map(EpochMillis),
             ttl: self.ttl.map(EpochSeconds),
             write_units_left: MilliTokens(write_units_left),

@@ -32,7 +32,7 @@ pub fn write_shard(shard: &Shard) -> Vec<AttributeUpdate> {
     changes.extend(
         shard
             .config_version
-            .map(|version| set(attr::VERSION, Value::Int(version))),
+            .map(|version| set(attr::VERSION, Value::Int(version.0))),
     );
     changes.extend(
         shard

@@ -20,15 +20,18 @@ pub(crate) fn write_switches(switches: &Switches) -> Value {
 /// be read hides no other: see [`Switches::unreadable`].
 ///
 /// # Errors
-/// [`ItemError`] naming the attribute that is wrong or missing, if no switch can be read.
+/// [`ItemError`] if no switch can be read.
 pub fn read_switches<'a>(
     item: impl Iterator<Item = (&'a str, Attr<'a>)>,
 ) -> Result<Switches, ItemError> {
-    let (mut version, mut levels, mut on_unavailable) = (None, BTreeMap::new(), None);
+    let (mut version, mut levels, mut on_unavailable) = (0, BTreeMap::new(), None);
     let mut unreadable = vec![];
     for (name, value) in item {
         match name {
-            attr::VERSION => version = Some(integer(attr::VERSION, &value)?),
+            attr::VERSION => match integer(attr::VERSION, &value) {
+                Ok(number) => version = number,
+                Err(error) => unreadable.push((None, error)),
+            },
             attr::ON_UNAVAILABLE => {
                 if let Attr::S(words) = value {
                     on_unavailable = OnUnavailable::parse(words);
@@ -61,7 +64,6 @@ pub fn read_switches<'a>(
             _ => {}
         }
     }
-    let version = version.ok_or_else(|| ItemError::missing(attr::VERSION, "a whole number"))?;
     Ok(Switches {
         version,
         levels,

@@ -7,8 +7,8 @@ use crate::{
     EpochMillis, LeaseReturn, Limit, LimitState, MilliTokens, Millis, Shard, VersionedLimits,
 };
 
-/// Time for which a bucket keeps rules that an acquire without a version has changed, against other
-/// such acquires.
+/// Time for which a bucket keeps rules that an acquire has changed without a newer version of the
+/// same place, against other such acquires.
 ///
 /// Otherwise two releases with different limits would overrule each other with every take.
 pub const RULES_STAND: Millis = Millis(30_000);
@@ -17,8 +17,8 @@ impl<'a> VersionedLimits<'a> {
     /// Returns whether these limits overrule those of `shard` at `now`.
     #[must_use]
     pub fn overrule(self, shard: &Shard, now: EpochMillis) -> bool {
-        match self.version {
-            Some(_) => shard.config_version < self.version,
+        match self.order(shard.config_version) {
+            Some(order) => order.is_gt(),
             // A fast clock or another writer may have stored an instant far in the future.
             None => shard
                 .limits_changed_at

@@ -6,13 +6,22 @@ use std::collections::BTreeMap;
 use super::{Action, AttributeUpdate, Condition, Path, Update, Value};
 use crate::{
     AuditEvent, AuditKey, Config, ConfigKey, ConfigLevel, Entity, EntityDescription, EntityId,
-    EntityKey, EpochSeconds, LISTED_NAMESPACE, Millis, NAMESPACES, Namespace, SCHEMA_VERSION,
-    Versioned, WriteId, attr, item, schema_key,
+    EntityKey, EpochMillis, EpochSeconds, LISTED_NAMESPACE, Millis, NAMESPACES, Namespace,
+    SCHEMA_VERSION, Versioned, WriteId, attr, item, schema_key,
 };
 
 /// Maximum number of ancestors of an entity. Their checks, the entity, the audit event and the
 /// schema version are the 100 parts of a transaction.
 pub const MAX_ANCESTORS: usize = 97;
+
+/// What a configuration has that a deleted one does not.
+const REMOVED: [&str; 5] = [
+    attr::LIMITS,
+    attr::STATUS,
+    attr::SHADOW,
+    attr::GSI2PK,
+    attr::GSI2SK,
+];
 
 /// Sets the configuration of a level to `next`, on condition that it is the one seen. A deleted
 /// configuration leaves its version, which continues to rise: the version in buckets must never
@@ -51,20 +60,31 @@ pub fn write_config(key: &ConfigKey, seen: &Versioned<Config>, next: Option<&Con
             }
         }
         None => {
-            let removed = [
-                attr::LIMITS,
-                attr::STATUS,
-                attr::SHADOW,
-                attr::GSI2PK,
-                attr::GSI2SK,
-            ];
-            changes.extend(removed.map(|name| AttributeUpdate::Remove(Path::of(name))));
+            changes.extend(REMOVED.map(|name| AttributeUpdate::Remove(Path::of(name))));
         }
     }
     Action::Update(Update {
         key: key.item_key(),
         conditions: vec![condition],
         changes,
+    })
+}
+
+/// Deletes the system's configuration in a purge at `now`. Its version becomes larger than every sum of
+/// versions before: with less than 1,024 changes a millisecond, a sum is below the time.
+#[must_use]
+pub fn purge_config(namespace: &Namespace, now: EpochMillis) -> Action {
+    let key = ConfigKey {
+        namespace: namespace.clone(),
+        level: ConfigLevel::System,
+    };
+    let version = Value::Int(now.0.saturating_mul(1_024));
+    let version = AttributeUpdate::Set(Path::of(attr::VERSION), version);
+    let removed = REMOVED.map(|name| AttributeUpdate::Remove(Path::of(name)));
+    Action::Update(Update {
+        key: key.item_key(),
+        conditions: vec![],
+        changes: [version].into_iter().chain(removed).collect(),
     })
 }
 

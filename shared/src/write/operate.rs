@@ -14,14 +14,20 @@ use crate::{
 #[must_use]
 pub fn write_switches(namespace: &Namespace, seen: &Switches, next: &Switches) -> Action {
     let version = Path::of(attr::VERSION);
+    let is_unreadable = |is: fn(&str) -> bool| {
+        let mut errors = seen.unreadable.iter();
+        errors.any(|(_, error)| is(&error.attribute))
+    };
+    let is_replaced = is_unreadable(|of| of == attr::SWITCHES);
     let condition = match seen.version {
-        0 => Condition::Absent(version.clone()),
-        seen => Condition::Equals(version.clone(), Value::Int(seen)),
+        // Every change replaces them, so there is nothing to compare.
+        _ if is_replaced || is_unreadable(|of| of == attr::VERSION) => None,
+        0 => Some(Condition::Absent(version.clone())),
+        seen => Some(Condition::Equals(version.clone(), Value::Int(seen))),
     };
     let mut changes = vec![AttributeUpdate::Set(version, Value::Int(next.version))];
     let switches = Path::of(attr::SWITCHES);
-    let has_unreadable = seen.unreadable_policy().map_or(0, |_| 1) < seen.unreadable.len();
-    if has_unreadable {
+    if is_unreadable(|of| of.starts_with("switches.")) {
         let levels: BTreeSet<_> = seen.levels.keys().chain(next.levels.keys()).collect();
         for level in levels {
             let of = |all: &Switches| (all.levels.get(level).copied(), all.is_unreadable(level));
@@ -43,12 +49,12 @@ pub fn write_switches(namespace: &Namespace, seen: &Switches, next: &Switches) -
             let policy = Value::Text(policy.to_string());
             changes.push(AttributeUpdate::Set(on_unavailable, policy));
         }
-        None if next.unreadable_policy().is_some() => {}
+        None if is_replaced || next.unreadable_policy().is_some() => {}
         None => changes.push(AttributeUpdate::Remove(on_unavailable)),
     }
     Action::Update(Update {
         key: switches_key(namespace),
-        conditions: vec![condition],
+        conditions: condition.into_iter().collect(),
         changes,
     })
 }

@@ -10,6 +10,7 @@ mod new_limits;
 mod reclaim;
 mod refill;
 
+use std::cmp::Ordering;
 use std::collections::BTreeMap;
 
 use super::{
@@ -163,7 +164,8 @@ impl Take<'_> {
 
     /// Adds the change of `ttl` for a shard that is `next` with its new limits.
     fn write_ttl(&self, seen: &Shard, next: &Shard, now: EpochMillis, update: &mut Update) {
-        let is_older = self.limits.version.is_some() && self.limits.version < seen.config_version;
+        let order = self.limits.order(seen.config_version);
+        let is_older = order.is_some_and(Ordering::is_lt);
         let wish = match self.limits.is_own {
             _ if is_older => ttl::TtlWish::Same,
             true => ttl::TtlWish::Kept,

@@ -8,8 +8,8 @@ use weirgate_shared::write::{
     split, update_min_shards,
 };
 use weirgate_shared::{
-    EditId, EpochMillis, Hour, Lease, Limit, LimitName, MilliTokens, Shard, VersionedLimits,
-    WriteId,
+    EditId, EpochMillis, Hour, Lease, Limit, LimitName, LimitsVersion, MilliTokens, Shard,
+    VersionedLimits, WriteId,
 };
 
 use super::{settle, take};
@@ -118,7 +118,7 @@ fn takes(view: &Shard, brought: &[Limit], roll: Roll, at: EpochMillis) -> Vec<Up
                     others_per_day: 86_400_000,
                 },
             ] {
-                for version in [None, Some(7)] {
+                for version in [None, Some(LimitsVersion(7))] {
                     let op = WriteId::from_bits(3);
                     let take = Take {
                         limits: VersionedLimits {

@@ -150,7 +150,8 @@ async fn concurrent_requests_share_a_failed_read() {
         );
     }
     let sent = reads(&fleet);
-    assert!((1..=4).contains(&sent), "{sent} reads");
+    // Of the limits and of the switches, with the SDK's repetitions.
+    assert!((1..=8).contains(&sent), "{sent} reads");
     fleet.dynamo.fail_reads(|_, _| None);
     assert!(
         matches!(take(&limiter, 1).await, Err(Error::NotConfigured { .. })),
@@ -382,4 +383,36 @@ async fn an_item_that_cannot_be_read_is_named() {
         "{text}"
     );
     assert!(limiter.config(&ConfigLevel::System).await.is_err());
+}
+
+/// Its changes keep nothing from being cached but what they change.
+#[tokio::test(start_paused = true)]
+async fn a_process_that_changes_entities_all_the_time_caches_limits_and_switches() {
+    let fleet = Fleet::slow(millis(5)).await;
+    let limiter = configured(&fleet, &ConfigLevel::System, [rpm(60_000)]).await;
+    let (limiter, reads) = (&limiter, Arc::new(Mutex::new([0, 0])));
+    let seen = Arc::clone(&reads);
+    fleet.dynamo.fail_reads(move |_, request| {
+        let text = request.to_string();
+        let [limits, switches] = &mut *seen.lock().unwrap();
+        *limits += u32::from(text.contains("#CONFIG"));
+        *switches += u32::from(text.contains("#SWITCHES"));
+        None
+    });
+    // About 500 a second.
+    let changes = (0..8).map(|process| async move {
+        for at in 0..150 {
+            let child = child(&format!("c-{process}-{at}"), "team");
+            limiter.set_entity(&child).await.unwrap();
+        }
+    });
+    let serving = async {
+        for _ in 0..200 {
+            assert!(take(limiter, 1).await.unwrap().is_granted());
+            pass(millis(10)).await;
+        }
+    };
+    tokio::join!(join_all(changes), serving);
+    let reads = *reads.lock().unwrap();
+    assert!(reads.iter().all(|count| *count <= 3), "{reads:?}");
 }

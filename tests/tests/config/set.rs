@@ -9,6 +9,7 @@ use weirgate::{
     AuditChange, AuditSubject, Config, ConfigFilter, ConfigLevel, ConfigStatus, Error, Limit,
     LimitMode, RateLimiter,
 };
+use weirgate_shared::LimitsVersion;
 use weirgate_testkit::Fault;
 
 fn levels() -> [ConfigLevel; 4] {
@@ -194,7 +195,10 @@ async fn a_deleted_configuration_gives_way_in_buckets_too() {
         let bucket = fleet.bucket().await;
         assert_eq!(bucket.limits["rpm"].rule.capacity, tokens(capacity));
     }
-    assert_eq!(fleet.bucket().await.config_version, Some(1 + 4));
+    assert_eq!(
+        fleet.bucket().await.config_version,
+        Some(LimitsVersion(1 + 4))
+    );
     let item = fleet.dynamo.item("default/ENTITY#e-1", "#CONFIG#gpt-4");
     assert!(
         item["limits"].is_null() && item["cv"]["N"] == "4" && item["GSI2PK"].is_null(),

@@ -10,7 +10,7 @@ use proptest::prelude::*;
 use weirgate::{Decision, EpochMillis, FakeClock, Limit, MilliTokens, RateLimiter};
 use weirgate_shared::write::{AttributeUpdate, Path, Update, Value};
 use weirgate_shared::{ItemKey, RefillRule, ShardIndex, refill_between};
-use weirgate_store::{ErrorKind, RetryPolicy, ReturnValues};
+use weirgate_store::{ConnectOptions, ErrorKind, RetryPolicy, ReturnValues};
 use weirgate_testkit::{Lines, Process};
 
 const HOUR_MS: i64 = 3_600_000;
@@ -389,6 +389,24 @@ async fn a_connected_table_has_its_clock_and_a_second_one_is_refused() {
             .contains("a table that is connected has a clock already"),
         "{error}"
     );
+}
+
+#[tokio::test]
+async fn a_connection_beside_a_connected_table_is_refused_in_either_order() {
+    let fleet = Fleet::new().await;
+    let table = fleet.dynamo.table().await;
+    let builder = || RateLimiter::builder("weirgate");
+    let connection = ConnectOptions::default;
+    for builder in [
+        builder().table(table.clone()).connection(connection()),
+        builder().connection(connection()).table(table),
+    ] {
+        let error = builder.build().await.unwrap_err().to_string();
+        assert!(
+            error.contains("leave connection() out, or table()"),
+            "{error}"
+        );
+    }
 }
 
 #[derive(Debug, Clone, Copy)]

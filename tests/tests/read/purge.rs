@@ -88,7 +88,7 @@ async fn stop(limiter: &RateLimiter) {
     limiter.stop(&ConfigLevel::System).send().await.unwrap();
 }
 
-/// Checks that only the stop and the events of purges are left.
+/// Checks that only the stop, the version of the system's limits and the events of purges are left.
 async fn assert_purged(fleet: &Fleet, before: &BTreeMap<String, Value>) {
     assert!(
         others(fleet) == *before,
@@ -98,7 +98,8 @@ async fn assert_purged(fleet: &Fleet, before: &BTreeMap<String, Value>) {
     let left: Vec<_> = left
         .map(|item| item["SK"]["S"].as_str().unwrap().to_owned())
         .collect();
-    let is_expected = |sk: &String| sk == "#SWITCHES" || sk.starts_with("#AUDIT#");
+    let is_expected =
+        |sk: &String| ["#SWITCHES", "#CONFIG"].contains(&sk.as_str()) || sk.starts_with("#AUDIT#");
     assert!(left.iter().all(is_expected), "{left:?}");
     let reader = limiter(fleet, "staging").await;
     let events = reader
@@ -106,7 +107,8 @@ async fn assert_purged(fleet: &Fleet, before: &BTreeMap<String, Value>) {
         .await
         .unwrap()
         .items;
-    assert_eq!(events.len() + 1, left.len(), "{left:?}");
+    assert_eq!(events.len() + 2, left.len(), "{left:?}");
+    assert_eq!(reader.config(&ConfigLevel::System).await.unwrap(), None);
     for event in events {
         assert_eq!(
             (event.change, event.principal.as_str()),
@@ -282,4 +284,103 @@ async fn a_namespace_that_is_purged_and_used_again_is_listed() {
         set(user, rate).await;
         assert_eq!(operator.namespaces(None).await.unwrap().items, ["stage"]);
     }
+}
+
+/// What is left of a bucket after a purge.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Left {
+    Nothing,
+    /// The shard, because of its lease.
+    Leased,
+    /// The shard as it was, created again by a late caller.
+    CreatedAgain,
+}
+
+fn levels() -> [ConfigLevel; 4] {
+    ConfigLevel::of(&entity("e-1"), &"gpt-4".try_into().unwrap())
+}
+
+/// Sets the limits of a level, changed so many times.
+async fn set(limiter: &RateLimiter, level: &ConfigLevel, rate: i64, changes: i64) {
+    for change in (0..changes).rev() {
+        let config = weirgate::Config::of([rpm(rate + change)]);
+        limiter.set_config(level, &config).await.unwrap();
+    }
+}
+
+/// The caller asks until the last item is deleted, and right after the start.
+async fn later_limits_hold(before: &[ConfigLevel], after: &ConfigLevel, left: Left, serves: bool) {
+    let what = format!("{before:?}, then {after}, {left:?}, purged by the caller: {serves}");
+    let fleet = Fleet::new().await;
+    let (operator, other) = (
+        limiter(&fleet, "staging").await,
+        limiter(&fleet, "staging").await,
+    );
+    let caller = if serves { &operator } else { &other };
+    for level in before {
+        set(&operator, level, 600, 5).await;
+    }
+    let ask = || caller.acquire("e-1", "gpt-4").take("rpm", 1);
+    let held = match left {
+        Left::Leased => ask().lease(Duration::from_secs(3_600)).send().await,
+        _ => ask().send().await,
+    };
+    let held = held.unwrap().granted();
+    let pk = "staging/BUCKET#e-1#gpt-4#0";
+    let shard = fleet.dynamo.item(pk, "#STATE");
+    stop(&operator).await;
+    for _ in 0..90 {
+        let _ = ask().send().await.unwrap();
+        tokio::time::sleep(Duration::from_secs(1)).await;
+    }
+    let report = purge(&operator, LiveLeases::Refuse).await.unwrap();
+    assert_eq!(report.leased, usize::from(left == Left::Leased), "{what}");
+    if left == Left::CreatedAgain {
+        fleet.dynamo.put(&shard);
+    }
+    set(&operator, after, 400, 1).await;
+    operator.start(&ConfigLevel::System).send().await.unwrap();
+    let _ = fleet.dynamo.take_operations();
+    for _ in 0..120 {
+        let _ = ask().send().await;
+        tokio::time::sleep(Duration::from_secs(1)).await;
+    }
+    let reads = fleet.dynamo.take_operations()["BatchGetItem"];
+    let capacity = &fleet.dynamo.item(pk, "#STATE")["b_rpm_cp"]["N"];
+    assert_eq!(capacity, "400000", "{what}");
+    assert!(reads <= 8, "{what}: {reads} reads");
+    drop(held);
+}
+
+#[tokio::test(start_paused = true)]
+async fn limits_set_after_a_purge_hold_whatever_it_left() {
+    let [own, of_entity, of_resource, system] = levels();
+    let some = [
+        vec![system.clone()],
+        vec![own.clone()],
+        vec![own, of_entity, of_resource, system],
+    ];
+    for before in some {
+        for after in levels() {
+            for left in [Left::Nothing, Left::Leased, Left::CreatedAgain] {
+                for serves in [false, true] {
+                    later_limits_hold(&before, &after, left, serves).await;
+                }
+            }
+        }
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_purged_limit_grants_nothing_in_the_process_that_purged_it() {
+    let fleet = Fleet::new().await;
+    let limiter = limiter(&fleet, "staging").await;
+    set(&limiter, &ConfigLevel::System, 600, 1).await;
+    let ask = || limiter.acquire("e-1", "gpt-4").take("rpm", 1).send();
+    assert!(ask().await.unwrap().is_granted());
+    stop(&limiter).await;
+    purge(&limiter, LiveLeases::Discard).await.unwrap();
+    limiter.start(&ConfigLevel::System).send().await.unwrap();
+    let error = ask().await.unwrap_err();
+    assert!(matches!(error, Error::NotConfigured { .. }), "{error}");
 }

@@ -163,8 +163,8 @@ fn check_overruled(shard: &Shard, limits: &Limits, now: EpochMillis) -> Result<(
         return Ok(());
     }
     let kept = match shard.config_version {
-        Some(version) => format!("version {version}, which a caller gave with limits_version()"),
-        None => "a caller that brought them less than 30 s ago".to_owned(),
+        Some(version) if version.changes().is_some() => "a newer configuration".to_owned(),
+        _ => "a caller that brought them less than 30 s ago".to_owned(),
     };
     Err(Error::Invalid(format!(
         "bucket {} has limit {:?} by {kept}, which outranks what is configured: change that caller first",

@@ -124,7 +124,7 @@ impl<'a> SwitchEdit<'a> {
     /// Makes the change.
     ///
     /// # Errors
-    /// [`Error::Invalid`] if 200 levels have switches already, or the key was used for another
+    /// [`Error::Invalid`] if 200 levels besides the system have switches already, or the key was used for another
     /// change; [`Error::Contended`] if other processes kept changing switches; [`Error::Store`] if
     /// the outcome is not known: a second call is safe.
     pub async fn send(self) -> Result<SwitchReport, Error> {
@@ -137,9 +137,22 @@ impl<'a> SwitchEdit<'a> {
         let key = switches_key(&session.namespace);
         let mut operating = Operating::new(session, what, CacheKey::Switches, &self.options)?;
         loop {
+            let (cache, sent_at) = (&session.config_cache, session.ages.now());
+            let request = cache.switches.begin(sent_at, true);
             let Read { items, known, mark } = operating.read(std::slice::from_ref(&key)).await?;
             let item = items.iter().find(|item| item.key().as_ref() == Some(&key));
-            let seen = stored_switches(&key, item)?;
+            let seen = match stored_switches(&key, item) {
+                // A stop of the system replaces switches that cannot be read.
+                Err(Error::UnreadableItem { error, .. }) if self.stops_system() => Switches {
+                    unreadable: vec![(None, error)],
+                    ..Switches::default()
+                },
+                seen => {
+                    let seen = seen?;
+                    cache.record_switches(request, seen.clone());
+                    seen
+                }
+            };
             let before = seen.levels.get(level).copied();
             let report = |outcome| SwitchReport {
                 outcome,
@@ -152,10 +165,11 @@ impl<'a> SwitchEdit<'a> {
                     ..report(outcome)
                 });
             }
+            let switches = self.switches(&seen)?;
             let plan = if before == next && !seen.is_unreadable(level) {
                 None
             } else {
-                let action = write_switches(&session.namespace, &seen, &self.switches(&seen)?);
+                let action = write_switches(&session.namespace, &seen, &switches);
                 let level = level.clone();
                 let event = AuditChange::Switch {
                     level,
@@ -165,9 +179,16 @@ impl<'a> SwitchEdit<'a> {
                 Some((vec![action], event))
             };
             if let Some(outcome) = operating.write(plan, mark).await? {
+                if outcome == OperationOutcome::Applied {
+                    cache.record_switches(cache.switches.written(sent_at), switches);
+                }
                 return Ok(report(outcome));
             }
         }
+    }
+
+    fn stops_system(&self) -> bool {
+        self.level == ConfigLevel::System && self.next == Some(Switch::Stopped)
     }
 
     /// Returns the switches after the change.
@@ -175,7 +196,10 @@ impl<'a> SwitchEdit<'a> {
         let mut switches = seen.clone();
         switches.version = seen.version.saturating_add(1);
         switches.set(&self.level, self.next);
-        if switches.levels.len() > MAX_SWITCHES {
+        let is_other = |level: &&ConfigLevel| **level != ConfigLevel::System;
+        let is_new = self.next.is_some() && !seen.levels.contains_key(&self.level);
+        let count = switches.levels.keys().filter(is_other).count();
+        if is_new && is_other(&&self.level) && count > MAX_SWITCHES {
             return Err(Error::Invalid(format!(
                 "{} has no room: {MAX_SWITCHES} levels are stopped or exempt already; start some, or disable it by set_config()",
                 self.level

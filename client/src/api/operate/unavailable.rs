@@ -5,7 +5,7 @@ use weirgate_shared::{AuditChange, Switches, switches_key};
 
 use super::operation::{Operating, OperationOutcome, Options, Read};
 use crate::RateLimiter;
-use crate::config::{stored_switches, unreadable_switches};
+use crate::config::{stored_switches, unreadable};
 use crate::session::CacheKey;
 use crate::values::{Error, OnUnavailable, check_on_unavailable};
 
@@ -41,7 +41,10 @@ impl RateLimiter {
     pub async fn stored_on_unavailable(&self) -> Result<Option<OnUnavailable>, Error> {
         let switches = self.stored_switches().await?;
         match switches.unreadable_policy() {
-            Some(error) => Err(unreadable_switches(&self.session.namespace, error)),
+            Some(error) => {
+                let key = switches_key(&self.session.namespace);
+                Err(unreadable(&key, error.clone()))
+            }
             None => Ok(switches.on_unavailable),
         }
     }
@@ -97,9 +100,12 @@ impl PolicyEdit<'_> {
         };
         let mut operating = Operating::new(session, what, CacheKey::Switches, &self.options)?;
         loop {
+            let (cache, sent_at) = (&session.config_cache, session.ages.now());
+            let request = cache.switches.begin(sent_at, true);
             let Read { items, known, mark } = operating.read(std::slice::from_ref(&key)).await?;
             let item = items.iter().find(|item| item.key().as_ref() == Some(&key));
             let seen = stored_switches(&key, item)?;
+            cache.record_switches(request, seen.clone());
             let before = seen.on_unavailable;
             let report = |outcome, after| PolicyReport {
                 outcome,
@@ -109,12 +115,12 @@ impl PolicyEdit<'_> {
             if let Some(outcome) = known {
                 return Ok(report(outcome, before));
             }
+            let mut next = Switches {
+                version: seen.version.saturating_add(1),
+                ..seen.clone()
+            };
+            next.set_policy(policy);
             let plan = (before != policy || seen.unreadable_policy().is_some()).then(|| {
-                let mut next = Switches {
-                    version: seen.version.saturating_add(1),
-                    ..seen.clone()
-                };
-                next.set_policy(policy);
                 let event = AuditChange::OnUnavailable {
                     before,
                     after: policy,
@@ -125,6 +131,9 @@ impl PolicyEdit<'_> {
                 )
             });
             if let Some(outcome) = operating.write(plan, mark).await? {
+                if outcome == OperationOutcome::Applied {
+                    cache.record_switches(cache.switches.written(sent_at), next);
+                }
                 return Ok(report(outcome, policy));
             }
         }

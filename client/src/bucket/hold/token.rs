@@ -5,8 +5,8 @@ use std::sync::Arc;
 
 use serde::{Deserialize, Serialize};
 use weirgate_shared::{
-    EpochMillis, Limit, LimitMode, LimitName, LimitState, MAX_BUCKET_LIMITS, MAX_SHARDS,
-    MAX_TOKENS, MilliTokens, RefillRule, Shard, WriteId,
+    EpochMillis, Limit, LimitMode, LimitName, LimitState, LimitsVersion, MAX_BUCKET_LIMITS,
+    MAX_SHARDS, MAX_TOKENS, MilliTokens, RefillRule, Shard, WriteId,
 };
 
 use super::{Hold, Stage};
@@ -73,7 +73,7 @@ impl Hold {
             namespace: self.bucket.key.namespace.to_string(),
             entity: self.bucket.key.entity.to_string(),
             resource: self.bucket.key.resource.to_string(),
-            version: self.limits.version,
+            version: self.limits.version.map(|version| version.0),
             is_own: self.limits.is_own(),
             limits: self.limit_tokens(),
             parts: self.parts.iter().map(PartToken::of).collect(),
@@ -121,7 +121,7 @@ impl HoldToken {
             brought.extend(limit.brought()?);
             states.insert(name, LimitState::new(rule.capacity, rule));
         }
-        let limits = Limits::new(brought.into(), self.version);
+        let limits = Limits::new(brought.into(), self.version.map(LimitsVersion));
         let limits = if self.is_own { limits.own() } else { limits };
         let bucket = buckets.bucket(
             self.entity.as_str().try_into()?,

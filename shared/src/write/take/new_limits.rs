@@ -25,12 +25,21 @@ impl Take<'_> {
             Path::of(attr::REFILLED_AT),
             Value::Int(rf.0),
         ));
-        update.changes.extend(self.set_version(shard, now));
+        if self.limits.overrule(shard, now) {
+            let version = Path::of(attr::VERSION);
+            update.changes.extend(match self.limits.version {
+                Some(ours) => Some(AttributeUpdate::Set(version, Value::Int(ours.0))),
+                None => shard
+                    .config_version
+                    .map(|_| AttributeUpdate::Remove(version)),
+            });
+        }
         reclaim(&mut update, shard, now);
         let changed = shard.projected(self.limits, now);
         let differs =
             |(name, state): (&LimitName, &LimitState)| changed.limits[name].rule != state.rule;
-        if self.limits.version.is_none() && shard.limits.iter().any(differs) {
+        let is_ordered = self.limits.order(shard.config_version).is_some();
+        if !is_ordered && shard.limits.iter().any(differs) {
             update.changes.push(AttributeUpdate::Set(
                 Path::of(attr::RULE_AT),
                 Value::Int(now.0),
@@ -82,20 +91,5 @@ impl Take<'_> {
         self.write_leases(shard, &mut update);
         self.write_ttl(shard, &changed, now, &mut update);
         update
-    }
-
-    /// Returns the update of the configuration version.
-    fn set_version(&self, shard: &Shard, now: EpochMillis) -> Option<AttributeUpdate> {
-        let path = Path::of(attr::VERSION);
-        match (self.limits.version, shard.config_version) {
-            (None, None) => None,
-            (None, Some(_)) => self
-                .limits
-                .overrule(shard, now)
-                .then_some(AttributeUpdate::Remove(path)),
-            (Some(ours), known) => {
-                (known < Some(ours)).then_some(AttributeUpdate::Set(path, Value::Int(ours)))
-            }
-        }
     }
 }

@@ -1,0 +1,82 @@
+//! The ancestors of an entity, whose stops reach it: by the cache, or by a read.
+
+use std::sync::Arc;
+
+use weirgate_shared::{EntityId, EntityKey, read_entity};
+use weirgate_store::Item;
+
+use super::stored::{read_items, unreadable};
+use crate::session::{Cached, Session};
+use crate::values::Error;
+
+/// Maximum number of entities in one read, 100.
+const READ_ENTITIES: usize = 100;
+
+/// An entity and its ancestors, as far as they are known.
+pub(crate) struct Ancestors {
+    pub(crate) known: Vec<EntityId>,
+    /// Those of them whose parents are not known, or were read too long ago.
+    pub(crate) unread: Vec<EntityId>,
+}
+
+/// Returns an entity and its ancestors by the cached entities and the limits file, also those that it
+/// does not cascade to.
+pub(crate) fn ancestors(session: &Session, entity: &EntityId) -> Ancestors {
+    let (now, max_age) = (
+        session.ages.now(),
+        session.config_cache.switches.max_age(session),
+    );
+    #[cfg(feature = "yaml")]
+    let file =
+        (session.settings.file.as_ref()).map(|file| file.levels(session.table.skew().local()));
+    let (mut known, mut unread, mut at) = (vec![entity.clone()], vec![], 0);
+    while let Some(id) = known.get(at).cloned() {
+        at += 1;
+        let read = session.config_cache.entity(&id);
+        let is_due = (read.as_ref()).is_none_or(|read| now.since(read.read_at) >= max_age);
+        let parent = read.and_then(|read| read.value?.parent.clone());
+        let mut parents = vec![parent];
+        #[cfg(feature = "yaml")]
+        parents.push(file.as_ref().and_then(|file| file.parent(&id).cloned()));
+        for parent in parents.into_iter().flatten() {
+            if !known.contains(&parent) {
+                known.push(parent);
+            }
+        }
+        unread.extend(is_due.then_some(id));
+    }
+    Ancestors { known, unread }
+}
+
+/// Reads and caches entities, of more than 100 the first.
+///
+/// # Errors
+/// The store's, or [`Error::UnreadableItem`] of one of them; the others are cached.
+pub(crate) async fn read_entities(session: &Session, ids: &[EntityId]) -> Result<(), Error> {
+    let (generation, read_at) = (session.config_cache.generation(), session.ages.now());
+    let key = |id: &EntityId| EntityKey {
+        namespace: session.namespace.clone(),
+        entity: id.clone(),
+    };
+    let mut ids = ids.to_vec();
+    ids.sort();
+    ids.dedup();
+    ids.truncate(READ_ENTITIES);
+    let keys: Vec<_> = ids.iter().map(|id| key(id).item_key()).collect();
+    let (consistency, timeout) = (session.config_cache.consistency(), session.settings.timeout);
+    let items = read_items(session, &keys, consistency, timeout, true, "entities").await?;
+    let (mut read, mut outcome) = (vec![], Ok(()));
+    for (id, key) in ids.into_iter().zip(keys) {
+        let item = items.iter().find(|item| item.key().as_ref() == Some(&key));
+        let entity = |item: &Item| read_entity(id.clone(), item.attributes());
+        match item.map(entity).transpose() {
+            Ok(found) => {
+                let value = found.map(|(entity, _)| Arc::new(entity));
+                read.push((id, Cached { read_at, value }));
+            }
+            Err(error) => outcome = Err(unreadable(&key, error)),
+        }
+    }
+    session.config_cache.insert(generation, None, read);
+    outcome
+}

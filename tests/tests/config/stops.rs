@@ -1,0 +1,464 @@
+//! Every kind of request below a stopped level is stopped, whatever brings its limits and parents.
+
+use std::path::PathBuf;
+use std::sync::Arc;
+
+use futures_util::FutureExt;
+use futures_util::future::BoxFuture;
+use weirgate::{
+    Acquire, Builder, Config, ConfigLevel, Decision, Entity, Error, Grant, Limit, LimitMode,
+    LimitsFile, OnUnavailable, Prefetch, RateLimiter,
+};
+use weirgate_testkit::Fault;
+
+use crate::fixtures::fleet::{Fleet, pass, secs};
+use crate::fixtures::stored::{entity, resource};
+
+/// What brings the limits of a request.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum LimitsFrom {
+    Call,
+    Release,
+    CascadingCall,
+    System,
+    Own,
+    File,
+}
+
+/// What brings the parents of a request: `team`, and its parent `org`; in a file `crew`.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum ParentsFrom {
+    Table,
+    /// Parents that the entity does not cascade to.
+    Beside,
+    File,
+    /// The file's parent in place of the table's.
+    Both,
+}
+
+impl ParentsFrom {
+    const fn is_in_table(self) -> bool {
+        !matches!(self, Self::File)
+    }
+
+    const fn is_in_file(self) -> bool {
+        matches!(self, Self::File | Self::Both)
+    }
+}
+
+fn limits() -> [Limit; 3] {
+    [
+        Limit::per_minute("rpm", 6_000_000).unwrap(),
+        Limit::per_minute("soft", 6_000_000)
+            .unwrap()
+            .in_mode(LimitMode::Soft),
+        Limit::concurrent("slots", 1_000).unwrap(),
+    ]
+}
+
+/// A table, a file, and the processes that use both.
+struct World {
+    fleet: Fleet,
+    from: LimitsFrom,
+    path: Option<PathBuf>,
+}
+
+impl World {
+    async fn new(from: LimitsFrom, parents: ParentsFrom) -> Self {
+        let fleet = Fleet::new().await;
+        let admin = fleet.limiter().await;
+        let mut text = String::from("weirgate: 1\n");
+        let level = match from {
+            LimitsFrom::System => Some(ConfigLevel::System),
+            LimitsFrom::Own => Some(ConfigLevel::EntityResource(
+                entity("e-1"),
+                resource("gpt-4"),
+            )),
+            _ => None,
+        };
+        if let Some(level) = level {
+            let config = Config::of(limits());
+            admin.set_config(&level, &config).await.unwrap();
+        }
+        if from == LimitsFrom::File {
+            text += "system:\n  limits:\n    rpm: {per_minute: 6000000}\n    soft: {per_minute: 6000000, mode: soft}\n    slots: {concurrent: 1000}\n";
+        }
+        if parents.is_in_table() {
+            for (id, parent) in [("e-1", "team"), ("team", "org")] {
+                let entity = Entity {
+                    id: entity(id),
+                    parent: Some(entity(parent)),
+                    cascades: parents != ParentsFrom::Beside,
+                };
+                admin.set_entity(&entity).await.unwrap();
+            }
+        }
+        if parents.is_in_file() {
+            text += "entities:\n  e-1: {parent: crew}\n  crew: {parent: org}\n";
+        }
+        let has_file = from == LimitsFrom::File || parents.is_in_file();
+        let path = has_file.then(|| {
+            let name = format!("weirgate-stops-{}.yaml", fastrand::u64(..));
+            let path = std::env::temp_dir().join(name);
+            std::fs::write(&path, text).unwrap();
+            path
+        });
+        Self { fleet, from, path }
+    }
+
+    async fn builder(&self) -> Builder {
+        let builder = self.fleet.builder().await;
+        match &self.path {
+            Some(path) => builder.limits_file(LimitsFile::open(path).unwrap()),
+            None => builder,
+        }
+    }
+
+    async fn limiter(&self) -> RateLimiter {
+        self.builder().await.build().await.unwrap()
+    }
+
+    async fn prefetching(&self) -> RateLimiter {
+        let builder = self.builder().await;
+        let builder = builder.prefetch("gpt-4", Prefetch::default());
+        builder.build().await.unwrap()
+    }
+
+    fn ask<'a>(&self, limiter: &'a RateLimiter, id: &str, limit: &str) -> Acquire<'a> {
+        let ask = limiter.acquire(id, "gpt-4").take(limit, 1);
+        match self.from {
+            LimitsFrom::Call => ask.limits(&limits()),
+            LimitsFrom::Release => ask.limits(&limits()).limits_version(3),
+            LimitsFrom::CascadingCall => ask.limits(&limits()).cascading(),
+            LimitsFrom::System | LimitsFrom::Own | LimitsFrom::File => ask,
+        }
+    }
+
+    /// One request of each kind, by its name.
+    fn kinds<'a>(
+        &self,
+        limiter: &'a RateLimiter,
+    ) -> Vec<(&'static str, BoxFuture<'a, Result<Decision<()>, Error>>)> {
+        let ask = |limit: &str| self.ask(limiter, "e-1", limit);
+        let one = |ask: Acquire<'a>| ask.send().map(|all| all.map(|all| all.map(drop))).boxed();
+        let several = |is_one: bool| {
+            let all = limiter.acquire_all([ask("rpm")]);
+            let all = if is_one {
+                all.in_one_transaction()
+            } else {
+                all
+            };
+            all.send().map(|all| all.map(|all| all.map(drop))).boxed()
+        };
+        vec![
+            ("a rate", one(ask("rpm"))),
+            ("slots", one(ask("slots"))),
+            ("a lease", one(ask("rpm").lease(secs(5)))),
+            ("up to", one(ask("soft").take_up_to("rpm", 1, 9))),
+            ("soft", one(ask("soft"))),
+            ("bypass", one(ask("rpm").bypass())),
+            ("into debt", one(ask("rpm").into_debt())),
+            ("shadow", one(ask("rpm").shadow())),
+            ("waiting", one(ask("rpm").wait_up_to(secs(600)))),
+            (
+                "allowed in an outage",
+                one(ask("rpm").on_unavailable(OnUnavailable::Allow)),
+            ),
+            ("several", several(false)),
+            ("a transaction", several(true)),
+        ]
+    }
+
+    async fn are_granted(&self, limiter: &RateLimiter, when: &str) {
+        for (kind, request) in self.kinds(limiter) {
+            let decision = request.await.unwrap();
+            assert!(decision.is_granted(), "{when}: {kind}: {decision:?}");
+        }
+    }
+
+    async fn are_stopped(&self, limiter: &RateLimiter, at: &ConfigLevel, when: &str, most: usize) {
+        for (kind, request) in self.kinds(limiter).into_iter().take(most) {
+            match request.await.unwrap() {
+                Decision::Disabled(by) => {
+                    assert_eq!(by.stopped_at.as_ref(), Some(at), "{when}: {kind}");
+                }
+                other => panic!("{when}: {kind}: {other:?}"),
+            }
+        }
+    }
+
+    async fn grant(&self, limiter: &RateLimiter) -> Grant {
+        let decision = self.ask(limiter, "e-1", "rpm").send().await.unwrap();
+        decision.granted().expect("nothing is stopped")
+    }
+}
+
+impl Drop for World {
+    fn drop(&mut self) {
+        if let Some(path) = &self.path {
+            let _ = std::fs::remove_file(path);
+        }
+    }
+}
+
+/// The levels whose stop reaches the requests.
+fn levels(parents: ParentsFrom) -> Vec<ConfigLevel> {
+    let mut levels = vec![
+        ConfigLevel::System,
+        ConfigLevel::Resource(resource("gpt-4")),
+    ];
+    let mut ids = vec!["e-1", "org"];
+    ids.extend(parents.is_in_table().then_some("team"));
+    ids.extend(parents.is_in_file().then_some("crew"));
+    for id in ids {
+        levels.push(ConfigLevel::Entity(entity(id)));
+        levels.push(ConfigLevel::EntityResource(entity(id), resource("gpt-4")));
+    }
+    levels
+}
+
+async fn check(from: LimitsFrom, parents: ParentsFrom) {
+    let world = World::new(from, parents).await;
+    let (operator, caller) = (world.limiter().await, world.limiter().await);
+    let prefetching = world.prefetching().await;
+    for limiter in [&operator, &caller, &prefetching] {
+        world.are_granted(limiter, "before").await;
+    }
+    for level in levels(parents) {
+        let when = |when: &str| format!("{from:?}, {parents:?}, {level}: {when}");
+        let mut grant = world.grant(&caller).await;
+        drop(world.grant(&operator).await);
+        drop(world.grant(&prefetching).await);
+        operator.stop(&level).send().await.unwrap();
+        let stopped = async |limiter, at: &str, most| {
+            world.are_stopped(limiter, &level, &when(at), most).await;
+        };
+        stopped(&operator, "at once in its process", 2).await;
+        pass(secs(60)).await;
+        stopped(&caller, "a minute later", usize::MAX).await;
+        stopped(&prefetching, "with prefetched tokens", 1).await;
+        let more = grant.take_more("rpm", 1).await.unwrap();
+        assert!(matches!(more, Decision::Disabled(_)), "{more:?}");
+        let _ = grant.adjust("rpm", 2).await.unwrap();
+        let _ = grant.release().await.unwrap();
+        let new = world.limiter().await;
+        stopped(&new, "in a new process", 1).await;
+        // The last answers stay in force.
+        let fails = |_: &str, _: &serde_json::Value| Some(Fault::ServerError);
+        world.fleet.dynamo.fail_reads(fails);
+        pass(secs(60)).await;
+        for limiter in [&operator, &caller] {
+            stopped(limiter, "in an outage", 1).await;
+        }
+        world.fleet.dynamo.fail_reads(|_, _| None);
+        operator.start(&level).send().await.unwrap();
+        pass(secs(60)).await;
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_stop_reaches_every_kind_of_request_whatever_brings_its_limits_and_parents() {
+    for from in [
+        LimitsFrom::Call,
+        LimitsFrom::Release,
+        LimitsFrom::CascadingCall,
+        LimitsFrom::System,
+        LimitsFrom::Own,
+        LimitsFrom::File,
+    ] {
+        for parents in [
+            ParentsFrom::Table,
+            ParentsFrom::Beside,
+            ParentsFrom::File,
+            ParentsFrom::Both,
+        ] {
+            check(from, parents).await;
+        }
+    }
+}
+
+/// Requests of others: of a sibling, on another resource, and of the parent of a stopped child.
+#[tokio::test(start_paused = true)]
+async fn a_stop_of_a_parent_on_a_resource_reaches_its_children_there_alone() {
+    let world = World::new(LimitsFrom::Call, ParentsFrom::Table).await;
+    let limiter = world.limiter().await;
+    let stop = async |level: ConfigLevel| {
+        limiter.stop(&level).send().await.unwrap();
+    };
+    stop(ConfigLevel::EntityResource(entity("team"), resource("api"))).await;
+    stop(ConfigLevel::Entity(entity("e-2"))).await;
+    world.are_granted(&limiter, "another resource").await;
+    stop(ConfigLevel::Entity(entity("e-1"))).await;
+    let parent = world.ask(&limiter, "team", "rpm").send().await.unwrap();
+    assert!(parent.is_granted(), "{parent:?}");
+}
+
+/// A stop costs a request of a child one read of each ancestor a minute, and others nothing.
+#[tokio::test(start_paused = true)]
+async fn ancestors_are_read_once_a_minute_while_an_entity_is_stopped() {
+    let world = World::new(LimitsFrom::Call, ParentsFrom::Table).await;
+    let caller = world.limiter().await;
+    let reads = || {
+        let operations = world.fleet.dynamo.take_operations();
+        operations.get("BatchGetItem").copied().unwrap_or_default()
+    };
+    drop(world.grant(&caller).await);
+    assert_eq!(
+        {
+            let _ = reads();
+            drop(world.grant(&caller).await);
+            reads()
+        },
+        0
+    );
+    let other = ConfigLevel::Entity(entity("e-2"));
+    world.limiter().await.stop(&other).send().await.unwrap();
+    pass(secs(60)).await;
+    for _minute in 0..3 {
+        let _ = reads();
+        for _ in 0..20 {
+            drop(world.grant(&caller).await);
+        }
+        // The switches, the entity, its parent and the parent of that.
+        let count = reads();
+        assert!((1..=4).contains(&count), "{count}");
+        pass(secs(60)).await;
+    }
+}
+
+/// The process that made a stop needs no read to keep it.
+#[tokio::test(start_paused = true)]
+async fn a_stop_holds_at_once_in_its_process_also_if_no_read_succeeds() {
+    for is_known in [false, true] {
+        let fleet = Fleet::new().await;
+        let (operator, other) = (fleet.limiter().await, fleet.limiter().await);
+        let ask = || {
+            operator
+                .acquire("e-1", "gpt-4")
+                .limits(&limits())
+                .take("rpm", 1)
+        };
+        if is_known {
+            drop(ask().send().await.unwrap());
+        }
+        operator.stop(&ConfigLevel::System).send().await.unwrap();
+        fleet.dynamo.fail_reads(|_, _| Some(Fault::ServerError));
+        for _ in 0..3 {
+            let decision = ask().send().await.unwrap();
+            assert!(matches!(decision, Decision::Disabled(_)), "{decision:?}");
+            pass(secs(61)).await;
+        }
+        fleet.dynamo.fail_reads(|_, _| None);
+        // A stop that another process made before holds at once too, and so does its end.
+        other.start(&ConfigLevel::System).send().await.unwrap();
+        let started = operator.start(&ConfigLevel::System).send().await.unwrap();
+        assert_eq!(started.before, None);
+        assert!(ask().send().await.unwrap().is_granted());
+        other.stop(&ConfigLevel::System).send().await.unwrap();
+        operator.stop(&ConfigLevel::System).send().await.unwrap();
+        assert!(!ask().send().await.unwrap().is_granted());
+    }
+}
+
+/// Requests that wait for tokens in the process that makes the stop end with it.
+#[tokio::test(start_paused = true)]
+async fn a_stop_ends_the_waits_of_its_process_at_once() {
+    let fleet = Fleet::new().await;
+    let limiter = Arc::new(fleet.limiter().await);
+    let slow = [Limit::per_hour("rph", 1).unwrap()];
+    let ask = || limiter.acquire("e-1", "gpt-4").limits(&slow).take("rph", 1);
+    assert!(ask().send().await.unwrap().is_granted());
+    let began = tokio::time::Instant::now();
+    let stopping = async {
+        pass(secs(1)).await;
+        limiter.stop(&ConfigLevel::System).send().await.unwrap();
+    };
+    let (decision, ()) = tokio::join!(ask().wait_up_to(secs(7_200)).send(), stopping);
+    assert!(matches!(decision.unwrap(), Decision::Disabled(_)));
+    assert_eq!(began.elapsed(), secs(1));
+}
+
+/// A full list of switches has room for the system's, and so has one that cannot be read.
+#[tokio::test(start_paused = true)]
+async fn the_system_can_be_stopped_whatever_the_item_has() {
+    let full: serde_json::Map<_, _> = (0..200)
+        .map(|at| {
+            (
+                format!("entity#e-{at}"),
+                serde_json::json!({"S": "stopped"}),
+            )
+        })
+        .collect();
+    let cases = [
+        serde_json::json!({"cv": {"N": "7"}, "switches": {"M": full}}),
+        serde_json::json!({"cv": {"N": "7"}, "switches": {"S": "halted"}}),
+        serde_json::json!({"cv": {"S": "many"}, "switches": {"M": {}}}),
+        serde_json::json!({"switches": {"M": {"resource#a": {"S": "stopped"}}}}),
+        serde_json::json!({"cv": {"N": "7"}}),
+    ];
+    for mut item in cases {
+        let fleet = Fleet::new().await;
+        item["PK"] = serde_json::json!({"S": "default/SYSTEM#"});
+        item["SK"] = serde_json::json!({"S": "#SWITCHES"});
+        fleet.dynamo.put(&item);
+        let operator = fleet.limiter().await;
+        operator
+            .stop(&ConfigLevel::System)
+            .send()
+            .await
+            .expect(&item.to_string());
+        for limiter in [&operator, &fleet.limiter().await] {
+            let ask = limiter
+                .acquire("x", "gpt-4")
+                .limits(&limits())
+                .take("rpm", 1);
+            let decision = ask.send().await.unwrap();
+            assert!(
+                matches!(decision, Decision::Disabled(_)),
+                "{item}: {decision:?}"
+            );
+        }
+        let start = operator.start(&ConfigLevel::System).send().await.unwrap();
+        assert_eq!(start.before, Some(weirgate::Switch::Stopped));
+    }
+}
+
+/// Reads and stops of other tenants: a tenant whose items cannot be read hides no stop.
+#[tokio::test(start_paused = true)]
+async fn limits_that_cannot_be_read_hide_no_stop() {
+    for policy in [OnUnavailable::Error, OnUnavailable::Allow] {
+        let fleet = Fleet::new().await;
+        let (operator, caller) = (fleet.limiter().await, fleet.limiter().await);
+        let config = Config::of(limits());
+        let level = ConfigLevel::System;
+        operator.set_config(&level, &config).await.unwrap();
+        let ask = |id: &str| {
+            caller
+                .acquire(id, "gpt-4")
+                .take("rpm", 1)
+                .on_unavailable(policy)
+        };
+        assert!(ask("e-1").send().await.unwrap().is_granted());
+        fleet.dynamo.fail_reads(|_, request| {
+            request
+                .to_string()
+                .contains("#CONFIG")
+                .then_some(Fault::ServerError)
+        });
+        pass(secs(59)).await;
+        operator.stop(&level).send().await.unwrap();
+        for _ in 0..3 {
+            pass(secs(1)).await;
+            let unknown = ask("e-2").send().await;
+            assert!(!unknown.is_ok_and(|decision| decision.is_granted()));
+        }
+        pass(secs(58)).await;
+        for id in ["e-1", "e-2"] {
+            let decision = ask(id).send().await.unwrap();
+            assert!(
+                matches!(decision, Decision::Disabled(_)),
+                "{id}: {decision:?}"
+            );
+        }
+    }
+}
