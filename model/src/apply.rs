@@ -44,16 +44,24 @@ impl Protocol {
             }
         }
         let gone = gone(&before, &state.table);
-        let is_rate = !self.bounds.limit.rule().is_concurrent();
+        if kind == Kind::Delete {
+            self.lose(state);
+        } else if kind == Kind::Create {
+            // What a deleted item had is gone.
+            state.ledger.restart();
+        }
+        // The kind of the item's limit, which another client may have made.
+        let known = before.shards().chain(state.table.shards()).next();
+        let held_rate = known.is_some_and(|row| !row.limit().rule.is_concurrent());
         // A rate that is released was used; a slot has counted when it was taken.
-        let unused = if is_rate && kind != Kind::Release {
+        let unused = if held_rate && !matches!(kind, Kind::Release | Kind::Delete) {
             gone
         } else {
             MilliTokens::ZERO
         };
         state.ledger.used += admitted.0 - unused.0;
         state.ledger.takes += i64::from(matches!(kind, Kind::Take | Kind::Create));
-        if is_rate {
+        if !self.bounds.limit.rule().is_concurrent() {
             let tk = |table: &Table| {
                 table
                     .shards()
@@ -83,6 +91,26 @@ impl Protocol {
             self.coverage.note(Event::Revived);
         }
         true
+    }
+
+    /// Ends the leases of a deleted item. Its holders do not know. It is created again by a later
+    /// clock.
+    fn lose(&self, state: &mut State) {
+        for grant in state
+            .clients
+            .iter_mut()
+            .filter_map(|client| client.grant.as_mut())
+        {
+            grant.is_lost = state.table.rows()[grant.shard].is_none();
+        }
+        if !self.bounds.keeps_stream {
+            state.now += 1;
+            let open = state
+                .clients
+                .iter_mut()
+                .filter_map(|client| client.open.as_mut());
+            open.for_each(|open| open.sent = open.sent.map(|_| state.now));
+        }
     }
 
     /// Enters an operator's change in the ledger, and checks what it left.

@@ -10,7 +10,8 @@ use crate::guard::{Guard, Kind};
 pub struct Bounds {
     /// Limit that clients compete for.
     pub limit: Limit,
-    /// Another one, which the second client brings to the bucket.
+    /// Another one, which the second client brings to the bucket; instead of the first one, if it
+    /// has the same name.
     pub brings: Option<Limit>,
     /// When it all begins.
     pub start: EpochMillis,

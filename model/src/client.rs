@@ -36,6 +36,8 @@ pub struct Grant {
     pub(crate) ceiling: MilliTokens,
     /// It was made to last longer.
     pub is_renewed: bool,
+    /// Its item was deleted.
+    pub is_lost: bool,
 }
 
 /// A client's next request to the bucket.
@@ -79,7 +81,9 @@ impl Client {
     /// Returns the lease that no other process may have ended.
     pub(crate) fn relies_on(&self, now: EpochMillis) -> Option<&Grant> {
         self.grant.as_ref().filter(|grant| {
-            grant.expires > now && !self.open.as_ref().is_some_and(OpenRequest::ends)
+            grant.expires > now
+                && !grant.is_lost
+                && !self.open.as_ref().is_some_and(OpenRequest::ends)
         })
     }
 }

@@ -7,7 +7,7 @@ use std::sync::Arc;
 use weirgate_shared::write::{
     Action, Condition, Contention, LeaseChange, LimitDelta, Path, Roll, Settle, Take, Value,
 };
-use weirgate_shared::{EpochMillis, Hour, Lease, MilliTokens, WriteId, attr};
+use weirgate_shared::{EpochMillis, Hour, Lease, Limit, MilliTokens, WriteId, attr};
 
 use crate::client::{Grant, OpenRequest, RequestKind};
 use crate::coverage::Event;
@@ -75,6 +75,14 @@ impl Protocol {
         WriteId::from_bits((index + 1) * 10_000 + left * 100 + u64::from(part))
     }
 
+    /// The limit as a client's release has it.
+    fn limit_of(&self, index: usize) -> &Limit {
+        let limit = &self.bounds.limit;
+        let other = self.bounds.brings.as_ref().filter(|_| index == 1);
+        let same = other.filter(|other| other.name() == limit.name());
+        same.unwrap_or(limit)
+    }
+
     /// The write that the client has under way.
     pub(crate) fn sent(&self, state: &State, index: usize) -> Sent {
         let client = &state.clients[index];
@@ -93,10 +101,9 @@ impl Protocol {
                 .map(|part| self.id(state, index, part + 1))
                 .collect();
             let brings = self.bounds.brings.as_ref().filter(|_| index == 1);
-            let terms: Vec<_> = std::iter::once(&self.bounds.limit)
-                .chain(brings)
-                .cloned()
-                .collect();
+            let own = self.limit_of(index);
+            let more = brings.filter(|brings| brings.name() != name);
+            let terms: Vec<_> = std::iter::once(own).chain(more).cloned().collect();
             let needs: BTreeMap<_, _> = terms
                 .iter()
                 .map(|limit| (limit.name().clone(), need))
@@ -138,7 +145,7 @@ impl Protocol {
             };
         }
         let grant = client.grant.as_ref().expect("it has a lease");
-        let is_slots = self.bounds.limit.rule().is_concurrent();
+        let is_slots = self.limit_of(index).rule().is_concurrent();
         let (kind, change, settled) = match open.kind {
             RequestKind::Renew => (
                 Kind::Renew,
@@ -314,6 +321,7 @@ impl Protocol {
                 expires,
                 ceiling,
                 is_renewed: false,
+                is_lost: false,
             };
             state.clients[index].grant = lease.map(grant);
             return None;

@@ -33,6 +33,10 @@ impl Protocol {
                         && row.bucket().shard() == ShardIndex { index: 0, count: 2 }
             }
             Kind::Merge => counts.len() > 1 && counts[0] == 2 && row.bucket().key.shard == 0,
+            // A new item's `v` is above the last one's, because time has passed.
+            Kind::Delete if !self.bounds.keeps_stream => {
+                counts == [1] && state.now < self.bounds.ticks
+            }
             // Each is one transaction over all shards.
             Kind::Reset | Kind::TopUp => row.bucket().key.shard == 0,
             _ => true,

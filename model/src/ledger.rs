@@ -59,6 +59,12 @@ impl Ledger {
         self.spans.retain(|span| !is_covered(span));
     }
 
+    /// Begins again with a new bucket.
+    pub fn restart(&mut self) {
+        self.edited = self.used;
+        self.spans.clear();
+    }
+
     /// I1: returns whether no interval grants more than the capacity and its refill.
     #[must_use]
     pub fn is_within(&self, rule: &RefillRule) -> bool {

@@ -1,11 +1,14 @@
 //! The invariants, which hold in every state.
 
+use std::sync::Arc;
+
 use stateright::{Model, Property};
 use weirgate_shared::{LimitState, MilliTokens, Shard, ShardIndex, refill_between};
 
 use crate::client::Client;
 use crate::protocol::Protocol;
 use crate::state::State;
+use crate::table::Row;
 
 impl Protocol {
     /// The limit that clients compete for.
@@ -41,9 +44,13 @@ impl Protocol {
         all > rule.capacity + refill_between(rule, ShardIndex::UNSPLIT, self.bounds.start, last)
     }
 
-    /// Slots: each is free, or held by a lease.
+    /// Slots: each is free, or held by a lease. A limit keeps its kind, whoever made the item.
     fn has_all_slots(&self, state: &State) -> bool {
         let rule = self.bounds.limit.rule();
+        let is_slots = |row: &Arc<Row>| row.limit().rule.is_concurrent();
+        if !state.table.shards().all(is_slots) {
+            return true;
+        }
         let is_free = state
             .table
             .shards()

@@ -236,6 +236,46 @@ pub fn brought() -> Bounds {
     }
 }
 
+/// A bucket that an operator deletes while leases are held and functions are at work, and that is
+/// created again.
+#[must_use]
+pub fn remade() -> Bounds {
+    Bounds {
+        start: HOUR,
+        requests: [1, 1],
+        attempts: 2,
+        lease: Some(1),
+        releases: [true, false],
+        rolls_back: true,
+        works: 2,
+        faults: 0,
+        jobs: vec![Expire, Delete],
+        happens: happens(
+            &[Create, Delete, Expire, RollBack],
+            &[Expire, Release, RollBack],
+            &[Missing],
+        ),
+        ..rate()
+    }
+}
+
+/// Slots that another release has as a rate.
+#[must_use]
+pub fn changed() -> Bounds {
+    Bounds {
+        limit: of(Limit::concurrent("slots", 2)),
+        brings: Some(of(Limit::custom("slots", 4, 3, 1000))),
+        // Longer than rules stand that others have set.
+        tick: Millis(31_000),
+        lease: Some(2),
+        requests: [2, 1],
+        ticks: 3,
+        faults: 0,
+        happens: happens(&[Create, Release], &[Release], &[Missing]),
+        ..slots()
+    }
+}
+
 /// What leaves a stream to be copied, in three hours and two days: the second shard comes, goes and
 /// comes again.
 ///

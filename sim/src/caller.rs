@@ -43,6 +43,13 @@ impl Caller {
             };
             self.world.pass(pause).await;
             let call = Call::draw(&self.world, comes_in_a_burst);
+            let buckets = [Some(call.bucket), call.other].into_iter().flatten();
+            if buckets
+                .into_iter()
+                .any(|bucket| self.world.is_closed(bucket))
+            {
+                continue;
+            }
             let polls = self
                 .world
                 .threatens(Kind::CallerLeft)
@@ -61,9 +68,10 @@ impl Caller {
                     }
                     self.hold(&call, grants, sent).await;
                 }
-                // One of several parallel requests may have been granted, and its rollback may be
-                // unconfirmed.
+                // One of several parallel requests, or one whose level was stopped meanwhile, may have
+                // been granted, and its rollback may be unconfirmed.
                 Some(Ok(None)) if asked.len() > 1 && !call.is_together => {}
+                Some(Ok(None)) if self.world.scenario().stops() => {}
                 Some(Ok(None)) => self.ledger.lock().answered(&asked),
                 Some(Err(error)) => {
                     self.world.happened(Event::Unanswered);
@@ -97,15 +105,11 @@ impl Caller {
             .limiter
             .acquire(&plan.entity, &plan.resource)
             .take("rate", self.rate(bucket, call));
-        if !scenario.is_configured {
-            request = request.limits(
-                plan.later
-                    .as_ref()
-                    .filter(|_| self.is_of_release)
-                    .unwrap_or(&plan.limits),
-            );
-        }
-        if call.slots > 0 && plan.limits.len() > 1 {
+        let later = plan.later.as_ref().filter(|_| self.is_of_release);
+        let limits = later.unwrap_or(&plan.limits);
+        let source = scenario.sources[usize::from(self.is_of_release)];
+        request = source.ask(request, limits);
+        if call.slots > 0 && limits.len() > 1 {
             request = request.take(
                 "slots",
                 call.slots
@@ -232,6 +236,9 @@ impl Caller {
             let overruns = self.world.strikes(Kind::LeaseOverrun);
             let held = self.below(lease) + if overruns { lease } else { Duration::ZERO };
             self.world.pass(held).await;
+        } else if self.world.scenario().deletes() {
+            let held = self.world.operator_rng().u64(0..8_000);
+            self.world.pass(Duration::from_millis(held)).await;
         }
         for (grant, ids) in all {
             self.settle(grant, ids).await;
@@ -250,14 +257,18 @@ impl Caller {
         }
         let what = self.world.rng().u32(..6);
         if what == 0 {
+            // Slots have leases; another rate that was taken may be adjusted too.
+            let has_second = grant.lease_id().is_none() && grant.amount("slots").0 > 0;
+            let limit = usize::from(has_second && self.world.operator_rng().bool());
+            let name = ["rate", "slots"][limit];
             let actual = self
                 .world
                 .rng()
-                .i64(0..=2 * grant.amount("rate").whole_tokens().max(1));
+                .i64(0..=2 * grant.amount(name).whole_tokens().max(1));
             self.ledger
                 .lock()
-                .adjusts(&ids, 0, actual * 1000, self.world.now().0);
-            let done = cancel_after(grant.adjust("rate", actual), polls).await;
+                .adjusts(&ids, limit, actual * 1000, self.world.now().0);
+            let done = cancel_after(grant.adjust(name, actual), polls).await;
             self.world
                 .note(|| format!("adjusted {ids:?} to {actual} {done:?}"));
             self.ended(Event::Adjusted, &ids, done.as_ref());

@@ -1,8 +1,9 @@
-//! Futures that are dropped at any await.
+//! Futures that are dropped, or stand still, at any await.
 
-use std::future::Future;
-use std::pin::Pin;
+use std::future::{Future, poll_fn};
+use std::pin::{Pin, pin};
 use std::task::{Context, Poll};
+use std::time::Duration;
 
 /// A future that is dropped instead of being polled once more.
 pub struct CancelAfter<F> {
@@ -33,6 +34,26 @@ impl<F: Future> Future for CancelAfter<F> {
             Some(future) => future.as_mut().poll(context).map(Some),
         }
     }
+}
+
+/// Runs `future` to its end. After so many polls it stands still for a span, as a process without
+/// CPU does.
+pub async fn stall_after<F: Future>(future: F, stall: Option<(u32, Duration)>) -> F::Output {
+    let mut future = pin!(future);
+    if let Some((mut polls, span)) = stall {
+        let first = poll_fn(|context| {
+            if polls == 0 {
+                return Poll::Ready(None);
+            }
+            polls -= 1;
+            future.as_mut().poll(context).map(Some)
+        });
+        if let Some(done) = first.await {
+            return done;
+        }
+        tokio::time::sleep(span).await;
+    }
+    future.await
 }
 
 impl<F> std::fmt::Debug for CancelAfter<F> {

@@ -3,8 +3,9 @@
 mod admitted;
 mod consumed;
 mod counted;
+pub(crate) mod finality;
 
-pub use admitted::admitted;
 pub(crate) use admitted::refill_in;
+pub use admitted::{admitted, taken};
 pub use consumed::consumed;
 pub use counted::{counted, counted_since};

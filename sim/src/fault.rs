@@ -81,21 +81,53 @@ pub enum Kind {
     Met,
     /// An operator reset, drained or topped up a bucket.
     BalanceEdited,
+    /// A function stood still for up to 50 s, at any await.
+    RunStalled,
+    /// The stream's mapping was made again, and began with the oldest record.
+    StreamBegunAgain,
+    /// An operator deleted items of a bucket in use.
+    ItemDeleted,
+    /// An operator erased an entity after its callers had stopped.
+    EntityErased,
+    /// An operator purged the namespace and configured it again.
+    NamespacePurged,
+    /// Processes of a release that has its limits elsewhere replaced the others.
+    LimitsMoved,
+    /// An operator stopped a level for a while.
+    LevelStopped,
+}
+
+/// Random generators of a run. Each group of faults has its own, so that it leaves the draws of the
+/// others unchanged.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Dice {
+    /// Callers, the network and the functions.
+    Run,
+    /// Faults of AWS.
+    Aws,
+    /// What operators do, and how long functions run.
+    Operator,
 }
 
 impl Kind {
-    /// Returns whether the kind has draws of its own, so that it leaves the rest of a seed
-    /// unchanged.
+    /// Returns the generator that decides about the kind.
     #[must_use]
-    pub const fn is_drawn_apart(self) -> bool {
-        matches!(
-            self,
-            Self::Frozen | Self::HostileWrite | Self::BalanceEdited
-        )
+    pub const fn dice(self) -> Dice {
+        match self {
+            Self::Frozen | Self::HostileWrite | Self::BalanceEdited => Dice::Aws,
+            Self::RunStalled
+            | Self::StreamBegunAgain
+            | Self::ItemDeleted
+            | Self::EntityErased
+            | Self::NamespacePurged
+            | Self::LimitsMoved
+            | Self::LevelStopped => Dice::Operator,
+            _ => Dice::Run,
+        }
     }
 
     /// All kinds.
-    pub const ALL: [Self; 37] = [
+    pub const ALL: [Self; 44] = [
         Self::RequestLost,
         Self::AnswerLost,
         Self::AnswerHung,
@@ -133,6 +165,13 @@ impl Kind {
         Self::KeysKeptBack,
         Self::Met,
         Self::BalanceEdited,
+        Self::RunStalled,
+        Self::StreamBegunAgain,
+        Self::ItemDeleted,
+        Self::EntityErased,
+        Self::NamespacePurged,
+        Self::LimitsMoved,
+        Self::LevelStopped,
     ];
 
     /// Faults that the table causes as AWS does; the scenario only makes them likely.

@@ -2,10 +2,11 @@
 
 use std::time::Duration;
 
-use weirgate::{Config, ConfigLevel, ConfigStatus, Decision, Limit, RateLimiter};
+use weirgate::{Config, ConfigLevel, ConfigStatus, Decision, Limit};
 
 use crate::fleet::{CONFIG_TTL, limiter};
 use crate::network::Network;
+use crate::operator::operator;
 use crate::world::World;
 
 /// A resource that nothing else uses.
@@ -14,11 +15,7 @@ const RESOURCE: &str = "thaw";
 /// Checks that what is disabled during a freeze is disabled for the process afterwards: limits that
 /// are configured, or, with odd seeds, a level that is stopped for a caller with limits in its code.
 pub async fn check_after_freeze(world: &World) {
-    let operator = RateLimiter::builder("weirgate")
-        .table(world.dynamo().table().await)
-        .build()
-        .await;
-    let operator = operator.expect("the settings are good");
+    let operator = operator(world).await;
     let level = ConfigLevel::Resource(RESOURCE.try_into().expect("a name"));
     let limits = [Limit::per_minute("rate", 600).expect("a limit like others")];
     let is_stopped = world.scenario().seed % 2 == 1;

@@ -13,7 +13,7 @@ use weirgate_replay::{Options, Replay};
 use weirgate_store::Table;
 use weirgate_testkit::Dynamo;
 
-use crate::cancel::cancel_after;
+use crate::cancel::{cancel_after, stall_after};
 use crate::fault::{Event, Kind};
 use crate::network::Network;
 use crate::world::World;
@@ -86,6 +86,11 @@ impl Mapping {
         }
     }
 
+    /// Begins with the oldest record again, as a mapping that is made again does.
+    pub fn begin_again(&mut self) {
+        (self.next, self.attempts) = (0, 0);
+    }
+
     fn pull(&mut self) {
         let there = self.world.streamed();
         let is_ours =
@@ -101,6 +106,9 @@ impl Mapping {
 
     async fn deliver(&mut self) {
         self.pull();
+        if self.world.strikes(Kind::StreamBegunAgain) {
+            self.begin_again();
+        }
         let there = self.records.len() - self.next;
         if there == 0 || self.until.is_some_and(|until| Instant::now() < until) {
             return;
@@ -182,7 +190,11 @@ impl Mapping {
         let handled = ended(
             world,
             &network,
-            timeout(left, cancel_after(handled, polls)).await,
+            timeout(
+                left,
+                cancel_after(stall_after(handled, stall(world)), polls),
+            )
+            .await,
         )?;
         let handled = handled.expect("the event is one");
         if handled.summary.copied > 0 {
@@ -300,12 +312,24 @@ pub async fn reconcile(world: &World) {
     match ended(
         world,
         &network,
-        timeout(left, cancel_after(run, polls)).await,
+        timeout(left, cancel_after(stall_after(run, stall(world)), polls)).await,
     ) {
         Some(Ok(summary)) => world.note(|| format!("reconciled {summary:?}")),
         Some(Err(error)) => world.note(|| format!("not reconciled: {error}")),
         None => {}
     }
+}
+
+/// Returns after how many polls a function stands still, and for how long, if it does.
+fn stall(world: &World) -> Option<(u32, Duration)> {
+    if !world.strikes(Kind::RunStalled) {
+        return None;
+    }
+    let mut rng = world.operator_rng();
+    Some((
+        rng.u32(1..60),
+        Duration::from_millis(rng.u64(1_000..50_000)),
+    ))
 }
 
 /// Returns how long a function has, and how long it believes to have: sometimes at most `most`, and

@@ -55,6 +55,7 @@ pub fn act(world: &World) {
     world.check_stream(&Sender {
         name: "hostile",
         is_told: true,
+        sent: world.now(),
         is_alone: true,
     });
 }

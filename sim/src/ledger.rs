@@ -3,6 +3,8 @@
 use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
+use crate::scenario::Scenario;
+
 /// A limit of a bucket, by their indexes in the scenario.
 pub type LimitIndex = (usize, usize);
 
@@ -61,6 +63,8 @@ pub struct Ledger {
     unanswered: BTreeMap<LimitIndex, i64>,
     /// Tokens that an operator may have added to each limit.
     added: BTreeMap<LimitIndex, Vec<Back>>,
+    /// When items of each bucket were deleted.
+    remade: BTreeMap<usize, Vec<i64>>,
 }
 
 /// Claims that a grant stands for.
@@ -135,6 +139,23 @@ impl Ledger {
         if let Some(last) = self.added.get_mut(&of).and_then(|added| added.last_mut()) {
             (last.until, last.amount) = (Some(now), amount);
         }
+    }
+
+    /// Records that items of a bucket are deleted, so that a full one may be made.
+    pub fn remakes(&mut self, scenario: &Scenario, bucket: usize, now: i64) {
+        let plan = &scenario.buckets[bucket];
+        for (limit, _) in plan.rates() {
+            self.adds((bucket, limit), plan.most(limit), now);
+            self.added((bucket, limit), plan.most(limit), now);
+        }
+        self.remade.entry(bucket).or_default().push(now);
+    }
+
+    /// Returns the first deletion of items of a bucket after `at`, if there is one.
+    #[must_use]
+    pub fn remade_after(&self, bucket: usize, at: i64) -> Option<i64> {
+        let remade = self.remade.get(&bucket)?;
+        remade.iter().copied().find(|remade| *remade >= at)
     }
 
     /// Returns the tokens that an operator may have added to a limit.

@@ -8,10 +8,10 @@
 //! - `fault`: [`fault::Kind`] of trouble, and what must happen, and how often it did
 //! - `world`: what all of a run share: the table, the true time, the random generators, what was seen
 //! - `network`: the network between a process and the table; where most goes wrong
-//! - `fleet`, `caller`: processes and what their callers do; `functions`: the functions as Lambda
-//!   runs them
+//! - `fleet`, `caller`: processes and what their callers do; `operator`: what an operator does
+//!   meanwhile; `functions`: the functions as Lambda runs them
 //! - `clock`: a process's clock; `hostile`: a tenant that writes what it likes under its own keys
-//! - `cancel`: futures that are dropped at any await
+//! - `cancel`: futures that are dropped, or stand still, at any await
 //! - `ledger`: the responses to callers
 //! - `stored_shard`: shards as the table stores them; `stream_check`: checks each write by its
 //!   record; `resharding`: checks splits and merges
@@ -32,6 +32,7 @@ pub mod guards;
 pub mod hostile;
 pub mod ledger;
 pub mod network;
+pub mod operator;
 mod resharding;
 pub mod scenario;
 pub mod settled;
@@ -128,10 +129,11 @@ async fn live(scenario: Scenario, is_loud: bool) -> Outcome {
     world.note(|| format!("{:?}", world.scenario()));
     let ledger = SharedLedger::default();
     let mapping = functions::Mapping::new(&world);
-    let (processes, mut mapping, ()) = tokio::join!(
+    let (processes, mut mapping, (), ()) = tokio::join!(
         fleet::run(&world, &ledger),
         mapping.run(),
-        functions::schedule(world.clone())
+        functions::schedule(world.clone()),
+        check::finality::read_often(&world)
     );
     settled::settle(&world, &mut mapping, &ledger, processes).await;
     freeze_check::check_after_freeze(&world).await;

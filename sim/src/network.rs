@@ -14,6 +14,7 @@ use aws_smithy_runtime_api::client::result::ConnectorError;
 use serde_json::Value;
 use tokio::sync::oneshot;
 use tokio::time::{Instant, sleep};
+use weirgate::EpochMillis;
 use weirgate_testkit::{Fault, Request};
 
 use crate::fault::Kind;
@@ -42,6 +43,8 @@ pub const OPERATOR: &str = "operator";
 
 /// The fate of a request.
 struct Fate {
+    /// When it was first sent.
+    sent: EpochMillis,
     there: Duration,
     back: Duration,
     fault: Option<Fault>,
@@ -137,6 +140,7 @@ impl Network {
             fault = Some(Fault::Throttle { key_range: true });
         }
         Fate {
+            sent: world.first_sent(&request.body),
             there,
             back,
             fault,
@@ -171,6 +175,7 @@ impl Network {
             world.check_stream(&Sender {
                 name: &self.name,
                 is_told,
+                sent: fate.sent,
                 is_alone: world.scenario().has_single_minds(),
             });
         }

@@ -4,10 +4,10 @@ use std::ops::RangeInclusive;
 use std::time::Duration;
 
 use fastrand::Rng;
-use weirgate::{EpochMillis, Limit};
+use weirgate::{Acquire, EpochMillis, Limit};
 use weirgate_testkit::Limits;
 
-use crate::fault::Kind;
+use crate::fault::{Dice, Kind};
 
 /// One bucket that callers use.
 #[derive(Debug, Clone)]
@@ -22,6 +22,48 @@ pub struct Plan {
     pub later: Option<Vec<Limit>>,
     /// Index of the parent's bucket, which the bucket's takes cascade to.
     pub parent: Option<usize>,
+}
+
+impl Plan {
+    /// Returns all limits that the bucket has during a run, by name.
+    pub fn all_limits(&self) -> impl Iterator<Item = &Limit> {
+        self.limits.iter().chain(self.later.iter().flatten())
+    }
+
+    /// Returns the rates among its limits, with their indexes.
+    pub fn rates(&self) -> impl Iterator<Item = (usize, &Limit)> {
+        let limits = self.limits.iter().enumerate();
+        limits.filter(|(_, limit)| !limit.rule().is_concurrent())
+    }
+
+    /// Returns the largest capacity that a limit has during a run, in millitokens.
+    #[must_use]
+    pub fn most(&self, limit: usize) -> i64 {
+        let name = self.limits[limit].name();
+        let same = self.all_limits().filter(|other| other.name() == name);
+        let most = same.map(|limit| limit.rule().capacity.0).max();
+        most.unwrap_or_default()
+    }
+}
+
+/// Where a release has its limits.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Source {
+    /// In its code, perhaps with a version.
+    Code(Option<i64>),
+    /// In the table.
+    Table,
+}
+
+impl Source {
+    /// Adds to a request what its release brings.
+    pub fn ask<'a>(self, request: Acquire<'a>, limits: &[Limit]) -> Acquire<'a> {
+        match self {
+            Self::Code(None) => request.limits(limits),
+            Self::Code(Some(version)) => request.limits(limits).limits_version(version),
+            Self::Table => request,
+        }
+    }
 }
 
 /// Parameters of a run.
@@ -59,7 +101,26 @@ pub struct Scenario {
     pub bypass_rate: u32,
     /// Throughput of the table's partitions, and how transactions conflict.
     pub table: Limits,
+    /// Where the first release has its limits, and the one that replaces it.
+    pub sources: [Source; 2],
+    /// Whether the later limits have the second limit as another kind.
+    pub changes_kind: bool,
 }
+
+/// What changes the meaning of a bucket's balance. A run has one of them at most, because each makes
+/// other checks weaker.
+const UPHEAVALS: [Kind; 4] = [
+    Kind::ItemDeleted,
+    Kind::EntityErased,
+    Kind::NamespacePurged,
+    Kind::LimitsMoved,
+];
+
+/// Whether limits change their kind: they still lose slots.
+const KINDS_CHANGE: bool = false;
+
+/// Kinds that do not happen yet, because they still break something.
+pub const OFF: &[Kind] = &[Kind::EntityErased, Kind::LimitsMoved, Kind::LevelStopped];
 
 /// Window ends that runs begin shortly before: of an hour, a day and a month; of an hour; and the
 /// middle of one.
@@ -74,27 +135,25 @@ impl Scenario {
         // hide the others.
         let is_quiet = rng.u32(..8) == 0;
         let mut rates = vec![];
-        // A separate generator, so that its draws leave the rest of a seed unchanged.
+        // Separate generators, so that their draws leave the rest of a seed unchanged.
         let mut aws = Rng::with_seed(seed ^ 0xA35);
+        let mut operator = Rng::with_seed(seed ^ 0x0B5);
+        let upheaval = (!is_quiet && operator.bool()).then(|| UPHEAVALS[operator.usize(..4)]);
+        let upheaval = upheaval.filter(|kind| !OFF.contains(kind));
         for kind in Kind::ALL
             .into_iter()
             .filter(|kind| !Kind::BY_TABLE.contains(kind))
         {
-            if kind.is_drawn_apart() {
-                let most = match kind {
-                    Kind::Frozen => 15,
-                    Kind::BalanceEdited => 60,
-                    _ => 200,
-                };
-                let rate = if is_quiet || aws.bool() {
-                    0
-                } else {
-                    aws.u32(1..=most)
-                };
-                rates.push((kind, rate));
-                continue;
-            }
+            let rng = match kind.dice() {
+                Dice::Run => &mut rng,
+                Dice::Aws => &mut aws,
+                Dice::Operator => &mut operator,
+            };
             let most = match kind {
+                Kind::Frozen => 15,
+                Kind::BalanceEdited => 60,
+                Kind::StreamBegunAgain | Kind::NamespacePurged | Kind::ItemDeleted => 40,
+                Kind::LevelStopped => 20,
                 Kind::ClientKilled | Kind::ClockJumped => 20,
                 Kind::StreamDelayed => 10,
                 Kind::Throttled | Kind::Resharded | Kind::ConfigChanged => 30,
@@ -104,18 +163,30 @@ impl Scenario {
                 Kind::ClockSkewed => 500,
                 _ => 200,
             };
-            let rate = if is_quiet || rng.bool() {
+            let is_on = !is_quiet && !rng.bool() || upheaval == Some(kind);
+            let is_on = is_on
+                && (upheaval == Some(kind) || !UPHEAVALS.contains(&kind))
+                && !OFF.contains(&kind);
+            let rate = if is_on { rng.u32(1..=most) } else { 0 };
+            // A new item begins above the writes of the deleted one by its maker's clock.
+            let is_clock = matches!(kind, Kind::ClockSkewed | Kind::ClockJumped);
+            let rate = if is_clock && upheaval.is_some() {
                 0
             } else {
-                rng.u32(1..=most)
+                rate
             };
             rates.push((kind, rate));
         }
-        let is_configured = rng.u32(..4) == 0;
+        let is_configured = match upheaval {
+            Some(Kind::NamespacePurged) => true,
+            Some(Kind::LimitsMoved) => false,
+            _ => rng.u32(..4) == 0,
+        };
         let is_sharded = rng.u32(..3) == 0;
         let mut buckets = buckets(&mut rng, is_configured, is_sharded);
-        let is_rolling = !is_configured && !is_quiet && aws.u32(..4) == 0;
-        if is_rolling {
+        let moves = upheaval == Some(Kind::LimitsMoved);
+        let is_rolling = !is_configured && !is_quiet && !moves && aws.u32(..4) == 0;
+        if is_rolling || moves {
             for plan in &mut buckets {
                 let mut later = plan.limits.clone();
                 let rate = Limit::custom(
@@ -128,6 +199,36 @@ impl Scenario {
                 plan.later = Some(later);
             }
         }
+        let changes_kind = KINDS_CHANGE && upheaval.is_none() && operator.bool();
+        let is_narrowed = upheaval == Some(Kind::ItemDeleted) && operator.bool();
+        for plan in &mut buckets {
+            let [_, second] = &mut plan.limits[..] else {
+                continue;
+            };
+            if is_narrowed {
+                *second = Limit::custom("slots", 16, operator.i64(1..=20), 1000)
+                    .expect("a limit like others");
+            }
+            match &mut plan.later {
+                Some(later) if changes_kind => {
+                    later[1] = Limit::custom("slots", 4, operator.i64(1..=20), 1000)
+                        .expect("a limit like others");
+                }
+                Some(later) if is_narrowed => later.truncate(1),
+                _ => {}
+            }
+        }
+        let lasts_long = upheaval == Some(Kind::EntityErased);
+        let source = |rng: &mut Rng| match rng.u32(..3) {
+            0 => Source::Code(None),
+            1 => Source::Code(Some(rng.i64(1..=1000))),
+            _ => Source::Table,
+        };
+        let sources = match upheaval {
+            Some(Kind::LimitsMoved) => [(); 2].map(|()| source(&mut operator)),
+            _ if is_configured => [Source::Table; 2],
+            _ => [Source::Code(None); 2],
+        };
         let processes = rng.u32(1..=3);
         // A merge needs two samples a minute apart, and records may be minutes late: some runs last
         // long enough.
@@ -139,7 +240,7 @@ impl Scenario {
         Self {
             seed,
             start: EpochMillis(ENDS[rng.usize(..ENDS.len())] - rng.i64(1_000..60_000)),
-            lasts: Duration::from_secs(rng.u64(8..=most)),
+            lasts: Duration::from_secs(rng.u64(8..=most).max(if lasts_long { 80 } else { 0 })),
             buckets,
             is_configured,
             processes,
@@ -155,6 +256,8 @@ impl Scenario {
             is_sharded,
             tries_edge: rng.u32(..8) == 0,
             is_rolling,
+            sources,
+            changes_kind,
             table: if is_quiet {
                 Limits::default()
             } else {
@@ -187,10 +290,45 @@ impl Scenario {
         self.callers == 1 && self.rate(Kind::GrantDropped) + self.rate(Kind::CallerLeft) == 0
     }
 
+    /// Returns a bucket as the last release has it.
+    #[must_use]
+    pub fn last(&self, plan: &Plan) -> Plan {
+        let later = plan.later.clone().filter(|_| self.moves());
+        Plan {
+            limits: later.unwrap_or_else(|| plan.limits.clone()),
+            ..plan.clone()
+        }
+    }
+
+    /// Returns whether the last release has its limits elsewhere.
+    #[must_use]
+    pub fn moves(&self) -> bool {
+        self.rate(Kind::LimitsMoved) > 0
+    }
+
+    /// Returns whether items are deleted while they are used.
+    #[must_use]
+    pub fn deletes(&self) -> bool {
+        let kinds = [Kind::ItemDeleted, Kind::EntityErased, Kind::NamespacePurged];
+        kinds.into_iter().any(|kind| self.rate(kind) > 0)
+    }
+
+    /// Returns whether an operator stops levels.
+    #[must_use]
+    pub fn stops(&self) -> bool {
+        self.rate(Kind::LevelStopped) + self.rate(Kind::NamespacePurged) > 0
+    }
+
+    /// Returns whether an operator deletes usage.
+    #[must_use]
+    pub fn loses_usage(&self) -> bool {
+        self.rate(Kind::EntityErased) + self.rate(Kind::NamespacePurged) > 0
+    }
+
     /// Returns whether limits change during the run.
     #[must_use]
     pub fn has_changes(&self) -> bool {
-        self.is_rolling || self.is_configured && self.rate(Kind::ConfigChanged) > 0
+        self.is_rolling || self.moves() || self.is_configured && self.rate(Kind::ConfigChanged) > 0
     }
 }
 

@@ -7,14 +7,16 @@ mod requests;
 use std::time::Duration;
 
 use futures_util::future::FutureExt;
-use weirgate::{RateLimiter, Window};
-use weirgate_shared::RULES_STAND;
+use weirgate::{Decision, LiveLeases, RateLimiter, Window};
+use weirgate_shared::{BUCKET_SK, BucketKey, ItemKey, RULES_STAND, SnapshotKey};
 
 use crate::check;
+use crate::check::finality;
 use crate::fault::{Event, Kind};
-use crate::fleet::{Process, configure};
+use crate::fleet::{CONFIG_TTL, Process};
 use crate::functions::{Mapping, reconcile};
 use crate::ledger::SharedLedger;
+use crate::operator::{configure, levels, operator};
 use crate::scenario::Plan;
 use crate::stream_check::{Sender, TTL};
 use crate::world::World;
@@ -48,6 +50,13 @@ pub async fn settle(
         }
     }
     world.pass(REST).await;
+    // A stop may arrive after the start.
+    for level in world.scenario().buckets.iter().flat_map(levels) {
+        if world.scenario().stops() {
+            let done = operator(world).await.start(&level).send().await;
+            world.note(|| format!("{level} started: {done:?}"));
+        }
+    }
     for round in 0.. {
         let before = world.writes();
         reconcile(world).await;
@@ -64,18 +73,22 @@ pub async fn settle(
             break;
         }
     }
-    drop(processes);
+    stay_erased(world, mapping).await;
     {
         let ledger = ledger.lock();
         check::admitted(world, &ledger);
         check::consumed(world, &ledger);
     }
+    check::taken(world, &ledger.lock());
     check::counted(world);
+    finality::read(world, &operator(world).await).await;
+    a_stop_stops(world, &processes).await;
+    drop(processes);
     if !world.violations().is_empty() {
         return;
     }
     let limiter = newcomer(world).await;
-    for plan in known(world) {
+    for plan in &known(world) {
         let probes = [
             all_tokens_are_available(world, &limiter, plan).boxed_local(),
             resharding_keeps_tokens(world, plan).boxed_local(),
@@ -97,25 +110,105 @@ pub async fn settle(
     // The run's windows are over, and none of their records is still to be delivered.
     world.pass(Duration::from_secs(26 * 3600)).await;
     check::counted(world);
+    finality::read(world, &operator(world).await).await;
     outlives_ttl(world, mapping, &limiter).await;
 }
 
 /// Returns the buckets whose expected balance is known. Changed limits reach a shard only with its
 /// next take, perhaps never.
-fn known(world: &World) -> &[Plan] {
+fn known(world: &World) -> Vec<Plan> {
     let (scenario, events) = (world.scenario(), world.events());
     let was_split = scenario.is_sharded || events.of(Event::SplitByFunction) > 0;
-    if scenario.has_changes() && was_split {
-        &[]
-    } else {
-        &scenario.buckets
+    let is_known = !scenario.has_changes() || !was_split;
+    let buckets = scenario.buckets.iter().filter(|_| is_known);
+    buckets.map(|plan| scenario.last(plan)).collect()
+}
+
+/// Checks that nothing of an erased entity comes back: not by records that were on their way, nor
+/// by all records again.
+async fn stay_erased(world: &World, mapping: &mut Mapping) {
+    if world.counts().of(Kind::EntityErased) == 0 {
+        return;
+    }
+    let plan = world.erased().expect("its bucket is closed").clone();
+    let entity = plan.entity.as_str().try_into().expect("a name like others");
+    let operator = newcomer(world).await;
+    for is_again in [false, true] {
+        if is_again {
+            // The operator calls again for snapshots that were under way.
+            let done = operator.erase_entity(&entity, LiveLeases::Discard).await;
+            world.note(|| format!("{entity} erased: {done:?}"));
+            mapping.begin_again();
+        }
+        mapping.drain().await;
+        reconcile(world).await;
+        let items = world.dynamo().items();
+        let keys = items.iter().filter_map(|item| {
+            let key = ["PK", "SK"].map(|name| item[name]["S"].as_str().unwrap_or_default());
+            let key = ItemKey {
+                pk: key[0].to_owned(),
+                sk: key[1].to_owned(),
+            };
+            let is_live = key.sk == BUCKET_SK && item["rf"].is_object();
+            let bucket = BucketKey::parse(&key.pk).filter(|_| is_live);
+            let snapshot = SnapshotKey::parse(&key).filter(|_| is_again);
+            let of = bucket
+                .map(|key| key.entity)
+                .or(snapshot.map(|key| key.entity))?;
+            (of == entity).then_some(key)
+        });
+        let left: Vec<_> = keys.collect();
+        if !left.is_empty() {
+            world.violated(format!("erased: {left:?} of {entity} came back"));
+        }
+    }
+}
+
+/// Checks that a level that an operator stops grants nothing once the processes must have seen it,
+/// also to callers that bring limits, and is used again once it is started.
+async fn a_stop_stops(world: &World, processes: &[Process]) {
+    if world.scenario().rate(Kind::LevelStopped) == 0 {
+        return;
+    }
+    let (operator, other) = (newcomer(world).await, newcomer(world).await);
+    for plan in &world.scenario().buckets {
+        let parent = plan.parent.map(|parent| &world.scenario().buckets[parent]);
+        let mut levels = levels(plan).to_vec();
+        levels.extend(parent.map(|parent| crate::operator::levels(parent)[2].clone()));
+        let level = levels.swap_remove(world.operator_rng().usize(..levels.len()));
+        let limiters = processes
+            .iter()
+            .map(Process::limiter)
+            .chain([&other, &operator]);
+        for is_stopped in [true, false] {
+            let edit = if is_stopped {
+                operator.stop(&level)
+            } else {
+                operator.start(&level)
+            };
+            edit.send().await.expect("nothing goes wrong any more");
+            world.pass(CONFIG_TTL + Duration::from_secs(1)).await;
+            for limiter in limiters.clone() {
+                let ask = || {
+                    limiter
+                        .acquire(&plan.entity, &plan.resource)
+                        .take("rate", 0)
+                };
+                for ask in [ask().limits(&plan.limits), ask()] {
+                    let is_disabled = matches!(ask.send().await, Ok(Decision::Disabled(_)));
+                    if is_disabled != is_stopped {
+                        world.violated(format!("stop: {level} is stopped: {is_stopped}, and a request of {} disabled: {is_disabled}", plan.entity));
+                    }
+                }
+            }
+        }
     }
 }
 
 /// Sets the limits back to their first values, and writes them to the buckets.
 async fn restore(world: &World, ledger: &SharedLedger) {
     configure(world).await;
-    if world.scenario().is_rolling {
+    if world.scenario().is_rolling || world.has_moved() {
         // Until then a bucket keeps the rules of the latest release.
         world
             .pass(Duration::from(RULES_STAND) + Duration::from_secs(1))
@@ -123,8 +216,11 @@ async fn restore(world: &World, ledger: &SharedLedger) {
     }
     let limiter = newcomer(world).await;
     for (at, plan) in world.scenario().buckets.iter().enumerate() {
+        if world.is_closed(at) {
+            continue;
+        }
         ledger.lock().asks(&[((at, 0), 1000)]);
-        let _ = take(world, &limiter, plan, 1).await;
+        let _ = take(world, &limiter, &world.scenario().last(plan), 1).await;
     }
 }
 
@@ -151,16 +247,17 @@ async fn outlives_ttl(world: &World, mapping: &mut Mapping, limiter: &RateLimite
     world.check_stream(&Sender {
         name: TTL,
         is_told: true,
+        sent: world.now(),
         is_alone: true,
     });
-    for plan in known(world) {
+    for plan in &known(world) {
         all_tokens_are_available(world, limiter, plan).await;
     }
     let since = Window::Daily.start(world.now());
     for plan in &world.scenario().buckets {
-        let _ = take(world, limiter, plan, 1).await;
+        let _ = take(world, limiter, &world.scenario().last(plan), 1).await;
     }
-    for plan in known(world) {
+    for plan in &known(world) {
         a_full_bucket_grants_its_balance(world, plan).await;
     }
     mapping.drain().await;

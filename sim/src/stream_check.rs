@@ -4,7 +4,9 @@ use std::collections::BTreeMap;
 
 use serde_json::Value;
 use weirgate::{EpochMillis, Window};
-use weirgate_shared::{BUCKET_SK, BucketKey, Counter, Hour, Meter, Millis, Shard, WriteId};
+use weirgate_shared::{
+    BUCKET_SK, BucketKey, Counter, Hour, MAX_SHARDS, Meter, Millis, Shard, WriteId,
+};
 
 use crate::fault::Event;
 use crate::scenario::Scenario;
@@ -32,9 +34,22 @@ pub(crate) struct Sender<'a> {
     pub(crate) name: &'a str,
     /// Whether it gets the response in time.
     pub(crate) is_told: bool,
+    /// When it first sent the write.
+    pub(crate) sent: EpochMillis,
     /// Whether it sends nothing else at the same time, so that its next write is a retry of this
     /// one.
     pub(crate) is_alone: bool,
+}
+
+/// Tokens of a limit that a write took, less those that it returned.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Taken {
+    /// When the write was first sent.
+    pub(crate) sent: EpochMillis,
+    /// When it was applied.
+    pub(crate) at: EpochMillis,
+    /// Amount in millitokens.
+    pub(crate) amount: i64,
 }
 
 /// Shards as the stream shows them.
@@ -44,6 +59,8 @@ pub(crate) struct StreamCheck {
     /// Last write sequence of every item that ever existed.
     last: BTreeMap<String, i64>,
     consumed: Consumed,
+    /// Takes and returns of each limit, by entity, as they were applied.
+    taken: BTreeMap<(String, String), Vec<Taken>>,
     /// Usage counters of every item.
     meters: BTreeMap<String, Meter>,
     /// Usage by the writes of its current hour and day, by limit.
@@ -61,6 +78,9 @@ pub(crate) struct StreamCheck {
     events: Vec<Event>,
     /// Slots of each bucket, by entity.
     slots: BTreeMap<String, i64>,
+    /// Whether some shards may lack the slots of the others: they were deleted, or have them as a
+    /// rate.
+    has_parts: bool,
     /// How far clocks may be ahead.
     ahead: Millis,
     violations: Vec<String>,
@@ -82,6 +102,7 @@ impl StreamCheck {
         };
         Self {
             slots: slots.collect(),
+            has_parts: scenario.deletes() || scenario.changes_kind,
             ahead,
             ..Self::default()
         }
@@ -111,7 +132,7 @@ impl StreamCheck {
             return;
         }
         let image = &record["dynamodb"]["NewImage"];
-        let doubt = self.consume(pk, weirgate_testkit::live(image).meter, now);
+        let doubt = self.consume(pk, weirgate_testkit::live(image).meter, now, sender.sent);
         let shard = stored_shard(pk, image);
         let before = self.live.remove(pk);
         self.ends(before.as_ref(), shard.as_ref(), now);
@@ -133,7 +154,13 @@ impl StreamCheck {
 
     /// Adds a write's consumption to the hour that its item counts then, and compares it with the
     /// item's own counters. Returns the consumption of each limit.
-    fn consume(&mut self, pk: &str, meter: Meter, now: EpochMillis) -> Vec<(String, i64)> {
+    fn consume(
+        &mut self,
+        pk: &str,
+        meter: Meter,
+        now: EpochMillis,
+        sent: EpochMillis,
+    ) -> Vec<(String, i64)> {
         let before = self.meters.get(pk);
         let Meter {
             write_seq: v,
@@ -175,6 +202,7 @@ impl StreamCheck {
         if before.is_none() {
             *used = Default::default();
         }
+        let is_take = meter.acquires.total > before.map_or(0, |before| before.acquires.total);
         let mut consumed = vec![];
         for (name, counter) in counters(&meter) {
             let amount = counter.total - had.get(&name).map_or(0, |counter| counter.total);
@@ -201,6 +229,16 @@ impl StreamCheck {
                 .consumed
                 .entry((entity.clone(), name.clone(), hour.start().0))
                 .or_default() += amount;
+            // An adjustment may go into debt.
+            if amount < 0 || is_take {
+                let of = (entity.clone(), name.clone());
+                let taken = Taken {
+                    sent,
+                    at: now,
+                    amount,
+                };
+                self.taken.entry(of).or_default().push(taken);
+            }
             consumed.push((name, amount.max(0)));
         }
         self.meters.insert(pk.to_owned(), meter);
@@ -245,6 +283,11 @@ impl StreamCheck {
         &self.consumed
     }
 
+    /// Returns the takes and returns of each limit, by entity.
+    pub(crate) fn taken(&self) -> &BTreeMap<(String, String), Vec<Taken>> {
+        &self.taken
+    }
+
     /// Returns when each ended lease was removed: from the first shard, and from the last one.
     pub(crate) fn gone(&self) -> &BTreeMap<String, (i64, i64)> {
         &self.gone
@@ -269,11 +312,11 @@ impl StreamCheck {
     /// Returns the violations. Call it after all records of a write are checked: a transaction has
     /// several.
     pub(crate) fn take_violations(&mut self) -> Vec<String> {
-        let mut there: BTreeMap<&str, (i64, u32, bool)> = BTreeMap::new();
+        let mut there: BTreeMap<&str, (i64, u32, bool, u32)> = BTreeMap::new();
         let live: Vec<_> = self.live.values().cloned().collect();
         let all = with_escrows(&live);
         for shard in &all {
-            let (slots, parts, has) = there.entry(shard.key.entity.as_str()).or_default();
+            let (slots, parts, has, shares) = there.entry(shard.key.entity.as_str()).or_default();
             *parts += 1;
             for (name, state) in shard
                 .limits
@@ -286,13 +329,15 @@ impl StreamCheck {
                     .flatten()
                     .filter_map(|(_, lease)| lease.tokens.get(name));
                 *has = true;
+                *shares += MAX_SHARDS / shard.shard_count.max(1);
                 *slots += state.available.0 + held.map(|held| held.0).sum::<i64>();
             }
         }
-        for (entity, (slots, parts, has)) in there {
+        for (entity, (slots, parts, has, shares)) in there {
             let all = self.slots.get(entity).copied().unwrap_or_default();
+            let is_complete = shares == MAX_SHARDS || !self.has_parts;
             // A child of a configured parent may lack the limit until a request brings it.
-            if has && slots != all {
+            if has && is_complete && slots != all {
                 self.violations.push(format!(
                     "I4: {entity} has {slots} of {all} slots free or held, in {parts} shards"
                 ));

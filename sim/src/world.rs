@@ -1,5 +1,6 @@
 //! State that a whole run shares: table, true time, random generators, and observations.
 
+use std::collections::HashMap;
 use std::fmt;
 use std::hash::{DefaultHasher, Hash, Hasher};
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
@@ -12,9 +13,10 @@ use tokio::time::Instant;
 use weirgate::{Clock, EpochMillis, FakeClock};
 use weirgate_testkit::{Dynamo, Partitions};
 
+use crate::check::finality::Finals;
 use crate::clock::ProcessClock;
-use crate::fault::{Counts, Event, Kind};
-use crate::scenario::Scenario;
+use crate::fault::{Counts, Dice, Event, Kind};
+use crate::scenario::{Plan, Scenario};
 use crate::stored_shard::{describe, is_hostile};
 use crate::stream_check::{Sender, StreamCheck, TTL};
 
@@ -31,15 +33,24 @@ struct Inner {
     frozen: Mutex<(u64, i64)>,
     rng: Mutex<Rng>,
     aws_rng: Mutex<Rng>,
+    operator_rng: Mutex<Rng>,
     counts: Mutex<Counts<Kind>>,
     events: Mutex<Counts<Event>>,
     /// Whether faults are over.
     is_calm: AtomicBool,
+    /// Whether the last release, with its limits elsewhere, has replaced the first one.
+    has_moved: AtomicBool,
+    /// Bucket whose callers have stopped.
+    closed: Mutex<Option<usize>>,
     /// A partition that refuses writes, and until when.
     spent: Mutex<Option<(String, Instant)>>,
+    /// When each request was first sent, by the hash of its body.
+    sent: Mutex<HashMap<u64, EpochMillis>>,
     stream: Mutex<Vec<Value>>,
     stream_check: Mutex<StreamCheck>,
     seen: Mutex<Seen>,
+    /// Usage that was read as final.
+    finals: Mutex<Finals>,
     /// Requests that wrote.
     writes: AtomicU64,
     /// An instant, and the number of requests sent in it.
@@ -69,6 +80,7 @@ impl World {
         let stream_check = StreamCheck::of(&scenario);
         let rng = Rng::with_seed(scenario.seed ^ 0x5EED);
         let aws_rng = Rng::with_seed(scenario.seed ^ 0xA35_5EED);
+        let operator_rng = Rng::with_seed(scenario.seed ^ 0x0B5_5EED);
         let partitions = Partitions::over(dynamo.clone(), scenario.table.clone(), scenario.seed);
         let inner = Inner {
             scenario,
@@ -78,13 +90,18 @@ impl World {
             frozen: Mutex::default(),
             rng: Mutex::new(rng),
             aws_rng: Mutex::new(aws_rng),
+            operator_rng: Mutex::new(operator_rng),
             counts: Mutex::default(),
             events: Mutex::default(),
             is_calm: AtomicBool::new(false),
+            has_moved: AtomicBool::new(false),
+            closed: Mutex::default(),
             spent: Mutex::default(),
+            sent: Mutex::default(),
             stream: Mutex::default(),
             stream_check: Mutex::new(stream_check),
             seen: Mutex::default(),
+            finals: Mutex::default(),
             writes: AtomicU64::new(0),
             rush: Mutex::default(),
             is_loud,
@@ -152,6 +169,11 @@ impl World {
         lock(&self.0.aws_rng)
     }
 
+    /// Returns the generator for operators. It is separate, so that the other draws stay the same.
+    pub fn operator_rng(&self) -> MutexGuard<'_, Rng> {
+        lock(&self.0.operator_rng)
+    }
+
     /// Returns the random generator.
     pub fn rng(&self) -> MutexGuard<'_, Rng> {
         lock(&self.0.rng)
@@ -171,10 +193,10 @@ impl World {
     #[must_use]
     pub fn threatens(&self, kind: Kind) -> bool {
         let rate = self.0.scenario.rate(kind);
-        let dice = if kind.is_drawn_apart() {
-            &self.0.aws_rng
-        } else {
-            &self.0.rng
+        let dice = match kind.dice() {
+            Dice::Run => &self.0.rng,
+            Dice::Aws => &self.0.aws_rng,
+            Dice::Operator => &self.0.operator_rng,
         };
         // Draws in any case, so that a run is the same up to the point where it calms down.
         lock(dice).u32(..1000) < rate && !self.is_calm()
@@ -213,6 +235,36 @@ impl World {
     #[must_use]
     pub fn is_calm(&self) -> bool {
         self.0.is_calm.load(Ordering::Relaxed)
+    }
+
+    /// Lets processes that start from now on be of the last release.
+    pub fn move_limits(&self) {
+        self.0.has_moved.store(true, Ordering::Relaxed);
+        self.count(Kind::LimitsMoved);
+    }
+
+    /// Returns whether processes that start now are of the last release.
+    #[must_use]
+    pub fn has_moved(&self) -> bool {
+        self.0.has_moved.load(Ordering::Relaxed)
+    }
+
+    /// Lets callers stop their calls of a bucket.
+    pub fn close(&self, bucket: usize) {
+        *lock(&self.0.closed) = Some(bucket);
+        self.note(|| format!("bucket {bucket} closed"));
+    }
+
+    /// Returns whether callers make no calls of a bucket any more.
+    #[must_use]
+    pub fn is_closed(&self, bucket: usize) -> bool {
+        *lock(&self.0.closed) == Some(bucket)
+    }
+
+    /// Returns the entity that is erased, if one is.
+    pub(crate) fn erased(&self) -> Option<&Plan> {
+        let closed = *lock(&self.0.closed);
+        closed.map(|bucket| &self.0.scenario.buckets[bucket])
     }
 
     /// Returns whether the partition refuses writes now. Sometimes starts such a time.
@@ -294,6 +346,15 @@ impl World {
         is_rushed
     }
 
+    /// Returns when a request was first sent: the SDK sends it again after a failure.
+    pub(crate) fn first_sent(&self, body: &Value) -> EpochMillis {
+        let mut hash = DefaultHasher::new();
+        body.hash(&mut hash);
+        *lock(&self.0.sent)
+            .entry(hash.finish())
+            .or_insert_with(|| self.now())
+    }
+
     pub(crate) fn wrote(&self) {
         self.0.writes.fetch_add(1, Ordering::Relaxed);
     }
@@ -327,6 +388,11 @@ impl World {
         for violation in stream_check.take_violations() {
             self.violated(violation);
         }
+    }
+
+    /// Returns the usage that was read as final.
+    pub(crate) fn finals(&self) -> MutexGuard<'_, Finals> {
+        lock(&self.0.finals)
     }
 
     /// Returns the state of the stream's check.

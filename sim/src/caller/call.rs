@@ -38,8 +38,9 @@ impl Call {
         } else {
             0
         };
+        let needs_lease = takes_slots && plan.limits[1].rule().is_concurrent();
         let lease =
-            (takes_slots || rng.u32(..4) == 0).then(|| Duration::from_millis(rng.u64(300..20_000)));
+            (needs_lease || rng.u32(..4) == 0).then(|| Duration::from_millis(rng.u64(300..20_000)));
         let wait = if rng.u32(..4) == 0 {
             Duration::from_millis(rng.u64(0..3000))
         } else {

@@ -28,8 +28,14 @@ pub fn admitted(world: &World, ledger: &Ledger) {
     for (of, mut claims) in ledger.by_limit() {
         claims.retain(|claim| !claim.is_bypass);
         let rules = rules(world.scenario(), of);
+        let kinds: BTreeSet<_> = rules.iter().map(RefillRule::is_concurrent).collect();
+        if kinds.len() > 1 {
+            // What a claim took is not known.
+            continue;
+        }
         if rules[0].is_concurrent() {
-            slots_held(world, of, &claims, rules[0].capacity.0, early);
+            let remade = |claim: &Claim| ledger.remade_after(of.0, claim.sent);
+            slots_held(world, of, &claims, remade, rules[0].capacity.0, early);
             continue;
         }
         let slack = slack(world.scenario(), &rules);
@@ -69,6 +75,49 @@ pub fn admitted(world: &World, ledger: &Ledger) {
     }
 }
 
+/// I1 for rates, in the table: checks that over any interval, no more is taken than the capacity and
+/// the refill. A take is decided by the balance of when it was sent, so the interval begins then.
+/// Prefetched tokens are taken when they are fetched. Runs with requests that bypass the limits are
+/// left out.
+pub fn taken(world: &World, ledger: &Ledger) {
+    let scenario = world.scenario();
+    if scenario.bypass_rate > 0 {
+        return;
+    }
+    let taken = world.stream_check().taken().clone();
+    for (bucket, plan) in scenario.buckets.iter().enumerate() {
+        for (limit, of) in plan.rates() {
+            let rules = rules(scenario, (bucket, limit));
+            let Some(taken) = taken.get(&(plan.entity.clone(), of.name().to_string())) else {
+                continue;
+            };
+            if rules.iter().any(RefillRule::is_concurrent) {
+                continue;
+            }
+            let over = (0..taken.len()).find_map(|first| {
+                let from = taken[first].sent.0;
+                let mut net = 0;
+                taken[first..].iter().find_map(|part| {
+                    net += part.amount;
+                    let added = ledger.additions((bucket, limit)).iter().filter(|back| {
+                        back.from <= part.at.0 && back.until.is_none_or(|until| until >= from)
+                    });
+                    let added: i64 = added.map(|back| back.amount).sum();
+                    let there = plan.most(limit)
+                        + most_flowed(&rules, part.at.0 - from)
+                        + clocks(scenario, &rules)
+                        + added;
+                    (net > there)
+                        .then(|| format!("from {from} to {}: {net} taken of {there}", part.at.0))
+                })
+            });
+            if let Some(over) = over {
+                world.violated(format!("I1: {} of {} {over}", of.name(), plan.entity));
+            }
+        }
+    }
+}
+
 /// Returns all rules that a limit had during the run.
 fn rules(scenario: &Scenario, (bucket, limit): LimitIndex) -> Vec<RefillRule> {
     let plan = &scenario.buckets[bucket];
@@ -76,7 +125,7 @@ fn rules(scenario: &Scenario, (bucket, limit): LimitIndex) -> Vec<RefillRule> {
     [Some(&plan.limits), later]
         .into_iter()
         .flatten()
-        .map(|limits| *limits[limit].rule())
+        .filter_map(|limits| Some(*limits.get(limit)?.rule()))
         .collect()
 }
 
@@ -90,12 +139,16 @@ fn slack(scenario: &Scenario, rules: &[RefillRule]) -> i64 {
     // Tokens that concurrent processes have prefetched before the interval, as documented at
     // `Prefetch`.
     let ahead = i64::from(scenario.prefetching) * capacity * i64::from(SHARE) / 100;
-    let clocks = if scenario.has_wrong_clocks() {
+    ahead + clocks(scenario, rules)
+}
+
+/// Returns the tokens that wrong clocks add, in millitokens.
+fn clocks(scenario: &Scenario, rules: &[RefillRule]) -> i64 {
+    if scenario.has_wrong_clocks() {
         most_flowed(rules, CLOCKS_MS + request_ms(scenario))
     } else {
         0
-    };
-    ahead + clocks
+    }
 }
 
 /// Returns the longest time of a request that is not delayed, in ms.
@@ -187,12 +240,20 @@ fn over(
     None
 }
 
-/// I1 for slots: checks that at no instant more slots are held than exist.
-fn slots_held(world: &World, of: LimitIndex, claims: &[&Claim], slots: i64, early: i64) {
+/// I1 for slots: checks that at no instant more slots are held than exist. A deleted item has none.
+fn slots_held(
+    world: &World,
+    of: LimitIndex,
+    claims: &[&Claim],
+    remade: impl Fn(&Claim) -> Option<i64>,
+    slots: i64,
+    early: i64,
+) {
     let mut changes = vec![];
     for claim in claims {
         let expires = claim.expires.map_or(i64::MAX, |at| at - early);
-        let until = claim.ended.unwrap_or(i64::MAX).min(expires);
+        let until = [claim.ended, remade(claim)].into_iter().flatten();
+        let until = until.fold(expires, i64::min);
         if until > claim.answered {
             changes.push((claim.answered, claim.amount));
             changes.push((until, -claim.amount));

@@ -18,7 +18,10 @@ pub fn consumed(world: &World, ledger: &Ledger) {
     for (of, claims) in ledger.by_limit() {
         let plan = &world.scenario().buckets[of.0];
         let limit = &plan.limits[of.1];
-        if limit.rule().is_concurrent() {
+        let mut same = plan
+            .all_limits()
+            .filter(|other| other.name() == limit.name());
+        if same.any(|limit| limit.rule().is_concurrent()) {
             continue;
         }
         let surely = |claim: &&Claim| {

@@ -5,6 +5,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use weirgate::{EpochMillis, Window, WindowUsage};
 use weirgate_shared::{BUCKET_SK, Iso8601, ItemKey, LiveShard, Millis, Snapshot, SnapshotKey};
 
+use crate::fault::Kind;
 use crate::stored_shard::is_hostile;
 use crate::stream_check::ACQUIRES;
 use crate::world::World;
@@ -55,13 +56,16 @@ pub fn counted_since(world: &World, since: EpochMillis) {
                 .or_default() += i128::from(amount);
         }
     }
+    let is_purged = world.counts().of(Kind::NamespacePurged) > 0;
+    let is_erased =
+        |entity: &str| is_purged || world.erased().is_some_and(|plan| plan.entity == entity);
     let copied = snapshots.iter().flat_map(|((entity, window), starts)| {
         let of = |start: &EpochMillis| (entity.clone(), *window, *start);
         starts.keys().map(of)
     });
     let all: BTreeSet<_> = copied
         .chain(consumed.keys().cloned())
-        .filter(|(_, _, start)| *start >= since)
+        .filter(|(entity, _, start)| *start >= since && !is_erased(entity))
         .collect();
     let (no_snapshots, no_items) = (BTreeMap::new(), vec![]);
     for of in &all {

@@ -6,7 +6,7 @@ use std::time::Duration;
 use futures_util::future::join_all;
 use weirgate::{Decision, MilliTokens, RateLimiter, RefillRule, Settlement};
 
-use super::requests::{empty, newcomer, rest, take, time_to_refill};
+use super::requests::{ask, empty, newcomer, rest, take, time_to_refill};
 use crate::check::refill_in;
 use crate::fleet::limiter;
 use crate::network::{Network, OPERATOR};
@@ -129,11 +129,7 @@ pub(super) async fn a_lost_response_takes_once(world: &World, plan: &Plan) {
 pub(super) async fn a_renewed_lease_stays(world: &World, plan: &Plan) {
     const LEASE: Duration = Duration::from_secs(1);
     let (holder, other) = (newcomer(world).await, newcomer(world).await);
-    let request = holder
-        .acquire(&plan.entity, &plan.resource)
-        .limits(&plan.limits)
-        .take("rate", 1)
-        .lease(LEASE);
+    let request = ask(world, &holder, plan).take("rate", 1).lease(LEASE);
     let Ok(Decision::Granted(mut grant)) = request.send().await else {
         world.violated(format!(
             "I2: nothing goes wrong, and a full {} gives no token",
@@ -219,10 +215,7 @@ pub(super) async fn refill_is_granted(world: &World, limiter: &RateLimiter, plan
         let limiter = self::limiter(&Network::new(world, "rival"), &world.clock(), false).await;
         let mut given = 0;
         while world.now() < end {
-            let take = limiter
-                .acquire(&plan.entity, &plan.resource)
-                .limits(&plan.limits)
-                .take("rate", 1);
+            let take = ask(world, &limiter, plan).take("rate", 1);
             let take = take.wait_up_to(Duration::from_secs(30)).send().await;
             given += i64::from(take.is_ok_and(|decision| decision.is_granted()));
         }

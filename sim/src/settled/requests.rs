@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use weirgate::{Decision, RateLimiter, RefillRule};
+use weirgate::{Acquire, Decision, RateLimiter, RefillRule};
 
 use crate::fleet::limiter;
 use crate::network::Network;
@@ -14,6 +14,16 @@ pub(super) async fn newcomer(world: &World) -> RateLimiter {
     limiter(&Network::beside(world, "calm"), &world.clock(), false).await
 }
 
+/// Returns a request of the last release.
+pub(super) fn ask<'a>(world: &World, limiter: &'a RateLimiter, plan: &Plan) -> Acquire<'a> {
+    let request = limiter.acquire(&plan.entity, &plan.resource);
+    if world.scenario().moves() {
+        world.scenario().sources[1].ask(request, &plan.limits)
+    } else {
+        request.limits(&plan.limits)
+    }
+}
+
 /// Takes `tokens` of the rate. If denied, returns the retry-after, if there is one.
 pub(super) async fn take(
     world: &World,
@@ -21,13 +31,8 @@ pub(super) async fn take(
     plan: &Plan,
     tokens: i64,
 ) -> Result<(), Option<Duration>> {
-    let take = limiter
-        .acquire(&plan.entity, &plan.resource)
-        .limits(&plan.limits)
-        .take("rate", tokens)
-        .send()
-        .await;
-    match take {
+    let ask = ask(world, limiter, plan).take("rate", tokens);
+    match ask.send().await {
         Ok(Decision::Granted(_)) => Ok(()),
         Ok(Decision::Denied(denied)) => Err(denied.retry_after),
         other => {
