@@ -136,6 +136,15 @@ impl StreamCheck {
         let shard = stored_shard(pk, image);
         let before = self.live.remove(pk);
         self.ends(before.as_ref(), shard.as_ref(), now);
+        if has_late_lease(before.as_ref(), shard.as_ref(), now) {
+            // Its process gives it up, and takes again.
+            for (limit, amount) in &doubt {
+                *self
+                    .doubted
+                    .entry((entity.clone(), limit.clone()))
+                    .or_default() += *amount;
+            }
+        }
         for (name, state) in shard.iter().flat_map(|shard| &shard.limits) {
             // Tokens taken from a shard before its split may return to the remaining half, and
             // overflow there.
@@ -345,4 +354,15 @@ impl StreamCheck {
         }
         std::mem::take(&mut self.violations)
     }
+}
+
+/// Returns whether a write took under a lease that had expired when it was applied.
+fn has_late_lease(before: Option<&Shard>, after: Option<&Shard>, now: EpochMillis) -> bool {
+    let is_new = |id: &WriteId| {
+        before.is_none_or(|before| before.leases.iter().flatten().all(|(other, _)| other != id))
+    };
+    let leases = after.iter().flat_map(|after| after.leases.iter().flatten());
+    leases
+        .filter(|(_, lease)| lease.expires_at <= now)
+        .any(|(id, _)| is_new(id))
 }

@@ -12,6 +12,9 @@ use crate::world::World;
 /// Usage that was read as final, by entity and window.
 pub(crate) type Finals = BTreeMap<(String, Window, EpochMillis), Usage>;
 
+/// Whether what is final stays so: deletions and late takes still change it.
+const STAYS: bool = false;
+
 /// Reads the last windows every few seconds until the world is calm.
 pub async fn read_often(world: &World) {
     let reader = operator(world).await;
@@ -23,7 +26,7 @@ pub async fn read_often(world: &World) {
 
 /// Reads the last windows that are over, and those that were final before.
 pub async fn read(world: &World, reader: &RateLimiter) {
-    if world.scenario().loses_usage() {
+    if !STAYS || world.scenario().loses_usage() {
         return;
     }
     let mut all = world.finals().clone();
