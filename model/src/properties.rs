@@ -44,7 +44,7 @@ impl Protocol {
         all > rule.capacity + refill_between(rule, ShardIndex::UNSPLIT, self.bounds.start, last)
     }
 
-    /// Slots: each is free, or held by a lease. A limit keeps its kind, whoever made the item.
+    /// Slots: each is free, or held by a lease. A limit keeps its kind.
     fn has_all_slots(&self, state: &State) -> bool {
         let rule = self.bounds.limit.rule();
         let is_slots = |row: &Arc<Row>| row.limit().rule.is_concurrent();

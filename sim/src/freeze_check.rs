@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use weirgate::{Config, ConfigLevel, ConfigStatus, Decision, Limit};
 
-use crate::fleet::{CONFIG_TTL, limiter};
+use crate::limiter::{CONFIG_TTL, limiter};
 use crate::network::Network;
 use crate::operator::operator;
 use crate::world::World;

@@ -10,7 +10,7 @@
 //! - `network`: the network between a process and the table; where most goes wrong
 //! - `fleet`, `caller`: processes and what their callers do; `operator`: what an operator does
 //!   meanwhile; `functions`: the functions as Lambda runs them
-//! - `clock`: a process's clock; `hostile`: a tenant that writes what it likes under its own keys
+//! - `clock`, `limiter`: a process's clock and its limiter; `hostile`: a tenant that writes what it likes under its own keys
 //! - `cancel`: futures that are dropped, or stand still, at any await
 //! - `ledger`: the responses to callers
 //! - `stored_shard`: shards as the table stores them; `stream_check`: checks each write by its
@@ -31,6 +31,7 @@ pub mod functions;
 pub mod guards;
 pub mod hostile;
 pub mod ledger;
+pub mod limiter;
 pub mod network;
 pub mod operator;
 mod resharding;

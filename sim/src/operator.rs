@@ -1,15 +1,15 @@
-//! An operator, who changes limits and balances, splits, deletes, erases, purges and stops, while
-//! processes call.
+//! An operator's process: changes limits and balances, splits, deletes, erases, purges and stops
+//! while others call.
 
 use std::time::Duration;
 
 use tokio::time::Instant;
 use weirgate::{Config, ConfigLevel, Entity, Error, LiveLeases, OperationOutcome, RateLimiter};
-use weirgate_shared::{BUCKET_SK, BucketKey};
+use weirgate_shared::{BUCKET_SK, BucketKey, attr};
 
 use crate::fault::Kind;
-use crate::fleet::{CONFIG_TTL, limiter};
 use crate::ledger::SharedLedger;
+use crate::limiter::{CONFIG_TTL, limiter};
 use crate::network::{Network, OPERATOR};
 use crate::scenario::{Plan, Source};
 use crate::stored_shard::is_hostile;
@@ -206,16 +206,19 @@ fn level(entity: &str) -> ConfigLevel {
 /// Deletes a live shard of a bucket, or all.
 fn delete_items(world: &World, ledger: &SharedLedger, at: usize) {
     let entity = &world.scenario().buckets[at].entity;
-    let mut keys: Vec<_> = world
-        .dynamo()
-        .items()
-        .iter()
-        .filter_map(|item| {
-            let [pk, sk] = ["PK", "SK"].map(|name| item[name]["S"].as_str().unwrap_or_default());
-            let key = BucketKey::parse(pk).filter(|_| sk == BUCKET_SK && !is_hostile(pk))?;
-            (key.entity.as_str() == entity && item["rf"].is_object()).then(|| pk.to_owned())
-        })
-        .collect();
+    let mut keys = vec![];
+    for item in world.dynamo().items() {
+        let [pk, sk] = ["PK", "SK"].map(|name| item[name]["S"].as_str().unwrap_or_default());
+        let key = BucketKey::parse(pk).filter(|_| sk == BUCKET_SK && !is_hostile(pk));
+        if key.is_none_or(|key| key.entity.as_str() != entity) || !item["rf"].is_object() {
+            continue;
+        }
+        if item[attr::ESCROW].is_object() {
+            // The split would make the new half again.
+            return;
+        }
+        keys.push(pk.to_owned());
+    }
     if keys.is_empty() {
         return;
     }
@@ -236,7 +239,7 @@ fn delete_items(world: &World, ledger: &SharedLedger, at: usize) {
     world.note(|| format!("{keys:?} deleted"));
 }
 
-/// Returns the limiter of an operator who meets no faults.
+/// Returns the limiter of an operator without faults.
 pub async fn operator(world: &World) -> RateLimiter {
     let table = world.dynamo().table().await;
     let operator = RateLimiter::builder("weirgate").table(table).build();

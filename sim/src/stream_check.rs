@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 use serde_json::Value;
 use weirgate::{EpochMillis, Window};
 use weirgate_shared::{
-    BUCKET_SK, BucketKey, Counter, Hour, MAX_SHARDS, Meter, Millis, Shard, WriteId,
+    BUCKET_SK, BucketKey, Counter, Hour, MAX_SHARDS, Meter, Millis, Shard, Usage, WriteId,
 };
 
 use crate::fault::Event;
@@ -15,6 +15,9 @@ use crate::stored_shard::{stored_shard, with_escrows};
 /// Consumed millitokens by entity, limit, and the start of the hour that they count for, in ms.
 /// Acquires are a limit of their own, [`ACQUIRES`].
 pub type Consumed = BTreeMap<(String, String, i64), i64>;
+
+/// Usage that was read as final, by entity and window.
+pub(crate) type Finals = BTreeMap<(String, Window, EpochMillis), Usage>;
 
 /// Name under which acquires are consumed.
 pub(crate) const ACQUIRES: &str = "acquires";

@@ -13,12 +13,11 @@ use tokio::time::Instant;
 use weirgate::{Clock, EpochMillis, FakeClock};
 use weirgate_testkit::{Dynamo, Partitions};
 
-use crate::check::finality::Finals;
 use crate::clock::ProcessClock;
 use crate::fault::{Counts, Dice, Event, Kind};
 use crate::scenario::{Plan, Scenario};
 use crate::stored_shard::{describe, is_hostile};
-use crate::stream_check::{Sender, StreamCheck, TTL};
+use crate::stream_check::{Finals, Sender, StreamCheck, TTL};
 
 /// World of a run. Clones share it.
 #[derive(Clone)]

@@ -4,8 +4,8 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use weirgate::RefillRule;
 
-use crate::fleet::SHARE;
 use crate::ledger::{Back, Claim, Ledger, LimitIndex};
+use crate::limiter::SHARE;
 use crate::scenario::Scenario;
 use crate::world::World;
 

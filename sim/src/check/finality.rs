@@ -1,16 +1,12 @@
 //! I3: usage that was read as final never changes.
 
-use std::collections::BTreeMap;
 use std::time::Duration;
 
-use weirgate::{EpochMillis, RateLimiter, Window};
-use weirgate_shared::{Millis, Usage};
+use weirgate::{RateLimiter, Window};
+use weirgate_shared::Millis;
 
 use crate::operator::operator;
 use crate::world::World;
-
-/// Usage that was read as final, by entity and window.
-pub(crate) type Finals = BTreeMap<(String, Window, EpochMillis), Usage>;
 
 /// Whether what is final stays so: deletions and late takes still change it.
 const STAYS: bool = false;

@@ -8,7 +8,7 @@ use weirgate::{Decision, MilliTokens, RateLimiter, RefillRule, Settlement};
 
 use super::requests::{ask, empty, newcomer, rest, take, time_to_refill};
 use crate::check::refill_in;
-use crate::fleet::limiter;
+use crate::limiter::limiter;
 use crate::network::{Network, OPERATOR};
 use crate::scenario::Plan;
 use crate::world::World;

@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use weirgate::{Acquire, Decision, RateLimiter, RefillRule};
 
-use crate::fleet::limiter;
+use crate::limiter::limiter;
 use crate::network::Network;
 use crate::scenario::Plan;
 use crate::world::World;
