@@ -271,7 +271,7 @@ pub fn changed() -> Bounds {
         requests: [2, 1],
         ticks: 3,
         faults: 0,
-        happens: happens(&[Create, Release], &[Release], &[Missing]),
+        happens: happens(&[Create, Release], &[Release], &[]),
         ..slots()
     }
 }

@@ -32,7 +32,6 @@ explored! {
     edited: Protocol::new(sizes::edited());
     brought: Protocol::new(sizes::brought());
     remade: Protocol::new(sizes::remade());
-    #[ignore = "a limit still changes its kind while it is held"]
     changed: Protocol::new(sizes::changed());
     #[ignore = "larger: slots and renewals have most of it"]
     leases: Protocol::new(sizes::leases());

@@ -203,7 +203,7 @@ fn level(entity: &str) -> ConfigLevel {
     )
 }
 
-/// Deletes a live shard of a bucket, or all.
+/// Deletes the item of a bucket that is not split.
 fn delete_items(world: &World, ledger: &SharedLedger, at: usize) {
     let entity = &world.scenario().buckets[at].entity;
     let mut keys = vec![];
@@ -219,11 +219,8 @@ fn delete_items(world: &World, ledger: &SharedLedger, at: usize) {
         }
         keys.push(pk.to_owned());
     }
-    if keys.is_empty() {
+    if keys.len() != 1 {
         return;
-    }
-    if world.operator_rng().bool() {
-        keys = vec![keys.swap_remove(world.operator_rng().usize(..keys.len()))];
     }
     ledger.lock().remakes(world.scenario(), at, world.now().0);
     for key in &keys {

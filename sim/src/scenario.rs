@@ -120,7 +120,12 @@ const UPHEAVALS: [Kind; 4] = [
 const KINDS_CHANGE: bool = false;
 
 /// Kinds that do not happen yet, because they still break something.
-pub const OFF: &[Kind] = &[Kind::EntityErased, Kind::LimitsMoved, Kind::LevelStopped];
+pub const OFF: &[Kind] = &[
+    Kind::EntityErased,
+    Kind::NamespacePurged,
+    Kind::LimitsMoved,
+    Kind::LevelStopped,
+];
 
 /// Window ends that runs begin shortly before: of an hour, a day and a month; of an hour; and the
 /// middle of one.
