@@ -22,8 +22,12 @@ use caller::Caller;
 
 use crate::{Counts, Dynamo, Limits, Partitions};
 
+/// Calls a second of a quiet bucket.
+pub const QUIET: u32 = 3;
 /// Ten minutes after an hour began, so that all usage of a run is counted for that hour.
 const START: EpochMillis = EpochMillis(1_795_198_200_000);
+/// Entity of the hot bucket.
+const HOT: &str = "openai";
 /// How often Lambda calls the aggregator: the template's batch window.
 const BATCH: Duration = Duration::from_secs(1);
 
@@ -40,6 +44,9 @@ pub struct Load {
     pub lasts: Duration,
     /// The limit, by the name `rpm`, of which each call takes one.
     pub limit: Limit,
+    /// Other buckets with this limit, each with a client of its own that makes [`QUIET`] calls a
+    /// second.
+    pub quiet: u32,
     /// Shards before the load begins.
     pub shards: u32,
     /// What partitions take.
@@ -57,6 +64,8 @@ pub struct Report {
     pub seconds: Vec<Counts>,
     /// Items of the bucket at the end of each second.
     pub shards: Vec<u32>,
+    /// Items of the quiet buckets at the end of each second.
+    pub quiet_shards: Vec<u32>,
     /// Calls granted.
     pub granted: u64,
     /// Calls denied.
@@ -110,7 +119,7 @@ pub async fn run(load: &Load, cooling: usize) -> Report {
             .await
             .expect("the settings are good");
         operator
-            .set_shards("openai", "gpt-4", &limits, load.shards)
+            .set_shards(HOT, "gpt-4", &limits, load.shards)
             .await
             .expect("the bucket is split");
     }
@@ -120,8 +129,9 @@ pub async fn run(load: &Load, cooling: usize) -> Report {
         dynamo: dynamo.clone(),
         left: vec![],
         failed: 0,
-        // A tenth of what a partition takes, as deployed.
-        hot_units: load.partitions.units_per_second / 10,
+        // The same share of what a partition takes as deployed.
+        hot_units: weirgate_aggregator::HOT_UNITS * i64::from(load.partitions.units_per_second)
+            / 1_000,
     };
     let is_over = Arc::new(AtomicBool::new(false));
     let (began, from) = (Instant::now(), clock.now());
@@ -129,6 +139,7 @@ pub async fn run(load: &Load, cooling: usize) -> Report {
     let pause = Duration::from_secs_f64(f64::from(load.clients) / load.calls_per_second);
     for client in 0..load.clients {
         let caller = Caller {
+            entity: HOT.to_owned(),
             limiter: limiter(&table).await.expect("the settings are good"),
             limits: Arc::clone(&limits),
             arrivals: load.arrivals,
@@ -138,11 +149,27 @@ pub async fn run(load: &Load, cooling: usize) -> Report {
         };
         clients.spawn(caller.run(began + pause * client / load.clients));
     }
+    let mut others = JoinSet::new();
+    for at in 0..load.quiet {
+        let pause = Duration::from_secs(1) / QUIET;
+        let caller = Caller {
+            entity: format!("quiet-{at}"),
+            limiter: limiter(&table).await.expect("the settings are good"),
+            limits: Arc::clone(&limits),
+            arrivals: Arrivals::Even,
+            pause,
+            until: began + load.lasts,
+            is_over: Arc::clone(&is_over),
+        };
+        others.spawn(caller.run(began + pause * at / load.quiet));
+    }
     let mut report = Report::default();
     for second in 1..=load.lasts.as_secs() {
         sleep_until(began + Duration::from_secs(second)).await;
         functions.aggregate().await;
-        report.shards.push(functions.shards());
+        let (hot, quiet) = functions.shards();
+        report.shards.push(hot);
+        report.quiet_shards.push(quiet);
         if report.shards.last() >= Some(&load.enough) {
             is_over.store(true, Ordering::Relaxed);
             break;
@@ -157,6 +184,7 @@ pub async fn run(load: &Load, cooling: usize) -> Report {
         report.failed += seen.failed;
         report.writes += seen.writes;
     }
+    others.join_all().await;
     let rule = load.limit.rule();
     report.entitled = rule.capacity + refill_between(rule, ShardIndex::UNSPLIT, from, clock.now());
     let requests = partitions.seconds();
@@ -169,7 +197,7 @@ pub async fn run(load: &Load, cooling: usize) -> Report {
         sleep(Duration::from_secs(60)).await;
         functions.reconcile().await;
         functions.aggregate().await;
-        report.cooled.push(functions.shards());
+        report.cooled.push(functions.shards().0);
     }
     report.counted = functions.used().await;
     report.failed_batches = functions.failed;
@@ -183,7 +211,7 @@ struct Functions {
     /// Records that must come again.
     left: Vec<Value>,
     failed: u32,
-    hot_units: u32,
+    hot_units: i64,
 }
 
 impl Functions {
@@ -195,7 +223,7 @@ impl Functions {
             write_concurrency: 32,
             max_shards: 64,
             refill_writes: weirgate_aggregator::REFILL_WRITES,
-            hot_units: i64::from(self.hot_units),
+            hot_units: self.hot_units,
         };
         while !self.left.is_empty() {
             let batch = self.left.len().min(10_000);
@@ -246,11 +274,17 @@ impl Functions {
             .expect("a summary");
     }
 
-    /// Live shards of the bucket.
-    fn shards(&self) -> u32 {
+    /// Live shards of the hot bucket, and of the quiet ones.
+    fn shards(&self) -> (u32, u32) {
         let items = self.dynamo.items();
         let is_live = |item: &&Value| item["SK"]["S"] == "#STATE" && item["rf"].is_object();
-        u32::try_from(items.iter().filter(is_live).count()).unwrap_or(u32::MAX)
+        let is_hot = |item: &&Value| {
+            let pk = item["PK"]["S"].as_str();
+            pk.is_some_and(|pk| pk.starts_with(&format!("default/BUCKET#{HOT}#")))
+        };
+        let (hot, quiet): (Vec<_>, Vec<_>) = items.iter().filter(is_live).partition(is_hot);
+        let count = |of: Vec<_>| u32::try_from(of.len()).unwrap_or(u32::MAX);
+        (count(hot), count(quiet))
     }
 
     /// What was used in the hour of the load.
@@ -261,7 +295,7 @@ impl Functions {
             .await;
         let reader = reader.expect("the settings are good");
         let used = reader
-            .usage("openai", "gpt-4", Window::Hourly, START)
+            .usage(HOT, "gpt-4", Window::Hourly, START)
             .await
             .expect("usage is read")
             .usage;

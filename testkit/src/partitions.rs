@@ -1,8 +1,8 @@
 //! What a table of DynamoDB takes: the embedded database with the limits of partitions and the
 //! conflicts of transactions, on the runtime's clock, from a seed.
 //!
-//! - Each partition key of the table and of each index is a partition of its own. It has one
-//!   balance of write units and one of read units, which refill at a rate up to a burst. A request
+//! - Each partition key of the table and of each index is a partition of its own, or belongs to
+//!   one of a few by its hash. A partition has one balance of write units and one of read units, which refill at a rate up to a burst. A request
 //!   to a partition whose balance is too low is throttled and changes nothing. Any other is applied
 //!   and charged by item size, so a balance may fall below zero.
 //! - A write that changes an entry of an index is throttled with the index's partition.
@@ -12,7 +12,7 @@
 //!   belongs to a running transaction. It runs for one window; a single write to its items
 //!   conflicts meanwhile.
 //!
-//! Not modelled: keys that share a partition, partitions that split because they stay hot, tables
+//! Not modelled: partitions that split because they stay hot, tables
 //! that grow.
 
 mod balances;

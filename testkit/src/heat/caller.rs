@@ -20,6 +20,7 @@ pub enum Arrivals {
 }
 
 pub(super) struct Caller {
+    pub(super) entity: String,
     pub(super) limiter: RateLimiter,
     pub(super) limits: Arc<[Limit]>,
     pub(super) arrivals: Arrivals,
@@ -54,8 +55,9 @@ impl Caller {
         while next < self.until && !self.is_over.load(Ordering::Relaxed) {
             sleep_until(next).await;
             let (limiter, limits) = (self.limiter.clone(), Arc::clone(&self.limits));
+            let entity = self.entity.clone();
             calls.spawn(async move {
-                let call = limiter.acquire("openai", "gpt-4").shared_limits(&limits);
+                let call = limiter.acquire(&entity, "gpt-4").shared_limits(&limits);
                 call.take("rpm", 1).send().await
             });
             next += match self.arrivals {

@@ -1,6 +1,8 @@
 //! What each partition has left.
 
+use std::borrow::Cow;
 use std::collections::BTreeMap;
+use std::hash::{DefaultHasher, Hash, Hasher};
 
 use serde_json::{Value, json};
 use tokio::time::Instant;
@@ -116,7 +118,8 @@ impl Balances {
     }
 
     pub fn counts(&self, of: Of, pk: &str) -> Counts {
-        let partition = self.partitions.get(&of).and_then(|of| of.get(pk));
+        let name = self.name(pk);
+        let partition = self.partitions.get(&of).and_then(|of| of.get(&*name));
         partition
             .map(|partition| partition.counts)
             .unwrap_or_default()
@@ -191,18 +194,31 @@ impl Balances {
     }
 
     fn partition(&mut self, of: Of, pk: &str) -> &mut Partition {
+        let name = self.name(pk);
         let partitions = self.partitions.entry(of).or_default();
-        if !partitions.contains_key(pk) {
+        if !partitions.contains_key(&*name) {
             let fresh = Partition {
                 writes: Balance::full(self.limits.units_per_second, self.limits.burst),
                 reads: Balance::full(self.limits.reads_per_second, self.limits.read_burst),
                 counts: Counts::default(),
             };
-            partitions.insert(pk.to_owned(), fresh);
+            partitions.insert(name.clone().into_owned(), fresh);
         }
         partitions
-            .get_mut(pk)
+            .get_mut(&*name)
             .expect("it was put there if it was missing")
+    }
+
+    /// The name of a key's partition: the key, or a number by its hash.
+    fn name<'a>(&self, pk: &'a str) -> Cow<'a, str> {
+        match self.limits.shared {
+            None => pk.into(),
+            Some(count) => {
+                let mut hash = DefaultHasher::new();
+                pk.hash(&mut hash);
+                (hash.finish() % count).to_string().into()
+            }
+        }
     }
 }
 

@@ -1,5 +1,6 @@
 //! What partitions take, how transactions conflict, and how long responses take.
 
+use std::num::NonZeroU64;
 use std::ops::RangeInclusive;
 use std::time::Duration;
 
@@ -14,6 +15,9 @@ pub struct Limits {
     pub reads_per_second: u32,
     /// The most read units a balance holds, and what it begins with.
     pub read_burst: u32,
+    /// How many partitions all keys share, of the table and of each index; by default, each key has
+    /// its own.
+    pub shared: Option<NonZeroU64>,
     /// Limits of the whole table, and of each whole index; none by default.
     pub in_all: Option<InAll>,
     /// For how long a write to an item cancels transactions on it, and for how long a transaction
@@ -43,13 +47,14 @@ impl InAll {
 
 impl Default for Limits {
     /// DynamoDB's 1,000 write units and 3,000 read units a second, a second's worth of burst, and
-    /// answers within 3 to 9 milliseconds; no limit in all, and no conflicts.
+    /// answers within 3 to 9 milliseconds; no shared partitions, limits in all or conflicts.
     fn default() -> Self {
         Self {
             units_per_second: 1000,
             burst: 1000,
             reads_per_second: 3000,
             read_burst: 3000,
+            shared: None,
             in_all: None,
             conflict_window: Duration::ZERO,
             latency: Duration::from_millis(3)..=Duration::from_millis(9),

@@ -1,5 +1,6 @@
 //! A hot bucket, in small: the whole in `make bench`.
 
+use std::num::NonZeroU64;
 use std::time::Duration;
 
 use weirgate::Limit;
@@ -15,6 +16,7 @@ pub fn small(limit: Limit, shards: u32) -> Load {
         lasts: Duration::from_secs(20),
         limit,
         shards,
+        quiet: 0,
         partitions: Limits {
             units_per_second: 100,
             burst: 100,
@@ -54,6 +56,29 @@ async fn a_hot_bucket_splits_until_no_write_is_throttled_and_merges_afterwards()
     assert!((16..=20).contains(&shards), "{:?}", report.shards);
     assert_eq!(report.cooled.last(), Some(&1), "{:?}", report.cooled);
     assert_usage_is_exact(&report);
+}
+
+/// A new table: a throttle says nothing of the bucket that meets it, only of its partition.
+#[tokio::test(start_paused = true)]
+async fn no_quiet_bucket_is_split_beside_a_hot_one_on_shared_partitions() {
+    let load = Load {
+        calls_per_second: 500.0,
+        lasts: Duration::from_secs(12),
+        quiet: 53,
+        partitions: Limits {
+            units_per_second: 100,
+            burst: 100,
+            shared: NonZeroU64::new(4),
+            ..Limits::default()
+        },
+        ..small(Limit::per_minute("rpm", 1_000_000).unwrap(), 1)
+    };
+    let report = run(&load, 0).await;
+    eprintln!("{:?} {:?}", report.shards, report.quiet_shards);
+    assert_eq!(report.quiet_shards.iter().max(), Some(&load.quiet));
+    assert!(report.shards.last() >= Some(&2), "{:?}", report.shards);
+    assert!(report.throttled_share(0, 12) > 0.1, "partitions are full");
+    assert_eq!(report.failed_batches, 0);
 }
 
 /// Processes that all begin on one shard and make two calls a second or more, each one at a time.

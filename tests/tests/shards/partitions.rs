@@ -1,5 +1,6 @@
 //! The model of a partition: what it takes, what it refuses, and what everything costs it.
 
+use std::num::NonZeroU64;
 use std::time::Duration;
 
 use serde_json::json;
@@ -144,6 +145,39 @@ async fn a_hot_partition_does_not_hinder_the_one_beside_it() {
         partitions.partition("hot").throttled > 400,
         "{partitions:?}"
     );
+}
+
+/// Keys that share partitions: what one of them uses, its neighbours lack, for the same reason.
+#[tokio::test(start_paused = true)]
+async fn keys_of_one_shared_partition_are_throttled_together_and_others_are_not() {
+    let dynamo = Dynamo::new().await;
+    let limits = Limits {
+        units_per_second: 10,
+        burst: 10,
+        shared: NonZeroU64::new(4),
+        latency: Duration::ZERO..=Duration::ZERO,
+        ..Limits::default()
+    };
+    let partitions = Partitions::over(dynamo, limits, 1);
+    let table = partitions.table().await;
+    for _ in 0..10 {
+        write(&table, "hot").await.unwrap();
+    }
+    let (mut refused, mut taken) = (0, 0);
+    for key in 0..40 {
+        match write(&table, &format!("calm-{key}")).await {
+            Ok(_) => taken += 1,
+            Err(error) => {
+                assert_eq!(error.kind, ErrorKind::Throttled { key_range: true });
+                refused += 1;
+            }
+        }
+    }
+    // Three partitions have ten units each, and none of the four has more than its part of the keys.
+    assert!(taken <= 30 && refused >= 10, "{taken} taken");
+    assert!(taken >= 20, "{taken} taken: other partitions are free");
+    assert_eq!(partitions.partition("hot").units, 10);
+    assert_eq!(partitions.counts().units, 10 + taken);
 }
 
 #[tokio::test(start_paused = true)]

@@ -62,6 +62,7 @@ fn becoming_hot() -> Load {
         lasts: Duration::from_secs(22),
         limit: Limit::per_minute("rpm", 1_000_000).expect("a limit"),
         shards: 1,
+        quiet: 0,
         partitions: Limits::default(),
         enough: u32::MAX,
         seed: 1,
