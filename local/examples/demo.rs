@@ -201,7 +201,7 @@ async fn report(
             "{entity:<16} {resource:<12} {acquires:>9}  {}",
             tokens.join(", ")
         );
-        if acquires != *granted {
+        if acquires != i128::from(*granted) {
             wrong.push(format!(
                 "{entity} on {resource} was granted {granted} acquires, the table has {acquires}"
             ));

@@ -33,6 +33,7 @@ mod tests {
         match value {
             // Leaked, as this is a test and they are borrowed by what is read.
             Value::Int(number) => Attr::N(number.to_string().leak()),
+            Value::Count(number) => Attr::N(number.to_string().leak()),
             Value::Text(text) => Attr::S(text),
             Value::Bool(is) => Attr::Bool(*is),
             Value::Map(map) => Attr::M(

@@ -91,7 +91,9 @@ async fn act(limiter: &RateLimiter, name: &str) -> Result<(), Error> {
             drop(limiter.edit_entity_description(&id, edit).await?);
         }
         "erase_entity" => drop(limiter.erase_entity(&id, LiveLeases::Discard).await?),
-        "exempt" => drop(limiter.exempt(&system).send().await?),
+        "exempt" => {
+            let _ = limiter.exempt(&system).send().await?;
+        }
         "purge_namespace" => {
             let _ = limiter.stop(&system).send().await?;
             drop(limiter.purge_namespace("default").send().await?);
@@ -116,19 +118,17 @@ async fn act(limiter: &RateLimiter, name: &str) -> Result<(), Error> {
         }
         "set_entity_description" => limiter.set_entity_description(&id, &described()).await?,
         "set_shards" => drop(limiter.set_shards("e-1", "gpt-4", &[rpm(60)], 2).await?),
-        "start" => drop(
-            limiter
-                .start(&ConfigLevel::Entity(entity("stopped")))
-                .send()
-                .await?,
-        ),
-        "stop" => drop(limiter.stop(&system).send().await?),
-        STORE => drop(
-            limiter
-                .store_on_unavailable(Some(OnUnavailable::Deny))
-                .send()
-                .await?,
-        ),
+        "start" => {
+            let level = ConfigLevel::Entity(entity("stopped"));
+            let _ = limiter.start(&level).send().await?;
+        }
+        "stop" => {
+            let _ = limiter.stop(&system).send().await?;
+        }
+        STORE => {
+            let edit = limiter.store_on_unavailable(Some(OnUnavailable::Deny));
+            let _ = edit.send().await?;
+        }
         other => panic!("{other} has no act"),
     }
     Ok(())

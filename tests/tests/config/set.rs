@@ -486,7 +486,7 @@ async fn a_limit_keeps_its_kind_and_the_error_says_how_to_go_on() {
             assert!(says.iter().all(|text| error.contains(text)), "{error}");
         }
         assert_eq!(fleet.bucket().await.limits, before.limits);
-        assert_eq!(grant.release().await.is_ok(), true);
+        assert!(grant.release().await.is_ok());
         next.delete_config(&resource).await.unwrap();
         assert!(take(&next, 56).await.unwrap().is_granted());
     }
