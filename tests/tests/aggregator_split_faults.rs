@@ -4,18 +4,19 @@
 mod fixtures;
 
 use crate::fixtures::aggregator;
+use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use crate::fixtures::aggregator::usage::assert_exact;
 use crate::fixtures::aggregator::{
     HOUR, bucket, config, counts, deliver, deliver_until_done, event, held, marked, records,
-    sequence_number, shards, take_in,
+    sequence_number, shards, take, take_hot, take_in,
 };
 use lambda_runtime::tracing::subscriber::util::SubscriberInitExt;
 use serde_json::{Value, json};
 use tokio::time::Instant;
 use weirgate_aggregator::{Config, Invocation, handle};
-use weirgate_shared::MilliTokens;
+use weirgate_shared::{BucketKey, MilliTokens};
 use weirgate_store::Table;
 use weirgate_testkit::leased::{load, store};
 use weirgate_testkit::{Dynamo, Fault, Lines};
@@ -194,6 +195,49 @@ async fn a_split_is_tried_for_two_seconds() {
     }
 }
 
+/// One tenant's hot partitions take none of the splits. The whole batch waits for them once, and
+/// they are not asked more often than one patience allows.
+#[tokio::test(start_paused = true)]
+async fn copies_of_others_come_before_all_splits_of_a_tenant_and_these_share_one_patience() {
+    let (hot, others) = (300, 40);
+    let (dynamo, latency) = (Dynamo::new().await, Duration::from_millis(5));
+    let table = dynamo.table().await;
+    let of = |namespace: &str, entity: usize| {
+        BucketKey::parse(&format!("{namespace}/BUCKET#e-{entity}#gpt-4#0")).unwrap()
+    };
+    for at in 0..hot {
+        take(&table, &of("busy", at), 10).await;
+        take_hot(&table, &of("busy", at)).await;
+    }
+    for at in 0..others {
+        let key = of(&format!("calm-{at}"), at);
+        take(&table, &key, 10).await;
+        take_in(&table, &key, 10, 1).await;
+    }
+    let batch = records(&dynamo);
+    let requests = Arc::new(Mutex::new(vec![]));
+    let seen = Arc::clone(&requests);
+    dynamo.fail_when(move |body| {
+        let is_split = is_of_a_split(body);
+        seen.lock().unwrap().push((is_split, Instant::now()));
+        is_split.then_some(Fault::Throttle { key_range: true })
+    });
+    let slow = dynamo.clone().with_latency(latency).table().await;
+    let summary = deliver(&slow, &batch).await.summary;
+    let ended = Instant::now();
+    let requests = requests.lock().unwrap();
+    let first = requests.iter().position(|(is_split, _)| *is_split).unwrap();
+    let (copies, splits) = requests.split_at(first);
+    assert!(splits.iter().all(|(is_split, _)| *is_split), "copies first");
+    assert_eq!((copies.len(), summary.copied), (2 * others, 2 * others));
+    let waited = ended - splits[0].1;
+    assert!(waited <= Duration::from_millis(2_010), "{waited:?}");
+    // Each of the concurrent ones asks once in a latency and a pause of at least 5 ms.
+    let most = config().write_concurrency * 2_000 / 10;
+    assert!(splits.len() <= most, "{} of {most}", splits.len());
+    assert_eq!((summary.splits_put_off, summary.failed), (hot, 0));
+}
+
 #[tokio::test(start_paused = true)]
 async fn a_split_that_no_time_is_left_for_holds_up_nothing() {
     let (dynamo, _, records) = marked_and_rolled().await;
@@ -239,7 +283,7 @@ async fn a_split_that_no_time_is_left_for_holds_up_nothing() {
     assert_eq!(handled.response.unwrap(), Default::default());
 }
 
-#[tokio::test]
+#[tokio::test(start_paused = true)]
 async fn a_split_that_is_not_permitted_is_a_failure_and_says_so() {
     let (dynamo, table, records) = marked_and_rolled().await;
     dynamo.fail_when(|body| is_of_a_split(body).then_some(Fault::Forbidden));
@@ -260,7 +304,7 @@ async fn a_split_that_is_not_permitted_is_a_failure_and_says_so() {
     assert_exact(&dynamo, &records);
 }
 
-#[tokio::test]
+#[tokio::test(start_paused = true)]
 async fn a_shard_that_was_credited_meanwhile_is_split_as_it_is_by_then() {
     let (dynamo, table, batch) = marked().await;
     let mut item = dynamo.item("default/BUCKET#a#gpt-4#0", "#STATE");
@@ -296,7 +340,7 @@ async fn a_shard_that_was_credited_meanwhile_is_split_as_it_is_by_then() {
     assert_eq!(counts(&table).await, []);
 }
 
-#[tokio::test]
+#[tokio::test(start_paused = true)]
 async fn a_half_that_is_there_already_keeps_what_it_has_and_both_are_named() {
     let (dynamo, table, batch) = marked().await;
     let mut left = load(&table, &bucket("a", 0)).await.unwrap();
