@@ -51,7 +51,7 @@ pub fn rate() -> Bounds {
         happens: happens(
             &[Create, Roll, Refill, Split, Make, Clear, Merge],
             &[Take, Refill, Split, Make, Merge],
-            &[Plain, Credit, Full, Missing, LateDone, LateLost, FoundById],
+            &[Plain, Credit, Full, LateDone, LateLost, FoundById],
         ),
         keeps_stream: false,
         without: None,
@@ -135,7 +135,7 @@ pub fn looks() -> Bounds {
     Bounds {
         start,
         jobs,
-        happens: happens(&[Split, Look, Roll], &[], &[Missing, FoundById]),
+        happens: happens(&[Split, Look, Roll], &[], &[FoundById]),
         ..rate()
     }
 }
@@ -165,7 +165,7 @@ pub fn moved_slots() -> Bounds {
         works: 2,
         releases: [true, false],
         jobs: vec![Split, Merge],
-        happens: happens(&[Create, Split, Merge, Expire], &[Split, Merge], &[Missing]),
+        happens: happens(&[Create, Split, Merge, Expire], &[Split, Merge], &[]),
         ..slots()
     }
 }
