@@ -10,7 +10,7 @@ use weirgate::{
     Denied, Disabled, Entity, EntityDescription, EpochMillis, Granularity, Limit, LimitMode,
     LimitStatus, MilliTokens, MilliTotal, NeverFits, OnUnavailable, OperationOutcome, Page,
     PageToken, Settlement, Stats, StoredBucket, StoredLease, Switch, TopUser, Usage, UsageRow,
-    UsageTotal, Window,
+    UsageState, UsageTotal, Window,
 };
 
 const GUIDE: &str = include_str!("../../docs/guide/json.md");
@@ -137,10 +137,12 @@ fn the_examples_of_the_guide_are_what_is_written_and_read() {
         start,
         end,
         usage: usage(),
+        state: UsageState::Final,
         complete_until: end,
     });
     examples.is(&UsageTotal {
         usage: usage(),
+        state: UsageState::Final,
         complete_until: end,
         unreadable: vec![],
     });

@@ -8,7 +8,7 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use weirgate_shared::write::{AttributeUpdate, Condition, Path, Update, Value};
 use weirgate_shared::{
-    Attr, LiveShard, Shard, Snapshot, is_merged, read_live, read_shard, read_snapshot,
+    Attr, Meter, Shard, Snapshot, is_merged, read_live, read_shard, read_snapshot,
 };
 
 /// An attribute's value.
@@ -261,7 +261,7 @@ impl Item {
     }
 
     /// Returns the usage counters of this shard, live or merged.
-    pub fn live(&self) -> LiveShard {
+    pub fn live(&self) -> Meter {
         read_live(self.attributes())
             .unwrap_or_else(|error| panic!("a write broke the counters: {error}"))
     }

@@ -3,10 +3,10 @@
 use serde_json::Value;
 use weirgate_shared::write::UsageCopy;
 use weirgate_shared::{
-    Attr, BucketKey, EntityId, EpochMillis, LiveShard, ShardUsageCopy, Snapshot, Window, is_merged,
-    read_audit, read_config, read_entity, read_key, read_live, read_operation, read_schema,
-    read_shard, read_snapshot, read_stamp, read_switches, usage, write_audit, write_config,
-    write_entity, write_shard, write_units,
+    Attr, BucketKey, EntityId, EpochMillis, Meter, Millis, ShardUsageCopy, Snapshot, Window,
+    is_merged, read_audit, read_config, read_entity, read_key, read_live, read_operation,
+    read_schema, read_shard, read_snapshot, read_stamp, read_switches, usage, write_audit,
+    write_config, write_entity, write_shard, write_units,
 };
 
 use crate::plans::{self, Case};
@@ -52,7 +52,7 @@ pub fn item(bytes: &[u8]) {
         read_snapshot(attributes()).map(|snapshot| copied(&snapshot, &[])),
         read_live(attributes()).map(|live| {
             for is_final in [false, true] {
-                let copy = UsageCopy::of(&live.meter, Window::Daily, is_final, 90);
+                let copy = UsageCopy::of(&live, Window::Daily, is_final, 90);
                 let copied = ShardUsageCopy {
                     write_seq: copy.v,
                     usage: copy.usage.clone(),
@@ -92,18 +92,22 @@ pub fn item(bytes: &[u8]) {
 }
 
 /// The usage of windows, from what a snapshot or an item says.
-fn copied(snapshot: &Snapshot, live: &[LiveShard]) {
+fn copied(snapshot: &Snapshot, live: &[Meter]) {
     for window in Window::ALL {
         let starts = live
             .iter()
-            .map(|live| live.meter.start(window))
+            .map(|live| live.start(window))
             .chain([window.start(EpochMillis(0))]);
         for (start, now) in
             starts.flat_map(|start| [EpochMillis(0), EpochMillis(i64::MAX)].map(|now| (start, now)))
         {
-            // The same snapshot as that of the window, and of a later one.
-            let snapshots = [start, window.end(start)].map(|at| (at, snapshot.clone()));
-            let _ = usage(window, start, &snapshots.into(), live, now);
+            // The same snapshot as that of the window, and of its day.
+            let of = [(window, start), (Window::Daily, Window::Daily.start(start))];
+            let snapshots = of.map(|of| (of, snapshot.clone()));
+            for retention in [Millis(0), Millis(i64::MAX)] {
+                let at = (now, retention);
+                let _ = usage(window, start, &snapshots.clone().into(), live, at);
+            }
         }
     }
 }

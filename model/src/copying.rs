@@ -15,6 +15,9 @@ use crate::protocol::Protocol;
 use crate::runs::{self, Case, Moment};
 use weirgate_evaluator::Item;
 
+/// Longer than a run takes.
+const RETENTION: Millis = Millis(90 * 86_400_000);
+
 /// The model.
 #[derive(Debug)]
 pub struct Copying {
@@ -145,9 +148,9 @@ impl Copying {
         usage(
             *window,
             *start,
-            &[(*start, state.snapshot.snapshot())].into(),
+            &[((*window, *start), state.snapshot.snapshot())].into(),
             &moment.live,
-            window.end(*start).plus(after_end),
+            (window.end(*start).plus(after_end), RETENTION),
         )
     }
 
@@ -180,20 +183,16 @@ impl Copying {
         })
     }
 
-    /// Returns whether a window that reads as final soon after its end has the exact usage at the
-    /// end of the run. A window must read as final if all records that ended it were delivered.
-    /// Only the stream shows lives without an item.
+    /// Returns whether a window reads as final once the stream has delivered the records that ended
+    /// it, in any order, and has the exact usage at the end of the run then.
     fn is_final_right(&self, state: &Copies) -> bool {
-        let Case { moments, gone, .. } = &self.cases[state.case];
-        let Some(last) = moments.last().filter(|_| gone & !state.ended == 0) else {
+        let last = self.cases[state.case].moments.last();
+        let Some(last) = last.filter(|last| last.ends & !state.ended == 0) else {
             return true;
         };
-        let soon = self.read(state, last, Millis(10_000));
-        let is_right = !soon.is_final || is_same(&soon.usage, &last.truth);
-        let is_known = last.ends & !state.ended == 0 && !state.is_overtaken;
-        // A day after the hours that the items count, which are all in the day after the window.
+        let early = self.read(state, last, Millis(10_000));
         let late = self.read(state, last, Millis(2 * 86_400_000));
-        is_right && (!is_known || late.is_final)
+        !early.is_final() && late.is_final() && is_same(&late.usage, &last.truth)
     }
 }
 

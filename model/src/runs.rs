@@ -7,7 +7,7 @@ use stateright::Model;
 use weirgate_aggregator::parse::{After, Record};
 use weirgate_aggregator::plan;
 use weirgate_shared::write::UsageCopy;
-use weirgate_shared::{EpochMillis, LiveShard, Meter, Usage, Window};
+use weirgate_shared::{EpochMillis, Meter, Usage, Window};
 
 use crate::protocol::Protocol;
 use crate::table::{Row, counted};
@@ -25,8 +25,6 @@ pub(crate) struct Case {
     pub(crate) moments: Vec<Moment>,
     /// Usage that each life of a shard counts in the window, by shard index and birth.
     pub(crate) lives: BTreeMap<(u32, i64), Usage>,
-    /// Records that end the window for lives without an item at the end of the run.
-    pub(crate) gone: u32,
 }
 
 /// Consecutive records of one shard.
@@ -48,7 +46,7 @@ pub(crate) struct Moment {
     /// Usage counted in the window.
     pub(crate) truth: Usage,
     /// Shards as a reader finds them.
-    pub(crate) live: Vec<LiveShard>,
+    pub(crate) live: Vec<Meter>,
     /// Records so far that end the window for a life of a shard.
     pub(crate) ends: u32,
 }
@@ -117,14 +115,14 @@ fn windows(stream: &Stream) -> Vec<Case> {
 fn case(
     stream: &Stream,
     records: &[Record],
-    live: &[Vec<LiveShard>],
+    live: &[Vec<Meter>],
     window: Window,
     start: EpochMillis,
 ) -> Case {
     let is_in = |meter: &&Meter| meter.start(window) == start;
     let life = |meter: &Meter| (meter.key.shard, meter.birth_seq);
     let (mut moments, mut lives) = (vec![], BTreeMap::<_, Usage>::new());
-    let (mut truth, mut ends, mut ended, mut deletions) = (Usage::default(), 0, vec![], 0);
+    let (mut truth, mut ends, mut deletions) = (Usage::default(), 0, 0);
     moments.push(Moment {
         truth: truth.clone(),
         live: vec![],
@@ -133,9 +131,8 @@ fn case(
     for (at, (Record { before, .. }, (_, after))) in records.iter().zip(stream).enumerate() {
         let before = before.as_ref();
         let after_in = after.as_ref().map(|row| &row.meter).filter(is_in);
-        if let Some(before) = before.filter(|before| is_in(before) && after_in.is_none()) {
+        if before.is_some_and(|before| is_in(&before)) && after_in.is_none() {
             ends |= 1 << at;
-            ended.push((1 << at, life(before)));
             deletions |= u32::from(after.is_none()) << at;
         }
         if let Some(after) = after_in {
@@ -149,16 +146,6 @@ fn case(
             ends,
         });
     }
-    let is_gone = |of| {
-        live.iter()
-            .last()
-            .is_none_or(|live| live.iter().all(|live| life(&live.meter) != of))
-    };
-    let gone = ended
-        .into_iter()
-        .filter(|(_, of)| is_gone(*of))
-        .map(|(end, _)| end)
-        .sum();
     let mut batches: Vec<Batch> = vec![];
     for shard in 0..2 {
         let of: Vec<_> = records
@@ -198,6 +185,5 @@ fn case(
         batches,
         moments,
         lives,
-        gone,
     }
 }

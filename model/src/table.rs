@@ -6,7 +6,7 @@ use std::sync::Arc;
 
 use weirgate_shared::write::{Action, Update};
 use weirgate_shared::{
-    BucketKey, LimitState, LiveShard, Meter, MilliTokens, MilliTotal, Shard, Usage, Window, attr,
+    BucketKey, LimitState, Meter, MilliTokens, MilliTotal, Shard, Usage, Window, attr,
 };
 
 use crate::guard::conditions;
@@ -25,9 +25,7 @@ pub struct Row {
 impl Row {
     fn of(item: Item) -> Self {
         let live = (!item.is_merged()).then(|| item.bucket());
-        let meter = live
-            .as_ref()
-            .map_or_else(|| item.live().meter, Shard::meter);
+        let meter = live.as_ref().map_or_else(|| item.live(), Shard::meter);
         Self { item, meter, live }
     }
 
@@ -42,7 +40,7 @@ impl Row {
     }
 
     /// Returns the shard as a reader of usage finds it.
-    pub fn read(&self) -> LiveShard {
+    pub fn read(&self) -> Meter {
         self.item.live()
     }
 

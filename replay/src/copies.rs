@@ -70,7 +70,7 @@ impl<'t> Replay<'t> {
         let shards = plan::shards(batch.records);
         let mut turns: BTreeMap<_, Vec<UsageCopy>> = BTreeMap::new();
         for (copy, _) in plan::copies(&shards, self.options.ttl_days) {
-            if copy.ttl_seconds.saturating_mul(1000) <= self.now.0 {
+            if copy.is_expired(self.now) {
                 let days = self.options.ttl_days;
                 done.left.push(format!(
                     "{copy}: the window ended {days} days ago or earlier, so its snapshot may be deleted, and a copy would \
@@ -79,10 +79,8 @@ impl<'t> Replay<'t> {
             } else if self.options.dry_run {
                 done.planned.push(copy.to_string());
             } else {
-                turns
-                    .entry((copy.key.item_key(), copy.shard))
-                    .or_default()
-                    .push(copy);
+                let of = (copy.key.item_key().pk, copy.key.resource.clone());
+                turns.entry((of, copy.shard)).or_default().push(copy);
             }
         }
         let results = turns
@@ -146,8 +144,8 @@ impl<'t> Replay<'t> {
     }
 }
 
-/// Copies one shard to one snapshot, image by image, because an earlier life must come before a
-/// later one. So the first failed copy ends the sequence.
+/// Copies one shard, image by image, because an earlier life must come before a later one, and an
+/// hour before its day. So the first failed copy ends the sequence.
 async fn in_turn(table: &Table, copies: Vec<UsageCopy>) -> Vec<Result<Effect, String>> {
     let mut results = vec![];
     for copy in copies {

@@ -122,12 +122,8 @@ pub const RESOURCE: &str = "resource";
 pub const RULE_AT: &str = "rt";
 /// Epoch seconds after which DynamoDB may delete the item.
 pub const TTL: &str = "ttl";
-/// Granted acquires of shard 0 in a snapshot. Those of shard i have the suffix `#{i}`.
-pub const TOTAL_EVENTS: &str = "total_events";
 /// Number set in a snapshot: shards with a final copy, made after the window had ended.
 pub const FINAL: &str = "final";
-/// Number set in a snapshot: shards of which an earlier life ended without a final copy.
-pub const UNFINISHED: &str = "unfinished#c";
 /// Index of the shards that the reconciler must process.
 pub const DUE_INDEX: &str = "DueIndex";
 
@@ -219,35 +215,35 @@ pub fn copied_at(shard: u32) -> String {
     format!("q{shard}")
 }
 
-/// Returns the snapshot attribute with a shard's usage of `limit`, in tokens. Shard 0 has the
-/// limit's plain name, so that the snapshot of an unsplit bucket is easy to read.
+/// Returns the snapshot attribute with a shard's usage of `limit`, in tokens. No name of a limit has
+/// a `#`; another attribute has none, or begins with it.
 #[must_use]
 pub fn copied(limit: &LimitName, shard: u32) -> String {
-    if shard == 0 {
-        limit.to_string()
-    } else {
-        format!("{limit}#{shard}")
-    }
+    format!("{limit}#{shard}")
 }
 
 /// Returns the snapshot attribute with the acquires of a shard.
 #[must_use]
 pub fn copied_takes(shard: u32) -> String {
-    if shard == 0 {
-        TOTAL_EVENTS.to_owned()
-    } else {
-        format!("#{shard}")
-    }
+    format!("#{shard}")
 }
 
-/// Returns the snapshot attribute, a number set, with the `v` at which each earlier life of a shard
-/// was added to the carry.
+/// Returns the snapshot attribute with the usage of a shard's earlier life until `v`: a map, of
+/// which `#` are the acquires. It has no final copy yet.
+#[must_use]
+pub fn unfinished(shard: u32, v: i64) -> String {
+    format!("#u{shard}#{v}")
+}
+
+/// Returns the snapshot attribute, a number set, with the `v` of the final copy of each earlier life
+/// of a shard that was added to the carry.
 #[must_use]
 pub fn carried(shard: u32) -> String {
     format!("#c{shard}")
 }
 
-/// Suffix of a limit's attribute with the usage of earlier lives of all shards.
+/// Suffix of a limit's attribute with the usage of earlier lives of all shards; alone, that with
+/// their acquires.
 pub const CARRY: &str = "#c";
 
 /// Returns whether an attribute of a shard counts usage. A shard that is merged away keeps these,

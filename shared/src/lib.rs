@@ -84,7 +84,8 @@ pub use on_unavailable::OnUnavailable;
 pub use operation::{EditId, Operation};
 pub use shard::{ActivitySample, LimitState, RULES_STAND, Scaling, Shard};
 pub use snapshot::{
-    IntervalUsage, LiveShard, ShardUsageCopy, Snapshot, WindowUsage, interval_usage, usage,
+    DELIVERY, IntervalUsage, ShardUsageCopy, Snapshot, Snapshots, UsageState, WindowUsage,
+    interval_usage, usage,
 };
 pub use stamp::Stamp;
 pub use switch::{MAX_SWITCHES, Switch, Switches};

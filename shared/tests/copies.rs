@@ -2,11 +2,14 @@
 
 mod model;
 
+use std::collections::BTreeMap;
+
 use model::stream::{Snapshots, Writer};
 use model::{bucket_key, limit_name};
 use weirgate_shared::write::UsageCopy;
 use weirgate_shared::{
-    Counter, EpochMillis, Hour, LiveShard, Meter, MilliTotal, ShardUsageCopy, Usage, Window, usage,
+    Counter, DELIVERY, EpochMillis, Hour, Meter, MilliTotal, Millis, ShardUsageCopy, Usage, Window,
+    usage,
 };
 
 /// A copy to the first hour of 1970 by a life of shard 0.
@@ -38,7 +41,7 @@ fn i3_what_an_earlier_life_used_of_any_limit_is_carried_once() {
     let second = copy(20, 21, &[("rpm", 1_000)], true);
     run(copy(10, 12, &[("rpm", 5_000), ("slots", 1_000)], false));
     run(second.clone());
-    // The end of the first life: its beginning is carried already.
+    // The end of the first life, whose beginning was set aside.
     run(copy(10, 14, &[("rpm", 6_000), ("slots", 1_000)], true));
     run(second);
     let snapshot = snapshots.read(Window::Hourly, EpochMillis(0));
@@ -56,11 +59,11 @@ fn i3_what_an_earlier_life_used_of_any_limit_is_carried_once() {
     };
     assert_eq!(
         (snapshot.shards, snapshot.unfinished),
-        ([(0, copied)].into(), [0].into())
+        ([(0, copied)].into(), BTreeMap::new())
     );
     assert_eq!(
         snapshot.carry,
-        usage(&[("rpm", 5_000), ("slots", 1_000)], 1)
+        usage(&[("rpm", 6_000), ("slots", 1_000)], 1)
     );
 }
 
@@ -72,10 +75,6 @@ fn i3_an_earlier_life_is_carried_also_when_it_comes_late_and_more_than_once() {
         copy(10, 12, &[("rpm", 5_000)], true),
         copy(20, 21, &[("rpm", 1_000)], false),
     );
-    let first = UsageCopy {
-        ends_life: true,
-        ..first
-    };
     for copy in [&second, &first, &first, &second] {
         Writer::new(vec![copy.clone()]).finish(&mut snapshots);
     }
@@ -83,23 +82,6 @@ fn i3_an_earlier_life_is_carried_also_when_it_comes_late_and_more_than_once() {
     assert_eq!(
         (snapshot.carry, snapshot.unfinished.is_empty()),
         (first.usage, true)
-    );
-}
-
-/// Only the record of a deletion ends a life: an hour may begin again after a damaged one.
-#[test]
-fn i3_the_end_of_an_hour_is_no_end_of_a_life() {
-    let mut snapshots = Snapshots::default();
-    for copy in [
-        copy(10, 14, &[("rpm", 6_000)], false),
-        copy(10, 12, &[("rpm", 5_000)], true),
-    ] {
-        Writer::new(vec![copy]).finish(&mut snapshots);
-    }
-    let snapshot = snapshots.read(Window::Hourly, EpochMillis(0));
-    assert_eq!(
-        (snapshot.shards[&0].write_seq, snapshot.carry),
-        (14, Usage::default())
     );
 }
 
@@ -128,22 +110,21 @@ fn i3_a_window_is_not_final_while_the_end_of_an_earlier_life_is_missing() {
             acquires: takes,
             limits,
         };
-        let (snapshot, live) = (
-            snapshots.read(Window::Hourly, EpochMillis(0)),
-            [LiveShard {
-                meter,
-                holds_leases: false,
-            }],
-        );
+        let at = (Window::Daily.end(EpochMillis(0)).plus(DELIVERY), DELIVERY);
+        let at = (at.0, Millis(i64::MAX));
         let read = usage(
             Window::Hourly,
             EpochMillis(0),
-            &[(EpochMillis(0), snapshot)].into(),
-            &live,
-            EpochMillis(i64::MAX),
+            &snapshots.all(),
+            &[meter],
+            at,
         );
         assert_eq!(
-            (read.usage.tokens["rpm"], read.usage.acquires, read.is_final),
+            (
+                read.usage.tokens["rpm"],
+                read.usage.acquires,
+                read.is_final()
+            ),
             (MilliTotal(6_000), 2, is_final)
         );
     }

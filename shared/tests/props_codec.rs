@@ -138,6 +138,46 @@ prop_compose! {
     }
 }
 
+/// The names of attributes that a bucket's item or a snapshot has.
+const ATTRIBUTES: [&str; 36] = [
+    "PK",
+    "SK",
+    "GSI2PK",
+    "GSI2SK",
+    "GSI3PK",
+    "GSI3SK",
+    "rf",
+    "v",
+    "birth",
+    "uh",
+    "wcu",
+    "shard_count",
+    "h",
+    "due",
+    "due_shard",
+    "op",
+    "takes",
+    "th",
+    "td",
+    "hot",
+    "look_at",
+    "look_v",
+    "min_shards",
+    "split_bytes",
+    "escrow",
+    "cv",
+    "rt",
+    "ttl",
+    "b_rpm_tk",
+    "b_rpm_tc",
+    "final",
+    "q0",
+    "q63",
+    "c0",
+    "u0",
+    "unfinished",
+];
+
 /// Any attribute, most of them of the wrong type or number for the name they stand under.
 fn wild_attr() -> impl Strategy<Value = Held> {
     let number = prop_oneof![
@@ -161,7 +201,7 @@ fn wild_attr() -> impl Strategy<Value = Held> {
 
 fn wild_name() -> impl Strategy<Value = String> {
     prop_oneof![
-        prop::sample::select(vec!["PK", "h", "op", "final", "unfinished#c", "escrow"])
+        prop::sample::select(vec!["PK", "h", "op", "final", "#u0#1", "escrow"])
             .prop_map(str::to_owned),
         prop::sample::select(NUMBERS.as_slice()).prop_map(str::to_owned),
         "b_\\PC{0,4}_?(tk|tc|cp|ra|rp|bh|bd)?",
@@ -298,8 +338,7 @@ proptest! {
     #[test]
     fn what_an_item_has_counted_is_read_as_its_bucket_says(bucket in bucket()) {
         let live = Item::of_bucket(&bucket).live();
-        prop_assert_eq!(live.holds_leases, bucket.leases.as_ref().is_some_and(|leases| !leases.is_empty()));
-        prop_assert_eq!(live.meter, bucket.meter());
+        prop_assert_eq!(live, bucket.meter());
     }
 
     #[test]
@@ -311,6 +350,44 @@ proptest! {
         let expected = Snapshot { shards: [(bucket.key.shard, copied)].into(), ..Snapshot::default() };
         prop_assert_eq!(item.snapshot(), expected);
         prop_assert_eq!(read_key(item.attributes()).as_ref().and_then(SnapshotKey::parse), Some(copy.key));
+    }
+
+    /// Of every attribute of a bucket's item and of a snapshot: a limit may be named as it, or as a
+    /// part or an extension of it.
+    #[test]
+    fn a_limit_may_have_the_name_of_any_attribute(
+        name in prop::sample::select(ATTRIBUTES.as_slice()),
+        (before, after) in ("[a-z]?[_.-]?", "[_.-]?[a-z0-9]?"),
+        other in limit_name(), state in limit_state(), next in limit_state(),
+    ) {
+        let named = LimitName::new(format!("{before}{name}{after}"));
+        prop_assume!(named.is_ok());
+        let limits = BTreeMap::from([(named.unwrap(), state), (other, next)]);
+        let bucket = |birth: i64| Shard {
+            limits: limits.clone(),
+            write_seq: birth + 1,
+            birth_seq: birth,
+            ..Shard::full(BucketKey::parse("d/BUCKET#e#r#0").unwrap(), &[], EpochMillis(1))
+        };
+        prop_assert_eq!(Item::of_bucket(&bucket(1)).bucket().limits, limits.clone());
+        // A life with a final copy, one without, and the present one.
+        let mut item = Item::default();
+        let mut expected = Snapshot::default();
+        for (birth, is_final) in [(10, true), (20, false), (30, true)] {
+            let copy = UsageCopy::of(&bucket(birth).meter(), Window::Daily, is_final, 1);
+            let update = copy.after(&item.snapshot()).unwrap_or_else(|| copy.first());
+            prop_assert!(item.apply(&update));
+            let copied = ShardUsageCopy { write_seq: copy.v, usage: copy.usage.clone(), is_final };
+            match birth {
+                10 => {
+                    expected.carry.add(&copy.usage);
+                    expected.carried.insert(0, [copy.v].into());
+                }
+                20 => drop(expected.unfinished.insert((0, copy.v), copy.usage)),
+                _ => drop(expected.shards.insert(0, copied)),
+            }
+        }
+        prop_assert_eq!(item.snapshot(), expected);
     }
 
     #[test]

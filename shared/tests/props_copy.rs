@@ -15,8 +15,12 @@ use proptest::option;
 use proptest::prelude::*;
 use proptest::sample::Index;
 use weirgate_shared::write::UsageCopy;
-use weirgate_shared::{EpochMillis, LiveShard, Millis, Usage, Window, usage};
+use weirgate_shared::{
+    DELIVERY, EpochMillis, Meter, Millis, Snapshot, Usage, UsageState, Window, usage,
+};
 
+/// Longer than a run takes.
+const RETENTION: Millis = Millis(1_000 * 86_400_000);
 /// Largest clock offset, in ms.
 const SKEW: i64 = 2_000;
 
@@ -103,14 +107,16 @@ struct World {
     snapshots: Snapshots,
     /// Number of delivered records of each item.
     delivered: BTreeMap<u32, usize>,
-    /// Final copies that were not written.
+    /// Required copies that were lost.
     left_out: Vec<UsageCopy>,
-    /// The windows of which a final copy was ever left out.
+    /// The windows of which a required copy was ever lost.
     gaps: BTreeSet<Gap>,
+    /// Those of which the only copy of a life was lost: nothing tells that the shard was used.
+    lost: BTreeSet<Gap>,
     /// Usage of windows, as reported once they were final.
     settled: BTreeMap<(Window, EpochMillis), Usage>,
-    /// Live items after each step, and the number of records.
-    past: Vec<(Vec<LiveShard>, BTreeMap<u32, usize>)>,
+    /// Live items after each step, the number of records, and the time.
+    past: Vec<(Vec<Meter>, BTreeMap<u32, usize>, EpochMillis)>,
 }
 
 impl World {
@@ -122,6 +128,7 @@ impl World {
             delivered,
             left_out: vec![],
             gaps,
+            lost: BTreeSet::new(),
             settled: BTreeMap::new(),
             past: vec![],
         }
@@ -147,9 +154,27 @@ impl World {
             .stream()
             .iter()
             .map(|(item, records)| (*item, records.len()));
-        let now = (self.table().live(), counts.collect());
+        let now = (self.table().live(), counts.collect(), self.fleet.now());
         self.past.push(now);
+        self.deliver_due();
         Ok(())
+    }
+
+    /// Delivers what the stream has for longer than a day: it keeps no record longer.
+    fn deliver_due(&mut self) {
+        let kept = EpochMillis(self.fleet.now().0 - 86_400_000);
+        let due = self.past.iter().rev().find(|(.., at)| *at <= kept);
+        let Some((_, due, _)) = due.cloned() else {
+            return;
+        };
+        for (item, until) in due {
+            let from = self.delivered.get(&item).copied().unwrap_or_default();
+            if from < until {
+                let copies = copies(self.records(item, from..until));
+                Writer::new(copies).finish(&mut self.snapshots);
+                self.delivered.insert(item, until);
+            }
+        }
     }
 
     fn records(&self, item: u32, range: std::ops::Range<usize>) -> &[Record] {
@@ -176,8 +201,13 @@ impl World {
             let planned = copies(self.records(*item, from..until));
             for (place, copy) in planned.into_iter().enumerate() {
                 let is_left_out = batch.without.get(place).copied().unwrap_or_default();
-                match copy.is_final {
+                match copy.is_required {
                     true if is_left_out => {
+                        let snapshot = self.snapshots.read(copy.key.window, copy.key.start);
+                        let known = snapshot.shards.get(&copy.shard);
+                        if known.is_none_or(|known| known.write_seq < copy.birth) {
+                            self.lost.insert((copy.key.window, copy.key.start));
+                        }
                         self.gaps.insert((copy.key.window, copy.key.start));
                         self.left_out.push(copy);
                     }
@@ -211,6 +241,8 @@ impl World {
             self.delivered.insert(item, all);
         }
         self.left_out.clear();
+        self.gaps.clear();
+        self.lost.clear();
     }
 
     fn again(&mut self, until: Index) {
@@ -220,56 +252,67 @@ impl World {
         }
     }
 
-    /// The windows of which a final copy was not delivered, and whether its item is gone.
-    fn missing(&self, live: &[LiveShard]) -> BTreeMap<Gap, bool> {
+    /// The windows of which a final copy was not delivered.
+    fn missing(&self) -> BTreeSet<Gap> {
         let later = self.table().stream().iter().flat_map(|(item, records)| {
             let from = self.delivered.get(item).copied().unwrap_or_default();
             records[from..].iter().flat_map(Record::copies)
         });
-        let mut missing = BTreeMap::new();
-        for copy in later
-            .chain(self.left_out.iter().cloned())
-            .filter(|copy| copy.is_final)
-        {
-            let is_there = live.iter().any(|LiveShard { meter, .. }| {
-                (meter.key.shard, meter.birth_seq) == (copy.shard, copy.birth)
-            });
-            *missing
-                .entry((copy.key.window, copy.key.start))
-                .or_default() |= !is_there;
-        }
-        missing
+        let all = later.chain(self.left_out.iter().cloned());
+        all.filter(|copy| copy.is_final)
+            .map(|copy| (copy.key.window, copy.key.start))
+            .collect()
+    }
+
+    /// Returns whether a copy is lost without which nothing tells that a shard was used.
+    fn is_lost(&self, window: Window, start: EpochMillis) -> bool {
+        let day = (Window::Daily, Window::Daily.start(start));
+        self.lost.contains(&(window, start)) || self.lost.contains(&day)
     }
 
     /// The usage of all windows of which no final copy is missing: what is in progress needs no
-    /// copies at all.
+    /// copies at all. Whatever is missing, a number that is final never changes.
     fn check(&mut self, earlier: Index) -> Result<(), TestCaseError> {
         let (now, live) = (self.fleet.now(), self.table().live());
-        let missing = self.missing(&live);
-        // A shard that rolled within a day may have a copy on its way.
-        let hours = live.iter().map(|item| item.meter.hour.start());
-        let rolled_by = hours
-            .max()
-            .map_or(EpochMillis(0), |hour| Window::Hourly.end(hour));
+        let (missing, snapshots) = (self.missing(), self.snapshots.all());
+        let none = Snapshot::default();
         for window in Window::ALL {
-            let starts = self.fleet.table().windows(window);
-            let snapshots: BTreeMap<_, _> = starts
-                .iter()
-                .map(|start| (*start, self.snapshots.read(window, *start)))
-                .collect();
-            for start in starts {
-                let (snapshot, used) = (&snapshots[&start], self.fleet.table().used(window, start));
-                let read = usage(window, start, &snapshots, &live, now);
-                if let Some(is_gone) = missing.get(&(window, start)) {
-                    // Of an item that is gone nothing tells that a copy is on its way.
-                    let is_known = !is_gone && now < window.end(start).plus(Millis(86_400_000));
-                    let is_exact = plain(read.usage) == used;
-                    prop_assert!(
-                        is_exact || !read.is_final || !is_known,
-                        "{} {:?} lacks a copy",
+            for start in self.fleet.table().windows(window) {
+                let snapshot = snapshots.get(&(window, start)).unwrap_or(&none);
+                let used = self.fleet.table().used(window, start);
+                let read = usage(window, start, &snapshots, &live, (now, RETENTION));
+                let is_final = read.state == UsageState::Final;
+                if is_final && !self.is_lost(window, start) {
+                    self.settled
+                        .entry((window, start))
+                        .or_insert(plain(read.usage.clone()));
+                }
+                if let Some(settled) = self.settled.get(&(window, start)) {
+                    prop_assert_eq!(
+                        settled,
+                        &used,
+                        "{} {:?} was said to be final",
                         window,
                         start
                     );
+                }
+                let day = (Window::Daily, Window::Daily.start(start));
+                let is_over = now >= Window::Daily.end(day.1).plus(DELIVERY);
+                let lacks = |snapshot: Option<&Snapshot>| {
+                    snapshot.is_some_and(|snapshot| !snapshot.unfinished.is_empty())
+                };
+                let is_known = [(window, start), day]
+                    .iter()
+                    .all(|of| !missing.contains(of) && !lacks(snapshots.get(of)));
+                prop_assert!(
+                    is_final || !is_over || !is_known,
+                    "{} {:?} never ends: {:?}",
+                    window,
+                    start,
+                    snapshots
+                );
+                prop_assert!(!is_final || is_over);
+                if missing.contains(&(window, start)) {
                     continue;
                 }
                 if !snapshot.unfinished.is_empty() {
@@ -279,12 +322,7 @@ impl World {
                         window,
                         start
                     );
-                    prop_assert!(
-                        !read.is_final,
-                        "{} {:?} lacks the end of a life",
-                        window,
-                        start
-                    );
+                    prop_assert!(!is_final, "{} {:?} lacks the end of a life", window, start);
                     continue;
                 }
                 prop_assert_eq!(
@@ -295,39 +333,18 @@ impl World {
                     start,
                     snapshot
                 );
-                if read.is_final {
-                    self.settled.entry((window, start)).or_insert(used.clone());
-                }
-                let settled = self.settled.get(&(window, start)).unwrap_or(&used);
-                prop_assert_eq!(
-                    settled,
-                    &used,
-                    "{} {:?} was said to be final",
-                    window,
-                    start
-                );
-                let holds =
-                    |item: &LiveShard| item.meter.start(window) == start && item.holds_leases;
-                let is_over = now >= window.end(start).max(rolled_by).plus(Millis(86_400_000));
-                prop_assert!(
-                    read.is_final || !is_over || live.iter().any(holds),
-                    "{} {:?} never ends",
-                    window,
-                    start
-                );
-
                 // The items were read some time before the snapshot: it says the rest of a window
                 // that is over by now.
-                let (seen, counts) = earlier.get(&self.past);
+                let (seen, counts, _) = earlier.get(&self.past);
                 let new = |(item, records): (&u32, &Vec<Record>)| {
                     let written = records[counts.get(item).copied().unwrap_or_default()..].iter();
                     written
                         .filter_map(|record| record.after.clone())
                         .any(|image| image.meter.start(window) == start)
                 };
-                let is_open = live.iter().any(|item| item.meter.start(window) == start);
+                let is_open = live.iter().any(|item| item.start(window) == start);
                 if !is_open || !self.fleet.table().stream().iter().any(new) {
-                    let read = usage(window, start, &snapshots, seen, now);
+                    let read = usage(window, start, &snapshots, seen, (now, RETENTION));
                     prop_assert_eq!(
                         plain(read.usage),
                         used,
@@ -361,7 +378,7 @@ impl World {
                         shard
                     );
                 }
-                let live = self.table().live().into_iter().map(|live| live.meter);
+                let live = self.table().live().into_iter();
                 let open: Vec<_> = live
                     .filter(|meter| meter.start(window) == start)
                     .map(|meter| meter.key.shard)
@@ -376,14 +393,11 @@ impl World {
                     snapshot,
                     open
                 );
-                if open.is_empty() && snapshot.unfinished.is_empty() {
-                    let read = usage(
-                        window,
-                        start,
-                        &[(start, snapshot.clone())].into(),
-                        &[],
-                        self.fleet.now(),
-                    );
+                prop_assert!(snapshot.unfinished.is_empty(), "{:?}", snapshot);
+                if open.is_empty() {
+                    let snapshots = self.snapshots.all();
+                    let at = (self.fleet.now(), RETENTION);
+                    let read = usage(window, start, &snapshots, &[], at);
                     let used = self.table().used(window, start);
                     prop_assert_eq!(
                         plain(read.usage),

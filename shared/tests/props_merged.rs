@@ -73,13 +73,13 @@ fn a_shard_that_was_merged_away_keeps_what_it_counted_and_nothing_else() {
     let (table, upper) = merged_bucket();
     let (_, item) = table.merged().next().unwrap();
     assert_eq!(
-        item.live().meter,
+        item.live(),
         Meter {
             write_seq: upper.write_seq + 1,
             ..upper.meter()
         }
     );
-    assert!(item.is_merged() && !item.live().holds_leases);
+    assert!(item.is_merged());
     let names: Vec<_> = item.0.keys().map(String::as_str).collect();
     let kept = [
         "PK",
@@ -153,7 +153,7 @@ fn i1_a_merge_keeps_no_more_of_a_rate_than_its_capacity() {
 fn no_shard_goes_on_below_the_v_it_was_merged_away_with() {
     let (table, _) = merged_bucket();
     let (_, item) = table.merged().next().unwrap();
-    let v = item.live().meter.write_seq;
+    let v = item.live().write_seq;
     for (lower_v, is_made) in [(v - 1, false), (v, true)] {
         let whole = Shard {
             write_seq: lower_v,

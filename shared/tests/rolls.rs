@@ -267,10 +267,19 @@ fn only_what_counts_usage_begins_an_hour() {
         limits: bucket(seen.shard(), &limits(), START).limits,
         ..seen.clone()
     };
+    let held = |limit: &str| Lease {
+        expires_at: hours(0),
+        tokens: [(limit_name(limit), MilliTokens(1_000))].into(),
+        owner: String::new(),
+    };
+    let free = Shard {
+        leases: Some([(id(5), held("slots"))].into()),
+        ..seen.clone()
+    };
     let used = [(limit_name("rpm"), MilliTokens::from_tokens(1_000))].into();
     let lower = split(&seen, 0, id(7), at);
     let upper = bucket(ShardIndex { index: 1, count: 2 }, &limits(), START);
-    let Action::Update(merged) = merge(&seen, merged(&seen, &upper, at).unwrap(), &[]).remove(0)
+    let Action::Update(merged) = merge(&free, merged(&free, &upper, at).unwrap(), &[]).remove(0)
     else {
         panic!("it stays");
     };
@@ -278,12 +287,14 @@ fn only_what_counts_usage_begins_an_hour() {
     let others = [
         refill(&dry, &used, at),
         cap_write_units(&seen, at),
-        expire(&seen, at).map(|(update, _)| update),
+        expire(&free, at).map(|(update, _)| update),
     ];
     let others = others.map(|update| update.expect("there is something to do"));
+    let (returned, _) = expire(&seen, at).expect("a lease has expired");
+    assert!(rolls(&returned), "its tokens return in the present hour");
     for update in others
         .into_iter()
-        .chain([sample(&seen, at).0, update_min_shards(&seen, 2, at)])
+        .chain([sample(&free, at).0, update_min_shards(&seen, 2, at)])
         .chain(actions)
     {
         assert!(!rolls(&update), "{update:?}");

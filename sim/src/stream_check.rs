@@ -135,7 +135,7 @@ impl StreamCheck {
             return;
         }
         let image = &record["dynamodb"]["NewImage"];
-        let doubt = self.consume(pk, weirgate_testkit::live(image).meter, now, sender.sent);
+        let doubt = self.consume(pk, weirgate_testkit::live(image), now, sender.sent);
         let shard = stored_shard(pk, image);
         let before = self.live.remove(pk);
         self.ends(before.as_ref(), shard.as_ref(), now);

@@ -5,7 +5,7 @@ use std::collections::{BTreeMap, HashMap};
 use aws_sdk_dynamodb::types::AttributeValue;
 use weirgate_shared::write::Value;
 use weirgate_shared::{
-    Attr, ItemError, ItemKey, LiveShard, Shard, Snapshot, attr, is_merged, read_key, read_live,
+    Attr, ItemError, ItemKey, Meter, Shard, Snapshot, attr, is_merged, read_key, read_live,
     read_shard, read_snapshot,
 };
 
@@ -36,7 +36,7 @@ impl Item {
     ///
     /// # Errors
     /// [`ItemError`] naming the attribute that is wrong or missing.
-    pub fn live(&self) -> Result<LiveShard, ItemError> {
+    pub fn live(&self) -> Result<Meter, ItemError> {
         read_live(self.attributes())
     }
 

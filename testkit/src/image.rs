@@ -1,7 +1,7 @@
 //! Items in DynamoDB's JSON, as values.
 
 use serde_json::Value;
-use weirgate_shared::{Attr, LiveShard, Shard, Snapshot, read_live, read_shard, read_snapshot};
+use weirgate_shared::{Attr, Meter, Shard, Snapshot, read_live, read_shard, read_snapshot};
 
 /// The attributes of an item, or of a stream record's image.
 pub fn attributes(item: &Value) -> impl Iterator<Item = (&str, Attr<'_>)> {
@@ -25,7 +25,7 @@ pub fn bucket(item: &Value) -> Shard {
 /// # Panics
 /// If it cannot be read.
 #[must_use]
-pub fn live(item: &Value) -> LiveShard {
+pub fn live(item: &Value) -> Meter {
     read_live(attributes(item)).unwrap_or_else(|error| panic!("{error} in {item}"))
 }
 

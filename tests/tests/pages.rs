@@ -191,9 +191,10 @@ fn the_readme_states_the_computed_shards_units_and_dollars() {
     );
     assert!(unwrapped(README).contains(&shards), "{shards}");
 
-    // Of both windows, at the end of the hour and in between.
+    // Of the hour at its end, of the day at its begin and end, and of both in between.
     let row = format!(
-        "| usage of an acquire, hour and day | {0} an hour and bucket, and {0} in {1} acquires",
+        "| usage of an acquire, hour and day | {0} an hour and {1} a day for each bucket, and {1} in {2} acquires",
+        snapshot_units(1),
         facts::WINDOWS * snapshot_units(1),
         Grouped(facts::INTERIM_WRITES),
     );

@@ -11,7 +11,7 @@ use weirgate_testkit::emf::points;
 use weirgate_testkit::template::{default_resources, properties, resources, template};
 use weirgate_testkit::{Dynamo, Lines, Process};
 use weirgate_tools::scaling::{
-    Numbers, PicoDollars, Scenario, call_ms, facts, final_units, function_records, idle, page,
+    Numbers, PicoDollars, Scenario, call_ms, day_end_units, facts, function_records, idle, page,
     picture, readable_records, snapshot_units, volume,
 };
 
@@ -222,8 +222,8 @@ fn the_facts_about_the_stack_are_those_of_the_template() {
     assert_eq!(facts::WINDOWS, u64::try_from(Window::ALL.len()).unwrap());
     assert_eq!(facts::INTERIM_WRITES, u64::try_from(INTERIM).unwrap());
     assert!(
-        final_units(facts::MAX_SHARDS) <= 500,
-        "in any second after the end of an hour"
+        day_end_units(facts::MAX_SHARDS) <= 600,
+        "in any second after the end of a day"
     );
     assert_eq!(
         default("Architecture").as_str(),
@@ -326,7 +326,8 @@ async fn a_copy_costs_what_the_aggregator_is_billed() {
     while u64::from(shards) <= facts::MAX_SHARDS {
         let dynamo = Dynamo::new().await;
         let (table, meter) = dynamo.metered().await;
-        for hours in [0, 1] {
+        // The second hour begins a day.
+        for hours in [0, 6] {
             for shard in 0..shards {
                 take_in(&table, &bucket("openai", shard), 1_234_567, hours).await;
             }
@@ -338,10 +339,10 @@ async fn a_copy_costs_what_the_aggregator_is_billed() {
         let last = ends.pop().unwrap();
         for records in [ends, vec![last]] {
             let _ = meter.take();
-            deliver_text(&table, &event(&records), later(1)).await;
+            deliver_text(&table, &event(&records), later(6)).await;
             spent = meter.take().total;
         }
-        let model = facts::WINDOWS * snapshot_units(u64::from(shards));
+        let model = day_end_units(u64::from(shards)) / u64::from(shards);
         assert_eq!(
             spent,
             f64::from(u32::try_from(model).unwrap()),

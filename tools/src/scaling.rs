@@ -257,19 +257,19 @@ pub fn calls(records: u64, window_seconds: u64) -> u64 {
     by_time.max(records.div_ceil(BATCH_RECORDS))
 }
 
-/// Write units an hour of one key's usage snapshots: each shard is copied to every window when the
-/// hour ends, and before that once in [`INTERIM_WRITES`].
+/// Write units an hour of one key's usage snapshots, at most: each shard is copied when the hour
+/// ends, twice a day, and to every window once in [`INTERIM_WRITES`].
 #[must_use]
 pub const fn usage_units_an_hour(shards: u64, shard_writes: u64) -> u64 {
-    let all = final_units(shards);
+    let all = shards * WINDOWS * snapshot_units(shards);
     all + (all * shard_writes * HOUR_SECONDS).div_ceil(INTERIM_WRITES)
 }
 
-/// Write units of one key's usage snapshots at the end of an hour: each shard is copied to every
-/// window.
+/// Write units of one key's usage snapshots at the end of a day: the last copies of each shard for
+/// its hour and its day, and the first one for the new day.
 #[must_use]
-pub const fn final_units(shards: u64) -> u64 {
-    shards * WINDOWS * snapshot_units(shards)
+pub const fn day_end_units(shards: u64) -> u64 {
+    shards * (WINDOWS + 1) * snapshot_units(shards)
 }
 
 /// Write units of one write of a usage snapshot, which keeps what each shard has used.

@@ -10,7 +10,7 @@ use clap::{Args, ValueEnum};
 use serde::Serialize;
 use weirgate::{
     EntityId, EpochMillis, Granularity, LimitName, MilliTotal, Page, Resource, TopUser, Unreadable,
-    Usage as Amounts, UsageReport, UsageRow, UsageScope, UsageTotal,
+    Usage as Amounts, UsageReport, UsageRow, UsageScope, UsageState, UsageTotal,
 };
 
 use super::unreadable;
@@ -120,10 +120,13 @@ impl Usage {
             if rows.is_empty() && page.unreadable.is_empty() {
                 output.note("none in this range");
             }
-            if rows.iter().any(|row| !row.is_final()) {
+            if rows.iter().any(|row| row.state == UsageState::Interim) {
                 output.note(
                     "* not final: an interval in progress, or usage that may still be counted",
                 );
+            }
+            if rows.iter().any(|row| row.state == UsageState::Unknown) {
+                output.note("? unknown: usage of this time is no longer kept");
             }
         }
         Ok(lacking(context, &page.unreadable))
@@ -191,7 +194,11 @@ fn table(context: &Context, rows: &[UsageRow]) -> String {
     ];
     names.extend(columns(&limits));
     let line = |row: &UsageRow| {
-        let mark = if row.is_final() { "" } else { " *" };
+        let mark = match row.state {
+            UsageState::Final => "",
+            UsageState::Interim => " *",
+            UsageState::Unknown => " ?",
+        };
         let mut line = vec![
             row.entity.to_string(),
             row.resource.to_string(),
@@ -212,12 +219,13 @@ fn total(context: &Context, total: UsageTotal) -> Result<Outcome, Failure> {
         let names: Vec<_> = names.iter().map(String::as_str).collect();
         let table = output.table(&names, [cells(&total.usage, &limits)]);
         format!(
-            "{table}\n{}complete until {}",
+            "{table}\n{}{}, complete until {}",
             if total.unreadable.is_empty() {
                 ""
             } else {
                 "incomplete: "
             },
+            total.state,
             instant::text(total.complete_until)
         )
     })?;

@@ -71,7 +71,7 @@ async fn lists_and_reports_show_the_others_and_say_what_is_missing() {
         ),
         (
             &[&usage[..], &["--total"]].concat(),
-            &["incomplete: complete until"],
+            &["incomplete: interim, complete until"],
             "user-2",
         ),
     ] {

@@ -13,6 +13,7 @@ use std::time::Duration;
 use futures_util::StreamExt;
 use tokio::time::{Instant, sleep_until, timeout_at};
 use weirgate_runtime::LogBudget;
+use weirgate_shared::SnapshotKey;
 use weirgate_store::{RetryPolicy, ReturnValues, Table, WriteOutcome};
 
 use crate::plan::{Write, WriteKind};
@@ -25,7 +26,7 @@ pub use failure::{Failure, FailureReason};
 pub use limits::Limits;
 pub use throttles::{ENOUGH, Throttles};
 
-/// Time for which a final copy with a throttled item is retried after all other writes.
+/// Time for which a required copy with a throttled item is retried after all other writes.
 pub const PATIENCE: Duration = Duration::from_secs(2);
 /// Time for which throttled writes of all splits of a batch are retried. The next batch waits in the
 /// meantime.
@@ -34,14 +35,15 @@ const SPLIT_PATIENCE: Duration = Duration::from_secs(2);
 const PAUSE: Duration = Duration::from_millis(50);
 
 /// Runs all writes with this concurrency, and none past the end: writes in progress are then
-/// dropped, and others fail at once. Copies of a shard to the same snapshot run in sequence,
-/// because those of an earlier life must come first. Only a failed final copy fails a record,
-/// because later records repeat all other writes.
+/// dropped, and others fail at once. Copies of a shard run in sequence, because those of an earlier
+/// life must come first, and those of hours before those of days. Only a required copy fails a
+/// record, because later records repeat all other writes.
 ///
-/// A final copy whose own item is throttled waits for all other writes. If the item stays throttled
+/// A required copy whose own item is throttled waits for all other writes. If the item stays throttled
 /// for [`PATIENCE`] after that, the record is redelivered. The copy of an old record is refused
 /// instead, if the item stayed throttled in [`ENOUGH`] invocations in a row: a tenant can keep its
-/// snapshot throttled indefinitely.
+/// snapshot throttled indefinitely. Refusals are logged in the order of the records. So those that
+/// the log has no room for have it when Lambda resumes at the first one.
 ///
 /// Splits come after all other writes, so that no copy waits for a throttled split.
 pub async fn execute(
@@ -50,7 +52,7 @@ pub async fn execute(
     limits: Limits<'_>,
     budget: &LogBudget,
 ) -> Vec<Result<Effect, Failure>> {
-    let (mut results, mut patience) = (vec![], None);
+    let (mut results, mut refused, mut patience) = (vec![], vec![], None);
     let is_split = |write: &&Write<'_>| matches!(write.kind, WriteKind::Split(_));
     let mut waiting = sequences(writes.iter().filter(|write| !is_split(write)));
     while !waiting.is_empty() {
@@ -60,15 +62,19 @@ pub async fn execute(
         let mut all = futures_util::stream::iter(std::mem::take(&mut waiting))
             .map(run_one)
             .buffer_unordered(limits.concurrency);
-        while let Some((done, throttled)) = all.next().await {
-            results.extend(done);
-            waiting.extend((!throttled.is_empty()).then_some(throttled));
+        while let Some(done) = all.next().await {
+            results.extend(done.results);
+            refused.extend(done.refused);
+            waiting.extend((!done.throttled.is_empty()).then_some(done.throttled));
         }
         patience.get_or_insert_with(|| Instant::now() + PATIENCE);
         if !waiting.is_empty() {
             sleep_until((Instant::now() + PAUSE.mul_f64(fastrand::f64())).min(limits.stop)).await;
         }
     }
+    refused.sort_by_key(|(write, _)| write.record);
+    let refuse = |(write, reason)| refuse(write, reason, budget);
+    results.extend(refused.into_iter().map(refuse));
     let limits = Limits {
         stop: limits.stop.min(Instant::now() + SPLIT_PATIENCE),
         ..limits
@@ -77,45 +83,60 @@ pub async fn execute(
     let mut splits = futures_util::stream::iter(sequences(writes.iter().filter(is_split)))
         .map(run_one)
         .buffer_unordered(limits.concurrency);
-    while let Some((done, _)) = splits.next().await {
-        results.extend(done);
+    while let Some(done) = splits.next().await {
+        results.extend(done.results);
+        results.extend(done.refused.into_iter().map(refuse));
     }
     results
 }
 
-/// Runs the writes of one sequence until one fails. Returns their effects, and the writes from the
-/// first one whose own item is throttled.
+/// What became of the writes of a sequence.
+#[derive(Default)]
+struct Done<'a, 'w> {
+    results: Vec<Result<Effect, Failure>>,
+    /// Writes to refuse, each with the reason.
+    refused: Vec<(&'a Write<'w>, FailureReason)>,
+    /// The writes from the first one whose own item is throttled.
+    throttled: Vec<&'a Write<'w>>,
+}
+
+/// Runs the writes of one sequence until one fails.
 async fn run_sequence<'a, 'w>(
     table: &Table,
     sequence: Vec<&'a Write<'w>>,
     limits: Limits<'_>,
     is_over: bool,
     budget: &LogBudget,
-) -> (Vec<Result<Effect, Failure>>, Vec<&'a Write<'w>>) {
-    let mut results = vec![];
+) -> Done<'a, 'w> {
+    let mut done = Done::default();
     for (at, write) in sequence.iter().enumerate() {
         let reason = match run_in_time(table, write, limits, budget).await {
             Ok(effect) => {
                 if let WriteKind::Copy(copy) = &write.kind {
                     limits.throttles.forget(copy);
                 }
-                results.push(Ok(effect));
+                done.results.push(Ok(effect));
                 continue;
             }
             Err(reason) => reason,
         };
         match handling(write, &reason, is_over, limits) {
-            Handling::PutOff => results.push(Ok(put_off(&write.kind, &reason, budget))),
-            Handling::Refuse => results.push(Ok(refuse(&write.kind, &reason, budget))),
-            Handling::RunAgain => return (results, sequence[at..].to_vec()),
+            Handling::PutOff => done.results.push(Ok(put_off(&write.kind, &reason, budget))),
+            Handling::Refuse => done.refused.push((write, reason)),
+            Handling::RunAgain => {
+                done.throttled = sequence[at..].to_vec();
+                break;
+            }
             Handling::Fail => {
-                let record = write.record;
-                results.push(Err(Failure { record, reason }));
+                // The writes that follow are not run either.
+                let records = sequence[at..].iter().map(|write| write.record);
+                let record = records.min().unwrap_or(write.record);
+                done.results.push(Err(Failure { record, reason }));
                 break;
             }
         }
     }
-    (results, vec![])
+    done
 }
 
 /// Runs a write, but not past the end of the invocation.
@@ -151,8 +172,8 @@ fn handling(
     is_over: bool,
     limits: Limits<'_>,
 ) -> Handling {
-    let is_final_copy = matches!(&write.kind, WriteKind::Copy(copy) if copy.is_final);
-    if reason.may_pass() && !is_final_copy {
+    let is_required = matches!(&write.kind, WriteKind::Copy(copy) if copy.is_required);
+    if reason.may_pass() && !is_required {
         return Handling::PutOff;
     }
     // One corrupt item must not block the stream shard: a retry would redeliver the records of all
@@ -168,7 +189,6 @@ fn handling(
         (true, true) => {
             let is_for_good = limits.throttles.count(copy);
             if is_for_good && limits.old.contains(&write.record) {
-                limits.throttles.forget(copy);
                 Handling::Refuse
             } else {
                 Handling::Fail
@@ -189,9 +209,17 @@ where
     let mut sequences: Vec<Vec<_>> = vec![];
     for write in writes {
         let place = match &write.kind {
-            WriteKind::Copy(copy) => *places
-                .entry((&copy.key, copy.shard))
-                .or_insert(sequences.len()),
+            WriteKind::Copy(copy) => {
+                let SnapshotKey {
+                    namespace,
+                    entity,
+                    resource,
+                    ..
+                } = &copy.key;
+                *places
+                    .entry((namespace, entity, resource, copy.shard))
+                    .or_insert(sequences.len())
+            }
             WriteKind::Refill(_) | WriteKind::Split(_) => sequences.len(),
         };
         match sequences.get_mut(place) {

@@ -64,13 +64,6 @@ pub async fn handle_next(
         parse::texts(event)
     };
     let budget = LogBudget::default();
-    for record in &batch.undecodable {
-        log(
-            record,
-            texts.get(record.index).copied().unwrap_or_default(),
-            &budget,
-        );
-    }
     let old = plan::old_records(&batch.records, invocation.now);
     let age = age(&batch, invocation.now);
     let shards = plan::shards(std::mem::take(&mut batch.records));
@@ -84,6 +77,14 @@ pub async fn handle_next(
         throttles,
     };
     let results = execute::execute(table, &writes, limits, &budget).await;
+    // After the refusals, which fail their record if the log has no room for them.
+    for record in &batch.undecodable {
+        log(
+            record,
+            texts.get(record.index).copied().unwrap_or_default(),
+            &budget,
+        );
+    }
     let (summary, response) = report::report(&batch, results);
     let summary = Summary {
         acquires: plan::acquires(&shards),

@@ -23,8 +23,8 @@ pub const INTERIM: i64 = 4096;
 #[derive(Debug)]
 pub struct ShardFold {
     key: BucketKey,
-    /// Images of which a window is copied, in the order of the records, with the window that ends.
-    copies: Vec<(Meter, Ends, usize)>,
+    /// Images that are copied, in the order of the records.
+    copies: Vec<(Meter, Reason, usize)>,
     writes: usize,
     /// `v` before the first record, and the time of that record.
     first: Option<(i64, EpochMillis)>,
@@ -38,13 +38,18 @@ pub struct ShardFold {
     last: Option<(Box<Shard>, EpochMillis, usize)>,
 }
 
-/// What ends with an image; each variant includes those before it.
-#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
-enum Ends {
-    Nothing,
-    Hour,
-    Day,
-    Life,
+/// Why an image is copied.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Reason {
+    /// It is the first one of a life or of a day: the snapshot of the day then shows that the shard
+    /// was used.
+    Begins,
+    /// Many writes were counted since the last copy, or the shard was merged away.
+    Interim,
+    /// It is the last one of its hour.
+    HourEnds,
+    /// It is the last one of its hour and of its day.
+    DayEnds,
 }
 
 /// A planned write, and its record.
@@ -99,8 +104,8 @@ pub fn acquires(shards: &[ShardFold]) -> u64 {
         .fold(0, |sum: u64, shard| sum.saturating_add(shard.acquires))
 }
 
-/// Returns the copies of all shards, each with its record. Copies of a shard to the same snapshot
-/// are in the order of its lives.
+/// Returns the copies of all shards, each with its record. Those of a shard are in the order of its
+/// lives, and hours come before days: an hour is final with its day.
 pub fn copies(shards: &[ShardFold], ttl_days: i64) -> impl Iterator<Item = (UsageCopy, usize)> {
     shards.iter().flat_map(move |shard| {
         Window::ALL
@@ -117,7 +122,9 @@ pub fn writes<'a>(shards: &'a [ShardFold], config: &Config, now: EpochMillis) ->
         kind: WriteKind::Copy(Box::new(copy)),
         record,
     };
-    let mut writes: Vec<_> = copies(shards, config.snapshot_ttl_days).map(copy).collect();
+    let copies = copies(shards, config.snapshot_ttl_days);
+    let copies = copies.filter(|(copy, _)| !copy.is_expired(now));
+    let mut writes: Vec<_> = copies.map(copy).collect();
     let mut splits = vec![];
     for shard in shards {
         match shard.split(shards, config) {
@@ -172,25 +179,38 @@ impl ShardFold {
                 .map_or(shard.birth_seq, |before| before.write_seq);
             self.first.get_or_insert((v, at));
         }
-        match (before, after) {
-            (Some(before), After::Gone) => self.copies.push((before, Ends::Life, index)),
-            (None, After::Gone) => {}
-            (_, After::Merged(meter)) if meter.is_erased() => self.copies.clear(),
+        if matches!(&after, After::Merged(meter) if meter.is_erased()) {
+            return self.copies.clear();
+        }
+        let hour = after.hour();
+        let is_same_day = match (&before, hour) {
+            (Some(before), Some(hour)) => before.hour.is_same_day(hour),
+            _ => false,
+        };
+        if let Some(before) = before.filter(|before| hour.is_none_or(|hour| before.hour < hour)) {
+            let reason = match is_same_day {
+                true => Reason::HourEnds,
+                false => Reason::DayEnds,
+            };
+            self.copies.push((before, reason, index));
+        }
+        let reason = match &after {
+            _ if !is_same_day => Some(Reason::Begins),
             // Not final, because a split may create the shard again within the window. Until then,
             // readers find the item.
-            (_, After::Merged(meter)) => self.copies.push((meter, Ends::Nothing, index)),
-            (before, After::Live(shard)) => {
-                if let Some(before) = before.filter(|before| before.hour < shard.hour) {
-                    let is_same_day = before.hour.is_same_day(shard.hour);
-                    self.copies.push((
-                        before,
-                        if is_same_day { Ends::Hour } else { Ends::Day },
-                        index,
-                    ));
-                }
-                if shard.write_seq % INTERIM == 0 {
-                    self.copies.push((shard.meter(), Ends::Nothing, index));
-                }
+            After::Merged(_) => Some(Reason::Interim),
+            After::Live(shard) => (shard.write_seq % INTERIM == 0).then_some(Reason::Interim),
+            After::Gone => None,
+        };
+        match after {
+            After::Gone => {}
+            After::Merged(meter) => {
+                let reason = reason.map(|reason| (meter, reason, index));
+                self.copies.extend(reason);
+            }
+            After::Live(shard) => {
+                let reason = reason.map(|reason| (shard.meter(), reason, index));
+                self.copies.extend(reason);
                 if self
                     .last
                     .as_ref()
@@ -228,22 +248,32 @@ impl ShardFold {
     /// Returns the newest image of each window of this kind, once for each life of the shard.
     fn copies(&self, window: Window, ttl_days: i64) -> Vec<(UsageCopy, usize)> {
         let mut copies: Vec<(UsageCopy, usize)> = vec![];
-        let end = if window == Window::Daily {
-            Ends::Day
-        } else {
-            Ends::Hour
-        };
-        for (meter, ends, record) in &self.copies {
-            let copy = UsageCopy::of(meter, window, *ends >= end, ttl_days);
-            let copy = UsageCopy {
-                ends_life: *ends == Ends::Life,
-                ..copy
+        for (meter, reason, record) in &self.copies {
+            let (is_final, is_required) = match (reason, window) {
+                (Reason::DayEnds, _) | (Reason::HourEnds, Window::Hourly) => (true, true),
+                (Reason::Begins, Window::Daily) => (false, true),
+                (Reason::Interim, _) => (false, false),
+                // Readers find the day in the item.
+                (Reason::HourEnds, Window::Daily) | (Reason::Begins, Window::Hourly) => continue,
+            };
+            let mut copy = UsageCopy {
+                is_required,
+                ..UsageCopy::of(meter, window, is_final, ttl_days)
             };
             if copies.iter().any(|(known, _)| known.supersedes(&copy)) {
                 continue;
             }
-            copies.retain(|(known, _)| !copy.supersedes(known));
-            copies.push((copy, *record));
+            let mut record = *record;
+            copies.retain(|(known, first)| {
+                let is_older = copy.supersedes(known);
+                // A copy that is required by itself has its own record.
+                if is_older && known.is_required && !copy.is_required {
+                    copy.is_required = true;
+                    record = record.min(*first);
+                }
+                !is_older
+            });
+            copies.push((copy, record));
         }
         copies.sort_by_key(|(copy, _)| copy.birth);
         copies

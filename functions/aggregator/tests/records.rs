@@ -180,11 +180,15 @@ fn a_shard_is_copied_when_its_hour_ends_or_a_few_thousand_writes_after_the_last_
     );
     assert_eq!(
         of(vec![modify(3, &first, &rolled(8_193, 1))]),
-        [(hour, 8_191, true, 3), (day, 8_191, false, 3)]
+        [(hour, 8_191, true, 3)]
     );
     assert_eq!(
         of(vec![modify(3, &first, &rolled(8_193, 7))]),
-        [(hour, 8_191, true, 3), (day, 8_191, true, 3)]
+        [
+            (hour, 8_191, true, 3),
+            (day, 8_191, true, 3),
+            (day, 8_193, false, 3)
+        ]
     );
     // The newest of each window.
     let batch = vec![

@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 
 use weirgate_shared::write::UsageCopy;
 use weirgate_shared::{
-    Bucket, LimitsVersion, LiveShard, Shard, ShardIndex, ShardUsageCopy, Snapshot, VersionedLimits,
+    Bucket, LimitsVersion, Millis, Shard, ShardIndex, ShardUsageCopy, Snapshot, VersionedLimits,
     Window, usage,
 };
 
@@ -46,13 +46,16 @@ pub(super) fn copy_usage(
                     .flatten()
                     .all(|update| update.key == copy.key.item_key())
             );
-            let live = [bucket, other].map(|bucket| LiveShard {
-                meter: bucket.meter(),
-                holds_leases: bucket.leases.is_none(),
-            });
+            let live = [bucket, other].map(Shard::meter);
             let start = copy.key.start;
             let _ = (
-                usage(window, start, &[(start, snapshot)].into(), &live, *now),
+                usage(
+                    window,
+                    start,
+                    &[((window, start), snapshot)].into(),
+                    &live,
+                    (*now, Millis(i64::MAX)),
+                ),
                 copy.supersedes(earlier),
                 copy.to_string(),
             );

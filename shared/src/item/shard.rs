@@ -3,7 +3,7 @@
 use super::attribute::Attr;
 use super::error::ItemError;
 use super::shard_reader::ShardReader;
-use crate::{BucketKey, LiveShard, Shard, attr};
+use crate::{BucketKey, Meter, Shard, attr};
 
 /// Reads a shard from all attributes of its item, keys included.
 ///
@@ -18,14 +18,9 @@ pub fn read_shard<'a>(item: impl Iterator<Item = (&'a str, Attr<'a>)>) -> Result
 ///
 /// # Errors
 /// [`ItemError`] naming the attribute that is wrong or missing.
-pub fn read_live<'a>(
-    item: impl Iterator<Item = (&'a str, Attr<'a>)>,
-) -> Result<LiveShard, ItemError> {
+pub fn read_live<'a>(item: impl Iterator<Item = (&'a str, Attr<'a>)>) -> Result<Meter, ItemError> {
     let (reader, key) = read(item)?;
-    Ok(LiveShard {
-        meter: reader.meter(key)?,
-        holds_leases: reader.holds_leases(),
-    })
+    reader.meter(key)
 }
 
 fn read<'a>(

@@ -102,12 +102,6 @@ impl ShardReader {
         self.rf.is_none() && self.shard_count.is_none() && self.birth.is_some()
     }
 
-    pub(super) fn holds_leases(&self) -> bool {
-        self.leases
-            .as_ref()
-            .is_some_and(|leases| !leases.is_empty())
-    }
-
     /// Returns the shard `key` after all attributes were read.
     ///
     /// # Errors

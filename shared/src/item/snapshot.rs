@@ -1,17 +1,11 @@
-//! A usage snapshot's item.
+//! A usage snapshot's item. A limit's attribute has its name before a `#`, and any other attribute
+//! has no `#` or begins with it, so no name of a limit is that of another attribute.
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use super::parse::{count, integer};
+use super::parse::{count, entries, integer};
 use super::{Attr, ItemError};
 use crate::{LimitName, MilliTotal, ShardUsageCopy, Snapshot, Usage, attr};
-
-/// The shard, or the carry, that an attribute counts.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum Owner {
-    Shard(u32),
-    Carry,
-}
 
 /// Reads a snapshot from all attributes of its item.
 ///
@@ -20,80 +14,77 @@ enum Owner {
 pub fn read_snapshot<'a>(
     item: impl Iterator<Item = (&'a str, Attr<'a>)>,
 ) -> Result<Snapshot, ItemError> {
-    let (mut carry, mut carried) = (Usage::default(), BTreeMap::new());
-    let (mut unfinished, mut finals) = (BTreeSet::new(), BTreeSet::new());
+    let (mut snapshot, mut finals) = (Snapshot::default(), BTreeSet::new());
     let (mut copied_at, mut usage) = (BTreeMap::new(), BTreeMap::<u32, Usage>::new());
     for (name, value) in item {
         if name == attr::FINAL {
             finals = shards(name, &value)?;
-        } else if name == attr::UNFINISHED {
-            unfinished = shards(name, &value)?;
-        } else if let Some(shard) = name.strip_prefix("#c").and_then(canonical) {
-            let lives = numbers(name, &value)?
-                .iter()
-                .map(|v| integer(name, &Attr::N(v)));
-            carried.insert(shard, lives.collect::<Result<_, _>>()?);
         } else if let Some(shard) = name.strip_prefix('q').and_then(canonical) {
             copied_at.insert(shard, integer(name, &value)?);
-        } else if let Some((counted, owner)) = owner(name) {
-            let of = match owner {
-                Owner::Shard(shard) => usage.entry(shard).or_default(),
-                Owner::Carry => &mut carry,
-            };
-            if counted.is_empty() || counted == attr::TOTAL_EVENTS {
-                of.acquires = count(name, &value)?;
-            } else if let Ok(limit) = LimitName::new(counted) {
-                of.tokens.insert(limit, tokens(name, &value)?);
+        } else if let Some((limit, owner)) = name.split_once('#') {
+            if let Some(life) = owner.strip_prefix('u').filter(|_| limit.is_empty()) {
+                if let Some((shard, v)) = life.split_once('#') {
+                    let v = integer(name, &Attr::N(v))?;
+                    let life = canonical(shard).map(|shard| (shard, v));
+                    let life = life.ok_or_else(|| ItemError::new(name, &value, "of a shard"))?;
+                    snapshot.unfinished.insert(life, set_aside(name, &value)?);
+                }
+            } else if let Some(shard) = owner.strip_prefix('c').and_then(canonical) {
+                let lives = numbers(name, &value)?.iter();
+                let lives = lives.map(|v| integer(name, &Attr::N(v)));
+                snapshot
+                    .carried
+                    .insert(shard, lives.collect::<Result<_, _>>()?);
+            } else if let Some(of) = match owner {
+                "c" => Some(&mut snapshot.carry),
+                shard => canonical(shard).map(|shard| usage.entry(shard).or_default()),
+            } {
+                amount(of, limit, name, &value)?;
             }
         }
     }
-    let mut shards: BTreeMap<u32, ShardUsageCopy> = BTreeMap::new();
     for (shard, usage) in usage {
-        if usage == Usage::default() && !copied_at.contains_key(&shard) {
-            continue;
-        }
-        let v = copied_at.remove(&shard).ok_or_else(|| {
-            ItemError::missing(
-                &attr::copied_at(shard),
-                "the `v` that the shard's numbers are of",
-            )
+        let write_seq = copied_at.remove(&shard).ok_or_else(|| {
+            let takes = "the `v` that the shard's numbers are of";
+            ItemError::missing(&attr::copied_at(shard), takes)
         })?;
-        shards.insert(
-            shard,
-            ShardUsageCopy {
-                write_seq: v,
-                usage,
-                is_final: finals.contains(&shard),
-            },
-        );
+        let is_final = finals.contains(&shard);
+        let copy = ShardUsageCopy {
+            write_seq,
+            usage,
+            is_final,
+        };
+        snapshot.shards.insert(shard, copy);
     }
-    let without_usage = |(shard, v)| {
-        (
-            shard,
-            ShardUsageCopy {
-                write_seq: v,
-                usage: Usage::default(),
-                is_final: finals.contains(&shard),
-            },
-        )
-    };
-    shards.extend(copied_at.into_iter().map(without_usage));
-    Ok(Snapshot {
-        shards,
-        carry,
-        carried,
-        unfinished,
-    })
+    for (shard, write_seq) in copied_at {
+        let copy = ShardUsageCopy {
+            write_seq,
+            usage: Usage::default(),
+            is_final: finals.contains(&shard),
+        };
+        snapshot.shards.insert(shard, copy);
+    }
+    Ok(snapshot)
 }
 
-/// Returns the limit that an attribute counts, and its owner. The empty name and `total_events`
-/// count acquires.
-fn owner(name: &str) -> Option<(&str, Owner)> {
-    match name.split_once('#') {
-        None => Some((name, Owner::Shard(0))),
-        Some((counted, "c")) => Some((counted, Owner::Carry)),
-        Some((counted, shard)) => Some((counted, Owner::Shard(canonical(shard)?))),
+/// Reads the amount of a limit, or of acquires, whose limit is empty.
+fn amount(of: &mut Usage, limit: &str, name: &str, value: &Attr<'_>) -> Result<(), ItemError> {
+    if limit.is_empty() {
+        of.acquires = count(name, value)?;
+    } else if let Ok(limit) = LimitName::new(limit) {
+        of.tokens.insert(limit, tokens(name, value)?);
     }
+    Ok(())
+}
+
+/// Reads the usage of a life without a final copy.
+fn set_aside(name: &str, value: &Attr<'_>) -> Result<Usage, ItemError> {
+    let mut usage = Usage::default();
+    for (limit, value) in entries(name, value)? {
+        let limit = limit.trim_end_matches('#');
+        amount(&mut usage, limit, name, value)?;
+    }
+    Ok(usage)
 }
 
 /// Parses a shard index in its only spelling.
@@ -187,16 +178,19 @@ mod tests {
     fn a_snapshot_reads_at_a_glance() {
         let item = [
             ("PK", Attr::S("default/ENTITY#e-1")),
-            ("rpm", Attr::N("3.5")),
+            ("rpm#0", Attr::N("3.5")),
             ("rpm#12", Attr::N("-2")),
             ("rpm#c", Attr::N("7")),
-            ("total_events", Attr::N("4")),
+            ("#0", Attr::N("4")),
             ("#12", Attr::N("1")),
-            ("total_events#c", Attr::N("9")),
+            ("#c", Attr::N("9")),
             ("q0", Attr::N("100")),
             ("q12", Attr::N("200")),
             ("final", Attr::Numbers(vec!["12"])),
-            ("unfinished#c", Attr::Numbers(vec!["3"])),
+            (
+                "#u3#70",
+                Attr::M(vec![("rpm", Attr::N("7")), ("#", Attr::N("9"))]),
+            ),
             ("#c12", Attr::Numbers(vec!["50", "60"])),
             ("ttl", Attr::N("1")),
         ];
@@ -221,18 +215,16 @@ mod tests {
         assert_eq!(
             (read.carry, read.unfinished),
             (
-                Usage {
-                    tokens: rpm(7000),
-                    acquires: 9
-                },
-                [3].into()
+                copied(0, 7000, 9, false).usage,
+                [((3, 70), copied(0, 7000, 9, false).usage)].into()
             )
         );
         assert_eq!(read.carried, [(12, [50, 60].into())].into());
         for (name, value, attribute) in [
             ("q0", Attr::S("far"), "q0"),
             ("#c12", Attr::Numbers(vec!["far"]), "#c12"),
-            ("rpm", Attr::S("x"), "rpm"),
+            ("rpm#0", Attr::S("x"), "rpm#0"),
+            ("#u3#70", Attr::S("x"), "#u3#70"),
             ("final", Attr::N("1"), "final"),
             ("tpm#4", Attr::N("1"), "q4"),
         ] {

@@ -1,17 +1,22 @@
 //! Copying a shard's usage into the snapshot of a window. Copies have absolute numbers, so they can
 //! be repeated, delayed or skipped.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
 
 use super::{AttributeUpdate, Condition, Path, Update, Value};
 use crate::{
-    ItemKey, LimitName, MAX_BUCKET_LIMITS, MAX_LIMITS, Meter, MilliTotal, Snapshot, SnapshotKey,
-    Usage, Window, attr,
+    EpochMillis, ItemKey, LimitName, MAX_BUCKET_LIMITS, MAX_LIMITS, Meter, MilliTotal, Millis,
+    Snapshot, SnapshotKey, Usage, Window, attr,
 };
 
 /// Maximum number of earlier lives, over all shards, in a snapshot.
 pub const MAX_LIVES: usize = 1000;
+/// Maximum number of earlier lives without a final copy.
+pub const MAX_UNFINISHED: usize = 16;
+/// Time before its `ttl` from which a snapshot gets no copies: one that is on its way when DynamoDB
+/// deletes the item would make it again without the other shards.
+const EXPIRY_MARGIN: Millis = Millis(3_600_000);
 /// Maximum number of limits of earlier lives.
 pub const MAX_CARRIED_LIMITS: usize = 2 * MAX_BUCKET_LIMITS;
 
@@ -30,8 +35,9 @@ pub struct UsageCopy {
     pub usage: Usage,
     /// Whether no later write of this life of the shard is counted in the window.
     pub is_final: bool,
-    /// Whether the item was deleted after this image.
-    pub ends_life: bool,
+    /// Whether the record must come again until the copy is made. Otherwise a later copy replaces
+    /// it.
+    pub is_required: bool,
     /// Epoch seconds after which the snapshot may be deleted, if this copy makes it.
     pub ttl_seconds: i64,
 }
@@ -49,7 +55,7 @@ impl UsageCopy {
             birth: meter.birth_seq,
             usage: meter.usage(window),
             is_final,
-            ends_life: false,
+            is_required: is_final,
             ttl_seconds: end_seconds.saturating_add(ttl_days.saturating_mul(86_400)),
         }
     }
@@ -60,7 +66,13 @@ impl UsageCopy {
         self.key == other.key
             && self.shard == other.shard
             && self.birth == other.birth
-            && (self.v, self.is_final, self.ends_life) >= (other.v, other.is_final, other.ends_life)
+            && (self.v, self.is_final) >= (other.v, other.is_final)
+    }
+
+    /// Returns whether the snapshot may be deleted while the copy is made.
+    #[must_use]
+    pub fn is_expired(&self, now: EpochMillis) -> bool {
+        now.plus(EXPIRY_MARGIN).0 >= self.ttl_seconds.saturating_mul(1000)
     }
 
     /// Returns the copy, on condition that the snapshot has none of the shard, or an older one of
@@ -89,7 +101,8 @@ impl UsageCopy {
     }
 
     /// Returns the copy for a snapshot that was read; `None` if the snapshot has it already. Moves
-    /// usage of an earlier life to the carry once, on condition that its copy is still there.
+    /// usage of an earlier life once, on condition that its copy is still there: to the carry, or
+    /// aside until its final copy comes.
     #[must_use]
     pub fn after(&self, seen: &Snapshot) -> Option<Update> {
         let Some(copied) = seen.shards.get(&self.shard) else {
@@ -100,37 +113,71 @@ impl UsageCopy {
             Value::Int(copied.write_seq),
         );
         if copied.write_seq < self.birth {
-            let mut changes = self.carry(&copied.usage, copied.write_seq);
+            let mut conditions = vec![is_newest];
+            let mut changes = if copied.is_final {
+                self.carry(&copied.usage, copied.write_seq)
+            } else {
+                // A final copy of the same image has the same `v`.
+                let finals = Path::of(attr::FINAL);
+                let is_interim = Condition::Lacks(finals.clone(), i64::from(self.shard));
+                conditions.push(Condition::AbsentOr(finals, Box::new(is_interim)));
+                vec![self.set_aside(&copied.usage, copied.write_seq)]
+            };
             changes.extend(self.others(&copied.usage));
-            if self.is_after_gap(seen) {
-                changes.push(AttributeUpdate::Add(
-                    Path::of(attr::UNFINISHED),
-                    self.shards(),
-                ));
-            }
-            return Some(self.update(vec![is_newest], changes));
+            return Some(self.update(conditions, changes));
         }
         // A final copy replaces an interim one of the same image.
         if (copied.write_seq, copied.is_final) < (self.v, self.is_final) {
             // A shard keeps its limits for its life, so other limits in the copy are removed.
             return Some(self.update(vec![is_newest], self.others(&copied.usage).collect()));
         }
-        // The item was deleted after this image, and the snapshot has a copy of a later life: this
-        // one is late, from a replay.
+        self.late(seen, is_newest)
+            .filter(|_| copied.write_seq > self.v)
+    }
+
+    /// Returns the copy of an earlier life, late beside a later one; `None` if the snapshot has it.
+    /// A final copy has the highest `v` of its life in the window, so a higher one is of a later
+    /// life. An interim copy is of an earlier life only if an older one of it was set aside.
+    fn late(&self, seen: &Snapshot, is_newest: Condition) -> Option<Update> {
         let carried = seen.carried.get(&self.shard);
-        let is_carried =
-            carried.is_some_and(|lives| lives.range(self.birth..=self.v).next().is_some());
-        (self.ends_life && copied.write_seq > self.v && !is_carried).then(|| {
-            let carried = Path::of(attr::carried(self.shard));
-            let is_first =
-                Condition::AbsentOr(carried.clone(), Box::new(Condition::Lacks(carried, self.v)));
-            let changes = self.carry(&self.usage, self.v);
-            Update {
-                key: self.key.item_key(),
-                conditions: vec![is_newest, is_first],
-                changes,
-            }
+        if carried.is_some_and(|finals| finals.contains(&self.v)) {
+            return None;
+        }
+        let life = (self.shard, self.birth)..=(self.shard, self.v);
+        let older = seen.unfinished.range(life).next_back();
+        let older = older.map(|((shard, v), _)| (*v, Path::of(attr::unfinished(*shard, *v))));
+        let mut changes = match &older {
+            _ if self.is_final => self.carry(&self.usage, self.v),
+            Some((v, _)) if *v < self.v => vec![self.set_aside(&self.usage, self.v)],
+            _ => return None,
+        };
+        let carried = Path::of(attr::carried(self.shard));
+        let is_first = Condition::Lacks(carried.clone(), self.v);
+        let is_first = Condition::AbsentOr(carried, Box::new(is_first));
+        let mut conditions = vec![is_newest, is_first];
+        if let Some((_, older)) = older {
+            conditions.push(Condition::Present(older.clone()));
+            changes.push(AttributeUpdate::Remove(older));
+        }
+        Some(Update {
+            key: self.key.item_key(),
+            conditions,
+            changes,
         })
+    }
+
+    /// Returns the write after a copy for which the snapshot has no room: the window is never final.
+    #[must_use]
+    pub fn unfit(&self) -> Update {
+        let is_there = Condition::Present(Path::of(attr::copied_at(self.shard)));
+        Update {
+            key: self.key.item_key(),
+            conditions: vec![is_there],
+            changes: vec![AttributeUpdate::DeleteFrom(
+                Path::of(attr::FINAL),
+                self.shards(),
+            )],
+        }
     }
 
     /// Returns whether the snapshot has an earlier life of the shard without its final copy. Its
@@ -148,12 +195,11 @@ impl UsageCopy {
         let Some(copied) = seen.shards.get(&self.shard) else {
             return true;
         };
-        let carried = if copied.write_seq < self.birth {
-            &copied.usage
-        } else if self.ends_life && copied.write_seq > self.v {
-            &self.usage
-        } else {
-            return true;
+        let carried = match copied.write_seq < self.birth {
+            true if !copied.is_final => return seen.unfinished.len() < MAX_UNFINISHED,
+            true => &copied.usage,
+            false if self.is_final && copied.write_seq > self.v => &self.usage,
+            false => return true,
         };
         let lives: usize = seen.carried.values().map(BTreeSet::len).sum();
         let known = &seen.carry.tokens;
@@ -175,14 +221,25 @@ impl UsageCopy {
         others.map(|limit| AttributeUpdate::Remove(Path::of(attr::copied(limit, self.shard))))
     }
 
-    /// Adds the usage of a life until `v` to the carry.
+    /// Sets the usage of a life until `v` aside.
+    fn set_aside(&self, usage: &Usage, v: i64) -> AttributeUpdate {
+        let amount = |(limit, amount): (&LimitName, &MilliTotal)| {
+            (limit.to_string(), Value::Tokens(*amount))
+        };
+        let mut amounts: BTreeMap<_, _> = usage.tokens.iter().map(amount).collect();
+        amounts.insert("#".to_owned(), Value::Count(usage.acquires));
+        let path = Path::of(attr::unfinished(self.shard, v));
+        AttributeUpdate::Set(path, Value::Map(amounts))
+    }
+
+    /// Adds the usage of a life, whose final copy is of `v`, to the carry.
     fn carry(&self, usage: &Usage, v: i64) -> Vec<AttributeUpdate> {
         let carry = |counted: &str| Path::of(format!("{counted}{}", attr::CARRY));
         let tokens = usage.tokens.iter();
         let tokens = tokens.map(|(limit, amount)| {
             AttributeUpdate::Add(carry(limit.as_str()), Value::Tokens(*amount))
         });
-        let takes = AttributeUpdate::Add(carry(attr::TOTAL_EVENTS), Value::Count(usage.acquires));
+        let takes = AttributeUpdate::Add(carry(""), Value::Count(usage.acquires));
         let life = AttributeUpdate::Add(
             Path::of(attr::carried(self.shard)),
             Value::Numbers(BTreeSet::from([v])),

@@ -7,9 +7,9 @@ use super::replace::{
 };
 use super::{
     AttributeUpdate, Condition, Path, Update, Value, count_write, require_same_leases,
-    require_shard_count,
+    require_shard_count, roll,
 };
-use crate::{ActivitySample, EpochMillis, LimitName, MilliTokens, Shard, attr};
+use crate::{ActivitySample, EpochMillis, Hour, LimitName, MilliTokens, Shard, attr};
 
 /// Tokens that one write of [`expire`] returns.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
@@ -131,6 +131,16 @@ pub(super) fn expired(shard: &Shard, now: EpochMillis) -> (Shard, ExpiredLeases)
     };
     if let Some(left) = &mut next.leases {
         left.retain(|_, lease| lease.expires_at > now);
+    }
+    // A return after the hour counts in the present one: windows that ended never change.
+    let hour = Hour::of(now);
+    let consumed = |name| {
+        let leases = leases.iter().map(|(_, lease)| *lease);
+        shard.lease_return(name, leases).consumed
+    };
+    let is_counted = |name| consumed(name) != MilliTokens::ZERO;
+    if shard.hour < hour && shard.limits.keys().any(is_counted) {
+        roll::roll(&mut next, hour);
     }
     for (name, state) in &mut next.limits {
         let back = shard.lease_return(name, leases.iter().map(|(_, lease)| *lease));

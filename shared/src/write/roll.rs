@@ -2,7 +2,7 @@
 
 use super::{AttributeUpdate, Condition, Path, Update, Value, require_refilled_at};
 use crate::attr::{self, Field};
-use crate::{Hour, Shard};
+use crate::{Bases, Hour, Shard};
 
 /// The hour that a write counts usage in.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -71,4 +71,23 @@ impl Roll {
             }
         }
     }
+}
+
+/// Begins `hour` in `shard`, for a write that replaces all of it.
+pub(super) fn roll(shard: &mut Shard, hour: Hour) {
+    let is_new_day = !shard.hour.is_same_day(hour);
+    let begin = |bases: &mut Bases, total| {
+        bases.hour = total;
+        if is_new_day {
+            bases.day = total;
+        }
+    };
+    begin(&mut shard.acquires.bases, shard.acquires.total);
+    for state in shard.limits.values_mut() {
+        begin(&mut state.bases, state.consumed.0);
+    }
+    for counter in shard.departed.values_mut() {
+        begin(&mut counter.bases, counter.total);
+    }
+    shard.hour = hour;
 }

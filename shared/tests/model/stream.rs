@@ -26,55 +26,50 @@ pub struct Record {
 const INTERIM: i64 = 3;
 
 /// The copies that records of one item lead to, in the order in which they must be made: the newest
-/// of each window, once for each life.
+/// of each window, once for each life, and hours before days.
 pub fn copies<'a>(records: impl IntoIterator<Item = &'a Record>) -> Vec<UsageCopy> {
     let mut copies: Vec<UsageCopy> = vec![];
-    for copy in records.into_iter().flat_map(Record::copies) {
+    for mut copy in records.into_iter().flat_map(Record::copies) {
         if !copies.iter().any(|known| known.supersedes(&copy)) {
-            copies.retain(|known| !copy.supersedes(known));
+            copies.retain(|known| {
+                let is_older = copy.supersedes(known);
+                copy.is_required |= is_older && known.is_required;
+                !is_older
+            });
             copies.push(copy);
         }
     }
-    copies.sort_by_key(|copy| copy.birth);
+    copies.sort_by_key(|copy| (copy.key.window, copy.birth));
     copies
 }
 
 impl Record {
     /// The copies of this record alone.
     pub fn copies(&self) -> Vec<UsageCopy> {
-        let of = |meter: &Meter, is_final: [bool; 2]| -> Vec<UsageCopy> {
-            Window::ALL
-                .into_iter()
-                .zip(is_final)
-                .map(|(window, is_final)| UsageCopy::of(meter, window, is_final, 1))
-                .collect()
-        };
-        match (&self.before, &self.after) {
-            (Some(before), None) => {
-                let last = |copy| UsageCopy {
-                    ends_life: true,
-                    ..copy
-                };
-                of(&before.meter, [true; 2]).into_iter().map(last).collect()
-            }
-            // A split may make the shard again within the window.
-            (_, Some(after)) if after.is_merged => of(&after.meter, [false; 2]),
-            (before, Some(after)) => {
-                let mut copies = vec![];
-                if let Some(before) = before
-                    .as_ref()
-                    .filter(|before| before.meter.hour < after.meter.hour)
-                {
-                    let is_new_day = !before.meter.hour.is_same_day(after.meter.hour);
-                    copies.extend(of(&before.meter, [true, is_new_day]));
-                }
-                if after.meter.write_seq % INTERIM == 0 {
-                    copies.extend(of(&after.meter, [false; 2]));
-                }
-                copies
-            }
-            (None, None) => unreachable!("a record of nothing"),
+        let (before, after) = (self.before.as_ref(), self.after.as_ref());
+        let of =
+            |image: &Image, window, is_final| UsageCopy::of(&image.meter, window, is_final, 90);
+        let hour = after.map(|after| after.meter.hour);
+        let is_same_day = before
+            .is_some_and(|before| hour.is_some_and(|hour| before.meter.hour.is_same_day(hour)));
+        let mut copies = vec![];
+        if let Some(before) =
+            before.filter(|before| hour.is_none_or(|hour| before.meter.hour < hour))
+        {
+            copies.push(of(before, Window::Hourly, true));
+            copies.extend((!is_same_day).then(|| of(before, Window::Daily, true)));
         }
+        let Some(after) = after else { return copies };
+        if !is_same_day {
+            copies.push(UsageCopy {
+                is_required: true,
+                ..of(after, Window::Daily, false)
+            });
+        } else if after.is_merged || after.meter.write_seq % INTERIM == 0 {
+            // A split may make a merged shard again within the window.
+            copies.extend(Window::ALL.map(|window| of(after, window, false)));
+        }
+        copies
     }
 }
 
@@ -83,6 +78,15 @@ impl Record {
 pub struct Snapshots(BTreeMap<ItemKey, Item>);
 
 impl Snapshots {
+    /// Returns the copied usage of all windows.
+    pub fn all(&self) -> weirgate_shared::Snapshots {
+        let read = |(key, item): (&ItemKey, &Item)| {
+            let key = SnapshotKey::parse(key).unwrap();
+            ((key.window, key.start), item.snapshot())
+        };
+        self.0.iter().map(read).collect()
+    }
+
     /// Returns the copied usage of a window.
     pub fn read(&self, window: Window, start: EpochMillis) -> Snapshot {
         let BucketKey {

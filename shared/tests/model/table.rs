@@ -6,8 +6,8 @@ use std::rc::Rc;
 
 use weirgate_shared::write::{Action, Update, finish_writes, split};
 use weirgate_shared::{
-    Bucket, BucketKey, EpochMillis, Hour, ItemKey, LimitName, LiveShard, Meter, MilliTotal, Shard,
-    Usage, Window, WriteId, attr, write_shard,
+    Bucket, BucketKey, EpochMillis, Hour, ItemKey, LimitName, Meter, MilliTotal, Shard, Usage,
+    Window, WriteId, attr, write_shard,
 };
 
 use super::Item;
@@ -125,7 +125,7 @@ impl Table {
         let item = self.items.get(&shard);
         let after = item.map(|item| {
             Rc::new(Image {
-                meter: item.live().meter,
+                meter: item.live(),
                 is_merged: item.is_merged(),
             })
         });
@@ -202,7 +202,7 @@ impl Table {
     }
 
     /// Returns the usage counters of all items, live or merged.
-    pub fn live(&self) -> Vec<LiveShard> {
+    pub fn live(&self) -> Vec<Meter> {
         self.items.values().map(Item::live).collect()
     }
 

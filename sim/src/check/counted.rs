@@ -3,16 +3,21 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use weirgate::{EpochMillis, Window, WindowUsage};
-use weirgate_shared::{BUCKET_SK, Iso8601, ItemKey, LiveShard, Millis, Snapshot, SnapshotKey};
+use weirgate_shared::{
+    BUCKET_SK, DELIVERY, Iso8601, ItemKey, Meter, Millis, SnapshotKey, Snapshots,
+};
 
 use crate::fault::Kind;
 use crate::stored_shard::is_hostile;
 use crate::stream_check::ACQUIRES;
 use crate::world::World;
 
+/// Longer than a run takes.
+const RETENTION: Millis = Millis(3_650 * 86_400_000);
+
 /// I3: checks that usage is exact. In each window and for each limit, and for acquires, the usage
-/// from snapshots and shards equals what the stream shows as consumed. Checks also that rested
-/// windows are reported as final.
+/// from snapshots and shards equals what the stream shows as consumed. Checks also that windows are
+/// reported as final in time.
 pub fn counted(world: &World) {
     counted_since(world, EpochMillis(0));
 }
@@ -20,8 +25,8 @@ pub fn counted(world: &World) {
 /// Does the same for windows that began at `since` or later; earlier snapshots are deleted.
 pub fn counted_since(world: &World, since: EpochMillis) {
     let items = world.dynamo().items();
-    let mut live = BTreeMap::<String, Vec<LiveShard>>::new();
-    let mut snapshots = BTreeMap::<_, BTreeMap<EpochMillis, Snapshot>>::new();
+    let mut live = BTreeMap::<String, Vec<Meter>>::new();
+    let mut snapshots = BTreeMap::<String, Snapshots>::new();
     for item in &items {
         let text = |name: &str| item[name]["S"].as_str().unwrap_or_default().to_owned();
         let key = ItemKey {
@@ -33,14 +38,14 @@ pub fn counted_since(world: &World, since: EpochMillis) {
         }
         if key.sk == BUCKET_SK {
             let shard = weirgate_testkit::live(item);
-            live.entry(shard.meter.key.entity.to_string())
+            live.entry(shard.key.entity.to_string())
                 .or_default()
                 .push(shard);
         } else if let Some(key) = SnapshotKey::parse(&key) {
             snapshots
-                .entry((key.entity.to_string(), key.window))
+                .entry(key.entity.to_string())
                 .or_default()
-                .insert(key.start, weirgate_testkit::snapshot(item));
+                .insert((key.window, key.start), weirgate_testkit::snapshot(item));
         }
     }
     let mut consumed: BTreeMap<(String, Window, EpochMillis), BTreeMap<String, i128>> =
@@ -59,9 +64,9 @@ pub fn counted_since(world: &World, since: EpochMillis) {
     let is_purged = world.counts().of(Kind::NamespacePurged) > 0;
     let is_erased =
         |entity: &str| is_purged || world.erased().is_some_and(|plan| plan.entity == entity);
-    let copied = snapshots.iter().flat_map(|((entity, window), starts)| {
-        let of = |start: &EpochMillis| (entity.clone(), *window, *start);
-        starts.keys().map(of)
+    let copied = snapshots.iter().flat_map(|(entity, windows)| {
+        let of = |(window, start): &(Window, EpochMillis)| (entity.clone(), *window, *start);
+        windows.keys().map(of)
     });
     let all: BTreeSet<_> = copied
         .chain(consumed.keys().cloned())
@@ -70,12 +75,11 @@ pub fn counted_since(world: &World, since: EpochMillis) {
     let (no_snapshots, no_items) = (BTreeMap::new(), vec![]);
     for of in &all {
         let (entity, window, start) = of;
-        let snapshots = snapshots
-            .get(&(entity.clone(), *window))
-            .unwrap_or(&no_snapshots);
+        let snapshots = snapshots.get(entity).unwrap_or(&no_snapshots);
         let items = live.get(entity).unwrap_or(&no_items);
-        let WindowUsage { usage, is_final } =
-            weirgate_shared::usage(*window, *start, snapshots, items, world.now());
+        let at = (world.now(), RETENTION);
+        let read = weirgate_shared::usage(*window, *start, snapshots, items, at);
+        let (is_final, WindowUsage { usage, .. }) = (read.is_final(), read);
         let mut counted: BTreeMap<_, _> = usage
             .tokens
             .iter()
@@ -92,42 +96,11 @@ pub fn counted_since(world: &World, since: EpochMillis) {
                 "I3: the {window} of {start} says {counted:?} of {entity}, {consumed:?} consumed"
             ));
         }
-        let rests_since = rests_since(*window, of.2, snapshots, items);
-        if !is_final && world.now() > rests_since.plus(RESTED) {
+        let day = Window::Daily.end(Window::Daily.start(of.2));
+        if !is_final && world.now() >= day.plus(DELIVERY) {
             world.violated(format!(
-                "I3: the {window} of {start} of {entity} rests, and is not final: {snapshots:?} {items:?}"
+                "I3: the {window} of {start} of {entity} is over, and is not final: {snapshots:?} {items:?}"
             ));
         }
     }
-}
-
-/// Time after [`rests_since`] when a window is final, if all records are delivered and no lease is
-/// held.
-const RESTED: Millis = Millis(25 * 3_600_000);
-
-/// Returns the instant since which nothing can be added to a window: its end, or the end of the
-/// next window in which each shard without a copy was used again.
-fn rests_since(
-    window: Window,
-    start: EpochMillis,
-    snapshots: &BTreeMap<EpochMillis, Snapshot>,
-    items: &[LiveShard],
-) -> EpochMillis {
-    let end = window.end(start);
-    let has_copy = |snapshot: &Snapshot, shard: u32| snapshot.shards.contains_key(&shard);
-    let used_again = |item: &LiveShard| {
-        let shard = item.meter.key.shard;
-        let is_copied = snapshots
-            .get(&start)
-            .is_some_and(|own| has_copy(own, shard));
-        let mut later = snapshots.range(end..);
-        let next = later.find(|(_, snapshot)| has_copy(snapshot, shard));
-        let next = next.map(|(start, _)| window.end(*start));
-        let hour = Window::Hourly.end(item.meter.hour.start());
-        (!is_copied).then(|| next.unwrap_or(hour).min(hour))
-    };
-    items
-        .iter()
-        .filter_map(used_again)
-        .fold(end, EpochMillis::max)
 }

@@ -8,9 +8,6 @@ use weirgate_shared::Millis;
 use crate::operator::operator;
 use crate::world::World;
 
-/// Whether what is final stays so: deletions and late takes still change it.
-const STAYS: bool = false;
-
 /// Reads the last windows every few seconds until the world is calm.
 pub async fn read_often(world: &World) {
     let reader = operator(world).await;
@@ -22,7 +19,7 @@ pub async fn read_often(world: &World) {
 
 /// Reads the last windows that are over, and those that were final before.
 pub async fn read(world: &World, reader: &RateLimiter) {
-    if !STAYS || world.scenario().loses_usage() {
+    if world.scenario().loses_usage() {
         return;
     }
     let mut all = world.finals().clone();
@@ -53,7 +50,7 @@ pub async fn read(world: &World, reader: &RateLimiter) {
                     "I3: the {window} of {start:?} of {entity} was final with {known:?}, and is {read:?}"
                 ));
             }
-            None if read.is_final => drop(world.finals().insert(of, read.usage)),
+            None if read.is_final() => drop(world.finals().insert(of, read.usage)),
             _ => {}
         }
     }

@@ -47,9 +47,16 @@ fn snapshot(dynamo: &Dynamo, window: &str) -> Value {
 }
 
 #[tokio::test]
-async fn insert_copies_nothing_because_the_item_says_what_was_used() {
+async fn insert_copies_the_day_which_then_knows_the_shard() {
     let (done, dynamo) = handled(include_str!("../../../events/aggregator-insert.json")).await;
-    assert_eq!((done, dynamo.items()), (summary(1), vec![]));
+    assert_eq!(
+        done,
+        Summary {
+            copied: 1,
+            ..summary(1)
+        }
+    );
+    assert_eq!(dynamo.items().len(), 1);
 }
 
 #[tokio::test]
@@ -64,7 +71,7 @@ async fn modify_copies_a_busy_shard_now_and_then() {
             ..summary(2)
         }
     );
-    let used = json!({"rpm": {"N": "2"}, "tpm": {"N": "1999.5"}, "total_events": {"N": "2"}, "q0": {"N": "1795195320000512"}});
+    let used = json!({"rpm#0": {"N": "2"}, "tpm#0": {"N": "1999.5"}, "#0": {"N": "2"}, "q0": {"N": "1795195320000512"}});
     assert_eq!(
         [
             snapshot(&dynamo, "hourly#2026-11-20T17"),
@@ -80,7 +87,7 @@ async fn a_roll_copies_the_hour_and_the_day_that_are_over() {
     assert_eq!(
         done,
         Summary {
-            copied: 3,
+            copied: 4,
             ..summary(2)
         }
     );
@@ -89,7 +96,7 @@ async fn a_roll_copies_the_hour_and_the_day_that_are_over() {
         ("hourly#2026-11-20T18", "1", "750", "1795195320000004"),
         ("daily#2026-11-20T00", "4", "3249.5", "1795195320000004"),
     ] {
-        let used = json!({"rpm": {"N": rpm}, "tpm": {"N": tpm}, "total_events": {"N": rpm}, "q0": {"N": v}, "final": {"NS": ["0"]}});
+        let used = json!({"rpm#0": {"N": rpm}, "tpm#0": {"N": tpm}, "#0": {"N": rpm}, "q0": {"N": v}, "final": {"NS": ["0"]}});
         assert_eq!(snapshot(&dynamo, window), used, "{window}");
     }
 }
@@ -106,11 +113,11 @@ async fn remove_copies_what_the_item_said_last() {
     );
     let hour = snapshot(&dynamo, "hourly#2026-11-20T18");
     assert_eq!(
-        (&hour["tpm"]["N"], &hour["final"]["NS"]),
+        (&hour["tpm#0"]["N"], &hour["final"]["NS"]),
         (&"750".into(), &json!(["0"]))
     );
     assert_eq!(
-        snapshot(&dynamo, "daily#2026-11-20T00")["tpm"]["N"],
+        snapshot(&dynamo, "daily#2026-11-20T00")["tpm#0"]["N"],
         "3249.5"
     );
 }
@@ -241,7 +248,7 @@ async fn partial_names_the_record_behind_the_write_that_failed() {
             .then_some(Fault::LoseRequest)
     });
     let handled = deliver_text(&table, event, HOUR).await;
-    assert_eq!((handled.summary.copied, handled.summary.failed), (2, 1));
+    assert_eq!((handled.summary.copied, handled.summary.failed), (1, 1));
     let response = serde_json::to_value(handled.response.unwrap()).unwrap();
     assert_eq!(
         response,

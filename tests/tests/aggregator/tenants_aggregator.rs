@@ -185,7 +185,11 @@ async fn delivered_beside(spoil: impl Fn(&mut Value)) -> (Dynamo, Handled, Vec<V
 }
 
 fn tpm_of(dynamo: &Dynamo, entity: &str) -> Value {
-    dynamo.item(entity, "#USAGE#gpt-4#daily#2026-11-20T00:00:00Z")["tpm"]["N"].clone()
+    dynamo.item(entity, "#USAGE#gpt-4#daily#2026-11-20T00:00:00Z")["tpm#0"]["N"].clone()
+}
+
+fn tpm_of_hour(dynamo: &Dynamo, entity: &str) -> Value {
+    dynamo.item(entity, "#USAGE#gpt-4#hourly#2026-11-20T19:00:00Z")["tpm#0"]["N"].clone()
 }
 
 /// A tenant that may write to a bucket may write anything into it. No write that plans to split or credit
@@ -208,7 +212,7 @@ async fn an_item_of_too_many_limits_delays_no_other_record() {
             "{number}"
         );
         assert_eq!(handled.response.unwrap(), Default::default(), "{number}");
-        assert_eq!(tpm_of(&dynamo, "b/ENTITY#e"), "18", "{number}");
+        assert_eq!(tpm_of_hour(&dynamo, "b/ENTITY#e"), "7", "{number}");
     }
 }
 
@@ -240,8 +244,8 @@ async fn a_full_item_delays_no_other_record() {
         assert_eq!(handled.response.unwrap(), Default::default());
         // Its usage is copied anyway.
         assert_eq!(
-            (tpm_of(&dynamo, "b/ENTITY#e"), tpm_of(&dynamo, "a/ENTITY#e")),
-            (json!("18"), json!("4"))
+            ["b/ENTITY#e", "a/ENTITY#e"].map(|entity| tpm_of_hour(&dynamo, entity)),
+            [json!("7"), json!("0")]
         );
     }
 }
@@ -253,13 +257,13 @@ type Spoil = fn(&mut Value);
 async fn a_damaged_snapshot_delays_no_other_record() {
     let [day, hourly] = [
         "#USAGE#gpt-4#daily#2026-11-20T00:00:00Z",
-        "#USAGE#gpt-4#hourly#2026-11-20T19:00:00Z",
+        "#USAGE#gpt-4#hourly#2026-11-20T23:00:00Z",
     ];
     let spoil: [(Spoil, usize); 6] = [
         (|item| item["q0"] = json!({"S": "far"}), 1),
         // An earlier life, whose numbers cannot be carried over.
         (
-            |item| (item["q0"], item["tpm"]) = (json!({"N": "1"}), json!({"S": "many"})),
+            |item| (item["q0"], item["tpm#0"]) = (json!({"N": "1"}), json!({"S": "many"})),
             1,
         ),
         (
@@ -288,8 +292,9 @@ async fn a_damaged_snapshot_delays_no_other_record() {
         let mut spoiled = good.clone();
         spoil(&mut spoiled);
         dynamo.put(&spoiled);
-        used(&table, "a/BUCKET#e#gpt-4#0", &[2_000], 1).await;
-        used(&table, "b/BUCKET#e#gpt-4#0", &[7_000], 1).await;
+        // The last hour of the day.
+        used(&table, "a/BUCKET#e#gpt-4#0", &[2_000], 5).await;
+        used(&table, "b/BUCKET#e#gpt-4#0", &[7_000], 5).await;
         let mut records = records(&dynamo);
         records.retain(|record| record["dynamodb"]["Keys"]["SK"]["S"] == "#STATE");
         let handled = deliver_text(&table, &event(&records), HOUR).await;
@@ -304,7 +309,11 @@ async fn a_damaged_snapshot_delays_no_other_record() {
         );
         // The hour has its part, and the day has all when the records come again to a snapshot that
         // was mended.
-        assert_eq!(dynamo.item("a/ENTITY#e", hourly)["tpm"]["N"], "2", "{case}");
+        assert_eq!(
+            dynamo.item("a/ENTITY#e", hourly)["tpm#0"]["N"],
+            "2",
+            "{case}"
+        );
         if *refused == 1 {
             dynamo.put(&good);
             deliver_text(&table, &event(&records), HOUR)

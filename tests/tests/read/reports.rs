@@ -3,11 +3,12 @@
 
 use std::collections::BTreeMap;
 use std::ops::Range;
+use std::time::Duration;
 
 use proptest::prelude::*;
 use weirgate::{
     EpochMillis, Error, Granularity, Limit, PageToken, RateLimiter, UsageReport, UsageRow,
-    UsageScope,
+    UsageScope, UsageState, Window,
 };
 use weirgate_store::Table;
 use weirgate_testkit::batches;
@@ -304,40 +305,57 @@ async fn i3_a_resource_report_has_each_of_many_entities_once() {
     assert_eq!((top.len(), top[3].usage.acquires), (4, 1));
 }
 
-/// A bill for an hour is complete once the hour has ended and its copy has arrived.
+/// A bill for an hour can be sent two days later, and until the retention ends.
 #[tokio::test(start_paused = true)]
-async fn a_total_says_until_when_it_is_complete() {
+async fn a_total_says_until_when_it_is_complete_and_whether_it_is_final() {
     let mut history = History::new().await;
     history.take("a", "gpt-4", 7).await;
     let scope = UsageScope::Bucket("a".try_into().unwrap(), "gpt-4".try_into().unwrap());
     let (start, next) = (START, Granularity::Hourly.end(START));
-    let complete = async |history: &History| {
+    let total = async |history: &History| {
         let report = history
             .limiter
             .usage_report(scope.clone(), Granularity::Hourly, start..next);
         let total = report.unwrap().total().await.unwrap();
-        assert_eq!(total.usage.tokens["rpm"], tokens(7));
-        total.complete_until
+        let used = total.usage.tokens.get("rpm").copied();
+        let used = used.unwrap_or_default().whole_tokens();
+        (used, total.state, total.complete_until)
     };
-    assert_eq!(complete(&history).await, history.fleet.now(), "in progress");
+    let interim = UsageState::Interim;
+    let in_progress = (7, interim, history.fleet.now());
+    assert_eq!(total(&history).await, in_progress);
     pass(secs(HOUR)).await;
-    assert_eq!(
-        complete(&history).await,
-        next,
-        "the item still counts the hour, and holds no lease"
-    );
+    assert_eq!(total(&history).await, (7, interim, start), "in the item");
     history.take("a", "gpt-4", 1).await;
+    assert_eq!(total(&history).await, (0, interim, start), "on its way");
+    history.deliver().await;
+    assert_eq!(total(&history).await, (7, interim, start), "in a copy");
+    pass(secs(48 * HOUR)).await;
+    assert_eq!(total(&history).await, (7, UsageState::Final, next));
+
     let report = history
         .limiter
-        .usage_report(scope.clone(), Granularity::Hourly, start..next);
-    let total = report.unwrap().total().await.unwrap();
+        .usage_report(scope.clone(), Granularity::Hourly, start..next)
+        .unwrap();
+    let usage = async || {
+        let usage = history.limiter.usage("a", "gpt-4", Window::Hourly, start);
+        usage.await.unwrap()
+    };
+    let kept = next.0 + 90 * 86_400_000 - history.fleet.now().0;
+    pass(Duration::from_millis(u64::try_from(kept - 1).unwrap())).await;
+    assert_eq!(report.total().await.unwrap().state, UsageState::Final);
+    assert_eq!(usage().await.state, UsageState::Final);
+    // The snapshot may be deleted by now, whether it is or not.
+    pass(Duration::from_millis(1)).await;
+    let total = report.total().await.unwrap();
     assert_eq!(
-        (total.usage, total.complete_until),
-        (weirgate::Usage::default(), start),
-        "on its way"
+        (total.usage, total.state, total.complete_until),
+        (weirgate::Usage::default(), UsageState::Unknown, start)
     );
-    history.deliver().await;
-    assert_eq!(complete(&history).await, next);
+    let rows = rows(&report).await;
+    assert_eq!((rows.len(), rows[0].state), (1, UsageState::Unknown));
+    assert_eq!(usage().await.state, UsageState::Unknown);
+    assert_eq!(usage().await.usage, weirgate::Usage::default());
 }
 
 #[tokio::test(start_paused = true)]

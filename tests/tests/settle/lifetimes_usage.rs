@@ -53,7 +53,7 @@ async fn hour(limiter: &RateLimiter, at: EpochMillis) -> (i128, i128, bool) {
         .unwrap();
     let used = read.usage.tokens.get("rpm").copied().unwrap_or_default();
     assert_eq!(used.0 % 1_000, 0);
-    (used.whole_tokens(), read.usage.acquires, read.is_final)
+    (used.whole_tokens(), read.usage.acquires, read.is_final())
 }
 
 /// Each life takes 60, and the second one begins in an hour of its own, days later.
@@ -97,16 +97,86 @@ async fn i3_usage_is_exact_when_a_bucket_ends_and_is_made_again() {
             }
             from += cut;
         }
-        assert_eq!(hour(&limiter, first).await, (60, 1, true), "{cuts:?}");
-        let (used, acquires, _) = hour(&limiter, again).await;
-        assert_eq!((used, acquires), (60, 1), "{cuts:?}");
+        assert_used(&limiter, &[(first, 60), (again, 60)]).await;
         // The next hour ends that one; what has ended meanwhile adds nothing.
         pass(secs(HOUR)).await;
+        let third = fleet.now();
         let _ = granted(&limiter, &limits(), &[("rpm", 7)]).await;
         deliver(&fleet, &table, &records(&fleet)).await;
-        assert_eq!(hour(&limiter, again).await, (60, 1, true), "{cuts:?}");
-        assert_eq!(hour(&limiter, first).await, (60, 1, true), "{cuts:?}");
-        let (used, acquires, _) = hour(&limiter, fleet.now()).await;
-        assert_eq!((used, acquires), (7, 1), "{cuts:?}");
+        let all = [(first, 60), (again, 60), (third, 7)];
+        assert_used(&limiter, &all).await;
+        pass(secs(48 * HOUR)).await;
+        for (at, used) in all {
+            assert_eq!(hour(&limiter, at).await, (used, 1, true), "{cuts:?}");
+        }
     }
+}
+
+/// Requires one acquire of so many tokens in each of these hours.
+async fn assert_used(limiter: &RateLimiter, hours: &[(EpochMillis, i128)]) {
+    for (at, used) in hours {
+        let (found, acquires, _) = hour(limiter, *at).await;
+        assert_eq!((found, acquires), (*used, 1), "{at:?}");
+    }
+}
+
+/// The stream is behind by most of the day for which it keeps its records.
+#[tokio::test(start_paused = true)]
+async fn i3_no_window_is_final_without_what_a_late_stream_brings() {
+    for is_made_again in [false, true] {
+        let fleet = Fleet::new().await;
+        let (table, limiter) = (fleet.dynamo.table().await, fleet.limiter().await);
+        pass(secs(60)).await;
+        let first = fleet.now();
+        let _ = granted(&limiter, &limits(), &[("rpm", 60)]).await;
+        let ttl = fleet
+            .bucket()
+            .await
+            .ttl
+            .expect("it has no limits of its own")
+            .0;
+        pass(secs(23 * HOUR)).await;
+        deliver(&fleet, &table, &records(&fleet)).await;
+        pass(secs(17 * HOUR)).await;
+        drop(records(&fleet));
+        let mut late = vec![ended(&fleet, ttl)];
+        if is_made_again {
+            pass(secs(HOUR)).await;
+            let _ = granted(&limiter, &limits(), &[("rpm", 60)]).await;
+            late.extend(records(&fleet));
+        }
+        for _ in 0..22 {
+            pass(secs(HOUR)).await;
+            let (used, acquires, is_final) = hour(&limiter, first).await;
+            assert!(!is_final || (used, acquires) == (60, 1), "{used} are final");
+        }
+        deliver(&fleet, &table, &late).await;
+        assert_eq!(hour(&limiter, first).await, (60, 1, true));
+    }
+}
+
+/// Merged shards stay for weeks, and a new life of shard 0 does not show that there were any.
+#[tokio::test(start_paused = true)]
+async fn i3_a_window_with_merged_shards_is_final_within_two_days() {
+    let fleet = Fleet::new().await;
+    let (table, limiter) = (fleet.dynamo.table().await, fleet.limiter().await);
+    pass(secs(60)).await;
+    let first = fleet.now();
+    for shards in [4, 1] {
+        let limits = limits();
+        let done = limiter.set_shards("e-1", "gpt-4", &limits, shards);
+        assert_eq!(done.await.unwrap(), shards);
+        for _ in 0..4 {
+            let _ = granted(&limiter, &limits, &[("rpm", 5)]).await;
+        }
+    }
+    deliver(&fleet, &table, &records(&fleet)).await;
+    pass(secs(HOUR)).await;
+    fleet.dynamo.delete(PK, "#STATE");
+    deliver(&fleet, &table, &records(&fleet)).await;
+    let limiter = fleet.limiter().await;
+    let _ = granted(&limiter, &limits(), &[("rpm", 5)]).await;
+    deliver(&fleet, &table, &records(&fleet)).await;
+    pass(secs(48 * HOUR)).await;
+    assert_eq!(hour(&limiter, first).await, (40, 8, true));
 }

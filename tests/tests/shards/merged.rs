@@ -55,7 +55,7 @@ fn item(dynamo: &Dynamo, shard: &BucketKey) -> Value {
 
 fn meters(dynamo: &Dynamo, key: &BucketKey) -> Vec<Meter> {
     (0..4)
-        .map(|shard| live(&item(dynamo, &key.with_shard(shard))).meter)
+        .map(|shard| live(&item(dynamo, &key.with_shard(shard))))
         .collect()
 }
 
@@ -131,7 +131,7 @@ async fn i3_a_merged_shard_is_in_no_index_and_the_next_one_of_its_number_goes_on
             expected
         );
         assert_eq!(
-            live(&left).meter,
+            live(&left),
             Meter {
                 write_seq: was.write_seq + 1,
                 ..was.clone()
@@ -210,7 +210,7 @@ async fn i3_usage_is_exact_through_a_merge_and_the_next_split_in_another_hour() 
         }
         all.extend(records(&dynamo));
         usage::assert_exact(&dynamo, &all);
-        aggregator::deliver(&table, &all).await;
+        aggregator::deliver_text(&table, &aggregator::event(&all), NOW).await;
         usage::assert_exact(&dynamo, &all);
     }
     let hours = [NOW, next_hour]
@@ -231,7 +231,7 @@ async fn i3_a_limit_that_only_the_merged_shard_had_counts_in_no_later_hour() {
     let (dynamo, table, key, limiter, clock) = used().await;
     assert_eq!(run(&table, DUE).await.shards_merged, 3);
     let mut all = records(&dynamo);
-    aggregator::deliver(&table, &all).await;
+    aggregator::deliver_text(&table, &aggregator::event(&all), NOW).await;
     dynamo.delete(&key.item_key().pk, "#STATE");
     let others = [Limit::per_day("rpm", 1_000).unwrap()];
     for hours in 0..3 {
@@ -253,7 +253,7 @@ async fn i3_a_limit_that_only_the_merged_shard_had_counts_in_no_later_hour() {
         )
         .await;
         all.extend(records(&dynamo));
-        aggregator::deliver(&table, &all).await;
+        aggregator::deliver_text(&table, &aggregator::event(&all), NOW).await;
         usage::assert_exact(&dynamo, &all);
     }
     let hour = &usage::read(&dynamo, Window::Hourly)[&(key, NOW)];

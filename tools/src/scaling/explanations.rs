@@ -2,7 +2,7 @@
 
 use super::facts::*;
 use super::{
-    Grouped, call_ms, final_units, function_records, readable_records, snapshot_units,
+    Grouped, call_ms, day_end_units, function_records, readable_records, snapshot_units,
     usage_units_an_hour,
 };
 use crate::page::bullets;
@@ -74,11 +74,11 @@ pub(super) fn aggregator() -> String {
             busy = took.div_ceil(10),
         ),
         format!(
-            "A call refills its bucket shard at most once. It copies the shard's usage to {WINDOWS} snapshots when the hour ends, and \
-             once in {interim} writes before that, every {seconds} seconds at {writes} writes a second. A snapshot keeps about \
+            "A call refills its bucket shard at most once. It copies the shard's usage to a snapshot when the hour ends, to two \
+             more when the day ends, and to those of hour and day once in {interim} writes, every {seconds} seconds at {writes} writes a second. A snapshot keeps about \
              {SNAPSHOT_BYTES_PER_SHARD} bytes for each shard of two limits: a write of it costs {one} unit up to {upto} shards, {last} at \
              {MAX_SHARDS}. All snapshots of one entity lie in one partition: of the {thousand} write units a second that it takes, {usage} \
-             at {MAX_SHARDS} busy shards within the hour, and {ends} within the {ROLL_SECONDS} seconds or so in which the processes end it.",
+             at {MAX_SHARDS} busy shards within the hour, and {ends} within the {ROLL_SECONDS} seconds or so in which the processes end a day.",
             interim = Grouped(INTERIM_WRITES),
             seconds = INTERIM_WRITES.div_ceil(SHARD_WRITES),
             writes = SHARD_WRITES,
@@ -86,7 +86,7 @@ pub(super) fn aggregator() -> String {
             upto = largest_with(snapshot_units(1)),
             last = snapshot_units(MAX_SHARDS),
             usage = usage_units_an_hour(MAX_SHARDS, SHARD_WRITES).div_ceil(3_600),
-            ends = final_units(MAX_SHARDS),
+            ends = day_end_units(MAX_SHARDS),
             thousand = Grouped(PARTITION_WRITE_UNITS),
         ),
         format!(

@@ -96,10 +96,10 @@ pub const SNAPSHOT_BYTES_PER_SHARD: u64 = 46;
 /// load: measured on billed units over simulated time by `tests/tests/aggregator/usage_cost.rs`, which holds
 /// these numbers.
 pub const USAGE_LOADS: [(&str, u64); 4] = [
-    ("one bucket at 1/s", 1_002),
-    ("a million users at 1/min", 1_034),
+    ("one bucket at 1/s", 1_001),
+    ("a million users at 1/min", 1_023),
     ("800/s on one shard", 1_002),
-    ("a bucket used once an hour", 3_000),
+    ("a bucket used once an hour", 2_084),
 ];
 /// Write units of usage with each write of a bucket that is in use, in thousandths: the rest of
 /// the third of `USAGE_LOADS`.

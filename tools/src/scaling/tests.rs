@@ -23,7 +23,7 @@ fn an_hour_of_one_acquire_a_second_has_the_known_cost() {
         hour,
         ..
     } = Scenario::alone(1).numbers();
-    // Two copies end the hour, and some hours have two within.
+    // A copy ends the hour, another one is of a day, and some hours have two within.
     assert_eq!(
         (writes, shards, refills, usage_units_an_hour, records, calls),
         (1, 1, 0, 4, 1, 1)

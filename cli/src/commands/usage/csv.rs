@@ -9,7 +9,7 @@ use crate::instant;
 pub fn of(rows: &[UsageRow]) -> String {
     let limits = limits(rows.iter().map(|row| &row.usage));
     let names = limits.iter().map(|limit| limit.to_string());
-    let mut header: Vec<String> = ["entity", "resource", "start", "end", "final"]
+    let mut header: Vec<String> = ["entity", "resource", "start", "end", "state"]
         .map(str::to_owned)
         .into();
     header.extend(names);
@@ -21,7 +21,7 @@ pub fn of(rows: &[UsageRow]) -> String {
             row.resource.to_string(),
             instant::text(row.start),
             instant::text(row.end),
-            row.is_final().to_string(),
+            row.state.to_string(),
         ];
         line.extend(cells(&row.usage, &limits));
         csv += &(line.join(",") + "\r\n");

@@ -62,12 +62,12 @@ fn table(rows: &[UsageRow]) -> String {
     let numbers = names
         .iter()
         .map(|name| cell("th", "n", name.trim_start_matches('#')));
-    let head = ["entity", "resource", "from", "final"].map(|name| cell("th", "", name));
+    let head = ["entity", "resource", "from", "state"].map(|name| cell("th", "", name));
     let head: String = head.into_iter().chain(numbers).collect();
     let line = |row: &UsageRow| {
-        let is_final = if row.is_final() { "yes" } else { "no" };
+        let state = row.state.to_string();
         let start = instant::text(row.start);
-        let texts = [row.entity.as_str(), row.resource.as_str(), &start, is_final];
+        let texts = [row.entity.as_str(), row.resource.as_str(), &start, &state];
         let texts = texts.map(|text| cell("td", "", text));
         let numbers = cells(&row.usage, &limits);
         let numbers = numbers.iter().map(|number| cell("td", "n", number));

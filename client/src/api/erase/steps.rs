@@ -274,7 +274,7 @@ impl<'a> Erasure<'a> {
                     bucket: item.pk(),
                     error,
                 })?;
-                (live.meter.write_seq, live.meter.is_erased())
+                (live.write_seq, live.is_erased())
             } else {
                 let shard = decode_shard(&item)?;
                 self.check_leases(&shard, now)?;

@@ -6,20 +6,19 @@
 //! | entity | `resource`: the next one, or `after` the last one; `from` within it |
 //! | resource | the keys of the last bucket read in the index, or only the partition that follows |
 
-use std::collections::BTreeSet;
 use std::ops::Range;
 
 use futures_util::{StreamExt, TryStreamExt, stream};
 use weirgate_shared::{
-    BucketKey, EntityId, EpochMillis, Granularity, ItemKey, LiveShard, Resource, SnapshotKey,
-    interval_usage,
+    BucketKey, EntityId, EpochMillis, Granularity, ItemKey, Meter, Resource, SnapshotKey,
+    UsageState, interval_usage,
 };
 use weirgate_store::{BY_ENTITY, Consistency, Position, Query, SortKeys};
 
 use super::super::buckets::listed_of_resource;
 use super::super::page::{PAGE, Page, PageToken, Unreadable, within};
 use super::query::{UsageQuery, UsageRow, UsageScope};
-use super::read::{Found, read_live, read_snapshots};
+use super::read::{Found, read_live, read_others, read_snapshots};
 
 use crate::session::{Session, deadline};
 use crate::values::Error;
@@ -147,7 +146,7 @@ async fn rows(
     query: &UsageQuery,
     bucket: &BucketKey,
     range: Range<EpochMillis>,
-    live: &Found<Vec<LiveShard>>,
+    live: &Found<Vec<Meter>>,
 ) -> Result<Rows, Error> {
     let granularity = query.granularity;
     let (window, now) = (granularity.window(), session.now());
@@ -161,26 +160,44 @@ async fn rows(
         let windows = (window.start(range.start), last);
         read_snapshots(session, bucket, window, windows, Consistency::Eventual).await?
     };
-    // Of later windows, an unreadable snapshot only delays the instant at which rows are final.
-    damaged.retain(|error| start_of(error).is_none_or(|start| start < range.end));
-    let damaged_at: BTreeSet<_> = damaged.iter().filter_map(start_of).collect();
+    let mut live = live.clone();
+    let known = live.damaged.len();
+    read_others(
+        session,
+        bucket,
+        &mut live,
+        &snapshots,
+        Consistency::Eventual,
+    )
+    .await?;
+    damaged.extend_from_slice(&live.damaged[known..]);
+    let damaged_at: Vec<_> = damaged.iter().filter_map(window_of).collect();
+    let retention = session.settings.usage_retention.into();
     let (mut rows, mut start) = (vec![], range.start);
     while start < range.end {
         let end = granularity.end(start);
-        let read = interval_usage(window, (start, end), &snapshots, &live.read, now);
+        let read = interval_usage(
+            window,
+            (start, end),
+            &snapshots,
+            &live.read,
+            (now, retention),
+        );
         let mut row = UsageRow {
             entity: bucket.entity.clone(),
             resource: bucket.resource.clone(),
             start,
             end,
             usage: read.usage,
+            state: read.state,
             complete_until: read.complete_until,
         };
         // In progress or final without usage: nothing is missing. What an unreadable item lacks is
         // told once, with the item.
         let mut is_complete = row.is_final() || row.complete_until == now;
-        if !live.damaged.is_empty() || damaged_at.range(start..end).next().is_some() {
-            (row.complete_until, is_complete) = (start, true);
+        let is_damaged = |(from, to): &(EpochMillis, EpochMillis)| *from < end && start < *to;
+        if !live.damaged.is_empty() || damaged_at.iter().any(is_damaged) {
+            (row.state, row.complete_until, is_complete) = (UsageState::Interim, start, true);
         }
         if row.usage != weirgate_shared::Usage::default() || !is_complete {
             rows.push(row);
@@ -193,13 +210,14 @@ async fn rows(
     })
 }
 
-/// Returns the start of the window of an unreadable snapshot.
-fn start_of(error: &Error) -> Option<EpochMillis> {
+/// Returns the start and the end of the window of an unreadable snapshot.
+fn window_of(error: &Error) -> Option<(EpochMillis, EpochMillis)> {
     let Error::UnreadableItem { pk, sk, .. } = error else {
         return None;
     };
     let (pk, sk) = (pk.clone(), sk.clone());
-    SnapshotKey::parse(&ItemKey { pk, sk }).map(|key| key.start)
+    let key = SnapshotKey::parse(&ItemKey { pk, sk })?;
+    Some((key.start, key.window.end(key.start)))
 }
 
 /// Returns whether the items alone have the usage of `range`: it is the window in progress, and the
@@ -207,12 +225,12 @@ fn start_of(error: &Error) -> Option<EpochMillis> {
 fn is_in_items(
     granularity: Granularity,
     range: &Range<EpochMillis>,
-    live: &Found<Vec<LiveShard>>,
+    live: &Found<Vec<Meter>>,
     now: EpochMillis,
 ) -> bool {
     let window = granularity.window();
     let is_one = window.end(range.start) == range.end && now < range.end;
-    let ([LiveShard { meter, .. }], true) = (&*live.read, live.damaged.is_empty()) else {
+    let ([meter], true) = (&*live.read, live.damaged.is_empty()) else {
         return false;
     };
     is_one

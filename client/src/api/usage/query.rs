@@ -2,7 +2,7 @@
 
 use std::ops::Range;
 
-use weirgate_shared::{EntityId, EpochMillis, Granularity, Resource, Usage};
+use weirgate_shared::{EntityId, EpochMillis, Granularity, Resource, Usage, UsageState};
 
 /// Whose usage a report has.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -33,6 +33,8 @@ pub struct UsageRow {
     /// Amount of each limit, and the number of acquires. An amount may be negative: tokens taken in
     /// one interval may return in the next.
     pub usage: Usage,
+    /// Whether the amounts can change. If they are unknown, a part of them may be missing.
+    pub state: UsageState,
     /// Instant before which all usage is included: `end` if the row is final, the time of the read
     /// in an interval in progress.
     #[cfg_attr(feature = "serde", serde(rename = "complete_until_ms"))]
@@ -40,11 +42,10 @@ pub struct UsageRow {
 }
 
 impl UsageRow {
-    /// Returns whether the row never changes: the interval has ended, and the copies of all shards
-    /// are final.
+    /// Returns whether the row never changes.
     #[must_use]
     pub fn is_final(&self) -> bool {
-        self.complete_until == self.end
+        self.state == UsageState::Final
     }
 }
 

@@ -1,9 +1,10 @@
 //! Reads what usage is computed from: live items, and snapshots.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 use weirgate_shared::{
-    BucketKey, EpochMillis, ItemKey, LiveShard, MAX_SHARDS, Snapshot, SnapshotKey, Window,
+    BucketKey, DELIVERY, EpochMillis, ItemKey, MAX_SHARDS, Meter, Snapshot, SnapshotKey, Snapshots,
+    Window,
 };
 use weirgate_store::{Consistency, Item, Query, SortKeys};
 
@@ -11,7 +12,7 @@ use crate::session::Session;
 use crate::values::Error;
 
 /// What was read of something, and an error for each item that cannot be read.
-#[derive(Debug, Default)]
+#[derive(Debug, Clone, Default)]
 pub(super) struct Found<T> {
     pub(super) read: T,
     pub(super) damaged: Vec<Error>,
@@ -42,7 +43,7 @@ pub(super) async fn read_live(
     session: &Session,
     buckets: &[BucketKey],
     consistency: Consistency,
-) -> Result<Vec<Found<Vec<LiveShard>>>, Error> {
+) -> Result<Vec<Found<Vec<Meter>>>, Error> {
     let keys: Vec<_> = buckets.iter().map(BucketKey::item_key).collect();
     let found = session.read_with_merged(&keys, consistency).await?;
     let mut firsts: BTreeMap<_, _> = found.iter().map(|item| (item.pk(), item)).collect();
@@ -74,26 +75,73 @@ fn was_split(first: &Item) -> bool {
     })
 }
 
-fn live(item: &Item) -> Result<LiveShard, Error> {
+fn live(item: &Item) -> Result<Meter, Error> {
     item.live().map_err(|error| Error::Unreadable {
         bucket: item.pk(),
         error,
     })
 }
 
-/// Number of windows after the last one whose snapshots are read too: they tell whether a shard
-/// without a copy was idle in it, or its copy is on its way. A day and an hour, or most of a month.
-const LATER: i64 = 25;
+/// Reads the shards, live or merged away, that are not in `live`, and whose copies in `snapshots`
+/// are not final: shard 0 was made again, and does not show that the bucket was split.
+pub(super) async fn read_others(
+    session: &Session,
+    bucket: &BucketKey,
+    live: &mut Found<Vec<Meter>>,
+    snapshots: &Snapshots,
+    consistency: Consistency,
+) -> Result<(), Error> {
+    let copies = snapshots.values().flat_map(|snapshot| &snapshot.shards);
+    let interim = copies.filter(|(_, copied)| !copied.is_final);
+    let mut others: BTreeSet<_> = interim.map(|(shard, _)| *shard).collect();
+    for meter in &live.read {
+        others.remove(&meter.key.shard);
+    }
+    if others.is_empty() || !live.damaged.is_empty() {
+        return Ok(());
+    }
+    let keys: Vec<_> = others
+        .into_iter()
+        .map(|shard| bucket.with_shard(shard).item_key())
+        .collect();
+    for item in session.read_with_merged(&keys, consistency).await? {
+        live.push(self::live(&item));
+    }
+    Ok(())
+}
 
-/// Reads the snapshots of the windows that start from `first` to `last`, and of some later ones, by
-/// their start.
+/// Reads the snapshots of the windows that start from `first` to `last`, and those of their days.
 pub(super) async fn read_snapshots(
     session: &Session,
     bucket: &BucketKey,
     window: Window,
     (first, last): (EpochMillis, EpochMillis),
     consistency: Consistency,
-) -> Result<Found<BTreeMap<EpochMillis, Snapshot>>, Error> {
+) -> Result<Found<Snapshots>, Error> {
+    let days = (Window::Daily.start(first), Window::Daily.start(last));
+    // No hour is final before its day can be.
+    let are_needed =
+        window == Window::Hourly && session.now() >= Window::Daily.end(days.0).plus(DELIVERY);
+    let days = async {
+        match are_needed {
+            true => read_windows(session, bucket, Window::Daily, days, consistency).await,
+            false => Ok(Found::default()),
+        }
+    };
+    let own = read_windows(session, bucket, window, (first, last), consistency);
+    let (mut own, days) = tokio::try_join!(own, days)?;
+    own.read.extend(days.read);
+    own.damaged.extend(days.damaged);
+    Ok(own)
+}
+
+async fn read_windows(
+    session: &Session,
+    bucket: &BucketKey,
+    window: Window,
+    (first, last): (EpochMillis, EpochMillis),
+    consistency: Consistency,
+) -> Result<Found<Snapshots>, Error> {
     let key = |start| {
         SnapshotKey {
             namespace: bucket.namespace.clone(),
@@ -104,14 +152,12 @@ pub(super) async fn read_snapshots(
         }
         .item_key()
     };
-    let length = window.end(last).0 - last.0;
-    let later = EpochMillis(last.0.saturating_add(LATER * length));
-    let (first, last) = (key(first), key(later));
+    let (first, last) = (key(first), key(last));
     let listing = Query {
         consistency,
         ..Query::new(&first.pk, SortKeys::Between(&first.sk, &last.sk))
     };
-    let (mut snapshots, mut after) = (Found::<BTreeMap<_, _>>::default(), None);
+    let (mut snapshots, mut after) = (Found::<Snapshots>::default(), None);
     loop {
         let page = session.query(listing, after.as_ref()).await?;
         for item in &page.items {
@@ -119,7 +165,7 @@ pub(super) async fn read_snapshots(
                 continue;
             };
             match snapshot(item) {
-                Ok(snapshot) => drop(snapshots.read.insert(start.start, snapshot)),
+                Ok(snapshot) => drop(snapshots.read.insert((window, start.start), snapshot)),
                 Err(error) => snapshots.damaged.push(error),
             }
         }

@@ -5,6 +5,7 @@ use std::ops::Range;
 
 use weirgate_shared::{
     EntityId, EpochMillis, Granularity, Iso8601, LimitName, MilliTotal, Millis, Resource, Usage,
+    UsageState,
 };
 
 use super::super::limiter::RateLimiter;
@@ -20,6 +21,8 @@ use crate::values::Error;
 pub struct UsageTotal {
     /// Amount of each limit, and the number of acquires.
     pub usage: Usage,
+    /// Whether the amounts can change. If they are unknown, a part of them may be missing.
+    pub state: UsageState,
     /// Instant before which all usage is included. A bill for the range is complete once this is
     /// the range's end.
     #[cfg_attr(feature = "serde", serde(rename = "complete_until_ms"))]
@@ -142,12 +145,16 @@ impl UsageReport<'_> {
     pub async fn total(&self) -> Result<UsageTotal, Error> {
         let mut total = UsageTotal {
             usage: Usage::default(),
+            state: UsageState::Final,
             complete_until: self.query.range.end.min(self.session.now()),
             unreadable: vec![],
         };
         total.unreadable = self
             .each(|row| {
                 total.usage.add(&row.usage);
+                if row.state == UsageState::Unknown {
+                    total.state = UsageState::Unknown;
+                }
                 if !row.is_final() {
                     total.complete_until = total.complete_until.min(row.complete_until);
                 }
@@ -155,6 +162,9 @@ impl UsageReport<'_> {
             .await?;
         if !total.unreadable.is_empty() {
             total.complete_until = total.complete_until.min(self.query.range.start);
+        }
+        if total.state == UsageState::Final && total.complete_until < self.query.range.end {
+            total.state = UsageState::Interim;
         }
         Ok(total)
     }

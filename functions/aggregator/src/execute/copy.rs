@@ -41,6 +41,9 @@ pub async fn run_copy(
             .map_err(unreadable)?;
         match copy.after(&seen) {
             Some(_) if !copy.fits(&seen) => {
+                table
+                    .update_with(&copy.unfit(), ReturnValues::None, retry)
+                    .await?;
                 return Err(FailureReason::Full {
                     key: copy.key.item_key(),
                 });

@@ -2,8 +2,8 @@
 
 use weirgate_runtime::{LogBudget, shorten};
 
-use super::failure::FailureReason;
-use crate::plan::WriteKind;
+use super::failure::{Failure, FailureReason};
+use crate::plan::{Write, WriteKind};
 use crate::split::Split;
 
 /// Maximum bytes of one text in a log line.
@@ -65,9 +65,14 @@ pub(super) fn split_put_off(split: &Split<'_>, why: &str, budget: &LogBudget) ->
     Effect::SplitPutOff
 }
 
-/// Logs the content of a write that is refused.
-pub(super) fn refuse(kind: &WriteKind<'_>, reason: &FailureReason, budget: &LogBudget) -> Effect {
-    let (what, pk) = match kind {
+/// Logs the content of a write that is refused. A required copy without room in the log fails its
+/// record instead: the numbers are nowhere else.
+pub(super) fn refuse(
+    write: &Write<'_>,
+    reason: FailureReason,
+    budget: &LogBudget,
+) -> Result<Effect, Failure> {
+    let (what, pk) = match &write.kind {
         WriteKind::Copy(copy) => (copy.to_string(), copy.key.item_key().pk),
         WriteKind::Refill(update) => (
             format!("refill of {}", update.key.pk),
@@ -84,6 +89,9 @@ pub(super) fn refuse(kind: &WriteKind<'_>, reason: &FailureReason, budget: &LogB
     if budget.allows(&pk, &[&what, &why]) {
         // An alarm looks for this text.
         tracing::error!(%what, %why, "refused write");
+    } else if matches!(&write.kind, WriteKind::Copy(copy) if copy.is_required) {
+        let record = write.record;
+        return Err(Failure { record, reason });
     }
-    Effect::Refused
+    Ok(Effect::Refused)
 }

@@ -1,11 +1,11 @@
-//! How often each copy was throttled in a row, over the invocations of one process.
+//! How often the copies of a shard were throttled in a row, over the invocations of one process.
 
 use std::collections::HashMap;
 use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use tokio::time::Instant;
-use weirgate_shared::ItemKey;
+use weirgate_shared::Resource;
 use weirgate_shared::write::UsageCopy;
 
 /// Throttled invocations in a row after which a copy counts as throttled permanently, 10. With
@@ -22,7 +22,11 @@ const MAX_GAP: Duration = Duration::from_secs(300);
 /// The age of a record does not show this: after a pause of the stream all records are old, and a
 /// copy that is throttled for a moment must not be refused.
 #[derive(Debug, Default)]
-pub struct Throttles(Mutex<HashMap<(ItemKey, u32), Count>>);
+pub struct Throttles(Mutex<HashMap<Key, Count>>);
+
+/// Partition key of the snapshots, the resource, and the shard. Copies of a shard are made one after
+/// the other, so one that stays throttled is counted for those behind it.
+type Key = (String, Resource, u32);
 
 /// The invocations in a row in which a copy stayed throttled.
 #[derive(Debug)]
@@ -32,7 +36,7 @@ struct Count {
 }
 
 impl Throttles {
-    fn counts(&self) -> MutexGuard<'_, HashMap<(ItemKey, u32), Count>> {
+    fn counts(&self) -> MutexGuard<'_, HashMap<Key, Count>> {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
@@ -59,7 +63,8 @@ impl Throttles {
         count.invocations >= ENOUGH
     }
 
-    /// Forgets a copy that was made, or refused permanently.
+    /// Forgets the throttles of a shard of which a copy was made. A refusal leaves them: copies that the
+    /// log had no room for, and those that follow, are refused at once.
     pub(super) fn forget(&self, copy: &UsageCopy) {
         let mut counts = self.counts();
         if !counts.is_empty() {
@@ -68,7 +73,10 @@ impl Throttles {
     }
 }
 
-/// Copies of several shards to one snapshot are counted apart, each once in an invocation.
-fn key(copy: &UsageCopy) -> (ItemKey, u32) {
-    (copy.key.item_key(), copy.shard)
+fn key(copy: &UsageCopy) -> Key {
+    (
+        copy.key.item_key().pk,
+        copy.key.resource.clone(),
+        copy.shard,
+    )
 }

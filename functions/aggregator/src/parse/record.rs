@@ -27,7 +27,8 @@ pub enum After {
 }
 
 impl After {
-    pub(super) const fn hour(&self) -> Option<Hour> {
+    /// Returns the hour that the shard counts; `None` if it was deleted.
+    pub const fn hour(&self) -> Option<Hour> {
         match self {
             Self::Live(shard) => Some(shard.hour),
             Self::Merged(meter) => Some(meter.hour),
