@@ -161,7 +161,10 @@ fn in_a_terminal_it_prints_exports_and_tells_what_the_functions_do() {
     let mut told = BufReader::new(process.stderr.take().unwrap());
     let mut line = String::new();
     told.read_line(&mut line).unwrap();
-    assert!(line.ends_with("aggregator 1 record\n"), "{line}");
+    assert!(
+        line.ends_with("aggregator 1 record, 1 usage copy\n"),
+        "{line}"
+    );
     let id = i32::try_from(process.id()).unwrap();
     kill(Pid::from_raw(id), Signal::SIGINT).unwrap();
     assert!(process.wait().unwrap().success());

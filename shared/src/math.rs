@@ -8,7 +8,7 @@ use crate::{EpochMillis, MilliTokens};
 pub const MAX_SHARDS: u32 = 64;
 
 /// Minimum balance: no take or adjustment leads deeper into debt. Refill since `rf` is credited
-/// before it passes [`MAX_UNCREDITED`], so a balance and its refill stay within 64 bits.
+/// before it passes 2^60, so a balance and its refill stay within 64 bits.
 pub const MIN_BALANCE: MilliTokens = MilliTokens(-(1 << 62));
 /// Refill since `rf` from which on a take moves `rf`: a quarter of the distance to `i64::MAX`
 /// that [`MIN_BALANCE`] leaves.

@@ -12,7 +12,7 @@ use weirgate_testkit::template::{default_resources, properties, resources, templ
 use weirgate_testkit::{Dynamo, Lines, Process};
 use weirgate_tools::scaling::{
     Numbers, PicoDollars, Scenario, call_ms, day_end_units, facts, function_records, idle, page,
-    picture, readable_records, snapshot_units, volume,
+    picture, readable_records, volume,
 };
 
 /// One to a million and beyond, about 70 of each power of ten.
