@@ -305,6 +305,7 @@ pub fn show<'a>(item: impl Iterator<Item = (&'a str, Attr<'a>)>) -> Shown {
 fn text(name: &str, value: &Attr<'_>) -> String {
     match value {
         Attr::S(_) if [attr::LAST_WRITE_ID, attr::LEASE].contains(&name) => "an id".to_owned(),
+        Attr::N(_) if name == attr::EDIT => "an id".to_owned(),
         Attr::S(key) if key.starts_with("#AUDIT#") => "an event".to_owned(),
         Attr::M(entries) => {
             let of = |(key, value): &(&str, Attr<'_>)| {

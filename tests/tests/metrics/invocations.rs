@@ -26,6 +26,9 @@ impl Clock for At {
     }
 }
 
+/// The sample of a hot shard.
+const HOT: &str = include_str!("../../../events/aggregator-hot.json");
+
 /// Half a second after the third one of an hour.
 pub const NOW: EpochMillis = EpochMillis(HOUR.0 + 2 * 3_600_000 + 3_500);
 
@@ -47,9 +50,13 @@ pub const QUOTAS: [(&str, &str); 5] = [
 
 /// A process of the aggregator at [`NOW`].
 pub async fn aggregator(dynamo: &Dynamo, lines: &Lines) -> Process {
+    aggregator_at(NOW, dynamo, lines).await
+}
+
+async fn aggregator_at(now: EpochMillis, dynamo: &Dynamo, lines: &Lines) -> Process {
     Process::start(
         weirgate_aggregator::function,
-        dynamo.table_by(At(NOW)).await,
+        dynamo.table_by(At(now)).await,
         lines,
     )
 }
@@ -84,6 +91,12 @@ async fn with_bucket_of(event: &str) -> Dynamo {
     dynamo
 }
 
+/// Has a new process of the aggregator handle the sample of a hot shard, a second after its record.
+async fn aggregate_hot(dynamo: &Dynamo, lines: &Lines) {
+    let process = aggregator_at(EpochMillis(1_795_195_342_000), dynamo, lines).await;
+    process.invoke(HOT, "r-1", None).await.unwrap();
+}
+
 /// Has a new process of the aggregator handle one event.
 async fn aggregate(dynamo: &Dynamo, event: &str, lines: &Lines) {
     let process = aggregator(dynamo, lines).await;
@@ -109,12 +122,9 @@ async fn batches(lines: &Lines) {
     for request in ["r-1", "r-2"] {
         process.invoke(&event, request, None).await.unwrap();
     }
-    for sample in [
-        include_str!("../../../events/aggregator-refill.json"),
-        include_str!("../../../events/aggregator-hot.json"),
-    ] {
-        aggregate(&with_bucket_of(sample).await, sample, lines).await;
-    }
+    let refill = include_str!("../../../events/aggregator-refill.json");
+    aggregate(&with_bucket_of(refill).await, refill, lines).await;
+    aggregate_hot(&with_bucket_of(HOT).await, lines).await;
     let undecodable = include_str!("../../../events/aggregator-undecodable.json");
     aggregate(&Dynamo::new().await, undecodable, lines).await;
 }
@@ -136,10 +146,9 @@ async fn faults(lines: &Lines) {
         .put(&json!({"PK": {"S": "default/ENTITY#a"}, "SK": {"S": snapshot}, "q0": {"S": "far"}}));
     aggregate(&dynamo, &event, lines).await;
 
-    let hot = include_str!("../../../events/aggregator-hot.json");
-    let dynamo = with_bucket_of(hot).await;
+    let dynamo = with_bucket_of(HOT).await;
     dynamo.fail_when(move |_| Some(partition));
-    aggregate(&dynamo, hot, lines).await;
+    aggregate_hot(&dynamo, lines).await;
 }
 
 /// A bucket is deleted, and the record of it is lost; then the bucket is used again.

@@ -133,7 +133,7 @@ async fn an_invocation_that_fails_has_a_line_with_its_error_and_level_error_leav
         line["error"].as_str().unwrap().contains("not permitted"),
         "{line}"
     );
-    assert_eq!((&line["records"], &line["failed"]), (&3.into(), &2.into()));
+    assert_eq!((&line["records"], &line["failed"]), (&3.into(), &1.into()));
 
     dynamo.fail_when(|_| None);
     process.invoke(&event, "r-3", None).await.unwrap();

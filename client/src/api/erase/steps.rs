@@ -345,10 +345,10 @@ impl<'a> Erasure<'a> {
                 erase_shard(&shard.key, shard.seen, names, v, now)
             };
             let mut actions: Vec<_> = some.iter().map(erase).collect();
-            if let Some(first) = some.iter().find(|shard| shard.key.shard == 0) {
-                let beside = [Stamp::key(&first.key), BucketEdit::key(&first.key)];
-                actions.extend(beside.map(|key| Action::Delete(key, vec![])));
-            }
+            // With each change, so that an erasure without the permission to delete writes nothing.
+            let first = some[0].key.with_shard(0);
+            let beside = [Stamp::key(&first), BucketEdit::key(&first)];
+            actions.extend(beside.map(|key| Action::Delete(key, vec![])));
             if self.change(&mut editing, actions).await? {
                 self.report.shards += some.iter().filter(|shard| shard.seen.is_some()).count();
                 erased += u32::from(left.len() <= ITEMS);
