@@ -253,15 +253,11 @@ impl Take<'_> {
         shard.ttl = (!self.limits.is_own).then(|| ttl::first(&shard, expires, now));
         shard.last_write_id = Some(self.write_id.clone());
         // An erased shard left a tombstone, with a `ttl`.
-        let (v, mut changes) = (Path::of(attr::WRITE_SEQ), item::write_shard(&shard));
+        let mut changes = item::write_shard(&shard);
         if shard.ttl.is_none() {
             changes.push(AttributeUpdate::Remove(Path::of(attr::TTL)));
         }
-        let is_older = Condition::AtMost(v, Value::Int(shard.write_seq.saturating_sub(1)));
-        let conditions = vec![
-            Condition::Absent(Path::of(attr::REFILLED_AT)),
-            Condition::AbsentOr(Path::of(attr::PK), Box::new(is_older)),
-        ];
+        let conditions = vec![Condition::Absent(Path::of(attr::REFILLED_AT))];
         Update {
             key: self.key.item_key(),
             conditions,
