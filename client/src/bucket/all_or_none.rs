@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use futures_util::future::join_all;
 use tokio::time::Instant;
-use weirgate_shared::EpochMillis;
+use weirgate_shared::{Bucket, EpochMillis, LimitName, MilliTokens};
 use weirgate_store::Consistency;
 
 use super::acquire::acquire;
@@ -86,10 +86,25 @@ fn is_in_pool(bucket: &BucketState, request: &BucketRequest) -> bool {
     pool.is_some_and(|pool| pool.covers(request))
 }
 
-/// Returns whether the views of all shards are short of the request.
+/// Returns whether the view of an unsplit bucket is short of the request. Of a split one the read
+/// shows the first shard alone, which denies nothing.
 fn is_short(bucket: &BucketState, request: &BucketRequest, now: EpochMillis) -> bool {
-    let known = bucket.cached_bucket(&request.limits, now);
-    known.is_complete() && matches!(evaluate(&known, request, now), Allocation::Denied(_))
+    if bucket.summary().max_shards_seen() > 1 {
+        return false;
+    }
+    let Some(view) = bucket.queues.first().shard.view_since_clock_jump() else {
+        return false;
+    };
+    let may_lack = |(name, need): (&LimitName, &MilliTokens)| {
+        let state = view.shard.limits.get(name);
+        state.is_none_or(|state| view.shard.balance(state, now) < *need)
+    };
+    // Each acquire passes here, and almost none is short: balances alone cost no copy of the shard.
+    if !request.amounts.iter().any(may_lack) {
+        return false;
+    }
+    let known = Bucket::new(vec![view.shard.projected(&request.limits, now)]);
+    matches!(evaluate(&known, request, now), Allocation::Denied(_))
 }
 
 /// Reads the first shards of all buckets in one request. Returns the denials that they show, with

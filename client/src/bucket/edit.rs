@@ -6,9 +6,9 @@ use std::sync::Arc;
 
 use futures_util::future::try_join_all;
 use tokio::time::Instant;
-use weirgate_shared::write::{Contention, Roll, Take, Update, change_balances};
+use weirgate_shared::write::{Take, Update, change_balances};
 use weirgate_shared::{
-    BalanceStep, BucketEdit, EditChange, EpochMillis, Hour, LimitName, Shard, VersionedLimits,
+    BalanceStep, BucketEdit, EditChange, EpochMillis, LimitName, Shard, VersionedLimits,
 };
 use weirgate_store::WriteOutcome;
 
@@ -141,21 +141,8 @@ fn part(shard: &Shard, edit: &BucketEdit, now: EpochMillis) -> Option<Update> {
             change_balances(shard, edit.id, &parts, now)
         }
         EditChange::Limits { .. } => {
-            let take = Take {
-                key: &shard.key,
-                limits: limits_of(edit),
-                amounts: BTreeMap::new(),
-                soft_amounts: BTreeMap::new(),
-                counted_amounts: BTreeMap::new(),
-                acquires: 0,
-                leases: vec![],
-                roll: Roll::to(Hour::of(now)),
-                write_id: weirgate_store::random_id(),
-                request_split: false,
-                contention: Contention::Alone,
-                unconfirmed: &[],
-            };
-            Some(take.plan(shard, now))
+            let id = weirgate_store::random_id();
+            Some(Take::nothing(&shard.key, limits_of(edit), id, now).plan(shard, now))
         }
     }
 }

@@ -1,14 +1,11 @@
 //! Splits a bucket in advance, or merges it back, for an operator.
 
-use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use tokio::time::Instant;
-use weirgate_shared::write::{
-    Action, Contention, Roll, Take, Update, merge, merged, split, update_min_shards,
-};
+use weirgate_shared::write::{Action, Take, Update, merge, merged, split, update_min_shards};
 use weirgate_shared::{
-    AuditChange, EpochMillis, Hour, Limit, LimitName, MAX_SHARDS, MilliTokens, RefillRule, Shard,
+    AuditChange, EpochMillis, Limit, LimitName, MAX_SHARDS, MilliTokens, RefillRule, Shard,
     ShardIndex,
 };
 use weirgate_store::{Consistency, TransactOutcome, WriteOutcome};
@@ -211,23 +208,7 @@ impl<'a> Resharding<'a> {
 
     fn create_bucket(&self, now: EpochMillis) -> Update {
         let op = weirgate_store::random_id();
-        let (amounts, unknown) = (BTreeMap::new(), std::slice::from_ref(&op));
-        let key = &self.bucket.key;
-        Take {
-            key,
-            limits: (self.limits).into(),
-            amounts,
-            soft_amounts: BTreeMap::new(),
-            counted_amounts: BTreeMap::new(),
-            acquires: 0,
-            leases: vec![],
-            roll: Roll::to(Hour::of(now)),
-            write_id: op.clone(),
-            request_split: false,
-            contention: Contention::Alone,
-            unconfirmed: unknown,
-        }
-        .create(now)
+        Take::nothing(&self.bucket.key, self.limits, op, now).create(now)
     }
 }
 

@@ -1,9 +1,7 @@
 //! Writes that take nothing but let waiters be served. They bring changed limits to a shard that is
 //! short by its old ones, and return more expired leases than one take can.
 
-use std::collections::BTreeMap;
-
-use weirgate_shared::write::{Contention, Take, Update, expire};
+use weirgate_shared::write::{Take, Update, expire};
 use weirgate_shared::{EpochMillis, Shard};
 use weirgate_store::WriteOutcome;
 
@@ -57,18 +55,9 @@ fn plan(
     }
     let op = weirgate_store::random_id();
     let nothing = Take {
-        key: &state.key,
-        limits: (&first.request.limits).into(),
-        amounts: BTreeMap::new(),
-        soft_amounts: BTreeMap::new(),
-        counted_amounts: BTreeMap::new(),
-        acquires: 0,
-        leases: vec![],
         roll: state.roll(session, now),
-        write_id: op.clone(),
-        request_split: false,
-        contention: Contention::Alone,
-        unconfirmed: &[op],
+        unconfirmed: std::slice::from_ref(&op),
+        ..Take::nothing(&state.key, &first.request.limits, op.clone(), now)
     };
     Some(nothing.plan(shard, now))
 }

@@ -85,6 +85,10 @@ pub(crate) fn check_bucket_limits(shard: &Shard, limits: &Limits) -> Result<(), 
             bucket()
         )));
     }
+    // Most have so few that none needs to be looked up again.
+    if shard.limits.len() + limits.len() <= MAX_BUCKET_LIMITS {
+        return Ok(());
+    }
     let number = shard.limit_count_with(limits);
     if number <= MAX_BUCKET_LIMITS {
         return Ok(());

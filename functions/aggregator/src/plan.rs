@@ -115,7 +115,7 @@ pub fn copies(shards: &[ShardFold], ttl_days: i64) -> impl Iterator<Item = (Usag
 }
 
 /// Returns the writes of all shards, which are independent of each other. A hot shard is split,
-/// which also credits it, or refilled. Splits come last, so that they cannot delay copies of usage.
+/// which also credits it, or refilled.
 #[must_use]
 pub fn writes<'a>(shards: &'a [ShardFold], config: &Config, now: EpochMillis) -> Vec<Write<'a>> {
     let copy = |(copy, record)| Write {
@@ -125,14 +125,12 @@ pub fn writes<'a>(shards: &'a [ShardFold], config: &Config, now: EpochMillis) ->
     let copies = copies(shards, config.snapshot_ttl_days);
     let copies = copies.filter(|(copy, _)| !copy.is_expired(now));
     let mut writes: Vec<_> = copies.map(copy).collect();
-    let mut splits = vec![];
     for shard in shards {
         match shard.split(shards, config) {
-            Some(split) => splits.push(split),
+            Some(split) => writes.push(split),
             None => writes.extend(shard.refill(config.refill_writes, now)),
         }
     }
-    writes.append(&mut splits);
     writes
 }
 

@@ -46,31 +46,31 @@ pub(super) fn require_limits(
     seen: &Shard,
     is_concurrent: impl Fn(&LimitName, &LimitState) -> bool,
 ) {
-    let paths = update.changes.iter().map(|change| change.path());
+    let Update {
+        changes,
+        conditions,
+        ..
+    } = update;
+    let paths = changes.iter().map(|change| change.path());
     let changed: BTreeSet<_> = paths
         .filter_map(|path| Field::parse(&path.0[0]))
-        .map(|(limit, _)| limit.to_owned())
+        .map(|(limit, _)| limit)
         .collect();
     for (name, state) in seen
         .limits
         .iter()
         .filter(|(name, _)| changed.contains(name.as_str()))
     {
-        require_kind(update, name, is_concurrent(name, state));
+        let amount = Path::limit(name, Field::RefillAmount);
+        let is_known = |known: &Condition| matches!(known, Condition::Equals(path, _) | Condition::AtLeast(path, _) if *path == amount);
+        if conditions.iter().any(is_known) {
+            continue;
+        }
+        conditions.push(match is_concurrent(name, state) {
+            true => Condition::Equals(amount, Value::Int(0)),
+            false => Condition::AtLeast(amount, Value::Int(1)),
+        });
     }
-}
-
-/// Requires that the item has a limit, as a rate or as slots.
-pub(super) fn require_kind(update: &mut Update, limit: &LimitName, is_concurrent: bool) {
-    let amount = Path::limit(limit, Field::RefillAmount);
-    let is_known = |known: &Condition| matches!(known, Condition::Equals(path, _) | Condition::AtLeast(path, _) if *path == amount);
-    if update.conditions.iter().any(is_known) {
-        return;
-    }
-    update.conditions.push(match is_concurrent {
-        true => Condition::Equals(amount, Value::Int(0)),
-        false => Condition::AtLeast(amount, Value::Int(1)),
-    });
 }
 
 /// Adds a condition unless the update has it already.

@@ -19,7 +19,7 @@ use super::{
 };
 use crate::math::refill_between;
 use crate::{
-    BucketKey, EpochMillis, Lease, Limit, LimitName, LimitState, MilliTokens, Millis, Shard,
+    BucketKey, EpochMillis, Hour, Lease, Limit, LimitName, LimitState, MilliTokens, Millis, Shard,
     VersionedLimits, WriteId, attr, item,
 };
 
@@ -89,6 +89,32 @@ const DAY: Millis = Millis(86_400_000);
 fn refill_within(time: Millis, shard: &Shard, state: &LimitState) -> MilliTokens {
     let from = shard.refilled_at;
     refill_between(&state.rule, shard.shard(), from, from.plus(time))
+}
+
+impl<'a> Take<'a> {
+    /// Returns a take of nothing, for no acquire, that counts in the hour of `now`.
+    #[must_use]
+    pub fn nothing(
+        key: &'a BucketKey,
+        limits: impl Into<VersionedLimits<'a>>,
+        write_id: WriteId,
+        now: EpochMillis,
+    ) -> Self {
+        Self {
+            key,
+            limits: limits.into(),
+            amounts: BTreeMap::new(),
+            soft_amounts: BTreeMap::new(),
+            counted_amounts: BTreeMap::new(),
+            acquires: 0,
+            leases: vec![],
+            roll: Roll::to(Hour::of(now)),
+            write_id,
+            request_split: false,
+            contention: Contention::Alone,
+            unconfirmed: &[],
+        }
+    }
 }
 
 impl Take<'_> {

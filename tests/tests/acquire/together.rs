@@ -385,6 +385,26 @@ async fn a_cold_process_takes_from_several_buckets_in_two_round_trips_and_a_warm
     }
 }
 
+/// The first shard alone denies nothing, so reading it beforehand would be a request for nothing.
+#[tokio::test(start_paused = true)]
+async fn a_short_bucket_of_several_shards_is_read_as_often_as_alone() {
+    let fleet = Fleet::new().await;
+    let limiter = fleet.limiter().await;
+    let limits = rpm(60);
+    let set = limiter.set_shards("a", "gpt-4", &limits, 4);
+    assert_eq!(set.await.unwrap(), 4);
+    let _ = granted(ask(&limiter, &[("a", 60), ("b", 1)], 60, false)).await;
+    for needs in [&[("a", 30)][..], &[("a", 30), ("b", 1)]] {
+        // The cached denial has ended.
+        pass(secs(10)).await;
+        let _ = fleet.dynamo.take_operations();
+        let all = ask(&limiter, needs, 60, false).send().await.unwrap();
+        assert!(!all.is_granted());
+        let operations = fleet.dynamo.take_operations();
+        assert_eq!(operations["BatchGetItem"], 1, "{needs:?}: {operations:?}");
+    }
+}
+
 /// A transaction can take from the common parent only once.
 #[tokio::test(start_paused = true)]
 async fn a_transaction_over_children_of_one_parent_says_so() {

@@ -12,8 +12,8 @@ use crate::fixtures::aggregator::{
 use serde_json::Value;
 use tokio::time::Instant;
 use weirgate_aggregator::{Config, HOT_UNITS, Handled, Invocation, handle};
-use weirgate_shared::write::{Contention, Roll, Take};
-use weirgate_shared::{Bucket, EpochMillis, Hour, Limit, MilliTokens, Millis, Shard, Window};
+use weirgate_shared::write::Take;
+use weirgate_shared::{Bucket, EpochMillis, Limit, MilliTokens, Millis, Shard, Window};
 use weirgate_store::Table;
 use weirgate_testkit::leased::{full, holding, store};
 use weirgate_testkit::{Dynamo, batches};
@@ -226,18 +226,10 @@ async fn no_half_has_a_share_below_the_largest_request_of_the_batch() {
         .await;
         let amounts = BTreeMap::from([(name("rpm"), MilliTokens::from_tokens(requests))]);
         let take = Take {
-            key,
-            limits: limits.into(),
             amounts,
-            soft_amounts: [].into(),
-            counted_amounts: [].into(),
             acquires: callers,
-            leases: vec![],
-            roll: Roll::to(Hour::of(HOUR)),
-            write_id: new_id(),
             request_split: true,
-            contention: Contention::Alone,
-            unconfirmed: &[],
+            ..Take::nothing(key, limits, new_id(), HOUR)
         };
         run(&table, &take, HOUR).await;
         let batch = records(&dynamo);

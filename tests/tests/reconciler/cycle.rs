@@ -7,9 +7,9 @@ use std::collections::BTreeMap;
 use crate::fixtures::aggregator::{HOUR, deliver_text, event, name, new_id, usage};
 use crate::fixtures::sharded::{counts, later, run, shards};
 use serde_json::{Value, json};
-use weirgate_shared::write::{Contention, REVIEW_INTERVAL, Roll, Take};
+use weirgate_shared::write::{REVIEW_INTERVAL, Take};
 use weirgate_shared::{
-    Bucket, BucketKey, EpochMillis, Hour, Lease, Limit, MAX_PERIOD_MS, MilliTokens, Window, WriteId,
+    Bucket, BucketKey, EpochMillis, Lease, Limit, MAX_PERIOD_MS, MilliTokens, Window, WriteId,
 };
 use weirgate_store::Table;
 use weirgate_testkit::Dynamo;
@@ -44,18 +44,11 @@ async fn take(
     let (limits, leases): (_, Vec<(WriteId, _)>) =
         (&limits(), lease.map(hold).into_iter().collect());
     let take = Take {
-        key,
-        limits: limits.into(),
         amounts: needs,
-        soft_amounts: [].into(),
-        counted_amounts: [].into(),
         acquires: 1,
         leases,
-        roll: Roll::to(Hour::of(at)),
-        write_id: new_id(),
         request_split: is_hot,
-        contention: Contention::Alone,
-        unconfirmed: &[],
+        ..Take::nothing(key, limits, new_id(), at)
     };
     aggregator::run(table, &take, at).await;
 }

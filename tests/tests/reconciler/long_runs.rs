@@ -10,9 +10,9 @@ use fastrand::Rng;
 use serde_json::Value;
 use tokio::time::{Instant, sleep};
 use weirgate_reconciler::{Config, Deadline, reconcile};
-use weirgate_shared::write::{Contention, REVIEW_INTERVAL, Roll, Take, refill};
+use weirgate_shared::write::{REVIEW_INTERVAL, Take, refill};
 use weirgate_shared::{
-    EpochMillis, Hour, Limit, MilliTokens, Millis, Shard, ShardIndex, attr, refill_between,
+    EpochMillis, Limit, MilliTokens, Millis, Shard, ShardIndex, attr, refill_between,
 };
 use weirgate_store::{ReturnValues, Table, WriteOutcome};
 use weirgate_testkit::Dynamo;
@@ -43,18 +43,9 @@ async fn empty(table: &Table, shard: &Shard, now: EpochMillis) {
         return;
     }
     let take = Take {
-        key: &shard.key,
-        limits: std::slice::from_ref(&rate).into(),
         amounts: BTreeMap::from([(limit("rps"), left)]),
-        soft_amounts: [].into(),
-        counted_amounts: [].into(),
         acquires: 1,
-        leases: vec![],
-        roll: Roll::to(Hour::of(now)),
-        write_id: new_id(),
-        request_split: false,
-        contention: Contention::Alone,
-        unconfirmed: &[],
+        ..Take::nothing(&shard.key, std::slice::from_ref(&rate), new_id(), now)
     };
     let take = take.plan(shard, now);
     let done = table.update(&take, ReturnValues::None).await.unwrap();

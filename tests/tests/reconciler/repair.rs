@@ -8,9 +8,9 @@ use crate::fixtures::sharded::{
     split_one, total, transact,
 };
 use weirgate_reconciler::{Depth, review};
-use weirgate_shared::write::{Contention, REVIEW_INTERVAL, Roll, Take};
+use weirgate_shared::write::{REVIEW_INTERVAL, Take};
 use weirgate_shared::{
-    BucketKey, EpochMillis, Hour, Limit, LimitName, MAX_PERIOD_MS, MilliTokens, Shard,
+    BucketKey, EpochMillis, Limit, LimitName, MAX_PERIOD_MS, MilliTokens, Shard,
 };
 use weirgate_store::{ReturnValues, Table, TransactOutcome, WriteOutcome};
 use weirgate_testkit::Dynamo;
@@ -152,18 +152,9 @@ async fn a_shard_made_again_beside_others_of_older_limits_makes_no_slot_when_the
             let view = load(&table, &key).await.unwrap();
             let amounts = [(LimitName::new("quota").unwrap(), MilliTokens(0))].into();
             let take = Take {
-                key: &key,
-                limits: (&limits).into(),
                 amounts,
-                soft_amounts: [].into(),
-                counted_amounts: [].into(),
                 acquires: 1,
-                leases: vec![],
-                roll: Roll::to(Hour::of(at)),
-                write_id: new_id(),
-                request_split: false,
-                contention: Contention::Alone,
-                unconfirmed: &[],
+                ..Take::nothing(&key, &limits, new_id(), at)
             };
             let done = table
                 .update(&take.plan(&view, at), ReturnValues::None)
@@ -194,18 +185,9 @@ async fn create(table: &Table, key: &BucketKey, at: EpochMillis) {
         [(LimitName::new("quota").unwrap(), tokens(1))].into(),
     );
     let take = Take {
-        key,
-        limits: (&limits).into(),
         amounts: needs,
-        soft_amounts: [].into(),
-        counted_amounts: [].into(),
         acquires: 1,
-        leases: vec![],
-        roll: Roll::to(Hour::of(at)),
-        write_id: new_id(),
-        request_split: false,
-        contention: Contention::Alone,
-        unconfirmed: &[],
+        ..Take::nothing(key, &limits, new_id(), at)
     };
     assert_eq!(
         table

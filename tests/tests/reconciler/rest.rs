@@ -5,10 +5,8 @@ use std::collections::BTreeMap;
 
 use crate::fixtures::sharded::{later, limits, new_id, run, shards, split_one};
 use fastrand::Rng;
-use weirgate_shared::write::{
-    Contention, REST_INTERVAL, REVIEW_INTERVAL, Roll, Take, update_min_shards,
-};
-use weirgate_shared::{BucketKey, EpochMillis, Hour, Limit, LimitName, MilliTokens};
+use weirgate_shared::write::{REST_INTERVAL, REVIEW_INTERVAL, Take, update_min_shards};
+use weirgate_shared::{BucketKey, EpochMillis, Limit, LimitName, MilliTokens};
 use weirgate_store::{ReturnValues, Table, WriteOutcome};
 use weirgate_testkit::Dynamo;
 use weirgate_testkit::leased::{NOW, full, key, load, store};
@@ -24,18 +22,9 @@ fn with_slots(slots: i64) -> Vec<Limit> {
 /// An acquire that brings these limits, as a process without a view of other shards makes it.
 async fn acquire(table: &Table, key: &BucketKey, limits: &[Limit], now: EpochMillis) {
     let take = Take {
-        key,
-        limits: limits.into(),
         amounts: BTreeMap::from([(LimitName::new("quota").unwrap(), MilliTokens(1))]),
-        soft_amounts: [].into(),
-        counted_amounts: [].into(),
         acquires: 1,
-        leases: vec![],
-        roll: Roll::to(Hour::of(now)),
-        write_id: new_id(),
-        request_split: false,
-        contention: Contention::Alone,
-        unconfirmed: &[],
+        ..Take::nothing(key, limits, new_id(), now)
     };
     let update = match load(table, key).await {
         Some(view) => take.plan(&view, now),

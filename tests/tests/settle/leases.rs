@@ -4,6 +4,7 @@ use crate::fixtures::fleet;
 use crate::fixtures::fleet::{Fleet, ask, denied, granted, leased, pass, secs, settle, tokens};
 use weirgate::{Decision, EpochMillis, Limit, Settlement};
 use weirgate_shared::Millis;
+use weirgate_testkit::Fault;
 
 fn limits() -> [Limit; 2] {
     [
@@ -344,4 +345,22 @@ async fn i2_a_request_gets_the_slots_of_expired_leases_that_one_write_cannot_rec
     let answers = futures_util::future::join_all(asked.map(|ask| ask.send())).await;
     let grants: Vec<_> = answers.into_iter().map(|answer| answer.unwrap()).collect();
     assert!(grants.iter().all(Decision::is_granted), "{grants:?}");
+}
+
+/// A repeated take that is applied shows that no earlier one was, if the lease of an earlier one
+/// would still be there.
+#[tokio::test(start_paused = true)]
+async fn a_lease_proves_that_a_lost_take_was_not_applied_only_until_it_may_have_expired() {
+    for (lasts, unconfirmed) in [(60, 0), (1, 5_000)] {
+        let fleet = Fleet::new().await;
+        let limiter = fleet.limiter().await;
+        let _ = granted(&limiter, &limits(), &[("rph", 1)]).await;
+        fleet.trouble(vec![Some(Fault::LoseRequest)], Some("rph"));
+        let _grant = leased(&limiter, &limits(), &[("rph", 5)], secs(lasts)).await;
+        assert_eq!(
+            limiter.stats().unconfirmed_millitokens,
+            unconfirmed,
+            "{lasts} s"
+        );
+    }
 }

@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 
 use weirgate_shared::{AuditChange, EditChange, LimitName, MilliTokens};
 
-use super::operation::{Operating, OperationOutcome, Options, Read};
+use super::operation::{Operating, OperationOutcome, Options, Read, operation_options};
 use crate::RateLimiter;
 use crate::bucket::{AmountChange, BalancePlan, balances};
 use crate::session::CacheKey;
@@ -107,17 +107,7 @@ impl BalanceEdit<'_> {
         self.with(Some(limit), Change::Add(tokens))
     }
 
-    /// Makes the change at most once for this key, ever: 1 to 128 of `A-Z a-z 0-9 _ . - / : @`.
-    pub fn idempotency_key(mut self, key: impl Into<String>) -> Self {
-        self.options.key = Some(key.into());
-        self
-    }
-
-    /// Reads and reports, and changes nothing.
-    pub const fn dry_run(mut self) -> Self {
-        self.options.is_dry_run = true;
-        self
-    }
+    operation_options!();
 
     fn with(mut self, limit: Option<&str>, change: Change) -> Self {
         self.changes.push((limit.map(str::to_owned), change));

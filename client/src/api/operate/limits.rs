@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use weirgate_shared::{AuditChange, EditChange, EpochMillis, Limit, Shard};
 
-use super::operation::{Operating, OperationOutcome, Options, Read};
+use super::operation::{Operating, OperationOutcome, Options, Read, operation_options};
 use crate::RateLimiter;
 use crate::bucket::BucketState;
 use crate::config::{Freshness, resolve};
@@ -58,17 +58,7 @@ pub struct LimitsReport {
 }
 
 impl LimitsEdit<'_> {
-    /// Makes the change at most once for this key, ever: 1 to 128 of `A-Z a-z 0-9 _ . - / : @`.
-    pub fn idempotency_key(mut self, key: impl Into<String>) -> Self {
-        self.options.key = Some(key.into());
-        self
-    }
-
-    /// Reads and reports, and changes nothing.
-    pub const fn dry_run(mut self) -> Self {
-        self.options.is_dry_run = true;
-        self
-    }
+    operation_options!();
 
     /// Makes the change.
     ///

@@ -45,6 +45,24 @@ pub(super) struct Options {
     pub(super) is_dry_run: bool,
 }
 
+/// Adds the options of an operator's change to its builder, which has them as `options`.
+macro_rules! operation_options {
+    () => {
+        /// Makes the change at most once for this key, ever: 1 to 128 of `A-Z a-z 0-9 _ . - / : @`.
+        pub fn idempotency_key(mut self, key: impl Into<String>) -> Self {
+            self.options.key = Some(key.into());
+            self
+        }
+
+        /// Reads and reports, and changes nothing.
+        pub const fn dry_run(mut self) -> Self {
+            self.options.is_dry_run = true;
+            self
+        }
+    };
+}
+pub(super) use operation_options;
+
 /// A planned change; `None` if nothing has to be changed.
 pub(super) type Plan = Option<(Vec<Action>, AuditChange)>;
 

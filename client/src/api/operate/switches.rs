@@ -3,7 +3,7 @@
 use weirgate_shared::write::write_switches;
 use weirgate_shared::{AuditChange, ConfigLevel, MAX_SWITCHES, Switch, Switches, switches_key};
 
-use super::operation::{Operating, OperationOutcome, Options, Read};
+use super::operation::{Operating, OperationOutcome, Options, Read, operation_options};
 use crate::RateLimiter;
 use crate::api::page::{Page, Unreadable};
 use crate::config::stored_switches;
@@ -109,17 +109,7 @@ impl<'a> SwitchEdit<'a> {
         }
     }
 
-    /// Makes the change at most once for this key, ever: 1 to 128 of `A-Z a-z 0-9 _ . - / : @`.
-    pub fn idempotency_key(mut self, key: impl Into<String>) -> Self {
-        self.options.key = Some(key.into());
-        self
-    }
-
-    /// Reads and reports, and changes nothing.
-    pub const fn dry_run(mut self) -> Self {
-        self.options.is_dry_run = true;
-        self
-    }
+    operation_options!();
 
     /// Makes the change.
     ///

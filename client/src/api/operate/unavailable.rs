@@ -3,7 +3,7 @@
 use weirgate_shared::write::write_switches;
 use weirgate_shared::{AuditChange, Switches, switches_key};
 
-use super::operation::{Operating, OperationOutcome, Options, Read};
+use super::operation::{Operating, OperationOutcome, Options, Read, operation_options};
 use crate::RateLimiter;
 use crate::config::{stored_switches, unreadable};
 use crate::session::CacheKey;
@@ -72,17 +72,7 @@ pub struct PolicyReport {
 }
 
 impl PolicyEdit<'_> {
-    /// Makes the change at most once for this key, ever: 1 to 128 of `A-Z a-z 0-9 _ . - / : @`.
-    pub fn idempotency_key(mut self, key: impl Into<String>) -> Self {
-        self.options.key = Some(key.into());
-        self
-    }
-
-    /// Reads and reports, and changes nothing.
-    pub const fn dry_run(mut self) -> Self {
-        self.options.is_dry_run = true;
-        self
-    }
+    operation_options!();
 
     /// Makes the change.
     ///

@@ -15,8 +15,13 @@ use crate::values::{Error, LimitStatus, check_bucket_limits, count, denial_of};
 impl QueueWorker {
     /// Fails the waiters whose limits the shard cannot have.
     pub(super) fn refuse_limits(&mut self, shard: &Shard) {
+        let check = |waiter: &Waiter| check_bucket_limits(shard, &waiter.request.limits);
+        // Almost always; nothing is moved then.
+        if self.waiting.iter().all(|waiter| check(waiter).is_ok()) {
+            return;
+        }
         for waiter in std::mem::take(&mut self.waiting) {
-            match check_bucket_limits(shard, &waiter.request.limits) {
+            match check(&waiter) {
                 Ok(()) => self.waiting.push_back(waiter),
                 Err(error) => {
                     // The next request reads again, because an operator may have deleted the item
