@@ -78,6 +78,8 @@ pub(crate) struct StreamCheck {
     /// Consumption by unconfirmed writes before other processes wrote, by entity and limit. It may
     /// be repeated.
     doubted: BTreeMap<(String, String), i64>,
+    /// When the newest applied write of each item was first sent.
+    newest: BTreeMap<String, EpochMillis>,
     events: Vec<Event>,
     /// Slots of each bucket, by entity.
     slots: BTreeMap<String, i64>,
@@ -139,8 +141,11 @@ impl StreamCheck {
         let shard = stored_shard(pk, image);
         let before = self.live.remove(pk);
         self.ends(before.as_ref(), shard.as_ref(), now);
-        if has_late_lease(before.as_ref(), shard.as_ref(), now) {
-            // Its process gives it up, and takes again.
+        let newest = self.newest.entry(pk.to_owned()).or_insert(sender.sent);
+        let is_overtaken = !sender.is_told && sender.sent < *newest;
+        *newest = sender.sent.max(*newest);
+        if is_overtaken || has_late_lease(before.as_ref(), shard.as_ref(), now) {
+            // Its process gave it up, and took again.
             for (limit, amount) in &doubt {
                 *self
                     .doubted
