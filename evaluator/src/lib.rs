@@ -155,6 +155,16 @@ impl Item {
                         }),
                     );
                 }
+                AttributeUpdate::Next(to, from, first) => {
+                    let first = Value::Int(first.saturating_sub(1));
+                    let before = before
+                        .get(from)
+                        .map_or_else(|| Held::from(&first).thousandths(), Held::thousandths);
+                    self.set(
+                        to,
+                        Held::number(before + Held::from(&Value::Int(1)).thousandths()),
+                    );
+                }
                 AttributeUpdate::Add(path, Value::Numbers(more)) => {
                     let mut numbers = self
                         .get(path)

@@ -14,11 +14,16 @@ use proptest::collection::vec;
 use proptest::prelude::*;
 use proptest::sample::{Index, subsequence};
 use weirgate_shared::attr::Field;
-use weirgate_shared::write::{Condition, Path, Take, Update, merge, merged};
+use weirgate_shared::write::{
+    Action, Condition, Path, Take, Update, erase_shard, finish_writes, merge, merged, split,
+};
 use weirgate_shared::{
     EpochMillis, Lease, Limit, LimitName, MAX_BUCKET_LIMITS, MAX_LIMITS, MilliTokens, Millis,
     Shard, ShardIndex, WriteId,
 };
+
+/// A day of write sequences.
+const DAY_V: i64 = 86_400_000 * 1000;
 
 /// Returns limits of three names, each a rate or slots of any process.
 fn limits() -> impl Strategy<Value = Vec<Limit>> {
@@ -284,5 +289,52 @@ proptest! {
         }
         let most = table.shards().values().map(|shard| shard.limits.len()).max();
         prop_assert!(most.unwrap_or_default() <= MAX_BUCKET_LIMITS);
+    }
+
+    /// Also if a process with a clock that was ahead wrote to the life before. Otherwise snapshots of
+    /// that life would overrule the usage of the next, and no half of a split could be created.
+    #[test]
+    fn a_life_on_a_tombstone_begins_above_the_one_before_and_is_split_at_once(
+        limits in limits(), erased in vec((-DAY_V..DAY_V, any::<bool>()), 1..3), since in 0..5_000i64,
+        (takes, has_lease, is_bypass) in any::<(bool, bool, bool)>(),
+    ) {
+        let (mut items, mut last, mut now) = ([(); 2].map(|()| Item::default()), 0, START);
+        for (id, (ahead, is_split)) in (1u64..).step_by(10).zip(erased) {
+            now = now.plus(Millis(since));
+            let (key, op) = (bucket_key(0), WriteId::from_bits(id));
+            let need = limits[0].name().clone();
+            let needs: BTreeMap<_, _> = [(need, MilliTokens::from_tokens(1))].into();
+            let mut create = take(&key, &limits, BTreeMap::new(), op, now);
+            match (takes, is_bypass) {
+                (true, false) => create.amounts = needs.clone(),
+                (true, true) => create.counted_amounts = needs.clone(),
+                _ => {}
+            }
+            let lease = Lease { expires_at: now.plus(Millis(500)), tokens: needs, owner: String::new() };
+            create.leases = has_lease.then(|| (WriteId::from_bits(id + 1), lease)).into_iter().collect();
+            prop_assert!(items[0].apply(&create.create(now)));
+            let made = items[0].bucket();
+            prop_assert!(made.write_seq > last && made.birth_seq == made.write_seq, "{} after {}", made.write_seq, last);
+            let mut seen = made;
+            if is_split {
+                prop_assert!(items[0].apply(&split(&seen, 0, WriteId::from_bits(id + 2), now)));
+                let parent = items[0].bucket();
+                for (at, update) in finish_writes(&parent).unwrap().into_iter().enumerate() {
+                    prop_assert!(items[1 - at].apply(&update));
+                }
+                let half = items[1].bucket();
+                prop_assert!(half.write_seq > last && half.birth_seq >= last);
+                seen = items[0].bucket();
+            }
+            // A process with another clock writes, and then the bucket is erased.
+            last = seen.write_seq.max(now.0 * 1000 + ahead) + 1;
+            for (shard, item) in (0..).zip(&mut items) {
+                let v = item.exists().then(|| item.live().write_seq);
+                let names: Vec<_> = item.0.keys().cloned().collect();
+                let names = names.iter().map(String::as_str);
+                let Action::Update(erase) = erase_shard(&bucket_key(shard), v, names, last, now) else { unreachable!() };
+                prop_assert!(item.apply(&erase) && item.is_merged());
+            }
+        }
     }
 }

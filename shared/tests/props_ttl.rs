@@ -10,7 +10,8 @@ use proptest::collection::vec;
 use proptest::prelude::*;
 use weirgate_shared::write::{LeaseChange, LimitDelta, Take, Update, expire, refill};
 use weirgate_shared::{
-    EpochMillis, Lease, Limit, MilliTokens, Millis, Shard, ShardIndex, VersionedLimits, WriteId,
+    EpochMillis, Lease, Limit, LimitState, MilliTokens, Millis, Shard, ShardIndex, VersionedLimits,
+    WriteId,
 };
 
 const START: EpochMillis = EpochMillis(1_795_197_600_000);
@@ -122,6 +123,34 @@ fn plan(op: &Op, view: &Shard, limits: &[Limit], id: u64, now: EpochMillis) -> O
     Some(plain.plan(view, now))
 }
 
+/// Requires that the bucket is full at its `ttl`, and holds no lease then.
+fn assert_nothing_is_lost(bucket: &Shard) -> Result<(), TestCaseError> {
+    let Some(ttl) = bucket.ttl else { return Ok(()) };
+    let end = EpochMillis(ttl.0 * 1000);
+    let is_rate = |state: &LimitState| !state.rule.is_concurrent();
+    for (name, state) in bucket.limits.iter().filter(|(_, state)| is_rate(state)) {
+        let left = bucket.balance_at(name, end);
+        prop_assert_eq!(
+            left,
+            state.rule.capacity,
+            "{} at its end {:?}: {:?}",
+            name,
+            end,
+            bucket
+        );
+    }
+    for (id, lease) in bucket.leases.iter().flatten() {
+        prop_assert!(
+            lease.expires_at <= end,
+            "{:?} until {:?}, the bucket ends {:?}",
+            id,
+            lease.expires_at,
+            end
+        );
+    }
+    Ok(())
+}
+
 proptest! {
     #![proptest_config(config(500))]
 
@@ -135,6 +164,8 @@ proptest! {
         let create = take(&key, &made, BTreeMap::new(), WriteId::from_bits(0), now);
         let create = Take { soft_amounts: debts.into(), ..create }.create(now);
         prop_assert!(item.apply(&create));
+        // Before any other write: each may raise `ttl`.
+        assert_nothing_is_lost(&item.bucket())?;
         let mut views = vec![item.bucket(); 3];
         let nothing = Step { by: 0, wait: 0, op: Op::Change(first) };
         for (id, Step { by, wait, op }) in (1..).zip([nothing].into_iter().chain(steps)) {
@@ -151,15 +182,7 @@ proptest! {
                     break;
                 }
             }
-            let bucket = item.bucket();
-            let Some(ttl) = bucket.ttl else { continue };
-            let end = EpochMillis(ttl.0 * 1000);
-            for (name, state) in bucket.limits.iter().filter(|(_, state)| !state.rule.is_concurrent()) {
-                prop_assert_eq!(bucket.balance_at(name, end), state.rule.capacity, "{} at its end {:?}: {:?}", name, end, bucket);
-            }
-            for (id, lease) in bucket.leases.iter().flatten() {
-                prop_assert!(lease.expires_at <= end, "{:?} until {:?}, the bucket ends {:?}", id, lease.expires_at, end);
-            }
+            assert_nothing_is_lost(&item.bucket())?;
         }
     }
 

@@ -48,6 +48,16 @@ fn render_parts(conditions: &[Condition], changes: &[AttributeUpdate]) -> Expres
             AttributeUpdate::Copy(to, from) => {
                 set.push(format!("{} = {}", parts.path(to), parts.path(from)))
             }
+            AttributeUpdate::Next(to, from, first) => {
+                let before = Value::Int(first.saturating_sub(1));
+                set.push(format!(
+                    "{} = if_not_exists({}, {}) + {}",
+                    parts.path(to),
+                    parts.path(from),
+                    parts.value(&before),
+                    parts.value(&Value::Int(1))
+                ));
+            }
             AttributeUpdate::DeleteFrom(path, value) => {
                 delete.push(format!("{} {}", parts.path(path), parts.value(value)))
             }

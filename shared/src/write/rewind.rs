@@ -8,7 +8,9 @@ use crate::{EpochMillis, MilliTokens, Shard, attr};
 /// credited once must not be credited again.
 #[must_use]
 pub fn rewind(shard: &Shard, now: EpochMillis) -> Option<Update> {
-    let is_of_creation = shard.birth_seq == shard.refilled_at.0.saturating_mul(1000);
+    // On a tombstone, a life does not begin at the time.
+    let is_of_creation = shard.write_seq == shard.birth_seq
+        || shard.birth_seq == shard.refilled_at.0.saturating_mul(1000);
     if !is_of_creation || shard.refilled_at <= now {
         return None;
     }

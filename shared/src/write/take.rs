@@ -264,6 +264,7 @@ impl Take<'_> {
     }
 
     /// Returns the write that creates the bucket, full except for this take, if it does not exist.
+    /// On a tombstone, its `v` begins above that one's, whatever the clock of the creating process.
     #[must_use]
     pub fn create(&self, now: EpochMillis) -> Update {
         let mut shard = Shard::full(self.key.clone(), self.limits, now);
@@ -278,8 +279,17 @@ impl Take<'_> {
         let expires = self.leases.iter().map(|(_, lease)| lease.expires_at).max();
         shard.ttl = (!self.limits.is_own).then(|| ttl::first(&shard, expires, now));
         shard.last_write_id = Some(self.write_id.clone());
-        // An erased shard left a tombstone, with a `ttl`.
-        let mut changes = item::write_shard(&shard);
+        // An erased shard left a tombstone: with a `ttl`, and a `v` above those of its life.
+        let v = Path::of(attr::WRITE_SEQ);
+        let number = |change| match change {
+            AttributeUpdate::Set(path, Value::Int(first))
+                if [attr::WRITE_SEQ, attr::BIRTH].contains(&&*path.0[0]) =>
+            {
+                AttributeUpdate::Next(path, v.clone(), first)
+            }
+            other => other,
+        };
+        let mut changes: Vec<_> = item::write_shard(&shard).into_iter().map(number).collect();
         if shard.ttl.is_none() {
             changes.push(AttributeUpdate::Remove(Path::of(attr::TTL)));
         }

@@ -117,6 +117,9 @@ pub enum AttributeUpdate {
     SetIfAbsent(Path, Value),
     /// Sets it to the value of the second attribute before the update, which must exist.
     Copy(Path, Path),
+    /// Sets it to one above the number of the second attribute before the update, or to this number
+    /// if that one does not exist.
+    Next(Path, Path, i64),
     /// Adds to a number or a set; a missing one counts as 0 or as empty.
     Add(Path, Value),
     /// Removes from a set, if it exists.
@@ -133,6 +136,7 @@ impl AttributeUpdate {
             Self::Set(path, _)
             | Self::SetIfAbsent(path, _)
             | Self::Copy(path, _)
+            | Self::Next(path, ..)
             | Self::Add(path, _)
             | Self::DeleteFrom(path, _)
             | Self::Remove(path) => path,

@@ -46,6 +46,9 @@ fn change(made: &AttributeUpdate) -> String {
             format!("{} := {} if there is none", path(at), value(what))
         }
         AttributeUpdate::Copy(to, from) => format!("{} := {} before", path(to), path(from)),
+        AttributeUpdate::Next(to, from, first) => {
+            format!("{} := {} + 1, or {first}", path(to), path(from))
+        }
         AttributeUpdate::DeleteFrom(at, what) => format!("{} -= {}", path(at), value(what)),
         AttributeUpdate::Add(at, what) => format!("{} += {}", path(at), value(what)),
         AttributeUpdate::Remove(at) => format!("remove {}", path(at)),

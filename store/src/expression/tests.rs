@@ -32,6 +32,7 @@ fn names_and_values_stand_behind_placeholders_and_are_sent_once() {
             AttributeUpdate::Add(dotted, Value::Int(-5)),
             AttributeUpdate::Remove(lease.then("e")),
             AttributeUpdate::Copy(Path::of("th"), Path::of("takes")),
+            AttributeUpdate::Next(Path::of("birth"), Path::of("v"), 8),
             AttributeUpdate::DeleteFrom(Path::of("final"), Value::Numbers([3].into())),
         ],
     });
@@ -41,10 +42,11 @@ fn names_and_values_stand_behind_placeholders_and_are_sent_once() {
     );
     assert_eq!(
         rendered.update,
-        "SET #2.#3 = :2,#1 = if_not_exists(#1, :1),#5 = #6 ADD #0 :3 DELETE #7 :4 REMOVE #2.#3.#4"
+        "SET #2.#3 = :2,#1 = if_not_exists(#1, :1),#5 = #6,#7 = if_not_exists(#8, :4) + :5 \
+         ADD #0 :3 DELETE #9 :6 REMOVE #2.#3.#4"
     );
     assert_eq!(rendered.names["#0"], "b_a.b-c_tk");
-    assert_eq!((rendered.names.len(), rendered.values.len()), (8, 5));
+    assert_eq!((rendered.names.len(), rendered.values.len()), (10, 7));
 }
 
 /// Before a day begins, so that takes begin it: with as much as they can have to say.

@@ -76,6 +76,13 @@ fn changes(at: usize) -> impl Strategy<Value = (Vec<Condition>, Vec<AttributeUpd
     ];
     let copied = AttributeUpdate::Copy(Path::of("copy"), number());
     let copied = (vec![Condition::Present(number())], vec![copied]);
+    let next = |first| {
+        (
+            vec![],
+            vec![AttributeUpdate::Next(Path::of("next"), number(), first)],
+        )
+    };
+    let next = (-2..4_i64).prop_map(next);
     let sets = prop_oneof![
         set().prop_map(|value| AttributeUpdate::Add(Path::of("set"), value)),
         set().prop_map(|value| AttributeUpdate::DeleteFrom(Path::of("set"), value)),
@@ -112,7 +119,7 @@ fn changes(at: usize) -> impl Strategy<Value = (Vec<Condition>, Vec<AttributeUpd
     };
     let parts = (
         numbers.prop_map(of),
-        prop_oneof![2 => Just((vec![], vec![])), 1 => Just(copied)],
+        prop_oneof![2 => Just((vec![], vec![])), 1 => Just(copied), 1 => next],
         maybe(sets.prop_map(|change| vec![change]).boxed()),
         maps,
         maybe(indexed.boxed()),
