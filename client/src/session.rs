@@ -7,6 +7,7 @@ mod clock;
 mod config_cache;
 mod deadline;
 mod plan_time;
+mod refusals;
 mod requests;
 mod switch_cache;
 
@@ -19,6 +20,7 @@ pub use config_cache::CacheStats;
 pub(crate) use config_cache::{CacheKey, ConfigCache};
 pub(crate) use deadline::{after, backoff, deadline};
 pub(crate) use plan_time::PlanTime;
+pub(crate) use refusals::Refusals;
 pub(crate) use requests::decode_shard;
 pub(crate) use switch_cache::{KnownSwitches, SwitchRequest};
 

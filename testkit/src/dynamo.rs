@@ -171,9 +171,7 @@ impl Dynamo {
         request: &Request,
         fault: Option<Fault>,
     ) -> Result<HttpResponse, ConnectorError> {
-        self.meet_with(request, fault, || {
-            self.run(&request.operation, &request.body)
-        })
+        self.meet_with(request, fault, |body| self.run(&request.operation, body))
     }
 
     /// [`Self::meet`] for a request that `run` runs.
@@ -181,13 +179,13 @@ impl Dynamo {
         &self,
         request: &Request,
         fault: Option<Fault>,
-        run: impl Fn() -> (u16, String),
+        run: impl Fn(&Value) -> (u16, String),
     ) -> Result<HttpResponse, ConnectorError> {
         let now = self.clock.as_ref().map(|clock| clock.now());
         let answer = match now.and_then(|now| untimely(&request.signed, now)) {
             Some(refused) => Ok(refused),
             None => fault.map_or_else(
-                || Ok(run()),
+                || Ok(run(&request.body)),
                 |fault| fault.answer(&request.operation, &request.body, &run),
             ),
         };
@@ -210,13 +208,16 @@ impl Dynamo {
             body,
             signed,
         }: &Request,
-        run: impl Fn() -> (u16, String),
+        run: impl Fn(&Value) -> (u16, String),
     ) -> Result<HttpResponse, ConnectorError> {
         let now = self.clock.as_ref().map(|clock| clock.now());
         let fault = self.faults().of(operation, body);
         let answer = match now.and_then(|now| untimely(signed, now)) {
             Some(refused) => Ok(refused),
-            None => fault.map_or_else(|| Ok(run()), |fault| fault.answer(operation, body, &run)),
+            None => fault.map_or_else(
+                || Ok(run(body)),
+                |fault| fault.answer(operation, body, &run),
+            ),
         };
         answer.map(|answer| response(answer, now))
     }
@@ -269,7 +270,7 @@ impl HttpConnector for Dynamo {
             if let Some(latency) = dynamo.latency {
                 tokio::time::sleep(latency).await;
             }
-            dynamo.answer(&request, || dynamo.run(&request.operation, &request.body))
+            dynamo.answer(&request, |body| dynamo.run(&request.operation, body))
         })
     }
 }

@@ -127,9 +127,8 @@ impl Partitions {
         request: &Request,
         fault: Option<Fault>,
     ) -> Result<HttpResponse, ConnectorError> {
-        self.dynamo.meet_with(request, fault, || {
-            self.run(&request.operation, &request.body)
-        })
+        self.dynamo
+            .meet_with(request, fault, |body| self.run(&request.operation, body))
     }
 
     /// For how long a request runs after it has arrived: a transaction for one conflict window.
@@ -174,9 +173,9 @@ impl HttpConnector for Partitions {
         HttpConnectorFuture::new(async move {
             let sent = Instant::now();
             sleep_until(sent + latency / 2).await;
-            let answer = partitions.dynamo.answer(&request, || {
-                partitions.run(&request.operation, &request.body)
-            });
+            let answer = partitions
+                .dynamo
+                .answer(&request, |body| partitions.run(&request.operation, body));
             sleep_until(sent + latency + partitions.runs_for(&request)).await;
             answer
         })

@@ -13,8 +13,8 @@ use weirgate_shared::{
 use weirgate_store::WriteOutcome;
 
 use super::state::BucketState;
-use crate::session::{Session, backoff, decode_shard};
-use crate::values::Error;
+use crate::session::{Refusals, Session, backoff, decode_shard};
+use crate::values::{Error, check_bucket_limits};
 
 impl BucketState {
     /// Finishes a change that was begun, by this process or another. A bucket without an item needs
@@ -30,6 +30,7 @@ impl BucketState {
         until: Instant,
     ) -> Result<(), Error> {
         // A shard that is split or merged meanwhile fails its write. Then all are read again.
+        let mut failures = 0;
         loop {
             let shards = self.read_whole(session, false).await?;
             let writes = shards
@@ -45,6 +46,8 @@ impl BucketState {
             if Instant::now() >= until {
                 return Err(self.contended(session));
             }
+            failures += 1;
+            tokio::time::sleep(backoff(failures)).await;
         }
         if let Some(void) = self.void_stamp(session.now()) {
             session.update_idempotent(&void).await?;
@@ -72,6 +75,7 @@ impl BucketState {
         until: Instant,
     ) -> Result<bool, Error> {
         let (mut shard, mut failures) = (Arc::clone(shard), 0);
+        let mut refusals = Refusals::default();
         loop {
             if has_edit(&shard, edit, session.now()) {
                 return Ok(true);
@@ -87,6 +91,7 @@ impl BucketState {
                     if next.shard() != shard.shard() {
                         return Ok(false);
                     }
+                    refusals.record(&next.key, Some(next.write_seq))?;
                     shard = Arc::new(next);
                     None
                 }
@@ -105,7 +110,10 @@ impl BucketState {
 fn has_edit(shard: &Shard, edit: &BucketEdit, now: EpochMillis) -> bool {
     match &edit.change {
         EditChange::Balances(_) => shard.edit.is_some_and(|last| last >= edit.id),
-        EditChange::Limits { .. } => shard.matches_rules(limits_of(edit), now),
+        // A shard that another process made since, and that cannot have the limits, keeps its own.
+        EditChange::Limits { limits, .. } => {
+            shard.matches_rules(limits_of(edit), now) || check_bucket_limits(shard, limits).is_err()
+        }
     }
 }
 

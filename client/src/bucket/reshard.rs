@@ -13,7 +13,7 @@ use weirgate_store::{Consistency, TransactOutcome, WriteOutcome};
 use super::state::BucketState;
 use super::unfinished::finish_split;
 use crate::config::ConfigEdit;
-use crate::session::{Session, backoff, deadline, decode_shard};
+use crate::session::{Refusals, Session, backoff, deadline, decode_shard};
 use crate::values::Error;
 
 /// A change of a bucket's shard count.
@@ -65,6 +65,7 @@ impl<'a> Resharding<'a> {
     /// Splits and merges until the bucket has the shard count. Returns the resulting one.
     pub(crate) async fn run(self) -> Result<u32, Error> {
         let (mut failures, mut is_announced) = (0, false);
+        let mut refusals = Refusals::default();
         loop {
             let shards = self.read().await?;
             let now = self.session.now();
@@ -86,6 +87,10 @@ impl<'a> Resharding<'a> {
             }
             if !done {
                 failures += 1;
+                if !can_wait {
+                    let version = shards.iter().map(|shard| shard.write_seq).max();
+                    refusals.record(&self.bucket.key, version)?;
+                }
                 tokio::time::sleep(backoff(failures)).await;
             }
             if Instant::now() >= self.deadline {
@@ -124,13 +129,9 @@ impl<'a> Resharding<'a> {
                 let Some(parent) = parent.filter(|parent| parent.escrow.is_some()) else {
                     return Ok(false);
                 };
-                finish_split(self.session, &parent).await?;
-                Ok(true)
+                Ok(finish_split(self.session, &parent).await?)
             }
-            Work::Finish(parent) => {
-                finish_split(self.session, &parent).await?;
-                Ok(true)
-            }
+            Work::Finish(parent) => Ok(finish_split(self.session, &parent).await?),
             Work::Merge(actions) => {
                 let token = weirgate_store::random_id();
                 Ok(self.session.transact_idempotent(&actions, &token).await?

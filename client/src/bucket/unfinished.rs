@@ -2,19 +2,22 @@
 
 use weirgate_shared::write::finish_writes;
 use weirgate_shared::{Bucket, EpochMillis, Shard};
-use weirgate_store::StoreError;
+use weirgate_store::{StoreError, WriteOutcome};
 
 use super::state::BucketState;
 use crate::session::Session;
 use crate::values::Limits;
 
-/// Writes the new half of `parent`, if its split is unfinished.
-pub(super) async fn finish_split(session: &Session, parent: &Shard) -> Result<(), StoreError> {
+/// Writes the new half of `parent`, if its split is unfinished. Returns whether this process ended
+/// the split.
+pub(super) async fn finish_split(session: &Session, parent: &Shard) -> Result<bool, StoreError> {
+    let mut is_ended = false;
     for update in finish_writes(parent).into_iter().flatten() {
-        // The outcome does not matter: either this write or an earlier one created the half.
-        session.update_idempotent(&update).await?;
+        // Either this write or an earlier one created the half, so only the last outcome matters.
+        let outcome = session.update_idempotent(&update).await?;
+        is_ended = matches!(outcome, WriteOutcome::Applied(_));
     }
-    Ok(())
+    Ok(is_ended)
 }
 
 impl BucketState {

@@ -12,7 +12,7 @@ use weirgate_store::{ErrorKind, StoreError, WriteOutcome};
 
 use super::contention::OtherWriters;
 use super::shard_state::ShardState;
-use crate::session::{Session, backoff, deadline, decode_shard};
+use crate::session::{Refusals, Session, backoff, deadline, decode_shard};
 use crate::values::{Amounts, Error, Settlement, check_bucket_debt, count};
 
 /// Largest difference between the clocks of two processes, 2 s, once DynamoDB's responses have
@@ -47,6 +47,7 @@ impl SettleAttempt<'_> {
         let deadline = deadline(self.session.settings.timeout);
         let mut update = self.full_update();
         let (mut failures, mut races, mut doubt) = (0, 0, None::<StoreError>);
+        let mut refusals = Refusals::default();
         loop {
             let sent = self.session.ages.sent();
             match self.session.update(&update).await {
@@ -85,6 +86,9 @@ impl SettleAttempt<'_> {
                     let taken = self.amounts.iter();
                     let taken = taken.map(|(limit, delta)| (limit.clone(), -delta.available));
                     check_bucket_debt(&shard, &taken.collect())?;
+                    if let Err(error) = refusals.record(&shard.key, Some(shard.write_seq)) {
+                        return Err(doubt.map_or(error, Error::from));
+                    }
                     count(&self.session.counters.lost_races, 1);
                     self.state.record_others(OtherWriters::record_lost_race);
                     if Instant::now() >= deadline {

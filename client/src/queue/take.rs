@@ -15,7 +15,7 @@ use super::clock_jump;
 use super::shard_state::ShardState;
 use super::view::ShardView;
 use super::waiter::Waiter;
-use crate::session::{PlanTime, Sent, Session, backoff};
+use crate::session::{PlanTime, Refusals, Sent, Session, backoff};
 use crate::values::{Amounts, BucketRequest, Error, check_bucket_debt, check_bucket_limits, count};
 
 /// Outcome of a batch.
@@ -74,6 +74,7 @@ struct TakeAttempt<'a> {
     is_doubted: bool,
     unconfirmed: Option<Unconfirmed>,
     missing: bool,
+    refusals: Refusals,
 }
 
 /// Unconfirmed writes of an attempt.
@@ -117,6 +118,7 @@ impl<'a> TakeAttempt<'a> {
             is_doubted: false,
             unconfirmed: None,
             missing: state.may_be_created(),
+            refusals: Refusals::default(),
         }
     }
 
@@ -205,6 +207,9 @@ impl<'a> TakeAttempt<'a> {
                     return self.shard_missing();
                 }
                 Ok(WriteOutcome::ConditionFailed(None)) => {
+                    if let Err(error) = self.refusals.record(&self.state.key, None) {
+                        return self.fail(error);
+                    }
                     self.state.clear_view();
                     self.missing = true;
                 }

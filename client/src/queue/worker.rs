@@ -16,7 +16,7 @@ use super::shard_queue::ShardQueue;
 use super::take::{TakeOutcome, pause, take};
 use super::view::ShardView;
 use super::waiter::{RerouteReason, Waiter};
-use crate::session::{Session, Work};
+use crate::session::{Refusals, Session, Work};
 use crate::values::{Error, count};
 
 /// Balance, in multiples of the request, from which a shard counts as ample: its last tokens are
@@ -35,6 +35,7 @@ pub(crate) async fn run_worker(session: Arc<Session>, queue: Arc<ShardQueue>) {
         waiting: VecDeque::new(),
         failures: 0,
         losses: 0,
+        refusals: Refusals::default(),
         is_done: false,
     };
     loop {
@@ -69,6 +70,7 @@ struct QueueWorker {
     failures: u32,
     /// Lost races in a row.
     losses: u32,
+    refusals: Refusals,
     is_done: bool,
 }
 
@@ -136,12 +138,28 @@ impl QueueWorker {
     }
 
     /// Writes what may let the first waiter fit. Returns whether the view is new.
-    async fn makes_room(&self, view: &ShardView, now: EpochMillis) -> bool {
+    async fn makes_room(&mut self, view: &ShardView, now: EpochMillis) -> bool {
         let first = self.waiting.front();
         let Some(first) = first.filter(|_| !view.predates_clock_jump) else {
             return false;
         };
-        maintain(&self.session, &self.queue.shard, &view.shard, first, now).await
+        if !maintain(&self.session, &self.queue.shard, &view.shard, first, now).await {
+            return false;
+        }
+        if let Err(error) = self.record_refusal() {
+            let first = self.waiting.pop_front().into_iter().collect();
+            self.fail(first, &error);
+        }
+        true
+    }
+
+    /// Counts a refused write, by the item that is the view now. An applied one changes it.
+    fn record_refusal(&mut self) -> Result<(), Error> {
+        let shard = &self.queue.shard;
+        shard.view().map_or(Ok(()), |view| {
+            let version = Some(view.shard.write_seq);
+            self.refusals.record(&shard.key, version)
+        })
     }
 
     /// Takes the waiters of a batch back if they were not replied to, and waits where needed.
@@ -155,12 +173,12 @@ impl QueueWorker {
             TakeOutcome::Retry(batch) => {
                 self.losses = losses + 1;
                 self.failures = 0;
-                self.requeue(batch);
+                self.requeue_refused(batch);
             }
             TakeOutcome::LostRace(batch, planned_at) => {
                 self.losses = losses + 1;
                 self.failures = 0;
-                self.requeue(batch);
+                self.requeue_refused(batch);
                 if self.losses >= PATIENCE {
                     self.deny_as_of(planned_at);
                 }
@@ -300,6 +318,22 @@ impl QueueWorker {
     /// Returns whether DynamoDB throttles this shard alone, and the bucket has others.
     fn can_reroute(&self, error: &StoreError) -> bool {
         is_key_range_throttle(error) && self.queue.shard.summary.max_shards_seen() > 1
+    }
+
+    /// Takes the waiters of a refused write back, unless the next one would be refused too.
+    fn requeue_refused(&mut self, batch: Vec<Waiter>) {
+        let Err(error) = self.record_refusal() else {
+            return self.requeue(batch);
+        };
+        self.fail(batch, &error);
+    }
+
+    /// Fails waiters by what the item shows. The next request reads it again.
+    fn fail(&self, waiters: Vec<Waiter>, error: &Error) {
+        self.queue.shard.clear_view();
+        for waiter in waiters {
+            waiter.reply(Err(error.clone()));
+        }
     }
 
     fn requeue(&mut self, chosen: Vec<Waiter>) {

@@ -70,7 +70,7 @@ pub(crate) fn check_limit_count(limits: &[Limit]) -> Result<(), Error> {
 
 /// Requires that the shard's limits keep their kind, and that it does not get more of them than a
 /// write can name.
-pub(crate) fn check_bucket_limits(shard: &Shard, limits: &Limits) -> Result<(), Error> {
+pub(crate) fn check_bucket_limits(shard: &Shard, limits: &[Limit]) -> Result<(), Error> {
     let bucket = || shard.key.item_key().pk;
     if let Some(limit) = limits.iter().find(|limit| shard.has_other_kind(limit)) {
         let kinds = ["a rate", "slots"];

@@ -33,6 +33,8 @@ pub enum Fault {
     ThrottleFor(&'static str),
     /// It meets a transaction on its item, a transaction one on the item of its first part.
     Conflict,
+    /// It arrives with one more condition, which no item fulfils. Only for a write of one item.
+    Refuse,
     /// The server fails before applying it.
     ServerError,
     /// The server fails after applying it.
@@ -85,7 +87,7 @@ impl Fault {
         self,
         operation: &str,
         request: &Value,
-        run: impl Fn() -> (u16, String),
+        run: impl Fn(&Value) -> (u16, String),
     ) -> Result<(u16, String), ConnectorError> {
         let lost = || ConnectorError::io("the connection was reset".into());
         let refused = |kind| Ok(error(kind, &json!({"message": "injected"})));
@@ -106,11 +108,11 @@ impl Fault {
         match self {
             Self::LoseRequest => Err(lost()),
             Self::LoseAnswer => {
-                let _ = run();
+                let _ = run(request);
                 Err(lost())
             }
             Self::Repeat => {
-                let (first, second) = (run(), run());
+                let (first, second) = (run(request), run(request));
                 Ok(if is_refusal(&second) { first } else { second })
             }
             Self::Throttle { key_range: false } if is_transaction => cancelled("ThrottlingError"),
@@ -118,9 +120,10 @@ impl Fault {
             Self::ThrottleFor(reason) => Ok(throttled_by(reason, "table/weirgate")),
             Self::Conflict if is_transaction => cancelled("TransactionConflict"),
             Self::Conflict => refused("TransactionConflictException"),
+            Self::Refuse => Ok(run(&refusing(request))),
             Self::ServerError => failed(),
             Self::ServerErrorApplied => {
-                let _ = run();
+                let _ = run(request);
                 failed()
             }
             Self::Forbidden => refused("AccessDeniedException"),
@@ -128,6 +131,16 @@ impl Fault {
             Self::Rejected => refused("SomethingNewException"),
         }
     }
+}
+
+/// Returns the request with a condition that never holds.
+fn refusing(request: &Value) -> Value {
+    let mut refusing = request.clone();
+    let never = "attribute_exists(PK) AND attribute_not_exists(PK)";
+    let asked = request["ConditionExpression"].as_str();
+    let both = asked.map_or_else(|| never.to_owned(), |asked| format!("{asked} AND {never}"));
+    refusing["ConditionExpression"] = both.into();
+    refusing
 }
 
 /// Whether the request was refused for now: throttled, or beside a transaction.

@@ -5,7 +5,9 @@ use crate::fixtures::fleet;
 use std::time::Duration;
 
 use crate::fixtures::fleet::{Fleet, ask, granted, millis, secs};
-use weirgate::{Acquire, Decision, Error, Limit, LimitError, MilliTokens, RateLimiter};
+use weirgate::{
+    Acquire, Config, ConfigLevel, Decision, Error, Limit, LimitError, MilliTokens, RateLimiter,
+};
 use weirgate_shared::{BUCKET_SK, MAX_BUCKET_LIMITS, MAX_LIMITS};
 use weirgate_store::ErrorKind;
 use weirgate_testkit::{Dynamo, Fault};
@@ -354,4 +356,85 @@ async fn a_table_that_stays_throttled_ends_in_a_timeout_that_says_so() {
     ));
     assert_eq!(limiter.stats().unconfirmed_millitokens, 0);
     assert_eq!(fleet.tk_tc("rpm").await, (59_000, 1_000));
+}
+
+/// Every write that is planned on a bucket's item. The item refuses each, and does not change.
+#[tokio::test(start_paused = true)]
+async fn a_write_that_its_item_always_refuses_ends_in_an_error_with_the_bucket_and_the_remedy() {
+    const ACTS: u8 = 13;
+    for act in 0..ACTS {
+        let fleet = Fleet::new().await;
+        let limiter = fleet.builder().await.build().await.unwrap();
+        let (limits, other) = (limits(), [Limit::per_minute("rpm", 90).unwrap()]);
+        let level = ConfigLevel::Resource("gpt-4".try_into().unwrap());
+        let config = Config::of(other.clone());
+        limiter.set_config(&level, &config).await.unwrap();
+        let ask = |takes: &[(&str, i64)]| ask(&limiter, &limits, takes);
+        let lease = || ask(&[("rpm", 1), ("slots", 1)]).lease(secs(60)).send();
+        let mut grant = match act {
+            0 => None,
+            _ => lease().await.unwrap().granted(),
+        };
+        let mut writes = 0;
+        fleet.dynamo.fail_when(move |_| {
+            writes += 1;
+            // Without a bound, the call would never end.
+            Some(if writes > 100 {
+                Fault::Forbidden
+            } else {
+                Fault::Refuse
+            })
+        });
+        let _ = fleet.dynamo.take_requests();
+        let edit = || limiter.edit_balances("e-1", "gpt-4");
+        let ended = match act {
+            // The first creates the bucket; all others find it.
+            0 | 1 => ask(&[("rpm", 1)]).send().await.map(drop),
+            2 => lease().await.map(drop),
+            3 => ask(&[("rpm", 1)]).bypass().send().await.map(drop),
+            4 => fleet::ask(&limiter, &other, &[("rpm", 1)])
+                .send()
+                .await
+                .map(drop),
+            5 => grant.take().unwrap().release().await.map(drop),
+            6 => grant.as_mut().unwrap().adjust("rpm", 3).await.map(drop),
+            7 => grant.as_mut().unwrap().renew(secs(90)).await.map(drop),
+            8 => limiter
+                .refund("e-1", "gpt-4")
+                .limits(&limits)
+                .give_back("rpm", 1)
+                .send()
+                .await
+                .map(drop),
+            9 => edit().top_up("rpm", 1).send().await.map(drop),
+            10 => limiter.apply_limits("e-1", "gpt-4").send().await.map(drop),
+            // More than the bucket holds before it has the new limits.
+            11 => fleet::ask(&limiter, &other, &[("rpm", 80)])
+                .send()
+                .await
+                .map(drop),
+            _ => limiter
+                .set_shards("e-1", "gpt-4", &limits, 2)
+                .await
+                .map(drop),
+        };
+        let error = ended.expect_err("it is refused");
+        let (text, requests) = (error.to_string(), fleet.dynamo.take_requests());
+        let says = ["e-1", "gpt-4", "refus", "correct or delete"];
+        assert!(
+            says.iter().all(|part| text.contains(part)),
+            "act {act}: {text}"
+        );
+        assert!(requests < 20, "act {act}: {requests} requests");
+        assert!(
+            !error.is_transient() && !error.is_unknown(),
+            "act {act}: {text}"
+        );
+        // The next call tries again, and the bucket takes its write.
+        fleet.dynamo.fail_when(|_| None);
+        assert!(
+            ask(&[("rpm", 1)]).send().await.unwrap().is_granted(),
+            "act {act}"
+        );
+    }
 }

@@ -12,7 +12,7 @@ use weirgate_store::{ActionOutcome, Item};
 
 use crate::bucket::BucketState;
 use crate::config::ConfigEdit;
-use crate::session::{CacheKey, Session};
+use crate::session::{CacheKey, Refusals, Session};
 use crate::values::Error;
 
 /// Time for which a change without an idempotency key of the caller is remembered, a day. Only the
@@ -126,6 +126,7 @@ impl<'a> Operating<'a> {
     /// Reads the idempotency key's item, after the bucket's change that is under way was finished.
     pub(super) async fn read_bucket(&self, bucket: &BucketState) -> Result<Read, Error> {
         let key = BucketEdit::key(&bucket.key);
+        let mut refusals = Refusals::default();
         loop {
             let read = self.read(std::slice::from_ref(&key)).await?;
             let item = read
@@ -142,6 +143,7 @@ impl<'a> Operating<'a> {
                 Some(edit) if !self.is_dry_run => {
                     let until = self.edit.deadline();
                     bucket.finish_edit(self.session, &edit, until).await?;
+                    refusals.record(&bucket.key, Some(edit.id.0))?;
                 }
                 _ => return Ok(read),
             }
