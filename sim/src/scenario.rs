@@ -116,17 +116,6 @@ const UPHEAVALS: [Kind; 4] = [
     Kind::LimitsMoved,
 ];
 
-/// Whether limits change their kind: they still lose slots.
-const KINDS_CHANGE: bool = false;
-
-/// Kinds that do not happen yet, because they still break something.
-pub const OFF: &[Kind] = &[
-    Kind::EntityErased,
-    Kind::NamespacePurged,
-    Kind::LimitsMoved,
-    Kind::LevelStopped,
-];
-
 /// Window ends that runs begin shortly before: of an hour, a day and a month; of an hour; and the
 /// middle of one.
 const ENDS: [i64; 3] = [1_796_083_200_000, 1_795_172_400_000, 1_795_170_600_000];
@@ -144,7 +133,6 @@ impl Scenario {
         let mut aws = Rng::with_seed(seed ^ 0xA35);
         let mut operator = Rng::with_seed(seed ^ 0x0B5);
         let upheaval = (!is_quiet && operator.bool()).then(|| UPHEAVALS[operator.usize(..4)]);
-        let upheaval = upheaval.filter(|kind| !OFF.contains(kind));
         for kind in Kind::ALL
             .into_iter()
             .filter(|kind| !Kind::BY_TABLE.contains(kind))
@@ -169,9 +157,7 @@ impl Scenario {
                 _ => 200,
             };
             let is_on = !is_quiet && !rng.bool() || upheaval == Some(kind);
-            let is_on = is_on
-                && (upheaval == Some(kind) || !UPHEAVALS.contains(&kind))
-                && !OFF.contains(&kind);
+            let is_on = is_on && (upheaval == Some(kind) || !UPHEAVALS.contains(&kind));
             let rate = if is_on { rng.u32(1..=most) } else { 0 };
             // A new item begins above the writes of the deleted one by its maker's clock.
             let is_clock = matches!(kind, Kind::ClockSkewed | Kind::ClockJumped);
@@ -204,7 +190,7 @@ impl Scenario {
                 plan.later = Some(later);
             }
         }
-        let changes_kind = KINDS_CHANGE && upheaval.is_none() && operator.bool();
+        let changes_kind = upheaval.is_none() && operator.bool();
         let is_narrowed = upheaval == Some(Kind::ItemDeleted) && operator.bool();
         for plan in &mut buckets {
             let [_, second] = &mut plan.limits[..] else {

@@ -190,13 +190,17 @@ async fn a_stop_stops(world: &World, processes: &[Process]) {
             edit.send().await.expect("nothing goes wrong any more");
             world.pass(CONFIG_TTL + Duration::from_secs(1)).await;
             for limiter in limiters.clone() {
-                let ask = || {
-                    limiter
-                        .acquire(&plan.entity, &plan.resource)
-                        .take("rate", 0)
+                let last = world.scenario().last(plan);
+                let ask = || limiter.acquire(&plan.entity, &plan.resource);
+                // A request of an earlier release would bring its limits back.
+                let asks = if world.scenario().moves() {
+                    vec![requests::ask(world, limiter, &last)]
+                } else {
+                    vec![ask().limits(&plan.limits), ask()]
                 };
-                for ask in [ask().limits(&plan.limits), ask()] {
-                    let is_disabled = matches!(ask.send().await, Ok(Decision::Disabled(_)));
+                for ask in asks {
+                    let answer = ask.take("rate", 0).send().await;
+                    let is_disabled = matches!(answer, Ok(Decision::Disabled(_)));
                     if is_disabled != is_stopped {
                         world.violated(format!("stop: {level} is stopped: {is_stopped}, and a request of {} disabled: {is_disabled}", plan.entity));
                     }
