@@ -31,8 +31,8 @@ pub(super) struct Remains {
     highest: i64,
     /// Whether the item is the tombstone of an erasure, and no split can make the shard.
     is_erased: bool,
-    /// Names of the item's attributes.
-    names: Vec<String>,
+    /// Names of the item's attributes, in order: equal erasures send equal requests.
+    names: BTreeSet<String>,
 }
 
 /// One erasure under way.
@@ -300,7 +300,7 @@ impl<'a> Erasure<'a> {
                     seen: None,
                     highest: id,
                     is_erased: false,
-                    names: vec![],
+                    names: BTreeSet::new(),
                 }),
             }
         }
