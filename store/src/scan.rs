@@ -2,19 +2,15 @@
 
 use aws_sdk_dynamodb::types::AttributeValue;
 #[cfg(feature = "memory")]
-use weirgate_shared::ItemKey;
-use weirgate_shared::attr;
+use weirgate_shared::{ItemKey, attr};
 
 use crate::list::{Position, position};
 use crate::{ErrorKind, Item, StoreError, Table};
 
-/// Attributes that a scan returns.
-const ATTRIBUTES: [&str; 4] = [attr::PK, attr::SK, attr::LEASES, attr::ACTION];
-
 /// One page of a scan.
 #[derive(Debug, Clone, PartialEq)]
 pub struct ScanPage {
-    /// Items whose partition key has the prefix: their keys, leases and audited action only.
+    /// Items whose partition key has the prefix.
     pub items: Vec<Item>,
     /// Number of items read, with any key.
     pub scanned: usize,
@@ -50,19 +46,15 @@ impl Table {
                 let keys = position.iter();
                 keys.map(|(name, key)| (name.clone(), text(key))).collect()
             });
-            let mut request = self
+            let request = self
                 .client
                 .scan()
                 .table_name(&self.name)
-                .filter_expression("begins_with(#a0, :prefix)")
+                .filter_expression("begins_with(PK, :prefix)")
                 .expression_attribute_values(":prefix", text(prefix))
-                .projection_expression("#a0, #a1, #a2, #a3")
                 .limit(limit)
                 .set_exclusive_start_key(start)
                 .set_return_consumed_capacity(self.report());
-            for (at, name) in ATTRIBUTES.into_iter().enumerate() {
-                request = request.expression_attribute_names(format!("#a{at}"), name);
-            }
             let found = Box::pin(request.send()).await;
             found.map_err(|error| self.failed("Scan".to_owned(), error))
         };

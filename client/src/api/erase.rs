@@ -1,5 +1,6 @@
 //! Erases what the table has of an entity.
 
+pub(super) mod remains;
 mod report;
 mod steps;
 

@@ -1,14 +1,18 @@
 //! Purges a namespace.
 
+use std::collections::{BTreeMap, VecDeque};
+use std::slice;
+
 use futures_util::stream::{self, StreamExt, TryStreamExt};
 use weirgate_shared::write::{Action, purge_config};
 use weirgate_shared::{
-    AuditChange, AuditKey, AuditSubject, BUCKET_SK, BucketKey, ConfigLevel, EpochMillis, ItemKey,
-    PURGE, Switch, attr, read_leases, switches_key,
+    AuditChange, AuditKey, AuditSubject, BUCKET_SK, BucketKey, ConfigLevel, ItemKey, PURGE, Switch,
+    attr, switches_key,
 };
-use weirgate_store::Item;
+use weirgate_store::{Item, WriteOutcome};
 
 use super::erase::LiveLeases;
+use super::erase::remains::{Remains, live_leases};
 use super::limiter::RateLimiter;
 use super::page::{PageToken, within};
 use crate::config::{self, ConfigEdit, stored, unreadable};
@@ -21,6 +25,8 @@ const PAGE: i32 = 1000;
 const DELETIONS: usize = 10;
 /// Transactions under way at once.
 const CONCURRENCY: usize = 8;
+/// Writes of others to a bucket that a page plans again for, 3.
+const RACES: u32 = 3;
 /// The list that page tokens of a purge are of.
 const LIST: &str = "purge";
 
@@ -73,7 +79,8 @@ impl RateLimiter {
     /// usage, audit events, also items that cannot be read. `namespace` must be the limiter's, as a
     /// confirmation. What remains is the switch that keeps the namespace stopped, the version of the
     /// system's limits, and an audit event of each purge, which says when it began and by which
-    /// principal.
+    /// principal; and for two days, without content, the key of each shard, so that nothing late brings
+    /// one back.
     ///
     /// No index lists all items of a namespace, so a purge reads the whole table, of all namespaces,
     /// 1,000 items a call. A call that failed or was dropped is repeated from the last page token,
@@ -158,23 +165,75 @@ impl Purge<'_> {
             next: page.next.map(|next| PageToken::new(LIST.to_owned(), next)),
             ..PurgeReport::default()
         };
-        let now = session.now();
-        let mut keys = vec![];
+        let (mut keys, mut buckets) = (vec![], BTreeMap::<_, Vec<_>>::new());
         for item in &page.items {
             let Some(key) = item.key().filter(|key| !self.is_kept(key, item)) else {
                 continue;
             };
-            if self.leases == LiveLeases::Refuse && has_live_lease(item, now) {
+            if self.keeps_leases_of(item) {
                 report.leased += 1;
                 continue;
             }
-            *report.count_of(Kind::of(&key)) += 1;
-            keys.push(key);
+            let kind = Kind::of(&key);
+            match Remains::of(item) {
+                Ok(shard) if kind == Kind::Shard => {
+                    if shard.iter().any(|one| one.is_erased) {
+                        continue;
+                    }
+                    let bucket = shard[0].key.with_shard(0).item_key().pk;
+                    buckets.entry(bucket).or_default().extend(shard);
+                }
+                // Nothing can make a shard again that cannot be read.
+                _ => keys.push(key),
+            }
+            *report.count_of(kind) += 1;
         }
         if !self.is_dry_run {
             self.delete(&keys).await?;
+            let buckets: Vec<_> = buckets.into_values().map(|all| self.bury(all)).collect();
+            let buckets = stream::iter(buckets).buffer_unordered(CONCURRENCY);
+            buckets.try_collect::<()>().await?;
         }
         Ok(report)
+    }
+
+    /// Leaves the tombstones of a bucket's shards in this page.
+    async fn bury(&self, shards: Vec<Remains>) -> Result<(), Error> {
+        let (session, mut races) = (&self.limiter.session, 0);
+        let v = Remains::tombstone_v(&shards, session.now());
+        let mut left: VecDeque<_> = Remains::in_order(shards).into();
+        while let Some(shard) = left.pop_front() {
+            let (now, is_half) = (session.now(), shard.seen.is_none());
+            let v = Remains::tombstone_v(slice::from_ref(&shard), now).max(v);
+            let outcome = session.update_idempotent(&shard.erase(v, now)).await?;
+            // A half that has an item by now is purged with it.
+            let WriteOutcome::ConditionFailed(Some(item)) = outcome else {
+                continue;
+            };
+            if is_half {
+                continue;
+            }
+            races += 1;
+            let written = Remains::of(&item);
+            let Some(written) = written
+                .ok()
+                .filter(|_| races < RACES && !self.keeps_leases_of(&item))
+            else {
+                return Err(Error::Contended {
+                    what: format!("bucket {}", item.pk()),
+                    after: session.settings.timeout,
+                });
+            };
+            for shard in Remains::in_order(written).into_iter().rev() {
+                left.push_front(shard);
+            }
+        }
+        Ok(())
+    }
+
+    fn keeps_leases_of(&self, item: &Item) -> bool {
+        let now = self.limiter.session.now();
+        self.leases == LiveLeases::Refuse && live_leases(item, now) > 0
     }
 
     async fn check(&self) -> Result<(), Error> {
@@ -300,11 +359,4 @@ impl Kind {
             Self::Other
         }
     }
-}
-
-/// Returns whether an item holds a lease that has not expired. Leases that cannot be read hold
-/// nothing.
-fn has_live_lease(item: &Item, now: EpochMillis) -> bool {
-    let leases = read_leases(item.attributes()).unwrap_or_default();
-    leases.values().any(|lease| lease.expires_at > now)
 }

@@ -3,13 +3,11 @@
 
 use std::collections::{BTreeMap, VecDeque};
 
+use weirgate_shared::write::max_leases;
 use weirgate_shared::{EpochMillis, LimitName, MilliTokens, Shard};
 
 use super::waiter::Waiter;
 use crate::values::{Amounts, LimitStatus, status};
-
-/// Most leases in one write: each needs a condition, and an expression has 300 operators.
-const LEASES_PER_WRITE: usize = 16;
 
 /// Splits the waiters into those whose sum fits into the balances, and the others, both in order.
 ///
@@ -42,7 +40,8 @@ pub(super) fn select_batch(
     let has_soft = line
         .iter()
         .any(|waiter| !waiter.request.soft_amounts.is_empty());
-    let mut leases = 0;
+    let limit_count = view.map_or(limits.len(), |shard| shard.limit_count_with(&limits));
+    let (mut leases, max_leases) = (0, max_leases(limit_count));
     let (mut chosen, mut others) = (vec![], VecDeque::new());
     for waiter in line {
         let fits = waiter
@@ -61,7 +60,7 @@ pub(super) fn select_batch(
             }
         }
         if waiter.request.limits != limits
-            || (waiter.request.lease.is_some() && leases == LEASES_PER_WRITE)
+            || (waiter.request.lease.is_some() && leases == max_leases)
             || has_soft
                 && !kinds(&waiter).all(|(limit, is_soft)| {
                     into_debt.get(limit).is_none_or(|known| *known == is_soft)
@@ -252,7 +251,7 @@ mod tests {
                     continue;
                 }
                 left = [left[0] - needs[0], left[1] - needs[1]];
-                if !is_like_first || (asked.wants_lease && leases == LEASES_PER_WRITE) {
+                if !is_like_first || (asked.wants_lease && leases == max_leases(2)) {
                     expected.1.push(place);
                     continue;
                 }
@@ -280,7 +279,7 @@ mod tests {
 
     /// DynamoDB would reject a longer write, and the whole batch with it.
     #[test]
-    fn a_write_has_at_most_sixteen_leases_and_any_number_of_other_waiters() {
+    fn a_write_has_as_many_leases_as_its_limits_leave_room_for_and_any_number_of_other_waiters() {
         let ask = |place| {
             caller(
                 place,
@@ -292,7 +291,7 @@ mod tests {
             )
         };
         let (chosen, others) = select_batch(None, (0..70).map(ask).collect(), NOW);
-        assert_eq!(places(&chosen), (0..16).chain(60..70).collect::<Vec<_>>());
-        assert_eq!(places(&others), (16..60).collect::<Vec<_>>());
+        assert_eq!(places(&chosen), (0..50).chain(60..70).collect::<Vec<_>>());
+        assert_eq!(places(&others), (50..60).collect::<Vec<_>>());
     }
 }

@@ -1,7 +1,7 @@
 //! Erasing an entity: what is left of its buckets' shards.
 
-use super::replace::tombstone;
-use super::{Action, AttributeUpdate, Condition, Path, Update, Value};
+use super::replace::{not_made, tombstone};
+use super::{AttributeUpdate, Condition, Path, Update, Value};
 use crate::{BucketKey, EpochMillis, EpochSeconds, Limit, Millis, Shard, attr};
 
 /// Time for which an erased shard's tombstone stays. A stream keeps its records for a day.
@@ -11,8 +11,9 @@ const STAYS: Millis = Millis(2 * 86_400_000);
 /// key, the write sequence `v`, usage counters of zero, and a `ttl`. `v` is above every `v` of the
 /// bucket's shards and splits. So a late split creates no shard, and an acquire creates shard 0.
 ///
-/// Requires that no write reached the item since it was read: `seen` is its `v`, `None` if there
-/// was no item. `names` are its attributes.
+/// Requires that no write reached the item since it was read: `seen` is its `v`, and `names` are its
+/// attributes. `None` stands for a half that no item was read of. It requires that there is no shard,
+/// and no later tombstone.
 #[must_use]
 pub fn erase_shard<'a>(
     key: &BucketKey,
@@ -20,7 +21,7 @@ pub fn erase_shard<'a>(
     names: impl Iterator<Item = &'a str>,
     v: i64,
     now: EpochMillis,
-) -> Action {
+) -> Update {
     let nothing: &[Limit] = &[];
     let left = Shard {
         write_seq: v,
@@ -38,13 +39,13 @@ pub fn erase_shard<'a>(
     let set = |(path, value)| AttributeUpdate::Set(path, value);
     changes.extend(left.into_iter().map(set));
     let path = Path::of(attr::WRITE_SEQ);
-    let unchanged = match seen {
-        Some(v) => Condition::Equals(path, Value::Int(v)),
-        None => Condition::Absent(path),
+    let conditions = match seen {
+        Some(v) => vec![Condition::Equals(path, Value::Int(v))],
+        None => not_made(v),
     };
-    Action::Update(Update {
+    Update {
         key: key.item_key(),
-        conditions: vec![unchanged],
+        conditions,
         changes,
-    })
+    }
 }

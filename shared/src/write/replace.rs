@@ -84,17 +84,21 @@ pub(super) fn make(shard: &Shard) -> Update {
     let mut changes: Vec<_> = attributes(shard).into_iter().map(keep).collect();
     // A shard that was merged away has a `ttl`.
     changes.push(AttributeUpdate::Remove(Path::of(attr::TTL)));
-    let v = Path::of(attr::WRITE_SEQ);
-    let is_older = Condition::AtMost(v.clone(), Value::Int(shard.write_seq.saturating_sub(1)));
-    let conditions = vec![
-        Condition::Absent(Path::of(attr::REFILLED_AT)),
-        Condition::AbsentOr(v, Box::new(is_older)),
-    ];
     Update {
         key: shard.key.item_key(),
-        conditions,
+        conditions: not_made(shard.write_seq),
         changes,
     }
+}
+
+/// Requires that there is no shard, and no tombstone with this `v` or a later one.
+pub(super) fn not_made(v: i64) -> Vec<Condition> {
+    let path = Path::of(attr::WRITE_SEQ);
+    let is_older = Condition::AtMost(path.clone(), Value::Int(v.saturating_sub(1)));
+    vec![
+        Condition::Absent(Path::of(attr::REFILLED_AT)),
+        Condition::AbsentOr(path, Box::new(is_older)),
+    ]
 }
 
 fn attributes(shard: &Shard) -> BTreeMap<Path, Value> {

@@ -19,8 +19,8 @@ use super::{
 };
 use crate::math::refill_between;
 use crate::{
-    BucketKey, EpochMillis, Hour, Lease, Limit, LimitName, LimitState, MilliTokens, Millis, Shard,
-    VersionedLimits, WriteId, attr, item,
+    BucketKey, EpochMillis, Hour, Lease, Limit, LimitName, LimitState, MAX_LIMITS, MilliTokens,
+    Millis, Shard, VersionedLimits, WriteId, attr, item,
 };
 
 /// One write that takes tokens for a batch of acquires.
@@ -115,6 +115,15 @@ impl<'a> Take<'a> {
             unconfirmed: &[],
         }
     }
+}
+
+/// Returns the most leases of one take from a shard with this many limits: 50, or 16 beside 20 limits.
+///
+/// A condition has at most 300 operators: 2 for each lease, which must be absent, at most 13 for each
+/// limit that the take brings, and 8 for the rest. No call brings more than [`MAX_LIMITS`].
+#[must_use]
+pub fn max_leases(limits: usize) -> usize {
+    ((300 - 8 - 13 * limits.min(MAX_LIMITS)) / 2).min(50)
 }
 
 impl Take<'_> {

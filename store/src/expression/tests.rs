@@ -2,8 +2,8 @@ use std::collections::BTreeMap;
 
 use super::*;
 use weirgate_shared::write::{
-    Action, Contention, LimitDelta, Roll, Settle, Take, UsageCopy, finish_writes, merge, merged,
-    recreate, refill, split,
+    Action, Contention, LimitDelta, Roll, Settle, Take, UsageCopy, finish_writes, max_leases,
+    merge, merged, recreate, refill, split,
 };
 use weirgate_shared::{
     ActivitySample, BucketKey, Counter, EpochMillis, Hour, ItemKey, Lease, Limit,
@@ -132,7 +132,10 @@ fn take(view: &Shard, brought: &[Limit], later: EpochMillis) -> Update {
         counted_amounts: [].into(),
         acquires: 1,
         // As many as a client puts into one write.
-        leases: (100..116).map(lease).collect(),
+        leases: (100..)
+            .map(lease)
+            .take(max_leases(view.limit_count_with(brought)))
+            .collect(),
         roll: Roll::to(Hour::of(later)),
         write_id: op.clone(),
         request_split: true,
@@ -279,7 +282,14 @@ fn no_planned_write_of_as_many_limits_as_a_bucket_takes_is_too_long() {
             vec![settle(&lower, &limits(10, MAX_LIMITS), later)],
         ),
     ];
-    for (kind, updates) in writes {
+    // The fewer limits, the more leases.
+    let few = (1..=MAX_LIMITS).map(|count| {
+        let shard = |first| Shard::full(lower.key.clone(), &limits(first, count), NOW);
+        let hour = NOW.plus(Millis(3_600_000));
+        let takes = [shard(10), shard(0)].map(|view| take(&view, &changed[..count], hour));
+        ("take of few limits", takes.to_vec())
+    });
+    for (kind, updates) in writes.into_iter().chain(few) {
         assert!(!updates.is_empty(), "{kind}");
         for update in updates {
             let Expression {

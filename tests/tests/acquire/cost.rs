@@ -492,3 +492,24 @@ async fn i2_eight_processes_at_the_refill_edge() {
         Edge::run(&fleet, &limiters).await.check(1.45);
     }
 }
+
+/// Each lease needs a condition, and a condition has at most 300 operators.
+#[tokio::test(start_paused = true)]
+async fn leases_at_once_share_as_few_writes_as_the_limits_leave_room_for() {
+    let mut writes = vec![];
+    for count in [1, 2, 10, 20] {
+        let fleet = Fleet::new().await;
+        let limiter = fleet.limiter().await;
+        let slots = Limit::concurrent("slots", 200).unwrap();
+        let rates = (1..count).map(|at| Limit::per_minute(&format!("r{at}"), 600).unwrap());
+        let limits: Vec<_> = rates.chain([slots]).collect();
+        let _ = granted(&limiter, &limits, &[("slots", 1)]).await;
+        let _ = fleet.writes();
+        let lease = |_| leased(&limiter, &limits, &[("slots", 1)], secs(60));
+        let held = futures_util::future::join_all((0..120).map(lease)).await;
+        writes.push(fleet.writes());
+        drop(held);
+    }
+    // The first one leaves before all have come.
+    assert_eq!(writes, [4, 4, 4, 9]);
+}

@@ -234,10 +234,14 @@ async fn an_erasure_costs_the_units_of_the_page() {
     let (five, each) = (one.total - (two.total - one.total), two.total - one.total);
     let snapshot = (erase(1, 3).await.total - one.total) / 3.0;
     let read = one.read - none.read;
-    assert_eq!((two.read - one.read, read), (read, 3.0 * 64.0));
+    assert_eq!((two.read - one.read, read), (read, 3.0 * 65.0));
+    assert_eq!(
+        each, 6.0,
+        "the shard, its entries in two indexes, and its shared denial"
+    );
     let states = format!(
-        "It costs {} read units, and {read} for each resource: 64 to look for leases, 64 to delete its bucket, \
-         64 to see that it is gone. It costs {five} write units for its audit event, {each} for each bucket with one \
+        "It costs {} read units, and {read} for each resource: 65 to look for leases, 65 to delete its bucket, \
+         65 to see that it is gone. It costs {five} write units for its audit event, {each} for each bucket with one \
          shard, and {snapshot} for each snapshot;",
         none.read
     );

@@ -1,11 +1,11 @@
-//! An erased bucket stays erased, whatever arrives late: records that come again, processes that
+//! An erased or purged bucket does not come back, whatever arrives late: records that come again, processes that
 //! finish a split of which they have an image, runs of the reconciler.
 
 use std::collections::BTreeSet;
 
 use fastrand::Rng;
 use serde_json::Value;
-use weirgate::{EraseReport, LiveLeases, RateLimiter};
+use weirgate::{ConfigLevel, LiveLeases, RateLimiter};
 use weirgate_shared::Shard;
 use weirgate_shared::write::{finish_writes, split};
 use weirgate_store::ReturnValues;
@@ -80,43 +80,67 @@ async fn live(fleet: &Fleet, limiter: &RateLimiter, random: &mut Rng) -> Past {
     past
 }
 
-async fn erase(limiter: &RateLimiter) -> EraseReport {
-    let id = entity("e-1");
-    let erased = limiter.erase_entity(&id, LiveLeases::Refuse).await;
-    erased.unwrap()
+/// What ends the bucket.
+#[derive(Debug, Clone, Copy)]
+enum End {
+    Erased,
+    Purged,
+}
+
+/// Ends the bucket. Returns how many shards it had.
+async fn end(how: End, limiter: &RateLimiter) -> usize {
+    let system = ConfigLevel::System;
+    match how {
+        End::Erased => {
+            let id = entity("e-1");
+            let erased = limiter.erase_entity(&id, LiveLeases::Refuse);
+            erased.await.unwrap().shards
+        }
+        End::Purged => {
+            limiter.stop(&system).send().await.unwrap();
+            let page = limiter.purge_namespace("default").send().await.unwrap();
+            assert_eq!(page.next, None);
+            limiter.start(&system).send().await.unwrap();
+            page.shards
+        }
+    }
 }
 
 #[tokio::test(start_paused = true)]
-async fn nothing_late_brings_an_erased_bucket_back_or_joins_the_next_one() {
+async fn nothing_late_brings_a_bucket_back_that_was_erased_or_purged_or_joins_the_next_one() {
     let mut unfinished = 0;
-    for seed in 0..20 {
+    for (how, seed) in [End::Erased, End::Purged]
+        .into_iter()
+        .flat_map(|how| (0..20).map(move |seed| (how, seed)))
+    {
+        let at = format!("{how:?}, seed {seed}");
         let (fleet, mut random) = (Fleet::new().await, Rng::with_seed(seed));
         let limiter = fleet.limiter().await;
         let past = live(&fleet, &limiter, &mut random).await;
         let seen = shards(&fleet).await;
         unfinished += seen.iter().filter(|shard| shard.escrow.is_some()).count();
-        let erase = async || erase(&limiter).await;
-        assert!(erase().await.shards >= seen.len(), "seed {seed}");
+        let ended = end(how, &limiter).await;
+        assert!(ended >= seen.len(), "{at}");
         past.comes_again(&fleet).await;
-        assert_eq!(shards(&fleet).await, [], "seed {seed}");
-        assert_eq!(erase().await.shards, 0, "seed {seed}: once");
+        assert_eq!(shards(&fleet).await, [], "{at}");
+        assert_eq!(end(how, &limiter).await, 0, "{at}: once");
 
         // The next acquire begins a new bucket, which splits as any other.
         let other = fleet.limiter().await;
         drop(granted(&other, &[rpm(600)], &[("rpm", 600)]).await);
         past.comes_again(&fleet).await;
-        assert_eq!(shards(&fleet).await.len(), 1, "seed {seed}");
+        assert_eq!(shards(&fleet).await.len(), 1, "{at}");
         let limits = [rpm(600)];
         let set = other.set_shards("e-1", "gpt-4", &limits, 16);
-        assert_eq!(set.await.unwrap(), 16, "seed {seed}");
+        assert_eq!(set.await.unwrap(), 16, "{at}");
         let before = shards(&fleet).await;
         let table = fleet.dynamo.table().await;
         for update in past.images.iter().filter_map(finish_writes).flatten() {
             table.update(&update, ReturnValues::None).await.unwrap();
         }
-        assert_eq!(shards(&fleet).await, before, "seed {seed}");
+        assert_eq!(shards(&fleet).await, before, "{at}");
     }
-    assert!(unfinished > 5, "{unfinished} splits were unfinished");
+    assert!(unfinished > 10, "{unfinished} splits were unfinished");
 }
 
 /// Nothing of the bucket is left but its key, numbers and when they go.
@@ -125,7 +149,7 @@ async fn what_remains_of_an_erased_shard_expires_and_counts_no_usage() {
     let fleet = Fleet::new().await;
     let limiter = fleet.limiter().await;
     let past = live(&fleet, &limiter, &mut Rng::with_seed(1)).await;
-    erase(&limiter).await;
+    end(End::Erased, &limiter).await;
     let items = fleet.dynamo.items();
     let of_bucket = |item: &&Value| item["PK"]["S"].as_str().unwrap().contains("/BUCKET#e-1#");
     let names: BTreeSet<_> = items

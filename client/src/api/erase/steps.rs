@@ -2,38 +2,26 @@
 
 use std::collections::BTreeSet;
 
-use weirgate_shared::write::{Action, erase_shard, set_entity, write_config};
+use weirgate_shared::write::{Action, set_entity, write_config};
 use weirgate_shared::{
     AuditChange, AuditKey, AuditSubject, BucketEdit, BucketKey, ConfigKey, ConfigLevel, Entity,
-    EntityId, EntityKey, EpochMillis, ItemKey, MAX_SHARDS, Resource, Shard, SnapshotKey, Stamp,
+    EntityId, EntityKey, EpochMillis, ItemKey, MAX_SHARDS, Resource, SnapshotKey, Stamp,
     read_audit,
 };
 use weirgate_store::{BY_ENTITY, CHILDREN, Consistency, Index, Item, Query, SortKeys};
 
 use super::super::entities::seen;
 use super::super::limiter::RateLimiter;
+use super::remains::{Remains, live_leases};
 use super::report::{EraseReport, LiveLeases};
 use crate::config::{ConfigEdit, stored};
-use crate::session::{CacheKey, Session, decode_shard};
+use crate::session::{CacheKey, Session};
 use crate::values::Error;
 
 /// Maximum number of items in one transaction, which has room for 4 MB: ten of 400 KB.
 const ITEMS: usize = 10;
 /// Maximum number of times that a bucket is erased while callers create it again.
 const ATTEMPTS: u32 = 3;
-
-/// What is left of a shard: its item, or only its part of an unfinished split.
-pub(super) struct Remains {
-    key: BucketKey,
-    /// `v` of the item, if there is one.
-    seen: Option<i64>,
-    /// Highest `v` of the item and of a split that makes the shard.
-    highest: i64,
-    /// Whether the item is the tombstone of an erasure, and no split can make the shard.
-    is_erased: bool,
-    /// Names of the item's attributes, in order: equal erasures send equal requests.
-    names: BTreeSet<String>,
-}
 
 /// One erasure under way.
 pub(super) struct Erasure<'a> {
@@ -249,76 +237,53 @@ impl<'a> Erasure<'a> {
     }
 
     /// Reads all shards that a bucket can have, because those that were merged away are in no index.
-    /// Returns what is to be erased of them.
+    /// Returns what is to be erased of them, and the key of a change that is under way or has ended.
     ///
     /// # Errors
     /// [`Error::Invalid`] if one holds a lease that has not expired, unless leases are discarded.
-    pub(super) async fn shards(&self, resource: &Resource) -> Result<Vec<Remains>, Error> {
-        let first = BucketKey {
+    pub(super) async fn shards(
+        &self,
+        resource: &Resource,
+    ) -> Result<(Vec<Remains>, Option<ItemKey>), Error> {
+        let first = self.first_shard(resource);
+        let edit = BucketEdit::key(&first);
+        let shards = (0..MAX_SHARDS).map(|shard| first.with_shard(shard).item_key());
+        let keys: Vec<_> = shards.chain([edit.clone()]).collect();
+        let read = self.session.read_with_merged(&keys, Consistency::Strong);
+        let (mut shards, mut has_edit, now) = (vec![], false, self.session.now());
+        for item in read.await? {
+            if item.key().as_ref() == Some(&edit) {
+                has_edit = true;
+                continue;
+            }
+            let unreadable = |error| Error::Unreadable {
+                bucket: item.pk(),
+                error,
+            };
+            shards.extend(Remains::of(&item).map_err(unreadable)?);
+            self.check_leases(&item, now)?;
+        }
+        Ok((Remains::in_order(shards), has_edit.then_some(edit)))
+    }
+
+    fn first_shard(&self, resource: &Resource) -> BucketKey {
+        BucketKey {
             namespace: self.session.namespace.clone(),
             entity: self.id.clone(),
             resource: resource.clone(),
             shard: 0,
-        };
-        let keys: Vec<_> = (0..MAX_SHARDS)
-            .map(|shard| first.with_shard(shard).item_key())
-            .collect();
-        let read = self.session.read_with_merged(&keys, Consistency::Strong);
-        let (mut shards, mut halves, now) = (vec![], vec![], self.session.now());
-        for item in read.await? {
-            let Some(key) = BucketKey::parse(&item.pk()) else {
-                continue;
-            };
-            let (seen, is_erased) = if item.is_merged() {
-                let live = item.live().map_err(|error| Error::Unreadable {
-                    bucket: item.pk(),
-                    error,
-                })?;
-                (live.write_seq, live.is_erased())
-            } else {
-                let shard = decode_shard(&item)?;
-                self.check_leases(&shard, now)?;
-                halves.extend(shard.escrow.map(|half| (half.key, half.write_seq)));
-                (shard.write_seq, false)
-            };
-            shards.push(Remains {
-                key,
-                seen: Some(seen),
-                highest: seen,
-                is_erased,
-                names: item.attributes().map(|(name, _)| name.to_owned()).collect(),
-            });
         }
-        for (key, id) in halves {
-            match shards.iter_mut().find(|shard| shard.key == key) {
-                Some(shard) => {
-                    shard.is_erased &= shard.highest >= id;
-                    shard.highest = shard.highest.max(id);
-                }
-                None => shards.push(Remains {
-                    key,
-                    seen: None,
-                    highest: id,
-                    is_erased: false,
-                    names: BTreeSet::new(),
-                }),
-            }
-        }
-        // Shard 0 goes last: while it exists, a missing shard is a hole without tokens.
-        shards.sort_by_key(|shard| std::cmp::Reverse(shard.key.shard));
-        Ok(shards)
     }
 
-    fn check_leases(&self, shard: &Shard, now: EpochMillis) -> Result<(), Error> {
-        let leases = shard.leases.iter().flatten();
-        let live = leases.filter(|(_, lease)| lease.expires_at > now).count();
+    fn check_leases(&self, item: &Item, now: EpochMillis) -> Result<(), Error> {
+        let live = live_leases(item, now);
         if live == 0 || self.leases == LiveLeases::Discard {
             return Ok(());
         }
         Err(Error::Invalid(format!(
             "bucket {} holds {live} leases that have not expired: release them, wait for their \
              expiry, or erase with LiveLeases::Discard",
-            shard.key.item_key().pk
+            item.pk()
         )))
     }
 
@@ -326,28 +291,23 @@ impl<'a> Erasure<'a> {
     pub(super) async fn bucket(&mut self, resource: Resource) -> Result<(), Error> {
         let (mut editing, mut erased) = (self.editing("a bucket"), 0);
         loop {
-            let shards = self.shards(&resource).await?;
-            // Above every `v` of the bucket, also of a split that another process finishes late.
-            let highest = shards.iter().map(|shard| shard.highest).max();
-            let v = highest.unwrap_or_default().saturating_add(1);
+            let (shards, edit) = self.shards(&resource).await?;
+            let now = self.session.now();
+            let v = Remains::tombstone_v(&shards, now);
             let left: Vec<_> = shards.iter().filter(|shard| !shard.is_erased).collect();
             let some = &left[..left.len().min(ITEMS)];
-            if some.is_empty() {
+            if some.is_empty() && edit.is_none() {
                 return Ok(());
             }
             if erased == ATTEMPTS {
                 self.report.in_use.push(resource);
                 return Ok(());
             }
-            let now = self.session.now();
-            let erase = |shard: &&Remains| {
-                let names = shard.names.iter().map(String::as_str);
-                erase_shard(&shard.key, shard.seen, names, v, now)
-            };
+            let erase = |shard: &&Remains| Action::Update(shard.erase(v, now));
             let mut actions: Vec<_> = some.iter().map(erase).collect();
             // With each change, so that an erasure without the permission to delete writes nothing.
-            let first = some[0].key.with_shard(0);
-            let beside = [Stamp::key(&first), BucketEdit::key(&first)];
+            let stamp = Stamp::key(&self.first_shard(&resource));
+            let beside = [stamp].into_iter().chain(edit);
             actions.extend(beside.map(|key| Action::Delete(key, vec![])));
             if self.change(&mut editing, actions).await? {
                 self.report.shards += some.iter().filter(|shard| shard.seen.is_some()).count();
