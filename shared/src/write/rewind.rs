@@ -50,12 +50,31 @@ mod tests {
         assert!(update.changes.contains(&back));
     }
 
+    #[test]
+    fn i4_a_shard_created_on_a_tombstone_is_set_back_too() {
+        let v = AHEAD.0 * 1000 + 5;
+        let made = Shard {
+            write_seq: v,
+            birth_seq: v,
+            ..created(AHEAD)
+        };
+        assert!(rewind(&made, NOW).is_some());
+        let written = Shard {
+            write_seq: v + 1,
+            ..made
+        };
+        assert_eq!(rewind(&written, NOW), None);
+    }
+
     /// To credit the same refill again would mint tokens.
     #[test]
     fn i1_a_shard_that_was_refilled_since_its_creation_is_left_alone() {
+        let made = created(NOW);
         let refilled = Shard {
             refilled_at: AHEAD,
-            ..created(NOW)
+            // As every write does.
+            write_seq: made.write_seq + 1,
+            ..made
         };
         assert_eq!(rewind(&refilled, NOW), None);
         assert_eq!(rewind(&created(NOW), NOW), None);
