@@ -1,6 +1,8 @@
 //! A change of all shards of a bucket: each shard gets its part once, whatever happens in between.
 
 use weirgate::{Config, ConfigLevel, Limit, OperationOutcome, RateLimiter};
+use weirgate_shared::{BalanceStep, BucketEdit, EditChange, EditId, LimitName, LimitsVersion};
+use weirgate_store::ReturnValues;
 use weirgate_testkit::Fault;
 
 use crate::fixtures::fleet::shards::{self, drain, holds, split};
@@ -131,6 +133,56 @@ async fn a_bucket_in_use_is_changed_without_a_stop() {
                         .all(|shard| { shard.limits["tpm"].rule.capacity == tokens(2_000) })
                 ),
             }
+        }
+    }
+}
+
+/// The process that began a change may have ended, and its bucket may have been deleted and created
+/// again since, with limits that the change does not fit.
+#[tokio::test(start_paused = true)]
+async fn a_change_that_was_left_holds_up_no_later_one_of_a_bucket_created_since() {
+    let slots = Limit::concurrent("tpm", 8).unwrap();
+    let many =
+        |letter: char| (0..20).map(move |at| Limit::per_day(&format!("{letter}{at}"), 9).unwrap());
+    let lefts = [
+        EditChange::Limits {
+            limits: vec![slots.clone()],
+            version: Some(LimitsVersion::of_release(7)),
+            is_own: true,
+        },
+        EditChange::Limits {
+            limits: many('a').collect(),
+            version: Some(LimitsVersion::of_release(7)),
+            is_own: true,
+        },
+        EditChange::Balances([(LimitName::new("gone").unwrap(), BalanceStep::Fill)].into()),
+        EditChange::Balances(
+            [(LimitName::new("tpm").unwrap(), BalanceStep::Set(tokens(5)))].into(),
+        ),
+    ];
+    for (left, count) in lefts.iter().flat_map(|left| [(left, 1), (left, 2)]) {
+        let (fleet, at) = (Fleet::new().await, format!("{left:?}, {count} shards"));
+        let (limiter, table) = (fleet.limiter().await, fleet.dynamo.table().await);
+        split(&limiter, &limits(), count).await;
+        for letter in ['b', 'c'] {
+            let more: Vec<_> = many(letter).take(19).collect();
+            let _ = granted(&limiter, &more, &[(&format!("{letter}0"), 1)]).await;
+        }
+        let edit = BucketEdit {
+            id: EditId::new(fleet.now(), 1, None),
+            change: left.clone(),
+        };
+        let begin = edit.begin(&shards::key(0));
+        table.update(&begin, ReturnValues::None).await.unwrap();
+        let next = limiter
+            .edit_balances("e-1", "gpt-4")
+            .drain("tpm")
+            .send()
+            .await;
+        assert_eq!(next.unwrap().outcome, OperationOutcome::Applied, "{at}");
+        assert_eq!(holds(&fleet, "tpm").await, tokens(0), "{at}");
+        for shard in shards::shards(&fleet).await {
+            assert!(!shard.limits["tpm"].rule.is_concurrent(), "{at}");
         }
     }
 }
