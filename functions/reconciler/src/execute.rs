@@ -5,7 +5,7 @@ use weirgate_shared::write::{self, ExpiredLeases};
 use weirgate_shared::{EpochMillis, ItemKey, Shard};
 use weirgate_store::{ErrorKind, RetryPolicy, ReturnValues, StoreError, Table, WriteOutcome};
 
-use crate::plan::{Fate, Plan, Planned};
+use crate::plan::{Planned, was_applied};
 use crate::read;
 
 /// Maximum number of attempts for one shard. More failed conditions mean a busy shard, whose
@@ -39,36 +39,23 @@ pub async fn settle(
     table: &Table,
     budget: &LogBudget,
     mut image: Shard,
-    plan: impl Fn(&Shard) -> Plan,
+    plan: impl Fn(&Shard) -> Option<Planned>,
 ) -> Result<Done, StoreError> {
-    let (mut unsure, mut lost): (Option<Planned>, _) = (None, None);
+    let mut unconfirmed = None;
     for _ in 0..TRIES {
-        let planned = match plan(&image) {
-            Plan::Write(planned) => planned,
-            Plan::Nothing => return Ok(Done::Nothing),
+        let Some((update, restored)) = plan(&image) else {
+            return Ok(Done::Nothing);
         };
         let item = match table
-            .update_with(
-                &planned.update,
-                ReturnValues::None,
-                RetryPolicy::IfNotApplied,
-            )
+            .update_with(&update, ReturnValues::None, RetryPolicy::IfNotApplied)
             .await
         {
-            // At most one of the writes sent from one `v` is applied, and they all return the same
-            // tokens.
-            Ok(WriteOutcome::Applied(_)) => return Ok(Done::Written(planned.restored)),
-            Ok(WriteOutcome::ConditionFailed(item)) => {
-                lost = None;
-                item
-            }
+            // At most one of the writes sent from one `v` is applied.
+            Ok(WriteOutcome::Applied(_)) => return Ok(Done::Written(restored)),
+            Ok(WriteOutcome::ConditionFailed(item)) => item,
             Err(error) if error.kind == ErrorKind::Unconfirmed => {
-                let item = table
-                    .read(std::slice::from_ref(&planned.update.key))
-                    .await?
-                    .pop();
-                (unsure, lost) = (Some(planned), Some(error));
-                item
+                unconfirmed = Some(error);
+                table.read(&[update.key]).await?.pop()
             }
             Err(error) => return Err(error),
         };
@@ -78,19 +65,17 @@ pub async fn settle(
         let Some(next) = read::bucket(&item, budget) else {
             return Ok(Done::Undecodable);
         };
-        if unsure.is_none() && next == image {
+        if unconfirmed.is_none() && next == image {
             return Ok(Done::Stuck);
         }
-        image = next;
-        if let Some(sent) = unsure.take() {
-            match sent.fate(&image) {
-                Fate::Applied => return Ok(Done::Written(sent.restored)),
-                Fate::Open => unsure = Some(sent),
-                Fate::Never => {}
-            }
+        // With the same `v`, it may still arrive.
+        let is_decided = next.write_seq != image.write_seq;
+        if is_decided && unconfirmed.take().is_some() && was_applied(&image, &next) {
+            return Ok(Done::Written(restored));
         }
+        image = next;
     }
-    lost.map_or(Ok(Done::LostRace), Err)
+    unconfirmed.map_or(Ok(Done::LostRace), Err)
 }
 
 /// Postpones an item that cannot be processed by an hour. Removes an item without room for that

@@ -260,7 +260,7 @@ impl Run<'_> {
         self,
         shard: Shard,
         summary: &mut Summary,
-        plan: impl Fn(&Shard, EpochMillis) -> plan::Plan,
+        plan: impl Fn(&Shard, EpochMillis) -> Option<plan::Planned>,
     ) {
         let key = shard.key.item_key();
         let settled = settle(self.table, self.budget, shard, |image| {

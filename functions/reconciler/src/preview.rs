@@ -7,7 +7,7 @@ use weirgate_shared::write::ExpiredLeases;
 use weirgate_shared::{BucketKey, EpochMillis, ItemKey, MAX_SHARDS, Shard, due_shards};
 use weirgate_store::{Order, StoreError, Table};
 
-use crate::plan::{Plan, plan};
+use crate::plan::plan;
 use crate::review::{Depth, is_reviewed, review};
 use crate::{PARTITIONS, read};
 
@@ -96,7 +96,7 @@ pub async fn preview(table: &Table, now: EpochMillis, most: i32) -> Result<Previ
                     false => Reshaped::default(),
                 };
                 Ok(Work {
-                    released: released(shard, now),
+                    released: plan(shard, now).map_or_else(Default::default, |(_, leases)| leases),
                     reshaped,
                 })
             }
@@ -126,13 +126,6 @@ async fn read_shards(table: &Table, keys: &[ItemKey]) -> Result<Shards, StoreErr
         }
     }
     Ok(shards)
-}
-
-fn released(shard: &Shard, now: EpochMillis) -> ExpiredLeases {
-    match plan(shard, now) {
-        Plan::Write(planned) => planned.restored,
-        Plan::Nothing => ExpiredLeases::default(),
-    }
 }
 
 async fn reshape(
