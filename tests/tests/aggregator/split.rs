@@ -135,6 +135,20 @@ async fn a_throttled_shard_is_split_if_its_own_writes_are_many_until_now() {
     }
 }
 
+/// A split raises `v` to the time.
+#[tokio::test(start_paused = true)]
+async fn a_split_in_a_batch_counts_as_no_writes() {
+    let (dynamo, table, first) = marked().await;
+    assert_eq!(deliver(&table, &first).await.summary.splits, 1);
+    take_hot(&table, &bucket("a", 0)).await;
+    let deployed = Config {
+        hot_units: HOT_UNITS,
+        ..config()
+    };
+    let handled = deliver_with(&table, &records(&dynamo), &deployed).await;
+    assert_eq!(handled.summary.splits, 0);
+}
+
 #[tokio::test(start_paused = true)]
 async fn a_shard_that_its_leases_make_too_large_is_split_and_again_only_for_more_of_them() {
     let dynamo = Dynamo::new().await;

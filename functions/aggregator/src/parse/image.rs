@@ -28,14 +28,18 @@ impl<'a> Fields<'a> for Image {
         let is_counted = attr::counts_usage(&name)
             || name.ends_with("_tk")
             || matches!(&*name, attr::WRITE_SEQ | attr::REFILLED_AT);
-        let is_needed = is_counted
-            || !self.is_old
-                && (name.starts_with("b_")
-                    || matches!(&*name, attr::WRITE_UNITS | attr::SHARD_COUNT));
+        let is_needed =
+            is_counted || !self.is_old && (name.starts_with("b_") || &*name == attr::SHARD_COUNT);
         match &*name {
             _ if is_needed => {}
             _ if self.is_old => return skip(object),
-            attr::HOT | attr::DUE | attr::MIN_SHARDS | attr::SPLIT_BYTES | attr::VERSION => {}
+            attr::HOT
+            | attr::DUE
+            | attr::MIN_SHARDS
+            | attr::SPLIT_BYTES
+            | attr::VERSION
+            | attr::SAMPLE_AT
+            | attr::SAMPLE_WRITE_SEQ => {}
             attr::ESCROW => {
                 let mut map = Map::default();
                 object.next_value_seed(Object(&mut map))?;
