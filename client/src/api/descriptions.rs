@@ -6,7 +6,7 @@ use weirgate_store::Item;
 
 use super::entities::seen;
 use super::limiter::RateLimiter;
-use crate::config::ConfigEdit;
+use crate::config::{ConfigEdit, unreadable};
 use crate::session::CacheKey;
 use crate::values::Error;
 
@@ -103,10 +103,6 @@ fn described(key: &ItemKey, items: &[Item]) -> Result<Option<EntityDescription>,
         return Ok(None);
     };
     let attributes: Vec<_> = item.attributes().collect();
-    let read = read_description(&attributes);
-    read.map(Some).map_err(|error| Error::UnreadableItem {
-        pk: key.pk.clone(),
-        sk: key.sk.clone(),
-        error,
-    })
+    let read = read_description(&attributes).map(Some);
+    read.map_err(|error| unreadable(key, error))
 }

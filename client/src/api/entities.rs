@@ -12,7 +12,7 @@ use weirgate_store::{BY_ENTITY, CHILDREN, Item, Query, SortKeys};
 
 use super::limiter::RateLimiter;
 use super::page::{PAGE, Page, PageToken, within};
-use crate::config::ConfigEdit;
+use crate::config::{ConfigEdit, unreadable};
 use crate::session::CacheKey;
 use crate::values::Error;
 
@@ -92,29 +92,7 @@ impl RateLimiter {
             }
             generation.insert(id.clone(), ancestors);
         }
-        // The descendants that stay where they are.
-        let mut level: Vec<_> = generation.clone().into_iter().collect();
-        while !level.is_empty() {
-            if let Some((id, _)) = level
-                .iter()
-                .find(|(_, ancestors)| *ancestors > MAX_ANCESTORS)
-            {
-                return Err(Error::Invalid(format!(
-                    "entity {id} would have more than {MAX_ANCESTORS} ancestors: shorten its chain of parents"
-                )));
-            }
-            let children = level.into_iter().map(async |(id, ancestors)| {
-                let children = self.all_children(id).await?.into_iter();
-                let staying = children.filter(|child| !generation.contains_key(child));
-                Ok::<_, Error>(
-                    staying
-                        .map(|child| (child, ancestors + 1))
-                        .collect::<Vec<_>>(),
-                )
-            });
-            let children = stream::iter(children.collect::<Vec<_>>());
-            level = children.buffer_unordered(CONCURRENCY).try_concat().await?;
-        }
+        self.check_descendants(&generation).await?;
         let mut ordered = entities.to_vec();
         ordered.sort_by_key(|entity| generation[&entity.id]);
         Ok(ordered)
@@ -279,7 +257,8 @@ impl RateLimiter {
                 .filter(|_| !keeps_parent);
             if let Some(parent) = parent {
                 let ancestors = self.ancestors(id, parent).await?;
-                self.check_descendants(id, ancestors.len()).await?;
+                let moved = [(id.clone(), ancestors.len())].into();
+                self.check_descendants(&moved).await?;
                 actions.extend(ancestors);
             }
             actions.push(editing.record(AuditChange::Entity {
@@ -318,22 +297,28 @@ impl RateLimiter {
         Ok(checks)
     }
 
-    /// Requires that no descendant of an entity with so many ancestors has too many. The index of
-    /// children may lag behind, so two joins at once can pass; an acquire then refuses the chain.
-    async fn check_descendants(&self, id: &EntityId, ancestors: usize) -> Result<(), Error> {
-        let (mut generation, mut descendants) = (vec![id.clone()], 0);
-        while ancestors + descendants <= MAX_ANCESTORS {
-            let children = generation.into_iter().map(|id| self.all_children(id));
-            let children = stream::iter(children.collect::<Vec<_>>());
-            generation = children.buffer_unordered(CONCURRENCY).try_concat().await?;
-            if generation.is_empty() {
-                return Ok(());
+    /// Requires that no entity of `moved`, which has the number of ancestors of each, and none of
+    /// their descendants has too many. The index of children may lag behind, so two joins at once
+    /// can pass; an acquire then refuses the chain.
+    async fn check_descendants(&self, moved: &HashMap<EntityId, usize>) -> Result<(), Error> {
+        let mut level: Vec<_> = moved.clone().into_iter().collect();
+        while !level.is_empty() {
+            let is_too_deep = |(_, ancestors): &&(EntityId, usize)| *ancestors > MAX_ANCESTORS;
+            if let Some((id, _)) = level.iter().find(is_too_deep) {
+                return Err(Error::Invalid(format!(
+                    "entity {id} would have more than {MAX_ANCESTORS} ancestors: shorten its chain of parents"
+                )));
             }
-            descendants += 1;
+            let children = level.into_iter().map(async |(id, ancestors)| {
+                let children = self.all_children(id).await?.into_iter();
+                let staying = children.filter(|child| !moved.contains_key(child));
+                let staying = staying.map(|child| (child, ancestors + 1));
+                Ok::<_, Error>(staying.collect::<Vec<_>>())
+            });
+            let children = stream::iter(children.collect::<Vec<_>>());
+            level = children.buffer_unordered(CONCURRENCY).try_concat().await?;
         }
-        Err(Error::Invalid(format!(
-            "entity {id} would have {ancestors} ancestors, and a descendant more than {MAX_ANCESTORS}: give it a parent nearer to the root"
-        )))
+        Ok(())
     }
 
     async fn all_children(&self, id: EntityId) -> Result<Vec<EntityId>, Error> {
@@ -355,12 +340,7 @@ pub(super) fn seen(key: &EntityKey, items: &[Item]) -> Result<Option<(Entity, Wr
     let item = items
         .iter()
         .find(|item| item.key().as_ref() == Some(&item_key));
-    let read = item
-        .map(|item| read_entity(key.entity.clone(), item.attributes()))
-        .transpose();
-    read.map_err(|error| Error::UnreadableItem {
-        pk: item_key.pk,
-        sk: item_key.sk,
-        error,
-    })
+    let read = item.map(|item| read_entity(key.entity.clone(), item.attributes()));
+    read.transpose()
+        .map_err(|error| unreadable(&item_key, error))
 }

@@ -6,7 +6,7 @@ use std::time::Duration;
 use futures_util::stream::{self, StreamExt, TryStreamExt};
 use tokio::time::Instant;
 use weirgate_shared::write::{Action, Update};
-use weirgate_shared::{ItemKey, Shard, WriteId};
+use weirgate_shared::{ItemKey, Meter, Shard, WriteId};
 use weirgate_store::{
     Consistency, ErrorKind, Item, Page, Position, Query, RetryPolicy, ReturnValues, ScanPage,
     StoreError, TransactOutcome, WriteOutcome,
@@ -128,6 +128,19 @@ impl Session {
         self.record_outcome(self.table.query(listing, after).await)
     }
 
+    /// Reads all items of a list.
+    pub(crate) async fn query_all(&self, listing: Query<'_>) -> Result<Vec<Item>, StoreError> {
+        let (mut items, mut after) = (vec![], None);
+        loop {
+            let page = self.query(listing, after.as_ref()).await?;
+            items.extend(page.items);
+            after = page.next;
+            if after.is_none() {
+                return Ok(items);
+            }
+        }
+    }
+
     /// Reads one page of the whole table.
     pub(crate) async fn scan(
         &self,
@@ -170,6 +183,14 @@ impl Session {
 /// [`Error::Unreadable`] if the item is damaged.
 pub(crate) fn decode_shard(item: &Item) -> Result<Shard, Error> {
     item.bucket().map_err(|error| Error::Unreadable {
+        bucket: item.pk(),
+        error,
+    })
+}
+
+/// Reads the usage counters of an item, of a shard that was merged away too.
+pub(crate) fn decode_meter(item: &Item) -> Result<Meter, Error> {
+    item.live().map_err(|error| Error::Unreadable {
         bucket: item.pk(),
         error,
     })

@@ -102,15 +102,7 @@ impl<'a> Erasure<'a> {
             Some(index) => Query::of_index(index, partition, keys),
             None => Query::new(partition, keys),
         };
-        let (mut items, mut after) = (vec![], None);
-        loop {
-            let page = self.session.query(listing, after.as_ref()).await?;
-            items.extend(page.items);
-            after = page.next;
-            if after.is_none() {
-                return Ok(items);
-            }
-        }
+        Ok(self.session.query_all(listing).await?)
     }
 
     async fn own_items(&self, prefix: &str) -> Result<Vec<Item>, Error> {

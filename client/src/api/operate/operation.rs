@@ -11,7 +11,7 @@ use weirgate_shared::{
 use weirgate_store::{ActionOutcome, Item};
 
 use crate::bucket::BucketState;
-use crate::config::ConfigEdit;
+use crate::config::{ConfigEdit, unreadable};
 use crate::session::{CacheKey, Refusals, Session};
 use crate::values::Error;
 
@@ -133,13 +133,11 @@ impl<'a> Operating<'a> {
                 .items
                 .iter()
                 .find(|item| item.key().as_ref() == Some(&key));
-            let unreadable = |error| Error::UnreadableItem {
-                pk: key.pk.clone(),
-                sk: key.sk.clone(),
-                error,
-            };
-            let under_way = item.map(|item| read_edit(item.attributes()).map_err(unreadable));
-            match under_way.transpose()?.flatten() {
+            let under_way = item.map(|item| read_edit(item.attributes())).transpose();
+            match under_way
+                .map_err(|error| unreadable(&key, error))?
+                .flatten()
+            {
                 Some(edit) if !self.is_dry_run => {
                     let until = self.edit.deadline();
                     bucket.finish_edit(self.session, &edit, until).await?;
@@ -181,20 +179,15 @@ impl<'a> Operating<'a> {
         mark: Option<Action>,
     ) -> Result<Option<OperationOutcome>, Error> {
         if self.is_dry_run {
-            let has_change = plan.is_some();
-            return Ok(Some(if has_change {
-                OperationOutcome::DryRun
-            } else {
-                OperationOutcome::Unchanged
-            }));
+            let planned = plan.map_or(OperationOutcome::Unchanged, |_| OperationOutcome::DryRun);
+            return Ok(Some(planned));
         }
         if plan.is_none() && self.key.is_none() {
             return Ok(Some(OperationOutcome::Unchanged));
         }
-        let done = if plan.is_some() {
-            OperationOutcome::Applied
-        } else {
-            OperationOutcome::Unchanged
+        let done = match plan {
+            Some(_) => OperationOutcome::Applied,
+            None => OperationOutcome::Unchanged,
         };
         let now = self.session.now();
         let ends = EpochSeconds::not_before(now.plus(REMEMBERED.into()));
@@ -229,13 +222,10 @@ impl<'a> Operating<'a> {
 
     /// Returns the outcome that the item of a used key stands for.
     fn of_used_key(&self, item: &Item) -> Result<OperationOutcome, Error> {
-        let ItemKey { pk, sk } = operation_key(&self.session.namespace, self.key());
-        let used = read_operation(item.attributes()).map_err(|error| Error::UnreadableItem {
-            pk,
-            sk,
-            error,
-        })?;
         let key = self.key();
+        let item_key = operation_key(&self.session.namespace, key);
+        let used = read_operation(item.attributes());
+        let used = used.map_err(|error| unreadable(&item_key, error))?;
         if self.key.is_none() {
             return Ok(OperationOutcome::Applied);
         }

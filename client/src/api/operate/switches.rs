@@ -7,7 +7,7 @@ use super::operation::{Operating, OperationOutcome, Options, Read, operation_opt
 use crate::RateLimiter;
 use crate::api::page::{Page, Unreadable};
 use crate::config::stored_switches;
-use crate::session::CacheKey;
+use crate::session::{CacheKey, Session};
 use crate::values::Error;
 
 impl RateLimiter {
@@ -124,61 +124,26 @@ impl<'a> SwitchEdit<'a> {
             Some(Switch::Exempt) => format!("exempt {level}"),
             None => format!("start {level}"),
         };
-        let key = switches_key(&session.namespace);
-        let mut operating = Operating::new(session, what, CacheKey::Switches, &self.options)?;
-        loop {
-            let (cache, sent_at) = (&session.config_cache, session.ages.now());
-            let request = cache.switches.begin(sent_at, true);
-            let Read { items, known, mark } = operating.read(std::slice::from_ref(&key)).await?;
-            let item = items.iter().find(|item| item.key().as_ref() == Some(&key));
-            let seen = match stored_switches(&key, item) {
-                // A stop of the system replaces switches that cannot be read.
-                Err(Error::UnreadableItem { error, .. }) if self.stops_system() => Switches {
-                    unreadable: vec![(None, error)],
-                    ..Switches::default()
-                },
-                seen => {
-                    let seen = seen?;
-                    cache.record_switches(request, seen.clone());
-                    seen
-                }
-            };
+        let change = |seen: &Switches| {
+            let switches = self.switches(seen)?;
             let before = seen.levels.get(level).copied();
-            let report = |outcome| SwitchReport {
-                outcome,
+            let event = AuditChange::Switch {
+                level: level.clone(),
                 before,
                 after: next,
             };
-            if let Some(outcome) = known {
-                return Ok(SwitchReport {
-                    after: before,
-                    ..report(outcome)
-                });
-            }
-            let switches = self.switches(&seen)?;
-            let plan = if before == next && !seen.is_unreadable(level) {
-                None
-            } else {
-                let action = write_switches(&session.namespace, &seen, &switches);
-                let level = level.clone();
-                let event = AuditChange::Switch {
-                    level,
-                    before,
-                    after: next,
-                };
-                Some((vec![action], event))
-            };
-            if let Some(outcome) = operating.write(plan, mark).await? {
-                if outcome == OperationOutcome::Applied {
-                    cache.record_switches(cache.switches.written(sent_at), switches);
-                }
-                return Ok(report(outcome));
-            }
-        }
-    }
-
-    fn stops_system(&self) -> bool {
-        self.level == ConfigLevel::System && self.next == Some(Switch::Stopped)
+            let is_changed = before != next || seen.is_unreadable(level);
+            Ok(is_changed.then_some((switches, event)))
+        };
+        let stops_system = *level == ConfigLevel::System && next == Some(Switch::Stopped);
+        let changed = change_switches(session, what, &self.options, stops_system, change).await?;
+        let of = |switches: Switches| switches.levels.get(level).copied();
+        let (outcome, [before, after]) = (changed.0, changed.1.map(of));
+        Ok(SwitchReport {
+            outcome,
+            before,
+            after,
+        })
     }
 
     /// Returns the switches after the change.
@@ -196,5 +161,48 @@ impl<'a> SwitchEdit<'a> {
             )));
         }
         Ok(switches)
+    }
+}
+
+/// Changes the switches of a namespace: `change` returns those after it, and the audit event; `None`
+/// if nothing has to be changed. Returns the switches before and after.
+pub(super) async fn change_switches(
+    session: &Session,
+    what: String,
+    options: &Options,
+    replaces_unreadable: bool,
+    change: impl Fn(&Switches) -> Result<Option<(Switches, AuditChange)>, Error>,
+) -> Result<(OperationOutcome, [Switches; 2]), Error> {
+    let key = switches_key(&session.namespace);
+    let mut operating = Operating::new(session, what, CacheKey::Switches, options)?;
+    loop {
+        let (cache, sent_at) = (&session.config_cache, session.ages.now());
+        let request = cache.switches.begin(sent_at, true);
+        let Read { items, known, mark } = operating.read(std::slice::from_ref(&key)).await?;
+        let item = items.iter().find(|item| item.key().as_ref() == Some(&key));
+        let seen = match stored_switches(&key, item) {
+            Err(Error::UnreadableItem { error, .. }) if replaces_unreadable => Switches {
+                unreadable: vec![(None, error)],
+                ..Switches::default()
+            },
+            seen => {
+                let seen = seen?;
+                cache.record_switches(request, seen.clone());
+                seen
+            }
+        };
+        if let Some(outcome) = known {
+            return Ok((outcome, [seen.clone(), seen]));
+        }
+        let (next, event) = change(&seen)?.unzip();
+        let write = |next| vec![write_switches(&session.namespace, &seen, next)];
+        let plan = next.as_ref().map(write).zip(event);
+        if let Some(outcome) = operating.write(plan, mark).await? {
+            if let (OperationOutcome::Applied, Some(next)) = (outcome, &next) {
+                cache.record_switches(cache.switches.written(sent_at), next.clone());
+            }
+            let after = next.unwrap_or_else(|| seen.clone());
+            return Ok((outcome, [seen, after]));
+        }
     }
 }

@@ -1,12 +1,11 @@
 //! What all limiters of a namespace decide while DynamoDB is unavailable.
 
-use weirgate_shared::write::write_switches;
 use weirgate_shared::{AuditChange, Switches, switches_key};
 
-use super::operation::{Operating, OperationOutcome, Options, Read, operation_options};
+use super::operation::{OperationOutcome, Options, operation_options};
+use super::switches::change_switches;
 use crate::RateLimiter;
-use crate::config::{stored_switches, unreadable};
-use crate::session::CacheKey;
+use crate::config::unreadable;
 use crate::values::{Error, OnUnavailable, check_on_unavailable};
 
 impl RateLimiter {
@@ -83,49 +82,28 @@ impl PolicyEdit<'_> {
     pub async fn send(self) -> Result<PolicyReport, Error> {
         let (session, policy) = (&*self.limiter.session, self.policy);
         policy.map_or(Ok(()), check_on_unavailable)?;
-        let key = switches_key(&session.namespace);
         let what = match policy {
             Some(policy) => format!("{policy} while DynamoDB is unavailable"),
             None => "each limiter's own decision while DynamoDB is unavailable".to_owned(),
         };
-        let mut operating = Operating::new(session, what, CacheKey::Switches, &self.options)?;
-        loop {
-            let (cache, sent_at) = (&session.config_cache, session.ages.now());
-            let request = cache.switches.begin(sent_at, true);
-            let Read { items, known, mark } = operating.read(std::slice::from_ref(&key)).await?;
-            let item = items.iter().find(|item| item.key().as_ref() == Some(&key));
-            let seen = stored_switches(&key, item)?;
-            cache.record_switches(request, seen.clone());
+        let change = |seen: &Switches| {
             let before = seen.on_unavailable;
-            let report = |outcome, after| PolicyReport {
-                outcome,
-                before,
-                after,
-            };
-            if let Some(outcome) = known {
-                return Ok(report(outcome, before));
-            }
-            let mut next = Switches {
-                version: seen.version.saturating_add(1),
-                ..seen.clone()
-            };
+            let mut next = seen.clone();
+            next.version = seen.version.saturating_add(1);
             next.set_policy(policy);
-            let plan = (before != policy || seen.unreadable_policy().is_some()).then(|| {
-                let event = AuditChange::OnUnavailable {
-                    before,
-                    after: policy,
-                };
-                (
-                    vec![write_switches(&session.namespace, &seen, &next)],
-                    event,
-                )
-            });
-            if let Some(outcome) = operating.write(plan, mark).await? {
-                if outcome == OperationOutcome::Applied {
-                    cache.record_switches(cache.switches.written(sent_at), next);
-                }
-                return Ok(report(outcome, policy));
-            }
-        }
+            let event = AuditChange::OnUnavailable {
+                before,
+                after: policy,
+            };
+            let is_changed = before != policy || seen.unreadable_policy().is_some();
+            Ok(is_changed.then_some((next, event)))
+        };
+        let changed = change_switches(session, what, &self.options, false, change).await?;
+        let (outcome, [before, after]) = (changed.0, changed.1.map(|seen| seen.on_unavailable));
+        Ok(PolicyReport {
+            outcome,
+            before,
+            after,
+        })
     }
 }

@@ -3,12 +3,12 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use weirgate_shared::{
-    BucketKey, DELIVERY, EpochMillis, ItemKey, MAX_SHARDS, Meter, Snapshot, SnapshotKey, Snapshots,
-    Window,
+    BucketKey, DELIVERY, EpochMillis, MAX_SHARDS, Meter, SnapshotKey, Snapshots, Window,
 };
 use weirgate_store::{Consistency, Item, Query, SortKeys};
 
-use crate::session::Session;
+use crate::config::unreadable;
+use crate::session::{Session, decode_meter};
 use crate::values::Error;
 
 /// What was read of something, and an error for each item that cannot be read.
@@ -52,14 +52,14 @@ pub(super) async fn read_live(
         let first = firsts.remove(&key.pk);
         let mut shards = Found::<Vec<_>>::default();
         if let Some(first) = first {
-            shards.push(live(first));
+            shards.push(decode_meter(first));
         }
         if first.is_none_or(was_split) {
             let others: Vec<_> = (1..MAX_SHARDS)
                 .map(|shard| bucket.with_shard(shard).item_key())
                 .collect();
             for item in session.read_with_merged(&others, consistency).await? {
-                shards.push(live(&item));
+                shards.push(decode_meter(&item));
             }
         }
         all.push(shards);
@@ -72,13 +72,6 @@ pub(super) async fn read_live(
 fn was_split(first: &Item) -> bool {
     first.bucket().map_or(true, |shard| {
         shard.scaling.sample.is_some() || shard.shard().count > 1
-    })
-}
-
-fn live(item: &Item) -> Result<Meter, Error> {
-    item.live().map_err(|error| Error::Unreadable {
-        bucket: item.pk(),
-        error,
     })
 }
 
@@ -105,7 +98,7 @@ pub(super) async fn read_others(
         .map(|shard| bucket.with_shard(shard).item_key())
         .collect();
     for item in session.read_with_merged(&keys, consistency).await? {
-        live.push(self::live(&item));
+        live.push(decode_meter(&item));
     }
     Ok(())
 }
@@ -157,31 +150,18 @@ async fn read_windows(
         consistency,
         ..Query::new(&first.pk, SortKeys::Between(&first.sk, &last.sk))
     };
-    let (mut snapshots, mut after) = (Found::<Snapshots>::default(), None);
-    loop {
-        let page = session.query(listing, after.as_ref()).await?;
-        for item in &page.items {
-            let Some(start) = item.key().as_ref().and_then(SnapshotKey::parse) else {
-                continue;
-            };
-            match snapshot(item) {
-                Ok(snapshot) => drop(snapshots.read.insert((window, start.start), snapshot)),
-                Err(error) => snapshots.damaged.push(error),
-            }
-        }
-        after = page.next;
-        if after.is_none() {
-            return Ok(snapshots);
+    let mut snapshots = Found::<Snapshots>::default();
+    for item in session.query_all(listing).await? {
+        let Some(item_key) = item.key() else {
+            continue;
+        };
+        let Some(SnapshotKey { start, .. }) = SnapshotKey::parse(&item_key) else {
+            continue;
+        };
+        match item.snapshot() {
+            Ok(snapshot) => drop(snapshots.read.insert((window, start), snapshot)),
+            Err(error) => snapshots.damaged.push(unreadable(&item_key, error)),
         }
     }
-}
-
-fn snapshot(item: &Item) -> Result<Snapshot, Error> {
-    item.snapshot().map_err(|error| {
-        let ItemKey { pk, sk } = item.key().unwrap_or_else(|| ItemKey {
-            pk: item.pk(),
-            sk: String::new(),
-        });
-        Error::UnreadableItem { pk, sk, error }
-    })
+    Ok(snapshots)
 }
