@@ -65,11 +65,11 @@ impl Row {
     }
 }
 
-/// By what a later step can depend on. The write units only decide whether a shard is hot, and in
-/// the model any shard may be split.
+/// By what a later step can depend on. The bytes of a split's leases only decide whether a shard is
+/// hot, and in the model any shard may be split.
 impl Hash for Row {
     fn hash<H: Hasher>(&self, state: &mut H) {
-        let decides = |name: &str| name != attr::WRITE_UNITS && name != attr::SPLIT_BYTES;
+        let decides = |name: &str| name != attr::SPLIT_BYTES;
         self.item
             .0
             .iter()

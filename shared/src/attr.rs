@@ -14,7 +14,7 @@ pub const WRITE_SEQ: &str = "v";
 pub const BIRTH: &str = "birth";
 /// Hour in which usage is counted, in hours since 1970.
 pub const HOUR: &str = "uh";
-/// Write units left in the partition at `rf`, in thousandths of a unit; may be negative.
+/// Written at creation, because releases before 0.9 read no shard without it. Nothing reads it.
 pub const WRITE_UNITS: &str = "wcu";
 /// Number of shards when this one was last split or merged.
 pub const SHARD_COUNT: &str = "shard_count";
@@ -38,7 +38,7 @@ pub const TAKES: &str = "takes";
 pub const TAKES_HOUR_BASE: &str = "th";
 /// `takes` at the start of the day.
 pub const TAKES_DAY_BASE: &str = "td";
-/// Request of a client for a split: the shard was throttled, or is out of write units.
+/// Request of a client for a split: the shard was throttled.
 pub const HOT: &str = "hot";
 /// Epoch ms of the last activity sample, split or merge.
 pub const SAMPLE_AT: &str = "look_at";

@@ -11,7 +11,7 @@ pub const SCHEMA_VERSION: i64 = 2;
 /// takes from them still fits into an expression.
 pub const MAX_LIMITS: usize = 20;
 
-/// Maximum number of limits of one bucket, without the hidden `wcu`. A write that splits, credits
+/// Maximum number of limits of one bucket. A write that splits, credits
 /// or counts all of them still fits into an expression of 4 KB. A bucket keeps every limit that it
 /// ever had, so this is one configuration and its replacement.
 pub const MAX_BUCKET_LIMITS: usize = 2 * MAX_LIMITS;

@@ -236,13 +236,6 @@ fn check(
     }
 }
 
-/// Hidden rule of every shard: the write units of one DynamoDB partition in a second.
-pub(crate) const WCU: RefillRule = RefillRule {
-    capacity: MilliTokens::from_tokens(1000),
-    refill_amount: MilliTokens::from_tokens(1000),
-    refill_period_ms: 1000,
-};
-
 #[cfg(test)]
 mod tests {
     use super::*;

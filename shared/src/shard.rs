@@ -8,8 +8,8 @@ mod rules;
 
 use std::collections::BTreeMap;
 
-use crate::limit::{RefillRule, WCU};
-use crate::math::{self, ShardIndex};
+use crate::limit::RefillRule;
+use crate::math::ShardIndex;
 use crate::{
     Bases, BucketKey, Counter, EditId, EpochMillis, EpochSeconds, Hour, Lease, Limit, LimitName,
     LimitsVersion, Meter, MilliTokens, MilliTotal, VersionedLimits, WriteId,
@@ -34,7 +34,7 @@ pub struct Shard {
     pub hour: Hour,
     /// Number of granted acquires.
     pub acquires: Counter,
-    /// Limits by name, without the hidden `wcu`.
+    /// Limits by name.
     pub limits: BTreeMap<LimitName, LimitState>,
     /// Usage of limits that the shard no longer has: it was merged away with them, and created
     /// again without.
@@ -47,9 +47,6 @@ pub struct Shard {
     /// Instant after which DynamoDB may delete the item, which is then full and has no lease.
     /// `None` if the bucket is kept.
     pub ttl: Option<EpochSeconds>,
-    /// Write units left in the partition at `refilled_at`, in thousandths. A partition has 1,000
-    /// units a second.
-    pub write_units_left: MilliTokens,
     /// Leases stored in the item; `None` if the item lacks the map.
     pub leases: Option<BTreeMap<WriteId, Lease>>,
     /// Instant at or before the earliest expiry of a lease.
@@ -68,7 +65,7 @@ pub struct Shard {
     pub lease_bytes: usize,
 }
 
-/// Inputs of a shard's splits and merges, besides its write units and its size.
+/// Inputs of a shard's splits and merges, besides its size.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct Scaling {
     /// Whether a client requests a split.
@@ -145,7 +142,6 @@ impl Shard {
             config_version: terms.version,
             limits_changed_at: None,
             ttl: None,
-            write_units_left: WCU.capacity,
             leases: Some(BTreeMap::new()),
             due_at: None,
             last_write_id: None,
@@ -184,24 +180,6 @@ impl Shard {
     #[must_use]
     pub fn share(&self, state: &LimitState) -> MilliTokens {
         self.shard().share(state.rule.capacity)
-    }
-
-    /// Returns whether the partition has under a fifth of a second's write units left at `at`. A
-    /// throttled partition need not show this; throttled requests do.
-    #[must_use]
-    pub fn is_near_write_limit(&self, at: EpochMillis) -> bool {
-        self.write_units_at(at) < WCU.capacity / 5
-    }
-
-    /// Returns the write units left in the partition at `at`, in thousandths.
-    pub(crate) fn write_units_at(&self, at: EpochMillis) -> MilliTokens {
-        math::refilled(
-            self.write_units_left,
-            &WCU,
-            ShardIndex::UNSPLIT,
-            self.refilled_at,
-            at,
-        )
     }
 
     /// Returns the usage counters.

@@ -21,7 +21,7 @@ mod take;
 mod ttl;
 mod update;
 
-use changes::{add_tokens, count_write, set_write_id, units_credit};
+use changes::{add_tokens, count_write, set_write_id};
 use conditions::{
     push_new, require_limits, require_refilled_at, require_same_leases, require_shard_count,
 };
@@ -38,7 +38,7 @@ pub use erase::erase_shard;
 pub use expire::{ExpiredLeases, expire, sample};
 pub use merge::{merge, merged, recreate, remove_covered, require_unchanged};
 pub use operate::{record_operation, write_switches};
-pub use refill::{cap_write_units, refill};
+pub use refill::refill;
 pub use replace::{REST_INTERVAL, REVIEW_INTERVAL};
 pub use rewind::rewind;
 pub use roll::Roll;

@@ -4,7 +4,7 @@ mod model;
 
 use std::collections::BTreeMap;
 
-use model::given::{Held, START, bucket, id, later, needs, rate, slots, whole, with_leases};
+use model::given::{Held, bucket, id, later, needs, rate, slots, whole, with_leases};
 use model::limit_name;
 use weirgate_shared::write::expire;
 use weirgate_shared::{Limit, LimitState, MilliTokens, Scaling, Shard, ShardIndex};
@@ -27,19 +27,9 @@ fn what_expired_leases_give_back_is_reported_as_far_as_it_fits() {
     assert_eq!(expire(&none, later(100)).unwrap().1.tokens, BTreeMap::new());
 }
 
-/// A shard's heat, from its leases and its write units.
 #[test]
-fn a_shard_is_hot_below_a_fifth_of_its_units_or_by_leases_that_came_since_its_split() {
+fn a_shard_is_hot_by_leases_that_came_since_its_split() {
     let mut shard = whole(0);
-    for (left, is_out) in [(200_000, false), (199_999, true)] {
-        shard.write_units_left = MilliTokens(left);
-        assert_eq!(shard.is_near_write_limit(START), is_out, "{left}");
-    }
-    assert!(
-        !shard.is_near_write_limit(later(1)),
-        "a unit flows in every millisecond"
-    );
-
     for (size, leases, split, is_crowded, units) in [
         (0, 0, 0, false, 1),
         (1024, 1024, 0, false, 1),

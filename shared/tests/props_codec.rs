@@ -121,7 +121,6 @@ prop_compose! {
         (hour, acquires, bases) in (0..70_380_768i64, count(), bases()),
         (last_write_id, config_version, edit) in (option::of(write_id()), option::of(any::<i64>().prop_map(LimitsVersion)), option::of(any::<i64>().prop_map(EditId))),
         limits in btree_map(limit_name(), limit_state(), 0..5),
-        write_units_left in amount(),
         leases in option::of(btree_map(write_id(), lease(), 0..4)),
         (due_at, limits_changed_at, ttl) in (option::of(instant()), option::of(instant()), option::of(any::<i64>())),
         (is_hot, sample, min_shards, lease_bytes_at_split) in
@@ -132,7 +131,7 @@ prop_compose! {
         let (hour, acquires) = (Hour(hour), Counter { total: acquires, bases });
         Shard {
             key, shard_count, refilled_at, write_seq, birth_seq, hour, acquires, limits, departed: BTreeMap::new(), config_version, limits_changed_at,
-            ttl: ttl.map(EpochSeconds), write_units_left, leases, due_at, last_write_id, edit, scaling,
+            ttl: ttl.map(EpochSeconds), leases, due_at, last_write_id, edit, scaling,
             escrow: None, size_bytes: 0, lease_bytes: 0,
         }
     }
@@ -211,7 +210,7 @@ fn wild_name() -> impl Strategy<Value = String> {
 }
 
 /// Attributes that must be integers, in a bucket with one limit.
-const NUMBERS: [&str; 19] = [
+const NUMBERS: [&str; 18] = [
     "rt",
     "ttl",
     "rf",
@@ -221,7 +220,6 @@ const NUMBERS: [&str; 19] = [
     "takes",
     "th",
     "td",
-    "wcu",
     "due",
     "shard_count",
     "b_rpm_tk",

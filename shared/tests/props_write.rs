@@ -9,7 +9,7 @@ use model::world::{START, ops, world};
 use model::{Item, bucket_key, config, contention, settle};
 use proptest::collection::vec;
 use proptest::prelude::*;
-use weirgate_shared::write::{Contention, Take, cap_write_units, refill};
+use weirgate_shared::write::{Contention, Take, refill};
 use weirgate_shared::{
     BucketKey, EpochMillis, Lease, Limit, MilliTokens, Millis, Shard, ShardIndex, WriteId,
     refill_between,
@@ -192,32 +192,6 @@ proptest! {
                 prop_assert!(ready <= START || there(before) < need, "{:?} was enough", before);
             }
             None => prop_assert!(there(EpochMillis(START.0 * 2)) < need),
-        }
-    }
-
-    /// Overflow of write units would hide a load. Only overflow is removed, after any writes, and
-    /// no take is affected.
-    #[test]
-    fn write_units_are_cut_where_they_are_full_and_nowhere_else(
-        left in -3_000_000..=1_000_000i64, elapsed in 0..10_000i64, written in 0..4_000i64,
-    ) {
-        let limit = Limit::per_minute("rpm", 10).unwrap();
-        let image = Shard { write_units_left: MilliTokens(left), ..bucket(&limit, MilliTokens::from_tokens(5)) };
-        let now = START.plus(Millis(elapsed));
-        let over = left + elapsed * 1000 - 1_000_000;
-        let Some(update) = cap_write_units(&image, now) else {
-            prop_assert!(over < 1_000_000, "{} have flowed over", over);
-            return Ok(());
-        };
-        let since = Shard { write_units_left: MilliTokens(left - written * 1000), ..image.clone() };
-        let mut item = Item::of_bucket(&since);
-        prop_assert_eq!(item.apply(&update), over >= written * 1000);
-        if over >= written * 1000 {
-            let after = item.bucket();
-            let there = after.write_units_left.0 + elapsed * 1000;
-            prop_assert_eq!(there, 999_000, "full, but for this write");
-            prop_assert_eq!((after.refilled_at, &after.limits), (image.refilled_at, &image.limits));
-            prop_assert!(!item.apply(&update), "once");
         }
     }
 }

@@ -8,8 +8,8 @@ use model::table::Table;
 use model::world::START;
 use model::{Item, bucket, bucket_key, limit_name, settle, take};
 use weirgate_shared::write::{
-    Action, LeaseChange, LimitDelta, Roll, Settle, Take, Update, cap_write_units, expire, merge,
-    merged, refill, sample, split, update_min_shards,
+    Action, LeaseChange, LimitDelta, Roll, Settle, Take, Update, expire, merge, merged, refill,
+    sample, split, update_min_shards,
 };
 use weirgate_shared::{
     Bases, Counter, EpochMillis, Hour, Lease, Limit, LimitName, Meter, MilliTokens, Millis, Shard,
@@ -286,7 +286,6 @@ fn only_what_counts_usage_begins_an_hour() {
     let actions = [lower, merged];
     let others = [
         refill(&dry, &used, at),
-        cap_write_units(&seen, at),
         expire(&free, at).map(|(update, _)| update),
     ];
     let others = others.map(|update| update.expect("there is something to do"));

@@ -45,7 +45,6 @@ fn used(entity: &str, limits: &[&str], leases: u64) -> Shard {
             day: 1_212_121,
         },
     };
-    bucket.write_units_left = MilliTokens(987_654);
     for state in bucket.limits.values_mut() {
         (state.available, state.consumed) = (MilliTokens(123_456_789), MilliTotal(123_456_789_012));
         state.bases = Bases {

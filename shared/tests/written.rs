@@ -11,9 +11,9 @@ use model::given::{START, bucket, half, id, later, lease, needs, rate, slots, wh
 use model::page::Page;
 use model::{bucket_key, limit_name, settle};
 use weirgate_shared::write::{
-    Contention, LeaseChange, LimitDelta, Roll, Settle, Take, Update, UsageCopy, cap_write_units,
-    clear_due, expire, finish_writes, merge, merged, recreate, refill, remove_covered,
-    require_unchanged, sample, split, update_min_shards,
+    Contention, LeaseChange, LimitDelta, Roll, Settle, Take, Update, UsageCopy, clear_due, expire,
+    finish_writes, merge, merged, recreate, refill, remove_covered, require_unchanged, sample,
+    split, update_min_shards,
 };
 use weirgate_shared::{
     ActivitySample, BucketKey, Counter, EpochSeconds, Hour, Limit, LimitsVersion, Meter,
@@ -545,16 +545,6 @@ fn functions(page: &mut Page) {
     page.update(
         "no refill before anything has flowed in",
         refill(&slow, &all, later(200)),
-    );
-    let mut busy = whole(0);
-    busy.write_units_left = MilliTokens(500_000);
-    page.update("refill of a busy shard", refill(&busy, &all, later(200)));
-    let mut full = whole(0);
-    full.size_bytes = 1025;
-    page.update("cut the write units", cap_write_units(&full, later(1000)));
-    page.update(
-        "no cut of the write units yet",
-        cap_write_units(&full, later(999)),
     );
 
     let expired = with_leases(

@@ -104,7 +104,6 @@ fn damage(item: &mut Value, rng: &mut Rng) {
         "b_rate_ra",
         "b_rate_rp",
         "b_rate_tc",
-        "wcu",
     ];
     for _ in 0..rng.u32(0..4) {
         item[names[rng.usize(..names.len())]] = value(rng);

@@ -259,8 +259,8 @@ impl<'a> TakeAttempt<'a> {
         planned.now
     }
 
-    /// Returns whether the write should request a split: the shard has no write units left, or was
-    /// throttled repeatedly. Not just after a split, when every process pays for a write or two to
+    /// Returns whether the write should request a split: the shard was throttled repeatedly. Not
+    /// just after a split, when every process pays for a write or two to
     /// see it, and not twice.
     fn wants_split(&self, seen: Option<&Shard>, now: EpochMillis) -> bool {
         let Some(seen) = seen.filter(|seen| !seen.scaling.is_hot) else {
@@ -271,11 +271,8 @@ impl<'a> TakeAttempt<'a> {
             .sample
             .map_or(EpochMillis::default(), |look| look.at.plus(SPLIT_COOLDOWN));
         let is_settled = |age: Duration| now.since(settled_at) > Millis::from(age);
-        let was_throttled = self
-            .state
-            .repeatedly_throttled_for()
-            .is_some_and(is_settled);
-        was_throttled || seen.is_near_write_limit(now)
+        let throttled_for = self.state.repeatedly_throttled_for();
+        throttled_for.is_some_and(is_settled)
     }
 }
 

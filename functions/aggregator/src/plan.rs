@@ -2,7 +2,7 @@
 
 use std::collections::{BTreeMap, HashSet};
 
-use weirgate_shared::write::{Update, UsageCopy, cap_write_units, refill};
+use weirgate_shared::write::{Update, UsageCopy, refill};
 use weirgate_shared::{
     BucketKey, EpochMillis, LimitName, Meter, MilliTokens, MilliTotal, Millis, Shard, Window,
 };
@@ -10,9 +10,6 @@ use weirgate_shared::{
 use crate::config::Config;
 use crate::parse::{After, Record};
 use crate::split::{Heat, Split};
-
-/// Number of writes to a shard in one batch from which on its write rate is checked.
-const BUSY: usize = 200;
 
 /// Number of writes to a shard after which its usage is copied before the hour ends: at most every
 /// five seconds, at the highest write rate of a shard. For less busy shards, readers use the live
@@ -278,10 +275,8 @@ impl ShardFold {
     }
 
     fn refill(&self, from_writes: usize, now: EpochMillis) -> Option<Write<'_>> {
-        let (image, _, record) = self.last.as_ref()?;
-        let refill = || refill(image, &self.consumed, now).filter(|_| self.writes >= from_writes);
-        let update =
-            refill().or_else(|| cap_write_units(image, now).filter(|_| self.writes >= BUSY))?;
+        let (image, _, record) = self.last.as_ref().filter(|_| self.writes >= from_writes)?;
+        let update = refill(image, &self.consumed, now)?;
         Some(Write {
             kind: WriteKind::Refill(Box::new(update)),
             record: *record,

@@ -22,7 +22,7 @@ fn any_json() -> impl Strategy<Value = Value> {
     ];
     let name = prop_oneof![
         "(Records|dynamodb|eventName|eventSource|Keys|NewImage|OldImage|PK|SK|N|S|M|SequenceNumber|SizeBytes|v|rf|birth|uh)",
-        "(ApproximateCreationDateTime|takes|th|td|wcu|shard_count|h|hot|due|min_shards|split_bytes|BOOL|b_[a-z]{0,3}_(tk|tc|cp|ra|rp|bh|bd)|b__tc|b_)",
+        "(ApproximateCreationDateTime|takes|th|td|shard_count|h|hot|due|min_shards|split_bytes|BOOL|b_[a-z]{0,3}_(tk|tc|cp|ra|rp|bh|bd)|b__tc|b_)",
         "\\PC{0,6}",
     ];
     leaf.prop_recursive(6, 64, 8, move |inner| {

@@ -172,7 +172,6 @@ fn shard(bytes: &mut Bytes<'_>) -> Shard {
         config_version: bytes.one_in(2).then(|| LimitsVersion(bytes.number())),
         limits_changed_at: bytes.one_in(2).then(|| EpochMillis(bytes.number())),
         ttl: bytes.one_in(2).then(|| EpochSeconds(bytes.number())),
-        write_units_left: MilliTokens(bytes.number()),
         leases: (!bytes.one_in(8)).then_some(leases),
         due_at: bytes.one_in(2).then(|| EpochMillis(bytes.number())),
         last_write_id: None,

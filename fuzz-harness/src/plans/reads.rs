@@ -86,7 +86,6 @@ pub(super) fn evaluate(
     );
     let _ = (
         bucket.matches_rules(limits, now),
-        bucket.is_near_write_limit(now),
         bucket.has_heavy_leases(),
         bucket.write_units(),
     );

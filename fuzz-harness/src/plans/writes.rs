@@ -4,9 +4,9 @@ use std::collections::BTreeMap;
 
 use weirgate_reconciler::{Depth, review};
 use weirgate_shared::write::{
-    Action, Contention, LeaseChange, LimitDelta, Settle, Take, Update, cap_write_units, expire,
-    finish_writes, is_abandoned, may_split, merge, merged, recreate, refill, remove_covered,
-    require_unchanged, sample, split, update_min_shards,
+    Action, Contention, LeaseChange, LimitDelta, Settle, Take, Update, expire, finish_writes,
+    is_abandoned, may_split, merge, merged, recreate, refill, remove_covered, require_unchanged,
+    sample, split, update_min_shards,
 };
 use weirgate_shared::{BucketKey, Lease, LimitsVersion, MilliTokens, VersionedLimits, WriteId};
 
@@ -172,11 +172,7 @@ fn updates(case: &Case) -> Vec<Update> {
             .chain([sample(bucket, now)])
             .map(|(update, _)| update),
     );
-    updates.extend(
-        refill(bucket, &needs, now)
-            .into_iter()
-            .chain(cap_write_units(bucket, now)),
-    );
+    updates.extend(refill(bucket, &needs, now));
     updates.push(update_min_shards(bucket, bucket.scaling.min_shards, now));
     updates
 }

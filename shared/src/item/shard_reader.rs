@@ -11,8 +11,7 @@ use super::{Attr, ItemError};
 use crate::attr::{self, Field};
 use crate::{
     ActivitySample, Bases, BucketKey, Counter, EditId, EpochMillis, EpochSeconds, Hour, Lease,
-    LimitName, LimitsVersion, MAX_BUCKET_LIMITS, Meter, MilliTokens, Scaling, Shard, ShardIndex,
-    WriteId,
+    LimitName, LimitsVersion, MAX_BUCKET_LIMITS, Meter, Scaling, Shard, ShardIndex, WriteId,
 };
 
 /// Collects the attributes of a bucket item in any order.
@@ -25,7 +24,6 @@ pub struct ShardReader {
     birth: Option<i64>,
     hour: Option<i64>,
     takes: [Option<i128>; 3],
-    write_units_left: Option<i64>,
     shard_count: Option<u32>,
     due: Option<i64>,
     version: Option<i64>,
@@ -56,7 +54,6 @@ impl ShardReader {
             attr::TAKES => self.takes[0] = Some(parse::count(name, value)?),
             attr::TAKES_HOUR_BASE => self.takes[1] = Some(parse::count(name, value)?),
             attr::TAKES_DAY_BASE => self.takes[2] = Some(parse::count(name, value)?),
-            attr::WRITE_UNITS => self.write_units_left = Some(integer(name, value)?),
             attr::VERSION => self.version = Some(integer(name, value)?),
             attr::RULE_AT => self.rule_at = Some(integer(name, value)?),
             attr::TTL => self.ttl = Some(integer(name, value)?),
@@ -113,9 +110,6 @@ impl ShardReader {
         let rf = self
             .rf
             .ok_or_else(|| ItemError::missing(attr::REFILLED_AT, "epoch milliseconds"))?;
-        let write_units_left = self
-            .write_units_left
-            .ok_or_else(|| ItemError::missing(attr::WRITE_UNITS, WHOLE))?;
         let (hour, takes) = (self.hour()?, self.takes()?);
         let limits = self.limits(LimitFields::is_held, LimitFields::state)?;
         let unheld = self.limits(|partial| !partial.is_held(), LimitFields::counter)?;
@@ -147,7 +141,6 @@ impl ShardReader {
             config_version: self.version.map(LimitsVersion),
             limits_changed_at: self.rule_at.map(EpochMillis),
             ttl: self.ttl.map(EpochSeconds),
-            write_units_left: MilliTokens(write_units_left),
             leases: self.leases,
             due_at: self.due.map(EpochMillis),
             last_write_id: self.op,

@@ -6,7 +6,7 @@ use super::credit::BalanceUpdate;
 use super::update::tokens;
 use super::{
     AttributeUpdate, Condition, Path, Update, Value, count_write, require_limits,
-    require_refilled_at, units_credit,
+    require_refilled_at,
 };
 use crate::attr;
 use crate::math::refill_between;
@@ -47,7 +47,7 @@ pub fn change_balances(
     let mut update = Update {
         key: view.key.item_key(),
         conditions: require_refilled_at(view).into(),
-        changes: count_write(Some(view), units_credit(view, now)),
+        changes: count_write(),
     };
     let id = Path::of(attr::EDIT);
     let is_earlier = Condition::AtMost(id.clone(), Value::Int(edit.0.saturating_sub(1)));

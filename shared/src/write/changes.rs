@@ -2,30 +2,20 @@
 
 use super::update::{AttributeUpdate, Path, Value};
 use crate::attr::{self, Field};
-use crate::{EpochMillis, LimitName, MilliTokens, RefillRule, Shard, WriteId};
+use crate::{LimitName, MilliTokens, RefillRule, WriteId};
 
-/// Returns the changes of every write to a shard: `v` rises by one, and its write units are
-/// subtracted.
-pub(super) fn count_write(view: Option<&Shard>, units_credit: MilliTokens) -> Vec<AttributeUpdate> {
-    let units = MilliTokens::from_tokens(view.map_or(1, Shard::write_units));
-    vec![
-        AttributeUpdate::Add(Path::of(attr::WRITE_SEQ), Value::Int(1)),
-        AttributeUpdate::Add(
-            Path::of(attr::WRITE_UNITS),
-            Value::Int((units_credit - units).0),
-        ),
-    ]
+/// Returns the change of every write to a shard: `v` rises by one.
+pub(super) fn count_write() -> Vec<AttributeUpdate> {
+    vec![AttributeUpdate::Add(
+        Path::of(attr::WRITE_SEQ),
+        Value::Int(1),
+    )]
 }
 
 /// Sets the write id, by which a writer finds out whether an unconfirmed write was applied. Writes
 /// that can be repeated safely leave the last id in place.
 pub(super) fn set_write_id(op: &WriteId) -> AttributeUpdate {
     AttributeUpdate::Set(Path::of(attr::LAST_WRITE_ID), Value::text(op.as_str()))
-}
-
-/// Returns the write units that the partition has gained since `rf`, for a write that moves `rf`.
-pub(super) fn units_credit(shard: &Shard, now: EpochMillis) -> MilliTokens {
-    shard.write_units_at(now) - shard.write_units_left
 }
 
 pub(super) fn add_tokens(limit: &LimitName, field: Field, amount: MilliTokens) -> AttributeUpdate {

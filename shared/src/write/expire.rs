@@ -2,9 +2,7 @@
 
 use std::collections::BTreeMap;
 
-use super::replace::{
-    REST_INTERVAL, REVIEW_INTERVAL, count_units, first_expiry, next_due, replace,
-};
+use super::replace::{REST_INTERVAL, REVIEW_INTERVAL, first_expiry, next_due, replace};
 use super::{
     AttributeUpdate, Condition, Path, Update, Value, count_write, require_same_leases,
     require_shard_count, roll,
@@ -27,11 +25,10 @@ pub struct ExpiredLeases {
 /// Returns `None` if there is nothing to change.
 #[must_use]
 pub fn expire(shard: &Shard, now: EpochMillis) -> Option<(Update, ExpiredLeases)> {
-    let (mut next, restored) = expired(shard, now);
+    let (next, restored) = expired(shard, now);
     if next == *shard {
         return None;
     }
-    count_units(&mut next, 1);
     Some((replace(shard, next), restored))
 }
 
@@ -60,7 +57,6 @@ pub fn sample(shard: &Shard, now: EpochMillis) -> (Update, ExpiredLeases) {
         next_due(&next, now)
     };
     if restored.leases > 0 || rests {
-        count_units(&mut next, 1);
         return (replace(shard, next), restored);
     }
     let conditions = vec![
@@ -68,7 +64,7 @@ pub fn sample(shard: &Shard, now: EpochMillis) -> (Update, ExpiredLeases) {
         require_shard_count(shard.shard()),
         require_same_leases(shard),
     ];
-    let mut changes = count_write(Some(shard), MilliTokens::ZERO);
+    let mut changes = count_write();
     changes.push(AttributeUpdate::Set(
         Path::of(attr::SAMPLE_AT),
         Value::Int(now.0),

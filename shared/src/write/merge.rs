@@ -6,9 +6,8 @@
 use std::collections::BTreeMap;
 
 use super::expire::expired;
-use super::replace::{count_units, forget_departed, make, next_due, replace, retire};
+use super::replace::{forget_departed, make, next_due, replace, retire};
 use super::{Action, Condition, Path, require_same_leases, require_shard_count, ttl};
-use crate::limit::WCU;
 use crate::math::{MIN_BALANCE, refilled};
 use crate::{
     ActivitySample, Counter, EpochMillis, Hour, Limit, LimitState, MAX_BUCKET_LIMITS, MilliTokens,
@@ -75,7 +74,6 @@ pub fn merged(lower: &Shard, upper: &Shard, now: EpochMillis) -> Option<Shard> {
             return None;
         }
     }
-    next.write_units_left = next.write_units_at(now);
     next.refilled_at = now;
     next.shard_count = whole.count;
     // Above every `v` of the upper shard, so that a later split can create a shard of its number.
@@ -100,9 +98,8 @@ pub fn merged(lower: &Shard, upper: &Shard, now: EpochMillis) -> Option<Shard> {
 /// Replaces `lower` by `joined`. The items of the merged shards `gone` keep only their usage
 /// counters, which the next shard of the same number continues.
 #[must_use]
-pub fn merge(lower: &Shard, mut joined: Shard, gone: &[&Shard]) -> Vec<Action> {
+pub fn merge(lower: &Shard, joined: Shard, gone: &[&Shard]) -> Vec<Action> {
     let now = joined.refilled_at;
-    count_units(&mut joined, 2);
     let mut actions = vec![Action::Update(replace(lower, joined))];
     actions.extend(
         gone.iter()
@@ -164,7 +161,6 @@ pub fn recreate(
         hour: Hour::of(now),
         acquires: Counter::default(),
         departed: BTreeMap::new(),
-        write_units_left: WCU.capacity,
         last_write_id: Some(op),
         ttl: None,
         leases: Some(BTreeMap::new()),

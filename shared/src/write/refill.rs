@@ -4,13 +4,11 @@ use std::collections::BTreeMap;
 
 use super::credit::BalanceUpdate;
 use super::{
-    AttributeUpdate, Condition, Path, Update, Value, count_write, require_limits,
-    require_refilled_at, units_credit,
+    AttributeUpdate, Path, Update, Value, count_write, require_limits, require_refilled_at,
 };
 use crate::attr;
-use crate::limit::WCU;
 use crate::math::refill_between;
-use crate::{EpochMillis, LimitName, LimitState, MilliTokens, Millis, Shard, ShardIndex};
+use crate::{EpochMillis, LimitName, LimitState, MilliTokens, Millis, Shard};
 
 /// Minimum time between two moves of `rf`. Takes compute refill themselves, and those that require
 /// `rf` fail when it moves. Moving it with every batch would starve them.
@@ -43,7 +41,7 @@ pub fn refill(
     let mut update = Update {
         key: image.key.item_key(),
         conditions: require_refilled_at(image).into(),
-        changes: count_write(Some(image), units_credit(image, now)),
+        changes: count_write(),
     };
     update.changes.push(AttributeUpdate::Set(
         Path::of(attr::REFILLED_AT),
@@ -69,29 +67,4 @@ pub fn refill(
     }
     require_limits(&mut update, image, |_, state| state.rule.is_concurrent());
     Some(update)
-}
-
-/// Cuts the write units of `image` at their maximum if more than a second's have overflowed since
-/// `rf`: otherwise the overflow would hide an overload. `rf` stays, because takes require it.
-///
-/// Requires that they are full, so it can be repeated.
-#[must_use]
-pub fn cap_write_units(image: &Shard, now: EpochMillis) -> Option<Update> {
-    let full = WCU.capacity - refill_between(&WCU, ShardIndex::UNSPLIT, image.refilled_at, now);
-    if image.write_units_left - full < WCU.capacity {
-        return None;
-    }
-    let units = MilliTokens::from_tokens(image.write_units());
-    let left = Path::of(attr::WRITE_UNITS);
-    let mut conditions = require_refilled_at(image).to_vec();
-    conditions.push(Condition::AtLeast(left.clone(), Value::Int(full.0)));
-    let changes = vec![
-        AttributeUpdate::Add(Path::of(attr::WRITE_SEQ), Value::Int(1)),
-        AttributeUpdate::Set(left, Value::Int((full - units).0)),
-    ];
-    Some(Update {
-        key: image.key.item_key(),
-        conditions,
-        changes,
-    })
 }

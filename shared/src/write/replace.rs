@@ -144,9 +144,3 @@ pub(super) fn first_expiry(shard: &Shard) -> Option<EpochMillis> {
         .map(|(_, lease)| lease.expires_at)
         .min()
 }
-
-/// Subtracts the write units of one more write.
-pub(super) fn count_units(shard: &mut Shard, per_kb: i64) {
-    let units = crate::MilliTokens::from_tokens(shard.write_units().saturating_mul(per_kb));
-    shard.write_units_left -= units;
-}

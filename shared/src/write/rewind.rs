@@ -1,7 +1,7 @@
 //! Correcting a shard that a fast clock created.
 
 use super::{AttributeUpdate, Path, Update, Value, count_write, require_refilled_at};
-use crate::{EpochMillis, MilliTokens, Shard, attr};
+use crate::{EpochMillis, Shard, attr};
 
 /// Sets `refilled_at` of a shard back to `now`; otherwise it would not refill until then. Returns
 /// `None` unless `refilled_at` is in the future and still as set at creation. Refill that was
@@ -14,7 +14,7 @@ pub fn rewind(shard: &Shard, now: EpochMillis) -> Option<Update> {
     if !is_of_creation || shard.refilled_at <= now {
         return None;
     }
-    let mut changes = count_write(Some(shard), MilliTokens::ZERO);
+    let mut changes = count_write();
     changes.push(AttributeUpdate::Set(
         Path::of(attr::REFILLED_AT),
         Value::Int(now.0),

@@ -86,7 +86,7 @@ impl Settle<'_> {
         let mut update = Update {
             key: self.key.item_key(),
             conditions: vec![],
-            changes: count_write(view, MilliTokens::ZERO),
+            changes: count_write(),
         };
         update.changes.push(set_write_id(&self.write_id));
         if self.acquires != 0 {

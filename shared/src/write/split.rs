@@ -9,7 +9,6 @@ use super::{
     require_refilled_at, tokens,
 };
 use crate::attr::{self, Field};
-use crate::limit::WCU;
 use crate::math::refill_between;
 use crate::{
     ActivitySample, Counter, EpochMillis, Hour, LimitName, LimitState, MilliTokens, Millis,
@@ -112,7 +111,6 @@ pub fn split(image: &Shard, min_shards: u32, op: WriteId, now: EpochMillis) -> U
         config_version: image.config_version,
         limits_changed_at: image.limits_changed_at,
         ttl: None,
-        write_units_left: WCU.capacity,
         leases: Some(BTreeMap::new()),
         due_at: Some(now.plus(REVIEW_INTERVAL)),
         last_write_id: Some(op),
@@ -138,12 +136,6 @@ pub fn split(image: &Shard, min_shards: u32, op: WriteId, now: EpochMillis) -> U
             .limits
             .insert(name.clone(), LimitState::new(tk, state.rule));
     }
-    // Both halves start with full write units, so neither is near the write limit at first.
-    child.write_units_left -= MilliTokens::from_tokens(image.write_units());
-    parent.changes.push(AttributeUpdate::Set(
-        Path::of(attr::WRITE_UNITS),
-        Value::Int(child.write_units_left.0),
-    ));
     parent.changes.push(AttributeUpdate::Set(
         Path::of(attr::ESCROW),
         item::write_escrow(&child),
@@ -162,7 +154,7 @@ pub fn split(image: &Shard, min_shards: u32, op: WriteId, now: EpochMillis) -> U
 pub fn finish_writes(parent: &Shard) -> Option<[Update; 2]> {
     let child = parent.escrow.as_deref()?;
     let id = Path::of(attr::ESCROW).then(attr::WRITE_SEQ);
-    let mut changes = count_write(Some(parent), MilliTokens::ZERO);
+    let mut changes = count_write();
     changes.push(AttributeUpdate::Remove(Path::of(attr::ESCROW)));
     let conditions = vec![Condition::Equals(id, Value::Int(child.write_seq))];
     Some([
@@ -189,7 +181,7 @@ pub fn is_abandoned(parent: &Shard, now: EpochMillis) -> bool {
 /// Stores `min_shards` as set by an operator, 0 for none, in `shard`, and schedules its review.
 #[must_use]
 pub fn update_min_shards(shard: &Shard, min_shards: u32, now: EpochMillis) -> Update {
-    let mut changes = count_write(Some(shard), MilliTokens::ZERO);
+    let mut changes = count_write();
     changes.extend(set_min_shards(min_shards, shard.scaling.min_shards));
     if min_shards > 0 {
         // A bucket with a number set by an operator is kept.

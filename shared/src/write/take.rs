@@ -241,8 +241,8 @@ impl Take<'_> {
         self.soft_amounts.contains_key(limit)
     }
 
-    fn update(&self, view: &Shard, units_credit: MilliTokens) -> Update {
-        let mut changes = count_write(Some(view), units_credit);
+    fn update(&self, view: &Shard) -> Update {
+        let mut changes = count_write();
         changes.push(set_write_id(&self.write_id));
         changes.extend(
             self.request_split
@@ -281,7 +281,6 @@ impl Take<'_> {
             state.available -= self.need(limit);
             state.consumed = self.consumption(limit).into();
         }
-        shard.write_units_left -= MilliTokens::from_tokens(1);
         (shard.hour, shard.acquires.total) = (self.roll.hour, self.acquires.into());
         shard.leases = Some(self.leases.iter().cloned().collect());
         shard.due_at = self.first_expiry();

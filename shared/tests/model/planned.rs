@@ -4,8 +4,8 @@ use std::collections::BTreeMap;
 
 use weirgate_shared::write::{
     Action, BalanceChange, Contention, LeaseChange, LimitDelta, Roll, Settle, Take, Update,
-    cap_write_units, change_balances, expire, finish_writes, merge, merged, refill, rewind, sample,
-    split, update_min_shards,
+    change_balances, expire, finish_writes, merge, merged, refill, rewind, sample, split,
+    update_min_shards,
 };
 use weirgate_shared::{
     EditId, EpochMillis, Hour, Lease, Limit, LimitName, LimitsVersion, MilliTokens, Shard,
@@ -38,7 +38,6 @@ pub fn planned(view: &Shard, brought: &[Limit], at: EpochMillis, by_others: bool
     updates.extend(
         refill(view, &all(1_000), at)
             .into_iter()
-            .chain(cap_write_units(view, at))
             .chain(rewind(view, at))
             .chain(change_balances(
                 view,

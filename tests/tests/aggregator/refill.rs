@@ -172,34 +172,3 @@ async fn a_bucket_that_was_credited_just_now_is_left_to_its_callers() {
     assert_eq!(summary.refilled, 1);
     drop(dynamo);
 }
-
-/// A load that begins later must show; and takes that rely on `rf` must not lose by it.
-#[tokio::test]
-async fn the_write_units_of_a_busy_shard_are_cut_without_moving_rf() {
-    for (writes, is_cut) in [(199, false), (200, true)] {
-        let dynamo = Dynamo::new().await;
-        let (table, key) = (dynamo.table().await, bucket("a", 0));
-        let plenty = [Limit::per_second("rps", 1_000_000).unwrap()];
-        for _ in 0..writes {
-            let needs = BTreeMap::from([(name("rps"), MilliTokens::from_tokens(1))]);
-            take_at(&table, &key, &plenty, needs, HOUR).await;
-        }
-        let records = records(&dynamo);
-        let (rf, v) = (number(&dynamo, "rf"), number(&dynamo, "v"));
-        let now = HOUR.plus(Millis(5_000));
-        let handled = deliver_at(&table, &records, now).await;
-        assert_eq!(
-            (handled.summary.refilled, number(&dynamo, "rf")),
-            (usize::from(is_cut), rf),
-            "{writes}"
-        );
-        assert_eq!(number(&dynamo, "v"), v + i64::from(is_cut));
-        if is_cut {
-            // 5,000 have flowed in, of which 4,000 are over: a thousand are there, but for this
-            // write.
-            assert_eq!(number(&dynamo, "wcu"), (1_000 - 5_000 - 1) * 1_000);
-        }
-        let again = deliver_at(&table, &records, now).await;
-        assert_eq!(again.summary.refilled, 0, "a replay cuts nothing");
-    }
-}

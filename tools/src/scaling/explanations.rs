@@ -31,13 +31,11 @@ pub(super) fn sharing() -> String {
 
 /// Returns how many shards a key needs, and how it gets them.
 pub(super) fn splitting() -> String {
-    let hot = PARTITION_WRITE_UNITS - SHARD_WRITES;
     let (doublings, splits) = (MAX_SHARDS.ilog2(), MAX_SHARDS - 1);
     bullets([
         format!(
             "Shards needed: the least power of two that is at least writes a second ÷ {SHARD_WRITES}. A shard splits when \
-             DynamoDB throttles it, at {thousand} a second, or before that when it is let burst and its write-unit balance falls \
-             below {HOT_BELOW_PERCENT} %, that is {hot}. Planned with {SHARD_WRITES}, a fifth is left for crests; a load just below \
+             DynamoDB throttles it, at {thousand} a second, or later while it is let burst. Planned with {SHARD_WRITES}, a fifth is left for crests; a load just below \
              {thousand} a shard rests at half as many shards, until it is throttled.",
             thousand = Grouped(PARTITION_WRITE_UNITS),
         ),

@@ -1,6 +1,6 @@
 use super::*;
 
-const SOUND: [(&str, &str); 16] = [
+const SOUND: [(&str, &str); 15] = [
     (attr::SHARD_COUNT, "1"),
     (attr::REFILLED_AT, "0"),
     (attr::WRITE_SEQ, "0"),
@@ -9,7 +9,6 @@ const SOUND: [(&str, &str); 16] = [
     (attr::TAKES, "0"),
     (attr::TAKES_HOUR_BASE, "0"),
     (attr::TAKES_DAY_BASE, "0"),
-    (attr::WRITE_UNITS, "0"),
     ("b_a_tk", "0"),
     ("b_a_tc", "0"),
     ("b_a_cp", "0"),

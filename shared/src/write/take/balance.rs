@@ -6,14 +6,14 @@ use crate::write::changes::{add_consumed, add_tokens};
 use crate::write::conditions::{has_rule, push_new, require_shard_count};
 use crate::write::update::tokens;
 use crate::write::{Condition, Path, Take, Update, Value};
-use crate::{EpochMillis, LimitState, MilliTokens, Shard};
+use crate::{EpochMillis, LimitState, Shard};
 
 impl Take<'_> {
     /// Returns `ADD tk −n, tc +n` for each limit. Requires `tk ≥ n`, and that the refill since
     /// `rf`, which is that of the view or later, fits above the balance.
     pub(super) fn take_balance(&self, view: &Shard, now: EpochMillis) -> Update {
         let (shard, floor) = (view.shard(), view.refilled_at);
-        let mut update = self.update(view, MilliTokens::ZERO);
+        let mut update = self.update(view);
         // Neither condition holds for a shard that was deleted or merged away.
         push_new(&mut update, require_shard_count(shard));
         update

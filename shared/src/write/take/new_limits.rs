@@ -4,7 +4,7 @@
 use super::reclaim::reclaim;
 use crate::attr::{self, Field};
 use crate::math::refill_between;
-use crate::write::changes::{add_consumed, add_tokens, set_rule, units_credit};
+use crate::write::changes::{add_consumed, add_tokens, set_rule};
 use crate::write::conditions::{push_new, require_refilled_at};
 use crate::write::credit::BalanceUpdate;
 use crate::write::update::tokens;
@@ -15,7 +15,7 @@ impl Take<'_> {
     /// Writes the acquire's limits to the shard along with the take. Moves `rf`, so that all refill
     /// by the old rules is credited. Requires the `rf` of the view.
     pub(super) fn with_new_limits(&self, shard: &Shard, now: EpochMillis) -> Update {
-        let mut update = self.update(shard, units_credit(shard, now));
+        let mut update = self.update(shard);
         require_refilled_at(shard)
             .into_iter()
             .for_each(|condition| push_new(&mut update, condition));
