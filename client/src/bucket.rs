@@ -26,6 +26,7 @@ pub(crate) use acquire::acquire;
 pub(crate) use all_or_none::{AllOrNone, take_concurrently, take_in_transaction};
 pub(crate) use balance_plan::{AmountChange, BalancePlan, balances};
 pub(crate) use cached_denial::cached_denial;
+pub(crate) use edit::finished;
 pub(crate) use hold::{BucketDecision, Hold, HoldToken};
 pub(crate) use prefetch::drain;
 pub(crate) use refresh::{refresh_all, refresh_each};

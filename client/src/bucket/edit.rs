@@ -6,9 +6,9 @@ use std::sync::Arc;
 
 use futures_util::future::try_join_all;
 use tokio::time::Instant;
-use weirgate_shared::write::{Take, Update, change_balances};
+use weirgate_shared::write::{BalanceChange, Take, Update, change_balances};
 use weirgate_shared::{
-    BalanceStep, BucketEdit, EditChange, EpochMillis, LimitName, Shard, VersionedLimits,
+    BalanceStep, BucketEdit, EditChange, EpochMillis, LimitName, LimitState, Shard, VersionedLimits,
 };
 use weirgate_store::WriteOutcome;
 
@@ -131,6 +131,29 @@ fn limits_of(edit: &BucketEdit) -> VersionedLimits<'_> {
         },
         EditChange::Balances(_) => VersionedLimits::default(),
     }
+}
+
+/// Returns the shard as it is once the change is finished.
+pub(crate) fn finished(shard: Arc<Shard>, edit: &BucketEdit, now: EpochMillis) -> Arc<Shard> {
+    if has_edit(&shard, edit, now) {
+        return shard;
+    }
+    let EditChange::Balances(steps) = &edit.change else {
+        return Arc::new(shard.projected(limits_of(edit), now));
+    };
+    let mut next = Shard::clone(&shard);
+    next.refilled_at = next.refilled_at.max(now);
+    let is_rate = |state: &LimitState| !state.rule.is_concurrent();
+    for (name, state) in next.limits.iter_mut().filter(|(_, state)| is_rate(state)) {
+        let (balance, share) = (shard.balance(state, now), shard.share(state));
+        let part = steps.get(name).map(|step| step.part(shard.shard(), share));
+        state.available = match part {
+            None => balance,
+            Some(BalanceChange::SetTo(amount)) => amount,
+            Some(BalanceChange::Raise(more)) => (balance + more).min(share),
+        };
+    }
+    Arc::new(next)
 }
 
 /// Returns the write of a shard's part; `None` if the shard cannot have it as it is.

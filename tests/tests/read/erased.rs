@@ -124,13 +124,33 @@ async fn nothing_late_brings_a_bucket_back_that_was_erased_or_purged_or_joins_th
         past.comes_again(&fleet).await;
         assert_eq!(shards(&fleet).await, [], "{at}");
         assert_eq!(end(how, &limiter).await, 0, "{at}: once");
+        let rest = limiter.purge_namespace("default").dry_run().send();
+        assert_eq!(
+            rest.await.unwrap().shards,
+            0,
+            "{at}: a tombstone is no shard"
+        );
 
         // The next acquire begins a new bucket, which splits as any other.
         let other = fleet.limiter().await;
-        drop(granted(&other, &[rpm(600)], &[("rpm", 600)]).await);
+        let limits = [rpm(600)];
+        match seed % 3 {
+            0 => drop(granted(&other, &limits, &[("rpm", 600)]).await),
+            1 => {
+                let ask = other
+                    .acquire("e-1", "gpt-4")
+                    .limits(&limits)
+                    .take("rpm", 600);
+                let all = other.acquire_all([ask]).in_one_transaction();
+                assert!(all.send().await.unwrap().is_granted());
+            }
+            _ => assert_eq!(
+                other.set_shards("e-1", "gpt-4", &limits, 1).await.unwrap(),
+                1
+            ),
+        }
         past.comes_again(&fleet).await;
         assert_eq!(shards(&fleet).await.len(), 1, "{at}");
-        let limits = [rpm(600)];
         let set = other.set_shards("e-1", "gpt-4", &limits, 16);
         assert_eq!(set.await.unwrap(), 16, "{at}");
         let before = shards(&fleet).await;
@@ -145,32 +165,34 @@ async fn nothing_late_brings_a_bucket_back_that_was_erased_or_purged_or_joins_th
 
 /// Nothing of the bucket is left but its key, numbers and when they go.
 #[tokio::test(start_paused = true)]
-async fn what_remains_of_an_erased_shard_expires_and_counts_no_usage() {
-    let fleet = Fleet::new().await;
-    let limiter = fleet.limiter().await;
-    let past = live(&fleet, &limiter, &mut Rng::with_seed(1)).await;
-    end(End::Erased, &limiter).await;
-    let items = fleet.dynamo.items();
-    let of_bucket = |item: &&Value| item["PK"]["S"].as_str().unwrap().contains("/BUCKET#e-1#");
-    let names: BTreeSet<_> = items
-        .iter()
-        .filter(of_bucket)
-        .flat_map(|item| item.as_object().unwrap().keys())
-        .collect();
-    let names: Vec<_> = names.into_iter().map(String::as_str).collect();
-    assert_eq!(
-        names,
-        ["PK", "SK", "birth", "takes", "td", "th", "ttl", "uh", "v"]
-    );
-    // The record of the erasure brings no usage back, and hides that of records in its batch.
-    let mut records = past.records;
-    records.extend(batches::stream(&fleet.dynamo, fleet.now()));
-    let table = fleet.dynamo.table().await;
-    let handled = deliver_text(&table, &event(&records), fleet.now()).await;
-    assert_eq!(
-        (handled.summary.undecodable, handled.summary.failed),
-        (0, 0)
-    );
-    let is_snapshot = |item: &Value| item["SK"]["S"].as_str().unwrap().starts_with("#USAGE#");
-    assert!(!fleet.dynamo.items().iter().any(is_snapshot));
+async fn what_remains_of_an_erased_or_purged_shard_expires_and_counts_no_usage() {
+    for how in [End::Erased, End::Purged] {
+        let fleet = Fleet::new().await;
+        let limiter = fleet.limiter().await;
+        let past = live(&fleet, &limiter, &mut Rng::with_seed(1)).await;
+        end(how, &limiter).await;
+        let items = fleet.dynamo.items();
+        let of_bucket = |item: &&Value| item["PK"]["S"].as_str().unwrap().contains("/BUCKET#e-1#");
+        let names: BTreeSet<_> = items
+            .iter()
+            .filter(of_bucket)
+            .flat_map(|item| item.as_object().unwrap().keys())
+            .collect();
+        let names: Vec<_> = names.into_iter().map(String::as_str).collect();
+        assert_eq!(
+            names,
+            ["PK", "SK", "birth", "takes", "td", "th", "ttl", "uh", "v"]
+        );
+        // The record of the erasure brings no usage back, and hides that of records in its batch.
+        let mut records = past.records;
+        records.extend(batches::stream(&fleet.dynamo, fleet.now()));
+        let table = fleet.dynamo.table().await;
+        let handled = deliver_text(&table, &event(&records), fleet.now()).await;
+        assert_eq!(
+            (handled.summary.undecodable, handled.summary.failed),
+            (0, 0)
+        );
+        let is_snapshot = |item: &Value| item["SK"]["S"].as_str().unwrap().starts_with("#USAGE#");
+        assert!(!fleet.dynamo.items().iter().any(is_snapshot));
+    }
 }

@@ -130,8 +130,7 @@ impl BalanceEdit<'_> {
         );
         let mut operating = Operating::new(session, self.what(), CacheKey::Nothing, &self.options)?;
         loop {
-            let Read { known, mark, .. } = operating.read_bucket(&bucket).await?;
-            let shards = bucket.read_whole(session, self.options.is_dry_run).await?;
+            let (Read { known, mark, .. }, shards) = operating.read_bucket(&bucket).await?;
             if let Some(outcome) = known {
                 let found = balances(&shards, &changes, session.now());
                 return Ok(BalanceReport {

@@ -76,8 +76,7 @@ impl LimitsEdit<'_> {
         let what = format!("apply the limits of {} on {}", self.entity, self.resource);
         let mut operating = Operating::new(session, what, CacheKey::Nothing, &self.options)?;
         loop {
-            let Read { known, mark, .. } = operating.read_bucket(&bucket).await?;
-            let shards = bucket.read_whole(session, self.options.is_dry_run).await?;
+            let (Read { known, mark, .. }, shards) = operating.read_bucket(&bucket).await?;
             let first = shards.first();
             let before = first.map_or_else(Vec::new, |shard| shard.enforced_limits().collect());
             if let Some(outcome) = known {

@@ -10,7 +10,7 @@ use weirgate_shared::{
 };
 use weirgate_store::{ActionOutcome, Item};
 
-use crate::bucket::BucketState;
+use crate::bucket::{BucketState, finished};
 use crate::config::{ConfigEdit, unreadable};
 use crate::session::{CacheKey, Refusals, Session};
 use crate::values::Error;
@@ -123,8 +123,12 @@ impl<'a> Operating<'a> {
         Ok(Read { items, known, mark })
     }
 
-    /// Reads the idempotency key's item, after the bucket's change that is under way was finished.
-    pub(super) async fn read_bucket(&self, bucket: &BucketState) -> Result<Read, Error> {
+    /// Reads the idempotency key's item and all shards, after the bucket's change that is under way
+    /// was finished. A dry run finishes nothing, and sees the shards as they will be then.
+    pub(super) async fn read_bucket(
+        &self,
+        bucket: &BucketState,
+    ) -> Result<(Read, Vec<Arc<Shard>>), Error> {
         let key = BucketEdit::key(&bucket.key);
         let mut refusals = Refusals::default();
         loop {
@@ -143,7 +147,15 @@ impl<'a> Operating<'a> {
                     bucket.finish_edit(self.session, &edit, until).await?;
                     refusals.record(&bucket.key, Some(edit.id.0))?;
                 }
-                _ => return Ok(read),
+                left => {
+                    let shards = bucket.read_whole(self.session, self.is_dry_run).await?;
+                    let Some(edit) = left else {
+                        return Ok((read, shards));
+                    };
+                    let now = self.session.now();
+                    let shards = shards.into_iter().map(|shard| finished(shard, &edit, now));
+                    return Ok((read, shards.collect()));
+                }
             }
         }
     }
