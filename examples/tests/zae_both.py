@@ -1,6 +1,6 @@
-"""Runs the loop of docs/guide/from-zae-limiter.md, and counts the decisions.
+"""Runs the loop of examples/ask_both.py, and counts the decisions.
 
-Usage: zae_both.py PAGE USER CALLS [--fail]; PAGE has the block of the page, and an agent listens, or none. With
+Usage: zae_both.py LOOP USER CALLS [--fail]; LOOP is a copy of that file, and an agent listens, or none. With
 --fail the model fails.
 """
 
@@ -24,7 +24,7 @@ async def ask_the_model():
 
 async def main(block, user, calls):
     page = {"ask_the_model": ask_the_model}
-    exec(compile(block, "from-zae-limiter.md", "exec"), page)
+    exec(compile(block, "ask_both.py", "exec"), page)
     repository = await Repository.connect("prod", stack="my-stack")
     counts = {}
     async with RateLimiter(repository=repository) as zae:

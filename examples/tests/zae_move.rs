@@ -113,7 +113,8 @@ impl Place {
 
     /// Runs the loop of the page, for calls of a user to this agent. Returns the counts of decisions.
     fn both(&self, agent: &str, call: &str) -> String {
-        std::fs::write(self.path("both.py"), block("python both")).expect("it can be written");
+        std::fs::write(self.path("both.py"), include_str!("../ask_both.py"))
+            .expect("it can be written");
         let line = format!("python examples/tests/zae_both.py both.py {call}");
         let agent = format!("export WEIRGATE_AGENT_URL={agent}\n");
         self.shell(&(agent + &line)).0

@@ -11,7 +11,7 @@
 //! - [`cost`]: what a million requests cost
 //! - [`parts`]: all of these, by name
 //! - [`comparison`]: a run beside the committed one
-//! - [`page`], [`pictures`]: `docs/benchmarks.md`, its charts, and what the README quotes
+//! - [`page`], [`pictures`]: `docs/benchmarks.md` and its charts
 
 pub mod acquire;
 pub mod aggregator;

@@ -36,13 +36,19 @@ fn the_guide_has_every_option_with_its_variable_and_no_others() {
         }
     }
     let guide = read("docs/guide/agent.md");
-    let row = |line: &str| {
-        let cells: Vec<_> = line.split('|').map(str::trim).collect();
-        let code = |cell: &str| cell.strip_prefix('`')?.strip_suffix('`').map(str::to_owned);
-        let (option, variable) = (code(cells.get(1)?)?, code(cells.get(2)?)?);
-        option.starts_with("--").then_some((option, variable))
+    // An item names the variable only if it is not made of the option.
+    let item = |line: &str| {
+        let (option, rest) = line.strip_prefix("- `--")?.split_once('`')?;
+        let named = rest
+            .strip_prefix(" (`")
+            .and_then(|rest| rest.split_once('`'));
+        let variable = match named {
+            Some((variable, _)) => variable.to_owned(),
+            None => format!("WEIRGATE_AGENT_{}", option.to_uppercase().replace('-', "_")),
+        };
+        Some((format!("--{option}"), variable))
     };
-    let described: BTreeMap<_, _> = guide.lines().filter_map(row).collect();
+    let described: BTreeMap<_, _> = guide.lines().filter_map(item).collect();
     assert_eq!(described, options);
     assert!(options.len() > 10, "{options:?}");
 }

@@ -18,6 +18,7 @@ use weirgate_testkit::Dynamo;
 use weirgate_testkit::server::{self, free_port};
 
 const PAGE: &str = include_str!("../../../docs/guide/envoy.md");
+const CONFIG: &str = include_str!("../../../docs/guide/envoy.yaml");
 /// Longest wait for a process, or for what follows from a response.
 const PATIENCE: Duration = Duration::from_secs(20);
 
@@ -67,7 +68,7 @@ impl Gateway {
             false => server::serve(&dynamo),
         };
         let [grpc, port, admin] = [free_port(), free_port(), free_port()];
-        let rules = file("rules.yaml", port, &block("rules.yaml"));
+        let rules = file("rules.yaml", port, &rules());
         let agent = Command::new(env!("CARGO_BIN_EXE_weirgate-agent"))
             .args(["--table", "weirgate", "--endpoint-url", &table])
             .args(["--region", "eu-central-1", "--listen", "127.0.0.1:0"])
@@ -80,7 +81,7 @@ impl Gateway {
             .unwrap();
         let agent = Process(agent);
         connected(grpc).await;
-        let mut config = block("envoy.yaml");
+        let mut config = CONFIG.to_owned();
         let upstream = upstream().await;
         let ports = [("10000", port), ("8081", grpc), ("8080", upstream)];
         for (written, used) in ports {
@@ -220,10 +221,11 @@ fn binary() -> PathBuf {
         .expect("Envoy is installed")
 }
 
-/// The block of the guide that begins with the file's name.
-fn block(name: &str) -> String {
-    let begin = format!("```yaml\n# {name}\n");
-    let (_, block) = PAGE.split_once(&begin).expect("the guide has the file");
+/// The rules that the guide shows.
+fn rules() -> String {
+    let (_, block) = PAGE
+        .split_once("```yaml\n# rules.yaml\n")
+        .expect("the guide shows rules");
     block.split_once("\n```").unwrap().0.to_owned() + "\n"
 }
 

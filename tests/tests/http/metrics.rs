@@ -168,22 +168,26 @@ fn metrics_do_not_grow_with_callers_unless_they_are_asked_to() {
 
 /// What the page lists: kind, labels and description of each metric.
 fn listed() -> BTreeMap<String, (String, Vec<String>, String)> {
-    let page = include_str!("../../../docs/guide/metrics.md");
-    let rows = page.lines().filter_map(|line| {
-        let cells: Vec<_> = line.strip_prefix("| `weirgate_")?.split(" |").collect();
-        let [name, kind, labels, what, ""] = cells[..] else {
-            panic!("{line} has no four columns")
+    // An item continues in indented lines.
+    let page = include_str!("../../../docs/guide/metrics.md").replace("\n  ", " ");
+    let (mut kind, mut listed) = ("", BTreeMap::new());
+    for line in page.lines() {
+        match line {
+            "Counters:" => kind = "counter",
+            "Gauges:" => kind = "gauge",
+            "Histogram:" => kind = "histogram",
+            _ => {}
+        }
+        let item = line.strip_prefix("- `weirgate_");
+        let Some((head, what)) = item.and_then(|item| item.split_once(": ")) else {
+            continue;
         };
-        let name = format!("weirgate_{}", name.trim_end_matches('`'));
-        let labels = labels.split('`').skip(1).step_by(2).map(str::to_owned);
-        let row = (
-            kind.trim().to_owned(),
-            labels.collect(),
-            what.trim().to_owned(),
-        );
-        Some((name, row))
-    });
-    rows.collect()
+        let mut words = head.split('`').step_by(2).map(str::to_owned);
+        let name = format!("weirgate_{}", words.next().unwrap_or_default());
+        let labels = words.collect();
+        listed.insert(name, (kind.to_owned(), labels, what.to_owned()));
+    }
+    listed
 }
 
 /// Every name of a metric in the client's sources.

@@ -1,4 +1,4 @@
-//! The computed parts of `docs/benchmarks.md`, and what the README quotes of them.
+//! The computed parts of `docs/benchmarks.md`.
 
 use std::fmt::Write;
 
@@ -6,9 +6,9 @@ use super::cost::profile::PROFILES;
 use super::heat::shard_counts;
 use super::row::Row;
 use super::run::Run;
-use super::scenario::{Rival, SCENARIOS, Scenario};
+use super::scenario::{Rival, SCENARIOS};
 use super::unit::{Unit, digits};
-use crate::page::{bullets, with_parts, wrapped};
+use crate::page::{bullets, with_parts};
 
 /// Returns the page with its computed parts written again.
 ///
@@ -26,14 +26,6 @@ pub fn written(page: &str, run: &Run) -> Result<String, String> {
         ("rest", rest(run)),
     ];
     with_parts(page, &parts)
-}
-
-/// Returns the README with the numbers that it quotes.
-///
-/// # Errors
-/// As [`written`].
-pub fn readme(page: &str, run: &Run) -> Result<String, String> {
-    with_parts(page, &[("benchmarks", quoted(run)?)])
 }
 
 fn row<'a>(run: &'a Run, id: &str) -> Result<&'a Row, String> {
@@ -259,32 +251,5 @@ fn shards(run: &Run) -> Result<String, String> {
             shown(run, &id("throttled"))?,
         );
     }
-    Ok(text)
-}
-
-/// What the README says.
-fn quoted(run: &Run) -> Result<String, String> {
-    let mut text = String::from("| beside zae-limiter, on the same endpoint | |\n|---|--:|\n");
-    let shown_ratio = |scenario: &Scenario| {
-        let id = format!("peer/{}/ratio", scenario.name);
-        Ok::<_, String>(format!("{} the calls", shown(run, &id)?))
-    };
-    for scenario in &SCENARIOS {
-        let _ = writeln!(text, "| {} | {} |", scenario.what, shown_ratio(scenario)?);
-    }
-    let aggregator = shown(run, "aggregator/ratio")?;
-    let _ = writeln!(
-        text,
-        "| the functions that count usage, 100 acquires | {aggregator} as fast |"
-    );
-    let redis = number(run, "redis/sequential/ratio")?;
-    let governor = number(run, "governor/sequential/ratio")?;
-    let machine = &run.machine;
-    let sentence = format!(
-        "One caller makes {redis} times these calls with a Lua script on Redis, and {governor} times with governor in memory. \
-         {}, {} cores, {}.",
-        machine.processor, machine.cores, machine.measured_on
-    );
-    let _ = write!(text, "\n{}", wrapped(&sentence, ""));
     Ok(text)
 }

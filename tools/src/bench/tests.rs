@@ -10,7 +10,6 @@ use crate::number::count;
 use crate::scaling::{facts, volume};
 
 const PAGE: &str = include_str!("../../../docs/benchmarks.md");
-const README: &str = include_str!("../../../README.md");
 
 fn committed() -> Run {
     serde_json::from_str(include_str!("../../../docs/benchmarks.json")).expect("it is a run")
@@ -25,7 +24,6 @@ fn made_up() -> Run {
     };
     let all = |run: &Run| {
         page::written(PAGE, run)?;
-        page::readme(README, run)?;
         pictures::all(run).map(drop)
     };
     while let Err(message) = all(&run) {
@@ -67,34 +65,24 @@ fn the_numbers_are_written_as_they_are_read() {
     assert_eq!(committed().text().unwrap(), text);
 }
 
-#[test]
-fn the_readme_quotes_the_committed_numbers() {
-    assert!(
-        page::readme(README, &committed()).unwrap() == README,
-        "README.md quotes other numbers than those of docs/benchmarks.json: run `make bench`"
-    );
-}
-
-/// Bounds that pages state, each with the number that it is about.
+/// Bounds that a page states, each with the number that it is about.
 #[test]
 fn what_pages_promise_was_measured() {
     let run = committed();
     let costs = include_str!("../../../docs/guide/costs.md");
     for (text, id, most) in [
         (
-            "32 callers of one process on one bucket | at most 0.1 each",
+            "32 callers of one process on one bucket: at most 0.1 each",
             "weirgate/one-bucket/units",
             0.1,
         ),
         (
-            "acquire from prefetched tokens, 1,000 a second | at most 0.02",
+            "acquire from prefetched tokens, 1,000 a second: at most 0.02",
             "prefetch/units",
             0.02,
         ),
     ] {
-        for page in [README, costs] {
-            assert!(page.contains(text), "{text:?} is on both pages");
-        }
+        assert!(costs.contains(text), "docs/guide/costs.md lacks {text:?}");
         let measured = run.median(id).unwrap();
         assert!(measured <= most, "{text}: {measured}");
     }
@@ -197,18 +185,6 @@ fn a_run_is_read_as_it_was_written() {
     let run = made_up();
     let read: Run = serde_json::from_str(&run.text().unwrap()).unwrap();
     assert_eq!(read, run);
-}
-
-#[test]
-fn the_readme_has_the_ratios_of_the_run() {
-    let mut run = made_up();
-    let row = run
-        .rows
-        .iter_mut()
-        .find(|row| row.id == "peer/denied/ratio");
-    row.unwrap().spread.median = 4.59;
-    let readme = page::readme(README, &run).unwrap();
-    assert!(readme.contains("| 1 caller, denied each time | 4.59 times the calls |"));
 }
 
 #[test]

@@ -98,24 +98,15 @@ fn checked(committed: &Run, now: &Run, has_all_parts: bool) -> ExitCode {
     }
 }
 
-/// Puts the numbers of a run into a page.
-type Filled = fn(&str, &Run) -> Result<String, String>;
-
 fn written(root: &Path, data: &Path, now: &Run) -> Result<(), String> {
     let said = |error: io::Error| error.to_string();
     now.write(data).map_err(said)?;
-    let pages: [(_, Filled); 2] = [
-        ("docs/benchmarks.md", page::written),
-        ("README.md", page::readme),
-    ];
-    for (name, parts) in pages {
-        let path = root.join(name);
-        let text = parts(&fs::read_to_string(&path).map_err(said)?, now)?;
-        fs::write(&path, text).map_err(said)?;
-    }
+    let path = root.join("docs/benchmarks.md");
+    let text = page::written(&fs::read_to_string(&path).map_err(said)?, now)?;
+    fs::write(&path, text).map_err(said)?;
     for (name, picture) in pictures::all(now)? {
         fs::write(root.join("docs/pictures").join(name), picture).map_err(said)?;
     }
-    println!("written: docs/benchmarks.md, its data and pictures, and the README's numbers");
+    println!("written: docs/benchmarks.md, its data and pictures");
     Ok(())
 }

@@ -113,8 +113,8 @@ impl Profile {
 
 /// Returns the parts of the page between its marks.
 #[must_use]
-pub fn parts() -> [(&'static str, String); 2] {
-    [("months", months()), ("parts", table(VOLUMES[2]))]
+pub fn parts() -> [(&'static str, String); 1] {
+    [("months", months())]
 }
 
 /// Returns a row for each profile, and a column for each volume.
