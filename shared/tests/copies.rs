@@ -12,8 +12,8 @@ use weirgate_shared::{
     usage,
 };
 
-/// A copy to the first hour of 1970 by a life of shard 0.
-fn copy(birth: i64, v: i64, used: &[(&str, i64)], is_final: bool) -> UsageCopy {
+/// The counters of a life of shard 0 in the first hour of 1970.
+fn meter(birth: i64, v: i64, used: &[(&str, i64)]) -> Meter {
     let counter = |total| Counter {
         total,
         ..Counter::default()
@@ -22,15 +22,18 @@ fn copy(birth: i64, v: i64, used: &[(&str, i64)], is_final: bool) -> UsageCopy {
         .iter()
         .map(|(name, total)| (limit_name(name), counter((*total).into())))
         .collect();
-    let meter = Meter {
+    Meter {
         key: bucket_key(0),
         write_seq: v,
         birth_seq: birth,
         hour: Hour(0),
         acquires: counter(1),
         limits,
-    };
-    UsageCopy::of(&meter, Window::Hourly, is_final, 1)
+    }
+}
+
+fn copy(birth: i64, v: i64, used: &[(&str, i64)], is_final: bool) -> UsageCopy {
+    UsageCopy::of(&meter(birth, v, used), Window::Hourly, is_final, 1)
 }
 
 /// The items of a bucket that was deleted manually may be made again with other limits.
@@ -67,56 +70,18 @@ fn i3_what_an_earlier_life_used_of_any_limit_is_carried_once() {
     );
 }
 
-/// A replay brings the end of a life of which nothing was copied when the next one was.
-#[test]
-fn i3_an_earlier_life_is_carried_also_when_it_comes_late_and_more_than_once() {
-    let mut snapshots = Snapshots::default();
-    let (first, second) = (
-        copy(10, 12, &[("rpm", 5_000)], true),
-        copy(20, 21, &[("rpm", 1_000)], false),
-    );
-    for copy in [&second, &first, &first, &second] {
-        Writer::new(vec![copy.clone()]).finish(&mut snapshots);
-    }
-    let snapshot = snapshots.read(Window::Hourly, EpochMillis(0));
-    assert_eq!(
-        (snapshot.carry, snapshot.unfinished.is_empty()),
-        (first.usage, true)
-    );
-}
-
 #[test]
 fn i3_a_window_is_not_final_while_the_end_of_an_earlier_life_is_missing() {
     let mut snapshots = Snapshots::default();
     for is_final in [false, true] {
         Writer::new(vec![copy(10, 12, &[("rpm", 5_000)], is_final)]).finish(&mut snapshots);
-        let limits = [(
-            limit_name("rpm"),
-            Counter {
-                total: 1_000,
-                ..Counter::default()
-            },
-        )]
-        .into();
-        let takes = Counter {
-            total: 1,
-            ..Counter::default()
-        };
-        let meter = Meter {
-            key: bucket_key(0),
-            write_seq: 21,
-            birth_seq: 20,
-            hour: Hour(0),
-            acquires: takes,
-            limits,
-        };
         let at = (Window::Daily.end(EpochMillis(0)).plus(DELIVERY), DELIVERY);
         let at = (at.0, Millis(i64::MAX));
         let read = usage(
             Window::Hourly,
             EpochMillis(0),
             &snapshots.all(),
-            &[meter],
+            &[meter(20, 21, &[("rpm", 1_000)])],
             at,
         );
         assert_eq!(

@@ -9,23 +9,15 @@ use model::fleet::{Fleet, fleet};
 use model::ops::{Op, ops};
 use model::planned::planned;
 use model::table::Table;
-use model::world::START;
-use model::{bucket, bucket_key, config, limit_name, take};
+use model::world::{START, hours};
+use model::{bucket, bucket_key, config, limit_name, rpm, take, used};
 use proptest::collection::vec;
 use proptest::prelude::*;
 use proptest::sample::Index;
 use weirgate_shared::write::{
     Action, finish_writes, merge, merged, recreate, remove_covered, require_unchanged, split,
 };
-use weirgate_shared::{
-    EpochMillis, Hour, Limit, LimitName, Meter, MilliTokens, Millis, Shard, ShardIndex, Usage,
-    Window, WriteId,
-};
-
-/// Hours after the one that ends the day in which the model's time starts.
-fn hours(after: i64) -> EpochMillis {
-    Hour(Hour::of(START).0 + after).start().plus(Millis(1))
-}
+use weirgate_shared::{EpochMillis, Limit, Meter, MilliTokens, Millis, Shard, ShardIndex, WriteId};
 
 fn limits() -> [Limit; 2] {
     [
@@ -34,20 +26,9 @@ fn limits() -> [Limit; 2] {
     ]
 }
 
-fn rpm(tokens: i64) -> BTreeMap<LimitName, MilliTokens> {
-    [(limit_name("rpm"), MilliTokens::from_tokens(tokens))].into()
-}
-
 /// Of no write of the fleet.
 fn id(bits: u64) -> WriteId {
     WriteId::from_bits(bits << 40)
-}
-
-fn used(bucket: &Shard) -> [(i128, i128); 2] {
-    Window::ALL.map(|window| {
-        let Usage { tokens, acquires } = bucket.meter().usage(window);
-        (tokens["rpm"].whole_tokens(), acquires)
-    })
 }
 
 /// A bucket that was split, took in both halves, and was merged again; and its upper half before

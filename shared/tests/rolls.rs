@@ -5,31 +5,22 @@ mod model;
 use std::collections::BTreeMap;
 
 use model::table::Table;
-use model::world::START;
-use model::{Item, bucket, bucket_key, limit_name, settle, take};
+use model::world::{START, hours};
+use model::{Item, bucket, bucket_key, limit_name, rpm, settle, take, used};
 use weirgate_shared::write::{
     Action, LeaseChange, LimitDelta, Roll, Settle, Take, Update, expire, merge, merged, refill,
     sample, split, update_min_shards,
 };
 use weirgate_shared::{
-    Bases, Counter, EpochMillis, Hour, Lease, Limit, LimitName, Meter, MilliTokens, Millis, Shard,
-    ShardIndex, Usage, Window, WriteId,
+    Bases, Counter, EpochMillis, Hour, Lease, Limit, Meter, MilliTokens, Shard, ShardIndex, Window,
+    WriteId,
 };
-
-/// Hours after the one that ends the day in which the model's time starts.
-fn hours(after: i64) -> EpochMillis {
-    Hour(Hour::of(START).0 + after).start().plus(Millis(1))
-}
 
 fn limits() -> [Limit; 2] {
     [
         Limit::per_hour("rpm", 1).unwrap().with_burst(100).unwrap(),
         Limit::concurrent("slots", 6).unwrap(),
     ]
-}
-
-fn rpm(tokens: i64) -> BTreeMap<LimitName, MilliTokens> {
-    [(limit_name("rpm"), MilliTokens::from_tokens(tokens))].into()
 }
 
 fn id(bits: u64) -> WriteId {
@@ -57,13 +48,6 @@ fn taken(table: &mut Table, view: &Shard, tokens: i64, at: EpochMillis, by_other
         }
         .plan(view, at),
     )
-}
-
-fn used(bucket: &Shard) -> [(i128, i128); 2] {
-    Window::ALL.map(|window| {
-        let Usage { tokens, acquires } = bucket.meter().usage(window);
-        (tokens["rpm"].whole_tokens(), acquires)
-    })
 }
 
 #[test]

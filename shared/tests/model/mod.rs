@@ -19,7 +19,7 @@ use proptest::test_runner::{Config, FileFailurePersistence};
 use weirgate_shared::write::{Contention, LeaseChange, LimitDelta, Roll, Settle, Take};
 use weirgate_shared::{
     BucketKey, EntityId, EpochMillis, EpochSeconds, Hour, Limit, LimitName, MilliTokens, Millis,
-    Namespace, Resource, Shard, ShardIndex, WriteId,
+    Namespace, Resource, Shard, ShardIndex, Usage, Window, WriteId,
 };
 
 pub use weirgate_evaluator::{Held, Item};
@@ -69,18 +69,9 @@ pub fn take<'a>(
     now: EpochMillis,
 ) -> Take<'a> {
     Take {
-        key,
-        limits: limits.into(),
         amounts: needs,
-        soft_amounts: BTreeMap::new(),
-        counted_amounts: BTreeMap::new(),
         acquires: 1,
-        leases: vec![],
-        roll: Roll::to(Hour::of(now)),
-        write_id: op,
-        request_split: false,
-        contention: Contention::Alone,
-        unconfirmed: &[],
+        ..Take::nothing(key, limits, op, now)
     }
 }
 
@@ -100,6 +91,19 @@ pub fn settle<'a>(
         acquires: 0,
         roll: Roll::to(Hour::of(now)),
     }
+}
+
+/// Returns an amount of the limit `rpm`.
+pub fn rpm(tokens: i64) -> BTreeMap<LimitName, MilliTokens> {
+    [(limit_name("rpm"), MilliTokens::from_tokens(tokens))].into()
+}
+
+/// Returns the tokens of `rpm` and the acquires that `bucket` has used in its hour and its day.
+pub fn used(bucket: &Shard) -> [(i128, i128); 2] {
+    Window::ALL.map(|window| {
+        let Usage { tokens, acquires } = bucket.meter().usage(window);
+        (tokens["rpm"].whole_tokens(), acquires)
+    })
 }
 
 /// Returns the sum of `name` in the leases of `bucket`.
