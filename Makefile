@@ -26,9 +26,10 @@ test: cargo ## Unit, property and integration tests
 	cargo test --locked --workspace
 
 .PHONY: lint
-lint: cargo ## Formatting, words, import cycles, lints, documentation, the list of the public surface
+lint: cargo ## Formatting, words, links of pages, import cycles, lints, documentation, the list of the public surface
 	cargo fmt --all --check
 	$(PYTHON) scripts/check_words.py
+	$(PYTHON) scripts/pages.py
 	$(PYTHON) scripts/check_layers.py
 	$(PYTHON) scripts/check_pins.py
 	$(PYTHON) scripts/test_pins.py
@@ -43,7 +44,7 @@ rustdoc_json = RUSTDOC=$(CURDIR)/scripts/rustdoc-json.sh RUSTDOCFLAGS="-Z unstab
 	cargo doc --locked --workspace --no-deps --quiet
 
 .PHONY: api
-api: cargo ## List the public surface of the crate in docs/api.md
+api: cargo ## List the public surface of the crate in tests/data/api.txt
 	$(rustdoc_json)
 	WRITTEN=1 $(api)
 

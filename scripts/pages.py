@@ -1,7 +1,12 @@
-"""The pages of a release: its README, the docs with what they show, and the links between them."""
+"""The pages of a release: its README, the docs with what they show, and the links between them.
+
+Usage: pages.py   checks that every relative link of every page of the repository leads to a file and a heading
+"""
 
 import posixpath
 import re
+import subprocess
+import sys
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parent.parent
@@ -140,3 +145,18 @@ def dead_links(files):
             if path not in files or (anchor and path in texts and anchor not in anchors(texts[path])):
                 dead.append(f"{page}: {link}")
     return dead
+
+
+def main():
+    listed = subprocess.run(["git", "ls-files", "-co", "--exclude-standard"], cwd=ROOT, check=True, capture_output=True, text=True)
+    names = [name for name in listed.stdout.splitlines() if (ROOT / name).is_file()]
+    files = {name: (ROOT / name).read_bytes() if name.endswith(".md") else b"" for name in names}
+    # A link may lead to a folder.
+    files |= {folder.as_posix(): b"" for name in names for folder in Path(name).parents}
+    dead = dead_links(files)
+    if dead:
+        sys.exit("\n".join(["pages: these links lead nowhere:", *dead]))
+
+
+if __name__ == "__main__":
+    main()

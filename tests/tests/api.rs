@@ -1,5 +1,5 @@
-//! `make api` lists the public surface of the crate `weirgate` in docs/api.md, `make lint` checks
-//! that it is listed.
+//! `make api` lists the public surface of the crate `weirgate` in tests/data/api.txt, `make lint`
+//! checks that it is listed.
 //!
 //! What is listed is a promise: an item may be added at any time, and goes or changes only with a
 //! new version (before 1.0 a minor one).
@@ -9,7 +9,7 @@ use std::path::{Path, PathBuf};
 
 use public_api::Builder;
 
-const HEAD: &str = "# Public surface\n\nEvery public item of the crate `weirgate` with all features, made by `make api`. \
+const HEAD: &str = "Every public item of the crate `weirgate` with all features, made by `make api`. \
     An item goes or changes only with a new version.\n";
 
 /// Writes the list instead if `WRITTEN` is set.
@@ -24,8 +24,8 @@ fn the_public_surface_is_listed() {
     done.unwrap_or_else(|message| panic!("{message}"));
 }
 
-fn page() -> PathBuf {
-    Path::new(env!("CARGO_MANIFEST_DIR")).join("../docs/api.md")
+fn list() -> PathBuf {
+    Path::new(env!("CARGO_MANIFEST_DIR")).join("data/api.txt")
 }
 
 /// The surface as it is now, a line for each item: of the crate, and of what it shows of others.
@@ -69,18 +69,11 @@ fn items(json: &Path) -> Result<BTreeSet<String>, String> {
 
 /// The surface that is listed, and of which version.
 fn listed() -> (BTreeSet<String>, String) {
-    let text = std::fs::read_to_string(page()).unwrap_or_default();
-    let version = text
-        .lines()
-        .find_map(|line| line.strip_prefix("Version "))
-        .unwrap_or_default()
-        .to_owned();
-    let items = text
-        .lines()
-        .skip_while(|line| *line != "```rust")
-        .skip(1)
-        .take_while(|line| *line != "```");
-    (items.map(str::to_owned).collect(), version)
+    let text = std::fs::read_to_string(list()).unwrap_or_default();
+    let mut lines = text.lines();
+    let version = lines.find_map(|line| line.strip_prefix("Version "));
+    let items = lines.filter(|line| !line.is_empty()).map(str::to_owned);
+    (items.collect(), version.unwrap_or_default().to_owned())
 }
 
 fn write(json: &Path) -> Result<(), String> {
@@ -94,11 +87,11 @@ fn write(json: &Path) -> Result<(), String> {
     }
     let items: Vec<_> = now.into_iter().collect();
     let text = format!(
-        "{HEAD}\nVersion {}\n\n```rust\n{}\n```\n",
+        "{HEAD}\nVersion {}\n\n{}\n",
         env!("CARGO_PKG_VERSION"),
         items.join("\n")
     );
-    std::fs::write(page(), text).map_err(|error| format!("api: {}: {error}", page().display()))
+    std::fs::write(list(), text).map_err(|error| format!("api: {}: {error}", list().display()))
 }
 
 fn check(json: &Path) -> Result<(), String> {
@@ -110,7 +103,7 @@ fn check(json: &Path) -> Result<(), String> {
         return Ok(());
     }
     Err(format!(
-        "api: docs/api.md is not the surface of the crate, run `make api`:\n{}",
+        "api: tests/data/api.txt is not the surface of the crate, run `make api`:\n{}",
         changes.join("\n")
     ))
 }

@@ -11,7 +11,7 @@
 //! - [`cost`]: what a million requests cost
 //! - [`parts`]: all of these, by name
 //! - [`comparison`]: a run beside the committed one
-//! - [`page`], [`pictures`]: `docs/benchmarks.md` and its charts
+//! - [`page`]: the computed parts of `docs/benchmarks.md`
 
 pub mod acquire;
 pub mod aggregator;
@@ -26,7 +26,6 @@ pub mod local;
 pub mod machine;
 pub mod page;
 pub mod parts;
-pub mod pictures;
 pub mod prefetch;
 pub mod reconciler;
 pub mod rivals;

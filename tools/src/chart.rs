@@ -1,11 +1,5 @@
 //! Charts as SVG, readable on light and dark pages. Integers only, so that each is the same to the
 //! byte on every machine.
-//!
-//! # Layout
-//!
-//! - [`dots`]: numbers with their ranges, one line each
-
-pub mod dots;
 
 use std::fmt::{self, Write};
 

@@ -4,12 +4,10 @@
 //! # Layout
 //!
 //! - [`facts`]: what is known or assumed, with sources
-//! - `explanations`: sentences of the page with computed numbers
 //! - [`page`]: the tables of `docs/scaling.md`
 //! - [`picture`]: the picture of it, `docs/scaling.svg`
 //! - [`volume`]: a month by its number of acquires, for `docs/guide/cost-by-volume.md`
 
-mod explanations;
 pub mod facts;
 pub mod page;
 pub mod picture;

@@ -52,7 +52,7 @@ enum Reason {
 /// A planned write, and its record.
 #[derive(Debug)]
 pub struct Write<'a> {
-    /// WriteKind of write.
+    /// What it writes.
     pub kind: WriteKind<'a>,
     /// Index of its record in the event.
     pub record: usize,

@@ -1,6 +1,9 @@
 //! The archiver: audit events that the table has deleted as expired in, one object of the archive
 //! bucket for each out.
 //!
+//! It is a function because EventBridge Pipes and Firehose deliver an event at least once, and bill 5
+//! KB for each. In the aggregator, a fault of S3 would delay usage and splits.
+//!
 //! # Layout
 //!
 //! - `config`: [`Config`] from the environment

@@ -1,5 +1,8 @@
 //! Splitting a shard into two halves, by three single writes: [`split`], and the two of
 //! [`finish_writes`]. A transaction would be cancelled by every other write to the shard.
+//!
+//! An interrupted split is finished by the aggregator's next batch with an image that has an escrow,
+//! the reconciler within a minute, a client that asks all shards after a second, or `set_shards`.
 
 use std::collections::BTreeMap;
 

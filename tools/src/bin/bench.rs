@@ -13,7 +13,7 @@ use weirgate_tools::bench::comparison::compare;
 use weirgate_tools::bench::machine::Machine;
 use weirgate_tools::bench::parts::{PARTS, Part, measured};
 use weirgate_tools::bench::run::Run;
-use weirgate_tools::bench::{edge, page, pictures};
+use weirgate_tools::bench::{edge, page};
 
 #[global_allocator]
 static ALLOCATOR: PeakAlloc = PeakAlloc;
@@ -104,9 +104,6 @@ fn written(root: &Path, data: &Path, now: &Run) -> Result<(), String> {
     let path = root.join("docs/benchmarks.md");
     let text = page::written(&fs::read_to_string(&path).map_err(said)?, now)?;
     fs::write(&path, text).map_err(said)?;
-    for (name, picture) in pictures::all(now)? {
-        fs::write(root.join("docs/pictures").join(name), picture).map_err(said)?;
-    }
-    println!("written: docs/benchmarks.md, its data and pictures");
+    println!("written: docs/benchmarks.md and its data");
     Ok(())
 }

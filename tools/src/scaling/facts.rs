@@ -30,9 +30,6 @@ pub const TABLE_QUOTA_WRITE_UNITS: u64 = 40_000;
 /// Acquires that share one write where 32 callers of one process want the same bucket: `make
 /// bench`, 0.033 units each.
 pub const ACQUIRES_PER_SHARED_WRITE: u64 = 30;
-/// What one write takes from the caller to DynamoDB and back; assumed.
-pub const WRITE_MS: u64 = 5;
-
 /// One stream record of a bucket with two limits, both images, in DynamoDB JSON, which is what a
 /// stream counts. Tested against a real acquire.
 pub const RECORD_BYTES: u64 = 1_800;
@@ -49,9 +46,6 @@ pub const STREAM_READ_BYTES: u64 = 1_048_576;
 /// Bytes that one call of a function can be given.
 /// <https://docs.aws.amazon.com/lambda/latest/dg/gettingstarted-limits.html>
 pub const PAYLOAD_BYTES: u64 = 6 * 1_048_576;
-/// Calls at once that an account's default quota gives all functions together; the same source.
-pub const ACCOUNT_CALLS: u64 = 1_000;
-
 /// `BatchSize` of the aggregator's stream in `template.yaml`.
 pub const BATCH_RECORDS: u64 = 1_000;
 /// `StreamBatchWindowSeconds` of `template.yaml`.
@@ -71,9 +65,6 @@ pub const WINDOWS: u64 = 2;
 /// Writes to a shard after which its usage is copied before the hour is over: `INTERIM` of the
 /// aggregator.
 pub const INTERIM_WRITES: u64 = 4_096;
-/// Seconds within which the processes that write to a shard begin its new hour; the client's
-/// constant.
-pub const ROLL_SECONDS: u64 = 2;
 /// Records a second that the aggregator reads and plans on one core of the machine of `make bench`,
 /// rounded down: that of its slowest load, 1,000 buckets that begin an hour.
 pub const CORE_RECORDS: u64 = 120_000;

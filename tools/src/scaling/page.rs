@@ -3,7 +3,6 @@
 
 use std::fmt::Write;
 
-use super::explanations::{aggregator, sharing, splitting};
 use super::facts::*;
 use super::{Grouped, Numbers, PicoDollars, Scenario, idle, million, users, watching};
 use crate::page::{with_parts, wrapped};
@@ -19,15 +18,12 @@ pub fn written(page: &str) -> Result<String, String> {
     with_parts(page, &parts())
 }
 
-fn parts() -> [(&'static str, String); 11] {
+fn parts() -> [(&'static str, String); 8] {
     [
         ("answer", answer()),
         ("alone", rows(Scenario::alone)),
         ("shared", rows(Scenario::shared)),
-        ("sharing", sharing()),
         ("limits", limits()),
-        ("shards", splitting()),
-        ("aggregator", aggregator()),
         ("money", money()),
         ("usage", usage()),
         ("small", small()),
@@ -148,12 +144,12 @@ fn limits() -> String {
         (
             "a shard, as planned",
             SHARD_WRITES,
-            "nothing: what is left is for crests, and for uneven choices",
+            "nothing: the rest is headroom for peaks and uneven choices",
         ),
         (
             "a shard, at its end",
             PARTITION_WRITE_UNITS,
-            "its writes are throttled; callers try again and ask for the split, which the aggregator makes",
+            "its writes are throttled; callers retry, and the aggregator splits it",
         ),
         (
             "a new on-demand table",
