@@ -271,7 +271,8 @@ async fn of_two_large_requests_at_once_one_is_granted() {
     }
 }
 
-/// A number from the environment, to run the same at the size of `docs/testing.md`.
+/// A number from the environment, to run the same at full size:
+/// `SHARDS=64 PER_SHARD=500 cargo test --workspace --test shards parts::i5`.
 fn from_environment(name: &str, default: u32) -> u32 {
     std::env::var(name).map_or(default, |value| value.parse().expect("a number"))
 }
