@@ -33,7 +33,7 @@ impl Protocol {
         let counts = matches!(kind, Kind::Take | Kind::Create | Kind::RollBack);
         let items = before.items.iter().zip(&state.table.items).enumerate();
         for (shard, (was, is)) in items.filter(|(_, (was, is))| was != is) {
-            if let Some(Row { meter, .. }) = is.as_deref() {
+            if let Some(Row { meter, .. }) = is.as_deref().filter(|row| !row.is_erased()) {
                 let counted = counted(was.as_ref().map(|row| &row.meter), meter);
                 state.ledger.recorded += counted.tokens[self.bounds.limit.name()].0;
                 state.ledger.recorded_takes += counted.acquires;
@@ -44,8 +44,8 @@ impl Protocol {
             }
         }
         let gone = gone(&before, &state.table);
-        if kind == Kind::Delete {
-            self.lose(state);
+        if matches!(kind, Kind::Delete | Kind::Erase) {
+            self.lose(state, kind);
         } else if kind == Kind::Create {
             // What a deleted item had is gone.
             state.ledger.restart();
@@ -54,7 +54,7 @@ impl Protocol {
         let known = before.shards().chain(state.table.shards()).next();
         let held_rate = known.is_some_and(|row| !row.limit().rule.is_concurrent());
         // A rate that is released was used; a slot has counted when it was taken.
-        let unused = if held_rate && !matches!(kind, Kind::Release | Kind::Delete) {
+        let unused = if held_rate && !matches!(kind, Kind::Release | Kind::Delete | Kind::Erase) {
             gone
         } else {
             MilliTokens::ZERO
@@ -93,9 +93,9 @@ impl Protocol {
         true
     }
 
-    /// Ends the leases of a deleted item. Its holders do not know. It is created again by a later
-    /// clock.
-    fn lose(&self, state: &mut State) {
+    /// Ends the leases of a deleted or erased item. Its holders do not know. A deleted one is created
+    /// again by a later clock.
+    fn lose(&self, state: &mut State, kind: Kind) {
         for grant in state
             .clients
             .iter_mut()
@@ -103,7 +103,7 @@ impl Protocol {
         {
             grant.is_lost = state.table.rows()[grant.shard].is_none();
         }
-        if !self.bounds.keeps_stream {
+        if kind == Kind::Delete && !self.bounds.keeps_stream {
             state.now += 1;
             let open = state
                 .clients

@@ -4,10 +4,10 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use weirgate_shared::write::{
-    Action, BalanceChange, change_balances, expire, finish_writes, merge, merged, refill, sample,
-    split,
+    Action, BalanceChange, change_balances, erase_shard, expire, finish_writes, merge, merged,
+    refill, sample, split,
 };
-use weirgate_shared::{EditId, EpochMillis, MilliTokens, Shard, ShardIndex, WriteId};
+use weirgate_shared::{BucketKey, EditId, EpochMillis, MilliTokens, Shard, ShardIndex, WriteId};
 
 use crate::function::{FunctionRun, Job};
 use crate::guard::Kind;
@@ -38,7 +38,7 @@ impl Protocol {
                 counts == [1] && state.now < self.bounds.ticks
             }
             // Each is one transaction over all shards.
-            Kind::Reset | Kind::TopUp => row.bucket().key.shard == 0,
+            Kind::Reset | Kind::TopUp | Kind::Erase => row.bucket().key.shard == 0,
             _ => true,
         };
         let of = |row: &Arc<Row>| {
@@ -112,9 +112,12 @@ impl Protocol {
     /// Returns the write of a split or of an operator, to arrive later.
     pub(crate) fn pending_write(&self, state: &State) -> Option<Arc<Sent>> {
         let work = state.work.as_ref()?;
-        let splits = matches!(work.job.0, Kind::Split | Kind::Make | Kind::Clear);
+        let is_late = matches!(
+            work.job.0,
+            Kind::Split | Kind::Make | Kind::Clear | Kind::Erase
+        );
         let planned = || self.planned(work, self.at(work.read)).map(Arc::new);
-        if splits || is_edit(work.job.0) {
+        if is_late || is_edit(work.job.0) {
             work.sent.clone().or_else(planned)
         } else {
             None
@@ -166,6 +169,7 @@ impl Protocol {
             Kind::Expire => vec![Action::Update(expire(image(shard)?, clock)?.0)],
             Kind::Look => vec![Action::Update(sample(image(shard)?, clock).0)],
             Kind::Reset | Kind::TopUp => self.edit(work, clock)?,
+            Kind::Erase => self.erase(work, clock),
             Kind::Delete => vec![Action::Delete(image(shard)?.key.item_key(), vec![])],
             _ => return None,
         };
@@ -194,6 +198,27 @@ impl Protocol {
         rows().map(update).collect()
     }
 
+    /// Returns an operator's erasure of all shards and of the half of an unfinished split, as
+    /// `client/src/api/erase/steps.rs` plans it.
+    fn erase(&self, work: &FunctionRun, clock: EpochMillis) -> Vec<Action> {
+        let rows = || work.rows.iter().flatten();
+        let live = rows().filter(|row| !row.is_merged());
+        let halves: Vec<_> = live
+            .filter_map(|row| row.bucket().escrow.as_deref())
+            .collect();
+        let all = rows().map(|row| row.meter.write_seq);
+        let all = all.chain(halves.iter().map(|half| half.write_seq));
+        let v = all.max().unwrap_or_default() + 1;
+        let is_half = |key: &BucketKey| halves.iter().any(|half| half.key == *key);
+        let erase = |(key, row): (&BucketKey, &Option<Arc<Row>>)| {
+            let is_left = row.as_ref().is_some_and(|row| !row.is_erased()) || is_half(key);
+            let seen = row.as_ref().map(|row| row.meter.write_seq);
+            let names = row.iter().flat_map(|row| row.names());
+            is_left.then(|| Action::Update(erase_shard(key, seen, names, v, clock)))
+        };
+        self.keys.iter().zip(&work.rows).filter_map(erase).collect()
+    }
+
     /// Returns whether the reconciler returns the tokens of a shard's expired leases at once: its
     /// run never ends early.
     pub(crate) fn is_due(&self, state: &State, shard: usize) -> bool {
@@ -212,10 +237,15 @@ pub(crate) const fn is_edit(kind: Kind) -> bool {
 
 /// Returns the read of a function that begins a job now.
 fn begin_run(state: &State, job: Job) -> FunctionRun {
+    // Only an erasure is for merged shards too.
+    let rows = match job.0 {
+        Kind::Erase => state.table.items.clone(),
+        _ => state.table.rows().map(|row| row.cloned()),
+    };
     FunctionRun {
         job,
         read: state.now,
-        rows: state.table.rows().map(|row| row.cloned()),
+        rows,
         sent: None,
     }
 }

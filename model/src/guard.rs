@@ -33,6 +33,8 @@ pub enum Kind {
     Copy,
     /// An operator deletes an item.
     Delete,
+    /// An operator erases the bucket.
+    Erase,
     /// An operator sets the balance of all shards to their shares of the capacity.
     Reset,
     /// An operator raises the balances, as far as there is room.

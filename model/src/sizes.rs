@@ -259,6 +259,25 @@ pub fn remade() -> Bounds {
     }
 }
 
+/// A bucket that an operator erases while it is split, and that is created and split again.
+#[must_use]
+pub fn erased() -> Bounds {
+    Bounds {
+        start: HOUR,
+        requests: [2, 0],
+        attempts: 2,
+        ticks: 1,
+        works: 3,
+        jobs: vec![Split, Merge, Erase],
+        happens: happens(
+            &[Create, Split, Make, Clear, Erase],
+            &[Take, Make, Clear, Erase],
+            &[Missing, LateDone, LateLost],
+        ),
+        ..rate()
+    }
+}
+
 /// Slots that another release has as a rate.
 #[must_use]
 pub fn changed() -> Bounds {

@@ -44,6 +44,16 @@ impl Row {
         self.item.live()
     }
 
+    /// Returns the names of the item's attributes.
+    pub fn names(&self) -> impl Iterator<Item = &str> {
+        self.item.0.keys().map(String::as_str)
+    }
+
+    /// Returns whether the item is the tombstone of an erasure, which has counted nothing.
+    pub fn is_erased(&self) -> bool {
+        self.is_merged() && self.meter.limits.is_empty()
+    }
+
     /// The limit that clients compete for.
     pub fn limit(&self) -> &LimitState {
         self.bucket()
@@ -123,7 +133,8 @@ impl Table {
             .map_or_else(Item::default, |row| row.item.clone());
         assert!(item.apply(update), "its conditions held a moment ago");
         let row = Row::of(item);
-        self.is_miscounted |= !is_counted(before.as_ref().map(|row| &row.meter), &row.meter);
+        self.is_miscounted |=
+            !row.is_erased() && !is_counted(before.as_ref().map(|row| &row.meter), &row.meter);
         self.has_reused_v |= row.meter.write_seq <= self.highest[number];
         self.highest[number] = self.highest[number].max(row.meter.write_seq);
         self.items[number] = Some(Arc::new(row));

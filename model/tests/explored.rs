@@ -32,6 +32,7 @@ explored! {
     edited: Protocol::new(sizes::edited());
     brought: Protocol::new(sizes::brought());
     remade: Protocol::new(sizes::remade());
+    erased: Protocol::new(sizes::erased());
     changed: Protocol::new(sizes::changed());
     #[ignore = "larger: slots and renewals have most of it"]
     leases: Protocol::new(sizes::leases());

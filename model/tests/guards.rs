@@ -94,6 +94,8 @@ guards! {
     TopUp "shard_count =": edited;
     Reset "shard_count =": edited;
     Expire "v =": leases;
+    Erase "v =": erased;
+    Erase "v absent": erased;
     Copy "q <=": recorded;
     Copy "q >=": deleted;
     Copy "q =": deleted;

@@ -215,11 +215,15 @@ impl Scenario {
             1 => Source::Code(Some(rng.i64(1..=1000))),
             _ => Source::Table,
         };
-        let sources = match upheaval {
+        let mut sources = match upheaval {
             Some(Kind::LimitsMoved) => [(); 2].map(|()| source(&mut operator)),
             _ if is_configured => [Source::Table; 2],
             _ => [Source::Code(None); 2],
         };
+        // A newer release has a higher version: limits of a lower one change nothing.
+        if let [Source::Code(Some(first)), Source::Code(Some(last))] = &mut sources {
+            *last += *first;
+        }
         let processes = rng.u32(1..=3);
         // A merge needs two samples a minute apart, and records may be minutes late: some runs last
         // long enough.

@@ -2,11 +2,13 @@
 
 use std::time::Duration;
 
-use weirgate::{Acquire, Decision, RateLimiter, RefillRule};
+use weirgate::{Acquire, Decision, Error, Limit, RateLimiter, RefillRule};
+use weirgate_shared::Shard;
 
 use crate::limiter::limiter;
 use crate::network::Network;
 use crate::scenario::Plan;
+use crate::stored_shard::stored_shard;
 use crate::world::World;
 
 /// Returns the limiter of a new process without network latency.
@@ -24,6 +26,23 @@ pub(super) fn ask<'a>(world: &World, limiter: &'a RateLimiter, plan: &Plan) -> A
     }
 }
 
+/// Returns whether the bucket's items have a limit as another kind than `plan`: an item keeps the
+/// kind that it was made with, and refuses the other one.
+pub(super) fn has_other_kind(world: &World, plan: &Plan) -> bool {
+    let items = world.dynamo().items();
+    let shards = items.iter().filter_map(|item| {
+        let pk = item["PK"]["S"].as_str().unwrap_or_default();
+        stored_shard(pk, item).filter(|shard| shard.key.entity.as_str() == plan.entity)
+    });
+    let is_other = |shard: &Shard, limit: &Limit| {
+        let state = shard.limits.get(limit.name());
+        state.is_some_and(|state| state.rule.is_concurrent() != limit.rule().is_concurrent())
+    };
+    shards
+        .into_iter()
+        .any(|shard| plan.limits.iter().any(|limit| is_other(&shard, limit)))
+}
+
 /// Takes `tokens` of the rate. If denied, returns the retry-after, if there is one.
 pub(super) async fn take(
     world: &World,
@@ -35,6 +54,7 @@ pub(super) async fn take(
     match ask.send().await {
         Ok(Decision::Granted(_)) => Ok(()),
         Ok(Decision::Denied(denied)) => Err(denied.retry_after),
+        Err(Error::Invalid(_)) if has_other_kind(world, plan) => Err(None),
         other => {
             world.violated(format!(
                 "I2: nothing goes wrong, and {tokens} of {} are answered {other:?}",
