@@ -95,7 +95,7 @@ guards! {
     Reset "shard_count =": edited;
     Expire "v =": leases;
     Erase "v =": erased;
-    Erase "v absent": erased;
+    Erase "rf absent": erased;
     Copy "q <=": recorded;
     Copy "q >=": deleted;
     Copy "q =": deleted;
