@@ -180,21 +180,21 @@ clients/typescript/check/node_modules/.installed: clients/typescript/check/packa
 	npm ci --prefix clients/typescript/check --no-audit --no-fund
 	touch $@
 
-# With the browser of the distribution; the drivers are those of page/check/package-lock.json.
+# With the browser of the distribution; the drivers are those of local/page/check/package-lock.json.
 .PHONY: page-check
-page-check: cargo browser page/check/node_modules/.installed ## Open the live page in Chromium, operate it, check its accessibility
+page-check: cargo browser local/page/check/node_modules/.installed ## Open the live page in Chromium, operate it, check its accessibility
 	cargo build --locked --workspace --bin weirgate
-	$(page) --test page/check/page.test.mjs
+	$(page) --test local/page/check/page.test.mjs
 
 .PHONY: page-measure
-page-measure: cargo browser page/check/node_modules/.installed ## Measure the live page: first paint, bytes, what 1,000 live buckets cost
+page-measure: cargo browser local/page/check/node_modules/.installed ## Measure the live page: first paint, bytes, what 1,000 live buckets cost
 	cargo build --locked --release $(thin) --workspace --bin weirgate
-	$(subst /debug/,/release/,$(page)) page/check/measure.mjs
+	$(subst /debug/,/release/,$(page)) local/page/check/measure.mjs
 
 .PHONY: pictures
-pictures: cargo browser page/check/node_modules/.installed ## Take the pictures of the live page that the README shows
+pictures: cargo browser local/page/check/node_modules/.installed ## Take the pictures of the live page that the README shows
 	cargo build --locked --workspace --bin weirgate
-	$(page) page/check/pictures.mjs docs/pictures
+	$(page) local/page/check/pictures.mjs docs/pictures
 
 page = WEIRGATE=$(abspath $(cargo_target))/debug/weirgate CHROMIUM=$(chromium) node
 chromium := $(firstword $(shell command -v chromium chromium-browser google-chrome 2>/dev/null))
@@ -204,8 +204,8 @@ browser:
 	@test -n "$(chromium)" || { echo "make: a browser is missing: install the package chromium" >&2; exit 1; }
 	@command -v npm >/dev/null || { echo "make: npm is missing: install the package npm" >&2; exit 1; }
 
-page/check/node_modules/.installed: page/check/package-lock.json
-	npm ci --prefix page/check --no-audit --no-fund
+local/page/check/node_modules/.installed: local/page/check/package-lock.json
+	npm ci --prefix local/page/check --no-audit --no-fund
 	touch $@
 
 packages_cross := qemu-user libc6-arm64-cross libgcc-s1-arm64-cross
@@ -285,7 +285,7 @@ $(architectures:%=command-%): command-%:
 $(architectures:%=agent-%): agent-%:
 	$(dist_build) $(of_agent)
 
-published := weirgate-shared weirgate-files weirgate-evaluator weirgate-store weirgate
+published := weirgate-shared weirgate-files weirgate-store weirgate
 .PHONY: publish-check
 publish-check: cargo ## Package the crates that users depend on, and build each from its package, as `cargo publish` does
 	cargo publish --dry-run --locked --allow-dirty $(addprefix -p ,$(published))

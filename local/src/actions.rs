@@ -6,7 +6,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use tokio::sync::watch;
-use weirgate_page::{ActionLine, LastActions};
+use crate::page::{ActionLine, LastActions};
 use weirgate_shared::EpochMillis;
 
 /// How many actions are remembered.

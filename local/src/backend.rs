@@ -8,7 +8,7 @@ use std::time::Duration;
 use dynoxide::{Database, DynoxideError};
 use tokio::time::Instant;
 use weirgate::{FileError, LimitsFileContents, RateLimiter};
-use weirgate_listen::HostName;
+use crate::listen::HostName;
 use weirgate_store::{ConnectOptions, StoreError, Table, connect, create_table};
 
 use crate::actions::Actions;

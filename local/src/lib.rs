@@ -23,6 +23,8 @@
 //! - `stream`: [`StreamReader`]: the records of the table's stream
 //! - `server`: [`Server`]: the database behind HTTP
 //! - `body`: the body of a request, in bounded time and memory
+//! - [`listen`]: what both HTTP servers share: which requests they answer, and how many connections
+//! - [`page`]: the live page, for any table
 //! - `operation`: a request of DynamoDB's protocol, run by the database
 //! - `database`: [`Embedded`]: the embedded database, in memory or in a folder
 
@@ -33,8 +35,10 @@ mod checkpoint;
 mod database;
 mod functions;
 pub mod limits;
+pub mod listen;
 mod mapping;
 mod operation;
+pub mod page;
 mod schedule;
 mod server;
 mod stream;
@@ -42,8 +46,8 @@ mod stream;
 pub use actions::{Action, Actions, Work};
 pub use backend::{LocalBackend, Options, StartError};
 pub use database::{DatabaseError, Embedded};
+pub use listen::HostName;
 pub use mapping::{AGGREGATOR_TIMEOUT, BATCH_SIZE};
 pub use schedule::RECONCILER_TIMEOUT;
 pub use server::Server;
 pub use stream::StreamReader;
-pub use weirgate_listen::HostName;

@@ -15,7 +15,7 @@ use hyper::header::{CONTENT_TYPE, HeaderName, HeaderValue};
 use hyper::{Request, Response, StatusCode};
 use serde_json::json;
 use tokio::sync::watch;
-use weirgate_listen::{Bounds, HostName, Refused, check, serve};
+use crate::listen::{Bounds, HostName, Refused, check, serve};
 
 use crate::body::Bodies;
 use crate::operation::{UNKNOWN_OPERATION, operation_of, run};

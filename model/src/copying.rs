@@ -13,7 +13,7 @@ use crate::coverage::{Coverage, Event};
 use crate::guard::{self, Guard, Kind};
 use crate::protocol::Protocol;
 use crate::runs::{self, Case, Moment};
-use weirgate_evaluator::Item;
+use weirgate_shared::evaluator::Item;
 
 /// Longer than a run takes.
 const RETENTION: Millis = Millis(90 * 86_400_000);

@@ -10,7 +10,7 @@ use weirgate_shared::{
 };
 
 use crate::guard::conditions;
-use weirgate_evaluator::Item;
+use weirgate_shared::evaluator::Item;
 
 /// A shard's item, and its decoded values.
 #[derive(Debug, Clone, PartialEq, Eq)]

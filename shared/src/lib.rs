@@ -24,6 +24,7 @@
 //! - `granularity`: [`Granularity`]: hours, days and months of usage reports
 //! - `key`, `attr`, `window`: keys beside their parsers, attribute names, usage windows
 //! - `item`: attributes to values and back
+//! - [`evaluator`] (feature `evaluator`): planned writes evaluated in memory, as DynamoDB does
 //! - `json` (feature `serde`): public values to JSON and back
 //! - [`write`](mod@write): planned writes as data: take, settle, refill, expire, split, merge,
 //!   copy, configure
@@ -34,6 +35,8 @@ mod bucket;
 mod config;
 mod description;
 mod edit;
+#[cfg(feature = "evaluator")]
+pub mod evaluator;
 mod granularity;
 mod id;
 mod item;

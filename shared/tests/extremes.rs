@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 
 use proptest::prelude::*;
 use proptest::test_runner::FileFailurePersistence;
-use weirgate_evaluator::Item;
+use weirgate_shared::evaluator::Item;
 use weirgate_shared::write::{LimitDelta, Roll, Settle, UsageCopy};
 use weirgate_shared::{
     Bases, Bucket, BucketKey, Counter, EpochMillis, Hour, Limit, LimitName, MilliTokens,

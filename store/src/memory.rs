@@ -11,7 +11,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use aws_sdk_dynamodb::types::AttributeValue;
-use weirgate_evaluator::{Held, Item as Evaluated};
+use weirgate_shared::evaluator::{Held, Item as Evaluated};
 use weirgate_shared::write::{Action, Condition, Update};
 use weirgate_shared::{ItemKey, read_key};
 

@@ -11,7 +11,7 @@ use serde::Serialize;
 use tokio::signal::unix::{SignalKind, signal};
 use weirgate::{ConnectOptions, RateLimiter};
 use weirgate_local::{Action, DatabaseError, HostName, LocalBackend, StartError, Work};
-use weirgate_page::LivePage;
+use weirgate_local::page::LivePage;
 
 use crate::context::Context;
 use crate::failure::{Failure, Outcome};
@@ -114,12 +114,12 @@ async fn page(
     };
     let limiter = RateLimiter::builder(table).namespace(namespace);
     let limiter = limiter.connection(connection).build().await?;
-    let options = weirgate_page::Options {
+    let options = weirgate_local::page::Options {
         port,
         read_units: read_units.get(),
         namespace: namespace.clone(),
         actions: Some(Arc::new(backend.actions().clone())),
-        ..weirgate_page::Options::new(table)
+        ..weirgate_local::page::Options::new(table)
     };
     super::page::start(limiter, options, "--page-port")
 }

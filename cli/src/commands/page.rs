@@ -9,7 +9,7 @@ use tracing_subscriber::filter::{LevelFilter, Targets};
 use tracing_subscriber::layer::{Layer, SubscriberExt};
 use tracing_subscriber::util::SubscriberInitExt;
 use weirgate::{ConfigFilter, RateLimiter};
-use weirgate_page::{LivePage, Options};
+use weirgate_local::page::{LivePage, Options};
 
 use crate::context::Context;
 use crate::failure::{Failure, Outcome};
@@ -78,7 +78,7 @@ pub fn start(limiter: RateLimiter, options: Options, option: &str) -> Result<Liv
 
 /// Shows on standard error what the servers warn of: connections that they cannot accept.
 fn show_warnings() {
-    let of_servers = Targets::new().with_target("weirgate_listen", LevelFilter::WARN);
+    let of_servers = Targets::new().with_target("weirgate_local::listen", LevelFilter::WARN);
     let lines = tracing_subscriber::fmt::layer()
         .with_target(false)
         .with_writer(|| streams::Warnings)

@@ -22,7 +22,7 @@ use weirgate_shared::{
     Namespace, Resource, Shard, ShardIndex, Usage, Window, WriteId,
 };
 
-pub use weirgate_evaluator::{Held, Item};
+pub use weirgate_shared::evaluator::{Held, Item};
 
 /// Returns a configuration with `cases` cases, or `PROPTEST_CASES` if that is fewer. Seeds of
 /// failures are kept beside the test's source, to be checked in.

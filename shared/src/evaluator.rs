@@ -6,8 +6,8 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use weirgate_shared::write::{AttributeUpdate, Condition, Path, Update, Value};
-use weirgate_shared::{
+use crate::write::{AttributeUpdate, Condition, Path, Update, Value};
+use crate::{
     Attr, Meter, Shard, Snapshot, is_merged, read_live, read_shard, read_snapshot,
 };
 
@@ -100,7 +100,7 @@ impl Item {
     /// The item of a bucket that was there before the test began.
     pub fn of_bucket(bucket: &Shard) -> Self {
         let mut item = Self::default();
-        let changes = weirgate_shared::write_shard(bucket);
+        let changes = crate::write_shard(bucket);
         assert!(item.apply(&Update {
             key: bucket.key.item_key(),
             conditions: vec![],

@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use crate::actions::LastActions;
+use super::actions::LastActions;
 
 /// What is the same for all viewers.
 #[derive(Debug)]

@@ -11,11 +11,11 @@ use weirgate::{
     StoredBucket, SystemClock, UsageReport, UsageScope, Window,
 };
 
-use crate::board::{Board, Cost, Names, Progress};
-use crate::budget::Budget;
-use crate::row::{Key, Rates, Row};
-use crate::subject::Subject;
-use crate::usage::Sum;
+use super::board::{Board, Cost, Names, Progress};
+use super::budget::Budget;
+use super::row::{Key, Rates, Row};
+use super::subject::Subject;
+use super::usage::Sum;
 
 /// How many buckets of a subject are shown.
 pub(crate) const MAX_BUCKETS: usize = 2000;

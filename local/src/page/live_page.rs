@@ -9,11 +9,11 @@ use tokio::runtime::Runtime;
 use tokio::sync::oneshot;
 use weirgate::RateLimiter;
 
-use crate::actions::LastActions;
-use crate::board::{Board, Cost};
-use crate::poller::Poller;
-use crate::server::serve;
-use crate::shown::Shown;
+use super::actions::LastActions;
+use super::board::{Board, Cost};
+use super::poller::Poller;
+use super::server::serve;
+use super::shown::Shown;
 
 /// Bytes that the system keeps for one connection until the viewer takes them.
 const SEND_BUFFER: u32 = 16 * 1024;

@@ -11,7 +11,7 @@ use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::{TcpListener, TcpStream};
 use tokio::sync::{Semaphore, oneshot};
 use tokio::time::timeout;
-use weirgate_listen::{Bounds, serve};
+use weirgate_local::listen::{Bounds, serve};
 
 /// How long something may take that takes a second at most.
 const PATIENCE: Duration = Duration::from_secs(20);

@@ -8,7 +8,7 @@ use nix::sys::socket::setsockopt;
 use nix::sys::socket::sockopt::RcvBuf;
 use serde_json::Value;
 use weirgate::{Config, ConfigLevel, Limit, RateLimiter, Resource};
-use weirgate_page::{LivePage, MAX_VIEWERS, Options};
+use weirgate_local::page::{LivePage, MAX_VIEWERS, Options};
 use weirgate_testkit::Dynamo;
 
 /// How long something may take that takes a second or two.

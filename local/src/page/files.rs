@@ -13,27 +13,27 @@ pub(crate) const FILES: [File; 5] = [
     File {
         path: "/",
         kind: "text/html; charset=utf-8",
-        text: include_str!("../assets/index.html"),
+        text: include_str!("../../page/assets/index.html"),
     },
     File {
         path: "/page.css",
         kind: "text/css; charset=utf-8",
-        text: include_str!("../assets/page.css"),
+        text: include_str!("../../page/assets/page.css"),
     },
     File {
         path: "/page.js",
         kind: "text/javascript; charset=utf-8",
-        text: include_str!("../assets/page.js"),
+        text: include_str!("../../page/assets/page.js"),
     },
     File {
         path: "/list.js",
         kind: "text/javascript; charset=utf-8",
-        text: include_str!("../assets/list.js"),
+        text: include_str!("../../page/assets/list.js"),
     },
     File {
         path: "/icon.svg",
         kind: "image/svg+xml",
-        text: include_str!("../assets/icon.svg"),
+        text: include_str!("../../page/assets/icon.svg"),
     },
 ];
 

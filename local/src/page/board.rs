@@ -9,9 +9,9 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use serde::Serialize;
 use tokio::sync::watch;
 
-use crate::row::{Key, Row};
-use crate::subject::Subject;
-use crate::usage::Day;
+use super::row::{Key, Row};
+use super::subject::Subject;
+use super::usage::Day;
 
 /// How many viewers there can be at once.
 pub const MAX_VIEWERS: usize = 16;

@@ -15,7 +15,7 @@ use tokio::net::{TcpListener, TcpStream};
 use tokio::time::timeout;
 use tracing::span::{Attributes, Id, Record};
 use tracing::{Event, Metadata, Subscriber};
-use weirgate_listen::{Bounds, serve};
+use weirgate_local::listen::{Bounds, serve};
 
 const PATIENCE: Duration = Duration::from_secs(20);
 

@@ -5,7 +5,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use serde::Serialize;
 use weirgate::{EpochMillis, Unreadable, Usage, UsageRow};
 
-use crate::row::Key;
+use super::row::Key;
 
 /// How many of the largest users are shown.
 const TOP: usize = 8;

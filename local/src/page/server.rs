@@ -13,13 +13,13 @@ use hyper::body::{Frame, Incoming};
 use hyper::header::{HeaderName, HeaderValue};
 use hyper::{Method, Request, Response, StatusCode, header};
 use tokio::net::TcpListener;
-use weirgate_listen::{Bounds, check};
+use crate::listen::{Bounds, check};
 
-use crate::board::{Board, MAX_VIEWERS};
-use crate::events::events;
-use crate::files::FILES;
-use crate::shown::Shown;
-use crate::subject::Subject;
+use super::board::{Board, MAX_VIEWERS};
+use super::events::events;
+use super::files::FILES;
+use super::shown::Shown;
+use super::subject::Subject;
 
 /// How many connections there can be at once.
 pub const MAX_CONNECTIONS: usize = 64;
@@ -58,7 +58,7 @@ pub(crate) async fn serve(listener: TcpListener, board: Arc<Board>, shown: Arc<S
         let response = respond(&request, own, &board, &shown);
         async { response }
     };
-    weirgate_listen::serve(listener, BOUNDS, std::future::pending(), answer).await;
+    crate::listen::serve(listener, BOUNDS, std::future::pending(), answer).await;
 }
 
 /// Returns the response to a request.

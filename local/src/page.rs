@@ -1,7 +1,7 @@
 //! The live page: buckets, usage, and what the functions do, in a browser.
 //!
 //! ```no_run
-//! use weirgate_page::{LivePage, Options};
+//! use weirgate_local::page::{LivePage, Options};
 //!
 //! # fn example(limiter: weirgate::RateLimiter) -> std::io::Result<()> {
 //! let page = LivePage::start(limiter, Options::new("limits"))?;
@@ -15,7 +15,7 @@
 //!
 //! # Layout
 //!
-//! - `page`: [`LivePage`]: start and stop
+//! - `live_page`: [`LivePage`]: start and stop
 //! - `server`: the files and the events over HTTP, for this machine only
 //! - `files`: the files of the page, which the crate contains
 //! - `shown`: what is the same for all viewers
@@ -33,7 +33,7 @@ mod board;
 mod budget;
 mod events;
 mod files;
-mod page;
+mod live_page;
 mod poller;
 mod row;
 mod server;
@@ -43,6 +43,6 @@ mod usage;
 
 pub use actions::{ActionLine, LastActions};
 pub use board::{Cost, MAX_VIEWERS};
-pub use page::{LivePage, Options};
+pub use live_page::{LivePage, Options};
 pub use server::MAX_CONNECTIONS;
 pub use subject::Subject;

@@ -21,8 +21,8 @@ use tokio::sync::watch;
 use tokio::time::Instant;
 use weirgate::{Clock, SystemClock};
 
-use crate::board::{MAX_VIEWERS, Viewer};
-use crate::shown::Shown;
+use super::board::{MAX_VIEWERS, Viewer};
+use super::shown::Shown;
 
 /// Time between two messages to a viewer, at least.
 const PAUSE: Duration = Duration::from_millis(400);
