@@ -94,7 +94,7 @@ validate: cargo npm .venv/sam/.installed .venv/validate/.installed $(cargo_deny)
 	else echo "advisories: not checked: $$(tail -n 1 <<< "$${said:-GitHub did not answer within a minute}")"; fi
 
 deny = $(cargo_deny) --locked $(offline)
-of_fuzzers := --manifest-path fuzz/Cargo.toml --config deny.toml
+of_fuzzers := --manifest-path verify/fuzz/Cargo.toml --config deny.toml
 # A skip or exception that is no longer needed fails, where it is for.
 strictly := -D warnings -A license-exception-not-encountered
 strictly_for_fuzzers := $(strictly) -A unmatched-skip -A unnecessary-skip
@@ -304,8 +304,8 @@ herds: cargo ## Run herds and hostile tenants at full size: hours, as virtual ti
 	    --test load --test tenants_memory --test reconciler -- --nocapture
 
 # Without a sanitizer of memory: there is no unsafe code of ours to find errors in, and it is three times as fast. What
-# only the unstable compiler has, the stable one has too, behind a variable. Inputs that were found stay in fuzz/found/;
-# one that breaks something belongs into fuzz/corpus/, which `make test` goes through.
+# only the unstable compiler has, the stable one has too, behind a variable. Inputs that were found stay in verify/fuzz/found/;
+# one that breaks something belongs into verify/fuzz/corpus/, which `make test` goes through.
 cargo_fuzz := cargo-fuzz@0.13.2
 fuzz_targets := stream item plans key answer limits_file environment failure_object grant_token agent_request rules_file rate_limit_request http_connection grpc_connection
 seconds ?= 60
@@ -314,11 +314,11 @@ seconds ?= 60
 fuzz: cargo ## Fuzz every decoder, seconds=60 each
 	@command -v c++ >/dev/null || { echo "make: a C++ compiler is missing: install the package g++" >&2; exit 1; }
 	@cargo fuzz --version >/dev/null 2>&1 || cargo install --locked $(cargo_fuzz)
-	RUSTC_BOOTSTRAP=1 cargo fuzz build --fuzz-dir fuzz --sanitizer none
+	RUSTC_BOOTSTRAP=1 cargo fuzz build --fuzz-dir verify/fuzz --sanitizer none
 	for decoder in $(fuzz_targets); do \
-		mkdir -p fuzz/found/$$decoder; \
-		RUSTC_BOOTSTRAP=1 cargo fuzz run --fuzz-dir fuzz --sanitizer none $$decoder fuzz/found/$$decoder fuzz/corpus/$$decoder -- \
-			-dict=fuzz/dictionary -max_total_time=$(seconds) -max_len=150000 -timeout=10 -rss_limit_mb=1024 -print_final_stats=1; \
+		mkdir -p verify/fuzz/found/$$decoder; \
+		RUSTC_BOOTSTRAP=1 cargo fuzz run --fuzz-dir verify/fuzz --sanitizer none $$decoder verify/fuzz/found/$$decoder verify/fuzz/corpus/$$decoder -- \
+			-dict=verify/fuzz/dictionary -max_total_time=$(seconds) -max_len=150000 -timeout=10 -rss_limit_mb=1024 -print_final_stats=1; \
 	done
 
 .PHONY: scaling
@@ -349,7 +349,7 @@ cargo:
 # One environment per requirements file, because their pins of botocore contradict each other. Created again when the file
 # changes. The files list every dependency, so pip resolves nothing, and the checksum of each file that pip may install.
 pip_install = pip install --quiet --disable-pip-version-check --no-deps --require-hashes --requirement
-.venv/%/.installed: requirements/%.txt
+.venv/%/.installed: scripts/requirements/%.txt
 	@command -v $(PYTHON) >/dev/null || { echo "make: python3 is missing: install Python 3.11 or newer" >&2; exit 1; }
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || { echo "make: python3 is older than 3.11" >&2; exit 1; }
 	@$(PYTHON) -c 'import ensurepip, venv' 2>/dev/null || { echo "make: Python's venv module is missing: install the package python3-venv" >&2; exit 1; }
@@ -370,14 +370,14 @@ $(cargo_deny): | cargo
 
 # Each file is compiled from its own pins, so a changed version needs a run of this. Comments are at the beginning of a file.
 .PHONY: hashes
-hashes: .venv/uv/.installed ## Write the checksums into requirements/, for the versions that are pinned there
-	for file in requirements/*.txt; do \
+hashes: .venv/uv/.installed ## Write the checksums into scripts/requirements/, for the versions that are pinned there
+	for file in scripts/requirements/*.txt; do \
 		{ grep '^#' $$file; sed 's/ \\$$//; /^ *--hash/d' $$file | .venv/uv/bin/uv pip compile --quiet --universal \
 			--python-version 3.11.5 --no-deps --generate-hashes --no-annotate --no-header -; } > $$file.new; \
 		mv $$file.new $$file; \
 	done
 
-.venv/sam/.cross: requirements/cross.txt .venv/sam/.installed
+.venv/sam/.cross: scripts/requirements/cross.txt .venv/sam/.installed
 	@! command -v rustup >/dev/null || rustup target add aarch64-unknown-linux-gnu
 	@.venv/sam/bin/$(pip_install) $<
 	@touch $@

@@ -1,4 +1,4 @@
-"""Checks that everything which builds, checks or is beside a release is pinned by a checksum: each line of requirements/, each
+"""Checks that everything which builds, checks or is beside a release is pinned by a checksum: each line of scripts/requirements/, each
 package of the lock files of npm, each image of the examples for Compose. The Makefile must install from these files alone, and the
 examples run the agent without root.
 
@@ -113,7 +113,7 @@ def compose_problems(text):
 def problems(root):
     tracked = subprocess.run(["git", "ls-files"], check=True, capture_output=True, text=True, cwd=root).stdout.split("\n")
     checks = {
-        r"requirements/.*\.txt": requirement_problems,
+        r"scripts/requirements/.*\.txt": requirement_problems,
         r"(?:.*/)?package-lock\.json": lock_problems,
         r"(?:.*/)?compose[\w.-]*\.ya?ml": compose_problems,
         "Makefile": makefile_problems,

@@ -1,4 +1,4 @@
-"""Holds the template against rules/template.guard with cfn-guard, in the forms of scripts/variants.py.
+"""Holds the template against scripts/rules/template.guard with cfn-guard, in the forms of scripts/variants.py.
 
 cfn-guard-rs has no command of its own, and of a long report it gives only the end. So each rule is run by itself, and
 whatever is not a plain "this rule passes" is a failure; the report is only for saying why.
@@ -24,7 +24,7 @@ except ImportError:
 
 from variants import forms
 
-RULES = Path(__file__).parent.parent / "rules" / "template.guard"
+RULES = Path(__file__).parent / "rules" / "template.guard"
 
 
 def rules():

@@ -1,4 +1,4 @@
-"""Shows that every rule of rules/template.guard can fail: breaks the template for each promise of each, and sees that rule fail.
+"""Shows that every rule of scripts/rules/template.guard can fail: breaks the template for each promise of each, and sees that rule fail.
 
 Two forms of the template are broken, the one with everything and the one by default. A promise is tried if some break is noticed
 because of it alone: each line of a rule with a message is left out, and then not all of the rule's breaks may be noticed.
