@@ -6,8 +6,9 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use tokio::sync::watch;
-use crate::page::{ActionLine, LastActions};
 use weirgate_shared::EpochMillis;
+
+use crate::page::{ActionLine, LastActions};
 
 /// How many actions are remembered.
 const REMEMBERED: usize = 256;

@@ -8,7 +8,6 @@ use std::time::Duration;
 use dynoxide::{Database, DynoxideError};
 use tokio::time::Instant;
 use weirgate::{FileError, LimitsFileContents, RateLimiter};
-use crate::listen::HostName;
 use weirgate_store::{ConnectOptions, StoreError, Table, connect, create_table};
 
 use crate::actions::Actions;
@@ -16,6 +15,7 @@ use crate::checkpoint::Checkpoint;
 use crate::database::{DatabaseError, Embedded};
 use crate::functions::Functions;
 use crate::limits;
+use crate::listen::HostName;
 use crate::mapping::Mapping;
 use crate::schedule::Schedule;
 use crate::server::Server;

@@ -7,9 +7,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use crate::write::{AttributeUpdate, Condition, Path, Update, Value};
-use crate::{
-    Attr, Meter, Shard, Snapshot, is_merged, read_live, read_shard, read_snapshot,
-};
+use crate::{Attr, Meter, Shard, Snapshot, is_merged, read_live, read_shard, read_snapshot};
 
 /// An attribute's value.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]

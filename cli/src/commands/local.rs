@@ -10,8 +10,8 @@ use clap::Args;
 use serde::Serialize;
 use tokio::signal::unix::{SignalKind, signal};
 use weirgate::{ConnectOptions, RateLimiter};
-use weirgate_local::{Action, DatabaseError, HostName, LocalBackend, StartError, Work};
 use weirgate_local::page::LivePage;
+use weirgate_local::{Action, DatabaseError, HostName, LocalBackend, StartError, Work};
 
 use crate::context::Context;
 use crate::failure::{Failure, Outcome};

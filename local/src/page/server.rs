@@ -13,13 +13,13 @@ use hyper::body::{Frame, Incoming};
 use hyper::header::{HeaderName, HeaderValue};
 use hyper::{Method, Request, Response, StatusCode, header};
 use tokio::net::TcpListener;
-use crate::listen::{Bounds, check};
 
 use super::board::{Board, MAX_VIEWERS};
 use super::events::events;
 use super::files::FILES;
 use super::shown::Shown;
 use super::subject::Subject;
+use crate::listen::{Bounds, check};
 
 /// How many connections there can be at once.
 pub const MAX_CONNECTIONS: usize = 64;

@@ -51,7 +51,8 @@ impl Operator {
         let at = world.rng().usize(..scenario.buckets.len());
         let plan = &scenario.buckets[at];
         let operator = &self.limiter;
-        if scenario.is_sharded && world.strikes(Kind::Resharded) {
+        // It would make an erased bucket again.
+        if scenario.is_sharded && world.strikes(Kind::Resharded) && !world.is_closed(at) {
             let shards = 1 << world.rng().u32(0..=2);
             let done = operator
                 .set_shards(&plan.entity, &plan.resource, &plan.limits, shards)

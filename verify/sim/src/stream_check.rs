@@ -64,6 +64,8 @@ pub(crate) struct StreamCheck {
     consumed: Consumed,
     /// Takes and returns of each limit, by entity, as they were applied.
     taken: BTreeMap<(String, String), Vec<Taken>>,
+    /// Write sequence of each erased item's tombstone.
+    buried: BTreeMap<String, i64>,
     /// Usage counters of every item.
     meters: BTreeMap<String, Meter>,
     /// Usage by the writes of its current hour and day, by limit.
@@ -136,6 +138,7 @@ impl StreamCheck {
         let is_erased = |meter: &Meter| !image["rf"].is_object() && meter.limits.is_empty();
         if let Some(erased) = meter.as_ref().filter(|meter| is_erased(meter)) {
             self.advances(pk, erased, false);
+            self.buried.insert(pk.to_owned(), erased.write_seq);
         }
         let Some(meter) = meter.filter(|meter| !is_erased(meter)) else {
             let shard = self.live.remove(pk);
@@ -176,11 +179,13 @@ impl StreamCheck {
     }
 
     /// Checks that a write's sequence is above those of all writes before, and if its item is new,
-    /// that the item is born above them.
+    /// that the item is born above them. A new half on a tombstone goes on with its counters, which are
+    /// zero, and so with its birth.
     fn advances(&mut self, pk: &str, meter: &Meter, is_new: bool) {
         let (v, birth) = (meter.write_seq, meter.birth_seq);
+        let goes_on = self.buried.get(pk) == Some(&birth);
         if let Some(last) = self.last.insert(pk.to_owned(), v)
-            && (v <= last || is_new && birth <= last)
+            && (v <= last || is_new && birth <= last && !goes_on)
         {
             self.violations
                 .push(format!("I3: {pk} goes from v {last} to {v}, born {birth}"));
