@@ -180,8 +180,14 @@ async fn a_stop_stops(world: &World, processes: &[Process]) {
         let peek = process.limiter().peek(&first.entity, &first.resource);
         let _ = peek.limits(&first.limits).send().await;
     }
+    let is_erased = |plan: &Plan| {
+        let erased = world.erased().map(|erased| &erased.entity);
+        world.counts().of(Kind::EntityErased) > 0 && erased == Some(&plan.entity)
+    };
     for plan in &world.scenario().buckets {
-        let parent = plan.parent.map(|parent| &world.scenario().buckets[parent]);
+        // An erased entity has no parent.
+        let parent = plan.parent.filter(|_| !is_erased(plan));
+        let parent = parent.map(|parent| &world.scenario().buckets[parent]);
         let mut levels = levels(plan).to_vec();
         levels.extend(parent.map(|parent| crate::operator::levels(parent)[2].clone()));
         let level = levels.swap_remove(world.operator_rng().usize(..levels.len()));
