@@ -315,7 +315,7 @@ async fn more_leases_than_fit_in_one_write_are_taken_in_several_and_reclaimed() 
         .into_iter()
         .map(|answer| answer.unwrap().granted().unwrap())
         .collect();
-    assert_eq!(fleet.writes(), 8, "16 in each");
+    assert_eq!(fleet.writes(), 3, "at most 50 in each");
     assert_eq!(
         (fleet.tk_tc("slots").await.0, count_leases(&fleet).await),
         (0, 120)

@@ -124,12 +124,8 @@ mod tests {
     use super::*;
     use crate::drill::page::{PAGE, section_blocks};
 
-    /// The guide's table has the same query, and the alert's section has commands.
     #[test]
-    fn the_alert_on_denials_is_the_guides_query_and_links_a_section() {
-        let (query, _) = alert("expr: ").unwrap().rsplit_once(" > ").unwrap();
-        let row = format!("| what part is denied? | `{query}` |");
-        assert!(METRICS.lines().any(|line| line == row), "{row}");
+    fn the_alert_on_denials_links_a_section_with_commands() {
         let (_, section) = alert("runbook: ").unwrap().split_once('#').unwrap();
         assert!(section_blocks(PAGE, section).contains(&"undo"));
     }
