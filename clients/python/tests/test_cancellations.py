@@ -391,6 +391,10 @@ class EveryStep(unittest.TestCase):
 class Interruptions(unittest.TestCase):
     """Ctrl-C, as Python raises it in the main thread."""
 
+    def setUp(self):
+        # A shell starts jobs in the background with Ctrl-C ignored.
+        self.addCleanup(signal.signal, signal.SIGINT, signal.signal(signal.SIGINT, signal.default_int_handler))
+
     def interrupt(self):
         os.kill(os.getpid(), signal.SIGINT)
 

@@ -42,12 +42,10 @@ pub(super) fn account(endpoint: &str) -> [(&'static str, String); 5] {
     ]
 }
 
-/// The workspace: this crate's parent folder.
+/// The workspace, two folders above this crate.
 pub(super) fn root() -> PathBuf {
-    Path::new(env!("CARGO_MANIFEST_DIR"))
-        .parent()
-        .map(Path::to_path_buf)
-        .unwrap_or_default()
+    let mut folders = Path::new(env!("CARGO_MANIFEST_DIR")).ancestors();
+    folders.nth(2).map(Path::to_path_buf).unwrap_or_default()
 }
 
 pub(super) fn tool(root: &Path, name: &str) -> Result<PathBuf, String> {
