@@ -27,9 +27,9 @@ use probes::{
 };
 use requests::{has_other_kind, newcomer, take};
 
-/// Time after which every lease has expired, every balance is full, and every delayed request has
-/// arrived.
-const REST: Duration = Duration::from_secs(120);
+/// Time after which every lease has expired, every balance is full, every delayed request has
+/// arrived, and clocks that were ahead, by five minutes at most, have been reached.
+const REST: Duration = Duration::from_secs(420);
 /// Rounds of the functions after which writes must have ended: one round releases leases, three
 /// merge four shards into one.
 const ROUNDS: usize = 8;
@@ -42,6 +42,7 @@ pub async fn settle(
     ledger: &SharedLedger,
     processes: Vec<Process>,
 ) {
+    start_all(world).await;
     if world.scenario().has_changes() {
         restore(world, ledger).await;
     }
@@ -52,12 +53,7 @@ pub async fn settle(
     }
     world.pass(REST).await;
     // A stop may arrive after the start.
-    for level in world.scenario().buckets.iter().flat_map(levels) {
-        if world.scenario().stops() {
-            let done = operator(world).await.start(&level).send().await;
-            world.note(|| format!("{level} started: {done:?}"));
-        }
-    }
+    start_all(world).await;
     for round in 0.. {
         let before = world.writes();
         reconcile(world).await;
@@ -113,6 +109,16 @@ pub async fn settle(
     check::counted(world);
     finality::read(world, &operator(world).await).await;
     outlives_ttl(world, mapping, &limiter).await;
+}
+
+/// Starts all levels.
+async fn start_all(world: &World) {
+    for level in world.scenario().buckets.iter().flat_map(levels) {
+        if world.scenario().stops() {
+            let done = operator(world).await.start(&level).send().await;
+            world.note(|| format!("{level} started: {done:?}"));
+        }
+    }
 }
 
 /// Returns the buckets whose expected balance is known. Changed limits reach a shard only with its
