@@ -2,6 +2,7 @@
 
 use std::sync::Arc;
 
+use tokio::time::Instant;
 use weirgate_shared::{
     BucketKey, ConfigStatus, EntityId, Limit, LimitMode, LimitName, LimitsVersion, Resource,
 };
@@ -11,7 +12,7 @@ use super::request::{NamedAmounts, RequestSpec, invalid};
 use super::stop::{by_last_read, stopped};
 use crate::bucket::{BucketRegistry, BucketState, BucketTarget};
 use crate::config::{Freshness, resolve};
-use crate::session::Settings;
+use crate::session::{Settings, deadline};
 use crate::values::{
     Amounts, BucketRequest, DEFAULT_LEASE, Disabled, EffectiveConfig, Error, Limits, check_debt,
     check_limit_count,
@@ -62,6 +63,7 @@ impl RequestSpec {
         if self.amounts.is_empty() {
             return invalid("empty request: add at least one take()".to_owned());
         }
+        let until = deadline(self.timeout);
         let error = match self.resolve(buckets, age).await {
             Ok(resolved) => return self.without_slots_in_debt(resolved),
             Err(error) => error,
@@ -73,7 +75,8 @@ impl RequestSpec {
         );
         let (session, own) = (&buckets.session, [own]);
         let disabled = if error.is_transient() {
-            Box::pin(stopped(session, &own, self.timeout / 4)).await
+            let left = until.saturating_duration_since(Instant::now());
+            Box::pin(stopped(session, &own, left.min(self.timeout / 4))).await
         } else {
             by_last_read(session, &own)
         };
