@@ -21,7 +21,7 @@ pub(crate) use config_cache::{CacheKey, ConfigCache};
 pub(crate) use deadline::{after, backoff, deadline};
 pub(crate) use plan_time::PlanTime;
 pub(crate) use refusals::Refusals;
-pub(crate) use requests::{decode_meter, decode_shard};
+pub(crate) use requests::{decode_meter, decode_shard, undecodable};
 pub(crate) use switch_cache::{KnownSwitches, SwitchRequest};
 
 use std::collections::HashMap;

@@ -176,12 +176,11 @@ impl Purge<'_> {
             }
             let kind = Kind::of(&key);
             match Remains::of(item) {
-                Ok(shard) if kind == Kind::Shard => {
-                    if shard.iter().any(|one| one.is_erased) {
-                        continue;
-                    }
-                    let bucket = shard[0].key.with_shard(0).item_key().pk;
-                    buckets.entry(bucket).or_default().extend(shard);
+                Ok((shard, _)) if kind == Kind::Shard && shard.is_erased => continue,
+                Ok((shard, half)) if kind == Kind::Shard => {
+                    let bucket = shard.key.with_shard(0).item_key().pk;
+                    let all = [shard].into_iter().chain(half);
+                    buckets.entry(bucket).or_default().extend(all);
                 }
                 // Nothing can make a shard again that cannot be read.
                 _ => keys.push(key),
@@ -215,18 +214,16 @@ impl Purge<'_> {
             }
             races += 1;
             let written = Remains::of(&item);
-            let Some(written) = written
-                .ok()
-                .filter(|_| races < RACES && !self.keeps_leases_of(&item))
-            else {
+            let is_meant = races < RACES && !self.keeps_leases_of(&item);
+            let Some((shard, half)) = written.ok().filter(|_| is_meant) else {
                 return Err(Error::Contended {
                     what: format!("bucket {}", item.pk()),
                     after: session.settings.timeout,
                 });
             };
-            for shard in Remains::in_order(written).into_iter().rev() {
-                left.push_front(shard);
-            }
+            // The half first.
+            left.push_front(shard);
+            half.into_iter().for_each(|half| left.push_front(half));
         }
         Ok(())
     }

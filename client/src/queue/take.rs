@@ -260,8 +260,7 @@ impl<'a> TakeAttempt<'a> {
     }
 
     /// Returns whether the write should request a split: the shard was throttled repeatedly. Not
-    /// just after a split, when every process pays for a write or two to
-    /// see it, and not twice.
+    /// just after a split, when every process pays for a write or two to see it, and not twice.
     fn wants_split(&self, seen: Option<&Shard>, now: EpochMillis) -> bool {
         let Some(seen) = seen.filter(|seen| !seen.scaling.is_hot) else {
             return false;

@@ -6,7 +6,7 @@ use std::time::Duration;
 use futures_util::stream::{self, StreamExt, TryStreamExt};
 use tokio::time::Instant;
 use weirgate_shared::write::{Action, Update};
-use weirgate_shared::{ItemKey, Meter, Shard, WriteId};
+use weirgate_shared::{ItemError, ItemKey, Meter, Shard, WriteId};
 use weirgate_store::{
     Consistency, ErrorKind, Item, Page, Position, Query, RetryPolicy, ReturnValues, ScanPage,
     StoreError, TransactOutcome, WriteOutcome,
@@ -182,16 +182,18 @@ impl Session {
 /// # Errors
 /// [`Error::Unreadable`] if the item is damaged.
 pub(crate) fn decode_shard(item: &Item) -> Result<Shard, Error> {
-    item.bucket().map_err(|error| Error::Unreadable {
-        bucket: item.pk(),
-        error,
-    })
+    item.bucket().map_err(|error| undecodable(item, error))
 }
 
 /// Reads the usage counters of an item, of a shard that was merged away too.
 pub(crate) fn decode_meter(item: &Item) -> Result<Meter, Error> {
-    item.live().map_err(|error| Error::Unreadable {
+    item.live().map_err(|error| undecodable(item, error))
+}
+
+/// Returns the error for a damaged item of a shard.
+pub(crate) fn undecodable(item: &Item, error: ItemError) -> Error {
+    Error::Unreadable {
         bucket: item.pk(),
         error,
-    })
+    }
 }

@@ -26,7 +26,7 @@ impl Remains {
     ///
     /// # Errors
     /// [`ItemError`] if it is no shard that can be read.
-    pub(in crate::api) fn of(item: &Item) -> Result<Vec<Self>, ItemError> {
+    pub(in crate::api) fn of(item: &Item) -> Result<(Self, Option<Self>), ItemError> {
         let names = item.attributes().map(|(name, _)| name.to_owned());
         let own = |key, v, is_erased| Self {
             key,
@@ -38,7 +38,7 @@ impl Remains {
         if item.is_merged() {
             let meter = item.live()?;
             let is_erased = meter.is_erased();
-            return Ok(vec![own(meter.key, meter.write_seq, is_erased)]);
+            return Ok((own(meter.key, meter.write_seq, is_erased), None));
         }
         let shard = item.bucket()?;
         let half = shard.escrow.map(|half| Self {
@@ -48,8 +48,7 @@ impl Remains {
             is_erased: false,
             names: BTreeSet::new(),
         });
-        let own = own(shard.key, shard.write_seq, false);
-        Ok([own].into_iter().chain(half).collect())
+        Ok((own(shard.key, shard.write_seq, false), half))
     }
 
     /// Returns each shard of a bucket once, in the order in which they are erased: halves before the

@@ -15,7 +15,7 @@ use super::super::limiter::RateLimiter;
 use super::remains::{Remains, live_leases};
 use super::report::{EraseReport, LiveLeases};
 use crate::config::{ConfigEdit, stored};
-use crate::session::{CacheKey, Session};
+use crate::session::{CacheKey, Session, undecodable};
 use crate::values::Error;
 
 /// Maximum number of items in one transaction, which has room for 4 MB: ten of 400 KB.
@@ -248,11 +248,8 @@ impl<'a> Erasure<'a> {
                 has_edit = true;
                 continue;
             }
-            let unreadable = |error| Error::Unreadable {
-                bucket: item.pk(),
-                error,
-            };
-            shards.extend(Remains::of(&item).map_err(unreadable)?);
+            let (shard, half) = Remains::of(&item).map_err(|error| undecodable(&item, error))?;
+            shards.extend([shard].into_iter().chain(half));
             self.check_leases(&item, now)?;
         }
         Ok((Remains::in_order(shards), has_edit.then_some(edit)))
