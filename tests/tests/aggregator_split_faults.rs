@@ -1,7 +1,7 @@
 //! Splits that meet others, faults and what a hand left behind: made once or put off, and nothing
 //! waits for them.
 
-mod fixtures;
+use weirgate_tests as fixtures;
 
 use crate::fixtures::aggregator;
 use std::sync::{Arc, Mutex};

@@ -1,8 +1,6 @@
 //! The examples that export metrics, as processes on the embedded table: what a scrape or a log
 //! line says is exactly what was decided.
 
-mod fixtures;
-
 use std::collections::BTreeMap;
 use std::io::{BufRead, BufReader, Read, Write};
 use std::net::TcpStream;

@@ -2,7 +2,7 @@
 //! else; the README says the same. What each role and policy of the template allows stands in
 //! `tests/data/permissions.txt`, whole.
 
-mod fixtures;
+use weirgate_tests as fixtures;
 
 use std::collections::BTreeSet;
 use std::sync::{Arc, Mutex};

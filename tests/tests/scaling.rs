@@ -1,7 +1,7 @@
 //! `docs/scaling.md`: its numbers are the program's, and the program's are those of the code and of
 //! `template.yaml`.
 
-mod fixtures;
+use weirgate_tests as fixtures;
 
 use crate::fixtures::aggregator;
 use crate::fixtures::aggregator::{bucket, deliver_text, event, later, take, take_in};

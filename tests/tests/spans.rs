@@ -1,7 +1,7 @@
 //! What tracing sees of an acquire. Alone in its process, because tracing remembers for all threads
 //! whether there is a listener.
 
-mod fixtures;
+use weirgate_tests as fixtures;
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt::Debug;

@@ -1,7 +1,7 @@
 //! `template.yaml` says what the code says: the table, the filter, the variables, the permissions,
 //! the log text.
 
-mod fixtures;
+use weirgate_tests as fixtures;
 
 use std::cell::RefCell;
 use std::collections::BTreeSet;

@@ -1,7 +1,7 @@
 //! What one tenant writes keeps no other tenant's records from being copied, credited and split,
 //! with the batch they are in.
 
-mod fixtures;
+use weirgate_tests as fixtures;
 
 use crate::fixtures::aggregator;
 use std::sync::{Arc, Mutex};

@@ -1,7 +1,6 @@
 //! What an acquire takes, answers and costs.
 
-#[path = "../fixtures/mod.rs"]
-mod fixtures;
+use weirgate_tests as fixtures;
 
 mod acquire;
 mod blocking;

@@ -1,7 +1,6 @@
 //! The aggregator on records of a real stream, and the replay of its failures.
 
-#[path = "../fixtures/mod.rs"]
-mod fixtures;
+use weirgate_tests as fixtures;
 
 mod batches;
 mod faults;

@@ -1,7 +1,6 @@
 //! Limits that are stored, inherited, loaded from files, and audited.
 
-#[path = "../fixtures/mod.rs"]
-mod fixtures;
+use weirgate_tests as fixtures;
 
 mod acts;
 mod audit;

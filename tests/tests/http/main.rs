@@ -1,7 +1,6 @@
 //! The tower layer, its header fields, real servers; and the metrics of a process.
 
-#[path = "../fixtures/mod.rs"]
-mod fixtures;
+use weirgate_tests as fixtures;
 
 mod fields;
 mod layer;

@@ -1,7 +1,6 @@
 //! The table in memory: it answers as the embedded DynamoDB does, and applications test with it.
 
-#[path = "../fixtures/mod.rs"]
-mod fixtures;
+use weirgate_tests as fixtures;
 
 mod application;
 mod quiet;

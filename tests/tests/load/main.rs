@@ -1,7 +1,6 @@
 //! Many processes on one bucket; `make herds` runs these at full size.
 
-#[path = "../fixtures/mod.rs"]
-mod fixtures;
+use weirgate_tests as fixtures;
 
 mod contended;
 mod denials;

@@ -1,8 +1,7 @@
 //! The metrics of the functions: their lines, as CloudWatch reads them, and what the template makes
 //! of them.
 
-#[path = "../fixtures/mod.rs"]
-mod fixtures;
+use weirgate_tests as fixtures;
 
 mod invocations;
 mod line;

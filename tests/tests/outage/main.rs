@@ -1,7 +1,6 @@
 //! A table that does not answer, and clocks that are wrong.
 
-#[path = "../fixtures/mod.rs"]
-mod fixtures;
+use weirgate_tests as fixtures;
 
 mod away;
 mod breaker_gauge;

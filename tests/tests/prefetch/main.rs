@@ -1,7 +1,6 @@
 //! Prefetched tokens.
 
-#[path = "../fixtures/mod.rs"]
-mod fixtures;
+use weirgate_tests as fixtures;
 
 mod acquires;
 mod edge;

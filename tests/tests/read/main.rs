@@ -1,7 +1,6 @@
 //! What the table knows, read through the client: usage reports, lists; and the table itself.
 
-#[path = "../fixtures/mod.rs"]
-mod fixtures;
+use weirgate_tests as fixtures;
 
 mod costs;
 mod erase;

@@ -1,7 +1,6 @@
 //! The reconciler on a table that others write.
 
-#[path = "../fixtures/mod.rs"]
-mod fixtures;
+use weirgate_tests as fixtures;
 
 mod costs;
 mod cycle;

@@ -1,7 +1,6 @@
 //! Grants after the acquire: adjustments, leases, answers that were lost.
 
-#[path = "../fixtures/mod.rs"]
-mod fixtures;
+use weirgate_tests as fixtures;
 
 mod adjust_in_doubt;
 mod balances;

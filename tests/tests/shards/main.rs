@@ -1,7 +1,6 @@
 //! Buckets of several shards, and the partitions below them.
 
-#[path = "../fixtures/mod.rs"]
-mod fixtures;
+use weirgate_tests as fixtures;
 
 mod merged;
 mod partitions;
