@@ -146,7 +146,7 @@ guides: cargo .venv/bench/.installed ## Move limits from a table of zae-limiter,
 local-check: cargo .venv/sam/.installed ## Run both functions on a local table, by the commands of docs/deployment.md
 	PATH="$(CURDIR)/.venv/sam/bin:$$PATH" cargo test --locked --workspace --test local -- --ignored --nocapture
 
-# With every version of Python and Node that is supported and found; the other versions of Node come from npm.
+# With the oldest and the newest version of Python and Node that are supported; those of Node come from npm.
 .PHONY: clients
 clients: cargo npm .venv/clients/.installed clients/typescript/check/node_modules/.installed ## Test the clients of the agent for Python and Node, against the agent on a local table
 	cargo build --locked --workspace --bin weirgate --bin weirgate-agent
@@ -155,8 +155,7 @@ clients: cargo npm .venv/clients/.installed clients/typescript/check/node_module
 	for python in $(client_pythons); do \
 		$$python --version; $(of_clients) PYTHONPATH=clients/python/src $$python -X dev -W error -m unittest discover -s clients/python/tests; \
 	done
-	for node in node clients/typescript/check/node_modules/node-*/bin/node; do \
-		command -v $$node >/dev/null || continue; \
+	for node in $$(ls clients/typescript/check/node_modules/node-*/bin/node 2>/dev/null || echo node); do \
 		echo "Node $$($$node --version)"; $(of_clients) $$node --test clients/typescript/test/*.test.js; \
 	done
 
@@ -168,9 +167,9 @@ clients-measure: cargo npm ## Measure what the clients add to the time of the ag
 	$(subst /debug/,/release/,$(of_clients)) node clients/typescript/measure.js
 
 of_clients = WEIRGATE_BIN=$(abspath $(cargo_target))/debug/weirgate WEIRGATE_AGENT_BIN=$(abspath $(cargo_target))/debug/weirgate-agent
-client_pythons = $(or $(found_pythons),$(PYTHON))
-found_pythons = $(shell for minor in 9 10 11 12 13; do for python in python3.$$minor $$HOME/.pyenv/versions/3.$$minor.*/bin/python; do \
-	if $$python -c 'import venv, ensurepip' 2>/dev/null; then echo $$python; break; fi; done; done)
+client_pythons = $(or $(oldest_and_newest_python),$(PYTHON))
+oldest_and_newest_python = $(shell for minor in 9 10 11 12 13; do for python in python3.$$minor $$HOME/.pyenv/versions/3.$$minor.*/bin/python; do \
+	if $$python -c 'import venv, ensurepip' 2>/dev/null; then echo $$python; break; fi; done; done | sed '1!{$$!d}')
 
 .PHONY: npm
 npm:
