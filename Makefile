@@ -284,7 +284,7 @@ $(architectures:%=command-%): command-%:
 $(architectures:%=agent-%): agent-%:
 	$(dist_build) $(of_agent)
 
-published := weirgate-shared weirgate-files weirgate-store weirgate
+published := weirgate-shared weirgate-store weirgate
 .PHONY: publish-check
 publish-check: cargo ## Package the crates that users depend on, and build each from its package, as `cargo publish` does
 	cargo publish --dry-run --locked --allow-dirty $(addprefix -p ,$(published))

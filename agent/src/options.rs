@@ -231,7 +231,7 @@ impl Options {
         let secret = match &self.token_file {
             Some(path) => {
                 let shown = path.display();
-                let file = weirgate_files::read_file(path).map_err(|error| {
+                let file = weirgate_shared::files::read_file(path).map_err(|error| {
                     format!("--token-file {error}; give a file that the agent may read")
                 })?;
                 let token = Token::new(file.text.trim()).map_err(|rule| {

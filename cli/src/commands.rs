@@ -65,7 +65,7 @@ pub enum Command {
     Purge(purge::Purge),
     Doctor(doctor::Doctor),
     Reconcile(reconcile::Reconcile),
-    Replay(weirgate_replay::Args),
+    Replay(replay::Replay),
     Local(local::Local),
     Page(page::Page),
     Completions(completions::Completions),

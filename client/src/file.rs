@@ -6,13 +6,13 @@ use std::collections::HashMap;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
-use weirgate_files::{TextFile, Watched, What, read_file};
+use weirgate_shared::files::{TextFile, Watched, What, read_file};
 use weirgate_shared::{Config, ConfigLevel, Entity, EntityId, EpochMillis};
 use weirgate_store::CorrectedClock;
 
 use crate::values::EffectiveConfig;
 
-pub use weirgate_files::FileError;
+pub use weirgate_shared::files::FileError;
 
 /// Limits from a YAML file. Clones share it.
 ///

@@ -1,4 +1,5 @@
-//! The pure part of Weirgate: no I/O, no clock, no environment, no arithmetic of floats.
+//! The pure part of Weirgate: no I/O, no clock, no environment, no arithmetic of floats. Only the
+//! feature `files` reads something.
 //!
 //! # Layout
 //!
@@ -25,6 +26,8 @@
 //! - `key`, `attr`, `window`: keys beside their parsers, attribute names, usage windows
 //! - `item`: attributes to values and back
 //! - [`evaluator`] (feature `evaluator`): planned writes evaluated in memory, as DynamoDB does
+//! - [`files`] (feature `files`): YAML files whose errors have line and column, read again when they
+//!   change
 //! - `json` (feature `serde`): public values to JSON and back
 //! - [`write`](mod@write): planned writes as data: take, settle, refill, expire, split, merge,
 //!   copy, configure
@@ -37,6 +40,8 @@ mod description;
 mod edit;
 #[cfg(feature = "evaluator")]
 pub mod evaluator;
+#[cfg(feature = "files")]
+pub mod files;
 mod granularity;
 mod id;
 mod item;

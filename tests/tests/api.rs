@@ -35,7 +35,7 @@ fn surface(json: &Path) -> Result<BTreeSet<String>, String> {
         .iter()
         .filter_map(|item| Some(item.strip_prefix("pub use weirgate::")?.to_owned()))
         .collect();
-    for other in ["weirgate_shared", "weirgate_store", "weirgate_files"] {
+    for other in ["weirgate_shared", "weirgate_store"] {
         let path_of = |item: &str| {
             let path = &item[item.find(other)?..];
             let path = &path[..path.find(['(', '<', ' ']).unwrap_or(path.len())];

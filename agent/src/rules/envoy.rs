@@ -9,7 +9,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use weirgate::{FileError, Limit};
-use weirgate_files::{Node, Source};
+use weirgate_shared::files::{Node, Source};
 
 use super::pattern::Pattern;
 use super::template::{Kind, Template, escaped};

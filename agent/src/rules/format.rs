@@ -3,7 +3,7 @@
 use std::path::Path;
 
 use weirgate::FileError;
-use weirgate_files::{Format, with_document};
+use weirgate_shared::files::{Format, with_document};
 
 use super::ruleset::{Domain, Rules};
 use super::{envoy, native};

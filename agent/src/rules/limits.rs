@@ -3,7 +3,7 @@
 use std::collections::HashMap;
 
 use weirgate::{FileError, Limit, LimitMode};
-use weirgate_files::{Node, Source};
+use weirgate_shared::files::{Node, Source};
 
 /// Most limits of one rule, as of one acquire.
 const MAX_LIMITS: usize = 20;

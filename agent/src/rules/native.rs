@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use weirgate::{FileError, LimitName};
-use weirgate_files::{Node, Source};
+use weirgate_shared::files::{Node, Source};
 
 use super::limits;
 use super::list::{Effect, List, Rule, Target};

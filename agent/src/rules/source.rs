@@ -5,7 +5,7 @@ use std::sync::Arc;
 use std::time::SystemTime;
 
 use weirgate::FileError;
-use weirgate_files::{TextFile, Watched, What};
+use weirgate_shared::files::{TextFile, Watched, What};
 
 use super::format::parse;
 use super::ruleset::Rules;

@@ -1,11 +1,50 @@
 //! `weirgate replay`.
 
+use std::path::PathBuf;
+
+use clap::Parser;
 use serde::Serialize;
-use weirgate_replay::{Args, Done, ReplayError, Sum, replay};
+use weirgate_aggregator::replay::{Done, Options, ReplayError, Sum, replay};
+use weirgate_aggregator::{DEFAULT_TTL_DAYS, TTL_DAYS};
 
 use crate::context::Context;
 use crate::failure::{Failure, Outcome};
 use crate::text::one_line;
+
+/// Makes the copies of usage that the aggregator could not make, from the objects of the failure
+/// bucket.
+///
+/// It may run twice, beside the aggregator, and again after an interruption: a copy that is there
+/// already changes nothing. It needs dynamodb:GetItem and dynamodb:UpdateItem on the table; with
+/// --dry-run only the first. Exit code 1 if something is left, and the output says what.
+#[derive(Debug, Clone, Parser)]
+#[command(after_help = "Example: weirgate replay --ttl-days 90 --dry-run failures/")]
+pub struct Replay {
+    /// Days a snapshot is kept after its window: SNAPSHOT_TTL_DAYS of the aggregator
+    ///
+    /// Matters only for the snapshots that the replay makes itself; those that are there keep their
+    /// ttl. Copies of windows that ended longer ago are left, because their snapshots may be
+    /// deleted.
+    #[arg(long, value_name = "DAYS", default_value_t = DEFAULT_TTL_DAYS,
+        value_parser = clap::value_parser!(i64).range(TTL_DAYS))]
+    pub ttl_days: i64,
+
+    /// Takes records of this table, the one that the table was restored from
+    #[arg(long, value_name = "NAME")]
+    pub from_table: Option<String>,
+
+    /// Only prints the copies that the objects ask for
+    #[arg(long)]
+    pub dry_run: bool,
+
+    /// The most copies under way at once
+    #[arg(long, value_name = "COUNT", default_value_t = 32, value_parser = clap::value_parser!(u16).range(1..=256))]
+    pub concurrency: u16,
+
+    /// Files and folders with objects of the failure bucket; `-` is standard input
+    #[arg(required = true, value_name = "PATH")]
+    pub objects: Vec<PathBuf>,
+}
 
 #[derive(Serialize)]
 struct Replayed {
@@ -14,11 +53,17 @@ struct Replayed {
 }
 
 /// Replays what the arguments name. As text, the outcome of each object is printed at once.
-pub async fn run(args: Args, context: &Context) -> Result<Outcome, Failure> {
+pub async fn run(args: Replay, context: &Context) -> Result<Outcome, Failure> {
     let output = context.output();
     let table = context.stored().await?;
     let (input, mut objects) = (std::io::stdin().lock(), vec![]);
-    let sum = replay(&args, &table, input, |done| {
+    let options = Options {
+        ttl_days: args.ttl_days,
+        from_table: args.from_table,
+        dry_run: args.dry_run,
+        concurrency: usize::from(args.concurrency),
+    };
+    let sum = replay(&args.objects, options, &table, input, |done| {
         if output.is_json() {
             objects.push(done);
             return Ok(());
@@ -42,6 +87,39 @@ impl From<ReplayError> for Failure {
             ReplayError::Source(error) => Self::Refused(error.to_string()),
             ReplayError::Table(error) => Self::from(&error),
             ReplayError::Output(error) => Self::from(error),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use clap::CommandFactory;
+
+    use super::*;
+
+    #[test]
+    fn the_objects_have_no_default() {
+        Replay::command().debug_assert();
+        let args = Replay::try_parse_from(["replay", "folder"]).unwrap();
+        assert_eq!(
+            (args.ttl_days, args.concurrency, args.dry_run),
+            (DEFAULT_TTL_DAYS, 32, false)
+        );
+        let error = Replay::try_parse_from(["replay"]).unwrap_err().to_string();
+        assert!(error.contains("<PATH>"), "{error}");
+    }
+
+    #[test]
+    fn a_wrong_argument_is_named_with_what_it_takes() {
+        for (flag, wrong, takes) in [
+            ("--ttl-days", "0", "1..=3650"),
+            ("--ttl-days", "x", "--ttl-days"),
+            ("--concurrency", "257", "1..=256"),
+        ] {
+            let error = Replay::try_parse_from(["replay", flag, wrong, "folder"]).unwrap_err();
+            assert_eq!(error.exit_code(), 2);
+            let error = error.to_string();
+            assert!(error.contains(wrong) && error.contains(takes), "{error}");
         }
     }
 }

@@ -3,7 +3,7 @@
 
 use std::collections::{BTreeSet, HashMap};
 
-use weirgate_files::{FileError, Format, Node, Source, TextFile, with_document};
+use weirgate_shared::files::{FileError, Format, Node, Source, TextFile, with_document};
 use weirgate_shared::{
     Config, ConfigLevel, ConfigStatus, EntityId, Limit, LimitMode, NameError, Resource,
 };

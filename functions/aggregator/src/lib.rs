@@ -8,6 +8,7 @@
 //! - [`plan`]: records to planned writes, with `split` for hot shards
 //! - [`execute`]: planned writes to what became of them
 //! - [`report`]: what became of them to a partial-batch response and the invocation's metrics
+//! - [`replay`]: discarded batches to copies, for the command line
 
 mod config;
 pub mod execute;
@@ -16,6 +17,7 @@ mod handle;
 mod json;
 pub mod parse;
 pub mod plan;
+pub mod replay;
 pub mod report;
 mod split;
 mod timestamp;

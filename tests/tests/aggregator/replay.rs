@@ -9,6 +9,7 @@ use crate::fixtures::aggregator::usage::{assert_exact, hourly, of, read, snapsho
 use crate::fixtures::aggregator::{HOUR, bucket, deliver, later, take, take_at, take_in};
 use crate::fixtures::discarded::{COPIES, Run, lives, run, run_on, try_run_on, used, wrapped};
 use serde_json::json;
+use weirgate_aggregator::replay::Options;
 use weirgate_shared::{Limit, MilliTokens, Millis, Window};
 use weirgate_testkit::{Dynamo, Fault};
 
@@ -19,7 +20,7 @@ const SAMPLE: &str = include_str!("../../../events/failure-object.json");
 async fn the_sample_is_copied_once() {
     let dynamo = Dynamo::new().await;
     for expected in [[4, 0], [0, 4]] {
-        let run = run(&dynamo, SAMPLE, &[]).await;
+        let run = run(&dynamo, SAMPLE, Options::default()).await;
         assert_eq!(run.copies(), expected, "{}", run.out);
     }
     let hour = dynamo.item(
@@ -62,7 +63,7 @@ async fn i3_a_lost_final_copy_is_made_by_the_replay() {
         streamed(&records, Window::Daily),
         "the item says all of the day"
     );
-    let run = run(&dynamo, &wrapped(&records[4..12]), &[]).await;
+    let run = run(&dynamo, &wrapped(&records[4..12]), Options::default()).await;
     assert_eq!(run.copies(), [4, 0], "{}", run.out);
     assert!(hour(&dynamo).is_some());
     assert_exact(&dynamo, &records);
@@ -93,7 +94,7 @@ async fn only_usage_is_copied_nothing_is_refilled_or_split() {
     };
     let before = states(&dynamo);
     let _ = dynamo.take_operations();
-    let run = run(&dynamo, &wrapped(&records), &[]).await;
+    let run = run(&dynamo, &wrapped(&records), Options::default()).await;
     assert_eq!(run.copies(), [4, 0], "{}", run.out);
     let operations = dynamo.take_operations();
     assert_eq!(
@@ -121,7 +122,15 @@ async fn only_usage_is_copied_nothing_is_refilled_or_split() {
 async fn a_dry_run_says_what_would_be_copied_and_writes_nothing() {
     let (dynamo, records) = used().await;
     let before = dynamo.items();
-    let dry = run(&dynamo, &wrapped(&records), &["--dry-run"]).await;
+    let dry = run(
+        &dynamo,
+        &wrapped(&records),
+        Options {
+            dry_run: true,
+            ..Options::default()
+        },
+    )
+    .await;
     assert_eq!(dynamo.items(), before);
     assert_eq!(
         (dry.sum.planned, dry.copies()),
@@ -135,7 +144,7 @@ async fn a_dry_run_says_what_would_be_copied_and_writes_nothing() {
         "{}",
         dry.out
     );
-    let wet = run(&dynamo, &wrapped(&records), &[]).await;
+    let wet = run(&dynamo, &wrapped(&records), Options::default()).await;
     assert_eq!(
         (wet.sum.planned, wet.copies()),
         (0, [COPIES, 0]),
@@ -163,7 +172,7 @@ async fn a_dry_run_says_what_would_be_copied_and_writes_nothing() {
 async fn records_of_another_table_are_refused_by_name_unless_they_are_asked_for() {
     let (dynamo, records) = used().await;
     let object = wrapped(&records).replace(":table/weirgate/", ":table/old/");
-    let refused = run(&dynamo, &object, &[]).await;
+    let refused = run(&dynamo, &object, Options::default()).await;
     assert!(
         !refused.sum.is_complete() && refused.out.contains("\"old\""),
         "{}",
@@ -176,13 +185,28 @@ async fn records_of_another_table_are_refused_by_name_unless_they_are_asked_for(
     );
     assert!(snapshots(&dynamo).is_empty());
     assert_eq!(
-        run(&dynamo, &object, &["--from-table", "old"])
-            .await
-            .copies(),
+        run(
+            &dynamo,
+            &object,
+            Options {
+                from_table: Some("old".to_owned()),
+                ..Options::default()
+            }
+        )
+        .await
+        .copies(),
         [COPIES, 0]
     );
     assert_exact(&dynamo, &records);
-    let own = run(&dynamo, &wrapped(&records), &["--from-table", "old"]).await;
+    let own = run(
+        &dynamo,
+        &wrapped(&records),
+        Options {
+            from_table: Some("old".to_owned()),
+            ..Options::default()
+        },
+    )
+    .await;
     assert!(!own.sum.is_complete(), "{}", own.out);
 }
 
@@ -192,7 +216,7 @@ async fn records_of_a_namesake_are_refused_with_both_and_what_to_do() {
     let (dynamo, records) = used().await;
     let object = wrapped(&records[..6]);
     let elsewhere = wrapped(&records[6..]).replace("us-east-1", "eu-west-1");
-    let refused = run(&dynamo, &elsewhere, &[]).await;
+    let refused = run(&dynamo, &elsewhere, Options::default()).await;
     assert!(
         !refused.sum.is_complete() && snapshots(&dynamo).is_empty(),
         "{}",
@@ -219,7 +243,7 @@ async fn records_of_a_namesake_are_refused_with_both_and_what_to_do() {
         (first, 2),
         (mixed, 1),
     ] {
-        let Run { sum, out } = run(&dynamo, &input, &[]).await;
+        let Run { sum, out } = run(&dynamo, &input, Options::default()).await;
         assert_eq!((sum.objects, sum.incomplete), (objects, 1), "{out}");
         for part in [own, other, "a run of its own"] {
             assert!(out.contains(part), "{out}");
@@ -230,7 +254,7 @@ async fn records_of_a_namesake_are_refused_with_both_and_what_to_do() {
         streamed(&records, Window::Hourly)
     );
     assert!(
-        run(&dynamo, &wrapped(&records[6..]), &[])
+        run(&dynamo, &wrapped(&records[6..]), Options::default())
             .await
             .sum
             .is_complete()
@@ -248,7 +272,7 @@ async fn a_window_whose_snapshot_may_be_deleted_is_left() {
         take_in(&table, &key, 1_500, hour).await;
     }
     let records = aggregator::records(&dynamo);
-    let left = run(&dynamo, &wrapped(&records), &[]).await;
+    let left = run(&dynamo, &wrapped(&records), Options::default()).await;
     assert_eq!(
         (left.sum.copied, left.sum.incomplete),
         (2, 1),
@@ -270,9 +294,16 @@ async fn a_window_whose_snapshot_may_be_deleted_is_left() {
             .all(|key| !snapshots(&dynamo).contains_key(key))
     );
     assert_eq!(
-        run(&dynamo, &wrapped(&records), &["--ttl-days", "3650"])
-            .await
-            .copies(),
+        run(
+            &dynamo,
+            &wrapped(&records),
+            Options {
+                ttl_days: 3650,
+                ..Options::default()
+            }
+        )
+        .await
+        .copies(),
         [2, 2]
     );
     assert_exact(&dynamo, &records);
@@ -295,10 +326,17 @@ async fn a_snapshot_that_is_there_keeps_its_ttl() {
     );
     let before = ttl("b");
     assert!(
-        run(&dynamo, &wrapped(&records), &["--ttl-days", "3000"])
-            .await
-            .sum
-            .is_complete()
+        run(
+            &dynamo,
+            &wrapped(&records),
+            Options {
+                ttl_days: 3000,
+                ..Options::default()
+            }
+        )
+        .await
+        .sum
+        .is_complete()
     );
     assert_eq!((ttl("a"), ttl("b")), (before + 2910 * 86_400, before));
 }
@@ -313,7 +351,7 @@ async fn what_cannot_be_read_is_left_and_the_rest_is_copied() {
         "{\"payload\":",
     ]
     .join("\n");
-    let Run { sum, out } = run(&dynamo, &input, &[]).await;
+    let Run { sum, out } = run(&dynamo, &input, Options::default()).await;
     assert_eq!(
         (sum.objects, sum.incomplete, sum.copied),
         (4, 3, COPIES),
@@ -341,7 +379,9 @@ async fn i7_a_lost_answer_is_told_as_a_copy_that_is_there_and_what_fails_is_name
     ] {
         let (dynamo, records) = used().await;
         dynamo.fail_next([Some(fault)]);
-        let copies = run(&dynamo, &wrapped(&records), &[]).await.copies();
+        let copies = run(&dynamo, &wrapped(&records), Options::default())
+            .await
+            .copies();
         let there = usize::from(!matches!(fault, Fault::LoseRequest | Fault::Conflict));
         assert_eq!(copies, [COPIES - there, there], "{fault:?}");
         assert_exact(&dynamo, &records);
@@ -351,7 +391,7 @@ async fn i7_a_lost_answer_is_told_as_a_copy_that_is_there_and_what_fails_is_name
     dynamo.fail_when(move |request| {
         throttled(request).then_some(Fault::Throttle { key_range: false })
     });
-    let failed = run(&dynamo, &wrapped(&records), &[]).await;
+    let failed = run(&dynamo, &wrapped(&records), Options::default()).await;
     assert_eq!(
         (failed.sum.copied, failed.sum.incomplete),
         (COPIES / 2, 1),
@@ -364,7 +404,9 @@ async fn i7_a_lost_answer_is_told_as_a_copy_that_is_there_and_what_fails_is_name
     assert!(failed.out.lines().any(is_named), "{}", failed.out);
     dynamo.fail_when(|_| None);
     assert_eq!(
-        run(&dynamo, &wrapped(&records), &[]).await.copies(),
+        run(&dynamo, &wrapped(&records), Options::default())
+            .await
+            .copies(),
         [COPIES / 2; 2]
     );
     assert_exact(&dynamo, &records);
@@ -376,7 +418,15 @@ async fn i3_a_later_life_waits_for_the_copy_of_an_earlier_one() {
     let (dynamo, lives) = lives(3).await;
     let records = lives.concat();
     dynamo.fail_next([Some(Fault::Forbidden)]);
-    let Run { sum, out } = run(&dynamo, &wrapped(&records), &["--concurrency", "1"]).await;
+    let Run { sum, out } = run(
+        &dynamo,
+        &wrapped(&records),
+        Options {
+            concurrency: 1,
+            ..Options::default()
+        },
+    )
+    .await;
     assert_eq!((sum.copied, sum.incomplete), (0, 1), "{out}");
     assert_eq!(
         out.matches("the copy before it was not made; run this again")
@@ -384,14 +434,19 @@ async fn i3_a_later_life_waits_for_the_copy_of_an_earlier_one() {
         5,
         "{out}"
     );
-    assert_eq!(run(&dynamo, &wrapped(&records), &[]).await.copies(), [6, 0]);
+    assert_eq!(
+        run(&dynamo, &wrapped(&records), Options::default())
+            .await
+            .copies(),
+        [6, 0]
+    );
     assert_exact(&dynamo, &records);
 }
 
 #[tokio::test]
 async fn without_a_table_nothing_is_read() {
     let dynamo = Dynamo::empty();
-    let error = discarded::try_run(&dynamo, SAMPLE, &[])
+    let error = discarded::try_run(&dynamo, SAMPLE, Options::default())
         .await
         .unwrap_err()
         .to_string();
@@ -472,7 +527,7 @@ async fn a_snapshot_that_cannot_be_read_is_named() {
     let q = snapshot["q0"].clone();
     snapshot["q0"] = json!({"S": "far"});
     dynamo.put(&snapshot);
-    let left = run(&dynamo, &wrapped(&records), &[]).await;
+    let left = run(&dynamo, &wrapped(&records), Options::default()).await;
     assert_eq!(left.sum.incomplete, 1, "{}", left.out);
     for part in [
         "#USAGE#gpt-4#daily#2026-11-20T00:00:00Z cannot be read: attribute q0",
@@ -483,7 +538,7 @@ async fn a_snapshot_that_cannot_be_read_is_named() {
     snapshot["q0"] = q;
     dynamo.put(&snapshot);
     assert!(
-        run(&dynamo, &wrapped(&records), &[])
+        run(&dynamo, &wrapped(&records), Options::default())
             .await
             .sum
             .is_complete()

@@ -9,6 +9,7 @@ use proptest::collection::vec;
 use proptest::prelude::*;
 use proptest::sample::Index;
 use proptest::test_runner::FileFailurePersistence;
+use weirgate_aggregator::replay::Options;
 use weirgate_testkit::{Dynamo, Fault};
 
 /// What happens to a batch of the stream.
@@ -102,7 +103,7 @@ proptest! {
                     if !objects.is_empty() {
                         let some: Vec<_> = early.objects.iter().map(|at| at.get(&objects).as_str()).collect();
                         dynamo.fail_next(early.faults.clone());
-                        run(&dynamo, &some.join("\n"), &[]).await;
+                        run(&dynamo, &some.join("\n"), Options::default()).await;
                         // Faults that no write has met must not outlive the run.
                         dynamo.forget_faults();
                     }
@@ -114,18 +115,18 @@ proptest! {
             // the same time.
             let whole = objects.join("\n");
             if beside && !objects.is_empty() {
-                let (one, other) = tokio::join!(run(&dynamo, &whole, &[]), run(&dynamo, &whole, &[]));
+                let (one, other) = tokio::join!(run(&dynamo, &whole, Options::default()), run(&dynamo, &whole, Options::default()));
                 prop_assert!(one.sum.is_complete() && other.sum.is_complete(), "{}{}", one.out, other.out);
             } else {
                 for object in &objects {
-                    let run = run(&dynamo, object, &[]).await;
+                    let run = run(&dynamo, object, Options::default()).await;
                     prop_assert!(run.sum.is_complete(), "{}", run.out);
                 }
             }
             assert_exact(&dynamo, &records);
             if !objects.is_empty() {
                 let items = dynamo.items();
-                let again = run(&dynamo, &whole, &[]).await;
+                let again = run(&dynamo, &whole, Options::default()).await;
                 prop_assert!(again.sum.is_complete() && again.sum.copied == 0, "{}", again.out);
                 prop_assert!(dynamo.items() == items, "a replay of what is there changes nothing");
             }

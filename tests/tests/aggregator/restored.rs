@@ -4,6 +4,7 @@
 use crate::fixtures::aggregator::{HOUR, bucket, deliver, later, records, take_in, usage};
 use crate::fixtures::discarded::{run, wrapped};
 use serde_json::{Value, json};
+use weirgate_aggregator::replay::Options;
 use weirgate_shared::Window;
 use weirgate_store::Table;
 use weirgate_testkit::Dynamo;
@@ -90,7 +91,12 @@ async fn i3_snapshots_that_are_older_than_their_bucket_lose_only_the_hours_that_
     deliver(&table, &records(&dynamo)).await;
     assert_eq!(acquires(&dynamo), ([0, 0, 1 + 4], 11 + 4));
     // The old table's records close them.
-    assert_eq!(run(&dynamo, &wrapped(&after), &[]).await.copies(), [2, 0]);
+    assert_eq!(
+        run(&dynamo, &wrapped(&after), Options::default())
+            .await
+            .copies(),
+        [2, 0]
+    );
     assert_eq!(acquires(&dynamo), ([8, 2, 1 + 4], 11 + 4));
 }
 
@@ -101,7 +107,12 @@ async fn i3_what_was_done_after_the_restored_instant_is_told_from_what_is_done_n
     let (dynamo, table, after, between) = used().await;
     restore(&dynamo, &between, |_| true);
     assert_eq!(acquires(&dynamo), ([5, 0, 0], 5));
-    assert_eq!(run(&dynamo, &wrapped(&after), &[]).await.copies(), [2, 0]);
+    assert_eq!(
+        run(&dynamo, &wrapped(&after), Options::default())
+            .await
+            .copies(),
+        [2, 0]
+    );
     assert_eq!(
         acquires(&dynamo),
         ([5, 2, 0], 5),

@@ -1,7 +1,7 @@
 //! Objects of the failure bucket, as a replay reads them.
 
-use weirgate_replay::object::{TableArn, event, tables};
-use weirgate_replay::{Object, open};
+use weirgate_aggregator::replay::object::{TableArn, event, tables};
+use weirgate_aggregator::replay::{Object, open};
 
 use crate::stream;
 

@@ -8,8 +8,8 @@ use tokio::time::error::Elapsed;
 use tokio::time::{Instant, sleep, timeout};
 use weirgate_aggregator::Invocation;
 use weirgate_aggregator::execute::Throttles;
+use weirgate_aggregator::replay::{Options, Replay};
 use weirgate_reconciler::Deadline;
-use weirgate_replay::{Options, Replay};
 use weirgate_store::Table;
 use weirgate_testkit::Dynamo;
 
@@ -217,9 +217,8 @@ impl Mapping {
         let table = table(world, &network).await;
         let options = Options {
             ttl_days: TTL_DAYS,
-            from_table: None,
-            dry_run: false,
             concurrency: 4,
+            ..Options::default()
         };
         let polls = world
             .threatens(Kind::FunctionKilled)

@@ -3,7 +3,7 @@
 use std::path::Path;
 
 use proptest::prelude::*;
-use weirgate_files::{FileError, Format, Node, Source, with_document};
+use weirgate_shared::files::{FileError, Format, Node, Source, with_document};
 
 const FORMAT: Format = Format {
     needs: "something",

@@ -3,14 +3,15 @@
 use std::collections::BTreeMap;
 
 use futures_util::StreamExt;
-use weirgate_aggregator::execute::{Effect, FailureReason, run_copy};
-use weirgate_aggregator::{parse, plan};
 use weirgate_shared::EpochMillis;
 use weirgate_shared::write::UsageCopy;
 use weirgate_store::{ErrorKind, RetryPolicy, Table};
 
-use crate::object::{TableArn, event, tables};
-use crate::report::Done;
+use super::object::{TableArn, event, tables};
+use super::report::Done;
+use crate::config::DEFAULT_TTL_DAYS;
+use crate::execute::{Effect, FailureReason, run_copy};
+use crate::{parse, plan};
 
 /// The options of a replay.
 #[derive(Debug, Clone)]
@@ -23,6 +24,17 @@ pub struct Options {
     pub dry_run: bool,
     /// Maximum number of concurrent copies.
     pub concurrency: usize,
+}
+
+impl Default for Options {
+    fn default() -> Self {
+        Self {
+            ttl_days: DEFAULT_TTL_DAYS,
+            from_table: None,
+            dry_run: false,
+            concurrency: 32,
+        }
+    }
 }
 
 /// A replay in progress.

@@ -9,8 +9,8 @@ use tokio::runtime::Handle;
 use tokio::task::spawn_blocking;
 use tokio::time::{Instant, sleep};
 
-use crate::error::FileError;
-use crate::read::{TextFile, Unread, read_all};
+use super::FileError;
+use super::read::{TextFile, Unread, read_all};
 
 /// Time between two reads of the files, 1 s. Changed files count once two reads were equal.
 const INTERVAL: Duration = Duration::from_secs(1);

@@ -41,7 +41,7 @@ pub struct Sum {
 }
 
 impl Done {
-    pub(crate) fn new(name: String) -> Self {
+    pub(super) fn new(name: String) -> Self {
         Self {
             name,
             ..Self::default()
@@ -76,7 +76,7 @@ impl Done {
     }
 
     /// Returns the outcome of an unreadable object.
-    pub(crate) fn unreadable(name: String, why: String) -> Self {
+    pub(super) fn unreadable(name: String, why: String) -> Self {
         Self {
             left: vec![why],
             ..Self::new(name)
@@ -85,7 +85,7 @@ impl Done {
 }
 
 impl Sum {
-    pub(crate) fn add(&mut self, done: &Done) {
+    pub(super) fn add(&mut self, done: &Done) {
         self.objects += 1;
         self.incomplete += usize::from(!done.left.is_empty());
         self.records += done.records;

@@ -7,7 +7,7 @@ use std::path::Path;
 use saphyr::{MarkedYaml, Scalar, ScalarStyle, ScanError, Tag, YamlData, YamlLoader};
 use saphyr_parser::{Event, Parser, Span, SpannedEventReceiver};
 
-use crate::error::FileError;
+use super::FileError;
 
 /// Most nodes that all aliases together may stand for, 10,000.
 const ALIASED: usize = 10_000;

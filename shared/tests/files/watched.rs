@@ -9,7 +9,7 @@ use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::{Duration, SystemTime};
 
 use tokio::time::sleep;
-use weirgate_files::{FileError, MAX_BYTES, TextFile, Watched, What};
+use weirgate_shared::files::{FileError, MAX_BYTES, TextFile, Watched, What};
 
 const SECOND: Duration = Duration::from_secs(1);
 
@@ -20,7 +20,7 @@ impl Folder {
     fn new() -> Self {
         static COUNT: AtomicU32 = AtomicU32::new(0);
         let count = COUNT.fetch_add(1, Ordering::Relaxed);
-        let name = format!("weirgate-files-{}-{count}", std::process::id());
+        let name = format!("weirgate-watched-{}-{count}", std::process::id());
         let folder = Self(std::env::temp_dir().join(name));
         fs::create_dir_all(&folder.0).unwrap();
         folder

@@ -4,7 +4,7 @@ use std::fs::{File, metadata, read_dir};
 use std::io::{self, Read};
 use std::path::{Path, PathBuf};
 
-use crate::error::FileError;
+use super::FileError;
 
 /// Longest file, 16 MiB.
 pub const MAX_BYTES: u64 = 16 * 1024 * 1024;

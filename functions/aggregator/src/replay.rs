@@ -1,9 +1,6 @@
 //! Replays stream records that the aggregator gave up, from the objects that Lambda left in the
 //! failure bucket. Copies are absolute, so a replay may run repeatedly, and beside the aggregator.
 //!
-//! # Layout
-//!
-//! - `args`: [`Args`]: the arguments of `weirgate replay`
 //! - `source`: files, folders and standard input to the objects in them
 //! - [`object`]: one object to its event, and the tables its records come from
 //! - `copies`: [`Replay`]: an event to the copies that the aggregator makes of it
@@ -11,17 +8,16 @@
 //!
 //! Only usage is copied. Old images do not show the current shards, so none is refilled or split.
 
-mod args;
 mod copies;
 pub mod object;
 mod report;
 mod source;
 
 use std::io::Read;
+use std::path::PathBuf;
 
 use weirgate_store::{StoreError, Table};
 
-pub use args::Args;
 pub use copies::{Options, Replay};
 pub use report::{Done, Sum};
 pub use source::{Object, Place, SourceError, Unreadable, open};
@@ -40,12 +36,13 @@ pub enum ReplayError {
     Output(#[from] std::io::Error),
 }
 
-/// Replays all that `args` name, and calls `each` with the outcome of each object.
+/// Replays the objects in `paths`, and calls `each` with the outcome of each object.
 ///
 /// # Errors
 /// [`ReplayError`] if it could not go on. Copies that were made until then stay.
 pub async fn replay(
-    args: &Args,
+    paths: &[PathBuf],
+    options: Options,
     table: &Table,
     input: impl Read,
     mut each: impl FnMut(Done) -> std::io::Result<()>,
@@ -53,9 +50,9 @@ pub async fn replay(
     // Checks early that the table exists, and corrects the clock that decides which snapshots have
     // expired.
     table.warm().await?;
-    let mut replay = Replay::new(table, args.options(), table.skew().now());
+    let mut replay = Replay::new(table, options, table.skew().now());
     let mut sum = Sum::default();
-    for place in open(&args.objects, input)? {
+    for place in open(paths, input)? {
         for object in place.objects()? {
             let done = match object {
                 Ok(object) => replay.object(&object.name, &object.text).await,

@@ -1,0 +1,4 @@
+//! Files of limits and rules.
+
+mod watched;
+mod yaml;
