@@ -64,14 +64,15 @@ guards: cargo ## Take out each guard of an invariant, and print the seed that fi
 	$(cargo_target)/debug/guards $(ARGS)
 
 .PHONY: e2e
-e2e: cargo .venv/stack/.installed .venv/sam/.installed .venv/aws/.installed ## Deploy to an emulated account, drive it, and check the report, as a test
-	cargo test --locked --workspace --test e2e -- --ignored --nocapture
+e2e: cargo .venv/stack/.installed .venv/sam/.installed .venv/aws/.installed ## Deploy to an emulated account, drive it, and compare the table
+	cargo build --locked --workspace --bin weirgate --bin drive
+	.venv/stack/bin/python verify/stack/e2e.py
 
 # With the functions as the tests build them: the procedures do not depend on how fast they are.
 .PHONY: drill
-drill: cargo .venv/stack/.installed .venv/sam/.installed .venv/aws/.installed ## Run every command of docs/operations.md, and the on-call exercise, on a deployed stack (ARGS=on-call: that alone)
-	cargo build --locked --workspace --bins
-	$(cargo_target)/debug/drill $(ARGS)
+drill: cargo .venv/stack/.installed .venv/sam/.installed .venv/aws/.installed ## Run every command of docs/operations.md on a deployed stack
+	cargo build --locked --workspace --bin weirgate --bin aggregator --bin archiver --bin reconciler
+	.venv/stack/bin/python verify/stack/drill.py
 
 # Skips stand with their reasons beside what they are about: in the template, scripts/check_policies.py, deny.toml.
 .PHONY: validate
@@ -144,7 +145,7 @@ guides: cargo .venv/bench/.installed ## Move limits from a table of zae-limiter,
 
 .PHONY: local-check
 local-check: cargo .venv/sam/.installed ## Run both functions on a local table, by the commands of docs/deployment.md
-	PATH="$(CURDIR)/.venv/sam/bin:$$PATH" cargo test --locked --workspace --test local -- --ignored --nocapture
+	PATH="$(CURDIR)/.venv/sam/bin:$$PATH" $(PYTHON) verify/stack/local.py
 
 # With the oldest and the newest version of Python and Node that are supported; those of Node come from npm.
 .PHONY: clients
@@ -291,7 +292,7 @@ publish-check: cargo ## Package the crates that users depend on, and build each 
 
 # The functions and the command are measured as they are deployed; what measures is built for speed.
 .PHONY: bench
-bench: build .venv/bench/.installed ## Measure beside zae-limiter, Redis and governor, write docs/benchmarks.md; CHECK=1 compares, PARTS="peer redis" prints
+bench: build .venv/bench/.installed ## Measure beside zae-limiter, Redis and governor, write docs/benchmarks.json; CHECK=1 compares, PARTS="peer redis" prints
 	cargo build --locked --release $(thin) --workspace --bin weirgate
 	cargo build --locked --profile bench-run --workspace --bin bench
 	$(cargo_target)/bench-run/bench $(if $(CHECK),--check) $(PARTS)
@@ -321,8 +322,9 @@ fuzz: cargo ## Fuzz every decoder, seconds=60 each
 	done
 
 .PHONY: scaling
-scaling: cargo ## Write the numbers and picture of docs/scaling.md
-	cargo run --locked --release $(thin) -p weirgate-tools --bin scaling
+scaling: cargo ## Write the tables of docs/scaling.md and docs/guide/cost-by-volume.md
+	cargo build --locked --workspace --bin scaling
+	$(cargo_target)/debug/scaling
 
 # A build for each of some 1,200 mutants: hours. MUTANTS narrows it down: make mutants MUTANTS="-p weirgate-shared --shard 0/8"
 .PHONY: mutants

@@ -1,6 +1,7 @@
 """The pages of a release: its README, the docs with what they show, and the links between them.
 
-Usage: pages.py   checks that every relative link of every page of the repository leads to a file and a heading
+Usage: pages.py   checks that every relative link of every page leads to a file and a heading, and that the text of every alarm
+                  ends with a section of the runbook
 """
 
 import posixpath
@@ -147,13 +148,21 @@ def dead_links(files):
     return dead
 
 
+def dead_runbooks():
+    """Returns the alarms of the template whose text does not end with a section of docs/operations.md."""
+    sections = anchors(read("docs/operations.md"))
+    alarms = re.findall(r"^  (\w+):\n    Type: AWS::CloudWatch::Alarm\n(.*?)(?=^\S|^  \w)", read("template.yaml"), re.S | re.M)
+    linked = lambda text: re.search(r"AlarmDescription: .*\$\{RunbookUrl\}#([\w-]+)[\"']?$", text, re.M)
+    return [f"template.yaml: {name}" for name, text in alarms if not (link := linked(text)) or link[1] not in sections]
+
+
 def main():
     listed = subprocess.run(["git", "ls-files", "-co", "--exclude-standard"], cwd=ROOT, check=True, capture_output=True, text=True)
     names = [name for name in listed.stdout.splitlines() if (ROOT / name).is_file()]
     files = {name: (ROOT / name).read_bytes() if name.endswith(".md") else b"" for name in names}
     # A link may lead to a folder.
     files |= {folder.as_posix(): b"" for name in names for folder in Path(name).parents}
-    dead = dead_links(files)
+    dead = dead_links(files) + dead_runbooks()
     if dead:
         sys.exit("\n".join(["pages: these links lead nowhere:", *dead]))
 

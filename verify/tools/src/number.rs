@@ -1,6 +1,8 @@
-//! Numbers as pages show them.
+//! Numbers and their units, as pages show them.
 
 use std::fmt;
+
+use serde::{Deserialize, Serialize};
 
 /// A millionth of a millionth of a dollar.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
@@ -54,13 +56,124 @@ pub fn count(number: u64) -> f64 {
     high * 4_294_967_296.0 + low
 }
 
+/// What a number counts.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Unit {
+    /// A ratio.
+    Times,
+    /// Calls, or records, a second.
+    PerSecond,
+    /// Seconds.
+    Seconds,
+    /// Write units.
+    WriteUnits,
+    /// Read units.
+    ReadUnits,
+    /// Requests.
+    Requests,
+    /// Hundredths.
+    Percent,
+    /// Something else that is counted.
+    Count,
+    /// Bytes of a file.
+    Bytes,
+    /// Bytes of memory.
+    Memory,
+    /// Dollars.
+    Dollars,
+}
+
+impl Unit {
+    /// Whether it counts something that no machine makes faster.
+    #[must_use]
+    pub const fn is_count(self) -> bool {
+        !matches!(self, Self::Times | Self::PerSecond | Self::Seconds)
+    }
+
+    /// Returns a number with its unit, to three digits.
+    #[must_use]
+    pub fn shown(self, value: f64) -> String {
+        let number = digits(value);
+        match self {
+            Self::Times => format!("{number} times"),
+            Self::PerSecond => format!("{number}/s"),
+            Self::Seconds => time(value),
+            Self::WriteUnits => format!("{number} write units"),
+            Self::ReadUnits => format!("{number} read units"),
+            Self::Requests => format!("{number} requests"),
+            Self::Percent => format!("{number} %"),
+            Self::Count => number,
+            Self::Bytes => format!("{} MB", digits(value / 1e6)),
+            Self::Memory => format!("{} MiB", digits(value / 1_048_576.0)),
+            Self::Dollars => format!("${number}"),
+        }
+    }
+}
+
+fn time(seconds: f64) -> String {
+    let (size, unit) = match seconds {
+        ..1e-6 => (1e-9, "ns"),
+        ..1e-3 => (1e-6, "µs"),
+        ..1.0 => (1e-3, "ms"),
+        _ => (1.0, "s"),
+    };
+    format!("{} {unit}", digits(seconds / size))
+}
+
+/// Returns three digits of a number; those before the point all, the others zero.
+#[must_use]
+pub fn digits(value: f64) -> String {
+    let rounded: f64 = format!("{value:.2e}").parse().unwrap_or(value);
+    let exponent = format!("{rounded:e}")
+        .split_once('e')
+        .and_then(|(_, exponent)| exponent.parse::<i32>().ok());
+    let decimals = usize::try_from(2 - exponent.unwrap_or_default()).unwrap_or_default();
+    if decimals == 0 && rounded >= 0.0 {
+        let whole: u64 = format!("{rounded:.0}").parse().unwrap_or_default();
+        return Grouped(whole).to_string();
+    }
+    let shown = format!("{rounded:.decimals$}");
+    if shown.contains('.') {
+        shown.trim_end_matches('0').trim_end_matches('.').to_owned()
+    } else {
+        shown
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
 
     #[test]
+    fn numbers_have_three_digits_and_times_the_unit_that_fits() {
+        for (unit, value, shown) in [
+            (Unit::Count, 0.0, "0"),
+            (Unit::Count, 0.033_46, "0.0335"),
+            (Unit::Count, 1.304, "1.3"),
+            (Unit::Percent, 99.96, "100 %"),
+            (Unit::Times, 999.6, "1,000 times"),
+            (Unit::PerSecond, 1_142_000.0, "1,140,000/s"),
+            (Unit::Seconds, 0.000_000_052, "52 ns"),
+            (Unit::Seconds, 0.000_001_2, "1.2 µs"),
+            (Unit::Seconds, 0.0061, "6.1 ms"),
+            (Unit::Bytes, 2_310_000.0, "2.31 MB"),
+            (Unit::Dollars, 0.626, "$0.626"),
+        ] {
+            assert_eq!(unit.shown(value), shown);
+        }
+    }
+
+    #[test]
+    fn dollars_are_rounded_and_grouped() {
+        let shown = |pico: u64| PicoDollars(pico).to_string();
+        assert_eq!(shown(0), "$0");
+        assert_eq!(shown(1_234_567_005_000_000_000), "$1,234,567.01");
+        assert_eq!(shown(999_400_000_000), "$0.999");
+    }
+
+    #[test]
     fn large_counts_are_exact() {
         assert_eq!(count(10_000_000_001), 10_000_000_001.0);
-        assert_eq!(count(7), 7.0);
     }
 }

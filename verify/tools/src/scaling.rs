@@ -1,32 +1,52 @@
-//! How far one key goes: from acquires a second to shards, write units, stream shards, calls of the
-//! aggregator and dollars an hour. Integers only; rounded up wherever there is a rest.
-//!
-//! # Layout
-//!
-//! - [`facts`]: what is known or assumed, with sources
-//! - [`page`]: the tables of `docs/scaling.md`
-//! - [`picture`]: the picture of it, `docs/scaling.svg`
-//! - [`volume`]: a month by its number of acquires, for `docs/guide/cost-by-volume.md`
+//! How far one key goes, and what a month costs: from acquires a second to shards, write units,
+//! calls of the aggregator and dollars. Integers only, rounded up. The tables are computed parts of
+//! `docs/scaling.md` and `docs/guide/cost-by-volume.md`.
 
 pub mod facts;
-pub mod page;
-pub mod picture;
-pub mod volume;
 
-pub use crate::number::{Grouped, PicoDollars};
+use std::fmt::Write;
 
 use facts::*;
 
+use crate::number::{Grouped, PicoDollars};
+
 const HOUR_SECONDS: u64 = 3_600;
 const HOUR_MINUTES: u64 = 60;
+/// Hours of a month.
+pub const MONTH_HOURS: u64 = 730;
 
-/// What is asked of one key.
+/// Acquires on one key, all granted.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Scenario {
-    /// Acquires a second, all granted.
+    /// Acquires a second.
     pub acquires: u64,
     /// Acquires that share one write; 1 if every caller is alone in its process. At least 1.
     pub acquires_per_write: u64,
+}
+
+/// What a scenario takes. Rates are per second.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Numbers {
+    /// Conditional writes of acquires, one write unit each.
+    pub writes: u64,
+    /// Keys the limit must be divided over; 1 if one can do it.
+    pub keys: u64,
+    /// Shards of each key.
+    pub shards: u64,
+    /// Refills by the aggregator, at most; one write unit each.
+    pub refills: u64,
+    /// Write units of usage snapshots in an hour.
+    pub usage_units_an_hour: u64,
+    /// Write units of the reconciler, a minute.
+    pub looks_a_minute: u64,
+    /// Calls of the aggregator.
+    pub calls: u64,
+    /// How long one of them takes.
+    pub call_ms: u64,
+    /// What an hour costs.
+    pub hour: PicoDollars,
+    /// What an hour of zae-limiter's write units costs.
+    pub peer_hour: PicoDollars,
 }
 
 impl Scenario {
@@ -57,110 +77,44 @@ impl Scenario {
         let all_shards = keys * shards;
 
         let shard_writes = writes.div_ceil(all_shards);
-        let shard_calls = calls(shard_writes, BATCH_WINDOW_SECONDS);
+        let shard_calls = calls(shard_writes);
         // A bucket is refilled at most once a batch, and each refill is a record of the next one.
         // One with few writes in a batch is not refilled.
-        let shard_refills = if shard_writes.div_ceil(shard_calls) < REFILL_WRITES {
-            0
-        } else {
-            shard_calls
-        };
+        let is_refilled = shard_writes.div_ceil(shard_calls) >= REFILL_WRITES;
+        let shard_refills = if is_refilled { shard_calls } else { 0 };
         let (calls, refills) = (all_shards * shard_calls, all_shards * shard_refills);
         let call_ms = call_ms((shard_writes + shard_refills).div_ceil(shard_calls));
-        let usage_units_of_a_key = usage_units_an_hour(shards, shard_writes);
-        let usage_units_an_hour = keys * usage_units_of_a_key;
+        let usage_units_an_hour = keys * usage_units_an_hour(shards, shard_writes);
         let looks_a_minute = all_shards * LOOK_UNITS;
+
+        let units_an_hour = (writes + refills) * HOUR_SECONDS + usage_units_an_hour;
+        let of_call = CALL_PRICE + run_price(call_ms) + LOG_BYTES * LOG_BYTE_PRICE;
+        let of_reconciler = reconciler_minute(all_shards, looks_a_minute) * HOUR_MINUTES;
+        let of_calls = calls * of_call * HOUR_SECONDS;
+        let peer_units_per_100 = 100 * PEER_ACQUIRE_UNITS + PEER_USAGE_UNITS_PER_100;
+        let peer_units = self.acquires * peer_units_per_100;
         Numbers {
-            scenario: self,
             writes,
-            shards_of_one_key: self::shards(writes),
             keys,
             shards,
             refills,
             usage_units_an_hour,
-            usage_units_of_a_key,
             looks_a_minute,
-            records: writes + refills,
             calls,
             call_ms,
-            hour: Hour {
-                acquires: PicoDollars(writes * WRITE_UNIT_PRICE * HOUR_SECONDS),
-                usage: PicoDollars(
-                    (usage_units_an_hour + refills * HOUR_SECONDS) * WRITE_UNIT_PRICE,
-                ),
-                stream: PicoDollars(all_shards * STREAM_READS * STREAM_READ_PRICE * HOUR_SECONDS),
-                calls: PicoDollars(calls * (CALL_PRICE + run_price(call_ms)) * HOUR_SECONDS),
-                logs: PicoDollars(calls * LOG_BYTES * LOG_BYTE_PRICE * HOUR_SECONDS),
-                reconciler: PicoDollars(
-                    reconciler_minute(all_shards, looks_a_minute) * HOUR_MINUTES,
-                ),
-            },
-            peer_hour: PicoDollars(
-                peer_units_per_100(self.acquires) * WRITE_UNIT_PRICE / 100 * HOUR_SECONDS,
-            ),
+            hour: PicoDollars(units_an_hour * WRITE_UNIT_PRICE + of_calls + of_reconciler),
+            peer_hour: PicoDollars(peer_units * WRITE_UNIT_PRICE / 100 * HOUR_SECONDS),
         }
     }
 }
 
-/// What a scenario takes. Rates are per second.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Numbers {
-    /// What was asked.
-    pub scenario: Scenario,
-    /// Conditional writes of acquires, one write unit each.
-    pub writes: u64,
-    /// Shards that one key would need, whether it can have them or not.
-    pub shards_of_one_key: u64,
-    /// Keys the limit must be parted over; 1 if one can do it.
-    pub keys: u64,
-    /// Shards of each key.
-    pub shards: u64,
-    /// Refills by the aggregator, at most; one write unit each.
-    pub refills: u64,
-    /// Write units of usage snapshots in an hour.
-    pub usage_units_an_hour: u64,
-    /// Those of one key's snapshots, which lie in one partition.
-    pub usage_units_of_a_key: u64,
-    /// Write units of the reconciler, a minute.
-    pub looks_a_minute: u64,
-    /// Stream records that reach the aggregator.
-    pub records: u64,
-    /// Calls of the aggregator.
-    pub calls: u64,
-    /// How long one of them takes.
-    pub call_ms: u64,
-    /// What an hour costs.
-    pub hour: Hour,
-    /// What an hour of zae-limiter's write units costs.
-    pub peer_hour: PicoDollars,
-}
-
 impl Numbers {
-    /// Whether one key can do it.
-    #[must_use]
-    pub const fn fits_one_key(&self) -> bool {
-        self.keys == 1
-    }
-
-    /// Shards of all keys; so many partitions, and so many stream shards at least.
-    #[must_use]
-    pub const fn all_shards(&self) -> u64 {
-        self.keys * self.shards
-    }
-
     /// All write units of the table a second, the reconciler's spread over its minute.
     #[must_use]
     pub const fn write_units(&self) -> u64 {
-        self.writes
-            + self.refills
-            + self.usage_units_an_hour.div_ceil(HOUR_SECONDS)
-            + self.looks_a_minute.div_ceil(60)
-    }
-
-    /// Calls of the aggregator at once, at most.
-    #[must_use]
-    pub const fn calls_at_once(&self) -> u64 {
-        self.all_shards() * PARALLELIZATION
+        let spread =
+            self.usage_units_an_hour.div_ceil(HOUR_SECONDS) + self.looks_a_minute.div_ceil(60);
+        self.writes + self.refills + spread
     }
 
     /// Calls of the aggregator that run at any instant, in thousandths.
@@ -170,104 +124,33 @@ impl Numbers {
     }
 }
 
-/// What an hour of many users costs, each with a bucket of its own and one acquire a minute,
-/// measured by
-/// [`USAGE_LOADS`]: write units an hour, and dollars with the aggregator and the reconciler.
-#[must_use]
-pub fn users(users: u64) -> (u64, PicoDollars) {
-    let (_, milli) = USAGE_LOADS[1];
-    let units = (users * HOUR_MINUTES * milli).div_ceil(1_000);
-    let per_second = units.div_ceil(HOUR_SECONDS);
-    // As many stream shards as partitions, and all units are of records.
-    let stream_shards = per_second.div_ceil(PARTITION_WRITE_UNITS);
-    let call = call(per_second.div_ceil(stream_shards)).0;
-    let dollars = units * WRITE_UNIT_PRICE
-        + stream_shards * call * HOUR_SECONDS
-        + reconciler_minute(0, 0) * HOUR_MINUTES
-        + watching(BUSY_METRICS).0;
-    (units, PicoDollars(dollars))
-}
-
 /// What an hour costs in which nothing is asked: the reconciler's look once a minute, and the
 /// alarms with their metrics.
 #[must_use]
 pub const fn idle() -> PicoDollars {
-    PicoDollars(reconciler_minute(0, 0) * HOUR_MINUTES + watching(IDLE_METRICS).0)
-}
-
-/// What an hour of the alarms costs, and of so many metrics of the functions.
-#[must_use]
-pub const fn watching(metrics: u64) -> PicoDollars {
-    PicoDollars(ALARM_METRICS * ALARM_HOUR_PRICE + metrics * METRIC_HOUR_PRICE)
-}
-
-/// What an hour costs, part by part.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Hour {
-    /// Writes of acquires.
-    pub acquires: PicoDollars,
-    /// Writes of the aggregator: usage and refills.
-    pub usage: PicoDollars,
-    /// Reads of the stream.
-    pub stream: PicoDollars,
-    /// Calls and run time of the aggregator.
-    pub calls: PicoDollars,
-    /// Its logs.
-    pub logs: PicoDollars,
-    /// The reconciler's reads, writes, calls and logs.
-    pub reconciler: PicoDollars,
-}
-
-impl Hour {
-    /// All parts.
-    #[must_use]
-    pub const fn total(&self) -> PicoDollars {
-        let Self {
-            acquires,
-            usage,
-            stream,
-            calls,
-            logs,
-            reconciler,
-        } = self;
-        PicoDollars(acquires.0 + usage.0 + stream.0 + calls.0 + logs.0 + reconciler.0)
-    }
+    let watching = ALARM_METRICS * ALARM_HOUR_PRICE + IDLE_METRICS * METRIC_HOUR_PRICE;
+    PicoDollars(reconciler_minute(0, 0) * HOUR_MINUTES + watching)
 }
 
 /// Shards for so many writes a second: the least power of two that has [`SHARD_WRITES`] for each.
-#[must_use]
-pub const fn shards(writes: u64) -> u64 {
-    let full = writes.div_ceil(SHARD_WRITES);
-    if full == 0 {
-        1
-    } else {
-        full.next_power_of_two()
+const fn shards(writes: u64) -> u64 {
+    match writes.div_ceil(SHARD_WRITES) {
+        0 => 1,
+        full => full.next_power_of_two(),
     }
 }
 
-/// Calls of the aggregator a second for one stream shard with so many records a second: when the
-/// window is over, or the batch is full.
-#[must_use]
-pub fn calls(records: u64, window_seconds: u64) -> u64 {
-    // Rarer than once a second is counted as once. Without a window, each read that finds something
-    // is a call.
-    let by_time = if window_seconds == 0 { STREAM_READS } else { 1 };
-    by_time.max(records.div_ceil(BATCH_RECORDS))
+/// Calls of the aggregator a second for one stream shard: when the window of a second is over, or
+/// the batch is full.
+fn calls(records: u64) -> u64 {
+    records.div_ceil(BATCH_RECORDS).max(1)
 }
 
 /// Write units an hour of one key's usage snapshots, at most: each shard is copied when the hour
 /// ends, twice a day, and to every window once in [`INTERIM_WRITES`].
-#[must_use]
-pub const fn usage_units_an_hour(shards: u64, shard_writes: u64) -> u64 {
+const fn usage_units_an_hour(shards: u64, shard_writes: u64) -> u64 {
     let all = shards * WINDOWS * snapshot_units(shards);
     all + (all * shard_writes * HOUR_SECONDS).div_ceil(INTERIM_WRITES)
-}
-
-/// Write units of one key's usage snapshots at the end of a day: the last copies of each shard for
-/// its hour and its day, and the first one for the new day.
-#[must_use]
-pub const fn day_end_units(shards: u64) -> u64 {
-    shards * (WINDOWS + 1) * snapshot_units(shards)
 }
 
 /// Write units of one write of a usage snapshot, which keeps what each shard has used.
@@ -288,17 +171,6 @@ pub const fn call_ms(records: u64) -> u64 {
     (records * 1_000).div_ceil(function_records()) + CALL_WRITES_MS
 }
 
-/// Records a second of one stream shard that Lambda can read.
-#[must_use]
-pub fn readable_records() -> u64 {
-    STREAM_READS * STREAM_READ_RECORDS.min(STREAM_READ_BYTES / RECORD_BYTES)
-}
-
-/// Write units of zae-limiter in 100 seconds, so that there are no fractions.
-const fn peer_units_per_100(acquires: u64) -> u64 {
-    acquires * (100 * PEER_ACQUIRE_UNITS + PEER_USAGE_UNITS_PER_100)
-}
-
 /// Picodollars for so long a run of a function.
 const fn run_price(ms: u64) -> u64 {
     GB_SECOND_PRICE * MEMORY_MB * ms / 1_024 / 1_000
@@ -310,20 +182,163 @@ const fn reconciler_minute(shards: u64, looks: u64) -> u64 {
     looks * WRITE_UNIT_PRICE + (shards + DUE_PARTITIONS) * READ_UNIT_PRICE + call
 }
 
-/// What a million acquires of a bucket cost that is used `rate` times a second, with a batching
-/// window of so many seconds.
-#[must_use]
-pub fn million(rate: u64, window: u64) -> PicoDollars {
-    let (_, milli_units) = USAGE_LOADS[0];
-    let records = (rate * window).max(1);
-    PicoDollars(1_000 * milli_units * WRITE_UNIT_PRICE + 1_000_000 * call(records).0 / records)
-}
-
 /// What one call of the aggregator with so many records costs, with its log.
 #[must_use]
 pub const fn call(records: u64) -> PicoDollars {
     PicoDollars(CALL_PRICE + run_price(call_ms(records)) + LOG_BYTES * LOG_BYTE_PRICE)
 }
 
+/// How callers acquire, in a month.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Profile {
+    /// What the page calls it.
+    pub name: &'static str,
+    /// Write units of an acquire with its usage and its settlement, in thousandths.
+    pub write_milli: u64,
+    /// Read units of it, in thousandths.
+    pub read_milli: u64,
+}
+
+impl Profile {
+    const fn writes(name: &'static str, write_milli: u64) -> Self {
+        Self {
+            name,
+            write_milli,
+            read_milli: 0,
+        }
+    }
+
+    /// Returns what a month with so many acquires costs, if they are spread evenly over it: units,
+    /// calls of the aggregator, and the idle stack.
+    #[must_use]
+    pub fn month(&self, acquires: u64) -> PicoDollars {
+        let seconds = MONTH_HOURS * HOUR_SECONDS;
+        let units = (acquires * self.write_milli).div_ceil(1_000);
+        let reads = (acquires * self.read_milli).div_ceil(1_000);
+        // Each unit is at most one record. A stream shard has one call a second at most, because a
+        // second brings no more than a batch.
+        let calls = units.min(shards(units.div_ceil(seconds)) * seconds);
+        let of_calls = match calls {
+            0 => 0,
+            _ => calls * call(units / calls).0,
+        };
+        let idle = idle().0 * MONTH_HOURS;
+        PicoDollars(units * WRITE_UNIT_PRICE + reads * READ_UNIT_PRICE + of_calls + idle)
+    }
+}
+
+/// The profiles, in the order of the page.
+pub const PROFILES: [Profile; 7] = [
+    Profile::writes("one hot key, lone callers", USAGE_LOADS[2].1),
+    Profile::writes("one hot key, shared writes", SHARED_MILLI + USAGE_MILLI),
+    Profile::writes("one hot key, prefetched", PREFETCHED_MILLI + USAGE_MILLI),
+    Profile::writes(
+        "a bucket per user, one acquire a minute each",
+        USAGE_LOADS[1].1,
+    ),
+    Profile::writes("LLM: estimate, then adjust", CONTENDED_ESTIMATED_MILLI),
+    Profile::writes(
+        "concurrency slots: acquire, then release",
+        CONTENDED_SLOT_MILLI,
+    ),
+    Profile {
+        name: "exhausted: every acquire is denied",
+        write_milli: 0,
+        read_milli: DENIAL_READ_MILLI,
+    },
+];
+
+/// The computed part of `docs/scaling.md`: each rate, with lone callers and with shared writes.
+#[must_use]
+pub fn keys() -> String {
+    let mut text = String::from(
+        "| acquires/s | callers | shards | write units/s | calls running | an hour | zae-limiter |\n\
+         |--:|---|--:|--:|--:|--:|--:|\n",
+    );
+    for rate in [1_000, 10_000, 50_000, 100_000, 1_000_000] {
+        for (callers, scenario) in [
+            ("alone", Scenario::alone(rate)),
+            ("share writes", Scenario::shared(rate)),
+        ] {
+            let numbers = scenario.numbers();
+            let shards = match numbers.keys {
+                1 => numbers.shards.to_string(),
+                keys => format!("{keys} keys × {}", numbers.shards),
+            };
+            let running = numbers.running_milli() / 10;
+            let _ = writeln!(
+                text,
+                "| {} | {callers} | {shards} | {} | {}.{:02} | {} | {} |",
+                Grouped(rate),
+                Grouped(numbers.write_units()),
+                running / 100,
+                running % 100,
+                numbers.hour,
+                numbers.peer_hour,
+            );
+        }
+    }
+    text
+}
+
+/// The computed part of `docs/guide/cost-by-volume.md`: a row for each profile, and a column for
+/// each volume.
+#[must_use]
+pub fn months() -> String {
+    let volumes = [6, 7, 8, 9, 10].map(|power| 10_u64.pow(power));
+    let heads = volumes
+        .map(|volume| Grouped(volume).to_string())
+        .join(" | ");
+    let rates = volumes.map(|volume| {
+        let seconds = MONTH_HOURS * HOUR_SECONDS;
+        let tenths = (volume * 10 + seconds / 2) / seconds;
+        format!("*{}.{}*", Grouped(tenths / 10), tenths % 10)
+    });
+    let mut text = format!(
+        "| acquires a month | {heads} |\n|---|--:|--:|--:|--:|--:|\n| *on average, a second* | {} |\n",
+        rates.join(" | ")
+    );
+    for profile in PROFILES {
+        let months = volumes.map(|volume| profile.month(volume).to_string());
+        let _ = writeln!(text, "| {} | {} |", profile.name, months.join(" | "));
+    }
+    text
+}
+
 #[cfg(test)]
-mod tests;
+mod tests {
+    use super::*;
+
+    #[test]
+    fn an_hour_of_one_acquire_a_second_has_the_known_cost() {
+        let numbers = Scenario::alone(1).numbers();
+        // 256 MB have 8,682 records a second: a record begins one millisecond.
+        assert_eq!((function_records(), numbers.call_ms), (8_682, 11));
+        // A copy ends the hour, another one is of a day, and some hours have two within.
+        assert_eq!((numbers.refills, numbers.usage_units_an_hour), (0, 4));
+        let units = (3_600 + 4) * 625_000;
+        // 3,600 calls at $0.0000002, 11 ms of a quarter GB, and a line of 1,050 bytes at $0.50 a GB.
+        let calls = 3_600 * (200_000 + 13_333_400 * 11 / 4_000 + 525_000);
+        assert_eq!(
+            numbers.hour,
+            PicoDollars(units + calls + reconciler_minute(1, 3) * 60)
+        );
+    }
+
+    #[test]
+    fn one_key_serves_up_to_its_shards() {
+        let keys = |scenario: Scenario| (scenario.numbers().keys, scenario.numbers().shards);
+        assert_eq!(keys(Scenario::alone(10_000)), (1, 16));
+        assert_eq!(keys(Scenario::alone(51_200)), (1, 64));
+        assert_eq!(keys(Scenario::alone(51_201)), (2, 64));
+        assert_eq!(keys(Scenario::shared(1_000_000)), (1, 64));
+    }
+
+    #[test]
+    fn a_month_of_lone_acquires_is_its_units_its_calls_and_the_idle_stack() {
+        let month = PROFILES[0].month(1_000_000).0;
+        let calls = 1_001_000 * call(1).0;
+        let units = 1_001_000 * WRITE_UNIT_PRICE;
+        assert_eq!(month, units + calls + idle().0 * MONTH_HOURS);
+    }
+}

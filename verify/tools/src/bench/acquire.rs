@@ -8,11 +8,11 @@ use aws_sdk_dynamodb::types::{AttributeValue, ReturnValue};
 use weirgate_testkit::Dynamo;
 use weirgate_testkit::server::serve;
 
-use super::connection::{connected, far_limits, limiter};
-use super::round::{Call, call_for, median};
+use super::harness::{Call, call_for, median};
+use super::harness::{connected, far_limits, limiter};
 use super::row::Row;
 use super::run::BARE_WRITE;
-use super::unit::Unit;
+use crate::number::Unit;
 
 const ROUNDS: usize = 5;
 const PAIRS: usize = 600;

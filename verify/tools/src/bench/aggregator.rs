@@ -14,11 +14,11 @@ use weirgate_testkit::Dynamo;
 use weirgate_testkit::batches::{BATCH_START, batch, event};
 use weirgate_testkit::server::serve;
 
-use super::connection::connected;
+use super::harness::connected;
+use super::harness::median;
 use super::rivals::peer;
-use super::round::median;
 use super::row::Row;
-use super::unit::Unit;
+use crate::number::Unit;
 use crate::number::count;
 
 /// Buckets and records of the batch that the peer handles too.

@@ -12,9 +12,9 @@ pub mod stack;
 use profile::{PROFILES, Profile};
 use stack::Consumed;
 
+use super::harness::on_virtual_time;
 use super::row::Row;
-use super::unit::Unit;
-use super::virtual_time::on_virtual_time;
+use crate::number::Unit;
 use crate::number::count;
 use crate::scaling;
 use crate::scaling::facts::{READ_UNIT_PRICE, WRITE_UNIT_PRICE};

@@ -11,10 +11,10 @@ use weirgate_shared::{EpochMillis, ShardIndex, refill_between};
 use weirgate_testkit::Dynamo;
 use weirgate_testkit::server::serve;
 
-use super::connection::{connected, limiter};
+use super::harness::{connected, limiter};
 use super::rivals::peer;
 use super::row::Row;
-use super::unit::Unit;
+use crate::number::Unit;
 use crate::number::count;
 
 const ROUNDS: usize = 3;

@@ -10,7 +10,7 @@ use weirgate_testkit::lambda::invoke;
 use weirgate_testkit::server::serve;
 
 use super::row::Row;
-use super::unit::Unit;
+use crate::number::Unit;
 use crate::number::count;
 
 const STARTS: usize = 20;

@@ -7,9 +7,9 @@ use weirgate::Limit;
 use weirgate_testkit::heat::{Arrivals, Load, Report, run};
 use weirgate_testkit::{Counts, Limits};
 
+use super::harness::on_virtual_time;
 use super::row::Row;
-use super::unit::Unit;
-use super::virtual_time::on_virtual_time;
+use crate::number::Unit;
 use crate::number::count;
 use crate::scaling::facts::{MAX_SHARDS, PARTITION_WRITE_UNITS, SHARD_WRITES};
 

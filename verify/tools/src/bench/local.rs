@@ -10,9 +10,9 @@ use tokio::process::{Child, Command};
 use tokio::task::JoinSet;
 use weirgate::RateLimiter;
 
-use super::connection::{connected, far_limits, limiter};
+use super::harness::{connected, far_limits, limiter};
 use super::row::Row;
-use super::unit::Unit;
+use crate::number::Unit;
 use crate::number::count;
 
 const ROUNDS: usize = 3;

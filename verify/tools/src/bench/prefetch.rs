@@ -10,9 +10,9 @@ use weirgate_store::CapacityMeter;
 use weirgate_testkit::Dynamo;
 use weirgate_testkit::server::serve;
 
-use super::connection::{connected, far_limits};
+use super::harness::{connected, far_limits};
 use super::row::Row;
-use super::unit::Unit;
+use crate::number::Unit;
 use crate::number::count;
 
 const ROUNDS: usize = 5;

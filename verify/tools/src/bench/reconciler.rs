@@ -9,7 +9,7 @@ use weirgate_testkit::leased::{NOW, full, holding, item, limits};
 use weirgate_testkit::{Dynamo, import};
 
 use super::row::Row;
-use super::unit::Unit;
+use crate::number::Unit;
 use crate::number::count;
 
 const ROUNDS: usize = 3;

@@ -1,10 +1,10 @@
-//! A measured number: its spread over rounds, its target, and how it is compared with another run.
+//! A measured number: its range over rounds, its target, and whether it is worse than before.
 
 use std::fmt;
 
 use serde::{Deserialize, Serialize};
 
-use super::unit::Unit;
+use crate::number::Unit;
 
 /// A measured number.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
@@ -15,9 +15,12 @@ pub struct Row {
     pub what: String,
     /// Unit of the numbers.
     pub unit: Unit,
-    /// What the rounds measured.
-    #[serde(flatten)]
-    pub spread: Spread,
+    /// Median of the rounds.
+    pub median: f64,
+    /// The smallest.
+    pub low: f64,
+    /// The largest.
+    pub high: f64,
     /// What it must reach, if anything.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub target: Option<Target>,
@@ -25,48 +28,6 @@ pub struct Row {
     pub better: Better,
     /// How it is compared with another run.
     pub compared: Compared,
-}
-
-/// The median of some rounds, and their range.
-#[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
-pub struct Spread {
-    /// The median.
-    pub median: f64,
-    /// The smallest.
-    pub low: f64,
-    /// The largest.
-    pub high: f64,
-}
-
-impl Spread {
-    /// Returns the spread of some rounds, to four digits.
-    ///
-    /// # Panics
-    /// If there are none, or one is not a number.
-    #[must_use]
-    pub fn of(rounds: &[f64]) -> Self {
-        let mut sorted = rounds.to_vec();
-        assert!(!sorted.is_empty(), "something was measured");
-        assert!(
-            sorted.iter().all(|value| value.is_finite()),
-            "a number was measured: {rounds:?}"
-        );
-        sorted.sort_by(f64::total_cmp);
-        let middle = (sorted[(sorted.len() - 1) / 2] + sorted[sorted.len() / 2]) / 2.0;
-        let (low, high) = (sorted[0], sorted[sorted.len() - 1]);
-        let [median, low, high] = [middle, low, high].map(to_four_digits);
-        Self { median, low, high }
-    }
-
-    /// Whether all rounds measured the same.
-    #[must_use]
-    pub fn is_one_number(&self) -> bool {
-        self.low == self.high
-    }
-}
-
-fn to_four_digits(value: f64) -> f64 {
-    format!("{value:.3e}").parse().unwrap_or(value)
 }
 
 /// What a number must reach.
@@ -77,39 +38,8 @@ pub enum Target {
     AtLeast(f64),
     /// This or less.
     AtMost(f64),
-    /// Not outside of these.
+    /// Within both, which are included.
     Between(f64, f64),
-}
-
-impl Target {
-    /// Whether a number reaches it.
-    #[must_use]
-    pub fn is_met_by(self, value: f64) -> bool {
-        match self {
-            Self::AtLeast(least) => value >= least,
-            Self::AtMost(most) => value <= most,
-            Self::Between(least, most) => (least..=most).contains(&value),
-        }
-    }
-
-    /// The largest number in it, against which small numbers are compared.
-    #[must_use]
-    pub const fn size(self) -> f64 {
-        match self {
-            Self::AtLeast(size) | Self::AtMost(size) | Self::Between(_, size) => size,
-        }
-    }
-
-    /// Returns it in words.
-    #[must_use]
-    pub fn shown(self, unit: Unit) -> String {
-        match self {
-            Self::AtLeast(least) => format!("at least {}", unit.shown(least)),
-            Self::AtMost(most) => format!("at most {}", unit.shown(most)),
-            Self::Between(least, most) if least == most => unit.shown(least),
-            Self::Between(least, most) => unit.range(least, most),
-        }
-    }
 }
 
 /// Which of two numbers is better.
@@ -134,26 +64,43 @@ pub enum Compared {
     Shown,
 }
 
+/// Ratios differ by so much from run to run, beyond the range of the rounds.
+const RATIO_NOISE: f64 = 0.1;
+/// Times and rates do so in multiples of a bare write, which others of the machine delay as well.
+const TIME_NOISE: f64 = 0.25;
+
 impl Row {
-    /// Returns a row of what some rounds measured. Counts may differ by a hundredth from run to
-    /// run, everything else by its range.
+    /// Returns a row of what some rounds measured, to four digits. Counts may differ by a hundredth
+    /// from run to run, everything else by its range.
+    ///
+    /// # Panics
+    /// If there are no rounds, or one is not a number.
     #[must_use]
     pub fn new(id: impl Into<String>, what: impl Into<String>, unit: Unit, rounds: &[f64]) -> Self {
+        let (id, what, mut sorted) = (id.into(), what.into(), rounds.to_vec());
+        assert!(
+            sorted.iter().all(|value| value.is_finite()),
+            "{id}: {rounds:?}"
+        );
+        sorted.sort_by(f64::total_cmp);
+        let middle = (sorted[(sorted.len() - 1) / 2] + sorted[sorted.len() / 2]) / 2.0;
+        let four_digits = |value: f64| format!("{value:.3e}").parse().unwrap_or(value);
         Self {
-            id: id.into(),
-            what: what.into(),
+            id,
+            what,
             unit,
-            spread: Spread::of(rounds),
+            median: four_digits(middle),
+            low: four_digits(sorted[0]),
+            high: four_digits(sorted[sorted.len() - 1]),
             target: None,
-            better: if unit == Unit::PerSecond {
-                Better::More
-            } else {
-                Better::Less
+            better: match unit {
+                Unit::PerSecond => Better::More,
+                _ => Better::Less,
             },
-            compared: if unit.is_count() {
-                Compared::Within(1.0)
-            } else {
-                Compared::ByRange
+            compared: match unit {
+                Unit::Times | Unit::PerSecond | Unit::Seconds => Compared::ByRange,
+                // No machine makes these faster.
+                _ => Compared::Within(1.0),
             },
         }
     }
@@ -207,68 +154,73 @@ impl Row {
         self
     }
 
-    /// The part that measured it.
-    #[must_use]
-    pub fn part(&self) -> &str {
-        self.id.split_once('/').map_or(&self.id, |(part, _)| part)
-    }
-
-    /// Whether it reaches its target, if it has one.
-    #[must_use]
-    pub fn is_met(&self) -> Option<bool> {
-        self.target
-            .map(|target| target.is_met_by(self.spread.median))
-    }
-
     /// The median, with its unit.
     #[must_use]
     pub fn median(&self) -> String {
-        self.unit.shown(self.spread.median)
+        self.unit.shown(self.median)
     }
 
-    /// The range, without what the median says already.
+    /// Whether it is worse than a committed row by more than noise, where a bare write takes
+    /// `slower` times as long.
     #[must_use]
-    pub fn range(&self) -> String {
-        let Spread { low, high, .. } = self.spread;
-        if self.unit.shown(low) == self.unit.shown(high) {
-            return String::new();
-        }
-        self.unit.range(low, high)
-    }
-
-    /// The median, and the range in brackets.
-    #[must_use]
-    pub fn with_range(&self) -> String {
-        match self.range() {
-            range if range.is_empty() => self.median(),
-            range => format!("{} ({range})", self.median()),
-        }
-    }
-
-    /// `met`, `MISSED`, or nothing.
-    #[must_use]
-    pub fn verdict(&self) -> &'static str {
-        match self.is_met() {
-            Some(true) => "met",
-            Some(false) => "MISSED",
-            None => "",
+    pub fn is_worse_than(&self, before: &Self, slower: f64) -> bool {
+        let scale = match (before.compared, self.unit) {
+            (Compared::ByRange, Unit::Seconds) => 1.0 / slower,
+            (Compared::ByRange, Unit::PerSecond) => slower,
+            // On virtual time no machine is slower.
+            _ => 1.0,
+        };
+        // As costs: the larger one is worse.
+        let sign = match before.better {
+            Better::More => -1.0,
+            Better::Less => 1.0,
+        };
+        let [median, one, other] = [self.median, self.low, self.high].map(|of| of * scale * sign);
+        let worst_before = (before.low * sign).max(before.high * sign);
+        let before_median = before.median * sign;
+        match before.compared {
+            Compared::Shown => false,
+            Compared::Within(hundredths) => {
+                let size = match before.target {
+                    Some(
+                        Target::AtLeast(size) | Target::AtMost(size) | Target::Between(_, size),
+                    ) => size,
+                    None => 0.0,
+                };
+                median > before_median + hundredths / 100.0 * before.median.abs().max(size.abs())
+            }
+            Compared::ByRange => {
+                let noise = match self.unit {
+                    Unit::Seconds | Unit::PerSecond => TIME_NOISE,
+                    _ => RATIO_NOISE,
+                };
+                let best = one.min(other);
+                median > worst_before + noise * before.median.abs() && best > before_median
+            }
         }
     }
 }
 
 impl fmt::Display for Row {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(
-            f,
-            "{:<70} {:<6} {}",
-            self.what,
-            self.verdict(),
-            self.with_range()
-        )?;
-        match self.target {
-            Some(target) => write!(f, "; target: {}", target.shown(self.unit)),
-            None => Ok(()),
+        let [median, low, high] = [self.median, self.low, self.high].map(|of| self.unit.shown(of));
+        write!(f, "{:<70} {median}", self.what)?;
+        if low != high {
+            write!(f, " ({low} to {high})")?;
         }
+        let shown = |of| self.unit.shown(of);
+        let (target, is_met) = match self.target {
+            Some(Target::AtLeast(least)) => {
+                (format!("at least {}", shown(least)), self.median >= least)
+            }
+            Some(Target::AtMost(most)) => (format!("at most {}", shown(most)), self.median <= most),
+            Some(Target::Between(least, most)) => {
+                let is_met = (least..=most).contains(&self.median);
+                (format!("{} to {}", shown(least), shown(most)), is_met)
+            }
+            None => return Ok(()),
+        };
+        write!(f, "; {}: {target}", if is_met { "met" } else { "MISSED" })
     }
 }
 
@@ -276,28 +228,58 @@ impl fmt::Display for Row {
 mod tests {
     use super::*;
 
-    #[test]
-    fn a_spread_is_the_median_and_the_ends() {
-        let spread = Spread::of(&[3.0, 1.000_04, 2.0]);
-        assert_eq!((spread.median, spread.low, spread.high), (2.0, 1.0, 3.0));
-        assert_eq!(Spread::of(&[4.0, 2.0]).median, 3.0);
-        assert!(Spread::of(&[123_456.0; 3]).is_one_number());
-        assert_eq!(Spread::of(&[123_456.0]).median, 123_500.0);
+    fn ratio(rounds: &[f64]) -> Row {
+        Row::new("peer/one", "callers", Unit::Times, rounds).at_least(20.0)
     }
 
     #[test]
-    fn a_row_says_whether_its_target_is_met() {
-        let row = |rounds: &[f64]| Row::new("peer/one", "callers", Unit::Times, rounds);
-        assert_eq!(
-            row(&[20.0, 19.0, 31.0]).at_least(20.0).to_string(),
-            format!(
-                "{:<70} met    20 times (19 to 31 times); target: at least 20 times",
-                "callers"
-            )
-        );
-        assert_eq!(row(&[19.9]).at_least(20.0).verdict(), "MISSED");
-        assert_eq!(row(&[1.3]).at_most(1.3).verdict(), "met");
-        assert_eq!(row(&[97.9]).between(98.0, 100.0).verdict(), "MISSED");
-        assert_eq!(row(&[1.0]).verdict(), "");
+    fn a_row_is_the_median_and_the_range_beside_its_target() {
+        let row = ratio(&[20.0, 19.000_04, 31.0]);
+        assert_eq!((row.median, row.low, row.high), (20.0, 19.0, 31.0));
+        let text = "20 times (19 times to 31 times); met: at least 20 times";
+        assert_eq!(row.to_string(), format!("{:<70} {text}", "callers"));
+        assert!(ratio(&[19.9]).to_string().contains("MISSED"));
+    }
+
+    #[test]
+    fn a_ratio_is_worse_below_the_committed_range_and_its_noise_in_every_round() {
+        let committed = ratio(&[36.0, 30.0, 38.0]);
+        for (rounds, is_worse) in [
+            ([36.0, 34.0, 38.0], false),
+            ([90.0, 80.0, 95.0], false),
+            ([27.0, 26.0, 33.0], false),
+            // Others used the machine in two of the rounds.
+            ([20.0, 19.0, 37.0], false),
+            ([25.0, 24.0, 27.0], true),
+        ] {
+            assert_eq!(
+                ratio(&rounds).is_worse_than(&committed, 1.0),
+                is_worse,
+                "{rounds:?}"
+            );
+        }
+    }
+
+    #[test]
+    fn a_count_is_worse_by_more_than_its_hundredths_and_a_shown_row_never() {
+        let units = |units| Row::new("cost/one", "units", Unit::WriteUnits, &[units]);
+        let is_worse = |before: f64, now: f64| units(now).is_worse_than(&units(before), 1.0);
+        assert!(is_worse(1.0, 1.02) && is_worse(0.0, 0.001));
+        assert!(!is_worse(1.0, 1.009) && !is_worse(1.0, 0.5));
+        let wide = units(0.0).at_most(5.0).within(10.0);
+        assert!(units(0.6).is_worse_than(&wide, 1.0) && !units(0.4).is_worse_than(&wide, 1.0));
+        assert!(!units(9.0).is_worse_than(&units(1.0).shown(), 1.0));
+    }
+
+    #[test]
+    fn times_and_rates_are_multiples_of_a_bare_write() {
+        let of = |unit, value| Row::new("any", "any", unit, &[value]);
+        let slower =
+            |now, slower| of(Unit::Seconds, now).is_worse_than(&of(Unit::Seconds, 4.0), slower);
+        assert!(slower(8.0, 1.0) && !slower(8.0, 2.0) && !slower(4.5, 1.0) && slower(4.0, 0.5));
+        let fewer = |now, slower| {
+            of(Unit::PerSecond, now).is_worse_than(&of(Unit::PerSecond, 50.0), slower)
+        };
+        assert!(fewer(30.0, 1.0) && !fewer(30.0, 2.0) && !fewer(80.0, 1.0));
     }
 }

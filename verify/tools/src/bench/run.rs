@@ -1,13 +1,15 @@
-//! All numbers of one run, with the machine and the versions they were measured with: what
-//! `docs/benchmarks.json` has.
+//! All numbers of one run, with the machine and the versions: `docs/benchmarks.json`, the table of
+//! `docs/benchmarks.md`, and how a run compares with the committed one.
 
+use std::fmt::Write;
 use std::path::Path;
-use std::{fs, io};
+use std::process::Command;
 
 use serde::{Deserialize, Serialize};
 
-use super::machine::Machine;
 use super::row::Row;
+use super::scenario::{Rival, SCENARIOS};
+use crate::number::digits;
 
 /// The row of a bare write: its time is what other times are multiples of.
 pub const BARE_WRITE: &str = "acquire/bare-write";
@@ -23,30 +25,22 @@ pub struct Run {
     pub rows: Vec<Row>,
 }
 
+/// A machine and the versions on it.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Machine {
+    /// Day of the measurement, in UTC.
+    pub measured_on: String,
+    /// Model of the processor.
+    pub processor: String,
+    /// Cores that the benchmarks may use.
+    pub cores: usize,
+    /// Kernel.
+    pub system: String,
+    /// What was measured and what measured it, with versions.
+    pub versions: Vec<(String, String)>,
+}
+
 impl Run {
-    /// Reads a run from its file.
-    ///
-    /// # Errors
-    /// If there is no such file, or it has no run.
-    pub fn read(path: &Path) -> Result<Self, String> {
-        let said = |error: &dyn std::fmt::Display| {
-            format!(
-                "{} has no run: {error}; run `make bench` without CHECK to write it",
-                path.display()
-            )
-        };
-        let text = fs::read_to_string(path).map_err(|error| said(&error))?;
-        serde_json::from_str(&text).map_err(|error| said(&error))
-    }
-
-    /// Writes it to its file.
-    ///
-    /// # Errors
-    /// If the file cannot be written.
-    pub fn write(&self, path: &Path) -> io::Result<()> {
-        fs::write(path, self.text()?)
-    }
-
     /// Its file: a row on each line, so that a change shows where it is.
     ///
     /// # Errors
@@ -62,23 +56,222 @@ impl Run {
     }
 
     /// A row by its id.
-    #[must_use]
-    pub fn row(&self, id: &str) -> Option<&Row> {
-        self.rows.iter().find(|row| row.id == id)
-    }
-
-    /// The median of a row.
     ///
     /// # Errors
     /// If there is no such row.
-    pub fn median(&self, id: &str) -> Result<f64, String> {
-        self.row(id)
-            .map(|row| row.spread.median)
-            .ok_or_else(|| format!("the run has no row {id:?}"))
+    pub fn row(&self, id: &str) -> Result<&Row, String> {
+        let row = self.rows.iter().find(|row| row.id == id);
+        row.ok_or_else(|| format!("the run has no row {id:?}"))
     }
 
-    /// The rows of a part.
-    pub fn part<'a>(&'a self, part: &'a str) -> impl Iterator<Item = &'a Row> {
-        self.rows.iter().filter(move |row| row.part() == part)
+    /// Returns the table of the page: calls a second of all, with p50, and Weirgate beside
+    /// zae-limiter.
+    ///
+    /// # Errors
+    /// If a row is missing.
+    pub fn table(&self) -> Result<String, String> {
+        const ALL: [Rival; 5] = [
+            Rival::Governor,
+            Rival::Prefetched,
+            Rival::Redis,
+            Rival::Weirgate,
+            Rival::Peer,
+        ];
+        let mut text = format!(
+            "| calls a second, p50 | {} | beside zae-limiter | write units a call, of both |\n\
+             |---|--:|--:|--:|--:|--:|--:|--:|\n",
+            ALL.map(Rival::name).join(" | ")
+        );
+        for scenario in &SCENARIOS {
+            let of = |rival: Rival, name: &str| {
+                self.row(&format!("{}/{}/{name}", rival.part(), scenario.name))
+            };
+            let mut cells = vec![];
+            for rival in ALL {
+                cells.push(if scenario.rivals.contains(&rival) {
+                    format!(
+                        "{}, {}",
+                        of(rival, "calls")?.median(),
+                        of(rival, "p50")?.median()
+                    )
+                } else {
+                    "–".to_owned()
+                });
+            }
+            let _ = writeln!(
+                text,
+                "| {} | {} | {} | {}, {} |",
+                scenario.what,
+                cells.join(" | "),
+                of(Rival::Peer, "ratio")?.median(),
+                digits(of(Rival::Weirgate, "units")?.median),
+                digits(of(Rival::Peer, "units")?.median),
+            );
+        }
+        Ok(text)
+    }
+
+    /// Returns what is worse than in the committed run by more than noise, and which of its rows a
+    /// run of all parts did not measure.
+    #[must_use]
+    pub fn worse_than(&self, committed: &Self, has_all_parts: bool) -> Vec<String> {
+        let bare = |run: &Self| run.row(BARE_WRITE).map(|row| row.median);
+        let slower = match (bare(committed), bare(self)) {
+            (Ok(committed), Ok(now)) => now / committed,
+            _ => 1.0,
+        };
+        let mut worse = vec![];
+        for before in &committed.rows {
+            match self.row(&before.id) {
+                Ok(now) if now.is_worse_than(before, slower) => {
+                    worse.push(format!("{}: {now}\n  it was {before}", now.id));
+                }
+                Err(missing) if has_all_parts => worse.push(missing),
+                _ => {}
+            }
+        }
+        worse
+    }
+}
+
+impl Machine {
+    /// Returns this machine, and the versions of what is installed.
+    #[must_use]
+    pub fn this() -> Self {
+        let root = Path::new(env!("CARGO_MANIFEST_DIR")).join("../..");
+        let python = root.join(".venv/bench/bin/python").display().to_string();
+        let zae = "import zae_limiter; print(zae_limiter.__version__)";
+        let redis = "redis-server --version | sed 's/.* v=\\([^ ]*\\).*/\\1/'";
+        let versions = [
+            ("Weirgate", Some(env!("CARGO_PKG_VERSION").to_owned())),
+            (
+                "rustc",
+                output(&["sh", "-c", "rustc --version | cut -d' ' -f2"]),
+            ),
+            ("dynoxide-rs", locked("dynoxide-rs")),
+            ("zae-limiter", output(&[&python, "-c", zae])),
+            (
+                "Python",
+                output(&[
+                    &python,
+                    "-c",
+                    "import platform; print(platform.python_version())",
+                ]),
+            ),
+            ("governor", locked("governor")),
+            ("redis (crate)", locked("redis")),
+            ("redis-server", output(&["sh", "-c", redis])),
+        ];
+        let model = "grep -m 1 '^model name' /proc/cpuinfo | sed 's/.*: //'";
+        let said = |command: &[&str]| output(command).unwrap_or_default();
+        Self {
+            measured_on: said(&["date", "-u", "+%Y-%m-%d"]),
+            processor: said(&["sh", "-c", model]),
+            cores: std::thread::available_parallelism().map_or(1, usize::from),
+            system: said(&["uname", "-sr"]),
+            versions: versions
+                .into_iter()
+                .filter_map(|(name, version)| Some((name.to_owned(), version?)))
+                .collect(),
+        }
+    }
+}
+
+/// The version that `Cargo.lock` has of a crate.
+fn locked(name: &str) -> Option<String> {
+    let lock = include_str!("../../../../Cargo.lock");
+    let (_, entry) = lock.split_once(&format!("name = \"{name}\"\nversion = \""))?;
+    Some(entry.split_once('"')?.0.to_owned())
+}
+
+fn output(command: &[&str]) -> Option<String> {
+    let (program, arguments) = command.split_first()?;
+    let done = Command::new(program).args(arguments).output().ok()?;
+    let text = String::from_utf8(done.stdout).ok()?;
+    (done.status.success() && !text.trim().is_empty()).then(|| text.trim().to_owned())
+}
+
+/// The committed page is of the committed numbers, and other pages compute with what was measured.
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::number::count;
+    use crate::page::with_part;
+    use crate::scaling::{PROFILES, facts};
+
+    fn committed() -> Run {
+        serde_json::from_str(include_str!("../../../../docs/benchmarks.json")).expect("it is a run")
+    }
+
+    #[test]
+    fn the_table_is_of_the_committed_numbers_which_have_targets_and_unique_ids() {
+        let (run, page) = (committed(), include_str!("../../../../docs/benchmarks.md"));
+        let written = with_part(page, "calls", &run.table().unwrap()).unwrap();
+        assert!(
+            written == page,
+            "docs/benchmarks.md is out of date: run `make bench`"
+        );
+        assert_eq!(
+            run.text().unwrap(),
+            include_str!("../../../../docs/benchmarks.json")
+        );
+        let ids: std::collections::BTreeSet<_> = run.rows.iter().map(|row| &row.id).collect();
+        assert_eq!(ids.len(), run.rows.len());
+    }
+
+    #[test]
+    fn a_worse_row_and_one_that_was_not_measured_are_named() {
+        let (committed, mut now) = (committed(), committed());
+        assert_eq!(now.worse_than(&committed, true), [""; 0]);
+        now.rows[0].low *= 3.0;
+        now.rows[0].median *= 3.0;
+        let gone = now.rows.pop().unwrap().id;
+        let worse = now.worse_than(&committed, true);
+        assert!(
+            worse[0].starts_with(&now.rows[0].id) && worse[1].contains(&gone),
+            "{worse:?}"
+        );
+        assert_eq!(
+            (worse.len(), now.worse_than(&committed, false).len()),
+            (2, 1)
+        );
+    }
+
+    #[test]
+    fn the_facts_of_the_scaling_page_were_measured() {
+        let run = committed();
+        let median = |id: &str| run.row(id).unwrap().median;
+        assert!(1.0 / median("cost/shared/units") >= 0.9 * count(facts::ACQUIRES_PER_SHARED_WRITE));
+        for load in ["few", "hot", "many", "hour"] {
+            assert!(median(&format!("aggregator/{load}/records")) >= count(facts::CORE_RECORDS));
+        }
+        let ids = [
+            "alone",
+            "shared",
+            "prefetched",
+            "users",
+            "estimates",
+            "slots",
+            "exhausted",
+        ];
+        for (profile, id) in PROFILES.into_iter().zip(ids) {
+            let row = |unit: &str| median(&format!("cost/{id}/{unit}"));
+            // Without the calls of the aggregator, and beyond by the repeated writes of lone callers.
+            let dollars = |writes: f64, reads: f64| {
+                writes * count(facts::WRITE_UNIT_PRICE) + reads * count(facts::READ_UNIT_PRICE)
+            };
+            let measured = dollars(row("units") + row("usage-units"), row("read-units"));
+            let milli = |units: u64| count(units) / 1_000.0;
+            let page = dollars(milli(profile.write_milli), milli(profile.read_milli));
+            let beyond = if ["estimates", "slots"].contains(&id) {
+                1.0
+            } else {
+                1.05
+            };
+            assert!(
+                measured <= page * beyond,
+                "{id}: {measured} picodollars, not {page}"
+            );
+        }
     }
 }

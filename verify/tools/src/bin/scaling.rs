@@ -1,32 +1,27 @@
-//! `make scaling`: writes the computed parts of `docs/scaling.md` and of
-//! `docs/guide/cost-by-volume.md`, and `docs/scaling.svg`.
+//! `make scaling`: writes the computed parts of `docs/scaling.md` and `docs/guide/cost-by-volume.md`.
 
 use std::path::Path;
 use std::process::ExitCode;
-use std::{fs, io};
 
-use weirgate_tools::scaling::{page, picture, volume};
+use weirgate_tools::page::with_part;
+use weirgate_tools::scaling::{keys, months};
 
 fn main() -> ExitCode {
     let docs = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../docs");
-    let text = docs.join("scaling.md");
-    let write = || -> Result<(), String> {
-        let said = |error: io::Error| error.to_string();
-        let page = page::written(&fs::read_to_string(&text).map_err(said)?)?;
-        fs::write(&text, page).map_err(said)?;
-        let costs = docs.join("guide/cost-by-volume.md");
-        let page = weirgate_tools::page::with_parts(
-            &fs::read_to_string(&costs).map_err(said)?,
-            &volume::parts(),
-        )?;
-        fs::write(&costs, page).map_err(said)?;
-        fs::write(docs.join("scaling.svg"), picture::drawn()).map_err(said)
-    };
-    match write() {
-        Ok(()) => ExitCode::SUCCESS,
-        Err(message) => {
-            eprintln!("scaling: {}: {message}", docs.display());
-            ExitCode::FAILURE
+    let parts = [
+        ("scaling.md", "keys", keys()),
+        ("guide/cost-by-volume.md", "months", months()),
+    ];
+    for (page, name, text) in parts {
+        let path = docs.join(page);
+        let page = std::fs::read_to_string(&path).map_err(|error| error.to_string());
+        let page = page.and_then(|page| with_part(&page, name, &text));
+        let done =
+            page.and_then(|page| std::fs::write(&path, page).map_err(|error| error.to_string()));
+        if let Err(message) = done {
+            eprintln!("scaling: {}: {message}", path.display());
+            return ExitCode::FAILURE;
         }
     }
+    ExitCode::SUCCESS
 }

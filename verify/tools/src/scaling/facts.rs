@@ -6,9 +6,6 @@
 pub const PARTITION_WRITE_UNITS: u64 = 1_000;
 /// Writes a second that one shard is planned with: four fifths of what its partition takes.
 pub const SHARD_WRITES: u64 = PARTITION_WRITE_UNITS * 4 / 5;
-/// Items in one transaction.
-/// <https://docs.aws.amazon.com/amazondynamodb/latest/developerguide/transaction-apis.html>
-pub const TRANSACTION_ITEMS: u64 = 100;
 /// The most shards of one key: what the code has.
 #[allow(clippy::as_conversions, reason = "no other conversion is constant")]
 pub const MAX_SHARDS: u64 = weirgate_shared::MAX_SHARDS as u64;
@@ -20,38 +17,13 @@ pub const SPLIT_INDEX_UNITS: u64 = 3;
 /// The first split of a bucket gives shard 0 an entry in `DueIndex` as well.
 pub const FIRST_SPLIT_INDEX_UNITS: u64 = 1;
 
-/// Write units a second that a new on-demand table takes at once; the source is that of
-/// `PARTITION_WRITE_UNITS`.
-pub const NEW_TABLE_WRITE_UNITS: u64 = 4_000;
-/// Write units a second that an account's default quota gives one table.
-/// <https://docs.aws.amazon.com/amazondynamodb/latest/developerguide/ServiceQuotas.html>
-pub const TABLE_QUOTA_WRITE_UNITS: u64 = 40_000;
-
 /// Acquires that share one write where 32 callers of one process want the same bucket: `make
 /// bench`, 0.033 units each.
 pub const ACQUIRES_PER_SHARED_WRITE: u64 = 30;
-/// One stream record of a bucket with two limits, both images, in DynamoDB JSON, which is what a
-/// stream counts. Tested against a real acquire.
-pub const RECORD_BYTES: u64 = 1_800;
-/// The same record as Lambda hands it to the function. Tested against a real acquire.
-pub const EVENT_BYTES: u64 = 2_300;
-/// Times a second that Lambda reads each stream shard.
-/// <https://docs.aws.amazon.com/lambda/latest/dg/with-ddb.html>
-pub const STREAM_READS: u64 = 4;
-/// Records that one such read returns at most.
-/// <https://docs.aws.amazon.com/amazondynamodb/latest/APIReference/API_streams_GetRecords.html>
-pub const STREAM_READ_RECORDS: u64 = 1_000;
-/// Bytes that one such read returns at most.
-pub const STREAM_READ_BYTES: u64 = 1_048_576;
-/// Bytes that one call of a function can be given.
-/// <https://docs.aws.amazon.com/lambda/latest/dg/gettingstarted-limits.html>
-pub const PAYLOAD_BYTES: u64 = 6 * 1_048_576;
 /// `BatchSize` of the aggregator's stream in `template.yaml`.
 pub const BATCH_RECORDS: u64 = 1_000;
 /// `StreamBatchWindowSeconds` of `template.yaml`.
 pub const BATCH_WINDOW_SECONDS: u64 = 1;
-/// `StreamParallelizationFactor` of `template.yaml`.
-pub const PARALLELIZATION: u64 = 1;
 /// `AggregatorMemoryMb` and `ReconcilerMemoryMb` of `template.yaml`.
 pub const MEMORY_MB: u64 = 256;
 /// Writes to a shard in one batch from which on the aggregator credits it: `REFILL_WRITES` of the
@@ -129,9 +101,6 @@ pub const RECONCILER_MS: u64 = 500;
 pub const WRITE_UNIT_PRICE: u64 = 625_000;
 /// Picodollars for a read unit: $0.125 a million; the same source.
 pub const READ_UNIT_PRICE: u64 = 125_000;
-/// Picodollars for a read of the stream by Lambda: nothing.
-/// <https://docs.aws.amazon.com/amazondynamodb/latest/developerguide/CostOptimization_StreamsUsage.html>
-pub const STREAM_READ_PRICE: u64 = 0;
 /// Picodollars for a call of a function: $0.20 a million. <https://aws.amazon.com/lambda/pricing/>
 pub const CALL_PRICE: u64 = 200_000;
 /// Picodollars for a GB-second of an arm64 function: $0.0000133334; the same source.
@@ -146,10 +115,8 @@ pub const SCHEDULE_PRICE: u64 = 1_000_000;
 /// <https://aws.amazon.com/cloudwatch/pricing/>
 pub const ALARM_HOUR_PRICE: u64 = 100_000_000_000 / 730;
 /// Metrics in the lines of the functions of an idle stack, which are those of the reconciler.
-/// Tested against its line, as is the next one against those of both functions.
+/// Tested against its line.
 pub const IDLE_METRICS: u64 = 2;
-/// Metrics in the lines of the functions while buckets are used, and none is hot.
-pub const BUSY_METRICS: u64 = 7;
 /// Picodollars for one of them, an hour in which it has a value: $0.30 a month of 730 hours; the
 /// same source.
 pub const METRIC_HOUR_PRICE: u64 = 300_000_000_000 / 730;

@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use governor::{DefaultDirectRateLimiter, DefaultKeyedRateLimiter, Quota, RateLimiter};
 
-use super::super::round::Call;
+use super::super::harness::Call;
 use super::super::scenario::{BUCKETS, Calls, Scenario};
 
 /// The two limits of a bucket, or of all buckets. A call takes 1 of both: the amount does not

@@ -10,7 +10,7 @@ use redis::aio::MultiplexedConnection;
 use redis::{Client, Script};
 use tokio::process::{Child, Command};
 
-use super::super::round::Call;
+use super::super::harness::Call;
 use super::super::scenario::{BUCKETS, Calls, Scenario};
 
 /// A redis-server on a free port of this machine, until it is dropped.

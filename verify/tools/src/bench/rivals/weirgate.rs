@@ -6,8 +6,8 @@ use std::time::Duration;
 use weirgate::{Config, ConfigLevel, Decision, Entity, Grant, Limit, Prefetch, RateLimiter};
 use weirgate_store::CapacityMeter;
 
-use super::super::connection::{connected, far_limits};
-use super::super::round::{Call, Measured, call_for};
+use super::super::harness::{Call, Measured, call_for};
+use super::super::harness::{connected, far_limits};
 use super::super::scenario::{BUCKETS, Calls, Rival, Scenario};
 use crate::number::count;
 

@@ -1,13 +1,65 @@
-//! One round: some callers call for a while, and what that was.
+//! How the benchmarks reach a table, call it for a while, and run on virtual time.
 
 use std::future::Future;
+use std::sync::Arc;
 use std::time::{Duration, Instant};
 
+use aws_sdk_dynamodb::Client;
 use hdrhistogram::Histogram;
 use serde::Deserialize;
 use tokio::task::JoinSet;
+use weirgate::{Limit, RateLimiter};
+use weirgate_store::{ConnectOptions, Table, connect};
 
 use crate::number::count;
+
+/// Returns the SDK's client of an endpoint, and the table there.
+pub async fn connected(endpoint: &str) -> (Client, Table) {
+    let options = ConnectOptions {
+        local_endpoint: Some(endpoint.to_owned()),
+        ..ConnectOptions::default()
+    };
+    let connected = connect(options).await;
+    (connected.client.clone(), Table::new(connected, "weirgate"))
+}
+
+/// Returns a limiter on a table, as it is by default.
+///
+/// # Panics
+/// If the default settings are refused.
+pub async fn limiter(table: Table) -> RateLimiter {
+    let built = RateLimiter::builder("weirgate").table(table).build().await;
+    built.expect("the default settings are good")
+}
+
+/// Returns limits that nothing here uses up.
+///
+/// # Panics
+/// If they are refused.
+#[must_use]
+pub fn far_limits() -> Arc<[Limit]> {
+    let far = |name| Limit::per_second(name, 1_000_000_000).expect("a limit");
+    Arc::new([far("rpm"), far("tpm")])
+}
+
+/// Runs something on virtual time, on one thread of its own.
+///
+/// # Panics
+/// If it panics, or a runtime cannot be made.
+pub async fn on_virtual_time<T, F>(run: impl FnOnce() -> F + Send + 'static) -> T
+where
+    T: Send + 'static,
+    F: Future<Output = T>,
+{
+    let done = tokio::task::spawn_blocking(|| {
+        let runtime = tokio::runtime::Builder::new_current_thread()
+            .enable_all()
+            .start_paused(true)
+            .build();
+        runtime.expect("a runtime").block_on(run())
+    });
+    done.await.expect("it ends")
+}
 
 /// What a rate limiter did in a round.
 #[derive(Debug, Clone, Copy, Default, Deserialize)]

@@ -1,0 +1,117 @@
+"""Deploys the template to an emulated account as it is, drives it, and sees that the table counts every token: `make e2e`.
+
+Then a second stack on the same table, and a release that is deployed by the commands of docs/deployment.md.
+"""
+
+import base64
+import json
+import platform
+import re
+import sys
+
+from account import ROOT, TARGET, Account, Failed, hold, run, until
+
+DRIVEN_SECONDS = "15"
+PAGE = (ROOT / "docs/deployment.md").read_text()
+PROCESSOR = {"aarch64": "arm64"}.get(platform.machine(), platform.machine())
+# What the page's commands name, and what they name here: the page says so too. The emulator knows no metric math and no
+# saved queries, and its table goes with it.
+HERE = [
+    ("template-arm64.yaml", f"template-{PROCESSOR}.yaml"),
+    ("AlarmEmail=on-call@example.com", "DeletionProtection=false Alarms=false Dashboard=false"),
+]
+
+
+def expect(holds, otherwise):
+    if not holds:
+        raise Failed(otherwise)
+
+
+def invoked(lambdas, function, event):
+    """Returns the answer of a function, which must not fail, to an event of events/."""
+    answer = lambdas.invoke(FunctionName=function, Payload=(ROOT / "events" / event).read_bytes())
+    payload = json.load(answer["Payload"])
+    expect("FunctionError" not in answer, f"{function}: {payload}")
+    return payload
+
+
+def works(lambdas, stack):
+    """Both functions of a stack that was not used answer."""
+    answer = invoked(lambdas, f"{stack}-aggregator", "aggregator-modify.json")
+    expect(answer == {"batchItemFailures": []}, answer)
+    answer = invoked(lambdas, f"{stack}-reconciler", "reconciler-schedule.json")
+    expect(answer["errors"] == [], answer)
+    return answer
+
+
+def drive(account, table):
+    """The table counts what callers consumed, and the reconciler returns the slots of a killed holder."""
+    environment = {**account.credentials, "WEIRGATE_TABLE": table}
+    _, leases = hold(environment, "killed", "batch-jobs", lease="10s")
+    print(run([TARGET / "debug/drive", account.endpoint, table, DRIVEN_SECONDS]), end="")
+    # No request uses the holder's bucket, so only the schedule can have ended the lease.
+    until(lambda: not leases(), "the reconciler returns a killed holder's slots")
+    records = sum(line.get("records", 0) for line in account.lines() if isinstance(line, dict))
+    expect(records > 0, "the aggregator read nothing")
+    account.say(f"usage is exact; the aggregator has read {records} records")
+
+
+def deploy_beside(account, outputs):
+    """A second stack uses the table of the first one: `ExistingTableStreamArn`."""
+    name, stream = "weirgate-beside", outputs["TableStreamArn"]
+    account.sam("deploy", "--config-env", "local", "--stack-name", name, "--parameter-overrides", "Architecture=x86_64", "Alarms=false",
+                "Dashboard=false", f"ExistingTableStreamArn={stream}")
+    own = account.outputs(name)
+    for output in ("TableName", "TableArn", "TableStreamArn"):
+        expect(own[output] == outputs[output], f"{output} must be {outputs[output]}, got {own[output]}")
+    expect(account.client("dynamodb").list_tables()["TableNames"] == [outputs["TableName"]], "the second stack has a table of its own")
+    lambdas = account.client("lambda")
+    mappings = lambdas.list_event_source_mappings(FunctionName=f"{name}-aggregator")["EventSourceMappings"]
+    expect([mapping["EventSourceArn"] for mapping in mappings] == [stream], mappings)
+    works(lambdas, name)
+
+
+def deploy_release(account, outputs):
+    """A release is deployed with the AWS CLI alone."""
+    folder = account.folder / "dist"
+    run([sys.executable, ROOT / "scripts/dist.py", "functions", folder, PROCESSOR, TARGET / "lambda"])
+    environment = {**account.credentials, "PATH": f"{ROOT}/.venv/aws/bin:/usr/bin:/bin", "HOME": str(folder)}
+    for block in ("deploy-release", "protect-release"):
+        commands = re.search(rf"^```sh {block}\n(.*?)^```$", PAGE, re.M | re.S)[1]
+        if block == "deploy-release":
+            for page, here in HERE:
+                expect(page in commands, f"the block {block} of docs/deployment.md must contain {page}")
+                commands = commands.replace(page, here)
+        run(["bash", "-euo", "pipefail", "-c", commands], cwd=folder, env=environment)
+    own = account.outputs("weirgate")["TableName"]
+    expect(own != outputs["TableName"], f"the release's table is {own}")
+    lambdas = account.client("lambda")
+    sums = (folder / "SHA256SUMS").read_text().splitlines()
+    for function in ("aggregator", "reconciler"):
+        runs = lambdas.get_function_configuration(FunctionName=f"weirgate-{function}")["CodeSha256"]
+        expected = f"{base64.b64decode(runs).hex()}  {function}-{PROCESSOR}.zip"
+        expect(expected in sums, f"{function} does not run its zip: {sums}")
+    expect(works(lambdas, "weirgate")["buckets_seen"] == 0, "the release's table is not new")
+
+
+def main():
+    account = Account("e2e")
+    account.say("sam build (the first time compiles the functions, some minutes)")
+    account.sam("build", "--config-env", "local")
+    account.say("sam deploy")
+    account.sam("deploy", "--config-env", "local")
+    outputs = account.outputs("weirgate-local")
+    account.say(f"driving {outputs['TableName']}")
+    drive(account, outputs["TableName"])
+    account.say("sam deploy of a second stack on the same table")
+    deploy_beside(account, outputs)
+    account.say("deploying a release with the AWS CLI")
+    deploy_release(account, outputs)
+    account.say("done")
+
+
+if __name__ == "__main__":
+    try:
+        main()
+    except Failed as failed:
+        sys.exit(f"e2e: {failed}")
