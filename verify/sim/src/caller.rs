@@ -70,7 +70,7 @@ impl Caller {
                 }
                 // One of several parallel requests, or one whose level was stopped meanwhile, may have
                 // been granted, and its rollback may be unconfirmed.
-                Some(Ok(None)) if asked.len() > 1 && !call.is_together => {}
+                Some(Ok(None)) if self.is_of_several(&call) && !call.is_together => {}
                 Some(Ok(None)) if self.world.scenario().stops() => {}
                 Some(Ok(None)) => self.ledger.lock().answered(&asked),
                 Some(Err(error)) => {
@@ -168,18 +168,27 @@ impl Caller {
         });
     }
 
-    /// Returns the rate tokens that are taken if the call is granted, including those of parents.
+    /// Returns the amounts that are taken if the call is granted, including those of parents.
     fn asked(&self, call: &Call) -> Vec<(LimitIndex, i64)> {
         let plans = &self.world.scenario().buckets;
         let buckets = [Some(call.bucket), call.other].into_iter().flatten();
         let charged = buckets.flat_map(|bucket| {
-            let rate = self.rate(bucket, call) * 1000;
+            let slots = plans[bucket].limits.get(1).map_or(0, |limit| {
+                call.slots.min(limit.rule().capacity.whole_tokens())
+            });
+            let amounts = [self.rate(bucket, call) * 1000, slots * 1000];
             [Some(bucket), plans[bucket].parent]
                 .into_iter()
                 .flatten()
-                .map(move |of| ((of, 0), rate))
+                .flat_map(move |of| {
+                    (0..plans[of].limits.len()).map(move |at| ((of, at), amounts[at]))
+                })
         });
         charged.collect()
+    }
+
+    fn is_of_several(&self, call: &Call) -> bool {
+        call.other.is_some() || self.world.scenario().buckets[call.bucket].parent.is_some()
     }
 
     /// Returns the number of rate tokens that the call takes from `bucket`.

@@ -83,7 +83,7 @@ impl Resharding {
             BucketKey::parse(pk).is_some_and(|key| key.with_shard(0) == first)
         };
         parts.iter().all(is_same).then(|| Self {
-            before: shards(world, parts),
+            before: uncovered(shards(world, parts)),
             split: None,
         })
     }
@@ -221,6 +221,24 @@ fn all(world: &World, key: &BucketKey) -> Vec<Shard> {
         .map(|shard| key.with_shard(shard).item_key())
         .map(|key| (key.pk, key.sk));
     shards(world, &parts.collect::<Vec<_>>())
+}
+
+/// Returns the shards without those that are left of an earlier life of the bucket: the tokens of
+/// their parts are in a shard with fewer halvings.
+fn uncovered(shards: Vec<Shard>) -> Vec<Shard> {
+    let counts = shards
+        .iter()
+        .map(|shard| (shard.key.shard, shard.shard_count))
+        .collect::<Vec<_>>();
+    let is_covered = |shard: &Shard| {
+        counts
+            .iter()
+            .any(|(whole, count)| *count < shard.shard_count && shard.key.shard % count == *whole)
+    };
+    shards
+        .into_iter()
+        .filter(|shard| !is_covered(shard))
+        .collect()
 }
 
 fn shards(world: &World, parts: &[(String, String)]) -> Vec<Shard> {
