@@ -13,8 +13,8 @@ use weirgate_testkit::emf::Point;
 use weirgate_testkit::leased::{full, holding, key, limits, store};
 use weirgate_testkit::{Dynamo, Fault, Lines, Process};
 
-use crate::fixtures::aggregator::{HOUR, bucket, event, later, records, take_in};
-use crate::fixtures::sharded::{DUE, sharded};
+use weirgate_tests::aggregator::{HOUR, bucket, event, later, records, take_in};
+use weirgate_tests::sharded::{DUE, sharded};
 
 /// A clock that stands still.
 #[derive(Debug, Clone, Copy)]

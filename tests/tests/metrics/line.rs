@@ -11,7 +11,7 @@ use weirgate_testkit::{Dynamo, Fault, Lines};
 use super::invocations::{
     NOW, QUOTAS, aggregator, all, lost_life, metrics, names, reconciler, used,
 };
-use crate::fixtures::aggregator::event;
+use weirgate_tests::aggregator::event;
 
 fn last(lines: &Lines) -> Value {
     serde_json::from_str(lines.text().lines().last().expect("a line")).unwrap()

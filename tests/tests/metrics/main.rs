@@ -1,8 +1,6 @@
 //! The metrics of the functions: their lines, as CloudWatch reads them, and what the template makes
 //! of them.
 
-use weirgate_tests as fixtures;
-
 mod invocations;
 mod line;
 mod picture;

@@ -56,10 +56,8 @@ fn every_guard_is_where_the_table_says() {
         std::fs::read_to_string(format!("{}/../../{file}", env!("CARGO_MANIFEST_DIR"))).unwrap()
     };
     for test in guards::guards().into_iter().filter_map(|guard| guard.test) {
-        let (file, name) = match test.name.split_once("::") {
-            Some((module, name)) => (format!("{}/{module}", test.suite), name),
-            None => (test.suite.clone(), &*test.name),
-        };
+        let path = format!("{}/{}", test.suite, test.name.replace("::", "/"));
+        let (file, name) = path.rsplit_once('/').unwrap();
         let suite = source(&format!("tests/tests/{file}.rs"));
         assert!(
             suite.contains(&format!("async fn {name}()")),

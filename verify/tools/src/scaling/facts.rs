@@ -65,13 +65,13 @@ pub const USAGE_LOADS: [(&str, u64); 4] = [
 /// the third of `USAGE_LOADS`.
 pub const USAGE_MILLI: u64 = USAGE_LOADS[2].1 - 1_000;
 /// Write units of an acquire by 32 callers of one process on one bucket, in thousandths, at most:
-/// held by `tests/tests/acquire/coalesce.rs`.
+/// held by `tests/tests/client/acquire/coalesce.rs`.
 pub const SHARED_MILLI: u64 = 40;
 /// Write units of an acquire from prefetched tokens at 1,000 a second, in thousandths, at most: held
-/// by `tests/tests/prefetch/prefetch.rs`.
+/// by `tests/tests/client/prefetch/blocks.rs`.
 pub const PREFETCHED_MILLI: u64 = 20;
 /// Write units of an acquire and its adjustment that win every race, in thousandths: held by
-/// `tests/tests/acquire/cost.rs`, as is the next one.
+/// `tests/tests/client/acquire/cost.rs`, as is the next one.
 pub const ESTIMATED_MILLI: u64 = 2_000;
 /// Write units of an acquire of a slot and its release while others are held, in thousandths.
 pub const SLOT_MILLI: u64 = 2_000;
@@ -82,7 +82,7 @@ pub const CONTENDED_ESTIMATED_MILLI: u64 = 2_200;
 /// processes on one bucket.
 pub const CONTENDED_SLOT_MILLI: u64 = 2_900;
 /// Read units of a denial by a rate that is not cached, in thousandths: held by
-/// `tests/tests/acquire/cost.rs`.
+/// `tests/tests/client/acquire/cost.rs`.
 pub const DENIAL_READ_MILLI: u64 = 500;
 /// Log of one call: the function's line with its metrics, as `SystemLogLevel` leaves out Lambda's, and 26 bytes
 /// that CloudWatch adds. Tested against the line.

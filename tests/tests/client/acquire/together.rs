@@ -1,0 +1,475 @@
+//! Several buckets of one request: all give, or none does.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use proptest::prelude::*;
+use weirgate::{AcquireAll, Config, ConfigLevel, Decision, Error, Grants, Limit, RateLimiter};
+use weirgate_shared::{BucketKey, LimitName};
+use weirgate_testkit::Fault;
+use weirgate_testkit::leased::load;
+use weirgate_tests::fleet::{Fleet, config, millis, pass, runtime, secs, settle, tokens};
+use weirgate_tests::stored::{child, entity};
+
+fn rpm(rate: i64) -> [Limit; 1] {
+    [Limit::per_minute("rpm", rate).unwrap()]
+}
+
+/// Asks so much of each bucket, by the entity's name.
+fn ask<'a>(
+    limiter: &'a RateLimiter,
+    needs: &[(&str, i64)],
+    rate: i64,
+    is_transaction: bool,
+) -> AcquireAll<'a> {
+    let one = |(entity, need): &(&str, i64)| {
+        limiter
+            .acquire(entity, "gpt-4")
+            .limits(&rpm(rate))
+            .take("rpm", *need)
+    };
+    let all = limiter.acquire_all(needs.iter().map(one).collect::<Vec<_>>());
+    if is_transaction {
+        all.in_one_transaction()
+    } else {
+        all
+    }
+}
+
+async fn granted(all: AcquireAll<'_>) -> Grants {
+    all.send()
+        .await
+        .unwrap()
+        .granted()
+        .expect("the tokens are there")
+}
+
+/// Balance now and net consumption of an entity's bucket; a full one without consumption if it is
+/// not there.
+async fn tk_tc(fleet: &Fleet, entity: &str) -> Option<(i64, i64)> {
+    let key = BucketKey::parse(&format!("default/BUCKET#{entity}#gpt-4#0")).unwrap();
+    let bucket = load(&fleet.dynamo.table().await, &key).await?;
+    let state = bucket.limits[&LimitName::new("rpm").unwrap()];
+    Some((
+        bucket.balance(&state, fleet.now()).0,
+        state.consumed.bounded().0,
+    ))
+}
+
+#[tokio::test(start_paused = true)]
+async fn all_buckets_give_side_by_side_or_in_one_transaction() {
+    for is_transaction in [false, true] {
+        let fleet = Fleet::new().await;
+        let (limiter, meter) = fleet.metered().await;
+        let ask = |need| {
+            ask(
+                &limiter,
+                &[("a", need), ("b", need + 1)],
+                60,
+                is_transaction,
+            )
+        };
+        let _ = granted(ask(1)).await;
+        let _ = meter.take();
+        let grants = granted(ask(2)).await;
+        assert_eq!(meter.take().total, if is_transaction { 4.0 } else { 2.0 });
+        let seen = [
+            tk_tc(&fleet, "a").await.unwrap(),
+            tk_tc(&fleet, "b").await.unwrap(),
+        ];
+        assert_eq!(seen, [(57_000, 3_000), (55_000, 5_000)]);
+        assert_eq!(
+            (grants[0].amount("rpm"), grants[1].amount("rpm")),
+            (tokens(2), tokens(3))
+        );
+        let _ = grants.roll_back().await.unwrap();
+        let seen = [
+            tk_tc(&fleet, "a").await.unwrap(),
+            tk_tc(&fleet, "b").await.unwrap(),
+        ];
+        assert_eq!(seen, [(59_000, 1_000), (58_000, 2_000)]);
+        assert_eq!(
+            limiter.stats().granted,
+            2,
+            "an acquire of several buckets is one"
+        );
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn one_that_denies_leaves_nothing_taken_and_is_named() {
+    for is_transaction in [false, true] {
+        let fleet = Fleet::new().await;
+        let (limiter, other) = (fleet.limiter().await, fleet.limiter().await);
+        let _ = granted(ask(&other, &[("a", 10), ("b", 58)], 60, false)).await;
+        let needs = [("a", 5), ("b", 5), ("c", 5)];
+        let Decision::Denied(denied) = ask(&limiter, &needs, 60, is_transaction)
+            .send()
+            .await
+            .unwrap()
+        else {
+            panic!("b has not enough")
+        };
+        let blocking = denied.blocking().expect("a bucket is in the way");
+        assert_eq!(
+            (blocking.entity.as_str(), blocking.limit.as_str()),
+            ("b", "rpm")
+        );
+        assert_eq!(denied.most_restrictive(), Some(blocking));
+        assert_eq!(denied.retry_after, Some(secs(3)));
+        assert_eq!(tk_tc(&fleet, "a").await, Some((50_000, 10_000)));
+        assert_eq!(tk_tc(&fleet, "b").await, Some((2_000, 58_000)));
+        assert!(
+            tk_tc(&fleet, "c")
+                .await
+                .is_none_or(|seen| seen == (60_000, 0))
+        );
+        // Denied from memory: no bucket is written to in vain.
+        let _ = fleet.dynamo.take_requests();
+        assert!(
+            !ask(&limiter, &needs, 60, is_transaction)
+                .send()
+                .await
+                .unwrap()
+                .is_granted()
+        );
+        assert_eq!(fleet.dynamo.take_requests(), 0);
+        // I5: a request is granted after its retry-after, and no sooner.
+        pass(secs(3) - millis(1)).await;
+        assert!(
+            !ask(&limiter, &needs, 60, is_transaction)
+                .send()
+                .await
+                .unwrap()
+                .is_granted()
+        );
+        pass(millis(1)).await;
+        let _ = granted(ask(&limiter, &needs, 60, is_transaction)).await;
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn all_wait_together() {
+    for is_transaction in [false, true] {
+        let fleet = Fleet::new().await;
+        let limiter = fleet.limiter().await;
+        let _ = granted(ask(&limiter, &[("a", 60), ("b", 30)], 60, false)).await;
+        let started = fleet.now();
+        let _ =
+            granted(ask(&limiter, &[("a", 2), ("b", 31)], 60, is_transaction).wait_up_to(secs(2)))
+                .await;
+        assert_eq!(fleet.now().since(started).0, 2_000);
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_hundred_new_buckets_are_made_in_one_transaction_and_read_in_one_request() {
+    let fleet = Fleet::new().await;
+    let limiter = fleet.limiter().await;
+    let names: Vec<_> = (0..100).map(|n| format!("e-{n}")).collect();
+    let needs: Vec<_> = names.iter().map(|name| (name.as_str(), 1)).collect();
+    let _ = fleet.dynamo.take_operations();
+    let grants = granted(ask(&limiter, &needs, 60, true)).await;
+    let operations = fleet.dynamo.take_operations();
+    assert_eq!(
+        operations,
+        [
+            // The buckets, and beside them the switches.
+            ("BatchGetItem".to_owned(), 2),
+            ("TransactWriteItems".to_owned(), 1)
+        ]
+        .into()
+    );
+    // What is known is not read again.
+    let _ = granted(ask(&limiter, &needs, 60, true)).await;
+    assert_eq!(
+        fleet.dynamo.take_operations(),
+        [("TransactWriteItems".to_owned(), 1)].into()
+    );
+    assert_eq!(tk_tc(&fleet, "e-99").await, Some((58_000, 2_000)));
+    drop(grants);
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_transaction_whose_answer_is_lost_happens_once() {
+    let fleet = Fleet::new().await;
+    let limiter = fleet.limiter().await;
+    let mut faults = [
+        Some(Fault::LoseAnswer),
+        Some(Fault::LoseRequest),
+        None,
+        Some(Fault::Conflict),
+    ]
+    .into_iter();
+    fleet
+        .dynamo
+        .fail_transactions(move |_| faults.next().flatten());
+    for taken in [3, 6] {
+        let _ = granted(ask(&limiter, &[("a", 3), ("b", 3)], 60, true)).await;
+        assert_eq!(tk_tc(&fleet, "a").await.unwrap().1, taken * 1000);
+        assert_eq!(tk_tc(&fleet, "b").await.unwrap().1, taken * 1000);
+    }
+    assert_eq!(limiter.stats().unconfirmed_millitokens, 0);
+}
+
+#[tokio::test(start_paused = true)]
+async fn an_error_at_one_bucket_gives_back_what_the_others_gave() {
+    let fleet = Fleet::new().await;
+    let limiter = fleet.limiter().await;
+    let _ = granted(ask(&limiter, &[("a", 1), ("b", 1)], 60, false)).await;
+    fleet.dynamo.fail_when(|request| {
+        request["Key"]["PK"]["S"]
+            .as_str()?
+            .contains("#b#")
+            .then_some(Fault::Forbidden)
+    });
+    let error = ask(&limiter, &[("a", 5), ("b", 5)], 60, false)
+        .send()
+        .await
+        .expect_err("b is forbidden");
+    assert!(error.to_string().contains("BUCKET#b#"), "{error}");
+    assert_eq!(tk_tc(&fleet, "a").await, Some((59_000, 1_000)));
+}
+
+#[tokio::test(start_paused = true)]
+async fn slots_of_a_caller_that_goes_away_half_way_come_back() {
+    let fleet = Fleet::slow(millis(20)).await;
+    let limiter = fleet.limiter().await;
+    let slots = [Limit::concurrent("slots", 2).unwrap()];
+    let both = || {
+        let one = |entity| {
+            limiter
+                .acquire(entity, "gpt-4")
+                .limits(&slots)
+                .take("slots", 2)
+                .lease(secs(3600))
+        };
+        limiter.acquire_all([one("a"), one("b")])
+    };
+    for cut_ms in [1, 10, 21, 30, 41] {
+        let _ = tokio::time::timeout(millis(cut_ms), both().send()).await;
+        settle().await;
+        let grants = granted(both()).await;
+        let _ = grants.release().await.unwrap();
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_sum_that_a_bucket_never_holds_is_said_never_to_fit() {
+    let fleet = Fleet::new().await;
+    let limiter = fleet.limiter().await;
+    let answer = ask(&limiter, &[("a", 40), ("a", 21)], 60, false)
+        .send()
+        .await
+        .unwrap();
+    assert!(
+        matches!(&answer, Decision::NeverFits(never) if never.requested == tokens(61)),
+        "{answer:?}"
+    );
+    assert_eq!(fleet.dynamo.take_operations().get("UpdateItem"), None);
+    let _ = granted(ask(&limiter, &[("a", 40), ("a", 20)], 60, false)).await;
+}
+
+#[tokio::test(start_paused = true)]
+async fn what_cannot_be_decided_together_is_refused_before_anything_is_sent() {
+    let fleet = Fleet::new().await;
+    let (limiter, other) = (fleet.limiter().await, fleet.limiter().await);
+    let _ = fleet.dynamo.take_requests();
+    let refused = async |all: AcquireAll<'_>, named: &str| {
+        let error = all.send().await.expect_err(named);
+        assert!(
+            matches!(&error, Error::Invalid(text) if text.contains(named)),
+            "{error} must say {named:?}"
+        );
+    };
+    refused(limiter.acquire_all([]), "got 0").await;
+    let names: Vec<_> = (0..101).map(|n| format!("e-{n}")).collect();
+    let needs: Vec<_> = names.iter().map(|name| (name.as_str(), 1)).collect();
+    refused(ask(&limiter, &needs, 60, false), "got 101").await;
+    refused(
+        ask(&limiter, &[("a", 1), ("a", 2)], 60, true),
+        "a on gpt-4 is requested twice",
+    )
+    .await;
+    refused(ask(&limiter, &[("a", 1), ("a#", 2)], 60, false), "a#").await;
+    let one = |limiter| {
+        RateLimiter::acquire(limiter, "a", "gpt-4")
+            .limits(&rpm(60))
+            .take("rpm", 1)
+    };
+    refused(limiter.acquire_all([one(&other)]), "another limiter").await;
+    refused(
+        limiter.acquire_all([one(&limiter).wait_up_to(secs(1))]),
+        "its own wait_up_to()",
+    )
+    .await;
+    assert_eq!(fleet.dynamo.take_requests(), 0);
+}
+
+/// What a request is denied by costs the other buckets nothing: a cold process reads all of them
+/// first, in the request that it needs anyway.
+#[tokio::test(start_paused = true)]
+async fn denied_cold_processes_write_to_no_other_bucket() {
+    for is_chain in [false, true] {
+        let fleet = Fleet::slow(millis(5)).await;
+        let operator = fleet.limiter().await;
+        for (name, rate) in [("child", 10), ("parent", 1_000)] {
+            let level = ConfigLevel::Entity(entity(name));
+            let limits = Config::of(rpm(rate));
+            operator.set_config(&level, &limits).await.unwrap();
+        }
+        operator
+            .set_entity(&child("child", "parent"))
+            .await
+            .unwrap();
+        let all = |limiter: &RateLimiter, tokens| {
+            let limiter = limiter.clone();
+            async move {
+                let take = |name, rate| {
+                    let one = limiter.acquire(name, "gpt-4").take("rpm", tokens);
+                    if is_chain {
+                        one
+                    } else {
+                        one.limits(&rpm(rate))
+                    }
+                };
+                let requests = match is_chain {
+                    true => vec![take("child", 0)],
+                    false => vec![take("child", 10), take("parent", 1_000)],
+                };
+                limiter.acquire_all(requests).send().await.unwrap()
+            }
+        };
+        assert!(all(&operator, 10).await.is_granted());
+        let parent = BucketKey::parse("default/BUCKET#parent#gpt-4#0").unwrap();
+        let before = fleet.dynamo.item(&parent.item_key().pk, "#STATE");
+        let mut most = 0;
+        for _ in 0..50 {
+            let limiter = fleet.limiter().await;
+            let _ = fleet.dynamo.take_operations();
+            let decision = all(&limiter, 5).await;
+            assert!(matches!(decision, Decision::Denied(_)), "{decision:?}");
+            let operations = fleet.dynamo.take_operations();
+            assert_eq!(operations.get("UpdateItem"), None, "{operations:?}");
+            most = most.max(operations["BatchGetItem"]);
+        }
+        settle().await;
+        let after = fleet.dynamo.item(&parent.item_key().pk, "#STATE");
+        assert_eq!(before, after, "a denial by the child wrote to the parent");
+        // Of the buckets and of the switches, or of each level of the chain.
+        assert_eq!(most, 2);
+    }
+}
+
+/// The read before the writes is the one that each bucket needed anyway.
+#[tokio::test(start_paused = true)]
+async fn a_cold_process_takes_from_several_buckets_in_two_round_trips_and_a_warm_one_in_one() {
+    let fleet = Fleet::slow(millis(5)).await;
+    let _ = granted(ask(
+        &fleet.limiter().await,
+        &[("a", 1), ("b", 1)],
+        60,
+        false,
+    ))
+    .await;
+    let limiter = fleet.limiter().await;
+    for (trips, reads) in [(2, Some(1)), (1, None)] {
+        let _ = fleet.dynamo.take_operations();
+        let began = tokio::time::Instant::now();
+        let _ = granted(ask(&limiter, &[("a", 1), ("b", 1)], 60, false)).await;
+        assert_eq!(began.elapsed(), millis(5) * trips);
+        let mut operations = fleet.dynamo.take_operations();
+        let switches = u64::from(reads.is_some());
+        let read = operations.remove("BatchGetItem").map(|all| all - switches);
+        assert_eq!((read, operations.remove("UpdateItem")), (reads, Some(2)));
+    }
+}
+
+/// The first shard alone denies nothing, so reading it beforehand would be a request for nothing.
+#[tokio::test(start_paused = true)]
+async fn a_short_bucket_of_several_shards_is_read_as_often_as_alone() {
+    let fleet = Fleet::new().await;
+    let limiter = fleet.limiter().await;
+    let limits = rpm(60);
+    let set = limiter.set_shards("a", "gpt-4", &limits, 4);
+    assert_eq!(set.await.unwrap(), 4);
+    let _ = granted(ask(&limiter, &[("a", 60), ("b", 1)], 60, false)).await;
+    for needs in [&[("a", 30)][..], &[("a", 30), ("b", 1)]] {
+        // The cached denial has ended.
+        pass(secs(10)).await;
+        let _ = fleet.dynamo.take_operations();
+        let all = ask(&limiter, needs, 60, false).send().await.unwrap();
+        assert!(!all.is_granted());
+        let operations = fleet.dynamo.take_operations();
+        assert_eq!(operations["BatchGetItem"], 1, "{needs:?}: {operations:?}");
+    }
+}
+
+/// A transaction can take from the common parent only once.
+#[tokio::test(start_paused = true)]
+async fn a_transaction_over_children_of_one_parent_says_so() {
+    let fleet = Fleet::new().await;
+    let limiter = fleet.limiter().await;
+    let level = ConfigLevel::System;
+    limiter
+        .set_config(&level, &Config::of(rpm(60)))
+        .await
+        .unwrap();
+    for name in ["a", "b"] {
+        limiter.set_entity(&child(name, "team")).await.unwrap();
+    }
+    let take = |name| limiter.acquire(name, "gpt-4").take("rpm", 1);
+    let both = || limiter.acquire_all(["a", "b"].map(take));
+    let error = both().in_one_transaction().send().await.unwrap_err();
+    let expected = "team on gpt-4 is a parent of more than one request in one transaction";
+    assert!(
+        matches!(&error, Error::Invalid(text) if text.contains(expected)),
+        "{error}"
+    );
+    assert!(both().send().await.unwrap().is_granted());
+}
+
+proptest! {
+    #![proptest_config(config(48))]
+
+    /// I1, I3: whatever processes ask together, what the buckets count is what was granted, and
+    /// never more than was there.
+    #[test]
+    fn i1_i3_several_buckets_give_all_or_nothing(
+        steps in prop::collection::vec(
+            (0..3_usize, any::<bool>(), prop::collection::btree_map(0..4_usize, 1..25_i64, 1..4), 0..2_500_u64),
+            1..25,
+        ),
+        latency_ms in 0..4_u64,
+    ) {
+        runtime().block_on(async {
+            let fleet = Fleet::slow(millis(latency_ms)).await;
+            let mut processes = vec![];
+            for _ in 0..3 {
+                processes.push(fleet.limiter().await);
+            }
+            let began = fleet.now();
+            let mut tasks = tokio::task::JoinSet::new();
+            for (process, is_transaction, needs, pause_ms) in steps {
+                let limiter = Arc::new(processes[process].clone());
+                tasks.spawn(async move {
+                    let names: Vec<_> = needs.keys().map(|name| format!("e-{name}")).collect();
+                    let asked: Vec<_> = names.iter().map(String::as_str).zip(needs.values().copied()).collect();
+                    let decision = ask(&limiter, &asked, 60, is_transaction).send().await.unwrap();
+                    decision.is_granted().then_some(needs)
+                });
+                pass(Duration::from_millis(pause_ms)).await;
+            }
+            let given = tasks.join_all().await;
+            settle().await;
+            for entity in 0..4 {
+                let sum: i64 = given.iter().flatten().filter_map(|needs| needs.get(&entity)).sum();
+                let seen = tk_tc(&fleet, &format!("e-{entity}")).await;
+                prop_assert_eq!(seen.map_or(0, |(_, tc)| tc), sum * 1000);
+                let flowed = fleet.now().since(began).0;
+                prop_assert!(sum * 1000 <= 60_000 + flowed, "{} of {}", sum, flowed);
+            }
+            Ok(())
+        })?;
+    }
+}

@@ -1,0 +1,267 @@
+//! Random requests of every kind to a table in memory and to the embedded DynamoDB: the same
+//! outcomes, old items of failed conditions and pages of lists included.
+
+use std::collections::BTreeMap;
+
+use proptest::prelude::*;
+use weirgate::{EpochMillis, FakeClock};
+use weirgate_shared::write::{Action, AttributeUpdate, Condition, Path, Update, Value};
+use weirgate_shared::{ItemKey, WriteId, attr};
+use weirgate_store::{
+    ActionOutcome, CHILDREN, Consistency, Item, MemoryTable, Order, Query, ReturnValues, SortKeys,
+    Table, TransactOutcome, WriteOutcome,
+};
+use weirgate_testkit::Dynamo;
+
+use super::world::{Shown, show};
+use weirgate_tests::fleet::{START, config, runtime};
+
+#[derive(Debug, Clone)]
+enum Request {
+    Update(Update, ReturnValues),
+    Transact(Vec<Action>),
+    /// Prefix of the sort keys, whether descending, and items on a page.
+    List(&'static str, bool, i32),
+    Due(i64, Order, i32),
+}
+
+const KEYS: usize = 4;
+
+fn key(at: usize) -> ItemKey {
+    ItemKey {
+        pk: format!("p/{}", at / 2),
+        sk: format!("#S{at}"),
+    }
+}
+
+fn number() -> Path {
+    Path::of("number")
+}
+
+fn map() -> Path {
+    Path::of("map")
+}
+
+fn condition() -> impl Strategy<Value = Condition> {
+    let value = || (-2..4_i64).prop_map(Value::Int);
+    prop_oneof![
+        Just(Condition::Absent(number())),
+        Just(Condition::Present(number())),
+        value().prop_map(|value| Condition::Equals(number(), value)),
+        value().prop_map(|value| Condition::Differs(number(), value)),
+        value().prop_map(|value| Condition::AtLeast(number(), value)),
+        value().prop_map(|value| Condition::AtMost(number(), value)),
+        (0..3_i64).prop_map(|number| Condition::Lacks(Path::of("set"), number)),
+        (value(), any::<bool>()).prop_map(|(value, is_least)| {
+            let one = if is_least {
+                Condition::AtLeast
+            } else {
+                Condition::AtMost
+            };
+            Condition::AbsentOr(number(), Box::new(one(number(), value)))
+        }),
+    ]
+}
+
+/// Changes of one attribute each, and what they require to be valid.
+fn changes(at: usize) -> impl Strategy<Value = (Vec<Condition>, Vec<AttributeUpdate>)> {
+    let int = || (-2..4_i64).prop_map(Value::Int);
+    let set = || prop::collection::btree_set(0..3_i64, 1..3).prop_map(Value::Numbers);
+    let of = |change: AttributeUpdate| (vec![], vec![change]);
+    let numbers = prop_oneof![
+        int().prop_map(|value| AttributeUpdate::Set(number(), value)),
+        int().prop_map(|value| AttributeUpdate::SetIfAbsent(number(), value)),
+        int().prop_map(|value| AttributeUpdate::Add(number(), value)),
+        Just(AttributeUpdate::Remove(number())),
+    ];
+    let copied = AttributeUpdate::Copy(Path::of("copy"), number());
+    let copied = (vec![Condition::Present(number())], vec![copied]);
+    let next = |first| {
+        (
+            vec![],
+            vec![AttributeUpdate::Next(Path::of("next"), number(), first)],
+        )
+    };
+    let next = (-2..4_i64).prop_map(next);
+    let sets = prop_oneof![
+        set().prop_map(|value| AttributeUpdate::Add(Path::of("set"), value)),
+        set().prop_map(|value| AttributeUpdate::DeleteFrom(Path::of("set"), value)),
+    ];
+    let inside = int().prop_map(|value| {
+        let change = AttributeUpdate::Set(map().then("x.y"), value);
+        (vec![Condition::Present(map())], vec![change])
+    });
+    let maps = prop_oneof![
+        Just(of(AttributeUpdate::Set(map(), Value::Map(BTreeMap::new())))),
+        inside,
+        Just(of(AttributeUpdate::Remove(map()))),
+        Just((vec![], vec![])),
+    ];
+    // No two items have the same sort key of an index, which orders them.
+    let text = move |letter: char| Value::Text(format!("{letter}{at}"));
+    let indexed = prop_oneof![
+        prop::char::range('a', 'c').prop_map(move |letter| vec![
+            AttributeUpdate::Set(Path::of(attr::GSI1PK), Value::text("parent")),
+            AttributeUpdate::Set(Path::of(attr::GSI1SK), text(letter)),
+        ]),
+        Just(vec![AttributeUpdate::Remove(Path::of(attr::GSI1SK))]),
+    ];
+    let at = i64::try_from(at).expect("there are few");
+    let due = prop_oneof![
+        (0..12_i64).prop_map(move |due| vec![
+            AttributeUpdate::Set(Path::of(attr::DUE_SHARD), Value::text("DUE#1")),
+            AttributeUpdate::Set(Path::of(attr::DUE), Value::Int(due * 10 + at)),
+        ]),
+        Just(vec![AttributeUpdate::Remove(Path::of(attr::DUE))]),
+    ];
+    let maybe = |all: BoxedStrategy<Vec<AttributeUpdate>>| {
+        prop_oneof![Just(vec![]), all].prop_map(|changes| (vec![], changes))
+    };
+    let parts = (
+        numbers.prop_map(of),
+        prop_oneof![2 => Just((vec![], vec![])), 1 => Just(copied), 1 => next],
+        maybe(sets.prop_map(|change| vec![change]).boxed()),
+        maps,
+        maybe(indexed.boxed()),
+        maybe(due.boxed()),
+    );
+    parts.prop_map(|(a, b, c, d, e, f)| {
+        let parts = [a, b, c, d, e, f];
+        let (conditions, changes): (Vec<_>, Vec<_>) = parts.into_iter().unzip();
+        (conditions.concat(), changes.concat())
+    })
+}
+
+fn update(at: usize) -> impl Strategy<Value = Update> {
+    let required = prop::collection::vec(condition(), 0..2);
+    (required, changes(at)).prop_map(move |(conditions, (valid, changes))| Update {
+        key: key(at),
+        conditions: [conditions, valid].concat(),
+        changes,
+    })
+}
+
+fn action(at: usize) -> impl Strategy<Value = Action> {
+    prop_oneof![
+        3 => update(at).prop_map(Action::Update),
+        1 => prop::collection::vec(condition(), 0..2)
+            .prop_map(move |conditions| Action::Delete(key(at), conditions)),
+        1 => condition().prop_map(move |condition| Action::Check(key(at), vec![condition])),
+    ]
+}
+
+fn request() -> impl Strategy<Value = Request> {
+    let answers = vec![
+        ReturnValues::AllNew,
+        ReturnValues::None,
+        ReturnValues::Never,
+    ];
+    let update = (0..KEYS).prop_flat_map(update);
+    let subset = prop::sample::subsequence((0..KEYS).collect::<Vec<_>>(), 1..=KEYS);
+    let transact = subset.prop_flat_map(|keys| keys.into_iter().map(action).collect::<Vec<_>>());
+    let prefix = prop::sample::select(vec!["", "a", "c"]);
+    let order = prop::sample::select(vec![Order::OldestFirst, Order::NewestFirst]);
+    prop_oneof![
+        4 => (update, prop::sample::select(answers)).prop_map(|(one, how)| Request::Update(one, how)),
+        3 => transact.prop_map(Request::Transact),
+        1 => (prefix, any::<bool>(), 1..4_i32)
+            .prop_map(|(prefix, is_descending, page)| Request::List(prefix, is_descending, page)),
+        1 => (0..120_i64, order, 1..4_i32).prop_map(|(due, order, page)| Request::Due(due, order, page)),
+    ]
+}
+
+fn shown(item: Option<&Item>) -> Option<Shown> {
+    item.map(|item| show(item.attributes()))
+}
+
+async fn answer(table: &Table, request: &Request, number: u64) -> String {
+    match request {
+        Request::Update(update, answer) => match table.update(update, *answer).await.unwrap() {
+            WriteOutcome::Applied(new) => format!("applied {:?}", shown(new.as_ref())),
+            WriteOutcome::ConditionFailed(old) => format!("failed {:?}", shown(old.as_ref())),
+        },
+        Request::Transact(actions) => {
+            let token = WriteId::from_bits(number);
+            match table.transact(actions, &token).await.unwrap() {
+                TransactOutcome::Applied => "applied".to_owned(),
+                TransactOutcome::ConditionFailed(outcomes) => {
+                    let outcomes = outcomes.iter().map(|outcome| match outcome {
+                        ActionOutcome::ConditionFailed(old) => Some(shown(old.as_ref())),
+                        ActionOutcome::NotReported => None,
+                    });
+                    format!("{:?}", outcomes.collect::<Vec<_>>())
+                }
+            }
+        }
+        Request::List(prefix, is_descending, page) => {
+            let query = Query {
+                is_descending: *is_descending,
+                limit: Some(*page),
+                ..Query::of_index(CHILDREN, "parent", SortKeys::StartingWith(prefix))
+            };
+            let (mut items, mut after) = (vec![], None);
+            loop {
+                let found = table.query(query, after.as_ref()).await.unwrap();
+                items.extend(found.items.iter().map(|item| shown(Some(item))));
+                after = found.next;
+                if after.is_none() {
+                    return format!("{items:?}");
+                }
+            }
+        }
+        Request::Due(due, order, page) => {
+            let (mut items, mut after) = (vec![], None);
+            loop {
+                let now = EpochMillis(*due);
+                let found = table.query_due("DUE#1", now, *order, *page, after.as_ref());
+                let found = found.await.unwrap();
+                items.extend(found.due);
+                after = found.next;
+                if after.is_none() {
+                    return format!("{items:?}");
+                }
+            }
+        }
+    }
+}
+
+/// The items by their keys, and those of each partition by a listing of the table.
+async fn all(table: &Table) -> String {
+    let keys: Vec<_> = (0..KEYS).map(key).collect();
+    let mut read = table.read_all(&keys, Consistency::Strong).await.unwrap();
+    read.sort_by_key(Item::key);
+    let mut shown: Vec<_> = read.iter().map(|item| self::shown(Some(item))).collect();
+    for partition in ["p/0", "p/1"] {
+        let query = Query::new(partition, SortKeys::Between("#S1", "#S2"));
+        let found = table.query(query, None).await.unwrap();
+        shown.extend(found.items.iter().map(|item| self::shown(Some(item))));
+    }
+    format!("{shown:?}")
+}
+
+async fn told(table: &Table, requests: &[Request]) -> Vec<String> {
+    let mut told = vec![];
+    for (request, number) in requests.iter().zip(1..) {
+        told.push(answer(table, request, number).await);
+        told.push(all(table).await);
+    }
+    told
+}
+
+proptest! {
+    #![proptest_config(config(128))]
+
+    #[test]
+    fn a_table_in_memory_answers_every_request_as_dynamodb(requests in prop::collection::vec(request(), 1..30)) {
+        runtime().block_on(async {
+            let clock = FakeClock::at(START);
+            let memory = Table::in_memory(&MemoryTable::default(), clock.clone());
+            let dynamo = Dynamo::new().await.with_clock(clock);
+            let (one, other) = (told(&memory, &requests).await, told(&dynamo.table().await, &requests).await);
+            for (at, (one, other)) in one.iter().zip(&other).enumerate() {
+                prop_assert_eq!(one, other, "after request {}: {:?}", at / 2, requests[at / 2]);
+            }
+            Ok(())
+        })?;
+    }
+}

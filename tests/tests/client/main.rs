@@ -1,0 +1,106 @@
+//! The client on a table: what it takes, settles, reads, and does when the table does not answer.
+
+/// What an acquire takes, answers and costs.
+mod acquire {
+    mod admission;
+    mod blocking;
+    mod bypass;
+    mod coalesce;
+    mod cold;
+    mod cost;
+    mod frozen;
+    mod items;
+    mod limits;
+    mod modes;
+    mod partial;
+    mod peek;
+    mod refused;
+    mod scope;
+    mod stale_views;
+    mod tenants;
+    mod together;
+    mod transactions;
+}
+
+/// Grants after the acquire: adjustments, leases, answers that were lost.
+mod settle {
+    mod adjust_in_doubt;
+    mod balances;
+    mod dry_runs;
+    mod edits;
+    mod ended;
+    mod fault_props;
+    mod halfway;
+    mod leases;
+    mod lifetimes;
+    mod lifetimes_usage;
+    mod more;
+    mod refunds;
+    mod restored;
+    mod unknown;
+    mod unknown_settle;
+    mod untaken;
+}
+
+/// Buckets of several shards, and the partitions below them.
+mod shards {
+    mod merged;
+    mod partitions;
+    mod partitions_conflicts;
+    mod partitions_reads;
+    mod parts;
+    mod sharded;
+    mod split_ends;
+    mod trouble;
+    mod unfinished;
+}
+
+/// What the table knows, read through the client: usage reports, lists; and the table itself.
+mod read {
+    mod costs;
+    mod erase;
+    mod erased;
+    mod lists;
+    mod purge;
+    mod report_costs;
+    mod reports;
+    mod unreadable;
+}
+
+/// A table that does not answer, and clocks that are wrong.
+mod outage {
+    mod away;
+    mod breaker_gauge;
+    mod clocks;
+    mod unreachable;
+}
+
+/// Prefetched tokens.
+mod prefetch {
+    mod acquires;
+    mod blocks;
+    mod edge;
+    mod outstanding;
+    mod props;
+}
+
+/// The table in memory: it answers as the embedded DynamoDB does, and applications test with it.
+mod in_memory {
+    mod application;
+    mod quiet;
+    mod requests;
+    mod same;
+    mod shadow;
+    mod step;
+    mod world;
+}
+
+/// Many processes on one bucket; `make herds` runs these at full size.
+mod load {
+    mod contended;
+    mod denials;
+    mod heat;
+    mod herd;
+}
+
+mod tenants_batches;

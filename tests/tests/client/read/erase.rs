@@ -1,0 +1,356 @@
+//! Erasing an entity: complete, continued after an interruption, and no other item touched.
+
+use std::collections::BTreeMap;
+use std::time::Duration;
+
+use serde_json::{Value, json};
+use weirgate::{
+    AuditChange, AuditSubject, Config, ConfigLevel, EraseReport, Error, LiveLeases, RateLimiter,
+    Window,
+};
+use weirgate_testkit::batches;
+
+use weirgate_tests::aggregator::{deliver_text, event};
+use weirgate_tests::fleet::{Fleet, granted, leased, pass, secs, tokens};
+use weirgate_tests::stored::{child, entity, resource, rpm};
+
+const LATENCY: Duration = Duration::from_millis(10);
+
+/// Names that look like the erased one.
+const NEIGHBOURS: [&str; 5] = ["e", "e-10", "e-1:x", "e-1.a", "E-1"];
+
+async fn live(limiter: &RateLimiter, name: &str) {
+    for of in ["gpt-4", "gpt-40", "api/search"] {
+        let level = ConfigLevel::EntityResource(entity(name), resource(of));
+        let limits = Config::of([rpm(600)]);
+        limiter.set_config(&level, &limits).await.unwrap();
+        let taken = limiter.acquire(name, of).take("rpm", 1).send().await;
+        assert!(taken.unwrap().is_granted());
+    }
+    let limits = [rpm(600)];
+    for shards in [16, 4] {
+        let done = limiter.set_shards(name, "gpt-4", &limits, shards);
+        assert_eq!(done.await.unwrap(), shards);
+    }
+    limiter.set_entity(&child(name, "team")).await.unwrap();
+}
+
+/// Stores snapshots of an entity, as the aggregator does in as many hours.
+fn used(fleet: &Fleet, name: &str, hours: usize) {
+    for hour in 0..hours {
+        let (day, hour) = (1 + hour / 24, hour % 24);
+        let (month, day) = (1 + day / 28, 1 + day % 28);
+        fleet.dynamo.put(&json!({
+            "PK": {"S": format!("default/ENTITY#{name}")},
+            "SK": {"S": format!("#USAGE#gpt-4#hourly#2026-{month:02}-{day:02}T{hour:02}:00:00Z")},
+        }));
+    }
+}
+
+async fn world(fleet: &Fleet, neighbours: &[&str], hours: usize) {
+    let (ours, theirs) = (
+        fleet.limiter().await,
+        fleet
+            .builder()
+            .await
+            .namespace("default2")
+            .build()
+            .await
+            .unwrap(),
+    );
+    for name in neighbours.iter().chain(&["e-1"]) {
+        live(&ours, name).await;
+        used(fleet, name, 3);
+    }
+    live(&theirs, "e-1").await;
+    // No name has these characters; items written by other means may.
+    for pk in [
+        "default/ENTITY#e-1/x",
+        "default/ENTITY#e-1#x",
+        "x/default/ENTITY#e-1",
+    ] {
+        let sk = "#USAGE#gpt-4#hourly#2026-01-02T00:00:00Z";
+        fleet.dynamo.put(&json!({"PK": {"S": pk}, "SK": {"S": sk}}));
+    }
+    used(fleet, "e-1", hours);
+    let shared_denial = json!({
+        "PK": {"S": "default/BUCKET#e-1#gpt-4#0"}, "SK": {"S": "#SHORT"}, "until": {"N": "0"},
+    });
+    fleet.dynamo.put(&shared_denial);
+    for name in ["kid-1", "kid-2"] {
+        ours.set_entity(&child(name, "e-1")).await.unwrap();
+    }
+}
+
+fn is_own(item: &Value) -> bool {
+    let pk = item["PK"]["S"].as_str().unwrap();
+    ["default/ENTITY#e-1", "default/AUDIT#e-1"].contains(&pk)
+        || pk.starts_with("default/BUCKET#e-1#")
+}
+
+fn is_kid(item: &Value) -> bool {
+    item["PK"]["S"].as_str().unwrap().contains("#kid-")
+}
+
+fn others(fleet: &Fleet) -> BTreeMap<String, Value> {
+    let items = fleet.dynamo.items().into_iter();
+    items
+        .filter(|item| !is_own(item) && !is_kid(item))
+        .map(|item| (format!("{} {}", item["PK"]["S"], item["SK"]["S"]), item))
+        .collect()
+}
+
+/// Checks that nothing is left of the entity but the versions of its limits, tombstones of shards,
+/// and the audit events of erasures.
+async fn assert_erased(fleet: &Fleet, before: &BTreeMap<String, Value>) {
+    assert!(others(fleet) == *before, "another entity's item changed");
+    let reader = fleet.limiter().await;
+    let of = AuditSubject::Entity(entity("e-1"));
+    let events = reader.audit(&of, None).await.unwrap().items;
+    assert!(!events.is_empty());
+    for event in events {
+        assert_eq!(event.change, AuditChange::Erased { id: entity("e-1") });
+    }
+    let left = fleet.dynamo.items().into_iter().filter(is_own);
+    for item in left {
+        let sk = item["SK"]["S"].as_str().unwrap();
+        if sk.starts_with("#CONFIG#") {
+            assert!(
+                item.get("limits").is_none() && item.get("cv").is_some(),
+                "{item}"
+            );
+        } else if sk == "#STATE" {
+            assert!(
+                item.get("rf").is_none() && item.get("ttl").is_some(),
+                "{item}"
+            );
+        } else {
+            assert!(sk.starts_with("#AUDIT#"), "{item}");
+        }
+    }
+    let children = reader.children(&entity("e-1"), None).await.unwrap();
+    assert!(children.items.is_empty());
+    for name in ["kid-1", "kid-2"] {
+        let kid = reader.entity(&entity(name)).await.unwrap().unwrap();
+        assert_eq!((kid.parent, kid.cascades), (None, false));
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn an_entity_with_1000_items_is_erased_and_nothing_else_is() {
+    let fleet = Fleet::new().await;
+    world(&fleet, &NEIGHBOURS, 990).await;
+    let count = fleet
+        .dynamo
+        .items()
+        .iter()
+        .filter(|item| is_own(item))
+        .count();
+    assert!(count >= 1_000, "{count}");
+    let before = others(&fleet);
+    let limiter = fleet.limiter().await;
+    let erase = async || {
+        let erased = limiter
+            .erase_entity(&entity("e-1"), LiveLeases::Refuse)
+            .await;
+        erased.unwrap()
+    };
+    let report = erase().await;
+    // Shards: 16 of which 12 were merged away, and two buckets of one.
+    let expected = EraseReport {
+        configs: 3,
+        entity: true,
+        children: 2,
+        shards: 18,
+        snapshots: 990,
+        audit_events: 6,
+        versions_left: 3,
+        in_use: vec![],
+    };
+    assert_eq!(report, expected);
+    assert_erased(&fleet, &before).await;
+    let again = EraseReport {
+        versions_left: 3,
+        ..EraseReport::default()
+    };
+    assert_eq!(erase().await, again);
+    assert_erased(&fleet, &before).await;
+    // The versions went on rising, so a caller that knows the old limits cannot keep them.
+    pass(secs(1)).await;
+    live(&limiter, "e-1").await;
+    let level = ConfigLevel::EntityResource(entity("e-1"), resource("gpt-4"));
+    assert!(limiter.config(&level).await.unwrap().is_some());
+}
+
+/// Acquires leave no audit events, so the second erasure shows only by its own.
+#[tokio::test(start_paused = true)]
+async fn each_erasure_that_deletes_something_has_an_audit_event() {
+    let fleet = Fleet::new().await;
+    let by = async |name: &str| {
+        let builder = fleet.builder().await.principal(name);
+        builder.build().await.unwrap()
+    };
+    let (alice, bob) = (by("alice").await, by("bob").await);
+    let id = entity("e-1");
+    for (limiter, deletes) in [(&alice, true), (&alice, false), (&bob, true)] {
+        if deletes {
+            let limits = [rpm(600)];
+            let taken = alice.acquire("e-1", "gpt-4").limits(&limits).take("rpm", 1);
+            assert!(taken.send().await.unwrap().is_granted());
+        }
+        let report = limiter.erase_entity(&id, LiveLeases::Refuse).await.unwrap();
+        assert_eq!(report.shards, usize::from(deletes));
+        // Events of one millisecond have no order.
+        pass(secs(1)).await;
+    }
+    let of = AuditSubject::Entity(id.clone());
+    let events = alice.audit(&of, None).await.unwrap().items;
+    let principals: Vec<_> = events
+        .iter()
+        .map(|event| event.principal.as_str())
+        .collect();
+    assert_eq!(principals, ["bob", "alice"]);
+}
+
+/// Drops the call during its first request, its second, and so on, until one call is complete.
+#[tokio::test(start_paused = true)]
+async fn an_erasure_interrupted_at_any_request_is_completed_by_another_call() {
+    let fleet = Fleet::slow(LATENCY).await;
+    let (mut requests, mut interrupted) = (0, true);
+    while interrupted {
+        fleet
+            .dynamo
+            .items()
+            .iter()
+            .filter(|item| is_own(item))
+            .for_each(|item| {
+                let key = |name: &str| item[name]["S"].as_str().unwrap().to_owned();
+                fleet.dynamo.delete(&key("PK"), &key("SK"));
+            });
+        world(&fleet, &["e-10"], 15).await;
+        let before = others(&fleet);
+        let limiter = fleet.limiter().await;
+        let id = entity("e-1");
+        let span = LATENCY * requests + LATENCY / 2;
+        let first = tokio::time::timeout(span, limiter.erase_entity(&id, LiveLeases::Refuse));
+        interrupted = match first.await {
+            Ok(done) => done.map(|_| false).unwrap(),
+            Err(_) => true,
+        };
+        let second = fleet.limiter().await;
+        second.erase_entity(&id, LiveLeases::Refuse).await.unwrap();
+        assert_erased(&fleet, &before).await;
+        requests += 1;
+    }
+    assert!(requests > 20, "{requests}");
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_lease_that_has_not_expired_refuses_the_erasure_before_anything_is_deleted() {
+    let fleet = Fleet::new().await;
+    let limiter = fleet.limiter().await;
+    live(&limiter, "e-1").await;
+    let slots = [weirgate::Limit::concurrent("slots", 4).unwrap()];
+    let held = limiter.acquire("e-1", "db").limits(&slots).take("slots", 1);
+    let grant = held
+        .lease(secs(60))
+        .send()
+        .await
+        .unwrap()
+        .granted()
+        .unwrap();
+    let before = fleet.dynamo.items();
+    let erase = async |leases| limiter.erase_entity(&entity("e-1"), leases).await;
+    let error = erase(LiveLeases::Refuse).await.unwrap_err();
+    assert!(matches!(error, Error::Invalid(_)), "{error}");
+    let text = error.to_string();
+    assert!(
+        text.contains("default/BUCKET#e-1#db#0 holds 1 leases"),
+        "{text}"
+    );
+    assert!(text.contains("LiveLeases::Discard"), "{text}");
+    assert!(fleet.dynamo.items() == before);
+    let report = erase(LiveLeases::Discard).await.unwrap();
+    assert_eq!((report.shards, report.configs), (19, 3));
+    drop(grant);
+}
+
+/// The end of the bucket reaches the aggregator after the erasure, and after the next acquire.
+#[tokio::test(start_paused = true)]
+async fn i3_usage_after_an_erasure_is_that_of_the_next_bucket() {
+    for is_copied_before in [false, true] {
+        let fleet = Fleet::new().await;
+        let (table, limiter) = (fleet.dynamo.table().await, fleet.limiter().await);
+        let limits = [rpm(60)];
+        let records = || batches::stream(&fleet.dynamo, fleet.now());
+        let deliver = async |records: &[Value]| {
+            let handled = deliver_text(&table, &event(records), fleet.now()).await;
+            assert_eq!(
+                (handled.summary.failed, handled.summary.undecodable),
+                (0, 0)
+            );
+        };
+        let erase = async || {
+            let erased = limiter
+                .erase_entity(&entity("e-1"), LiveLeases::Refuse)
+                .await;
+            erased.unwrap()
+        };
+        pass(secs(60)).await;
+        drop(granted(&limiter, &limits, &[("rpm", 60)]).await);
+        pass(secs(1)).await;
+        let mut all = records();
+        assert_eq!(erase().await.shards, 1);
+        all.extend(records());
+        if is_copied_before {
+            deliver(&all).await;
+            assert_eq!(erase().await.snapshots, 0);
+        }
+        let other = fleet.limiter().await;
+        drop(granted(&other, &limits, &[("rpm", 7)]).await);
+        all.extend(records());
+        for _ in 0..2 {
+            deliver(&all).await;
+            let read = limiter.usage("e-1", "gpt-4", Window::Hourly, fleet.now());
+            let usage = read.await.unwrap().usage;
+            let used = usage.tokens.get("rpm").copied();
+            assert_eq!(
+                (used, usage.acquires),
+                (Some(tokens(7).into()), 1),
+                "{is_copied_before}"
+            );
+        }
+        let report = erase().await;
+        assert_eq!((report.shards, report.snapshots), (1, 1), "its first day");
+    }
+}
+
+/// A take between the read and the deletion fails the transaction, so its lease is not lost.
+#[tokio::test(start_paused = true)]
+async fn a_lease_taken_during_the_erasure_is_not_deleted() {
+    let fleet = Fleet::new().await;
+    let (holder, operator) = (fleet.limiter().await, fleet.limiter().await);
+    let limits = [rpm(60)];
+    drop(leased(&holder, &limits, &[("rpm", 1)], secs(60)).await);
+    weirgate_tests::fleet::settle().await;
+    let key = "default/BUCKET#e-1#gpt-4#0";
+    let dynamo = fleet.dynamo.clone();
+    let mut is_first = true;
+    fleet.dynamo.fail_transactions(move |request| {
+        if std::mem::take(&mut is_first) && request.to_string().contains("BUCKET#e-1") {
+            let mut held = dynamo.item(key, "#STATE");
+            let lease = json!({"e": {"N": "9999999999999"}, "t": {"M": {}}, "w": {"S": "late"}});
+            held["h"] = json!({"M": {"0late": {"M": lease}}});
+            let v: i64 = held["v"]["N"].as_str().unwrap().parse().unwrap();
+            held["v"] = json!({"N": (v + 1).to_string()});
+            dynamo.put(&held);
+        }
+        None
+    });
+    let erased = operator
+        .erase_entity(&entity("e-1"), LiveLeases::Refuse)
+        .await;
+    let error = erased.unwrap_err().to_string();
+    assert!(error.contains("holds 1 leases"), "{error}");
+    assert!(fleet.dynamo.item(key, "#STATE")["h"]["M"]["0late"].is_object());
+}

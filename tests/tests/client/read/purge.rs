@@ -1,0 +1,393 @@
+//! Purging a namespace: complete, continued after an interruption, and no other namespace touched.
+
+use std::collections::BTreeMap;
+use std::time::Duration;
+
+use serde_json::{Value, json};
+use weirgate::{
+    AuditChange, AuditSubject, ConfigLevel, Error, LiveLeases, PurgeReport, RateLimiter,
+};
+
+use weirgate_tests::fleet::{Fleet, leased};
+use weirgate_tests::stored::{child, entity, rpm};
+
+const LATENCY: Duration = Duration::from_millis(10);
+/// Namespaces whose names look alike.
+const NEIGHBOURS: [&str; 4] = ["s", "stage", "Staging", "staging2"];
+
+async fn limiter(fleet: &Fleet, namespace: &str) -> RateLimiter {
+    let builder = fleet.builder().await.namespace(namespace);
+    builder.principal("ops").build().await.unwrap()
+}
+
+/// Writes items of every kind in a namespace.
+async fn live(fleet: &Fleet, namespace: &str, snapshots: usize) {
+    let limiter = limiter(fleet, namespace).await;
+    let limits = weirgate::Config::of([rpm(600)]);
+    for level in [
+        ConfigLevel::System,
+        ConfigLevel::Resource("gpt-4".try_into().unwrap()),
+        ConfigLevel::Entity(entity("e-1")),
+    ] {
+        limiter.set_config(&level, &limits).await.unwrap();
+    }
+    limiter
+        .delete_config(&ConfigLevel::Entity(entity("e-1")))
+        .await
+        .unwrap();
+    limiter.set_entity(&child("e-1", "team")).await.unwrap();
+    let taken = limiter.acquire("e-1", "gpt-4").take("rpm", 1).send().await;
+    assert!(taken.unwrap().is_granted());
+    for shards in [4, 2] {
+        let done = limiter.set_shards("e-1", "gpt-4", &limits.limits, shards);
+        assert_eq!(done.await.unwrap(), shards);
+    }
+    let reset = limiter.edit_balances("e-1", "gpt-4").reset("rpm");
+    reset.idempotency_key("once").send().await.unwrap();
+    for hour in 0..snapshots {
+        fleet.dynamo.put(&json!({
+            "PK": {"S": format!("{namespace}/ENTITY#e-1")},
+            "SK": {"S": format!("#USAGE#gpt-4#hourly#{hour:04}")},
+        }));
+    }
+    for (pk, sk) in [
+        ("BUCKET#e-1#gpt-4#0", "#SHORT"),
+        ("BUCKET#broken#x#0", "#STATE"),
+        ("else", "?"),
+    ] {
+        fleet
+            .dynamo
+            .put(&json!({"PK": {"S": format!("{namespace}/{pk}")}, "SK": {"S": sk}}));
+    }
+}
+
+fn is_own(item: &Value) -> bool {
+    item["PK"]["S"].as_str().unwrap().starts_with("staging/")
+}
+
+fn others(fleet: &Fleet) -> BTreeMap<String, Value> {
+    let items = fleet.dynamo.items().into_iter();
+    items
+        .filter(|item| !is_own(item))
+        .map(|item| (format!("{} {}", item["PK"]["S"], item["SK"]["S"]), item))
+        .collect()
+}
+
+async fn purge(limiter: &RateLimiter, leases: LiveLeases) -> Result<PurgeReport, Error> {
+    let mut sum = PurgeReport::default();
+    loop {
+        let page = limiter.purge_namespace("staging").leases(leases);
+        sum = sum.clone().plus(page.after(sum.next).send().await?);
+        if sum.next.is_none() {
+            return Ok(sum);
+        }
+    }
+}
+
+async fn stop(limiter: &RateLimiter) {
+    limiter.stop(&ConfigLevel::System).send().await.unwrap();
+}
+
+/// Checks that only the stop, the version of the system's limits and the events of purges are left.
+async fn assert_purged(fleet: &Fleet, before: &BTreeMap<String, Value>) {
+    assert!(
+        others(fleet) == *before,
+        "an item of another namespace changed"
+    );
+    let is_tombstone = |item: &Value| {
+        item["SK"]["S"] == "#STATE" && item["rf"].is_null() && !item["ttl"].is_null()
+    };
+    let left = fleet
+        .dynamo
+        .items()
+        .into_iter()
+        .filter(|item| is_own(item) && !is_tombstone(item));
+    let left: Vec<_> = left
+        .map(|item| item["SK"]["S"].as_str().unwrap().to_owned())
+        .collect();
+    let is_expected =
+        |sk: &String| ["#SWITCHES", "#CONFIG"].contains(&sk.as_str()) || sk.starts_with("#AUDIT#");
+    assert!(left.iter().all(is_expected), "{left:?}");
+    let reader = limiter(fleet, "staging").await;
+    let events = reader
+        .audit(&AuditSubject::System, None)
+        .await
+        .unwrap()
+        .items;
+    assert_eq!(events.len() + 2, left.len(), "{left:?}");
+    assert_eq!(reader.config(&ConfigLevel::System).await.unwrap(), None);
+    for event in events {
+        assert_eq!(
+            (event.change, event.principal.as_str()),
+            (AuditChange::Purged, "ops")
+        );
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_namespace_of_several_pages_is_purged_and_nothing_else_is() {
+    let fleet = Fleet::new().await;
+    for neighbour in NEIGHBOURS {
+        live(&fleet, neighbour, 3).await;
+    }
+    // Written by other means: no name of a namespace has a slash.
+    for pk in ["x/staging/ENTITY#e-1", "staging", "staging#/ENTITY#e-1"] {
+        fleet
+            .dynamo
+            .put(&json!({"PK": {"S": pk}, "SK": {"S": "#USAGE#gpt-4"}}));
+    }
+    live(&fleet, "staging", 1200).await;
+    let limiter = limiter(&fleet, "staging").await;
+    let before = others(&fleet);
+
+    let mut dry = PurgeReport::default();
+    let all = fleet.dynamo.items();
+    loop {
+        let page = limiter
+            .purge_namespace("staging")
+            .dry_run()
+            .after(dry.next.clone());
+        dry = dry.plus(page.send().await.unwrap());
+        if dry.next.is_none() {
+            break;
+        }
+    }
+    assert!(fleet.dynamo.items() == all, "a dry run changes nothing");
+    assert_eq!(
+        dry.deleted(),
+        all.iter().filter(|item| is_own(item)).count()
+    );
+
+    stop(&limiter).await;
+    let count = fleet.dynamo.items().len();
+    let report = purge(&limiter, LiveLeases::Refuse).await.unwrap();
+    let expected = PurgeReport {
+        // The event of this purge is read too.
+        scanned: count + 1,
+        // The stop has an event, and an item that remembers it.
+        audit_events: dry.audit_events + 1,
+        others: dry.others + 1,
+        ..dry
+    };
+    assert_eq!(report, expected);
+    // Two shards, two that were merged away, one of the parent, and a broken one.
+    assert_eq!(
+        (
+            report.shards,
+            report.configs,
+            report.snapshots,
+            report.leased
+        ),
+        (6, 3, 1200, 0)
+    );
+    assert_purged(&fleet, &before).await;
+
+    let again = purge(&limiter, LiveLeases::Refuse).await.unwrap();
+    assert_eq!(again.deleted(), 0);
+    assert_purged(&fleet, &before).await;
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_namespace_that_may_be_in_use_is_not_purged() {
+    let fleet = Fleet::new().await;
+    live(&fleet, "staging", 3).await;
+    let limiter = limiter(&fleet, "staging").await;
+    let refused = async |remedy: &str| {
+        let before = fleet.dynamo.items();
+        let error = purge(&limiter, LiveLeases::Discard).await.unwrap_err();
+        assert!(matches!(error, Error::Invalid(_)), "{error}");
+        assert!(error.to_string().contains(remedy), "{error}");
+        assert!(fleet.dynamo.items() == before, "nothing was written");
+    };
+    refused("is not stopped: stop() its system level").await;
+    let level = ConfigLevel::Entity(entity("e-1"));
+    limiter.stop(&level).send().await.unwrap();
+    refused("is not stopped").await;
+    stop(&limiter).await;
+    limiter.exempt(&level).send().await.unwrap();
+    refused("entity e-1 of namespace \"staging\" is exempt").await;
+    let other = limiter
+        .purge_namespace("stage")
+        .dry_run()
+        .send()
+        .await
+        .unwrap_err();
+    assert!(
+        other
+            .to_string()
+            .contains("build a limiter of the namespace"),
+        "{other}"
+    );
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_purge_interrupted_at_any_request_is_completed_by_another() {
+    let fleet = Fleet::slow(LATENCY).await;
+    live(&fleet, "staging2", 3).await;
+    let before = others(&fleet);
+    let (mut requests, mut is_interrupted) = (0, true);
+    while is_interrupted {
+        live(&fleet, "staging", 12).await;
+        let first = limiter(&fleet, "staging").await;
+        stop(&first).await;
+        let span = LATENCY * requests + LATENCY / 2;
+        let purged = tokio::time::timeout(span, purge(&first, LiveLeases::Refuse)).await;
+        is_interrupted = purged.map(Result::unwrap).is_err();
+        let second = limiter(&fleet, "staging").await;
+        purge(&second, LiveLeases::Refuse).await.unwrap();
+        assert_purged(&fleet, &before).await;
+        second.start(&ConfigLevel::System).send().await.unwrap();
+        requests += 1;
+    }
+    assert!(requests > 4, "{requests}");
+}
+
+#[tokio::test(start_paused = true)]
+async fn shards_with_live_leases_stay_unless_they_are_discarded() {
+    let fleet = Fleet::new().await;
+    let limiter = limiter(&fleet, "staging").await;
+    let slots = [weirgate::Limit::concurrent("slots", 1).unwrap()];
+    let held = leased(&limiter, &slots, &[("slots", 1)], Duration::from_secs(60)).await;
+    stop(&limiter).await;
+    let report = purge(&limiter, LiveLeases::Refuse).await.unwrap();
+    assert_eq!((report.leased, report.shards), (1, 0));
+    let report = purge(&limiter, LiveLeases::Discard).await.unwrap();
+    assert_eq!((report.leased, report.shards), (0, 1));
+    drop(held);
+}
+
+/// Also by a process that used it before, and knows its schema.
+#[tokio::test(start_paused = true)]
+async fn a_namespace_that_is_purged_and_used_again_is_listed() {
+    let fleet = Fleet::new().await;
+    let (operator, other) = (
+        limiter(&fleet, "stage").await,
+        limiter(&fleet, "stage").await,
+    );
+    let set = async |limiter: &RateLimiter, rate| {
+        let limits = weirgate::Config::of([rpm(rate)]);
+        limiter
+            .set_config(&ConfigLevel::System, &limits)
+            .await
+            .unwrap();
+    };
+    set(&other, 600).await;
+    for (rate, user) in [(1, &operator), (2, &other)] {
+        let _ = operator.stop(&ConfigLevel::System).send().await.unwrap();
+        let mut after = None;
+        loop {
+            let page = operator
+                .purge_namespace("stage")
+                .after(after)
+                .send()
+                .await
+                .unwrap();
+            after = page.next;
+            if after.is_none() {
+                break;
+            }
+        }
+        assert_eq!(operator.namespaces(None).await.unwrap().items, [""; 0]);
+        set(user, rate).await;
+        assert_eq!(operator.namespaces(None).await.unwrap().items, ["stage"]);
+    }
+}
+
+/// What is left of a bucket after a purge.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Left {
+    Nothing,
+    /// The shard, because of its lease.
+    Leased,
+    /// The shard as it was, created again by a late caller.
+    CreatedAgain,
+}
+
+fn levels() -> [ConfigLevel; 4] {
+    ConfigLevel::of(&entity("e-1"), &"gpt-4".try_into().unwrap())
+}
+
+/// Sets the limits of a level, changed so many times.
+async fn set(limiter: &RateLimiter, level: &ConfigLevel, rate: i64, changes: i64) {
+    for change in (0..changes).rev() {
+        let config = weirgate::Config::of([rpm(rate + change)]);
+        limiter.set_config(level, &config).await.unwrap();
+    }
+}
+
+/// The caller asks until the last item is deleted, and right after the start.
+async fn later_limits_hold(before: &[ConfigLevel], after: &ConfigLevel, left: Left, serves: bool) {
+    let what = format!("{before:?}, then {after}, {left:?}, purged by the caller: {serves}");
+    let fleet = Fleet::new().await;
+    let (operator, other) = (
+        limiter(&fleet, "staging").await,
+        limiter(&fleet, "staging").await,
+    );
+    let caller = if serves { &operator } else { &other };
+    for level in before {
+        set(&operator, level, 600, 5).await;
+    }
+    let ask = || caller.acquire("e-1", "gpt-4").take("rpm", 1);
+    let held = match left {
+        Left::Leased => ask().lease(Duration::from_secs(3_600)).send().await,
+        _ => ask().send().await,
+    };
+    let held = held.unwrap().granted();
+    let pk = "staging/BUCKET#e-1#gpt-4#0";
+    let shard = fleet.dynamo.item(pk, "#STATE");
+    stop(&operator).await;
+    for _ in 0..90 {
+        let _ = ask().send().await.unwrap();
+        tokio::time::sleep(Duration::from_secs(1)).await;
+    }
+    let report = purge(&operator, LiveLeases::Refuse).await.unwrap();
+    assert_eq!(report.leased, usize::from(left == Left::Leased), "{what}");
+    if left == Left::CreatedAgain {
+        fleet.dynamo.put(&shard);
+    }
+    set(&operator, after, 400, 1).await;
+    operator.start(&ConfigLevel::System).send().await.unwrap();
+    let _ = fleet.dynamo.take_operations();
+    for _ in 0..120 {
+        let _ = ask().send().await;
+        tokio::time::sleep(Duration::from_secs(1)).await;
+    }
+    let reads = fleet.dynamo.take_operations()["BatchGetItem"];
+    let capacity = &fleet.dynamo.item(pk, "#STATE")["b_rpm_cp"]["N"];
+    assert_eq!(capacity, "400000", "{what}");
+    assert!(reads <= 8, "{what}: {reads} reads");
+    drop(held);
+}
+
+#[tokio::test(start_paused = true)]
+async fn limits_set_after_a_purge_hold_whatever_it_left() {
+    let [own, of_entity, of_resource, system] = levels();
+    let some = [
+        vec![system.clone()],
+        vec![own.clone()],
+        vec![own, of_entity, of_resource, system],
+    ];
+    for before in some {
+        for after in levels() {
+            for left in [Left::Nothing, Left::Leased, Left::CreatedAgain] {
+                for serves in [false, true] {
+                    later_limits_hold(&before, &after, left, serves).await;
+                }
+            }
+        }
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_purged_limit_grants_nothing_in_the_process_that_purged_it() {
+    let fleet = Fleet::new().await;
+    let limiter = limiter(&fleet, "staging").await;
+    set(&limiter, &ConfigLevel::System, 600, 1).await;
+    let ask = || limiter.acquire("e-1", "gpt-4").take("rpm", 1).send();
+    assert!(ask().await.unwrap().is_granted());
+    stop(&limiter).await;
+    purge(&limiter, LiveLeases::Discard).await.unwrap();
+    limiter.start(&ConfigLevel::System).send().await.unwrap();
+    let error = ask().await.unwrap_err();
+    assert!(matches!(error, Error::NotConfigured { .. }), "{error}");
+}

@@ -1,0 +1,416 @@
+//! Usage reports have what was consumed (I3): of a bucket, an entity, a resource; by hour, day and
+//! month; over any number of pages.
+
+use std::collections::BTreeMap;
+use std::ops::Range;
+use std::time::Duration;
+
+use proptest::prelude::*;
+use weirgate::{
+    EpochMillis, Error, Granularity, Limit, PageToken, RateLimiter, UsageReport, UsageRow,
+    UsageScope, UsageState, Window,
+};
+use weirgate_store::Table;
+use weirgate_testkit::batches;
+
+use weirgate_tests::aggregator::{deliver_text, event};
+use weirgate_tests::fleet::{Fleet, START, config, pass, runtime, secs, tokens};
+
+const ENTITIES: [&str; 3] = ["a", "a-b", "b"];
+const RESOURCES: [&str; 2] = ["api/search", "gpt-4"];
+const GRANULARITIES: [Granularity; 3] = [
+    Granularity::Hourly,
+    Granularity::Daily,
+    Granularity::Monthly,
+];
+const HOUR: u64 = 3_600;
+
+fn limits() -> [Limit; 1] {
+    [Limit::per_hour("rpm", 1_000_000).unwrap()]
+}
+
+/// A step of a history. Numbers choose from [`ENTITIES`] and [`RESOURCES`].
+#[derive(Debug, Clone)]
+enum Step {
+    Take(usize, usize, i64),
+    Pass(u64),
+    /// The aggregator gets the records so far.
+    Deliver,
+    /// An operator deletes the bucket, and the aggregator gets the record.
+    Delete(usize, usize),
+    Reshard(usize, usize, u32),
+}
+
+fn step() -> impl Strategy<Value = Step> {
+    let (entity, resource) = (0..ENTITIES.len(), 0..RESOURCES.len());
+    prop_oneof![
+        6 => (entity.clone(), resource.clone(), 1..50_i64).prop_map(|(e, r, n)| Step::Take(e, r, n)),
+        4 => (1..24_u64).prop_map(Step::Pass),
+        2 => Just(Step::Deliver),
+        1 => (entity.clone(), resource.clone()).prop_map(|(e, r)| Step::Delete(e, r)),
+        1 => (entity, resource, 0..3_u32).prop_map(|(e, r, k)| Step::Reshard(e, r, 1 << k)),
+    ]
+}
+
+/// Tokens and acquires by entity, resource, and start of the interval.
+type Ledger = BTreeMap<(String, String, EpochMillis), (i128, i128)>;
+
+struct History {
+    fleet: Fleet,
+    limiter: RateLimiter,
+    table: Table,
+    hourly: Ledger,
+    delivered_at: EpochMillis,
+}
+
+impl History {
+    async fn new() -> Self {
+        let fleet = Fleet::new().await;
+        // Every step is far from a full hour, when two hours may be in use.
+        pass(secs(60)).await;
+        Self {
+            limiter: fleet.limiter().await,
+            table: fleet.dynamo.table().await,
+            delivered_at: fleet.now(),
+            fleet,
+            hourly: Ledger::new(),
+        }
+    }
+
+    async fn take(&mut self, entity: &str, resource: &str, amount: i64) {
+        let limits = limits();
+        let acquire = self.limiter.acquire(entity, resource).limits(&limits);
+        let decision = acquire.take("rpm", amount).send().await.unwrap();
+        assert!(decision.is_granted());
+        let hour = Granularity::Hourly.start(self.fleet.now());
+        let key = (entity.to_owned(), resource.to_owned(), hour);
+        let (taken, acquires) = self.hourly.entry(key).or_default();
+        *taken += i128::from(amount);
+        *acquires += 1;
+    }
+
+    async fn deliver(&mut self) {
+        self.delivered_at = self.fleet.now();
+        let records = batches::stream(&self.fleet.dynamo, self.fleet.now());
+        let handled = deliver_text(&self.table, &event(&records), self.fleet.now()).await;
+        assert!(handled.response.unwrap().batch_item_failures.is_empty());
+    }
+
+    async fn run(&mut self, step: Step) {
+        match step {
+            Step::Take(e, r, amount) => self.take(ENTITIES[e], RESOURCES[r], amount).await,
+            Step::Pass(hours) => {
+                // A stream keeps its records for a day.
+                let age = self.fleet.now().0 - self.delivered_at.0;
+                if age / 3_600_000 + i64::try_from(hours).unwrap() >= 24 {
+                    self.deliver().await;
+                }
+                pass(secs(hours * HOUR)).await;
+            }
+            Step::Deliver => self.deliver().await,
+            Step::Delete(e, r) => {
+                for shard in 0..4 {
+                    let pk = format!("default/BUCKET#{}#{}#{shard}", ENTITIES[e], RESOURCES[r]);
+                    self.fleet.dynamo.delete(&pk, "#STATE");
+                }
+                self.deliver().await;
+                // A later life begins later.
+                pass(secs(1)).await;
+                // The process that knew the shards forgets them.
+                self.limiter = self.fleet.limiter().await;
+            }
+            Step::Reshard(e, r, shards) => {
+                let (entity, resource) = (ENTITIES[e], RESOURCES[r]);
+                let limits = limits();
+                let done = self.limiter.set_shards(entity, resource, &limits, shards);
+                assert_eq!(done.await.unwrap(), shards);
+            }
+        }
+    }
+
+    fn range(&self) -> Range<EpochMillis> {
+        START..self.fleet.now()
+    }
+
+    fn report(&self, scope: UsageScope, granularity: Granularity) -> UsageReport<'_> {
+        self.limiter
+            .usage_report(scope, granularity, self.range())
+            .unwrap()
+    }
+
+    /// What was taken in intervals of this length, by the test's own record.
+    fn expected(&self, granularity: Granularity, scope: &UsageScope) -> Ledger {
+        let mut expected = Ledger::new();
+        for ((entity, resource, hour), (taken, acquires)) in &self.hourly {
+            let is_within = match scope {
+                UsageScope::Bucket(e, r) => e.as_str() == entity && r.as_str() == resource,
+                UsageScope::Entity(e) => e.as_str() == entity,
+                UsageScope::Resource(r) => r.as_str() == resource,
+            };
+            if is_within {
+                let key = (entity.clone(), resource.clone(), granularity.start(*hour));
+                let sum = expected.entry(key).or_default();
+                *sum = (sum.0 + taken, sum.1 + acquires);
+            }
+        }
+        expected
+    }
+}
+
+/// Reads all pages; each token goes through its text, as another process would use it.
+async fn rows(report: &UsageReport<'_>) -> Vec<UsageRow> {
+    let (mut rows, mut after) = (vec![], None::<PageToken>);
+    loop {
+        let page = report.page(after.as_ref()).await.unwrap();
+        rows.extend(page.items);
+        let Some(next) = page.next else { return rows };
+        after = Some(next.to_string().parse().unwrap());
+        assert_eq!(after, Some(next));
+    }
+}
+
+fn key(row: &UsageRow) -> (String, String, EpochMillis) {
+    (row.entity.to_string(), row.resource.to_string(), row.start)
+}
+
+fn amounts(row: &UsageRow) -> (i128, i128) {
+    let rpm = row.usage.tokens.get("rpm").copied().unwrap_or_default();
+    assert_eq!(rpm.0 % 1_000, 0);
+    (rpm.whole_tokens(), row.usage.acquires)
+}
+
+fn scopes() -> Vec<UsageScope> {
+    let entity = |name: &str| name.try_into().unwrap();
+    let resource = |name: &str| name.try_into().unwrap();
+    let buckets = ENTITIES.iter().flat_map(|e| {
+        let of = move |r: &&str| UsageScope::Bucket(entity(e), resource(r));
+        RESOURCES.iter().map(of)
+    });
+    let entities = ENTITIES.iter().map(|e| UsageScope::Entity(entity(e)));
+    let resources = RESOURCES.iter().map(|r| UsageScope::Resource(resource(r)));
+    buckets.chain(entities).chain(resources).collect()
+}
+
+proptest! {
+    #![proptest_config(config(24))]
+
+    /// During a history, a row that is final, or in progress, has what was taken. After it, once
+    /// the stream was delivered, all rows have, over pages that are read by their tokens.
+    #[test]
+    fn i3_a_report_has_what_was_taken(steps in prop::collection::vec(step(), 1..40)) {
+        runtime().block_on(async {
+            let mut history = History::new().await;
+            let checked = steps.len() / 2;
+            for (at, step) in steps.into_iter().enumerate() {
+                history.run(step).await;
+                if at == checked {
+                    check_rows(&history).await;
+                }
+            }
+            history.deliver().await;
+            check_rows(&history).await;
+            for scope in scopes() {
+                // A resource's report has the entities with buckets.
+                if matches!(scope, UsageScope::Resource(_)) {
+                    continue;
+                }
+                for granularity in GRANULARITIES {
+                    let report = history.report(scope.clone(), granularity);
+                    let all: Ledger = rows(&report).await.iter()
+                        .filter(|row| amounts(row) != (0, 0))
+                        .map(|row| (key(row), amounts(row)))
+                        .collect();
+                    assert_eq!(all, history.expected(granularity, &scope), "{scope:?} {granularity:?}");
+                }
+            }
+        });
+    }
+}
+
+/// Requires of every row that it claims no more than it has.
+async fn check_rows(history: &History) {
+    let now = history.fleet.now();
+    for scope in scopes() {
+        for granularity in GRANULARITIES {
+            let expected = history.expected(granularity, &scope);
+            let report = history.report(scope.clone(), granularity);
+            let (mut found, mut sum) = (Ledger::new(), (0, 0));
+            for row in rows(&report).await {
+                let has = expected.get(&key(&row)).copied().unwrap_or_default();
+                if row.complete_until == row.end || row.complete_until == now {
+                    assert_eq!(amounts(&row), has, "{scope:?} {row:?}");
+                }
+                assert!(amounts(&row) <= has, "{scope:?} {row:?}");
+                assert!(row.complete_until <= now, "{row:?}");
+                sum = (sum.0 + amounts(&row).0, sum.1 + amounts(&row).1);
+                assert_eq!(
+                    found.insert(key(&row), amounts(&row)),
+                    None,
+                    "twice: {row:?}"
+                );
+            }
+            let total = report.total().await.unwrap();
+            let rpm = total.usage.tokens.get("rpm").copied().unwrap_or_default();
+            assert_eq!((rpm.whole_tokens(), total.usage.acquires), sum);
+        }
+    }
+}
+
+/// Two entities whose shards are on both sides of a page, in all 16 partitions of the index.
+#[tokio::test(start_paused = true)]
+async fn i3_a_resource_report_has_each_of_many_entities_once() {
+    let mut history = History::new().await;
+    for user in 0..300_i64 {
+        history
+            .take(&format!("user-{user}"), "gpt-4", 1 + user % 7)
+            .await;
+    }
+    for user in [5, 50, 250] {
+        let name = format!("user-{user}");
+        let limits = limits();
+        let done = history.limiter.set_shards(&name, "gpt-4", &limits, 64);
+        assert_eq!(done.await.unwrap(), 64);
+        history.take(&name, "gpt-4", 1_000 + user).await;
+    }
+    let scope = UsageScope::Resource("gpt-4".try_into().unwrap());
+    let report = history.report(scope.clone(), Granularity::Daily);
+    let all: Ledger = rows(&report)
+        .await
+        .iter()
+        .map(|row| (key(row), amounts(row)))
+        .collect();
+    assert_eq!(all, history.expected(Granularity::Daily, &scope));
+    let top = report
+        .top(&"rpm".try_into().unwrap(), 3)
+        .await
+        .unwrap()
+        .items;
+    let top: Vec<_> = top
+        .iter()
+        .map(|user| (user.entity.as_str(), user.usage.tokens["rpm"].bounded()))
+        .collect();
+    assert_eq!(
+        top,
+        [
+            ("user-250", tokens(1_250 + 1 + 250 % 7)),
+            ("user-50", tokens(1_050 + 1 + 50 % 7)),
+            ("user-5", tokens(1_005 + 1 + 5)),
+        ]
+    );
+    let top = report.top_by_acquires(4).await.unwrap().items;
+    assert!(
+        top[..3].iter().all(|user| user.usage.acquires == 2),
+        "{top:?}"
+    );
+    assert_eq!((top.len(), top[3].usage.acquires), (4, 1));
+}
+
+/// A bill for an hour can be sent two days later, and until the retention ends.
+#[tokio::test(start_paused = true)]
+async fn a_total_says_until_when_it_is_complete_and_whether_it_is_final() {
+    let mut history = History::new().await;
+    history.take("a", "gpt-4", 7).await;
+    let scope = UsageScope::Bucket("a".try_into().unwrap(), "gpt-4".try_into().unwrap());
+    let (start, next) = (START, Granularity::Hourly.end(START));
+    let total = async |history: &History| {
+        let report = history
+            .limiter
+            .usage_report(scope.clone(), Granularity::Hourly, start..next);
+        let total = report.unwrap().total().await.unwrap();
+        let used = total.usage.tokens.get("rpm").copied();
+        let used = used.unwrap_or_default().whole_tokens();
+        (used, total.state, total.complete_until)
+    };
+    let interim = UsageState::Interim;
+    let in_progress = (7, interim, history.fleet.now());
+    assert_eq!(total(&history).await, in_progress);
+    pass(secs(HOUR)).await;
+    assert_eq!(total(&history).await, (7, interim, start), "in the item");
+    history.take("a", "gpt-4", 1).await;
+    assert_eq!(total(&history).await, (0, interim, start), "on its way");
+    history.deliver().await;
+    assert_eq!(total(&history).await, (7, interim, start), "in a copy");
+    pass(secs(48 * HOUR)).await;
+    assert_eq!(total(&history).await, (7, UsageState::Final, next));
+
+    let report = history
+        .limiter
+        .usage_report(scope.clone(), Granularity::Hourly, start..next)
+        .unwrap();
+    let usage = async || {
+        let usage = history.limiter.usage("a", "gpt-4", Window::Hourly, start);
+        usage.await.unwrap()
+    };
+    let kept = next.0 + 90 * 86_400_000 - history.fleet.now().0;
+    pass(Duration::from_millis(u64::try_from(kept - 1).unwrap())).await;
+    assert_eq!(report.total().await.unwrap().state, UsageState::Final);
+    assert_eq!(usage().await.state, UsageState::Final);
+    // The snapshot may be deleted by now, whether it is or not.
+    pass(Duration::from_millis(1)).await;
+    let total = report.total().await.unwrap();
+    assert_eq!(
+        (total.usage, total.state, total.complete_until),
+        (weirgate::Usage::default(), UsageState::Unknown, start)
+    );
+    let rows = rows(&report).await;
+    assert_eq!((rows.len(), rows[0].state), (1, UsageState::Unknown));
+    assert_eq!(usage().await.state, UsageState::Unknown);
+    assert_eq!(usage().await.usage, weirgate::Usage::default());
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_report_that_cannot_be_is_refused_before_anything_is_read() {
+    let history = History::new().await;
+    let limiter = &history.limiter;
+    let _ = history.fleet.dynamo.take_requests();
+    let scope = UsageScope::Entity("a".try_into().unwrap());
+    let refused = |range: Range<EpochMillis>, granularity, named: &str| {
+        let error = limiter
+            .usage_report(scope.clone(), granularity, range)
+            .unwrap_err();
+        assert!(
+            matches!(&error, Error::Invalid(text) if text.contains(named)),
+            "{error} must say {named:?}"
+        );
+    };
+    let (day, now) = (86_400_000, history.fleet.now());
+    let ago = |days: i64| EpochMillis(now.0 - days * day);
+    refused(now..now, Granularity::Hourly, "swap them");
+    refused(now..START, Granularity::Daily, "swap them");
+    refused(ago(91)..now, Granularity::Hourly, "kept for 90 days");
+    // The whole month is in question, not only its last day.
+    refused(ago(89)..now, Granularity::Monthly, "begin at 2026-08-22");
+    let month = limiter.usage_report(scope.clone(), Granularity::Monthly, ago(60)..now);
+    let page = month.unwrap().page(None).await.unwrap();
+    assert!(page.items.is_empty() && page.next.is_none());
+
+    let _ = history.fleet.dynamo.take_requests();
+    let by_day = limiter.usage_report(scope.clone(), Granularity::Daily, START..now);
+    let other = limiter
+        .children(&"a".try_into().unwrap(), None)
+        .await
+        .unwrap();
+    assert!(other.next.is_none());
+    let bad = "bm90IGEgdG9rZW4=".parse::<PageToken>().unwrap_err();
+    assert!(bad.to_string().contains("not a page token"), "{bad}");
+    let of_another = {
+        let long = limiter.usage_report(
+            UsageScope::Bucket("a".try_into().unwrap(), "gpt-4".try_into().unwrap()),
+            Granularity::Hourly,
+            ago(40)..now,
+        );
+        long.unwrap()
+            .page(None)
+            .await
+            .unwrap()
+            .next
+            .expect("more than 744 hours")
+    };
+    let _ = history.fleet.dynamo.take_requests();
+    let error = by_day.unwrap().page(Some(&of_another)).await.unwrap_err();
+    assert!(
+        error.to_string().contains("a page of the same list"),
+        "{error}"
+    );
+    assert_eq!(history.fleet.dynamo.take_requests(), 0);
+}

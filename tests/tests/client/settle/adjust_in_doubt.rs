@@ -1,0 +1,111 @@
+//! An adjustment whose response is lost, or whose future is dropped, and what follows it:
+//! everything counts once.
+
+use std::time::Duration;
+
+use weirgate::{Limit, Settlement};
+use weirgate_testkit::Fault;
+use weirgate_tests::fleet::{Fleet, granted, leased, pass, secs};
+
+fn limits() -> [Limit; 2] {
+    [
+        Limit::per_day("tpd", 1_000).unwrap(),
+        Limit::concurrent("slots", 4).unwrap(),
+    ]
+}
+
+/// I1: without a lease the adjustment is not repeated, and what it may have given back does not go
+/// back again.
+#[tokio::test(start_paused = true)]
+async fn i1_a_rollback_after_an_adjustment_in_doubt_gives_nothing_back_twice() {
+    for fault in [Fault::LoseAnswer, Fault::LoseRequest] {
+        let fleet = Fleet::new().await;
+        let limiter = fleet.limiter().await;
+        let mut grant = granted(&limiter, &limits(), &[("tpd", 500)]).await;
+        fleet.fail(&[fault]);
+        assert!(grant.adjust("tpd", 200).await.unwrap_err().is_unknown());
+        assert_eq!(grant.roll_back().await.unwrap(), Settlement::Applied);
+        let (tk, tc) = fleet.tk_tc("tpd").await;
+        assert!(
+            tk <= 1_000_000 && tc >= 0,
+            "{fault:?}: {tk} there, {tc} used"
+        );
+        assert_eq!(tk + tc, 1_000_000, "{fault:?}");
+    }
+}
+
+/// I4: with a lease the item says what is held, so nothing is lost either.
+#[tokio::test(start_paused = true)]
+async fn i4_a_lease_ends_with_its_tokens_after_an_abandoned_adjustment() {
+    for waits in [Duration::from_millis(1), Duration::from_millis(15)] {
+        let fleet = Fleet::slow(Duration::from_millis(10)).await;
+        let limiter = fleet.limiter().await;
+        let mut grant = leased(&limiter, &limits(), &[("slots", 3)], secs(60)).await;
+        // The first answer is lost, so that the adjustment is under way in any case.
+        fleet.fail(&[Fault::LoseAnswer]);
+        assert!(
+            tokio::time::timeout(waits, grant.adjust("slots", 1))
+                .await
+                .is_err(),
+            "no caller waits for it"
+        );
+        assert_eq!(grant.release().await.unwrap(), Settlement::Applied);
+        assert_eq!(
+            fleet.tk_tc("slots").await.0,
+            4_000,
+            "every slot is free, and none more"
+        );
+    }
+}
+
+/// I4: a lease that expired and was reclaimed while its renewal was in doubt is gone, whatever the
+/// doubt.
+#[tokio::test(start_paused = true)]
+async fn i4_a_renewal_in_doubt_is_not_done_once_the_lease_is_gone() {
+    let fleet = Fleet::new().await;
+    let (holder, other) = (fleet.limiter().await, fleet.limiter().await);
+    let mut grant = leased(&holder, &limits(), &[("slots", 4)], secs(10)).await;
+    pass(secs(11)).await;
+    let dynamo = fleet.dynamo.clone();
+    let mut sent = 0;
+    dynamo.fail_when(move |_| {
+        sent += 1;
+        (sent == 1).then_some(Fault::LoseRequest)
+    });
+    let renewed = tokio::spawn(async move { grant.renew(secs(60)).await.unwrap() });
+    // The renewal is sent and lost. Before it is retried, a process without free slots takes the
+    // leased ones.
+    tokio::task::yield_now().await;
+    let taken = granted(&other, &limits(), &[("slots", 4)]).await;
+    assert_eq!(renewed.await.unwrap(), Settlement::LeaseGone);
+    assert_eq!(taken.release().await.unwrap(), Settlement::Applied);
+    assert_eq!(fleet.tk_tc("slots").await.0, 4_000);
+}
+
+/// I1: a view with the old numbers does not let a take pass that the new ones would cut.
+#[tokio::test(start_paused = true)]
+async fn i1_a_process_with_the_old_limit_takes_by_the_new_one() {
+    let fleet = Fleet::new().await;
+    let (old, new) = (
+        [Limit::per_day("tpd", 1_000).unwrap()],
+        [Limit::per_second("tpd", 10).unwrap()],
+    );
+    let (stale, fresh) = (fleet.limiter().await, fleet.limiter().await);
+    let _ = granted(&stale, &old, &[("tpd", 950)]).await;
+    let _ = granted(&fresh, &new, &[("tpd", 1)]).await;
+    pass(secs(3_600)).await;
+    let mut admitted = 0;
+    for (limiter, limits) in [(&stale, &old), (&fresh, &new)] {
+        for _ in 0..9 {
+            let ask = limiter
+                .acquire("e-1", "gpt-4")
+                .limits(limits)
+                .take("tpd", 1);
+            admitted += u32::from(ask.send().await.unwrap().is_granted());
+        }
+    }
+    assert!(
+        admitted <= 10,
+        "{admitted} admitted at one instant from a bucket of 10"
+    );
+}

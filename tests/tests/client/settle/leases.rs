@@ -1,0 +1,366 @@
+//! Durable leases: what they hold comes back once, by whichever way comes first.
+
+use weirgate::{Decision, EpochMillis, Limit, Settlement};
+use weirgate_shared::Millis;
+use weirgate_testkit::Fault;
+use weirgate_tests::fleet;
+use weirgate_tests::fleet::{Fleet, ask, denied, granted, leased, pass, secs, settle, tokens};
+
+fn limits() -> [Limit; 2] {
+    [
+        Limit::per_hour("rph", 100).unwrap(),
+        Limit::concurrent("slots", 4).unwrap(),
+    ]
+}
+
+async fn count_leases(fleet: &Fleet) -> usize {
+    fleet.bucket().await.leases.unwrap().len()
+}
+
+fn at(seconds: i64) -> EpochMillis {
+    fleet::START.plus(Millis(seconds * 1000))
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_release_gives_back_slots_and_no_rate_tokens() {
+    let fleet = Fleet::new().await;
+    let limiter = fleet.limiter().await;
+    let grant = leased(&limiter, &limits(), &[("rph", 10), ("slots", 2)], secs(30)).await;
+    assert_eq!(
+        (fleet.tk_tc("rph").await, fleet.tk_tc("slots").await),
+        ((90_000, 10_000), (2_000, 2_000))
+    );
+    let held = fleet.bucket().await.leases.unwrap();
+    let lease = &held[grant.lease_id().unwrap()];
+    assert_eq!(
+        (lease.expires_at, &*lease.owner, grant.expires_at()),
+        (at(30), "test", Some(at(30)))
+    );
+    assert_eq!(
+        (lease.tokens["rph"], lease.tokens["slots"]),
+        (tokens(10), tokens(2))
+    );
+
+    assert_eq!(grant.release().await.unwrap(), Settlement::Applied);
+    assert_eq!(
+        (fleet.tk_tc("rph").await, fleet.tk_tc("slots").await),
+        ((90_000, 10_000), (4_000, 2_000))
+    );
+    assert_eq!(count_leases(&fleet).await, 0);
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_rollback_gives_back_everything_and_a_slot_still_counts_once() {
+    let fleet = Fleet::new().await;
+    let limiter = fleet.limiter().await;
+    let grant = leased(&limiter, &limits(), &[("rph", 10), ("slots", 2)], secs(30)).await;
+    assert_eq!(grant.roll_back().await.unwrap(), Settlement::Applied);
+    assert_eq!(
+        (fleet.tk_tc("rph").await, fleet.tk_tc("slots").await),
+        ((100_000, 0), (4_000, 2_000))
+    );
+    let plain = granted(&limiter, &limits(), &[("rph", 10)]).await;
+    assert_eq!(plain.roll_back().await.unwrap(), Settlement::Applied);
+    assert_eq!(fleet.tk_tc("rph").await, (100_000, 0));
+}
+
+#[tokio::test(start_paused = true)]
+async fn an_adjustment_goes_into_debt_and_gives_back() {
+    let fleet = Fleet::new().await;
+    let limiter = fleet.limiter().await;
+    for lease in [false, true] {
+        let ask = ask(&limiter, &limits(), &[("rph", 10)]);
+        let ask = if lease { ask.lease(secs(30)) } else { ask };
+        let mut grant = ask.send().await.unwrap().granted().unwrap();
+        fleet.writes();
+        assert_eq!(grant.adjust("rph", 10).await.unwrap(), Settlement::Applied);
+        assert_eq!(fleet.writes(), 0, "a right estimate costs nothing");
+        assert_eq!(grant.adjust("rph", 130).await.unwrap(), Settlement::Applied);
+        assert_eq!(
+            (grant.amount("rph"), fleet.tk_tc("rph").await),
+            (tokens(130), (-30_000, 130_000))
+        );
+        // 100 an hour is one each 36 s; 31 are missing. A lease that expires unsettled gives them
+        // back before.
+        let retry_after = if lease { secs(30) } else { secs(31 * 36) };
+        assert_eq!(
+            denied(&limiter, &limits(), &[("rph", 1)]).await.retry_after,
+            Some(retry_after)
+        );
+        assert_eq!(grant.adjust("rph", 7).await.unwrap(), Settlement::Applied);
+        assert_eq!(grant.adjust("rph", 0).await.unwrap(), Settlement::Applied);
+        assert_eq!(
+            (grant.amount("rph"), fleet.tk_tc("rph").await),
+            (tokens(0), (100_000, 0))
+        );
+        let _ = grant.release().await.unwrap();
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn adjusted_slots_count_when_they_are_taken_and_come_back_all() {
+    let fleet = Fleet::new().await;
+    let limiter = fleet.limiter().await;
+    let mut grant = granted(&limiter, &limits(), &[("slots", 1)]).await;
+    let _ = grant.adjust("slots", 3).await.unwrap();
+    assert_eq!(fleet.tk_tc("slots").await, (1_000, 3_000));
+    let _ = grant.adjust("slots", 2).await.unwrap();
+    assert_eq!(fleet.tk_tc("slots").await, (2_000, 3_000));
+    let _ = grant.release().await.unwrap();
+    assert_eq!(fleet.tk_tc("slots").await, (4_000, 3_000));
+}
+
+#[tokio::test(start_paused = true)]
+async fn i1_what_is_given_back_to_a_bucket_that_refilled_meanwhile_stays_below_its_capacity() {
+    let fleet = Fleet::new().await;
+    let limiter = fleet.limiter().await;
+    let mut adjusted = granted(&limiter, &limits(), &[("rph", 40)]).await;
+    let rolled_back = leased(&limiter, &limits(), &[("rph", 40)], secs(86_400)).await;
+    pass(secs(3600)).await;
+    let _ = adjusted.adjust("rph", 1).await.unwrap();
+    let _ = rolled_back.roll_back().await.unwrap();
+    assert_eq!(fleet.tk_tc("rph").await, (100_000, 1_000));
+    let _ = granted(&limiter, &limits(), &[("rph", 100)]).await;
+    denied(&limiter, &limits(), &[("rph", 1)]).await;
+    pass(secs(36)).await;
+    let _ = granted(&limiter, &limits(), &[("rph", 1)]).await;
+    assert!(
+        !ask(&limiter, &limits(), &[("rph", 1)])
+            .send()
+            .await
+            .unwrap()
+            .is_granted()
+    );
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_renewed_lease_lasts_longer_and_never_shorter() {
+    let fleet = Fleet::new().await;
+    let limiter = fleet.limiter().await;
+    let mut grant = leased(&limiter, &limits(), &[("slots", 4)], secs(30)).await;
+    pass(secs(20)).await;
+    assert_eq!(grant.renew(secs(30)).await.unwrap(), Settlement::Applied);
+    assert_eq!(grant.expires_at(), Some(at(50)));
+    pass(secs(20)).await;
+    denied(&limiter, &limits(), &[("slots", 1)]).await;
+    // `due` is a lower bound: a lease that ended before it would be found late.
+    assert_eq!(grant.renew(secs(1)).await.unwrap(), Settlement::Applied);
+    let bucket = fleet.bucket().await;
+    assert_eq!(
+        bucket.leases.unwrap()[grant.lease_id().unwrap()].expires_at,
+        at(50)
+    );
+    assert!(bucket.due_at.unwrap() <= at(50));
+    pass(secs(10)).await;
+    let _ = granted(&limiter, &limits(), &[("slots", 1)]).await;
+    assert_eq!(grant.renew(secs(30)).await.unwrap(), Settlement::LeaseGone);
+}
+
+#[tokio::test(start_paused = true)]
+async fn i4_an_expired_lease_is_returned_once_by_the_next_process_without_tokens() {
+    let fleet = Fleet::new().await;
+    let (limiter, other) = (fleet.limiter().await, fleet.limiter().await);
+    let crashed = leased(&other, &limits(), &[("rph", 60), ("slots", 4)], secs(30)).await;
+    let denial = denied(&limiter, &limits(), &[("slots", 1)]).await;
+    assert_eq!(denial.retry_after, Some(secs(30)), "when the lease expires");
+    pass(secs(30)).await;
+    fleet.writes();
+    let mine = granted(&limiter, &limits(), &[("rph", 90), ("slots", 3)]).await;
+    assert_eq!(fleet.writes(), 1, "along with the take");
+    assert_eq!(
+        fleet.tk_tc("rph").await.1,
+        90_000,
+        "rate tokens were not used"
+    );
+    assert_eq!(
+        fleet.tk_tc("slots").await,
+        (1_000, 7_000),
+        "a slot counts when it is taken, once"
+    );
+    // Its holder comes back too late.
+    let before = fleet.bucket().await;
+    assert_eq!(crashed.release().await.unwrap(), Settlement::LeaseGone);
+    assert_eq!(fleet.bucket().await, before);
+    let _ = mine.release().await.unwrap();
+    assert_eq!(fleet.tk_tc("slots").await.0, 4_000);
+}
+
+#[tokio::test(start_paused = true)]
+async fn i4_a_late_release_before_the_reclaim_gives_back_once() {
+    let fleet = Fleet::new().await;
+    let (limiter, other) = (fleet.limiter().await, fleet.limiter().await);
+    let late = leased(&other, &limits(), &[("slots", 4)], secs(30)).await;
+    denied(&limiter, &limits(), &[("slots", 1)]).await;
+    pass(secs(31)).await;
+    assert_eq!(late.release().await.unwrap(), Settlement::Applied);
+    // This process still believes that it can reclaim the lease.
+    let _mine = granted(&limiter, &limits(), &[("slots", 1)]).await;
+    assert_eq!(fleet.tk_tc("slots").await.0, 3_000);
+}
+
+#[tokio::test(start_paused = true)]
+async fn i4_nothing_can_be_settled_after_the_lease_has_ended() {
+    let fleet = Fleet::new().await;
+    let (limiter, other) = (fleet.limiter().await, fleet.limiter().await);
+    let mut ended = leased(&other, &limits(), &[("rph", 50), ("slots", 4)], secs(30)).await;
+    pass(secs(30)).await;
+    let _mine = granted(&limiter, &limits(), &[("slots", 1), ("rph", 51)]).await;
+    let before = fleet.bucket().await;
+    for tokens in [1, 99] {
+        assert_eq!(
+            ended.adjust("rph", tokens).await.unwrap(),
+            Settlement::LeaseGone
+        );
+        assert_eq!(
+            ended.adjust("slots", tokens).await.unwrap(),
+            Settlement::LeaseGone
+        );
+    }
+    assert_eq!(ended.renew(secs(60)).await.unwrap(), Settlement::LeaseGone);
+    assert_eq!(
+        (ended.amount("rph"), ended.expires_at()),
+        (tokens(50), Some(at(30)))
+    );
+    assert_eq!(ended.roll_back().await.unwrap(), Settlement::LeaseGone);
+    assert_eq!(fleet.bucket().await, before);
+}
+
+/// The view of the process that reclaims is older than the adjustment.
+#[tokio::test(start_paused = true)]
+async fn i4_a_lease_adjusted_since_it_was_seen_gives_back_what_it_holds_now() {
+    let fleet = Fleet::new().await;
+    let (limiter, other) = (fleet.limiter().await, fleet.limiter().await);
+    let mut crashed = leased(&other, &limits(), &[("slots", 4)], secs(30)).await;
+    denied(&limiter, &limits(), &[("slots", 1)]).await;
+    let _ = crashed.adjust("slots", 2).await.unwrap();
+    std::mem::forget(crashed);
+    pass(secs(30)).await;
+    let _mine = granted(&limiter, &limits(), &[("slots", 4)]).await;
+    assert_eq!(fleet.tk_tc("slots").await.0, 0);
+    assert_eq!(count_leases(&fleet).await, 1);
+}
+
+#[tokio::test(start_paused = true)]
+async fn due_stays_a_lower_bound_and_steady_leases_do_not_move_it() {
+    let fleet = Fleet::new().await;
+    let limiter = fleet.limiter().await;
+    let many = [Limit::concurrent("slots", 100).unwrap()];
+    let mut grants = vec![];
+    for (lasts, due) in [(60, 60), (90, 60), (30, 30), (45, 30), (10, 10), (3600, 10)] {
+        grants.push(leased(&limiter, &many, &[("slots", 1)], secs(lasts)).await);
+        let bucket = fleet.bucket().await;
+        assert_eq!(bucket.due_at, Some(at(due)), "after a lease of {lasts} s");
+        assert_eq!(
+            fleet.dynamo.item(fleet::PK, "#STATE")["due_shard"]["S"],
+            bucket.key.due_shard()
+        );
+    }
+    // Another process that has seen none of them.
+    grants.push(leased(&fleet.limiter().await, &many, &[("slots", 1)], secs(5)).await);
+    assert_eq!(fleet.bucket().await.due_at, Some(at(5)));
+    for grant in grants {
+        let _ = grant.release().await.unwrap();
+    }
+    assert_eq!(
+        fleet.bucket().await.due_at,
+        Some(at(5)),
+        "a bound need not be tight"
+    );
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_dropped_grant_releases_its_slots() {
+    let fleet = Fleet::new().await;
+    let limiter = fleet.limiter().await;
+    drop(granted(&limiter, &limits(), &[("rph", 5), ("slots", 3)]).await);
+    settle().await;
+    assert_eq!(
+        (fleet.tk_tc("rph").await.1, fleet.tk_tc("slots").await),
+        (5_000, (4_000, 3_000))
+    );
+    assert_eq!(count_leases(&fleet).await, 0);
+}
+
+#[tokio::test(start_paused = true)]
+async fn i4_a_release_whose_future_is_dropped_still_happens() {
+    for (lasts_ms, rollback) in [(1, false), (1, true), (7, false), (7, true)] {
+        let fleet = Fleet::slow(fleet::millis(5)).await;
+        let limiter = fleet.limiter().await;
+        let grant = granted(&limiter, &limits(), &[("slots", 3)]).await;
+        let patience = fleet::millis(lasts_ms);
+        let _ = if rollback {
+            tokio::time::timeout(patience, grant.roll_back()).await
+        } else {
+            tokio::time::timeout(patience, grant.release()).await
+        };
+        settle().await;
+        assert_eq!(
+            (fleet.tk_tc("slots").await.0, count_leases(&fleet).await),
+            (4_000, 0)
+        );
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn more_leases_than_fit_in_one_write_are_taken_in_several_and_reclaimed() {
+    let fleet = Fleet::slow(fleet::millis(2)).await;
+    let limiter = fleet.limiter().await;
+    let many = [Limit::concurrent("slots", 120).unwrap()];
+    drop(granted(&limiter, &many, &[("slots", 1)]).await);
+    settle().await;
+    fleet.writes();
+    let asks = (0..120).map(|_| ask(&limiter, &many, &[("slots", 1)]).lease(secs(30)).send());
+    let answers = futures_util::future::join_all(asks).await;
+    let grants: Vec<_> = answers
+        .into_iter()
+        .map(|answer| answer.unwrap().granted().unwrap())
+        .collect();
+    assert_eq!(fleet.writes(), 3, "at most 50 in each");
+    assert_eq!(
+        (fleet.tk_tc("slots").await.0, count_leases(&fleet).await),
+        (0, 120)
+    );
+    grants.into_iter().for_each(std::mem::forget);
+    pass(secs(31)).await;
+    // More than what one take reclaims.
+    let mine = granted(&limiter, &many, &[("slots", 120)]).await;
+    assert_eq!(
+        (fleet.tk_tc("slots").await.0, count_leases(&fleet).await),
+        (0, 1)
+    );
+    let _ = mine.release().await.unwrap();
+}
+
+/// I2: a request beside another one, whose write reclaims eight of them, is not denied the rest.
+#[tokio::test(start_paused = true)]
+async fn i2_a_request_gets_the_slots_of_expired_leases_that_one_write_cannot_reclaim() {
+    let fleet = Fleet::slow(fleet::millis(2)).await;
+    let limiter = fleet.limiter().await;
+    let slots = [Limit::concurrent("slots", 40).unwrap()];
+    for _ in 0..35 {
+        std::mem::forget(leased(&limiter, &slots, &[("slots", 1)], secs(5)).await);
+    }
+    pass(secs(6)).await;
+    let asked = [1, 39].map(|need| ask(&limiter, &slots, &[("slots", need)]).lease(secs(30)));
+    let answers = futures_util::future::join_all(asked.map(|ask| ask.send())).await;
+    let grants: Vec<_> = answers.into_iter().map(|answer| answer.unwrap()).collect();
+    assert!(grants.iter().all(Decision::is_granted), "{grants:?}");
+}
+
+/// A repeated take that is applied shows that no earlier one was, if the lease of an earlier one
+/// would still be there.
+#[tokio::test(start_paused = true)]
+async fn a_lease_proves_that_a_lost_take_was_not_applied_only_until_it_may_have_expired() {
+    for (lasts, unconfirmed) in [(60, 0), (1, 5_000)] {
+        let fleet = Fleet::new().await;
+        let limiter = fleet.limiter().await;
+        let _ = granted(&limiter, &limits(), &[("rph", 1)]).await;
+        fleet.trouble(vec![Some(Fault::LoseRequest)], Some("rph"));
+        let _grant = leased(&limiter, &limits(), &[("rph", 5)], secs(lasts)).await;
+        assert_eq!(
+            limiter.stats().unconfirmed_millitokens,
+            unconfirmed,
+            "{lasts} s"
+        );
+    }
+}

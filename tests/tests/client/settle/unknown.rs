@@ -1,0 +1,341 @@
+//! Takes whose request or answer is lost, repeated, refused: what is taken is admitted, or known to
+//! be in doubt.
+
+use weirgate::{CircuitBreakerConfig, Decision, Error, Limit};
+use weirgate_testkit::Fault;
+use weirgate_tests::fleet;
+use weirgate_tests::fleet::{Fleet, ask, granted, leased, millis, pass, secs};
+
+const EVERY: [Fault; 9] = [
+    Fault::LoseRequest,
+    Fault::LoseAnswer,
+    Fault::Repeat,
+    Fault::Throttle { key_range: true },
+    Fault::Throttle { key_range: false },
+    Fault::Conflict,
+    Fault::ServerError,
+    Fault::ServerErrorApplied,
+    Fault::Forbidden,
+];
+
+const fn is_unknown(fault: Fault) -> bool {
+    matches!(
+        fault,
+        Fault::LoseRequest | Fault::LoseAnswer | Fault::ServerError | Fault::ServerErrorApplied
+    )
+}
+
+/// Every fault, and every two in a row.
+fn troubles() -> impl Iterator<Item = Vec<Fault>> {
+    let twice = EVERY
+        .into_iter()
+        .flat_map(|first| EVERY.into_iter().map(move |second| vec![first, second]));
+    EVERY.into_iter().map(|fault| vec![fault]).chain(twice)
+}
+
+fn limits() -> [Limit; 2] {
+    [
+        Limit::per_hour("rph", 1000).unwrap(),
+        Limit::concurrent("slots", 20).unwrap(),
+    ]
+}
+
+/// How the bucket is before the take that meets trouble.
+#[derive(Debug, Clone, Copy, PartialEq)]
+enum Before {
+    /// This process has seen it.
+    Known,
+    /// This process has not.
+    FirstContact,
+    /// There is none.
+    Missing,
+    /// There is only enough with the refill since.
+    Dry,
+}
+
+/// Takes 8 tokens, and 2 slots if `with_slots`, in trouble, and checks that nothing is admitted
+/// that is not taken, and that nothing is taken that is not admitted, held by a lease, or counted
+/// as in doubt.
+async fn take_in(trouble: &[Fault], before: Before, with_slots: bool, other: bool) {
+    let case = format!("{trouble:?} {before:?} slots: {with_slots} other: {other}");
+    let fleet = Fleet::new().await;
+    let limiter = fleet.limiter().await;
+    let mut taken_before = 0;
+    match before {
+        Before::Known => drop(granted(&limiter, &limits(), &[("rph", 100)]).await),
+        Before::FirstContact => {
+            drop(granted(&fleet.limiter().await, &limits(), &[("rph", 100)]).await)
+        }
+        Before::Missing => {}
+        Before::Dry => {
+            drop(granted(&limiter, &limits(), &[("rph", 995)]).await);
+            pass(secs(3600 / 100)).await;
+        }
+    }
+    if before != Before::Missing {
+        taken_before = fleet.tk_tc("rph").await.1;
+    }
+    fleet.writes();
+    fleet.trouble(
+        trouble.iter().copied().map(Some).collect(),
+        other.then_some("rph"),
+    );
+    let takes: &[_] = if with_slots {
+        &[("rph", 8), ("slots", 2)]
+    } else {
+        &[("rph", 8)]
+    };
+    let answer = ask(&limiter, &limits(), takes).send().await;
+    let (stats, sent) = (limiter.stats(), fleet.writes());
+    assert!(sent <= 8, "{case}: {sent} writes");
+    fleet.dynamo.fail_when(|_| None);
+
+    let admitted = match &answer {
+        Ok(Decision::Granted(_)) => 8_000,
+        // What the lost answer took, or others, is missing now.
+        Ok(Decision::Denied(_)) if before == Before::Dry => 0,
+        Ok(other) => panic!("{case}: {other:?}"),
+        Err(_) => 0,
+    };
+    if fleet.dynamo.item(fleet::PK, "#STATE").is_null() {
+        assert!(answer.is_err(), "{case}: admitted without a bucket");
+        return;
+    }
+    let bucket = fleet.bucket().await;
+    let foreign = 1000 * fleet::foreign_takes(&fleet);
+    let (rate, slots) = (bucket.limits["rph"], bucket.limits["slots"]);
+    let taken = rate.consumed.bounded().0 - taken_before - foreign;
+    assert!(
+        taken >= admitted,
+        "{case}: I1, {taken} taken, {admitted} admitted"
+    );
+    let held: i64 = bucket
+        .leases
+        .iter()
+        .flatten()
+        .map(|(_, lease)| lease.tokens[&slots_name()].0)
+        .sum();
+    assert_eq!(
+        slots.available.0 + held,
+        20_000,
+        "{case}: I4, every slot is free or held by one lease"
+    );
+    let credit = bucket.refilled_at.since(fleet::START).0 * 1_000_000 / 3_600_000;
+    assert!(
+        rate.available.0 + rate.consumed.bounded().0 <= 1_000_000 + credit,
+        "{case}: I1, {rate:?}"
+    );
+    assert!(
+        rate.available.0 + rate.consumed.bounded().0 >= 1_000_000,
+        "{case}: tokens were lost: {rate:?}"
+    );
+
+    let in_doubt = i64::try_from(stats.unconfirmed_millitokens).unwrap();
+    let unknown =
+        i64::try_from(trouble.iter().filter(|fault| is_unknown(**fault)).count()).unwrap();
+    let asked = if with_slots { 10_000 } else { 8_000 };
+    assert!(
+        in_doubt <= unknown * asked,
+        "{case}: {in_doubt} in doubt after {unknown} unknown outcomes"
+    );
+    assert!(
+        taken - admitted <= in_doubt,
+        "{case}: {taken} taken, {admitted} admitted, {in_doubt} in doubt"
+    );
+    match &answer {
+        Err(error) if error.is_unknown() => assert!(unknown > 0, "{case}: {error}"),
+        Err(error) => {
+            assert!(trouble.contains(&Fault::Forbidden), "{case}: {error}");
+            assert_eq!(taken, 0, "{case}: {error}");
+        }
+        Ok(_) if !other && before == Before::Known => {
+            assert_eq!((taken, in_doubt), (admitted, 0), "{case}")
+        }
+        Ok(_) => {}
+    }
+}
+
+fn slots_name() -> weirgate_shared::LimitName {
+    weirgate_shared::LimitName::new("slots").unwrap()
+}
+
+async fn take_in_every_trouble(before: Before) {
+    for trouble in troubles() {
+        for (with_slots, other) in [(false, false), (false, true), (true, false), (true, true)] {
+            take_in(&trouble, before, with_slots, other).await;
+        }
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn i1_a_take_in_trouble_counts_what_it_took() {
+    take_in_every_trouble(Before::Known).await;
+}
+
+#[tokio::test(start_paused = true)]
+async fn i1_a_take_at_first_contact_in_trouble_counts_what_it_took() {
+    take_in_every_trouble(Before::FirstContact).await;
+}
+
+#[tokio::test(start_paused = true)]
+async fn i1_a_take_that_makes_the_bucket_in_trouble_counts_what_it_took() {
+    take_in_every_trouble(Before::Missing).await;
+}
+
+#[tokio::test(start_paused = true)]
+async fn i1_a_take_that_refills_in_trouble_counts_what_it_took() {
+    take_in_every_trouble(Before::Dry).await;
+}
+
+#[tokio::test(start_paused = true)]
+async fn what_is_refused_for_certain_is_tried_again_and_counts_once() {
+    let fleet = Fleet::new().await;
+    let limiter = fleet.limiter().await;
+    let _ = granted(&limiter, &limits(), &[("rph", 1)]).await;
+    fleet.writes();
+    fleet.fail(&[
+        Fault::Throttle { key_range: true },
+        Fault::Conflict,
+        Fault::Throttle { key_range: false },
+    ]);
+    let grant = leased(&limiter, &limits(), &[("rph", 5)], secs(9)).await;
+    fleet.fail(&[Fault::Conflict, Fault::Throttle { key_range: true }]);
+    let _ = grant.release().await.unwrap();
+    assert_eq!(fleet.writes(), 4 + 3);
+    assert_eq!(fleet.tk_tc("rph").await.1, 6_000);
+    let stats = limiter.stats();
+    assert_eq!(
+        (
+            stats.refused,
+            stats.unconfirmed,
+            stats.unconfirmed_millitokens,
+            stats.granted
+        ),
+        (5, 0, 0, 2)
+    );
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_lost_answer_is_found_again_by_its_id() {
+    let fleet = Fleet::new().await;
+    let limiter = fleet.limiter().await;
+    let _ = granted(&limiter, &limits(), &[("rph", 1)]).await;
+    fleet.fail(&[Fault::LoseAnswer]);
+    let _ = granted(&limiter, &limits(), &[("rph", 5)]).await;
+    fleet.fail(&[Fault::LoseRequest, Fault::LoseAnswer, Fault::LoseRequest]);
+    let _ = granted(&limiter, &limits(), &[("rph", 5)]).await;
+    assert_eq!(fleet.tk_tc("rph").await.1, 11_000);
+    assert_eq!(
+        (
+            limiter.stats().unconfirmed,
+            limiter.stats().unconfirmed_millitokens
+        ),
+        (4, 0)
+    );
+}
+
+#[tokio::test(start_paused = true)]
+async fn where_the_id_is_gone_the_tokens_count_as_taken_once_each() {
+    let fleet = Fleet::new().await;
+    let limiter = fleet.limiter().await;
+    let _ = granted(&limiter, &limits(), &[("rph", 1)]).await;
+    // Applied three times, with another process's write between each two: the outcome cannot be
+    // found out.
+    fleet.trouble(vec![Some(Fault::LoseAnswer); 2], Some("rph"));
+    let _ = granted(&limiter, &limits(), &[("rph", 5)]).await;
+    assert_eq!(fleet.tk_tc("rph").await.1, 1_000 + 3 * 5_000 + 2_000);
+    assert_eq!(limiter.stats().unconfirmed_millitokens, 10_000);
+}
+
+#[tokio::test(start_paused = true)]
+async fn an_answer_that_never_comes_ends_in_a_timeout_that_says_it_may_have_happened() {
+    let fleet = Fleet::new().await;
+    let builder =
+        fleet
+            .builder()
+            .await
+            .timeout(millis(900))
+            .circuit_breaker(CircuitBreakerConfig {
+                failure_threshold: 0,
+                ..CircuitBreakerConfig::default()
+            });
+    let limiter = builder.build().await.unwrap();
+    let _ = granted(&limiter, &limits(), &[("rph", 1)]).await;
+    for (applied, fault) in [(false, Fault::LoseRequest), (true, Fault::LoseAnswer)] {
+        let before = fleet.tk_tc("rph").await.1;
+        let doubt = limiter.stats().unconfirmed_millitokens;
+        fleet.dynamo.fail_when(move |_| Some(fault));
+        let error = ask(&limiter, &limits(), &[("rph", 7)])
+            .send()
+            .await
+            .expect_err("no answer comes");
+        fleet.dynamo.fail_when(|_| None);
+        assert!(
+            matches!(&error, Error::Timeout { last: Some(_), .. }) && error.is_unknown(),
+            "{error:?}"
+        );
+        assert!(error.is_transient());
+        let text = error.to_string();
+        let named = [
+            fleet::PK,
+            "900ms",
+            "UpdateItem",
+            "may have been applied",
+            "reset",
+        ];
+        assert!(named.iter().all(|part| text.contains(part)), "{text}");
+        assert_eq!(
+            fleet.tk_tc("rph").await.1 - before,
+            if applied { 7_000 } else { 0 },
+            "once at most"
+        );
+        assert!(limiter.stats().unconfirmed_millitokens - doubt >= 7_000);
+    }
+    let _ = granted(&limiter, &limits(), &[("rph", 1)]).await;
+}
+
+/// A refusal after an unknown outcome does not make the outcome known.
+#[tokio::test(start_paused = true)]
+async fn a_doubt_is_not_forgotten_over_a_later_refusal() {
+    for last in [Fault::Forbidden, Fault::Throttle { key_range: false }] {
+        let fleet = Fleet::new().await;
+        let limiter = fleet
+            .builder()
+            .await
+            .timeout(millis(900))
+            .build()
+            .await
+            .unwrap();
+        let _ = granted(&limiter, &limits(), &[("rph", 1)]).await;
+        fleet.fail(&[Fault::LoseAnswer]);
+        fleet.dynamo.fail_when(move |_| Some(last));
+        let error = ask(&limiter, &limits(), &[("rph", 7)])
+            .send()
+            .await
+            .expect_err("it is refused");
+        assert!(error.is_unknown(), "{error:?}");
+        assert_eq!(fleet.tk_tc("rph").await.1, 8_000);
+        assert_eq!(limiter.stats().unconfirmed_millitokens, 7_000);
+    }
+}
+
+/// An answer slower than the request may take is one that was lost.
+#[tokio::test(start_paused = true)]
+async fn an_answer_that_is_too_slow_is_unknown() {
+    let fleet = Fleet::slow(secs(4)).await;
+    let limiter = fleet.limiter().await;
+    let error = ask(&limiter, &limits(), &[("rph", 7)])
+        .send()
+        .await
+        .expect_err("it takes longer than 3 s");
+    assert!(
+        error.is_unknown() && error.to_string().contains("no answer within 5s"),
+        "{error}"
+    );
+    pass(secs(10)).await;
+    assert_eq!(
+        limiter.stats().unconfirmed_millitokens,
+        7_000 * limiter.stats().unconfirmed,
+        "once for each write"
+    );
+}

@@ -1,0 +1,175 @@
+//! Shards that are missing, too hot, or in the middle of a transaction.
+
+use weirgate::Limit;
+use weirgate_testkit::Fault;
+use weirgate_tests::fleet::shards::{holds, key, per_minute, shards, split, troubles};
+use weirgate_tests::fleet::{Fleet, ask, denied, granted, millis, pass, secs, tokens};
+
+#[tokio::test(start_paused = true)]
+async fn a_manually_deleted_shard_is_gone_and_delays_no_request() {
+    let fleet = Fleet::new().await;
+    let limiter = fleet.limiter().await;
+    let limits = vec![Limit::custom("rpm", 800, 1, 86_400_000).unwrap()];
+    split(&limiter, &limits, 8).await;
+    for _ in 0..40 {
+        let _ = granted(&limiter, &limits, &[("rpm", 1)]).await;
+    }
+    for gone in [5, 0] {
+        fleet.dynamo.delete(&key(gone).item_key().pk, "#STATE");
+        for _ in 0..40 {
+            let _ = granted(&limiter, &limits, &[("rpm", 1)]).await;
+            pass(millis(100)).await;
+        }
+        assert!(
+            shards(&fleet)
+                .await
+                .iter()
+                .all(|shard| shard.key.shard != gone),
+            "a process that knows other shards creates none"
+        );
+    }
+    let there: i64 = shards(&fleet)
+        .await
+        .iter()
+        .map(|shard| shard.limits["rpm"].available.whole_tokens())
+        .sum();
+    let _ = granted(&limiter, &limits, &[("rpm", there)]).await;
+    let denied = denied(&limiter, &limits, &[("rpm", 1)]).await;
+    assert!(denied.retry_after.is_some());
+    // When all shards are deleted, the bucket begins again.
+    for shard in 0..8 {
+        fleet.dynamo.delete(&key(shard).item_key().pk, "#STATE");
+    }
+    pass(secs(2)).await;
+    let _ = granted(&limiter, &limits, &[("rpm", 800)]).await;
+    assert_eq!(shards(&fleet).await.len(), 1);
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_throttled_caller_asks_for_a_split_once_and_only_of_the_shard_that_it_was() {
+    let fleet = Fleet::new().await;
+    let limiter = fleet.limiter().await;
+    let limits = per_minute(1000);
+    let _ = granted(&limiter, &limits, &[("rpm", 1)]).await;
+    fleet.fail(&[Fault::Throttle { key_range: false }]);
+    let _ = granted(&limiter, &limits, &[("rpm", 1)]).await;
+    assert!(
+        !fleet.bucket().await.scaling.is_hot,
+        "the account is no reason to split"
+    );
+    fleet.fail(&[Fault::Throttle { key_range: true }]);
+    let _ = granted(&limiter, &limits, &[("rpm", 1)]).await;
+    assert!(
+        !fleet.bucket().await.scaling.is_hot,
+        "nor is a single crest"
+    );
+    pass(secs(6)).await;
+    fleet.fail(&[Fault::Throttle { key_range: true }; 2]);
+    let _ = granted(&limiter, &limits, &[("rpm", 1)]).await;
+    assert!(fleet.bucket().await.scaling.is_hot);
+    // Split by others between the throttle and the next write.
+    let (other, stale) = (fleet.limiter().await, fleet.limiter().await);
+    let _ = granted(&stale, &limits, &[("rpm", 1)]).await;
+    let mut split_first = Some(other);
+    let limits_there = limits.clone();
+    fleet.fail(&[Fault::Throttle { key_range: true }; 2]);
+    let splitting = async {
+        if let Some(other) = split_first.take() {
+            split(&other, &limits_there, 2).await;
+        }
+    };
+    let asking = ask(&stale, &limits, &[("rpm", 1)]).send();
+    let ((), asked) = tokio::join!(splitting, asking);
+    assert!(asked.unwrap().is_granted());
+    assert!(
+        shards(&fleet)
+            .await
+            .iter()
+            .all(|shard| !shard.scaling.is_hot),
+        "it is not that shard any more"
+    );
+}
+
+/// Processes that have views of other shards avoid a throttled shard for a while.
+#[tokio::test(start_paused = true)]
+async fn a_throttled_caller_goes_to_another_shard() {
+    let fleet = Fleet::new().await;
+    let limiter = fleet.limiter().await;
+    let limits = per_minute(100_000);
+    split(&limiter, &limits, 4).await;
+    fleet.dynamo.fail_when(|request| {
+        let is_hot = request["Key"]["PK"]["S"].as_str().unwrap().ends_with("#2");
+        is_hot.then_some(Fault::Throttle { key_range: true })
+    });
+    for _ in 0..100 {
+        let _ = granted(&limiter, &limits, &[("rpm", 1)]).await;
+    }
+    let refused = limiter.stats().refused;
+    assert!((1..=6).contains(&refused), "{refused}");
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_transaction_in_trouble_takes_once() {
+    for faults in troubles() {
+        let fleet = Fleet::new().await;
+        let limiter = fleet.limiter().await;
+        let limits = vec![
+            Limit::custom("rpm", 800, 1, 86_400_000).unwrap(),
+            Limit::concurrent("slots", 80).unwrap(),
+        ];
+        split(&limiter, &limits, 8).await;
+        let mut next = faults.clone().into_iter();
+        fleet.dynamo.fail_transactions(move |_| next.next());
+        let one = ask(&limiter, &limits, &[("rpm", 700), ("slots", 70)]);
+        let grant = limiter
+            .acquire_all([one])
+            .in_one_transaction()
+            .send()
+            .await
+            .unwrap()
+            .granted()
+            .expect("enough");
+        assert_eq!(
+            (holds(&fleet, "rpm").await, holds(&fleet, "slots").await),
+            (tokens(100), tokens(10)),
+            "{faults:?}"
+        );
+        let _ = grant.roll_back().await.unwrap();
+        assert_eq!(
+            (holds(&fleet, "rpm").await, holds(&fleet, "slots").await),
+            (tokens(800), tokens(80)),
+            "{faults:?}"
+        );
+        assert_eq!(limiter.stats().unconfirmed_millitokens, 0, "{faults:?}");
+    }
+}
+
+/// `TransactionConflictException` is not in the SDK's list of what it repeats.
+#[tokio::test(start_paused = true)]
+async fn a_write_that_meets_a_transaction_is_tried_again() {
+    let fleet = Fleet::new().await;
+    let limiter = fleet.limiter().await;
+    fleet.fail(&[Fault::Conflict, Fault::Conflict, Fault::Conflict]);
+    let _ = granted(&limiter, &per_minute(10), &[("rpm", 1)]).await;
+    assert_eq!(fleet.tk_tc("rpm").await.1, 1000);
+}
+
+/// A manually written item can claim any number of shards; that many are read.
+#[tokio::test(start_paused = true)]
+async fn an_item_that_speaks_of_billions_of_shards_is_not_believed() {
+    let fleet = Fleet::new().await;
+    let limits = per_minute(100);
+    let _ = granted(&fleet.limiter().await, &limits, &[("rpm", 1)]).await;
+    let pk = key(0).item_key().pk;
+    let mut item = fleet.dynamo.item(&pk, "#STATE");
+    item["shard_count"] = serde_json::json!({"N": u32::MAX.to_string()});
+    fleet.dynamo.put(&item);
+
+    let limiter = fleet.limiter().await;
+    for _ in 0..3 {
+        let denied = denied(&limiter, &limits, &[("rpm", 50)]).await;
+        assert_eq!(denied.limits.len(), 1);
+    }
+    let requests = fleet.dynamo.take_requests();
+    assert!(requests < 50, "{requests} requests");
+}

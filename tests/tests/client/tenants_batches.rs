@@ -1,0 +1,414 @@
+//! What one tenant writes keeps no other tenant's records from being copied, credited and split,
+//! with the batch they are in.
+
+use std::sync::{Arc, Mutex};
+use std::time::Duration;
+use weirgate_tests::aggregator;
+
+use lambda_runtime::tracing::subscriber::util::SubscriberInitExt;
+use serde_json::{Value, json};
+use tokio::time::Instant;
+use weirgate_aggregator::execute::{ENOUGH, Throttles};
+use weirgate_aggregator::{Invocation, handle_next};
+use weirgate_shared::write::{MAX_CARRIED_LIMITS, MAX_LIVES};
+use weirgate_shared::{BucketKey, MAX_BUCKET_LIMITS, Millis};
+use weirgate_store::Table;
+use weirgate_testkit::{Dynamo, Fault, Lines};
+use weirgate_tests::aggregator::usage::snapshots;
+use weirgate_tests::aggregator::{
+    HOUR, bucket, config, deliver, deliver_text, event, later, marked, records, sequence_number,
+    take_in,
+};
+
+const KEY_RANGE: Fault = Fault::Throttle { key_range: true };
+
+/// Takes in one hour and in the next one, so that each entity's hour is copied finally.
+async fn used(table: &Table, namespace: &str, entities: usize) {
+    for hours in [0, 1] {
+        for entity in 0..entities {
+            let key = BucketKey::parse(&format!("{namespace}/BUCKET#e-{entity}#gpt-4#0")).unwrap();
+            take_in(table, &key, 1_500, hours).await;
+        }
+    }
+}
+
+fn pk(request: &Value) -> &str {
+    request["Key"]["PK"]["S"].as_str().unwrap_or_default()
+}
+
+fn copied(dynamo: &Dynamo, pk: &str) -> Value {
+    dynamo.item(pk, "#USAGE#gpt-4#hourly#2026-11-20T18:00:00Z")["tpm#0"]["N"].clone()
+}
+
+#[tokio::test(start_paused = true)]
+async fn refused_copies_of_a_throttled_snapshot_are_all_in_the_log_and_delay_no_other_record() {
+    for (entities, fault) in [(1, KEY_RANGE), (100, KEY_RANGE), (1, Fault::Conflict)] {
+        let dynamo = Dynamo::new().await;
+        let table = dynamo
+            .clone()
+            .with_latency(Duration::from_millis(5))
+            .table()
+            .await;
+        used(&table, "evil", entities).await;
+        used(&table, "good", 1).await;
+        let records = records(&dynamo);
+        dynamo.fail_when(move |write| pk(write).starts_with("evil/").then_some(fault));
+        let lines = Lines::default();
+        let writer = lines.clone();
+        let _guard = weirgate_runtime::subscriber("", move || writer.clone()).set_default();
+        let (throttles, old) = (Throttles::default(), Millis(3_600_000 + 30_000));
+        let (mut invocations, mut from, mut refused) = (0, 0, 0);
+        loop {
+            let started = Instant::now();
+            let invocation = Invocation {
+                now: HOUR.plus(old),
+                deadline: started + Duration::from_secs(60),
+            };
+            let text = event(&records[from..]);
+            let config = config();
+            let handled = handle_next(&text, &table, &config, &throttles, invocation);
+            let handled = handled.await.unwrap();
+            // Two seconds for all of them together, and what the tries take.
+            let took = started.elapsed();
+            assert!(took < Duration::from_secs(4), "{entities}: {took:?}");
+            assert_eq!(copied(&dynamo, "good/ENTITY#e-0"), "1.5");
+            invocations += 1;
+            refused += handled.summary.refused;
+            let is_refusing = invocations >= ENOUGH;
+            assert_eq!(
+                handled.summary.refused > 0,
+                is_refusing,
+                "{:?}",
+                handled.summary
+            );
+            let failures = handled.response.unwrap().batch_item_failures;
+            let Some(first) = failures.first() else {
+                break;
+            };
+            let is_first =
+                |record: &Value| Some(sequence_number(record)) == first.item_identifier.as_deref();
+            from = records.iter().position(is_first).unwrap();
+        }
+        // The last copy of the hour, and the first one of the day; the log has room for some 60 in
+        // each invocation.
+        let most = ENOUGH + u32::try_from(2 * entities / 50).unwrap();
+        assert!(
+            (ENOUGH..=most).contains(&invocations),
+            "{entities}: {invocations}"
+        );
+        let heard = lines.of("refused write");
+        assert_eq!(heard.len(), refused, "each with its numbers");
+        for entity in 0..entities {
+            let of = format!("final copy to evil/ENTITY#e-{entity} ");
+            let said = heard.iter().find(|line| line.contains(&of)).expect(&of);
+            assert!(
+                said.contains("rpm 1, tpm 1.5, 1 acquires") && said.contains("ERROR"),
+                "{said}"
+            );
+        }
+    }
+}
+
+/// After a pause of the stream all records are old, and nothing is wrong with their snapshots.
+#[tokio::test(start_paused = true)]
+async fn i3_an_old_record_comes_again_while_its_snapshot_is_throttled_for_seconds() {
+    let dynamo = Dynamo::new().await;
+    let table = dynamo.table().await;
+    used(&table, "slow", 1).await;
+    let records = records(&dynamo);
+    let slow_until = Instant::now() + Duration::from_secs(7);
+    dynamo.fail_when(move |_| (Instant::now() < slow_until).then_some(KEY_RANGE));
+    let throttles = Throttles::default();
+    let mut failed = 0;
+    loop {
+        let invocation = Invocation {
+            now: HOUR.plus(Millis(10 * 3_600_000)),
+            deadline: Instant::now() + Duration::from_secs(60),
+        };
+        let text = event(&records);
+        let config = config();
+        let handled = handle_next(&text, &table, &config, &throttles, invocation);
+        let summary = handled.await.unwrap().summary;
+        assert_eq!(summary.refused, 0, "{summary:?}");
+        if summary.failed == 0 {
+            break;
+        }
+        failed += 1;
+    }
+    assert!(failed > 1, "{failed}");
+    assert_eq!(copied(&dynamo, "slow/ENTITY#e-0"), "1.5");
+}
+
+/// A shard that was throttled now and then, for days, or of which a copy was made, starts again from
+/// none.
+#[tokio::test(start_paused = true)]
+async fn i3_throttles_that_do_not_follow_each_other_refuse_nothing() {
+    let dynamo = Dynamo::new().await;
+    let table = dynamo.table().await;
+    used(&table, "slow", 1).await;
+    let records = records(&dynamo);
+    let throttles = Throttles::default();
+    let deliver = async || {
+        let invocation = Invocation {
+            now: HOUR.plus(Millis(10 * 3_600_000)),
+            deadline: Instant::now() + Duration::from_secs(60),
+        };
+        let (text, config) = (event(&records), config());
+        let handled = handle_next(&text, &table, &config, &throttles, invocation);
+        handled.await.unwrap().summary.refused
+    };
+    dynamo.fail_when(|_| Some(KEY_RANGE));
+    for _ in 0..2 * ENOUGH {
+        assert_eq!(deliver().await, 0);
+        tokio::time::sleep(Duration::from_secs(301)).await;
+    }
+    for round in 0..2 {
+        for _ in 1..ENOUGH {
+            assert_eq!(deliver().await, 0, "{round}");
+        }
+        for _ in 0..2 {
+            assert_eq!(deliver().await, 2, "{round}: of the hour, and of the day");
+        }
+        dynamo.fail_when(|_| None);
+        assert_eq!(deliver().await, 0, "{round}");
+        dynamo.fail_when(|_| Some(KEY_RANGE));
+    }
+}
+
+/// I3: usage that the log alone has is not counted.
+#[tokio::test(start_paused = true)]
+async fn i3_a_young_record_comes_again_while_its_snapshot_is_throttled() {
+    let dynamo = Dynamo::new().await;
+    let table = dynamo.table().await;
+    used(&table, "slow", 1).await;
+    used(&table, "good", 1).await;
+    let records = records(&dynamo);
+    let slow_until = Instant::now() + Duration::from_secs(3);
+    dynamo.fail_when(move |write| {
+        let is_slow = pk(write).starts_with("slow/") && Instant::now() < slow_until;
+        is_slow.then_some(KEY_RANGE)
+    });
+    let handled = deliver(&table, &records).await;
+    assert_eq!(handled.summary.refused, 0);
+    let failures = handled.response.unwrap().batch_item_failures;
+    assert_eq!(failures.len(), 1);
+    assert_eq!(copied(&dynamo, "good/ENTITY#e-0"), "1.5");
+    let handled = deliver(&table, &records).await;
+    assert_eq!((handled.summary.refused, handled.summary.failed), (0, 0));
+    assert_eq!(copied(&dynamo, "slow/ENTITY#e-0"), "1.5");
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_copy_whose_item_is_throttled_for_a_second_is_made() {
+    let dynamo = Dynamo::new().await;
+    let table = dynamo.table().await;
+    used(&table, "good", 3).await;
+    let records = records(&dynamo);
+    let until = Instant::now() + Duration::from_secs(1);
+    dynamo.fail_when(move |_| (Instant::now() < until).then_some(KEY_RANGE));
+    let handled = deliver(&table, &records).await;
+    assert_eq!(
+        (handled.summary.refused, handled.summary.failed),
+        (0, 0),
+        "{:?}",
+        handled.summary
+    );
+    assert_eq!(copied(&dynamo, "good/ENTITY#e-2"), "1.5");
+}
+
+/// The table as a whole is throttled, or the batch has no time left: that says nothing of the item.
+#[tokio::test(start_paused = true)]
+async fn a_copy_that_the_whole_table_throttles_comes_again() {
+    let dynamo = Dynamo::new().await;
+    let table = dynamo.table().await;
+    used(&table, "good", 1).await;
+    dynamo.fail_when(|_| Some(Fault::Throttle { key_range: false }));
+    let handled = deliver(&table, &records(&dynamo)).await;
+    assert_eq!(
+        (handled.summary.refused, handled.summary.failed),
+        (0, 1),
+        "{:?}",
+        handled.summary
+    );
+    assert_eq!(handled.response.unwrap().batch_item_failures.len(), 1);
+}
+
+/// F8: callers find what flowed in by themselves, and a shard that stays hot asks again with the
+/// next batch.
+#[tokio::test(start_paused = true)]
+async fn a_throttled_or_conflicting_bucket_fails_no_batch() {
+    for fault in [
+        KEY_RANGE,
+        Fault::Throttle { key_range: false },
+        Fault::Conflict,
+        Fault::ServerError,
+    ] {
+        let (dynamo, table, mut records) = marked().await;
+        for hours in [1, 2] {
+            take_in(&table, &bucket("b", 0), 450_000_000_000, hours).await;
+        }
+        records.extend(aggregator::records(&dynamo));
+        dynamo.fail_when(move |write| pk(write).contains("/BUCKET#").then_some(fault));
+        dynamo.fail_transactions(move |_| Some(fault));
+        let handled = deliver_text(&table, &event(&records), later(3)).await;
+        let summary = &handled.summary;
+        assert_eq!(
+            (
+                summary.splits,
+                summary.refilled,
+                summary.refused,
+                summary.failed
+            ),
+            (0, 0, 0, 0),
+            "{summary:?}"
+        );
+        assert_eq!(
+            (summary.splits_put_off, summary.refills_put_off),
+            (1, 1),
+            "{fault:?}: {summary:?}"
+        );
+        assert_eq!(handled.response.unwrap(), Default::default(), "{fault:?}");
+        assert_eq!(
+            dynamo.item(
+                "default/ENTITY#b",
+                "#USAGE#gpt-4#hourly#2026-11-20T19:00:00Z"
+            )["tpm#0"]["N"],
+            "450000000"
+        );
+    }
+}
+
+/// Between namespaces writes alternate.
+#[tokio::test(start_paused = true)]
+async fn the_writes_of_a_tenant_with_many_come_after_the_first_ones_of_all_others() {
+    let dynamo = Dynamo::new().await;
+    let table = dynamo.table().await;
+    used(&table, "evil", 300).await;
+    used(&table, "good", 2).await;
+    let records = records(&dynamo);
+    let order = Arc::new(Mutex::new(vec![]));
+    let seen = order.clone();
+    dynamo.fail_when(move |write| {
+        seen.lock().unwrap().push(pk(write).to_owned());
+        None
+    });
+    deliver(&table, &records).await.response.unwrap();
+    let order = order.lock().unwrap();
+    let last = order
+        .iter()
+        .rposition(|pk| pk.starts_with("good/"))
+        .expect("it is copied");
+    assert!(order.len() >= 600 && last < 30, "{last} of {}", order.len());
+}
+
+/// An image of a bucket with these limits, at which its usage is copied, and which begins with
+/// `birth`.
+fn image(record: &Value, v: i64, birth: i64, limits: impl Iterator<Item = String>) -> Value {
+    let mut record = record.clone();
+    let image = record["dynamodb"]["NewImage"].as_object_mut().unwrap();
+    image.retain(|name, _| !name.starts_with("b_"));
+    for limit in limits {
+        for field in ["tk", "tc", "cp", "ra", "rp", "bh", "bd"] {
+            image.insert(format!("b_{limit}_{field}"), json!({"N": "9000"}));
+        }
+    }
+    image["v"] = json!({"N": v.to_string()});
+    image["birth"] = json!({"N": birth.to_string()});
+    record["eventName"] = json!("INSERT");
+    record
+}
+
+#[tokio::test(start_paused = true)]
+async fn other_limits_and_lives_with_each_image_fill_no_snapshot() {
+    let dynamo = Dynamo::new().await;
+    let table = dynamo.table().await;
+    used(&table, "evil", 1).await;
+    let record = records(&dynamo).remove(0);
+    let first = HOUR.0 * 1000 / 4096 * 4096 + 4096;
+    let name = |round: i64, limit: usize| format!("l{round}-{limit}{}", "x".repeat(50));
+    // Other limits with each image, of one life and of other ones; then other lives alone.
+    let cases: [(i64, bool, usize); 3] = [(30, false, 38), (30, true, 38), (1_100, true, 1)];
+    let mut v = first;
+    for (rounds, is_reborn, limits) in cases {
+        for round in 0..rounds {
+            v += 4096;
+            let birth = if is_reborn { v } else { first };
+            let of = if limits == 1 { 0 } else { round };
+            let handled = deliver(
+                &table,
+                &[image(
+                    &record,
+                    v,
+                    birth,
+                    (0..limits).map(|limit| name(of, limit)),
+                )],
+            )
+            .await;
+            assert_eq!(
+                (handled.summary.failed, handled.summary.undecodable),
+                (0, 0),
+                "{:?}",
+                handled.summary
+            );
+            assert_eq!(handled.response.unwrap(), Default::default());
+        }
+        for snapshot in snapshots(&dynamo).values() {
+            assert!(
+                snapshot
+                    .shards
+                    .values()
+                    .all(|shard| shard.usage.tokens.len() <= 2 * MAX_BUCKET_LIMITS)
+            );
+            assert!(snapshot.carry.tokens.len() <= MAX_CARRIED_LIMITS);
+            assert!(
+                snapshot
+                    .carried
+                    .values()
+                    .map(|lives| lives.len())
+                    .sum::<usize>()
+                    <= MAX_LIVES
+            );
+        }
+    }
+    let bytes = dynamo
+        .items()
+        .iter()
+        .map(|item| item.to_string().len())
+        .max()
+        .unwrap();
+    // Sixteen lives without a final copy have their limits, too.
+    assert!(bytes < 60_000, "{bytes} bytes of JSON");
+}
+
+#[tokio::test(start_paused = true)]
+async fn records_that_cannot_be_read_fill_no_log() {
+    let dynamo = Dynamo::new().await;
+    let table = dynamo.table().await;
+    used(&table, "evil", 1).await;
+    let mut bad = records(&dynamo).remove(0);
+    bad["dynamodb"]["NewImage"]["b_tpm_tc"] = json!({"S": "\u{1}".repeat(2_000)});
+    bad["dynamodb"]["NewImage"]["note"] = json!({"S": "x".repeat(2_000)});
+    used(&table, "other", 1).await;
+    let mut other = records(&dynamo).remove(0);
+    other["dynamodb"]["NewImage"]["rf"] = json!({"S": "soon"});
+    let mut batch = vec![bad; 2_000];
+    batch.push(other.clone());
+    let lines = Lines::default();
+    let writer = lines.clone();
+    let _guard = weirgate_runtime::subscriber("", move || writer.clone()).set_default();
+    let handled = deliver(&table, &batch).await;
+    assert_eq!(handled.summary.undecodable, 2_001);
+    assert!(lines.text().len() <= 1_000_000, "{}", lines.text().len());
+    let heard = lines.of("undecodable record");
+    let last: Value = serde_json::from_str(heard.last().expect("lines")).unwrap();
+    assert_eq!(
+        last["record"],
+        other.to_string(),
+        "another tenant's record is in the log, whole"
+    );
+    assert!(
+        heard.len() > 5 && heard.len() < 100,
+        "{} lines",
+        heard.len()
+    );
+}
