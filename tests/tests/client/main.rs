@@ -29,16 +29,15 @@ mod settle {
     mod dry_runs;
     mod edits;
     mod ended;
-    mod fault_props;
     mod halfway;
     mod leases;
     mod lifetimes;
     mod lifetimes_usage;
+    mod lost_settlements;
+    mod lost_takes;
     mod more;
     mod refunds;
     mod restored;
-    mod unknown;
-    mod unknown_settle;
     mod untaken;
 }
 
@@ -81,18 +80,13 @@ mod prefetch {
     mod blocks;
     mod edge;
     mod outstanding;
-    mod props;
 }
 
 /// The table in memory: it answers as the embedded DynamoDB does, and applications test with it.
 mod in_memory {
     mod application;
-    mod quiet;
     mod requests;
-    mod same;
     mod shadow;
-    mod step;
-    mod world;
 }
 
 /// Many processes on one bucket; `make herds` runs these at full size.

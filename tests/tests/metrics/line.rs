@@ -194,38 +194,6 @@ async fn every_metric_is_declared_and_nearly_all_are_seen() {
     }
 }
 
-/// `docs/guide/functions.md` lists them all, and no others.
-#[test]
-fn the_guide_lists_every_metric() {
-    let guide = include_str!("../../../docs/guide/functions.md");
-    let (_, lists) = guide.split_once("## Metrics").expect("it has the lists");
-    let (mut listed, mut functions) = (BTreeSet::new(), vec![]);
-    for line in lists.lines() {
-        match line {
-            "Aggregator:" => functions = vec!["aggregator"],
-            "Reconciler:" => functions = vec!["reconciler"],
-            "Archiver:" => functions = vec!["archiver"],
-            "All:" => functions = vec!["aggregator", "archiver", "reconciler"],
-            _ => {}
-        }
-        let item = line
-            .strip_prefix("- ")
-            .and_then(|item| item.split_once(": "));
-        let names = item.map_or("", |(names, _)| names);
-        for name in names.split('`').skip(1).step_by(2) {
-            for function in &functions {
-                let row = ((*function).to_owned(), name.to_owned());
-                assert!(listed.insert(row), "{name} is twice");
-            }
-        }
-    }
-    let declared = metrics().into_iter().flat_map(|(function, metrics)| {
-        let names = metrics.into_iter().map(|metric| metric.name.to_owned());
-        names.map(move |name| (function.to_owned(), name))
-    });
-    assert_eq!(listed, declared.collect());
-}
-
 /// What the alarms watch, from the lines to their metrics.
 #[tokio::test(start_paused = true)]
 async fn alarms_watch_what_the_functions_skip_and_the_oldest_lease() {

@@ -3,5 +3,4 @@
 
 mod invocations;
 mod line;
-mod picture;
-mod queries;
+mod template;

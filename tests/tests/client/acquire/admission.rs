@@ -5,20 +5,17 @@ use std::time::Duration;
 use proptest::prelude::*;
 use weirgate::{Decision, Limit, MilliTokens};
 use weirgate_tests::fleet::{
-    Fleet, PK, ask, by_name, config, denied, granted, millis, pass, runtime, secs, tokens,
+    Fleet, PK, ask, by_name, config, denied, granted, millis, pass, rpm, runtime, secs, slots,
+    tokens, tpm,
 };
 
 fn two() -> [Limit; 2] {
-    [
-        Limit::per_minute("rpm", 60).unwrap(),
-        Limit::per_minute("tpm", 10_000).unwrap(),
-    ]
+    [rpm(60), tpm(10_000)]
 }
 
 #[tokio::test(start_paused = true)]
 async fn several_limits_are_taken_in_one_write() {
-    let fleet = Fleet::new().await;
-    let limiter = fleet.limiter().await;
+    let (fleet, [limiter]) = Fleet::of().await;
     let _ = granted(&limiter, &two(), &[("rpm", 1), ("tpm", 500)]).await;
     let _ = fleet.dynamo.take_requests();
 
@@ -48,8 +45,7 @@ async fn several_limits_are_taken_in_one_write() {
 
 #[tokio::test(start_paused = true)]
 async fn all_is_taken_or_nothing() {
-    let fleet = Fleet::new().await;
-    let limiter = fleet.limiter().await;
+    let (fleet, [limiter]) = Fleet::of().await;
     let _ = granted(&limiter, &two(), &[("rpm", 60)]).await;
     let before = fleet.bucket().await;
     let denied = denied(&limiter, &two(), &[("rpm", 1), ("tpm", 1)]).await;
@@ -59,8 +55,7 @@ async fn all_is_taken_or_nothing() {
 
 #[tokio::test(start_paused = true)]
 async fn a_denial_says_how_every_limit_stands_and_when_to_come_back() {
-    let fleet = Fleet::new().await;
-    let limiter = fleet.limiter().await;
+    let (_fleet, [limiter]) = Fleet::of().await;
     let _ = granted(&limiter, &two(), &[("rpm", 59), ("tpm", 9_000)]).await;
 
     let denied = denied(&limiter, &two(), &[("rpm", 3), ("tpm", 4_000)]).await;
@@ -132,8 +127,7 @@ async fn a_denial_is_looked_up_again_after_the_memory_ends() {
         (Limit::custom("r", 1, 1, 100_000), secs(10)),
         (Limit::per_hour("r", 1), secs(30)),
     ] {
-        let fleet = Fleet::new().await;
-        let (here, there) = (fleet.limiter().await, fleet.limiter().await);
+        let (_fleet, [here, there]) = Fleet::of().await;
         let limits = [limit.unwrap()];
         let grant = granted(&there, &limits, &[("r", 1)]).await;
         denied(&here, &limits, &[("r", 1)]).await;
@@ -149,8 +143,7 @@ async fn a_denial_is_looked_up_again_after_the_memory_ends() {
 /// finds the tokens then.
 #[tokio::test(start_paused = true)]
 async fn a_caller_that_waits_its_time_out_is_not_denied_by_what_was_seen_before() {
-    let fleet = Fleet::new().await;
-    let limiter = fleet.limiter().await;
+    let (fleet, [limiter]) = Fleet::of().await;
     let limits = [Limit::custom("r", 10, 1, 10_000).unwrap()];
     let set = |milli: i64| {
         let mut item = fleet.dynamo.item(PK, "#STATE");
@@ -177,8 +170,7 @@ async fn a_caller_that_waits_its_time_out_is_not_denied_by_what_was_seen_before(
 
 #[tokio::test(start_paused = true)]
 async fn more_than_a_limit_holds_is_never_and_sends_nothing() {
-    let fleet = Fleet::new().await;
-    let limiter = fleet.limiter().await;
+    let (fleet, [limiter]) = Fleet::of().await;
     let _ = fleet.dynamo.take_requests();
     let answer = ask(&limiter, &two(), &[("rpm", 1), ("tpm", 10_001)])
         .wait_up_to(secs(9))
@@ -203,8 +195,7 @@ async fn more_than_a_limit_holds_is_never_and_sends_nothing() {
 
 #[tokio::test(start_paused = true)]
 async fn a_bounded_wait_ends_when_the_tokens_are_there() {
-    let fleet = Fleet::new().await;
-    let limiter = fleet.limiter().await;
+    let (fleet, [limiter]) = Fleet::of().await;
     let _ = granted(&limiter, &two(), &[("rpm", 60)]).await;
     let began = fleet.now();
     let answer = ask(&limiter, &two(), &[("rpm", 2)])
@@ -218,8 +209,7 @@ async fn a_bounded_wait_ends_when_the_tokens_are_there() {
 
 #[tokio::test(start_paused = true)]
 async fn a_wait_that_cannot_succeed_is_not_begun() {
-    let fleet = Fleet::new().await;
-    let limiter = fleet.limiter().await;
+    let (fleet, [limiter]) = Fleet::of().await;
     let _ = granted(&limiter, &two(), &[("rpm", 60)]).await;
     let began = fleet.now();
     let answer = ask(&limiter, &two(), &[("rpm", 2)])
@@ -254,9 +244,8 @@ async fn a_wait_without_an_end_is_a_long_one() {
 
 #[tokio::test(start_paused = true)]
 async fn a_wait_for_a_slot_lasts_as_long_as_it_was_given() {
-    let fleet = Fleet::new().await;
-    let (limiter, other) = (fleet.limiter().await, fleet.limiter().await);
-    let slots = [Limit::concurrent("slots", 1).unwrap()];
+    let (fleet, [limiter, other]) = Fleet::of().await;
+    let slots = [slots(1)];
     for wait in [60, 100, 170] {
         let grant = granted(&other, &slots, &[("slots", 1)]).await;
         let (began, until) = (fleet.now(), millis(wait));
@@ -281,9 +270,8 @@ async fn a_wait_for_a_slot_lasts_as_long_as_it_was_given() {
 
 #[tokio::test(start_paused = true)]
 async fn a_wait_for_a_slot_that_stays_held_ends_in_time() {
-    let fleet = Fleet::new().await;
-    let (limiter, other) = (fleet.limiter().await, fleet.limiter().await);
-    let slots = [Limit::concurrent("slots", 1).unwrap()];
+    let (fleet, [limiter, other]) = Fleet::of().await;
+    let slots = [slots(1)];
     let _grant = granted(&other, &slots, &[("slots", 1)]).await;
     let began = fleet.now();
     let answer = ask(&limiter, &slots, &[("slots", 1)])
@@ -297,9 +285,8 @@ async fn a_wait_for_a_slot_that_stays_held_ends_in_time() {
 
 #[tokio::test(start_paused = true)]
 async fn a_wait_for_a_slot_ends_at_once_when_this_process_releases_one() {
-    let fleet = Fleet::new().await;
-    let limiter = fleet.limiter().await;
-    let slots = [Limit::concurrent("slots", 1).unwrap()];
+    let (fleet, [limiter]) = Fleet::of().await;
+    let slots = [slots(1)];
     let grant = granted(&limiter, &slots, &[("slots", 1)]).await;
     let began = fleet.now();
     let waiting = ask(&limiter, &slots, &[("slots", 1)])
@@ -331,8 +318,7 @@ proptest! {
         let (first, need) = (milli(first, capacity), milli(need, capacity));
         let slow = milli(slow_take * 1000, slow_capacity);
         runtime().block_on(async {
-            let fleet = Fleet::new().await;
-            let limiter = fleet.limiter().await;
+            let (fleet, [limiter]) = Fleet::of().await;
             let ask = |amount| limiter.acquire("e-1", "gpt-4").limits(&limits).take_milli("a", amount);
             prop_assert!(ask(first).take_milli("b", slow).send().await.unwrap().is_granted());
             pass(millis(idle_ms)).await;

@@ -1,6 +1,7 @@
 //! Callers without an async runtime.
 
 use std::time::Duration;
+use weirgate_tests::fleet::slots;
 
 use weirgate::blocking::Wait;
 use weirgate::{Limit, RateLimiter};
@@ -46,7 +47,7 @@ fn threads_share_a_limiter_and_its_writes() {
 #[test]
 fn a_grant_that_is_dropped_far_from_any_runtime_gives_its_slots_back() {
     let limiter = limiter();
-    let slots = [Limit::concurrent("slots", 1).unwrap()];
+    let slots = [slots(1)];
     let ask = || {
         limiter
             .acquire("e-1", "gpt-4")

@@ -12,16 +12,13 @@ use weirgate_testkit::leased::load;
 
 use weirgate_tests::fleet::shards::{holds, shards, split, troubles};
 use weirgate_tests::fleet::{
-    Fleet, START, ask, config, denied, granted, leased, millis, pass, runtime, secs, tokens,
+    Fleet, START, ask, config, denied, granted, leased, millis, pass, runtime, secs, slots, tokens,
+    tpm,
 };
 use weirgate_tests::stored::{child, entity, resource, rpm};
 
 fn limits() -> [Limit; 3] {
-    [
-        rpm(60),
-        Limit::per_minute("tpm", 600).unwrap(),
-        Limit::concurrent("slots", 4).unwrap(),
-    ]
+    [rpm(60), tpm(600), slots(4)]
 }
 
 fn bypass<'a>(limiter: &'a RateLimiter, limits: &[Limit], takes: &[(&str, i64)]) -> Acquire<'a> {
@@ -49,8 +46,7 @@ async fn reported(limiter: &RateLimiter) -> (i128, i128) {
 
 #[tokio::test(start_paused = true)]
 async fn an_exhausted_bucket_admits_debits_nothing_and_counts() {
-    let fleet = Fleet::new().await;
-    let (limiter, other) = (fleet.limiter().await, fleet.limiter().await);
+    let (fleet, [limiter, other]) = Fleet::of().await;
     // Until every process counts for the hour that has begun.
     pass(secs(10)).await;
     let _ = granted(&limiter, &limits(), &[("rpm", 60)]).await;
@@ -73,8 +69,7 @@ async fn an_exhausted_bucket_admits_debits_nothing_and_counts() {
 
 #[tokio::test(start_paused = true)]
 async fn debt_and_a_bucket_that_does_not_exist_are_no_obstacle() {
-    let fleet = Fleet::new().await;
-    let limiter = fleet.limiter().await;
+    let (fleet, [limiter]) = Fleet::of().await;
     fleet.writes();
     let _ = bypassed(&limiter, &limits(), &[("rpm", 70)]).await;
     assert_eq!(
@@ -91,15 +86,10 @@ async fn debt_and_a_bucket_that_does_not_exist_are_no_obstacle() {
 /// Also where the write brings changed limits, one of which turns from slots in use into a rate.
 #[tokio::test(start_paused = true)]
 async fn a_bypass_brings_limits_as_any_other_request() {
-    let fleet = Fleet::new().await;
-    let limiter = fleet.limiter().await;
+    let (fleet, [limiter]) = Fleet::of().await;
     let _ = leased(&limiter, &limits(), &[("rpm", 60), ("slots", 4)], secs(60)).await;
     let held = leased(&limiter, &limits(), &[("slots", 4)], secs(60)).await;
-    let changed = [
-        rpm(120),
-        Limit::concurrent("slots", 20).unwrap(),
-        limits()[1].clone(),
-    ];
+    let changed = [rpm(120), slots(20), limits()[1].clone()];
     pass(secs(31)).await;
     let began = fleet.now();
     let grant = bypassed(&limiter, &changed, &[("rpm", 3), ("slots", 1)]).await;
@@ -155,8 +145,7 @@ async fn ordinary_requests_and_bypasses_share_a_write() {
 
 #[tokio::test(start_paused = true)]
 async fn a_grant_changes_only_what_is_counted() {
-    let fleet = Fleet::new().await;
-    let limiter = fleet.limiter().await;
+    let (fleet, [limiter]) = Fleet::of().await;
     let _ = granted(&limiter, &limits(), &[("rpm", 60)]).await;
     let mut grant = bypassed(&limiter, &limits(), &[("rpm", 5)]).await;
     for (step, counted) in [("less", 62_000), ("more", 80_000), ("another", 80_000)] {
@@ -188,8 +177,7 @@ async fn a_grant_changes_only_what_is_counted() {
 
 #[tokio::test(start_paused = true)]
 async fn slots_are_counted_and_not_held() {
-    let fleet = Fleet::new().await;
-    let limiter = fleet.limiter().await;
+    let (fleet, [limiter]) = Fleet::of().await;
     let _held = leased(&limiter, &limits(), &[("slots", 4)], secs(60)).await;
     let mut grant = bypassed(&limiter, &limits(), &[("rpm", 1), ("slots", 2)]).await;
     assert_eq!((grant.lease_id(), grant.amount("slots")), (None, tokens(2)));
@@ -212,13 +200,10 @@ async fn slots_are_counted_and_not_held() {
 
 #[tokio::test(start_paused = true)]
 async fn limits_that_never_deny_are_not_debited_either() {
-    let fleet = Fleet::new().await;
-    let limiter = fleet.limiter().await;
+    let (fleet, [limiter]) = Fleet::of().await;
     let limits = [
         rpm(60).in_mode(LimitMode::Soft),
-        Limit::per_minute("tpm", 600)
-            .unwrap()
-            .in_mode(LimitMode::Shadow),
+        tpm(600).in_mode(LimitMode::Shadow),
     ];
     let _ = granted(&limiter, &limits, &[("rpm", 70), ("tpm", 600)]).await;
     let request = bypass(&limiter, &limits, &[("rpm", 5)]).take_up_to("tpm", 1, 40);
@@ -239,8 +224,7 @@ async fn i3_i7_a_lost_answer_counts_once() {
     for faults in troubles() {
         for is_new in [false, true] {
             let case = format!("{faults:?}, new: {is_new}");
-            let fleet = Fleet::new().await;
-            let limiter = fleet.limiter().await;
+            let (fleet, [limiter]) = Fleet::of().await;
             let before = if is_new { 0 } else { 60 };
             if !is_new {
                 let _ = granted(&limiter, &limits, &[("rpm", before)]).await;
@@ -260,8 +244,7 @@ async fn i3_i7_a_lost_answer_counts_once() {
         }
     }
     // Another process writes before the retry, so the item does not tell.
-    let fleet = Fleet::new().await;
-    let limiter = fleet.limiter().await;
+    let (fleet, [limiter]) = Fleet::of().await;
     let _ = granted(&limiter, &limits, &[("rpm", 50)]).await;
     fleet.trouble(vec![Some(Fault::LoseAnswer)], Some("rpm"));
     let _ = bypassed(&limiter, &limits, &[("rpm", 5)]).await;
@@ -272,8 +255,7 @@ async fn i3_i7_a_lost_answer_counts_once() {
 
 #[tokio::test(start_paused = true)]
 async fn i7_what_a_lost_return_leaves_counted_is_said() {
-    let fleet = Fleet::new().await;
-    let limiter = fleet.limiter().await;
+    let (fleet, [limiter]) = Fleet::of().await;
     let _ = granted(&limiter, &limits(), &[("rpm", 60)]).await;
     let grant = bypassed(&limiter, &limits(), &[("rpm", 5)]).await;
     fleet.fail(&[Fault::LoseRequest]);
@@ -305,7 +287,7 @@ async fn prefetched_tokens_are_left_alone() {
     let builder = fleet.builder().await;
     let builder = builder.prefetch("gpt-4", Prefetch::default());
     let limiter = builder.build().await.unwrap();
-    let limits = [Limit::per_minute("rpm", 60_000).unwrap()];
+    let limits = [rpm(60_000)];
     for _ in 0..50 {
         let _ = granted(&limiter, &limits, &[("rpm", 1)]).await;
         pass(millis(10)).await;
@@ -371,8 +353,7 @@ async fn a_bypass_that_cannot_be_counted_in_time_is_granted_and_degraded() {
         assert_eq!(grant.degraded(), None, "{case}");
     }
     // What will never be counted is an error.
-    let fleet = Fleet::new().await;
-    let limiter = fleet.limiter().await;
+    let (fleet, [limiter]) = Fleet::of().await;
     fleet.dynamo.fail_when(|_| Some(Fault::Forbidden));
     let error = bypass(&limiter, &limits(), &[("rpm", 5)]).send().await;
     assert!(error.is_err_and(|error| !error.is_transient()));
@@ -381,8 +362,7 @@ async fn a_bypass_that_cannot_be_counted_in_time_is_granted_and_degraded() {
 /// In an outage that begins before the limits are read, too.
 #[tokio::test(start_paused = true)]
 async fn a_bypass_needs_no_limits_that_cannot_be_read() {
-    let fleet = Fleet::new().await;
-    let limiter = fleet.limiter().await;
+    let (fleet, [limiter]) = Fleet::of().await;
     fleet.dynamo.fail_reads(|_, _| Some(Fault::LoseRequest));
     let request = limiter.acquire("e-1", "gpt-4").take("rpm", 5);
     assert!(request.clone().send().await.is_err());
@@ -392,8 +372,7 @@ async fn a_bypass_needs_no_limits_that_cannot_be_read() {
 
 #[tokio::test(start_paused = true)]
 async fn a_stop_is_for_every_request() {
-    let fleet = Fleet::new().await;
-    let limiter = fleet.limiter().await;
+    let (fleet, [limiter]) = Fleet::of().await;
     let level = ConfigLevel::Resource(resource("gpt-4"));
     let _ = limiter.stop(&level).send().await.unwrap();
     let stopped = bypass(&limiter, &limits(), &[("rpm", 5)]).send().await;
@@ -431,8 +410,7 @@ async fn of(fleet: &Fleet, name: &str) -> (i64, i64) {
 
 #[tokio::test(start_paused = true)]
 async fn parents_are_bypassed_too() {
-    let fleet = Fleet::new().await;
-    let limiter = fleet.limiter().await;
+    let (fleet, [limiter]) = Fleet::of().await;
     for (name, rate) in [("e-1", 10), ("team", 5)] {
         let level = ConfigLevel::Entity(entity(name));
         limiter
@@ -459,8 +437,7 @@ async fn parents_are_bypassed_too() {
 #[tokio::test(start_paused = true)]
 async fn several_requests_may_bypass_and_not_side_by_side_and_in_one_transaction() {
     for in_one in [false, true] {
-        let fleet = Fleet::new().await;
-        let limiter = fleet.limiter().await;
+        let (fleet, [limiter]) = Fleet::of().await;
         let limits = [rpm(60)];
         let both = async |ordinary: i64, free: i64| {
             let take = |name, amount| {
@@ -491,8 +468,7 @@ async fn several_requests_may_bypass_and_not_side_by_side_and_in_one_transaction
 
 #[tokio::test(start_paused = true)]
 async fn one_shard_counts_what_bypasses_all() {
-    let fleet = Fleet::new().await;
-    let (limiter, cold) = (fleet.limiter().await, fleet.limiter().await);
+    let (fleet, [limiter, cold]) = Fleet::of().await;
     let limits = [Limit::per_day("rpm", 60).unwrap()];
     split(&limiter, &limits, 8).await;
     let _ = granted(&limiter, &limits, &[("rpm", 60)]).await;

@@ -9,14 +9,13 @@ use serde_json::Value;
 use tokio::time::Instant;
 use weirgate::{ConfigLevel, Error, Limit, RateLimiter};
 use weirgate_testkit::Fault;
-use weirgate_tests::fleet::{Fleet, ask, denied, granted, millis, pass, secs, shards, tokens};
+use weirgate_tests::fleet::{
+    Fleet, ask, denied, granted, millis, pass, rpm, secs, shards, tokens, tpm,
+};
 use weirgate_tests::stored::{configured, take};
 
 fn two() -> [Limit; 2] {
-    [
-        Limit::per_minute("rpm", 6_000).unwrap(),
-        Limit::per_minute("tpm", 100_000).unwrap(),
-    ]
+    [rpm(6_000), tpm(100_000)]
 }
 
 /// Requests since the last call, by operation.
@@ -85,8 +84,7 @@ async fn limits_from_the_table_and_the_bucket_are_one_read() {
 /// No write fails, and the limits of the call cost no further read.
 #[tokio::test(start_paused = true)]
 async fn a_new_bucket_is_a_read_and_the_write_that_makes_it() {
-    let fleet = Fleet::new().await;
-    let (limiter, meter) = fleet.metered().await;
+    let (fleet, limiter, meter) = Fleet::measured().await;
     let _ = operations(&fleet);
     let _ = granted(&limiter, &two(), &[("rpm", 1)]).await;
     let units = meter.take();
@@ -109,23 +107,6 @@ async fn a_new_bucket_is_a_read_and_the_write_that_makes_it() {
         "{units:?}"
     );
     assert_eq!(operations(&fleet), reads_and_writes(1, 1));
-}
-
-#[tokio::test(start_paused = true)]
-async fn a_denial_of_a_process_that_knows_nothing_is_a_read_unit() {
-    let fleet = Fleet::new().await;
-    let _ = granted(&fleet.limiter().await, &two(), &[("rpm", 6_000)]).await;
-    let (limiter, meter) = fleet.metered().await;
-    assert_eq!(
-        denied(&limiter, &two(), &[("rpm", 10)]).await.retry_after,
-        Some(millis(100))
-    );
-    let units = meter.take();
-    assert_eq!(
-        (units.requests, units.total, units.read),
-        (0, 0.0, 1.0),
-        "{units:?}"
-    );
 }
 
 /// One round trip more, and no herd on the first shard.
@@ -286,32 +267,6 @@ async fn i1_two_processes_that_find_no_bucket_make_one() {
         "{left}, {taken}"
     );
     assert!(fleet.writes() <= 6);
-}
-
-/// A split between the read and the write.
-#[tokio::test(start_paused = true)]
-async fn a_bucket_that_splits_after_it_was_read_is_taken_from() {
-    let fleet = Fleet::slow(millis(5)).await;
-    let limits = shards::per_minute(6_400);
-    let admin = fleet.limiter().await;
-    let _ = granted(&admin, &limits, &[("rpm", 1)]).await;
-    let limiter = fleet.limiter().await;
-    let splitting = async {
-        pass(millis(6)).await;
-        shards::split(&admin, &limits, 64).await;
-    };
-    let asks = async {
-        for _ in 0..20 {
-            let _ = granted(&limiter, &limits, &[("rpm", 1)]).await;
-        }
-    };
-    tokio::join!(asks, splitting);
-    let taken: i64 = shards::shards(&fleet)
-        .await
-        .iter()
-        .map(|shard| shard.limits["rpm"].consumed.bounded().0)
-        .sum();
-    assert_eq!(taken, 21_000);
 }
 
 /// Keys that are kept back, or a read that is refused as a whole: it is asked again as long as the

@@ -1,22 +1,16 @@
 //! What an operation costs: in write units the database reports.
 
-use std::sync::Arc;
 use std::time::Duration;
 use weirgate_tests::fleet;
 use weirgate_tests::stored;
 
-use tokio::task::JoinSet;
-use tokio::time::Instant;
-use weirgate::{Decision, Limit, RateLimiter};
+use weirgate::Limit;
 use weirgate_store::ConsumedUnits;
-use weirgate_tests::fleet::{Fleet, denied, granted, leased, millis, pass, secs};
+use weirgate_tests::fleet::{Fleet, denied, granted, leased, millis, pass, rpm, secs, slots, tpm};
 use weirgate_tools::scaling::facts;
 
 fn two() -> [Limit; 2] {
-    [
-        Limit::per_minute("rpm", 600).unwrap(),
-        Limit::per_minute("tpm", 100_000).unwrap(),
-    ]
+    [rpm(600), tpm(100_000)]
 }
 
 /// So many write units of the table, in as many requests, and none of an index.
@@ -34,8 +28,7 @@ fn only_table(units: &ConsumedUnits, table: f64, requests: u64) {
 
 #[tokio::test(start_paused = true)]
 async fn an_acquire_of_two_limits_is_one_write_unit_and_no_read() {
-    let fleet = Fleet::new().await;
-    let (limiter, meter) = fleet.metered().await;
+    let (fleet, limiter, meter) = Fleet::measured().await;
     let _ = granted(&limiter, &two(), &[("rpm", 1), ("tpm", 100)]).await;
     let _ = (meter.take(), fleet.dynamo.take_operations());
     for _ in 0..10 {
@@ -51,8 +44,7 @@ async fn an_acquire_of_two_limits_is_one_write_unit_and_no_read() {
 
 #[tokio::test(start_paused = true)]
 async fn parent_and_child_are_two_write_units_and_no_read_once_their_limits_are_known() {
-    let fleet = Fleet::new().await;
-    let (limiter, meter) = fleet.metered().await;
+    let (fleet, limiter, meter) = Fleet::measured().await;
     limiter
         .set_config(&weirgate::ConfigLevel::System, &weirgate::Config::of(two()))
         .await
@@ -84,19 +76,6 @@ async fn parent_and_child_are_two_write_units_and_no_read_once_their_limits_are_
 }
 
 #[tokio::test(start_paused = true)]
-async fn an_acquire_at_the_refill_edge_of_one_process_is_one_write_unit() {
-    let fleet = Fleet::new().await;
-    let (limiter, meter) = fleet.metered().await;
-    let _ = granted(&limiter, &two(), &[("rpm", 600)]).await;
-    for _ in 0..10 {
-        pass(millis(100)).await;
-        let _ = meter.take();
-        let _ = granted(&limiter, &two(), &[("rpm", 1)]).await;
-        only_table(&meter.take(), 1.0, 1);
-    }
-}
-
-#[tokio::test(start_paused = true)]
 async fn a_denial_is_a_read_unit_and_none_when_repeated() {
     let fleet = Fleet::new().await;
     let _ = granted(&fleet.limiter().await, &two(), &[("rpm", 600)]).await;
@@ -124,8 +103,7 @@ fn milli(units: f64) -> u64 {
 
 #[tokio::test(start_paused = true)]
 async fn an_estimate_is_one_write_unit_and_its_adjustment_another() {
-    let fleet = Fleet::new().await;
-    let (limiter, meter) = fleet.metered().await;
+    let (_fleet, limiter, meter) = Fleet::measured().await;
     let _ = granted(&limiter, &two(), &[("rpm", 1)]).await;
     for used in [1_213, 1_900] {
         let _ = meter.take();
@@ -141,9 +119,8 @@ async fn an_estimate_is_one_write_unit_and_its_adjustment_another() {
 
 #[tokio::test(start_paused = true)]
 async fn a_durable_lease_is_one_write_unit_and_its_release_another() {
-    let fleet = Fleet::new().await;
-    let (limiter, meter) = fleet.metered().await;
-    let limits = [two()[0].clone(), Limit::concurrent("slots", 4).unwrap()];
+    let (_fleet, limiter, meter) = Fleet::measured().await;
+    let limits = [two()[0].clone(), slots(4)];
     let _first = leased(&limiter, &limits, &[("rpm", 1), ("slots", 1)], secs(60)).await;
     let _ = meter.take();
     for _ in 0..5 {
@@ -170,9 +147,8 @@ fn with_due(units: &ConsumedUnits, table: f64, due: f64) {
 
 #[tokio::test(start_paused = true)]
 async fn a_lone_lease_is_two_write_units_and_its_release_two_and_the_reconciler_need_not_come() {
-    let fleet = Fleet::new().await;
-    let (limiter, meter) = fleet.metered().await;
-    let limits = [two()[0].clone(), Limit::concurrent("slots", 4).unwrap()];
+    let (fleet, limiter, meter) = Fleet::measured().await;
+    let limits = [two()[0].clone(), slots(4)];
     let _ = granted(&limiter, &limits, &[("rpm", 1)]).await;
     for _ in 0..3 {
         pass(secs(90)).await;
@@ -195,10 +171,9 @@ async fn a_lone_lease_is_two_write_units_and_its_release_two_and_the_reconciler_
 
 #[tokio::test(start_paused = true)]
 async fn a_lease_that_is_not_alone_any_more_leaves_due_for_the_other() {
-    let fleet = Fleet::new().await;
-    let (one, meter) = fleet.metered().await;
+    let (fleet, one, meter) = Fleet::measured().await;
     let other = fleet.limiter().await;
-    let slots = [Limit::concurrent("slots", 4).unwrap()];
+    let slots = [slots(4)];
     let first = leased(&one, &slots, &[("slots", 1)], secs(60)).await;
     let second = leased(&other, &slots, &[("slots", 1)], secs(90)).await;
     let _ = meter.take();
@@ -223,8 +198,7 @@ async fn a_lease_that_is_not_alone_any_more_leaves_due_for_the_other() {
 
 #[tokio::test(start_paused = true)]
 async fn a_new_bucket_costs_its_item_and_an_entry_in_two_indexes() {
-    let fleet = Fleet::new().await;
-    let (limiter, meter) = fleet.metered().await;
+    let (_fleet, limiter, meter) = Fleet::measured().await;
     let _ = granted(&limiter, &two(), &[("rpm", 1)]).await;
     let units = meter.take();
     let indexes: Vec<_> = units
@@ -240,41 +214,12 @@ async fn a_new_bucket_costs_its_item_and_an_entry_in_two_indexes() {
     );
 }
 
-#[tokio::test(start_paused = true)]
-async fn a_write_costs_a_unit_for_each_kilobyte_of_the_item() {
-    let fleet = Fleet::new().await;
-    let (limiter, meter) = fleet.metered().await;
-    let names: Vec<_> = (10..30).map(|at| format!("limit-{at}")).collect();
-    let limits: Vec<_> = names
-        .iter()
-        .map(|name| Limit::per_minute(name, 1_000_000).unwrap())
-        .collect();
-    for (count, units) in [(5, 1.0), (10, 2.0), (20, 3.0)] {
-        let entity = format!("e-{count}");
-        let ask = async || {
-            let ask = limiter
-                .acquire(&entity, "gpt-4")
-                .limits(&limits[..count])
-                .take(&names[0], 1);
-            assert!(ask.send().await.unwrap().is_granted());
-        };
-        ask().await;
-        let _ = meter.take();
-        ask().await;
-        let used = meter.take();
-        assert_eq!((used.table, used.total), (units, units), "{count} limits");
-    }
-}
-
 /// A process reads each shard that it meets for the first time.
 #[tokio::test(start_paused = true)]
 async fn an_acquire_on_any_number_of_shards_is_one_write_unit() {
     for shards in [1, 2, 8, 64] {
         let fleet = Fleet::new().await;
-        let limits = [
-            Limit::per_minute("rpm", 600_000).unwrap(),
-            Limit::per_minute("tpm", 100_000_000).unwrap(),
-        ];
+        let limits = [rpm(600_000), tpm(100_000_000)];
         let operator = fleet.limiter().await;
         let _ = granted(&operator, &limits, &[("rpm", 1), ("tpm", 100)]).await;
         assert_eq!(
@@ -316,9 +261,8 @@ async fn an_acquire_on_any_number_of_shards_is_one_write_unit() {
 
 #[tokio::test(start_paused = true)]
 async fn an_expired_lease_is_reclaimed_along_with_a_take() {
-    let fleet = Fleet::new().await;
-    let (limiter, meter) = fleet.metered().await;
-    let slots = [Limit::concurrent("slots", 4).unwrap()];
+    let (fleet, limiter, meter) = Fleet::measured().await;
+    let slots = [slots(4)];
     for _ in 0..4 {
         std::mem::forget(leased(&limiter, &slots, &[("slots", 1)], secs(5)).await);
     }
@@ -336,8 +280,7 @@ async fn an_expired_lease_is_reclaimed_along_with_a_take() {
 
 #[tokio::test(start_paused = true)]
 async fn the_item_of_two_limits_stays_below_a_kilobyte() {
-    let fleet = Fleet::new().await;
-    let limiter = fleet.limiter().await;
+    let (fleet, [limiter]) = Fleet::of().await;
     let names = ["requests-per-minute", "tokens-per-minute"];
     let limits = names.map(|name| Limit::per_minute(name, 1_000_000_000_000).unwrap());
     let (entity, resource) = (
@@ -367,140 +310,13 @@ async fn the_item_of_two_limits_stays_below_a_kilobyte() {
     assert_eq!(bucket.write_units(), 1);
 }
 
-/// Eight callers over 25 s at 200 a second beside 6 a minute: one asks for both limits, the others
-/// for the fast one.
-struct Edge {
-    fast: i64,
-    slow: i64,
-    writes: f64,
-    /// Fast tokens that came after the span, and before the last answer.
-    late: i64,
-}
-
-impl Edge {
-    const SPAN: Duration = secs(25);
-
-    async fn run(fleet: &Fleet, limiters: &[(RateLimiter, weirgate_store::CapacityMeter)]) -> Self {
-        let limits: Arc<[Limit]> = [
-            Limit::per_second("rps", 200).unwrap(),
-            Limit::per_minute("rpm", 6).unwrap(),
-        ]
-        .into();
-        let until = Instant::now() + Self::SPAN;
-        let mut tasks = JoinSet::new();
-        for caller in 0..8 {
-            let (limiter, limits) = (
-                limiters[caller % limiters.len()].0.clone(),
-                Arc::clone(&limits),
-            );
-            tasks.spawn(async move {
-                let (mut fast, mut slow) = (0, 0);
-                while Instant::now() < until {
-                    let left = until.saturating_duration_since(Instant::now());
-                    let wants_both = caller == 0;
-                    let ask = limiter
-                        .acquire("e-1", "gpt-4")
-                        .shared_limits(&limits)
-                        .take("rps", 1)
-                        .wait_up_to(left);
-                    let ask = if wants_both { ask.take("rpm", 1) } else { ask };
-                    match ask.send().await.unwrap() {
-                        Decision::Granted(_) => {
-                            fast += 1;
-                            slow += i64::from(wants_both);
-                        }
-                        Decision::Denied(_) => tokio::time::sleep(left).await,
-                        other => panic!("{other:?}"),
-                    }
-                }
-                (fast, slow)
-            });
-        }
-        let counts = tasks.join_all().await;
-        let (fast, slow) = counts
-            .into_iter()
-            .fold((0, 0), |(fast, slow), more| (fast + more.0, slow + more.1));
-        let writes = limiters.iter().map(|(_, meter)| meter.take().total).sum();
-        let bucket = fleet.bucket().await;
-        assert_eq!(
-            bucket.limits["rps"].consumed,
-            fleet::tokens(fast),
-            "what was admitted is what the table counted"
-        );
-        assert_eq!(bucket.limits["rpm"].consumed, fleet::tokens(slow));
-        // I1, exact, up to the last answer, which comes a little after the span.
-        for name in ["rps", "rpm"] {
-            let state = bucket.limits[name];
-            assert!(
-                bucket.balance(&state, fleet.now()) >= fleet::tokens(0),
-                "{state:?}"
-            );
-            let credit = weirgate_shared::refill_between(
-                &state.rule,
-                bucket.shard(),
-                fleet::START,
-                fleet.now(),
-            );
-            assert!(state.consumed <= state.rule.capacity + credit, "{state:?}");
-        }
-        let late_ms = (Instant::now() - until).as_millis();
-        Self {
-            fast,
-            slow,
-            writes,
-            late: i64::try_from(late_ms * 200 / 1000 + 1).unwrap(),
-        }
-    }
-
-    /// I2 and I1: capacity and 25 s of refill, all of it and no more.
-    fn check(&self, most_per_admitted: f64) {
-        let (fast, slow) = (200 + 25 * 200, 6 + 2);
-        let admitted = f64::from(i32::try_from(self.fast).unwrap());
-        let per_admitted = self.writes / admitted;
-        let seen = format!(
-            "{} of {fast}, {} of {slow}, {per_admitted:.2} write units each",
-            self.fast, self.slow
-        );
-        println!("{seen}");
-        assert!(
-            self.fast * 100 >= fast * 99 && self.fast <= fast + self.late,
-            "{seen}"
-        );
-        assert_eq!(self.slow, slow, "{seen}");
-        assert!(per_admitted <= most_per_admitted, "{seen}");
-    }
-}
-
-#[tokio::test(start_paused = true)]
-async fn i2_eight_callers_in_one_process_at_the_refill_edge() {
-    let fleet = Fleet::slow(millis(3)).await;
-    let limiters = [fleet.metered().await];
-    Edge::run(&fleet, &limiters).await.check(1.0);
-}
-
-#[tokio::test(start_paused = true)]
-async fn i2_eight_processes_at_the_refill_edge() {
-    // Whose requests take as long as a token needs to come may get in step with another one, and
-    // come second each time: with 5 ms that were 1.6 units each, and in one of ten runs 5 s without
-    // a token.
-    for latency_ms in [2, 5] {
-        let fleet = Fleet::slow(millis(latency_ms)).await;
-        let mut limiters = vec![];
-        for _ in 0..8 {
-            limiters.push(fleet.metered().await);
-        }
-        Edge::run(&fleet, &limiters).await.check(1.45);
-    }
-}
-
 /// Each lease needs a condition, and a condition has at most 300 operators.
 #[tokio::test(start_paused = true)]
 async fn leases_at_once_share_as_few_writes_as_the_limits_leave_room_for() {
     let mut writes = vec![];
     for count in [1, 2, 10, 20] {
-        let fleet = Fleet::new().await;
-        let limiter = fleet.limiter().await;
-        let slots = Limit::concurrent("slots", 200).unwrap();
+        let (fleet, [limiter]) = Fleet::of().await;
+        let slots = slots(200);
         let rates = (1..count).map(|at| Limit::per_minute(&format!("r{at}"), 600).unwrap());
         let limits: Vec<_> = rates.chain([slots]).collect();
         let _ = granted(&limiter, &limits, &[("slots", 1)]).await;

@@ -8,9 +8,9 @@ use weirgate::{
 };
 use weirgate_testkit::Fault;
 use weirgate_tests::fleet::{
-    Fleet, ask, config, denied, granted, millis, pass, runtime, secs, tokens,
+    Fleet, ask, config, denied, granted, millis, pass, runtime, secs, slots, tokens,
 };
-use weirgate_tests::stored::{child, configured, entity, resource, rpm, take};
+use weirgate_tests::stored::{child, configured, entity, rpm, take};
 
 const DAY_MS: i64 = 86_400_000;
 
@@ -30,21 +30,6 @@ fn disabled() -> Config {
         status: ConfigStatus::Disabled,
         ..Config::default()
     }
-}
-
-#[tokio::test(start_paused = true)]
-async fn what_was_disabled_during_a_freeze_is_disabled_after_it() {
-    let fleet = Fleet::new().await;
-    let admin = configured(&fleet, &ConfigLevel::System, [rpm(600)]).await;
-    let limiter = fleet.limiter().await;
-    assert!(take(&limiter, 1).await.unwrap().is_granted());
-    admin
-        .set_config(&ConfigLevel::Resource(resource("gpt-4")), &disabled())
-        .await
-        .unwrap();
-    fleet.clock.skew(3_600_000);
-    let decision = take(&limiter, 1).await.unwrap();
-    assert!(matches!(decision, Decision::Disabled(_)), "{decision:?}");
 }
 
 #[tokio::test(start_paused = true)]
@@ -107,7 +92,7 @@ proptest! {
         frozen_ms in freezes(), keep_ms in 100..60_000_u64, is_set_back in any::<bool>(),
     ) {
         runtime().block_on(async {
-            let (fleet, far) = (Fleet::new().await, [Limit::per_minute("rpm", 600_000).unwrap()]);
+            let (fleet, far) = (Fleet::new().await, [rpm(600_000)]);
             let prefetch = Prefetch::default().max_age(millis(keep_ms));
             let limiter = fleet.builder().await.prefetch("gpt-4", prefetch).build().await.unwrap();
             for _ in 0..200 {
@@ -194,7 +179,7 @@ proptest! {
     ) {
         runtime().block_on(async {
             let fleet = Fleet::slow(millis(5)).await;
-            let limits = [rpm(600), Limit::per_day("rpd", 100_000).unwrap(), Limit::concurrent("slots", 2).unwrap()];
+            let limits = [rpm(600), Limit::per_day("rpd", 100_000).unwrap(), slots(2)];
             let limiter = fleet.limiter_by(&fleet.clock).await;
             let _ = granted(&limiter, &limits, &[("rpm", first)]).await;
             let mut skew = 0;

@@ -11,8 +11,7 @@ fn rpm(rate: i64) -> [Limit; 1] {
 
 #[tokio::test(start_paused = true)]
 async fn a_bucket_that_ttl_deleted_is_made_again() {
-    let fleet = Fleet::new().await;
-    let limiter = fleet.limiter().await;
+    let (fleet, [limiter]) = Fleet::of().await;
     let _ = granted(&limiter, &rpm(10), &[("rpm", 4)]).await;
     let before = fleet.bucket().await;
     pass(secs(60)).await;
@@ -41,8 +40,7 @@ async fn a_bucket_that_ttl_deleted_is_made_again() {
 
 #[tokio::test(start_paused = true)]
 async fn a_denial_from_memory_ends_when_the_bucket_is_gone() {
-    let fleet = Fleet::new().await;
-    let limiter = fleet.limiter().await;
+    let (fleet, [limiter]) = Fleet::of().await;
     let _ = granted(&limiter, &rpm(1), &[("rpm", 1)]).await;
     denied(&limiter, &rpm(1), &[("rpm", 1)]).await;
     fleet.delete();
@@ -53,8 +51,7 @@ async fn a_denial_from_memory_ends_when_the_bucket_is_gone() {
 
 #[tokio::test(start_paused = true)]
 async fn settling_a_grant_of_a_deleted_bucket_makes_no_item() {
-    let fleet = Fleet::new().await;
-    let limiter = fleet.limiter().await;
+    let (fleet, [limiter]) = Fleet::of().await;
     let mut plain = granted(&limiter, &rpm(10), &[("rpm", 4)]).await;
     let lease = leased(&limiter, &rpm(10), &[("rpm", 1)], secs(9)).await;
     fleet.delete();
@@ -76,8 +73,7 @@ async fn settling_a_grant_of_a_deleted_bucket_makes_no_item() {
 /// The new item's `v` may begin below the one this process has seen, if the other clock is behind.
 #[tokio::test(start_paused = true)]
 async fn i7_a_bucket_made_again_by_a_process_whose_clock_is_behind_is_seen() {
-    let fleet = Fleet::new().await;
-    let limiter = fleet.limiter().await;
+    let (fleet, [limiter]) = Fleet::of().await;
     let _ = granted(&limiter, &rpm(10), &[("rpm", 10)]).await;
     fleet.delete();
     let behind = FakeClock::at(EpochMillis(START.0 - 30_000));
@@ -96,8 +92,7 @@ async fn i7_a_bucket_made_again_by_a_process_whose_clock_is_behind_is_seen() {
 
 #[tokio::test(start_paused = true)]
 async fn an_item_that_cannot_be_read_is_named_with_what_is_wrong() {
-    let fleet = Fleet::new().await;
-    let limiter = fleet.limiter().await;
+    let (fleet, [limiter]) = Fleet::of().await;
     let _ = granted(&limiter, &rpm(10), &[("rpm", 1)]).await;
     let whole = fleet.dynamo.item(PK, "#STATE");
     for (attribute, value) in [

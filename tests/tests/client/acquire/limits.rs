@@ -1,9 +1,9 @@
 //! Limits that callers bring reach the bucket with their takes.
 
 use weirgate::Limit;
-use weirgate_testkit::leased::full;
-use weirgate_tests::fleet;
-use weirgate_tests::fleet::{Fleet, ask, by_name, denied, granted, millis, pass, secs, tokens};
+use weirgate_tests::fleet::{
+    Fleet, by_name, denied, granted, millis, pass, secs, slots, tokens, tpm,
+};
 
 fn rpm(rate: i64) -> [Limit; 1] {
     [Limit::per_minute("rpm", rate).unwrap()]
@@ -11,8 +11,7 @@ fn rpm(rate: i64) -> [Limit; 1] {
 
 #[tokio::test(start_paused = true)]
 async fn a_raised_limit_reaches_the_bucket_with_the_take_and_flows_in_from_then_on() {
-    let fleet = Fleet::new().await;
-    let (limiter, other) = (fleet.limiter().await, fleet.limiter().await);
+    let (fleet, [limiter, other]) = Fleet::of().await;
     let _ = granted(&other, &rpm(10), &[("rpm", 10)]).await;
     denied(&limiter, &rpm(10), &[("rpm", 1)]).await;
 
@@ -36,8 +35,7 @@ async fn a_raised_limit_reaches_the_bucket_with_the_take_and_flows_in_from_then_
 #[tokio::test(start_paused = true)]
 async fn i5_a_raised_limit_reaches_a_bucket_without_enough_tokens() {
     for need in [1, 40] {
-        let fleet = Fleet::new().await;
-        let (limiter, other) = (fleet.limiter().await, fleet.limiter().await);
+        let (fleet, [limiter, other]) = Fleet::of().await;
         let _ = granted(&other, &rpm(10), &[("rpm", 10)]).await;
         let retry_after = denied(&limiter, &rpm(60), &[("rpm", need)])
             .await
@@ -53,8 +51,7 @@ async fn i5_a_raised_limit_reaches_a_bucket_without_enough_tokens() {
 
 #[tokio::test(start_paused = true)]
 async fn i1_a_lowered_limit_takes_effect_with_the_take_and_makes_no_debt() {
-    let fleet = Fleet::new().await;
-    let limiter = fleet.limiter().await;
+    let (fleet, [limiter]) = Fleet::of().await;
     let _ = granted(&limiter, &rpm(100), &[("rpm", 10)]).await;
     let _ = granted(&limiter, &rpm(20), &[("rpm", 5)]).await;
     assert_eq!(
@@ -74,10 +71,9 @@ async fn i1_a_lowered_limit_takes_effect_with_the_take_and_makes_no_debt() {
 
 #[tokio::test(start_paused = true)]
 async fn a_limit_that_is_new_is_added_full() {
-    let fleet = Fleet::new().await;
-    let (limiter, other) = (fleet.limiter().await, fleet.limiter().await);
+    let (fleet, [limiter, other]) = Fleet::of().await;
     let _ = granted(&other, &rpm(10), &[("rpm", 10)]).await;
-    let both = [rpm(10)[0].clone(), Limit::per_minute("tpm", 600).unwrap()];
+    let both = [rpm(10)[0].clone(), tpm(600)];
     let denied = denied(&limiter, &both, &[("rpm", 1), ("tpm", 1)]).await;
     assert_eq!(by_name(&denied)["tpm"].available, tokens(600));
     assert_eq!(
@@ -92,42 +88,8 @@ async fn a_limit_that_is_new_is_added_full() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_limit_that_a_caller_does_not_bring_stays() {
-    let fleet = Fleet::new().await;
-    let limiter = fleet.limiter().await;
-    let both = [rpm(10)[0].clone(), Limit::per_minute("tpm", 600).unwrap()];
-    let _ = granted(&limiter, &both, &[("rpm", 1), ("tpm", 100)]).await;
-    let _ = granted(&limiter, &rpm(10), &[("rpm", 1)]).await;
-    assert_eq!(fleet.tk_tc("tpm").await, (500_000, 100_000));
-}
-
-#[tokio::test(start_paused = true)]
-async fn two_callers_with_different_limits_are_each_served_by_their_own() {
-    let fleet = Fleet::slow(millis(3)).await;
-    let limiter = fleet.limiter().await;
-    let _ = granted(&limiter, &rpm(10), &[("rpm", 1)]).await;
-    let (small, large) = (rpm(10), rpm(30));
-    let (a, b, c) = tokio::join!(
-        ask(&limiter, &small, &[("rpm", 4)]).send(),
-        ask(&limiter, &large, &[("rpm", 25)]).send(),
-        ask(&limiter, &small, &[("rpm", 5)]).send(),
-    );
-    let answers = [a, b, c].map(|answer| answer.unwrap().is_granted());
-    let taken: i64 = [4, 25, 5]
-        .into_iter()
-        .zip(answers)
-        .map(|(tokens, granted)| tokens * i64::from(granted))
-        .sum();
-    assert!(answers[0], "the first in line is served");
-    let bucket = fleet.bucket().await;
-    assert_eq!(bucket.limits["rpm"].consumed, tokens(1 + taken));
-    assert!(bucket.limits["rpm"].available >= tokens(0));
-}
-
-#[tokio::test(start_paused = true)]
 async fn a_burst_and_a_rate_change_are_written_with_the_take() {
-    let fleet = Fleet::new().await;
-    let limiter = fleet.limiter().await;
+    let (fleet, [limiter]) = Fleet::of().await;
     let _ = granted(&limiter, &rpm(10), &[("rpm", 10)]).await;
     let burst = [Limit::per_second("rpm", 5).unwrap().with_burst(40).unwrap()];
     pass(secs(6)).await;
@@ -145,23 +107,10 @@ async fn a_burst_and_a_rate_change_are_written_with_the_take() {
     );
 }
 
-/// What was taken under the old capacity may be more than the new one has room for.
-#[tokio::test(start_paused = true)]
-async fn i1_a_rollback_after_the_limit_was_lowered_stays_below_the_new_capacity() {
-    let fleet = Fleet::new().await;
-    let (limiter, other) = (fleet.limiter().await, fleet.limiter().await);
-    let grant = granted(&limiter, &rpm(10), &[("rpm", 5)]).await;
-    let _ = granted(&other, &rpm(4), &[("rpm", 2)]).await;
-    assert_eq!(fleet.tk_tc("rpm").await, (2_000, 7_000));
-    let _ = grant.roll_back().await.unwrap();
-    assert_eq!(fleet.tk_tc("rpm").await, (4_000, 2_000));
-}
-
 #[tokio::test(start_paused = true)]
 async fn slots_above_a_lowered_number_stay_held_until_they_are_released() {
-    let fleet = Fleet::new().await;
-    let limiter = fleet.limiter().await;
-    let slots = |count| [Limit::concurrent("slots", count).unwrap()];
+    let (fleet, [limiter]) = Fleet::of().await;
+    let slots = |count| [slots(count)];
     let three = granted(&limiter, &slots(5), &[("slots", 3)]).await;
     let one = granted(&limiter, &slots(5), &[("slots", 1)]).await;
     let denial = denied(&limiter, &slots(2), &[("slots", 1)]).await;
@@ -172,30 +121,4 @@ async fn slots_above_a_lowered_number_stay_held_until_they_are_released() {
     denied(&limiter, &slots(2), &[("slots", 1)]).await;
     let _ = (one.release().await.unwrap(), last.release().await.unwrap());
     assert_eq!(fleet.tk_tc("slots").await.0, 2_000);
-}
-
-/// The hidden limit counts write units, and is never in a caller's way.
-#[tokio::test(start_paused = true)]
-async fn the_hidden_limit_counts_writes_and_is_not_shown() {
-    let fleet = Fleet::new().await;
-    let limiter = fleet.limiter().await;
-    for _ in 0..3 {
-        let _ = granted(&limiter, &rpm(100), &[("rpm", 1)]).await;
-    }
-    let grant = granted(&limiter, &rpm(100), &[("rpm", 1)]).await;
-    assert_eq!(
-        grant
-            .limits()
-            .iter()
-            .map(|status| &*status.limit)
-            .collect::<Vec<_>>(),
-        ["rpm"]
-    );
-    let (bucket, fresh) = (fleet.bucket().await, full("e-1", &rpm(100)));
-    assert_eq!(bucket.limits.len(), fresh.limits.len());
-    assert_eq!(
-        bucket.write_seq,
-        fleet::START.0 * 1000 + 3,
-        "one more each write, from the creation's instant"
-    );
 }

@@ -8,7 +8,7 @@ use proptest::prelude::*;
 use weirgate::{Decision, Limit, LimitMode};
 use weirgate_tests::fleet::shards::{holds, split};
 use weirgate_tests::fleet::{
-    Fleet, ask, config, denied, granted, millis, pass, runtime, secs, tokens,
+    Fleet, ask, config, denied, granted, millis, pass, runtime, secs, slots, tokens,
 };
 
 fn rpm(rate: i64, mode: LimitMode) -> Limit {
@@ -21,8 +21,7 @@ fn tpm(rate: i64) -> Limit {
 
 #[tokio::test(start_paused = true)]
 async fn a_shadow_limit_says_what_it_would_deny_and_takes_nothing_of_it() {
-    let fleet = Fleet::new().await;
-    let limiter = fleet.limiter().await;
+    let (fleet, [limiter]) = Fleet::of().await;
     let limits = [rpm(60, LimitMode::Shadow), tpm(1_000)];
     assert_eq!(
         granted(&limiter, &limits, &[("rpm", 50), ("tpm", 10)])
@@ -55,8 +54,7 @@ async fn a_shadow_limit_says_what_it_would_deny_and_takes_nothing_of_it() {
 /// Neither an unrequested limit in debt nor a shadow limit makes a request wait.
 #[tokio::test(start_paused = true)]
 async fn only_enforced_limits_that_are_asked_are_waited_for() {
-    let fleet = Fleet::new().await;
-    let limiter = fleet.limiter().await;
+    let (_fleet, [limiter]) = Fleet::of().await;
     let limits = [
         rpm(60, LimitMode::Shadow),
         tpm(60),
@@ -92,8 +90,7 @@ async fn only_enforced_limits_that_are_asked_are_waited_for() {
 
 #[tokio::test(start_paused = true)]
 async fn a_shadow_limit_does_not_prevent_waiting_for_an_enforced_one() {
-    let fleet = Fleet::new().await;
-    let limiter = fleet.limiter().await;
+    let (fleet, [limiter]) = Fleet::of().await;
     let limits = [
         Limit::per_day("tpd", 24)
             .unwrap()
@@ -112,9 +109,7 @@ async fn a_shadow_limit_does_not_prevent_waiting_for_an_enforced_one() {
     assert_eq!(fleet.now().since(began).0, 1_000);
     assert_eq!(grant.would_deny().unwrap().blocking().unwrap().limit, "tpd");
     // Holding nothing of it is no reason to fail.
-    let slots = [Limit::concurrent("slots", 1)
-        .unwrap()
-        .in_mode(LimitMode::Shadow)];
+    let slots = [slots(1).in_mode(LimitMode::Shadow)];
     let _held = granted(&limiter, &slots, &[("slots", 1)]).await;
     let mut grant = granted(&limiter, &slots, &[("slots", 1)]).await;
     assert_eq!(
@@ -131,8 +126,7 @@ fn soft() -> Limit {
 
 #[tokio::test(start_paused = true)]
 async fn more_than_a_shadow_limit_ever_holds_is_granted_too() {
-    let fleet = Fleet::new().await;
-    let limiter = fleet.limiter().await;
+    let (fleet, [limiter]) = Fleet::of().await;
     let grant = granted(&limiter, &[rpm(60, LimitMode::Shadow)], &[("rpm", 61)]).await;
     assert_eq!(grant.would_deny().expect("it never fits").retry_after, None);
     assert_eq!(fleet.writes(), 0, "nothing is taken of it");
@@ -143,10 +137,7 @@ async fn more_than_a_shadow_limit_ever_holds_is_granted_too() {
 async fn a_limiter_in_shadow_mode_denies_and_delays_no_request() {
     let fleet = Fleet::new().await;
     let limiter = fleet.builder().await.shadow(true).build().await.unwrap();
-    let limits = [
-        rpm(60, LimitMode::Enforced),
-        Limit::concurrent("slots", 1).unwrap(),
-    ];
+    let limits = [rpm(60, LimitMode::Enforced), slots(1)];
     let held = granted(&limiter, &limits, &[("rpm", 60), ("slots", 1)]).await;
     let started = fleet.now();
     let request = ask(&limiter, &limits, &[("rpm", 1), ("slots", 1)]).wait_up_to(secs(60));
@@ -254,8 +245,7 @@ proptest! {
 
 #[tokio::test(start_paused = true)]
 async fn a_soft_limit_alone_costs_one_write_and_waits_for_nothing() {
-    let fleet = Fleet::new().await;
-    let (limiter, meter) = fleet.metered().await;
+    let (fleet, limiter, meter) = Fleet::measured().await;
     let limits = [rpm(60, LimitMode::Soft)];
     let _ = granted(&limiter, &limits, &[("rpm", 1)]).await;
     for _ in 0..3 {

@@ -3,13 +3,10 @@
 use proptest::prelude::*;
 use weirgate::{Decision, Limit, RateLimiter};
 
-use weirgate_tests::fleet::{Fleet, config, leased, pass, runtime, secs, tokens};
+use weirgate_tests::fleet::{Fleet, config, leased, pass, rpm, runtime, secs, slots, tokens};
 
 fn limits() -> [Limit; 2] {
-    [
-        Limit::per_minute("rpm", 60).unwrap(),
-        Limit::concurrent("slots", 8).unwrap(),
-    ]
+    [rpm(60), slots(8)]
 }
 
 async fn up_to(limiter: &RateLimiter, limit: &str, least: i64, most: i64) -> Decision {
@@ -20,8 +17,7 @@ async fn up_to(limiter: &RateLimiter, limit: &str, least: i64, most: i64) -> Dec
 
 #[tokio::test(start_paused = true)]
 async fn as_much_as_there_is_is_taken_with_one_write() {
-    let fleet = Fleet::new().await;
-    let limiter = fleet.limiter().await;
+    let (fleet, [limiter]) = Fleet::of().await;
     let mut given = vec![];
     for _ in 0..3 {
         let grant = up_to(&limiter, "rpm", 5, 25).await.granted().unwrap();
@@ -48,8 +44,7 @@ async fn as_much_as_there_is_is_taken_with_one_write() {
 
 #[tokio::test(start_paused = true)]
 async fn i4_a_lease_holds_as_much_as_was_given() {
-    let fleet = Fleet::new().await;
-    let limiter = fleet.limiter().await;
+    let (fleet, [limiter]) = Fleet::of().await;
     let held = leased(&limiter, &limits(), &[("slots", 3)], secs(60)).await;
     let rest = up_to(&limiter, "slots", 1, 8).await.granted().unwrap();
     assert_eq!(rest.amount("slots"), tokens(5));
@@ -66,8 +61,7 @@ async fn i4_a_lease_holds_as_much_as_was_given() {
 
 #[tokio::test(start_paused = true)]
 async fn a_range_that_cannot_be_is_refused() {
-    let fleet = Fleet::new().await;
-    let limiter = fleet.limiter().await;
+    let (fleet, [limiter]) = Fleet::of().await;
     let limits = limits();
     let _ = fleet.dynamo.take_requests();
     for ((least, most), named) in [

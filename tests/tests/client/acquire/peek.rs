@@ -5,7 +5,9 @@ use std::time::Duration;
 use proptest::prelude::*;
 use weirgate::{Balances, Error, Limit, LimitMode, RateLimiter};
 use weirgate_tests::fleet::shards::{per_minute, split};
-use weirgate_tests::fleet::{Fleet, ask, config, granted, millis, pass, runtime, secs, tokens};
+use weirgate_tests::fleet::{
+    Fleet, ask, config, granted, millis, pass, runtime, secs, slots, tokens,
+};
 
 async fn peek(limiter: &RateLimiter, limits: &[Limit], need: i64, max_age: Duration) -> Balances {
     limiter
@@ -20,12 +22,8 @@ async fn peek(limiter: &RateLimiter, limits: &[Limit], need: i64, max_age: Durat
 
 #[tokio::test(start_paused = true)]
 async fn a_bucket_that_is_not_there_is_full_and_is_not_made() {
-    let fleet = Fleet::new().await;
-    let limiter = fleet.limiter().await;
-    let limits = [
-        per_minute(60)[0].clone(),
-        Limit::concurrent("slots", 4).unwrap(),
-    ];
+    let (fleet, [limiter]) = Fleet::of().await;
+    let limits = [per_minute(60)[0].clone(), slots(4)];
     let balances = limiter
         .peek("e-1", "gpt-4")
         .limits(&limits)
@@ -40,8 +38,7 @@ async fn a_bucket_that_is_not_there_is_full_and_is_not_made() {
 
 #[tokio::test(start_paused = true)]
 async fn a_look_costs_one_read_and_a_cached_one_none() {
-    let fleet = Fleet::new().await;
-    let limiter = fleet.limiter().await;
+    let (fleet, [limiter]) = Fleet::of().await;
     let limits = per_minute(60);
     let _ = granted(&limiter, &limits, &[("rpm", 60)]).await;
     let reads = || {
@@ -92,8 +89,7 @@ async fn a_look_costs_one_read_and_a_cached_one_none() {
 
 #[tokio::test(start_paused = true)]
 async fn what_never_comes_has_no_time() {
-    let fleet = Fleet::new().await;
-    let limiter = fleet.limiter().await;
+    let (_fleet, [limiter]) = Fleet::of().await;
     assert_eq!(
         peek(&limiter, &per_minute(60), 61, Duration::ZERO)
             .await
@@ -122,8 +118,7 @@ proptest! {
         idle_ms in 0..5_000_u64,
     ) {
         runtime().block_on(async {
-            let fleet = Fleet::new().await;
-            let (limiter, other) = (fleet.limiter().await, fleet.limiter().await);
+            let (fleet, [limiter, other]) = Fleet::of().await;
             let limits = per_minute(160);
             split(&limiter, &limits, shards).await;
             let _ = granted(&limiter, &limits, &[("rpm", taken)]).await;
@@ -151,8 +146,7 @@ proptest! {
 /// A peek waits for what an acquire would wait for.
 #[tokio::test(start_paused = true)]
 async fn a_shadow_limit_has_no_part_in_the_wait() {
-    let fleet = Fleet::new().await;
-    let limiter = fleet.limiter().await;
+    let (fleet, [limiter]) = Fleet::of().await;
     let trial = Limit::per_day("trial", 1).unwrap();
     let limits = [per_minute(60)[0].clone(), trial.in_mode(LimitMode::Shadow)];
     let _ = granted(&limiter, &limits, &[("trial", 1), ("rpm", 60)]).await;

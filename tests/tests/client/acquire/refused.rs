@@ -10,13 +10,10 @@ use weirgate::{
 use weirgate_shared::{BUCKET_SK, MAX_BUCKET_LIMITS, MAX_LIMITS};
 use weirgate_store::ErrorKind;
 use weirgate_testkit::{Dynamo, Fault};
-use weirgate_tests::fleet::{Fleet, ask, granted, millis, secs};
+use weirgate_tests::fleet::{Fleet, ask, granted, millis, rpm, secs, slots};
 
 fn limits() -> [Limit; 2] {
-    [
-        Limit::per_minute("rpm", 60).unwrap(),
-        Limit::concurrent("slots", 4).unwrap(),
-    ]
+    [rpm(60), slots(4)]
 }
 
 /// A request that must not be sent, and what its error must name.
@@ -35,8 +32,7 @@ async fn refuse(fleet: &Fleet, request: Acquire<'_>, named: &[&str]) {
 
 #[tokio::test(start_paused = true)]
 async fn a_bad_name_is_refused_with_its_rule_before_anything_is_sent() {
-    let fleet = Fleet::new().await;
-    let limiter = fleet.limiter().await;
+    let (fleet, [limiter]) = Fleet::of().await;
     let ask = |entity: &str, resource: &str| {
         limiter
             .acquire(entity, resource)
@@ -71,8 +67,7 @@ async fn a_bad_name_is_refused_with_its_rule_before_anything_is_sent() {
 
 #[tokio::test(start_paused = true)]
 async fn a_bad_amount_is_refused_before_anything_is_sent() {
-    let fleet = Fleet::new().await;
-    let limiter = fleet.limiter().await;
+    let (fleet, [limiter]) = Fleet::of().await;
     for tokens in [-1, i64::MIN, 1_000_000_000_001, i64::MAX] {
         let named = ["\"rpm\"", &tokens.to_string(), "0 to 10^12"];
         refuse(&fleet, ask(&limiter, &limits(), &[("rpm", tokens)]), &named).await;
@@ -90,8 +85,7 @@ async fn a_bad_amount_is_refused_before_anything_is_sent() {
 
 #[tokio::test(start_paused = true)]
 async fn limits_that_do_not_fit_together_are_refused_before_anything_is_sent() {
-    let fleet = Fleet::new().await;
-    let limiter = fleet.limiter().await;
+    let (fleet, [limiter]) = Fleet::of().await;
     refuse(
         &fleet,
         ask(&limiter, &limits(), &[]),
@@ -116,7 +110,7 @@ async fn limits_that_do_not_fit_together_are_refused_before_anything_is_sent() {
         &["\"rpm\"", "taken twice", "the sum"],
     )
     .await;
-    let twice = [limits()[0].clone(), Limit::per_minute("rpm", 30).unwrap()];
+    let twice = [limits()[0].clone(), rpm(30)];
     refuse(
         &fleet,
         ask(&limiter, &twice, &[("rpm", 1)]),
@@ -134,8 +128,7 @@ fn many(prefix: &str, number: usize) -> Vec<Limit> {
 /// A bucket of more limits is one that no function can read, split or credit.
 #[tokio::test(start_paused = true)]
 async fn more_limits_than_a_write_can_bear_are_refused_before_anything_is_sent() {
-    let fleet = Fleet::new().await;
-    let limiter = fleet.limiter().await;
+    let (fleet, [limiter]) = Fleet::of().await;
     let _ = granted(&limiter, &many("a", MAX_LIMITS), &[("a0", 1)]).await;
     let named = ["got 21", "20 limits at most", "use fewer"];
     refuse(
@@ -155,8 +148,7 @@ async fn more_limits_than_a_write_can_bear_are_refused_before_anything_is_sent()
 /// A bucket keeps the limits it was given, so what comes later must find room beside them.
 #[tokio::test(start_paused = true)]
 async fn a_bucket_gets_no_more_limits_than_can_be_read_again() {
-    let fleet = Fleet::new().await;
-    let (limiter, other) = (fleet.limiter().await, fleet.limiter().await);
+    let (fleet, [limiter, other]) = Fleet::of().await;
     let _ = granted(&limiter, &many("a", MAX_LIMITS), &[("a0", 1)]).await;
     let _ = granted(&other, &many("b", MAX_LIMITS), &[("b0", 1)]).await;
     let full = fleet.bucket().await;
@@ -193,8 +185,7 @@ async fn a_bucket_gets_no_more_limits_than_can_be_read_again() {
 
 #[tokio::test(start_paused = true)]
 async fn a_lease_of_no_time_or_of_more_than_a_day_is_refused_before_anything_is_sent() {
-    let fleet = Fleet::new().await;
-    let limiter = fleet.limiter().await;
+    let (fleet, [limiter]) = Fleet::of().await;
     for (lasts, shown) in [
         (Duration::ZERO, "0ns"),
         (secs(2 * 86_400), "172800s"),
@@ -299,8 +290,7 @@ async fn a_table_that_is_not_there_is_said_to_be() {
 
 #[tokio::test(start_paused = true)]
 async fn a_caller_without_permission_is_told_which_it_needs_and_the_next_is_served() {
-    let fleet = Fleet::new().await;
-    let limiter = fleet.limiter().await;
+    let (fleet, [limiter]) = Fleet::of().await;
     fleet.fail(&[Fault::Forbidden]);
     let error = ask(&limiter, &limits(), &[("rpm", 1)])
         .send()
@@ -365,7 +355,7 @@ async fn a_write_that_its_item_always_refuses_ends_in_an_error_with_the_bucket_a
     for act in 0..ACTS {
         let fleet = Fleet::new().await;
         let limiter = fleet.builder().await.build().await.unwrap();
-        let (limits, other) = (limits(), [Limit::per_minute("rpm", 90).unwrap()]);
+        let (limits, other) = (limits(), [rpm(90)]);
         let level = ConfigLevel::Resource("gpt-4".try_into().unwrap());
         let config = Config::of(other.clone());
         limiter.set_config(&level, &config).await.unwrap();

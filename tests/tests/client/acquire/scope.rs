@@ -6,21 +6,17 @@ use std::panic::AssertUnwindSafe;
 use futures_util::FutureExt;
 use weirgate::{Error, Limit, ScopeError};
 use weirgate_testkit::Fault;
-use weirgate_tests::fleet::{Fleet, ask, granted, millis, pass, secs, settle};
+use weirgate_tests::fleet::{Fleet, ask, granted, millis, pass, secs, settle, slots};
 
 fn limits() -> [Limit; 2] {
-    [
-        Limit::per_hour("rph", 100).unwrap(),
-        Limit::concurrent("slots", 4).unwrap(),
-    ]
+    [Limit::per_hour("rph", 100).unwrap(), slots(4)]
 }
 
 const TAKES: [(&str, i64); 2] = [("rph", 10), ("slots", 1)];
 
 #[tokio::test(start_paused = true)]
 async fn success_releases_and_the_adjustment_counts() {
-    let fleet = Fleet::new().await;
-    let limiter = fleet.limiter().await;
+    let (fleet, [limiter]) = Fleet::of().await;
     let scope = ask(&limiter, &limits(), &TAKES).scope(async |grant| {
         assert_eq!(
             fleet.tk_tc("slots").await.0,
@@ -39,8 +35,7 @@ async fn success_releases_and_the_adjustment_counts() {
 
 #[tokio::test(start_paused = true)]
 async fn an_error_rolls_back_what_was_adjusted_too() {
-    let fleet = Fleet::new().await;
-    let limiter = fleet.limiter().await;
+    let (fleet, [limiter]) = Fleet::of().await;
     for adjusted in [4, 10, 30] {
         let scope = ask(&limiter, &limits(), &TAKES).scope(async |grant| {
             let _ = grant.adjust("rph", adjusted).await.unwrap();
@@ -60,8 +55,7 @@ async fn an_error_rolls_back_what_was_adjusted_too() {
 
 #[tokio::test(start_paused = true)]
 async fn a_panic_goes_on_and_the_tokens_are_back() {
-    let fleet = Fleet::new().await;
-    let limiter = fleet.limiter().await;
+    let (fleet, [limiter]) = Fleet::of().await;
     let scope = ask(&limiter, &limits(), &TAKES).scope(async |_| -> Result<(), Error> {
         pass(millis(5)).await;
         std::panic::panic_any(17_u8)
@@ -88,8 +82,7 @@ async fn a_panic_goes_on_and_the_tokens_are_back() {
 
 #[tokio::test(start_paused = true)]
 async fn work_is_not_begun_without_its_tokens() {
-    let fleet = Fleet::new().await;
-    let limiter = fleet.limiter().await;
+    let (fleet, [limiter]) = Fleet::of().await;
     let _ = granted(&limiter, &limits(), &[("rph", 95)]).await;
     let never_begun =
         async |_: &mut weirgate::Grant| -> Result<(), Error> { panic!("the work was begun") };
@@ -152,8 +145,7 @@ async fn a_cancelled_scope_gives_back_its_slots() {
 
 #[tokio::test(start_paused = true)]
 async fn the_works_own_result_stands_when_its_tokens_cannot_be_settled() {
-    let fleet = Fleet::new().await;
-    let limiter = fleet.limiter().await;
+    let (fleet, [limiter]) = Fleet::of().await;
     let _ = granted(&limiter, &limits(), &[("rph", 1)]).await;
     let answer = ask(&limiter, &limits(), &TAKES).scope(async |_| {
         fleet.fail(&[Fault::Forbidden]);

@@ -31,8 +31,7 @@ const ROOM: i64 = 781;
 
 #[tokio::test(start_paused = true)]
 async fn i1_a_take_from_what_was_left_does_not_keep_what_has_flowed_over_since() {
-    let fleet = Fleet::new().await;
-    let limiter = fleet.limiter().await;
+    let (fleet, [limiter]) = Fleet::of().await;
     given_back_since(&fleet, &limiter).await;
     let _ = granted(&limiter, &rpm(), &[("rpm", 1)]).await;
     assert_eq!(fleet.tk_tc("rpm").await.0, 99_000 - ROOM);
@@ -40,8 +39,7 @@ async fn i1_a_take_from_what_was_left_does_not_keep_what_has_flowed_over_since()
 
 #[tokio::test(start_paused = true)]
 async fn i1_a_take_against_the_credit_does_not_keep_what_has_flowed_over_since() {
-    let fleet = Fleet::new().await;
-    let limiter = fleet.limiter().await;
+    let (fleet, [limiter]) = Fleet::of().await;
     given_back_since(&fleet, &limiter).await;
     let _ = granted(&limiter, &rpm(), &[("rpm", 20)]).await;
     assert_eq!(
@@ -53,8 +51,7 @@ async fn i1_a_take_against_the_credit_does_not_keep_what_has_flowed_over_since()
 
 #[tokio::test(start_paused = true)]
 async fn i1_a_take_from_a_bucket_that_seemed_full_does_not_fill_it() {
-    let fleet = Fleet::new().await;
-    let (limiter, other) = (fleet.limiter().await, fleet.limiter().await);
+    let (fleet, [limiter, other]) = Fleet::of().await;
     let _ = granted(&limiter, &rpm(), &[("rpm", 20)]).await;
     let _ = granted(&other, &rpm(), &[("rpm", 60)]).await;
     pass(secs(30)).await;
@@ -90,8 +87,7 @@ async fn i1_a_bucket_left_alone_is_emptied_once_at_one_instant() {
 /// flowed over.
 #[tokio::test(start_paused = true)]
 async fn i1_what_is_given_back_is_cut_where_it_is_stored() {
-    let fleet = Fleet::new().await;
-    let (limiter, other) = (fleet.limiter().await, fleet.limiter().await);
+    let (fleet, [limiter, other]) = Fleet::of().await;
     let grant = granted(&limiter, &rpm(), &[("rpm", 40)]).await;
     pass(secs(60)).await;
     let _ = granted(&other, &rpm(), &[("rpm", 1)]).await;
@@ -108,8 +104,7 @@ async fn i1_what_is_given_back_is_cut_where_it_is_stored() {
 /// The second would otherwise take by the rules of the first.
 #[tokio::test(start_paused = true)]
 async fn requests_with_other_limits_have_a_write_of_their_own() {
-    let fleet = Fleet::new().await;
-    let limiter = fleet.limiter().await;
+    let (fleet, [limiter]) = Fleet::of().await;
     let _ = granted(&limiter, &rpm(), &[("rpm", 1)]).await;
     fleet.writes();
     let (large, small) = (rpm(), [Limit::per_minute("rpm", 20).unwrap()]);

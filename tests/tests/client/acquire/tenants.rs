@@ -11,7 +11,7 @@ use weirgate::{
     Prefetch, RateLimiter, Window,
 };
 use weirgate_testkit::Dynamo;
-use weirgate_tests::fleet::{Fleet, START, config, pass, runtime, secs, settle};
+use weirgate_tests::fleet::{Fleet, START, config, pass, rpm, runtime, secs, settle, slots};
 use weirgate_tests::stored::{child, entity, resource};
 
 /// The tenant, and others whose names are as near to its own as names may be.
@@ -81,10 +81,7 @@ fn assert_ours(asked: &Mutex<Vec<String>>) {
 }
 
 fn limits() -> [Limit; 2] {
-    [
-        Limit::per_minute("rpm", 1_000).unwrap(),
-        Limit::concurrent("slots", 8).unwrap(),
-    ]
+    [rpm(1_000), slots(8)]
 }
 
 async fn limiter(fleet: &Fleet, namespace: &str) -> RateLimiter {
@@ -419,135 +416,4 @@ async fn a_page_goes_on_in_its_own_list_only() {
         asked.lock().unwrap().is_empty(),
         "refused before anything is sent"
     );
-}
-
-/// An id is 64 random bits, and no more than a name inside its own item.
-#[tokio::test(start_paused = true)]
-async fn a_lease_of_the_same_id_elsewhere_is_not_touched() {
-    for end in 0..4 {
-        let fleet = Fleet::new().await;
-        let ours = limiter(&fleet, OURS).await;
-        let ask = ours
-            .acquire("e-1", "gpt-4")
-            .limits(&limits())
-            .take("rpm", 5)
-            .take("slots", 1)
-            .lease(secs(30));
-        let mut grant = ask.send().await.unwrap().granted().unwrap();
-        let item = fleet.dynamo.item("a/BUCKET#e-1#gpt-4#0", "#STATE");
-        assert!(item["h"]["M"].get(grant.lease_id().unwrap()).is_some());
-        for key in ["b/BUCKET#e-1#gpt-4#0", "a-b/BUCKET#e-1#gpt-4#0"] {
-            let mut copy = item.clone();
-            copy["PK"] = json!({"S": key});
-            fleet.dynamo.put(&copy);
-        }
-        let before = fleet.dynamo.items_of_others(OURS);
-        let _ = match end {
-            0 => grant.release().await.unwrap(),
-            1 => grant.roll_back().await.unwrap(),
-            2 => grant.adjust("rpm", 1).await.unwrap(),
-            _ => grant.renew(secs(90)).await.unwrap(),
-        };
-        settle().await;
-        assert_eq!(fleet.dynamo.items_of_others(OURS), before);
-        assert_ne!(fleet.dynamo.item("a/BUCKET#e-1#gpt-4#0", "#STATE"), item);
-    }
-}
-
-/// Names that could reach another namespace's items, if a key were made of them.
-const REACHING: [&str; 10] = [
-    "a/b",
-    "b/BUCKET#e-1",
-    "e#gpt-4",
-    "../b",
-    "",
-    "e\0",
-    "e\n",
-    "ｅ",
-    "e\u{200b}",
-    "b/ENTITY#e",
-];
-
-/// A file names the same things as a call, and comes from anyone with write access to it.
-#[test]
-fn a_file_with_a_name_that_could_reach_another_namespace_is_refused_at_its_place() {
-    let file = |entity: &str, parent: &str, resource: &str, limit: &str| {
-        let [entity, parent, resource, limit] =
-            [entity, parent, resource, limit].map(|name| json!(name).to_string());
-        format!(
-            "weirgate: 1\nentities:\n  {entity}:\n    parent: {parent}\n    resources:\n      {resource}:\n        \
-             limits:\n          {limit}: {{per_minute: 9}}\n"
-        )
-    };
-    opened("good", &file("e-1", "a-b", "a-b/BUCKET", "rpm")).expect("every name is one");
-    let long = "x".repeat(257);
-    for name in REACHING.into_iter().chain([&*long]) {
-        // What a name is for stands below it.
-        for (kind, place, text) in [
-            ("entity", 4, file(name, "a-b", "gpt-4", "rpm")),
-            ("entity", 4, file("e-1", name, "gpt-4", "rpm")),
-            ("resource", 7, file("e-1", "a-b", name, "rpm")),
-            ("limit", 8, file("e-1", "a-b", "gpt-4", name)),
-        ] {
-            if (name, kind) == ("a/b", "resource") {
-                continue;
-            }
-            let error = opened("reaching", &text).expect_err(&text);
-            assert_eq!(
-                error.place.map(|(line, _)| line),
-                Some(place),
-                "{error}\n{text}"
-            );
-            assert!(
-                error
-                    .message
-                    .contains(&format!("{kind} {name:?} is not a valid name")),
-                "{error}"
-            );
-        }
-    }
-}
-
-#[tokio::test(start_paused = true)]
-async fn a_name_that_could_reach_another_namespace_is_refused_before_anything_is_sent() {
-    let fleet = Fleet::new().await;
-    let ours = limiter(&fleet, OURS).await;
-    let asked = asked(&fleet.dynamo);
-    for name in REACHING {
-        assert!(
-            fleet.builder().await.namespace(name).build().await.is_err(),
-            "{name:?}"
-        );
-        let ask = ours
-            .acquire(name, "gpt-4")
-            .limits(&limits())
-            .take("rpm", 1)
-            .send()
-            .await;
-        assert!(matches!(ask, Err(Error::Invalid(_))), "{name:?}");
-        assert!(
-            matches!(
-                ours.peek(name, "gpt-4").send().await,
-                Err(Error::Invalid(_))
-            ),
-            "{name:?}"
-        );
-        assert!(
-            matches!(
-                ours.set_shards(name, "gpt-4", &limits(), 2).await,
-                Err(Error::Invalid(_))
-            ),
-            "{name:?}"
-        );
-        if name != "a/b" {
-            let ask = ours
-                .acquire("e-1", name)
-                .limits(&limits())
-                .take("rpm", 1)
-                .send()
-                .await;
-            assert!(matches!(ask, Err(Error::Invalid(_))), "{name:?}");
-        }
-    }
-    assert!(asked.lock().unwrap().is_empty());
 }

@@ -1,14 +1,10 @@
 //! Several buckets of one request: all give, or none does.
 
-use std::sync::Arc;
-use std::time::Duration;
-
-use proptest::prelude::*;
 use weirgate::{AcquireAll, Config, ConfigLevel, Decision, Error, Grants, Limit, RateLimiter};
 use weirgate_shared::{BucketKey, LimitName};
 use weirgate_testkit::Fault;
 use weirgate_testkit::leased::load;
-use weirgate_tests::fleet::{Fleet, config, millis, pass, runtime, secs, settle, tokens};
+use weirgate_tests::fleet::{Fleet, millis, pass, secs, settle, slots, tokens};
 use weirgate_tests::stored::{child, entity};
 
 fn rpm(rate: i64) -> [Limit; 1] {
@@ -59,8 +55,7 @@ async fn tk_tc(fleet: &Fleet, entity: &str) -> Option<(i64, i64)> {
 #[tokio::test(start_paused = true)]
 async fn all_buckets_give_side_by_side_or_in_one_transaction() {
     for is_transaction in [false, true] {
-        let fleet = Fleet::new().await;
-        let (limiter, meter) = fleet.metered().await;
+        let (fleet, limiter, meter) = Fleet::measured().await;
         let ask = |need| {
             ask(
                 &limiter,
@@ -99,8 +94,7 @@ async fn all_buckets_give_side_by_side_or_in_one_transaction() {
 #[tokio::test(start_paused = true)]
 async fn one_that_denies_leaves_nothing_taken_and_is_named() {
     for is_transaction in [false, true] {
-        let fleet = Fleet::new().await;
-        let (limiter, other) = (fleet.limiter().await, fleet.limiter().await);
+        let (fleet, [limiter, other]) = Fleet::of().await;
         let _ = granted(ask(&other, &[("a", 10), ("b", 58)], 60, false)).await;
         let needs = [("a", 5), ("b", 5), ("c", 5)];
         let Decision::Denied(denied) = ask(&limiter, &needs, 60, is_transaction)
@@ -151,8 +145,7 @@ async fn one_that_denies_leaves_nothing_taken_and_is_named() {
 #[tokio::test(start_paused = true)]
 async fn all_wait_together() {
     for is_transaction in [false, true] {
-        let fleet = Fleet::new().await;
-        let limiter = fleet.limiter().await;
+        let (fleet, [limiter]) = Fleet::of().await;
         let _ = granted(ask(&limiter, &[("a", 60), ("b", 30)], 60, false)).await;
         let started = fleet.now();
         let _ =
@@ -164,8 +157,7 @@ async fn all_wait_together() {
 
 #[tokio::test(start_paused = true)]
 async fn a_hundred_new_buckets_are_made_in_one_transaction_and_read_in_one_request() {
-    let fleet = Fleet::new().await;
-    let limiter = fleet.limiter().await;
+    let (fleet, [limiter]) = Fleet::of().await;
     let names: Vec<_> = (0..100).map(|n| format!("e-{n}")).collect();
     let needs: Vec<_> = names.iter().map(|name| (name.as_str(), 1)).collect();
     let _ = fleet.dynamo.take_operations();
@@ -192,8 +184,7 @@ async fn a_hundred_new_buckets_are_made_in_one_transaction_and_read_in_one_reque
 
 #[tokio::test(start_paused = true)]
 async fn a_transaction_whose_answer_is_lost_happens_once() {
-    let fleet = Fleet::new().await;
-    let limiter = fleet.limiter().await;
+    let (fleet, [limiter]) = Fleet::of().await;
     let mut faults = [
         Some(Fault::LoseAnswer),
         Some(Fault::LoseRequest),
@@ -214,8 +205,7 @@ async fn a_transaction_whose_answer_is_lost_happens_once() {
 
 #[tokio::test(start_paused = true)]
 async fn an_error_at_one_bucket_gives_back_what_the_others_gave() {
-    let fleet = Fleet::new().await;
-    let limiter = fleet.limiter().await;
+    let (fleet, [limiter]) = Fleet::of().await;
     let _ = granted(ask(&limiter, &[("a", 1), ("b", 1)], 60, false)).await;
     fleet.dynamo.fail_when(|request| {
         request["Key"]["PK"]["S"]
@@ -235,7 +225,7 @@ async fn an_error_at_one_bucket_gives_back_what_the_others_gave() {
 async fn slots_of_a_caller_that_goes_away_half_way_come_back() {
     let fleet = Fleet::slow(millis(20)).await;
     let limiter = fleet.limiter().await;
-    let slots = [Limit::concurrent("slots", 2).unwrap()];
+    let slots = [slots(2)];
     let both = || {
         let one = |entity| {
             limiter
@@ -256,8 +246,7 @@ async fn slots_of_a_caller_that_goes_away_half_way_come_back() {
 
 #[tokio::test(start_paused = true)]
 async fn a_sum_that_a_bucket_never_holds_is_said_never_to_fit() {
-    let fleet = Fleet::new().await;
-    let limiter = fleet.limiter().await;
+    let (fleet, [limiter]) = Fleet::of().await;
     let answer = ask(&limiter, &[("a", 40), ("a", 21)], 60, false)
         .send()
         .await
@@ -272,8 +261,7 @@ async fn a_sum_that_a_bucket_never_holds_is_said_never_to_fit() {
 
 #[tokio::test(start_paused = true)]
 async fn what_cannot_be_decided_together_is_refused_before_anything_is_sent() {
-    let fleet = Fleet::new().await;
-    let (limiter, other) = (fleet.limiter().await, fleet.limiter().await);
+    let (fleet, [limiter, other]) = Fleet::of().await;
     let _ = fleet.dynamo.take_requests();
     let refused = async |all: AcquireAll<'_>, named: &str| {
         let error = all.send().await.expect_err(named);
@@ -388,8 +376,7 @@ async fn a_cold_process_takes_from_several_buckets_in_two_round_trips_and_a_warm
 /// The first shard alone denies nothing, so reading it beforehand would be a request for nothing.
 #[tokio::test(start_paused = true)]
 async fn a_short_bucket_of_several_shards_is_read_as_often_as_alone() {
-    let fleet = Fleet::new().await;
-    let limiter = fleet.limiter().await;
+    let (fleet, [limiter]) = Fleet::of().await;
     let limits = rpm(60);
     let set = limiter.set_shards("a", "gpt-4", &limits, 4);
     assert_eq!(set.await.unwrap(), 4);
@@ -408,8 +395,7 @@ async fn a_short_bucket_of_several_shards_is_read_as_often_as_alone() {
 /// A transaction can take from the common parent only once.
 #[tokio::test(start_paused = true)]
 async fn a_transaction_over_children_of_one_parent_says_so() {
-    let fleet = Fleet::new().await;
-    let limiter = fleet.limiter().await;
+    let (_fleet, [limiter]) = Fleet::of().await;
     let level = ConfigLevel::System;
     limiter
         .set_config(&level, &Config::of(rpm(60)))
@@ -427,49 +413,4 @@ async fn a_transaction_over_children_of_one_parent_says_so() {
         "{error}"
     );
     assert!(both().send().await.unwrap().is_granted());
-}
-
-proptest! {
-    #![proptest_config(config(48))]
-
-    /// I1, I3: whatever processes ask together, what the buckets count is what was granted, and
-    /// never more than was there.
-    #[test]
-    fn i1_i3_several_buckets_give_all_or_nothing(
-        steps in prop::collection::vec(
-            (0..3_usize, any::<bool>(), prop::collection::btree_map(0..4_usize, 1..25_i64, 1..4), 0..2_500_u64),
-            1..25,
-        ),
-        latency_ms in 0..4_u64,
-    ) {
-        runtime().block_on(async {
-            let fleet = Fleet::slow(millis(latency_ms)).await;
-            let mut processes = vec![];
-            for _ in 0..3 {
-                processes.push(fleet.limiter().await);
-            }
-            let began = fleet.now();
-            let mut tasks = tokio::task::JoinSet::new();
-            for (process, is_transaction, needs, pause_ms) in steps {
-                let limiter = Arc::new(processes[process].clone());
-                tasks.spawn(async move {
-                    let names: Vec<_> = needs.keys().map(|name| format!("e-{name}")).collect();
-                    let asked: Vec<_> = names.iter().map(String::as_str).zip(needs.values().copied()).collect();
-                    let decision = ask(&limiter, &asked, 60, is_transaction).send().await.unwrap();
-                    decision.is_granted().then_some(needs)
-                });
-                pass(Duration::from_millis(pause_ms)).await;
-            }
-            let given = tasks.join_all().await;
-            settle().await;
-            for entity in 0..4 {
-                let sum: i64 = given.iter().flatten().filter_map(|needs| needs.get(&entity)).sum();
-                let seen = tk_tc(&fleet, &format!("e-{entity}")).await;
-                prop_assert_eq!(seen.map_or(0, |(_, tc)| tc), sum * 1000);
-                let flowed = fleet.now().since(began).0;
-                prop_assert!(sum * 1000 <= 60_000 + flowed, "{} of {}", sum, flowed);
-            }
-            Ok(())
-        })?;
-    }
 }

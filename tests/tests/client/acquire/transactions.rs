@@ -416,29 +416,3 @@ async fn what_can_never_happen_is_invalid_and_says_why() {
         TransactOutcome::Applied
     );
 }
-
-#[tokio::test(start_paused = true)]
-async fn a_transaction_costs_double_also_when_it_is_cancelled_and_reads_when_repeated() {
-    let (dynamo, _) = table_with(&[("a", 1)]).await;
-    dynamo.put(&json!({"PK": {"S": "big"}, "SK": {"S": "#STATE"}, "n": {"N": "2"}, "x": {"S": "x".repeat(1500)}}));
-    let (table, meter) = dynamo.metered().await;
-    let actions = [add("a", 1, vec![]), add("big", 1, is(2))];
-    for (token, requests, units) in [("t", 1, 6.0), ("t", 1, 0.0), ("lost", 1, 6.0)] {
-        let _ = table.transact(&actions, &id(token)).await.unwrap();
-        let used = meter.take();
-        assert_eq!(
-            (used.requests, used.table, used.total),
-            (requests, units, units),
-            "{token}"
-        );
-        assert!(used.indexes.values().all(|index| *index == 0.0), "{used:?}");
-    }
-    for (fault, units) in [
-        (Fault::Conflict, 4.0),
-        (Fault::Throttle { key_range: false }, 0.0),
-    ] {
-        dynamo.fail_transactions(move |_| Some(fault));
-        let _ = table.transact(&actions, &id("u")).await.unwrap_err();
-        assert_eq!(meter.take().table, units, "{fault:?}");
-    }
-}

@@ -5,7 +5,7 @@ use weirgate::{
     Clock, Config, ConfigLevel, EpochMillis, Limit, OnUnavailable, Prefetch, RateLimiter,
 };
 
-use weirgate_tests::fleet::{millis, secs};
+use weirgate_tests::fleet::{millis, secs, slots};
 
 fn rpm() -> [Limit; 1] {
     [Limit::per_minute("rpm", 6).unwrap()]
@@ -64,7 +64,7 @@ async fn waits_follow_the_clock() {
 async fn a_lease_expires_with_the_clock() {
     let table = TestTable::new();
     let (holder, other) = (table.limiter().await, table.limiter().await);
-    let limits = [Limit::concurrent("slots", 1).unwrap()];
+    let limits = [slots(1)];
     let held = holder
         .acquire("vendor", "api")
         .limits(&limits)

@@ -1,19 +1,18 @@
 //! Random requests of every kind to a table in memory and to the embedded DynamoDB: the same
 //! outcomes, old items of failed conditions and pages of lists included.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 use proptest::prelude::*;
 use weirgate::{EpochMillis, FakeClock};
 use weirgate_shared::write::{Action, AttributeUpdate, Condition, Path, Update, Value};
-use weirgate_shared::{ItemKey, WriteId, attr};
+use weirgate_shared::{Attr, ItemKey, WriteId, attr};
 use weirgate_store::{
     ActionOutcome, CHILDREN, Consistency, Item, MemoryTable, Order, Query, ReturnValues, SortKeys,
     Table, TransactOutcome, WriteOutcome,
 };
 use weirgate_testkit::Dynamo;
 
-use super::world::{Shown, show};
 use weirgate_tests::fleet::{START, config, runtime};
 
 #[derive(Debug, Clone)]
@@ -170,8 +169,29 @@ fn request() -> impl Strategy<Value = Request> {
     ]
 }
 
+/// An item, by its attributes' names.
+type Shown = BTreeMap<String, String>;
+
+fn show(item: &Item) -> Shown {
+    item.attributes()
+        .map(|(name, value)| (name.to_owned(), text(&value)))
+        .collect()
+}
+
+/// The value, with what has no order sorted.
+fn text(value: &Attr<'_>) -> String {
+    match value {
+        Attr::M(entries) => {
+            let entries = entries.iter().map(|(key, value)| (*key, text(value)));
+            format!("{:?}", entries.collect::<BTreeMap<_, _>>())
+        }
+        Attr::Numbers(numbers) => format!("{:?}", numbers.iter().collect::<BTreeSet<_>>()),
+        value => format!("{value:?}"),
+    }
+}
+
 fn shown(item: Option<&Item>) -> Option<Shown> {
-    item.map(|item| show(item.attributes()))
+    item.map(show)
 }
 
 async fn answer(table: &Table, request: &Request, number: u64) -> String {
@@ -225,7 +245,7 @@ async fn answer(table: &Table, request: &Request, number: u64) -> String {
     }
 }
 
-/// The items by their keys, and those of each partition by a listing of the table.
+/// The items by their keys, those of each partition by a listing of the table, and all by a scan.
 async fn all(table: &Table) -> String {
     let keys: Vec<_> = (0..KEYS).map(key).collect();
     let mut read = table.read_all(&keys, Consistency::Strong).await.unwrap();
@@ -236,7 +256,15 @@ async fn all(table: &Table) -> String {
         let found = table.query(query, None).await.unwrap();
         shown.extend(found.items.iter().map(|item| self::shown(Some(item))));
     }
-    format!("{shown:?}")
+    let (mut scanned, mut after) = (BTreeSet::new(), None);
+    loop {
+        let page = table.scan("p/", 3, after.as_ref()).await.unwrap();
+        scanned.extend(page.items.iter().map(show));
+        after = page.next;
+        if after.is_none() {
+            return format!("{shown:?} {scanned:?}");
+        }
+    }
 }
 
 async fn told(table: &Table, requests: &[Request]) -> Vec<String> {

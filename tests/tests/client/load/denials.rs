@@ -8,7 +8,7 @@ use tokio::task::JoinSet;
 use tokio::time::{Instant, sleep_until};
 use weirgate::{Builder, Decision, FakeClock, Limit, OnUnavailable, RateLimiter};
 use weirgate_testkit::{Dynamo, Limits, Partitions};
-use weirgate_tests::fleet::{START, ask, millis, secs};
+use weirgate_tests::fleet::{START, ask, millis, secs, slots};
 
 /// A bucket whose tokens are used up, behind partitions that take so many units a second.
 async fn exhausted(
@@ -137,10 +137,7 @@ async fn an_exhausted_limit_denies_any_number_of_processes() {
 async fn a_denial_costs_half_a_read_unit_and_no_write() {
     let fleet = fleet::Fleet::new().await;
     let (limiter, meter) = fleet.metered().await;
-    let both = [
-        Limit::per_day("rpd", 1_000).unwrap(),
-        Limit::concurrent("slots", 1).unwrap(),
-    ];
+    let both = [Limit::per_day("rpd", 1_000).unwrap(), slots(1)];
     let _grant = fleet::granted(&limiter, &both, &[("rpd", 1_000), ("slots", 1)]).await;
     for (limit, units) in [("rpd", 0.5), ("slots", 1.0)] {
         fleet::pass(secs(10)).await;

@@ -2,6 +2,7 @@
 
 use std::num::NonZeroU64;
 use std::time::Duration;
+use weirgate_tests::fleet::rpm;
 
 use weirgate::Limit;
 use weirgate_testkit::Limits;
@@ -39,7 +40,7 @@ pub fn assert_usage_is_exact(report: &Report) {
 
 #[tokio::test(start_paused = true)]
 async fn a_hot_bucket_splits_until_no_write_is_throttled_and_merges_afterwards() {
-    let report = run(&small(Limit::per_minute("rpm", 100_000).unwrap(), 1), 3).await;
+    let report = run(&small(rpm(100_000), 1), 3).await;
     eprintln!("{:?} {:?}", report.shards, report.seconds);
     assert!(
         report.throttled_share(14, 15) < 0.05,
@@ -71,7 +72,7 @@ async fn no_quiet_bucket_is_split_beside_a_hot_one_on_shared_partitions() {
             shared: NonZeroU64::new(4),
             ..Limits::default()
         },
-        ..small(Limit::per_minute("rpm", 1_000_000).unwrap(), 1)
+        ..small(rpm(1_000_000), 1)
     };
     let report = run(&load, 0).await;
     eprintln!("{:?} {:?}", report.shards, report.quiet_shards);
@@ -115,7 +116,7 @@ async fn a_herd_on_one_shard_has_enough_shards_within_twenty_seconds() {
             continue;
         }
         for seed in seeds.clone() {
-            let limit = Limit::per_minute("rpm", 10_000_000).unwrap();
+            let limit = rpm(10_000_000);
             let enough = calls_per_second.div_ceil(partitions.units_per_second);
             let partitions = partitions.clone();
             let load = Load {

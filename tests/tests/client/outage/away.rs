@@ -11,13 +11,12 @@ use weirgate::{
     Settlement,
 };
 use weirgate_testkit::Fault;
-use weirgate_tests::fleet::{Fleet, ask, config, granted, millis, pass, runtime, secs, tokens};
+use weirgate_tests::fleet::{
+    Fleet, ask, config, granted, millis, pass, rpm, runtime, secs, slots, tokens,
+};
 
 fn limits() -> [Limit; 2] {
-    [
-        Limit::per_minute("rpm", 600).unwrap(),
-        Limit::concurrent("slots", 10).unwrap(),
-    ]
+    [rpm(600), slots(10)]
 }
 
 const NEVER: CircuitBreakerConfig = CircuitBreakerConfig {
@@ -536,7 +535,7 @@ async fn a_transaction_and_a_prefetch_are_answered_like_any_other() {
         .build()
         .await
         .unwrap();
-    let rpm = [Limit::per_minute("rpm", 600_000).unwrap()];
+    let rpm = [rpm(600_000)];
     for _ in 0..200 {
         assert!(
             limiter
@@ -726,7 +725,7 @@ async fn a_local_bucket_goes_by_the_limits_of_the_request() {
     .await;
     outage(&fleet, Fault::LoseRequest);
     assert!(take(&local, 300).await.is_ok());
-    let lower = [Limit::per_minute("rpm", 10).unwrap()];
+    let lower = [rpm(10)];
     let ask = |need| {
         local
             .acquire("e-1", "gpt-4")

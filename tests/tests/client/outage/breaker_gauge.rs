@@ -1,8 +1,8 @@
 //! The gauge of the circuit breaker, through an outage.
 
-use weirgate::{BreakerState, CircuitBreakerConfig, Limit, RateLimiter};
+use weirgate::{BreakerState, CircuitBreakerConfig, RateLimiter};
 use weirgate_testkit::Fault;
-use weirgate_tests::fleet::{Fleet, ask, millis, pass, runtime, secs};
+use weirgate_tests::fleet::{Fleet, ask, millis, pass, rpm, runtime, secs};
 use weirgate_tests::recorder::Recorded;
 
 const GAUGE: &str = "weirgate_breaker_state{}";
@@ -17,7 +17,7 @@ async fn limiter(fleet: &Fleet) -> RateLimiter {
 }
 
 async fn acquire(limiter: &RateLimiter) -> bool {
-    let limits = [Limit::per_minute("rpm", 600).unwrap()];
+    let limits = [rpm(600)];
     ask(limiter, &limits, &[("rpm", 1)]).send().await.is_ok()
 }
 

@@ -4,13 +4,13 @@
 use std::sync::{Arc, Mutex};
 
 use proptest::prelude::*;
-use weirgate::{Decision, EpochMillis, FakeClock, Limit, MilliTokens, RateLimiter};
+use weirgate::{EpochMillis, FakeClock, Limit, MilliTokens, RateLimiter};
 use weirgate_shared::write::{AttributeUpdate, Path, Update, Value};
 use weirgate_shared::{ItemKey, RefillRule, ShardIndex, refill_between};
 use weirgate_store::{ConnectOptions, ErrorKind, RetryPolicy, ReturnValues};
 use weirgate_testkit::{Lines, Process};
 use weirgate_tests::fleet::{
-    Fleet, PK, START, ask, config, denied, granted, leased, millis, pass, runtime, secs,
+    Fleet, PK, START, ask, config, denied, granted, leased, millis, pass, runtime, secs, slots,
 };
 
 const HOUR_MS: i64 = 3_600_000;
@@ -56,10 +56,7 @@ async fn the_first_request_of_a_fast_clock_makes_no_bucket_that_refills_in_the_f
 #[tokio::test(start_paused = true)]
 async fn i1_the_first_take_of_a_slow_clock_is_made_again_when_its_answer_tells() {
     let fleet = Fleet::slow(millis(5)).await;
-    let limits = [
-        Limit::per_second("rps", 10).unwrap(),
-        Limit::concurrent("slots", 1).unwrap(),
-    ];
+    let limits = [Limit::per_second("rps", 10).unwrap(), slots(1)];
     let _ = granted(&fleet.limiter().await, &limits, &[("rps", 4)]).await;
     pass(secs(60)).await;
     let slow = fleet.limiter_by(&off(-120_000)).await;
@@ -73,21 +70,6 @@ async fn i1_the_first_take_of_a_slow_clock_is_made_again_when_its_answer_tells()
     let right = fleet.limiter().await;
     let _ = denied(&right, &limits, &[("rps", 5)]).await;
     let _ = denied(&right, &limits, &[("slots", 1)]).await;
-}
-
-/// A clock that was set ahead by less than what signatures notice would make balances of a later
-/// time.
-#[tokio::test(start_paused = true)]
-async fn i2_a_clock_set_ahead_in_use_moves_no_balance() {
-    let fleet = Fleet::slow(millis(5)).await;
-    let clock = off(0);
-    let limiter = fleet.limiter_by(&clock).await;
-    let _ = granted(&limiter, &rpm(60), &[("rpm", 60)]).await;
-    clock.skew(240_000);
-    let _ = denied(&limiter, &rpm(60), &[("rpm", 30)]).await;
-    pass(secs(30)).await;
-    let _ = granted(&limiter, &rpm(60), &[("rpm", 29)]).await;
-    let _ = denied(&limiter, &rpm(60), &[("rpm", 3)]).await;
 }
 
 /// A frozen process looks the same, so a take is planned on what was seen; its answer tells that
@@ -204,7 +186,7 @@ async fn i1_a_first_read_on_its_way_while_the_clock_is_set_grants_no_refill() {
 async fn i4_a_first_read_on_its_way_while_the_clock_is_set_ends_no_lease() {
     let fleet = Fleet::slow(millis(5)).await;
     pass(secs(10)).await;
-    let limits = [Limit::concurrent("slots", 1).unwrap()];
+    let limits = [slots(1)];
     let held = leased(&fleet.limiter().await, &limits, &[("slots", 1)], secs(60)).await;
     let clock = off(0);
     let limiter = fleet.limiter_by(&clock).await;
@@ -298,7 +280,7 @@ async fn i5_a_clock_set_back_in_use_does_not_make_its_callers_wait_for_it() {
 async fn a_lease_is_renewed_from_now_though_the_clock_was_set() {
     for ahead_ms in [-HOUR_MS, -240_000, HOUR_MS] {
         let fleet = Fleet::slow(millis(5)).await;
-        let (clock, limits) = (off(0), [Limit::concurrent("slots", 1).unwrap()]);
+        let (clock, limits) = (off(0), [slots(1)]);
         let limiter = fleet.limiter_by(&clock).await;
         let mut held = leased(&limiter, &limits, &[("slots", 1)], secs(10)).await;
         clock.skew(ahead_ms);
@@ -354,10 +336,7 @@ async fn a_plan_by_a_clock_that_was_off_is_not_sent_again_and_a_read_is() {
 #[tokio::test(start_paused = true)]
 async fn i4_a_reconciler_whose_clock_is_fast_ends_no_lease_early() {
     let fleet = Fleet::new().await;
-    let (limiter, limits) = (
-        fleet.limiter().await,
-        [Limit::concurrent("slots", 1).unwrap()],
-    );
+    let (limiter, limits) = (fleet.limiter().await, [slots(1)]);
     let held = leased(&limiter, &limits, &[("slots", 1)], secs(60)).await;
     let table = fleet.dynamo.table_by(off(HOUR_MS)).await;
     assert_eq!(table.warm().await.unwrap_err().kind, ErrorKind::ClockSkew);
@@ -409,30 +388,8 @@ async fn a_connection_beside_a_connected_table_is_refused_in_either_order() {
     }
 }
 
-#[derive(Debug, Clone, Copy)]
-enum Step {
-    /// Which process, how many tokens.
-    Take(usize, i64),
-    /// Waits for the tokens at most so long, in ms.
-    Wait(usize, i64, u64),
-    /// Takes a slot, and holds it for so long, in ms, under a lease that lasts longer.
-    Hold(usize, u64),
-    /// Sets a process's clock so far ahead of DynamoDB's, in ms.
-    Set(usize, i64),
-}
-
 fn ahead() -> impl Strategy<Value = i64> {
     prop_oneof![-HOUR_MS..HOUR_MS, -300_000..300_000_i64, -3_000..3_000_i64]
-}
-
-fn step() -> impl Strategy<Value = Step> {
-    let who = || 0..PROCESSES;
-    prop_oneof![
-        4 => (who(), 1..20_i64).prop_map(|(who, tokens)| Step::Take(who, tokens)),
-        2 => (who(), 1..20_i64, 0..20_000_u64).prop_map(|(who, tokens, ms)| Step::Wait(who, tokens, ms)),
-        3 => (who(), 0..8_000_u64).prop_map(|(who, ms)| Step::Hold(who, ms)),
-        1 => (who(), ahead()).prop_map(|(who, ahead)| Step::Set(who, ahead)),
-    ]
 }
 
 const PROCESSES: usize = 3;
@@ -459,88 +416,6 @@ fn check_rate(granted: &[(EpochMillis, i64)], rule: &RefillRule) -> Result<(), T
         }
     }
     Ok(())
-}
-
-async fn act(
-    fleet: &Fleet,
-    limiter: &RateLimiter,
-    limits: &[Limit],
-    granted: &Granted,
-    held: &Mutex<(i64, i64)>,
-    step: Step,
-) {
-    let (tokens, wait) = match step {
-        Step::Take(_, tokens) => (tokens, 0),
-        Step::Wait(_, tokens, ms) => (tokens, ms),
-        Step::Hold(_, ms) => {
-            let request = ask(limiter, limits, &[("slots", 1)])
-                .lease(secs(12))
-                .send()
-                .await
-                .unwrap();
-            if let Decision::Granted(grant) = request {
-                {
-                    let mut held = held.lock().unwrap();
-                    held.0 += 1;
-                    held.1 = held.1.max(held.0);
-                }
-                pass(millis(ms)).await;
-                held.lock().unwrap().0 -= 1;
-                let _ = grant.release().await.unwrap();
-            }
-            return;
-        }
-        Step::Set(..) => return,
-    };
-    let request = ask(limiter, limits, &[("rate", tokens)])
-        .wait_up_to(millis(wait))
-        .send()
-        .await
-        .unwrap();
-    if request.is_granted() {
-        granted.lock().unwrap().push((fleet.now(), tokens * 1_000));
-    }
-}
-
-proptest! {
-    #![proptest_config(config(64))]
-
-    /// No machine must keep its clock right: what is admitted is right by DynamoDB's.
-    #[test]
-    fn i1_no_over_admission_by_clocks_that_are_off_and_set(
-        starts in prop::collection::vec(ahead(), PROCESSES),
-        steps in prop::collection::vec((prop_oneof![3 => 0..30_u64, 2 => 0..4_000_u64], step()), 1..80),
-    ) {
-        runtime().block_on(async {
-            let fleet = Arc::new(Fleet::slow(millis(LATENCY_MS)).await);
-            let limits: Arc<[Limit]> =
-                Arc::new([Limit::per_second("rate", 4).unwrap().with_burst(40).unwrap(), Limit::concurrent("slots", 2).unwrap()]);
-            let (mut clocks, mut limiters) = (vec![], vec![]);
-            for start in starts {
-                let clock = off(start);
-                limiters.push(fleet.limiter_by(&clock).await);
-                clocks.push(clock);
-            }
-            let (granted, held) = (Granted::default(), Arc::new(Mutex::new((0, 0))));
-            let mut tasks = tokio::task::JoinSet::new();
-            for (pause, step) in steps {
-                pass(millis(pause)).await;
-                let (Step::Take(who, _) | Step::Wait(who, ..) | Step::Hold(who, _) | Step::Set(who, _)) = step;
-                if let Step::Set(_, ahead) = step {
-                    clocks[who].skew(ahead);
-                }
-                let (fleet, limiter, limits) = (Arc::clone(&fleet), limiters[who].clone(), Arc::clone(&limits));
-                let (granted, held) = (Arc::clone(&granted), Arc::clone(&held));
-                tasks.spawn(async move { act(&fleet, &limiter, &limits, &granted, &held, step).await });
-            }
-            tasks.join_all().await;
-            check_rate(&granted.lock().unwrap(), limits[0].rule())?;
-            let held = *held.lock().unwrap();
-            prop_assert!(held.1 <= 2, "I1: {} of 2 slots were held at once", held.1);
-            Ok(())
-        })?;
-    }
-
 }
 
 proptest! {

@@ -3,9 +3,7 @@
 
 use std::io::Read;
 use std::net::TcpListener;
-use std::time::Duration;
 
-use weirgate::{Error, Limit, RateLimiter};
 use weirgate_store::{ConnectOptions, ErrorKind, StoreError, Table, connect};
 
 async fn failure(endpoint: &str) -> StoreError {
@@ -60,37 +58,5 @@ async fn a_connection_lost_before_the_request_was_sent_is_told_from_one_lost_aft
         lost.kind,
         ErrorKind::Unconfirmed,
         "it may have been read: {lost}"
-    );
-}
-
-#[tokio::test]
-async fn a_take_that_cannot_be_sent_leaves_nothing_in_doubt() {
-    let connection = ConnectOptions {
-        local_endpoint: Some(closed_port()),
-        ..ConnectOptions::default()
-    };
-    let builder = RateLimiter::builder("limits")
-        .connection(connection)
-        .timeout(Duration::from_millis(100));
-    let (limiter, limits) = (
-        builder.build().await.unwrap(),
-        [Limit::per_minute("rpm", 10).unwrap()],
-    );
-    let error = limiter
-        .acquire("e-1", "gpt-4")
-        .limits(&limits)
-        .take("rpm", 1)
-        .send()
-        .await
-        .unwrap_err();
-    assert!(
-        matches!(&error, Error::Timeout { last: Some(last), .. } if last.kind == ErrorKind::Unreachable),
-        "{error}"
-    );
-    assert!(error.is_transient() && !error.is_unknown());
-    let stats = limiter.stats();
-    assert!(
-        stats.refused > 0 && stats.unconfirmed == 0 && stats.unconfirmed_millitokens == 0,
-        "{stats:?}"
     );
 }

@@ -9,12 +9,12 @@ use tokio::task::JoinSet;
 use weirgate::{Error, Limit, Prefetch, RateLimiter};
 use weirgate_store::CapacityMeter;
 use weirgate_testkit::Fault;
-use weirgate_tests::fleet::{Fleet, ask, granted, millis, pass, secs, tokens};
+use weirgate_tests::fleet::{Fleet, ask, granted, millis, pass, rpm, secs, slots, tokens};
 use weirgate_tools::scaling::facts::PREFETCHED_MILLI;
 
 /// A limit that is never reached, of which 10 % are more than a second's worth.
 fn far() -> Vec<Limit> {
-    vec![Limit::per_minute("rpm", 600_000).unwrap()]
+    vec![rpm(600_000)]
 }
 
 async fn ahead(fleet: &Fleet) -> RateLimiter {
@@ -328,7 +328,7 @@ async fn a_shutdown_waits_for_a_block_on_its_way_and_returns_it() {
 async fn what_was_taken_under_other_limits_goes_back() {
     let fleet = Fleet::new().await;
     let limiter = ahead(&fleet).await;
-    let lower = vec![Limit::per_minute("rpm", 60_000).unwrap()];
+    let lower = vec![rpm(60_000)];
     let mut used = load(&limiter, &far(), millis(1), 3).await;
     used += load(&limiter, &lower, millis(1), 1).await;
     let stats = limiter.stats();
@@ -350,8 +350,8 @@ async fn leases_slots_soft_and_shadow_limits_go_to_the_table_as_always() {
     let fleet = Fleet::new().await;
     let limiter = ahead(&fleet).await;
     let limits = [
-        Limit::per_minute("rpm", 600_000).unwrap(),
-        Limit::concurrent("slots", 1_000).unwrap(),
+        rpm(600_000),
+        slots(1_000),
         Limit::per_minute("soft", 600_000)
             .unwrap()
             .in_mode(weirgate::LimitMode::Soft),

@@ -8,7 +8,7 @@ use weirgate_testkit::Fault;
 use weirgate_tests::fleet;
 use weirgate_tests::fleet::shards::{holds, per_minute, split};
 use weirgate_tests::fleet::{
-    Fleet, ask, config, denied, granted, millis, pass, runtime, secs, tokens,
+    Fleet, ask, config, denied, granted, millis, pass, rpm, runtime, secs, tokens,
 };
 
 async fn ahead(fleet: &Fleet, prefetch: Prefetch) -> RateLimiter {
@@ -369,7 +369,7 @@ proptest! {
         runtime().block_on(async {
             let fleet = Fleet::new().await;
             let limiter = ahead(&fleet, Prefetch::default().max_outstanding_percent(percent)).await;
-            let limits = [Limit::per_minute("rpm", 240).unwrap(), Limit::per_minute("slow", 60).unwrap()];
+            let limits = [rpm(240), Limit::per_minute("slow", 60).unwrap()];
             let mut models = [Model::of(&limits[0]), Model::of(&limits[1])];
             let (mut used, mut grants) = ([0, 0], 0);
             for step in steps {

@@ -5,7 +5,7 @@ use proptest::prelude::*;
 use weirgate::{Decision, Error, Grant, Limit, Prefetch, RateLimiter, Settlement};
 use weirgate_testkit::Fault;
 use weirgate_tests::fleet;
-use weirgate_tests::fleet::{Fleet, ask, config, millis, pass, runtime, secs};
+use weirgate_tests::fleet::{Fleet, ask, config, millis, pass, runtime, secs, tpm};
 use weirgate_tests::recorder::Recorded;
 
 const GAUGE: &str = "weirgate_prefetch_outstanding_millitokens";
@@ -14,10 +14,7 @@ const LIMITS: [&str; 2] = ["rpm", "tpm"];
 
 /// A limit that is at its edge at times, and one that never is.
 fn limits() -> [Limit; 2] {
-    [
-        Limit::custom("rpm", 400, 50, 1_000).unwrap(),
-        Limit::per_minute("tpm", 600_000).unwrap(),
-    ]
+    [Limit::custom("rpm", 400, 50, 1_000).unwrap(), tpm(600_000)]
 }
 
 async fn limiter(fleet: &Fleet, by_resource: bool) -> RateLimiter {

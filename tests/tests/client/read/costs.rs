@@ -207,8 +207,7 @@ async fn other_lists_cost_the_units_of_the_page() {
 
 /// Erases an entity with so many buckets and snapshots. Returns what that costs.
 async fn erase(buckets: usize, snapshots: usize) -> ConsumedUnits {
-    let fleet = Fleet::new().await;
-    let limiter = fleet.limiter().await;
+    let (fleet, [limiter]) = Fleet::of().await;
     for bucket in 0..buckets {
         take(&limiter, "e-1", &format!("model-{bucket}")).await;
     }

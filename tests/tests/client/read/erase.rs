@@ -11,7 +11,7 @@ use weirgate::{
 use weirgate_testkit::batches;
 
 use weirgate_tests::aggregator::{deliver_text, event};
-use weirgate_tests::fleet::{Fleet, granted, leased, pass, secs, tokens};
+use weirgate_tests::fleet::{Fleet, granted, leased, pass, secs, slots, tokens};
 use weirgate_tests::stored::{child, entity, resource, rpm};
 
 const LATENCY: Duration = Duration::from_millis(10);
@@ -247,10 +247,9 @@ async fn an_erasure_interrupted_at_any_request_is_completed_by_another_call() {
 
 #[tokio::test(start_paused = true)]
 async fn a_lease_that_has_not_expired_refuses_the_erasure_before_anything_is_deleted() {
-    let fleet = Fleet::new().await;
-    let limiter = fleet.limiter().await;
+    let (fleet, [limiter]) = Fleet::of().await;
     live(&limiter, "e-1").await;
-    let slots = [weirgate::Limit::concurrent("slots", 4).unwrap()];
+    let slots = [slots(4)];
     let held = limiter.acquire("e-1", "db").limits(&slots).take("slots", 1);
     let grant = held
         .lease(secs(60))
@@ -328,8 +327,7 @@ async fn i3_usage_after_an_erasure_is_that_of_the_next_bucket() {
 /// A take between the read and the deletion fails the transaction, so its lease is not lost.
 #[tokio::test(start_paused = true)]
 async fn a_lease_taken_during_the_erasure_is_not_deleted() {
-    let fleet = Fleet::new().await;
-    let (holder, operator) = (fleet.limiter().await, fleet.limiter().await);
+    let (fleet, [holder, operator]) = Fleet::of().await;
     let limits = [rpm(60)];
     drop(leased(&holder, &limits, &[("rpm", 1)], secs(60)).await);
     weirgate_tests::fleet::settle().await;

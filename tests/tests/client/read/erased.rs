@@ -167,8 +167,7 @@ async fn nothing_late_brings_a_bucket_back_that_was_erased_or_purged_or_joins_th
 #[tokio::test(start_paused = true)]
 async fn what_remains_of_an_erased_or_purged_shard_expires_and_counts_no_usage() {
     for how in [End::Erased, End::Purged] {
-        let fleet = Fleet::new().await;
-        let limiter = fleet.limiter().await;
+        let (fleet, [limiter]) = Fleet::of().await;
         let past = live(&fleet, &limiter, &mut Rng::with_seed(1)).await;
         end(how, &limiter).await;
         let items = fleet.dynamo.items();

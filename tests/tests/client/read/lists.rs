@@ -48,8 +48,7 @@ fn balances(buckets: &[StoredBucket]) -> BTreeMap<(String, String), i64> {
 
 #[tokio::test(start_paused = true)]
 async fn the_buckets_of_an_entity_have_balances_refilled_up_to_now() {
-    let fleet = Fleet::new().await;
-    let limiter = fleet.limiter().await;
+    let (fleet, [limiter]) = Fleet::of().await;
     let resources: Vec<_> = (0..120).map(|at| format!("model-{at:03}")).collect();
     for (resource, amount) in resources.iter().zip(1..) {
         take(&limiter, "e-1", resource, 1 + amount % 49).await;
@@ -73,8 +72,7 @@ async fn the_buckets_of_an_entity_have_balances_refilled_up_to_now() {
 
 #[tokio::test(start_paused = true)]
 async fn the_buckets_of_a_resource_are_listed_once_each_with_all_their_shards() {
-    let fleet = Fleet::new().await;
-    let limiter = fleet.limiter().await;
+    let (fleet, [limiter]) = Fleet::of().await;
     for user in 0..150 {
         take(&limiter, &format!("user-{user}"), "gpt-4", 1 + user % 50).await;
         take(&limiter, &format!("user-{user}"), "gpt-40", 1).await;
@@ -109,8 +107,7 @@ async fn the_buckets_of_a_resource_are_listed_once_each_with_all_their_shards() 
 /// Slots come back at once, and only once, although the holder releases the lease too.
 #[tokio::test(start_paused = true)]
 async fn i4_a_lease_is_released_by_its_id() {
-    let fleet = Fleet::new().await;
-    let (holder, operator) = (fleet.limiter().await, fleet.limiter().await);
+    let (fleet, [holder, operator]) = Fleet::of().await;
     let grant = leased(&holder, &slots(), &[("slots", 3), ("rpm", 20)], secs(600)).await;
     let _short = leased(&holder, &slots(), &[("slots", 1)], secs(60)).await;
     let leases = operator.leases("e-1", "gpt-4").await.unwrap().items;
@@ -157,8 +154,7 @@ async fn i4_a_lease_is_released_by_its_id() {
 /// What was adjusted since the list was read returns as it is now.
 #[tokio::test(start_paused = true)]
 async fn i4_a_released_lease_returns_what_it_holds_now() {
-    let fleet = Fleet::new().await;
-    let (holder, operator) = (fleet.limiter().await, fleet.limiter().await);
+    let (fleet, [holder, operator]) = Fleet::of().await;
     let mut grant = leased(&holder, &slots(), &[("slots", 3)], secs(600)).await;
     let leases = operator.leases("e-1", "gpt-4").await.unwrap().items;
     let _ = grant.adjust("slots", 1).await.unwrap();
@@ -169,8 +165,7 @@ async fn i4_a_released_lease_returns_what_it_holds_now() {
 
 #[tokio::test(start_paused = true)]
 async fn entities_and_namespaces_are_listed_over_all_pages() {
-    let fleet = Fleet::new().await;
-    let limiter = fleet.limiter().await;
+    let (fleet, [limiter]) = Fleet::of().await;
     let entity = |name: &str| Entity {
         id: name.try_into().unwrap(),
         parent: None,
@@ -239,8 +234,7 @@ async fn a_table_is_created_with_all_that_lists_need() {
 
 #[tokio::test(start_paused = true)]
 async fn a_page_token_of_another_list_is_refused() {
-    let fleet = Fleet::new().await;
-    let limiter = fleet.limiter().await;
+    let (fleet, [limiter]) = Fleet::of().await;
     let next = limiter
         .entities(None)
         .await

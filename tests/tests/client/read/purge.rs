@@ -8,7 +8,7 @@ use weirgate::{
     AuditChange, AuditSubject, ConfigLevel, Error, LiveLeases, PurgeReport, RateLimiter,
 };
 
-use weirgate_tests::fleet::{Fleet, leased};
+use weirgate_tests::fleet::{Fleet, leased, slots};
 use weirgate_tests::stored::{child, entity, rpm};
 
 const LATENCY: Duration = Duration::from_millis(10);
@@ -246,7 +246,7 @@ async fn a_purge_interrupted_at_any_request_is_completed_by_another() {
 async fn shards_with_live_leases_stay_unless_they_are_discarded() {
     let fleet = Fleet::new().await;
     let limiter = limiter(&fleet, "staging").await;
-    let slots = [weirgate::Limit::concurrent("slots", 1).unwrap()];
+    let slots = [slots(1)];
     let held = leased(&limiter, &slots, &[("slots", 1)], Duration::from_secs(60)).await;
     stop(&limiter).await;
     let report = purge(&limiter, LiveLeases::Refuse).await.unwrap();

@@ -55,8 +55,7 @@ async fn read(
 
 #[tokio::test(start_paused = true)]
 async fn thirty_days_of_a_bucket_cost_the_units_of_the_page() {
-    let fleet = Fleet::new().await;
-    let limiter = fleet.limiter().await;
+    let (fleet, [limiter]) = Fleet::of().await;
     pass(secs(60)).await;
     for _ in 0..30 * 24 {
         take(&limiter, "user-1").await;
@@ -79,8 +78,7 @@ async fn thirty_days_of_a_bucket_cost_the_units_of_the_page() {
 #[tokio::test(start_paused = true)]
 async fn a_day_of_a_resource_costs_the_units_of_the_page_for_each_entity() {
     const ENTITIES: i128 = 500;
-    let fleet = Fleet::new().await;
-    let limiter = fleet.limiter().await;
+    let (fleet, [limiter]) = Fleet::of().await;
     pass(secs(60)).await;
     let day = |now: EpochMillis| {
         let start = Granularity::Daily.start(now);
@@ -121,8 +119,7 @@ proptest! {
         start in instant(), end in instant(), granularity in 0..3_usize, scope in 0..3_usize,
     ) {
         runtime().block_on(async {
-            let fleet = Fleet::new().await;
-            let limiter = fleet.limiter().await;
+            let (fleet, [limiter]) = Fleet::of().await;
             pass(secs(60)).await;
             take(&limiter, "user-1").await;
             let (entity, resource) = ("user-1".try_into().unwrap(), "gpt-4".try_into().unwrap());

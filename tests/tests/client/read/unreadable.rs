@@ -12,7 +12,7 @@ use weirgate::{
 use weirgate_testkit::batches;
 
 use weirgate_tests::aggregator::{deliver_text, event};
-use weirgate_tests::fleet::{Fleet, pass, secs};
+use weirgate_tests::fleet::{Fleet, pass, secs, slots};
 
 fn entity(name: &str) -> EntityId {
     name.try_into().unwrap()
@@ -23,10 +23,7 @@ fn resource(name: &str) -> Resource {
 }
 
 fn limits() -> [Limit; 2] {
-    [
-        Limit::concurrent("slots", 8).unwrap(),
-        Limit::per_hour("rpm", 1_000).unwrap(),
-    ]
+    [slots(8), Limit::per_hour("rpm", 1_000).unwrap()]
 }
 
 /// What a list has: entries by a name, and the keys of items that cannot be read.

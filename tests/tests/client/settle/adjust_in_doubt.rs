@@ -5,13 +5,10 @@ use std::time::Duration;
 
 use weirgate::{Limit, Settlement};
 use weirgate_testkit::Fault;
-use weirgate_tests::fleet::{Fleet, granted, leased, pass, secs};
+use weirgate_tests::fleet::{Fleet, granted, leased, pass, secs, slots};
 
 fn limits() -> [Limit; 2] {
-    [
-        Limit::per_day("tpd", 1_000).unwrap(),
-        Limit::concurrent("slots", 4).unwrap(),
-    ]
+    [Limit::per_day("tpd", 1_000).unwrap(), slots(4)]
 }
 
 /// I1: without a lease the adjustment is not repeated, and what it may have given back does not go
@@ -19,8 +16,7 @@ fn limits() -> [Limit; 2] {
 #[tokio::test(start_paused = true)]
 async fn i1_a_rollback_after_an_adjustment_in_doubt_gives_nothing_back_twice() {
     for fault in [Fault::LoseAnswer, Fault::LoseRequest] {
-        let fleet = Fleet::new().await;
-        let limiter = fleet.limiter().await;
+        let (fleet, [limiter]) = Fleet::of().await;
         let mut grant = granted(&limiter, &limits(), &[("tpd", 500)]).await;
         fleet.fail(&[fault]);
         assert!(grant.adjust("tpd", 200).await.unwrap_err().is_unknown());
@@ -62,8 +58,7 @@ async fn i4_a_lease_ends_with_its_tokens_after_an_abandoned_adjustment() {
 /// doubt.
 #[tokio::test(start_paused = true)]
 async fn i4_a_renewal_in_doubt_is_not_done_once_the_lease_is_gone() {
-    let fleet = Fleet::new().await;
-    let (holder, other) = (fleet.limiter().await, fleet.limiter().await);
+    let (fleet, [holder, other]) = Fleet::of().await;
     let mut grant = leased(&holder, &limits(), &[("slots", 4)], secs(10)).await;
     pass(secs(11)).await;
     let dynamo = fleet.dynamo.clone();

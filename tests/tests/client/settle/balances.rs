@@ -2,22 +2,17 @@
 
 use std::collections::BTreeMap;
 
-use proptest::prelude::*;
 use weirgate::{
     AuditChange, AuditSubject, Config, ConfigLevel, Error, Limit, LimitName, MilliTokens,
     OperationOutcome, RateLimiter,
 };
 
 use weirgate_tests::fleet::shards::{self, drain, holds, split};
-use weirgate_tests::fleet::{Fleet, config, denied, granted, millis, pass, runtime, secs, tokens};
+use weirgate_tests::fleet::{Fleet, denied, granted, millis, pass, rpm, secs, slots, tokens, tpm};
 use weirgate_tests::stored::{entity, resource};
 
 fn limits() -> [Limit; 3] {
-    [
-        Limit::per_minute("rpm", 60).unwrap(),
-        Limit::per_minute("tpm", 6_000).unwrap(),
-        Limit::concurrent("slots", 4).unwrap(),
-    ]
+    [rpm(60), tpm(6_000), slots(4)]
 }
 
 fn amounts(of: &[(&str, i64)]) -> BTreeMap<LimitName, MilliTokens> {
@@ -27,8 +22,7 @@ fn amounts(of: &[(&str, i64)]) -> BTreeMap<LimitName, MilliTokens> {
 
 #[tokio::test(start_paused = true)]
 async fn balances_are_reset_set_drained_and_topped_up_and_usage_stays() {
-    let fleet = Fleet::new().await;
-    let (limiter, other) = (fleet.limiter().await, fleet.limiter().await);
+    let (fleet, [limiter, other]) = Fleet::of().await;
     let _ = granted(&limiter, &limits(), &[("rpm", 60), ("tpm", 5_000)]).await;
     let _ = denied(&other, &limits(), &[("rpm", 1)]).await;
     pass(secs(1)).await;
@@ -86,8 +80,7 @@ async fn balances_are_reset_set_drained_and_topped_up_and_usage_stays() {
 
 #[tokio::test(start_paused = true)]
 async fn what_cannot_be_changed_is_refused_with_the_remedy() {
-    let fleet = Fleet::new().await;
-    let limiter = fleet.limiter().await;
+    let (fleet, [limiter]) = Fleet::of().await;
     let edit = || limiter.edit_balances("e-1", "gpt-4");
     // A bucket without an item is full.
     let full = edit().reset_all().send().await.unwrap();
@@ -139,8 +132,7 @@ async fn what_cannot_be_changed_is_refused_with_the_remedy() {
 
 #[tokio::test(start_paused = true)]
 async fn i7_a_change_is_made_once_per_key() {
-    let fleet = Fleet::new().await;
-    let limiter = fleet.limiter().await;
+    let (fleet, [limiter]) = Fleet::of().await;
     let _ = granted(&limiter, &limits(), &[("tpm", 6_000)]).await;
     pass(secs(1)).await;
     let edit = || limiter.edit_balances("e-1", "gpt-4").top_up("tpm", 100);
@@ -185,8 +177,7 @@ async fn i7_a_change_is_made_once_per_key() {
 #[tokio::test(start_paused = true)]
 async fn i7_a_top_up_counts_once_whatever_becomes_of_requests_and_responses() {
     for faults in shards::troubles() {
-        let fleet = Fleet::new().await;
-        let limiter = fleet.limiter().await;
+        let (fleet, [limiter]) = Fleet::of().await;
         let _ = granted(&limiter, &limits(), &[("tpm", 6_000)]).await;
         let before = fleet.bucket().await;
         let mut next = faults.clone().into_iter();
@@ -265,8 +256,7 @@ async fn i7_of_two_changes_at_once_with_one_key_one_is_made() {
 async fn i7_an_edit_that_arrives_late_changes_nothing() {
     use weirgate_shared::write::{BalanceChange, change_balances};
     use weirgate_store::{ReturnValues, WriteOutcome};
-    let fleet = Fleet::new().await;
-    let limiter = fleet.limiter().await;
+    let (fleet, [limiter]) = Fleet::of().await;
     let _ = granted(&limiter, &limits(), &[("tpm", 6_000)]).await;
     pass(secs(10)).await;
     let add = [(
@@ -329,8 +319,7 @@ async fn i7_a_change_that_is_abandoned_anywhere_is_made_once_by_the_next_call() 
 
 #[tokio::test(start_paused = true)]
 async fn all_shards_are_changed_together_and_room_is_used_where_it_is() {
-    let fleet = Fleet::new().await;
-    let limiter = fleet.limiter().await;
+    let (fleet, [limiter]) = Fleet::of().await;
     split(&limiter, &limits()[1..2], 16).await;
     let edit = || limiter.edit_balances("e-1", "gpt-4");
     let report = edit().drain("tpm").send().await.unwrap();
@@ -346,36 +335,10 @@ async fn all_shards_are_changed_together_and_room_is_used_where_it_is() {
     assert_eq!(holds(&fleet, "tpm").await, tokens(1_001));
 }
 
-/// The denial that many processes share is deleted with the change.
-#[tokio::test(start_paused = true)]
-async fn a_reset_bucket_of_many_shards_denies_nothing_by_its_stamp() {
-    let fleet = Fleet::new().await;
-    let (limiter, other) = (fleet.limiter().await, fleet.limiter().await);
-    let daily = [Limit::custom("rpd", 1_600, 1_600, 86_400_000).unwrap()];
-    split(&limiter, &daily, 16).await;
-    let _ = limiter
-        .edit_balances("e-1", "gpt-4")
-        .drain("rpd")
-        .send()
-        .await
-        .unwrap();
-    let _ = denied(&limiter, &daily, &[("rpd", 10)]).await;
-    pass(secs(1)).await;
-    let _ = limiter
-        .edit_balances("e-1", "gpt-4")
-        .reset("rpd")
-        .send()
-        .await
-        .unwrap();
-    let _ = granted(&limiter, &daily, &[("rpd", 10)]).await;
-    let _ = granted(&other, &daily, &[("rpd", 10)]).await;
-}
-
 /// DynamoDB deletes a bucket that is full by its `ttl`; a drained one is full later.
 #[tokio::test(start_paused = true)]
 async fn i1_a_lowered_bucket_is_not_deleted_before_it_is_full() {
-    let fleet = Fleet::new().await;
-    let limiter = fleet.limiter().await;
+    let (fleet, [limiter]) = Fleet::of().await;
     let yearly = [Limit::custom("rpy", 1_000, 1_000, 366 * 86_400_000).unwrap()];
     let _ = granted(&limiter, &yearly, &[("rpy", 1)]).await;
     assert!(fleet.bucket().await.ttl.is_some());
@@ -397,13 +360,12 @@ async fn i1_a_lowered_bucket_is_not_deleted_before_it_is_full() {
 
 #[tokio::test(start_paused = true)]
 async fn configured_limits_are_applied_to_all_shards_at_once() {
-    let fleet = Fleet::new().await;
-    let limiter = fleet.limiter().await;
+    let (fleet, [limiter]) = Fleet::of().await;
     let level = ConfigLevel::Resource(resource("gpt-4"));
     let apply = || limiter.apply_limits("e-1", "gpt-4");
     let error = apply().send().await.unwrap_err();
     assert!(matches!(error, Error::NotConfigured { .. }), "{error}");
-    let tpm = |rate| Limit::per_minute("tpm", rate).unwrap();
+    let tpm = |rate| tpm(rate);
     limiter
         .set_config(&level, &Config::of([tpm(6_000)]))
         .await
@@ -446,106 +408,10 @@ async fn configured_limits_are_applied_to_all_shards_at_once() {
     );
 }
 
-#[derive(Debug, Clone)]
-enum Step {
-    Take(i64),
-    Lease(i64),
-    TopUp(i64),
-    Set(i64),
-    Split(u32),
-    Pass(u64),
-}
-
-fn step() -> impl Strategy<Value = Step> {
-    prop_oneof![
-        4 => (1..40_i64).prop_map(Step::Take),
-        1 => (1..40_i64).prop_map(Step::Lease),
-        3 => (0..200_i64).prop_map(Step::TopUp),
-        1 => (0..=1_000_i64).prop_map(Step::Set),
-        1 => prop::sample::select(vec![1_u32, 2, 4]).prop_map(Step::Split),
-        2 => (1..5_u64).prop_map(Step::Pass),
-    ]
-}
-
-/// Makes a change, and several takes beside it. Returns what was granted.
-async fn beside(
-    caller: &RateLimiter,
-    limits: &[Limit],
-    edit: weirgate::BalanceEdit<'_>,
-) -> (Result<weirgate::BalanceReport, Error>, i64) {
-    let mut taken = 0;
-    let taking = async {
-        for _ in 0..4 {
-            let ask = caller.acquire("e-1", "gpt-4").limits(limits).take("tpm", 7);
-            if ask.send().await.unwrap().granted().is_some() {
-                taken += 7;
-            }
-        }
-    };
-    let (report, ()) = tokio::join!(edit.send(), taking);
-    (report, taken)
-}
-
-proptest! {
-    #![proptest_config(config(24))]
-
-    /// The sum of what was there, what flowed in, what was granted and what operators changed is
-    /// exact, with takes, splits and merges beside the changes.
-    #[test]
-    fn i1_balances_follow_from_takes_refill_and_an_operators_changes(steps in prop::collection::vec(step(), 1..14)) {
-        runtime().block_on(async {
-            let fleet = Fleet::slow(std::time::Duration::from_millis(3)).await;
-            let (operator, caller) = (fleet.limiter().await, fleet.limiter().await);
-            // Nothing flows in, so the sum is exact.
-            let limits = [Limit::custom("tpm", 1_000, 1, 366 * 86_400_000).unwrap()];
-            let _ = granted(&caller, &limits, &[("tpm", 500)]).await;
-            let mut balance = 500;
-            for step in steps {
-                match step {
-                    Step::Take(amount) => {
-                        let ask = caller.acquire("e-1", "gpt-4").limits(&limits).take("tpm", amount);
-                        if ask.send().await.unwrap().granted().is_some() {
-                            balance -= amount;
-                        }
-                    }
-                    // A denial may still be cached from before a change.
-                    Step::Lease(amount) => {
-                        let ask = caller.acquire("e-1", "gpt-4").limits(&limits).take("tpm", amount);
-                        if let Some(held) = ask.lease(secs(600)).send().await.unwrap().granted() {
-                            let _ = held.roll_back().await.unwrap();
-                        }
-                    }
-                    Step::TopUp(amount) => {
-                        let edit = operator.edit_balances("e-1", "gpt-4").top_up("tpm", amount);
-                        let (report, taken) = beside(&caller, &limits, edit).await;
-                        balance -= taken;
-                        match report {
-                            Ok(_) => balance += amount,
-                            Err(error) => assert!(error.to_string().contains("has room for"), "{error}"),
-                        }
-                    }
-                    Step::Set(amount) => {
-                        let edit = operator.edit_balances("e-1", "gpt-4").set("tpm", amount);
-                        let _ = edit.send().await.unwrap();
-                        balance = amount;
-                    }
-                    Step::Split(shards) => {
-                        let _ = caller.set_shards("e-1", "gpt-4", &limits, shards).await.unwrap();
-                    }
-                    Step::Pass(seconds) => pass(secs(seconds)).await,
-                }
-                let found = holds(&fleet, "tpm").await;
-                assert!((found - tokens(balance)).0.abs() < 1_000, "{found} of {balance}");
-            }
-        });
-    }
-}
-
 /// A read of many items is no snapshot: it shows a part of a bucket that is split meanwhile.
 #[tokio::test(start_paused = true)]
 async fn i1_a_read_that_misses_a_shard_is_repeated_and_changes_no_part_of_a_bucket() {
-    let fleet = Fleet::new().await;
-    let limiter = fleet.limiter().await;
+    let (fleet, [limiter]) = Fleet::of().await;
     split(&limiter, &limits()[1..2], 2).await;
     let upper = shards::key(1).item_key();
     let item = fleet.dynamo.item(&upper.pk, &upper.sk);
@@ -590,8 +456,7 @@ async fn i1_a_read_that_misses_a_shard_is_repeated_and_changes_no_part_of_a_buck
 /// Shards get new limits one by one, with the next take from each.
 #[tokio::test(start_paused = true)]
 async fn i1_limits_that_only_some_shards_have_are_refused_until_they_are_applied() {
-    let fleet = Fleet::new().await;
-    let limiter = fleet.limiter().await;
+    let (fleet, [limiter]) = Fleet::of().await;
     let level = ConfigLevel::Resource(resource("gpt-4"));
     let all = &limits()[..2];
     for first_has_more in [true, false] {
@@ -639,10 +504,9 @@ async fn i1_limits_that_only_some_shards_have_are_refused_until_they_are_applied
 /// What counts is what is configured when the call is made, also if this process has just read it.
 #[tokio::test(start_paused = true)]
 async fn limits_are_applied_as_configured_now_or_the_reason_is_told() {
-    let fleet = Fleet::new().await;
-    let (limiter, other) = (fleet.limiter().await, fleet.limiter().await);
+    let (_fleet, [limiter, other]) = Fleet::of().await;
     let level = ConfigLevel::Resource(resource("gpt-4"));
-    let tpm = |rate| Limit::per_minute("tpm", rate).unwrap();
+    let tpm = |rate| tpm(rate);
     limiter
         .set_config(&level, &Config::of([tpm(600)]))
         .await
@@ -684,4 +548,28 @@ async fn limits_are_applied_as_configured_now_or_the_reason_is_told() {
     pass(secs(30)).await;
     let report = apply().await.unwrap();
     assert_eq!(report.outcome, OperationOutcome::Applied);
+}
+
+/// The denial that many processes share is deleted with the change.
+#[tokio::test(start_paused = true)]
+async fn a_reset_bucket_of_many_shards_denies_nothing_by_its_stamp() {
+    let (_fleet, [limiter, other]) = Fleet::of().await;
+    let daily = [Limit::custom("rpd", 1_600, 1_600, 86_400_000).unwrap()];
+    split(&limiter, &daily, 16).await;
+    let _ = limiter
+        .edit_balances("e-1", "gpt-4")
+        .drain("rpd")
+        .send()
+        .await
+        .unwrap();
+    let _ = denied(&limiter, &daily, &[("rpd", 10)]).await;
+    pass(secs(1)).await;
+    let _ = limiter
+        .edit_balances("e-1", "gpt-4")
+        .reset("rpd")
+        .send()
+        .await
+        .unwrap();
+    let _ = granted(&limiter, &daily, &[("rpd", 10)]).await;
+    let _ = granted(&other, &daily, &[("rpd", 10)]).await;
 }

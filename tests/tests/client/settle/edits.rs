@@ -40,8 +40,7 @@ async fn happen(limiter: &RateLimiter, what: &str) {
 async fn i7_a_change_that_reached_some_shards_is_finished_by_its_key_and_made_once_in_each() {
     for failing in 0..16_u32 {
         for between in BETWEEN {
-            let fleet = Fleet::new().await;
-            let (limiter, other) = (fleet.limiter().await, fleet.limiter().await);
+            let (fleet, [limiter, other]) = Fleet::of().await;
             split(&limiter, &limits(), 4).await;
             for (shard, left) in [0, 100, 200, 248].into_iter().enumerate() {
                 drain(&fleet, u32::try_from(shard).unwrap(), "tpm", tokens(left));
@@ -82,8 +81,7 @@ async fn i7_a_change_that_reached_some_shards_is_finished_by_its_key_and_made_on
 async fn a_bucket_in_use_is_changed_without_a_stop() {
     for count in [1, 4] {
         for change in 0..4 {
-            let fleet = Fleet::new().await;
-            let limiter = fleet.limiter().await;
+            let (fleet, [limiter]) = Fleet::of().await;
             let level = ConfigLevel::Resource(resource("gpt-4"));
             limiter
                 .set_config(&level, &Config::of(limits()))

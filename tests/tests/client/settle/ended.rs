@@ -6,7 +6,7 @@ use weirgate::{Limit, RateLimiter};
 use weirgate_testkit::{Limits, Partitions};
 
 use weirgate_tests::fleet::shards::{holds, split};
-use weirgate_tests::fleet::{Fleet, ask, granted, millis, tokens};
+use weirgate_tests::fleet::{Fleet, ask, granted, millis, slots, tokens};
 
 /// Latency of each request. A write is applied in its half.
 const LATENCY: Duration = millis(50);
@@ -25,19 +25,7 @@ async fn slow_limiter(fleet: &Fleet) -> RateLimiter {
 }
 
 fn limits() -> [Limit; 2] {
-    [
-        Limit::per_day("tpd", 800).unwrap(),
-        Limit::concurrent("slots", 80).unwrap(),
-    ]
-}
-
-#[tokio::test(start_paused = true)]
-async fn a_dropped_grant_has_released_its_slots_when_the_limiter_ends() {
-    let fleet = Fleet::new().await;
-    let limiter = slow_limiter(&fleet).await;
-    drop(granted(&limiter, &limits(), &[("slots", 3)]).await);
-    limiter.shutdown().await.unwrap();
-    assert_eq!(fleet.tk_tc("slots").await.0, 80_000);
+    [Limit::per_day("tpd", 800).unwrap(), slots(80)]
 }
 
 /// A request is a read and a write, and its tokens are taken after 75 ms.

@@ -4,13 +4,10 @@ use weirgate::{Error, Grant, Limit, MilliTokens};
 use weirgate_testkit::Fault;
 
 use weirgate_tests::fleet::shards::{holds, split};
-use weirgate_tests::fleet::{Fleet, granted, leased, secs, tokens};
+use weirgate_tests::fleet::{Fleet, granted, leased, secs, slots, tokens};
 
 fn limits() -> [Limit; 2] {
-    [
-        Limit::custom("tpm", 800, 1, 86_400_000).unwrap(),
-        Limit::concurrent("slots", 80).unwrap(),
-    ]
+    [Limit::custom("tpm", 800, 1, 86_400_000).unwrap(), slots(80)]
 }
 
 /// A bucket of eight shards, and a grant of parts from all of them.
@@ -79,8 +76,7 @@ async fn a_renewal_a_release_and_a_rollback_that_stop_after_a_part_say_so() {
 
 #[tokio::test(start_paused = true)]
 async fn an_adjustment_below_zero_is_refused_before_anything_is_sent() {
-    let fleet = Fleet::new().await;
-    let limiter = fleet.limiter().await;
+    let (fleet, [limiter]) = Fleet::of().await;
     let mut grant = granted(&limiter, &limits(), &[("tpm", 10)]).await;
     fleet.writes();
     for milli in [-1, -5_000, i64::MIN, i64::MAX] {

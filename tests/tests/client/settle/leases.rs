@@ -4,13 +4,12 @@ use weirgate::{Decision, EpochMillis, Limit, Settlement};
 use weirgate_shared::Millis;
 use weirgate_testkit::Fault;
 use weirgate_tests::fleet;
-use weirgate_tests::fleet::{Fleet, ask, denied, granted, leased, pass, secs, settle, tokens};
+use weirgate_tests::fleet::{
+    Fleet, ask, denied, granted, leased, pass, secs, settle, slots, tokens,
+};
 
 fn limits() -> [Limit; 2] {
-    [
-        Limit::per_hour("rph", 100).unwrap(),
-        Limit::concurrent("slots", 4).unwrap(),
-    ]
+    [Limit::per_hour("rph", 100).unwrap(), slots(4)]
 }
 
 async fn count_leases(fleet: &Fleet) -> usize {
@@ -23,8 +22,7 @@ fn at(seconds: i64) -> EpochMillis {
 
 #[tokio::test(start_paused = true)]
 async fn a_release_gives_back_slots_and_no_rate_tokens() {
-    let fleet = Fleet::new().await;
-    let limiter = fleet.limiter().await;
+    let (fleet, [limiter]) = Fleet::of().await;
     let grant = leased(&limiter, &limits(), &[("rph", 10), ("slots", 2)], secs(30)).await;
     assert_eq!(
         (fleet.tk_tc("rph").await, fleet.tk_tc("slots").await),
@@ -50,24 +48,8 @@ async fn a_release_gives_back_slots_and_no_rate_tokens() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_rollback_gives_back_everything_and_a_slot_still_counts_once() {
-    let fleet = Fleet::new().await;
-    let limiter = fleet.limiter().await;
-    let grant = leased(&limiter, &limits(), &[("rph", 10), ("slots", 2)], secs(30)).await;
-    assert_eq!(grant.roll_back().await.unwrap(), Settlement::Applied);
-    assert_eq!(
-        (fleet.tk_tc("rph").await, fleet.tk_tc("slots").await),
-        ((100_000, 0), (4_000, 2_000))
-    );
-    let plain = granted(&limiter, &limits(), &[("rph", 10)]).await;
-    assert_eq!(plain.roll_back().await.unwrap(), Settlement::Applied);
-    assert_eq!(fleet.tk_tc("rph").await, (100_000, 0));
-}
-
-#[tokio::test(start_paused = true)]
 async fn an_adjustment_goes_into_debt_and_gives_back() {
-    let fleet = Fleet::new().await;
-    let limiter = fleet.limiter().await;
+    let (fleet, [limiter]) = Fleet::of().await;
     for lease in [false, true] {
         let ask = ask(&limiter, &limits(), &[("rph", 10)]);
         let ask = if lease { ask.lease(secs(30)) } else { ask };
@@ -99,8 +81,7 @@ async fn an_adjustment_goes_into_debt_and_gives_back() {
 
 #[tokio::test(start_paused = true)]
 async fn adjusted_slots_count_when_they_are_taken_and_come_back_all() {
-    let fleet = Fleet::new().await;
-    let limiter = fleet.limiter().await;
+    let (fleet, [limiter]) = Fleet::of().await;
     let mut grant = granted(&limiter, &limits(), &[("slots", 1)]).await;
     let _ = grant.adjust("slots", 3).await.unwrap();
     assert_eq!(fleet.tk_tc("slots").await, (1_000, 3_000));
@@ -112,8 +93,7 @@ async fn adjusted_slots_count_when_they_are_taken_and_come_back_all() {
 
 #[tokio::test(start_paused = true)]
 async fn i1_what_is_given_back_to_a_bucket_that_refilled_meanwhile_stays_below_its_capacity() {
-    let fleet = Fleet::new().await;
-    let limiter = fleet.limiter().await;
+    let (fleet, [limiter]) = Fleet::of().await;
     let mut adjusted = granted(&limiter, &limits(), &[("rph", 40)]).await;
     let rolled_back = leased(&limiter, &limits(), &[("rph", 40)], secs(86_400)).await;
     pass(secs(3600)).await;
@@ -135,8 +115,7 @@ async fn i1_what_is_given_back_to_a_bucket_that_refilled_meanwhile_stays_below_i
 
 #[tokio::test(start_paused = true)]
 async fn a_renewed_lease_lasts_longer_and_never_shorter() {
-    let fleet = Fleet::new().await;
-    let limiter = fleet.limiter().await;
+    let (fleet, [limiter]) = Fleet::of().await;
     let mut grant = leased(&limiter, &limits(), &[("slots", 4)], secs(30)).await;
     pass(secs(20)).await;
     assert_eq!(grant.renew(secs(30)).await.unwrap(), Settlement::Applied);
@@ -158,8 +137,7 @@ async fn a_renewed_lease_lasts_longer_and_never_shorter() {
 
 #[tokio::test(start_paused = true)]
 async fn i4_an_expired_lease_is_returned_once_by_the_next_process_without_tokens() {
-    let fleet = Fleet::new().await;
-    let (limiter, other) = (fleet.limiter().await, fleet.limiter().await);
+    let (fleet, [limiter, other]) = Fleet::of().await;
     let crashed = leased(&other, &limits(), &[("rph", 60), ("slots", 4)], secs(30)).await;
     let denial = denied(&limiter, &limits(), &[("slots", 1)]).await;
     assert_eq!(denial.retry_after, Some(secs(30)), "when the lease expires");
@@ -187,8 +165,7 @@ async fn i4_an_expired_lease_is_returned_once_by_the_next_process_without_tokens
 
 #[tokio::test(start_paused = true)]
 async fn i4_a_late_release_before_the_reclaim_gives_back_once() {
-    let fleet = Fleet::new().await;
-    let (limiter, other) = (fleet.limiter().await, fleet.limiter().await);
+    let (fleet, [limiter, other]) = Fleet::of().await;
     let late = leased(&other, &limits(), &[("slots", 4)], secs(30)).await;
     denied(&limiter, &limits(), &[("slots", 1)]).await;
     pass(secs(31)).await;
@@ -200,8 +177,7 @@ async fn i4_a_late_release_before_the_reclaim_gives_back_once() {
 
 #[tokio::test(start_paused = true)]
 async fn i4_nothing_can_be_settled_after_the_lease_has_ended() {
-    let fleet = Fleet::new().await;
-    let (limiter, other) = (fleet.limiter().await, fleet.limiter().await);
+    let (fleet, [limiter, other]) = Fleet::of().await;
     let mut ended = leased(&other, &limits(), &[("rph", 50), ("slots", 4)], secs(30)).await;
     pass(secs(30)).await;
     let _mine = granted(&limiter, &limits(), &[("slots", 1), ("rph", 51)]).await;
@@ -228,8 +204,7 @@ async fn i4_nothing_can_be_settled_after_the_lease_has_ended() {
 /// The view of the process that reclaims is older than the adjustment.
 #[tokio::test(start_paused = true)]
 async fn i4_a_lease_adjusted_since_it_was_seen_gives_back_what_it_holds_now() {
-    let fleet = Fleet::new().await;
-    let (limiter, other) = (fleet.limiter().await, fleet.limiter().await);
+    let (fleet, [limiter, other]) = Fleet::of().await;
     let mut crashed = leased(&other, &limits(), &[("slots", 4)], secs(30)).await;
     denied(&limiter, &limits(), &[("slots", 1)]).await;
     let _ = crashed.adjust("slots", 2).await.unwrap();
@@ -242,9 +217,8 @@ async fn i4_a_lease_adjusted_since_it_was_seen_gives_back_what_it_holds_now() {
 
 #[tokio::test(start_paused = true)]
 async fn due_stays_a_lower_bound_and_steady_leases_do_not_move_it() {
-    let fleet = Fleet::new().await;
-    let limiter = fleet.limiter().await;
-    let many = [Limit::concurrent("slots", 100).unwrap()];
+    let (fleet, [limiter]) = Fleet::of().await;
+    let many = [slots(100)];
     let mut grants = vec![];
     for (lasts, due) in [(60, 60), (90, 60), (30, 30), (45, 30), (10, 10), (3600, 10)] {
         grants.push(leased(&limiter, &many, &[("slots", 1)], secs(lasts)).await);
@@ -270,8 +244,7 @@ async fn due_stays_a_lower_bound_and_steady_leases_do_not_move_it() {
 
 #[tokio::test(start_paused = true)]
 async fn a_dropped_grant_releases_its_slots() {
-    let fleet = Fleet::new().await;
-    let limiter = fleet.limiter().await;
+    let (fleet, [limiter]) = Fleet::of().await;
     drop(granted(&limiter, &limits(), &[("rph", 5), ("slots", 3)]).await);
     settle().await;
     assert_eq!(
@@ -305,7 +278,7 @@ async fn i4_a_release_whose_future_is_dropped_still_happens() {
 async fn more_leases_than_fit_in_one_write_are_taken_in_several_and_reclaimed() {
     let fleet = Fleet::slow(fleet::millis(2)).await;
     let limiter = fleet.limiter().await;
-    let many = [Limit::concurrent("slots", 120).unwrap()];
+    let many = [slots(120)];
     drop(granted(&limiter, &many, &[("slots", 1)]).await);
     settle().await;
     fleet.writes();
@@ -336,7 +309,7 @@ async fn more_leases_than_fit_in_one_write_are_taken_in_several_and_reclaimed() 
 async fn i2_a_request_gets_the_slots_of_expired_leases_that_one_write_cannot_reclaim() {
     let fleet = Fleet::slow(fleet::millis(2)).await;
     let limiter = fleet.limiter().await;
-    let slots = [Limit::concurrent("slots", 40).unwrap()];
+    let slots = [slots(40)];
     for _ in 0..35 {
         std::mem::forget(leased(&limiter, &slots, &[("slots", 1)], secs(5)).await);
     }
@@ -352,8 +325,7 @@ async fn i2_a_request_gets_the_slots_of_expired_leases_that_one_write_cannot_rec
 #[tokio::test(start_paused = true)]
 async fn a_lease_proves_that_a_lost_take_was_not_applied_only_until_it_may_have_expired() {
     for (lasts, unconfirmed) in [(60, 0), (1, 5_000)] {
-        let fleet = Fleet::new().await;
-        let limiter = fleet.limiter().await;
+        let (fleet, [limiter]) = Fleet::of().await;
         let _ = granted(&limiter, &limits(), &[("rph", 1)]).await;
         fleet.trouble(vec![Some(Fault::LoseRequest)], Some("rph"));
         let _grant = leased(&limiter, &limits(), &[("rph", 5)], secs(lasts)).await;

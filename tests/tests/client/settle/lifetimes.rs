@@ -1,12 +1,11 @@
 //! Buckets on limits that are not their own end when they are unused, by DynamoDB's time to live.
 
-use weirgate::{ConfigLevel, Limit, RateLimiter, Settlement};
-use weirgate_shared::{EpochMillis, EpochSeconds};
-use weirgate_tests::fleet::{Fleet, PK, START, ask, granted, leased, pass, secs, tokens};
+use weirgate::{ConfigLevel, Limit, Settlement};
+use weirgate_shared::EpochSeconds;
+use weirgate_tests::fleet::{Fleet, PK, START, ask, granted, pass, secs};
 use weirgate_tests::stored::{configured, entity, resource, rpm, take};
 
 const HOUR: u64 = 3_600;
-const DAY: u64 = 24 * HOUR;
 
 /// After `START`, in hours.
 async fn ttl_hours(fleet: &Fleet) -> Option<i64> {
@@ -67,8 +66,7 @@ async fn a_bucket_that_gets_limits_of_its_own_is_kept_and_ends_again_without_the
 
 #[tokio::test(start_paused = true)]
 async fn a_bucket_in_use_never_ends_and_its_end_moves_about_once_a_day_with_a_take() {
-    let fleet = Fleet::new().await;
-    let limiter = fleet.limiter().await;
+    let (fleet, [limiter]) = Fleet::of().await;
     let (mut moves, mut last) = (0, None);
     let _ = granted(&limiter, &[rpm(60)], &[("rpm", 1)]).await;
     let _ = fleet.writes();
@@ -83,77 +81,9 @@ async fn a_bucket_in_use_never_ends_and_its_end_moves_about_once_a_day_with_a_ta
     assert!((3..=6).contains(&moves), "{moves} moves in five days");
 }
 
-/// A bucket at its end: full, and without leases.
-async fn is_lossless(fleet: &Fleet) {
-    let bucket = fleet.bucket().await;
-    let end = EpochMillis(bucket.ttl.expect("it ends").0 * 1000);
-    for (name, state) in &bucket.limits {
-        let held = bucket.balance_at(name, end);
-        assert_eq!(held, state.rule.capacity, "{name} at its end");
-    }
-    assert!(
-        bucket
-            .leases
-            .iter()
-            .flatten()
-            .all(|(_, lease)| lease.expires_at <= end)
-    );
-}
-
-#[tokio::test(start_paused = true)]
-async fn debts_and_leases_outlive_no_end() {
-    let fleet = Fleet::new().await;
-    let limiter = fleet.limiter().await;
-    let limits = [
-        Limit::per_day("rpd", 100).unwrap(),
-        Limit::concurrent("slots", 4).unwrap(),
-    ];
-    let mut grant = granted(&limiter, &limits, &[("rpd", 100)]).await;
-    is_lossless(&fleet).await;
-    let before = ttl_hours(&fleet).await.unwrap();
-    // A debt of ten days.
-    let _ = grant.adjust("rpd", 1_100).await.unwrap();
-    is_lossless(&fleet).await;
-    assert!(ttl_hours(&fleet).await.unwrap() >= before + 9 * 24);
-    let mut lease = leased(&limiter, &limits, &[("slots", 1)], secs(DAY)).await;
-    for _ in 0..30 {
-        pass(secs(DAY / 2)).await;
-        let _ = lease.renew(secs(DAY)).await.unwrap();
-        is_lossless(&fleet).await;
-    }
-}
-
-#[tokio::test(start_paused = true)]
-async fn soft_limits_in_debt_outlive_no_end() {
-    let fleet = Fleet::new().await;
-    let (one, other) = (fleet.limiter().await, fleet.limiter().await);
-    let soft = [Limit::per_day("rpd", 10)
-        .unwrap()
-        .in_mode(weirgate::LimitMode::Soft)];
-    for turn in 0..40 {
-        let limiter: &RateLimiter = if turn % 3 == 0 { &one } else { &other };
-        let _ = granted(limiter, &soft, &[("rpd", 7)]).await;
-        is_lossless(&fleet).await;
-    }
-}
-
-#[tokio::test(start_paused = true)]
-async fn a_bucket_that_ended_is_made_again_full_and_its_usage_stays() {
-    let fleet = Fleet::new().await;
-    let limiter = fleet.limiter().await;
-    let _ = granted(&limiter, &[rpm(60)], &[("rpm", 60)]).await;
-    pass(secs(2 * DAY)).await;
-    fleet.dynamo.delete(PK, "#STATE");
-    let _ = granted(&limiter, &[rpm(60)], &[("rpm", 60)]).await;
-    let bucket = fleet.bucket().await;
-    assert_eq!(bucket.limits["rpm"].available, tokens(0));
-    assert!(bucket.ttl.is_some());
-}
-
 #[tokio::test(start_paused = true)]
 async fn shards_have_no_end_and_one_of_them_has_again() {
-    let fleet = Fleet::new().await;
-    let limiter = fleet.limiter().await;
+    let (fleet, [limiter]) = Fleet::of().await;
     let ask = async || granted(&limiter, &[rpm(60_000)], &[("rpm", 1)]).await;
     let _ = ask().await;
     let at = |shard: u32| {
@@ -204,8 +134,7 @@ async fn a_hold_of_a_limit_that_a_new_item_lacks_is_gone_and_the_item_stays_read
         (&slots[..], false, None),
     ] {
         let case = format!("{new:?} {is_bypass} {actual:?}");
-        let fleet = Fleet::new().await;
-        let (limiter, other) = (fleet.limiter().await, fleet.limiter().await);
+        let (fleet, [limiter, other]) = Fleet::of().await;
         let asked = ask(&limiter, &both, &[("x", 5)]);
         let asked = if is_bypass { asked.bypass() } else { asked };
         let mut grant = asked.send().await.unwrap().granted().unwrap();

@@ -6,12 +6,12 @@ use weirgate::{EpochMillis, Limit, RateLimiter, Window};
 use weirgate_store::Table;
 use weirgate_testkit::batches;
 use weirgate_tests::aggregator::{deliver_text, event};
-use weirgate_tests::fleet::{Fleet, PK, granted, pass, secs, tokens};
+use weirgate_tests::fleet::{Fleet, PK, granted, pass, rpm, secs, tokens};
 
 const HOUR: u64 = 3_600;
 
 fn limits() -> [Limit; 1] {
-    [Limit::per_minute("rpm", 60).unwrap()]
+    [rpm(60)]
 }
 
 /// What the stream brings of the last minutes.

@@ -3,15 +3,11 @@
 use weirgate::{Decision, Error, Grant, Limit, OnUnavailable, Settlement};
 use weirgate_testkit::Fault;
 
-use weirgate_tests::fleet::{Fleet, ask, granted, leased, pass, secs, tokens};
+use weirgate_tests::fleet::{Fleet, ask, granted, leased, pass, secs, slots, tokens, tpm};
 use weirgate_tests::stored::{child, configured, rpm};
 
 fn limits() -> [Limit; 3] {
-    [
-        Limit::per_minute("rpm", 60).unwrap(),
-        Limit::per_minute("tpm", 600).unwrap(),
-        Limit::concurrent("slots", 4).unwrap(),
-    ]
+    [rpm(60), tpm(600), slots(4)]
 }
 
 async fn more(grant: &mut Grant, limit: &str, tokens: i64) -> Decision<()> {
@@ -20,8 +16,7 @@ async fn more(grant: &mut Grant, limit: &str, tokens: i64) -> Decision<()> {
 
 #[tokio::test(start_paused = true)]
 async fn more_is_taken_with_one_write_or_denied_and_is_the_same_acquire() {
-    let fleet = Fleet::new().await;
-    let limiter = fleet.limiter().await;
+    let (fleet, [limiter]) = Fleet::of().await;
     let mut grant = granted(&limiter, &limits(), &[("rpm", 1), ("tpm", 400)]).await;
     fleet.writes();
     assert!(more(&mut grant, "tpm", 150).await.is_granted());
@@ -47,8 +42,7 @@ async fn more_is_taken_with_one_write_or_denied_and_is_the_same_acquire() {
 
 #[tokio::test(start_paused = true)]
 async fn more_under_a_lease_is_held_and_returned_with_it() {
-    let fleet = Fleet::new().await;
-    let limiter = fleet.limiter().await;
+    let (fleet, [limiter]) = Fleet::of().await;
     let mut grant = leased(&limiter, &limits(), &[("slots", 1), ("tpm", 100)], secs(30)).await;
     pass(secs(10)).await;
     assert!(more(&mut grant, "slots", 2).await.is_granted());
@@ -98,8 +92,7 @@ async fn more_is_taken_from_every_bucket_of_the_grant_or_from_none() {
 
 #[tokio::test(start_paused = true)]
 async fn what_cannot_be_taken_or_given_back_is_refused_with_the_remedy() {
-    let fleet = Fleet::new().await;
-    let limiter = fleet.limiter().await;
+    let (fleet, [limiter]) = Fleet::of().await;
     let says = |error: Error, text: &str| {
         assert!(
             matches!(&error, Error::Invalid(said) if said.contains(text)),
@@ -169,8 +162,7 @@ async fn i7_more_is_taken_once_whatever_becomes_of_the_response() {
         Fault::LoseRequest,
         Fault::ServerErrorApplied,
     ] {
-        let fleet = Fleet::new().await;
-        let limiter = fleet.limiter().await;
+        let (fleet, [limiter]) = Fleet::of().await;
         let mut grant = granted(&limiter, &limits(), &[("tpm", 100)]).await;
         fleet.fail(&[fault]);
         assert!(more(&mut grant, "tpm", 50).await.is_granted());

@@ -3,45 +3,24 @@
 use std::collections::BTreeMap;
 
 use weirgate::{
-    Config, ConfigLevel, Decision, Error, Grant, Limit, LimitMode, Prefetch, RateLimiter,
-    Settlement,
+    Config, ConfigLevel, Error, Grant, Limit, LimitMode, Prefetch, RateLimiter, Settlement,
 };
 
 use weirgate_tests::fleet::shards::split;
-use weirgate_tests::fleet::{Fleet, ask, granted, leased, millis, pass, secs, settle, tokens};
+use weirgate_tests::fleet::{
+    Fleet, ask, granted, leased, millis, pass, secs, settle, slots, tokens,
+};
 use weirgate_tests::stored::{child, entity};
 
 fn limits() -> [Limit; 2] {
-    [
-        Limit::per_day("tpd", 1_000).unwrap(),
-        Limit::concurrent("slots", 4).unwrap(),
-    ]
-}
-
-#[tokio::test(start_paused = true)]
-async fn a_restored_grant_adjusts_and_rolls_back_in_another_process() {
-    let fleet = Fleet::new().await;
-    let (one, other) = (fleet.limiter().await, fleet.limiter().await);
-    let token = granted(&one, &limits(), &[("tpd", 500)]).await.into_token();
-    drop(one);
-    let mut grant = other.restore_grant(&token).unwrap();
-    assert_eq!(grant.amount("tpd"), tokens(500));
-    assert_eq!(grant.adjust("tpd", 200).await.unwrap(), Settlement::Applied);
-    assert_eq!(fleet.tk_tc("tpd").await, (800_000, 200_000));
-    // The next token has the new amount.
-    let token = grant.into_token();
-    let grant = other.restore_grant(&token).unwrap();
-    assert_eq!(grant.amount("tpd"), tokens(200));
-    assert_eq!(grant.roll_back().await.unwrap(), Settlement::Applied);
-    assert_eq!(fleet.tk_tc("tpd").await, (1_000_000, 0));
+    [Limit::per_day("tpd", 1_000).unwrap(), slots(4)]
 }
 
 /// I4: neither the token's origin nor a restored grant that is dropped releases the lease, and it
 /// ends once.
 #[tokio::test(start_paused = true)]
 async fn i4_only_a_release_ends_a_restored_lease_and_only_once() {
-    let fleet = Fleet::new().await;
-    let (one, other) = (fleet.limiter().await, fleet.limiter().await);
+    let (fleet, [one, other]) = Fleet::of().await;
     let grant = leased(&one, &limits(), &[("slots", 3)], secs(60)).await;
     let (id, until) = (grant.lease_id().unwrap().to_owned(), grant.expires_at());
     let token = grant.into_token();
@@ -61,27 +40,9 @@ async fn i4_only_a_release_ends_a_restored_lease_and_only_once() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_restored_grant_takes_more_by_the_limits_of_its_acquire() {
-    let fleet = Fleet::new().await;
-    let (one, other) = (fleet.limiter().await, fleet.limiter().await);
-    let token = granted(&one, &limits(), &[("tpd", 500)]).await.into_token();
-    let mut grant = other.restore_grant(&token).unwrap();
-    assert!(grant.take_more("tpd", 300).await.unwrap().is_granted());
-    let Decision::Denied(_) = grant.take_more("tpd", 300).await.unwrap() else {
-        panic!("200 are left");
-    };
-    let grant = other.restore_grant(&grant.into_token()).unwrap();
-    assert_eq!(grant.amount("tpd"), tokens(800));
-    assert_eq!(grant.roll_back().await.unwrap(), Settlement::Applied);
-    assert_eq!(fleet.tk_tc("tpd").await, (1_000_000, 0));
-    assert_eq!(fleet.bucket().await.acquires.total, 1, "one acquire");
-}
-
-#[tokio::test(start_paused = true)]
 async fn a_token_that_is_no_token_or_out_of_range_is_refused() {
     use weirgate_store::base64;
-    let fleet = Fleet::new().await;
-    let limiter = fleet.limiter().await;
+    let (_fleet, [limiter]) = Fleet::of().await;
     let token = leased(&limiter, &limits(), &[("tpd", 5), ("slots", 1)], secs(60))
         .await
         .into_token();
@@ -117,8 +78,7 @@ async fn a_token_that_is_no_token_or_out_of_range_is_refused() {
 async fn a_token_of_another_table_or_namespace_is_refused() {
     use weirgate::testing::TestTable;
     let own = TestTable::new().limiter().await;
-    let fleet = Fleet::new().await;
-    let other = fleet.limiter().await;
+    let (fleet, [other]) = Fleet::of().await;
     for takes in [vec![("tpd", 5)], vec![("tpd", 5), ("slots", 1)]] {
         for (from, to) in [(&own, &other), (&other, &own)] {
             let token = granted(from, &limits(), &takes).await.into_token();
@@ -150,8 +110,7 @@ async fn a_token_of_another_table_or_namespace_is_refused() {
 #[tokio::test(start_paused = true)]
 async fn a_grant_has_a_bounded_number_of_parts_at_both_ends() {
     use weirgate_store::base64;
-    let fleet = Fleet::new().await;
-    let limiter = fleet.limiter().await;
+    let (fleet, [limiter]) = Fleet::of().await;
     let token = granted(&limiter, &limits(), &[("tpd", 5)])
         .await
         .into_token();
@@ -203,36 +162,11 @@ async fn a_grant_has_a_bounded_number_of_parts_at_both_ends() {
     assert_eq!(fleet.writes(), 0, "nothing is taken");
 }
 
-/// Each byte of a token changed, cut off, or doubled: an error of its kind, or a grant.
-#[tokio::test(start_paused = true)]
-async fn a_damaged_token_is_a_typed_error() {
-    let fleet = Fleet::new().await;
-    let limiter = fleet.limiter().await;
-    let token = leased(&limiter, &limits(), &[("tpd", 5), ("slots", 1)], secs(60))
-        .await
-        .into_token();
-    for at in 0..token.len() {
-        let (head, tail) = token.split_at(at);
-        let changed = [b'A', b'z', b'_', b'.', b'=']
-            .map(|byte| format!("{head}{}{}", char::from(byte), &tail[1..]));
-        for text in changed
-            .into_iter()
-            .chain([head.to_owned(), format!("{head}{token}")])
-        {
-            match limiter.restore_grant(&text) {
-                Ok(_) | Err(Error::Invalid(_)) => {}
-                Err(error) => panic!("{text}: {error}"),
-            }
-        }
-    }
-}
-
 /// A misspelt limit is an error whatever else the request has: an entity without limits, one in
 /// shadow mode, a parent, a restored grant.
 #[tokio::test(start_paused = true)]
 async fn a_misspelt_limit_is_an_error_beside_any_other_entity() {
-    let fleet = Fleet::new().await;
-    let limiter = fleet.limiter().await;
+    let (_fleet, [limiter]) = Fleet::of().await;
     let system = Config::of(limits().to_vec());
     limiter
         .set_config(&ConfigLevel::System, &system)
@@ -313,8 +247,7 @@ async fn a_misspelt_limit_is_an_error_beside_any_other_entity() {
 /// What goes into debt is bounded by what refills, however it is reported.
 #[tokio::test(start_paused = true)]
 async fn no_report_goes_further_into_debt_than_a_month_refills() {
-    let fleet = Fleet::new().await;
-    let limiter = fleet.limiter().await;
+    let (_fleet, [limiter]) = Fleet::of().await;
     let year = 365 * 86_400_000;
     for (limit, most) in [
         (Limit::per_second("r", 10).unwrap(), 25_920_000),
@@ -415,10 +348,7 @@ const KINDS: [Kind; 9] = [
 ];
 
 async fn of_kind(kind: Kind, fleet: &Fleet) -> (RateLimiter, Grant) {
-    let mut limits = vec![
-        Limit::per_day("tpm", 120).unwrap(),
-        Limit::concurrent("slots", 40).unwrap(),
-    ];
+    let mut limits = vec![Limit::per_day("tpm", 120).unwrap(), slots(40)];
     let mut builder = fleet.builder().await;
     match kind {
         Kind::Prefetched => {

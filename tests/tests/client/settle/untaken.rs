@@ -3,20 +3,17 @@
 
 use weirgate::{Decision, Error, Limit, MilliTokens, OnUnavailable, Settlement};
 
-use weirgate_tests::fleet::{Fleet, ask, denied, granted, leased, millis, pass, secs, tokens};
+use weirgate_tests::fleet::{
+    Fleet, ask, denied, granted, leased, millis, pass, rpm, secs, slots, tokens, tpm,
+};
 
 fn limits() -> [Limit; 3] {
-    [
-        Limit::per_minute("rpm", 60).unwrap(),
-        Limit::per_minute("tpm", 600).unwrap(),
-        Limit::concurrent("slots", 4).unwrap(),
-    ]
+    [rpm(60), tpm(600), slots(4)]
 }
 
 #[tokio::test(start_paused = true)]
 async fn a_limit_that_was_not_taken_is_adjusted_to_what_was_used() {
-    let fleet = Fleet::new().await;
-    let limiter = fleet.limiter().await;
+    let (fleet, [limiter]) = Fleet::of().await;
     let mut grant = granted(&limiter, &limits(), &[("rpm", 1)]).await;
     fleet.writes();
     assert_eq!(grant.adjust("tpm", 250).await.unwrap(), Settlement::Applied);
@@ -43,8 +40,7 @@ async fn a_limit_that_was_not_taken_is_adjusted_to_what_was_used() {
 /// The lease holds it from then on, so it returns if the holder dies.
 #[tokio::test(start_paused = true)]
 async fn i4_what_a_lease_was_adjusted_to_returns_with_it() {
-    let fleet = Fleet::new().await;
-    let limiter = fleet.limiter().await;
+    let (fleet, [limiter]) = Fleet::of().await;
     for is_expired in [false, true] {
         let mut grant = leased(&limiter, &limits(), &[("slots", 1)], secs(30)).await;
         let _ = grant.adjust("tpm", 250).await.unwrap();
@@ -77,8 +73,7 @@ async fn i7_a_first_adjustment_under_a_lease_counts_once_though_its_response_is_
         Fault::LoseRequest,
         Fault::ServerErrorApplied,
     ] {
-        let fleet = Fleet::new().await;
-        let limiter = fleet.limiter().await;
+        let (fleet, [limiter]) = Fleet::of().await;
         let mut grant = leased(&limiter, &limits(), &[("rpm", 1)], secs(60)).await;
         fleet.fail(&[fault]);
         assert_eq!(grant.adjust("tpm", 250).await.unwrap(), Settlement::Applied);
@@ -88,8 +83,7 @@ async fn i7_a_first_adjustment_under_a_lease_counts_once_though_its_response_is_
 
 #[tokio::test(start_paused = true)]
 async fn a_take_of_nothing_requires_that_the_limit_is_not_in_debt() {
-    let fleet = Fleet::new().await;
-    let (limiter, other) = (fleet.limiter().await, fleet.limiter().await);
+    let (fleet, [limiter, other]) = Fleet::of().await;
     let mut grant = granted(&limiter, &limits(), &[("rpm", 1), ("tpm", 0)]).await;
     assert_eq!(
         (grant.amount("tpm"), fleet.tk_tc("tpm").await),
@@ -122,12 +116,8 @@ async fn a_take_of_nothing_requires_that_the_limit_is_not_in_debt() {
 /// Of four shards, one suffices that is not in debt, whichever is asked.
 #[tokio::test(start_paused = true)]
 async fn a_take_of_nothing_finds_the_shard_that_is_not_in_debt() {
-    let fleet = Fleet::new().await;
-    let limiter = fleet.limiter().await;
-    let limits = [
-        Limit::per_minute("rpm", 6_000).unwrap(),
-        Limit::per_hour("tpm", 40).unwrap(),
-    ];
+    let (fleet, [limiter]) = Fleet::of().await;
+    let limits = [rpm(6_000), Limit::per_hour("tpm", 40).unwrap()];
     assert_eq!(
         limiter
             .set_shards("e-1", "gpt-4", &limits, 4)
@@ -162,8 +152,7 @@ async fn a_take_of_nothing_finds_the_shard_that_is_not_in_debt() {
 /// One shard has the tokens and is in debt of the other limit, the other is the other way round.
 #[tokio::test(start_paused = true)]
 async fn a_take_of_nothing_uses_a_shard_that_gives_nothing_else() {
-    let fleet = Fleet::new().await;
-    let limiter = fleet.limiter().await;
+    let (fleet, [limiter]) = Fleet::of().await;
     let limits = [
         Limit::per_hour("rpm", 20).unwrap(),
         Limit::per_hour("tpm", 40).unwrap(),
@@ -192,8 +181,7 @@ async fn a_take_of_nothing_uses_a_shard_that_gives_nothing_else() {
 
 #[tokio::test(start_paused = true)]
 async fn a_take_of_nothing_is_never_more_than_the_capacity() {
-    let fleet = Fleet::new().await;
-    let limiter = fleet.limiter().await;
+    let (_fleet, [limiter]) = Fleet::of().await;
     let limits = limits();
     let request = ask(&limiter, &limits, &[]).take_milli("tpm", MilliTokens(-1));
     let error = request.send().await.unwrap_err();

@@ -6,7 +6,7 @@ use weirgate_tests::aggregator;
 
 use serde_json::{Value, json};
 use weirgate::{FakeClock, Limit, RateLimiter};
-use weirgate_shared::{BucketKey, EpochMillis, Hour, Meter, Usage, Window};
+use weirgate_shared::{BucketKey, EpochMillis, Meter, Usage, Window};
 use weirgate_store::Table;
 use weirgate_testkit::leased::{NOW, load, tokens};
 use weirgate_testkit::{Dynamo, live};
@@ -173,55 +173,6 @@ async fn i3_a_merged_shard_is_in_no_index_and_the_next_one_of_its_number_goes_on
         (tokens(10 + 7).into(), 5)
     );
     assert_eq!(day, hour);
-}
-
-/// Each step is delivered with all before it, so every copy also comes late.
-#[tokio::test(start_paused = true)]
-async fn i3_usage_is_exact_through_a_merge_and_the_next_split_in_another_hour() {
-    let (dynamo, table, key, limiter, clock) = used().await;
-    let mut all = vec![];
-    let next_hour = later(NOW, HOUR_MS);
-    for step in 0..6 {
-        match step {
-            0 => {}
-            1 => assert_eq!(run(&table, DUE).await.shards_merged, 3),
-            2 => take(&table, &key, 11, later(DUE, 1)).await,
-            3 => {
-                clock.skew(HOUR_MS);
-                assert_eq!(
-                    limiter
-                        .set_shards("e-1", "gpt-4", &limits(), 4)
-                        .await
-                        .unwrap(),
-                    4
-                );
-            }
-            4 => take(&table, &key.with_shard(2), 5, next_hour).await,
-            _ => {
-                assert_eq!(
-                    limiter
-                        .set_shards("e-1", "gpt-4", &limits(), 1)
-                        .await
-                        .unwrap(),
-                    1
-                );
-                assert_eq!(counts(&table, &key).await, [(0, 1)]);
-            }
-        }
-        all.extend(records(&dynamo));
-        usage::assert_exact(&dynamo, &all);
-        aggregator::deliver_text(&table, &aggregator::event(&all), NOW).await;
-        usage::assert_exact(&dynamo, &all);
-    }
-    let hours = [NOW, next_hour]
-        .map(|at| usage::read(&dynamo, Window::Hourly)[&(key.clone(), at)].tokens["quota"]);
-    assert_eq!(hours, [tokens(10 + 11), tokens(5)]);
-    assert_eq!(meters(&dynamo, &key)[2].hour, Hour::of(next_hour));
-    let day = limiter
-        .usage("e-1", "gpt-4", Window::Daily, NOW)
-        .await
-        .unwrap();
-    assert_eq!(day.usage.tokens["quota"], hours[0] + hours[1]);
 }
 
 /// The bucket was deleted manually and made again with other limits, so the next shards of the

@@ -9,11 +9,10 @@ use tokio::time::{Instant, sleep_until};
 use weirgate_shared::write::{Action, AttributeUpdate, Condition, Path, Update, Value};
 use weirgate_shared::{ItemKey, WriteId};
 use weirgate_store::{
-    ActionOutcome, ErrorKind, RetryPolicy, ReturnValues, StoreError, Table, TransactOutcome,
-    WriteOutcome,
+    ActionOutcome, ErrorKind, ReturnValues, StoreError, Table, TransactOutcome, WriteOutcome,
 };
 use weirgate_testkit::leased::id;
-use weirgate_testkit::{Counts, Dynamo, Fault, Limits, Partitions};
+use weirgate_testkit::{Counts, Dynamo, Limits, Partitions};
 
 fn millis(ms: u64) -> Duration {
     Duration::from_millis(ms)
@@ -122,31 +121,6 @@ async fn what_is_not_used_is_kept_up_to_the_burst() {
     assert_eq!(written(&dynamo, "hot"), 45);
 }
 
-#[tokio::test(start_paused = true)]
-async fn a_hot_partition_does_not_hinder_the_one_beside_it() {
-    let (dynamo, partitions, table) = partitions(500, 10).await;
-    let beside = table.clone();
-    let calm = tokio::spawn(async move {
-        for _ in 0..50 {
-            tokio::time::sleep(millis(4)).await;
-            write(&beside, "calm").await.unwrap();
-        }
-    });
-    offer(&table, &["hot"], 3, 200).await;
-    calm.await.unwrap();
-    assert_eq!(
-        (
-            written(&dynamo, "calm"),
-            partitions.partition("calm").throttled
-        ),
-        (50, 0)
-    );
-    assert!(
-        partitions.partition("hot").throttled > 400,
-        "{partitions:?}"
-    );
-}
-
 /// Keys that share partitions: what one of them uses, its neighbours lack, for the same reason.
 #[tokio::test(start_paused = true)]
 async fn keys_of_one_shared_partition_are_throttled_together_and_others_are_not() {
@@ -178,119 +152,6 @@ async fn keys_of_one_shared_partition_are_throttled_together_and_others_are_not(
     assert!(taken >= 20, "{taken} taken: other partitions are free");
     assert_eq!(partitions.partition("hot").units, 10);
     assert_eq!(partitions.counts().units, 10 + taken);
-}
-
-#[tokio::test(start_paused = true)]
-async fn a_refused_write_is_not_applied_and_passes_later() {
-    let (dynamo, partitions, table) = partitions(1000, 1).await;
-    write(&table, "a").await.unwrap();
-    let before = partitions.counts();
-    let error = write(&table, "a").await.unwrap_err();
-    assert_eq!(error.kind, ErrorKind::Throttled { key_range: true });
-    assert_eq!(
-        partitions.counts() - before,
-        Counts {
-            requests: 1,
-            writes: 1,
-            throttled: 1,
-            ..Counts::default()
-        }
-    );
-    assert_eq!(written(&dynamo, "a"), 1);
-    tokio::time::sleep(millis(1)).await;
-    write(&table, "a").await.unwrap();
-    assert_eq!(written(&dynamo, "a"), 2);
-}
-
-#[tokio::test(start_paused = true)]
-async fn writes_that_are_throttled_leave_reads_alone_which_are_counted() {
-    let (_, partitions, table) = partitions(1, 1).await;
-    write(&table, "a").await.unwrap();
-    let key = add("a", vec![]).key;
-    for _ in 0..10 {
-        assert_eq!(
-            table.read(std::slice::from_ref(&key)).await.unwrap().len(),
-            1
-        );
-    }
-    assert_eq!(
-        partitions.counts(),
-        Counts {
-            requests: 11,
-            writes: 1,
-            units: 1,
-            half_reads: 20,
-            ..Counts::default()
-        }
-    );
-}
-
-/// A run of callers that retry, with everything that can be observed of it.
-async fn run(seed: u64) -> (Vec<(usize, Duration)>, Vec<(u64, Counts)>) {
-    // Pauses before a second attempt are the callers' own.
-    fastrand::seed(7);
-    let limits = Limits {
-        units_per_second: 400,
-        burst: 20,
-        latency: millis(1)..=millis(40),
-        ..Limits::default()
-    };
-    let partitions = Partitions::over(Dynamo::new().await, limits, seed);
-    let (table, started, mut callers) = (partitions.table().await, Instant::now(), JoinSet::new());
-    for caller in 0..20 {
-        let table = table.clone();
-        callers.spawn(async move {
-            for _ in 0..30 {
-                let pk = if caller % 2 == 0 { "even" } else { "odd" };
-                let _ = table
-                    .update_with(
-                        &add(pk, vec![]),
-                        ReturnValues::None,
-                        RetryPolicy::IfNotApplied,
-                    )
-                    .await;
-            }
-            (caller, started.elapsed())
-        });
-    }
-    let mut ends = vec![];
-    while let Some(end) = callers.join_next().await {
-        ends.push(end.unwrap());
-    }
-    assert!(
-        partitions.counts().throttled > 0,
-        "the run has something to differ in"
-    );
-    (ends, partitions.seconds().into_iter().collect())
-}
-
-#[tokio::test(start_paused = true)]
-async fn the_same_seed_is_the_same_run_and_another_is_another() {
-    let first = run(1).await;
-    assert_eq!(first, run(1).await);
-    assert_ne!(first, run(2).await);
-}
-
-#[tokio::test(start_paused = true)]
-async fn answers_take_as_long_as_the_limits_say() {
-    let limits = Limits {
-        latency: millis(5)..=millis(9),
-        ..Limits::default()
-    };
-    let partitions = Partitions::over(Dynamo::new().await, limits, 3);
-    let table = partitions.table().await;
-    let mut spans = vec![];
-    for _ in 0..100 {
-        let sent = Instant::now();
-        write(&table, "a").await.unwrap();
-        spans.push(sent.elapsed());
-    }
-    let (least, most) = (*spans.iter().min().unwrap(), *spans.iter().max().unwrap());
-    assert!(
-        least >= millis(5) && most <= millis(10),
-        "{least:?} {most:?}"
-    );
-    assert!(most - least >= millis(3), "{least:?} {most:?}");
 }
 
 #[tokio::test(start_paused = true)]
@@ -426,24 +287,6 @@ async fn a_transaction_is_cancelled_if_one_of_its_partitions_is_spent() {
         TransactOutcome::Applied,
         "one that has happened says so on spent partitions too"
     );
-}
-
-#[tokio::test(start_paused = true)]
-async fn faults_stand_in_front_of_the_partitions() {
-    let (dynamo, partitions, table) = partitions(1000, 10).await;
-    dynamo.fail_next([
-        Some(Fault::LoseRequest),
-        Some(Fault::LoseAnswer),
-        Some(Fault::Repeat),
-    ]);
-    for (fault, units) in [("lost", 0), ("applied, answer lost", 1), ("repeated", 3)] {
-        let _ = write(&table, "a").await;
-        assert_eq!(
-            (written(&dynamo, "a"), partitions.counts().units),
-            (units, units),
-            "{fault}"
-        );
-    }
 }
 
 #[tokio::test(start_paused = true)]

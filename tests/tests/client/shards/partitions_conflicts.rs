@@ -144,30 +144,6 @@ async fn a_write_to_an_item_of_a_running_transaction_conflicts_until_it_has_ende
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_check_holds_its_item_and_writes_nothing() {
-    let (dynamo, _, table) = table(millis(5)).await;
-    dynamo.put(&json!({"PK": {"S": "a"}, "SK": {"S": "#STATE"}, "n": {"N": "0"}}));
-    let check = Action::Check(
-        key("a"),
-        vec![weirgate_shared::write::Condition::Present(Path::of("n"))],
-    );
-    let (beside, actions) = (table.clone(), vec![check, Action::Update(add("b"))]);
-    let token = id("t");
-    let running = tokio::spawn(async move { beside.transact(&actions, &token).await.unwrap() });
-    sleep(millis(1)).await;
-    assert_eq!(
-        write(&table, "a").await.unwrap_err().kind,
-        ErrorKind::Conflict
-    );
-    running.await.unwrap();
-    assert_eq!(
-        transact(&table, &["a"], &id("u")).await.unwrap(),
-        TransactOutcome::Applied,
-        "a check is no write"
-    );
-}
-
-#[tokio::test(start_paused = true)]
 async fn a_transaction_that_has_happened_is_answered_again_though_its_items_were_written() {
     let (dynamo, _, table) = table(millis(5)).await;
     dynamo.fail_transactions({
@@ -185,21 +161,6 @@ async fn a_transaction_that_has_happened_is_answered_again_though_its_items_were
         TransactOutcome::Applied
     );
     assert_eq!(n(&dynamo, "a"), 2);
-}
-
-#[tokio::test(start_paused = true)]
-async fn without_a_window_nothing_conflicts() {
-    let (dynamo, partitions, table) = table(Duration::ZERO).await;
-    for at in 0..5 {
-        write(&table, "a").await.unwrap();
-        assert_eq!(
-            transact(&table, &["a"], &id(&format!("t{at}")))
-                .await
-                .unwrap(),
-            TransactOutcome::Applied
-        );
-    }
-    assert_eq!((n(&dynamo, "a"), partitions.counts().conflicts), (10, 0));
 }
 
 /// The share of transactions that pass beside 800 writes a second is about `exp(-rate * window)`:

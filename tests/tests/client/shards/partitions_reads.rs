@@ -184,26 +184,6 @@ async fn a_read_costs_a_unit_for_each_4_kb_and_half_if_it_is_eventually_consiste
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_partition_takes_its_read_units_or_twice_as_many_eventually_consistent_reads() {
-    let limits = Limits::default();
-    assert_eq!((limits.reads_per_second, limits.read_burst), (3_000, 3_000));
-    for (is_consistent, most) in [(true, 30), (false, 60)] {
-        let (_, partitions, _) = few_reads(30).await;
-        let client = partitions.client().await;
-        let mut passed = 0;
-        for _ in 0..70 {
-            passed += u32::from(get(&client, "none", is_consistent).await.is_ok());
-        }
-        assert_eq!(passed, most, "consistent: {is_consistent}");
-        let counts = partitions.counts();
-        assert_eq!(
-            (counts.half_reads, counts.reads_throttled),
-            (60, u64::from(70 - most))
-        );
-    }
-}
-
-#[tokio::test(start_paused = true)]
 async fn keys_of_spent_partitions_are_given_back_and_come_with_a_later_read() {
     let (dynamo, partitions, _) = few_reads(2).await;
     let client = partitions.client().await;
@@ -246,28 +226,6 @@ async fn a_read_all_of_whose_keys_are_spent_is_throttled_and_says_why() {
         4,
         "the store tries four times"
     );
-}
-
-#[tokio::test(start_paused = true)]
-async fn a_read_may_overdraw_its_partition_which_then_pays_off() {
-    let (dynamo, partitions, _) = table(Limits {
-        reads_per_second: 1000,
-        read_burst: 1,
-        ..Limits::default()
-    })
-    .await;
-    let client = partitions.client().await;
-    put(&dynamo, "big", 39_000);
-    put(&dynamo, "other", 1);
-    assert_eq!(read(&client, &["big", "other"], true).await, (2, 0));
-    sleep(Duration::from_millis(9)).await;
-    assert_eq!(
-        read(&client, &["big", "other"], true).await,
-        (1, 1),
-        "ten units were taken of one"
-    );
-    sleep(Duration::from_millis(1)).await;
-    assert_eq!(read(&client, &["big", "other"], true).await, (2, 0));
 }
 
 #[tokio::test(start_paused = true)]

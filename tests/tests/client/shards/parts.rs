@@ -10,14 +10,11 @@ use weirgate_store::Table;
 use weirgate_testkit::{Dynamo, Fault, Limits, Partitions};
 use weirgate_tests::fleet::shards::{drain, holds, shards, split, troubles};
 use weirgate_tests::fleet::{
-    Fleet, ask, denied, granted, leased, millis, pass, secs, settle, tokens,
+    Fleet, ask, denied, granted, leased, millis, pass, secs, settle, slots, tokens,
 };
 
 fn limits() -> Vec<Limit> {
-    vec![
-        Limit::custom("tpm", 800, 1, 86_400_000).unwrap(),
-        Limit::concurrent("slots", 80).unwrap(),
-    ]
+    vec![Limit::custom("tpm", 800, 1, 86_400_000).unwrap(), slots(80)]
 }
 
 /// What all shards have left of both limits.
@@ -236,17 +233,6 @@ async fn whether_a_slot_is_free_on_any_shard_is_read_as_it_is() {
             "{limit}"
         );
     }
-}
-
-/// Slots of several shards that are never returned are leases of each.
-#[tokio::test(start_paused = true)]
-async fn parts_of_a_crashed_caller_come_back_when_they_expire() {
-    let (fleet, limiter) = eight().await;
-    std::mem::forget(leased(&limiter, &limits(), &[("slots", 70)], secs(5)).await);
-    pass(secs(6)).await;
-    let _ = leased(&limiter, &limits(), &[("slots", 80)], secs(5)).await;
-    settle().await;
-    assert_eq!(left(&fleet).await.1, 80);
 }
 
 /// Two that ask for more than half of a bucket each: one of them is granted, and both are answered.

@@ -4,30 +4,12 @@ use weirgate::{Decision, Limit};
 use weirgate_shared::Shard;
 use weirgate_tests::fleet::shards::{drain, holds, per_minute, shards, split};
 use weirgate_tests::fleet::{
-    Fleet, ask, denied, granted, leased, millis, pass, secs, settle, tokens,
+    Fleet, ask, denied, granted, leased, millis, pass, secs, settle, slots, tokens,
 };
 
 #[tokio::test(start_paused = true)]
-async fn i6_an_operators_split_and_merge_keep_every_token() {
-    let fleet = Fleet::new().await;
-    let limiter = fleet.limiter().await;
-    let limits = vec![
-        Limit::custom("rpm", 1001, 1, 86_400_000).unwrap(),
-        Limit::concurrent("slots", 77).unwrap(),
-    ];
-    let _grant = granted(&limiter, &limits, &[("rpm", 101)]).await;
-    for (asked, left) in [(1, 900), (8, 900), (64, 900), (16, 900), (1, 900)] {
-        split(&limiter, &limits, asked).await;
-        assert_eq!(shards(&fleet).await.len(), usize::try_from(asked).unwrap());
-        assert_eq!(holds(&fleet, "rpm").await, tokens(left), "{asked}");
-        assert_eq!(holds(&fleet, "slots").await, tokens(77), "{asked}");
-    }
-}
-
-#[tokio::test(start_paused = true)]
 async fn a_bucket_can_be_split_before_its_first_use() {
-    let fleet = Fleet::new().await;
-    let limiter = fleet.limiter().await;
+    let (fleet, [limiter]) = Fleet::of().await;
     split(&limiter, &per_minute(1000), 16).await;
     assert_eq!(holds(&fleet, "rpm").await, tokens(1000));
     assert!(
@@ -47,8 +29,7 @@ async fn a_bucket_can_be_split_before_its_first_use() {
 
 #[tokio::test(start_paused = true)]
 async fn shards_that_cannot_be_are_refused_with_the_reason() {
-    let fleet = Fleet::new().await;
-    let limiter = fleet.limiter().await;
+    let (fleet, [limiter]) = Fleet::of().await;
     let _ = fleet.dynamo.take_requests();
     for shards in [0, 3, 65, 128] {
         let error = limiter
@@ -85,36 +66,6 @@ async fn shards_that_cannot_be_are_refused_with_the_reason() {
     assert_eq!((shards.len(), shards[0].scaling.min_shards), (1, 0));
 }
 
-#[tokio::test(start_paused = true)]
-async fn in_steady_state_an_acquire_costs_one_write_unit_and_one_request() {
-    let fleet = Fleet::new().await;
-    let (limiter, meter) = fleet.metered().await;
-    let limits = per_minute(1_000_000);
-    split(&limiter, &limits, 8).await;
-    // Each shard counts as contended until the process has left it alone between two takes.
-    for _ in 0..400 {
-        let _ = granted(&limiter, &limits, &[("rpm", 1)]).await;
-        pass(millis(7)).await;
-    }
-    let _ = (fleet.dynamo.take_requests(), meter.take());
-    for _ in 0..200 {
-        let _ = granted(&limiter, &limits, &[("rpm", 1)]).await;
-        pass(millis(7)).await;
-    }
-    assert_eq!(fleet.dynamo.take_requests(), 200);
-    let units = meter.take();
-    assert_eq!((units.table, units.indexes.len()), (200.0, 0));
-    // Nor does one shard take all of them.
-    assert!(
-        shards(&fleet)
-            .await
-            .iter()
-            .all(|shard| shard.acquires.total >= 15),
-        "{:?}",
-        shards(&fleet).await
-    );
-}
-
 /// Those of one process that come while a write is under way go to the shard it is on, or sharing
 /// would end with sharding.
 #[tokio::test(start_paused = true)]
@@ -141,8 +92,7 @@ async fn callers_of_one_process_share_writes_on_a_sharded_bucket_too() {
 /// What one shard lacks, others have; and what none of them has, all together may.
 #[tokio::test(start_paused = true)]
 async fn a_denial_is_true_of_the_whole_bucket() {
-    let fleet = Fleet::new().await;
-    let limiter = fleet.limiter().await;
+    let (fleet, [limiter]) = Fleet::of().await;
     let limits = vec![Limit::custom("rpm", 100, 1, 86_400_000).unwrap()];
     split(&limiter, &limits, 4).await;
     for (shard, left) in [(0, 3), (1, 0), (2, 3), (3, 9)] {
@@ -175,8 +125,7 @@ async fn a_denial_is_true_of_the_whole_bucket() {
 async fn i5_any_request_up_to_the_capacity_is_admitted_within_its_own_retry_after() {
     let limits = vec![Limit::custom("rpm", 1000, 1000, 60_000).unwrap()];
     for asks in [1, 20, 31, 32, 33, 500, 999, 1000] {
-        let fleet = Fleet::new().await;
-        let limiter = fleet.limiter().await;
+        let (fleet, [limiter]) = Fleet::of().await;
         split(&limiter, &limits, 32).await;
         let _ = granted(&limiter, &limits, &[("rpm", 1000)]).await;
         let empty_at = fleet.now();
@@ -223,12 +172,8 @@ async fn i5_any_request_up_to_the_capacity_is_admitted_within_its_own_retry_afte
 
 #[tokio::test(start_paused = true)]
 async fn what_several_shards_gave_is_adjusted_renewed_and_given_back() {
-    let fleet = Fleet::new().await;
-    let limiter = fleet.limiter().await;
-    let limits = vec![
-        Limit::custom("tpm", 800, 1, 86_400_000).unwrap(),
-        Limit::concurrent("slots", 16).unwrap(),
-    ];
+    let (fleet, [limiter]) = Fleet::of().await;
+    let limits = vec![Limit::custom("tpm", 800, 1, 86_400_000).unwrap(), slots(16)];
     split(&limiter, &limits, 8).await;
     let mut grant = leased(&limiter, &limits, &[("tpm", 500), ("slots", 9)], secs(60)).await;
     assert_eq!(
@@ -283,30 +228,11 @@ async fn what_several_shards_gave_is_adjusted_renewed_and_given_back() {
     assert_eq!(used, tokens(200));
 }
 
-/// A lease is held by shards that the client has to reclaim from one by one.
-#[tokio::test(start_paused = true)]
-async fn slots_of_crashed_callers_come_back_on_all_shards() {
-    let fleet = Fleet::new().await;
-    let limiter = fleet.limiter().await;
-    let limits = vec![Limit::concurrent("slots", 16).unwrap()];
-    split(&limiter, &limits, 8).await;
-    for _ in 0..16 {
-        std::mem::forget(leased(&limiter, &limits, &[("slots", 1)], secs(5)).await);
-    }
-    let denied = denied(&limiter, &limits, &[("slots", 16)]).await;
-    assert_eq!(denied.retry_after, Some(secs(5)));
-    pass(secs(5)).await;
-    let _ = leased(&limiter, &limits, &[("slots", 16)], secs(5)).await;
-    settle().await;
-    assert_eq!(holds(&fleet, "slots").await, tokens(16));
-}
-
 /// More than one part of a transaction can give back is given back first.
 #[tokio::test(start_paused = true)]
 async fn slots_of_a_crowd_that_crashed_are_taken_from_all_shards_at_once() {
-    let fleet = Fleet::new().await;
-    let limiter = fleet.limiter().await;
-    let limits = vec![Limit::concurrent("slots", 80).unwrap()];
+    let (fleet, [limiter]) = Fleet::of().await;
+    let limits = vec![slots(80)];
     split(&limiter, &limits, 2).await;
     for _ in 0..80 {
         std::mem::forget(leased(&limiter, &limits, &[("slots", 1)], secs(5)).await);
@@ -319,8 +245,7 @@ async fn slots_of_a_crowd_that_crashed_are_taken_from_all_shards_at_once() {
 
 #[tokio::test(start_paused = true)]
 async fn a_client_with_a_stale_count_goes_on() {
-    let fleet = Fleet::new().await;
-    let (operator, stale) = (fleet.limiter().await, fleet.limiter().await);
+    let (fleet, [operator, stale]) = Fleet::of().await;
     let limits = vec![Limit::custom("rpm", 1000, 1, 86_400_000).unwrap()];
     let mut left = 1000;
     for shards in [1, 2, 16, 4, 64, 1] {
@@ -345,8 +270,7 @@ async fn a_client_with_a_stale_count_goes_on() {
 /// Its tokens are part of another shard now, and so is what it gives back.
 #[tokio::test(start_paused = true)]
 async fn what_a_merged_shard_gave_goes_back_to_the_one_it_is_part_of() {
-    let fleet = Fleet::new().await;
-    let limiter = fleet.limiter().await;
+    let (fleet, [limiter]) = Fleet::of().await;
     let limits = vec![Limit::custom("rpm", 1000, 1, 86_400_000).unwrap()];
     split(&limiter, &limits, 16).await;
     let mut grants = vec![];
@@ -370,8 +294,7 @@ async fn what_a_merged_shard_gave_goes_back_to_the_one_it_is_part_of() {
 /// A new limit reaches every shard with the next take of it.
 #[tokio::test(start_paused = true)]
 async fn changed_limits_reach_every_shard() {
-    let fleet = Fleet::new().await;
-    let limiter = fleet.limiter().await;
+    let (_fleet, [limiter]) = Fleet::of().await;
     split(&limiter, &per_minute(800), 8).await;
     let lower = vec![Limit::custom("rpm", 80, 1, 86_400_000).unwrap()];
     let mut granted = 0;

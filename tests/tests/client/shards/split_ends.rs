@@ -3,14 +3,13 @@
 
 use serde_json::Value;
 use tokio::time::Instant;
-use weirgate::Limit;
 use weirgate_aggregator::{Config, HOT_UNITS, Invocation, handle};
 use weirgate_shared::write::REVIEW_INTERVAL;
 use weirgate_shared::{BucketKey, EpochMillis};
 use weirgate_tests::aggregator;
 use weirgate_tests::aggregator::{HOUR, bucket, config, counts, event, held, marked};
 use weirgate_tests::fleet;
-use weirgate_tests::fleet::{Fleet, denied, leased, pass, secs, tokens};
+use weirgate_tests::fleet::{Fleet, denied, leased, pass, secs, slots, tokens};
 use weirgate_tests::sharded;
 
 /// The new half has no slot then. Those that come back stay with the shard they were taken from,
@@ -18,10 +17,7 @@ use weirgate_tests::sharded;
 #[tokio::test(start_paused = true)]
 async fn i2_a_shard_whose_slots_are_all_held_is_split_and_every_slot_that_comes_back_is_given() {
     let fleet = Fleet::new().await;
-    let (table, limits) = (
-        fleet.dynamo.table().await,
-        [Limit::concurrent("slots", 4).unwrap()],
-    );
+    let (table, limits) = (fleet.dynamo.table().await, [slots(4)]);
     let limiter = fleet.limiter().await;
     let mut grants = vec![];
     for _ in 0..4 {

@@ -3,12 +3,11 @@
 use weirgate::Limit;
 use weirgate_testkit::Fault;
 use weirgate_tests::fleet::shards::{holds, key, per_minute, shards, split, troubles};
-use weirgate_tests::fleet::{Fleet, ask, denied, granted, millis, pass, secs, tokens};
+use weirgate_tests::fleet::{Fleet, ask, denied, granted, millis, pass, secs, slots, tokens};
 
 #[tokio::test(start_paused = true)]
 async fn a_manually_deleted_shard_is_gone_and_delays_no_request() {
-    let fleet = Fleet::new().await;
-    let limiter = fleet.limiter().await;
+    let (fleet, [limiter]) = Fleet::of().await;
     let limits = vec![Limit::custom("rpm", 800, 1, 86_400_000).unwrap()];
     split(&limiter, &limits, 8).await;
     for _ in 0..40 {
@@ -47,8 +46,7 @@ async fn a_manually_deleted_shard_is_gone_and_delays_no_request() {
 
 #[tokio::test(start_paused = true)]
 async fn a_throttled_caller_asks_for_a_split_once_and_only_of_the_shard_that_it_was() {
-    let fleet = Fleet::new().await;
-    let limiter = fleet.limiter().await;
+    let (fleet, [limiter]) = Fleet::of().await;
     let limits = per_minute(1000);
     let _ = granted(&limiter, &limits, &[("rpm", 1)]).await;
     fleet.fail(&[Fault::Throttle { key_range: false }]);
@@ -93,8 +91,7 @@ async fn a_throttled_caller_asks_for_a_split_once_and_only_of_the_shard_that_it_
 /// Processes that have views of other shards avoid a throttled shard for a while.
 #[tokio::test(start_paused = true)]
 async fn a_throttled_caller_goes_to_another_shard() {
-    let fleet = Fleet::new().await;
-    let limiter = fleet.limiter().await;
+    let (fleet, [limiter]) = Fleet::of().await;
     let limits = per_minute(100_000);
     split(&limiter, &limits, 4).await;
     fleet.dynamo.fail_when(|request| {
@@ -111,12 +108,8 @@ async fn a_throttled_caller_goes_to_another_shard() {
 #[tokio::test(start_paused = true)]
 async fn a_transaction_in_trouble_takes_once() {
     for faults in troubles() {
-        let fleet = Fleet::new().await;
-        let limiter = fleet.limiter().await;
-        let limits = vec![
-            Limit::custom("rpm", 800, 1, 86_400_000).unwrap(),
-            Limit::concurrent("slots", 80).unwrap(),
-        ];
+        let (fleet, [limiter]) = Fleet::of().await;
+        let limits = vec![Limit::custom("rpm", 800, 1, 86_400_000).unwrap(), slots(80)];
         split(&limiter, &limits, 8).await;
         let mut next = faults.clone().into_iter();
         fleet.dynamo.fail_transactions(move |_| next.next());
@@ -142,16 +135,6 @@ async fn a_transaction_in_trouble_takes_once() {
         );
         assert_eq!(limiter.stats().unconfirmed_millitokens, 0, "{faults:?}");
     }
-}
-
-/// `TransactionConflictException` is not in the SDK's list of what it repeats.
-#[tokio::test(start_paused = true)]
-async fn a_write_that_meets_a_transaction_is_tried_again() {
-    let fleet = Fleet::new().await;
-    let limiter = fleet.limiter().await;
-    fleet.fail(&[Fault::Conflict, Fault::Conflict, Fault::Conflict]);
-    let _ = granted(&limiter, &per_minute(10), &[("rpm", 1)]).await;
-    assert_eq!(fleet.tk_tc("rpm").await.1, 1000);
 }
 
 /// A manually written item can claim any number of shards; that many are read.

@@ -4,40 +4,12 @@
 use weirgate::{CircuitBreakerConfig, Decision, Error, Limit};
 use weirgate_testkit::Fault;
 use weirgate_tests::fleet;
-use weirgate_tests::fleet::{Fleet, ask, granted, leased, millis, pass, secs};
-
-const EVERY: [Fault; 9] = [
-    Fault::LoseRequest,
-    Fault::LoseAnswer,
-    Fault::Repeat,
-    Fault::Throttle { key_range: true },
-    Fault::Throttle { key_range: false },
-    Fault::Conflict,
-    Fault::ServerError,
-    Fault::ServerErrorApplied,
-    Fault::Forbidden,
-];
-
-const fn is_unknown(fault: Fault) -> bool {
-    matches!(
-        fault,
-        Fault::LoseRequest | Fault::LoseAnswer | Fault::ServerError | Fault::ServerErrorApplied
-    )
-}
-
-/// Every fault, and every two in a row.
-fn troubles() -> impl Iterator<Item = Vec<Fault>> {
-    let twice = EVERY
-        .into_iter()
-        .flat_map(|first| EVERY.into_iter().map(move |second| vec![first, second]));
-    EVERY.into_iter().map(|fault| vec![fault]).chain(twice)
-}
+use weirgate_tests::fleet::{
+    Fleet, alone_and_in_pairs, ask, granted, is_unknown, leased, millis, pass, secs, slots,
+};
 
 fn limits() -> [Limit; 2] {
-    [
-        Limit::per_hour("rph", 1000).unwrap(),
-        Limit::concurrent("slots", 20).unwrap(),
-    ]
+    [Limit::per_hour("rph", 1000).unwrap(), slots(20)]
 }
 
 /// How the bucket is before the take that meets trouble.
@@ -58,8 +30,7 @@ enum Before {
 /// as in doubt.
 async fn take_in(trouble: &[Fault], before: Before, with_slots: bool, other: bool) {
     let case = format!("{trouble:?} {before:?} slots: {with_slots} other: {other}");
-    let fleet = Fleet::new().await;
-    let limiter = fleet.limiter().await;
+    let (fleet, [limiter]) = Fleet::of().await;
     let mut taken_before = 0;
     match before {
         Before::Known => drop(granted(&limiter, &limits(), &[("rph", 100)]).await),
@@ -160,7 +131,7 @@ fn slots_name() -> weirgate_shared::LimitName {
 }
 
 async fn take_in_every_trouble(before: Before) {
-    for trouble in troubles() {
+    for trouble in alone_and_in_pairs() {
         for (with_slots, other) in [(false, false), (false, true), (true, false), (true, true)] {
             take_in(&trouble, before, with_slots, other).await;
         }
@@ -189,8 +160,7 @@ async fn i1_a_take_that_refills_in_trouble_counts_what_it_took() {
 
 #[tokio::test(start_paused = true)]
 async fn what_is_refused_for_certain_is_tried_again_and_counts_once() {
-    let fleet = Fleet::new().await;
-    let limiter = fleet.limiter().await;
+    let (fleet, [limiter]) = Fleet::of().await;
     let _ = granted(&limiter, &limits(), &[("rph", 1)]).await;
     fleet.writes();
     fleet.fail(&[
@@ -217,8 +187,7 @@ async fn what_is_refused_for_certain_is_tried_again_and_counts_once() {
 
 #[tokio::test(start_paused = true)]
 async fn a_lost_answer_is_found_again_by_its_id() {
-    let fleet = Fleet::new().await;
-    let limiter = fleet.limiter().await;
+    let (fleet, [limiter]) = Fleet::of().await;
     let _ = granted(&limiter, &limits(), &[("rph", 1)]).await;
     fleet.fail(&[Fault::LoseAnswer]);
     let _ = granted(&limiter, &limits(), &[("rph", 5)]).await;
@@ -236,8 +205,7 @@ async fn a_lost_answer_is_found_again_by_its_id() {
 
 #[tokio::test(start_paused = true)]
 async fn where_the_id_is_gone_the_tokens_count_as_taken_once_each() {
-    let fleet = Fleet::new().await;
-    let limiter = fleet.limiter().await;
+    let (fleet, [limiter]) = Fleet::of().await;
     let _ = granted(&limiter, &limits(), &[("rph", 1)]).await;
     // Applied three times, with another process's write between each two: the outcome cannot be
     // found out.

@@ -4,39 +4,12 @@ use serde_json::json;
 use weirgate::{Error, Grant, Limit, Settlement};
 use weirgate_testkit::Fault;
 use weirgate_tests::fleet;
-use weirgate_tests::fleet::{Fleet, ask, granted, leased, pass, secs};
-
-const EVERY: [Fault; 8] = [
-    Fault::LoseRequest,
-    Fault::LoseAnswer,
-    Fault::Repeat,
-    Fault::Throttle { key_range: true },
-    Fault::Conflict,
-    Fault::ServerError,
-    Fault::ServerErrorApplied,
-    Fault::Forbidden,
-];
-
-const fn is_unknown(fault: Fault) -> bool {
-    matches!(
-        fault,
-        Fault::LoseRequest | Fault::LoseAnswer | Fault::ServerError | Fault::ServerErrorApplied
-    )
-}
-
-/// Every fault, and every two in a row.
-fn troubles() -> impl Iterator<Item = Vec<Fault>> {
-    let twice = EVERY
-        .into_iter()
-        .flat_map(|first| EVERY.into_iter().map(move |second| vec![first, second]));
-    EVERY.into_iter().map(|fault| vec![fault]).chain(twice)
-}
+use weirgate_tests::fleet::{
+    Fleet, alone_and_in_pairs, ask, granted, is_unknown, leased, pass, secs, slots,
+};
 
 fn limits() -> [Limit; 2] {
-    [
-        Limit::per_day("rpd", 1000).unwrap(),
-        Limit::concurrent("slots", 20).unwrap(),
-    ]
+    [Limit::per_day("rpd", 1000).unwrap(), slots(20)]
 }
 
 /// What is done with a grant of 10 tokens, and 2 slots if it has a lease.
@@ -87,8 +60,7 @@ impl What {
 
 async fn settle_in(trouble: &[Fault], what: What, has_lease: bool, other: bool) {
     let case = format!("{trouble:?} {what:?} lease: {has_lease} other: {other}");
-    let fleet = Fleet::new().await;
-    let limiter = fleet.limiter().await;
+    let (fleet, [limiter]) = Fleet::of().await;
     let takes: &[_] = if has_lease {
         &[("rpd", 10), ("slots", 2)]
     } else {
@@ -149,7 +121,7 @@ async fn settle_in(trouble: &[Fault], what: What, has_lease: bool, other: bool) 
 }
 
 async fn settle_in_every_trouble(what: What, has_lease: bool) {
-    for trouble in troubles() {
+    for trouble in alone_and_in_pairs() {
         for other in [false, true] {
             settle_in(&trouble, what, has_lease, other).await;
         }
@@ -215,8 +187,7 @@ async fn a_settlement_that_stays_refused_ends_in_an_error_and_the_lease_in_its_e
 
 #[tokio::test(start_paused = true)]
 async fn i4_a_release_in_doubt_does_not_count_if_the_lease_may_have_expired_before() {
-    let fleet = Fleet::new().await;
-    let limiter = fleet.limiter().await;
+    let (fleet, [limiter]) = Fleet::of().await;
     let grant = leased(&limiter, &limits(), &[("rpd", 10)], secs(5)).await;
     pass(secs(6)).await;
     let (dynamo, mut is_first) = (fleet.dynamo.clone(), true);
@@ -242,8 +213,7 @@ async fn i4_a_release_in_doubt_does_not_count_if_the_lease_may_have_expired_befo
 
 #[tokio::test(start_paused = true)]
 async fn i7_an_adjustment_in_doubt_counts_if_the_lease_shows_it_however_soon_that_expires() {
-    let fleet = Fleet::new().await;
-    let limiter = fleet.limiter().await;
+    let (fleet, [limiter]) = Fleet::of().await;
     let mut grant = leased(&limiter, &limits(), &[("rpd", 10)], secs(5)).await;
     pass(secs(4)).await;
     // Another process writes before the answer is asked for, so the id of the write does not tell.
