@@ -43,6 +43,7 @@ mod settle {
 
 /// Buckets of several shards, and the partitions below them.
 mod shards {
+    mod faults;
     mod merged;
     mod partitions;
     mod partitions_conflicts;
@@ -50,7 +51,6 @@ mod shards {
     mod parts;
     mod sharded;
     mod split_ends;
-    mod trouble;
     mod unfinished;
 }
 
@@ -68,9 +68,9 @@ mod read {
 
 /// A table that does not answer, and clocks that are wrong.
 mod outage {
-    mod away;
     mod breaker_gauge;
     mod clocks;
+    mod unavailable;
     mod unreachable;
 }
 
