@@ -112,9 +112,8 @@ advisories: cargo $(cargo_deny) ## Check the dependencies against the RustSec da
 # aborts there too: the batch comes again either way, and the tables for unwinding are a sixth of the binary.
 .PHONY: build
 build: cargo ## Build the functions for this machine into target/functions/
-	cargo build --locked --release --config 'profile.release.panic="abort"' -p weirgate-aggregator -p weirgate-archiver -p weirgate-reconciler
+	cargo build --locked --release --config 'profile.release.panic="abort"' -p weirgate-aggregator -p weirgate-reconciler
 	install -D $(cargo_target)/release/aggregator target/functions/aggregator/bootstrap
-	install -D $(cargo_target)/release/archiver target/functions/archiver/bootstrap
 	install -D $(cargo_target)/release/reconciler target/functions/reconciler/bootstrap
 
 # A panic aborts here too: what started the agent starts it again, and leases return what it held.

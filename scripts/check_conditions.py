@@ -18,7 +18,6 @@ EXPECTED = {
     "Alarms": ("AWS::CloudWatch::Alarm", False),
     "AlarmEmail": ("AWS::SNS::Topic", True),
     "ExistingTableStreamArn": (TABLE, False),
-    "AuditArchiveDays": ("Archiver", True),
 }
 
 

@@ -27,7 +27,7 @@ MACHINES = {"arm64": 183, "x86_64": 62}
 # glibc 2.17, of 2012: older than that of any Linux that is still maintained, and than that of each runtime of Lambda.
 NEWEST_GLIBC = 17
 # The variable that each function reads first, and so misses when it starts without any.
-FIRST_READ = {"aggregator": "TABLE_NAME", "archiver": "ARCHIVE_BUCKET", "reconciler": "TABLE_NAME"}
+FIRST_READ = {"aggregator": "TABLE_NAME", "reconciler": "TABLE_NAME"}
 EMULATORS = {"arm64": ["qemu-aarch64", "-L", "/usr/aarch64-linux-gnu"], "x86_64": ["qemu-x86_64", "-L", "/usr/x86_64-linux-gnu"]}
 
 

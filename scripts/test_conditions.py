@@ -13,12 +13,8 @@ OWN = "!If [OwnsTable, !GetAtt Table.Arn, !Select [0, !Split [/stream/, !Ref Exi
 # A change of the template, and the text of the problem.
 MISTAKES = [
     (f"Resource: {OWN}", "Resource: !GetAtt Table.Arn", "names Table, which is not there"),
-    ("TABLE_NAME: !If [OwnsTable, !Ref Table, ", "TABLE_NAME: !If [OwnsTable, !Ref Archiver, ", "names Archiver, which is not there"),
+    ("TABLE_NAME: !If [OwnsTable, !Ref Table, ", "TABLE_NAME: !If [OwnsTable, !Ref AlarmTopic, ", "names AlarmTopic, which is not there"),
     ("!If [HasAlarmEmail, !Ref AlarmTopic, !Ref AWS::NoValue]", "!Ref AlarmTopic", "names AlarmTopic, which is not there"),
-    ("    Condition: HasArchiveAlarms\n", "    Condition: HasAlarms\n", "names Archiver, which is not there"),
-    ("  AuditArchiveName:\n    Condition: ArchivesAudit\n", "  AuditArchiveName:\n", "AuditArchiveName names AuditArchive, which is not there"),
-    ("  AuditArchive:\n    Type: AWS::S3::Bucket\n    Condition: ArchivesAudit\n", "  AuditArchive:\n    Type: AWS::S3::Bucket\n    Condition: HasKey\n",
-     "names AuditArchive, which is not there"),
     ("Value: !Ref Reconciler\n", "Value: !Ref Reconcilers\n", "ReconcilerName names Reconcilers, which is not there"),
     ("${RunbookUrl}#the-reconciler", "${RunbookUri}#the-reconciler", "names RunbookUri, which is not there"),
     ('  OwnsTable: !Equals [!Ref ExistingTableStreamArn, ""]', '  OwnsTable: !Not [!Equals [!Ref ExistingTableStreamArn, ""]]',

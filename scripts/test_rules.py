@@ -30,9 +30,7 @@ OF_QUEUE = "Resources.DeadLettersPolicy.Properties.PolicyDocument.Statement"
 STREAM = "Resources.Aggregator.Properties.Events.Stream.Properties"
 SCHEDULE = "Resources.Reconciler.Properties.Events.Schedule.Properties"
 TABLE, BUCKET, QUEUE = "Resources.Table", "Resources.FailureBucket", "Resources.DeadLetters"
-OF_ARCHIVE = "Resources.AuditArchivePolicy.Properties.PolicyDocument.Statement"
 OF_TOPIC = "Resources.AlarmTopicPolicy.Properties.PolicyDocument.Statement"
-OF_ARCHIVER = "Resources.ArchiverRole.Properties.Policies.0.PolicyDocument.Statement"
 
 # (rule, where, what stands there instead), one for each thing the rule asks for.
 BREAKS = [
@@ -146,9 +144,7 @@ BREAKS = [
 ENCRYPTION = "Properties.BucketEncryption.ServerSideEncryptionConfiguration.0.ServerSideEncryptionByDefault"
 BREAKS_WITH_KEY = [
     ("a_given_key_encrypts_all", "Resources.AlarmTopic.Properties.KmsMasterKeyId", "alias/aws/sns"),
-    ("buckets_take_tls_only", f"{OF_ARCHIVE}.0.Resource", [{"Fn::GetAtt": ["FailureBucket", "Arn"]}, {"Fn::Sub": "${FailureBucket.Arn}/*"}]),
-    ("nothing_allows_a_wildcard_resource", f"{OF_ARCHIVER}.0.Resource", "*"),
-    ("nothing_allows_a_wildcard_resource", f"{OF_ARCHIVER}.5.Action", ["xray:PutTelemetryRecords", "xray:GetTraceSummaries"]),
+    ("nothing_allows_a_wildcard_resource", f"{OF_AGGREGATOR}.5.Action", ["xray:PutTelemetryRecords", "xray:GetTraceSummaries"]),
     ("roles_and_policies_take_the_path_and_roles_the_boundary", "Resources.ScheduleRole.Properties.PermissionsBoundary", GONE),
     ("topics_take_alarms_of_this_stack_by_tls", "Resources.AlarmTopicPolicy", GONE),
     ("topics_take_alarms_of_this_stack_by_tls", "Resources.AlarmTopicPolicy.Properties.Topics.0", "arn:aws:sns:us-east-1:1:other"),

@@ -61,6 +61,7 @@ impl Context {
         let mut limiter = RateLimiter::builder(self.table()?)
             .namespace(&self.options.namespace)
             .timeout(self.options.timeout)
+            .audit_retention(self.options.audit_retention.0)
             .connection(self.connection());
         let user = || std::env::var("USER").ok();
         let principal = self.options.principal.clone().or_else(user);

@@ -6,6 +6,8 @@ use clap::builder::Resettable;
 use clap::{Arg, Args, ColorChoice};
 use weirgate::ConnectOptions;
 
+use crate::instant;
+
 /// Options that every command takes.
 #[derive(Debug, Clone, Args)]
 #[command(next_help_heading = "Global options")]
@@ -40,6 +42,16 @@ pub struct Options {
     /// Author of changes in the audit, and owner of leases: the user, unless given
     #[arg(long, global = true, env = "WEIRGATE_PRINCIPAL", value_name = "NAME")]
     pub principal: Option<String>,
+    /// How long the audit keeps changes of this command: `36500d`, or `forever`
+    #[arg(
+        long,
+        global = true,
+        env = "WEIRGATE_AUDIT_RETENTION",
+        value_name = "SPAN",
+        default_value = "90d",
+        value_parser = retention
+    )]
+    pub audit_retention: Retention,
     /// Time allowed for one change or decision, in seconds
     #[arg(long, global = true, value_name = "SECONDS", default_value = "5", value_parser = seconds)]
     pub timeout: Duration,
@@ -49,6 +61,17 @@ pub struct Options {
     /// Whether to print colours; NO_COLOR is obeyed too
     #[arg(long, global = true, value_name = "WHEN", default_value = "auto")]
     pub color: ColorChoice,
+}
+
+/// How long audit events are kept; `None` is indefinitely.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Retention(pub Option<Duration>);
+
+fn retention(text: &str) -> Result<Retention, String> {
+    match text {
+        "forever" => Ok(Retention(None)),
+        _ => instant::span_argument(text).map(|span| Retention(Some(span))),
+    }
 }
 
 /// Takes an empty variable for one that is not set.

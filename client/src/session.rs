@@ -72,7 +72,7 @@ pub(crate) struct Settings {
     pub(crate) owner: Arc<str>,
     pub(crate) principal: Arc<str>,
     pub(crate) config_ttl: Duration,
-    pub(crate) audit_retention: Duration,
+    pub(crate) audit_retention: Option<Duration>,
     pub(crate) usage_retention: Duration,
     pub(crate) is_shadow: bool,
     pub(crate) has_resource_metrics: bool,

@@ -39,11 +39,6 @@ fn every_alarm_hears_of_its_trouble_and_ends_with_it() {
         ("OverdueLeasesAlarm", Some(59_000), &[Some(901_000)]),
         ("ReconcilerAbsentAlarm", Some(1), &none.repeat(15)),
         ("DeadLettersAlarm", Some(0), &[Some(1)]),
-        // Expired events are rare, and a batch that fails is tried again at any interval.
-        ("ArchiverLagAlarm", None, &stuck(901_000)),
-        ("ArchiveUnreadAlarm", Some(5), &[None; 3]),
-        ("ArchiveDiscardedAlarm", None, &[Some(1)]),
-        ("ArchiveDroppedAlarm", None, &[Some(1)]),
     ];
     for (name, healthy, trouble) in cases {
         through(name, healthy, trouble);
@@ -66,28 +61,25 @@ fn stuck(value: i64) -> [Option<i64>; 9] {
 /// An idle stream is polled too: an empty poll is a value of 0, and counts as a sample.
 #[test]
 fn an_idle_stream_is_no_alarm_and_one_that_is_not_read_is() {
-    for (name, function, event) in [
-        ("StreamUnreadAlarm", "Aggregator", "Stream"),
-        ("ArchiveUnreadAlarm", "Archiver", "Expired"),
-    ] {
-        let alarm = properties(name);
-        assert_eq!(
-            (&alarm["Statistic"], &alarm["MetricName"]),
-            (&"SampleCount".into(), &"PolledEventCount".into())
-        );
-        // SAM names a mapping after its function and event.
-        let of = format!("{function}{event}");
-        assert_eq!(alarm["Dimensions"][0]["Value"]["Ref"], of);
-        let mapping = &properties(function)["Events"][event]["Properties"];
-        assert_eq!(
-            mapping["MetricsConfig"]["Metrics"][0], "EventCount",
-            "or there is no such metric"
-        );
-        assert!(rings(name, &[]), "a mapping that was never enabled");
-        // A day at which usage is lost is far away.
-        let (least, period) = (periods(&alarm).0, alarm["Period"].as_u64().unwrap());
-        assert_eq!(u64::try_from(least).unwrap() * period, 900);
-    }
+    let alarm = properties("StreamUnreadAlarm");
+    assert_eq!(
+        (&alarm["Statistic"], &alarm["MetricName"]),
+        (&"SampleCount".into(), &"PolledEventCount".into())
+    );
+    // SAM names a mapping after its function and event.
+    assert_eq!(alarm["Dimensions"][0]["Value"]["Ref"], "AggregatorStream");
+    let mapping = &properties("Aggregator")["Events"]["Stream"]["Properties"];
+    assert_eq!(
+        mapping["MetricsConfig"]["Metrics"][0], "EventCount",
+        "or there is no such metric"
+    );
+    assert!(
+        rings("StreamUnreadAlarm", &[]),
+        "a mapping that was never enabled"
+    );
+    // A day at which usage is lost is far away.
+    let (least, period) = (periods(&alarm).0, alarm["Period"].as_u64().unwrap());
+    assert_eq!(u64::try_from(least).unwrap() * period, 900);
 }
 
 #[test]
@@ -162,7 +154,7 @@ fn throttling_that_is_over_counts_as_zero() {
     assert_eq!(operations, ["UpdateItem", "TransactWriteItems"]);
 }
 
-/// Only by a choice of the deployer is there none, and those of the archive go with it.
+/// Only by a choice of the deployer is there none.
 #[test]
 fn every_alarm_is_on_by_default_and_tells_when_it_begins_and_ends() {
     let template = template();
@@ -176,11 +168,7 @@ fn every_alarm_is_on_by_default_and_tells_when_it_begins_and_ends() {
         if resource["Type"] != "AWS::CloudWatch::Alarm" {
             continue;
         }
-        let expected = match name.starts_with("Archive") {
-            true => "HasArchiveAlarms",
-            false => "HasAlarms",
-        };
-        assert_eq!(resource["Condition"], expected, "{name}");
+        assert_eq!(resource["Condition"], "HasAlarms", "{name}");
         for on in ["AlarmActions", "OKActions"] {
             assert_eq!(resource["Properties"][on], actions, "{name} {on}");
         }

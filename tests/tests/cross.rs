@@ -73,7 +73,7 @@ async fn run(binary: &Path, event: &str) -> Invoked {
 #[test]
 #[ignore = "needs the builds of `make cross`"]
 fn the_default_build_is_of_lambdas_processor_and_libc_and_small() {
-    for path in ["aggregator", "archiver", "reconciler"]
+    for path in ["aggregator", "reconciler"]
         .iter()
         .flat_map(|function| built(function))
     {
@@ -125,19 +125,6 @@ async fn the_aggregator_starts_and_answers_a_batch() {
             "{}",
             invoked.log
         );
-    }
-}
-
-/// The embedded database is no S3, so the event is not archived, and is named.
-#[tokio::test]
-#[ignore = "needs the builds of `make cross`"]
-async fn the_archiver_starts_and_names_an_event_that_is_refused() {
-    for binary in built("archiver") {
-        let invoked = run(&binary, include_str!("../../events/archiver-expired.json")).await;
-        let named = r#"{"batchItemFailures":[{"itemIdentifier":"100000000000000000009"}]}"#;
-        assert_eq!(invoked.answer, named);
-        let refused = "it will be redelivered: S3 refused it with the status 4";
-        assert!(invoked.log.contains(refused), "{}", invoked.log);
     }
 }
 

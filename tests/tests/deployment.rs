@@ -27,8 +27,7 @@ fn names_that_are_made_of_the_stacks_leave_it_53_characters() {
             .map(|name| name.replace("${AWS::StackName}", "").len())
     };
     let resources = resources();
-    let functions =
-        ["Aggregator", "Reconciler", "Archiver"].map(|name| &resources[name]["Properties"]);
+    let functions = ["Aggregator", "Reconciler"].map(|name| &resources[name]["Properties"]);
     let longest = functions
         .iter()
         .filter_map(|function| names(&function["FunctionName"]))
@@ -77,8 +76,6 @@ fn what_stays_behind_has_no_name_that_a_second_deployment_wants() {
     assert_eq!(
         policies,
         [
-            ("AuditArchive", except),
-            ("AuditArchivePolicy", except),
             ("FailureBucket", except),
             ("FailureBucketPolicy", except),
             ("Table", "Retain")
@@ -96,7 +93,7 @@ fn what_stays_behind_has_no_name_that_a_second_deployment_wants() {
 #[test]
 fn the_stack_policy_protects_what_would_be_lost() {
     let policy: Value = serde_json::from_str(include_str!("../../stack-policy.json")).unwrap();
-    let kept: Vec<_> = ["Table", "FailureBucket", "AuditArchive"]
+    let kept: Vec<_> = ["Table", "FailureBucket"]
         .map(|name| format!("LogicalResourceId/{name}"))
         .into();
     assert_eq!(
@@ -111,7 +108,7 @@ fn the_stack_policy_protects_what_would_be_lost() {
             },
         ]})
     );
-    for name in ["Table", "FailureBucket", "AuditArchive"] {
+    for name in ["Table", "FailureBucket"] {
         assert!(resources()[name]["DeletionPolicy"].is_string(), "{name}");
     }
 }
@@ -138,9 +135,7 @@ fn every_parameter_is_in_one_group() {
 #[test]
 fn what_is_optional_is_off_by_default() {
     let made = default_resources();
-    for optional in ["AuditArchive", "Archiver", "AlarmTopic", "ArchiverLagAlarm"] {
-        assert!(!made.iter().any(|name| name == optional), "{optional}");
-    }
+    assert!(!made.iter().any(|name| name == "AlarmTopic"));
     for always in ["Table", "Aggregator", "Reconciler", "StreamUnreadAlarm"] {
         assert!(made.iter().any(|name| name == always), "{always}");
     }
@@ -149,7 +144,7 @@ fn what_is_optional_is_off_by_default() {
     assert_eq!(table["WarmThroughput"]["Fn::If"][2], nothing);
     assert_eq!(table["OnDemandThroughput"]["Fn::If"][2], nothing);
     let template = template();
-    for name in ["WarmThroughput", "MaxWriteRequestUnits", "AuditArchiveDays"] {
+    for name in ["WarmThroughput", "MaxWriteRequestUnits"] {
         assert_eq!(template["Parameters"][name]["Default"], 0, "{name}");
     }
 }

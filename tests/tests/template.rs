@@ -424,11 +424,7 @@ async fn a_write_that_fails_says_why_in_the_words_that_the_page_looks_for() {
 
 #[test]
 fn each_function_is_built_from_the_binary_of_its_name() {
-    for (function, package) in [
-        ("Aggregator", "aggregator"),
-        ("Archiver", "archiver"),
-        ("Reconciler", "reconciler"),
-    ] {
+    for (function, package) in [("Aggregator", "aggregator"), ("Reconciler", "reconciler")] {
         let binary =
             template()["Resources"][function]["Metadata"]["BuildProperties"]["Binary"].take();
         let root = env!("CARGO_MANIFEST_DIR");
@@ -450,7 +446,7 @@ fn each_function_is_built_from_the_binary_of_its_name() {
 #[test]
 fn each_functions_description_ends_with_the_version() {
     let ending = format!(". Weirgate {}", env!("CARGO_PKG_VERSION"));
-    for function in ["Aggregator", "Archiver", "Reconciler"] {
+    for function in ["Aggregator", "Reconciler"] {
         let description = template()["Resources"][function]["Properties"]["Description"].take();
         let description = description.as_str().expect("it has one");
         assert!(description.ends_with(&ending), "{function}: {description}");

@@ -1,7 +1,7 @@
 //! `weirgate audit`.
 
 use clap::Args;
-use weirgate::{AuditEvent, AuditSubject, EntityId, Resource};
+use weirgate::{AuditEvent, AuditSubject, EntityId, EpochMillis, Resource};
 
 use super::list::PageArgs;
 use crate::context::Context;
@@ -11,7 +11,7 @@ use crate::instant;
 /// Lists the changes of configurations and balances.
 #[derive(Debug, Args)]
 #[group(required = true, multiple = false, args = ["system", "entity", "resource"])]
-#[command(after_help = "Example: weirgate audit --entity customer-1")]
+#[command(after_help = "Example: weirgate audit --entity customer-1 --since 1d --json")]
 pub struct Audit {
     /// Changes of the system level
     #[arg(long)]
@@ -22,21 +22,38 @@ pub struct Audit {
     /// Changes of a resource
     #[arg(long, value_name = "NAME")]
     resource: Option<String>,
+    /// All changes from this time on: a date, an instant, or a span before now (36h)
+    #[arg(long, value_name = "TIME", value_parser = instant::instant)]
+    since: Option<EpochMillis>,
+    /// Changes before this time
+    #[arg(long, value_name = "TIME", value_parser = instant::instant)]
+    until: Option<EpochMillis>,
     #[command(flatten)]
     page: PageArgs,
 }
 
 impl Audit {
-    pub async fn run(self, context: &Context) -> Result<Outcome, Failure> {
+    pub async fn run(mut self, context: &Context) -> Result<Outcome, Failure> {
         let of = match (&self.entity, &self.resource) {
             (Some(entity), _) => AuditSubject::Entity(EntityId::new(&**entity)?),
             (None, Some(resource)) => AuditSubject::Resource(Resource::new(&**resource)?),
             (None, None) => AuditSubject::System,
         };
         let limiter = context.limiter().await?;
+        let (since, until) = (self.since, self.until);
+        // They are listed newest first, so `since` ends the list.
+        self.page.all |= since.is_some();
         self.page
             .print(context, &["at", "principal", "change"], row, async |page| {
-                limiter.audit(&of, page).await
+                let mut page = limiter.audit(&of, page).await?;
+                let is_early = |event: &AuditEvent| since.is_some_and(|at| event.id.at() < at);
+                let is_late = |event: &AuditEvent| until.is_some_and(|at| event.id.at() >= at);
+                page.next = page
+                    .next
+                    .filter(|_| !page.items.last().is_some_and(is_early));
+                page.items
+                    .retain(|event| !is_early(event) && !is_late(event));
+                Ok(page)
             })
             .await
     }

@@ -21,7 +21,7 @@ pub struct PageArgs {
     page: Option<PageToken>,
     /// Prints all pages
     #[arg(long)]
-    all: bool,
+    pub all: bool,
 }
 
 /// Parses a page token as an argument.

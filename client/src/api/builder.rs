@@ -29,7 +29,7 @@ pub struct Builder {
     owner: String,
     principal: Option<String>,
     config_ttl: Duration,
-    audit_retention: Duration,
+    audit_retention: Option<Duration>,
     usage_retention: Duration,
     clock: Option<Arc<dyn Clock>>,
     timeout: Duration,
@@ -58,7 +58,7 @@ impl Builder {
             owner: String::new(),
             principal: None,
             config_ttl: Duration::from_secs(60),
-            audit_retention: Duration::from_secs(90 * 86_400),
+            audit_retention: Some(Duration::from_secs(90 * 86_400)),
             usage_retention: Duration::from_secs(90 * 86_400),
             clock: None,
             timeout: Duration::from_secs(5),
@@ -103,10 +103,11 @@ impl Builder {
         self
     }
 
-    /// Sets how long audit events of this limiter are kept: 90 days by default, at most 100 years.
+    /// Sets how long audit events of this limiter are kept: 90 days by default, at most 100 years, or
+    /// indefinitely with `None`.
     #[must_use]
-    pub const fn audit_retention(mut self, audit_retention: Duration) -> Self {
-        self.audit_retention = audit_retention;
+    pub fn audit_retention(mut self, audit_retention: impl Into<Option<Duration>>) -> Self {
+        self.audit_retention = audit_retention.into();
         self
     }
 
@@ -241,7 +242,11 @@ impl Builder {
         );
         for (name, time, most) in [
             ("config_ttl", self.config_ttl, day),
-            ("audit_retention", self.audit_retention, century),
+            (
+                "audit_retention",
+                self.audit_retention.unwrap_or_default(),
+                century,
+            ),
             ("usage_retention", self.usage_retention, century),
         ] {
             if time > most {

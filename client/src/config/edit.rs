@@ -65,7 +65,7 @@ impl<'a> ConfigEdit<'a> {
             principal: settings.principal.to_string(),
             change,
         };
-        write_audit_event(namespace, &event, settings.audit_retention.into())
+        write_audit_event(namespace, &event, settings.audit_retention.map(Into::into))
     }
 
     /// Writes the audit event of a change that follows in writes of its own.

@@ -183,17 +183,23 @@ pub fn same_parent(key: &EntityKey, parent: Option<&EntityId>) -> Action {
     Action::Check(key.item_key(), vec![condition])
 }
 
-/// Writes an audit event, which DynamoDB may delete after `kept`.
+/// Writes an audit event, which DynamoDB may delete after `kept`; `None` keeps it indefinitely.
 #[must_use]
-pub fn write_audit_event(namespace: &Namespace, event: &AuditEvent, kept: Millis) -> Action {
+pub fn write_audit_event(
+    namespace: &Namespace,
+    event: &AuditEvent,
+    kept: Option<Millis>,
+) -> Action {
     let key = AuditKey {
         namespace: namespace.clone(),
         of: event.change.of(),
         id: event.id,
     };
-    let EpochSeconds(ttl) = EpochSeconds::not_before(event.id.at().plus(kept));
-    let mut changes: Vec<_> = set(item::write_audit(event)).collect();
-    changes.push(AttributeUpdate::Set(Path::of(attr::TTL), Value::Int(ttl)));
+    let ttl = kept.map(|kept| {
+        let EpochSeconds(ttl) = EpochSeconds::not_before(event.id.at().plus(kept));
+        AttributeUpdate::Set(Path::of(attr::TTL), Value::Int(ttl))
+    });
+    let changes = set(item::write_audit(event)).chain(ttl).collect();
     let conditions = vec![Condition::Absent(Path::of(attr::PK))];
     Action::Update(Update {
         key: key.item_key(),

@@ -210,15 +210,11 @@ fn declared(line: MetricsLine) -> Vec<Metric> {
 }
 
 /// The metrics that the functions can report, by function.
-pub fn metrics() -> [(&'static str, Vec<Metric>); 3] {
+pub fn metrics() -> [(&'static str, Vec<Metric>); 2] {
     [
         (
             "aggregator",
             declared(weirgate_aggregator::Summary::default().metrics_line()),
-        ),
-        (
-            "archiver",
-            declared(weirgate_archiver::Summary::default().metrics_line()),
         ),
         (
             "reconciler",

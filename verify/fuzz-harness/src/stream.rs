@@ -17,7 +17,6 @@ pub fn stream(bytes: &[u8]) {
     let Ok(event) = std::str::from_utf8(bytes) else {
         return;
     };
-    archive(event);
     let Ok(batch) = parse::records(event) else {
         return;
     };
@@ -66,31 +65,6 @@ pub fn stream(bytes: &[u8]) {
                 );
             }
         }
-    }
-}
-
-/// The same event as the archiver reads it. A name is one path below the bucket, and one that no
-/// tenant can lead elsewhere.
-fn archive(event: &str) {
-    let Ok(batch) = weirgate_archiver::parse::records(event) else {
-        return;
-    };
-    assert_eq!(batch.records, batch.skipped + batch.expired.len());
-    for expired in &batch.expired {
-        let object = weirgate_archiver::plan::object(expired);
-        let body: Result<serde_json::Value, _> = serde_json::from_str(&object.body);
-        assert!(body.is_ok(), "{}", object.body);
-        let Some((key, _)) = &expired.item else {
-            assert!(object.name.starts_with("unrecognized/"), "{}", object.name);
-            continue;
-        };
-        let folder = format!("audit/{}/", key.namespace);
-        assert!(object.name.starts_with(&folder), "{}", object.name);
-        let plain = |byte: u8| byte.is_ascii_alphanumeric() || b"_-./%".contains(&byte);
-        assert!(object.name.bytes().all(plain), "{}", object.name);
-        let parts: Vec<_> = object.name.split('/').collect();
-        assert!(!parts.contains(&"..") && !parts.contains(&""), "{parts:?}");
-        assert!(parts.len() <= 5 && object.name.len() <= 1_024, "{parts:?}");
     }
 }
 

@@ -70,7 +70,6 @@ pub async fn invoke_all(mut command: Command, endpoint: &str, events: &[&str]) -
             ("AWS_LAMBDA_RUNTIME_API", api.as_str()),
             ("AWS_ENDPOINT_URL", endpoint),
             ("TABLE_NAME", "weirgate"),
-            ("ARCHIVE_BUCKET", "archive"),
         ])
         .envs([
             ("AWS_REGION", "us-east-1"),

@@ -22,12 +22,10 @@ const STARTS: usize = 20;
 pub async fn rows() -> Vec<Row> {
     let batch = event(&batch(1_000, 1_000).await.1);
     let schedule = include_str!("../../../../events/reconciler-schedule.json");
-    let expired = include_str!("../../../../events/archiver-expired.json");
     let mut rows = vec![];
     for (function, what, event) in [
         ("aggregator", "1,000 records", &*batch),
         ("reconciler", "a run on an empty table", schedule),
-        ("archiver", "one record", expired),
     ] {
         rows.extend(measure(function, what, event).await);
     }
