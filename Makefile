@@ -139,7 +139,7 @@ envoy: cargo .venv/envoy/.installed ## Run the agent behind a real Envoy, with t
 
 .PHONY: guides
 guides: cargo .venv/bench/.installed ## Move limits from a table of zae-limiter, by the commands of docs/guide/from-zae-limiter.md
-	cargo build --locked --workspace --bin weirgate --bin weirgate-agent
+	cargo build --locked --workspace --bin weirgate --bin weirgate-agent --example from_zae_limiter
 	cargo test --locked --workspace --test zae_move -- --ignored --nocapture
 
 .PHONY: local-check

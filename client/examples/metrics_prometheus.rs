@@ -1,4 +1,5 @@
-//! The API of the example `server`, with its metrics for Prometheus at `/metrics`.
+//! An API whose callers may each send five requests a minute, two at a time, with its metrics for
+//! Prometheus at `/metrics`.
 //!
 //! ```sh
 //! cargo run -p weirgate --features tower --example metrics_prometheus -- my-stack-table

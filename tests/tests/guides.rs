@@ -3,39 +3,39 @@
 //!
 //! `WRITTEN=1` writes the output into the pages.
 
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::process::{Command, Output};
 
 use weirgate::{ConfigLevel, ConnectOptions, RateLimiter};
 use weirgate_local::{LocalBackend, Options};
 
-/// A page of `docs/guide/`, its program, and the program's binary.
+/// A page of `docs/guide/`, and its program in `client/examples/`.
 struct Guide {
     page: &'static str,
+    program: &'static str,
     source: &'static str,
-    binary: &'static str,
 }
 
 macro_rules! guides {
-    ($($page:literal $program:literal $binary:literal,)*) => {
+    ($($page:literal $program:literal,)*) => {
         &[$(Guide {
             page: $page,
-            source: include_str!(concat!("../", $program)),
-            binary: env!($binary),
+            program: $program,
+            source: include_str!(concat!("../../client/examples/", $program, ".rs")),
         }),*]
     };
 }
 
 const GUIDES: &[Guide] = guides! {
-    "start" "start.rs" "CARGO_BIN_EXE_start",
-    "choosing-limits" "choosing_limits.rs" "CARGO_BIN_EXE_choosing_limits",
-    "llm-gateway" "llm_gateway.rs" "CARGO_BIN_EXE_llm_gateway",
-    "vendor-slots" "vendor_slots.rs" "CARGO_BIN_EXE_vendor_slots",
-    "api-with-tower" "tower_api.rs" "CARGO_BIN_EXE_tower_api",
-    "multi-tenancy" "tenants.rs" "CARGO_BIN_EXE_tenants",
-    "failure-modes" "failure_modes.rs" "CARGO_BIN_EXE_failure_modes",
-    "from-zae-limiter" "from_zae_limiter.rs" "CARGO_BIN_EXE_from_zae_limiter",
-    "from-redis" "from_redis.rs" "CARGO_BIN_EXE_from_redis",
+    "start" "start",
+    "choosing-limits" "choosing_limits",
+    "llm-gateway" "llm_gateway",
+    "vendor-slots" "vendor_slots",
+    "api-with-tower" "tower_api",
+    "multi-tenancy" "tenants",
+    "failure-modes" "failure_modes",
+    "from-zae-limiter" "from_zae_limiter",
+    "from-redis" "from_redis",
 };
 
 fn guide(page: &str) -> &'static Guide {
@@ -44,6 +44,16 @@ fn guide(page: &str) -> &'static Guide {
 }
 
 impl Guide {
+    /// Returns the program, which `cargo test` builds beside the tests.
+    fn binary(&self) -> PathBuf {
+        let this = std::env::current_exe().expect("this test has a path");
+        let built = this.ancestors().nth(2).expect("it is in a folder");
+        let built = built.join("examples").join(self.program);
+        let build = "cargo build --locked --workspace --examples";
+        assert!(built.exists(), "{built:?} is missing: {build}");
+        built
+    }
+
     fn path(&self) -> std::path::PathBuf {
         let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("../docs/guide");
         folder.join(self.page).with_extension("md")
@@ -55,7 +65,7 @@ impl Guide {
 
     /// Runs the program with these variables. Returns what it printed.
     fn run(&self, variables: &[(&str, &str)]) -> String {
-        let mut command = Command::new(self.binary);
+        let mut command = Command::new(self.binary());
         let command = command.env_clear().envs(variables.iter().copied());
         let Output {
             status,
@@ -90,13 +100,7 @@ fn every_rust_block_of_a_guide_is_text_of_its_program() {
         for block in blocks(&page, "rust") {
             assert!(source.contains(&lines(block)), "{}: {block}", guide.page);
         }
-        let program = format!(
-            "examples/{}.rs",
-            Path::new(guide.binary)
-                .file_stem()
-                .expect("a name")
-                .to_string_lossy()
-        );
+        let program = format!("client/examples/{}.rs", guide.program);
         assert!(page.contains(&program), "{} names {program}", guide.page);
         assert!(guide.source.lines().count() <= 145, "{program} is short");
     }
@@ -134,7 +138,7 @@ fn in_memory_each_program_prints_what_its_page_shows() {
 fn the_page_of_zae_limiter_has_what_is_left_out() {
     let guide = guide("from-zae-limiter");
     let page = guide.text();
-    let output = Command::new(guide.binary)
+    let output = Command::new(guide.binary())
         .output()
         .expect("the program starts");
     let left_out = String::from_utf8(output.stderr).expect("it prints text");
@@ -357,7 +361,9 @@ async fn lambda_runs_the_function_of_the_vendor_slots() {
         .expect("the backend starts");
     // Its environment is Lambda's, with the table.
     let mut command = Command::new("env");
-    command.args(["WEIRGATE_TABLE=weirgate", guide("vendor-slots").binary]);
+    command
+        .arg("WEIRGATE_TABLE=weirgate")
+        .arg(guide("vendor-slots").binary());
     let event = r#"{"event": 7}"#;
     let invoked = weirgate_testkit::lambda::invoke(command, backend.endpoint_url(), event).await;
     assert_eq!(

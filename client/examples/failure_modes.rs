@@ -2,17 +2,19 @@
 //! DynamoDB.
 //!
 //! ```sh
-//! cargo run -p weirgate-examples --bin failure_modes
+//! cargo run -p weirgate --all-features --example failure_modes
 //! ```
+
+mod place;
 
 use std::process::ExitCode;
 use std::time::Duration;
 
+use place::{Outcome, Place, run};
 use tokio::time::{Instant, sleep};
 use weirgate::http::{PolicyNames, Problem};
 use weirgate::{CircuitBreakerConfig, ConfigLevel, Decision, Error, Grant, Limit, OnUnavailable};
 use weirgate::{RateLimiter, Settlement};
-use weirgate_examples::{Outcome, Place, run};
 
 fn main() -> ExitCode {
     run(async |place: Place| {

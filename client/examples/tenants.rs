@@ -1,16 +1,18 @@
 //! Two organizations share a table. Each has a limit, and so has each of its users.
 //!
 //! ```sh
-//! cargo run -p weirgate-examples --bin tenants
+//! cargo run -p weirgate --all-features --example tenants
 //! ```
+
+mod place;
 
 use std::process::ExitCode;
 
+use place::{Outcome, Place, run};
 use weirgate::{
     Config, ConfigLevel, Entity, EpochMillis, Granularity, Limit, LiveLeases, RateLimiter,
     UsageScope,
 };
-use weirgate_examples::{Outcome, Place, run};
 
 fn main() -> ExitCode {
     run(tenants)
@@ -118,5 +120,5 @@ async fn stop(limiter: &RateLimiter) -> Outcome {
 }
 
 #[cfg(test)]
-#[path = "tests/attack/tenants.rs"]
-mod attack;
+#[path = "tests/tenants.rs"]
+mod tests;

@@ -2,13 +2,15 @@
 //! day has what the calls really used.
 //!
 //! ```sh
-//! cargo build --workspace --bin start && target/debug/start
+//! cargo run -p weirgate --all-features --example start
 //! ```
+
+mod place;
 
 use std::process::ExitCode;
 
+use place::{Outcome, Place, run};
 use weirgate::{Decision, Limit, Window};
-use weirgate_examples::{Outcome, Place, run};
 
 fn main() -> ExitCode {
     run(start)

@@ -1,4 +1,4 @@
-"""Runs the loop of examples/ask_both.py, and counts the decisions.
+"""Runs the loop of client/examples/zae_limiter/ask_both.py, and counts the decisions.
 
 Usage: zae_both.py LOOP USER CALLS [--fail]; LOOP is a copy of that file, and an agent listens, or none. With
 --fail the model fails.

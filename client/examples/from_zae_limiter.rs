@@ -2,15 +2,17 @@
 //! into the table. What has no counterpart is left out, and named on standard error.
 //!
 //! ```sh
-//! cargo run -p weirgate-examples --bin from_zae_limiter -- manifest.yaml > limits.yaml
+//! cargo run -p weirgate --all-features --example from_zae_limiter -- manifest.yaml > limits.yaml
 //! ```
+
+mod place;
 
 use std::process::ExitCode;
 
+use place::{Outcome, exit};
 use saphyr::{LoadableYamlNode, Yaml};
-use weirgate_examples::{Outcome, exit};
 
-const SAMPLE: &str = include_str!("data/zae-limits.yaml");
+const SAMPLE: &str = include_str!("zae_limiter/zae-limits.yaml");
 
 fn main() -> ExitCode {
     let converted = match std::env::args().nth(1) {

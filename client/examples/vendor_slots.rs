@@ -3,8 +3,10 @@
 //! it, one of which is killed during its call.
 //!
 //! ```sh
-//! cargo run -p weirgate-examples --bin vendor_slots
+//! cargo run -p weirgate --all-features --example vendor_slots
 //! ```
+
+mod place;
 
 use std::process::ExitCode;
 use std::sync::Arc;
@@ -12,10 +14,10 @@ use std::sync::atomic::{AtomicI64, Ordering};
 use std::time::Duration;
 
 use lambda_runtime::{LambdaEvent, service_fn};
+use place::{Outcome, Place, run};
 use serde_json::{Value, json};
 use tokio::time::{Instant, sleep};
 use weirgate::{Decision, Grant, Limit, RateLimiter};
-use weirgate_examples::{Outcome, Place, run};
 
 /// Longer than any call of the vendor: when a slot of a killed environment is free again.
 const LEASE: Duration = Duration::from_secs(2);
@@ -125,8 +127,5 @@ impl Vendor {
 }
 
 #[cfg(test)]
-#[path = "tests/attack/vendor_slots.rs"]
-mod attack;
-#[cfg(test)]
-#[path = "tests/outage/vendor_slots.rs"]
-mod outage;
+#[path = "tests/vendor_slots.rs"]
+mod tests;

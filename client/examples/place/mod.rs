@@ -4,6 +4,9 @@
 //! `weirgate local` prints such an environment. Without it the table is in memory, and its time is
 //! simulated: a wait takes no real time.
 
+// Each program uses a part of it.
+#![allow(dead_code)]
+
 use std::error::Error;
 use std::process::ExitCode;
 use std::time::Duration;

@@ -61,13 +61,13 @@ impl Place {
         let folder = std::env::temp_dir().join(folder);
         std::fs::create_dir_all(folder.join("bin")).expect("a folder can be made");
         std::fs::create_dir_all(folder.join("target")).expect("a folder can be made");
-        symlink(root().join("examples"), folder.join("examples")).expect("a link can be made");
+        symlink(root().join("client"), folder.join("client")).expect("a link can be made");
         symlink(programs(), folder.join("target/debug")).expect("a link can be made");
         let place = Self { backend, folder };
         let python = root().join(".venv/bench/bin/python");
         place.program("python", &format!("exec {} \"$@\"", python.display()));
         // The programs are built already.
-        place.program("cargo", "[ \"$1 $2\" = 'build --workspace' ]");
+        place.program("cargo", "[ \"$1 $2 $3\" = 'build -p weirgate' ]");
         place
     }
 
@@ -108,14 +108,19 @@ impl Place {
     /// Makes the table of zae-limiter.
     fn table(&self, more: &str) {
         let url = self.backend.endpoint_url();
-        self.shell(&format!("python examples/tests/zae_table.py {url} {more}"));
+        self.shell(&format!(
+            "python client/examples/zae_limiter/zae_table.py {url} {more}"
+        ));
     }
 
     /// Runs the loop of the page, for calls of a user to this agent. Returns the counts of decisions.
     fn both(&self, agent: &str, call: &str) -> String {
-        std::fs::write(self.path("both.py"), include_str!("../ask_both.py"))
-            .expect("it can be written");
-        let line = format!("python examples/tests/zae_both.py both.py {call}");
+        std::fs::write(
+            self.path("both.py"),
+            include_str!("../../client/examples/zae_limiter/ask_both.py"),
+        )
+        .expect("it can be written");
+        let line = format!("python client/examples/zae_limiter/zae_both.py both.py {call}");
         let agent = format!("export WEIRGATE_AGENT_URL={agent}\n");
         self.shell(&(agent + &line)).0
     }

@@ -1,8 +1,9 @@
-//! What a client sends that wants answers without a limit.
+//! A client that wants answers without a limit, and a table that fails while the vendor works.
 
+use tokio::time::sleep;
 use weirgate::testing::TestTable;
 
-use super::super::*;
+use super::*;
 
 /// Initech has 10,000 tokens an hour. Whatever its prompts are, it gets no more.
 #[tokio::test(start_paused = true)]
@@ -73,4 +74,30 @@ async fn no_error_passes_a_request() {
             .is_err()
     );
     assert_eq!(vendor.most_running.load(Ordering::Relaxed), 0);
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_customer_gets_its_answer_although_the_settlement_fails() {
+    let table = TestTable::new();
+    let limiter = table.limiter().await;
+    configure(&limiter).await.expect("the table is there");
+    let vendor = Vendor::default();
+    let prompt = "word".repeat(900);
+    let outage = async {
+        while vendor.running.load(Ordering::Relaxed) == 0 {
+            sleep(Duration::from_millis(1)).await; // in paused time
+        }
+        table.set_unavailable(true);
+    };
+    let (answer, ()) = tokio::join!(complete(&limiter, &vendor, "key-of-acme", &prompt), outage);
+    let answer = answer.expect("the vendor has answered");
+    assert_eq!(answer, "200, estimated 1900, used 1125");
+
+    table.set_unavailable(false);
+    let leases = limiter.leases("openai", "gpt-4").await;
+    let leases = leases.expect("the table is there").items.len();
+    assert_eq!(leases, 1, "the settlement has failed");
+    sleep(Duration::from_secs(30)).await;
+    let after = complete(&limiter, &vendor, "key-of-acme", &prompt).await;
+    assert!(after.is_ok_and(|after| after.starts_with("200, ")));
 }

@@ -2,8 +2,10 @@
 //! requests here need no network.
 //!
 //! ```sh
-//! cargo run -p weirgate-examples --bin tower_api
+//! cargo run -p weirgate --all-features --example tower_api
 //! ```
+
+mod place;
 
 use std::process::ExitCode;
 use std::time::Duration;
@@ -14,10 +16,10 @@ use axum::middleware::{self, Next};
 use axum::response::{IntoResponse, Response};
 use axum::routing::get;
 use axum::{Extension, Router, body::Body};
+use place::{Outcome, Place, run};
 use tower::ServiceExt;
 use weirgate::tower::{GrantHandle, OnError, RateLimitLayer};
 use weirgate::{Config, ConfigLevel, Limit, RateLimiter};
-use weirgate_examples::{Outcome, Place, run};
 
 /// Longer than a slot takes to return after a response.
 const WAIT: Duration = Duration::from_millis(500);
@@ -120,5 +122,5 @@ async fn show(app: &Router, key: &str, path: &str) -> Outcome {
 }
 
 #[cfg(test)]
-#[path = "tests/attack/tower_api.rs"]
-mod attack;
+#[path = "tests/tower_api.rs"]
+mod tests;

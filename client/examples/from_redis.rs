@@ -2,16 +2,18 @@
 //! admits, and which settings make GCRA and the bucket decide alike.
 //!
 //! ```sh
-//! cargo run -p weirgate-examples --bin from_redis
+//! cargo run -p weirgate --all-features --example from_redis
 //! ```
+
+mod place;
 
 use std::collections::VecDeque;
 use std::process::ExitCode;
 use std::time::Duration;
 
+use place::{Outcome, Place, run};
 use tokio::time::{Instant, sleep_until};
 use weirgate::Limit;
-use weirgate_examples::{Outcome, Place, run};
 
 /// Ten a second, in milliseconds since the start.
 const RATE: i64 = 10;

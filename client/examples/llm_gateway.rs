@@ -2,17 +2,19 @@
 //! share the vendor's tokens and its concurrent calls. Estimates are corrected by what was used.
 //!
 //! ```sh
-//! cargo run -p weirgate-examples --bin llm_gateway
+//! cargo run -p weirgate --all-features --example llm_gateway
 //! ```
+
+mod place;
 
 use std::process::ExitCode;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicI64, Ordering};
 use std::time::Duration;
 
+use place::{Outcome, Place, run};
 use weirgate::http::{Policies, PolicyNames};
 use weirgate::{Config, ConfigLevel, Decision, Error, Grants, Limit, RateLimiter, Window};
-use weirgate_examples::{Outcome, Place, run};
 
 /// Customers by their keys. A service has them in a store, hashed.
 const KEYS: [(&str, &str); 2] = [("key-of-acme", "acme"), ("key-of-initech", "initech")];
@@ -140,5 +142,5 @@ impl Vendor {
 }
 
 #[cfg(test)]
-#[path = "tests/outage/llm_gateway.rs"]
-mod outage;
+#[path = "tests/llm_gateway.rs"]
+mod tests;

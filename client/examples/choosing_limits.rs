@@ -1,15 +1,17 @@
 //! What burst, debt, estimates and retry-after mean, in numbers.
 //!
 //! ```sh
-//! cargo run -p weirgate-examples --bin choosing_limits
+//! cargo run -p weirgate --all-features --example choosing_limits
 //! ```
+
+mod place;
 
 use std::process::ExitCode;
 use std::time::Duration;
 
+use place::{Outcome, Place, millis, run};
 use tokio::time::{Instant, sleep};
 use weirgate::{Decision, Limit, RateLimiter};
-use weirgate_examples::{Outcome, Place, millis, run};
 
 fn main() -> ExitCode {
     run(choosing_limits)
