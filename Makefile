@@ -71,7 +71,7 @@ e2e: cargo .venv/stack/.installed .venv/sam/.installed .venv/aws/.installed ## D
 # With the functions as the tests build them: the procedures do not depend on how fast they are.
 .PHONY: drill
 drill: cargo .venv/stack/.installed .venv/sam/.installed .venv/aws/.installed ## Run every command of docs/operations.md on a deployed stack
-	cargo build --locked --workspace --bin weirgate --bin aggregator --bin archiver --bin reconciler
+	cargo build --locked --workspace --bin weirgate --bin aggregator --bin reconciler
 	.venv/stack/bin/python verify/stack/drill.py
 
 # Skips stand with their reasons beside what they are about: in the template, scripts/check_policies.py, deny.toml.
