@@ -1,10 +1,8 @@
 //! Configuration as keys and items: written values are read back, and errors name the wrong value.
 
-mod model;
-
 use std::collections::BTreeMap;
 
-use model::{Held, Item, config};
+use crate::model::{Held, Item, config};
 use proptest::collection::{btree_map, vec};
 use proptest::option;
 use proptest::prelude::*;

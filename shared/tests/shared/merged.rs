@@ -1,19 +1,14 @@
 //! I3 and I6 for a merged shard: what its item keeps, that no write can change it, and how its
 //! counters continue when a split creates the shard again.
 
-mod model;
-
 use std::collections::BTreeMap;
 
-use model::fleet::{Fleet, fleet};
-use model::ops::{Op, ops};
-use model::planned::planned;
-use model::table::Table;
-use model::world::{START, hours};
-use model::{bucket, bucket_key, config, limit_name, rpm, take, used};
+use crate::model::planned::planned;
+use crate::model::table::Table;
+use crate::model::{START, hours};
+use crate::model::{bucket, bucket_key, config, limit_name, rpm, take, used};
 use proptest::collection::vec;
 use proptest::prelude::*;
-use proptest::sample::Index;
 use weirgate_shared::write::{
     Action, finish_writes, merge, merged, recreate, remove_covered, require_unchanged, split,
 };
@@ -31,22 +26,32 @@ fn id(bits: u64) -> WriteId {
     WriteId::from_bits(bits << 40)
 }
 
-/// A bucket that was split, took in both halves, and was merged again; and its upper half before
-/// that.
-fn merged_bucket() -> (Table, Shard) {
+/// A bucket that was split, and merged again after these takes of shards, tokens and hours; and its
+/// upper half before that.
+fn merged_after(takes: &[(u32, i64, i64)]) -> (Table, Shard) {
     let mut table = Table::of(&bucket(ShardIndex::UNSPLIT, &limits(), START));
     let whole = table.shards()[&0].clone();
     assert!(table.split(&whole, id(7), START));
-    let (key, limits) = (bucket_key(1), limits());
-    let upper = table.shards()[&1].clone();
-    assert!(table.update(take(&key, &limits, rpm(8), id(1), hours(1)).plan(&upper, hours(1))));
+    let limits = limits();
+    let mut last = hours(1);
+    for (shard, tokens, hour) in takes {
+        let (key, view, at) = (
+            bucket_key(*shard),
+            table.shards()[shard].clone(),
+            hours(*hour),
+        );
+        table.update(take(&key, &limits, rpm(*tokens), id(1), at).plan(&view, at));
+        last = last.max(at);
+    }
     let (lower, upper) = (table.shards()[&0].clone(), table.shards()[&1].clone());
-    assert!(table.transact(&merge(
-        &lower,
-        merged(&lower, &upper, hours(1)).unwrap(),
-        &[&upper]
-    )));
+    let next = merged(&lower, &upper, last).unwrap();
+    assert!(table.transact(&merge(&lower, next, &[&upper])));
     (table, Shard::clone(&upper))
+}
+
+/// The same after one take in the upper half.
+fn merged_bucket() -> (Table, Shard) {
+    merged_after(&[(1, 8, 1)])
 }
 
 #[test]
@@ -212,44 +217,25 @@ fn resharding(table: &Table, view: &Shard, at: EpochMillis) -> Vec<Vec<Action>> 
     plans
 }
 
-/// Merges what can be merged, once all leases have expired.
-fn merge_all(fleet: &mut Fleet, pairs: &[Index]) -> Result<(), TestCaseError> {
-    fleet.step(&Op::Wait(10_000), 0)?;
-    pairs.iter().try_for_each(|pair| {
-        fleet.step(
-            &Op::Merge {
-                pair: *pair,
-                backs: (0, 0),
-            },
-            0,
-        )
-    })
-}
-
 proptest! {
     #![proptest_config(config(64))]
 
     /// With any view of the shard: no write takes from it, returns to it, or leaves anything in it.
     #[test]
     fn i1_no_write_reaches_a_shard_that_was_merged_away(
-        mut fleet in fleet(false), ops in ops(0), pairs in vec(any::<Index>(), 1..6), by_others in any::<bool>(),
+        takes in vec((0..2u32, 0..60i64, 0..30i64), 0..6), by_others in any::<bool>(),
     ) {
-        for (op, skew) in &ops {
-            fleet.step(op, *skew)?;
-        }
-        merge_all(&mut fleet, &pairs)?;
-        let table = fleet.table();
-        for (number, item) in table.merged() {
-            let views: Vec<_> = (0..5).filter_map(|back| table.image(number, back)).collect();
-            for (view, at) in views.iter().flat_map(|view| [START, fleet.now(), hours(30)].map(|at| (view, at))) {
-                let changed = [Limit::custom("rpm", 7, 7, 700).unwrap()];
-                let brought = [limits().as_slice(), &changed, &[]].map(<[Limit]>::to_vec);
-                for update in brought.iter().flat_map(|brought| planned(view, brought, at, by_others)) {
-                    prop_assert!(!item.clone().apply(&update), "{:?} to {:?}", update, item);
-                }
-                for plan in resharding(table, view, at) {
-                    prop_assert!(!table.clone().transact(&plan), "{:?} to {:?}", plan, item);
-                }
+        let (table, _) = merged_after(&takes);
+        let (number, item) = table.merged().next().unwrap();
+        let views: Vec<_> = (0..5).filter_map(|back| table.image(number, back)).collect();
+        for (view, at) in views.iter().flat_map(|view| [START, hours(30)].map(|at| (view, at))) {
+            let changed = [Limit::custom("rpm", 7, 7, 700).unwrap()];
+            let brought = [limits().as_slice(), &changed, &[]].map(<[Limit]>::to_vec);
+            for update in brought.iter().flat_map(|brought| planned(view, brought, at, by_others)) {
+                prop_assert!(!item.clone().apply(&update), "{:?} to {:?}", update, item);
+            }
+            for plan in resharding(&table, view, at) {
+                prop_assert!(!table.clone().transact(&plan), "{:?} to {:?}", plan, item);
             }
         }
     }

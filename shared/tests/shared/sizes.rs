@@ -1,16 +1,11 @@
 //! How large items are, as DynamoDB bills them: a write costs one unit for each 1,024 bytes begun.
 
-mod model;
-
-use std::collections::BTreeMap;
-
-use model::stream::{Snapshots, Writer, copies};
-use model::table::Table;
-use model::{Item, bucket, bucket_key, limit_name, take};
-use weirgate_shared::write::{Take, merge, merged};
+use crate::model::table::Table;
+use crate::model::{Item, bucket, bucket_key, copy_usage, limit_name, take};
+use weirgate_shared::write::{Take, UsageCopy, merge, merged};
 use weirgate_shared::{
     Attr, Bases, BucketKey, Counter, EpochMillis, EpochSeconds, Hour, Lease, Limit, LimitsVersion,
-    MilliTokens, MilliTotal, Millis, Shard, ShardIndex, Window, WriteId, write_units,
+    MilliTokens, MilliTotal, Millis, Scaling, Shard, ShardIndex, Window, WriteId, write_units,
 };
 
 /// A day begins.
@@ -108,12 +103,11 @@ fn size(item: &Item) -> usize {
 fn a_snapshot_of_64_shards_and_16_cycles_of_a_day_has_three_kilobytes_at_the_most() {
     let limits = ["rpm", "tpm"].map(|name| Limit::per_minute(name, 1_000_000_000).unwrap());
     let mut table = Table::of(&bucket(ShardIndex::UNSPLIT, &limits, DAY));
-    let (mut now, mut snapshots, mut delivered) =
-        (DAY, Snapshots::default(), BTreeMap::<u32, usize>::new());
-    let mut copied = |table: &Table| {
-        for (item, records) in table.stream() {
-            let from = delivered.insert(*item, records.len()).unwrap_or_default();
-            Writer::new(copies(&records[from..])).finish(&mut snapshots);
+    let (mut now, mut day) = (DAY, Item::default());
+    let mut copied = |table: &Table, is_final| {
+        for shard in table.shards().values() {
+            let copy = UsageCopy::of(&shard.meter(), Window::Daily, is_final, 90);
+            copy_usage(&mut day, &copy);
         }
     };
     for _ in 0..16 {
@@ -140,7 +134,7 @@ fn a_snapshot_of_64_shards_and_16_cycles_of_a_day_has_three_kilobytes_at_the_mos
                 )
             );
         }
-        copied(&table);
+        copied(&table, true);
         for count in [64, 32, 16, 8, 4, 2] {
             for lower in 0..count / 2 {
                 let (one, other) = (
@@ -151,13 +145,37 @@ fn a_snapshot_of_64_shards_and_16_cycles_of_a_day_has_three_kilobytes_at_the_mos
                 assert!(table.transact(&merge(&one, next, &[&other])));
             }
         }
-        copied(&table);
+        copied(&table, false);
     }
-    let day = snapshots.read(Window::Daily, DAY);
-    assert_eq!(
-        (day.shards.len(), Hour::of(now).is_same_day(Hour::of(DAY))),
-        (64, true)
-    );
-    let largest = snapshots.items().map(size).max().unwrap();
+    assert_eq!(day.snapshot().shards.len(), 64);
+    assert!(Hour::of(now).is_same_day(Hour::of(DAY)));
+    let largest = size(&day);
     assert!(largest <= 3072, "{largest} bytes");
+}
+
+#[test]
+fn a_shard_is_hot_by_leases_that_came_since_its_split() {
+    let mut shard = bucket(ShardIndex::UNSPLIT, &[], DAY);
+    for (size, leases, split, is_crowded, units) in [
+        (0, 0, 0, false, 1),
+        (1024, 1024, 0, false, 1),
+        (1025, 256, 0, true, 2),
+        (1025, 255, 0, false, 2),
+        (2049, 600, 344, true, 3),
+        (2049, 600, 345, false, 3),
+    ] {
+        (shard.size_bytes, shard.lease_bytes, shard.scaling) = (
+            size,
+            leases,
+            Scaling {
+                lease_bytes_at_split: split,
+                ..shard.scaling
+            },
+        );
+        assert_eq!(
+            (shard.has_heavy_leases(), shard.write_units()),
+            (is_crowded, units),
+            "{size} {leases} {split}"
+        );
+    }
 }

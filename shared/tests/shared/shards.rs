@@ -1,20 +1,18 @@
-//! A bucket of several shards as a model: processes with views of any age, and the two functions,
-//! take, return, split and merge in any order. After every write the bucket's ledger must balance.
-
-mod model;
+//! Splits, merges and repairs of shards: the tokens are those there were, and no shard is made or
+//! removed beside a state that it was not planned for.
 
 use std::collections::BTreeMap;
 
-use model::fleet::fleet;
-use model::ops::ops;
-use model::table::{Table, whole};
-use model::world::START;
-use model::{bucket, bucket_key, config, held, limit_name, take};
-use proptest::collection::vec;
+use crate::model::START;
+use crate::model::table::{Table, whole};
+use crate::model::{bucket, bucket_key, config, held, limit_name, take};
+use proptest::option;
 use proptest::prelude::*;
 use proptest::sample::Index;
-use weirgate_shared::write::{finish_writes, merge, merged, remove_covered, sample, split};
-use weirgate_shared::{EpochMillis, Lease, Limit, MilliTokens, Millis, Shard, ShardIndex, WriteId};
+use weirgate_shared::write::{merge, merged, remove_covered, sample, split};
+use weirgate_shared::{
+    EpochMillis, Lease, Limit, MilliTokens, Millis, Shard, ShardIndex, WriteId, refill_between,
+};
 
 fn shard(limits: &[Limit], shard: ShardIndex) -> Shard {
     bucket(shard, limits, START)
@@ -25,63 +23,7 @@ fn op(id: u64) -> WriteId {
 }
 
 proptest! {
-    #![proptest_config(config(10_000))]
-
-    /// With one clock, every balance is exact to the millitoken at every moment; so are slots and
-    /// usage.
-    #[test]
-    fn i1_i2_i3_i6_hold_through_any_takes_refills_releases_splits_and_merges(
-        mut fleet in fleet(true), ops in ops(0),
-    ) {
-        for (op, skew) in &ops {
-            fleet.step(op, *skew)?;
-        }
-        fleet.check_intervals()?;
-    }
-}
-
-proptest! {
     #![proptest_config(config(2_000))]
-
-    /// Clocks that differ, and plans that come late.
-    #[test]
-    fn i1_i3_i6_hold_by_clocks_that_differ(mut fleet in fleet(false), ops in ops(2_000)) {
-        for (op, skew) in &ops {
-            fleet.step(op, *skew)?;
-        }
-        fleet.check_intervals()?;
-    }
-
-    #[test]
-    fn i5_the_whole_is_ready_when_a_spread_succeeds_and_not_before(
-        mut fleet in fleet(true), ops in ops(0), needs in vec((0..2usize, 0..=1050i64), 1..6),
-    ) {
-        for (op, skew) in &ops {
-            fleet.step(op, *skew)?;
-        }
-        for (limit, part) in needs {
-            fleet.check_ready(limit, part)?;
-        }
-    }
-
-    /// A shard is deleted. With any later writes to it or to the others, tokens are only lost, and
-    /// slots come back.
-    #[test]
-    fn i1_holds_when_items_are_deleted_manually_and_made_again(
-        mut fleet in fleet(false), rounds in vec((ops(0), any::<Index>(), any::<bool>()), 1..4),
-    ) {
-        for (ops, which, fills) in &rounds {
-            for (op, skew) in &ops[..ops.len().div_ceil(3)] {
-                fleet.step(op, *skew)?;
-            }
-            fleet.delete_manually(*which);
-            if *fills {
-                fleet.fill()?;
-            }
-        }
-        fleet.fill()?;
-        fleet.check_intervals()?;
-    }
 
     /// With any takes or returns since the image; and both halves refill to what their parent had.
     #[test]
@@ -89,6 +31,8 @@ proptest! {
         (capacity, amount, period, slots) in (1..30i64, 1..30i64, 1..5000i64, 1..12i64),
         (depth, index) in (0..6u32, any::<Index>()),
         (tk, changed, used) in (-500..=1000i64, prop_oneof![Just(0), -50..=50i64, -1500..=1500i64], 0..12i64),
+        (gone, near) in (prop_oneof![Just(0), 1..12i64], option::of((0..3usize, -6..=6i64))),
+        writes in prop_oneof![4 => Just(0), 1 => 1..4i64],
         (rest, late, later) in (prop_oneof![0..50i64, 0..20_000i64], -3000..1000i64, 0..20_000i64),
     ) {
         let limits = [
@@ -102,13 +46,24 @@ proptest! {
         image.limits.get_mut(&rpm).unwrap().available = MilliTokens(share(old).0 * tk / 1000);
         image.limits.get_mut(&slots).unwrap().available = MilliTokens::from_tokens(used);
         let mut before = image.clone();
+        before.write_seq += writes;
         let state = before.limits.get_mut(&rpm).unwrap();
         state.available = (state.available + MilliTokens(share(old).0 * changed / 1000)).min(share(old).max(state.available));
-        let mut table = Table::of(&before);
         let planned = START.plus(Millis(rest + late));
+        // As near as that to what the conditions of the split allow.
+        if let Some((edge, more)) = near {
+            let flowed = refill_between(limits[0].rule(), old, START, planned);
+            let part = (image.limits[&rpm].available + flowed).max(MilliTokens::ZERO) / 2;
+            let edges = [share(old), part, share(kept) + part].map(|edge| edge - flowed + MilliTokens(more));
+            before.limits.get_mut(&rpm).unwrap().available = edges[edge].min(share(old));
+        }
+        let all = MilliTokens::from_tokens((used - gone).max(0));
+        before.limits.get_mut(&slots).unwrap().available = all;
+        let mut table = Table::of(&before);
         let free = |shard: &Shard, at: EpochMillis| shard.balance(&shard.limits[&rpm], at);
         if !table.split(&image, op(1), planned) {
-            prop_assert!(changed != 0, "a split of what there is was refused");
+            let is_other = changed != 0 || gone > 0 || writes > 0 || near.is_some();
+            prop_assert!(is_other, "a split of what there is was refused");
             return Ok(());
         }
         let (lower, upper) = (table.shards()[&kept.index].clone(), table.shards()[&new.index].clone());
@@ -119,9 +74,12 @@ proptest! {
         prop_assert!(tk(&lower) <= share(kept) && tk(&upper) <= share(new));
         prop_assert!(tk(&upper) >= MilliTokens::ZERO && tk(&lower) >= free(&before, at).min(MilliTokens::ZERO));
         let sum = lower.limits[&slots].available + upper.limits[&slots].available;
-        prop_assert_eq!(sum, MilliTokens::from_tokens(used));
-        prop_assert!(sum == MilliTokens::ZERO || lower.limits[&slots].available > MilliTokens::ZERO);
+        prop_assert_eq!(sum, all);
+        let kept_slots = lower.limits[&slots].available;
+        prop_assert!(kept_slots > MilliTokens::ZERO || kept_slots == MilliTokens::ZERO && (gone > 0 || used == 0));
 
+        // The clock that merges is behind the one that split.
+        prop_assert_eq!(merged(&lower, &upper, at.plus(Millis(-1))), None);
         let end = at.plus(Millis(later));
         let next = merged(&lower, &upper, end).unwrap();
         prop_assert!(table.transact(&merge(&lower, next, &[&upper])));
@@ -161,33 +119,6 @@ fn i3_what_expired_leases_give_back_in_a_merge_was_not_used() {
         MilliTokens::from_tokens(10)
     );
     assert_eq!(table.consumed(&limit_name("rpm")), MilliTokens::ZERO);
-}
-
-/// A snapshot would take its first writes for some it has counted before.
-#[test]
-fn i3_a_split_from_before_a_merge_makes_no_shard_with_a_v_that_was() {
-    let limits = [Limit::per_minute("rpm", 10).unwrap()];
-    let mut table = Table::of(&shard(&limits, ShardIndex::UNSPLIT));
-    let plan = split(&table.shards()[&0], 0, op(1), START);
-    assert!(table.update(plan.clone()));
-    assert_eq!(
-        merged(
-            &table.shards()[&0],
-            &shard(&limits, ShardIndex { index: 1, count: 2 }),
-            START
-        ),
-        None,
-        "not finished"
-    );
-    table.finish(0);
-    let next = merged(&table.shards()[&0], &table.shards()[&1], START).unwrap();
-    let (lower, upper) = (table.shards()[&0].clone(), table.shards()[&1].clone());
-    assert!(table.transact(&merge(&lower, next, &[&upper])));
-    // All of it within a millisecond, so the shard is as it was: the request that comes once more
-    // could happen.
-    assert!(!table.update(plan));
-    assert!(table.split(&table.shards()[&0].clone(), op(2), START));
-    assert!(table.shards()[&1].write_seq > upper.write_seq);
 }
 
 /// A hot shard is written to all the time, and a split is planned from an earlier view.
@@ -283,22 +214,6 @@ fn a_shard_goes_only_while_the_one_it_is_part_of_is_there() {
     assert!(!whole(split_up.shards()).shards().is_empty() && split_up.whole().is_complete());
 }
 
-#[test]
-fn a_transaction_happens_whole_or_not_at_all() {
-    let limits = [Limit::per_minute("rpm", 10).unwrap()];
-    let halves = [0, 1].map(|index| shard(&limits, ShardIndex { index, count: 2 }));
-    let mut table = Table::of(&halves[0]);
-    let plan = merge(
-        &halves[0],
-        merged(&halves[0], &halves[1], START).unwrap(),
-        &[&halves[1]],
-    );
-    let before = table.shards().clone();
-    assert!(!table.transact(&plan), "one half is not there");
-    assert_eq!(*table.shards(), before);
-    assert!(table.transact(&plan[..1]));
-}
-
 /// A shard, and what its split has put aside.
 fn halved() -> (Table, Shard) {
     let limits = [
@@ -353,49 +268,4 @@ fn i6_what_a_split_has_put_aside_is_in_the_item_until_the_new_half_is_there() {
         "by the limits of the split, so nothing is minted"
     );
     assert_eq!(table.shards()[&0].escrow, None);
-}
-
-#[test]
-fn a_shard_that_holds_an_escrow_is_neither_split_nor_merged() {
-    let (mut table, parent) = halved();
-    assert!(!table.update(split(&parent, 0, op(2), START)));
-    let [make, clear] = finish_writes(&parent).unwrap();
-    assert!(table.update(make.clone()) && !table.update(make.clone()));
-    assert!(!table.update(split(
-        &Shard {
-            escrow: None,
-            ..parent.clone()
-        },
-        0,
-        op(2),
-        START
-    )));
-    let upper = Shard::clone(&table.shards()[&1]);
-    assert_eq!(merged(&table.shards()[&0], &upper, START), None);
-    assert!(table.update(clear.clone()) && !table.update(clear));
-    let lower = Shard::clone(&table.shards()[&0]);
-    assert!(table.transact(&merge(
-        &lower,
-        merged(&lower, &upper, START).unwrap(),
-        &[&upper]
-    )));
-    // Within the same millisecond the next split makes the same half once more, and what is late
-    // makes none.
-    assert!(!table.update(make.clone()));
-    assert!(table.update(split(&table.shards()[&0].clone(), 0, op(3), START)));
-    assert!(
-        !table.update(make),
-        "what was merged away is of a later split than this"
-    );
-    let next = Shard::clone(&table.shards()[&0]);
-    let late = Shard {
-        escrow: parent.escrow.clone(),
-        ..next.clone()
-    };
-    assert!(
-        !table.update(finish_writes(&late).unwrap()[1].clone()),
-        "it is another one's escrow"
-    );
-    table.finish(0);
-    assert_eq!(table.shards().len(), 2);
 }

@@ -2,9 +2,7 @@
 
 #![allow(clippy::as_conversions, reason = "a random fraction of an amount")]
 
-mod model;
-
-use model::config;
+use crate::model::config;
 use proptest::prelude::*;
 use weirgate_shared::{
     EpochMillis, MAX_PERIOD_MS, MilliTokens, Millis, RefillRule, ShardIndex, ready_at,

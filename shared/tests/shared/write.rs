@@ -1,23 +1,21 @@
 //! Planned writes as a model: callers with views of any age, and the two functions, write to one
 //! bucket shard in any order. After every write the bucket's books must balance.
 
-mod model;
-
 use std::collections::BTreeMap;
 
-use model::world::{START, ops, world};
-use model::{Item, bucket_key, config, contention, settle};
+use crate::model::START;
+use crate::model::world::{ops, world};
+use crate::model::{Item, bucket_key, config, contention};
 use proptest::collection::vec;
 use proptest::prelude::*;
 use weirgate_shared::write::{Contention, Take, refill};
 use weirgate_shared::{
     BucketKey, EpochMillis, Lease, Limit, MilliTokens, Millis, Shard, ShardIndex, WriteId,
-    refill_between,
 };
 
 /// A bucket of one limit that was never split, with `tk` of it.
 fn bucket(limit: &Limit, tk: MilliTokens) -> Shard {
-    let mut bucket = model::bucket(ShardIndex::UNSPLIT, std::slice::from_ref(limit), START);
+    let mut bucket = crate::model::bucket(ShardIndex::UNSPLIT, std::slice::from_ref(limit), START);
     bucket.limits.get_mut(limit.name()).unwrap().available = tk;
     bucket
 }
@@ -31,7 +29,7 @@ fn take<'a>(
     now: EpochMillis,
 ) -> Take<'a> {
     let needs = [(limit.name().clone(), need)].into();
-    let take = model::take(
+    let take = crate::model::take(
         key,
         std::slice::from_ref(limit),
         needs,
@@ -53,65 +51,6 @@ proptest! {
     fn i1_i4_the_books_balance_after_any_writes(mut world in world(), ops in ops()) {
         for (op, skew) in &ops {
             world.step(op, *skew)?;
-        }
-    }
-
-    /// Also after a long rest: overflow of a full bucket is lost, with any view of the writer that
-    /// empties it.
-    #[test]
-    fn i1_over_any_interval_at_most_the_capacity_and_the_credit_are_admitted(
-        (capacity, amount, period) in (1..30i64, 1..30i64, 1..5000i64),
-        takes in vec((prop_oneof![0..20i64, 0..20_000i64], 1..=1000i64, 0..5usize, contention()), 1..60),
-    ) {
-        let limit = Limit::custom("rpm", capacity, amount, period).unwrap();
-        let (key, capacity) = (bucket_key(0), limit.rule().capacity);
-        let mut images = vec![bucket(&limit, capacity)];
-        let (mut item, mut now) = (Item::of_bucket(&images[0]), START);
-        let mut admitted: Vec<(EpochMillis, MilliTokens)> = vec![];
-        for (wait, part, back, contention) in takes {
-            now = now.plus(Millis(wait));
-            let need = MilliTokens(capacity.0 * part / 1000);
-            let view = &images[images.len().saturating_sub(back + 1)];
-            if item.apply(&Take { contention, ..take(&key, &limit, need, (1, &[]), now) }.plan(view, now)) {
-                admitted.push((now, need));
-                images.push(item.bucket());
-            }
-        }
-        for (at, (from, _)) in admitted.iter().enumerate() {
-            let mut sum = MilliTokens::ZERO;
-            for (to, need) in &admitted[at..] {
-                sum += *need;
-                let most = capacity + refill_between(limit.rule(), ShardIndex::UNSPLIT, *from, *to);
-                prop_assert!(sum <= most, "{sum:?} from {from:?} to {to:?}");
-            }
-        }
-    }
-
-    /// I2, where many processes use less than the balance: a take leaves less than a hundredth as
-    /// headroom, and a writer with a current view gets the balance.
-    #[test]
-    fn i2_the_room_that_takes_leave_for_each_other_is_a_hundredth_of_the_share_at_most(
-        (capacity, amount, period) in (100..30_000i64, 1..30i64, 1..5000i64),
-        takes in vec((0..20_000i64, 1..=10i64, 0..3usize, contention()), 1..40),
-    ) {
-        let limit = Limit::custom("rpm", capacity, amount, period).unwrap();
-        let (key, name) = (bucket_key(0), limit.name().clone());
-        let mut item = Item::of_bucket(&bucket(&limit, limit.rule().capacity));
-        let mut images = vec![item.bucket()];
-        let mut now = START;
-        for (wait, part, back, contention) in takes {
-            now = now.plus(Millis(wait));
-            let need = MilliTokens(limit.rule().capacity.0 * part / 1000);
-            let view = &images[images.len().saturating_sub(back + 1)];
-            let before = item.bucket().balance_at(&name, now);
-            if item.apply(&Take { contention, ..take(&key, &limit, need, (1, &[]), now) }.plan(view, now)) {
-                let lost = before - need - item.bucket().balance_at(&name, now);
-                prop_assert!(lost >= MilliTokens::ZERO && lost <= limit.rule().capacity / 128, "{:?}", lost);
-                images.push(item.bucket());
-            } else {
-                let fresh = Take { contention: Contention::Shared, ..take(&key, &limit, need, (1, &[]), now) };
-                prop_assert_eq!(item.apply(&fresh.plan(&item.bucket(), now)), before >= need);
-            }
         }
     }
 
@@ -196,63 +135,6 @@ proptest! {
     }
 }
 
-/// A response is lost: only the item shows the process whether the take was applied.
-#[test]
-fn a_take_that_may_have_happened_does_not_happen_again() {
-    let limit = Limit::per_minute("rpm", 10).unwrap();
-    let (key, one) = (bucket_key(0), MilliTokens::from_tokens(1));
-    let before = bucket(&limit, MilliTokens::from_tokens(5));
-    let mut item = Item::of_bucket(&before);
-    assert!(item.apply(&take(&key, &limit, one, (7, &[]), START).plan(&before, START)));
-    let unknown = [WriteId::from_bits(7)];
-    for view in [&before, &item.bucket()] {
-        assert!(
-            !item.apply(&take(&key, &limit, one, (8, &unknown), START).plan(view, START)),
-            "taken twice"
-        );
-    }
-    let empty = bucket(&limit, MilliTokens::ZERO);
-    let later = START.plus(Millis(60_000));
-    assert!(!item.apply(&take(&key, &limit, one, (8, &unknown), START).plan(&empty, later)));
-    assert!(
-        item.apply(&take(&key, &limit, one, (9, &[]), START).plan(&before, START)),
-        "other processes are not held up"
-    );
-}
-
-#[test]
-fn a_write_to_a_bucket_that_is_gone_makes_no_half_of_one() {
-    let limit = Limit::per_minute("rpm", 10).unwrap();
-    let (key, one) = (bucket_key(0), MilliTokens::from_tokens(1));
-    let view = bucket(&limit, MilliTokens::from_tokens(5));
-    let mut item = Item::default();
-    let nothing = || Take {
-        amounts: BTreeMap::new(),
-        ..take(&key, &limit, one, (1, &[]), START)
-    };
-    let bypass = || Take {
-        counted_amounts: [(limit.name().clone(), one)].into(),
-        ..nothing()
-    };
-    for update in [
-        take(&key, &limit, one, (1, &[]), START).plan(&view, START),
-        take(&key, &limit, MilliTokens::from_tokens(6), (1, &[]), START)
-            .plan(&view, START.plus(Millis(60_000))),
-        nothing().plan(&view, START),
-        bypass().plan(&view, START),
-        settle(&key, WriteId::from_bits(1), None, BTreeMap::new(), START).full(None),
-        refill(
-            &view,
-            &[(limit.name().clone(), MilliTokens::from_tokens(6))].into(),
-            START.plus(Millis(6_000)),
-        )
-        .unwrap(),
-    ] {
-        assert!(!item.apply(&update), "{update:?}");
-    }
-    assert!(!item.exists());
-}
-
 /// A limit that a take needs nothing of is in no condition, so it cannot fail a guess at headroom.
 #[test]
 fn a_full_limit_of_which_nothing_is_taken_fails_no_stale_take() {
@@ -261,7 +143,7 @@ fn a_full_limit_of_which_nothing_is_taken_fails_no_stale_take() {
         Limit::per_second("tpm", 10).unwrap(),
     );
     let (key, limits) = (bucket_key(0), [rate.clone(), other.clone()]);
-    let mut image = model::bucket(ShardIndex::UNSPLIT, &limits, START);
+    let mut image = crate::model::bucket(ShardIndex::UNSPLIT, &limits, START);
     image.limits.get_mut(rate.name()).unwrap().available = MilliTokens::from_tokens(5);
     let needs = [
         (rate.name().clone(), MilliTokens::from_tokens(1)),
@@ -272,7 +154,7 @@ fn a_full_limit_of_which_nothing_is_taken_fails_no_stale_take() {
         contention: Contention::SharedStale {
             others_per_day: u32::MAX,
         },
-        ..model::take(&key, &limits, needs.into(), WriteId::from_bits(1), now)
+        ..crate::model::take(&key, &limits, needs.into(), WriteId::from_bits(1), now)
     };
     assert!(Item::of_bucket(&image).apply(&take.plan(&image, now)));
 }

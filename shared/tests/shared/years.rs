@@ -1,11 +1,9 @@
 //! Amounts and rates of the whole range that limits accept, for ten years: a shard grants what the
 //! definition of its limit grants, computed in 128 bits.
 
-mod model;
-
 use std::collections::BTreeMap;
 
-use model::{Item, bucket, bucket_key, config, contention, settle, take};
+use crate::model::{Item, bucket, bucket_key, config, contention, settle, take};
 use proptest::collection::vec;
 use proptest::prelude::*;
 use weirgate_shared::write::{Contention, LimitDelta, Take, refill};
@@ -36,7 +34,7 @@ fn rate(name: &'static str) -> impl Strategy<Value = Limit> {
 
 #[derive(Debug, Clone)]
 enum Op {
-    /// Thousandths of the share, by a view of this age in writes.
+    /// Thousandths of the share, or as many millitokens below zero, by a view of this age in writes.
     Take {
         parts: i64,
         back: usize,
@@ -54,7 +52,7 @@ enum Op {
 
 fn steps() -> impl Strategy<Value = Vec<(i64, Op)>> {
     let op = prop_oneof![
-        4 => (0..=1000i64, 0..4usize, contention())
+        4 => (prop_oneof![3 => 0..=1000i64, 1 => -3..0i64], 0..4usize, contention())
             .prop_map(|(parts, back, contention)| Op::Take { parts, back, contention }),
         4 => (-1..=1i64).prop_map(Op::There),
         2 => any_size(MAX_TOKENS).prop_map(Op::Debt),
@@ -129,7 +127,8 @@ proptest! {
             };
             let (taken, is_done) = match op {
                 Op::Take { parts, back, contention } => {
-                    let need = MilliTokens(i64::try_from(i128::from(share.0) * i128::from(parts) / 1000).unwrap());
+                    let part = || i64::try_from(i128::from(share.0) * i128::from(parts) / 1000).unwrap();
+                    let need = MilliTokens(if parts < 0 { -parts } else { part() });
                     let view = &images[images.len().saturating_sub(back + 1)];
                     let is_done = item.apply(&plan(need, false, view, contention));
                     prop_assert!(!is_done || need.0 == 0 || there >= i128::from(need.0));

@@ -1,13 +1,11 @@
 //! Takes by processes with different limits: configurations change while buckets are in use, and
 //! reach the buckets with a take.
 
-mod model;
-
 use std::collections::BTreeMap;
 
-use model::table::Table;
-use model::world::START;
-use model::{
+use crate::model::START;
+use crate::model::table::Table;
+use crate::model::{
     Item, assert_due_is_a_lower_bound, bucket, bucket_key, config, held, limit_name, settle, take,
 };
 use proptest::collection::vec;

@@ -1,14 +1,6 @@
 //! Applies planned writes to a table in memory, without I/O, and keeps a ledger beside it.
 
-#![allow(dead_code, reason = "each test file uses its own part")]
-
-pub mod fleet;
-pub mod given;
-pub mod mirror;
-pub mod ops;
-pub mod page;
 pub mod planned;
-pub mod stream;
 pub mod table;
 pub mod world;
 
@@ -16,13 +8,21 @@ use std::collections::BTreeMap;
 
 use proptest::prelude::*;
 use proptest::test_runner::{Config, FileFailurePersistence};
-use weirgate_shared::write::{Contention, LeaseChange, LimitDelta, Roll, Settle, Take};
+use weirgate_shared::write::{Contention, LeaseChange, LimitDelta, Roll, Settle, Take, UsageCopy};
 use weirgate_shared::{
     BucketKey, EntityId, EpochMillis, EpochSeconds, Hour, Limit, LimitName, MilliTokens, Millis,
     Namespace, Resource, Shard, ShardIndex, Usage, Window, WriteId,
 };
 
 pub use weirgate_shared::evaluator::{Held, Item};
+
+/// Some seconds before a day begins.
+pub const START: EpochMillis = EpochMillis(1_700_006_400_000 - 5_000);
+
+/// Hours after the one that ends the day of [`START`].
+pub fn hours(after: i64) -> EpochMillis {
+    Hour(Hour::of(START).0 + after).start().plus(Millis(1))
+}
 
 /// Returns a configuration with `cases` cases, or `PROPTEST_CASES` if that is fewer. Seeds of
 /// failures are kept beside the test's source, to be checked in.
@@ -104,6 +104,15 @@ pub fn used(bucket: &Shard) -> [(i128, i128); 2] {
         let Usage { tokens, acquires } = bucket.meter().usage(window);
         (tokens["rpm"].whole_tokens(), acquires)
     })
+}
+
+/// Makes a copy of usage, as a process with a stale view does.
+pub fn copy_usage(snapshot: &mut Item, copy: &UsageCopy) {
+    let mut next = Some(copy.first());
+    while let Some(update) = next.filter(|update| !snapshot.apply(update)) {
+        next = copy.after(&snapshot.snapshot());
+        assert_ne!(next, Some(update), "I3: this can never be copied: {copy}");
+    }
 }
 
 /// Returns the sum of `name` in the leases of `bucket`.

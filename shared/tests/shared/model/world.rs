@@ -8,21 +8,14 @@ use proptest::prelude::*;
 use proptest::sample::Index;
 use weirgate_shared::write::{Contention, LeaseChange, LimitDelta, Take, expire, refill};
 use weirgate_shared::{
-    EpochMillis, Hour, Lease, Limit, LimitName, MilliTokens, Millis, Shard, ShardIndex, WriteId,
+    EpochMillis, Lease, Limit, LimitName, MilliTokens, Millis, Shard, ShardIndex, WriteId,
     refill_between, refilled,
 };
 
 use super::{
-    Item, assert_due_is_a_lower_bound, bucket_key, contention, held, limit_name, settle, take,
+    Item, START, assert_due_is_a_lower_bound, bucket_key, contention, held, limit_name, settle,
+    take,
 };
-
-/// Some seconds before a day begins.
-pub const START: EpochMillis = EpochMillis(1_700_006_400_000 - 5_000);
-
-/// Hours after the one that ends the day of [`START`].
-pub fn hours(after: i64) -> EpochMillis {
-    Hour(Hour::of(START).0 + after).start().plus(Millis(1))
-}
 
 /// Age of a writer's view, in images; `None` for one that reads first, or settles without a view.
 pub type View = Option<usize>;

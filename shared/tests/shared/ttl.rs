@@ -1,11 +1,9 @@
 //! A bucket that DynamoDB may delete is full by then and holds no lease, whatever processes with
 //! views of any age did.
 
-mod model;
-
 use std::collections::BTreeMap;
 
-use model::{Item, bucket, bucket_key, config, limit_name, settle, take};
+use crate::model::{Item, bucket, bucket_key, config, limit_name, settle, take};
 use proptest::collection::vec;
 use proptest::prelude::*;
 use weirgate_shared::write::{LeaseChange, LimitDelta, Take, Update, expire, refill};

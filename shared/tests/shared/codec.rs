@@ -1,11 +1,9 @@
 //! Keys, attributes and texts: what is written is read back, and what is wrong is named, never
 //! guessed at.
 
-mod model;
-
 use std::collections::BTreeMap;
 
-use model::{Held, Item, config};
+use crate::model::{Held, Item, config};
 use proptest::collection::{btree_map, vec};
 use proptest::option;
 use proptest::prelude::*;
@@ -233,7 +231,7 @@ const NUMBERS: [&str; 18] = [
 
 fn whole_item() -> Item {
     let limit = Limit::per_minute("rpm", 1000).unwrap();
-    let bucket = model::bucket(
+    let bucket = crate::model::bucket(
         ShardIndex::UNSPLIT,
         &[limit],
         EpochMillis(1_700_000_000_000),
@@ -488,5 +486,8 @@ fn the_last_shard_number_is_no_overflow() {
         Held::Text("default/BUCKET#e-1#gpt-4#4294967295".to_owned()),
     );
     let bucket = item.bucket();
-    assert!(bucket.share(&bucket.limits[&model::limit_name("rpm")]) <= MilliTokens::from_tokens(1));
+    assert!(
+        bucket.share(&bucket.limits[&crate::model::limit_name("rpm")])
+            <= MilliTokens::from_tokens(1)
+    );
 }

@@ -1,15 +1,13 @@
 //! Writes that arrive at another item than they were planned for: it was deleted and created again
 //! with other limits, or other processes have changed its limits.
 
-mod model;
-
 use std::collections::{BTreeMap, BTreeSet};
 use std::rc::Rc;
 
-use model::planned::{planned, reshaped};
-use model::table::{Shards, Table};
-use model::world::START;
-use model::{Item, bucket, bucket_key, config, held, take};
+use crate::model::START;
+use crate::model::planned::{planned, reshaped};
+use crate::model::table::{Shards, Table};
+use crate::model::{Item, bucket, bucket_key, config, held, take};
 use proptest::collection::vec;
 use proptest::prelude::*;
 use proptest::sample::{Index, subsequence};
@@ -178,7 +176,7 @@ proptest! {
             }
             let back = weirgate_shared::write::LimitDelta { available: one, ..Default::default() };
             let change = Some((*which.get(&ids), weirgate_shared::write::LeaseChange::End));
-            let ending = model::settle(&key, WriteId::from_bits(at), change, [(limit.name().clone(), back)].into(), now);
+            let ending = crate::model::settle(&key, WriteId::from_bits(at), change, [(limit.name().clone(), back)].into(), now);
             prop_assert!(item.apply(&ending.full(None)));
         }
         prop_assert!(!item.apply(&update), "{} slots are lost", count);

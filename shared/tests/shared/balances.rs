@@ -1,9 +1,7 @@
 //! An operator's change of balances: applied once, and exact whatever was taken since the view.
 
-mod model;
-
-use model::world::START;
-use model::{Item, config};
+use crate::model::START;
+use crate::model::{Item, config};
 use proptest::prelude::*;
 use weirgate_shared::write::{
     AttributeUpdate, BalanceChange, Path, Update, Value, change_balances,
@@ -22,7 +20,7 @@ fn bucket() -> Shard {
         Limit::per_minute("tpm", 100).unwrap(),
         Limit::concurrent("slots", 5).unwrap(),
     ];
-    model::bucket(ShardIndex::UNSPLIT, &limits, START)
+    crate::model::bucket(ShardIndex::UNSPLIT, &limits, START)
 }
 
 /// Removes `amount` of `rpm`, as a take by another process since the view does.

@@ -1,5 +1,5 @@
-//! A table of the shards of one bucket: planned writes and transactions as DynamoDB does them, the
-//! records of its stream, and what was used, by the definition of usage.
+//! A table of the shards of one bucket: planned writes and transactions as DynamoDB does them, and
+//! what was used, by the definition of usage.
 
 use std::collections::BTreeMap;
 use std::rc::Rc;
@@ -7,11 +7,10 @@ use std::rc::Rc;
 use weirgate_shared::write::{Action, Update, finish_writes, split};
 use weirgate_shared::{
     Bucket, BucketKey, EpochMillis, Hour, ItemKey, LimitName, Meter, MilliTotal, Shard, Usage,
-    Window, WriteId, attr, write_shard,
+    Window, WriteId, write_shard,
 };
 
 use super::Item;
-use super::stream::{Image, Record};
 
 /// The shards at an instant, by index, without merged ones.
 pub type Shards = BTreeMap<u32, Rc<Shard>>;
@@ -23,11 +22,13 @@ pub struct Table {
     shards: Shards,
     /// Everything a shard of this number ever was, oldest first, through all its lives.
     images: BTreeMap<u32, Vec<Rc<Shard>>>,
-    /// The records of each item, in their order.
-    stream: BTreeMap<u32, Vec<Record>>,
+    /// The usage counters of each item, and the highest write sequence that any item of its number
+    /// had.
+    meters: BTreeMap<u32, Meter>,
+    highest: BTreeMap<u32, i64>,
     /// Usage of each life of each shard in each hour: a counter's change belongs to the hour of the
     /// item after it.
-    used: BTreeMap<(u32, i64, Hour), Usage>,
+    used: BTreeMap<((u32, i64), Hour), Usage>,
 }
 
 impl Table {
@@ -115,70 +116,34 @@ impl Table {
         }
     }
 
-    /// Enters the record of a write, and what it used.
+    /// Enters what a write used, and checks what it left.
     fn record(&mut self, shard: u32) {
-        let records = self.stream.entry(shard).or_default();
-        let before = records.last().and_then(|record| record.after.clone());
-        let highest = records.last().map(|Record { before, after }| {
-            after.as_ref().or(before.as_ref()).unwrap().meter.write_seq
-        });
-        let item = self.items.get(&shard);
-        let after = item.map(|item| {
-            Rc::new(Image {
-                meter: item.live(),
-                is_merged: item.is_merged(),
-            })
-        });
-        records.push(Record {
-            before: before.clone(),
-            after: after.clone(),
-        });
+        let before = self.meters.remove(&shard);
         self.shards.remove(&shard);
-        let (Some(item), Some(after)) = (item, after) else {
+        let Some(item) = self.items.get(&shard) else {
             return;
         };
+        let after = item.live();
         // A copy of an image replaces those of a lower `v`, and no other.
+        let highest = self.highest.insert(shard, after.write_seq);
         assert!(
-            Some(after.meter.write_seq) > highest,
-            "I3: {:?}, and {highest:?} was the highest before",
-            after.meter
+            Some(after.write_seq) > highest,
+            "I3: {after:?}, {highest:?}"
         );
-        let used = self
-            .used
-            .entry((shard, after.meter.birth_seq, after.meter.hour))
-            .or_default();
-        used.add(&difference(
-            before.as_ref().map(|before| &before.meter),
-            &after.meter,
-        ));
+        let life = (shard, after.birth_seq);
+        let used = self.used.entry((life, after.hour)).or_default();
+        used.add(&difference(before.as_ref(), &after));
         for window in Window::ALL {
-            let used = self.used_by_life(
-                window,
-                after.meter.start(window),
-                shard,
-                after.meter.write_seq,
-            );
-            assert_eq!(
-                plain(after.meter.usage(window)),
-                used,
-                "I3: {window} of {:?}",
-                after.meter
-            );
+            let used = self.used_by(window, after.start(window), |of| of == life);
+            let counted = plain(after.usage(window));
+            assert_eq!(counted, used, "I3: {window} of {after:?}");
         }
-        if after.is_merged {
-            let is_kept = |name: &String| {
-                matches!(&**name, "PK" | "SK" | "v" | "ttl") || attr::counts_usage(name)
-            };
-            assert!(
-                item.0.keys().all(is_kept),
-                "more than counters are left: {item:?}"
-            );
-        } else {
+        if !item.is_merged() {
             let image = Rc::new(item.bucket());
-            assert_eq!(image.meter(), after.meter);
             self.shards.insert(shard, Rc::clone(&image));
             self.images.entry(shard).or_default().push(image);
         }
+        self.meters.insert(shard, after);
     }
 
     pub fn shards(&self) -> &Shards {
@@ -201,11 +166,6 @@ impl Table {
             .map(|(number, item)| (*number, item))
     }
 
-    /// Returns the usage counters of all items, live or merged.
-    pub fn live(&self) -> Vec<Meter> {
-        self.items.values().map(Item::live).collect()
-    }
-
     /// The shards, and halves that are yet to be made.
     pub fn all(&self) -> Shards {
         let mut all = self.shards.clone();
@@ -224,11 +184,6 @@ impl Table {
         whole(&self.all())
     }
 
-    /// Every number a shard ever had.
-    pub fn numbers(&self) -> impl Iterator<Item = u32> {
-        self.images.keys().copied()
-    }
-
     /// Returns the image of this shard `back` writes ago, or its first one.
     pub fn image(&self, shard: u32, back: usize) -> Option<Rc<Shard>> {
         let images = self.images.get(&shard)?;
@@ -237,49 +192,20 @@ impl Table {
             .cloned()
     }
 
-    pub fn stream(&self) -> &BTreeMap<u32, Vec<Record>> {
-        &self.stream
-    }
-
-    /// The windows of this kind in which any item was written to.
-    pub fn windows(&self, window: Window) -> Vec<EpochMillis> {
-        let mut starts: Vec<_> = self
-            .used
-            .keys()
-            .map(|(_, _, hour)| window.start(hour.start()))
-            .collect();
-        starts.sort();
-        starts.dedup();
-        starts
-    }
-
     /// Returns the usage of all shards in a window.
     pub fn used(&self, window: Window, start: EpochMillis) -> Usage {
-        self.used_by(window, start, |_, _| true)
-    }
-
-    /// Returns the usage in a window by the life of a shard that the image with write sequence `v`
-    /// belongs to.
-    pub fn used_by_life(&self, window: Window, start: EpochMillis, shard: u32, v: i64) -> Usage {
-        let births = self
-            .used
-            .keys()
-            .filter(|(number, birth, _)| *number == shard && *birth <= v);
-        let life = births.map(|(_, birth, _)| *birth).max();
-        self.used_by(window, start, |number, birth| {
-            number == shard && Some(birth) == life
-        })
+        self.used_by(window, start, |_| true)
     }
 
     fn used_by(
         &self,
         window: Window,
         start: EpochMillis,
-        is_asked: impl Fn(u32, i64) -> bool,
+        is_asked: impl Fn((u32, i64)) -> bool,
     ) -> Usage {
         let mut sum = Usage::default();
-        for ((shard, birth, hour), used) in &self.used {
-            if window.start(hour.start()) == start && is_asked(*shard, *birth) {
+        for ((life, hour), used) in &self.used {
+            if window.start(hour.start()) == start && is_asked(*life) {
                 sum.add(used);
             }
         }
@@ -293,11 +219,6 @@ impl Table {
             .filter_map(|used| used.tokens.get(limit))
             .copied()
             .sum()
-    }
-
-    /// Returns the number of granted acquires in all hours.
-    pub fn takes(&self) -> i128 {
-        self.used.values().map(|used| used.acquires).sum()
     }
 }
 

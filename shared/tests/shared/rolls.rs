@@ -1,12 +1,10 @@
 //! I3 in the item: what a new hour and a new day begin with, and which writes begin them.
 
-mod model;
-
 use std::collections::BTreeMap;
 
-use model::table::Table;
-use model::world::{START, hours};
-use model::{Item, bucket, bucket_key, limit_name, rpm, settle, take, used};
+use crate::model::table::Table;
+use crate::model::{Item, bucket, bucket_key, limit_name, rpm, settle, take, used};
+use crate::model::{START, hours};
 use weirgate_shared::write::{
     Action, LeaseChange, LimitDelta, Roll, Settle, Take, Update, expire, merge, merged, refill,
     sample, split, update_min_shards,

@@ -10,7 +10,7 @@ use serde_json::Value;
 use weirgate_shared::{EpochMillis, MilliTokens, RefillRule, ShardIndex, ready_at, refilled};
 
 fn vectors(kind: &str) -> Vec<Value> {
-    let text = include_str!("data/bucket-vectors.json");
+    let text = include_str!("vectors.json");
     let mut all: Value = serde_json::from_str(text).unwrap();
     let Value::Array(vectors) = all[kind].take() else {
         panic!("no {kind} vectors")

@@ -1,0 +1,221 @@
+//! Every kind of planned write: what it requires and what it changes.
+//!
+//! `WRITTEN=1 cargo test --workspace --test shared written` lists them again in `writes.txt`. Review
+//! each changed line: a missing condition is a missing guard.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::path::Path as File;
+
+use weirgate_shared::write::{
+    Action, AttributeUpdate, Condition, LeaseChange, Path, UsageCopy, Value, clear_due,
+    erase_shard, recreate, remove_covered,
+};
+use weirgate_shared::{
+    Counter, EpochMillis, Lease, Limit, MilliTokens, Millis, Shard, ShardIndex, ShardUsageCopy,
+    Snapshot, Window, WriteId,
+};
+
+use crate::model::planned::{planned, reshaped};
+use crate::model::{START, bucket, hours, limit_name, settle, take};
+
+fn limits() -> [Limit; 2] {
+    [
+        Limit::custom("rpm", 10, 1, 100).unwrap(),
+        Limit::concurrent("slots", 6).unwrap(),
+    ]
+}
+
+/// Views that lead to different writes, by name.
+fn views() -> Vec<(&'static str, Shard)> {
+    let full = bucket(ShardIndex::UNSPLIT, &limits(), START);
+    let with = |rpm, shard: &Shard| {
+        let mut shard = shard.clone();
+        shard.limits.get_mut("rpm").unwrap().available = MilliTokens(rpm);
+        shard
+    };
+    let lease = |ms| Lease {
+        expires_at: START.plus(Millis(ms)),
+        tokens: ["rpm", "slots"]
+            .map(|name| (limit_name(name), MilliTokens(1_000)))
+            .into(),
+        owner: String::new(),
+    };
+    let leases =
+        BTreeMap::from([(1, 0), (300, 300)].map(|(id, ms)| (WriteId::from_bits(id), lease(ms))));
+    let held = Shard {
+        due_at: Some(START),
+        leases: Some(leases),
+        ..with(5_000, &full)
+    };
+    let departed = [(limit_name("tpm"), Counter::default())].into();
+    let half = bucket(ShardIndex { index: 0, count: 2 }, &limits(), START);
+    vec![
+        ("half full", with(5_000, &full)),
+        ("empty", with(0, &full)),
+        ("with leases", held),
+        (
+            "with a limit that is gone",
+            Shard {
+                departed,
+                ..full.clone()
+            },
+        ),
+        (
+            "without a map of leases",
+            Shard {
+                leases: None,
+                ..full.clone()
+            },
+        ),
+        ("half", with(2_000, &half)),
+        ("full", full),
+    ]
+}
+
+/// The writes of processes and functions that see `view`, and those that make or bury such an item.
+fn actions(view: &Shard, at: EpochMillis, by_others: bool) -> Vec<Action> {
+    let (id, changed) = (
+        WriteId::from_bits(300),
+        [Limit::custom("rpm", 20, 3, 100).unwrap()],
+    );
+    let mut updates = reshaped(view, at);
+    for brought in [&limits()[..], &changed, &[]] {
+        updates.extend(planned(view, brought, at, by_others));
+        updates.push(take(&view.key, brought, BTreeMap::new(), id.clone(), at).create(at));
+    }
+    let end = settle(
+        &view.key,
+        id.clone(),
+        Some((&id, LeaseChange::End)),
+        BTreeMap::new(),
+        at,
+    );
+    let mut end = end.full(Some(view));
+    clear_due(&mut end, view, &id);
+    let names = ["v", "rf", "b_rpm_tk"].into_iter();
+    let erased = [None, Some(view.write_seq)]
+        .map(|v| erase_shard(&view.key, v, names.clone(), view.write_seq + 1, at));
+    updates.extend(erased.into_iter().chain([end]));
+    for (is_final, birth) in [(false, 0), (true, 0), (false, 9), (true, 9)] {
+        let copy = UsageCopy {
+            v: 10,
+            birth,
+            ..UsageCopy::of(&view.meter(), Window::Hourly, is_final, 1)
+        };
+        updates.push(copy.first());
+        for (write_seq, is_final) in [(5, false), (5, true), (10, false), (15, true)] {
+            let usage = copy.usage.clone();
+            let known = ShardUsageCopy {
+                write_seq,
+                usage: usage.clone(),
+                is_final,
+            };
+            let snapshot = Snapshot {
+                shards: [(copy.shard, known)].into(),
+                unfinished: [((copy.shard, 9), usage)].into(),
+                ..Snapshot::default()
+            };
+            updates.extend(copy.after(&snapshot));
+        }
+    }
+    let (hole, slots) = (view.shard().halves().1, |_: &Limit| MilliTokens::ZERO);
+    let updates = updates.into_iter().map(Action::Update);
+    let repairs = recreate(hole, view, slots, id, at).into_iter();
+    updates
+        .chain(repairs)
+        .chain(remove_covered(view, view))
+        .collect()
+}
+
+fn at(Path(parts): &Path) -> String {
+    parts.join(".")
+}
+
+fn value(value: &Value) -> String {
+    match value {
+        Value::Int(number) => number.to_string(),
+        other => format!("{other:?}"),
+    }
+}
+
+fn condition(of: &Condition) -> String {
+    let compared = |path, by, to| format!("{} {by} {}", at(path), value(to));
+    match of {
+        Condition::Absent(path) => format!("no {}", at(path)),
+        Condition::Present(path) => at(path),
+        Condition::Equals(path, to) => compared(path, "=", to),
+        Condition::Differs(path, from) => compared(path, "<>", from),
+        Condition::AtLeast(path, least) => compared(path, ">=", least),
+        Condition::AtMost(path, most) => compared(path, "<=", most),
+        Condition::Lacks(path, number) => format!("{} lacks {number}", at(path)),
+        Condition::AbsentOr(path, inner) => format!("no {} or {}", at(path), condition(inner)),
+    }
+}
+
+fn change(of: &AttributeUpdate) -> String {
+    let made = |path, by, of| format!("{} {by} {}", at(path), value(of));
+    match of {
+        AttributeUpdate::Set(path, to) => made(path, ":=", to),
+        AttributeUpdate::SetIfAbsent(path, to) => made(path, "?=", to),
+        AttributeUpdate::Copy(to, from) => format!("{} := {}", at(to), at(from)),
+        AttributeUpdate::Next(to, from, first) => {
+            format!("{} := {} + 1 or {first}", at(to), at(from))
+        }
+        AttributeUpdate::DeleteFrom(path, what) => made(path, "-=", what),
+        AttributeUpdate::Add(path, amount) => made(path, "+=", amount),
+        AttributeUpdate::Remove(path) => format!("no {}", at(path)),
+    }
+}
+
+fn line(action: &Action) -> String {
+    let of = |conditions: &[Condition]| {
+        conditions
+            .iter()
+            .map(condition)
+            .collect::<Vec<_>>()
+            .join(", ")
+    };
+    match action {
+        Action::Update(update) => {
+            let changes: Vec<_> = update.changes.iter().map(change).collect();
+            format!("if {}: {}", of(&update.conditions), changes.join(", "))
+        }
+        Action::Delete(_, conditions) => format!("if {}: delete", of(conditions)),
+        Action::Check(_, conditions) => format!("if {}", of(conditions)),
+    }
+}
+
+#[test]
+fn every_write_is_what_it_was() {
+    let mut page = String::new();
+    // Of those that differ in numbers alone, the first one.
+    let (mut seen, is_word) = (BTreeSet::new(), |char: &char| {
+        !matches!(char, '0'..='9' | '-')
+    });
+    for (name, view) in views() {
+        page += &format!("# {name}\n");
+        let day = hours(25);
+        for (instant, by_others) in [(START.plus(Millis(200)), false), (day, false), (day, true)] {
+            for line in actions(&view, instant, by_others).iter().map(line) {
+                if seen.insert(line.chars().filter(is_word).collect::<String>()) {
+                    page += &line;
+                    page.push('\n');
+                }
+            }
+        }
+    }
+    let file = File::new(env!("CARGO_MANIFEST_DIR")).join("tests/shared/writes.txt");
+    if std::env::var_os("WRITTEN").is_some() {
+        std::fs::write(&file, &page).unwrap();
+    }
+    let known = std::fs::read_to_string(&file).unwrap();
+    for (number, (known, made)) in (1..).zip(known.lines().zip(page.lines())) {
+        assert_eq!(made, known, "line {number} of {}", file.display());
+    }
+    assert_eq!(
+        page.len(),
+        known.len(),
+        "{} is of another length",
+        file.display()
+    );
+}
