@@ -3,21 +3,21 @@
 //!
 //! # Layout
 //!
-//! | folder | what it does |
+//! | module | what it does |
 //! |---|---|
 //! | `options` | flags and environment variables |
 //! | `extension` | the life of a Lambda extension: register, wait, shut down |
-//! | `http` | HTTP and JSON: acquire, settle, peek, usage, health, metrics |
+//! | `json_api` | HTTP and JSON: acquire, settle, peek, usage, health, metrics |
 //! | `rls` | Envoy's rate limit service, and Kuadrant's |
 //! | `rules` | which descriptors are which entity, resource and amounts |
-//! | `decide` | one request of any protocol, and its answer |
+//! | `gated` | one request of any protocol, and its answer |
 //! | `net` | connections and arriving bytes of all listeners, bounded together |
 //! | `token` | the secret that requests of any protocol show |
 //! | `log` | log lines |
 
-pub mod decide;
 pub mod extension;
-pub mod http;
+pub mod gated;
+pub mod json_api;
 pub mod log;
 pub mod net;
 pub mod options;

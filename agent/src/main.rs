@@ -12,9 +12,9 @@ use tokio::task::JoinHandle;
 use tokio::time::{Instant, timeout_at};
 use weirgate::{LimitsFile, MilliTokens, RateLimiter};
 use weirgate_agent::Token;
-use weirgate_agent::decide::Decider;
 use weirgate_agent::extension::{self, Extension, ExtensionsApi, SHUTDOWN_GRACE, SHUTDOWN_TIME};
-use weirgate_agent::http::{Api, Bounds, Health, Server};
+use weirgate_agent::gated::GatedLimiter;
+use weirgate_agent::json_api::{Api, Bounds, Health, Server};
 use weirgate_agent::log;
 use weirgate_agent::net::Clients;
 use weirgate_agent::options::{Options, extension_address};
@@ -173,7 +173,7 @@ struct Running {
     health: Arc<Health>,
     stop: watch::Sender<bool>,
     serving: JoinHandle<()>,
-    decider: Arc<Decider>,
+    gated: Arc<GatedLimiter>,
     /// The connections of all listeners.
     clients: Clients,
     grpc: Option<JoinHandle<()>>,
@@ -195,13 +195,13 @@ impl Running {
         // some are left for health checks.
         let eighth = (clients.max() / 8).max(1);
         let most = clients.max().saturating_sub(eighth * 2).max(1);
-        let decider = Arc::new(Decider::with(
+        let gated = Arc::new(GatedLimiter::with(
             limiter.clone(),
             options.max_in_flight.min(most),
             options.max_in_flight.min(eighth),
         ));
         let health = Arc::new(Health::default());
-        let api = Api::new(Arc::clone(&decider), token, Arc::clone(&health));
+        let api = Api::new(Arc::clone(&gated), token, Arc::clone(&health));
         let stop = watch::Sender::new(false);
         let mut stopped = stop.subscribe();
         let serving = tokio::spawn(server.serve(api, async move {
@@ -212,7 +212,7 @@ impl Running {
             health,
             stop,
             serving,
-            decider,
+            gated,
             clients,
             grpc: None,
         }
@@ -235,7 +235,7 @@ impl Running {
             on_unavailable: options.on_unavailable,
         };
         let service =
-            RateLimitService::new(Arc::clone(&self.decider), rules, answers).with_token(token);
+            RateLimitService::new(Arc::clone(&self.gated), rules, answers).with_token(token);
         let mut stopped = self.stop.subscribe();
         let stop = async move {
             let _ = stopped.wait_for(|is_stopped| *is_stopped).await;
@@ -264,8 +264,8 @@ impl Running {
         // of the rate limit service, which end by their deadline. The rest of the time is for returns.
         let until = deadline - self.clients.grace();
         let drained = async {
-            self.decider.gate.close_and_drain().await;
-            self.decider.settling.close_and_drain().await;
+            self.gated.gate.close_and_drain().await;
+            self.gated.settling.close_and_drain().await;
         };
         if timeout_at(until, drained).await.is_err() {
             tracing::warn!("what was settled or reported was not all written");

@@ -5,10 +5,9 @@
 //! - `listen`: addresses, listeners, and the loop that accepts
 //! - `clients`: [`Clients`]: the connections of all listeners, and their end
 //! - `room`: places that give way, the longest wait first
-//! - `stream`: the bytes of one connection, and how long a client may take an answer
-//! - `body`: bodies of bounded size, read in bounded time and memory
+//! - `stream`: the bytes of one connection: how long a client may take an answer, and bodies of
+//!   bounded size, read in bounded time and memory
 
-pub(crate) mod body;
 mod clients;
 mod listen;
 mod room;

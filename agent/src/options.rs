@@ -1,8 +1,4 @@
 //! Flags and environment variables.
-//!
-//! - `values`: values with a syntax of their own
-
-mod values;
 
 use std::ffi::OsString;
 use std::net::SocketAddr;
@@ -14,10 +10,9 @@ use clap::{Arg, CommandFactory, FromArgMatches, Parser};
 use tracing::level_filters::LevelFilter;
 use weirgate::{Builder, ConnectOptions, LimitsFile, OnUnavailable, Prefetch, RateLimiter};
 
-use crate::http::{Address, Bounds};
+use crate::json_api::{Address, Bounds};
 use crate::rules::RulesSource;
 use crate::token::Token;
-use values::{on_unavailable, prefetch, seconds};
 
 /// Port of the API.
 const PORT: u16 = 2774;
@@ -302,6 +297,42 @@ fn local(port: u16) -> SocketAddr {
     ([127, 0, 0, 1], port).into()
 }
 
+/// Parses a decision for outages.
+fn on_unavailable(text: &str) -> Result<OnUnavailable, String> {
+    OnUnavailable::parse(text).ok_or_else(|| {
+        "must be error, deny, allow, or local with 1 to 100: \"local 25\"".to_owned()
+    })
+}
+
+/// Parses a resource with the bounds of its prefetch.
+fn prefetch(text: &str) -> Result<(String, Prefetch), String> {
+    let (resource, numbers) = text.rsplit_once('=').unwrap_or((text, ""));
+    let (percent, age) = numbers.split_once('@').unwrap_or((numbers, ""));
+    let mut prefetch = Prefetch::default();
+    let number = |text: &str| text.parse::<u32>().ok();
+    if !percent.is_empty() {
+        let rule = "the part of a capacity must be 1 to 100 percent: gpt-4=10";
+        let percent = number(percent).filter(|percent| (1..=100).contains(percent));
+        prefetch = prefetch.max_outstanding_percent(percent.ok_or(rule)?);
+    }
+    if !age.is_empty() {
+        let rule = "the longest time must be 100 to 60000 ms: gpt-4=10@2000";
+        let age = number(age).filter(|age| (100..=60_000).contains(age));
+        prefetch = prefetch.max_age(Duration::from_millis(age.ok_or(rule)?.into()));
+    }
+    Ok((resource.to_owned(), prefetch))
+}
+
+/// Parses a number of seconds, from a millisecond to an hour.
+fn seconds(text: &str) -> Result<Duration, String> {
+    let seconds: f64 = text.parse().map_err(|_| "must be a number".to_owned())?;
+    if (0.001..=3600.0).contains(&seconds) {
+        Ok(Duration::from_secs_f64(seconds))
+    } else {
+        Err("must be from 0.001 to 3600".to_owned())
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use clap::CommandFactory;
@@ -418,5 +449,22 @@ mod tests {
         assert_eq!(extension_address(None), Ok(Address::Tcp(local(2774))));
         assert_eq!(port("2800"), Ok(Address::Tcp(local(2800))));
         assert!(port("70000").unwrap_err().contains("got \"70000\""));
+    }
+
+    #[test]
+    fn prefetch_names_the_resource_and_its_bounds() {
+        let all = ["gpt-4", "search=20", "a=b=5@300"].map(|text| prefetch(text).unwrap());
+        let default = Prefetch::default();
+        let five = default.max_outstanding_percent(5);
+        let expected = [
+            ("gpt-4".to_owned(), default),
+            ("search".to_owned(), default.max_outstanding_percent(20)),
+            ("a=b".to_owned(), five.max_age(Duration::from_millis(300))),
+        ];
+        assert_eq!(all, expected);
+        for wrong in ["gpt-4=0", "gpt-4=101", "gpt-4=x", "gpt-4=5@99", "gpt-4=5@x"] {
+            let error = prefetch(wrong).unwrap_err();
+            assert!(error.contains("must be"), "{error}");
+        }
     }
 }

@@ -4,38 +4,24 @@
 //!
 //! | file | what it does |
 //! |---|---|
-//! | `server` | listens: [`Grpc`] |
-//! | `routes` | path to method |
+//! | `grpc` | listens: [`Grpc`]; path to method |
 //! | `messages` | the messages of both services |
-//! | `service` | [`RateLimitService`]: one call, before its deadline |
+//! | `service` | [`RateLimitService`]: one call, before its deadline, and statuses without a decision |
 //! | `kuadrant` | Kuadrant's calls: check, report, reserve, commit |
-//! | `deadline` | when a call must be answered |
 //! | `plan` | pure: what a call asks, and what it reports |
-//! | `facts` | what a call reports is written, also after its answer |
-//! | `decide` | peeks, and takes all that is asked, or nothing |
-//! | `requests` | requests of the limiter for the parcels of a call |
-//! | `refusal` | why a call is denied |
-//! | `failure` | statuses of calls without a decision |
-//! | `standing` | what is left of the limit of one descriptor |
-//! | `taken` | what a call took, for the refund after its response |
-//! | `answer` | standings as statuses, headers and a body |
+//! | `reports` | what a call reports is written, also after its answer |
+//! | `decision` | peeks, and takes all that is asked, or nothing; why a call is denied |
+//! | `statuses` | the answer: what is left of each limit, headers, a body, what was taken |
 
-mod answer;
-mod deadline;
-mod decide;
-mod facts;
-mod failure;
+mod decision;
+mod grpc;
 mod kuadrant;
 pub mod messages;
 mod plan;
-mod refusal;
-mod requests;
-mod routes;
-mod server;
+mod reports;
 mod service;
-mod standing;
-mod taken;
+mod statuses;
 
+pub use grpc::{Grpc, serve_in_memory};
 pub use plan::Plan;
-pub use server::{Grpc, serve_in_memory};
 pub use service::{Options, RateLimitService};

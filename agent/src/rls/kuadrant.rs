@@ -11,15 +11,15 @@ use tokio::time::Instant;
 use tonic::{Request, Response, Status};
 use weirgate::{Error, Grant, Settlement};
 
-use super::facts::record;
-use super::failure::status_of;
 use super::messages::{
     Code, CommitRequest, CommitResponse, RateLimitDescriptor, RateLimitRequest, RateLimitResponse,
     ReserveRequest, ReserveResponse,
 };
 use super::plan::{MAX_HITS, Plan, Purpose, Step, too_large};
+use super::reports::record;
+use super::service::status_of;
 use super::service::{RateLimitService, outcome};
-use crate::decide::{Call, Decider, Outcome, join_grants, restore_grants};
+use crate::gated::{Call, GatedLimiter, Outcome, join_grants, restore_grants};
 use crate::rules::Amount;
 
 /// How long a reservation without a time is held, a minute.
@@ -49,7 +49,7 @@ impl RateLimitService {
         request: Request<RateLimitRequest>,
         purpose: Purpose,
     ) -> Result<Response<RateLimitResponse>, Status> {
-        let measuring = self.decider.measures.begin(Call::Kuadrant);
+        let measuring = self.gated.measures.begin(Call::Kuadrant);
         let answer = self.answer(request, purpose).await;
         measuring.end(outcome(answer.as_ref().map(|(_, decided)| decided)));
         answer.map(|(response, _)| response)
@@ -60,7 +60,7 @@ impl RateLimitService {
         &self,
         request: Request<ReserveRequest>,
     ) -> Result<Response<ReserveResponse>, Status> {
-        let measuring = self.decider.measures.begin(Call::Kuadrant);
+        let measuring = self.gated.measures.begin(Call::Kuadrant);
         let reserved = self.take(request).await;
         measuring.end(match &reserved {
             Ok(response) if response.get_ref().code == i32::from(Code::OverLimit) => {
@@ -76,7 +76,7 @@ impl RateLimitService {
         &self,
         request: Request<ReserveRequest>,
     ) -> Result<Response<ReserveResponse>, Status> {
-        let (deadline, _permit) = self.admit(&request, &self.decider.gate)?;
+        let (deadline, _permit) = self.admit(&request, &self.gated.gate)?;
         let mut request = request.into_inner();
         let plan = self.plan(
             &request.domain,
@@ -113,7 +113,7 @@ impl RateLimitService {
         &self,
         request: Request<CommitRequest>,
     ) -> Result<Response<CommitResponse>, Status> {
-        let measuring = self.decider.measures.begin(Call::Kuadrant);
+        let measuring = self.gated.measures.begin(Call::Kuadrant);
         let committed = self.settle(request).await;
         measuring.end(match &committed {
             Ok(_) => Outcome::Granted,
@@ -126,7 +126,7 @@ impl RateLimitService {
         &self,
         request: Request<CommitRequest>,
     ) -> Result<Response<CommitResponse>, Status> {
-        let (deadline, permit) = self.admit(&request, &self.decider.settling)?;
+        let (deadline, permit) = self.admit(&request, &self.gated.settling)?;
         let mut request = request.into_inner();
         let plan = self.plan(
             &request.domain,
@@ -138,11 +138,11 @@ impl RateLimitService {
             return Err(Status::invalid_argument(too_large(request.actual_amount)));
         }
         let used = i64::try_from(request.actual_amount).unwrap_or(i64::MAX);
-        let decider = Arc::clone(&self.decider);
+        let gated = Arc::clone(&self.gated);
         // In a task of its own, because a commit that has begun ends also if its caller leaves.
         let commit = tokio::spawn(async move {
             let id = &request.reservation_id;
-            let committed = commit(&decider, plan, id, used, deadline.at).await;
+            let committed = commit(&gated, plan, id, used, deadline.at).await;
             drop(permit);
             committed
         });
@@ -190,14 +190,14 @@ enum Ended {
 ///
 /// A repeated commit counts nothing twice: what an earlier one has ended is left alone.
 async fn commit(
-    decider: &Decider,
+    gated: &GatedLimiter,
     plan: Plan,
     reservation: &str,
     used: i64,
     deadline: Instant,
 ) -> Result<bool, Status> {
     let mut steps = plan.steps;
-    let grants = restore_grants(&decider.limiter, reservation).unwrap_or_default();
+    let grants = restore_grants(&gated.limiter, reservation).unwrap_or_default();
     let ends = grants.into_iter().map(|grant| {
         let at = steps.iter().position(|step| is_of(&grant, step));
         let step = at.map(|at| steps.remove(at));
@@ -216,7 +216,7 @@ async fn commit(
     if let Some(error) = failed {
         return Err(status_of(&error));
     }
-    match record(decider, &steps, deadline).await?.refused {
+    match record(gated, &steps, deadline).await?.refused {
         Some(refused) => Err(refused),
         None => Ok(is_released),
     }
@@ -224,16 +224,16 @@ async fn commit(
 
 /// Returns whether a step reports of the grant's bucket.
 fn is_of(grant: &Grant, step: &Step) -> bool {
-    let (Step::Settle(parcel), Some((entity, resource))) = (step, grant.bucket()) else {
+    let (Step::Settle(part), Some((entity, resource))) = (step, grant.bucket()) else {
         return false;
     };
-    *parcel.bucket.entity == *entity.as_str() && *parcel.bucket.resource == *resource.as_str()
+    *part.bucket.entity == *entity.as_str() && *part.bucket.resource == *resource.as_str()
 }
 
 /// Sets what a grant has of the limits that count hits, and ends it.
 async fn end(mut grant: Grant, step: Option<Step>, used: i64) -> Result<Ended, Error> {
-    if let Some(Step::Settle(parcel)) = &step {
-        let takes = &parcel.bucket.terms.takes;
+    if let Some(Step::Settle(part)) = &step {
+        let takes = &part.bucket.terms.takes;
         for take in takes.iter().filter(|take| take.amount == Amount::Hits) {
             // The lease also differs if an earlier commit has adjusted it and not ended it.
             let _ = grant.adjust(&take.limit, used).await?;

@@ -30,20 +30,20 @@ pub(super) enum Step {
     /// No request is allowed. The hits.
     Blocked(Bucket, i64),
     /// Takes these amounts, if all of the call can be taken.
-    Ask(Parcel),
+    Ask(BucketAmounts),
     /// Asks whether there is as much, and takes nothing.
-    Peek(Parcel),
+    Peek(BucketAmounts),
     /// Debits what was used, into debt.
-    Settle(Parcel),
+    Settle(BucketAmounts),
     /// Gives back what was not used.
-    Refund(Parcel),
+    Refund(BucketAmounts),
     /// Reports what no limit can have: why it is refused. It changes nothing of the others.
     Refused(String),
 }
 
 /// Amounts of one bucket.
 #[derive(Debug, Clone)]
-pub(super) struct Parcel {
+pub(super) struct BucketAmounts {
     pub(super) bucket: Bucket,
     /// Tokens of each limit, in the order of the rule's takes.
     pub(super) tokens: Vec<i64>,
@@ -62,7 +62,7 @@ pub(super) enum Purpose {
     Reserve,
 }
 
-impl Parcel {
+impl BucketAmounts {
     /// Iterates over the limits with their tokens.
     pub(super) fn amounts(&self) -> impl Iterator<Item = (&str, i64)> {
         let takes = self.bucket.terms.takes.iter();
@@ -104,10 +104,9 @@ impl Plan {
         self.steps.iter().filter_map(|step| match step {
             Step::Pass | Step::Unlimited | Step::Refused(_) => None,
             Step::Blocked(bucket, _) => Some(bucket),
-            Step::Ask(parcel)
-            | Step::Peek(parcel)
-            | Step::Settle(parcel)
-            | Step::Refund(parcel) => Some(&parcel.bucket),
+            Step::Ask(part) | Step::Peek(part) | Step::Settle(part) | Step::Refund(part) => {
+                Some(&part.bucket)
+            }
         })
     }
 
@@ -136,12 +135,12 @@ impl Plan {
 }
 
 /// Iterates over the steps that take, with their places.
-pub(super) fn asks(plan: &Plan) -> impl Iterator<Item = (usize, &Parcel)> {
+pub(super) fn asks(plan: &Plan) -> impl Iterator<Item = (usize, &BucketAmounts)> {
     plan.steps
         .iter()
         .enumerate()
         .filter_map(|(at, step)| match step {
-            Step::Ask(parcel) => Some((at, parcel)),
+            Step::Ask(part) => Some((at, part)),
             _ => None,
         })
 }
@@ -205,17 +204,17 @@ fn step(
         Amount::Tokens(tokens) => tokens,
     };
     let tokens = bucket.terms.takes.iter().map(tokens).collect();
-    let parcel = Parcel { bucket, tokens };
+    let part = BucketAmounts { bucket, tokens };
     Ok(match purpose {
-        Purpose::Check => Step::Peek(parcel),
-        Purpose::Reserve => Step::Ask(parcel),
-        _ if hits > 0 && descriptor.is_negative_hits => Step::Refund(parcel),
-        Purpose::Report => Step::Settle(parcel),
+        Purpose::Check => Step::Peek(part),
+        Purpose::Reserve => Step::Ask(part),
+        _ if hits > 0 && descriptor.is_negative_hits => Step::Refund(part),
+        Purpose::Report => Step::Settle(part),
         // Nothing was used, and such a rule never denies.
         _ if is_settle && hits == 0 => Step::Pass,
-        _ if is_settle => Step::Settle(parcel),
-        _ if hits == 0 => Step::Peek(parcel),
-        _ => Step::Ask(parcel),
+        _ if is_settle => Step::Settle(part),
+        _ if hits == 0 => Step::Peek(part),
+        _ => Step::Ask(part),
     })
 }
 

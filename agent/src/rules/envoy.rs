@@ -13,7 +13,7 @@ use weirgate_shared::files::{Node, Source};
 
 use super::pattern::Pattern;
 use super::template::{Kind, Template, escaped};
-use super::terms::{Amount, Bucket, Entry, Matched, Take, Terms};
+use super::{Amount, Bucket, Entry, Matched, Take, Terms};
 
 const DESCRIPTOR: &str = "key, value, rate_limit, shadow_mode, descriptors";
 const RATE_LIMIT: &str = "unit, requests_per_unit, unlimited, name";

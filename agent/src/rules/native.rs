@@ -1,15 +1,14 @@
 //! The agent's own format of rules.
 
+use std::collections::HashMap;
 use std::sync::Arc;
 
-use weirgate::{FileError, LimitName};
+use weirgate::{FileError, Limit, LimitMode, LimitName};
 use weirgate_shared::files::{Node, Source};
 
-use super::limits;
-use super::list::{Effect, List, Rule, Target};
 use super::pattern::Pattern;
 use super::template::{Kind, Template};
-use super::terms::{Amount, Take, Terms};
+use super::{Amount, Bucket, Entry, Matched, Take, Terms};
 
 /// Version of the format, 1.
 const VERSION: i64 = 1;
@@ -126,7 +125,7 @@ fn rule(source: &Source<'_>, node: &Node<'_>) -> Result<Rule, FileError> {
         } => {
             terms.takes = takes(source, &take)?;
             if let Some(node) = limits {
-                let limits = limits::read(source, &node)?;
+                let limits = read_limits(source, &node)?;
                 let is_given =
                     |name: &str| limits.iter().any(|limit| limit.name().as_str() == name);
                 if let Some(missing) = terms.takes.iter().find(|take| !is_given(&take.limit)) {
@@ -227,4 +226,140 @@ fn template(
     };
     Template::parse(kind, &source.text(node)?, place)
         .map_err(|message| source.error(node, &message))
+}
+
+/// Rules by the number of entries and the key of the first; of each group the first that matches
+/// counts.
+#[derive(Debug, Default)]
+pub(super) struct List(HashMap<(usize, Box<str>), Vec<Rule>>);
+
+/// One rule: what a descriptor must have, and what then happens.
+#[derive(Debug)]
+pub(super) struct Rule {
+    pub(super) entries: Vec<(Box<str>, Pattern)>,
+    pub(super) effect: Effect,
+}
+
+#[derive(Debug)]
+pub(super) enum Effect {
+    Unlimited,
+    Limited(Box<Target>),
+}
+
+/// The bucket of a rule, before the values are known.
+#[derive(Debug)]
+pub(super) struct Target {
+    pub(super) entity: Template,
+    pub(super) resource: Template,
+    pub(super) terms: Arc<Terms>,
+}
+
+impl List {
+    /// Adds a rule behind those before it. `entries` must not be empty. Returns whether it is the first
+    /// with these entries.
+    pub(super) fn push(&mut self, rule: Rule) -> bool {
+        let first = rule.entries.first().map(|(key, _)| key.clone());
+        let group = (rule.entries.len(), first.unwrap_or_default());
+        let group = self.0.entry(group).or_default();
+        let is_new = !group.iter().any(|known| known.entries == rule.entries);
+        group.push(rule);
+        is_new
+    }
+
+    pub(super) fn is_empty(&self) -> bool {
+        self.0.is_empty()
+    }
+
+    /// Returns what the first rule that matches says.
+    pub(super) fn find(&self, entries: &[Entry<'_>]) -> Option<Matched> {
+        let (first, _) = entries.first()?;
+        let group = self.0.get(&(entries.len(), Box::from(*first)))?;
+        let rule = group.iter().find(|rule| rule.matches(entries))?;
+        Some(match &rule.effect {
+            Effect::Unlimited => Matched::Unlimited,
+            Effect::Limited(target) => Matched::Limited(target.bucket(entries)),
+        })
+    }
+}
+
+impl Rule {
+    fn matches(&self, entries: &[Entry<'_>]) -> bool {
+        let mut both = self.entries.iter().zip(entries);
+        both.all(|((key, pattern), (given, value))| &**key == *given && pattern.matches(value))
+    }
+}
+
+impl Target {
+    fn bucket(&self, entries: &[Entry<'_>]) -> Bucket {
+        let value = |place: usize| entries.get(place).map_or(&b""[..], |(_, value)| *value);
+        Bucket {
+            entity: self.entity.render(value),
+            resource: self.resource.render(value),
+            terms: Arc::clone(&self.terms),
+        }
+    }
+}
+
+/// Most limits of one rule, as of one acquire.
+const MAX_LIMITS: usize = 20;
+
+const TAKES: &str = "one of per_second, per_minute, per_hour, per_day, or capacity with refill_amount and \
+     refill_period_ms; beside it burst and mode";
+
+/// Reads the limits that a rule brings: rates, because no call of Envoy gives a slot back.
+fn read_limits(source: &Source<'_>, node: &Node<'_>) -> Result<Vec<Limit>, FileError> {
+    let mut limits = vec![];
+    for (name, node) in source.entries(node, "a map of limits")? {
+        limits.push(limit(source, &name, &node)?);
+    }
+    if limits.is_empty() || limits.len() > MAX_LIMITS {
+        let count = limits.len();
+        let message = format!("a rule has 1 to {MAX_LIMITS} limits, got {count}");
+        return Err(source.error(node, &message));
+    }
+    Ok(limits)
+}
+
+fn limit(source: &Source<'_>, name: &str, node: &Node<'_>) -> Result<Limit, FileError> {
+    let (mut rule, mut numbers, mut mode) = (None, HashMap::new(), LimitMode::default());
+    for (key, part) in source.entries(node, TAKES)? {
+        match key.as_str() {
+            "per_second" | "per_minute" | "per_hour" | "per_day" if rule.is_none() => {
+                rule = Some((key, source.integer(&part)?));
+            }
+            "capacity" | "refill_amount" | "refill_period_ms" | "burst" => {
+                numbers.insert(key, source.integer(&part)?);
+            }
+            "mode" => {
+                let parsed = LimitMode::parse(&source.text(&part)?);
+                mode = parsed.ok_or_else(|| source.refuse(&part, "enforced, shadow or soft"))?;
+            }
+            _ => return Err(source.unknown(node, &key, TAKES)),
+        }
+    }
+    let number = |name: &str| numbers.get(name).copied();
+    let custom = (
+        number("capacity"),
+        number("refill_amount"),
+        number("refill_period_ms"),
+    );
+    let limit = match (rule, custom) {
+        (Some((rule, rate)), (None, None, None)) => match rule.as_str() {
+            "per_second" => Limit::per_second(name, rate),
+            "per_minute" => Limit::per_minute(name, rate),
+            "per_hour" => Limit::per_hour(name, rate),
+            _ => Limit::per_day(name, rate),
+        },
+        (None, (Some(capacity), Some(amount), Some(period))) => {
+            Limit::custom(name, capacity, amount, period)
+        }
+        _ => return Err(source.error(node, &format!("takes {TAKES}"))),
+    };
+    let burst = number("burst");
+    let limit = limit.and_then(|limit| match burst {
+        Some(burst) => limit.with_burst(burst),
+        None => Ok(limit),
+    });
+    let limit = limit.map_err(|error| source.error(node, &error.to_string()))?;
+    Ok(limit.in_mode(mode))
 }

@@ -1,19 +1,32 @@
-//! What the tests set up: a database, agents on it, and a client that shows everything.
+//! What the tests set up: agents in this process and of their own, and a client that shows everything.
 
 use std::collections::BTreeMap;
-use std::io::{BufRead, BufReader, Read, Write};
+use std::io::{self, BufRead, BufReader, Read, Write};
 use std::net::TcpStream;
 use std::path::PathBuf;
 use std::process::{Child, Command, Stdio};
+use std::rc::Rc;
+use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::Duration;
 
 use nix::sys::signal::{self, Signal};
 use nix::unistd::Pid;
 use serde_json::{Value, json};
-use weirgate_testkit::{Dynamo, server};
+use tokio::io::{AsyncReadExt, AsyncWriteExt, DuplexStream, duplex};
+use tokio::runtime::{Builder as RuntimeBuilder, Runtime};
+use weirgate::testing::TestTable;
+use weirgate::{Builder, EpochMillis, FakeClock, LimitsFile, RateLimiter};
+use weirgate_agent::Token;
+use weirgate_agent::gated::GatedLimiter;
+use weirgate_agent::json_api::{Api, Bounds, serve_in_memory};
+use weirgate_agent::net::Clients;
+use weirgate_testkit::{Dynamo, Limits, Partitions, server};
 
+/// When the time of agents in this process begins: a full hour.
+pub const START: EpochMillis = EpochMillis(1_795_197_600_000);
 /// The limits of all entities, unless a request brings others.
-pub const LIMITS: &str = "
+const LIMITS: &str = "
 weirgate: 1
 system:
   limits:
@@ -59,7 +72,7 @@ pub fn temporary(name: &str) -> PathBuf {
 
 /// Serves a new database with the table; says where.
 pub fn database() -> String {
-    let runtime = tokio::runtime::Builder::new_current_thread()
+    let runtime = RuntimeBuilder::new_current_thread()
         .enable_all()
         .build()
         .unwrap();
@@ -83,15 +96,239 @@ pub fn kill(process: &Child, signal: Signal) {
     signal::kill(Pid::from_raw(id), signal).unwrap();
 }
 
-/// An agent, which is stopped at the latest at the end.
+/// What answers requests.
+pub trait Serving {
+    fn connect(&self) -> Client;
+
+    fn post(&self, path: &str, body: &Value) -> Answer {
+        self.connect().post(path, body)
+    }
+
+    fn get(&self, path: &str) -> Answer {
+        self.connect().send("GET", path, &[], "")
+    }
+
+    /// Takes tokens that there are.
+    fn acquire(&self, body: &Value) -> Value {
+        let answer = self.post("/v1/acquire", body);
+        assert_eq!(answer.status, 200, "{answer:?}");
+        answer.json()
+    }
+
+    fn settle(&self, body: &Value) -> Value {
+        let answer = self.post("/v1/settle", body);
+        assert_eq!(answer.status, 200, "{answer:?}");
+        answer.json()
+    }
+
+    /// Returns the balance of a limit.
+    fn balance(&self, entity: &str, resource: &str, limit: &str) -> f64 {
+        let answer = self.post("/v1/peek", &json!({"entity": entity, "resource": resource}));
+        assert_eq!(answer.status, 200, "{answer:?}");
+        let balances = answer.json();
+        let limits = balances["limits"].as_array().unwrap();
+        let found = limits.iter().find(|status| status["limit"] == limit);
+        found.expect(limit)["available_tokens"].as_f64().unwrap()
+    }
+
+    /// Returns a metric.
+    fn metric(&self, name: &str) -> f64 {
+        let text = self.get("/metrics").body;
+        let mut lines = text.lines().filter_map(|line| line.rsplit_once(' '));
+        let line = lines.find(|(found, _)| *found == name);
+        let (_, value) = line.unwrap_or_else(|| panic!("{name} is in {text}"));
+        value.parse().unwrap()
+    }
+
+    /// Waits until a metric is as it should be.
+    fn wait_for(&self, name: &str, is_so: impl Fn(f64) -> bool) {
+        for _ in 0..20_000 {
+            if is_so(self.metric(name)) {
+                return;
+            }
+            std::thread::yield_now();
+        }
+        panic!("{name} is {}", self.metric(name));
+    }
+}
+
+/// What an agent in this process has.
+pub struct Settings {
+    /// Time until the table answers.
+    pub latency: Duration,
+    pub max_in_flight: u32,
+    pub max_connections: u32,
+    pub token: Option<Token>,
+    pub has_table: bool,
+    pub limiter: fn(Builder) -> Builder,
+}
+
+impl Default for Settings {
+    fn default() -> Self {
+        Self {
+            latency: Duration::ZERO,
+            max_in_flight: 4096,
+            max_connections: 16_384,
+            token: None,
+            has_table: true,
+            limiter: |builder| builder,
+        }
+    }
+}
+
+/// An agent in this process, on connections in memory. Its time is virtual: it passes while all wait.
 pub struct Agent {
+    pub runtime: Rc<Runtime>,
+    pub dynamo: Dynamo,
+    pub clock: FakeClock,
+    pub gated: Arc<GatedLimiter>,
+    pub clients: Clients,
+    api: Arc<Api>,
+    settings: Settings,
+    limits: File,
+}
+
+impl Agent {
+    pub fn new() -> Self {
+        Self::with(Settings::default())
+    }
+
+    pub fn with(settings: Settings) -> Self {
+        Self::with_limits(settings, LIMITS)
+    }
+
+    pub fn with_limits(settings: Settings, limits: &str) -> Self {
+        let runtime = RuntimeBuilder::new_current_thread()
+            .enable_all()
+            .start_paused(true)
+            .build();
+        let runtime = Rc::new(runtime.unwrap());
+        let limits = File::new(limits);
+        let (dynamo, clock) = runtime.block_on(async {
+            let clock = FakeClock::at(START);
+            let dynamo = match settings.has_table {
+                true => Dynamo::new().await,
+                false => Dynamo::empty(),
+            };
+            (dynamo.with_clock(clock.clone()), clock)
+        });
+        let built = builder(&runtime, &dynamo, &clock, &settings);
+        let (gated, clients, api) = start(&runtime, built, &settings, &limits);
+        Self {
+            runtime,
+            dynamo,
+            clock,
+            gated,
+            clients,
+            api,
+            settings,
+            limits,
+        }
+    }
+
+    /// Begins anew on the same table: nothing is left of what this process knew.
+    pub fn restart(&mut self) {
+        let built = builder(&self.runtime, &self.dynamo, &self.clock, &self.settings);
+        (self.gated, self.clients, self.api) =
+            start(&self.runtime, built, &self.settings, &self.limits);
+    }
+
+    /// Begins anew on a table that is never reached.
+    pub fn without_database(&mut self) {
+        let table = self.runtime.block_on(async { TestTable::new() });
+        table.set_unavailable(true);
+        let (settings, limits) = (&self.settings, &self.limits);
+        (self.gated, self.clients, self.api) =
+            start(&self.runtime, table.builder(), settings, limits);
+    }
+
+    /// Lets time pass.
+    pub fn advance(&self, by: Duration) {
+        self.runtime.block_on(self.clock.advance(by));
+    }
+}
+
+impl Serving for Agent {
+    fn connect(&self) -> Client {
+        let (client, server) = duplex(64 * 1024);
+        let (api, clients) = (Arc::clone(&self.api), self.clients.clone());
+        self.runtime.spawn(async move {
+            serve_in_memory(api, &clients, tokio::io::BufReader::new(server)).await;
+        });
+        Client::to(Pipe {
+            runtime: Rc::clone(&self.runtime),
+            stream: client,
+        })
+    }
+}
+
+/// Returns the builder of a limiter on the table.
+fn builder(runtime: &Runtime, dynamo: &Dynamo, clock: &FakeClock, settings: &Settings) -> Builder {
+    let latency = settings.latency;
+    let table = runtime.block_on(async {
+        match latency {
+            Duration::ZERO => dynamo.table_by(clock.clone()).await,
+            _ => {
+                let limits = Limits {
+                    latency: latency..=latency,
+                    ..Limits::default()
+                };
+                Partitions::over(dynamo.clone(), limits, 1).table().await
+            }
+        }
+    });
+    RateLimiter::builder("weirgate").table(table)
+}
+
+fn start(
+    runtime: &Runtime,
+    builder: Builder,
+    settings: &Settings,
+    limits: &File,
+) -> (Arc<GatedLimiter>, Clients, Arc<Api>) {
+    let limits = LimitsFile::open(&limits.0).unwrap();
+    let limiter = (settings.limiter)(builder.limits_file(limits)).build();
+    let limiter = runtime.block_on(limiter).unwrap();
+    let gated = Arc::new(GatedLimiter::new(limiter, settings.max_in_flight));
+    let clients = Clients::new(Bounds {
+        max_connections: settings.max_connections,
+        grace: Duration::ZERO,
+    });
+    let api = Api::new(Arc::clone(&gated), settings.token.clone(), Arc::default());
+    (gated, clients, Arc::new(api))
+}
+
+/// One end of a connection in memory.
+struct Pipe {
+    runtime: Rc<Runtime>,
+    stream: DuplexStream,
+}
+
+impl Read for Pipe {
+    fn read(&mut self, bytes: &mut [u8]) -> io::Result<usize> {
+        self.runtime.block_on(self.stream.read(bytes))
+    }
+}
+
+impl Write for Pipe {
+    fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
+        self.runtime.block_on(self.stream.write(bytes))
+    }
+
+    fn flush(&mut self) -> io::Result<()> {
+        Ok(())
+    }
+}
+
+/// The binary, which is stopped at the latest at the end.
+pub struct Process {
     pub process: Child,
     /// Host and port.
     pub address: String,
     _limits: File,
 }
 
-impl Agent {
+impl Process {
     /// Starts an agent on a new database.
     pub fn new(arguments: &[&str]) -> Self {
         Self::on(&database(), arguments)
@@ -101,19 +338,12 @@ impl Agent {
     pub fn on(endpoint: &str, arguments: &[&str]) -> Self {
         let limits = File::new(LIMITS);
         let standard = [
-            "--table",
-            "weirgate",
-            "--endpoint-url",
-            endpoint,
-            "--listen",
-            "127.0.0.1:0",
-            "--limits-file",
-            limits.path(),
+            &["--table", "weirgate", "--listen", "127.0.0.1:0"][..],
+            &["--endpoint-url", endpoint, "--limits-file", limits.path()],
         ];
-        let mut command = command(&[&standard[..], arguments].concat());
+        let mut command = command(&[&standard.concat(), arguments].concat());
         let mut process = command.stdout(Stdio::piped()).spawn().unwrap();
-        let output = process.stdout.take().unwrap();
-        let mut output = BufReader::new(output);
+        let mut output = BufReader::new(process.stdout.take().unwrap());
         let mut line = String::new();
         output.read_line(&mut line).unwrap();
         // Read on, so that the agent can write.
@@ -128,76 +358,30 @@ impl Agent {
         }
     }
 
-    pub fn connect(&self) -> Client {
-        Client::to(TcpStream::connect(&self.address).unwrap())
-    }
-
-    pub fn post(&self, path: &str, body: &Value) -> Answer {
-        self.connect().post(path, body)
-    }
-
-    pub fn get(&self, path: &str) -> Answer {
-        self.connect().send("GET", path, &[], "")
-    }
-
-    /// Takes tokens that there are.
-    pub fn acquire(&self, body: &Value) -> Value {
-        let answer = self.post("/v1/acquire", body);
-        assert_eq!(answer.status, 200, "{answer:?}");
-        answer.json()
-    }
-
-    pub fn settle(&self, body: &Value) -> Value {
-        let answer = self.post("/v1/settle", body);
-        assert_eq!(answer.status, 200, "{answer:?}");
-        answer.json()
-    }
-
-    /// Returns the balance of a limit.
-    pub fn balance(&self, entity: &str, resource: &str, limit: &str) -> f64 {
-        let answer = self.post("/v1/peek", &json!({"entity": entity, "resource": resource}));
-        assert_eq!(answer.status, 200, "{answer:?}");
-        let balances = answer.json();
-        let limits = balances["limits"].as_array().unwrap();
-        let found = limits.iter().find(|status| status["limit"] == limit);
-        found.expect(limit)["available_tokens"].as_f64().unwrap()
-    }
-
-    /// Returns a metric.
-    pub fn metric(&self, name: &str) -> f64 {
-        let text = self.get("/metrics").body;
-        let line = text
-            .lines()
-            .find(|line| line.rsplit_once(' ').unwrap().0 == name);
-        let line = line.unwrap_or_else(|| panic!("{name} is in {text}"));
-        line.rsplit_once(' ').unwrap().1.parse().unwrap()
-    }
-
-    /// Waits until a metric is as it should be.
-    pub fn wait_for(&self, name: &str, is_so: impl Fn(f64) -> bool) {
-        for _ in 0..20_000 {
-            if is_so(self.metric(name)) {
-                return;
-            }
-            std::thread::yield_now();
-        }
-        panic!("{name} is {}", self.metric(name));
-    }
-
     pub fn signal(&self, signal: Signal) {
         kill(&self.process, signal);
     }
 }
 
-impl Drop for Agent {
+impl Serving for Process {
+    fn connect(&self) -> Client {
+        Client::to(TcpStream::connect(&self.address).unwrap())
+    }
+}
+
+impl Drop for Process {
     fn drop(&mut self) {
         let _ = self.process.kill();
         let _ = self.process.wait();
     }
 }
 
+pub trait Stream: Read + Write {}
+
+impl<S: Read + Write> Stream for S {}
+
 /// A connection.
-pub struct Client<S = TcpStream>(pub BufReader<S>);
+pub struct Client(pub BufReader<Box<dyn Stream>>);
 
 /// A response.
 #[derive(Debug)]
@@ -215,11 +399,16 @@ impl Answer {
     pub fn field(&self, name: &str) -> &str {
         self.fields.get(name).map_or("", String::as_str)
     }
+
+    /// Returns the status, and whether something was applied.
+    pub fn applied(&self) -> (u16, Value) {
+        (self.status, self.json()["applied"].clone())
+    }
 }
 
-impl<S: Read + Write> Client<S> {
-    pub fn to(stream: S) -> Self {
-        Self(BufReader::new(stream))
+impl Client {
+    pub fn to(stream: impl Stream + 'static) -> Self {
+        Self(BufReader::new(Box::new(stream)))
     }
 
     pub fn post(&mut self, path: &str, body: &Value) -> Answer {
@@ -238,7 +427,10 @@ impl<S: Read + Write> Client<S> {
     }
 
     pub fn write(&mut self, method: &str, path: &str, fields: &[(&str, &str)], body: &str) {
-        let mut request = format!("{method} {path} HTTP/1.1\r\nhost: agent\r\n");
+        let mut request = format!("{method} {path} HTTP/1.1\r\n");
+        if fields.iter().all(|(name, _)| *name != "host") {
+            request += "host: agent\r\n";
+        }
         for (name, value) in fields {
             request += &format!("{name}: {value}\r\n");
         }

@@ -15,7 +15,7 @@ use nix::sys::resource::{Resource, getrlimit, setrlimit};
 use nix::sys::signal::Signal;
 use serde_json::json;
 
-use crate::fixtures::{Agent, Client, File, command, database, kill, temporary};
+use crate::fixtures::{Client, File, Process, Serving, command, database, kill, temporary};
 
 const TAKE: &str = r#"{"entity": "e", "resource": "r", "take": {"rpm": 1}}"#;
 /// A rule whose limit is nowhere configured, so that each call is logged.
@@ -32,13 +32,24 @@ domains:
 const MESSAGE: &[u8] = b"\0\0\0\0\x15\x0a\x04edge\x12\x0d\x0a\x0b\x0a\x06tenant\x12\x01a";
 const PATH: &str = "http://agent/envoy.service.ratelimit.v3.RateLimitService/ShouldRateLimit";
 
-/// Largest memory of the agent until now, in MiB.
-fn peak(agent: &Agent) -> usize {
+/// Returns the memory of the agent, in KiB: `VmHWM` is the largest until now, `VmRSS` what it is now.
+fn memory(agent: &Process, name: &str) -> usize {
     let status = format!("/proc/{}/status", agent.process.id());
     let status = std::fs::read_to_string(status).unwrap();
-    let line = status.lines().find(|line| line.starts_with("VmHWM:"));
+    let line = status.lines().find(|line| line.starts_with(name));
     let number = line.unwrap().split_whitespace().nth(1).unwrap();
-    number.parse::<usize>().unwrap() / 1024
+    number.parse().unwrap()
+}
+
+/// Requires that the agent never took so many MiB.
+fn assert_below(agent: &Process, most: usize) {
+    let peak = memory(agent, "VmHWM") / 1024;
+    assert!(peak < most, "{peak} MiB");
+}
+
+fn raise_file_limit() {
+    let (_, hard) = getrlimit(Resource::RLIMIT_NOFILE).unwrap();
+    setrlimit(Resource::RLIMIT_NOFILE, hard, hard).unwrap();
 }
 
 /// Returns an address for a process that cannot choose one itself.
@@ -91,11 +102,11 @@ fn call(body: Parts) -> hyper::Request<Parts> {
 }
 
 /// An agent with the rate limit service, and its address.
-fn with_grpc(arguments: &[&str]) -> (Agent, SocketAddr, File) {
+fn with_grpc(arguments: &[&str]) -> (Process, SocketAddr, File) {
     let (rules, grpc) = (File::new(RULES), free_address());
     let grpc_text = grpc.to_string();
     let all = ["--rules", rules.path(), "--grpc", &grpc_text];
-    (Agent::new(&[&all, arguments].concat()), grpc, rules)
+    (Process::new(&[&all, arguments].concat()), grpc, rules)
 }
 
 #[test]
@@ -122,11 +133,7 @@ fn a_thousand_messages_that_lack_a_byte_take_bounded_memory() {
             assert_eq!(answer.status, 200, "{answer:?}");
         }
     });
-    println!(
-        "3,000 messages without their last byte: {} MiB at most",
-        peak(&agent)
-    );
-    assert!(peak(&agent) < 128, "{} MiB", peak(&agent));
+    assert_below(&agent, 128);
 }
 
 /// A frame of HTTP/2 on the first stream.
@@ -160,8 +167,7 @@ fn heads_of_calls_without_an_end_take_bounded_memory_and_are_closed() {
         .collect();
     let answer = agent.connect().send("POST", "/v1/acquire", &[], TAKE);
     assert_eq!(answer.status, 200, "{answer:?}");
-    println!("2,048 heads of calls: {} MiB at most", peak(&agent));
-    assert!(peak(&agent) < 128, "{} MiB", peak(&agent));
+    assert_below(&agent, 128);
     for mut client in &clients {
         client
             .set_read_timeout(Some(Duration::from_secs(60)))
@@ -210,16 +216,15 @@ fn a_variable_that_is_no_text_is_refused() {
 }
 
 #[test]
-fn ten_thousand_heads_without_an_end_take_bounded_memory() {
-    let (_, hard) = getrlimit(Resource::RLIMIT_NOFILE).unwrap();
-    setrlimit(Resource::RLIMIT_NOFILE, hard, hard).unwrap();
-    let agent = Agent::new(&[]);
+fn thousands_of_heads_without_an_end_take_bounded_memory() {
+    raise_file_limit();
+    let agent = Process::new(&[]);
     let head = format!(
         "POST /v1/acquire HTTP/1.1\r\nhost: agent\r\nx: {}",
         "x".repeat(15_500)
     );
     let mut clients = vec![];
-    for at in 0..10_000 {
+    for at in 0..6_000 {
         let mut client = Client::to(TcpStream::connect(&agent.address).unwrap());
         client.write_raw(head.as_bytes());
         clients.push(client);
@@ -228,33 +233,29 @@ fn ten_thousand_heads_without_an_end_take_bounded_memory() {
             assert_eq!(answer.status, 200, "{answer:?}");
         }
     }
-    println!("10,000 heads without an end: {} MiB at most", peak(&agent));
-    assert!(peak(&agent) < 128, "{} MiB", peak(&agent));
+    // Without a bound they would be 96 MiB, beside the agent's own 26.
+    assert_below(&agent, 96);
 }
 
 #[test]
 fn answers_that_are_not_taken_use_bounded_memory() {
-    let agent = Agent::new(&[]);
+    let agent = Process::new(&[]);
     // So many answers on each connection that its socket has no room for them.
-    let asked = b"GET /metrics HTTP/1.1\r\nhost: agent\r\n\r\n".repeat(2_000);
+    let asked = b"GET /metrics HTTP/1.1\r\nhost: agent\r\n\r\n".repeat(1_000);
     let mut clients = vec![];
-    for _ in 0..300 {
+    for _ in 0..100 {
         let client = TcpStream::connect(&agent.address).unwrap();
         client.set_nonblocking(true).unwrap();
         let _ = (&client).write(&asked);
         clients.push(client);
     }
     assert_eq!(agent.get("/healthz").status, 200);
-    println!(
-        "300 clients that take no answer: {} MiB at most",
-        peak(&agent)
-    );
-    assert!(peak(&agent) < 128, "{} MiB", peak(&agent));
+    assert_below(&agent, 128);
 }
 
 #[test]
 fn large_bodies_of_any_shape_take_bounded_memory() {
-    let agent = Agent::new(&[]);
+    let agent = Process::new(&[]);
     let fill = |part: &str, separator: &str| {
         let count = 2_000_000 / (part.len() + separator.len());
         vec![part; count].join(separator)
@@ -285,11 +286,7 @@ fn large_bodies_of_any_shape_take_bounded_memory() {
         }
     });
     assert_eq!(agent.get("/healthz").status, 200);
-    println!(
-        "16 clients with bodies of 2 MB: {} MiB at most",
-        peak(&agent)
-    );
-    assert!(peak(&agent) < 128, "{} MiB", peak(&agent));
+    assert_below(&agent, 128);
 }
 
 #[test]
@@ -311,17 +308,6 @@ fn idle_connections_of_calls_give_way_too() {
         "the first is closed"
     );
     assert!(agent.metric("weirgate_agent_connections") <= 50.0);
-}
-
-#[test]
-fn a_connection_that_begins_with_nothing_is_closed() {
-    let (_agent, grpc, _rules) = with_grpc(&[]);
-    let mut client = TcpStream::connect(grpc).unwrap();
-    client.write_all(b"PRI * HTTP/2.0\r\n").unwrap();
-    client
-        .set_read_timeout(Some(Duration::from_secs(60)))
-        .unwrap();
-    assert_eq!(client.read(&mut [0]).unwrap(), 0, "its end");
 }
 
 /// Changes the limit of open files of a process.
@@ -569,57 +555,52 @@ fn a_failed_start_ends_although_standard_error_takes_nothing() {
 }
 
 #[test]
-fn a_web_page_of_another_name_reads_neither_health_nor_metrics() {
-    let agent = Agent::new(&[]);
-    let send = |path: &str, host: &str, fields: &[(&str, &str)]| {
-        let mut client = agent.connect();
-        let mut request = format!("GET {path} HTTP/1.1\r\nhost: {host}\r\n");
-        for (name, value) in fields {
-            request += &format!("{name}: {value}\r\n");
-        }
-        client.write_raw(format!("{request}\r\n").as_bytes());
-        client.read().unwrap().status
-    };
-    let browsers: [&[(&str, &str)]; 4] = [
-        &[("accept-language", "en")],
-        &[("sec-fetch-site", "same-origin")],
-        &[("origin", "http://evil.example")],
-        &[("referer", "http://evil.example/")],
-    ];
-    for path in ["/metrics", "/healthz"] {
-        for fields in browsers {
-            for host in [
-                "evil.example",
-                "evil.example:2774",
-                "127.0.0.1.evil.example",
-                "localhost.evil.example",
-            ] {
-                assert_eq!(send(path, host, fields), 403, "{path} {host} {fields:?}");
-            }
-        }
-        let page = [("accept-language", "en")];
-        for host in [
-            "127.0.0.1:2774",
-            "localhost",
-            "localhost:2774",
-            "[::1]:2774",
-            "10.1.2.3:80",
-        ] {
-            assert_eq!(
-                send(path, host, &page),
-                200,
-                "a person looks at {path} of {host}"
-            );
-        }
-        assert_eq!(
-            send(path, "agent.default.svc:2774", &[]),
-            200,
-            "a scraper or a probe"
-        );
+fn idle_connections_that_were_used_need_little_memory_and_go_on() {
+    const COUNT: usize = 1_500;
+    raise_file_limit();
+    let agent = Process::new(&[]);
+    agent.connect().send("POST", "/v1/acquire", &[], TAKE);
+    let before = memory(&agent, "VmRSS");
+    let mut idle: Vec<Client> = (0..COUNT).map(|_| agent.connect()).collect();
+    for client in &mut idle {
+        assert_eq!(client.send("GET", "/healthz", &[], "").status, 200);
     }
-    let page = [("origin", "null"), ("accept-language", "en")];
-    let take = agent
-        .connect()
-        .send("POST", "/v1/acquire", &page, &json!({}).to_string());
-    assert_eq!(take.status, 403);
+    // Two buffers of 8 KiB each would be 16 KiB for a connection. The allocator keeps those of a
+    // burst, which is longer on a busy machine.
+    let most = before + 12_000 + COUNT * 3;
+    let mut now = memory(&agent, "VmRSS");
+    for _ in 0..20_000 {
+        if now < most {
+            break;
+        }
+        assert_eq!(agent.get("/healthz").status, 200);
+        now = memory(&agent, "VmRSS");
+    }
+    assert!(now < most, "{before} KiB before, {now} KiB");
+    for client in idle.iter_mut().step_by(10) {
+        assert_eq!(client.send("GET", "/healthz", &[], "").status, 200);
+    }
+}
+
+#[test]
+fn requests_that_wait_leave_room_for_health_and_settlements() {
+    let agent = Process::new(&["--max-connections", "8"]);
+    let slots = json!({"entity": "e", "resource": "r", "take": {"slots": 20}});
+    let held = agent.acquire(&slots);
+    // All of them find slots once those are released.
+    let wait = json!({"entity": "e", "resource": "r", "take": {"slots": 2}, "wait_ms": 60_000});
+    let mut waiting: Vec<Client> = (0..6).map(|_| agent.connect()).collect();
+    for client in &mut waiting {
+        client.write("POST", "/v1/acquire", &[], &wait.to_string());
+    }
+    agent.wait_for("weirgate_agent_in_flight", |number| number == 6.0);
+    for _ in 0..20 {
+        let refused = agent.connect().send("POST", "/v1/acquire", &[], TAKE);
+        assert_eq!(refused.status, 503, "{refused:?}");
+        assert_eq!(agent.get("/healthz").status, 200);
+    }
+    agent.settle(&json!({"grant": held["grant"], "end": "release"}));
+    for mut client in waiting {
+        assert_eq!(client.read().unwrap().status, 200);
+    }
 }

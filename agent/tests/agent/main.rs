@@ -1,18 +1,12 @@
-//! The binary as a sidecar, on an embedded DynamoDB behind HTTP.
+//! The agent: in this process in virtual time where that proves it, and the binary where not.
 
-mod acquire;
-mod bodies;
-mod connections;
-mod dropped;
+mod contract;
+mod extension;
 mod fixtures;
 mod framing;
-mod guide;
 mod hostile;
-mod life;
 mod openapi;
-mod schema;
-mod served;
-mod settle;
-mod start;
-mod statuses;
-mod unsettled;
+mod process;
+mod requests;
+mod rls;
+mod rules;

@@ -1,6 +1,6 @@
 //! Bodies of the agent's HTTP API.
 
-use weirgate_agent::http::decode;
+use weirgate_agent::json_api::decode;
 
 /// Longest error, in characters: it shows the beginnings of a few names and values.
 const MAX_ERROR: usize = 2_000;

@@ -8,8 +8,8 @@ use tokio::io::{AsyncReadExt, AsyncWriteExt, BufReader, DuplexStream, duplex};
 use tokio::runtime::{Builder, Runtime};
 use tokio::time::{Instant, timeout_at};
 use weirgate::testing::TestTable;
-use weirgate_agent::decide::Decider;
-use weirgate_agent::http::{self, Api};
+use weirgate_agent::gated::GatedLimiter;
+use weirgate_agent::json_api::{self, Api};
 use weirgate_agent::net::{Bounds, Clients};
 use weirgate_agent::rls::{self, Options, RateLimitService};
 use weirgate_agent::rules::RulesSource;
@@ -36,16 +36,16 @@ impl Agent {
             .build();
         let runtime = runtime.expect("a runtime without I/O");
         let limiter = runtime.block_on(async { TestTable::new().limiter().await });
-        let decider = Arc::new(Decider::new(limiter, 100));
+        let gated = Arc::new(GatedLimiter::new(limiter, 100));
         let rules = std::env::temp_dir().join(format!("fuzz-rules-{}.yaml", std::process::id()));
         let text = "weirgate: 1\ndomains:\n  edge:\n    - {match: [tenant], entity: \"{tenant}\", \
             resource: api, take: {rpm: hits}, limits: {rpm: {per_minute: 10}}}\n";
         std::fs::write(&rules, text).expect("a folder for temporary files");
         let rules = RulesSource::open(vec![rules]).expect("the rules are valid");
-        let calls = RateLimitService::new(Arc::clone(&decider), rules, Options::default());
+        let calls = RateLimitService::new(Arc::clone(&gated), rules, Options::default());
         Self {
             runtime,
-            api: Arc::new(Api::new(decider, None, Arc::default())),
+            api: Arc::new(Api::new(gated, None, Arc::default())),
             calls: Arc::new(calls),
         }
     }
@@ -59,7 +59,7 @@ impl Agent {
 pub fn http_connection(bytes: &[u8]) {
     let answer = converse(bytes, |agent, clients, stream| {
         let api = Arc::clone(&agent.api);
-        async move { http::serve_in_memory(api, &clients, stream).await }
+        async move { json_api::serve_in_memory(api, &clients, stream).await }
     });
     assert!(answer.is_empty() || answer.starts_with(b"HTTP/1."));
 }

@@ -1,0 +1,278 @@
+//! What every protocol shares: a request becomes a call of the limiter, and its answer a value.
+//!
+//! # Layout
+//!
+//! - [`GatedLimiter`]: the limiter with its gates and its measures; [`Request`]: what a caller asks
+//!   of one or several buckets, all or nothing; [`Granted`]: what it was given
+//! - `settlement`: [`Settle`] and [`TakeMore`]: what a caller does with a grant
+//! - `gate`: [`Gate`]: how many requests are in flight, and their memory
+//! - `measures`: [`Measures`]: outcomes and durations
+
+mod gate;
+mod measures;
+mod settlement;
+
+use std::collections::BTreeMap;
+use std::future::Future;
+use std::sync::Arc;
+use std::time::Duration;
+
+use weirgate::{
+    Acquire, Decision, Degraded, Denied, EpochMillis, Error, Grant, Limit, LimitName, LimitStatus,
+    MilliTokens, OnUnavailable, RateLimiter,
+};
+
+use settlement::{settle, take_more};
+
+pub use gate::{Full, Gate, Permit};
+pub use measures::{Call, HISTOGRAM_BOUNDS, Measured, Measures, Measuring, Outcome};
+pub use settlement::{End, Settle, SettleError, Settled, TakeMore};
+pub(crate) use settlement::{join as join_grants, restore as restore_grants};
+
+/// Decides requests of all protocols.
+#[derive(Debug)]
+pub struct GatedLimiter {
+    /// The limiter.
+    pub limiter: RateLimiter,
+    /// The requests in flight that take or read.
+    pub gate: Gate,
+    /// The requests in flight that settle. They have room of their own, because they end the waits of
+    /// the others.
+    pub settling: Gate,
+    /// Outcomes and durations.
+    pub measures: Measures,
+}
+
+impl GatedLimiter {
+    /// Creates a gated for at most `max_in_flight` requests at once, and as many settlements.
+    #[must_use]
+    pub fn new(limiter: RateLimiter, max_in_flight: u32) -> Self {
+        Self::with(limiter, max_in_flight, max_in_flight)
+    }
+
+    /// Creates a gated for at most so many requests and settlements at once.
+    #[must_use]
+    pub fn with(limiter: RateLimiter, max_in_flight: u32, max_settling: u32) -> Self {
+        Self {
+            limiter,
+            gate: Gate::new(max_in_flight),
+            settling: Gate::new(max_settling),
+            measures: Measures::default(),
+        }
+    }
+
+    /// Decides a request. If the future is dropped, what it took returns.
+    ///
+    /// # Errors
+    /// [`Error::Invalid`] before anything is sent; the others if no decision could be made.
+    pub async fn acquire(&self, request: &Request) -> Result<Decision<Granted>, Error> {
+        if let [bucket] = request.buckets.as_slice() {
+            let acquire = request.acquire(&self.limiter, bucket);
+            let decision = acquire.wait_up_to(request.wait).send().await?;
+            return Ok(decision.map(|grant| Granted(vec![grant])));
+        }
+        let mut requests = vec![];
+        for bucket in &request.buckets {
+            requests.push(request.acquire(&self.limiter, bucket));
+        }
+        let mut all = self.limiter.acquire_all(requests).wait_up_to(request.wait);
+        if let Some(on_unavailable) = request.on_unavailable {
+            all = all.on_unavailable(on_unavailable);
+        }
+        let decision = all.send().await?;
+        Ok(decision.map(|grants| Granted(grants.into_iter().collect())))
+    }
+
+    /// Settles a grant. It runs to its end even if the future is dropped, and holds `permit`
+    /// until then.
+    ///
+    /// # Errors
+    /// [`SettleError`], which says whether something may have been applied.
+    pub async fn settle(&self, request: Settle, permit: Permit) -> Result<Settled, SettleError> {
+        let limiter = self.limiter.clone();
+        to_the_end(permit, async move { settle(&limiter, request).await }).await
+    }
+
+    /// Takes more tokens within a grant, all or nothing, as [`settle`](Self::settle) does.
+    ///
+    /// # Errors
+    /// [`SettleError`], which says whether something may have been applied.
+    pub async fn take_more(
+        &self,
+        request: TakeMore,
+        permit: Permit,
+    ) -> Result<Decision<Settled>, SettleError> {
+        let limiter = self.limiter.clone();
+        to_the_end(permit, async move { take_more(&limiter, request).await }).await
+    }
+}
+
+/// Runs a settlement as a task, because half of one would leave its outcome unknown.
+async fn to_the_end<T: Send + 'static>(
+    permit: Permit,
+    settlement: impl Future<Output = Result<T, SettleError>> + Send + 'static,
+) -> Result<T, SettleError> {
+    let task = tokio::spawn(async move {
+        let done = settlement.await;
+        drop(permit);
+        done
+    });
+    // Only a runtime that shuts down drops a task.
+    task.await.unwrap_or_else(|_| {
+        Err(SettleError {
+            error: Box::new(Error::Invalid(
+                "the agent is shutting down: settle again".to_owned(),
+            )),
+            may_be_applied: true,
+            grant: None,
+        })
+    })
+}
+
+/// A request for tokens of one or several buckets, all or nothing.
+#[derive(Debug, Clone, Default)]
+pub struct Request {
+    /// Buckets, 1 to 100.
+    pub buckets: Vec<BucketRequest>,
+    /// Longest wait for the tokens. Default: none.
+    pub wait: Duration,
+    /// Duration of the lease. Default: none, or 60 s for slots.
+    pub lease: Option<Duration>,
+    /// Time allowed for the decision. Default: the limiter's.
+    pub timeout: Option<Duration>,
+    /// Decision while DynamoDB is unavailable. Default: the limiter's.
+    pub on_unavailable: Option<OnUnavailable>,
+    /// Whether it is granted whatever the balances are, and only counted.
+    pub is_bypass: bool,
+}
+
+/// What a request takes from one bucket.
+#[derive(Debug, Clone, Default)]
+pub struct BucketRequest {
+    /// The entity.
+    pub entity: String,
+    /// The resource.
+    pub resource: String,
+    /// Amounts per limit.
+    pub takes: Vec<(String, Take)>,
+    /// Limits of the bucket. Default: those that are configured.
+    pub limits: Option<Arc<[Limit]>>,
+    /// Version of these limits.
+    pub limits_version: Option<i64>,
+    /// Whether the entity's parents are asked too, although the request brings limits.
+    pub is_cascading: bool,
+}
+
+/// An amount of one limit.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Take {
+    /// Exactly so much.
+    Exactly(MilliTokens),
+    /// As much as there is, in whole tokens.
+    UpTo {
+        /// Fewest tokens.
+        at_least: i64,
+        /// Most tokens.
+        at_most: i64,
+    },
+}
+
+impl Request {
+    /// Returns the request of one bucket.
+    #[must_use]
+    pub fn of(bucket: BucketRequest) -> Self {
+        Self {
+            buckets: vec![bucket],
+            ..Self::default()
+        }
+    }
+
+    /// Returns the limiter's request for one of the buckets.
+    fn acquire<'a>(&self, limiter: &'a RateLimiter, bucket: &BucketRequest) -> Acquire<'a> {
+        let mut acquire = limiter.acquire(&bucket.entity, &bucket.resource);
+        for (limit, take) in &bucket.takes {
+            acquire = match *take {
+                Take::Exactly(amount) => acquire.take_milli(limit, amount),
+                Take::UpTo { at_least, at_most } => acquire.take_up_to(limit, at_least, at_most),
+            };
+        }
+        if let Some(limits) = &bucket.limits {
+            acquire = acquire.shared_limits(limits);
+        }
+        if let Some(version) = bucket.limits_version {
+            acquire = acquire.limits_version(version);
+        }
+        if bucket.is_cascading {
+            acquire = acquire.cascading();
+        }
+        if let Some(lease) = self.lease {
+            acquire = acquire.lease(lease);
+        }
+        if let Some(timeout) = self.timeout {
+            acquire = acquire.timeout(timeout);
+        }
+        if let Some(on_unavailable) = self.on_unavailable {
+            acquire = acquire.on_unavailable(on_unavailable);
+        }
+        if self.is_bypass {
+            acquire = acquire.bypass();
+        }
+        acquire
+    }
+}
+
+/// The grants of one request, one per bucket in their order. Dropping them releases their slots;
+/// their rate tokens stay consumed.
+#[derive(Debug)]
+#[must_use = "dropping grants releases their slots"]
+pub struct Granted(pub Vec<Grant>);
+
+impl Granted {
+    /// Returns the amounts taken from each bucket.
+    #[must_use]
+    pub fn amounts(&self) -> Vec<BTreeMap<LimitName, MilliTokens>> {
+        self.0.iter().map(Grant::amounts).collect()
+    }
+
+    /// Returns every limit of the buckets, right after the take.
+    #[must_use]
+    pub fn limits(&self) -> Vec<LimitStatus> {
+        self.0.iter().flat_map(Grant::limits).collect()
+    }
+
+    /// Returns the earliest expiry of the leases.
+    #[must_use]
+    pub fn expires_at(&self) -> Option<EpochMillis> {
+        self.0.iter().filter_map(Grant::expires_at).min()
+    }
+
+    /// Returns the denial that shadow mode waived, of all buckets together.
+    #[must_use]
+    pub fn would_deny(&self) -> Option<Denied> {
+        let waived: Vec<_> = self.0.iter().filter_map(Grant::would_deny).collect();
+        if waived.is_empty() {
+            return None;
+        }
+        let waits: Option<Vec<Duration>> = waived.iter().map(|denied| denied.retry_after).collect();
+        Some(Denied {
+            retry_after: waits.and_then(|waits| waits.into_iter().max()),
+            limits: waived
+                .iter()
+                .flat_map(|denied| denied.limits.iter().cloned())
+                .collect(),
+            degraded: waived.iter().find_map(|denied| denied.degraded.clone()),
+        })
+    }
+
+    /// Returns why the decision was made without DynamoDB.
+    #[must_use]
+    pub fn degraded(&self) -> Option<&Degraded> {
+        self.0.iter().find_map(Grant::degraded)
+    }
+
+    /// Turns the grants into one token, which alone can settle them from now on.
+    #[must_use = "only the token can still settle the grants"]
+    pub fn into_token(self) -> String {
+        join_grants(self.0)
+    }
+}

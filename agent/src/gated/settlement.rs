@@ -1,0 +1,442 @@
+//! What a caller does with a grant.
+
+use std::collections::BTreeMap;
+use std::time::Duration;
+
+use futures_util::future::join_all;
+use weirgate::{Decision, Error, Grant, LimitName, MilliTokens, RateLimiter, Settlement};
+
+use super::Granted;
+
+/// Changes of a grant, in the order of the fields, and how it ends.
+#[derive(Debug, Clone, Default)]
+pub struct Settle {
+    /// The grant's token.
+    pub grant: String,
+    /// Place of the one bucket that changes. Default: each that has the limit, or a lease.
+    pub bucket: Option<usize>,
+    /// Amounts that were really used.
+    pub adjust: Vec<(String, MilliTokens)>,
+    /// Amounts to be returned.
+    pub give_back: Vec<(String, MilliTokens)>,
+    /// How long the lease lasts from now.
+    pub renew: Option<Duration>,
+    /// How the grant ends. Default: it does not.
+    pub end: Option<End>,
+}
+
+/// More tokens within a grant, all or nothing.
+#[derive(Debug, Clone, Default)]
+pub struct TakeMore {
+    /// The grant's token.
+    pub grant: String,
+    /// Place of the one bucket to take from. Default: each that has the limit.
+    pub bucket: Option<usize>,
+    /// Whole tokens per limit.
+    pub amounts: Vec<(String, i64)>,
+}
+
+/// How a grant ends.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum End {
+    /// Slots return, rate tokens stay consumed.
+    Release,
+    /// All tokens return.
+    RollBack,
+}
+
+/// A grant after its changes.
+#[derive(Debug)]
+pub struct Settled {
+    /// The grant as it is now; `None` if it has ended.
+    pub granted: Option<Granted>,
+    /// Whether all changes were applied.
+    pub settlement: Settlement,
+    /// Amounts of each bucket, as settled.
+    pub amounts: Vec<BTreeMap<LimitName, MilliTokens>>,
+}
+
+/// A settlement that failed.
+#[derive(Debug, Clone, thiserror::Error)]
+#[error("{error}")]
+pub struct SettleError {
+    /// The reason.
+    pub error: Box<Error>,
+    /// Whether some change was applied, or may have been.
+    pub may_be_applied: bool,
+    /// The grant as it is now, if it has changed and may not have ended.
+    pub grant: Option<String>,
+}
+
+/// Settles a grant. All changes are checked before the first write.
+pub(super) async fn settle(limiter: &RateLimiter, settle: Settle) -> Result<Settled, SettleError> {
+    let mut granted = Granted(restore(limiter, &settle.grant).map_err(before)?);
+    let steps = Steps::check(&granted.0, &settle).map_err(before)?;
+    let mut progress = Progress::default();
+    if let Err(mut error) = change(&mut granted.0, steps, &mut progress).await {
+        // The text that the client has is of the amounts before.
+        error.grant = error.may_be_applied.then(|| granted.into_token());
+        return Err(error);
+    }
+    let amounts = granted.amounts();
+    if let Some(end) = settle.end {
+        let ends = granted.0.drain(..).map(|grant| ended(grant, end));
+        progress.add(join_all(ends).await)?;
+    }
+    Ok(Settled {
+        granted: settle.end.is_none().then_some(granted),
+        settlement: progress.settlement,
+        amounts,
+    })
+}
+
+/// Makes the changes that do not end the grants.
+async fn change(
+    grants: &mut [Grant],
+    steps: Steps,
+    progress: &mut Progress,
+) -> Result<(), SettleError> {
+    for (places, limit, actual) in steps.adjust {
+        let changes = at(grants, &places).map(|grant| async {
+            let parts = grant.parts();
+            (parts, grant.adjust_milli(&limit, actual).await)
+        });
+        progress.add(join_all(changes).await)?;
+    }
+    for (at, limit, rest) in steps.give_back {
+        let parts = grants[at].parts();
+        let done = grants[at].adjust_milli(&limit, rest).await;
+        progress.add([(parts, done)])?;
+    }
+    if let Some((places, lasts)) = steps.renew {
+        let renewals = at(grants, &places).map(|grant| async move {
+            let parts = grant.parts();
+            (parts, grant.renew(lasts).await)
+        });
+        progress.add(join_all(renewals).await)?;
+    }
+    Ok(())
+}
+
+/// Ends a grant. Returns the number of its writes too: a release without a lease writes nothing.
+async fn ended(grant: Grant, end: End) -> (usize, Result<Settlement, Error>) {
+    let parts = grant.parts();
+    match end {
+        End::Release if grant.expires_at().is_none() => (0, grant.release().await),
+        End::Release => (parts, grant.release().await),
+        End::RollBack => (parts, grant.roll_back().await),
+    }
+}
+
+/// Returns the grants at these places.
+fn at<'a>(
+    grants: &'a mut [Grant],
+    places: &'a [usize],
+) -> impl Iterator<Item = &'a mut Grant> + 'a {
+    let grants = grants.iter_mut().enumerate();
+    grants.filter_map(|(at, grant)| places.contains(&at).then_some(grant))
+}
+
+/// What was settled so far.
+struct Progress {
+    settlement: Settlement,
+    is_begun: bool,
+}
+
+impl Default for Progress {
+    fn default() -> Self {
+        Self {
+            settlement: Settlement::Applied,
+            is_begun: false,
+        }
+    }
+}
+
+impl Progress {
+    /// Adds the outcomes of one step: for each grant the number of its writes, and their outcome.
+    /// Returns the first error.
+    fn add(
+        &mut self,
+        done: impl IntoIterator<Item = (usize, Result<Settlement, Error>)>,
+    ) -> Result<(), SettleError> {
+        let mut failed = None;
+        for (writes, done) in done {
+            match done {
+                Ok(settlement) => {
+                    self.is_begun |= writes > 0;
+                    if settlement == Settlement::LeaseGone {
+                        self.settlement = settlement;
+                    }
+                }
+                Err(error) => {
+                    self.is_begun |= may_be_applied(&error);
+                    failed.get_or_insert(error);
+                }
+            }
+        }
+        match failed {
+            None => Ok(()),
+            Some(error) => Err(SettleError::of(error, self.is_begun)),
+        }
+    }
+}
+
+impl SettleError {
+    /// Returns the error of a change, after which others were applied or not.
+    pub(super) fn of(error: Error, is_begun: bool) -> Self {
+        Self {
+            may_be_applied: is_begun || may_be_applied(&error),
+            error: Box::new(error),
+            grant: None,
+        }
+    }
+}
+
+/// Returns whether a write of a change that failed may be applied. One whose time ran out may have
+/// been sent.
+fn may_be_applied(error: &Error) -> bool {
+    error.is_unknown() || matches!(error, Error::Timeout { .. })
+}
+
+/// Returns the error of a request before anything was sent.
+pub(super) fn before(error: Error) -> SettleError {
+    SettleError {
+        error: Box::new(error),
+        may_be_applied: false,
+        grant: None,
+    }
+}
+
+/// Returns the places of the grants that a change is for.
+pub(super) fn targets(grants: &[Grant], bucket: Option<usize>) -> Result<Vec<usize>, Error> {
+    match bucket {
+        None => Ok((0..grants.len()).collect()),
+        Some(at) if at < grants.len() => Ok(vec![at]),
+        Some(at) => Err(Error::Invalid(format!(
+            "bucket must be below {}, the number of the grant's buckets, got {at}: count from 0",
+            grants.len()
+        ))),
+    }
+}
+
+/// Returns the targets that have taken a limit, or all of them if none has.
+pub(super) fn holders(grants: &[Grant], targets: &[usize], limit: &str) -> Vec<usize> {
+    let has = |at: &&usize| grants[**at].amounts().contains_key(limit);
+    let holders: Vec<_> = targets.iter().filter(has).copied().collect();
+    if holders.is_empty() {
+        targets.to_vec()
+    } else {
+        holders
+    }
+}
+
+/// Changes that were checked, each with the places of its grants.
+struct Steps {
+    adjust: Vec<(Vec<usize>, String, MilliTokens)>,
+    give_back: Vec<(usize, String, MilliTokens)>,
+    renew: Option<(Vec<usize>, Duration)>,
+}
+
+impl Steps {
+    /// Checks all changes, before anything is sent.
+    fn check(grants: &[Grant], settle: &Settle) -> Result<Self, Error> {
+        let targets = targets(grants, settle.bucket)?;
+        let mut adjust = vec![];
+        for (limit, actual) in &settle.adjust {
+            let holders = holders(grants, &targets, limit);
+            let places = possible(grants, &holders, |grant| grant.check_adjust(limit))?;
+            for at in &places {
+                grants[*at].check_adjust_milli(limit, *actual)?;
+            }
+            adjust.push((places, limit.clone(), *actual));
+        }
+        let renew = match settle.renew {
+            None => None,
+            Some(lasts) => {
+                let places = possible(grants, &targets, |grant| grant.check_renew(lasts))?;
+                Some((places, lasts))
+            }
+        };
+        Ok(Self {
+            give_back: checked(grants, &targets, settle)?,
+            adjust,
+            renew,
+        })
+    }
+}
+
+/// Returns the places of the grants that pass a check. One that does not counts only if none does.
+pub(super) fn possible(
+    grants: &[Grant],
+    places: &[usize],
+    check: impl Fn(&Grant) -> Result<(), Error>,
+) -> Result<Vec<usize>, Error> {
+    let (mut possible, mut refused) = (vec![], None);
+    for at in places {
+        match check(&grants[*at]) {
+            Ok(()) => possible.push(*at),
+            Err(error) => refused = refused.or(Some(error)),
+        }
+    }
+    match refused {
+        Some(error) if possible.is_empty() => Err(error),
+        _ => Ok(possible),
+    }
+}
+
+/// Checks the amounts to be returned, before anything is sent. Returns the place, limit and
+/// remaining amount of each.
+fn checked(
+    grants: &[Grant],
+    targets: &[usize],
+    settle: &Settle,
+) -> Result<Vec<(usize, String, MilliTokens)>, Error> {
+    let mut rests = vec![];
+    for (limit, back) in &settle.give_back {
+        let adjusted = settle.adjust.iter().find(|(name, _)| name == limit);
+        let mut is_counted = false;
+        for at in holders(grants, targets, limit) {
+            let amounts = grants[at].amounts();
+            let Some(held) = amounts.get(limit.as_str()) else {
+                continue;
+            };
+            is_counted = true;
+            let held = adjusted.map_or(*held, |(_, actual)| *actual);
+            if *back > held || back.0 < 0 {
+                return Err(Error::Invalid(format!(
+                    "give_back of {limit:?} must be 0 to {held}, what the grant holds, got {back}: give back at most {held}"
+                )));
+            }
+            rests.push((at, limit.clone(), held - *back));
+        }
+        // Nothing is counted of a limit that is not enforced.
+        let is_uncounted = |at: &usize| {
+            grants[*at].amounts().is_empty() && grants[*at].check_adjust(limit).is_ok()
+        };
+        if !is_counted && !targets.iter().any(is_uncounted) {
+            return Err(Error::Invalid(format!(
+                "give_back names {limit:?}, of which the grant holds nothing: name a limit that it took"
+            )));
+        }
+    }
+    Ok(rests)
+}
+
+/// Takes more within a grant. If one limit of one bucket denies, returns what the others gave.
+pub(super) async fn take_more(
+    limiter: &RateLimiter,
+    more: TakeMore,
+) -> Result<Decision<Settled>, SettleError> {
+    let mut grants = restore(limiter, &more.grant).map_err(before)?;
+    let targets = targets(&grants, more.bucket).map_err(before)?;
+    let mut taken = vec![];
+    let mut steps = vec![];
+    for (limit, tokens) in &more.amounts {
+        let holders = holders(&grants, &targets, limit);
+        let places = possible(&grants, &holders, |grant| grant.check_adjust(limit));
+        steps.push((limit, tokens, places.map_err(before)?));
+    }
+    for (limit, tokens, places) in steps {
+        for at in places {
+            let refused = match grants[at].take_more(limit, *tokens).await {
+                Ok(Decision::Granted(())) => {
+                    taken.push((at, limit.as_str(), *tokens));
+                    continue;
+                }
+                Ok(refused) => refused,
+                Err(error) => {
+                    let may_be_applied = SettleError::of(error.clone(), false).may_be_applied;
+                    let is_left = undo(&mut grants, &taken).await.is_err();
+                    return Err(SettleError {
+                        error: Box::new(error),
+                        may_be_applied: may_be_applied || is_left,
+                        grant: None,
+                    });
+                }
+            };
+            undo(&mut grants, &taken)
+                .await
+                .map_err(|error| SettleError::of(error, true))?;
+            return Ok(match refused {
+                Decision::Denied(denied) => Decision::Denied(denied),
+                Decision::NeverFits(never) => Decision::NeverFits(never),
+                Decision::Disabled(disabled) => Decision::Disabled(disabled),
+                Decision::Granted(()) => continue,
+            });
+        }
+    }
+    if let Err(error) = check_parts(&grants) {
+        undo(&mut grants, &taken)
+            .await
+            .map_err(|error| SettleError::of(error, true))?;
+        return Err(before(error));
+    }
+    let granted = Granted(grants);
+    Ok(Decision::Granted(Settled {
+        amounts: granted.amounts(),
+        granted: Some(granted),
+        settlement: Settlement::Applied,
+    }))
+}
+
+/// Returns what was taken, newest first.
+async fn undo(grants: &mut [Grant], taken: &[(usize, &str, i64)]) -> Result<(), Error> {
+    for (at, limit, tokens) in taken.iter().rev() {
+        let grant = &mut grants[*at];
+        let rest = grant.amount(limit) - MilliTokens(tokens.saturating_mul(1000));
+        let _ = grant.adjust_milli(limit, rest).await?;
+    }
+    Ok(())
+}
+
+/// Stands between two tokens; a token is base64, which does not contain it.
+const SEPARATOR: char = '.';
+/// Most tokens in a text: as many as one request can have buckets.
+const MAX_TOKENS: usize = 100;
+/// Most parts of all tokens of a text, so most writes of one settlement.
+const MAX_PARTS: usize = 1_024;
+
+/// Returns the tokens of the grants as one text.
+pub(crate) fn join(grants: Vec<Grant>) -> String {
+    let mut text = String::new();
+    for grant in grants {
+        if !text.is_empty() {
+            text.push(SEPARATOR);
+        }
+        text.push_str(&grant.into_token());
+    }
+    text
+}
+
+/// Restores the grants of a text.
+///
+/// # Errors
+/// [`Error::Invalid`] if a part is no token of this table and namespace, or there are too many.
+pub(crate) fn restore(limiter: &RateLimiter, text: &str) -> Result<Vec<Grant>, Error> {
+    let count = text.split(SEPARATOR).count();
+    if count > MAX_TOKENS {
+        return Err(Error::Invalid(format!(
+            "the grant token has {count} parts, the maximum is {MAX_TOKENS}: pass the token as it was returned"
+        )));
+    }
+    let grants = text
+        .split(SEPARATOR)
+        .map(|token| limiter.restore_grant(token))
+        .collect::<Result<Vec<_>, _>>()?;
+    check_parts(&grants)?;
+    Ok(grants)
+}
+
+/// Requires that one settlement of the grants does not write too much.
+///
+/// # Errors
+/// [`Error::Invalid`] if they have too many parts together.
+pub(super) fn check_parts(grants: &[Grant]) -> Result<(), Error> {
+    let parts: usize = grants.iter().map(Grant::parts).sum();
+    match parts <= MAX_PARTS {
+        true => Ok(()),
+        false => Err(Error::Invalid(format!(
+            "the grants of one token can have {MAX_PARTS} parts, got {parts}: settle them, and acquire again"
+        ))),
+    }
+}

@@ -1,0 +1,297 @@
+//! HTTP and JSON.
+//!
+//! # Layout
+//!
+//! - [`Api`]: from the head of a request to its response
+//! - `connection`: [`Server`]: listens; one connection, which has no buffers while it is idle
+//! - `request_body`: what each field must be
+//! - `operations`: acquire, settle, peek, usage and health
+//! - `error_body`: problems, with what a client may do next
+//! - `metrics`: Prometheus' text format
+
+mod connection;
+mod error_body;
+mod metrics;
+mod operations;
+mod request_body;
+
+use std::net::IpAddr;
+use std::sync::Arc;
+
+use http_body_util::Full;
+use hyper::body::{Bytes, Incoming};
+use hyper::header::{HeaderName, HeaderValue};
+use hyper::http::uri::Authority;
+use hyper::{HeaderMap, Method, Request, Response, StatusCode, header};
+
+use crate::gated::{Call, GatedLimiter, Outcome};
+use crate::net::stream::read;
+use crate::net::{Client, Place};
+use crate::token::Token;
+use error_body::Refusal;
+use operations::{
+    Answer, acquire, peek, read_acquire, read_peek, read_settle, read_usage, settle, usage,
+};
+use request_body::Invalid;
+
+pub use crate::net::{Address, Bounds};
+pub use connection::{Server, serve_in_memory};
+pub use operations::Health;
+
+/// Largest body of a request, in bytes.
+const MAX_BODY: usize = 64 * 1024;
+/// Largest body of a settlement, in bytes, because it has a grant. A limit is at most 350 bytes of
+/// that, so 100 buckets of 20 limits are 700 KB. What is taken more adds 200 bytes each time.
+const MAX_SETTLEMENT: usize = 2 * 1024 * 1024;
+
+/// An operation, by its path.
+#[derive(Debug, Clone, Copy)]
+enum Operation {
+    Acquire,
+    Settle,
+    Peek,
+    Usage,
+}
+
+impl Operation {
+    const fn call(self) -> Call {
+        match self {
+            Self::Acquire => Call::Acquire,
+            Self::Settle => Call::Settle,
+            Self::Peek => Call::Peek,
+            Self::Usage => Call::Usage,
+        }
+    }
+
+    /// Returns the largest body.
+    const fn max_body(self) -> usize {
+        match self {
+            Self::Settle => MAX_SETTLEMENT,
+            Self::Acquire | Self::Peek | Self::Usage => MAX_BODY,
+        }
+    }
+}
+
+/// Answers requests.
+#[derive(Debug)]
+pub struct Api {
+    gated: Arc<GatedLimiter>,
+    token: Option<Token>,
+    health: Arc<Health>,
+}
+
+impl Api {
+    /// Creates the API of a limiter. With a token, requests need it.
+    #[must_use]
+    pub fn new(gated: Arc<GatedLimiter>, token: Option<Token>, health: Arc<Health>) -> Self {
+        Self {
+            gated,
+            token,
+            health,
+        }
+    }
+
+    /// Returns whether a request that has arrived whole runs to its end, even if its client leaves.
+    pub(super) fn runs_to_its_end(request: &Request<Incoming>) -> bool {
+        request.uri().path() == "/v1/settle"
+    }
+
+    /// Answers a request of a client, whose body arrives in `room`.
+    pub(super) async fn respond(
+        &self,
+        request: Request<Incoming>,
+        client: &Client,
+        room: Option<Place>,
+    ) -> Response<Full<Bytes>> {
+        let operation = match request.uri().path() {
+            "/v1/acquire" => Ok(Operation::Acquire),
+            "/v1/settle" => Ok(Operation::Settle),
+            "/v1/peek" => Ok(Operation::Peek),
+            "/v1/usage" => Ok(Operation::Usage),
+            "/healthz" => Err(self.health(&request, client).await),
+            "/metrics" => Err(self.metrics(&request, client)),
+            path => Err(Err(Refusal::unknown_path(path))),
+        };
+        let answered = match operation {
+            Ok(operation) => self.measured(operation, request, client, room).await,
+            Err(answered) => answered,
+        };
+        answered.unwrap_or_else(Refusal::into_response)
+    }
+
+    async fn health(
+        &self,
+        request: &Request<Incoming>,
+        client: &Client,
+    ) -> Result<Response<Full<Bytes>>, Refusal> {
+        self.check_probe(request)?;
+        let _busy = client.busy().ok_or_else(Refusal::gave_way)?;
+        let body = self.health.check(&self.gated.limiter).await?;
+        Ok(response(StatusCode::OK, JSON, vec![], body))
+    }
+
+    fn metrics(
+        &self,
+        request: &Request<Incoming>,
+        client: &Client,
+    ) -> Result<Response<Full<Bytes>>, Refusal> {
+        self.check_probe(request)?;
+        let text = metrics::text(&self.gated, client.open());
+        Ok(response(StatusCode::OK, metrics::TEXT, vec![], text))
+    }
+
+    /// Checks a request for health or metrics. A probe or a scraper cannot always send a token.
+    fn check_probe(&self, request: &Request<Incoming>) -> Result<(), Refusal> {
+        check_method(request, &Method::GET)?;
+        if !is_for_this_host(request.headers()) {
+            return Err(Refusal::web_page());
+        }
+        let token = self.token.as_ref().filter(|token| token.guards_all());
+        check_token(token, request)
+    }
+
+    /// Answers a call, and counts its outcome and its time.
+    async fn measured(
+        &self,
+        operation: Operation,
+        request: Request<Incoming>,
+        client: &Client,
+        room: Option<Place>,
+    ) -> Result<Response<Full<Bytes>>, Refusal> {
+        let measuring = self.gated.measures.begin(operation.call());
+        let answered = self.call(operation, request, client, room).await;
+        let outcome = answered
+            .as_ref()
+            .map_or_else(|refusal| refusal.outcome, |_| Outcome::Granted);
+        measuring.end(outcome);
+        let (fields, body) = answered?;
+        Ok(response(StatusCode::OK, JSON, fields, body))
+    }
+
+    async fn call(
+        &self,
+        operation: Operation,
+        request: Request<Incoming>,
+        client: &Client,
+        room: Option<Place>,
+    ) -> Result<Answer, Refusal> {
+        check_method(&request, &Method::POST)?;
+        check_token(self.token.as_ref(), &request)?;
+        // A browser sends it with each request of a page to another site.
+        if request.headers().contains_key(header::ORIGIN) {
+            return Err(Refusal::web_page());
+        }
+        check_encoding(request.headers())?;
+        let room = room.ok_or_else(Refusal::gave_way)?;
+        let most = operation.max_body();
+        let body = read(request.into_body(), most, room).await;
+        let body = body.map_err(|unread| Refusal::unread(unread, most))?;
+        let _busy = client.busy().ok_or_else(Refusal::gave_way)?;
+        let gated = &self.gated;
+        let permit = match operation {
+            // What frees tokens never waits for those that wait for tokens.
+            Operation::Settle => gated.settling.enter(body.len()),
+            Operation::Acquire | Operation::Peek | Operation::Usage => gated.gate.enter(body.len()),
+        };
+        let permit = permit.map_err(|full| Refusal::overloaded(full.to_string()))?;
+        match operation {
+            Operation::Acquire => {
+                let request = read_acquire(&body).map_err(invalid)?;
+                drop(body);
+                acquire(gated, &request).await
+            }
+            Operation::Settle => {
+                let change = read_settle(&body).map_err(invalid)?;
+                settle(gated, change, permit).await
+            }
+            Operation::Peek => peek(gated, &read_peek(&body).map_err(invalid)?).await,
+            Operation::Usage => usage(gated, read_usage(&body).map_err(invalid)?).await,
+        }
+    }
+}
+
+fn invalid(error: Invalid) -> Refusal {
+    Refusal::invalid(error.to_string())
+}
+
+fn check_token(token: Option<&Token>, request: &Request<Incoming>) -> Result<(), Refusal> {
+    let Some(token) = token else { return Ok(()) };
+    token.check(request.headers()).map_err(Refusal::wrong_token)
+}
+
+/// Returns whether no web page of another site can have sent a request: a browser sends one of these
+/// fields, and the name of its page as the host. Probes and scrapers use any name.
+fn is_for_this_host(headers: &HeaderMap) -> bool {
+    let browsers = ["accept-language", "origin", "referer", "sec-fetch-site"];
+    if !browsers.iter().any(|name| headers.contains_key(*name)) {
+        return true;
+    }
+    let host = headers
+        .get(header::HOST)
+        .and_then(|host| host.to_str().ok());
+    let host = host.and_then(|host| host.parse::<Authority>().ok());
+    host.is_some_and(|host| {
+        let name = host.host();
+        let address = name.trim_start_matches('[').trim_end_matches(']');
+        name.eq_ignore_ascii_case("localhost") || address.parse::<IpAddr>().is_ok()
+    })
+}
+
+/// Checks that a body is framed by its length or in chunks, and not encoded besides.
+fn check_encoding(headers: &HeaderMap) -> Result<(), Refusal> {
+    let mut encodings = headers.get_all(header::TRANSFER_ENCODING).iter();
+    match encodings.find(|encoding| !encoding.as_bytes().eq_ignore_ascii_case(b"chunked")) {
+        None => Ok(()),
+        Some(other) => Err(Refusal::encoding(&String::from_utf8_lossy(
+            other.as_bytes(),
+        ))),
+    }
+}
+
+fn check_method(request: &Request<Incoming>, allowed: &Method) -> Result<(), Refusal> {
+    match request.method() {
+        method if method == allowed => Ok(()),
+        method => Err(Refusal::wrong_method(allowed, request.uri().path(), method)),
+    }
+}
+
+/// Reads a body as the request of each operation: for fuzzing.
+///
+/// # Errors
+/// The refusals of the operations that cannot read it, in the order of the routes.
+pub fn decode(body: &[u8]) -> [Result<String, Invalid>; 4] {
+    [
+        read_acquire(body).map(|read| format!("{read:?}")),
+        read_settle(body).map(|read| format!("{read:?}")),
+        read_peek(body).map(|read| format!("{read:?}")),
+        read_usage(body).map(|read| format!("{read:?}")),
+    ]
+}
+
+/// The type of values.
+const JSON: &str = "application/json";
+
+/// Returns a response.
+fn response(
+    status: StatusCode,
+    kind: &'static str,
+    fields: Vec<(&'static str, String)>,
+    body: impl Into<Bytes>,
+) -> Response<Full<Bytes>> {
+    let mut response = Response::new(Full::new(body.into()));
+    *response.status_mut() = status;
+    let headers = response.headers_mut();
+    headers.insert(header::CONTENT_TYPE, HeaderValue::from_static(kind));
+    for (name, value) in fields {
+        // Names of limits are printable ASCII in a field.
+        if let Ok(value) = HeaderValue::from_maybe_shared(Bytes::from(value)) {
+            headers.insert(HeaderName::from_static(name), value);
+        }
+    }
+    response
+}
+
+/// Returns the JSON of a value.
+fn json(value: &impl serde::Serialize) -> Vec<u8> {
+    serde_json::to_vec(value).expect("values of the limiter are JSON")
+}

@@ -1,0 +1,281 @@
+//! Error bodies: a problem (RFC 9457), and what a client may do next.
+
+use http_body_util::Full;
+use hyper::body::Bytes;
+use hyper::{Method, Response, StatusCode};
+use serde::Serialize;
+use weirgate::http::{Policies, PolicyNames, Problem};
+use weirgate::{Denied, Disabled, Error, NeverFits};
+
+use super::request_body::shown;
+use super::{json, response};
+use crate::gated::{Outcome, SettleError};
+use crate::net::stream::{ARRIVAL, Unread};
+
+/// The type of error bodies.
+const PROBLEM: &str = "application/problem+json";
+
+/// A request that was not granted.
+#[derive(Debug)]
+pub struct Refusal {
+    status: StatusCode,
+    /// How it counts.
+    pub(super) outcome: Outcome,
+    fields: Vec<(&'static str, String)>,
+    body: Vec<u8>,
+}
+
+/// Whether something was applied.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "snake_case")]
+enum Applied {
+    No,
+    Unknown,
+}
+
+/// A problem, with what a client may do next.
+#[derive(Serialize)]
+struct ProblemBody<P> {
+    #[serde(flatten)]
+    problem: P,
+    applied: Applied,
+    retry: bool,
+}
+
+/// A settlement that stopped halfway also has the grant as it is now.
+#[derive(Serialize)]
+struct UnsettledBody {
+    #[serde(flatten)]
+    problem: Plain,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    grant: Option<String>,
+}
+
+/// A denial also says how long to wait, in milliseconds.
+#[derive(Serialize)]
+struct DeniedBody<'a> {
+    #[serde(flatten)]
+    problem: &'a Problem,
+    retry_after_ms: Option<u64>,
+}
+
+/// A problem that its status names.
+#[derive(Serialize)]
+struct Plain {
+    #[serde(rename = "type")]
+    kind: &'static str,
+    title: &'static str,
+    status: u16,
+    detail: String,
+}
+
+impl Refusal {
+    pub(super) fn denied(denied: &Denied, names: &PolicyNames) -> Self {
+        let wait = denied.retry_after.map(|wait| {
+            // Rounded up: a client that waits so long has waited long enough.
+            let ms = wait.as_micros().div_ceil(1_000);
+            u64::try_from(ms).unwrap_or(u64::MAX)
+        });
+        let problem = &Problem::denied(denied, names);
+        let body = DeniedBody {
+            problem,
+            retry_after_ms: wait,
+        };
+        Self {
+            fields: Policies::denied(denied, names).fields(),
+            ..Self::of(problem.status(), Outcome::Denied, body, Applied::No, false)
+        }
+    }
+
+    pub(super) fn never_fits(never: &NeverFits, names: &PolicyNames) -> Self {
+        let problem = Problem::never_fits(never, names);
+        Self::of(
+            problem.status(),
+            Outcome::NeverFits,
+            problem,
+            Applied::No,
+            false,
+        )
+    }
+
+    pub(super) fn disabled(disabled: &Disabled) -> Self {
+        let problem = Problem::disabled(disabled);
+        Self::of(
+            problem.status(),
+            Outcome::Disabled,
+            problem,
+            Applied::No,
+            false,
+        )
+    }
+
+    /// Returns the refusal of a request that is not what the API takes.
+    pub(super) fn invalid(detail: String) -> Self {
+        Self::plain(StatusCode::BAD_REQUEST, Outcome::Invalid, detail)
+    }
+
+    /// Returns the refusal of a request whose body was not read.
+    pub(super) fn unread(unread: Unread, most: usize) -> Self {
+        match unread {
+            Unread::TooLarge(length) => Self::too_large(length, most),
+            Unread::GaveWay => Self::gave_way(),
+            Unread::Late => Self::plain(
+                StatusCode::REQUEST_TIMEOUT,
+                Outcome::Invalid,
+                format!("the body must arrive within {ARRIVAL:?}: send it at once"),
+            ),
+            Unread::Broken(error) => Self::invalid(format!(
+                "the body did not arrive whole: {error}; send it again"
+            )),
+        }
+    }
+
+    /// Returns the refusal of a request that arrived so slowly that others took its room.
+    pub(super) fn gave_way() -> Self {
+        Self::overloaded("too many requests are arriving at once".to_owned())
+    }
+
+    /// Returns the refusal of a request that the end of the agent drops.
+    pub(super) fn stopping() -> Self {
+        Self::overloaded("the agent is stopping".to_owned())
+    }
+
+    fn too_large(length: usize, most: usize) -> Self {
+        let detail = format!(
+            "the body must have at most {most} bytes, got {length}: send fewer buckets in a request"
+        );
+        Self::plain(StatusCode::PAYLOAD_TOO_LARGE, Outcome::Invalid, detail)
+    }
+
+    /// Returns the refusal of a body that is encoded.
+    pub(super) fn encoding(encoding: &str) -> Self {
+        let encoding = shown(encoding);
+        Self::invalid(format!(
+            "Transfer-Encoding must be chunked, got {encoding:?}: send the body as it is"
+        ))
+    }
+
+    pub(super) fn wrong_token(detail: &str) -> Self {
+        Self::plain(
+            StatusCode::UNAUTHORIZED,
+            Outcome::Invalid,
+            detail.to_owned(),
+        )
+    }
+
+    pub(super) fn web_page() -> Self {
+        let detail = "the agent answers programs, not web pages: send no Origin";
+        Self::plain(StatusCode::FORBIDDEN, Outcome::Invalid, detail.to_owned())
+    }
+
+    pub(super) fn unknown_path(path: &str) -> Self {
+        let path = shown(path);
+        let detail = format!(
+            "there is no {path:?}: use /v1/acquire, /v1/settle, /v1/peek, /v1/usage, /healthz or /metrics"
+        );
+        Self::plain(StatusCode::NOT_FOUND, Outcome::Invalid, detail)
+    }
+
+    pub(super) fn wrong_method(allowed: &Method, path: &str, method: &Method) -> Self {
+        let method = shown(method.as_str());
+        let detail = format!("{path} takes {allowed}, got {method}: send {allowed}");
+        Self {
+            fields: vec![("allow", allowed.to_string())],
+            ..Self::plain(StatusCode::METHOD_NOT_ALLOWED, Outcome::Invalid, detail)
+        }
+    }
+
+    /// Returns the refusal of a request that the agent has no room for.
+    pub(super) fn overloaded(what: String) -> Self {
+        let detail = format!("{what}: try again in a second, or run more agents");
+        let problem = Plain::new(StatusCode::SERVICE_UNAVAILABLE, detail);
+        Self {
+            fields: vec![("retry-after", "1".to_owned())],
+            ..Self::of(503, Outcome::Overloaded, problem, Applied::No, true)
+        }
+    }
+
+    /// Returns the refusal of a request on which no decision could be made.
+    pub(super) fn no_decision(error: &Error) -> Self {
+        Self::failed(error, error.is_unknown(), None)
+    }
+
+    /// Returns the refusal of a settlement that failed.
+    pub(super) fn unsettled(error: SettleError) -> Self {
+        Self::failed(&error.error, error.may_be_applied, error.grant)
+    }
+
+    /// Returns the answer before the table was reached: 503, because a repair makes it ready.
+    pub(super) fn not_reached(error: &Error) -> Self {
+        let detail = format!("the table was not reached: {error}");
+        let problem = Plain::new(StatusCode::SERVICE_UNAVAILABLE, detail);
+        Self::of(503, Outcome::NoDecision, problem, Applied::No, true)
+    }
+
+    fn failed(error: &Error, may_be_applied: bool, grant: Option<String>) -> Self {
+        let applied = match may_be_applied {
+            true => Applied::Unknown,
+            false => Applied::No,
+        };
+        let (status, outcome) = match error {
+            Error::Invalid(_) => (StatusCode::BAD_REQUEST, Outcome::Invalid),
+            error if error.is_transient() => (StatusCode::SERVICE_UNAVAILABLE, Outcome::NoDecision),
+            _ => (StatusCode::INTERNAL_SERVER_ERROR, Outcome::NoDecision),
+        };
+        let may_retry = error.is_transient() && !may_be_applied;
+        let problem = UnsettledBody {
+            problem: Plain::new(status, error.to_string()),
+            grant,
+        };
+        let wait = match error {
+            Error::Unavailable { retry_after, .. } => Some(retry_after.as_secs() + 1),
+            _ => None,
+        };
+        let fields = wait.map(|seconds| ("retry-after", seconds.to_string()));
+        Self {
+            fields: fields.into_iter().collect(),
+            ..Self::of(status.as_u16(), outcome, problem, applied, may_retry)
+        }
+    }
+
+    fn plain(status: StatusCode, outcome: Outcome, detail: String) -> Self {
+        let problem = Plain::new(status, detail);
+        Self::of(status.as_u16(), outcome, problem, Applied::No, false)
+    }
+
+    fn of(
+        status: u16,
+        outcome: Outcome,
+        problem: impl Serialize,
+        applied: Applied,
+        retry: bool,
+    ) -> Self {
+        let body = ProblemBody {
+            problem,
+            applied,
+            retry,
+        };
+        Self {
+            status: StatusCode::from_u16(status).unwrap_or(StatusCode::INTERNAL_SERVER_ERROR),
+            outcome,
+            fields: vec![],
+            body: json(&body),
+        }
+    }
+
+    /// Returns the response.
+    pub(super) fn into_response(self) -> Response<Full<Bytes>> {
+        response(self.status, PROBLEM, self.fields, self.body)
+    }
+}
+
+impl Plain {
+    fn new(status: StatusCode, detail: String) -> Self {
+        Self {
+            kind: "about:blank",
+            title: status.canonical_reason().unwrap_or_default(),
+            status: status.as_u16(),
+            detail,
+        }
+    }
+}

@@ -1,0 +1,386 @@
+//! The binary as a sidecar, on an embedded DynamoDB behind HTTP: its start and what it starts with, and
+//! its end.
+
+use std::io::{BufRead, BufReader, Read};
+use std::os::unix::fs::PermissionsExt;
+use std::os::unix::net::UnixStream;
+use std::process::{Child, Command, Stdio};
+use std::sync::mpsc::{Receiver, RecvTimeoutError, channel};
+use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
+
+use clap::CommandFactory;
+use nix::sys::signal::Signal;
+use serde_json::{Value, json};
+use tonic::transport::Channel;
+use tonic_health::pb::HealthCheckRequest;
+use tonic_health::pb::health_client::HealthClient;
+use weirgate_agent::options::Options;
+use weirgate_testkit::server;
+
+use crate::fixtures::{Client, File, Process, Serving, command, database, temporary};
+
+/// Longest time until a line of a log.
+const BOUND: Duration = Duration::from_secs(30);
+
+/// An agent whose log a test reads.
+struct Logged {
+    process: Child,
+    lines: Receiver<String>,
+}
+
+impl Logged {
+    fn start(mut command: Command) -> Self {
+        let mut process = command.stdout(Stdio::piped()).spawn().unwrap();
+        let output = BufReader::new(process.stdout.take().unwrap());
+        let (sender, lines) = channel();
+        // A line that no test reads any more is dropped.
+        std::thread::spawn(move || {
+            for line in output.lines().map_while(Result::ok) {
+                drop(sender.send(line));
+            }
+        });
+        Self { process, lines }
+    }
+
+    /// Returns the next line of the log that has this message in it, and those before it.
+    fn until(&self, message: &str) -> Vec<Value> {
+        let (mut lines, end) = (vec![], Instant::now() + BOUND);
+        loop {
+            let left = end.saturating_duration_since(Instant::now());
+            let line = self.lines.recv_timeout(left);
+            let line = line.unwrap_or_else(|_| panic!("no {message:?} in {lines:?}"));
+            let line: Value = serde_json::from_str(&line).unwrap();
+            let is_last = line["message"].as_str().unwrap().contains(message);
+            lines.push(line);
+            if is_last {
+                return lines;
+            }
+        }
+    }
+}
+
+impl Drop for Logged {
+    fn drop(&mut self) {
+        let _ = self.process.kill();
+        let _ = self.process.wait();
+    }
+}
+
+const AWS: [&str; 9] = [
+    "AWS_CONFIG_FILE",
+    "AWS_CONTAINER_CREDENTIALS_RELATIVE_URI",
+    "AWS_DEFAULT_REGION",
+    "AWS_ENDPOINT_URL",
+    "AWS_PROFILE",
+    "AWS_ROLE_ARN",
+    "AWS_SESSION_TOKEN",
+    "AWS_SHARED_CREDENTIALS_FILE",
+    "AWS_WEB_IDENTITY_TOKEN_FILE",
+];
+
+#[test]
+fn an_empty_variable_is_one_that_is_not_set() {
+    let options = Options::command();
+    let names = options.get_arguments().filter_map(|arg| arg.get_env());
+    let names = names.map(|name| name.to_str().unwrap());
+    let mut names: Vec<_> = names.chain(AWS).chain(["WEIRGATE_AGENT_TOKEN"]).collect();
+    assert!(names.len() > 25, "{names:?}");
+    let unset = command(&[]).output().unwrap();
+    let empty = command(&[]).env("WEIRGATE_TABLE", "").output().unwrap();
+    assert_eq!((empty.status.code(), empty.stderr), (Some(2), unset.stderr));
+    names.retain(|name| *name != "WEIRGATE_TABLE");
+    let socket = temporary("start");
+    let mut agent = command(&["--table", "weirgate", "--region", "us-east-1"]);
+    agent
+        .args(["--endpoint-url", &database(), "--unix-socket"])
+        .arg(&socket)
+        .envs(names.iter().map(|name| (name, "")))
+        .env("AWS_ACCESS_KEY_ID", "id")
+        .env("AWS_SECRET_ACCESS_KEY", "secret");
+    let agent = Logged::start(agent);
+    agent.until("listening");
+    let mut client = Client::to(UnixStream::connect(&socket).unwrap());
+    let limits = json!([{"name": "slots", "slots": 9}]);
+    let take = json!({"entity": "e", "resource": "r", "limits": limits, "take": {"slots": 1}});
+    let answer = client.post("/v1/acquire", &take);
+    assert_eq!(answer.status, 200, "{answer:?}");
+}
+
+fn rules(limit: u32) -> String {
+    format!(
+        "domain: d\ndescriptors: [{{key: k, rate_limit: {{unit: day, requests_per_unit: {limit}}}}}]\n"
+    )
+}
+
+fn limits(limit: u32) -> String {
+    format!("weirgate: 1\nsystem: {{limits: {{rpm: {{per_day: {limit}}}}}}}\n")
+}
+
+#[test]
+fn a_file_that_is_lost_is_one_line_of_the_log_without_a_call() {
+    let folder = temporary("files");
+    std::fs::create_dir_all(folder.join("rules")).unwrap();
+    let files = [
+        (folder.join("rules").join("d.yaml"), "rules", rules(2)),
+        (folder.join("limits.yaml"), "limits file", limits(2)),
+    ];
+    std::fs::write(&files[0].0, rules(1)).unwrap();
+    std::fs::write(&files[1].0, limits(1)).unwrap();
+    let mut agent = command(&["--table", "weirgate", "--listen", "127.0.0.1:0"]);
+    agent
+        .args([
+            "--endpoint-url",
+            "http://127.0.0.1:1",
+            "--grpc",
+            "127.0.0.1:0",
+        ])
+        .arg("--rules")
+        .arg(folder.join("rules"))
+        .arg("--limits-file")
+        .arg(&files[1].0);
+    let agent = Logged::start(agent);
+    agent.until("listening");
+    for (path, name, text) in &files {
+        std::fs::remove_file(path).unwrap();
+        let line = agent.until(&format!("{name} rejected")).pop().unwrap();
+        assert_eq!(line["level"], "ERROR");
+        assert!(line["timestamp"].is_string(), "{line}");
+        let error = line["error"].as_str().unwrap();
+        let is_folder = error.contains("must have a file that ends in .yaml");
+        assert!(error.contains("cannot be read") || is_folder, "{error}");
+        std::fs::write(path, text).unwrap();
+        let lines = agent.until(&format!("{name} reloaded"));
+        let again = lines
+            .iter()
+            .filter(|line| line["level"] == "ERROR" && line["error"] == error);
+        assert_eq!(again.count(), 0, "it is said once: {lines:?}");
+    }
+    drop(agent);
+    std::fs::remove_dir_all(&folder).unwrap();
+}
+
+#[test]
+fn an_agent_without_rules_does_not_start_unless_it_is_told_to() {
+    let folder = temporary("rules");
+    std::fs::create_dir(&folder).unwrap();
+    let (absent, blank) = (folder.join("absent"), folder.join("blank.txt"));
+    std::fs::write(&blank, "\n").unwrap();
+    for path in [&folder, &absent, &blank] {
+        let arguments = ["--table", "weirgate", "--rules", path.to_str().unwrap()];
+        let listen = [
+            "--listen",
+            "127.0.0.1:0",
+            "--grpc",
+            "127.0.0.1:0",
+            "--endpoint-url",
+            "http://127.0.0.1:1",
+        ];
+        let mut refused = command(&[&arguments[..], &listen].concat());
+        refused.stderr(Stdio::piped());
+        let mut refused = Logged::start(refused);
+        let line = refused.lines.recv_timeout(BOUND);
+        assert_eq!(
+            line,
+            Err(RecvTimeoutError::Disconnected),
+            "it does not start"
+        );
+        let mut error = String::new();
+        let mut output = refused.process.stderr.take().unwrap();
+        output.read_to_string(&mut error).unwrap();
+        assert_eq!(refused.process.wait().unwrap().code(), Some(2), "{error}");
+        assert!(
+            error.contains("--rules") && error.lines().count() == 1,
+            "{error}"
+        );
+        let mut allowed = command(&[&arguments[..], &listen].concat());
+        allowed.env("WEIRGATE_AGENT_START_WITHOUT_RULES", "true");
+        let lines = Logged::start(allowed).until("listening");
+        assert!(
+            lines
+                .iter()
+                .any(|line| line["message"] == "there are no rules yet"),
+            "{lines:?}"
+        );
+    }
+    std::fs::remove_dir_all(&folder).unwrap();
+}
+
+#[test]
+fn a_signal_ends_it_after_the_requests_in_flight() {
+    for signal in [Signal::SIGTERM, Signal::SIGINT] {
+        let mut agent = Process::new(&[]);
+        let slots = json!({"entity": "e", "resource": "r", "take": {"slots": 20}});
+        let held = agent.acquire(&slots);
+        let mut idle = agent.connect();
+        let mut releasing = agent.connect();
+        let settle = json!({"grant": held["grant"], "end": "release"}).to_string();
+        let (most, last) = settle.split_at(settle.len() - 1);
+        let head = format!(
+            "POST /v1/settle HTTP/1.1\r\nhost: agent\r\ncontent-length: {}\r\n\r\n{most}",
+            settle.len()
+        );
+        releasing.write_raw(head.as_bytes());
+        let mut wait = slots.clone();
+        wait["wait_ms"] = 60_000.into();
+        let mut waiting = agent.connect();
+        waiting.write("POST", "/v1/acquire", &[], &wait.to_string());
+        agent.wait_for("weirgate_agent_in_flight", |number| number == 1.0);
+        agent.signal(signal);
+        assert!(idle.read().is_none(), "an idle connection is closed");
+        releasing.write_raw(last.as_bytes());
+        let released = releasing.read().expect("a request in flight is answered");
+        assert_eq!(released.json()["settlement"], "settled", "{released:?}");
+        assert_eq!(waiting.read().expect("a waiting one too").status, 200);
+        assert_eq!(agent.process.wait().unwrap().code(), Some(0), "{signal}");
+    }
+}
+
+/// Takes tokens until some are prefetched.
+fn take_until_prefetched(agent: &Process) {
+    let take = json!({"entity": "e", "resource": "r", "take": {"tpm": 1}});
+    let name = "weirgate_prefetch_outstanding_tokens{resource=\"r\",limit=\"tpm\"}";
+    // Enough of them that a block is worth a write.
+    let mut client = agent.connect();
+    while !agent.get("/metrics").body.contains(name) || agent.metric(name) < 10.0 {
+        assert_eq!(client.post("/v1/acquire", &take).status, 200);
+    }
+}
+
+/// Returns the usage of the tokens that were taken and not returned.
+fn used(endpoint: &str) -> f64 {
+    let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap();
+    let day = 86_400_000;
+    let from = u64::try_from(now.as_millis()).unwrap() / day * day;
+    let body = json!({
+        "scope": {"entity": "e"}, "by": "day", "total": true, "from_ms": from, "to_ms": from + day,
+    });
+    let row = Process::on(endpoint, &[]).post("/v1/usage", &body);
+    row.json()["usage"]["tokens"]["tpm"].as_f64().unwrap()
+}
+
+#[test]
+fn prefetched_tokens_return_at_the_end_although_a_client_watches_the_health() {
+    let endpoint = database();
+    let rules = File::new(
+        "{weirgate: 1, domains: {edge: [{match: [tenant], entity: \"{tenant}\", resource: r, take: {tpm: hits}}]}}",
+    );
+    // The first line of the log has the other address.
+    let grpc = format!("127.0.0.1:{}", server::free_port());
+    let prefetch = ["--prefetch", "r=50@60000", "--grace", "0.5"];
+    let service = ["--grpc", &grpc, "--rules", rules.path()];
+    let mut agent = Process::on(&endpoint, &[prefetch, service].concat());
+    let runtime = tokio::runtime::Builder::new_multi_thread()
+        .worker_threads(1)
+        .enable_all()
+        .build()
+        .unwrap();
+    let mut watched = runtime.block_on(async {
+        let channel = Channel::builder(format!("http://{grpc}").parse().unwrap());
+        // It listens a moment after its other address.
+        let channel = loop {
+            if let Ok(channel) = channel.connect().await {
+                break channel;
+            }
+        };
+        let all = HealthCheckRequest::default();
+        let watched = HealthClient::new(channel).watch(all).await;
+        watched.unwrap().into_inner()
+    });
+    take_until_prefetched(&agent);
+    let spent = agent.metric("weirgate_granted_total");
+    agent.signal(Signal::SIGTERM);
+    assert_eq!(agent.process.wait().unwrap().code(), Some(0));
+    assert_eq!(used(&endpoint), spent);
+    let first = runtime.block_on(watched.message());
+    assert!(first.unwrap().is_some(), "the watch was open");
+}
+
+#[test]
+fn a_unix_socket_is_for_its_owner_and_goes_with_the_agent() {
+    let path = temporary("socket");
+    let shown = path.to_str().unwrap().to_owned();
+    let mut agent = Process::new(&["--unix-socket", &shown]);
+    let mode = std::fs::metadata(&path).unwrap().permissions().mode();
+    assert_eq!(mode & 0o777, 0o600);
+    let mut client = Client::to(UnixStream::connect(&path).unwrap());
+    let take = json!({"entity": "e", "resource": "r", "take": {"rpm": 1}});
+    assert_eq!(client.post("/v1/acquire", &take).status, 200);
+
+    let second = command(&["--table", "weirgate", "--unix-socket", &shown])
+        .output()
+        .unwrap();
+    let error = String::from_utf8(second.stderr).unwrap();
+    assert_eq!(second.status.code(), Some(1), "{error}");
+    assert!(
+        error.contains(&shown) && error.contains("in use"),
+        "{error}"
+    );
+
+    // A killed agent leaves it, and the next one takes its place.
+    agent.process.kill().unwrap();
+    agent.process.wait().unwrap();
+    assert!(path.exists());
+    let mut next = Process::new(&["--unix-socket", &shown]);
+    assert!(UnixStream::connect(&path).is_ok());
+    next.signal(Signal::SIGTERM);
+    assert_eq!(next.process.wait().unwrap().code(), Some(0));
+    assert!(!path.exists());
+}
+
+#[test]
+fn a_wrong_start_is_one_line_with_the_remedy() {
+    let taken = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
+    let taken = taken.local_addr().unwrap().to_string();
+    let agent = Process::new(&[]);
+    let broken = File::new("weirgate: 1\nsystem: {limit: 1}\n");
+    for (arguments, code, words) in [
+        (&[][..], 2, &["--table", "WEIRGATE_TABLE"][..]),
+        (
+            &["--table", "weirgate", "--listen", &agent.address],
+            1,
+            &[&agent.address, "in use", "--listen"],
+        ),
+        (
+            &["--table", "weirgate", "--listen", "0.0.0.0:0"],
+            2,
+            &["0.0.0.0:0", "--token-file", "16 characters"],
+        ),
+        (
+            &["--table", "weirgate", "--limits-file", broken.path()],
+            2,
+            &[broken.path(), ":2:", "limit"],
+        ),
+        (
+            &["--table", "weirgate", "--limits-file", "/none"],
+            2,
+            &["/none"],
+        ),
+        (
+            &["--table", "weirgate", "--token-file", "/none"],
+            2,
+            &["--token-file /none"],
+        ),
+        (&["--table", "a b"], 2, &["\"a b\"", "table name"]),
+        (
+            &["--table", "weirgate", "--prefetch", "r=0"],
+            2,
+            &["--prefetch", "1 to 100"],
+        ),
+        (
+            &["--table", "weirgate", "--nonsense"],
+            2,
+            &["--nonsense", "--help"],
+        ),
+        (&["--table", "weirgate", "--namespace", "a b"], 2, &["a b"]),
+    ] {
+        let output = command(arguments).output().unwrap();
+        let error = String::from_utf8(output.stderr).unwrap();
+        assert_eq!(output.status.code(), Some(code), "{arguments:?}: {error}");
+        assert_eq!(error.lines().count(), 1, "{error}");
+        assert!(
+            words.iter().all(|word| error.contains(word)),
+            "{arguments:?}: {error}"
+        );
+    }
+    drop(taken);
+}

@@ -1,0 +1,312 @@
+//! Requests and their answers, as a client sees them, and more of both than there is room for.
+
+use std::io::{Read, Write};
+use std::time::Duration;
+
+use serde_json::json;
+use weirgate_agent::Token;
+use weirgate_agent::gated::{Call, Outcome};
+use weirgate_testkit::Fault;
+
+use crate::fixtures::{Agent, Client, Serving, Settings};
+
+const TAKE: &str = r#"{"entity": "e", "resource": "r", "take": {"rpm": 1}}"#;
+const THROTTLE: Fault = Fault::Throttle { key_range: true };
+
+/// Sends a request of the table; returns what its answer has.
+fn ask(agent: &Agent, line: &str, grant: &mut String) -> String {
+    let (head, body) = line.split_at(line.find([' ', '{', '[']).map_or(line.len(), |_| {
+        let begins = [" {", " ["].map(|begin| line.find(begin).unwrap_or(line.len()));
+        begins[0].min(begins[1])
+    }));
+    let mut words = head.split(' ');
+    let (method, path) = (words.next().unwrap(), words.next().unwrap());
+    let fields: Vec<_> = words.map(|word| word.split_once('=').unwrap()).collect();
+    let body = body.trim_start().replace("$grant", grant);
+    let answer = agent.connect().send(method, path, &fields, &body);
+    if let Some(given) = answer.body.starts_with('{').then(|| answer.json())
+        && let Some(given) = given["grant"].as_str()
+    {
+        *grant = given.to_owned();
+    }
+    let fields = answer.fields.iter();
+    let fields: String = fields
+        .map(|(name, value)| format!("{name}: {value}\n"))
+        .collect();
+    format!("{}\n{fields}\n{}", answer.status, answer.body)
+}
+
+#[test]
+fn requests_are_answered_as_the_table_says() {
+    for part in include_str!("requests.txt").split("\n## ").skip(1) {
+        let (name, steps) = part.split_once('\n').unwrap();
+        let has_token = name.ends_with("(token)");
+        let mut agent = Agent::with(Settings {
+            token: has_token.then(|| Token::new("s3cret").unwrap()),
+            ..Settings::default()
+        });
+        let mut grant = String::new();
+        for step in steps.split("> ").skip(1) {
+            let mut lines = step.lines().filter(|line| !line.is_empty());
+            let line = lines.next().unwrap();
+            let words: Vec<_> = line.split(' ').collect();
+            match *words {
+                ["restart"] => agent.restart(),
+                ["without-database"] => agent.without_database(),
+                ["recover"] => agent.dynamo.fail_when(|_| None),
+                ["throttle", entity] => {
+                    let entity = format!("#{entity}#");
+                    agent.dynamo.fail_when(move |request| {
+                        request.to_string().contains(&entity).then_some(THROTTLE)
+                    });
+                }
+                ["throttle-after", writes] => {
+                    let mut left: u32 = writes.parse().unwrap();
+                    agent.dynamo.fail_when(move |_| {
+                        let is_over = left == 0;
+                        left = left.saturating_sub(1);
+                        is_over.then_some(THROTTLE)
+                    });
+                }
+                ["left", entity, resource, limit, tokens] => {
+                    let left = agent.balance(entity, resource, limit);
+                    let expected: f64 = tokens.parse().unwrap();
+                    assert!((left - expected).abs() < 0.4, "{name}: {line}, got {left}");
+                }
+                _ => {
+                    let answer = ask(&agent, line, &mut grant);
+                    let status = lines.next().unwrap();
+                    assert!(answer.starts_with(status), "{name}: {line}: {answer}");
+                    for has in lines {
+                        let is_there = match has.strip_prefix('!') {
+                            None => answer.contains(has),
+                            Some(lacks) => !answer.contains(lacks),
+                        };
+                        assert!(is_there, "{name}: {line}: {has:?} of {answer}");
+                    }
+                }
+            }
+        }
+    }
+}
+
+fn slots(number: u32) -> serde_json::Value {
+    json!({"entity": "e", "resource": "r", "take": {"slots": number}})
+}
+
+/// Opens connections that wait for slots with requests of so many bytes.
+fn waiting(agent: &Agent, number: u32, bytes: usize) -> Vec<Client> {
+    let mut wait = slots(20);
+    wait["wait_ms"] = 60_000.into();
+    let body = format!("{:<bytes$}", wait.to_string());
+    let clients = (0..number).map(|_| {
+        let mut client = agent.connect();
+        client.write("POST", "/v1/acquire", &[], &body);
+        client
+    });
+    let clients = clients.collect();
+    agent.wait_for("weirgate_agent_in_flight", |found| {
+        found == f64::from(number)
+    });
+    clients
+}
+
+#[test]
+fn requests_beyond_the_bounds_are_refused_at_once_and_what_those_that_leave_took_returns() {
+    // 60 KiB, of which the first is free: 138 of them are 8 MiB.
+    for (max, number, bytes, says) in [
+        (2, 2, 100, "2 requests are in flight"),
+        (4096, 138, 61_440, "8192 KiB, the maximum"),
+    ] {
+        let agent = Agent::with(Settings {
+            max_in_flight: max,
+            ..Settings::default()
+        });
+        let held = agent.acquire(&slots(20));
+        let clients = waiting(&agent, number, bytes);
+        let body = format!("{TAKE:<bytes$}");
+        let refused = agent.connect().send("POST", "/v1/acquire", &[], &body);
+        assert_eq!(refused.applied(), (503, json!("no")), "{refused:?}");
+        assert_eq!(refused.field("retry-after"), "1");
+        assert!(refused.body.contains(says), "{refused:?}");
+        assert_eq!(refused.json()["retry"], true, "{refused:?}");
+        if max > number {
+            let small = agent.connect().send("POST", "/v1/acquire", &[], TAKE);
+            assert_eq!(small.status, 200, "{small:?}");
+        }
+        drop(clients);
+        agent.wait_for("weirgate_agent_in_flight", |found| found == 0.0);
+        let dropped =
+            "weirgate_agent_calls_total{protocol=\"http\",call=\"acquire\",outcome=\"dropped\"}";
+        assert_eq!(agent.metric(dropped), f64::from(number));
+        agent.settle(&json!({"grant": held["grant"], "end": "release"}));
+        agent.acquire(&slots(20));
+    }
+}
+
+/// The table answers after 200 ms, and applies a write after half of them.
+#[test]
+fn what_a_request_took_that_ends_before_its_answer_has_returned_when_the_agent_ends() {
+    for is_agents_end in [false, true] {
+        let agent = Agent::with(Settings {
+            latency: Duration::from_millis(200),
+            ..Settings::default()
+        });
+        let mut client = agent.connect();
+        client.write("POST", "/v1/acquire", &[], &slots(4).to_string());
+        let left = || {
+            let item = agent.dynamo.item("default/BUCKET#e#r#0", "#STATE");
+            item["b_slots_tk"]["N"].as_str().map(str::to_owned)
+        };
+        for _ in 0..1_000 {
+            if left().as_deref() == Some("16000") {
+                break;
+            }
+            agent.advance(Duration::from_millis(5));
+        }
+        assert_eq!(
+            left().as_deref(),
+            Some("16000"),
+            "it is applied, not answered"
+        );
+        if is_agents_end {
+            agent.runtime.block_on(agent.clients.end());
+        }
+        drop(client);
+        while agent.gated.gate.in_flight() > 0 {
+            agent.advance(Duration::from_millis(1));
+        }
+        let outcomes = agent.gated.measures.read(Call::Acquire).outcomes;
+        assert!(outcomes.contains(&(Outcome::Dropped, 1)), "{outcomes:?}");
+        agent
+            .runtime
+            .block_on(agent.gated.limiter.shutdown())
+            .unwrap();
+        assert_eq!(left().as_deref(), Some("20000"));
+    }
+}
+
+#[test]
+fn the_grant_of_the_largest_request_can_be_settled() {
+    let agent = Agent::new();
+    let names: Vec<_> = ('a'..='t').map(String::from).collect();
+    let limits: Vec<_> = names
+        .iter()
+        .map(|name| json!({"name": name, "slots": 9}))
+        .collect();
+    let take: serde_json::Map<_, _> = names.iter().map(|name| (name.clone(), 1.into())).collect();
+    let bucket = |at: usize| json!({"entity": at.to_string(), "resource": "r", "limits": limits, "take": take});
+    let buckets: Vec<_> = (0..100).map(bucket).collect();
+    let request = json!({"buckets": buckets, "wait_ms": 0});
+    let length = request.to_string().len();
+    assert!((60_000..=65_536).contains(&length), "{length}");
+    let granted = agent.acquire(&request);
+    assert!(granted["grant"].as_str().unwrap().len() > 65_536);
+    let released = agent.settle(&json!({"grant": granted["grant"], "end": "release"}));
+    assert_eq!(released["settlement"], "settled", "{released}");
+}
+
+#[test]
+fn a_large_or_deep_body_is_refused_and_the_next_request_is_answered() {
+    let agent = Agent::new();
+    let send = |path: &str, body: &str| agent.connect().send("POST", path, &[], body);
+    for (path, most) in [("/v1/acquire", 65_536), ("/v1/settle", 2_097_152)] {
+        for bytes in [most + 1, 10_000_000] {
+            let answer = send(path, &format!("{TAKE}{}", " ".repeat(bytes - TAKE.len())));
+            assert_eq!(answer.status, 413, "{answer:?}");
+            let says = format!("at most {most} bytes, got {bytes}");
+            assert!(answer.body.contains(&says), "{answer:?}");
+        }
+    }
+    assert_eq!(send("/v1/acquire", &format!("{TAKE:<65000}")).status, 200);
+    for deep in [
+        "{\"take\":".to_owned() + &"[".repeat(60_000),
+        "[".repeat(60_000),
+    ] {
+        assert_eq!(send("/v1/acquire", &deep).status, 400);
+    }
+    // Of a length that is not announced, and that ends nowhere.
+    let mut endless = agent.connect();
+    endless.write_raw(
+        b"POST /v1/acquire HTTP/1.1\r\nhost: agent\r\ntransfer-encoding: chunked\r\n\r\n",
+    );
+    let chunk = [b"10000\r\n".to_vec(), vec![b' '; 0x10000], b"\r\n".to_vec()].concat();
+    let stream = endless.0.get_mut();
+    while stream.write_all(&chunk).is_ok() {}
+    assert_eq!(send("/v1/acquire", TAKE).status, 200);
+}
+
+#[test]
+fn slow_clients_take_no_place_of_others() {
+    let agent = Agent::with(Settings {
+        max_in_flight: 1,
+        ..Settings::default()
+    });
+    let head = b"POST /v1/acquire HTTP/1.1\r\nhost: agent\r\ncontent-length: 100\r\n\r\n{";
+    let mut slow: Vec<Client> = (0..50).map(|_| agent.connect()).collect();
+    for (at, client) in slow.iter_mut().enumerate() {
+        // Half of them stop within the head, half within the body.
+        client.write_raw(&head[..if at % 2 == 0 { 30 } else { head.len() }]);
+    }
+    let mut other = agent.connect();
+    for _ in 0..20 {
+        assert_eq!(other.send("POST", "/v1/acquire", &[], TAKE).status, 200);
+    }
+    // What was begun can still be finished, also after the connection gave its buffers back.
+    agent.advance(Duration::from_secs(3));
+    let rest = format!("{:<99}", &TAKE[1..]);
+    for (at, begun) in [(0, 30), (1, head.len())] {
+        slow[at].write_raw(&[&head[begun..], rest.as_bytes()].concat());
+        assert_eq!(slow[at].read().unwrap().status, 200);
+    }
+    agent.advance(Duration::from_secs(30));
+    assert!(slow[2].read().is_none(), "its head took too long");
+    assert_eq!(
+        slow[3].read().unwrap().status,
+        408,
+        "its body took too long"
+    );
+    assert_eq!(other.send("POST", "/v1/acquire", &[], TAKE).status, 200);
+}
+
+#[test]
+fn bodies_that_arrive_slowly_give_way_to_those_that_arrive_at_once() {
+    let agent = Agent::new();
+    let part = format!(
+        "POST /v1/settle HTTP/1.1\r\nhost: agent\r\ncontent-length: 2000000\r\n\r\n{}",
+        " ".repeat(500_000)
+    );
+    // 24 MiB have room for 48 of them.
+    let mut slow: Vec<Client> = (0..60).map(|_| agent.connect()).collect();
+    for client in &mut slow {
+        client.write_raw(part.as_bytes());
+    }
+    assert!(slow[0].read().is_none(), "it has been arriving longest");
+    for _ in 0..20 {
+        let body = format!("{TAKE:<60000}");
+        let answer = agent.connect().send("POST", "/v1/acquire", &[], &body);
+        assert_eq!(answer.status, 200, "{answer:?}");
+    }
+}
+
+#[test]
+fn idle_connections_give_way_to_new_ones() {
+    let agent = Agent::with(Settings {
+        max_connections: 200,
+        ..Settings::default()
+    });
+    let mut idle: Vec<Client> = (0..200).map(|_| agent.connect()).collect();
+    let mut last = idle.pop().unwrap();
+    assert_eq!(last.send("POST", "/v1/acquire", &[], TAKE).status, 200);
+    for _ in 0..50 {
+        assert_eq!(agent.get("/healthz").status, 200);
+    }
+    assert_eq!(last.send("POST", "/v1/acquire", &[], TAKE).status, 200);
+    let end = idle[0].0.get_mut().read(&mut [0]);
+    assert!(!matches!(end, Ok(1..)), "it was idle for the longest time");
+    // An hour without a request ends a connection.
+    agent.advance(Duration::from_secs(3_599));
+    assert_eq!(last.send("POST", "/v1/acquire", &[], TAKE).status, 200);
+    agent.advance(Duration::from_secs(3_601));
+    assert!(matches!(last.0.get_mut().read(&mut [0]), Ok(0) | Err(_)));
+}

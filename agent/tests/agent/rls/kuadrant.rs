@@ -1,0 +1,187 @@
+//! Kuadrant's calls: check, report, reserve, commit.
+
+use tonic::client::Grpc;
+use tonic::codegen::http::uri::PathAndQuery;
+use tonic::{Request, Status};
+use tonic_prost::ProstCodec;
+use weirgate_agent::rls::messages;
+
+use super::fixture::*;
+
+pub(super) const TPD: [(&str, &str); 2] = [("tenant", "a"), ("model", "x")];
+
+pub(super) async fn call<M, R>(agent: &Agent, method: &str, message: M) -> Result<R, Status>
+where
+    M: prost::Message + Default + 'static,
+    R: prost::Message + Default + 'static,
+{
+    let path = format!("/kuadrant.service.ratelimit.v1.RateLimitService/{method}");
+    let mut grpc = Grpc::new(agent.channel.clone());
+    grpc.ready().await.unwrap();
+    let path = PathAndQuery::try_from(path).unwrap();
+    let codec = ProstCodec::<M, R>::default();
+    let response = grpc.unary(Request::new(message), path, codec).await?;
+    Ok(response.into_inner())
+}
+
+pub(super) fn own(entries: &[(&str, &str)]) -> Vec<messages::RateLimitDescriptor> {
+    let entry = |(key, value): &(&str, &str)| messages::Entry {
+        key: (*key).to_owned(),
+        value: value.as_bytes().to_vec(),
+    };
+    vec![messages::RateLimitDescriptor {
+        entries: entries.iter().map(entry).collect(),
+        ..Default::default()
+    }]
+}
+
+pub(super) async fn reserve(
+    agent: &Agent,
+    amount: u64,
+    seconds: i64,
+) -> Result<messages::ReserveResponse, Status> {
+    let request = messages::ReserveRequest {
+        domain: "edge".to_owned(),
+        descriptors: own(&TPD),
+        amount,
+        ttl: Some(messages::Duration { seconds, nanos: 0 }),
+    };
+    call(agent, "Reserve", request).await
+}
+
+pub(super) async fn commit(agent: &Agent, id: &str, actual: u64) -> Result<bool, Status> {
+    let request = messages::CommitRequest {
+        domain: "edge".to_owned(),
+        descriptors: own(&TPD),
+        reservation_id: id.to_owned(),
+        actual_amount: actual,
+    };
+    let response: messages::CommitResponse = call(agent, "Commit", request).await?;
+    Ok(response.reservation_released)
+}
+
+#[tokio::test]
+async fn a_commit_of_a_reservation_that_has_expired_is_a_report() {
+    let agent = Agent::new(RULES).await;
+    let held = reserve(&agent, 800, 1).await.unwrap();
+    agent.clock.skew(60_000);
+    // This take ends the lease and returns what it held.
+    let limits = [weirgate::Limit::per_day("tpd", 1_000).unwrap()];
+    let acquire = agent.other.acquire("a", "llm/x").limits(&limits);
+    let taken = acquire.take("tpd", 900).send().await.unwrap();
+    assert!(taken.is_granted());
+    assert!(!commit(&agent, &held.reservation_id, 150).await.unwrap());
+    assert_eq!(agent.counted("a", "llm/x", "tpd").0, 1_050);
+}
+
+#[tokio::test]
+async fn an_absurd_commit_is_refused_and_its_reservation_stays() {
+    let agent = Agent::new(RULES).await;
+    let held = reserve(&agent, 800, 60).await.unwrap();
+    for actual in [30_001, 1_000_000_000_001, u64::MAX] {
+        for id in [&*held.reservation_id, "no token"] {
+            let status = commit(&agent, id, actual).await.unwrap_err();
+            assert!(status.message().contains(&actual.to_string()), "{status}");
+            assert!(
+                status.message().contains("report what was used"),
+                "{status}"
+            );
+            assert_eq!(agent.left("a", "llm/x", "tpd").await, 200);
+        }
+        let mut asked = request([hits(&TPD, actual)]);
+        asked.hits_addend = u32::MAX;
+        let answer: Result<RateLimitResponse, _> = call(&agent, "Report", asked).await;
+        assert!(answer.unwrap_err().message().contains(&actual.to_string()));
+    }
+    assert!(commit(&agent, &held.reservation_id, 150).await.unwrap());
+    assert_eq!(agent.left("a", "llm/x", "tpd").await, 850);
+}
+
+/// The first write takes longer than the answer may.
+#[tokio::test]
+async fn a_commit_is_finished_although_its_time_is_over() {
+    let short = weirgate_agent::rls::Options {
+        timeout: std::time::Duration::from_millis(300),
+        ..weirgate_agent::rls::Options::default()
+    };
+    let agent = Agent::with(RULES, short, |builder| builder).await;
+    let held = reserve(&agent, 800, 60).await.unwrap();
+    agent
+        .dynamo
+        .fail_when(|_| Some(weirgate_testkit::Fault::ServerError));
+    let status = commit(&agent, &held.reservation_id, 150).await.unwrap_err();
+    assert_eq!(status.code(), tonic::Code::Aborted, "{status}");
+    agent.dynamo.fail_when(|_| None);
+    // The gate counts it until it is finished.
+    agent.gated.settling.close_and_drain().await;
+    assert_eq!(agent.left("a", "llm/x", "tpd").await, 850);
+}
+
+fn both(names: [&str; 2], amount: u64) -> (messages::ReserveRequest, messages::CommitRequest) {
+    let descriptors = names.map(|name| own(&[("tenant", name), ("model", "x")]).remove(0));
+    let mut turned = descriptors.to_vec();
+    turned.reverse();
+    let reserve = messages::ReserveRequest {
+        domain: "edge".to_owned(),
+        descriptors: descriptors.to_vec(),
+        amount: 800,
+        ttl: None,
+    };
+    let commit = messages::CommitRequest {
+        domain: "edge".to_owned(),
+        // Another order than that of the reservation.
+        descriptors: turned,
+        reservation_id: String::new(),
+        actual_amount: amount,
+    };
+    (reserve, commit)
+}
+
+#[tokio::test]
+async fn a_commit_that_failed_for_one_of_two_buckets_is_repeated_and_counts_once() {
+    let patient = weirgate_agent::rls::Options {
+        timeout: std::time::Duration::from_secs(60),
+        ..weirgate_agent::rls::Options::default()
+    };
+    let settings = |builder: weirgate::Builder| {
+        let never = weirgate::CircuitBreakerConfig {
+            failure_threshold: 0,
+            ..weirgate::CircuitBreakerConfig::default()
+        };
+        let timeout = std::time::Duration::from_millis(300);
+        builder.timeout(timeout).circuit_breaker(never)
+    };
+    for failing in ["a", "b"] {
+        let agent = Agent::with(RULES, patient, settings).await;
+        let (reserve, commit) = both(["a", "b"], 150);
+        let held: messages::ReserveResponse = call(&agent, "Reserve", reserve).await.unwrap();
+        let commit = messages::CommitRequest {
+            reservation_id: held.reservation_id,
+            ..commit
+        };
+        let key = format!("#{failing}#");
+        agent.dynamo.fail_when(move |write| {
+            let fault = weirgate_testkit::Fault::ServerError;
+            write.to_string().contains(&key).then_some(fault)
+        });
+        let first: Result<messages::CommitResponse, _> =
+            call(&agent, "Commit", commit.clone()).await;
+        let status = first.unwrap_err();
+        assert_eq!(status.code(), tonic::Code::Unavailable, "{status}");
+        agent.dynamo.fail_when(|_| None);
+        let again: messages::CommitResponse = call(&agent, "Commit", commit).await.unwrap();
+        assert!(again.reservation_released);
+        for name in ["a", "b"] {
+            assert_eq!(
+                agent.left(name, "llm/x", "tpd").await,
+                850,
+                "{failing}: {name}"
+            );
+            assert_eq!(
+                agent.counted(name, "llm/x", "tpd").0,
+                150,
+                "{failing}: {name}"
+            );
+        }
+    }
+}
