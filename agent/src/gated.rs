@@ -3,8 +3,8 @@
 //! # Layout
 //!
 //! - [`GatedLimiter`]: the limiter with its gates and its measures; [`Request`]: what a caller asks
-//!   of one or several buckets, all or nothing; [`Granted`]: what it was given
-//! - `settlement`: [`Settle`] and [`TakeMore`]: what a caller does with a grant
+//!   of one or several buckets, all or nothing
+//! - `settlement`: [`Granted`]: what it was given; [`Settle`] and [`TakeMore`]: what it does with that
 //! - `gate`: [`Gate`]: how many requests are in flight, and their memory
 //! - `measures`: [`Measures`]: outcomes and durations
 
@@ -12,21 +12,17 @@ mod gate;
 mod measures;
 mod settlement;
 
-use std::collections::BTreeMap;
 use std::future::Future;
 use std::sync::Arc;
 use std::time::Duration;
 
-use weirgate::{
-    Acquire, Decision, Degraded, Denied, EpochMillis, Error, Grant, Limit, LimitName, LimitStatus,
-    MilliTokens, OnUnavailable, RateLimiter,
-};
+use weirgate::{Acquire, Decision, Error, Limit, MilliTokens, OnUnavailable, RateLimiter};
 
 use settlement::{settle, take_more};
 
 pub use gate::{Full, Gate, Permit};
 pub use measures::{Call, HISTOGRAM_BOUNDS, Measured, Measures, Measuring, Outcome};
-pub use settlement::{End, Settle, SettleError, Settled, TakeMore};
+pub use settlement::{End, Granted, Settle, SettleError, Settled, TakeMore};
 pub(crate) use settlement::{join as join_grants, restore as restore_grants};
 
 /// Decides requests of all protocols.
@@ -44,13 +40,13 @@ pub struct GatedLimiter {
 }
 
 impl GatedLimiter {
-    /// Creates a gated for at most `max_in_flight` requests at once, and as many settlements.
+    /// Creates a limiter for at most `max_in_flight` requests at once, and as many settlements.
     #[must_use]
     pub fn new(limiter: RateLimiter, max_in_flight: u32) -> Self {
         Self::with(limiter, max_in_flight, max_in_flight)
     }
 
-    /// Creates a gated for at most so many requests and settlements at once.
+    /// Creates a limiter for at most so many requests and settlements at once.
     #[must_use]
     pub fn with(limiter: RateLimiter, max_in_flight: u32, max_settling: u32) -> Self {
         Self {
@@ -218,61 +214,5 @@ impl Request {
             acquire = acquire.bypass();
         }
         acquire
-    }
-}
-
-/// The grants of one request, one per bucket in their order. Dropping them releases their slots;
-/// their rate tokens stay consumed.
-#[derive(Debug)]
-#[must_use = "dropping grants releases their slots"]
-pub struct Granted(pub Vec<Grant>);
-
-impl Granted {
-    /// Returns the amounts taken from each bucket.
-    #[must_use]
-    pub fn amounts(&self) -> Vec<BTreeMap<LimitName, MilliTokens>> {
-        self.0.iter().map(Grant::amounts).collect()
-    }
-
-    /// Returns every limit of the buckets, right after the take.
-    #[must_use]
-    pub fn limits(&self) -> Vec<LimitStatus> {
-        self.0.iter().flat_map(Grant::limits).collect()
-    }
-
-    /// Returns the earliest expiry of the leases.
-    #[must_use]
-    pub fn expires_at(&self) -> Option<EpochMillis> {
-        self.0.iter().filter_map(Grant::expires_at).min()
-    }
-
-    /// Returns the denial that shadow mode waived, of all buckets together.
-    #[must_use]
-    pub fn would_deny(&self) -> Option<Denied> {
-        let waived: Vec<_> = self.0.iter().filter_map(Grant::would_deny).collect();
-        if waived.is_empty() {
-            return None;
-        }
-        let waits: Option<Vec<Duration>> = waived.iter().map(|denied| denied.retry_after).collect();
-        Some(Denied {
-            retry_after: waits.and_then(|waits| waits.into_iter().max()),
-            limits: waived
-                .iter()
-                .flat_map(|denied| denied.limits.iter().cloned())
-                .collect(),
-            degraded: waived.iter().find_map(|denied| denied.degraded.clone()),
-        })
-    }
-
-    /// Returns why the decision was made without DynamoDB.
-    #[must_use]
-    pub fn degraded(&self) -> Option<&Degraded> {
-        self.0.iter().find_map(Grant::degraded)
-    }
-
-    /// Turns the grants into one token, which alone can settle them from now on.
-    #[must_use = "only the token can still settle the grants"]
-    pub fn into_token(self) -> String {
-        join_grants(self.0)
     }
 }

@@ -6,21 +6,20 @@
 //! - `connection`: [`Server`]: listens; one connection, which has no buffers while it is idle
 //! - `request_body`: what each field must be
 //! - `operations`: acquire, settle, peek, usage and health
-//! - `error_body`: problems, with what a client may do next
+//! - `responses`: bodies, problems, and what a client may do next
 //! - `metrics`: Prometheus' text format
 
 mod connection;
-mod error_body;
 mod metrics;
 mod operations;
 mod request_body;
+mod responses;
 
 use std::net::IpAddr;
 use std::sync::Arc;
 
 use http_body_util::Full;
 use hyper::body::{Bytes, Incoming};
-use hyper::header::{HeaderName, HeaderValue};
 use hyper::http::uri::Authority;
 use hyper::{HeaderMap, Method, Request, Response, StatusCode, header};
 
@@ -28,11 +27,11 @@ use crate::gated::{Call, GatedLimiter, Outcome};
 use crate::net::stream::read;
 use crate::net::{Client, Place};
 use crate::token::Token;
-use error_body::Refusal;
 use operations::{
     Answer, acquire, peek, read_acquire, read_peek, read_settle, read_usage, settle, usage,
 };
 use request_body::Invalid;
+use responses::{JSON, Refusal, response};
 
 pub use crate::net::{Address, Bounds};
 pub use connection::{Server, serve_in_memory};
@@ -266,32 +265,4 @@ pub fn decode(body: &[u8]) -> [Result<String, Invalid>; 4] {
         read_peek(body).map(|read| format!("{read:?}")),
         read_usage(body).map(|read| format!("{read:?}")),
     ]
-}
-
-/// The type of values.
-const JSON: &str = "application/json";
-
-/// Returns a response.
-fn response(
-    status: StatusCode,
-    kind: &'static str,
-    fields: Vec<(&'static str, String)>,
-    body: impl Into<Bytes>,
-) -> Response<Full<Bytes>> {
-    let mut response = Response::new(Full::new(body.into()));
-    *response.status_mut() = status;
-    let headers = response.headers_mut();
-    headers.insert(header::CONTENT_TYPE, HeaderValue::from_static(kind));
-    for (name, value) in fields {
-        // Names of limits are printable ASCII in a field.
-        if let Ok(value) = HeaderValue::from_maybe_shared(Bytes::from(value)) {
-            headers.insert(HeaderName::from_static(name), value);
-        }
-    }
-    response
-}
-
-/// Returns the JSON of a value.
-fn json(value: &impl serde::Serialize) -> Vec<u8> {
-    serde_json::to_vec(value).expect("values of the limiter are JSON")
 }

@@ -18,7 +18,7 @@ use tokio::io::{BufReader, DuplexStream};
 use tokio::time::timeout;
 
 use super::Api;
-use super::error_body::Refusal;
+use super::responses::Refusal;
 use crate::net::stream::{Holds, Prefixed, Transport};
 use crate::net::{Address, Bounds, Client, Clients, Listener, Place, Protocol, Stop, accept};
 

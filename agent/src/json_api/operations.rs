@@ -13,12 +13,11 @@ use weirgate::{
     LimitStatus, MilliTokens, PageToken, RateLimiter, Resource, Settlement, UsageScope,
 };
 
-use super::error_body::Refusal;
-use super::json;
 use super::request_body::{
     DAY_MS, Invalid, Object, bool, limits, list, millis, on_unavailable, text, tokens, whole,
     whole_tokens, word,
 };
+use super::responses::{Refusal, json};
 use crate::gated::{
     BucketRequest, End, GatedLimiter, Granted, Permit, Request, Settle, Take, TakeMore,
 };

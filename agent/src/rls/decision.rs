@@ -9,8 +9,8 @@ use weirgate::{
 };
 
 use super::plan::{BucketAmounts, Plan, Step, asks};
-use super::service::Deadline;
 use super::statuses::DescriptorResult;
+use super::without_decision::Deadline;
 use crate::rules::Bucket;
 
 /// Age of what a peek may use, 100 ms: a gateway peeks for every request.

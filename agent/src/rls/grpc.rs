@@ -26,7 +26,8 @@ use tonic::{Request, Response, Status};
 use tonic_prost::ProstCodec;
 
 use super::messages::MAX_MESSAGE_BYTES;
-use super::service::{Arrival, RateLimitService, gave_way, unread};
+use super::service::RateLimitService;
+use super::without_decision::{Arrival, gave_way, unread};
 use crate::net::stream::{Holds, Prefixed, TAKING, Transport, read};
 use crate::net::{Address, Client, Clients, Listener, Place, Protocol, Stop, accept};
 

@@ -17,8 +17,8 @@ use super::messages::{
 };
 use super::plan::{MAX_HITS, Plan, Purpose, Step, too_large};
 use super::reports::record;
-use super::service::status_of;
 use super::service::{RateLimitService, outcome};
+use super::without_decision::status_of;
 use crate::gated::{Call, GatedLimiter, Outcome, join_grants, restore_grants};
 use crate::rules::Amount;
 

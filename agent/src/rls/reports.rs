@@ -8,7 +8,7 @@ use tonic::Status;
 use weirgate::{Error, Limit, OnUnavailable, RateLimiter};
 
 use super::plan::{BucketAmounts, Step};
-use super::service::{overloaded, reported, status_of};
+use super::without_decision::{overloaded, reported, status_of};
 use crate::gated::GatedLimiter;
 
 /// What a call reports of one bucket: the difference of what was used and what was not, so an

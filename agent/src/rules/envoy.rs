@@ -11,9 +11,9 @@ use std::time::Duration;
 use weirgate::{FileError, Limit};
 use weirgate_shared::files::{Node, Source};
 
+use super::matched::{Amount, Bucket, Entry, Matched, Take, Terms};
 use super::pattern::Pattern;
 use super::template::{Kind, Template, escaped};
-use super::{Amount, Bucket, Entry, Matched, Take, Terms};
 
 const DESCRIPTOR: &str = "key, value, rate_limit, shadow_mode, descriptors";
 const RATE_LIMIT: &str = "unit, requests_per_unit, unlimited, name";

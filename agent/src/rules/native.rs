@@ -6,9 +6,9 @@ use std::sync::Arc;
 use weirgate::{FileError, Limit, LimitMode, LimitName};
 use weirgate_shared::files::{Node, Source};
 
+use super::matched::{Amount, Bucket, Entry, Matched, Take, Terms};
 use super::pattern::Pattern;
 use super::template::{Kind, Template};
-use super::{Amount, Bucket, Entry, Matched, Take, Terms};
 
 /// Version of the format, 1.
 const VERSION: i64 = 1;

@@ -226,14 +226,14 @@ impl Agent {
         }
     }
 
-    /// Begins anew on the same table: nothing is left of what this process knew.
+    /// Begins again on the same table: nothing is left of what this process knew.
     pub fn restart(&mut self) {
         let built = builder(&self.runtime, &self.dynamo, &self.clock, &self.settings);
         (self.gated, self.clients, self.api) =
             start(&self.runtime, built, &self.settings, &self.limits);
     }
 
-    /// Begins anew on a table that is never reached.
+    /// Begins again on a table that is never reached.
     pub fn without_database(&mut self) {
         let table = self.runtime.block_on(async { TestTable::new() });
         table.set_unavailable(true);
