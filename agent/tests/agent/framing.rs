@@ -168,7 +168,7 @@ async fn converse<F: Future<Output = ()>>(
 }
 
 /// Returns the parts in which bytes come: at once, in small ones, and the head before the rest.
-fn deliveries<'a>(head: usize, all: &'a [u8]) -> [Vec<&'a [u8]>; 3] {
+fn deliveries(head: usize, all: &[u8]) -> [Vec<&[u8]>; 3] {
     let small = 1 + all.len() / 2_000;
     let (head, rest) = all.split_at(head);
     [vec![all], all.chunks(small).collect(), vec![head, rest]]
