@@ -225,6 +225,14 @@ class Operations(unittest.TestCase):
         data = {"MetricName": name, "Value": value, "Timestamp": time.time() - 60, "Dimensions": [{"Name": dimension, "Value": of}]}
         self.cloudwatch.put_metric_data(Namespace=namespace, MetricData=[data])
 
+    def release(self):
+        """What the page reads of a release: its template, and its bucket."""
+        template = (self.account.folder / "template.yaml").read_text()
+        for pattern, by in RELEASED:
+            template = re.sub(pattern, by, template)
+        (self.account.folder / "template-arm64.yaml").write_text(template)
+        self.s3.create_bucket(Bucket="my-releases")
+
     def hold(self, resource):
         """Returns the lease of two slots of two, whose holder was killed."""
         return hold({**self.environment, "WEIRGATE_TABLE": self.table}, ENTITY, resource, "1h")[0]
@@ -303,11 +311,7 @@ class Operations(unittest.TestCase):
             self.assertIn(found, said)
 
     def test_a_manual_mapping_is_handed_back_to_the_stack(self):
-        template = (self.account.folder / "template.yaml").read_text()
-        for pattern, by in RELEASED:
-            template = re.sub(pattern, by, template)
-        (self.account.folder / "template-arm64.yaml").write_text(template)
-        self.s3.create_bucket(Bucket="my-releases")
+        self.release()
         for block in ("hand-back", "hand-back-release"):
             with self.subTest(block):
                 self.unmap()
@@ -482,6 +486,7 @@ class Operations(unittest.TestCase):
         self.assertEqual(self.block("leftovers"), "")
 
     def test_a_table_is_restored_and_adopted_by_a_new_stack(self):
+        self.release()
         old, lost, taken = self.table, self.discarded("replayed", 3), self.acquires("gpt-4", "day")
         backup = self.block("backup").strip()
         # The restored table has not got these, so without `raise` it would use their numbers again.
