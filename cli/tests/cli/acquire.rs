@@ -157,8 +157,8 @@ struct World {
 impl World {
     async fn new() -> Self {
         let table = Table::new().await;
-        table.text(&["limits", "set", "--system", "slots=1", "budget=10/day"]);
-        let (gate, url) = Gate::to(table.endpoint());
+        table.text("limits set --system slots=1 budget=10/day");
+        let (gate, url) = Gate::to(&table.endpoint);
         Self { table, gate, url }
     }
 
@@ -176,14 +176,14 @@ impl World {
     }
 
     fn leases(&self) -> Vec<Value> {
-        let leases = self.table.json(&["leases", "list", "job", "gpu"]);
+        let leases = self.table.json("leases list job gpu");
         leases["items"].as_array().expect("a list").clone()
     }
 
     /// Requires that nothing is held, and this much of the budget is there.
     fn holds_nothing(&self, budget: i64, when: &str) {
         assert_eq!(self.leases(), Vec::<Value>::new(), "{when}");
-        let balances = self.table.json(&["peek", "job", "gpu"]);
+        let balances = self.table.json("peek job gpu");
         let limits = balances["limits"].as_array().expect("a list");
         for limit in limits {
             let expected = if limit["limit"] == "slots" { 1 } else { budget };
@@ -398,7 +398,7 @@ async fn a_command_that_is_not_run_has_a_code_of_its_own() {
     holder.ready();
     let (status, _) = Run::start(world.acquire(&["slots=1"], &["true"])).end();
     assert_eq!(status.code(), Some(124), "denied");
-    world.table.text(&["stop", "--system"]);
+    world.table.text("stop --system");
     let (status, _) = Run::start(world.acquire(&["budget=1"], &["true"])).end();
     assert_eq!(status.code(), Some(124), "stopped");
     world.gate.set_down(true);
@@ -418,7 +418,7 @@ async fn the_lease_is_renewed_while_the_command_runs() {
     // Later than the lease that was granted lasts.
     let first = expiry();
     until("it is renewed", || expiry() > first + 2_000);
-    let other = world.table.run(&["acquire", "job", "gpu", "slots=1"]);
+    let other = world.table.run("acquire job gpu slots=1");
     assert_eq!(other.code, Some(1), "{other:?}");
     // A short outage is bridged.
     let before = expiry();

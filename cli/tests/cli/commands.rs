@@ -7,20 +7,11 @@ use super::fixtures::{Table, weirgate};
 #[tokio::test(flavor = "multi_thread")]
 async fn limits_are_set_shown_listed_and_deleted() {
     let table = Table::new().await;
-    let done = table.json(&[
-        "limits",
-        "set",
-        "--resource",
-        "gpt-4",
-        "rpm=5/minute",
-        "slots=2,mode=soft",
-    ]);
-    assert_eq!(
-        (&done["changed"], &done["before"]),
-        (&json!(true), &json!(null))
-    );
+    let done = table.json("limits set --resource gpt-4 rpm=5/minute slots=2,mode=soft");
+    assert_eq!(&done["changed"], &json!(true));
+    assert_eq!(&done["before"], &json!(null));
     assert_eq!(done["after"]["limits"][0]["refill_tokens"], 5, "{done}");
-    let found = table.json(&["limits", "get", "--resource", "gpt-4"]);
+    let found = table.json("limits get --resource gpt-4");
     assert_eq!(
         found["level"],
         json!({"level": "resource", "resource": "gpt-4"})
@@ -29,26 +20,19 @@ async fn limits_are_set_shown_listed_and_deleted() {
         found["config"]["limits"][1],
         json!({"name": "slots", "slots": 2, "mode": "soft"})
     );
-    let list = table.json(&["limits", "list", "--resources", "--all"]);
+    let list = table.json("limits list --resources --all");
     assert_eq!(list["items"].as_array().map(Vec::len), Some(1), "{list}");
-    let text = table.text(&["limits", "list", "--resources"]);
+    let text = table.text("limits list --resources");
     assert!(text.contains("rpm 5 per 1 min"), "{text}");
-    assert_eq!(table.json(&["namespaces"])["items"], json!(["default"]));
-    let delete = [
-        "--principal",
-        "ops",
-        "limits",
-        "delete",
-        "--resource",
-        "gpt-4",
-    ];
-    let deleted = table.json(&delete);
+    assert_eq!(table.json("namespaces")["items"], json!(["default"]));
+    let delete = "--principal ops limits delete --resource gpt-4";
+    let deleted = table.json(delete);
     assert_eq!(deleted["before"], done["after"], "{deleted}");
     assert_eq!(
-        table.json(&delete),
+        table.json(delete),
         json!({"changed": false, "before": null, "after": null})
     );
-    let events = table.json(&["audit", "--resource", "gpt-4"]);
+    let events = table.json("audit --resource gpt-4");
     assert_eq!(events["items"][0]["change"]["kind"], "config", "{events}");
     assert_eq!(events["items"][0]["principal"], "ops", "{events}");
     assert_eq!(
@@ -75,13 +59,13 @@ async fn one_limit_of_a_level_is_changed_and_the_others_are_kept() {
     );
     let again = table.text(&merge);
     assert!(again.starts_with("no changes: "), "{again}");
-    let events = table.json(&["audit", "--system"]);
+    let events = table.json("audit --system");
     assert_eq!(
         events["items"].as_array().map(Vec::len),
         Some(2),
         "{events}"
     );
-    let kept = table.json(&["limits", "get", "--system"]);
+    let kept = table.json("limits get --system");
     assert_eq!(kept["config"]["limits"][1]["slots"], 2, "{kept}");
     assert_eq!(kept["config"]["is_shadow"], true, "{kept}");
     let replaced = table.json(&[&set[..], &["rpm=6/minute"]].concat());
@@ -96,11 +80,11 @@ async fn one_limit_of_a_level_is_changed_and_the_others_are_kept() {
 async fn entities_have_parents_and_children() {
     let table = Table::new().await;
     assert_eq!(
-        table.json(&["entities", "set", "user", "--parent", "team"]),
+        table.json("entities set user --parent team"),
         json!({"changed": true})
     );
     assert_eq!(
-        table.json(&["entities", "get", "user"]),
+        table.json("entities get user"),
         json!({"id": "user", "parent": "team", "cascades": false, "display_name": null, "labels": {}})
     );
     let describe = ["entities", "describe", "user"];
@@ -112,7 +96,7 @@ async fn entities_have_parents_and_children() {
     let done = table.json(&[&describe[..], &change].concat());
     let changed = json!({"display_name": null, "labels": {"plan": "free"}});
     assert_eq!((&done["before"], &done["after"]), (&after, &changed));
-    let text = table.text(&["entities", "get", "user"]);
+    let text = table.text("entities get user");
     assert!(
         text.contains("label plan") && text.contains("free"),
         "{text}"
@@ -125,58 +109,45 @@ async fn entities_have_parents_and_children() {
         assert_eq!(refused.code, Some(2), "{refused:?}");
         assert!(refused.stderr.contains(rule), "{refused:?}");
     }
-    let unknown = table.run(&["entities", "describe", "unknown", "--name", "A"]);
+    let unknown = table.run("entities describe unknown --name A");
     assert_eq!(unknown.code, Some(1), "{unknown:?}");
     assert_eq!(
-        table.json(&["entities", "children", "team"])["items"],
+        table.json("entities children team")["items"],
         json!(["user"])
     );
-    assert_eq!(
-        table.json(&["entities", "list", "--all"])["items"],
-        json!(["user"])
-    );
-    assert_eq!(
-        table.json(&["entities", "delete", "user"]),
-        json!({"changed": true})
-    );
-    let gone = table.run(&["entities", "get", "user"]);
+    assert_eq!(table.json("entities list --all")["items"], json!(["user"]));
+    assert_eq!(table.json("entities delete user"), json!({"changed": true}));
+    let gone = table.run("entities get user");
     assert_eq!(gone.code, Some(1), "{gone:?}");
 }
 
 #[tokio::test(flavor = "multi_thread")]
 async fn tokens_are_taken_held_and_denied() {
     let table = Table::new().await;
-    table.text(&["limits", "set", "--system", "rpd=2/day", "slots=1"]);
-    let granted = table.json(&[
-        "acquire", "user", "gpt-4", "rpd=1", "slots=1", "--lease", "1h",
-    ]);
+    table.text("limits set --system rpd=2/day slots=1");
+    let granted = table.json("acquire user gpt-4 rpd=1 slots=1 --lease 1h");
     assert_eq!(granted["decision"], "granted");
     let lease = granted["lease_id"]
         .as_str()
         .expect("slots have a lease")
         .to_owned();
-    let denied = table.run(&["--json", "acquire", "user", "gpt-4", "slots=1"]);
+    let denied = table.run("--json acquire user gpt-4 slots=1");
     assert_eq!(denied.code, Some(1), "{denied:?}");
     let answer: Value = serde_json::from_str(&denied.stdout).expect("JSON");
     assert_eq!(answer["decision"], "denied", "{answer}");
-    let never = table.run(&["acquire", "user", "gpt-4", "rpd=3"]);
+    let never = table.run("acquire user gpt-4 rpd=3");
     assert_eq!(never.code, Some(1), "{never:?}");
 
-    let buckets = table.json(&["buckets", "--entity", "user"]);
-    assert_eq!(
-        (
-            &buckets["items"][0]["leases"],
-            &buckets["items"][0]["shards"]
-        ),
-        (&json!(1), &json!(1))
-    );
-    let leases = table.json(&["leases", "list", "user", "gpt-4"]);
+    let buckets = table.json("buckets --entity user");
+    assert_eq!(&buckets["items"][0]["leases"], &json!(1));
+    assert_eq!(&buckets["items"][0]["shards"], &json!(1));
+    let leases = table.json("leases list user gpt-4");
     assert!(leases.to_string().contains(&lease), "{leases}");
     assert_eq!(
         table.json(&["leases", "release", "user", "gpt-4", &lease]),
         json!({"changed": true})
     );
-    let balances = table.json(&["peek", "user", "gpt-4"]);
+    let balances = table.json("peek user gpt-4");
     let slots = balances["limits"]
         .as_array()
         .unwrap()
@@ -186,109 +157,47 @@ async fn tokens_are_taken_held_and_denied() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_command_runs_with_its_tokens_and_ends_its_lease() {
-    let table = Table::new().await;
-    table.text(&["limits", "set", "--system", "slots=1"]);
-    let run = table.run(&[
-        "acquire",
-        "user",
-        "gpu",
-        "slots=1",
-        "--",
-        "/bin/sh",
-        "-c",
-        "echo ran; exit 7",
-    ]);
-    assert_eq!(
-        (run.code, run.stdout.as_str()),
-        (Some(7), "ran\n"),
-        "{run:?}"
-    );
-    let again = table.run(&[
-        "acquire",
-        "user",
-        "gpu",
-        "slots=1",
-        "--",
-        "/no/such/program",
-    ]);
-    assert_eq!(again.code, Some(127), "{again:?}");
-    assert_eq!(
-        table.json(&["acquire", "user", "gpu", "slots=1"])["decision"],
-        "granted"
-    );
-}
-
-#[tokio::test(flavor = "multi_thread")]
 async fn operators_stop_start_and_correct() {
     let table = Table::new().await;
-    table.text(&["limits", "set", "--system", "rpd=10/day"]);
-    table.text(&["acquire", "user", "gpt-4", "rpd=4"]);
+    table.text("limits set --system rpd=10/day");
+    table.text("acquire user gpt-4 rpd=4");
     assert_eq!(
-        table.json(&["stop", "--system", "--dry-run"])["outcome"],
+        table.json("stop --system --dry-run")["outcome"],
         json!("dry_run")
     );
-    assert_eq!(
-        table.run(&["acquire", "user", "gpt-4", "rpd=1"]).code,
-        Some(0)
-    );
-    table.text(&[
-        "stop",
-        "--resource",
-        "gpt-4",
-        "--idempotency-key",
-        "ticket-1",
-    ]);
-    let stopped = table.run(&["--json", "acquire", "user", "gpt-4", "rpd=1"]);
+    assert_eq!(table.run("acquire user gpt-4 rpd=1").code, Some(0));
+    table.text("stop --resource gpt-4 --idempotency-key ticket-1");
+    let stopped = table.run("--json acquire user gpt-4 rpd=1");
     assert_eq!(stopped.code, Some(1), "{stopped:?}");
     assert!(
         stopped.stdout.contains(r#""decision":"disabled""#),
         "{stopped:?}"
     );
-    assert!(table.json(&["switches"]).to_string().contains("gpt-4"));
-    table.text(&["exempt", "--entity", "user"]);
-    table.text(&["start", "--resource", "gpt-4"]);
+    assert!(table.json("switches").to_string().contains("gpt-4"));
+    table.text("exempt --entity user");
+    table.text("start --resource gpt-4");
 
-    let available = |table: &Table| {
-        table.json(&["peek", "user", "gpt-4"])["limits"][0]["available_tokens"].as_f64()
-    };
-    table.text(&["drain", "user", "gpt-4", "rpd"]);
+    let available =
+        |table: &Table| table.json("peek user gpt-4")["limits"][0]["available_tokens"].as_f64();
+    table.text("drain user gpt-4 rpd");
     assert!(available(&table).is_some_and(|tokens| tokens < 1.0));
-    table.text(&[
-        "top-up",
-        "user",
-        "gpt-4",
-        "rpd=5",
-        "--idempotency-key",
-        "ticket-2",
-    ]);
-    table.text(&[
-        "top-up",
-        "user",
-        "gpt-4",
-        "rpd=5",
-        "--idempotency-key",
-        "ticket-2",
-    ]);
+    table.text("top-up user gpt-4 rpd=5 --idempotency-key ticket-2");
+    table.text("top-up user gpt-4 rpd=5 --idempotency-key ticket-2");
     assert!(available(&table).is_some_and(|tokens| (5.0..6.0).contains(&tokens)));
-    table.text(&["reset", "user", "gpt-4"]);
+    table.text("reset user gpt-4");
     assert_eq!(available(&table), Some(10.0));
     assert_eq!(
-        table.json(&["split", "user", "gpt-4", "--shards", "2"]),
+        table.json("split user gpt-4 --shards 2"),
         json!({"shards": 2})
     );
-    let usage = table.json(&["usage", "--entity", "user", "--resource", "gpt-4"]);
+    let usage = table.json("usage --entity user --resource gpt-4");
     // Yesterday is not final yet, so it has a row, too.
     let today = usage["items"].as_array().and_then(|rows| rows.last());
     assert_eq!(today.unwrap()["usage"]["tokens"]["rpd"], 5, "{usage}");
-    let csv = table.text(&["usage", "--entity", "user", "--csv"]);
+    let csv = table.text("usage --entity user --csv");
     assert!(csv.starts_with("entity,resource,"), "{csv}");
-    assert!(
-        table
-            .text(&["usage", "--entity", "user", "--chart"])
-            .contains("rpd")
-    );
-    let page = table.text(&["usage", "--entity", "user", "--html"]);
+    assert!(table.text("usage --entity user --chart").contains("rpd"));
+    let page = table.text("usage --entity user --html");
     assert!(
         page.contains("<td>gpt-4</td>") && page.contains(": 5</title></rect>"),
         "{page}"
@@ -297,10 +206,10 @@ async fn operators_stop_start_and_correct() {
         !page.contains("http") && !page.contains("<script"),
         "it loads nothing: {page}"
     );
-    let asked = table.run(&["erase", "user"]);
+    let asked = table.run("erase user");
     assert_eq!(asked.code, Some(2), "{asked:?}");
     assert!(asked.stderr.contains("add --yes"), "{asked:?}");
-    assert_eq!(table.json(&["erase", "user", "--yes"])["shards"], 2);
+    assert_eq!(table.json("erase user --yes")["shards"], 2);
 }
 
 #[test]
@@ -331,31 +240,25 @@ async fn what_is_due_is_shown_and_then_done() {
         "acquire", "user", "gpu", "slots=1", "--limit", "slots=2", "--lease", "1s",
     ];
     table.text(&hold);
-    assert_eq!(table.text(&["reconcile", "--dry-run"]), "0 due\n");
+    assert_eq!(table.text("reconcile --dry-run"), "0 due\n");
     let end = std::time::Instant::now() + std::time::Duration::from_secs(30);
     let text = loop {
-        let text = table.text(&["reconcile", "--dry-run"]);
+        let text = table.text("reconcile --dry-run");
         if text != "0 due\n" || std::time::Instant::now() > end {
             break text;
         }
     };
     assert!(text.contains("end 1 expired leases (slots 1)"), "{text}");
     assert!(text.ends_with("\n1 due\n"), "{text}");
-    let due = table.json(&["reconcile", "--dry-run", "--most", "5"]);
+    let due = table.json("reconcile --dry-run --most 5");
     let item = &due["items"][0];
-    assert_eq!(
-        (&item["entity"], &item["leases"]),
-        (&json!("user"), &json!(1)),
-        "{due}"
-    );
+    assert_eq!(&item["entity"], &json!("user"), "{due}");
+    assert_eq!(&item["leases"], &json!(1), "{due}");
     assert_eq!(item["tokens"], json!({"slots": 1}));
     assert_eq!(
-        table.json(&["reconcile"])["tokens_restored"],
+        table.json("reconcile")["tokens_restored"],
         json!({"slots": 1})
     );
-    assert_eq!(
-        table.json(&["leases", "list", "user", "gpu"])["items"],
-        json!([])
-    );
-    assert_eq!(table.text(&["reconcile", "--dry-run"]), "0 due\n");
+    assert_eq!(table.json("leases list user gpu")["items"], json!([]));
+    assert_eq!(table.text("reconcile --dry-run"), "0 due\n");
 }

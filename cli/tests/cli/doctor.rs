@@ -21,14 +21,14 @@ fn of<'a>(diagnosis: &'a Value, check: &str) -> (&'a str, &'a str) {
 #[tokio::test(flavor = "multi_thread")]
 async fn a_table_as_the_template_has_it_is_fine() {
     let table = Table::new().await;
-    let diagnosis = table.json(&["doctor"]);
+    let diagnosis = table.json("doctor");
     for check in ["table", "indexes", "stream", "expiry", "clock"] {
         assert_eq!(of(&diagnosis, check).0, "fine", "{check}: {diagnosis}");
     }
     assert_eq!(of(&diagnosis, "functions").0, "unknown");
     let allowed = "allowed: read, list, acquire, administer, erase, purge";
     assert_eq!(of(&diagnosis, "permissions"), ("fine", allowed));
-    let text = table.text(&["doctor"]);
+    let text = table.text("doctor");
     assert!(text.contains("nothing is wrong"), "{text}");
 }
 
@@ -43,7 +43,7 @@ async fn doctor_changes_nothing() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_table_without_indexes_and_stream_is_wrong_and_each_problem_has_a_remedy() {
+async fn each_problem_of_a_table_without_indexes_and_stream_has_a_remedy() {
     let dynamo = Dynamo::empty();
     let mut request = dynamo.client().await.create_table().table_name("weirgate");
     for (name, key) in [("PK", KeyType::Hash), ("SK", KeyType::Range)] {

@@ -2,11 +2,12 @@
 //! exit code. The list of commands is that of the binary's own help.
 
 use std::collections::BTreeSet;
+use std::net::TcpListener;
 
 use weirgate_testkit::Dynamo;
 use weirgate_testkit::server::serve;
 
-use super::fixtures::{File, refusing, weirgate};
+use super::fixtures::{File, commands, refusing, weirgate};
 
 /// Every command that reads or changes the table, with arguments that are right.
 const ON_THE_TABLE: [(&str, &[&str]); 40] = [
@@ -55,32 +56,12 @@ const ON_THE_TABLE: [(&str, &[&str]); 40] = [
 /// Commands that use no table.
 const ELSEWHERE: [&str; 3] = ["completions", "local", "man"];
 
-/// Returns the commands that `--help` lists, down to those that have none below.
-fn listed(path: &[&str]) -> BTreeSet<String> {
-    let help = weirgate(&[path, &["--help"]].concat());
-    assert_eq!(help.code, Some(0), "{path:?}: {help:?}");
-    let after = help.stdout.split_once("Commands:\n").map(|(_, list)| list);
-    let names = after
-        .into_iter()
-        .flat_map(|list| list.lines().take_while(|line| !line.is_empty()));
-    let names = names
-        .filter(|line| line.starts_with("  ") && !line.starts_with("   "))
-        .filter_map(|line| line.split_whitespace().next())
-        .filter(|name| *name != "help");
-    let below: BTreeSet<_> = names
-        .flat_map(|name| listed(&[path, &[name]].concat()))
-        .collect();
-    match below.is_empty() {
-        true => BTreeSet::from([path.join(" ")]),
-        false => below,
-    }
-}
-
 #[test]
 fn the_table_has_every_command() {
     let known = ON_THE_TABLE.iter().map(|(path, _)| *path).chain(ELSEWHERE);
     let known: BTreeSet<_> = known.map(str::to_owned).collect();
-    assert_eq!(listed(&[]), known, "a new command gets a row in this test");
+    let listed: BTreeSet<_> = commands(&[]).into_iter().collect();
+    assert_eq!(listed, known, "a new command gets a row in this test");
 }
 
 /// Files that some commands read.
@@ -141,82 +122,68 @@ fn a_wrong_argument_is_named_and_the_help_too() {
         2,
         "unexpected argument '--no-such-option' found; ",
     );
-    let run = weirgate(&["limits", "get", "--sytem"]);
+    let run = weirgate("limits get --sytem");
     assert!(
         run.stderr.contains("see 'weirgate limits get --help'"),
         "{run:?}"
     );
-    let run = weirgate(&["--json", "peek"]);
+    let run = weirgate("--json peek");
     let error: serde_json::Value = serde_json::from_str(&run.stderr).expect("JSON");
     assert_eq!(error["error"]["exit_code"], 2, "{run:?}");
 }
 
+/// Each error, with the options that bring every command into it.
 #[test]
-fn without_a_table_the_option_is_named() {
-    every_command_fails("none", &[], 2, "give --table NAME, or set WEIRGATE_TABLE");
-}
-
-#[test]
-fn a_missing_table_is_named() {
-    let endpoint = serve(&Dynamo::empty());
-    let options = ["--table", "weirgate", "--endpoint-url", &endpoint];
-    every_command_fails(
-        "missing",
-        &options,
-        2,
-        "check --table, --region and --profile",
-    );
-}
-
-#[test]
-fn a_missing_permission_is_named_and_where_the_policies_are() {
-    let message = "User: arn:aws:sts::123456789012:assumed-role/dev/me is not authorized to perform: \
-                   dynamodb:GetItem on resource: arn:aws:dynamodb:eu-west-1:123456789012:table/weirgate";
-    let endpoint = refusing("AccessDeniedException", message);
-    let options = ["--table", "weirgate", "--endpoint-url", &endpoint];
-    every_command_fails("denied", &options, 2, "docs/security.md");
-}
-
-#[test]
-fn an_endpoint_that_is_no_url_is_refused_before_a_request() {
-    let options = [
-        "--table",
-        "weirgate",
-        "--endpoint-url",
-        "http://127.0.0.1:8000.",
-    ];
-    every_command_fails(
-        "endpoint",
-        &options,
-        2,
-        "a port (1 to 65535) unless it is the standard one",
-    );
-}
-
-#[test]
-fn an_endpoint_that_nothing_answers_is_named() {
+fn every_error_of_every_command_is_one_line_with_its_remedy() {
+    let on = |endpoint: String| {
+        let options = ["--table", "weirgate", "--endpoint-url"].map(str::to_owned);
+        [&options[..], &[endpoint]].concat()
+    };
+    let denied = "User: arn:aws:sts::123456789012:assumed-role/dev/me is not authorized to perform: \
+                  dynamodb:GetItem on resource: arn:aws:dynamodb:eu-west-1:123456789012:table/weirgate";
+    let expired = "The security token included in the request is expired";
     // Bound and closed again, so nothing listens there.
-    let free =
-        std::net::TcpListener::bind("127.0.0.1:0").and_then(|listener| listener.local_addr());
-    let endpoint = format!("http://{}", free.expect("a port is free"));
-    let options = ["--table", "weirgate", "--endpoint-url", &endpoint];
-    every_command_fails(
-        "unreachable",
-        &options,
-        1,
-        "check --region and --endpoint-url",
-    );
-}
-
-#[test]
-fn expired_credentials_are_to_be_renewed() {
-    let message = "The security token included in the request is expired";
-    let endpoint = refusing("ExpiredTokenException", message);
-    let options = ["--table", "weirgate", "--endpoint-url", &endpoint];
-    every_command_fails(
-        "expired",
-        &options,
-        1,
-        "sign in again, or give another --profile",
-    );
+    let free = TcpListener::bind("127.0.0.1:0").and_then(|listener| listener.local_addr());
+    let free = free.expect("a port is free");
+    for (name, options, code, remedy) in [
+        (
+            "none",
+            vec![],
+            2,
+            "give --table NAME, or set WEIRGATE_TABLE",
+        ),
+        (
+            "missing",
+            on(serve(&Dynamo::empty())),
+            2,
+            "check --table, --region and --profile",
+        ),
+        (
+            "denied",
+            on(refusing("AccessDeniedException", denied)),
+            2,
+            "docs/security.md",
+        ),
+        (
+            "endpoint",
+            on("http://127.0.0.1:8000.".to_owned()),
+            2,
+            "a port (1 to 65535) unless it is the standard one",
+        ),
+        (
+            "unreachable",
+            on(format!("http://{free}")),
+            1,
+            "check --region and --endpoint-url",
+        ),
+        (
+            "expired",
+            on(refusing("ExpiredTokenException", expired)),
+            1,
+            "sign in again, or give another --profile",
+        ),
+    ] {
+        let options: Vec<_> = options.iter().map(String::as_str).collect();
+        every_command_fails(name, &options, code, remedy);
+    }
 }

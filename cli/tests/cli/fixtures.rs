@@ -17,15 +17,50 @@ pub struct Run {
     pub stderr: String,
 }
 
+/// Arguments of the binary: a line of words, or words that may have spaces.
+pub trait Arguments {
+    fn words(&self) -> Vec<&str>;
+}
+
+impl Arguments for str {
+    fn words(&self) -> Vec<&str> {
+        self.split_whitespace().collect()
+    }
+}
+
+impl Arguments for [&str] {
+    fn words(&self) -> Vec<&str> {
+        self.to_vec()
+    }
+}
+
+impl<const N: usize> Arguments for [&str; N] {
+    fn words(&self) -> Vec<&str> {
+        self.to_vec()
+    }
+}
+
+impl Arguments for Vec<&str> {
+    fn words(&self) -> Vec<&str> {
+        self.clone()
+    }
+}
+
+impl<T: Arguments + ?Sized> Arguments for &T {
+    fn words(&self) -> Vec<&str> {
+        (**self).words()
+    }
+}
+
 /// Runs the binary with these arguments and an empty environment.
-pub fn weirgate(arguments: &[&str]) -> Run {
+pub fn weirgate(arguments: impl Arguments) -> Run {
     weirgate_with(&[], arguments)
 }
 
 /// Runs the binary with these variables and arguments.
-pub fn weirgate_with(variables: &[(&str, &str)], arguments: &[&str]) -> Run {
+pub fn weirgate_with(variables: &[(&str, &str)], arguments: impl Arguments) -> Run {
     let output = Command::new(env!("CARGO_BIN_EXE_weirgate"))
-        .args(arguments)
+        .args(arguments.words())
         .env_clear()
         .envs(variables.iter().copied())
         .output()
@@ -35,6 +70,28 @@ pub fn weirgate_with(variables: &[(&str, &str)], arguments: &[&str]) -> Run {
         code: output.status.code(),
         stdout: text(output.stdout),
         stderr: text(output.stderr),
+    }
+}
+
+/// Returns the commands that `--help` lists, down to those that have none below.
+pub fn commands(path: &[&str]) -> Vec<String> {
+    let help = weirgate(&[path, &["--help"]].concat());
+    assert_eq!(help.code, Some(0), "{path:?}: {help:?}");
+    let after = help
+        .stdout
+        .split_once("Commands:\n")
+        .map_or("", |(_, list)| list);
+    let names = after.lines().take_while(|line| !line.is_empty());
+    let names = names
+        .filter(|line| line.starts_with("  ") && !line.starts_with("   "))
+        .filter_map(|line| line.split_whitespace().next())
+        .filter(|name| *name != "help");
+    let below: Vec<_> = names
+        .flat_map(|name| commands(&[path, &[name]].concat()))
+        .collect();
+    match below.is_empty() {
+        true => vec![path.join(" ")],
+        false => below,
     }
 }
 
@@ -54,30 +111,25 @@ impl Table {
         }
     }
 
-    /// URL of the table.
-    pub fn endpoint(&self) -> &str {
-        &self.endpoint
-    }
-
     /// Runs a command on the table.
-    pub fn run(&self, arguments: &[&str]) -> Run {
+    pub fn run(&self, arguments: impl Arguments) -> Run {
         let options = ["--table", "weirgate", "--endpoint-url", &self.endpoint];
         // Before the arguments, which may end with a command of their own.
-        weirgate(&[&options[..], arguments].concat())
+        weirgate([&options[..], &arguments.words()].concat())
     }
 
     /// Runs a command that succeeds, and returns what it prints.
-    pub fn text(&self, arguments: &[&str]) -> String {
-        let run = self.run(arguments);
-        assert_eq!(run.code, Some(0), "{arguments:?}: {run:?}");
+    pub fn text(&self, arguments: impl Arguments) -> String {
+        let run = self.run(&arguments);
+        assert_eq!(run.code, Some(0), "{:?}: {run:?}", arguments.words());
         run.stdout
     }
 
     /// Runs a command that succeeds, and returns its JSON.
-    pub fn json(&self, arguments: &[&str]) -> Value {
-        let arguments = [&["--json"], arguments].concat();
-        let text = self.text(&arguments);
-        serde_json::from_str(&text).unwrap_or_else(|error| panic!("{arguments:?}: {error}: {text}"))
+    pub fn json(&self, arguments: impl Arguments) -> Value {
+        let words = [&["--json"][..], &arguments.words()].concat();
+        let text = self.text(&words);
+        serde_json::from_str(&text).unwrap_or_else(|error| panic!("{words:?}: {error}: {text}"))
     }
 }
 

@@ -52,30 +52,20 @@ async fn a_plan_is_applied_once_and_its_repetition_changes_nothing() {
         table.json(&apply),
         json!({"applied": 0, "applied_before": 4})
     );
-    let found = table.json(&["limits", "get", "--resource", "gpt-4"]);
+    let found = table.json("limits get --resource gpt-4");
     assert_eq!(found["config"]["limits"][1]["capacity_tokens"], 2000);
-    let entity = table.json(&["entities", "get", "user-1"]);
+    let entity = table.json("entities get user-1");
     assert_eq!(entity["parent"], "team-a");
 
     let diff = table.run(&["limits", "diff", file.path(), "--exit-code"]);
-    assert_eq!(
-        (diff.code, diff.stdout.as_str()),
-        (Some(0), "no changes\n"),
-        "{diff:?}"
-    );
+    assert_eq!(diff.code, Some(0), "{diff:?}");
+    assert_eq!(diff.stdout.as_str(), "no changes\n", "{diff:?}");
 }
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_difference_has_every_field_before_and_after() {
     let table = Table::new().await;
-    table.text(&[
-        "limits",
-        "set",
-        "--resource",
-        "gpt-4",
-        "tpm=500/minute",
-        "old=1",
-    ]);
+    table.text("limits set --resource gpt-4 tpm=500/minute old=1");
     let file = File::new("diff.yaml", FILE);
     let run = table.run(&["limits", "diff", file.path(), "--exit-code"]);
     assert_eq!(run.code, Some(3), "{run:?}");
@@ -103,10 +93,7 @@ async fn a_difference_has_every_field_before_and_after() {
     );
     // Without the option, differences are no failure.
     assert_eq!(table.run(&["limits", "diff", file.path()]).code, Some(0));
-    assert_eq!(
-        table.json(&["limits", "get", "--system"])["config"],
-        Value::Null
-    );
+    assert_eq!(table.json("limits get --system")["config"], Value::Null);
 }
 
 #[tokio::test(flavor = "multi_thread")]
@@ -115,8 +102,8 @@ async fn a_plan_that_is_outdated_changes_nothing() {
     let (file, plan) = (File::new("old.yaml", FILE), File::new("old.plan", ""));
     table.text(&["limits", "plan", file.path(), "--out", plan.path()]);
     // Set and deleted: the value is the one that was planned with, its version is not.
-    table.text(&["limits", "set", "--resource", "gpt-4", "rpm=1/minute"]);
-    table.text(&["limits", "delete", "--resource", "gpt-4"]);
+    table.text("limits set --resource gpt-4 rpm=1/minute");
+    table.text("limits delete --resource gpt-4");
     let run = table.run(&["limits", "apply", plan.path()]);
     assert_eq!(run.code, Some(2), "{run:?}");
     assert!(
@@ -124,10 +111,7 @@ async fn a_plan_that_is_outdated_changes_nothing() {
             .contains("the configuration of resource gpt-4 has changed since"),
         "{run:?}"
     );
-    assert_eq!(
-        table.json(&["limits", "get", "--system"])["config"],
-        Value::Null
-    );
+    assert_eq!(table.json("limits get --system")["config"], Value::Null);
 
     let other = table.run(&["--namespace", "other", "limits", "apply", plan.path()]);
     assert_eq!(other.code, Some(2), "{other:?}");
@@ -145,7 +129,7 @@ async fn an_interrupted_plan_is_continued() {
     let (file, plan) = (File::new("half.yaml", FILE), File::new("half.plan", ""));
     table.text(&["limits", "plan", file.path(), "--out", plan.path()]);
     // What an interrupted run of the same plan has made.
-    table.text(&["limits", "set", "--system", "rpm=60/minute"]);
+    table.text("limits set --system rpm=60/minute");
     let report = table.json(&["limits", "apply", plan.path()]);
     assert_eq!(report, json!({"applied": 3, "applied_before": 1}));
 }
@@ -183,14 +167,14 @@ async fn more_levels_than_one_request_reads_are_planned_and_applied() {
         table.json(&["limits", "apply", plan.path()])["applied"],
         500
     );
-    let found = table.json(&["limits", "get", "--entity", "user-249"]);
+    let found = table.json("limits get --entity user-249");
     assert_eq!(found["config"]["limits"][0]["capacity_tokens"], 250);
     assert_eq!(table.text(&["limits", "diff", file.path()]), "no changes\n");
 }
 
 /// A file that moves entities below each other, from each forest to each other one of these.
 #[tokio::test(flavor = "multi_thread")]
-async fn parents_of_a_file_are_applied_in_an_order_without_a_cycle_and_a_removed_one_is_a_change() {
+async fn parents_of_a_file_are_applied_in_an_order_without_a_cycle() {
     const FORESTS: [&[(&str, &str)]; 6] = [
         &[("z", "b")],
         &[("b", "z"), ("z", "c")],
@@ -233,7 +217,7 @@ async fn parents_of_a_file_are_applied_in_an_order_without_a_cycle_and_a_removed
 #[tokio::test(flavor = "multi_thread")]
 async fn a_plan_whose_end_state_has_a_cycle_changes_nothing() {
     let table = Table::new().await;
-    table.text(&["entities", "set", "a", "--parent", "b", "--cascades"]);
+    table.text("entities set a --parent b --cascades");
     let file = File::new(
         "cycle.yaml",
         "weirgate: 1\nsystem:\n  limits: {rpm: {per_minute: 5}}\nentities:\n  b: {parent: c}\n  c: {parent: a}\n",
@@ -243,8 +227,5 @@ async fn a_plan_whose_end_state_has_a_cycle_changes_nothing() {
     let run = table.run(&["limits", "apply", plan.path()]);
     assert_eq!(run.code, Some(2), "{run:?}");
     assert!(run.stderr.contains("its own ancestor"), "{run:?}");
-    assert_eq!(
-        table.json(&["limits", "get", "--system"])["config"],
-        Value::Null
-    );
+    assert_eq!(table.json("limits get --system")["config"], Value::Null);
 }

@@ -11,7 +11,7 @@ async fn the_first_page_is_empty_only_if_the_list_is() {
     let dynamo = Dynamo::new().await;
     let table = Table::of(&dynamo);
     let (buckets, entities) = (["buckets", "--resource", "gpt-4"], ["entities", "list"]);
-    table.text(&["limits", "set", "--system", "rpm=5/minute"]);
+    table.text("limits set --system rpm=5/minute");
     for list in [&buckets[..], &entities] {
         let list = table.json(list);
         assert_eq!((&list["items"], &list["next"]), (&json!([]), &Value::Null));
@@ -43,7 +43,7 @@ async fn the_first_page_is_empty_only_if_the_list_is() {
             }));
         }
     }
-    let found = table.json(&["entities", "children", "team"]);
+    let found = table.json("entities children team");
     assert_eq!(number(&found), Some(3), "{found}");
     assert_eq!(number(&table.json(&buckets)), Some(3));
 }
@@ -58,12 +58,12 @@ async fn a_page_takes_a_bounded_number_of_requests_and_all_of_them_everything() 
             "GSI1PK": {"S": "default/PARENT#team"}, "GSI1SK": {"S": format!("CHILD#!{at:05}")},
         }));
     }
-    table.text(&["entities", "set", "user", "--parent", "team"]);
-    let first = table.json(&["entities", "children", "team"]);
+    table.text("entities set user --parent team");
+    let first = table.json("entities children team");
     assert_eq!(first["items"], json!([]), "{first}");
     let next = first["next"].as_str().expect("there is more");
     let second = table.json(&["entities", "children", "team", "--page", next]);
     assert_eq!(second["items"], json!(["user"]), "{second}");
-    let all = table.json(&["entities", "children", "team", "--all"]);
+    let all = table.json("entities children team --all");
     assert_eq!(all["items"], json!(["user"]), "{all}");
 }

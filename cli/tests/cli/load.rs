@@ -7,24 +7,20 @@ use super::fixtures::Table;
 #[tokio::test(flavor = "multi_thread")]
 async fn a_load_counts_each_acquire_once_and_its_outcome() {
     let table = Table::new().await;
-    table.json(&["limits", "set", "--resource", "api", "hits=30/day"]);
-    let load = [
-        "load", "user", "api", "hits=1", "--rate", "50", "--for", "1s",
-    ];
-    let report = table.json(&load);
+    table.json("limits set --resource api hits=30/day");
+    let load = "load user api hits=1 --rate 50 --for 1s";
+    let report = table.json(load);
     let of = |outcome: &str| report["outcomes"][outcome]["acquires"].clone();
-    assert_eq!(
-        (of("granted"), of("denied"), &report["acquires"]),
-        (json!(30), json!(20), &json!(50)),
-        "{report}"
-    );
+    assert_eq!(of("granted"), json!(30), "{report}");
+    assert_eq!(of("denied"), json!(20), "{report}");
+    assert_eq!(&report["acquires"], &json!(50), "{report}");
     assert_eq!(report["failures"], json!({}), "{report}");
-    let usage = table.json(&["peek", "user", "api"]);
+    let usage = table.json("peek user api");
     assert!(
         usage["limits"][0]["available_tokens"].as_f64() < Some(1.0),
         "{usage}"
     );
-    let text = table.text(&load);
+    let text = table.text(load);
     assert!(
         text.starts_with("50 acquires in 1 s, 50 per second asked\n"),
         "{text}"
@@ -91,7 +87,7 @@ async fn acquires_above_those_in_flight_are_counted_and_wrong_ones_are_refused()
     assert_eq!(counted.iter().sum::<u64>(), 50, "{report}");
     assert!(counted[1] > 0, "{report}");
 
-    table.json(&["limits", "set", "--resource", "other", "hits=1/day"]);
+    table.json("limits set --resource other hits=1/day");
     for (resource, takes, remedy) in [
         ("api", "hits=1", "no limits are configured"),
         ("other", "hit=1", "hit"),

@@ -10,6 +10,7 @@ mod gate;
 mod limits;
 mod lists;
 mod load;
+mod local;
 mod terminal;
 mod unreadable;
 mod variables;

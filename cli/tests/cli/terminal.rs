@@ -132,11 +132,9 @@ async fn filled() -> (Dynamo, Table) {
     ] {
         table.text(&[&["limits", "set"], level, &limits].concat());
     }
-    table.text(&["entities", "set", "user", "--parent", "team"]);
-    table.text(&[
-        "entities", "describe", "user", "--name", "A", "--label", "a=b",
-    ]);
-    table.text(&["stop", "--resource", "other"]);
+    table.text("entities set user --parent team");
+    table.text("entities describe user --name A --label a=b");
+    table.text("stop --resource other");
     for _ in 0..2 {
         let owner = ["--principal", POISON, "acquire", "user", "gpt-4"];
         let run = table.run(&[&owner[..], &["slots=1", "rpm=1", "--lease", "1h"]].concat());
@@ -175,7 +173,7 @@ fn run_all(table: &Table, what: &str, mut number: usize, commands: &[&[&str]]) -
 async fn no_stored_text_reaches_a_terminal_as_it_is() {
     let (dynamo, table) = filled().await;
     // Owners are any text.
-    let leases = table.json(&["leases", "list", "user", "gpt-4"]);
+    let leases = table.json("leases list user gpt-4");
     assert_eq!(leases["items"][0]["owner"], POISON, "JSON loses nothing");
     let every = [&LISTS[..], &OTHERS].concat();
     let mut number = run_all(&table, "owners", 0, &every);

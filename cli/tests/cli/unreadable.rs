@@ -102,6 +102,6 @@ async fn lists_and_reports_show_the_others_and_say_what_is_missing() {
         );
     }
     // Everything else is as it was.
-    assert_eq!(table.run(&["buckets", "--entity", "user-1"]).code, Some(0));
-    assert!(table.json(&["buckets", "--entity", "user-1"])["unreadable"].is_null());
+    assert_eq!(table.run("buckets --entity user-1").code, Some(0));
+    assert!(table.json("buckets --entity user-1")["unreadable"].is_null());
 }

@@ -17,7 +17,7 @@ const AWS: [&str; 8] = [
 #[tokio::test]
 async fn an_empty_variable_is_one_that_is_not_set() {
     let table = Table::new().await;
-    let help = weirgate(&["--help"]).stdout;
+    let help = weirgate("--help").stdout;
     let named = help.split("[env:").skip(1);
     let mut names: Vec<_> = named
         .filter_map(|rest| rest.split_once(']'))
@@ -64,11 +64,8 @@ async fn an_empty_variable_is_one_that_is_not_set() {
         );
         assert_eq!(run.code, Some(0), "{empty:?}: {run:?}");
     }
-    let unset = weirgate(&["limits", "list", "--resources"]);
-    let empty = weirgate_with(
-        &[("WEIRGATE_TABLE", "")],
-        &["limits", "list", "--resources"],
-    );
+    let unset = weirgate("limits list --resources");
+    let empty = weirgate_with(&[("WEIRGATE_TABLE", "")], "limits list --resources");
     assert_eq!((empty.code, empty.stderr), (unset.code, unset.stderr));
 }
 
@@ -83,10 +80,7 @@ fn an_endpoint_that_is_no_url_is_named() {
     for name in ["AWS_ENDPOINT_URL", "AWS_ENDPOINT_URL_DYNAMODB"] {
         for wrong in [" ", "nonsense", "127.0.0.1:8000", "http://", "http://a b"] {
             let variables = [&set[..], &[(name, wrong)]].concat();
-            let run = weirgate_with(
-                &variables,
-                &["--table", "weirgate", "limits", "list", "--resources"],
-            );
+            let run = weirgate_with(&variables, "--table weirgate limits list --resources");
             assert_eq!(run.stderr.lines().count(), 1, "{run:?}");
             assert!(
                 matches!(run.code, Some(1 | 2)) && run.stderr.contains("must be http"),

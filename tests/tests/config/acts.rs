@@ -8,7 +8,7 @@ use weirgate::{
 };
 
 use crate::fixtures::fleet::{Fleet, secs};
-use crate::fixtures::stored::{child, entity, rpm};
+use crate::fixtures::stored::{child, configure, entity, of_entity, rpm};
 
 /// Calls that change nothing in the table.
 const READS: [&str; 26] = [
@@ -119,7 +119,7 @@ async fn act(limiter: &RateLimiter, name: &str) -> Result<(), Error> {
         "set_entity_description" => limiter.set_entity_description(&id, &described()).await?,
         "set_shards" => drop(limiter.set_shards("e-1", "gpt-4", &[rpm(60)], 2).await?),
         "start" => {
-            let level = ConfigLevel::Entity(entity("stopped"));
+            let level = of_entity("stopped");
             let _ = limiter.start(&level).send().await?;
         }
         "stop" => {
@@ -144,16 +144,13 @@ async fn world(fleet: &Fleet) -> RateLimiter {
         .await
         .unwrap();
     limiter.set_entity(&child("e-1", "team")).await.unwrap();
-    let stopped = ConfigLevel::Entity(entity("stopped"));
+    let stopped = of_entity("stopped");
     let _ = limiter.stop(&stopped).send().await.unwrap();
     let held = limiter.acquire("e-1", "gpt-4").take("rpm", 1);
     let held = held.lease(secs(600)).send().await.unwrap().granted();
     std::mem::forget(held.unwrap());
-    let narrow = ConfigLevel::Entity(entity("e-1"));
-    limiter
-        .set_config(&narrow, &Config::of([rpm(30)]))
-        .await
-        .unwrap();
+    let narrow = of_entity("e-1");
+    configure(&limiter, &narrow, [rpm(30)]).await;
     limiter
 }
 

@@ -2,7 +2,9 @@
 
 use crate::fixtures::fleet;
 use crate::fixtures::fleet::{Fleet, pass, secs};
-use crate::fixtures::stored::{child, entity, resource, rpm};
+use crate::fixtures::stored::{
+    child, configure, entity, of_entity, of_resource, on, resource, rpm,
+};
 use weirgate::{AuditChange, AuditEvent, AuditSubject, Config, ConfigLevel, ConfigStatus, Entity};
 use weirgate_testkit::Fault;
 
@@ -26,7 +28,7 @@ async fn every_change_is_told_the_newest_first() {
         .unwrap();
     let bob = fleet.builder().await.owner("bob").build().await.unwrap();
     let nobody = fleet.builder().await.owner("").build().await.unwrap();
-    let own = ConfigLevel::EntityResource(entity("e-1"), resource("gpt-4"));
+    let own = on("e-1", "gpt-4");
     let (five, off) = (
         Config::of([rpm(5)]),
         Config {
@@ -35,9 +37,7 @@ async fn every_change_is_told_the_newest_first() {
         },
     );
     ann.set_config(&own, &five).await.unwrap();
-    ann.set_config(&ConfigLevel::Entity(entity("e-1")), &five)
-        .await
-        .unwrap();
+    ann.set_config(&of_entity("e-1"), &five).await.unwrap();
     pass(secs(1)).await;
     bob.set_config(&own, &off).await.unwrap();
     pass(secs(1)).await;
@@ -51,9 +51,7 @@ async fn every_change_is_told_the_newest_first() {
     .unwrap();
     ann.delete_entity(&entity("e-1")).await.unwrap();
     ann.delete_config(&own).await.unwrap();
-    bob.set_config(&ConfigLevel::Resource(resource("gpt-4")), &five)
-        .await
-        .unwrap();
+    bob.set_config(&of_resource("gpt-4"), &five).await.unwrap();
     bob.set_config(&ConfigLevel::System, &off).await.unwrap();
 
     let of_config = |level: &ConfigLevel, before: Option<&Config>, after: Option<&Config>| {
@@ -63,7 +61,7 @@ async fn every_change_is_told_the_newest_first() {
             after: after.cloned(),
         }
     };
-    let of_entity = |before: Option<Entity>, after: Option<Entity>| AuditChange::Entity {
+    let of_id = |before: Option<Entity>, after: Option<Entity>| AuditChange::Entity {
         id: entity("e-1"),
         before,
         after,
@@ -83,14 +81,11 @@ async fn every_change_is_told_the_newest_first() {
     assert_eq!(events.items.last().unwrap().id.at(), fleet::START);
     let expected = [
         ("ann", of_config(&own, Some(&off), None)),
-        ("ann", of_entity(Some(alone.clone()), None)),
-        ("ann", of_entity(Some(cascading.clone()), Some(alone))),
-        ("unknown", of_entity(None, Some(cascading))),
+        ("ann", of_id(Some(alone.clone()), None)),
+        ("ann", of_id(Some(cascading.clone()), Some(alone))),
+        ("unknown", of_id(None, Some(cascading))),
         ("bob", of_config(&own, Some(&five), Some(&off))),
-        (
-            "ann",
-            of_config(&ConfigLevel::Entity(entity("e-1")), None, Some(&five)),
-        ),
+        ("ann", of_config(&of_entity("e-1"), None, Some(&five))),
         ("ann", of_config(&own, None, Some(&five))),
     ];
     assert_eq!(
@@ -98,14 +93,14 @@ async fn every_change_is_told_the_newest_first() {
         expected.map(|(who, change)| (who.to_owned(), change))
     );
 
-    let of_resource = bob
+    let events = bob
         .audit(&AuditSubject::Resource(resource("gpt-4")), None)
         .await
         .unwrap()
         .items;
-    let level = ConfigLevel::Resource(resource("gpt-4"));
+    let level = of_resource("gpt-4");
     assert_eq!(
-        told(of_resource),
+        told(events),
         [("bob".to_owned(), of_config(&level, None, Some(&five)))]
     );
     let of_system = bob.audit(&AuditSubject::System, None).await.unwrap().items;
@@ -123,10 +118,7 @@ async fn events_come_in_pages() {
     let fleet = Fleet::new().await;
     let limiter = fleet.limiter().await;
     for rate in 1..=230 {
-        limiter
-            .set_config(&ConfigLevel::System, &Config::of([rpm(rate)]))
-            .await
-            .unwrap();
+        configure(&limiter, &ConfigLevel::System, [rpm(rate)]).await;
     }
     let (mut rates, mut pages, mut next) = (vec![], 0, None);
     loop {
@@ -169,10 +161,7 @@ async fn an_event_says_when_it_may_be_deleted() {
         };
         let limiter = builder.build().await.unwrap();
         pass(secs(1)).await;
-        limiter
-            .set_config(&ConfigLevel::System, &Config::of([rpm(at)]))
-            .await
-            .unwrap();
+        configure(&limiter, &ConfigLevel::System, [rpm(at)]).await;
         let id = limiter
             .audit(&AuditSubject::System, None)
             .await

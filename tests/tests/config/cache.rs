@@ -2,11 +2,14 @@
 
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
+use weirgate_tests::assert_has;
 
 use crate::fixtures::fleet::{Fleet, millis, pass, secs, tokens};
-use crate::fixtures::stored::{child, configured, entity, resource, rpm, take};
+use crate::fixtures::stored::{
+    child, configure, configured, entity, of_resource, on, rpm, take, take_of,
+};
 use futures_util::future::join_all;
-use weirgate::{CacheStats, Config, ConfigLevel, Decision, Entity, Error, RateLimiter};
+use weirgate::{CacheStats, ConfigLevel, Decision, Entity, Error, RateLimiter};
 use weirgate_testkit::Fault;
 
 /// Reads of configurations since the last call.
@@ -38,11 +41,7 @@ fn sizes(fleet: &Fleet) -> Arc<Mutex<Vec<usize>>> {
 }
 
 async fn acquire(limiter: &RateLimiter, entity: &str, resource: &str) -> Result<Decision, Error> {
-    limiter
-        .acquire(entity, resource)
-        .take("rpm", 1)
-        .send()
-        .await
+    take_of(&limiter, [entity, resource], "rpm", 1).await
 }
 
 #[tokio::test(start_paused = true)]
@@ -141,7 +140,7 @@ async fn concurrent_requests_share_one_read() {
 async fn concurrent_requests_share_a_failed_read() {
     let fleet = Fleet::slow(millis(20)).await;
     let limiter = fleet.limiter().await;
-    fleet.dynamo.fail_reads(|_, _| Some(Fault::LoseRequest));
+    fleet.fail_reads(Fault::LoseRequest);
     for answer in join_all((0..50).map(|_| take(&limiter, 1))).await {
         let error = answer.unwrap_err();
         assert!(
@@ -152,7 +151,7 @@ async fn concurrent_requests_share_a_failed_read() {
     let sent = reads(&fleet);
     // Of the limits and of the switches, with the SDK's repetitions.
     assert!((1..=8).contains(&sent), "{sent} reads");
-    fleet.dynamo.fail_reads(|_, _| None);
+    fleet.fail_reads(None);
     assert!(
         matches!(take(&limiter, 1).await, Err(Error::NotConfigured { .. })),
         "a failure is not remembered"
@@ -166,34 +165,23 @@ async fn limits_that_cannot_be_read_again_stay_in_force() {
     let admin = configured(&fleet, &ConfigLevel::System, [rpm(60)]).await;
     let limiter = fleet.limiter().await;
     let _ = take(&limiter, 1).await.unwrap();
-    admin
-        .set_config(&ConfigLevel::System, &Config::of([rpm(30)]))
-        .await
-        .unwrap();
+    configure(&admin, &ConfigLevel::System, [rpm(30)]).await;
     pass(secs(60)).await;
-    fleet
-        .dynamo
-        .fail_reads(|_, _| Some(Fault::Throttle { key_range: false }));
+    fleet.fail_reads(Fault::Throttle { key_range: false });
     for _ in 0..10 {
         assert!(take(&limiter, 1).await.unwrap().is_granted());
     }
-    assert_eq!(
-        limiter.cache_stats().stale,
-        1,
-        "it is not tried again with every acquire"
-    );
+    assert_has!(limiter.cache_stats(), stale: 1; "it is not tried again with every acquire");
     pass(secs(1)).await;
     let _ = take(&limiter, 1).await.unwrap();
     assert_eq!(limiter.cache_stats().stale, 2);
-    fleet.dynamo.fail_reads(|_, _| None);
+    fleet.fail_reads(None);
     assert_eq!(fleet.bucket().await.limits["rpm"].rule.capacity, tokens(60));
     pass(secs(1)).await;
     let _ = take(&limiter, 1).await.unwrap();
     assert_eq!(fleet.bucket().await.limits["rpm"].rule.capacity, tokens(30));
     // Of a neighbour nothing is known.
-    fleet
-        .dynamo
-        .fail_reads(|_, _| Some(Fault::Throttle { key_range: false }));
+    fleet.fail_reads(Fault::Throttle { key_range: false });
     assert!(matches!(
         acquire(&limiter, "e-2", "gpt-4").await,
         Err(Error::Store(_))
@@ -214,10 +202,7 @@ async fn a_read_without_an_answer_ends_in_time() {
 async fn what_this_limiter_changes_holds_for_it_at_once() {
     let fleet = Fleet::new().await;
     let limiter = configured(&fleet, &ConfigLevel::System, [rpm(60)]).await;
-    let (own, of_resource) = (
-        ConfigLevel::EntityResource(entity("e-1"), resource("gpt-4")),
-        ConfigLevel::Resource(resource("gpt-4")),
-    );
+    let (own, of_resource) = (on("e-1", "gpt-4"), of_resource("gpt-4"));
     let capacity = async || {
         let _ = take(&limiter, 1).await.unwrap();
         fleet.bucket().await.limits["rpm"].rule.capacity
@@ -231,23 +216,17 @@ async fn what_this_limiter_changes_holds_for_it_at_once() {
         (&of_resource, None, 70),
     ] {
         match rate {
-            Some(rate) => limiter
-                .set_config(level, &Config::of([rpm(rate)]))
-                .await
-                .unwrap(),
+            Some(rate) => configure(&limiter, level, [rpm(rate)]).await,
             None => assert!(limiter.delete_config(level).await.unwrap()),
         }
         assert_eq!(capacity().await, tokens(expected), "{level}: {rate:?}");
     }
     // What is known to be wrong is not used, whatever happens.
-    limiter
-        .set_config(&own, &Config::of([rpm(1)]))
-        .await
-        .unwrap();
-    let fail = || fleet.dynamo.fail_reads(|_, _| Some(Fault::LoseRequest));
+    configure(&limiter, &own, [rpm(1)]).await;
+    let fail = || fleet.fail_reads(Fault::LoseRequest);
     fail();
     assert!(take(&limiter, 1).await.is_err());
-    fleet.dynamo.fail_reads(|_, _| None);
+    fleet.fail_reads(None);
     let _ = take(&limiter, 1).await.unwrap();
     limiter.set_entity(&child("e-1", "team")).await.unwrap();
     fail();
@@ -268,13 +247,7 @@ async fn a_change_is_read_again_and_nothing_else() {
         parent: None,
         cascades: false,
     };
-    limiter
-        .set_config(
-            &ConfigLevel::Resource(resource("gpt-4")),
-            &Config::of([rpm(50)]),
-        )
-        .await
-        .unwrap();
+    configure(&limiter, &of_resource("gpt-4"), [rpm(50)]).await;
     let sizes = sizes(&fleet);
     let _ = take(&limiter, 1).await.unwrap();
     limiter.set_entity(&alone).await.unwrap();
@@ -294,10 +267,7 @@ async fn a_bucket_with_newer_limits_has_them_read_again() {
     let limiter = fleet.limiter().await;
     let _ = take(&limiter, 1).await.unwrap();
     pass(secs(5)).await;
-    admin
-        .set_config(&ConfigLevel::System, &Config::of([rpm(30)]))
-        .await
-        .unwrap();
+    configure(&admin, &ConfigLevel::System, [rpm(30)]).await;
     let _ = take(&admin, 1).await.unwrap();
     let _ = reads(&fleet);
     let _ = take(&limiter, 1).await.unwrap();
@@ -325,10 +295,7 @@ async fn a_bucket_with_newer_limits_has_them_read_again() {
 async fn a_bucket_that_stays_newer_is_a_read_a_second_at_most() {
     let fleet = Fleet::new().await;
     let admin = configured(&fleet, &ConfigLevel::System, [rpm(600)]).await;
-    admin
-        .set_config(&ConfigLevel::System, &Config::of([rpm(500)]))
-        .await
-        .unwrap();
+    configure(&admin, &ConfigLevel::System, [rpm(500)]).await;
     let _ = take(&admin, 1).await.unwrap();
     fleet.dynamo.delete("default/SYSTEM#", "#CONFIG");
     configured(&fleet, &ConfigLevel::System, [rpm(400)]).await;
@@ -387,7 +354,7 @@ async fn an_item_that_cannot_be_read_is_named() {
 
 /// Its changes keep nothing from being cached but what they change.
 #[tokio::test(start_paused = true)]
-async fn a_process_that_changes_entities_all_the_time_caches_limits_and_switches() {
+async fn a_process_that_always_changes_entities_caches_limits_and_switches() {
     let fleet = Fleet::slow(millis(5)).await;
     let limiter = configured(&fleet, &ConfigLevel::System, [rpm(60_000)]).await;
     let (limiter, reads) = (&limiter, Arc::new(Mutex::new([0, 0])));

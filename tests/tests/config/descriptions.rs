@@ -14,7 +14,7 @@ fn acme() -> EntityDescription {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_description_is_stored_beside_the_parent_and_neither_changes_the_other() {
+async fn a_description_and_the_parent_do_not_change_each_other() {
     let fleet = Fleet::new().await;
     let limiter = fleet.limiter().await;
     let id = entity("e-1");

@@ -1,39 +1,13 @@
 //! Limits from a YAML file: every mistake has a line and a column, and a broken file changes
 //! nothing.
 
-use std::path::PathBuf;
-use std::sync::atomic::{AtomicU32, Ordering};
+use std::collections::BTreeSet;
 
-use crate::fixtures::fleet::{Fleet, config, pass, secs, tokens};
-use proptest::prelude::*;
-use weirgate::{ConfigStatus, Decision, Error, Limit, LimitsFile, RateLimiter};
-
-/// A file of its own, removed in the end.
-struct File(PathBuf);
-
-impl File {
-    fn new(text: &str) -> Self {
-        static COUNT: AtomicU32 = AtomicU32::new(0);
-        let name = format!(
-            "weirgate-{}-{}.yaml",
-            std::process::id(),
-            COUNT.fetch_add(1, Ordering::Relaxed)
-        );
-        let file = Self(std::env::temp_dir().join(name));
-        file.write(text);
-        file
-    }
-
-    fn write(&self, text: &str) {
-        std::fs::write(&self.0, text).unwrap();
-    }
-}
-
-impl Drop for File {
-    fn drop(&mut self) {
-        let _ = std::fs::remove_file(&self.0);
-    }
-}
+use crate::fixtures::fleet::{Fleet, pass, secs, tokens};
+use crate::fixtures::stored::{File, child, configure, of_entity, of_resource, on, take_of};
+use weirgate::{
+    Config, ConfigLevel, ConfigStatus, Decision, Error, Limit, LimitsFile, RateLimiter,
+};
 
 const GOOD: &str = "\
 weirgate: 1
@@ -83,10 +57,10 @@ async fn rpm(limiter: &RateLimiter, entity: &str, resource: &str) -> i64 {
 }
 
 #[tokio::test(start_paused = true)]
-async fn the_nearest_level_of_the_file_wins_and_the_table_is_read_once_for_nearer_ones() {
+async fn the_nearest_level_of_the_file_wins() {
     let fleet = Fleet::new().await;
     let file = File::new(GOOD);
-    let limiter = limiter(&fleet, &LimitsFile::open(&file.0).unwrap()).await;
+    let limiter = limiter(&fleet, &file.limits()).await;
     for (entity, resource, capacity) in [
         ("user-1", "gpt-4", 30),
         ("team-a", "gpt-4", 50),
@@ -114,10 +88,7 @@ async fn the_nearest_level_of_the_file_wins_and_the_table_is_read_once_for_neare
         ConfigStatus::Unlimited
     );
     // What user-1 takes is taken of its parent too, and a soft limit goes into debt.
-    let grant = limiter
-        .acquire("user-1", "gpt-4")
-        .take("rpm", 40)
-        .send()
+    let grant = take_of(&limiter, ["user-1", "gpt-4"], "rpm", 40)
         .await
         .unwrap()
         .granted()
@@ -148,7 +119,7 @@ async fn settled_rpm(limiter: &RateLimiter, entity: &str, resource: &str) -> i64
 async fn a_changed_file_is_heard_of_and_a_broken_one_changes_nothing() {
     let fleet = Fleet::new().await;
     let file = File::new("weirgate: 1\nsystem:\n  limits:\n    rpm: {per_minute: 10}\n");
-    let limits = LimitsFile::open(&file.0).unwrap();
+    let limits = file.limits();
     let limiter = limiter(&fleet, &limits).await;
     assert_eq!(rpm(&limiter, "e-1", "gpt-4").await, 10);
     file.write("weirgate: 1\nsystem:\n  limits:\n    rpm: {per_minute: 200}\n");
@@ -187,73 +158,18 @@ async fn a_changed_file_is_heard_of_and_a_broken_one_changes_nothing() {
     assert_eq!(limits.error(), None);
 }
 
-/// Each of these halves is a valid file, and less than what is in force.
-#[tokio::test(start_paused = true)]
-async fn no_half_of_a_file_with_an_end_is_in_force() {
-    let fleet = Fleet::new().await;
-    let whole = format!("{GOOD}...\n");
-    let file = File::new(&whole);
-    let limits = LimitsFile::open(&file.0).unwrap();
-    let limiter = limiter(&fleet, &limits).await;
-    let lines: Vec<_> = whole.lines().collect();
-    for kept in 0..lines.len() - 1 {
-        file.write(&(lines[..kept].join("\n") + "\n"));
-        assert_eq!(
-            settled_rpm(&limiter, "user-1", "gpt-4").await,
-            30,
-            "{kept} lines"
-        );
-        assert!(limits.error().is_some(), "{kept} lines");
-    }
-    file.write(&whole.replace("per_minute: 30", "per_minute: 31"));
-    assert_eq!(settled_rpm(&limiter, "user-1", "gpt-4").await, 31);
-    assert_eq!(limits.error(), None);
-}
-
-#[tokio::test(start_paused = true)]
-async fn a_file_that_changed_during_a_freeze_is_heard_of_after_it() {
-    let (fleet, text) = (Fleet::new().await, File::new(GOOD));
-    let file = LimitsFile::open(&text.0).unwrap();
-    let limiter = limiter(&fleet, &file).await;
-    // By this clock from now on.
-    pass(secs(1)).await;
-    assert_eq!(rpm(&limiter, "e", "gpt-4").await, 700);
-    text.write(&GOOD.replace("burst: 700", "burst: 7000"));
-    fleet.clock.skew(1_000);
-    assert_eq!(
-        rpm(&limiter, "e", "gpt-4").await,
-        700,
-        "one read is not enough"
-    );
-    tokio::time::sleep(secs(2)).await;
-    assert_eq!(rpm(&limiter, "e", "gpt-4").await, 7_000);
-    // A clock that is set back makes it no younger.
-    text.write(GOOD);
-    fleet.clock.skew(-3_600_000);
-    assert_eq!(settled_rpm(&limiter, "e", "gpt-4").await, 700);
-}
-
 #[tokio::test(start_paused = true)]
 async fn what_the_file_says_nothing_about_is_in_the_table_or_nowhere() {
     let fleet = Fleet::new().await;
     let file =
         File::new("weirgate: 1\nresources:\n  gpt-4:\n    limits:\n      rpm: {per_minute: 10}\n");
-    let limiter = limiter(&fleet, &LimitsFile::open(&file.0).unwrap()).await;
-    let error = limiter
-        .acquire("e-1", "other")
-        .take("rpm", 1)
-        .send()
+    let limiter = limiter(&fleet, &file.limits()).await;
+    let error = take_of(&limiter, ["e-1", "other"], "rpm", 1)
         .await
         .expect_err("no limits are configured");
     assert!(matches!(error, Error::NotConfigured { .. }), "{error}");
-    let level = weirgate::ConfigLevel::System;
-    limiter
-        .set_config(
-            &level,
-            &weirgate::Config::of([Limit::per_minute("rpm", 77).unwrap()]),
-        )
-        .await
-        .unwrap();
+    let level = ConfigLevel::System;
+    configure(&limiter, &level, [Limit::per_minute("rpm", 77).unwrap()]).await;
     assert_eq!(rpm(&limiter, "e-1", "other").await, 77);
     assert_eq!(rpm(&limiter, "e-1", "gpt-4").await, 10);
 }
@@ -382,63 +298,6 @@ fn every_mistake_has_its_line_and_column_and_says_what_it_takes() {
     );
 }
 
-/// A few kilobytes of nesting overflowed the stack, which ends the process and not only the
-/// reading.
-#[test]
-fn nesting_deeper_than_any_meaning_is_refused_with_its_place() {
-    // The last two are ended by the scanner, which reads ahead.
-    let (ours, theirs) = ("nested deeper", "recursion limit");
-    for (part, place, says) in [
-        ("? ", 33, ours),
-        ("- ", 33, ours),
-        ("[", 256, theirs),
-        ("{", 256, theirs),
-    ] {
-        let file = File::new(&part.repeat(100_000));
-        let error = LimitsFile::open(&file.0).expect_err(part);
-        assert_eq!(error.place, Some((1, place)), "{part:?}: {error}");
-        assert!(error.to_string().contains(says), "{error}");
-    }
-}
-
-#[test]
-fn an_alias_stands_for_what_it_names_and_a_few_cannot_stand_for_millions() {
-    let file =
-        File::new("weirgate: 1\nresources:\n  a: &a {limits: {rpm: {per_minute: 1}}}\n  b: *a\n");
-    assert!(LimitsFile::open(&file.0).is_ok());
-    let line = |at: usize| {
-        format!(
-            "a{at}: &a{at} [{}]\n",
-            vec![format!("*a{}", at - 1); 10].join(",")
-        )
-    };
-    let text: String = std::iter::once("a0: &a0 [x]\n".to_owned())
-        .chain((1..10).map(line))
-        .collect();
-    let error = LimitsFile::open(&File::new(&text).0).expect_err("they are a billion");
-    assert!(error.to_string().contains("alias expansion"), "{error}");
-    assert_eq!(error.place.map(|(line, _)| line), Some(5), "{error}");
-}
-
-proptest! {
-    #![proptest_config(config(512))]
-
-    /// Whatever a file holds, it is read or refused, with a place in it.
-    #[test]
-    fn any_text_is_read_or_refused_with_its_place(
-        noise in "[a-z{}\\[\\]:,&*!|>'\"#%@` \\n0-9-]{0,60}",
-        cut in 0..GOOD.len(),
-        keep in any::<bool>(),
-    ) {
-        let text = if keep { format!("{}{noise}{}", &GOOD[..cut], &GOOD[cut..]) } else { noise };
-        let file = File::new(&text);
-        if let Err(error) = LimitsFile::open(&file.0) {
-            let (line, column) = error.place.expect("it could be read");
-            prop_assert!(line >= 1 && column >= 1 && line <= text.lines().count() + 2, "{}", error);
-        }
-    }
-}
-
 /// What a level says, in the file or in the table.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Says {
@@ -448,8 +307,6 @@ enum Says {
     Disabled,
 }
 
-const SAYS: [Says; 3] = [Says::Nothing, Says::Limits, Says::Disabled];
-
 /// What one level says in both places.
 #[derive(Debug, Clone, Copy)]
 struct Both {
@@ -458,20 +315,12 @@ struct Both {
 }
 
 impl Both {
-    const fn all() -> [Self; 9] {
-        let mut all = [Self {
-            file: Says::Nothing,
-            table: Says::Nothing,
-        }; 9];
-        let mut at = 0;
-        while at < 9 {
-            all[at] = Self {
-                file: SAYS[at / 3],
-                table: SAYS[at % 3],
-            };
-            at += 1;
-        }
-        all
+    fn all() -> [Self; 9] {
+        let says = [Says::Nothing, Says::Limits, Says::Disabled];
+        std::array::from_fn(|at| Self {
+            file: says[at / 3],
+            table: says[at % 3],
+        })
     }
 
     /// Returns what counts at this level: the file's, or else the table's.
@@ -482,34 +331,38 @@ impl Both {
             (file, _) => Some((file, 2_000 + level)),
         }
     }
-}
 
-fn says(says: Says, capacity: i64) -> Option<weirgate::Config> {
-    match says {
-        Says::Nothing => None,
-        Says::Limits => Some(weirgate::Config::of([
-            Limit::per_minute("rpm", capacity).unwrap()
-        ])),
-        Says::Disabled => Some(weirgate::Config {
-            status: ConfigStatus::Disabled,
-            ..weirgate::Config::default()
-        }),
+    /// Says in the table what this level has there.
+    async fn store(self, operator: &RateLimiter, level: &ConfigLevel, capacity: i64) {
+        let config = match self.table {
+            Says::Nothing => {
+                operator.delete_config(level).await.unwrap();
+                return;
+            }
+            Says::Limits => Config::of([Limit::per_minute("rpm", capacity).unwrap()]),
+            Says::Disabled => Config {
+                status: ConfigStatus::Disabled,
+                ..Config::default()
+            },
+        };
+        operator.set_config(level, &config).await.unwrap();
     }
-}
 
-/// Returns the lines of a level of the file, under a name.
-fn lines(indent: usize, name: &str, says: Says, capacity: i64) -> String {
-    let indent = " ".repeat(indent);
-    match says {
-        Says::Nothing => String::new(),
-        Says::Limits => {
-            format!("{indent}{name}: {{limits: {{rpm: {{per_minute: {capacity}}}}}}}\n")
+    /// Returns the lines of this level in the file.
+    fn lines(self, indent: usize, name: &str, capacity: i64) -> String {
+        let indent = " ".repeat(indent);
+        match self.file {
+            Says::Nothing => String::new(),
+            Says::Limits => {
+                format!("{indent}{name}: {{limits: {{rpm: {{per_minute: {capacity}}}}}}}\n")
+            }
+            Says::Disabled => format!("{indent}{name}: {{status: disabled}}\n"),
         }
-        Says::Disabled => format!("{indent}{name}: {{status: disabled}}\n"),
     }
 }
 
-/// An entity, with what its two levels say on each resource, and where it has a parent.
+/// An entity, with what its two levels say on each resource, and whether the file and the table
+/// have a parent of it.
 struct Case {
     name: String,
     on_resource: Both,
@@ -517,140 +370,109 @@ struct Case {
     parents: (bool, bool),
 }
 
-/// The first of the levels, narrow to broad, that has a configuration wins, in the file or in the
-/// table; so does a stop of it, and a parent in either place is taken from.
-#[tokio::test(start_paused = true)]
-async fn no_broad_level_of_one_place_hides_a_narrow_level_of_the_other() {
-    let all = Both::all();
-    let mut cases = vec![];
-    for (one, on_resource) in all.into_iter().enumerate() {
-        for (two, alone) in all.into_iter().enumerate() {
-            for parents in [(false, false), (true, false), (false, true), (true, true)] {
-                let name = format!("e-{one}-{two}-{}-{}", parents.0, parents.1);
-                cases.push(Case {
-                    name,
-                    on_resource,
-                    alone,
-                    parents,
-                });
+impl Case {
+    fn all() -> impl Iterator<Item = Self> {
+        (0..81).map(|number| {
+            let (one, two) = (number / 9, number % 9);
+            // Each kind of parents beside each kind of either level.
+            let parents = (one + two) % 4;
+            Self {
+                name: format!("e-{one}-{two}"),
+                on_resource: Both::all()[one],
+                alone: Both::all()[two],
+                parents: (parents & 1 > 0, parents & 2 > 0),
             }
-        }
+        })
     }
-    let resource = |at: usize| weirgate::Resource::new(format!("r-{at}")).unwrap();
-    let entity = |name: &str| weirgate::EntityId::new(name).unwrap();
-    let level = weirgate::ConfigLevel::EntityResource;
-    let (fleet, mut seen) = (Fleet::new().await, 0);
-    let operator = fleet.limiter().await;
-    let set = async |level: weirgate::ConfigLevel, config: Option<weirgate::Config>| {
-        if let Some(config) = config {
-            operator.set_config(&level, &config).await.unwrap();
-        }
-    };
-    for (parent, capacity) in [("in-table", 5_001), ("in-file", 5_002)] {
-        let parent = weirgate::ConfigLevel::Entity(entity(parent));
-        set(parent, says(Says::Limits, capacity)).await;
-    }
-    for (at, both) in all.into_iter().enumerate() {
-        let level = weirgate::ConfigLevel::Resource(resource(at));
-        set(level, says(both.table, 1_002)).await;
-    }
-    let (mut resources, mut entities) = (String::new(), String::new());
-    for (at, both) in all.into_iter().enumerate() {
-        resources += &lines(2, resource(at).as_str(), both.file, 2_002);
-    }
-    // Each case on one resource, so that each pair of a case and a resource comes in some run.
-    let resource_of = |run: usize, case: usize| (case + case / 9 + run) % 9;
-    for case in &cases {
-        let id = entity(&case.name);
-        set(
-            weirgate::ConfigLevel::Entity(id.clone()),
-            says(case.alone.table, 1_001),
-        )
-        .await;
-        for at in 0..9 {
-            set(
-                level(id.clone(), resource(at)),
-                says(case.on_resource.table, 1_000),
-            )
-            .await;
-        }
-        if case.parents.1 {
-            let (parent, cascades) = (Some(entity("in-table")), true);
-            let child = weirgate::Entity {
-                id,
-                parent,
-                cascades,
-            };
-            operator.set_entity(&child).await.unwrap();
-        }
+
+    /// Returns the part of the file that is about the entity.
+    fn text(&self) -> String {
         let mut parts = String::new();
-        if case.parents.0 {
+        if self.parents.0 {
             parts += "    parent: in-file\n";
         }
-        match case.alone.file {
+        match self.alone.file {
             Says::Nothing => {}
             Says::Limits => parts += "    limits: {rpm: {per_minute: 2001}}\n",
             Says::Disabled => parts += "    status: disabled\n",
         }
-        if case.on_resource.file != Says::Nothing {
+        if self.on_resource.file != Says::Nothing {
             parts += "    resources:\n";
-            for at in 0..9 {
-                parts += &lines(6, resource(at).as_str(), case.on_resource.file, 2_000);
-            }
+            parts.extend((0..9).map(|at| self.on_resource.lines(6, &format!("r-{at}"), 2_000)));
         }
-        if !parts.is_empty() {
-            entities += &format!("  {}:\n{parts}", case.name);
+        match parts.is_empty() {
+            true => parts,
+            false => format!("  {}:\n{parts}", self.name),
         }
     }
-    for (run, system) in all.into_iter().enumerate() {
-        match says(system.table, 1_003) {
-            Some(config) => set(weirgate::ConfigLevel::System, Some(config)).await,
-            None => drop(
-                operator
-                    .delete_config(&weirgate::ConfigLevel::System)
-                    .await
-                    .unwrap(),
-            ),
+}
+
+/// The first of the levels, narrow to broad, that has a configuration wins, in the file or in the
+/// table; so does a stop of it, and a parent in either place is taken from.
+#[tokio::test(start_paused = true)]
+async fn no_broad_level_of_one_place_hides_a_narrow_level_of_the_other() {
+    let fleet = Fleet::new().await;
+    let operator = fleet.limiter().await;
+    let (mut resources, mut entities) = (String::new(), String::new());
+    for (parent, capacity) in [("in-table", 5_001), ("in-file", 5_002)] {
+        let limits = [Limit::per_minute("rpm", capacity).unwrap()];
+        configure(&operator, &of_entity(parent), limits).await;
+    }
+    for (at, both) in Both::all().into_iter().enumerate() {
+        let name = format!("r-{at}");
+        both.store(&operator, &of_resource(&name), 1_002).await;
+        resources += &both.lines(2, &name, 2_002);
+    }
+    for case in Case::all() {
+        let (name, alone) = (&case.name, of_entity(&case.name));
+        case.alone.store(&operator, &alone, 1_001).await;
+        for at in 0..9 {
+            let level = on(name, &format!("r-{at}"));
+            case.on_resource.store(&operator, &level, 1_000).await;
         }
+        if case.parents.1 {
+            operator.set_entity(&child(name, "in-table")).await.unwrap();
+        }
+        entities += &case.text();
+    }
+    for (run, system) in Both::all().into_iter().enumerate() {
+        system.store(&operator, &ConfigLevel::System, 1_003).await;
         let text = format!(
             "weirgate: 1\n{}resources:\n{resources}entities:\n{entities}",
-            lines(0, "system", system.file, 2_003)
+            system.lines(0, "system", 2_003)
         );
         let file = File::new(&text);
-        let limiter = limiter(&fleet, &LimitsFile::open(&file.0).unwrap()).await;
-        for (number, case) in cases.iter().enumerate() {
-            let at = resource_of(run, number);
-            let levels = [case.on_resource, case.alone, all[at], system];
+        let limiter = limiter(&fleet, &file.limits()).await;
+        for (number, case) in Case::all().enumerate() {
+            // Each case on one resource, so that each pair of a case and a resource has its run.
+            let at = (number + number / 9 + run) % 9;
+            let levels = [case.on_resource, case.alone, Both::all()[at], system];
             let expected = (0..).zip(levels).find_map(|(place, both)| both.wins(place));
             let what = format!("{}, {levels:?}", case.name);
-            let resource = resource(at);
-            let asked = limiter
-                .acquire(&case.name, resource.as_str())
-                .take("rpm", 1);
             let parent = match case.parents {
                 (true, _) => Some(5_002),
                 (false, true) => Some(5_001),
                 (false, false) => None,
             };
-            match (asked.send().await, expected) {
+            let asked = take_of(&limiter, [&case.name, &format!("r-{at}")], "rpm", 1).await;
+            match (asked, expected) {
                 (Err(Error::NotConfigured { .. }), None)
                 | (Ok(Decision::Disabled(_)), Some((Says::Disabled, _))) => {}
                 (Ok(Decision::Granted(grant)), Some((Says::Limits, own))) => {
                     let statuses = grant.limits();
-                    let capacity = |status: &weirgate::LimitStatus| status.capacity.whole_tokens();
-                    let mut found: Vec<_> = statuses.iter().map(capacity).collect();
-                    found.sort_unstable();
-                    let mut all: Vec<_> = [Some(own), parent].into_iter().flatten().collect();
-                    all.sort_unstable();
-                    assert_eq!(found, all, "{what}");
+                    let found = statuses.iter().map(|status| status.capacity.whole_tokens());
+                    let found: BTreeSet<_> = found.collect();
+                    assert_eq!(
+                        found,
+                        [Some(own), parent].into_iter().flatten().collect(),
+                        "{what}"
+                    );
                     let _ = grant.roll_back().await.unwrap();
                 }
                 (other, _) => panic!("{what}: {expected:?}, got {other:?}"),
             }
-            seen += 1;
         }
     }
-    assert_eq!(seen, 9 * 324);
 }
 
 /// The parent is in the table alone, and the limits are in the file alone.
@@ -666,10 +488,10 @@ async fn a_stop_of_a_parent_in_the_table_reaches_children_with_limits_in_a_file(
         format!("{text}entities: {{e: {{limits: {{rpm: {{per_day: 9}}}}}}}}\n"),
     ] {
         let file = File::new(&text);
-        let limiter = limiter(&fleet, &LimitsFile::open(&file.0).unwrap()).await;
+        let limiter = limiter(&fleet, &file.limits()).await;
         let ask = || limiter.acquire("e", "r").take("rpm", 1).send();
         assert!(ask().await.unwrap().is_granted());
-        let team = weirgate::ConfigLevel::Entity(weirgate::EntityId::new("team").unwrap());
+        let team = ConfigLevel::Entity(weirgate::EntityId::new("team").unwrap());
         operator.stop(&team).send().await.unwrap();
         pass(secs(60)).await;
         let stopped = ask().await.unwrap();
@@ -686,15 +508,11 @@ async fn limits_of_a_file_decide_while_the_table_cannot_be_read() {
     let fleet = Fleet::new().await;
     let file = File::new(GOOD);
     let builder = fleet.builder().await;
-    let limiter = builder.limits_file(LimitsFile::open(&file.0).unwrap());
+    let limiter = builder.limits_file(file.limits());
     let local = weirgate::OnUnavailable::Local { percent: 100 };
     let limiter = limiter.on_unavailable(local).build().await.unwrap();
-    fleet
-        .dynamo
-        .fail_reads(|_, _| Some(weirgate_testkit::Fault::ServerError));
-    fleet
-        .dynamo
-        .fail_when(|_| Some(weirgate_testkit::Fault::ServerError));
+    fleet.fail_reads(weirgate_testkit::Fault::ServerError);
+    fleet.fail_writes(weirgate_testkit::Fault::ServerError);
     let ask = |amount: i64| {
         limiter
             .acquire("user-2", "gpt-4")
@@ -714,7 +532,7 @@ async fn a_throttled_read_of_the_table_lets_no_broad_level_of_the_file_decide() 
         let fleet = Fleet::new().await;
         let file = File::new(GOOD);
         let builder = fleet.builder().await;
-        let limiter = builder.limits_file(LimitsFile::open(&file.0).unwrap());
+        let limiter = builder.limits_file(file.limits());
         let limiter = limiter.build().await.unwrap();
         let ask = |entity: &str| limiter.acquire(entity, "gpt-4").take("rpm", 1).send();
         // The switches are known from now on.

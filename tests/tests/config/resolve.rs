@@ -2,8 +2,11 @@
 
 use crate::fixtures::fleet;
 use crate::fixtures::fleet::{Fleet, millis, pass, secs, tokens};
-use crate::fixtures::stored::{configured, entity, names, resource, rpm, take};
+use crate::fixtures::stored::{
+    configure, configured, entity, names, of_entity, resource, rpm, take, take_of,
+};
 use weirgate::{Config, ConfigLevel, ConfigStatus, Decision, Error, Limit, LimitMode};
+use weirgate_tests::assert_has;
 
 /// Every level that an entity and a resource have, the one that wins first.
 fn levels() -> [ConfigLevel; 4] {
@@ -45,15 +48,9 @@ async fn other_entities_and_resources_are_none_of_its_business() {
     let limiter = fleet.limiter().await;
     let [own, of_entity, of_resource, _] = levels();
     for level in [own, of_entity, of_resource] {
-        limiter
-            .set_config(&level, &Config::of([rpm(5)]))
-            .await
-            .unwrap();
+        configure(&limiter, &level, [rpm(5)]).await;
     }
-    let error = limiter
-        .acquire("e-2", "gpt-5")
-        .take("rpm", 1)
-        .send()
+    let error = take_of(&limiter, ["e-2", "gpt-5"], "rpm", 1)
         .await
         .unwrap_err();
     assert!(matches!(&error, Error::NotConfigured { entity, resource }
@@ -71,13 +68,10 @@ async fn other_entities_and_resources_are_none_of_its_business() {
 #[tokio::test(start_paused = true)]
 async fn a_limit_that_is_not_configured_is_refused_by_the_name_of_its_level() {
     let fleet = Fleet::new().await;
-    let limiter = configured(&fleet, &ConfigLevel::Entity(entity("e-1")), [rpm(5)]).await;
+    let limiter = configured(&fleet, &of_entity("e-1"), [rpm(5)]).await;
     let _ = take(&limiter, 1).await.unwrap();
     let _ = fleet.writes();
-    let error = limiter
-        .acquire("e-1", "gpt-4")
-        .take("tpm", 1)
-        .send()
+    let error = take_of(&limiter, ["e-1", "gpt-4"], "tpm", 1)
         .await
         .unwrap_err();
     assert_eq!(
@@ -103,10 +97,7 @@ async fn a_limit_that_is_new_is_found_before_it_is_refused() {
         .unwrap();
     pass(secs(1)).await;
     assert!(
-        limiter
-            .acquire("e-1", "gpt-4")
-            .take("tpm", 9)
-            .send()
+        take_of(&limiter, ["e-1", "gpt-4"], "tpm", 9)
             .await
             .unwrap()
             .is_granted()
@@ -118,7 +109,7 @@ async fn what_is_disabled_gives_nothing_and_what_is_unlimited_is_not_asked() {
     let fleet = Fleet::new().await;
     let limiter = configured(&fleet, &ConfigLevel::System, [rpm(5)]).await;
     let _ = take(&limiter, 1).await.unwrap();
-    let of_entity = ConfigLevel::Entity(entity("e-1"));
+    let of_entity = of_entity("e-1");
     for limits in [vec![], vec![rpm(1)]] {
         let config = Config {
             limits,
@@ -130,10 +121,7 @@ async fn what_is_disabled_gives_nothing_and_what_is_unlimited_is_not_asked() {
         let Decision::Disabled(disabled) = take(&limiter, 1).await.unwrap() else {
             panic!("it is disabled")
         };
-        assert_eq!(
-            (disabled.entity, disabled.resource),
-            (entity("e-1"), resource("gpt-4"))
-        );
+        assert_has!(disabled, entity: entity("e-1"), resource: resource("gpt-4"));
         limiter
             .set_config(
                 &of_entity,
@@ -223,10 +211,7 @@ async fn never_is_not_told_by_limits_that_may_have_been_raised() {
         0,
         "what is told again and again is not read again and again"
     );
-    admin
-        .set_config(&ConfigLevel::System, &Config::of([rpm(6)]))
-        .await
-        .unwrap();
+    configure(&admin, &ConfigLevel::System, [rpm(6)]).await;
     pass(millis(100)).await;
     assert!(take(&limiter, 6).await.unwrap().is_granted());
 }

@@ -3,7 +3,7 @@
 
 use crate::fixtures::fleet;
 use crate::fixtures::fleet::Fleet;
-use crate::fixtures::stored::{child, configured, rpm, take};
+use crate::fixtures::stored::{child, configure, configured, rpm, take};
 use serde_json::json;
 use weirgate::{Config, ConfigLevel, Error};
 use weirgate_shared::SCHEMA_VERSION;
@@ -45,10 +45,7 @@ async fn the_first_change_says_the_version_and_no_other_touches_it() {
         None
     });
     configured(&fleet, &ConfigLevel::System, [rpm(5)]).await;
-    limiter
-        .set_config(&ConfigLevel::System, &Config::of([rpm(6)]))
-        .await
-        .unwrap();
+    configure(&limiter, &ConfigLevel::System, [rpm(6)]).await;
     limiter.check().await.unwrap();
     assert_eq!(fleet.dynamo.item(PK, SK), item);
 }
@@ -121,7 +118,7 @@ async fn a_check_is_one_read_and_says_what_is_wrong() {
         Error::Store(error) => error.kind,
         other => panic!("{other}"),
     };
-    fleet.dynamo.fail_reads(|_, _| Some(Fault::Forbidden));
+    fleet.fail_reads(Fault::Forbidden);
     assert_eq!(
         kind(limiter.check().await.unwrap_err()),
         ErrorKind::AccessDenied

@@ -4,7 +4,9 @@ use crate::fixtures::fleet;
 use std::collections::VecDeque;
 
 use crate::fixtures::fleet::{Fleet, millis, secs, tokens};
-use crate::fixtures::stored::{configured, entity, resource, rpm, take};
+use crate::fixtures::stored::{
+    child, configure, configured, entity, of_entity, of_resource, on, resource, rpm, take,
+};
 use weirgate::{
     AuditChange, AuditSubject, Config, ConfigFilter, ConfigLevel, ConfigStatus, Error, Limit,
     LimitMode, RateLimiter,
@@ -103,10 +105,7 @@ async fn what_breaks_a_rule_is_refused_before_anything_is_sent() {
         );
     }
     assert_eq!(fleet.dynamo.take_requests(), 0);
-    limiter
-        .set_config(&ConfigLevel::System, &Config::of(many(20)))
-        .await
-        .unwrap();
+    configure(&limiter, &ConfigLevel::System, many(20)).await;
 }
 
 /// A write that changes and takes as many limits as can be configured fits into DynamoDB's
@@ -125,13 +124,12 @@ async fn a_bucket_takes_of_as_many_limits_as_can_be_configured() {
         None
     });
     for rate in [60, 30, 90] {
-        limiter
-            .set_config(
-                &ConfigLevel::System,
-                &Config::of(limits(rate).collect::<Vec<_>>()),
-            )
-            .await
-            .unwrap();
+        configure(
+            &limiter,
+            &ConfigLevel::System,
+            limits(rate).collect::<Vec<_>>(),
+        )
+        .await;
         let ask = limits(rate).fold(limiter.acquire("e-1", "gpt-4"), |ask, limit| {
             ask.take(limit.name().as_str(), 1)
         });
@@ -177,16 +175,13 @@ async fn saying_again_what_is_said_changes_nothing() {
 async fn a_deleted_configuration_gives_way_in_buckets_too() {
     let fleet = Fleet::new().await;
     let admin = configured(&fleet, &ConfigLevel::System, [rpm(20)]).await;
-    let own = ConfigLevel::EntityResource(entity("e-1"), resource("gpt-4"));
-    admin
-        .set_config(&own, &Config::of([rpm(10)]))
-        .await
-        .unwrap();
+    let own = on("e-1", "gpt-4");
+    configure(&admin, &own, [rpm(10)]).await;
     let _ = take(&fleet.limiter().await, 1).await.unwrap();
     assert_eq!(fleet.bucket().await.limits["rpm"].rule.capacity, tokens(10));
     for (config, capacity) in [(None, 20), (Some(rpm(30)), 30), (None, 20)] {
         match config {
-            Some(limit) => admin.set_config(&own, &Config::of([limit])).await.unwrap(),
+            Some(limit) => configure(&admin, &own, [limit]).await,
             None => assert!(admin.delete_config(&own).await.unwrap()),
         }
         let limiter = fleet.limiter().await;
@@ -223,39 +218,17 @@ async fn listed(limiter: &RateLimiter, of: ConfigFilter) -> Vec<(ConfigLevel, Co
 async fn configurations_are_listed_by_what_they_are_for() {
     let fleet = Fleet::new().await;
     let limiter = fleet.limiter().await;
-    let set = async |level: ConfigLevel, rate| {
-        limiter
-            .set_config(&level, &Config::of([rpm(rate)]))
-            .await
-            .unwrap()
-    };
+    let set = async |level: ConfigLevel, rate| configure(&limiter, &level, [rpm(rate)]).await;
     for (at, name) in ["e-1", "e-2", "e-3"].into_iter().enumerate() {
         let rate = i64::try_from(at).unwrap() + 1;
-        set(ConfigLevel::Entity(entity(name)), rate).await;
-        set(
-            ConfigLevel::EntityResource(entity(name), resource("gpt-4")),
-            rate * 10,
-        )
-        .await;
-        set(
-            ConfigLevel::EntityResource(entity(name), resource("gpt-5")),
-            rate * 100,
-        )
-        .await;
+        set(of_entity(name), rate).await;
+        set(on(name, "gpt-4"), rate * 10).await;
+        set(on(name, "gpt-5"), rate * 100).await;
     }
-    set(ConfigLevel::Resource(resource("gpt-4")), 7).await;
+    set(of_resource("gpt-4"), 7).await;
     set(ConfigLevel::System, 9).await;
-    limiter
-        .delete_config(&ConfigLevel::EntityResource(
-            entity("e-2"),
-            resource("gpt-4"),
-        ))
-        .await
-        .unwrap();
-    limiter
-        .delete_config(&ConfigLevel::Entity(entity("e-3")))
-        .await
-        .unwrap();
+    limiter.delete_config(&on("e-2", "gpt-4")).await.unwrap();
+    limiter.delete_config(&of_entity("e-3")).await.unwrap();
     // Buckets and usage are in the same partitions.
     let _ = take(&limiter, 1).await.unwrap();
 
@@ -267,11 +240,10 @@ async fn configurations_are_listed_by_what_they_are_for() {
             .collect();
         assert_eq!(found, expected, "{of:?}");
     };
-    let on = |name: &str, on: &str| ConfigLevel::EntityResource(entity(name), resource(on));
     let of_e3 = [(on("e-3", "gpt-4"), 30), (on("e-3", "gpt-5"), 300)];
     expect(ConfigFilter::Entity(entity("e-3")), &of_e3).await;
     let of_e1 = [
-        (ConfigLevel::Entity(entity("e-1")), 1),
+        (of_entity("e-1"), 1),
         (on("e-1", "gpt-4"), 10),
         (on("e-1", "gpt-5"), 100),
     ];
@@ -281,16 +253,9 @@ async fn configurations_are_listed_by_what_they_are_for() {
         &[(on("e-1", "gpt-4"), 10), (on("e-3", "gpt-4"), 30)],
     )
     .await;
-    let defaults = [
-        (ConfigLevel::Entity(entity("e-1")), 1),
-        (ConfigLevel::Entity(entity("e-2")), 2),
-    ];
+    let defaults = [(of_entity("e-1"), 1), (of_entity("e-2"), 2)];
     expect(ConfigFilter::Entities, &defaults).await;
-    expect(
-        ConfigFilter::Resources,
-        &[(ConfigLevel::Resource(resource("gpt-4")), 7)],
-    )
-    .await;
+    expect(ConfigFilter::Resources, &[(of_resource("gpt-4"), 7)]).await;
 }
 
 #[tokio::test(start_paused = true)]
@@ -298,11 +263,8 @@ async fn a_long_list_comes_in_pages() {
     let fleet = Fleet::new().await;
     let limiter = fleet.limiter().await;
     for at in 0..205 {
-        let own = ConfigLevel::EntityResource(entity(&format!("e-{at:03}")), resource("gpt-4"));
-        limiter
-            .set_config(&own, &Config::of([rpm(at + 1)]))
-            .await
-            .unwrap();
+        let own = on(&format!("e-{at:03}"), "gpt-4");
+        configure(&limiter, &own, [rpm(at + 1)]).await;
     }
     let found = listed(&limiter, ConfigFilter::Resource(resource("gpt-4"))).await;
     let rates: Vec<_> = found
@@ -426,15 +388,10 @@ async fn i7_a_change_in_trouble_happens_once_or_not_at_all() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_change_whose_answer_never_comes_is_told_to_be_in_doubt_and_is_not_made_twice() {
+async fn a_change_whose_answer_never_comes_is_in_doubt_and_not_made_twice() {
     let fleet = Fleet::new().await;
     let limiter = fleet.limiter().await;
-    let _ = limiter
-        .acquire("e-1", "gpt-4")
-        .take("rpm", 1)
-        .send()
-        .await
-        .unwrap_err();
+    let _ = take(&limiter, 1).await.unwrap_err();
     fleet.dynamo.fail_transactions(|_| Some(Fault::LoseAnswer));
     let error = limiter
         .set_config(&ConfigLevel::System, &Config::of([rpm(5)]))
@@ -447,10 +404,7 @@ async fn a_change_whose_answer_never_comes_is_told_to_be_in_doubt_and_is_not_mad
         take(&limiter, 5).await.unwrap().is_granted(),
         "what may have been changed is looked at again"
     );
-    limiter
-        .set_config(&ConfigLevel::System, &Config::of([rpm(5)]))
-        .await
-        .unwrap();
+    configure(&limiter, &ConfigLevel::System, [rpm(5)]).await;
     assert_eq!(version(&fleet), Some(1), "it was made");
 }
 
@@ -466,19 +420,14 @@ async fn a_limit_keeps_its_kind_and_the_error_says_how_to_go_on() {
         let refused = limiter
             .set_config(&ConfigLevel::System, &Config::of([other.clone()]))
             .await;
-        let (refused, resource) = (
-            refused.unwrap_err().to_string(),
-            ConfigLevel::Resource(resource("gpt-4")),
-        );
+        let (refused, resource) = (refused.unwrap_err().to_string(), of_resource("gpt-4"));
         assert!(
             refused.contains("\"rpm\"") && refused.contains("another name"),
             "{refused}"
         );
         // A narrower level has no limits yet.
         let next = fleet.limiter().await;
-        next.set_config(&resource, &Config::of([other.clone()]))
-            .await
-            .unwrap();
+        configure(&next, &resource, [other.clone()]).await;
         fleet::pass(secs(61)).await;
         for amount in [1, 60] {
             let error = take(&next, amount).await.unwrap_err().to_string();
@@ -490,4 +439,55 @@ async fn a_limit_keeps_its_kind_and_the_error_says_how_to_go_on() {
         next.delete_config(&resource).await.unwrap();
         assert!(take(&next, 56).await.unwrap().is_granted());
     }
+}
+
+async fn config_versions(limiter: &RateLimiter, levels: &[ConfigLevel]) -> Vec<i64> {
+    let stored = limiter.read_configs(levels).await.unwrap();
+    stored.iter().map(|stored| stored.version).collect()
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_configuration_is_replaced_only_at_the_version_that_was_read() {
+    let fleet = Fleet::new().await;
+    let (limiter, other) = (fleet.limiter().await, fleet.limiter().await);
+    let levels = [ConfigLevel::System, of_resource("gpt-4")];
+    let (more, less) = (Config::of([rpm(600)]), Config::of([rpm(60)]));
+    let replaced = async |version, next| {
+        let done = limiter.replace_config(&levels[0], version, next).await;
+        (done.unwrap(), config_versions(&limiter, &levels).await)
+    };
+    assert_eq!(replaced(0, Some(&more)).await, (true, vec![1, 0]));
+    assert_eq!(
+        replaced(0, Some(&more)).await,
+        (true, vec![1, 0]),
+        "a repeated call finds its own change"
+    );
+    other.set_config(&levels[0], &less).await.unwrap();
+    assert_eq!(replaced(1, Some(&more)).await, (false, vec![2, 0]));
+    other.set_config(&levels[0], &more).await.unwrap();
+    assert_eq!(
+        replaced(1, Some(&more)).await,
+        (false, vec![3, 0]),
+        "equal, but by two changes of others"
+    );
+    assert_eq!(replaced(3, None).await, (true, vec![4, 0]));
+    assert_eq!(limiter.config(&levels[0]).await.unwrap(), None);
+
+    let twice = [ConfigLevel::System, ConfigLevel::System];
+    let error = limiter.read_configs(&twice).await.unwrap_err();
+    assert!(
+        matches!(&error, Error::Invalid(text) if text.contains("system is given twice")),
+        "{error}"
+    );
+}
+
+#[tokio::test(start_paused = true)]
+async fn entities_are_read_in_the_order_asked_for() {
+    let fleet = Fleet::new().await;
+    let limiter = fleet.limiter().await;
+    let child = child("e-1", "team");
+    limiter.set_entity(&child).await.unwrap();
+    let ids = ["none", "e-1", "none"].map(entity);
+    let read = limiter.read_entities(&ids).await.unwrap();
+    assert_eq!(read, [None, Some(child), None]);
 }

@@ -1,18 +1,17 @@
 //! Every kind of request below a stopped level is stopped, whatever brings its limits and parents.
 
-use std::path::PathBuf;
 use std::sync::Arc;
 
 use futures_util::FutureExt;
 use futures_util::future::BoxFuture;
 use weirgate::{
     Acquire, Builder, Config, ConfigLevel, Decision, Entity, Error, Grant, Limit, LimitMode,
-    LimitsFile, OnUnavailable, Prefetch, RateLimiter,
+    OnUnavailable, Prefetch, RateLimiter,
 };
 use weirgate_testkit::Fault;
 
 use crate::fixtures::fleet::{Fleet, pass, secs};
-use crate::fixtures::stored::{entity, resource};
+use crate::fixtures::stored::{File, entity, of_entity, of_resource, on};
 
 /// The answer to a request that is under way.
 type Answer<'a> = BoxFuture<'a, Result<Decision<()>, Error>>;
@@ -63,7 +62,7 @@ fn limits() -> [Limit; 3] {
 struct World {
     fleet: Fleet,
     from: LimitsFrom,
-    path: Option<PathBuf>,
+    file: Option<File>,
 }
 
 impl World {
@@ -73,10 +72,7 @@ impl World {
         let mut text = String::from("weirgate: 1\n");
         let level = match from {
             LimitsFrom::System => Some(ConfigLevel::System),
-            LimitsFrom::Own => Some(ConfigLevel::EntityResource(
-                entity("e-1"),
-                resource("gpt-4"),
-            )),
+            LimitsFrom::Own => Some(on("e-1", "gpt-4")),
             _ => None,
         };
         if let Some(level) = level {
@@ -100,19 +96,14 @@ impl World {
             text += "entities:\n  e-1: {parent: crew}\n  crew: {parent: org}\n";
         }
         let has_file = from == LimitsFrom::File || parents.is_in_file();
-        let path = has_file.then(|| {
-            let name = format!("weirgate-stops-{}.yaml", fastrand::u64(..));
-            let path = std::env::temp_dir().join(name);
-            std::fs::write(&path, text).unwrap();
-            path
-        });
-        Self { fleet, from, path }
+        let file = has_file.then(|| File::new(&text));
+        Self { fleet, from, file }
     }
 
     async fn builder(&self) -> Builder {
         let builder = self.fleet.builder().await;
-        match &self.path {
-            Some(path) => builder.limits_file(LimitsFile::open(path).unwrap()),
+        match &self.file {
+            Some(file) => builder.limits_file(file.limits()),
             None => builder,
         }
     }
@@ -193,26 +184,15 @@ impl World {
     }
 }
 
-impl Drop for World {
-    fn drop(&mut self) {
-        if let Some(path) = &self.path {
-            let _ = std::fs::remove_file(path);
-        }
-    }
-}
-
 /// The levels whose stop reaches the requests.
 fn levels(parents: ParentsFrom) -> Vec<ConfigLevel> {
-    let mut levels = vec![
-        ConfigLevel::System,
-        ConfigLevel::Resource(resource("gpt-4")),
-    ];
+    let mut levels = vec![ConfigLevel::System, of_resource("gpt-4")];
     let mut ids = vec!["e-1", "org"];
     ids.extend(parents.is_in_table().then_some("team"));
     ids.extend(parents.is_in_file().then_some("crew"));
     for id in ids {
-        levels.push(ConfigLevel::Entity(entity(id)));
-        levels.push(ConfigLevel::EntityResource(entity(id), resource("gpt-4")));
+        levels.push(of_entity(id));
+        levels.push(on(id, "gpt-4"));
     }
     levels
 }
@@ -250,30 +230,28 @@ async fn check(from: LimitsFrom, parents: ParentsFrom) {
         for limiter in [&operator, &caller] {
             stopped(limiter, "in an outage", 1).await;
         }
-        world.fleet.dynamo.fail_reads(|_, _| None);
+        world.fleet.fail_reads(None);
         operator.start(&level).send().await.unwrap();
         pass(secs(60)).await;
     }
 }
 
+/// Each place of limits and each place of parents, beside the common one and beside a file.
 #[tokio::test(start_paused = true)]
-async fn a_stop_reaches_every_kind_of_request_whatever_brings_its_limits_and_parents() {
-    for from in [
-        LimitsFrom::Call,
-        LimitsFrom::Release,
-        LimitsFrom::CascadingCall,
-        LimitsFrom::System,
-        LimitsFrom::Own,
-        LimitsFrom::File,
+async fn a_stop_reaches_every_kind_of_request_whatever_brings_its_limits() {
+    for (from, parents) in [
+        (LimitsFrom::Call, ParentsFrom::Table),
+        (LimitsFrom::Call, ParentsFrom::Both),
+        (LimitsFrom::Release, ParentsFrom::Beside),
+        (LimitsFrom::CascadingCall, ParentsFrom::Table),
+        (LimitsFrom::CascadingCall, ParentsFrom::File),
+        (LimitsFrom::System, ParentsFrom::Table),
+        (LimitsFrom::System, ParentsFrom::File),
+        (LimitsFrom::Own, ParentsFrom::Both),
+        (LimitsFrom::File, ParentsFrom::Table),
+        (LimitsFrom::File, ParentsFrom::Both),
     ] {
-        for parents in [
-            ParentsFrom::Table,
-            ParentsFrom::Beside,
-            ParentsFrom::File,
-            ParentsFrom::Both,
-        ] {
-            check(from, parents).await;
-        }
+        check(from, parents).await;
     }
 }
 
@@ -285,10 +263,10 @@ async fn a_stop_of_a_parent_on_a_resource_reaches_its_children_there_alone() {
     let stop = async |level: ConfigLevel| {
         limiter.stop(&level).send().await.unwrap();
     };
-    stop(ConfigLevel::EntityResource(entity("team"), resource("api"))).await;
-    stop(ConfigLevel::Entity(entity("e-2"))).await;
+    stop(on("team", "api")).await;
+    stop(of_entity("e-2")).await;
     world.are_granted(&limiter, "another resource").await;
-    stop(ConfigLevel::Entity(entity("e-1"))).await;
+    stop(of_entity("e-1")).await;
     let parent = world.ask(&limiter, "team", "rpm").send().await.unwrap();
     assert!(parent.is_granted(), "{parent:?}");
 }
@@ -311,7 +289,7 @@ async fn ancestors_are_read_once_a_minute_while_an_entity_is_stopped() {
         },
         0
     );
-    let other = ConfigLevel::Entity(entity("e-2"));
+    let other = of_entity("e-2");
     world.limiter().await.stop(&other).send().await.unwrap();
     pass(secs(60)).await;
     for _minute in 0..3 {
@@ -342,13 +320,13 @@ async fn a_stop_holds_at_once_in_its_process_also_if_no_read_succeeds() {
             drop(ask().send().await.unwrap());
         }
         operator.stop(&ConfigLevel::System).send().await.unwrap();
-        fleet.dynamo.fail_reads(|_, _| Some(Fault::ServerError));
+        fleet.fail_reads(Fault::ServerError);
         for _ in 0..3 {
             let decision = ask().send().await.unwrap();
             assert!(matches!(decision, Decision::Disabled(_)), "{decision:?}");
             pass(secs(61)).await;
         }
-        fleet.dynamo.fail_reads(|_, _| None);
+        fleet.fail_reads(None);
         // A stop that another process made before holds at once too, and so does its end.
         other.start(&ConfigLevel::System).send().await.unwrap();
         let started = operator.start(&ConfigLevel::System).send().await.unwrap();

@@ -1,26 +1,30 @@
 //! Levels that an operator stops, exempts and starts.
 
 use std::sync::{Arc, Mutex};
+use weirgate_tests::assert_has;
 
+use serde_json::json;
 use weirgate::{
-    AuditChange, AuditSubject, Config, ConfigLevel, Decision, Error, Limit, OnUnavailable,
+    AuditChange, AuditSubject, ConfigLevel, ConfigStatus, Decision, Error, Limit, OnUnavailable,
     OperationOutcome, RateLimiter, Switch,
 };
 use weirgate_testkit::Fault;
 
 use crate::fixtures::fleet::{Fleet, ask, granted, millis, pass, secs};
-use crate::fixtures::stored::{child, entity, resource, rpm};
+use crate::fixtures::stored::{
+    child, configure, entity, of_entity, of_resource, on, resource, rpm, take_of,
+};
 
 fn limits() -> [Limit; 1] {
     [rpm(1_000)]
 }
 
 fn gpt4() -> ConfigLevel {
-    ConfigLevel::Resource(resource("gpt-4"))
+    of_resource("gpt-4")
 }
 
 fn own() -> ConfigLevel {
-    ConfigLevel::EntityResource(entity("e-1"), resource("gpt-4"))
+    on("e-1", "gpt-4")
 }
 
 /// The level at which a request is stopped; `None` if it is granted.
@@ -37,50 +41,22 @@ async fn stopped_in_code(limiter: &RateLimiter) -> Option<ConfigLevel> {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_stop_reaches_callers_with_limits_in_the_call_and_in_the_table_within_the_ttl() {
+async fn a_stop_says_what_it_changed_and_shows_in_peeks_and_lists() {
     let fleet = Fleet::new().await;
-    let (operator, caller) = (fleet.limiter().await, fleet.limiter().await);
-    operator
-        .set_config(&own(), &Config::of(limits()))
-        .await
-        .unwrap();
-    let configured = async || stopped(caller.acquire("e-1", "gpt-4").take("rpm", 1).send()).await;
-    assert_eq!(
-        (stopped_in_code(&caller).await, configured().await),
-        (None, None)
-    );
+    let operator = fleet.limiter().await;
     let report = operator.stop(&gpt4()).send().await.unwrap();
+    let outcome = (report.outcome, report.before, report.after);
     assert_eq!(
-        (report.outcome, report.before, report.after),
+        outcome,
         (OperationOutcome::Applied, None, Some(Switch::Stopped))
     );
-    // At once for its own limiter, although the entity has limits of its own.
-    assert_eq!(stopped_in_code(&operator).await, Some(gpt4()));
-    pass(secs(60)).await;
-    assert_eq!(stopped_in_code(&caller).await, Some(gpt4()));
-    assert_eq!(configured().await, Some(gpt4()));
+    let peeked = operator.peek("e-1", "gpt-4").limits(&limits());
+    assert_eq!(peeked.send().await.unwrap().status, ConfigStatus::Disabled);
     assert_eq!(
-        caller
-            .peek("e-1", "gpt-4")
-            .limits(&limits())
-            .send()
-            .await
-            .unwrap()
-            .status,
-        weirgate::ConfigStatus::Disabled
+        operator.switches().await.unwrap().items,
+        [(gpt4(), Switch::Stopped)]
     );
-    // Another resource goes on.
-    let other = caller
-        .acquire("e-1", "other")
-        .limits(&limits())
-        .take("rpm", 1);
-    assert_eq!(stopped(other.send()).await, None);
     let _ = operator.start(&gpt4()).send().await.unwrap();
-    pass(secs(60)).await;
-    assert_eq!(
-        (stopped_in_code(&caller).await, configured().await),
-        (None, None)
-    );
     assert_eq!(operator.switches().await.unwrap().items, []);
 }
 
@@ -88,19 +64,23 @@ async fn a_stop_reaches_callers_with_limits_in_the_call_and_in_the_table_within_
 async fn the_narrowest_switch_decides_and_a_stopped_parent_stops_its_children() {
     let fleet = Fleet::new().await;
     let limiter = fleet.limiter().await;
-    limiter
-        .set_config(&ConfigLevel::System, &Config::of(limits()))
-        .await
-        .unwrap();
+    configure(&limiter, &ConfigLevel::System, limits()).await;
     limiter.set_entity(&child("e-1", "team")).await.unwrap();
-    let configured = async || stopped(limiter.acquire("e-1", "gpt-4").take("rpm", 1).send()).await;
+    let configured = async |id| stopped(take_of(&limiter, [id, "gpt-4"], "rpm", 1)).await;
     let _ = limiter.stop(&ConfigLevel::System).send().await.unwrap();
-    assert_eq!(configured().await, Some(ConfigLevel::System));
+    assert_eq!(configured("e-1").await, Some(ConfigLevel::System));
+    // A child goes on although its parent falls under a wider stop.
+    let exempt = of_entity("e-1");
+    let _ = limiter.exempt(&exempt).send().await.unwrap();
+    assert_eq!(configured("e-1").await, None);
+    assert_eq!(configured("team").await, Some(ConfigLevel::System));
+    let _ = limiter.start(&exempt).send().await.unwrap();
     let _ = limiter.exempt(&gpt4()).send().await.unwrap();
-    assert_eq!(configured().await, None);
-    let team = ConfigLevel::Entity(entity("team"));
+    assert_eq!(configured("e-1").await, None);
+    // A stop of the parent itself is meant for its children.
+    let team = of_entity("team");
     let _ = limiter.stop(&team).send().await.unwrap();
-    assert_eq!(configured().await, Some(team.clone()));
+    assert_eq!(configured("e-1").await, Some(team.clone()));
     // Also a request that takes nothing from the parent.
     assert_eq!(stopped_in_code(&limiter).await, Some(team.clone()));
     let cascading = ask(&limiter, &limits(), &[("rpm", 1)]).cascading();
@@ -127,67 +107,30 @@ async fn a_stop_is_known_after_a_freeze_before_anything_is_granted() {
     assert_eq!(stopped_in_code(&caller).await, Some(gpt4()));
 }
 
+/// Whether the tokens come with time or from another grant: the request looks at the switches as
+/// others do.
 #[tokio::test(start_paused = true)]
-async fn a_request_that_waits_for_tokens_ends_when_it_is_stopped() {
-    let fleet = Fleet::new().await;
-    let (operator, caller) = (fleet.limiter().await, fleet.limiter().await);
-    let slots = [Limit::concurrent("slots", 1).unwrap()];
-    let _held = granted(&caller, &slots, &[("slots", 1)]).await;
-    let waiting = ask(&caller, &slots, &[("slots", 1)]).wait_up_to(secs(600));
-    let began = tokio::time::Instant::now();
-    let stopping = async {
-        pass(secs(1)).await;
-        operator.stop(&own()).send().await.unwrap()
-    };
-    let (level, _) = tokio::join!(stopped(waiting.send()), stopping);
-    assert_eq!(level, Some(own()));
-    assert!(began.elapsed() <= secs(61), "{:?}", began.elapsed());
-}
-
-/// A rate that is full in an hour: the request sleeps, and looks at the switches as others do.
-#[tokio::test(start_paused = true)]
-async fn a_request_that_waits_for_a_slow_rate_ends_when_it_is_stopped() {
-    let fleet = Fleet::new().await;
-    let (operator, caller) = (fleet.limiter().await, fleet.limiter().await);
-    let slow = [Limit::per_hour("rph", 1).unwrap()];
-    let _ = granted(&caller, &slow, &[("rph", 1)]).await;
-    let waiting = ask(&caller, &slow, &[("rph", 1)]).wait_up_to(secs(7_200));
-    let began = tokio::time::Instant::now();
-    let stopping = async {
-        pass(secs(1)).await;
-        operator.stop(&own()).send().await.unwrap()
-    };
-    let (level, _) = tokio::join!(stopped(waiting.send()), stopping);
-    assert_eq!(level, Some(own()));
-    assert!(began.elapsed() <= secs(61), "{:?}", began.elapsed());
-    // One that is not stopped gets its token anyway.
-    let _ = operator.start(&own()).send().await.unwrap();
-    pass(secs(60)).await;
-    let waiting = ask(&caller, &slow, &[("rph", 1)]).wait_up_to(secs(7_200));
-    assert_eq!(stopped(waiting.send()).await, None);
-}
-
-/// The example of the operators' guide, for a customer of a team.
-#[tokio::test(start_paused = true)]
-async fn an_exempt_child_goes_on_although_its_parent_falls_under_a_wider_stop() {
-    let fleet = Fleet::new().await;
-    let limiter = fleet.limiter().await;
-    limiter
-        .set_config(&gpt4(), &Config::of(limits()))
-        .await
-        .unwrap();
-    limiter.set_entity(&child("e-1", "team")).await.unwrap();
-    let configured = async |id| stopped(limiter.acquire(id, "gpt-4").take("rpm", 1).send()).await;
-    let _ = limiter.stop(&gpt4()).send().await.unwrap();
-    assert_eq!(configured("e-1").await, Some(gpt4()));
-    let exempt = ConfigLevel::Entity(entity("e-1"));
-    let _ = limiter.exempt(&exempt).send().await.unwrap();
-    assert_eq!(configured("e-1").await, None);
-    assert_eq!(configured("team").await, Some(gpt4()));
-    // A stop of the parent itself is meant for its children.
-    let team = ConfigLevel::Entity(entity("team"));
-    let _ = limiter.stop(&team).send().await.unwrap();
-    assert_eq!(configured("e-1").await, Some(team));
+async fn a_request_that_waits_ends_when_it_is_stopped() {
+    for limit in [Limit::concurrent("l", 1), Limit::per_hour("l", 1)] {
+        let fleet = Fleet::new().await;
+        let (operator, caller) = (fleet.limiter().await, fleet.limiter().await);
+        let limits = [limit.unwrap()];
+        let held = granted(&caller, &limits, &[("l", 1)]).await;
+        let waiting = || ask(&caller, &limits, &[("l", 1)]).wait_up_to(secs(7_200));
+        let began = tokio::time::Instant::now();
+        let stopping = async {
+            pass(secs(1)).await;
+            operator.stop(&own()).send().await.unwrap()
+        };
+        let (level, _) = tokio::join!(stopped(waiting().send()), stopping);
+        assert_eq!(level, Some(own()));
+        assert!(began.elapsed() <= secs(61), "{:?}", began.elapsed());
+        // One that is not stopped gets its token anyway.
+        let _ = operator.start(&own()).send().await.unwrap();
+        pass(secs(60)).await;
+        drop(held);
+        assert_eq!(stopped(waiting().send()).await, None);
+    }
 }
 
 /// What is known stays in force in an outage: after a change that failed, and without limits.
@@ -200,8 +143,8 @@ async fn known_switches_stay_in_force_in_an_outage() {
     let fails = |request: &serde_json::Value| (!request.is_null()).then_some(Fault::ServerError);
     fleet.dynamo.fail_when(fails);
     fleet.dynamo.fail_transactions(fails);
-    fleet.dynamo.fail_reads(|_, _| Some(Fault::ServerError));
-    let other = ConfigLevel::Entity(entity("e-9"));
+    fleet.fail_reads(Fault::ServerError);
+    let other = of_entity("e-9");
     assert!(caller.stop(&other).send().await.is_err());
     assert_eq!(stopped_in_code(&caller).await, Some(gpt4()));
     // Its limits cannot be read.
@@ -220,13 +163,8 @@ async fn i3_a_stopped_request_leaves_nothing_taken_and_no_acquire() {
     pass(secs(61)).await;
     assert_eq!(stopped_in_code(&caller).await, Some(gpt4()));
     pass(secs(5)).await;
-    assert_eq!(
-        (
-            fleet.tk_tc("rpm").await,
-            fleet.bucket().await.acquires.total
-        ),
-        ((1_000_000, 1_000), 1)
-    );
+    assert_eq!(fleet.tk_tc("rpm").await, (1_000_000, 1_000));
+    assert_eq!(fleet.bucket().await.acquires.total, 1);
     // A request that is dropped when its tokens are taken, and the switches are still being read:
     // their read begins when that of another dropped request ends.
     let _ = operator.start(&gpt4()).send().await.unwrap();
@@ -240,13 +178,8 @@ async fn i3_a_stopped_request_leaves_nothing_taken_and_no_acquire() {
     let (first, second) = tokio::join!(first, second);
     assert!(first.is_err() && second.is_err());
     pass(secs(5)).await;
-    assert_eq!(
-        (
-            fleet.tk_tc("rpm").await,
-            fleet.bucket().await.acquires.total
-        ),
-        ((1_000_000, 1_000), 1)
-    );
+    assert_eq!(fleet.tk_tc("rpm").await, (1_000_000, 1_000));
+    assert_eq!(fleet.bucket().await.acquires.total, 1);
 }
 
 /// One read of one item per process and minute, in the request that reads the bucket.
@@ -295,10 +228,9 @@ async fn switches_cost_one_read_per_process_and_ttl() {
     let _ = fleet.dynamo.take_operations();
     let _ = granted(&caller, &limits(), &[("rpm", 1)]).await;
     let first = fleet.dynamo.take_operations();
-    assert_eq!(
-        (first["BatchGetItem"], first["UpdateItem"], first.len()),
-        (1, 1, 2)
-    );
+    assert_eq!(first["BatchGetItem"], 1);
+    assert_eq!(first["UpdateItem"], 1);
+    assert_eq!(first.len(), 2);
     let spent = meter.take();
     assert_eq!((spent.read, spent.table), (1.0, 1.0), "{spent:?}");
     for _ in 0..20 {
@@ -337,7 +269,7 @@ async fn switches_that_cannot_be_read_stop_nothing_and_start_nothing() {
     // A damaged item neither.
     *fails.lock().unwrap() = false;
     let mut item = fleet.dynamo.item("default/SYSTEM#", "#SWITCHES");
-    item["switches"] = serde_json::json!({"S": "halted"});
+    item["switches"] = json!({"S": "halted"});
     fleet.dynamo.put(&item);
     pass(secs(60)).await;
     assert_eq!(stopped_in_code(&caller).await, Some(gpt4()));
@@ -356,26 +288,26 @@ async fn a_switch_that_cannot_be_read_stops_its_level_and_hides_no_other() {
     let places = [
         ("system", Some(ConfigLevel::System)),
         ("resource#gpt-4", Some(gpt4())),
-        ("entity#e-1", Some(ConfigLevel::Entity(entity("e-1")))),
+        ("entity#e-1", Some(of_entity("e-1"))),
         ("entity#e-1#gpt-4", Some(own())),
         ("tenant#e-1", None),
         ("resource#", None),
     ];
     let values = [
-        serde_json::json!({"S": "paused"}),
-        serde_json::json!({"S": "Exempt"}),
-        serde_json::json!({"N": "1"}),
-        serde_json::json!({"BOOL": false}),
-        serde_json::json!({"NULL": true}),
-        serde_json::json!({"L": [{"S": "stopped"}]}),
-        serde_json::json!({"M": {"S": {"S": "exempt"}}}),
+        json!({"S": "paused"}),
+        json!({"S": "Exempt"}),
+        json!({"N": "1"}),
+        json!({"BOOL": false}),
+        json!({"NULL": true}),
+        json!({"L": [{"S": "stopped"}]}),
+        json!({"M": {"S": {"S": "exempt"}}}),
     ];
     for (place, level) in places {
         for value in &values {
             let fleet = Fleet::new().await;
             let operator = fleet.limiter().await;
-            let other = ConfigLevel::Entity(entity("e-2"));
-            let third = ConfigLevel::Resource(resource("zzz"));
+            let other = of_entity("e-2");
+            let third = of_resource("zzz");
             let _ = operator.stop(&other).send().await.unwrap();
             let _ = operator.stop(&third).send().await.unwrap();
             let mut item = fleet.dynamo.item("default/SYSTEM#", "#SWITCHES");
@@ -427,7 +359,7 @@ async fn a_decision_for_outages_that_cannot_be_read_hides_no_switch() {
         let operator = fleet.limiter().await;
         let _ = operator.stop(&gpt4()).send().await.unwrap();
         let mut item = fleet.dynamo.item("default/SYSTEM#", "#SWITCHES");
-        item["on_unavailable"] = serde_json::json!({"S": "guess"});
+        item["on_unavailable"] = json!({"S": "guess"});
         fleet.dynamo.put(&item);
         let caller = fleet.limiter().await;
         assert_eq!(stopped_in_code(&caller).await, Some(gpt4()));
@@ -469,17 +401,11 @@ async fn i7_a_stop_is_made_once_per_key_and_every_change_has_an_event() {
     assert_eq!(stop().await.outcome, OperationOutcome::Applied);
     pass(secs(1)).await;
     let again = limiter.stop(&gpt4()).send().await.unwrap();
-    assert_eq!(
-        (again.outcome, again.before),
-        (OperationOutcome::Unchanged, Some(Switch::Stopped))
-    );
+    assert_has!(again, outcome: OperationOutcome::Unchanged, before: Some(Switch::Stopped));
     let _ = limiter.start(&gpt4()).send().await.unwrap();
     // A late repetition of the stop.
     let late = stop().await;
-    assert_eq!(
-        (late.outcome, late.before, late.after),
-        (OperationOutcome::AppliedBefore(at), None, None)
-    );
+    assert_has!(late, outcome: OperationOutcome::AppliedBefore(at), before: None, after: None);
     assert_eq!(limiter.switches().await.unwrap().items, []);
     let error = limiter
         .stop(&own())
@@ -525,7 +451,7 @@ async fn i7_a_stop_is_made_once_per_key_and_every_change_has_an_event() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn i7_a_stop_is_made_although_responses_are_lost_and_others_change_switches() {
+async fn i7_a_stop_is_made_although_responses_are_lost_and_others_stop_too() {
     for fault in [
         Fault::LoseAnswer,
         Fault::LoseRequest,
@@ -560,14 +486,9 @@ async fn more_switches_than_fit_are_refused() {
     let fleet = Fleet::new().await;
     let limiter = fleet.limiter().await;
     let level = |at: usize| ConfigLevel::Entity(entity(&format!("e-{at}")));
-    let all = (0..200).map(|at| {
-        (
-            format!("entity#e-{at}"),
-            serde_json::json!({"S": "stopped"}),
-        )
-    });
+    let all = (0..200).map(|at| (format!("entity#e-{at}"), json!({"S": "stopped"})));
     let all: serde_json::Map<_, _> = all.collect();
-    fleet.dynamo.put(&serde_json::json!({
+    fleet.dynamo.put(&json!({
         "PK": {"S": "default/SYSTEM#"}, "SK": {"S": "#SWITCHES"}, "cv": {"N": "1"}, "switches": {"M": all},
     }));
     let error = limiter.stop(&level(200)).send().await.unwrap_err();
@@ -606,7 +527,7 @@ async fn a_stored_decision_for_outages_replaces_that_of_limiters_and_requests() 
     let _ = granted(&caller, &limits(), &[("rpm", 1)]).await;
     let fails = |request: &serde_json::Value| (!request.is_null()).then_some(Fault::ServerError);
     fleet.dynamo.fail_when(fails);
-    fleet.dynamo.fail_reads(|_, _| Some(Fault::ServerError));
+    fleet.fail_reads(Fault::ServerError);
     let deny = ask(&caller, &limits(), &[("rpm", 100)]).on_unavailable(OnUnavailable::Deny);
     let first = deny
         .send()
@@ -623,8 +544,8 @@ async fn a_stored_decision_for_outages_replaces_that_of_limiters_and_requests() 
         panic!("the local bucket is empty");
     };
     assert!(denied.degraded.is_some());
-    fleet.dynamo.fail_when(|_| None);
-    fleet.dynamo.fail_reads(|_, _| None);
+    fleet.fail_writes(None);
+    fleet.fail_reads(None);
     pass(secs(60)).await;
     assert_eq!(store(None).await.unwrap(), (applied, Some(policy)));
     let unchanged = OperationOutcome::Unchanged;

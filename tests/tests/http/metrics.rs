@@ -88,7 +88,7 @@ fn every_decision_is_told_by_its_outcome() {
             .build()
             .await
             .unwrap();
-        fleet.dynamo.fail_reads(|_, _| Some(Fault::LoseRequest));
+        fleet.fail_reads(Fault::LoseRequest);
         let _ = ask(&away, &rpm(), &[("rpm", 1)])
             .on_unavailable(OnUnavailable::Allow)
             .send()

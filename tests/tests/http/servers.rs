@@ -97,7 +97,7 @@ fn get() -> Request<Empty<Bytes>> {
 }
 
 #[tokio::test]
-async fn hyper_a_slot_is_held_while_a_body_is_sent_and_comes_back_when_the_client_hangs_up() {
+async fn hyper_a_slot_is_held_until_the_body_is_sent_or_the_client_hangs_up() {
     let fleet = Fleet::new().await;
     let address = endless(&fleet).await;
     let mut client = connect(address).await;
@@ -132,13 +132,8 @@ async fn hyper_a_slot_is_held_while_a_body_is_sent_and_comes_back_when_the_clien
     );
     let body = denied.into_body().collect().await.unwrap().to_bytes();
     let problem: Value = serde_json::from_slice(&body).unwrap();
-    assert_eq!(
-        (
-            problem["violated-policies"][0].as_str(),
-            problem["retry_after"].as_u64()
-        ),
-        (Some("slots"), Some(after))
-    );
+    assert_eq!(problem["violated-policies"][0].as_str(), Some("slots"));
+    assert_eq!(problem["retry_after"].as_u64(), Some(after));
 
     drop((response, client));
     slot_is_back(&fleet).await;
@@ -217,9 +212,7 @@ async fn tonic_without_a_decision_the_service_is_unavailable() {
         .build()
         .await
         .unwrap();
-    fleet
-        .dynamo
-        .fail_when(|_| Some(weirgate_testkit::Fault::Throttle { key_range: false }));
+    fleet.fail_writes(weirgate_testkit::Fault::Throttle { key_range: false });
     let mut client = health(limiter).await;
     let refused = client
         .check(HealthCheckRequest::default())
@@ -396,9 +389,9 @@ async fn a_renewal_that_failed_is_tried_again_within_the_lease() {
         client.write_all(UPGRADE.as_bytes()).await.unwrap();
         assert_eq!(status_of(&mut client).await, "101");
         tokio::time::sleep(secs(begin)).await;
-        fleet.dynamo.fail_when(|_| Some(Fault::ServerError));
+        fleet.fail_writes(Fault::ServerError);
         tokio::time::sleep(secs(35)).await;
-        fleet.dynamo.fail_when(|_| None);
+        fleet.fail_writes(None);
         for second in begin..100 {
             tokio::time::sleep(secs(1)).await;
             assert!(!is_free(&other).await, "{begin} {second}");

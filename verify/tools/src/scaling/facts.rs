@@ -53,8 +53,8 @@ pub const SNAPSHOT_BYTES: u64 = 90;
 /// What a usage snapshot keeps of one bucket shard with two limits. Tested likewise.
 pub const SNAPSHOT_BYTES_PER_SHARD: u64 = 46;
 /// Write units of an acquire with the usage of its hour and day, in thousandths, rounded up, by
-/// load: measured on billed units over simulated time by `tests/tests/aggregator/usage_cost.rs`, which holds
-/// these numbers.
+/// load: measured on billed units over simulated time by
+/// `tests/tests/functions/aggregator/usage_cost.rs`, which holds these numbers.
 pub const USAGE_LOADS: [(&str, u64); 4] = [
     ("one bucket at 1/s", 1_001),
     ("a million users at 1/min", 1_023),

@@ -1,0 +1,181 @@
+//! `weirgate local` as a terminal runs it.
+
+use std::io::{BufRead, BufReader, Read, Write};
+use std::net::TcpStream;
+use std::process::{Child, Command, Stdio};
+
+use nix::sys::signal::{Signal, kill};
+use nix::unistd::Pid;
+use serde_json::Value;
+
+use super::fixtures::{Arguments, File, Run, weirgate, weirgate_with};
+
+const LIMITS: &str = "weirgate: 1\nsystem: {limits: {rpm: {per_minute: 60}}}\n";
+
+fn started(arguments: &[&str]) -> Command {
+    let mut command = Command::new(env!("CARGO_BIN_EXE_weirgate"));
+    command.args(["local", "--port", "0"]).args(arguments);
+    command.env_clear().stdout(Stdio::piped());
+    command
+}
+
+/// `weirgate local`, which is stopped at the latest at the end.
+struct Local {
+    process: Child,
+    /// What it says at the start.
+    started: Value,
+}
+
+impl Local {
+    fn start(arguments: &[&str]) -> Self {
+        let mut process = started(arguments).arg("--json").spawn().unwrap();
+        let mut line = String::new();
+        let output = process.stdout.take().unwrap();
+        BufReader::new(output).read_line(&mut line).unwrap();
+        let started = serde_json::from_str(&line).expect("one object");
+        Self { process, started }
+    }
+
+    /// Runs a command with the environment that it says callers need.
+    fn caller(&self, arguments: impl Arguments) -> Run {
+        let variables = self.started["variables"].as_object().unwrap().iter();
+        let variables = variables.map(|(name, value)| (name.as_str(), value.as_str().unwrap()));
+        weirgate_with(&variables.collect::<Vec<_>>(), arguments)
+    }
+
+    fn port(&self) -> &str {
+        let endpoint = self.started["endpoint_url"].as_str().unwrap();
+        endpoint.rsplit(':').next().unwrap()
+    }
+}
+
+impl Drop for Local {
+    fn drop(&mut self) {
+        let _ = self.process.kill();
+        let _ = self.process.wait();
+    }
+}
+
+fn signal(process: &Child, signal: Signal) {
+    let id = i32::try_from(process.id()).unwrap();
+    kill(Pid::from_raw(id), signal).unwrap();
+}
+
+#[test]
+fn its_variables_are_all_that_a_caller_needs_and_a_signal_ends_it() {
+    let limits = File::new("good.yaml", LIMITS);
+    for signal in [Signal::SIGINT, Signal::SIGTERM] {
+        let mut local = Local::start(&["--limits", limits.path()]);
+        let take = || local.caller("acquire user-1 gpt-4 rpm=60");
+        let (taken, denied) = (take(), take());
+        assert_eq!(
+            (taken.code, denied.code),
+            (Some(0), Some(1)),
+            "{taken:?} {denied:?}"
+        );
+        let peeked = local.caller("peek user-1 gpt-4 --json");
+        let balances: Value = serde_json::from_str(&peeked.stdout).unwrap();
+        assert_eq!(balances["limits"][0]["limit"], "rpm", "{balances}");
+        self::signal(&local.process, signal);
+        assert_eq!(local.process.wait().unwrap().code(), Some(0), "{signal}");
+    }
+}
+
+#[test]
+fn a_taken_port_and_a_wrong_file_are_one_line_with_the_remedy() {
+    let local = Local::start(&[]);
+    let wrong = "weirgate: 1\nsystem: {limits: {rpm: {per_minute: 0}}}\n";
+    let wrong = File::new("wrong.yaml", wrong);
+    let in_use = format!("port {} of 127.0.0.1 is in use", local.port());
+    let place = format!("{}:2:24: ", wrong.path());
+    for (arguments, says) in [
+        (&["--port", local.port()][..], [&*in_use, "--port"]),
+        (&["--port", "0", "--limits", wrong.path()], [&*place, ""]),
+    ] {
+        let run = weirgate(&[&["local"], arguments].concat());
+        assert_eq!(run.code, Some(2), "{run:?}");
+        assert!(says.iter().all(|text| run.stderr.contains(text)), "{run:?}");
+        assert_eq!(
+            (run.stderr.lines().count(), &*run.stdout),
+            (1, ""),
+            "{run:?}"
+        );
+    }
+}
+
+#[test]
+fn in_a_terminal_it_prints_exports_and_tells_what_the_functions_do() {
+    let mut process = started(&[]).stderr(Stdio::piped()).spawn().unwrap();
+    let mut lines = BufReader::new(process.stdout.take().unwrap()).lines();
+    let mut exports = vec![];
+    while exports.len() < 6 {
+        let line = lines.next().expect("a line").unwrap();
+        if let Some(export) = line.strip_prefix("export ") {
+            let (name, value) = export.split_once('=').unwrap();
+            exports.push((name.to_owned(), value.to_owned()));
+        }
+    }
+    let exports: Vec<_> = exports
+        .iter()
+        .map(|(name, value)| (&**name, &**value))
+        .collect();
+    let acquire = [
+        "acquire",
+        "user-1",
+        "gpt-4",
+        "rpm=1",
+        "--limit",
+        "rpm=60/minute",
+    ];
+    let taken = weirgate_with(&exports, &acquire);
+    assert_eq!(taken.code, Some(0), "{taken:?}");
+
+    let mut told = BufReader::new(process.stderr.take().unwrap());
+    let mut line = String::new();
+    told.read_line(&mut line).unwrap();
+    assert!(
+        line.ends_with("aggregator 1 record, 1 usage copy\n"),
+        "{line}"
+    );
+    signal(&process, Signal::SIGINT);
+    assert!(process.wait().unwrap().success());
+    let mut rest = String::new();
+    told.read_to_string(&mut rest).unwrap();
+    assert!(!rest.contains("error"), "{rest}");
+}
+
+/// The most memory that a process had, in KiB.
+fn peak_memory_kib(process: &Child) -> u64 {
+    let status = std::fs::read_to_string(format!("/proc/{}/status", process.id())).unwrap();
+    let line = status.lines().find_map(|line| line.strip_prefix("VmHWM:"));
+    let number = line.and_then(|line| line.split_whitespace().next());
+    number.unwrap().parse().unwrap()
+}
+
+#[test]
+fn twenty_large_bodies_at_once_take_the_memory_of_two() {
+    let local = Local::start(&[]);
+    let address = local.started["endpoint_url"].as_str().unwrap();
+    let address = address.trim_start_matches("http://").to_owned();
+    let filler = "x".repeat(15_900_000);
+    let item = r#""Item": {"PK": {"S": "a"}, "SK": {"S": "b"}}"#;
+    let body = format!(r#"{{"TableName": "weirgate", "Filler": "{filler}", {item}}}"#);
+    let request = format!(
+        "POST / HTTP/1.1\r\nhost: {address}\r\nx-amz-target: DynamoDB_20120810.PutItem\r\n\
+         connection: close\r\ncontent-length: {}\r\n\r\n{body}",
+        body.len()
+    );
+    std::thread::scope(|scope| {
+        for _ in 0..20 {
+            scope.spawn(|| {
+                let mut stream = TcpStream::connect(&address).unwrap();
+                stream.write_all(request.as_bytes()).unwrap();
+                let mut answer = String::new();
+                stream.read_to_string(&mut answer).unwrap();
+                assert!(answer.starts_with("HTTP/1.1 200"), "{answer}");
+            });
+        }
+    });
+    let peak = peak_memory_kib(&local.process);
+    assert!(peak < 128 * 1024, "{peak} KiB");
+}

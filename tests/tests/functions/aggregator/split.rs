@@ -1,0 +1,221 @@
+//! Hot shards are split: each reason, each bound, once, and never at the cost of what was used.
+
+use crate::fixtures::aggregator;
+use std::collections::BTreeMap;
+use std::time::Duration;
+use weirgate_tests::{assert_has, fresh};
+
+use crate::fixtures::aggregator::usage::assert_exact;
+use crate::fixtures::aggregator::{
+    HOUR, bucket, config, counts, deliver, deliver_by, deliver_text, event, held, marked, name,
+    new_id, records, run, shards, take, take_hot,
+};
+use serde_json::Value;
+use weirgate_aggregator::{Config, HOT_UNITS, Handled};
+use weirgate_shared::write::Take;
+use weirgate_shared::{EpochMillis, Limit, MilliTokens, Millis, Shard};
+use weirgate_store::Table;
+use weirgate_testkit::batches;
+use weirgate_testkit::leased::{full, holding, store};
+
+async fn deliver_with(table: &Table, records: &[Value], config: &Config) -> Handled {
+    deliver_by(table, &event(records), config, HOUR, MINUTE).await
+}
+
+const MINUTE: Duration = Duration::from_secs(60);
+
+/// Whether a shard is hot is decided as deployed.
+fn deployed() -> Config {
+    Config {
+        hot_units: HOT_UNITS,
+        ..config()
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn i6_a_marked_shard_is_split_once_and_no_token_is_made_or_lost() {
+    let (dynamo, table, records) = marked().await;
+    let before = held(&table).await;
+    let handled = deliver(&table, &records).await;
+    assert_has!(handled.summary, splits: 1, splits_lost: 0, refilled: 0);
+    assert_eq!(handled.response.unwrap(), Default::default());
+    assert_eq!(counts(&table).await, [(0, 2), (1, 2)]);
+    assert_eq!(held(&table).await, before);
+    let [lower, upper] = &*shards(&table).await else {
+        panic!("two shards")
+    };
+    assert!(!lower.scaling.is_hot && !upper.scaling.is_hot);
+    assert!(lower.limits.iter().all(|(name, state)| {
+        let other = upper.limits[name].available;
+        (state.available.0 - other.0).abs() <= 1 && other > MilliTokens::ZERO
+    }));
+    let records = [records, aggregator::records(&dynamo)].concat();
+    assert_exact(&dynamo, &records);
+}
+
+#[tokio::test(start_paused = true)]
+async fn no_cascade_batches_from_before_a_split_do_not_split_again() {
+    let (dynamo, table, first) = marked().await;
+    take_hot(&table, &bucket("a", 0)).await;
+    take_hot(&table, &bucket("a", 0)).await;
+    let second = records(&dynamo);
+    assert_eq!(deliver(&table, &first).await.summary.splits, 1);
+    // Written before the split, delivered after it, and both once more.
+    for batch in [&second, &first, &second] {
+        let handled = deliver(&table, batch).await;
+        assert_has!(handled.summary, splits: 0, splits_lost: 1, failed: 0);
+    }
+    // The split itself and what comes after it: both halves are cool.
+    for shard in [0, 1] {
+        take(&table, &bucket("a", shard), 10).await;
+    }
+    let after = records(&dynamo);
+    let handled = deliver(&table, &after).await;
+    assert_has!(handled.summary, splits: 0, splits_lost: 0, splits_put_off: 0);
+    assert_eq!(counts(&table).await, [(0, 2), (1, 2)]);
+    assert_exact(&dynamo, &[first, second, after].concat());
+}
+
+/// A throttle is a partition's, which other keys share; and a record may come late.
+#[tokio::test(start_paused = true)]
+async fn a_throttled_shard_is_split_if_its_own_writes_are_many_until_now() {
+    for (writes, late_ms, since, splits) in [
+        (100, 0, 0, 1),
+        (99, 0, 0, 0),
+        (1, 0, 10_000, 0),
+        (100, 3_000, 0, 1),
+        (1_000, 13_000, 0, 0),
+        (1_000, 13_000, 999, 0),
+        (100, 13_000, 1_000, 1),
+        (1_000, 86_400_000, 0, 0),
+    ] {
+        let (dynamo, table) = fresh().await;
+        take(&table, &bucket("a", 0), 10).await;
+        let written = |more: i64| {
+            let mut item = dynamo.items().pop().unwrap();
+            let v: i64 = item["v"]["N"].as_str().unwrap().parse().unwrap();
+            item["v"]["N"] = (v + more).to_string().into();
+            dynamo.put(&item);
+        };
+        drop(records(&dynamo));
+        written(writes - 1);
+        take_hot(&table, &bucket("a", 0)).await;
+        let batch = batches::stream(&dynamo, HOUR);
+        written(since);
+        let now = HOUR.plus(Millis(late_ms));
+        let handled = deliver_by(&table, &event(&batch), &deployed(), now, MINUTE).await;
+        assert_has!(handled.summary, splits: splits, splits_put_off: 0; "{writes} {late_ms} {since}");
+    }
+}
+
+/// A split raises `v` to the time.
+#[tokio::test(start_paused = true)]
+async fn a_split_in_a_batch_counts_as_no_writes() {
+    let (dynamo, table, first) = marked().await;
+    let handled = deliver_text(&table, &event(&first), HOUR.plus(Millis(1_000))).await;
+    assert_eq!(handled.summary.splits, 1);
+    take_hot(&table, &bucket("a", 0)).await;
+    let handled = deliver_with(&table, &records(&dynamo), &deployed()).await;
+    assert_eq!(handled.summary.splits, 0);
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_shard_that_its_leases_make_too_large_is_split_and_again_for_more() {
+    let (dynamo, table) = fresh().await;
+    let limits = [
+        Limit::per_day("rpm", 1_000_000).unwrap(),
+        Limit::concurrent("tpm", 1_000).unwrap(),
+    ];
+    let held = |mut bucket: Shard, from: u32, to: u32| {
+        for id in from..to {
+            bucket = holding(
+                bucket,
+                &format!("lease{id:08}"),
+                EpochMillis(HOUR.0 + 60_000),
+                &[("tpm", 1)],
+            );
+        }
+        bucket
+    };
+    let mut shard = held(full("a", &limits), 0, 4);
+    shard.refilled_at = HOUR;
+    let touch = async |shard: &Shard| {
+        store(&table, shard).await;
+        let batch = records(&dynamo);
+        let handled = deliver(&table, &batch).await;
+        assert_eq!(handled.summary.undecodable, 0);
+        handled.summary.splits
+    };
+    assert_eq!(touch(&shard).await, 0, "small");
+    assert_eq!(touch(&held(shard.clone(), 4, 30)).await, 1);
+    let halves = shards(&table).await;
+    assert_eq!(counts(&table).await, [(0, 2), (1, 2)]);
+    assert_eq!(
+        halves[0].scaling.lease_bytes_at_split,
+        i64::try_from(halves[0].lease_bytes).unwrap(),
+        "measured as the store does"
+    );
+    // Those it had are no reason any more; as many as fill a write unit's quarter again are.
+    let mut lower = halves[0].clone();
+    lower.write_seq += 1;
+    assert_eq!(touch(&lower).await, 0);
+    let mut lower = held(lower, 30, 40);
+    lower.write_seq += 1;
+    assert_eq!(touch(&lower).await, 1);
+    assert_eq!(counts(&table).await, [(0, 4), (1, 2), (2, 4)]);
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_bucket_has_no_more_shards_than_the_operator_allows() {
+    for (max_shards, expected) in [
+        (1, vec![(0, 1)]),
+        (2, vec![(0, 2), (1, 2)]),
+        (4, vec![(0, 4), (1, 2), (2, 4)]),
+    ] {
+        let (dynamo, table, mut batch) = marked().await;
+        let config = Config {
+            max_shards,
+            ..config()
+        };
+        let mut all = batch.clone();
+        for _ in 0..3 {
+            assert!(deliver_with(&table, &batch, &config).await.response.is_ok());
+            take_hot(&table, &bucket("a", 0)).await;
+            batch = records(&dynamo);
+            all.extend(batch.clone());
+        }
+        assert!(deliver_with(&table, &batch, &config).await.response.is_ok());
+        assert_eq!(counts(&table).await, expected);
+        all.extend(records(&dynamo));
+        assert_exact(&dynamo, &all);
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn no_half_has_a_share_below_the_largest_request_of_the_batch() {
+    // Of 10: the requests that one write grants, and how many callers share it.
+    for (requests, callers, splits) in [(5, 1, 1), (6, 1, 0), (10, 2, 1), (9, 2, 1), (10, 1, 0)] {
+        let (dynamo, table) = fresh().await;
+        let limits = &[Limit::per_day("rpm", 10).unwrap()];
+        let key = &bucket("a", 0);
+        store(
+            &table,
+            &Shard {
+                refilled_at: HOUR,
+                ..full("a", limits)
+            },
+        )
+        .await;
+        let amounts = BTreeMap::from([(name("rpm"), MilliTokens::from_tokens(requests))]);
+        let take = Take {
+            amounts,
+            acquires: callers,
+            request_split: true,
+            ..Take::nothing(key, limits, new_id(), HOUR)
+        };
+        run(&table, &take, HOUR).await;
+        let batch = records(&dynamo);
+        let summary = deliver(&table, &batch).await.summary;
+        assert_has!(summary, splits: splits; "{requests} requests of {callers} callers");
+    }
+}

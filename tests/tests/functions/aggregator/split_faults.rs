@@ -1,0 +1,406 @@
+//! Splits that meet others, faults and what a hand left behind: made once or put off, and nothing
+//! waits for them.
+
+use crate::fixtures::aggregator;
+use std::collections::BTreeMap;
+use std::sync::{Arc, Mutex};
+use std::time::Duration;
+use weirgate_tests::{assert_has, slow};
+
+use crate::fixtures::aggregator::usage::assert_exact;
+use crate::fixtures::aggregator::{
+    HOUR, bucket, config, counts, deliver, deliver_by, deliver_text, deliver_until_done, event,
+    held, limits, marked, name, new_id, records, sequence_number, shards, take, take_hot, take_in,
+};
+use lambda_runtime::tracing::subscriber::util::SubscriberInitExt;
+use serde_json::{Value, json};
+use tokio::task::JoinSet;
+use tokio::time::{Instant, sleep, sleep_until};
+use weirgate_aggregator::Config;
+use weirgate_shared::write::{LimitDelta, Roll, Settle};
+use weirgate_shared::{BucketKey, EpochMillis, Hour, MilliTokens};
+use weirgate_store::{ReturnValues, Table};
+use weirgate_testkit::leased::{load, store};
+use weirgate_testkit::{Dynamo, Fault, Limits, Lines, Partitions};
+
+/// The same as [`marked`], with the record that marks the shard apart. The day knows the shard, so
+/// nothing is copied before the split.
+async fn known_and_marked() -> (Dynamo, Table, Vec<Value>) {
+    let (dynamo, table, records) = marked().await;
+    assert_eq!(deliver(&table, &records[..1]).await.summary.copied, 1);
+    (dynamo, table, records)
+}
+
+/// The same as [`marked`], and the first take of the next hour.
+async fn marked_and_rolled() -> (Dynamo, Table, Vec<Value>) {
+    let (dynamo, table, marked) = marked().await;
+    take_in(&table, &bucket("a", 0), 10, 1).await;
+    let records = [marked, records(&dynamo)].concat();
+    (dynamo, table, records)
+}
+
+#[tokio::test(start_paused = true)]
+async fn two_splits_of_one_shard_at_the_same_time_are_one() {
+    let (dynamo, table, records) = known_and_marked().await;
+    let before = held(&table).await;
+    let slow = slow(&dynamo, 10).await;
+    let (one, other) = tokio::join!(deliver(&slow, &records[1..]), deliver(&slow, &records[1..]));
+    let (one, other) = (one.summary, other.summary);
+    assert_eq!(one.splits + other.splits, 1);
+    assert_eq!(one.splits_lost + other.splits_lost, 1);
+    assert_eq!((one.failed, other.failed), (0, 0));
+    assert_eq!(counts(&table).await, [(0, 2), (1, 2)]);
+    assert_eq!(held(&table).await, before);
+    assert_exact(&dynamo, &[records, aggregator::records(&dynamo)].concat());
+}
+
+/// Whether it is one of a split's writes: to the shard, which then holds or held an escrow, or to
+/// its new half.
+fn is_of_a_split(body: &Value) -> bool {
+    let names = body["ExpressionAttributeNames"].as_object();
+    let is_escrow = names.is_some_and(|names| names.values().any(|name| name == "escrow"));
+    is_escrow || body["Key"]["PK"]["S"] == "default/BUCKET#a#gpt-4#1"
+}
+
+#[tokio::test(start_paused = true)]
+async fn i7_a_split_whose_answer_is_lost_happens_once() {
+    let faults = [
+        Fault::LoseAnswer,
+        Fault::ServerErrorApplied,
+        Fault::Repeat,
+        Fault::LoseRequest,
+        Fault::Conflict,
+        Fault::Throttle { key_range: true },
+    ];
+    for (fault, write) in faults
+        .into_iter()
+        .flat_map(|fault| [0, 1, 2].map(|write| (fault, write)))
+    {
+        let (dynamo, table, records) = known_and_marked().await;
+        let before = held(&table).await;
+        dynamo.fail_next(std::iter::repeat_n(None, write).chain([Some(fault)]));
+        let handled = deliver(&table, &records[1..]).await;
+        // Of an end whose answer is lost it is not known which process has made it.
+        let is_lost = write == 2
+            && matches!(
+                fault,
+                Fault::LoseAnswer | Fault::ServerErrorApplied | Fault::Repeat
+            );
+        let told = (handled.summary.splits, handled.summary.splits_lost);
+        assert!(
+            told == (1, 0) || is_lost && told == (0, 1),
+            "{fault:?} of write {write}: {told:?}"
+        );
+        assert_eq!(
+            counts(&table).await,
+            [(0, 2), (1, 2)],
+            "{fault:?} of write {write}"
+        );
+        assert_eq!(held(&table).await, before, "{fault:?} of write {write}");
+        assert!(
+            shards(&table)
+                .await
+                .iter()
+                .all(|shard| shard.escrow.is_none()),
+            "{fault:?} of write {write}"
+        );
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_split_that_cannot_be_made_now_is_made_by_the_next_batch() {
+    let faults = [
+        Fault::Throttle { key_range: true },
+        Fault::Throttle { key_range: false },
+        Fault::Conflict,
+        Fault::Rejected,
+        Fault::LoseRequest,
+    ];
+    for (fault, write) in faults
+        .into_iter()
+        .flat_map(|fault| [0, 1, 2].map(|write| (fault, write)))
+    {
+        let (dynamo, table, batch) = marked_and_rolled().await;
+        let before = held(&table).await;
+        let mut left = write;
+        dynamo.fail_when(move |body| {
+            let is_failed = is_of_a_split(body) && left == 0;
+            left -= usize::from(is_of_a_split(body) && left > 0);
+            is_failed.then_some(fault)
+        });
+        let handled = deliver(&table, &batch).await;
+        assert_has!(handled.summary, splits_put_off: 1, failed: 0; "{fault:?} of write {write}");
+        assert_eq!(
+            handled.response.unwrap(),
+            Default::default(),
+            "{fault:?} of write {write}"
+        );
+        assert_eq!(handled.summary.copied, 2, "of the hour and the day");
+        dynamo.fail_when(|_| None);
+        take_in(&table, &bucket("a", 0), 10, 1).await;
+        let next = records(&dynamo);
+        assert_eq!(
+            deliver(&table, &next).await.summary.splits,
+            1,
+            "{fault:?} of write {write}"
+        );
+        assert_eq!(
+            counts(&table).await,
+            [(0, 2), (1, 2)],
+            "{fault:?} of write {write}"
+        );
+        let after: Vec<_> = held(&table).await;
+        assert!(
+            after
+                .iter()
+                .zip(&before)
+                .all(|(after, before)| after <= before),
+            "{after:?} of {before:?}"
+        );
+        assert!(
+            shards(&table)
+                .await
+                .iter()
+                .all(|shard| shard.escrow.is_none()),
+            "{fault:?} of write {write}"
+        );
+        assert_exact(&dynamo, &[batch, next].concat());
+    }
+}
+
+/// A partition that is used to the full takes the next write, or the one after it.
+#[tokio::test(start_paused = true)]
+async fn a_split_is_tried_for_two_seconds() {
+    for (refused, splits) in [(0.5, 1), (0.99, 1)] {
+        let (dynamo, table, batch) = marked().await;
+        fastrand::seed(7);
+        dynamo.fail_when(move |body| {
+            let fails = is_of_a_split(body) && fastrand::f64() < refused;
+            fails.then_some(Fault::Throttle { key_range: true })
+        });
+        let (started, summary) = (Instant::now(), deliver(&table, &batch).await.summary);
+        let put_off = usize::from(started.elapsed() >= Duration::from_secs(2));
+        assert!(
+            started.elapsed() < Duration::from_millis(2_100),
+            "other records wait for it"
+        );
+        assert_eq!(summary.splits + summary.splits_put_off, 1);
+        assert!(
+            summary.splits == splits || put_off == 1,
+            "{refused}: {summary:?}"
+        );
+    }
+}
+
+/// One tenant's hot partitions take none of the splits. The whole batch waits for them once, and
+/// they are not asked more often than one patience allows.
+#[tokio::test(start_paused = true)]
+async fn copies_of_others_come_before_all_splits_which_share_one_patience() {
+    let (hot, others) = (100, 20);
+    let (dynamo, latency) = (Dynamo::new().await, Duration::from_millis(5));
+    let table = dynamo.table().await;
+    let of = |namespace: &str, entity: usize| {
+        BucketKey::parse(&format!("{namespace}/BUCKET#e-{entity}#gpt-4#0")).unwrap()
+    };
+    for at in 0..hot {
+        take(&table, &of("busy", at), 10).await;
+        take_hot(&table, &of("busy", at)).await;
+    }
+    for at in 0..others {
+        let key = of(&format!("calm-{at}"), at);
+        take(&table, &key, 10).await;
+        take_in(&table, &key, 10, 1).await;
+    }
+    let batch = records(&dynamo);
+    let requests = Arc::new(Mutex::new(vec![]));
+    let seen = Arc::clone(&requests);
+    dynamo.fail_when(move |body| {
+        let is_split = is_of_a_split(body);
+        seen.lock().unwrap().push((is_split, Instant::now()));
+        is_split.then_some(Fault::Throttle { key_range: true })
+    });
+    let slow = dynamo.clone().with_latency(latency).table().await;
+    let summary = deliver(&slow, &batch).await.summary;
+    let ended = Instant::now();
+    let requests = requests.lock().unwrap();
+    let first = requests.iter().position(|(is_split, _)| *is_split).unwrap();
+    let (copies, splits) = requests.split_at(first);
+    assert!(splits.iter().all(|(is_split, _)| *is_split), "copies first");
+    let all_copies = hot + 2 * others;
+    assert_eq!((copies.len(), summary.copied), (all_copies, all_copies));
+    let waited = ended - splits[0].1;
+    assert!(waited <= Duration::from_millis(2_010), "{waited:?}");
+    // Each of the concurrent ones asks once in a latency and a pause of at least 5 ms.
+    let most = config().write_concurrency * 2_000 / 10;
+    assert!(splits.len() <= most, "{} of {most}", splits.len());
+    assert_has!(summary, splits_put_off: hot, failed: 0);
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_split_that_no_time_is_left_for_holds_up_nothing() {
+    let (dynamo, _, records) = marked_and_rolled().await;
+    let slow_table = slow(&dynamo, 250).await;
+    let left = Duration::from_millis(1_500);
+    let handled = deliver_by(&slow_table, &event(&records), &config(), HOUR, left).await;
+    assert_has!(handled.summary, copied: 2, splits: 1; "copies first");
+    // The copies take all there is.
+    let (dynamo, _, records) = marked_and_rolled().await;
+    let slow_table = slow(&dynamo, 400).await;
+    let two = Config {
+        write_concurrency: 2,
+        ..config()
+    };
+    let left = Duration::from_millis(1_000);
+    let handled = deliver_by(&slow_table, &event(&records), &two, HOUR, left).await;
+    assert_has!(handled.summary, copied: 2, splits_put_off: 1);
+    assert_eq!(handled.response.unwrap(), Default::default());
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_split_that_is_not_permitted_is_a_failure_and_says_so() {
+    let (dynamo, table, records) = marked_and_rolled().await;
+    dynamo.fail_when(|body| is_of_a_split(body).then_some(Fault::Forbidden));
+    let handled = deliver(&table, &records).await;
+    assert_has!(handled.summary, failed: 1, splits_put_off: 0);
+    let failures = handled.response.unwrap().batch_item_failures;
+    assert_eq!(
+        failures[0].item_identifier.as_deref(),
+        Some(sequence_number(&records[2])),
+        "that of the newest image"
+    );
+    dynamo.fail_when(|_| None);
+    deliver_until_done(&table, &records).await;
+    assert_eq!(counts(&table).await, [(0, 2), (1, 2)]);
+    assert_exact(&dynamo, &records);
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_shard_that_was_credited_meanwhile_is_split_as_it_is_by_then() {
+    let (dynamo, table, batch) = marked().await;
+    let mut item = dynamo.item("default/BUCKET#a#gpt-4#0", "#STATE");
+    let rf = HOUR.0 + 5;
+    item["rf"]["N"] = rf.to_string().into();
+    item["b_tpm_tk"]["N"] = "77".into();
+    dynamo.put(&item);
+    assert_eq!(deliver(&table, &batch).await.summary.splits, 1);
+    let halves = shards(&table).await;
+    assert_eq!(
+        halves[0].limits["tpm"].available + halves[1].limits["tpm"].available,
+        MilliTokens(77),
+        "not what the image showed"
+    );
+    // The process that refilled it cleared the mark, so no request for a split is left.
+    let (dynamo, table, batch) = marked().await;
+    let mut item = dynamo.item("default/BUCKET#a#gpt-4#0", "#STATE");
+    item["rf"]["N"] = rf.to_string().into();
+    item.as_object_mut().unwrap().remove("hot");
+    dynamo.put(&item);
+    let summary = deliver(&table, &batch).await.summary;
+    assert_has!(summary, splits: 0, splits_lost: 1);
+    assert_eq!(counts(&table).await, vec![(0, 1)]);
+    // It is gone.
+    dynamo.delete("default/BUCKET#a#gpt-4#0", "#STATE");
+    let summary = deliver(&table, &batch).await.summary;
+    assert_has!(summary, splits: 0, splits_lost: 1, failed: 0);
+    assert_eq!(counts(&table).await, []);
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_half_that_is_there_already_keeps_what_it_has_and_both_are_named() {
+    let (dynamo, table, batch) = marked().await;
+    let mut left = load(&table, &bucket("a", 0)).await.unwrap();
+    (left.key, left.shard_count) = (bucket("a", 1), 2);
+    store(&table, &left).await;
+    drop(dynamo.stream());
+    let lines = Lines::default();
+    let writer = lines.clone();
+    let _guard = weirgate_runtime::subscriber("", move || writer.clone()).set_default();
+    let handled = deliver(&table, &batch).await;
+    assert_has!(handled.summary, splits: 1, splits_lost: 0, failed: 0);
+    assert_eq!(counts(&table).await, [(0, 2), (1, 2)]);
+    let halves = shards(&table).await;
+    assert_eq!(&halves[1].limits, &left.limits);
+    assert_eq!(halves[1].write_seq, left.write_seq);
+    assert_eq!(halves[0].escrow, None);
+    let text = lines.text();
+    let line: Value =
+        serde_json::from_str(text.lines().find(|line| line.contains("ERROR")).unwrap()).unwrap();
+    assert_eq!(&line["shard"], &json!("default/BUCKET#a#gpt-4#0"));
+    assert_eq!(&line["half"], &json!("default/BUCKET#a#gpt-4#1"));
+}
+
+/// No transaction is in the way of the writes, and no write in the way of the split: writes that
+/// change no balance to the first shard of bucket `a`, at an even pace, also while they
+/// are throttled.
+fn writes(table: &Table, per_second: u32) -> JoinSet<()> {
+    let (began, table, mut all) = (Instant::now(), table.clone(), JoinSet::new());
+    all.spawn(async move {
+        let mut running = JoinSet::new();
+        for at in 0_u32.. {
+            sleep_until(began + Duration::from_secs(1) * at / per_second).await;
+            let table = table.clone();
+            running.spawn(async move {
+                let key = bucket("a", 0);
+                let none = LimitDelta {
+                    available: MilliTokens::ZERO,
+                    consumed: MilliTokens(1),
+                    ceiling: None,
+                };
+                let (amounts, roll) = (
+                    BTreeMap::from([(name("tpm"), none)]),
+                    Roll::to(Hour::of(HOUR)),
+                );
+                let write = Settle {
+                    key: &key,
+                    write_id: new_id(),
+                    lease: None,
+                    amounts,
+                    acquires: 0,
+                    roll,
+                };
+                let _ = table.update(&write.full(None), ReturnValues::None).await;
+            });
+            while running.try_join_next().is_some() {}
+        }
+    });
+    all
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_busy_shard_is_split_in_the_first_batch_that_asks_for_it() {
+    for (per_second, seed) in [(500, 0), (1_000, 1)] {
+        let dynamo = Dynamo::new().await;
+        let takes = Limits {
+            conflict_window: Duration::from_millis(10),
+            burst: 100,
+            ..Limits::default()
+        };
+        let partitions = Partitions::over(dynamo.clone(), takes, seed);
+        let table = partitions.table().await;
+        take(&table, &bucket("a", 0), 1_500).await;
+        let _writes = writes(&table, per_second);
+        sleep(Duration::from_millis(500)).await;
+        take_hot(&dynamo.table().await, &bucket("a", 0)).await;
+        let now = EpochMillis(HOUR.0 + 500);
+        let handled = deliver_text(&table, &event(&records(&dynamo)), now).await;
+        assert_eq!(
+            handled.response.unwrap(),
+            Default::default(),
+            "{per_second}/s, seed {seed}: nothing has failed"
+        );
+        assert_has!(
+            handled.summary, splits: 1;
+            "{per_second}/s, seed {seed}: {:?}", handled.summary
+        );
+        let there = dynamo.table().await;
+        assert_eq!(
+            counts(&there).await,
+            [(0, 2), (1, 2)],
+            "{per_second}/s, seed {seed}"
+        );
+        // What was taken has flowed in again by then.
+        let full: Vec<_> = limits().iter().map(|limit| limit.rule().capacity).collect();
+        assert_eq!(held(&there).await, full, "{per_second}/s, seed {seed}");
+        assert_eq!(partitions.counts().conflicts, 0);
+    }
+}
