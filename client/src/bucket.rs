@@ -19,11 +19,10 @@ mod spread;
 mod stamp;
 mod state;
 mod target;
-mod transaction;
 mod unfinished;
 
 pub(crate) use acquire::acquire;
-pub(crate) use all_or_none::{AllOrNone, take_concurrently, take_in_transaction};
+pub(crate) use all_or_none::{AllOrNone, take_all};
 pub(crate) use balance_plan::{AmountChange, BalancePlan, balances};
 pub(crate) use cached_denial::cached_denial;
 pub(crate) use edit::finished;

@@ -20,7 +20,7 @@ pub use grant::Grant;
 pub(crate) use grant_token::restore;
 pub(crate) use granted::{Granted, Uncounted};
 pub(crate) use local::LocalBuckets;
-pub(crate) use request::{AcquireOptions, Amount, RequestSpec, TakeMode};
+pub(crate) use request::{AcquireOptions, Amount, RequestSpec};
 pub(crate) use stop::stopped;
 pub(crate) use targets::ResolvedRequest;
 pub(crate) use telemetry::{count_decision, describe, instrumented};

@@ -9,8 +9,8 @@ use weirgate_shared::{Limit, MilliTokens};
 use super::limiter::RateLimiter;
 use crate::config::Freshness;
 use crate::decide::{
-    AcquireOptions, Amount, Decision, Grant, Granted, RequestSpec, TakeMode, count_decision,
-    decide, instrumented,
+    AcquireOptions, Amount, Decision, Grant, Granted, RequestSpec, count_decision, decide,
+    instrumented,
 };
 use crate::values::{Error, Limits, OnUnavailable};
 
@@ -42,7 +42,6 @@ impl<'a> Acquire<'a> {
             amounts: vec![],
             options: AcquireOptions {
                 wait: Duration::ZERO,
-                take_mode: TakeMode::Concurrent,
                 on_unavailable: settings.on_unavailable,
                 is_bypass: false,
                 is_shadow: false,

@@ -1,6 +1,5 @@
 //! Several requests, all granted or none.
 
-use std::collections::BTreeSet;
 use std::ops::{Deref, DerefMut};
 use std::pin::pin;
 use std::sync::Arc;
@@ -12,7 +11,7 @@ use super::acquire::Acquire;
 use super::limiter::RateLimiter;
 use crate::config::Freshness;
 use crate::decide::{
-    AcquireOptions, Decision, Grant, Granted, RequestSpec, ResolvedRequest, TakeMode, Uncounted,
+    AcquireOptions, Decision, Grant, Granted, RequestSpec, ResolvedRequest, Uncounted,
     count_decision, decide, instrumented,
 };
 use crate::values::{Disabled, Error, OnUnavailable, Settlement, check_on_unavailable};
@@ -48,7 +47,6 @@ impl RateLimiter {
 ///
 /// Tokens are taken from all buckets at the same time. If one denies, the tokens of the others return, with one
 /// write each; until then other requests may be denied those tokens.
-/// [`in_one_transaction`](Self::in_one_transaction) prevents that, at twice the write units.
 #[derive(Debug, Clone)]
 #[must_use = "a request does nothing until it is sent"]
 pub struct AcquireAll<'a> {
@@ -71,7 +69,6 @@ impl<'a> AcquireAll<'a> {
             requests,
             options: AcquireOptions {
                 wait: Duration::ZERO,
-                take_mode: TakeMode::Concurrent,
                 on_unavailable,
                 is_bypass,
                 is_shadow,
@@ -86,13 +83,6 @@ impl<'a> AcquireAll<'a> {
         self
     }
 
-    /// Takes everything in one DynamoDB transaction: two write units per bucket, and no token is
-    /// ever taken and returned. It has at most 100 items (shards of buckets), and each bucket once.
-    pub const fn in_one_transaction(mut self) -> Self {
-        self.options.take_mode = TakeMode::Transaction;
-        self
-    }
-
     /// Sets the decision if DynamoDB is unavailable, instead of the
     /// [limiter's](crate::Builder::on_unavailable) and the requests' settings.
     pub const fn on_unavailable(mut self, on_unavailable: OnUnavailable) -> Self {
@@ -104,7 +94,7 @@ impl<'a> AcquireAll<'a> {
     ///
     /// # Errors
     /// [`Error::Invalid`] before anything is sent: no request or more than 100, a request that is
-    /// invalid, has its own `wait_up_to`, or belongs to another limiter, or a bucket twice in a transaction.
+    /// invalid, has its own `wait_up_to`, or belongs to another limiter.
     /// The other errors if no decision could be made.
     pub async fn send(self) -> Result<Decision<Grants>, Error> {
         let invalid = |message: String| Err(Error::Invalid(message));
@@ -240,13 +230,9 @@ impl<'a> AcquireAll<'a> {
             uncounted: asked.uncounted.clone(),
         };
         *parts = all.iter().map(part).collect();
-        let all = all
+        Ok(all
             .into_iter()
-            .fold(ResolvedRequest::default(), ResolvedRequest::merge);
-        if self.options.take_mode == TakeMode::Transaction {
-            check_different(&all)?;
-        }
-        Ok(all)
+            .fold(ResolvedRequest::default(), ResolvedRequest::merge))
     }
 }
 
@@ -256,28 +242,6 @@ struct RequestPart {
     /// Number of its buckets.
     buckets: usize,
     uncounted: Uncounted,
-}
-
-/// Requires different buckets, because a transaction can change an item only once.
-fn check_different(all: &ResolvedRequest) -> Result<(), Error> {
-    let mut seen = BTreeSet::new();
-    let keys = all.targets.iter().map(|target| &target.bucket.key);
-    let Some(key) = keys.into_iter().find(|key| !seen.insert(*key)) else {
-        return Ok(());
-    };
-    let (entity, resource) = (&key.entity, &key.resource);
-    let requested = all.buckets.iter().filter(|of| of.key == *key).count();
-    let taken = (all.targets.iter()).filter(|target| target.bucket.key == *key);
-    let (what, remedy) = match requested >= taken.count() {
-        true => ("is requested twice", "request the sum once"),
-        false => (
-            "is a parent of more than one request",
-            "request one child at a time",
-        ),
-    };
-    Err(Error::Invalid(format!(
-        "{entity} on {resource} {what} in one transaction, which can take from it once: {remedy}, or leave out in_one_transaction()"
-    )))
 }
 
 /// The grants of several requests, in their order. Each can be adjusted; all can be released or

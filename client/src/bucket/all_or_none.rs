@@ -11,15 +11,9 @@ use weirgate_store::Consistency;
 use super::acquire::acquire;
 use super::evaluate::{Allocation, evaluate};
 use super::hold::{BucketDecision, Hold};
-use super::refresh::refresh_all;
 use super::state::BucketState;
-use super::transaction;
-use super::transaction::{BucketAllocation, TransactionOutcome};
-use crate::session::{Session, backoff, deadline};
+use crate::session::Session;
 use crate::values::{BucketRequest, Denied, Error};
-
-/// Most items of one transaction.
-const MAX_ITEMS: usize = 100;
 
 /// Decision over several buckets.
 pub(crate) enum AllOrNone {
@@ -33,7 +27,7 @@ pub(crate) enum AllOrNone {
 ///
 /// A bucket that must be read first is read together with all others, before any is written to. So
 /// a denial that the read shows costs the other buckets no write.
-pub(crate) async fn take_concurrently(
+pub(crate) async fn take_all(
     session: &Arc<Session>,
     requests: &[(&Arc<BucketState>, &BucketRequest)],
 ) -> Result<AllOrNone, Error> {
@@ -169,114 +163,4 @@ async fn return_others(hold: Hold) {
     if let Err(error) = hold.roll_back().await {
         tracing::warn!(%error, "tokens of a request that another bucket denied could not be returned");
     }
-}
-
-/// Takes from all buckets in one transaction: from all, or from none.
-///
-/// The transaction is planned on the views; if they have changed, it fails and shows the current
-/// items. A denial rests only on views from after the request began. The buckets must differ.
-pub(crate) async fn take_in_transaction(
-    session: &Arc<Session>,
-    requests: &[(&Arc<BucketState>, &BucketRequest)],
-) -> Result<AllOrNone, Error> {
-    let enqueued_at = Instant::now();
-    let timeout = requests
-        .iter()
-        .map(|(_, request)| request.timeout)
-        .min()
-        .unwrap_or_default();
-    let deadline = deadline(timeout);
-    let mut failures = 0;
-    loop {
-        let Ok(planned) =
-            tokio::time::timeout_at(deadline, plan(session, requests, enqueued_at)).await
-        else {
-            return Err(session
-                .timeout_error("BatchGetItem of buckets", timeout)
-                .into());
-        };
-        let (buckets, denials) = planned?;
-        if !denials.is_empty() {
-            return Ok(AllOrNone::Denied(denials));
-        }
-        let items: usize = buckets.iter().map(|bucket| bucket.parts.len()).sum();
-        if items > MAX_ITEMS {
-            return Err(Error::Invalid(format!(
-                "a transaction may have {MAX_ITEMS} items at most, got {items}: request fewer buckets, or leave out in_one_transaction()"
-            )));
-        }
-        let last = match transaction::take(session, &buckets, deadline).await? {
-            TransactionOutcome::Taken(holds) => return Ok(AllOrNone::Granted(holds)),
-            TransactionOutcome::ShardsChanged => None,
-            TransactionOutcome::Rejected(error) => Some(error),
-        };
-        if Instant::now() >= deadline {
-            let bucket = requests
-                .first()
-                .map(|(bucket, _)| bucket.key.item_key().pk)
-                .unwrap_or_default();
-            return Err(Error::Timeout {
-                bucket,
-                after: timeout,
-                last,
-            });
-        }
-        failures += 1;
-        // After the first failure, the response is enough to plan again without a wait.
-        if failures > 1 {
-            tokio::time::sleep(backoff(failures - 1)).await;
-        }
-    }
-}
-
-/// Returns the shards to take from with their amounts, and the denials of short buckets.
-async fn plan<'a>(
-    session: &Session,
-    requests: &[(&'a Arc<BucketState>, &'a BucketRequest)],
-    enqueued_at: Instant,
-) -> Result<(Vec<BucketAllocation<'a>>, Vec<(usize, Denied)>), Error> {
-    let mut now = session.now();
-    let is_enough = |(bucket, request): &(&Arc<BucketState>, &BucketRequest)| {
-        let known = bucket.cached_bucket(&request.limits, now);
-        known.is_complete() && !matches!(evaluate(&known, request, now), Allocation::Denied(_))
-    };
-    let unknown = requests
-        .iter()
-        .filter(|request| !is_enough(request))
-        .map(|(bucket, _)| *bucket);
-    refresh_all(
-        session,
-        &unknown.collect::<Vec<_>>(),
-        session.ages.of(enqueued_at),
-    )
-    .await?;
-    now = session.now();
-    let (mut buckets, mut denials) = (vec![], vec![]);
-    for (at, (bucket, request)) in requests.iter().enumerate() {
-        let known = bucket.cached_bucket(&request.limits, now);
-        let parts = match evaluate(&known, request, now) {
-            // The bucket has no item: the transaction creates it. Views from before a jump of the
-            // wall clock are no plan, so the take finds that the shards have changed.
-            _ if known.shards().is_empty() => {
-                if bucket.queues.views().next().is_none() {
-                    bucket.queues.reset();
-                }
-                vec![(0, request.amounts.clone())]
-            }
-            Allocation::Denied(denied) => {
-                bucket.record_denial();
-                bucket.summary().record_retry_time(now, denied.retry_after);
-                denials.push((at, denied));
-                continue;
-            }
-            Allocation::Single(shard) => vec![(shard, request.amounts.clone())],
-            Allocation::Spread(parts) => parts,
-        };
-        buckets.push(BucketAllocation {
-            bucket,
-            request,
-            parts,
-        });
-    }
-    Ok((buckets, denials))
 }

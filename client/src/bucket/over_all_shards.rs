@@ -132,9 +132,7 @@ impl Router<'_> {
                 }
             }
             self.check_deadline()?;
-            bucket = self
-                .bucket
-                .seen_bucket(limits, self.session.now(), |_| true);
+            bucket = self.bucket.cached_bucket(limits, self.session.now());
         }
         if !bucket.is_complete() && is_unread {
             // The shards that could not be read may have the missing tokens.

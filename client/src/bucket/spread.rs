@@ -72,7 +72,7 @@ impl Router<'_> {
             let now = self.session.now();
             match self
                 .bucket
-                .seen_bucket(&self.request.limits, now, |_| true)
+                .cached_bucket(&self.request.limits, now)
                 .spread(&given.left, now)
             {
                 Some(more) => planned = more,

@@ -71,15 +71,9 @@ impl BucketState {
         self.stamp.lock()
     }
 
-    /// Returns the viewed shards with the request's limits at `now`. Good for planning a write, but
-    /// no proof that a shard is short.
+    /// Returns the viewed shards with the request's limits at `now`, however old the views are.
     pub(crate) fn cached_bucket(&self, limits: &Limits, now: EpochMillis) -> Bucket {
-        let views = self.queues.views_since_clock_jump();
-        Bucket::new(
-            views
-                .map(|view| view.shard.projected(limits, now))
-                .collect(),
-        )
+        self.seen_bucket(limits, now, |_| true)
     }
 
     /// Returns the shards with the request's limits at `now`, from views that are `fresh`.
@@ -89,13 +83,9 @@ impl BucketState {
         now: EpochMillis,
         fresh: impl FnMut(&ShardView) -> bool,
     ) -> Bucket {
-        let views = self
-            .queues
-            .views_since_clock_jump()
-            .filter(|view| !view.is_plan_only);
+        let views = self.queues.views_since_clock_jump().filter(fresh);
         Bucket::new(
             views
-                .filter(fresh)
                 .map(|view| view.shard.projected(limits, now))
                 .collect(),
         )
@@ -127,7 +117,7 @@ impl BucketState {
             shard
         };
         let views = self.queues.views_since_clock_jump();
-        let fresh = views.filter(|view| !view.is_plan_only && view.sent_at >= since);
+        let fresh = views.filter(|view| view.sent_at >= since);
         Bucket::new(fresh.map(as_shown).collect())
     }
 }

@@ -36,7 +36,7 @@ impl BucketState {
     /// Returns all viewed shards with the request's limits at `now`, and the halves in escrow.
     /// Tokens in escrow count, though they cannot be taken yet.
     pub(super) fn seen_with_escrows(&self, limits: &Limits, now: EpochMillis) -> Bucket {
-        let bucket = self.seen_bucket(limits, now, |_| true);
+        let bucket = self.cached_bucket(limits, now);
         let is_made = |half: &Shard| {
             self.shard(half.key.shard)
                 .view()

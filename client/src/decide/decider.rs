@@ -16,12 +16,11 @@ use super::grant::Grant;
 use super::granted::{BucketGrant, Granted, Uncounted};
 use super::local::LocalBuckets;
 use super::parts::{check_parts, check_targets};
-use super::request::{AcquireOptions, TakeMode};
+use super::request::AcquireOptions;
 use super::stop::{Known, by_cache, by_table, stopped};
 use super::targets::ResolvedRequest;
 use crate::bucket::{
-    AllOrNone, BucketDecision, BucketState, BucketTarget, Hold, acquire, cached_denial,
-    take_concurrently, take_in_transaction,
+    AllOrNone, BucketDecision, BucketState, BucketTarget, Hold, acquire, cached_denial, take_all,
 };
 use crate::session::{Permit, Session, deadline};
 use crate::values::{Denied, Disabled, Error, LimitStatus, blocking_limits, count, merge_denials};
@@ -54,7 +53,6 @@ pub(crate) async fn decide(
         targets,
         buckets: &buckets,
         would_deny,
-        take_mode: options.take_mode,
         timeout: session.settings.timeout,
     };
     if let Some(never) = decider.never_fits() {
@@ -122,7 +120,6 @@ struct Decider<'a> {
     /// The buckets that are requested, which an operator can stop.
     buckets: &'a [Arc<BucketState>],
     would_deny: Vec<Option<Denied>>,
-    take_mode: TakeMode,
     timeout: Duration,
 }
 
@@ -288,10 +285,7 @@ impl Decider<'_> {
             .iter()
             .map(|(_, target)| (&target.bucket, &target.request))
             .collect();
-        match self.take_mode {
-            TakeMode::Concurrent => take_concurrently(self.session, &buckets).await,
-            TakeMode::Transaction => take_in_transaction(self.session, &buckets).await,
-        }
+        take_all(self.session, &buckets).await
     }
 
     fn subscribe_to_returns(&self) -> Vec<Pin<Box<OwnedNotified>>> {

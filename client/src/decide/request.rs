@@ -40,22 +40,11 @@ pub(crate) enum Amount {
 pub(crate) struct AcquireOptions {
     /// Longest wait for tokens.
     pub(crate) wait: Duration,
-    pub(crate) take_mode: TakeMode,
     pub(crate) on_unavailable: OnUnavailable,
     /// Whether the request bypasses the limits, or all of several do.
     pub(crate) is_bypass: bool,
     /// Whether a denial of the request is only reported, or all of several are in shadow mode.
     pub(crate) is_shadow: bool,
-}
-
-/// How to take from several buckets.
-#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
-pub(crate) enum TakeMode {
-    /// Concurrently; if one bucket denies, the tokens of the others return.
-    #[default]
-    Concurrent,
-    /// In one transaction.
-    Transaction,
 }
 
 /// Amounts by limit name: at least, and at most.

@@ -11,7 +11,7 @@ use super::grant::Grant;
 use super::granted::Granted;
 use super::local::LocalBuckets;
 use super::parts::check_targets;
-use super::request::{AcquireOptions, TakeMode};
+use super::request::AcquireOptions;
 use super::targets::ResolvedRequest;
 use crate::bucket::{BucketTarget, Hold};
 use crate::session::Session;
@@ -94,7 +94,6 @@ async fn decide_more(
     };
     let options = AcquireOptions {
         wait: Duration::ZERO,
-        take_mode: TakeMode::Concurrent,
         on_unavailable: OnUnavailable::Error,
         is_bypass: false,
         is_shadow: false,

@@ -180,7 +180,6 @@ impl ShardState {
                 shard: Arc::clone(&shard),
                 seen_at: at,
                 sent_at: sent.at,
-                is_plan_only: false,
                 // A response on its way while the clock was set has not corrected it.
                 predates_clock_jump: sent.jumps.ahead != state.jumps.ahead,
             });
@@ -208,22 +207,9 @@ impl ShardState {
         self.state().view = None;
     }
 
-    /// Restricts the view to planning writes; it can no longer deny.
-    pub(crate) fn mark_plan_only(&self) {
-        if let Some(view) = &mut self.state().view {
-            view.is_plan_only = true;
-        }
-    }
-
     /// Returns the view, if the wall clock has not jumped since.
     pub(crate) fn view_since_clock_jump(&self) -> Option<ShardView> {
         self.view().filter(|view| !view.predates_clock_jump)
-    }
-
-    /// Records a shard that was created by a write which does not return the item.
-    pub(crate) fn record_created(&self, shard: &Shard) {
-        drop(self.record_view(shard.clone()));
-        self.mark_plan_only();
     }
 
     /// Removes the view, and marks the shard as missing for 1 s.

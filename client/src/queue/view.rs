@@ -13,8 +13,6 @@ pub(crate) struct ShardView {
     pub(crate) seen_at: Moment,
     /// When the request was sent: a write was planned then.
     pub(crate) sent_at: Moment,
-    /// Whether this process has since taken by a write that does not return the item.
-    pub(crate) is_plan_only: bool,
     /// Whether the wall clock has jumped ahead since the request that brought the view was sent: the
     /// process was frozen, or the clock was set.
     pub(crate) predates_clock_jump: bool,

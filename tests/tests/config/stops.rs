@@ -132,15 +132,8 @@ impl World {
     fn kinds<'a>(&self, limiter: &'a RateLimiter) -> Vec<(&'static str, Answer<'a>)> {
         let ask = |limit: &str| self.ask(limiter, "e-1", limit);
         let one = |ask: Acquire<'a>| ask.send().map(|all| all.map(|all| all.map(drop))).boxed();
-        let several = |is_one: bool| {
-            let all = limiter.acquire_all([ask("rpm")]);
-            let all = if is_one {
-                all.in_one_transaction()
-            } else {
-                all
-            };
-            all.send().map(|all| all.map(|all| all.map(drop))).boxed()
-        };
+        let several = limiter.acquire_all([ask("rpm")]);
+        let several = several.send().map(|all| all.map(|all| all.map(drop)));
         vec![
             ("a rate", one(ask("rpm"))),
             ("slots", one(ask("slots"))),
@@ -155,8 +148,7 @@ impl World {
                 "allowed in an outage",
                 one(ask("rpm").on_unavailable(OnUnavailable::Allow)),
             ),
-            ("several", several(false)),
-            ("a transaction", several(true)),
+            ("several", several.boxed()),
         ]
     }
 

@@ -73,7 +73,6 @@ async fn takes(fleet: &Fleet, namespace: &str) -> Result<(), Error> {
         .await?;
     let _ = limiter
         .acquire_all(["a", "b"].map(take))
-        .in_one_transaction()
         .send()
         .await?
         .granted()

@@ -70,7 +70,7 @@ impl Caller {
                 }
                 // One of several parallel requests, or one whose level was stopped meanwhile, may have
                 // been granted, and its rollback may be unconfirmed.
-                Some(Ok(None)) if self.is_of_several(&call) && !call.is_together => {}
+                Some(Ok(None)) if self.is_of_several(&call) => {}
                 Some(Ok(None)) if self.world.scenario().stops() => {}
                 Some(Ok(None)) => self.ledger.lock().answered(&asked),
                 Some(Err(error)) => {
@@ -139,10 +139,7 @@ impl Caller {
         let [first, second] = call.bypasses;
         let both = [(call.bucket, first), (other, second)]
             .map(|(bucket, is_bypass)| self.request(bucket, call, is_bypass));
-        let mut both = self.limiter.acquire_all(both).wait_up_to(call.wait);
-        if call.is_together {
-            both = both.in_one_transaction();
-        }
+        let both = self.limiter.acquire_all(both).wait_up_to(call.wait);
         let decision = both.send().await?;
         self.answered(&decision);
         Ok(decision.granted().map(|grants| {

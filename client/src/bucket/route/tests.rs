@@ -292,10 +292,9 @@ async fn all_shards_are_read_unless_that_was_done_since_the_request() {
     assert_eq!(session.counters.read().reads, 1);
 }
 
-/// One read of all shards serves every request, except one whose transaction has since shown that
-/// the views were wrong.
+/// One read of all shards serves every request, except one that has since found the views wrong.
 #[tokio::test(start_paused = true)]
-async fn a_read_of_all_shards_serves_all_requests_until_a_transaction_fails() {
+async fn a_read_of_all_shards_serves_all_requests_until_the_views_are_wrong() {
     let (session, bucket, request) = (session().await, bucket_of(2), request(&[("rpd", 1_000)]));
     let enqueued_at = Instant::now();
     *bucket.refreshed_at.lock().await =

@@ -72,7 +72,7 @@ impl QueueWorker {
         let view = self.queue.shard.view();
         // If more leases have expired than one write reclaims, the next write has their tokens.
         let is_whole = |view: &ShardView| !view.shard.has_unreclaimable(planned_at);
-        let Some(view) = view.filter(|view| !view.is_plan_only && is_whole(view)) else {
+        let Some(view) = view.filter(|view| is_whole(view)) else {
             return;
         };
         let now = self.session.now();
@@ -151,7 +151,7 @@ impl QueueWorker {
             .queue
             .shard
             .view()
-            .filter(|view| !view.is_plan_only && view.shard.shard().count == 1)?;
+            .filter(|view| view.shard.shard().count == 1)?;
         self.queue
             .shard
             .last_error()

@@ -155,16 +155,6 @@ async fn take(limiter: &RateLimiter, step: Step) {
                 .await
                 .unwrap(),
         ),
-        5 if name != other => {
-            drop(
-                limiter
-                    .acquire_all([ask(name), ask(other)])
-                    .in_one_transaction()
-                    .send()
-                    .await
-                    .unwrap(),
-            );
-        }
         6 => drop(
             limiter
                 .peek(name, of)

@@ -12,24 +12,14 @@ fn rpm(rate: i64) -> [Limit; 1] {
 }
 
 /// Asks so much of each bucket, by the entity's name.
-fn ask<'a>(
-    limiter: &'a RateLimiter,
-    needs: &[(&str, i64)],
-    rate: i64,
-    is_transaction: bool,
-) -> AcquireAll<'a> {
+fn ask<'a>(limiter: &'a RateLimiter, needs: &[(&str, i64)], rate: i64) -> AcquireAll<'a> {
     let one = |(entity, need): &(&str, i64)| {
         limiter
             .acquire(entity, "gpt-4")
             .limits(&rpm(rate))
             .take("rpm", *need)
     };
-    let all = limiter.acquire_all(needs.iter().map(one).collect::<Vec<_>>());
-    if is_transaction {
-        all.in_one_transaction()
-    } else {
-        all
-    }
+    limiter.acquire_all(needs.iter().map(one).collect::<Vec<_>>())
 }
 
 async fn granted(all: AcquireAll<'_>) -> Grants {
@@ -53,167 +43,115 @@ async fn tk_tc(fleet: &Fleet, entity: &str) -> Option<(i64, i64)> {
 }
 
 #[tokio::test(start_paused = true)]
-async fn all_buckets_give_side_by_side_or_in_one_transaction() {
-    for is_transaction in [false, true] {
-        let (fleet, limiter, meter) = Fleet::measured().await;
-        let ask = |need| {
-            ask(
-                &limiter,
-                &[("a", need), ("b", need + 1)],
-                60,
-                is_transaction,
-            )
-        };
-        let _ = granted(ask(1)).await;
-        let _ = meter.take();
-        let grants = granted(ask(2)).await;
-        assert_eq!(meter.take().total, if is_transaction { 4.0 } else { 2.0 });
-        let seen = [
-            tk_tc(&fleet, "a").await.unwrap(),
-            tk_tc(&fleet, "b").await.unwrap(),
-        ];
-        assert_eq!(seen, [(57_000, 3_000), (55_000, 5_000)]);
-        assert_eq!(
-            (grants[0].amount("rpm"), grants[1].amount("rpm")),
-            (tokens(2), tokens(3))
-        );
-        let _ = grants.roll_back().await.unwrap();
-        let seen = [
-            tk_tc(&fleet, "a").await.unwrap(),
-            tk_tc(&fleet, "b").await.unwrap(),
-        ];
-        assert_eq!(seen, [(59_000, 1_000), (58_000, 2_000)]);
-        assert_eq!(
-            limiter.stats().granted,
-            2,
-            "an acquire of several buckets is one"
-        );
-    }
+async fn all_buckets_give_side_by_side() {
+    let (fleet, limiter, meter) = Fleet::measured().await;
+    let ask = |need| ask(&limiter, &[("a", need), ("b", need + 1)], 60);
+    let _ = granted(ask(1)).await;
+    let _ = meter.take();
+    let grants = granted(ask(2)).await;
+    assert_eq!(meter.take().total, 2.0);
+    let seen = [
+        tk_tc(&fleet, "a").await.unwrap(),
+        tk_tc(&fleet, "b").await.unwrap(),
+    ];
+    assert_eq!(seen, [(57_000, 3_000), (55_000, 5_000)]);
+    assert_eq!(
+        (grants[0].amount("rpm"), grants[1].amount("rpm")),
+        (tokens(2), tokens(3))
+    );
+    let _ = grants.roll_back().await.unwrap();
+    let seen = [
+        tk_tc(&fleet, "a").await.unwrap(),
+        tk_tc(&fleet, "b").await.unwrap(),
+    ];
+    assert_eq!(seen, [(59_000, 1_000), (58_000, 2_000)]);
+    assert_eq!(
+        limiter.stats().granted,
+        2,
+        "an acquire of several buckets is one"
+    );
 }
 
 #[tokio::test(start_paused = true)]
 async fn one_that_denies_leaves_nothing_taken_and_is_named() {
-    for is_transaction in [false, true] {
-        let (fleet, [limiter, other]) = Fleet::of().await;
-        let _ = granted(ask(&other, &[("a", 10), ("b", 58)], 60, false)).await;
-        let needs = [("a", 5), ("b", 5), ("c", 5)];
-        let Decision::Denied(denied) = ask(&limiter, &needs, 60, is_transaction)
-            .send()
+    let (fleet, [limiter, other]) = Fleet::of().await;
+    let _ = granted(ask(&other, &[("a", 10), ("b", 58)], 60)).await;
+    let needs = [("a", 5), ("b", 5), ("c", 5)];
+    let Decision::Denied(denied) = ask(&limiter, &needs, 60).send().await.unwrap() else {
+        panic!("b has not enough")
+    };
+    let blocking = denied.blocking().expect("a bucket is in the way");
+    assert_eq!(
+        (blocking.entity.as_str(), blocking.limit.as_str()),
+        ("b", "rpm")
+    );
+    assert_eq!(denied.most_restrictive(), Some(blocking));
+    assert_eq!(denied.retry_after, Some(secs(3)));
+    assert_eq!(tk_tc(&fleet, "a").await, Some((50_000, 10_000)));
+    assert_eq!(tk_tc(&fleet, "b").await, Some((2_000, 58_000)));
+    assert!(
+        tk_tc(&fleet, "c")
             .await
-            .unwrap()
-        else {
-            panic!("b has not enough")
-        };
-        let blocking = denied.blocking().expect("a bucket is in the way");
-        assert_eq!(
-            (blocking.entity.as_str(), blocking.limit.as_str()),
-            ("b", "rpm")
-        );
-        assert_eq!(denied.most_restrictive(), Some(blocking));
-        assert_eq!(denied.retry_after, Some(secs(3)));
-        assert_eq!(tk_tc(&fleet, "a").await, Some((50_000, 10_000)));
-        assert_eq!(tk_tc(&fleet, "b").await, Some((2_000, 58_000)));
-        assert!(
-            tk_tc(&fleet, "c")
-                .await
-                .is_none_or(|seen| seen == (60_000, 0))
-        );
-        // Denied from memory: no bucket is written to in vain.
-        let _ = fleet.dynamo.take_requests();
-        assert!(
-            !ask(&limiter, &needs, 60, is_transaction)
-                .send()
-                .await
-                .unwrap()
-                .is_granted()
-        );
-        assert_eq!(fleet.dynamo.take_requests(), 0);
-        // I5: a request is granted after its retry-after, and no sooner.
-        pass(secs(3) - millis(1)).await;
-        assert!(
-            !ask(&limiter, &needs, 60, is_transaction)
-                .send()
-                .await
-                .unwrap()
-                .is_granted()
-        );
-        pass(millis(1)).await;
-        let _ = granted(ask(&limiter, &needs, 60, is_transaction)).await;
-    }
+            .is_none_or(|seen| seen == (60_000, 0))
+    );
+    // Denied from memory: no bucket is written to in vain.
+    let _ = fleet.dynamo.take_requests();
+    assert!(!ask(&limiter, &needs, 60).send().await.unwrap().is_granted());
+    assert_eq!(fleet.dynamo.take_requests(), 0);
+    // I5: a request is granted after its retry-after, and no sooner.
+    pass(secs(3) - millis(1)).await;
+    assert!(!ask(&limiter, &needs, 60).send().await.unwrap().is_granted());
+    pass(millis(1)).await;
+    let _ = granted(ask(&limiter, &needs, 60)).await;
 }
 
 #[tokio::test(start_paused = true)]
 async fn all_wait_together() {
-    for is_transaction in [false, true] {
-        let (fleet, [limiter]) = Fleet::of().await;
-        let _ = granted(ask(&limiter, &[("a", 60), ("b", 30)], 60, false)).await;
-        let started = fleet.now();
-        let _ =
-            granted(ask(&limiter, &[("a", 2), ("b", 31)], 60, is_transaction).wait_up_to(secs(2)))
-                .await;
-        assert_eq!(fleet.now().since(started).0, 2_000);
-    }
+    let (fleet, [limiter]) = Fleet::of().await;
+    let _ = granted(ask(&limiter, &[("a", 60), ("b", 30)], 60)).await;
+    let started = fleet.now();
+    let _ = granted(ask(&limiter, &[("a", 2), ("b", 31)], 60).wait_up_to(secs(2))).await;
+    assert_eq!(fleet.now().since(started).0, 2_000);
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_hundred_new_buckets_are_made_in_one_transaction_and_read_in_one_request() {
+async fn a_hundred_new_buckets_are_read_in_one_request() {
     let (fleet, [limiter]) = Fleet::of().await;
     let names: Vec<_> = (0..100).map(|n| format!("e-{n}")).collect();
     let needs: Vec<_> = names.iter().map(|name| (name.as_str(), 1)).collect();
     let _ = fleet.dynamo.take_operations();
-    let grants = granted(ask(&limiter, &needs, 60, true)).await;
+    let grants = granted(ask(&limiter, &needs, 60)).await;
     let operations = fleet.dynamo.take_operations();
     assert_eq!(
         operations,
         [
             // The buckets, and beside them the switches.
             ("BatchGetItem".to_owned(), 2),
-            ("TransactWriteItems".to_owned(), 1)
+            ("UpdateItem".to_owned(), 100)
         ]
         .into()
     );
     // What is known is not read again.
-    let _ = granted(ask(&limiter, &needs, 60, true)).await;
+    let _ = granted(ask(&limiter, &needs, 60)).await;
     assert_eq!(
         fleet.dynamo.take_operations(),
-        [("TransactWriteItems".to_owned(), 1)].into()
+        [("UpdateItem".to_owned(), 100)].into()
     );
     assert_eq!(tk_tc(&fleet, "e-99").await, Some((58_000, 2_000)));
     drop(grants);
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_transaction_whose_answer_is_lost_happens_once() {
-    let (fleet, [limiter]) = Fleet::of().await;
-    let mut faults = [
-        Some(Fault::LoseAnswer),
-        Some(Fault::LoseRequest),
-        None,
-        Some(Fault::Conflict),
-    ]
-    .into_iter();
-    fleet
-        .dynamo
-        .fail_transactions(move |_| faults.next().flatten());
-    for taken in [3, 6] {
-        let _ = granted(ask(&limiter, &[("a", 3), ("b", 3)], 60, true)).await;
-        assert_eq!(tk_tc(&fleet, "a").await.unwrap().1, taken * 1000);
-        assert_eq!(tk_tc(&fleet, "b").await.unwrap().1, taken * 1000);
-    }
-    assert_eq!(limiter.stats().unconfirmed_millitokens, 0);
-}
-
-#[tokio::test(start_paused = true)]
 async fn an_error_at_one_bucket_gives_back_what_the_others_gave() {
     let (fleet, [limiter]) = Fleet::of().await;
-    let _ = granted(ask(&limiter, &[("a", 1), ("b", 1)], 60, false)).await;
+    let _ = granted(ask(&limiter, &[("a", 1), ("b", 1)], 60)).await;
     fleet.dynamo.fail_when(|request| {
         request["Key"]["PK"]["S"]
             .as_str()?
             .contains("#b#")
             .then_some(Fault::Forbidden)
     });
-    let error = ask(&limiter, &[("a", 5), ("b", 5)], 60, false)
+    let error = ask(&limiter, &[("a", 5), ("b", 5)], 60)
         .send()
         .await
         .expect_err("b is forbidden");
@@ -247,7 +185,7 @@ async fn slots_of_a_caller_that_goes_away_half_way_come_back() {
 #[tokio::test(start_paused = true)]
 async fn a_sum_that_a_bucket_never_holds_is_said_never_to_fit() {
     let (fleet, [limiter]) = Fleet::of().await;
-    let answer = ask(&limiter, &[("a", 40), ("a", 21)], 60, false)
+    let answer = ask(&limiter, &[("a", 40), ("a", 21)], 60)
         .send()
         .await
         .unwrap();
@@ -256,7 +194,7 @@ async fn a_sum_that_a_bucket_never_holds_is_said_never_to_fit() {
         "{answer:?}"
     );
     assert_eq!(fleet.dynamo.take_operations().get("UpdateItem"), None);
-    let _ = granted(ask(&limiter, &[("a", 40), ("a", 20)], 60, false)).await;
+    let _ = granted(ask(&limiter, &[("a", 40), ("a", 20)], 60)).await;
 }
 
 #[tokio::test(start_paused = true)]
@@ -273,13 +211,8 @@ async fn what_cannot_be_decided_together_is_refused_before_anything_is_sent() {
     refused(limiter.acquire_all([]), "got 0").await;
     let names: Vec<_> = (0..101).map(|n| format!("e-{n}")).collect();
     let needs: Vec<_> = names.iter().map(|name| (name.as_str(), 1)).collect();
-    refused(ask(&limiter, &needs, 60, false), "got 101").await;
-    refused(
-        ask(&limiter, &[("a", 1), ("a", 2)], 60, true),
-        "a on gpt-4 is requested twice",
-    )
-    .await;
-    refused(ask(&limiter, &[("a", 1), ("a#", 2)], 60, false), "a#").await;
+    refused(ask(&limiter, &needs, 60), "got 101").await;
+    refused(ask(&limiter, &[("a", 1), ("a#", 2)], 60), "a#").await;
     let one = |limiter| {
         RateLimiter::acquire(limiter, "a", "gpt-4")
             .limits(&rpm(60))
@@ -353,18 +286,12 @@ async fn denied_cold_processes_write_to_no_other_bucket() {
 #[tokio::test(start_paused = true)]
 async fn a_cold_process_takes_from_several_buckets_in_two_round_trips_and_a_warm_one_in_one() {
     let fleet = Fleet::slow(millis(5)).await;
-    let _ = granted(ask(
-        &fleet.limiter().await,
-        &[("a", 1), ("b", 1)],
-        60,
-        false,
-    ))
-    .await;
+    let _ = granted(ask(&fleet.limiter().await, &[("a", 1), ("b", 1)], 60)).await;
     let limiter = fleet.limiter().await;
     for (trips, reads) in [(2, Some(1)), (1, None)] {
         let _ = fleet.dynamo.take_operations();
         let began = tokio::time::Instant::now();
-        let _ = granted(ask(&limiter, &[("a", 1), ("b", 1)], 60, false)).await;
+        let _ = granted(ask(&limiter, &[("a", 1), ("b", 1)], 60)).await;
         assert_eq!(began.elapsed(), millis(5) * trips);
         let mut operations = fleet.dynamo.take_operations();
         let switches = u64::from(reads.is_some());
@@ -380,21 +307,20 @@ async fn a_short_bucket_of_several_shards_is_read_as_often_as_alone() {
     let limits = rpm(60);
     let set = limiter.set_shards("a", "gpt-4", &limits, 4);
     assert_eq!(set.await.unwrap(), 4);
-    let _ = granted(ask(&limiter, &[("a", 60), ("b", 1)], 60, false)).await;
+    let _ = granted(ask(&limiter, &[("a", 60), ("b", 1)], 60)).await;
     for needs in [&[("a", 30)][..], &[("a", 30), ("b", 1)]] {
         // The cached denial has ended.
         pass(secs(10)).await;
         let _ = fleet.dynamo.take_operations();
-        let all = ask(&limiter, needs, 60, false).send().await.unwrap();
+        let all = ask(&limiter, needs, 60).send().await.unwrap();
         assert!(!all.is_granted());
         let operations = fleet.dynamo.take_operations();
         assert_eq!(operations["BatchGetItem"], 1, "{needs:?}: {operations:?}");
     }
 }
 
-/// A transaction can take from the common parent only once.
 #[tokio::test(start_paused = true)]
-async fn a_transaction_over_children_of_one_parent_says_so() {
+async fn children_of_one_parent_take_from_it_together() {
     let (_fleet, [limiter]) = Fleet::of().await;
     let level = ConfigLevel::System;
     limiter
@@ -405,12 +331,7 @@ async fn a_transaction_over_children_of_one_parent_says_so() {
         limiter.set_entity(&child(name, "team")).await.unwrap();
     }
     let take = |name| limiter.acquire(name, "gpt-4").take("rpm", 1);
-    let both = || limiter.acquire_all(["a", "b"].map(take));
-    let error = both().in_one_transaction().send().await.unwrap_err();
-    let expected = "team on gpt-4 is a parent of more than one request in one transaction";
-    assert!(
-        matches!(&error, Error::Invalid(text) if text.contains(expected)),
-        "{error}"
-    );
-    assert!(both().send().await.unwrap().is_granted());
+    let both = limiter.acquire_all(["a", "b"].map(take));
+    let _ = granted(both).await;
+    assert_eq!(tk_tc(&fleet, "team").await, Some((58_000, 2_000)));
 }

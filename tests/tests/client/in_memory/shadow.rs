@@ -26,7 +26,6 @@ struct Part {
 struct Step {
     pause_ms: u64,
     wait_ms: u64,
-    is_transaction: bool,
     parts: Vec<Part>,
 }
 
@@ -52,22 +51,12 @@ fn steps() -> impl Strategy<Value = Vec<Step>> {
     let step = (
         0..3_000_u64,
         prop_oneof![Just(0_u64), 0..4_000_u64],
-        any::<bool>(),
         parts(),
     );
-    let step = step.prop_map(|(pause_ms, wait_ms, is_transaction, mut parts)| {
-        // A transaction has each bucket once.
-        if is_transaction {
-            let key = |part: &Part| (part.entity, part.is_shadow);
-            parts.sort_by_key(key);
-            parts.dedup_by_key(|part| key(part));
-        }
-        Step {
-            pause_ms,
-            wait_ms,
-            is_transaction,
-            parts,
-        }
+    let step = step.prop_map(|(pause_ms, wait_ms, parts)| Step {
+        pause_ms,
+        wait_ms,
+        parts,
     });
     proptest::collection::vec(step, 1..6)
 }
@@ -105,14 +94,9 @@ async fn told(limiter: &RateLimiter, step: &Step, has_shadow: bool) -> (u16, Str
         .filter(|part| has_shadow || !part.is_shadow);
     let parts: Vec<_> = parts.collect();
     let requests = parts.iter().map(|part| acquire(limiter, part, has_shadow));
-    let mut all = limiter
+    let all = limiter
         .acquire_all(requests)
         .wait_up_to(Duration::from_millis(step.wait_ms));
-    // One bucket needs no transaction, and its grant then shows a newer balance.
-    let enforced = step.parts.iter().filter(|part| !part.is_shadow);
-    if step.is_transaction && enforced.count() > 1 {
-        all = all.in_one_transaction();
-    }
     let asked = Instant::now();
     let decision = all.send().await.unwrap();
     let took = asked.elapsed().as_millis();

@@ -462,29 +462,22 @@ async fn an_endpoint_that_cannot_be_reached_is_left_alone_too() {
 async fn a_request_that_hangs_is_answered_in_its_time() {
     let fleet = Fleet::slow(secs(60)).await;
     let local = || async { limiter(&fleet, OnUnavailable::Local { percent: 50 }, NEVER).await };
-    for is_together in [false, true] {
-        let limiter = local().await;
-        let began = fleet.now();
-        let one = |entity| {
-            limiter
-                .acquire(entity, "gpt-4")
-                .limits(&limits())
-                .take("rpm", 1)
-        };
-        let all = limiter.acquire_all([one("a"), one("b")]);
-        let all = if is_together {
-            all.in_one_transaction()
-        } else {
-            all
-        };
-        let grants = all.send().await.unwrap().granted().expect("locally");
-        assert!(grants.iter().all(|grant| grant.degraded().is_some()));
-        assert!(
-            fleet.now().since(began).0 <= 300,
-            "{:?}",
-            fleet.now().since(began)
-        );
-    }
+    let limiter = local().await;
+    let began = fleet.now();
+    let one = |entity| {
+        limiter
+            .acquire(entity, "gpt-4")
+            .limits(&limits())
+            .take("rpm", 1)
+    };
+    let all = limiter.acquire_all([one("a"), one("b")]);
+    let grants = all.send().await.unwrap().granted().expect("locally");
+    assert!(grants.iter().all(|grant| grant.degraded().is_some()));
+    assert!(
+        fleet.now().since(began).0 <= 300,
+        "{:?}",
+        fleet.now().since(began)
+    );
     let limiter = local().await;
     let began = fleet.now();
     assert!(take(&limiter, 1).await.unwrap().degraded().is_some());
@@ -522,7 +515,7 @@ async fn a_request_that_hangs_is_answered_in_its_time() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_transaction_and_a_prefetch_are_answered_like_any_other() {
+async fn several_requests_and_a_prefetch_are_answered_like_any_other() {
     let fleet = Fleet::new().await;
     let builder = fleet
         .builder()
@@ -551,20 +544,10 @@ async fn a_transaction_and_a_prefetch_are_answered_like_any_other() {
     }
     for fault in [Fault::Throttle { key_range: false }, Fault::LoseRequest] {
         outage(&fleet, fault);
-        // A cancelled transaction does not say whether one bucket is too hot or the whole table.
-        let is_throttle = matches!(fault, Fault::Throttle { .. });
-        fleet.dynamo.fail_transactions(move |_| {
-            Some(if is_throttle {
-                Fault::ServerError
-            } else {
-                fault
-            })
-        });
         let both =
             ["a", "b"].map(|entity| limiter.acquire(entity, "gpt-4").limits(&rpm).take("rpm", 1));
         let grants = limiter
             .acquire_all(both)
-            .in_one_transaction()
             .send()
             .await
             .unwrap()
@@ -591,7 +574,6 @@ async fn a_transaction_and_a_prefetch_are_answered_like_any_other() {
         }
         assert!(degraded > 3);
         over(&fleet);
-        fleet.dynamo.fail_transactions(|_| None);
     }
 }
 
@@ -642,37 +624,6 @@ async fn credentials_that_are_not_valid_yet_are_waited_for_and_open_no_breaker()
             .degraded()
             .is_none()
     );
-}
-
-/// One hot bucket cancels the transactions that write to it.
-#[tokio::test(start_paused = true)]
-async fn a_throttled_transaction_neither_opens_the_breaker_nor_fails_open() {
-    let fleet = Fleet::new().await;
-    let limiter = limiter(
-        &fleet,
-        OnUnavailable::Allow,
-        CircuitBreakerConfig {
-            failure_threshold: 2,
-            ..NEVER
-        },
-    )
-    .await;
-    for _ in 0..3 {
-        fleet
-            .dynamo
-            .fail_transactions(|_| Some(Fault::Throttle { key_range: false }));
-        let both = ["a", "b"].map(|entity| {
-            limiter
-                .acquire(entity, "gpt-4")
-                .limits(&limits())
-                .take("rpm", 1)
-        });
-        let answer = limiter.acquire_all(both).in_one_transaction().send().await;
-        assert!(matches!(answer, Err(Error::Timeout { .. })), "{answer:?}");
-        fleet.dynamo.fail_transactions(|_| None);
-        assert!(take(&limiter, 1).await.unwrap().degraded().is_none());
-        assert_eq!(limiter.stats().breaker_opened, 0);
-    }
 }
 
 /// An operator's change reaches a local bucket, and two requests of one bucket do not get more than

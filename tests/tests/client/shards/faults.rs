@@ -105,38 +105,6 @@ async fn a_throttled_caller_goes_to_another_shard() {
     assert!((1..=6).contains(&refused), "{refused}");
 }
 
-#[tokio::test(start_paused = true)]
-async fn a_transaction_in_trouble_takes_once() {
-    for faults in troubles() {
-        let (fleet, [limiter]) = Fleet::of().await;
-        let limits = vec![Limit::custom("rpm", 800, 1, 86_400_000).unwrap(), slots(80)];
-        split(&limiter, &limits, 8).await;
-        let mut next = faults.clone().into_iter();
-        fleet.dynamo.fail_transactions(move |_| next.next());
-        let one = ask(&limiter, &limits, &[("rpm", 700), ("slots", 70)]);
-        let grant = limiter
-            .acquire_all([one])
-            .in_one_transaction()
-            .send()
-            .await
-            .unwrap()
-            .granted()
-            .expect("enough");
-        assert_eq!(
-            (holds(&fleet, "rpm").await, holds(&fleet, "slots").await),
-            (tokens(100), tokens(10)),
-            "{faults:?}"
-        );
-        let _ = grant.roll_back().await.unwrap();
-        assert_eq!(
-            (holds(&fleet, "rpm").await, holds(&fleet, "slots").await),
-            (tokens(800), tokens(80)),
-            "{faults:?}"
-        );
-        assert_eq!(limiter.stats().unconfirmed_millitokens, 0, "{faults:?}");
-    }
-}
-
 /// A manually written item can claim any number of shards; that many are read.
 #[tokio::test(start_paused = true)]
 async fn an_item_that_speaks_of_billions_of_shards_is_not_believed() {

@@ -12,7 +12,6 @@ pub(super) struct Call {
     pub(super) slots: i64,
     pub(super) lease: Option<Duration>,
     pub(super) wait: Duration,
-    pub(super) is_together: bool,
     /// Which of the requests bypass the limits.
     pub(super) bypasses: [bool; 2],
 }
@@ -61,7 +60,6 @@ impl Call {
             slots,
             lease,
             wait,
-            is_together: rng.bool(),
             bypasses: [(); 2].map(|()| bypasses(world)),
         }
     }
