@@ -2,8 +2,7 @@
 //!
 //! # Layout
 //!
-//! - `serve`: [`serve`]: logging, configuration, connection; [`serve_without_table`]: without the
-//!   connection
+//! - `serve`: [`serve`]: logging, configuration, connection
 //! - `runner`: [`Runner`]: the invocations of a process, each with its line
 //! - `metrics_line`: [`MetricsLine`] of an invocation: a log line and its metrics
 //! - `budget`: [`LogBudget`]: how much an invocation may log, and texts cut to it
@@ -27,7 +26,7 @@ pub use clock::time_left;
 pub use lambda_runtime::Context;
 pub use log::{log_lines, subscriber};
 pub use metrics_line::{DIMENSIONS, Metric, MetricsLine, NAMESPACE, Unit};
-pub use runner::{Function, Handler, Invoked, Invoking, Runner};
-pub use serve::{answer, serve, serve_without_table};
+pub use runner::{Function, Invoked, Invoking, Runner};
+pub use serve::{answer, serve};
 pub use settings::Settings;
 pub use variable::{ConfigError, not_empty, number, required};

@@ -8,8 +8,7 @@ use lambda_runtime::tracing::Instrument;
 use lambda_runtime::{Context, Error};
 use serde_json::value::RawValue;
 use tokio::time::Instant;
-use weirgate_shared::EpochMillis;
-use weirgate_store::{Clock, SystemClock, Table, ThrottleMeter};
+use weirgate_store::{Table, ThrottleMeter};
 
 use crate::budget::shorten;
 use crate::metrics_line::{MetricsLine, Written};
@@ -29,10 +28,7 @@ pub struct Invoked {
 /// An invocation in progress.
 pub type Invoking = Pin<Box<dyn Future<Output = Invoked>>>;
 
-/// Handles one event, given as JSON.
-pub type Handler = Box<dyn Fn(Box<RawValue>, Context) -> Invoking>;
-
-/// The parts in which the functions on the table differ.
+/// The parts in which the functions differ.
 #[allow(missing_debug_implementations, reason = "it is a closure with a name")]
 pub struct Function {
     /// Its name in metrics and errors.
@@ -45,18 +41,17 @@ pub struct Function {
 
 /// One process of a function.
 pub struct Runner {
-    name: &'static str,
+    function: Function,
     stack: String,
-    handler: Handler,
+    table: Table,
     throttles: ThrottleMeter,
-    clock: Box<dyn Fn() -> EpochMillis>,
     is_cold: Cell<bool>,
     write: Box<dyn Fn(&str)>,
 }
 
 impl fmt::Debug for Runner {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "Runner({})", self.name)
+        write!(f, "Runner({})", self.function.name)
     }
 }
 
@@ -71,30 +66,11 @@ impl Runner {
         write: impl Fn(&str) + 'static,
     ) -> Self {
         let throttles = ThrottleMeter::default();
-        let table = table.with_throttle_meter(throttles.clone());
-        let skew = table.skew().clone();
-        let handler = move |event, context| (function.handler)(table.clone(), event, context);
         Self {
-            throttles,
-            clock: Box::new(move || skew.now()),
-            ..Self::without_table(function.name, Box::new(handler), stack, write)
-        }
-    }
-
-    /// Returns the same for a function that uses no table.
-    #[must_use]
-    pub fn without_table(
-        name: &'static str,
-        handler: Handler,
-        stack: String,
-        write: impl Fn(&str) + 'static,
-    ) -> Self {
-        Self {
-            name,
+            function,
             stack,
-            handler,
-            throttles: ThrottleMeter::default(),
-            clock: Box::new(|| SystemClock.now()),
+            table: table.with_throttle_meter(throttles.clone()),
+            throttles,
             is_cold: Cell::new(true),
             write: Box::new(write),
         }
@@ -111,7 +87,7 @@ impl Runner {
     ) -> Result<Box<RawValue>, Error> {
         let (started, is_cold) = (Instant::now(), self.is_cold.replace(false));
         let span = crate::log::invocation(&context);
-        let invoking = (self.handler)(event, context.clone());
+        let invoking = (self.function.handler)(self.table.clone(), event, context.clone());
         let Invoked { line, response } = invoking.instrument(span).await;
         let error = response.as_ref().err().map(ToString::to_string);
         let line = line
@@ -121,9 +97,9 @@ impl Runner {
                 error.map(|error| shorten(&error, SHOWN).into_owned()),
             );
         let written = Written {
-            at: (self.clock)(),
+            at: self.table.skew().now(),
             stack: &self.stack,
-            function: self.name,
+            function: self.function.name,
             context: &context,
             is_failed: response.is_err(),
             line: &line,

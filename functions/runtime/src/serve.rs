@@ -11,7 +11,7 @@ use lambda_runtime::{Error, LambdaEvent, service_fn, tracing};
 use serde_json::value::RawValue;
 use weirgate_store::{ConnectOptions, ErrorKind, Table, connect};
 
-use crate::runner::{Function, Handler, Runner};
+use crate::runner::{Function, Runner};
 use crate::settings::Settings;
 use crate::variable::ConfigError;
 
@@ -20,28 +20,6 @@ use crate::variable::ConfigError;
 pub fn serve(
     name: &str,
     configure: impl FnOnce(&dyn Fn(&str) -> Option<String>) -> Result<Function, ConfigError>,
-) -> ExitCode {
-    launch(name, configure, |stack, function| {
-        block_on(run(stack, function))
-    })
-}
-
-/// Runs a function that uses no table until Lambda ends it, as [`serve`] does.
-pub fn serve_without_table(
-    name: &'static str,
-    configure: impl FnOnce(&dyn Fn(&str) -> Option<String>) -> Result<Handler, ConfigError>,
-) -> ExitCode {
-    launch(name, configure, |stack, handler| {
-        block_on(invocations(Runner::without_table(
-            name, handler, stack, write,
-        )))
-    })
-}
-
-fn launch<F>(
-    name: &str,
-    configure: impl FnOnce(&dyn Fn(&str) -> Option<String>) -> Result<F, ConfigError>,
-    start: impl FnOnce(String, F) -> Result<(), Error>,
 ) -> ExitCode {
     // A value that is not Unicode is wrong, not missing.
     let lookup =
@@ -52,7 +30,7 @@ fn launch<F>(
         settings.and_then(|settings| configure(&lookup).map(|function| (settings, function)));
     match configured
         .map_err(Error::from)
-        .and_then(|(settings, function)| start(settings.stack, function))
+        .and_then(|(settings, function)| block_on(run(settings.stack, function)))
     {
         Ok(()) => ExitCode::SUCCESS,
         Err(error) => {
@@ -89,11 +67,7 @@ async fn run(stack: String, function: Function) -> Result<(), Error> {
         Err(error) => tracing::warn!("the first read failed: {error}"),
         Ok(()) => {}
     }
-    invocations(Runner::new(function, stack, table, write)).await
-}
-
-async fn invocations(runner: Runner) -> Result<(), Error> {
-    let runner = Rc::new(runner);
+    let runner = Rc::new(Runner::new(function, stack, table, write));
     lambda_runtime::run(service_fn(move |event: LambdaEvent<Box<RawValue>>| {
         let (runner, (event, context)) = (Rc::clone(&runner), event.into_parts());
         async move { runner.invoke(event, context).await }
