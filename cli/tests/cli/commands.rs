@@ -1,6 +1,7 @@
 //! What every command does, and its JSON.
 
 use serde_json::{Value, json};
+use weirgate_testkit::Dynamo;
 
 use super::fixtures::{Table, weirgate};
 
@@ -40,6 +41,38 @@ async fn limits_are_set_shown_listed_and_deleted() {
         Some(2),
         "{events}"
     );
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn the_audit_is_exported_by_time_and_kept_as_long_as_its_writer_says() {
+    let dynamo = Dynamo::new().await;
+    let table = Table::of(&dynamo);
+    let set = ["limits", "set", "--system"];
+    table.json(&[&set[..], &["rpm=5/minute"]].concat());
+    let forever = [&["--audit-retention", "forever"], &set[..]].concat();
+    table.json(&[&forever[..], &["rpm=6/minute"]].concat());
+    let events = |more: &[&str]| {
+        let listed = table.json(&[&["audit", "--system"], more].concat());
+        listed["items"].as_array().expect("a list").clone()
+    };
+    let [newest, oldest] = &events(&["--since", "1h"])[..] else {
+        panic!("two changes were made")
+    };
+    let kept = [newest, oldest].map(|event| {
+        let id = event["id"].as_str().expect("an id");
+        dynamo.item("default/AUDIT##SYSTEM", &format!("#AUDIT#{id}"))["ttl"].is_null()
+    });
+    assert_eq!(kept, [true, false]);
+    let at = |event: &Value| event["at_ms"].as_i64().expect("a time");
+    assert!(at(newest) >= at(oldest));
+    for (more, expected) in [
+        (["--since", "1h", "--until", "2100-01-01"], 2),
+        (["--since", "2100-01-01", "--until", "2100-01-02"], 0),
+        (["--since", "2h", "--until", "1h"], 0),
+    ] {
+        assert_eq!(events(&more).len(), expected, "{more:?}");
+    }
+    assert_eq!(events(&["--until", "1h"]).len(), 0);
 }
 
 #[tokio::test(flavor = "multi_thread")]
