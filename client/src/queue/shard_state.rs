@@ -140,6 +140,7 @@ impl ShardState {
     }
 
     /// Records a shard as it is now, unless the view has a later write sequence.
+    #[cfg(test)]
     pub(crate) fn record_view(&self, shard: Shard) -> Arc<Shard> {
         let ages = &self.summary.ages;
         self.record(shard, ages.now(), ages.sent())

@@ -321,7 +321,7 @@ async fn a_short_bucket_of_several_shards_is_read_as_often_as_alone() {
 
 #[tokio::test(start_paused = true)]
 async fn children_of_one_parent_take_from_it_together() {
-    let (_fleet, [limiter]) = Fleet::of().await;
+    let (fleet, [limiter]) = Fleet::of().await;
     let level = ConfigLevel::System;
     limiter
         .set_config(&level, &Config::of(rpm(60)))

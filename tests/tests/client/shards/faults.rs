@@ -2,8 +2,8 @@
 
 use weirgate::Limit;
 use weirgate_testkit::Fault;
-use weirgate_tests::fleet::shards::{holds, key, per_minute, shards, split, troubles};
-use weirgate_tests::fleet::{Fleet, ask, denied, granted, millis, pass, secs, slots, tokens};
+use weirgate_tests::fleet::shards::{key, per_minute, shards, split};
+use weirgate_tests::fleet::{Fleet, ask, denied, granted, millis, pass, secs};
 
 #[tokio::test(start_paused = true)]
 async fn a_manually_deleted_shard_is_gone_and_delays_no_request() {
