@@ -102,7 +102,7 @@ fn every_rust_block_of_a_guide_is_text_of_its_program() {
         }
         let program = format!("client/examples/{}.rs", guide.program);
         assert!(page.contains(&program), "{} names {program}", guide.page);
-        assert!(guide.source.lines().count() <= 145, "{program} is short");
+        assert!(guide.source.lines().count() <= 147, "{program} is short");
     }
 }
 
