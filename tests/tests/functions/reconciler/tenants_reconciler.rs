@@ -221,7 +221,8 @@ async fn entries_without_number_keep_no_other_tenant_from_its_turn() {
 async fn what_cannot_be_read_comes_back_after_an_hour() {
     let (dynamo, table) = fresh().await;
     import(&dynamo, (0..2_000).map(|at| hostile(at, "DUE#00")));
-    assert_has!(run(&table,NOW).await, postponed: 2_000, buckets_seen: 0);
+    assert_eq!(run(&table, NOW).await.postponed, 2_000);
+    assert_eq!(run(&table, NOW).await.buckets_seen, 0);
     let hour = NOW.plus(Millis(3_600_000));
     assert_eq!(run(&table, EpochMillis(hour.0 - 1)).await.buckets_seen, 0);
     assert_eq!(run(&table, hour).await.undecodable, 2_000);
