@@ -1,5 +1,5 @@
 //! One item: evaluates planned writes as DynamoDB does, in memory and without I/O. The property
-//! tests of `shared`, the crate `model`, and the table in memory of `store` run on it.
+//! tests of `shared`, the model, and the table in memory of `store` run on it.
 //!
 //! Stricter than DynamoDB nowhere, more forgiving nowhere: what it answers with a
 //! `ValidationException` panics here, since no planned write may ever be invalid.

@@ -32,9 +32,9 @@ pub struct Caller {
 }
 
 impl Caller {
-    /// Makes calls until the world is calm.
+    /// Makes calls until faults are over.
     pub async fn run(self) {
-        while !self.world.is_calm() {
+        while !self.world.are_faults_over() {
             let comes_in_a_burst = self.world.rng().u32(..4) == 0;
             let pause = if comes_in_a_burst {
                 self.until_burst()

@@ -107,7 +107,7 @@ impl Process {
     }
 }
 
-/// Runs the fleet until the world is calm and its last calls have ended. Returns the processes that
+/// Runs the fleet until faults are over and its last calls have ended. Returns the processes that
 /// are left, without callers.
 pub async fn run(world: &World, ledger: &SharedLedger) -> Vec<Process> {
     let scenario = world.scenario().clone();
@@ -152,7 +152,7 @@ pub async fn run(world: &World, ledger: &SharedLedger) -> Vec<Process> {
         }
     }
     operator.end().await;
-    world.calm_down();
+    world.end_faults();
     for process in &mut processes {
         while process.callers.join_next().await.is_some() {}
     }

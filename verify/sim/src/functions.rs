@@ -54,9 +54,9 @@ impl Mapping {
         }
     }
 
-    /// Delivers batches about every second until the world is calm.
+    /// Delivers batches about every second until faults are over.
     pub async fn run(mut self) -> Self {
-        while !self.world.is_calm() {
+        while !self.world.are_faults_over() {
             let pause = self.world.rng().u64(200..1500);
             sleep(Duration::from_millis(pause)).await;
             self.deliver().await;
@@ -118,7 +118,7 @@ impl Mapping {
             self.until = Some(Instant::now() + late);
             return;
         }
-        let size = if self.world.is_calm() {
+        let size = if self.world.are_faults_over() {
             there
         } else {
             self.world.rng().usize(1..=there)
@@ -281,7 +281,7 @@ async fn table(world: &World, network: &Network) -> Table {
 
 /// Runs the reconciler on its schedule until the world calms down.
 pub async fn schedule(world: World) {
-    while !world.is_calm() {
+    while !world.are_faults_over() {
         sleep(Duration::from_secs(20)).await;
         if world.strikes(Kind::ScheduleMissed) {
             continue;

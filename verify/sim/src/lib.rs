@@ -1,6 +1,6 @@
 //! Weirgate in simulation: the real client, the real functions and the real AWS SDK over an
 //! embedded DynamoDB, on one thread, on virtual time, from one seed. Every run of a seed is the
-//! same.
+//! same. The same protocol is explored exhaustively as a [`model`].
 //!
 //! # Layout
 //!
@@ -18,6 +18,7 @@
 //! - `check`: compares the ledger with the table
 //! - `settled`: checks after the last fault, with `settled::probes` for each bucket
 //! - `freeze_check`: the state that a process uses after a freeze
+//! - [`model`]: the protocol as a state machine, two clients and one limit
 //! - `guards`: what to take out of the sources to see that it is missed
 
 pub mod caller;
@@ -32,6 +33,7 @@ pub mod guards;
 pub mod hostile;
 pub mod ledger;
 pub mod limiter;
+pub mod model;
 pub mod network;
 pub mod operator;
 mod resharding;
@@ -68,13 +70,13 @@ pub struct Outcome {
     pub hash: u64,
 }
 
-/// Runs a seed on its own runtime with virtual time. Prints what happens if `is_loud`.
+/// Runs a seed on its own runtime with virtual time. Prints what happens if `is_printed`.
 ///
 /// # Panics
 ///
 /// If the code panics.
 #[must_use]
-pub fn run(seed: u64, is_loud: bool) -> Outcome {
+pub fn run(seed: u64, is_printed: bool) -> Outcome {
     // Backoff delays and ids come from the thread's random generator.
     fastrand::seed(seed);
     weirgate_store::seed_ids_of_thread();
@@ -84,7 +86,7 @@ pub fn run(seed: u64, is_loud: bool) -> Outcome {
         .build();
     runtime
         .expect("a runtime of one thread starts")
-        .block_on(live(Scenario::of(seed), is_loud))
+        .block_on(live(Scenario::of(seed), is_printed))
 }
 
 /// Runs seeds, each on its own thread, `threads` at a time. Calls `each` with every outcome; no
@@ -124,9 +126,9 @@ pub fn run_all(seeds: Range<u64>, threads: usize, each: impl FnMut(Outcome) -> b
     });
 }
 
-async fn live(scenario: Scenario, is_loud: bool) -> Outcome {
+async fn live(scenario: Scenario, is_printed: bool) -> Outcome {
     let seed = scenario.seed;
-    let world = World::new(scenario, is_loud).await;
+    let world = World::new(scenario, is_printed).await;
     world.note(|| format!("{:?}", world.scenario()));
     let ledger = SharedLedger::default();
     let mapping = functions::Mapping::new(&world);

@@ -136,7 +136,7 @@ impl Network {
             may(Kind::Conflict, Fault::Conflict);
             may(Kind::Repeated, Fault::Repeat);
         }
-        if fault.is_none() && parts.iter().any(|(pk, _)| world.is_spent(pk)) {
+        if fault.is_none() && parts.iter().any(|(pk, _)| world.is_throttled(pk)) {
             fault = Some(Fault::Throttle { key_range: true });
         }
         Fate {
@@ -227,7 +227,7 @@ impl HttpConnector for Network {
             if network.is_dead() {
                 return std::future::pending().await;
             }
-            if network.world.is_rushed() {
+            if network.world.is_flooded() {
                 sleep(Duration::from_millis(100)).await;
             }
             let freezes = network.world.freezes();

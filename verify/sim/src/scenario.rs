@@ -133,10 +133,8 @@ impl Scenario {
         let mut aws = Rng::with_seed(seed ^ 0xA35);
         let mut operator = Rng::with_seed(seed ^ 0x0B5);
         let upheaval = (!is_quiet && operator.bool()).then(|| UPHEAVALS[operator.usize(..4)]);
-        for kind in Kind::ALL
-            .into_iter()
-            .filter(|kind| !Kind::BY_TABLE.contains(kind))
-        {
+        let kinds = Kind::ALL.iter().copied();
+        for kind in kinds.filter(|kind| !Kind::BY_TABLE.contains(kind)) {
             let rng = match kind.dice() {
                 Dice::Run => &mut rng,
                 Dice::Aws => &mut aws,

@@ -36,13 +36,13 @@ struct Inner {
     counts: Mutex<Counts<Kind>>,
     events: Mutex<Counts<Event>>,
     /// Whether faults are over.
-    is_calm: AtomicBool,
+    are_faults_over: AtomicBool,
     /// Whether the last release, with its limits elsewhere, has replaced the first one.
     has_moved: AtomicBool,
     /// Bucket whose callers have stopped.
     closed: Mutex<Option<usize>>,
     /// A partition that refuses writes, and until when.
-    spent: Mutex<Option<(String, Instant)>>,
+    throttled: Mutex<Option<(String, Instant)>>,
     /// When each request was first sent, by the hash of its body.
     sent: Mutex<HashMap<u64, EpochMillis>>,
     stream: Mutex<Vec<Value>>,
@@ -53,9 +53,9 @@ struct Inner {
     /// Requests that wrote.
     writes: AtomicU64,
     /// An instant, and the number of requests sent in it.
-    rush: Mutex<(EpochMillis, u32)>,
+    requests_at: Mutex<(EpochMillis, u32)>,
     /// Whether events are printed.
-    is_loud: bool,
+    is_printed: bool,
 }
 
 /// What happened, and the violations.
@@ -73,7 +73,7 @@ impl fmt::Debug for World {
 
 impl World {
     /// Creates a world with an empty table, at the scenario's start.
-    pub async fn new(scenario: Scenario, is_loud: bool) -> Self {
+    pub async fn new(scenario: Scenario, is_printed: bool) -> Self {
         let clock = FakeClock::at(scenario.start);
         let dynamo = Dynamo::new().await.with_clock(clock.clone());
         let stream_check = StreamCheck::of(&scenario);
@@ -92,18 +92,18 @@ impl World {
             operator_rng: Mutex::new(operator_rng),
             counts: Mutex::default(),
             events: Mutex::default(),
-            is_calm: AtomicBool::new(false),
+            are_faults_over: AtomicBool::new(false),
             has_moved: AtomicBool::new(false),
             closed: Mutex::default(),
-            spent: Mutex::default(),
+            throttled: Mutex::default(),
             sent: Mutex::default(),
             stream: Mutex::default(),
             stream_check: Mutex::new(stream_check),
             seen: Mutex::default(),
             finals: Mutex::default(),
             writes: AtomicU64::new(0),
-            rush: Mutex::default(),
-            is_loud,
+            requests_at: Mutex::default(),
+            is_printed,
         };
         Self(Arc::new(inner))
     }
@@ -198,7 +198,7 @@ impl World {
             Dice::Operator => &self.0.operator_rng,
         };
         // Draws in any case, so that a run is the same up to the point where it calms down.
-        lock(dice).u32(..1000) < rate && !self.is_calm()
+        lock(dice).u32(..1000) < rate && !self.are_faults_over()
     }
 
     /// Counts a fault.
@@ -224,16 +224,16 @@ impl World {
     }
 
     /// Ends all faults.
-    pub fn calm_down(&self) {
-        self.0.is_calm.store(true, Ordering::Relaxed);
+    pub fn end_faults(&self) {
+        self.0.are_faults_over.store(true, Ordering::Relaxed);
         self.0.partitions.lift();
         self.note(|| "calm".to_owned());
     }
 
     /// Returns whether faults are over.
     #[must_use]
-    pub fn is_calm(&self) -> bool {
-        self.0.is_calm.load(Ordering::Relaxed)
+    pub fn are_faults_over(&self) -> bool {
+        self.0.are_faults_over.load(Ordering::Relaxed)
     }
 
     /// Lets processes that start from now on be of the last release.
@@ -268,15 +268,15 @@ impl World {
 
     /// Returns whether the partition refuses writes now. Sometimes starts such a time.
     #[must_use]
-    pub fn is_spent(&self, pk: &str) -> bool {
+    pub fn is_throttled(&self, pk: &str) -> bool {
         let begins = self.strikes(Kind::Throttled);
         let lasts = Duration::from_millis(self.rng().u64(100..3000));
-        let mut spent = lock(&self.0.spent);
+        let mut throttled = lock(&self.0.throttled);
         if begins {
-            *spent = Some((pk.to_owned(), Instant::now() + lasts));
+            *throttled = Some((pk.to_owned(), Instant::now() + lasts));
         }
-        !self.is_calm()
-            && spent
+        !self.are_faults_over()
+            && throttled
                 .as_ref()
                 .is_some_and(|(known, until)| known == pk && Instant::now() < *until)
     }
@@ -291,7 +291,7 @@ impl World {
         let line = format!("{:>8} {}", self.now().0 - self.0.scenario.start.0, line());
         let mut seen = lock(&self.0.seen);
         (&line, all).hash(&mut seen.hash);
-        if self.0.is_loud {
+        if self.0.is_printed {
             println!("{line}");
         }
     }
@@ -328,21 +328,21 @@ impl World {
 
     /// Counts a sent request. Returns whether it exceeds the 500 that a millisecond may have. Time
     /// must go on then, or a run that repeats itself would never end.
-    pub(crate) fn is_rushed(&self) -> bool {
+    pub(crate) fn is_flooded(&self) -> bool {
         const MOST: u32 = 500;
-        let mut rush = lock(&self.0.rush);
-        if rush.0 != self.now() {
-            *rush = (self.now(), 0);
+        let mut requests_at = lock(&self.0.requests_at);
+        if requests_at.0 != self.now() {
+            *requests_at = (self.now(), 0);
         }
-        rush.1 += 1;
-        let (is_rushed, is_first) = (rush.1 > MOST, rush.1 == MOST + 1);
-        drop(rush);
+        requests_at.1 += 1;
+        let (is_flooded, is_first) = (requests_at.1 > MOST, requests_at.1 == MOST + 1);
+        drop(requests_at);
         if is_first {
             self.violated(format!(
                 "I7: {MOST} requests were made within a millisecond"
             ));
         }
-        is_rushed
+        is_flooded
     }
 
     /// Returns when a request was first sent: the SDK sends it again after a failure.

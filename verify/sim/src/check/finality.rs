@@ -8,10 +8,10 @@ use weirgate_shared::Millis;
 use crate::operator::operator;
 use crate::world::World;
 
-/// Reads the last windows every few seconds until the world is calm.
+/// Reads the last windows every few seconds until faults are over.
 pub async fn read_often(world: &World) {
     let reader = operator(world).await;
-    while !world.is_calm() {
+    while !world.are_faults_over() {
         world.pass(Duration::from_secs(3)).await;
         read(world, &reader).await;
     }

@@ -1,7 +1,7 @@
 //! The items of one bucket of up to three shards, written to as DynamoDB does, and what the writes
 //! count.
 
-use std::hash::{Hash, Hasher};
+use std::hash::{DefaultHasher, Hash, Hasher};
 use std::sync::Arc;
 
 use weirgate_shared::write::{Action, Update};
@@ -9,7 +9,7 @@ use weirgate_shared::{
     BucketKey, LimitState, Meter, MilliTokens, MilliTotal, Shard, Usage, Window, attr,
 };
 
-use crate::guard::conditions;
+use crate::model::guard::conditions;
 use weirgate_shared::evaluator::Item;
 
 /// A shard's item, and its decoded values.
@@ -20,13 +20,22 @@ pub struct Row {
     pub meter: Meter,
     /// `None` if the shard was merged away.
     live: Option<Shard>,
+    /// Hash of what a later step can depend on: states are hashed far more often than rows are
+    /// written.
+    digest: u64,
 }
 
 impl Row {
     fn of(item: Item) -> Self {
         let live = (!item.is_merged()).then(|| item.bucket());
         let meter = live.as_ref().map_or_else(|| item.live(), Shard::meter);
-        Self { item, meter, live }
+        let digest = digest(&item);
+        Self {
+            item,
+            meter,
+            live,
+            digest,
+        }
     }
 
     /// Returns the shard, which must not be merged.
@@ -75,17 +84,20 @@ impl Row {
     }
 }
 
-/// By what a later step can depend on. The bytes of a split's leases only decide whether a shard is
-/// hot, and in the model any shard may be split.
 impl Hash for Row {
     fn hash<H: Hasher>(&self, state: &mut H) {
-        let decides = |name: &str| name != attr::SPLIT_BYTES;
-        self.item
-            .0
-            .iter()
-            .filter(|(name, _)| decides(name))
-            .for_each(|attribute| attribute.hash(state));
+        self.digest.hash(state);
     }
+}
+
+/// The bytes of a split's leases only decide whether a shard is hot, and in the model any shard may
+/// be split.
+fn digest(item: &Item) -> u64 {
+    let mut hasher = DefaultHasher::new();
+    let decides = |name: &str| name != attr::SPLIT_BYTES;
+    let attributes = item.0.iter().filter(|(name, _)| decides(name));
+    attributes.for_each(|attribute| attribute.hash(&mut hasher));
+    hasher.finish()
 }
 
 /// The items of the shards.

@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use weirgate_shared::{EpochMillis, MilliTokens, WriteId};
 
-use crate::table::Row;
+use crate::model::table::Row;
 
 /// One client.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Hash)]

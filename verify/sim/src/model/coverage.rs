@@ -3,7 +3,7 @@
 use std::collections::HashSet;
 use std::sync::RwLock;
 
-use crate::guard::Kind;
+use crate::model::guard::Kind;
 
 /// Something that must happen at least once.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]

@@ -5,10 +5,10 @@ use std::sync::Arc;
 use stateright::{Model, Property};
 use weirgate_shared::{LimitState, MilliTokens, Shard, ShardIndex, refill_between};
 
-use crate::client::Client;
-use crate::protocol::Protocol;
-use crate::state::State;
-use crate::table::Row;
+use crate::model::client::Client;
+use crate::model::protocol::Protocol;
+use crate::model::state::State;
+use crate::model::table::Row;
 
 impl Protocol {
     /// The limit that clients compete for.

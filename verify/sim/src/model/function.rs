@@ -2,9 +2,9 @@
 
 use std::sync::Arc;
 
-use crate::guard::Kind;
-use crate::sent::Sent;
-use crate::table::Row;
+use crate::model::guard::Kind;
+use crate::model::sent::Sent;
+use crate::model::table::Row;
 
 /// A function's read that waits for its write.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]

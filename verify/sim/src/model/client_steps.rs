@@ -9,14 +9,14 @@ use weirgate_shared::write::{
 };
 use weirgate_shared::{EpochMillis, Hour, Lease, Limit, MilliTokens, WriteId, attr};
 
-use crate::client::{Grant, OpenRequest, RequestKind};
-use crate::coverage::Event;
-use crate::guard::Kind;
-use crate::protocol::Protocol;
-use crate::sent::Sent;
-use crate::state::State;
-use crate::step::Fate;
-use crate::table::Row;
+use crate::model::client::{Grant, OpenRequest, RequestKind};
+use crate::model::coverage::Event;
+use crate::model::guard::Kind;
+use crate::model::protocol::Protocol;
+use crate::model::sent::Sent;
+use crate::model::state::State;
+use crate::model::step::Fate;
+use crate::model::table::Row;
 
 impl Protocol {
     /// The client begins.

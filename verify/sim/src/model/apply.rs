@@ -5,13 +5,13 @@ use std::sync::Arc;
 use weirgate_shared::write::{Action, AttributeUpdate, Condition};
 use weirgate_shared::{EpochMillis, Hour, Limit, MilliTokens, Shard, WriteId, attr};
 
-use crate::coverage::Event;
-use crate::function_steps::is_edit;
-use crate::guard::{self, Kind};
-use crate::protocol::Protocol;
-use crate::sent::Sent;
-use crate::state::State;
-use crate::table::{Row, Table, counted};
+use crate::model::coverage::Event;
+use crate::model::function_steps::is_edit;
+use crate::model::guard::{self, Kind};
+use crate::model::protocol::Protocol;
+use crate::model::sent::Sent;
+use crate::model::state::State;
+use crate::model::table::{Row, Table, counted};
 
 impl Protocol {
     /// Applies a request that arrives. Returns whether its conditions held.

@@ -1,7 +1,7 @@
-//! Any bytes, and real ones with something broken in them: every decoder answers, in its time and
-//! without a panic.
+//! Any bytes, real ones, and real ones with something broken in them: every decoder answers, in its
+//! time and without a panic. Every decoder is fuzzed too.
 
-use std::path::Path;
+use std::path::{Path, PathBuf};
 
 use proptest::prelude::*;
 use proptest::sample::Index;
@@ -10,19 +10,63 @@ use serde_json::{Map, Value, json};
 use weirgate_aggregator::parse;
 use weirgate_fuzz_harness::{ALL, item, stream};
 
+fn root() -> PathBuf {
+    Path::new(env!("CARGO_MANIFEST_DIR")).join("..")
+}
+
+/// Returns the inputs of a decoder, in the order of their names.
 fn corpus(name: &str) -> Vec<Vec<u8>> {
-    let folder = Path::new(env!("CARGO_MANIFEST_DIR"))
-        .join("../fuzz/corpus")
-        .join(name);
-    let mut inputs: Vec<_> = std::fs::read_dir(folder)
-        .unwrap()
-        .map(|entry| entry.unwrap().path())
-        .collect();
+    let folder = std::fs::read_dir(root().join("fuzz/corpus").join(name)).expect(name);
+    let mut inputs: Vec<_> = folder.map(|entry| entry.unwrap().path()).collect();
     inputs.sort();
-    inputs
-        .iter()
-        .map(|path| std::fs::read(path).unwrap())
-        .collect()
+    let read = |path: &PathBuf| std::fs::read(path).unwrap();
+    inputs.iter().map(read).collect()
+}
+
+/// Every input that the fuzz targets start from or that one of them has ever found.
+#[test]
+fn every_input_of_the_corpus_is_answered() {
+    for (name, decode) in ALL {
+        let inputs = corpus(name);
+        assert!(inputs.len() >= 2, "{name} starts from something");
+        for (at, input) in inputs.iter().enumerate() {
+            // Seen with the backtrace, if it is the last one.
+            println!("{name} {at}");
+            decode(input);
+        }
+    }
+    let folders = std::fs::read_dir(root().join("fuzz/corpus"))
+        .unwrap()
+        .count();
+    assert_eq!(folders, ALL.len(), "every folder is some decoder's");
+}
+
+/// Each has its fuzz target, and `make fuzz` runs it.
+#[test]
+fn every_decoder_is_fuzzed() {
+    let root = root();
+    let read = |path: &str| std::fs::read_to_string(root.join(path)).expect(path);
+    let (manifest, makefile) = (read("fuzz/Cargo.toml"), read("../Makefile"));
+    let run = makefile
+        .lines()
+        .find_map(|line| line.strip_prefix("fuzz_targets := "))
+        .expect("the Makefile lists them");
+    let names: Vec<_> = ALL.iter().map(|(name, _)| *name).collect();
+    assert_eq!(run.split(' ').collect::<Vec<_>>(), names);
+    for name in &names {
+        assert!(
+            manifest.contains(&format!("path = \"fuzz_targets/{name}.rs\"")),
+            "{name}"
+        );
+        assert!(
+            read(&format!("fuzz/fuzz_targets/{name}.rs"))
+                .contains(&format!("weirgate_fuzz_harness::{name}(bytes)"))
+        );
+    }
+    let targets = std::fs::read_dir(root.join("fuzz/fuzz_targets"))
+        .unwrap()
+        .count();
+    assert_eq!(targets, names.len(), "every target is some decoder's");
 }
 
 /// What happens to bytes on their way.

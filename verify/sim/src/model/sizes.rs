@@ -3,9 +3,9 @@
 
 use weirgate_shared::{EpochMillis, Limit, Millis};
 
-use crate::bounds::Bounds;
-use crate::coverage::Event::{self, *};
-use crate::guard::Kind::{self, *};
+use crate::model::bounds::Bounds;
+use crate::model::coverage::Event::{self, *};
+use crate::model::guard::Kind::{self, *};
 
 /// A day's end.
 const DAY: EpochMillis = EpochMillis(1_700_006_400_000);

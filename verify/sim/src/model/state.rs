@@ -2,11 +2,11 @@
 
 use std::sync::Arc;
 
-use crate::client::Client;
-use crate::function::FunctionRun;
-use crate::ledger::Ledger;
-use crate::sent::Sent;
-use crate::table::{Row, Table};
+use crate::model::client::Client;
+use crate::model::function::FunctionRun;
+use crate::model::ledger::Ledger;
+use crate::model::sent::Sent;
+use crate::model::table::{Row, Table};
 
 /// Everything that decides what can happen next, and the ledger.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Hash)]

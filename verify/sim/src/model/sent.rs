@@ -5,7 +5,7 @@ use std::hash::{Hash, Hasher};
 use weirgate_shared::write::Action;
 use weirgate_shared::{EpochMillis, MilliTokens, WriteId};
 
-use crate::guard::Kind;
+use crate::model::guard::Kind;
 
 /// A write as it was sent.
 #[derive(Debug, Clone, PartialEq, Eq)]

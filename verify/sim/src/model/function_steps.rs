@@ -9,12 +9,12 @@ use weirgate_shared::write::{
 };
 use weirgate_shared::{BucketKey, EditId, EpochMillis, MilliTokens, Shard, ShardIndex, WriteId};
 
-use crate::function::{FunctionRun, Job};
-use crate::guard::Kind;
-use crate::protocol::Protocol;
-use crate::sent::Sent;
-use crate::state::State;
-use crate::table::Row;
+use crate::model::function::{FunctionRun, Job};
+use crate::model::guard::Kind;
+use crate::model::protocol::Protocol;
+use crate::model::sent::Sent;
+use crate::model::state::State;
+use crate::model::table::Row;
 
 impl Protocol {
     /// Returns the jobs that a function may begin in `state`.

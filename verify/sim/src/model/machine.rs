@@ -4,13 +4,13 @@ use std::sync::Arc;
 
 use stateright::{Model, Property};
 
-use crate::bounds::Bounds;
-use crate::client::Client;
-use crate::coverage::Event;
-use crate::guard::Kind;
-use crate::protocol::Protocol;
-use crate::state::State;
-use crate::step::{Fate, Step};
+use crate::model::bounds::Bounds;
+use crate::model::client::Client;
+use crate::model::coverage::Event;
+use crate::model::guard::Kind;
+use crate::model::protocol::Protocol;
+use crate::model::state::State;
+use crate::model::step::{Fate, Step};
 
 impl Model for Protocol {
     type State = State;

@@ -8,11 +8,11 @@ use stateright::{Model, Property};
 use weirgate_shared::write::{Action, UsageCopy};
 use weirgate_shared::{Millis, Usage, WindowUsage, usage};
 
-use crate::bounds::Bounds;
-use crate::coverage::{Coverage, Event};
-use crate::guard::{self, Guard, Kind};
-use crate::protocol::Protocol;
-use crate::runs::{self, Case, Moment};
+use crate::model::bounds::Bounds;
+use crate::model::coverage::{Coverage, Event};
+use crate::model::guard::{self, Guard, Kind};
+use crate::model::protocol::Protocol;
+use crate::model::runs::{self, Case, Moment};
 use weirgate_shared::evaluator::Item;
 
 /// Longer than a run takes.

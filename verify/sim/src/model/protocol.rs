@@ -2,8 +2,8 @@
 
 use weirgate_shared::{BucketKey, EntityId, EpochMillis, Millis, Namespace, Resource};
 
-use crate::bounds::Bounds;
-use crate::coverage::{Coverage, Event};
+use crate::model::bounds::Bounds;
+use crate::model::coverage::{Coverage, Event};
 
 /// The model.
 #[derive(Debug)]

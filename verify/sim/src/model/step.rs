@@ -2,11 +2,11 @@
 
 use weirgate_shared::MilliTokens;
 
-use crate::client::{Client, RequestKind};
-use crate::function::Job;
-use crate::guard::Kind;
-use crate::protocol::Protocol;
-use crate::state::State;
+use crate::model::client::{Client, RequestKind};
+use crate::model::function::Job;
+use crate::model::guard::Kind;
+use crate::model::protocol::Protocol;
+use crate::model::state::State;
 
 /// The fate of a request in flight.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

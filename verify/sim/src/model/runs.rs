@@ -9,8 +9,8 @@ use weirgate_aggregator::plan;
 use weirgate_shared::write::UsageCopy;
 use weirgate_shared::{EpochMillis, Meter, Usage, Window};
 
-use crate::protocol::Protocol;
-use crate::table::{Row, counted};
+use crate::model::protocol::Protocol;
+use crate::model::table::{Row, counted};
 
 /// The states of shards after the writes of a run, each with its shard.
 type Stream = Vec<(usize, Option<Arc<Row>>)>;

@@ -2,8 +2,8 @@
 
 use weirgate_shared::{EpochMillis, Limit, Millis};
 
-use crate::coverage::Event;
-use crate::guard::{Guard, Kind};
+use crate::model::coverage::Event;
+use crate::model::guard::{Guard, Kind};
 
 /// Possible steps, their numbers, and the removed condition.
 #[derive(Debug, Clone)]
