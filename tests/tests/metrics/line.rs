@@ -83,7 +83,7 @@ async fn a_replay_says_what_it_dropped_and_is_no_cold_start() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn throttles_are_counted_by_the_quota_that_was_exceeded_in_their_own_invocation() {
+async fn throttles_are_counted_by_quota_in_their_own_invocation() {
     let (dynamo, _, event) = used().await;
     let lines = Lines::default();
     let process = aggregator(&dynamo, &lines).await;
@@ -111,7 +111,7 @@ async fn an_earlier_life_without_its_final_copy_is_a_gap() {
 
 /// Whatever ends it, an invocation has its line, at any level of the log.
 #[tokio::test(start_paused = true)]
-async fn an_invocation_that_fails_has_a_line_with_its_error_and_level_error_leaves_no_line_out() {
+async fn an_invocation_that_fails_has_a_line_with_its_error() {
     let lines = Lines::default();
     let writer = lines.clone();
     let _guard = weirgate_runtime::subscriber("ERROR", move || writer.clone()).set_default();

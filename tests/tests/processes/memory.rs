@@ -44,7 +44,7 @@ fn number(name: &str, default: usize) -> usize {
 /// Set `ITEMS` to 1600 for what 40 cents buy, and `ENTRIES` to 300000 for as many small ones beside
 /// them.
 #[tokio::test]
-async fn unreadable_items_of_any_size_and_shape_cost_the_reconciler_little_memory_and_few_lines() {
+async fn unreadable_items_cost_the_reconciler_little_memory_and_few_lines() {
     let (items, entries) = (number("ITEMS", 64), number("ENTRIES", 1_000));
     let dynamo = Dynamo::new().await;
     let table = dynamo.table().await;

@@ -1,7 +1,7 @@
 //! What tracing sees of an acquire. Alone in its process, because tracing remembers for all threads
 //! whether there is a listener.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeMap;
 use std::fmt::Debug;
 use std::sync::{Arc, Mutex};
 
@@ -17,9 +17,9 @@ fn rpm() -> [Limit; 1] {
 /// The name of a span, and its fields.
 type Span = (&'static str, BTreeMap<String, String>);
 
-/// Keeps the fields of spans, and the names of all fields that an acquire's can have.
+/// Keeps the fields of spans.
 #[derive(Clone, Default)]
-struct Spans(Arc<Mutex<Vec<Span>>>, Arc<Mutex<BTreeSet<String>>>);
+struct Spans(Arc<Mutex<Vec<Span>>>);
 
 struct Fields<'a>(&'a mut BTreeMap<String, String>);
 
@@ -39,16 +39,8 @@ impl tracing::Subscriber for Spans {
     fn new_span(&self, span: &tracing::span::Attributes<'_>) -> tracing::span::Id {
         let mut fields = BTreeMap::new();
         span.record(&mut Fields(&mut fields));
-        let metadata = span.metadata();
-        if metadata.name() == "acquire" {
-            let names = metadata
-                .fields()
-                .iter()
-                .map(|field| field.name().to_owned());
-            self.1.lock().unwrap().extend(names);
-        }
         let mut spans = self.0.lock().unwrap();
-        spans.push((metadata.name(), fields));
+        spans.push((span.metadata().name(), fields));
         tracing::span::Id::from_u64(u64::try_from(spans.len()).unwrap())
     }
     fn record(&self, span: &tracing::span::Id, values: &tracing::span::Record<'_>) {
@@ -113,27 +105,4 @@ fn an_acquire_is_a_span_by_opentelemetrys_names() {
         let outcome = ("weirgate.outcome", "error");
         assert_eq!(span, fields(&[outcome, status, ("error.type", error)]));
     }
-}
-
-#[test]
-fn the_page_lists_every_field_of_the_span() {
-    let page = include_str!("../../../docs/guide/metrics.md");
-    let (_, table) = page.split_once("| field of the span |").unwrap();
-    let rows = table
-        .lines()
-        .skip(2)
-        .take_while(|line| line.starts_with('|'));
-    let listed: BTreeSet<_> = rows
-        .flat_map(|row| {
-            let names = row.split('|').nth(1).unwrap().split('`');
-            names.skip(1).step_by(2).map(str::to_owned)
-        })
-        .collect();
-    let spans = Spans::default();
-    let limiter = async || {
-        let limiter = Fleet::new().await.limiter().await;
-        let _ = granted(&limiter, &rpm(), &[("rpm", 1)]).await;
-    };
-    tracing::subscriber::with_default(spans.clone(), || runtime().block_on(limiter()));
-    assert_eq!(listed, *spans.1.lock().unwrap());
 }

@@ -232,34 +232,6 @@ async fn i7_the_tokens_of_a_caller_cancelled_in_flight_go_back() {
     );
 }
 
-/// The answer was sent, but the caller's task ends before it is looked at.
-#[tokio::test(start_paused = true)]
-async fn i7_the_tokens_of_a_caller_that_never_looks_at_its_answer_go_back() {
-    let fleet = Fleet::slow(millis(5)).await;
-    let limiter = fleet.limiter().await;
-    let limits = [rpm(60)[0].clone(), slots(4)];
-    let _ = granted(&limiter, &limits, &[("rpm", 1)]).await;
-    let mut waiting = Box::pin(ask(&limiter, &limits, &[("rpm", 7), ("slots", 1)]).send());
-    assert!(
-        std::future::poll_fn(|context| std::task::Poll::Ready(waiting.as_mut().poll(context)))
-            .await
-            .is_pending()
-    );
-    pass(millis(50)).await;
-    assert_eq!(
-        fleet.tk_tc("slots").await.0,
-        3_000,
-        "the tokens were taken for it"
-    );
-    drop(waiting);
-    settle().await;
-    assert_eq!(
-        (fleet.tk_tc("rpm").await.1, fleet.tk_tc("slots").await.0),
-        (1_000, 4_000)
-    );
-    assert_eq!(fleet.bucket().await.leases.unwrap().len(), 0);
-}
-
 #[tokio::test(start_paused = true)]
 async fn a_failure_is_told_to_everyone_in_the_write_and_the_next_are_served() {
     let fleet = Fleet::slow(millis(2)).await;

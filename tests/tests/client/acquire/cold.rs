@@ -33,7 +33,7 @@ fn reads_and_writes(reads: u64, writes: u64) -> Vec<(String, u64)> {
 
 /// A bucket that one process takes from every 100 ms for a minute.
 async fn in_steady_use(limiter: &RateLimiter) {
-    for _ in 0..600 {
+    for _ in 0..100 {
         let _ = granted(limiter, &two(), &[("rpm", 1), ("tpm", 10)]).await;
         pass(millis(100)).await;
     }
@@ -64,7 +64,7 @@ async fn the_first_acquire_of_a_process_is_a_read_unit_and_one_write() {
 async fn limits_from_the_table_and_the_bucket_are_one_read() {
     let fleet = Fleet::slow(millis(5)).await;
     let admin = configured(&fleet, &ConfigLevel::System, two()).await;
-    for _ in 0..600 {
+    for _ in 0..100 {
         assert!(take(&admin, 1).await.unwrap().is_granted());
         pass(millis(100)).await;
     }
@@ -119,7 +119,7 @@ async fn the_first_acquire_on_64_shards_is_two_reads_and_one_write_anywhere() {
     drop(admin);
     for by_config in [false, true] {
         let before = takes(&fleet).await;
-        for _ in 0..100 {
+        for _ in 0..40 {
             let (limiter, meter) = fleet.metered().await;
             let (_, began) = (operations(&fleet), Instant::now());
             let decision = if by_config {
@@ -146,7 +146,7 @@ async fn the_first_acquire_on_64_shards_is_two_reads_and_one_write_anywhere() {
             .iter()
             .map(|(shard, takes)| takes - before[shard])
             .max();
-        assert!(most <= Some(12), "of 100 on 64 shards one got {most:?}");
+        assert!(most <= Some(8), "of 40 on 64 shards one got {most:?}");
     }
 }
 
@@ -272,7 +272,7 @@ async fn i1_two_processes_that_find_no_bucket_make_one() {
 /// Keys that are kept back, or a read that is refused as a whole: it is asked again as long as the
 /// caller has time.
 #[tokio::test(start_paused = true)]
-async fn throttled_reads_of_a_cold_process_are_repeated_until_its_deadline_and_open_no_breaker() {
+async fn throttled_first_reads_are_repeated_and_open_no_breaker() {
     let fleet = Fleet::new().await;
     let _ = configured(&fleet, &ConfigLevel::System, two()).await;
     let until = Instant::now() + secs(3);

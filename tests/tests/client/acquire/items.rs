@@ -128,7 +128,7 @@ async fn an_item_that_cannot_be_read_is_named_with_what_is_wrong() {
 
 /// A bucket of zae-limiter: it counts no writes.
 #[tokio::test(start_paused = true)]
-async fn a_bucket_that_other_software_wrote_is_refused_with_what_it_lacks_and_the_remedy() {
+async fn a_bucket_of_other_software_is_refused_with_the_remedy() {
     let fleet = Fleet::new().await;
     let theirs: Value =
         serde_json::from_str(include_str!("../../../data/zae-bucket.json")).unwrap();

@@ -10,7 +10,7 @@ fn rpm(rate: i64) -> [Limit; 1] {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_raised_limit_reaches_the_bucket_with_the_take_and_flows_in_from_then_on() {
+async fn a_raised_limit_reaches_the_bucket_with_the_take_and_refills_it() {
     let (fleet, [limiter, other]) = Fleet::of().await;
     let _ = granted(&other, &rpm(10), &[("rpm", 10)]).await;
     denied(&limiter, &rpm(10), &[("rpm", 1)]).await;

@@ -164,7 +164,7 @@ async fn a_limiter_in_shadow_mode_denies_and_delays_no_request() {
 }
 
 proptest! {
-    #![proptest_config(config(64))]
+    #![proptest_config(config(12))]
 
     /// The numbers of a limiter in shadow mode are those of one that denies, request by request.
     #[test]

@@ -83,7 +83,7 @@ async fn a_range_that_cannot_be_is_refused() {
 }
 
 proptest! {
-    #![proptest_config(config(64))]
+    #![proptest_config(config(24))]
 
     /// Requests that share a write: each gets its minimum or a denial, the minimums come first, and
     /// together they never get more than there is.

@@ -12,7 +12,7 @@ use weirgate::{
 };
 use weirgate_testkit::Dynamo;
 use weirgate_tests::fleet::{Fleet, START, config, pass, rpm, runtime, secs, settle, slots};
-use weirgate_tests::stored::{child, entity, resource};
+use weirgate_tests::stored::{child, configure, entity, resource};
 
 /// The tenant, and others whose names are as near to its own as names may be.
 const OURS: &str = "a";
@@ -280,7 +280,7 @@ fn occupied() -> &'static [Value] {
 }
 
 proptest! {
-    #![proptest_config(config(24))]
+    #![proptest_config(config(5))]
 
     #[test]
     fn a_limiter_asks_for_nothing_of_another_namespace(steps in prop::collection::vec(step(), 1..60)) {
@@ -315,16 +315,11 @@ async fn an_item_of_another_namespace_in_an_index_is_in_no_list_of_ours() {
     let ours = limiter(&fleet, OURS).await;
     ours.set_entity(&child("e-1", "team")).await.unwrap();
     let own = ConfigLevel::EntityResource(entity("e-1"), resource("gpt-4"));
-    ours.set_config(&own, &Config::of([stored::rpm(5)]))
-        .await
-        .unwrap();
+    configure(&ours, &own, [stored::rpm(5)]).await;
     let theirs = limiter(&fleet, "b").await;
     theirs.set_entity(&child("spy", "team")).await.unwrap();
     let level = ConfigLevel::EntityResource(entity("spy"), resource("gpt-4"));
-    theirs
-        .set_config(&level, &Config::of([stored::rpm(7)]))
-        .await
-        .unwrap();
+    configure(&theirs, &level, [stored::rpm(7)]).await;
     for item in fleet.dynamo.items_of_others(OURS).into_values() {
         let mut item = item;
         for (index, partition) in [("GSI1PK", "a/PARENT#team"), ("GSI2PK", "a/RESOURCE#gpt-4")] {

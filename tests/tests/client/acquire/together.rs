@@ -5,7 +5,7 @@ use weirgate_shared::{BucketKey, LimitName};
 use weirgate_testkit::Fault;
 use weirgate_testkit::leased::load;
 use weirgate_tests::fleet::{Fleet, millis, pass, secs, settle, slots, tokens};
-use weirgate_tests::stored::{child, entity};
+use weirgate_tests::stored::{child, configure, entity};
 
 fn rpm(rate: i64) -> [Limit; 1] {
     [Limit::per_minute("rpm", rate).unwrap()]
@@ -284,7 +284,7 @@ async fn denied_cold_processes_write_to_no_other_bucket() {
 
 /// The read before the writes is the one that each bucket needed anyway.
 #[tokio::test(start_paused = true)]
-async fn a_cold_process_takes_from_several_buckets_in_two_round_trips_and_a_warm_one_in_one() {
+async fn several_buckets_are_two_round_trips_at_first_and_then_one() {
     let fleet = Fleet::slow(millis(5)).await;
     let _ = granted(ask(&fleet.limiter().await, &[("a", 1), ("b", 1)], 60)).await;
     let limiter = fleet.limiter().await;
@@ -323,10 +323,7 @@ async fn a_short_bucket_of_several_shards_is_read_as_often_as_alone() {
 async fn children_of_one_parent_take_from_it_together() {
     let (fleet, [limiter]) = Fleet::of().await;
     let level = ConfigLevel::System;
-    limiter
-        .set_config(&level, &Config::of(rpm(60)))
-        .await
-        .unwrap();
+    configure(&limiter, &level, rpm(60)).await;
     for name in ["a", "b"] {
         limiter.set_entity(&child(name, "team")).await.unwrap();
     }

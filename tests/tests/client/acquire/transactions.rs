@@ -155,51 +155,42 @@ async fn a_lost_race_is_one_whatever_else_stood_in_the_way() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_conflict_is_transient_and_names_the_item() {
-    let (dynamo, error) = failed(Fault::Conflict).await;
-    assert_eq!(error.kind, ErrorKind::Conflict);
-    assert!(error.kind.is_transient() && error.kind.was_not_applied());
-    let text = error.to_string();
-    assert!(
-        text.contains("TransactWriteItems of a, b on table \"weirgate\""),
-        "{text}"
-    );
-    assert!(
-        text.contains("TransactionConflict at a #STATE: Transaction is ongoing"),
-        "{text}"
-    );
-    assert!(!text.contains("b #STATE"), "b was not in the way: {text}");
-    assert_eq!(stored(&dynamo, "a"), Some(1));
-}
-
-#[tokio::test(start_paused = true)]
-async fn a_throttled_transaction_is_one_also_if_it_comes_as_a_cancellation() {
-    let (dynamo, error) = failed(Fault::Throttle { key_range: false }).await;
-    assert_eq!(error.kind, ErrorKind::IndexThrottled);
-    assert!(
-        error
-            .to_string()
-            .contains("ThrottlingError at a #STATE: Throughput exceeds"),
-        "{error}"
-    );
-    assert_eq!(stored(&dynamo, "a"), Some(1));
-    let (_, error) = failed(Fault::Throttle { key_range: true }).await;
-    assert_eq!(error.kind, ErrorKind::Throttled { key_range: true });
-}
-
-#[tokio::test(start_paused = true)]
-async fn without_permission_or_table_the_error_says_so() {
-    let (dynamo, error) = failed(Fault::Forbidden).await;
-    assert_eq!(
-        (error.kind, stored(&dynamo, "a")),
-        (ErrorKind::AccessDenied, Some(1))
-    );
+async fn a_transaction_that_is_refused_names_the_reason_and_changes_nothing() {
+    let throttle = |key_range| Fault::Throttle { key_range };
+    let spent = ErrorKind::Throttled { key_range: true };
+    for (fault, kind, named) in [
+        (
+            Fault::Conflict,
+            ErrorKind::Conflict,
+            "TransactionConflict at a #STATE: ",
+        ),
+        (
+            throttle(false),
+            ErrorKind::IndexThrottled,
+            "ThrottlingError at a #STATE: ",
+        ),
+        (
+            throttle(true),
+            spent,
+            "TransactWriteItems of a, b on table \"weirgate\"",
+        ),
+        (Fault::Forbidden, ErrorKind::AccessDenied, "not permitted"),
+    ] {
+        let (dynamo, error) = failed(fault).await;
+        assert_eq!(
+            (error.kind, stored(&dynamo, "a")),
+            (kind, Some(1)),
+            "{error}"
+        );
+        let text = error.to_string();
+        assert!(text.contains(named) && !text.contains("b #STATE"), "{text}");
+        let is_permanent = fault == Fault::Forbidden;
+        assert_eq!(error.kind.is_transient(), !is_permanent, "{text}");
+        assert!(is_permanent || error.kind.was_not_applied(), "{text}");
+    }
     let table = Dynamo::empty().table().await;
-    let error = table
-        .transact(&[add("a", 1, vec![])], &id("t"))
-        .await
-        .unwrap_err();
-    assert_eq!(error.kind, ErrorKind::TableNotFound, "{error}");
+    let error = table.transact(&[add("a", 1, vec![])], &id("t")).await;
+    assert_eq!(error.unwrap_err().kind, ErrorKind::TableNotFound);
 }
 
 #[tokio::test(start_paused = true)]

@@ -1,9 +1,8 @@
 //! What an application's own tests do with `weirgate::testing`.
 
 use weirgate::testing::{START, TestTable, limiter};
-use weirgate::{
-    Clock, Config, ConfigLevel, EpochMillis, Limit, OnUnavailable, Prefetch, RateLimiter,
-};
+use weirgate::{Clock, ConfigLevel, EpochMillis, Limit, OnUnavailable, Prefetch, RateLimiter};
+use weirgate_tests::stored::configure;
 
 use weirgate_tests::fleet::{millis, secs, slots};
 
@@ -92,9 +91,7 @@ async fn a_lease_expires_with_the_clock() {
 async fn limiters_of_one_table_share_limits_and_tokens() {
     let table = TestTable::starting_at(EpochMillis(1_800_000_000_000));
     let (one, other) = (table.limiter().await, table.limiter().await);
-    one.set_config(&ConfigLevel::System, &Config::of(rpm()))
-        .await
-        .unwrap();
+    configure(&one, &ConfigLevel::System, rpm()).await;
     let take = |limiter: RateLimiter, tokens| async move {
         let acquire = limiter.acquire("user-1", "api").take("rpm", tokens);
         acquire.send().await.unwrap().is_granted()

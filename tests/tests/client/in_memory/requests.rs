@@ -277,7 +277,7 @@ async fn told(table: &Table, requests: &[Request]) -> Vec<String> {
 }
 
 proptest! {
-    #![proptest_config(config(128))]
+    #![proptest_config(config(48))]
 
     #[test]
     fn a_table_in_memory_answers_every_request_as_dynamodb(requests in prop::collection::vec(request(), 1..30)) {

@@ -150,7 +150,7 @@ fn answers(
 }
 
 proptest! {
-    #![proptest_config(config(96))]
+    #![proptest_config(config(48))]
 
     #[test]
     fn a_mixture_with_shadow_mode_is_answered_as_the_enforced_requests_alone(
@@ -268,7 +268,7 @@ fn calls() -> impl Strategy<Value = Vec<(bool, bool, i64, u64)>> {
 }
 
 proptest! {
-    #![proptest_config(config(96))]
+    #![proptest_config(config(48))]
 
     /// With and without the table: whatever was asked in shadow mode, of the bucket of enforced
     /// requests or of another, the bucket is full when it has refilled from empty.

@@ -39,11 +39,8 @@ async fn processes_below_the_rate_of_a_limit_pay_about_one_write_each() {
     let per_second = |rate| Limit::per_second("rpm", rate).unwrap();
     for (limit, clients, calls_per_hour, arrivals, seconds, most_percent) in [
         (per_second(1_000), 1, a_second(20), Even, 6, 105),
-        (per_second(1_000), 20, a_second(80), Even, 6, 105),
-        (per_second(1_000), 100, a_second(120), Even, 6, 105),
         (per_second(1_000), 100, a_second(200), Even, 6, 105),
         (per_second(1_000), 100, a_second(200), Random, 6, 125),
-        (per_second(1_000), 300, a_second(600), Random, 6, 150),
         (per_second(10), 10, a_second(7), Even, 60, 105),
         (Limit::per_hour("rpm", 60).unwrap(), 3, 9, Even, 14_400, 125),
     ] {
@@ -67,8 +64,7 @@ async fn processes_below_the_rate_of_a_limit_pay_about_one_write_each() {
 /// waits until its deadline, and the limit is used.
 #[tokio::test(start_paused = true)]
 async fn i2_i9_servers_above_the_rate_get_all_tokens_and_denials() {
-    for (rate, servers, most_writes) in [(1_000, 1, 1), (1_000, 10, 1), (200, 30, 2), (200, 100, 3)]
-    {
+    for (rate, servers, most_writes) in [(400, 1, 1), (200, 30, 2), (200, 100, 3)] {
         let limit = Limit::per_second("rpm", rate).unwrap();
         let calls = a_second(u32::try_from(rate).unwrap() * 3 / 2);
         let report = report(limit, (servers, calls), Arrivals::Open, 8).await;
@@ -85,14 +81,14 @@ async fn i2_i9_servers_above_the_rate_get_all_tokens_and_denials() {
 /// I2, I9: the same for a bucket of several shards. A request that is short in each of them, as their
 /// responses showed, is denied. It does not go from shard to shard for what is refilled meanwhile.
 #[tokio::test(start_paused = true)]
-async fn i2_i9_a_server_above_the_rate_of_a_split_bucket_gets_tokens_and_denials() {
+async fn i2_i9_a_server_above_the_rate_of_shards_gets_tokens_and_denials() {
     let load = Load {
         clients: 1,
-        calls_per_second: 1_500.0,
+        calls_per_second: 600.0,
         arrivals: Arrivals::Open,
         lasts: Duration::from_secs(8),
         partitions: Limits::default(),
-        ..small(Limit::per_second("rpm", 1_000).unwrap(), 4)
+        ..small(Limit::per_second("rpm", 400).unwrap(), 4)
     };
     let report = run(&load, 0).await;
     let entitled = u64::try_from(report.entitled.whole_tokens()).unwrap();

@@ -3,6 +3,7 @@
 
 use std::time::Duration;
 use weirgate_tests::fleet;
+use weirgate_tests::fleet::shards::split;
 
 use tokio::task::JoinSet;
 use tokio::time::{Instant, sleep_until};
@@ -161,10 +162,7 @@ async fn a_denial_on_64_shards_costs_two_read_units_at_most() {
     let fleet = fleet::Fleet::slow(millis(5)).await;
     let daily = [Limit::per_day("rpd", 6_400).unwrap()];
     let (first, meter) = fleet.metered().await;
-    assert_eq!(
-        first.set_shards("e-1", "gpt-4", &daily, 64).await.unwrap(),
-        64
-    );
+    split(&first, &daily, 64).await;
     while let Decision::Granted(_) = ask(&first, &daily, &[("rpd", 100)]).send().await.unwrap() {}
     let mut asking = JoinSet::new();
     let began = Instant::now();

@@ -3,10 +3,11 @@
 
 use std::sync::Arc;
 use std::time::Duration;
+use weirgate_tests::stored::configure;
 
 use tokio::task::JoinSet;
 use tokio::time::{Instant, sleep_until};
-use weirgate::{Config, ConfigLevel, EpochMillis, FakeClock, Limit, RateLimiter};
+use weirgate::{ConfigLevel, EpochMillis, FakeClock, Limit, RateLimiter};
 use weirgate_store::{CapacityMeter, ConsumedUnits, Table};
 use weirgate_testkit::{Dynamo, Limits, Partitions};
 
@@ -27,10 +28,7 @@ impl World {
         let partitions = Partitions::over(dynamo.clone(), takes, 7);
         let limits: Arc<[Limit]> = [limit].into();
         let operator = process(&dynamo.table().await).await;
-        operator
-            .set_config(&ConfigLevel::System, &Config::of(limits.to_vec()))
-            .await
-            .unwrap();
+        configure(&operator, &ConfigLevel::System, limits.to_vec()).await;
         assert_eq!(
             operator
                 .set_shards("openai", "gpt-4", &limits, shards)

@@ -25,6 +25,14 @@ const NEVER: CircuitBreakerConfig = CircuitBreakerConfig {
     max_open_for: Duration::from_secs(30),
 };
 
+/// A circuit breaker that opens after so many failures.
+const fn after(failures: u32) -> CircuitBreakerConfig {
+    CircuitBreakerConfig {
+        failure_threshold: failures,
+        ..NEVER
+    }
+}
+
 async fn limiter(
     fleet: &Fleet,
     on_unavailable: OnUnavailable,
@@ -37,6 +45,11 @@ async fn limiter(
         .on_unavailable(on_unavailable)
         .circuit_breaker(breaker);
     builder.build().await.unwrap()
+}
+
+/// A process that decides by a part of the limits as soon as one request fails.
+async fn locally(fleet: &Fleet, percent: u8) -> RateLimiter {
+    limiter(fleet, OnUnavailable::Local { percent }, after(1)).await
 }
 
 /// Every write meets `fault` from now on; how many arrived.
@@ -150,15 +163,7 @@ async fn the_answer_is_the_one_that_was_asked_for_and_says_why() {
 #[tokio::test(start_paused = true)]
 async fn what_is_wrong_with_the_caller_never_fails_open() {
     let fleet = Fleet::new().await;
-    let allow = limiter(
-        &fleet,
-        OnUnavailable::Allow,
-        CircuitBreakerConfig {
-            failure_threshold: 1,
-            ..NEVER
-        },
-    )
-    .await;
+    let allow = limiter(&fleet, OnUnavailable::Allow, after(1)).await;
     outage(&fleet, Fault::Forbidden);
     for _ in 0..3 {
         let error = ask(&allow, &limits(), &[("rpm", 1)])
@@ -211,15 +216,7 @@ async fn what_is_wrong_with_the_caller_never_fails_open() {
 #[tokio::test(start_paused = true)]
 async fn a_local_bucket_has_its_part_and_its_slots_come_back() {
     let fleet = Fleet::new().await;
-    let local = limiter(
-        &fleet,
-        OnUnavailable::Local { percent: 25 },
-        CircuitBreakerConfig {
-            failure_threshold: 1,
-            ..NEVER
-        },
-    )
-    .await;
+    let local = locally(&fleet, 25).await;
     outage(&fleet, Fault::LoseRequest);
     assert_eq!(take(&local, 150).await.unwrap().amount("rpm"), tokens(150));
     let denied = take(&local, 1).await.expect_err("it has a quarter");
@@ -327,15 +324,7 @@ async fn it_is_left_alone_after_failures_in_a_row_and_then_asked_by_one() {
 #[tokio::test(start_paused = true)]
 async fn one_that_goes_away_while_trying_leaves_it_to_the_next() {
     let fleet = Fleet::slow(millis(50)).await;
-    let limiter = limiter(
-        &fleet,
-        OnUnavailable::Error,
-        CircuitBreakerConfig {
-            failure_threshold: 1,
-            ..NEVER
-        },
-    )
-    .await;
+    let limiter = limiter(&fleet, OnUnavailable::Error, after(1)).await;
     outage(&fleet, Fault::LoseRequest);
     let _ = ask(&limiter, &limits(), &[("rpm", 1)])
         .send()
@@ -350,15 +339,7 @@ async fn one_that_goes_away_while_trying_leaves_it_to_the_next() {
 #[tokio::test(start_paused = true)]
 async fn a_bucket_that_is_too_hot_leaves_the_others_alone() {
     let fleet = Fleet::new().await;
-    let limiter = limiter(
-        &fleet,
-        OnUnavailable::Error,
-        CircuitBreakerConfig {
-            failure_threshold: 2,
-            ..NEVER
-        },
-    )
-    .await;
+    let limiter = limiter(&fleet, OnUnavailable::Error, after(2)).await;
     let arrived = outage(&fleet, Fault::Throttle { key_range: true });
     let error = ask(&limiter, &limits(), &[("rpm", 1)])
         .send()
@@ -379,15 +360,7 @@ async fn a_bucket_that_is_too_hot_leaves_the_others_alone() {
 #[tokio::test(start_paused = true)]
 async fn several_buckets_are_answered_together() {
     let fleet = Fleet::new().await;
-    let local = limiter(
-        &fleet,
-        OnUnavailable::Local { percent: 50 },
-        CircuitBreakerConfig {
-            failure_threshold: 1,
-            ..NEVER
-        },
-    )
-    .await;
+    let local = locally(&fleet, 50).await;
     outage(&fleet, Fault::LoseRequest);
     let both = |a, b| {
         let one = |entity, need| {
@@ -585,10 +558,7 @@ async fn credentials_that_are_not_valid_yet_are_waited_for_and_open_no_breaker()
     let patient = fleet
         .builder()
         .await
-        .circuit_breaker(CircuitBreakerConfig {
-            failure_threshold: 1,
-            ..NEVER
-        })
+        .circuit_breaker(after(1))
         .build()
         .await
         .unwrap();
@@ -629,17 +599,9 @@ async fn credentials_that_are_not_valid_yet_are_waited_for_and_open_no_breaker()
 /// An operator's change reaches a local bucket, and two requests of one bucket do not get more than
 /// it has.
 #[tokio::test(start_paused = true)]
-async fn a_local_bucket_refills_through_a_freeze_and_with_a_wall_clock_that_was_set_back() {
+async fn a_local_bucket_refills_through_a_freeze_and_a_clock_set_back() {
     let fleet = Fleet::new().await;
-    let local = limiter(
-        &fleet,
-        OnUnavailable::Local { percent: 25 },
-        CircuitBreakerConfig {
-            failure_threshold: 1,
-            ..NEVER
-        },
-    )
-    .await;
+    let local = locally(&fleet, 25).await;
     outage(&fleet, Fault::LoseRequest);
     assert!(
         take(&local, 150).await.is_ok() && take(&local, 1).await.is_err(),
@@ -665,15 +627,7 @@ async fn a_local_bucket_refills_through_a_freeze_and_with_a_wall_clock_that_was_
 #[tokio::test(start_paused = true)]
 async fn a_local_bucket_goes_by_the_limits_of_the_request() {
     let fleet = Fleet::new().await;
-    let local = limiter(
-        &fleet,
-        OnUnavailable::Local { percent: 50 },
-        CircuitBreakerConfig {
-            failure_threshold: 1,
-            ..NEVER
-        },
-    )
-    .await;
+    let local = locally(&fleet, 50).await;
     outage(&fleet, Fault::LoseRequest);
     assert!(take(&local, 300).await.is_ok());
     let lower = [rpm(10)];

@@ -41,7 +41,7 @@ async fn what_was_never_sent_is_certainly_not_applied() {
 /// The handshake of TLS is part of making the connection: a server that speaks something else was
 /// sent no request.
 #[tokio::test]
-async fn a_connection_lost_before_the_request_was_sent_is_told_from_one_lost_after_it() {
+async fn a_connection_lost_before_the_request_is_told_from_one_lost_after() {
     let listener = TcpListener::bind("127.0.0.1:0").unwrap();
     let at = listener.local_addr().unwrap();
     std::thread::spawn(move || {

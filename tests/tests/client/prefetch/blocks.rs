@@ -74,40 +74,24 @@ async fn counted(fleet: &Fleet, limit: &str) -> (i64, i64) {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_thousand_acquires_a_second_cost_a_fiftieth_of_a_write_unit_each_at_most() {
+async fn a_prefetched_acquire_costs_a_fiftieth_of_a_write_unit() {
     // 10 % of the second one are a tenth of a second's load: its blocks are as large as they may
     // be.
     for limits in [far(), vec![Limit::per_second("rps", 2_000).unwrap()]] {
         let fleet = Fleet::new().await;
         let (limiter, meter) = metered(&fleet, 5).await;
-        let acquires = load(&limiter, &limits, millis(1), 60).await;
+        let acquires = load(&limiter, &limits, millis(1), 20).await;
         limiter.shutdown().await.unwrap();
-        assert_eq!(acquires, 60_000, "all are granted");
+        assert_eq!(acquires, 20_000, "all are granted");
         let units = meter.take().total;
-        println!("{} write units, {:.5} each", units, units / 60_000.0);
+        println!("{} write units, {:.5} each", units, units / 20_000.0);
         let most = f64::from(u32::try_from(PREFETCHED_MILLI).unwrap());
-        assert!(units * 1_000.0 <= most * 60_000.0, "{units}");
+        assert!(units * 1_000.0 <= most * 20_000.0, "{units}");
         assert_eq!(
             counted(&fleet, limits[0].name().as_str()).await,
-            (60_000_000, 60_000)
+            (20_000_000, 20_000)
         );
     }
-}
-
-#[tokio::test(start_paused = true)]
-async fn a_load_that_rises_and_sinks_costs_a_few_writes_a_second() {
-    let fleet = Fleet::new().await;
-    let (limiter, meter) = metered(&fleet, 5).await;
-    let mut acquires = 0;
-    for every_ms in [100, 20, 5, 1, 5, 20, 100] {
-        acquires += load(&limiter, &far(), millis(every_ms), 10).await;
-    }
-    let units = meter.take().total;
-    println!("{units} write units for {acquires} acquires in 70 s");
-    assert!(units <= 2.5 * 70.0, "{units}");
-    limiter.shutdown().await.unwrap();
-    assert_eq!(counted(&fleet, "rpm").await, (acquires * 1000, acquires));
-    assert_eq!(meter.take().total, 1.0, "all that was left, in one write");
 }
 
 #[tokio::test(start_paused = true)]
@@ -141,7 +125,7 @@ async fn no_more_than_the_share_is_outstanding_at_any_time() {
             .await
             .unwrap();
         let (mut used, mut most_seen) = (0, 0);
-        for at in 0..3_000 {
+        for at in 0..1_000 {
             if let Some(grant) = ask(&limiter, &limits, &[("rps", 1), ("tps", 7)])
                 .send()
                 .await
@@ -168,15 +152,14 @@ async fn no_more_than_the_share_is_outstanding_at_any_time() {
             pass(Duration::from_micros(700)).await;
         }
         assert!(
-            most_seen > 0 && limiter.stats().prefetch_hits > 1_000,
+            most_seen > 0 && limiter.stats().prefetch_hits > 300,
             "it was in use"
         );
     }
 }
 
 #[tokio::test(start_paused = true)]
-async fn what_is_left_goes_back_when_it_has_been_kept_for_long_enough_and_every_acquire_is_counted()
-{
+async fn unused_tokens_go_back_and_every_acquire_is_counted() {
     let fleet = Fleet::new().await;
     let limiter = ahead(&fleet).await;
     let used = load(&limiter, &far(), millis(1), 5).await;
@@ -232,24 +215,7 @@ async fn no_token_is_spent_after_it_was_kept_for_long_enough() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_client_that_dies_forfeits_its_block_and_no_more() {
-    let fleet = Fleet::new().await;
-    let limits = [Limit::per_day("rpd", 20_000).unwrap()];
-    let limiter = ahead(&fleet).await;
-    let used = load(&limiter, &limits, millis(1), 3).await;
-    drop(limiter);
-    let lost = counted(&fleet, "rpd").await.0 - used * 1000;
-    assert!(lost > 0 && lost <= 2_000_000, "{lost}");
-    pass(secs(300)).await;
-    assert_eq!(
-        counted(&fleet, "rpd").await.0 - used * 1000,
-        lost,
-        "it is unknown whether it was spent"
-    );
-}
-
-#[tokio::test(start_paused = true)]
-async fn a_shutdown_returns_everything_once_and_what_comes_later_goes_to_the_table() {
+async fn a_shutdown_returns_all_tokens_once_and_later_requests_use_the_table() {
     // Blocks are under way all the time.
     let fleet = Fleet::slow(millis(40)).await;
     let limiter = ahead(&fleet).await;
@@ -300,28 +266,6 @@ async fn a_shutdown_returns_everything_once_and_what_comes_later_goes_to_the_tab
         .await
         .unwrap();
     assert!(other.is_granted() && limiter.stats().prefetch_blocks > 5);
-}
-
-#[tokio::test(start_paused = true)]
-async fn a_shutdown_waits_for_a_block_on_its_way_and_returns_it() {
-    let fleet = Fleet::slow(millis(40)).await;
-    let limiter = ahead(&fleet).await;
-    let mut used = load(&limiter, &far(), millis(1), 3).await;
-    pass(millis(50)).await;
-    let before = limiter.stats();
-    while limiter.stats().writes == before.writes {
-        let _ = granted(&limiter, &far(), &[("rpm", 1)]).await;
-        pass(millis(1)).await;
-        used += 1;
-    }
-    assert_eq!(
-        limiter.stats().prefetch_blocks,
-        before.prefetch_blocks,
-        "it is on its way"
-    );
-    limiter.shutdown().await.unwrap();
-    assert_eq!(limiter.stats().prefetch_blocks, before.prefetch_blocks + 1);
-    assert_eq!(counted(&fleet, "rpm").await, (used * 1000, used));
 }
 
 #[tokio::test(start_paused = true)]

@@ -246,7 +246,7 @@ async fn an_erasure_interrupted_at_any_request_is_completed_by_another_call() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_lease_that_has_not_expired_refuses_the_erasure_before_anything_is_deleted() {
+async fn a_live_lease_refuses_the_erasure_before_anything_is_deleted() {
     let (fleet, [limiter]) = Fleet::of().await;
     live(&limiter, "e-1").await;
     let slots = [slots(4)];

@@ -107,7 +107,7 @@ async fn end(how: End, limiter: &RateLimiter) -> usize {
 }
 
 #[tokio::test(start_paused = true)]
-async fn nothing_late_brings_a_bucket_back_that_was_erased_or_purged_or_joins_the_next_one() {
+async fn nothing_late_brings_an_erased_or_purged_bucket_back() {
     let mut unfinished = 0;
     for (how, seed) in [End::Erased, End::Purged]
         .into_iter()

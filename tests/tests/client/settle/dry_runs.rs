@@ -1,14 +1,14 @@
 //! A dry run writes nothing, whatever state the bucket is in; and each call of an operator has one,
 //! and an idempotency key.
 
-use weirgate::{Config, ConfigLevel, Error, OnUnavailable, OperationOutcome, RateLimiter};
+use weirgate::{ConfigLevel, Error, OnUnavailable, OperationOutcome, RateLimiter};
 use weirgate_shared::write::split;
 use weirgate_store::ReturnValues;
 use weirgate_testkit::Fault;
 
 use weirgate_tests::fleet::shards::{self, per_minute};
 use weirgate_tests::fleet::{Fleet, granted, pass, rpm, secs};
-use weirgate_tests::stored::{entity, resource};
+use weirgate_tests::stored::{configure, entity, resource};
 
 /// How a call is to be made.
 #[derive(Debug, Clone, Copy)]
@@ -82,10 +82,7 @@ async fn world(fleet: &Fleet, state: &str) -> RateLimiter {
     let limiter = fleet.limiter().await;
     let level = ConfigLevel::Resource(resource("gpt-4"));
     let configured = [rpm(120)];
-    limiter
-        .set_config(&level, &Config::of(configured))
-        .await
-        .unwrap();
+    configure(&limiter, &level, configured).await;
     let _ = limiter
         .stop(&ConfigLevel::Entity(entity("e-2")))
         .send()

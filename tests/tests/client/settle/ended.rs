@@ -30,7 +30,7 @@ fn limits() -> [Limit; 2] {
 
 /// A request is a read and a write, and its tokens are taken after 75 ms.
 #[tokio::test(start_paused = true)]
-async fn a_request_that_was_dropped_at_any_time_has_returned_its_tokens_when_the_limiter_ends() {
+async fn a_dropped_request_has_returned_its_tokens_when_the_limiter_ends() {
     for after in (5..100).step_by(10) {
         let fleet = Fleet::new().await;
         // The bucket exists, so that its balance shows what is missing.

@@ -3,7 +3,7 @@
 use weirgate::{ConfigLevel, Limit, Settlement};
 use weirgate_shared::EpochSeconds;
 use weirgate_tests::fleet::{Fleet, PK, START, ask, granted, pass, secs};
-use weirgate_tests::stored::{configured, entity, resource, rpm, take};
+use weirgate_tests::stored::{configure, configured, entity, resource, rpm, take};
 
 const HOUR: u64 = 3_600;
 
@@ -44,16 +44,13 @@ async fn a_bucket_ends_unless_its_limits_are_its_own() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_bucket_that_gets_limits_of_its_own_is_kept_and_ends_again_without_them() {
+async fn a_bucket_with_limits_of_its_own_is_kept_and_ends_without_them() {
     let fleet = Fleet::new().await;
     let limiter = configured(&fleet, &ConfigLevel::System, [rpm(60)]).await;
     assert!(take(&limiter, 1).await.unwrap().is_granted());
     assert!(ttl_hours(&fleet).await.is_some());
     let own = ConfigLevel::EntityResource(entity("e-1"), resource("gpt-4"));
-    limiter
-        .set_config(&own, &weirgate::Config::of([rpm(60)]))
-        .await
-        .unwrap();
+    configure(&limiter, &own, [rpm(60)]).await;
     let _ = fleet.writes();
     assert!(take(&limiter, 1).await.unwrap().is_granted());
     assert_eq!((ttl_hours(&fleet).await, fleet.writes()), (None, 1));
@@ -65,7 +62,7 @@ async fn a_bucket_that_gets_limits_of_its_own_is_kept_and_ends_again_without_the
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_bucket_in_use_never_ends_and_its_end_moves_about_once_a_day_with_a_take() {
+async fn a_bucket_in_use_never_ends_and_its_end_moves_once_a_day() {
     let (fleet, [limiter]) = Fleet::of().await;
     let (mut moves, mut last) = (0, None);
     let _ = granted(&limiter, &[rpm(60)], &[("rpm", 1)]).await;
@@ -120,7 +117,7 @@ async fn shards_have_no_end_and_one_of_them_has_again() {
 
 /// Also of a limit that the new item has with slots.
 #[tokio::test(start_paused = true)]
-async fn a_hold_of_a_limit_that_a_new_item_lacks_is_gone_and_the_item_stays_readable() {
+async fn a_hold_of_a_limit_that_a_new_item_lacks_is_gone() {
     let limit = |name| Limit::per_minute(name, 60).unwrap();
     let (both, others) = ([limit("x"), limit("y")], [limit("y")]);
     let slots = [limit("y"), Limit::concurrent("x", 6).unwrap()];

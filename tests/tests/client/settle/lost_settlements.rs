@@ -156,7 +156,7 @@ async fn i7_a_renewal_in_trouble_keeps_the_lease() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_settlement_that_stays_refused_ends_in_an_error_and_the_lease_in_its_expiry() {
+async fn a_settlement_that_stays_refused_ends_in_an_error() {
     let fleet = Fleet::new().await;
     let limiter = fleet
         .builder()
@@ -186,7 +186,7 @@ async fn a_settlement_that_stays_refused_ends_in_an_error_and_the_lease_in_its_e
 }
 
 #[tokio::test(start_paused = true)]
-async fn i4_a_release_in_doubt_does_not_count_if_the_lease_may_have_expired_before() {
+async fn i4_a_release_in_doubt_of_a_lease_that_may_have_expired_is_unknown() {
     let (fleet, [limiter]) = Fleet::of().await;
     let grant = leased(&limiter, &limits(), &[("rpd", 10)], secs(5)).await;
     pass(secs(6)).await;
@@ -212,7 +212,7 @@ async fn i4_a_release_in_doubt_does_not_count_if_the_lease_may_have_expired_befo
 }
 
 #[tokio::test(start_paused = true)]
-async fn i7_an_adjustment_in_doubt_counts_if_the_lease_shows_it_however_soon_that_expires() {
+async fn i7_an_adjustment_in_doubt_counts_if_the_lease_shows_it() {
     let (fleet, [limiter]) = Fleet::of().await;
     let mut grant = leased(&limiter, &limits(), &[("rpd", 10)], secs(5)).await;
     pass(secs(4)).await;

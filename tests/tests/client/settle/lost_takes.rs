@@ -216,7 +216,7 @@ async fn where_the_id_is_gone_the_tokens_count_as_taken_once_each() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn an_answer_that_never_comes_ends_in_a_timeout_that_says_it_may_have_happened() {
+async fn a_timeout_says_that_the_take_may_have_happened() {
     let fleet = Fleet::new().await;
     let builder =
         fleet

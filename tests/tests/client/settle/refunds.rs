@@ -23,7 +23,7 @@ async fn debit(limiter: &RateLimiter, limits: &[Limit], amount: i64) {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_refund_returns_up_to_the_capacity_with_one_write_and_lowers_the_usage_by_all() {
+async fn a_refund_returns_up_to_the_capacity_and_lowers_the_usage_by_all() {
     let (fleet, [limiter]) = Fleet::of().await;
     let _ = granted(&limiter, &limits(), &[("tpd", 1_000)]).await;
     fleet.writes();

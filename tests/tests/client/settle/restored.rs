@@ -10,7 +10,7 @@ use weirgate_tests::fleet::shards::split;
 use weirgate_tests::fleet::{
     Fleet, ask, granted, leased, millis, pass, secs, settle, slots, tokens,
 };
-use weirgate_tests::stored::{child, entity};
+use weirgate_tests::stored::{child, configure, entity};
 
 fn limits() -> [Limit; 2] {
     [Limit::per_day("tpd", 1_000).unwrap(), slots(4)]
@@ -207,20 +207,17 @@ async fn a_misspelt_limit_is_an_error_beside_any_other_entity() {
                     grant = limiter.restore_grant(&grant.into_token()).unwrap();
                 }
                 for limit in ["tdp", "tp", "tpdd", "rpm"] {
+                    let calls = [
+                        grant.adjust(limit, 3).await.map(drop),
+                        grant.check_adjust(limit),
+                        grant.take_more(limit, 1).await.map(drop),
+                        grant.give_back(limit, 0).await.map(drop),
+                    ];
                     let is_invalid =
-                        |result: Result<_, Error>| matches!(result, Err(Error::Invalid(_)));
+                        |call: &Result<(), Error>| matches!(call, Err(Error::Invalid(_)));
                     assert!(
-                        is_invalid(grant.adjust(limit, 3).await.map(drop)),
-                        "{others:?} {limit}"
-                    );
-                    assert!(is_invalid(grant.check_adjust(limit)), "{others:?} {limit}");
-                    assert!(
-                        is_invalid(grant.take_more(limit, 1).await.map(drop)),
-                        "{others:?} {limit}"
-                    );
-                    assert!(
-                        is_invalid(grant.give_back(limit, 0).await.map(drop)),
-                        "{others:?} {limit}"
+                        calls.iter().all(is_invalid),
+                        "{others:?} {limit}: {calls:?}"
                     );
                 }
                 let _ = grant.adjust("tpd", 2).await.unwrap();
@@ -379,10 +376,7 @@ async fn of_kind(kind: Kind, fleet: &Fleet) -> (RateLimiter, Grant) {
         Kind::Cascaded => {
             limiter.set_entity(&child("e-1", "team")).await.unwrap();
             let level = ConfigLevel::Entity(entity("team"));
-            limiter
-                .set_config(&level, &Config::of(limits))
-                .await
-                .unwrap();
+            configure(&limiter, &level, limits).await;
         }
         Kind::Soft | Kind::Shadow => {
             let _ = granted(&limiter, &limits, &[("tpm", 90)]).await;

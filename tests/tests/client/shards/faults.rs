@@ -45,7 +45,7 @@ async fn a_manually_deleted_shard_is_gone_and_delays_no_request() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_throttled_caller_asks_for_a_split_once_and_only_of_the_shard_that_it_was() {
+async fn a_throttled_caller_asks_for_one_split_of_its_shard() {
     let (fleet, [limiter]) = Fleet::of().await;
     let limits = per_minute(1000);
     let _ = granted(&limiter, &limits, &[("rpm", 1)]).await;

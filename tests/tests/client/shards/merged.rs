@@ -3,6 +3,7 @@
 
 use std::collections::BTreeSet;
 use weirgate_tests::aggregator;
+use weirgate_tests::fleet::shards::split;
 
 use serde_json::{Value, json};
 use weirgate::{FakeClock, Limit, RateLimiter};
@@ -94,7 +95,7 @@ fn indexed(dynamo: &Dynamo, key: &BucketKey) -> BTreeSet<String> {
 }
 
 #[tokio::test(start_paused = true)]
-async fn i3_a_merged_shard_is_in_no_index_and_the_next_one_of_its_number_goes_on_counting() {
+async fn i3_a_merged_shard_is_in_no_index_and_the_next_one_goes_on_counting() {
     let (dynamo, table, key, limiter, clock) = used().await;
     let (before, counted, quota) = (
         read(&limiter).await,
@@ -143,13 +144,7 @@ async fn i3_a_merged_shard_is_in_no_index_and_the_next_one_of_its_number_goes_on
     assert_eq!(run(&table, later(DUE, HOUR_MS)).await.buckets_seen, 0);
     assert_eq!(read(&limiter).await, before);
 
-    assert_eq!(
-        limiter
-            .set_shards("e-1", "gpt-4", &limits(), 4)
-            .await
-            .unwrap(),
-        4
-    );
+    split(&limiter, &limits(), 4).await;
     for (shard, was) in shards(&table, &key).await.iter().zip(&counted) {
         let meter = shard.meter();
         assert!(
@@ -187,13 +182,7 @@ async fn i3_a_limit_that_only_the_merged_shard_had_counts_in_no_later_hour() {
     let others = [Limit::per_day("rpm", 1_000).unwrap()];
     for hours in 0..3 {
         clock.skew(60_000 + hours * HOUR_MS);
-        assert_eq!(
-            limiter
-                .set_shards("e-1", "gpt-4", &others, 4)
-                .await
-                .unwrap(),
-            4
-        );
+        split(&limiter, &others, 4).await;
         let at = later(DUE, hours * HOUR_MS);
         take_at(
             &table,

@@ -9,13 +9,14 @@ use weirgate_shared::{BucketKey, EpochMillis};
 use weirgate_tests::aggregator;
 use weirgate_tests::aggregator::{HOUR, bucket, config, counts, event, held, marked};
 use weirgate_tests::fleet;
+use weirgate_tests::fleet::shards::split;
 use weirgate_tests::fleet::{Fleet, denied, leased, pass, secs, slots, tokens};
 use weirgate_tests::sharded;
 
 /// The new half has no slot then. Those that come back stay with the shard they were taken from,
 /// and each can be had.
 #[tokio::test(start_paused = true)]
-async fn i2_a_shard_whose_slots_are_all_held_is_split_and_every_slot_that_comes_back_is_given() {
+async fn i2_every_slot_of_a_shard_split_while_all_were_held_comes_back() {
     let fleet = Fleet::new().await;
     let (table, limits) = (fleet.dynamo.table().await, [slots(4)]);
     let limiter = fleet.limiter().await;
@@ -23,13 +24,7 @@ async fn i2_a_shard_whose_slots_are_all_held_is_split_and_every_slot_that_comes_
     for _ in 0..4 {
         grants.push(leased(&limiter, &limits, &[("slots", 1)], secs(600)).await);
     }
-    assert_eq!(
-        limiter
-            .set_shards("e-1", "gpt-4", &limits, 2)
-            .await
-            .unwrap(),
-        2
-    );
+    split(&limiter, &limits, 2).await;
     let key = BucketKey::parse(fleet::PK).unwrap();
     let free = async || {
         sharded::shards(&table, &key)
@@ -65,7 +60,7 @@ async fn i2_a_shard_whose_slots_are_all_held_is_split_and_every_slot_that_comes_
 /// The stream was late, or began again at its horizon. The split of a shard that is still hot is as
 /// exact as any, and the reconciler takes it back.
 #[tokio::test(start_paused = true)]
-async fn i6_a_late_record_splits_a_shard_once_if_it_was_hot_until_now_and_it_is_merged_again() {
+async fn i6_a_late_record_splits_a_shard_once_if_it_was_hot_until_now() {
     for (hours, is_still_hot) in [1, 6, 23]
         .map(|hours| [(hours, true), (hours, false)])
         .concat()

@@ -38,7 +38,7 @@ async fn held(table: &Table, key: &BucketKey, at: EpochMillis) -> BTreeMap<Limit
 }
 
 #[tokio::test]
-async fn i6_the_reconciler_finishes_a_split_within_a_minute_and_merges_no_shard_of_it_before() {
+async fn i6_the_reconciler_finishes_a_split_within_a_minute() {
     let dynamo = weirgate_testkit::Dynamo::new().await;
     let table = dynamo.table().await;
     let bucket = full("e-1", &sharded::limits());
