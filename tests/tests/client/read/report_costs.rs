@@ -111,7 +111,7 @@ async fn a_day_of_a_resource_costs_the_units_of_the_page_for_each_entity() {
 }
 
 proptest! {
-    #![proptest_config(config(96))]
+    #![proptest_config(config(32))]
 
     /// Hours that have not begun, or that no table can have, are no request.
     #[test]
