@@ -175,36 +175,62 @@ async fn i3_throttles_that_do_not_follow_each_other_refuse_nothing() {
     }
 }
 
-/// I3: usage that the log alone has is not counted. A copy is made if its item is throttled for a
-/// second. If it is for longer, or the whole table is, the record comes again.
+/// I3: usage that the log alone has is not counted.
 #[tokio::test(start_paused = true)]
-async fn i3_a_young_record_is_copied_or_comes_again() {
-    let of_table = Fault::Throttle { key_range: false };
-    for (fault, seconds, failed) in [(KEY_RANGE, 1, 0), (KEY_RANGE, 3, 1), (of_table, 3, 1)] {
-        let dynamo = Dynamo::new().await;
-        let table = dynamo.table().await;
-        used(&table, "slow", 1).await;
-        used(&table, "good", 1).await;
-        let records = records(&dynamo);
-        let slow_until = Instant::now() + Duration::from_secs(seconds);
-        dynamo.fail_when(move |write| {
-            let is_slow = pk(write).starts_with("slow/") && Instant::now() < slow_until;
-            is_slow.then_some(fault)
-        });
-        let handled = deliver(&table, &records).await;
-        let summary = &handled.summary;
-        assert_eq!(
-            (summary.refused, summary.failed),
-            (0, failed),
-            "{summary:?}"
-        );
-        let failures = handled.response.unwrap().batch_item_failures;
-        assert_eq!(failures.len(), failed, "{fault:?}");
-        assert_eq!(copied(&dynamo, "good/ENTITY#e-0"), "1.5");
-        let summary = deliver(&table, &records).await.summary;
-        assert_eq!((summary.refused, summary.failed), (0, 0), "{summary:?}");
-        assert_eq!(copied(&dynamo, "slow/ENTITY#e-0"), "1.5");
-    }
+async fn i3_a_young_record_comes_again_while_its_snapshot_is_throttled() {
+    let dynamo = Dynamo::new().await;
+    let table = dynamo.table().await;
+    used(&table, "slow", 1).await;
+    used(&table, "good", 1).await;
+    let records = records(&dynamo);
+    let slow_until = Instant::now() + Duration::from_secs(3);
+    dynamo.fail_when(move |write| {
+        let is_slow = pk(write).starts_with("slow/") && Instant::now() < slow_until;
+        is_slow.then_some(KEY_RANGE)
+    });
+    let handled = deliver(&table, &records).await;
+    assert_eq!(handled.summary.refused, 0);
+    let failures = handled.response.unwrap().batch_item_failures;
+    assert_eq!(failures.len(), 1);
+    assert_eq!(copied(&dynamo, "good/ENTITY#e-0"), "1.5");
+    let handled = deliver(&table, &records).await;
+    assert_eq!((handled.summary.refused, handled.summary.failed), (0, 0));
+    assert_eq!(copied(&dynamo, "slow/ENTITY#e-0"), "1.5");
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_copy_whose_item_is_throttled_for_a_second_is_made() {
+    let dynamo = Dynamo::new().await;
+    let table = dynamo.table().await;
+    used(&table, "good", 3).await;
+    let records = records(&dynamo);
+    let until = Instant::now() + Duration::from_secs(1);
+    dynamo.fail_when(move |_| (Instant::now() < until).then_some(KEY_RANGE));
+    let handled = deliver(&table, &records).await;
+    assert_eq!(
+        (handled.summary.refused, handled.summary.failed),
+        (0, 0),
+        "{:?}",
+        handled.summary
+    );
+    assert_eq!(copied(&dynamo, "good/ENTITY#e-2"), "1.5");
+}
+
+/// The table as a whole is throttled, or the batch has no time left: that says nothing of the item.
+#[tokio::test(start_paused = true)]
+async fn a_copy_that_the_whole_table_throttles_comes_again() {
+    let dynamo = Dynamo::new().await;
+    let table = dynamo.table().await;
+    used(&table, "good", 1).await;
+    dynamo.fail_when(|_| Some(Fault::Throttle { key_range: false }));
+    let handled = deliver(&table, &records(&dynamo)).await;
+    assert_eq!(
+        (handled.summary.refused, handled.summary.failed),
+        (0, 1),
+        "{:?}",
+        handled.summary
+    );
+    assert_eq!(handled.response.unwrap().batch_item_failures.len(), 1);
 }
 
 /// F8: callers find what flowed in by themselves, and a shard that stays hot asks again with the
