@@ -181,6 +181,17 @@ impl Resharding {
             }
         };
         let least = sums(&self.before, at, is_merge, smallest);
+        // What else makes shards fills holes, with the slots that the others do not have.
+        for shard in after.iter().filter(|_| !is_merge) {
+            for (name, state) in &shard.limits {
+                if state.rule.is_concurrent() {
+                    let missing = state.rule.capacity - held(&after, name);
+                    most.available
+                        .entry(name.clone())
+                        .and_modify(|there| *there = (*there).max(missing));
+                }
+            }
+        }
         for shard in after.iter().filter(|_| is_merge) {
             for (name, state) in shard
                 .limits
@@ -213,6 +224,16 @@ impl Resharding {
             ));
         }
     }
+}
+
+/// Returns what leases have of a limit.
+fn held(shards: &[Shard], limit: &LimitName) -> MilliTokens {
+    let leases = shards
+        .iter()
+        .flat_map(|shard| shard.leases.iter().flatten());
+    leases
+        .filter_map(|(_, lease)| lease.tokens.get(limit).copied())
+        .sum()
 }
 
 /// Returns all shards of a bucket.
