@@ -423,7 +423,7 @@ proptest! {
     #[test]
     fn i2_no_under_admission_by_clocks_that_are_off_and_set(
         starts in prop::collection::vec(ahead(), PROCESSES),
-        sets in prop::collection::vec((0..8_000_u64, 0..PROCESSES, ahead()), 0..6),
+        sets in prop::collection::vec((0..4_000_u64, 0..PROCESSES, ahead()), 0..6),
     ) {
         runtime().block_on(async {
             let fleet = Arc::new(Fleet::slow(millis(LATENCY_MS)).await);

@@ -1,0 +1,13 @@
+//! The tests of the guides' programs, which are beside them: an example that is built as a test is
+//! built as no program.
+
+#![allow(dead_code, reason = "no test calls `main`")]
+
+#[path = "../examples/llm_gateway.rs"]
+mod llm_gateway;
+#[path = "../examples/tenants.rs"]
+mod tenants;
+#[path = "../examples/tower_api.rs"]
+mod tower_api;
+#[path = "../examples/vendor_slots.rs"]
+mod vendor_slots;
