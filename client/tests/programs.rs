@@ -2,6 +2,7 @@
 //! built as no program.
 
 #![allow(dead_code, reason = "no test calls `main`")]
+#![allow(clippy::duplicate_mod, reason = "each is a program of its own")]
 
 #[path = "../examples/llm_gateway.rs"]
 mod llm_gateway;

@@ -446,7 +446,7 @@ async fn a_command_whose_lease_is_lost_is_stopped_or_warned_once() {
                 let lease = world.leases()[0]["id"].as_str().expect("an id").to_owned();
                 world
                     .table
-                    .text(&["leases", "release", "job", "gpu", &lease]);
+                    .text(["leases", "release", "job", "gpu", &lease]);
             }
             let errors = run.process.stderr.take().expect("it is piped");
             let warnings = lines(errors);

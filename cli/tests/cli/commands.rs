@@ -48,11 +48,11 @@ async fn the_audit_is_exported_by_time_and_kept_as_long_as_its_writer_says() {
     let dynamo = Dynamo::new().await;
     let table = Table::of(&dynamo);
     let set = ["limits", "set", "--system"];
-    table.json(&[&set[..], &["rpm=5/minute"]].concat());
+    table.json([&set[..], &["rpm=5/minute"]].concat());
     let forever = [&["--audit-retention", "forever"], &set[..]].concat();
-    table.json(&[&forever[..], &["rpm=6/minute"]].concat());
+    table.json([&forever[..], &["rpm=6/minute"]].concat());
     let events = |more: &[&str]| {
-        let listed = table.json(&[&["audit", "--system"], more].concat());
+        let listed = table.json([&["audit", "--system"], more].concat());
         listed["items"].as_array().expect("a list").clone()
     };
     let [newest, oldest] = &events(&["--since", "1h"])[..] else {
@@ -79,7 +79,7 @@ async fn the_audit_is_exported_by_time_and_kept_as_long_as_its_writer_says() {
 async fn one_limit_of_a_level_is_changed_and_the_others_are_kept() {
     let table = Table::new().await;
     let set = ["limits", "set", "--system"];
-    table.json(&[&set[..], &["rpm=5/minute", "slots=2", "--shadow"]].concat());
+    table.json([&set[..], &["rpm=5/minute", "slots=2", "--shadow"]].concat());
     let merge = [&set[..], &["--merge", "rpm=6/minute"]].concat();
     let text = table.text(&merge);
     assert!(
@@ -101,7 +101,7 @@ async fn one_limit_of_a_level_is_changed_and_the_others_are_kept() {
     let kept = table.json("limits get --system");
     assert_eq!(kept["config"]["limits"][1]["slots"], 2, "{kept}");
     assert_eq!(kept["config"]["is_shadow"], true, "{kept}");
-    let replaced = table.json(&[&set[..], &["rpm=6/minute"]].concat());
+    let replaced = table.json([&set[..], &["rpm=6/minute"]].concat());
     assert_eq!(
         replaced["after"]["limits"].as_array().map(Vec::len),
         Some(1),
@@ -122,11 +122,11 @@ async fn entities_have_parents_and_children() {
     );
     let describe = ["entities", "describe", "user"];
     let change = ["--name", "Ann", "--label", "plan=pro", "--label", "x=a=b"];
-    let done = table.json(&[&describe[..], &change].concat());
+    let done = table.json([&describe[..], &change].concat());
     let after = json!({"display_name": "Ann", "labels": {"plan": "pro", "x": "a=b"}});
     assert_eq!((&done["changed"], &done["after"]), (&json!(true), &after));
     let change = ["--name", "", "--label", "plan=free", "--remove-label", "x"];
-    let done = table.json(&[&describe[..], &change].concat());
+    let done = table.json([&describe[..], &change].concat());
     let changed = json!({"display_name": null, "labels": {"plan": "free"}});
     assert_eq!((&done["before"], &done["after"]), (&after, &changed));
     let text = table.text("entities get user");
@@ -138,7 +138,7 @@ async fn entities_have_parents_and_children() {
         (["--label", "a b=c"], "1 to 64 of A-Z a-z"),
         (["--name", "a\nb"], "1 to 256 bytes"),
     ] {
-        let refused = table.run(&[&describe[..], &change].concat());
+        let refused = table.run([&describe[..], &change].concat());
         assert_eq!(refused.code, Some(2), "{refused:?}");
         assert!(refused.stderr.contains(rule), "{refused:?}");
     }
@@ -177,7 +177,7 @@ async fn tokens_are_taken_held_and_denied() {
     let leases = table.json("leases list user gpt-4");
     assert!(leases.to_string().contains(&lease), "{leases}");
     assert_eq!(
-        table.json(&["leases", "release", "user", "gpt-4", &lease]),
+        table.json(["leases", "release", "user", "gpt-4", &lease]),
         json!({"changed": true})
     );
     let balances = table.json("peek user gpt-4");
@@ -248,7 +248,7 @@ async fn operators_stop_start_and_correct() {
 #[test]
 fn shells_and_manuals_are_written() {
     for shell in ["bash", "zsh", "fish"] {
-        let run = weirgate(&["completions", shell]);
+        let run = weirgate(["completions", shell]);
         assert!(
             run.code == Some(0) && run.stdout.contains("top-up"),
             "{shell}: {run:?}"
@@ -256,7 +256,7 @@ fn shells_and_manuals_are_written() {
     }
     let folder = std::env::temp_dir().join(format!("weirgate-man-{}", std::process::id()));
     std::fs::create_dir_all(&folder).unwrap();
-    let run = weirgate(&["man", folder.to_str().unwrap()]);
+    let run = weirgate(["man", folder.to_str().unwrap()]);
     assert_eq!(run.code, Some(0), "{run:?}");
     let page = std::fs::read_to_string(folder.join("weirgate-limits-apply.1"));
     std::fs::remove_dir_all(&folder).unwrap();
@@ -272,7 +272,7 @@ async fn what_is_due_is_shown_and_then_done() {
     let hold = [
         "acquire", "user", "gpu", "slots=1", "--limit", "slots=2", "--lease", "1s",
     ];
-    table.text(&hold);
+    table.text(hold);
     assert_eq!(table.text("reconcile --dry-run"), "0 due\n");
     let end = std::time::Instant::now() + std::time::Duration::from_secs(30);
     let text = loop {

@@ -36,7 +36,7 @@ async fn a_table_as_the_template_has_it_is_fine() {
 async fn doctor_changes_nothing() {
     let dynamo = Dynamo::new().await;
     let endpoint = serve(&dynamo);
-    let run = weirgate(&["--table", "weirgate", "--endpoint-url", &endpoint, "doctor"]);
+    let run = weirgate(["--table", "weirgate", "--endpoint-url", &endpoint, "doctor"]);
     assert_eq!(run.code, Some(0), "{run:?}");
     assert!(dynamo.items().is_empty());
     assert!(dynamo.stream().is_empty());
@@ -70,7 +70,7 @@ async fn each_problem_of_a_table_without_indexes_and_stream_has_a_remedy() {
         &endpoint,
         "doctor",
     ];
-    let run = weirgate(&arguments);
+    let run = weirgate(arguments);
     assert_eq!(run.code, Some(1), "{run:?}");
     let diagnosis: Value = serde_json::from_str(&run.stdout).expect("it is JSON");
     assert_eq!(of(&diagnosis, "table").0, "fine");

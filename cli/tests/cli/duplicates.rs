@@ -84,7 +84,7 @@ fn an_option_that_is_given_twice_is_refused_in_and_before_every_command() {
     let mut tried = 0;
     for path in all {
         let path: Vec<_> = path.split(' ').collect();
-        let help = weirgate(&[&path[..], &["--help"]].concat()).stdout;
+        let help = weirgate([&path[..], &["--help"]].concat()).stdout;
         let options = help.lines().filter_map(|line| {
             let option = line.trim_start().strip_prefix("--")?;
             let name = option.split([' ', '=']).next()?;
@@ -95,7 +95,7 @@ fn an_option_that_is_given_twice_is_refused_in_and_before_every_command() {
         for (option, has_value) in options {
             let value: &[&str] = if has_value { &["1"] } else { &[] };
             let twice = [&[&option[..]], value, &[&option[..]], value].concat();
-            let run = weirgate(&[&path[..], &twice].concat());
+            let run = weirgate([&path[..], &twice].concat());
             assert_eq!(run.code, Some(2), "{path:?} {option}: {run:?}");
             tried += 1;
         }
@@ -128,7 +128,7 @@ fn an_option_that_is_given_twice_is_refused_in_and_before_every_command() {
 #[test]
 fn what_follows_the_command_of_acquire_is_its_own() {
     let file = File::new("own", "");
-    let run = weirgate(&[
+    let run = weirgate([
         "acquire",
         "e",
         "r",

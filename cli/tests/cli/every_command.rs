@@ -101,7 +101,7 @@ fn every_command_fails(name: &str, options: &[&str], code: i32, remedy: &str) {
             .iter()
             .map(|argument| files.fill(argument))
             .collect();
-        let run = weirgate(&[&["--timeout", "1"], options, &path[..], &arguments[..]].concat());
+        let run = weirgate([&["--timeout", "1"], options, &path[..], &arguments[..]].concat());
         let seen = format!("{path:?} {options:?}: {run:?}");
         assert_eq!(run.code, Some(code), "{seen}");
         assert!(run.stdout.is_empty(), "{seen}");

@@ -75,7 +75,7 @@ pub fn weirgate_with(variables: &[(&str, &str)], arguments: impl Arguments) -> R
 
 /// Returns the commands that `--help` lists, down to those that have none below.
 pub fn commands(path: &[&str]) -> Vec<String> {
-    let help = weirgate(&[path, &["--help"]].concat());
+    let help = weirgate([path, &["--help"]].concat());
     assert_eq!(help.code, Some(0), "{path:?}: {help:?}");
     let after = help
         .stdout

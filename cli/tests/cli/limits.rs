@@ -27,7 +27,7 @@ entities:
 async fn a_plan_is_applied_once_and_its_repetition_changes_nothing() {
     let table = Table::new().await;
     let (file, plan) = (File::new("apply.yaml", FILE), File::new("apply.plan", ""));
-    let planned = table.json(&["limits", "plan", file.path(), "--out", plan.path()]);
+    let planned = table.json(["limits", "plan", file.path(), "--out", plan.path()]);
     let saved: Value =
         serde_json::from_str(&std::fs::read_to_string(plan.path()).unwrap()).unwrap();
     assert_eq!(planned, saved);
@@ -45,11 +45,11 @@ async fn a_plan_is_applied_once_and_its_repetition_changes_nothing() {
 
     let apply = ["limits", "apply", plan.path()];
     assert_eq!(
-        table.json(&apply),
+        table.json(apply),
         json!({"applied": 4, "applied_before": 0})
     );
     assert_eq!(
-        table.json(&apply),
+        table.json(apply),
         json!({"applied": 0, "applied_before": 4})
     );
     let found = table.json("limits get --resource gpt-4");
@@ -57,7 +57,7 @@ async fn a_plan_is_applied_once_and_its_repetition_changes_nothing() {
     let entity = table.json("entities get user-1");
     assert_eq!(entity["parent"], "team-a");
 
-    let diff = table.run(&["limits", "diff", file.path(), "--exit-code"]);
+    let diff = table.run(["limits", "diff", file.path(), "--exit-code"]);
     assert_eq!(diff.code, Some(0), "{diff:?}");
     assert_eq!(diff.stdout.as_str(), "no changes\n", "{diff:?}");
 }
@@ -67,7 +67,7 @@ async fn a_difference_has_every_field_before_and_after() {
     let table = Table::new().await;
     table.text("limits set --resource gpt-4 tpm=500/minute old=1");
     let file = File::new("diff.yaml", FILE);
-    let run = table.run(&["limits", "diff", file.path(), "--exit-code"]);
+    let run = table.run(["limits", "diff", file.path(), "--exit-code"]);
     assert_eq!(run.code, Some(3), "{run:?}");
     let rows: Vec<Vec<_>> = run
         .stdout
@@ -92,7 +92,7 @@ async fn a_difference_has_every_field_before_and_after() {
         run.stdout
     );
     // Without the option, differences are no failure.
-    assert_eq!(table.run(&["limits", "diff", file.path()]).code, Some(0));
+    assert_eq!(table.run(["limits", "diff", file.path()]).code, Some(0));
     assert_eq!(table.json("limits get --system")["config"], Value::Null);
 }
 
@@ -100,11 +100,11 @@ async fn a_difference_has_every_field_before_and_after() {
 async fn a_plan_that_is_outdated_changes_nothing() {
     let table = Table::new().await;
     let (file, plan) = (File::new("old.yaml", FILE), File::new("old.plan", ""));
-    table.text(&["limits", "plan", file.path(), "--out", plan.path()]);
+    table.text(["limits", "plan", file.path(), "--out", plan.path()]);
     // Set and deleted: the value is the one that was planned with, its version is not.
     table.text("limits set --resource gpt-4 rpm=1/minute");
     table.text("limits delete --resource gpt-4");
-    let run = table.run(&["limits", "apply", plan.path()]);
+    let run = table.run(["limits", "apply", plan.path()]);
     assert_eq!(run.code, Some(2), "{run:?}");
     assert!(
         run.stderr
@@ -113,7 +113,7 @@ async fn a_plan_that_is_outdated_changes_nothing() {
     );
     assert_eq!(table.json("limits get --system")["config"], Value::Null);
 
-    let other = table.run(&["--namespace", "other", "limits", "apply", plan.path()]);
+    let other = table.run(["--namespace", "other", "limits", "apply", plan.path()]);
     assert_eq!(other.code, Some(2), "{other:?}");
     assert!(
         other
@@ -127,10 +127,10 @@ async fn a_plan_that_is_outdated_changes_nothing() {
 async fn an_interrupted_plan_is_continued() {
     let table = Table::new().await;
     let (file, plan) = (File::new("half.yaml", FILE), File::new("half.plan", ""));
-    table.text(&["limits", "plan", file.path(), "--out", plan.path()]);
+    table.text(["limits", "plan", file.path(), "--out", plan.path()]);
     // What an interrupted run of the same plan has made.
     table.text("limits set --system rpm=60/minute");
-    let report = table.json(&["limits", "apply", plan.path()]);
+    let report = table.json(["limits", "apply", plan.path()]);
     assert_eq!(report, json!({"applied": 3, "applied_before": 1}));
 }
 
@@ -142,11 +142,11 @@ async fn a_broken_file_is_reported_with_line_and_column() {
         "weirgate: 1\nsystem:\n  limits:\n    rpm: {per_week: 60}\n",
     );
     for command in ["diff", "plan"] {
-        let run = table.run(&["limits", command, file.path()]);
+        let run = table.run(["limits", command, file.path()]);
         assert_eq!(run.code, Some(2), "{run:?}");
         assert!(run.stderr.contains("broken.yaml:4:11: "), "{run:?}");
     }
-    let run = table.run(&["limits", "apply", file.path()]);
+    let run = table.run(["limits", "apply", file.path()]);
     assert_eq!(run.code, Some(2), "{run:?}");
     assert!(run.stderr.contains("line 1 column"), "{run:?}");
 }
@@ -162,14 +162,11 @@ async fn more_levels_than_one_request_reads_are_planned_and_applied() {
         );
     }
     let (file, plan) = (File::new("many.yaml", &text), File::new("many.plan", ""));
-    table.text(&["limits", "plan", file.path(), "--out", plan.path()]);
-    assert_eq!(
-        table.json(&["limits", "apply", plan.path()])["applied"],
-        500
-    );
+    table.text(["limits", "plan", file.path(), "--out", plan.path()]);
+    assert_eq!(table.json(["limits", "apply", plan.path()])["applied"], 500);
     let found = table.json("limits get --entity user-249");
     assert_eq!(found["config"]["limits"][0]["capacity_tokens"], 250);
-    assert_eq!(table.text(&["limits", "diff", file.path()]), "no changes\n");
+    assert_eq!(table.text(["limits", "diff", file.path()]), "no changes\n");
 }
 
 /// A file that moves entities below each other, from each forest to each other one of these.
@@ -197,11 +194,11 @@ async fn parents_of_a_file_are_applied_in_an_order_without_a_cycle() {
     for (number, forest) in FORESTS.iter().chain(&FORESTS[..4]).rev().enumerate() {
         let file = File::new(&format!("forest-{number}.yaml"), &text(forest));
         let plan = File::new(&format!("forest-{number}.plan"), "");
-        table.text(&["limits", "plan", file.path(), "--out", plan.path()]);
-        table.text(&["limits", "apply", plan.path()]);
-        assert_eq!(table.text(&["limits", "diff", file.path()]), "no changes\n");
+        table.text(["limits", "plan", file.path(), "--out", plan.path()]);
+        table.text(["limits", "apply", plan.path()]);
+        assert_eq!(table.text(["limits", "diff", file.path()]), "no changes\n");
         for name in ["a", "b", "c", "z"] {
-            let run = table.run(&["--json", "entities", "get", name]);
+            let run = table.run(["--json", "entities", "get", name]);
             let found = serde_json::from_str::<Value>(&run.stdout).unwrap_or_default();
             let parent = forest.iter().find(|(child, _)| *child == name);
             assert_eq!(
@@ -223,8 +220,8 @@ async fn a_plan_whose_end_state_has_a_cycle_changes_nothing() {
         "weirgate: 1\nsystem:\n  limits: {rpm: {per_minute: 5}}\nentities:\n  b: {parent: c}\n  c: {parent: a}\n",
     );
     let plan = File::new("cycle.plan", "");
-    table.text(&["limits", "plan", file.path(), "--out", plan.path()]);
-    let run = table.run(&["limits", "apply", plan.path()]);
+    table.text(["limits", "plan", file.path(), "--out", plan.path()]);
+    let run = table.run(["limits", "apply", plan.path()]);
     assert_eq!(run.code, Some(2), "{run:?}");
     assert!(run.stderr.contains("its own ancestor"), "{run:?}");
     assert_eq!(table.json("limits get --system")["config"], Value::Null);

@@ -19,8 +19,8 @@ async fn the_first_page_is_empty_only_if_the_list_is() {
     let number = |list: &Value| list["items"].as_array().map(Vec::len);
     for user in 0..3 {
         let user = format!("user-{user}");
-        table.text(&["acquire", &user, "gpt-4", "rpm=1"]);
-        table.text(&["entities", "set", &user, "--parent", "team"]);
+        table.text(["acquire", &user, "gpt-4", "rpm=1"]);
+        table.text(["entities", "set", &user, "--parent", "team"]);
     }
     for (list, row) in [(&buckets[..], "user-1"), (&entities, "user-1")] {
         let text = table.run(list);
@@ -45,7 +45,7 @@ async fn the_first_page_is_empty_only_if_the_list_is() {
     }
     let found = table.json("entities children team");
     assert_eq!(number(&found), Some(3), "{found}");
-    assert_eq!(number(&table.json(&buckets)), Some(3));
+    assert_eq!(number(&table.json(buckets)), Some(3));
 }
 
 #[tokio::test(flavor = "multi_thread")]
@@ -62,7 +62,7 @@ async fn a_page_takes_a_bounded_number_of_requests_and_all_of_them_everything() 
     let first = table.json("entities children team");
     assert_eq!(first["items"], json!([]), "{first}");
     let next = first["next"].as_str().expect("there is more");
-    let second = table.json(&["entities", "children", "team", "--page", next]);
+    let second = table.json(["entities", "children", "team", "--page", next]);
     assert_eq!(second["items"], json!(["user"]), "{second}");
     let all = table.json("entities children team --all");
     assert_eq!(all["items"], json!(["user"]), "{all}");

@@ -52,13 +52,13 @@ async fn a_load_spreads_over_entities_and_processes_and_releases_what_it_held() 
         "--hold",
         "1s",
     ];
-    let report = table.json(&load);
+    let report = table.json(load);
     assert_eq!(report["outcomes"]["granted"]["acquires"], 40, "{report}");
     for entity in ["user-0", "user-1", "user-2", "user-3"] {
-        let buckets = table.json(&["buckets", "--entity", entity]);
+        let buckets = table.json(["buckets", "--entity", entity]);
         let bucket = &buckets["items"][0];
         assert_eq!(bucket["limits"][0]["available_tokens"], 100, "{bucket}");
-        let leases = table.json(&["leases", "list", entity, "gpu"]);
+        let leases = table.json(["leases", "list", entity, "gpu"]);
         assert_eq!(leases["items"], json!([]));
     }
 }
@@ -82,7 +82,7 @@ async fn acquires_above_those_in_flight_are_counted_and_wrong_ones_are_refused()
         "--in-flight",
         "5",
     ];
-    let report = table.json(&waits);
+    let report = table.json(waits);
     let counted = [&report["acquires"], &report["not_begun"]].map(|n| n.as_u64().unwrap_or(0));
     assert_eq!(counted.iter().sum::<u64>(), 50, "{report}");
     assert!(counted[1] > 0, "{report}");
@@ -92,7 +92,7 @@ async fn acquires_above_those_in_flight_are_counted_and_wrong_ones_are_refused()
         ("api", "hits=1", "no limits are configured"),
         ("other", "hit=1", "hit"),
     ] {
-        let run = table.run(&["load", "user", resource, takes, "--rate", "5"]);
+        let run = table.run(["load", "user", resource, takes, "--rate", "5"]);
         assert_eq!(run.code, Some(2), "{run:?}");
         assert!(
             run.stdout.is_empty() && run.stderr.contains(remedy),

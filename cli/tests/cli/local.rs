@@ -92,7 +92,7 @@ fn a_taken_port_and_a_wrong_file_are_one_line_with_the_remedy() {
         (&["--port", local.port()][..], [&*in_use, "--port"]),
         (&["--port", "0", "--limits", wrong.path()], [&*place, ""]),
     ] {
-        let run = weirgate(&[&["local"], arguments].concat());
+        let run = weirgate([&["local"], arguments].concat());
         assert_eq!(run.code, Some(2), "{run:?}");
         assert!(says.iter().all(|text| run.stderr.contains(text)), "{run:?}");
         assert_eq!(
@@ -127,7 +127,7 @@ fn in_a_terminal_it_prints_exports_and_tells_what_the_functions_do() {
         "--limit",
         "rpm=60/minute",
     ];
-    let taken = weirgate_with(&exports, &acquire);
+    let taken = weirgate_with(&exports, acquire);
     assert_eq!(taken.code, Some(0), "{taken:?}");
 
     let mut told = BufReader::new(process.stderr.take().unwrap());

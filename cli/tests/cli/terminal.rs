@@ -130,14 +130,14 @@ async fn filled() -> (Dynamo, Table) {
         &["--resource", "gpt-4"],
         &["--entity", "user"],
     ] {
-        table.text(&[&["limits", "set"], level, &limits].concat());
+        table.text([&["limits", "set"], level, &limits].concat());
     }
     table.text("entities set user --parent team");
     table.text("entities describe user --name A --label a=b");
     table.text("stop --resource other");
     for _ in 0..2 {
         let owner = ["--principal", POISON, "acquire", "user", "gpt-4"];
-        let run = table.run(&[&owner[..], &["slots=1", "rpm=1", "--lease", "1h"]].concat());
+        let run = table.run([&owner[..], &["slots=1", "rpm=1", "--lease", "1h"]].concat());
         assert_eq!(run.code, Some(0), "{run:?}");
     }
     (dynamo, table)
@@ -153,7 +153,7 @@ fn run_all(table: &Table, what: &str, mut number: usize, commands: &[&[&str]]) -
             false => &[],
         };
         number += 1;
-        let run = table.run(&[options, *command].concat());
+        let run = table.run([options, *command].concat());
         is_shown(&run, &format!("{what} {options:?} {command:?}"));
         assert!(
             matches!(run.code, Some(0..=4)),
@@ -227,7 +227,7 @@ async fn no_text_of_a_file_or_an_argument_reaches_a_terminal_as_it_is() {
         // Without the separator of paths, a name is any text.
         let file = File::new(&format!("{at}-{POISON}"), object);
         for options in [&[][..], &["--json"]] {
-            let run = table.run(&[options, &["replay", file.path()]].concat());
+            let run = table.run([options, &["replay", file.path()]].concat());
             is_shown(&run, object);
             let all = format!("{}{}", run.stdout, run.stderr);
             assert!(
@@ -240,7 +240,7 @@ async fn no_text_of_a_file_or_an_argument_reaches_a_terminal_as_it_is() {
             &["limits", "plan"],
             &["limits", "apply"],
         ] {
-            let run = table.run(&[command, &[file.path()]].concat());
+            let run = table.run([command, &[file.path()]].concat());
             is_shown(&run, object);
             assert_ne!(run.code, Some(0), "{run:?}");
         }
@@ -265,7 +265,7 @@ async fn no_text_of_a_file_or_an_argument_reaches_a_terminal_as_it_is() {
     ] {
         for options in [&[][..], &["--json"]] {
             is_shown(
-                &table.run(&[options, arguments].concat()),
+                &table.run([options, arguments].concat()),
                 &format!("{arguments:?}"),
             );
         }
@@ -275,7 +275,7 @@ async fn no_text_of_a_file_or_an_argument_reaches_a_terminal_as_it_is() {
 #[test]
 fn what_the_program_contains_is_shown_as_it_is() {
     for shell in ["bash", "elvish", "fish", "powershell", "zsh"] {
-        let run = weirgate(&["completions", shell]);
+        let run = weirgate(["completions", shell]);
         assert_eq!(run.code, Some(0));
         let script = Run {
             stdout: run.stdout.replace('\t', ""),

@@ -10,14 +10,14 @@ async fn damaged() -> (Dynamo, Table) {
     let dynamo = Dynamo::new().await;
     let table = Table::of(&dynamo);
     for level in [&["--resource", "gpt-4"][..], &["--resource", "search"]] {
-        table.text(&[&["limits", "set"], level, &["rpm=60/minute", "slots=5"]].concat());
+        table.text([&["limits", "set"], level, &["rpm=60/minute", "slots=5"]].concat());
     }
     for user in ["user-1", "user-2", "user-3"] {
         let acquire = [
             "acquire", user, "gpt-4", "rpm=1", "slots=1", "--lease", "1h",
         ];
-        table.text(&acquire);
-        table.text(&acquire);
+        table.text(acquire);
+        table.text(acquire);
     }
     let pk = "default/BUCKET#user-2#gpt-4#0";
     let mut bucket = dynamo.item(pk, "#STATE");
@@ -88,7 +88,7 @@ async fn lists_and_reports_show_the_others_and_say_what_is_missing() {
         if list.contains(&"--csv") || list.contains(&"--html") {
             continue;
         }
-        let json = table.run(&[&["--json"], list].concat());
+        let json = table.run([&["--json"], list].concat());
         assert_eq!(json.code, Some(4), "{list:?}: {json:?}");
         let json: Value = serde_json::from_str(&json.stdout).expect("JSON");
         let entry = &json["unreadable"][0];

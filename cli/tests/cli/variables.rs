@@ -60,7 +60,7 @@ async fn an_empty_variable_is_one_that_is_not_set() {
         }
         let run = weirgate_with(
             &variables,
-            &[&options[..], &["limits", "list", "--resources"]].concat(),
+            [&options[..], &["limits", "list", "--resources"]].concat(),
         );
         assert_eq!(run.code, Some(0), "{empty:?}: {run:?}");
     }

@@ -41,7 +41,7 @@ fn sizes(fleet: &Fleet) -> Arc<Mutex<Vec<usize>>> {
 }
 
 async fn acquire(limiter: &RateLimiter, entity: &str, resource: &str) -> Result<Decision, Error> {
-    take_of(&limiter, [entity, resource], "rpm", 1).await
+    take_of(limiter, [entity, resource], "rpm", 1).await
 }
 
 #[tokio::test(start_paused = true)]

@@ -91,11 +91,6 @@ fn find(is_tried: impl Fn(&Guard) -> bool) {
 }
 
 #[test]
-fn every_condition_of_a_copy_and_a_roll_is_missed() {
-    find(|(kind, name)| matches!(kind, Kind::Copy | Kind::Roll) || *name == "uh >=");
-}
-
-#[test]
 #[ignore = "takes minutes; GUARD=Split for those of one kind of write"]
 fn every_condition_is_missed() {
     let only = std::env::var("GUARD").unwrap_or_default();

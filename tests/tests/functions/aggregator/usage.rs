@@ -314,7 +314,7 @@ async fn a_busy_bucket_is_copied_within_the_hour() {
     let copied = &snapshots(&dynamo)[&hourly(&bucket("a", 0), HOUR)].shards[&0];
     assert_eq!(copied.write_seq % 4096, 0);
     assert_eq!(copied.usage.acquires, 9);
-    assert_eq!(copied.is_final, false);
+    assert!(!copied.is_final);
     assert_exact(&dynamo, &records);
 }
 

@@ -22,7 +22,7 @@ async fn run(table: &Table) -> Result<Summary, StoreError> {
 /// Buckets `e-0` and up with an expired slot each.
 async fn expired(table: &Table, buckets: u32) {
     for at in 0..buckets {
-        hold(&table, &format!("e-{at}"), PAST).await;
+        hold(table, &format!("e-{at}"), PAST).await;
     }
 }
 

@@ -124,13 +124,14 @@ async fn a_lost_answer_is_counted_once_and_written_once() {
         item["h"]["M"].as_object_mut().unwrap().remove("a");
     };
     type Caller = fn(&mut Value);
+    let callers: [Caller; 2] = [takes, reclaims];
     for (fault, caller, restored, writes) in [
         (Fault::LoseAnswer, None, 1, 1),
         (Fault::ServerErrorApplied, None, 1, 1),
         (Fault::LoseRequest, None, 1, 2),
         (Fault::ServerError, None, 1, 2),
-        (Fault::LoseAnswer, Some(takes as Caller), 1, 1),
-        (Fault::LoseRequest, Some(reclaims), 0, 2),
+        (Fault::LoseAnswer, Some(callers[0]), 1, 1),
+        (Fault::LoseRequest, Some(callers[1]), 0, 2),
     ] {
         let (dynamo, table) = fresh().await;
         expired(&table).await;
