@@ -132,7 +132,6 @@ cross: cargo .venv/sam/.cross ## Build the functions for Lambda itself, and star
 	@command -v qemu-aarch64 >/dev/null && test -e /usr/aarch64-linux-gnu/lib/ld-linux-aarch64.so.1 && test -e /usr/aarch64-linux-gnu/lib/libgcc_s.so.1 \
 		|| { echo "make: an emulator of arm64 is missing: install the packages $(packages_cross)" >&2; exit 1; }
 	PATH="$(CURDIR)/.venv/sam/bin:$$PATH" SAM_CLI_TELEMETRY=0 sam build
-	PATH="$(CURDIR)/.venv/sam/bin:$$PATH" cargo lambda build --locked --release --arm64
 	cargo test --locked --workspace --test cross -- --ignored --nocapture
 
 .PHONY: envoy

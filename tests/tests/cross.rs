@@ -1,4 +1,4 @@
-//! What `sam build` and `cargo lambda build` make for Lambda: for its processor, for its libc,
+//! What `sam build` makes for Lambda: for its processor, for its libc,
 //! small, and alive. Run by `make cross`, which builds it.
 
 use std::path::{Path, PathBuf};
@@ -20,19 +20,11 @@ fn root() -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("..")
 }
 
-/// The folder of cargo's builds: `CARGO_TARGET_DIR`, or `target`.
-fn target() -> PathBuf {
-    std::env::var_os("CARGO_TARGET_DIR").map_or_else(|| root().join("target"), PathBuf::from)
-}
-
-/// Each function as both commands build it.
-fn built(function: &str) -> [PathBuf; 2] {
+/// A function as `sam build` leaves it.
+fn built(function: &str) -> PathBuf {
     let (first, rest) = function.split_at(1);
     let logical = first.to_uppercase() + rest;
-    [
-        root().join(format!(".aws-sam/build/{logical}/bootstrap")),
-        target().join(format!("lambda/{function}/bootstrap")),
-    ]
+    root().join(format!(".aws-sam/build/{logical}/bootstrap"))
 }
 
 /// The newest minor version of glibc 2 that a binary asks for.
@@ -73,10 +65,7 @@ async fn run(binary: &Path, event: &str) -> Invoked {
 #[test]
 #[ignore = "needs the builds of `make cross`"]
 fn the_default_build_is_of_lambdas_processor_and_libc_and_small() {
-    for path in ["aggregator", "reconciler"]
-        .iter()
-        .flat_map(|function| built(function))
-    {
+    for path in ["aggregator", "reconciler"].map(built) {
         let binary =
             std::fs::read(&path).unwrap_or_else(|error| panic!("{}: {error}", path.display()));
         // 64 bits, little endian, AArch64.
@@ -115,36 +104,25 @@ fn the_default_build_is_of_lambdas_processor_and_libc_and_small() {
 #[tokio::test]
 #[ignore = "needs the builds of `make cross`"]
 async fn the_aggregator_starts_and_answers_a_batch() {
-    for binary in built("aggregator") {
-        let invoked = run(&binary, include_str!("../../events/aggregator-modify.json")).await;
-        assert_eq!(invoked.answer, r#"{"batchItemFailures":[]}"#);
-        assert!(
-            invoked
-                .log
-                .contains(r#""message":"batch done","records":2"#),
-            "{}",
-            invoked.log
-        );
-    }
+    let event = include_str!("../../events/aggregator-modify.json");
+    let invoked = run(&built("aggregator"), event).await;
+    assert_eq!(invoked.answer, r#"{"batchItemFailures":[]}"#);
+    let done = r#""message":"batch done","records":2"#;
+    assert!(invoked.log.contains(done), "{}", invoked.log);
 }
 
 #[tokio::test]
 #[ignore = "needs the builds of `make cross`"]
 async fn the_reconciler_starts_and_answers_its_schedule() {
-    for binary in built("reconciler") {
-        let invoked = run(
-            &binary,
-            include_str!("../../events/reconciler-schedule.json"),
-        )
-        .await;
-        let answer: serde_json::Value = serde_json::from_str(&invoked.answer).unwrap();
-        assert_eq!(
-            (&answer["buckets_seen"], &answer["errors"]),
-            (&0.into(), &serde_json::json!([]))
-        );
-        let line: serde_json::Value =
-            serde_json::from_str(invoked.log.lines().last().unwrap()).unwrap();
-        assert_eq!(line["schedule_id"], "7d8c1f6e-2f4a-4c55-9a63-0b8e5f1d2c3a");
-        assert!(line["late_ms"].as_i64().unwrap() > 0, "{line}");
-    }
+    let event = include_str!("../../events/reconciler-schedule.json");
+    let invoked = run(&built("reconciler"), event).await;
+    let answer: serde_json::Value = serde_json::from_str(&invoked.answer).unwrap();
+    assert_eq!(
+        (&answer["buckets_seen"], &answer["errors"]),
+        (&0.into(), &serde_json::json!([]))
+    );
+    let line: serde_json::Value =
+        serde_json::from_str(invoked.log.lines().last().unwrap()).unwrap();
+    assert_eq!(line["schedule_id"], "7d8c1f6e-2f4a-4c55-9a63-0b8e5f1d2c3a");
+    assert!(line["late_ms"].as_i64().unwrap() > 0, "{line}");
 }
