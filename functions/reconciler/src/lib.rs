@@ -7,10 +7,9 @@
 //! - `partition`: the entries of one partition of the index, by age and within the `share` of each
 //!   namespace
 //! - `read`: due entries, and their shards
-//! - `plan`: the write for one due shard; pure
-//! - `execute`: one write per shard, replanned after a failed condition
-//! - `shard_tree`, `review`: [`review`]: the work on all shards of a bucket together; pure
-//! - `reshape`: its transactions, and another review after a failed condition
+//! - `leases`: the write for one due shard, replanned after a failed condition
+//! - `shard_tree`, `merge_plan`: [`review`]: the work on all shards of a bucket together; pure
+//! - `merge`: its transactions, and another review after a failed condition
 //! - `preview`: [`preview`]: what a run would do, without a write
 //! - `report`: [`Summary`]: the response, and the invocation's metrics
 //! - `deadline`: [`Deadline`]: when to stop
@@ -22,15 +21,14 @@
 
 mod config;
 mod deadline;
-mod execute;
 mod function;
+mod leases;
+mod merge;
+mod merge_plan;
 mod partition;
-mod plan;
 mod preview;
 mod read;
 mod report;
-mod reshape;
-mod review;
 mod schedule;
 mod shard_tree;
 mod share;
@@ -47,9 +45,9 @@ use weirgate_store::{StoreError, Table};
 pub use config::Config;
 pub use deadline::Deadline;
 pub use function::function;
+pub use merge_plan::{Change, Depth, Review, review};
 pub use preview::{DueItem, Preview, Reshaped, Work, preview};
 pub use report::Summary;
-pub use review::{Change, Depth, Review, review};
 
 /// Returns the current time.
 pub type Clock<'a> = dyn Fn() -> EpochMillis + Sync + 'a;

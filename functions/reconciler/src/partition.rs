@@ -7,10 +7,10 @@ use tokio::sync::MutexGuard;
 use weirgate_shared::{BucketKey, EpochMillis, ItemKey, Shard};
 use weirgate_store::{Due, ErrorKind, Item, Order, ReadWithin};
 
-use crate::execute::{self, Done, settle};
+use crate::leases::{self, Done, settle};
 use crate::read::{self, ProcessedKeys};
 use crate::share::Shares;
-use crate::{Run, Summary, WRITES, plan, review};
+use crate::{Run, Summary, WRITES, merge_plan};
 
 /// Page size after a page without an entry in turn, the maximum of a page, so that entries are
 /// skipped faster.
@@ -247,10 +247,10 @@ impl Run<'_> {
                 summary.undecodable();
                 self.postpone(&key, summary).await;
             }
-            Some(shard) if review::is_reviewed(&shard, self.now()) => {
+            Some(shard) if merge_plan::is_reviewed(&shard, self.now()) => {
                 return Some((key, shard.key.with_shard(0)));
             }
-            Some(shard) => self.settle(shard, summary, plan::plan).await,
+            Some(shard) => self.settle(shard, summary, leases::plan).await,
         }
         None
     }
@@ -260,7 +260,7 @@ impl Run<'_> {
         self,
         shard: Shard,
         summary: &mut Summary,
-        plan: impl Fn(&Shard, EpochMillis) -> Option<plan::Planned>,
+        plan: impl Fn(&Shard, EpochMillis) -> Option<leases::Planned>,
     ) {
         let key = shard.key.item_key();
         let settled = settle(self.table, self.budget, shard, |image| {
@@ -282,7 +282,7 @@ impl Run<'_> {
     pub(crate) async fn postpone(self, key: &ItemKey, summary: &mut Summary) {
         match self
             .deadline
-            .bound(execute::postpone(self.table, key, self.now()))
+            .bound(leases::postpone(self.table, key, self.now()))
             .await
         {
             Some(Ok(is_moved)) => summary.postponed(is_moved),

@@ -7,8 +7,8 @@ use weirgate_shared::write::ExpiredLeases;
 use weirgate_shared::{BucketKey, EpochMillis, ItemKey, MAX_SHARDS, Shard, due_shards};
 use weirgate_store::{Order, StoreError, Table};
 
-use crate::plan::plan;
-use crate::review::{Depth, is_reviewed, review};
+use crate::leases::plan;
+use crate::merge_plan::{Depth, is_reviewed, review};
 use crate::{PARTITIONS, read};
 
 /// What a run would do.

@@ -9,7 +9,7 @@ use weirgate_runtime::{MetricsLine, shorten};
 use weirgate_shared::{EpochMillis, LimitName, MilliTokens};
 use weirgate_store::{ErrorKind, StoreError};
 
-use crate::execute::Done;
+use crate::leases::Done;
 
 /// Maximum number of different errors in the summary. Each failed shard has a log line of its own,
 /// within the budget.

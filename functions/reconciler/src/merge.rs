@@ -7,8 +7,8 @@ use weirgate_shared::write::finish_writes;
 use weirgate_shared::{BucketKey, ItemKey, MAX_SHARDS, Shard, WriteId};
 use weirgate_store::{ErrorKind, ReadWithin, RetryPolicy, ReturnValues, TransactOutcome};
 
-use crate::plan::plan_sample;
-use crate::review::{Change, Depth, Review, review};
+use crate::leases::plan_sample;
+use crate::merge_plan::{Change, Depth, Review, review};
 use crate::shard_tree::tree;
 use crate::{Run, Summary, WRITES, read};
 
