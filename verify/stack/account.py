@@ -89,10 +89,9 @@ class Account:
                             aws_secret_access_key="test")
 
     def sam(self, *arguments, program=SAM, folder=ROOT):
-        # Plain cargo, because the functions run on this machine; built fast, because their size does not matter here.
+        # Plain cargo, because the functions run on this machine.
         environment = {**os.environ, **self.credentials, "PATH": f"{SAM.parent}:{os.environ['PATH']}", "CARGO_LAMBDA_COMPILER": "cargo",
-                       "SAM_CLI_TELEMETRY": "0", "CARGO_PROFILE_RELEASE_LTO": "off", "CARGO_PROFILE_RELEASE_OPT_LEVEL": "0",
-                       "CARGO_PROFILE_RELEASE_CODEGEN_UNITS": "16"}
+                       "SAM_CLI_TELEMETRY": "0"}
         return run([program, *arguments], cwd=folder, env=environment)
 
     def outputs(self, stack):
