@@ -70,7 +70,9 @@ pub struct Retention(pub Option<Duration>);
 fn retention(text: &str) -> Result<Retention, String> {
     match text {
         "forever" => Ok(Retention(None)),
-        _ => instant::span_argument(text).map(|span| Retention(Some(span))),
+        _ => instant::span_argument(text)
+            .map(|span| Retention(Some(span)))
+            .map_err(|must| format!("{must}, or `forever`")),
     }
 }
 

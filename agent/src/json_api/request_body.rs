@@ -9,7 +9,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use serde::Deserialize;
-use serde::de::{Deserializer, IgnoredAny, MapAccess, Visitor};
+use serde::de::{Deserializer, IgnoredAny, MapAccess, SeqAccess, Visitor};
 use serde_json::value::RawValue;
 use weirgate::{Limit, MilliTokens, OnUnavailable};
 
@@ -170,6 +170,33 @@ impl<'de> Visitor<'de> for Fields {
     }
 }
 
+/// Reads the elements of a list, and their number. Those above the most that are allowed are only
+/// counted.
+struct Elements(usize);
+
+impl<'de> Visitor<'de> for Elements {
+    type Value = (Vec<&'de RawValue>, usize);
+
+    fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("a list")
+    }
+
+    fn visit_seq<A: SeqAccess<'de>>(self, mut list: A) -> Result<Self::Value, A::Error> {
+        let mut elements = vec![];
+        while elements.len() < self.0 {
+            match list.next_element()? {
+                Some(element) => elements.push(element),
+                None => break,
+            }
+        }
+        let mut count = elements.len();
+        while list.next_element::<IgnoredAny>()?.is_some() {
+            count += 1;
+        }
+        Ok((elements, count))
+    }
+}
+
 /// Reads a value that must be `what`.
 fn read<'a, T: Deserialize<'a>>(
     json: &'a RawValue,
@@ -238,8 +265,11 @@ pub(super) fn list<'a, T>(
     most: usize,
     each: impl Fn(&'a RawValue) -> Result<T, Invalid>,
 ) -> Result<Vec<T>, Invalid> {
-    let elements: Vec<&RawValue> = read(json, "a list", |_| true)?;
-    let count = elements.len();
+    if !json.get().starts_with('[') {
+        return Err(wrong("a list", json));
+    }
+    let elements = serde_json::Deserializer::from_str(json.get()).deserialize_seq(Elements(most));
+    let (elements, count) = elements.map_err(|error| no_json(&error))?;
     if count > most {
         let what = format!("must have at most {most} elements, got {count}: send fewer");
         return Err(Invalid::of("", what));
@@ -281,5 +311,31 @@ pub(super) fn shown(text: &str) -> String {
     match text.char_indices().nth(SHOWN) {
         None => text.to_owned(),
         Some((end, _)) => format!("{} ...", &text[..end]),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_list_keeps_no_more_elements_than_it_may_have_and_counts_the_others() {
+        for (text, expected) in [
+            ("[]", Ok(0)),
+            ("[0, [1]]", Ok(2)),
+            (
+                "[0, [1], 2, {}]",
+                Err("must have at most 2 elements, got 4"),
+            ),
+        ] {
+            let json: &RawValue = serde_json::from_str(text).unwrap();
+            let elements = serde_json::Deserializer::from_str(text).deserialize_seq(Elements(2));
+            assert!(elements.unwrap().0.len() <= 2, "{text}");
+            match (list(json, 2, |_| Ok(())), expected) {
+                (Ok(read), Ok(count)) => assert_eq!(read.len(), count, "{text}"),
+                (Err(error), Err(part)) => assert!(error.to_string().contains(part), "{error}"),
+                (read, _) => panic!("{text}: {read:?}"),
+            }
+        }
     }
 }
