@@ -122,31 +122,6 @@ fn a_value_is_the_same_however_it_is_written() {
     }
 }
 
-#[test]
-fn a_refused_value_is_shown_as_it_is() {
-    let shown = |text: &str| value(text, |source, node| source.integer(node)).unwrap_err();
-    for (text, end) in [
-        ("a: &x ten", "1:4: a is \"ten\", must be a whole number"),
-        ("a: !!str 1", "a is \"1\", must be a whole number"),
-        (
-            "a: !!int ten",
-            "a is \"ten\" with the tag tag:yaml.org,2002:int, must be",
-        ),
-        (
-            "a: !x 1",
-            "a is \"1\" with the tag !x, must be a whole number",
-        ),
-        (
-            "a: !x [1]",
-            "a is a value with the tag !x, must be a whole number",
-        ),
-        ("a: 1.50", "a is 1.5, must be a whole number"),
-        ("a:", "a is nothing, must be a whole number"),
-    ] {
-        assert!(shown(text).contains(end), "{text}: {}", shown(text));
-    }
-}
-
 /// One name, as YAML can write it.
 const KEYS: [&str; 9] = [
     "7",
@@ -252,20 +227,6 @@ fn a_few_aliases_cannot_stand_for_millions_of_nodes_nor_nest_deeply() {
 }
 
 proptest! {
-    #[test]
-    fn any_text_is_read_or_refused_with_its_place(text in "[a-z0-9{}\\[\\]:,&*!|>'\"#%@`?<~. \\n-]{0,80}") {
-        let walked = read(&text, |source, file| {
-            for (_, node) in source.entries(&file, "a map")? {
-                source.text(&node)?;
-            }
-            Ok(())
-        });
-        if let Err(error) = walked {
-            let (line, column) = error.place.expect("it could be read");
-            prop_assert!(line >= 1 && column >= 1, "{}", error);
-        }
-    }
-
     /// A text in quotes is that text, with or without an anchor.
     #[test]
     fn a_text_in_quotes_is_that_text(text in "\\PC{0,40}") {

@@ -2,6 +2,7 @@
 
 use std::collections::BTreeMap;
 
+use crate::keys::{entity, namespace, resource};
 use crate::model::{Held, Item, config};
 use proptest::collection::{btree_map, vec};
 use proptest::option;
@@ -12,26 +13,11 @@ use weirgate_shared::write::{
 };
 use weirgate_shared::{
     AuditChange, AuditEvent, AuditId, AuditKey, AuditSubject, Config, ConfigFilter, ConfigKey,
-    ConfigLevel, ConfigStatus, Entity, EntityDescription, EntityId, EntityKey, EpochMillis,
-    IdempotencyKey, ItemKey, Limit, LimitMode, LimitName, MilliTokens, Millis, Namespace,
-    OnUnavailable, Operation, Resource, Switch, Switches, Versioned, WriteId, read_audit,
-    read_config, read_description, read_entity, read_operation, read_switches,
+    ConfigLevel, ConfigStatus, Entity, EntityDescription, EntityKey, EpochMillis, IdempotencyKey,
+    ItemKey, Limit, LimitMode, LimitName, MilliTokens, Millis, Namespace, OnUnavailable, Operation,
+    Switch, Switches, Versioned, WriteId, read_audit, read_config, read_description, read_entity,
+    read_operation, read_switches,
 };
-
-fn namespace() -> impl Strategy<Value = Namespace> {
-    "[A-Za-z0-9][A-Za-z0-9_-]{0,31}".prop_map(|name| Namespace::new(name).unwrap())
-}
-
-/// Returns ids, also such that look like parts of keys.
-fn entity() -> impl Strategy<Value = EntityId> {
-    let any = "[A-Za-z0-9][A-Za-z0-9_.:@-]{0,20}".prop_map(|name| EntityId::new(name).unwrap());
-    let odd = prop::sample::select(vec!["SYSTEM", "RESOURCE", "CONFIG", "default"]);
-    prop_oneof![4 => any, 1 => odd.prop_map(|name| EntityId::new(name).unwrap())]
-}
-
-fn resource() -> impl Strategy<Value = Resource> {
-    "[A-Za-z][A-Za-z0-9_./:-]{0,63}".prop_map(|name| Resource::new(name).unwrap())
-}
 
 fn level() -> impl Strategy<Value = ConfigLevel> {
     prop_oneof![
@@ -124,105 +110,41 @@ fn policy() -> impl Strategy<Value = OnUnavailable> {
     ]
 }
 
-fn event() -> impl Strategy<Value = AuditEvent> {
-    let of_config = (
-        level(),
-        option::of(configuration()),
-        option::of(configuration()),
-    )
-        .prop_map(|(level, before, after)| AuditChange::Config {
-            level,
-            before,
-            after,
-        });
-    let of_entity = (
-        of_parent(),
-        option::of(of_parent()),
-        option::of(of_parent()),
-    )
-        .prop_map(|(own, before, after)| {
-            let named = |entity: Entity| Entity {
-                id: own.id.clone(),
-                ..entity
-            };
-            AuditChange::Entity {
-                id: own.id.clone(),
-                before: before.map(named),
-                after: after.map(named),
-            }
-        });
-    let of_switch =
-        (level(), option::of(switch()), option::of(switch())).prop_map(|(level, before, after)| {
-            AuditChange::Switch {
-                level,
-                before,
-                after,
-            }
-        });
-    let of_policy = (option::of(policy()), option::of(policy()))
-        .prop_map(|(before, after)| AuditChange::OnUnavailable { before, after });
-    let amounts = || {
-        btree_map("[a-z]{1,3}", any::<i64>(), 0..3).prop_map(|amounts| {
-            let amount = |(name, amount): (String, i64)| {
-                (LimitName::new(name).unwrap(), MilliTokens(amount))
-            };
-            amounts.into_iter().map(amount).collect()
-        })
-    };
-    let of_balances = (entity(), resource(), amounts(), amounts()).prop_map(
-        |(entity, resource, before, after)| AuditChange::Balances {
-            entity,
-            resource,
-            before,
-            after,
-        },
-    );
-    let of_limits = (entity(), resource(), configuration(), configuration()).prop_map(
-        |(entity, resource, before, after)| AuditChange::Limits {
-            entity,
-            resource,
-            before: before.limits,
-            after: after.limits,
-        },
-    );
-    let of_lease = (entity(), resource(), "[a-z0-9]{1,9}", amounts()).prop_map(
-        |(entity, resource, lease, held)| AuditChange::LeaseEnded {
-            entity,
-            resource,
-            lease,
-            held,
-        },
-    );
-    let of_shards = (entity(), resource(), any::<u32>(), any::<u32>()).prop_map(
-        |(entity, resource, before, after)| AuditChange::Shards {
-            entity,
-            resource,
-            before,
-            after,
-        },
-    );
-    let of_erasure = entity().prop_map(|id| AuditChange::Erased { id });
-    let of_description = (entity(), description(), description())
-        .prop_map(|(id, before, after)| AuditChange::EntityDescription { id, before, after });
-    let change = prop_oneof![
-        Just(AuditChange::Purged),
-        of_config,
-        of_description,
-        of_erasure,
-        of_entity,
-        of_switch,
-        of_lease,
-        of_shards,
-        of_policy,
-        of_balances,
-        of_limits
-    ];
-    let id = (0..253_402_300_800_000_i64, any::<u128>());
-    (id, "\\PC{1,20}", change).prop_map(|((at, random), principal, change)| AuditEvent {
-        id: AuditId::new(EpochMillis(at), random),
-        principal,
-        change,
-    })
+fn amounts() -> impl Strategy<Value = BTreeMap<LimitName, MilliTokens>> {
+    let name = "[a-z]{1,3}".prop_map(|name| LimitName::new(name).unwrap());
+    btree_map(name, any::<i64>().prop_map(MilliTokens), 0..3)
+}
+
+prop_compose! {
+    fn event()(
+        (kind, at, random, principal) in (0..11, 0..253_402_300_800_000_i64, any::<u128>(), "\\PC{1,20}"),
+        (level, entity, resource, lease) in (level(), entity(), resource(), "[a-z0-9]{1,9}"),
+        configs in vec(option::of(configuration()), 2), entities in vec(option::of(of_parent()), 2),
+        switches in vec(option::of(switch()), 2), policies in vec(option::of(policy()), 2),
+        amounts in vec(amounts(), 2), counts in any::<[u32; 2]>(), descriptions in vec(description(), 2),
+    ) -> AuditEvent {
+        let id = entity.clone();
+        let [config, other] = <[_; 2]>::try_from(configs).unwrap();
+        let limits = |of: Option<Config>| of.unwrap_or_default().limits;
+        let own = |of: Option<Entity>| of.map(|of| Entity { id: entity.clone(), ..of });
+        let [first, second] = <[_; 2]>::try_from(entities).unwrap().map(own);
+        let [held, more] = <[_; 2]>::try_from(amounts).unwrap();
+        let [described, next] = <[_; 2]>::try_from(descriptions).unwrap();
+        let change = match kind {
+            0 => AuditChange::Purged,
+            1 => AuditChange::Config { level, before: config, after: other },
+            2 => AuditChange::EntityDescription { id, before: described, after: next },
+            3 => AuditChange::Erased { id },
+            4 => AuditChange::Entity { id, before: first, after: second },
+            5 => AuditChange::Switch { level, before: switches[0], after: switches[1] },
+            6 => AuditChange::LeaseEnded { entity: id, resource, lease, held },
+            7 => AuditChange::Shards { entity: id, resource, before: counts[0], after: counts[1] },
+            8 => AuditChange::OnUnavailable { before: policies[0], after: policies[1] },
+            9 => AuditChange::Balances { entity: id, resource, before: held, after: more },
+            _ => AuditChange::Limits { entity: id, resource, before: limits(config), after: limits(other) },
+        };
+        AuditEvent { id: AuditId::new(EpochMillis(at), random), principal, change }
+    }
 }
 
 fn update(action: Action) -> Update {
@@ -274,16 +196,6 @@ proptest! {
     }
 
     #[test]
-    fn a_configurations_key_is_read_back_and_is_no_other_levels((ns, level, other) in (namespace(), level(), level())) {
-        let key = ConfigKey { namespace: ns.clone(), level };
-        prop_assert_eq!(ConfigKey::parse(&key.item_key()), Some(key.clone()));
-        prop_assert_eq!(EntityKey::parse(&key.item_key()), None);
-        let beside = ConfigKey { namespace: ns, level: other };
-        prop_assert_eq!(beside == key, beside.item_key() == key.item_key());
-        prop_assert!(beside == key || key.by_kind().is_none() || beside.by_kind() != key.by_kind());
-    }
-
-    #[test]
     fn a_configuration_is_in_the_lists_it_belongs_to((ns, level) in (namespace(), level())) {
         let key = ConfigKey { namespace: ns.clone(), level: level.clone() };
         let lists = |of: ConfigFilter, (pk, sk): (String, String)| {
@@ -303,23 +215,6 @@ proptest! {
     }
 
     #[test]
-    fn a_key_that_parses_has_one_spelling(
-        pk in "n/(ENTITY#|RESOURCE#|SYSTEM#|AUDIT#|AUDIT##RESOURCE#|AUDIT##SYSTEM)[a-z#_]{0,3}",
-        sk in "#(CONFIG|META|AUDIT)#?(_default_|01[0-9A-Za-z]{24}|[a-z#_]{0,3})",
-    ) {
-        let item = ItemKey { pk, sk };
-        if let Some(key) = ConfigKey::parse(&item) {
-            prop_assert_eq!(key.item_key(), item.clone());
-        }
-        if let Some(key) = EntityKey::parse(&item) {
-            prop_assert_eq!(key.item_key(), item.clone());
-        }
-        if let Some(key) = AuditKey::parse(&item) {
-            prop_assert_eq!(key.item_key(), item);
-        }
-    }
-
-    #[test]
     fn an_events_key_is_read_back_and_sorts_by_time(
         (namespace, level, at, later) in (namespace(), level(), 0..2_i64.pow(47), 1..1_000_000_i64),
         (random, other) in (any::<u128>(), any::<u128>()),
@@ -331,13 +226,6 @@ proptest! {
         let last = event(AuditId::new(EpochMillis(at + later), other));
         prop_assert!(first.item_key().sk < last.item_key().sk);
         prop_assert!(first.item_key().sk < event(first.id.next()).item_key().sk);
-    }
-
-    #[test]
-    fn an_entity_and_a_level_never_share_their_events((ns, one, other) in (namespace(), level(), level())) {
-        let of = |level: &ConfigLevel| AuditSubject::from(level);
-        let partition = |level| AuditKey::partition(&ns, &of(level));
-        prop_assert_eq!(of(&one) == of(&other), partition(&one) == partition(&other));
     }
 
     /// After any sets and deletes, the item has the last configuration, and its version counts.

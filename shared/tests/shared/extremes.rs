@@ -3,6 +3,7 @@
 
 use std::collections::BTreeMap;
 
+use crate::model::{START, bucket_key, hours, rpm, take};
 use proptest::prelude::*;
 use proptest::test_runner::FileFailurePersistence;
 use weirgate_shared::evaluator::Item;
@@ -58,6 +59,39 @@ fn the_last_hour_that_an_item_may_count_has_snapshots() {
         let key = UsageCopy::of(&bucket.meter(), window, true, i64::MAX).key;
         assert!(key.item_key().sk.ends_with(start), "{:?}", key.item_key());
         assert_eq!(SnapshotKey::parse(&key.item_key()), Some(key));
+    }
+}
+
+/// Of a damaged item: no clock can have reached the hour, and no later one would ever begin.
+#[test]
+fn an_hour_of_the_far_future_ends_with_the_next_take() {
+    let limit = Limit::per_day("rpm", 100).unwrap();
+    let (key, limits) = (bucket_key(0), std::slice::from_ref(&limit));
+    for (ahead, expected) in [(1, 2), (2, 1), (70_000_000, 1)] {
+        let hour = Hour(Hour::of(hours(1)).0 + ahead);
+        let damaged = Shard {
+            hour,
+            acquires: Counter {
+                total: 1,
+                ..Counter::default()
+            },
+            ..crate::model::bucket(ShardIndex::UNSPLIT, limits, START)
+        };
+        let update =
+            take(&key, limits, rpm(1), WriteId::from_bits(1), hours(1)).plan(&damaged, hours(1));
+        let mut item = Item::of_bucket(&damaged);
+        assert!(item.apply(&update));
+        let healed = item.bucket();
+        assert_eq!(
+            healed.meter().usage(Window::Hourly).acquires,
+            expected,
+            "{ahead} hours ahead"
+        );
+        assert_eq!(
+            healed.hour,
+            if ahead == 1 { hour } else { Hour::of(hours(1)) }
+        );
+        assert!(!item.apply(&update) || ahead == 1, "once");
     }
 }
 

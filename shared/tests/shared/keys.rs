@@ -12,7 +12,7 @@ use weirgate_shared::{
 };
 
 /// Names that are as near to each other, and to parts of keys, as names may be.
-fn namespace() -> impl Strategy<Value = Namespace> {
+pub fn namespace() -> impl Strategy<Value = Namespace> {
     let near = prop::sample::select(vec![
         "a", "A", "a-b", "a_b", "ab", "a-", "a_", "aa", "BUCKET", "ENTITY", "0",
     ]);
@@ -23,7 +23,7 @@ fn namespace() -> impl Strategy<Value = Namespace> {
     .prop_map(|name| Namespace::new(name).unwrap())
 }
 
-fn entity() -> impl Strategy<Value = EntityId> {
+pub fn entity() -> impl Strategy<Value = EntityId> {
     let near = [
         "a", "A", "a-b", "a.b", "a:b", "a@b", "BUCKET", "ENTITY", "SYSTEM", "RESOURCE", "a:0", "0",
     ];
@@ -32,7 +32,7 @@ fn entity() -> impl Strategy<Value = EntityId> {
         .prop_map(|name| EntityId::new(name).unwrap())
 }
 
-fn resource() -> impl Strategy<Value = Resource> {
+pub fn resource() -> impl Strategy<Value = Resource> {
     let near = [
         "a", "A", "a/b", "a/BUCKET", "a:b", "b/ENTITY", "hourly", "a/", "a//", "SYSTEM", "RESOURCE",
     ];

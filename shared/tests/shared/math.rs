@@ -1,7 +1,5 @@
 //! Bucket math as properties: the times of reads create and lose no tokens.
 
-#![allow(clippy::as_conversions, reason = "a random fraction of an amount")]
-
 use crate::model::config;
 use proptest::prelude::*;
 use weirgate_shared::{
@@ -139,46 +137,6 @@ proptest! {
         prop_assert_eq!(refill_between(&rule, shard, rf, now), MilliTokens::ZERO);
         let tk = MilliTokens(tk);
         prop_assert_eq!(refilled(tk, &rule, shard, rf, now), tk.min(shard.share(rule.capacity)));
-    }
-
-    /// One millisecond earlier is not enough, the instant itself is: a retry-after is neither too
-    /// long nor too short.
-    #[test]
-    fn i5_ready_at_is_the_first_instant_that_holds_the_need(
-        rule in rate(), shard in shard(), rf in instant(), need in 0.0..=1.0f64, tk in -MOST..=MOST,
-    ) {
-        let share = shard.share(rule.capacity);
-        let need = MilliTokens(((share.0 as f64 * need) as i64).min(share.0));
-        let tk = MilliTokens(tk.min(need.0.saturating_add(1000)));
-        let ready = ready_at(need, tk, &rule, shard, rf).expect("the share is enough");
-        prop_assert!(ready >= rf);
-        prop_assume!(ready.0 < i64::MAX);
-        prop_assert!(refilled(tk, &rule, shard, rf, ready) >= need);
-        if tk >= need {
-            prop_assert_eq!(ready, rf);
-        } else {
-            let before = EpochMillis(ready.0 - 1);
-            prop_assert!(ready > rf);
-            prop_assert!(tk + refill_between(&rule, shard, rf, before) < need, "{before:?} was enough already");
-        }
-    }
-
-    #[test]
-    fn what_a_share_never_holds_is_never_ready(
-        rule in rate(), shard in shard(), rf in instant(), above in 1..=MOST, tk in -MOST..=0,
-    ) {
-        let need = shard.share(rule.capacity) + MilliTokens(above);
-        prop_assert_eq!(ready_at(need, MilliTokens(tk), &rule, shard, rf), None);
-    }
-
-    #[test]
-    fn slots_never_come_back_by_time(slots in 1..=MOST, shard in shard(), rf in instant(), span in span(), missing in 1..=MOST) {
-        let rule = RefillRule { capacity: MilliTokens(slots), refill_amount: MilliTokens::ZERO, refill_period_ms: 1 };
-        let need = shard.share(rule.capacity);
-        let tk = need - MilliTokens(missing);
-        prop_assert_eq!(refilled(tk, &rule, shard, rf, rf.plus(span)), tk);
-        prop_assert_eq!(ready_at(need, tk, &rule, shard, rf), None);
-        prop_assert_eq!(ready_at(tk, tk, &rule, shard, rf), Some(rf));
     }
 
     /// An item can contain any 64-bit number; the math saturates and never overflows.

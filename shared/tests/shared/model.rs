@@ -1,8 +1,7 @@
-//! Applies planned writes to a table in memory, without I/O, and keeps a ledger beside it.
+//! Applies planned writes to items and a table in memory, without I/O.
 
 pub mod planned;
 pub mod table;
-pub mod world;
 
 use std::collections::BTreeMap;
 
@@ -11,7 +10,7 @@ use proptest::test_runner::{Config, FileFailurePersistence};
 use weirgate_shared::write::{Contention, LeaseChange, LimitDelta, Roll, Settle, Take, UsageCopy};
 use weirgate_shared::{
     BucketKey, EntityId, EpochMillis, EpochSeconds, Hour, Limit, LimitName, MilliTokens, Millis,
-    Namespace, Resource, Shard, ShardIndex, Usage, Window, WriteId,
+    Namespace, Resource, Shard, ShardIndex, WriteId,
 };
 
 pub use weirgate_shared::evaluator::{Held, Item};
@@ -98,14 +97,6 @@ pub fn rpm(tokens: i64) -> BTreeMap<LimitName, MilliTokens> {
     [(limit_name("rpm"), MilliTokens::from_tokens(tokens))].into()
 }
 
-/// Returns the tokens of `rpm` and the acquires that `bucket` has used in its hour and its day.
-pub fn used(bucket: &Shard) -> [(i128, i128); 2] {
-    Window::ALL.map(|window| {
-        let Usage { tokens, acquires } = bucket.meter().usage(window);
-        (tokens["rpm"].whole_tokens(), acquires)
-    })
-}
-
 /// Makes a copy of usage, as a process with a stale view does.
 pub fn copy_usage(snapshot: &mut Item, copy: &UsageCopy) {
     let mut next = Some(copy.first());
@@ -126,16 +117,6 @@ pub fn held(bucket: &Shard, name: &LimitName) -> MilliTokens {
         .sum()
 }
 
-/// The first expiry among the leases of `bucket`.
-pub fn first_expiry(bucket: &Shard) -> Option<EpochMillis> {
-    bucket
-        .leases
-        .iter()
-        .flatten()
-        .map(|(_, lease)| lease.expires_at)
-        .min()
-}
-
 /// A shard of a bucket with these limits, full, that was made at `at`.
 pub fn bucket(shard: ShardIndex, limits: &[Limit], at: EpochMillis) -> Shard {
     let mut bucket = Shard {
@@ -149,20 +130,4 @@ pub fn bucket(shard: ShardIndex, limits: &[Limit], at: EpochMillis) -> Shard {
     bucket.ttl =
         (shard.count == 1).then(|| EpochSeconds::not_before(at.plus(Millis(10 * 86_400_000))));
     bucket
-}
-
-/// `due` is at or before the first expiry, in the partition of its key, and there whenever a lease
-/// is.
-pub fn assert_due_is_a_lower_bound(item: &Item, bucket: &Shard) {
-    if let Some(first) = first_expiry(bucket) {
-        let due = bucket
-            .due_at
-            .unwrap_or_else(|| panic!("no run would look for the lease that expires {first:?}"));
-        assert!(
-            due <= first,
-            "due {due:?} is after the first expiry {first:?}"
-        );
-    }
-    let partition = bucket.due_at.map(|_| Held::Text(bucket.key.due_shard()));
-    assert_eq!(item.0.get("due_shard"), partition.as_ref());
 }

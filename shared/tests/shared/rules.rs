@@ -4,77 +4,11 @@
 use std::collections::BTreeMap;
 
 use crate::model::START;
-use crate::model::table::Table;
-use crate::model::{
-    Item, assert_due_is_a_lower_bound, bucket, bucket_key, config, held, limit_name, settle, take,
-};
-use proptest::collection::vec;
+use crate::model::{Item, bucket, bucket_key, config, take};
 use proptest::prelude::*;
-use weirgate_shared::write::{LeaseChange, Take, expire};
 use weirgate_shared::{
-    EpochMillis, Lease, Limit, MilliTokens, Millis, RefillRule, Shard, ShardIndex, WriteId,
-    refill_between,
+    EpochMillis, Limit, MilliTokens, Millis, RefillRule, Shard, ShardIndex, WriteId, refill_between,
 };
-
-/// Rates that differ in one number or in all.
-fn rates() -> [Limit; 4] {
-    [(10, 5, 1000), (10, 9, 1000), (4, 5, 1000), (25, 25, 400)]
-        .map(|(capacity, amount, period)| Limit::custom("rpm", capacity, amount, period).unwrap())
-}
-
-fn slots() -> [Limit; 3] {
-    [5, 2, 9].map(|slots| Limit::concurrent("slots", slots).unwrap())
-}
-
-/// Returns limits that are a rate for some processes and slots for others, also of the same
-/// capacity.
-fn kinds() -> [Limit; 3] {
-    [
-        Limit::concurrent("both", 6).unwrap(),
-        Limit::custom("both", 6, 6, 1000).unwrap(),
-        Limit::concurrent("both", 4).unwrap(),
-    ]
-}
-
-/// A take, an expiry, or the end of the oldest lease, after some time and with a view of some age.
-#[derive(Debug, Clone)]
-struct Step {
-    wait: i64,
-    view: usize,
-    what: What,
-}
-
-#[derive(Debug, Clone)]
-enum What {
-    Take {
-        knows: (usize, usize, usize),
-        needs: [i64; 3],
-        lease: i64,
-    },
-    Expire,
-    End,
-}
-
-fn steps() -> impl Strategy<Value = Vec<Step>> {
-    let need = || prop_oneof![2 => Just(0i64), 3 => 1..6000i64];
-    let take = (
-        (0..4usize, 0..3usize, 0..3usize),
-        (need(), 0..3i64, 0..3i64),
-        0..1500i64,
-    )
-        .prop_map(|(knows, (rate, slots, both), lease)| What::Take {
-            knows,
-            needs: [rate, slots * 1000, both * 1000],
-            lease,
-        });
-    let what = prop_oneof![6 => take, 1 => Just(What::Expire), 1 => Just(What::End)];
-    // Often within one millisecond: then `rf` does not move, and cannot tell two images apart.
-    let wait = prop_oneof![Just(0i64), 0..300i64, 0..2000i64];
-    vec(
-        (wait, 0..4usize, what).prop_map(|(wait, view, what)| Step { wait, view, what }),
-        1..50,
-    )
-}
 
 fn shard() -> impl Strategy<Value = ShardIndex> {
     let split = (0..2u32).prop_map(|index| ShardIndex { index, count: 2 });
@@ -83,65 +17,6 @@ fn shard() -> impl Strategy<Value = ShardIndex> {
 
 proptest! {
     #![proptest_config(config(512))]
-
-    #[test]
-    fn limits_that_change_with_takes_neither_make_nor_lose_slots_nor_debts(steps in steps(), shard in shard()) {
-        let (rates, slots, kinds) = (rates(), slots(), kinds());
-        let names = ["rpm", "slots", "both"].map(limit_name);
-        let key = bucket_key(shard.index);
-        // The limit of two kinds is new to the bucket.
-        let mut table = Table::of(&bucket(shard, &[rates[0].clone(), slots[0].clone()], START));
-        let (mut now, mut id) = (START, 0);
-        for Step { wait, view, what } in steps {
-            now = now.plus(Millis(wait));
-            id += 1;
-            let op = WriteId::from_bits(id);
-            let view = table.image(shard.index, view).unwrap();
-            let update = match what {
-                What::Take { knows, needs, lease } => {
-                    let limits = [rates[knows.0].clone(), slots[knows.1].clone(), kinds[knows.2].clone()];
-                    let needs: BTreeMap<_, _> = names
-                        .iter()
-                        .cloned()
-                        .zip(needs.map(MilliTokens))
-                        .filter(|(_, need)| *need > MilliTokens::ZERO)
-                        .collect();
-                    let lease =
-                        Lease { expires_at: now.plus(Millis(lease)), tokens: needs.clone(), owner: String::new() };
-                    let leases = vec![(op.clone(), lease)];
-                    Take { leases, ..take(&key, &limits, needs, op, now) }.plan(&view, now)
-                }
-                What::Expire => match expire(&view, now) {
-                    Some((update, _)) => update,
-                    None => continue,
-                },
-                What::End => {
-                    let bucket = &table.shards()[&shard.index];
-                    let leases = bucket.leases.as_ref().unwrap();
-                    let Some((lease, held)) = leases.first_key_value() else { continue };
-                    let slots = |(name, held): (&weirgate_shared::LimitName, &MilliTokens)| {
-                        let available = if bucket.limits[name].rule.is_concurrent() { *held } else { MilliTokens::ZERO };
-                        (name.clone(), weirgate_shared::write::LimitDelta { available, ..Default::default() })
-                    };
-                    let amounts = held.tokens.iter().map(slots).collect();
-                    settle(&key, op, Some((lease, LeaseChange::End)), amounts, now).full(None)
-                }
-            };
-            if !table.update(update) {
-                continue;
-            }
-            let (item, after) = table.items().next().unwrap();
-            let rate = after.limits[&names[0]];
-            prop_assert!(rates.iter().any(|limit| *limit.rule() == rate.rule), "numbers of two callers are mixed");
-            let balance = after.balance(&rate, now);
-            prop_assert!(balance >= MilliTokens::ZERO, "a lowered limit made a debt: {:?}", balance);
-            for (name, state) in after.limits.iter().filter(|(_, state)| state.rule.is_concurrent()) {
-                let all = state.available + held(after, name);
-                prop_assert_eq!(all, after.share(state), "slots of {} made or lost", name);
-            }
-            assert_due_is_a_lower_bound(item, after);
-        }
-    }
 
     /// With a current view: the balance that `projected` returns can be taken, under the request's
     /// limits.

@@ -1,17 +1,13 @@
-//! Planned writes as a model: callers with views of any age, and the two functions, write to one
-//! bucket shard in any order. After every write the bucket's books must balance.
+//! What a take counts that bypasses its limit, and when a bucket is ready.
 
 use std::collections::BTreeMap;
 
 use crate::model::START;
-use crate::model::world::{ops, world};
-use crate::model::{Item, bucket_key, config, contention};
+use crate::model::{Item, bucket_key, config, contention, take};
 use proptest::collection::vec;
 use proptest::prelude::*;
-use weirgate_shared::write::{Contention, Take, refill};
-use weirgate_shared::{
-    BucketKey, EpochMillis, Lease, Limit, MilliTokens, Millis, Shard, ShardIndex, WriteId,
-};
+use weirgate_shared::write::Take;
+use weirgate_shared::{EpochMillis, Lease, Limit, MilliTokens, Millis, Shard, ShardIndex, WriteId};
 
 /// A bucket of one limit that was never split, with `tk` of it.
 fn bucket(limit: &Limit, tk: MilliTokens) -> Shard {
@@ -20,39 +16,8 @@ fn bucket(limit: &Limit, tk: MilliTokens) -> Shard {
     bucket
 }
 
-/// A take of one limit at `now`, without a lease.
-fn take<'a>(
-    key: &'a BucketKey,
-    limit: &'a Limit,
-    need: MilliTokens,
-    (op, unknown): (u64, &'a [WriteId]),
-    now: EpochMillis,
-) -> Take<'a> {
-    let needs = [(limit.name().clone(), need)].into();
-    let take = crate::model::take(
-        key,
-        std::slice::from_ref(limit),
-        needs,
-        WriteId::from_bits(op),
-        now,
-    );
-    Take {
-        unconfirmed: unknown,
-        ..take
-    }
-}
-
 proptest! {
     #![proptest_config(config(512))]
-
-    /// Takes, settlements, expiries and refills by writers with views of any age and clocks that
-    /// differ.
-    #[test]
-    fn i1_i4_the_books_balance_after_any_writes(mut world in world(), ops in ops()) {
-        for (op, skew) in &ops {
-            world.step(op, *skew)?;
-        }
-    }
 
     /// With amounts that bypass the limit, a write takes what it takes without them, or fails as
     /// well. Alone they are counted whatever the balance is, also if the view is old.
@@ -76,7 +41,8 @@ proptest! {
             _ => bucket(&limit, tk),
         };
         let (seen, there) = (of(part(balances[0])), of(part(balances[1])));
-        let plain = Take { contention, ..take(&key, &brought, part(need), (1, &[]), now) };
+        let (limits, needs) = (std::slice::from_ref(&brought), [(name.clone(), part(need))].into());
+        let plain = Take { contention, ..take(&key, limits, needs, WriteId::from_bits(1), now) };
         let plain = match need {
             0 => Take { amounts: BTreeMap::new(), ..plain },
             _ => plain,
@@ -133,51 +99,4 @@ proptest! {
             None => prop_assert!(there(EpochMillis(START.0 * 2)) < need),
         }
     }
-}
-
-/// A limit that a take needs nothing of is in no condition, so it cannot fail a guess at headroom.
-#[test]
-fn a_full_limit_of_which_nothing_is_taken_fails_no_stale_take() {
-    let (rate, other) = (
-        Limit::per_second("rpm", 10).unwrap(),
-        Limit::per_second("tpm", 10).unwrap(),
-    );
-    let (key, limits) = (bucket_key(0), [rate.clone(), other.clone()]);
-    let mut image = crate::model::bucket(ShardIndex::UNSPLIT, &limits, START);
-    image.limits.get_mut(rate.name()).unwrap().available = MilliTokens::from_tokens(5);
-    let needs = [
-        (rate.name().clone(), MilliTokens::from_tokens(1)),
-        (other.name().clone(), MilliTokens::ZERO),
-    ];
-    let now = START.plus(Millis(100));
-    let take = Take {
-        contention: Contention::SharedStale {
-            others_per_day: u32::MAX,
-        },
-        ..crate::model::take(&key, &limits, needs.into(), WriteId::from_bits(1), now)
-    };
-    assert!(Item::of_bucket(&image).apply(&take.plan(&image, now)));
-}
-
-/// I2: a bucket that was full when it was seen has room by now; a refill cut off at the ceiling
-/// would lose the credit of the time since, so it does not happen.
-#[test]
-fn i2_a_refill_of_a_bucket_that_is_no_longer_full_loses_its_race() {
-    let limit = Limit::per_second("rpm", 10).unwrap();
-    let five = MilliTokens::from_tokens(5);
-    let (key, image) = (bucket_key(0), bucket(&limit, five));
-    let (taken, now) = (START.plus(Millis(5_000)), START.plus(Millis(5_300)));
-    let mut item = Item::of_bucket(&image);
-    let consumed = [(limit.name().clone(), MilliTokens::from_tokens(6))].into();
-    let update = refill(&image, &consumed, now).unwrap();
-    assert!(item.apply(&take(&key, &limit, five, (1, &[]), taken).plan(&image, taken)));
-    assert!(!item.apply(&update));
-    let balance = |bucket: &Shard| bucket.balance(&bucket.limits[limit.name()], now);
-    assert_eq!(
-        balance(&item.bucket()),
-        MilliTokens::from_tokens(5 + 3),
-        "10 when it was taken from, less 5, and 300 ms"
-    );
-    assert!(item.apply(&refill(&item.bucket(), &consumed, now).unwrap()));
-    assert_eq!(balance(&item.bucket()), MilliTokens::from_tokens(5 + 3));
 }
