@@ -143,29 +143,6 @@ async fn limits_of_a_file_are_enforced_and_a_parent_is_taken_from_as_well() {
 }
 
 #[tokio::test]
-async fn the_aggregator_counts_the_usage_of_a_bucket_whose_item_is_deleted() {
-    let backend = LocalBackend::start(quick()).await.unwrap();
-    let limiter = caller(&backend).await;
-    let limits = [Limit::per_minute("rpm", 60).unwrap()];
-    for _ in 0..3 {
-        assert!(take(&limiter, &limits).await.is_granted());
-    }
-    delete_bucket(&backend).await;
-    until("the usage", async || {
-        usage(&limiter).await.usage.acquires == 3
-    })
-    .await;
-    let copies = |work: &Work| match work {
-        Work::Aggregated(summary) => summary.copied,
-        _ => 0,
-    };
-    let actions = backend.actions().after(0);
-    let copied: usize = actions.iter().map(|action| copies(&action.work)).sum();
-    assert_eq!(copied, 2, "one of the hour, one of the day: {actions:?}");
-    backend.stop().await;
-}
-
-#[tokio::test]
 async fn the_reconciler_returns_the_slots_of_a_holder_that_crashed() {
     let backend = LocalBackend::start(quick()).await.unwrap();
     let limiter = caller(&backend).await;

@@ -108,6 +108,45 @@ fn an_hour_that_has_not_begun_is_no_hour_of_ours() {
     }
 }
 
+#[test]
+fn names_and_texts_may_be_escaped() {
+    let escaped = SAMPLE
+        .replace("b_tpm_tc", "b_tp\\u006d_tc")
+        .replace("#STATE", "\\u0023STATE");
+    let of = |text: &str| parse::records(text).unwrap().records;
+    assert_eq!(of(&escaped), of(SAMPLE));
+    assert!(
+        matches!(&of(SAMPLE)[0].after, After::Live(shard) if shard.limits["tpm"].consumed.0 == 1_999_500)
+    );
+}
+
+#[test]
+fn the_fields_of_a_record_may_come_in_any_order() {
+    fn reversed(value: &Value) -> String {
+        match value {
+            Value::Object(fields) => {
+                let fields: Vec<_> = fields
+                    .iter()
+                    .rev()
+                    .map(|(name, value)| format!("{}:{}", json!(name), reversed(value)))
+                    .collect();
+                format!("{{{}}}", fields.join(","))
+            }
+            Value::Array(values) => format!(
+                "[{}]",
+                values.iter().map(reversed).collect::<Vec<_>>().join(",")
+            ),
+            other => other.to_string(),
+        }
+    }
+    let event: Value = serde_json::from_str(SAMPLE).unwrap();
+    let text = reversed(&event);
+    assert_eq!(
+        parse::records(&text).unwrap().records,
+        parse::records(SAMPLE).unwrap().records
+    );
+}
+
 /// What an old image counts is read as its new one is; of what was merged away, nothing else is
 /// there.
 #[test]
