@@ -307,7 +307,6 @@ herds: cargo ## Run herds and hostile tenants at full size: hours, as virtual ti
 # only the unstable compiler has, the stable one has too, behind a variable. Inputs that were found stay in verify/fuzz/found/;
 # one that breaks something belongs into verify/fuzz/corpus/, which `make test` goes through.
 cargo_fuzz := cargo-fuzz@0.13.2
-fuzz_targets := stream item plans key answer limits_file environment failure_object grant_token agent_request rules_file rate_limit_request http_connection grpc_connection
 seconds ?= 60
 
 .PHONY: fuzz
@@ -315,9 +314,9 @@ fuzz: cargo ## Fuzz every decoder, seconds=60 each
 	@command -v c++ >/dev/null || { echo "make: a C++ compiler is missing: install the package g++" >&2; exit 1; }
 	@cargo fuzz --version >/dev/null 2>&1 || cargo install --locked $(cargo_fuzz)
 	RUSTC_BOOTSTRAP=1 cargo fuzz build --fuzz-dir verify/fuzz --sanitizer none
-	for decoder in $(fuzz_targets); do \
+	for decoder in $(notdir $(wildcard verify/fuzz/corpus/*)); do \
 		mkdir -p verify/fuzz/found/$$decoder; \
-		RUSTC_BOOTSTRAP=1 cargo fuzz run --fuzz-dir verify/fuzz --sanitizer none $$decoder verify/fuzz/found/$$decoder verify/fuzz/corpus/$$decoder -- \
+		DECODER=$$decoder RUSTC_BOOTSTRAP=1 cargo fuzz run --fuzz-dir verify/fuzz --sanitizer none decoder verify/fuzz/found/$$decoder verify/fuzz/corpus/$$decoder -- \
 			-dict=verify/fuzz/dictionary -max_total_time=$(seconds) -max_len=150000 -timeout=10 -rss_limit_mb=1024 -print_final_stats=1; \
 	done
 

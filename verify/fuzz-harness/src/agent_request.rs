@@ -6,9 +6,6 @@ use weirgate_agent::json_api::decode;
 const MAX_ERROR: usize = 2_000;
 
 /// Reads bytes as the body of each operation.
-///
-/// # Panics
-/// If an error is empty or long, or the bytes are read as two requests that differ.
 pub fn agent_request(bytes: &[u8]) {
     let (read, again) = (decode(bytes), decode(bytes));
     assert_eq!(read, again);

@@ -18,9 +18,6 @@ use weirgate_store::{
 
 /// Asks a DynamoDB that answers every request with these bytes: a line with the status, one with
 /// the date, and the body.
-///
-/// # Panics
-/// If the clock that learnt from the date tells no time that a request can be signed at.
 pub fn answer(bytes: &[u8]) {
     let runtime = tokio::runtime::Builder::new_current_thread()
         .enable_time()

@@ -53,9 +53,6 @@ impl Agent {
 
 /// Sends these bytes on a connection of HTTP/1.1; the first one says in which parts, and how the
 /// sender ends.
-///
-/// # Panics
-/// If the connection does not end in its time, or an answer is no HTTP.
 pub fn http_connection(bytes: &[u8]) {
     let answer = converse(bytes, |agent, clients, stream| {
         let api = Arc::clone(&agent.api);
@@ -66,9 +63,6 @@ pub fn http_connection(bytes: &[u8]) {
 
 /// Sends these bytes on a connection of HTTP/2 for calls, as [`http_connection`] does. A preface is
 /// put before them unless they begin with one.
-///
-/// # Panics
-/// If the connection does not end in its time.
 pub fn grpc_connection(bytes: &[u8]) {
     const PREFACE: &[u8] = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n\0\0\0\x04\0\0\0\0\0";
     let (how, frames) = bytes.split_at(1.min(bytes.len()));

@@ -17,10 +17,6 @@ use crate::answer::{Says, Still};
 use crate::numbers::Bytes;
 
 /// Reads variables, whose values stand in a row with NULs between, and an invocation's end.
-///
-/// # Panics
-/// If what is refused is not told in one line, something is sent without credentials, or a level
-/// silences errors.
 pub fn environment(bytes: &[u8]) {
     let names = [
         "TABLE_NAME",

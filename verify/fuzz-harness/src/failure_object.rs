@@ -7,10 +7,6 @@ use crate::stream;
 
 /// Reads objects that stand after each other, puts them in the order of their writes, and goes on
 /// to their events and to the tables that these are of.
-///
-/// # Panics
-/// If an object is lost or comes twice, if their order depends on the one in which they were found,
-/// or if a table is not what its name says.
 pub fn failure_object(bytes: &[u8]) {
     let objects = read(bytes);
     for object in &objects {

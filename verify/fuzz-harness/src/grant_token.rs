@@ -22,9 +22,6 @@ thread_local! {
 }
 
 /// Restores a grant from a token whose JSON is these bytes, and from these bytes as a token.
-///
-/// # Panics
-/// If a refusal is not [`Error::Invalid`], or the token of a restored grant restores another grant.
 pub fn grant_token(bytes: &[u8]) {
     LIMITER.with(|(runtime, limiter)| {
         let _entered = runtime.enter();

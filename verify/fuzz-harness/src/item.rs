@@ -12,9 +12,6 @@ use weirgate_shared::{
 use crate::plans::{self, Case};
 
 /// Reads an item as everything it could be, and plans every write to what was read.
-///
-/// # Panics
-/// If an error does not say which attribute is wrong.
 pub fn item(bytes: &[u8]) {
     let Ok(Value::Object(attributes)) = serde_json::from_slice(bytes) else {
         return;

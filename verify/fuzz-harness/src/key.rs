@@ -7,10 +7,6 @@ use weirgate_shared::{
 
 /// Reads a text as a partition key, a NUL, and a sort key, of everything that has keys; and as
 /// every kind of name.
-///
-/// # Panics
-/// If a key is read that is not written so, or that belongs to another namespace than the one it
-/// begins with.
 pub fn key(bytes: &[u8]) {
     let Ok(text) = std::str::from_utf8(bytes) else {
         return;

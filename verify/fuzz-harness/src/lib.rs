@@ -1,23 +1,23 @@
 //! One function for each decoder of external bytes, and for the code that uses its result.
 //!
-//! Each takes any bytes and panics if a guarantee is broken. The fuzz targets in `fuzz/` and the
+//! Each takes any bytes and panics if a guarantee is broken. The fuzz target in `fuzz/` and the
 //! properties in `tests/` call the same functions, so both stay current.
 //!
 //! # Layout
 //!
-//! - `stream`: [`stream`]: an event of the table's stream, and the writes that it leads to
-//! - `item`: [`item`]: an item of the table, as every kind there is
-//! - `plans`: [`plans`]: a bucket of any numbers, and every write that can be planned for it
-//! - `key`: [`key`]: the keys of an item, and names
-//! - `answer`: [`answer`]: what DynamoDB answers to the SDK, dates and errors among it
-//! - `failure_object`: [`failure_object`]: what the failure bucket holds, as a replay reads it
-//! - `grant_token`: [`grant_token`]: the token of a grant, from another process
-//! - `connection`: [`http_connection`], [`grpc_connection`]: what the agent's sockets receive
-//! - `agent_request`: [`agent_request`]: a body that the agent receives over HTTP
-//! - `limits_file`: [`limits_file`]: a limits file
-//! - `rules_file`: [`rules_file`]: a rules file of the agent, in both formats
-//! - `rate_limit_request`: [`rate_limit_request`]: a call of Envoy's rate limit service, and its plan
-//! - `environment`: [`environment`]: the functions' variables, what the SDK makes of them, the
+//! - `stream`: an event of the table's stream, and the writes that it leads to
+//! - `item`: an item of the table, as every kind there is
+//! - `plans`: a bucket of any numbers, and every write that can be planned for it
+//! - `key`: the keys of an item, and names
+//! - `answer`: what DynamoDB answers to the SDK, dates and errors among it
+//! - `failure_object`: what the failure bucket holds, as a replay reads it
+//! - `grant_token`: the token of a grant, from another process
+//! - `connection`: what the agent's sockets receive
+//! - `agent_request`: a body that the agent receives over HTTP
+//! - `limits_file`: a limits file
+//! - `rules_file`: a rules file of the agent, in both formats
+//! - `rate_limit_request`: a call of Envoy's rate limit service, and its plan
+//! - `environment`: the functions' variables, what the SDK makes of them, the
 //!   least level of the log, and when invocations end
 //! - `numbers`: numbers at the edges of their types
 
@@ -36,37 +36,26 @@ mod rate_limit_request;
 mod rules_file;
 mod stream;
 
-pub use agent_request::agent_request;
-pub use answer::answer;
-pub use connection::{grpc_connection, http_connection};
-pub use environment::environment;
-pub use failure_object::failure_object;
-pub use grant_token::grant_token;
 pub use item::item;
-pub use key::key;
-pub use limits_file::limits_file;
-pub use plans::plans;
-pub use rate_limit_request::rate_limit_request;
-pub use rules_file::rules_file;
 pub use stream::stream;
 
-/// A decoder under test, with the name of its fuzz target and of the folder of its corpus.
+/// A decoder under test, with the name of the folder of its corpus.
 pub type Decoder = (&'static str, fn(&[u8]));
 
 /// All decoders.
 pub const ALL: [Decoder; 14] = [
     ("stream", stream),
     ("item", item),
-    ("plans", plans),
-    ("key", key),
-    ("answer", answer),
-    ("limits_file", limits_file),
-    ("environment", environment),
-    ("failure_object", failure_object),
-    ("grant_token", grant_token),
-    ("agent_request", agent_request),
-    ("rules_file", rules_file),
-    ("rate_limit_request", rate_limit_request),
-    ("http_connection", http_connection),
-    ("grpc_connection", grpc_connection),
+    ("plans", plans::plans),
+    ("key", key::key),
+    ("answer", answer::answer),
+    ("limits_file", limits_file::limits_file),
+    ("environment", environment::environment),
+    ("failure_object", failure_object::failure_object),
+    ("grant_token", grant_token::grant_token),
+    ("agent_request", agent_request::agent_request),
+    ("rules_file", rules_file::rules_file),
+    ("rate_limit_request", rate_limit_request::rate_limit_request),
+    ("http_connection", connection::http_connection),
+    ("grpc_connection", connection::grpc_connection),
 ];

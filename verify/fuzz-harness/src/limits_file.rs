@@ -5,9 +5,6 @@ use std::path::PathBuf;
 use weirgate::LimitsFile;
 
 /// Opens a file of these bytes.
-///
-/// # Panics
-/// If what is refused is told at no place of the file.
 pub fn limits_file(bytes: &[u8]) {
     // The one way in is a path: a file of the thread's own, as tests and fuzzers run side by side.
     let name = format!(

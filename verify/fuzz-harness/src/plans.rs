@@ -7,9 +7,6 @@ mod writes;
 pub(crate) use case::Case;
 
 /// Makes a case out of few bytes, and plans every write.
-///
-/// # Panics
-/// If a number overflows, or a write is planned for another bucket.
 pub fn plans(bytes: &[u8]) {
     every(&Case::from_bytes(bytes));
 }

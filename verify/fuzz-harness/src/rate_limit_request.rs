@@ -32,9 +32,6 @@ thread_local! {
 }
 
 /// Decodes a call from these bytes, and plans it.
-///
-/// # Panics
-/// If a plan has another number of steps than the call has descriptors, or a name that is none.
 pub fn rate_limit_request(bytes: &[u8]) {
     let Ok(request) = RateLimitRequest::decode(bytes) else {
         return;

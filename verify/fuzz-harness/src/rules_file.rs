@@ -16,9 +16,6 @@ const ASKED: [&[(&str, &[u8])]; 6] = [
 ];
 
 /// Reads a file of these bytes, and looks descriptors up.
-///
-/// # Panics
-/// If a refusal has no place in the file, or a descriptor gets a name that is none.
 pub fn rules_file(bytes: &[u8]) {
     let Ok(text) = std::str::from_utf8(bytes) else {
         return;

@@ -9,9 +9,6 @@ use weirgate_shared::write::{UsageCopy, finish_writes};
 use weirgate_shared::{BucketKey, EpochMillis, ItemKey, ShardUsageCopy, Snapshot, WriteId};
 
 /// Reads an event and plans its writes, at several instants.
-///
-/// # Panics
-/// If a record is lost, or one leads to a write in another namespace than that of its key.
 pub fn stream(bytes: &[u8]) {
     // The runtime hands over text.
     let Ok(event) = std::str::from_utf8(bytes) else {

@@ -1,5 +1,5 @@
 //! Any bytes, real ones, and real ones with something broken in them: every decoder answers, in its
-//! time and without a panic. Every decoder is fuzzed too.
+//! time and without a panic. `make fuzz` fuzzes each folder of the corpus.
 
 use std::path::{Path, PathBuf};
 
@@ -39,34 +39,6 @@ fn every_input_of_the_corpus_is_answered() {
         .unwrap()
         .count();
     assert_eq!(folders, ALL.len(), "every folder is some decoder's");
-}
-
-/// Each has its fuzz target, and `make fuzz` runs it.
-#[test]
-fn every_decoder_is_fuzzed() {
-    let root = root();
-    let read = |path: &str| std::fs::read_to_string(root.join(path)).expect(path);
-    let (manifest, makefile) = (read("fuzz/Cargo.toml"), read("../Makefile"));
-    let run = makefile
-        .lines()
-        .find_map(|line| line.strip_prefix("fuzz_targets := "))
-        .expect("the Makefile lists them");
-    let names: Vec<_> = ALL.iter().map(|(name, _)| *name).collect();
-    assert_eq!(run.split(' ').collect::<Vec<_>>(), names);
-    for name in &names {
-        assert!(
-            manifest.contains(&format!("path = \"fuzz_targets/{name}.rs\"")),
-            "{name}"
-        );
-        assert!(
-            read(&format!("fuzz/fuzz_targets/{name}.rs"))
-                .contains(&format!("weirgate_fuzz_harness::{name}(bytes)"))
-        );
-    }
-    let targets = std::fs::read_dir(root.join("fuzz/fuzz_targets"))
-        .unwrap()
-        .count();
-    assert_eq!(targets, names.len(), "every target is some decoder's");
 }
 
 /// What happens to bytes on their way.
@@ -178,55 +150,15 @@ fn attribute() -> impl Strategy<Value = Value> {
     })
 }
 
+/// Names of attributes and fields.
+const NAMES: &str = "rf v birth uh takes th td wcu cv shard_count h due due_shard op hot look_at \
+    look_v min_shards split_bytes limits mode status shadow escrow until n parent_id cascade \
+    schema at principal action before after entity_id resource q0 final total_events #c #u0#1 \
+    Keys dynamodb Records";
+
 fn name() -> impl Strategy<Value = String> {
     prop_oneof![
-        prop::sample::select(vec![
-            "rf",
-            "v",
-            "birth",
-            "uh",
-            "takes",
-            "th",
-            "td",
-            "wcu",
-            "cv",
-            "shard_count",
-            "h",
-            "due",
-            "due_shard",
-            "op",
-            "hot",
-            "look_at",
-            "look_v",
-            "min_shards",
-            "split_bytes",
-            "limits",
-            "mode",
-            "status",
-            "shadow",
-            "escrow",
-            "until",
-            "n",
-            "parent_id",
-            "cascade",
-            "schema",
-            "at",
-            "principal",
-            "action",
-            "before",
-            "after",
-            "entity_id",
-            "resource",
-            "q0",
-            "final",
-            "total_events",
-            "#c",
-            "#u0#1",
-            "Keys",
-            "dynamodb",
-            "Records",
-        ])
-        .prop_map(str::to_owned),
+        prop::sample::select(NAMES.split(' ').collect::<Vec<_>>()).prop_map(str::to_owned),
         "b_(rpm|tpm|)_(tk|tc|cp|ra|rp|bh|bd)",
         "(q|rpm#|#)[0-9c]{1,3}",
         "\\PC{1,8}",

@@ -94,42 +94,34 @@ fn updates(case: &Case) -> Vec<Update> {
         owner: String::new(),
     };
     let mut updates = vec![];
-    for contention in [
-        Contention::Alone,
+    let (shared, stale) = (
         Contention::Shared,
         Contention::SharedStale {
             others_per_day: 86_400_000,
         },
+    );
+    let none = BTreeMap::new;
+    for (contention, amounts, soft_amounts, counted_amounts) in [
+        (Contention::Alone, needs.clone(), none(), needs.clone()),
+        (shared, none(), needs.clone(), none()),
+        (stale, none(), needs.clone(), needs.clone()),
     ] {
+        let limits = VersionedLimits {
+            limits,
+            version: version.map(LimitsVersion),
+            is_own: contention == shared,
+        };
         let take = Take {
-            key: &bucket.key,
-            limits: VersionedLimits {
-                limits,
-                version: version.map(LimitsVersion),
-                is_own: contention == Contention::Shared,
-            },
-            amounts: if contention == Contention::Alone {
-                needs.clone()
-            } else {
-                BTreeMap::new()
-            },
-            soft_amounts: if contention == Contention::Alone {
-                BTreeMap::new()
-            } else {
-                needs.clone()
-            },
-            counted_amounts: if contention == Contention::Shared {
-                BTreeMap::new()
-            } else {
-                needs.clone()
-            },
+            amounts,
+            soft_amounts,
+            counted_amounts,
             acquires: amount.0,
             leases: vec![(id.clone(), lease.clone())],
             roll,
-            write_id: id.clone(),
             request_split: true,
             contention,
             unconfirmed: std::slice::from_ref(&id),
+            ..Take::nothing(&bucket.key, limits, id.clone(), now)
         };
         updates.extend([take.plan(bucket, now), take.create(now)]);
     }
