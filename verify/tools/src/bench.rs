@@ -4,8 +4,8 @@
 //!
 //! - [`row`], [`run`]: a measured number; all of a run, beside the committed one
 //! - [`scenario`], [`rivals`]: the same calls for Weirgate and the systems it is compared with
-//! - [`acquire`], [`aggregator`], [`edge`], [`function`], [`heat`], [`local`], [`prefetch`],
-//!   [`reconciler`]: Weirgate's own numbers, over [`harness`]
+//! - [`acquire`], [`aggregator`], [`edge`], [`function`], [`heat`], [`local`]: Weirgate's own
+//!   numbers, over [`harness`]
 //! - [`cost`]: what a million requests cost
 //! - [`parts`]: all of these, by name
 
@@ -18,8 +18,6 @@ pub mod harness;
 pub mod heat;
 pub mod local;
 pub mod parts;
-pub mod prefetch;
-pub mod reconciler;
 pub mod rivals;
 pub mod row;
 pub mod run;

@@ -48,7 +48,6 @@ impl fmt::Display for Grouped {
 }
 
 /// Returns a count as part of ratios and rates.
-#[must_use]
 pub fn count(number: u64) -> f64 {
     // Through halves of 32 bits, each of which a float has exactly.
     let [high, low] = [number >> 32, number & u64::from(u32::MAX)]
@@ -85,14 +84,7 @@ pub enum Unit {
 }
 
 impl Unit {
-    /// Whether it counts something that no machine makes faster.
-    #[must_use]
-    pub const fn is_count(self) -> bool {
-        !matches!(self, Self::Times | Self::PerSecond | Self::Seconds)
-    }
-
     /// Returns a number with its unit, to three digits.
-    #[must_use]
     pub fn shown(self, value: f64) -> String {
         let number = digits(value);
         match self {
@@ -122,7 +114,6 @@ fn time(seconds: f64) -> String {
 }
 
 /// Returns three digits of a number; those before the point all, the others zero.
-#[must_use]
 pub fn digits(value: f64) -> String {
     let rounded: f64 = format!("{value:.2e}").parse().unwrap_or(value);
     let exponent = format!("{rounded:e}")
@@ -162,18 +153,5 @@ mod tests {
         ] {
             assert_eq!(unit.shown(value), shown);
         }
-    }
-
-    #[test]
-    fn dollars_are_rounded_and_grouped() {
-        let shown = |pico: u64| PicoDollars(pico).to_string();
-        assert_eq!(shown(0), "$0");
-        assert_eq!(shown(1_234_567_005_000_000_000), "$1,234,567.01");
-        assert_eq!(shown(999_400_000_000), "$0.999");
-    }
-
-    #[test]
-    fn large_counts_are_exact() {
-        assert_eq!(count(10_000_000_001), 10_000_000_001.0);
     }
 }

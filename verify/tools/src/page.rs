@@ -1,9 +1,6 @@
 //! Pages with computed parts, each between two marks; the prose around them is left alone.
 
 /// Returns the page with a part written again, which its marks name.
-///
-/// # Errors
-/// If the marks are missing.
 pub fn with_part(page: &str, name: &str, text: &str) -> Result<String, String> {
     let (begin, end) = (
         format!("<!-- computed: {name} -->\n"),

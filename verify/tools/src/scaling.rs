@@ -51,7 +51,6 @@ pub struct Numbers {
 
 impl Scenario {
     /// Every caller alone in its process, as Lambdas are.
-    #[must_use]
     pub const fn alone(acquires: u64) -> Self {
         Self {
             acquires,
@@ -60,7 +59,6 @@ impl Scenario {
     }
 
     /// Callers of processes that share writes.
-    #[must_use]
     pub const fn shared(acquires: u64) -> Self {
         Self {
             acquires,
@@ -69,7 +67,6 @@ impl Scenario {
     }
 
     /// What it takes.
-    #[must_use]
     pub fn numbers(self) -> Numbers {
         let writes = self.acquires.div_ceil(self.acquires_per_write);
         let keys = writes.div_ceil(MAX_SHARDS * SHARD_WRITES).max(1);
@@ -110,7 +107,6 @@ impl Scenario {
 
 impl Numbers {
     /// All write units of the table a second, the reconciler's spread over its minute.
-    #[must_use]
     pub const fn write_units(&self) -> u64 {
         let spread =
             self.usage_units_an_hour.div_ceil(HOUR_SECONDS) + self.looks_a_minute.div_ceil(60);
@@ -118,7 +114,6 @@ impl Numbers {
     }
 
     /// Calls of the aggregator that run at any instant, in thousandths.
-    #[must_use]
     pub const fn running_milli(&self) -> u64 {
         self.calls * self.call_ms
     }
@@ -126,7 +121,6 @@ impl Numbers {
 
 /// What an hour costs in which nothing is asked: the reconciler's look once a minute, and the
 /// alarms with their metrics.
-#[must_use]
 pub const fn idle() -> PicoDollars {
     let watching = ALARM_METRICS * ALARM_HOUR_PRICE + IDLE_METRICS * METRIC_HOUR_PRICE;
     PicoDollars(reconciler_minute(0, 0) * HOUR_MINUTES + watching)
@@ -154,19 +148,16 @@ const fn usage_units_an_hour(shards: u64, shard_writes: u64) -> u64 {
 }
 
 /// Write units of one write of a usage snapshot, which keeps what each shard has used.
-#[must_use]
 pub const fn snapshot_units(shards: u64) -> u64 {
     (SNAPSHOT_BYTES + shards * SNAPSHOT_BYTES_PER_SHARD).div_ceil(1_024)
 }
 
 /// Records a second that the aggregator reads and plans with the memory it has.
-#[must_use]
 pub const fn function_records() -> u64 {
     CORE_RECORDS * MEMORY_MB / VCPU_MB / VCPUS_PER_CORE
 }
 
 /// How long a call with so many records takes.
-#[must_use]
 pub const fn call_ms(records: u64) -> u64 {
     (records * 1_000).div_ceil(function_records()) + CALL_WRITES_MS
 }
@@ -183,7 +174,6 @@ const fn reconciler_minute(shards: u64, looks: u64) -> u64 {
 }
 
 /// What one call of the aggregator with so many records costs, with its log.
-#[must_use]
 pub const fn call(records: u64) -> PicoDollars {
     PicoDollars(CALL_PRICE + run_price(call_ms(records)) + LOG_BYTES * LOG_BYTE_PRICE)
 }
@@ -210,7 +200,6 @@ impl Profile {
 
     /// Returns what a month with so many acquires costs, if they are spread evenly over it: units,
     /// calls of the aggregator, and the idle stack.
-    #[must_use]
     pub fn month(&self, acquires: u64) -> PicoDollars {
         let seconds = MONTH_HOURS * HOUR_SECONDS;
         let units = (acquires * self.write_milli).div_ceil(1_000);
@@ -249,7 +238,6 @@ pub const PROFILES: [Profile; 7] = [
 ];
 
 /// The computed part of `docs/scaling.md`: each rate, with lone callers and with shared writes.
-#[must_use]
 pub fn keys() -> String {
     let mut text = String::from(
         "| acquires/s | callers | shards | write units/s | calls running | an hour | zae-limiter |\n\
@@ -283,7 +271,6 @@ pub fn keys() -> String {
 
 /// The computed part of `docs/guide/cost-by-volume.md`: a row for each profile, and a column for
 /// each volume.
-#[must_use]
 pub fn months() -> String {
     let volumes = [6, 7, 8, 9, 10].map(|power| 10_u64.pow(power));
     let heads = volumes
@@ -323,22 +310,5 @@ mod tests {
             numbers.hour,
             PicoDollars(units + calls + reconciler_minute(1, 3) * 60)
         );
-    }
-
-    #[test]
-    fn one_key_serves_up_to_its_shards() {
-        let keys = |scenario: Scenario| (scenario.numbers().keys, scenario.numbers().shards);
-        assert_eq!(keys(Scenario::alone(10_000)), (1, 16));
-        assert_eq!(keys(Scenario::alone(51_200)), (1, 64));
-        assert_eq!(keys(Scenario::alone(51_201)), (2, 64));
-        assert_eq!(keys(Scenario::shared(1_000_000)), (1, 64));
-    }
-
-    #[test]
-    fn a_month_of_lone_acquires_is_its_units_its_calls_and_the_idle_stack() {
-        let month = PROFILES[0].month(1_000_000).0;
-        let calls = 1_001_000 * call(1).0;
-        let units = 1_001_000 * WRITE_UNIT_PRICE;
-        assert_eq!(month, units + calls + idle().0 * MONTH_HOURS);
     }
 }

@@ -10,9 +10,8 @@ use weirgate_testkit::server::serve;
 
 use super::harness::{Call, call_for, median};
 use super::harness::{connected, far_limits, limiter};
-use super::row::Row;
+use super::row::Rounds;
 use super::run::BARE_WRITE;
-use crate::number::Unit;
 
 const ROUNDS: usize = 5;
 const PAIRS: usize = 600;
@@ -40,10 +39,7 @@ impl Call for BareWrite {
 
 /// Returns the rows of sequential acquires. Each is followed by a bare write of an item of the same
 /// size, so that both see the same machine.
-///
-/// # Panics
-/// If DynamoDB fails.
-pub async fn rows() -> Vec<Row> {
+pub async fn rows() -> Vec<Rounds> {
     let dynamo = Dynamo::new().await;
     let (client, table) = connected(&serve(&dynamo)).await;
     let (limiter, limits) = (limiter(table).await, far_limits());
@@ -78,29 +74,12 @@ pub async fn rows() -> Vec<Row> {
         let times = call_for(&bare, AT_ONCE, Duration::from_secs(1)).await;
         at_once.push(times.measured().per_second);
     }
-    let what = "sequential acquire over HTTP: p50 beside a bare UpdateItem";
-    vec![
-        Row::new("acquire/ratio", what, Unit::Times, &ratios).at_most(1.3),
-        Row::new(
-            "acquire/p50",
-            "sequential acquire over HTTP: p50",
-            Unit::Seconds,
-            &acquires,
-        )
-        .shown(),
-        Row::new(
-            BARE_WRITE,
-            "bare UpdateItem over HTTP: p50",
-            Unit::Seconds,
-            &bares,
-        )
-        .shown(),
-        Row::new(
-            "acquire/bare-writes",
-            "bare UpdateItem over HTTP, 32 at once: writes",
-            Unit::PerSecond,
-            &at_once,
-        )
-        .shown(),
+    [
+        ("acquire/ratio", ratios),
+        ("acquire/p50", acquires),
+        (BARE_WRITE, bares),
+        ("acquire/bare-writes", at_once),
     ]
+    .map(|(id, rounds)| (id.to_owned(), rounds))
+    .into()
 }

@@ -1,4 +1,4 @@
-//! The aggregator: parse and plan alone, memory, and whole batches against a DynamoDB behind HTTP,
+//! The aggregator: parse and plan alone, and whole batches against a DynamoDB behind HTTP,
 //! beside the peer's.
 
 use std::hint::black_box;
@@ -11,14 +11,13 @@ use weirgate_local::StreamReader;
 use weirgate_shared::{EpochMillis, Millis};
 use weirgate_store::{CapacityMeter, Table};
 use weirgate_testkit::Dynamo;
-use weirgate_testkit::batches::{BATCH_START, batch, event};
+use weirgate_testkit::batches::{BATCH_START, batch, deployed, event};
 use weirgate_testkit::server::serve;
 
 use super::harness::connected;
 use super::harness::median;
 use super::rivals::peer;
-use super::row::Row;
-use crate::number::Unit;
+use super::row::Rounds;
 use crate::number::count;
 
 /// Buckets and records of the batch that the peer handles too.
@@ -27,38 +26,14 @@ const ROUNDS: usize = 5;
 /// Batches of ours in a round, which has one of the peer.
 const BATCHES: usize = 10;
 
-/// Bytes allocated now and at most since the last reset, from the program's allocator.
-#[derive(Debug, Clone, Copy)]
-pub struct Memory {
-    /// Forgets the highest.
-    pub reset: fn(),
-    /// Allocated now.
-    pub current: fn() -> usize,
-    /// The highest.
-    pub peak: fn() -> usize,
-}
-
 /// Returns the aggregator's rows.
-///
-/// # Panics
-/// If DynamoDB or the peer fails.
-pub async fn rows(memory: Memory) -> Vec<Row> {
+pub async fn rows() -> Vec<Rounds> {
     let mut rows = beside_the_peer().await;
-    for (id, name, buckets, records) in [
-        ("few", "100 records, 14 buckets", 14, 100),
-        ("hot", "1,000 records, 14 buckets", 14, 1_000),
-        ("many", "1,000 records, 1,000 buckets", 1_000, 1_000),
-    ] {
+    for (load, buckets, records) in [("few", 14, 100), ("hot", 14, 1_000), ("many", 1_000, 1_000)] {
         let event = event(&batch(buckets, records).await.1);
-        rows.extend(parse_and_plan(id, name, &event, memory));
+        rows.push(parse_and_plan(load, &event));
     }
-    let event = an_hour_ends().await;
-    rows.extend(parse_and_plan(
-        "hour",
-        "1,000 buckets begin an hour",
-        &event,
-        memory,
-    ));
+    rows.push(parse_and_plan("hour", &an_hour_ends().await));
     rows
 }
 
@@ -76,16 +51,12 @@ async fn an_hour_ends() -> String {
 
 fn config() -> Config {
     Config {
-        table_name: "weirgate".to_owned(),
-        snapshot_ttl_days: 90,
-        write_concurrency: 32,
-        max_shards: 64,
         refill_writes: 1,
-        hot_units: weirgate_aggregator::HOT_UNITS,
+        ..deployed()
     }
 }
 
-fn parse_and_plan(id: &str, name: &str, event: &str, memory: Memory) -> [Row; 2] {
+fn parse_and_plan(load: &str, event: &str) -> Rounds {
     let config = config();
     let once = || {
         let batch = parse::records(black_box(event)).expect("an event");
@@ -96,42 +67,19 @@ fn parse_and_plan(id: &str, name: &str, event: &str, memory: Memory) -> [Row; 2]
         black_box(writes);
         read
     };
-    (memory.reset)();
-    let before = (memory.current)();
     let records = once();
-    let used = (memory.peak)().saturating_sub(before) + event.len();
     let rounds = (5_000 / records).max(1);
     let a_second = |_| {
         let started = Instant::now();
         for _ in 0..rounds {
             once();
         }
-        size(rounds * records) / started.elapsed().as_secs_f64()
+        let read = u64::try_from(rounds * records).expect("few records");
+        count(read) / started.elapsed().as_secs_f64()
     };
     // The best of some short runs: others use the machine too.
     let rates = [(); ROUNDS].map(|()| (0..8).map(a_second).fold(0.0, f64::max));
-    let what = format!("parse and plan, one core, {name}");
-    [
-        Row::new(
-            format!("aggregator/{id}/records"),
-            format!("{what}: records"),
-            Unit::PerSecond,
-            &rates,
-        )
-        .at_least(150_000.0),
-        Row::new(
-            format!("aggregator/{id}/memory"),
-            format!("{what}: memory beside the event"),
-            Unit::Times,
-            &[size(used) / size(event.len())],
-        )
-        .at_most(3.0)
-        .within(5.0),
-    ]
-}
-
-fn size(number: usize) -> f64 {
-    count(u64::try_from(number).unwrap_or(u64::MAX))
+    (format!("aggregator/{load}/records"), rates.into())
 }
 
 /// When a batch is delivered.
@@ -147,80 +95,43 @@ struct Handled {
 
 /// The acquires of the batch, made by each client on its own table, and handled by its own
 /// aggregator from its own stream records.
-async fn beside_the_peer() -> Vec<Row> {
+async fn beside_the_peer() -> Vec<Rounds> {
     let ((buckets, acquires), mut ours, mut theirs) = (BATCH, vec![], vec![]);
     let (dynamo, records) = batch(buckets, acquires).await;
     let endpoint = serve(&dynamo);
     let table = connected(&endpoint).await.1;
-    let mut peer = Peer::new(&dynamo, &endpoint).await;
+    let mut peer = peer_with_records(&dynamo, &endpoint).await;
     for _ in 0..ROUNDS {
         ours.push(handled(&dynamo, &records, &table).await);
-        theirs.push(peer.process.ask::<Handled>("").await);
+        theirs.push(peer.ask::<Handled>("").await);
     }
-    let what = format!("aggregator over HTTP, {acquires} acquires on {buckets} buckets");
-    let row = |id: &str, text: &str, unit, values: &dyn Fn(usize) -> f64| {
-        let values: [f64; ROUNDS] = std::array::from_fn(values);
-        Row::new(
-            format!("aggregator/{id}"),
-            format!("{what}: {text}"),
-            unit,
-            &values,
-        )
+    let row = |id: &str, values: &dyn Fn(&Handled, &Handled) -> f64| {
+        let rounds = ours.iter().zip(&theirs);
+        let values = rounds.map(|(ours, theirs)| values(ours, theirs)).collect();
+        (format!("aggregator/{id}"), values)
     };
     vec![
-        row("ratio", "beside that of zae-limiter", Unit::Times, &|at| {
-            theirs[at].seconds / ours[at].seconds
-        })
-        .at_least(75.0),
-        row("units", "write units", Unit::WriteUnits, &|at| {
-            ours[at].units
-        })
-        .at_most(14.0),
-        row(
-            "peer-units",
-            "write units of zae-limiter",
-            Unit::WriteUnits,
-            &|at| theirs[at].units,
-        )
-        .shown(),
-        row("requests", "requests", Unit::Requests, &|at| {
-            ours[at].requests
-        }),
-        row(
-            "peer-requests",
-            "requests of zae-limiter",
-            Unit::Requests,
-            &|at| theirs[at].requests,
-        )
-        .shown(),
-        row("time", "time", Unit::Seconds, &|at| ours[at].seconds).shown(),
-        row("peer-time", "time of zae-limiter", Unit::Seconds, &|at| {
-            theirs[at].seconds
-        })
-        .shown(),
+        row("ratio", &|ours, theirs| theirs.seconds / ours.seconds),
+        row("units", &|ours, _| ours.units),
+        row("peer-units", &|_, theirs| theirs.units),
+        row("requests", &|ours, _| ours.requests),
+        row("peer-requests", &|_, theirs| theirs.requests),
+        row("time", &|ours, _| ours.seconds),
+        row("peer-time", &|_, theirs| theirs.seconds),
     ]
 }
 
-/// The driver of the peer's aggregator.
-struct Peer {
-    process: peer::Process,
-}
-
-impl Peer {
-    /// Has the peer make the acquires, and gives its driver the records that its stream has of
-    /// them.
-    async fn new(dynamo: &Dynamo, endpoint: &str) -> Self {
-        let mut process = peer::Process::start(&[endpoint, "aggregator"]).await;
-        let mut stream = StreamReader::after(dynamo.db(), "peer-aggregator", 0);
-        let _ = next_records(&mut stream);
-        let _: String = process.ask("acquire").await;
-        let records = next_records(&mut stream);
-        let _: String = process.ask(&Value::from(records).to_string()).await;
-        let mut peer = Self { process };
-        // The first one opens a connection and creates the snapshots.
-        let _: Handled = peer.process.ask("").await;
-        peer
-    }
+/// Has the peer make the acquires, and returns its driver with the records that its stream has of them.
+async fn peer_with_records(dynamo: &Dynamo, endpoint: &str) -> peer::Process {
+    let mut peer = peer::Process::start(&[endpoint, "aggregator"]).await;
+    let mut stream = StreamReader::after(dynamo.db(), "peer-aggregator", 0);
+    let _ = next_records(&mut stream);
+    let _: String = peer.ask("acquire").await;
+    let records = next_records(&mut stream);
+    let _: String = peer.ask(&Value::from(records).to_string()).await;
+    // The first one opens a connection and creates the snapshots.
+    let _: Handled = peer.ask("").await;
+    peer
 }
 
 fn next_records(stream: &mut StreamReader) -> Vec<Value> {

@@ -13,58 +13,26 @@ use profile::{PROFILES, Profile};
 use stack::Consumed;
 
 use super::harness::on_virtual_time;
-use super::row::Row;
-use crate::number::Unit;
+use super::row::Rounds;
 use crate::number::count;
 use crate::scaling;
 use crate::scaling::facts::{READ_UNIT_PRICE, WRITE_UNIT_PRICE};
 
 /// Returns the rows of all profiles.
-///
-/// # Panics
-/// If DynamoDB or the aggregator fails.
-pub async fn rows() -> Vec<Row> {
+pub async fn rows() -> Vec<Rounds> {
     let mut rows = vec![];
     for profile in PROFILES {
         let consumed = on_virtual_time(move || profile.run()).await;
-        rows.extend(of(profile, &consumed));
+        let requests = count(consumed.requests);
+        let of = [
+            ("units", consumed.callers / requests),
+            ("usage-units", consumed.aggregator / requests),
+            ("read-units", consumed.reads / requests),
+            ("dollars", dollars(profile, &consumed)),
+        ];
+        rows.extend(of.map(|(name, value)| (format!("cost/{}/{name}", profile.id()), vec![value])));
     }
     rows
-}
-
-fn of(profile: Profile, consumed: &Consumed) -> [Row; 4] {
-    let requests = count(consumed.requests);
-    let row = |id: &str, text: &str, unit, value: f64| {
-        let id = format!("cost/{}/{id}", profile.id());
-        Row::new(id, format!("{}: {text}", profile.what()), unit, &[value])
-    };
-    let row = |id, text, unit, value| row(id, text, unit, value).within(2.0);
-    [
-        row(
-            "units",
-            "write units of a request",
-            Unit::WriteUnits,
-            consumed.callers / requests,
-        ),
-        row(
-            "usage-units",
-            "write units of the aggregator for a request",
-            Unit::WriteUnits,
-            consumed.aggregator / requests,
-        ),
-        row(
-            "read-units",
-            "read units of a request",
-            Unit::ReadUnits,
-            consumed.reads / requests,
-        ),
-        row(
-            "dollars",
-            "dollars a million",
-            Unit::Dollars,
-            dollars(profile, consumed),
-        ),
-    ]
 }
 
 /// Units at their prices, and calls of the aggregator.

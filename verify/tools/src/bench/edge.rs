@@ -4,7 +4,7 @@ use std::process::Stdio;
 use std::sync::Arc;
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
-use serde::Deserialize;
+use serde_json::Value;
 use tokio::task::JoinSet;
 use weirgate::{Limit, RateLimiter};
 use weirgate_shared::{EpochMillis, ShardIndex, refill_between};
@@ -13,8 +13,7 @@ use weirgate_testkit::server::serve;
 
 use super::harness::{connected, limiter};
 use super::rivals::peer;
-use super::row::Row;
-use crate::number::Unit;
+use super::row::Rounds;
 use crate::number::count;
 
 const ROUNDS: usize = 3;
@@ -34,10 +33,7 @@ struct Admitted {
 }
 
 /// Returns the rows for eight callers of one process, of eight processes, and of the peer.
-///
-/// # Panics
-/// If a process cannot be started, or DynamoDB fails.
-pub async fn rows() -> Vec<Row> {
+pub async fn rows() -> Vec<Rounds> {
     let dynamo = Dynamo::new().await;
     let mut peer = peer::Process::start(&[&serve(&dynamo), "edge"]).await;
     let (mut callers, mut processes, mut theirs) = (vec![], vec![], vec![]);
@@ -48,62 +44,23 @@ pub async fn rows() -> Vec<Row> {
         processes.push(of_eight);
         theirs.push(peer_round(&mut peer).await);
     }
-    [
-        (
-            "callers",
-            "8 callers of one process at the edge",
-            &callers,
-            Some(1.0),
-        ),
-        (
-            "processes",
-            "8 processes at the edge",
-            &processes,
-            Some(2.0),
-        ),
-        (
-            "peer",
-            "8 callers of zae-limiter at the edge",
-            &theirs,
-            None,
-        ),
-    ]
-    .into_iter()
-    .flat_map(|(id, what, rounds, most_writes)| of(id, what, rounds, most_writes))
-    .collect()
-}
-
-fn of(id: &str, what: &str, rounds: &[Admitted], most_writes: Option<f64>) -> [Row; 3] {
-    let row = |name: &str, text: &str, unit, of: fn(&Admitted) -> f64| {
-        let rounds: Vec<_> = rounds.iter().map(of).collect();
-        Row::new(
-            format!("edge/{id}/{name}"),
-            format!("{what}: {text}"),
-            unit,
-            &rounds,
-        )
-        .more_is_better()
+    let of = |of: &str, rounds: &[Admitted]| {
+        let row = |name: &str, value: fn(&Admitted) -> f64| {
+            let rounds = rounds.iter().map(value).collect();
+            (format!("edge/{of}/{name}"), rounds)
+        };
+        [
+            row("fast", |one| one.fast),
+            row("slow", |one| one.slow),
+            row("writes", |one| one.writes),
+        ]
     };
-    let fast = row("fast", "admitted of 200/s entitled", Unit::Percent, |one| {
-        one.fast
-    });
-    let slow = row("slow", "admitted of 6/min entitled", Unit::Percent, |one| {
-        one.slow
-    });
-    let text = if most_writes.is_some() {
-        "writes per admitted"
-    } else {
-        "write units per admitted"
-    };
-    let writes = row("writes", text, Unit::Count, |one| one.writes);
-    match most_writes {
-        Some(most) => [
-            fast.between(99.0, 100.0),
-            slow.between(99.0, 100.0),
-            writes.at_most(most).by_range(),
-        ],
-        None => [fast.shown(), slow.shown(), writes.shown()],
-    }
+    let of = [
+        of("callers", &callers),
+        of("processes", &processes),
+        of("peer", &theirs),
+    ];
+    of.into_iter().flatten().collect()
 }
 
 async fn one_process() -> Admitted {
@@ -217,41 +174,20 @@ fn entitled(name: &str, from: EpochMillis, to: EpochMillis) -> f64 {
 /// How often the bucket was written to since it was created.
 fn writes_after_the_first(dynamo: &Dynamo) -> i64 {
     let records = dynamo.stream();
-    let is_write = |record: &&serde_json::Value| record["dynamodb"]["Keys"]["PK"]["S"] == BUCKET;
+    let is_write = |record: &&Value| record["dynamodb"]["Keys"]["PK"]["S"] == BUCKET;
     i64::try_from(records.iter().filter(is_write).count()).expect("few enough") - 1
 }
 
-/// What the peer's driver says.
-#[derive(Debug, Deserialize)]
-struct PeerRound {
-    seconds: f64,
-    admitted: PeerAdmitted,
-    units: f64,
-}
-
-#[derive(Debug, Deserialize)]
-struct PeerAdmitted {
-    fast: u64,
-    slow: u64,
-}
-
 async fn peer_round(peer: &mut peer::Process) -> Admitted {
-    let said = peer.ask(&TIME.as_secs().to_string()).await;
-    let PeerRound {
-        seconds,
-        admitted: PeerAdmitted { fast, slow },
-        units,
-    } = said;
-    let passed = Duration::try_from_secs_f64(seconds).expect("a time");
-    let (from, passed) = (
-        EpochMillis(0),
-        i64::try_from(passed.as_millis()).expect("short"),
-    );
-    let share =
-        |name, admitted| count(admitted) / entitled(name, from, EpochMillis(passed)) * 100.0;
+    let said: Value = peer.ask(&TIME.as_secs().to_string()).await;
+    let number = |of: &Value| of.as_f64().expect("the driver says a number");
+    let passed = Duration::from_secs_f64(number(&said["seconds"]));
+    let passed = EpochMillis(i64::try_from(passed.as_millis()).expect("short"));
+    let [fast, slow] = ["fast", "slow"].map(|name| number(&said["admitted"][name]));
+    let share = |name, admitted| admitted / entitled(name, EpochMillis(0), passed) * 100.0;
     Admitted {
         fast: share("fast", fast),
         slow: share("slow", slow),
-        writes: units / count(fast + slow),
+        writes: number(&said["units"]) / (fast + slow),
     }
 }

@@ -24,28 +24,18 @@ pub async fn connected(endpoint: &str) -> (Client, Table) {
 }
 
 /// Returns a limiter on a table, as it is by default.
-///
-/// # Panics
-/// If the default settings are refused.
 pub async fn limiter(table: Table) -> RateLimiter {
     let built = RateLimiter::builder("weirgate").table(table).build().await;
     built.expect("the default settings are good")
 }
 
 /// Returns limits that nothing here uses up.
-///
-/// # Panics
-/// If they are refused.
-#[must_use]
 pub fn far_limits() -> Arc<[Limit]> {
     let far = |name| Limit::per_second(name, 1_000_000_000).expect("a limit");
     Arc::new([far("rpm"), far("tpm")])
 }
 
 /// Runs something on virtual time, on one thread of its own.
-///
-/// # Panics
-/// If it panics, or a runtime cannot be made.
 pub async fn on_virtual_time<T, F>(run: impl FnOnce() -> F + Send + 'static) -> T
 where
     T: Send + 'static,
@@ -136,19 +126,16 @@ impl Times {
     }
 
     /// Calls that were made.
-    #[must_use]
     pub fn calls(&self) -> f64 {
         count(self.nanoseconds.len())
     }
 
     /// Seconds that so many hundredths of the calls took at most.
-    #[must_use]
     pub fn percentile(&self, hundredths: f64) -> f64 {
         count(self.nanoseconds.value_at_percentile(hundredths)) / 1e9
     }
 
     /// Returns what was measured, without what the table was asked.
-    #[must_use]
     pub fn measured(&self) -> Measured {
         Measured {
             per_second: self.calls() / self.lasted.as_secs_f64(),
@@ -160,10 +147,6 @@ impl Times {
 }
 
 /// Returns the median of some times.
-///
-/// # Panics
-/// If there are none.
-#[must_use]
 pub fn median(mut times: Vec<Duration>) -> f64 {
     times.sort_unstable();
     times[times.len() / 2].as_secs_f64()

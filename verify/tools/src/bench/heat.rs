@@ -8,17 +8,13 @@ use weirgate_testkit::heat::{Arrivals, Load, Report, run};
 use weirgate_testkit::{Counts, Limits};
 
 use super::harness::on_virtual_time;
-use super::row::Row;
-use crate::number::Unit;
+use super::row::Rounds;
 use crate::number::count;
 use crate::scaling::facts::{MAX_SHARDS, PARTITION_WRITE_UNITS, SHARD_WRITES};
 
 /// Returns the rows of a bucket that becomes hot, of one that is short of tokens, and of one that
 /// has enough.
-///
-/// # Panics
-/// If the functions fail.
-pub async fn rows() -> Vec<Row> {
+pub async fn rows() -> Vec<Rounds> {
     let (hot, contended, below) = on_virtual_time(|| async {
         (
             run(&becoming_hot(), 3).await,
@@ -27,29 +23,52 @@ pub async fn rows() -> Vec<Row> {
         )
     })
     .await;
-    let mut rows = of_hot(&hot);
-    rows.extend(of_contended(&contended));
-    let what = "100 clients on a fifth of 1,000/s: writes per granted";
-    let writes = writes_per_granted(&below);
-    rows.push(Row::new("heat/below", what, Unit::Count, &[writes]).at_most(1.1));
-    rows
-}
-
-/// Shards that a bucket is measured with.
-pub fn shard_counts() -> impl Iterator<Item = u64> {
-    (0..=MAX_SHARDS.ilog2()).map(|doubling| 1 << doubling)
+    let throttled = |from, to| hot.throttled_share(from, to) * 100.0;
+    let at_rest = hot.shards.last().copied().unwrap_or_default();
+    let grown = hot.shards.iter().position(|shards| *shards == at_rest);
+    let grown = u64::try_from(grown.unwrap_or_default() + 1).expect("few seconds");
+    let cooled = hot.cooled.last().copied().unwrap_or_default();
+    let entitled = u64::try_from(contended.entitled.0).expect("there is some");
+    let rows = [
+        ("throttled", throttled(14, 15)),
+        ("throttled-after", throttled(15, hot.seconds.len())),
+        ("shards", f64::from(at_rest)),
+        ("grown", count(grown)),
+        ("granted", count(hot.granted)),
+        ("refused", count(hot.denied + hot.failed)),
+        // As many counted as granted, or it is not 1.
+        ("counted", count(hot.counted.0) / count(hot.granted)),
+        ("cooled", f64::from(cooled)),
+        (
+            "share",
+            count(contended.granted) * 1000.0 / count(entitled) * 100.0,
+        ),
+        ("writes", writes_per_granted(&contended)),
+        ("below", writes_per_granted(&below)),
+    ];
+    rows.map(|(name, value)| (format!("heat/{name}"), vec![value]))
+        .into()
 }
 
 /// Returns the rows of buckets of 1 to 64 shards, each with as many calls as a shard is planned
 /// with, on smaller partitions.
-///
-/// # Panics
-/// If the functions fail.
-pub async fn rows_of_shards() -> Vec<Row> {
+pub async fn rows_of_shards() -> Vec<Rounds> {
     let mut rows = vec![];
-    for shards in shard_counts() {
+    for shards in (0..=MAX_SHARDS.ilog2()).map(|doubling| 1 << doubling) {
         let report = on_virtual_time(move || async move { run(&planned(shards), 0).await }).await;
-        rows.extend(of_planned(shards, &report));
+        let counted = report.seconds.iter().skip(1);
+        let all = counted.fold(Counts::default(), |all, second| Counts {
+            writes: all.writes + second.writes,
+            throttled: all.throttled + second.throttled,
+            ..all
+        });
+        let applied = count(all.writes - all.throttled) / count(SECONDS - 1);
+        let of = [
+            ("granted", count(report.granted) / count(SECONDS)),
+            ("writes", applied),
+            ("throttled", all.throttled_share() * 100.0),
+        ];
+        rows.extend(of.map(|(name, value)| (format!("shards/{shards}/{name}"), vec![value])));
     }
     rows
 }
@@ -119,136 +138,4 @@ fn planned(shards: u64) -> Load {
         },
         ..becoming_hot()
     }
-}
-
-fn of_hot(report: &Report) -> Vec<Row> {
-    let what = "10,000 acquires/s of 1,000 clients on one bucket";
-    let row = |id: &str, text: &str, unit, value| {
-        Row::new(
-            format!("heat/{id}"),
-            format!("{what}: {text}"),
-            unit,
-            &[value],
-        )
-    };
-    let until = report.seconds.len();
-    let throttled = |from, to| report.throttled_share(from, to) * 100.0;
-    let at_rest = report.shards.last().copied().unwrap_or_default();
-    let grown = report.shards.iter().position(|shards| *shards == at_rest);
-    let grown = u64::try_from(grown.unwrap_or_default() + 1).expect("few seconds");
-    let cooled = report.cooled.last().copied().unwrap_or_default();
-    vec![
-        row(
-            "throttled",
-            "writes throttled in second 15",
-            Unit::Percent,
-            throttled(14, 15),
-        )
-        .at_most(5.0)
-        .within(20.0),
-        row(
-            "throttled-after",
-            "writes throttled after",
-            Unit::Percent,
-            throttled(15, until),
-        )
-        .at_most(0.5)
-        .within(20.0),
-        row("shards", "shards at rest", Unit::Count, f64::from(at_rest)).between(10.0, 20.0),
-        row(
-            "grown",
-            "second in which it first has so many",
-            Unit::Count,
-            count(grown),
-        )
-        .within(20.0),
-        row("granted", "granted", Unit::Count, count(report.granted)).more_is_better(),
-        row(
-            "refused",
-            "refused",
-            Unit::Count,
-            count(report.denied + report.failed),
-        )
-        .within(20.0),
-        row(
-            "counted",
-            "counted for each that was granted",
-            Unit::Times,
-            {
-                // As many counted as granted, or it is not 1.
-                count(report.counted.0) / count(report.granted)
-            },
-        )
-        .between(1.0, 1.0)
-        .within(0.0),
-        row(
-            "cooled",
-            "shards after three runs of the reconciler",
-            Unit::Count,
-            f64::from(cooled),
-        )
-        .between(1.0, 1.0),
-    ]
-}
-
-fn of_contended(report: &Report) -> [Row; 2] {
-    let what = "64 clients on 8 shards, twice as much asked";
-    let entitled = u64::try_from(report.entitled.0).expect("there is some");
-    let share = count(report.granted) * 1000.0 / count(entitled) * 100.0;
-    let writes = writes_per_granted(report);
-    [
-        Row::new(
-            "heat/share",
-            format!("{what}: granted of the entitled"),
-            Unit::Percent,
-            &[share],
-        )
-        .between(98.0, 100.0)
-        .more_is_better(),
-        Row::new(
-            "heat/writes",
-            format!("{what}: writes per granted"),
-            Unit::Count,
-            &[writes],
-        )
-        .within(5.0),
-    ]
-}
-
-fn of_planned(shards: u64, report: &Report) -> [Row; 3] {
-    let asked = count(shards * SHARD_WRITES / SCALE);
-    let what = format!(
-        "{shards} shard{}, {asked} acquires/s of callers alone",
-        if shards == 1 { "" } else { "s" }
-    );
-    let counted = report.seconds.iter().skip(1);
-    let all = counted.fold(Counts::default(), |all, second| Counts {
-        writes: all.writes + second.writes,
-        throttled: all.throttled + second.throttled,
-        ..all
-    });
-    let applied = count(all.writes - all.throttled) / count(SECONDS - 1);
-    let row = |id: &str, text: &str, unit, value: f64| {
-        Row::new(
-            format!("shards/{shards}/{id}"),
-            format!("{what}: {text}"),
-            unit,
-            &[value],
-        )
-    };
-    let granted = count(report.granted) / count(SECONDS);
-    [
-        row("granted", "granted", Unit::PerSecond, granted)
-            .at_least(0.98 * asked)
-            .within(2.0),
-        row("writes", "writes", Unit::PerSecond, applied).shown(),
-        row(
-            "throttled",
-            "writes throttled",
-            Unit::Percent,
-            all.throttled_share() * 100.0,
-        )
-        .at_most(1.0)
-        .within(20.0),
-    ]
 }

@@ -1,62 +1,44 @@
 //! The parts of a run: each can be measured alone, by its name.
 
-use super::aggregator::Memory;
-use super::row::Row;
+use super::row::{Rounds, Row};
+use super::run::Run;
 use super::scenario::Rival;
-use super::{acquire, aggregator, cost, edge, function, heat, local, prefetch, reconciler, rivals};
+use super::{acquire, aggregator, cost, edge, function, heat, local, rivals};
 
 /// The names of all parts: three rivals, what depends on the machine, and what runs on virtual time.
-pub const PARTS: [&str; 12] = [
-    "peer",
-    "redis",
-    "governor",
-    "edge",
-    "aggregator",
-    "prefetch",
-    "reconciler",
-    "function",
-    "local",
-    "cost",
-    "shards",
-    "heat",
-];
+pub const PARTS: &str = "peer redis governor edge aggregator function local cost shards heat";
 
-/// Measures a bare write, which other times are multiples of, and these parts. Prints each row when
-/// it is measured.
-///
-/// # Errors
-/// If a part has another name.
-///
-/// # Panics
-/// If a part cannot be measured.
-pub async fn measured(parts: &[String], memory: Memory) -> Result<Vec<Row>, String> {
-    if let Some(unknown) = parts.iter().find(|part| !PARTS.contains(&part.as_str())) {
-        let names = PARTS.join(", ");
-        return Err(format!("PARTS must be some of {names}, got {unknown:?}"));
+/// Measures a bare write, which other times are multiples of, and these parts. Prints each row of the
+/// committed run when it is measured.
+pub async fn measured(parts: &[String], committed: &Run) -> Result<Vec<Row>, String> {
+    let names = || PARTS.split(' ');
+    if let Some(unknown) = parts.iter().find(|part| names().all(|name| name != *part)) {
+        return Err(format!("PARTS must be some of {PARTS}, got {unknown:?}"));
     }
     let has = |part| parts.is_empty() || parts.iter().any(|wanted| wanted == part);
     let mut rows = vec![];
-    let mut take = |row: Row| {
-        println!("{row}");
-        rows.push(row);
+    let mut take = |measured: Vec<Rounds>| -> Result<(), String> {
+        for (id, rounds) in measured {
+            let row = committed.row(&id)?.measured(&rounds);
+            println!("{row}");
+            rows.push(row);
+        }
+        Ok(())
     };
-    acquire::rows().await.into_iter().for_each(&mut take);
+    take(acquire::rows().await)?;
     let rivals = [Rival::Peer, Rival::Redis, Rival::Governor];
     let rivals: Vec<_> = rivals.into_iter().filter(|of| has(of.part())).collect();
     if !rivals.is_empty() {
-        rivals::run(&rivals, &mut take).await;
+        rivals::run(&rivals, &mut take).await?;
     }
-    for part in PARTS.into_iter().filter(|part| has(part)) {
-        let of_part = match part {
+    for part in names().filter(|part| has(part)) {
+        take(match part {
             "edge" => edge::rows().await,
-            "aggregator" => aggregator::rows(memory).await,
-            "prefetch" => prefetch::rows().await,
-            "reconciler" => reconciler::rows().await,
+            "aggregator" => aggregator::rows().await,
             "function" => function::rows().await,
             "local" => local::rows().await,
             _ => vec![],
-        };
-        of_part.into_iter().for_each(&mut take);
+        })?;
     }
     // Nothing there is a matter of how fast the machine is, so they may share it.
     let of = async |part| match part {
@@ -66,9 +48,6 @@ pub async fn measured(parts: &[String], memory: Memory) -> Result<Vec<Row>, Stri
         _ => vec![],
     };
     let (cost, shards, heat) = tokio::join!(of("cost"), of("shards"), of("heat"));
-    cost.into_iter()
-        .chain(shards)
-        .chain(heat)
-        .for_each(&mut take);
+    take([cost, shards, heat].concat())?;
     Ok(rows)
 }

@@ -19,9 +19,8 @@ use weirgate_testkit::Dynamo;
 use weirgate_testkit::server::serve;
 
 use super::harness::{Measured, call_for};
-use super::row::Row;
-use super::scenario::{Calls, Rival, SCENARIOS, Scenario};
-use crate::number::Unit;
+use super::row::Rounds;
+use super::scenario::{Rival, SCENARIOS, Scenario};
 
 const OURS: [Rival; 2] = [Rival::Weirgate, Rival::Prefetched];
 const ROUNDS: usize = 5;
@@ -29,11 +28,12 @@ const LASTS: Duration = Duration::from_secs(1);
 /// In which connections are opened, and prefetched tokens get as many as are used.
 const WARM_UP: Duration = Duration::from_millis(500);
 
-/// Drives these rivals beside Weirgate, with and without prefetched tokens, and gives `each` row.
-///
-/// # Panics
-/// If one is not installed, or fails.
-pub async fn run(rivals: &[Rival], each: &mut dyn FnMut(Row)) {
+/// Drives these rivals beside Weirgate, with and without prefetched tokens, and gives `take` the rows
+/// of each scenario.
+pub async fn run(
+    rivals: &[Rival],
+    take: &mut dyn FnMut(Vec<Rounds>) -> Result<(), String>,
+) -> Result<(), String> {
     let endpoints = Endpoints {
         dynamodb: serve(&Dynamo::new().await),
         redis: if rivals.contains(&Rival::Redis) {
@@ -48,10 +48,9 @@ pub async fn run(rivals: &[Rival], each: &mut dyn FnMut(Row)) {
             .filter(|rival| OURS.contains(rival) || rivals.contains(rival))
             .collect();
         let rounds = rounds(scenario, &driven, &endpoints).await;
-        rows(scenario, &driven, &rounds)
-            .into_iter()
-            .for_each(&mut *each);
+        take(rows(scenario, &driven, &rounds))?;
     }
+    Ok(())
 }
 
 /// What each rival did in each round.
@@ -75,10 +74,7 @@ async fn rounds(
     rounds
 }
 
-/// A ratio of two rounds of the same turn.
-type Ratio = fn(&Measured, &Measured) -> f64;
-
-fn rows(scenario: &Scenario, rivals: &[Rival], rounds: &[Vec<Measured>]) -> Vec<Row> {
+fn rows(scenario: &Scenario, rivals: &[Rival], rounds: &[Vec<Measured>]) -> Vec<Rounds> {
     let of = |rival: Rival| {
         let at = rivals.iter().position(|driven| *driven == rival)?;
         Some(&rounds[at])
@@ -86,92 +82,42 @@ fn rows(scenario: &Scenario, rivals: &[Rival], rounds: &[Vec<Measured>]) -> Vec<
     let ours = of(Rival::Weirgate).expect("Weirgate is always driven");
     let mut rows = vec![];
     for (rival, theirs) in rivals.iter().zip(rounds) {
-        let against =
-            |what: &'static str, text: String, ratio: Ratio, of: &[Measured], to: &[Measured]| {
-                let ratios: Vec<_> = of
-                    .iter()
-                    .zip(to)
-                    .map(|(one, other)| ratio(one, other))
-                    .collect();
-                let id = format!("{}/{}/{what}", rival.part(), scenario.name);
-                Row::new(id, text, Unit::Times, &ratios)
-            };
+        let id = |name: &str| format!("{}/{}/{name}", rival.part(), scenario.name);
+        // Of two rounds of the same turn.
+        let mut beside = |name, of: &[Measured], to: &[Measured], ratio: Ratio| {
+            let both = of.iter().zip(to);
+            let ratios = both.map(|(one, other)| ratio(one, other)).collect();
+            rows.push((id(name), ratios));
+        };
         let calls: Ratio = |one, other| one.per_second / other.per_second;
-        match rival {
-            Rival::Weirgate => {}
-            Rival::Peer => {
-                let what = scenario.what;
-                let text = format!("{what}: calls/s beside zae-limiter");
-                rows.push(
-                    against("ratio", text, calls, ours, theirs).at_least(scenario.least_ratio),
-                );
-                let text = format!("{what}: write units beside zae-limiter");
-                let units: Ratio = |one, other| part(one.units, other.units);
-                rows.push(against("units-ratio", text, units, ours, theirs).at_most(0.5));
-                let text = format!("{what}: p99 beside the p50 of zae-limiter");
-                let tail: Ratio = |one, other| one.p99 / other.p50;
-                rows.push(against("p99-ratio", text, tail, ours, theirs).at_most(1.0));
-            }
-            Rival::Prefetched => {
-                let text = format!("{}, prefetched: calls/s beside zae-limiter", scenario.what);
-                if let Some(peer) = of(Rival::Peer) {
-                    let row = against("ratio", text, calls, theirs, peer);
-                    rows.push(row.at_least(scenario.least_ratio));
-                }
-            }
-            Rival::Redis | Rival::Governor => {
-                let text = format!(
-                    "{}: calls/s of {} beside Weirgate",
-                    scenario.what,
-                    rival.name()
-                );
-                rows.push(against("ratio", text, calls, theirs, ours));
+        match (rival, of(Rival::Peer)) {
+            (Rival::Weirgate, _) | (Rival::Prefetched, None) => {}
+            (Rival::Prefetched, Some(peer)) => beside("ratio", theirs, peer, calls),
+            (Rival::Redis | Rival::Governor, _) => beside("ratio", theirs, ours, calls),
+            (Rival::Peer, _) => {
+                beside("ratio", ours, theirs, calls);
+                beside("units-ratio", ours, theirs, |one, other| match one.units {
+                    0.0 => 0.0,
+                    units => units / other.units,
+                });
+                beside("p99-ratio", ours, theirs, |one, other| one.p99 / other.p50);
             }
         }
-        rows.extend(numbers(scenario, *rival, theirs));
+        let mut row = |name, of: fn(&Measured) -> f64| {
+            rows.push((id(name), theirs.iter().map(of).collect()));
+        };
+        row("calls", |one| one.per_second);
+        row("p50", |one| one.p50);
+        row("p99", |one| one.p99);
+        if !matches!(rival, Rival::Redis | Rival::Governor) {
+            row("units", |one| one.units);
+            row("requests", |one| one.requests);
+        }
     }
     rows
 }
 
-/// Two numbers of which both may be nothing.
-fn part(one: f64, other: f64) -> f64 {
-    if one == 0.0 { 0.0 } else { one / other }
-}
-
-/// What a rival did, as it is.
-fn numbers(scenario: &Scenario, rival: Rival, rounds: &[Measured]) -> Vec<Row> {
-    let row = |what: &str, text: &str, unit: Unit, of: fn(&Measured) -> f64| {
-        let id = format!("{}/{}/{what}", rival.part(), scenario.name);
-        let rounds: Vec<_> = rounds.iter().map(of).collect();
-        let what = format!("{}, {}: {text}", rival.name(), scenario.what);
-        Row::new(id, what, unit, &rounds)
-    };
-    let mut rows = vec![
-        row("calls", "calls", Unit::PerSecond, |one| one.per_second).shown(),
-        row("p50", "p50", Unit::Seconds, |one| one.p50).shown(),
-        row("p99", "p99", Unit::Seconds, |one| one.p99).shown(),
-    ];
-    if matches!(rival, Rival::Weirgate | Rival::Prefetched | Rival::Peer) {
-        let mut units = row("units", "write units a call", Unit::WriteUnits, |one| {
-            one.units
-        });
-        let mut requests = row("requests", "requests a call", Unit::Requests, |one| {
-            one.requests
-        });
-        if scenario.callers > 1 || rival != Rival::Weirgate || scenario.calls == Calls::Denied {
-            // How many calls share a write, or come before a refresh, is a matter of time.
-            (units, requests) = (units.by_range(), requests.by_range());
-        }
-        if let (Some(most), Rival::Weirgate) = (scenario.most_units, rival) {
-            units = units.at_most(most);
-        }
-        if rival == Rival::Peer {
-            (units, requests) = (units.shown(), requests.shown());
-        }
-        rows.extend([units, requests]);
-    }
-    rows
-}
+type Ratio = fn(&Measured, &Measured) -> f64;
 
 /// A rate limiter that is ready for the rounds of a scenario.
 #[derive(Debug)]
@@ -213,10 +159,7 @@ impl Ready {
         match self {
             Self::Weirgate(caller) => caller.round(callers, lasts).await,
             Self::Peer(process) => process.ask(&lasts.as_secs_f64().to_string()).await,
-            Self::Redis(caller) => Measured {
-                requests: caller.requests(),
-                ..call_for(caller, callers, lasts).await.measured()
-            },
+            Self::Redis(caller) => call_for(caller, callers, lasts).await.measured(),
             Self::Governor(caller) => call_for(caller, callers, lasts).await.measured(),
         }
     }

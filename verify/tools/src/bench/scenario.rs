@@ -11,10 +11,6 @@ pub struct Scenario {
     pub callers: usize,
     /// What a caller does.
     pub calls: Calls,
-    /// Calls a second of Weirgate must be at least so many times those of the peer.
-    pub least_ratio: f64,
-    /// Write units of Weirgate for each call, at most.
-    pub most_units: Option<f64>,
     /// The rate limiters that can do it.
     pub rivals: &'static [Rival],
 }
@@ -53,7 +49,6 @@ use Rival::{Governor, Peer, Prefetched, Redis, Weirgate};
 
 impl Rival {
     /// Its part of a run, and of the ids of its rows.
-    #[must_use]
     pub const fn part(self) -> &'static str {
         match self {
             Weirgate => "weirgate",
@@ -65,7 +60,6 @@ impl Rival {
     }
 
     /// Its name, for readers.
-    #[must_use]
     pub const fn name(self) -> &'static str {
         match self {
             Weirgate => "Weirgate",
@@ -87,8 +81,6 @@ pub const SCENARIOS: [Scenario; 6] = [
         what: "1 caller",
         callers: 1,
         calls: Calls::OneBucket,
-        least_ratio: 1.0,
-        most_units: None,
         rivals: &[Weirgate, Prefetched, Peer, Redis, Governor],
     },
     Scenario {
@@ -96,8 +88,6 @@ pub const SCENARIOS: [Scenario; 6] = [
         what: "32 callers of one bucket",
         callers: 32,
         calls: Calls::OneBucket,
-        least_ratio: 20.0,
-        most_units: Some(0.1),
         rivals: &[Weirgate, Prefetched, Peer, Redis, Governor],
     },
     Scenario {
@@ -105,8 +95,6 @@ pub const SCENARIOS: [Scenario; 6] = [
         what: "32 callers of 50 buckets",
         callers: 32,
         calls: Calls::ManyBuckets,
-        least_ratio: 5.0,
-        most_units: None,
         rivals: &[Weirgate, Prefetched, Peer, Redis, Governor],
     },
     Scenario {
@@ -114,8 +102,6 @@ pub const SCENARIOS: [Scenario; 6] = [
         what: "1 caller, denied each time",
         callers: 1,
         calls: Calls::Denied,
-        least_ratio: 1.0,
-        most_units: None,
         rivals: &[Weirgate, Peer, Redis, Governor],
     },
     Scenario {
@@ -123,8 +109,6 @@ pub const SCENARIOS: [Scenario; 6] = [
         what: "1 caller, adjusted each time",
         callers: 1,
         calls: Calls::Adjusted,
-        least_ratio: 1.0,
-        most_units: None,
         rivals: &[Weirgate, Peer, Redis],
     },
     Scenario {
@@ -132,8 +116,6 @@ pub const SCENARIOS: [Scenario; 6] = [
         what: "1 caller, parent and child",
         callers: 1,
         calls: Calls::Cascade,
-        least_ratio: 1.0,
-        most_units: None,
         rivals: &[Weirgate, Peer, Redis],
     },
 ];

@@ -7,21 +7,10 @@ use std::path::Path;
 use std::process::ExitCode;
 use std::time::Instant;
 
-use peak_alloc::PeakAlloc;
-use weirgate_tools::bench::aggregator::Memory;
 use weirgate_tools::bench::edge;
 use weirgate_tools::bench::parts::measured;
 use weirgate_tools::bench::run::{Machine, Run};
 use weirgate_tools::page::with_part;
-
-#[global_allocator]
-static ALLOCATOR: PeakAlloc = PeakAlloc;
-
-const MEMORY: Memory = Memory {
-    reset: || ALLOCATOR.reset_peak_usage(),
-    current: || ALLOCATOR.current_usage(),
-    peak: || ALLOCATOR.peak_usage(),
-};
 
 #[tokio::main]
 async fn main() -> ExitCode {
@@ -35,7 +24,8 @@ async fn main() -> ExitCode {
     let is_check = arguments.first().is_some_and(|first| first == "--check");
     let parts = arguments.split_off(usize::from(is_check));
     match run(is_check, &parts).await {
-        Ok(code) => code,
+        Ok(true) => ExitCode::SUCCESS,
+        Ok(false) => ExitCode::FAILURE,
         Err(message) => {
             eprintln!("bench: {message}");
             ExitCode::from(2)
@@ -43,22 +33,25 @@ async fn main() -> ExitCode {
     }
 }
 
-async fn run(is_check: bool, parts: &[String]) -> Result<ExitCode, String> {
+/// Returns whether nothing is worse than it was.
+async fn run(is_check: bool, parts: &[String]) -> Result<bool, String> {
     let docs = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../docs");
     let (data, page) = (docs.join("benchmarks.json"), docs.join("benchmarks.md"));
     let said = |error: &dyn std::fmt::Display| error.to_string();
-    // Before minutes of measuring.
     let committed = fs::read_to_string(&data).map_err(|error| said(&error))?;
     let committed: Run = serde_json::from_str(&committed).map_err(|error| said(&error))?;
     let started = Instant::now();
-    let rows = measured(parts, MEMORY).await?;
+    let rows = measured(parts, &committed).await?;
     let now = Run {
         machine: Machine::this(),
         minutes: started.elapsed().as_secs().div_ceil(60),
         rows,
     };
+    if let (true, Some(missing)) = (parts.is_empty(), now.lacks(&committed)) {
+        return Err(format!("nothing measures {missing}"));
+    }
     if is_check {
-        let worse = now.worse_than(&committed, parts.is_empty());
+        let worse = now.worse_than(&committed);
         worse.iter().for_each(|worse| println!("worse: {worse}"));
         let (before, after) = (&committed.machine, &now.machine);
         println!(
@@ -70,11 +63,7 @@ async fn run(is_check: bool, parts: &[String]) -> Result<ExitCode, String> {
             after.processor,
             after.cores
         );
-        return Ok(if worse.is_empty() {
-            ExitCode::SUCCESS
-        } else {
-            ExitCode::FAILURE
-        });
+        return Ok(worse.is_empty());
     }
     if parts.is_empty() {
         let text = fs::read_to_string(&page).map_err(|error| said(&error))?;
@@ -83,5 +72,5 @@ async fn run(is_check: bool, parts: &[String]) -> Result<ExitCode, String> {
         let text = now.text().map_err(|error| said(&error))?;
         fs::write(&data, text).map_err(|error| said(&error))?;
     }
-    Ok(ExitCode::SUCCESS)
+    Ok(true)
 }

@@ -15,7 +15,7 @@ use std::time::{Duration, Instant};
 use tokio::task::JoinSet;
 use weirgate::{
     Clock, ConnectOptions, Decision, EntityId, EpochMillis, Granularity, Limit, LimitName,
-    MilliTokens, RateLimiter, Resource, Settlement, Stats, SystemClock, Usage, UsageScope,
+    MilliTokens, RateLimiter, Resource, Settlement, SystemClock, Usage, UsageScope,
 };
 
 type Outcome<T> = Result<T, Box<dyn Error + Send + Sync>>;
@@ -67,7 +67,6 @@ async fn run(endpoint: &str, table: &str, seconds: &str) -> Outcome<()> {
     for ended in callers.join_all().await {
         ended?;
     }
-    fleet.print();
     fleet.until_counted(since).await
 }
 
@@ -151,19 +150,6 @@ impl Fleet {
         Ok(())
     }
 
-    fn print(&self) {
-        let sum = |field: fn(&Stats) -> u64| -> u64 {
-            let limiters = self.limiters.iter();
-            limiters.map(|limiter| field(&limiter.stats())).sum()
-        };
-        println!(
-            "{} granted, {} denied, {} writes",
-            sum(|stats| stats.granted),
-            sum(|stats| stats.denied),
-            sum(|stats| stats.writes)
-        );
-    }
-
     /// Waits until hours and days count exactly what was consumed.
     async fn until_counted(&self, since: EpochMillis) -> Outcome<()> {
         let deadline = Instant::now() + PATIENCE;
@@ -187,10 +173,7 @@ impl Fleet {
                     tokio::time::sleep(Duration::from_millis(500)).await;
                 }
             }
-            let amount = |(limit, tokens): (_, _)| format!("{tokens} {limit}");
-            let tokens: Vec<_> = consumed.tokens.iter().map(amount).collect();
-            let (acquires, tokens) = (consumed.acquires, tokens.join(", "));
-            println!("{entity:<10} {resource:<10} {acquires:>8} acquires  {tokens}");
+            println!("{entity} {resource}: {consumed:?}");
         }
         Ok(())
     }

@@ -45,7 +45,6 @@ const SECOND: Duration = Duration::from_secs(1);
 
 impl Profile {
     /// Its name in ids.
-    #[must_use]
     pub const fn id(self) -> &'static str {
         match self {
             Self::Alone => "alone",
@@ -58,22 +57,7 @@ impl Profile {
         }
     }
 
-    /// What it is, for readers.
-    #[must_use]
-    pub const fn what(self) -> &'static str {
-        match self {
-            Self::Alone => "one hot key, every caller alone",
-            Self::Shared => "one hot key, 32 callers share a process",
-            Self::Prefetched => "one hot key, prefetched",
-            Self::Users => "a million users, one acquire a minute each",
-            Self::Estimates => "LLM calls: estimate, then adjust",
-            Self::Slots => "concurrency slots: lease, then release",
-            Self::Exhausted => "an exhausted daily limit: denials",
-        }
-    }
-
     /// Records of a call of the aggregator, where a part of the load was run.
-    #[must_use]
     pub const fn records_of_a_call(self) -> Option<u64> {
         match self {
             // 17,000 acquires/s fill every batch.
@@ -83,9 +67,6 @@ impl Profile {
     }
 
     /// Runs it.
-    ///
-    /// # Panics
-    /// If a request is decided otherwise than it should be.
     pub async fn run(self) -> Consumed {
         let stack = Stack::new().await;
         match self {

@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use tokio::time::{Instant, sleep};
 use weirgate::{Clock, EpochMillis, FakeClock, Prefetch, RateLimiter};
-use weirgate_aggregator::{Config, Invocation, REFILL_WRITES, handle};
+use weirgate_aggregator::{Invocation, handle};
 use weirgate_store::{CapacityMeter, Table};
 use weirgate_testkit::{Dynamo, batches};
 
@@ -40,7 +40,6 @@ pub struct Consumed {
 
 impl Consumed {
     /// Records of all calls.
-    #[must_use]
     pub fn records(&self) -> u64 {
         self.calls.iter().map(|(records, _)| records).sum()
     }
@@ -61,9 +60,6 @@ impl Stack {
     }
 
     /// Returns the limiter of a process; the resource `ahead` has prefetched tokens.
-    ///
-    /// # Panics
-    /// If the settings are refused.
     pub async fn process(&self) -> RateLimiter {
         let table = self.table(&self.of_callers).await;
         let builder = RateLimiter::builder("weirgate").table(table);
@@ -116,20 +112,18 @@ impl Stack {
         if records.is_empty() {
             return None;
         }
-        let config = Config {
-            table_name: "weirgate".to_owned(),
-            snapshot_ttl_days: 90,
-            write_concurrency: 32,
-            max_shards: 64,
-            refill_writes: REFILL_WRITES,
-            hot_units: weirgate_aggregator::HOT_UNITS,
-        };
         let invocation = Invocation {
             now,
             deadline: Instant::now() + 60 * SECOND,
         };
         let table = self.table(&self.of_aggregator).await;
-        let handled = handle(&batches::event(&records), &table, &config, invocation).await;
+        let handled = handle(
+            &batches::event(&records),
+            &table,
+            &batches::deployed(),
+            invocation,
+        )
+        .await;
         let summary = handled.expect("an event").summary;
         assert_eq!(
             (summary.undecodable, summary.failed, summary.refused),

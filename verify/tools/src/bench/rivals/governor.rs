@@ -24,10 +24,6 @@ const FAR: NonZeroU32 = NonZeroU32::new(1_000_000_000).expect("it is not zero");
 
 impl Caller {
     /// Returns callers of new limiters.
-    ///
-    /// # Panics
-    /// If it cannot do what the scenario asks.
-    #[must_use]
     pub fn new(scenario: &Scenario) -> Self {
         let far = Quota::per_second(FAR);
         Self(match scenario.calls {

@@ -18,9 +18,6 @@ pub struct Process {
 
 impl Process {
     /// Starts a driver, which prepares what its arguments name: an endpoint, and what it drives.
-    ///
-    /// # Panics
-    /// If the peer is not installed, or fails.
     pub async fn start(arguments: &[&str]) -> Self {
         let root = Path::new(env!("CARGO_MANIFEST_DIR")).join("../..");
         let started = Command::new(root.join(".venv/bench/bin/python"))
@@ -50,9 +47,6 @@ impl Process {
     }
 
     /// Sends a line, and returns the answer.
-    ///
-    /// # Panics
-    /// If the peer fails; it says why on standard error.
     pub async fn ask<T: DeserializeOwned>(&mut self, line: &str) -> T {
         let line = format!("{line}\n");
         let asked = self.questions.write_all(line.as_bytes()).await;

@@ -25,9 +25,6 @@ const ATTEMPTS: u32 = 200;
 
 impl Server {
     /// Starts one.
-    ///
-    /// # Panics
-    /// If it is not installed, or does not answer within seconds.
     pub async fn start() -> Self {
         let port = {
             let free = TcpListener::bind("127.0.0.1:0").expect("a port is free");
@@ -81,9 +78,6 @@ const FAR_A_SECOND: f64 = 1e9;
 
 impl Caller {
     /// Connects, and empties the bucket of denials.
-    ///
-    /// # Panics
-    /// If Redis fails.
     pub async fn new(server: &Server, scenario: &Scenario) -> Self {
         let caller = Self {
             connection: server.connect().await.expect("Redis is there"),
@@ -97,16 +91,6 @@ impl Caller {
             assert!(caller.ask_near().await, "the first is denied");
         }
         caller
-    }
-
-    /// Requests for each call.
-    #[must_use]
-    pub fn requests(&self) -> f64 {
-        if self.calls == Calls::Adjusted {
-            2.0
-        } else {
-            1.0
-        }
     }
 
     /// Takes from all of these buckets or from none; says whether it did.

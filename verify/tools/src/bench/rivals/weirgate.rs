@@ -25,9 +25,6 @@ pub struct Caller {
 
 impl Caller {
     /// Returns callers with a limiter of their own, whose buckets are there.
-    ///
-    /// # Panics
-    /// If DynamoDB fails.
     pub async fn new(endpoint: &str, scenario: &Scenario, rival: Rival) -> Self {
         let ((_, table), meter) = (connected(endpoint).await, CapacityMeter::default());
         let builder = RateLimiter::builder("weirgate").table(table.with_meter(meter.clone()));
