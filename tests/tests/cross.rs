@@ -106,7 +106,7 @@ fn the_default_build_is_of_lambdas_processor_and_libc_and_small() {
 async fn the_aggregator_starts_and_answers_a_batch() {
     let event = include_str!("../../events/aggregator-modify.json");
     let invoked = run(&built("aggregator"), event).await;
-    assert_eq!(invoked.answer, r#"{"batchItemFailures":[]}"#);
+    assert_eq!(invoked.answers[0], r#"{"batchItemFailures":[]}"#);
     let done = r#""message":"batch done","records":2"#;
     assert!(invoked.log.contains(done), "{}", invoked.log);
 }
@@ -116,7 +116,7 @@ async fn the_aggregator_starts_and_answers_a_batch() {
 async fn the_reconciler_starts_and_answers_its_schedule() {
     let event = include_str!("../../events/reconciler-schedule.json");
     let invoked = run(&built("reconciler"), event).await;
-    let answer: serde_json::Value = serde_json::from_str(&invoked.answer).unwrap();
+    let answer: serde_json::Value = serde_json::from_str(&invoked.answers[0]).unwrap();
     assert_eq!(
         (&answer["buckets_seen"], &answer["errors"]),
         (&0.into(), &serde_json::json!([]))

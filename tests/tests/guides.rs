@@ -367,7 +367,7 @@ async fn lambda_runs_the_function_of_the_vendor_slots() {
     let event = r#"{"event": 7}"#;
     let invoked = weirgate_testkit::lambda::invoke(command, backend.endpoint_url(), event).await;
     assert_eq!(
-        invoked.answer,
+        invoked.answers[0],
         r#"{"answer":"found {\"event\":7}","status":200}"#
     );
     backend.stop().await;

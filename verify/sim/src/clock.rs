@@ -14,7 +14,6 @@ pub struct ProcessClock {
 
 impl ProcessClock {
     /// Returns a clock that shows the true time.
-    #[must_use]
     pub fn of(truth: &FakeClock) -> Self {
         Self {
             truth: truth.clone(),

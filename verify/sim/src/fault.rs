@@ -125,7 +125,6 @@ pub enum Dice {
 
 impl Kind {
     /// Returns the generator that decides about the kind.
-    #[must_use]
     pub const fn dice(self) -> Dice {
         match self {
             Self::Frozen | Self::HostileWrite | Self::BalanceEdited => Dice::Aws,
@@ -215,7 +214,6 @@ impl<T: Ord + Copy> Counts<T> {
     }
 
     /// Returns how often it happened.
-    #[must_use]
     pub fn of(&self, what: T) -> u64 {
         self.0.get(&what).copied().unwrap_or_default()
     }

@@ -81,7 +81,6 @@ impl Process {
     }
 
     /// Returns the process's limiter.
-    #[must_use]
     pub fn limiter(&self) -> &RateLimiter {
         &self.limiter
     }

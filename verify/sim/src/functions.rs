@@ -39,7 +39,6 @@ pub struct Mapping {
 
 impl Mapping {
     /// Returns a mapping that begins with the first record.
-    #[must_use]
     pub fn new(world: &World) -> Self {
         let world = world.clone();
         Self {

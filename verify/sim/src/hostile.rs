@@ -119,15 +119,9 @@ fn damage(item: &mut Value, rng: &mut Rng) {
 }
 
 fn value(rng: &mut Rng) -> Value {
-    let number = [
-        "0",
-        "1",
-        "-1",
-        "0.5",
-        "9223372036854775807",
-        "99999999999999999999",
-        "1795172400000",
-    ];
+    let number = "0 1 -1 0.5 9223372036854775807 99999999999999999999 1795172400000"
+        .split(' ')
+        .collect::<Vec<_>>();
     match rng.u32(..6) {
         0 | 1 => json!({"N": number[rng.usize(..number.len())]}),
         2 => json!({"S": "text"}),

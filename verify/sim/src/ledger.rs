@@ -49,7 +49,6 @@ pub struct Back {
 
 impl Claim {
     /// Returns the sum of the possible returns.
-    #[must_use]
     pub fn back(&self) -> i64 {
         self.backs.iter().map(|back| back.amount).sum()
     }
@@ -86,7 +85,6 @@ impl Ledger {
     }
 
     /// Returns what unanswered requests may have taken of a limit.
-    #[must_use]
     pub fn unanswered(&self, of: LimitIndex) -> i64 {
         self.unanswered.get(&of).copied().unwrap_or_default()
     }
@@ -152,14 +150,12 @@ impl Ledger {
     }
 
     /// Returns the first deletion of items of a bucket after `at`, if there is one.
-    #[must_use]
     pub fn remade_after(&self, bucket: usize, at: i64) -> Option<i64> {
         let remade = self.remade.get(&bucket)?;
         remade.iter().copied().find(|remade| *remade >= at)
     }
 
     /// Returns the tokens that an operator may have added to a limit.
-    #[must_use]
     pub fn additions(&self, of: LimitIndex) -> &[Back] {
         self.added.get(&of).map_or(&[], |added| added)
     }
@@ -222,7 +218,6 @@ impl Ledger {
     }
 
     /// Returns the claims of each limit.
-    #[must_use]
     pub fn by_limit(&self) -> BTreeMap<LimitIndex, Vec<&Claim>> {
         let mut by: BTreeMap<LimitIndex, Vec<&Claim>> = BTreeMap::new();
         for claim in &self.claims {

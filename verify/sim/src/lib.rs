@@ -71,11 +71,6 @@ pub struct Outcome {
 }
 
 /// Runs a seed on its own runtime with virtual time. Prints what happens if `is_printed`.
-///
-/// # Panics
-///
-/// If the code panics.
-#[must_use]
 pub fn run(seed: u64, is_printed: bool) -> Outcome {
     // Backoff delays and ids come from the thread's random generator.
     fastrand::seed(seed);
@@ -92,10 +87,6 @@ pub fn run(seed: u64, is_printed: bool) -> Outcome {
 /// Runs seeds, each on its own thread, `threads` at a time. Calls `each` with every outcome; no
 /// further seed begins after it returns false. A panic fails only its own seed, and becomes a
 /// violation.
-///
-/// # Panics
-///
-/// If no thread can be started.
 pub fn run_all(seeds: Range<u64>, threads: usize, each: impl FnMut(Outcome) -> bool + Send) {
     let next = AtomicU64::new(seeds.start);
     let each = Mutex::new((each, true));

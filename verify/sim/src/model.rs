@@ -11,15 +11,13 @@
 //! - [`sizes`]: the sizes that are explored
 //! - `guard`: conditions by name, so that each can be taken out and missed
 //! - `table`: the items of the bucket, and what is counted in them
-//! - `client`, `function`, `sent`: the open request of a client, the open run of a function, and
-//!   their writes
+//! - `client`: the open request of a client
 //! - `ledger`: grants and returns, kept beside the table
-//! - `state`: all of that together
+//! - `state`: all of that together, with the open run of a function, and writes under way
 //! - `protocol`: [`Protocol`]: one size, its keys, and the events so far
-//! - `step`: [`Step`]: everything that may happen in a state
+//! - `step`: [`Step`]: everything that may happen in a state: the state machine that is explored
 //! - `client_steps`, `function_steps`, `apply`: what happens then
 //! - `properties`: what must hold in every state
-//! - `machine`: the state machine that is explored
 //! - `runs`: its runs, as the aggregator and a reader of usage see them
 //! - `copying`: [`Copying`]: the usage of these runs, copied and read
 //! - `coverage`: the events that must happen at least once
@@ -30,15 +28,12 @@ mod client;
 mod client_steps;
 mod copying;
 mod coverage;
-mod function;
 mod function_steps;
 mod guard;
 mod ledger;
-mod machine;
 mod properties;
 mod protocol;
 mod runs;
-mod sent;
 pub mod sizes;
 mod state;
 mod step;
@@ -48,8 +43,7 @@ pub use bounds::Bounds;
 pub use client::RequestKind;
 pub use copying::{Copies, Copying};
 pub use coverage::Event;
-pub use function::Job;
 pub use guard::{Guard, Kind};
 pub use protocol::Protocol;
-pub use state::State;
+pub use state::{Job, State};
 pub use step::{Fate, Step};

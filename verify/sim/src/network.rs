@@ -56,7 +56,6 @@ struct Fate {
 
 impl Network {
     /// Returns the network of a process with this name.
-    #[must_use]
     pub fn new(world: &World, name: &str) -> Self {
         let latency = world.scenario().latency.clone();
         let connected = Arc::new(world.freezes().into());
@@ -73,7 +72,6 @@ impl Network {
     }
 
     /// Returns the network of a process without latency to the table.
-    #[must_use]
     pub fn beside(world: &World, name: &str) -> Self {
         Self {
             latency: 0..=0,
@@ -105,7 +103,7 @@ impl Network {
             there += late;
         }
         let is_hung = world.threatens(Kind::AnswerHung);
-        let parts = written_keys(request);
+        let parts = request.written_keys();
         let is_read = parts.is_empty();
         let is_next = !is_read && self.loses_next.swap(false, Ordering::Relaxed);
         let mut fault = is_next.then_some(Fault::LoseAnswer);
@@ -152,7 +150,7 @@ impl Network {
     /// Delivers the request to the table. Returns the response.
     fn arrive(&self, request: &Request, fate: &Fate) -> Result<HttpResponse, ConnectorError> {
         let (world, fault) = (&self.world, fate.fault);
-        let parts = written_keys(request);
+        let parts = request.written_keys();
         let before = Resharding::read(world, request, &parts);
         let counted = world.partitions().counts();
         let answer = world.partitions().meet(request, fault);
@@ -268,30 +266,5 @@ impl HttpConnector for Network {
                 _ => std::future::pending().await,
             }
         })
-    }
-}
-
-/// Returns the keys of the items that a request writes or, in a transaction, checks; none if it
-/// only reads.
-fn written_keys(request: &Request) -> Vec<(String, String)> {
-    let text =
-        |key: &Value, name: &str| key[name]["S"].as_str().expect("keys are texts").to_owned();
-    let key = |key: &Value| (text(key, "PK"), text(key, "SK"));
-    match request.operation.as_str() {
-        "UpdateItem" | "DeleteItem" => vec![key(&request.body["Key"])],
-        "PutItem" => vec![key(&request.body["Item"])],
-        "TransactWriteItems" => {
-            let actions = request.body["TransactItems"]
-                .as_array()
-                .map(Vec::as_slice)
-                .unwrap_or_default();
-            let actions = actions
-                .iter()
-                .flat_map(|action| action.as_object().into_iter().flat_map(|of| of.values()));
-            actions
-                .map(|action| key(action.get("Key").unwrap_or(&action["Item"])))
-                .collect()
-        }
-        _ => vec![],
     }
 }

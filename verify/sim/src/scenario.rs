@@ -37,7 +37,6 @@ impl Plan {
     }
 
     /// Returns the largest capacity that a limit has during a run, in millitokens.
-    #[must_use]
     pub fn most(&self, limit: usize) -> i64 {
         let name = self.limits[limit].name();
         let same = self.all_limits().filter(|other| other.name() == name);
@@ -122,7 +121,6 @@ const ENDS: [i64; 3] = [1_796_083_200_000, 1_795_172_400_000, 1_795_170_600_000]
 
 impl Scenario {
     /// Returns the scenario of `seed`.
-    #[must_use]
     pub fn of(seed: u64) -> Self {
         let mut rng = Rng::with_seed(seed);
         // Faults come in groups: each kind is off in half of the runs, because frequent ones would
@@ -262,7 +260,6 @@ impl Scenario {
     }
 
     /// Returns how many of a thousand chances become a fault.
-    #[must_use]
     pub fn rate(&self, kind: Kind) -> u32 {
         self.rates
             .iter()
@@ -271,20 +268,17 @@ impl Scenario {
     }
 
     /// Returns whether clocks are sometimes wrong.
-    #[must_use]
     pub fn has_wrong_clocks(&self) -> bool {
         self.rate(Kind::ClockSkewed) + self.rate(Kind::ClockJumped) > 0
     }
 
     /// Returns whether a process does one thing at a time: its single caller awaits each call to
     /// the end.
-    #[must_use]
     pub fn has_single_minds(&self) -> bool {
         self.callers == 1 && self.rate(Kind::GrantDropped) + self.rate(Kind::CallerLeft) == 0
     }
 
     /// Returns a bucket as the last release has it.
-    #[must_use]
     pub fn last(&self, plan: &Plan) -> Plan {
         let later = plan.later.clone().filter(|_| self.moves());
         Plan {
@@ -294,32 +288,27 @@ impl Scenario {
     }
 
     /// Returns whether the last release has its limits elsewhere.
-    #[must_use]
     pub fn moves(&self) -> bool {
         self.rate(Kind::LimitsMoved) > 0
     }
 
     /// Returns whether items are deleted while they are used.
-    #[must_use]
     pub fn deletes(&self) -> bool {
         let kinds = [Kind::ItemDeleted, Kind::EntityErased, Kind::NamespacePurged];
         kinds.into_iter().any(|kind| self.rate(kind) > 0)
     }
 
     /// Returns whether an operator stops levels.
-    #[must_use]
     pub fn stops(&self) -> bool {
         self.rate(Kind::LevelStopped) + self.rate(Kind::NamespacePurged) > 0
     }
 
     /// Returns whether an operator deletes usage.
-    #[must_use]
     pub fn loses_usage(&self) -> bool {
         self.rate(Kind::EntityErased) + self.rate(Kind::NamespacePurged) > 0
     }
 
     /// Returns whether limits change during the run.
-    #[must_use]
     pub fn has_changes(&self) -> bool {
         self.is_rolling || self.moves() || self.is_configured && self.rate(Kind::ConfigChanged) > 0
     }

@@ -61,9 +61,10 @@ pub(crate) struct StreamCheck {
     live: BTreeMap<String, Shard>,
     /// Last write sequence of every item that ever existed.
     last: BTreeMap<String, i64>,
-    consumed: Consumed,
+    /// The consumption so far.
+    pub(crate) consumed: Consumed,
     /// Takes and returns of each limit, by entity, as they were applied.
-    taken: BTreeMap<(String, String), Vec<Taken>>,
+    pub(crate) taken: BTreeMap<(String, String), Vec<Taken>>,
     /// Write sequence of each erased item's tombstone.
     buried: BTreeMap<String, i64>,
     /// Usage counters of every item.
@@ -71,15 +72,15 @@ pub(crate) struct StreamCheck {
     /// Usage by the writes of its current hour and day, by limit.
     used: BTreeMap<String, [BTreeMap<String, i64>; 2]>,
     /// When each ended lease was removed: from the first shard, and from the last one.
-    gone: BTreeMap<String, (i64, i64)>,
+    pub(crate) gone: BTreeMap<String, (i64, i64)>,
     /// What each ended lease held at its removal, by entity and limit.
-    held: BTreeMap<String, BTreeMap<(String, String), i64>>,
+    pub(crate) held: BTreeMap<String, BTreeMap<(String, String), i64>>,
     /// Last write of an item, if its sender got no response: the sender, and the consumption of
     /// each limit.
     doubts: BTreeMap<String, (String, Vec<(String, i64)>)>,
     /// Consumption by unconfirmed writes before other processes wrote, by entity and limit. It may
     /// be repeated.
-    doubted: BTreeMap<(String, String), i64>,
+    pub(crate) doubted: BTreeMap<(String, String), i64>,
     /// When the newest applied write of each item was first sent.
     newest: BTreeMap<String, EpochMillis>,
     events: Vec<Event>,
@@ -301,32 +302,6 @@ impl StreamCheck {
         {
             self.events.push(Event::Refilled);
         }
-    }
-
-    /// Returns the consumption so far.
-    pub(crate) fn consumed(&self) -> &Consumed {
-        &self.consumed
-    }
-
-    /// Returns the takes and returns of each limit, by entity.
-    pub(crate) fn taken(&self) -> &BTreeMap<(String, String), Vec<Taken>> {
-        &self.taken
-    }
-
-    /// Returns when each ended lease was removed: from the first shard, and from the last one.
-    pub(crate) fn gone(&self) -> &BTreeMap<String, (i64, i64)> {
-        &self.gone
-    }
-
-    /// Returns the consumption by unconfirmed writes before other processes wrote, by entity and
-    /// limit.
-    pub(crate) fn doubted(&self) -> &BTreeMap<(String, String), i64> {
-        &self.doubted
-    }
-
-    /// Returns what each ended lease held at its removal, by entity and limit.
-    pub(crate) fn held(&self) -> &BTreeMap<String, BTreeMap<(String, String), i64>> {
-        &self.held
     }
 
     /// Returns the events since the last call.

@@ -109,25 +109,21 @@ impl World {
     }
 
     /// Returns the seed's scenario.
-    #[must_use]
     pub fn scenario(&self) -> &Scenario {
         &self.0.scenario
     }
 
     /// Returns the database.
-    #[must_use]
     pub fn dynamo(&self) -> &Dynamo {
         &self.0.dynamo
     }
 
     /// Returns the database behind its partitions.
-    #[must_use]
     pub fn partitions(&self) -> &Partitions {
         &self.0.partitions
     }
 
     /// Returns a process's clock that shows the true time.
-    #[must_use]
     pub fn clock(&self) -> ProcessClock {
         ProcessClock::of(&self.0.clock)
     }
@@ -151,13 +147,11 @@ impl World {
     }
 
     /// Returns the number of freezes. A connection from before the last freeze is broken.
-    #[must_use]
     pub fn freezes(&self) -> u64 {
         lock(&self.0.frozen).0
     }
 
     /// Returns the true time, which is the table's.
-    #[must_use]
     pub fn now(&self) -> EpochMillis {
         self.0.clock.now()
     }
@@ -179,7 +173,6 @@ impl World {
     }
 
     /// Returns whether this kind of fault happens now, and counts it.
-    #[must_use]
     pub fn strikes(&self, kind: Kind) -> bool {
         let strikes = self.threatens(kind);
         if strikes {
@@ -189,7 +182,6 @@ impl World {
     }
 
     /// Returns whether this kind of fault is due now; the code that causes it must count it.
-    #[must_use]
     pub fn threatens(&self, kind: Kind) -> bool {
         let rate = self.0.scenario.rate(kind);
         let dice = match kind.dice() {
@@ -207,7 +199,6 @@ impl World {
     }
 
     /// Returns the faults so far.
-    #[must_use]
     pub fn counts(&self) -> Counts<Kind> {
         lock(&self.0.counts).clone()
     }
@@ -218,7 +209,6 @@ impl World {
     }
 
     /// Returns the events so far.
-    #[must_use]
     pub fn events(&self) -> Counts<Event> {
         lock(&self.0.events).clone()
     }
@@ -231,7 +221,6 @@ impl World {
     }
 
     /// Returns whether faults are over.
-    #[must_use]
     pub fn are_faults_over(&self) -> bool {
         self.0.are_faults_over.load(Ordering::Relaxed)
     }
@@ -243,7 +232,6 @@ impl World {
     }
 
     /// Returns whether processes that start now are of the last release.
-    #[must_use]
     pub fn has_moved(&self) -> bool {
         self.0.has_moved.load(Ordering::Relaxed)
     }
@@ -255,7 +243,6 @@ impl World {
     }
 
     /// Returns whether callers make no calls of a bucket any more.
-    #[must_use]
     pub fn is_closed(&self, bucket: usize) -> bool {
         *lock(&self.0.closed) == Some(bucket)
     }
@@ -267,7 +254,6 @@ impl World {
     }
 
     /// Returns whether the partition refuses writes now. Sometimes starts such a time.
-    #[must_use]
     pub fn is_throttled(&self, pk: &str) -> bool {
         let begins = self.strikes(Kind::Throttled);
         let lasts = Duration::from_millis(self.rng().u64(100..3000));
@@ -309,19 +295,16 @@ impl World {
     }
 
     /// Returns the violations.
-    #[must_use]
     pub fn violations(&self) -> Vec<String> {
         lock(&self.0.seen).violations.clone()
     }
 
     /// Returns a number that two runs share if the same happened in both.
-    #[must_use]
     pub fn hash(&self) -> u64 {
         lock(&self.0.seen).hash.finish()
     }
 
     /// Returns the number of requests that wrote, or tried to.
-    #[must_use]
     pub fn writes(&self) -> u64 {
         self.0.writes.load(Ordering::Relaxed)
     }
@@ -400,13 +383,11 @@ impl World {
     }
 
     /// Returns the number of records in the stream so far.
-    #[must_use]
     pub fn streamed(&self) -> usize {
         lock(&self.0.stream).len()
     }
 
     /// Returns records of the stream.
-    #[must_use]
     pub fn records(&self, range: std::ops::Range<usize>) -> Vec<Value> {
         lock(&self.0.stream)[range].to_vec()
     }

@@ -43,15 +43,8 @@ fn i1_to_i7_hold_with_200_seeds_and_every_kind_of_trouble() {
 }
 
 #[test]
-fn a_seed_runs_the_same_every_time() {
-    for seed in 0..4 {
-        assert_eq!(run(seed, false).hash, run(seed, false).hash, "seed {seed}");
-    }
-}
-
-#[test]
 fn a_seed_runs_the_same_in_another_process() {
-    for seed in 4..6 {
+    for seed in 0..4 {
         let sim = Command::new(env!("CARGO_BIN_EXE_sim"))
             .args(["--seed", &seed.to_string()])
             .output()

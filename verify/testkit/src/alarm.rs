@@ -7,10 +7,6 @@ use serde_json::Value;
 use crate::template::properties;
 
 /// Returns the alarm's number of periods, and how many of them must breach: first these.
-///
-/// # Panics
-/// If it has no `EvaluationPeriods`.
-#[must_use]
 pub fn periods(alarm: &Value) -> (usize, usize) {
     let number = |name: &str| {
         alarm[name]
@@ -23,10 +19,6 @@ pub fn periods(alarm: &Value) -> (usize, usize) {
 
 /// Returns whether the template's alarm `name` rings at the end of `series`: a value a period,
 /// `None` where the metric has none.
-///
-/// # Panics
-/// If there is no such alarm, or it compares in another way than the template's.
-#[must_use]
 pub fn rings(name: &str, series: &[Option<i64>]) -> bool {
     let alarm = properties(name);
     let (least, of) = periods(&alarm);

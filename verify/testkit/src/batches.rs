@@ -12,9 +12,6 @@ pub const BATCH_START: EpochMillis = EpochMillis(1_795_198_200_000);
 /// Returns the records of `writes` acquires, in turn on so many buckets that were made before, and
 /// the database they come from. They use nearly half of what each bucket holds, so that each is
 /// worth a refill. A write happens every 50 ms.
-///
-/// # Panics
-/// If an acquire is not granted.
 pub async fn batch(buckets: usize, writes: usize) -> (Dynamo, Vec<Value>) {
     let clock = FakeClock::at(BATCH_START);
     let dynamo = Dynamo::new().await.with_clock(clock.clone());
@@ -48,7 +45,6 @@ pub async fn batch(buckets: usize, writes: usize) -> (Dynamo, Vec<Value>) {
 
 /// Returns the records since the last call, as if all of them had been written at `at`: the
 /// embedded database stamps them with the machine's time.
-#[must_use]
 pub fn stream(dynamo: &Dynamo, at: EpochMillis) -> Vec<Value> {
     let mut records = dynamo.stream();
     for record in &mut records {
@@ -58,7 +54,18 @@ pub fn stream(dynamo: &Dynamo, at: EpochMillis) -> Vec<Value> {
 }
 
 /// The event of some records, as Lambda sends it.
-#[must_use]
 pub fn event(records: &[Value]) -> String {
     json!({"Records": records}).to_string()
+}
+
+/// The aggregator's settings as it is deployed.
+pub fn deployed() -> weirgate_aggregator::Config {
+    weirgate_aggregator::Config {
+        table_name: "weirgate".to_owned(),
+        snapshot_ttl_days: 90,
+        write_concurrency: 32,
+        max_shards: 64,
+        refill_writes: weirgate_aggregator::REFILL_WRITES,
+        hot_units: weirgate_aggregator::HOT_UNITS,
+    }
 }

@@ -57,7 +57,6 @@ impl Dynamo {
     }
 
     /// A fresh database without a table.
-    #[must_use]
     pub fn empty() -> Self {
         let embedded = Embedded::in_memory().expect("SQLite opens in memory");
         let db = embedded.database().clone();
@@ -71,7 +70,6 @@ impl Dynamo {
     }
 
     /// The same database, answering each request after this long on the runtime's clock.
-    #[must_use]
     pub fn with_latency(mut self, latency: std::time::Duration) -> Self {
         self.latency = Some(latency);
         self
@@ -79,14 +77,12 @@ impl Dynamo {
 
     /// The same database by a clock of its own: it dates its answers, and refuses what was signed
     /// five minutes off.
-    #[must_use]
     pub fn with_clock(mut self, clock: impl Clock + 'static) -> Self {
         self.clock = Some(Arc::new(clock));
         self
     }
 
     /// The database itself.
-    #[must_use]
     pub const fn db(&self) -> &Database {
         &self.db
     }
@@ -145,13 +141,11 @@ impl Dynamo {
     }
 
     /// How many requests of any kind arrived since the last call.
-    #[must_use]
     pub fn take_requests(&self) -> u64 {
         self.take_operations().values().sum()
     }
 
     /// How many requests of each kind arrived since the last call, by operation.
-    #[must_use]
     pub fn take_operations(&self) -> BTreeMap<String, u64> {
         std::mem::take(&mut self.faults().requests)
     }
@@ -163,9 +157,6 @@ impl Dynamo {
     /// What a request is answered that meets this fault, or none. For transports of one's own,
     /// which [`Self::reached_by`] builds a table on; the faults of the other methods do not count
     /// here.
-    ///
-    /// # Errors
-    /// If the fault loses the answer.
     pub fn meet(
         &self,
         request: &Request,
@@ -200,26 +191,14 @@ impl Dynamo {
         table(transport, Arc::new(clock)).await
     }
 
-    /// The answer to a request: what the fault it meets makes of it, or what `run` does.
+    /// The answer to a request: what the next fault makes of it, or what `run` does.
     pub(crate) fn answer(
         &self,
-        Request {
-            operation,
-            body,
-            signed,
-        }: &Request,
+        request: &Request,
         run: impl Fn(&Value) -> (u16, String),
     ) -> Result<HttpResponse, ConnectorError> {
-        let now = self.clock.as_ref().map(|clock| clock.now());
-        let fault = self.faults().of(operation, body);
-        let answer = match now.and_then(|now| untimely(signed, now)) {
-            Some(refused) => Ok(refused),
-            None => fault.map_or_else(
-                || Ok(run(body)),
-                |fault| fault.answer(operation, body, &run),
-            ),
-        };
-        answer.map(|answer| response(answer, now))
+        let fault = self.faults().of(&request.operation, &request.body);
+        self.meet_with(request, fault, run)
     }
 
     /// Runs a request, whatever faults are to come.

@@ -31,10 +31,6 @@ const METRICS: usize = 100;
 const DIMENSIONS: usize = 30;
 
 /// Returns the metrics that CloudWatch makes of a line: none if it has no `_aws`.
-///
-/// # Panics
-/// If the line has `_aws`, and is not what the specification demands.
-#[must_use]
 pub fn points(line: &Value) -> Vec<Point> {
     let root = line.as_object().expect("a line is an object");
     let Some(metadata) = root.get("_aws") else {
@@ -115,54 +111,4 @@ fn list(value: &Value) -> &[Value] {
 fn text(value: &Value) -> String {
     let text = value.as_str().unwrap_or_else(|| panic!("no text: {value}"));
     text.to_owned()
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-    use serde_json::json;
-
-    fn line() -> Value {
-        let metrics = json!([{"Name": "copied", "Unit": "Count"}]);
-        let directive = json!({"Namespace": "N", "Dimensions": [["stack"]], "Metrics": metrics});
-        json!({
-            "stack": "s", "copied": 3, "skipped": 1,
-            "_aws": {"Timestamp": 7, "CloudWatchMetrics": [directive]},
-        })
-    }
-
-    #[test]
-    fn a_line_makes_the_metrics_that_it_names_and_any_other_line_makes_none() {
-        let point = Point {
-            namespace: "N".to_owned(),
-            name: "copied".to_owned(),
-            dimensions: [("stack".to_owned(), "s".to_owned())].into(),
-            unit: "Count".to_owned(),
-            value: 3,
-            at_ms: 7,
-        };
-        assert_eq!(points(&line()), [point]);
-        assert_eq!(points(&json!({"message": "m", "copied": 3})), []);
-    }
-
-    #[test]
-    fn a_line_that_cloudwatch_would_refuse_is_noticed() {
-        let spoil: [fn(&mut Value); 7] = [
-            |line| drop(line.as_object_mut().unwrap().remove("copied")),
-            |line| line["copied"] = json!("3"),
-            |line| line["stack"] = json!(" "),
-            |line| drop(line["_aws"].as_object_mut().unwrap().remove("Timestamp")),
-            |line| line["_aws"]["CloudWatchMetrics"][0]["Metrics"][0]["Unit"] = json!("ms"),
-            |line| line["_aws"]["CloudWatchMetrics"][0]["Level"] = json!("INFO"),
-            |line| {
-                let metrics = &mut line["_aws"]["CloudWatchMetrics"][0]["Metrics"];
-                *metrics = std::iter::repeat_n(metrics[0].clone(), 2).collect();
-            },
-        ];
-        for (at, spoil) in spoil.into_iter().enumerate() {
-            let mut line = line();
-            spoil(&mut line);
-            assert!(std::panic::catch_unwind(|| points(&line)).is_err(), "{at}");
-        }
-    }
 }

@@ -2,7 +2,6 @@
 
 mod caller;
 
-use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
@@ -20,6 +19,7 @@ pub use caller::Arrivals;
 
 use caller::Caller;
 
+use crate::batches::deployed;
 use crate::{Counts, Dynamo, Limits, Partitions};
 
 /// Calls a second of a quiet bucket.
@@ -86,7 +86,6 @@ pub struct Report {
 
 impl Report {
     /// Throttled writes among all writes from one second (inclusive) to another, 0 to 1.
-    #[must_use]
     pub fn throttled_share(&self, from: usize, to: usize) -> f64 {
         let mut all = Counts::default();
         for second in self.seconds.iter().take(to).skip(from) {
@@ -99,9 +98,6 @@ impl Report {
 
 /// Runs the load, lets it cool for `cooling` runs of the reconciler, and reports. The runtime's
 /// time must be paused.
-///
-/// # Panics
-/// If the functions fail.
 pub async fn run(load: &Load, cooling: usize) -> Report {
     fastrand::seed(load.seed);
     let clock = FakeClock::at(START);
@@ -218,12 +214,8 @@ impl Functions {
     async fn aggregate(&mut self) {
         self.left.extend(self.dynamo.stream());
         let config = weirgate_aggregator::Config {
-            table_name: "weirgate".to_owned(),
-            snapshot_ttl_days: 90,
-            write_concurrency: 32,
-            max_shards: 64,
-            refill_writes: weirgate_aggregator::REFILL_WRITES,
             hot_units: self.hot_units,
+            ..deployed()
         };
         while !self.left.is_empty() {
             let batch = self.left.len().min(10_000);
@@ -308,14 +300,4 @@ impl Functions {
                 .bounded(),
         )
     }
-}
-
-/// Shards by the second in which there were first so many, for people to read.
-#[must_use]
-pub fn growth(shards: &[u32]) -> BTreeMap<u32, usize> {
-    let mut first = BTreeMap::new();
-    for (second, count) in shards.iter().enumerate() {
-        first.entry(*count).or_insert(second + 1);
-    }
-    first
 }

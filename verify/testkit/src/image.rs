@@ -12,28 +12,16 @@ pub fn attributes(item: &Value) -> impl Iterator<Item = (&str, Attr<'_>)> {
 }
 
 /// A live bucket shard.
-///
-/// # Panics
-/// If it cannot be read.
-#[must_use]
 pub fn bucket(item: &Value) -> Shard {
     read_shard(attributes(item)).unwrap_or_else(|error| panic!("{error} in {item}"))
 }
 
 /// What a bucket shard, live or merged away, has counted.
-///
-/// # Panics
-/// If it cannot be read.
-#[must_use]
 pub fn live(item: &Value) -> Meter {
     read_live(attributes(item)).unwrap_or_else(|error| panic!("{error} in {item}"))
 }
 
 /// A usage snapshot.
-///
-/// # Panics
-/// If it cannot be read.
-#[must_use]
 pub fn snapshot(item: &Value) -> Snapshot {
     read_snapshot(attributes(item)).unwrap_or_else(|error| panic!("{error} in {item}"))
 }

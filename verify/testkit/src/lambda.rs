@@ -7,22 +7,9 @@ use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 use tokio::io::{AsyncBufReadExt, AsyncReadExt, AsyncWriteExt, BufReader};
 use tokio::net::TcpListener;
 
-/// What a function did with an event.
+/// What a function did with events, one after the other.
 #[derive(Debug)]
 pub struct Invoked {
-    /// From its start to its first question for an event.
-    pub start: Duration,
-    /// Its peak memory in KiB, as Linux tells it.
-    pub peak_kib: u64,
-    /// Its answer.
-    pub answer: String,
-    /// What it logged.
-    pub log: String,
-}
-
-/// What a function did with several events, one after the other.
-#[derive(Debug)]
-pub struct Invocations {
     /// From its start to its first question for an event.
     pub start: Duration,
     /// Its peak memory in KiB, as Linux tells it.
@@ -41,24 +28,12 @@ pub const REQUEST_ID: &str = "8f5f1c1e-4c2b-4d0e-9a43-0f6a5a3c7b21";
 
 /// Runs a function of 128 MB, whose binary `command` starts, for one event, on the table `weirgate`
 /// at `endpoint`.
-///
-/// # Panics
-/// If it does not behave as a function.
 pub async fn invoke(command: Command, endpoint: &str, event: &str) -> Invoked {
-    let mut all = invoke_all(command, endpoint, &[event]).await;
-    Invoked {
-        start: all.start,
-        peak_kib: all.peak_kib,
-        answer: all.answers.pop().unwrap_or_default(),
-        log: all.log,
-    }
+    invoke_all(command, endpoint, &[event]).await
 }
 
 /// Runs a function as [`invoke`], for these events in the same process.
-///
-/// # Panics
-/// As [`invoke`].
-pub async fn invoke_all(mut command: Command, endpoint: &str, events: &[&str]) -> Invocations {
+pub async fn invoke_all(mut command: Command, endpoint: &str, events: &[&str]) -> Invoked {
     let listener = TcpListener::bind("127.0.0.1:0")
         .await
         .expect("a port is free");
@@ -149,7 +124,7 @@ pub async fn invoke_all(mut command: Command, endpoint: &str, events: &[&str]) -
             .parse()
             .ok()
     });
-    Invocations {
+    Invoked {
         start: first_poll.expect("it polled"),
         peak_kib: peak.expect("Linux tells the peak"),
         answers,

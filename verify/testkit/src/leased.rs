@@ -3,8 +3,8 @@
 use std::collections::BTreeMap;
 
 use weirgate_shared::write::{
-    AttributeUpdate, Contention, LeaseChange, LimitDelta, Roll, Settle, Take, Update, Value,
-    finish_writes, split,
+    AttributeUpdate, LeaseChange, LimitDelta, Roll, Settle, Take, Update, Value, finish_writes,
+    split,
 };
 use weirgate_shared::{
     BucketKey, EpochMillis, Hour, Lease, Limit, LimitName, MAX_PERIOD_MS, MilliTokens, Shard,
@@ -16,41 +16,27 @@ use weirgate_store::{ReturnValues, Table, WriteOutcome};
 pub const NOW: EpochMillis = EpochMillis(1_767_225_600_000);
 
 /// The key of an entity's bucket.
-///
-/// # Panics
-/// If the entity's name is not valid.
-#[must_use]
 pub fn key(entity: &str) -> BucketKey {
     BucketKey::parse(&format!("default/BUCKET#{entity}#gpt-4#0"))
         .expect("the test's entity is a valid name")
 }
 
 /// A limit's name.
-///
-/// # Panics
-/// If it is not valid.
-#[must_use]
 pub fn limit(name: &str) -> LimitName {
     LimitName::new(name).expect("the test's limit is a valid name")
 }
 
 /// Tokens of one limit.
-#[must_use]
 pub fn tokens(amount: i64) -> MilliTokens {
     MilliTokens::from_tokens(amount)
 }
 
 /// A full bucket with an empty map of leases, credited up to [`NOW`].
-#[must_use]
 pub fn full(entity: &str, limits: &[Limit]) -> Shard {
     Shard::full(key(entity), limits, NOW)
 }
 
 /// The bucket after a take of `amounts`, in tokens, with a lease `id` that expires at `expires`.
-///
-/// # Panics
-/// If a name is not valid, or a limit is not in the bucket.
-#[must_use]
 pub fn holding(
     mut bucket: Shard,
     id: &str,
@@ -79,9 +65,6 @@ pub fn holding(
 }
 
 /// Writes the bucket as it is, over what is there.
-///
-/// # Panics
-/// If DynamoDB does not take it.
 pub async fn store(table: &Table, bucket: &Shard) {
     let update = Update {
         key: bucket.key.item_key(),
@@ -96,9 +79,6 @@ pub async fn store(table: &Table, bucket: &Shard) {
 }
 
 /// Reads the bucket; `None` if it is not there.
-///
-/// # Panics
-/// If it cannot be read.
 pub async fn load(table: &Table, key: &BucketKey) -> Option<Shard> {
     let items = table
         .read(&[key.item_key()])
@@ -110,7 +90,6 @@ pub async fn load(table: &Table, key: &BucketKey) -> Option<Shard> {
 }
 
 /// The item of a bucket as DynamoDB JSON, for loading many at once.
-#[must_use]
 pub fn item(bucket: &Shard) -> serde_json::Value {
     let key = bucket.key.item_key();
     let mut item = serde_json::Map::from_iter([
@@ -145,29 +124,18 @@ fn attribute(value: &Value) -> serde_json::Value {
 }
 
 /// Limits whose tokens the test can add up: the rate refills a millitoken in 9 hours.
-///
-/// # Panics
-/// Never: they are valid.
-#[must_use]
 pub fn limits() -> Vec<Limit> {
     let rate = Limit::custom("quota", 20, 1, MAX_PERIOD_MS).expect("a valid limit");
     vec![rate, Limit::concurrent("slots", 6).expect("a valid limit")]
 }
 
 /// The id of a lease or write.
-///
-/// # Panics
-/// If it is not valid.
-#[must_use]
 pub fn id(text: &str) -> WriteId {
     WriteId::new(text).expect("the test's id is valid")
 }
 
 /// Checks what must always hold in a world without refill: nothing is lost, nothing is doubled, and
 /// `due` is a lower bound.
-///
-/// # Panics
-/// If it does not.
 pub fn assert_sound(bucket: &Shard) {
     let leases = bucket.leases.as_ref().expect("leases are there");
     let held: MilliTokens = leases
@@ -195,7 +163,6 @@ pub fn assert_sound(bucket: &Shard) {
 }
 
 /// Returns a take with a lease, planned from `view`.
-#[must_use]
 pub fn take(
     bucket: &Shard,
     lease: &WriteId,
@@ -216,26 +183,15 @@ pub fn take(
     };
     let limits = limits();
     let take = Take {
-        key: &bucket.key,
-        limits: (&limits).into(),
         amounts: needs,
-        soft_amounts: BTreeMap::new(),
-        counted_amounts: BTreeMap::new(),
         acquires: 1,
         leases: vec![(lease.clone(), held)],
-        roll: Roll::to(Hour::of(NOW)),
-        write_id: lease.clone(),
-        request_split: false,
-        contention: Contention::Alone,
-        unconfirmed: &[],
+        ..Take::nothing(&bucket.key, &limits, lease.clone(), NOW)
     };
     take.plan(view, now)
 }
 
 /// Splits a shard as it was seen, with all three writes.
-///
-/// # Panics
-/// If another process has written to it in a way that forbids it.
 pub async fn split_at(table: &Table, shard: &Shard, op: WriteId, at: EpochMillis) {
     let first = split(shard, shard.scaling.min_shards, op, at);
     let WriteOutcome::Applied(Some(item)) = table
@@ -256,7 +212,6 @@ pub async fn split_at(table: &Table, shard: &Shard, op: WriteId, at: EpochMillis
 }
 
 /// Ends a lease: its slots come back, and its rate tokens too if they were not used.
-#[must_use]
 pub fn end(bucket: &Shard, lease: &WriteId, rate: Option<i64>, slots: i64) -> Update {
     let mut amounts = BTreeMap::from([(
         limit("slots"),

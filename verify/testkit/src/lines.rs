@@ -28,10 +28,6 @@ impl Default for Lines {
 
 impl Lines {
     /// Returns the lines with this message.
-    ///
-    /// # Panics
-    /// If a line is not JSON.
-    #[must_use]
     pub fn of(&self, message: &str) -> Vec<String> {
         let is_of = |line: &&str| {
             let line: Value = serde_json::from_str(line).expect("a line is JSON");
@@ -45,10 +41,6 @@ impl Lines {
     }
 
     /// Returns the metrics that CloudWatch makes of the lines.
-    ///
-    /// # Panics
-    /// If a line is not JSON, or as [`points`].
-    #[must_use]
     pub fn points(&self) -> Vec<Point> {
         let text = self.text();
         let lines = text.lines().map(serde_json::from_str::<Value>);
@@ -58,10 +50,6 @@ impl Lines {
     }
 
     /// Returns the values of the metric that the template's alarm `name` watches.
-    ///
-    /// # Panics
-    /// As [`Self::points`], or if there is no such alarm.
-    #[must_use]
     pub fn watched(&self, name: &str) -> Vec<i64> {
         let alarm = properties(name);
         let dimension = |dimension: &Value| {
@@ -84,7 +72,6 @@ impl Lines {
     }
 
     /// All of it so far.
-    #[must_use]
     pub fn text(&self) -> String {
         String::from_utf8_lossy(&self.0.lock().unwrap_or_else(PoisonError::into_inner)).into_owned()
     }

@@ -60,7 +60,6 @@ pub struct Partitions {
 impl Partitions {
     /// Partitions with these limits before the database. Their time begins now, their latencies
     /// come from `seed`.
-    #[must_use]
     pub fn over(dynamo: Dynamo, limits: Limits, seed: u64) -> Self {
         let state = State::new(&limits, seed);
         Self {
@@ -87,27 +86,23 @@ impl Partitions {
     }
 
     /// What arrived so far.
-    #[must_use]
     pub fn counts(&self) -> Counts {
         self.state().total
     }
 
     /// What arrived in each second since the partitions' time began; a second in which nothing did
     /// is not there.
-    #[must_use]
     pub fn seconds(&self) -> BTreeMap<u64, Counts> {
         self.state().seconds.clone()
     }
 
     /// What arrived so far at one partition of the table; of a transaction, the units of its items
     /// there.
-    #[must_use]
     pub fn partition(&self, pk: &str) -> Counts {
         self.state().balances.counts(Of::Table, pk)
     }
 
     /// What arrived so far at one partition of an index. `units` are the index's own.
-    #[must_use]
     pub fn index_partition(&self, index: &'static str, pk: &str) -> Counts {
         self.state().balances.counts(Of::Index(index), pk)
     }
@@ -119,9 +114,6 @@ impl Partitions {
 
     /// Returns the answer to a request that meets this fault, or none. For transports of one's own,
     /// which [`Dynamo::reached_by`] builds a table on.
-    ///
-    /// # Errors
-    /// If the fault loses the answer.
     pub fn meet(
         &self,
         request: &Request,
@@ -132,7 +124,6 @@ impl Partitions {
     }
 
     /// For how long a request runs after it has arrived: a transaction for one conflict window.
-    #[must_use]
     pub fn runs_for(&self, request: &Request) -> Duration {
         if request.operation == TRANSACTION {
             self.limits.conflict_window

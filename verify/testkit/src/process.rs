@@ -22,10 +22,6 @@ pub struct Process {
 impl Process {
     /// Starts a process on the table. Its lines go to `lines`, its other ones to the current
     /// subscriber.
-    ///
-    /// # Panics
-    /// If the defaults do not suffice for the function.
-    #[must_use]
     pub fn start(
         function: impl FnOnce(&dyn Fn(&str) -> Option<String>) -> Result<Function, ConfigError>,
         table: Table,
@@ -46,12 +42,6 @@ impl Process {
 
     /// Has an event handled in an invocation with this request id and trace id. Returns the
     /// response.
-    ///
-    /// # Errors
-    /// The text of the function's error.
-    ///
-    /// # Panics
-    /// If the event or the response is no JSON.
     pub async fn invoke(
         &self,
         event: &str,

@@ -8,10 +8,6 @@ use weirgate_local::Server;
 use crate::Dynamo;
 
 /// Serves the database from a thread of its own until the process ends; says where.
-///
-/// # Panics
-/// If no port is free.
-#[must_use]
 pub fn serve(dynamo: &Dynamo) -> String {
     let listener = TcpListener::bind("127.0.0.1:0").expect("a port is free");
     let server = Server::start(listener, dynamo.db(), vec![]).expect("a thread starts");
@@ -22,10 +18,6 @@ pub fn serve(dynamo: &Dynamo) -> String {
 ///
 /// It is below 32768, from where the system chooses ports: no listener of another test gets it
 /// between now and its use.
-///
-/// # Panics
-/// If no port is free.
-#[must_use]
 pub fn free_port() -> u16 {
     const FIRST: u32 = 20_000;
     const COUNT: u32 = 12_000;

@@ -5,7 +5,6 @@ use serde_json::{Map, Value, json};
 
 /// Returns the template, as [`read`] reads it, for a stack with a table of its own: each choice
 /// by `OwnsTable` is decided, and a text with a name for the table's ARN names the attribute.
-#[must_use]
 pub fn template() -> Value {
     own_table(read(include_str!("../../../template.yaml")))
 }
@@ -35,10 +34,6 @@ fn own_table(node: Value) -> Value {
 }
 
 /// Returns the names of the resources that a deployment with all defaults makes.
-///
-/// # Panics
-/// If a condition is of a kind that the template does not have.
-#[must_use]
 pub fn default_resources() -> Vec<String> {
     let (template, all) = (template(), resources());
     let made = all.into_iter().filter(|(_, resource)| {
@@ -75,10 +70,6 @@ fn as_text(value: &Value) -> String {
 }
 
 /// Returns the template's resources.
-///
-/// # Panics
-/// If they are no mapping.
-#[must_use]
 pub fn resources() -> Map<String, Value> {
     match template()["Resources"].take() {
         Value::Object(resources) => resources,
@@ -87,10 +78,6 @@ pub fn resources() -> Map<String, Value> {
 }
 
 /// Returns the properties of the template's resource `name`.
-///
-/// # Panics
-/// If there is no such resource.
-#[must_use]
 pub fn properties(name: &str) -> Value {
     match resources().remove(name) {
         Some(mut resource) => resource["Properties"].take(),
@@ -99,10 +86,6 @@ pub fn properties(name: &str) -> Value {
 }
 
 /// Returns a text of CloudFormation with its short forms written out: `!Ref X` is `{"Ref": "X"}`.
-///
-/// # Panics
-/// If it is not YAML of the kinds that a template is made of.
-#[must_use]
 pub fn read(text: &str) -> Value {
     let documents = Yaml::load_from_str(text).expect("a template is YAML");
     plain(&documents[0])

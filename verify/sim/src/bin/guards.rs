@@ -1,5 +1,5 @@
 //! Removes one guard after the other from a copy of the committed sources, and prints which seed or
-//! test detects it.
+//! test detects it, with its message.
 
 use std::path::{Path, PathBuf};
 use std::process::{Command, ExitCode, Output};
@@ -32,34 +32,18 @@ fn main() -> ExitCode {
             .iter()
             .any(|of| of.contains(&args.only))
     };
-    println!(
-        "| invariant | guard removed | in | seed | seeds needed | what it says |\n|---|---|---|---|---|---|"
-    );
-    let mut unseen = 0;
+    let mut is_each_found = true;
     for guard in guards().into_iter().filter(is_meant) {
-        let Guard {
-            invariant,
-            guard: what,
-            ..
-        } = &guard;
         copy.remove(&guard);
-        let (seed, needed, says) = match missed(&copy, &guard, args.seeds) {
-            Some(missed) => missed,
-            None => {
-                unseen += 1;
-                (
-                    "none".to_owned(),
-                    format!("more than {}", args.seeds),
-                    String::new(),
-                )
-            }
+        let found = match &guard.test {
+            Some(test) => failure(&copy, test),
+            None => first_failure(&copy, &guard.invariant, args.seeds),
         };
-        println!(
-            "| {invariant} | {what} | {} | {seed} | {needed} | {says} |",
-            files(&guard)
-        );
+        is_each_found &= found.is_some();
+        let (found, files) = (found.unwrap_or("NOT FOUND".to_owned()), files(&guard));
+        println!("{}: {} in {files}: {found}", guard.invariant, guard.guard);
     }
-    if unseen == 0 {
+    if is_each_found {
         ExitCode::SUCCESS
     } else {
         ExitCode::FAILURE
@@ -67,12 +51,8 @@ fn main() -> ExitCode {
 }
 
 fn files(guard: &Guard) -> String {
-    guard
-        .texts
-        .iter()
-        .map(|text| format!("`{}`", text.file))
-        .collect::<Vec<_>>()
-        .join(", ")
+    let files: Vec<_> = guard.texts.iter().map(|text| text.file.as_str()).collect();
+    files.join(", ")
 }
 
 /// A second checkout of the committed sources, so that guards are never removed from the working
@@ -148,10 +128,6 @@ impl Copy {
 }
 
 /// Runs a command to its end.
-///
-/// # Panics
-///
-/// If the command fails; the message has its output.
 fn ran(command: &mut Command) -> Output {
     let output = command
         .output()
@@ -162,18 +138,6 @@ fn ran(command: &mut Command) -> Output {
         String::from_utf8_lossy(&output.stderr)
     );
     output
-}
-
-/// Returns what detects the missing guard: the seed or test, the number of seeds run, and the
-/// failure's message.
-fn missed(copy: &Copy, guard: &Guard, seeds: u32) -> Option<(String, String, String)> {
-    if let Some(test) = &guard.test {
-        let says = failure(copy, test)?;
-        let name = test.name.rsplit("::").next().unwrap_or(&test.name);
-        return Some((format!("`{name}`"), "a test".to_owned(), says));
-    }
-    let (seed, says) = first_failure(copy, &guard.invariant, seeds)?;
-    Some((seed.to_string(), (seed + 1).to_string(), says))
 }
 
 /// Returns the test's message if it fails.
@@ -195,18 +159,13 @@ fn failure(copy: &Copy, test: &Test) -> Option<String> {
     let mut lines = text
         .lines()
         .skip_while(|line| !line.contains("panicked at"));
-    let says = lines
-        .nth(1)
-        .unwrap_or("it ends otherwise")
-        .chars()
-        .take(120)
-        .collect();
-    (!run.status.success()).then_some(says)
+    let says = lines.nth(1).unwrap_or("it ends otherwise");
+    (!run.status.success()).then(|| format!("{}: {says}", test.name))
 }
 
-/// Returns the first seed that fails with the invariant, and its message. If there is none, returns
+/// Returns the first seed that fails with the invariant, with its message. If there is none, returns
 /// the first seed that fails at all.
-fn first_failure(copy: &Copy, invariant: &str, seeds: u32) -> Option<(u32, String)> {
+fn first_failure(copy: &Copy, invariant: &str, seeds: u32) -> Option<String> {
     let seeds = seeds.to_string();
     let mut sim = Command::new(copy.simulation());
     let run = sim
@@ -214,12 +173,8 @@ fn first_failure(copy: &Copy, invariant: &str, seeds: u32) -> Option<(u32, Strin
         .env("RUST_BACKTRACE", "0")
         .output();
     let run = String::from_utf8_lossy(&run.expect("the simulation runs").stdout).into_owned();
-    let failures = || {
-        run.lines()
-            .filter_map(|line| line.strip_prefix("seed ")?.split_once(": "))
-    };
-    let (seed, says) = failures()
-        .find(|(_, says)| says.starts_with(invariant))
-        .or_else(|| failures().next())?;
-    Some((seed.parse().ok()?, says.chars().take(120).collect()))
+    let failures = || run.lines().filter(|line| line.starts_with("seed "));
+    let is_it = |line: &&str| line.contains(&format!(": {invariant}"));
+    let found = failures().find(is_it).or_else(|| failures().next())?;
+    Some(found.chars().take(140).collect())
 }

@@ -17,8 +17,8 @@ const CLOCKS_MS: i64 = 2_000;
 /// I1 for rates: checks that over any interval, callers are granted no more than the capacity and
 /// the refill. What bypasses the limits does not count, and returns nothing.
 pub fn admitted(world: &World, ledger: &Ledger) {
-    let gone = world.stream_check().gone().clone();
-    let held = world.stream_check().held().clone();
+    let gone = world.stream_check().gone.clone();
+    let held = world.stream_check().held.clone();
     // How early a lease may be taken for expired.
     let early = if world.scenario().has_wrong_clocks() {
         2 * CLOCKS_MS
@@ -84,7 +84,7 @@ pub fn taken(world: &World, ledger: &Ledger) {
     if scenario.bypass_rate > 0 {
         return;
     }
-    let taken = world.stream_check().taken().clone();
+    let taken = world.stream_check().taken.clone();
     for (bucket, plan) in scenario.buckets.iter().enumerate() {
         for (limit, of) in plan.rates() {
             let rules = rules(scenario, (bucket, limit));

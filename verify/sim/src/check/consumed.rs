@@ -10,11 +10,11 @@ use crate::world::World;
 /// write of another process may be repeated and lost: the item no longer shows it.
 pub fn consumed(world: &World, ledger: &Ledger) {
     let mut consumed: BTreeMap<(String, String), i64> = BTreeMap::new();
-    let by_hour = world.stream_check().consumed().clone();
+    let by_hour = world.stream_check().consumed.clone();
     for ((entity, limit, _), amount) in by_hour {
         *consumed.entry((entity, limit)).or_default() += amount;
     }
-    let doubted = world.stream_check().doubted().clone();
+    let doubted = world.stream_check().doubted.clone();
     for (of, claims) in ledger.by_limit() {
         let plan = &world.scenario().buckets[of.0];
         let limit = &plan.limits[of.1];

@@ -50,7 +50,7 @@ pub fn counted_since(world: &World, since: EpochMillis) {
     }
     let mut consumed: BTreeMap<(String, Window, EpochMillis), BTreeMap<String, i128>> =
         BTreeMap::new();
-    let by_hour = world.stream_check().consumed().clone();
+    let by_hour = world.stream_check().consumed.clone();
     for ((entity, limit, at), amount) in by_hour {
         for window in Window::ALL {
             let start = window.start(EpochMillis(at));

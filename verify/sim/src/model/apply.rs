@@ -9,8 +9,7 @@ use crate::model::coverage::Event;
 use crate::model::function_steps::is_edit;
 use crate::model::guard::{self, Kind};
 use crate::model::protocol::Protocol;
-use crate::model::sent::Sent;
-use crate::model::state::State;
+use crate::model::state::{Sent, State};
 use crate::model::table::{Row, Table, counted};
 
 impl Protocol {

@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use weirgate_shared::write::{
-    Action, Condition, Contention, LeaseChange, LimitDelta, Path, Roll, Settle, Take, Value,
+    Action, Condition, LeaseChange, LimitDelta, Path, Roll, Settle, Take, Value,
 };
 use weirgate_shared::{EpochMillis, Hour, Lease, Limit, MilliTokens, WriteId, attr};
 
@@ -13,8 +13,7 @@ use crate::model::client::{Grant, OpenRequest, RequestKind};
 use crate::model::coverage::Event;
 use crate::model::guard::Kind;
 use crate::model::protocol::Protocol;
-use crate::model::sent::Sent;
-use crate::model::state::State;
+use crate::model::state::{Sent, State};
 use crate::model::step::Fate;
 use crate::model::table::Row;
 
@@ -119,18 +118,17 @@ impl Protocol {
                 )
             });
             let take = Take {
-                key,
-                limits: terms.as_slice().into(),
                 amounts: needs,
-                soft_amounts: BTreeMap::new(),
-                counted_amounts: BTreeMap::new(),
                 acquires: 1,
                 leases: lease.into_iter().collect(),
                 roll,
-                write_id: self.id(state, index, open.writes),
-                request_split: false,
-                contention: Contention::Alone,
                 unconfirmed: &ops,
+                ..Take::nothing(
+                    key,
+                    terms.as_slice(),
+                    self.id(state, index, open.writes),
+                    clock,
+                )
             };
             let (kind, update) = match view {
                 Some(view) => (Kind::Take, take.plan(view, clock)),

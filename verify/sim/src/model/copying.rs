@@ -68,7 +68,6 @@ pub enum Step {
 
 impl Copying {
     /// The model of all that the runs of a protocol of this size leave in the stream.
-    #[must_use]
     pub fn new(bounds: Bounds) -> Self {
         let (without, happens) = (bounds.without, bounds.happens.clone());
         Self {
@@ -80,7 +79,6 @@ impl Copying {
     }
 
     /// Returns what should have happened in some state, and did not.
-    #[must_use]
     pub fn missing(&self) -> Vec<Event> {
         self.coverage.missing(&self.happens)
     }

@@ -9,11 +9,9 @@ use weirgate_shared::write::{
 };
 use weirgate_shared::{BucketKey, EditId, EpochMillis, MilliTokens, Shard, ShardIndex, WriteId};
 
-use crate::model::function::{FunctionRun, Job};
 use crate::model::guard::Kind;
 use crate::model::protocol::Protocol;
-use crate::model::sent::Sent;
-use crate::model::state::State;
+use crate::model::state::{FunctionRun, Job, Sent, State};
 use crate::model::table::Row;
 
 impl Protocol {

@@ -48,7 +48,6 @@ pub enum Kind {
 pub type Guard = (Kind, &'static str);
 
 /// Returns a condition's name, without its numbers.
-#[must_use]
 pub fn name(condition: &Condition) -> String {
     match condition {
         Condition::Absent(path) => format!("{} absent", place(path)),
@@ -82,7 +81,6 @@ fn place(path: &Path) -> String {
 }
 
 /// The conditions of one part of a transaction.
-#[must_use]
 pub fn conditions(action: &Action) -> &[Condition] {
     match action {
         Action::Update(Update { conditions, .. })

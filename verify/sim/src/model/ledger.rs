@@ -66,7 +66,6 @@ impl Ledger {
     }
 
     /// I1: returns whether no interval grants more than the capacity and its refill.
-    #[must_use]
     pub fn is_within(&self, rule: &RefillRule) -> bool {
         let most = |span: &Span| {
             rule.capacity + refill_between(rule, ShardIndex::UNSPLIT, span.from, span.to)

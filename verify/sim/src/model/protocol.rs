@@ -16,7 +16,6 @@ pub struct Protocol {
 
 impl Protocol {
     /// The model of this size.
-    #[must_use]
     pub fn new(bounds: Bounds) -> Self {
         let key = |shard| BucketKey {
             namespace: Namespace::new("n").expect("a name"),
@@ -32,7 +31,6 @@ impl Protocol {
     }
 
     /// Returns what should have happened in some state, and did not.
-    #[must_use]
     pub fn missing(&self) -> Vec<Event> {
         self.coverage.missing(&self.bounds.happens)
     }

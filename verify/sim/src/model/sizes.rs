@@ -28,7 +28,6 @@ fn happens(done: &[Kind], lost: &[Kind], more: &[Event]) -> Vec<Event> {
 
 /// A rate on one or two shards: takes of available tokens, of refill and of a full balance; refills
 /// by the aggregator, splits and merges.
-#[must_use]
 pub fn rate() -> Bounds {
     Bounds {
         limit: of(Limit::custom("rpm", 4, 3, 1000)),
@@ -59,7 +58,6 @@ pub fn rate() -> Bounds {
 }
 
 /// A rate whose tokens are held by leases, on one shard.
-#[must_use]
 pub fn leases() -> Bounds {
     Bounds {
         start: HOUR.plus(Millis(-1000)),
@@ -77,7 +75,6 @@ pub fn leases() -> Bounds {
 }
 
 /// One slot on one shard.
-#[must_use]
 pub fn slots() -> Bounds {
     Bounds {
         limit: of(Limit::concurrent("slots", 1)),
@@ -95,7 +92,6 @@ pub fn slots() -> Bounds {
 }
 
 /// A bucket that becomes two shards, one, and two again.
-#[must_use]
 pub fn again() -> Bounds {
     Bounds {
         works: 3,
@@ -108,7 +104,6 @@ pub fn again() -> Bounds {
 
 /// Splits whose writes come late or twice, or are made by another function than the one that began,
 /// with merges between them and splits after them.
-#[must_use]
 pub fn late_splits() -> Bounds {
     Bounds {
         needs: vec![1],
@@ -129,7 +124,6 @@ pub fn late_splits() -> Bounds {
 }
 
 /// Shards that are looked at while they are used.
-#[must_use]
 pub fn looks() -> Bounds {
     let (start, jobs) = (HOUR.plus(Millis(-1000)), vec![Split, Look]);
     Bounds {
@@ -141,7 +135,6 @@ pub fn looks() -> Bounds {
 }
 
 /// A rate whose leases are renewed, and rolled back.
-#[must_use]
 pub fn renewals() -> Bounds {
     Bounds {
         renews: true,
@@ -157,7 +150,6 @@ pub fn renewals() -> Bounds {
 }
 
 /// Slots that are held while the bucket becomes two shards and one again.
-#[must_use]
 pub fn moved_slots() -> Bounds {
     Bounds {
         limit: of(Limit::concurrent("slots", 2)),
@@ -171,7 +163,6 @@ pub fn moved_slots() -> Bounds {
 }
 
 /// A bucket that rests within an hour, and is emptied as often as it goes.
-#[must_use]
 pub fn rested() -> Bounds {
     Bounds {
         start: HOUR,
@@ -187,7 +178,6 @@ pub fn rested() -> Bounds {
 }
 
 /// A rate whose balance an operator changes while it is taken from, split and merged.
-#[must_use]
 pub fn edited() -> Bounds {
     Bounds {
         requests: [2, 0],
@@ -205,7 +195,6 @@ pub fn edited() -> Bounds {
 }
 
 /// A bucket that receives returns while idle, unseen by a client with a view of it as empty.
-#[must_use]
 pub fn returned() -> Bounds {
     Bounds {
         needs: vec![1, 4],
@@ -224,7 +213,6 @@ pub fn returned() -> Bounds {
 }
 
 /// A bucket that gets another limit while the hour begins.
-#[must_use]
 pub fn brought() -> Bounds {
     Bounds {
         brings: Some(of(Limit::per_minute("tpm", 1000))),
@@ -238,7 +226,6 @@ pub fn brought() -> Bounds {
 
 /// A bucket that an operator deletes while leases are held and functions are at work, and that is
 /// created again.
-#[must_use]
 pub fn remade() -> Bounds {
     Bounds {
         start: HOUR,
@@ -260,7 +247,6 @@ pub fn remade() -> Bounds {
 }
 
 /// A bucket that an operator erases while it is split, and that is created and split again.
-#[must_use]
 pub fn erased() -> Bounds {
     Bounds {
         start: HOUR,
@@ -279,7 +265,6 @@ pub fn erased() -> Bounds {
 }
 
 /// Slots that another release has as a rate.
-#[must_use]
 pub fn changed() -> Bounds {
     Bounds {
         limit: of(Limit::concurrent("slots", 2)),
@@ -300,7 +285,6 @@ pub fn changed() -> Bounds {
 ///
 /// Each tick is a multiple of 512 ms, so the `v` of a new bucket is one of 4,096, and the
 /// aggregator makes an interim copy.
-#[must_use]
 pub fn recorded() -> Bounds {
     Bounds {
         limit: of(Limit::custom("rpm", 4, 3, 3_600_000)),
@@ -319,7 +303,6 @@ pub fn recorded() -> Bounds {
 }
 
 /// A stream in which items are deleted within a window, and created again.
-#[must_use]
 pub fn deleted() -> Bounds {
     Bounds {
         requests: [3, 0],

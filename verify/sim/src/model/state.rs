@@ -1,11 +1,14 @@
 //! One state of the model.
 
+use std::hash::{Hash, Hasher};
 use std::sync::Arc;
 
+use weirgate_shared::write::Action;
+use weirgate_shared::{EpochMillis, MilliTokens, WriteId};
+
 use crate::model::client::Client;
-use crate::model::function::FunctionRun;
+use crate::model::guard::Kind;
 use crate::model::ledger::Ledger;
-use crate::model::sent::Sent;
 use crate::model::table::{Row, Table};
 
 /// Everything that decides what can happen next, and the ledger.
@@ -39,4 +42,54 @@ pub struct State {
     pub is_belated: bool,
     /// Shards after each write, if the bounds keep the stream.
     pub stream: Vec<(usize, Option<Arc<Row>>)>,
+}
+
+/// A function's read that waits for its write.
+#[derive(Debug, Clone, PartialEq, Eq, Hash)]
+pub struct FunctionRun {
+    /// Job of the function.
+    pub job: Job,
+    /// When it read.
+    pub read: i64,
+    pub(crate) rows: [Option<Arc<Row>>; 3],
+    /// Its answer was lost, and it is to write the same again.
+    pub sent: Option<Arc<Sent>>,
+}
+
+/// A write of a function, and its shard.
+pub type Job = (Kind, usize);
+
+/// A write as it was sent.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Sent {
+    /// Purpose of the write.
+    pub kind: Kind,
+    /// Actions of the write.
+    pub actions: Vec<Action>,
+    /// Clock that planned it.
+    pub clock: EpochMillis,
+    /// Amount that it takes.
+    pub admitted: MilliTokens,
+    /// Writes of the same client for the same, this one among them, of which one at most may
+    /// happen.
+    pub ops: Vec<WriteId>,
+}
+
+impl Hash for Sent {
+    fn hash<H: Hasher>(&self, state: &mut H) {
+        format!("{self:?}").hash(state);
+    }
+}
+
+impl Sent {
+    /// A write that takes nothing.
+    pub(crate) const fn of(kind: Kind, actions: Vec<Action>, clock: EpochMillis) -> Self {
+        Self {
+            kind,
+            actions,
+            clock,
+            admitted: MilliTokens::ZERO,
+            ops: vec![],
+        }
+    }
 }

@@ -102,7 +102,7 @@ pub(super) async fn a_lost_response_takes_once(world: &World, plan: &Plan) {
         };
         world
             .stream_check()
-            .consumed()
+            .consumed
             .iter()
             .filter_map(of)
             .sum::<i64>()

@@ -9,7 +9,6 @@ use super::{Dynamo, TABLE, from};
 
 impl Dynamo {
     /// One item as DynamoDB JSON, or `null`.
-    #[must_use]
     pub fn item(&self, pk: &str, sk: &str) -> Value {
         let request = json!({"TableName": TABLE, "Key": {"PK": {"S": pk}, "SK": {"S": sk}}});
         let (_, answer) = self.run("GetItem", &request);
@@ -18,7 +17,6 @@ impl Dynamo {
     }
 
     /// All items as DynamoDB JSON.
-    #[must_use]
     pub fn items(&self) -> Vec<Value> {
         let (mut items, mut start) = (vec![], Value::Null);
         loop {
@@ -42,7 +40,6 @@ impl Dynamo {
     }
 
     /// The items of all namespaces but this one, by key.
-    #[must_use]
     pub fn items_of_others(&self, namespace: &str) -> BTreeMap<String, Value> {
         let key = |item: &Value| {
             [&item["PK"]["S"], &item["SK"]["S"]]
@@ -76,7 +73,6 @@ impl Dynamo {
     }
 
     /// The stream's records since the last call, as Lambda would deliver them.
-    #[must_use]
     pub fn stream(&self) -> Vec<Value> {
         let mut cursor = self.cursor.lock().unwrap_or_else(PoisonError::into_inner);
         let mut records = vec![];
@@ -92,9 +88,6 @@ impl Dynamo {
 }
 
 /// Loads items given as DynamoDB JSON, many at once.
-///
-/// # Panics
-/// If one is no item.
 pub fn import(dynamo: &Dynamo, items: impl Iterator<Item = Value>) {
     let items = items.map(from).collect();
     dynamo

@@ -47,10 +47,6 @@ pub struct Request {
 
 impl Request {
     /// Reads what the SDK sends.
-    ///
-    /// # Panics
-    /// If it is not JSON.
-    #[must_use]
     pub fn read(request: &HttpRequest) -> Self {
         let header = |name| request.headers().get(name).unwrap_or_default();
         let operation = header("x-amz-target")

@@ -2,7 +2,7 @@
 
 use serde_json::Value;
 
-use crate::dynamo::TRANSACTION;
+use crate::dynamo::{Request, TRANSACTION};
 
 /// An item that a request writes.
 #[derive(Debug, Clone, Copy)]
@@ -47,5 +47,14 @@ pub(super) fn targets<'a>(operation: &str, request: &'a Value) -> Vec<Target<'a>
                 .collect()
         }
         _ => vec![],
+    }
+}
+
+impl Request {
+    /// Returns the keys of the items that it writes or, in a transaction, checks; none if it only
+    /// reads.
+    pub fn written_keys(&self) -> Vec<(String, String)> {
+        let targets = targets(&self.operation, &self.body);
+        targets.iter().map(Target::key).collect()
     }
 }
