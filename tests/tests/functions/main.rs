@@ -18,7 +18,6 @@ mod aggregator {
 }
 mod reconciler {
     mod costs;
-    mod cycle;
     mod failures;
     mod long_runs;
     mod merge;

@@ -105,16 +105,6 @@ fn set(record: &mut Value, at: &str, value: Value) {
 }
 
 #[tokio::test]
-async fn what_was_undecodable_counts_once_it_is_mended() {
-    let (dynamo, table, records) = used().await;
-    let mut bad = records.clone();
-    bad[10]["dynamodb"]["NewImage"]["b_tpm_tc"]["N"] = "12x".into();
-    deliver(&table, &bad).await;
-    deliver(&table, &records).await;
-    assert_exact(&dynamo, &records);
-}
-
-#[tokio::test]
 async fn what_is_not_ours_is_skipped() {
     let (dynamo, table, records) = used().await;
     let mut all = records.clone();

@@ -79,31 +79,6 @@ async fn i1_a_bucket_is_never_credited_above_its_share() {
     assert_eq!(number(&dynamo, "b_rps_tk"), 95_000);
 }
 
-#[tokio::test]
-async fn a_shard_of_a_split_bucket_is_credited_with_its_share() {
-    let (dynamo, table, mut records) = nearly_dry().await;
-    let mut item = dynamo.item("default/BUCKET#a#gpt-4#0", "#STATE");
-    item["shard_count"]["N"] = "4".into();
-    dynamo.put(&item);
-    records[0]["dynamodb"]["NewImage"] = item;
-    deliver_at(&table, &records, HOUR.plus(Millis(200))).await;
-    assert_eq!(
-        number(&dynamo, "b_rps_tk"),
-        10_000 + 5_000,
-        "a quarter of 100 a second for 200 ms"
-    );
-}
-
-#[tokio::test]
-async fn a_bucket_that_lasts_is_left_alone() {
-    let (dynamo, table) = fresh().await;
-    take(&table, &bucket("a", 0), 10, HOUR).await;
-    let records = records(&dynamo);
-    let handled = deliver_at(&table, &records, HOUR.plus(Millis(300))).await;
-    assert_has!(handled.summary, refilled: 0, refills_lost: 0);
-    assert_eq!(number(&dynamo, "rf"), HOUR.0);
-}
-
 #[tokio::test(start_paused = true)]
 async fn i7_a_refill_whose_answer_is_lost_is_made_once() {
     for fault in [

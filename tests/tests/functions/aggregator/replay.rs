@@ -42,30 +42,6 @@ async fn the_sample_is_copied_once() {
 }
 
 #[tokio::test]
-async fn i3_a_lost_final_copy_is_made_by_the_replay() {
-    let (dynamo, records) = used().await;
-    let table = dynamo.table().await;
-    // The second hour's first takes were discarded, and with them the copies of the first hour.
-    deliver(&table, &records[..4]).await;
-    deliver(&table, &records[12..]).await;
-    let hour = |dynamo: &Dynamo| read(dynamo, Window::Hourly).remove(&(bucket("b", 0), HOUR));
-    assert_eq!(
-        hour(&dynamo),
-        None,
-        "nothing says what was used in the first hour"
-    );
-    assert_eq!(
-        read(&dynamo, Window::Daily),
-        streamed(&records, Window::Daily),
-        "the item says all of the day"
-    );
-    let run = run(&dynamo, &wrapped(&records[4..12])).await;
-    assert_eq!(run.copies(), [4, 0], "{}", run.out);
-    assert!(hour(&dynamo).is_some());
-    assert_exact(&dynamo, &records);
-}
-
-#[tokio::test]
 async fn only_usage_is_copied_nothing_is_refilled_or_split() {
     let (dynamo, table) = fresh().await;
     take(&table, &bucket("a", 0), 1_500).await;
@@ -274,35 +250,6 @@ async fn a_window_whose_snapshot_may_be_deleted_is_left() {
 }
 
 #[tokio::test]
-async fn a_snapshot_that_is_there_keeps_its_ttl() {
-    let (dynamo, records) = used().await;
-    deliver(&dynamo.table().await, &records[..12]).await;
-    let ttl = |entity| {
-        let day = dynamo.item(
-            &format!("default/ENTITY#{entity}"),
-            "#USAGE#gpt-4#daily#2026-11-20T00:00:00Z",
-        );
-        day["ttl"]["N"].as_str().unwrap().parse::<i64>().unwrap()
-    };
-    dynamo.delete(
-        "default/ENTITY#a",
-        "#USAGE#gpt-4#daily#2026-11-20T00:00:00Z",
-    );
-    let before = ttl("b");
-    run_with(
-        &dynamo,
-        &wrapped(&records),
-        Options {
-            ttl_days: 3000,
-            ..Options::default()
-        },
-    )
-    .await
-    .copies();
-    assert_eq!((ttl("a"), ttl("b")), (before + 2910 * 86_400, before));
-}
-
-#[tokio::test]
 async fn what_cannot_be_read_is_left_and_the_rest_is_copied() {
     let (dynamo, records) = used().await;
     let input = [
@@ -443,29 +390,4 @@ impl Drop for Folder {
     fn drop(&mut self) {
         let _ = std::fs::remove_dir_all(&self.0);
     }
-}
-
-#[tokio::test]
-async fn a_snapshot_that_cannot_be_read_is_named() {
-    let (dynamo, records) = used().await;
-    deliver(&dynamo.table().await, &records[..8]).await;
-    let mut snapshot = dynamo.item(
-        "default/ENTITY#a",
-        "#USAGE#gpt-4#daily#2026-11-20T00:00:00Z",
-    );
-    let q = snapshot["q0"].clone();
-    snapshot["q0"] = json!({"S": "far"});
-    dynamo.put(&snapshot);
-    let left = run(&dynamo, &wrapped(&records)).await;
-    assert_eq!(left.sum.incomplete, 1, "{}", left.out);
-    for part in [
-        "#USAGE#gpt-4#daily#2026-11-20T00:00:00Z cannot be read: attribute q0",
-        "correct its attribute",
-    ] {
-        assert!(left.out.contains(part), "{}", left.out);
-    }
-    snapshot["q0"] = q;
-    dynamo.put(&snapshot);
-    run(&dynamo, &wrapped(&records)).await.copies();
-    assert_exact(&dynamo, &records);
 }

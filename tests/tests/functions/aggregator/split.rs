@@ -53,29 +53,6 @@ async fn i6_a_marked_shard_is_split_once_and_no_token_is_made_or_lost() {
     assert_exact(&dynamo, &records);
 }
 
-#[tokio::test(start_paused = true)]
-async fn no_cascade_batches_from_before_a_split_do_not_split_again() {
-    let (dynamo, table, first) = marked().await;
-    take_hot(&table, &bucket("a", 0)).await;
-    take_hot(&table, &bucket("a", 0)).await;
-    let second = records(&dynamo);
-    assert_eq!(deliver(&table, &first).await.summary.splits, 1);
-    // Written before the split, delivered after it, and both once more.
-    for batch in [&second, &first, &second] {
-        let handled = deliver(&table, batch).await;
-        assert_has!(handled.summary, splits: 0, splits_lost: 1, failed: 0);
-    }
-    // The split itself and what comes after it: both halves are cool.
-    for shard in [0, 1] {
-        take(&table, &bucket("a", shard), 10).await;
-    }
-    let after = records(&dynamo);
-    let handled = deliver(&table, &after).await;
-    assert_has!(handled.summary, splits: 0, splits_lost: 0, splits_put_off: 0);
-    assert_eq!(counts(&table).await, [(0, 2), (1, 2)]);
-    assert_exact(&dynamo, &[first, second, after].concat());
-}
-
 /// A throttle is a partition's, which other keys share; and a record may come late.
 #[tokio::test(start_paused = true)]
 async fn a_throttled_shard_is_split_if_its_own_writes_are_many_until_now() {

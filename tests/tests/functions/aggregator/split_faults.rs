@@ -1,7 +1,6 @@
 //! Splits that meet others, faults and what a hand left behind: made once or put off, and nothing
 //! waits for them.
 
-use crate::fixtures::aggregator;
 use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
@@ -37,21 +36,6 @@ async fn marked_and_rolled() -> (Dynamo, Table, Vec<Value>) {
     take_in(&table, &bucket("a", 0), 10, 1).await;
     let records = [marked, records(&dynamo)].concat();
     (dynamo, table, records)
-}
-
-#[tokio::test(start_paused = true)]
-async fn two_splits_of_one_shard_at_the_same_time_are_one() {
-    let (dynamo, table, records) = known_and_marked().await;
-    let before = held(&table).await;
-    let slow = slow(&dynamo, 10).await;
-    let (one, other) = tokio::join!(deliver(&slow, &records[1..]), deliver(&slow, &records[1..]));
-    let (one, other) = (one.summary, other.summary);
-    assert_eq!(one.splits + other.splits, 1);
-    assert_eq!(one.splits_lost + other.splits_lost, 1);
-    assert_eq!((one.failed, other.failed), (0, 0));
-    assert_eq!(counts(&table).await, [(0, 2), (1, 2)]);
-    assert_eq!(held(&table).await, before);
-    assert_exact(&dynamo, &[records, aggregator::records(&dynamo)].concat());
 }
 
 /// Whether it is one of a split's writes: to the shard, which then holds or held an escrow, or to
@@ -168,30 +152,6 @@ async fn a_split_that_cannot_be_made_now_is_made_by_the_next_batch() {
     }
 }
 
-/// A partition that is used to the full takes the next write, or the one after it.
-#[tokio::test(start_paused = true)]
-async fn a_split_is_tried_for_two_seconds() {
-    for (refused, splits) in [(0.5, 1), (0.99, 1)] {
-        let (dynamo, table, batch) = marked().await;
-        fastrand::seed(7);
-        dynamo.fail_when(move |body| {
-            let fails = is_of_a_split(body) && fastrand::f64() < refused;
-            fails.then_some(Fault::Throttle { key_range: true })
-        });
-        let (started, summary) = (Instant::now(), deliver(&table, &batch).await.summary);
-        let put_off = usize::from(started.elapsed() >= Duration::from_secs(2));
-        assert!(
-            started.elapsed() < Duration::from_millis(2_100),
-            "other records wait for it"
-        );
-        assert_eq!(summary.splits + summary.splits_put_off, 1);
-        assert!(
-            summary.splits == splits || put_off == 1,
-            "{refused}: {summary:?}"
-        );
-    }
-}
-
 /// One tenant's hot partitions take none of the splits. The whole batch waits for them once, and
 /// they are not asked more often than one patience allows.
 #[tokio::test(start_paused = true)]
@@ -272,37 +232,6 @@ async fn a_split_that_is_not_permitted_is_a_failure_and_says_so() {
     deliver_until_done(&table, &records).await;
     assert_eq!(counts(&table).await, [(0, 2), (1, 2)]);
     assert_exact(&dynamo, &records);
-}
-
-#[tokio::test(start_paused = true)]
-async fn a_shard_that_was_credited_meanwhile_is_split_as_it_is_by_then() {
-    let (dynamo, table, batch) = marked().await;
-    let mut item = dynamo.item("default/BUCKET#a#gpt-4#0", "#STATE");
-    let rf = HOUR.0 + 5;
-    item["rf"]["N"] = rf.to_string().into();
-    item["b_tpm_tk"]["N"] = "77".into();
-    dynamo.put(&item);
-    assert_eq!(deliver(&table, &batch).await.summary.splits, 1);
-    let halves = shards(&table).await;
-    assert_eq!(
-        halves[0].limits["tpm"].available + halves[1].limits["tpm"].available,
-        MilliTokens(77),
-        "not what the image showed"
-    );
-    // The process that refilled it cleared the mark, so no request for a split is left.
-    let (dynamo, table, batch) = marked().await;
-    let mut item = dynamo.item("default/BUCKET#a#gpt-4#0", "#STATE");
-    item["rf"]["N"] = rf.to_string().into();
-    item.as_object_mut().unwrap().remove("hot");
-    dynamo.put(&item);
-    let summary = deliver(&table, &batch).await.summary;
-    assert_has!(summary, splits: 0, splits_lost: 1);
-    assert_eq!(counts(&table).await, vec![(0, 1)]);
-    // It is gone.
-    dynamo.delete("default/BUCKET#a#gpt-4#0", "#STATE");
-    let summary = deliver(&table, &batch).await.summary;
-    assert_has!(summary, splits: 0, splits_lost: 1, failed: 0);
-    assert_eq!(counts(&table).await, []);
 }
 
 #[tokio::test(start_paused = true)]

@@ -1,7 +1,6 @@
 //! Usage is exact in every window (I3), however the stream is delivered.
 
-use crate::fixtures::aggregator;
-use weirgate_tests::{assert_has, fresh, slow};
+use weirgate_tests::{assert_has, fresh};
 
 use crate::fixtures::aggregator::usage::{
     assert_exact, copied, hourly, of, read, snapshots, streamed,
@@ -11,7 +10,6 @@ use crate::fixtures::aggregator::{
     take_at, take_in,
 };
 use serde_json::Value;
-use weirgate::RateLimiter;
 use weirgate_shared::{EpochMillis, MilliTokens, MilliTotal, Window};
 use weirgate_store::Table;
 use weirgate_testkit::{Dynamo, Fault};
@@ -35,25 +33,6 @@ async fn used() -> (Dynamo, Table, Vec<Value>) {
     let records = records(&dynamo);
     assert_eq!(records.len(), 20);
     (dynamo, table, records)
-}
-
-/// Forgets all snapshots.
-fn forget(dynamo: &Dynamo) {
-    for item in dynamo
-        .items()
-        .iter()
-        .filter(|item| item["SK"]["S"] != "#STATE")
-    {
-        dynamo.delete(
-            item["PK"]["S"].as_str().unwrap(),
-            item["SK"]["S"].as_str().unwrap(),
-        );
-    }
-}
-
-fn begins_an_hour(record: &Value) -> bool {
-    let [old, new] = ["OldImage", "NewImage"].map(|image| &record["dynamodb"][image]["uh"]);
-    old.is_object() && old != new
 }
 
 #[tokio::test]
@@ -120,176 +99,6 @@ async fn i3_a_window_in_progress_is_exact_before_anything_is_delivered() {
     assert_eq!((day.acquires, day.tokens["tpm"]), (3, MilliTotal(1_909)));
 }
 
-#[tokio::test]
-async fn i3_a_batch_delivered_twice_counts_once() {
-    let (dynamo, table, records) = used().await;
-    deliver(&table, &records).await;
-    let again = deliver(&table, &records).await;
-    assert_has!(again.summary, copied: 0, superseded: 16);
-    assert_exact(&dynamo, &records);
-}
-
-/// Any number of records within an hour may be lost: the next copy of the shard says what they
-/// said.
-#[tokio::test]
-async fn i3_records_lost_within_an_hour_are_made_up_for_by_the_next_copy() {
-    let (dynamo, table, records) = used().await;
-    let rolls: Vec<_> = records
-        .iter()
-        .filter(|record| begins_an_hour(record))
-        .cloned()
-        .collect();
-    assert_eq!(rolls.len(), 8);
-    deliver(&table, &rolls).await;
-    assert_exact(&dynamo, &records);
-}
-
-#[tokio::test]
-async fn i3_records_out_of_order_in_a_batch_count_once() {
-    let (dynamo, table, records) = used().await;
-    let mut shuffled = records.clone();
-    shuffled.reverse();
-    deliver(&table, &shuffled).await;
-    assert_exact(&dynamo, &records);
-    shuffled.swap(3, 15);
-    deliver(&table, &shuffled).await;
-    assert_exact(&dynamo, &records);
-}
-
-/// Usage of both lives is in the hour, whichever copies come twice.
-#[tokio::test]
-async fn i3_a_bucket_that_is_deleted_and_made_again_counts_both_lives() {
-    let (dynamo, table) = fresh().await;
-    let key = bucket("a", 0);
-    take(&table, &key, 5_000).await;
-    dynamo.delete("default/BUCKET#a#gpt-4#0", "#STATE");
-    let needs = [(name("tpm"), MilliTokens(77))].into();
-    take_at(&table, &key, &limits(), needs, EpochMillis(HOUR.0 + 60_000)).await;
-    take_in(&table, &key, 1, 1).await;
-    let records = records(&dynamo);
-    let mut skipped = 0;
-    for _ in 0..2 {
-        for at in 0..records.len() {
-            skipped += deliver(&table, &records[at..=at]).await.summary.skipped;
-        }
-        assert_exact(&dynamo, &records);
-    }
-    assert_eq!(skipped, 0);
-    let hour = &snapshots(&dynamo)[&hourly(&key, HOUR)];
-    assert_eq!(hour.carry.tokens["tpm"], MilliTotal(5_000));
-    assert_eq!(hour.carry.acquires, 1);
-    assert!(hour.shards[&0].is_final && hour.unfinished.is_empty());
-    // Both lives in one batch.
-    forget(&dynamo);
-    deliver(&table, &records).await;
-    assert_exact(&dynamo, &records);
-}
-
-/// The records of a life may come back from a failure file when a later life has long been copied.
-#[tokio::test(start_paused = true)]
-async fn i3_an_earlier_life_that_is_replayed_late_counts_once() {
-    let (dynamo, table) = fresh().await;
-    let key = bucket("a", 0);
-    for life in 0..3 {
-        let needs = [(name("tpm"), MilliTokens(5_000 + life))].into();
-        take_at(
-            &table,
-            &key,
-            &limits(),
-            needs,
-            EpochMillis(HOUR.0 + life * 60_000),
-        )
-        .await;
-        if life < 2 {
-            dynamo.delete("default/BUCKET#a#gpt-4#0", "#STATE");
-        }
-    }
-    take_in(&table, &key, 1, 1).await;
-    let records = records(&dynamo);
-    let is_removal = |record: &&Value| record["eventName"] == "REMOVE";
-    let removals: Vec<_> = records.iter().filter(is_removal).cloned().collect();
-    assert_eq!(removals.len(), 2);
-    deliver(&table, &records[records.len() - 1..]).await;
-    for at in [1, 0, 0, 1] {
-        // Two replays at once, whose answers are lost.
-        dynamo.fail_next([
-            Some(Fault::LoseAnswer),
-            None,
-            Some(Fault::ServerErrorApplied),
-        ]);
-        let slow = slow(&dynamo, 1).await;
-        tokio::join!(
-            deliver(&slow, &removals[at..=at]),
-            deliver(&slow, &removals[at..=at])
-        );
-        dynamo.forget_faults();
-    }
-    assert_exact(&dynamo, &records);
-    deliver(&table, &records).await;
-    assert_exact(&dynamo, &records);
-    let hour = &snapshots(&dynamo)[&hourly(&key, HOUR)];
-    assert_eq!((hour.carry.acquires, hour.carried[&0].len()), (2, 2));
-}
-
-/// A shard that is merged away and made again goes on counting: no carry, and no growth.
-#[tokio::test]
-async fn i3_splits_and_merges_within_an_hour_leave_one_copy_of_each_shard() {
-    let clock = weirgate::FakeClock::at(HOUR);
-    let dynamo = Dynamo::new().await.with_clock(clock.clone());
-    let table = dynamo.table_by(clock.clone()).await;
-    let limiter = RateLimiter::builder("weirgate")
-        .table(table.clone())
-        .build()
-        .await
-        .unwrap();
-    let limits = limits();
-    let take = async || {
-        for _ in 0..20 {
-            let take = limiter
-                .acquire("a", "gpt-4")
-                .limits(&limits)
-                .take("rpm", 1)
-                .take("tpm", 3);
-            assert!(take.send().await.unwrap().is_granted());
-        }
-    };
-    let mut records = vec![];
-    for (minutes, shards) in [(0, 4), (1, 1), (2, 4), (3, 2), (4, 4)] {
-        clock.skew(minutes * 60_000);
-        assert_eq!(
-            limiter
-                .set_shards("a", "gpt-4", &limits, shards)
-                .await
-                .unwrap(),
-            shards
-        );
-        take().await;
-        let new = aggregator::records(&dynamo);
-        deliver(&table, &new).await;
-        records.extend(new);
-        assert_exact(&dynamo, &records);
-    }
-    clock.skew(3_700_000);
-    take().await;
-    let new = aggregator::records(&dynamo);
-    deliver(&table, &new).await;
-    records.extend(new);
-    assert_exact(&dynamo, &records);
-    let hour = limiter
-        .usage("a", "gpt-4", Window::Hourly, HOUR)
-        .await
-        .unwrap()
-        .usage;
-    assert_eq!(hour.acquires, 100);
-    assert_eq!(hour.tokens["rpm"], MilliTotal(100_000));
-    let snapshot = &snapshots(&dynamo)[&hourly(&bucket("a", 0), HOUR)];
-    assert_eq!(snapshot.carry, Default::default());
-    assert!(
-        snapshot.shards.keys().all(|shard| *shard < 4),
-        "{snapshot:?}"
-    );
-}
-
 /// `v` counts from the creation's milliseconds on; some millisecond comes shortly before an interim
 /// copy.
 async fn crossing() -> (Dynamo, Table, Vec<Value>) {
@@ -325,17 +134,5 @@ async fn an_interim_copy_that_fails_is_left_to_the_next_one() {
     let handled = deliver(&table, &records).await;
     assert_has!(handled.summary, copies_put_off: 1, failed: 1; "the day must know the shard");
     assert_eq!(handled.response.unwrap().batch_item_failures.len(), 1);
-    assert_exact(&dynamo, &records);
-}
-
-#[tokio::test(start_paused = true)]
-async fn two_batches_of_one_bucket_at_the_same_time_count_once() {
-    let (dynamo, _, records) = used().await;
-    let table = slow(&dynamo, 1).await;
-    tokio::join!(
-        deliver(&table, &records[..15]),
-        deliver(&table, &records[10..]),
-        deliver(&table, &records)
-    );
     assert_exact(&dynamo, &records);
 }

@@ -303,15 +303,3 @@ async fn usage_and_refill_of_100_records_are_at_most_14_write_units() {
     assert!(units.total <= 14.0, "{units:?} for {:?}", handled.summary);
     assert_eq!(units.indexes.values().sum::<f64>(), 0.0, "{units:?}");
 }
-
-#[tokio::test]
-async fn a_batch_within_an_hour_copies_nothing() {
-    let (dynamo, records) = batches::batch(14, 100).await;
-    let handled = aggregator::deliver_text(
-        &dynamo.table().await,
-        &batches::event(&records),
-        aggregator::later(0),
-    )
-    .await;
-    assert_has!(handled.summary, records: 100, copied: 0);
-}

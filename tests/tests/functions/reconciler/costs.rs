@@ -6,7 +6,7 @@ use weirgate_tests::{assert_has, fresh};
 use crate::fixtures::sharded::{hold, run, run_for};
 use serde_json::Value;
 use weirgate_reconciler::Summary;
-use weirgate_shared::{EpochMillis, Millis, due_shards};
+use weirgate_shared::{EpochMillis, Millis};
 use weirgate_store::Table;
 use weirgate_testkit::leased::{NOW, full, holding, item, key, limits, store};
 use weirgate_testkit::{Dynamo, Fault};
@@ -94,21 +94,6 @@ async fn a_run_in_which_nothing_is_due_reads_each_partition_of_the_index_once() 
         [("Query".to_owned(), partitions)].into()
     );
     assert_eq!(meter.take().total, 0.0);
-}
-
-#[tokio::test]
-async fn every_partition_of_the_index_is_looked_at() {
-    let (_, table) = fresh().await;
-    for due_shard in due_shards() {
-        let mut entities = (0..).map(|at| format!("e-{at}"));
-        let entity = entities
-            .find(|entity| key(entity).due_shard() == due_shard)
-            .unwrap();
-        hold(&table, &entity, PAST).await;
-    }
-    let summary = run(&table, NOW).await;
-    assert_has!(summary, buckets_seen: 16, leases_restored: 16);
-    assert_eq!(summary.tokens_restored["slots"].whole_tokens(), 16);
 }
 
 #[tokio::test]

@@ -98,16 +98,6 @@ async fn buckets_that_cannot_be_read_are_left_over() {
 }
 
 #[tokio::test]
-async fn a_table_that_is_not_there_is_named() {
-    let error = run(&Dynamo::empty().table().await).await.unwrap_err();
-    assert_eq!(error.kind, ErrorKind::TableNotFound);
-    assert!(
-        error.to_string().contains("\"weirgate\"") && error.to_string().contains("deploy"),
-        "{error}"
-    );
-}
-
-#[tokio::test]
 async fn a_missing_permission_is_an_error_that_names_the_action() {
     for action in ["Query", "BatchGetItem", "UpdateItem"] {
         let (dynamo, table) = fresh().await;

@@ -2,13 +2,13 @@
 //! operator's wish.
 
 use crate::fixtures::sharded::{
-    DUE, both, change, counts, is_complete, later, lease, limits, run, shards, split_one, split_to,
-    total, with_shards,
+    DUE, both, change, counts, is_complete, later, limits, run, shards, split_one, split_to, total,
+    with_shards,
 };
-use weirgate_shared::write::{REST_INTERVAL, REVIEW_INTERVAL, update_min_shards};
-use weirgate_shared::{BucketKey, EpochMillis, MilliTotal, Shard};
-use weirgate_store::{ReturnValues, Table, WriteOutcome};
-use weirgate_testkit::leased::{NOW, full, holding, key, limit, load, store, tokens};
+use weirgate_shared::write::{REST_INTERVAL, REVIEW_INTERVAL};
+use weirgate_shared::{BucketKey, EpochMillis, Shard};
+use weirgate_store::Table;
+use weirgate_testkit::leased::{NOW, full, holding, key, load, store, tokens};
 use weirgate_tests::{assert_has, fresh};
 
 async fn only(table: &Table, key: &BucketKey) -> Shard {
@@ -114,38 +114,6 @@ async fn a_bucket_keeps_the_shards_that_an_operator_asked_for() {
     }
 }
 
-#[tokio::test]
-async fn an_idle_split_bucket_is_left_alone_and_works_again_when_used() {
-    let (dynamo, table, key) = with_shards(2).await;
-    for shard in [0, 1] {
-        change(&table, &key, shard, |shard| shard.scaling.min_shards = 2).await;
-    }
-    let mut written = vec![];
-    for minute in 0..4 {
-        let _ = dynamo.take_operations();
-        run(&table, later(DUE, minute * 60_000)).await;
-        let operations = dynamo.take_operations();
-        written.push(operations.get("UpdateItem").copied().unwrap_or_default());
-    }
-    assert_eq!(
-        written,
-        [2, 2, 0, 0],
-        "a look, another that finds it at rest, and nothing more for a day"
-    );
-    // A caller holds a lease in it, which ends; and the operator asks for it no more.
-    let at = later(DUE, 240_000);
-    lease(&table, &key, 1, "a", later(at, 1_000), at).await;
-    assert_eq!(run(&table, later(at, 60_000)).await.leases_restored, 1);
-    for shard in shards(&table, &key).await {
-        let kept = update_min_shards(&shard, 0, later(at, 60_000));
-        assert!(matches!(
-            table.update(&kept, ReturnValues::None).await.unwrap(),
-            WriteOutcome::Applied(_)
-        ));
-    }
-    assert_has!(run(&table, later(at, 120_000)).await, shards_merged: 1);
-}
-
 const LIVE: EpochMillis = EpochMillis(DUE.0 + 1_000);
 
 #[tokio::test]
@@ -168,29 +136,6 @@ async fn leases_keep_the_shard_that_would_go_and_not_the_one_that_stays() {
         assert_eq!(whole.limits["slots"].available, tokens(64));
         assert_eq!(whole.limits["quota"].available, tokens(1_600));
     }
-}
-
-#[tokio::test]
-async fn i3_what_an_expired_lease_did_not_use_leaves_the_usage_before_its_shard() {
-    let (_, table, key) = with_shards(4).await;
-    for shard in 0..4 {
-        let bucket = load(&table, &key.with_shard(shard)).await.unwrap();
-        let held = [("slots", 1), ("quota", 2)];
-        store(&table, &holding(bucket, "a", later(DUE, -5), &held)).await;
-    }
-    let summary = run(&table, DUE).await;
-    assert_has!(summary, leases_restored: 4, shards_merged: 0);
-    assert_eq!(summary.tokens_restored[&limit("quota")], tokens(8));
-    for shard in shards(&table, &key).await {
-        let consumed = shard.limits["quota"].consumed;
-        assert_eq!(
-            consumed,
-            MilliTotal::from(tokens(0)),
-            "in an image of its own"
-        );
-        assert_eq!(shard.due_at, Some(DUE.plus(REVIEW_INTERVAL)));
-    }
-    assert_has!(run(&table, DUE.plus(REVIEW_INTERVAL)).await, shards_merged: 3);
 }
 
 #[tokio::test]

@@ -1,21 +1,19 @@
 //! Merges and looks beside callers, splits and faults: made whole or not at all, and what is not
 //! made is still due.
 
-use crate::fixtures::aggregator;
 use crate::fixtures::sharded::with_shards;
 use std::time::Duration;
 use weirgate_tests::assert_has;
 
 use crate::fixtures::sharded::{
-    DUE, both, by_another, change, counts, is_complete, later, lease, run, shards, split_one,
-    take_one, total,
+    DUE, both, by_another, change, counts, later, lease, run, shards, take_one, total,
 };
-use serde_json::{Value, json};
+use serde_json::Value;
 use weirgate_reconciler::Summary;
 use weirgate_shared::BucketKey;
 use weirgate_shared::attr::counts_usage;
 use weirgate_shared::write::REVIEW_INTERVAL;
-use weirgate_testkit::leased::{id, load, tokens};
+use weirgate_testkit::leased::{load, tokens};
 use weirgate_testkit::{Dynamo, Fault};
 
 const STEP: Duration = Duration::from_millis(10);
@@ -60,41 +58,6 @@ async fn a_merge_that_loses_each_time_is_left_due() {
     assert_eq!(dynamo.take_operations()["TransactWriteItems"], 3);
     dynamo.fail_transactions(|_| None);
     assert_eq!(run(&table, DUE).await.shards_merged, 1, "still due");
-}
-
-#[tokio::test(start_paused = true)]
-async fn i6_a_split_that_comes_before_a_merge_keeps_it_from_happening() {
-    let (dynamo, table, key) = with_shards(2).await;
-    let upper = load(&table, &key.with_shard(1)).await.unwrap();
-    let summary = run_with(&dynamo, split_one(&table, &upper, DUE)).await;
-    assert_eq!(summary.shards_merged, 0);
-    assert_eq!(counts(&table, &key).await, [(0, 2), (1, 4), (3, 4)]);
-    assert!(is_complete(&table, &key).await);
-    assert_eq!(both(&table, &key, DUE).await, (1_600, 64));
-}
-
-/// The bucket's last record as if a client had asked for a split with it.
-fn marked(dynamo: &Dynamo, key: &BucketKey, shard: u32) -> Value {
-    let pk = key.with_shard(shard).item_key().pk;
-    let records = aggregator::records(dynamo);
-    let mut record = records
-        .into_iter()
-        .rfind(|record| record["dynamodb"]["Keys"]["PK"]["S"] == *pk)
-        .unwrap();
-    record["dynamodb"]["NewImage"]["hot"] = json!({"BOOL": true});
-    record
-}
-
-#[tokio::test]
-async fn i6_a_split_that_comes_after_a_merge_does_not_happen() {
-    for shard in [0, 1] {
-        let (dynamo, table, key) = with_shards(2).await;
-        let record = marked(&dynamo, &key, shard);
-        assert_eq!(run(&table, DUE).await.shards_merged, 1);
-        let handled = aggregator::deliver_text(&table, &aggregator::event(&[record]), DUE).await;
-        assert_has!(handled.summary, splits: 0, splits_lost: 1, failed: 0);
-        assert_eq!(counts(&table, &key).await, [(0, 1)], "shard {shard}");
-    }
 }
 
 #[tokio::test(start_paused = true)]
@@ -166,42 +129,6 @@ async fn a_busy_shard_is_sampled() {
         after.limits["quota"].consumed,
         before.limits["quota"].consumed + tokens(1)
     );
-}
-
-#[tokio::test(start_paused = true)]
-async fn a_lease_taken_beside_a_look_bounds_due() {
-    let (dynamo, table, key) = with_shards(2).await;
-    change(&table, &key, 1, |shard| shard.write_seq += 1_000_000).await;
-    let soon = later(DUE, 500);
-    let summary = run_with(&dynamo, lease(&table, &key, 1, "new", soon, DUE)).await;
-    assert_has!(summary, shards_merged: 0, lost_races: 0);
-    let after = load(&table, &key.with_shard(1)).await.unwrap();
-    assert_eq!(after.due_at, Some(soon), "not a minute later");
-    assert_eq!(after.scaling.sample.unwrap().at, DUE);
-}
-
-#[tokio::test(start_paused = true)]
-async fn a_renewal_beside_a_look_is_not_undone() {
-    let (dynamo, table, key) = with_shards(2).await;
-    lease(&table, &key, 1, "old", later(DUE, 500), DUE).await;
-    let renewed = later(DUE, 30_000);
-    let renew = async {
-        change(&table, &key, 1, |shard| {
-            shard.write_seq += 1;
-            shard
-                .leases
-                .as_mut()
-                .unwrap()
-                .get_mut(&id("old"))
-                .unwrap()
-                .expires_at = renewed;
-        })
-        .await;
-    };
-    run_with(&dynamo, renew).await;
-    let after = load(&table, &key.with_shard(1)).await.unwrap();
-    assert_eq!(after.leases.unwrap()[&id("old")].expires_at, renewed);
-    assert_eq!(after.due_at, Some(renewed));
 }
 
 #[tokio::test]

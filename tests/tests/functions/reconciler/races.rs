@@ -1,7 +1,6 @@
 //! The reconciler beside callers of the same bucket, and answers that are lost: every lease ends
 //! once (I4).
 
-use std::collections::BTreeMap;
 use std::time::Duration;
 use weirgate_tests::{assert_has, fresh};
 
@@ -9,10 +8,10 @@ use crate::fixtures::sharded::{by_another, hold, run};
 use serde_json::{Value, json};
 use weirgate_reconciler::Summary;
 use weirgate_shared::write::Update;
-use weirgate_shared::{EpochMillis, MilliTotal, Millis};
+use weirgate_shared::{EpochMillis, MilliTotal};
 use weirgate_store::{ReturnValues, Table, WriteOutcome};
 use weirgate_testkit::leased::{
-    NOW, assert_sound, end, full, holding, id, key, limit, limits, load, store, take, tokens,
+    NOW, assert_sound, end, full, holding, id, key, limit, limits, load, store, tokens,
 };
 use weirgate_testkit::{Dynamo, Fault};
 
@@ -69,30 +68,6 @@ async fn i4_a_release_that_comes_first_is_the_only_one() {
         "{again:?}"
     );
     assert_eq!(load(&table, &key("e-1")).await.unwrap(), after);
-}
-
-#[tokio::test(start_paused = true)]
-async fn a_lease_taken_between_read_and_write_is_kept_and_bounds_due() {
-    let (dynamo, table) = fresh().await;
-    expired(&table).await;
-    let soon = NOW.plus(Millis(5));
-    let bucket = full("e-1", &limits());
-    let summary = run_with(
-        &dynamo,
-        vec![take(&bucket, &id("new"), soon, 1, 1, &bucket, NOW)],
-    )
-    .await;
-    assert_has!(summary, leases_restored: 1, lost_races: 0);
-    let after = load(&table, &key("e-1")).await.unwrap();
-    assert_sound(&after);
-    assert_has!(
-        after, due_at: Some(soon);
-        "not the expiry that was first when the bucket was read"
-    );
-    assert_eq!(
-        summary.tokens_restored,
-        BTreeMap::from([(limit("quota"), tokens(10)), (limit("slots"), tokens(2))])
-    );
 }
 
 #[tokio::test]
@@ -183,16 +158,4 @@ async fn a_write_that_no_try_got_an_answer_for_is_left_over_and_named() {
     dynamo.fail_next(faults.map(Some));
     let summary = run(&table, NOW).await;
     assert_has!(summary, left_over: 0, leases_restored: 1);
-}
-
-#[tokio::test(start_paused = true)]
-async fn runs_side_by_side_restore_and_report_once() {
-    let dynamo = Dynamo::new().await;
-    let table = dynamo.clone().with_latency(STEP).table().await;
-    expired(&table).await;
-    let (one, two) = tokio::join!(run(&table, NOW), run(&table, NOW));
-    assert_eq!(one.leases_restored + two.leases_restored, 1);
-    assert_eq!(one.left_over + two.left_over, 0);
-    assert_eq!(one.lost_races + two.lost_races, 0);
-    assert_sound(&load(&table, &key("e-1")).await.unwrap());
 }

@@ -1,6 +1,5 @@
 //! Manually deleted shards: the bucket becomes complete again, and the repair creates no slot.
 
-use crate::fixtures::sharded;
 use crate::fixtures::sharded::with_shards;
 use std::collections::BTreeMap;
 use weirgate_tests::assert_has;
@@ -96,38 +95,6 @@ async fn a_missing_shard_is_made_again_with_the_slots_that_are_missing() {
         assert_eq!(counts(&table, &key).await, [(0, 1)], "{count} {gone:?}");
         assert_eq!(total(&table, &key, "slots", DUE).await, tokens(64));
     }
-}
-
-#[tokio::test]
-async fn slots_that_leases_hold_are_not_made_a_second_time() {
-    // A split leaves leases where they are, so shares do not show the leases of a shard.
-    let (dynamo, table, key) = with_shards(1).await;
-    for id in 0..40 {
-        lease(&table, &key, 0, &format!("l{id}"), later(DUE, 300_000), NOW).await;
-    }
-    sharded::split_to(&table, &key, 4, NOW).await;
-    let before = shards(&table, &key).await;
-    let had = |shard: usize| before[shard].limits["slots"].available;
-    assert_eq!(had(0), tokens(6), "and 40 held in the first");
-    assert_eq!(had(1), tokens(6), "and 40 held in the first");
-    assert_eq!(had(2), tokens(6), "and 40 held in the first");
-    assert_eq!(had(3), tokens(6), "and 40 held in the first");
-    delete(&dynamo, &key, 2);
-    run(&table, DUE).await;
-    assert_eq!(
-        load(&table, &key.with_shard(2)).await.unwrap().limits["slots"].available,
-        tokens(6)
-    );
-    delete(&dynamo, &key, 1);
-    delete(&dynamo, &key, 3);
-    run(&table, DUE.plus(REVIEW_INTERVAL)).await;
-    assert!(is_complete(&table, &key).await);
-    assert_eq!(total(&table, &key, "slots", DUE).await, tokens(64));
-    // The one that holds the leases: they are gone with it, and so are what they held.
-    delete(&dynamo, &key, 0);
-    run_until_still(&table, &key, later(DUE, 240_000)).await;
-    assert_eq!(counts(&table, &key).await, [(0, 1)]);
-    assert_eq!(total(&table, &key, "slots", DUE).await, tokens(64));
 }
 
 #[tokio::test]

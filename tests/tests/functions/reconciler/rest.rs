@@ -112,32 +112,6 @@ async fn a_bucket_at_rest_is_merged_repaired_and_expires_whatever_happened() {
     }
 }
 
-#[tokio::test]
-async fn a_shard_deleted_while_its_bucket_rests_is_made_again_within_a_day() {
-    for (count, gone) in [(2, 0), (2, 1), (4, 2), (8, 0)] {
-        let dynamo = Dynamo::new().await;
-        let (table, key) = (dynamo.table().await, key("e-1"));
-        store(&table, &full("e-1", &with_slots(64))).await;
-        crate::fixtures::sharded::split_to(&table, &key, count, NOW).await;
-        set_min(&table, &key, count, NOW).await;
-        // Reviewed until it rests.
-        let mut at = NOW;
-        for _ in 0..4 {
-            at = at.plus(REVIEW_INTERVAL);
-            run(&table, at).await;
-        }
-        let item = key.with_shard(gone).item_key();
-        dynamo.delete(&item.pk, &item.sk);
-        run(&table, at.plus(REST_INTERVAL)).await;
-        let made = shards(&table, &key).await;
-        assert_eq!(
-            made.len(),
-            usize::try_from(count).unwrap(),
-            "{count} {gone}"
-        );
-    }
-}
-
 /// A configured bucket has no `ttl`: the acquire after a merge removes it.
 #[tokio::test]
 async fn a_bucket_that_an_operator_keeps_split_costs_each_shard_a_write_a_day() {

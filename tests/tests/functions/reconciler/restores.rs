@@ -3,7 +3,7 @@
 use crate::fixtures::sharded::{hold, run};
 use serde_json::{Value, json};
 use weirgate_reconciler::Summary;
-use weirgate_shared::{EpochMillis, Limit, MilliTokens, MilliTotal, Millis};
+use weirgate_shared::{EpochMillis, Limit, MilliTokens, MilliTotal};
 use weirgate_testkit::leased::{NOW, full, holding, key, limit, load, store, tokens};
 use weirgate_testkit::{Lines, Process};
 use weirgate_tests::{assert_has, fresh};
@@ -77,48 +77,6 @@ async fn i4_all_expired_leases_of_a_bucket_come_back_in_one_write() {
 }
 
 #[tokio::test]
-async fn a_bucket_without_leases_leaves_the_index() {
-    let (dynamo, table) = fresh().await;
-    let mut released = full("e-1", &limits());
-    released.due_at = Some(PAST);
-    let mut never = full("e-2", &limits());
-    (never.due_at, never.leases) = (Some(PAST), None);
-    store(&table, &released).await;
-    store(&table, &never).await;
-    hold(&table, "e-3", PAST).await;
-
-    let summary = run(&table, NOW).await;
-    assert_has!(summary, buckets_seen: 3, leases_restored: 1);
-    for item in dynamo.items() {
-        assert!(
-            item.get("due").is_none() && item.get("due_shard").is_none(),
-            "{item}"
-        );
-    }
-    assert_has!(
-        load(&table, &key("e-2")).await.unwrap(), leases: None;
-        "what was not there is not made"
-    );
-}
-
-#[tokio::test]
-async fn live_leases_stay_and_only_due_moves() {
-    let (_, table) = fresh().await;
-    // The earliest lease was released; its expiry is still the bucket's due.
-    let held = [("rpm", 1), ("slots", 1)];
-    let mut bucket = holding(full("e-1", &limits()), "a", LATER, &held);
-    bucket.due_at = Some(PAST);
-    store(&table, &bucket).await;
-
-    let summary = run(&table, NOW).await;
-    assert_has!(summary, buckets_seen: 1, leases_restored: 0);
-    let after = load(&table, &key("e-1")).await.unwrap();
-    assert_eq!(after.due_at, Some(LATER));
-    assert_eq!(&after.leases, &bucket.leases);
-    assert_eq!(&after.limits, &bucket.limits);
-}
-
-#[tokio::test]
 async fn rate_tokens_come_back_up_to_the_share_and_slots_all() {
     let (_, table) = fresh().await;
     let mut bucket = holding(
@@ -185,28 +143,6 @@ async fn tokens_in_the_answer_are_exact_decimal_numbers() {
     let expected = "buckets_seen errors leases_restored left_over lost_races oldest_due_age_ms \
                     partitions_unfinished postponed shards_merged shards_repaired tokens_restored undecodable";
     assert_eq!(names.join(" "), expected);
-}
-
-/// A fast clock and a process with a newer time leave the same `rf`.
-#[tokio::test]
-async fn a_refill_time_in_the_future_stays_and_no_refill_comes_twice() {
-    let (_, table) = fresh().await;
-    let rate = Limit::per_minute("rpm", 600).unwrap();
-    let ahead = NOW.plus(Millis(30_000));
-    let mut fast = holding(
-        full("e-1", std::slice::from_ref(&rate)),
-        "a",
-        PAST,
-        &[("rpm", 100)],
-    );
-    fast.refilled_at = ahead;
-    store(&table, &fast).await;
-    let summary = run(&table, NOW).await;
-    let after = load(&table, &key("e-1")).await.unwrap();
-    let rpm = after.limits["rpm"];
-    assert_eq!((after.refilled_at, rpm.available), (ahead, tokens(600)));
-    assert_eq!(after.balance(&rpm, ahead), tokens(600));
-    assert_eq!(summary.tokens_restored[&limit("rpm")], tokens(100));
 }
 
 #[tokio::test]
