@@ -6,7 +6,6 @@ use crate::fixtures::stored::{
     child, configure, entity, of_entity, of_resource, on, resource, rpm,
 };
 use weirgate::{AuditChange, AuditEvent, AuditSubject, Config, ConfigLevel, ConfigStatus, Entity};
-use weirgate_testkit::Fault;
 
 /// Whose change it was, and what came of it.
 fn told(events: Vec<AuditEvent>) -> Vec<(String, AuditChange)> {
@@ -178,34 +177,6 @@ async fn an_event_says_when_it_may_be_deleted() {
         assert_eq!(ttl, expected);
         assert_eq!(item["at"]["N"].as_str().unwrap(), fleet.now().0.to_string());
     }
-}
-
-/// The event and what it tells of are one write.
-#[tokio::test(start_paused = true)]
-async fn no_change_is_without_its_event_and_no_event_without_its_change() {
-    let fleet = Fleet::new().await;
-    let limiter = fleet.limiter().await;
-    fleet.dynamo.fail_transactions(|_| Some(Fault::Forbidden));
-    let _ = limiter.set_entity(&child("e-1", "team")).await.unwrap_err();
-    assert_eq!(fleet.dynamo.items(), Vec::<serde_json::Value>::new());
-    fleet.dynamo.fail_transactions(|_| None);
-    let _ = fleet.dynamo.take_operations();
-    limiter.set_entity(&child("e-1", "team")).await.unwrap();
-    let operations = fleet.dynamo.take_operations();
-    assert_eq!(
-        operations,
-        [
-            ("BatchGetItem".to_owned(), 2),
-            ("Query".to_owned(), 1),
-            ("TransactWriteItems".to_owned(), 1)
-        ]
-        .into()
-    );
-    assert_eq!(
-        fleet.dynamo.items().len(),
-        3,
-        "the entity, the event, and the schema's version"
-    );
 }
 
 #[tokio::test(start_paused = true)]

@@ -5,11 +5,9 @@ use std::time::Duration;
 use weirgate_tests::assert_has;
 
 use crate::fixtures::fleet::{Fleet, millis, pass, secs, tokens};
-use crate::fixtures::stored::{
-    child, configure, configured, entity, of_resource, on, rpm, take, take_of,
-};
+use crate::fixtures::stored::{child, configure, configured, of_resource, on, rpm, take, take_of};
 use futures_util::future::join_all;
-use weirgate::{CacheStats, ConfigLevel, Decision, Entity, Error, RateLimiter};
+use weirgate::{CacheStats, ConfigLevel, Decision, Error, RateLimiter};
 use weirgate_testkit::Fault;
 
 /// Reads of configurations since the last call.
@@ -122,21 +120,6 @@ async fn only_what_is_not_known_is_read() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn concurrent_requests_share_one_read() {
-    let fleet = Fleet::slow(millis(20)).await;
-    configured(&fleet, &ConfigLevel::System, [rpm(600)]).await;
-    let limiter = fleet.limiter().await;
-    let _ = reads(&fleet);
-    let answers = join_all((0..50).map(|_| take(&limiter, 1))).await;
-    assert!(
-        answers
-            .into_iter()
-            .all(|answer| answer.unwrap().is_granted())
-    );
-    assert_eq!(reads(&fleet), 1);
-}
-
-#[tokio::test(start_paused = true)]
 async fn concurrent_requests_share_a_failed_read() {
     let fleet = Fleet::slow(millis(20)).await;
     let limiter = fleet.limiter().await;
@@ -189,16 +172,6 @@ async fn limits_that_cannot_be_read_again_stay_in_force() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_read_without_an_answer_ends_in_time() {
-    let builder = Fleet::slow(secs(600)).await.builder().await;
-    let limiter = builder.timeout(secs(2)).build().await.unwrap();
-    let started = tokio::time::Instant::now();
-    let error = take(&limiter, 1).await.unwrap_err();
-    assert!(error.is_transient(), "{error}");
-    assert!(started.elapsed() <= secs(3));
-}
-
-#[tokio::test(start_paused = true)]
 async fn what_this_limiter_changes_holds_for_it_at_once() {
     let fleet = Fleet::new().await;
     let limiter = configured(&fleet, &ConfigLevel::System, [rpm(60)]).await;
@@ -233,29 +206,6 @@ async fn what_this_limiter_changes_holds_for_it_at_once() {
     assert!(
         take(&limiter, 1).await.is_err(),
         "its limits are known, its parent is not"
-    );
-}
-
-/// A change of one level does not make the others be read again.
-#[tokio::test(start_paused = true)]
-async fn a_change_is_read_again_and_nothing_else() {
-    let fleet = Fleet::new().await;
-    let limiter = configured(&fleet, &ConfigLevel::System, [rpm(60)]).await;
-    let _ = take(&limiter, 1).await.unwrap();
-    let alone = Entity {
-        id: entity("e-1"),
-        parent: None,
-        cascades: false,
-    };
-    configure(&limiter, &of_resource("gpt-4"), [rpm(50)]).await;
-    let sizes = sizes(&fleet);
-    let _ = take(&limiter, 1).await.unwrap();
-    limiter.set_entity(&alone).await.unwrap();
-    let _ = take(&limiter, 1).await.unwrap();
-    assert_eq!(
-        *sizes.lock().unwrap(),
-        [1, 2, 1],
-        "the resource; the entity and the schema, to change it; the entity"
     );
 }
 
@@ -331,25 +281,6 @@ async fn how_long_limits_are_good_is_the_builders() {
         .await
         .unwrap_err();
     assert!(error.to_string().contains("config_ttl"), "{error}");
-}
-
-#[tokio::test(start_paused = true)]
-async fn an_item_that_cannot_be_read_is_named() {
-    let fleet = Fleet::new().await;
-    configured(&fleet, &ConfigLevel::System, [rpm(600)]).await;
-    let mut item = fleet.dynamo.item("default/SYSTEM#", "#CONFIG");
-    item["limits"]["M"]["rpm"]["M"]["cp"] = serde_json::json!({"S": "many"});
-    fleet.dynamo.put(&item);
-    let limiter = fleet.limiter().await;
-    let error = take(&limiter, 1).await.unwrap_err();
-    let text = error.to_string();
-    assert!(
-        ["default/SYSTEM#", "#CONFIG", "limits.rpm.cp", "many"]
-            .iter()
-            .all(|part| text.contains(part)),
-        "{text}"
-    );
-    assert!(limiter.config(&ConfigLevel::System).await.is_err());
 }
 
 /// Its changes keep nothing from being cached but what they change.

@@ -98,22 +98,6 @@ async fn a_damaged_description_is_named_and_stops_no_acquire() {
     }
 }
 
-#[tokio::test(start_paused = true)]
-async fn two_changes_at_once_both_happen_one_after_the_other() {
-    let fleet = Fleet::new().await;
-    let limiter = fleet.limiter().await;
-    let id = entity("e-1");
-    limiter.set_entity(&child("e-1", "team")).await.unwrap();
-    let (parent, described) = (child("e-1", "other"), acme());
-    let (described, moved) = tokio::join!(
-        limiter.set_entity_description(&id, &described),
-        limiter.set_entity(&parent),
-    );
-    assert!(described.is_ok() && moved.is_ok());
-    assert_eq!(limiter.entity(&id).await.unwrap(), Some(parent.clone()));
-    assert_eq!(limiter.entity_description(&id).await.unwrap(), Some(acme()));
-}
-
 /// Each adds a label to what it has read.
 #[tokio::test(start_paused = true)]
 async fn labels_that_operators_set_at_once_are_all_kept() {

@@ -107,18 +107,6 @@ async fn limits_of_the_call_cascade_to_ancestors_on_request() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn more_than_an_ancestor_ever_holds_never_fits() {
-    let fleet = Fleet::new().await;
-    let limiter = company(&fleet).await;
-    configure(&limiter, &of_entity("company"), [rpm(5)]).await;
-    let Decision::NeverFits(never) = take(&limiter, 6).await.unwrap() else {
-        panic!("the company holds 5")
-    };
-    assert_has!(never, entity: entity("company"), capacity: tokens(5));
-    assert_eq!(all_left(&fleet).await, [None; 3]);
-}
-
-#[tokio::test(start_paused = true)]
 async fn an_entity_that_does_not_cascade_ends_the_chain() {
     let fleet = Fleet::new().await;
     let limiter = company(&fleet).await;

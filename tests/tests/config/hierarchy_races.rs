@@ -32,22 +32,6 @@ async fn a_circle_is_refused_by_the_names_that_make_it() {
     assert_eq!(limiter.entity(&entity("a")).await.unwrap(), None);
 }
 
-#[tokio::test(start_paused = true)]
-async fn of_two_changes_that_close_a_circle_together_one_is_refused() {
-    for latency_ms in [0, 3] {
-        let fleet = Fleet::slow(millis(latency_ms)).await;
-        let (one, other) = (fleet.limiter().await, fleet.limiter().await);
-        one.set_entity(&child("c", "a")).await.unwrap();
-        let (up, down) = (child("a", "b"), child("b", "c"));
-        let (up, down) = tokio::join!(one.set_entity(&up), other.set_entity(&down));
-        let refused: Vec<_> = [up, down].into_iter().filter_map(Result::err).collect();
-        assert!(
-            matches!(&refused[..], [error] if is_circle(error)),
-            "{refused:?}"
-        );
-    }
-}
-
 /// An entity, and its new parent or none; or nothing, if it is deleted.
 type Change = (usize, Option<Option<usize>>);
 

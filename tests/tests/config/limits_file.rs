@@ -158,22 +158,6 @@ async fn a_changed_file_is_heard_of_and_a_broken_one_changes_nothing() {
     assert_eq!(limits.error(), None);
 }
 
-#[tokio::test(start_paused = true)]
-async fn what_the_file_says_nothing_about_is_in_the_table_or_nowhere() {
-    let fleet = Fleet::new().await;
-    let file =
-        File::new("weirgate: 1\nresources:\n  gpt-4:\n    limits:\n      rpm: {per_minute: 10}\n");
-    let limiter = limiter(&fleet, &file.limits()).await;
-    let error = take_of(&limiter, ["e-1", "other"], "rpm", 1)
-        .await
-        .expect_err("no limits are configured");
-    assert!(matches!(error, Error::NotConfigured { .. }), "{error}");
-    let level = ConfigLevel::System;
-    configure(&limiter, &level, [Limit::per_minute("rpm", 77).unwrap()]).await;
-    assert_eq!(rpm(&limiter, "e-1", "other").await, 77);
-    assert_eq!(rpm(&limiter, "e-1", "gpt-4").await, 10);
-}
-
 #[test]
 fn every_mistake_has_its_line_and_column_and_says_what_it_takes() {
     let cases: &[(&str, (usize, usize), &str)] = &[
@@ -472,33 +456,6 @@ async fn no_broad_level_of_one_place_hides_a_narrow_level_of_the_other() {
                 (other, _) => panic!("{what}: {expected:?}, got {other:?}"),
             }
         }
-    }
-}
-
-/// The parent is in the table alone, and the limits are in the file alone.
-#[tokio::test(start_paused = true)]
-async fn a_stop_of_a_parent_in_the_table_reaches_children_with_limits_in_a_file() {
-    let fleet = Fleet::new().await;
-    let operator = fleet.limiter().await;
-    let child = crate::fixtures::stored::child("e", "team");
-    operator.set_entity(&child).await.unwrap();
-    let text = "weirgate: 1\nsystem: {limits: {rpm: {per_minute: 10}}}\n";
-    for text in [
-        text.to_owned(),
-        format!("{text}entities: {{e: {{limits: {{rpm: {{per_day: 9}}}}}}}}\n"),
-    ] {
-        let file = File::new(&text);
-        let limiter = limiter(&fleet, &file.limits()).await;
-        let ask = || limiter.acquire("e", "r").take("rpm", 1).send();
-        assert!(ask().await.unwrap().is_granted());
-        let team = ConfigLevel::Entity(weirgate::EntityId::new("team").unwrap());
-        operator.stop(&team).send().await.unwrap();
-        pass(secs(60)).await;
-        let stopped = ask().await.unwrap();
-        assert!(matches!(stopped, Decision::Disabled(_)), "{stopped:?}");
-        operator.start(&team).send().await.unwrap();
-        pass(secs(60)).await;
-        assert!(ask().await.unwrap().is_granted());
     }
 }
 

@@ -3,43 +3,14 @@
 use crate::fixtures::fleet;
 use crate::fixtures::fleet::{Fleet, millis, pass, secs, tokens};
 use crate::fixtures::stored::{
-    configure, configured, entity, names, of_entity, resource, rpm, take, take_of,
+    configure, configured, entity, of_entity, resource, rpm, take, take_of,
 };
-use weirgate::{Config, ConfigLevel, ConfigStatus, Decision, Error, Limit, LimitMode};
+use weirgate::{Config, ConfigLevel, ConfigStatus, Decision, Error, Limit};
 use weirgate_tests::assert_has;
 
 /// Every level that an entity and a resource have, the one that wins first.
 fn levels() -> [ConfigLevel; 4] {
     ConfigLevel::of(&entity("e-1"), &resource("gpt-4"))
-}
-
-#[tokio::test(start_paused = true)]
-async fn the_first_level_that_is_configured_wins_all_of_it() {
-    for set in 1_usize..16 {
-        let fleet = Fleet::new().await;
-        let limiter = fleet.limiter().await;
-        for (at, level) in levels()
-            .iter()
-            .enumerate()
-            .filter(|(at, _)| set & (1 << at) != 0)
-        {
-            let rate = 10 + i64::try_from(at).unwrap();
-            let own = Limit::per_minute(&format!("only-{at}"), 7).unwrap();
-            limiter
-                .set_config(level, &Config::of([rpm(rate), own]))
-                .await
-                .unwrap();
-        }
-        let winner = i64::from(set.trailing_zeros());
-        let grant = take(&limiter, 1).await.unwrap().granted().unwrap();
-        let expected = [format!("only-{winner}"), "rpm".to_owned()];
-        assert_eq!(names(&grant.limits()), expected, "{set:04b}");
-        assert_eq!(
-            fleet.bucket().await.limits["rpm"].rule.capacity,
-            tokens(10 + winner),
-            "{set:04b}"
-        );
-    }
 }
 
 #[tokio::test(start_paused = true)]
@@ -165,29 +136,6 @@ async fn a_configuration_in_shadow_mode_denies_no_request() {
         assert_eq!(grant.would_deny().is_some(), would_deny, "{need}");
     }
     assert_eq!(limiter.stats().shadow_denied, 2);
-}
-
-#[tokio::test(start_paused = true)]
-async fn the_mode_of_a_limit_is_configured_too() {
-    let fleet = Fleet::new().await;
-    let soft = Limit::per_minute("soft", 1)
-        .unwrap()
-        .in_mode(LimitMode::Soft);
-    let shadow = Limit::per_minute("shadow", 1)
-        .unwrap()
-        .in_mode(LimitMode::Shadow);
-    let slots = Limit::concurrent("slots", 3).unwrap();
-    configured(&fleet, &ConfigLevel::System, [soft, shadow, slots]).await;
-    let limiter = fleet.limiter().await;
-    let ask = limiter
-        .acquire("e-1", "gpt-4")
-        .take("soft", 3)
-        .take("shadow", 3)
-        .take("slots", 2);
-    let grant = ask.send().await.unwrap().granted().unwrap();
-    assert!(grant.would_deny().is_some() && grant.lease_id().is_some());
-    assert_eq!(fleet.tk_tc("soft").await, (-2_000, 3_000));
-    assert_eq!(fleet.tk_tc("shadow").await.1, 0);
 }
 
 /// "Never fits" is a permanent answer: a caller would not come again.

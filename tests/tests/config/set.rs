@@ -3,20 +3,12 @@
 use crate::fixtures::fleet;
 use std::collections::VecDeque;
 
-use crate::fixtures::fleet::{Fleet, millis, secs, tokens};
+use crate::fixtures::fleet::{Fleet, secs, tokens};
 use crate::fixtures::stored::{
     child, configure, configured, entity, of_entity, of_resource, on, resource, rpm, take,
 };
-use weirgate::{
-    AuditChange, AuditSubject, Config, ConfigFilter, ConfigLevel, ConfigStatus, Error, Limit,
-    LimitMode, RateLimiter,
-};
-use weirgate_shared::LimitsVersion;
+use weirgate::{AuditSubject, Config, ConfigFilter, ConfigLevel, Error, Limit, RateLimiter};
 use weirgate_testkit::Fault;
-
-fn levels() -> [ConfigLevel; 4] {
-    ConfigLevel::of(&entity("e-1"), &resource("gpt-4"))
-}
 
 /// How often the configuration of the system was changed, as its item says.
 fn version(fleet: &Fleet) -> Option<i64> {
@@ -24,53 +16,6 @@ fn version(fleet: &Fleet) -> Option<i64> {
     item["cv"]["N"]
         .as_str()
         .map(|version| version.parse().unwrap())
-}
-
-#[tokio::test(start_paused = true)]
-async fn what_is_set_is_read_back_until_it_is_deleted() {
-    let fleet = Fleet::new().await;
-    let (limiter, other) = (fleet.limiter().await, fleet.limiter().await);
-    let limits = vec![
-        Limit::concurrent("slots", 3).unwrap(),
-        rpm(600).with_burst(900).unwrap().in_mode(LimitMode::Soft),
-        rpm_h(),
-    ];
-    for level in levels() {
-        for (status, is_shadow) in [
-            (ConfigStatus::Enforced, true),
-            (ConfigStatus::Disabled, false),
-            (ConfigStatus::Unlimited, false),
-        ] {
-            let config = Config {
-                limits: limits.clone(),
-                status,
-                is_shadow,
-            };
-            limiter.set_config(&level, &config).await.unwrap();
-            let read = other.config(&level).await.unwrap().unwrap();
-            let names: Vec<_> = read
-                .limits
-                .iter()
-                .map(|limit| limit.name().as_str())
-                .collect();
-            assert_eq!(
-                names,
-                ["rph", "rpm", "slots"],
-                "in the order of their names"
-            );
-            assert!(
-                limits.iter().all(|limit| read.limits.contains(limit)),
-                "{read:?}"
-            );
-            assert_eq!((read.status, read.is_shadow), (status, is_shadow));
-        }
-        assert!(other.delete_config(&level).await.unwrap());
-        assert!(
-            !limiter.delete_config(&level).await.unwrap(),
-            "there is none any more"
-        );
-        assert_eq!(limiter.config(&level).await.unwrap(), None);
-    }
 }
 
 fn rpm_h() -> Limit {
@@ -108,48 +53,6 @@ async fn what_breaks_a_rule_is_refused_before_anything_is_sent() {
     configure(&limiter, &ConfigLevel::System, many(20)).await;
 }
 
-/// A write that changes and takes as many limits as can be configured fits into DynamoDB's
-/// expressions.
-#[tokio::test(start_paused = true)]
-async fn a_bucket_takes_of_as_many_limits_as_can_be_configured() {
-    let fleet = Fleet::new().await;
-    let limiter = fleet.limiter().await;
-    let limits =
-        |rate: i64| (0..20).map(move |at| Limit::per_minute(&format!("limit-{at}"), rate).unwrap());
-    fleet.dynamo.fail_when(|request| {
-        for expression in ["ConditionExpression", "UpdateExpression"] {
-            let length = request[expression].as_str().map_or(0, str::len);
-            assert!(length <= 4096, "{expression} of {length} bytes");
-        }
-        None
-    });
-    for rate in [60, 30, 90] {
-        configure(
-            &limiter,
-            &ConfigLevel::System,
-            limits(rate).collect::<Vec<_>>(),
-        )
-        .await;
-        let ask = limits(rate).fold(limiter.acquire("e-1", "gpt-4"), |ask, limit| {
-            ask.take(limit.name().as_str(), 1)
-        });
-        let first = ask.clone().lease(secs(1)).send().await.unwrap();
-        assert!(
-            first.is_granted()
-                && ask
-                    .clone()
-                    .lease(secs(1))
-                    .send()
-                    .await
-                    .unwrap()
-                    .is_granted()
-        );
-        std::mem::forget(first);
-        fleet::pass(secs(30)).await;
-        assert!(ask.send().await.unwrap().is_granted());
-    }
-}
-
 #[tokio::test(start_paused = true)]
 async fn saying_again_what_is_said_changes_nothing() {
     let fleet = Fleet::new().await;
@@ -167,37 +70,6 @@ async fn saying_again_what_is_said_changes_nothing() {
             .items
             .len(),
         1
-    );
-}
-
-/// The version counts on, or a bucket would keep the limits that were deleted.
-#[tokio::test(start_paused = true)]
-async fn a_deleted_configuration_gives_way_in_buckets_too() {
-    let fleet = Fleet::new().await;
-    let admin = configured(&fleet, &ConfigLevel::System, [rpm(20)]).await;
-    let own = on("e-1", "gpt-4");
-    configure(&admin, &own, [rpm(10)]).await;
-    let _ = take(&fleet.limiter().await, 1).await.unwrap();
-    assert_eq!(fleet.bucket().await.limits["rpm"].rule.capacity, tokens(10));
-    for (config, capacity) in [(None, 20), (Some(rpm(30)), 30), (None, 20)] {
-        match config {
-            Some(limit) => configure(&admin, &own, [limit]).await,
-            None => assert!(admin.delete_config(&own).await.unwrap()),
-        }
-        let limiter = fleet.limiter().await;
-        let _ = fleet.writes();
-        let _ = take(&limiter, 1).await.unwrap();
-        let bucket = fleet.bucket().await;
-        assert_eq!(bucket.limits["rpm"].rule.capacity, tokens(capacity));
-    }
-    assert_eq!(
-        fleet.bucket().await.config_version,
-        Some(LimitsVersion(1 + 4))
-    );
-    let item = fleet.dynamo.item("default/ENTITY#e-1", "#CONFIG#gpt-4");
-    assert!(
-        item["limits"].is_null() && item["cv"]["N"] == "4" && item["GSI2PK"].is_null(),
-        "{item}"
     );
 }
 
@@ -272,49 +144,6 @@ async fn a_long_list_comes_in_pages() {
         .map(|(_, config)| config.limits[0].rule().capacity)
         .collect();
     assert_eq!(rates, (1..=205).map(tokens).collect::<Vec<_>>());
-}
-
-#[tokio::test(start_paused = true)]
-async fn two_concurrent_changes_are_each_in_force_once() {
-    let fleet = Fleet::slow(millis(5)).await;
-    let limiters = [
-        fleet.limiter().await,
-        fleet.limiter().await,
-        fleet.limiter().await,
-    ];
-    let set = |at: usize| {
-        let rate = 10 * (i64::try_from(at).unwrap() + 1);
-        let limiter = &limiters[at];
-        async move {
-            limiter
-                .set_config(&ConfigLevel::System, &Config::of([rpm(rate)]))
-                .await
-        }
-    };
-    let (one, two, three) = tokio::join!(set(0), set(1), set(2));
-    assert!(one.is_ok() && two.is_ok() && three.is_ok());
-    assert_eq!(version(&fleet), Some(3));
-    let events = limiters[0]
-        .audit(&AuditSubject::System, None)
-        .await
-        .unwrap()
-        .items;
-    let told: Vec<_> = events
-        .into_iter()
-        .map(|event| match event.change {
-            AuditChange::Config { before, after, .. } => (before, after),
-            other => panic!("{other:?}"),
-        })
-        .collect();
-    let mut chain = vec![None];
-    while let Some((_, after)) = told.iter().find(|(before, _)| Some(before) == chain.last()) {
-        chain.push(after.clone());
-    }
-    assert_eq!(chain.len(), 4, "each knew what it replaced: {told:?}");
-    assert_eq!(
-        limiters[1].config(&ConfigLevel::System).await.unwrap(),
-        chain[3]
-    );
 }
 
 const FAULTS: [Fault; 9] = [

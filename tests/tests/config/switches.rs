@@ -133,26 +133,6 @@ async fn a_request_that_waits_ends_when_it_is_stopped() {
     }
 }
 
-/// What is known stays in force in an outage: after a change that failed, and without limits.
-#[tokio::test(start_paused = true)]
-async fn known_switches_stay_in_force_in_an_outage() {
-    let fleet = Fleet::new().await;
-    let (operator, caller) = (fleet.limiter().await, fleet.limiter().await);
-    let _ = operator.stop(&gpt4()).send().await.unwrap();
-    assert_eq!(stopped_in_code(&caller).await, Some(gpt4()));
-    let fails = |request: &serde_json::Value| (!request.is_null()).then_some(Fault::ServerError);
-    fleet.dynamo.fail_when(fails);
-    fleet.dynamo.fail_transactions(fails);
-    fleet.fail_reads(Fault::ServerError);
-    let other = of_entity("e-9");
-    assert!(caller.stop(&other).send().await.is_err());
-    assert_eq!(stopped_in_code(&caller).await, Some(gpt4()));
-    // Its limits cannot be read.
-    let unknown = caller.acquire("e-2", "gpt-4").take("rpm", 1);
-    let unknown = unknown.on_unavailable(OnUnavailable::Allow);
-    assert_eq!(stopped(unknown.send()).await, Some(gpt4()));
-}
-
 /// The switches are read beside the take. What was taken goes back, and counts as no acquire.
 #[tokio::test(start_paused = true)]
 async fn i3_a_stopped_request_leaves_nothing_taken_and_no_acquire() {
