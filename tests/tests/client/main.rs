@@ -44,7 +44,6 @@ mod settle {
 /// Buckets of several shards, and the partitions below them.
 mod shards {
     mod faults;
-    mod merged;
     mod partitions;
     mod partitions_conflicts;
     mod partitions_reads;

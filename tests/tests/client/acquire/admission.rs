@@ -14,46 +14,6 @@ fn two() -> [Limit; 2] {
 }
 
 #[tokio::test(start_paused = true)]
-async fn several_limits_are_taken_in_one_write() {
-    let (fleet, [limiter]) = Fleet::of().await;
-    let _ = granted(&limiter, &two(), &[("rpm", 1), ("tpm", 500)]).await;
-    let _ = fleet.dynamo.take_requests();
-
-    let grant = granted(&limiter, &two(), &[("rpm", 2), ("tpm", 1_500)]).await;
-    assert_eq!(fleet.dynamo.take_requests(), 1);
-    assert_eq!(
-        (grant.amount("rpm"), grant.amount("tpm"), grant.lease_id()),
-        (tokens(2), tokens(1_500), None)
-    );
-    let bucket = fleet.bucket().await;
-    assert_eq!(
-        (
-            bucket.limits["rpm"].available,
-            bucket.limits["rpm"].consumed
-        ),
-        (tokens(57), tokens(3).into())
-    );
-    assert_eq!(
-        (
-            bucket.limits["tpm"].available,
-            bucket.limits["tpm"].consumed
-        ),
-        (tokens(8_000), tokens(2_000).into())
-    );
-    assert_eq!(bucket.acquires.total, 2);
-}
-
-#[tokio::test(start_paused = true)]
-async fn all_is_taken_or_nothing() {
-    let (fleet, [limiter]) = Fleet::of().await;
-    let _ = granted(&limiter, &two(), &[("rpm", 60)]).await;
-    let before = fleet.bucket().await;
-    let denied = denied(&limiter, &two(), &[("rpm", 1), ("tpm", 1)]).await;
-    assert_eq!(denied.retry_after, Some(secs(1)));
-    assert_eq!(fleet.bucket().await.limits, before.limits);
-}
-
-#[tokio::test(start_paused = true)]
 async fn a_denial_says_how_every_limit_stands_and_when_to_come_back() {
     let (_fleet, [limiter]) = Fleet::of().await;
     let _ = granted(&limiter, &two(), &[("rpm", 59), ("tpm", 9_000)]).await;

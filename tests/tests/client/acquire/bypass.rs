@@ -1,10 +1,9 @@
 //! Requests that bypass the limits: admitted whatever the balances are, debited nowhere, and counted.
 
-use futures_util::future::join_all;
 use proptest::prelude::*;
 use weirgate::{
-    Acquire, Config, ConfigLevel, ConfigStatus, Decision, Error, Grant, Granularity, Limit,
-    OnUnavailable, Prefetch, RateLimiter, Settlement, UsageScope,
+    Acquire, ConfigLevel, Error, Grant, Granularity, Limit, OnUnavailable, Prefetch, RateLimiter,
+    Settlement, UsageScope,
 };
 use weirgate_shared::BucketKey;
 use weirgate_testkit::Fault;
@@ -101,46 +100,6 @@ async fn a_bypass_brings_limits_as_any_other_request() {
     );
     assert_eq!(fleet.tk_tc("slots").await.1, 9_000);
     drop(held);
-}
-
-/// Balance and consumption of a limit, in whole tokens.
-async fn in_tokens(fleet: &Fleet, limit: &str) -> (i64, i64) {
-    let (tk, tc) = fleet.tk_tc(limit).await;
-    (tk / 1_000, tc / 1_000)
-}
-
-#[tokio::test(start_paused = true)]
-async fn ordinary_requests_and_bypasses_share_a_write() {
-    let fleet = Fleet::slow(millis(2)).await;
-    let limiter = fleet.limiter().await;
-    let limits = limits();
-    let _ = granted(&limiter, &limits, &[("rpm", 50)]).await;
-    fleet.writes();
-    // 10 are there.
-    let asks = [(4, false), (9, true), (7, false), (6, false), (90, true)].map(|(amount, free)| {
-        let request = ask(&limiter, &limits, &[("rpm", amount), ("tpm", 1)]);
-        if free { request.bypass() } else { request }.send()
-    });
-    let answers = join_all(asks).await;
-    let answers: Vec<_> = answers
-        .iter()
-        .map(|answer| answer.as_ref().unwrap().is_granted())
-        .collect();
-    assert_eq!(answers, [true, true, false, true, true]);
-    assert_eq!(fleet.writes(), 1);
-    assert_eq!(in_tokens(&fleet, "rpm").await, (0, 159));
-    assert_eq!(in_tokens(&fleet, "tpm").await, (598, 4));
-    assert_eq!(acquires(&fleet).await, 5);
-    // With the refill since, too.
-    pass(secs(3)).await;
-    let (ordinary, free) = tokio::join!(
-        ask(&limiter, &limits, &[("rpm", 2)]).send(),
-        bypass(&limiter, &limits, &[("rpm", 2), ("tpm", 2)]).send()
-    );
-    assert!(ordinary.unwrap().is_granted() && free.unwrap().is_granted());
-    assert_eq!(fleet.writes(), 1);
-    assert_eq!(in_tokens(&fleet, "rpm").await, (1, 163));
-    assert_eq!(in_tokens(&fleet, "tpm").await, (600, 6));
 }
 
 #[tokio::test(start_paused = true)]
@@ -350,33 +309,6 @@ async fn a_bypass_needs_no_limits_that_cannot_be_read() {
     assert!(request.clone().send().await.is_err());
     let grant = request.bypass().send().await.unwrap().granted().unwrap();
     assert!(grant.degraded().is_some());
-}
-
-#[tokio::test(start_paused = true)]
-async fn a_stop_is_for_every_request() {
-    let (fleet, [limiter]) = Fleet::of().await;
-    let level = ConfigLevel::Resource(resource("gpt-4"));
-    let _ = limiter.stop(&level).send().await.unwrap();
-    let stopped = bypass(&limiter, &limits(), &[("rpm", 5)]).send().await;
-    let Decision::Disabled(disabled) = stopped.unwrap() else {
-        panic!("it is stopped")
-    };
-    assert_eq!(disabled.stopped_at, Some(level.clone()));
-    assert!(
-        fleet
-            .dynamo
-            .item(weirgate_tests::fleet::PK, "#STATE")
-            .is_null()
-    );
-    let _ = limiter.start(&level).send().await.unwrap();
-    let disabled = Config {
-        status: ConfigStatus::Disabled,
-        ..Config::of(limits())
-    };
-    limiter.set_config(&level, &disabled).await.unwrap();
-    let request = limiter.acquire("e-1", "gpt-4").take("rpm", 5).bypass();
-    let decision = request.send().await.unwrap();
-    assert!(matches!(decision, Decision::Disabled(_)), "{decision:?}");
 }
 
 /// Balance and consumption of `rpm` of an entity on `gpt-4`.

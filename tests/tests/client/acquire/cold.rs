@@ -240,35 +240,6 @@ async fn i1_what_was_read_may_have_changed_by_the_time_of_the_write() {
     }
 }
 
-/// What was missing a moment ago is there.
-#[tokio::test(start_paused = true)]
-async fn i1_two_processes_that_find_no_bucket_make_one() {
-    let fleet = Fleet::slow(millis(5)).await;
-    let limits = shards::per_minute(100);
-    let processes = [
-        fleet.limiter().await,
-        fleet.limiter().await,
-        fleet.limiter().await,
-    ];
-    let _ = fleet.writes();
-    let asks = processes
-        .iter()
-        .map(|limiter| ask(limiter, &limits, &[("rpm", 30)]).send());
-    assert!(
-        join_all(asks)
-            .await
-            .into_iter()
-            .all(|answer| answer.unwrap().is_granted())
-    );
-    // The rest, and what has flowed in within milliseconds.
-    let (left, taken) = fleet.tk_tc("rpm").await;
-    assert!(
-        (10_000..10_100).contains(&left) && taken == 90_000,
-        "{left}, {taken}"
-    );
-    assert!(fleet.writes() <= 6);
-}
-
 /// Keys that are kept back, or a read that is refused as a whole: it is asked again as long as the
 /// caller has time.
 #[tokio::test(start_paused = true)]

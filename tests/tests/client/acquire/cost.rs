@@ -283,23 +283,3 @@ async fn the_item_of_two_limits_stays_below_a_kilobyte() {
     assert!(bucket.size_bytes <= 1024, "{} bytes", bucket.size_bytes);
     assert_eq!(bucket.write_units(), 1);
 }
-
-/// Each lease needs a condition, and a condition has at most 300 operators.
-#[tokio::test(start_paused = true)]
-async fn leases_at_once_share_as_few_writes_as_the_limits_leave_room_for() {
-    let mut writes = vec![];
-    for count in [1, 20] {
-        let (fleet, [limiter]) = Fleet::of().await;
-        let slots = slots(200);
-        let rates = (1..count).map(|at| Limit::per_minute(&format!("r{at}"), 600).unwrap());
-        let limits: Vec<_> = rates.chain([slots]).collect();
-        let _ = granted(&limiter, &limits, &[("slots", 1)]).await;
-        let _ = fleet.writes();
-        let lease = |_| leased(&limiter, &limits, &[("slots", 1)], secs(60));
-        let held = futures_util::future::join_all((0..120).map(lease)).await;
-        writes.push(fleet.writes());
-        drop(held);
-    }
-    // The first one leaves before all have come.
-    assert_eq!(writes, [4, 9]);
-}

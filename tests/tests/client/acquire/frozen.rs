@@ -10,7 +10,7 @@ use weirgate_testkit::Fault;
 use weirgate_tests::fleet::{
     Fleet, ask, config, denied, granted, millis, pass, runtime, secs, slots, tokens,
 };
-use weirgate_tests::stored::{child, configure, configured, entity, rpm, take};
+use weirgate_tests::stored::{configured, rpm, take};
 
 const DAY_MS: i64 = 86_400_000;
 
@@ -30,21 +30,6 @@ fn disabled() -> Config {
         status: ConfigStatus::Disabled,
         ..Config::default()
     }
-}
-
-#[tokio::test(start_paused = true)]
-async fn an_entity_that_got_a_parent_during_a_freeze_cascades_after_it() {
-    let fleet = Fleet::new().await;
-    let admin = configured(&fleet, &ConfigLevel::System, [rpm(600)]).await;
-    let limiter = fleet.limiter().await;
-    assert!(take(&limiter, 1).await.unwrap().is_granted());
-    configure(&admin, &ConfigLevel::Entity(entity("team")), [rpm(5)]).await;
-    admin.set_entity(&child("e-1", "team")).await.unwrap();
-    fleet.clock.skew(61_000);
-    assert!(
-        matches!(take(&limiter, 6).await.unwrap(), Decision::NeverFits(_)),
-        "the parent has five"
-    );
 }
 
 proptest! {

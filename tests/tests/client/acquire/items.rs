@@ -3,7 +3,7 @@
 use serde_json::{Value, json};
 use weirgate::{Error, FakeClock, Limit, RateLimiter};
 use weirgate_shared::EpochMillis;
-use weirgate_tests::fleet::{Fleet, PK, START, ask, denied, granted, leased, pass, secs, tokens};
+use weirgate_tests::fleet::{Fleet, PK, START, ask, granted, leased, pass, secs, tokens};
 
 fn rpm(rate: i64) -> [Limit; 1] {
     [Limit::per_minute("rpm", rate).unwrap()]
@@ -36,17 +36,6 @@ async fn a_bucket_that_ttl_deleted_is_made_again() {
         after.write_seq > before.write_seq,
         "v rises across delete and create"
     );
-}
-
-#[tokio::test(start_paused = true)]
-async fn a_denial_from_memory_ends_when_the_bucket_is_gone() {
-    let (fleet, [limiter]) = Fleet::of().await;
-    let _ = granted(&limiter, &rpm(1), &[("rpm", 1)]).await;
-    denied(&limiter, &rpm(1), &[("rpm", 1)]).await;
-    fleet.delete();
-    // A denial is remembered for a tenth of its retry-after.
-    pass(secs(7)).await;
-    let _ = granted(&limiter, &rpm(1), &[("rpm", 1)]).await;
 }
 
 #[tokio::test(start_paused = true)]

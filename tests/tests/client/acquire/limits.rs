@@ -50,26 +50,6 @@ async fn i5_a_raised_limit_reaches_a_bucket_without_enough_tokens() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn i1_a_lowered_limit_takes_effect_with_the_take_and_makes_no_debt() {
-    let (fleet, [limiter]) = Fleet::of().await;
-    let _ = granted(&limiter, &rpm(100), &[("rpm", 10)]).await;
-    let _ = granted(&limiter, &rpm(20), &[("rpm", 5)]).await;
-    assert_eq!(
-        fleet.tk_tc("rpm").await,
-        (15_000, 15_000),
-        "of 20, not of the 90 that were there"
-    );
-    // Until then the limits of the last change stand.
-    pass(secs(30)).await;
-    let _ = granted(&limiter, &rpm(3), &[("rpm", 3)]).await;
-    assert_eq!(fleet.tk_tc("rpm").await, (0, 18_000));
-    assert_eq!(
-        denied(&limiter, &rpm(3), &[("rpm", 1)]).await.retry_after,
-        Some(secs(20))
-    );
-}
-
-#[tokio::test(start_paused = true)]
 async fn a_limit_that_is_new_is_added_full() {
     let (fleet, [limiter, other]) = Fleet::of().await;
     let _ = granted(&other, &rpm(10), &[("rpm", 10)]).await;
@@ -85,26 +65,6 @@ async fn a_limit_that_is_new_is_added_full() {
     let _ = granted(&limiter, &both, &[("rpm", 1), ("tpm", 100)]).await;
     assert_eq!(fleet.tk_tc("tpm").await, (500_000, 100_000));
     assert_eq!(fleet.tk_tc("rpm").await, (0, 11_000));
-}
-
-#[tokio::test(start_paused = true)]
-async fn a_burst_and_a_rate_change_are_written_with_the_take() {
-    let (fleet, [limiter]) = Fleet::of().await;
-    let _ = granted(&limiter, &rpm(10), &[("rpm", 10)]).await;
-    let burst = [Limit::per_second("rpm", 5).unwrap().with_burst(40).unwrap()];
-    pass(secs(6)).await;
-    let _ = granted(&limiter, &burst, &[("rpm", 1)]).await;
-    pass(secs(8)).await;
-    let _ = granted(&limiter, &burst, &[("rpm", 40)]).await;
-    let state = fleet.bucket().await.limits["rpm"];
-    assert_eq!(
-        (state.rule, fleet.tk_tc("rpm").await.0),
-        (*burst[0].rule(), 0)
-    );
-    assert_eq!(
-        denied(&limiter, &burst, &[("rpm", 5)]).await.retry_after,
-        Some(secs(1))
-    );
 }
 
 #[tokio::test(start_paused = true)]

@@ -1,62 +1,11 @@
 //! A take is exact also where others have written since this process saw the bucket.
 
-use weirgate::{Limit, RateLimiter};
+use weirgate::Limit;
 use weirgate_tests::fleet;
 use weirgate_tests::fleet::{Fleet, ask, granted, pass, secs, tokens};
 
 fn rpm() -> [Limit; 1] {
     [Limit::per_minute("rpm", 100).unwrap()]
-}
-
-/// A bucket of 100 a minute that `limiter` has seen with 10 left, and that holds 100 again since.
-async fn given_back_since(fleet: &Fleet, limiter: &RateLimiter) {
-    let other = fleet.limiter().await;
-    let grant = granted(&other, &rpm(), &[("rpm", 80)]).await;
-    let _ = granted(limiter, &rpm(), &[("rpm", 10)]).await;
-    let _ = grant.roll_back().await.unwrap();
-    let rest = ask(&other, &rpm(), &[("rpm", 10)])
-        .send()
-        .await
-        .unwrap()
-        .granted()
-        .unwrap();
-    let _ = rest.roll_back().await.unwrap();
-    assert_eq!(fleet.tk_tc("rpm").await, (90_000, 10_000));
-    // 50 flow in, of which only 10 fit.
-    pass(secs(30)).await;
-}
-
-/// What a take that cuts the balance of 100 tokens leaves free, where others write too.
-const ROOM: i64 = 781;
-
-#[tokio::test(start_paused = true)]
-async fn i1_a_take_from_what_was_left_does_not_keep_what_has_flowed_over_since() {
-    let (fleet, [limiter]) = Fleet::of().await;
-    given_back_since(&fleet, &limiter).await;
-    let _ = granted(&limiter, &rpm(), &[("rpm", 1)]).await;
-    assert_eq!(fleet.tk_tc("rpm").await.0, 99_000 - ROOM);
-}
-
-#[tokio::test(start_paused = true)]
-async fn i1_a_take_against_the_credit_does_not_keep_what_has_flowed_over_since() {
-    let (fleet, [limiter]) = Fleet::of().await;
-    given_back_since(&fleet, &limiter).await;
-    let _ = granted(&limiter, &rpm(), &[("rpm", 20)]).await;
-    assert_eq!(
-        fleet.tk_tc("rpm").await.0,
-        80_000,
-        "room would be too little for another 20"
-    );
-}
-
-#[tokio::test(start_paused = true)]
-async fn i1_a_take_from_a_bucket_that_seemed_full_does_not_fill_it() {
-    let (fleet, [limiter, other]) = Fleet::of().await;
-    let _ = granted(&limiter, &rpm(), &[("rpm", 20)]).await;
-    let _ = granted(&other, &rpm(), &[("rpm", 60)]).await;
-    pass(secs(30)).await;
-    let _ = granted(&limiter, &rpm(), &[("rpm", 5)]).await;
-    assert_eq!(fleet.tk_tc("rpm").await.0, 65_000);
 }
 
 /// The burst of an idle bucket is its capacity, not that and the refill since.

@@ -2,7 +2,6 @@
 //! own namespace, and the items of others stay as they are, byte for byte.
 
 use std::sync::{Arc, Mutex, OnceLock};
-use weirgate_tests::stored;
 
 use proptest::prelude::*;
 use serde_json::{Value, json};
@@ -12,7 +11,7 @@ use weirgate::{
 };
 use weirgate_testkit::Dynamo;
 use weirgate_tests::fleet::{Fleet, START, config, pass, rpm, runtime, secs, settle, slots};
-use weirgate_tests::stored::{child, configure, entity, resource};
+use weirgate_tests::stored::{child, entity, resource};
 
 /// The tenant, and others whose names are as near to its own as names may be.
 const OURS: &str = "a";
@@ -305,48 +304,6 @@ proptest! {
             assert_eq!(fleet.dynamo.items_of_others(OURS), before);
         });
     }
-}
-
-/// IAM fences partition keys of the table, but not attributes that are an index's keys: any
-/// principal with write access can put an item into any partition of an index.
-#[tokio::test(start_paused = true)]
-async fn an_item_of_another_namespace_in_an_index_is_in_no_list_of_ours() {
-    let fleet = Fleet::new().await;
-    let ours = limiter(&fleet, OURS).await;
-    ours.set_entity(&child("e-1", "team")).await.unwrap();
-    let own = ConfigLevel::EntityResource(entity("e-1"), resource("gpt-4"));
-    configure(&ours, &own, [stored::rpm(5)]).await;
-    let theirs = limiter(&fleet, "b").await;
-    theirs.set_entity(&child("spy", "team")).await.unwrap();
-    let level = ConfigLevel::EntityResource(entity("spy"), resource("gpt-4"));
-    configure(&theirs, &level, [stored::rpm(7)]).await;
-    for item in fleet.dynamo.items_of_others(OURS).into_values() {
-        let mut item = item;
-        for (index, partition) in [("GSI1PK", "a/PARENT#team"), ("GSI2PK", "a/RESOURCE#gpt-4")] {
-            if item.get(index).is_some() {
-                item[index] = json!({"S": partition});
-                fleet.dynamo.put(&item);
-            }
-        }
-    }
-    let asked = asked(&fleet.dynamo);
-    assert_eq!(
-        ours.children(&entity("team"), None).await.unwrap().items,
-        [entity("e-1")]
-    );
-    let listed = ours
-        .configs(&ConfigFilter::Resource(resource("gpt-4")), None)
-        .await
-        .unwrap()
-        .items;
-    assert_eq!(
-        listed
-            .into_iter()
-            .map(|(level, _)| level)
-            .collect::<Vec<_>>(),
-        [own]
-    );
-    assert_ours(&asked);
 }
 
 /// Where a page ends is a key, and one of another namespace must not be sent.

@@ -1,6 +1,5 @@
 //! Transactions through the real SDK: what becomes of them, and what each way to fail means.
 
-use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex};
 
 use aws_smithy_runtime_api::client::http::{
@@ -9,11 +8,9 @@ use aws_smithy_runtime_api::client::http::{
 use aws_smithy_runtime_api::client::orchestrator::HttpRequest;
 use aws_smithy_runtime_api::client::runtime_components::RuntimeComponents;
 use serde_json::json;
+use weirgate_shared::ItemKey;
 use weirgate_shared::write::{Action, AttributeUpdate, Condition, Path, Update, Value};
-use weirgate_shared::{Attr, ItemKey};
-use weirgate_store::{
-    ActionOutcome, ErrorKind, Item, RetryPolicy, StoreError, Table, TransactOutcome,
-};
+use weirgate_store::{ActionOutcome, ErrorKind, RetryPolicy, StoreError, Table, TransactOutcome};
 use weirgate_testkit::leased::id;
 use weirgate_testkit::{Dynamo, Fault};
 
@@ -59,15 +56,6 @@ fn stored(dynamo: &Dynamo, pk: &str) -> Option<i64> {
         .map(|number| number.parse().unwrap())
 }
 
-/// An item's number in an answer.
-fn number(item: &Item) -> i64 {
-    let attributes: BTreeMap<_, _> = item.attributes().collect();
-    match attributes["n"] {
-        Attr::N(number) => number.parse().unwrap(),
-        ref other => panic!("{other:?} is no number"),
-    }
-}
-
 /// Runs a transaction of two additions that meets a fault; its error.
 async fn failed(fault: Fault) -> (Dynamo, StoreError) {
     let (dynamo, table) = table_with(&[("a", 1), ("b", 2)]).await;
@@ -77,60 +65,6 @@ async fn failed(fault: Fault) -> (Dynamo, StoreError) {
         .await
         .unwrap_err();
     (dynamo, error)
-}
-
-#[tokio::test(start_paused = true)]
-async fn all_parts_happen() {
-    let (dynamo, table) = table_with(&[("a", 1), ("b", 2), ("c", 3)]).await;
-    let actions = [
-        add("a", 10, is(1)),
-        Action::Delete(key("b"), is(2)),
-        Action::Check(key("c"), is(3)),
-    ];
-    assert_eq!(
-        table.transact(&actions, &id("t")).await.unwrap(),
-        TransactOutcome::Applied
-    );
-    assert_eq!(
-        ["a", "b", "c"].map(|pk| stored(&dynamo, pk)),
-        [Some(11), None, Some(3)]
-    );
-    let unconditional = [add("d", 4, vec![]), Action::Delete(key("c"), vec![])];
-    assert_eq!(
-        table.transact(&unconditional, &id("u")).await.unwrap(),
-        TransactOutcome::Applied
-    );
-    assert_eq!(["c", "d"].map(|pk| stored(&dynamo, pk)), [None, Some(4)]);
-}
-
-#[tokio::test(start_paused = true)]
-async fn a_lost_race_shows_every_part_in_order_with_the_items_as_they_were() {
-    let (dynamo, table) = table_with(&[("a", 1), ("b", 2), ("c", 3), ("d", 4)]).await;
-    let actions = [
-        add("a", 10, is(1)),
-        add("b", 10, is(0)),
-        Action::Delete(key("c"), is(0)),
-        Action::Check(key("d"), is(4)),
-        Action::Check(key("none"), vec![Condition::Present(n())]),
-    ];
-    let TransactOutcome::ConditionFailed(parts) = table.transact(&actions, &id("t")).await.unwrap()
-    else {
-        panic!("three conditions do not hold");
-    };
-    let old = |part: &ActionOutcome| match part {
-        ActionOutcome::NotReported => "held".to_owned(),
-        ActionOutcome::ConditionFailed(None) => "no item".to_owned(),
-        ActionOutcome::ConditionFailed(Some(item)) => number(item).to_string(),
-    };
-    assert_eq!(
-        parts.iter().map(old).collect::<Vec<_>>(),
-        ["held", "2", "3", "held", "no item"]
-    );
-    assert_eq!(
-        ["a", "b", "c"].map(|pk| stored(&dynamo, pk)),
-        [Some(1), Some(2), Some(3)],
-        "nothing happened"
-    );
 }
 
 #[tokio::test(start_paused = true)]
@@ -191,41 +125,6 @@ async fn a_transaction_that_is_refused_names_the_reason_and_changes_nothing() {
     let table = Dynamo::empty().table().await;
     let error = table.transact(&[add("a", 1, vec![])], &id("t")).await;
     assert_eq!(error.unwrap_err().kind, ErrorKind::TableNotFound);
-}
-
-#[tokio::test(start_paused = true)]
-async fn a_lost_answer_is_unknown_and_the_same_token_applies_once() {
-    for fault in [Fault::LoseAnswer, Fault::ServerErrorApplied] {
-        let (dynamo, error) = failed(fault).await;
-        assert_eq!(
-            (error.kind, stored(&dynamo, "a")),
-            (ErrorKind::Unconfirmed, Some(2)),
-            "{fault:?}"
-        );
-        dynamo.fail_transactions(|_| None);
-        let table = dynamo.table().await;
-        let actions = [add("a", 1, vec![]), add("b", 1, vec![])];
-        assert_eq!(
-            table.transact(&actions, &id("t")).await.unwrap(),
-            TransactOutcome::Applied,
-            "{fault:?}"
-        );
-        assert_eq!(
-            ["a", "b"].map(|pk| stored(&dynamo, pk)),
-            [Some(2), Some(3)],
-            "{fault:?}"
-        );
-        let other = table.transact(&actions[..1], &id("t")).await.unwrap_err();
-        assert_eq!(
-            other.kind,
-            ErrorKind::Invalid,
-            "the token is of other actions: {other}"
-        );
-        assert!(
-            other.to_string().contains("IdempotentParameterMismatch"),
-            "{other}"
-        );
-    }
 }
 
 #[tokio::test(start_paused = true)]

@@ -1,10 +1,10 @@
 //! What an application's own tests do with `weirgate::testing`.
 
 use weirgate::testing::{START, TestTable, limiter};
-use weirgate::{Clock, ConfigLevel, EpochMillis, Limit, OnUnavailable, Prefetch, RateLimiter};
+use weirgate::{Clock, ConfigLevel, EpochMillis, Limit, OnUnavailable, RateLimiter};
 use weirgate_tests::stored::configure;
 
-use weirgate_tests::fleet::{millis, secs, slots};
+use weirgate_tests::fleet::secs;
 
 fn rpm() -> [Limit; 1] {
     [Limit::per_minute("rpm", 6).unwrap()]
@@ -19,24 +19,6 @@ async fn is_granted(limiter: &RateLimiter, tokens: i64) -> bool {
         .await
         .unwrap()
         .is_granted()
-}
-
-#[tokio::test(start_paused = true)]
-async fn the_clock_moves_the_retry_after_to_the_millisecond() {
-    let (limiter, clock) = limiter().await;
-    assert!(is_granted(&limiter, 6).await);
-    let limits = rpm();
-    let denied = limiter
-        .acquire("user-1", "api")
-        .limits(&limits)
-        .take("rpm", 1);
-    let denied = denied.send().await.unwrap().denied().unwrap();
-    assert_eq!(denied.retry_after, Some(secs(10)));
-    clock.advance(millis(9_999)).await;
-    assert!(!is_granted(&limiter, 1).await);
-    clock.advance(millis(1)).await;
-    assert!(is_granted(&limiter, 1).await);
-    assert_eq!(clock.now(), EpochMillis(START.0 + 10_000));
 }
 
 /// A wait moves the time itself, and one that began earlier ends while the test moves it.
@@ -57,33 +39,6 @@ async fn waits_follow_the_clock() {
     assert!(!waiting.is_finished());
     clock.advance(secs(2)).await;
     assert!(waiting.is_finished() && waiting.await.unwrap());
-}
-
-#[tokio::test(start_paused = true)]
-async fn a_lease_expires_with_the_clock() {
-    let table = TestTable::new();
-    let (holder, other) = (table.limiter().await, table.limiter().await);
-    let limits = [slots(1)];
-    let held = holder
-        .acquire("vendor", "api")
-        .limits(&limits)
-        .take("slots", 1);
-    let held = held
-        .lease(secs(30))
-        .send()
-        .await
-        .unwrap()
-        .granted()
-        .unwrap();
-    let slot = || {
-        let acquire = other.acquire("vendor", "api").limits(&limits);
-        acquire.take("slots", 1).lease(secs(30))
-    };
-    let denied = slot().send().await.unwrap().denied().unwrap();
-    assert_eq!(denied.retry_after, Some(secs(30)));
-    table.clock().advance(secs(30)).await;
-    assert!(slot().send().await.unwrap().is_granted());
-    drop(held);
 }
 
 /// Two limiters are two processes: one finds the other's limits and tokens in the table.
@@ -133,29 +88,6 @@ async fn an_outage_ends_when_the_test_says_so() {
     table.clock().advance(secs(60)).await;
     let grant = acquire().send().await.unwrap().granted().unwrap();
     assert!(grant.degraded().is_none());
-}
-
-#[tokio::test(start_paused = true)]
-async fn prefetched_tokens_return_with_the_clock() {
-    let table = TestTable::new();
-    let builder = table.builder().prefetch("api", Prefetch::default());
-    let limiter = builder.build().await.unwrap();
-    let limits = [Limit::per_hour("rph", 1_000).unwrap()];
-    for _ in 0..50 {
-        let acquire = limiter.acquire("user-1", "api").limits(&limits);
-        assert!(acquire.take("rph", 1).send().await.unwrap().is_granted());
-        table.clock().advance(millis(10)).await;
-    }
-    assert!(limiter.stats().prefetch_hits > 0);
-    limiter.shutdown().await.unwrap();
-    let reader = table.limiter().await;
-    let balances = reader
-        .peek("user-1", "api")
-        .limits(&limits)
-        .send()
-        .await
-        .unwrap();
-    assert_eq!(balances.limit("rph").unwrap().available.whole_tokens(), 950);
 }
 
 #[tokio::test]

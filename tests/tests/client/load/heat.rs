@@ -140,29 +140,3 @@ async fn a_herd_on_one_shard_has_enough_shards_within_twenty_seconds() {
         }
     }
 }
-
-/// I1 and I2, for callers with twice the demand that the limit allows.
-#[tokio::test(start_paused = true)]
-async fn i1_i2_competing_callers_get_all_of_eight_shards_and_no_more() {
-    let load = Load {
-        clients: 16,
-        calls_per_second: 320.0,
-        lasts: Duration::from_secs(15),
-        partitions: Limits::default(),
-        ..small(Limit::per_second("rpm", 160).unwrap(), 8)
-    };
-    let report = run(&load, 0).await;
-    let admitted = weirgate::MilliTokens::from_tokens(i64::try_from(report.granted).unwrap());
-    eprintln!("{admitted} of {}", report.entitled);
-    assert!(
-        admitted <= report.entitled,
-        "{admitted} of {}",
-        report.entitled
-    );
-    assert!(
-        admitted.0 * 100 >= report.entitled.0 * 98,
-        "{admitted} of {}",
-        report.entitled
-    );
-    assert_usage_is_exact(&report);
-}

@@ -350,24 +350,6 @@ async fn i4_a_reconciler_whose_clock_is_fast_ends_no_lease_early() {
     );
 }
 
-#[tokio::test(start_paused = true)]
-async fn a_connected_table_has_its_clock_and_a_second_one_is_refused() {
-    let fleet = Fleet::new().await;
-    let error = fleet
-        .builder()
-        .await
-        .clock(off(0))
-        .build()
-        .await
-        .unwrap_err();
-    assert!(
-        error
-            .to_string()
-            .contains("a table that is connected has a clock already"),
-        "{error}"
-    );
-}
-
 #[tokio::test]
 async fn a_connection_beside_a_connected_table_is_refused_in_either_order() {
     let fleet = Fleet::new().await;

@@ -322,21 +322,6 @@ async fn it_is_left_alone_after_failures_in_a_row_and_then_asked_by_one() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn one_that_goes_away_while_trying_leaves_it_to_the_next() {
-    let fleet = Fleet::slow(millis(50)).await;
-    let limiter = limiter(&fleet, OnUnavailable::Error, after(1)).await;
-    outage(&fleet, Fault::LoseRequest);
-    let _ = ask(&limiter, &limits(), &[("rpm", 1)])
-        .send()
-        .await
-        .expect_err("away");
-    over(&fleet);
-    pass(secs(1)).await;
-    let _ = tokio::time::timeout(millis(1), ask(&limiter, &limits(), &[("rpm", 1)]).send()).await;
-    assert!(take(&limiter, 1).await.is_ok());
-}
-
-#[tokio::test(start_paused = true)]
 async fn a_bucket_that_is_too_hot_leaves_the_others_alone() {
     let fleet = Fleet::new().await;
     let limiter = limiter(&fleet, OnUnavailable::Error, after(2)).await;
@@ -389,43 +374,6 @@ async fn several_buckets_are_answered_together() {
     assert!(
         both(1, 101).await.unwrap().is_granted(),
         "a denial took nothing of b"
-    );
-}
-
-/// A port without a listener: no connection is made, so nothing was sent.
-#[tokio::test]
-async fn an_endpoint_that_cannot_be_reached_is_left_alone_too() {
-    let port = std::net::TcpListener::bind("127.0.0.1:0")
-        .unwrap()
-        .local_addr()
-        .unwrap()
-        .port();
-    let local_endpoint = Some(format!("http://127.0.0.1:{port}"));
-    let connection = weirgate::ConnectOptions {
-        local_endpoint,
-        ..weirgate::ConnectOptions::default()
-    };
-    let breaker = CircuitBreakerConfig {
-        failure_threshold: 3,
-        open_for: secs(3600),
-        max_open_for: secs(3600),
-    };
-    let builder = RateLimiter::builder("weirgate")
-        .connection(connection)
-        .circuit_breaker(breaker)
-        .timeout(millis(300));
-    let limiter = builder
-        .on_unavailable(OnUnavailable::Allow)
-        .build()
-        .await
-        .unwrap();
-    assert!(take(&limiter, 1).await.unwrap().degraded().is_some());
-    assert_eq!(limiter.stats().breaker_opened, 1);
-    let writes = limiter.stats().writes;
-    assert!(take(&limiter, 1).await.unwrap().degraded().is_some());
-    assert_eq!(
-        (limiter.stats().writes, limiter.stats().unconfirmed),
-        (writes, 0)
     );
 }
 
@@ -485,69 +433,6 @@ async fn a_request_that_hangs_is_answered_in_its_time() {
         "{:?}",
         fleet.now().since(began)
     );
-}
-
-#[tokio::test(start_paused = true)]
-async fn several_requests_and_a_prefetch_are_answered_like_any_other() {
-    let fleet = Fleet::new().await;
-    let builder = fleet
-        .builder()
-        .await
-        .timeout(millis(200))
-        .on_unavailable(OnUnavailable::Allow)
-        .circuit_breaker(NEVER);
-    let limiter = builder
-        .prefetch("ahead", weirgate::Prefetch::default())
-        .build()
-        .await
-        .unwrap();
-    let rpm = [rpm(600_000)];
-    for _ in 0..200 {
-        assert!(
-            limiter
-                .acquire("e-1", "ahead")
-                .limits(&rpm)
-                .take("rpm", 1)
-                .send()
-                .await
-                .unwrap()
-                .is_granted()
-        );
-        pass(millis(2)).await;
-    }
-    for fault in [Fault::Throttle { key_range: false }, Fault::LoseRequest] {
-        outage(&fleet, fault);
-        let both =
-            ["a", "b"].map(|entity| limiter.acquire(entity, "gpt-4").limits(&rpm).take("rpm", 1));
-        let grants = limiter
-            .acquire_all(both)
-            .send()
-            .await
-            .unwrap()
-            .granted()
-            .unwrap();
-        assert!(grants[0].degraded().is_some());
-        // Prefetched tokens are served, and then the answer is the one that was requested.
-        let mut degraded = 0;
-        for _ in 0..3_000 {
-            let request = limiter.acquire("e-1", "ahead").limits(&rpm).take("rpm", 1);
-            degraded += u32::from(
-                request
-                    .send()
-                    .await
-                    .unwrap()
-                    .granted()
-                    .unwrap()
-                    .degraded()
-                    .is_some(),
-            );
-            if degraded > 3 {
-                break;
-            }
-        }
-        assert!(degraded > 3);
-        over(&fleet);
-    }
 }
 
 /// Where many processes start at the same time, the source of credentials is throttled, and new

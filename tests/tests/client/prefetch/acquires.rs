@@ -40,19 +40,6 @@ async fn counted(fleet: &Fleet, limiter: &RateLimiter) -> i64 {
     .unwrap()
 }
 
-#[tokio::test(start_paused = true)]
-async fn more_from_the_pool_for_a_grant_is_no_acquire() {
-    let fleet = Fleet::new().await;
-    let limiter = ahead(&fleet).await;
-    let mut acquires = warm_up(&limiter).await;
-    let mut grant = granted(&limiter, &far(), &[("tpm", 1)]).await;
-    acquires += 1;
-    let hits = limiter.stats().prefetch_hits;
-    assert!(grant.take_more("tpm", 1).await.unwrap().is_granted());
-    assert_eq!(limiter.stats().prefetch_hits, hits + 1, "from the pool");
-    assert_eq!(counted(&fleet, &limiter).await, acquires);
-}
-
 /// Two buckets in one request, of which the second one denies: the first one gives its tokens back.
 #[tokio::test(start_paused = true)]
 async fn a_request_that_another_bucket_denies_is_no_acquire() {

@@ -6,9 +6,8 @@ use std::time::Duration;
 use weirgate_tests::fleet;
 
 use tokio::task::JoinSet;
-use weirgate::{Error, Limit, Prefetch, RateLimiter};
+use weirgate::{Limit, Prefetch, RateLimiter};
 use weirgate_store::CapacityMeter;
-use weirgate_testkit::Fault;
 use weirgate_tests::fleet::{Fleet, ask, granted, millis, pass, rpm, secs, slots, tokens};
 use weirgate_tools::scaling::facts::PREFETCHED_MILLI;
 
@@ -185,33 +184,6 @@ async fn unused_tokens_go_back_and_every_acquire_is_counted() {
         limiter.stats().writes <= writes + 2,
         "and that is all that is written"
     );
-}
-
-/// Tokens prefetched more than `keep` ago are not spent, also if no task has returned them.
-#[tokio::test(start_paused = true)]
-async fn no_token_is_spent_after_it_was_kept_for_long_enough() {
-    let fleet = Fleet::new().await;
-    let limiter = ahead(&fleet).await;
-    load(&limiter, &far(), millis(1), 3).await;
-    // Until there is a new block, and some of the one before.
-    let blocks = limiter.stats().prefetch_blocks;
-    while limiter.stats().prefetch_blocks == blocks {
-        let _ = granted(&limiter, &far(), &[("rpm", 1)]).await;
-        pass(millis(1)).await;
-    }
-    // While the one is refused its way back, the other becomes too old.
-    fleet
-        .dynamo
-        .fail_when(|_| Some(Fault::Throttle { key_range: false }));
-    pass(millis(2_100)).await;
-    fleet.dynamo.fail_when(|_| None);
-    let hits = limiter.stats().prefetch_hits;
-    // So many refusals in a row may have opened the breaker.
-    match ask(&limiter, &far(), &[("rpm", 1)]).send().await {
-        Ok(decision) => assert!(decision.is_granted()),
-        Err(error) => assert!(matches!(error, Error::Unavailable { .. }), "{error}"),
-    }
-    assert_eq!(limiter.stats().prefetch_hits, hits);
 }
 
 #[tokio::test(start_paused = true)]

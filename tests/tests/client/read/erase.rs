@@ -6,12 +6,9 @@ use std::time::Duration;
 use serde_json::{Value, json};
 use weirgate::{
     AuditChange, AuditSubject, Config, ConfigLevel, EraseReport, Error, LiveLeases, RateLimiter,
-    Window,
 };
-use weirgate_testkit::batches;
 
-use weirgate_tests::aggregator::{deliver_text, event};
-use weirgate_tests::fleet::{Fleet, granted, leased, pass, secs, slots, tokens};
+use weirgate_tests::fleet::{Fleet, leased, pass, secs, slots};
 use weirgate_tests::stored::{child, entity, resource, rpm};
 
 const LATENCY: Duration = Duration::from_millis(10);
@@ -272,56 +269,6 @@ async fn a_live_lease_refuses_the_erasure_before_anything_is_deleted() {
     let report = erase(LiveLeases::Discard).await.unwrap();
     assert_eq!((report.shards, report.configs), (19, 3));
     drop(grant);
-}
-
-/// The end of the bucket reaches the aggregator after the erasure, and after the next acquire.
-#[tokio::test(start_paused = true)]
-async fn i3_usage_after_an_erasure_is_that_of_the_next_bucket() {
-    for is_copied_before in [false, true] {
-        let fleet = Fleet::new().await;
-        let (table, limiter) = (fleet.dynamo.table().await, fleet.limiter().await);
-        let limits = [rpm(60)];
-        let records = || batches::stream(&fleet.dynamo, fleet.now());
-        let deliver = async |records: &[Value]| {
-            let handled = deliver_text(&table, &event(records), fleet.now()).await;
-            assert_eq!(
-                (handled.summary.failed, handled.summary.undecodable),
-                (0, 0)
-            );
-        };
-        let erase = async || {
-            let erased = limiter
-                .erase_entity(&entity("e-1"), LiveLeases::Refuse)
-                .await;
-            erased.unwrap()
-        };
-        pass(secs(60)).await;
-        drop(granted(&limiter, &limits, &[("rpm", 60)]).await);
-        pass(secs(1)).await;
-        let mut all = records();
-        assert_eq!(erase().await.shards, 1);
-        all.extend(records());
-        if is_copied_before {
-            deliver(&all).await;
-            assert_eq!(erase().await.snapshots, 0);
-        }
-        let other = fleet.limiter().await;
-        drop(granted(&other, &limits, &[("rpm", 7)]).await);
-        all.extend(records());
-        for _ in 0..2 {
-            deliver(&all).await;
-            let read = limiter.usage("e-1", "gpt-4", Window::Hourly, fleet.now());
-            let usage = read.await.unwrap().usage;
-            let used = usage.tokens.get("rpm").copied();
-            assert_eq!(
-                (used, usage.acquires),
-                (Some(tokens(7).into()), 1),
-                "{is_copied_before}"
-            );
-        }
-        let report = erase().await;
-        assert_eq!((report.shards, report.snapshots), (1, 1), "its first day");
-    }
 }
 
 /// A take between the read and the deletion fails the transaction, so its lease is not lost.

@@ -151,18 +151,6 @@ async fn i4_a_lease_is_released_by_its_id() {
     );
 }
 
-/// What was adjusted since the list was read returns as it is now.
-#[tokio::test(start_paused = true)]
-async fn i4_a_released_lease_returns_what_it_holds_now() {
-    let (fleet, [holder, operator]) = Fleet::of().await;
-    let mut grant = leased(&holder, &slots(), &[("slots", 3)], secs(600)).await;
-    let leases = operator.leases("e-1", "gpt-4").await.unwrap().items;
-    let _ = grant.adjust("slots", 1).await.unwrap();
-    let released = operator.release_lease("e-1", "gpt-4", &leases[0].id).await;
-    assert!(released.unwrap());
-    assert_eq!(fleet.tk_tc("slots").await.0, 4_000);
-}
-
 #[tokio::test(start_paused = true)]
 async fn entities_and_namespaces_are_listed_over_all_pages() {
     let (fleet, [limiter]) = Fleet::of().await;
@@ -230,28 +218,4 @@ async fn a_table_is_created_with_all_that_lists_need() {
     );
     let error = limiter.create_table().await.unwrap_err();
     assert!(matches!(error, Error::Store(_)), "{error}");
-}
-
-#[tokio::test(start_paused = true)]
-async fn a_page_token_of_another_list_is_refused() {
-    let (fleet, [limiter]) = Fleet::of().await;
-    let next = limiter
-        .entities(None)
-        .await
-        .unwrap()
-        .next
-        .expect("16 parts");
-    let _ = fleet.dynamo.take_requests();
-    let id = "e-1".try_into().unwrap();
-    for error in [
-        limiter.entity_buckets(&id, Some(&next)).await.unwrap_err(),
-        limiter.children(&id, Some(&next)).await.unwrap_err(),
-        limiter.namespaces(Some(&next)).await.unwrap_err(),
-    ] {
-        assert!(
-            matches!(&error, Error::Invalid(text) if text.contains("a page of the same list")),
-            "{error}"
-        );
-    }
-    assert_eq!(fleet.dynamo.take_requests(), 0);
 }

@@ -377,17 +377,3 @@ async fn limits_set_after_a_purge_hold_whatever_it_left() {
         }
     }
 }
-
-#[tokio::test(start_paused = true)]
-async fn a_purged_limit_grants_nothing_in_the_process_that_purged_it() {
-    let fleet = Fleet::new().await;
-    let limiter = limiter(&fleet, "staging").await;
-    set(&limiter, &ConfigLevel::System, 600, 1).await;
-    let ask = || limiter.acquire("e-1", "gpt-4").take("rpm", 1).send();
-    assert!(ask().await.unwrap().is_granted());
-    stop(&limiter).await;
-    purge(&limiter, LiveLeases::Discard).await.unwrap();
-    limiter.start(&ConfigLevel::System).send().await.unwrap();
-    let error = ask().await.unwrap_err();
-    assert!(matches!(error, Error::NotConfigured { .. }), "{error}");
-}

@@ -76,31 +76,3 @@ async fn i4_a_renewal_in_doubt_is_not_done_once_the_lease_is_gone() {
     assert_eq!(taken.release().await.unwrap(), Settlement::Applied);
     assert_eq!(fleet.tk_tc("slots").await.0, 4_000);
 }
-
-/// I1: a view with the old numbers does not let a take pass that the new ones would cut.
-#[tokio::test(start_paused = true)]
-async fn i1_a_process_with_the_old_limit_takes_by_the_new_one() {
-    let fleet = Fleet::new().await;
-    let (old, new) = (
-        [Limit::per_day("tpd", 1_000).unwrap()],
-        [Limit::per_second("tpd", 10).unwrap()],
-    );
-    let (stale, fresh) = (fleet.limiter().await, fleet.limiter().await);
-    let _ = granted(&stale, &old, &[("tpd", 950)]).await;
-    let _ = granted(&fresh, &new, &[("tpd", 1)]).await;
-    pass(secs(3_600)).await;
-    let mut admitted = 0;
-    for (limiter, limits) in [(&stale, &old), (&fresh, &new)] {
-        for _ in 0..9 {
-            let ask = limiter
-                .acquire("e-1", "gpt-4")
-                .limits(limits)
-                .take("tpd", 1);
-            admitted += u32::from(ask.send().await.unwrap().is_granted());
-        }
-    }
-    assert!(
-        admitted <= 10,
-        "{admitted} admitted at one instant from a bucket of 10"
-    );
-}

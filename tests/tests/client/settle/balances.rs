@@ -4,7 +4,6 @@ use std::collections::BTreeMap;
 
 use weirgate::{
     AuditChange, AuditSubject, ConfigLevel, Error, Limit, LimitName, MilliTokens, OperationOutcome,
-    RateLimiter,
 };
 
 use weirgate_tests::fleet::shards::{self, drain, holds, split};
@@ -130,49 +129,6 @@ async fn what_cannot_be_changed_is_refused_with_the_remedy() {
     assert_eq!(fleet.dynamo.items(), before, "nothing is changed");
 }
 
-#[tokio::test(start_paused = true)]
-async fn i7_a_change_is_made_once_per_key() {
-    let (fleet, [limiter]) = Fleet::of().await;
-    let _ = granted(&limiter, &limits(), &[("tpm", 6_000)]).await;
-    pass(secs(1)).await;
-    let edit = || limiter.edit_balances("e-1", "gpt-4").top_up("tpm", 100);
-    assert_eq!(
-        edit().dry_run().send().await.unwrap().outcome,
-        OperationOutcome::DryRun
-    );
-    assert_eq!(fleet.tk_tc("tpm").await.0, 100_000);
-    let at = fleet.now();
-    let applied = edit().idempotency_key("ticket-1").send().await.unwrap();
-    assert_eq!(applied.outcome, OperationOutcome::Applied);
-    // However late: the key has no expiry.
-    assert_eq!(
-        fleet.dynamo.item("default/SYSTEM#", "#KEY#ticket-1")["ttl"],
-        serde_json::Value::Null
-    );
-    let again = edit().idempotency_key("ticket-1").send().await.unwrap();
-    assert_eq!(again.outcome, OperationOutcome::AppliedBefore(at));
-    assert_eq!(fleet.tk_tc("tpm").await.0, 200_000);
-    assert_eq!(
-        (&again.before, &again.after),
-        (&applied.after, &applied.after)
-    );
-    // Also where it could not be made now.
-    let _ = limiter
-        .edit_balances("e-1", "gpt-4")
-        .reset_all()
-        .send()
-        .await
-        .unwrap();
-    let full = edit().idempotency_key("ticket-1").send().await.unwrap();
-    assert_eq!(full.outcome, OperationOutcome::AppliedBefore(at));
-    let other = edit().top_up("rpm", 0).idempotency_key("ticket-1");
-    let error = other.send().await.unwrap_err().to_string();
-    assert!(
-        error.contains("\"add 100 to tpm of e-1 on gpt-4\""),
-        "{error}"
-    );
-}
-
 /// The transaction may have been applied, so it is repeated with the same token and key.
 #[tokio::test(start_paused = true)]
 async fn i7_a_top_up_counts_once_whatever_becomes_of_requests_and_responses() {
@@ -193,29 +149,6 @@ async fn i7_a_top_up_counts_once_whatever_becomes_of_requests_and_responses() {
             "{faults:?}"
         );
     }
-}
-
-/// Both read that the key is unused.
-#[tokio::test(start_paused = true)]
-async fn i7_two_calls_at_once_with_one_key_make_one_change() {
-    let fleet = Fleet::slow(millis(5)).await;
-    let (one, other) = (fleet.limiter().await, fleet.limiter().await);
-    let _ = granted(&one, &limits(), &[("tpm", 6_000)]).await;
-    let before = fleet.bucket().await;
-    let edit = async |limiter: &RateLimiter| {
-        let edit = limiter.edit_balances("e-1", "gpt-4").top_up("tpm", 100);
-        let report = edit.idempotency_key("k").send().await.unwrap();
-        report.outcome
-    };
-    let (first, second) = tokio::join!(edit(&one), edit(&other));
-    let applied = [first, second]
-        .iter()
-        .filter(|done| **done == OperationOutcome::Applied)
-        .count();
-    assert_eq!(applied, 1, "{first:?} {second:?}");
-    let after = fleet.bucket().await;
-    let flowed = before.balance(&before.limits["tpm"], after.refilled_at);
-    assert_eq!(after.limits["tpm"].available, flowed + tokens(100));
 }
 
 /// Both read that it is unused, and no other condition of the two changes excludes the other.

@@ -80,40 +80,6 @@ async fn an_adjustment_goes_into_debt_and_gives_back() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn adjusted_slots_count_when_they_are_taken_and_come_back_all() {
-    let (fleet, [limiter]) = Fleet::of().await;
-    let mut grant = granted(&limiter, &limits(), &[("slots", 1)]).await;
-    let _ = grant.adjust("slots", 3).await.unwrap();
-    assert_eq!(fleet.tk_tc("slots").await, (1_000, 3_000));
-    let _ = grant.adjust("slots", 2).await.unwrap();
-    assert_eq!(fleet.tk_tc("slots").await, (2_000, 3_000));
-    let _ = grant.release().await.unwrap();
-    assert_eq!(fleet.tk_tc("slots").await, (4_000, 3_000));
-}
-
-#[tokio::test(start_paused = true)]
-async fn i1_returned_tokens_stay_below_the_capacity_after_a_refill() {
-    let (fleet, [limiter]) = Fleet::of().await;
-    let mut adjusted = granted(&limiter, &limits(), &[("rph", 40)]).await;
-    let rolled_back = leased(&limiter, &limits(), &[("rph", 40)], secs(86_400)).await;
-    pass(secs(3600)).await;
-    let _ = adjusted.adjust("rph", 1).await.unwrap();
-    let _ = rolled_back.roll_back().await.unwrap();
-    assert_eq!(fleet.tk_tc("rph").await, (100_000, 1_000));
-    let _ = granted(&limiter, &limits(), &[("rph", 100)]).await;
-    denied(&limiter, &limits(), &[("rph", 1)]).await;
-    pass(secs(36)).await;
-    let _ = granted(&limiter, &limits(), &[("rph", 1)]).await;
-    assert!(
-        !ask(&limiter, &limits(), &[("rph", 1)])
-            .send()
-            .await
-            .unwrap()
-            .is_granted()
-    );
-}
-
-#[tokio::test(start_paused = true)]
 async fn a_renewed_lease_lasts_longer_and_never_shorter() {
     let (fleet, [limiter]) = Fleet::of().await;
     let mut grant = leased(&limiter, &limits(), &[("slots", 4)], secs(30)).await;
@@ -164,18 +130,6 @@ async fn i4_an_expired_lease_is_returned_once_by_the_next_take() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn i4_a_late_release_before_the_reclaim_gives_back_once() {
-    let (fleet, [limiter, other]) = Fleet::of().await;
-    let late = leased(&other, &limits(), &[("slots", 4)], secs(30)).await;
-    denied(&limiter, &limits(), &[("slots", 1)]).await;
-    pass(secs(31)).await;
-    assert_eq!(late.release().await.unwrap(), Settlement::Applied);
-    // This process still believes that it can reclaim the lease.
-    let _mine = granted(&limiter, &limits(), &[("slots", 1)]).await;
-    assert_eq!(fleet.tk_tc("slots").await.0, 3_000);
-}
-
-#[tokio::test(start_paused = true)]
 async fn i4_nothing_can_be_settled_after_the_lease_has_ended() {
     let (fleet, [limiter, other]) = Fleet::of().await;
     let mut ended = leased(&other, &limits(), &[("rph", 50), ("slots", 4)], secs(30)).await;
@@ -199,20 +153,6 @@ async fn i4_nothing_can_be_settled_after_the_lease_has_ended() {
     );
     assert_eq!(ended.roll_back().await.unwrap(), Settlement::LeaseGone);
     assert_eq!(fleet.bucket().await, before);
-}
-
-/// The view of the process that reclaims is older than the adjustment.
-#[tokio::test(start_paused = true)]
-async fn i4_a_lease_adjusted_since_it_was_seen_gives_back_what_it_holds_now() {
-    let (fleet, [limiter, other]) = Fleet::of().await;
-    let mut crashed = leased(&other, &limits(), &[("slots", 4)], secs(30)).await;
-    denied(&limiter, &limits(), &[("slots", 1)]).await;
-    let _ = crashed.adjust("slots", 2).await.unwrap();
-    std::mem::forget(crashed);
-    pass(secs(30)).await;
-    let _mine = granted(&limiter, &limits(), &[("slots", 4)]).await;
-    assert_eq!(fleet.tk_tc("slots").await.0, 0);
-    assert_eq!(count_leases(&fleet).await, 1);
 }
 
 #[tokio::test(start_paused = true)]
@@ -240,18 +180,6 @@ async fn due_stays_a_lower_bound_and_steady_leases_do_not_move_it() {
         Some(at(5)),
         "a bound need not be tight"
     );
-}
-
-#[tokio::test(start_paused = true)]
-async fn a_dropped_grant_releases_its_slots() {
-    let (fleet, [limiter]) = Fleet::of().await;
-    drop(granted(&limiter, &limits(), &[("rph", 5), ("slots", 3)]).await);
-    settle().await;
-    assert_eq!(
-        (fleet.tk_tc("rph").await.1, fleet.tk_tc("slots").await),
-        (5_000, (4_000, 3_000))
-    );
-    assert_eq!(count_leases(&fleet).await, 0);
 }
 
 #[tokio::test(start_paused = true)]

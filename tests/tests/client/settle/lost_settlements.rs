@@ -210,14 +210,3 @@ async fn i4_a_release_in_doubt_of_a_lease_that_may_have_expired_is_unknown() {
         "{released:?}, and nothing was used"
     );
 }
-
-#[tokio::test(start_paused = true)]
-async fn i7_an_adjustment_in_doubt_counts_if_the_lease_shows_it() {
-    let (fleet, [limiter]) = Fleet::of().await;
-    let mut grant = leased(&limiter, &limits(), &[("rpd", 10)], secs(5)).await;
-    pass(secs(4)).await;
-    // Another process writes before the answer is asked for, so the id of the write does not tell.
-    fleet.trouble(vec![Some(Fault::LoseAnswer)], Some("rpd"));
-    assert_eq!(grant.adjust("rpd", 4).await.unwrap(), Settlement::Applied);
-    std::mem::forget(grant);
-}

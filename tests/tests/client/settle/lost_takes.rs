@@ -5,7 +5,7 @@ use weirgate::{CircuitBreakerConfig, Decision, Error, Limit};
 use weirgate_testkit::Fault;
 use weirgate_tests::fleet;
 use weirgate_tests::fleet::{
-    Fleet, alone_and_in_pairs, ask, granted, is_unknown, leased, millis, pass, secs, slots,
+    Fleet, alone_and_in_pairs, ask, granted, is_unknown, millis, pass, secs, slots,
 };
 
 fn limits() -> [Limit; 2] {
@@ -156,51 +156,6 @@ async fn i1_a_take_that_makes_the_bucket_in_trouble_counts_what_it_took() {
 #[tokio::test(start_paused = true)]
 async fn i1_a_take_that_refills_in_trouble_counts_what_it_took() {
     take_in_every_trouble(Before::Dry).await;
-}
-
-#[tokio::test(start_paused = true)]
-async fn what_is_refused_for_certain_is_tried_again_and_counts_once() {
-    let (fleet, [limiter]) = Fleet::of().await;
-    let _ = granted(&limiter, &limits(), &[("rph", 1)]).await;
-    fleet.writes();
-    fleet.fail(&[
-        Fault::Throttle { key_range: true },
-        Fault::Conflict,
-        Fault::Throttle { key_range: false },
-    ]);
-    let grant = leased(&limiter, &limits(), &[("rph", 5)], secs(9)).await;
-    fleet.fail(&[Fault::Conflict, Fault::Throttle { key_range: true }]);
-    let _ = grant.release().await.unwrap();
-    assert_eq!(fleet.writes(), 4 + 3);
-    assert_eq!(fleet.tk_tc("rph").await.1, 6_000);
-    let stats = limiter.stats();
-    assert_eq!(
-        (
-            stats.refused,
-            stats.unconfirmed,
-            stats.unconfirmed_millitokens,
-            stats.granted
-        ),
-        (5, 0, 0, 2)
-    );
-}
-
-#[tokio::test(start_paused = true)]
-async fn a_lost_answer_is_found_again_by_its_id() {
-    let (fleet, [limiter]) = Fleet::of().await;
-    let _ = granted(&limiter, &limits(), &[("rph", 1)]).await;
-    fleet.fail(&[Fault::LoseAnswer]);
-    let _ = granted(&limiter, &limits(), &[("rph", 5)]).await;
-    fleet.fail(&[Fault::LoseRequest, Fault::LoseAnswer, Fault::LoseRequest]);
-    let _ = granted(&limiter, &limits(), &[("rph", 5)]).await;
-    assert_eq!(fleet.tk_tc("rph").await.1, 11_000);
-    assert_eq!(
-        (
-            limiter.stats().unconfirmed,
-            limiter.stats().unconfirmed_millitokens
-        ),
-        (4, 0)
-    );
 }
 
 #[tokio::test(start_paused = true)]

@@ -1,7 +1,7 @@
 //! What is counted without a grant: refunds of tokens that were not used, and requests into debt for
 //! those that were.
 
-use weirgate::{ConfigLevel, Decision, Error, Limit, RateLimiter};
+use weirgate::{ConfigLevel, Error, Limit, RateLimiter};
 use weirgate_testkit::Fault;
 
 use weirgate_tests::fleet::shards::{drain, holds, per_minute, shards, split};
@@ -197,25 +197,4 @@ async fn a_request_into_debt_is_not_denied_counts_its_amounts_and_no_acquire() {
     assert_eq!(fleet.bucket().await.acquires.total, 0);
     let denial = denied(&limiter, &limits(), &[("tpd", 1)]).await;
     assert_eq!(denial.retry_after, Some(secs(213_601)));
-}
-
-#[tokio::test(start_paused = true)]
-async fn a_request_into_debt_does_not_count_where_a_level_is_stopped() {
-    let (_fleet, [limiter]) = Fleet::of().await;
-    let level = ConfigLevel::Resource(resource("gpt-4"));
-    let _ = limiter.stop(&level).send().await.unwrap();
-    let request = ask(&limiter, &limits(), &[("tpd", 5)]).into_debt();
-    assert!(matches!(
-        request.send().await.unwrap(),
-        Decision::Disabled(_)
-    ));
-}
-
-#[tokio::test(start_paused = true)]
-async fn a_process_that_has_not_seen_the_bucket_refunds_too() {
-    let fleet = Fleet::new().await;
-    let _ = granted(&fleet.limiter().await, &limits(), &[("tpd", 1_000)]).await;
-    let other = fleet.limiter().await;
-    refund(&other, &limits(), "tpd", 250).await;
-    assert_eq!(fleet.tk_tc("tpd").await, (85_650_000, 750_000));
 }

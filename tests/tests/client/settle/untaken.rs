@@ -1,11 +1,11 @@
 //! Amounts that are known only afterwards: a limit that is taken with 0, or not at all, and
 //! adjusted later.
 
-use weirgate::{Decision, Error, Limit, MilliTokens, OnUnavailable, Settlement};
+use weirgate::{Error, Limit, Settlement};
 use weirgate_tests::fleet::shards::split;
 
 use weirgate_tests::fleet::{
-    Fleet, ask, denied, granted, leased, millis, pass, rpm, secs, slots, tokens, tpm,
+    Fleet, denied, granted, leased, millis, pass, rpm, secs, slots, tokens, tpm,
 };
 
 fn limits() -> [Limit; 3] {
@@ -166,22 +166,4 @@ async fn a_take_of_nothing_uses_a_shard_that_gives_nothing_else() {
         (grant.amount("rpm"), grant.amount("tpm")),
         (tokens(1), tokens(0))
     );
-}
-
-#[tokio::test(start_paused = true)]
-async fn a_take_of_nothing_is_never_more_than_the_capacity() {
-    let (_fleet, [limiter]) = Fleet::of().await;
-    let limits = limits();
-    let request = ask(&limiter, &limits, &[]).take_milli("tpm", MilliTokens(-1));
-    let error = request.send().await.unwrap_err();
-    assert!(
-        error.to_string().contains("must be 0 to 10^12 tokens"),
-        "{error}"
-    );
-    let decision = ask(&limiter, &limits, &[("tpm", 0)])
-        .on_unavailable(OnUnavailable::Allow)
-        .send()
-        .await
-        .unwrap();
-    assert!(matches!(decision, Decision::Granted(_)));
 }

@@ -104,23 +104,6 @@ async fn a_partition_takes_a_thousand_units_a_second_and_the_burst() {
     assert_eq!(seconds[&1].throttled_share(), 0.5);
 }
 
-#[tokio::test(start_paused = true)]
-async fn what_is_not_used_is_kept_up_to_the_burst() {
-    let (dynamo, _, table) = partitions(1000, 20).await;
-    offer(&table, &["hot"], 30, 1).await;
-    assert_eq!(written(&dynamo, "hot"), 20);
-    tokio::time::sleep(millis(5)).await;
-    offer(&table, &["hot"], 30, 1).await;
-    assert_eq!(
-        written(&dynamo, "hot"),
-        25,
-        "five milliseconds are five units"
-    );
-    tokio::time::sleep(Duration::from_secs(60)).await;
-    offer(&table, &["hot"], 30, 1).await;
-    assert_eq!(written(&dynamo, "hot"), 45);
-}
-
 /// Keys that share partitions: what one of them uses, its neighbours lack, for the same reason.
 #[tokio::test(start_paused = true)]
 async fn keys_of_one_shared_partition_are_throttled_together_and_others_are_not() {
@@ -152,39 +135,6 @@ async fn keys_of_one_shared_partition_are_throttled_together_and_others_are_not(
     assert!(taken >= 20, "{taken} taken: other partitions are free");
     assert_eq!(partitions.partition("hot").units, 10);
     assert_eq!(partitions.counts().units, 10 + taken);
-}
-
-#[tokio::test(start_paused = true)]
-async fn a_failed_condition_costs_what_the_item_does() {
-    let (dynamo, partitions, table) = partitions(1000, 100).await;
-    dynamo.put(&json!({"PK": {"S": "big"}, "SK": {"S": "#STATE"}, "x": {"S": "x".repeat(2500)}}));
-    for (pk, units) in [("none", 1), ("big", 3)] {
-        let lost = add(pk, vec![Condition::Present(Path::of("absent"))]);
-        let outcome = table.update(&lost, ReturnValues::None).await.unwrap();
-        assert!(
-            matches!(outcome, WriteOutcome::ConditionFailed(_)),
-            "{outcome:?}"
-        );
-        assert_eq!(partitions.partition(pk).units, units, "{pk}");
-    }
-    write(&table, "big").await.unwrap();
-    assert_eq!(partitions.partition("big").units, 6);
-}
-
-#[tokio::test(start_paused = true)]
-async fn a_write_may_overdraw_its_partition_which_then_pays_off() {
-    let (dynamo, _, table) = partitions(1000, 1).await;
-    dynamo.put(&json!({"PK": {"S": "big"}, "SK": {"S": "#STATE"}, "x": {"S": "x".repeat(9500)}}));
-    write(&table, "big").await.unwrap();
-    for wait in [0, 5, 4] {
-        tokio::time::sleep(millis(wait)).await;
-        assert!(
-            write(&table, "big").await.is_err(),
-            "ten units were taken of one"
-        );
-    }
-    tokio::time::sleep(millis(1)).await;
-    write(&table, "big").await.unwrap();
 }
 
 /// A transaction that adds to each of these, if it is there.

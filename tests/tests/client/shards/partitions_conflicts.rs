@@ -3,13 +3,12 @@
 
 use std::time::Duration;
 
-use serde_json::json;
 use tokio::time::{Instant, sleep};
 use weirgate_shared::write::{Action, AttributeUpdate, Path, Update, Value};
 use weirgate_shared::{ItemKey, WriteId};
 use weirgate_store::{ErrorKind, ReturnValues, StoreError, Table, TransactOutcome, WriteOutcome};
 use weirgate_testkit::leased::id;
-use weirgate_testkit::{Dynamo, Fault, Limits, Partitions};
+use weirgate_testkit::{Dynamo, Limits, Partitions};
 
 const fn millis(ms: u64) -> Duration {
     Duration::from_millis(ms)
@@ -94,25 +93,6 @@ async fn a_transaction_is_cancelled_by_a_write_within_the_window() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_write_that_is_refused_or_loses_its_race_cancels_no_transaction() {
-    let (dynamo, _, table) = table(millis(5)).await;
-    dynamo.put(&json!({"PK": {"S": "a"}, "SK": {"S": "#STATE"}}));
-    let mut lost = add("a");
-    lost.conditions
-        .push(weirgate_shared::write::Condition::Present(Path::of(
-            "absent",
-        )));
-    assert!(matches!(
-        table.update(&lost, ReturnValues::None).await.unwrap(),
-        WriteOutcome::ConditionFailed(_)
-    ));
-    assert_eq!(
-        transact(&table, &["a"], &id("t")).await.unwrap(),
-        TransactOutcome::Applied
-    );
-}
-
-#[tokio::test(start_paused = true)]
 async fn a_write_to_an_item_of_a_running_transaction_conflicts() {
     let (dynamo, partitions, table) = table(millis(5)).await;
     let (started, beside) = (Instant::now(), table.clone());
@@ -141,24 +121,4 @@ async fn a_write_to_an_item_of_a_running_transaction_conflicts() {
     );
     write(&table, "a").await.unwrap();
     assert_eq!(["a", "b", "c"].map(|pk| n(&dynamo, pk)), [2, 1, 1]);
-}
-
-#[tokio::test(start_paused = true)]
-async fn a_transaction_that_has_happened_is_answered_again() {
-    let (dynamo, _, table) = table(millis(5)).await;
-    dynamo.fail_transactions({
-        let mut faults = vec![Fault::LoseAnswer];
-        move |_| faults.pop()
-    });
-    assert_eq!(
-        transact(&table, &["a"], &id("t")).await.unwrap_err().kind,
-        ErrorKind::Unconfirmed
-    );
-    sleep(millis(6)).await;
-    write(&table, "a").await.unwrap();
-    assert_eq!(
-        transact(&table, &["a"], &id("t")).await.unwrap(),
-        TransactOutcome::Applied
-    );
-    assert_eq!(n(&dynamo, "a"), 2);
 }
