@@ -181,21 +181,6 @@ fn a_limit_that_does_not_count_requests_has_its_unit() {
     assert_eq!(policy("tpm", &rows), r#""tpm";q=9;w=60"#);
 }
 
-/// The numbers of the fault: spread over a second, the rest of the day.
-#[test]
-fn what_is_left_of_a_day_is_spread_over_the_day() {
-    let day = Limit::per_day("rpd", 100_000).unwrap();
-    assert_eq!(
-        told(&[of(&day, 99_999_000, 0, None)])[1],
-        r#""rpd";r=99999;t=86400"#
-    );
-    // One token more than there is, which is there in a second.
-    let why = denied(vec![of(&day, 60_000_000, 60_001_000, Some(864))], Some(864));
-    assert_eq!(told_of(&why)[1].1, r#""rpd";r=1;t=1"#);
-    let problem = body(&Problem::denied(&why, &PolicyNames::default()));
-    assert_eq!(problem["blocking"]["remaining"], 60_000, "the balance");
-}
-
 #[test]
 fn x_rate_limit_is_of_the_strictest_limit() {
     let tight = of(&slots(), 1_000, 0, None);

@@ -157,44 +157,6 @@ async fn a_request_that_is_not_charged_passes_as_it_is() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_handler_corrects_what_was_taken() {
-    let fleet = Fleet::new().await;
-    let handler = async |Extension(handle): Extension<GrantHandle>| {
-        assert_eq!(handle.adjust("rph", 4).await.unwrap(), Settlement::Applied);
-        let error = handle.adjust("tpm", 4).await.unwrap_err();
-        error.to_string()
-    };
-    let app = charged(&fleet, get(handler)).await;
-    let response = sent(&app, "/").await;
-    assert!(text(response).await.contains("\"tpm\" is not among"));
-    settle().await;
-    assert_eq!(books(&fleet).await, (96_277, 2_000, 4_000));
-}
-
-#[tokio::test(start_paused = true)]
-async fn a_slot_is_held_while_the_body_streams() {
-    let fleet = Fleet::new().await;
-    let end = Arc::new(Notify::new());
-    let ends = Arc::clone(&end);
-    let handler = move || {
-        let ends = Arc::clone(&ends);
-        let last = stream::once(async move {
-            ends.notified().await;
-            Ok::<_, Infallible>("done")
-        });
-        ready(Body::from_stream(last))
-    };
-    let app = charged(&fleet, get(handler)).await;
-    let response = sent(&app, "/").await;
-    settle().await;
-    assert_eq!(fleet.tk_tc("slots").await.0, 1_000);
-    end.notify_one();
-    assert_eq!(text(response).await, "done");
-    settle().await;
-    assert_eq!(fleet.tk_tc("slots").await.0, 2_000);
-}
-
-#[tokio::test(start_paused = true)]
 async fn a_slot_is_held_while_a_task_has_a_handle_and_its_correction_counts() {
     let fleet = Fleet::new().await;
     let end = Arc::new(Notify::new());

@@ -1,6 +1,5 @@
 //! The layer in real servers on real sockets: hyper and tonic.
 
-use crate::fixtures::fleet;
 use std::convert::Infallible;
 use std::net::SocketAddr;
 use std::time::Duration;
@@ -200,25 +199,6 @@ async fn tonic_a_denial_is_a_status_with_the_time_to_come_back() {
         format!("limit \"rph\" has 0 of 2 left, 1 were requested: retry after {after} s")
     );
     assert!(denied.metadata().contains_key("ratelimit-policy"));
-}
-
-#[tokio::test]
-async fn tonic_without_a_decision_the_service_is_unavailable() {
-    let fleet = Fleet::new().await;
-    let limiter = fleet
-        .builder()
-        .await
-        .timeout(fleet::millis(1))
-        .build()
-        .await
-        .unwrap();
-    fleet.fail_writes(weirgate_testkit::Fault::Throttle { key_range: false });
-    let mut client = health(limiter).await;
-    let refused = client
-        .check(HealthCheckRequest::default())
-        .await
-        .unwrap_err();
-    assert_eq!(refused.code(), Code::Unavailable, "{refused}");
 }
 
 /// How a handler takes its upgraded stream.

@@ -6,7 +6,7 @@ use std::collections::BTreeSet;
 use std::sync::{Arc, Mutex};
 
 use crate::fixtures::fleet::{Fleet, config, secs};
-use crate::fixtures::policy::{Asked, Call, Policy, enforce, is_like, listed};
+use crate::fixtures::policy::{Asked, Call, Policy, enforce, listed};
 use crate::fixtures::stored::{child, entity, of_resource, on, resource, rpm, take_of};
 use proptest::prelude::*;
 use weirgate::{
@@ -517,23 +517,6 @@ proptest! {
     fn no_tag_but_the_namespace_itself_reaches_it(tag in "[A-Za-z0-9 _.:/=+@\\-]{0,9}", rest in "(BUCKET|ENTITY|SYSTEM)#[a-z]{0,3}") {
         prop_assume!(tag != "acme");
         assert_nothing(&[&format!("acme/{rest}")], Some(&tag));
-    }
-}
-
-#[test]
-fn patterns_are_read_as_iam_reads_them() {
-    for (pattern, text, is) in [
-        ("*", "", true),
-        ("*", "any", true),
-        ("a?c", "abc", true),
-        ("a?c", "ac", false),
-        ("a/*", "a/b/c", true),
-        ("a/*", "a2/b", false),
-        ("*/BUCKET#*", "a/BUCKET#", true),
-        ("*/BUCKET#*", "a/ENTITY#", false),
-        ("A", "a", false),
-    ] {
-        assert_eq!(is_like(pattern, text), is, "{pattern} {text}");
     }
 }
 

@@ -48,21 +48,6 @@ fn the_newest_entry_of_the_changelog_names_the_three_versions() {
 }
 
 #[test]
-fn the_versions_of_the_changelog_fall() {
-    let version = |entry: &str| {
-        let (version, _) = entry.strip_prefix('[')?.split_once(']')?;
-        let numbers = version.split('.').map(|number| number.parse::<u32>().ok());
-        numbers.collect::<Option<Vec<_>>>()
-    };
-    let entries = CHANGES.split("\n## ").skip(1);
-    let versions: Vec<_> = entries
-        .map(|entry| version(entry).unwrap_or_else(|| panic!("CHANGELOG.md: {entry}")))
-        .collect();
-    assert!(versions.len() > 1);
-    assert!(versions.is_sorted_by(|newer, older| newer > older));
-}
-
-#[test]
 fn the_page_on_releases_has_the_versions_of_now() {
     let row = format!(
         "| now | {CRATE} | {SCHEMA_VERSION} | {} |",
