@@ -12,11 +12,10 @@ use clap::CommandFactory;
 use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
 use serde_json::{Value, json};
-use weirgate::{ConnectOptions, EpochMillis, FakeClock, Limit, MilliTokens, Prefetch, RateLimiter};
+use weirgate::{ConnectOptions, Limit, RateLimiter};
 use weirgate_agent::extension::{REFUSED, check_variables};
-use weirgate_agent::gated::{BucketRequest, GatedLimiter, Request, Take};
 use weirgate_agent::options::Options;
-use weirgate_testkit::{Dynamo, server};
+use weirgate_testkit::server;
 
 use crate::fixtures::{Client, database};
 
@@ -483,96 +482,6 @@ fn frozen_between_any_two_requests_it_takes_and_returns_each_slot_once() {
         );
     }
     assert_eq!(lambda.slots(), 20.0);
-}
-
-#[test]
-fn a_request_that_waits_during_a_freeze_is_answered_after_it() {
-    let endpoint = database();
-    let lambda = start_on(&endpoint, &[]).ready();
-    lambda.freeze();
-    // Sent to a frozen process: the system keeps it.
-    let waiting = lambda.post_in_background(&acquire(2));
-    lambda.thaw();
-    let (status, granted) = waiting.join().unwrap().expect("an answer");
-    assert_eq!(status, 200, "{granted}");
-    assert_eq!(lambda.slots(), 18.0);
-}
-
-/// A request of the gated, as HTTP makes it.
-fn request(tokens: i64) -> Request {
-    Request::of(BucketRequest {
-        entity: "e".to_owned(),
-        resource: "r".to_owned(),
-        takes: vec![(
-            "rpm".to_owned(),
-            Take::Exactly(MilliTokens::from_tokens(tokens)),
-        )],
-        limits: Some([Limit::per_minute("rpm", 600).unwrap()].into()),
-        ..BucketRequest::default()
-    })
-}
-
-/// A gated whose process freezes when `clock` is skewed: its timers and its monotonic clock stand
-/// still, the wall clock and DynamoDB's go on.
-async fn gated(clock: &FakeClock, prefetch: Option<Prefetch>) -> (GatedLimiter, Dynamo) {
-    let dynamo = Dynamo::new().await.with_clock(clock.clone());
-    let table = dynamo.table_by(clock.clone()).await;
-    let mut limiter = RateLimiter::builder("weirgate").table(table);
-    if let Some(prefetch) = prefetch {
-        limiter = limiter.prefetch("r", prefetch);
-    }
-    (
-        GatedLimiter::new(limiter.build().await.unwrap(), 10),
-        dynamo,
-    )
-}
-
-#[tokio::test(start_paused = true)]
-async fn after_a_freeze_a_take_is_one_write_that_succeeds() {
-    let clock = FakeClock::at(EpochMillis(1_795_219_200_000));
-    let (gated, dynamo) = gated(&clock, None).await;
-    assert!(gated.acquire(&request(1)).await.unwrap().is_granted());
-    for frozen_ms in [2_000, 60_000, 3_600_000] {
-        clock.skew(frozen_ms);
-        let _ = dynamo.take_operations();
-        assert!(gated.acquire(&request(1)).await.unwrap().is_granted());
-        let operations = dynamo.take_operations();
-        assert_eq!(operations.get("UpdateItem"), Some(&1), "{operations:?}");
-        // What was known before is read again, the bucket of a request with limits among it.
-        assert!(operations.get("BatchGetItem") >= Some(&1), "{operations:?}");
-    }
-    assert_eq!(gated.limiter.stats().lost_races, 0);
-}
-
-#[tokio::test(start_paused = true)]
-async fn a_denial_and_prefetched_tokens_do_not_outlive_a_freeze() {
-    let clock = FakeClock::at(EpochMillis(1_795_219_200_000));
-    let keep = Prefetch::default()
-        .max_outstanding_percent(50)
-        .max_age(Duration::from_secs(60));
-    let (gated, _dynamo) = gated(&clock, Some(keep)).await;
-    while gated
-        .limiter
-        .prefetched()
-        .values()
-        .all(|amount| amount.0 < 5_000)
-    {
-        assert!(gated.acquire(&request(1)).await.unwrap().is_granted());
-    }
-    clock.skew(120_000);
-    let hits = gated.limiter.stats().prefetch_hits;
-    assert!(gated.acquire(&request(1)).await.unwrap().is_granted());
-    assert_eq!(
-        gated.limiter.stats().prefetch_hits,
-        hits,
-        "old tokens are not spent"
-    );
-
-    while gated.acquire(&request(1)).await.unwrap().is_granted() {}
-    // By the start, so another two minutes.
-    clock.skew(240_000);
-    let after = gated.acquire(&request(100)).await.unwrap();
-    assert!(after.is_granted(), "the denial is old: {after:?}");
 }
 
 #[test]

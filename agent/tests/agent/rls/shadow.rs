@@ -1,9 +1,5 @@
 //! Rules in shadow mode: whatever they find, clients see the answer of the other rules alone.
 
-use tonic::client::Grpc;
-use tonic::codegen::http::uri::PathAndQuery;
-use tonic_prost::ProstCodec;
-
 use super::fixture::*;
 
 const RULES: &str = r#"
@@ -182,40 +178,6 @@ async fn any_mixture_of_trials_is_answered_as_the_other_rules_alone() {
         assert_eq!(alone.overall_code(), Code::Ok);
         assert!(alone.response_headers_to_add.is_empty() && alone.raw_body.is_empty());
         let _ = without(alone, &[0]);
-    }
-}
-
-#[tokio::test]
-async fn a_trial_changes_nothing_of_what_an_enforced_rule_gives_back() {
-    let agent = agent().await;
-    let ask = request([hits(&[("trial", "b")], 1), hits(&[("tenant", "a")], 5)]);
-    let answer = agent.call(ask).await.unwrap();
-    let taken = format!("{:?}", answer.dynamic_metadata.unwrap());
-    assert!(
-        taken.contains("NumberValue(5.0)") && !taken.contains("NumberValue(1.0)"),
-        "{taken}"
-    );
-}
-
-#[tokio::test]
-async fn kuadrants_check_shows_no_trial() {
-    let agent = agent().await;
-    for trial in trials() {
-        let path = PathAndQuery::from_static(
-            "/kuadrant.service.ratelimit.v1.RateLimitService/CheckRateLimit",
-        );
-        let mut grpc = Grpc::new(agent.channel.clone());
-        grpc.ready().await.unwrap();
-        let codec = ProstCodec::<RateLimitRequest, RateLimitResponse>::default();
-        let asked = RateLimitRequest {
-            hits_addend: 99,
-            ..request([trial])
-        };
-        let answer = grpc.unary(tonic::Request::new(asked), path, codec).await;
-        let answer = answer.unwrap().into_inner();
-        assert_eq!(answer.overall_code(), Code::Ok);
-        assert!(answer.response_headers_to_add.is_empty());
-        let _ = without(answer, &[0]);
     }
 }
 
