@@ -1,7 +1,7 @@
 //! What is given twice is refused: each argument that can be repeated, and each option of every
 //! command, as the help lists them.
 
-use super::fixtures::{File, commands, weirgate};
+use super::fixtures::{commands, weirgate};
 
 /// A value of each argument that may be repeated, another one for the same name, and one that may
 /// stand beside it.
@@ -123,22 +123,4 @@ fn an_option_that_is_given_twice_is_refused_in_and_before_every_command() {
             twice,
         );
     }
-}
-
-#[test]
-fn what_follows_the_command_of_acquire_is_its_own() {
-    let file = File::new("own", "");
-    let run = weirgate([
-        "acquire",
-        "e",
-        "r",
-        "a=1",
-        "--",
-        file.path(),
-        "x=1",
-        "x=2",
-        "--table",
-        "--table",
-    ]);
-    assert!(run.stderr.contains(RIGHT), "{run:?}");
 }

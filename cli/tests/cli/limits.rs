@@ -124,17 +124,6 @@ async fn a_plan_that_is_outdated_changes_nothing() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn an_interrupted_plan_is_continued() {
-    let table = Table::new().await;
-    let (file, plan) = (File::new("half.yaml", FILE), File::new("half.plan", ""));
-    table.text(["limits", "plan", file.path(), "--out", plan.path()]);
-    // What an interrupted run of the same plan has made.
-    table.text("limits set --system rpm=60/minute");
-    let report = table.json(["limits", "apply", plan.path()]);
-    assert_eq!(report, json!({"applied": 3, "applied_before": 1}));
-}
-
-#[tokio::test(flavor = "multi_thread")]
 async fn a_broken_file_is_reported_with_line_and_column() {
     let table = Table::new().await;
     let file = File::new(
@@ -167,47 +156,6 @@ async fn more_levels_than_one_request_reads_are_planned_and_applied() {
     let found = table.json("limits get --entity user-249");
     assert_eq!(found["config"]["limits"][0]["capacity_tokens"], 250);
     assert_eq!(table.text(["limits", "diff", file.path()]), "no changes\n");
-}
-
-/// A file that moves entities below each other, from each forest to each other one of these.
-#[tokio::test(flavor = "multi_thread")]
-async fn parents_of_a_file_are_applied_in_an_order_without_a_cycle() {
-    const FORESTS: [&[(&str, &str)]; 6] = [
-        &[("z", "b")],
-        &[("b", "z"), ("z", "c")],
-        &[("c", "b"), ("b", "z")],
-        &[],
-        &[("b", "c"), ("z", "c"), ("a", "z")],
-        &[("c", "a"), ("z", "a"), ("b", "a")],
-    ];
-    let table = Table::new().await;
-    let text = |forest: &[(&str, &str)]| {
-        let mut text = "weirgate: 1\nentities:\n".to_owned();
-        for name in ["a", "b", "c", "z"] {
-            text += &format!("  {name}:\n    limits: {{rpm: {{per_minute: 5}}}}\n");
-            if let Some((_, parent)) = forest.iter().find(|(child, _)| *child == name) {
-                text += &format!("    parent: {parent}\n");
-            }
-        }
-        text
-    };
-    for (number, forest) in FORESTS.iter().chain(&FORESTS[..4]).rev().enumerate() {
-        let file = File::new(&format!("forest-{number}.yaml"), &text(forest));
-        let plan = File::new(&format!("forest-{number}.plan"), "");
-        table.text(["limits", "plan", file.path(), "--out", plan.path()]);
-        table.text(["limits", "apply", plan.path()]);
-        assert_eq!(table.text(["limits", "diff", file.path()]), "no changes\n");
-        for name in ["a", "b", "c", "z"] {
-            let run = table.run(["--json", "entities", "get", name]);
-            let found = serde_json::from_str::<Value>(&run.stdout).unwrap_or_default();
-            let parent = forest.iter().find(|(child, _)| *child == name);
-            assert_eq!(
-                found["parent"].as_str(),
-                parent.map(|(_, parent)| *parent),
-                "{name}"
-            );
-        }
-    }
 }
 
 /// The cycle is with an entity that the file does not have.

@@ -5,7 +5,7 @@ use std::collections::BTreeSet;
 use serde_json::{Map, Value, json};
 use weirgate_testkit::Dynamo;
 
-use super::fixtures::{File, Run, Table, weirgate};
+use super::fixtures::{File, Run, Table};
 
 /// A title, the clipboard, a cleared screen, C1, DEL, marks of direction, zero width, line and
 /// paragraph separators, tags, fillers, a byte order mark.
@@ -273,20 +273,7 @@ async fn no_text_of_a_file_or_an_argument_reaches_a_terminal_as_it_is() {
 }
 
 #[test]
-fn what_the_program_contains_is_shown_as_it_is() {
-    for shell in ["bash", "elvish", "fish", "powershell", "zsh"] {
-        let run = weirgate(["completions", shell]);
-        assert_eq!(run.code, Some(0));
-        let script = Run {
-            stdout: run.stdout.replace('\t', ""),
-            ..run
-        };
-        is_shown(&script, shell);
-        assert!(
-            !script.stdout.contains("\\u{"),
-            "{shell}: nothing is escaped"
-        );
-    }
+fn the_help_shows_no_value_of_a_variable() {
     let help = std::process::Command::new(env!("CARGO_BIN_EXE_weirgate"))
         .args(["limits", "set", "--help"])
         .env_clear()
