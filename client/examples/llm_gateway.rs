@@ -140,7 +140,3 @@ impl Vendor {
         prompt + prompt / 4
     }
 }
-
-#[cfg(test)]
-#[path = "tests/llm_gateway.rs"]
-mod tests;

@@ -118,7 +118,3 @@ async fn stop(limiter: &RateLimiter) -> Outcome {
     limiter.start(&acme).send().await?;
     Ok(())
 }
-
-#[cfg(test)]
-#[path = "tests/tenants.rs"]
-mod tests;

@@ -120,7 +120,3 @@ async fn show(app: &Router, key: &str, path: &str) -> Outcome {
     drop(axum::body::to_bytes(response.into_body(), usize::MAX).await?);
     Ok(())
 }
-
-#[cfg(test)]
-#[path = "tests/tower_api.rs"]
-mod tests;

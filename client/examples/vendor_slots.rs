@@ -125,7 +125,3 @@ impl Vendor {
         self.most_running.load(Ordering::Relaxed)
     }
 }
-
-#[cfg(test)]
-#[path = "tests/vendor_slots.rs"]
-mod tests;
