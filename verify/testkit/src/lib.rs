@@ -35,5 +35,5 @@ pub mod template;
 pub use dynamo::{Dynamo, Fault, Request, import};
 pub use image::{attributes, bucket, live, snapshot};
 pub use lines::Lines;
-pub use partitions::{Counts, InAll, Limits, Partitions};
+pub use partitions::{Counts, Limits, Partitions};
 pub use process::Process;

@@ -6,7 +6,6 @@
 //!   to a partition whose balance is too low is throttled and changes nothing. Any other is applied
 //!   and charged by item size, so a balance may fall below zero.
 //! - A write that changes an entry of an index is throttled with the index's partition.
-//! - A table can have limits in all: a new one takes 4,000 writes and 12,000 reads a second.
 //! - `BatchGetItem` leaves out the keys of partitions that are spent, and fails only if all are.
 //! - A transaction is cancelled if one of its items was written within the conflict window, or
 //!   belongs to a running transaction. It runs for one window; a single write to its items
@@ -42,7 +41,7 @@ use balances::Of;
 use state::State;
 
 pub use counts::Counts;
-pub use limits::{InAll, Limits};
+pub use limits::Limits;
 
 /// A [`Dynamo`] behind partitions with limits. Clones share both. Faults of the database stand in
 /// front: a request that is lost on its way costs nothing, one whose answer is lost costs what it

@@ -10,7 +10,7 @@ use weirgate_shared::write::{Action, AttributeUpdate, Path, Update, Value};
 use weirgate_shared::{ItemKey, attr};
 use weirgate_store::{ErrorKind, ReturnValues, Table, TransactOutcome};
 use weirgate_testkit::leased::id;
-use weirgate_testkit::{Dynamo, InAll, Limits, Partitions};
+use weirgate_testkit::{Dynamo, Limits, Partitions};
 
 fn key(pk: &str) -> ItemKey {
     ItemKey {
@@ -100,20 +100,6 @@ async fn read(client: &Client, pks: &[&str], is_consistent: bool) -> (usize, usi
         .map(Vec::len)
         .sum();
     (found, left.values().map(|left| left.keys.len()).sum())
-}
-
-/// Reads one item with or without strong consistency.
-async fn get(client: &Client, pk: &str, is_consistent: bool) -> Result<(), String> {
-    let request = client
-        .get_item()
-        .table_name("weirgate")
-        .consistent_read(is_consistent);
-    let request = request.key(attr::PK, AttributeValue::S(pk.to_owned()));
-    let answer = request
-        .key(attr::SK, AttributeValue::S("#STATE".to_owned()))
-        .send()
-        .await;
-    answer.map(drop).map_err(|error| format!("{error:?}"))
 }
 
 #[tokio::test(start_paused = true)]
@@ -263,42 +249,4 @@ async fn indexes_are_charged_what_the_database_reports() {
     );
     assert_eq!((of("GSI2"), of("DueIndex")), (4.0, 5.0), "{used:?}");
     assert_eq!(partitions.counts().index_units, 9);
-}
-
-#[tokio::test(start_paused = true)]
-async fn a_table_has_limits_in_all() {
-    assert_eq!(
-        InAll::NEW,
-        InAll {
-            writes: 4_000,
-            reads: 12_000
-        }
-    );
-    let in_all = Some(InAll {
-        writes: 40,
-        reads: 120,
-    });
-    let (_, partitions, table) = table(Limits {
-        in_all,
-        ..Limits::default()
-    })
-    .await;
-    let client = partitions.client().await;
-    let mut refused = vec![];
-    for at in 0..50 {
-        let update = set(&format!("k{}", at % 25), &[("n", Value::Int(1))]);
-        refused.extend(table.update(&update, ReturnValues::None).await.err());
-    }
-    assert_eq!((partitions.counts().units, refused.len()), (40, 10));
-    assert_eq!(refused[0].kind, ErrorKind::Throttled { key_range: false });
-    assert_eq!(partitions.partition("k24").throttled, 1);
-
-    let keys: Vec<_> = (0..100).map(|at| format!("k{at}")).collect();
-    let keys: Vec<_> = keys.iter().map(String::as_str).collect();
-    assert_eq!(read(&client, &keys, true).await, (25, 0));
-    assert_eq!(read(&client, &keys[..20], true).await, (20, 0));
-    let error = get(&client, "k0", true).await.unwrap_err();
-    assert!(error.contains("TableReadAccountLimitExceeded"), "{error}");
-    sleep(Duration::from_secs(1)).await;
-    assert_eq!(table.read(&[key("k0")]).await.unwrap().len(), 1);
 }

@@ -31,7 +31,6 @@ pub(super) enum Kind {
 pub(super) struct Spent {
     pub of: Of,
     kind: Kind,
-    is_key_range: bool,
 }
 
 impl Spent {
@@ -46,21 +45,15 @@ impl Spent {
         } else {
             "Write"
         };
-        let limit = if self.is_key_range {
-            "KeyRangeThroughputExceeded"
-        } else {
-            "AccountLimitExceeded"
-        };
-        throttled_by(&format!("{of}{kind}{limit}"), &resource)
+        throttled_by(&format!("{of}{kind}KeyRangeThroughputExceeded"), &resource)
     }
 }
 
-/// The balances of all partitions, and of the table and its indexes as wholes.
+/// The balances of all partitions.
 #[derive(Debug)]
 pub(super) struct Balances {
     limits: Limits,
     partitions: BTreeMap<Of, BTreeMap<String, Partition>>,
-    wholes: BTreeMap<(Of, Kind), Balance>,
 }
 
 #[derive(Debug)]
@@ -113,7 +106,6 @@ impl Balances {
         Self {
             limits: limits.clone(),
             partitions: BTreeMap::new(),
-            wholes: BTreeMap::new(),
         }
     }
 
@@ -132,65 +124,30 @@ impl Balances {
 
     /// Whether a request that costs at least so many half units is throttled there.
     pub fn spent(&mut self, of: Of, kind: Kind, pk: &str, halves: u64) -> Option<Spent> {
-        if self
-            .whole(of, kind)
-            .is_some_and(|whole| whole.is_below(halves))
-        {
-            return Some(Spent {
-                of,
-                kind,
-                is_key_range: false,
-            });
-        }
         let is_spent = self.partition(of, pk).balance(kind).is_below(halves);
-        is_spent.then_some(Spent {
-            of,
-            kind,
-            is_key_range: true,
-        })
+        is_spent.then_some(Spent { of, kind })
     }
 
     /// Whether any write to an index may be throttled now.
     pub fn may_throttle_indexes(&mut self) -> bool {
         let is_below = |balance: &mut Balance| balance.is_below(2);
-        let wholes = self
-            .wholes
-            .iter_mut()
-            .filter(|((of, kind), _)| *of != Of::Table && *kind == Kind::Write);
         let partitions = self
             .partitions
             .iter_mut()
             .filter(|(of, _)| **of != Of::Table);
         let mut partitions =
             partitions.flat_map(|(_, of)| of.values_mut().map(|partition| &mut partition.writes));
-        wholes.map(|(_, whole)| whole).any(is_below) || partitions.any(is_below)
+        partitions.any(is_below)
     }
 
     /// Takes what a request has cost.
     pub fn charge(&mut self, of: Of, kind: Kind, pk: &str, halves: u64) {
-        if let Some(whole) = self.whole(of, kind) {
-            whole.take(halves);
-        }
         let partition = self.partition(of, pk);
         partition.balance(kind).take(halves);
         match kind {
             Kind::Read => partition.counts.half_reads += halves,
             Kind::Write => partition.counts.units += halves / 2,
         }
-    }
-
-    fn whole(&mut self, of: Of, kind: Kind) -> Option<&mut Balance> {
-        let in_all = self.limits.in_all?;
-        let most = if kind == Kind::Read {
-            in_all.reads
-        } else {
-            in_all.writes
-        };
-        Some(
-            self.wholes
-                .entry((of, kind))
-                .or_insert_with(|| Balance::full(most, most)),
-        )
     }
 
     fn partition(&mut self, of: Of, pk: &str) -> &mut Partition {

@@ -18,8 +18,6 @@ pub struct Limits {
     /// How many partitions all keys share, of the table and of each index; by default, each key has
     /// its own.
     pub shared: Option<NonZeroU64>,
-    /// Limits of the whole table, and of each whole index; none by default.
-    pub in_all: Option<InAll>,
     /// For how long a write to an item cancels transactions on it, and for how long a transaction
     /// runs; 0 by default.
     pub conflict_window: Duration,
@@ -28,26 +26,9 @@ pub struct Limits {
     pub latency: RangeInclusive<Duration>,
 }
 
-/// What a table, or an index, takes each second in all its partitions. It begins with as much.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct InAll {
-    /// Write units.
-    pub writes: u32,
-    /// Read units.
-    pub reads: u32,
-}
-
-impl InAll {
-    /// A table on demand that was just created.
-    pub const NEW: Self = Self {
-        writes: 4_000,
-        reads: 12_000,
-    };
-}
-
 impl Default for Limits {
     /// DynamoDB's 1,000 write units and 3,000 read units a second, a second's worth of burst, and
-    /// answers within 3 to 9 milliseconds; no shared partitions, limits in all or conflicts.
+    /// answers within 3 to 9 milliseconds; no shared partitions or conflicts.
     fn default() -> Self {
         Self {
             units_per_second: 1000,
@@ -55,7 +36,6 @@ impl Default for Limits {
             reads_per_second: 3000,
             read_burst: 3000,
             shared: None,
-            in_all: None,
             conflict_window: Duration::ZERO,
             latency: Duration::from_millis(3)..=Duration::from_millis(9),
         }
