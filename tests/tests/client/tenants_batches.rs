@@ -198,24 +198,6 @@ async fn i3_a_young_record_comes_again_while_its_snapshot_is_throttled() {
     assert_eq!(copied(&dynamo, "slow/ENTITY#e-0"), "1.5");
 }
 
-#[tokio::test(start_paused = true)]
-async fn a_copy_whose_item_is_throttled_for_a_second_is_made() {
-    let dynamo = Dynamo::new().await;
-    let table = dynamo.table().await;
-    used(&table, "good", 3).await;
-    let records = records(&dynamo);
-    let until = Instant::now() + Duration::from_secs(1);
-    dynamo.fail_when(move |_| (Instant::now() < until).then_some(KEY_RANGE));
-    let handled = deliver(&table, &records).await;
-    assert_eq!(
-        (handled.summary.refused, handled.summary.failed),
-        (0, 0),
-        "{:?}",
-        handled.summary
-    );
-    assert_eq!(copied(&dynamo, "good/ENTITY#e-2"), "1.5");
-}
-
 /// The table as a whole is throttled, or the batch has no time left: that says nothing of the item.
 #[tokio::test(start_paused = true)]
 async fn a_copy_that_the_whole_table_throttles_comes_again() {

@@ -3,7 +3,7 @@
 
 use std::collections::BTreeSet;
 
-use serde_json::{Value, json};
+use serde_json::Value;
 use weirgate_runtime::{DIMENSIONS, NAMESPACE};
 use weirgate_testkit::template::{properties, resources, template};
 
@@ -139,37 +139,6 @@ async fn every_metric_of_the_functions_comes_out_of_real_invocations() {
     let shown: BTreeSet<_> = shown.map(|(_, name, of)| (of[1].1.clone(), name)).collect();
     let missing: Vec<_> = shown.difference(&seen).collect();
     assert!(missing.is_empty(), "{missing:?}");
-}
-
-#[test]
-fn alarms_on_the_functions_own_metrics_name_metrics_that_there_are() {
-    let declared = metrics();
-    let mut alarms = 0;
-    for (name, resource) in resources() {
-        let alarm = &resource["Properties"];
-        if resource["Type"] != "AWS::CloudWatch::Alarm" || alarm["Namespace"] != NAMESPACE {
-            continue;
-        }
-        let [stack, function] = &alarm["Dimensions"].as_array().unwrap()[..] else {
-            panic!("{name} has two dimensions");
-        };
-        assert_eq!(
-            *stack,
-            json!({"Name": "stack", "Value": {"Ref": "AWS::StackName"}})
-        );
-        assert_eq!(function["Name"], "function");
-        let of = declared
-            .iter()
-            .find(|(known, _)| function["Value"] == **known);
-        let known = of
-            .unwrap()
-            .1
-            .iter()
-            .any(|metric| alarm["MetricName"] == *metric.name);
-        assert!(known, "{name}");
-        alarms += 1;
-    }
-    assert_eq!(alarms, 4);
 }
 
 /// Words of the query language.

@@ -66,22 +66,6 @@ async fn an_exhausted_bucket_admits_debits_nothing_and_counts() {
     let _ = granted(&limiter, &limits(), &[("rpm", 1)]).await;
 }
 
-#[tokio::test(start_paused = true)]
-async fn debt_and_a_bucket_that_does_not_exist_are_no_obstacle() {
-    let (fleet, [limiter]) = Fleet::of().await;
-    fleet.writes();
-    let _ = bypassed(&limiter, &limits(), &[("rpm", 70)]).await;
-    assert_eq!(
-        (fleet.writes(), fleet.tk_tc("rpm").await),
-        (1, (60_000, 70_000))
-    );
-    let mut grant = granted(&limiter, &limits(), &[("rpm", 60)]).await;
-    let _ = grant.adjust("rpm", 90).await.unwrap();
-    let _ = bypassed(&limiter, &limits(), &[("rpm", 5), ("tpm", 0)]).await;
-    assert_eq!(fleet.tk_tc("rpm").await, (-30_000, 165_000));
-    assert_eq!(fleet.tk_tc("tpm").await, (600_000, 0));
-}
-
 /// Also where the write brings changed limits, one of which turns from slots in use into a rate.
 #[tokio::test(start_paused = true)]
 async fn a_bypass_brings_limits_as_any_other_request() {
@@ -225,9 +209,9 @@ async fn a_dropped_request_is_not_counted() {
 #[tokio::test(start_paused = true)]
 async fn prefetched_tokens_are_left_alone() {
     let fleet = Fleet::new().await;
-    let builder = fleet.builder().await;
-    let builder = builder.prefetch("gpt-4", Prefetch::default());
-    let limiter = builder.build().await.unwrap();
+    let limiter = fleet
+        .limiter_with(|builder| builder.prefetch("gpt-4", Prefetch::default()))
+        .await;
     let limits = [rpm(60_000)];
     for _ in 0..50 {
         let _ = granted(&limiter, &limits, &[("rpm", 1)]).await;
@@ -268,8 +252,9 @@ async fn a_bypass_that_cannot_be_counted_in_time_is_granted_and_degraded() {
     {
         let case = format!("{policy:?} {fault:?}");
         let fleet = Fleet::new().await;
-        let builder = fleet.builder().await.timeout(millis(200));
-        let limiter = builder.on_unavailable(policy).build().await.unwrap();
+        let limiter = fleet
+            .limiter_with(|builder| builder.timeout(millis(200)).on_unavailable(policy))
+            .await;
         let _ = granted(&limiter, &limits(), &[("rpm", 60)]).await;
         fleet.dynamo.fail_when(move |_| Some(fault));
         // Until the circuit breaker is open, and then too.
@@ -392,30 +377,6 @@ async fn one_shard_counts_what_bypasses_all() {
         .map(|shard| shard.limits["rpm"].consumed.bounded().0)
         .sum();
     assert_eq!(counted, 178_000);
-}
-
-/// A clock that is behind takes overflow for tokens, and takes again; what bypasses the limits
-/// counts once.
-#[tokio::test(start_paused = true)]
-async fn i3_the_first_bypass_of_a_slow_clock_counts_once() {
-    let fleet = Fleet::slow(millis(5)).await;
-    let limits = [Limit::per_second("rpm", 10).unwrap()];
-    let _ = granted(&fleet.limiter().await, &limits, &[("rpm", 4)]).await;
-    pass(secs(60)).await;
-    let clock = weirgate::FakeClock::at(START);
-    clock.skew(-120_000);
-    let slow = fleet.limiter_by(&clock).await;
-    let (ordinary, free) = tokio::join!(
-        ask(&slow, &limits, &[("rpm", 6)]).send(),
-        bypass(&slow, &limits, &[("rpm", 3)]).send()
-    );
-    assert!(ordinary.unwrap().is_granted() && free.unwrap().is_granted());
-    let stats = slow.stats();
-    let counted = fleet.tk_tc("rpm").await.1;
-    assert_eq!(
-        counted - i64::try_from(stats.unconfirmed_millitokens).unwrap(),
-        13_000
-    );
 }
 
 proptest! {

@@ -7,7 +7,7 @@ use proptest::prelude::*;
 use tokio::time::Instant;
 use weirgate::http::{Policies, PolicyNames, Problem};
 use weirgate::testing::TestTable;
-use weirgate::{Acquire, ConfigLevel, Decision, Limit, LimitMode, OnUnavailable, RateLimiter};
+use weirgate::{Acquire, Decision, Limit, LimitMode, OnUnavailable, RateLimiter};
 
 use weirgate_tests::fleet::config;
 
@@ -172,52 +172,6 @@ proptest! {
             prop_assert_eq!(mixed.1, alone.1, "step {}", at);
         }
     }
-}
-
-/// A level that is stopped or disabled stops no request beside one in shadow mode on it.
-#[tokio::test(start_paused = true)]
-async fn a_request_in_shadow_mode_on_a_stopped_level_disables_no_other() {
-    let limiter = TestTable::new().limiter().await;
-    let level = ConfigLevel::Entity("trial-0".try_into().unwrap());
-    let _ = limiter.stop(&level).send().await.unwrap();
-    let part = |is_shadow| Part {
-        entity: 0,
-        is_shadow,
-        amount: 4,
-        trial: None,
-    };
-    let ask = |parts: &[bool]| {
-        let parts = parts
-            .iter()
-            .map(|is_shadow| acquire(&limiter, &part(*is_shadow), true));
-        limiter.acquire_all(parts.collect::<Vec<_>>()).send()
-    };
-    for _ in 0..2 {
-        let mut granted = ask(&[true, false])
-            .await
-            .unwrap()
-            .granted()
-            .expect("the other is not stopped");
-        assert_eq!(granted[1].amount("rps").whole_tokens(), 4);
-        assert!(granted[0].amounts().is_empty());
-        let _ = granted[0].adjust("rps", 3).await.unwrap();
-        assert!(granted[1].adjust("rsp", 3).await.is_err());
-    }
-    let denied = ask(&[true, false])
-        .await
-        .unwrap()
-        .denied()
-        .expect("ten a second");
-    assert!(
-        denied
-            .limits
-            .iter()
-            .all(|status| status.entity.as_str() == "e-0")
-    );
-    assert!(
-        matches!(ask(&[true]).await.unwrap(), Decision::Disabled(_)),
-        "it alone is stopped"
-    );
 }
 
 /// On the bucket of an enforced request too, one in shadow mode denies it nothing.
