@@ -136,8 +136,7 @@ async fn act(limiter: &RateLimiter, name: &str) -> Result<(), Error> {
 
 /// A namespace in which each act changes something.
 async fn world(fleet: &Fleet) -> RateLimiter {
-    let builder = fleet.builder().await.principal("ann");
-    let limiter = builder.build().await.unwrap();
+    let limiter = fleet.limiter_with(|builder| builder.principal("ann")).await;
     let limits = Config::of([rpm(60)]);
     limiter
         .set_config(&ConfigLevel::System, &limits)

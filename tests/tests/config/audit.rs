@@ -18,15 +18,9 @@ fn told(events: Vec<AuditEvent>) -> Vec<(String, AuditChange)> {
 #[tokio::test(start_paused = true)]
 async fn every_change_is_told_the_newest_first() {
     let fleet = Fleet::new().await;
-    let ann = fleet
-        .builder()
-        .await
-        .principal("ann")
-        .build()
-        .await
-        .unwrap();
-    let bob = fleet.builder().await.owner("bob").build().await.unwrap();
-    let nobody = fleet.builder().await.owner("").build().await.unwrap();
+    let ann = fleet.limiter_with(|builder| builder.principal("ann")).await;
+    let bob = fleet.limiter_with(|builder| builder.owner("bob")).await;
+    let nobody = fleet.limiter_with(|builder| builder.owner("")).await;
     let own = on("e-1", "gpt-4");
     let (five, off) = (
         Config::of([rpm(5)]),

@@ -265,7 +265,7 @@ async fn how_long_limits_are_good_is_the_builders() {
     let fleet = Fleet::new().await;
     configured(&fleet, &ConfigLevel::System, [rpm(600)]).await;
     for (ttl, expected) in [(secs(5), 6), (secs(3_600), 1), (Duration::ZERO, 30)] {
-        let limiter = fleet.builder().await.config_ttl(ttl).build().await.unwrap();
+        let limiter = fleet.limiter_with(|builder| builder.config_ttl(ttl)).await;
         let _ = reads(&fleet);
         for _ in 0..30 {
             let _ = take(&limiter, 1).await.unwrap();

@@ -38,12 +38,8 @@ entities:
 
 async fn limiter(fleet: &Fleet, file: &LimitsFile) -> RateLimiter {
     fleet
-        .builder()
+        .limiter_with(|builder| builder.limits_file(file.clone()))
         .await
-        .limits_file(file.clone())
-        .build()
-        .await
-        .unwrap()
 }
 
 /// The capacity in force, by the nearest level.

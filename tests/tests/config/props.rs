@@ -107,7 +107,7 @@ proptest! {
             let fleet = Fleet::slow(millis(2)).await;
             let mut limiters = vec![];
             for age in AGES {
-                limiters.push(fleet.builder().await.config_ttl(secs(age)).build().await.unwrap());
+                limiters.push(fleet.limiter_with(|builder| builder.config_ttl(secs(age))).await);
             }
             let (total, set) = run(&fleet, &limiters, steps).await;
             // I1 against the largest rule there is.

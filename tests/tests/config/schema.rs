@@ -124,7 +124,7 @@ async fn a_check_is_one_read_and_says_what_is_wrong() {
         ErrorKind::AccessDenied
     );
     let nowhere = Dynamo::empty().table().await;
-    let limiter = fleet.builder().await.table(nowhere).build().await.unwrap();
+    let limiter = fleet.limiter_with(|builder| builder.table(nowhere)).await;
     assert_eq!(
         kind(limiter.check().await.unwrap_err()),
         ErrorKind::TableNotFound

@@ -439,8 +439,9 @@ async fn a_decision_without_dynamodb_is_told_by_a_field_until_the_outage_ends() 
         failure_threshold: 2,
         ..CircuitBreakerConfig::default()
     };
-    let builder = fleet.builder().await.circuit_breaker(breaker);
-    let limiter = builder.timeout(millis(200)).build().await.unwrap();
+    let limiter = fleet
+        .limiter_with(|builder| builder.circuit_breaker(breaker).timeout(millis(200)))
+        .await;
     let with = |on_unavailable: OnUnavailable| {
         let layer = RateLimitLayer::new(limiter.clone(), move |limiter, request| {
             charge(limiter, request).map(|acquire| acquire.on_unavailable(on_unavailable))
@@ -483,8 +484,9 @@ async fn an_open_circuit_breaker_is_answered_with_the_time_until_it_tries_again(
         open_for: millis(3_400),
         ..CircuitBreakerConfig::default()
     };
-    let builder = fleet.builder().await.circuit_breaker(breaker);
-    let limiter = builder.timeout(millis(200)).build().await.unwrap();
+    let limiter = fleet
+        .limiter_with(|builder| builder.circuit_breaker(breaker).timeout(millis(200)))
+        .await;
     let app = done().layer(RateLimitLayer::new(limiter.clone(), charge));
     throttle(&fleet);
     let refused = sent(&app, "/").await;

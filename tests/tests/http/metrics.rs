@@ -74,20 +74,15 @@ fn every_decision_is_told_by_its_outcome() {
             .send()
             .await
             .expect_err("nothing is asked");
-        let shadow = fleet.builder().await.shadow(true).build().await.unwrap();
+        let shadow = fleet.limiter_with(|builder| builder.shadow(true)).await;
         let _ = granted(&shadow, &rpm(), &[("rpm", 1)]).await;
         let breaker = CircuitBreakerConfig {
             failure_threshold: 2,
             ..CircuitBreakerConfig::default()
         };
         let away = fleet
-            .builder()
-            .await
-            .timeout(millis(50))
-            .circuit_breaker(breaker)
-            .build()
-            .await
-            .unwrap();
+            .limiter_with(|builder| builder.timeout(millis(50)).circuit_breaker(breaker))
+            .await;
         fleet.fail_reads(Fault::LoseRequest);
         let _ = ask(&away, &rpm(), &[("rpm", 1)])
             .on_unavailable(OnUnavailable::Allow)
@@ -137,12 +132,8 @@ fn metrics_do_not_grow_with_callers_unless_they_are_asked_to() {
     let busy = |callers: u32, by_resource: bool| {
         told(async move |fleet: &Fleet| {
             let limiter = fleet
-                .builder()
-                .await
-                .metrics_by_resource(by_resource)
-                .build()
-                .await
-                .unwrap();
+                .limiter_with(|builder| builder.metrics_by_resource(by_resource))
+                .await;
             for n in 0..callers {
                 let (entity, resource) = (format!("e-{n}"), format!("r-{n}"));
                 let request = limiter

@@ -28,13 +28,12 @@ fn fenced(policy: &str) -> String {
 async fn limiter(fleet: &Fleet, namespace: &str) -> RateLimiter {
     let prefetch = Prefetch::default().max_outstanding_percent(50);
     fleet
-        .builder()
+        .limiter_with(|builder| {
+            builder
+                .namespace(namespace)
+                .prefetch("api/search", prefetch)
+        })
         .await
-        .namespace(namespace)
-        .prefetch("api/search", prefetch)
-        .build()
-        .await
-        .unwrap()
 }
 
 /// All requests of a caller that takes tokens.

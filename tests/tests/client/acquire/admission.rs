@@ -45,8 +45,9 @@ async fn a_denial_says_how_every_limit_stands_and_when_to_come_back() {
 async fn a_cached_denial_costs_no_request_and_the_next_one_a_read() {
     let fleet = Fleet::new().await;
     // No read of the switches beside.
-    let limiter = fleet.builder().await.config_ttl(secs(86_400));
-    let limiter = limiter.build().await.unwrap();
+    let limiter = fleet
+        .limiter_with(|builder| builder.config_ttl(secs(86_400)))
+        .await;
     let hourly = [Limit::per_hour("rph", 1).unwrap()];
     let _ = granted(&limiter, &hourly, &[("rph", 1)]).await;
     assert_eq!(
@@ -185,12 +186,8 @@ async fn a_wait_that_cannot_succeed_is_not_begun() {
 async fn a_wait_without_an_end_is_a_long_one() {
     let fleet = Fleet::new().await;
     let limiter = fleet
-        .builder()
-        .await
-        .timeout(Duration::MAX)
-        .build()
-        .await
-        .unwrap();
+        .limiter_with(|builder| builder.timeout(Duration::MAX))
+        .await;
     let _ = granted(&limiter, &two(), &[("rpm", 60)]).await;
     assert!(
         ask(&limiter, &two(), &[("rpm", 60)])

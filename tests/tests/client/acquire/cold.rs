@@ -270,13 +270,7 @@ async fn throttled_first_reads_are_repeated_and_open_no_breaker() {
         assert!(decision.unwrap().is_granted());
     }
     assert_eq!(limiter.stats().breaker_opened, 0);
-    let limiter = fleet
-        .builder()
-        .await
-        .timeout(secs(2))
-        .build()
-        .await
-        .unwrap();
+    let limiter = fleet.limiter_with(|builder| builder.timeout(secs(2))).await;
     fleet
         .dynamo
         .fail_reads(|_, _| Some(Fault::Throttle { key_range: true }));

@@ -76,7 +76,7 @@ proptest! {
         runtime().block_on(async {
             let (fleet, far) = (Fleet::new().await, [rpm(600_000)]);
             let prefetch = Prefetch::default().max_age(millis(keep_ms));
-            let limiter = fleet.builder().await.prefetch("gpt-4", prefetch).build().await.unwrap();
+            let limiter = fleet.limiter_with(|builder| builder.prefetch("gpt-4", prefetch)).await;
             for _ in 0..200 {
                 let _ = granted(&limiter, &far, &[("rpm", 1)]).await;
                 pass(millis(1)).await;
@@ -115,7 +115,7 @@ proptest! {
             let fleet = Fleet::new().await;
             let pause = secs(30);
             let breaker = CircuitBreakerConfig { failure_threshold: 1, open_for: pause, max_open_for: pause };
-            let limiter = fleet.builder().await.timeout(millis(200)).circuit_breaker(breaker).build().await.unwrap();
+            let limiter = fleet.limiter_with(|builder| builder.timeout(millis(200)).circuit_breaker(breaker)).await;
             fleet.dynamo.fail_when(|_| Some(Fault::ServerError));
             let rpm = [rpm(600)];
             let _ = ask(&limiter, &rpm, &[("rpm", 1)]).send().await.expect_err("away");

@@ -126,7 +126,7 @@ fn soft() -> Limit {
 #[tokio::test(start_paused = true)]
 async fn a_limiter_in_shadow_mode_denies_and_delays_no_request() {
     let fleet = Fleet::new().await;
-    let limiter = fleet.builder().await.shadow(true).build().await.unwrap();
+    let limiter = fleet.limiter_with(|builder| builder.shadow(true)).await;
     let limits = [rpm(60, LimitMode::Enforced), slots(1)];
     let held = granted(&limiter, &limits, &[("rpm", 60), ("slots", 1)]).await;
     let started = fleet.now();
@@ -164,7 +164,7 @@ proptest! {
         runtime().block_on(async {
             let (real, shadow) = (Fleet::new().await, Fleet::new().await);
             let enforcing = real.limiter().await;
-            let watching = shadow.builder().await.shadow(true).build().await.unwrap();
+            let watching = shadow.limiter_with(|builder| builder.shadow(true)).await;
             let limits = [rpm(60, LimitMode::Enforced), Limit::per_minute("b", 20).unwrap()];
             for (pause_ms, a, b) in steps {
                 pass(millis(pause_ms)).await;

@@ -156,7 +156,7 @@ async fn a_shadow_limit_has_no_part_in_the_wait() {
         assert_eq!(peek(1).await.unwrap().retry_after, Some(secs(1)));
     }
     // Of a limiter in shadow mode, no limit denies.
-    let shadow = fleet.builder().await.shadow(true).build().await.unwrap();
+    let shadow = fleet.limiter_with(|builder| builder.shadow(true)).await;
     let balances = peek(&shadow, &limits, 60, Duration::ZERO).await;
     assert_eq!(balances.retry_after, Some(Duration::ZERO));
 }

@@ -261,12 +261,8 @@ async fn a_limiter_with_a_bad_name_is_not_built() {
 async fn a_table_that_stays_throttled_ends_in_a_timeout_that_says_so() {
     let fleet = Fleet::new().await;
     let limiter = fleet
-        .builder()
-        .await
-        .timeout(millis(700))
-        .build()
-        .await
-        .unwrap();
+        .limiter_with(|builder| builder.timeout(millis(700)))
+        .await;
     fleet
         .dynamo
         .fail_when(|_| Some(Fault::Throttle { key_range: false }));

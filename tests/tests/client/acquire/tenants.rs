@@ -85,12 +85,8 @@ fn limits() -> [Limit; 2] {
 
 async fn limiter(fleet: &Fleet, namespace: &str) -> RateLimiter {
     fleet
-        .builder()
+        .limiter_with(|builder| builder.namespace(namespace))
         .await
-        .namespace(namespace)
-        .build()
-        .await
-        .unwrap()
 }
 
 /// One thing that a limiter can be asked for.
@@ -290,8 +286,7 @@ proptest! {
             assert!(OTHERS.iter().all(|namespace| before.keys().any(|key| key.starts_with(&format!("{namespace}/")))));
 
             let file = opened("property", &look_alikes()).unwrap();
-            let builder = fleet.builder().await.namespace(OURS).limits_file(file);
-            let ahead = builder.prefetch("gpt-4", Prefetch::default().max_outstanding_percent(50)).build().await.unwrap();
+            let ahead = fleet.limiter_with(|builder| builder.namespace(OURS).limits_file(file).prefetch("gpt-4", Prefetch::default().max_outstanding_percent(50))).await;
             let (ours, asked) = (limiter(&fleet, OURS).await, asked(&fleet.dynamo));
             for (at, step) in steps.into_iter().enumerate() {
                 take(if at % 3 == 0 { &ahead } else { &ours }, step).await;

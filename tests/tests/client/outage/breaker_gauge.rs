@@ -12,8 +12,9 @@ async fn limiter(fleet: &Fleet) -> RateLimiter {
         failure_threshold: 2,
         ..CircuitBreakerConfig::default()
     };
-    let builder = fleet.builder().await.timeout(millis(500));
-    builder.circuit_breaker(breaker).build().await.unwrap()
+    fleet
+        .limiter_with(|builder| builder.timeout(millis(500)).circuit_breaker(breaker))
+        .await
 }
 
 async fn acquire(limiter: &RateLimiter) -> bool {

@@ -38,13 +38,14 @@ async fn limiter(
     on_unavailable: OnUnavailable,
     breaker: CircuitBreakerConfig,
 ) -> RateLimiter {
-    let builder = fleet
-        .builder()
+    fleet
+        .limiter_with(|builder| {
+            builder
+                .timeout(millis(200))
+                .on_unavailable(on_unavailable)
+                .circuit_breaker(breaker)
+        })
         .await
-        .timeout(millis(200))
-        .on_unavailable(on_unavailable)
-        .circuit_breaker(breaker);
-    builder.build().await.unwrap()
 }
 
 /// A process that decides by a part of the limits as soon as one request fails.
@@ -441,12 +442,8 @@ async fn a_request_that_hangs_is_answered_in_its_time() {
 async fn credentials_that_are_not_valid_yet_are_waited_for_and_open_no_breaker() {
     let fleet = Fleet::new().await;
     let patient = fleet
-        .builder()
-        .await
-        .circuit_breaker(after(1))
-        .build()
-        .await
-        .unwrap();
+        .limiter_with(|builder| builder.circuit_breaker(after(1)))
+        .await;
     let _ = granted(&patient, &limits(), &[("rpm", 1)]).await;
     fleet.fail(&[Fault::StaleCredentials; 4]);
     assert!(

@@ -18,12 +18,8 @@ fn far() -> Vec<Limit> {
 
 async fn ahead(fleet: &Fleet) -> RateLimiter {
     fleet
-        .builder()
+        .limiter_with(|builder| builder.prefetch("gpt-4", Prefetch::default()))
         .await
-        .prefetch("gpt-4", Prefetch::default())
-        .build()
-        .await
-        .unwrap()
 }
 
 async fn metered(fleet: &Fleet, latency_ms: u64) -> (RateLimiter, CapacityMeter) {
@@ -117,12 +113,8 @@ async fn no_more_than_the_share_is_outstanding_at_any_time() {
         let fleet = Fleet::new().await;
         let prefetch = Prefetch::default().max_outstanding_percent(percent);
         let limiter = fleet
-            .builder()
-            .await
-            .prefetch("gpt-4", prefetch)
-            .build()
-            .await
-            .unwrap();
+            .limiter_with(|builder| builder.prefetch("gpt-4", prefetch))
+            .await;
         let (mut used, mut most_seen) = (0, 0);
         for at in 0..1_000 {
             if let Some(grant) = ask(&limiter, &limits, &[("rps", 1), ("tps", 7)])
@@ -285,21 +277,12 @@ async fn leases_slots_soft_and_shadow_limits_go_to_the_table_as_always() {
     }
     assert_eq!(limiter.stats().prefetch_blocks, 0);
     let silent = fleet
-        .builder()
-        .await
-        .prefetch("gpt-4", Prefetch::default())
-        .shadow(true)
-        .build()
-        .await
-        .unwrap();
+        .limiter_with(|builder| builder.prefetch("gpt-4", Prefetch::default()).shadow(true))
+        .await;
     load(&silent, &far(), millis(1), 1).await;
     let elsewhere = fleet
-        .builder()
-        .await
-        .prefetch("gpt-5", Prefetch::default())
-        .build()
-        .await
-        .unwrap();
+        .limiter_with(|builder| builder.prefetch("gpt-5", Prefetch::default()))
+        .await;
     load(&elsewhere, &far(), millis(1), 1).await;
     assert_eq!(
         (

@@ -13,12 +13,8 @@ use weirgate_tests::fleet::{
 
 async fn ahead(fleet: &Fleet, prefetch: Prefetch) -> RateLimiter {
     fleet
-        .builder()
+        .limiter_with(|builder| builder.prefetch("gpt-4", prefetch))
         .await
-        .prefetch("gpt-4", prefetch)
-        .build()
-        .await
-        .unwrap()
 }
 
 /// Asks for so many times one token, at once.

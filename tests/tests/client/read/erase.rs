@@ -48,12 +48,8 @@ async fn world(fleet: &Fleet, neighbours: &[&str], hours: usize) {
     let (ours, theirs) = (
         fleet.limiter().await,
         fleet
-            .builder()
-            .await
-            .namespace("default2")
-            .build()
-            .await
-            .unwrap(),
+            .limiter_with(|builder| builder.namespace("default2"))
+            .await,
     );
     for name in neighbours.iter().chain(&["e-1"]) {
         live(&ours, name).await;
@@ -183,10 +179,7 @@ async fn an_entity_with_1000_items_is_erased_and_nothing_else_is() {
 #[tokio::test(start_paused = true)]
 async fn each_erasure_that_deletes_something_has_an_audit_event() {
     let fleet = Fleet::new().await;
-    let by = async |name: &str| {
-        let builder = fleet.builder().await.principal(name);
-        builder.build().await.unwrap()
-    };
+    let by = async |name: &str| fleet.limiter_with(|builder| builder.principal(name)).await;
     let (alice, bob) = (by("alice").await, by("bob").await);
     let id = entity("e-1");
     for (limiter, deletes) in [(&alice, true), (&alice, false), (&bob, true)] {

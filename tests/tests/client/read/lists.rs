@@ -178,12 +178,8 @@ async fn entities_and_namespaces_are_listed_over_all_pages() {
     names.remove("team-9");
     // Those of other namespaces, and buckets, are not in it.
     let other = fleet
-        .builder()
-        .await
-        .namespace("other")
-        .build()
-        .await
-        .unwrap();
+        .limiter_with(|builder| builder.namespace("other"))
+        .await;
     other.set_entity(&entity("foreign")).await.unwrap();
     let _ = granted(&limiter, &rpm(), &[("rpm", 1)]).await;
 

@@ -16,8 +16,9 @@ const LATENCY: Duration = Duration::from_millis(10);
 const NEIGHBOURS: [&str; 4] = ["s", "stage", "Staging", "staging2"];
 
 async fn limiter(fleet: &Fleet, namespace: &str) -> RateLimiter {
-    let builder = fleet.builder().await.namespace(namespace);
-    builder.principal("ops").build().await.unwrap()
+    fleet
+        .limiter_with(|builder| builder.namespace(namespace).principal("ops"))
+        .await
 }
 
 /// Writes items of every kind in a namespace.

@@ -159,12 +159,8 @@ async fn i7_a_renewal_in_trouble_keeps_the_lease() {
 async fn a_settlement_that_stays_refused_ends_in_an_error() {
     let fleet = Fleet::new().await;
     let limiter = fleet
-        .builder()
-        .await
-        .timeout(fleet::millis(900))
-        .build()
-        .await
-        .unwrap();
+        .limiter_with(|builder| builder.timeout(fleet::millis(900)))
+        .await;
     let grant = ask(&limiter, &limits(), &[("slots", 20)])
         .lease(secs(30))
         .send()

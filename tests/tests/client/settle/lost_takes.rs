@@ -223,12 +223,8 @@ async fn a_doubt_is_not_forgotten_over_a_later_refusal() {
     for last in [Fault::Forbidden, Fault::Throttle { key_range: false }] {
         let fleet = Fleet::new().await;
         let limiter = fleet
-            .builder()
-            .await
-            .timeout(millis(900))
-            .build()
-            .await
-            .unwrap();
+            .limiter_with(|builder| builder.timeout(millis(900)))
+            .await;
         let _ = granted(&limiter, &limits(), &[("rph", 1)]).await;
         fleet.fail(&[Fault::LoseAnswer]);
         fleet.dynamo.fail_when(move |_| Some(last));

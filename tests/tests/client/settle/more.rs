@@ -140,12 +140,8 @@ async fn what_cannot_be_taken_or_given_back_is_refused_with_the_remedy() {
         "the lease of this grant has expired",
     );
     let away = fleet
-        .builder()
-        .await
-        .on_unavailable(OnUnavailable::Allow)
-        .build()
-        .await
-        .unwrap();
+        .limiter_with(|builder| builder.on_unavailable(OnUnavailable::Allow))
+        .await;
     fleet.dynamo.fail_reads(|_, _| Some(Fault::ServerError));
     let mut degraded = granted(&away, &limits(), &[("rpm", 1)]).await;
     says(

@@ -92,12 +92,8 @@ async fn a_token_of_another_table_or_namespace_is_refused() {
         }
     }
     let staging = fleet
-        .builder()
-        .await
-        .namespace("staging")
-        .build()
-        .await
-        .unwrap();
+        .limiter_with(|builder| builder.namespace("staging"))
+        .await;
     let token = granted(&staging, &limits(), &[("tpd", 5)])
         .await
         .into_token();
