@@ -14,7 +14,6 @@ use weirgate_shared::EpochMillis;
 use weirgate_store::{ConnectOptions, Table, connect_with};
 
 use crate::answer::{Says, Still};
-use crate::numbers::Bytes;
 
 /// Reads variables, whose values stand in a row with NULs between, and an invocation's end.
 pub fn environment(bytes: &[u8]) {
@@ -56,10 +55,14 @@ pub fn environment(bytes: &[u8]) {
     connection(lookup);
     least_level(&lookup("AWS_LAMBDA_LOG_LEVEL").unwrap_or_default());
 
-    let mut bytes = Bytes(bytes);
     let mut context = Context::default();
-    context.deadline = u64::try_from(bytes.number()).unwrap_or(u64::MAX);
-    let _ = reconciler::Deadline::after(time_left(&context, EpochMillis(bytes.number())));
+    let numbers = values.iter().filter_map(|value| value.parse().ok());
+    for number in numbers.chain([i64::MIN, 0, i64::MAX]) {
+        context.deadline = u64::try_from(number).unwrap_or(u64::MAX);
+        for now in [i64::MIN, number, i64::MAX] {
+            let _ = reconciler::Deadline::after(time_left(&context, EpochMillis(now)));
+        }
+    }
 }
 
 /// Sends a request by the variables of region, credentials and endpoint.

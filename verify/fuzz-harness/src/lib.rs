@@ -7,7 +7,7 @@
 //!
 //! - `stream`: an event of the table's stream, and the writes that it leads to
 //! - `item`: an item of the table, as every kind there is
-//! - `plans`: a bucket of any numbers, and every write that can be planned for it
+//! - `plans`: every write that can be planned for a bucket that was read
 //! - `key`: the keys of an item, and names
 //! - `answer`: what DynamoDB answers to the SDK, dates and errors among it
 //! - `failure_object`: what the failure bucket holds, as a replay reads it
@@ -19,7 +19,6 @@
 //! - `rate_limit_request`: a call of Envoy's rate limit service, and its plan
 //! - `environment`: the functions' variables, what the SDK makes of them, the
 //!   least level of the log, and when invocations end
-//! - `numbers`: numbers at the edges of their types
 
 mod agent_request;
 mod answer;
@@ -30,7 +29,6 @@ mod grant_token;
 mod item;
 mod key;
 mod limits_file;
-mod numbers;
 mod plans;
 mod rate_limit_request;
 mod rules_file;
@@ -43,10 +41,9 @@ pub use stream::stream;
 pub type Decoder = (&'static str, fn(&[u8]));
 
 /// All decoders.
-pub const ALL: [Decoder; 14] = [
+pub const ALL: [Decoder; 13] = [
     ("stream", stream),
     ("item", item),
-    ("plans", plans::plans),
     ("key", key::key),
     ("answer", answer::answer),
     ("limits_file", limits_file::limits_file),

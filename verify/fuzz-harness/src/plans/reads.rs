@@ -8,7 +8,7 @@ use weirgate_shared::{
     Window, usage,
 };
 
-use super::case::Case;
+use super::Case;
 
 /// Plans copies of both shards, one after the other as if they were two lives of one, and the usage that
 /// readers find.
@@ -69,7 +69,6 @@ pub(super) fn evaluate(
         bucket,
         other,
         limits,
-        version,
         amount,
         now,
         ..
@@ -79,7 +78,7 @@ pub(super) fn evaluate(
     let advanced = bucket.projected(
         VersionedLimits {
             limits,
-            version: version.map(LimitsVersion),
+            version: Some(LimitsVersion(1)),
             is_own: false,
         },
         now,

@@ -4,13 +4,15 @@ use std::collections::BTreeMap;
 
 use weirgate_reconciler::{Depth, review};
 use weirgate_shared::write::{
-    Action, Contention, LeaseChange, LimitDelta, Settle, Take, Update, expire, finish_writes,
+    Action, Contention, LeaseChange, LimitDelta, Roll, Settle, Take, Update, expire, finish_writes,
     is_abandoned, may_split, merge, merged, recreate, refill, remove_covered, require_unchanged,
     sample, split, update_min_shards,
 };
-use weirgate_shared::{BucketKey, Lease, LimitsVersion, MilliTokens, VersionedLimits, WriteId};
+use weirgate_shared::{
+    BucketKey, Hour, Lease, LimitsVersion, MilliTokens, VersionedLimits, WriteId,
+};
 
-use super::case::Case;
+use super::Case;
 
 /// Plans every write.
 pub(super) fn plan_writes(case: &Case) {
@@ -79,13 +81,11 @@ fn updates(case: &Case) -> Vec<Update> {
     let Case {
         bucket,
         limits,
-        version,
         amount,
         now,
-        roll,
         ..
     } = case;
-    let (now, roll) = (*now, *roll);
+    let (now, roll) = (*now, Roll::to(Hour::of(*now)));
     let needs = BTreeMap::from_iter(limits.iter().map(|limit| (limit.name().clone(), *amount)));
     let id = WriteId::from_bits(7);
     let lease = Lease {
@@ -108,7 +108,7 @@ fn updates(case: &Case) -> Vec<Update> {
     ] {
         let limits = VersionedLimits {
             limits,
-            version: version.map(LimitsVersion),
+            version: Some(LimitsVersion(1)),
             is_own: contention == shared,
         };
         let take = Take {
@@ -117,7 +117,10 @@ fn updates(case: &Case) -> Vec<Update> {
             counted_amounts,
             acquires: amount.0,
             leases: vec![(id.clone(), lease.clone())],
-            roll,
+            roll: Roll {
+                by_others: contention == shared,
+                ..roll
+            },
             request_split: true,
             contention,
             unconfirmed: std::slice::from_ref(&id),
