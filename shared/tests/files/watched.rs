@@ -84,6 +84,12 @@ fn stamps(path: &Path) -> FileTimes {
         .set_modified(metadata.modified().unwrap())
 }
 
+/// Gives a file stamps.
+fn stamp(path: &Path, stamps: FileTimes) {
+    let file = File::options().write(true).open(path).unwrap();
+    file.set_times(stamps).unwrap();
+}
+
 /// How a file gets another content.
 type Replacement = (&'static str, fn(&Path, &str));
 /// How a file is lost.
@@ -97,32 +103,17 @@ const REPLACEMENTS: [Replacement; 8] = [
     ("with the same stamp", |path, text| {
         let stamps = stamps(path);
         fs::write(path, text).unwrap();
-        File::options()
-            .write(true)
-            .open(path)
-            .unwrap()
-            .set_times(stamps)
-            .unwrap();
+        stamp(path, stamps);
     }),
     ("with an older stamp", |path, text| {
         fs::write(path, text).unwrap();
         let old = FileTimes::new().set_modified(SystemTime::UNIX_EPOCH);
-        File::options()
-            .write(true)
-            .open(path)
-            .unwrap()
-            .set_times(old)
-            .unwrap();
+        stamp(path, old);
     }),
     ("renamed onto it, with the same stamp", |path, text| {
         let other = path.with_extension("new");
         fs::write(&other, text).unwrap();
-        File::options()
-            .write(true)
-            .open(&other)
-            .unwrap()
-            .set_times(stamps(path))
-            .unwrap();
+        stamp(&other, stamps(path));
         fs::rename(&other, path).unwrap();
     }),
     ("removed and written again", |path, text| {

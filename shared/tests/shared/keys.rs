@@ -224,30 +224,14 @@ proptest! {
 /// Texts that look like a name, or would be one after a library's normalization.
 #[test]
 fn look_alikes_of_names_are_refused() {
-    let unicode = [
-        "ａcme",
-        "аcme",
-        "acmé",
-        "acme\u{301}",
-        "acme\u{200b}",
-        "acme\u{200d}x",
-        "\u{feff}acme",
-        "\u{202e}emca",
-        "acme\u{ad}",
-        "ⓐcme",
-        "acme\u{2044}x",
-        "acme\u{ff0f}BUCKET",
-        "acme\u{ff03}x",
-        "ſystem",
-        "\u{212a}elvin",
-        "ı",
-        "acme\u{e0061}",
-    ];
+    let unicode = "ａcme аcme acmé acme\u{301} acme\u{200b} acme\u{200d}x \u{feff}acme \
+        \u{202e}emca acme\u{ad} ⓐcme acme\u{2044}x acme\u{ff0f}BUCKET acme\u{ff03}x ſystem \
+        \u{212a}elvin ı acme\u{e0061}";
     let delimiters = [
         "", " ", "a b", " a", "a ", "a#b", "#a", "a#", "a\0", "\0", "a\nb", "a\n", "a\r", "a\t",
         "a%2Fb", "a\\b", "a*",
     ];
-    for name in unicode.into_iter().chain(delimiters) {
+    for name in unicode.split(' ').chain(delimiters) {
         let refused = [
             Namespace::new(name).is_err(),
             EntityId::new(name).is_err(),

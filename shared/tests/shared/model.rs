@@ -7,7 +7,7 @@ use std::collections::BTreeMap;
 
 use proptest::prelude::*;
 use proptest::test_runner::{Config, FileFailurePersistence};
-use weirgate_shared::write::{Contention, LeaseChange, LimitDelta, Roll, Settle, Take, UsageCopy};
+use weirgate_shared::write::{Contention, LeaseChange, LimitDelta, Roll, Settle, Take};
 use weirgate_shared::{
     BucketKey, EntityId, EpochMillis, EpochSeconds, Hour, Limit, LimitName, MilliTokens, Millis,
     Namespace, Resource, Shard, ShardIndex, WriteId,
@@ -95,15 +95,6 @@ pub fn settle<'a>(
 /// Returns an amount of the limit `rpm`.
 pub fn rpm(tokens: i64) -> BTreeMap<LimitName, MilliTokens> {
     [(limit_name("rpm"), MilliTokens::from_tokens(tokens))].into()
-}
-
-/// Makes a copy of usage, as a process with a stale view does.
-pub fn copy_usage(snapshot: &mut Item, copy: &UsageCopy) {
-    let mut next = Some(copy.first());
-    while let Some(update) = next.filter(|update| !snapshot.apply(update)) {
-        next = copy.after(&snapshot.snapshot());
-        assert_ne!(next, Some(update), "I3: this can never be copied: {copy}");
-    }
 }
 
 /// Returns the sum of `name` in the leases of `bucket`.

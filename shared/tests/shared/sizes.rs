@@ -1,15 +1,10 @@
 //! How large items are, as DynamoDB bills them: a write costs one unit for each 1,024 bytes begun.
 
-use crate::model::table::Table;
-use crate::model::{Item, bucket, bucket_key, copy_usage, limit_name, take};
-use weirgate_shared::write::{Take, UsageCopy, merge, merged};
+use crate::model::{Item, START, bucket, limit_name};
 use weirgate_shared::{
-    Attr, Bases, BucketKey, Counter, EpochMillis, EpochSeconds, Hour, Lease, Limit, LimitsVersion,
-    MilliTokens, MilliTotal, Millis, Scaling, Shard, ShardIndex, Window, WriteId, write_units,
+    Bases, BucketKey, Counter, EpochMillis, EpochSeconds, Lease, Limit, LimitsVersion, MilliTokens,
+    MilliTotal, Scaling, Shard, ShardIndex, WriteId,
 };
-
-/// A day begins.
-const DAY: EpochMillis = EpochMillis(1_795_132_800_000);
 
 /// A bucket in use for years, with numbers as long as they become.
 fn used(entity: &str, limits: &[&str], leases: u64) -> Shard {
@@ -86,76 +81,9 @@ fn so_many_limits_and_leases_are_in_the_first_unit() {
     assert_eq!([leases("openai"), leases(uuid)], [Some(10), Some(8)]);
 }
 
-/// By the names and values of an item.
-fn size(item: &Item) -> usize {
-    let padded =
-        |pad: usize| write_units(item.attributes().chain([("", Attr::S(&"x".repeat(pad)))]));
-    let room = (0..1024)
-        .take_while(|pad| padded(*pad) == padded(0))
-        .last()
-        .unwrap();
-    1024 * usize::try_from(padded(0)).unwrap() - room
-}
-
-/// A day in which a bucket is split into all its shards and merged again sixteen times, and used by
-/// all of them.
-#[test]
-fn a_snapshot_of_64_shards_and_16_cycles_of_a_day_has_three_kilobytes_at_the_most() {
-    let limits = ["rpm", "tpm"].map(|name| Limit::per_minute(name, 1_000_000_000).unwrap());
-    let mut table = Table::of(&bucket(ShardIndex::UNSPLIT, &limits, DAY));
-    let (mut now, mut day) = (DAY, Item::default());
-    let mut copied = |table: &Table, is_final| {
-        for shard in table.shards().values() {
-            let copy = UsageCopy::of(&shard.meter(), Window::Daily, is_final, 90);
-            copy_usage(&mut day, &copy);
-        }
-    };
-    for _ in 0..16 {
-        while table.shards().len() < 64 {
-            for shard in table.shards().clone().values() {
-                assert!(table.split(shard, WriteId::from_bits(1), now));
-            }
-        }
-        now = now.plus(Millis(5_000_000));
-        for (shard, seen) in table.shards().clone() {
-            let (key, needs) = (
-                bucket_key(shard),
-                [("rpm", 1_234_567_000), ("tpm", 12_345_678_901)],
-            );
-            let needs = needs.map(|(name, need)| (limit_name(name), MilliTokens(need)));
-            let take = take(&key, &limits, needs.into(), WriteId::from_bits(2), now);
-            assert!(
-                table.update(
-                    Take {
-                        acquires: 1_234_567,
-                        ..take
-                    }
-                    .plan(&seen, now)
-                )
-            );
-        }
-        copied(&table, true);
-        for count in [64, 32, 16, 8, 4, 2] {
-            for lower in 0..count / 2 {
-                let (one, other) = (
-                    table.shards()[&lower].clone(),
-                    table.shards()[&(lower + count / 2)].clone(),
-                );
-                let next = merged(&one, &other, now).unwrap();
-                assert!(table.transact(&merge(&one, next, &[&other])));
-            }
-        }
-        copied(&table, false);
-    }
-    assert_eq!(day.snapshot().shards.len(), 64);
-    assert!(Hour::of(now).is_same_day(Hour::of(DAY)));
-    let largest = size(&day);
-    assert!(largest <= 3072, "{largest} bytes");
-}
-
 #[test]
 fn a_shard_is_hot_by_leases_that_came_since_its_split() {
-    let mut shard = bucket(ShardIndex::UNSPLIT, &[], DAY);
+    let mut shard = bucket(ShardIndex::UNSPLIT, &[], START);
     for (size, leases, split, is_crowded, units) in [
         (0, 0, 0, false, 1),
         (1024, 1024, 0, false, 1),

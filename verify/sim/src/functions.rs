@@ -12,6 +12,7 @@ use weirgate_aggregator::replay::{Options, Replay};
 use weirgate_reconciler::Deadline;
 use weirgate_store::Table;
 use weirgate_testkit::Dynamo;
+use weirgate_testkit::batches::deployed;
 
 use crate::cancel::{cancel_after, stall_after};
 use crate::fault::{Event, Kind};
@@ -215,7 +216,7 @@ impl Mapping {
         let network = Network::new(world, "replay");
         let table = table(world, &network).await;
         let options = Options {
-            ttl_days: TTL_DAYS,
+            ttl_days: deployed().snapshot_ttl_days,
             concurrency: 4,
             ..Options::default()
         };
@@ -255,17 +256,12 @@ fn object(records: &[Value]) -> String {
     json!({"requestContext": context, "version": "1.0", "payload": event(&records)}).to_string()
 }
 
-/// Retention of a snapshot, in days.
-const TTL_DAYS: i64 = 90;
-
 fn aggregator() -> weirgate_aggregator::Config {
     weirgate_aggregator::Config {
-        table_name: "weirgate".to_owned(),
-        snapshot_ttl_days: TTL_DAYS,
         write_concurrency: 4,
         max_shards: 4,
         refill_writes: 1,
-        hot_units: weirgate_aggregator::HOT_UNITS,
+        ..deployed()
     }
 }
 

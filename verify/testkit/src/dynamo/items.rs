@@ -67,11 +67,6 @@ impl Dynamo {
         assert!(gone.is_ok(), "the item is deleted");
     }
 
-    /// Deletes what has expired by the machine's clock, as TTL does within days.
-    pub fn expire(&self) {
-        self.db.sweep_ttl().expect("expired items are deleted");
-    }
-
     /// The stream's records since the last call, as Lambda would deliver them.
     pub fn stream(&self) -> Vec<Value> {
         let mut cursor = self.cursor.lock().unwrap_or_else(PoisonError::into_inner);
