@@ -13,6 +13,8 @@ use weirgate::{Decision, Error, Limit, RateLimiter};
 pub enum Arrivals {
     /// One at a time, as of a Lambda, at even intervals.
     Even,
+    /// One at a time, at random intervals.
+    Random,
     /// At random intervals, whether or not the calls before have ended, as in a server.
     Open,
 }
@@ -60,7 +62,9 @@ impl Caller {
             });
             next += match self.arrivals {
                 Arrivals::Even => self.pause,
-                Arrivals::Open => self.pause.mul_f64(-(1.0 - fastrand::f64()).ln()),
+                Arrivals::Random | Arrivals::Open => {
+                    self.pause.mul_f64(-(1.0 - fastrand::f64()).ln())
+                }
             };
             if self.arrivals != Arrivals::Open {
                 let call = calls.join_next().await.expect("it was just begun");
