@@ -108,8 +108,7 @@ async fn every_change_is_told_the_newest_first() {
 
 #[tokio::test(start_paused = true)]
 async fn events_come_in_pages() {
-    let fleet = Fleet::new().await;
-    let limiter = fleet.limiter().await;
+    let (_fleet, [limiter]) = Fleet::of().await;
     for rate in 1..=230 {
         configure(&limiter, &ConfigLevel::System, [rpm(rate)]).await;
     }

@@ -67,8 +67,7 @@ async fn limits_are_read_once_a_minute_and_in_one_request() {
 
 #[tokio::test(start_paused = true)]
 async fn that_nothing_is_configured_is_remembered_too() {
-    let fleet = Fleet::new().await;
-    let limiter = fleet.limiter().await;
+    let (fleet, [limiter]) = Fleet::of().await;
     for _ in 0..60 {
         assert!(matches!(
             take(&limiter, 1).await,

@@ -15,8 +15,7 @@ fn acme() -> EntityDescription {
 
 #[tokio::test(start_paused = true)]
 async fn a_description_and_the_parent_do_not_change_each_other() {
-    let fleet = Fleet::new().await;
-    let limiter = fleet.limiter().await;
+    let (fleet, [limiter]) = Fleet::of().await;
     let id = entity("e-1");
     let absent = limiter
         .set_entity_description(&id, &acme())
@@ -70,8 +69,7 @@ async fn a_description_and_the_parent_do_not_change_each_other() {
 
 #[tokio::test(start_paused = true)]
 async fn a_damaged_description_is_named_and_stops_no_acquire() {
-    let fleet = Fleet::new().await;
-    let limiter = fleet.limiter().await;
+    let (fleet, [limiter]) = Fleet::of().await;
     let id = entity("e-1");
     limiter.set_entity(&child("e-1", "team")).await.unwrap();
     limiter.set_entity_description(&id, &acme()).await.unwrap();

@@ -241,8 +241,7 @@ async fn a_chain_is_one_read_for_each_of_it_and_then_none() {
 
 #[tokio::test(start_paused = true)]
 async fn children_are_listed_in_pages() {
-    let fleet = Fleet::new().await;
-    let limiter = fleet.limiter().await;
+    let (_fleet, [limiter]) = Fleet::of().await;
     for at in 0..120 {
         limiter
             .set_entity(&child(&format!("e-{at:03}"), "team"))

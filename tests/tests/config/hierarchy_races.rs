@@ -14,8 +14,7 @@ fn is_circle(error: &Error) -> bool {
 
 #[tokio::test(start_paused = true)]
 async fn a_circle_is_refused_by_the_names_that_make_it() {
-    let fleet = Fleet::new().await;
-    let limiter = fleet.limiter().await;
+    let (_fleet, [limiter]) = Fleet::of().await;
     for parent in ["a", "b", "c"] {
         limiter.set_entity(&child("d", "c")).await.unwrap();
         limiter.set_entity(&child("c", "b")).await.unwrap();
@@ -137,8 +136,7 @@ async fn chains_that_are_joined_are_no_longer_than_an_acquire_takes() {
         (1, 98),
         (2, 97),
     ] {
-        let fleet = Fleet::new().await;
-        let limiter = fleet.limiter().await;
+        let (fleet, [limiter]) = Fleet::of().await;
         put_chain(&fleet, "u", upper);
         put_chain(&fleet, "l", lower);
         let joint = child("l-0", &format!("u-{}", upper - 1));
@@ -203,8 +201,7 @@ proptest! {
         from in forest(), to in forest(), stop_after in 0..6_usize,
     ) {
         runtime().block_on(async {
-            let fleet = Fleet::new().await;
-            let limiter = fleet.limiter().await;
+            let (_fleet, [limiter]) = Fleet::of().await;
             let (from, to) = (entities(&from), entities(&to));
             for steps in [usize::MAX, stop_after, usize::MAX] {
                 let target = if steps == usize::MAX && limiter.entity(&from[0].id).await.unwrap().is_none() { &from } else { &to };
@@ -230,8 +227,7 @@ proptest! {
         forests in prop::collection::vec((forest(), 0..NAMES.len(), 0..70_u64), 2..10),
     ) {
         runtime().block_on(async {
-            let fleet = Fleet::new().await;
-            let (operator, caller) = (fleet.limiter().await, fleet.limiter().await);
+            let (_fleet, [operator, caller]) = Fleet::of().await;
             let limits = weirgate::Config::of([rpm(1_000)]);
             operator.set_config(&weirgate::ConfigLevel::System, &limits).await.unwrap();
             for (forest, at, seconds) in forests {

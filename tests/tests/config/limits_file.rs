@@ -391,8 +391,7 @@ impl Case {
 /// table; so does a stop of it, and a parent in either place is taken from.
 #[tokio::test(start_paused = true)]
 async fn no_broad_level_of_one_place_hides_a_narrow_level_of_the_other() {
-    let fleet = Fleet::new().await;
-    let operator = fleet.limiter().await;
+    let (fleet, [operator]) = Fleet::of().await;
     let (mut resources, mut entities) = (String::new(), String::new());
     for (parent, capacity) in [("in-table", 5_001), ("in-file", 5_002)] {
         let limits = [Limit::per_minute("rpm", capacity).unwrap()];

@@ -202,8 +202,7 @@ async fn capacity(fleet: &Fleet) -> i64 {
 
 #[tokio::test(start_paused = true)]
 async fn new_limits_are_in_force_half_a_minute_after_the_old_release_is_gone() {
-    let fleet = Fleet::new().await;
-    let (old, new) = (fleet.limiter().await, fleet.limiter().await);
+    let (fleet, [old, new]) = Fleet::of().await;
     for release in [0, 1, 0, 0] {
         let limiter = if release == 0 { &old } else { &new };
         let _ = granted(limiter, &limits(release), &[("rpm", 1)]).await;
@@ -227,8 +226,7 @@ async fn new_limits_are_in_force_half_a_minute_after_the_old_release_is_gone() {
 
 #[tokio::test(start_paused = true)]
 async fn a_limit_that_only_one_release_has_is_added_and_changes_no_other() {
-    let fleet = Fleet::new().await;
-    let limiter = fleet.limiter().await;
+    let (fleet, [limiter]) = Fleet::of().await;
     for release in [0, 1] {
         let _ = granted(&limiter, &limits(release), &[("rpm", 1)]).await;
     }
@@ -248,8 +246,7 @@ async fn a_limit_that_only_one_release_has_is_added_and_changes_no_other() {
 
 #[tokio::test(start_paused = true)]
 async fn a_version_without_limits_or_below_zero_is_refused_at_once() {
-    let fleet = Fleet::new().await;
-    let limiter = fleet.limiter().await;
+    let (fleet, [limiter]) = Fleet::of().await;
     let _ = fleet.dynamo.take_operations();
     let alone = limiter
         .acquire("e-1", "gpt-4")

@@ -15,8 +15,7 @@ fn levels() -> [ConfigLevel; 4] {
 
 #[tokio::test(start_paused = true)]
 async fn other_entities_and_resources_are_none_of_its_business() {
-    let fleet = Fleet::new().await;
-    let limiter = fleet.limiter().await;
+    let (_fleet, [limiter]) = Fleet::of().await;
     let [own, of_entity, of_resource, _] = levels();
     for level in [own, of_entity, of_resource] {
         configure(&limiter, &level, [rpm(5)]).await;
@@ -120,8 +119,7 @@ async fn what_is_disabled_gives_nothing_and_what_is_unlimited_is_not_asked() {
 
 #[tokio::test(start_paused = true)]
 async fn a_configuration_in_shadow_mode_denies_no_request() {
-    let fleet = Fleet::new().await;
-    let limiter = fleet.limiter().await;
+    let (_fleet, [limiter]) = Fleet::of().await;
     let config = Config {
         limits: vec![rpm(2)],
         status: ConfigStatus::Enforced,

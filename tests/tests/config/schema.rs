@@ -28,8 +28,7 @@ fn other_version(error: &Error) -> bool {
 
 #[tokio::test(start_paused = true)]
 async fn the_first_change_says_the_version_and_no_other_touches_it() {
-    let fleet = Fleet::new().await;
-    let limiter = fleet.limiter().await;
+    let (fleet, [limiter]) = Fleet::of().await;
     limiter.check().await.unwrap();
     let _ = take(&limiter, 1).await.unwrap_err();
     assert!(
@@ -109,8 +108,7 @@ async fn of_two_first_changes_at_once_both_happen() {
 
 #[tokio::test(start_paused = true)]
 async fn a_check_is_one_read_and_says_what_is_wrong() {
-    let fleet = Fleet::new().await;
-    let limiter = fleet.limiter().await;
+    let (fleet, [limiter]) = Fleet::of().await;
     let _ = fleet.dynamo.take_requests();
     limiter.check().await.unwrap();
     assert_eq!(fleet.dynamo.take_requests(), 1);

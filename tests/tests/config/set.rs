@@ -24,8 +24,7 @@ fn rpm_h() -> Limit {
 
 #[tokio::test(start_paused = true)]
 async fn what_breaks_a_rule_is_refused_before_anything_is_sent() {
-    let fleet = Fleet::new().await;
-    let limiter = fleet.limiter().await;
+    let (fleet, [limiter]) = Fleet::of().await;
     let _ = fleet.dynamo.take_requests();
     let many = |count: i64| {
         (0..count)
@@ -88,8 +87,7 @@ async fn listed(limiter: &RateLimiter, of: ConfigFilter) -> Vec<(ConfigLevel, Co
 
 #[tokio::test(start_paused = true)]
 async fn configurations_are_listed_by_what_they_are_for() {
-    let fleet = Fleet::new().await;
-    let limiter = fleet.limiter().await;
+    let (_fleet, [limiter]) = Fleet::of().await;
     let set = async |level: ConfigLevel, rate| configure(&limiter, &level, [rpm(rate)]).await;
     for (at, name) in ["e-1", "e-2", "e-3"].into_iter().enumerate() {
         let rate = i64::try_from(at).unwrap() + 1;
@@ -132,8 +130,7 @@ async fn configurations_are_listed_by_what_they_are_for() {
 
 #[tokio::test(start_paused = true)]
 async fn a_long_list_comes_in_pages() {
-    let fleet = Fleet::new().await;
-    let limiter = fleet.limiter().await;
+    let (_fleet, [limiter]) = Fleet::of().await;
     for at in 0..205 {
         let own = on(&format!("e-{at:03}"), "gpt-4");
         configure(&limiter, &own, [rpm(at + 1)]).await;
@@ -165,8 +162,7 @@ async fn i7_a_change_in_trouble_happens_once_or_not_at_all() {
         .flat_map(|first| FAULTS.into_iter().map(move |second| vec![first, second]));
     for trouble in FAULTS.into_iter().map(|fault| vec![fault]).chain(twice) {
         for another_is_faster in [false, true] {
-            let fleet = Fleet::new().await;
-            let (limiter, other) = (fleet.limiter().await, fleet.limiter().await);
+            let (fleet, [limiter, other]) = Fleet::of().await;
             let before = i64::from(another_is_faster);
             let mut faults: VecDeque<_> = trouble.iter().copied().collect();
             if another_is_faster {
@@ -218,8 +214,7 @@ async fn i7_a_change_in_trouble_happens_once_or_not_at_all() {
 
 #[tokio::test(start_paused = true)]
 async fn a_change_whose_answer_never_comes_is_in_doubt_and_not_made_twice() {
-    let fleet = Fleet::new().await;
-    let limiter = fleet.limiter().await;
+    let (fleet, [limiter]) = Fleet::of().await;
     let _ = take(&limiter, 1).await.unwrap_err();
     fleet.dynamo.fail_transactions(|_| Some(Fault::LoseAnswer));
     let error = limiter
@@ -277,8 +272,7 @@ async fn config_versions(limiter: &RateLimiter, levels: &[ConfigLevel]) -> Vec<i
 
 #[tokio::test(start_paused = true)]
 async fn a_configuration_is_replaced_only_at_the_version_that_was_read() {
-    let fleet = Fleet::new().await;
-    let (limiter, other) = (fleet.limiter().await, fleet.limiter().await);
+    let (_fleet, [limiter, other]) = Fleet::of().await;
     let levels = [ConfigLevel::System, of_resource("gpt-4")];
     let (more, less) = (Config::of([rpm(600)]), Config::of([rpm(60)]));
     let replaced = async |version, next| {
@@ -312,8 +306,7 @@ async fn a_configuration_is_replaced_only_at_the_version_that_was_read() {
 
 #[tokio::test(start_paused = true)]
 async fn entities_are_read_in_the_order_asked_for() {
-    let fleet = Fleet::new().await;
-    let limiter = fleet.limiter().await;
+    let (_fleet, [limiter]) = Fleet::of().await;
     let child = child("e-1", "team");
     limiter.set_entity(&child).await.unwrap();
     let ids = ["none", "e-1", "none"].map(entity);

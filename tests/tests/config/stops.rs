@@ -67,8 +67,7 @@ struct World {
 
 impl World {
     async fn new(from: LimitsFrom, parents: ParentsFrom) -> Self {
-        let fleet = Fleet::new().await;
-        let admin = fleet.limiter().await;
+        let (fleet, [admin]) = Fleet::of().await;
         let mut text = String::from("weirgate: 1\n");
         let level = match from {
             LimitsFrom::System => Some(ConfigLevel::System),
@@ -300,8 +299,7 @@ async fn ancestors_are_read_once_a_minute_while_an_entity_is_stopped() {
 #[tokio::test(start_paused = true)]
 async fn a_stop_holds_at_once_in_its_process_also_if_no_read_succeeds() {
     for is_known in [false, true] {
-        let fleet = Fleet::new().await;
-        let (operator, other) = (fleet.limiter().await, fleet.limiter().await);
+        let (fleet, [operator, other]) = Fleet::of().await;
         let ask = || {
             operator
                 .acquire("e-1", "gpt-4")
@@ -394,8 +392,7 @@ async fn the_system_can_be_stopped_whatever_the_item_has() {
 #[tokio::test(start_paused = true)]
 async fn limits_that_cannot_be_read_hide_no_stop() {
     for policy in [OnUnavailable::Error, OnUnavailable::Allow] {
-        let fleet = Fleet::new().await;
-        let (operator, caller) = (fleet.limiter().await, fleet.limiter().await);
+        let (fleet, [operator, caller]) = Fleet::of().await;
         let config = Config::of(limits());
         let level = ConfigLevel::System;
         operator.set_config(&level, &config).await.unwrap();

@@ -42,8 +42,7 @@ async fn stopped_in_code(limiter: &RateLimiter) -> Option<ConfigLevel> {
 
 #[tokio::test(start_paused = true)]
 async fn a_stop_says_what_it_changed_and_shows_in_peeks_and_lists() {
-    let fleet = Fleet::new().await;
-    let operator = fleet.limiter().await;
+    let (_fleet, [operator]) = Fleet::of().await;
     let report = operator.stop(&gpt4()).send().await.unwrap();
     let outcome = (report.outcome, report.before, report.after);
     assert_eq!(
@@ -62,8 +61,7 @@ async fn a_stop_says_what_it_changed_and_shows_in_peeks_and_lists() {
 
 #[tokio::test(start_paused = true)]
 async fn the_narrowest_switch_decides_and_a_stopped_parent_stops_its_children() {
-    let fleet = Fleet::new().await;
-    let limiter = fleet.limiter().await;
+    let (_fleet, [limiter]) = Fleet::of().await;
     configure(&limiter, &ConfigLevel::System, limits()).await;
     limiter.set_entity(&child("e-1", "team")).await.unwrap();
     let configured = async |id| stopped(take_of(&limiter, [id, "gpt-4"], "rpm", 1)).await;
@@ -99,8 +97,7 @@ async fn the_narrowest_switch_decides_and_a_stopped_parent_stops_its_children() 
 /// The monotonic clock of a frozen function stands still.
 #[tokio::test(start_paused = true)]
 async fn a_stop_is_known_after_a_freeze_before_anything_is_granted() {
-    let fleet = Fleet::new().await;
-    let (operator, caller) = (fleet.limiter().await, fleet.limiter().await);
+    let (fleet, [operator, caller]) = Fleet::of().await;
     let _ = granted(&caller, &limits(), &[("rpm", 1)]).await;
     let _ = operator.stop(&gpt4()).send().await.unwrap();
     fleet.clock.skew(3_600_000);
@@ -112,8 +109,7 @@ async fn a_stop_is_known_after_a_freeze_before_anything_is_granted() {
 #[tokio::test(start_paused = true)]
 async fn a_request_that_waits_ends_when_it_is_stopped() {
     for limit in [Limit::concurrent("l", 1), Limit::per_hour("l", 1)] {
-        let fleet = Fleet::new().await;
-        let (operator, caller) = (fleet.limiter().await, fleet.limiter().await);
+        let (_fleet, [operator, caller]) = Fleet::of().await;
         let limits = [limit.unwrap()];
         let held = granted(&caller, &limits, &[("l", 1)]).await;
         let waiting = || ask(&caller, &limits, &[("l", 1)]).wait_up_to(secs(7_200));
@@ -202,8 +198,7 @@ async fn requests_that_give_up_a_read_of_the_switches_leave_one_task_behind() {
 
 #[tokio::test(start_paused = true)]
 async fn switches_cost_one_read_per_process_and_ttl() {
-    let fleet = Fleet::new().await;
-    let (caller, meter) = fleet.metered().await;
+    let (fleet, caller, meter) = Fleet::measured().await;
     let _ = granted(&fleet.limiter().await, &limits(), &[("rpm", 1)]).await;
     let _ = fleet.dynamo.take_operations();
     let _ = granted(&caller, &limits(), &[("rpm", 1)]).await;
@@ -226,8 +221,7 @@ async fn switches_cost_one_read_per_process_and_ttl() {
 /// The take that follows finds out whether the table can be used.
 #[tokio::test(start_paused = true)]
 async fn switches_that_cannot_be_read_stop_nothing_and_start_nothing() {
-    let fleet = Fleet::new().await;
-    let (operator, caller) = (fleet.limiter().await, fleet.limiter().await);
+    let (fleet, [operator, caller]) = Fleet::of().await;
     let fails = Arc::new(Mutex::new(true));
     let until = Arc::clone(&fails);
     fleet.dynamo.fail_reads(move |_, request| {
@@ -284,8 +278,7 @@ async fn a_switch_that_cannot_be_read_stops_its_level_and_hides_no_other() {
     ];
     for (place, level) in places {
         for value in &values {
-            let fleet = Fleet::new().await;
-            let operator = fleet.limiter().await;
+            let (fleet, [operator]) = Fleet::of().await;
             let other = of_entity("e-2");
             let third = of_resource("zzz");
             let _ = operator.stop(&other).send().await.unwrap();
@@ -335,8 +328,7 @@ async fn a_switch_that_cannot_be_read_stops_its_level_and_hides_no_other() {
 #[tokio::test(start_paused = true)]
 async fn a_decision_for_outages_that_cannot_be_read_hides_no_switch() {
     for policy in [None, Some(OnUnavailable::Deny)] {
-        let fleet = Fleet::new().await;
-        let operator = fleet.limiter().await;
+        let (fleet, [operator]) = Fleet::of().await;
         let _ = operator.stop(&gpt4()).send().await.unwrap();
         let mut item = fleet.dynamo.item("default/SYSTEM#", "#SWITCHES");
         item["on_unavailable"] = json!({"S": "guess"});
@@ -356,8 +348,7 @@ async fn a_decision_for_outages_that_cannot_be_read_hides_no_switch() {
 
 #[tokio::test(start_paused = true)]
 async fn i7_a_stop_is_made_once_per_key_and_every_change_has_an_event() {
-    let fleet = Fleet::new().await;
-    let limiter = fleet.limiter().await;
+    let (fleet, [limiter]) = Fleet::of().await;
     let stop = async || {
         limiter
             .stop(&gpt4())
@@ -437,8 +428,7 @@ async fn i7_a_stop_is_made_although_responses_are_lost_and_others_stop_too() {
         Fault::LoseRequest,
         Fault::ServerErrorApplied,
     ] {
-        let fleet = Fleet::new().await;
-        let limiter = fleet.limiter().await;
+        let (fleet, [limiter]) = Fleet::of().await;
         let mut left = 1;
         fleet.dynamo.fail_transactions(move |_| {
             left -= 1;
@@ -452,8 +442,7 @@ async fn i7_a_stop_is_made_although_responses_are_lost_and_others_stop_too() {
             .unwrap();
         assert_eq!(events.items.len(), 1, "{fault:?}");
     }
-    let fleet = Fleet::new().await;
-    let (one, other) = (fleet.limiter().await, fleet.limiter().await);
+    let (_fleet, [one, other]) = Fleet::of().await;
     let (gpt4, own) = (gpt4(), own());
     let (first, second) = tokio::join!(one.stop(&gpt4).send(), other.stop(&own).send());
     assert_eq!(first.unwrap().outcome, OperationOutcome::Applied);
@@ -463,8 +452,7 @@ async fn i7_a_stop_is_made_although_responses_are_lost_and_others_stop_too() {
 
 #[tokio::test(start_paused = true)]
 async fn more_switches_than_fit_are_refused() {
-    let fleet = Fleet::new().await;
-    let limiter = fleet.limiter().await;
+    let (fleet, [limiter]) = Fleet::of().await;
     let level = |at: usize| ConfigLevel::Entity(entity(&format!("e-{at}")));
     let all = (0..200).map(|at| (format!("entity#e-{at}"), json!({"S": "stopped"})));
     let all: serde_json::Map<_, _> = all.collect();
@@ -488,8 +476,7 @@ async fn more_switches_than_fit_are_refused() {
 /// Every limiter knew it before the outage.
 #[tokio::test(start_paused = true)]
 async fn a_stored_decision_for_outages_replaces_that_of_limiters_and_requests() {
-    let fleet = Fleet::new().await;
-    let (operator, caller) = (fleet.limiter().await, fleet.limiter().await);
+    let (fleet, [operator, caller]) = Fleet::of().await;
     let policy = OnUnavailable::Local { percent: 10 };
     let store = async |policy| {
         let report = operator.store_on_unavailable(policy).send().await?;

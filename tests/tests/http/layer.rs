@@ -521,8 +521,7 @@ async fn an_open_circuit_breaker_is_answered_with_the_time_until_it_tries_again(
 
 #[tokio::test(start_paused = true)]
 async fn two_layers_tell_both_their_limits() {
-    let fleet = Fleet::new().await;
-    let limiter = fleet.limiter().await;
+    let (_fleet, [limiter]) = Fleet::of().await;
     fn whole_service<'a>(limiter: &'a RateLimiter, _: &Parts) -> Option<Acquire<'a>> {
         let limits = [Limit::per_second("all", 50).unwrap()];
         Some(limiter.acquire("all", "api").limits(&limits).take("all", 1))

@@ -284,8 +284,7 @@ async fn an_upgraded_connection_keeps_its_slot_until_its_stream_ends() {
         (CONNECT, Handler::KeepsTheUpgrade),
         (CONNECT, Handler::KeepsTheRequest),
     ] {
-        let fleet = Fleet::new().await;
-        let (limiter, other) = (fleet.limiter().await, fleet.limiter().await);
+        let (fleet, [limiter, other]) = Fleet::of().await;
         let mut client = upgraded(limiter, handler, secs(6)).await;
         client.write_all(request.as_bytes()).await.unwrap();
         let status = status_of(&mut client).await;
@@ -341,8 +340,7 @@ async fn is_free(other: &RateLimiter) -> bool {
 
 #[tokio::test(start_paused = true)]
 async fn the_time_until_a_late_upgrade_is_part_of_its_lease() {
-    let fleet = Fleet::new().await;
-    let (limiter, other) = (fleet.limiter().await, fleet.limiter().await);
+    let (fleet, [limiter, other]) = Fleet::of().await;
     let mut client = upgraded(limiter, Handler::AnswersLate, secs(60)).await;
     client.write_all(UPGRADE.as_bytes()).await.unwrap();
     assert_eq!(status_of(&mut client).await, "101");
@@ -383,8 +381,7 @@ async fn a_renewal_that_failed_is_tried_again_within_the_lease() {
 
 #[tokio::test(start_paused = true)]
 async fn a_lease_that_is_gone_is_renewed_no_more_and_its_stream_goes_on() {
-    let fleet = Fleet::new().await;
-    let (limiter, other) = (fleet.limiter().await, fleet.limiter().await);
+    let (fleet, [limiter, other]) = Fleet::of().await;
     let mut client = upgraded(limiter, Handler::KeepsTheUpgrade, secs(60)).await;
     client.write_all(UPGRADE.as_bytes()).await.unwrap();
     assert_eq!(status_of(&mut client).await, "101");

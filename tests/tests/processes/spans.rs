@@ -78,8 +78,7 @@ fn fields(more: &[(&str, &str)]) -> BTreeMap<String, String> {
 #[test]
 fn an_acquire_is_a_span_by_opentelemetrys_names() {
     let spans = spans_of(async || {
-        let fleet = Fleet::new().await;
-        let limiter = fleet.limiter().await;
+        let (fleet, [limiter]) = Fleet::of().await;
         let _ = granted(&limiter, &rpm(), &[("rpm", 60)]).await;
         denied(&limiter, &rpm(), &[("rpm", 1)]).await;
         let error = ask(&limiter, &rpm(), &[("rpm", -1)]).send().await;
