@@ -4,11 +4,14 @@ a table of its folders, no folder imports from one that is listed above it.
 A name counts for the file that defines it, also where it is imported through re-exports. Tests inside the files are left out,
 and so are re-exports themselves: a folder's own file may list what is in it.
 
+It also checks that each pattern of .cargo/mutants.toml matches a file.
+
 Usage: check_layers.py [crate]   with a crate, it lists the imports that tie its files together
 """
 
 import re
 import sys
+import tomllib
 from functools import cached_property
 from pathlib import Path
 
@@ -157,12 +160,28 @@ def crates():
     return re.findall(r'"([^"]+)"', members)
 
 
+def expanded(pattern):
+    """Returns the patterns that one with braces stands for."""
+    before, brace, rest = pattern.partition("{")
+    if not brace:
+        return [pattern]
+    names, _, after = rest.partition("}")
+    return [before + name + after for name in names.split(",")]
+
+
+def unmatched():
+    globs = tomllib.loads((ROOT / ".cargo/mutants.toml").read_text())["examine_globs"]
+    return [glob for pattern in globs for glob in expanded(pattern) if not any(ROOT.glob(glob))]
+
+
 def main():
     if len(sys.argv) > 1:
         print(*Crate(ROOT / sys.argv[1]).ties(), sep="\n")
         return
     found = {name: Crate(ROOT / name) for name in crates()}
     wrong = [f"{name}: {tie}" for name, crate in found.items() for tie in (*crate.ties(), *crate.upward())]
+    if nothing := unmatched():
+        sys.exit(f"{nothing[0]} in .cargo/mutants.toml matches no file: name the one that replaced it")
     sys.exit("\n".join(["files import each other in a cycle, or against the order of the layers:", *wrong]) if wrong else 0)
 
 

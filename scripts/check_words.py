@@ -2,11 +2,6 @@
 
 It reads README.md and docs/ (without code), the template, the Makefile, the comments of Rust, Python, shell and TOML, and the
 strings and function names of Rust. Words in backticks are skipped.
-
-`scripts/words.txt` has the folders that are not clean yet, each with its number of findings. A number may only fall: more
-findings are an error, fewer are reported. `--write` writes the present numbers, and refuses a higher one.
-
-Usage: check_words.py [--write]
 """
 
 import re
@@ -15,7 +10,6 @@ import sys
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parent.parent
-BASELINE = ROOT / "scripts/words.txt"
 
 PERSONS = "who whoever whom whomever nobody somebody everybody anybody he his him himself".split()
 # Each with the word to write.
@@ -80,34 +74,14 @@ def files():
             yield name
 
 
-def folder(name):
-    first, _, rest = name.partition("/")
-    return f"{first}/{rest.partition('/')[0]}" if first == "functions" else (first if rest else ".")
-
-
 def main():
-    found = {}
-    for name in files():
-        for finding in findings(name):
-            found.setdefault(folder(name), []).append(finding)
-    lines = (line.split() for line in BASELINE.read_text().splitlines()) if BASELINE.exists() else ()
-    known = {name: int(count) for name, count in lines}
     failed = False
-    for name in sorted(found.keys() | known.keys()):
-        hits, allowed = found.get(name, []), known.get(name, 0)
-        if len(hits) > allowed:
+    for name in files():
+        for file, line, word in findings(name):
             failed = True
-            print(f"words: {name} has {len(hits)} forbidden words, {allowed} at most: rewrite the sentences", file=sys.stderr)
-            for file, line, word in hits:
-                instead = IDIOMS.get(word)
-                print(f"  {file}:{line}: {word}" + (f" (write: {instead})" if instead else ""), file=sys.stderr)
-        elif len(hits) < allowed:
-            print(f"words: {name} has {len(hits)}, {allowed} are allowed: run scripts/check_words.py --write")
-    if failed:
-        return 1
-    if "--write" in sys.argv[1:]:
-        BASELINE.write_text("".join(f"{name} {len(hits)}\n" for name, hits in sorted(found.items())))
-    return 0
+            instead = IDIOMS.get(word)
+            print(f"words: {file}:{line}: {word}" + (f" (write: {instead})" if instead else ": rewrite the sentence"), file=sys.stderr)
+    return int(failed)
 
 
 if __name__ == "__main__":

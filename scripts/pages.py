@@ -1,7 +1,7 @@
 """The pages of a release: its README, the docs with what they show, and the links between them.
 
-Usage: pages.py   checks that every relative link of every page leads to a file and a heading, and that the text of every alarm
-                  ends with a section of the runbook
+Usage: pages.py   checks that every relative link of every page leads to a file and a heading, that no blank line cuts a list or
+                  a table, and that the text of every alarm ends with a section of the runbook
 """
 
 import posixpath
@@ -148,6 +148,16 @@ def dead_links(files):
     return dead
 
 
+# A row or an item, with the lines that continue it.
+CUT = re.compile(r"^(?:\|.*\n\n\|(?!.*\n\|--)|- .*\n(?:  .*\n)*\n- )", re.M)
+
+
+def cut_lists(files):
+    """Returns the pages in which a blank line cuts a list or a table."""
+    texts = {name: CODE.sub("", data.decode()) for name, data in files.items() if name.endswith(".md")}
+    return [f"{page}: {match[0].splitlines()[0]}" for page, text in texts.items() for match in CUT.finditer(text)]
+
+
 def dead_runbooks():
     """Returns the alarms of the template whose text does not end with a section of docs/operations.md."""
     sections = anchors(read("docs/operations.md"))
@@ -162,9 +172,10 @@ def main():
     files = {name: (ROOT / name).read_bytes() if name.endswith(".md") else b"" for name in names}
     # A link may lead to a folder.
     files |= {folder.as_posix(): b"" for name in names for folder in Path(name).parents}
-    dead = dead_links(files) + dead_runbooks()
-    if dead:
+    if dead := dead_links(files) + dead_runbooks():
         sys.exit("\n".join(["pages: these links lead nowhere:", *dead]))
+    if cut := cut_lists(files):
+        sys.exit("\n".join(["pages: remove the blank line after:", *cut]))
 
 
 if __name__ == "__main__":

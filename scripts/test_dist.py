@@ -163,11 +163,11 @@ def main():
             check({name for name, mode in inside.items() if mode == 0o755} == {"bin/weirgate"}, f"modes: {inside}")
 
         # A function that is added to the template is among the zips, and one without a binary is an error.
-        third = dist.TEMPLATE.replace("  Reconciler:\n", "  Archiver:\n    Type: AWS::Serverless::Function\n    Metadata:\n"
-            "      BuildProperties: {Binary: archiver}\n    Properties:\n      Timeout: 1\n\n  Reconciler:\n")
-        check("      CodeUri: archiver-arm64.zip\n      Timeout: 1\n" in dist.template_of(third, "arm64"), "a third function")
-        nameless = third.replace("      BuildProperties: {Binary: archiver}\n", "")
-        check("Archiver must have BuildProperties" in refused(lambda: dist.functions(nameless)), "no binary")
+        third = dist.TEMPLATE.replace("  Reconciler:\n", "  Exporter:\n    Type: AWS::Serverless::Function\n    Metadata:\n"
+            "      BuildProperties: {Binary: exporter}\n    Properties:\n      Timeout: 1\n\n  Reconciler:\n")
+        check("      CodeUri: exporter-arm64.zip\n      Timeout: 1\n" in dist.template_of(third, "arm64"), "a third function")
+        nameless = third.replace("      BuildProperties: {Binary: exporter}\n", "")
+        check("Exporter must have BuildProperties" in refused(lambda: dist.functions(nameless)), "no binary")
         check("must not exist" in refused(lambda: dist.main(["all", one, scratch / "built"])), "a folder that exists")
         check("arguments" in refused(lambda: dist.main(["functions", scratch / "new", "mips", scratch])), "an architecture")
     print(f"dist: {len(names)} files are the same from two folders")

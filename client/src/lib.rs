@@ -21,7 +21,7 @@
 //!     Decision::Granted(mut grant) => {
 //!         // ... call the vendor, learn what it really took ...
 //!         if let Err(error) = grant.adjust("tpm", 1_213).await {
-//!             eprintln!("the answer counts: {error}");
+//!             eprintln!("could not adjust: {error}");
 //!         }
 //!     }
 //!     Decision::Denied(denied) => println!("try again in {:?}", denied.retry_after),

@@ -1,6 +1,6 @@
 //! The table's stream to the aggregator, as Lambda's event source mapping of the template does it:
-//! in order, in batches, filtered; what a response names comes again with all that follows it, and
-//! a batch that fails as a whole is halved.
+//! in order, in batches, filtered; reported records and all later ones are redelivered, and a batch
+//! that fails as a whole is halved.
 
 use std::collections::VecDeque;
 use std::time::Duration;
@@ -24,7 +24,7 @@ pub const BATCH_SIZE: usize = 1_000;
 /// Time between reads of a stream without a full batch. The template's window is a second; here a
 /// page shows what happens.
 const WINDOW: Duration = Duration::from_millis(250);
-/// Time before a failed batch comes again.
+/// Time before a failed batch is redelivered.
 const RETRY: Duration = Duration::from_secs(1);
 /// Time that an invocation of the aggregator has: the template's `Timeout`.
 pub const AGGREGATOR_TIMEOUT: Duration = Duration::from_secs(60);

@@ -59,7 +59,7 @@ def drive(account, table):
 def deploy_beside(account, outputs):
     """A second stack uses the table of the first one: `ExistingTableStreamArn`."""
     name, stream = "weirgate-beside", outputs["TableStreamArn"]
-    account.sam("deploy", "--config-env", "local", "--stack-name", name, "--parameter-overrides", "Architecture=x86_64", "Alarms=false",
+    account.sam("deploy", "--config-env", "local", "--stack-name", name, "--parameter-overrides", f"Architecture={PROCESSOR}", "Alarms=false",
                 "Dashboard=false", f"ExistingTableStreamArn={stream}")
     own = account.outputs(name)
     for output in ("TableName", "TableArn", "TableStreamArn"):

@@ -21,16 +21,20 @@ def shell(block):
     return ["bash", "-euo", "pipefail", "-c", BLOCKS[block]]
 
 
+def listens(port):
+    with socket.socket() as asking:
+        return asking.connect_ex(("127.0.0.1", port)) == 0
+
+
 @contextlib.contextmanager
 def terminal(block, port):
     """Runs a block that listens on a port, as a terminal of its own would."""
+    if listens(port):
+        sys.exit(f"local-check: another program listens on {port}: end it")
     process = subprocess.Popen(shell(block), cwd=ROOT, stdin=subprocess.DEVNULL, start_new_session=True)
     try:
         deadline = time.monotonic() + PATIENCE
-        while True:
-            with socket.socket() as asking:
-                if asking.connect_ex(("127.0.0.1", port)) == 0:
-                    break
+        while not listens(port):
             if process.poll() is not None or time.monotonic() > deadline:
                 sys.exit(f"local-check: the block {block} does not listen on {port}")
             time.sleep(0.1)
@@ -43,11 +47,12 @@ def terminal(block, port):
 
 def answers(block):
     """Returns the answers of a block: a JSON value on each line."""
-    said = subprocess.run(shell(block), cwd=ROOT, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, text=True, check=True).stdout
+    said = subprocess.run(shell(block), cwd=ROOT, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, text=True, check=True, timeout=PATIENCE).stdout
     return [json.loads(line) for line in said.splitlines()]
 
 
 def main():
+    signal.signal(signal.SIGTERM, lambda number, _: sys.exit(128 + number))
     with terminal("local-table", 8000), terminal("watch", 9000):
         events = list((ROOT / "events").glob("aggregator-*"))
         aggregated, reconciled = answers("invoke-aggregator"), answers("invoke-reconciler")

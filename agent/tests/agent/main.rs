@@ -4,6 +4,7 @@ mod contract;
 mod extension;
 mod fixtures;
 mod framing;
+mod guide;
 mod hostile;
 mod openapi;
 mod process;

@@ -1,6 +1,6 @@
 //! `weirgate acquire`.
 
-mod command;
+mod child;
 mod signals;
 
 use std::ffi::OsString;
@@ -11,7 +11,7 @@ use clap::{ArgMatches, Args, Command};
 use serde::Serialize;
 use weirgate::{Decision, Denied, Disabled, Grant, Limit, LimitStatus, NeverFits};
 
-use self::command::{Held, OnLost};
+use self::child::{Held, OnLost};
 use self::signals::Signals;
 use super::balances::BucketArgs;
 use super::peek;

@@ -13,7 +13,7 @@ use crate::session::Session;
 use crate::values::{BucketRequest, Denied};
 
 /// Longest wait for the stamp of another process before reading all shards, per shard: 1 ms.
-const MIN_RETRY_AFTER: Duration = Duration::from_millis(1);
+const MAX_WAIT_PER_SHARD: Duration = Duration::from_millis(1);
 /// Age below which a stamp that no longer denies is renewed by this process without a wait, 60 s:
 /// other processes renewed it until a moment ago.
 const RENEWED: Millis = Millis(60_000);
@@ -112,7 +112,7 @@ impl Router<'_> {
             }
             // Many processes may have been denied at this moment: one of them writes a stamp while
             // the others wait.
-            let most = MIN_RETRY_AFTER * self.bucket.summary().max_shards_seen();
+            let most = MAX_WAIT_PER_SHARD * self.bucket.summary().max_shards_seen();
             let wait =
                 most - most * draw(&mut fastrand::Rng::with_seed(fastrand::u64(..))) / 10_000;
             tokio::time::sleep(wait).await;

@@ -1,4 +1,4 @@
-//! Evaluates a request by all shards of its bucket. Pure.
+//! Evaluates a request by all shards of its bucket, without I/O.
 
 use weirgate_shared::{Bucket, EpochMillis, LimitName, MilliTokens, Shard};
 

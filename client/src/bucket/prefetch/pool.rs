@@ -1,5 +1,6 @@
 //! The prefetched tokens of one bucket. Nothing here waits or sends.
 
+mod block_size;
 mod returns;
 mod serve;
 

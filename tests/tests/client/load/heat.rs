@@ -8,19 +8,19 @@ use weirgate::Limit;
 use weirgate_testkit::Limits;
 use weirgate_testkit::heat::{Arrivals, Load, Report, run};
 
-/// A tenth of what DynamoDB's partitions take, so that a tenth of the calls shows the same.
+/// A twentieth of what DynamoDB's partitions take, so that a twentieth of the calls shows the same.
 pub fn small(limit: Limit, shards: u32) -> Load {
     Load {
-        clients: 100,
-        calls_per_second: 1_000.0,
+        clients: 50,
+        calls_per_second: 500.0,
         arrivals: Arrivals::Even,
         lasts: Duration::from_secs(20),
         limit,
         shards,
         quiet: 0,
         partitions: Limits {
-            units_per_second: 100,
-            burst: 100,
+            units_per_second: 50,
+            burst: 50,
             ..Limits::default()
         },
         enough: u32::MAX,
@@ -95,16 +95,16 @@ async fn a_herd_on_one_shard_has_enough_shards_within_twenty_seconds() {
     };
     let is_full = std::env::var_os("FULL").is_some();
     let weak = Limits {
-        units_per_second: 50,
-        burst: 50,
-        reads_per_second: 150,
-        read_burst: 150,
+        units_per_second: 25,
+        burst: 25,
+        reads_per_second: 75,
+        read_burst: 75,
         ..Limits::default()
     };
     let herds: &[(u32, u32)] = if is_full {
         &[(5_000, 10_000), (10_000, 20_000), (20_000, 50_000)]
     } else {
-        &[(500, 500)]
+        &[(250, 250)]
     };
     let partitions = if is_full { Limits::default() } else { weak };
     let seeds = match number("SEED") {

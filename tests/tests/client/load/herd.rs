@@ -112,22 +112,22 @@ fn each(units: &ConsumedUnits, count: u32) -> (f64, f64) {
     )
 }
 
-/// A twentieth of 10,000 processes within 5 s, and of what partitions take, four fifths of which is
+/// A fortieth of 10,000 processes within 5 s, and of what partitions take, four fifths of which is
 /// in use. With `FULL` in the environment all of them, on 64 shards.
 #[tokio::test(start_paused = true)]
 async fn a_herd_of_cold_processes_is_served_in_time() {
     let is_full = std::env::var_os("FULL").is_some();
     let small = Limits {
-        units_per_second: 50,
-        burst: 50,
-        reads_per_second: 150,
-        read_burst: 150,
+        units_per_second: 25,
+        burst: 25,
+        reads_per_second: 75,
+        read_burst: 75,
         ..Limits::default()
     };
     let (takes, shards, writes, processes) = if is_full {
         (Limits::default(), 64, 800, 10_000)
     } else {
-        (small, 16, 40, 500)
+        (small, 16, 20, 250)
     };
     for by_config in [false, true] {
         let limit = Limit::per_second("rpm", 1_000_000).unwrap();

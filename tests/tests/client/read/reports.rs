@@ -192,7 +192,7 @@ fn scopes() -> Vec<UsageScope> {
 }
 
 proptest! {
-    #![proptest_config(config(24))]
+    #![proptest_config(config(12))]
 
     /// During a history, a row that is final, or in progress, has what was taken. After it, once
     /// the stream was delivered, all rows have, over pages that are read by their tokens.
