@@ -20,6 +20,7 @@ pub(crate) struct PlanTime {
     /// Time by the limiter's clock.
     pub(crate) now: EpochMillis,
     at: Instant,
+    jumps_back: u64,
 }
 
 impl Session {
@@ -61,6 +62,7 @@ impl Session {
         PlanTime {
             now: self.now(),
             at: Instant::now(),
+            jumps_back: self.ages.jumps().back,
         }
     }
 }
@@ -78,9 +80,11 @@ impl PlanTime {
         self.lag_ms(session) > CLOCK_TOLERANCE_MS
     }
 
-    /// Returns whether the plan was too late: it assumed too much refill.
+    /// Returns whether the plan was too late, as a response has proved: it assumed too much refill. A
+    /// clock that was set back since then proves nothing, because it may be the wrong one.
     pub(crate) fn clock_was_fast(self, session: &Session) -> bool {
-        self.lag_ms(session) < -CLOCK_TOLERANCE_MS
+        let lag = self.lag_ms(session);
+        lag < -CLOCK_TOLERANCE_MS && session.ages.jumps().back == self.jumps_back
     }
 
     /// Returns whether the clock has since changed by more than the time passed.

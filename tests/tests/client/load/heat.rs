@@ -63,7 +63,7 @@ async fn a_hot_bucket_splits_until_no_write_is_throttled_and_merges_afterwards()
 #[tokio::test(start_paused = true)]
 async fn no_quiet_bucket_is_split_beside_a_hot_one_on_shared_partitions() {
     let load = Load {
-        calls_per_second: 500.0,
+        clients: 100,
         lasts: Duration::from_secs(12),
         quiet: 53,
         partitions: Limits {

@@ -11,7 +11,8 @@ use weirgate_shared::{ItemKey, RefillRule, ShardIndex, refill_between};
 use weirgate_store::{ConnectOptions, ErrorKind, RetryPolicy, ReturnValues};
 use weirgate_testkit::{Lines, Process};
 use weirgate_tests::fleet::{
-    Fleet, PK, START, ask, config, denied, granted, leased, millis, pass, runtime, secs, slots,
+    Fleet, PK, START, ask, config, denied, granted, is_granted, leased, millis, pass, runtime,
+    secs, slots,
 };
 
 const HOUR_MS: i64 = 3_600_000;
@@ -103,6 +104,41 @@ async fn i2_a_take_by_a_clock_set_ahead_cuts_nothing_of_what_others_left() {
     clock.skew(240_000);
     let _ = granted(&limiter, &rpm(600), &[("rpm", 10)]).await;
     let _ = granted(&fleet.limiter().await, &rpm(600), &[("rpm", 480)]).await;
+}
+
+/// The clock is set by any step at any moment of an acquire that creates its bucket or finds it: no
+/// more is granted than the refill of two seconds and one request beyond what is due.
+#[tokio::test(start_paused = true)]
+async fn i1_a_clock_set_at_any_moment_of_an_acquire_makes_no_token() {
+    let steps = [1_500, 5_000, 99_000, 240_000].into_iter();
+    for step in steps.flat_map(|step| [step, -step]) {
+        for (moment, is_there) in (0..14).flat_map(|moment| [(moment, false), (moment, true)]) {
+            let what = format!("{step} ms at {moment} ms, the bucket is there: {is_there}");
+            let fleet = Fleet::slow(millis(5)).await;
+            let right = fleet.limiter().await;
+            if is_there {
+                let _ = granted(&right, &rpm(600), &[("rpm", 1)]).await;
+                pass(secs(1)).await;
+            }
+            let clock = off(0);
+            let limiter = fleet.limiter_by(&clock).await;
+            let limits = rpm(600);
+            let first = ask(&limiter, &limits, &[("rpm", 600)]).send();
+            let set = async {
+                pass(millis(moment)).await;
+                clock.skew(step);
+            };
+            let (first, ()) = tokio::join!(first, set);
+            let mut all = 600 * i64::from(first.unwrap().is_granted());
+            for _ in 0..20 {
+                pass(millis(100)).await;
+                while is_granted(&right, &limits, &[("rpm", 5)]).await {
+                    all += 5;
+                }
+            }
+            assert!(all <= 600 + (2 + 2) * 10 + 5, "{what}: {all}");
+        }
+    }
 }
 
 /// The clock is set while the read that finds no bucket is under way.
