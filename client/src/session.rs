@@ -18,7 +18,7 @@ pub(crate) use circuit_breaker::{CircuitBreaker, Permit};
 pub use clock::FakeClock;
 pub use config_cache::CacheStats;
 pub(crate) use config_cache::{CacheKey, ConfigCache};
-pub(crate) use deadline::{after, backoff, deadline};
+pub(crate) use deadline::{after, backoff, deadline, quarter_left};
 pub(crate) use plan_time::PlanTime;
 pub(crate) use refusals::Refusals;
 pub(crate) use requests::{decode_meter, decode_shard, undecodable};

@@ -12,6 +12,7 @@ use crate::decide::{
     AcquireOptions, Amount, Decision, Grant, Granted, RequestSpec, count_decision, decide,
     instrumented,
 };
+use crate::session::deadline;
 use crate::values::{Error, Limits, OnUnavailable};
 
 impl RateLimiter {
@@ -237,16 +238,20 @@ impl<'a> Acquire<'a> {
 
     async fn decision(&self) -> Result<Decision<Granted>, Error> {
         let (limiter, request) = (self.limiter, &self.request);
+        let answer_by = deadline(request.timeout);
+        let targets = |age| request.targets(&limiter.buckets, age, answer_by);
         let decide = async |targets| {
             let (session, local_buckets) = (&limiter.session, &limiter.local_buckets);
-            decide(session, local_buckets, targets, request.options).await
+            decide(session, local_buckets, targets, request.options, answer_by).await
         };
-        let targets = request.targets(&limiter.buckets, Freshness::AnyAge).await;
-        let is_old = targets.as_ref().is_ok_and(|all| all.limits_may_be_stale);
-        let decision = decide(targets).await?;
+        let targets_now = targets(Freshness::AnyAge).await;
+        let is_old = targets_now
+            .as_ref()
+            .is_ok_and(|all| all.limits_may_be_stale);
+        let decision = decide(targets_now).await?;
         if is_old && matches!(decision, Decision::NeverFits(_)) {
             // A permanent denial must not rest on limits that may have been raised since.
-            return decide(request.targets(&limiter.buckets, Freshness::Recent).await).await;
+            return decide(targets(Freshness::Recent).await).await;
         }
         Ok(decision)
     }

@@ -6,6 +6,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use futures_util::future::{join_all, try_join_all};
+use tokio::time::Instant;
 
 use super::acquire::Acquire;
 use super::limiter::RateLimiter;
@@ -14,6 +15,7 @@ use crate::decide::{
     AcquireOptions, Decision, Grant, Granted, RequestSpec, ResolvedRequest, Uncounted,
     count_decision, decide, instrumented,
 };
+use crate::session::deadline;
 use crate::values::{Disabled, Error, OnUnavailable, Settlement, check_on_unavailable};
 
 /// Most requests in one decision, 100.
@@ -147,8 +149,14 @@ impl<'a> AcquireAll<'a> {
     /// that is stopped or disabled takes nothing, and the others are decided without it.
     async fn decision(&self, parts: &mut Vec<RequestPart>) -> Result<Decision<Granted>, Error> {
         let mut left_out = vec![false; self.requests.len()];
+        // The one with the least time counts.
+        let timeouts = self
+            .requests
+            .iter()
+            .map(|request| request.request().timeout);
+        let answer_by = deadline(timeouts.min().unwrap_or_default());
         loop {
-            let decision = self.decision_without(&left_out, parts).await?;
+            let decision = self.decision_without(&left_out, parts, answer_by).await?;
             let is_without_more = match &decision {
                 Decision::Disabled(disabled) => self.leave_out(disabled, &mut left_out),
                 _ => false,
@@ -163,17 +171,20 @@ impl<'a> AcquireAll<'a> {
         &self,
         left_out: &[bool],
         parts: &mut Vec<RequestPart>,
+        answer_by: Instant,
     ) -> Result<Decision<Granted>, Error> {
         let decide = async |targets| {
             let (session, local_buckets) = (&self.limiter.session, &self.limiter.local_buckets);
-            decide(session, local_buckets, targets, self.options).await
+            decide(session, local_buckets, targets, self.options, answer_by).await
         };
-        let targets = self.targets(Freshness::AnyAge, left_out, parts).await;
+        let age = Freshness::AnyAge;
+        let targets = self.targets(age, left_out, parts, answer_by).await;
         let is_old = targets.as_ref().is_ok_and(|all| all.limits_may_be_stale);
         let decision = decide(targets).await?;
         if is_old && matches!(decision, Decision::NeverFits(_)) {
             // A permanent denial must not rest on limits that may have been raised since.
-            return decide(self.targets(Freshness::Recent, left_out, parts).await).await;
+            let age = Freshness::Recent;
+            return decide(self.targets(age, left_out, parts, answer_by).await).await;
         }
         Ok(decision)
     }
@@ -209,6 +220,7 @@ impl<'a> AcquireAll<'a> {
         age: Freshness,
         left_out: &[bool],
         parts: &mut Vec<RequestPart>,
+        answer_by: Instant,
     ) -> Result<ResolvedRequest, Error> {
         parts.clear();
         parts.resize_with(self.requests.len(), RequestPart::default);
@@ -220,7 +232,10 @@ impl<'a> AcquireAll<'a> {
                         uncounted: Uncounted::Any,
                         ..ResolvedRequest::default()
                     }),
-                    false => request.request().targets(&self.limiter.buckets, age).await,
+                    false => {
+                        let (request, buckets) = (request.request(), &self.limiter.buckets);
+                        request.targets(buckets, age, answer_by).await
+                    }
                 }
             });
         }

@@ -139,6 +139,7 @@ impl RateLimiter {
             prefetched_at: None,
             lease: Some((id, lease.expires_at)),
             shard: Arc::clone(&shard),
+            is_in_doubt: false,
         };
         // Rate tokens stay consumed.
         let slots = shard

@@ -3,6 +3,7 @@
 use std::sync::Arc;
 use std::time::Duration;
 
+use tokio::time::timeout_at;
 use weirgate_shared::{Bucket, ConfigStatus, Limit, LimitMode, Shard};
 
 use super::acquire::Acquire;
@@ -10,7 +11,7 @@ use super::limiter::RateLimiter;
 use crate::bucket::{BucketTarget, refresh_all};
 use crate::config::Freshness;
 use crate::decide::{ResolvedRequest, stopped};
-use crate::session::Session;
+use crate::session::{Session, deadline, quarter_left};
 use crate::values::{Error, LimitStatus, bucket_status, longest_wait, most_restrictive};
 
 impl RateLimiter {
@@ -102,6 +103,8 @@ impl<'a> Peek<'a> {
     /// [`Error::Invalid`] before anything is sent; the other errors if the table could not be read.
     pub async fn send(self) -> Result<Balances, Error> {
         let session = &self.request.limiter().session;
+        let timeout = session.settings.timeout;
+        let answer_by = deadline(timeout);
         let ResolvedRequest {
             targets,
             buckets,
@@ -111,10 +114,14 @@ impl<'a> Peek<'a> {
         } = self
             .request
             .request()
-            .resolve(&self.request.limiter().buckets, Freshness::AnyAge)
+            .resolve(
+                &self.request.limiter().buckets,
+                Freshness::AnyAge,
+                answer_by,
+            )
             .await?;
-        let timeout = session.settings.timeout;
-        if disabled.is_some() || stopped(session, &buckets, timeout).await.is_some() {
+        let is_stopped = stopped(session, &buckets, quarter_left(answer_by));
+        if disabled.is_some() || is_stopped.await.is_some() {
             return Ok(Balances {
                 retry_after: None,
                 status: ConfigStatus::Disabled,
@@ -127,7 +134,7 @@ impl<'a> Peek<'a> {
             .filter(|target| !self.is_known(session, target))
             .map(|target| &target.bucket);
         let unknown: Vec<_> = unknown.collect();
-        let refreshed = tokio::time::timeout(timeout, refresh_all(session, &unknown, since)).await;
+        let refreshed = timeout_at(answer_by, refresh_all(session, &unknown, since)).await;
         refreshed.unwrap_or_else(|_| {
             Err(session
                 .timeout_error("BatchGetItem of buckets", timeout)

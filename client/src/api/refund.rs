@@ -9,6 +9,7 @@ use super::acquire::Acquire;
 use super::limiter::RateLimiter;
 use crate::bucket::refund;
 use crate::config::Freshness;
+use crate::session::deadline;
 use crate::values::{Error, Settlement};
 
 impl RateLimiter {
@@ -65,11 +66,10 @@ impl Refund<'_> {
     /// more than the bucket has consumed since it was created. [`Error::Store`] if the outcome is not known: the write is not repeated, because it could return the tokens
     /// twice, so they count as consumed.
     pub async fn send(self) -> Result<(), Error> {
-        let limiter = self.request.limiter();
-        let resolved = self
-            .request
-            .request()
-            .targets(&limiter.buckets, Freshness::AnyAge)
+        let (limiter, request) = (self.request.limiter(), self.request.request());
+        let answer_by = deadline(request.timeout);
+        let resolved = request
+            .targets(&limiter.buckets, Freshness::AnyAge, answer_by)
             .await?;
         let requested = resolved
             .targets

@@ -12,16 +12,17 @@ use super::state::BucketState;
 use crate::session::Session;
 use crate::values::{BucketRequest, Error};
 
-/// Decides a request, from the pool of prefetched tokens or from the table.
+/// Decides a request until the deadline, from the pool of prefetched tokens or from the table.
 pub(crate) async fn acquire(
     session: &Arc<Session>,
     bucket: &Arc<BucketState>,
     request: &BucketRequest,
+    deadline: Instant,
 ) -> Result<BucketDecision, Error> {
     match &bucket.pool {
         Some(pool) if Pool::supports(request) => {
-            prefetch::acquire(session, bucket, pool, request).await
+            prefetch::acquire(session, bucket, pool, request, deadline).await
         }
-        _ => acquire_from_table(session, bucket, request, Instant::now()).await,
+        _ => acquire_from_table(session, bucket, request, Instant::now(), deadline).await,
     }
 }

@@ -4,7 +4,7 @@ use std::collections::BTreeSet;
 use std::sync::Arc;
 
 use futures_util::future::join_all;
-use tokio::time::Instant;
+use tokio::time::{Instant, timeout_at};
 use weirgate_shared::{Bucket, EpochMillis, LimitName, MilliTokens};
 use weirgate_store::Consistency;
 
@@ -30,29 +30,22 @@ pub(crate) enum AllOrNone {
 pub(crate) async fn take_all(
     session: &Arc<Session>,
     requests: &[(&Arc<BucketState>, &BucketRequest)],
+    deadline: Instant,
 ) -> Result<AllOrNone, Error> {
-    let began = Instant::now();
     let now = session.now();
     let must_read = |(bucket, request): &(&Arc<BucketState>, &BucketRequest)| {
         !is_in_pool(bucket, request)
             && (bucket.queues.first().shard.is_unknown() || is_short(bucket, request, now))
     };
-    let mut shortened = vec![];
     if requests.iter().any(must_read) {
-        let denials = read_together(session, requests, began).await?;
+        let denials = read_together(session, requests, deadline).await?;
         if !denials.is_empty() {
             return Ok(AllOrNone::Denied(denials));
         }
-        shortened.extend(requests.iter().map(|(_, request)| BucketRequest {
-            timeout: request.timeout.saturating_sub(began.elapsed()),
-            ..BucketRequest::clone(request)
-        }));
     }
-    let requests = requests.iter().enumerate();
-    let decisions = join_all(requests.map(|(at, (bucket, request))| {
-        acquire(session, bucket, shortened.get(at).unwrap_or(*request))
-    }))
-    .await;
+    let all = requests.iter();
+    let decisions =
+        join_all(all.map(|(bucket, request)| acquire(session, bucket, request, deadline))).await;
     let mut holds = vec![];
     let mut denials = vec![];
     let mut failed = None;
@@ -66,12 +59,12 @@ pub(crate) async fn take_all(
     if denials.is_empty() && failed.is_none() {
         return Ok(AllOrNone::Granted(holds));
     }
-    // Tasks of their own, so they finish even if the request is dropped.
+    // Tasks of their own, so they finish even if the request is dropped, or has no time left.
     let tasks: Vec<_> = holds
         .into_iter()
         .filter_map(|hold| session.spawn(return_others(hold)))
         .collect();
-    join_all(tasks).await;
+    timeout_at(deadline, join_all(tasks)).await.ok();
     failed.map_or(Ok(AllOrNone::Denied(denials)), Err)
 }
 
@@ -106,7 +99,7 @@ fn is_short(bucket: &BucketState, request: &BucketRequest, now: EpochMillis) -> 
 async fn read_together(
     session: &Session,
     requests: &[(&Arc<BucketState>, &BucketRequest)],
-    began: Instant,
+    deadline: Instant,
 ) -> Result<Vec<(usize, Denied)>, Error> {
     let timeouts = requests.iter().map(|(_, request)| request.timeout);
     let timeout = timeouts.min().unwrap_or_default();
@@ -125,7 +118,7 @@ async fn read_together(
     let keys: Vec<_> = keys.into_iter().collect();
     let sent = session.ages.sent();
     let read = session.read_with(&keys, consistency, None);
-    let Ok(read) = tokio::time::timeout_at(began + timeout, read).await else {
+    let Ok(read) = timeout_at(deadline, read).await else {
         return Err(session
             .timeout_error("BatchGetItem of buckets", timeout)
             .into());

@@ -14,11 +14,10 @@ use weirgate_shared::{Bucket, BucketKey, EpochMillis, LimitMode, LimitName, Mill
 
 use super::state::BucketState;
 use super::target::BucketTarget;
-use crate::queue::{HoldPart, Taken};
+use crate::queue::{HoldPart, SettleOutcome, Taken};
 use crate::session::{Moment, Session};
 use crate::values::{
-    Amounts, BucketRequest, Denied, Error, LimitStatus, Limits, Settlement, bucket_status,
-    check_debt, status,
+    Amounts, BucketRequest, Denied, Error, LimitStatus, Limits, bucket_status, check_debt, status,
 };
 
 pub(crate) use token::HoldToken;
@@ -305,7 +304,7 @@ impl Hold {
         at: usize,
         change: LeaseChange,
         deltas: BTreeMap<LimitName, LimitDelta>,
-    ) -> Result<Settlement, Error> {
+    ) -> Result<SettleOutcome, Error> {
         self.parts[at]
             .settle(&self.session, change, deltas, -self.uncounted)
             .await

@@ -61,6 +61,7 @@ pub(crate) async fn refund(
             shard: Arc::clone(shard),
             prefetched_at: None,
             lease: None,
+            is_in_doubt: false,
         }
     });
     let ended = join_all(writes.map(|mut part| async move {

@@ -15,7 +15,7 @@ use super::hold::{BucketDecision, Hold};
 use super::state::BucketState;
 use crate::queue;
 use crate::queue::{QueueReply, RerouteReason, ShardDecision, ShardQueue, Waiter};
-use crate::session::{Session, after, backoff};
+use crate::session::{Session, backoff};
 use crate::values::{BucketRequest, Error, count};
 
 /// Time after the deadline in which a queue may still reply with its own timeout, 20 ms.
@@ -25,14 +25,15 @@ const HANG_THRESHOLD: Duration = Duration::from_secs(1);
 /// Shards that are tried one by one before all are read, 3.
 const MAX_SHARDS_TRIED: usize = 3;
 
-/// Decides one request, enqueued at `enqueued_at`, by the table.
+/// Decides one request, enqueued at `enqueued_at`, by the table until the deadline.
 pub(crate) async fn acquire_from_table(
     session: &Arc<Session>,
     bucket: &Arc<BucketState>,
     request: &BucketRequest,
     enqueued_at: Instant,
+    deadline: Instant,
 ) -> Result<BucketDecision, Error> {
-    Router::new(session, bucket, request, enqueued_at)
+    Router::new(session, bucket, request, enqueued_at, deadline)
         .run()
         .await
 }
@@ -71,8 +72,8 @@ impl<'a> Router<'a> {
         bucket: &'a Arc<BucketState>,
         request: &'a BucketRequest,
         enqueued_at: Instant,
+        deadline: Instant,
     ) -> Self {
-        let deadline = after(enqueued_at, request.timeout);
         Self {
             session,
             bucket,
@@ -221,17 +222,18 @@ impl<'a> Router<'a> {
                 Arc::clone(queue),
             ));
         }
+        let mut waiting = Waiting(Some(queue));
         // Only a runtime that shuts down drops the queue without a reply.
         let bucket = || queue.shard.key.item_key().pk;
         // The queue replies in time unless its request hangs; tokens of a later reply return.
         match tokio::time::timeout_at(self.deadline + QUEUE_GRACE, response).await {
-            Ok(reply) => reply.unwrap_or_else(|_| {
-                Err(Error::timeout(
-                    &queue.shard.key,
-                    self.enqueued_at.elapsed(),
-                    None,
-                ))
-            }),
+            Ok(reply) => {
+                waiting.0 = None;
+                reply.unwrap_or_else(|_| {
+                    let after = self.enqueued_at.elapsed();
+                    Err(Error::timeout(&queue.shard.key, after, None))
+                })
+            }
             Err(_) => {
                 let after = self.request.timeout;
                 // Without a hanging request, contention took the time.
@@ -241,7 +243,7 @@ impl<'a> Router<'a> {
                     .map(|operation| {
                         Arc::new(
                             self.session
-                                .timeout_error(&format!("{operation} of {}", bucket()), after),
+                                .no_answer(&format!("{operation} of {}", bucket()), after),
                         )
                     });
                 let last = hanging.or_else(|| queue.shard.last_error());
@@ -265,6 +267,17 @@ impl<'a> Router<'a> {
             self.request.timeout,
             self.last_error.clone(),
         ))
+    }
+}
+
+/// A request in a queue, without a reply. A request that goes away leaves it.
+struct Waiting<'a>(Option<&'a Arc<ShardQueue>>);
+
+impl Drop for Waiting<'_> {
+    fn drop(&mut self) {
+        if let Some(queue) = self.0 {
+            queue.leave();
+        }
     }
 }
 

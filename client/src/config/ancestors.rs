@@ -6,7 +6,7 @@ use weirgate_shared::{EntityId, EntityKey, read_entity};
 use weirgate_store::Item;
 
 use super::stored::{read_items, unreadable};
-use crate::session::{Cached, Session};
+use crate::session::{Cached, Session, deadline};
 use crate::values::Error;
 
 /// Maximum number of entities in one read, 100.
@@ -63,8 +63,9 @@ pub(crate) async fn read_entities(session: &Session, ids: &[EntityId]) -> Result
     ids.dedup();
     ids.truncate(READ_ENTITIES);
     let keys: Vec<_> = ids.iter().map(|id| key(id).item_key()).collect();
-    let (consistency, timeout) = (session.config_cache.consistency(), session.settings.timeout);
-    let items = read_items(session, &keys, consistency, timeout, true, "entities").await?;
+    let until = deadline(session.settings.timeout);
+    let consistency = session.config_cache.consistency();
+    let items = read_items(session, &keys, consistency, until, true, "entities").await?;
     let (mut read, mut outcome) = (vec![], Ok(()));
     for (id, key) in ids.into_iter().zip(keys) {
         let item = items.iter().find(|item| item.key().as_ref() == Some(&key));

@@ -4,6 +4,7 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::Duration;
 
+use tokio::time::Instant;
 use weirgate_shared::{
     Config, ConfigLevel, Entity, EntityId, EntityKey, LimitsVersion, Versioned, read_entity,
     schema_key, switches_key,
@@ -33,7 +34,7 @@ pub(super) struct ConfigLoad<'a> {
     levels: [(ConfigLevel, KnownLevel); 4],
     entity: Option<Cached<Option<Arc<Entity>>>>,
     max_age: Duration,
-    timeout: Duration,
+    until: Instant,
     generation: u64,
     #[cfg(feature = "yaml")]
     file: Option<Arc<FileLevels>>,
@@ -44,7 +45,7 @@ impl<'a> ConfigLoad<'a> {
         session: &'a Session,
         first: &'a ShardState,
         age: Freshness,
-        timeout: Duration,
+        until: Instant,
     ) -> Self {
         let generation = session.config_cache.generation();
         let (entity, resource) = (&first.key.entity, &first.key.resource);
@@ -59,7 +60,7 @@ impl<'a> ConfigLoad<'a> {
             levels,
             entity: session.config_cache.entity(entity),
             max_age: age.max_age(session),
-            timeout,
+            until,
             generation,
             #[cfg(feature = "yaml")]
             file: None,
@@ -179,8 +180,8 @@ impl<'a> ConfigLoad<'a> {
         keys.extend(bucket.clone());
         let of_switches = switches.as_ref().map(|(_, request)| request.consistency());
         let consistency = of_switches.unwrap_or_else(|| self.consistency());
-        let (timeout, is_patient) = (self.timeout, !self.has_all());
-        let read = read_items(session, &keys, consistency, timeout, is_patient, "limits");
+        let (until, is_patient) = (self.until, !self.has_all());
+        let read = read_items(session, &keys, consistency, until, is_patient, "limits");
         let items = read.await?;
         let find = |key| items.iter().find(|item| item.key().as_ref() == Some(key));
         if asks_schema {

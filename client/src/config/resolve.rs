@@ -1,9 +1,9 @@
 //! Resolves the limits in force for an entity on a resource: from the cache, or with one read.
 
 use std::sync::{Arc, MutexGuard};
-use std::time::Duration;
 
 use tokio::sync::OwnedMutexGuard;
+use tokio::time::{Instant, timeout_at};
 
 use super::freshness::Freshness;
 use super::load::ConfigLoad;
@@ -40,7 +40,7 @@ impl LimitsSlot {
 }
 
 /// Returns the limits in force for the entity and resource of a bucket, whose slot and first shard
-/// these are.
+/// these are, until `until`.
 ///
 /// # Errors
 /// The store's, if nothing is cached and the table cannot be read.
@@ -49,7 +49,7 @@ pub(crate) async fn resolve(
     slot: &LimitsSlot,
     first: &ShardState,
     age: Freshness,
-    timeout: Duration,
+    until: Instant,
 ) -> Result<Arc<ResolvedConfig>, Error> {
     #[cfg(feature = "yaml")]
     let file =
@@ -76,7 +76,11 @@ pub(crate) async fn resolve(
         age = Freshness::Recent;
     }
     count(&counters.misses, 1);
-    let _turn = slot.turn().await;
+    let asked = Instant::now();
+    let Ok(_turn) = timeout_at(until, slot.turn()).await else {
+        let within = until.saturating_duration_since(asked);
+        return Err(session.no_answer("BatchGetItem of limits", within).into());
+    };
     {
         let state = slot.state();
         if let Some(known) = state.resolved.clone().filter(|known| is_valid(known, age)) {
@@ -87,7 +91,7 @@ pub(crate) async fn resolve(
             return Err(error);
         }
     }
-    let load = ConfigLoad::new(session, first, age, timeout);
+    let load = ConfigLoad::new(session, first, age, until);
     #[cfg(feature = "yaml")]
     let load = load.with_file(file);
     let loaded = load.run().await.map(Arc::new);

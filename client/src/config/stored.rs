@@ -1,13 +1,12 @@
 //! Where a configuration is stored, and how it is read.
 
-use std::time::Duration;
-
+use tokio::time::{Instant, timeout_at};
 use weirgate_shared::{
     Config, ConfigKey, ConfigLevel, ItemError, ItemKey, Namespace, Versioned, read_config,
 };
 use weirgate_store::{Consistency, Item};
 
-use crate::session::{Session, deadline};
+use crate::session::Session;
 use crate::values::{Error, count};
 
 /// Returns the key of a level's configuration.
@@ -37,18 +36,18 @@ pub(super) async fn read_items(
     session: &Session,
     keys: &[ItemKey],
     consistency: Consistency,
-    timeout: Duration,
+    until: Instant,
     is_patient: bool,
     what: &str,
 ) -> Result<Vec<Item>, Error> {
     count(&session.config_cache.counters.loads, 1);
-    let (_permit, until) = (session.breaker.admit()?, deadline(timeout));
+    let (_permit, sent) = (session.breaker.admit()?, Instant::now());
     let read = session.read_with(keys, consistency, is_patient.then_some(until));
-    match tokio::time::timeout_at(until, read).await {
+    match timeout_at(until, read).await {
         Ok(items) => Ok(items?),
         Err(_) => {
             let request = format!("BatchGetItem of {what}");
-            Err(session.timeout_error(&request, timeout).into())
+            Err(session.timeout_error(&request, sent.elapsed()).into())
         }
     }
 }

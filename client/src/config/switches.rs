@@ -9,7 +9,7 @@ use weirgate_store::Item;
 
 use super::stored::{read_items, unreadable};
 use crate::queue::ShardState;
-use crate::session::{Session, SwitchRequest};
+use crate::session::{Session, SwitchRequest, deadline};
 use crate::values::Error;
 
 /// Returns the switches of the namespace, and reads them if they are due. `first` is the first shard
@@ -54,8 +54,8 @@ async fn read(session: &Session, first: Option<&ShardState>) -> Arc<Switches> {
     let keys: Vec<_> = [key.clone()].into_iter().chain(of_bucket.clone()).collect();
     let (sent, cache) = (session.ages.sent(), &session.config_cache.switches);
     let request = cache.begin(sent.at, false);
-    let (consistency, timeout) = (request.consistency(), session.settings.timeout);
-    let items = read_items(session, &keys, consistency, timeout, false, "switches").await;
+    let (consistency, until) = (request.consistency(), deadline(session.settings.timeout));
+    let items = read_items(session, &keys, consistency, until, false, "switches").await;
     let find = |items: &[Item], key: &ItemKey| {
         let item = items.iter().find(|item| item.key().as_ref() == Some(key));
         item.cloned()

@@ -22,15 +22,17 @@ use super::targets::ResolvedRequest;
 use crate::bucket::{
     AllOrNone, BucketDecision, BucketState, BucketTarget, Hold, acquire, cached_denial, take_all,
 };
-use crate::session::{Permit, Session, deadline};
+use crate::session::{Permit, Session, deadline, quarter_left};
 use crate::values::{Denied, Disabled, Error, LimitStatus, blocking_limits, count, merge_denials};
 
-/// Decides a request, or falls back if DynamoDB is unavailable.
+/// Decides a request until `answer_by`, or falls back if DynamoDB is unavailable. Each attempt after
+/// a wait for tokens has the request's time again.
 pub(crate) async fn decide(
     session: &Arc<Session>,
     local_buckets: &LocalBuckets,
     targets: Result<ResolvedRequest, Error>,
     options: AcquireOptions,
+    answer_by: Instant,
 ) -> Result<Decision<Granted>, Error> {
     let ResolvedRequest {
         targets,
@@ -48,28 +50,29 @@ pub(crate) async fn decide(
     check_targets(&targets, 0)?;
     session.remember_runtime();
     let would_deny = targets.iter().map(|_| None).collect();
+    let timeouts = targets.iter().map(|target| target.request.timeout);
+    let timeout = timeouts.min().unwrap_or(session.settings.timeout);
     let mut decider = Decider {
         session,
         targets,
         buckets: &buckets,
         would_deny,
-        timeout: session.settings.timeout,
+        answer_by,
+        timeout,
     };
     if let Some(never) = decider.never_fits() {
         return Ok(Decision::NeverFits(never));
     }
-    // No request waits longer for the switches than it has time.
-    let timeouts = decider.targets.iter().map(|target| target.request.timeout);
-    let timeout = timeouts.fold(session.settings.timeout, Duration::min);
+    // The decision needs most of the time, and can be made without the switches.
+    let patience = quarter_left(answer_by);
     // Boxed, because these reads are rare, and every request would carry the space for them.
     let mut check = None;
     match by_cache(session, &buckets) {
         Known::Stopped(disabled) => return Ok(Decision::Disabled(disabled)),
         Known::Running => {}
-        Known::Due => check = Some(Box::pin(by_table(session, &buckets, timeout))),
-        // The decision needs most of the time, and can be made without.
+        Known::Due => check = Some(Box::pin(by_table(session, &buckets, patience))),
         Known::Unknown => {
-            let disabled = Box::pin(by_table(session, &buckets, timeout / 4)).await;
+            let disabled = Box::pin(by_table(session, &buckets, patience)).await;
             if let Some(disabled) = disabled {
                 return Ok(Decision::Disabled(disabled));
             }
@@ -120,6 +123,8 @@ struct Decider<'a> {
     /// The buckets that are requested, which an operator can stop.
     buckets: &'a [Arc<BucketState>],
     would_deny: Vec<Option<Denied>>,
+    answer_by: Instant,
+    /// Time for each attempt after a wait.
     timeout: Duration,
 }
 
@@ -187,6 +192,7 @@ impl Decider<'_> {
             if let Some(disabled) = self.wait(pause, returns).await {
                 return Ok(Decision::Disabled(disabled));
             }
+            self.answer_by = deadline(self.timeout);
         }
     }
 
@@ -197,7 +203,7 @@ impl Decider<'_> {
         pause: Duration,
         returned: Vec<Pin<Box<OwnedNotified>>>,
     ) -> Option<Disabled> {
-        let until = Instant::now() + pause;
+        let (until, patience) = (Instant::now() + pause, quarter_left(self.answer_by));
         let switches = &self.session.config_cache.switches;
         let (interval, mut is_returned) = (switches.max_age(self.session), false);
         let mut returned = select_all(returned);
@@ -205,7 +211,7 @@ impl Decider<'_> {
             // Subscribe before the check, or a stop in between would be missed.
             let mut changed = pin!(switches.changed.notified());
             changed.as_mut().enable();
-            let stopped = stopped(self.session, self.buckets, self.timeout);
+            let stopped = stopped(self.session, self.buckets, patience);
             if let Some(disabled) = Box::pin(stopped).await {
                 return Some(disabled);
             }
@@ -245,10 +251,12 @@ impl Decider<'_> {
             .collect();
         let taken = match &requested[..] {
             [] => AllOrNone::Granted(vec![]),
-            [(_, only)] => match acquire(self.session, &only.bucket, &only.request).await? {
-                BucketDecision::Granted(hold) => AllOrNone::Granted(vec![hold]),
-                BucketDecision::Denied(denied) => AllOrNone::Denied(vec![(0, denied)]),
-            },
+            [(_, only)] => {
+                match acquire(self.session, &only.bucket, &only.request, self.answer_by).await? {
+                    BucketDecision::Granted(hold) => AllOrNone::Granted(vec![hold]),
+                    BucketDecision::Denied(denied) => AllOrNone::Denied(vec![(0, denied)]),
+                }
+            }
             several => self.take_several(several).await?,
         };
         Ok(match taken {
@@ -285,7 +293,7 @@ impl Decider<'_> {
             .iter()
             .map(|(_, target)| (&target.bucket, &target.request))
             .collect();
-        take_all(self.session, &buckets).await
+        take_all(self.session, &buckets, self.answer_by).await
     }
 
     fn subscribe_to_returns(&self) -> Vec<Pin<Box<OwnedNotified>>> {

@@ -14,7 +14,7 @@ use super::parts::check_targets;
 use super::request::AcquireOptions;
 use super::targets::ResolvedRequest;
 use crate::bucket::{BucketTarget, Hold};
-use crate::session::Session;
+use crate::session::{Session, deadline};
 use crate::values::{Error, OnUnavailable, Settlement, parse_amount};
 
 impl Grant {
@@ -98,7 +98,9 @@ async fn decide_more(
         is_bypass: false,
         is_shadow: false,
     };
-    decide(session, &LocalBuckets::default(), Ok(request), options).await
+    let answer_by = deadline(session.settings.timeout);
+    let buckets = LocalBuckets::default();
+    decide(session, &buckets, Ok(request), options, answer_by).await
 }
 
 impl Hold {

@@ -12,7 +12,7 @@ use super::request::{NamedAmounts, RequestSpec, invalid};
 use super::stop::{by_last_read, stopped};
 use crate::bucket::{BucketRegistry, BucketState, BucketTarget};
 use crate::config::{Freshness, resolve};
-use crate::session::{Settings, deadline};
+use crate::session::{Settings, quarter_left};
 use crate::values::{
     Amounts, BucketRequest, DEFAULT_LEASE, Disabled, EffectiveConfig, Error, Limits, check_debt,
     check_limit_count,
@@ -54,17 +54,17 @@ impl ResolvedRequest {
 }
 
 impl RequestSpec {
-    /// Returns the buckets of the request.
+    /// Returns the buckets of the request, until `answer_by`.
     pub(crate) async fn targets(
         &self,
         buckets: &BucketRegistry,
         age: Freshness,
+        answer_by: Instant,
     ) -> Result<ResolvedRequest, Error> {
         if self.amounts.is_empty() {
             return invalid("empty request: add at least one take()".to_owned());
         }
-        let until = deadline(self.timeout);
-        let error = match self.resolve(buckets, age).await {
+        let error = match self.resolve(buckets, age, answer_by).await {
             Ok(resolved) => return self.without_slots_in_debt(resolved),
             Err(error) => error,
         };
@@ -75,8 +75,7 @@ impl RequestSpec {
         );
         let (session, own) = (&buckets.session, [own]);
         let disabled = if error.is_transient() {
-            let left = until.saturating_duration_since(Instant::now());
-            Box::pin(stopped(session, &own, left.min(self.timeout / 4))).await
+            Box::pin(stopped(session, &own, quarter_left(answer_by))).await
         } else {
             by_last_read(session, &own)
         };
@@ -115,6 +114,7 @@ impl RequestSpec {
         &self,
         buckets: &BucketRegistry,
         age: Freshness,
+        answer_by: Instant,
     ) -> Result<ResolvedRequest, Error> {
         let amounts = self.amounts()?;
         let Some(limits) = &self.limits else {
@@ -123,7 +123,9 @@ impl RequestSpec {
                     "limits_version({version}) needs limits given with the call: add limits()"
                 ));
             }
-            return self.resolve_chain(buckets, &amounts, None, age).await;
+            return self
+                .resolve_chain(buckets, &amounts, None, age, answer_by)
+                .await;
         };
         check_limit_count(limits)?;
         for (at, limit) in limits.iter().enumerate() {
@@ -158,7 +160,7 @@ impl RequestSpec {
         };
         if self.cascades {
             return self
-                .resolve_chain(buckets, &amounts, Some(limits), age)
+                .resolve_chain(buckets, &amounts, Some(limits), age, answer_by)
                 .await;
         }
         Ok(ResolvedRequest {
@@ -177,6 +179,7 @@ impl RequestSpec {
         amounts: &NamedAmounts<'_>,
         given: Option<&Limits>,
         mut age: Freshness,
+        answer_by: Instant,
     ) -> Result<ResolvedRequest, Error> {
         let session = &*buckets.session;
         let (entity, resource) = (
@@ -199,7 +202,7 @@ impl RequestSpec {
                 &bucket.config,
                 &bucket.queues.first().shard,
                 age,
-                self.timeout,
+                answer_by,
             )
             .await?;
             let is_own = Arc::ptr_eq(&bucket, &own);

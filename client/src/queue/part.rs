@@ -5,10 +5,11 @@ use std::sync::Arc;
 
 use weirgate_shared::write::{LeaseChange, LimitDelta};
 use weirgate_shared::{EpochMillis, LimitName, MilliTokens, Shard, WriteId};
+use weirgate_store::Consistency;
 
 use super::settle::{SettleAttempt, SettleOutcome};
 use super::shard_state::ShardState;
-use crate::session::{Moment, Session};
+use crate::session::{Moment, Session, decode_shard};
 use crate::values::{Amounts, Error, Limits, Settlement};
 
 /// Tokens taken from one shard, or counted there.
@@ -26,6 +27,8 @@ pub(crate) struct HoldPart {
     /// Id of the durable lease in this shard, and its expiry. Either all parts of a hold have a
     /// lease or none.
     pub(crate) lease: Option<(WriteId, EpochMillis)>,
+    /// Whether it is unknown what an adjustment did to the lease, which alone has the amounts then.
+    pub(crate) is_in_doubt: bool,
 }
 
 /// How a hold ends.
@@ -118,12 +121,28 @@ impl HoldPart {
         change: LeaseChange,
         deltas: BTreeMap<LimitName, LimitDelta>,
         acquires: i64,
-    ) -> Result<Settlement, Error> {
+    ) -> Result<SettleOutcome, Error> {
         let attempt = self.settle_attempt(session, change, deltas, acquires);
-        match attempt.run().await? {
-            SettleOutcome::Done(settlement) => Ok(settlement),
-            SettleOutcome::LeaseDiffers(_) => Ok(Settlement::LeaseGone),
+        attempt.run().await
+    }
+
+    /// Reads the amounts of a lease in doubt. Returns whether the lease is there.
+    ///
+    /// A copy of the adjustment that arrives later changes nothing but these amounts.
+    pub(crate) async fn end_doubt(&mut self, session: &Session) -> Result<bool, Error> {
+        if !self.is_in_doubt {
+            return Ok(true);
         }
+        let key = self.state.key.item_key();
+        let item = session.read_once(&key, Consistency::Strong).await?;
+        let shard = item.as_ref().map(decode_shard).transpose()?;
+        let leases = shard.and_then(|shard| shard.leases);
+        let lease = self.lease.as_ref().zip(leases);
+        let Some(lease) = lease.and_then(|((id, _), mut leases)| leases.remove(id)) else {
+            return Ok(false);
+        };
+        (self.amounts, self.is_in_doubt) = (lease.tokens, false);
+        Ok(true)
     }
 
     fn settle_attempt<'a>(

@@ -8,7 +8,7 @@ use weirgate_shared::write::{
     Condition, LeaseChange, LimitDelta, Path, Settle, Update, Value, clear_due,
 };
 use weirgate_shared::{EpochMillis, LimitName, MilliTokens, Millis, Shard, WriteId, attr};
-use weirgate_store::{ErrorKind, StoreError, WriteOutcome};
+use weirgate_store::{Consistency, ErrorKind, StoreError, WriteOutcome};
 
 use super::contention::OtherWriters;
 use super::shard_state::ShardState;
@@ -38,7 +38,7 @@ pub(crate) struct SettleAttempt<'a> {
 /// Outcome of a settlement, for the hold.
 pub(crate) enum SettleOutcome {
     Done(Settlement),
-    /// The lease has other amounts than the hold, and was not ended.
+    /// The lease has other amounts than the hold, and was not changed.
     LeaseDiffers(Amounts),
 }
 
@@ -111,7 +111,7 @@ impl SettleAttempt<'_> {
                     if error.kind == ErrorKind::Unconfirmed {
                         count(&self.session.counters.unconfirmed, 1);
                         if self.lease.is_none() {
-                            return Err(self.forfeit(error.into()));
+                            return self.look_up(error).await;
                         }
                         // The write is tried again, and the lease then shows whether the first was
                         // applied.
@@ -224,12 +224,30 @@ impl SettleAttempt<'_> {
         {
             return None;
         }
-        settled(
-            doubt.is_some()
-                && amounts
-                    .iter()
-                    .all(|(limit, (_, after))| holds(limit, after)),
-        )
+        let is_done = amounts
+            .iter()
+            .all(|(limit, (_, after))| holds(limit, after));
+        match doubt.is_some() && is_done {
+            true => settled(true),
+            false => Some(Ok(SettleOutcome::LeaseDiffers(held.tokens.clone()))),
+        }
+    }
+
+    /// Returns the outcome of an unconfirmed write without a lease: applied, if the item shows it as
+    /// its last write. Otherwise it stays unknown, because it may still arrive.
+    async fn look_up(&self, error: StoreError) -> Result<SettleOutcome, Error> {
+        let (key, sent) = (self.state.key.item_key(), self.session.ages.sent());
+        let item = self.session.read_once(&key, Consistency::Strong).await;
+        let shard = item.ok().flatten().as_ref().map(decode_shard);
+        match shard {
+            Some(Ok(shard)) if shard.last_write_id.as_ref() == Some(&self.write_id) => {
+                self.state.record_response(shard, sent);
+                self.state.summary.record_return(self.session.now());
+                self.state.summary.tokens_returned.notify_waiters();
+                Ok(SettleOutcome::Done(Settlement::Applied))
+            }
+            _ => Err(self.forfeit(error.into())),
+        }
     }
 
     /// Counts the tokens to be returned as consumed, because a second write could return them

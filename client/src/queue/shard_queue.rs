@@ -17,6 +17,8 @@ pub(crate) struct ShardQueue {
 #[derive(Debug, Default)]
 struct Waiters {
     waiting: VecDeque<Waiter>,
+    /// Number of waiters that are gone, and may still be among those waiting.
+    gone: usize,
     has_worker: bool,
 }
 
@@ -41,6 +43,17 @@ impl ShardQueue {
         !std::mem::replace(&mut waiters.has_worker, true)
     }
 
+    /// Counts a waiter that is gone. Once half of those waiting may be gone, they are dropped: a
+    /// request that hangs keeps the worker from it.
+    pub(crate) fn leave(&self) {
+        let mut waiters = self.waiters();
+        waiters.gone += 1;
+        if waiters.gone * 2 >= waiters.waiting.len() {
+            waiters.gone = 0;
+            waiters.waiting.retain(|waiter| !waiter.reply.is_closed());
+        }
+    }
+
     /// Returns whether a worker drains the queue: a new request then shares its next write.
     pub(crate) fn has_worker(&self) -> bool {
         self.waiters().has_worker
@@ -53,6 +66,7 @@ impl ShardQueue {
         if waiters.waiting.is_empty() && !worker_has_waiters {
             waiters.has_worker = false;
         }
+        waiters.gone = 0;
         std::mem::take(&mut waiters.waiting)
     }
 

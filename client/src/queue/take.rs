@@ -83,6 +83,8 @@ struct Unconfirmed {
     /// Write sequence before the first of them, if it was seen.
     v_before: Option<i64>,
     error: Arc<StoreError>,
+    /// End of the doubt: by then a write that was sent has failed.
+    until: Instant,
 }
 
 impl<'a> TakeAttempt<'a> {
@@ -137,12 +139,16 @@ impl<'a> TakeAttempt<'a> {
                 if self.unconfirmed.is_none() {
                     return TakeOutcome::Retry(self.waiters);
                 }
-                match self.read_after_unconfirmed().await {
-                    Ok(()) if self.expire_waiters() => return TakeOutcome::Replied,
-                    Ok(()) if self.state.was_merged_away() => return self.shard_missing(),
-                    Ok(()) => continue,
-                    Err(error) => return self.fail(error),
+                if let Err(error) = self.read_after_unconfirmed().await {
+                    return self.fail(error);
                 }
+                if let Some(outcome) = self.expired() {
+                    return outcome;
+                }
+                if self.state.was_merged_away() {
+                    return self.shard_missing();
+                }
+                continue;
             }
             self.is_doubted |= view.as_ref().is_some_and(|view| view.predates_clock_jump);
             let is_doubted = view.as_ref().is_some_and(|view| view.predates_clock_jump);
@@ -220,8 +226,8 @@ impl<'a> TakeAttempt<'a> {
                     tracing::debug!(%error, "unconfirmed write");
                     count(&self.session.counters.unconfirmed, 1);
                     let writes = self.note_unconfirmed(error);
-                    if self.expire_waiters() {
-                        return TakeOutcome::Replied;
+                    if let Some(outcome) = self.expired() {
+                        return outcome;
                     }
                     pause(writes, &self.waiters).await;
                 }
@@ -235,8 +241,8 @@ impl<'a> TakeAttempt<'a> {
                         return TakeOutcome::Rejected(self.waiters, Arc::new(error));
                     }
                     // An earlier write is still unconfirmed: its outcome comes first.
-                    if self.expire_waiters() {
-                        return TakeOutcome::Replied;
+                    if let Some(outcome) = self.expired() {
+                        return outcome;
                     }
                     pause(1, &self.waiters).await;
                 }

@@ -15,6 +15,11 @@ pub(crate) fn after(start: Instant, span: Duration) -> Instant {
     start.checked_add(span).unwrap_or_else(|| start + FAR)
 }
 
+/// Returns a quarter of the time that is left: what a request waits for that it can do without.
+pub(crate) fn quarter_left(deadline: Instant) -> Duration {
+    deadline.saturating_duration_since(Instant::now()) / 4
+}
+
 /// Returns a random time up to a bound that doubles from 25 ms to 800 ms (full jitter).
 pub(crate) fn backoff(failures: u32) -> Duration {
     let most = 25_000_u64 << failures.saturating_sub(1).min(5);

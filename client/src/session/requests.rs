@@ -1,10 +1,11 @@
 //! The requests of a limiter. Each is counted, and its outcome goes to the circuit breaker.
 
 use std::collections::HashMap;
+use std::pin::pin;
 use std::time::Duration;
 
 use futures_util::stream::{self, StreamExt, TryStreamExt};
-use tokio::time::Instant;
+use tokio::time::{Instant, timeout};
 use weirgate_shared::write::{Action, Update};
 use weirgate_shared::{ItemError, ItemKey, Meter, Shard, WriteId};
 use weirgate_store::{
@@ -13,10 +14,13 @@ use weirgate_store::{
 };
 
 use super::Session;
+use super::circuit_breaker::is_failure;
 use crate::values::{Error, count};
 
 /// Keys that one request reads at most, 100.
 const READ_KEYS: usize = 100;
+/// Time without a response after which a request counts as hanging, 1 s: a third of an attempt.
+const HANGS_AFTER: Duration = Duration::from_secs(1);
 /// Requests of one long read at once, 8.
 const READS_AT_ONCE: usize = 8;
 
@@ -24,7 +28,8 @@ impl Session {
     /// Sends a planned write once. It returns the item.
     pub(crate) async fn update(&self, update: &Update) -> Result<WriteOutcome, StoreError> {
         count(&self.counters.writes, 1);
-        self.record_outcome(self.table.update(update, ReturnValues::AllNew).await)
+        self.observed(self.table.update(update, ReturnValues::AllNew))
+            .await
     }
 
     /// Sends a planned write that is safe to repeat, and repeats it while its outcome is unknown.
@@ -34,7 +39,7 @@ impl Session {
         update: &Update,
     ) -> Result<WriteOutcome, StoreError> {
         count(&self.counters.writes, 1);
-        self.record_outcome(
+        self.recorded(
             self.table
                 .update_with(update, ReturnValues::AllNew, RetryPolicy::AlsoUnconfirmed)
                 .await,
@@ -48,7 +53,7 @@ impl Session {
         token: &WriteId,
     ) -> Result<TransactOutcome, StoreError> {
         count(&self.counters.writes, 1);
-        self.record_outcome(self.table.transact(actions, token).await)
+        self.recorded(self.table.transact(actions, token).await)
     }
 
     /// Sends a transaction, and repeats it with the same token while its outcome is unknown.
@@ -58,7 +63,7 @@ impl Session {
         token: &WriteId,
     ) -> Result<TransactOutcome, StoreError> {
         count(&self.counters.writes, 1);
-        self.record_outcome(
+        self.recorded(
             self.table
                 .transact_with(actions, token, RetryPolicy::AlsoUnconfirmed)
                 .await,
@@ -68,7 +73,7 @@ impl Session {
     /// Reads up to 100 items.
     pub(crate) async fn read(&self, keys: &[ItemKey]) -> Result<Vec<Item>, StoreError> {
         count(&self.counters.reads, 1);
-        self.record_outcome(self.table.read(keys).await)
+        self.recorded(self.table.read(keys).await)
     }
 
     /// Reads any number of items, without missing ones: each request reads 100, and 8 are under way
@@ -95,7 +100,7 @@ impl Session {
         deadline: Option<Instant>,
     ) -> Result<Vec<Item>, StoreError> {
         count(&self.counters.reads, 1);
-        self.record_outcome(self.table.read_by(keys, consistency, deadline).await)
+        self.recorded(self.table.read_by(keys, consistency, deadline).await)
     }
 
     /// Reads one item once.
@@ -105,7 +110,7 @@ impl Session {
         consistency: Consistency,
     ) -> Result<Option<Item>, StoreError> {
         count(&self.counters.reads, 1);
-        self.record_outcome(self.table.read_once(key, consistency).await)
+        self.observed(self.table.read_once(key, consistency)).await
     }
 
     /// Reads up to 100 items, including shards that were merged away.
@@ -115,7 +120,7 @@ impl Session {
         consistency: Consistency,
     ) -> Result<Vec<Item>, StoreError> {
         count(&self.counters.reads, 1);
-        self.record_outcome(self.table.read_all(keys, consistency).await)
+        self.recorded(self.table.read_all(keys, consistency).await)
     }
 
     /// Reads one page of a listing.
@@ -125,7 +130,7 @@ impl Session {
         after: Option<&Position>,
     ) -> Result<Page, StoreError> {
         count(&self.counters.reads, 1);
-        self.record_outcome(self.table.query(listing, after).await)
+        self.recorded(self.table.query(listing, after).await)
     }
 
     /// Reads all items of a list.
@@ -149,31 +154,54 @@ impl Session {
         after: Option<&Position>,
     ) -> Result<ScanPage, StoreError> {
         count(&self.counters.reads, 1);
-        self.record_outcome(self.table.scan(prefix, limit, after).await)
+        self.recorded(self.table.scan(prefix, limit, after).await)
     }
 
-    /// Returns and records the error of a request without a timely response, whose outcome is
-    /// unknown.
-    pub(crate) fn timeout_error(&self, request: &str, within: Duration) -> StoreError {
-        let (request, table) = (request.to_owned(), self.table.name().to_owned());
-        let error = StoreError {
+    /// Returns the error of a request without a timely response, whose outcome is unknown.
+    pub(crate) fn no_answer(&self, request: &str, within: Duration) -> StoreError {
+        StoreError {
             kind: ErrorKind::Unconfirmed,
-            request,
-            table,
+            request: request.to_owned(),
+            table: self.table.name().to_owned(),
             reason: format!("no answer within {within:?}"),
             source: None,
-        };
-        if self.breaker.record(Some(&error)) {
-            count(&self.counters.breaker_opened, 1);
         }
+    }
+
+    /// Returns and records the error of a request that its only caller drops without a response.
+    pub(crate) fn timeout_error(&self, request: &str, within: Duration) -> StoreError {
+        let error = self.no_answer(request, within);
+        self.record(Some(&error));
         error
     }
 
-    fn record_outcome<T>(&self, outcome: Result<T, StoreError>) -> Result<T, StoreError> {
-        if self.breaker.record(outcome.as_ref().err()) {
-            count(&self.counters.breaker_opened, 1);
+    /// Awaits a request that is sent once for many callers. The circuit breaker gets its outcome
+    /// once: a failure, if there is no response for [`HANGS_AFTER`].
+    async fn observed<T>(
+        &self,
+        request: impl Future<Output = Result<T, StoreError>>,
+    ) -> Result<T, StoreError> {
+        let mut request = pin!(request);
+        if let Ok(outcome) = timeout(HANGS_AFTER, &mut request).await {
+            return self.recorded(outcome);
+        }
+        self.record(Some(&self.no_answer("a request", HANGS_AFTER)));
+        let outcome = request.await;
+        if !outcome.as_ref().is_err_and(|error| is_failure(error.kind)) {
+            self.record(outcome.as_ref().err());
         }
         outcome
+    }
+
+    fn recorded<T>(&self, outcome: Result<T, StoreError>) -> Result<T, StoreError> {
+        self.record(outcome.as_ref().err());
+        outcome
+    }
+
+    fn record(&self, error: Option<&StoreError>) {
+        if self.breaker.record(error) {
+            count(&self.counters.breaker_opened, 1);
+        }
     }
 }
 

@@ -26,6 +26,7 @@ mod acquire {
 mod settle {
     mod adjust_in_doubt;
     mod balances;
+    mod doubts;
     mod dry_runs;
     mod edits;
     mod ended;
@@ -69,6 +70,7 @@ mod read {
 mod outage {
     mod breaker_gauge;
     mod clocks;
+    mod deadlines;
     mod unavailable;
     mod unreachable;
 }

@@ -140,6 +140,12 @@ impl Dynamo {
         self.faults().decide_reads = Some(Box::new(decide));
     }
 
+    /// Every request is shown to `decide` with its operation; it may keep it from the table, without
+    /// an answer.
+    pub fn stall_when(&self, decide: impl FnMut(&str, &Value) -> bool + Send + 'static) {
+        self.faults().stalls = Some(Box::new(decide));
+    }
+
     /// How many requests of any kind arrived since the last call.
     pub fn take_requests(&self) -> u64 {
         self.take_operations().values().sum()
@@ -246,6 +252,9 @@ impl HttpConnector for Dynamo {
     fn call(&self, request: HttpRequest) -> HttpConnectorFuture {
         let (dynamo, request) = (self.clone(), Request::read(&request));
         HttpConnectorFuture::new(async move {
+            if dynamo.faults().stalls(&request.operation, &request.body) {
+                return std::future::pending().await;
+            }
             if let Some(latency) = dynamo.latency {
                 tokio::time::sleep(latency).await;
             }

@@ -8,7 +8,7 @@ use super::operation::{Operating, OperationOutcome, Options, Read, operation_opt
 use crate::RateLimiter;
 use crate::bucket::BucketState;
 use crate::config::{Freshness, resolve};
-use crate::session::CacheKey;
+use crate::session::{CacheKey, deadline};
 use crate::values::{Error, Limits, check_bucket_limits, check_limit_count};
 
 impl RateLimiter {
@@ -126,8 +126,8 @@ impl LimitsEdit<'_> {
     async fn configured(&self, bucket: &BucketState) -> Result<Limits, Error> {
         let session = &self.limiter.session;
         let (slot, first) = (&bucket.config, bucket.shard(0));
-        let timeout = session.settings.timeout;
-        let resolved = resolve(session, slot, &first, Freshness::Now, timeout).await?;
+        let until = deadline(session.settings.timeout);
+        let resolved = resolve(session, slot, &first, Freshness::Now, until).await?;
         let Some(config) = &resolved.config else {
             return Err(Error::NotConfigured {
                 entity: bucket.key.entity.clone(),

@@ -8,6 +8,7 @@ use weirgate_shared::{EpochMillis, MilliTokens};
 use weirgate_store::ErrorKind;
 
 use super::Hold;
+use crate::queue::SettleOutcome;
 use crate::values::{Amounts, Error, Settlement};
 
 impl Hold {
@@ -18,6 +19,11 @@ impl Hold {
         limit: &str,
         actual: MilliTokens,
     ) -> Result<Settlement, Error> {
+        for part in &mut self.parts {
+            if !part.end_doubt(&self.session).await? {
+                return Ok(Settlement::LeaseGone);
+            }
+        }
         let mut more = actual - self.amount(limit);
         if more > MilliTokens::ZERO && self.take_from_pool(limit, more) {
             return Ok(Settlement::Applied);
@@ -35,8 +41,14 @@ impl Hold {
                 continue;
             }
             let adjusted = self.adjust_part(at, limit, taken + change).await;
-            if adjusted.map_err(|error| error.halfway(is_begun))? == Settlement::LeaseGone {
-                return Ok(Settlement::LeaseGone);
+            match adjusted.map_err(|error| error.halfway(is_begun))? {
+                SettleOutcome::Done(Settlement::Applied) => {}
+                SettleOutcome::Done(gone) => return Ok(gone),
+                // Another adjustment of the lease was applied: by a token, or later than thought.
+                SettleOutcome::LeaseDiffers(amounts) => {
+                    self.parts[at].amounts = amounts;
+                    return Box::pin(self.adjust(limit, actual)).await;
+                }
             }
             is_begun = true;
             more -= change;
@@ -49,10 +61,11 @@ impl Hold {
         at: usize,
         limit: &str,
         actual: MilliTokens,
-    ) -> Result<Settlement, Error> {
+    ) -> Result<SettleOutcome, Error> {
+        const APPLIED: SettleOutcome = SettleOutcome::Done(Settlement::Applied);
         let part = &self.parts[at];
         let Some((limit, _)) = part.shard.limits.get_key_value(limit) else {
-            return Ok(Settlement::Applied);
+            return Ok(APPLIED);
         };
         let limit = limit.clone();
         let before = part.amounts.get(&limit).copied();
@@ -62,7 +75,7 @@ impl Hold {
             && self.return_to_pool(at, Amounts::from([(limit.clone(), -more)]))
         {
             self.parts[at].amounts.insert(limit, actual);
-            return Ok(Settlement::Applied);
+            return Ok(APPLIED);
         }
         let mut settled = self.parts[at].returned_delta(&self.limits, &limit, -more);
         // A slot that is taken in addition counts; one that returns stays counted.
@@ -70,21 +83,25 @@ impl Hold {
             settled.consumed = more;
         }
         let change = LeaseChange::SetAmounts(BTreeMap::from([(limit.clone(), (taken, actual))]));
-        // Until the outcome is known, a rollback returns only the smaller amount.
-        self.parts[at]
-            .amounts
-            .insert(limit.clone(), taken.min(actual));
+        // Until the outcome is known, the lease decides, and without one a rollback returns only the
+        // smaller amount.
+        let part = &mut self.parts[at];
+        part.is_in_doubt = part.lease.is_some();
+        if !part.is_in_doubt {
+            part.amounts.insert(limit.clone(), taken.min(actual));
+        }
         let deltas = BTreeMap::from([(limit.clone(), settled)]);
         let done = self.settle_part(at, change, deltas).await;
-        let amounts = &mut self.parts[at].amounts;
+        let part = &mut self.parts[at];
         let known = match &done {
-            Ok(Settlement::Applied) => Some(actual),
+            Ok(SettleOutcome::Done(Settlement::Applied)) => Some(actual),
             Err(error) if error.is_unknown() => return done,
-            Ok(Settlement::LeaseGone) | Err(_) => before,
+            Ok(_) | Err(_) => before,
         };
+        part.is_in_doubt = false;
         let _ = match known {
-            Some(amount) => amounts.insert(limit, amount),
-            None => amounts.remove(&limit),
+            Some(amount) => part.amounts.insert(limit, amount),
+            None => part.amounts.remove(&limit),
         };
         done
     }
@@ -119,7 +136,7 @@ impl Hold {
                 .settle_part(at, LeaseChange::Renew(expires), BTreeMap::new())
                 .await
                 .map_err(|error| error.halfway(at > 0))?;
-            if renewed == Settlement::LeaseGone {
+            if matches!(renewed, SettleOutcome::Done(Settlement::LeaseGone)) {
                 return Ok(Settlement::LeaseGone);
             }
             if let Some((_, until)) = &mut self.parts[at].lease {

@@ -2,6 +2,8 @@
 
 use std::sync::Arc;
 
+use tokio::sync::oneshot;
+
 use super::{Hold, Stage};
 use crate::queue::Ending;
 use crate::values::{Error, Settlement};
@@ -22,12 +24,24 @@ impl Hold {
     }
 
     /// Ends the hold and returns all tokens.
+    ///
+    /// In a task of its own, so a rollback whose caller goes away is made too.
     pub(crate) async fn roll_back(mut self) -> Result<Settlement, Error> {
-        // Not unclaimed any more, so a hold dropped before the response is not rolled back twice.
+        // The task is responsible now, so a hold that is dropped with it is not rolled back twice.
         self.stage = Stage::Claimed;
-        let done = self.end(Ending::RollBack).await;
-        self.stage = Stage::Settled;
-        done
+        let (session, (send, done)) = (Arc::clone(&self.session), oneshot::channel());
+        session.spawn(async move {
+            let ended = self.end(Ending::RollBack).await;
+            self.stage = Stage::Settled;
+            drop(self);
+            // Without a caller only the log needs it.
+            if let Err(Err(error)) = send.send(ended) {
+                tracing::warn!(%error, "tokens of a dropped rollback could not be returned");
+            }
+        });
+        let ended = "the runtime ended before the rollback: what was taken counts as used, and a lease ends by itself";
+        done.await
+            .unwrap_or_else(|_| Err(Error::Invalid(ended.to_owned())))
     }
 
     /// Ends all parts. A failed part does not stop the others.

@@ -62,6 +62,8 @@ struct PartToken {
     is_bypass: bool,
     /// Id of the lease, and its expiry.
     lease: Option<(String, i64)>,
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    is_in_doubt: bool,
 }
 
 impl Hold {
@@ -145,6 +147,7 @@ impl HoldToken {
                 amounts: part.amounts()?,
                 shard: Arc::new(shard),
                 prefetched_at: None,
+                is_in_doubt: part.is_in_doubt,
             });
         }
         if parts
@@ -221,6 +224,7 @@ impl PartToken {
                 .lease
                 .as_ref()
                 .map(|(id, expires)| (id.to_string(), expires.0)),
+            is_in_doubt: part.is_in_doubt,
         }
     }
 

@@ -5,7 +5,7 @@ use std::sync::{Arc, Weak};
 use std::time::Duration;
 
 use tokio::sync::watch;
-use tokio::time::{Instant, timeout};
+use tokio::time::{Instant, timeout, timeout_at};
 use weirgate_shared::MilliTokens;
 
 use super::super::hold::{BucketDecision, Hold};
@@ -14,7 +14,7 @@ use super::super::state::BucketState;
 use super::pool::{Block, NextReturn, Pool, PoolResult};
 use super::state::TokenReturn;
 use crate::queue::{HoldPart, SettleAttempt, SettleOutcome};
-use crate::session::Session;
+use crate::session::{Session, after};
 use crate::values::{Amounts, BucketRequest, Error, Settlement, count};
 
 /// Blocks that a request waits for before it goes to the table, 3.
@@ -22,12 +22,13 @@ const MAX_BLOCKS_AWAITED: u32 = 3;
 /// Time without a fetch after a failed one, 1 s.
 const FAILURE_COOLDOWN: Duration = Duration::from_secs(1);
 
-/// Decides a request on a bucket with a pool, from the pool if possible.
+/// Decides a request on a bucket with a pool until the deadline, from the pool if possible.
 pub(crate) async fn acquire(
     session: &Arc<Session>,
     bucket: &Arc<BucketState>,
     pool: &Pool,
     request: &BucketRequest,
+    deadline: Instant,
 ) -> Result<BucketDecision, Error> {
     let enqueued_at = Instant::now();
     for round in 0..MAX_BLOCKS_AWAITED {
@@ -49,13 +50,16 @@ pub(crate) async fn acquire(
             }
             PoolResult::Wait(arrival) => {
                 return_outdated(session, bucket, pool, request);
-                arrival.await;
+                if timeout_at(deadline, arrival).await.is_err() {
+                    let error = Error::timeout(&bucket.key, request.timeout, None);
+                    return Err(pool.attach_last_error(error));
+                }
             }
             PoolResult::Miss => break,
         }
     }
     return_outdated(session, bucket, pool, request);
-    match acquire_from_table(session, bucket, request, enqueued_at)
+    match acquire_from_table(session, bucket, request, enqueued_at, deadline)
         .await
         .map_err(|error| pool.attach_last_error(error))?
     {
@@ -66,7 +70,7 @@ pub(crate) async fn acquire(
             }
             let limits = request.limits.clone();
             let pooled = Hold::new(session, bucket, parts, limits, session.now());
-            let completed = complete(session, bucket, pool, request, pooled, enqueued_at).await?;
+            let completed = complete(session, bucket, pool, request, pooled, deadline).await?;
             Ok(completed.unwrap_or(BucketDecision::Denied(denied)))
         }
         granted => Ok(granted),
@@ -96,7 +100,7 @@ async fn complete(
     pool: &Pool,
     request: &BucketRequest,
     pooled: Hold,
-    enqueued_at: Instant,
+    deadline: Instant,
 ) -> Result<Option<BucketDecision>, Error> {
     let mut rest = request.clone();
     for (limit, need) in &mut rest.amounts {
@@ -109,7 +113,7 @@ async fn complete(
         return Ok(Some(BucketDecision::Granted(hold)));
     }
     Ok(
-        match acquire_from_table(session, bucket, &rest, enqueued_at).await? {
+        match acquire_from_table(session, bucket, &rest, Instant::now(), deadline).await? {
             BucketDecision::Granted(taken) => {
                 // The table has counted the acquire.
                 Some(BucketDecision::Granted(taken.merge(pooled)))
@@ -140,7 +144,8 @@ async fn fetch(session: Arc<Session>, mut in_flight: InFlight, block: Block) {
         timeout,
         acquires,
     };
-    match acquire_from_table(&session, bucket, &request, Instant::now()).await {
+    let now = Instant::now();
+    match acquire_from_table(&session, bucket, &request, now, after(now, timeout)).await {
         Ok(BucketDecision::Granted(hold)) => {
             pool.set_last_error(None);
             count(&session.counters.prefetch_blocks, 1);

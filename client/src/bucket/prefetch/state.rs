@@ -134,6 +134,7 @@ impl State {
                     shard,
                     is_bypass: false,
                     prefetched_at: block.prefetched_at,
+                    is_in_doubt: false,
                     lease: None,
                 });
             }
@@ -239,6 +240,7 @@ impl State {
             shard,
             is_bypass: false,
             prefetched_at: None,
+            is_in_doubt: false,
             lease: None,
         };
         self.begin_in_flight(&part.amounts);

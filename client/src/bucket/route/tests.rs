@@ -10,7 +10,7 @@ use super::super::state::BucketState;
 use super::{Router, acquire_from_table, *};
 use crate::api::RateLimiter;
 use crate::queue::{SLOT_DENIAL_TTL, Waiter};
-use crate::session::{AgeClock, FakeClock, Session};
+use crate::session::{AgeClock, FakeClock, Session, after, deadline};
 use crate::values::{Amounts, BucketRequest, Error, Limits};
 
 const NOW: EpochMillis = EpochMillis(1_000_000);
@@ -129,7 +129,14 @@ async fn only_a_request_above_the_largest_share_needs_several_shards() {
     let session = session().await;
     let is_above = |count, needs: &[_]| {
         let (bucket, request) = (bucket_of(count), request(needs));
-        Router::new(&session, &bucket, &request, Instant::now()).exceeds_one_shard()
+        Router::new(
+            &session,
+            &bucket,
+            &request,
+            Instant::now(),
+            deadline(TIMEOUT),
+        )
+        .exceeds_one_shard()
     };
     for count in [2, 4, 8] {
         let share = CAPACITY * 1000 / i64::from(count);
@@ -151,7 +158,13 @@ async fn the_shard_with_most_room_follows_a_short_one() {
     );
     let better = |tried: &[u32], needs: &[_]| {
         let request = request(needs);
-        let router = Router::new(&session, &bucket, &request, Instant::now());
+        let router = Router::new(
+            &session,
+            &bucket,
+            &request,
+            Instant::now(),
+            deadline(TIMEOUT),
+        );
         index(
             Router {
                 tried: tried.to_vec(),
@@ -184,7 +197,13 @@ async fn the_shard_with_most_room_follows_a_short_one() {
 #[tokio::test(start_paused = true)]
 async fn a_known_shard_replaces_a_missing_one() {
     let (session, bucket, request) = (session().await, bucket_of(4), request(&[("rpd", 1)]));
-    let router = Router::new(&session, &bucket, &request, Instant::now());
+    let router = Router::new(
+        &session,
+        &bucket,
+        &request,
+        Instant::now(),
+        deadline(TIMEOUT),
+    );
     let after = |missing| index(router.replacement_for(&bucket.queues.queue(missing)));
     assert!(
         after(3).is_some(),
@@ -235,9 +254,15 @@ async fn a_cached_denial_of_several_shards_is_returned_at_once() {
     let (session, bucket, request) = (session().await, bucket_of(2), request(&[("rpd", 1_000)]));
     see(&bucket, &[(0, 0, 0), (1, 0, 0)]);
     bucket.record_denial();
-    let reply = acquire_from_table(&session, &bucket, &request, Instant::now())
-        .await
-        .unwrap();
+    let reply = acquire_from_table(
+        &session,
+        &bucket,
+        &request,
+        Instant::now(),
+        deadline(TIMEOUT),
+    )
+    .await
+    .unwrap();
     assert!(matches!(reply, BucketDecision::Denied(_)));
     assert_eq!(session.counters.read().local_denied, 1);
 }
@@ -255,9 +280,15 @@ async fn the_queue_of_a_single_shard_replies_with_a_cached_denial() {
     };
     let router = async {
         (
-            acquire_from_table(&session, &bucket, &request, started)
-                .await
-                .unwrap(),
+            acquire_from_table(
+                &session,
+                &bucket,
+                &request,
+                started,
+                after(started, TIMEOUT),
+            )
+            .await
+            .unwrap(),
             started.elapsed(),
         )
     };
@@ -274,7 +305,13 @@ async fn the_queue_of_a_single_shard_replies_with_a_cached_denial() {
 async fn all_shards_are_read_unless_that_was_done_since_the_request() {
     let (session, bucket, request) = (session().await, bucket_of(2), request(&[("rpd", 1_001)]));
     see(&bucket, &[(0, 0, 0), (1, 1_000, 0)]);
-    let mut router = Router::new(&session, &bucket, &request, Instant::now());
+    let mut router = Router::new(
+        &session,
+        &bucket,
+        &request,
+        Instant::now(),
+        deadline(TIMEOUT),
+    );
     assert!(matches!(
         router.decide_over_all_shards().await,
         Ok(RouteStep::Decided(BucketDecision::Denied(_)))
@@ -287,7 +324,13 @@ async fn all_shards_are_read_unless_that_was_done_since_the_request() {
     assert_eq!(queue.index(), 1);
     assert_eq!(session.counters.read().reads, 0);
     advance(MOMENT).await;
-    let mut later = Router::new(&session, &bucket, &request, Instant::now());
+    let mut later = Router::new(
+        &session,
+        &bucket,
+        &request,
+        Instant::now(),
+        deadline(TIMEOUT),
+    );
     assert!(later.decide_over_all_shards().await.is_err());
     assert_eq!(session.counters.read().reads, 1);
 }
@@ -300,7 +343,13 @@ async fn a_read_of_all_shards_serves_all_requests_until_the_views_are_wrong() {
     *bucket.refreshed_at.lock().await =
         Some((bucket.summary().ages.of(enqueued_at), Consistency::Strong));
     see(&bucket, &[(0, 0, 0), (1, 1_000, 0)]);
-    let mut router = Router::new(&session, &bucket, &request, enqueued_at);
+    let mut router = Router::new(
+        &session,
+        &bucket,
+        &request,
+        enqueued_at,
+        after(enqueued_at, TIMEOUT),
+    );
     router.must_refresh = true;
     let Ok(RouteStep::Try(queue)) = router.decide_over_all_shards().await else {
         panic!("the second shard has enough")

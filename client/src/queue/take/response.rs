@@ -9,9 +9,9 @@ use weirgate_store::Item;
 use super::super::contention::{ContentionBackoff, FRESH_VIEW};
 use super::super::part::HoldPart;
 use super::super::taken::Taken;
-use super::super::waiter::ShardDecision;
+use super::super::waiter::{ShardDecision, Waiter};
 use super::super::{clock_jump, retake};
-use super::{TakeAttempt, TakeOutcome};
+use super::{TakeAttempt, TakeOutcome, Unconfirmed};
 use crate::session::decode_shard;
 use crate::values::{Error, count, merge_amounts};
 
@@ -147,6 +147,7 @@ impl TakeAttempt<'_> {
                 shard: after,
                 prefetched_at: None,
                 lease,
+                is_in_doubt: false,
             };
             let taken = Taken::new(
                 Arc::clone(self.session),
@@ -170,17 +171,18 @@ impl TakeAttempt<'_> {
         }
     }
 
-    /// Replies to all waiters with a timeout once none has time left. Returns whether it did.
-    pub(super) fn expire_waiters(&mut self) -> bool {
+    /// Ends an attempt in which no waiter has time left, or whose doubt lasts too long: waiters with
+    /// time left are for another attempt. What the unconfirmed writes took counts as taken.
+    pub(super) fn expired(&mut self) -> Option<TakeOutcome> {
         let now = Instant::now();
-        if self
-            .waiters
-            .iter()
-            .any(|waiter| now < waiter.deadline && !waiter.reply.is_closed())
-        {
-            return false;
+        let has_time = |waiter: &Waiter| now < waiter.deadline && !waiter.reply.is_closed();
+        let is_over = |doubt: &Unconfirmed| now >= doubt.until;
+        let is_over = self.unconfirmed.as_ref().is_some_and(is_over);
+        if !is_over && self.waiters.iter().any(has_time) {
+            return None;
         }
-        for waiter in self.waiters.drain(..) {
+        let (left, gone): (Vec<_>, Vec<_>) = self.waiters.drain(..).partition(has_time);
+        for waiter in gone {
             let last = self
                 .unconfirmed
                 .as_ref()
@@ -189,7 +191,10 @@ impl TakeAttempt<'_> {
             waiter.reply(Err(Error::timeout(&self.state.key, after, last)));
         }
         self.count_unconfirmed_tokens(0, None);
-        true
+        Some(match left.is_empty() {
+            true => TakeOutcome::Replied,
+            false => TakeOutcome::Retry(left),
+        })
     }
 
     /// Returns the waiters for another shard, because this one is missing and may not be created.

@@ -7,6 +7,7 @@ use weirgate_store::StoreError;
 
 use super::super::settle::MAX_CLOCK_SKEW;
 use super::{TakeAttempt, Unconfirmed, pause};
+use crate::session::deadline;
 use crate::values::{Error, count};
 
 impl TakeAttempt<'_> {
@@ -20,6 +21,7 @@ impl TakeAttempt<'_> {
             writes: 0,
             v_before,
             error: Arc::clone(&error),
+            until: deadline(self.session.settings.timeout),
         };
         let doubt = self.unconfirmed.get_or_insert(first);
         doubt.writes += 1;

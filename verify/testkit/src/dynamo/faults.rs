@@ -49,6 +49,7 @@ pub enum Fault {
 
 pub(super) type Decide = Box<dyn FnMut(&Value) -> Option<Fault> + Send>;
 pub(super) type DecideRead = Box<dyn FnMut(&str, &Value) -> Option<Fault> + Send>;
+pub(super) type DecideStall = Box<dyn FnMut(&str, &Value) -> bool + Send>;
 
 /// The faults to come, and what has arrived.
 #[derive(Default)]
@@ -57,10 +58,17 @@ pub(super) struct Faults {
     pub(super) decide: Option<Decide>,
     pub(super) decide_transactions: Option<Decide>,
     pub(super) decide_reads: Option<DecideRead>,
+    pub(super) stalls: Option<DecideStall>,
     pub(super) requests: BTreeMap<String, u64>,
 }
 
 impl Faults {
+    /// Returns whether a request gets no answer.
+    pub(super) fn stalls(&mut self, operation: &str, request: &Value) -> bool {
+        let stalls = self.stalls.as_mut();
+        stalls.is_some_and(|decide| decide(operation, request))
+    }
+
     /// Counts a request, and says what it meets.
     pub(super) fn of(&mut self, operation: &str, request: &Value) -> Option<Fault> {
         *self.requests.entry(operation.to_owned()).or_default() += 1;

@@ -6,7 +6,13 @@ use super::*;
 async fn pauses_are_counted_and_end_at_the_deadline() {
     let (session, bucket, request) = (session().await, bucket_of(1), request(&[("rpd", 1)]));
     let enqueued_at = Instant::now();
-    let mut router = Router::new(&session, &bucket, &request, enqueued_at);
+    let mut router = Router::new(
+        &session,
+        &bucket,
+        &request,
+        enqueued_at,
+        after(enqueued_at, TIMEOUT),
+    );
     router.pause().await;
     router.pause().await;
     assert_eq!(router.failures, 2);
@@ -32,7 +38,13 @@ async fn a_waiter_waits_until_the_deadline_and_the_queues_grace() {
     let (session, bucket, request) = (session().await, bucket_of(1), request(&[("rpd", 1)]));
     block(&bucket);
     let (queue, enqueued_at) = (bucket.queues.queue(0), Instant::now());
-    let router = Router::new(&session, &bucket, &request, enqueued_at);
+    let router = Router::new(
+        &session,
+        &bucket,
+        &request,
+        enqueued_at,
+        after(enqueued_at, TIMEOUT),
+    );
     let deadline = router.deadline;
     let worker = async {
         tokio::time::sleep_until(deadline).await;
@@ -58,9 +70,15 @@ async fn a_request_that_hangs_is_named_and_one_that_was_never_made_is_not() {
     let (session, bucket, request) = (session().await, bucket_of(1), request(&[("rpd", 1)]));
     block(&bucket);
     let enqueued_at = Instant::now();
-    let reply = Router::new(&session, &bucket, &request, enqueued_at)
-        .enqueue_and_wait(&bucket.queues.queue(0), &request)
-        .await;
+    let reply = Router::new(
+        &session,
+        &bucket,
+        &request,
+        enqueued_at,
+        after(enqueued_at, TIMEOUT),
+    )
+    .enqueue_and_wait(&bucket.queues.queue(0), &request)
+    .await;
     assert!(
         matches!(
             reply,
@@ -86,9 +104,15 @@ async fn a_request_that_hangs_is_named_and_one_that_was_never_made_is_not() {
         session_of(Table::new(connect(connection).await, "limits")).await,
         bucket_of(1),
     );
-    let reply = Router::new(&session, &bucket, &request, Instant::now())
-        .enqueue_and_wait(&bucket.queues.queue(0), &request)
-        .await;
+    let reply = Router::new(
+        &session,
+        &bucket,
+        &request,
+        Instant::now(),
+        deadline(TIMEOUT),
+    )
+    .enqueue_and_wait(&bucket.queues.queue(0), &request)
+    .await;
     let Err(Error::Timeout {
         after: TIMEOUT,
         last: Some(last),

@@ -1,0 +1,273 @@
+//! A call is answered within its timeout, whatever does not answer, and nothing is lost.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use futures_util::future::join_all;
+use serde_json::Value;
+use tokio::time::Instant;
+use weirgate::{
+    CircuitBreakerConfig, ConfigLevel, Decision, Error, Grant, Limit, OnUnavailable, Prefetch,
+    RateLimiter,
+};
+use weirgate_tests::fleet::{Fleet, millis, pass, rpm, secs, tokens};
+use weirgate_tests::stored::configure;
+
+const TIMEOUT: Duration = millis(200);
+const MOST: Duration = millis(220);
+const CAPACITY: i64 = 6_000;
+
+/// What does not answer.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Silent {
+    Limits,
+    Switches,
+    Reads,
+    Writes,
+    All,
+}
+
+impl Silent {
+    fn meets(self, operation: &str, request: &Value) -> bool {
+        let (is_write, text) = (operation == "UpdateItem", request.to_string());
+        match self {
+            Self::Limits => text.contains("#CONFIG#"),
+            Self::Switches => text.contains("#SWITCHES"),
+            Self::Reads => !is_write,
+            Self::Writes => is_write,
+            Self::All => true,
+        }
+    }
+}
+
+/// How a caller asks.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Call {
+    /// With limits of its own.
+    Given,
+    Configured,
+    Prefetched,
+    /// Of two buckets at once.
+    Several,
+    /// By a request that waits for tokens.
+    Patient,
+}
+
+const CALLS: [Call; 5] = [
+    Call::Given,
+    Call::Configured,
+    Call::Prefetched,
+    Call::Several,
+    Call::Patient,
+];
+
+fn resource(call: Call) -> &'static str {
+    match call {
+        Call::Prefetched => "ahead",
+        _ => "gpt-4",
+    }
+}
+
+/// Returns the decision, and the grants of it.
+async fn send(limiter: &RateLimiter, call: Call) -> Result<Vec<Grant>, Error> {
+    let limits = [rpm(CAPACITY)];
+    let of = |entity| limiter.acquire(entity, resource(call)).take("rpm", 1);
+    let of = |entity| of(entity).timeout(TIMEOUT);
+    let one = |decision: Decision<Grant>| decision.granted().into_iter().collect();
+    match call {
+        Call::Given => of("e-1").limits(&limits).send().await.map(one),
+        Call::Configured | Call::Prefetched => of("e-1").send().await.map(one),
+        Call::Patient => of("e-1").wait_up_to(millis(10)).send().await.map(one),
+        Call::Several => {
+            let both = limiter.acquire_all([of("e-1"), of("e-2")]).send().await?;
+            Ok(both.granted().into_iter().flatten().collect())
+        }
+    }
+}
+
+async fn consumed(fleet: &Fleet, call: Call) -> i64 {
+    let reader = fleet.limiter().await;
+    let mut sum = 0;
+    for entity in ["e-1", "e-2"] {
+        let of = reader.usage(
+            entity,
+            resource(call),
+            weirgate::Window::Hourly,
+            fleet.now(),
+        );
+        let used = of.await.unwrap().usage.tokens.get("rpm").copied();
+        sum += i64::try_from(used.unwrap_or_default().whole_tokens()).unwrap();
+    }
+    sum
+}
+
+/// One caller, or twenty at once that wait for each other's requests; in a process that knows
+/// nothing yet, or one whose limits and switches are due again.
+#[tokio::test(start_paused = true)]
+async fn i9_a_call_is_answered_in_time_whatever_is_silent() {
+    use Silent::{All, Limits, Reads, Switches, Writes};
+    for (silent, call) in [Limits, Switches, Reads, Writes, All]
+        .into_iter()
+        .flat_map(|silent| CALLS.map(|call| (silent, call)))
+    {
+        for (is_warm, callers) in [(false, 1), (false, 20), (true, 1), (true, 20)] {
+            let what = format!("{silent:?} silent, {call:?}, {callers} callers, warm: {is_warm}");
+            let fleet = Fleet::new().await;
+            // Every process counts for the hour that has begun.
+            pass(secs(60)).await;
+            let builder = fleet.builder().await.prefetch("ahead", Prefetch::default());
+            let limiter = builder
+                .on_unavailable(OnUnavailable::Allow)
+                .build()
+                .await
+                .unwrap();
+            configure(
+                &fleet.limiter().await,
+                &ConfigLevel::System,
+                vec![rpm(CAPACITY)],
+            )
+            .await;
+            let mut counted = 0;
+            if is_warm {
+                counted = i64::try_from(send(&limiter, call).await.unwrap().len()).unwrap();
+                pass(secs(90)).await;
+            }
+            fleet
+                .dynamo
+                .stall_when(move |operation, request| silent.meets(operation, request));
+            let began = Instant::now();
+            let timed = async || (send(&limiter, call).await, began.elapsed());
+            let answers = join_all((0..callers).map(|_| timed())).await;
+            for (answer, after) in answers {
+                assert!(after <= MOST, "{what}: {after:?}");
+                let grants = answer.unwrap_or_default();
+                let of_table = grants.iter().filter(|grant| grant.degraded().is_none());
+                counted += i64::try_from(of_table.count()).unwrap();
+            }
+            fleet.dynamo.stall_when(|_, _| false);
+            pass(secs(60)).await;
+            limiter.shutdown().await.unwrap();
+            assert_eq!(consumed(&fleet, call).await, counted, "{what}");
+        }
+    }
+}
+
+/// One of two buckets denies, and the other one's rollback hangs: the caller is denied in time, and
+/// the tokens return once DynamoDB answers again.
+#[tokio::test(start_paused = true)]
+async fn i9_a_denial_does_not_wait_for_the_return_of_another_bucket() {
+    let fleet = Fleet::new().await;
+    let limiter = fleet.limiter().await;
+    let limits = [rpm(60)];
+    let take = async |limiter: &RateLimiter, entity, amount| {
+        let acquire = limiter.acquire(entity, "gpt-4").limits(&limits);
+        let decision = acquire.take("rpm", amount).send().await;
+        assert!(decision.unwrap().is_granted());
+    };
+    take(&limiter, "short", 1).await;
+    take(&limiter, "long", 1).await;
+    // The first process does not see this.
+    take(&fleet.limiter().await, "short", 59).await;
+    let mut writes = 0;
+    fleet.dynamo.stall_when(move |operation, request| {
+        let is_of_long = operation == "UpdateItem" && request.to_string().contains("#long#");
+        writes += u32::from(is_of_long);
+        is_of_long && writes > 1
+    });
+    let began = Instant::now();
+    let both = ["short", "long"].map(|entity| {
+        let acquire = limiter.acquire(entity, "gpt-4").limits(&limits);
+        acquire.take("rpm", 5).timeout(TIMEOUT)
+    });
+    let decision = limiter.acquire_all(both).send().await.unwrap();
+    assert!(matches!(decision, Decision::Denied(_)), "{decision:?}");
+    assert!(began.elapsed() <= MOST, "{:?}", began.elapsed());
+    fleet.dynamo.stall_when(|_, _| false);
+    pass(secs(10)).await;
+    let long = fleet
+        .limiter()
+        .await
+        .peek("long", "gpt-4")
+        .limits(&limits)
+        .send()
+        .await;
+    let left = long.unwrap().limits[0].available;
+    assert_eq!(left, tokens(60), "the returned ones, and the refill");
+}
+
+/// A bucket that hangs says nothing about the others.
+#[tokio::test(start_paused = true)]
+async fn one_request_that_hangs_is_one_failure_however_many_wait_for_it() {
+    let fleet = Fleet::new().await;
+    let breaker = CircuitBreakerConfig {
+        failure_threshold: 2,
+        ..CircuitBreakerConfig::default()
+    };
+    let builder = fleet.builder().await.circuit_breaker(breaker);
+    let limiter = builder
+        .on_unavailable(OnUnavailable::Allow)
+        .build()
+        .await
+        .unwrap();
+    let limits: [Limit; 1] = [rpm(600)];
+    let of = |entity: &str| {
+        let acquire = limiter
+            .acquire(entity, "gpt-4")
+            .limits(&limits)
+            .take("rpm", 1);
+        acquire.timeout(millis(500)).send()
+    };
+    assert!(of("hot").await.unwrap().is_granted());
+    fleet.dynamo.stall_when(|operation, request| {
+        operation == "UpdateItem" && request.to_string().contains("#hot#")
+    });
+    for answer in join_all((0..20).map(|_| of("hot"))).await {
+        assert!(answer.unwrap().granted().unwrap().degraded().is_some());
+    }
+    for _ in 0..8 {
+        pass(millis(500)).await;
+        let cool = of("cool").await.unwrap().granted().unwrap();
+        assert!(cool.degraded().is_none(), "{:?}", cool.degraded());
+    }
+    assert_eq!(limiter.stats().breaker_opened, 0);
+}
+
+/// Behind a request that has an hour, and hangs.
+#[tokio::test(start_paused = true)]
+async fn requests_whose_deadlines_have_passed_are_not_held() {
+    let fleet = Fleet::new().await;
+    let never = CircuitBreakerConfig {
+        failure_threshold: 0,
+        ..CircuitBreakerConfig::default()
+    };
+    let limiter = fleet
+        .builder()
+        .await
+        .circuit_breaker(never)
+        .build()
+        .await
+        .unwrap();
+    fleet
+        .dynamo
+        .stall_when(|operation, _| operation == "UpdateItem");
+    let of = |limits: &Arc<[Limit]>, timeout| {
+        let acquire = limiter.acquire("e-1", "gpt-4").shared_limits(limits);
+        acquire.take("rpm", 1).timeout(timeout).send()
+    };
+    let first: Arc<[Limit]> = [rpm(600)].into();
+    let patient = async {
+        let _ = tokio::time::timeout(secs(60), of(&first, secs(3_600))).await;
+    };
+    let others: Arc<[Limit]> = [rpm(600)].into();
+    let many = async {
+        for _ in 0..20 {
+            let all = (0..100).map(|_| of(&others, TIMEOUT));
+            assert!(join_all(all).await.iter().all(Result::is_err));
+        }
+        // A request under way is known to have failed after this long.
+        pass(secs(8)).await;
+        Arc::strong_count(&others)
+    };
+    let ((), held) = tokio::join!(patient, many);
+    assert!(held <= 3, "{held} are held");
+}

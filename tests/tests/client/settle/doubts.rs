@@ -1,0 +1,166 @@
+//! What a grant does after a settlement whose outcome is unknown: it answers the truth.
+
+use std::time::Duration;
+
+use weirgate::{Grant, Limit, RateLimiter, Settlement};
+use weirgate_testkit::Fault;
+use weirgate_tests::fleet::{
+    Fleet, PK, granted, leased, millis, pass, rpm, secs, settle, tokens, tpm,
+};
+
+const LATENCY: Duration = millis(10);
+
+fn limits() -> [Limit; 1] {
+    [tpm(10_000)]
+}
+
+/// The next write meets `first`, and all that follow are lost.
+fn outage(fleet: &Fleet, first: Option<Fault>) {
+    let mut first = Some(first);
+    let lost = Some(Fault::LoseRequest);
+    fleet
+        .dynamo
+        .fail_when(move |_| first.take().unwrap_or(lost));
+}
+
+/// How the first adjustment ends in doubt.
+#[derive(Debug, Clone, Copy)]
+enum Doubt {
+    /// It is applied, and no answer arrives.
+    Applied,
+    /// It is not applied.
+    Lost,
+    /// Its future is dropped after so many ms.
+    Dropped(u64),
+}
+
+async fn leave_in_doubt(fleet: &Fleet, grant: &mut Grant, to: i64, doubt: Doubt) {
+    match doubt {
+        Doubt::Applied => outage(fleet, Some(Fault::LoseAnswer)),
+        Doubt::Lost => outage(fleet, Some(Fault::LoseRequest)),
+        Doubt::Dropped(after) => {
+            let dropped = tokio::time::timeout(millis(after), grant.adjust("tpm", to));
+            let _ = dropped.await;
+            settle().await;
+            return;
+        }
+    }
+    let error = grant.adjust("tpm", to).await.expect_err("no answer");
+    assert!(error.is_unknown(), "{error}");
+    fleet.fail_writes(None);
+}
+
+/// Consumed tokens of the bucket, and what its leases have.
+async fn stored(fleet: &Fleet) -> (i64, Vec<i64>) {
+    let shard = fleet.bucket().await;
+    let leases = shard.leases.iter().flatten();
+    let held = leases.filter_map(|(_, lease)| lease.tokens.get("tpm"));
+    let held = held.map(|amount| amount.0 / 1_000).collect();
+    (shard.limits["tpm"].consumed.bounded().0 / 1_000, held)
+}
+
+async fn builder(fleet: &Fleet) -> RateLimiter {
+    fleet
+        .builder()
+        .await
+        .timeout(secs(1))
+        .build()
+        .await
+        .unwrap()
+}
+
+#[tokio::test(start_paused = true)]
+async fn i7_an_adjustment_after_one_in_doubt_answers_the_truth() {
+    let doubts = [Doubt::Applied, Doubt::Lost].into_iter();
+    for doubt in doubts.chain((1..25).step_by(3).map(Doubt::Dropped)) {
+        for first in [200, 800] {
+            for (next, by_token) in [200, 500, 600, 800]
+                .into_iter()
+                .flat_map(|to| [(to, false), (to, true)])
+            {
+                let what =
+                    format!("500 to {first} {doubt:?}, then to {next}, by token: {by_token}");
+                let fleet = Fleet::slow(LATENCY).await;
+                let limiter = builder(&fleet).await;
+                let mut grant = leased(&limiter, &limits(), &[("tpm", 500)], secs(600)).await;
+                leave_in_doubt(&fleet, &mut grant, first, doubt).await;
+                if by_token {
+                    let token = grant.into_token();
+                    grant = builder(&fleet).await.restore_grant(&token).unwrap();
+                }
+                let done = grant.adjust("tpm", next).await.unwrap();
+                assert_eq!(done, Settlement::Applied, "{what}");
+                assert_eq!(grant.amount("tpm"), tokens(next), "{what}");
+                assert_eq!(stored(&fleet).await, (next, vec![next]), "{what}");
+                assert_eq!(
+                    grant.release().await.unwrap(),
+                    Settlement::Applied,
+                    "{what}"
+                );
+                assert_eq!(stored(&fleet).await, (next, vec![]), "{what}");
+            }
+        }
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn i7_a_grant_in_doubt_whose_lease_has_ended_says_so() {
+    let fleet = Fleet::slow(LATENCY).await;
+    let limiter = builder(&fleet).await;
+    let mut grant = leased(&limiter, &limits(), &[("tpm", 500)], secs(600)).await;
+    leave_in_doubt(&fleet, &mut grant, 200, Doubt::Lost).await;
+    fleet.delete();
+    assert_eq!(
+        grant.adjust("tpm", 200).await.unwrap(),
+        Settlement::LeaseGone
+    );
+}
+
+/// At each await, with a lease and without: nothing stays taken.
+#[tokio::test(start_paused = true)]
+async fn i4_a_rollback_whose_caller_goes_away_is_made() {
+    for after in 0..25 {
+        for is_leased in [false, true] {
+            let fleet = Fleet::slow(LATENCY).await;
+            let limiter = builder(&fleet).await;
+            let grant = match is_leased {
+                true => leased(&limiter, &limits(), &[("tpm", 500)], secs(600)).await,
+                false => granted(&limiter, &limits(), &[("tpm", 500)]).await,
+            };
+            let _ = tokio::time::timeout(millis(after), grant.roll_back()).await;
+            settle().await;
+            let what = format!("dropped after {after} ms, leased: {is_leased}");
+            assert_eq!(stored(&fleet).await, (0, vec![]), "{what}");
+        }
+    }
+}
+
+/// Only its answer is lost, and no other process writes: the item shows that it was applied.
+#[tokio::test(start_paused = true)]
+async fn i7_a_settlement_without_a_lease_whose_answer_is_lost_is_known() {
+    for others in [false, true] {
+        for fault in [Fault::LoseAnswer, Fault::ServerErrorApplied] {
+            let fleet = Fleet::new().await;
+            let limiter = builder(&fleet).await;
+            let limits = [rpm(600)];
+            let mut grant = granted(&limiter, &limits, &[("rpm", 5)]).await;
+            fleet.fail(&[fault]);
+            let dynamo = fleet.dynamo.clone();
+            if others {
+                // Between the write and the read that looks for it.
+                fleet.dynamo.fail_reads(move |_, _| {
+                    let mut item = dynamo.item(PK, "#STATE");
+                    item["op"] = serde_json::json!({"S": "other"});
+                    dynamo.put(&item);
+                    None
+                });
+            }
+            let adjusted = grant.adjust("rpm", 3).await;
+            pass(secs(1)).await;
+            match others {
+                false => assert_eq!(adjusted.unwrap(), Settlement::Applied),
+                true => assert!(adjusted.unwrap_err().is_unknown()),
+            }
+        }
+    }
+}
