@@ -83,13 +83,10 @@ impl Hold {
             settled.consumed = more;
         }
         let change = LeaseChange::SetAmounts(BTreeMap::from([(limit.clone(), (taken, actual))]));
-        // Until the outcome is known, the lease decides, and without one a rollback returns only the
-        // smaller amount.
+        // Until the outcome is known, only the smaller amount is held for certain. A lease tells later.
         let part = &mut self.parts[at];
         part.is_in_doubt = part.lease.is_some();
-        if !part.is_in_doubt {
-            part.amounts.insert(limit.clone(), taken.min(actual));
-        }
+        part.amounts.insert(limit.clone(), taken.min(actual));
         let deltas = BTreeMap::from([(limit.clone(), settled)]);
         let done = self.settle_part(at, change, deltas).await;
         let part = &mut self.parts[at];
