@@ -50,15 +50,12 @@ pub(crate) async fn decide(
     check_targets(&targets, 0)?;
     session.remember_runtime();
     let would_deny = targets.iter().map(|_| None).collect();
-    let timeouts = targets.iter().map(|target| target.request.timeout);
-    let timeout = timeouts.min().unwrap_or(session.settings.timeout);
     let mut decider = Decider {
         session,
         targets,
         buckets: &buckets,
         would_deny,
         answer_by,
-        timeout,
     };
     if let Some(never) = decider.never_fits() {
         return Ok(Decision::NeverFits(never));
@@ -124,8 +121,6 @@ struct Decider<'a> {
     buckets: &'a [Arc<BucketState>],
     would_deny: Vec<Option<Denied>>,
     answer_by: Instant,
-    /// Time for each attempt after a wait.
-    timeout: Duration,
 }
 
 impl Decider<'_> {
@@ -192,7 +187,8 @@ impl Decider<'_> {
             if let Some(disabled) = self.wait(pause, returns).await {
                 return Ok(Decision::Disabled(disabled));
             }
-            self.answer_by = deadline(self.timeout);
+            let timeouts = self.targets.iter().map(|target| target.request.timeout);
+            self.answer_by = deadline(timeouts.min().unwrap_or_default());
         }
     }
 

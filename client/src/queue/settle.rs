@@ -12,7 +12,7 @@ use weirgate_store::{Consistency, ErrorKind, StoreError, WriteOutcome};
 
 use super::contention::OtherWriters;
 use super::shard_state::ShardState;
-use crate::session::{Refusals, Session, backoff, deadline, decode_shard};
+use crate::session::{Refusals, Sent, Session, backoff, deadline, decode_shard};
 use crate::values::{Amounts, Error, Settlement, check_bucket_debt, count};
 
 /// Largest difference between the clocks of two processes, 2 s, once DynamoDB's responses have
@@ -52,17 +52,8 @@ impl SettleAttempt<'_> {
             let sent = self.session.ages.sent();
             match self.session.update(&update).await {
                 Ok(WriteOutcome::Applied(item)) => {
-                    if let Some(item) = item {
-                        let shard = decode_shard(&item)?;
-                        self.state.record_response(shard, sent);
-                    }
-                    if self.amounts.values().any(|settled| {
-                        settled.ceiling.is_some() && settled.available > MilliTokens::ZERO
-                    }) {
-                        self.state.summary.record_return(self.session.now());
-                    }
-                    self.state.summary.tokens_returned.notify_waiters();
-                    return Ok(SettleOutcome::Done(Settlement::Applied));
+                    let shard = item.as_ref().map(decode_shard).transpose()?;
+                    return Ok(self.applied(shard, sent));
                 }
                 Ok(WriteOutcome::ConditionFailed(None)) => {
                     // The shard was merged into the one it was split off, with its tokens. Shards
@@ -126,6 +117,21 @@ impl SettleAttempt<'_> {
                 Err(error) => return Err(doubt.unwrap_or(error).into()),
             }
         }
+    }
+
+    /// Records an applied write, and the shard that its response or a read shows.
+    fn applied(&self, shard: Option<Shard>, sent: Sent) -> SettleOutcome {
+        if let Some(shard) = shard {
+            self.state.record_response(shard, sent);
+        }
+        let returns = |settled: &LimitDelta| {
+            settled.ceiling.is_some() && settled.available > MilliTokens::ZERO
+        };
+        if self.amounts.values().any(returns) {
+            self.state.summary.record_return(self.session.now());
+        }
+        self.state.summary.tokens_returned.notify_waiters();
+        SettleOutcome::Done(Settlement::Applied)
     }
 
     fn is_renewal(&self) -> bool {
@@ -241,10 +247,7 @@ impl SettleAttempt<'_> {
         let shard = item.ok().flatten().as_ref().map(decode_shard);
         match shard {
             Some(Ok(shard)) if shard.last_write_id.as_ref() == Some(&self.write_id) => {
-                self.state.record_response(shard, sent);
-                self.state.summary.record_return(self.session.now());
-                self.state.summary.tokens_returned.notify_waiters();
-                Ok(SettleOutcome::Done(Settlement::Applied))
+                Ok(self.applied(Some(shard), sent))
             }
             _ => Err(self.forfeit(error.into())),
         }

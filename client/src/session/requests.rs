@@ -28,8 +28,8 @@ impl Session {
     /// Sends a planned write once. It returns the item.
     pub(crate) async fn update(&self, update: &Update) -> Result<WriteOutcome, StoreError> {
         count(&self.counters.writes, 1);
-        self.observed(self.table.update(update, ReturnValues::AllNew))
-            .await
+        let request = self.table.update(update, ReturnValues::AllNew);
+        self.observed("UpdateItem", request).await
     }
 
     /// Sends a planned write that is safe to repeat, and repeats it while its outcome is unknown.
@@ -110,7 +110,8 @@ impl Session {
         consistency: Consistency,
     ) -> Result<Option<Item>, StoreError> {
         count(&self.counters.reads, 1);
-        self.observed(self.table.read_once(key, consistency)).await
+        let request = self.table.read_once(key, consistency);
+        self.observed("BatchGetItem", request).await
     }
 
     /// Reads up to 100 items, including shards that were merged away.
@@ -179,13 +180,14 @@ impl Session {
     /// once: a failure, if there is no response for [`HANGS_AFTER`].
     async fn observed<T>(
         &self,
+        operation: &str,
         request: impl Future<Output = Result<T, StoreError>>,
     ) -> Result<T, StoreError> {
         let mut request = pin!(request);
         if let Ok(outcome) = timeout(HANGS_AFTER, &mut request).await {
             return self.recorded(outcome);
         }
-        self.record(Some(&self.no_answer("a request", HANGS_AFTER)));
+        self.record(Some(&self.no_answer(operation, HANGS_AFTER)));
         let outcome = request.await;
         if !outcome.as_ref().is_err_and(|error| is_failure(error.kind)) {
             self.record(outcome.as_ref().err());

@@ -20,7 +20,7 @@ async fn every_change_is_told_the_newest_first() {
     let fleet = Fleet::new().await;
     let ann = fleet.limiter_with(|builder| builder.principal("ann")).await;
     let bob = fleet.limiter_with(|builder| builder.owner("bob")).await;
-    let nobody = fleet.limiter_with(|builder| builder.owner("")).await;
+    let anonymous = fleet.limiter_with(|builder| builder.owner("")).await;
     let own = on("e-1", "gpt-4");
     let (five, off) = (
         Config::of([rpm(5)]),
@@ -34,7 +34,7 @@ async fn every_change_is_told_the_newest_first() {
     pass(secs(1)).await;
     bob.set_config(&own, &off).await.unwrap();
     pass(secs(1)).await;
-    nobody.set_entity(&child("e-1", "team")).await.unwrap();
+    anonymous.set_entity(&child("e-1", "team")).await.unwrap();
     pass(secs(1)).await;
     ann.set_entity(&Entity {
         cascades: false,

@@ -46,6 +46,16 @@ fn limits() -> Limits {
     )
 }
 
+/// The router of a request that begins now.
+fn new_router<'a>(
+    session: &'a Arc<Session>,
+    bucket: &'a Arc<BucketState>,
+    request: &'a BucketRequest,
+) -> Router<'a> {
+    let now = Instant::now();
+    Router::new(session, bucket, request, now, after(now, TIMEOUT))
+}
+
 /// A request with these amounts, in millitokens.
 fn request(needs: &[(&str, i64)]) -> BucketRequest {
     let needs = needs
@@ -129,14 +139,7 @@ async fn only_a_request_above_the_largest_share_needs_several_shards() {
     let session = session().await;
     let is_above = |count, needs: &[_]| {
         let (bucket, request) = (bucket_of(count), request(needs));
-        Router::new(
-            &session,
-            &bucket,
-            &request,
-            Instant::now(),
-            deadline(TIMEOUT),
-        )
-        .exceeds_one_shard()
+        new_router(&session, &bucket, &request).exceeds_one_shard()
     };
     for count in [2, 4, 8] {
         let share = CAPACITY * 1000 / i64::from(count);
@@ -158,13 +161,7 @@ async fn the_shard_with_most_room_follows_a_short_one() {
     );
     let better = |tried: &[u32], needs: &[_]| {
         let request = request(needs);
-        let router = Router::new(
-            &session,
-            &bucket,
-            &request,
-            Instant::now(),
-            deadline(TIMEOUT),
-        );
+        let router = new_router(&session, &bucket, &request);
         index(
             Router {
                 tried: tried.to_vec(),
@@ -197,13 +194,7 @@ async fn the_shard_with_most_room_follows_a_short_one() {
 #[tokio::test(start_paused = true)]
 async fn a_known_shard_replaces_a_missing_one() {
     let (session, bucket, request) = (session().await, bucket_of(4), request(&[("rpd", 1)]));
-    let router = Router::new(
-        &session,
-        &bucket,
-        &request,
-        Instant::now(),
-        deadline(TIMEOUT),
-    );
+    let router = new_router(&session, &bucket, &request);
     let after = |missing| index(router.replacement_for(&bucket.queues.queue(missing)));
     assert!(
         after(3).is_some(),
@@ -305,13 +296,7 @@ async fn the_queue_of_a_single_shard_replies_with_a_cached_denial() {
 async fn all_shards_are_read_unless_that_was_done_since_the_request() {
     let (session, bucket, request) = (session().await, bucket_of(2), request(&[("rpd", 1_001)]));
     see(&bucket, &[(0, 0, 0), (1, 1_000, 0)]);
-    let mut router = Router::new(
-        &session,
-        &bucket,
-        &request,
-        Instant::now(),
-        deadline(TIMEOUT),
-    );
+    let mut router = new_router(&session, &bucket, &request);
     assert!(matches!(
         router.decide_over_all_shards().await,
         Ok(RouteStep::Decided(BucketDecision::Denied(_)))
@@ -324,13 +309,7 @@ async fn all_shards_are_read_unless_that_was_done_since_the_request() {
     assert_eq!(queue.index(), 1);
     assert_eq!(session.counters.read().reads, 0);
     advance(MOMENT).await;
-    let mut later = Router::new(
-        &session,
-        &bucket,
-        &request,
-        Instant::now(),
-        deadline(TIMEOUT),
-    );
+    let mut later = new_router(&session, &bucket, &request);
     assert!(later.decide_over_all_shards().await.is_err());
     assert_eq!(session.counters.read().reads, 1);
 }
@@ -343,13 +322,7 @@ async fn a_read_of_all_shards_serves_all_requests_until_the_views_are_wrong() {
     *bucket.refreshed_at.lock().await =
         Some((bucket.summary().ages.of(enqueued_at), Consistency::Strong));
     see(&bucket, &[(0, 0, 0), (1, 1_000, 0)]);
-    let mut router = Router::new(
-        &session,
-        &bucket,
-        &request,
-        enqueued_at,
-        after(enqueued_at, TIMEOUT),
-    );
+    let mut router = new_router(&session, &bucket, &request);
     router.must_refresh = true;
     let Ok(RouteStep::Try(queue)) = router.decide_over_all_shards().await else {
         panic!("the second shard has enough")

@@ -6,13 +6,7 @@ use super::*;
 async fn pauses_are_counted_and_end_at_the_deadline() {
     let (session, bucket, request) = (session().await, bucket_of(1), request(&[("rpd", 1)]));
     let enqueued_at = Instant::now();
-    let mut router = Router::new(
-        &session,
-        &bucket,
-        &request,
-        enqueued_at,
-        after(enqueued_at, TIMEOUT),
-    );
+    let mut router = new_router(&session, &bucket, &request);
     router.pause().await;
     router.pause().await;
     assert_eq!(router.failures, 2);
@@ -38,13 +32,7 @@ async fn a_waiter_waits_until_the_deadline_and_the_queues_grace() {
     let (session, bucket, request) = (session().await, bucket_of(1), request(&[("rpd", 1)]));
     block(&bucket);
     let (queue, enqueued_at) = (bucket.queues.queue(0), Instant::now());
-    let router = Router::new(
-        &session,
-        &bucket,
-        &request,
-        enqueued_at,
-        after(enqueued_at, TIMEOUT),
-    );
+    let router = new_router(&session, &bucket, &request);
     let deadline = router.deadline;
     let worker = async {
         tokio::time::sleep_until(deadline).await;
@@ -69,16 +57,9 @@ async fn a_waiter_waits_until_the_deadline_and_the_queues_grace() {
 async fn a_request_that_hangs_is_named_and_one_that_was_never_made_is_not() {
     let (session, bucket, request) = (session().await, bucket_of(1), request(&[("rpd", 1)]));
     block(&bucket);
-    let enqueued_at = Instant::now();
-    let reply = Router::new(
-        &session,
-        &bucket,
-        &request,
-        enqueued_at,
-        after(enqueued_at, TIMEOUT),
-    )
-    .enqueue_and_wait(&bucket.queues.queue(0), &request)
-    .await;
+    let reply = new_router(&session, &bucket, &request)
+        .enqueue_and_wait(&bucket.queues.queue(0), &request)
+        .await;
     assert!(
         matches!(
             reply,
@@ -104,15 +85,9 @@ async fn a_request_that_hangs_is_named_and_one_that_was_never_made_is_not() {
         session_of(Table::new(connect(connection).await, "limits")).await,
         bucket_of(1),
     );
-    let reply = Router::new(
-        &session,
-        &bucket,
-        &request,
-        Instant::now(),
-        deadline(TIMEOUT),
-    )
-    .enqueue_and_wait(&bucket.queues.queue(0), &request)
-    .await;
+    let reply = new_router(&session, &bucket, &request)
+        .enqueue_and_wait(&bucket.queues.queue(0), &request)
+        .await;
     let Err(Error::Timeout {
         after: TIMEOUT,
         last: Some(last),
