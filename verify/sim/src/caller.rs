@@ -5,7 +5,7 @@ mod call;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
-use weirgate::{Acquire, Decision, Error, Grant, RateLimiter, Settlement};
+use weirgate::{Acquire, Decision, Error, Grant, LimitStatus, RateLimiter, Settlement};
 
 use call::Call;
 
@@ -198,14 +198,23 @@ impl Caller {
         )
     }
 
-    /// Returns the amounts that a grant of `bucket` stands for, including those of its parent.
+    /// Returns the amounts that a grant of `bucket` stands for, including those of its parent. What
+    /// the parent's limits lacked at that time was not taken of it.
     fn amounts(&self, bucket: usize, grant: &Grant) -> Vec<(LimitIndex, i64)> {
         let plans = &self.world.scenario().buckets;
+        let seen = grant.limits();
+        let is_taken = |of: usize, name: &str| {
+            let is_of = |limit: &&LimitStatus| limit.entity.as_str() == plans[of].entity;
+            let mut of_entity = seen.iter().filter(is_of).peekable();
+            of_entity.peek().is_none()
+                || of_entity.any(|limit| limit.limit == name && limit.is_requested)
+        };
         let mut amounts = vec![];
         for of in [Some(bucket), plans[bucket].parent].into_iter().flatten() {
             for (at, limit) in plans[of].limits.iter().enumerate() {
-                let amount = grant.amount(limit.name().as_str()).0;
-                if amount > 0 {
+                let name = limit.name().as_str();
+                let amount = grant.amount(name).0;
+                if amount > 0 && is_taken(of, name) {
                     amounts.push(((of, at), amount));
                 }
             }
