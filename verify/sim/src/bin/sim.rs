@@ -24,9 +24,6 @@ struct Args {
     /// Continues after the first seed that fails.
     #[arg(long)]
     all: bool,
-    /// Continues until a seed fails with a message that begins with this text, such as I4.
-    #[arg(long)]
-    until: Option<String>,
     /// Number of threads, each with one seed at a time; default: one per CPU.
     #[arg(long)]
     threads: Option<usize>,
@@ -65,13 +62,7 @@ fn main() -> ExitCode {
             }
             report(&outcome);
             failed.push(outcome.seed);
-            match &args.until {
-                Some(text) => !outcome
-                    .violations
-                    .iter()
-                    .any(|violation| violation.starts_with(text)),
-                None => args.all,
-            }
+            args.all
         },
     );
     failed.sort_unstable();
