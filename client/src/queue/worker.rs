@@ -16,7 +16,7 @@ use super::shard_queue::ShardQueue;
 use super::take::{TakeOutcome, pause, take};
 use super::view::ShardView;
 use super::waiter::{RerouteReason, Waiter};
-use crate::session::{Refusals, Session, Work};
+use crate::session::{Refusals, Session, Work, quarter_left};
 use crate::values::{Error, count};
 
 /// Balance, in multiples of the request, from which a shard counts as ample: its last tokens are
@@ -372,9 +372,10 @@ impl QueueWorker {
             self.waiting.front().is_some_and(holds)
         };
         if !self.queue.shard.view().is_some_and(has_plenty) {
-            let until = Instant::now() + moment;
+            // Never so long that a waiter has no time left to be decided.
             let first = self.waiting.iter().map(|waiter| waiter.deadline).min();
-            tokio::time::sleep_until(first.map_or(until, |first| until.min(first))).await;
+            let most = first.map_or(moment, quarter_left);
+            tokio::time::sleep(moment.min(most)).await;
             self.waiting.extend(self.queue.drain(true));
             self.expire_waiters();
         }
