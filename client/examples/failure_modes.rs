@@ -49,9 +49,9 @@ async fn reachable(limiter: &RateLimiter) -> Outcome {
         &acquire("cals", 1).send().await,
     );
     let level = ConfigLevel::Resource("api".try_into()?);
-    limiter.stop(&level).send().await?;
+    limiter.admin().stop(&level).send().await?;
     show("an operator stopped it", &acquire("calls", 1).send().await);
-    limiter.start(&level).send().await?;
+    limiter.admin().start(&level).send().await?;
 
     // A process that dies holds its slot until the lease expires.
     let lease = Duration::from_secs(2);

@@ -50,7 +50,7 @@ async fn gateway(place: Place) -> Outcome {
     println!("acme     {answer}");
     let most = vendor.most_running.load(Ordering::Relaxed);
     println!("most calls at once: {most}");
-    let calls = limiter.leases("openai", "gpt-4").await?.items.len();
+    let calls = limiter.admin().leases("openai", "gpt-4").await?.items.len();
     let today = limiter.usage("openai", "gpt-4", Window::Daily, place.now());
     let tokens = today.await?.usage.tokens["tokens"];
     println!("the account: {calls} calls now, {tokens} tokens used");
@@ -69,7 +69,10 @@ async fn configure(limiter: &RateLimiter) -> Outcome {
         (acme, vec![tokens(50_000)?]),
         (vendor, vec![tokens(30_000)?, calls]),
     ] {
-        limiter.set_config(&level, &Config::of(limits)).await?;
+        limiter
+            .admin()
+            .set_config(&level, &Config::of(limits))
+            .await?;
     }
     Ok(())
 }

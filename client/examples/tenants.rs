@@ -47,6 +47,7 @@ async fn tenants(place: Place) -> Outcome {
 
     stop(&limiter).await?;
     let report = limiter
+        .admin()
         .erase_entity(&"initech-tim".try_into()?, LiveLeases::Refuse)
         .await?;
     println!("initech-tim is erased: {} bucket item", report.shards);
@@ -69,10 +70,12 @@ async fn organization(limiter: &RateLimiter, name: &str, calls: i64, users: &[&s
     let parent = name.try_into()?;
     let all = Config::of([Limit::per_hour("calls", calls)?]);
     limiter
+        .admin()
         .set_config(&ConfigLevel::Entity(parent), &all)
         .await?;
     let each = Config::of([Limit::per_hour("calls", 6)?]);
     limiter
+        .admin()
         .set_config(&ConfigLevel::Resource("api".try_into()?), &each)
         .await?;
     for user in users {
@@ -81,7 +84,7 @@ async fn organization(limiter: &RateLimiter, name: &str, calls: i64, users: &[&s
             parent: Some(name.try_into()?),
             cascades: true, // takes of the user count against the organization, or neither is taken
         };
-        limiter.set_entity(&user).await?;
+        limiter.admin().set_entity(&user).await?;
     }
     Ok(())
 }
@@ -92,6 +95,7 @@ async fn bill(limiter: &RateLimiter, now: EpochMillis) -> Outcome {
         let scope = UsageScope::Bucket(organization.try_into()?, "api".try_into()?);
         let today = EpochMillis(now.0 - 1)..now;
         let total = limiter
+            .admin()
             .usage_report(scope, Granularity::Daily, today)?
             .total()
             .await?;
@@ -106,7 +110,7 @@ async fn bill(limiter: &RateLimiter, now: EpochMillis) -> Outcome {
 /// Stops one organization, and no other.
 async fn stop(limiter: &RateLimiter) -> Outcome {
     let acme = ConfigLevel::Entity("acme".try_into()?);
-    limiter.stop(&acme).send().await?;
+    limiter.admin().stop(&acme).send().await?;
     for user in ["acme-bob", "initech-tim"] {
         let acquire = limiter.acquire(user, "api").take("calls", 0);
         let decision = acquire.send().await?;
@@ -115,6 +119,6 @@ async fn stop(limiter: &RateLimiter) -> Outcome {
             decision.is_granted()
         );
     }
-    limiter.start(&acme).send().await?;
+    limiter.admin().start(&acme).send().await?;
     Ok(())
 }

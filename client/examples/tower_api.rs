@@ -50,9 +50,12 @@ async fn plans(limiter: &RateLimiter) -> Outcome {
         ]))
     };
     let free = ConfigLevel::Resource("report".try_into()?);
-    limiter.set_config(&free, &plan(10, 3)?).await?;
+    limiter.admin().set_config(&free, &plan(10, 3)?).await?;
     let bought = ConfigLevel::EntityResource("bob".try_into()?, "report".try_into()?);
-    limiter.set_config(&bought, &plan(1_000, 5)?).await?;
+    limiter
+        .admin()
+        .set_config(&bought, &plan(1_000, 5)?)
+        .await?;
     Ok(())
 }
 

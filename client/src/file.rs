@@ -73,8 +73,8 @@ impl FileLevels {
 }
 
 /// Contents of a limits file, as
-/// [`RateLimiter::set_config`](crate::RateLimiter::set_config) and
-/// [`RateLimiter::set_entity`](crate::RateLimiter::set_entity) take them.
+/// [`Admin::set_config`](crate::Admin::set_config) and
+/// [`Admin::set_entity`](crate::Admin::set_entity) take them.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct LimitsFileContents {
     /// Configurations, in the order of the file.

@@ -78,7 +78,7 @@ mod values;
 #[cfg(feature = "blocking")]
 pub use api::blocking;
 pub use api::{
-    Acquire, AcquireAll, BalanceEdit, BalanceReport, Balances, Builder, EraseReport, Grants,
+    Acquire, AcquireAll, Admin, BalanceEdit, BalanceReport, Balances, Builder, EraseReport, Grants,
     LimitsEdit, LimitsReport, LiveLeases, OperationOutcome, Page, PageToken, Peek, PolicyEdit,
     PolicyReport, Purge, PurgeReport, RateLimiter, Refund, ScopeError, StoredBucket, StoredLease,
     SwitchEdit, SwitchReport, TopUser, Unreadable, UsageReport, UsageRow, UsageScope, UsageTotal,

@@ -49,7 +49,7 @@ pub async fn limiter() -> (RateLimiter, FakeClock) {
 /// planned writes. Clones share the items and the time.
 ///
 /// The stack's functions do not run. So limiters return expired leases only with their own takes,
-/// buckets split and merge only by [`set_shards`](RateLimiter::set_shards), and usage reports know
+/// buckets split and merge only by [`set_shards`](crate::Admin::set_shards), and usage reports know
 /// only the hour and the day in progress. Items never expire.
 ///
 /// ```

@@ -192,7 +192,9 @@ async fn report(
     for ((entity, resource), granted) in granted {
         let bucket = UsageScope::Bucket(EntityId::new(*entity)?, Resource::new(*resource)?);
         let range = since..SystemClock.now();
-        let report = limiter.usage_report(bucket, Granularity::Daily, range)?;
+        let report = limiter
+            .admin()
+            .usage_report(bucket, Granularity::Daily, range)?;
         let usage = report.total().await?.usage;
         let amount = |(limit, tokens): (_, _)| format!("{tokens} {limit}");
         let tokens: Vec<_> = usage.tokens.iter().map(amount).collect();
@@ -207,7 +209,7 @@ async fn report(
             ));
         }
     }
-    let leases = limiter.leases(HOLDER, JOBS).await?.items.len();
+    let leases = limiter.admin().leases(HOLDER, JOBS).await?.items.len();
     if leases > 0 {
         wrong.push(format!("the killed holder still has {leases} lease"));
     }

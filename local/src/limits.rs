@@ -14,13 +14,13 @@ const CONCURRENCY: usize = 16;
 pub async fn apply(limiter: &RateLimiter, contents: &LimitsFileContents) -> Result<(), Error> {
     let LimitsFileContents { configs, entities } = contents;
     stream::iter(configs)
-        .map(|(level, config)| limiter.set_config(level, config))
+        .map(|(level, config)| limiter.admin().set_config(level, config))
         .buffer_unordered(CONCURRENCY)
         .try_collect::<()>()
         .await?;
     // One after the other: a change checks the ancestors of its entity, so two at once would race.
     for entity in entities {
-        limiter.set_entity(entity).await?;
+        limiter.admin().set_entity(entity).await?;
     }
     Ok(())
 }

@@ -116,14 +116,14 @@ async fn limits_of_a_file_are_enforced_and_a_parent_is_taken_from_as_well() {
     let limiter = caller(&backend).await;
     let user = EntityId::new("user-1").unwrap();
     let level = ConfigLevel::Entity(user.clone());
-    let config = limiter.config(&level).await.unwrap().unwrap();
+    let config = limiter.admin().config(&level).await.unwrap().unwrap();
     assert_eq!(config.limits, [Limit::per_minute("rpm", 60).unwrap()]);
     let expected = Entity {
         id: user.clone(),
         parent: Some(EntityId::new("team-a").unwrap()),
         cascades: true,
     };
-    assert_eq!(limiter.entity(&user).await.unwrap(), Some(expected));
+    assert_eq!(limiter.admin().entity(&user).await.unwrap(), Some(expected));
 
     let decision = limiter
         .acquire("user-1", "gpt-4")
@@ -161,7 +161,15 @@ async fn the_reconciler_returns_the_slots_of_a_holder_that_crashed() {
         actions.iter().any(|action| is_release(&action.work))
     })
     .await;
-    assert_eq!(limiter.leases("user-1", "gpt-4").await.unwrap().items, []);
+    assert_eq!(
+        limiter
+            .admin()
+            .leases("user-1", "gpt-4")
+            .await
+            .unwrap()
+            .items,
+        []
+    );
     assert!(take(&limiter, &limits).await.is_granted());
     backend.stop().await;
 }

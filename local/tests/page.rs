@@ -24,6 +24,7 @@ async fn page(dynamo: &Dynamo) -> (LivePage, RateLimiter) {
     let level = ConfigLevel::Resource(Resource::new("gpt-4").expect("it is a name"));
     let config = Config::of([Limit::per_minute("rpm", 60).expect("it is a limit")]);
     caller
+        .admin()
         .set_config(&level, &config)
         .await
         .expect("DynamoDB works");

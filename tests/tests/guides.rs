@@ -221,7 +221,11 @@ async fn without_a_namespace_a_program_keeps_away_from_the_default_one() {
         let limiter = limiter.connection(connection).build().await;
         let limiter = limiter.expect("the table is there");
         let level = ConfigLevel::Resource("api".try_into().expect("a name"));
-        let config = limiter.config(&level).await.expect("it can be read");
+        let config = limiter
+            .admin()
+            .config(&level)
+            .await
+            .expect("it can be read");
         assert_eq!(config.is_some(), is_there, "{namespace}");
     }
     backend.stop().await;

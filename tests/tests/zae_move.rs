@@ -263,14 +263,24 @@ async fn the_blocks_of_the_page_take_limits_over_and_both_decide_alike() {
     let levels = LimitsFileContents::read(place.path("limits.yaml")).expect("a limits file");
     assert_eq!(levels.configs.len(), expected().len());
     for (level, _) in levels.configs {
-        let found = limiter.config(&level).await.unwrap().expect("it is set");
+        let found = limiter
+            .admin()
+            .config(&level)
+            .await
+            .unwrap()
+            .expect("it is set");
         let (name, found) = sorted((level, found));
         let mut wanted = expected()[&name].clone();
         wanted.is_shadow = !wanted.limits.is_empty();
         assert_eq!(found, wanted, "{name}");
     }
     let user = "user-1".try_into().unwrap();
-    let entity = limiter.entity(&user).await.unwrap().expect("it is set");
+    let entity = limiter
+        .admin()
+        .entity(&user)
+        .await
+        .unwrap()
+        .expect("it is set");
     assert_eq!(entity.parent, Some("team-a".try_into().unwrap()));
     assert!(entity.cascades);
 
@@ -295,7 +305,7 @@ async fn weirgate_fails_no_call_while_zae_limiter_decides() {
         ..Config::default()
     };
     let limiter = place.limiter().await;
-    limiter.set_config(&level, &disabled).await.unwrap();
+    limiter.admin().set_config(&level, &disabled).await.unwrap();
 
     let agent = Agent::start(&place);
     assert_eq!(

@@ -393,6 +393,7 @@ pub(super) async fn usage(gated: &GatedLimiter, request: Usage) -> Result<Answer
     let read = async {
         let report = gated
             .limiter
+            .admin()
             .usage_report(request.scope, request.by, range)?;
         match &request.rows {
             Rows::Total => report.total().await.map(|total| json(&total)),

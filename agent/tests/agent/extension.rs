@@ -518,7 +518,7 @@ fn killed_at_any_moment_it_holds_no_slot_without_a_lease_and_none_twice() {
             let limits = [Limit::concurrent("slots", 20).unwrap()];
             let balances = limiter.peek("e", "r").limits(&limits).send().await.unwrap();
             let held = 20 - balances.limits[0].available.whole_tokens();
-            let leases = limiter.leases("e", "r").await.unwrap().items;
+            let leases = limiter.admin().leases("e", "r").await.unwrap().items;
             let tokens = leases.iter().flat_map(|lease| lease.tokens.values());
             (
                 held,
@@ -532,8 +532,14 @@ fn killed_at_any_moment_it_holds_no_slot_without_a_lease_and_none_twice() {
         );
         assert!(held <= 3, "round {round}: {held}");
         runtime.block_on(async {
-            for lease in limiter.leases("e", "r").await.unwrap().items {
-                assert!(limiter.release_lease("e", "r", &lease.id).await.unwrap());
+            for lease in limiter.admin().leases("e", "r").await.unwrap().items {
+                assert!(
+                    limiter
+                        .admin()
+                        .release_lease("e", "r", &lease.id)
+                        .await
+                        .unwrap()
+                );
             }
         });
     }

@@ -45,7 +45,7 @@ impl Audit {
         self.page.all |= since.is_some();
         self.page
             .print(context, &["at", "principal", "change"], row, async |page| {
-                let mut page = limiter.audit(&of, page).await?;
+                let mut page = limiter.admin().audit(&of, page).await?;
                 let is_early = |event: &AuditEvent| since.is_some_and(|at| event.id.at() < at);
                 let is_late = |event: &AuditEvent| until.is_some_and(|at| event.id.at() >= at);
                 page.next = page

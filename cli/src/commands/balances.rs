@@ -66,7 +66,7 @@ impl Reset {
     pub async fn run(self, context: &Context) -> Result<Outcome, Failure> {
         let limiter = context.limiter().await?;
         let BucketArgs { entity, resource } = &self.bucket;
-        let mut edit = limiter.edit_balances(entity, resource);
+        let mut edit = limiter.admin().edit_balances(entity, resource);
         if self.limits.is_empty() {
             edit = edit.reset_all();
         }
@@ -88,7 +88,7 @@ impl Drain {
     pub async fn run(self, context: &Context) -> Result<Outcome, Failure> {
         let limiter = context.limiter().await?;
         let BucketArgs { entity, resource } = &self.bucket;
-        let mut edit = limiter.edit_balances(entity, resource);
+        let mut edit = limiter.admin().edit_balances(entity, resource);
         if self.limits.is_empty() {
             edit = edit.drain_all();
         }
@@ -103,7 +103,7 @@ impl TopUp {
     pub async fn run(self, context: &Context) -> Result<Outcome, Failure> {
         let limiter = context.limiter().await?;
         let BucketArgs { entity, resource } = &self.bucket;
-        let mut edit = limiter.edit_balances(entity, resource);
+        let mut edit = limiter.admin().edit_balances(entity, resource);
         for Amount { limit, tokens } in &self.amounts {
             edit = edit.top_up(limit, *tokens);
         }

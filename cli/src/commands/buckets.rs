@@ -31,8 +31,10 @@ impl Buckets {
         self.page
             .print(context, &columns, row, async |page| {
                 match (&entity, &resource) {
-                    (Some(entity), _) => limiter.entity_buckets(entity, page).await,
-                    (None, Some(resource)) => limiter.resource_buckets(resource, page).await,
+                    (Some(entity), _) => limiter.admin().entity_buckets(entity, page).await,
+                    (None, Some(resource)) => {
+                        limiter.admin().resource_buckets(resource, page).await
+                    }
                     (None, None) => unreachable!("one of them is required"),
                 }
             })

@@ -101,7 +101,7 @@ impl Entities {
             Self::List(List { page }) => {
                 let limiter = context.limiter().await?;
                 page.print(context, &["entity"], row, async |page| {
-                    limiter.entities(page).await
+                    limiter.admin().entities(page).await
                 })
                 .await
             }
@@ -109,7 +109,7 @@ impl Entities {
                 let parent = EntityId::new(&*parent)?;
                 let limiter = context.limiter().await?;
                 page.print(context, &["entity"], row, async |page| {
-                    limiter.children(&parent, page).await
+                    limiter.admin().children(&parent, page).await
                 })
                 .await
             }
@@ -120,13 +120,13 @@ impl Entities {
                     parent: set.parent.as_deref().map(EntityId::new).transpose()?,
                     cascades: set.cascades,
                 };
-                context.limiter().await?.set_entity(&entity).await?;
+                context.limiter().await?.admin().set_entity(&entity).await?;
                 done(context, true, &format!("entity {} is set", entity.id))
             }
             Self::Describe(command) => command.run(context).await,
             Self::Delete(Delete { entity }) => {
                 let id = EntityId::new(&*entity)?;
-                let is_deleted = context.limiter().await?.delete_entity(&id).await?;
+                let is_deleted = context.limiter().await?.admin().delete_entity(&id).await?;
                 let text = match is_deleted {
                     true => format!("entity {id} is deleted"),
                     false => format!("entity {id} had no item"),
@@ -155,11 +155,11 @@ impl Describe {
         }
         let id = EntityId::new(&*self.entity)?;
         let limiter = context.limiter().await?;
-        if limiter.entity(&id).await?.is_none() {
+        if limiter.admin().entity(&id).await?.is_none() {
             return Err(not_set(&id, context));
         }
         let edit = |before| self.apply(before);
-        let (before, after) = limiter.edit_entity_description(&id, edit).await?;
+        let (before, after) = limiter.admin().edit_entity_description(&id, edit).await?;
         let described = Described {
             changed: before != after,
             before,
@@ -215,9 +215,9 @@ struct Found {
 async fn get(context: &Context, entity: &str) -> Result<Outcome, Failure> {
     let id = EntityId::new(entity)?;
     let limiter = context.limiter().await?;
-    let entity = limiter.entity(&id).await?;
+    let entity = limiter.admin().entity(&id).await?;
     let entity = entity.ok_or_else(|| not_set(&id, context))?;
-    let description = limiter.entity_description(&id).await?;
+    let description = limiter.admin().entity_description(&id).await?;
     let found = Found {
         entity,
         description: description.unwrap_or_default(),

@@ -39,7 +39,7 @@ impl Erase {
                 id.as_str(),
             )?;
         }
-        let report = limiter.erase_entity(&id, leases).await?;
+        let report = limiter.admin().erase_entity(&id, leases).await?;
         context.output().print(&report, text)?;
         Ok(match report.in_use.is_empty() {
             true => Outcome::Done,

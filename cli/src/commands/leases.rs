@@ -43,7 +43,7 @@ impl Leases {
         let limiter = context.limiter().await?;
         match self {
             Self::List(List { entity, resource }) => {
-                let leases = limiter.leases(&entity, &resource).await?;
+                let leases = limiter.admin().leases(&entity, &resource).await?;
                 let output = context.output();
                 output.print(&leases, |leases| {
                     let columns = ["lease", "tokens", "expires", "owner", "#shard"];
@@ -63,7 +63,10 @@ impl Leases {
                 resource,
                 lease,
             }) => {
-                let is_released = limiter.release_lease(&entity, &resource, &lease).await?;
+                let is_released = limiter
+                    .admin()
+                    .release_lease(&entity, &resource, &lease)
+                    .await?;
                 let text = match is_released {
                     true => format!("lease {lease} is released"),
                     false => format!("lease {lease} is not in this bucket any more"),

@@ -87,7 +87,7 @@ impl Limits {
 impl Get {
     async fn run(self, context: &Context) -> Result<Outcome, Failure> {
         let level = self.level.level()?;
-        let config = context.limiter().await?.config(&level).await?;
+        let config = context.limiter().await?.admin().config(&level).await?;
         let configured = Configured { level, config };
         let output = context.output();
         output.print(&configured, |Configured { level, config }| match config {
@@ -112,7 +112,7 @@ impl List {
         };
         self.page
             .print(context, &["level", "limits"], row, async |page| {
-                limiter.configs(&filter, page).await
+                limiter.admin().configs(&filter, page).await
             })
             .await
     }

@@ -20,7 +20,7 @@ impl Namespaces {
         let row = |name: &String| vec![name.clone()];
         self.page
             .print(context, &["namespace"], row, async |page| {
-                limiter.namespaces(page).await
+                limiter.admin().namespaces(page).await
             })
             .await
     }

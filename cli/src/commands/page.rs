@@ -42,7 +42,10 @@ impl Page {
         let mut interrupted = signal(SignalKind::interrupt())?;
         let limiter = context.limiter().await?;
         // A table that cannot be read is reported here, and not only in the browser.
-        limiter.configs(&ConfigFilter::Resources, None).await?;
+        limiter
+            .admin()
+            .configs(&ConfigFilter::Resources, None)
+            .await?;
         let options = Options {
             port: self.port,
             read_units: self.read_units.get(),

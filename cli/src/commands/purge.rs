@@ -55,7 +55,7 @@ impl Purge {
             ..PurgeReport::default()
         };
         loop {
-            let mut purge = limiter.purge_namespace(namespace).leases(leases);
+            let mut purge = limiter.admin().purge_namespace(namespace).leases(leases);
             if self.dry_run {
                 purge = purge.dry_run();
             }

@@ -54,7 +54,7 @@ async fn configured(
 ) -> Result<Vec<Limit>, Failure> {
     let levels = ConfigLevel::of(&EntityId::new(entity)?, &Resource::new(resource)?);
     for level in levels {
-        if let Some(config) = limiter.config(&level).await? {
+        if let Some(config) = limiter.admin().config(&level).await? {
             return Ok(config.limits);
         }
     }
@@ -71,6 +71,7 @@ async fn set(context: &Context, bucket: &BucketArgs, shards: u32) -> Result<Outc
     let BucketArgs { entity, resource } = bucket;
     let limits = configured(&limiter, entity, resource).await?;
     let found = limiter
+        .admin()
         .set_shards(entity, resource, &limits, shards)
         .await?;
     context

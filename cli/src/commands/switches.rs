@@ -50,21 +50,21 @@ pub struct Switches {}
 impl Stop {
     pub async fn run(self, context: &Context) -> Result<Outcome, Failure> {
         let (limiter, level) = (context.limiter().await?, self.level.level()?);
-        send(context, &level, limiter.stop(&level), self.change).await
+        send(context, &level, limiter.admin().stop(&level), self.change).await
     }
 }
 
 impl Exempt {
     pub async fn run(self, context: &Context) -> Result<Outcome, Failure> {
         let (limiter, level) = (context.limiter().await?, self.level.level()?);
-        send(context, &level, limiter.exempt(&level), self.change).await
+        send(context, &level, limiter.admin().exempt(&level), self.change).await
     }
 }
 
 impl Start {
     pub async fn run(self, context: &Context) -> Result<Outcome, Failure> {
         let (limiter, level) = (context.limiter().await?, self.level.level()?);
-        send(context, &level, limiter.start(&level), self.change).await
+        send(context, &level, limiter.admin().start(&level), self.change).await
     }
 }
 
@@ -106,7 +106,7 @@ struct Entry {
 
 impl Switches {
     pub async fn run(self, context: &Context) -> Result<Outcome, Failure> {
-        let switches = context.limiter().await?.switches().await?;
+        let switches = context.limiter().await?.admin().switches().await?;
         let entry = |(level, switch)| Entry { level, switch };
         let list = Page {
             items: switches.items.into_iter().map(entry).collect(),

@@ -90,7 +90,10 @@ impl Usage {
             (None, None) => unreachable!("one of them is required"),
         };
         let limiter = context.limiter().await?;
-        let report = limiter.usage_report(scope, self.by.granularity(), self.from..self.to)?;
+        let report =
+            limiter
+                .admin()
+                .usage_report(scope, self.by.granularity(), self.from..self.to)?;
         if self.total {
             return total(context, report.total().await?);
         }

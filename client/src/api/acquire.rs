@@ -139,7 +139,7 @@ impl<'a> Acquire<'a> {
     /// and its amounts count as consumed, so usage has them. For an internal job, or an emergency.
     ///
     /// It is neither denied nor made to wait, also where a limit is in debt, and an amount may exceed
-    /// the capacity. Only a level that is [stopped](crate::RateLimiter::stop) or disabled stops it.
+    /// the capacity. Only a level that is [stopped](crate::Admin::stop) or disabled stops it.
     /// The parents that it cascades to are bypassed too. Soft and shadow limits are not debited
     /// either, [`take_up_to`](Self::take_up_to) counts the maximum, and slots are counted without
     /// being held: a [`lease`](Self::lease) is an error. The write is shared with the process's
@@ -169,7 +169,7 @@ impl<'a> Acquire<'a> {
 
     /// Takes the amounts even into debt, as from [soft](weirgate_shared::LimitMode::Soft) limits, in
     /// whatever mode they are: for usage that has already happened. The request is not denied,
-    /// unless a level is [stopped](crate::RateLimiter::stop) or disabled. It counts as no acquire of
+    /// unless a level is [stopped](crate::Admin::stop) or disabled. It counts as no acquire of
     /// its own, and its amounts count as consumed.
     ///
     /// Rates only: slots are held by a grant. Prefetched tokens are left alone.

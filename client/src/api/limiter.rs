@@ -5,9 +5,10 @@ use std::sync::Arc;
 
 use weirgate_shared::{LimitName, MilliTokens, Resource};
 
+use super::admin::Admin;
 use crate::bucket::{BucketRegistry, drain};
 use crate::decide::LocalBuckets;
-use crate::session::Session;
+use crate::session::{CacheStats, Session};
 use crate::values::{Error, Stats};
 
 /// Limits rates and concurrency through one DynamoDB table. Clones are cheap and share everything.
@@ -23,16 +24,31 @@ pub struct RateLimiter {
     pub(crate) session: Arc<Session>,
     pub(crate) buckets: Arc<BucketRegistry>,
     pub(crate) local_buckets: LocalBuckets,
+    pub(super) admin: Admin,
 }
 
 impl RateLimiter {
     pub(crate) fn new(session: Session) -> Self {
         let session = Arc::new(session);
+        let buckets = Arc::new(BucketRegistry::new(Arc::clone(&session)));
         Self {
-            buckets: Arc::new(BucketRegistry::new(Arc::clone(&session))),
+            admin: Admin::new(Arc::clone(&session), Arc::clone(&buckets)),
             session,
+            buckets,
             local_buckets: LocalBuckets::default(),
         }
+    }
+
+    /// Returns what operators call.
+    #[must_use]
+    pub const fn admin(&self) -> &Admin {
+        &self.admin
+    }
+
+    /// Returns the counters of the configuration cache since the limiter was built.
+    #[must_use]
+    pub fn cache_stats(&self) -> CacheStats {
+        self.session.config_cache.stats()
     }
 
     /// Returns all prefetched tokens, and writes the count of every granted acquire. Later requests

@@ -14,7 +14,7 @@ pub enum Decision<G = Grant> {
     /// Never grantable: the amount exceeds the capacity of a limit.
     NeverFits(NeverFits),
     /// Disabled by the configuration, until it is enabled there, or by a level that is
-    /// [stopped](crate::RateLimiter::stop).
+    /// [stopped](crate::Admin::stop).
     Disabled(Disabled),
 }
 

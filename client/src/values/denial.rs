@@ -80,7 +80,7 @@ pub struct Disabled {
     pub entity: EntityId,
     /// The resource that is disabled for the entity.
     pub resource: Resource,
-    /// Level that is [stopped](crate::RateLimiter::stop); `None` if a configuration disables the
+    /// Level that is [stopped](crate::Admin::stop); `None` if a configuration disables the
     /// resource.
     pub stopped_at: Option<ConfigLevel>,
 }

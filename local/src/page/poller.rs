@@ -153,11 +153,15 @@ impl Poller {
                 let page = match subject {
                     Subject::Resource(resource) => {
                         self.limiter
+                            .admin()
                             .resource_buckets(resource, after.as_ref())
                             .await
                     }
                     Subject::Entity(entity) => {
-                        self.limiter.entity_buckets(entity, after.as_ref()).await
+                        self.limiter
+                            .admin()
+                            .entity_buckets(entity, after.as_ref())
+                            .await
                     }
                 };
                 let page = page?;
@@ -234,7 +238,9 @@ impl Poller {
             Subject::Resource(resource) => UsageScope::Resource(resource),
             Subject::Entity(entity) => UsageScope::Entity(entity),
         };
-        self.limiter.usage_report(scope, Granularity::Hourly, range)
+        self.limiter
+            .admin()
+            .usage_report(scope, Granularity::Hourly, range)
     }
 
     /// Reads the names that have limits of their own, or were set.
@@ -244,6 +250,7 @@ impl Poller {
         loop {
             let page = self
                 .limiter
+                .admin()
                 .configs(&ConfigFilter::Resources, after.as_ref());
             let page = page.await?;
             self.pay(1 + 2 * u64::try_from(page.items.len()).unwrap_or(u64::MAX))
@@ -265,7 +272,7 @@ impl Poller {
         }
         self.board.set_names(names.clone());
         loop {
-            let page = self.limiter.entities(after.as_ref()).await?;
+            let page = self.limiter.admin().entities(after.as_ref()).await?;
             self.pay(1).await;
             names
                 .entities

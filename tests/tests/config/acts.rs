@@ -76,11 +76,12 @@ async fn act(limiter: &RateLimiter, name: &str) -> Result<(), Error> {
     let (id, system) = (entity("e-1"), ConfigLevel::System);
     let described = || EntityDescription::default().named("Acme").unwrap();
     match name {
-        "apply_limits" => drop(limiter.apply_limits("e-1", "gpt-4").send().await?),
-        "delete_config" => drop(limiter.delete_config(&system).await?),
-        "delete_entity" => drop(limiter.delete_entity(&id).await?),
+        "apply_limits" => drop(limiter.admin().apply_limits("e-1", "gpt-4").send().await?),
+        "delete_config" => drop(limiter.admin().delete_config(&system).await?),
+        "delete_entity" => drop(limiter.admin().delete_entity(&id).await?),
         "edit_balances" => drop(
             limiter
+                .admin()
                 .edit_balances("e-1", "gpt-4")
                 .drain_all()
                 .send()
@@ -88,45 +89,77 @@ async fn act(limiter: &RateLimiter, name: &str) -> Result<(), Error> {
         ),
         "edit_entity_description" => {
             let edit = |_| Ok::<_, Error>(described());
-            drop(limiter.edit_entity_description(&id, edit).await?);
+            drop(limiter.admin().edit_entity_description(&id, edit).await?);
         }
-        "erase_entity" => drop(limiter.erase_entity(&id, LiveLeases::Discard).await?),
+        "erase_entity" => drop(
+            limiter
+                .admin()
+                .erase_entity(&id, LiveLeases::Discard)
+                .await?,
+        ),
         "exempt" => {
-            let _ = limiter.exempt(&system).send().await?;
+            let _ = limiter.admin().exempt(&system).send().await?;
         }
         "purge_namespace" => {
-            let _ = limiter.stop(&system).send().await?;
-            drop(limiter.purge_namespace("default").send().await?);
+            let _ = limiter.admin().stop(&system).send().await?;
+            drop(limiter.admin().purge_namespace("default").send().await?);
         }
         "release_lease" => {
-            let leases = limiter.leases("e-1", "gpt-4").await?.items;
-            assert!(limiter.release_lease("e-1", "gpt-4", &leases[0].id).await?);
+            let leases = limiter.admin().leases("e-1", "gpt-4").await?.items;
+            assert!(
+                limiter
+                    .admin()
+                    .release_lease("e-1", "gpt-4", &leases[0].id)
+                    .await?
+            );
         }
-        "replace_config" => assert!(limiter.replace_config(&system, 1, None).await?),
+        "replace_config" => assert!(limiter.admin().replace_config(&system, 1, None).await?),
         "replace_entity" => {
             let before = child("e-1", "team");
-            assert!(limiter.replace_entity(&id, Some(&before), None).await?);
+            assert!(
+                limiter
+                    .admin()
+                    .replace_entity(&id, Some(&before), None)
+                    .await?
+            );
         }
-        "set_config" => limiter.set_config(&system, &Config::of([rpm(7)])).await?,
+        "set_config" => {
+            limiter
+                .admin()
+                .set_config(&system, &Config::of([rpm(7)]))
+                .await?
+        }
         "set_entity" => {
             let alone = Entity {
                 parent: None,
                 cascades: false,
                 ..child("e-1", "team")
             };
-            limiter.set_entity(&alone).await?;
+            limiter.admin().set_entity(&alone).await?;
         }
-        "set_entity_description" => limiter.set_entity_description(&id, &described()).await?,
-        "set_shards" => drop(limiter.set_shards("e-1", "gpt-4", &[rpm(60)], 2).await?),
+        "set_entity_description" => {
+            limiter
+                .admin()
+                .set_entity_description(&id, &described())
+                .await?
+        }
+        "set_shards" => drop(
+            limiter
+                .admin()
+                .set_shards("e-1", "gpt-4", &[rpm(60)], 2)
+                .await?,
+        ),
         "start" => {
             let level = of_entity("stopped");
-            let _ = limiter.start(&level).send().await?;
+            let _ = limiter.admin().start(&level).send().await?;
         }
         "stop" => {
-            let _ = limiter.stop(&system).send().await?;
+            let _ = limiter.admin().stop(&system).send().await?;
         }
         STORE => {
-            let edit = limiter.store_on_unavailable(Some(OnUnavailable::Deny));
+            let edit = limiter
+                .admin()
+                .store_on_unavailable(Some(OnUnavailable::Deny));
             let _ = edit.send().await?;
         }
         other => panic!("{other} has no act"),
@@ -139,12 +172,17 @@ async fn world(fleet: &Fleet) -> RateLimiter {
     let limiter = fleet.limiter_with(|builder| builder.principal("ann")).await;
     let limits = Config::of([rpm(60)]);
     limiter
+        .admin()
         .set_config(&ConfigLevel::System, &limits)
         .await
         .unwrap();
-    limiter.set_entity(&child("e-1", "team")).await.unwrap();
+    limiter
+        .admin()
+        .set_entity(&child("e-1", "team"))
+        .await
+        .unwrap();
     let stopped = of_entity("stopped");
-    let _ = limiter.stop(&stopped).send().await.unwrap();
+    let _ = limiter.admin().stop(&stopped).send().await.unwrap();
     let held = limiter.acquire("e-1", "gpt-4").take("rpm", 1);
     let held = held.lease(secs(600)).send().await.unwrap().granted();
     std::mem::forget(held.unwrap());
@@ -211,7 +249,7 @@ async fn every_act_of_an_operator_leaves_an_audit_event() {
         );
         // And it can be read.
         for of in [AuditSubject::System, AuditSubject::Entity(entity("e-1"))] {
-            let page = limiter.audit(&of, None).await.unwrap();
+            let page = limiter.admin().audit(&of, None).await.unwrap();
             assert!(page.unreadable.is_empty(), "{name}: {:?}", page.unreadable);
         }
     }

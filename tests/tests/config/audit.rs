@@ -29,23 +29,37 @@ async fn every_change_is_told_the_newest_first() {
             ..Config::default()
         },
     );
-    ann.set_config(&own, &five).await.unwrap();
-    ann.set_config(&of_entity("e-1"), &five).await.unwrap();
+    ann.admin().set_config(&own, &five).await.unwrap();
+    ann.admin()
+        .set_config(&of_entity("e-1"), &five)
+        .await
+        .unwrap();
     pass(secs(1)).await;
-    bob.set_config(&own, &off).await.unwrap();
+    bob.admin().set_config(&own, &off).await.unwrap();
     pass(secs(1)).await;
-    anonymous.set_entity(&child("e-1", "team")).await.unwrap();
+    anonymous
+        .admin()
+        .set_entity(&child("e-1", "team"))
+        .await
+        .unwrap();
     pass(secs(1)).await;
-    ann.set_entity(&Entity {
-        cascades: false,
-        ..child("e-1", "team")
-    })
-    .await
-    .unwrap();
-    ann.delete_entity(&entity("e-1")).await.unwrap();
-    ann.delete_config(&own).await.unwrap();
-    bob.set_config(&of_resource("gpt-4"), &five).await.unwrap();
-    bob.set_config(&ConfigLevel::System, &off).await.unwrap();
+    ann.admin()
+        .set_entity(&Entity {
+            cascades: false,
+            ..child("e-1", "team")
+        })
+        .await
+        .unwrap();
+    ann.admin().delete_entity(&entity("e-1")).await.unwrap();
+    ann.admin().delete_config(&own).await.unwrap();
+    bob.admin()
+        .set_config(&of_resource("gpt-4"), &five)
+        .await
+        .unwrap();
+    bob.admin()
+        .set_config(&ConfigLevel::System, &off)
+        .await
+        .unwrap();
 
     let of_config = |level: &ConfigLevel, before: Option<&Config>, after: Option<&Config>| {
         AuditChange::Config {
@@ -67,6 +81,7 @@ async fn every_change_is_told_the_newest_first() {
         },
     );
     let events = ann
+        .admin()
         .audit(&AuditSubject::Entity(entity("e-1")), None)
         .await
         .unwrap();
@@ -87,6 +102,7 @@ async fn every_change_is_told_the_newest_first() {
     );
 
     let events = bob
+        .admin()
         .audit(&AuditSubject::Resource(resource("gpt-4")), None)
         .await
         .unwrap()
@@ -96,7 +112,12 @@ async fn every_change_is_told_the_newest_first() {
         told(events),
         [("bob".to_owned(), of_config(&level, None, Some(&five)))]
     );
-    let of_system = bob.audit(&AuditSubject::System, None).await.unwrap().items;
+    let of_system = bob
+        .admin()
+        .audit(&AuditSubject::System, None)
+        .await
+        .unwrap()
+        .items;
     assert_eq!(
         told(of_system),
         [(
@@ -115,6 +136,7 @@ async fn events_come_in_pages() {
     let (mut rates, mut pages, mut next) = (vec![], 0, None);
     loop {
         let page = limiter
+            .admin()
             .audit(&AuditSubject::System, next.as_ref())
             .await
             .unwrap();
@@ -155,6 +177,7 @@ async fn an_event_says_when_it_may_be_deleted() {
         pass(secs(1)).await;
         configure(&limiter, &ConfigLevel::System, [rpm(at)]).await;
         let id = limiter
+            .admin()
             .audit(&AuditSubject::System, None)
             .await
             .unwrap()

@@ -189,7 +189,7 @@ async fn what_this_limiter_changes_holds_for_it_at_once() {
     ] {
         match rate {
             Some(rate) => configure(&limiter, level, [rpm(rate)]).await,
-            None => assert!(limiter.delete_config(level).await.unwrap()),
+            None => assert!(limiter.admin().delete_config(level).await.unwrap()),
         }
         assert_eq!(capacity().await, tokens(expected), "{level}: {rate:?}");
     }
@@ -200,7 +200,11 @@ async fn what_this_limiter_changes_holds_for_it_at_once() {
     assert!(take(&limiter, 1).await.is_err());
     fleet.fail_reads(None);
     let _ = take(&limiter, 1).await.unwrap();
-    limiter.set_entity(&child("e-1", "team")).await.unwrap();
+    limiter
+        .admin()
+        .set_entity(&child("e-1", "team"))
+        .await
+        .unwrap();
     fail();
     assert!(
         take(&limiter, 1).await.is_err(),
@@ -300,7 +304,7 @@ async fn a_process_that_always_changes_entities_caches_limits_and_switches() {
     let changes = (0..8).map(|process| async move {
         for at in 0..150 {
             let child = child(&format!("c-{process}-{at}"), "team");
-            limiter.set_entity(&child).await.unwrap();
+            limiter.admin().set_entity(&child).await.unwrap();
         }
     });
     let serving = async {

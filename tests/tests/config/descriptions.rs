@@ -18,6 +18,7 @@ async fn a_description_and_the_parent_do_not_change_each_other() {
     let (fleet, [limiter]) = Fleet::of().await;
     let id = entity("e-1");
     let absent = limiter
+        .admin()
         .set_entity_description(&id, &acme())
         .await
         .unwrap_err();
@@ -26,16 +27,28 @@ async fn a_description_and_the_parent_do_not_change_each_other() {
         absent.to_string().contains("set_entity() first"),
         "{absent}"
     );
-    assert_eq!(limiter.entity_description(&id).await.unwrap(), None);
+    assert_eq!(limiter.admin().entity_description(&id).await.unwrap(), None);
 
-    limiter.set_entity(&child("e-1", "team")).await.unwrap();
-    let none = limiter.entity_description(&id).await.unwrap();
+    limiter
+        .admin()
+        .set_entity(&child("e-1", "team"))
+        .await
+        .unwrap();
+    let none = limiter.admin().entity_description(&id).await.unwrap();
     assert_eq!(none, Some(EntityDescription::default()));
-    limiter.set_entity_description(&id, &acme()).await.unwrap();
-    let found = limiter.entity(&id).await.unwrap().unwrap();
+    limiter
+        .admin()
+        .set_entity_description(&id, &acme())
+        .await
+        .unwrap();
+    let found = limiter.admin().entity(&id).await.unwrap().unwrap();
     assert_eq!(found, child("e-1", "team"));
-    limiter.set_entity(&child("e-1", "other")).await.unwrap();
-    let kept = limiter.entity_description(&id).await.unwrap();
+    limiter
+        .admin()
+        .set_entity(&child("e-1", "other"))
+        .await
+        .unwrap();
+    let kept = limiter.admin().entity_description(&id).await.unwrap();
     assert_eq!(kept, Some(acme()));
 
     let less = acme()
@@ -43,13 +56,23 @@ async fn a_description_and_the_parent_do_not_change_each_other() {
         .without_label("plan")
         .labelled("a", "")
         .unwrap();
-    limiter.set_entity_description(&id, &less).await.unwrap();
+    limiter
+        .admin()
+        .set_entity_description(&id, &less)
+        .await
+        .unwrap();
     assert_eq!(
-        limiter.entity_description(&id).await.unwrap(),
+        limiter.admin().entity_description(&id).await.unwrap(),
         Some(less.clone())
     );
     let of = AuditSubject::Entity(id.clone());
-    let newest = limiter.audit(&of, None).await.unwrap().items.remove(0);
+    let newest = limiter
+        .admin()
+        .audit(&of, None)
+        .await
+        .unwrap()
+        .items
+        .remove(0);
     let change = AuditChange::EntityDescription {
         id: id.clone(),
         before: acme(),
@@ -58,21 +81,33 @@ async fn a_description_and_the_parent_do_not_change_each_other() {
     assert_eq!(newest.change, change);
 
     let before = fleet.dynamo.items();
-    limiter.set_entity_description(&id, &less).await.unwrap();
+    limiter
+        .admin()
+        .set_entity_description(&id, &less)
+        .await
+        .unwrap();
     assert!(
         fleet.dynamo.items() == before,
         "without a change nothing is written"
     );
-    limiter.delete_entity(&id).await.unwrap();
-    assert_eq!(limiter.entity_description(&id).await.unwrap(), None);
+    limiter.admin().delete_entity(&id).await.unwrap();
+    assert_eq!(limiter.admin().entity_description(&id).await.unwrap(), None);
 }
 
 #[tokio::test(start_paused = true)]
 async fn a_damaged_description_is_named_and_stops_no_acquire() {
     let (fleet, [limiter]) = Fleet::of().await;
     let id = entity("e-1");
-    limiter.set_entity(&child("e-1", "team")).await.unwrap();
-    limiter.set_entity_description(&id, &acme()).await.unwrap();
+    limiter
+        .admin()
+        .set_entity(&child("e-1", "team"))
+        .await
+        .unwrap();
+    limiter
+        .admin()
+        .set_entity_description(&id, &acme())
+        .await
+        .unwrap();
     let mut stored = fleet.dynamo.items().into_iter();
     let mut stored = stored.find(|item| item["SK"]["S"] == "#META").unwrap();
     let damages = BTreeMap::from([
@@ -84,11 +119,11 @@ async fn a_damaged_description_is_named_and_stops_no_acquire() {
         let good = stored.clone();
         stored[name.trim()] = damage;
         fleet.dynamo.put(&stored);
-        let error = limiter.entity_description(&id).await.unwrap_err();
+        let error = limiter.admin().entity_description(&id).await.unwrap_err();
         assert!(matches!(error, Error::UnreadableItem { .. }), "{error}");
         assert!(error.to_string().contains(name.trim()), "{error}");
         let other = fleet.limiter().await;
-        assert!(other.entity(&id).await.unwrap().is_some());
+        assert!(other.admin().entity(&id).await.unwrap().is_some());
         let limits = [crate::fixtures::stored::rpm(60)];
         let taken = other.acquire("e-1", "gpt-4").limits(&limits).take("rpm", 1);
         assert!(taken.send().await.unwrap().is_granted());
@@ -103,7 +138,11 @@ async fn labels_that_operators_set_at_once_are_all_kept() {
         let fleet = Fleet::slow(millis(latency_ms)).await;
         let id = entity("e-1");
         let operator = fleet.limiter().await;
-        operator.set_entity(&child("e-1", "team")).await.unwrap();
+        operator
+            .admin()
+            .set_entity(&child("e-1", "team"))
+            .await
+            .unwrap();
         let mut edits = tokio::task::JoinSet::new();
         for at in 0..6 {
             let (limiter, id) = (fleet.limiter().await, id.clone());
@@ -111,20 +150,33 @@ async fn labels_that_operators_set_at_once_are_all_kept() {
                 let edit = |before: EntityDescription| {
                     Ok::<_, Error>(before.labelled(format!("l{at}"), "x").unwrap())
                 };
-                limiter.edit_entity_description(&id, edit).await.unwrap();
+                limiter
+                    .admin()
+                    .edit_entity_description(&id, edit)
+                    .await
+                    .unwrap();
             });
         }
         // A change of the parent at the same time, as it was read.
         let (before, next) = (child("e-1", "team"), child("e-1", "other"));
-        let moved = operator.replace_entity(&id, Some(&before), Some(&next));
+        let moved = operator
+            .admin()
+            .replace_entity(&id, Some(&before), Some(&next));
         assert!(moved.await.unwrap());
         edits.join_all().await;
-        let found = operator.entity_description(&id).await.unwrap().unwrap();
+        let found = operator
+            .admin()
+            .entity_description(&id)
+            .await
+            .unwrap()
+            .unwrap();
         assert_eq!(found.labels().len(), 6, "{found:?}");
         // Of two changes of what both have read, one is made.
         let other = child("e-1", "third");
-        let lost = operator.replace_entity(&id, Some(&before), Some(&other));
+        let lost = operator
+            .admin()
+            .replace_entity(&id, Some(&before), Some(&other));
         assert!(!lost.await.unwrap());
-        assert_eq!(operator.entity(&id).await.unwrap(), Some(next));
+        assert_eq!(operator.admin().entity(&id).await.unwrap(), Some(next));
     }
 }

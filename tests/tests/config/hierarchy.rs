@@ -23,8 +23,16 @@ async fn company(fleet: &Fleet) -> RateLimiter {
     for (name, rate) in [("e-1", 10), ("team", 15), ("company", 20)] {
         configure(&limiter, &of_entity(name), [rpm(rate)]).await;
     }
-    limiter.set_entity(&child("e-1", "team")).await.unwrap();
-    limiter.set_entity(&child("team", "company")).await.unwrap();
+    limiter
+        .admin()
+        .set_entity(&child("e-1", "team"))
+        .await
+        .unwrap();
+    limiter
+        .admin()
+        .set_entity(&child("team", "company"))
+        .await
+        .unwrap();
     limiter
 }
 
@@ -44,7 +52,11 @@ async fn a_take_is_made_from_every_ancestor_or_from_none() {
     assert_eq!(all_left(&fleet).await, [Some(6), Some(11), Some(16)]);
     assert_eq!(grant.limits().len(), 3);
     // The team runs dry through another of its parts.
-    limiter.set_entity(&child("e-2", "team")).await.unwrap();
+    limiter
+        .admin()
+        .set_entity(&child("e-2", "team"))
+        .await
+        .unwrap();
     configure(&limiter, &of_entity("e-2"), [rpm(99)]).await;
     assert!(
         take_of(&limiter, ["e-2", "gpt-4"], "rpm", 11)
@@ -71,7 +83,7 @@ async fn limits_of_the_call_cascade_to_ancestors_on_request() {
     let fleet = Fleet::new().await;
     let limiter = company(&fleet).await;
     let team = of_entity("company");
-    assert!(limiter.delete_config(&team).await.unwrap());
+    assert!(limiter.admin().delete_config(&team).await.unwrap());
     let limits = [rpm(100)];
     let ask = |tokens| {
         limiter
@@ -97,7 +109,7 @@ async fn limits_of_the_call_cascade_to_ancestors_on_request() {
         status: ConfigStatus::Disabled,
         ..Config::default()
     };
-    limiter.set_config(&team, &disabled).await.unwrap();
+    limiter.admin().set_config(&team, &disabled).await.unwrap();
     let decision = ask(1).cascading().send().await.unwrap();
     let Decision::Disabled(by) = decision else {
         panic!("the company is disabled, not {decision:?}")
@@ -111,6 +123,7 @@ async fn an_entity_that_does_not_cascade_ends_the_chain() {
     let fleet = Fleet::new().await;
     let limiter = company(&fleet).await;
     limiter
+        .admin()
         .set_entity(&Entity {
             cascades: false,
             ..child("team", "company")
@@ -120,6 +133,7 @@ async fn an_entity_that_does_not_cascade_ends_the_chain() {
     let _ = take(&limiter, 1).await.unwrap();
     assert_eq!(all_left(&fleet).await, [Some(9), Some(14), None]);
     limiter
+        .admin()
         .set_entity(&Entity {
             cascades: false,
             ..child("e-1", "team")
@@ -128,9 +142,9 @@ async fn an_entity_that_does_not_cascade_ends_the_chain() {
         .unwrap();
     let _ = take(&limiter, 1).await.unwrap();
     assert_eq!(all_left(&fleet).await, [Some(8), Some(14), None]);
-    assert!(limiter.delete_entity(&entity("e-1")).await.unwrap());
-    assert!(!limiter.delete_entity(&entity("e-1")).await.unwrap());
-    assert_eq!(limiter.entity(&entity("e-1")).await.unwrap(), None);
+    assert!(limiter.admin().delete_entity(&entity("e-1")).await.unwrap());
+    assert!(!limiter.admin().delete_entity(&entity("e-1")).await.unwrap());
+    assert_eq!(limiter.admin().entity(&entity("e-1")).await.unwrap(), None);
 }
 
 #[tokio::test(start_paused = true)]
@@ -140,13 +154,19 @@ async fn an_ancestor_is_asked_for_the_limits_it_has() {
     let tpm = |rate| Limit::per_minute("tpm", rate).unwrap();
     let slots = Limit::concurrent("slots", 2).unwrap();
     limiter
+        .admin()
         .set_config(&of_entity("e-1"), &Config::of([rpm(10), tpm(90)]))
         .await
         .unwrap();
     // The team has no limits at all, the company only one of those that are asked and one that is
     // not.
-    limiter.delete_config(&of_entity("team")).await.unwrap();
     limiter
+        .admin()
+        .delete_config(&of_entity("team"))
+        .await
+        .unwrap();
+    limiter
+        .admin()
         .set_config(&of_entity("company"), &Config::of([tpm(100), slots]))
         .await
         .unwrap();
@@ -180,6 +200,7 @@ async fn slots_of_an_ancestor_have_a_lease_and_go_back_with_the_grant() {
     let slots = |count| Config::of([Limit::concurrent("slots", count).unwrap()]);
     for (name, count) in [("e-1", 5), ("company", 2)] {
         limiter
+            .admin()
             .set_config(&of_entity(name), &slots(count))
             .await
             .unwrap();
@@ -204,7 +225,11 @@ async fn the_status_of_an_ancestor_counts() {
             status,
             is_shadow: false,
         };
-        limiter.set_config(&of_entity(name), &config).await.unwrap();
+        limiter
+            .admin()
+            .set_config(&of_entity(name), &config)
+            .await
+            .unwrap();
     };
     set("company", ConfigStatus::Disabled).await;
     let Decision::Disabled(disabled) = take(&limiter, 1).await.unwrap() else {
@@ -244,13 +269,23 @@ async fn children_are_listed_in_pages() {
     let (_fleet, [limiter]) = Fleet::of().await;
     for at in 0..120 {
         limiter
+            .admin()
             .set_entity(&child(&format!("e-{at:03}"), "team"))
             .await
             .unwrap();
     }
-    limiter.set_entity(&child("e-000", "other")).await.unwrap();
-    limiter.delete_entity(&entity("e-001")).await.unwrap();
     limiter
+        .admin()
+        .set_entity(&child("e-000", "other"))
+        .await
+        .unwrap();
+    limiter
+        .admin()
+        .delete_entity(&entity("e-001"))
+        .await
+        .unwrap();
+    limiter
+        .admin()
         .set_entity(&Entity {
             parent: None,
             ..child("e-002", "team")
@@ -260,6 +295,7 @@ async fn children_are_listed_in_pages() {
     let (mut all, mut next): (Vec<_>, Option<PageToken>) = (vec![], None);
     loop {
         let page = limiter
+            .admin()
             .children(&entity("team"), next.as_ref())
             .await
             .unwrap();
@@ -277,6 +313,7 @@ async fn children_are_listed_in_pages() {
     );
     assert_eq!(
         limiter
+            .admin()
             .children(&entity("other"), None)
             .await
             .unwrap()
@@ -299,8 +336,16 @@ async fn a_manually_written_cycle_of_parents_is_an_error() {
     let is_circle = matches!(&error, Error::Invalid(text) if text.contains("its own ancestor"));
     assert!(is_circle, "{error}");
     assert!(fleet.dynamo.take_requests() <= 16);
-    let error = limiter.set_entity(&child("e-3", "team")).await.unwrap_err();
+    let error = limiter
+        .admin()
+        .set_entity(&child("e-3", "team"))
+        .await
+        .unwrap_err();
     assert!(matches!(error, Error::Invalid(_)), "{error}");
-    limiter.set_entity(&child("team", "company")).await.unwrap();
+    limiter
+        .admin()
+        .set_entity(&child("team", "company"))
+        .await
+        .unwrap();
     assert!(take(&limiter, 1).await.unwrap().is_granted());
 }

@@ -16,19 +16,27 @@ fn is_circle(error: &Error) -> bool {
 async fn a_circle_is_refused_by_the_names_that_make_it() {
     let (_fleet, [limiter]) = Fleet::of().await;
     for parent in ["a", "b", "c"] {
-        limiter.set_entity(&child("d", "c")).await.unwrap();
-        limiter.set_entity(&child("c", "b")).await.unwrap();
-        limiter.set_entity(&child("b", "a")).await.unwrap();
-        let error = limiter.set_entity(&child(parent, "d")).await.unwrap_err();
+        limiter.admin().set_entity(&child("d", "c")).await.unwrap();
+        limiter.admin().set_entity(&child("c", "b")).await.unwrap();
+        limiter.admin().set_entity(&child("b", "a")).await.unwrap();
+        let error = limiter
+            .admin()
+            .set_entity(&child(parent, "d"))
+            .await
+            .unwrap_err();
         assert!(
             is_circle(&error) && error.to_string().contains(&format!("entity {parent} ")),
             "{error}"
         );
     }
     assert!(is_circle(
-        &limiter.set_entity(&child("e", "e")).await.unwrap_err()
+        &limiter
+            .admin()
+            .set_entity(&child("e", "e"))
+            .await
+            .unwrap_err()
     ));
-    assert_eq!(limiter.entity(&entity("a")).await.unwrap(), None);
+    assert_eq!(limiter.admin().entity(&entity("a")).await.unwrap(), None);
 }
 
 /// An entity, and its new parent or none; or nothing, if it is deleted.
@@ -45,10 +53,11 @@ async fn make(limiter: &RateLimiter, changes: Vec<Change>) {
     for (at, parent) in changes {
         let id = entity(NAMES[at]);
         let made = match parent {
-            None => limiter.delete_entity(&id).await.map(|_| ()),
+            None => limiter.admin().delete_entity(&id).await.map(|_| ()),
             Some(parent) => {
                 let parent = parent.map(|at| entity(NAMES[at]));
                 limiter
+                    .admin()
                     .set_entity(&Entity {
                         id,
                         parent,
@@ -66,6 +75,7 @@ async fn ancestors(limiter: &RateLimiter, of: EntityId) -> Result<(), TestCaseEr
     while let Some(id) = next {
         prop_assert!(met.insert(id.clone()), "{of} is above itself, by {id}");
         next = limiter
+            .admin()
             .entity(&id)
             .await
             .unwrap()
@@ -140,20 +150,23 @@ async fn chains_that_are_joined_are_no_longer_than_an_acquire_takes() {
         put_chain(&fleet, "u", upper);
         put_chain(&fleet, "l", lower);
         let joint = child("l-0", &format!("u-{}", upper - 1));
-        let joined = limiter.set_entity(&joint).await;
-        let ordered = limiter.order_entities(std::slice::from_ref(&joint)).await;
+        let joined = limiter.admin().set_entity(&joint).await;
+        let ordered = limiter
+            .admin()
+            .order_entities(std::slice::from_ref(&joint))
+            .await;
         let case = format!("{upper} above {lower}");
         assert_eq!(joined.is_ok(), upper + lower <= 98, "{case}: {joined:?}");
         assert_eq!(ordered.is_ok(), joined.is_ok(), "{case}: {ordered:?}");
         if let Err(error) = &joined {
             assert!(error.to_string().contains("97"), "{case}: {error}");
-            let found = limiter.entity(&entity("l-0")).await.unwrap();
+            let found = limiter.admin().entity(&entity("l-0")).await.unwrap();
             assert_eq!(found, None, "{case}");
             continue;
         }
         let limits = weirgate::Config::of([rpm(60)]);
         let level = weirgate::ConfigLevel::System;
-        limiter.set_config(&level, &limits).await.unwrap();
+        limiter.admin().set_config(&level, &limits).await.unwrap();
         let lowest = format!("l-{}", lower - 1);
         let acquire = limiter.acquire(&lowest, "gpt-4").take("rpm", 1);
         let grant = acquire.send().await.unwrap().granted().unwrap();
@@ -204,17 +217,17 @@ proptest! {
             let (_fleet, [limiter]) = Fleet::of().await;
             let (from, to) = (entities(&from), entities(&to));
             for steps in [usize::MAX, stop_after, usize::MAX] {
-                let target = if steps == usize::MAX && limiter.entity(&from[0].id).await.unwrap().is_none() { &from } else { &to };
-                for next in limiter.order_entities(target).await.unwrap().iter().take(steps) {
-                    let before = limiter.entity(&next.id).await.unwrap();
-                    prop_assert!(limiter.replace_entity(&next.id, before.as_ref(), Some(next)).await.unwrap());
+                let target = if steps == usize::MAX && limiter.admin().entity(&from[0].id).await.unwrap().is_none() { &from } else { &to };
+                for next in limiter.admin().order_entities(target).await.unwrap().iter().take(steps) {
+                    let before = limiter.admin().entity(&next.id).await.unwrap();
+                    prop_assert!(limiter.admin().replace_entity(&next.id, before.as_ref(), Some(next)).await.unwrap());
                     for name in NAMES {
                         ancestors(&limiter, entity(name)).await?;
                     }
                 }
             }
             for expected in &to {
-                let found = limiter.entity(&expected.id).await.unwrap();
+                let found = limiter.admin().entity(&expected.id).await.unwrap();
                 prop_assert_eq!(found.as_ref(), Some(expected));
             }
             Ok::<_, TestCaseError>(())
@@ -229,10 +242,10 @@ proptest! {
         runtime().block_on(async {
             let (_fleet, [operator, caller]) = Fleet::of().await;
             let limits = weirgate::Config::of([rpm(1_000)]);
-            operator.set_config(&weirgate::ConfigLevel::System, &limits).await.unwrap();
+            operator.admin().set_config(&weirgate::ConfigLevel::System, &limits).await.unwrap();
             for (forest, at, seconds) in forests {
-                for next in operator.order_entities(&entities(&forest)).await.unwrap() {
-                    operator.set_entity(&next).await.unwrap();
+                for next in operator.admin().order_entities(&entities(&forest)).await.unwrap() {
+                    operator.admin().set_entity(&next).await.unwrap();
                 }
                 for at in [at, (at + 1) % NAMES.len()] {
                     let taken = take_of(&caller, [NAMES[at], "gpt-4"], "rpm", 1).await;

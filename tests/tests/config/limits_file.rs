@@ -316,7 +316,7 @@ impl Both {
     async fn store(self, operator: &RateLimiter, level: &ConfigLevel, capacity: i64) {
         let config = match self.table {
             Says::Nothing => {
-                operator.delete_config(level).await.unwrap();
+                operator.admin().delete_config(level).await.unwrap();
                 return;
             }
             Says::Limits => Config::of([Limit::per_minute("rpm", capacity).unwrap()]),
@@ -325,7 +325,7 @@ impl Both {
                 ..Config::default()
             },
         };
-        operator.set_config(level, &config).await.unwrap();
+        operator.admin().set_config(level, &config).await.unwrap();
     }
 
     /// Returns the lines of this level in the file.
@@ -410,7 +410,11 @@ async fn no_broad_level_of_one_place_hides_a_narrow_level_of_the_other() {
             case.on_resource.store(&operator, &level, 1_000).await;
         }
         if case.parents.1 {
-            operator.set_entity(&child(name, "in-table")).await.unwrap();
+            operator
+                .admin()
+                .set_entity(&child(name, "in-table"))
+                .await
+                .unwrap();
         }
         entities += &case.text();
     }

@@ -64,6 +64,7 @@ async fn run(
         match step {
             Step::Configure(who, at, Some(rate)) => {
                 limiters[who]
+                    .admin()
                     .set_config(&levels[at], &Config::of([limit(rate)]))
                     .await
                     .unwrap();
@@ -71,7 +72,11 @@ async fn run(
             }
             Step::Configure(who, at, None) => {
                 assert_eq!(
-                    limiters[who].delete_config(&levels[at]).await.unwrap(),
+                    limiters[who]
+                        .admin()
+                        .delete_config(&levels[at])
+                        .await
+                        .unwrap(),
                     set[at].is_some()
                 );
                 set[at] = None;

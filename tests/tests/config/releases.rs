@@ -115,7 +115,7 @@ async fn limits_hold_a_minute_after_they_moved_to_another_place_and_back() {
             let new = Release::new(&fleet, to, 400).await;
             if has_deleted {
                 let level = ConfigLevel::System;
-                assert!(new.limiter.delete_config(&level).await.unwrap());
+                assert!(new.limiter.admin().delete_config(&level).await.unwrap());
             }
             new.holds(&fleet, &what).await;
             let newer = Release::new(&fleet, next(to), 500).await;

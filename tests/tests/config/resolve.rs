@@ -59,6 +59,7 @@ async fn a_limit_that_is_new_is_found_before_it_is_refused() {
     let limiter = fleet.limiter().await;
     let _ = take(&limiter, 1).await.unwrap();
     admin
+        .admin()
         .set_config(
             &ConfigLevel::System,
             &Config::of([rpm(5), Limit::per_minute("tpm", 9).unwrap()]),
@@ -86,13 +87,18 @@ async fn what_is_disabled_gives_nothing_and_what_is_unlimited_is_not_asked() {
             status: ConfigStatus::Disabled,
             is_shadow: false,
         };
-        limiter.set_config(&of_entity, &config).await.unwrap();
+        limiter
+            .admin()
+            .set_config(&of_entity, &config)
+            .await
+            .unwrap();
         let _ = fleet.writes();
         let Decision::Disabled(disabled) = take(&limiter, 1).await.unwrap() else {
             panic!("it is disabled")
         };
         assert_has!(disabled, entity: entity("e-1"), resource: resource("gpt-4"));
         limiter
+            .admin()
             .set_config(
                 &of_entity,
                 &Config {
@@ -126,6 +132,7 @@ async fn a_configuration_in_shadow_mode_denies_no_request() {
         is_shadow: true,
     };
     limiter
+        .admin()
         .set_config(&ConfigLevel::System, &config)
         .await
         .unwrap();

@@ -35,7 +35,11 @@ async fn the_first_change_says_the_version_and_no_other_touches_it() {
         fleet.dynamo.item(PK, SK).is_null(),
         "looking changes nothing"
     );
-    limiter.set_entity(&child("e-1", "team")).await.unwrap();
+    limiter
+        .admin()
+        .set_entity(&child("e-1", "team"))
+        .await
+        .unwrap();
     let item = fleet.dynamo.item(PK, SK);
     assert_eq!(item["schema"]["N"], SCHEMA_VERSION.to_string());
     // Changes that all touch one item would stand in each other's way.
@@ -64,18 +68,24 @@ async fn another_version_is_an_error_before_any_write() {
     }
     assert!(other_version(
         &limiter
+            .admin()
             .set_config(&ConfigLevel::System, &Config::of([rpm(6)]))
             .await
             .unwrap_err()
     ));
     assert!(other_version(
         &limiter
+            .admin()
             .delete_config(&ConfigLevel::System)
             .await
             .unwrap_err()
     ));
     assert!(other_version(
-        &limiter.set_entity(&child("e-1", "team")).await.unwrap_err()
+        &limiter
+            .admin()
+            .set_entity(&child("e-1", "team"))
+            .await
+            .unwrap_err()
     ));
     assert!(other_version(&limiter.check().await.unwrap_err()));
     assert!(
@@ -95,15 +105,18 @@ async fn of_two_first_changes_at_once_both_happen() {
     let parent = child("e-1", "team");
     let config = Config::of([rpm(5)]);
     let (set, made) = tokio::join!(
-        one.set_config(&ConfigLevel::System, &config),
-        other.set_entity(&parent)
+        one.admin().set_config(&ConfigLevel::System, &config),
+        other.admin().set_entity(&parent)
     );
     assert!(set.is_ok() && made.is_ok());
     assert_eq!(
-        one.config(&ConfigLevel::System).await.unwrap(),
+        one.admin().config(&ConfigLevel::System).await.unwrap(),
         Some(config)
     );
-    assert_eq!(other.entity(&parent.id).await.unwrap(), Some(parent));
+    assert_eq!(
+        other.admin().entity(&parent.id).await.unwrap(),
+        Some(parent)
+    );
 }
 
 #[tokio::test(start_paused = true)]

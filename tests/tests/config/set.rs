@@ -40,6 +40,7 @@ async fn what_breaks_a_rule_is_refused_before_anything_is_sent() {
         (many(21), "20 limits at most, got 21"),
     ] {
         let error = limiter
+            .admin()
             .set_config(&ConfigLevel::System, &Config::of(limits))
             .await
             .unwrap_err();
@@ -57,12 +58,14 @@ async fn saying_again_what_is_said_changes_nothing() {
     let fleet = Fleet::new().await;
     let limiter = configured(&fleet, &ConfigLevel::System, [rpm(5), rpm_h()]).await;
     limiter
+        .admin()
         .set_config(&ConfigLevel::System, &Config::of([rpm_h(), rpm(5)]))
         .await
         .unwrap();
     assert_eq!(version(&fleet), Some(1));
     assert_eq!(
         limiter
+            .admin()
             .audit(&AuditSubject::System, None)
             .await
             .unwrap()
@@ -76,7 +79,7 @@ async fn saying_again_what_is_said_changes_nothing() {
 async fn listed(limiter: &RateLimiter, of: ConfigFilter) -> Vec<(ConfigLevel, Config)> {
     let (mut all, mut next) = (vec![], None);
     loop {
-        let page = limiter.configs(&of, next.as_ref()).await.unwrap();
+        let page = limiter.admin().configs(&of, next.as_ref()).await.unwrap();
         all.extend(page.items);
         next = page.next;
         if next.is_none() {
@@ -97,8 +100,16 @@ async fn configurations_are_listed_by_what_they_are_for() {
     }
     set(of_resource("gpt-4"), 7).await;
     set(ConfigLevel::System, 9).await;
-    limiter.delete_config(&on("e-2", "gpt-4")).await.unwrap();
-    limiter.delete_config(&of_entity("e-3")).await.unwrap();
+    limiter
+        .admin()
+        .delete_config(&on("e-2", "gpt-4"))
+        .await
+        .unwrap();
+    limiter
+        .admin()
+        .delete_config(&of_entity("e-3"))
+        .await
+        .unwrap();
     // Buckets and usage are in the same partitions.
     let _ = take(&limiter, 1).await.unwrap();
 
@@ -171,12 +182,13 @@ async fn i7_a_change_in_trouble_happens_once_or_not_at_all() {
             let case = format!("{trouble:?}, faster: {another_is_faster}");
             fleet.dynamo.fail_transactions(move |_| faults.pop_front());
             let config = Config::of([rpm(5)]);
-            let set = limiter.set_config(&ConfigLevel::System, &config);
+            let set = limiter.admin().set_config(&ConfigLevel::System, &config);
             let answer = if another_is_faster {
                 // While the first waits to try again.
                 let early = async {
                     tokio::task::yield_now().await;
                     other
+                        .admin()
                         .set_config(&ConfigLevel::System, &Config::of([rpm(1)]))
                         .await
                 };
@@ -190,6 +202,7 @@ async fn i7_a_change_in_trouble_happens_once_or_not_at_all() {
             };
             fleet.dynamo.fail_transactions(|_| None);
             let events = limiter
+                .admin()
                 .audit(&AuditSubject::System, None)
                 .await
                 .unwrap()
@@ -218,6 +231,7 @@ async fn a_change_whose_answer_never_comes_is_in_doubt_and_not_made_twice() {
     let _ = take(&limiter, 1).await.unwrap_err();
     fleet.dynamo.fail_transactions(|_| Some(Fault::LoseAnswer));
     let error = limiter
+        .admin()
         .set_config(&ConfigLevel::System, &Config::of([rpm(5)]))
         .await
         .unwrap_err();
@@ -242,6 +256,7 @@ async fn a_limit_keeps_its_kind_and_the_error_says_how_to_go_on() {
         let grant = take(&limiter, 4).await.unwrap().granted().unwrap();
         let before = fleet.bucket().await;
         let refused = limiter
+            .admin()
             .set_config(&ConfigLevel::System, &Config::of([other.clone()]))
             .await;
         let (refused, resource) = (refused.unwrap_err().to_string(), of_resource("gpt-4"));
@@ -260,13 +275,13 @@ async fn a_limit_keeps_its_kind_and_the_error_says_how_to_go_on() {
         }
         assert_eq!(fleet.bucket().await.limits, before.limits);
         assert!(grant.release().await.is_ok());
-        next.delete_config(&resource).await.unwrap();
+        next.admin().delete_config(&resource).await.unwrap();
         assert!(take(&next, 56).await.unwrap().is_granted());
     }
 }
 
 async fn config_versions(limiter: &RateLimiter, levels: &[ConfigLevel]) -> Vec<i64> {
-    let stored = limiter.read_configs(levels).await.unwrap();
+    let stored = limiter.admin().read_configs(levels).await.unwrap();
     stored.iter().map(|stored| stored.version).collect()
 }
 
@@ -276,7 +291,10 @@ async fn a_configuration_is_replaced_only_at_the_version_that_was_read() {
     let levels = [ConfigLevel::System, of_resource("gpt-4")];
     let (more, less) = (Config::of([rpm(600)]), Config::of([rpm(60)]));
     let replaced = async |version, next| {
-        let done = limiter.replace_config(&levels[0], version, next).await;
+        let done = limiter
+            .admin()
+            .replace_config(&levels[0], version, next)
+            .await;
         (done.unwrap(), config_versions(&limiter, &levels).await)
     };
     assert_eq!(replaced(0, Some(&more)).await, (true, vec![1, 0]));
@@ -285,19 +303,19 @@ async fn a_configuration_is_replaced_only_at_the_version_that_was_read() {
         (true, vec![1, 0]),
         "a repeated call finds its own change"
     );
-    other.set_config(&levels[0], &less).await.unwrap();
+    other.admin().set_config(&levels[0], &less).await.unwrap();
     assert_eq!(replaced(1, Some(&more)).await, (false, vec![2, 0]));
-    other.set_config(&levels[0], &more).await.unwrap();
+    other.admin().set_config(&levels[0], &more).await.unwrap();
     assert_eq!(
         replaced(1, Some(&more)).await,
         (false, vec![3, 0]),
         "equal, but by two changes of others"
     );
     assert_eq!(replaced(3, None).await, (true, vec![4, 0]));
-    assert_eq!(limiter.config(&levels[0]).await.unwrap(), None);
+    assert_eq!(limiter.admin().config(&levels[0]).await.unwrap(), None);
 
     let twice = [ConfigLevel::System, ConfigLevel::System];
-    let error = limiter.read_configs(&twice).await.unwrap_err();
+    let error = limiter.admin().read_configs(&twice).await.unwrap_err();
     assert!(
         matches!(&error, Error::Invalid(text) if text.contains("system is given twice")),
         "{error}"
@@ -308,8 +326,8 @@ async fn a_configuration_is_replaced_only_at_the_version_that_was_read() {
 async fn entities_are_read_in_the_order_asked_for() {
     let (_fleet, [limiter]) = Fleet::of().await;
     let child = child("e-1", "team");
-    limiter.set_entity(&child).await.unwrap();
+    limiter.admin().set_entity(&child).await.unwrap();
     let ids = ["none", "e-1", "none"].map(entity);
-    let read = limiter.read_entities(&ids).await.unwrap();
+    let read = limiter.admin().read_entities(&ids).await.unwrap();
     assert_eq!(read, [None, Some(child), None]);
 }

@@ -76,7 +76,7 @@ impl World {
         };
         if let Some(level) = level {
             let config = Config::of(limits());
-            admin.set_config(&level, &config).await.unwrap();
+            admin.admin().set_config(&level, &config).await.unwrap();
         }
         if from == LimitsFrom::File {
             text += "system:\n  limits:\n    rpm: {per_minute: 6000000}\n    soft: {per_minute: 6000000, mode: soft}\n    slots: {concurrent: 1000}\n";
@@ -88,7 +88,7 @@ impl World {
                     parent: Some(entity(parent)),
                     cascades: parents != ParentsFrom::Beside,
                 };
-                admin.set_entity(&entity).await.unwrap();
+                admin.admin().set_entity(&entity).await.unwrap();
             }
         }
         if parents.is_in_file() {
@@ -200,7 +200,7 @@ async fn check(from: LimitsFrom, parents: ParentsFrom) {
         let mut grant = world.grant(&caller).await;
         drop(world.grant(&operator).await);
         drop(world.grant(&prefetching).await);
-        operator.stop(&level).send().await.unwrap();
+        operator.admin().stop(&level).send().await.unwrap();
         let stopped = async |limiter, at: &str, most| {
             world.are_stopped(limiter, &level, &when(at), most).await;
         };
@@ -222,7 +222,7 @@ async fn check(from: LimitsFrom, parents: ParentsFrom) {
             stopped(limiter, "in an outage", 1).await;
         }
         world.fleet.fail_reads(None);
-        operator.start(&level).send().await.unwrap();
+        operator.admin().start(&level).send().await.unwrap();
         pass(secs(60)).await;
     }
 }
@@ -252,7 +252,7 @@ async fn a_stop_of_a_parent_on_a_resource_reaches_its_children_there_alone() {
     let world = World::new(LimitsFrom::Call, ParentsFrom::Table).await;
     let limiter = world.limiter().await;
     let stop = async |level: ConfigLevel| {
-        limiter.stop(&level).send().await.unwrap();
+        limiter.admin().stop(&level).send().await.unwrap();
     };
     stop(on("team", "api")).await;
     stop(of_entity("e-2")).await;
@@ -281,7 +281,14 @@ async fn ancestors_are_read_once_a_minute_while_an_entity_is_stopped() {
         0
     );
     let other = of_entity("e-2");
-    world.limiter().await.stop(&other).send().await.unwrap();
+    world
+        .limiter()
+        .await
+        .admin()
+        .stop(&other)
+        .send()
+        .await
+        .unwrap();
     pass(secs(60)).await;
     for _minute in 0..3 {
         let _ = reads();
@@ -309,7 +316,12 @@ async fn a_stop_holds_at_once_in_its_process_also_if_no_read_succeeds() {
         if is_known {
             drop(ask().send().await.unwrap());
         }
-        operator.stop(&ConfigLevel::System).send().await.unwrap();
+        operator
+            .admin()
+            .stop(&ConfigLevel::System)
+            .send()
+            .await
+            .unwrap();
         fleet.fail_reads(Fault::ServerError);
         for _ in 0..3 {
             let decision = ask().send().await.unwrap();
@@ -318,12 +330,32 @@ async fn a_stop_holds_at_once_in_its_process_also_if_no_read_succeeds() {
         }
         fleet.fail_reads(None);
         // A stop that another process made before holds at once too, and so does its end.
-        other.start(&ConfigLevel::System).send().await.unwrap();
-        let started = operator.start(&ConfigLevel::System).send().await.unwrap();
+        other
+            .admin()
+            .start(&ConfigLevel::System)
+            .send()
+            .await
+            .unwrap();
+        let started = operator
+            .admin()
+            .start(&ConfigLevel::System)
+            .send()
+            .await
+            .unwrap();
         assert_eq!(started.before, None);
         assert!(ask().send().await.unwrap().is_granted());
-        other.stop(&ConfigLevel::System).send().await.unwrap();
-        operator.stop(&ConfigLevel::System).send().await.unwrap();
+        other
+            .admin()
+            .stop(&ConfigLevel::System)
+            .send()
+            .await
+            .unwrap();
+        operator
+            .admin()
+            .stop(&ConfigLevel::System)
+            .send()
+            .await
+            .unwrap();
         assert!(!ask().send().await.unwrap().is_granted());
     }
 }
@@ -339,7 +371,12 @@ async fn a_stop_ends_the_waits_of_its_process_at_once() {
     let began = tokio::time::Instant::now();
     let stopping = async {
         pass(secs(1)).await;
-        limiter.stop(&ConfigLevel::System).send().await.unwrap();
+        limiter
+            .admin()
+            .stop(&ConfigLevel::System)
+            .send()
+            .await
+            .unwrap();
     };
     let (decision, ()) = tokio::join!(ask().wait_up_to(secs(7_200)).send(), stopping);
     assert!(matches!(decision.unwrap(), Decision::Disabled(_)));
@@ -370,7 +407,7 @@ async fn the_system_can_be_stopped_whatever_the_item_has() {
         item["SK"] = serde_json::json!({"S": "#SWITCHES"});
         fleet.dynamo.put(&item);
         let operator = fleet.limiter().await;
-        let stopped = operator.stop(&ConfigLevel::System).send().await;
+        let stopped = operator.admin().stop(&ConfigLevel::System).send().await;
         assert!(stopped.is_ok(), "{item}: {stopped:?}");
         for limiter in [&operator, &fleet.limiter().await] {
             let ask = limiter
@@ -383,7 +420,12 @@ async fn the_system_can_be_stopped_whatever_the_item_has() {
                 "{item}: {decision:?}"
             );
         }
-        let start = operator.start(&ConfigLevel::System).send().await.unwrap();
+        let start = operator
+            .admin()
+            .start(&ConfigLevel::System)
+            .send()
+            .await
+            .unwrap();
         assert_eq!(start.before, Some(weirgate::Switch::Stopped));
     }
 }
@@ -395,7 +437,7 @@ async fn limits_that_cannot_be_read_hide_no_stop() {
         let (fleet, [operator, caller]) = Fleet::of().await;
         let config = Config::of(limits());
         let level = ConfigLevel::System;
-        operator.set_config(&level, &config).await.unwrap();
+        operator.admin().set_config(&level, &config).await.unwrap();
         let ask = |id: &str| {
             caller
                 .acquire(id, "gpt-4")
@@ -410,7 +452,7 @@ async fn limits_that_cannot_be_read_hide_no_stop() {
                 .then_some(Fault::ServerError)
         });
         pass(secs(59)).await;
-        operator.stop(&level).send().await.unwrap();
+        operator.admin().stop(&level).send().await.unwrap();
         for _ in 0..3 {
             pass(secs(1)).await;
             let unknown = ask("e-2").send().await;

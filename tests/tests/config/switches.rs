@@ -43,7 +43,7 @@ async fn stopped_in_code(limiter: &RateLimiter) -> Option<ConfigLevel> {
 #[tokio::test(start_paused = true)]
 async fn a_stop_says_what_it_changed_and_shows_in_peeks_and_lists() {
     let (_fleet, [operator]) = Fleet::of().await;
-    let report = operator.stop(&gpt4()).send().await.unwrap();
+    let report = operator.admin().stop(&gpt4()).send().await.unwrap();
     let outcome = (report.outcome, report.before, report.after);
     assert_eq!(
         outcome,
@@ -52,38 +52,47 @@ async fn a_stop_says_what_it_changed_and_shows_in_peeks_and_lists() {
     let peeked = operator.peek("e-1", "gpt-4").limits(&limits());
     assert_eq!(peeked.send().await.unwrap().status, ConfigStatus::Disabled);
     assert_eq!(
-        operator.switches().await.unwrap().items,
+        operator.admin().switches().await.unwrap().items,
         [(gpt4(), Switch::Stopped)]
     );
-    let _ = operator.start(&gpt4()).send().await.unwrap();
-    assert_eq!(operator.switches().await.unwrap().items, []);
+    let _ = operator.admin().start(&gpt4()).send().await.unwrap();
+    assert_eq!(operator.admin().switches().await.unwrap().items, []);
 }
 
 #[tokio::test(start_paused = true)]
 async fn the_narrowest_switch_decides_and_a_stopped_parent_stops_its_children() {
     let (_fleet, [limiter]) = Fleet::of().await;
     configure(&limiter, &ConfigLevel::System, limits()).await;
-    limiter.set_entity(&child("e-1", "team")).await.unwrap();
+    limiter
+        .admin()
+        .set_entity(&child("e-1", "team"))
+        .await
+        .unwrap();
     let configured = async |id| stopped(take_of(&limiter, [id, "gpt-4"], "rpm", 1)).await;
-    let _ = limiter.stop(&ConfigLevel::System).send().await.unwrap();
+    let _ = limiter
+        .admin()
+        .stop(&ConfigLevel::System)
+        .send()
+        .await
+        .unwrap();
     assert_eq!(configured("e-1").await, Some(ConfigLevel::System));
     // A child goes on although its parent falls under a wider stop.
     let exempt = of_entity("e-1");
-    let _ = limiter.exempt(&exempt).send().await.unwrap();
+    let _ = limiter.admin().exempt(&exempt).send().await.unwrap();
     assert_eq!(configured("e-1").await, None);
     assert_eq!(configured("team").await, Some(ConfigLevel::System));
-    let _ = limiter.start(&exempt).send().await.unwrap();
-    let _ = limiter.exempt(&gpt4()).send().await.unwrap();
+    let _ = limiter.admin().start(&exempt).send().await.unwrap();
+    let _ = limiter.admin().exempt(&gpt4()).send().await.unwrap();
     assert_eq!(configured("e-1").await, None);
     // A stop of the parent itself is meant for its children.
     let team = of_entity("team");
-    let _ = limiter.stop(&team).send().await.unwrap();
+    let _ = limiter.admin().stop(&team).send().await.unwrap();
     assert_eq!(configured("e-1").await, Some(team.clone()));
     // Also a request that takes nothing from the parent.
     assert_eq!(stopped_in_code(&limiter).await, Some(team.clone()));
     let cascading = ask(&limiter, &limits(), &[("rpm", 1)]).cascading();
     assert_eq!(stopped(cascading.send()).await, Some(team.clone()));
-    let _ = limiter.stop(&own()).send().await.unwrap();
+    let _ = limiter.admin().stop(&own()).send().await.unwrap();
     assert_eq!(stopped_in_code(&limiter).await, Some(own()));
     let expected = [
         (own(), Switch::Stopped),
@@ -91,7 +100,7 @@ async fn the_narrowest_switch_decides_and_a_stopped_parent_stops_its_children() 
         (gpt4(), Switch::Exempt),
         (ConfigLevel::System, Switch::Stopped),
     ];
-    assert_eq!(limiter.switches().await.unwrap().items, expected);
+    assert_eq!(limiter.admin().switches().await.unwrap().items, expected);
 }
 
 /// The monotonic clock of a frozen function stands still.
@@ -99,7 +108,7 @@ async fn the_narrowest_switch_decides_and_a_stopped_parent_stops_its_children() 
 async fn a_stop_is_known_after_a_freeze_before_anything_is_granted() {
     let (fleet, [operator, caller]) = Fleet::of().await;
     let _ = granted(&caller, &limits(), &[("rpm", 1)]).await;
-    let _ = operator.stop(&gpt4()).send().await.unwrap();
+    let _ = operator.admin().stop(&gpt4()).send().await.unwrap();
     fleet.clock.skew(3_600_000);
     assert_eq!(stopped_in_code(&caller).await, Some(gpt4()));
 }
@@ -116,13 +125,13 @@ async fn a_request_that_waits_ends_when_it_is_stopped() {
         let began = tokio::time::Instant::now();
         let stopping = async {
             pass(secs(1)).await;
-            operator.stop(&own()).send().await.unwrap()
+            operator.admin().stop(&own()).send().await.unwrap()
         };
         let (level, _) = tokio::join!(stopped(waiting().send()), stopping);
         assert_eq!(level, Some(own()));
         assert!(began.elapsed() <= secs(61), "{:?}", began.elapsed());
         // One that is not stopped gets its token anyway.
-        let _ = operator.start(&own()).send().await.unwrap();
+        let _ = operator.admin().start(&own()).send().await.unwrap();
         pass(secs(60)).await;
         drop(held);
         assert_eq!(stopped(waiting().send()).await, None);
@@ -135,7 +144,7 @@ async fn i3_a_stopped_request_leaves_nothing_taken_and_no_acquire() {
     let fleet = Fleet::slow(secs(1)).await;
     let (operator, caller) = (fleet.limiter().await, fleet.limiter().await);
     let _ = granted(&caller, &limits(), &[("rpm", 1)]).await;
-    let _ = operator.stop(&gpt4()).send().await.unwrap();
+    let _ = operator.admin().stop(&gpt4()).send().await.unwrap();
     pass(secs(61)).await;
     assert_eq!(stopped_in_code(&caller).await, Some(gpt4()));
     pass(secs(5)).await;
@@ -143,7 +152,7 @@ async fn i3_a_stopped_request_leaves_nothing_taken_and_no_acquire() {
     assert_eq!(fleet.bucket().await.acquires.total, 1);
     // A request that is dropped when its tokens are taken, and the switches are still being read:
     // their read begins when that of another dropped request ends.
-    let _ = operator.start(&gpt4()).send().await.unwrap();
+    let _ = operator.admin().start(&gpt4()).send().await.unwrap();
     pass(secs(61)).await;
     let ask = || ask(&caller, &limits(), &[("rpm", 1)]).send();
     let first = tokio::time::timeout(millis(950), ask());
@@ -164,7 +173,12 @@ async fn a_stop_reaches_requests_with_less_time_than_a_read_takes() {
     let fleet = Fleet::slow(millis(20)).await;
     let (limiter, operator) = (fleet.limiter().await, fleet.limiter().await);
     let _ = granted(&limiter, &limits(), &[("rpm", 1)]).await;
-    let _ = operator.stop(&ConfigLevel::System).send().await.unwrap();
+    let _ = operator
+        .admin()
+        .stop(&ConfigLevel::System)
+        .send()
+        .await
+        .unwrap();
     pass(secs(61)).await;
     let limits = limits();
     let short = || {
@@ -230,7 +244,7 @@ async fn switches_that_cannot_be_read_stop_nothing_and_start_nothing() {
     });
     assert_eq!(stopped_in_code(&caller).await, None);
     *fails.lock().unwrap() = false;
-    let _ = operator.stop(&gpt4()).send().await.unwrap();
+    let _ = operator.admin().stop(&gpt4()).send().await.unwrap();
     pass(secs(2)).await;
     assert_eq!(stopped_in_code(&caller).await, Some(gpt4()));
     *fails.lock().unwrap() = true;
@@ -247,7 +261,7 @@ async fn switches_that_cannot_be_read_stop_nothing_and_start_nothing() {
     fleet.dynamo.put(&item);
     pass(secs(60)).await;
     assert_eq!(stopped_in_code(&caller).await, Some(gpt4()));
-    let error = operator.start(&gpt4()).send().await.unwrap_err();
+    let error = operator.admin().start(&gpt4()).send().await.unwrap_err();
     assert!(
         matches!(&error, Error::UnreadableItem { sk, .. } if sk == "#SWITCHES")
             && error.to_string().contains("switches"),
@@ -281,8 +295,8 @@ async fn a_switch_that_cannot_be_read_stops_its_level_and_hides_no_other() {
             let (fleet, [operator]) = Fleet::of().await;
             let other = of_entity("e-2");
             let third = of_resource("zzz");
-            let _ = operator.stop(&other).send().await.unwrap();
-            let _ = operator.stop(&third).send().await.unwrap();
+            let _ = operator.admin().stop(&other).send().await.unwrap();
+            let _ = operator.admin().stop(&third).send().await.unwrap();
             let mut item = fleet.dynamo.item("default/SYSTEM#", "#SWITCHES");
             item["switches"]["M"][place] = value.clone();
             fleet.dynamo.put(&item);
@@ -295,14 +309,14 @@ async fn a_switch_that_cannot_be_read_stops_its_level_and_hides_no_other() {
             assert_eq!(stopped_at, Some(other.clone()), "{place} {value}");
 
             // Others are listed and changed, and it stays as it is.
-            let listed = async || operator.switches().await.unwrap();
+            let listed = async || operator.admin().switches().await.unwrap();
             let list = listed().await;
             assert_eq!((list.items.len(), list.unreadable.len()), (2, 1));
             let error = &list.unreadable[0].error;
             let has_place = error.contains(&format!("switches.{place} "));
             assert!(has_place && !error.contains("delete the item"), "{error}");
-            let _ = operator.start(&third).send().await.unwrap();
-            let _ = operator.exempt(&other).send().await.unwrap();
+            let _ = operator.admin().start(&third).send().await.unwrap();
+            let _ = operator.admin().exempt(&other).send().await.unwrap();
             let stored = fleet.dynamo.item("default/SYSTEM#", "#SWITCHES");
             assert_eq!(stored["switches"]["M"][place], *value);
             let list = listed().await;
@@ -311,13 +325,13 @@ async fn a_switch_that_cannot_be_read_stops_its_level_and_hides_no_other() {
 
             // It is replaced by whatever is set.
             let Some(level) = level.clone() else { continue };
-            let report = operator.stop(&level).send().await.unwrap();
+            let report = operator.admin().stop(&level).send().await.unwrap();
             assert_eq!(report.outcome, OperationOutcome::Applied);
             let list = listed().await;
             assert!(list.items.contains(&(level.clone(), Switch::Stopped)));
             assert_eq!((list.items.len(), list.unreadable.len()), (2, 0));
             fleet.dynamo.put(&item);
-            let _ = operator.start(&level).send().await.unwrap();
+            let _ = operator.admin().start(&level).send().await.unwrap();
             let list = listed().await;
             assert_eq!((list.items.len(), list.unreadable.len()), (2, 0));
         }
@@ -329,20 +343,39 @@ async fn a_switch_that_cannot_be_read_stops_its_level_and_hides_no_other() {
 async fn a_decision_for_outages_that_cannot_be_read_hides_no_switch() {
     for policy in [None, Some(OnUnavailable::Deny)] {
         let (fleet, [operator]) = Fleet::of().await;
-        let _ = operator.stop(&gpt4()).send().await.unwrap();
+        let _ = operator.admin().stop(&gpt4()).send().await.unwrap();
         let mut item = fleet.dynamo.item("default/SYSTEM#", "#SWITCHES");
         item["on_unavailable"] = json!({"S": "guess"});
         fleet.dynamo.put(&item);
         let caller = fleet.limiter().await;
         assert_eq!(stopped_in_code(&caller).await, Some(gpt4()));
-        let _ = operator.start(&gpt4()).send().await.unwrap();
+        let _ = operator.admin().start(&gpt4()).send().await.unwrap();
         let stored = fleet.dynamo.item("default/SYSTEM#", "#SWITCHES");
         assert_eq!(stored["on_unavailable"], item["on_unavailable"]);
-        assert_eq!(operator.switches().await.unwrap().unreadable.len(), 1);
-        assert!(operator.stored_on_unavailable().await.is_err());
-        let _ = operator.store_on_unavailable(policy).send().await.unwrap();
-        assert_eq!(operator.stored_on_unavailable().await.unwrap(), policy);
-        assert!(operator.switches().await.unwrap().unreadable.is_empty());
+        assert_eq!(
+            operator.admin().switches().await.unwrap().unreadable.len(),
+            1
+        );
+        assert!(operator.admin().stored_on_unavailable().await.is_err());
+        let _ = operator
+            .admin()
+            .store_on_unavailable(policy)
+            .send()
+            .await
+            .unwrap();
+        assert_eq!(
+            operator.admin().stored_on_unavailable().await.unwrap(),
+            policy
+        );
+        assert!(
+            operator
+                .admin()
+                .switches()
+                .await
+                .unwrap()
+                .unreadable
+                .is_empty()
+        );
     }
 }
 
@@ -351,6 +384,7 @@ async fn i7_a_stop_is_made_once_per_key_and_every_change_has_an_event() {
     let (fleet, [limiter]) = Fleet::of().await;
     let stop = async || {
         limiter
+            .admin()
             .stop(&gpt4())
             .idempotency_key("INC-1")
             .send()
@@ -359,6 +393,7 @@ async fn i7_a_stop_is_made_once_per_key_and_every_change_has_an_event() {
     };
     assert_eq!(
         limiter
+            .admin()
             .stop(&gpt4())
             .dry_run()
             .send()
@@ -367,18 +402,19 @@ async fn i7_a_stop_is_made_once_per_key_and_every_change_has_an_event() {
             .outcome,
         OperationOutcome::DryRun
     );
-    assert_eq!(limiter.switches().await.unwrap().items, []);
+    assert_eq!(limiter.admin().switches().await.unwrap().items, []);
     let at = fleet.now();
     assert_eq!(stop().await.outcome, OperationOutcome::Applied);
     pass(secs(1)).await;
-    let again = limiter.stop(&gpt4()).send().await.unwrap();
+    let again = limiter.admin().stop(&gpt4()).send().await.unwrap();
     assert_has!(again, outcome: OperationOutcome::Unchanged, before: Some(Switch::Stopped));
-    let _ = limiter.start(&gpt4()).send().await.unwrap();
+    let _ = limiter.admin().start(&gpt4()).send().await.unwrap();
     // A late repetition of the stop.
     let late = stop().await;
     assert_has!(late, outcome: OperationOutcome::AppliedBefore(at), before: None, after: None);
-    assert_eq!(limiter.switches().await.unwrap().items, []);
+    assert_eq!(limiter.admin().switches().await.unwrap().items, []);
     let error = limiter
+        .admin()
         .stop(&own())
         .idempotency_key("INC-1")
         .send()
@@ -391,6 +427,7 @@ async fn i7_a_stop_is_made_once_per_key_and_every_change_has_an_event() {
         "{text}"
     );
     let error = limiter
+        .admin()
         .stop(&own())
         .idempotency_key("")
         .send()
@@ -403,6 +440,7 @@ async fn i7_a_stop_is_made_once_per_key_and_every_change_has_an_event() {
         "{error}"
     );
     let events = limiter
+        .admin()
         .audit(&AuditSubject::Resource(resource("gpt-4")), None)
         .await
         .unwrap();
@@ -434,9 +472,10 @@ async fn i7_a_stop_is_made_although_responses_are_lost_and_others_stop_too() {
             left -= 1;
             (left >= 0).then_some(fault)
         });
-        let report = limiter.stop(&gpt4()).send().await.unwrap();
+        let report = limiter.admin().stop(&gpt4()).send().await.unwrap();
         assert_eq!(report.outcome, OperationOutcome::Applied, "{fault:?}");
         let events = limiter
+            .admin()
             .audit(&AuditSubject::Resource(resource("gpt-4")), None)
             .await
             .unwrap();
@@ -444,10 +483,13 @@ async fn i7_a_stop_is_made_although_responses_are_lost_and_others_stop_too() {
     }
     let (_fleet, [one, other]) = Fleet::of().await;
     let (gpt4, own) = (gpt4(), own());
-    let (first, second) = tokio::join!(one.stop(&gpt4).send(), other.stop(&own).send());
+    let (first, second) = tokio::join!(
+        one.admin().stop(&gpt4).send(),
+        other.admin().stop(&own).send()
+    );
     assert_eq!(first.unwrap().outcome, OperationOutcome::Applied);
     assert_eq!(second.unwrap().outcome, OperationOutcome::Applied);
-    assert_eq!(one.switches().await.unwrap().items.len(), 2);
+    assert_eq!(one.admin().switches().await.unwrap().items.len(), 2);
 }
 
 #[tokio::test(start_paused = true)]
@@ -459,16 +501,22 @@ async fn more_switches_than_fit_are_refused() {
     fleet.dynamo.put(&json!({
         "PK": {"S": "default/SYSTEM#"}, "SK": {"S": "#SWITCHES"}, "cv": {"N": "1"}, "switches": {"M": all},
     }));
-    let error = limiter.stop(&level(200)).send().await.unwrap_err();
+    let error = limiter.admin().stop(&level(200)).send().await.unwrap_err();
     assert!(
         error
             .to_string()
             .starts_with("entity e-200 has no room: 200 levels"),
         "{error}"
     );
-    let _ = limiter.start(&level(7)).send().await.unwrap();
+    let _ = limiter.admin().start(&level(7)).send().await.unwrap();
     assert_eq!(
-        limiter.stop(&level(200)).send().await.unwrap().outcome,
+        limiter
+            .admin()
+            .stop(&level(200))
+            .send()
+            .await
+            .unwrap()
+            .outcome,
         OperationOutcome::Applied
     );
 }
@@ -479,16 +527,16 @@ async fn a_stored_decision_for_outages_replaces_that_of_limiters_and_requests() 
     let (fleet, [operator, caller]) = Fleet::of().await;
     let policy = OnUnavailable::Local { percent: 10 };
     let store = async |policy| {
-        let report = operator.store_on_unavailable(policy).send().await?;
+        let report = operator.admin().store_on_unavailable(policy).send().await?;
         Ok::<_, weirgate::Error>((report.outcome, report.before))
     };
     let applied = OperationOutcome::Applied;
     assert_eq!(store(Some(policy)).await.unwrap(), (applied, None));
     // Switches stay as they are.
-    let _ = operator.stop(&own()).send().await.unwrap();
-    let _ = operator.start(&own()).send().await.unwrap();
+    let _ = operator.admin().stop(&own()).send().await.unwrap();
+    let _ = operator.admin().start(&own()).send().await.unwrap();
     assert_eq!(
-        operator.stored_on_unavailable().await.unwrap(),
+        operator.admin().stored_on_unavailable().await.unwrap(),
         Some(policy)
     );
     let _ = granted(&caller, &limits(), &[("rpm", 1)]).await;
@@ -525,6 +573,7 @@ async fn a_stored_decision_for_outages_replaces_that_of_limiters_and_requests() 
             .contains("percent must be 1 to 100, got 0")
     );
     let events = operator
+        .admin()
         .audit(&AuditSubject::System, None)
         .await
         .unwrap()

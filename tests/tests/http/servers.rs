@@ -386,10 +386,10 @@ async fn a_lease_that_is_gone_is_renewed_no_more_and_its_stream_goes_on() {
     client.write_all(UPGRADE.as_bytes()).await.unwrap();
     assert_eq!(status_of(&mut client).await, "101");
     tokio::time::sleep(secs(1)).await;
-    let leases = other.leases("e-1", "gpt-4").await.unwrap().items;
+    let leases = other.admin().leases("e-1", "gpt-4").await.unwrap().items;
     assert_eq!(leases.len(), 1);
     for lease in leases {
-        let released = other.release_lease("e-1", "gpt-4", &lease.id).await;
+        let released = other.admin().release_lease("e-1", "gpt-4", &lease.id).await;
         assert!(released.unwrap());
     }
     // The attempt that finds it out.

@@ -110,7 +110,8 @@ async fn looks(fleet: &Fleet, namespace: &str) -> Result<(), Error> {
     limiter.check().await?;
     let own = on("e-1", "gpt-4");
     assert!(
-        limiter.config(&own).await?.is_some() && limiter.entity(&entity("e-1")).await?.is_some()
+        limiter.admin().config(&own).await?.is_some()
+            && limiter.admin().entity(&entity("e-1")).await?.is_some()
     );
     let all = [
         ConfigFilter::Entity(entity("e-1")),
@@ -120,14 +121,15 @@ async fn looks(fleet: &Fleet, namespace: &str) -> Result<(), Error> {
         .iter()
         .chain(&[ConfigFilter::Entities, ConfigFilter::Resources])
     {
-        let _ = limiter.configs(of, None).await?;
+        let _ = limiter.admin().configs(of, None).await?;
     }
     assert_eq!(
-        limiter.children(&entity("team"), None).await?.items,
+        limiter.admin().children(&entity("team"), None).await?.items,
         [entity("e-1")]
     );
     assert!(
         !limiter
+            .admin()
             .audit(&AuditSubject::Entity(entity("e-1")), None)
             .await?
             .items
@@ -145,15 +147,19 @@ async fn looks(fleet: &Fleet, namespace: &str) -> Result<(), Error> {
     ] {
         let day = Granularity::Daily.start(fleet.now())..fleet.now();
         let _ = limiter
+            .admin()
             .usage_report(scope, Granularity::Daily, day)?
             .total()
             .await?;
     }
-    let _ = limiter.entities(None).await?;
-    let _ = limiter.entity_buckets(&entity("e-8"), None).await?;
-    let _ = limiter.resource_buckets(&resource("gpt-4"), None).await?;
-    let _ = limiter.leases("e-1", "gpt-4").await?;
-    let _ = limiter.switches().await?;
+    let _ = limiter.admin().entities(None).await?;
+    let _ = limiter.admin().entity_buckets(&entity("e-8"), None).await?;
+    let _ = limiter
+        .admin()
+        .resource_buckets(&resource("gpt-4"), None)
+        .await?;
+    let _ = limiter.admin().leases("e-1", "gpt-4").await?;
+    let _ = limiter.admin().switches().await?;
     Ok(())
 }
 
@@ -164,28 +170,35 @@ async fn changes(fleet: &Fleet, namespace: &str) -> Result<(), Error> {
     limiter.check().await?;
     let own = on("e-1", "gpt-4");
     for rate in [5, 6] {
-        limiter.set_config(&own, &Config::of([rpm(rate)])).await?;
+        limiter
+            .admin()
+            .set_config(&own, &Config::of([rpm(rate)]))
+            .await?;
     }
     limiter
+        .admin()
         .set_config(&of_resource("gpt-4"), &Config::of([rpm(60)]))
         .await?;
     for child in [child("e-1", "team"), child("e-2", "team")] {
-        limiter.set_entity(&child).await?;
+        limiter.admin().set_entity(&child).await?;
     }
-    assert!(limiter.delete_config(&of_resource("gpt-4")).await?);
-    assert!(limiter.delete_entity(&entity("e-2")).await?);
+    assert!(limiter.admin().delete_config(&of_resource("gpt-4")).await?);
+    assert!(limiter.admin().delete_entity(&entity("e-2")).await?);
     let limits = [
         Limit::per_minute("rpm", 600).unwrap(),
         Limit::concurrent("slots", 64).unwrap(),
     ];
     for shards in [16, 8] {
-        limiter.set_shards("e-8", "gpt-4", &limits, shards).await?;
+        limiter
+            .admin()
+            .set_shards("e-8", "gpt-4", &limits, shards)
+            .await?;
     }
-    let _ = limiter.stop(&own).send().await?;
-    let _ = limiter.start(&own).send().await?;
-    let edit = limiter.edit_balances("e-8", "gpt-4").reset("rpm");
+    let _ = limiter.admin().stop(&own).send().await?;
+    let _ = limiter.admin().start(&own).send().await?;
+    let edit = limiter.admin().edit_balances("e-8", "gpt-4").reset("rpm");
     let _ = edit.idempotency_key("ticket").send().await?;
-    let _ = limiter.apply_limits("e-1", "gpt-4").send().await?;
+    let _ = limiter.admin().apply_limits("e-1", "gpt-4").send().await?;
     Ok(())
 }
 
@@ -348,7 +361,10 @@ async fn erasing_takes_the_erase_policy_beside_the_admin_policy() {
             let asked = enforce(&fleet.dynamo, Some(policy), tag);
             let limiter = limiter(&fleet, "acme").await;
             let name = entity("e-8");
-            let erased = limiter.erase_entity(&name, LiveLeases::Refuse).await;
+            let erased = limiter
+                .admin()
+                .erase_entity(&name, LiveLeases::Refuse)
+                .await;
             (erased, taken(&asked).refused)
         };
         let [admin, erase] = [admin, erase].map(|name| Policy::of(&name, false));
@@ -389,16 +405,31 @@ async fn purging_takes_the_purge_policy_beside_the_admin_policy() {
     let _ = enforce(&fleet.dynamo, None, None);
     changes(&fleet, "acme").await.unwrap();
     let limiter = limiter(&fleet, "acme").await;
-    limiter.stop(&ConfigLevel::System).send().await.unwrap();
+    limiter
+        .admin()
+        .stop(&ConfigLevel::System)
+        .send()
+        .await
+        .unwrap();
     let [admin, purge] = [ADMIN, PURGE].map(|name| Policy::of(name, false));
     let before = fleet.dynamo.items();
     let _ = enforce(&fleet.dynamo, Some(admin.clone()), None);
-    let refused = limiter.purge_namespace("acme").dry_run().send().await;
+    let refused = limiter
+        .admin()
+        .purge_namespace("acme")
+        .dry_run()
+        .send()
+        .await;
     let error = refused.unwrap_err().to_string();
     assert!(error.contains("AccessDenied"), "{error}");
     assert!(fleet.dynamo.items() == before, "nothing was written");
     let asked = enforce(&fleet.dynamo, Some(admin.and(purge.clone())), None);
-    let report = limiter.purge_namespace("acme").send().await.unwrap();
+    let report = limiter
+        .admin()
+        .purge_namespace("acme")
+        .send()
+        .await
+        .unwrap();
     assert!(report.deleted() > 0, "{report:?}");
     assert_eq!(taken(&asked).refused, vec![]);
     // Alone it deletes in transactions only.

@@ -21,7 +21,7 @@ pub async fn check_after_freeze(world: &World) {
     let is_stopped = world.scenario().seed % 2 == 1;
     if !is_stopped {
         let config = Config::of(limits.clone());
-        let done = operator.set_config(&level, &config).await;
+        let done = operator.admin().set_config(&level, &config).await;
         done.expect("the table is there");
     }
     let process = limiter(&Network::beside(world, "thawed"), &world.clock(), false).await;
@@ -37,14 +37,14 @@ pub async fn check_after_freeze(world: &World) {
         return;
     }
     if is_stopped {
-        let done = operator.stop(&level).send().await;
+        let done = operator.admin().stop(&level).send().await;
         let _ = done.expect("the table is there");
     } else {
         let disabled = Config {
             status: ConfigStatus::Disabled,
             ..Config::default()
         };
-        let done = operator.set_config(&level, &disabled).await;
+        let done = operator.admin().set_config(&level, &disabled).await;
         done.expect("the table is there");
     }
     let frozen = CONFIG_TTL + Duration::from_secs(world.rng().u64(1..86_400));

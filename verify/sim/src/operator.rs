@@ -55,6 +55,7 @@ impl Operator {
         if scenario.is_sharded && world.strikes(Kind::Resharded) && !world.is_closed(at) {
             let shards = 1 << world.rng().u32(0..=2);
             let done = operator
+                .admin()
                 .set_shards(&plan.entity, &plan.resource, &plan.limits, shards)
                 .await;
             world.note(|| format!("{} in {shards} shards: {done:?}", plan.entity));
@@ -71,6 +72,7 @@ impl Operator {
                 &plan.limits
             };
             let done = operator
+                .admin()
                 .set_config(&level(&plan.entity), &Config::of(limits.clone()))
                 .await;
             world.note(|| format!("{} configured: {done:?}", plan.entity));
@@ -99,7 +101,11 @@ impl Operator {
         }
         let entity = &world.scenario().buckets[last].entity;
         let id = entity.as_str().try_into().expect("a name like others");
-        let done = self.limiter.erase_entity(&id, LiveLeases::Discard).await;
+        let done = self
+            .limiter
+            .admin()
+            .erase_entity(&id, LiveLeases::Discard)
+            .await;
         world.note(|| format!("{entity} erased: {done:?}"));
         if done.is_ok() {
             world.count(Kind::EntityErased);
@@ -110,7 +116,13 @@ impl Operator {
     async fn purge(&mut self, ledger: &SharedLedger) {
         let (world, operator) = (&self.world, &self.limiter);
         self.stopped = Some((ConfigLevel::System, Instant::now()));
-        if operator.stop(&ConfigLevel::System).send().await.is_err() {
+        if operator
+            .admin()
+            .stop(&ConfigLevel::System)
+            .send()
+            .await
+            .is_err()
+        {
             return;
         }
         world.pass(CONFIG_TTL + Duration::from_secs(1)).await;
@@ -120,7 +132,10 @@ impl Operator {
         }
         let mut after = None;
         for _ in 0..ATTEMPTS {
-            let purge = operator.purge_namespace("default").after(after.clone());
+            let purge = operator
+                .admin()
+                .purge_namespace("default")
+                .after(after.clone());
             match purge.send().await {
                 Ok(page) if page.next.is_none() => {
                     world.note(|| format!("purged: {page:?}"));
@@ -143,7 +158,7 @@ impl Operator {
             }
             let levels = levels(plan);
             let level = levels[world.operator_rng().usize(..levels.len())].clone();
-            if operator.stop(&level).send().await.is_ok() {
+            if operator.admin().stop(&level).send().await.is_ok() {
                 world.count(Kind::LevelStopped);
                 world.note(|| format!("{level} stopped"));
                 self.stopped = Some((level, Instant::now() + 2 * CONFIG_TTL));
@@ -171,7 +186,7 @@ impl Operator {
                     ));
                 }
             }
-        } else if operator.start(level).send().await.is_ok() {
+        } else if operator.admin().start(level).send().await.is_ok() {
             world.note(|| format!("{level} started"));
             self.stopped = None;
         }
@@ -180,7 +195,12 @@ impl Operator {
     /// Starts what is stopped.
     pub async fn end(self) {
         if let Some((level, _)) = self.stopped {
-            let done = operator(&self.world).await.start(&level).send().await;
+            let done = operator(&self.world)
+                .await
+                .admin()
+                .start(&level)
+                .send()
+                .await;
             self.world.note(|| format!("{level} started: {done:?}"));
         }
     }
@@ -253,6 +273,7 @@ pub async fn configure(world: &World) {
         let later = plan.later.as_ref().filter(|_| world.has_moved());
         let limits = later.unwrap_or(&plan.limits).clone();
         operator
+            .admin()
             .set_config(&level(&plan.entity), &Config::of(limits))
             .await
             .expect("the table is there");
@@ -265,6 +286,7 @@ pub async fn configure(world: &World) {
                 cascades: true,
             };
             operator
+                .admin()
                 .set_entity(&entity)
                 .await
                 .expect("the table is there");
@@ -293,7 +315,7 @@ async fn edit_balance(world: &World, operator: &RateLimiter, ledger: &SharedLedg
     let (name, added) = (of.name().as_str(), (capacity / part).max(1));
     let key = format!("edit-{}", world.now().0);
     let edit = || {
-        let edit = operator.edit_balances(&plan.entity, &plan.resource);
+        let edit = operator.admin().edit_balances(&plan.entity, &plan.resource);
         let edit = edit.idempotency_key(key.as_str());
         match kind {
             0 => edit.reset(name),

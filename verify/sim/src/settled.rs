@@ -115,7 +115,7 @@ pub async fn settle(
 async fn start_all(world: &World) {
     for level in world.scenario().buckets.iter().flat_map(levels) {
         if world.scenario().stops() {
-            let done = operator(world).await.start(&level).send().await;
+            let done = operator(world).await.admin().start(&level).send().await;
             world.note(|| format!("{level} started: {done:?}"));
         }
     }
@@ -144,7 +144,10 @@ async fn stay_erased(world: &World, mapping: &mut Mapping) {
     for is_again in [false, true] {
         if is_again {
             // The operator calls again for snapshots that were under way.
-            let done = operator.erase_entity(&entity, LiveLeases::Discard).await;
+            let done = operator
+                .admin()
+                .erase_entity(&entity, LiveLeases::Discard)
+                .await;
             world.note(|| format!("{entity} erased: {done:?}"));
             mapping.begin_again();
         }
@@ -203,9 +206,9 @@ async fn a_stop_stops(world: &World, processes: &[Process]) {
             .chain([&other, &operator]);
         for is_stopped in [true, false] {
             let edit = if is_stopped {
-                operator.stop(&level)
+                operator.admin().stop(&level)
             } else {
-                operator.start(&level)
+                operator.admin().start(&level)
             };
             edit.send().await.expect("nothing goes wrong any more");
             world.pass(CONFIG_TTL + Duration::from_secs(1)).await;

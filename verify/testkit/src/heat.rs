@@ -115,6 +115,7 @@ pub async fn run(load: &Load, cooling: usize) -> Report {
             .await
             .expect("the settings are good");
         operator
+            .admin()
             .set_shards(HOT, "gpt-4", &limits, load.shards)
             .await
             .expect("the bucket is split");

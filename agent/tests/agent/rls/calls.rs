@@ -84,7 +84,7 @@ async fn calls_are_answered_as_the_table_says() {
                 }
                 ["stop", resource] => {
                     let level = weirgate::ConfigLevel::Resource(resource.try_into().unwrap());
-                    let _ = agent.other.stop(&level).send().await.unwrap();
+                    let _ = agent.other.admin().stop(&level).send().await.unwrap();
                     continue;
                 }
                 ["writes", ref expected @ ..] => {

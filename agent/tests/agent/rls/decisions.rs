@@ -159,7 +159,12 @@ async fn limits_come_from_the_table_where_a_rule_brings_none() {
         ..weirgate::Config::default()
     };
     let level = weirgate::ConfigLevel::Resource("stored".try_into().unwrap());
-    agent.other.set_config(&level, &config).await.unwrap();
+    agent
+        .other
+        .admin()
+        .set_config(&level, &config)
+        .await
+        .unwrap();
     // What this process knows is a minute old at most.
     agent.clock.skew(61_000);
     assert_eq!(ask().await.unwrap().statuses[0].limit_remaining, 1);
@@ -175,7 +180,12 @@ async fn slots_are_refused_and_the_rest_of_the_call_is_not_taken() {
         ..weirgate::Config::default()
     };
     let level = weirgate::ConfigLevel::Resource("stored".try_into().unwrap());
-    agent.other.set_config(&level, &config).await.unwrap();
+    agent
+        .other
+        .admin()
+        .set_config(&level, &config)
+        .await
+        .unwrap();
     for _ in 0..2 {
         let both = request([
             descriptor(&[("stored", "a")]),

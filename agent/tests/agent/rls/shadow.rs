@@ -66,7 +66,7 @@ fn trials() -> Vec<RateLimitDescriptor> {
 async fn agent() -> Agent {
     let agent = Agent::new(RULES).await;
     let level = weirgate::ConfigLevel::Resource("stopped".try_into().unwrap());
-    let _ = agent.other.stop(&level).send().await.unwrap();
+    let _ = agent.other.admin().stop(&level).send().await.unwrap();
     agent
 }
 

@@ -125,7 +125,9 @@ async fn make(
 
 async fn replace(limiter: &RateLimiter, change: &EntityChange) -> Result<bool, Error> {
     let EntityChange { before, after } = change;
-    let replaced = limiter.replace_entity(&after.id, before.as_ref(), Some(after));
+    let replaced = limiter
+        .admin()
+        .replace_entity(&after.id, before.as_ref(), Some(after));
     replaced.await
 }
 
@@ -180,7 +182,7 @@ async fn open_configs<'p>(
     for (change, stored) in plan
         .configs
         .iter()
-        .zip(limiter.read_configs(&levels).await?)
+        .zip(limiter.admin().read_configs(&levels).await?)
     {
         if stored.version == change.version {
             open.push(change);
@@ -202,14 +204,20 @@ async fn open_entities(
     plan: &Changes,
 ) -> Result<Vec<EntityChange>, Failure> {
     let all = plan.entities.iter().map(|change| change.after.clone());
-    let all = limiter.order_entities(&all.collect::<Vec<_>>()).await?;
+    let all = limiter
+        .admin()
+        .order_entities(&all.collect::<Vec<_>>())
+        .await?;
     let ids: Vec<_> = all.iter().map(|after| after.id.clone()).collect();
     let planned = plan.entities.iter();
     let planned: HashMap<_, _> = planned
         .map(|change| (&change.after.id, change.before.as_ref()))
         .collect();
     let mut open = vec![];
-    for (after, stored) in all.into_iter().zip(limiter.read_entities(&ids).await?) {
+    for (after, stored) in all
+        .into_iter()
+        .zip(limiter.admin().read_entities(&ids).await?)
+    {
         if stored.as_ref() == Some(&after) {
             continue;
         }
@@ -239,7 +247,11 @@ async fn apply(limiter: &RateLimiter, change: &ConfigChange) -> Result<(), Failu
         after,
         ..
     } = change;
-    if limiter.replace_config(level, *version, Some(after)).await? {
+    if limiter
+        .admin()
+        .replace_config(level, *version, Some(after))
+        .await?
+    {
         return Ok(());
     }
     Err(raced(&format!("the configuration of {level}")))

@@ -103,7 +103,7 @@ async fn change(
         after,
     };
     let next = changed.after.as_ref();
-    if changed.changed && !limiter.replace_config(level, version, next).await? {
+    if changed.changed && !limiter.admin().replace_config(level, version, next).await? {
         return Err(Failure::Failed(format!(
             "the configuration of {level} was changed by another command in the meantime, and is \
              not changed by this one: run it again"
@@ -130,7 +130,10 @@ async fn change(
 }
 
 async fn stored(limiter: &RateLimiter, level: &ConfigLevel) -> Result<Versioned<Config>, Failure> {
-    let stored = limiter.read_configs(std::slice::from_ref(level)).await?;
+    let stored = limiter
+        .admin()
+        .read_configs(std::slice::from_ref(level))
+        .await?;
     let stored = stored.into_iter().next();
     stored.ok_or_else(|| Failure::Failed(format!("the configuration of {level} was not read")))
 }

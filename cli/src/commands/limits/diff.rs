@@ -96,7 +96,7 @@ impl FileArgs {
         let LimitsFileContents { configs, entities } = read(&self.file)?;
         let limiter = context.limiter().await?;
         let levels: Vec<_> = configs.iter().map(|(level, _)| level.clone()).collect();
-        let stored = limiter.read_configs(&levels).await?;
+        let stored = limiter.admin().read_configs(&levels).await?;
         let configs = configs.into_iter().zip(stored);
         let configs = configs
             .map(|((level, after), stored)| ConfigChange {
@@ -107,7 +107,7 @@ impl FileArgs {
             })
             .filter(|change| change.before.as_ref() != Some(&change.after));
         let ids: Vec<_> = entities.iter().map(|entity| entity.id.clone()).collect();
-        let stored = limiter.read_entities(&ids).await?;
+        let stored = limiter.admin().read_entities(&ids).await?;
         let entities = entities.into_iter().zip(stored);
         let entities = entities
             .map(|(after, before)| EntityChange { before, after })

@@ -15,7 +15,7 @@ use weirgate_shared::{
 };
 use weirgate_store::{BY_ENTITY, Consistency, Position, Query, SortKeys};
 
-use super::super::buckets::listed_of_resource;
+use super::super::admin::listed_of_resource;
 use super::super::page::{PAGE, Page, PageToken, Unreadable, within};
 use super::query::{UsageQuery, UsageRow, UsageScope};
 use super::read::{Found, read_live, read_others, read_snapshots};

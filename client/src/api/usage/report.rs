@@ -8,7 +8,7 @@ use weirgate_shared::{
     UsageState,
 };
 
-use super::super::limiter::RateLimiter;
+use super::super::admin::Admin;
 use super::super::page::{Page, PageToken, Unreadable};
 use super::pages::page;
 use super::query::{UsageQuery, UsageRow, UsageScope};
@@ -55,7 +55,7 @@ pub struct UsageReport<'a> {
     query: UsageQuery,
 }
 
-impl RateLimiter {
+impl Admin {
     /// Returns a report of the usage in all intervals (UTC) that overlap `range`.
     ///
     /// Intervals in progress include the current items, so they are exact as of the read.
@@ -71,7 +71,7 @@ impl RateLimiter {
     /// use weirgate::{Granularity, UsageScope};
     ///
     /// let scope = UsageScope::Resource("gpt-4".try_into()?);
-    /// let report = limiter.usage_report(scope, Granularity::Monthly, month)?;
+    /// let report = limiter.admin().usage_report(scope, Granularity::Monthly, month)?;
     /// for user in report.top(&"tpm".try_into()?, 10).await?.items {
     ///     println!("{}: {:?}", user.entity, user.usage.tokens);
     /// }

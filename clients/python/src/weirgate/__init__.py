@@ -29,7 +29,7 @@ from .errors import (
 from .grant import Grant
 from .values import Amount, Balances, Bucket, Limit, LimitStatus, Mode, OnUnavailable, Settlement, Take, UpTo
 
-__version__ = "0.9.0"
+__version__ = "0.10.0"
 
 __all__ = [
     "Acquiring",

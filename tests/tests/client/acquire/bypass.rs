@@ -38,7 +38,9 @@ async fn acquires(fleet: &Fleet) -> i128 {
 async fn reported(limiter: &RateLimiter) -> (i128, i128) {
     let scope = UsageScope::Bucket(entity("e-1"), resource("gpt-4"));
     let hour = START..START.plus(secs(3_600).into());
-    let report = limiter.usage_report(scope, Granularity::Hourly, hour);
+    let report = limiter
+        .admin()
+        .usage_report(scope, Granularity::Hourly, hour);
     let usage = report.unwrap().total().await.unwrap().usage;
     (usage.tokens["rpm"].0, usage.acquires)
 }
@@ -125,7 +127,16 @@ async fn slots_are_counted_and_not_held() {
     let mut grant = bypassed(&limiter, &limits(), &[("rpm", 1), ("slots", 2)]).await;
     assert_eq!((grant.lease_id(), grant.amount("slots")), (None, tokens(2)));
     assert_eq!(fleet.tk_tc("slots").await, (0, 6_000));
-    assert_eq!(limiter.leases("e-1", "gpt-4").await.unwrap().items.len(), 1);
+    assert_eq!(
+        limiter
+            .admin()
+            .leases("e-1", "gpt-4")
+            .await
+            .unwrap()
+            .items
+            .len(),
+        1
+    );
     let _ = grant.adjust("slots", 3).await.unwrap();
     let _ = grant.roll_back().await.unwrap();
     // As of any grant, slots stay counted, and rates do not.
@@ -314,7 +325,11 @@ async fn parents_are_bypassed_too() {
         let level = ConfigLevel::Entity(entity(name));
         configure(&limiter, &level, [rpm(rate)]).await;
     }
-    limiter.set_entity(&child("e-1", "team")).await.unwrap();
+    limiter
+        .admin()
+        .set_entity(&child("e-1", "team"))
+        .await
+        .unwrap();
     let take = || limiter.acquire("e-1", "gpt-4").take("rpm", 5);
     assert!(take().send().await.unwrap().is_granted());
     assert!(

@@ -49,6 +49,7 @@ async fn parent_and_child_are_two_write_units_and_no_read() {
     let (fleet, limiter, meter) = Fleet::measured().await;
     configure(&limiter, &weirgate::ConfigLevel::System, two()).await;
     limiter
+        .admin()
         .set_entity(&stored::child("e-1", "team"))
         .await
         .unwrap();

@@ -47,7 +47,7 @@ proptest! {
             let limiter = fleet.limiter_by(&fleet.clock).await;
             let mut skew = 0;
             assert!(take(&limiter, 1).await.unwrap().is_granted());
-            admin.set_config(&ConfigLevel::System, &disabled()).await.unwrap();
+            admin.admin().set_config(&ConfigLevel::System, &disabled()).await.unwrap();
             let mut age_ms = 0;
             for (run_ms, frozen_ms, is_set_back) in pieces {
                 pass(millis(run_ms)).await;

@@ -48,7 +48,7 @@ async fn i4_a_lease_holds_as_much_as_was_given() {
     let held = leased(&limiter, &limits(), &[("slots", 3)], secs(60)).await;
     let rest = up_to(&limiter, "slots", 1, 8).await.granted().unwrap();
     assert_eq!(rest.amount("slots"), tokens(5));
-    let leases = limiter.leases("e-1", "gpt-4").await.unwrap().items;
+    let leases = limiter.admin().leases("e-1", "gpt-4").await.unwrap().items;
     let mut slots: Vec<_> = leases.iter().map(|lease| lease.tokens["slots"]).collect();
     slots.sort_unstable();
     assert_eq!(slots, [tokens(3), tokens(5)]);

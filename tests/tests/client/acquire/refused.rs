@@ -137,6 +137,7 @@ async fn more_limits_than_a_write_can_bear_are_refused_before_anything_is_sent()
     )
     .await;
     let error = limiter
+        .admin()
         .set_shards("e-1", "gpt-4", &many("a", MAX_LIMITS + 1), 2)
         .await
         .unwrap_err()
@@ -302,7 +303,7 @@ async fn a_write_that_its_item_always_refuses_ends_in_an_error() {
         let (limits, other) = (limits(), [rpm(90)]);
         let level = ConfigLevel::Resource("gpt-4".try_into().unwrap());
         let config = Config::of(other.clone());
-        limiter.set_config(&level, &config).await.unwrap();
+        limiter.admin().set_config(&level, &config).await.unwrap();
         let ask = |takes: &[(&str, i64)]| ask(&limiter, &limits, takes);
         let lease = || ask(&[("rpm", 1), ("slots", 1)]).lease(secs(60)).send();
         let mut grant = match act {
@@ -320,7 +321,7 @@ async fn a_write_that_its_item_always_refuses_ends_in_an_error() {
             })
         });
         let _ = fleet.dynamo.take_requests();
-        let edit = || limiter.edit_balances("e-1", "gpt-4");
+        let edit = || limiter.admin().edit_balances("e-1", "gpt-4");
         let ended = match act {
             // The first creates the bucket; all others find it.
             0 | 1 => ask(&[("rpm", 1)]).send().await.map(drop),
@@ -341,13 +342,19 @@ async fn a_write_that_its_item_always_refuses_ends_in_an_error() {
                 .await
                 .map(drop),
             9 => edit().top_up("rpm", 1).send().await.map(drop),
-            10 => limiter.apply_limits("e-1", "gpt-4").send().await.map(drop),
+            10 => limiter
+                .admin()
+                .apply_limits("e-1", "gpt-4")
+                .send()
+                .await
+                .map(drop),
             // More than the bucket holds before it has the new limits.
             11 => fleet::ask(&limiter, &other, &[("rpm", 80)])
                 .send()
                 .await
                 .map(drop),
             _ => limiter
+                .admin()
                 .set_shards("e-1", "gpt-4", &limits, 2)
                 .await
                 .map(drop),

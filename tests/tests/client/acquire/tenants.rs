@@ -160,25 +160,27 @@ async fn take(limiter: &RateLimiter, step: Step) {
                 .unwrap(),
         ),
         7 => limiter
+            .admin()
             .set_config(level, &Config::of(limits))
             .await
             .unwrap(),
-        8 => drop(limiter.delete_config(level).await.unwrap()),
-        9 => drop(limiter.config(level).await.unwrap()),
-        10 => drop(limiter.set_entity(&child(name, other)).await),
-        11 => drop(limiter.delete_entity(&entity(name)).await.unwrap()),
-        12 => drop(limiter.entity(&entity(name)).await.unwrap()),
-        13 => drop(limiter.children(&entity(name), None).await.unwrap()),
+        8 => drop(limiter.admin().delete_config(level).await.unwrap()),
+        9 => drop(limiter.admin().config(level).await.unwrap()),
+        10 => drop(limiter.admin().set_entity(&child(name, other)).await),
+        11 => drop(limiter.admin().delete_entity(&entity(name)).await.unwrap()),
+        12 => drop(limiter.admin().entity(&entity(name)).await.unwrap()),
+        13 => drop(limiter.admin().children(&entity(name), None).await.unwrap()),
         14 => {
             for of in [
                 ConfigFilter::Entity(entity(name)),
                 ConfigFilter::Resource(resource(of)),
                 ConfigFilter::Entities,
             ] {
-                drop(limiter.configs(&of, None).await.unwrap());
+                drop(limiter.admin().configs(&of, None).await.unwrap());
             }
             drop(
                 limiter
+                    .admin()
                     .configs(&ConfigFilter::Resources, None)
                     .await
                     .unwrap(),
@@ -190,11 +192,12 @@ async fn take(limiter: &RateLimiter, step: Step) {
                 AuditSubject::Resource(resource(of)),
                 AuditSubject::System,
             ] {
-                drop(limiter.audit(&of, None).await.unwrap());
+                drop(limiter.admin().audit(&of, None).await.unwrap());
             }
         }
         16 => drop(
             limiter
+                .admin()
                 .set_shards(name, of, &limits[..1], 1 << (amount % 4))
                 .await,
         ),
@@ -317,12 +320,19 @@ async fn a_page_goes_on_in_its_own_list_only() {
     }
     let page = |page: Page<_>| page.next.expect("there are more");
     let (own, foreign) = (
-        page(ours.children(&entity("team"), None).await.unwrap()),
-        page(theirs.children(&entity("team"), None).await.unwrap()),
+        page(ours.admin().children(&entity("team"), None).await.unwrap()),
+        page(
+            theirs
+                .admin()
+                .children(&entity("team"), None)
+                .await
+                .unwrap(),
+        ),
     );
     let asked = asked(&fleet.dynamo);
     assert_eq!(
-        ours.children(&entity("team"), Some(&own))
+        ours.admin()
+            .children(&entity("team"), Some(&own))
             .await
             .unwrap()
             .items
@@ -332,20 +342,26 @@ async fn a_page_goes_on_in_its_own_list_only() {
     assert_ours(&asked);
     let refused = |result: Result<_, Error>| matches!(result, Err(Error::Invalid(text)) if text.contains("/PARENT#team"));
     assert!(refused(
-        ours.children(&entity("team"), Some(&foreign))
+        ours.admin()
+            .children(&entity("team"), Some(&foreign))
             .await
             .map(drop)
     ));
     assert!(refused(
-        ours.children(&entity("e-1"), Some(&own)).await.map(drop)
-    ));
-    assert!(refused(
-        ours.audit(&AuditSubject::Entity(entity("team")), Some(&own))
+        ours.admin()
+            .children(&entity("e-1"), Some(&own))
             .await
             .map(drop)
     ));
     assert!(refused(
-        ours.configs(&ConfigFilter::Entities, Some(&own))
+        ours.admin()
+            .audit(&AuditSubject::Entity(entity("team")), Some(&own))
+            .await
+            .map(drop)
+    ));
+    assert!(refused(
+        ours.admin()
+            .configs(&ConfigFilter::Entities, Some(&own))
             .await
             .map(drop)
     ));

@@ -237,9 +237,10 @@ async fn denied_cold_processes_write_to_no_other_bucket() {
         for (name, rate) in [("child", 10), ("parent", 1_000)] {
             let level = ConfigLevel::Entity(entity(name));
             let limits = Config::of(rpm(rate));
-            operator.set_config(&level, &limits).await.unwrap();
+            operator.admin().set_config(&level, &limits).await.unwrap();
         }
         operator
+            .admin()
             .set_entity(&child("child", "parent"))
             .await
             .unwrap();
@@ -305,7 +306,7 @@ async fn several_buckets_are_two_round_trips_at_first_and_then_one() {
 async fn a_short_bucket_of_several_shards_is_read_as_often_as_alone() {
     let (fleet, [limiter]) = Fleet::of().await;
     let limits = rpm(60);
-    let set = limiter.set_shards("a", "gpt-4", &limits, 4);
+    let set = limiter.admin().set_shards("a", "gpt-4", &limits, 4);
     assert_eq!(set.await.unwrap(), 4);
     let _ = granted(ask(&limiter, &[("a", 60), ("b", 1)], 60)).await;
     for needs in [&[("a", 30)][..], &[("a", 30), ("b", 1)]] {
@@ -325,7 +326,11 @@ async fn children_of_one_parent_take_from_it_together() {
     let level = ConfigLevel::System;
     configure(&limiter, &level, rpm(60)).await;
     for name in ["a", "b"] {
-        limiter.set_entity(&child(name, "team")).await.unwrap();
+        limiter
+            .admin()
+            .set_entity(&child(name, "team"))
+            .await
+            .unwrap();
     }
     let take = |name| limiter.acquire(name, "gpt-4").take("rpm", 1);
     let both = limiter.acquire_all(["a", "b"].map(take));

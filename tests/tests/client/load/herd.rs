@@ -31,6 +31,7 @@ impl World {
         configure(&operator, &ConfigLevel::System, limits.to_vec()).await;
         assert_eq!(
             operator
+                .admin()
                 .set_shards("openai", "gpt-4", &limits, shards)
                 .await
                 .unwrap(),

@@ -26,11 +26,15 @@ async fn world(fleet: &Fleet) {
     for (name, shards) in [("four", 4), ("eight", 8)] {
         take(&limiter, name, "gpt-4").await;
         let limits = [rpm(60)];
-        let done = limiter.set_shards(name, "gpt-4", &limits, shards);
+        let done = limiter.admin().set_shards(name, "gpt-4", &limits, shards);
         assert_eq!(done.await.unwrap(), shards);
     }
     for name in ["kid-1", "kid-2"] {
-        limiter.set_entity(&child(name, "team")).await.unwrap();
+        limiter
+            .admin()
+            .set_entity(&child(name, "team"))
+            .await
+            .unwrap();
     }
     for level in [
         ConfigLevel::Resource(resource("gpt-4")),
@@ -38,7 +42,7 @@ async fn world(fleet: &Fleet) {
         ConfigLevel::EntityResource(entity("kid-1"), resource("gpt-4")),
     ] {
         let limits = Config::of([rpm(600)]);
-        limiter.set_config(&level, &limits).await.unwrap();
+        limiter.admin().set_config(&level, &limits).await.unwrap();
     }
     pass(secs(5)).await;
 }
@@ -76,19 +80,19 @@ impl Reader {
 
     async fn entity_buckets(&self, name: &str) -> f64 {
         let id = entity(name);
-        self.all(async |limiter, after| limiter.entity_buckets(&id, after).await.unwrap())
+        self.all(async |limiter, after| limiter.admin().entity_buckets(&id, after).await.unwrap())
             .await;
         self.units()
     }
 
     async fn leases(&self, name: &str) -> f64 {
-        self.0.leases(name, "gpt-4").await.unwrap();
+        self.0.admin().leases(name, "gpt-4").await.unwrap();
         self.units()
     }
 
     async fn configs(&self, filter: ConfigFilter, count: usize) -> f64 {
         let list = async |limiter: &RateLimiter, after: Option<&PageToken>| {
-            limiter.configs(&filter, after).await.unwrap()
+            limiter.admin().configs(&filter, after).await.unwrap()
         };
         assert_eq!(self.all(list).await, (1, count), "{filter:?}");
         self.units()
@@ -131,7 +135,13 @@ async fn lists_of_buckets_and_leases_cost_the_units_of_the_page() {
     let reader = Reader::new(&fleet).await;
     let gpt4 = resource("gpt-4");
     let (pages, found) = reader
-        .all(async |limiter, after| limiter.resource_buckets(&gpt4, after).await.unwrap())
+        .all(async |limiter, after| {
+            limiter
+                .admin()
+                .resource_buckets(&gpt4, after)
+                .await
+                .unwrap()
+        })
         .await;
     assert_eq!(found, 3);
     assert_eq!(
@@ -163,14 +173,14 @@ async fn other_lists_cost_the_units_of_the_page() {
     let each = |units: f64| format!("{units} for each page");
 
     let (pages, found) = reader
-        .all(async |limiter, after| limiter.entities(after).await.unwrap())
+        .all(async |limiter, after| limiter.admin().entities(after).await.unwrap())
         .await;
     assert_eq!(found, 2);
     let units = each(reader.units() / f64::from(pages));
     assert_row("`entities`", &format!("{units}, in {pages} pages at least"));
 
     let namespaces = async |limiter: &RateLimiter, after: Option<&PageToken>| {
-        limiter.namespaces(after).await.unwrap()
+        limiter.admin().namespaces(after).await.unwrap()
     };
     assert_eq!(reader.all(namespaces).await, (1, 1));
     assert_row("`namespaces`", &each(reader.units()));
@@ -191,14 +201,14 @@ async fn other_lists_cost_the_units_of_the_page() {
 
     let team = entity("team");
     let children = async |limiter: &RateLimiter, after: Option<&PageToken>| {
-        limiter.children(&team, after).await.unwrap()
+        limiter.admin().children(&team, after).await.unwrap()
     };
     assert_eq!(reader.all(children).await, (1, 2));
     assert_row("`children`", &each(reader.units()));
 
     let subject = AuditSubject::Entity(entity("kid-1"));
     let audit = async |limiter: &RateLimiter, after: Option<&PageToken>| {
-        limiter.audit(&subject, after).await.unwrap()
+        limiter.admin().audit(&subject, after).await.unwrap()
     };
     let (pages, found) = reader.all(audit).await;
     assert!(pages == 1 && found > 0);
@@ -221,7 +231,7 @@ async fn erase(buckets: usize, snapshots: usize) -> ConsumedUnits {
     let (operator, meter) = fleet.metered().await;
     let _ = meter.take();
     let id = entity("e-1");
-    let erased = operator.erase_entity(&id, LiveLeases::Refuse);
+    let erased = operator.admin().erase_entity(&id, LiveLeases::Refuse);
     let report = erased.await.unwrap();
     assert_eq!((report.shards, report.snapshots), (buckets, snapshots));
     meter.take()

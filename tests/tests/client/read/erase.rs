@@ -20,16 +20,20 @@ async fn live(limiter: &RateLimiter, name: &str) {
     for of in ["gpt-4", "gpt-40", "api/search"] {
         let level = ConfigLevel::EntityResource(entity(name), resource(of));
         let limits = Config::of([rpm(600)]);
-        limiter.set_config(&level, &limits).await.unwrap();
+        limiter.admin().set_config(&level, &limits).await.unwrap();
         let taken = limiter.acquire(name, of).take("rpm", 1).send().await;
         assert!(taken.unwrap().is_granted());
     }
     let limits = [rpm(600)];
     for shards in [16, 4] {
-        let done = limiter.set_shards(name, "gpt-4", &limits, shards);
+        let done = limiter.admin().set_shards(name, "gpt-4", &limits, shards);
         assert_eq!(done.await.unwrap(), shards);
     }
-    limiter.set_entity(&child(name, "team")).await.unwrap();
+    limiter
+        .admin()
+        .set_entity(&child(name, "team"))
+        .await
+        .unwrap();
 }
 
 /// Stores snapshots of an entity, as the aggregator does in as many hours.
@@ -71,7 +75,7 @@ async fn world(fleet: &Fleet, neighbours: &[&str], hours: usize) {
     });
     fleet.dynamo.put(&shared_denial);
     for name in ["kid-1", "kid-2"] {
-        ours.set_entity(&child(name, "e-1")).await.unwrap();
+        ours.admin().set_entity(&child(name, "e-1")).await.unwrap();
     }
 }
 
@@ -99,7 +103,7 @@ async fn assert_erased(fleet: &Fleet, before: &BTreeMap<String, Value>) {
     assert!(others(fleet) == *before, "another entity's item changed");
     let reader = fleet.limiter().await;
     let of = AuditSubject::Entity(entity("e-1"));
-    let events = reader.audit(&of, None).await.unwrap().items;
+    let events = reader.admin().audit(&of, None).await.unwrap().items;
     assert!(!events.is_empty());
     for event in events {
         assert_eq!(event.change, AuditChange::Erased { id: entity("e-1") });
@@ -121,10 +125,10 @@ async fn assert_erased(fleet: &Fleet, before: &BTreeMap<String, Value>) {
             assert!(sk.starts_with("#AUDIT#"), "{item}");
         }
     }
-    let children = reader.children(&entity("e-1"), None).await.unwrap();
+    let children = reader.admin().children(&entity("e-1"), None).await.unwrap();
     assert!(children.items.is_empty());
     for name in ["kid-1", "kid-2"] {
-        let kid = reader.entity(&entity(name)).await.unwrap().unwrap();
+        let kid = reader.admin().entity(&entity(name)).await.unwrap().unwrap();
         assert_eq!((kid.parent, kid.cascades), (None, false));
     }
 }
@@ -144,6 +148,7 @@ async fn an_entity_with_1000_items_is_erased_and_nothing_else_is() {
     let limiter = fleet.limiter().await;
     let erase = async || {
         let erased = limiter
+            .admin()
             .erase_entity(&entity("e-1"), LiveLeases::Refuse)
             .await;
         erased.unwrap()
@@ -172,7 +177,7 @@ async fn an_entity_with_1000_items_is_erased_and_nothing_else_is() {
     pass(secs(1)).await;
     live(&limiter, "e-1").await;
     let level = ConfigLevel::EntityResource(entity("e-1"), resource("gpt-4"));
-    assert!(limiter.config(&level).await.unwrap().is_some());
+    assert!(limiter.admin().config(&level).await.unwrap().is_some());
 }
 
 /// Acquires leave no audit events, so the second erasure shows only by its own.
@@ -188,13 +193,17 @@ async fn each_erasure_that_deletes_something_has_an_audit_event() {
             let taken = alice.acquire("e-1", "gpt-4").limits(&limits).take("rpm", 1);
             assert!(taken.send().await.unwrap().is_granted());
         }
-        let report = limiter.erase_entity(&id, LiveLeases::Refuse).await.unwrap();
+        let report = limiter
+            .admin()
+            .erase_entity(&id, LiveLeases::Refuse)
+            .await
+            .unwrap();
         assert_eq!(report.shards, usize::from(deletes));
         // Events of one millisecond have no order.
         pass(secs(1)).await;
     }
     let of = AuditSubject::Entity(id.clone());
-    let events = alice.audit(&of, None).await.unwrap().items;
+    let events = alice.admin().audit(&of, None).await.unwrap().items;
     let principals: Vec<_> = events
         .iter()
         .map(|event| event.principal.as_str())
@@ -218,13 +227,18 @@ async fn an_erasure_interrupted_at_any_request_is_completed_by_another_call() {
         let limiter = fleet.limiter().await;
         let id = entity("e-1");
         let span = LATENCY * requests + LATENCY / 2;
-        let first = tokio::time::timeout(span, limiter.erase_entity(&id, LiveLeases::Refuse));
+        let first =
+            tokio::time::timeout(span, limiter.admin().erase_entity(&id, LiveLeases::Refuse));
         interrupted = match first.await {
             Ok(done) => done.map(|_| false).unwrap(),
             Err(_) => true,
         };
         let second = fleet.limiter().await;
-        second.erase_entity(&id, LiveLeases::Refuse).await.unwrap();
+        second
+            .admin()
+            .erase_entity(&id, LiveLeases::Refuse)
+            .await
+            .unwrap();
         assert_erased(&fleet, &before).await;
         requests += 1;
     }
@@ -245,7 +259,7 @@ async fn a_live_lease_refuses_the_erasure_before_anything_is_deleted() {
         .granted()
         .unwrap();
     let before = fleet.dynamo.items();
-    let erase = async |leases| limiter.erase_entity(&entity("e-1"), leases).await;
+    let erase = async |leases| limiter.admin().erase_entity(&entity("e-1"), leases).await;
     let error = erase(LiveLeases::Refuse).await.unwrap_err();
     assert!(matches!(error, Error::Invalid(_)), "{error}");
     let text = error.to_string();
@@ -282,6 +296,7 @@ async fn a_lease_taken_during_the_erasure_is_not_deleted() {
         None
     });
     let erased = operator
+        .admin()
         .erase_entity(&entity("e-1"), LiveLeases::Refuse)
         .await;
     let error = erased.unwrap_err().to_string();

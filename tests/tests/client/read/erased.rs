@@ -93,14 +93,19 @@ async fn end(how: End, limiter: &RateLimiter) -> usize {
     match how {
         End::Erased => {
             let id = entity("e-1");
-            let erased = limiter.erase_entity(&id, LiveLeases::Refuse);
+            let erased = limiter.admin().erase_entity(&id, LiveLeases::Refuse);
             erased.await.unwrap().shards
         }
         End::Purged => {
-            limiter.stop(&system).send().await.unwrap();
-            let page = limiter.purge_namespace("default").send().await.unwrap();
+            limiter.admin().stop(&system).send().await.unwrap();
+            let page = limiter
+                .admin()
+                .purge_namespace("default")
+                .send()
+                .await
+                .unwrap();
             assert_eq!(page.next, None);
-            limiter.start(&system).send().await.unwrap();
+            limiter.admin().start(&system).send().await.unwrap();
             page.shards
         }
     }
@@ -124,7 +129,7 @@ async fn nothing_late_brings_an_erased_or_purged_bucket_back() {
         past.comes_again(&fleet).await;
         assert_eq!(shards(&fleet).await, [], "{at}");
         assert_eq!(end(how, &limiter).await, 0, "{at}: once");
-        let rest = limiter.purge_namespace("default").dry_run().send();
+        let rest = limiter.admin().purge_namespace("default").dry_run().send();
         assert_eq!(
             rest.await.unwrap().shards,
             0,
@@ -137,13 +142,17 @@ async fn nothing_late_brings_an_erased_or_purged_bucket_back() {
         match seed % 2 {
             0 => drop(granted(&other, &limits, &[("rpm", 600)]).await),
             _ => assert_eq!(
-                other.set_shards("e-1", "gpt-4", &limits, 1).await.unwrap(),
+                other
+                    .admin()
+                    .set_shards("e-1", "gpt-4", &limits, 1)
+                    .await
+                    .unwrap(),
                 1
             ),
         }
         past.comes_again(&fleet).await;
         assert_eq!(shards(&fleet).await.len(), 1, "{at}");
-        let set = other.set_shards("e-1", "gpt-4", &limits, 16);
+        let set = other.admin().set_shards("e-1", "gpt-4", &limits, 16);
         assert_eq!(set.await.unwrap(), 16, "{at}");
         let before = shards(&fleet).await;
         let table = fleet.dynamo.table().await;

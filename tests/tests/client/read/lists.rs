@@ -58,13 +58,14 @@ async fn the_buckets_of_an_entity_have_balances_refilled_up_to_now() {
     // A process that has seen none of them.
     let reader = fleet.limiter().await;
     let id = "e-1".try_into().unwrap();
-    let buckets = all(async |after| reader.entity_buckets(&id, after).await).await;
+    let buckets = all(async |after| reader.admin().entity_buckets(&id, after).await).await;
     let expected = resources.iter().zip(1..).map(|(resource, amount)| {
         let name = ("e-1".to_owned(), resource.clone());
         (name, (60 - (1 + amount % 49) + 5).min(60))
     });
     assert_eq!(balances(&buckets), expected.collect());
     let none = reader
+        .admin()
         .entity_buckets(&"e-2".try_into().unwrap(), None)
         .await;
     assert!(none.unwrap().items.is_empty());
@@ -80,12 +81,12 @@ async fn the_buckets_of_a_resource_are_listed_once_each_with_all_their_shards() 
     for (user, shards) in [(7, 16), (77, 32), (148, 4)] {
         let limits = rpm();
         let name = format!("user-{user}");
-        let done = limiter.set_shards(&name, "gpt-4", &limits, shards);
+        let done = limiter.admin().set_shards(&name, "gpt-4", &limits, shards);
         assert_eq!(done.await.unwrap(), shards);
     }
     let reader = fleet.limiter().await;
     let resource = "gpt-4".try_into().unwrap();
-    let buckets = all(async |after| reader.resource_buckets(&resource, after).await).await;
+    let buckets = all(async |after| reader.admin().resource_buckets(&resource, after).await).await;
     let expected = (0..150).map(|user| {
         let name = (format!("user-{user}"), "gpt-4".to_owned());
         (name, 60 - (1 + user % 50))
@@ -100,7 +101,12 @@ async fn the_buckets_of_a_resource_are_listed_once_each_with_all_their_shards() 
         [Some(16), Some(32), Some(4), Some(1)]
     );
     let entity = "user-77".try_into().unwrap();
-    let of_entity = reader.entity_buckets(&entity, None).await.unwrap().items;
+    let of_entity = reader
+        .admin()
+        .entity_buckets(&entity, None)
+        .await
+        .unwrap()
+        .items;
     assert_eq!(of_entity.len(), 2, "{of_entity:?}");
 }
 
@@ -110,7 +116,7 @@ async fn i4_a_lease_is_released_by_its_id() {
     let (fleet, [holder, operator]) = Fleet::of().await;
     let grant = leased(&holder, &slots(), &[("slots", 3), ("rpm", 20)], secs(600)).await;
     let _short = leased(&holder, &slots(), &[("slots", 1)], secs(60)).await;
-    let leases = operator.leases("e-1", "gpt-4").await.unwrap().items;
+    let leases = operator.admin().leases("e-1", "gpt-4").await.unwrap().items;
     let [short, long] = &leases[..] else {
         panic!("two leases, not {leases:?}");
     };
@@ -130,10 +136,20 @@ async fn i4_a_lease_is_released_by_its_id() {
         .into()
     );
     let entity = "e-1".try_into().unwrap();
-    let stored = operator.entity_buckets(&entity, None).await.unwrap();
+    let stored = operator
+        .admin()
+        .entity_buckets(&entity, None)
+        .await
+        .unwrap();
     assert_eq!(stored.items[0].leases, 2);
 
-    let release = async |id: &str| operator.release_lease("e-1", "gpt-4", id).await.unwrap();
+    let release = async |id: &str| {
+        operator
+            .admin()
+            .release_lease("e-1", "gpt-4", id)
+            .await
+            .unwrap()
+    };
     assert!(!release("no-lease").await);
     assert!(release(&long.id).await && !release(&long.id).await);
     let (free, consumed) = fleet.tk_tc("slots").await;
@@ -146,7 +162,13 @@ async fn i4_a_lease_is_released_by_its_id() {
     );
     assert_eq!(fleet.tk_tc("slots").await.0, 3_000);
     assert_eq!(
-        operator.leases("e-1", "gpt-4").await.unwrap().items.len(),
+        operator
+            .admin()
+            .leases("e-1", "gpt-4")
+            .await
+            .unwrap()
+            .items
+            .len(),
         1
     );
 }
@@ -161,16 +183,17 @@ async fn entities_and_namespaces_are_listed_over_all_pages() {
     };
     let mut names: BTreeSet<_> = (0..140).map(|at| format!("team-{at}")).collect();
     for name in &names {
-        limiter.set_entity(&entity(name)).await.unwrap();
+        limiter.admin().set_entity(&entity(name)).await.unwrap();
     }
     let child = Entity {
         parent: Some("team-1".try_into().unwrap()),
         ..entity("child")
     };
-    limiter.set_entity(&child).await.unwrap();
+    limiter.admin().set_entity(&child).await.unwrap();
     names.insert("child".to_owned());
     assert!(
         limiter
+            .admin()
             .delete_entity(&"team-9".try_into().unwrap())
             .await
             .unwrap()
@@ -180,22 +203,22 @@ async fn entities_and_namespaces_are_listed_over_all_pages() {
     let other = fleet
         .limiter_with(|builder| builder.namespace("other"))
         .await;
-    other.set_entity(&entity("foreign")).await.unwrap();
+    other.admin().set_entity(&entity("foreign")).await.unwrap();
     let _ = granted(&limiter, &rpm(), &[("rpm", 1)]).await;
 
-    let found = all(async |after| limiter.entities(after).await).await;
+    let found = all(async |after| limiter.admin().entities(after).await).await;
     assert_eq!(found.len(), names.len());
     let found: BTreeSet<_> = found.iter().map(EntityId::to_string).collect();
     assert_eq!(found, names);
 
-    let namespaces = all(async |after| limiter.namespaces(after).await).await;
+    let namespaces = all(async |after| limiter.admin().namespaces(after).await).await;
     assert_eq!(namespaces, ["default", "other"]);
     // An item that only claims to be a namespace's.
     let mut forged = fleet.dynamo.item("other/SYSTEM#", "#VERSION");
     forged["SK"] = serde_json::json!({"S": "#FORGED"});
     forged["GSI3SK"] = serde_json::json!({"S": "NAMESPACE#zzz"});
     fleet.dynamo.put(&forged);
-    let namespaces = all(async |after| limiter.namespaces(after).await).await;
+    let namespaces = all(async |after| limiter.admin().namespaces(after).await).await;
     assert_eq!(namespaces, ["default", "other"]);
 }
 
@@ -204,14 +227,19 @@ async fn a_table_is_created_with_all_that_lists_need() {
     let dynamo = weirgate_testkit::Dynamo::empty();
     let builder = RateLimiter::builder("weirgate").table(dynamo.table().await);
     let limiter = builder.build().await.unwrap();
-    limiter.create_table().await.unwrap();
+    limiter.admin().create_table().await.unwrap();
     take(&limiter, "e-1", "gpt-4", 1).await;
     let id = "e-1".try_into().unwrap();
-    let buckets = limiter.entity_buckets(&id, None).await.unwrap().items;
+    let buckets = limiter
+        .admin()
+        .entity_buckets(&id, None)
+        .await
+        .unwrap()
+        .items;
     assert_eq!(
         balances(&buckets)[&("e-1".to_owned(), "gpt-4".to_owned())],
         59
     );
-    let error = limiter.create_table().await.unwrap_err();
+    let error = limiter.admin().create_table().await.unwrap_err();
     assert!(matches!(error, Error::Store(_)), "{error}");
 }

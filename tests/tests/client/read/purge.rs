@@ -30,20 +30,27 @@ async fn live(fleet: &Fleet, namespace: &str, snapshots: usize) {
         ConfigLevel::Resource("gpt-4".try_into().unwrap()),
         ConfigLevel::Entity(entity("e-1")),
     ] {
-        limiter.set_config(&level, &limits).await.unwrap();
+        limiter.admin().set_config(&level, &limits).await.unwrap();
     }
     limiter
+        .admin()
         .delete_config(&ConfigLevel::Entity(entity("e-1")))
         .await
         .unwrap();
-    limiter.set_entity(&child("e-1", "team")).await.unwrap();
+    limiter
+        .admin()
+        .set_entity(&child("e-1", "team"))
+        .await
+        .unwrap();
     let taken = limiter.acquire("e-1", "gpt-4").take("rpm", 1).send().await;
     assert!(taken.unwrap().is_granted());
     for shards in [4, 2] {
-        let done = limiter.set_shards("e-1", "gpt-4", &limits.limits, shards);
+        let done = limiter
+            .admin()
+            .set_shards("e-1", "gpt-4", &limits.limits, shards);
         assert_eq!(done.await.unwrap(), shards);
     }
-    let reset = limiter.edit_balances("e-1", "gpt-4").reset("rpm");
+    let reset = limiter.admin().edit_balances("e-1", "gpt-4").reset("rpm");
     reset.idempotency_key("once").send().await.unwrap();
     for hour in 0..snapshots {
         fleet.dynamo.put(&json!({
@@ -77,7 +84,7 @@ fn others(fleet: &Fleet) -> BTreeMap<String, Value> {
 async fn purge(limiter: &RateLimiter, leases: LiveLeases) -> Result<PurgeReport, Error> {
     let mut sum = PurgeReport::default();
     loop {
-        let page = limiter.purge_namespace("staging").leases(leases);
+        let page = limiter.admin().purge_namespace("staging").leases(leases);
         sum = sum.clone().plus(page.after(sum.next).send().await?);
         if sum.next.is_none() {
             return Ok(sum);
@@ -86,7 +93,12 @@ async fn purge(limiter: &RateLimiter, leases: LiveLeases) -> Result<PurgeReport,
 }
 
 async fn stop(limiter: &RateLimiter) {
-    limiter.stop(&ConfigLevel::System).send().await.unwrap();
+    limiter
+        .admin()
+        .stop(&ConfigLevel::System)
+        .send()
+        .await
+        .unwrap();
 }
 
 /// Checks that only the stop, the version of the system's limits and the events of purges are left.
@@ -111,12 +123,16 @@ async fn assert_purged(fleet: &Fleet, before: &BTreeMap<String, Value>) {
     assert!(left.iter().all(is_expected), "{left:?}");
     let reader = limiter(fleet, "staging").await;
     let events = reader
+        .admin()
         .audit(&AuditSubject::System, None)
         .await
         .unwrap()
         .items;
     assert_eq!(events.len() + 2, left.len(), "{left:?}");
-    assert_eq!(reader.config(&ConfigLevel::System).await.unwrap(), None);
+    assert_eq!(
+        reader.admin().config(&ConfigLevel::System).await.unwrap(),
+        None
+    );
     for event in events {
         assert_eq!(
             (event.change, event.principal.as_str()),
@@ -145,6 +161,7 @@ async fn a_namespace_of_several_pages_is_purged_and_nothing_else_is() {
     let all = fleet.dynamo.items();
     loop {
         let page = limiter
+            .admin()
             .purge_namespace("staging")
             .dry_run()
             .after(dry.next.clone());
@@ -202,12 +219,13 @@ async fn a_namespace_that_may_be_in_use_is_not_purged() {
     };
     refused("is not stopped: stop() its system level").await;
     let level = ConfigLevel::Entity(entity("e-1"));
-    limiter.stop(&level).send().await.unwrap();
+    limiter.admin().stop(&level).send().await.unwrap();
     refused("is not stopped").await;
     stop(&limiter).await;
-    limiter.exempt(&level).send().await.unwrap();
+    limiter.admin().exempt(&level).send().await.unwrap();
     refused("entity e-1 of namespace \"staging\" is exempt").await;
     let other = limiter
+        .admin()
         .purge_namespace("stage")
         .dry_run()
         .send()
@@ -237,7 +255,12 @@ async fn a_purge_interrupted_at_any_request_is_completed_by_another() {
         let second = limiter(&fleet, "staging").await;
         purge(&second, LiveLeases::Refuse).await.unwrap();
         assert_purged(&fleet, &before).await;
-        second.start(&ConfigLevel::System).send().await.unwrap();
+        second
+            .admin()
+            .start(&ConfigLevel::System)
+            .send()
+            .await
+            .unwrap();
         requests += 1;
     }
     assert!(requests > 4, "{requests}");
@@ -268,16 +291,23 @@ async fn a_namespace_that_is_purged_and_used_again_is_listed() {
     let set = async |limiter: &RateLimiter, rate| {
         let limits = weirgate::Config::of([rpm(rate)]);
         limiter
+            .admin()
             .set_config(&ConfigLevel::System, &limits)
             .await
             .unwrap();
     };
     set(&other, 600).await;
     for (rate, user) in [(1, &operator), (2, &other)] {
-        let _ = operator.stop(&ConfigLevel::System).send().await.unwrap();
+        let _ = operator
+            .admin()
+            .stop(&ConfigLevel::System)
+            .send()
+            .await
+            .unwrap();
         let mut after = None;
         loop {
             let page = operator
+                .admin()
                 .purge_namespace("stage")
                 .after(after)
                 .send()
@@ -288,9 +318,15 @@ async fn a_namespace_that_is_purged_and_used_again_is_listed() {
                 break;
             }
         }
-        assert_eq!(operator.namespaces(None).await.unwrap().items, [""; 0]);
+        assert_eq!(
+            operator.admin().namespaces(None).await.unwrap().items,
+            [""; 0]
+        );
         set(user, rate).await;
-        assert_eq!(operator.namespaces(None).await.unwrap().items, ["stage"]);
+        assert_eq!(
+            operator.admin().namespaces(None).await.unwrap().items,
+            ["stage"]
+        );
     }
 }
 
@@ -312,7 +348,7 @@ fn levels() -> [ConfigLevel; 4] {
 async fn set(limiter: &RateLimiter, level: &ConfigLevel, rate: i64, changes: i64) {
     for change in (0..changes).rev() {
         let config = weirgate::Config::of([rpm(rate + change)]);
-        limiter.set_config(level, &config).await.unwrap();
+        limiter.admin().set_config(level, &config).await.unwrap();
     }
 }
 
@@ -347,7 +383,12 @@ async fn later_limits_hold(before: &[ConfigLevel], after: &ConfigLevel, left: Le
         fleet.dynamo.put(&shard);
     }
     set(&operator, after, 400, 1).await;
-    operator.start(&ConfigLevel::System).send().await.unwrap();
+    operator
+        .admin()
+        .start(&ConfigLevel::System)
+        .send()
+        .await
+        .unwrap();
     let _ = fleet.dynamo.take_operations();
     for _ in 0..120 {
         let _ = ask().send().await;

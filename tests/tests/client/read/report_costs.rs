@@ -44,7 +44,10 @@ async fn read(
     range: std::ops::Range<EpochMillis>,
 ) -> (i128, f64) {
     let _ = meter.take();
-    let report = limiter.usage_report(scope, granularity, range).unwrap();
+    let report = limiter
+        .admin()
+        .usage_report(scope, granularity, range)
+        .unwrap();
     let total = report.total().await.unwrap();
     assert_eq!(
         total.usage.tokens["rpm"],
@@ -130,7 +133,7 @@ proptest! {
                 _ => UsageScope::Resource(resource),
             };
             let now = fleet.now();
-            let Ok(report) = limiter.usage_report(scope, granularity, start..end) else {
+            let Ok(report) = limiter.admin().usage_report(scope, granularity, start..end) else {
                 let kept = EpochMillis(now.0 - 91 * 86_400_000);
                 prop_assert!(start >= end || granularity.start(start) < kept, "{:?} to {:?} is refused", start, end);
                 return Ok(());

@@ -122,7 +122,10 @@ impl History {
             Step::Reshard(e, r, shards) => {
                 let (entity, resource) = (ENTITIES[e], RESOURCES[r]);
                 let limits = limits();
-                let done = self.limiter.set_shards(entity, resource, &limits, shards);
+                let done = self
+                    .limiter
+                    .admin()
+                    .set_shards(entity, resource, &limits, shards);
                 assert_eq!(done.await.unwrap(), shards);
             }
         }
@@ -134,6 +137,7 @@ impl History {
 
     fn report(&self, scope: UsageScope, granularity: Granularity) -> UsageReport<'_> {
         self.limiter
+            .admin()
             .usage_report(scope, granularity, self.range())
             .unwrap()
     }
@@ -268,7 +272,10 @@ async fn i3_a_resource_report_has_each_of_many_entities_once() {
     for user in [5, 50, 250] {
         let name = format!("user-{user}");
         let limits = limits();
-        let done = history.limiter.set_shards(&name, "gpt-4", &limits, 64);
+        let done = history
+            .limiter
+            .admin()
+            .set_shards(&name, "gpt-4", &limits, 64);
         assert_eq!(done.await.unwrap(), 64);
         history.take(&name, "gpt-4", 1_000 + user).await;
     }
@@ -313,9 +320,11 @@ async fn a_total_says_until_when_it_is_complete_and_whether_it_is_final() {
     let scope = UsageScope::Bucket("a".try_into().unwrap(), "gpt-4".try_into().unwrap());
     let (start, next) = (START, Granularity::Hourly.end(START));
     let total = async |history: &History| {
-        let report = history
-            .limiter
-            .usage_report(scope.clone(), Granularity::Hourly, start..next);
+        let report =
+            history
+                .limiter
+                .admin()
+                .usage_report(scope.clone(), Granularity::Hourly, start..next);
         let total = report.unwrap().total().await.unwrap();
         let used = total.usage.tokens.get("rpm").copied();
         let used = used.unwrap_or_default().whole_tokens();
@@ -335,6 +344,7 @@ async fn a_total_says_until_when_it_is_complete_and_whether_it_is_final() {
 
     let report = history
         .limiter
+        .admin()
         .usage_report(scope.clone(), Granularity::Hourly, start..next)
         .unwrap();
     let usage = async || {
@@ -366,6 +376,7 @@ async fn a_report_that_cannot_be_is_refused_before_anything_is_read() {
     let scope = UsageScope::Entity("a".try_into().unwrap());
     let refused = |range: Range<EpochMillis>, granularity, named: &str| {
         let error = limiter
+            .admin()
             .usage_report(scope.clone(), granularity, range)
             .unwrap_err();
         assert!(
@@ -380,13 +391,18 @@ async fn a_report_that_cannot_be_is_refused_before_anything_is_read() {
     refused(ago(91)..now, Granularity::Hourly, "kept for 90 days");
     // The whole month is in question, not only its last day.
     refused(ago(89)..now, Granularity::Monthly, "begin at 2026-08-22");
-    let month = limiter.usage_report(scope.clone(), Granularity::Monthly, ago(60)..now);
+    let month = limiter
+        .admin()
+        .usage_report(scope.clone(), Granularity::Monthly, ago(60)..now);
     let page = month.unwrap().page(None).await.unwrap();
     assert!(page.items.is_empty() && page.next.is_none());
 
     let _ = history.fleet.dynamo.take_requests();
-    let by_day = limiter.usage_report(scope.clone(), Granularity::Daily, START..now);
+    let by_day = limiter
+        .admin()
+        .usage_report(scope.clone(), Granularity::Daily, START..now);
     let other = limiter
+        .admin()
         .children(&"a".try_into().unwrap(), None)
         .await
         .unwrap();
@@ -394,7 +410,7 @@ async fn a_report_that_cannot_be_is_refused_before_anything_is_read() {
     let bad = "bm90IGEgdG9rZW4=".parse::<PageToken>().unwrap_err();
     assert!(bad.to_string().contains("not a page token"), "{bad}");
     let of_another = {
-        let long = limiter.usage_report(
+        let long = limiter.admin().usage_report(
             UsageScope::Bucket("a".try_into().unwrap(), "gpt-4".try_into().unwrap()),
             Granularity::Hourly,
             ago(40)..now,

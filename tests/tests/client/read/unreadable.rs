@@ -81,18 +81,22 @@ async fn lists(
         let name =
             |bucket: &weirgate::StoredBucket| format!("{} {}", bucket.entity, bucket.resource);
         let of = Listed::of(name, async |after| {
-            limiter.resource_buckets(&gpt4, after).await
+            limiter.admin().resource_buckets(&gpt4, after).await
         });
         lists.insert("buckets of a resource", of.await);
     }
     if is_read(Kind::Usage) {
         let name =
             |bucket: &weirgate::StoredBucket| format!("{} {}", bucket.entity, bucket.resource);
-        let of = Listed::of(name, async |after| limiter.entity_buckets(&e1, after).await);
+        let of = Listed::of(name, async |after| {
+            limiter.admin().entity_buckets(&e1, after).await
+        });
         lists.insert("buckets of an entity", of.await);
         for (list, holder) in [("leases", "e-1"), ("leases of shards", "e-4")] {
             let name = |lease: &weirgate::StoredLease| format!("{} {}", lease.shard, lease.id);
-            let of = Listed::of(name, async |_| limiter.leases(holder, "gpt-4").await);
+            let of = Listed::of(name, async |_| {
+                limiter.admin().leases(holder, "gpt-4").await
+            });
             lists.insert(list, of.await);
         }
     }
@@ -104,7 +108,9 @@ async fn lists(
             ("limits of resources", ConfigFilter::Resources),
         ] {
             let name = |(level, _): &(ConfigLevel, Config)| level.to_string();
-            let of = Listed::of(name, async |after| limiter.configs(&filter, after).await);
+            let of = Listed::of(name, async |after| {
+                limiter.admin().configs(&filter, after).await
+            });
             lists.insert(list, of.await);
         }
     }
@@ -115,22 +121,24 @@ async fn lists(
             ("audit of the system", AuditSubject::System),
         ] {
             let name = |event: &weirgate::AuditEvent| event.id.to_string();
-            let of = Listed::of(name, async |after| limiter.audit(&subject, after).await);
+            let of = Listed::of(name, async |after| {
+                limiter.admin().audit(&subject, after).await
+            });
             lists.insert(list, of.await);
         }
     }
     if is_read(Kind::Entity) {
         let of = Listed::of(ToString::to_string, async |after| {
-            limiter.entities(after).await
+            limiter.admin().entities(after).await
         });
         lists.insert("entities", of.await);
         let team = entity("team");
         let of = Listed::of(ToString::to_string, async |after| {
-            limiter.children(&team, after).await
+            limiter.admin().children(&team, after).await
         });
         lists.insert("children", of.await);
         let of = Listed::of(ToString::to_string, async |after| {
-            limiter.namespaces(after).await
+            limiter.admin().namespaces(after).await
         });
         lists.insert("namespaces", of.await);
     }
@@ -155,7 +163,9 @@ async fn lists(
             continue;
         }
         let start = EpochMillis(now.0 - 6 * 3_600_000);
-        let report = limiter.usage_report(scope, Granularity::Hourly, start..now);
+        let report = limiter
+            .admin()
+            .usage_report(scope, Granularity::Hourly, start..now);
         let report = report.unwrap();
         let name =
             |row: &weirgate::UsageRow| format!("{} {} {}", row.entity, row.resource, row.start.0);
@@ -217,7 +227,7 @@ async fn world() -> (Fleet, EpochMillis) {
         ConfigLevel::EntityResource(entity("e-1"), resource("gpt-4")),
         ConfigLevel::EntityResource(entity("e-2"), resource("gpt-4")),
     ] {
-        limiter.set_config(&level, &config).await.unwrap();
+        limiter.admin().set_config(&level, &config).await.unwrap();
     }
     for name in ["e-1", "e-2", "e-3"] {
         let parent = Some(entity("team"));
@@ -226,9 +236,12 @@ async fn world() -> (Fleet, EpochMillis) {
             parent,
             cascades: false,
         };
-        limiter.set_entity(&set).await.unwrap();
+        limiter.admin().set_entity(&set).await.unwrap();
     }
-    let shards = limiter.set_shards("e-4", "gpt-4", &limits(), 2).await;
+    let shards = limiter
+        .admin()
+        .set_shards("e-4", "gpt-4", &limits(), 2)
+        .await;
     assert_eq!(shards.unwrap(), 2);
     for hour in 0..3 {
         for (of, on) in [

@@ -25,7 +25,7 @@ async fn balances_are_reset_set_drained_and_topped_up_and_usage_stays() {
     let _ = granted(&limiter, &limits(), &[("rpm", 60), ("tpm", 5_000)]).await;
     let _ = denied(&other, &limits(), &[("rpm", 1)]).await;
     pass(secs(1)).await;
-    let edit = || limiter.edit_balances("e-1", "gpt-4");
+    let edit = || limiter.admin().edit_balances("e-1", "gpt-4");
     let report = edit()
         .reset("rpm")
         .top_up("tpm", 1_500)
@@ -44,6 +44,7 @@ async fn balances_are_reset_set_drained_and_topped_up_and_usage_stays() {
     assert_eq!(fleet.tk_tc("rpm").await, (60_000, 60_000));
     assert_eq!(fleet.tk_tc("tpm").await, (2_600_000, 5_000_000));
     let events = limiter
+        .admin()
         .audit(&AuditSubject::Entity(entity("e-1")), None)
         .await
         .unwrap();
@@ -80,7 +81,7 @@ async fn balances_are_reset_set_drained_and_topped_up_and_usage_stays() {
 #[tokio::test(start_paused = true)]
 async fn what_cannot_be_changed_is_refused_with_the_remedy() {
     let (fleet, [limiter]) = Fleet::of().await;
-    let edit = || limiter.edit_balances("e-1", "gpt-4");
+    let edit = || limiter.admin().edit_balances("e-1", "gpt-4");
     // A bucket without an item is full.
     let full = edit().reset_all().send().await.unwrap();
     assert_eq!(
@@ -138,7 +139,10 @@ async fn i7_a_top_up_counts_once_whatever_becomes_of_requests_and_responses() {
         let before = fleet.bucket().await;
         let mut next = faults.clone().into_iter();
         fleet.dynamo.fail_transactions(move |_| next.next());
-        let edit = limiter.edit_balances("e-1", "gpt-4").top_up("tpm", 100);
+        let edit = limiter
+            .admin()
+            .edit_balances("e-1", "gpt-4")
+            .top_up("tpm", 100);
         let report = edit.send().await.unwrap();
         assert_eq!(report.outcome, OperationOutcome::Applied, "{faults:?}");
         let after = fleet.bucket().await;
@@ -167,7 +171,7 @@ async fn i7_of_two_changes_at_once_with_one_key_one_is_made() {
         assert!(take.send().await.unwrap().is_granted());
     }
     let edit = |entity| {
-        let edit = limiter.edit_balances(entity, "gpt-4").reset("tpm");
+        let edit = limiter.admin().edit_balances(entity, "gpt-4").reset("tpm");
         edit.idempotency_key("k").send()
     };
     let (one, other) = tokio::join!(edit("e-1"), edit("e-2"));
@@ -202,6 +206,7 @@ async fn i7_an_edit_that_arrives_late_changes_nothing() {
     )
     .unwrap();
     let _ = limiter
+        .admin()
         .edit_balances("e-1", "gpt-4")
         .drain("tpm")
         .send()
@@ -226,6 +231,7 @@ async fn i7_a_change_that_is_abandoned_anywhere_is_made_once_by_the_next_call() 
         let before = fleet.bucket().await;
         let edit = || {
             limiter
+                .admin()
                 .edit_balances("e-1", "gpt-4")
                 .top_up("tpm", 100)
                 .idempotency_key("k")
@@ -251,7 +257,7 @@ async fn i7_a_change_that_is_abandoned_anywhere_is_made_once_by_the_next_call() 
 async fn all_shards_are_changed_together_and_room_is_used_where_it_is() {
     let (fleet, [limiter]) = Fleet::of().await;
     split(&limiter, &limits()[1..2], 16).await;
-    let edit = || limiter.edit_balances("e-1", "gpt-4");
+    let edit = || limiter.admin().edit_balances("e-1", "gpt-4");
     let report = edit().drain("tpm").send().await.unwrap();
     assert_eq!((report.shards, holds(&fleet, "tpm").await), (16, tokens(0)));
     for shard in 1..16 {
@@ -273,6 +279,7 @@ async fn i1_a_lowered_bucket_is_not_deleted_before_it_is_full() {
     let _ = granted(&limiter, &yearly, &[("rpy", 1)]).await;
     assert!(fleet.bucket().await.ttl.is_some());
     let _ = limiter
+        .admin()
         .edit_balances("e-1", "gpt-4")
         .reset("rpy")
         .send()
@@ -280,6 +287,7 @@ async fn i1_a_lowered_bucket_is_not_deleted_before_it_is_full() {
         .unwrap();
     assert!(fleet.bucket().await.ttl.is_some());
     let _ = limiter
+        .admin()
         .edit_balances("e-1", "gpt-4")
         .drain("rpy")
         .send()
@@ -292,7 +300,7 @@ async fn i1_a_lowered_bucket_is_not_deleted_before_it_is_full() {
 async fn configured_limits_are_applied_to_all_shards_at_once() {
     let (fleet, [limiter]) = Fleet::of().await;
     let level = ConfigLevel::Resource(resource("gpt-4"));
-    let apply = || limiter.apply_limits("e-1", "gpt-4");
+    let apply = || limiter.admin().apply_limits("e-1", "gpt-4");
     let error = apply().send().await.unwrap_err();
     assert!(matches!(error, Error::NotConfigured { .. }), "{error}");
     let tpm = |rate| tpm(rate);
@@ -353,13 +361,14 @@ async fn i1_a_read_that_misses_a_shard_is_repeated() {
             }
             None
         });
-        let edit = limiter.edit_balances("e-1", "gpt-4").drain("tpm");
+        let edit = limiter.admin().edit_balances("e-1", "gpt-4").drain("tpm");
         let report = edit.send().await;
         fleet.dynamo.fail_reads(|_, _| None);
         if missed == 1 {
             assert_eq!(report.unwrap().shards, 2);
             assert_eq!(holds(&fleet, "tpm").await, tokens(0));
             let _ = limiter
+                .admin()
                 .edit_balances("e-1", "gpt-4")
                 .reset("tpm")
                 .send()
@@ -401,7 +410,7 @@ async fn i1_limits_of_only_some_shards_are_refused_until_they_are_applied() {
             item[format!("b_tpm_{field}")] = serde_json::json!({"N": value});
         }
         fleet.dynamo.put(&item);
-        let edit = || limiter.edit_balances("e-1", "gpt-4");
+        let edit = || limiter.admin().edit_balances("e-1", "gpt-4");
         for edit in [edit().drain_all(), edit().drain("tpm")] {
             let error = edit.send().await.unwrap_err().to_string();
             assert!(
@@ -410,7 +419,12 @@ async fn i1_limits_of_only_some_shards_are_refused_until_they_are_applied() {
             );
         }
         configure(&limiter, &level, all).await;
-        let report = limiter.apply_limits("e-1", "gpt-4").send().await.unwrap();
+        let report = limiter
+            .admin()
+            .apply_limits("e-1", "gpt-4")
+            .send()
+            .await
+            .unwrap();
         assert_eq!(report.outcome, OperationOutcome::Applied);
         let report = edit().drain_all().send().await.unwrap();
         assert_eq!(report.after, amounts(&[("rpm", 0), ("tpm", 0)]));
@@ -432,14 +446,19 @@ async fn limits_are_applied_as_configured_now_or_the_reason_is_told() {
     let taken = limiter.acquire("e-1", "gpt-4").take("tpm", 1).send().await;
     assert!(taken.unwrap().is_granted());
     configure(&other, &level, [tpm(60)]).await;
-    let apply = || limiter.apply_limits("e-1", "gpt-4").idempotency_key("k");
+    let apply = || {
+        limiter
+            .admin()
+            .apply_limits("e-1", "gpt-4")
+            .idempotency_key("k")
+    };
     let report = apply().send().await.unwrap();
     assert_eq!(
         (report.outcome, report.after),
         (OperationOutcome::Applied, vec![tpm(60)])
     );
     // A repeat needs no configuration.
-    assert!(limiter.delete_config(&level).await.unwrap());
+    assert!(limiter.admin().delete_config(&level).await.unwrap());
     let report = apply().send().await.unwrap();
     assert!(
         matches!(report.outcome, OperationOutcome::AppliedBefore(_)),
@@ -453,7 +472,7 @@ async fn limits_are_applied_as_configured_now_or_the_reason_is_told() {
         .limits(&given)
         .limits_version(20_261_123);
     assert!(acquire.take("tpm", 1).send().await.unwrap().is_granted());
-    let apply = || limiter.apply_limits("e-1", "gpt-4").send();
+    let apply = || limiter.admin().apply_limits("e-1", "gpt-4").send();
     let error = apply().await.unwrap_err().to_string();
     let text = "has limit \"tpm\" by a caller that brought them less than 30 s ago";
     assert!(error.contains(text), "{error}");
@@ -469,6 +488,7 @@ async fn a_reset_bucket_of_many_shards_denies_nothing_by_its_stamp() {
     let daily = [Limit::custom("rpd", 1_600, 1_600, 86_400_000).unwrap()];
     split(&limiter, &daily, 16).await;
     let _ = limiter
+        .admin()
         .edit_balances("e-1", "gpt-4")
         .drain("rpd")
         .send()
@@ -477,6 +497,7 @@ async fn a_reset_bucket_of_many_shards_denies_nothing_by_its_stamp() {
     let _ = denied(&limiter, &daily, &[("rpd", 10)]).await;
     pass(secs(1)).await;
     let _ = limiter
+        .admin()
         .edit_balances("e-1", "gpt-4")
         .reset("rpd")
         .send()

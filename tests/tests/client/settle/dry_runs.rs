@@ -42,13 +42,17 @@ async fn call(limiter: &RateLimiter, name: &str, how: How) -> Result<OperationOu
         }};
     }
     let level = ConfigLevel::Entity(entity("e-1"));
-    let balances = || limiter.edit_balances("e-1", "gpt-4");
+    let balances = || limiter.admin().edit_balances("e-1", "gpt-4");
     match name {
-        "stop" => sent!(limiter.stop(&level)),
-        "exempt" => sent!(limiter.exempt(&level)),
-        "start" => sent!(limiter.start(&level)),
-        "store_on_unavailable" => sent!(limiter.store_on_unavailable(Some(OnUnavailable::Deny))),
-        "apply_limits" => sent!(limiter.apply_limits("e-1", "gpt-4")),
+        "stop" => sent!(limiter.admin().stop(&level)),
+        "exempt" => sent!(limiter.admin().exempt(&level)),
+        "start" => sent!(limiter.admin().start(&level)),
+        "store_on_unavailable" => sent!(
+            limiter
+                .admin()
+                .store_on_unavailable(Some(OnUnavailable::Deny))
+        ),
+        "apply_limits" => sent!(limiter.admin().apply_limits("e-1", "gpt-4")),
         "edit_balances reset" => sent!(balances().reset_all()),
         "edit_balances set" => sent!(balances().set("rpm", 30)),
         "edit_balances drain" => sent!(balances().drain_all()),
@@ -84,6 +88,7 @@ async fn world(fleet: &Fleet, state: &str) -> RateLimiter {
     let configured = [rpm(120)];
     configure(&limiter, &level, configured).await;
     let _ = limiter
+        .admin()
         .stop(&ConfigLevel::Entity(entity("e-2")))
         .send()
         .await
@@ -122,7 +127,7 @@ async fn world(fleet: &Fleet, state: &str) -> RateLimiter {
                 let fails = key["PK"]["S"] == last.as_str() && key["SK"]["S"] == "#STATE";
                 fails.then_some(Fault::Forbidden)
             });
-            let edit = caller.edit_balances("e-1", "gpt-4").drain_all();
+            let edit = caller.admin().edit_balances("e-1", "gpt-4").drain_all();
             let _ = edit.send().await.unwrap_err();
             fleet.dynamo.fail_when(|_| None);
         }
@@ -146,7 +151,12 @@ async fn a_dry_run_leaves_the_table_byte_for_byte_and_says_what_a_call_would_do(
             let before = fleet.dynamo.items();
             let planned = call(&limiter, name, How::DryRun).await;
             assert_eq!(fleet.dynamo.items(), before, "{name}: {state}");
-            let page = limiter.purge_namespace("default").dry_run().send().await;
+            let page = limiter
+                .admin()
+                .purge_namespace("default")
+                .dry_run()
+                .send()
+                .await;
             assert!(page.unwrap().deleted() > 0);
             assert_eq!(fleet.dynamo.items(), before, "purge: {state}");
             let made = call(&limiter, name, How::Once("k")).await;

@@ -23,12 +23,16 @@ async fn happen(limiter: &RateLimiter, what: &str) {
         // Shards that differ by the change stay apart until it is finished.
         "merges" => drop(
             limiter
+                .admin()
                 .set_shards("e-1", "gpt-4", &limits(), 1)
                 .await
                 .unwrap(),
         ),
         "another change" => {
-            let edit = limiter.edit_balances("e-1", "gpt-4").top_up("tpm", 0);
+            let edit = limiter
+                .admin()
+                .edit_balances("e-1", "gpt-4")
+                .top_up("tpm", 0);
             let _ = edit.send().await.unwrap();
         }
         _ => {}
@@ -46,7 +50,10 @@ async fn i7_a_change_that_reached_some_shards_is_finished_by_its_key() {
                 drain(&fleet, u32::try_from(shard).unwrap(), "tpm", tokens(left));
             }
             let edit = async |limiter: &RateLimiter| {
-                let edit = limiter.edit_balances("e-1", "gpt-4").top_up("tpm", 400);
+                let edit = limiter
+                    .admin()
+                    .edit_balances("e-1", "gpt-4")
+                    .top_up("tpm", 400);
                 edit.idempotency_key("k").send().await
             };
             fleet.dynamo.fail_when(move |request| {
@@ -97,7 +104,7 @@ async fn a_bucket_in_use_is_changed_without_a_stop() {
             fleet.trouble(vec![None; 40], Some("tpm"));
             let _ = granted(&limiter, &limits(), &[("tpm", 1)]).await;
             let before = holds(&fleet, "tpm").await;
-            let edit = || limiter.edit_balances("e-1", "gpt-4");
+            let edit = || limiter.admin().edit_balances("e-1", "gpt-4");
             let outcome = match change {
                 0 => edit().top_up("tpm", 50).send().await.unwrap().outcome,
                 1 => edit().set("tpm", 200).send().await.unwrap().outcome,
@@ -106,6 +113,7 @@ async fn a_bucket_in_use_is_changed_without_a_stop() {
                     let next = [Limit::custom("tpm", 2_000, 1, 366 * 86_400_000).unwrap()];
                     configure(&limiter, &level, next).await;
                     limiter
+                        .admin()
                         .apply_limits("e-1", "gpt-4")
                         .send()
                         .await
@@ -170,6 +178,7 @@ async fn a_change_that_was_left_holds_up_no_later_one_of_a_bucket_created_since(
         let begin = edit.begin(&shards::key(0));
         table.update(&begin, ReturnValues::None).await.unwrap();
         let next = limiter
+            .admin()
             .edit_balances("e-1", "gpt-4")
             .drain("tpm")
             .send()

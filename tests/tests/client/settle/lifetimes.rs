@@ -54,7 +54,7 @@ async fn a_bucket_with_limits_of_its_own_is_kept_and_ends_without_them() {
     let _ = fleet.writes();
     assert!(take(&limiter, 1).await.unwrap().is_granted());
     assert_eq!((ttl_hours(&fleet).await, fleet.writes()), (None, 1));
-    limiter.delete_config(&own).await.unwrap();
+    limiter.admin().delete_config(&own).await.unwrap();
     let _ = fleet.writes();
     assert!(take(&limiter, 1).await.unwrap().is_granted());
     assert!(ttl_hours(&fleet).await.is_some());
@@ -89,7 +89,11 @@ async fn shards_have_no_end_and_one_of_them_has_again() {
             .item(&PK.replace("#0", &format!("#{shard}")), "#STATE")
     };
     assert!(at(0)["ttl"].is_object());
-    let _ = limiter.set_shards("e-1", "gpt-4", &[], 2).await.unwrap();
+    let _ = limiter
+        .admin()
+        .set_shards("e-1", "gpt-4", &[], 2)
+        .await
+        .unwrap();
     assert!(
         [0, 1]
             .map(at)
@@ -100,7 +104,11 @@ async fn shards_have_no_end_and_one_of_them_has_again() {
         let _ = ask().await;
     }
     assert!([0, 1].map(at).iter().all(|item| item["ttl"].is_null()));
-    let _ = limiter.set_shards("e-1", "gpt-4", &[], 1).await.unwrap();
+    let _ = limiter
+        .admin()
+        .set_shards("e-1", "gpt-4", &[], 1)
+        .await
+        .unwrap();
     assert!(
         at(1)["ttl"].is_object() && at(1)["rf"].is_null(),
         "what a merge leaves has an end: {}",
@@ -108,7 +116,11 @@ async fn shards_have_no_end_and_one_of_them_has_again() {
     );
     let _ = ask().await;
     assert!(at(0)["ttl"].is_object());
-    let _ = limiter.set_shards("e-1", "gpt-4", &[], 2).await.unwrap();
+    let _ = limiter
+        .admin()
+        .set_shards("e-1", "gpt-4", &[], 2)
+        .await
+        .unwrap();
     assert!(
         at(1)["ttl"].is_null(),
         "made again, it is no more what a merge left"

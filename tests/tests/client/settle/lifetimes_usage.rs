@@ -164,7 +164,7 @@ async fn i3_a_window_with_merged_shards_is_final_within_two_days() {
     let first = fleet.now();
     for shards in [4, 1] {
         let limits = limits();
-        let done = limiter.set_shards("e-1", "gpt-4", &limits, shards);
+        let done = limiter.admin().set_shards("e-1", "gpt-4", &limits, shards);
         assert_eq!(done.await.unwrap(), shards);
         for _ in 0..4 {
             let _ = granted(&limiter, &limits, &[("rpm", 5)]).await;

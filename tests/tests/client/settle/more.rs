@@ -48,7 +48,7 @@ async fn more_under_a_lease_is_held_and_returned_with_it() {
     assert!(more(&mut grant, "slots", 2).await.is_granted());
     assert!(more(&mut grant, "tpm", 50).await.is_granted());
     let until = grant.expires_at();
-    let leases = limiter.leases("e-1", "gpt-4").await.unwrap().items;
+    let leases = limiter.admin().leases("e-1", "gpt-4").await.unwrap().items;
     assert!(
         leases.iter().all(|lease| Some(lease.expires_at) == until),
         "{leases:?}"
@@ -58,7 +58,10 @@ async fn more_under_a_lease_is_held_and_returned_with_it() {
     assert_eq!(fleet.bucket().await.limits["slots"].available, tokens(1));
     assert_eq!(grant.release().await.unwrap(), Settlement::Applied);
     assert_eq!(fleet.bucket().await.limits["slots"].available, tokens(4));
-    assert_eq!(limiter.leases("e-1", "gpt-4").await.unwrap().items, []);
+    assert_eq!(
+        limiter.admin().leases("e-1", "gpt-4").await.unwrap().items,
+        []
+    );
     // A holder that dies.
     let mut grant = leased(&limiter, &limits(), &[("slots", 1)], secs(30)).await;
     assert!(more(&mut grant, "slots", 3).await.is_granted());
@@ -71,7 +74,11 @@ async fn more_under_a_lease_is_held_and_returned_with_it() {
 async fn more_is_taken_from_every_bucket_of_the_grant_or_from_none() {
     let fleet = Fleet::new().await;
     let limiter = configured(&fleet, &weirgate::ConfigLevel::System, [rpm(10)]).await;
-    limiter.set_entity(&child("e-1", "team")).await.unwrap();
+    limiter
+        .admin()
+        .set_entity(&child("e-1", "team"))
+        .await
+        .unwrap();
     let take = |entity: &str, amount| limiter.acquire(entity, "gpt-4").take("rpm", amount).send();
     let mut grant = take("e-1", 1).await.unwrap().granted().unwrap();
     let _other = take("team", 6).await.unwrap();

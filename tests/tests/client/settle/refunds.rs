@@ -145,7 +145,11 @@ async fn a_refund_and_a_debit_reach_the_parents_that_an_acquire_takes_from() {
     let fleet = Fleet::new().await;
     let level = ConfigLevel::Resource(resource("gpt-4"));
     let limiter = configured(&fleet, &level, [Limit::per_day("tpd", 86_400).unwrap()]).await;
-    limiter.set_entity(&child("e-1", "org")).await.unwrap();
+    limiter
+        .admin()
+        .set_entity(&child("e-1", "org"))
+        .await
+        .unwrap();
     let acquire = limiter.acquire("e-1", "gpt-4").take("tpd", 1_000);
     assert!(acquire.send().await.unwrap().is_granted());
     let refund = limiter.refund("e-1", "gpt-4").give_back("tpd", 300);
@@ -171,7 +175,11 @@ async fn a_refund_that_fails_for_one_bucket_reaches_the_others() {
     let fleet = Fleet::new().await;
     let level = ConfigLevel::Resource(resource("gpt-4"));
     let limiter = configured(&fleet, &level, [Limit::per_day("tpd", 86_400).unwrap()]).await;
-    limiter.set_entity(&child("e-1", "org")).await.unwrap();
+    limiter
+        .admin()
+        .set_entity(&child("e-1", "org"))
+        .await
+        .unwrap();
     let acquire = limiter.acquire("e-1", "gpt-4").take("tpd", 1_000);
     assert!(acquire.send().await.unwrap().is_granted());
     // The parent's write is still repeated when the child's has failed.

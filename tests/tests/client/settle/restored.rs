@@ -135,12 +135,17 @@ async fn a_grant_has_a_bounded_number_of_parts_at_both_ends() {
     // A decision over 100 buckets is taken, and its tokens restore; one over 101 is refused.
     let config = Config::of(limits().to_vec());
     limiter
+        .admin()
         .set_config(&ConfigLevel::System, &config)
         .await
         .unwrap();
     for at in 1..=97 {
         let (id, parent) = (format!("c-{at}"), format!("c-{}", at - 1));
-        limiter.set_entity(&child(&id, &parent)).await.unwrap();
+        limiter
+            .admin()
+            .set_entity(&child(&id, &parent))
+            .await
+            .unwrap();
     }
     let ask = |at: u32| limiter.acquire(&format!("c-{at}"), "gpt-4").take("tpd", 1);
     let both = limiter.acquire_all([ask(97), ask(1)]).send().await.unwrap();
@@ -165,6 +170,7 @@ async fn a_misspelt_limit_is_an_error_beside_any_other_entity() {
     let (_fleet, [limiter]) = Fleet::of().await;
     let system = Config::of(limits().to_vec());
     limiter
+        .admin()
         .set_config(&ConfigLevel::System, &system)
         .await
         .unwrap();
@@ -173,10 +179,15 @@ async fn a_misspelt_limit_is_an_error_beside_any_other_entity() {
         ..Config::default()
     };
     limiter
+        .admin()
         .set_config(&ConfigLevel::Entity(entity("vip")), &unlimited)
         .await
         .unwrap();
-    limiter.set_entity(&child("vip", "team")).await.unwrap();
+    limiter
+        .admin()
+        .set_entity(&child("vip", "team"))
+        .await
+        .unwrap();
     let ask = |entity: &str| limiter.acquire(entity, "gpt-4").take("tpd", 1);
     let kinds: [fn(weirgate::Acquire<'_>) -> weirgate::Acquire<'_>; 4] = [
         |ask| ask,
@@ -370,7 +381,11 @@ async fn of_kind(kind: Kind, fleet: &Fleet) -> (RateLimiter, Grant) {
         }
         Kind::Bypass => request = request.bypass(),
         Kind::Cascaded => {
-            limiter.set_entity(&child("e-1", "team")).await.unwrap();
+            limiter
+                .admin()
+                .set_entity(&child("e-1", "team"))
+                .await
+                .unwrap();
             let level = ConfigLevel::Entity(entity("team"));
             configure(&limiter, &level, limits).await;
         }

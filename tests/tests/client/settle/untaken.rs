@@ -46,7 +46,7 @@ async fn i4_what_a_lease_was_adjusted_to_returns_with_it() {
         let mut grant = leased(&limiter, &limits(), &[("slots", 1)], secs(30)).await;
         let _ = grant.adjust("tpm", 250).await.unwrap();
         let _ = grant.adjust("slots", 2).await.unwrap();
-        let lease = &limiter.leases("e-1", "gpt-4").await.unwrap().items[0];
+        let lease = &limiter.admin().leases("e-1", "gpt-4").await.unwrap().items[0];
         assert_eq!(
             (lease.tokens["tpm"], lease.tokens["slots"]),
             (tokens(250), tokens(2))

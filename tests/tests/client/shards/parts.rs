@@ -362,6 +362,7 @@ async fn i5_a_request_above_a_share_is_admitted_while_all_shards_are_busy() {
         let operator = process(&dynamo.table().await).await;
         assert_eq!(
             operator
+                .admin()
                 .set_shards("openai", "gpt-4", &limits, count)
                 .await
                 .unwrap(),

@@ -33,6 +33,7 @@ async fn shards_that_cannot_be_are_refused_with_the_reason() {
     let _ = fleet.dynamo.take_requests();
     for shards in [0, 3, 65, 128] {
         let error = limiter
+            .admin()
             .set_shards("e-1", "gpt-4", &per_minute(1000), shards)
             .await
             .unwrap_err();
@@ -49,6 +50,7 @@ async fn shards_that_cannot_be_are_refused_with_the_reason() {
         "bad input is refused before a request is sent"
     );
     let error = limiter
+        .admin()
         .set_shards("e-1", "gpt-4", &per_minute(10), 16)
         .await
         .unwrap_err();
@@ -61,7 +63,13 @@ async fn shards_that_cannot_be_are_refused_with_the_reason() {
     assert_eq!(fleet.dynamo.take_requests(), 0);
     // Nor is it begun if only the bucket itself knows.
     let _ = granted(&limiter, &per_minute(10), &[("rpm", 1)]).await;
-    assert!(limiter.set_shards("e-1", "gpt-4", &[], 16).await.is_err());
+    assert!(
+        limiter
+            .admin()
+            .set_shards("e-1", "gpt-4", &[], 16)
+            .await
+            .is_err()
+    );
     let shards = shards(&fleet).await;
     assert_eq!((shards.len(), shards[0].scaling.min_shards), (1, 0));
 }

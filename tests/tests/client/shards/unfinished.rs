@@ -112,6 +112,7 @@ async fn an_operator_goes_on_from_a_split_that_another_process_has_left() {
     let before = held(&table, &bucket.key, bucket.refilled_at).await;
     assert_eq!(
         limiter
+            .admin()
             .set_shards("e-1", "gpt-4", &limits(), 4)
             .await
             .unwrap(),
@@ -128,6 +129,7 @@ async fn an_operator_goes_on_from_a_split_that_another_process_has_left() {
     );
     assert_eq!(
         limiter
+            .admin()
             .set_shards("e-1", "gpt-4", &limits(), 1)
             .await
             .unwrap(),

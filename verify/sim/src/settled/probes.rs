@@ -70,7 +70,11 @@ pub(super) async fn resharding_keeps_tokens(world: &World, plan: &Plan) {
     }
     let of = |name| async move { limiter(&Network::new(world, name), &world.clock(), false).await };
     let (operator, caller) = (of(OPERATOR).await, of("calm").await);
-    let reshard = |shards| operator.set_shards(&plan.entity, &plan.resource, &plan.limits, shards);
+    let reshard = |shards| {
+        operator
+            .admin()
+            .set_shards(&plan.entity, &plan.resource, &plan.limits, shards)
+    };
     let calls = async || {
         for _ in 0..8 {
             let _ = take(world, &caller, plan, 1).await;

@@ -159,7 +159,10 @@ impl Fleet {
                     let (id, of) = (EntityId::new(&*entity)?, Resource::new(resource)?);
                     let scope = UsageScope::Bucket(id, of);
                     let range = since..SystemClock.now();
-                    let report = self.limiters[0].usage_report(scope, granularity, range)?;
+                    let report =
+                        self.limiters[0]
+                            .admin()
+                            .usage_report(scope, granularity, range)?;
                     let counted = report.total().await?.usage;
                     if counted == consumed {
                         break;

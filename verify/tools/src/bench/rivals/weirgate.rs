@@ -64,6 +64,7 @@ impl Caller {
     async fn configure(&self) -> Result<(), Box<dyn std::error::Error>> {
         let limits = Config::of(self.far.to_vec());
         self.limiter
+            .admin()
             .set_config(&ConfigLevel::Resource("stored".try_into()?), &limits)
             .await?;
         let child = Entity {
@@ -71,7 +72,7 @@ impl Caller {
             parent: Some("parent".try_into()?),
             cascades: true,
         };
-        self.limiter.set_entity(&child).await?;
+        self.limiter.admin().set_entity(&child).await?;
         Ok(())
     }
 

@@ -7,12 +7,12 @@ mod steps;
 use weirgate_shared::EntityId;
 
 use self::steps::Erasure;
-use super::limiter::RateLimiter;
+use super::Admin;
 use crate::values::Error;
 
 pub use report::{EraseReport, LiveLeases};
 
-impl RateLimiter {
+impl Admin {
     /// Erases an entity: its limits, its own item, the links of its children, its buckets with
     /// their leases, its usage and its audit events. An audit event remains of each call that
     /// deleted something, which says when and by which principal; so do the versions of its limits.
@@ -24,7 +24,7 @@ impl RateLimiter {
     /// ```no_run
     /// # async fn example(limiter: weirgate::RateLimiter) -> Result<(), Box<dyn std::error::Error>> {
     /// use weirgate::LiveLeases;
-    /// let report = limiter.erase_entity(&"user-1".try_into()?, LiveLeases::Refuse).await?;
+    /// let report = limiter.admin().erase_entity(&"user-1".try_into()?, LiveLeases::Refuse).await?;
     /// println!("{} shards, {} snapshots", report.shards, report.snapshots);
     /// # Ok(())
     /// # }

@@ -5,26 +5,26 @@ use std::sync::Arc;
 use weirgate_shared::{AuditChange, EditChange, EpochMillis, Limit, Shard};
 
 use super::operation::{Operating, OperationOutcome, Options, Read, operation_options};
-use crate::RateLimiter;
+use crate::api::admin::Admin;
 use crate::bucket::BucketState;
 use crate::config::{Freshness, resolve};
 use crate::session::{CacheKey, deadline};
 use crate::values::{Error, Limits, check_bucket_limits, check_limit_count};
 
-impl RateLimiter {
+impl Admin {
     /// Writes the configured limits to all shards of a bucket now. Without this, a shard gets them
     /// with the next acquire from it.
     ///
     /// ```no_run
     /// # async fn example(limiter: weirgate::RateLimiter) -> Result<(), weirgate::Error> {
-    /// let report = limiter.apply_limits("customer-1", "gpt-4").send().await?;
+    /// let report = limiter.admin().apply_limits("customer-1", "gpt-4").send().await?;
     /// println!("{} shards", report.shards);
     /// # Ok(())
     /// # }
     /// ```
     pub fn apply_limits(&self, entity: &str, resource: &str) -> LimitsEdit<'_> {
         LimitsEdit {
-            limiter: self,
+            admin: self,
             entity: entity.to_owned(),
             resource: resource.to_owned(),
             options: Options::default(),
@@ -36,7 +36,7 @@ impl RateLimiter {
 #[derive(Debug, Clone)]
 #[must_use = "a change does nothing until it is sent"]
 pub struct LimitsEdit<'a> {
-    limiter: &'a RateLimiter,
+    admin: &'a Admin,
     entity: String,
     resource: String,
     options: Options,
@@ -68,8 +68,8 @@ impl LimitsEdit<'_> {
     /// [`Error::Contended`] or [`Error::Store`] if it is incomplete: callers bring the limits along,
     /// and a second call with the same key finishes it.
     pub async fn send(self) -> Result<LimitsReport, Error> {
-        let session = &self.limiter.session;
-        let bucket = self.limiter.buckets.bucket(
+        let session = &self.admin.session;
+        let bucket = self.admin.buckets.bucket(
             self.entity.as_str().try_into()?,
             self.resource.as_str().try_into()?,
         );
@@ -124,7 +124,7 @@ impl LimitsEdit<'_> {
 
     /// Returns the limits that are configured for the bucket now.
     async fn configured(&self, bucket: &BucketState) -> Result<Limits, Error> {
-        let session = &self.limiter.session;
+        let session = &self.admin.session;
         let (slot, first) = (&bucket.config, bucket.shard(0));
         let until = deadline(session.settings.timeout);
         let resolved = resolve(session, slot, &first, Freshness::Now, until).await?;

@@ -12,7 +12,7 @@ pub enum LiveLeases {
     Discard,
 }
 
-/// What one call of [`crate::RateLimiter::erase_entity`] deleted, and what it left. A call that continues
+/// What one call of [`crate::Admin::erase_entity`] deleted, and what it left. A call that continues
 /// an interrupted one counts only what it deleted itself.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 #[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize))]

@@ -9,14 +9,14 @@ use weirgate_store::Item;
 
 /// A shard to be erased: its item, or only its part of an unfinished split.
 #[derive(Debug)]
-pub(in crate::api) struct Remains {
-    pub(in crate::api) key: BucketKey,
+pub(in crate::api::admin) struct Remains {
+    pub(in crate::api::admin) key: BucketKey,
     /// `v` of the item, if there is one.
-    pub(in crate::api) seen: Option<i64>,
+    pub(in crate::api::admin) seen: Option<i64>,
     /// Highest `v` of the item and of a split that makes the shard.
     highest: i64,
     /// Whether the item is the tombstone of an erasure, and no split can make the shard.
-    pub(in crate::api) is_erased: bool,
+    pub(in crate::api::admin) is_erased: bool,
     /// Names of the item's attributes, in order: equal erasures send equal requests.
     names: BTreeSet<String>,
 }
@@ -26,7 +26,7 @@ impl Remains {
     ///
     /// # Errors
     /// [`ItemError`] if it is no shard that can be read.
-    pub(in crate::api) fn of(item: &Item) -> Result<(Self, Option<Self>), ItemError> {
+    pub(in crate::api::admin) fn of(item: &Item) -> Result<(Self, Option<Self>), ItemError> {
         let names = item.attributes().map(|(name, _)| name.to_owned());
         let own = |key, v, is_erased| Self {
             key,
@@ -54,7 +54,7 @@ impl Remains {
     /// Returns each shard of a bucket once, in the order in which they are erased: halves before the
     /// shard that has their escrow, and shard 0 last. While it exists, a missing shard is a hole
     /// without tokens.
-    pub(in crate::api) fn in_order(mut all: Vec<Self>) -> Vec<Self> {
+    pub(in crate::api::admin) fn in_order(mut all: Vec<Self>) -> Vec<Self> {
         all.sort_by_key(|one| (Reverse(one.key.shard), one.seen.is_none()));
         all.dedup_by(|half, shard| {
             let is_same = half.key == shard.key;
@@ -69,21 +69,21 @@ impl Remains {
 
     /// Returns the `v` of the tombstones of these shards of a bucket: above every `v` of theirs, also
     /// of a split that another process finishes late, and not before `now`.
-    pub(in crate::api) fn tombstone_v(all: &[Self], now: EpochMillis) -> i64 {
+    pub(in crate::api::admin) fn tombstone_v(all: &[Self], now: EpochMillis) -> i64 {
         let highest = all.iter().map(|shard| shard.highest).max();
         let above = highest.unwrap_or_default().saturating_add(1);
         above.max(now.0.saturating_mul(1000))
     }
 
     /// Returns the write that leaves the tombstone.
-    pub(in crate::api) fn erase(&self, v: i64, now: EpochMillis) -> Update {
+    pub(in crate::api::admin) fn erase(&self, v: i64, now: EpochMillis) -> Update {
         let names = self.names.iter().map(String::as_str);
         erase_shard(&self.key, self.seen, names, v, now)
     }
 }
 
 /// Returns how many leases of an item have not expired. Leases that cannot be read hold nothing.
-pub(in crate::api) fn live_leases(item: &Item, now: EpochMillis) -> usize {
+pub(in crate::api::admin) fn live_leases(item: &Item, now: EpochMillis) -> usize {
     let leases = read_leases(item.attributes()).unwrap_or_default();
     let live = leases.values().filter(|lease| lease.expires_at > now);
     live.count()

@@ -8,13 +8,13 @@ use weirgate_shared::{
 };
 use weirgate_store::{BY_RESOURCE, Item, Query, SortKeys};
 
-use super::limiter::RateLimiter;
-use super::page::{Page, PageToken, Unreadable};
+use super::Admin;
+use crate::api::page::{Page, PageToken, Unreadable};
 use crate::config::{ConfigEdit, key, stored};
-use crate::session::{CacheKey, CacheStats, Session};
+use crate::session::{CacheKey, Session};
 use crate::values::Error;
 
-impl RateLimiter {
+impl Admin {
     /// Sets the configuration of a level, and replaces the one before. It holds at once for
     /// acquires of this limiter, and within [`Builder::config_ttl`](crate::Builder::config_ttl) for
     /// others. It reaches each bucket with its next acquire. An equal configuration changes
@@ -24,7 +24,7 @@ impl RateLimiter {
     /// # async fn example(limiter: weirgate::RateLimiter) -> Result<(), Box<dyn std::error::Error>> {
     /// use weirgate::{Config, ConfigLevel, Limit};
     /// let limits = [Limit::per_minute("rpm", 600)?, Limit::per_minute("tpm", 100_000)?];
-    /// limiter.set_config(&ConfigLevel::Resource("gpt-4".try_into()?), &Config::of(limits)).await?;
+    /// limiter.admin().set_config(&ConfigLevel::Resource("gpt-4".try_into()?), &Config::of(limits)).await?;
     /// # Ok(())
     /// # }
     /// ```
@@ -136,12 +136,6 @@ impl RateLimiter {
             unreadable,
             next: found.next,
         })
-    }
-
-    /// Returns the counters of the configuration cache since the limiter was built.
-    #[must_use]
-    pub fn cache_stats(&self) -> CacheStats {
-        self.session.config_cache.stats()
     }
 
     /// Changes or deletes a configuration. With a `version`, only if the item still has it.

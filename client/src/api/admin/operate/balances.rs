@@ -5,12 +5,12 @@ use std::collections::BTreeMap;
 use weirgate_shared::{AuditChange, EditChange, LimitName, MilliTokens};
 
 use super::operation::{Operating, OperationOutcome, Options, Read, operation_options};
-use crate::RateLimiter;
+use crate::api::admin::Admin;
 use crate::bucket::{AmountChange, BalancePlan, balances};
 use crate::session::CacheKey;
 use crate::values::{Error, parse_amount};
 
-impl RateLimiter {
+impl Admin {
     /// Changes the balances of rates of one bucket, in all its shards: one write each, after one that
     /// records the plan. Callers may go on; each shard is changed once.
     ///
@@ -32,7 +32,7 @@ impl RateLimiter {
     /// ```
     pub fn edit_balances(&self, entity: &str, resource: &str) -> BalanceEdit<'_> {
         BalanceEdit {
-            limiter: self,
+            admin: self,
             entity: entity.to_owned(),
             resource: resource.to_owned(),
             changes: vec![],
@@ -45,7 +45,7 @@ impl RateLimiter {
 #[derive(Debug, Clone)]
 #[must_use = "a change does nothing until it is sent"]
 pub struct BalanceEdit<'a> {
-    limiter: &'a RateLimiter,
+    admin: &'a Admin,
     entity: String,
     resource: String,
     changes: Vec<(Option<String>, Change)>,
@@ -122,9 +122,9 @@ impl BalanceEdit<'_> {
     /// for another change; nothing is changed then. [`Error::Contended`] or [`Error::Store`] if it is
     /// incomplete, or the outcome is not known: a second call with the same key finishes it.
     pub async fn send(self) -> Result<BalanceReport, Error> {
-        let session = &self.limiter.session;
+        let session = &self.admin.session;
         let changes = self.changes()?;
-        let bucket = self.limiter.buckets.bucket(
+        let bucket = self.admin.buckets.bucket(
             self.entity.as_str().try_into()?,
             self.resource.as_str().try_into()?,
         );

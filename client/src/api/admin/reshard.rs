@@ -2,11 +2,11 @@
 
 use weirgate_shared::{Limit, MAX_SHARDS};
 
-use super::limiter::RateLimiter;
+use super::Admin;
 use crate::bucket::Resharding;
 use crate::values::{Error, check_limit_count};
 
-impl RateLimiter {
+impl Admin {
     /// Splits a bucket into `shards` ahead of a load, or merges it back. Returns the resulting
     /// shard count.
     ///
@@ -21,7 +21,7 @@ impl RateLimiter {
     ///
     /// ```no_run
     /// # async fn example(limiter: weirgate::RateLimiter, limits: [weirgate::Limit; 1]) -> Result<(), weirgate::Error> {
-    /// limiter.set_shards("openai", "gpt-4", &limits, 16).await?; // ready for 16,000 writes a second
+    /// limiter.admin().set_shards("openai", "gpt-4", &limits, 16).await?; // ready for 16,000 writes a second
     /// # Ok(())
     /// # }
     /// ```

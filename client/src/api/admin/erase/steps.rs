@@ -11,9 +11,9 @@ use weirgate_shared::{
 use weirgate_store::{BY_ENTITY, CHILDREN, Consistency, Index, Item, Query, SortKeys};
 
 use super::super::entities::seen;
-use super::super::limiter::RateLimiter;
 use super::remains::{Remains, live_leases};
 use super::report::{EraseReport, LiveLeases};
+use crate::api::admin::Admin;
 use crate::config::{ConfigEdit, stored};
 use crate::session::{CacheKey, Session, undecodable};
 use crate::values::Error;
@@ -25,7 +25,7 @@ const ATTEMPTS: u32 = 3;
 
 /// One erasure under way.
 pub(super) struct Erasure<'a> {
-    limiter: &'a RateLimiter,
+    admin: &'a Admin,
     session: &'a Session,
     id: &'a EntityId,
     leases: LiveLeases,
@@ -36,10 +36,10 @@ pub(super) struct Erasure<'a> {
 }
 
 impl<'a> Erasure<'a> {
-    pub(super) fn new(limiter: &'a RateLimiter, id: &'a EntityId, leases: LiveLeases) -> Self {
+    pub(super) fn new(admin: &'a Admin, id: &'a EntityId, leases: LiveLeases) -> Self {
         Self {
-            limiter,
-            session: &limiter.session,
+            admin,
+            session: &admin.session,
             id,
             leases,
             first: vec![],
@@ -106,7 +106,7 @@ impl<'a> Erasure<'a> {
     }
 
     async fn own_items(&self, prefix: &str) -> Result<Vec<Item>, Error> {
-        let partition = self.limiter.entity_key(self.id).item_key().pk;
+        let partition = self.admin.entity_key(self.id).item_key().pk;
         self.list(None, &partition, prefix).await
     }
 
@@ -120,7 +120,7 @@ impl<'a> Erasure<'a> {
     /// Returns the resources that the entity has limits, buckets or usage on. Usage finds shards
     /// that are in no index.
     pub(super) async fn resources(&self) -> Result<BTreeSet<Resource>, Error> {
-        let partition = self.limiter.entity_key(self.id).item_key().pk;
+        let partition = self.admin.entity_key(self.id).item_key().pk;
         let listed = self.list(Some(BY_ENTITY), &partition, "BUCKET#").await?;
         let buckets = listed
             .iter()
@@ -172,7 +172,7 @@ impl<'a> Erasure<'a> {
 
     /// Removes the entity as the parent of its children. Each change is an audit event of the child.
     pub(super) async fn children(&mut self) -> Result<(), Error> {
-        let partition = self.limiter.entity_key(self.id).children();
+        let partition = self.admin.entity_key(self.id).children();
         let listed = self.list(Some(CHILDREN), &partition, "CHILD#").await?;
         let keys = listed.iter().filter_map(Item::key);
         let children: Vec<_> = keys
@@ -213,7 +213,7 @@ impl<'a> Erasure<'a> {
     }
 
     pub(super) async fn entity(&mut self) -> Result<(), Error> {
-        let key = self.limiter.entity_key(self.id);
+        let key = self.admin.entity_key(self.id);
         let mut editing = self.editing("the item");
         loop {
             let items = self.session.read(&[key.item_key()]).await?;

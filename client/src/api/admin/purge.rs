@@ -11,10 +11,10 @@ use weirgate_shared::{
 };
 use weirgate_store::{Item, WriteOutcome};
 
+use super::Admin;
 use super::erase::LiveLeases;
 use super::erase::remains::{Remains, live_leases};
-use super::limiter::RateLimiter;
-use super::page::{PageToken, within};
+use crate::api::page::{PageToken, within};
 use crate::config::{self, ConfigEdit, stored, unreadable};
 use crate::session::CacheKey;
 use crate::values::Error;
@@ -34,7 +34,7 @@ const LIST: &str = "purge";
 #[derive(Debug, Clone)]
 #[must_use = "a purge does nothing until it is sent"]
 pub struct Purge<'a> {
-    limiter: &'a RateLimiter,
+    admin: &'a Admin,
     namespace: String,
     leases: LiveLeases,
     is_dry_run: bool,
@@ -74,7 +74,7 @@ enum Kind {
     Other,
 }
 
-impl RateLimiter {
+impl Admin {
     /// Deletes everything that the table has of the limiter's namespace: limits, entities, buckets,
     /// usage, audit events, also items that cannot be read. `namespace` must be the limiter's, as a
     /// confirmation. What remains is the switch that keeps the namespace stopped, the version of the
@@ -95,7 +95,7 @@ impl RateLimiter {
     /// # async fn example(limiter: weirgate::RateLimiter) -> Result<(), Box<dyn std::error::Error>> {
     /// let mut after = None;
     /// loop {
-    ///     let page = limiter.purge_namespace("staging").after(after).send().await?;
+    ///     let page = limiter.admin().purge_namespace("staging").after(after).send().await?;
     ///     println!("{} items read, {} shards deleted", page.scanned, page.shards);
     ///     after = page.next;
     ///     if after.is_none() {
@@ -107,7 +107,7 @@ impl RateLimiter {
     /// ```
     pub fn purge_namespace(&self, namespace: &str) -> Purge<'_> {
         Purge {
-            limiter: self,
+            admin: self,
             namespace: namespace.to_owned(),
             leases: LiveLeases::Refuse,
             is_dry_run: false,
@@ -144,7 +144,7 @@ impl Purge<'_> {
     /// incomplete: send it again.
     pub async fn send(self) -> Result<PurgeReport, Error> {
         self.check().await?;
-        let session = &self.limiter.session;
+        let session = &self.admin.session;
         let position = within(self.after.as_ref(), LIST)?;
         let mut configs = 0;
         if self.after.is_none() {
@@ -198,7 +198,7 @@ impl Purge<'_> {
 
     /// Leaves the tombstones of a bucket's shards in this page.
     async fn bury(&self, shards: Vec<Remains>) -> Result<(), Error> {
-        let (session, mut races) = (&self.limiter.session, 0);
+        let (session, mut races) = (&self.admin.session, 0);
         let v = Remains::tombstone_v(&shards, session.now());
         let mut left: VecDeque<_> = Remains::in_order(shards).into();
         while let Some(shard) = left.pop_front() {
@@ -229,12 +229,12 @@ impl Purge<'_> {
     }
 
     fn keeps_leases_of(&self, item: &Item) -> bool {
-        let now = self.limiter.session.now();
+        let now = self.admin.session.now();
         self.leases == LiveLeases::Refuse && live_leases(item, now) > 0
     }
 
     async fn check(&self) -> Result<(), Error> {
-        let own = &self.limiter.session.namespace;
+        let own = &self.admin.session.namespace;
         if self.namespace != own.as_str() {
             return Err(Error::Invalid(format!(
                 "namespace {:?} is to be purged by a limiter of namespace {:?}: build a limiter of \
@@ -246,7 +246,7 @@ impl Purge<'_> {
         if self.is_dry_run {
             return Ok(());
         }
-        let switches = self.limiter.stored_switches().await?;
+        let switches = self.admin.stored_switches().await?;
         if let Some((_, error)) = switches.unreadable.first() {
             return Err(unreadable(&switches_key(own), error.clone()));
         }
@@ -273,7 +273,7 @@ impl Purge<'_> {
     /// Returns whether an item stays: the switches, the version of the system's limits, and events of
     /// purges.
     fn is_kept(&self, key: &ItemKey, item: &Item) -> bool {
-        let namespace = &self.limiter.session.namespace;
+        let namespace = &self.admin.session.namespace;
         let is_purge = || {
             let action = item.attributes().find(|(name, _)| *name == attr::ACTION);
             action.is_some_and(|(_, action)| action == weirgate_shared::Attr::S(PURGE))
@@ -300,7 +300,7 @@ impl Purge<'_> {
         &self,
         actions: impl FnOnce(&ConfigEdit<'_>) -> Vec<Action>,
     ) -> Result<(), Error> {
-        let session = &self.limiter.session;
+        let session = &self.admin.session;
         let what = format!("namespace {}, to be purged", session.namespace);
         let mut edit = ConfigEdit::new(session, what, CacheKey::AllLimits);
         let actions = actions(&edit);

@@ -10,8 +10,8 @@ use weirgate_shared::{
 };
 use weirgate_store::{BY_ENTITY, CHILDREN, Item, Query, SortKeys};
 
-use super::limiter::RateLimiter;
-use super::page::{PAGE, Page, PageToken, within};
+use super::Admin;
+use crate::api::page::{PAGE, Page, PageToken, within};
 use crate::config::{ConfigEdit, unreadable};
 use crate::session::CacheKey;
 use crate::values::Error;
@@ -19,7 +19,7 @@ use crate::values::Error;
 /// Queries of children under way at once.
 const CONCURRENCY: usize = 64;
 
-impl RateLimiter {
+impl Admin {
     /// Sets an entity: its parent, and whether it cascades to it. An entity can be limited, or be a
     /// parent, without being set.
     ///
@@ -27,7 +27,7 @@ impl RateLimiter {
     /// # async fn example(limiter: weirgate::RateLimiter) -> Result<(), Box<dyn std::error::Error>> {
     /// use weirgate::Entity;
     /// let user = Entity { id: "user-1".try_into()?, parent: Some("team-a".try_into()?), cascades: true };
-    /// limiter.set_entity(&user).await?;
+    /// limiter.admin().set_entity(&user).await?;
     /// # Ok(())
     /// # }
     /// ```

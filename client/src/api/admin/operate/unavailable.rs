@@ -4,11 +4,11 @@ use weirgate_shared::{AuditChange, Switches, switches_key};
 
 use super::operation::{OperationOutcome, Options, operation_options};
 use super::switches::change_switches;
-use crate::RateLimiter;
+use crate::api::admin::Admin;
 use crate::config::unreadable;
 use crate::values::{Error, OnUnavailable, check_on_unavailable};
 
-impl RateLimiter {
+impl Admin {
     /// Stores what all limiters of the namespace decide while DynamoDB is unavailable, in place of
     /// [their own setting](crate::Builder::on_unavailable) and of a request's; `None` leaves it to
     /// them.
@@ -21,13 +21,13 @@ impl RateLimiter {
     /// ```no_run
     /// # async fn example(limiter: weirgate::RateLimiter) -> Result<(), weirgate::Error> {
     /// use weirgate::OnUnavailable;
-    /// limiter.store_on_unavailable(Some(OnUnavailable::Local { percent: 5 })).send().await?;
+    /// limiter.admin().store_on_unavailable(Some(OnUnavailable::Local { percent: 5 })).send().await?;
     /// # Ok(())
     /// # }
     /// ```
     pub fn store_on_unavailable(&self, policy: Option<OnUnavailable>) -> PolicyEdit<'_> {
         PolicyEdit {
-            limiter: self,
+            admin: self,
             policy,
             options: Options::default(),
         }
@@ -53,7 +53,7 @@ impl RateLimiter {
 #[derive(Debug, Clone)]
 #[must_use = "a change does nothing until it is sent"]
 pub struct PolicyEdit<'a> {
-    limiter: &'a RateLimiter,
+    admin: &'a Admin,
     policy: Option<OnUnavailable>,
     options: Options,
 }
@@ -80,7 +80,7 @@ impl PolicyEdit<'_> {
     /// change; [`Error::Contended`] if other processes kept changing switches; [`Error::Store`] if
     /// the outcome is not known: a second call is safe.
     pub async fn send(self) -> Result<PolicyReport, Error> {
-        let (session, policy) = (&*self.limiter.session, self.policy);
+        let (session, policy) = (&*self.admin.session, self.policy);
         policy.map_or(Ok(()), check_on_unavailable)?;
         let what = match policy {
             Some(policy) => format!("{policy} while DynamoDB is unavailable"),

@@ -7,8 +7,8 @@ use weirgate_shared::{
 };
 use weirgate_store::{BY_ENTITY, BY_RESOURCE, Item, Position};
 
-use super::limiter::RateLimiter;
-use super::page::{Page, PageToken, Unreadable, within};
+use super::Admin;
+use crate::api::page::{Page, PageToken, Unreadable, within};
 use crate::bucket::{BucketState, refresh_each};
 use crate::session::Session;
 use crate::values::{Error, LimitStatus, Limits, bucket_status};
@@ -45,7 +45,7 @@ impl StoredBucket {
     }
 }
 
-impl RateLimiter {
+impl Admin {
     /// Returns the buckets of an entity, by resource, one page at a time; `after` is the previous
     /// page's token. Buckets created or deleted in the last second may be missing.
     ///
@@ -103,7 +103,7 @@ impl RateLimiter {
 }
 
 /// Returns some buckets of a resource, each by its first shard, and the position after them.
-pub(super) async fn listed_of_resource(
+pub(in crate::api) async fn listed_of_resource(
     session: &Session,
     resource: &Resource,
     position: Option<&Position>,

@@ -9,8 +9,8 @@ use weirgate_shared::{
 };
 use weirgate_store::{Consistency, Item};
 
-use super::limiter::RateLimiter;
-use super::page::{Page, Unreadable};
+use super::Admin;
+use crate::api::page::{Page, Unreadable};
 use crate::bucket::{BucketState, Hold, refresh_all};
 use crate::config::ConfigEdit;
 use crate::queue::HoldPart;
@@ -46,7 +46,7 @@ impl StoredLease {
     }
 }
 
-impl RateLimiter {
+impl Admin {
     /// Returns the leases of a bucket, the first to expire first. One that has expired is listed
     /// until its tokens are returned. Costs a read unit, or 1.5 and 0.5 for each shard of a split
     /// bucket; more for items above 4 KB.
@@ -96,9 +96,9 @@ impl RateLimiter {
     ///
     /// ```no_run
     /// # async fn example(limiter: weirgate::RateLimiter) -> Result<(), weirgate::Error> {
-    /// for lease in limiter.leases("openai", "gpt-4").await?.items {
+    /// for lease in limiter.admin().leases("openai", "gpt-4").await?.items {
     ///     if lease.owner == "batch-17" {
-    ///         limiter.release_lease("openai", "gpt-4", &lease.id).await?;
+    ///         limiter.admin().release_lease("openai", "gpt-4", &lease.id).await?;
     ///     }
     /// }
     /// # Ok(())

@@ -4,13 +4,13 @@ use weirgate_shared::write::describe_entity;
 use weirgate_shared::{AuditChange, EntityDescription, EntityId, ItemKey, read_description};
 use weirgate_store::Item;
 
+use super::Admin;
 use super::entities::seen;
-use super::limiter::RateLimiter;
 use crate::config::{ConfigEdit, unreadable};
 use crate::session::CacheKey;
 use crate::values::Error;
 
-impl RateLimiter {
+impl Admin {
     /// Sets the display name and the labels of an entity, instead of those before, whatever they
     /// are by now: [`edit_entity_description`](Self::edit_entity_description) keeps those of others.
     /// Its parent stays as it is, and [`set_entity`](Self::set_entity) keeps them.
@@ -36,7 +36,7 @@ impl RateLimiter {
     /// let pro = |description: weirgate::EntityDescription| -> Result<_, weirgate::Error> {
     ///     Ok(description.labelled("plan", "pro").expect("a short label"))
     /// };
-    /// limiter.edit_entity_description(&"customer-1".try_into()?, pro).await?;
+    /// limiter.admin().edit_entity_description(&"customer-1".try_into()?, pro).await?;
     /// # Ok(())
     /// # }
     /// ```

@@ -4,13 +4,13 @@ use weirgate_shared::write::write_switches;
 use weirgate_shared::{AuditChange, ConfigLevel, MAX_SWITCHES, Switch, Switches, switches_key};
 
 use super::operation::{Operating, OperationOutcome, Options, Read, operation_options};
-use crate::RateLimiter;
+use crate::api::admin::Admin;
 use crate::api::page::{Page, Unreadable};
 use crate::config::stored_switches;
 use crate::session::{CacheKey, Session};
 use crate::values::Error;
 
-impl RateLimiter {
+impl Admin {
     /// Stops a level: every acquire of it is [disabled](crate::Decision::Disabled), also of callers
     /// that bring limits in code or from a file, until the level is [started](Self::start). A
     /// narrower level that is [exempt](Self::exempt) goes on. What is configured stays as it is.
@@ -22,9 +22,9 @@ impl RateLimiter {
     /// ```no_run
     /// # async fn example(limiter: weirgate::RateLimiter) -> Result<(), Box<dyn std::error::Error>> {
     /// use weirgate::ConfigLevel;
-    /// limiter.stop(&ConfigLevel::Resource("gpt-4".try_into()?)).send().await?;
+    /// limiter.admin().stop(&ConfigLevel::Resource("gpt-4".try_into()?)).send().await?;
     /// // One customer goes on:
-    /// limiter.exempt(&ConfigLevel::Entity("customer-1".try_into()?)).send().await?;
+    /// limiter.admin().exempt(&ConfigLevel::Entity("customer-1".try_into()?)).send().await?;
     /// # Ok(())
     /// # }
     /// ```
@@ -69,7 +69,7 @@ impl RateLimiter {
         })
     }
 
-    pub(in crate::api) async fn stored_switches(&self) -> Result<Switches, Error> {
+    pub(in crate::api::admin) async fn stored_switches(&self) -> Result<Switches, Error> {
         let key = switches_key(&self.session.namespace);
         let items = self.session.read(std::slice::from_ref(&key)).await?;
         stored_switches(&key, items.first())
@@ -80,7 +80,7 @@ impl RateLimiter {
 #[derive(Debug, Clone)]
 #[must_use = "a change does nothing until it is sent"]
 pub struct SwitchEdit<'a> {
-    limiter: &'a RateLimiter,
+    admin: &'a Admin,
     level: ConfigLevel,
     next: Option<Switch>,
     options: Options,
@@ -99,10 +99,10 @@ pub struct SwitchReport {
 }
 
 impl<'a> SwitchEdit<'a> {
-    fn new(limiter: &'a RateLimiter, level: &ConfigLevel, next: Option<Switch>) -> Self {
+    fn new(admin: &'a Admin, level: &ConfigLevel, next: Option<Switch>) -> Self {
         let options = Options::default();
         Self {
-            limiter,
+            admin,
             level: level.clone(),
             next,
             options,
@@ -118,7 +118,7 @@ impl<'a> SwitchEdit<'a> {
     /// change; [`Error::Contended`] if other processes kept changing switches; [`Error::Store`] if
     /// the outcome is not known: a second call is safe.
     pub async fn send(self) -> Result<SwitchReport, Error> {
-        let (session, level, next) = (&*self.limiter.session, &self.level, self.next);
+        let (session, level, next) = (&*self.admin.session, &self.level, self.next);
         let what = match next {
             Some(Switch::Stopped) => format!("stop {level}"),
             Some(Switch::Exempt) => format!("exempt {level}"),

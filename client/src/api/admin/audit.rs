@@ -3,11 +3,11 @@
 use weirgate_shared::{AuditEvent, AuditKey, AuditSubject, ItemKey, read_audit};
 use weirgate_store::{Item, Query, SortKeys};
 
-use super::limiter::RateLimiter;
-use super::page::{Page, PageToken, Unreadable};
+use super::Admin;
+use crate::api::page::{Page, PageToken, Unreadable};
 use crate::values::Error;
 
-impl RateLimiter {
+impl Admin {
     /// Returns the changes of an entity or of limits, newest first, one page at a time; `after` is
     /// the previous page's token. Events are kept for
     /// [`Builder::audit_retention`](crate::Builder::audit_retention). One that was changed by other
