@@ -25,7 +25,9 @@ impl RateLimiter {
     /// # Errors
     /// [`Error::Store`] if the table exists already, or DynamoDB refuses.
     pub async fn create_table(&self) -> Result<(), Error> {
-        Ok(self.session.table.create().await?)
+        self.session
+            .at_home(async { Ok(self.session.table.create().await?) })
+            .await
     }
 
     /// Checks with one read that the table exists, may be read, and has the schema version of this
@@ -34,8 +36,12 @@ impl RateLimiter {
     /// # Errors
     /// [`Error::Store`] and [`Error::UnsupportedSchema`]: the reason that the limiter cannot work.
     pub async fn check(&self) -> Result<(), Error> {
-        let session = &self.session;
-        let items = session.read(&[schema_key(&session.namespace)]).await?;
-        check_schema(session, items.iter()).map(|_| ())
+        self.session
+            .at_home(async {
+                let session = &self.session;
+                let items = session.read(&[schema_key(&session.namespace)]).await?;
+                check_schema(session, items.iter()).map(|_| ())
+            })
+            .await
     }
 }

@@ -62,7 +62,7 @@ pub(crate) async fn take_all(
     // Tasks of their own, so they finish even if the request is dropped, or has no time left.
     let tasks: Vec<_> = holds
         .into_iter()
-        .filter_map(|hold| session.spawn(return_others(hold)))
+        .map(|hold| session.spawn(return_others(hold)))
         .collect();
     timeout_at(deadline, join_all(tasks)).await.ok();
     failed.map_or(Ok(AllOrNone::Denied(denials)), Err)
