@@ -11,6 +11,7 @@ use crate::session::Session;
 use crate::values::{Error, Stats};
 
 /// Limits rates and concurrency through one DynamoDB table. Clones are cheap and share everything.
+/// [`Builder::build`](crate::Builder::build) says from which threads it can be used.
 ///
 /// ```no_run
 /// # async fn example() -> Result<(), weirgate::Error> {
