@@ -5,6 +5,7 @@
 //!
 //! - `units`: [`MilliTokens`], [`MilliTotal`], [`EpochMillis`], [`Millis`]: one type per unit
 //! - `id`: validated names that cannot hold a key delimiter
+//! - `asks`: [`Asks`]: amounts of limits, and what becomes of them
 //! - `limit`: [`Limit`] and its [`RefillRule`]: capacity and refill
 //! - `config`: [`Config`]: limits at four levels, and the entities they are for
 //! - `description`: [`EntityDescription`]: display name and labels of an entity
@@ -32,6 +33,7 @@
 //! - [`write`](mod@write): planned writes as data: take, settle, refill, expire, split, merge,
 //!   copy, configure
 
+mod asks;
 pub mod attr;
 mod audit;
 mod bucket;
@@ -63,6 +65,7 @@ mod versioned_limits;
 mod window;
 pub mod write;
 
+pub use asks::{Ask, Asks, Effect};
 pub use audit::{AuditChange, AuditEvent};
 pub use bucket::Bucket;
 pub use config::{

@@ -11,7 +11,7 @@ use super::limiter::RateLimiter;
 use super::page::{Page, PageToken, Unreadable, within};
 use crate::bucket::{BucketState, refresh_each};
 use crate::session::Session;
-use crate::values::{Amounts, Error, LimitStatus, Limits, bucket_status};
+use crate::values::{Error, LimitStatus, Limits, bucket_status};
 
 /// Prefix of the sort keys of buckets in both indexes.
 const BUCKET: &str = "BUCKET#";
@@ -171,7 +171,7 @@ async fn read(
             resource: state.key.resource.clone(),
             shards: count,
             leases,
-            limits: bucket_status(&bucket, &Limits::default(), &Amounts::new(), now),
+            limits: bucket_status(&bucket, &Limits::default(), |_| None, now),
             counted,
         })
     });

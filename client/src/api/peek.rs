@@ -4,7 +4,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use tokio::time::timeout_at;
-use weirgate_shared::{Bucket, ConfigStatus, Limit, LimitMode, Shard};
+use weirgate_shared::{Bucket, ConfigStatus, Limit, LimitMode, LimitName, Shard};
 
 use super::acquire::Acquire;
 use super::limiter::RateLimiter;
@@ -197,7 +197,8 @@ fn status(session: &Session, target: &BucketTarget) -> Vec<LimitStatus> {
             false => Bucket::new(shards),
         };
     }
-    let limits = bucket_status(&bucket, &request.limits, &target.request.all_amounts(), now);
+    let need = |name: &LimitName| Some(request.asks.debit(name.as_str())?.amount);
+    let limits = bucket_status(&bucket, &request.limits, need, now);
     match target.is_shadow {
         true => limits.into_iter().map(LimitStatus::report_only).collect(),
         false => limits,

@@ -78,7 +78,7 @@ impl Refund<'_> {
                 let requested = resolved
                     .targets
                     .iter()
-                    .filter(|target| target.request.has_amounts());
+                    .filter(|target| !target.request.asks.is_empty());
                 let refunds = requested
                     .map(|target| refund(&limiter.session, &target.bucket, &target.request));
                 // A failed one does not stop the others.

@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use futures_util::future::join_all;
 use tokio::time::{Instant, timeout_at};
-use weirgate_shared::{Bucket, EpochMillis, LimitName, MilliTokens};
+use weirgate_shared::{Bucket, Effect, EpochMillis, LimitName, MilliTokens};
 use weirgate_store::Consistency;
 
 use super::acquire::acquire;
@@ -87,12 +87,12 @@ fn may_be_short(bucket: &BucketState, request: &BucketRequest, now: EpochMillis)
     if bucket.summary().retry_time_passed(now, shard.age(&view)) {
         return true;
     }
-    let may_lack = |(name, need): (&LimitName, &MilliTokens)| {
+    let may_lack = |(name, need): (&LimitName, MilliTokens)| {
         let state = view.shard.limits.get(name);
-        state.is_none_or(|state| view.shard.balance(state, now) < *need)
+        state.is_none_or(|state| view.shard.balance(state, now) < need)
     };
     // Each acquire passes here, and almost none is short: balances alone cost no copy of the shard.
-    if !request.amounts.iter().any(may_lack) {
+    if !request.asks.with(Effect::Enforce).any(may_lack) {
         return false;
     }
     let known = Bucket::new(vec![view.shard.projected(&request.limits, now)]);
@@ -108,11 +108,7 @@ async fn read_together(
 ) -> Result<Vec<(usize, Denied)>, Error> {
     let timeouts = requests.iter().map(|(_, request)| request.timeout);
     let timeout = timeouts.min().unwrap_or_default();
-    let takes_slots = requests.iter().any(|(_, request)| {
-        let mut names = request.amounts.keys();
-        names.any(|name| request.limits.is_concurrent(name))
-    });
-    let consistency = match takes_slots {
+    let consistency = match requests.iter().any(|(_, request)| request.takes_slots()) {
         true => Consistency::Strong,
         false => Consistency::Eventual,
     };

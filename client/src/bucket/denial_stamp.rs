@@ -86,7 +86,8 @@ impl Router<'_> {
     /// implies.
     pub(super) async fn ask_the_stamp(&self) -> Option<Denied> {
         let asks_rate = |limit: &Limit| {
-            !limit.rule().is_concurrent() && self.request.amounts.contains_key(limit.name())
+            let need = self.request.asks.enforced(limit.name().as_str());
+            !limit.rule().is_concurrent() && need.is_some()
         };
         if !self.bucket.is_stamped() || !self.request.limits.iter().any(asks_rate) {
             return None;
@@ -124,25 +125,21 @@ impl Router<'_> {
     /// a shard's share, returns whether all shards together lack it, if the others hold as much on
     /// average as the viewed ones.
     fn is_far_from_enough(&self) -> bool {
-        let BucketRequest {
-            amounts, limits, ..
-        } = self.request;
+        let BucketRequest { asks, limits, .. } = self.request;
         let now = self.session.now();
         let seen = self.bucket.cached_bucket(limits, now);
         let soon = now.plus(Millis(1_000));
         let rates = || limits.iter().filter(|limit| !limit.rule().is_concurrent());
         let lacks = |shard: &Shard, limit: &Limit| {
-            amounts
-                .get(limit.name())
-                .is_some_and(|need| shard.balance_at(limit.name(), soon) < *need)
+            asks.enforced(limit.name().as_str())
+                .is_some_and(|need| shard.balance_at(limit.name(), soon) < need)
         };
         if self.exceeds_one_shard() {
             let all = |limit: &Limit| {
                 let seen_of = i64::try_from(seen.shards().len()).unwrap_or(i64::MAX);
                 let holds = i128::from(seen.balance_at(limit.name(), soon).0)
                     * i128::from(self.bucket.summary().max_shards_seen());
-                amounts
-                    .get(limit.name())
+                asks.enforced(limit.name().as_str())
                     .is_some_and(|need| holds < i128::from(need.0) * i128::from(seen_of))
             };
             return rates().any(all);

@@ -1,6 +1,6 @@
 //! Evaluates a request by all shards of its bucket, without I/O.
 
-use weirgate_shared::{Bucket, EpochMillis, LimitName, MilliTokens, Shard};
+use weirgate_shared::{Bucket, Effect, EpochMillis, LimitName, MilliTokens, Shard};
 
 use crate::values::{Amounts, BucketRequest, Denied, bucket_status, denial_of};
 
@@ -17,21 +17,24 @@ pub(super) enum Allocation {
 /// Evaluates a request by all shards of `bucket`.
 pub(super) fn evaluate(
     bucket: &Bucket,
-    BucketRequest {
-        amounts, limits, ..
-    }: &BucketRequest,
+    BucketRequest { asks, limits, .. }: &BucketRequest,
     now: EpochMillis,
 ) -> Allocation {
-    if amounts
-        .iter()
-        .any(|(limit, need)| bucket.balance_at(limit, now) < *need)
+    let enforced = asks.with(Effect::Enforce);
+    let denied = || {
+        let need = |name: &LimitName| asks.enforced(name.as_str());
+        Allocation::Denied(denial_of(bucket_status(bucket, limits, need, now)))
+    };
+    if enforced
+        .clone()
+        .any(|(limit, need)| bucket.balance_at(limit, now) < need)
     {
-        return Allocation::Denied(denial_of(bucket_status(bucket, limits, amounts, now)));
+        return denied();
     }
     let room = |shard: &Shard| {
-        amounts
-            .iter()
-            .map(|(limit, need)| shard.balance_at(limit, now) - *need)
+        let needs = enforced.clone();
+        needs
+            .map(|(limit, need)| shard.balance_at(limit, now) - need)
             .min()
     };
     let fits = |shard: &&Shard| room(shard).is_none_or(|room| room >= MilliTokens::ZERO);
@@ -41,14 +44,13 @@ pub(super) fn evaluate(
         return Allocation::Single(one.key.shard);
     }
     // Together they have enough, so the parts fit. An amount of 0 is no part of the sum.
-    let (nothing, some): (Amounts, Amounts) = amounts
-        .iter()
-        .map(|(limit, need)| (limit.clone(), *need))
+    let (nothing, some): (Amounts, Amounts) = enforced
+        .map(|(limit, need)| (limit.clone(), need))
         .partition(|(_, need)| *need == MilliTokens::ZERO);
     let mut parts = bucket.spread(&some, now).unwrap_or_default();
     for (limit, need) in nothing {
         let Some(index) = without_debt(bucket, &limit, &parts, now) else {
-            return Allocation::Denied(denial_of(bucket_status(bucket, limits, amounts, now)));
+            return denied();
         };
         match parts.iter_mut().find(|(known, _)| *known == index) {
             Some((_, part)) => drop(part.insert(limit, need)),
@@ -79,7 +81,7 @@ mod tests {
 
     use proptest::collection::vec;
     use proptest::prelude::*;
-    use weirgate_shared::{BucketKey, Limit};
+    use weirgate_shared::{Asks, BucketKey, Limit};
 
     use super::*;
     use crate::bucket::BucketState;
@@ -109,10 +111,7 @@ mod tests {
 
     fn request(amounts: Amounts) -> BucketRequest {
         BucketRequest {
-            amounts,
-            up_to: Amounts::new(),
-            soft_amounts: Amounts::new(),
-            counted_amounts: Amounts::new(),
+            asks: Asks::of(Effect::Enforce, amounts),
             limits: limits(),
             lease: None,
             timeout: Duration::MAX,

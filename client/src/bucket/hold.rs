@@ -10,7 +10,9 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use weirgate_shared::write::{LeaseChange, LimitDelta};
-use weirgate_shared::{Bucket, BucketKey, EpochMillis, LimitMode, LimitName, MilliTokens, WriteId};
+use weirgate_shared::{
+    Asks, Bucket, BucketKey, Effect, EpochMillis, LimitMode, LimitName, MilliTokens, WriteId,
+};
 
 use super::state::BucketState;
 use super::target::BucketTarget;
@@ -156,28 +158,25 @@ impl Hold {
         lease: Option<Duration>,
     ) -> BucketTarget {
         let settings = &self.session.settings;
-        let mut request = BucketRequest {
-            amounts: Amounts::new(),
-            up_to: Amounts::new(),
-            soft_amounts: Amounts::new(),
-            counted_amounts: Amounts::new(),
+        let known = self
+            .limits
+            .iter()
+            .find(|known| known.name().as_str() == limit);
+        let asked = known.map(|known| {
+            let effect = match known.mode() {
+                _ if self.is_bypass() => Effect::Count,
+                LimitMode::Soft => Effect::Debit,
+                LimitMode::Enforced | LimitMode::Shadow => Effect::Enforce,
+            };
+            Asks::of(effect, [(known.name().clone(), amount)])
+        });
+        let request = BucketRequest {
+            asks: asked.unwrap_or_default(),
             limits: self.limits.clone(),
             lease: lease.map(|lasts| (lasts, Arc::clone(&settings.owner))),
             timeout: settings.timeout,
             acquires: 0,
         };
-        let known = self
-            .limits
-            .iter()
-            .find(|known| known.name().as_str() == limit);
-        if let Some(known) = known {
-            let amounts = match known.mode() {
-                _ if self.is_bypass() => &mut request.counted_amounts,
-                LimitMode::Soft => &mut request.soft_amounts,
-                LimitMode::Enforced | LimitMode::Shadow => &mut request.amounts,
-            };
-            amounts.insert(known.name().clone(), amount);
-        }
         BucketTarget {
             bucket: Arc::clone(&self.bucket),
             request,
@@ -285,18 +284,13 @@ impl Hold {
             .map(|(_, part)| part)
             .collect();
         if let [part] = seen[..] {
-            return status(&part.shard, &self.limits, &Amounts::new(), self.taken_at);
+            return status(&part.shard, &self.limits, |_| None, self.taken_at);
         }
         let shards = seen
             .iter()
             .map(|part| part.shard.projected(&self.limits, self.taken_at))
             .collect();
-        bucket_status(
-            &Bucket::new(shards),
-            &self.limits,
-            &Amounts::new(),
-            self.taken_at,
-        )
+        bucket_status(&Bucket::new(shards), &self.limits, |_| None, self.taken_at)
     }
 
     async fn settle_part(

@@ -58,12 +58,12 @@ impl Router<'_> {
                 return Ok(RouteStep::Refresh);
             }
             Allocation::Spread(parts) => {
-                let Some(hold) = self.take_parts(parts).await? else {
+                let Some(decision) = self.take_parts(parts).await? else {
                     self.must_refresh = true;
                     self.pause().await;
                     return Ok(RouteStep::Refresh);
                 };
-                BucketDecision::Granted(hold)
+                decision
             }
         };
         Ok(RouteStep::Decided(decision))
@@ -72,15 +72,10 @@ impl Router<'_> {
     /// Returns the state of all shards, and the time of the read if there was one; `None` if they
     /// could not be read for now.
     async fn refresh_all_shards(&mut self) -> Result<Option<(Bucket, Option<EpochMillis>)>, Error> {
-        let BucketRequest {
-            amounts, limits, ..
-        } = self.request;
+        let BucketRequest { limits, .. } = self.request;
         let enqueued_at = self.session.ages.of(self.enqueued_at);
         // A balance of a rate may be half a second old; a count of free slots may not.
-        let asks_slots = limits
-            .iter()
-            .any(|limit| limit.rule().is_concurrent() && amounts.contains_key(limit.name()));
-        let first = if asks_slots {
+        let first = if self.request.takes_slots() {
             Consistency::Strong
         } else {
             Consistency::Eventual

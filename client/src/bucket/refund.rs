@@ -10,7 +10,7 @@ use super::refresh::refresh_all;
 use super::state::BucketState;
 use crate::queue::{Ending, HoldPart};
 use crate::session::Session;
-use crate::values::{Amounts, BucketRequest, Error, Settlement, check_bucket_limits};
+use crate::values::{Amounts, BucketRequest, Error, Settlement, check_bucket_limits, debited};
 
 /// Returns the request's amounts to the bucket, each limit at most to its capacity, and subtracts
 /// them from the consumption. A bucket without an item is full, so nothing returns. More than the
@@ -23,7 +23,7 @@ pub(crate) async fn refund(
     bucket: &Arc<BucketState>,
     request: &BucketRequest,
 ) -> Result<Settlement, Error> {
-    let amounts = request.all_amounts();
+    let amounts = debited(&request.asks);
     if let Some(name) = amounts
         .keys()
         .find(|name| request.limits.is_concurrent(name))

@@ -1,13 +1,12 @@
 //! Router of one request: asks the shard that [`pick_shard`](crate::queue) picks, then others or all
 //! of them, until a decision is made.
 
-use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::Duration;
 
 use tokio::sync::oneshot;
 use tokio::time::Instant;
-use weirgate_shared::{Limit, ShardIndex};
+use weirgate_shared::{Effect, Limit, ShardIndex};
 use weirgate_store::StoreError;
 
 use super::cached_denial::cached_denial;
@@ -59,6 +58,8 @@ pub(super) struct Router<'a> {
     /// Whether any shard was short since it was enqueued.
     pub(super) was_short: bool,
     pub(super) failures: u32,
+    /// Times that its parts returned, because together they were too little.
+    pub(super) failed_spreads: u32,
     /// Whether shards had changed when the request was spread over them, so that all must be read
     /// again.
     pub(super) must_refresh: bool,
@@ -83,6 +84,7 @@ impl<'a> Router<'a> {
             tried: vec![],
             was_short: false,
             failures: 0,
+            failed_spreads: 0,
             must_refresh: false,
             last_error: None,
         }
@@ -140,12 +142,9 @@ impl<'a> Router<'a> {
     }
 
     pub(super) fn choose(&self) -> Arc<ShardQueue> {
-        let BucketRequest {
-            amounts, limits, ..
-        } = self.request;
         self.bucket
             .queues
-            .pick(amounts, limits, self.session.now(), &self.tried)
+            .pick(self.request, self.session.now(), &self.tried)
     }
 
     /// Returns whether the request exceeds the share of the largest shard.
@@ -155,8 +154,8 @@ impl<'a> Router<'a> {
             count: self.bucket.summary().max_shards_seen(),
         };
         let is_above = |limit: &Limit| {
-            let need = self.request.amounts.get(limit.name());
-            need.is_some_and(|need| *need > largest.share(limit.rule().capacity))
+            let need = self.request.asks.enforced(limit.name().as_str());
+            need.is_some_and(|need| need > largest.share(limit.rule().capacity))
         };
         largest.count > 1 && self.request.limits.iter().any(is_above)
     }
@@ -173,11 +172,9 @@ impl<'a> Router<'a> {
                 .shard
                 .view()
                 .filter(|_| !self.tried.contains(&queue.index()))?;
-            let holds = self
-                .request
-                .amounts
-                .iter()
-                .map(|(limit, need)| view.shard.balance_at(limit, now) - *need)
+            let needs = self.request.asks.with(Effect::Enforce);
+            let holds = needs
+                .map(|(limit, need)| view.shard.balance_at(limit, now) - need)
                 .min()?;
             (holds.0 >= 0).then_some(holds)
         };
@@ -210,7 +207,7 @@ impl<'a> Router<'a> {
     ) -> Result<QueueReply, Error> {
         let (reply, response) = oneshot::channel();
         let waiter = Waiter {
-            extra: BTreeMap::new(),
+            raised: None,
             request: request.clone(),
             enqueued_at: self.enqueued_at,
             deadline: self.deadline,

@@ -7,17 +7,23 @@
 use std::time::Duration;
 
 use futures_util::future::join_all;
-use weirgate_shared::MilliTokens;
+use weirgate_shared::{Asks, Bucket, Effect, MilliTokens};
 
-use super::hold::Hold;
+use super::evaluate::{Allocation, evaluate};
+use super::hold::{BucketDecision, Hold};
 use super::route::Router;
 use super::state::BucketState;
 use crate::queue::{Ending, QueueReply, RerouteReason, ShardDecision, Taken};
-use crate::values::{Amounts, BucketRequest, Error};
+use crate::values::{Amounts, BucketRequest, Denied, Error};
 
 /// Rounds in which other shards replace short ones, 4, before all parts return and all shards are
 /// read again. Meanwhile other requests are denied the tokens that this one holds.
 const ROUNDS: usize = 4;
+/// Times that all parts return before the request is denied, 2: of several that take parts from the
+/// same shards, each makes the others short.
+const MAX_FAILED_SPREADS: u32 = 2;
+/// Longest retry-after of such a denial, 100 ms: what the others hold may return with theirs.
+const RETRY_SPREAD: Duration = Duration::from_millis(100);
 
 /// Parts of a request that is not granted yet. Dropping it returns them in the background.
 struct SpreadTake {
@@ -49,13 +55,17 @@ impl Drop for Reserved<'_> {
 
 impl Router<'_> {
     /// Takes the `planned` parts concurrently. If some shards are short by then, others with a
-    /// sufficient view give the rest. If that is not enough, returns all parts, and then `None`.
+    /// sufficient view give the rest. If that is not enough, returns all parts, and then `None`; the
+    /// second time, the denial by what all shards had together.
     pub(super) async fn take_parts(
         &mut self,
         mut planned: Vec<(u32, Amounts)>,
-    ) -> Result<Option<Hold>, Error> {
+    ) -> Result<Option<BucketDecision>, Error> {
+        let enforced = self.request.asks.with(Effect::Enforce);
         let mut given = SpreadTake {
-            left: self.request.amounts.clone(),
+            left: enforced
+                .map(|(limit, need)| (limit.clone(), need))
+                .collect(),
             parts: vec![],
             has_first: false,
         };
@@ -66,7 +76,7 @@ impl Router<'_> {
                     break;
                 }
                 let hold = Hold::of(self.session, self.bucket, self.request, given.parts);
-                return Ok(Some(hold));
+                return Ok(Some(BucketDecision::Granted(hold)));
             }
             self.check_deadline()?;
             let now = self.session.now();
@@ -79,8 +89,35 @@ impl Router<'_> {
                 None => break,
             }
         }
+        self.failed_spreads += 1;
+        let denied = self.denied_beside(&given.left);
         self.roll_back(given.parts).await;
-        Ok(None)
+        let is_second = self.failed_spreads >= MAX_FAILED_SPREADS;
+        Ok(denied.filter(|_| is_second).map(BucketDecision::Denied))
+    }
+
+    /// Returns the denial of a request that has all but `left` of its amounts, by the views of the
+    /// other shards. The tokens that they lack may return soon, so it may retry soon.
+    fn denied_beside(&self, left: &Amounts) -> Option<Denied> {
+        let (request, now) = (self.request, self.session.now());
+        let known = self.bucket.cached_bucket(&request.limits, now);
+        let mut shards = known.shards().to_vec();
+        let first = shards.first_mut()?;
+        for (limit, need) in request.asks.with(Effect::Enforce) {
+            let taken = need - left.get(limit).copied().unwrap_or_default();
+            if let Some(state) = first.limits.get_mut(limit) {
+                state.available += taken;
+            }
+        }
+        let Allocation::Denied(mut denied) = evaluate(&Bucket::new(shards), request, now) else {
+            return None;
+        };
+        let soon = |wait: Duration| wait.min(RETRY_SPREAD);
+        denied.retry_after = denied.retry_after.map(soon);
+        for status in &mut denied.limits {
+            status.retry_after = status.retry_after.map(soon);
+        }
+        Some(denied)
     }
 
     /// Takes the part of each shard.
@@ -93,24 +130,24 @@ impl Router<'_> {
         let requests: Vec<_> = planned
             .iter()
             .enumerate()
-            .map(|(at, (_, amounts))| self.part(amounts, is_first(at)))
+            .map(|(at, (_, amounts))| self.part(amounts.clone(), is_first(at)))
             .collect();
         let asking = &*self;
         let replies = planned
             .iter()
             .zip(&requests)
-            .map(|((shard, _), request)| async move {
+            .map(|((shard, amounts), request)| async move {
                 let queue = asking.bucket.queues.queue(*shard);
-                let _reserved = Reserved::new(asking.bucket, *shard, &request.amounts);
+                let _reserved = Reserved::new(asking.bucket, *shard, amounts);
                 asking.enqueue_and_wait(&queue, request).await
             });
         let (mut failed, mut throttled) = (Ok(()), None);
-        for (at, (request, reply)) in requests.iter().zip(join_all(replies).await).enumerate() {
+        for (at, ((_, amounts), reply)) in planned.iter().zip(join_all(replies).await).enumerate() {
             match reply {
                 Ok(QueueReply::Decided(ShardDecision::Granted(part))) => {
                     given.has_first |= at == 0;
                     given.parts.push(part);
-                    for (limit, amount) in &request.amounts {
+                    for (limit, amount) in amounts {
                         given
                             .left
                             .entry(limit.clone())
@@ -132,19 +169,19 @@ impl Router<'_> {
 
     /// Returns a part of the request. The first part has the soft amounts and counts the acquire.
     /// What bypasses the limits has no parts, because every shard has room for it.
-    fn part(&self, amounts: &Amounts, is_first: bool) -> BucketRequest {
-        let (soft_amounts, takes) = if is_first {
-            (self.request.soft_amounts.clone(), self.request.acquires)
-        } else {
-            (Amounts::new(), 0)
-        };
-        BucketRequest {
-            amounts: amounts.clone(),
-            up_to: Amounts::new(),
-            soft_amounts,
-            acquires: takes,
+    fn part(&self, amounts: Amounts, is_first: bool) -> BucketRequest {
+        let mut part = BucketRequest {
+            asks: Asks::of(Effect::Enforce, amounts),
+            acquires: 0,
             ..self.request.clone()
+        };
+        if is_first {
+            let soft = self.request.asks.iter();
+            soft.filter(|ask| ask.effect == Effect::Debit)
+                .for_each(|ask| part.asks.add(ask.clone()));
+            part.acquires = self.request.acquires;
         }
+        part
     }
 
     /// Returns whether at least half of its lease time is left: an early part may nearly have

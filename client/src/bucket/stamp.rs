@@ -35,7 +35,12 @@ pub(super) fn denies(
             .filter(|_| rule == limit.rule())?;
         state.available = *tk;
     }
-    let denied = denial_of(status(&shard, &request.limits, &request.amounts, now));
+    let denied = denial_of(status(
+        &shard,
+        &request.limits,
+        |name| request.asks.enforced(name.as_str()),
+        now,
+    ));
     let is_sure = |short: &LimitStatus| {
         let ready_at = short.retry_after.map(|after| now.plus(after.into()));
         stamp.available.contains_key(short.limit.as_str())
@@ -77,7 +82,7 @@ mod tests {
     use std::collections::BTreeMap;
 
     use proptest::prelude::*;
-    use weirgate_shared::{Limit, LimitName, MilliTokens};
+    use weirgate_shared::{Asks, Effect, Limit, LimitName, MilliTokens};
 
     use super::*;
     use crate::values::Limits;
@@ -103,10 +108,7 @@ mod tests {
             let stamp = Stamp { at: EpochMillis(at), until: EpochMillis(until), shards: 64, available: held };
             let key = BucketKey::parse("n/BUCKET#e#r#0").unwrap();
             let request = BucketRequest {
-                amounts: [(name, MilliTokens(need))].into(),
-                up_to: crate::values::Amounts::new(),
-                soft_amounts: BTreeMap::new(),
-                counted_amounts: BTreeMap::new(),
+                asks: Asks::of(Effect::Enforce, [(name, MilliTokens(need))]),
                 limits: Limits::new([limit].into(), None),
                 lease: None,
                 timeout: Duration::from_secs(5),

@@ -242,7 +242,7 @@ impl Decider<'_> {
             .targets
             .iter()
             .enumerate()
-            .filter(|(_, target)| target.request.has_amounts())
+            .filter(|(_, target)| !target.request.asks.is_empty())
             .collect();
         let taken = match &requested[..] {
             [] => AllOrNone::Granted(vec![]),

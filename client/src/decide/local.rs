@@ -8,7 +8,7 @@ use weirgate_shared::{
 };
 
 use crate::bucket::BucketTarget;
-use crate::values::{Amounts, Denied, LimitStatus, Limits, Locked, denial_of, status};
+use crate::values::{Amounts, Denied, LimitStatus, Limits, Locked, debited, denial_of, status};
 
 /// Local buckets that are kept, 10,000; beyond that, all are dropped.
 const MAX_BUCKETS: usize = 10_000;
@@ -53,7 +53,7 @@ impl LocalBuckets {
         let mut ordered: Vec<_> = targets.iter().enumerate().collect();
         ordered.sort_by_key(|(_, target)| target.is_shadow);
         for (at, target) in ordered {
-            let (key, mut amounts) = (&target.bucket.key, target.request.all_amounts());
+            let (key, mut amounts) = (&target.bucket.key, debited(&target.request.asks));
             // With the same version, the scaled limits of the local bucket take precedence.
             let limits = target.request.limits.with_version(LimitsVersion(0));
             let new = || LocalBucket {
@@ -66,7 +66,8 @@ impl LocalBuckets {
                 *local = new();
             }
             local.shard = local.shard.projected(&limits, now);
-            let status = status(&local.shard, &limits, &amounts, now);
+            let need = |name: &LimitName| amounts.get(name).copied();
+            let status = status(&local.shard, &limits, need, now);
             let is_waived =
                 |short: &LimitStatus| target.is_shadow || short.mode == LimitMode::Shadow;
             let missing = || status.iter().filter(|status| status.is_short());

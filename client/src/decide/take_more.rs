@@ -3,7 +3,7 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use weirgate_shared::MilliTokens;
+use weirgate_shared::{Effect, MilliTokens};
 
 use super::decider::decide;
 use super::decision::Decision;
@@ -125,8 +125,8 @@ impl Hold {
 
     /// Requires that what goes into debt with the target is not too much.
     fn within_debt(&self, target: BucketTarget) -> Result<BucketTarget, Error> {
-        for (limit, amount) in &target.request.soft_amounts {
-            self.check_adjust(limit.as_str(), self.amount(limit.as_str()) + *amount)?;
+        for (limit, amount) in target.request.asks.with(Effect::Debit) {
+            self.check_adjust(limit.as_str(), self.amount(limit.as_str()) + amount)?;
         }
         Ok(target)
     }

@@ -4,7 +4,8 @@ use std::sync::Arc;
 
 use tokio::time::Instant;
 use weirgate_shared::{
-    BucketKey, ConfigStatus, EntityId, Limit, LimitMode, LimitName, LimitsVersion, Resource,
+    Ask, Asks, BucketKey, ConfigStatus, Effect, EntityId, Limit, LimitMode, LimitName,
+    LimitsVersion, Resource,
 };
 
 use super::granted::Uncounted;
@@ -14,7 +15,7 @@ use crate::bucket::{BucketRegistry, BucketState, BucketTarget};
 use crate::config::{Freshness, resolve};
 use crate::session::{Settings, quarter_left};
 use crate::values::{
-    Amounts, BucketRequest, DEFAULT_LEASE, Disabled, EffectiveConfig, Error, Limits, check_debt,
+    BucketRequest, DEFAULT_LEASE, Disabled, EffectiveConfig, Error, Limits, check_debt,
     check_limit_count,
 };
 
@@ -89,13 +90,10 @@ impl RequestSpec {
     /// Requires that a request into debt takes no slots: dropping its grant would return them.
     fn without_slots_in_debt(&self, resolved: ResolvedRequest) -> Result<ResolvedRequest, Error> {
         let slots = |target: &BucketTarget| {
-            let BucketRequest {
-                limits,
-                soft_amounts,
-                ..
-            } = &target.request;
-            let mut names = soft_amounts.keys();
-            names.find(|name| limits.is_concurrent(name)).cloned()
+            let BucketRequest { limits, asks, .. } = &target.request;
+            let mut debits = asks.with(Effect::Debit);
+            let slots = debits.find(|(name, _)| limits.is_concurrent(name));
+            slots.map(|(name, _)| name.clone())
         };
         if !self.is_into_debt {
             return Ok(resolved);
@@ -324,36 +322,32 @@ impl RequestSpec {
         limits: &Limits,
         named: &NamedAmounts<'_>,
     ) -> Result<BucketTarget, Error> {
-        let (mut amounts, mut soft_amounts) = (Amounts::new(), Amounts::new());
-        let (mut up_to, mut counted_amounts) = (Amounts::new(), Amounts::new());
-        let mut takes_slots = false;
+        let (mut asks, mut takes_slots) = (Asks::default(), false);
         for (name, least, most) in named {
             let Some(limit) = limits.iter().find(|limit| limit.name().as_str() == *name) else {
                 continue;
             };
             let (name, rule) = (limit.name().clone(), limit.rule());
-            if self.options.is_bypass {
-                counted_amounts.insert(name, *most);
-                continue;
-            }
-            if limit.mode() == LimitMode::Soft || self.is_into_debt {
+            let (effect, amount) = if self.options.is_bypass {
+                (Effect::Count, *most)
+            } else if limit.mode() == LimitMode::Soft || self.is_into_debt {
                 check_debt(&name, rule, *most)?;
-                soft_amounts.insert(name, *most);
+                (Effect::Debit, *most)
             } else {
-                if most > least {
-                    up_to.insert(name.clone(), *most);
-                }
-                amounts.insert(name, *least);
-            }
-            takes_slots |= rule.is_concurrent();
+                (Effect::Enforce, *least)
+            };
+            takes_slots |= effect != Effect::Count && rule.is_concurrent();
+            asks.add(Ask {
+                limit: name,
+                amount,
+                most: *most,
+                effect,
+            });
         }
         let lease = self.lease.or_else(|| takes_slots.then_some(DEFAULT_LEASE));
         let lease = lease.map(|lasts| (lasts, Arc::clone(&settings.owner)));
         let request = BucketRequest {
-            amounts,
-            up_to,
-            soft_amounts,
-            counted_amounts,
+            asks,
             limits: limits.clone(),
             lease,
             timeout: self.timeout,

@@ -4,7 +4,7 @@
 use std::collections::{BTreeMap, VecDeque};
 
 use weirgate_shared::write::max_leases;
-use weirgate_shared::{EpochMillis, LimitName, MilliTokens, Shard};
+use weirgate_shared::{Effect, EpochMillis, LimitName, MilliTokens, Shard};
 
 use super::waiter::Waiter;
 use crate::values::{Amounts, LimitStatus, status};
@@ -36,79 +36,75 @@ pub(super) fn select_batch(
             .collect(),
     };
     // Of each limit that the batch takes, whether into debt: a write has one condition for all of it.
-    let mut into_debt = BTreeMap::new();
-    let has_soft = line
+    let mut effects = BTreeMap::new();
+    let has_debit = line
         .iter()
-        .any(|waiter| !waiter.request.soft_amounts.is_empty());
+        .any(|waiter| waiter.request.asks.has(Effect::Debit));
     let limit_count = view.map_or(limits.len(), |shard| shard.limit_count_with(&limits));
     let (mut leases, max_leases) = (0, max_leases(limit_count));
     let (mut chosen, mut others) = (vec![], VecDeque::new());
     for waiter in line {
-        let fits = waiter
-            .request
-            .amounts
-            .iter()
-            .all(|(limit, need)| left.get(limit).is_some_and(|left| left >= need));
-        if !fits {
+        let asks = &waiter.request.asks;
+        let lacks = |(limit, need): (&LimitName, MilliTokens)| {
+            left.get(limit).is_none_or(|left| *left < need)
+        };
+        if asks.with(Effect::Enforce).any(lacks) {
             others.push_back(waiter);
             continue;
         }
         // Also where it has to wait for the next write: no later waiter takes its tokens.
-        for (limit, need) in &waiter.request.amounts {
+        for (limit, need) in asks.with(Effect::Enforce) {
             if let Some(left) = left.get_mut(limit) {
-                *left -= *need;
+                *left -= need;
             }
         }
         if waiter.request.limits != limits
             || (waiter.request.lease.is_some() && leases == max_leases)
-            || has_soft
-                && !kinds(&waiter).all(|(limit, is_soft)| {
-                    into_debt.get(limit).is_none_or(|known| *known == is_soft)
+            || has_debit
+                && !asks.debits().all(|ask| {
+                    effects
+                        .get(&ask.limit)
+                        .is_none_or(|known| *known == ask.effect)
                 })
         {
             others.push_back(waiter);
             continue;
         }
         leases += usize::from(waiter.request.lease.is_some());
-        if has_soft {
-            into_debt.extend(kinds(&waiter).map(|(limit, is_soft)| (limit.clone(), is_soft)));
+        if has_debit {
+            effects.extend(asks.debits().map(|ask| (ask.limit.clone(), ask.effect)));
         }
         chosen.push(waiter);
     }
     chosen
         .iter_mut()
-        .for_each(|waiter| allot_extra(waiter, &mut left));
+        .for_each(|waiter| raise(waiter, &mut left));
     (chosen, others)
 }
 
-/// Returns the limits that a waiter takes, and whether into debt.
-fn kinds(waiter: &Waiter) -> impl Iterator<Item = (&LimitName, bool)> {
-    let (hard, soft) = (&waiter.request.amounts, &waiter.request.soft_amounts);
-    let soft = soft.keys().map(|limit| (limit, true));
-    hard.keys().map(|limit| (limit, false)).chain(soft)
-}
-
-/// Allots to a waiter what is `left` after all minimum amounts, up to the maximum it requests.
-fn allot_extra(waiter: &mut Waiter, left: &mut Amounts) {
-    waiter.extra.clear();
-    for (limit, most) in &waiter.request.up_to {
-        let least = waiter.request.amounts.get(limit).copied();
-        let Some(left) = left.get_mut(limit) else {
-            continue;
-        };
-        let more = (*most - least.unwrap_or_default()).min(*left);
-        if more > MilliTokens::ZERO {
-            *left -= more;
-            waiter.extra.insert(limit.clone(), more);
-        }
+/// Raises the amounts of a waiter by what is `left` after all least amounts, up to the most it asks.
+fn raise(waiter: &mut Waiter, left: &mut Amounts) {
+    waiter.raised = None;
+    if waiter.request.asks.iter().all(|ask| ask.amount == ask.most) {
+        return;
     }
+    let mut raised = waiter.request.asks.clone();
+    raised.retain(|ask| {
+        if let Some(left) = left.get_mut(&ask.limit) {
+            let more = (ask.most - ask.amount).min(*left).max(MilliTokens::ZERO);
+            *left -= more;
+            ask.amount += more;
+        }
+        true
+    });
+    waiter.raised = Some(raised);
 }
 
 /// Subtracts from a shard what a waiter asks for at least.
 pub(super) fn subtract(shard: &mut Shard, waiter: &Waiter) {
-    for (limit, amount) in waiter.request.all_amounts() {
-        if let Some(state) = shard.limits.get_mut(&limit) {
-            state.available -= amount;
+    for ask in waiter.request.asks.debits() {
+        if let Some(state) = shard.limits.get_mut(&ask.limit) {
+            state.available -= ask.amount;
         }
     }
 }
@@ -119,7 +115,8 @@ pub(super) fn shortage(
     waiter: &Waiter,
     now: EpochMillis,
 ) -> Option<Vec<LimitStatus>> {
-    let status = status(shard, &waiter.request.limits, &waiter.request.amounts, now);
+    let need = |name: &LimitName| waiter.request.asks.enforced(name.as_str());
+    let status = status(shard, &waiter.request.limits, need, now);
     status.iter().any(LimitStatus::is_short).then_some(status)
 }
 
@@ -131,7 +128,7 @@ mod tests {
     use proptest::prelude::*;
     use tokio::sync::oneshot;
     use tokio::time::Instant;
-    use weirgate_shared::{BucketKey, Limit, MilliTokens};
+    use weirgate_shared::{Asks, BucketKey, Limit, MilliTokens};
 
     use super::*;
     use crate::values::{BucketRequest, Limits};
@@ -181,10 +178,7 @@ mod tests {
     /// Returns the waiter at `place`, identified by its acquires.
     fn caller(place: usize, asked: &Asked) -> Waiter {
         let request = BucketRequest {
-            amounts: needs(asked.needs),
-            up_to: Amounts::new(),
-            soft_amounts: Amounts::new(),
-            counted_amounts: Amounts::new(),
+            asks: Asks::of(Effect::Enforce, needs(asked.needs)),
             limits: if asked.brings_others {
                 limits().with_version(weirgate_shared::LimitsVersion(7))
             } else {
@@ -197,7 +191,7 @@ mod tests {
             acquires: i64::try_from(place).unwrap(),
         };
         Waiter {
-            extra: Amounts::new(),
+            raised: None,
             request,
             enqueued_at: Instant::now(),
             deadline: Instant::now(),
@@ -267,8 +261,8 @@ mod tests {
             (left, seconds_ago) in shard_state(), asked in asked(),
         ) {
             let (shard, waiter) = (seen(left, seconds_ago), caller(0, &asked));
-            let lacks = |(name, need): &(&LimitName, &MilliTokens)| shard.balance_at(name, NOW) < **need;
-            let lacking: Vec<_> = waiter.request.amounts.iter().filter(lacks).map(|(name, _)| name.to_string()).collect();
+            let lacks = |(name, need): &(&LimitName, MilliTokens)| shard.balance_at(name, NOW) < *need;
+            let lacking: Vec<_> = waiter.request.asks.with(Effect::Enforce).filter(lacks).map(|(name, _)| name.to_string()).collect();
             let said = shortage(&shard, &waiter, NOW).map(|status| {
                 let short = status.into_iter().filter(LimitStatus::is_short);
                 short.map(|status| status.limit).collect::<Vec<_>>()

@@ -3,14 +3,14 @@
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
-use weirgate_shared::{EpochMillis, Limit, LimitName, MilliTokens, ShardIndex};
+use weirgate_shared::{Effect, EpochMillis, Limit, LimitName, MilliTokens, ShardIndex};
 
 use super::directory::ShardQueues;
 use super::shard_queue::ShardQueue;
 use super::view::ShardView;
 use super::worker::AMPLE_FACTOR;
 use crate::session::Moment;
-use crate::values::Amounts;
+use crate::values::BucketRequest;
 
 impl ShardQueues {
     /// Returns the queue of the shard to try, avoiding `tried`. Prefers the last shard if its
@@ -18,8 +18,7 @@ impl ShardQueues {
     /// time. Otherwise picks two at random and returns the one with the higher score.
     pub(crate) fn pick(
         &self,
-        amounts: &Amounts,
-        limits: &[Limit],
+        request: &BucketRequest,
         now: EpochMillis,
         tried: &[u32],
     ) -> Arc<ShardQueue> {
@@ -30,9 +29,8 @@ impl ShardQueues {
         let last = self.queue(self.summary().last_shard());
         let is_plenty = |queue: &Arc<ShardQueue>| {
             let has_plenty = |view: ShardView| {
-                amounts
-                    .iter()
-                    .all(|(name, need)| view.shard.balance_at(name, now) / AMPLE_FACTOR >= *need)
+                let mut needs = request.asks.with(Effect::Enforce);
+                needs.all(|(name, need)| view.shard.balance_at(name, now) / AMPLE_FACTOR >= need)
             };
             !queue.shard.is_throttled()
                 && queue
@@ -58,8 +56,7 @@ impl ShardQueues {
                     index: *shard,
                     count: most,
                 },
-                amounts,
-                limits,
+                request,
                 now,
             )
         };
@@ -97,8 +94,7 @@ fn live_shard(queues: &BTreeMap<u32, Arc<ShardQueue>>, most: u32, pick: u32) -> 
 fn score(
     queue: Option<&Arc<ShardQueue>>,
     shard: ShardIndex,
-    amounts: &Amounts,
-    limits: &[Limit],
+    request: &BucketRequest,
     now: EpochMillis,
 ) -> i128 {
     if queue.is_some_and(|queue| queue.shard.is_throttled()) {
@@ -108,13 +104,15 @@ fn score(
     let full = |limit: &Limit| shard.share(limit.rule().capacity);
     let holds = |name: &LimitName| match &view {
         Some(view) => view.shard.balance_at(name, now),
-        None => limits
+        None => request
+            .limits
             .iter()
             .find(|limit| limit.name() == name)
             .map_or(MilliTokens::ZERO, full),
     };
-    let times = amounts
-        .iter()
+    let times = request
+        .asks
+        .with(Effect::Enforce)
         .map(|(name, need)| i128::from(holds(name).0) * 1000 / i128::from(need.0.max(1)));
     times.min().unwrap_or(i128::MAX)
 }

@@ -1,19 +1,19 @@
 //! Takes that were planned by a slow clock, as their responses showed.
 
-use weirgate_shared::{EpochMillis, LimitName, LimitState, MilliTokens, Shard};
+use weirgate_shared::{Asks, Effect, EpochMillis, LimitName, LimitState, MilliTokens, Shard};
 
 use super::part::Ending;
 use super::taken::Taken;
 use crate::session::Session;
-use crate::values::{Amounts, count};
+use crate::values::count;
 
-/// Returns whether such a take of `amounts`, which left the shard as `after`, took overflow.
-pub(super) fn took_overflow(amounts: &Amounts, after: &Shard, now: EpochMillis) -> bool {
-    let before = |state: &LimitState, need: &MilliTokens| LimitState {
-        available: state.available + *need,
+/// Returns whether such a take of these amounts, which left the shard as `after`, took overflow.
+pub(super) fn took_overflow(asks: &Asks, after: &Shard, now: EpochMillis) -> bool {
+    let before = |state: &LimitState, need: MilliTokens| LimitState {
+        available: state.available + need,
         ..*state
     };
-    amounts.iter().any(|(name, need)| {
+    asks.with(Effect::Enforce).any(|(name, need)| {
         after
             .limits
             .get(name)
@@ -26,7 +26,7 @@ pub(super) fn took_overflow(amounts: &Amounts, after: &Shard, now: EpochMillis) 
 pub(super) async fn undo_take(
     session: &Session,
     taken: Taken,
-    amounts: &Amounts,
+    asks: &Asks,
     after: &Shard,
     spilled: bool,
 ) {
@@ -48,10 +48,10 @@ pub(super) async fn undo_take(
             .get(name)
             .is_some_and(|state| !state.rule.is_concurrent())
     };
-    let rate: MilliTokens = amounts
-        .iter()
+    let rate: MilliTokens = asks
+        .with(Effect::Enforce)
         .filter(|(name, _)| is_rate(name))
-        .map(|(_, need)| *need)
+        .map(|(_, need)| need)
         .sum();
     let milli = if stays {
         u64::try_from(rate.0).unwrap_or_default()

@@ -75,8 +75,8 @@ impl SettleAttempt<'_> {
                         return Ok(SettleOutcome::Done(Settlement::LeaseGone));
                     }
                     let taken = self.amounts.iter();
-                    let taken = taken.map(|(limit, delta)| (limit.clone(), -delta.available));
-                    check_bucket_debt(&shard, &taken.collect())?;
+                    let taken = taken.map(|(limit, delta)| (limit, -delta.available));
+                    check_bucket_debt(&shard, taken)?;
                     if let Err(error) = refusals.record(&shard.key, Some(shard.write_seq)) {
                         return Err(doubt.map_or(error, Error::from));
                     }

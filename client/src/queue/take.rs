@@ -8,7 +8,7 @@ use std::time::Duration;
 
 use tokio::time::Instant;
 use weirgate_shared::write::Take;
-use weirgate_shared::{EpochMillis, Lease, Millis, Shard, WriteId};
+use weirgate_shared::{Asks, Effect, EpochMillis, Lease, Millis, Shard, WriteId};
 use weirgate_store::{ErrorKind, StoreError, WriteOutcome};
 
 use super::clock_jump;
@@ -16,7 +16,7 @@ use super::shard_state::ShardState;
 use super::view::ShardView;
 use super::waiter::Waiter;
 use crate::session::{PlanTime, Refusals, Sent, Session, backoff};
-use crate::values::{Amounts, BucketRequest, Error, check_bucket_debt, check_bucket_limits, count};
+use crate::values::{Error, check_bucket_debt, check_bucket_limits, count};
 
 /// Outcome of a batch.
 pub(super) enum TakeOutcome {
@@ -59,9 +59,8 @@ struct TakeAttempt<'a> {
     planned: PlanTime,
     /// Leases in the order of the waiters.
     leases: Vec<Option<(WriteId, Lease)>>,
-    amounts: Amounts,
-    soft_amounts: Amounts,
-    counted_amounts: Amounts,
+    /// Amounts of all waiters.
+    asks: Asks,
     /// Ids of the writes sent so far.
     write_ids: Vec<WriteId>,
     /// When the last write was sent.
@@ -89,30 +88,17 @@ struct Unconfirmed {
 
 impl<'a> TakeAttempt<'a> {
     fn new(session: &'a Arc<Session>, state: &'a Arc<ShardState>, waiters: Vec<Waiter>) -> Self {
-        let mut sums = [(); 3].map(|()| Amounts::new());
-        for waiter in &waiters {
-            let BucketRequest {
-                amounts,
-                soft_amounts,
-                counted_amounts,
-                ..
-            } = &waiter.request;
-            let asked = [amounts, soft_amounts, counted_amounts];
-            for (sum, asked) in sums.iter_mut().zip(asked) {
-                add(sum, asked);
-            }
-            add(&mut sums[0], &waiter.extra);
+        let mut asks = Asks::default();
+        for ask in waiters.iter().flat_map(Waiter::asks) {
+            asks.add(ask.clone());
         }
-        let [amounts, soft_amounts, counted_amounts] = sums;
         Self {
             session,
             state,
             waiters,
             planned: session.plan_time(),
             leases: vec![],
-            amounts,
-            soft_amounts,
-            counted_amounts,
+            asks,
             write_ids: vec![],
             sent: session.ages.sent(),
             seen: None,
@@ -160,7 +146,7 @@ impl<'a> TakeAttempt<'a> {
             let shard = self.seen.as_deref();
             let checked = shard.map_or(Ok(()), |shard| {
                 check_bucket_limits(shard, &self.waiters[0].request.limits)?;
-                check_bucket_debt(shard, &self.soft_amounts)
+                check_bucket_debt(shard, self.asks.with(Effect::Debit))
             });
             if let Err(error) = checked {
                 // The next batch reads again, because an operator may have deleted the item as the
@@ -176,9 +162,7 @@ impl<'a> TakeAttempt<'a> {
             let take = Take {
                 key: &self.state.key,
                 limits: (&self.waiters[0].request.limits).into(),
-                amounts: self.amounts.clone(),
-                soft_amounts: self.soft_amounts.clone(),
-                counted_amounts: self.counted_amounts.clone(),
+                asks: self.asks.clone(),
                 acquires: self
                     .waiters
                     .iter()
@@ -278,12 +262,6 @@ impl<'a> TakeAttempt<'a> {
         let is_settled = |age: Duration| now.since(settled_at) > Millis::from(age);
         let throttled_for = self.state.repeatedly_throttled_for();
         throttled_for.is_some_and(is_settled)
-    }
-}
-
-fn add(sum: &mut Amounts, asked: &Amounts) {
-    for (limit, need) in asked {
-        *sum.entry(limit.clone()).or_default() += *need;
     }
 }
 

@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use tokio::sync::oneshot;
 use tokio::time::Instant;
-use weirgate_shared::{EpochMillis, Lease, WriteId};
+use weirgate_shared::{Asks, EpochMillis, Lease, WriteId};
 use weirgate_store::StoreError;
 
 use super::taken::Taken;
@@ -43,8 +43,8 @@ pub(crate) enum RerouteReason {
 #[derive(Debug)]
 pub(crate) struct Waiter {
     pub(crate) request: BucketRequest,
-    /// Amounts above the requested minimum that the batch has room for.
-    pub(crate) extra: Amounts,
+    /// The amounts with what the batch has room for, if it is more than the least of any.
+    pub(crate) raised: Option<Asks>,
     pub(crate) enqueued_at: Instant,
     pub(crate) deadline: Instant,
     pub(crate) reply: oneshot::Sender<Result<QueueReply, Error>>,
@@ -57,22 +57,21 @@ impl Waiter {
         let expires = now.plus((*lasts).into());
         let lease = Lease {
             expires_at: expires,
-            tokens: self.amounts_to_take(),
+            tokens: self.amounts(),
             owner: owner.to_string(),
         };
         Some((weirgate_store::random_id(), lease))
     }
 
-    /// Returns the amounts that the batch's write takes or counts for this waiter.
-    pub(super) fn amounts_to_take(&self) -> Amounts {
-        if self.request.is_bypass() {
-            return self.request.counted_amounts.clone();
-        }
-        let mut amounts = self.request.all_amounts();
-        for (limit, more) in &self.extra {
-            *amounts.entry(limit.clone()).or_default() += *more;
-        }
-        amounts
+    /// Returns what the batch's write takes or counts for this waiter.
+    pub(super) fn asks(&self) -> &Asks {
+        self.raised.as_ref().unwrap_or(&self.request.asks)
+    }
+
+    /// Returns these amounts.
+    pub(super) fn amounts(&self) -> Amounts {
+        let asks = self.asks().iter();
+        asks.map(|ask| (ask.limit.clone(), ask.amount)).collect()
     }
 
     /// Sends the decision. If the request was dropped, the dropped take is rolled back.

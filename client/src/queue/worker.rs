@@ -7,7 +7,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use tokio::time::Instant;
-use weirgate_shared::EpochMillis;
+use weirgate_shared::{Effect, EpochMillis};
 use weirgate_store::{ErrorKind, StoreError};
 
 use super::batch;
@@ -356,13 +356,17 @@ impl QueueWorker {
         let has_plenty = |view: ShardView| {
             let shard = &view.shard;
             let holds = |waiter: &Waiter| {
-                waiter.request.amounts.iter().all(|(name, need)| {
-                    let balance = shard
-                        .limits
-                        .get(name)
-                        .map(|state| shard.balance(state, now));
-                    balance.is_some_and(|balance| balance / AMPLE_FACTOR >= *need)
-                })
+                waiter
+                    .request
+                    .asks
+                    .with(Effect::Enforce)
+                    .all(|(name, need)| {
+                        let balance = shard
+                            .limits
+                            .get(name)
+                            .map(|state| shard.balance(state, now));
+                        balance.is_some_and(|balance| balance / AMPLE_FACTOR >= need)
+                    })
             };
             self.waiting.front().is_some_and(holds)
         };

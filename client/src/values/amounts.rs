@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 
-use weirgate_shared::{LimitName, MAX_TOKENS, MilliTokens, RefillRule};
+use weirgate_shared::{Asks, LimitName, MAX_TOKENS, MilliTokens, RefillRule};
 
 use super::error::Error;
 
@@ -12,14 +12,10 @@ const DEBT_SPAN_MS: i128 = 30 * 86_400_000;
 /// Amount per limit.
 pub(crate) type Amounts = BTreeMap<LimitName, MilliTokens>;
 
-/// Merges the amounts that must be available with the soft amounts, which are taken in any case.
-/// The two name different limits.
-pub(crate) fn merge_amounts(amounts: &Amounts, soft_amounts: &Amounts) -> Amounts {
-    amounts
-        .iter()
-        .chain(soft_amounts)
-        .map(|(limit, need)| (limit.clone(), *need))
-        .collect()
+/// Returns the amounts that are debited.
+pub(crate) fn debited(asks: &Asks) -> Amounts {
+    let debits = asks.debits();
+    debits.map(|ask| (ask.limit.clone(), ask.amount)).collect()
 }
 
 /// Converts whole tokens, from 0 to 10^12.

@@ -7,7 +7,6 @@ use weirgate_shared::{
     Millis, RefillRule, Resource, Shard,
 };
 
-use super::amounts::Amounts;
 use super::limits::Limits;
 
 /// One limit of a bucket, by the last response and the refill since then.
@@ -82,16 +81,17 @@ pub(crate) fn most_restrictive(limits: &[LimitStatus]) -> Option<&LimitStatus> {
     limits.iter().min_by_key(left)
 }
 
-/// Returns the status of every limit of a shard at `now`, for the requested `amounts`.
+/// Returns the status of every limit of a shard at `now`, for the amounts that the request
+/// `need`s.
 pub(crate) fn status(
     shard: &Shard,
     limits: &Limits,
-    amounts: &Amounts,
+    need: impl Fn(&LimitName) -> Option<MilliTokens>,
     now: EpochMillis,
 ) -> Vec<LimitStatus> {
     let shard = shard.projected(limits, now);
     let status = |(name, state): (&LimitName, &LimitState)| {
-        let amount = amounts.get(name).copied();
+        let amount = need(name);
         let requested = amount.unwrap_or_default();
         let retry_after = if requested <= state.available {
             Some(Duration::ZERO)
@@ -116,14 +116,14 @@ pub(crate) fn status(
 pub(crate) fn bucket_status(
     bucket: &Bucket,
     limits: &Limits,
-    amounts: &Amounts,
+    need: impl Fn(&LimitName) -> Option<MilliTokens>,
     now: EpochMillis,
 ) -> Vec<LimitStatus> {
     let Some(shard) = bucket.shards().first() else {
         return vec![];
     };
     let status = |(name, state): (&LimitName, &LimitState)| {
-        let amount = amounts.get(name).copied();
+        let amount = need(name);
         let retry_after = ready_at(bucket, name, amount, now).map(|at| at.since(now).into());
         limit_status(
             &shard.key,

@@ -8,7 +8,6 @@ use weirgate_shared::{
     Shard, VersionedLimits,
 };
 
-use super::amounts::Amounts;
 use super::error::Error;
 
 /// Limits and their configuration version. Clones share them.
@@ -101,13 +100,16 @@ pub(crate) fn check_bucket_limits(shard: &Shard, limits: &[Limit]) -> Result<(),
 }
 
 /// Requires that no limit of the shard gets a deeper debt than a balance may have.
-pub(crate) fn check_bucket_debt(shard: &Shard, amounts: &Amounts) -> Result<(), Error> {
-    let left = |(name, amount): (&LimitName, &MilliTokens)| {
+pub(crate) fn check_bucket_debt<'a>(
+    shard: &Shard,
+    mut amounts: impl Iterator<Item = (&'a LimitName, MilliTokens)>,
+) -> Result<(), Error> {
+    let left = |(name, amount): (&'a LimitName, MilliTokens)| {
         let state = shard.limits.get(name)?;
-        let left = state.available - *amount;
-        (left < MIN_BALANCE).then(|| (name.clone(), left))
+        let left = state.available - amount;
+        (left < MIN_BALANCE).then_some((name, left))
     };
-    let Some((name, left)) = amounts.iter().find_map(left) else {
+    let Some((name, left)) = amounts.find_map(left) else {
         return Ok(());
     };
     Err(Error::Invalid(format!(

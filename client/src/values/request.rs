@@ -3,9 +3,8 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use weirgate_shared::Millis;
+use weirgate_shared::{Asks, Effect, Millis};
 
-use super::amounts::{Amounts, merge_amounts};
 use super::error::Error;
 use super::limits::Limits;
 
@@ -17,14 +16,7 @@ const MAX_LEASE: Duration = Duration::from_secs(86_400);
 /// What one acquire requests of one bucket.
 #[derive(Debug, Clone)]
 pub(crate) struct BucketRequest {
-    pub(crate) amounts: Amounts,
-    /// Maximum amounts of limits of which `amounts` has the minimum: as much is taken as there is.
-    pub(crate) up_to: Amounts,
-    /// Amounts that are taken even into debt.
-    pub(crate) soft_amounts: Amounts,
-    /// Amounts that are only counted, because the request bypasses the limits; it then has no
-    /// others.
-    pub(crate) counted_amounts: Amounts,
+    pub(crate) asks: Asks,
     pub(crate) limits: Limits,
     /// Duration of a durable lease, and its owner.
     pub(crate) lease: Option<(Duration, Arc<str>)>,
@@ -35,27 +27,15 @@ pub(crate) struct BucketRequest {
 }
 
 impl BucketRequest {
-    /// Returns whether the request has any amount.
-    pub(crate) fn has_amounts(&self) -> bool {
-        !self.amounts.is_empty() || !self.soft_amounts.is_empty() || self.is_bypass()
-    }
-
-    /// Returns whether the request bypasses the limits.
+    /// Returns whether the request bypasses the limits: all its amounts only count then.
     pub(crate) fn is_bypass(&self) -> bool {
-        !self.counted_amounts.is_empty()
+        self.asks.has(Effect::Count)
     }
 
-    /// Leaves out all amounts.
-    pub(crate) fn waive_all(&mut self) {
-        self.amounts.clear();
-        self.up_to.clear();
-        self.soft_amounts.clear();
-        self.counted_amounts.clear();
-    }
-
-    /// Returns the amounts that are taken of all limits, soft ones included.
-    pub(crate) fn all_amounts(&self) -> Amounts {
-        merge_amounts(&self.amounts, &self.soft_amounts)
+    /// Returns whether it takes slots.
+    pub(crate) fn takes_slots(&self) -> bool {
+        let mut enforced = self.asks.with(Effect::Enforce);
+        enforced.any(|(name, _)| self.limits.is_concurrent(name))
     }
 }
 

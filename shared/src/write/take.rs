@@ -11,7 +11,6 @@ mod reclaim;
 mod refill;
 
 use std::cmp::Ordering;
-use std::collections::BTreeMap;
 
 use super::{
     AttributeUpdate, Condition, Path, Roll, Update, Value, count_write, due, require_limits,
@@ -19,8 +18,8 @@ use super::{
 };
 use crate::math::refill_between;
 use crate::{
-    BucketKey, EpochMillis, Hour, Lease, Limit, LimitName, LimitState, MAX_LIMITS, MilliTokens,
-    Millis, Shard, VersionedLimits, WriteId, attr, item,
+    Asks, BucketKey, Effect, EpochMillis, Hour, Lease, Limit, LimitName, LimitState, MAX_LIMITS,
+    MilliTokens, Millis, Shard, VersionedLimits, WriteId, attr, item,
 };
 
 /// One write that takes tokens for a batch of acquires.
@@ -31,16 +30,11 @@ pub struct Take<'a> {
     /// Limits of the acquires. The take writes them to the shard if its own differ and are not
     /// newer.
     pub limits: VersionedLimits<'a>,
-    /// Amounts taken, by limit, for the whole batch.
-    pub amounts: BTreeMap<LimitName, MilliTokens>,
-    /// Amounts of soft limits, taken even into debt.
-    pub soft_amounts: BTreeMap<LimitName, MilliTokens>,
-    /// Amounts of acquires that bypass the limits: they count as consumed, and no balance is
-    /// debited.
-    pub counted_amounts: BTreeMap<LimitName, MilliTokens>,
+    /// Amounts of the whole batch.
+    pub asks: Asks,
     /// Number of acquires that this grants.
     pub acquires: i64,
-    /// Leases written with the take; their tokens are part of `amounts`.
+    /// Leases written with the take; their tokens are part of `asks`.
     pub leases: Vec<(WriteId, Lease)>,
     /// Hour in which this take counts.
     pub roll: Roll,
@@ -103,9 +97,7 @@ impl<'a> Take<'a> {
         Self {
             key,
             limits: limits.into(),
-            amounts: BTreeMap::new(),
-            soft_amounts: BTreeMap::new(),
-            counted_amounts: BTreeMap::new(),
+            asks: Asks::default(),
             acquires: 0,
             leases: vec![],
             roll: Roll::to(Hour::of(now)),
@@ -153,17 +145,13 @@ impl Take<'_> {
     /// overflowed.
     #[must_use]
     pub fn is_covered(&self, shard: &Shard, now: EpochMillis) -> bool {
-        let holds = |limit: &LimitName, need| {
-            shard.limits.get(limit).is_some_and(|state| {
-                state.available >= need
-                    && (!shard.is_full(state, now) || self.assumes_headroom(shard, limit, state))
+        self.asks.debits().all(|ask| {
+            shard.limits.get(&ask.limit).is_some_and(|state| {
+                (ask.effect == Effect::Debit || state.available >= ask.amount)
+                    && (!shard.is_full(state, now)
+                        || self.assumes_headroom(shard, &ask.limit, state))
             })
-        };
-        self.amounts.iter().all(|(limit, need)| holds(limit, *need))
-            && self
-                .soft_amounts
-                .keys()
-                .all(|limit| holds(limit, MilliTokens(i64::MIN)))
+        })
     }
 
     /// Returns whether to assume that the balance is below the ceiling, whatever the view shows.
@@ -225,20 +213,18 @@ impl Take<'_> {
 
     /// Returns the amount taken of a limit.
     fn need(&self, limit: &LimitName) -> MilliTokens {
-        self.amounts
-            .get(limit)
-            .or_else(|| self.soft_amounts.get(limit))
-            .copied()
-            .unwrap_or_default()
+        let debit = self.asks.debit(limit.as_str());
+        debit.map(|ask| ask.amount).unwrap_or_default()
     }
 
     /// Returns the amount that counts as consumed: what is taken, and what bypasses the limits.
     fn consumption(&self, limit: &LimitName) -> MilliTokens {
-        self.need(limit) + self.counted_amounts.get(limit).copied().unwrap_or_default()
+        self.need(limit) + self.asks.counted(limit.as_str()).unwrap_or_default()
     }
 
     fn is_soft(&self, limit: &LimitName) -> bool {
-        self.soft_amounts.contains_key(limit)
+        let debit = self.asks.debit(limit.as_str());
+        debit.is_some_and(|ask| ask.effect == Effect::Debit)
     }
 
     fn update(&self, view: &Shard) -> Update {

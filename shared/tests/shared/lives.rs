@@ -16,8 +16,8 @@ use weirgate_shared::write::{
     Condition, Path, Take, Update, erase_shard, finish_writes, merge, merged, split,
 };
 use weirgate_shared::{
-    EpochMillis, Lease, Limit, LimitName, MAX_BUCKET_LIMITS, MAX_LIMITS, MilliTokens, Millis,
-    Shard, ShardIndex, WriteId,
+    Asks, Effect, EpochMillis, Lease, Limit, LimitName, MAX_BUCKET_LIMITS, MAX_LIMITS, MilliTokens,
+    Millis, Shard, ShardIndex, WriteId,
 };
 
 /// A day of write sequences.
@@ -304,8 +304,8 @@ proptest! {
             let needs: BTreeMap<_, _> = [(need, MilliTokens::from_tokens(1))].into();
             let mut create = take(&key, &limits, BTreeMap::new(), op, now);
             match (takes, is_bypass) {
-                (true, false) => create.amounts = needs.clone(),
-                (true, true) => create.counted_amounts = needs.clone(),
+                (true, false) => create.asks = Asks::of(Effect::Enforce, needs.clone()),
+                (true, true) => create.asks = Asks::of(Effect::Count, needs.clone()),
                 _ => {}
             }
             let lease = Lease { expires_at: now.plus(Millis(500)), tokens: needs, owner: String::new() };

@@ -9,8 +9,8 @@ use proptest::prelude::*;
 use proptest::test_runner::{Config, FileFailurePersistence};
 use weirgate_shared::write::{Contention, LeaseChange, LimitDelta, Roll, Settle, Take};
 use weirgate_shared::{
-    BucketKey, EntityId, EpochMillis, EpochSeconds, Hour, Limit, LimitName, MilliTokens, Millis,
-    Namespace, Resource, Shard, ShardIndex, WriteId,
+    Asks, BucketKey, Effect, EntityId, EpochMillis, EpochSeconds, Hour, Limit, LimitName,
+    MilliTokens, Millis, Namespace, Resource, Shard, ShardIndex, WriteId,
 };
 
 pub use weirgate_shared::evaluator::{Held, Item};
@@ -68,7 +68,7 @@ pub fn take<'a>(
     now: EpochMillis,
 ) -> Take<'a> {
     Take {
-        amounts: needs,
+        asks: Asks::of(Effect::Enforce, needs),
         acquires: 1,
         ..Take::nothing(key, limits, op, now)
     }

@@ -8,8 +8,8 @@ use proptest::collection::vec;
 use proptest::prelude::*;
 use weirgate_shared::write::{LeaseChange, LimitDelta, Take, Update, expire, refill};
 use weirgate_shared::{
-    EpochMillis, Lease, Limit, LimitState, MilliTokens, Millis, Shard, ShardIndex, VersionedLimits,
-    WriteId,
+    Asks, Effect, EpochMillis, Lease, Limit, LimitState, MilliTokens, Millis, Shard, ShardIndex,
+    VersionedLimits, WriteId,
 };
 
 const START: EpochMillis = EpochMillis(1_795_197_600_000);
@@ -80,18 +80,18 @@ fn plan(op: &Op, view: &Shard, limits: &[Limit], id: u64, now: EpochMillis) -> O
                 is_own,
                 ..limits.into()
             };
-            plain.amounts = [(limit_name("rate"), tokens(rate))].into();
-            plain.soft_amounts = [(limit_name("soft"), tokens(soft))].into();
+            plain.asks = Asks::of(Effect::Enforce, [(limit_name("rate"), tokens(rate))])
+                .and(Effect::Debit, [(limit_name("soft"), tokens(soft))]);
         }
         Op::Lease(hours) => {
-            plain.amounts = [
+            let held = [
                 (limit_name("slots"), tokens(1)),
                 (limit_name("rate"), tokens(1)),
-            ]
-            .into();
+            ];
+            plain.asks = Asks::of(Effect::Enforce, held.clone());
             let lease = Lease {
                 expires_at: now.plus(Millis(hours * HOUR)),
-                tokens: plain.amounts.clone(),
+                tokens: held.into(),
                 owner: String::new(),
             };
             plain.leases = vec![(id, lease)];
@@ -160,7 +160,7 @@ proptest! {
         let (mut item, key, made) = (Item::default(), bucket_key(0), limits(capacity));
         let debts = [("rate", rate), ("soft", soft)].map(|(name, need)| (limit_name(name), MilliTokens::from_tokens(need)));
         let create = take(&key, &made, BTreeMap::new(), WriteId::from_bits(0), now);
-        let create = Take { soft_amounts: debts.into(), ..create }.create(now);
+        let create = Take { asks: Asks::of(Effect::Debit, debts), ..create }.create(now);
         prop_assert!(item.apply(&create));
         // Before any other write: each may raise `ttl`.
         assert_nothing_is_lost(&item.bucket())?;

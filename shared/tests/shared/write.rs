@@ -7,7 +7,9 @@ use crate::model::{Item, bucket_key, config, contention, take};
 use proptest::collection::vec;
 use proptest::prelude::*;
 use weirgate_shared::write::Take;
-use weirgate_shared::{EpochMillis, Lease, Limit, MilliTokens, Millis, Shard, ShardIndex, WriteId};
+use weirgate_shared::{
+    Asks, Effect, EpochMillis, Lease, Limit, MilliTokens, Millis, Shard, ShardIndex, WriteId,
+};
 
 /// A bucket of one limit that was never split, with `tk` of it.
 fn bucket(limit: &Limit, tk: MilliTokens) -> Shard {
@@ -44,16 +46,17 @@ proptest! {
         let (limits, needs) = (std::slice::from_ref(&brought), [(name.clone(), part(need))].into());
         let plain = Take { contention, ..take(&key, limits, needs, WriteId::from_bits(1), now) };
         let plain = match need {
-            0 => Take { amounts: BTreeMap::new(), ..plain },
+            0 => Take { asks: Asks::default(), ..plain },
             _ => plain,
         };
-        let bypass = Take { counted_amounts: [(name.clone(), MilliTokens(counted))].into(), ..plain.clone() };
+        let counts = [(name.clone(), MilliTokens(counted))];
+        let bypass = Take { asks: plain.asks.clone().and(Effect::Count, counts.clone()), ..plain.clone() };
         let (mut one, mut both) = (Item::of_bucket(&there), Item::of_bucket(&there));
         let is_done = both.apply(&bypass.plan(&seen, now));
         prop_assert_eq!(is_done, one.apply(&plain.plan(&seen, now)));
         // A write that changes limits requires the balances of its view.
         prop_assert!(is_done || need > 0 || brings > 0, "{:?}", there);
-        let fresh = Take { amounts: BTreeMap::new(), ..bypass.clone() };
+        let fresh = Take { asks: Asks::of(Effect::Count, counts), ..bypass.clone() };
         prop_assert!(is_done || both.apply(&fresh.plan(&there, now)));
         if is_done {
             let (mut one, both) = (one.bucket(), both.bucket());

@@ -8,8 +8,8 @@ use proptest::collection::vec;
 use proptest::prelude::*;
 use weirgate_shared::write::{Contention, LimitDelta, Take, refill};
 use weirgate_shared::{
-    EpochMillis, Limit, LimitName, MAX_PERIOD_MS, MAX_TOKENS, MIN_BALANCE, MilliTokens, Millis,
-    Shard, ShardIndex, WriteId,
+    Asks, Effect, EpochMillis, Limit, LimitName, MAX_PERIOD_MS, MAX_TOKENS, MIN_BALANCE,
+    MilliTokens, Millis, Shard, ShardIndex, WriteId,
 };
 
 const START: EpochMillis = EpochMillis(1_795_197_600_000);
@@ -120,10 +120,10 @@ proptest! {
             prop_assert_eq!(balance(&view, &name, now), there, "{:?}", view);
             let share = shard.share(rates[0].rule().capacity);
             let plan = |need: MilliTokens, soft: bool, view: &Shard, contention| {
-                let needs: BTreeMap<_, _> = [(name.clone(), need)].into();
-                let (hard, debt) = if soft { (BTreeMap::new(), needs) } else { (needs, BTreeMap::new()) };
-                let take = take(&key, &rates, hard, id.clone(), now);
-                Take { soft_amounts: debt, contention, ..take }.plan(view, now)
+                let needs = [(name.clone(), need)];
+                let effect = if soft { Effect::Debit } else { Effect::Enforce };
+                let take = take(&key, &rates, BTreeMap::new(), id.clone(), now);
+                Take { asks: Asks::of(effect, needs), contention, ..take }.plan(view, now)
             };
             let (taken, is_done) = match op {
                 Op::Take { parts, back, contention } => {

@@ -6,7 +6,7 @@ use weirgate_shared::write::{
     merge, merged, recreate, refill, split,
 };
 use weirgate_shared::{
-    ActivitySample, BucketKey, Counter, EpochMillis, Hour, ItemKey, Lease, Limit,
+    ActivitySample, Asks, BucketKey, Counter, Effect, EpochMillis, Hour, ItemKey, Lease, Limit,
     MAX_BUCKET_LIMITS, MAX_LIMITS, MilliTokens, MilliTotal, Millis, Scaling, Shard, ShardUsageCopy,
     Snapshot, Window, WriteId,
 };
@@ -113,8 +113,8 @@ fn updates(actions: impl IntoIterator<Item = Action>) -> Vec<Update> {
 fn take(view: &Shard, brought: &[Limit], later: EpochMillis) -> Update {
     let needs = brought
         .iter()
-        .map(|limit| (limit.name().clone(), MilliTokens(1)))
-        .collect();
+        .map(|limit| (limit.name().clone(), MilliTokens(1)));
+    let needs = Asks::of(Effect::Enforce, needs);
     let op = id(1);
     let lease = |at| {
         let lease = Lease {
@@ -127,9 +127,7 @@ fn take(view: &Shard, brought: &[Limit], later: EpochMillis) -> Update {
     let take = Take {
         key: &view.key,
         limits: brought.into(),
-        amounts: needs,
-        soft_amounts: [].into(),
-        counted_amounts: [].into(),
+        asks: needs,
         acquires: 1,
         // As many as a client puts into one write.
         leases: (100..)

@@ -9,8 +9,8 @@ use weirgate_shared::write::{
     require_unchanged, sample, split, update_min_shards,
 };
 use weirgate_shared::{
-    Bucket, BucketKey, EpochMillis, Hour, Lease, Limit, LimitsVersion, MilliTokens, Millis, Shard,
-    ShardIndex, ShardUsageCopy, Snapshot, VersionedLimits, Window, WriteId, usage,
+    Asks, Bucket, BucketKey, Effect, EpochMillis, Hour, Lease, Limit, LimitsVersion, MilliTokens,
+    Millis, Shard, ShardIndex, ShardUsageCopy, Snapshot, VersionedLimits, Window, WriteId, usage,
 };
 
 /// A bucket shard, the one that it would split off, and what is asked of them.
@@ -145,10 +145,10 @@ fn updates(case: &Case) -> Vec<Update> {
         },
     );
     let none = BTreeMap::new;
-    for (contention, amounts, soft_amounts, counted_amounts) in [
-        (Contention::Alone, needs.clone(), none(), needs.clone()),
-        (shared, none(), needs.clone(), none()),
-        (stale, none(), needs.clone(), needs.clone()),
+    for (contention, effect, counted) in [
+        (Contention::Alone, Effect::Enforce, needs.clone()),
+        (shared, Effect::Debit, none()),
+        (stale, Effect::Debit, needs.clone()),
     ] {
         let limits = VersionedLimits {
             limits,
@@ -156,9 +156,7 @@ fn updates(case: &Case) -> Vec<Update> {
             is_own: contention == shared,
         };
         let take = Take {
-            amounts,
-            soft_amounts,
-            counted_amounts,
+            asks: Asks::of(effect, needs.clone()).and(Effect::Count, counted),
             acquires: amount.0,
             leases: vec![(id.clone(), lease.clone())],
             roll: Roll {

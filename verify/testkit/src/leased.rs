@@ -7,8 +7,8 @@ use weirgate_shared::write::{
     split,
 };
 use weirgate_shared::{
-    BucketKey, EpochMillis, Hour, Lease, Limit, LimitName, MAX_PERIOD_MS, MilliTokens, Shard,
-    WriteId, write_shard,
+    Asks, BucketKey, Effect, EpochMillis, Hour, Lease, Limit, LimitName, MAX_PERIOD_MS,
+    MilliTokens, Shard, WriteId, write_shard,
 };
 use weirgate_store::{ReturnValues, Table, WriteOutcome};
 
@@ -183,7 +183,7 @@ pub fn take(
     };
     let limits = limits();
     let take = Take {
-        amounts: needs,
+        asks: Asks::of(Effect::Enforce, needs),
         acquires: 1,
         leases: vec![(lease.clone(), held)],
         ..Take::nothing(&bucket.key, &limits, lease.clone(), NOW)

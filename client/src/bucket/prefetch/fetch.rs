@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use tokio::sync::watch;
 use tokio::time::{Instant, timeout, timeout_at};
-use weirgate_shared::MilliTokens;
+use weirgate_shared::{Asks, Effect, MilliTokens};
 
 use super::super::hold::{BucketDecision, Hold};
 use super::super::route::acquire_from_table;
@@ -103,11 +103,12 @@ async fn complete(
     deadline: Instant,
 ) -> Result<Option<BucketDecision>, Error> {
     let mut rest = request.clone();
-    for (limit, need) in &mut rest.amounts {
-        *need -= pooled.amount(limit.as_str());
-    }
-    rest.amounts.retain(|_, need| *need > MilliTokens::ZERO);
-    if !rest.has_amounts() {
+    rest.asks.retain(|ask| {
+        ask.amount -= pooled.amount(ask.limit.as_str());
+        ask.most = ask.amount;
+        ask.amount > MilliTokens::ZERO
+    });
+    if rest.asks.is_empty() {
         pool.add_unreported(request.acquires);
         let hold = pooled.pooled(request.acquires);
         return Ok(Some(BucketDecision::Granted(hold)));
@@ -135,10 +136,7 @@ async fn fetch(session: Arc<Session>, mut in_flight: InFlight, block: Block) {
     } = block;
     let timeout = session.settings.timeout;
     let request = BucketRequest {
-        amounts,
-        up_to: Amounts::new(),
-        soft_amounts: Amounts::new(),
-        counted_amounts: Amounts::new(),
+        asks: Asks::of(Effect::Enforce, amounts),
         limits,
         lease: None,
         timeout,

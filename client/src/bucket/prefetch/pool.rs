@@ -9,7 +9,7 @@ use std::time::Duration;
 
 use tokio::sync::Notify;
 use tokio::sync::futures::OwnedNotified;
-use weirgate_shared::{LimitMode, LimitName, MilliTokens, Resource};
+use weirgate_shared::{Ask, Effect, LimitMode, LimitName, MilliTokens, Resource};
 use weirgate_store::StoreError;
 
 use super::state::State;
@@ -17,7 +17,7 @@ use crate::queue::HoldPart;
 use crate::session::{AgeClock, Moment, Session};
 use crate::values::{
     Amounts, BucketRequest, Counters, Denied, Error, LimitStatus, Limits, Locked, OutstandingGauge,
-    Prefetch,
+    Prefetch, debited,
 };
 
 pub(super) use returns::NextReturn;
@@ -98,21 +98,17 @@ impl Pool {
     /// Returns whether a pool can serve the request: enforced rates only, without a lease. It does
     /// not know whether a limit is in debt, as an amount of 0 asks.
     pub(crate) fn supports(request: &BucketRequest) -> bool {
-        let is_rate = |name: &LimitName| {
-            let limit = request.limits.iter().find(|limit| limit.name() == name);
-            limit.is_some_and(|limit| {
-                limit.mode() == LimitMode::Enforced && !limit.rule().is_concurrent()
-            })
+        let is_prefetched = |ask: &Ask| {
+            let mut limits = request.limits.iter();
+            let limit = limits.find(|limit| *limit.name() == ask.limit);
+            ask.effect == Effect::Enforce
+                && ask.amount > MilliTokens::ZERO
+                && ask.amount == ask.most
+                && limit.is_some_and(|limit| {
+                    limit.mode() == LimitMode::Enforced && !limit.rule().is_concurrent()
+                })
         };
-        request.lease.is_none()
-            && request.soft_amounts.is_empty()
-            && !request.is_bypass()
-            && request.up_to.is_empty()
-            && request.amounts.keys().all(is_rate)
-            && request
-                .amounts
-                .values()
-                .all(|amount| *amount > MilliTokens::ZERO)
+        request.lease.is_none() && request.asks.iter().all(is_prefetched)
     }
 
     /// Returns whether the pool covers the request.
@@ -120,7 +116,7 @@ impl Pool {
         let state = self.state();
         Self::supports(request)
             && state.limits == request.limits
-            && state.has(&request.amounts, self.cutoff(self.ages.now()))
+            && state.has(&debited(&request.asks), self.cutoff(self.ages.now()))
     }
 
     /// Takes all `amounts` for a grant that needs more. Returns no parts if the pool has too
@@ -148,15 +144,15 @@ impl Pool {
         let oldest = self.cutoff(self.ages.now());
         let mut state = self.state();
         let lack = |short: &LimitStatus| {
-            let (name, need) = request.amounts.get_key_value(short.limit.as_str())?;
-            Some((name.clone(), *need - short.available.max(MilliTokens::ZERO)))
+            let ask = request.asks.debit(&short.limit)?;
+            let lack = ask.amount - short.available.max(MilliTokens::ZERO);
+            Some((ask.limit.clone(), lack))
         };
         let is_there = |short: &LimitStatus| {
-            let name = request
-                .amounts
-                .get_key_value(short.limit.as_str())
-                .map(|(name, _)| name);
-            name.is_some_and(|name| state.left(name, oldest) + short.available >= short.requested)
+            let ask = request.asks.debit(&short.limit);
+            ask.is_some_and(|ask| {
+                state.left(&ask.limit, oldest) + short.available >= short.requested
+            })
         };
         if state.is_closed || state.limits != request.limits || !denied.short().all(is_there) {
             return vec![];

@@ -2,7 +2,7 @@
 
 use tokio::net::TcpListener;
 use tokio::time::advance;
-use weirgate_shared::{BucketKey, EpochMillis, LimitName, MilliTokens, Shard};
+use weirgate_shared::{Asks, BucketKey, Effect, EpochMillis, LimitName, MilliTokens, Shard};
 use weirgate_store::{ConnectOptions, Consistency, Table, connect, connect_with};
 
 use super::super::cached_denial::cached_denial;
@@ -11,7 +11,7 @@ use super::{Router, acquire_from_table, *};
 use crate::api::RateLimiter;
 use crate::queue::{SLOT_DENIAL_TTL, Waiter};
 use crate::session::{AgeClock, FakeClock, Session, after, deadline};
-use crate::values::{Amounts, BucketRequest, Error, Limits};
+use crate::values::{BucketRequest, Error, Limits};
 
 const NOW: EpochMillis = EpochMillis(1_000_000);
 /// Capacity of both limits.
@@ -62,10 +62,7 @@ fn request(needs: &[(&str, i64)]) -> BucketRequest {
         .iter()
         .map(|(name, need)| (LimitName::new(*name).unwrap(), MilliTokens(*need)));
     BucketRequest {
-        amounts: needs.collect(),
-        up_to: Amounts::new(),
-        soft_amounts: Amounts::new(),
-        counted_amounts: Amounts::new(),
+        asks: Asks::of(Effect::Enforce, needs),
         limits: limits(),
         lease: None,
         timeout: TIMEOUT,
@@ -103,7 +100,7 @@ fn see(bucket: &BucketState, left: &[(u32, i64, i64)]) {
 fn block(bucket: &Arc<BucketState>) {
     let queue = bucket.queues.queue(0);
     assert!(queue.enqueue(Waiter {
-        extra: Amounts::new(),
+        raised: None,
         request: request(&[("rpd", 1)]),
         enqueued_at: Instant::now(),
         deadline: Instant::now(),
@@ -113,23 +110,6 @@ fn block(bucket: &Arc<BucketState>) {
 
 fn index(queue: Option<Arc<ShardQueue>>) -> Option<u32> {
     queue.map(|queue| queue.index())
-}
-
-#[test]
-fn a_request_without_amounts_is_empty() {
-    let (nothing, hard) = (request(&[]), request(&[("rpd", 1)]));
-    let soft = BucketRequest {
-        soft_amounts: hard.amounts.clone(),
-        ..nothing.clone()
-    };
-    let both = BucketRequest {
-        soft_amounts: hard.amounts.clone(),
-        ..hard.clone()
-    };
-    assert_eq!(
-        [&nothing, &hard, &soft, &both].map(BucketRequest::has_amounts),
-        [false, true, true, true]
-    );
 }
 
 /// One shard can have its share and no more. A bucket of one shard is not decided over all shards

@@ -1,10 +1,12 @@
 //! Denials that shadow mode waives.
 
-use weirgate_shared::{BucketKey, LimitMode, LimitName, MilliTokens};
+use weirgate_shared::{Asks, BucketKey, Effect, LimitMode, LimitName, MilliTokens};
 
 use super::Decider;
 use crate::bucket::BucketTarget;
-use crate::values::{Denied, NeverFits, denial_of, merge_denials, merge_two, never_status};
+use crate::values::{
+    BucketRequest, Denied, NeverFits, denial_of, merge_denials, merge_two, never_status,
+};
 
 impl Decider<'_> {
     /// Returns an amount above its limit's capacity, from one request or from several on the same
@@ -16,8 +18,7 @@ impl Decider<'_> {
                 target.bucket.key == *key && (is_shadow || !target.is_shadow)
             };
             let same = self.targets.iter().filter(counts);
-            same.filter_map(|target| target.request.amounts.get(limit))
-                .copied()
+            same.filter_map(|target| target.request.asks.enforced(limit.as_str()))
                 .sum()
         };
         let mut above = vec![];
@@ -28,7 +29,7 @@ impl Decider<'_> {
             for limit in request
                 .limits
                 .iter()
-                .filter(|limit| request.amounts.contains_key(limit.name()))
+                .filter(|limit| request.asks.enforced(limit.name().as_str()).is_some())
             {
                 let requested = sum(&bucket.key, limit.name(), target.is_shadow);
                 if requested > limit.rule().capacity {
@@ -50,7 +51,7 @@ impl Decider<'_> {
                 });
             }
             let status = never_status(key, &limit, requested);
-            target.request.amounts.remove(limit.name());
+            waive(&mut target.request, |name| name == limit.name());
             let known = self.would_deny[at].take();
             self.would_deny[at] = merge_two(known, Some(denial_of(vec![status])));
         }
@@ -71,11 +72,8 @@ impl Decider<'_> {
         let mut has_waived = false;
         for (at, denied) in denials {
             let short: Vec<_> = denied.short().map(|status| status.limit.as_str()).collect();
-            let amounts = &mut self.targets[*at].request.amounts;
-            let before = amounts.len();
-            amounts
-                .retain(|limit: &LimitName, _: &mut MilliTokens| !short.contains(&limit.as_str()));
-            if amounts.len() < before {
+            let request = &mut self.targets[*at].request;
+            if waive(request, |name| short.contains(&name.as_str())) {
                 has_waived = true;
                 let known = self.would_deny[*at].take();
                 self.would_deny[*at] =
@@ -96,8 +94,8 @@ impl Decider<'_> {
             }
             let key = self.targets[*at].bucket.key.clone();
             for (other, target) in self.targets.iter_mut().enumerate() {
-                if target.is_shadow && target.bucket.key == key && target.request.has_amounts() {
-                    target.request.waive_all();
+                if target.is_shadow && target.bucket.key == key && !target.request.asks.is_empty() {
+                    target.request.asks = Asks::default();
                     let known = self.would_deny[other].take();
                     self.would_deny[other] = merge_two(known, Some(denied.clone()));
                     has_waived = true;
@@ -116,4 +114,15 @@ impl Decider<'_> {
         let denials = denials.into_iter().filter(counts);
         denials.map(|(_, denied)| denied).collect()
     }
+}
+
+/// Leaves out the enforced amounts of some limits. Returns whether there were any.
+fn waive(request: &mut BucketRequest, is_waived: impl Fn(&LimitName) -> bool) -> bool {
+    let mut has_waived = false;
+    request.asks.retain(|ask| {
+        let waives = ask.effect == Effect::Enforce && is_waived(&ask.limit);
+        has_waived |= waives;
+        !waives
+    });
+    has_waived
 }

@@ -13,7 +13,7 @@ use super::super::waiter::{ShardDecision, Waiter};
 use super::super::{clock_jump, retake};
 use super::{TakeAttempt, TakeOutcome, Unconfirmed};
 use crate::session::decode_shard;
-use crate::values::{Error, count, merge_amounts};
+use crate::values::{Error, count, debited};
 
 impl TakeAttempt<'_> {
     /// Grants all waiters after an applied write.
@@ -92,9 +92,9 @@ impl TakeAttempt<'_> {
 
     /// Returns whether a limit that the batch takes of was full.
     fn has_full_limit(&self, shard: &Shard, now: EpochMillis) -> bool {
-        let names = self.amounts.keys().chain(self.soft_amounts.keys());
-        names
-            .filter_map(|name| shard.limits.get(name))
+        let debits = self.asks.debits();
+        debits
+            .filter_map(|ask| shard.limits.get(&ask.limit))
             .any(|state| shard.is_full(state, now))
     }
 
@@ -125,7 +125,7 @@ impl TakeAttempt<'_> {
                 self.session,
                 self.state,
                 (seen, &shard),
-                &merge_amounts(&self.amounts, &self.soft_amounts),
+                &debited(&self.asks),
             )
             .await;
         }
@@ -133,7 +133,7 @@ impl TakeAttempt<'_> {
             clock_jump::correct_creation(self.session, self.state, &shard).await;
         }
         let was_early = self.planned.clock_was_slow(self.session);
-        let spilled = was_early && retake::took_overflow(&self.amounts, &shard, self.session.now());
+        let spilled = was_early && retake::took_overflow(&self.asks, &shard, self.session.now());
         let mut again = vec![];
         for (waiter, lease) in self.waiters.into_iter().zip(self.leases) {
             let lease = lease.map(|(id, lease)| (id, lease.expires_at));
@@ -142,7 +142,7 @@ impl TakeAttempt<'_> {
             let (state, after) = (Arc::clone(self.state), Arc::clone(&shard));
             let part = HoldPart {
                 state,
-                amounts: waiter.amounts_to_take(),
+                amounts: waiter.amounts(),
                 is_bypass,
                 shard: after,
                 prefetched_at: None,
@@ -159,8 +159,8 @@ impl TakeAttempt<'_> {
             if is_good {
                 waiter.reply(Ok(ShardDecision::Granted(taken)));
             } else {
-                let amounts = &waiter.request.amounts;
-                retake::undo_take(self.session, taken, amounts, &shard, spilled).await;
+                let asks = &waiter.request.asks;
+                retake::undo_take(self.session, taken, asks, &shard, spilled).await;
                 again.push(waiter);
             }
         }

@@ -61,8 +61,7 @@ impl TakeAttempt<'_> {
         if writes == 0 {
             return;
         }
-        let all = [&self.amounts, &self.soft_amounts, &self.counted_amounts];
-        let needs: MilliTokens = all.into_iter().flat_map(|sum| sum.values()).copied().sum();
+        let needs: MilliTokens = self.asks.iter().map(|ask| ask.amount).sum();
         let milli = u64::try_from(needs.0.saturating_mul(writes)).unwrap_or_default();
         count(&self.session.counters.unconfirmed_millitokens, milli);
         tracing::warn!(

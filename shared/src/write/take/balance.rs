@@ -6,7 +6,7 @@ use crate::write::changes::{add_consumed, add_tokens};
 use crate::write::conditions::{has_rule, push_new, require_shard_count};
 use crate::write::update::tokens;
 use crate::write::{Condition, Path, Take, Update, Value};
-use crate::{EpochMillis, LimitState, Shard};
+use crate::{Effect, EpochMillis, LimitState, Shard};
 
 impl Take<'_> {
     /// Returns `ADD tk −n, tc +n` for each limit. Requires `tk ≥ n`, and that the refill since
@@ -20,11 +20,11 @@ impl Take<'_> {
             .conditions
             .push(Condition::Present(Path::of(attr::REFILLED_AT)));
         let mut is_rate = false;
-        for (name, &need) in self.amounts.iter().chain(&self.soft_amounts) {
-            let least = if self.is_soft(name) {
-                MIN_BALANCE + need
-            } else {
-                need
+        for ask in self.asks.debits() {
+            let (name, need) = (&ask.limit, ask.amount);
+            let least = match ask.effect {
+                Effect::Debit => MIN_BALANCE + need,
+                Effect::Enforce | Effect::Count => need,
             };
             update
                 .conditions
@@ -60,11 +60,10 @@ impl Take<'_> {
 
     /// Counts the amounts of limits of which nothing is taken, whatever their balances are.
     fn count_only(&self, update: &mut Update) {
-        for (name, &counted) in &self.counted_amounts {
-            if self.amounts.contains_key(name) || self.is_soft(name) {
-                continue;
+        for (name, counted) in self.asks.with(Effect::Count) {
+            if self.asks.debit(name.as_str()).is_none() {
+                update.changes.extend(add_consumed(name, counted));
             }
-            update.changes.extend(add_consumed(name, counted));
         }
     }
 }

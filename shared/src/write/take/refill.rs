@@ -7,7 +7,7 @@ use crate::write::conditions::{push_new, require_refilled_at};
 use crate::write::credit::BalanceUpdate;
 use crate::write::update::tokens;
 use crate::write::{Condition, Take, Update, Value};
-use crate::{EpochMillis, LeaseReturn, MilliTokens, Shard};
+use crate::{Effect, EpochMillis, LeaseReturn, MilliTokens, Shard};
 
 impl Take<'_> {
     /// Takes from refill since `rf` and from expired leases, without moving `rf`. `tk` is the
@@ -38,11 +38,8 @@ impl Take<'_> {
             let consumed = add_consumed(name, self.consumption(name) - back.consumed);
             update.changes.extend(consumed);
         }
-        for (name, need) in self
-            .amounts
-            .iter()
-            .filter(|(name, _)| !shard.limits.contains_key(*name))
-        {
+        let enforced = self.asks.with(Effect::Enforce);
+        for (name, need) in enforced.filter(|(name, _)| !shard.limits.contains_key(*name)) {
             update
                 .conditions
                 .push(Condition::AtLeast(tokens(name), Value::Int(need.0)));

@@ -8,8 +8,8 @@ use weirgate_shared::write::{
     update_min_shards,
 };
 use weirgate_shared::{
-    EditId, EpochMillis, Hour, Lease, Limit, LimitName, LimitsVersion, MilliTokens, Shard,
-    VersionedLimits, WriteId,
+    Asks, EditId, Effect, EpochMillis, Hour, Lease, Limit, LimitName, LimitsVersion, MilliTokens,
+    Shard, VersionedLimits, WriteId,
 };
 
 use super::{settle, take};
@@ -124,12 +124,13 @@ fn takes(view: &Shard, brought: &[Limit], roll: Roll, at: EpochMillis) -> Vec<Up
                             version,
                             ..brought.into()
                         },
-                        soft_amounts: soft.clone(),
-                        counted_amounts: counted.clone(),
+                        asks: Asks::of(Effect::Enforce, needs.clone())
+                            .and(Effect::Debit, soft.clone())
+                            .and(Effect::Count, counted.clone()),
                         leases: leases.clone(),
                         roll,
                         contention,
-                        ..take(&view.key, brought, needs.clone(), op, at)
+                        ..take(&view.key, brought, BTreeMap::new(), op, at)
                     };
                     updates.push(take.plan(view, at));
                 }

@@ -257,6 +257,45 @@ async fn of_two_large_requests_at_once_one_is_granted() {
     }
 }
 
+/// I2: each holder's parts make the others short, which is no reason to ask until the deadline.
+#[tokio::test(start_paused = true)]
+async fn i2_requests_that_spread_over_the_same_shards_are_all_answered() {
+    const CALLERS: u64 = 6;
+    const REQUESTS: u64 = 10;
+    let mut granted = 0;
+    for seed in 0..20 {
+        fastrand::seed(seed);
+        let fleet = Fleet::slow(millis(5)).await;
+        split(&fleet.limiter().await, &limits(), 8).await;
+        let processes = [fleet.limiter().await, fleet.limiter().await];
+        let mut callers = JoinSet::new();
+        for (caller, at) in (0..CALLERS).zip([0, 1].into_iter().cycle()) {
+            let (limiter, slot) = (processes[at].clone(), caller % 3 == 0);
+            callers.spawn(async move {
+                let mut granted = 0;
+                for _ in 0..REQUESTS {
+                    let need = fastrand::i64(150..=600);
+                    let asked = ask(&limiter, &limits(), &[("tpm", need)]);
+                    let asked = if slot { asked.take("slots", 15) } else { asked };
+                    match asked.send().await.unwrap() {
+                        Decision::Granted(grant) => {
+                            granted += 1;
+                            pass(millis(fastrand::u64(0..20))).await;
+                            grant.roll_back().await.unwrap();
+                        }
+                        _ => pass(millis(fastrand::u64(0..20))).await,
+                    }
+                }
+                granted
+            });
+        }
+        granted += callers.join_all().await.into_iter().sum::<u64>();
+        settle().await;
+        assert_eq!(left(&fleet).await, (800, 80), "seed {seed}");
+    }
+    assert!(granted * 4 >= 20 * CALLERS * REQUESTS, "{granted}");
+}
+
 /// A number from the environment, to run the same at full size:
 /// `SHARDS=64 PER_SHARD=500 cargo test --workspace --test client shards::parts::i5`.
 fn from_environment(name: &str, default: u32) -> u32 {

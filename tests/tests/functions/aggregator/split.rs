@@ -1,7 +1,6 @@
 //! Hot shards are split: each reason, each bound, once, and never at the cost of what was used.
 
 use crate::fixtures::aggregator;
-use std::collections::BTreeMap;
 use std::time::Duration;
 use weirgate_tests::{assert_has, fresh};
 
@@ -13,7 +12,7 @@ use crate::fixtures::aggregator::{
 use serde_json::Value;
 use weirgate_aggregator::{Config, HOT_UNITS, Handled};
 use weirgate_shared::write::Take;
-use weirgate_shared::{EpochMillis, Limit, MilliTokens, Millis, Shard};
+use weirgate_shared::{Asks, Effect, EpochMillis, Limit, MilliTokens, Millis, Shard};
 use weirgate_store::Table;
 use weirgate_testkit::batches;
 use weirgate_testkit::leased::{full, holding, store};
@@ -183,9 +182,9 @@ async fn no_half_has_a_share_below_the_largest_request_of_the_batch() {
             },
         )
         .await;
-        let amounts = BTreeMap::from([(name("rpm"), MilliTokens::from_tokens(requests))]);
+        let amounts = [(name("rpm"), MilliTokens::from_tokens(requests))];
         let take = Take {
-            amounts,
+            asks: Asks::of(Effect::Enforce, amounts),
             acquires: callers,
             request_split: true,
             ..Take::nothing(key, limits, new_id(), HOUR)

@@ -12,7 +12,7 @@ use tokio::time::{Instant, sleep};
 use weirgate_reconciler::{Config, Deadline, reconcile};
 use weirgate_shared::write::{REVIEW_INTERVAL, Take, refill};
 use weirgate_shared::{
-    EpochMillis, Limit, MilliTokens, Millis, Shard, ShardIndex, attr, refill_between,
+    Asks, Effect, EpochMillis, Limit, MilliTokens, Millis, Shard, ShardIndex, attr, refill_between,
 };
 use weirgate_store::{ReturnValues, Table, WriteOutcome};
 use weirgate_testkit::Dynamo;
@@ -43,7 +43,7 @@ async fn empty(table: &Table, shard: &Shard, now: EpochMillis) {
         return;
     }
     let take = Take {
-        amounts: BTreeMap::from([(limit("rps"), left)]),
+        asks: Asks::of(Effect::Enforce, [(limit("rps"), left)]),
         acquires: 1,
         ..Take::nothing(&shard.key, std::slice::from_ref(&rate), new_id(), now)
     };

@@ -11,7 +11,7 @@ use crate::fixtures::sharded::{
 use weirgate_reconciler::{Depth, review};
 use weirgate_shared::write::{REVIEW_INTERVAL, Take};
 use weirgate_shared::{
-    BucketKey, EpochMillis, Limit, LimitName, MAX_PERIOD_MS, MilliTokens, Shard,
+    Asks, BucketKey, Effect, EpochMillis, Limit, LimitName, MAX_PERIOD_MS, MilliTokens, Shard,
 };
 use weirgate_store::{ReturnValues, Table, TransactOutcome, WriteOutcome};
 use weirgate_testkit::Dynamo;
@@ -107,9 +107,9 @@ async fn a_shard_made_again_beside_older_limits_makes_no_slot_when_they_change()
         let learn = async |shard: u32, at: EpochMillis| {
             let key = key.with_shard(shard);
             let view = load(&table, &key).await.unwrap();
-            let amounts = [(LimitName::new("quota").unwrap(), MilliTokens(0))].into();
+            let amounts = [(LimitName::new("quota").unwrap(), MilliTokens(0))];
             let take = Take {
-                amounts,
+                asks: Asks::of(Effect::Enforce, amounts),
                 acquires: 1,
                 ..Take::nothing(&key, &limits, new_id(), at)
             };
@@ -137,12 +137,9 @@ async fn a_shard_made_again_beside_older_limits_makes_no_slot_when_they_change()
 
 /// What a client does that knows nothing of other shards and finds no shard 0.
 async fn create(table: &Table, key: &BucketKey, at: EpochMillis) {
-    let (limits, needs) = (
-        limits(),
-        [(LimitName::new("quota").unwrap(), tokens(1))].into(),
-    );
+    let (limits, needs) = (limits(), [(LimitName::new("quota").unwrap(), tokens(1))]);
     let take = Take {
-        amounts: needs,
+        asks: Asks::of(Effect::Enforce, needs),
         acquires: 1,
         ..Take::nothing(key, &limits, new_id(), at)
     };

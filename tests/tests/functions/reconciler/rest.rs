@@ -1,13 +1,12 @@
 //! A bucket that came to rest is merged, repaired and expires as any other, whatever happened to it
 //! and in which order; and rest costs little.
 
-use std::collections::BTreeMap;
 use weirgate_tests::assert_has;
 
 use crate::fixtures::sharded::{later, limits, new_id, run, shards, split_one};
 use fastrand::Rng;
 use weirgate_shared::write::{REST_INTERVAL, REVIEW_INTERVAL, Take, update_min_shards};
-use weirgate_shared::{BucketKey, EpochMillis, Limit, LimitName, MilliTokens};
+use weirgate_shared::{Asks, BucketKey, Effect, EpochMillis, Limit, LimitName, MilliTokens};
 use weirgate_store::{ReturnValues, Table, WriteOutcome};
 use weirgate_testkit::Dynamo;
 use weirgate_testkit::leased::{NOW, full, key, load, store};
@@ -23,7 +22,10 @@ fn with_slots(slots: i64) -> Vec<Limit> {
 /// An acquire that brings these limits, as a process without a view of other shards makes it.
 async fn acquire(table: &Table, key: &BucketKey, limits: &[Limit], now: EpochMillis) {
     let take = Take {
-        amounts: BTreeMap::from([(LimitName::new("quota").unwrap(), MilliTokens(1))]),
+        asks: Asks::of(
+            Effect::Enforce,
+            [(LimitName::new("quota").unwrap(), MilliTokens(1))],
+        ),
         acquires: 1,
         ..Take::nothing(key, limits, new_id(), now)
     };

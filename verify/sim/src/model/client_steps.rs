@@ -7,7 +7,7 @@ use std::sync::Arc;
 use weirgate_shared::write::{
     Action, Condition, LeaseChange, LimitDelta, Path, Roll, Settle, Take, Value,
 };
-use weirgate_shared::{EpochMillis, Hour, Lease, Limit, MilliTokens, WriteId, attr};
+use weirgate_shared::{Asks, Effect, EpochMillis, Hour, Lease, Limit, MilliTokens, WriteId, attr};
 
 use crate::model::client::{Grant, OpenRequest, RequestKind};
 use crate::model::coverage::Event;
@@ -118,7 +118,7 @@ impl Protocol {
                 )
             });
             let take = Take {
-                amounts: needs,
+                asks: Asks::of(Effect::Enforce, needs),
                 acquires: 1,
                 leases: lease.into_iter().collect(),
                 roll,

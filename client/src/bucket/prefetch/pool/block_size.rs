@@ -8,14 +8,15 @@ use super::super::state::State;
 use super::{Block, Pool};
 use crate::queue::ShardQueues;
 use crate::session::Moment;
-use crate::values::{Amounts, BucketRequest};
+use crate::values::Amounts;
 
 /// Requests like the current one that a block must serve to be worth its write, 3. With two,
 /// prefetch would cost as many writes if the second request does not come and its tokens return.
 const MIN_REQUESTS_PER_BLOCK: i64 = 3;
 
 impl Pool {
-    /// Returns the block to fetch, if it is worth its write: the amounts of a waiting `request`,
+    /// Returns the block to fetch, if it is worth its write: the amounts `asked` by a waiting
+    /// request,
     /// and the expected demand.
     ///
     /// Never more than may be outstanding. Of the bucket's balance, as far as it was seen, half is
@@ -24,7 +25,7 @@ impl Pool {
         &self,
         state: &mut State,
         queues: &ShardQueues,
-        request: &BucketRequest,
+        asked: &Amounts,
         waits: bool,
         (now, at): (EpochMillis, Moment),
     ) -> Option<Block> {
@@ -36,7 +37,7 @@ impl Pool {
             .filter(|limit| !limit.rule().is_concurrent())
         {
             let (name, capacity) = (limit.name(), limit.rule().capacity);
-            let need = request.amounts.get(name).copied().unwrap_or_default();
+            let need = asked.get(name).copied().unwrap_or_default();
             let waiting = if waits { need } else { MilliTokens::ZERO };
             let expected = state.demand.within(name, self.prefetch.horizon());
             let wanted = (waiting + expected).min(self.prefetch.max_outstanding(capacity))

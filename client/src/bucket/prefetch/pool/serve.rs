@@ -8,7 +8,7 @@ use super::super::state::State;
 use super::{Block, Pool, PoolResult};
 use crate::queue::ShardQueues;
 use crate::session::Moment;
-use crate::values::{Amounts, BucketRequest};
+use crate::values::{Amounts, BucketRequest, debited};
 
 impl Pool {
     /// Serves a request. Returns the result, and a block to fetch if one is needed. `is_new` if the
@@ -20,19 +20,19 @@ impl Pool {
         now: EpochMillis,
         is_new: bool,
     ) -> (PoolResult, Option<Block>) {
-        let at = self.ages.now();
+        let (at, amounts) = (self.ages.now(), debited(&request.asks));
         let mut state = self.state();
         if state.is_closed || !state.adopt_limits(&request.limits) {
             return (PoolResult::Miss, None);
         }
         state.demand.advance(at);
-        let (result, block) = self.serve_from(&mut state, queues, request, (now, at));
+        let (result, block) = self.serve_from(&mut state, queues, (request, &amounts), (now, at));
         if is_new {
-            state.demand.count(&request.amounts);
+            state.demand.count(&amounts);
         }
         drop(state);
         if matches!(result, PoolResult::Served(_)) {
-            self.gauge.lower(&request.amounts);
+            self.gauge.lower(&amounts);
         }
         if let Some(block) = &block {
             self.gauge.raise(&block.amounts);
@@ -44,20 +44,17 @@ impl Pool {
         &self,
         state: &mut State,
         queues: &ShardQueues,
-        request: &BucketRequest,
+        (request, amounts): (&BucketRequest, &Amounts),
         (now, at): (EpochMillis, Moment),
     ) -> (PoolResult, Option<Block>) {
         let is_paused = at < state.paused_until;
         let oldest = self.cutoff(at);
-        if state.has(&request.amounts, oldest) {
-            let parts = state.draw(&request.amounts, oldest);
+        if state.has(amounts, oldest) {
+            let parts = state.draw(amounts, oldest);
             state.count(request.acquires, at);
             let mut block = None;
-            if state.block_arrival.is_none()
-                && !is_paused
-                && self.is_low(state, &request.amounts, oldest)
-            {
-                block = self.block(state, queues, request, false, (now, at));
+            if state.block_arrival.is_none() && !is_paused && self.is_low(state, amounts, oldest) {
+                block = self.block(state, queues, amounts, false, (now, at));
                 if block.is_none() {
                     state.paused_until = at + self.refetch_lead();
                 }
@@ -70,7 +67,7 @@ impl Pool {
         if is_paused {
             return (PoolResult::Miss, None);
         }
-        match self.block(state, queues, request, true, (now, at)) {
+        match self.block(state, queues, amounts, true, (now, at)) {
             Some(block) => {
                 let block_arrival = state
                     .block_arrival
