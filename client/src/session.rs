@@ -20,7 +20,7 @@ pub use clock::FakeClock;
 pub use config_cache::CacheStats;
 pub(crate) use config_cache::{CacheKey, ConfigCache};
 pub(crate) use deadline::{after, backoff, deadline, quarter_left};
-use home::Home;
+pub(crate) use home::Home;
 pub(crate) use plan_time::PlanTime;
 pub(crate) use refusals::Refusals;
 pub(crate) use requests::{decode_meter, decode_shard, undecodable};
