@@ -63,7 +63,7 @@ calls! {
         let request = limiter.acquire("e-1", "prefetched").limits(&[rpm(600)]).take("rpm", 1);
         granted(request.send().await)
     };
-    "dropped", |_limiter, given| ready(Ok::<_, Error>(drop(given))).await;
+    "dropped", |_limiter, given| ready(Ok::<_, Error>(given)).await;
     "AcquireAll::send", |limiter, _given| {
         let one = |name| limiter.acquire(name, "gpt-4").limits(&limits()).take("slots", 1);
         granted(limiter.acquire_all([one("e-1"), one("e-2")]).send().await)

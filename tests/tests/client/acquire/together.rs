@@ -241,9 +241,11 @@ enum Known {
 /// request: whichever of them denies, and however they belong together.
 #[tokio::test(start_paused = true)]
 async fn a_denial_by_a_bucket_that_is_unknown_or_was_short_writes_to_no_other() {
-    let rate = |tokens| Limit::per_minute("rpm", tokens).unwrap();
-    let kinds: [(&str, fn(i64) -> Limit); 2] = [("rpm", rate), ("slots", slots)];
-    for (limit, of) in kinds {
+    for limit in ["rpm", "slots"] {
+        let of = |most| match limit {
+            "rpm" => Limit::per_minute(limit, most).unwrap(),
+            _ => slots(most),
+        };
         for (count, processes) in [(2, 50), (4, 5)] {
             for (is_chain, short) in (0..2 * count).map(|at| (at < count, at % count)) {
                 for known in [Known::Nothing, Known::Others, Known::WasDenied] {
