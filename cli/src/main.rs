@@ -65,7 +65,8 @@ impl Cli {
     }
 }
 
-#[tokio::main(flavor = "current_thread")]
+// With a worker, because the live page uses the limiter from a thread of its own.
+#[tokio::main(worker_threads = 1)]
 async fn main() -> ExitCode {
     let cli = match Cli::read() {
         Ok(cli) => cli,

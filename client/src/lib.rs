@@ -38,7 +38,7 @@
 //! |---|---|
 //! | `tower` | a layer for axum, hyper and tonic |
 //! | `yaml` | limits from a file that is read again when it changes |
-//! | `blocking` | `.wait()` on every future, for callers without an async runtime |
+//! | `blocking` | `.wait()` on every future, for threads without an async runtime and `spawn_blocking` |
 //! | `serde` | JSON of limits, denials, usage, lists and audit events |
 //! | `testing` | limiters on a table in memory, with a clock that tests move; for `[dev-dependencies]` |
 //!

@@ -6,6 +6,7 @@ mod circuit_breaker;
 mod clock;
 mod config_cache;
 mod deadline;
+mod home;
 mod plan_time;
 mod refusals;
 mod requests;
@@ -19,14 +20,15 @@ pub use clock::FakeClock;
 pub use config_cache::CacheStats;
 pub(crate) use config_cache::{CacheKey, ConfigCache};
 pub(crate) use deadline::{after, backoff, deadline, quarter_left};
+pub(crate) use home::Home;
 pub(crate) use plan_time::PlanTime;
 pub(crate) use refusals::Refusals;
 pub(crate) use requests::{decode_meter, decode_shard, undecodable};
 pub(crate) use switch_cache::{KnownSwitches, SwitchRequest};
 
 use std::collections::HashMap;
+use std::sync::Arc;
 use std::sync::atomic::AtomicI64;
-use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
 use tokio::runtime::Handle;
@@ -50,8 +52,7 @@ pub(crate) struct Session {
     pub(crate) breaker: CircuitBreaker,
     pub(crate) config_cache: ConfigCache,
     pub(crate) background: Background,
-    /// Runtime of the last decision, because grants may be dropped on other threads.
-    runtime: OnceLock<Handle>,
+    home: Home,
     /// Ends, for its receivers, with the session.
     pub(crate) alive: watch::Sender<()>,
     /// Clock for ages.
@@ -84,13 +85,16 @@ pub(crate) struct Settings {
 
 impl Session {
     pub(crate) fn new(
+        runtime: Handle,
         table: Table,
         namespace: Namespace,
         settings: Settings,
         breaker: CircuitBreakerConfig,
     ) -> Self {
         let ages = AgeClock::new(table.skew().clone());
+        let alive = watch::Sender::default();
         Self {
+            home: Home::new(runtime, alive.subscribe()),
             clock_offset_ms: AtomicI64::new(table.skew().local().0),
             roll_lag: Millis(fastrand::i64(0..MAX_ROLL_LAG.0)),
             started: Instant::now(),
@@ -102,20 +106,7 @@ impl Session {
             config_cache: ConfigCache::default(),
             background: Background::default(),
             ages,
-            runtime: OnceLock::new(),
-            alive: watch::Sender::default(),
+            alive,
         }
-    }
-
-    /// Returns a runtime for background tasks.
-    pub(crate) fn runtime(&self) -> Option<Handle> {
-        Handle::try_current()
-            .ok()
-            .or_else(|| self.runtime.get().cloned())
-    }
-
-    /// Stores the current runtime.
-    pub(crate) fn remember_runtime(&self) {
-        self.runtime.get_or_init(Handle::current);
     }
 }

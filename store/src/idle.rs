@@ -1,6 +1,7 @@
-//! HTTP client that does not reuse connections after a long idle time, measured by the larger of
-//! two clocks.
+//! HTTP client that reuses connections on the runtime that made them, and not after a long idle time,
+//! measured by the larger of two clocks.
 
+use std::collections::HashMap;
 use std::fmt;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
@@ -12,6 +13,7 @@ use aws_smithy_runtime_api::client::http::{
     HttpClient, HttpConnectorSettings, SharedHttpConnector,
 };
 use aws_smithy_runtime_api::client::runtime_components::RuntimeComponentsBuilder;
+use tokio::runtime::{Handle, Id};
 use tokio::time::Instant;
 use weirgate_shared::EpochMillis;
 
@@ -21,14 +23,16 @@ use crate::Clock;
 /// request on a closed one may be lost.
 const IDLE: Duration = Duration::from_secs(10);
 
-/// An HTTP client that opens new connections after its process was frozen. The pool drops
-/// connections idle for [`IDLE`] by the monotonic clock, which stands still in a frozen process.
+/// An HTTP client that opens new connections on each runtime, because a connection stands still with
+/// its runtime, and after its process was frozen.
 pub(crate) struct Https {
     wall: Arc<dyn Clock>,
-    state: Mutex<State>,
+    pools: Mutex<HashMap<Option<Id>, Pool>>,
 }
 
-struct State {
+/// The connections of one runtime. They are dropped once idle for [`IDLE`] by the monotonic clock,
+/// which stands still in a frozen process.
+struct Pool {
     client: SharedHttpClient,
     /// Start of the last request, by both clocks.
     used: (Instant, EpochMillis),
@@ -36,13 +40,9 @@ struct State {
 
 impl Https {
     pub(crate) fn new(wall: Arc<dyn Clock>) -> Self {
-        let used = (Instant::now(), wall.now());
         Self {
             wall,
-            state: Mutex::new(State {
-                client: pool(),
-                used,
-            }),
+            pools: Mutex::default(),
         }
     }
 }
@@ -64,16 +64,21 @@ impl HttpClient for Https {
         components: &RuntimeComponents,
     ) -> SharedHttpConnector {
         let now = (Instant::now(), self.wall.now());
-        let mut state = self.state.lock().unwrap_or_else(PoisonError::into_inner);
-        let (instant, wall) = std::mem::replace(&mut state.used, now);
+        let runtime = Handle::try_current().ok().map(|runtime| runtime.id());
+        let mut pools = self.pools.lock().unwrap_or_else(PoisonError::into_inner);
+        let is_idle = |pool: &Pool| now.0.saturating_duration_since(pool.used.0) >= IDLE;
+        pools.retain(|of, pool| *of == runtime || !is_idle(pool));
+        let pool = pools.entry(runtime).or_insert_with(|| Pool {
+            client: pool(),
+            used: now,
+        });
         // The pool itself drops connections that were idle for long by the monotonic clock.
-        if Duration::from(now.1.since(wall)) >= IDLE
-            && now.0.saturating_duration_since(instant) < IDLE
-        {
+        if Duration::from(now.1.since(pool.used.1)) >= IDLE && !is_idle(pool) {
             tracing::debug!("process was frozen: reopening connections");
-            state.client = pool();
+            pool.client = self::pool();
         }
-        state.client.http_connector(settings, components)
+        pool.used = now;
+        pool.client.http_connector(settings, components)
     }
 
     fn validate_base_client_config(
@@ -81,8 +86,7 @@ impl HttpClient for Https {
         components: &RuntimeComponentsBuilder,
         config: &ConfigBag,
     ) -> Result<(), BoxError> {
-        let state = self.state.lock().unwrap_or_else(PoisonError::into_inner);
-        state.client.validate_base_client_config(components, config)
+        pool().validate_base_client_config(components, config)
     }
 }
 
@@ -131,8 +135,8 @@ mod tests {
         }
     }
 
-    #[tokio::test]
-    async fn a_process_that_was_frozen_makes_its_connections_again() {
+    /// A table behind a server on the current runtime, and the number of connections to it.
+    async fn served(clock: Arc<dyn Clock>) -> (Table, Arc<AtomicU32>) {
         let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
         let endpoint = format!("http://{}", listener.local_addr().unwrap());
         let made = Arc::<AtomicU32>::default();
@@ -143,17 +147,34 @@ mod tests {
                 tokio::spawn(answer(stream));
             }
         });
+        let options = ConnectOptions {
+            local_endpoint: Some(endpoint),
+            clock,
+            ..ConnectOptions::default()
+        };
+        (Table::new(connect(options).await, "limits"), made)
+    }
+
+    /// A runtime that is not driven answers nothing on its connections.
+    #[test]
+    fn each_runtime_has_connections_of_its_own() {
+        let runtime = || {
+            let mut builder = tokio::runtime::Builder::new_current_thread();
+            builder.enable_all().build().unwrap()
+        };
+        let (server, [one, other]) = (runtime(), [runtime(), runtime()]);
+        let (table, made) = server.block_on(served(Arc::<Wall>::default()));
+        std::thread::spawn(move || server.block_on(std::future::pending::<()>()));
+        for (runtime, connections) in [(&one, 1), (&other, 2), (&one, 2), (&other, 2)] {
+            runtime.block_on(table.warm()).unwrap();
+            assert_eq!(made.load(Ordering::Relaxed), connections);
+        }
+    }
+
+    #[tokio::test]
+    async fn a_process_that_was_frozen_makes_its_connections_again() {
         let wall = Arc::<Wall>::default();
-        let clock: Arc<dyn Clock> = wall.clone();
-        let table = Table::new(
-            connect(ConnectOptions {
-                local_endpoint: Some(endpoint),
-                clock,
-                ..ConnectOptions::default()
-            })
-            .await,
-            "limits",
-        );
+        let (table, made) = served(wall.clone()).await;
         for (frozen_ms, connections) in [
             (0, 1),
             (0, 1),

@@ -228,6 +228,10 @@ impl<'a> Acquire<'a> {
     /// [`Error::Invalid`] before anything is written; the other errors if no decision could be
     /// made.
     pub async fn send(self) -> Result<Decision, Error> {
+        self.limiter.session.at_home(self.decide()).await
+    }
+
+    async fn decide(&self) -> Result<Decision, Error> {
         let (session, request) = (&self.limiter.session, &self.request);
         let decision = pin!(self.decision());
         let decision = instrumented(session, &request.entity, &request.resource, decision).await?;

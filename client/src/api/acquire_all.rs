@@ -99,6 +99,7 @@ impl<'a> AcquireAll<'a> {
     /// invalid, has its own `wait_up_to`, or belongs to another limiter.
     /// The other errors if no decision could be made.
     pub async fn send(self) -> Result<Decision<Grants>, Error> {
+        self.limiter.session.at_home(async {
         let invalid = |message: String| Err(Error::Invalid(message));
         let count = self.requests.len();
         if count == 0 || count > MAX_REQUESTS {
@@ -143,6 +144,7 @@ impl<'a> AcquireAll<'a> {
             };
             Grants(parts.into_iter().map(grant).collect())
         }))
+        }).await
     }
 
     /// Returns the decision, and what of it is of each request. A request in shadow mode on a level

@@ -66,6 +66,8 @@ impl Admin {
     /// # Errors
     /// [`Error::Store`] if the table exists already, or DynamoDB refuses.
     pub async fn create_table(&self) -> Result<(), Error> {
-        Ok(self.session.table.create().await?)
+        self.session
+            .at_home(async { Ok(self.session.table.create().await?) })
+            .await
     }
 }

@@ -15,26 +15,27 @@
 //! # }
 //! ```
 //!
-//! The futures run on one thread for all limiters. The first wait starts it, and it lives as long
-//! as the process. So callers on different threads share writes as tasks do.
+//! The futures run on one thread for all limiters that are built so. The first wait starts it, and it
+//! lives as long as the process. So callers on different threads share writes as tasks do. The calls of
+//! a limiter that was built on another runtime run on that one: see
+//! [`Builder::build`](crate::Builder::build).
 
 use std::sync::OnceLock;
 
 use tokio::runtime::{Builder, Runtime};
+use tokio::task::block_in_place;
 
 /// Waits for a future.
 pub trait Wait: Future + Sized {
-    /// Blocks this thread until the future is ready, and returns its output.
+    /// Blocks this thread until the future is ready, and returns its output. `spawn_blocking` is the
+    /// place for it in async code; on a worker of a multi-thread runtime, another thread takes over the
+    /// worker's tasks.
     ///
     /// # Panics
-    /// On a thread of an async runtime, which must not be blocked: use `.await` there. Also if the
-    /// operating system cannot start the thread.
+    /// On the thread of a current-thread runtime or of a `LocalSet`, which nothing else would drive: use
+    /// `.await` there. Also if the operating system cannot start the thread.
     fn wait(self) -> Self::Output {
-        assert!(
-            tokio::runtime::Handle::try_current().is_err(),
-            "wait() was called on a thread of an async runtime, which it would block: use .await there"
-        );
-        runtime().block_on(self)
+        block_in_place(|| runtime().block_on(self))
     }
 }
 

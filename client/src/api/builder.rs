@@ -4,6 +4,7 @@ use std::collections::HashMap;
 use std::sync::Arc;
 use std::time::Duration;
 
+use tokio::runtime::Handle;
 use weirgate_shared::{Namespace, Resource};
 use weirgate_store::{Clock, ConnectOptions, Table, connect};
 
@@ -214,10 +215,21 @@ impl Builder {
 
     /// Connects, without sending a request.
     ///
+    /// The limiter works on the tokio runtime that awaits this. Its calls may come from any thread, with
+    /// or without a runtime, if that one is a multi-thread runtime; otherwise only from that one. On
+    /// others, and after the runtime has ended, each call fails at once with [`Error::Invalid`]. A grant
+    /// may be dropped anywhere.
+    ///
     /// # Errors
     /// [`Error::Invalid`] for an invalid namespace, owner, principal, table name, time or prefetch,
-    /// or a second clock or connection.
+    /// a second clock or connection, or without a runtime.
     pub async fn build(self) -> Result<RateLimiter, Error> {
+        let Ok(runtime) = Handle::try_current() else {
+            return Err(Error::Invalid(
+                "build() must be awaited on a tokio runtime, which the limiter then uses, got a thread without one; use tokio, or .build().wait() with the feature blocking"
+                    .to_owned(),
+            ));
+        };
         let namespace = Namespace::new(self.namespace)?;
         if self.owner.chars().count() > 64 {
             return Err(Error::Invalid(format!(
@@ -312,7 +324,7 @@ impl Builder {
             file: self.file,
         };
         describe();
-        let session = Session::new(table, namespace, settings, self.breaker);
+        let session = Session::new(runtime, table, namespace, settings, self.breaker);
         Ok(RateLimiter::new(session))
     }
 }

@@ -13,8 +13,12 @@ impl RateLimiter {
     /// # Errors
     /// [`Error::Store`] and [`Error::UnsupportedSchema`]: the reason that the limiter cannot work.
     pub async fn check(&self) -> Result<(), Error> {
-        let session = &self.session;
-        let items = session.read(&[schema_key(&session.namespace)]).await?;
-        check_schema(session, items.iter()).map(|_| ())
+        self.session
+            .at_home(async {
+                let session = &self.session;
+                let items = session.read(&[schema_key(&session.namespace)]).await?;
+                check_schema(session, items.iter()).map(|_| ())
+            })
+            .await
     }
 }

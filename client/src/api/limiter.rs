@@ -12,6 +12,7 @@ use crate::session::{CacheStats, Session};
 use crate::values::{Error, Stats};
 
 /// Limits rates and concurrency through one DynamoDB table. Clones are cheap and share everything.
+/// [`Builder::build`](crate::Builder::build) says from which threads it can be used.
 ///
 /// ```no_run
 /// # async fn example() -> Result<(), weirgate::Error> {
@@ -60,25 +61,29 @@ impl RateLimiter {
     /// [`Error::Store`] or [`Error::Timeout`] if some tokens could not be returned: they count as
     /// consumed. The others were returned.
     pub async fn shutdown(&self) -> Result<(), Error> {
-        let pools = self.buckets.shut_down();
-        // Tasks of their own, so they finish even if this future is dropped.
-        let tasks: Vec<_> = pools
-            .into_iter()
-            .map(|bucket| tokio::spawn(drain(Arc::clone(&self.session), bucket)))
-            .collect();
-        let mut done = Ok(());
-        for task in tasks {
-            // Only a runtime that shuts down drops a task.
-            done = done.and(task.await.unwrap_or(Ok(())));
-        }
-        let finished = self.session.background.finished();
-        if tokio::time::timeout(self.session.settings.timeout, finished)
+        self.session
+            .at_home(async {
+                let pools = self.buckets.shut_down();
+                // Tasks of their own, so they finish even if this future is dropped.
+                let tasks: Vec<_> = pools
+                    .into_iter()
+                    .map(|bucket| tokio::spawn(drain(Arc::clone(&self.session), bucket)))
+                    .collect();
+                let mut done = Ok(());
+                for task in tasks {
+                    // Only a runtime that shuts down drops a task.
+                    done = done.and(task.await.unwrap_or(Ok(())));
+                }
+                let finished = self.session.background.finished();
+                if tokio::time::timeout(self.session.settings.timeout, finished)
+                    .await
+                    .is_err()
+                {
+                    tracing::warn!("requests were still in flight at the end of the limiter");
+                }
+                done
+            })
             .await
-            .is_err()
-        {
-            tracing::warn!("requests were still in flight at the end of the limiter");
-        }
-        done
     }
 
     /// Returns the counters of this limiter since it was built, and its gauges.

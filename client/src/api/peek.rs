@@ -102,60 +102,66 @@ impl<'a> Peek<'a> {
     /// # Errors
     /// [`Error::Invalid`] before anything is sent; the other errors if the table could not be read.
     pub async fn send(self) -> Result<Balances, Error> {
-        let session = &self.request.limiter().session;
-        let timeout = session.settings.timeout;
-        let answer_by = deadline(timeout);
-        let ResolvedRequest {
-            targets,
-            buckets,
-            disabled,
-            has_unlimited: is_free,
-            ..
-        } = self
-            .request
-            .request()
-            .resolve(
-                &self.request.limiter().buckets,
-                Freshness::AnyAge,
-                answer_by,
-            )
-            .await?;
-        let is_stopped = stopped(session, &buckets, quarter_left(answer_by));
-        if disabled.is_some() || is_stopped.await.is_some() {
-            return Ok(Balances {
-                retry_after: None,
-                status: ConfigStatus::Disabled,
-                limits: vec![],
-            });
-        }
-        let since = session.ages.now().before(self.max_age);
-        let unknown = targets
-            .iter()
-            .filter(|target| !self.is_known(session, target))
-            .map(|target| &target.bucket);
-        let unknown: Vec<_> = unknown.collect();
-        let refreshed = timeout_at(answer_by, refresh_all(session, &unknown, since)).await;
-        refreshed.unwrap_or_else(|_| {
-            Err(session
-                .timeout_error("BatchGetItem of buckets", timeout)
-                .into())
-        })?;
-        let limits: Vec<_> = targets
-            .iter()
-            .flat_map(|target| status(session, target))
-            .collect();
-        let is_enforced = |status: &&LimitStatus| status.mode == LimitMode::Enforced;
-        let short = limits.iter().filter(|status| status.is_short());
-        let status = if is_free {
-            ConfigStatus::Unlimited
-        } else {
-            ConfigStatus::Enforced
-        };
-        Ok(Balances {
-            retry_after: longest_wait(short.filter(is_enforced)),
-            status,
-            limits,
-        })
+        self.request
+            .limiter()
+            .session
+            .at_home(async {
+                let session = &self.request.limiter().session;
+                let timeout = session.settings.timeout;
+                let answer_by = deadline(timeout);
+                let ResolvedRequest {
+                    targets,
+                    buckets,
+                    disabled,
+                    has_unlimited: is_free,
+                    ..
+                } = self
+                    .request
+                    .request()
+                    .resolve(
+                        &self.request.limiter().buckets,
+                        Freshness::AnyAge,
+                        answer_by,
+                    )
+                    .await?;
+                let is_stopped = stopped(session, &buckets, quarter_left(answer_by));
+                if disabled.is_some() || is_stopped.await.is_some() {
+                    return Ok(Balances {
+                        retry_after: None,
+                        status: ConfigStatus::Disabled,
+                        limits: vec![],
+                    });
+                }
+                let since = session.ages.now().before(self.max_age);
+                let unknown = targets
+                    .iter()
+                    .filter(|target| !self.is_known(session, target))
+                    .map(|target| &target.bucket);
+                let unknown: Vec<_> = unknown.collect();
+                let refreshed = timeout_at(answer_by, refresh_all(session, &unknown, since)).await;
+                refreshed.unwrap_or_else(|_| {
+                    Err(session
+                        .timeout_error("BatchGetItem of buckets", timeout)
+                        .into())
+                })?;
+                let limits: Vec<_> = targets
+                    .iter()
+                    .flat_map(|target| status(session, target))
+                    .collect();
+                let is_enforced = |status: &&LimitStatus| status.mode == LimitMode::Enforced;
+                let short = limits.iter().filter(|status| status.is_short());
+                let status = if is_free {
+                    ConfigStatus::Unlimited
+                } else {
+                    ConfigStatus::Enforced
+                };
+                Ok(Balances {
+                    retry_after: longest_wait(short.filter(is_enforced)),
+                    status,
+                    limits,
+                })
+            })
+            .await
     }
 
     fn is_known(&self, session: &Arc<Session>, target: &BucketTarget) -> bool {

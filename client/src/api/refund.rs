@@ -66,18 +66,24 @@ impl Refund<'_> {
     /// more than the bucket has consumed since it was created. [`Error::Store`] if the outcome is not known: the write is not repeated, because it could return the tokens
     /// twice, so they count as consumed.
     pub async fn send(self) -> Result<(), Error> {
-        let (limiter, request) = (self.request.limiter(), self.request.request());
-        let answer_by = deadline(request.timeout);
-        let resolved = request
-            .targets(&limiter.buckets, Freshness::AnyAge, answer_by)
-            .await?;
-        let requested = resolved
-            .targets
-            .iter()
-            .filter(|target| !target.request.asks.is_empty());
-        let refunds =
-            requested.map(|target| refund(&limiter.session, &target.bucket, &target.request));
-        // A failed one does not stop the others.
-        Settlement::all(join_all(refunds).await).map(drop)
+        self.request
+            .limiter()
+            .session
+            .at_home(async {
+                let (limiter, request) = (self.request.limiter(), self.request.request());
+                let answer_by = deadline(request.timeout);
+                let resolved = request
+                    .targets(&limiter.buckets, Freshness::AnyAge, answer_by)
+                    .await?;
+                let requested = resolved
+                    .targets
+                    .iter()
+                    .filter(|target| !target.request.asks.is_empty());
+                let refunds = requested
+                    .map(|target| refund(&limiter.session, &target.bucket, &target.request));
+                // A failed one does not stop the others.
+                Settlement::all(join_all(refunds).await).map(drop)
+            })
+            .await
     }
 }

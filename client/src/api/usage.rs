@@ -48,42 +48,48 @@ impl RateLimiter {
         window: Window,
         at: EpochMillis,
     ) -> Result<WindowUsage, Error> {
-        let (namespace, start) = (self.session.namespace.clone(), window.start(at));
-        let (entity, resource) = (EntityId::new(entity)?, Resource::new(resource)?);
-        let bucket = BucketKey {
-            namespace,
-            entity,
-            resource,
-            shard: 0,
-        };
-        let (session, timeout) = (&*self.session, self.session.settings.timeout);
-        let read = async {
-            let strong = Consistency::Strong;
-            // The items before the snapshot: one that rolls in between has its final copy in the
-            // snapshot, or in flight.
-            let live = read_live(session, std::slice::from_ref(&bucket), strong).await?;
-            let mut live = live.into_iter().next().unwrap_or_default();
-            let snapshots = read_snapshots(session, &bucket, window, (start, start), strong);
-            let snapshots = snapshots.await?.complete()?;
-            read_others(session, &bucket, &mut live, &snapshots, strong).await?;
-            Ok::<_, Error>((live.complete()?, snapshots))
-        };
-        let retention = session.settings.usage_retention.into();
-        if session.now() >= window.end(start).plus(retention) {
-            return Ok(WindowUsage {
-                state: UsageState::Unknown,
-                ..WindowUsage::default()
-            });
-        }
-        let read = tokio::time::timeout_at(deadline(timeout), read).await;
-        let (live, snapshots) =
-            read.unwrap_or_else(|_| Err(session.timeout_error("Query of usage", timeout).into()))?;
-        Ok(usage(
-            window,
-            start,
-            &snapshots,
-            &live,
-            (session.now(), retention),
-        ))
+        self.session
+            .at_home(async {
+                let (namespace, start) = (self.session.namespace.clone(), window.start(at));
+                let (entity, resource) = (EntityId::new(entity)?, Resource::new(resource)?);
+                let bucket = BucketKey {
+                    namespace,
+                    entity,
+                    resource,
+                    shard: 0,
+                };
+                let (session, timeout) = (&*self.session, self.session.settings.timeout);
+                let read = async {
+                    let strong = Consistency::Strong;
+                    // The items before the snapshot: one that rolls in between has its final copy in the
+                    // snapshot, or in flight.
+                    let live = read_live(session, std::slice::from_ref(&bucket), strong).await?;
+                    let mut live = live.into_iter().next().unwrap_or_default();
+                    let snapshots =
+                        read_snapshots(session, &bucket, window, (start, start), strong);
+                    let snapshots = snapshots.await?.complete()?;
+                    read_others(session, &bucket, &mut live, &snapshots, strong).await?;
+                    Ok::<_, Error>((live.complete()?, snapshots))
+                };
+                let retention = session.settings.usage_retention.into();
+                if session.now() >= window.end(start).plus(retention) {
+                    return Ok(WindowUsage {
+                        state: UsageState::Unknown,
+                        ..WindowUsage::default()
+                    });
+                }
+                let read = tokio::time::timeout_at(deadline(timeout), read).await;
+                let (live, snapshots) = read.unwrap_or_else(|_| {
+                    Err(session.timeout_error("Query of usage", timeout).into())
+                })?;
+                Ok(usage(
+                    window,
+                    start,
+                    &snapshots,
+                    &live,
+                    (session.now(), retention),
+                ))
+            })
+            .await
     }
 }

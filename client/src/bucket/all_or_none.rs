@@ -35,7 +35,7 @@ pub(crate) async fn take_all(
     let now = session.now();
     let must_read = |(bucket, request): &(&Arc<BucketState>, &BucketRequest)| {
         !is_in_pool(bucket, request)
-            && (bucket.queues.first().shard.is_unknown() || is_short(bucket, request, now))
+            && (bucket.queues.first().shard.is_unknown() || may_be_short(bucket, request, now))
     };
     if requests.iter().any(must_read) {
         let denials = read_together(session, requests, deadline).await?;
@@ -62,7 +62,7 @@ pub(crate) async fn take_all(
     // Tasks of their own, so they finish even if the request is dropped, or has no time left.
     let tasks: Vec<_> = holds
         .into_iter()
-        .filter_map(|hold| session.spawn(return_others(hold)))
+        .map(|hold| session.spawn(return_others(hold)))
         .collect();
     timeout_at(deadline, join_all(tasks)).await.ok();
     failed.map_or(Ok(AllOrNone::Denied(denials)), Err)
@@ -73,15 +73,20 @@ fn is_in_pool(bucket: &BucketState, request: &BucketRequest) -> bool {
     pool.is_some_and(|pool| pool.covers(request))
 }
 
-/// Returns whether the view of an unsplit bucket is short of the request. Of a split one the read
-/// shows the first shard alone, which denies nothing.
-fn is_short(bucket: &BucketState, request: &BucketRequest, now: EpochMillis) -> bool {
+/// Returns whether the view of an unsplit bucket is short of the request, or is older than the retry
+/// time of a denial: by then others may have taken what has come in. Of a split one the read shows the
+/// first shard alone, which denies nothing.
+fn may_be_short(bucket: &BucketState, request: &BucketRequest, now: EpochMillis) -> bool {
     if bucket.summary().max_shards_seen() > 1 {
         return false;
     }
-    let Some(view) = bucket.queues.first().shard.view_since_clock_jump() else {
+    let shard = &bucket.queues.first().shard;
+    let Some(view) = shard.view_since_clock_jump() else {
         return false;
     };
+    if bucket.summary().retry_time_passed(now, shard.age(&view)) {
+        return true;
+    }
     let may_lack = |(name, need): (&LimitName, MilliTokens)| {
         let state = view.shard.limits.get(name);
         state.is_none_or(|state| view.shard.balance(state, now) < need)

@@ -227,8 +227,11 @@ impl<'a> Router<'a> {
             Ok(reply) => {
                 waiting.0 = None;
                 reply.unwrap_or_else(|_| {
-                    let after = self.enqueued_at.elapsed();
-                    Err(Error::timeout(&queue.shard.key, after, None))
+                    let reason = "the runtime of the limiter has ended".to_owned();
+                    let error = self
+                        .session
+                        .unconfirmed(&format!("take of {}", bucket()), reason);
+                    Err(error.into())
                 })
             }
             Err(_) => {

@@ -199,7 +199,7 @@ impl Router<'_> {
     /// Returns the parts, in tasks that continue if the request is dropped. Waits for them until
     /// the deadline.
     async fn roll_back(&self, parts: Vec<Taken>) {
-        let back = parts.into_iter().filter_map(|part| {
+        let back = parts.into_iter().map(|part| {
             self.session.spawn(async move {
                 if let Err(error) = part.end(Ending::RollBack).await {
                     // The part counts as consumed; its lease, if any, expires.

@@ -48,7 +48,6 @@ pub(crate) async fn decide(
         return Ok(Decision::Disabled(disabled));
     }
     check_targets(&targets, 0)?;
-    session.remember_runtime();
     let would_deny = targets.iter().map(|_| None).collect();
     let mut decider = Decider {
         session,

@@ -1,14 +1,17 @@
 //! Grants, and their settlements: adjust, renew, release, roll back.
 
 use std::collections::BTreeMap;
+use std::sync::Arc;
 use std::time::Duration;
 
+use futures_util::FutureExt;
 use futures_util::future::join_all;
 use weirgate_shared::{EntityId, EpochMillis, LimitName, MilliTokens, Resource};
 
 use super::granted::{BucketGrant, Uncounted};
 use super::local::LocalHold;
 use crate::bucket::Hold;
+use crate::session::Session;
 use crate::values::{
     Degraded, Denied, Error, LimitStatus, Settlement, check_amount, check_lease, merge_two,
     most_restrictive, parse_amount,
@@ -201,9 +204,10 @@ impl Grant {
         for local in &mut self.local {
             local.adjust(limit, actual);
         }
+        let session = self.session();
         let holds = self.holds.iter_mut().enumerate();
         let holds = holds.filter(|(at, _)| places.contains(at));
-        Settlement::all(join_all(holds.map(|(_, hold)| hold.adjust(limit, actual))).await)
+        settle_all(session, holds.map(|(_, hold)| hold.adjust(limit, actual))).await
     }
 
     /// Checks that [`adjust`](Self::adjust) can change a limit. Sends nothing.
@@ -279,7 +283,8 @@ impl Grant {
     /// [`Error::Invalid`] without a lease, [`Error::Store`] if the outcome is not known.
     pub async fn renew(&mut self, lasts: Duration) -> Result<Settlement, Error> {
         self.check_renew(lasts)?;
-        Settlement::all(join_all(self.holds.iter_mut().map(|hold| hold.renew(lasts))).await)
+        let session = self.session();
+        settle_all(session, self.holds.iter_mut().map(|hold| hold.renew(lasts))).await
     }
 
     /// Checks that [`renew`](Self::renew) can renew the lease. Sends nothing.
@@ -301,7 +306,8 @@ impl Grant {
     /// # Errors
     /// [`Error::Store`] if the outcome is not known; the lease then expires by itself.
     pub async fn release(self) -> Result<Settlement, Error> {
-        Settlement::all(join_all(self.holds.into_iter().map(Hold::release)).await)
+        let session = self.session();
+        settle_all(session, self.holds.into_iter().map(Hold::release)).await
     }
 
     /// Ends the grant and returns all tokens.
@@ -309,7 +315,27 @@ impl Grant {
     /// # Errors
     /// As [`adjust`](Self::adjust).
     pub async fn roll_back(self) -> Result<Settlement, Error> {
+        let session = self.session();
         self.local.into_iter().for_each(LocalHold::roll_back);
-        Settlement::all(join_all(self.holds.into_iter().map(Hold::roll_back)).await)
+        // A rollback that cannot be awaited here is made when the holds are dropped.
+        let holds = self.holds.into_iter().map(Hold::unclaim);
+        settle_all(session, holds.map(Hold::roll_back)).await
     }
+
+    /// Returns the session of the holds; `None` without any.
+    fn session(&self) -> Option<Arc<Session>> {
+        self.holds.first().map(|hold| Arc::clone(hold.session()))
+    }
+}
+
+/// Settles holds on the limiter's runtime. A failed one does not stop the others.
+async fn settle_all(
+    session: Option<Arc<Session>>,
+    holds: impl Iterator<Item = impl Future<Output = Result<Settlement, Error>>>,
+) -> Result<Settlement, Error> {
+    let Some(session) = session else {
+        return Ok(Settlement::Applied);
+    };
+    let settled = join_all(holds).map(Settlement::all);
+    session.at_home(settled).await
 }

@@ -53,7 +53,7 @@ impl Grant {
         let targets = places.iter().map(|at| self.holds[*at].more(limit, amount));
         let targets = targets.collect::<Result<Vec<_>, _>>()?;
         check_targets(&targets, self.parts())?;
-        match decide_more(&session, targets).await? {
+        match session.at_home(decide_more(&session, targets)).await? {
             Decision::Granted(granted) => {
                 for (at, given) in places.into_iter().zip(granted.by_bucket) {
                     self.merge_hold(at, given.hold);

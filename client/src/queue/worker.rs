@@ -52,8 +52,7 @@ pub(crate) async fn run_worker(session: Arc<Session>, queue: Arc<ShardQueue>) {
     }
 }
 
-/// If the runtime shuts down, the worker stops early. Aborting the waiters lets a later request,
-/// from another runtime, start a new worker.
+/// If the runtime shuts down, the worker stops early, and its waiters elsewhere get an error.
 impl Drop for QueueWorker {
     fn drop(&mut self) {
         if !self.is_done {

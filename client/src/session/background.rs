@@ -30,17 +30,17 @@ pub(crate) struct Work {
 }
 
 impl Session {
-    /// Runs a task that [`finished`](Background::finished) waits for. Without a runtime, drops it.
+    /// Runs a task on the limiter's runtime, from any thread. [`finished`](Background::finished) waits
+    /// for it. A runtime that has ended drops it.
     pub(crate) fn spawn(
         self: &Arc<Self>,
         task: impl Future<Output = ()> + Send + 'static,
-    ) -> Option<JoinHandle<()>> {
-        let runtime = self.runtime()?;
+    ) -> JoinHandle<()> {
         let work = Work::begin(self);
-        Some(runtime.spawn(async move {
+        self.home.spawn(async move {
             task.await;
             drop(work);
-        }))
+        })
     }
 }
 

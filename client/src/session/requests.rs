@@ -160,11 +160,16 @@ impl Session {
 
     /// Returns the error of a request without a timely response, whose outcome is unknown.
     pub(crate) fn no_answer(&self, request: &str, within: Duration) -> StoreError {
+        self.unconfirmed(request, format!("no answer within {within:?}"))
+    }
+
+    /// Returns the error of a request whose outcome is unknown for this reason.
+    pub(crate) fn unconfirmed(&self, request: &str, reason: String) -> StoreError {
         StoreError {
             kind: ErrorKind::Unconfirmed,
             request: request.to_owned(),
             table: self.table.name().to_owned(),
-            reason: format!("no answer within {within:?}"),
+            reason,
             source: None,
         }
     }

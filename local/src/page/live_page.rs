@@ -62,7 +62,8 @@ pub struct LivePage {
 }
 
 impl LivePage {
-    /// Starts the page, on a thread of its own. Reads nothing until a viewer comes.
+    /// Starts the page, on a thread of its own. Reads nothing until a viewer comes. The limiter must be
+    /// [built](weirgate::Builder::build) on a multi-thread runtime.
     ///
     /// # Errors
     /// If the port is taken or cannot be listened on, or no thread can be started.

@@ -15,6 +15,7 @@ mod acquire {
     mod partial;
     mod peek;
     mod refused;
+    mod runtimes;
     mod scope;
     mod stale_views;
     mod tenants;

@@ -20,25 +20,29 @@ impl Admin {
         of: &AuditSubject,
         after: Option<&PageToken>,
     ) -> Result<Page<AuditEvent>, Error> {
-        let partition = AuditKey::partition(&self.session.namespace, of);
-        let listing = Query {
-            is_descending: true,
-            ..Query::new(&partition, SortKeys::StartingWith("#AUDIT#"))
-        };
-        let found = self.session.page(listing, after).await?;
-        let read = |item: &Item| {
-            read_audit(item.attributes()).map_err(|error| {
-                let ItemKey { pk, sk } = item
-                    .key()
-                    .unwrap_or_else(|| unreachable!("a query answers with keys"));
-                Error::UnreadableItem { pk, sk, error }
+        self.session
+            .at_home(async {
+                let partition = AuditKey::partition(&self.session.namespace, of);
+                let listing = Query {
+                    is_descending: true,
+                    ..Query::new(&partition, SortKeys::StartingWith("#AUDIT#"))
+                };
+                let found = self.session.page(listing, after).await?;
+                let read = |item: &Item| {
+                    read_audit(item.attributes()).map_err(|error| {
+                        let ItemKey { pk, sk } = item
+                            .key()
+                            .unwrap_or_else(|| unreachable!("a query answers with keys"));
+                        Error::UnreadableItem { pk, sk, error }
+                    })
+                };
+                let (items, unreadable) = Unreadable::separate(found.items.iter().map(read))?;
+                Ok(Page {
+                    items,
+                    unreadable,
+                    next: found.next,
+                })
             })
-        };
-        let (items, unreadable) = Unreadable::separate(found.items.iter().map(read))?;
-        Ok(Page {
-            items,
-            unreadable,
-            next: found.next,
-        })
+            .await
     }
 }

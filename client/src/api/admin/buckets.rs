@@ -62,19 +62,23 @@ impl Admin {
         entity: &EntityId,
         after: Option<&PageToken>,
     ) -> Result<Page<StoredBucket>, Error> {
-        let session = &*self.session;
-        let partition = format!("{}/ENTITY#{entity}", session.namespace);
-        let list = format!("buckets of the entity {partition}");
-        let position = within(after, &list)?;
-        let part = std::iter::once(partition);
-        let page = session.partitioned_page((BY_ENTITY, BUCKET), part, position);
-        let (found, next) = page.await?;
-        let (items, unreadable) = read(session, first_shards(&found, position)).await?;
-        Ok(Page {
-            items,
-            unreadable,
-            next: next.map(|position| PageToken::new(list, position)),
-        })
+        self.session
+            .at_home(async {
+                let session = &*self.session;
+                let partition = format!("{}/ENTITY#{entity}", session.namespace);
+                let list = format!("buckets of the entity {partition}");
+                let position = within(after, &list)?;
+                let part = std::iter::once(partition);
+                let page = session.partitioned_page((BY_ENTITY, BUCKET), part, position);
+                let (found, next) = page.await?;
+                let (items, unreadable) = read(session, first_shards(&found, position)).await?;
+                Ok(Page {
+                    items,
+                    unreadable,
+                    next: next.map(|position| PageToken::new(list, position)),
+                })
+            })
+            .await
     }
 
     /// Returns the buckets of a resource, one page at a time; `after` is the previous page's token.
@@ -89,16 +93,20 @@ impl Admin {
         resource: &Resource,
         after: Option<&PageToken>,
     ) -> Result<Page<StoredBucket>, Error> {
-        let session = &*self.session;
-        let list = format!("buckets of the resource {}/{resource}", session.namespace);
-        let position = within(after, &list)?;
-        let (buckets, next) = listed_of_resource(session, resource, position).await?;
-        let (items, unreadable) = read(session, buckets).await?;
-        Ok(Page {
-            items,
-            unreadable,
-            next: next.map(|position| PageToken::new(list, position)),
-        })
+        self.session
+            .at_home(async {
+                let session = &*self.session;
+                let list = format!("buckets of the resource {}/{resource}", session.namespace);
+                let position = within(after, &list)?;
+                let (buckets, next) = listed_of_resource(session, resource, position).await?;
+                let (items, unreadable) = read(session, buckets).await?;
+                Ok(Page {
+                    items,
+                    unreadable,
+                    next: next.map(|position| PageToken::new(list, position)),
+                })
+            })
+            .await
     }
 }
 

@@ -71,9 +71,13 @@ impl Admin {
     /// # Errors
     /// [`Error::Store`], or [`Error::UnreadableItem`] if the item was changed by other means.
     pub async fn config(&self, level: &ConfigLevel) -> Result<Option<Config>, Error> {
-        let key = key(&self.session.namespace, level).item_key();
-        let items = self.session.table.read(std::slice::from_ref(&key)).await?;
-        stored(&key, &items).map(|stored| stored.value)
+        self.session
+            .at_home(async {
+                let key = key(&self.session.namespace, level).item_key();
+                let items = self.session.table.read(std::slice::from_ref(&key)).await?;
+                stored(&key, &items).map(|stored| stored.value)
+            })
+            .await
     }
 
     /// Returns the configurations of these levels, in their order, each with its version, read from
@@ -85,17 +89,22 @@ impl Admin {
         &self,
         levels: &[ConfigLevel],
     ) -> Result<Vec<Versioned<Config>>, Error> {
-        let mut seen = HashSet::new();
-        if let Some(level) = levels.iter().find(|level| !seen.insert(*level)) {
-            let text = format!("{level} is given twice: give each level once");
-            return Err(Error::Invalid(text));
-        }
-        let namespace = &self.session.namespace;
-        let item_key = |level| key(namespace, level).item_key();
-        let keys: Vec<_> = levels.iter().map(item_key).collect();
-        let items = self.session.read_many(&keys).await?;
-        let stored = |key: &ItemKey| stored(key, items.get(key).map_or(&[], std::slice::from_ref));
-        keys.iter().map(stored).collect()
+        self.session
+            .at_home(async {
+                let mut seen = HashSet::new();
+                if let Some(level) = levels.iter().find(|level| !seen.insert(*level)) {
+                    let text = format!("{level} is given twice: give each level once");
+                    return Err(Error::Invalid(text));
+                }
+                let namespace = &self.session.namespace;
+                let item_key = |level| key(namespace, level).item_key();
+                let keys: Vec<_> = levels.iter().map(item_key).collect();
+                let items = self.session.read_many(&keys).await?;
+                let stored =
+                    |key: &ItemKey| stored(key, items.get(key).map_or(&[], std::slice::from_ref));
+                keys.iter().map(stored).collect()
+            })
+            .await
     }
 
     /// Lists configurations, one page at a time; `after` is the previous page's token. Recent
@@ -109,33 +118,37 @@ impl Admin {
         of: &ConfigFilter,
         after: Option<&PageToken>,
     ) -> Result<Page<(ConfigLevel, Config)>, Error> {
-        let Session {
-            table, namespace, ..
-        } = &*self.session;
-        let (partition, prefix) = of.partition(namespace);
-        let is_own = matches!(of, ConfigFilter::Entity(_));
-        let listing = Query {
-            index: (!is_own).then_some(BY_RESOURCE),
-            ..Query::new(&partition, SortKeys::StartingWith(prefix))
-        };
-        let found = self.session.page(listing, after).await?;
-        let keys: Vec<_> = found.items.iter().filter_map(Item::key).collect();
-        let items = if is_own {
-            found.items
-        } else {
-            table.read(&keys).await?
-        };
-        let read = keys.iter().filter_map(|key| {
-            let ConfigKey { level, .. } = ConfigKey::parse(key)?;
-            let stored = stored(key, &items).map(|stored| stored.value);
-            Some(stored.transpose()?.map(|config| (level, config)))
-        });
-        let (items, unreadable) = Unreadable::separate(read)?;
-        Ok(Page {
-            items,
-            unreadable,
-            next: found.next,
-        })
+        self.session
+            .at_home(async {
+                let Session {
+                    table, namespace, ..
+                } = &*self.session;
+                let (partition, prefix) = of.partition(namespace);
+                let is_own = matches!(of, ConfigFilter::Entity(_));
+                let listing = Query {
+                    index: (!is_own).then_some(BY_RESOURCE),
+                    ..Query::new(&partition, SortKeys::StartingWith(prefix))
+                };
+                let found = self.session.page(listing, after).await?;
+                let keys: Vec<_> = found.items.iter().filter_map(Item::key).collect();
+                let items = if is_own {
+                    found.items
+                } else {
+                    table.read(&keys).await?
+                };
+                let read = keys.iter().filter_map(|key| {
+                    let ConfigKey { level, .. } = ConfigKey::parse(key)?;
+                    let stored = stored(key, &items).map(|stored| stored.value);
+                    Some(stored.transpose()?.map(|config| (level, config)))
+                });
+                let (items, unreadable) = Unreadable::separate(read)?;
+                Ok(Page {
+                    items,
+                    unreadable,
+                    next: found.next,
+                })
+            })
+            .await
     }
 
     /// Changes or deletes a configuration. With a `version`, only if the item still has it.
@@ -145,35 +158,39 @@ impl Admin {
         version: Option<i64>,
         next: Option<Config>,
     ) -> Result<Change, Error> {
-        let session = &*self.session;
-        let key = key(&session.namespace, level);
-        let what = format!("the configuration of {level}");
-        let mut editing = ConfigEdit::new(session, what, CacheKey::Level(level.clone()));
-        loop {
-            let item_key = key.item_key();
-            let (items, mark) = editing.read(std::slice::from_ref(&item_key)).await?;
-            let seen = stored(&item_key, &items)?;
-            let existed = seen.value.is_some();
-            let changes = version.map(|version| seen.version.saturating_sub(version));
-            if seen.value == next && matches!(changes, None | Some(0 | 1)) {
-                return Ok(Change::Made { existed });
-            }
-            if !matches!(changes, None | Some(0)) {
-                return Ok(Change::Refused);
-            }
-            check_kinds(level, seen.value.as_ref(), next.as_ref())?;
-            let mut actions = vec![write_config(&key, &seen, next.as_ref())];
-            let change = AuditChange::Config {
-                level: level.clone(),
-                before: seen.value,
-                after: next.clone(),
-            };
-            actions.push(editing.record(change));
-            actions.extend(mark);
-            if editing.write(&actions).await? {
-                return Ok(Change::Made { existed });
-            }
-        }
+        self.session
+            .at_home(async {
+                let session = &*self.session;
+                let key = key(&session.namespace, level);
+                let what = format!("the configuration of {level}");
+                let mut editing = ConfigEdit::new(session, what, CacheKey::Level(level.clone()));
+                loop {
+                    let item_key = key.item_key();
+                    let (items, mark) = editing.read(std::slice::from_ref(&item_key)).await?;
+                    let seen = stored(&item_key, &items)?;
+                    let existed = seen.value.is_some();
+                    let changes = version.map(|version| seen.version.saturating_sub(version));
+                    if seen.value == next && matches!(changes, None | Some(0 | 1)) {
+                        return Ok(Change::Made { existed });
+                    }
+                    if !matches!(changes, None | Some(0)) {
+                        return Ok(Change::Refused);
+                    }
+                    check_kinds(level, seen.value.as_ref(), next.as_ref())?;
+                    let mut actions = vec![write_config(&key, &seen, next.as_ref())];
+                    let change = AuditChange::Config {
+                        level: level.clone(),
+                        before: seen.value,
+                        after: next.clone(),
+                    };
+                    actions.push(editing.record(change));
+                    actions.extend(mark);
+                    if editing.write(&actions).await? {
+                        return Ok(Change::Made { existed });
+                    }
+                }
+            })
+            .await
     }
 }
 

@@ -50,36 +50,41 @@ impl Admin {
         id: &EntityId,
         mut edit: impl FnMut(EntityDescription) -> Result<EntityDescription, E>,
     ) -> Result<(EntityDescription, EntityDescription), E> {
-        let key = self.entity_key(id);
-        let what = format!("the description of entity {id}");
-        let mut editing = ConfigEdit::new(&self.session, what, CacheKey::Entity(id.clone()));
-        loop {
-            let (items, mark) = editing.read(&[key.item_key()]).await?;
-            let Some((_, op)) = seen(&key, &items)? else {
-                return Err(E::from(Error::Invalid(format!(
-                    "entity {id} is described, but was not set: set_entity() first"
-                ))));
-            };
-            let before = described(&key.item_key(), &items)?.unwrap_or_default();
-            let after = edit(before.clone())?;
-            if before == after {
-                return Ok((before, after));
-            }
-            let new_op = weirgate_store::random_id();
-            let change = AuditChange::EntityDescription {
-                id: id.clone(),
-                before: before.clone(),
-                after: after.clone(),
-            };
-            let mut actions = vec![
-                describe_entity(&key, &op, &after, &new_op),
-                editing.record(change),
-            ];
-            actions.extend(mark);
-            if editing.write(&actions).await? {
-                return Ok((before, after));
-            }
-        }
+        self.session
+            .at_home(async {
+                let key = self.entity_key(id);
+                let what = format!("the description of entity {id}");
+                let mut editing =
+                    ConfigEdit::new(&self.session, what, CacheKey::Entity(id.clone()));
+                loop {
+                    let (items, mark) = editing.read(&[key.item_key()]).await?;
+                    let Some((_, op)) = seen(&key, &items)? else {
+                        return Err(E::from(Error::Invalid(format!(
+                            "entity {id} is described, but was not set: set_entity() first"
+                        ))));
+                    };
+                    let before = described(&key.item_key(), &items)?.unwrap_or_default();
+                    let after = edit(before.clone())?;
+                    if before == after {
+                        return Ok((before, after));
+                    }
+                    let new_op = weirgate_store::random_id();
+                    let change = AuditChange::EntityDescription {
+                        id: id.clone(),
+                        before: before.clone(),
+                        after: after.clone(),
+                    };
+                    let mut actions = vec![
+                        describe_entity(&key, &op, &after, &new_op),
+                        editing.record(change),
+                    ];
+                    actions.extend(mark);
+                    if editing.write(&actions).await? {
+                        return Ok((before, after));
+                    }
+                }
+            })
+            .await
     }
 
     /// Returns the display name and the labels of an entity, read from the table; `None` if it was
@@ -91,9 +96,13 @@ impl Admin {
         &self,
         id: &EntityId,
     ) -> Result<Option<EntityDescription>, Error> {
-        let key = self.entity_key(id).item_key();
-        let items = self.session.read(std::slice::from_ref(&key)).await?;
-        described(&key, &items)
+        self.session
+            .at_home(async {
+                let key = self.entity_key(id).item_key();
+                let items = self.session.read(std::slice::from_ref(&key)).await?;
+                described(&key, &items)
+            })
+            .await
     }
 }
 

@@ -113,9 +113,13 @@ impl Admin {
     /// # Errors
     /// [`Error::Store`], or [`Error::UnreadableItem`] if the item was changed by other means.
     pub async fn entity(&self, id: &EntityId) -> Result<Option<Entity>, Error> {
-        let key = self.entity_key(id);
-        let items = self.session.read(&[key.item_key()]).await?;
-        Ok(seen(&key, &items)?.map(|(entity, _)| entity))
+        self.session
+            .at_home(async {
+                let key = self.entity_key(id);
+                let items = self.session.read(&[key.item_key()]).await?;
+                Ok(seen(&key, &items)?.map(|(entity, _)| entity))
+            })
+            .await
     }
 
     /// Returns these entities, in the order of `ids`, read from the table: 100 with each
@@ -124,16 +128,20 @@ impl Admin {
     /// # Errors
     /// As [`entity`](Self::entity).
     pub async fn read_entities(&self, ids: &[EntityId]) -> Result<Vec<Option<Entity>>, Error> {
-        let keys: Vec<_> = ids.iter().map(|id| self.entity_key(id)).collect();
-        let distinct: BTreeSet<_> = keys.iter().map(EntityKey::item_key).collect();
-        let distinct: Vec<_> = distinct.into_iter().collect();
-        let items = self.session.read_many(&distinct).await?;
-        let read = |key: &EntityKey| {
-            let item = items.get(&key.item_key());
-            let seen = seen(key, item.map_or(&[], std::slice::from_ref))?;
-            Ok(seen.map(|(entity, _)| entity))
-        };
-        keys.iter().map(read).collect()
+        self.session
+            .at_home(async {
+                let keys: Vec<_> = ids.iter().map(|id| self.entity_key(id)).collect();
+                let distinct: BTreeSet<_> = keys.iter().map(EntityKey::item_key).collect();
+                let distinct: Vec<_> = distinct.into_iter().collect();
+                let items = self.session.read_many(&distinct).await?;
+                let read = |key: &EntityKey| {
+                    let item = items.get(&key.item_key());
+                    let seen = seen(key, item.map_or(&[], std::slice::from_ref))?;
+                    Ok(seen.map(|(entity, _)| entity))
+                };
+                keys.iter().map(read).collect()
+            })
+            .await
     }
 
     /// Returns the children of an entity, one page at a time; `after` is the previous page's token.
@@ -146,16 +154,20 @@ impl Admin {
         id: &EntityId,
         after: Option<&PageToken>,
     ) -> Result<Page<EntityId>, Error> {
-        let partition = self.entity_key(id).children();
-        let children = SortKeys::StartingWith("CHILD#");
-        let listing = Query::of_index(CHILDREN, &partition, children);
-        let found = self.session.page(listing, after).await?;
-        let child = |item: &Item| Some(EntityKey::parse(&item.key()?)?.entity);
-        Ok(Page {
-            items: found.items.iter().filter_map(child).collect(),
-            unreadable: vec![],
-            next: found.next,
-        })
+        self.session
+            .at_home(async {
+                let partition = self.entity_key(id).children();
+                let children = SortKeys::StartingWith("CHILD#");
+                let listing = Query::of_index(CHILDREN, &partition, children);
+                let found = self.session.page(listing, after).await?;
+                let child = |item: &Item| Some(EntityKey::parse(&item.key()?)?.entity);
+                Ok(Page {
+                    items: found.items.iter().filter_map(child).collect(),
+                    unreadable: vec![],
+                    next: found.next,
+                })
+            })
+            .await
     }
 
     /// Returns the entities of the namespace that were [set](Self::set_entity), one page at a time;
@@ -168,19 +180,23 @@ impl Admin {
     /// # Errors
     /// [`Error::Invalid`] for a page token of another list; [`Error::Store`].
     pub async fn entities(&self, after: Option<&PageToken>) -> Result<Page<EntityId>, Error> {
-        let namespace = &self.session.namespace;
-        let list = format!("entities of {namespace}");
-        let (partitions, position) = (entity_partitions(namespace), within(after, &list)?);
-        let page = self
-            .session
-            .partitioned_page((BY_ENTITY, LISTED_ENTITY), partitions, position);
-        let (found, next) = page.await?;
-        let entity = |item: &Item| Some(EntityKey::parse(&item.key()?)?.entity);
-        Ok(Page {
-            items: found.iter().filter_map(entity).collect(),
-            unreadable: vec![],
-            next: next.map(|position| PageToken::new(list, position)),
-        })
+        self.session
+            .at_home(async {
+                let namespace = &self.session.namespace;
+                let list = format!("entities of {namespace}");
+                let (partitions, position) = (entity_partitions(namespace), within(after, &list)?);
+                let page =
+                    self.session
+                        .partitioned_page((BY_ENTITY, LISTED_ENTITY), partitions, position);
+                let (found, next) = page.await?;
+                let entity = |item: &Item| Some(EntityKey::parse(&item.key()?)?.entity);
+                Ok(Page {
+                    items: found.iter().filter_map(entity).collect(),
+                    unreadable: vec![],
+                    next: next.map(|position| PageToken::new(list, position)),
+                })
+            })
+            .await
     }
 
     /// Returns the namespaces of the table that have a configuration, in the order of their names,
@@ -193,28 +209,32 @@ impl Admin {
     /// # Errors
     /// [`Error::Invalid`] for a page token of another list; [`Error::Store`].
     pub async fn namespaces(&self, after: Option<&PageToken>) -> Result<Page<String>, Error> {
-        let position = within(after, NAMESPACES)?;
-        let listing = Query {
-            limit: Some(PAGE),
-            ..Query::of_index(
-                BY_ENTITY,
-                NAMESPACES,
-                SortKeys::StartingWith(LISTED_NAMESPACE),
-            )
-        };
-        let found = self.session.query(listing, position).await?;
-        // Any item can name this partition; only the schema's item of a namespace counts.
-        let namespace = |item: &Item| {
-            let key = item.key()?;
-            let namespace = Namespace::new(key.pk.split_once('/')?.0).ok()?;
-            (schema_key(&namespace) == key).then(|| namespace.to_string())
-        };
-        let next = found.next;
-        Ok(Page {
-            items: found.items.iter().filter_map(namespace).collect(),
-            unreadable: vec![],
-            next: next.map(|position| PageToken::new(NAMESPACES.to_owned(), position)),
-        })
+        self.session
+            .at_home(async {
+                let position = within(after, NAMESPACES)?;
+                let listing = Query {
+                    limit: Some(PAGE),
+                    ..Query::of_index(
+                        BY_ENTITY,
+                        NAMESPACES,
+                        SortKeys::StartingWith(LISTED_NAMESPACE),
+                    )
+                };
+                let found = self.session.query(listing, position).await?;
+                // Any item can name this partition; only the schema's item of a namespace counts.
+                let namespace = |item: &Item| {
+                    let key = item.key()?;
+                    let namespace = Namespace::new(key.pk.split_once('/')?.0).ok()?;
+                    (schema_key(&namespace) == key).then(|| namespace.to_string())
+                };
+                let next = found.next;
+                Ok(Page {
+                    items: found.items.iter().filter_map(namespace).collect(),
+                    unreadable: vec![],
+                    next: next.map(|position| PageToken::new(NAMESPACES.to_owned(), position)),
+                })
+            })
+            .await
     }
 
     pub(super) fn entity_key(&self, id: &EntityId) -> EntityKey {
@@ -232,45 +252,49 @@ impl Admin {
         expected: Option<Option<&Entity>>,
         next: Option<&Entity>,
     ) -> Result<Option<bool>, Error> {
-        let key = self.entity_key(id);
-        let mut editing = ConfigEdit::new(
-            &self.session,
-            format!("entity {id}"),
-            CacheKey::Entity(id.clone()),
-        );
-        loop {
-            let (items, mark) = editing.read(&[key.item_key()]).await?;
-            let (before, op) = seen(&key, &items)?.unzip();
-            let existed = before.is_some();
-            if before.as_ref() == next {
-                return Ok(Some(existed));
-            }
-            if expected.is_some_and(|expected| before.as_ref() != expected) {
-                return Ok(None);
-            }
-            let new_op = weirgate_store::random_id();
-            let mut actions = vec![set_entity(&key, op.as_ref(), next, &new_op)];
-            let keeps_parent =
-                before.as_ref().map(|before| &before.parent) == next.map(|next| &next.parent);
-            let parent = next
-                .and_then(|next| next.parent.as_ref())
-                .filter(|_| !keeps_parent);
-            if let Some(parent) = parent {
-                let ancestors = self.ancestors(id, parent).await?;
-                let moved = [(id.clone(), ancestors.len())].into();
-                self.check_descendants(&moved).await?;
-                actions.extend(ancestors);
-            }
-            actions.push(editing.record(AuditChange::Entity {
-                id: id.clone(),
-                before,
-                after: next.cloned(),
-            }));
-            actions.extend(mark);
-            if editing.write(&actions).await? {
-                return Ok(Some(existed));
-            }
-        }
+        self.session
+            .at_home(async {
+                let key = self.entity_key(id);
+                let mut editing = ConfigEdit::new(
+                    &self.session,
+                    format!("entity {id}"),
+                    CacheKey::Entity(id.clone()),
+                );
+                loop {
+                    let (items, mark) = editing.read(&[key.item_key()]).await?;
+                    let (before, op) = seen(&key, &items)?.unzip();
+                    let existed = before.is_some();
+                    if before.as_ref() == next {
+                        return Ok(Some(existed));
+                    }
+                    if expected.is_some_and(|expected| before.as_ref() != expected) {
+                        return Ok(None);
+                    }
+                    let new_op = weirgate_store::random_id();
+                    let mut actions = vec![set_entity(&key, op.as_ref(), next, &new_op)];
+                    let keeps_parent = before.as_ref().map(|before| &before.parent)
+                        == next.map(|next| &next.parent);
+                    let parent = next
+                        .and_then(|next| next.parent.as_ref())
+                        .filter(|_| !keeps_parent);
+                    if let Some(parent) = parent {
+                        let ancestors = self.ancestors(id, parent).await?;
+                        let moved = [(id.clone(), ancestors.len())].into();
+                        self.check_descendants(&moved).await?;
+                        actions.extend(ancestors);
+                    }
+                    actions.push(editing.record(AuditChange::Entity {
+                        id: id.clone(),
+                        before,
+                        after: next.cloned(),
+                    }));
+                    actions.extend(mark);
+                    if editing.write(&actions).await? {
+                        return Ok(Some(existed));
+                    }
+                }
+            })
+            .await
     }
 
     /// Returns checks that every ancestor still has its parent. If two changes together would close

@@ -40,20 +40,24 @@ impl Admin {
         id: &EntityId,
         leases: LiveLeases,
     ) -> Result<EraseReport, Error> {
-        let mut erasure = Erasure::new(self, id, leases);
-        erasure.prepare().await?;
-        let resources = erasure.resources().await?;
-        for resource in &resources {
-            erasure.shards(resource).await?;
-        }
-        erasure.configs().await?;
-        erasure.children().await?;
-        erasure.entity().await?;
-        for resource in resources {
-            erasure.bucket(resource).await?;
-        }
-        erasure.snapshots().await?;
-        erasure.audit_events().await?;
-        Ok(erasure.report)
+        self.session
+            .at_home(async {
+                let mut erasure = Erasure::new(self, id, leases);
+                erasure.prepare().await?;
+                let resources = erasure.resources().await?;
+                for resource in &resources {
+                    erasure.shards(resource).await?;
+                }
+                erasure.configs().await?;
+                erasure.children().await?;
+                erasure.entity().await?;
+                for resource in resources {
+                    erasure.bucket(resource).await?;
+                }
+                erasure.snapshots().await?;
+                erasure.audit_events().await?;
+                Ok(erasure.report)
+            })
+            .await
     }
 }

@@ -57,34 +57,44 @@ impl Admin {
     /// # Errors
     /// [`Error::Invalid`] for an invalid name; [`Error::Store`].
     pub async fn leases(&self, entity: &str, resource: &str) -> Result<Page<StoredLease>, Error> {
-        let (mut items, mut unreadable) = (vec![], vec![]);
-        match self.read_bucket(entity, resource).await {
-            Ok(bucket) => {
-                for view in bucket.queues.views() {
-                    let leases = view.shard.leases.iter().flatten();
-                    let shard = view.shard.key.shard;
-                    items.extend(leases.map(|(id, lease)| StoredLease::new(id, lease, shard)));
-                }
-            }
-            Err(Error::Unreadable { .. }) => {
-                for item in self.read_every_shard(entity, resource).await? {
-                    let shard = BucketKey::parse(&item.pk()).map_or(0, |key| key.shard);
-                    let leases = read_readable_leases(item.attributes());
-                    let leases = leases.iter();
-                    items.extend(leases.map(|(id, lease)| StoredLease::new(id, lease, shard)));
-                    if let Err(error) = decode_shard(&item) {
-                        unreadable.push(Unreadable::of(error)?);
+        self.session
+            .at_home(async {
+                let (mut items, mut unreadable) = (vec![], vec![]);
+                match self.read_bucket(entity, resource).await {
+                    Ok(bucket) => {
+                        for view in bucket.queues.views() {
+                            let leases = view.shard.leases.iter().flatten();
+                            let shard = view.shard.key.shard;
+                            items.extend(
+                                leases.map(|(id, lease)| StoredLease::new(id, lease, shard)),
+                            );
+                        }
                     }
+                    Err(Error::Unreadable { .. }) => {
+                        for item in self.read_every_shard(entity, resource).await? {
+                            let shard = BucketKey::parse(&item.pk()).map_or(0, |key| key.shard);
+                            let leases = read_readable_leases(item.attributes());
+                            let leases = leases.iter();
+                            items.extend(
+                                leases.map(|(id, lease)| StoredLease::new(id, lease, shard)),
+                            );
+                            if let Err(error) = decode_shard(&item) {
+                                unreadable.push(Unreadable::of(error)?);
+                            }
+                        }
+                    }
+                    Err(error) => return Err(error),
                 }
-            }
-            Err(error) => return Err(error),
-        }
-        items.sort_by(|one, other| (one.expires_at, &one.id).cmp(&(other.expires_at, &other.id)));
-        Ok(Page {
-            items,
-            unreadable,
-            next: None,
-        })
+                items.sort_by(|one, other| {
+                    (one.expires_at, &one.id).cmp(&(other.expires_at, &other.id))
+                });
+                Ok(Page {
+                    items,
+                    unreadable,
+                    next: None,
+                })
+            })
+            .await
     }
 
     /// Releases a lease for its holder: slots return, rate tokens stay consumed. The holder's own
@@ -115,45 +125,49 @@ impl Admin {
         resource: &str,
         id: &str,
     ) -> Result<bool, Error> {
-        let bucket = self.read_bucket(entity, resource).await?;
-        let views = bucket.queues.views().map(|view| view.shard);
-        let found = views.into_iter().find_map(|shard| {
-            let leases = shard.leases.as_ref()?;
-            let (id, lease) = leases.iter().find(|(known, _)| known.as_str() == id)?;
-            Some((id.clone(), lease.clone(), Arc::clone(&shard)))
-        });
-        let Some((id, lease, shard)) = found else {
-            return Ok(false);
-        };
-        let event = AuditChange::LeaseEnded {
-            entity: bucket.key.entity.clone(),
-            resource: bucket.key.resource.clone(),
-            lease: id.to_string(),
-            held: lease.tokens.clone(),
-        };
-        ConfigEdit::announce(&self.session, format!("lease {id}"), event).await?;
-        let part = HoldPart {
-            state: bucket.shard(shard.key.shard),
-            amounts: lease.tokens,
-            is_bypass: false,
-            prefetched_at: None,
-            lease: Some((id, lease.expires_at)),
-            shard: Arc::clone(&shard),
-            is_in_doubt: false,
-        };
-        // Rate tokens stay consumed.
-        let slots = shard
-            .enforced_limits()
-            .filter(|limit| limit.rule().is_concurrent());
-        let limits = Limits::new(slots.collect(), None);
-        let hold = Hold::new(
-            &self.session,
-            &bucket,
-            vec![part],
-            limits,
-            self.session.now(),
-        );
-        Ok(hold.release().await? == Settlement::Applied)
+        self.session
+            .at_home(async {
+                let bucket = self.read_bucket(entity, resource).await?;
+                let views = bucket.queues.views().map(|view| view.shard);
+                let found = views.into_iter().find_map(|shard| {
+                    let leases = shard.leases.as_ref()?;
+                    let (id, lease) = leases.iter().find(|(known, _)| known.as_str() == id)?;
+                    Some((id.clone(), lease.clone(), Arc::clone(&shard)))
+                });
+                let Some((id, lease, shard)) = found else {
+                    return Ok(false);
+                };
+                let event = AuditChange::LeaseEnded {
+                    entity: bucket.key.entity.clone(),
+                    resource: bucket.key.resource.clone(),
+                    lease: id.to_string(),
+                    held: lease.tokens.clone(),
+                };
+                ConfigEdit::announce(&self.session, format!("lease {id}"), event).await?;
+                let part = HoldPart {
+                    state: bucket.shard(shard.key.shard),
+                    amounts: lease.tokens,
+                    is_bypass: false,
+                    prefetched_at: None,
+                    lease: Some((id, lease.expires_at)),
+                    shard: Arc::clone(&shard),
+                    is_in_doubt: false,
+                };
+                // Rate tokens stay consumed.
+                let slots = shard
+                    .enforced_limits()
+                    .filter(|limit| limit.rule().is_concurrent());
+                let limits = Limits::new(slots.collect(), None);
+                let hold = Hold::new(
+                    &self.session,
+                    &bucket,
+                    vec![part],
+                    limits,
+                    self.session.now(),
+                );
+                Ok(hold.release().await? == Settlement::Applied)
+            })
+            .await
     }
 
     /// Reads the items of all shards that a bucket may have.

@@ -143,57 +143,62 @@ impl Purge<'_> {
     /// or the page token is of another list; [`Error::Contended`] or [`Error::Store`] if the page is
     /// incomplete: send it again.
     pub async fn send(self) -> Result<PurgeReport, Error> {
-        self.check().await?;
-        let session = &self.admin.session;
-        let position = within(self.after.as_ref(), LIST)?;
-        let mut configs = 0;
-        if self.after.is_none() {
-            let system = [config::key(&session.namespace, &ConfigLevel::System).item_key()];
-            let known = stored(&system[0], &session.read(&system).await?);
-            configs = usize::from(!known.is_ok_and(|known| known.value.is_none()));
-            if !self.is_dry_run {
-                let purge = purge_config(&session.namespace, session.now());
-                self.write(|edit| vec![edit.record(AuditChange::Purged), purge])
-                    .await?;
-            }
-        }
-        let prefix = format!("{}/", session.namespace);
-        let page = session.scan(&prefix, PAGE, position).await?;
-        let mut report = PurgeReport {
-            scanned: page.scanned,
-            configs,
-            next: page.next.map(|next| PageToken::new(LIST.to_owned(), next)),
-            ..PurgeReport::default()
-        };
-        let (mut keys, mut buckets) = (vec![], BTreeMap::<_, Vec<_>>::new());
-        for item in &page.items {
-            let Some(key) = item.key().filter(|key| !self.is_kept(key, item)) else {
-                continue;
-            };
-            if self.keeps_leases_of(item) {
-                report.leased += 1;
-                continue;
-            }
-            let kind = Kind::of(&key);
-            match Remains::of(item) {
-                Ok((shard, _)) if kind == Kind::Shard && shard.is_erased => continue,
-                Ok((shard, half)) if kind == Kind::Shard => {
-                    let bucket = shard.key.with_shard(0).item_key().pk;
-                    let all = [shard].into_iter().chain(half);
-                    buckets.entry(bucket).or_default().extend(all);
+        self.admin
+            .session
+            .at_home(async {
+                self.check().await?;
+                let session = &self.admin.session;
+                let position = within(self.after.as_ref(), LIST)?;
+                let mut configs = 0;
+                if self.after.is_none() {
+                    let system = [config::key(&session.namespace, &ConfigLevel::System).item_key()];
+                    let known = stored(&system[0], &session.read(&system).await?);
+                    configs = usize::from(!known.is_ok_and(|known| known.value.is_none()));
+                    if !self.is_dry_run {
+                        let purge = purge_config(&session.namespace, session.now());
+                        self.write(|edit| vec![edit.record(AuditChange::Purged), purge])
+                            .await?;
+                    }
                 }
-                // Nothing can make a shard again that cannot be read.
-                _ => keys.push(key),
-            }
-            *report.count_of(kind) += 1;
-        }
-        if !self.is_dry_run {
-            self.delete(&keys).await?;
-            let buckets: Vec<_> = buckets.into_values().map(|all| self.bury(all)).collect();
-            let buckets = stream::iter(buckets).buffer_unordered(CONCURRENCY);
-            buckets.try_collect::<()>().await?;
-        }
-        Ok(report)
+                let prefix = format!("{}/", session.namespace);
+                let page = session.scan(&prefix, PAGE, position).await?;
+                let mut report = PurgeReport {
+                    scanned: page.scanned,
+                    configs,
+                    next: page.next.map(|next| PageToken::new(LIST.to_owned(), next)),
+                    ..PurgeReport::default()
+                };
+                let (mut keys, mut buckets) = (vec![], BTreeMap::<_, Vec<_>>::new());
+                for item in &page.items {
+                    let Some(key) = item.key().filter(|key| !self.is_kept(key, item)) else {
+                        continue;
+                    };
+                    if self.keeps_leases_of(item) {
+                        report.leased += 1;
+                        continue;
+                    }
+                    let kind = Kind::of(&key);
+                    match Remains::of(item) {
+                        Ok((shard, _)) if kind == Kind::Shard && shard.is_erased => continue,
+                        Ok((shard, half)) if kind == Kind::Shard => {
+                            let bucket = shard.key.with_shard(0).item_key().pk;
+                            let all = [shard].into_iter().chain(half);
+                            buckets.entry(bucket).or_default().extend(all);
+                        }
+                        // Nothing can make a shard again that cannot be read.
+                        _ => keys.push(key),
+                    }
+                    *report.count_of(kind) += 1;
+                }
+                if !self.is_dry_run {
+                    self.delete(&keys).await?;
+                    let buckets: Vec<_> = buckets.into_values().map(|all| self.bury(all)).collect();
+                    let buckets = stream::iter(buckets).buffer_unordered(CONCURRENCY);
+                    buckets.try_collect::<()>().await?;
+                }
+                Ok(report)
+            })
+            .await
     }
 
     /// Leaves the tombstones of a bucket's shards in this page.

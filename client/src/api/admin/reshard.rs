@@ -36,17 +36,21 @@ impl Admin {
         limits: &[Limit],
         shards: u32,
     ) -> Result<u32, Error> {
-        if !shards.is_power_of_two() || shards > MAX_SHARDS {
-            return Err(Error::Invalid(format!(
-                "shards must be a power of two from 1 to 64, got {shards}"
-            )));
-        }
-        let bucket = self
-            .buckets
-            .bucket(entity.try_into()?, resource.try_into()?);
-        check_limit_count(limits)?;
-        Resharding::new(&self.session, bucket, limits, shards)?
-            .run()
+        self.session
+            .at_home(async {
+                if !shards.is_power_of_two() || shards > MAX_SHARDS {
+                    return Err(Error::Invalid(format!(
+                        "shards must be a power of two from 1 to 64, got {shards}"
+                    )));
+                }
+                let bucket = self
+                    .buckets
+                    .bucket(entity.try_into()?, resource.try_into()?);
+                check_limit_count(limits)?;
+                Resharding::new(&self.session, bucket, limits, shards)?
+                    .run()
+                    .await
+            })
             .await
     }
 }

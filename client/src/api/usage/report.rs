@@ -135,7 +135,9 @@ impl UsageReport<'_> {
     /// [`Error::Invalid`] for a page token of another report; the other errors if the table could
     /// not be read.
     pub async fn page(&self, after: Option<&PageToken>) -> Result<Page<UsageRow>, Error> {
-        page(self.session, &self.query, after).await
+        self.session
+            .at_home(async { page(self.session, &self.query, after).await })
+            .await
     }
 
     /// Returns the sum of all rows.

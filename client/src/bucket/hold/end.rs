@@ -23,6 +23,14 @@ impl Hold {
         done
     }
 
+    /// Makes a drop roll the hold back, unless its token still settles it.
+    pub(crate) fn unclaim(mut self) -> Self {
+        if self.stage == Stage::Claimed {
+            self.stage = Stage::Unclaimed;
+        }
+        self
+    }
+
     /// Ends the hold and returns all tokens.
     ///
     /// In a task of its own, so a rollback whose caller goes away is made too.

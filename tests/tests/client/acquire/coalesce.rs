@@ -5,7 +5,7 @@ use std::time::Duration;
 use weirgate::{Decision, Limit};
 use weirgate_testkit::Fault;
 use weirgate_tests::fleet::{
-    Fleet, ask, by_name, granted, millis, pass, runtime, secs, settle, slots, tokens, tpm,
+    Fleet, ask, by_name, granted, millis, pass, secs, settle, slots, tokens, tpm,
 };
 use weirgate_tools::scaling::facts::SHARED_MILLI;
 
@@ -244,26 +244,4 @@ async fn a_failure_is_told_to_everyone_in_the_write_and_the_next_are_served() {
     assert!(answers.iter().all(Result::is_err));
     let _ = granted(&limiter, &rpm(600), &[("rpm", 1)]).await;
     assert_eq!(fleet.tk_tc("rpm").await.1, 2_000);
-}
-
-/// The line is served by a task; if its runtime ends, another one's callers must not wait for it.
-#[test]
-fn a_line_whose_runtime_ended_is_served_by_the_next() {
-    let first = runtime();
-    let (fleet, limiter) = first.block_on(async {
-        let fleet = Fleet::slow(millis(5)).await;
-        let limiter = fleet.limiter().await;
-        let _ = granted(&limiter, &rpm(60), &[("rpm", 1)]).await;
-        let stuck = limiter.clone();
-        tokio::spawn(async move { ask(&stuck, &rpm(60), &[("rpm", 1)]).send().await.map(drop) });
-        pass(millis(1)).await;
-        (fleet, limiter)
-    });
-    drop(first);
-    runtime().block_on(async {
-        let answer =
-            tokio::time::timeout(secs(60), ask(&limiter, &rpm(60), &[("rpm", 1)]).send()).await;
-        assert!(answer.expect("the line is served").unwrap().is_granted());
-        assert!(fleet.tk_tc("rpm").await.1 >= 2_000);
-    });
 }

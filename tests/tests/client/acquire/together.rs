@@ -227,59 +227,110 @@ async fn what_cannot_be_decided_together_is_refused_before_anything_is_sent() {
     assert_eq!(fleet.dynamo.take_requests(), 0);
 }
 
-/// What a request is denied by costs the other buckets nothing: a cold process reads all of them
-/// first, in the request that it needs anyway.
+/// What a process knows of the buckets of a request that one of them denies.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Known {
+    Nothing,
+    /// All but the one that denies.
+    Others,
+    /// It was denied, and what has come in since is taken.
+    WasDenied,
+}
+
+/// A process that does not know a bucket, or that was denied by it, reads all of them first, in one
+/// request: whichever of them denies, and however they belong together.
 #[tokio::test(start_paused = true)]
-async fn denied_cold_processes_write_to_no_other_bucket() {
-    for is_chain in [false, true] {
-        let fleet = Fleet::slow(millis(5)).await;
-        let operator = fleet.limiter().await;
-        for (name, rate) in [("child", 10), ("parent", 1_000)] {
-            let level = ConfigLevel::Entity(entity(name));
-            let limits = Config::of(rpm(rate));
-            operator.admin().set_config(&level, &limits).await.unwrap();
-        }
-        operator
-            .admin()
-            .set_entity(&child("child", "parent"))
-            .await
-            .unwrap();
-        let all = |limiter: &RateLimiter, tokens| {
-            let limiter = limiter.clone();
-            async move {
-                let take = |name, rate| {
-                    let one = limiter.acquire(name, "gpt-4").take("rpm", tokens);
-                    if is_chain {
-                        one
-                    } else {
-                        one.limits(&rpm(rate))
-                    }
-                };
-                let requests = match is_chain {
-                    true => vec![take("child", 0)],
-                    false => vec![take("child", 10), take("parent", 1_000)],
-                };
-                limiter.acquire_all(requests).send().await.unwrap()
-            }
+async fn a_denial_by_a_bucket_that_is_unknown_or_was_short_writes_to_no_other() {
+    for limit in ["rpm", "slots"] {
+        let of = |most| match limit {
+            "rpm" => Limit::per_minute(limit, most).unwrap(),
+            _ => slots(most),
         };
-        assert!(all(&operator, 10).await.is_granted());
-        let parent = BucketKey::parse("default/BUCKET#parent#gpt-4#0").unwrap();
-        let before = fleet.dynamo.item(&parent.item_key().pk, "#STATE");
-        let mut most = 0;
-        for _ in 0..50 {
-            let limiter = fleet.limiter().await;
-            let _ = fleet.dynamo.take_operations();
-            let decision = all(&limiter, 5).await;
-            assert!(matches!(decision, Decision::Denied(_)), "{decision:?}");
-            let operations = fleet.dynamo.take_operations();
-            assert_eq!(operations.get("UpdateItem"), None, "{operations:?}");
-            most = most.max(operations["BatchGetItem"]);
+        for (count, processes) in [(2, 50), (4, 5)] {
+            for (is_chain, short) in (0..2 * count).map(|at| (at < count, at % count)) {
+                for known in [Known::Nothing, Known::Others, Known::WasDenied] {
+                    let fleet = Fleet::slow(millis(5)).await;
+                    let operator = fleet.limiter().await;
+                    let names: Vec<_> = (0..count).map(|at| format!("e-{at}")).collect();
+                    let limits = |at| [of(if at == short { 10 } else { 1_000 })];
+                    let mut held = vec![];
+                    let mut take = async |limiter: &RateLimiter, at: usize, tokens| {
+                        let one = limiter.acquire(&names[at], "gpt-4").limits(&limits(at));
+                        let one = one.take(limit, tokens).lease(secs(3_600));
+                        held.push(
+                            one.send()
+                                .await
+                                .unwrap()
+                                .granted()
+                                .expect("there is enough"),
+                        );
+                    };
+                    for (at, name) in names.iter().enumerate() {
+                        let level = ConfigLevel::Entity(entity(name));
+                        let config = Config::of(limits(at));
+                        operator.admin().set_config(&level, &config).await.unwrap();
+                        take(&operator, at, if at == short { 10 } else { 1 }).await;
+                    }
+                    for pair in names.windows(2).filter(|_| is_chain) {
+                        let linked = child(&pair[0], &pair[1]);
+                        operator.admin().set_entity(&linked).await.unwrap();
+                    }
+                    let all = async |limiter: &RateLimiter| {
+                        let one = |at: usize| {
+                            let one = limiter.acquire(&names[at], "gpt-4").take(limit, 5);
+                            if is_chain {
+                                one
+                            } else {
+                                one.limits(&limits(at))
+                            }
+                        };
+                        let requests = 0..if is_chain { 1 } else { count };
+                        limiter.acquire_all(requests.map(one)).send().await.unwrap()
+                    };
+                    let mut fresh = vec![];
+                    for _ in 0..processes {
+                        let limiter = fleet.limiter().await;
+                        match known {
+                            Known::Nothing => {}
+                            Known::Others => {
+                                for at in (0..count).filter(|at| *at != short) {
+                                    take(&limiter, at, 1).await;
+                                }
+                            }
+                            Known::WasDenied => assert!(!all(&limiter).await.is_granted()),
+                        }
+                        fresh.push(limiter);
+                    }
+                    if known == Known::WasDenied {
+                        pass(secs(31)).await;
+                        if limit == "rpm" {
+                            take(&operator, short, 5).await;
+                        }
+                    }
+                    let case = format!("{limit} {names:?} {is_chain} {short} {known:?}");
+                    let mut most = 0;
+                    for limiter in &fresh {
+                        let _ = fleet.dynamo.take_operations();
+                        let decision = all(limiter).await;
+                        assert!(
+                            matches!(decision, Decision::Denied(_)),
+                            "{case}: {decision:?}"
+                        );
+                        let operations = fleet.dynamo.take_operations();
+                        assert_eq!(operations.get("UpdateItem"), None, "{case}");
+                        most = most.max(operations["BatchGetItem"]);
+                    }
+                    // Of the buckets and of the switches, or of each level of the chain.
+                    assert!(most <= if is_chain { 4 } else { 2 }, "{case}: {most} reads");
+                    settle().await;
+                    assert_eq!(
+                        fleet.dynamo.take_operations().get("UpdateItem"),
+                        None,
+                        "{case}"
+                    );
+                }
+            }
         }
-        settle().await;
-        let after = fleet.dynamo.item(&parent.item_key().pk, "#STATE");
-        assert_eq!(before, after, "a denial by the child wrote to the parent");
-        // Of the buckets and of the switches, or of each level of the chain.
-        assert_eq!(most, 2);
     }
 }
 

@@ -122,51 +122,58 @@ impl BalanceEdit<'_> {
     /// for another change; nothing is changed then. [`Error::Contended`] or [`Error::Store`] if it is
     /// incomplete, or the outcome is not known: a second call with the same key finishes it.
     pub async fn send(self) -> Result<BalanceReport, Error> {
-        let session = &self.admin.session;
-        let changes = self.changes()?;
-        let bucket = self.admin.buckets.bucket(
-            self.entity.as_str().try_into()?,
-            self.resource.as_str().try_into()?,
-        );
-        let mut operating = Operating::new(session, self.what(), CacheKey::Nothing, &self.options)?;
-        loop {
-            let (Read { known, mark, .. }, shards) = operating.read_bucket(&bucket).await?;
-            if let Some(outcome) = known {
-                let found = balances(&shards, &changes, session.now());
-                return Ok(BalanceReport {
-                    outcome,
-                    shards: shards.len(),
-                    before: found.clone(),
-                    after: found,
-                });
-            }
-            if shards.is_empty() {
-                self.require_full()?;
-            }
-            let BalancePlan {
-                steps,
-                before,
-                after,
-            } = BalancePlan::of(&shards, &changes, session.now())?;
-            let event = AuditChange::Balances {
-                entity: bucket.key.entity.clone(),
-                resource: bucket.key.resource.clone(),
-                before: before.clone(),
-                after: after.clone(),
-            };
-            let change = (!shards.is_empty()).then_some((EditChange::Balances(steps), event));
-            if let Some(outcome) = operating
-                .write_bucket(&bucket, &shards, change, mark)
-                .await?
-            {
-                return Ok(BalanceReport {
-                    outcome,
-                    shards: shards.len(),
-                    before,
-                    after,
-                });
-            }
-        }
+        self.admin
+            .session
+            .at_home(async {
+                let session = &self.admin.session;
+                let changes = self.changes()?;
+                let bucket = self.admin.buckets.bucket(
+                    self.entity.as_str().try_into()?,
+                    self.resource.as_str().try_into()?,
+                );
+                let mut operating =
+                    Operating::new(session, self.what(), CacheKey::Nothing, &self.options)?;
+                loop {
+                    let (Read { known, mark, .. }, shards) = operating.read_bucket(&bucket).await?;
+                    if let Some(outcome) = known {
+                        let found = balances(&shards, &changes, session.now());
+                        return Ok(BalanceReport {
+                            outcome,
+                            shards: shards.len(),
+                            before: found.clone(),
+                            after: found,
+                        });
+                    }
+                    if shards.is_empty() {
+                        self.require_full()?;
+                    }
+                    let BalancePlan {
+                        steps,
+                        before,
+                        after,
+                    } = BalancePlan::of(&shards, &changes, session.now())?;
+                    let event = AuditChange::Balances {
+                        entity: bucket.key.entity.clone(),
+                        resource: bucket.key.resource.clone(),
+                        before: before.clone(),
+                        after: after.clone(),
+                    };
+                    let change =
+                        (!shards.is_empty()).then_some((EditChange::Balances(steps), event));
+                    if let Some(outcome) = operating
+                        .write_bucket(&bucket, &shards, change, mark)
+                        .await?
+                    {
+                        return Ok(BalanceReport {
+                            outcome,
+                            shards: shards.len(),
+                            before,
+                            after,
+                        });
+                    }
+                }
+            })
+            .await
     }
 
     fn changes(&self) -> Result<Vec<(Option<LimitName>, AmountChange)>, Error> {

@@ -68,58 +68,65 @@ impl LimitsEdit<'_> {
     /// [`Error::Contended`] or [`Error::Store`] if it is incomplete: callers bring the limits along,
     /// and a second call with the same key finishes it.
     pub async fn send(self) -> Result<LimitsReport, Error> {
-        let session = &self.admin.session;
-        let bucket = self.admin.buckets.bucket(
-            self.entity.as_str().try_into()?,
-            self.resource.as_str().try_into()?,
-        );
-        let what = format!("apply the limits of {} on {}", self.entity, self.resource);
-        let mut operating = Operating::new(session, what, CacheKey::Nothing, &self.options)?;
-        loop {
-            let (Read { known, mark, .. }, shards) = operating.read_bucket(&bucket).await?;
-            let first = shards.first();
-            let before = first.map_or_else(Vec::new, |shard| shard.enforced_limits().collect());
-            if let Some(outcome) = known {
-                // What is configured by now does not matter.
-                return Ok(LimitsReport {
-                    outcome,
-                    shards: 0,
-                    after: before.clone(),
-                    before,
-                });
-            }
-            let limits = self.configured(&bucket).await?;
-            let now = session.now();
-            for shard in &shards {
-                check_bucket_limits(shard, &limits)?;
-                check_overruled(shard, &limits, now)?;
-            }
-            let is_open = |shard: &&Arc<Shard>| !shard.matches_rules(&limits, now);
-            let count = shards.iter().filter(is_open).count();
-            let event = AuditChange::Limits {
-                entity: bucket.key.entity.clone(),
-                resource: bucket.key.resource.clone(),
-                before: before.clone(),
-                after: limits.to_vec(),
-            };
-            let change = EditChange::Limits {
-                limits: limits.to_vec(),
-                version: limits.version,
-                is_own: limits.is_own(),
-            };
-            let change = (count > 0).then_some((change, event));
-            if let Some(outcome) = operating
-                .write_bucket(&bucket, &shards, change, mark)
-                .await?
-            {
-                return Ok(LimitsReport {
-                    outcome,
-                    shards: count,
-                    before,
-                    after: limits.to_vec(),
-                });
-            }
-        }
+        self.admin
+            .session
+            .at_home(async {
+                let session = &self.admin.session;
+                let bucket = self.admin.buckets.bucket(
+                    self.entity.as_str().try_into()?,
+                    self.resource.as_str().try_into()?,
+                );
+                let what = format!("apply the limits of {} on {}", self.entity, self.resource);
+                let mut operating =
+                    Operating::new(session, what, CacheKey::Nothing, &self.options)?;
+                loop {
+                    let (Read { known, mark, .. }, shards) = operating.read_bucket(&bucket).await?;
+                    let first = shards.first();
+                    let before =
+                        first.map_or_else(Vec::new, |shard| shard.enforced_limits().collect());
+                    if let Some(outcome) = known {
+                        // What is configured by now does not matter.
+                        return Ok(LimitsReport {
+                            outcome,
+                            shards: 0,
+                            after: before.clone(),
+                            before,
+                        });
+                    }
+                    let limits = self.configured(&bucket).await?;
+                    let now = session.now();
+                    for shard in &shards {
+                        check_bucket_limits(shard, &limits)?;
+                        check_overruled(shard, &limits, now)?;
+                    }
+                    let is_open = |shard: &&Arc<Shard>| !shard.matches_rules(&limits, now);
+                    let count = shards.iter().filter(is_open).count();
+                    let event = AuditChange::Limits {
+                        entity: bucket.key.entity.clone(),
+                        resource: bucket.key.resource.clone(),
+                        before: before.clone(),
+                        after: limits.to_vec(),
+                    };
+                    let change = EditChange::Limits {
+                        limits: limits.to_vec(),
+                        version: limits.version,
+                        is_own: limits.is_own(),
+                    };
+                    let change = (count > 0).then_some((change, event));
+                    if let Some(outcome) = operating
+                        .write_bucket(&bucket, &shards, change, mark)
+                        .await?
+                    {
+                        return Ok(LimitsReport {
+                            outcome,
+                            shards: count,
+                            before,
+                            after: limits.to_vec(),
+                        });
+                    }
+                }
+            })
+            .await
     }
 
     /// Returns the limits that are configured for the bucket now.

@@ -52,21 +52,25 @@ impl Admin {
     /// # Errors
     /// [`Error::Store`], or [`Error::UnreadableItem`] if no switch can be read.
     pub async fn switches(&self) -> Result<Page<(ConfigLevel, Switch)>, Error> {
-        let switches = self.stored_switches().await?;
-        let key = switches_key(&self.session.namespace);
-        let unreadable = switches.unreadable.iter();
-        let unreadable = unreadable
-            .map(|(level, error)| Unreadable::switch(key.clone(), level.as_ref(), error))
-            .collect();
-        let readable = switches.levels.iter();
-        let readable = readable.filter(|(level, _)| !switches.is_unreadable(level));
-        Ok(Page {
-            items: readable
-                .map(|(level, switch)| (level.clone(), *switch))
-                .collect(),
-            unreadable,
-            next: None,
-        })
+        self.session
+            .at_home(async {
+                let switches = self.stored_switches().await?;
+                let key = switches_key(&self.session.namespace);
+                let unreadable = switches.unreadable.iter();
+                let unreadable = unreadable
+                    .map(|(level, error)| Unreadable::switch(key.clone(), level.as_ref(), error))
+                    .collect();
+                let readable = switches.levels.iter();
+                let readable = readable.filter(|(level, _)| !switches.is_unreadable(level));
+                Ok(Page {
+                    items: readable
+                        .map(|(level, switch)| (level.clone(), *switch))
+                        .collect(),
+                    unreadable,
+                    next: None,
+                })
+            })
+            .await
     }
 
     pub(in crate::api::admin) async fn stored_switches(&self) -> Result<Switches, Error> {
@@ -118,32 +122,38 @@ impl<'a> SwitchEdit<'a> {
     /// change; [`Error::Contended`] if other processes kept changing switches; [`Error::Store`] if
     /// the outcome is not known: a second call is safe.
     pub async fn send(self) -> Result<SwitchReport, Error> {
-        let (session, level, next) = (&*self.admin.session, &self.level, self.next);
-        let what = match next {
-            Some(Switch::Stopped) => format!("stop {level}"),
-            Some(Switch::Exempt) => format!("exempt {level}"),
-            None => format!("start {level}"),
-        };
-        let change = |seen: &Switches| {
-            let switches = self.switches(seen)?;
-            let before = seen.levels.get(level).copied();
-            let event = AuditChange::Switch {
-                level: level.clone(),
-                before,
-                after: next,
-            };
-            let is_changed = before != next || seen.is_unreadable(level);
-            Ok(is_changed.then_some((switches, event)))
-        };
-        let stops_system = *level == ConfigLevel::System && next == Some(Switch::Stopped);
-        let changed = change_switches(session, what, &self.options, stops_system, change).await?;
-        let of = |switches: Switches| switches.levels.get(level).copied();
-        let (outcome, [before, after]) = (changed.0, changed.1.map(of));
-        Ok(SwitchReport {
-            outcome,
-            before,
-            after,
-        })
+        self.admin
+            .session
+            .at_home(async {
+                let (session, level, next) = (&*self.admin.session, &self.level, self.next);
+                let what = match next {
+                    Some(Switch::Stopped) => format!("stop {level}"),
+                    Some(Switch::Exempt) => format!("exempt {level}"),
+                    None => format!("start {level}"),
+                };
+                let change = |seen: &Switches| {
+                    let switches = self.switches(seen)?;
+                    let before = seen.levels.get(level).copied();
+                    let event = AuditChange::Switch {
+                        level: level.clone(),
+                        before,
+                        after: next,
+                    };
+                    let is_changed = before != next || seen.is_unreadable(level);
+                    Ok(is_changed.then_some((switches, event)))
+                };
+                let stops_system = *level == ConfigLevel::System && next == Some(Switch::Stopped);
+                let changed =
+                    change_switches(session, what, &self.options, stops_system, change).await?;
+                let of = |switches: Switches| switches.levels.get(level).copied();
+                let (outcome, [before, after]) = (changed.0, changed.1.map(of));
+                Ok(SwitchReport {
+                    outcome,
+                    before,
+                    after,
+                })
+            })
+            .await
     }
 
     /// Returns the switches after the change.

@@ -38,14 +38,18 @@ impl Admin {
     /// # Errors
     /// [`Error::Store`], or [`Error::UnreadableItem`] if the item was changed by other means.
     pub async fn stored_on_unavailable(&self) -> Result<Option<OnUnavailable>, Error> {
-        let switches = self.stored_switches().await?;
-        match switches.unreadable_policy() {
-            Some(error) => {
-                let key = switches_key(&self.session.namespace);
-                Err(unreadable(&key, error.clone()))
-            }
-            None => Ok(switches.on_unavailable),
-        }
+        self.session
+            .at_home(async {
+                let switches = self.stored_switches().await?;
+                match switches.unreadable_policy() {
+                    Some(error) => {
+                        let key = switches_key(&self.session.namespace);
+                        Err(unreadable(&key, error.clone()))
+                    }
+                    None => Ok(switches.on_unavailable),
+                }
+            })
+            .await
     }
 }
 
@@ -80,30 +84,36 @@ impl PolicyEdit<'_> {
     /// change; [`Error::Contended`] if other processes kept changing switches; [`Error::Store`] if
     /// the outcome is not known: a second call is safe.
     pub async fn send(self) -> Result<PolicyReport, Error> {
-        let (session, policy) = (&*self.admin.session, self.policy);
-        policy.map_or(Ok(()), check_on_unavailable)?;
-        let what = match policy {
-            Some(policy) => format!("{policy} while DynamoDB is unavailable"),
-            None => "each limiter's own decision while DynamoDB is unavailable".to_owned(),
-        };
-        let change = |seen: &Switches| {
-            let before = seen.on_unavailable;
-            let mut next = seen.clone();
-            next.version = seen.version.saturating_add(1);
-            next.set_policy(policy);
-            let event = AuditChange::OnUnavailable {
-                before,
-                after: policy,
-            };
-            let is_changed = before != policy || seen.unreadable_policy().is_some();
-            Ok(is_changed.then_some((next, event)))
-        };
-        let changed = change_switches(session, what, &self.options, false, change).await?;
-        let (outcome, [before, after]) = (changed.0, changed.1.map(|seen| seen.on_unavailable));
-        Ok(PolicyReport {
-            outcome,
-            before,
-            after,
-        })
+        self.admin
+            .session
+            .at_home(async {
+                let (session, policy) = (&*self.admin.session, self.policy);
+                policy.map_or(Ok(()), check_on_unavailable)?;
+                let what = match policy {
+                    Some(policy) => format!("{policy} while DynamoDB is unavailable"),
+                    None => "each limiter's own decision while DynamoDB is unavailable".to_owned(),
+                };
+                let change = |seen: &Switches| {
+                    let before = seen.on_unavailable;
+                    let mut next = seen.clone();
+                    next.version = seen.version.saturating_add(1);
+                    next.set_policy(policy);
+                    let event = AuditChange::OnUnavailable {
+                        before,
+                        after: policy,
+                    };
+                    let is_changed = before != policy || seen.unreadable_policy().is_some();
+                    Ok(is_changed.then_some((next, event)))
+                };
+                let changed = change_switches(session, what, &self.options, false, change).await?;
+                let (outcome, [before, after]) =
+                    (changed.0, changed.1.map(|seen| seen.on_unavailable));
+                Ok(PolicyReport {
+                    outcome,
+                    before,
+                    after,
+                })
+            })
+            .await
     }
 }
