@@ -12,6 +12,7 @@ use std::time::Duration;
 use weirgate_shared::write::{LeaseChange, LimitDelta};
 use weirgate_shared::{Bucket, BucketKey, EpochMillis, LimitMode, LimitName, MilliTokens, WriteId};
 
+use super::prefetch::return_in_time;
 use super::state::BucketState;
 use super::target::BucketTarget;
 use crate::queue::{HoldPart, SettleOutcome, Taken};
@@ -20,6 +21,8 @@ use crate::values::{
     Amounts, BucketRequest, Denied, Error, LimitStatus, Limits, bucket_status, check_debt, status,
 };
 
+use adjust::Adjusting;
+use end::ended;
 pub(crate) use token::HoldToken;
 
 /// Decision of one bucket on a request.
@@ -46,6 +49,8 @@ pub(crate) struct Hold {
     /// Whether a denial of the request is only reported.
     is_shadow: bool,
     stage: Stage,
+    /// Adjustment under way, whose caller may have gone away.
+    adjusting: Option<Adjusting>,
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -79,6 +84,7 @@ impl Hold {
             pooled_acquires: 0,
             is_shadow: false,
             stage: Stage::Unclaimed,
+            adjusting: None,
         }
     }
 
@@ -338,6 +344,7 @@ impl Hold {
         let is_back =
             pool.is_some_and(|pool| pool.put_back(part.with_amounts(amounts), &self.limits));
         if is_back {
+            return_in_time(&self.session, &self.bucket);
             part.state.summary.tokens_returned.notify_waiters();
         }
         is_back

@@ -48,6 +48,8 @@ struct State {
     turn: Locked<()>,
     jumps_ahead: AtomicU64,
     jumps_back: AtomicU64,
+    /// Jumps, and one for the start, up to the last request that was answered.
+    confirmed: AtomicU64,
 }
 
 /// The instant at which a request was sent. If the wall clock jumps ahead before the response
@@ -78,6 +80,7 @@ impl AgeClock {
             turn: Locked::default(),
             jumps_ahead: AtomicU64::new(0),
             jumps_back: AtomicU64::new(0),
+            confirmed: AtomicU64::new(0),
         };
         Self(Arc::new(state))
     }
@@ -96,6 +99,19 @@ impl AgeClock {
             ahead: self.0.jumps_ahead.load(Ordering::Acquire),
             back: self.0.jumps_back.load(Ordering::Acquire),
         }
+    }
+
+    /// Records the answer to a request that was sent after these jumps: its date corrects the wall
+    /// clock.
+    pub(crate) fn confirm(&self, sent: ClockJumps) {
+        let confirmed = sent.ahead + sent.back + 1;
+        self.0.confirmed.fetch_max(confirmed, Ordering::AcqRel);
+    }
+
+    /// Returns whether a request was answered that was sent after all jumps so far.
+    pub(crate) fn is_confirmed(&self) -> bool {
+        let jumps = self.jumps();
+        self.0.confirmed.load(Ordering::Acquire) > jumps.ahead + jumps.back
     }
 
     /// Records that the wall clock was set ahead, or that the process was frozen.

@@ -165,9 +165,15 @@ async fn fetch(session: Arc<Session>, mut in_flight: InFlight, block: Block) {
             pool.pause(FAILURE_COOLDOWN);
         }
     }
+    return_in_time(&session, bucket);
+}
+
+/// Starts the task that returns the pool's tokens when they expire, if it has some.
+pub(crate) fn return_in_time(session: &Arc<Session>, bucket: &Arc<BucketState>) {
+    let Some(pool) = &bucket.pool else { return };
     pool.ensure_expiry_task(|| {
         let alive = session.alive.subscribe();
-        let task = return_expired(Arc::downgrade(&session), alive, Arc::clone(bucket));
+        let task = return_expired(Arc::downgrade(session), alive, Arc::clone(bucket));
         tokio::spawn(task).abort_handle()
     });
 }

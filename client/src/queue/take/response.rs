@@ -9,7 +9,7 @@ use weirgate_store::Item;
 use super::super::contention::{ContentionBackoff, FRESH_VIEW};
 use super::super::part::HoldPart;
 use super::super::taken::Taken;
-use super::super::waiter::{ShardDecision, Waiter};
+use super::super::waiter::ShardDecision;
 use super::super::{clock_jump, retake};
 use super::{TakeAttempt, TakeOutcome, Unconfirmed};
 use crate::session::decode_shard;
@@ -38,19 +38,9 @@ impl TakeAttempt<'_> {
             Ok(shard) => shard,
             Err(error) => return self.fail(error),
         };
-        let ours = shard
-            .last_write_id
-            .as_ref()
-            .and_then(|op| self.write_ids.iter().position(|known| known == op));
-        let holds = |(id, _): &(WriteId, Lease)| {
-            shard
-                .leases
-                .as_ref()
-                .is_some_and(|leases| leases.contains_key(id))
-        };
-        if ours.is_some() || self.leases.iter().flatten().any(holds) {
+        if self.has_taken_from(&shard) {
             // One unconfirmed write is then known, unless the last write arrived twice.
-            let known = i64::from(ours != Some(self.write_ids.len() - 1));
+            let known = i64::from(shard.last_write_id.as_ref() != self.write_ids.last());
             self.count_unconfirmed_tokens(known, Some(shard.write_seq - 1));
             return self.grant(shard, now).await;
         }
@@ -171,17 +161,36 @@ impl TakeAttempt<'_> {
         }
     }
 
-    /// Ends an attempt in which no waiter has time left, or whose doubt lasts too long: waiters with
-    /// time left are for another attempt. What the unconfirmed writes took counts as taken.
-    pub(super) fn expired(&mut self) -> Option<TakeOutcome> {
+    /// Returns whether the shard shows that a write of this attempt was applied.
+    fn has_taken_from(&self, shard: &Shard) -> bool {
+        let is_ours = |op: &WriteId| self.write_ids.contains(op);
+        let leases = shard.leases.as_ref();
+        let holds = |(id, _): &(WriteId, Lease)| leases.is_some_and(|all| all.contains_key(id));
+        shard.last_write_id.as_ref().is_some_and(is_ours) || self.leases.iter().flatten().any(holds)
+    }
+
+    /// Returns whether no waiter has time left, or the doubt lasts too long.
+    pub(super) fn has_expired(&self) -> bool {
         let now = Instant::now();
-        let has_time = |waiter: &Waiter| now < waiter.deadline && !waiter.reply.is_closed();
         let is_over = |doubt: &Unconfirmed| now >= doubt.until;
-        let is_over = self.unconfirmed.as_ref().is_some_and(is_over);
-        if !is_over && self.waiters.iter().any(has_time) {
-            return None;
+        self.unconfirmed.as_ref().is_some_and(is_over)
+            || !self.waiters.iter().any(|waiter| waiter.has_time(now))
+    }
+
+    /// Ends an attempt that has expired. If a read shows that an unconfirmed write was applied, its
+    /// waiters are granted, so what it took for those that are gone returns. Otherwise it counts as
+    /// taken, and waiters with time left are for another attempt.
+    pub(super) async fn give_up(mut self) -> TakeOutcome {
+        if let Some(shard) = self.look_up().await {
+            self.count_unconfirmed_tokens(1, Some(shard.write_seq - 1));
+            let planned = self.planned.now;
+            return self.grant(shard, planned).await;
         }
-        let (left, gone): (Vec<_>, Vec<_>) = self.waiters.drain(..).partition(has_time);
+        let now = Instant::now();
+        let (left, gone): (Vec<_>, Vec<_>) = self
+            .waiters
+            .drain(..)
+            .partition(|waiter| waiter.has_time(now));
         for waiter in gone {
             let last = self
                 .unconfirmed
@@ -191,10 +200,21 @@ impl TakeAttempt<'_> {
             waiter.reply(Err(Error::timeout(&self.state.key, after, last)));
         }
         self.count_unconfirmed_tokens(0, None);
-        Some(match left.is_empty() {
+        match left.is_empty() {
             true => TakeOutcome::Replied,
             false => TakeOutcome::Retry(left),
-        })
+        }
+    }
+
+    /// Reads the shard if a write is unconfirmed. Returns it if a write of this attempt was applied.
+    async fn look_up(&mut self) -> Option<Shard> {
+        self.unconfirmed.as_ref()?;
+        let (key, sent) = (self.state.key.item_key(), self.session.ages.sent());
+        let found = self.session.look_up(&key).await;
+        let shard = decode_shard(&found.ok()??).ok();
+        let shard = shard.filter(|shard| self.has_taken_from(shard))?;
+        self.sent = sent;
+        Some(shard)
     }
 
     /// Returns the waiters for another shard, because this one is missing and may not be created.
