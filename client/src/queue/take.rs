@@ -134,7 +134,7 @@ impl<'a> TakeAttempt<'a> {
             let is_doubtful = |view: &ShardView| view.predates_clock_jump || !is_confirmed;
             let is_safe = |view: &ShardView| {
                 !is_doubtful(view)
-                    || (is_confirmed || !has_leases)
+                    || (is_confirmed || !has_leases && !self.session.ages.may_be_slow())
                         && clock_jump::is_safe(&view.shard, limits, roll, now)
             };
             let view = self.state.view().filter(is_safe);

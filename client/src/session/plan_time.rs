@@ -108,12 +108,6 @@ impl PlanTime {
         passed.saturating_sub(Millis::from(self.at.elapsed()).0)
     }
 
-    /// Returns whether the plan was too early: its leases expire too soon, and its refill was too
-    /// small.
-    pub(crate) fn clock_was_slow(self, session: &Session) -> bool {
-        self.lag_ms(session) > CLOCK_TOLERANCE_MS
-    }
-
     /// Returns whether the plan was too late, as a response has proved: it assumed too much refill. A
     /// clock that was set back since then proves nothing, because it may be the wrong one.
     pub(crate) fn clock_was_fast(self, session: &Session) -> bool {

@@ -6,11 +6,11 @@ use tokio::time::Instant;
 use weirgate_shared::{EpochMillis, Lease, Shard, WriteId};
 use weirgate_store::Item;
 
+use super::super::clock_jump;
 use super::super::contention::{ContentionBackoff, FRESH_VIEW};
-use super::super::part::HoldPart;
+use super::super::part::{Ending, HoldPart};
 use super::super::taken::Taken;
 use super::super::waiter::ShardDecision;
-use super::super::{clock_jump, retake};
 use super::{TakeAttempt, TakeOutcome, Unconfirmed};
 use crate::session::decode_shard;
 use crate::values::{Error, count, merge_amounts};
@@ -101,9 +101,8 @@ impl TakeAttempt<'_> {
         self.state.record_response(shard, self.sent)
     }
 
-    /// Grants all waiters. A take that was planned too early is made again if it took overflow, or
-    /// if it wrote leases, which would end too soon; otherwise it stands. What bypasses the limits
-    /// stands in any case.
+    /// Grants all waiters. A take for which a clock set ahead assumed tokens that were not there
+    /// returns, and is tried again; what bypasses the limits stands.
     async fn grant(self, shard: Shard, at: EpochMillis) -> TakeOutcome {
         let shard = self.record_view(shard);
         let mut was_there = true;
@@ -119,16 +118,10 @@ impl TakeAttempt<'_> {
             )
             .await;
         }
-        if self.seen.is_none() && self.planned.clock_was_fast(self.session) {
-            clock_jump::correct_creation(self.session, self.state, &shard).await;
-        }
-        let was_early = self.planned.clock_was_slow(self.session);
-        let spilled = was_early && retake::took_overflow(&self.amounts, &shard, self.session.now());
         let mut again = vec![];
         for (waiter, lease) in self.waiters.into_iter().zip(self.leases) {
             let lease = lease.map(|(id, lease)| (id, lease.expires_at));
             let is_bypass = waiter.request.is_bypass();
-            let is_good = is_bypass || was_there && (!was_early || !spilled && lease.is_none());
             let (state, after) = (Arc::clone(self.state), Arc::clone(&shard));
             let part = HoldPart {
                 state,
@@ -146,16 +139,17 @@ impl TakeAttempt<'_> {
                 at,
                 waiter.request.acquires,
             );
-            if is_good {
+            if was_there || is_bypass {
                 waiter.reply(Ok(ShardDecision::Granted(taken)));
             } else {
-                let amounts = &waiter.request.amounts;
-                retake::undo_take(self.session, taken, amounts, &shard, spilled).await;
+                if let Err(error) = taken.end(Ending::RollBack).await {
+                    tracing::warn!(%error, "take by a clock set ahead not returned; it counts as used");
+                }
                 again.push(waiter);
             }
         }
         match again.is_empty() {
-            true if self.is_doubted || was_early => TakeOutcome::Replied,
+            true if self.is_doubted => TakeOutcome::Replied,
             true => TakeOutcome::Granted(at),
             false => TakeOutcome::Retry(again),
         }
