@@ -9,6 +9,7 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::Duration;
 
+use tokio::sync::oneshot;
 use weirgate_shared::write::{LeaseChange, LimitDelta};
 use weirgate_shared::{Bucket, BucketKey, EpochMillis, LimitMode, LimitName, MilliTokens, WriteId};
 
@@ -21,8 +22,6 @@ use crate::values::{
     Amounts, BucketRequest, Denied, Error, LimitStatus, Limits, bucket_status, check_debt, status,
 };
 
-use adjust::Adjusting;
-use end::ended;
 pub(crate) use token::HoldToken;
 
 /// Decision of one bucket on a request.
@@ -51,6 +50,18 @@ pub(crate) struct Hold {
     stage: Stage,
     /// Adjustment under way, whose caller may have gone away.
     adjusting: Option<Adjusting>,
+}
+
+/// An adjustment of one part, in a task of its own: a caller that goes away leaves no doubt.
+#[derive(Debug)]
+struct Adjusting {
+    /// Place of the part.
+    at: usize,
+    limit: LimitName,
+    /// Amount before; `None` if the part had none of the limit.
+    before: Option<MilliTokens>,
+    after: MilliTokens,
+    done: oneshot::Receiver<Result<SettleOutcome, Error>>,
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -357,6 +368,12 @@ impl Hold {
             .iter_mut()
             .for_each(|part| part.prefetched_at = Some(at));
         parts
+    }
+
+    /// Returns the error of a settlement whose task is gone.
+    fn ended() -> Error {
+        let ended = "the runtime ended before the settlement: what was taken counts as used, and a lease ends by itself";
+        Error::Invalid(ended.to_owned())
     }
 
     /// Merges two holds on one bucket. Either both have a lease or neither.

@@ -6,23 +6,11 @@ use std::time::Duration;
 
 use tokio::sync::oneshot;
 use weirgate_shared::write::LeaseChange;
-use weirgate_shared::{EpochMillis, LimitName, MilliTokens};
+use weirgate_shared::{EpochMillis, MilliTokens};
 
-use super::{Hold, ended};
+use super::{Adjusting, Hold};
 use crate::queue::SettleOutcome;
 use crate::values::{Amounts, Error, Settlement};
-
-/// An adjustment of one part, in a task of its own: a caller that goes away leaves no doubt.
-#[derive(Debug)]
-pub(super) struct Adjusting {
-    /// Place of the part.
-    at: usize,
-    limit: LimitName,
-    /// Amount before; `None` if the part had none of the limit.
-    before: Option<MilliTokens>,
-    after: MilliTokens,
-    done: oneshot::Receiver<Result<SettleOutcome, Error>>,
-}
 
 impl Hold {
     /// Adjusts `limit` to the `actual` amount used. A limit that was not taken is taken by the first
@@ -127,7 +115,7 @@ impl Hold {
         };
         let done = (&mut adjusting.done).await;
         let (Ok(done), Some(adjusting)) = (done, self.adjusting.take()) else {
-            return Err(ended());
+            return Err(Hold::ended());
         };
         let part = &mut self.parts[adjusting.at];
         let known = match &done {

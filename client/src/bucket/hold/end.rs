@@ -39,7 +39,7 @@ impl Hold {
                 tracing::warn!(%error, "tokens of a dropped rollback could not be returned");
             }
         });
-        async { done.await.unwrap_or_else(|_| Err(ended())) }
+        async { done.await.unwrap_or_else(|_| Err(Self::ended())) }
     }
 
     /// Ends all parts. A failed part does not stop the others.
@@ -82,12 +82,6 @@ impl Hold {
             tracing::warn!(%error, "a dropped lease could not be released; it expires by itself");
         }
     }
-}
-
-/// Returns the error of a settlement whose task is gone.
-pub(super) fn ended() -> Error {
-    let ended = "the runtime ended before the settlement: what was taken counts as used, and a lease ends by itself";
-    Error::Invalid(ended.to_owned())
 }
 
 impl Drop for Hold {
