@@ -14,7 +14,6 @@ mod part;
 mod pick_shard;
 mod read;
 mod read_short_shard;
-mod retake;
 mod retry_times;
 mod settle;
 mod shard_queue;

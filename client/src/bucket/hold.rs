@@ -9,11 +9,13 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::Duration;
 
+use tokio::sync::oneshot;
 use weirgate_shared::write::{LeaseChange, LimitDelta};
 use weirgate_shared::{
     Asks, Bucket, BucketKey, Effect, EpochMillis, LimitMode, LimitName, MilliTokens, WriteId,
 };
 
+use super::prefetch::return_in_time;
 use super::state::BucketState;
 use super::target::BucketTarget;
 use crate::queue::{HoldPart, SettleOutcome, Taken};
@@ -48,6 +50,20 @@ pub(crate) struct Hold {
     /// Whether a denial of the request is only reported.
     is_shadow: bool,
     stage: Stage,
+    /// Adjustment under way, whose caller may have gone away.
+    adjusting: Option<Adjusting>,
+}
+
+/// An adjustment of one part, in a task of its own: a caller that goes away leaves no doubt.
+#[derive(Debug)]
+struct Adjusting {
+    /// Place of the part.
+    at: usize,
+    limit: LimitName,
+    /// Amount before; `None` if the part had none of the limit.
+    before: Option<MilliTokens>,
+    after: MilliTokens,
+    done: oneshot::Receiver<Result<SettleOutcome, Error>>,
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -81,6 +97,7 @@ impl Hold {
             pooled_acquires: 0,
             is_shadow: false,
             stage: Stage::Unclaimed,
+            adjusting: None,
         }
     }
 
@@ -332,6 +349,7 @@ impl Hold {
         let is_back =
             pool.is_some_and(|pool| pool.put_back(part.with_amounts(amounts), &self.limits));
         if is_back {
+            return_in_time(&self.session, &self.bucket);
             part.state.summary.tokens_returned.notify_waiters();
         }
         is_back
@@ -344,6 +362,12 @@ impl Hold {
             .iter_mut()
             .for_each(|part| part.prefetched_at = Some(at));
         parts
+    }
+
+    /// Returns the error of a settlement whose task is gone.
+    fn ended() -> Error {
+        let ended = "the runtime ended before the settlement: what was taken counts as used, and a lease ends by itself";
+        Error::Invalid(ended.to_owned())
     }
 
     /// Merges two holds on one bucket. Either both have a lease or neither.

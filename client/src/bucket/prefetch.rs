@@ -10,5 +10,5 @@ mod fetch;
 mod pool;
 mod state;
 
-pub(crate) use fetch::{acquire, drain};
+pub(crate) use fetch::{acquire, drain, return_in_time};
 pub(crate) use pool::Pool;

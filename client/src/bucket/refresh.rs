@@ -80,24 +80,14 @@ pub(super) async fn read_shards(
     Ok((sent, shards))
 }
 
-/// Reads items, and reads them again if the wall clock jumped meanwhile: the views would count as
-/// from before the jump. Returns when the read was sent.
+/// Reads items. Returns when the read was sent.
 async fn read_items(
     session: &Session,
     keys: &[ItemKey],
     consistency: Consistency,
 ) -> Result<(Sent, Vec<Item>), Error> {
-    /// A clock that jumps during each of so many reads is broken.
-    const READS: u32 = 3;
-    let mut reads = 0;
-    loop {
-        let sent = session.ages.sent();
-        let items = session.read_with(keys, consistency, None).await?;
-        reads += 1;
-        if reads == READS || !session.has_clock_jumped_since(sent) {
-            return Ok((sent, items));
-        }
-    }
+    let read = || session.read_with(keys, consistency, None);
+    Ok(session.read_between_jumps(read).await?)
 }
 
 impl BucketState {

@@ -101,7 +101,7 @@ impl<'a> Router<'a> {
         let mut next = self.first();
         loop {
             let Some(queue) = next.take() else {
-                match self.decide_over_all_shards().await? {
+                match Box::pin(self.decide_over_all_shards()).await? {
                     RouteStep::Decided(decision) => return Ok(decision),
                     RouteStep::Try(queue) => next = Some(queue),
                     RouteStep::Refresh => {}

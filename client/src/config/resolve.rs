@@ -94,7 +94,8 @@ pub(crate) async fn resolve(
     let load = ConfigLoad::new(session, first, age, until);
     #[cfg(feature = "yaml")]
     let load = load.with_file(file);
-    let loaded = load.run().await.map(Arc::new);
+    // Boxed, as every rare part of an acquire: its future is smaller, and nests less deeply.
+    let loaded = Box::pin(load.run()).await.map(Arc::new);
     let mut state = slot.state();
     state.loads += 1;
     state.failed = loaded.as_ref().err().cloned();

@@ -252,7 +252,7 @@ impl Decider<'_> {
                     BucketDecision::Denied(denied) => AllOrNone::Denied(vec![(0, denied)]),
                 }
             }
-            several => self.take_several(several).await?,
+            several => Box::pin(self.take_several(several)).await?,
         };
         Ok(match taken {
             AllOrNone::Granted(taken) => {

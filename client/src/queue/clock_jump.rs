@@ -5,9 +5,8 @@
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
-use weirgate_shared::write::{Condition, LimitDelta, Path, Roll, Take, Update, Value, rewind};
+use weirgate_shared::write::{Condition, LimitDelta, Path, Roll, Take, Update, Value};
 use weirgate_shared::{EpochMillis, LimitState, MilliTokens, Shard, attr, refill_between};
-use weirgate_store::WriteOutcome;
 
 use super::settle::SettleAttempt;
 use super::shard_state::ShardState;
@@ -76,27 +75,6 @@ pub(super) async fn restore_cut(
         tracing::warn!(%error, bucket, "tokens that a fast clock cut could not be restored");
     }
     was_there
-}
-
-/// Sets back the refill time of a shard that a take created with a fast clock.
-pub(super) async fn correct_creation(session: &Session, state: &ShardState, created: &Shard) {
-    let Some(update) = rewind(created, session.now()) else {
-        return;
-    };
-    let sent = session.ages.sent();
-    match session.update_idempotent(&update).await {
-        Ok(WriteOutcome::Applied(Some(item)) | WriteOutcome::ConditionFailed(Some(item))) => {
-            drop(
-                item.bucket()
-                    .map(|shard| state.record_response(shard, sent)),
-            );
-        }
-        Ok(_) => {}
-        Err(error) => {
-            let bucket = state.key.item_key().pk;
-            tracing::warn!(%error, bucket, "the refill time of a shard that a fast clock created could not be set back");
-        }
-    }
 }
 
 /// Returns the tokens that a take of `amounts` cut too much, and whether the shard had what it took

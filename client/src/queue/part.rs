@@ -5,7 +5,6 @@ use std::sync::Arc;
 
 use weirgate_shared::write::{LeaseChange, LimitDelta};
 use weirgate_shared::{EpochMillis, LimitName, MilliTokens, Shard, WriteId};
-use weirgate_store::Consistency;
 
 use super::settle::{SettleAttempt, SettleOutcome};
 use super::shard_state::ShardState;
@@ -134,7 +133,7 @@ impl HoldPart {
             return Ok(true);
         }
         let key = self.state.key.item_key();
-        let item = session.read_once(&key, Consistency::Strong).await?;
+        let item = session.look_up(&key).await?;
         let shard = item.as_ref().map(decode_shard).transpose()?;
         let leases = shard.and_then(|shard| shard.leases);
         let lease = self.lease.as_ref().zip(leases);

@@ -29,9 +29,11 @@ impl ShardState {
         })
     }
 
-    /// Returns whether the shard is missing and is the only one: a take then creates the bucket.
+    /// Returns whether the shard is missing and is the only one: a take then creates the bucket, by a
+    /// time that a response has confirmed.
     pub(super) fn may_be_created(&self) -> bool {
-        self.view().is_none() && self.is_missing() && self.is_only()
+        let is_missing = self.view().is_none() && self.is_missing() && self.is_only();
+        is_missing && self.summary.ages.is_confirmed()
     }
 
     /// Returns whether the shard is missing and is one of several: its tokens are in other shards.
@@ -50,13 +52,13 @@ impl ShardState {
     /// # Errors
     /// The store's; [`Error::Unreadable`] if the item is damaged.
     pub(super) async fn read_shard(&self, session: &Session) -> Result<(), Error> {
-        let sent = self.summary.ages.sent();
+        let key = self.key.item_key();
         self.request_started("BatchGetItem");
-        let found = session
-            .read_once(&self.key.item_key(), Consistency::Eventual)
-            .await;
+        let read = || session.read_once(&key, Consistency::Eventual);
+        let found = session.read_between_jumps(read).await;
         self.request_finished(&found);
-        let shard = found?.as_ref().map(decode_shard).transpose()?;
+        let (sent, found) = found?;
+        let shard = found.as_ref().map(decode_shard).transpose()?;
         self.record_read(shard, sent, session.now());
         Ok(())
     }

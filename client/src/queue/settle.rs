@@ -8,7 +8,7 @@ use weirgate_shared::write::{
     Condition, LeaseChange, LimitDelta, Path, Settle, Update, Value, clear_due,
 };
 use weirgate_shared::{EpochMillis, LimitName, MilliTokens, Millis, Shard, WriteId, attr};
-use weirgate_store::{Consistency, ErrorKind, StoreError, WriteOutcome};
+use weirgate_store::{ErrorKind, StoreError, WriteOutcome};
 
 use super::contention::OtherWriters;
 use super::shard_state::ShardState;
@@ -36,6 +36,7 @@ pub(crate) struct SettleAttempt<'a> {
 }
 
 /// Outcome of a settlement, for the hold.
+#[derive(Debug)]
 pub(crate) enum SettleOutcome {
     Done(Settlement),
     /// The lease has other amounts than the hold, and was not changed.
@@ -92,11 +93,11 @@ impl SettleAttempt<'_> {
                     if races > 1 {
                         tokio::time::sleep(backoff(races - 1)).await;
                     }
-                    update = self.require_held_amounts(self.settle().capped(&shard));
-                }
-                // A renewal needs a new expiry by the corrected clock.
-                Err(error) if error.kind == ErrorKind::ClockSkew && self.is_renewal() => {
-                    return Err(error.into());
+                    // The clock may have been set meanwhile; then the next response corrects it.
+                    update = match self.session.is_time_confirmed() {
+                        true => self.require_held_amounts(self.settle().capped(&shard)),
+                        false => self.full_update(),
+                    };
                 }
                 Err(error) if error.kind.is_transient() && Instant::now() < deadline => {
                     if error.kind == ErrorKind::Unconfirmed {
@@ -132,10 +133,6 @@ impl SettleAttempt<'_> {
         }
         self.state.summary.tokens_returned.notify_waiters();
         SettleOutcome::Done(Settlement::Applied)
-    }
-
-    fn is_renewal(&self) -> bool {
-        matches!(self.lease, Some((.., LeaseChange::Renew(_))))
     }
 
     fn settle(&self) -> Settle<'_> {
@@ -243,7 +240,7 @@ impl SettleAttempt<'_> {
     /// its last write. Otherwise it stays unknown, because it may still arrive.
     async fn look_up(&self, error: StoreError) -> Result<SettleOutcome, Error> {
         let (key, sent) = (self.state.key.item_key(), self.session.ages.sent());
-        let item = self.session.read_once(&key, Consistency::Strong).await;
+        let item = self.session.look_up(&key).await;
         let shard = item.ok().flatten().as_ref().map(decode_shard);
         match shard {
             Some(Ok(shard)) if shard.last_write_id.as_ref() == Some(&self.write_id) => {

@@ -17,6 +17,8 @@ pub(crate) struct ShardQueue {
 #[derive(Debug, Default)]
 struct Waiters {
     waiting: VecDeque<Waiter>,
+    /// Waiters of the worker, while it awaits a response.
+    kept: VecDeque<Waiter>,
     /// Number of waiters that are gone, and may still be among those waiting.
     gone: usize,
     has_worker: bool,
@@ -48,10 +50,22 @@ impl ShardQueue {
     pub(crate) fn leave(&self) {
         let mut waiters = self.waiters();
         waiters.gone += 1;
-        if waiters.gone * 2 >= waiters.waiting.len() {
+        if waiters.gone * 2 >= waiters.waiting.len() + waiters.kept.len() {
             waiters.gone = 0;
-            waiters.waiting.retain(|waiter| !waiter.reply.is_closed());
+            let is_there = |waiter: &Waiter| !waiter.reply.is_closed();
+            waiters.waiting.retain(is_there);
+            waiters.kept.retain(is_there);
         }
+    }
+
+    /// Keeps the worker's waiters while it awaits a response, so that one that is gone is dropped.
+    pub(super) fn keep(&self, kept: VecDeque<Waiter>) {
+        self.waiters().kept = kept;
+    }
+
+    /// Returns the worker's waiters.
+    pub(super) fn take_kept(&self) -> VecDeque<Waiter> {
+        std::mem::take(&mut self.waiters().kept)
     }
 
     /// Returns whether a worker drains the queue: a new request then shares its next write.
@@ -75,6 +89,7 @@ impl ShardQueue {
         let mut waiters = self.waiters();
         waiters.has_worker = false;
         waiters.waiting.clear();
+        waiters.kept.clear();
     }
 
     fn waiters(&self) -> MutexGuard<'_, Waiters> {

@@ -114,12 +114,17 @@ impl<'a> TakeAttempt<'a> {
         loop {
             let now = self.replan();
             let roll = self.state.roll(self.session, now);
+            let is_confirmed = self.session.is_time_confirmed();
+            let has_leases = self.leases.iter().any(Option::is_some);
+            let limits = &self.waiters[0].request.limits;
+            let is_doubtful = |view: &ShardView| view.predates_clock_jump || !is_confirmed;
             let is_safe = |view: &ShardView| {
-                !view.predates_clock_jump
-                    || clock_jump::is_safe(&view.shard, &self.waiters[0].request.limits, roll, now)
+                !is_doubtful(view)
+                    || (is_confirmed || !has_leases && !self.session.ages.may_be_slow())
+                        && clock_jump::is_safe(&view.shard, limits, roll, now)
             };
             let view = self.state.view().filter(is_safe);
-            if view.is_none() && !self.missing {
+            if view.is_none() && !(self.missing && is_confirmed) {
                 // No view is left that a write could be planned on.
                 self.state.clear_view();
                 if self.unconfirmed.is_none() {
@@ -128,16 +133,16 @@ impl<'a> TakeAttempt<'a> {
                 if let Err(error) = self.read_after_unconfirmed().await {
                     return self.fail(error);
                 }
-                if let Some(outcome) = self.expired() {
-                    return outcome;
+                if self.has_expired() {
+                    return self.give_up().await;
                 }
                 if self.state.was_merged_away() {
                     return self.shard_missing();
                 }
                 continue;
             }
-            self.is_doubted |= view.as_ref().is_some_and(|view| view.predates_clock_jump);
-            let is_doubted = view.as_ref().is_some_and(|view| view.predates_clock_jump);
+            let is_doubted = view.as_ref().is_some_and(is_doubtful);
+            self.is_doubted |= is_doubted;
             self.age = view
                 .as_ref()
                 .map(|view| self.state.age(view))
@@ -210,8 +215,8 @@ impl<'a> TakeAttempt<'a> {
                     tracing::debug!(%error, "unconfirmed write");
                     count(&self.session.counters.unconfirmed, 1);
                     let writes = self.note_unconfirmed(error);
-                    if let Some(outcome) = self.expired() {
-                        return outcome;
+                    if self.has_expired() {
+                        return self.give_up().await;
                     }
                     pause(writes, &self.waiters).await;
                 }
@@ -225,8 +230,8 @@ impl<'a> TakeAttempt<'a> {
                         return TakeOutcome::Rejected(self.waiters, Arc::new(error));
                     }
                     // An earlier write is still unconfirmed: its outcome comes first.
-                    if let Some(outcome) = self.expired() {
-                        return outcome;
+                    if self.has_expired() {
+                        return self.give_up().await;
                     }
                     pause(1, &self.waiters).await;
                 }

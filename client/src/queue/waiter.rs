@@ -74,6 +74,11 @@ impl Waiter {
         asks.map(|ask| (ask.limit.clone(), ask.amount)).collect()
     }
 
+    /// Returns whether the request still waits, and has time left.
+    pub(super) fn has_time(&self, now: Instant) -> bool {
+        now < self.deadline && !self.reply.is_closed()
+    }
+
     /// Sends the decision. If the request was dropped, the dropped take is rolled back.
     pub(super) fn reply(self, decision: Result<ShardDecision, Error>) {
         let _ = self.reply.send(decision.map(QueueReply::Decided));

@@ -94,7 +94,9 @@ impl QueueWorker {
             self.recheck().await;
             return;
         }
+        self.queue.keep(std::mem::take(&mut self.waiting));
         let outcome = take(&self.session, &self.queue.shard, batch).await;
+        self.waiting = self.queue.take_kept();
         self.handle_outcome(outcome, losses).await;
     }
 
@@ -212,7 +214,9 @@ impl QueueWorker {
         }
         let known = self.count();
         let was_only = self.queue.shard.summary.max_shards_seen() == 1;
+        self.queue.keep(std::mem::take(&mut self.waiting));
         let read = self.queue.shard.read_shard(&self.session).await;
+        self.waiting = self.queue.take_kept();
         self.waiting.extend(self.queue.drain(true));
         match read {
             Ok(()) if was_only && self.queue.shard.summary.max_shards_seen() > 1 => {
@@ -278,12 +282,11 @@ impl QueueWorker {
             .iter()
             .flatten()
             .any(|status| status.is_short() && status.is_concurrent());
-        match self
-            .queue
-            .shard
-            .recheck(&self.session, seen, lacks_slots)
-            .await
-        {
+        self.queue.keep(std::mem::take(&mut self.waiting));
+        let shard = &self.queue.shard;
+        let checked = shard.recheck(&self.session, seen, lacks_slots).await;
+        self.waiting = self.queue.take_kept();
+        match checked {
             Ok(()) if self.queue.shard.was_merged_away() => {
                 self.reroute(&RerouteReason::ShardMissing)
             }

@@ -48,6 +48,9 @@ struct State {
     turn: Locked<()>,
     jumps_ahead: AtomicU64,
     jumps_back: AtomicU64,
+    /// Jumps up to the last request that was answered.
+    confirmed_ahead: AtomicU64,
+    confirmed_back: AtomicU64,
 }
 
 /// The instant at which a request was sent. If the wall clock jumps ahead before the response
@@ -76,8 +79,11 @@ impl AgeClock {
             ahead_ms,
             missed_ms: AtomicI64::new(0),
             turn: Locked::default(),
-            jumps_ahead: AtomicU64::new(0),
-            jumps_back: AtomicU64::new(0),
+            // The start counts as a jump, because the clock may be wrong.
+            jumps_ahead: AtomicU64::new(1),
+            jumps_back: AtomicU64::new(1),
+            confirmed_ahead: AtomicU64::new(0),
+            confirmed_back: AtomicU64::new(0),
         };
         Self(Arc::new(state))
     }
@@ -96,6 +102,29 @@ impl AgeClock {
             ahead: self.0.jumps_ahead.load(Ordering::Acquire),
             back: self.0.jumps_back.load(Ordering::Acquire),
         }
+    }
+
+    /// Records the answer to a request that was sent after these jumps: its date corrects the wall
+    /// clock.
+    pub(crate) fn confirm(&self, sent: ClockJumps) {
+        let State {
+            confirmed_ahead,
+            confirmed_back,
+            ..
+        } = &*self.0;
+        confirmed_ahead.fetch_max(sent.ahead, Ordering::AcqRel);
+        confirmed_back.fetch_max(sent.back, Ordering::AcqRel);
+    }
+
+    /// Returns whether a request was answered that was sent after all jumps so far.
+    pub(crate) fn is_confirmed(&self) -> bool {
+        let confirmed = self.0.confirmed_ahead.load(Ordering::Acquire);
+        confirmed == self.jumps().ahead && !self.may_be_slow()
+    }
+
+    /// Returns whether the wall clock was set back, and no request was answered that was sent since.
+    pub(crate) fn may_be_slow(&self) -> bool {
+        self.0.confirmed_back.load(Ordering::Acquire) < self.jumps().back
     }
 
     /// Records that the wall clock was set ahead, or that the process was frozen.

@@ -39,11 +39,12 @@ impl Session {
         update: &Update,
     ) -> Result<WriteOutcome, StoreError> {
         count(&self.counters.writes, 1);
-        self.recorded(
-            self.table
-                .update_with(update, ReturnValues::AllNew, RetryPolicy::AlsoUnconfirmed)
-                .await,
-        )
+        self.recorded(self.table.update_with(
+            update,
+            ReturnValues::AllNew,
+            RetryPolicy::AlsoUnconfirmed,
+        ))
+        .await
     }
 
     /// Sends a transaction once.
@@ -53,7 +54,7 @@ impl Session {
         token: &WriteId,
     ) -> Result<TransactOutcome, StoreError> {
         count(&self.counters.writes, 1);
-        self.recorded(self.table.transact(actions, token).await)
+        self.recorded(self.table.transact(actions, token)).await
     }
 
     /// Sends a transaction, and repeats it with the same token while its outcome is unknown.
@@ -65,15 +66,15 @@ impl Session {
         count(&self.counters.writes, 1);
         self.recorded(
             self.table
-                .transact_with(actions, token, RetryPolicy::AlsoUnconfirmed)
-                .await,
+                .transact_with(actions, token, RetryPolicy::AlsoUnconfirmed),
         )
+        .await
     }
 
     /// Reads up to 100 items.
     pub(crate) async fn read(&self, keys: &[ItemKey]) -> Result<Vec<Item>, StoreError> {
         count(&self.counters.reads, 1);
-        self.recorded(self.table.read(keys).await)
+        self.recorded(self.table.read(keys)).await
     }
 
     /// Reads any number of items, without missing ones: each request reads 100, and 8 are under way
@@ -100,7 +101,8 @@ impl Session {
         deadline: Option<Instant>,
     ) -> Result<Vec<Item>, StoreError> {
         count(&self.counters.reads, 1);
-        self.recorded(self.table.read_by(keys, consistency, deadline).await)
+        self.recorded(self.table.read_by(keys, consistency, deadline))
+            .await
     }
 
     /// Reads one item once.
@@ -114,6 +116,14 @@ impl Session {
         self.observed("BatchGetItem", request).await
     }
 
+    /// Reads one item once, to see what became of a write. The circuit breaker does not count it: a
+    /// read that works does not show that writes do.
+    pub(crate) async fn look_up(&self, key: &ItemKey) -> Result<Option<Item>, StoreError> {
+        count(&self.counters.reads, 1);
+        let request = self.table.read_once(key, Consistency::Strong);
+        self.confirming(request).await
+    }
+
     /// Reads up to 100 items, including shards that were merged away.
     pub(crate) async fn read_with_merged(
         &self,
@@ -121,7 +131,7 @@ impl Session {
         consistency: Consistency,
     ) -> Result<Vec<Item>, StoreError> {
         count(&self.counters.reads, 1);
-        self.recorded(self.table.read_all(keys, consistency).await)
+        self.recorded(self.table.read_all(keys, consistency)).await
     }
 
     /// Reads one page of a listing.
@@ -131,7 +141,7 @@ impl Session {
         after: Option<&Position>,
     ) -> Result<Page, StoreError> {
         count(&self.counters.reads, 1);
-        self.recorded(self.table.query(listing, after).await)
+        self.recorded(self.table.query(listing, after)).await
     }
 
     /// Reads all items of a list.
@@ -155,7 +165,7 @@ impl Session {
         after: Option<&Position>,
     ) -> Result<ScanPage, StoreError> {
         count(&self.counters.reads, 1);
-        self.recorded(self.table.scan(prefix, limit, after).await)
+        self.recorded(self.table.scan(prefix, limit, after)).await
     }
 
     /// Returns the error of a request without a timely response, whose outcome is unknown.
@@ -188,9 +198,10 @@ impl Session {
         operation: &str,
         request: impl Future<Output = Result<T, StoreError>>,
     ) -> Result<T, StoreError> {
-        let mut request = pin!(request);
+        let mut request = pin!(self.confirming(request));
         if let Ok(outcome) = timeout(HANGS_AFTER, &mut request).await {
-            return self.recorded(outcome);
+            self.record(outcome.as_ref().err());
+            return outcome;
         }
         self.record(Some(&self.no_answer(operation, HANGS_AFTER)));
         let outcome = request.await;
@@ -200,8 +211,25 @@ impl Session {
         outcome
     }
 
-    fn recorded<T>(&self, outcome: Result<T, StoreError>) -> Result<T, StoreError> {
+    async fn recorded<T>(
+        &self,
+        request: impl Future<Output = Result<T, StoreError>>,
+    ) -> Result<T, StoreError> {
+        let outcome = self.confirming(request).await;
         self.record(outcome.as_ref().err());
+        outcome
+    }
+
+    /// Awaits a request, whose response confirms the time.
+    async fn confirming<T>(
+        &self,
+        request: impl Future<Output = Result<T, StoreError>>,
+    ) -> Result<T, StoreError> {
+        let sent = self.ages.jumps();
+        let outcome = request.await;
+        if outcome.is_ok() {
+            self.ages.confirm(sent);
+        }
         outcome
     }
 

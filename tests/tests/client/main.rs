@@ -28,6 +28,7 @@ mod settle {
     mod adjust_in_doubt;
     mod balances;
     mod doubts;
+    mod dropped;
     mod dry_runs;
     mod edits;
     mod ended;
@@ -70,6 +71,7 @@ mod read {
 /// A table that does not answer, and clocks that are wrong.
 mod outage {
     mod breaker_gauge;
+    mod clock_steps;
     mod clocks;
     mod deadlines;
     mod unavailable;

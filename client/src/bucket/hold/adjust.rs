@@ -1,13 +1,14 @@
 //! Writes that change a hold and do not end it.
 
 use std::collections::BTreeMap;
+use std::sync::Arc;
 use std::time::Duration;
 
+use tokio::sync::oneshot;
 use weirgate_shared::write::LeaseChange;
 use weirgate_shared::{EpochMillis, MilliTokens};
-use weirgate_store::ErrorKind;
 
-use super::Hold;
+use super::{Adjusting, Hold};
 use crate::queue::SettleOutcome;
 use crate::values::{Amounts, Error, Settlement};
 
@@ -19,6 +20,8 @@ impl Hold {
         limit: &str,
         actual: MilliTokens,
     ) -> Result<Settlement, Error> {
+        // Of a caller that is gone: only what the hold has then matters.
+        let _ = self.end_adjusting().await;
         for part in &mut self.parts {
             if !part.end_doubt(&self.session).await? {
                 return Ok(Settlement::LeaseGone);
@@ -87,18 +90,43 @@ impl Hold {
         let part = &mut self.parts[at];
         part.is_in_doubt = part.lease.is_some();
         part.amounts.insert(limit.clone(), taken.min(actual));
-        let deltas = BTreeMap::from([(limit.clone(), settled)]);
-        let done = self.settle_part(at, change, deltas).await;
-        let part = &mut self.parts[at];
+        let (send, done) = oneshot::channel();
+        let (session, part) = (Arc::clone(&self.session), part.clone());
+        let (deltas, acquires) = (BTreeMap::from([(limit.clone(), settled)]), -self.uncounted);
+        self.session.spawn(async move {
+            let settled = part.settle(&session, change, deltas, acquires).await;
+            // Without a caller, the hold's next settlement looks.
+            let _ = send.send(settled);
+        });
+        self.adjusting = Some(Adjusting {
+            at,
+            limit,
+            before,
+            after: actual,
+            done,
+        });
+        self.end_adjusting().await
+    }
+
+    /// Awaits the adjustment under way, if there is one, and records what the hold has then.
+    pub(super) async fn end_adjusting(&mut self) -> Result<SettleOutcome, Error> {
+        let Some(adjusting) = &mut self.adjusting else {
+            return Ok(SettleOutcome::Done(Settlement::Applied));
+        };
+        let done = (&mut adjusting.done).await;
+        let (Ok(done), Some(adjusting)) = (done, self.adjusting.take()) else {
+            return Err(Hold::ended());
+        };
+        let part = &mut self.parts[adjusting.at];
         let known = match &done {
-            Ok(SettleOutcome::Done(Settlement::Applied)) => Some(actual),
+            Ok(SettleOutcome::Done(Settlement::Applied)) => Some(adjusting.after),
             Err(error) if error.is_unknown() => return done,
-            Ok(_) | Err(_) => before,
+            Ok(_) | Err(_) => adjusting.before,
         };
         part.is_in_doubt = false;
         let _ = match known {
-            Some(amount) => part.amounts.insert(limit, amount),
-            None => part.amounts.remove(&limit),
+            Some(amount) => part.amounts.insert(adjusting.limit, amount),
+            None => part.amounts.remove(&adjusting.limit),
         };
         done
     }
@@ -112,19 +140,10 @@ impl Hold {
         let Some(until) = untils.max() else {
             return Ok(Settlement::Applied);
         };
-        let planned = self.session.plan_time();
+        let key = self.bucket.key.item_key();
+        let now = self.session.confirmed_now(&key).await;
         // Never earlier than before, because a shard's `due` is a lower bound of every expiry.
-        let mut expires = planned.now.plus(lasts.into()).max(until);
-        let mut renewed = self.renew_until(expires).await;
-        let is_skewed = |error: &Error| matches!(error, Error::Store(error) if error.kind == ErrorKind::ClockSkew);
-        // The clock was wrong, and a response has corrected it.
-        if renewed.as_ref().is_err_and(is_skewed)
-            || renewed.is_ok() && planned.clock_was_slow(&self.session)
-        {
-            expires = self.session.now().plus(lasts.into()).max(until);
-            renewed = self.renew_until(expires).await;
-        }
-        renewed
+        self.renew_until(now.plus(lasts.into()).max(until)).await
     }
 
     async fn renew_until(&mut self, expires: EpochMillis) -> Result<Settlement, Error> {

@@ -33,8 +33,8 @@ impl Hold {
 
     /// Ends the hold and returns all tokens.
     ///
-    /// In a task of its own, so a rollback whose caller goes away is made too.
-    pub(crate) async fn roll_back(mut self) -> Result<Settlement, Error> {
+    /// In a task of its own that begins at once, so a rollback whose caller goes away is made too.
+    pub(crate) fn roll_back(mut self) -> impl Future<Output = Result<Settlement, Error>> {
         // The task is responsible now, so a hold that is dropped with it is not rolled back twice.
         self.stage = Stage::Claimed;
         let (session, (send, done)) = (Arc::clone(&self.session), oneshot::channel());
@@ -47,13 +47,12 @@ impl Hold {
                 tracing::warn!(%error, "tokens of a dropped rollback could not be returned");
             }
         });
-        let ended = "the runtime ended before the rollback: what was taken counts as used, and a lease ends by itself";
-        done.await
-            .unwrap_or_else(|_| Err(Error::Invalid(ended.to_owned())))
+        async { done.await.unwrap_or_else(|_| Err(Self::ended())) }
     }
 
     /// Ends all parts. A failed part does not stop the others.
     async fn end(&mut self, ending: Ending) -> Result<Settlement, Error> {
+        let _ = self.end_adjusting().await;
         let mut ended = vec![];
         let pooled = std::mem::take(&mut self.pooled_acquires);
         if let Some(pool) = self.bucket.pool.as_ref().filter(|_| pooled != 0) {
@@ -114,6 +113,7 @@ impl Drop for Hold {
             pooled_acquires: self.pooled_acquires,
             is_shadow: self.is_shadow,
             stage: Stage::Settled,
+            adjusting: self.adjusting.take(),
         };
         self.session.spawn(hold.end_dropped(stage));
     }

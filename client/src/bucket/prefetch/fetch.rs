@@ -59,7 +59,8 @@ pub(crate) async fn acquire(
         }
     }
     return_outdated(session, bucket, pool, request);
-    match acquire_from_table(session, bucket, request, enqueued_at, deadline)
+    let decision = acquire_from_table(session, bucket, request, enqueued_at, deadline);
+    match Box::pin(decision)
         .await
         .map_err(|error| pool.attach_last_error(error))?
     {
@@ -70,7 +71,8 @@ pub(crate) async fn acquire(
             }
             let limits = request.limits.clone();
             let pooled = Hold::new(session, bucket, parts, limits, session.now());
-            let completed = complete(session, bucket, pool, request, pooled, deadline).await?;
+            let completed = complete(session, bucket, pool, request, pooled, deadline);
+            let completed = Box::pin(completed).await?;
             Ok(completed.unwrap_or(BucketDecision::Denied(denied)))
         }
         granted => Ok(granted),
@@ -163,9 +165,15 @@ async fn fetch(session: Arc<Session>, mut in_flight: InFlight, block: Block) {
             pool.pause(FAILURE_COOLDOWN);
         }
     }
+    return_in_time(&session, bucket);
+}
+
+/// Starts the task that returns the pool's tokens when they expire, if it has some.
+pub(crate) fn return_in_time(session: &Arc<Session>, bucket: &Arc<BucketState>) {
+    let Some(pool) = &bucket.pool else { return };
     pool.ensure_expiry_task(|| {
         let alive = session.alive.subscribe();
-        let task = return_expired(Arc::downgrade(&session), alive, Arc::clone(bucket));
+        let task = return_expired(Arc::downgrade(session), alive, Arc::clone(bucket));
         tokio::spawn(task).abort_handle()
     });
 }

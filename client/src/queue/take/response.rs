@@ -6,11 +6,11 @@ use tokio::time::Instant;
 use weirgate_shared::{EpochMillis, Lease, Shard, WriteId};
 use weirgate_store::Item;
 
+use super::super::clock_jump;
 use super::super::contention::{ContentionBackoff, FRESH_VIEW};
-use super::super::part::HoldPart;
+use super::super::part::{Ending, HoldPart};
 use super::super::taken::Taken;
-use super::super::waiter::{ShardDecision, Waiter};
-use super::super::{clock_jump, retake};
+use super::super::waiter::ShardDecision;
 use super::{TakeAttempt, TakeOutcome, Unconfirmed};
 use crate::session::decode_shard;
 use crate::values::{Error, count, debited};
@@ -38,19 +38,9 @@ impl TakeAttempt<'_> {
             Ok(shard) => shard,
             Err(error) => return self.fail(error),
         };
-        let ours = shard
-            .last_write_id
-            .as_ref()
-            .and_then(|op| self.write_ids.iter().position(|known| known == op));
-        let holds = |(id, _): &(WriteId, Lease)| {
-            shard
-                .leases
-                .as_ref()
-                .is_some_and(|leases| leases.contains_key(id))
-        };
-        if ours.is_some() || self.leases.iter().flatten().any(holds) {
+        if self.has_taken_from(&shard) {
             // One unconfirmed write is then known, unless the last write arrived twice.
-            let known = i64::from(ours != Some(self.write_ids.len() - 1));
+            let known = i64::from(shard.last_write_id.as_ref() != self.write_ids.last());
             self.count_unconfirmed_tokens(known, Some(shard.write_seq - 1));
             return self.grant(shard, now).await;
         }
@@ -111,9 +101,8 @@ impl TakeAttempt<'_> {
         self.state.record_response(shard, self.sent)
     }
 
-    /// Grants all waiters. A take that was planned too early is made again if it took overflow, or
-    /// if it wrote leases, which would end too soon; otherwise it stands. What bypasses the limits
-    /// stands in any case.
+    /// Grants all waiters. A take for which a clock set ahead assumed tokens that were not there
+    /// returns, and is tried again; what bypasses the limits stands.
     async fn grant(self, shard: Shard, at: EpochMillis) -> TakeOutcome {
         let shard = self.record_view(shard);
         let mut was_there = true;
@@ -129,16 +118,10 @@ impl TakeAttempt<'_> {
             )
             .await;
         }
-        if self.seen.is_none() && self.planned.clock_was_fast(self.session) {
-            clock_jump::correct_creation(self.session, self.state, &shard).await;
-        }
-        let was_early = self.planned.clock_was_slow(self.session);
-        let spilled = was_early && retake::took_overflow(&self.asks, &shard, self.session.now());
         let mut again = vec![];
         for (waiter, lease) in self.waiters.into_iter().zip(self.leases) {
             let lease = lease.map(|(id, lease)| (id, lease.expires_at));
             let is_bypass = waiter.request.is_bypass();
-            let is_good = is_bypass || was_there && (!was_early || !spilled && lease.is_none());
             let (state, after) = (Arc::clone(self.state), Arc::clone(&shard));
             let part = HoldPart {
                 state,
@@ -156,32 +139,52 @@ impl TakeAttempt<'_> {
                 at,
                 waiter.request.acquires,
             );
-            if is_good {
+            if was_there || is_bypass {
                 waiter.reply(Ok(ShardDecision::Granted(taken)));
             } else {
-                let asks = &waiter.request.asks;
-                retake::undo_take(self.session, taken, asks, &shard, spilled).await;
+                if let Err(error) = taken.end(Ending::RollBack).await {
+                    tracing::warn!(%error, "take by a clock set ahead not returned; it counts as used");
+                }
                 again.push(waiter);
             }
         }
         match again.is_empty() {
-            true if self.is_doubted || was_early => TakeOutcome::Replied,
+            true if self.is_doubted => TakeOutcome::Replied,
             true => TakeOutcome::Granted(at),
             false => TakeOutcome::Retry(again),
         }
     }
 
-    /// Ends an attempt in which no waiter has time left, or whose doubt lasts too long: waiters with
-    /// time left are for another attempt. What the unconfirmed writes took counts as taken.
-    pub(super) fn expired(&mut self) -> Option<TakeOutcome> {
+    /// Returns whether the shard shows that a write of this attempt was applied.
+    fn has_taken_from(&self, shard: &Shard) -> bool {
+        let is_ours = |op: &WriteId| self.write_ids.contains(op);
+        let leases = shard.leases.as_ref();
+        let holds = |(id, _): &(WriteId, Lease)| leases.is_some_and(|all| all.contains_key(id));
+        shard.last_write_id.as_ref().is_some_and(is_ours) || self.leases.iter().flatten().any(holds)
+    }
+
+    /// Returns whether no waiter has time left, or the doubt lasts too long.
+    pub(super) fn has_expired(&self) -> bool {
         let now = Instant::now();
-        let has_time = |waiter: &Waiter| now < waiter.deadline && !waiter.reply.is_closed();
         let is_over = |doubt: &Unconfirmed| now >= doubt.until;
-        let is_over = self.unconfirmed.as_ref().is_some_and(is_over);
-        if !is_over && self.waiters.iter().any(has_time) {
-            return None;
+        self.unconfirmed.as_ref().is_some_and(is_over)
+            || !self.waiters.iter().any(|waiter| waiter.has_time(now))
+    }
+
+    /// Ends an attempt that has expired. If a read shows that an unconfirmed write was applied, its
+    /// waiters are granted, so what it took for those that are gone returns. Otherwise it counts as
+    /// taken, and waiters with time left are for another attempt.
+    pub(super) async fn give_up(mut self) -> TakeOutcome {
+        if let Some(shard) = self.look_up().await {
+            self.count_unconfirmed_tokens(1, Some(shard.write_seq - 1));
+            let planned = self.planned.now;
+            return self.grant(shard, planned).await;
         }
-        let (left, gone): (Vec<_>, Vec<_>) = self.waiters.drain(..).partition(has_time);
+        let now = Instant::now();
+        let (left, gone): (Vec<_>, Vec<_>) = self
+            .waiters
+            .drain(..)
+            .partition(|waiter| waiter.has_time(now));
         for waiter in gone {
             let last = self
                 .unconfirmed
@@ -191,10 +194,21 @@ impl TakeAttempt<'_> {
             waiter.reply(Err(Error::timeout(&self.state.key, after, last)));
         }
         self.count_unconfirmed_tokens(0, None);
-        Some(match left.is_empty() {
+        match left.is_empty() {
             true => TakeOutcome::Replied,
             false => TakeOutcome::Retry(left),
-        })
+        }
+    }
+
+    /// Reads the shard if a write is unconfirmed. Returns it if a write of this attempt was applied.
+    async fn look_up(&mut self) -> Option<Shard> {
+        self.unconfirmed.as_ref()?;
+        let (key, sent) = (self.state.key.item_key(), self.session.ages.sent());
+        let found = self.session.look_up(&key).await;
+        let shard = decode_shard(&found.ok()??).ok();
+        let shard = shard.filter(|shard| self.has_taken_from(shard))?;
+        self.sent = sent;
+        Some(shard)
     }
 
     /// Returns the waiters for another shard, because this one is missing and may not be created.

@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 
 use weirgate_shared::write::{
     Action, BalanceChange, Contention, LeaseChange, LimitDelta, Roll, Settle, Take, Update,
-    change_balances, expire, finish_writes, merge, merged, refill, rewind, sample, split,
+    change_balances, expire, finish_writes, merge, merged, refill, sample, split,
     update_min_shards,
 };
 use weirgate_shared::{
@@ -38,7 +38,6 @@ pub fn planned(view: &Shard, brought: &[Limit], at: EpochMillis, by_others: bool
     updates.extend(
         refill(view, &all(1_000), at)
             .into_iter()
-            .chain(rewind(view, at))
             .chain(change_balances(
                 view,
                 edit,

@@ -10,6 +10,7 @@ use weirgate::{
     CircuitBreakerConfig, ConfigLevel, Decision, Error, Grant, Limit, OnUnavailable, Prefetch,
     RateLimiter,
 };
+use weirgate_tests::fleet::shards::split;
 use weirgate_tests::fleet::{Fleet, millis, pass, rpm, secs, tokens};
 use weirgate_tests::stored::configure;
 
@@ -232,42 +233,80 @@ async fn one_request_that_hangs_is_one_failure_however_many_wait_for_it() {
     assert_eq!(limiter.stats().breaker_opened, 0);
 }
 
-/// Behind a request that has an hour, and hangs.
+/// What requests wait for that share a read or a write.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Queue {
+    Shard,
+    Prefetch,
+    /// The read of all shards.
+    Shards,
+    /// The limits of the ancestors.
+    Limits,
+    Switches,
+}
+
+/// Behind a request that has an hour and hangs, requests whose deadlines have passed leave nothing in
+/// any queue.
 #[tokio::test(start_paused = true)]
 async fn requests_whose_deadlines_have_passed_are_not_held() {
-    let fleet = Fleet::new().await;
-    let never = CircuitBreakerConfig {
-        failure_threshold: 0,
-        ..CircuitBreakerConfig::default()
-    };
-    let limiter = fleet
-        .builder()
-        .await
-        .circuit_breaker(never)
-        .build()
-        .await
-        .unwrap();
-    fleet
-        .dynamo
-        .stall_when(|operation, _| operation == "UpdateItem");
-    let of = |limits: &Arc<[Limit]>, timeout| {
-        let acquire = limiter.acquire("e-1", "gpt-4").shared_limits(limits);
-        acquire.take("rpm", 1).timeout(timeout).send()
-    };
-    let first: Arc<[Limit]> = [rpm(600)].into();
-    let patient = async {
-        let _ = tokio::time::timeout(secs(60), of(&first, secs(3_600))).await;
-    };
-    let others: Arc<[Limit]> = [rpm(600)].into();
-    let many = async {
-        for _ in 0..20 {
-            let all = (0..100).map(|_| of(&others, TIMEOUT));
-            assert!(join_all(all).await.iter().all(Result::is_err));
+    use Queue::{Limits, Shard, Shards, Switches};
+    let silents = [Silent::Switches, Silent::Reads, Silent::Writes, Silent::All];
+    let queues = [Shard, Queue::Prefetch, Shards, Limits, Switches].into_iter();
+    for (queue, (silent, is_known)) in queues.flat_map(|queue| {
+        let of = silents.map(|silent| [(silent, false), (silent, true)]);
+        of.into_iter().flatten().map(move |of| (queue, of))
+    }) {
+        let what = format!("{queue:?} {silent:?}, known: {is_known}");
+        let fleet = Fleet::slow(millis(5)).await;
+        let limits: Arc<[Limit]> = Arc::new([rpm(CAPACITY)]);
+        let other = fleet.limiter().await;
+        if queue == Shards {
+            split(&other, &limits, 4).await;
         }
-        // A request under way is known to have failed after this long.
-        pass(secs(8)).await;
-        Arc::strong_count(&others)
-    };
-    let ((), held) = tokio::join!(patient, many);
-    assert!(held <= 3, "{held} are held");
+        let builder = fleet.builder().await.prefetch("ahead", Prefetch::default());
+        let never = CircuitBreakerConfig {
+            failure_threshold: 0,
+            ..CircuitBreakerConfig::default()
+        };
+        let limiter = builder.circuit_breaker(never).build().await.unwrap();
+        let of = |entity| limiter.acquire(entity, resource_of(queue));
+        let ask = || {
+            let request = of("e-1").shared_limits(&limits);
+            match queue {
+                Shards => request.take("rpm", CAPACITY / 2),
+                Limits => request.take("rpm", 1).cascading(),
+                Shard | Queue::Prefetch | Switches => request.take("rpm", 1),
+            }
+        };
+        if is_known {
+            drop(ask().send().await.unwrap());
+            // Limits, switches and views are due again.
+            pass(secs(61)).await;
+        }
+        let before = Arc::strong_count(&limits);
+        fleet
+            .dynamo
+            .stall_when(move |operation, request| silent.meets(operation, request));
+        let patient = async {
+            drop(ask().timeout(secs(3_600)).send().await);
+            std::future::pending::<usize>().await
+        };
+        let hasty = async {
+            // The patient one's write has no others.
+            pass(millis(20)).await;
+            drop(join_all((0..2_000).map(|_| ask().timeout(millis(50)).send())).await);
+            pass(MOST).await;
+            Arc::strong_count(&limits) - before
+        };
+        // The patient one has its own, and what is under way for it.
+        let held = tokio::select! { held = patient => held, held = hasty => held };
+        assert!(held <= 10, "{what}: {held} held");
+    }
+}
+
+fn resource_of(queue: Queue) -> &'static str {
+    match queue {
+        Queue::Prefetch => "ahead",
+        _ => "gpt-4",
+    }
 }

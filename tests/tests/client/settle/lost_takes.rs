@@ -188,11 +188,13 @@ async fn a_timeout_says_that_the_take_may_have_happened() {
         let before = fleet.tk_tc("rph").await.1;
         let doubt = limiter.stats().unconfirmed_millitokens;
         fleet.dynamo.fail_when(move |_| Some(fault));
+        fleet.fail_reads(Fault::LoseRequest);
         let error = ask(&limiter, &limits(), &[("rph", 7)])
             .send()
             .await
             .expect_err("no answer comes");
         fleet.dynamo.fail_when(|_| None);
+        fleet.fail_reads(None);
         assert!(
             matches!(&error, Error::Timeout { last: Some(_), .. }) && error.is_unknown(),
             "{error:?}"
@@ -217,6 +219,21 @@ async fn a_timeout_says_that_the_take_may_have_happened() {
     let _ = granted(&limiter, &limits(), &[("rph", 1)]).await;
 }
 
+/// Writes are refused until the deadline; a read then shows the take.
+#[tokio::test(start_paused = true)]
+async fn a_take_whose_answer_is_lost_is_found_at_the_deadline() {
+    let fleet = Fleet::new().await;
+    let limiter = fleet
+        .limiter_with(|builder| builder.timeout(millis(900)))
+        .await;
+    let _ = granted(&limiter, &limits(), &[("rph", 1)]).await;
+    fleet.fail(&[Fault::LoseAnswer]);
+    fleet.fail_writes(Fault::Throttle { key_range: true });
+    let _ = granted(&limiter, &limits(), &[("rph", 7)]).await;
+    assert_eq!(fleet.tk_tc("rph").await.1, 8_000);
+    assert_eq!(limiter.stats().unconfirmed_millitokens, 0);
+}
+
 /// A refusal after an unknown outcome does not make the outcome known.
 #[tokio::test(start_paused = true)]
 async fn a_doubt_is_not_forgotten_over_a_later_refusal() {
@@ -228,11 +245,13 @@ async fn a_doubt_is_not_forgotten_over_a_later_refusal() {
         let _ = granted(&limiter, &limits(), &[("rph", 1)]).await;
         fleet.fail(&[Fault::LoseAnswer]);
         fleet.dynamo.fail_when(move |_| Some(last));
+        fleet.fail_reads(last);
         let error = ask(&limiter, &limits(), &[("rph", 7)])
             .send()
             .await
             .expect_err("it is refused");
         assert!(error.is_unknown(), "{error:?}");
+        fleet.fail_reads(None);
         assert_eq!(fleet.tk_tc("rph").await.1, 8_000);
         assert_eq!(limiter.stats().unconfirmed_millitokens, 7_000);
     }

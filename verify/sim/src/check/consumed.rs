@@ -42,8 +42,8 @@ pub fn consumed(world: &World, ledger: &Ledger) {
         }
         let most: i64 = claims.iter().map(|claim| claim.amount + claim.more).sum();
         let most = most + ledger.unanswered(of) + doubted.get(&key).copied().unwrap_or_default();
-        // Prefetched tokens belong to no request. A take planned with a slow clock is retaken, and
-        // its first tokens may be lost.
+        // Prefetched tokens belong to no request. A take planned with a clock set ahead may be
+        // returned, and a return may be lost.
         let is_known = world.scenario().prefetching == 0 && !world.scenario().has_wrong_clocks();
         if is_known && all > most {
             world.violated(format!(
