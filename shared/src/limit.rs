@@ -1,5 +1,7 @@
 //! Limits: the capacity and the refill of a bucket.
 
+use std::time::Duration;
+
 use crate::{LimitName, MilliTokens, NameError};
 
 /// Why a limit cannot be built.
@@ -73,6 +75,14 @@ pub struct RefillRule {
 }
 
 impl RefillRule {
+    /// Returns the time in which an empty bucket is full; `None` for slots.
+    #[must_use]
+    pub fn time_to_fill(&self) -> Option<Duration> {
+        let full = i128::from(self.capacity.0) * i128::from(self.refill_period_ms);
+        let ms = full.checked_div(i128::from(self.refill_amount.0))?;
+        Some(Duration::from_millis(u64::try_from(ms).unwrap_or(u64::MAX)))
+    }
+
     /// Returns whether this is a concurrency limit: its slots are released, never refilled.
     #[must_use]
     pub const fn is_concurrent(&self) -> bool {

@@ -26,10 +26,9 @@ const MOST: Duration = Duration::from_millis(400);
 pub(super) struct ContentionBackoff(Duration);
 
 impl ContentionBackoff {
-    /// Returns a random time up to the longest wait; `None` without contention.
-    pub(super) fn delay(self) -> Option<Duration> {
-        let most = u64::try_from(self.0.as_micros()).unwrap_or(u64::MAX);
-        (most > 0).then(|| Duration::from_micros(fastrand::u64(0..=most)))
+    /// Returns the longest wait; `None` without contention.
+    pub(super) fn longest(self) -> Option<Duration> {
+        (!self.0.is_zero()).then_some(self.0)
     }
 
     /// Records a write that lost its race.

@@ -7,7 +7,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use tokio::time::Instant;
-use weirgate_shared::{Effect, EpochMillis};
+use weirgate_shared::{Effect, EpochMillis, LimitName, MilliTokens};
 use weirgate_store::{ErrorKind, StoreError};
 
 use super::batch;
@@ -24,6 +24,8 @@ use crate::values::{Error, count};
 pub(crate) const AMPLE_FACTOR: i64 = 8;
 /// Lost races in a row after which waiters are denied that were short at the last one, 3.
 const PATIENCE: u32 = 3;
+/// Wait before a contended write, 100 ms, that is not shortened where a shard fills sooner.
+const MIN_LONGEST_WAIT: Duration = Duration::from_millis(100);
 /// Time in which a view of a throttled shard counts as fresh, 1 s.
 const THROTTLED_VIEW_TTL: Duration = Duration::from_secs(1);
 
@@ -352,35 +354,34 @@ impl QueueWorker {
         if losses % 2 == 1 {
             return;
         }
-        let Some(moment) = self.queue.shard.with_backoff(|pace| pace.delay()) else {
+        let Some(longest) = self.queue.shard.with_backoff(|pace| pace.longest()) else {
+            return;
+        };
+        let (view, Some(first)) = (self.queue.shard.view(), self.waiting.front()) else {
             return;
         };
         let now = self.session.now();
-        let has_plenty = |view: ShardView| {
-            let shard = &view.shard;
-            let holds = |waiter: &Waiter| {
-                waiter
-                    .request
-                    .asks
-                    .with(Effect::Enforce)
-                    .all(|(name, need)| {
-                        let balance = shard
-                            .limits
-                            .get(name)
-                            .map(|state| shard.balance(state, now));
-                        balance.is_some_and(|balance| balance / AMPLE_FACTOR >= need)
-                    })
-            };
-            self.waiting.front().is_some_and(holds)
+        let needs = first.request.asks.with(Effect::Enforce);
+        let shard = view.as_ref().map(|view| &view.shard);
+        let state =
+            |name: &LimitName| shard.and_then(|shard| Some((shard, shard.limits.get(name)?)));
+        let is_ample = |(name, need): (&LimitName, MilliTokens)| {
+            let balance = state(name).map(|(shard, state)| shard.balance(state, now));
+            balance.is_some_and(|balance| balance / AMPLE_FACTOR >= need)
         };
-        if !self.queue.shard.view().is_some_and(has_plenty) {
-            // Never so long that a waiter has no time left to be decided.
-            let first = self.waiting.iter().map(|waiter| waiter.deadline).min();
-            let most = first.map_or(moment, quarter_left);
-            tokio::time::sleep(moment.min(most)).await;
-            self.waiting.extend(self.queue.drain(true));
-            self.expire_waiters();
+        if needs.clone().all(is_ample) {
+            return;
         }
+        // A full shard wastes what flows in, and a waiter needs time to be decided.
+        let fills = needs.filter_map(|(name, _)| Some(state(name)?.1.rule.time_to_fill()? / 2));
+        let fills = fills.map(|half| half.max(MIN_LONGEST_WAIT)).min();
+        let left = self.waiting.iter().map(|waiter| waiter.deadline).min();
+        let most = [Some(longest), fills, left.map(quarter_left)].into_iter();
+        let most = most.flatten().min().unwrap_or_default();
+        let micros = u64::try_from(most.as_micros()).unwrap_or(u64::MAX);
+        tokio::time::sleep(Duration::from_micros(fastrand::u64(0..=micros))).await;
+        self.waiting.extend(self.queue.drain(true));
+        self.expire_waiters();
     }
 }
 

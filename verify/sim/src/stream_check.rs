@@ -55,6 +55,20 @@ pub(crate) struct Taken {
     pub(crate) amount: i64,
 }
 
+/// Returns whether a write has counted, and its id was that of the write before. Functions write no
+/// ids, and count only what leases return that they end.
+fn is_same_write(before: &Shard, after: &Shard) -> bool {
+    let consumed = |shard: &Shard| -> Vec<_> {
+        let limits = shard.limits.values();
+        limits.map(|state| state.consumed).collect()
+    };
+    after.last_write_id.is_some()
+        && before.last_write_id == after.last_write_id
+        && before.leases.iter().flatten().count() == after.leases.iter().flatten().count()
+        && before.limits.len() == after.limits.len()
+        && consumed(before) != consumed(after)
+}
+
 /// Shards as the stream shows them.
 #[derive(Debug, Default)]
 pub(crate) struct StreamCheck {
@@ -150,6 +164,13 @@ impl StreamCheck {
         let doubt = self.consume(pk, meter, now, sender.sent);
         let shard = stored_shard(pk, image);
         let before = self.live.remove(pk);
+        if let Some((before, after)) = before.as_ref().zip(shard.as_ref())
+            && is_same_write(before, after)
+        {
+            let op = &after.last_write_id;
+            self.violations
+                .push(format!("I7: {pk} was written twice by {op:?}"));
+        }
         self.ends(before.as_ref(), shard.as_ref(), now);
         let newest = self.newest.entry(pk.to_owned()).or_insert(sender.sent);
         let is_overtaken = !sender.is_told && sender.sent < *newest;
