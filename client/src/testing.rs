@@ -59,7 +59,7 @@ pub async fn limiter() -> (RateLimiter, FakeClock) {
 ///
 /// let table = TestTable::new();
 /// let (one, other) = (table.limiter().await, table.builder().owner("other").build().await?);
-/// one.set_config(&ConfigLevel::System, &Config::of([Limit::per_minute("rpm", 1)?])).await?;
+/// one.admin().set_config(&ConfigLevel::System, &Config::of([Limit::per_minute("rpm", 1)?])).await?;
 ///
 /// assert!(one.acquire("user-1", "api").take("rpm", 1).send().await?.is_granted());
 /// assert!(!other.acquire("user-1", "api").take("rpm", 1).send().await?.is_granted());

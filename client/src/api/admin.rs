@@ -33,7 +33,7 @@ use crate::values::Error;
 ///
 /// ```no_run
 /// # async fn example(limiter: weirgate::RateLimiter) -> Result<(), weirgate::Error> {
-/// let config = limiter.admin().config(&"user-1/*".parse()?).await?;
+/// let config = limiter.admin().config(&weirgate::ConfigLevel::System).await?;
 /// # Ok(())
 /// # }
 /// ```

@@ -21,6 +21,7 @@ impl Admin {
     /// ```no_run
     /// # async fn example(limiter: weirgate::RateLimiter) -> Result<(), weirgate::Error> {
     /// let report = limiter
+    ///     .admin()
     ///     .edit_balances("customer-1", "gpt-4")
     ///     .top_up("tpm", 50_000)
     ///     .idempotency_key("ticket-4711")
