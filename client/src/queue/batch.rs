@@ -4,7 +4,7 @@
 use std::collections::{BTreeMap, VecDeque};
 
 use weirgate_shared::write::max_leases;
-use weirgate_shared::{Effect, EpochMillis, LimitName, MilliTokens, Shard};
+use weirgate_shared::{Asks, Effect, EpochMillis, LimitName, MilliTokens, Shard};
 
 use super::waiter::Waiter;
 use crate::values::{Amounts, LimitStatus, status};
@@ -88,15 +88,16 @@ fn raise(waiter: &mut Waiter, left: &mut Amounts) {
     if waiter.request.asks.iter().all(|ask| ask.amount == ask.most) {
         return;
     }
-    let mut raised = waiter.request.asks.clone();
-    raised.retain(|ask| {
+    let mut raised = Asks::default();
+    for ask in &waiter.request.asks {
+        let mut ask = ask.clone();
         if let Some(left) = left.get_mut(&ask.limit) {
             let more = (ask.most - ask.amount).min(*left).max(MilliTokens::ZERO);
             *left -= more;
             ask.amount += more;
         }
-        true
-    });
+        raised.add(ask);
+    }
     waiter.raised = Some(raised);
 }
 
@@ -128,7 +129,7 @@ mod tests {
     use proptest::prelude::*;
     use tokio::sync::oneshot;
     use tokio::time::Instant;
-    use weirgate_shared::{Asks, BucketKey, Limit, MilliTokens};
+    use weirgate_shared::{BucketKey, Limit, MilliTokens};
 
     use super::*;
     use crate::values::{BucketRequest, Limits};

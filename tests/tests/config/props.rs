@@ -37,8 +37,8 @@ fn step() -> impl Strategy<Value = Step> {
     let process = || 0..AGES.len();
     prop_oneof![
         3 => (process(), 0..4_usize, prop::option::weighted(0.7, 0..RATES.len()))
-            .prop_map(|(who, level, rate)| Step::Configure(who, level, rate)),
-        4 => (process(), 1..80_i64).prop_map(|(who, amount)| Step::Take(who, amount)),
+            .prop_map(|(process, level, rate)| Step::Configure(process, level, rate)),
+        4 => (process(), 1..80_i64).prop_map(|(process, amount)| Step::Take(process, amount)),
         2 => (1..40_i64).prop_map(Step::Crowd),
         3 => prop_oneof![0..2_000_u64, 0..20_000_u64, Just(61_000)].prop_map(Step::Pass),
     ]
@@ -62,17 +62,17 @@ async fn run(
     let (mut total, mut set) = (0, [None; 4]);
     for step in steps {
         match step {
-            Step::Configure(who, at, Some(rate)) => {
-                limiters[who]
+            Step::Configure(process, at, Some(rate)) => {
+                limiters[process]
                     .admin()
                     .set_config(&levels[at], &Config::of([limit(rate)]))
                     .await
                     .unwrap();
                 set[at] = Some(rate);
             }
-            Step::Configure(who, at, None) => {
+            Step::Configure(process, at, None) => {
                 assert_eq!(
-                    limiters[who]
+                    limiters[process]
                         .admin()
                         .delete_config(&levels[at])
                         .await
@@ -81,8 +81,8 @@ async fn run(
                 );
                 set[at] = None;
             }
-            Step::Take(who, amount) => {
-                total += admitted(take(&limiters[who], amount).await, amount)
+            Step::Take(process, amount) => {
+                total += admitted(take(&limiters[process], amount).await, amount)
             }
             Step::Crowd(amount) => {
                 let takes = limiters.iter().map(|limiter| take(limiter, amount));

@@ -17,7 +17,7 @@ use crate::queue::HoldPart;
 use crate::session::{AgeClock, Moment, Session};
 use crate::values::{
     Amounts, BucketRequest, Counters, Denied, Error, LimitStatus, Limits, Locked, OutstandingGauge,
-    Prefetch, debited,
+    Prefetch,
 };
 
 pub(super) use returns::NextReturn;
@@ -113,10 +113,12 @@ impl Pool {
 
     /// Returns whether the pool covers the request.
     pub(crate) fn covers(&self, request: &BucketRequest) -> bool {
-        let state = self.state();
-        Self::supports(request)
-            && state.limits == request.limits
-            && state.has(&debited(&request.asks), self.cutoff(self.ages.now()))
+        if !Self::supports(request) {
+            return false;
+        }
+        let (state, oldest) = (self.state(), self.cutoff(self.ages.now()));
+        let has = |ask: &Ask| state.left(&ask.limit, oldest) >= ask.amount;
+        state.limits == request.limits && request.asks.iter().all(has)
     }
 
     /// Takes all `amounts` for a grant that needs more. Returns no parts if the pool has too

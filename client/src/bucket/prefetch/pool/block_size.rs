@@ -16,8 +16,7 @@ const MIN_REQUESTS_PER_BLOCK: i64 = 3;
 
 impl Pool {
     /// Returns the block to fetch, if it is worth its write: the amounts `asked` by a waiting
-    /// request,
-    /// and the expected demand.
+    /// request, and the expected demand.
     ///
     /// Never more than may be outstanding. Of the bucket's balance, as far as it was seen, half is
     /// left for other processes.
