@@ -33,6 +33,7 @@ lint: cargo ## Formatting, words, links of pages, import cycles, lints, document
 	$(PYTHON) scripts/check_layers.py
 	$(PYTHON) scripts/check_pins.py
 	$(PYTHON) scripts/test_pins.py
+	cargo update --locked --quiet --workspace --manifest-path verify/fuzz/Cargo.toml  # Its lock file has the crates of this version.
 	cargo clippy --locked --workspace --all-targets -- -D warnings
 	$(rustdoc_json)
 	$(api)
