@@ -6,8 +6,9 @@ mod circuit_breaker;
 mod clock;
 mod config_cache;
 mod deadline;
+mod env;
 mod home;
-mod plan_time;
+
 mod refusals;
 mod requests;
 mod switch_cache;
@@ -20,27 +21,23 @@ pub use clock::FakeClock;
 pub use config_cache::CacheStats;
 pub(crate) use config_cache::{CacheKey, ConfigCache};
 pub(crate) use deadline::{after, backoff, deadline, quarter_left};
+pub(crate) use env::{Env, PlanTime};
 pub(crate) use home::Home;
-pub(crate) use plan_time::PlanTime;
+
 pub(crate) use refusals::Refusals;
 pub(crate) use requests::{decode_meter, decode_shard, undecodable};
 pub(crate) use switch_cache::{KnownSwitches, SwitchRequest};
 
 use std::collections::HashMap;
 use std::sync::Arc;
-use std::sync::atomic::AtomicI64;
 use std::time::Duration;
 
 use tokio::runtime::Handle;
 use tokio::sync::watch;
-use tokio::time::Instant;
-use weirgate_shared::{Millis, Namespace, Resource};
+use weirgate_shared::{Namespace, Resource};
 use weirgate_store::Table;
 
 use crate::values::{Counters, OnUnavailable, Prefetch};
-
-/// Longest delay before a process counts for a new hour, 2 s.
-const MAX_ROLL_LAG: Millis = Millis(2_000);
 
 /// The table, and what every request to it needs.
 #[derive(Debug)]
@@ -55,14 +52,8 @@ pub(crate) struct Session {
     home: Home,
     /// Ends, for its receivers, with the session.
     pub(crate) alive: watch::Sender<()>,
-    /// Clock for ages.
     pub(crate) ages: AgeClock,
-    pub(crate) started: Instant,
-    /// Lead of the machine's clock over the time since `started`, when it was last read, in ms.
-    pub(crate) clock_offset_ms: AtomicI64,
-    /// Delay before this process counts for a new hour. Random, so that processes do not all begin
-    /// a bucket's new hour at once.
-    pub(crate) roll_lag: Millis,
+    pub(crate) env: Env,
 }
 
 /// Settings of a limiter.
@@ -91,21 +82,20 @@ impl Session {
         settings: Settings,
         breaker: CircuitBreakerConfig,
     ) -> Self {
-        let ages = AgeClock::new(table.skew().clone());
+        let skew = table.skew().clone();
+        let env = Env::new(skew, settings.timeout, settings.denial_cache_ttl);
         let alive = watch::Sender::default();
         Self {
             home: Home::new(runtime, alive.subscribe()),
-            clock_offset_ms: AtomicI64::new(table.skew().local().0),
-            roll_lag: Millis(fastrand::i64(0..MAX_ROLL_LAG.0)),
-            started: Instant::now(),
             table,
             namespace,
             settings,
-            counters: Arc::default(),
-            breaker: CircuitBreaker::new(breaker, ages.clone()),
+            counters: Arc::clone(&env.counters),
+            breaker: CircuitBreaker::new(breaker, env.ages.clone()),
             config_cache: ConfigCache::default(),
             background: Background::default(),
-            ages,
+            ages: env.ages.clone(),
+            env,
             alive,
         }
     }

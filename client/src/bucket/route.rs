@@ -2,9 +2,7 @@
 //! of them, until a decision is made.
 
 use std::sync::Arc;
-use std::time::Duration;
 
-use tokio::sync::oneshot;
 use tokio::time::Instant;
 use weirgate_shared::{Effect, Limit, ShardIndex};
 use weirgate_store::StoreError;
@@ -12,15 +10,10 @@ use weirgate_store::StoreError;
 use super::cached_denial::cached_denial;
 use super::hold::{BucketDecision, Hold};
 use super::state::BucketState;
-use crate::queue;
-use crate::queue::{QueueReply, RerouteReason, ShardDecision, ShardQueue, Waiter};
+use crate::queue::{Outcome, Reason, ShardQueue, Taken};
 use crate::session::{Session, backoff};
 use crate::values::{BucketRequest, Error, count};
 
-/// Time after the deadline in which a queue may still reply with its own timeout, 20 ms.
-const QUEUE_GRACE: Duration = Duration::from_millis(20);
-/// Time without a response after which a request counts as hanging, 1 s.
-const HANG_THRESHOLD: Duration = Duration::from_secs(1);
 /// Shards that are tried one by one before all are read, 3.
 const MAX_SHARDS_TRIED: usize = 3;
 
@@ -109,24 +102,22 @@ impl<'a> Router<'a> {
                 self.check_deadline()?;
                 continue;
             };
-            match self.enqueue_and_wait(&queue, self.request).await? {
-                QueueReply::Decided(ShardDecision::Granted(taken)) => {
+            match self.ask(&queue, self.request).await? {
+                Outcome::Granted(taken) => {
                     let hold = Hold::of(self.session, self.bucket, self.request, [taken]);
                     return Ok(BucketDecision::Granted(hold));
                 }
-                QueueReply::Decided(ShardDecision::Denied(denied)) => {
+                Outcome::Denied(denied) => {
                     return Ok(BucketDecision::Denied(denied));
                 }
-                QueueReply::Reroute(RerouteReason::ShardMissing) => {
-                    next = self.replacement_for(&queue)
-                }
-                QueueReply::Reroute(RerouteReason::BucketWasSplit) => next = self.first(),
-                QueueReply::Reroute(RerouteReason::Insufficient) => {
+                Outcome::Elsewhere(Reason::ShardMissing) => next = self.replacement_for(&queue),
+                Outcome::Elsewhere(Reason::BucketWasSplit) => next = self.first(),
+                Outcome::Elsewhere(Reason::Insufficient) => {
                     self.tried.push(queue.index());
                     self.was_short = true;
                     next = self.next_candidate();
                 }
-                QueueReply::Reroute(RerouteReason::Throttled(error)) => {
+                Outcome::Elsewhere(Reason::Throttled(error)) => {
                     self.last_error = Some(error);
                     self.pause().await;
                     next = Some(self.choose());
@@ -199,57 +190,16 @@ impl<'a> Router<'a> {
             .find(|queue| queue.shard.view().is_some())
     }
 
-    /// Enqueues the request, or a part of it, at one shard. Returns the reply.
-    pub(super) async fn enqueue_and_wait(
+    /// Asks one shard for the request, or for a part of it.
+    pub(super) async fn ask(
         &self,
         queue: &Arc<ShardQueue>,
         request: &BucketRequest,
-    ) -> Result<QueueReply, Error> {
-        let (reply, response) = oneshot::channel();
-        let waiter = Waiter {
-            raised: None,
-            request: request.clone(),
-            enqueued_at: self.enqueued_at,
-            deadline: self.deadline,
-            reply,
-        };
-        if queue.enqueue(waiter) {
-            tokio::spawn(queue::run_worker(
-                Arc::clone(self.session),
-                Arc::clone(queue),
-            ));
-        }
-        let mut waiting = Waiting(Some(queue));
-        // Only a runtime that shuts down drops the queue without a reply.
-        let bucket = || queue.shard.key.item_key().pk;
-        // The queue replies in time unless its request hangs; tokens of a later reply return.
-        match tokio::time::timeout_at(self.deadline + QUEUE_GRACE, response).await {
-            Ok(reply) => {
-                waiting.0 = None;
-                reply.unwrap_or_else(|_| {
-                    let reason = "the runtime of the limiter has ended".to_owned();
-                    let error = self
-                        .session
-                        .unconfirmed(&format!("take of {}", bucket()), reason);
-                    Err(error.into())
-                })
-            }
-            Err(_) => {
-                let after = self.request.timeout;
-                // Without a hanging request, contention took the time.
-                let hanging = queue
-                    .shard
-                    .in_flight_for(HANG_THRESHOLD.min(after / 2))
-                    .map(|operation| {
-                        Arc::new(
-                            self.session
-                                .no_answer(&format!("{operation} of {}", bucket()), after),
-                        )
-                    });
-                let last = hanging.or_else(|| queue.shard.last_error());
-                Err(Error::timeout(&queue.shard.key, after, last))
-            }
-        }
+    ) -> Result<Outcome<Taken>, Error> {
+        let request = request.clone();
+        queue
+            .ask(self.session, request, self.enqueued_at, self.deadline)
+            .await
     }
 
     pub(super) async fn pause(&mut self) {
@@ -267,17 +217,6 @@ impl<'a> Router<'a> {
             self.request.timeout,
             self.last_error.clone(),
         ))
-    }
-}
-
-/// A request in a queue, without a reply. A request that goes away leaves it.
-struct Waiting<'a>(Option<&'a Arc<ShardQueue>>);
-
-impl Drop for Waiting<'_> {
-    fn drop(&mut self) {
-        if let Some(queue) = self.0 {
-            queue.leave();
-        }
     }
 }
 

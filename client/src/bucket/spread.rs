@@ -13,7 +13,7 @@ use super::evaluate::{Allocation, evaluate};
 use super::hold::{BucketDecision, Hold};
 use super::route::Router;
 use super::state::BucketState;
-use crate::queue::{Ending, QueueReply, RerouteReason, ShardDecision, Taken};
+use crate::queue::{Ending, Outcome, Reason, Taken};
 use crate::values::{Amounts, BucketRequest, Denied, Error};
 
 /// Rounds in which other shards replace short ones, 4, before all parts return and all shards are
@@ -139,12 +139,12 @@ impl Router<'_> {
             .map(|((shard, amounts), request)| async move {
                 let queue = asking.bucket.queues.queue(*shard);
                 let _reserved = Reserved::new(asking.bucket, *shard, amounts);
-                asking.enqueue_and_wait(&queue, request).await
+                asking.ask(&queue, request).await
             });
         let (mut failed, mut throttled) = (Ok(()), None);
         for (at, ((_, amounts), reply)) in planned.iter().zip(join_all(replies).await).enumerate() {
             match reply {
-                Ok(QueueReply::Decided(ShardDecision::Granted(part))) => {
+                Ok(Outcome::Granted(part)) => {
                     given.has_first |= at == 0;
                     given.parts.push(part);
                     for (limit, amount) in amounts {
@@ -154,8 +154,8 @@ impl Router<'_> {
                             .and_modify(|left| *left -= *amount);
                     }
                 }
-                Ok(QueueReply::Reroute(RerouteReason::Throttled(error))) => throttled = Some(error),
-                Ok(QueueReply::Decided(ShardDecision::Denied(_)) | QueueReply::Reroute(_)) => {}
+                Ok(Outcome::Elsewhere(Reason::Throttled(error))) => throttled = Some(error),
+                Ok(Outcome::Denied(_) | Outcome::Elsewhere(_)) => {}
                 Err(error) => failed = Err(error),
             }
         }

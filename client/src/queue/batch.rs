@@ -127,7 +127,6 @@ mod tests {
 
     use proptest::collection::vec;
     use proptest::prelude::*;
-    use tokio::sync::oneshot;
     use tokio::time::Instant;
     use weirgate_shared::{BucketKey, Limit, MilliTokens};
 
@@ -191,13 +190,7 @@ mod tests {
             timeout: Duration::ZERO,
             acquires: i64::try_from(place).unwrap(),
         };
-        Waiter {
-            raised: None,
-            request,
-            enqueued_at: Instant::now(),
-            deadline: Instant::now(),
-            reply: oneshot::channel().0,
-        }
+        Waiter::new(request, Instant::now(), Instant::now())
     }
 
     fn places<'a>(waiters: impl IntoIterator<Item = &'a Waiter>) -> Vec<usize> {

@@ -5,7 +5,7 @@ use std::sync::{Arc, MutexGuard};
 
 use weirgate_shared::{BucketKey, EpochMillis, Limit, MilliTokens, ShardIndex};
 
-use super::shard_queue::ShardQueue;
+use super::driver::ShardQueue;
 use super::shard_state::ShardState;
 use super::summary::BucketSummary;
 use super::view::ShardView;

@@ -4,7 +4,7 @@ use weirgate_shared::write::Roll;
 use weirgate_shared::{EpochMillis, Hour, Millis, Shard, Window};
 
 use super::shard_state::ShardState;
-use crate::session::Session;
+use crate::session::Env;
 
 /// Acquires that a process must expect since the hour began before it assumes that one of them
 /// began the hour, 4.
@@ -13,8 +13,8 @@ const MIN_EXPECTED_ACQUIRES: i64 = 4;
 impl ShardState {
     /// Returns the hour that a write at `now` counts for. Where other processes write often, one of
     /// them has already begun the hour: beginning it again would fail, once per process.
-    pub(crate) fn roll(&self, session: &Session, now: EpochMillis) -> Roll {
-        let hour = Hour::of(EpochMillis(now.0.saturating_sub(session.roll_lag.0)));
+    pub(crate) fn roll(&self, env: &Env, now: EpochMillis) -> Roll {
+        let hour = Hour::of(EpochMillis(now.0.saturating_sub(env.roll_lag.0)));
         let begun = now.since(hour.start());
         let now_aged = self.summary.ages.now();
         let state = self.state();

@@ -6,15 +6,15 @@ use std::sync::Arc;
 use weirgate_shared::{Effect, EpochMillis, Limit, LimitName, MilliTokens, ShardIndex};
 
 use super::directory::ShardQueues;
-use super::shard_queue::ShardQueue;
+use super::driver::ShardQueue;
+use super::machine::AMPLE_FACTOR;
 use super::view::ShardView;
-use super::worker::AMPLE_FACTOR;
 use crate::session::Moment;
 use crate::values::BucketRequest;
 
 impl ShardQueues {
     /// Returns the queue of the shard to try, avoiding `tried`. Prefers the last shard if its
-    /// worker's next write can be shared, and it has ample tokens or is being read for the first
+    /// next write can be shared, and it has ample tokens or is being read for the first
     /// time. Otherwise picks two at random and returns the one with the higher score.
     pub(crate) fn pick(
         &self,
@@ -38,7 +38,7 @@ impl ShardQueues {
                     .view()
                     .map_or(queue.shard.last_error().is_none(), has_plenty)
         };
-        if last.has_worker() && !tried.contains(&last.index()) && is_plenty(&last) {
+        if last.is_busy() && !tried.contains(&last.index()) && is_plenty(&last) {
             return last;
         }
         let queues: BTreeMap<u32, Arc<ShardQueue>> = self

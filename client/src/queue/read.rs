@@ -1,13 +1,11 @@
-//! Reads a shard without a view before the first write. A failed write costs ten times as much as
-//! the read, and uses one of the partition's thousand writes a second.
+//! What a read of a shard shows, and whether one is needed.
 
 use weirgate_shared::{EpochMillis, Millis, Shard};
-use weirgate_store::{Consistency, Item};
+use weirgate_store::Item;
 
 use super::hour::expected_acquires;
 use super::shard_state::ShardState;
-use crate::session::{Sent, Session, decode_shard};
-use crate::values::Error;
+use crate::session::{Sent, Session};
 
 /// Usual greatest age of an eventually consistent response, latency included, 10 ms.
 const CROWDED_WITHIN: Millis = Millis(10);
@@ -44,23 +42,6 @@ impl ShardState {
     /// Returns whether this is the bucket's only shard, as far as this process has seen.
     pub(super) fn is_only(&self) -> bool {
         self.key.shard == 0 && self.summary.max_shards_seen() == 1
-    }
-
-    /// Reads the shard. An eventually consistent read is enough, because every write is
-    /// conditional.
-    ///
-    /// # Errors
-    /// The store's; [`Error::Unreadable`] if the item is damaged.
-    pub(super) async fn read_shard(&self, session: &Session) -> Result<(), Error> {
-        let key = self.key.item_key();
-        self.request_started("BatchGetItem");
-        let read = || session.read_once(&key, Consistency::Eventual);
-        let found = session.read_between_jumps(read).await;
-        self.request_finished(&found);
-        let (sent, found) = found?;
-        let shard = found.as_ref().map(decode_shard).transpose()?;
-        self.record_read(shard, sent, session.now());
-        Ok(())
     }
 
     /// Records the result of a read, unless the view is newer. The shard may be

@@ -140,7 +140,7 @@ impl SettleAttempt<'_> {
             .lease
             .as_ref()
             .map(|(id, _, change)| (*id, change.clone()));
-        let roll = self.state.roll(self.session, self.session.now());
+        let roll = self.state.roll(&self.session.env, self.session.now());
         let (op, amounts, takes) = (self.write_id.clone(), self.amounts.clone(), self.acquires);
         Settle {
             key: &self.state.key,

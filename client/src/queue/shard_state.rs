@@ -45,8 +45,6 @@ pub(super) struct State {
     trusted_until: Option<Moment>,
     /// Time at which the shard's only lease last ended.
     lone_end: Option<Instant>,
-    /// Operation in flight, and its start.
-    asking: Option<(&'static str, Instant)>,
     /// Error of the last request, if it failed.
     failure: Option<Arc<StoreError>>,
 }
@@ -107,32 +105,16 @@ impl ShardState {
         record(&mut self.state().others);
     }
 
-    /// Records that a request of this operation is in flight.
-    pub(super) fn request_started(&self, operation: &'static str) {
-        self.state().asking = Some((operation, Instant::now()));
-    }
-
-    /// Records that the request has ended, and its error if it failed.
-    pub(super) fn request_finished<T>(&self, outcome: &Result<T, StoreError>) {
-        let failure = outcome
-            .as_ref()
-            .err()
-            .map(|error| Arc::new(error.without_source()));
-        let mut state = self.state();
-        (state.asking, state.failure) = (None, failure);
+    /// Records the error of a request, if it failed.
+    pub(super) fn record_outcome<T>(&self, outcome: &Result<T, StoreError>) {
+        let failure = outcome.as_ref().err();
+        let failure = failure.map(|error| Arc::new(error.without_source()));
+        self.state().failure = failure;
     }
 
     /// Returns the error of the last request, if it failed.
     pub(crate) fn last_error(&self) -> Option<Arc<StoreError>> {
         self.state().failure.clone()
-    }
-
-    /// Returns the operation in flight if it has had no response for at least this long.
-    pub(crate) fn in_flight_for(&self, least: Duration) -> Option<&'static str> {
-        self.state()
-            .asking
-            .filter(|(_, since)| since.elapsed() >= least)
-            .map(|(operation, _)| operation)
     }
 
     pub(crate) fn view(&self) -> Option<ShardView> {

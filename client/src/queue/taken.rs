@@ -1,10 +1,11 @@
-//! Tokens on their way from a worker to the request that waits for them.
+//! Tokens on their way from the machine to the request that waits for them.
 
 use std::sync::Arc;
 
 use weirgate_shared::EpochMillis;
 
 use super::part::{Ending, HoldPart};
+use super::waiter::Granted;
 use crate::session::Session;
 use crate::values::{Error, Limits, Settlement};
 
@@ -23,13 +24,13 @@ pub(crate) struct Taken {
 }
 
 impl Taken {
-    pub(crate) const fn new(
-        session: Arc<Session>,
-        part: HoldPart,
-        limits: Limits,
-        taken_at: EpochMillis,
-        acquires: i64,
-    ) -> Self {
+    pub(super) fn new(session: Arc<Session>, granted: Granted) -> Self {
+        let Granted {
+            part,
+            limits,
+            taken_at,
+            acquires,
+        } = granted;
         Self {
             session,
             part: Some(part),

@@ -1,33 +1,26 @@
-//! Requests in a queue, and the replies to them.
+//! Requests in line at a shard, and the replies to them.
 
 use std::sync::Arc;
 
-use tokio::sync::oneshot;
 use tokio::time::Instant;
 use weirgate_shared::{Asks, EpochMillis, Lease, WriteId};
 use weirgate_store::StoreError;
 
-use super::taken::Taken;
-use crate::values::{Amounts, BucketRequest, Denied, Error};
+use super::part::HoldPart;
+use crate::values::{Amounts, BucketRequest, Denied, Error, Limits};
 
-/// Decision of one shard on a request.
+/// What was decided on a request.
 #[derive(Debug)]
-pub(crate) enum ShardDecision {
-    Granted(Taken),
+pub(crate) enum Outcome<T> {
+    Granted(T),
     Denied(Denied),
-}
-
-/// Reply to a waiter.
-#[derive(Debug)]
-pub(crate) enum QueueReply {
-    Decided(ShardDecision),
-    /// This shard cannot decide: the router must try other shards of the bucket.
-    Reroute(RerouteReason),
+    /// This shard cannot decide: others of the bucket must be tried.
+    Elsewhere(Reason),
 }
 
 /// Reason to try other shards.
 #[derive(Debug, Clone)]
-pub(crate) enum RerouteReason {
+pub(crate) enum Reason {
     /// The shard has no item.
     ShardMissing,
     /// This shard has too few tokens; others may have enough.
@@ -39,18 +32,55 @@ pub(crate) enum RerouteReason {
     BucketWasSplit,
 }
 
-/// A request in a queue.
+/// Reply of a machine to one waiter.
+pub(crate) type Reply = Result<Outcome<Granted>, Error>;
+
+/// What one write took for one waiter.
 #[derive(Debug)]
+pub(crate) struct Granted {
+    pub(crate) part: HoldPart,
+    pub(crate) limits: Limits,
+    /// Time of the take's plan.
+    pub(crate) taken_at: EpochMillis,
+    /// Acquires that the take counted: a rollback subtracts them.
+    pub(crate) acquires: i64,
+}
+
+/// A request in line.
+#[derive(Debug, Clone)]
 pub(crate) struct Waiter {
-    pub(crate) request: BucketRequest,
+    /// Its number in the order of arrival, which the machine gives.
+    pub(super) id: u64,
+    pub(super) request: BucketRequest,
     /// The amounts with what the batch has room for, if it is more than the least of any.
-    pub(crate) raised: Option<Asks>,
-    pub(crate) enqueued_at: Instant,
-    pub(crate) deadline: Instant,
-    pub(crate) reply: oneshot::Sender<Result<QueueReply, Error>>,
+    pub(super) raised: Option<Asks>,
+    pub(super) enqueued_at: Instant,
+    pub(super) deadline: Instant,
+    /// Whether no caller waits for the reply any more.
+    pub(super) is_gone: bool,
 }
 
 impl Waiter {
+    pub(crate) const fn new(
+        request: BucketRequest,
+        enqueued_at: Instant,
+        deadline: Instant,
+    ) -> Self {
+        Self {
+            id: 0,
+            request,
+            raised: None,
+            enqueued_at,
+            deadline,
+            is_gone: false,
+        }
+    }
+
+    /// Returns whether a caller waits for the reply, and has time left.
+    pub(super) fn has_time(&self, now: Instant) -> bool {
+        now < self.deadline && !self.is_gone
+    }
+
     /// Returns a new lease for the request, if it wants one.
     pub(super) fn new_lease(&self, now: EpochMillis) -> Option<(WriteId, Lease)> {
         let (lasts, owner) = self.request.lease.as_ref()?;
@@ -72,20 +102,5 @@ impl Waiter {
     pub(super) fn amounts(&self) -> Amounts {
         let asks = self.asks().iter();
         asks.map(|ask| (ask.limit.clone(), ask.amount)).collect()
-    }
-
-    /// Returns whether the request still waits, and has time left.
-    pub(super) fn has_time(&self, now: Instant) -> bool {
-        now < self.deadline && !self.reply.is_closed()
-    }
-
-    /// Sends the decision. If the request was dropped, the dropped take is rolled back.
-    pub(super) fn reply(self, decision: Result<ShardDecision, Error>) {
-        let _ = self.reply.send(decision.map(QueueReply::Decided));
-    }
-
-    /// Sends the waiter to other shards.
-    pub(super) fn reroute(self, reason: RerouteReason) {
-        let _ = self.reply.send(Ok(QueueReply::Reroute(reason)));
     }
 }

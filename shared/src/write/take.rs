@@ -141,10 +141,20 @@ impl Take<'_> {
         update
     }
 
+    /// Returns whether the write is right by any clock that is ahead: the available tokens suffice, so
+    /// it assumes no refill and cuts none, and it brings no limits, begins no hour and ends no leases.
+    #[must_use]
+    pub fn needs_no_time(&self, view: &Shard, now: EpochMillis) -> bool {
+        view.matches_rules(self.limits, now)
+            && !view.must_credit(now)
+            && view.hour == self.roll.hour
+            && view.expired(now).next().is_none()
+            && self.is_covered(view, now)
+    }
+
     /// Returns whether the available tokens suffice, and no refill since `refilled_at` has
     /// overflowed.
-    #[must_use]
-    pub fn is_covered(&self, shard: &Shard, now: EpochMillis) -> bool {
+    fn is_covered(&self, shard: &Shard, now: EpochMillis) -> bool {
         self.asks.debits().all(|ask| {
             shard.limits.get(&ask.limit).is_some_and(|state| {
                 (ask.effect == Effect::Debit || state.available >= ask.amount)

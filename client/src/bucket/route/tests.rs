@@ -1,5 +1,7 @@
 //! Routing and cached decisions, without a table: every request that is sent fails.
 
+use std::time::Duration;
+
 use tokio::net::TcpListener;
 use tokio::time::advance;
 use weirgate_shared::{Asks, BucketKey, Effect, EpochMillis, LimitName, MilliTokens, Shard};
@@ -9,7 +11,7 @@ use super::super::cached_denial::cached_denial;
 use super::super::state::BucketState;
 use super::{Router, acquire_from_table, *};
 use crate::api::RateLimiter;
-use crate::queue::{SLOT_DENIAL_TTL, Waiter};
+use crate::queue::SLOT_DENIAL_TTL;
 use crate::session::{AgeClock, FakeClock, Session, after, deadline};
 use crate::values::{BucketRequest, Error, Limits};
 
@@ -94,18 +96,6 @@ fn see(bucket: &BucketState, left: &[(u32, i64, i64)]) {
         }
         bucket.shard(index).record_view(shard);
     }
-}
-
-/// Enqueues a dropped request, without a worker.
-fn block(bucket: &Arc<BucketState>) {
-    let queue = bucket.queues.queue(0);
-    assert!(queue.enqueue(Waiter {
-        raised: None,
-        request: request(&[("rpd", 1)]),
-        enqueued_at: Instant::now(),
-        deadline: Instant::now(),
-        reply: oneshot::channel().0,
-    }));
 }
 
 fn index(queue: Option<Arc<ShardQueue>>) -> Option<u32> {
@@ -236,39 +226,6 @@ async fn a_cached_denial_of_several_shards_is_returned_at_once() {
     .unwrap();
     assert!(matches!(reply, BucketDecision::Denied(_)));
     assert_eq!(session.counters.read().local_denied, 1);
-}
-
-/// A waiter that came first may be served by tokens that are still to come.
-#[tokio::test(start_paused = true)]
-async fn the_queue_of_a_single_shard_replies_with_a_cached_denial() {
-    let (session, bucket, request) = (session().await, bucket_of(1), request(&[("rpd", 1_000)]));
-    see(&bucket, &[(0, 0, 0)]);
-    block(&bucket);
-    let started = Instant::now();
-    let worker = async {
-        tokio::time::sleep(Duration::from_millis(10)).await;
-        queue::run_worker(Arc::clone(&session), bucket.queues.queue(0)).await;
-    };
-    let router = async {
-        (
-            acquire_from_table(
-                &session,
-                &bucket,
-                &request,
-                started,
-                after(started, TIMEOUT),
-            )
-            .await
-            .unwrap(),
-            started.elapsed(),
-        )
-    };
-    let ((reply, after), ()) = tokio::join!(router, worker);
-    assert!(matches!(reply, BucketDecision::Denied(_)));
-    assert!(
-        after >= Duration::from_millis(10),
-        "the reply came after {after:?}, before its turn"
-    );
 }
 
 /// A denial must not rest on a view from before the request; a later view need not be read again.

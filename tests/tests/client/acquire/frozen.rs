@@ -180,8 +180,8 @@ proptest! {
                     let is_new_hour = fleet.bucket().await.hour != hour;
                     // Switches are read once a minute, beside the write.
                     let reads = sent.get("BatchGetItem").copied().unwrap_or_default();
-                    // The end of a lease needs a time that an answer has confirmed.
-                    let is_unconfirmed = leased && ms > 1_000;
+                    // What is not covered needs a time that an answer has confirmed.
+                    let is_unconfirmed = ms > 1_000;
                     let may_read = ms >= 2_000 || skew >= 55_000;
                     let is_one_write = sent["UpdateItem"] == 1 && reads <= u64::from(may_read) + u64::from(is_unconfirmed);
                     prop_assert!(is_new_hour || is_one_write, "{ms} ms: {sent:?}");

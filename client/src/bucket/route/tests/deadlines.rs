@@ -26,52 +26,10 @@ async fn pauses_are_counted_and_end_at_the_deadline() {
     assert!(router.check_deadline().is_err());
 }
 
-/// The queue has the best reason for a missing response, so the router waits for the queue's error.
-#[tokio::test(start_paused = true)]
-async fn a_waiter_waits_until_the_deadline_and_the_queues_grace() {
-    let (session, bucket, request) = (session().await, bucket_of(1), request(&[("rpd", 1)]));
-    block(&bucket);
-    let (queue, enqueued_at) = (bucket.queues.queue(0), Instant::now());
-    let router = new_router(&session, &bucket, &request);
-    let deadline = router.deadline;
-    let worker = async {
-        tokio::time::sleep_until(deadline).await;
-        queue::run_worker(Arc::clone(&session), Arc::clone(&queue)).await;
-    };
-    let router = async {
-        (
-            router.enqueue_and_wait(&queue, &request).await,
-            enqueued_at.elapsed(),
-        )
-    };
-    let ((reply, after), ()) = tokio::join!(router, worker);
-    assert!(matches!(reply, Err(Error::Timeout { .. })));
-    assert!(
-        after >= TIMEOUT && after < TIMEOUT + QUEUE_GRACE,
-        "{after:?}"
-    );
-}
-
 /// Otherwise an operator would search for a hanging network where there was none.
 #[tokio::test(start_paused = true)]
-async fn a_request_that_hangs_is_named_and_one_that_was_never_made_is_not() {
-    let (session, bucket, request) = (session().await, bucket_of(1), request(&[("rpd", 1)]));
-    block(&bucket);
-    let reply = new_router(&session, &bucket, &request)
-        .enqueue_and_wait(&bucket.queues.queue(0), &request)
-        .await;
-    assert!(
-        matches!(
-            reply,
-            Err(Error::Timeout {
-                after: TIMEOUT,
-                last: None,
-                ..
-            })
-        ),
-        "{reply:?}"
-    );
-
+async fn a_request_that_hangs_is_named() {
+    let request = request(&[("rpd", 1)]);
     // The listener accepts no connections.
     let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
     let endpoint = format!("http://{}", listener.local_addr().unwrap());
@@ -86,7 +44,7 @@ async fn a_request_that_hangs_is_named_and_one_that_was_never_made_is_not() {
         bucket_of(1),
     );
     let reply = new_router(&session, &bucket, &request)
-        .enqueue_and_wait(&bucket.queues.queue(0), &request)
+        .ask(&bucket.queues.queue(0), &request)
         .await;
     let Err(Error::Timeout {
         after: TIMEOUT,

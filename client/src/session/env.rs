@@ -1,16 +1,42 @@
-//! The time that writes are planned by, and the checks after it proved wrong.
+//! What decisions read beside their events: the clocks, the settings and the counters.
 
-use std::sync::atomic::Ordering;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicI64, Ordering};
+use std::time::Duration;
 
 use tokio::time::Instant;
 use weirgate_shared::{EpochMillis, ItemKey, Millis};
-use weirgate_store::{Consistency, StoreError};
+use weirgate_store::{Consistency, CorrectedClock, StoreError};
 
-use super::{Sent, Session};
+use super::{AgeClock, Sent, Session};
+use crate::values::Counters;
 
 /// Clock error, in ms, from which a clock counts as wrong: the dates of responses are whole
 /// seconds.
 const CLOCK_TOLERANCE_MS: i64 = 1_000;
+/// Longest delay before a process counts for a new hour, 2 s.
+const MAX_ROLL_LAG: Millis = Millis(2_000);
+
+/// What decisions read beside their events. There is no table in it, so what has only this makes no
+/// request.
+#[derive(Debug)]
+pub(crate) struct Env {
+    pub(crate) counters: Arc<Counters>,
+    /// Clock for ages.
+    pub(crate) ages: AgeClock,
+    /// The machine's clock, corrected by DynamoDB's responses.
+    skew: CorrectedClock,
+    started: Instant,
+    /// Lead of the machine's clock over the time since `started`, when it was last read, in ms.
+    clock_offset_ms: AtomicI64,
+    /// Delay before this process counts for a new hour. Random, so that processes do not all begin
+    /// a bucket's new hour at once.
+    pub(crate) roll_lag: Millis,
+    /// Timeout of an acquire that sets none.
+    pub(crate) timeout: Duration,
+    /// Longest time for which a denial is cached.
+    pub(crate) denial_cache_ttl: Duration,
+}
 
 /// Time at which a write was planned.
 #[derive(Debug, Clone, Copy)]
@@ -18,10 +44,22 @@ pub(crate) struct PlanTime {
     /// Time by the limiter's clock.
     pub(crate) now: EpochMillis,
     at: Instant,
-    jumps_back: u64,
 }
 
-impl Session {
+impl Env {
+    pub(crate) fn new(skew: CorrectedClock, timeout: Duration, denial_cache_ttl: Duration) -> Self {
+        Self {
+            counters: Arc::default(),
+            ages: AgeClock::new(skew.clone()),
+            clock_offset_ms: AtomicI64::new(skew.local().0),
+            skew,
+            started: Instant::now(),
+            roll_lag: Millis(fastrand::i64(0..MAX_ROLL_LAG.0)),
+            timeout,
+            denial_cache_ttl,
+        }
+    }
+
     /// Returns the current time: the machine's clock, corrected by DynamoDB's responses.
     ///
     /// A clock that was set is wrong until the next response, and a write planned by it can change a
@@ -29,7 +67,7 @@ impl Session {
     /// and if the clock was set, the response to the next take shows it. A jump back removes the
     /// views. Smaller steps add up to a jump.
     pub(crate) fn now(&self) -> EpochMillis {
-        let skew = self.table.skew();
+        let skew = &self.skew;
         let ahead = skew
             .local()
             .0
@@ -53,6 +91,26 @@ impl Session {
         // Reading the clock notices a jump.
         let _ = self.now();
         self.ages.is_confirmed()
+    }
+
+    /// Returns the current time for a plan.
+    pub(crate) fn plan_time(&self) -> PlanTime {
+        PlanTime {
+            now: self.now(),
+            at: Instant::now(),
+        }
+    }
+}
+
+impl Session {
+    /// Returns the current time, as [`Env::now`].
+    pub(crate) fn now(&self) -> EpochMillis {
+        self.env.now()
+    }
+
+    /// Returns whether the time is confirmed, as [`Env::is_time_confirmed`].
+    pub(crate) fn is_time_confirmed(&self) -> bool {
+        self.env.is_time_confirmed()
     }
 
     /// Returns the time by DynamoDB's clock: reads an item first if no response has confirmed it. If
@@ -90,34 +148,18 @@ impl Session {
             }
         }
     }
-
-    /// Returns the current time for a plan.
-    pub(crate) fn plan_time(&self) -> PlanTime {
-        PlanTime {
-            now: self.now(),
-            at: Instant::now(),
-            jumps_back: self.ages.jumps().back,
-        }
-    }
 }
 
 impl PlanTime {
     /// Returns by how many ms the plan's clock was slow, as far as is known now.
-    fn lag_ms(self, session: &Session) -> i64 {
-        let passed = session.now().0.saturating_sub(self.now.0);
+    fn lag_ms(self, env: &Env) -> i64 {
+        let passed = env.now().0.saturating_sub(self.now.0);
         passed.saturating_sub(Millis::from(self.at.elapsed()).0)
     }
 
-    /// Returns whether the plan was too late, as a response has proved: it assumed too much refill. A
-    /// clock that was set back since then proves nothing, because it may be the wrong one.
-    pub(crate) fn clock_was_fast(self, session: &Session) -> bool {
-        let lag = self.lag_ms(session);
-        lag < -CLOCK_TOLERANCE_MS && session.ages.jumps().back == self.jumps_back
-    }
-
     /// Returns whether the clock has since changed by more than the time passed.
-    pub(crate) fn clock_jumped(self, session: &Session) -> bool {
-        is_wrong(self.lag_ms(session))
+    pub(crate) fn clock_jumped(self, env: &Env) -> bool {
+        is_wrong(self.lag_ms(env))
     }
 }
 

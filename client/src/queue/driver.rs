@@ -1,0 +1,211 @@
+//! The queue of one shard: its machine, the callers that wait, and the task that makes the machine's
+//! requests. The task belongs to no caller, so a dropped request does not stop the others.
+
+use std::collections::HashMap;
+use std::sync::{Arc, MutexGuard};
+use std::time::Duration;
+
+use tokio::sync::oneshot;
+use tokio::time::{Instant, sleep_until, timeout_at};
+
+use super::machine::{Command, Machine};
+use super::shard_state::ShardState;
+use super::taken::Taken;
+use super::waiter::{Outcome, Reply, Waiter};
+use crate::session::{Session, Work};
+use crate::values::{BucketRequest, Error, Locked};
+
+/// Time after the deadline in which the machine may still reply, 20 ms.
+const GRACE: Duration = Duration::from_millis(20);
+
+type Caller = oneshot::Sender<Result<Outcome<Taken>, Error>>;
+
+/// The queue of one shard.
+#[derive(Debug)]
+pub(crate) struct ShardQueue {
+    pub(crate) shard: Arc<ShardState>,
+    state: Locked<State>,
+}
+
+#[derive(Debug)]
+struct State {
+    machine: Machine,
+    callers: HashMap<u64, Caller>,
+    has_driver: bool,
+}
+
+impl ShardQueue {
+    pub(super) fn new(shard: ShardState) -> Self {
+        let shard = Arc::new(shard);
+        let state = State {
+            machine: Machine::new(Arc::clone(&shard)),
+            callers: HashMap::new(),
+            has_driver: false,
+        };
+        Self {
+            shard,
+            state: Locked::new(state),
+        }
+    }
+
+    /// Returns the shard's index.
+    pub(crate) fn index(&self) -> u32 {
+        self.shard.key.shard
+    }
+
+    /// Returns whether a request is under way: a new one then shares the next write.
+    pub(crate) fn is_busy(&self) -> bool {
+        self.state().has_driver
+    }
+
+    /// Returns the shard's reply to a request, by its deadline.
+    pub(crate) async fn ask(
+        self: &Arc<Self>,
+        session: &Arc<Session>,
+        request: BucketRequest,
+        enqueued_at: Instant,
+        deadline: Instant,
+    ) -> Result<Outcome<Taken>, Error> {
+        let (caller, mut reply) = oneshot::channel();
+        let (id, is_first) = {
+            let mut state = self.state();
+            let waiter = Waiter::new(request, enqueued_at, deadline);
+            let id = state.machine.arrive(waiter);
+            state.callers.insert(id, caller);
+            (id, !std::mem::replace(&mut state.has_driver, true))
+        };
+        let waiting = Waiting { queue: self, id };
+        if is_first {
+            tokio::spawn(drive(Arc::clone(session), Arc::clone(self)));
+        }
+        // Also for the response to a request that is under way at the deadline.
+        let reply = match timeout_at(deadline + GRACE, &mut reply).await {
+            Ok(reply) => reply.ok(),
+            Err(_) => {
+                self.with_machine(session, |machine| machine.deadline_passed(&session.env, id));
+                reply.try_recv().ok()
+            }
+        };
+        drop(waiting);
+        reply.unwrap_or_else(|| {
+            let request = format!("take of {}", self.shard.key.item_key().pk);
+            let reason = "the runtime of the limiter has ended".to_owned();
+            Err(session.unconfirmed(&request, reason).into())
+        })
+    }
+
+    /// Changes the machine, and sends the replies that follow.
+    fn with_machine<T>(&self, session: &Arc<Session>, change: impl FnOnce(&mut Machine) -> T) -> T {
+        self.with_state(session, |state| change(&mut state.machine))
+    }
+
+    fn with_state<T>(&self, session: &Arc<Session>, change: impl FnOnce(&mut State) -> T) -> T {
+        let (changed, replies) = {
+            let mut state = self.state();
+            let changed = change(&mut state);
+            let State {
+                machine, callers, ..
+            } = &mut *state;
+            let replies = machine.take_replies().into_iter();
+            let replies: Vec<_> = replies
+                .map(|(id, reply)| (callers.remove(&id), reply))
+                .collect();
+            (changed, replies)
+        };
+        for (caller, reply) in replies {
+            let reply = taken(session, reply);
+            // What was taken for a caller that has gone returns as it is dropped.
+            if let Some(caller) = caller {
+                drop(caller.send(reply));
+            }
+        }
+        changed
+    }
+
+    /// Returns the machine's next command. A machine that stops has no driver any more.
+    fn poll(&self, session: &Arc<Session>) -> Command {
+        self.with_state(session, |state| {
+            let command = state.machine.poll(&session.env);
+            state.has_driver = !matches!(command, Command::Stop);
+            command
+        })
+    }
+
+    fn state(&self) -> MutexGuard<'_, State> {
+        self.state.lock()
+    }
+}
+
+/// Makes the machine's requests until nothing waits.
+async fn drive(session: Arc<Session>, queue: Arc<ShardQueue>) {
+    let mut driver = Driver {
+        queue: &queue,
+        is_done: false,
+    };
+    let key = queue.shard.key.item_key();
+    loop {
+        let work = Work::begin(&session);
+        match queue.poll(&session) {
+            Command::Stop => {
+                driver.is_done = true;
+                return;
+            }
+            Command::Wait(until) => sleep_until(until).await,
+            Command::Read(consistency) => {
+                let found = session.read_once(&key, consistency).await;
+                queue.with_machine(&session, |machine| machine.read_done(&session.env, found));
+            }
+            Command::LookUp => {
+                let found = session.look_up(&key).await;
+                queue.with_machine(&session, |machine| machine.read_done(&session.env, found));
+            }
+            Command::Write(update) => {
+                let outcome = session.update(&update).await;
+                queue.with_machine(&session, |machine| machine.written(&session.env, outcome));
+            }
+        }
+        drop(work);
+    }
+}
+
+fn taken(session: &Arc<Session>, reply: Reply) -> Result<Outcome<Taken>, Error> {
+    Ok(match reply? {
+        Outcome::Granted(granted) => Outcome::Granted(Taken::new(Arc::clone(session), granted)),
+        Outcome::Denied(denied) => Outcome::Denied(denied),
+        Outcome::Elsewhere(reason) => Outcome::Elsewhere(reason),
+    })
+}
+
+/// A caller without a reply. One that goes away leaves the line.
+struct Waiting<'a> {
+    queue: &'a ShardQueue,
+    id: u64,
+}
+
+impl Drop for Waiting<'_> {
+    fn drop(&mut self) {
+        let mut state = self.queue.state();
+        if state.callers.remove(&self.id).is_some() {
+            state.machine.leave(self.id);
+        }
+    }
+}
+
+/// The task of a queue. If the runtime shuts down, it stops early, and its callers elsewhere get an
+/// error.
+struct Driver<'a> {
+    queue: &'a ShardQueue,
+    is_done: bool,
+}
+
+impl Drop for Driver<'_> {
+    fn drop(&mut self) {
+        if self.is_done {
+            return;
+        }
+        let mut state = self.queue.state();
+        state.machine = Machine::new(Arc::clone(&self.queue.shard));
+        state.callers.clear();
+        state.has_driver = false;
+    }
+}

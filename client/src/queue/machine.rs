@@ -1,0 +1,474 @@
+//! The machine of one shard: decides what the waiters of one process get, and which request comes
+//! next. It makes no request itself.
+//!
+//! [`poll`](Machine::poll) returns the next request or wait. The response goes to
+//! [`read_done`](Machine::read_done) or [`written`](Machine::written); at most one request is under
+//! way. Meanwhile requests [arrive](Machine::arrive), [leave](Machine::leave), and reach
+//! [deadlines](Machine::deadline_passed). Each gets one reply.
+//!
+//! The waiters share the writes: while a take is under way, new ones wait in line, and the next write
+//! takes for all of them.
+
+mod denial;
+mod look;
+mod take;
+
+use std::collections::VecDeque;
+use std::sync::Arc;
+use std::time::Duration;
+
+use tokio::time::Instant;
+use weirgate_shared::write::{Take, Update, expire};
+use weirgate_shared::{Effect, EpochMillis, LimitName, MilliTokens};
+use weirgate_store::{Consistency, ErrorKind, StoreError, WriteOutcome};
+
+use super::attempt::Attempt;
+use super::batch;
+use super::shard_state::ShardState;
+use super::view::ShardView;
+use super::waiter::{Outcome, Reason, Reply, Waiter};
+use crate::session::{Env, Refusals, Sent, backoff, quarter_left};
+use crate::values::Error;
+
+/// Balance, in multiples of the request, from which a shard counts as ample: its last tokens are
+/// far, so there is no contention for them.
+pub(super) const AMPLE_FACTOR: i64 = 8;
+/// Lost races in a row after which waiters are denied that were short at the last one, 3.
+const PATIENCE: u32 = 3;
+/// Wait before a contended write, 100 ms, that is not shortened where a shard fills sooner.
+const MIN_LONGEST_WAIT: Duration = Duration::from_millis(100);
+/// Time without a response after which a request counts as hanging, 1 s.
+const HANG_THRESHOLD: Duration = Duration::from_secs(1);
+
+/// What a machine wants next.
+#[derive(Debug)]
+pub(crate) enum Command {
+    /// Reads the shard's item.
+    Read(Consistency),
+    /// Reads the shard's item, to see what became of a write.
+    LookUp,
+    Write(Update),
+    /// Waits until then, or until the machine is told something.
+    Wait(Instant),
+    /// Nothing waits.
+    Stop,
+}
+
+/// Request under way.
+#[derive(Debug)]
+enum Asked {
+    Read(Look),
+    /// The take of the attempt.
+    Take,
+    /// A write that lets the first waiter fit.
+    MakeRoom,
+}
+
+/// Why the shard is read.
+#[derive(Debug, Clone)]
+enum Look {
+    /// There is no view, or it is outgrown.
+    First(Known),
+    /// The view is short.
+    Short(Known, Option<ShardView>, Consistency),
+    /// There is no view while an earlier write is unconfirmed.
+    InDoubt,
+    /// An unconfirmed write has taken too long.
+    Outcome,
+}
+
+/// What was known of the bucket before a read.
+#[derive(Debug, Clone, Copy)]
+struct Known {
+    /// Shard count in the view.
+    count: Option<u32>,
+    was_only: bool,
+}
+
+/// What follows a wait, or a response.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Next {
+    /// Waits if the shard is contended, then selects.
+    Start,
+    /// Selects the waiters of the next write.
+    Select,
+    /// Selects by the view as it is: neither a read nor a write made it better.
+    SelectAsIs,
+    /// Reads the shard, because by now it may be short, or split.
+    Recheck,
+    /// Reads it as the last write left it.
+    RecheckStrongly,
+}
+
+#[derive(Debug)]
+pub(crate) struct Machine {
+    shard: Arc<ShardState>,
+    /// Waiters in the order of their ids, without those of the attempt.
+    line: VecDeque<Waiter>,
+    /// The waiters of a write until its outcome is known.
+    attempt: Option<Attempt>,
+    asked: Option<(Asked, Sent, Instant)>,
+    next: Next,
+    /// Nothing is asked before.
+    wait: Option<Instant>,
+    /// Failed requests in a row.
+    failures: u32,
+    /// Races lost in a row, up to the last write.
+    races: u32,
+    refusals: Refusals,
+    /// Replies that are not sent yet.
+    replies: Vec<(u64, Reply)>,
+    last_id: u64,
+    /// Reads in a row during each of which the wall clock jumped, and the one under way.
+    reads: u32,
+}
+
+impl Machine {
+    pub(super) fn new(shard: Arc<ShardState>) -> Self {
+        Self {
+            shard,
+            line: VecDeque::new(),
+            attempt: None,
+            asked: None,
+            next: Next::Start,
+            wait: None,
+            failures: 0,
+            races: 0,
+            refusals: Refusals::default(),
+            replies: vec![],
+            last_id: 0,
+            reads: 1,
+        }
+    }
+
+    /// Adds a waiter to the line. Returns its id.
+    pub(crate) fn arrive(&mut self, waiter: Waiter) -> u64 {
+        self.last_id += 1;
+        self.line.push_back(Waiter {
+            id: self.last_id,
+            ..waiter
+        });
+        self.last_id
+    }
+
+    /// Forgets a waiter. What a write under way takes for it is granted nevertheless, so that it can
+    /// be returned.
+    pub(crate) fn leave(&mut self, id: u64) {
+        if let Ok(place) = self.line.binary_search_by_key(&id, |waiter| waiter.id) {
+            self.line.remove(place);
+        } else if let Some(waiter) = self.attempted(id) {
+            waiter.is_gone = true;
+        }
+    }
+
+    /// Replies to a waiter whose deadline has passed, unless that was done.
+    pub(crate) fn deadline_passed(&mut self, env: &Env, id: u64) {
+        if let Ok(place) = self.line.binary_search_by_key(&id, |waiter| waiter.id) {
+            let waiter = self.line.remove(place);
+            waiter
+                .into_iter()
+                .for_each(|waiter| self.reply_too_late(env, &waiter));
+        } else if let Some(waiter) = self.attempted(id).filter(|waiter| !waiter.is_gone) {
+            waiter.is_gone = true;
+            let (enqueued_at, deadline) = (waiter.enqueued_at, waiter.deadline);
+            let error = self.timeout(enqueued_at, deadline);
+            self.reply(id, Err(error));
+        }
+    }
+
+    /// Returns and removes the replies of the waiters with these ids.
+    pub(crate) fn take_replies(&mut self) -> Vec<(u64, Reply)> {
+        std::mem::take(&mut self.replies)
+    }
+
+    /// Returns what to do next. No request may be under way.
+    pub(crate) fn poll(&mut self, env: &Env) -> Command {
+        loop {
+            self.expire(env);
+            let is_doubted = self.attempt.as_ref().is_some_and(Attempt::is_unconfirmed);
+            if is_doubted && self.attempt.as_ref().is_some_and(Attempt::has_expired) {
+                self.wait = None;
+                return self.ask_read(env, Look::Outcome);
+            }
+            if self.line.is_empty() && !is_doubted && self.attempt.is_none() {
+                self.rest();
+                return Command::Stop;
+            }
+            let now = Instant::now();
+            if let Some(until) = self.wait.filter(|until| now < *until) {
+                return Command::Wait(self.last_deadline().map_or(until, |last| until.min(last)));
+            }
+            self.wait = None;
+            let command = match self.attempt.take() {
+                Some(attempt) => self.send(env, attempt),
+                None => match std::mem::replace(&mut self.next, Next::Start) {
+                    Next::Start => {
+                        self.next = Next::Select;
+                        self.wait = self.contended_wait(env);
+                        None
+                    }
+                    Next::Select => self.select(env, false),
+                    Next::SelectAsIs => self.select(env, true),
+                    Next::Recheck => self.recheck(env, false),
+                    Next::RecheckStrongly => self.recheck(env, true),
+                },
+            };
+            if let Some(command) = command {
+                return command;
+            }
+        }
+    }
+
+    /// Forgets what only waiters of one time have in common.
+    fn rest(&mut self) {
+        (self.next, self.wait) = (Next::Start, None);
+        (self.failures, self.races) = (0, 0);
+        self.refusals = Refusals::default();
+    }
+
+    /// Takes the response to a write.
+    pub(crate) fn written(&mut self, env: &Env, outcome: Result<WriteOutcome, StoreError>) {
+        let Some((asked, sent, _)) = self.asked.take() else {
+            return;
+        };
+        match (asked, self.attempt.take()) {
+            (Asked::Take, Some(attempt)) => self.taken(env, attempt, sent, outcome),
+            (Asked::MakeRoom, _) => self.made_room(sent, outcome),
+            (_, attempt) => self.attempt = attempt,
+        }
+    }
+
+    fn attempted(&mut self, id: u64) -> Option<&mut Waiter> {
+        let waiters = &mut self.attempt.as_mut()?.waiters;
+        let place = waiters.binary_search_by_key(&id, |waiter| waiter.id);
+        Some(&mut waiters[place.ok()?])
+    }
+
+    fn last_deadline(&self) -> Option<Instant> {
+        let batch = self.attempt.iter().flat_map(|attempt| &attempt.waiters);
+        let all = self.line.iter().chain(batch);
+        all.map(|waiter| waiter.deadline).max()
+    }
+
+    fn ask(&mut self, env: &Env, asked: Asked) {
+        self.asked = Some((asked, env.ages.sent(), Instant::now()));
+    }
+
+    /// Selects the waiters of the next write, and denies those for which the view is short. Returns
+    /// `None` to look at the waiters again.
+    fn select(&mut self, env: &Env, is_as_is: bool) -> Option<Command> {
+        if !is_as_is && (!self.shard.is_known() || self.shard.is_outgrown()) {
+            self.next = Next::Select;
+            let known = self.known();
+            return Some(self.ask_read(env, Look::First(known)));
+        }
+        let races = std::mem::take(&mut self.races);
+        let now = env.now();
+        let view = self.shard.view();
+        let shard = view.as_ref().map(|view| &*view.shard);
+        shard.inspect(|shard| self.refuse_limits(shard));
+        let line = std::mem::take(&mut self.line);
+        let (mut batch, others) = batch::select_batch(shard, line, now);
+        self.line = others;
+        if let Some(view) = &view {
+            if batch.is_empty()
+                && !is_as_is
+                && let Some(update) = self.plan_room(env, view, now)
+            {
+                self.ask(env, Asked::MakeRoom);
+                return Some(Command::Write(update));
+            }
+            // The batch's write cannot reclaim all: the next one has what is left.
+            if batch.is_empty() || !view.shard.has_unreclaimable(now) {
+                self.deny_insufficient(env, view);
+            }
+            if batch.is_empty() {
+                // No waiter fits into an old view, so read the current state.
+                self.next = Next::Recheck;
+                return None;
+            }
+        }
+        if batch.is_empty() {
+            batch.extend(self.line.pop_front());
+        }
+        if batch.is_empty() {
+            return None;
+        }
+        if let Some(until) = self.shard.paused_until() {
+            self.requeue(batch);
+            (self.next, self.wait) = (Next::Recheck, Some(until));
+            return None;
+        }
+        let attempt = Attempt::new(env, &self.shard, batch, races);
+        self.send(env, attempt)
+    }
+
+    /// Returns the write that may let the first waiter fit, for which the shard is short: it brings
+    /// changed limits, or returns more expired leases than one take can.
+    fn plan_room(&self, env: &Env, view: &ShardView, now: EpochMillis) -> Option<Update> {
+        let first = self.line.front().filter(|_| !view.predates_clock_jump)?;
+        let shard = &view.shard;
+        if shard.has_unreclaimable(now) {
+            return expire(shard, now).map(|(update, _)| update);
+        }
+        if shard.matches_rules(&first.request.limits, now) {
+            return None;
+        }
+        let op = weirgate_store::random_id();
+        let nothing = Take {
+            roll: self.shard.roll(env, now),
+            unconfirmed: std::slice::from_ref(&op),
+            ..Take::nothing(&self.shard.key, &first.request.limits, op.clone(), now)
+        };
+        Some(nothing.plan(shard, now))
+    }
+
+    /// Takes the response to such a write. A failure fails no waiter: the usual write or denial
+    /// follows.
+    fn made_room(&mut self, sent: Sent, outcome: Result<WriteOutcome, StoreError>) {
+        let is_new = match outcome {
+            Ok(WriteOutcome::Applied(Some(item)) | WriteOutcome::ConditionFailed(Some(item))) => {
+                item.bucket()
+                    .map(|shard| self.shard.record_response(shard, sent))
+                    .is_ok()
+            }
+            Ok(WriteOutcome::ConditionFailed(None)) => {
+                self.shard.clear_view();
+                true
+            }
+            Ok(WriteOutcome::Applied(None)) => false,
+            Err(error) => {
+                tracing::debug!(%error, "write that makes room failed");
+                false
+            }
+        };
+        if !is_new {
+            self.next = Next::SelectAsIs;
+            return;
+        }
+        if let Err(error) = self.record_refusal() {
+            let first = self.line.pop_front().into_iter().collect();
+            self.fail(first, &error);
+        }
+    }
+
+    /// Counts a refused write, by the item that is the view now. An applied one changes it.
+    fn record_refusal(&mut self) -> Result<(), Error> {
+        self.shard.view().map_or(Ok(()), |view| {
+            let version = Some(view.shard.write_seq);
+            self.refusals.record(&self.shard.key, version)
+        })
+    }
+
+    /// Returns the end of a random wait where processes compete for the last tokens.
+    fn contended_wait(&self, env: &Env) -> Option<Instant> {
+        // After one lost race the view is current, and a wait would make it old. After a second one
+        // in a row this process may be in step with another that always wins, so it waits.
+        if self.races % 2 == 1 {
+            return None;
+        }
+        let longest = self.shard.with_backoff(|pace| pace.longest())?;
+        let (view, first) = (self.shard.view(), self.line.front()?);
+        let now = env.now();
+        let needs = first.request.asks.with(Effect::Enforce);
+        let shard = view.as_ref().map(|view| &view.shard);
+        let state =
+            |name: &LimitName| shard.and_then(|shard| Some((shard, shard.limits.get(name)?)));
+        let is_ample = |(name, need): (&LimitName, MilliTokens)| {
+            let balance = state(name).map(|(shard, state)| shard.balance(state, now));
+            balance.is_some_and(|balance| balance / AMPLE_FACTOR >= need)
+        };
+        if needs.clone().all(is_ample) {
+            return None;
+        }
+        // A full shard wastes what flows in, and a waiter needs time to be decided.
+        let fills = needs.filter_map(|(name, _)| Some(state(name)?.1.rule.time_to_fill()? / 2));
+        let fills = fills.map(|half| half.max(MIN_LONGEST_WAIT)).min();
+        let left = self.line.iter().map(|waiter| waiter.deadline).min();
+        let most = [Some(longest), fills, left.map(quarter_left)].into_iter();
+        let most = most.flatten().min().unwrap_or_default();
+        let micros = u64::try_from(most.as_micros()).unwrap_or(u64::MAX);
+        Some(Instant::now() + Duration::from_micros(fastrand::u64(0..=micros)))
+    }
+
+    /// Returns whether DynamoDB throttles this shard alone, and the bucket has others.
+    fn can_reroute(&self, error: &StoreError) -> bool {
+        is_key_range_throttle(error) && self.shard.summary.max_shards_seen() > 1
+    }
+
+    /// Begins again after failures in a row, with a pause.
+    fn pause(&mut self) {
+        self.failures += 1;
+        (self.next, self.wait) = (Next::Start, Some(Instant::now() + backoff(self.failures)));
+    }
+
+    /// Puts waiters of a write back in line.
+    fn requeue(&mut self, waiters: Vec<Waiter>) {
+        self.line
+            .extend(waiters.into_iter().filter(|waiter| !waiter.is_gone));
+        self.line.make_contiguous().sort_by_key(|waiter| waiter.id);
+    }
+
+    /// Fails waiters by what the item shows. The next request reads it again, because an operator may
+    /// have deleted the item as the error advises.
+    fn fail(&mut self, waiters: Vec<Waiter>, error: &Error) {
+        self.shard.clear_view();
+        for waiter in waiters {
+            self.reply_to(&waiter, Err(error.clone()));
+        }
+    }
+
+    fn fail_line(&mut self, error: &Error) {
+        for waiter in std::mem::take(&mut self.line) {
+            self.reply_to(&waiter, Err(error.clone()));
+        }
+    }
+
+    fn send_elsewhere(&mut self, reason: &Reason) {
+        for waiter in std::mem::take(&mut self.line) {
+            self.reply_to(&waiter, Ok(Outcome::Elsewhere(reason.clone())));
+        }
+    }
+
+    fn reply_to(&mut self, waiter: &Waiter, reply: Reply) {
+        if !waiter.is_gone {
+            self.reply(waiter.id, reply);
+        }
+    }
+
+    fn reply(&mut self, id: u64, reply: Reply) {
+        self.replies.push((id, reply));
+    }
+
+    /// Returns the error of a request that was not decided by its deadline: what hangs, or failed
+    /// last.
+    fn timeout(&self, enqueued_at: Instant, deadline: Instant) -> Error {
+        let after = deadline - enqueued_at;
+        let hangs = self
+            .asked
+            .as_ref()
+            .filter(|(_, _, since)| since.elapsed() >= HANG_THRESHOLD.min(after / 2));
+        let doubt = self.attempt.as_ref().and_then(Attempt::doubt);
+        let hanging = hangs.map(|(asked, _, _)| {
+            let operation = match asked {
+                Asked::Read(_) => "BatchGetItem",
+                Asked::Take | Asked::MakeRoom => "UpdateItem",
+            };
+            let key = self.shard.key.item_key();
+            Arc::new(StoreError {
+                kind: ErrorKind::Unconfirmed,
+                request: format!("{operation} of {}", key.pk),
+                table: String::new(),
+                reason: format!("no answer within {after:?}"),
+                source: None,
+            })
+        });
+        let last = doubt.or(hanging).or_else(|| self.shard.last_error());
+        Error::timeout(&self.shard.key, after, last)
+    }
+}
+
+/// Returns whether the throttle is of the item's own key range.
+fn is_key_range_throttle(error: &StoreError) -> bool {
+    error.kind == (ErrorKind::Throttled { key_range: true })
+}

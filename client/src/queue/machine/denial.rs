@@ -1,0 +1,144 @@
+//! Which waiters a machine replies to without a write.
+
+use std::time::Duration;
+
+use tokio::time::Instant;
+use weirgate_shared::{EpochMillis, Shard};
+
+use super::super::batch;
+use super::super::denial_ttl::denial_ttl;
+use super::super::view::ShardView;
+use super::super::waiter::{Outcome, Reason, Waiter};
+use super::{Machine, is_key_range_throttle};
+use crate::session::Env;
+use crate::values::{LimitStatus, check_bucket_limits, count, denial_of};
+
+impl Machine {
+    /// Fails the waiters whose limits the shard cannot have.
+    pub(super) fn refuse_limits(&mut self, shard: &Shard) {
+        let check = |waiter: &Waiter| check_bucket_limits(shard, &waiter.request.limits);
+        // Almost always; nothing is moved then.
+        if self.line.iter().all(|waiter| check(waiter).is_ok()) {
+            return;
+        }
+        for waiter in std::mem::take(&mut self.line) {
+            match check(&waiter) {
+                Ok(()) => self.line.push_back(waiter),
+                Err(error) => self.fail(vec![waiter], &error),
+            }
+        }
+    }
+
+    /// Denies the waiters for which a fresh view is short. In a split bucket, sends them elsewhere
+    /// instead.
+    pub(super) fn deny_insufficient(&mut self, env: &Env, view: &ShardView) {
+        let now = env.now();
+        for waiter in std::mem::take(&mut self.line) {
+            match batch::shortage(&view.shard, &waiter, now) {
+                Some(shortage) if self.is_fresh(env, view, &waiter, &shortage, now) => {
+                    let was_seen = self.shard.is_since(view, waiter.enqueued_at);
+                    if view.shard.shard().count == 1 {
+                        count(&env.counters.local_denied, u64::from(!was_seen));
+                    }
+                    self.deny(&waiter, &view.shard, shortage, now);
+                }
+                _ => self.line.push_back(waiter),
+            }
+        }
+    }
+
+    /// Denies the waiters for which there was too little when a write was planned, by the response to
+    /// it. All have waited since before. Others compete for what is refilled meanwhile: a waiter that
+    /// is kept for it, or loses each race, would wait until its deadline.
+    pub(super) fn deny_as_of(&mut self, env: &Env, planned_at: EpochMillis) {
+        // A request that is gone reserves nothing.
+        self.expire(env);
+        let Some(first) = self.line.front() else {
+            return;
+        };
+        // If more leases have expired than one write reclaims, the next write has their tokens.
+        let is_whole = |view: &ShardView| !view.shard.has_unreclaimable(planned_at);
+        let Some(view) = self.shard.view().filter(is_whole) else {
+            return;
+        };
+        let now = env.now();
+        let since = Duration::from(now.since(planned_at));
+        let mut left = view.shard.projected(&first.request.limits, planned_at);
+        for waiter in std::mem::take(&mut self.line) {
+            let Some(mut shortage) = batch::shortage(&left, &waiter, planned_at) else {
+                batch::subtract(&mut left, &waiter);
+                self.line.push_back(waiter);
+                continue;
+            };
+            for status in &mut shortage {
+                status.retry_after = status.retry_after.map(|wait| wait.saturating_sub(since));
+            }
+            self.deny(&waiter, &view.shard, shortage, now);
+        }
+    }
+
+    /// Denies a waiter for which its shard is short. Other shards of the bucket may have enough.
+    fn deny(
+        &mut self,
+        waiter: &Waiter,
+        shard: &Shard,
+        shortage: Vec<LimitStatus>,
+        now: EpochMillis,
+    ) {
+        if shard.shard().count > 1 {
+            return self.reply_to(waiter, Ok(Outcome::Elsewhere(Reason::Insufficient)));
+        }
+        let denied = denial_of(shortage);
+        let retry_after = denied.retry_after;
+        self.shard.summary.record_retry_time(now, retry_after);
+        self.reply_to(waiter, Ok(Outcome::Denied(denied)));
+    }
+
+    fn is_fresh(
+        &self,
+        env: &Env,
+        view: &ShardView,
+        waiter: &Waiter,
+        shortage: &[LimitStatus],
+        now: EpochMillis,
+    ) -> bool {
+        let (age, most) = (self.shard.age(view), env.denial_cache_ttl);
+        let mut short = shortage.iter().filter(|status| status.is_short());
+        self.shard.is_since(view, waiter.enqueued_at)
+            || !self.shard.summary.retry_time_passed(now, age)
+                && (self.shard.trusts_view()
+                    || short.all(|status| age < denial_ttl(status, age, most)))
+    }
+
+    /// Replies to the waiters in line whose deadlines have passed.
+    pub(super) fn expire(&mut self, env: &Env) {
+        let now = Instant::now();
+        if self.line.iter().all(|waiter| waiter.has_time(now)) {
+            return;
+        }
+        for waiter in std::mem::take(&mut self.line) {
+            match waiter.has_time(now) {
+                true => self.line.push_back(waiter),
+                false => self.reply_too_late(env, &waiter),
+            }
+        }
+    }
+
+    /// Replies to a waiter past its deadline: denies it by the last view, if the shard is too throttled
+    /// to be read.
+    pub(super) fn reply_too_late(&mut self, env: &Env, waiter: &Waiter) {
+        let now = env.now();
+        let last = self.shard.last_error();
+        let is_throttled = last.is_some_and(|error| is_key_range_throttle(&error));
+        let view = self.shard.view().filter(|_| is_throttled);
+        let view = view.filter(|view| view.shard.shard().count == 1);
+        let short = view.and_then(|view| Some((batch::shortage(&view.shard, waiter, now)?, view)));
+        match short {
+            Some((shortage, view)) => self.deny(waiter, &view.shard, shortage, now),
+            None => {
+                let error = self.timeout(waiter.enqueued_at, waiter.deadline);
+                self.reply(waiter.id, Err(error));
+            }
+        }
+    }
+}

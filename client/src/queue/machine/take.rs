@@ -1,0 +1,314 @@
+//! The writes of an attempt, and what follows from the responses.
+//!
+//! After an unconfirmed write the machine sends another, which fails if the first was the item's last
+//! write; the response then shows which. If another process has written since, the tokens count as
+//! taken.
+
+use std::sync::Arc;
+
+use tokio::time::Instant;
+use weirgate_shared::{Effect, Shard};
+use weirgate_store::{ErrorKind, Item, StoreError, WriteOutcome};
+
+use super::super::attempt::Attempt;
+use super::super::contention::{ContentionBackoff, FRESH_VIEW};
+use super::super::part::HoldPart;
+use super::super::view::ShardView;
+use super::super::waiter::{Granted, Outcome, Reason, Waiter};
+use super::{Asked, Command, Look, Machine, Next, PATIENCE, is_key_range_throttle};
+use crate::session::{Env, Sent, backoff, decode_shard};
+use crate::values::{Error, check_bucket_debt, check_bucket_limits, count};
+
+impl Machine {
+    /// Returns the next write of an attempt, or what must come before it; `None` to look again.
+    pub(super) fn send(&mut self, env: &Env, mut attempt: Attempt) -> Option<Command> {
+        let now = attempt.replan(env);
+        // The write's own id is included, so a request that the network repeats does not take twice.
+        attempt.write_ids.push(weirgate_store::random_id());
+        let is_confirmed = env.is_time_confirmed();
+        let view = self.shard.view();
+        let age = view.as_ref().map(|view| self.shard.age(view));
+        attempt.age = age.unwrap_or_default();
+        let mut take = attempt.take(env, &self.shard, now);
+        // A clock that was set ahead assumes refill that was not there.
+        let is_doubtful = |view: &ShardView| view.predates_clock_jump || !is_confirmed;
+        let is_safe = |view: &ShardView| {
+            !is_doubtful(view)
+                || (is_confirmed || take.leases.is_empty() && !env.ages.may_be_slow())
+                    && take.needs_no_time(&view.shard, now)
+        };
+        let view = view.filter(is_safe);
+        if view.is_none() && !(attempt.is_missing && is_confirmed) {
+            // No view is left that a write could be planned on.
+            attempt.write_ids.pop();
+            self.shard.clear_view();
+            if attempt.is_unconfirmed() {
+                self.attempt = Some(attempt);
+                return Some(self.ask_read(env, Look::InDoubt));
+            }
+            self.retry(attempt);
+            return None;
+        }
+        let is_doubted = view.as_ref().is_some_and(is_doubtful);
+        let seen = view.map(|view| view.shard);
+        let checked = seen.as_ref().map_or(Ok(()), |shard| {
+            check_bucket_limits(shard, &attempt.waiters[0].request.limits)?;
+            check_bucket_debt(shard, attempt.asks.with(Effect::Debit))
+        });
+        if let Err(error) = checked {
+            self.fail_attempt(env, attempt, error);
+            return None;
+        }
+        let is_hot = seen
+            .as_ref()
+            .is_some_and(|seen| Attempt::wants_split(&self.shard, seen, now));
+        take.request_split = is_hot;
+        let update = match &seen {
+            Some(seen) => take.plan(seen, now),
+            None => take.create(now),
+        };
+        (attempt.seen, attempt.is_hot) = (seen, is_hot);
+        attempt.is_doubted |= is_doubted;
+        self.attempt = Some(attempt);
+        self.ask(env, Asked::Take);
+        Some(Command::Write(update))
+    }
+
+    /// Takes the response to the write of an attempt.
+    pub(super) fn taken(
+        &mut self,
+        env: &Env,
+        mut attempt: Attempt,
+        sent: Sent,
+        outcome: Result<WriteOutcome, StoreError>,
+    ) {
+        self.shard.record_outcome(&outcome);
+        if outcome.is_ok() {
+            self.shard.record_unthrottled_write();
+        }
+        match outcome {
+            Ok(WriteOutcome::Applied(item)) => {
+                if attempt.is_hot {
+                    self.shard.clear_throttle();
+                }
+                self.applied(env, attempt, sent, item.as_ref());
+            }
+            Ok(WriteOutcome::ConditionFailed(None)) if !self.shard.is_only() => {
+                self.shard_missing(env, attempt);
+            }
+            Ok(WriteOutcome::ConditionFailed(None)) => {
+                if let Err(error) = attempt.refusals.record(&self.shard.key, None) {
+                    return self.fail_attempt(env, attempt, error);
+                }
+                self.shard.clear_view();
+                attempt.is_missing = true;
+                self.attempt = Some(attempt);
+            }
+            Ok(WriteOutcome::ConditionFailed(Some(item))) => {
+                self.refused(env, attempt, sent, &item);
+            }
+            Err(error) if error.kind == ErrorKind::Unconfirmed => {
+                tracing::debug!(%error, "unconfirmed write");
+                count(&env.counters.unconfirmed, 1);
+                let writes = attempt.note_unconfirmed(env, error);
+                self.wait = Some(Instant::now() + backoff(writes));
+                self.attempt = Some(attempt);
+            }
+            Err(error) if error.kind.is_transient() => {
+                count(&env.counters.refused, 1);
+                tracing::debug!(%error, "write rejected for now");
+                if is_key_range_throttle(&error) {
+                    self.shard.record_throttle();
+                }
+                if attempt.is_unconfirmed() {
+                    // An earlier write is still unconfirmed: its outcome comes first.
+                    self.wait = Some(Instant::now() + backoff(1));
+                    self.attempt = Some(attempt);
+                } else {
+                    self.rejected(attempt.waiters, error);
+                }
+            }
+            Err(error) => self.fail_attempt(env, attempt, Error::from(error)),
+        }
+    }
+
+    /// Grants all waiters after an applied write.
+    fn applied(&mut self, env: &Env, attempt: Attempt, sent: Sent, item: Option<&Item>) {
+        self.shard.with_backoff(ContentionBackoff::won_race);
+        let shard = match item.map(decode_shard) {
+            Some(Ok(shard)) => shard,
+            Some(Err(error)) => return self.fail_attempt(env, attempt, error),
+            None => unreachable!("the answer was asked for"),
+        };
+        attempt.count_unconfirmed_tokens(env, 0, Some(shard.write_seq - 1));
+        if let Some(seen) = &attempt.seen {
+            self.record_others(env, &attempt, sent, shard.write_seq - seen.write_seq - 1);
+        }
+        self.grant(env, attempt, sent, shard);
+    }
+
+    /// Grants all waiters if `item` shows that an earlier write was applied; otherwise they are in
+    /// line again, unless the next write would be refused too.
+    fn refused(&mut self, env: &Env, attempt: Attempt, sent: Sent, item: &Item) {
+        let shard = match decode_shard(item) {
+            Ok(shard) => shard,
+            Err(error) => return self.fail_attempt(env, attempt, error),
+        };
+        if attempt.has_taken_from(&shard) {
+            // One unconfirmed write is then known, unless the last write arrived twice.
+            let known = i64::from(shard.last_write_id.as_ref() != attempt.write_ids.last());
+            attempt.count_unconfirmed_tokens(env, known, Some(shard.write_seq - 1));
+            return self.grant(env, attempt, sent, shard);
+        }
+        // If the item equals the view, the state itself failed the condition, not a race.
+        let changed = attempt.seen.as_deref().filter(|seen| **seen != shard);
+        let was_race = changed.is_some() && !attempt.is_doubted;
+        if let Some(seen) = changed {
+            count(&env.counters.lost_races, 1);
+            self.shard.with_backoff(ContentionBackoff::lost_race);
+            // At least one, also if the item was created again.
+            let writes = (shard.write_seq - seen.write_seq).max(1);
+            self.record_others(env, &attempt, sent, writes);
+            if attempt.age >= FRESH_VIEW {
+                let was_full = attempt.has_full_limit(&shard, attempt.planned.now);
+                self.shard
+                    .record_others(|others| others.record_failed_guess(was_full));
+            }
+        } else if attempt.seen.is_some() {
+            self.record_others(env, &attempt, sent, 0);
+        }
+        attempt.count_unconfirmed_tokens(env, 0, Some(shard.write_seq));
+        self.record_view(&attempt, sent, shard);
+        if attempt.planned.clock_jumped(env) {
+            // The clock may have been set after this request was sent; then its response has not
+            // corrected the clock.
+            self.shard.clear_view();
+        }
+        let planned_at = attempt.planned.now;
+        self.retry(attempt);
+        if was_race && self.races >= PATIENCE {
+            self.deny_as_of(env, planned_at);
+        }
+    }
+
+    /// Takes back the waiters of a write that DynamoDB rejected for now.
+    fn rejected(&mut self, waiters: Vec<Waiter>, error: StoreError) {
+        let error = Arc::new(error);
+        if self.can_reroute(&error) {
+            for waiter in waiters {
+                let reason = Reason::Throttled(Arc::clone(&error));
+                self.reply_to(&waiter, Ok(Outcome::Elsewhere(reason)));
+            }
+            return;
+        }
+        self.requeue(waiters);
+        if is_key_range_throttle(&error) {
+            self.failures += 1;
+            self.next = Next::Recheck;
+        } else {
+            self.pause();
+        }
+    }
+
+    /// Records how many writes of others came between the view and the response.
+    fn record_others(&self, env: &Env, attempt: &Attempt, sent: Sent, writes: i64) {
+        let since_view = attempt.age + env.ages.now().since(sent.at);
+        self.shard
+            .record_others(|others| others.record(writes, since_view));
+    }
+
+    /// Records the shard of a response. An item with a lower write sequence than the view was
+    /// created again.
+    fn record_view(&self, attempt: &Attempt, sent: Sent, shard: Shard) -> Arc<Shard> {
+        let seen = attempt.seen.as_ref();
+        if seen.is_some_and(|seen| seen.write_seq > shard.write_seq) {
+            self.shard.clear_view();
+        }
+        self.shard.record_response(shard, sent)
+    }
+
+    /// Grants all waiters, also those that have gone: what was taken for them returns.
+    fn grant(&mut self, env: &Env, attempt: Attempt, sent: Sent, shard: Shard) {
+        let shard = self.record_view(&attempt, sent, shard);
+        let planned_at = attempt.planned.now;
+        for (waiter, lease) in attempt.waiters.into_iter().zip(attempt.leases) {
+            let part = HoldPart {
+                state: Arc::clone(&self.shard),
+                amounts: waiter.amounts(),
+                is_bypass: waiter.request.is_bypass(),
+                shard: Arc::clone(&shard),
+                prefetched_at: None,
+                lease: lease.map(|(id, lease)| (id, lease.expires_at)),
+                is_in_doubt: false,
+            };
+            let granted = Granted {
+                part,
+                limits: waiter.request.limits,
+                taken_at: planned_at,
+                acquires: waiter.request.acquires,
+            };
+            self.reply(waiter.id, Ok(Outcome::Granted(granted)));
+        }
+        self.failures = 0;
+        if !attempt.is_doubted {
+            self.deny_as_of(env, planned_at);
+        }
+    }
+
+    /// Ends an attempt that has expired, by the item that a read showed. If an unconfirmed write was
+    /// applied, its waiters are granted. Otherwise it counts as taken, and waiters with time left are
+    /// for another attempt.
+    pub(super) fn give_up(
+        &mut self,
+        env: &Env,
+        mut attempt: Attempt,
+        sent: Sent,
+        found: Option<Shard>,
+    ) {
+        if let Some(shard) = found.filter(|shard| attempt.has_taken_from(shard)) {
+            attempt.count_unconfirmed_tokens(env, 1, Some(shard.write_seq - 1));
+            return self.grant(env, attempt, sent, shard);
+        }
+        attempt.count_unconfirmed_tokens(env, 0, None);
+        let doubt = attempt.end_doubt();
+        let now = Instant::now();
+        let late = attempt
+            .waiters
+            .extract_if(.., |waiter| !waiter.has_time(now));
+        for waiter in late {
+            let after = waiter.deadline - waiter.enqueued_at;
+            let error = Error::timeout(&self.shard.key, after, doubt.clone());
+            self.reply_to(&waiter, Err(error));
+        }
+        self.retry(attempt);
+    }
+
+    /// Sends the waiters elsewhere, because this shard is missing and may not be created.
+    pub(super) fn shard_missing(&mut self, env: &Env, attempt: Attempt) {
+        self.shard.mark_missing();
+        attempt.count_unconfirmed_tokens(env, 0, None);
+        self.requeue(attempt.waiters);
+        self.send_elsewhere(&Reason::ShardMissing);
+    }
+
+    /// Puts the waiters back in line after nothing was taken, unless the next write would be refused
+    /// too.
+    fn retry(&mut self, attempt: Attempt) {
+        self.failures = 0;
+        if attempt.waiters.is_empty() {
+            return;
+        }
+        self.races = attempt.races + 1;
+        match self.record_refusal() {
+            Ok(()) => self.requeue(attempt.waiters),
+            Err(error) => self.fail(attempt.waiters, &error),
+        }
+    }
+
+    /// Fails all waiters. Unconfirmed writes stay unconfirmed, and their error takes precedence.
+    pub(super) fn fail_attempt(&mut self, env: &Env, attempt: Attempt, error: Error) {
+        attempt.count_unconfirmed_tokens(env, 0, None);
+        let error = attempt.doubt().map_or(error, Error::Store);
+        self.fail(attempt.waiters, &error);
+    }
+}
