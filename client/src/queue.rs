@@ -8,6 +8,8 @@ mod contention;
 mod denial_ttl;
 mod directory;
 mod driver;
+#[cfg(test)]
+mod explorer;
 mod hour;
 mod machine;
 mod part;

@@ -169,7 +169,7 @@ impl<'a> Peek<'a> {
         target
             .bucket
             .seen_bucket(&target.request.limits, session.now(), |view| {
-                is_fresh(view.seen_at)
+                is_fresh(view.sent_at)
             })
             .is_complete()
     }

@@ -47,7 +47,7 @@ fn denial_by_views(
         .filter(|_| bucket.summary().max_shards_seen() > 1)
         .unwrap_or_default();
     let known = bucket.seen_bucket(&request.limits, now, |view| {
-        let seen = moment.since(view.seen_at);
+        let seen = moment.since(view.sent_at);
         let is_known = seen < most;
         age = age.max(if is_known { seen } else { Duration::ZERO });
         is_known

@@ -24,6 +24,7 @@ pub(super) struct Attempt {
     pub(super) waiters: Vec<Waiter>,
     /// Time of the first plan that may have been applied.
     pub(super) planned: PlanTime,
+    pub(super) last_plan: Plan,
     /// Leases in the order of the waiters.
     pub(super) leases: Vec<Option<(WriteId, Lease)>>,
     /// Amounts of all waiters.
@@ -46,6 +47,14 @@ pub(super) struct Attempt {
     pub(super) races: u32,
 }
 
+/// What was known when a write was planned.
+#[derive(Debug, Clone, Copy, Default)]
+pub(super) struct Plan {
+    pub(super) at: EpochMillis,
+    /// Last waiter that had arrived.
+    pub(super) last_arrived: u64,
+}
+
 /// Unconfirmed writes of an attempt: their responses were lost, so they may have been applied.
 #[derive(Debug)]
 struct Unconfirmed {
@@ -66,6 +75,7 @@ impl Attempt {
         Self {
             waiters,
             planned: env.plan_time(),
+            last_plan: Plan::default(),
             leases: vec![],
             asks,
             write_ids: vec![],
@@ -103,8 +113,9 @@ impl Attempt {
             || !self.waiters.iter().any(|waiter| waiter.has_time(now))
     }
 
-    /// Sets the time of the next plan. An unconfirmed write keeps its leases.
-    pub(super) fn replan(&mut self, env: &Env) -> EpochMillis {
+    /// Sets the next plan, by which the waiter `last_arrived` had arrived. An unconfirmed write keeps
+    /// its leases.
+    pub(super) fn replan(&mut self, env: &Env, last_arrived: u64) -> EpochMillis {
         let planned = env.plan_time();
         if self.unconfirmed.is_none() {
             self.planned = planned;
@@ -113,7 +124,9 @@ impl Attempt {
                 .map(|waiter| waiter.new_lease(planned.now))
                 .collect();
         }
-        planned.now
+        let at = planned.now;
+        self.last_plan = Plan { at, last_arrived };
+        at
     }
 
     /// Returns the take of all waiters, by a write with the last of the ids.
@@ -153,8 +166,7 @@ impl Attempt {
     }
 
     /// Records one more unconfirmed write. Returns how many there are.
-    pub(super) fn note_unconfirmed(&mut self, env: &Env, error: StoreError) -> u32 {
-        let error = Arc::new(error);
+    pub(super) fn note_unconfirmed(&mut self, env: &Env, error: Arc<StoreError>) -> u32 {
         let first = Unconfirmed {
             writes: 0,
             v_before: self.seen.as_ref().map(|shard| shard.write_seq),

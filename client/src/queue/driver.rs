@@ -7,16 +7,18 @@ use std::time::Duration;
 
 use tokio::sync::oneshot;
 use tokio::time::{Instant, sleep_until, timeout_at};
+use weirgate_shared::Shard;
+use weirgate_store::{Item, StoreError, WriteOutcome};
 
-use super::machine::{Command, Machine};
+use super::machine::{Command, Machine, Written};
 use super::shard_state::ShardState;
 use super::taken::Taken;
 use super::waiter::{Outcome, Reply, Waiter};
-use crate::session::{Session, Work};
+use crate::session::{Session, Work, decode_shard};
 use crate::values::{BucketRequest, Error, Locked};
 
 /// Time after the deadline in which the machine may still reply, 20 ms.
-const GRACE: Duration = Duration::from_millis(20);
+pub(super) const GRACE: Duration = Duration::from_millis(20);
 
 type Caller = oneshot::Sender<Result<Outcome<Taken>, Error>>;
 
@@ -152,20 +154,33 @@ async fn drive(session: Arc<Session>, queue: Arc<ShardQueue>) {
             }
             Command::Wait(until) => sleep_until(until).await,
             Command::Read(consistency) => {
-                let found = session.read_once(&key, consistency).await;
+                let found = shard_of(session.read_once(&key, consistency).await);
                 queue.with_machine(&session, |machine| machine.read_done(&session.env, found));
             }
             Command::LookUp => {
-                let found = session.look_up(&key).await;
+                let found = shard_of(session.look_up(&key).await);
                 queue.with_machine(&session, |machine| machine.read_done(&session.env, found));
             }
             Command::Write(update) => {
-                let outcome = session.update(&update).await;
+                let outcome = written(session.update(&update).await);
                 queue.with_machine(&session, |machine| machine.written(&session.env, outcome));
             }
         }
         drop(work);
     }
+}
+
+fn shard_of(found: Result<Option<Item>, StoreError>) -> Result<Option<Shard>, Error> {
+    found?.as_ref().map(decode_shard).transpose()
+}
+
+fn written(outcome: Result<WriteOutcome, StoreError>) -> Result<Written, Error> {
+    Ok(match outcome? {
+        WriteOutcome::Applied(Some(item)) => Written::Applied(decode_shard(&item)?),
+        WriteOutcome::Applied(None) => unreachable!("the answer was asked for"),
+        WriteOutcome::ConditionFailed(Some(item)) => Written::Refused(decode_shard(&item)?),
+        WriteOutcome::ConditionFailed(None) => Written::Missing,
+    })
 }
 
 fn taken(session: &Arc<Session>, reply: Reply) -> Result<Outcome<Taken>, Error> {

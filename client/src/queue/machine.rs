@@ -19,8 +19,8 @@ use std::time::Duration;
 
 use tokio::time::Instant;
 use weirgate_shared::write::{Take, Update, expire};
-use weirgate_shared::{Effect, EpochMillis, LimitName, MilliTokens};
-use weirgate_store::{Consistency, ErrorKind, StoreError, WriteOutcome};
+use weirgate_shared::{Effect, EpochMillis, LimitName, MilliTokens, Shard};
+use weirgate_store::{Consistency, ErrorKind, StoreError};
 
 use super::attempt::Attempt;
 use super::batch;
@@ -52,6 +52,17 @@ pub(crate) enum Command {
     Wait(Instant),
     /// Nothing waits.
     Stop,
+}
+
+/// Response to a write.
+#[derive(Debug)]
+pub(crate) enum Written {
+    /// It was applied; the shard after it.
+    Applied(Shard),
+    /// A condition failed; the shard as it is.
+    Refused(Shard),
+    /// A condition failed, because there is no item.
+    Missing,
 }
 
 /// Request under way.
@@ -227,7 +238,7 @@ impl Machine {
     }
 
     /// Takes the response to a write.
-    pub(crate) fn written(&mut self, env: &Env, outcome: Result<WriteOutcome, StoreError>) {
+    pub(crate) fn written(&mut self, env: &Env, outcome: Result<Written, Error>) {
         let Some((asked, sent, _)) = self.asked.take() else {
             return;
         };
@@ -325,18 +336,16 @@ impl Machine {
 
     /// Takes the response to such a write. A failure fails no waiter: the usual write or denial
     /// follows.
-    fn made_room(&mut self, sent: Sent, outcome: Result<WriteOutcome, StoreError>) {
+    fn made_room(&mut self, sent: Sent, outcome: Result<Written, Error>) {
         let is_new = match outcome {
-            Ok(WriteOutcome::Applied(Some(item)) | WriteOutcome::ConditionFailed(Some(item))) => {
-                item.bucket()
-                    .map(|shard| self.shard.record_response(shard, sent))
-                    .is_ok()
+            Ok(Written::Applied(shard) | Written::Refused(shard)) => {
+                self.shard.record_response(shard, sent);
+                true
             }
-            Ok(WriteOutcome::ConditionFailed(None)) => {
+            Ok(Written::Missing) => {
                 self.shard.clear_view();
                 true
             }
-            Ok(WriteOutcome::Applied(None)) => false,
             Err(error) => {
                 tracing::debug!(%error, "write that makes room failed");
                 false

@@ -14,7 +14,7 @@ use super::summary::BucketSummary;
 use super::throttle::ThrottleHistory;
 use super::view::ShardView;
 use crate::session::{ClockJumps, Moment, Sent};
-use crate::values::Locked;
+use crate::values::{Error, Locked};
 
 /// Shortest interval between ends of *rare* leases, 60 s. For more frequent ends, leaving `due` to
 /// the reconciler costs less than moving it each time.
@@ -106,9 +106,11 @@ impl ShardState {
     }
 
     /// Records the error of a request, if it failed.
-    pub(super) fn record_outcome<T>(&self, outcome: &Result<T, StoreError>) {
-        let failure = outcome.as_ref().err();
-        let failure = failure.map(|error| Arc::new(error.without_source()));
+    pub(super) fn record_outcome<T>(&self, outcome: &Result<T, Error>) {
+        let failure = match outcome {
+            Err(Error::Store(error)) => Some(Arc::new(error.without_source())),
+            _ => None,
+        };
         self.state().failure = failure;
     }
 
@@ -175,9 +177,9 @@ impl ShardState {
         self.summary.ages.age(view.seen_at)
     }
 
-    /// Returns whether a view is from after a request was enqueued, at `enqueued_at`.
-    pub(crate) fn is_since(&self, view: &ShardView, enqueued_at: Instant) -> bool {
-        view.seen_at >= self.summary.ages.of(enqueued_at)
+    /// Returns whether a view shows the shard as of after a request was enqueued, at `enqueued_at`.
+    pub(super) fn is_since(&self, view: &ShardView, enqueued_at: Instant) -> bool {
+        view.sent_at >= self.summary.ages.of(enqueued_at)
     }
 
     /// Changes the contention backoff by the outcome of a write.

@@ -5,6 +5,7 @@ use std::time::Duration;
 use tokio::time::Instant;
 use weirgate_shared::{EpochMillis, Shard};
 
+use super::super::attempt::Plan;
 use super::super::batch;
 use super::super::denial_ttl::denial_ttl;
 use super::super::view::ShardView;
@@ -48,24 +49,25 @@ impl Machine {
     }
 
     /// Denies the waiters for which there was too little when a write was planned, by the response to
-    /// it. All have waited since before. Others compete for what is refilled meanwhile: a waiter that
-    /// is kept for it, or loses each race, would wait until its deadline.
-    pub(super) fn deny_as_of(&mut self, env: &Env, planned_at: EpochMillis) {
+    /// it, if they had arrived by then. Others compete for what is refilled meanwhile: a waiter that is
+    /// kept for it, or loses each race, would wait until its deadline.
+    pub(super) fn deny_as_of(&mut self, env: &Env, plan: Plan) {
         // A request that is gone reserves nothing.
         self.expire(env);
         let Some(first) = self.line.front() else {
             return;
         };
         // If more leases have expired than one write reclaims, the next write has their tokens.
-        let is_whole = |view: &ShardView| !view.shard.has_unreclaimable(planned_at);
+        let is_whole = |view: &ShardView| !view.shard.has_unreclaimable(plan.at);
         let Some(view) = self.shard.view().filter(is_whole) else {
             return;
         };
         let now = env.now();
-        let since = Duration::from(now.since(planned_at));
-        let mut left = view.shard.projected(&first.request.limits, planned_at);
+        let since = Duration::from(now.since(plan.at));
+        let mut left = view.shard.projected(&first.request.limits, plan.at);
         for waiter in std::mem::take(&mut self.line) {
-            let Some(mut shortage) = batch::shortage(&left, &waiter, planned_at) else {
+            let shortage = batch::shortage(&left, &waiter, plan.at);
+            let Some(mut shortage) = shortage.filter(|_| waiter.id <= plan.last_arrived) else {
                 batch::subtract(&mut left, &waiter);
                 self.line.push_back(waiter);
                 continue;
@@ -102,7 +104,7 @@ impl Machine {
         shortage: &[LimitStatus],
         now: EpochMillis,
     ) -> bool {
-        let (age, most) = (self.shard.age(view), env.denial_cache_ttl);
+        let (age, most) = (env.ages.age(view.sent_at), env.denial_cache_ttl);
         let mut short = shortage.iter().filter(|status| status.is_short());
         self.shard.is_since(view, waiter.enqueued_at)
             || !self.shard.summary.retry_time_passed(now, age)

@@ -8,13 +8,13 @@ use std::time::Duration;
 
 use tokio::time::Instant;
 use weirgate_shared::Shard;
-use weirgate_store::{Consistency, Item, StoreError};
+use weirgate_store::Consistency;
 
 use super::super::batch;
 use super::super::view::ShardView;
 use super::super::waiter::Reason;
 use super::{Asked, Command, Known, Look, Machine, Next, is_key_range_throttle};
-use crate::session::{Env, Sent, backoff, decode_shard};
+use crate::session::{Env, Sent, backoff};
 use crate::values::{Error, count};
 
 /// Time in which a view of a throttled shard counts as fresh, 1 s.
@@ -69,17 +69,17 @@ impl Machine {
     }
 
     /// Takes the response to a read.
-    pub(crate) fn read_done(&mut self, env: &Env, found: Result<Option<Item>, StoreError>) {
+    pub(crate) fn read_done(&mut self, env: &Env, shard: Result<Option<Shard>, Error>) {
         let Some((Asked::Read(look), sent, _)) = self.asked.take() else {
             return;
         };
         if !matches!(look, Look::Outcome) {
-            self.shard.record_outcome(&found);
+            self.shard.record_outcome(&shard);
         }
         let _ = env.now();
         let is_repeatable = matches!(look, Look::First(_) | Look::InDoubt);
         if is_repeatable
-            && found.is_ok()
+            && shard.is_ok()
             && sent.jumps != env.ages.jumps()
             && self.reads < MAX_READS
         {
@@ -89,8 +89,6 @@ impl Machine {
             return;
         }
         self.reads = 1;
-        let found = found.map_err(Error::from);
-        let shard = found.and_then(|item| item.as_ref().map(decode_shard).transpose());
         match look {
             Look::First(known) => self.read_first(env, known, sent, shard),
             Look::Short(known, view, consistency) => {

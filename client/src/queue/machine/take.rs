@@ -7,26 +7,34 @@
 use std::sync::Arc;
 
 use tokio::time::Instant;
-use weirgate_shared::{Effect, Shard};
-use weirgate_store::{ErrorKind, Item, StoreError, WriteOutcome};
+use weirgate_shared::{Effect, EpochMillis, Shard};
+use weirgate_store::{ErrorKind, StoreError};
 
 use super::super::attempt::Attempt;
 use super::super::contention::{ContentionBackoff, FRESH_VIEW};
 use super::super::part::HoldPart;
 use super::super::view::ShardView;
 use super::super::waiter::{Granted, Outcome, Reason, Waiter};
-use super::{Asked, Command, Look, Machine, Next, PATIENCE, is_key_range_throttle};
-use crate::session::{Env, Sent, backoff, decode_shard};
+use super::{Asked, Command, Look, Machine, Next, PATIENCE, Written, is_key_range_throttle};
+use crate::session::{Env, Sent, backoff};
 use crate::values::{Error, check_bucket_debt, check_bucket_limits, count};
 
 impl Machine {
     /// Returns the next write of an attempt, or what must come before it; `None` to look again.
     pub(super) fn send(&mut self, env: &Env, mut attempt: Attempt) -> Option<Command> {
-        let now = attempt.replan(env);
+        let view = self.shard.view();
+        if attempt.is_unconfirmed()
+            && let Some(view) = &view
+            && attempt.has_taken_from(&view.shard)
+        {
+            // Whatever brought the view: a read, a settlement, a write of the operator.
+            self.found(env, attempt, &view.shard);
+            return None;
+        }
+        let now = attempt.replan(env, self.last_id);
         // The write's own id is included, so a request that the network repeats does not take twice.
         attempt.write_ids.push(weirgate_store::random_id());
         let is_confirmed = env.is_time_confirmed();
-        let view = self.shard.view();
         let age = view.as_ref().map(|view| self.shard.age(view));
         attempt.age = age.unwrap_or_default();
         let mut take = attempt.take(env, &self.shard, now);
@@ -80,23 +88,23 @@ impl Machine {
         env: &Env,
         mut attempt: Attempt,
         sent: Sent,
-        outcome: Result<WriteOutcome, StoreError>,
+        outcome: Result<Written, Error>,
     ) {
         self.shard.record_outcome(&outcome);
         if outcome.is_ok() {
             self.shard.record_unthrottled_write();
         }
         match outcome {
-            Ok(WriteOutcome::Applied(item)) => {
+            Ok(Written::Applied(shard)) => {
                 if attempt.is_hot {
                     self.shard.clear_throttle();
                 }
-                self.applied(env, attempt, sent, item.as_ref());
+                self.applied(env, attempt, sent, shard);
             }
-            Ok(WriteOutcome::ConditionFailed(None)) if !self.shard.is_only() => {
+            Ok(Written::Missing) if !self.shard.is_only() => {
                 self.shard_missing(env, attempt);
             }
-            Ok(WriteOutcome::ConditionFailed(None)) => {
+            Ok(Written::Missing) => {
                 if let Err(error) = attempt.refusals.record(&self.shard.key, None) {
                     return self.fail_attempt(env, attempt, error);
                 }
@@ -104,17 +112,15 @@ impl Machine {
                 attempt.is_missing = true;
                 self.attempt = Some(attempt);
             }
-            Ok(WriteOutcome::ConditionFailed(Some(item))) => {
-                self.refused(env, attempt, sent, &item);
-            }
-            Err(error) if error.kind == ErrorKind::Unconfirmed => {
+            Ok(Written::Refused(shard)) => self.refused(env, attempt, sent, shard),
+            Err(Error::Store(error)) if error.kind == ErrorKind::Unconfirmed => {
                 tracing::debug!(%error, "unconfirmed write");
                 count(&env.counters.unconfirmed, 1);
                 let writes = attempt.note_unconfirmed(env, error);
                 self.wait = Some(Instant::now() + backoff(writes));
                 self.attempt = Some(attempt);
             }
-            Err(error) if error.kind.is_transient() => {
+            Err(Error::Store(error)) if error.kind.is_transient() => {
                 count(&env.counters.refused, 1);
                 tracing::debug!(%error, "write rejected for now");
                 if is_key_range_throttle(&error) {
@@ -128,37 +134,30 @@ impl Machine {
                     self.rejected(attempt.waiters, error);
                 }
             }
-            Err(error) => self.fail_attempt(env, attempt, Error::from(error)),
+            Err(error) => self.fail_attempt(env, attempt, error),
         }
     }
 
     /// Grants all waiters after an applied write.
-    fn applied(&mut self, env: &Env, attempt: Attempt, sent: Sent, item: Option<&Item>) {
+    fn applied(&mut self, env: &Env, attempt: Attempt, sent: Sent, shard: Shard) {
         self.shard.with_backoff(ContentionBackoff::won_race);
-        let shard = match item.map(decode_shard) {
-            Some(Ok(shard)) => shard,
-            Some(Err(error)) => return self.fail_attempt(env, attempt, error),
-            None => unreachable!("the answer was asked for"),
-        };
         attempt.count_unconfirmed_tokens(env, 0, Some(shard.write_seq - 1));
         if let Some(seen) = &attempt.seen {
             self.record_others(env, &attempt, sent, shard.write_seq - seen.write_seq - 1);
         }
-        self.grant(env, attempt, sent, shard);
+        let shard = self.record_view(&attempt, sent, shard);
+        self.grant_and_deny(env, attempt, &shard);
     }
 
-    /// Grants all waiters if `item` shows that an earlier write was applied; otherwise they are in
+    /// Grants all waiters if the shard shows that an earlier write was applied; otherwise they are in
     /// line again, unless the next write would be refused too.
-    fn refused(&mut self, env: &Env, attempt: Attempt, sent: Sent, item: &Item) {
-        let shard = match decode_shard(item) {
-            Ok(shard) => shard,
-            Err(error) => return self.fail_attempt(env, attempt, error),
-        };
+    fn refused(&mut self, env: &Env, attempt: Attempt, sent: Sent, shard: Shard) {
         if attempt.has_taken_from(&shard) {
             // One unconfirmed write is then known, unless the last write arrived twice.
             let known = i64::from(shard.last_write_id.as_ref() != attempt.write_ids.last());
             attempt.count_unconfirmed_tokens(env, known, Some(shard.write_seq - 1));
-            return self.grant(env, attempt, sent, shard);
+            let shard = self.record_view(&attempt, sent, shard);
+            return self.grant_and_deny(env, attempt, &shard);
         }
         // If the item equals the view, the state itself failed the condition, not a race.
         let changed = attempt.seen.as_deref().filter(|seen| **seen != shard);
@@ -170,7 +169,7 @@ impl Machine {
             let writes = (shard.write_seq - seen.write_seq).max(1);
             self.record_others(env, &attempt, sent, writes);
             if attempt.age >= FRESH_VIEW {
-                let was_full = attempt.has_full_limit(&shard, attempt.planned.now);
+                let was_full = attempt.has_full_limit(&shard, attempt.last_plan.at);
                 self.shard
                     .record_others(|others| others.record_failed_guess(was_full));
             }
@@ -184,16 +183,15 @@ impl Machine {
             // corrected the clock.
             self.shard.clear_view();
         }
-        let planned_at = attempt.planned.now;
+        let plan = attempt.last_plan;
         self.retry(attempt);
         if was_race && self.races >= PATIENCE {
-            self.deny_as_of(env, planned_at);
+            self.deny_as_of(env, plan);
         }
     }
 
     /// Takes back the waiters of a write that DynamoDB rejected for now.
-    fn rejected(&mut self, waiters: Vec<Waiter>, error: StoreError) {
-        let error = Arc::new(error);
+    fn rejected(&mut self, waiters: Vec<Waiter>, error: Arc<StoreError>) {
         if self.can_reroute(&error) {
             for waiter in waiters {
                 let reason = Reason::Throttled(Arc::clone(&error));
@@ -228,15 +226,13 @@ impl Machine {
     }
 
     /// Grants all waiters, also those that have gone: what was taken for them returns.
-    fn grant(&mut self, env: &Env, attempt: Attempt, sent: Sent, shard: Shard) {
-        let shard = self.record_view(&attempt, sent, shard);
-        let planned_at = attempt.planned.now;
+    fn grant(&mut self, attempt: Attempt, taken_at: EpochMillis, shard: &Arc<Shard>) {
         for (waiter, lease) in attempt.waiters.into_iter().zip(attempt.leases) {
             let part = HoldPart {
                 state: Arc::clone(&self.shard),
                 amounts: waiter.amounts(),
                 is_bypass: waiter.request.is_bypass(),
-                shard: Arc::clone(&shard),
+                shard: Arc::clone(shard),
                 prefetched_at: None,
                 lease: lease.map(|(id, lease)| (id, lease.expires_at)),
                 is_in_doubt: false,
@@ -244,14 +240,20 @@ impl Machine {
             let granted = Granted {
                 part,
                 limits: waiter.request.limits,
-                taken_at: planned_at,
+                taken_at,
                 acquires: waiter.request.acquires,
             };
             self.reply(waiter.id, Ok(Outcome::Granted(granted)));
         }
         self.failures = 0;
-        if !attempt.is_doubted {
-            self.deny_as_of(env, planned_at);
+    }
+
+    /// Grants all waiters by the response to the last write, which also shows what is left for others.
+    fn grant_and_deny(&mut self, env: &Env, attempt: Attempt, shard: &Arc<Shard>) {
+        let (plan, is_doubted) = (attempt.last_plan, attempt.is_doubted);
+        self.grant(attempt, plan.at, shard);
+        if !is_doubted {
+            self.deny_as_of(env, plan);
         }
     }
 
@@ -266,8 +268,8 @@ impl Machine {
         found: Option<Shard>,
     ) {
         if let Some(shard) = found.filter(|shard| attempt.has_taken_from(shard)) {
-            attempt.count_unconfirmed_tokens(env, 1, Some(shard.write_seq - 1));
-            return self.grant(env, attempt, sent, shard);
+            let shard = self.record_view(&attempt, sent, shard);
+            return self.found(env, attempt, &shard);
         }
         attempt.count_unconfirmed_tokens(env, 0, None);
         let doubt = attempt.end_doubt();
@@ -281,6 +283,13 @@ impl Machine {
             self.reply_to(&waiter, Err(error));
         }
         self.retry(attempt);
+    }
+
+    /// Grants all waiters of an unconfirmed write that the shard shows.
+    fn found(&mut self, env: &Env, attempt: Attempt, shard: &Arc<Shard>) {
+        attempt.count_unconfirmed_tokens(env, 1, Some(shard.write_seq - 1));
+        let planned_at = attempt.planned.now;
+        self.grant(attempt, planned_at, shard);
     }
 
     /// Sends the waiters elsewhere, because this shard is missing and may not be created.
