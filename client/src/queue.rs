@@ -4,24 +4,16 @@
 
 mod attempt;
 mod batch;
-mod contention;
 mod denial_ttl;
 mod directory;
 mod driver;
-#[cfg(test)]
-mod explorer;
-mod hour;
 mod machine;
+mod pace;
 mod part;
 mod pick_shard;
-mod read;
-mod retry_times;
 mod settle;
 mod shard_state;
 mod summary;
-mod taken;
-mod throttle;
-mod view;
 mod waiter;
 
 #[cfg(test)]
@@ -31,8 +23,11 @@ pub(crate) use directory::ShardQueues;
 pub(crate) use driver::ShardQueue;
 pub(crate) use part::{Ending, HoldPart};
 pub(crate) use settle::{SettleAttempt, SettleOutcome};
-pub(crate) use shard_state::ShardState;
+pub(crate) use shard_state::{ShardState, ShardView};
 pub(crate) use summary::BucketSummary;
-pub(crate) use taken::Taken;
-pub(crate) use view::ShardView;
-pub(crate) use waiter::{Outcome, Reason};
+pub(crate) use waiter::{Outcome, Reason, Taken};
+
+#[cfg(test)]
+mod tests {
+    mod explorer;
+}

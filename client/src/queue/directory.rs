@@ -7,8 +7,8 @@ use weirgate_shared::{BucketKey, EpochMillis, Limit, MilliTokens, ShardIndex};
 
 use super::driver::ShardQueue;
 use super::shard_state::ShardState;
+use super::shard_state::ShardView;
 use super::summary::BucketSummary;
-use super::view::ShardView;
 use crate::session::AgeClock;
 use crate::values::Locked;
 

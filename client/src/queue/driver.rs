@@ -12,7 +12,7 @@ use weirgate_store::{Item, StoreError, WriteOutcome};
 
 use super::machine::{Command, Machine, Written};
 use super::shard_state::ShardState;
-use super::taken::Taken;
+use super::waiter::Taken;
 use super::waiter::{Outcome, Reply, Waiter};
 use crate::session::{Session, Work, decode_shard};
 use crate::values::{BucketRequest, Error, Locked};

@@ -25,7 +25,7 @@ use weirgate_store::{Consistency, ErrorKind, StoreError};
 use super::attempt::Attempt;
 use super::batch;
 use super::shard_state::ShardState;
-use super::view::ShardView;
+use super::shard_state::ShardView;
 use super::waiter::{Outcome, Reason, Reply, Waiter};
 use crate::session::{Env, Refusals, Sent, backoff, quarter_left};
 use crate::values::Error;

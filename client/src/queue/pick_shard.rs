@@ -8,7 +8,7 @@ use weirgate_shared::{Effect, EpochMillis, Limit, LimitName, MilliTokens, ShardI
 use super::directory::ShardQueues;
 use super::driver::ShardQueue;
 use super::machine::AMPLE_FACTOR;
-use super::view::ShardView;
+use super::shard_state::ShardView;
 use crate::session::Moment;
 use crate::values::BucketRequest;
 

@@ -10,7 +10,7 @@ use weirgate_shared::write::{
 use weirgate_shared::{EpochMillis, LimitName, MilliTokens, Millis, Shard, WriteId, attr};
 use weirgate_store::{ErrorKind, StoreError, WriteOutcome};
 
-use super::contention::OtherWriters;
+use super::pace::OtherWriters;
 use super::shard_state::ShardState;
 use crate::session::{Refusals, Sent, Session, backoff, deadline, decode_shard};
 use crate::values::{Amounts, Error, Settlement, check_bucket_debt, count};

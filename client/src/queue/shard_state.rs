@@ -5,15 +5,15 @@ use std::sync::{Arc, MutexGuard};
 use std::time::Duration;
 
 use tokio::time::Instant;
-use weirgate_shared::write::Contention;
-use weirgate_shared::{BucketKey, LimitsVersion, MAX_SHARDS, Shard};
-use weirgate_store::StoreError;
+use weirgate_shared::write::{Contention, Roll};
+use weirgate_shared::{
+    BucketKey, EpochMillis, Hour, LimitsVersion, MAX_SHARDS, Millis, Shard, Window,
+};
+use weirgate_store::{Item, StoreError};
 
-use super::contention::{ContentionBackoff, OtherWriters};
+use super::pace::{ContentionBackoff, OtherWriters, ThrottleHistory};
 use super::summary::BucketSummary;
-use super::throttle::ThrottleHistory;
-use super::view::ShardView;
-use crate::session::{ClockJumps, Moment, Sent};
+use crate::session::{ClockJumps, Env, Moment, Sent, Session};
 use crate::values::{Error, Locked};
 
 /// Shortest interval between ends of *rare* leases, 60 s. For more frequent ends, leaving `due` to
@@ -264,4 +264,123 @@ impl ShardState {
         }
         state
     }
+}
+
+/// A copy of the shard as a response showed it, and the times of that response and its request.
+#[derive(Debug, Clone)]
+pub(crate) struct ShardView {
+    pub(crate) shard: Arc<Shard>,
+    pub(crate) seen_at: Moment,
+    /// When the request was sent: a write was planned then.
+    pub(crate) sent_at: Moment,
+    /// Whether the wall clock has jumped ahead since the request that brought the view was sent: the
+    /// process was frozen, or the clock was set.
+    pub(crate) predates_clock_jump: bool,
+}
+
+/// Usual greatest age of an eventually consistent response, latency included, 10 ms.
+const CROWDED_WITHIN: Millis = Millis(10);
+/// Acquires within [`CROWDED_WITHIN`] from which a plan on a read expects writes of other processes,
+/// 2.
+const CROWDED_ACQUIRES: i64 = 2;
+
+impl ShardState {
+    /// Returns whether there is a view, or the shard is missing where a take may create it.
+    pub(super) fn is_known(&self) -> bool {
+        self.view().is_some() || self.may_be_created()
+    }
+
+    /// Returns whether the shard has probably been split since the view, as other shards were.
+    pub(super) fn is_outgrown(&self) -> bool {
+        self.view().is_some_and(|view| {
+            self.summary
+                .is_outgrown(view.shard.shard().count, view.seen_at)
+        })
+    }
+
+    /// Returns whether the shard is missing and is the only one: a take then creates the bucket, by a
+    /// time that a response has confirmed.
+    pub(super) fn may_be_created(&self) -> bool {
+        let is_missing = self.view().is_none() && self.is_missing() && self.is_only();
+        is_missing && self.summary.ages.is_confirmed()
+    }
+
+    /// Returns whether the shard is missing and is one of several: its tokens are in other shards.
+    pub(super) fn was_merged_away(&self) -> bool {
+        self.view().is_none() && self.is_missing() && !self.is_only()
+    }
+
+    /// Returns whether this is the bucket's only shard, as far as this process has seen.
+    pub(super) fn is_only(&self) -> bool {
+        self.key.shard == 0 && self.summary.max_shards_seen() == 1
+    }
+
+    /// Records the result of a read, unless the view is newer. The shard may be
+    /// missing.
+    pub(crate) fn record_read(&self, shard: Option<Shard>, sent: Sent, now: EpochMillis) {
+        match shard {
+            Some(shard) => {
+                let is_crowded = expected_acquires(&shard, now, CROWDED_WITHIN) >= CROWDED_ACQUIRES;
+                self.record_read_response(shard, sent);
+                self.record_others(|others| others.record_read(is_crowded));
+            }
+            None if self.view().is_none() => self.mark_missing(),
+            None => {}
+        }
+    }
+
+    /// Records the item of a read that other items were the reason for. A take that follows reports
+    /// an item that cannot be read.
+    pub(crate) fn record_item(&self, item: Option<&Item>, sent: Sent, session: &Session) {
+        match item.map(Item::bucket).transpose() {
+            Ok(shard) => self.record_read(shard, sent, session.now()),
+            Err(error) => {
+                tracing::debug!(%error, bucket = self.key.item_key().pk, "bucket unreadable");
+            }
+        }
+    }
+
+    /// Returns whether nothing was seen of the bucket yet.
+    pub(crate) fn is_unknown(&self) -> bool {
+        self.is_only() && !self.is_known()
+    }
+}
+
+/// Acquires that a process must expect since the hour began before it assumes that one of them
+/// began the hour, 4.
+const MIN_EXPECTED_ACQUIRES: i64 = 4;
+
+impl ShardState {
+    /// Returns the hour that a write at `now` counts for. Where other processes write often, one of
+    /// them has already begun the hour: beginning it again would fail, once per process.
+    pub(crate) fn roll(&self, env: &Env, now: EpochMillis) -> Roll {
+        let hour = Hour::of(EpochMillis(now.0.saturating_sub(env.roll_lag.0)));
+        let begun = now.since(hour.start());
+        let now_aged = self.summary.ages.now();
+        let state = self.state();
+        let is_begun = state
+            .view
+            .as_ref()
+            .filter(|_| !state.others.are_none())
+            .is_some_and(|view| {
+                let age = Millis::from(now_aged.since(view.seen_at));
+                let seen = EpochMillis(now.0.saturating_sub(age.0));
+                // A view from after the hour's beginning shows whether it was begun.
+                age > begun && expected_acquires(&view.shard, seen, begun) >= MIN_EXPECTED_ACQUIRES
+            });
+        Roll {
+            hour,
+            by_others: is_begun,
+        }
+    }
+}
+
+/// Returns the acquires expected within `time`, at the rate of the shard's hour, or of its life if
+/// shorter, until it was `seen`. Never more than were counted by then.
+pub(super) fn expected_acquires(shard: &Shard, seen: EpochMillis, time: Millis) -> i64 {
+    let since = shard.hour.start().max(EpochMillis(shard.birth_seq / 1000));
+    let counted = shard.acquires.used(Window::Hourly);
+    let expected =
+        counted.saturating_mul(i128::from(time.0)) / i128::from(seen.since(since).0.max(1));
+    i64::try_from(counted.min(expected)).unwrap_or(i64::MAX)
 }

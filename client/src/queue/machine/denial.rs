@@ -8,7 +8,7 @@ use weirgate_shared::{EpochMillis, Shard};
 use super::super::attempt::Plan;
 use super::super::batch;
 use super::super::denial_ttl::denial_ttl;
-use super::super::view::ShardView;
+use super::super::shard_state::ShardView;
 use super::super::waiter::{Outcome, Reason, Waiter};
 use super::{Machine, is_key_range_throttle};
 use crate::session::Env;

@@ -11,7 +11,7 @@ use weirgate_shared::Shard;
 use weirgate_store::Consistency;
 
 use super::super::batch;
-use super::super::view::ShardView;
+use super::super::shard_state::ShardView;
 use super::super::waiter::Reason;
 use super::{Asked, Command, Known, Look, Machine, Next, is_key_range_throttle};
 use crate::session::{Env, Sent, backoff};

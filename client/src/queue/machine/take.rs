@@ -11,9 +11,9 @@ use weirgate_shared::{Effect, EpochMillis, Shard};
 use weirgate_store::{ErrorKind, StoreError};
 
 use super::super::attempt::Attempt;
-use super::super::contention::{ContentionBackoff, FRESH_VIEW};
+use super::super::pace::{ContentionBackoff, FRESH_VIEW};
 use super::super::part::HoldPart;
-use super::super::view::ShardView;
+use super::super::shard_state::ShardView;
 use super::super::waiter::{Granted, Outcome, Reason, Waiter};
 use super::{Asked, Command, Look, Machine, Next, PATIENCE, Written, is_key_range_throttle};
 use crate::session::{Env, Sent, backoff};

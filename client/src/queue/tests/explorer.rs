@@ -7,10 +7,14 @@
 //! event, [`World::settle`] what after the last one, once all that is under way has arrived.
 
 use std::collections::{BTreeMap, BTreeSet};
+use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::thread;
 use std::time::Duration;
 
 use fastrand::Rng;
+use tokio::runtime::Runtime;
 use tokio::time::{Instant, advance};
 use weirgate_shared::evaluator::Item;
 use weirgate_shared::write::{LeaseChange, Settle, Update, expire};
@@ -19,11 +23,11 @@ use weirgate_shared::{
 };
 use weirgate_store::{Consistency, CorrectedClock, ErrorKind, StoreError};
 
-use super::driver::GRACE;
-use super::machine::{Command, Machine, Written};
-use super::shard_state::ShardState;
-use super::summary::BucketSummary;
-use super::waiter::{Granted, Outcome, Reply, Waiter};
+use super::super::driver::GRACE;
+use super::super::machine::{Command, Machine, Written};
+use super::super::shard_state::ShardState;
+use super::super::summary::BucketSummary;
+use super::super::waiter::{Granted, Outcome, Reply, Waiter};
 use crate::session::{ClockJumps, Env, FakeClock};
 use crate::values::{BucketRequest, Error, Limits};
 
@@ -1015,125 +1019,114 @@ async fn explore(seed: u64) -> Seen {
     world.seen
 }
 
-#[cfg(test)]
-mod tests {
-    use std::panic::{AssertUnwindSafe, catch_unwind};
-    use std::sync::atomic::{AtomicU64, Ordering};
-    use std::thread;
+fn number(name: &str) -> Option<u64> {
+    std::env::var(name).ok()?.parse().ok()
+}
 
-    use tokio::runtime::Runtime;
+/// A runtime whose time is paused, for what draws from the seed of this thread.
+fn runtime() -> Runtime {
+    weirgate_store::seed_ids_of_thread();
+    let runtime = tokio::runtime::Builder::new_current_thread()
+        .enable_time()
+        .start_paused(true)
+        .build();
+    runtime.unwrap()
+}
 
-    use super::*;
-
-    fn number(name: &str) -> Option<u64> {
-        std::env::var(name).ok()?.parse().ok()
+/// Runs seeds on one thread, each the next of all. Returns how often what happened.
+fn run(next: &AtomicU64, end: u64) -> Seen {
+    let (runtime, mut all) = (runtime(), Seen::default());
+    loop {
+        let seed = next.fetch_add(1, Ordering::Relaxed);
+        if seed >= end {
+            return all;
+        }
+        let seen = catch_unwind(AssertUnwindSafe(|| runtime.block_on(explore(seed))));
+        all += seen.unwrap_or_else(|_| panic!("SEED={seed} fails: TRACE=1 shows its events"));
     }
+}
 
-    /// A runtime whose time is paused, for what draws from the seed of this thread.
-    fn runtime() -> Runtime {
-        weirgate_store::seed_ids_of_thread();
-        let runtime = tokio::runtime::Builder::new_current_thread()
-            .enable_time()
-            .start_paused(true)
-            .build();
-        runtime.unwrap()
-    }
-
-    /// Runs seeds on one thread, each the next of all. Returns how often what happened.
-    fn run(next: &AtomicU64, end: u64) -> Seen {
-        let (runtime, mut all) = (runtime(), Seen::default());
+/// Every order of the events of two processes with three callers, of which two ask for more than
+/// there is together, with one fault and one pause, and with a caller that leaves.
+#[test]
+fn every_order_of_a_few_events_keeps_the_promises() {
+    let wish = |rate, lease: Option<u64>| Wish {
+        rate: MilliTokens::from_tokens(rate),
+        effect: Effect::Enforce,
+        lease: lease.map(Duration::from_millis),
+        timeout: Duration::from_millis(900),
+    };
+    let scopes = || {
+        let slot = || wish(5, Some(300));
+        [
+            (vec![vec![slot(), wish(25, None)]], [1, 1, 1]),
+            (vec![vec![slot()], vec![slot()]], [0, 0, 1]),
+            (vec![vec![wish(25, None)], vec![wish(20, None)]], [1, 0, 0]),
+        ]
+    };
+    let (runtime, mut all, mut orders) = (runtime(), Seen::default(), 0);
+    for which in 0..scopes().len() {
+        let mut order = Order::default();
         loop {
-            let seed = next.fetch_add(1, Ordering::Relaxed);
-            if seed >= end {
-                return all;
-            }
-            let seen = catch_unwind(AssertUnwindSafe(|| runtime.block_on(explore(seed))));
-            all += seen.unwrap_or_else(|_| panic!("SEED={seed} fails: TRACE=1 shows its events"));
-        }
-    }
-
-    /// Every order of the events of two processes with three callers, of which two ask for more than
-    /// there is together, with one fault and one pause, and with a caller that leaves.
-    #[test]
-    fn every_order_of_a_few_events_keeps_the_promises() {
-        let wish = |rate, lease: Option<u64>| Wish {
-            rate: MilliTokens::from_tokens(rate),
-            effect: Effect::Enforce,
-            lease: lease.map(Duration::from_millis),
-            timeout: Duration::from_millis(900),
-        };
-        let scopes = || {
-            let slot = || wish(5, Some(300));
-            [
-                (vec![vec![slot(), wish(25, None)]], [1, 1, 1]),
-                (vec![vec![slot()], vec![slot()]], [0, 0, 1]),
-                (vec![vec![wish(25, None)], vec![wish(20, None)]], [1, 0, 0]),
-            ]
-        };
-        let (runtime, mut all, mut orders) = (runtime(), Seen::default(), 0);
-        for which in 0..scopes().len() {
-            let mut order = Order::default();
-            loop {
-                let (wishes, [faults, passes, leaves]) = scopes()[which].clone();
-                let scope = Scope {
-                    wishes,
-                    faults,
-                    passes,
-                    leaves,
-                };
-                let seen = runtime.block_on(explore_order(scope, &mut order));
-                all += seen;
-                orders += 1;
-                if !order.advance() {
-                    break;
-                }
+            let (wishes, [faults, passes, leaves]) = scopes()[which].clone();
+            let scope = Scope {
+                wishes,
+                faults,
+                passes,
+                leaves,
+            };
+            let seen = runtime.block_on(explore_order(scope, &mut order));
+            all += seen;
+            orders += 1;
+            if !order.advance() {
+                break;
             }
         }
-        println!("{orders} orders: {all:?}");
-        assert!(
-            [all.granted, all.denied, all.returned, all.lost, all.late]
-                .iter()
-                .all(|count| *count > 0),
-            "{all:?}"
-        );
     }
+    println!("{orders} orders: {all:?}");
+    assert!(
+        [all.granted, all.denied, all.returned, all.lost, all.late]
+            .iter()
+            .all(|count| *count > 0),
+        "{all:?}"
+    );
+}
 
-    /// `SEEDS=1000000` runs more, `SEED=7 TRACE=1` shows the events of one.
-    #[test]
-    fn no_order_of_events_breaks_a_promise() {
-        let first = number("SEED");
-        let end = first.map_or_else(|| number("SEEDS").unwrap_or(20_000), |seed| seed + 1);
-        let next = AtomicU64::new(first.unwrap_or_default());
-        let threads = thread::available_parallelism().map_or(1, usize::from);
-        let all = thread::scope(|scope| {
-            let threads: Vec<_> = (0..threads)
-                .map(|_| scope.spawn(|| run(&next, end)))
-                .collect();
-            let mut all = Seen::default();
-            for thread in threads {
-                all += thread.join().expect("a seed fails");
-            }
-            all
-        });
-        println!("{all:?}");
-        let Seen {
-            granted,
-            denied,
-            failed,
-            returned,
-            refused,
-            lost,
-            late,
-            looked_up,
-            expired,
-            deleted,
-        } = all;
-        let all = [
-            granted, denied, failed, returned, refused, lost, late, looked_up, expired, deleted,
-        ];
-        assert!(
-            first.is_some() || !all.contains(&0),
-            "some events never happen: {all:?}"
-        );
-    }
+/// `SEEDS=1000000` runs more, `SEED=7 TRACE=1` shows the events of one.
+#[test]
+fn no_order_of_events_breaks_a_promise() {
+    let first = number("SEED");
+    let end = first.map_or_else(|| number("SEEDS").unwrap_or(20_000), |seed| seed + 1);
+    let next = AtomicU64::new(first.unwrap_or_default());
+    let threads = thread::available_parallelism().map_or(1, usize::from);
+    let all = thread::scope(|scope| {
+        let threads: Vec<_> = (0..threads)
+            .map(|_| scope.spawn(|| run(&next, end)))
+            .collect();
+        let mut all = Seen::default();
+        for thread in threads {
+            all += thread.join().expect("a seed fails");
+        }
+        all
+    });
+    println!("{all:?}");
+    let Seen {
+        granted,
+        denied,
+        failed,
+        returned,
+        refused,
+        lost,
+        late,
+        looked_up,
+        expired,
+        deleted,
+    } = all;
+    let all = [
+        granted, denied, failed, returned, refused, lost, late, looked_up, expired, deleted,
+    ];
+    assert!(
+        first.is_some() || !all.contains(&0),
+        "some events never happen: {all:?}"
+    );
 }
