@@ -81,7 +81,7 @@ enum Look {
     /// There is no view, or it is outgrown.
     First(Known),
     /// The view is short.
-    Short(Known, Option<ShardView>, Consistency),
+    Short(Known, Consistency),
     /// There is no view while an earlier write is unconfirmed.
     InDoubt,
     /// An unconfirmed write has taken too long.

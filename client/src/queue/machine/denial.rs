@@ -132,7 +132,8 @@ impl Machine {
         let now = env.now();
         let last = self.shard.last_error();
         let is_throttled = last.is_some_and(|error| is_key_range_throttle(&error));
-        let view = self.shard.view().filter(|_| is_throttled);
+        let view = self.shard.view_since_clock_jump();
+        let view = view.filter(|_| is_throttled);
         let view = view.filter(|view| view.shard.shard().count == 1);
         let short = view.and_then(|view| Some((batch::shortage(&view.shard, waiter, now)?, view)));
         match short {

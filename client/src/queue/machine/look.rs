@@ -11,7 +11,6 @@ use weirgate_shared::Shard;
 use weirgate_store::Consistency;
 
 use super::super::batch;
-use super::super::shard_state::ShardView;
 use super::super::waiter::Reason;
 use super::{Asked, Command, Known, Look, Machine, Next, is_key_range_throttle};
 use crate::session::{Env, Sent, backoff};
@@ -44,7 +43,7 @@ impl Machine {
     pub(super) fn ask_read(&mut self, env: &Env, look: Look) -> Command {
         let command = match look {
             Look::First(_) | Look::InDoubt => Command::Read(Consistency::Eventual),
-            Look::Short(_, _, consistency) => Command::Read(consistency),
+            Look::Short(_, consistency) => Command::Read(consistency),
             Look::Outcome => Command::LookUp,
         };
         // Reading the clock notices a jump.
@@ -65,7 +64,7 @@ impl Machine {
             true => Consistency::Strong,
             false => Consistency::Eventual,
         };
-        Some(self.ask_read(env, Look::Short(self.known(), view, consistency)))
+        Some(self.ask_read(env, Look::Short(self.known(), consistency)))
     }
 
     /// Takes the response to a read.
@@ -91,8 +90,8 @@ impl Machine {
         self.reads = 1;
         match look {
             Look::First(known) => self.read_first(env, known, sent, shard),
-            Look::Short(known, view, consistency) => {
-                self.read_again(env, known, view.as_ref(), consistency, sent, shard);
+            Look::Short(known, consistency) => {
+                self.read_again(env, known, consistency, sent, shard);
             }
             Look::InDoubt => self.read_in_doubt(env, sent, shard),
             Look::Outcome => {
@@ -144,11 +143,11 @@ impl Machine {
         &mut self,
         env: &Env,
         known: Known,
-        view: Option<&ShardView>,
         consistency: Consistency,
         sent: Sent,
         shard: Result<Option<Shard>, Error>,
     ) {
+        let view = self.shard.view();
         let seen = view.map_or(i64::MIN, |view| view.shard.write_seq);
         match shard {
             Ok(Some(shard)) if shard.write_seq >= seen => {
@@ -168,9 +167,11 @@ impl Machine {
             Err(Error::Store(error)) if error.kind.is_transient() => {
                 count(&env.counters.refused, 1);
                 tracing::debug!(%error, "shard not readable for now");
+                // Not by a view from before the clock was set.
+                let view = self.shard.view_since_clock_jump();
                 if let Some(view) = view.filter(|_| is_key_range_throttle(&error)) {
                     self.shard.trust_view_for(THROTTLED_VIEW_TTL);
-                    self.deny_insufficient(env, view);
+                    self.deny_insufficient(env, &view);
                 }
                 return self.pause();
             }

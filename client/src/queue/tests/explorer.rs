@@ -64,6 +64,8 @@ struct Process {
     waits_until: Option<Instant>,
     callers: BTreeMap<u64, Caller>,
     granted: BTreeSet<u64>,
+    /// Last write that was applied without an answer, until the process can know it.
+    unanswered: Option<WriteId>,
 }
 
 struct Caller {
@@ -512,6 +514,7 @@ impl World {
             Command::Read(Consistency::Strong) => Message::Read(self.shard()),
             Command::LookUp => {
                 self.seen.looked_up += 1;
+                self.processes[at].unanswered = None;
                 Message::Read(self.shard())
             }
         };
@@ -589,7 +592,20 @@ impl World {
             }
             (Message::Write(update), _) => {
                 copy = Some(update.clone()).filter(|_| fate == Fate::ArrivesTwice);
+                let last = self.shard().and_then(|shard| shard.last_write_id);
                 let written = self.apply(&update, sent, Some(number));
+                if let Written::Applied(shard) = &written {
+                    let process = &mut self.processes[at];
+                    let is_repeated = number > 0 && last == process.unanswered;
+                    let is_again = last.is_some() && (is_repeated || last == shard.last_write_id);
+                    assert!(
+                        !is_again,
+                        "I7: a write is applied over itself, or over the one it repeats"
+                    );
+                    if fate == Fate::LosesAnswer && is_awaited {
+                        process.unanswered.clone_from(&shard.last_write_id);
+                    }
+                }
                 let is_late = !is_awaited && matches!(written, Written::Applied(_));
                 self.seen.late += u64::from(is_late);
                 self.seen.lost += u64::from(fate == Fate::LosesAnswer);
@@ -638,6 +654,7 @@ impl World {
             // The date of the response corrects the clock.
             process.clock.skew(0);
             process.env.ages.confirm(jumps);
+            process.unanswered = None;
         }
         match answer {
             Answer::Written(outcome) => process.machine.written(&process.env, outcome),
@@ -883,6 +900,7 @@ fn process() -> Process {
         waits_until: None,
         callers: BTreeMap::new(),
         granted: BTreeSet::new(),
+        unanswered: None,
     }
 }
 
