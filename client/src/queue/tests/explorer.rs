@@ -124,6 +124,8 @@ struct World {
     rng: Rng,
     faults: Faults,
     item: Option<Item>,
+    /// The item, decoded.
+    shard: Option<Shard>,
     /// Earlier states of the item that an eventually consistent read may show, with their ends.
     past: Vec<(Instant, Option<Shard>)>,
     processes: Vec<Process>,
@@ -229,6 +231,7 @@ impl World {
             rng,
             faults,
             item: None,
+            shard: None,
             past: vec![],
             processes,
             letters: vec![],
@@ -399,14 +402,15 @@ impl World {
     /// Deletes a bucket at rest, as DynamoDB does by `ttl`.
     fn delete(&mut self) {
         let Some(shard) = self
-            .shard()
+            .shard
+            .clone()
             .filter(|_| self.faults.deletes && self.held.is_empty())
         else {
             return;
         };
         let is_full = shard.balance_at(&names()[0], self.time()).0 == CAPACITY * 1000;
         if is_full && shard.leases.is_none_or(|leases| leases.is_empty()) {
-            self.past.push((Instant::now(), self.shard()));
+            self.past.push((Instant::now(), self.shard.take()));
             self.item = None;
             self.seen.deleted += 1;
             self.note(|| "the bucket is deleted".to_owned());
@@ -415,7 +419,7 @@ impl World {
 
     fn expire_leases(&mut self) {
         let now = self.time();
-        if let Some((update, _)) = self.shard().and_then(|shard| expire(&shard, now)) {
+        if let Some((update, _)) = self.shard.clone().and_then(|shard| expire(&shard, now)) {
             let sent = self.now();
             self.apply(&update, sent, None);
             self.seen.expired += 1;
@@ -508,14 +512,14 @@ impl World {
                     Some(at) if (1..=recent).contains(&back) => {
                         Message::Read(self.past[at].1.clone())
                     }
-                    _ => Message::Read(self.shard()),
+                    _ => Message::Read(self.shard.clone()),
                 }
             }
-            Command::Read(Consistency::Strong) => Message::Read(self.shard()),
+            Command::Read(Consistency::Strong) => Message::Read(self.shard.clone()),
             Command::LookUp => {
                 self.seen.looked_up += 1;
                 self.processes[at].unanswered = None;
-                Message::Read(self.shard())
+                Message::Read(self.shard.clone())
             }
         };
         self.sent += 1;
@@ -540,11 +544,6 @@ impl World {
             message,
         };
         self.letters.push(letter);
-    }
-
-    fn shard(&self) -> Option<Shard> {
-        let item = self.item.as_ref()?;
-        Some(item.bucket())
     }
 
     /// Delivers a letter, or loses it.
@@ -592,7 +591,10 @@ impl World {
             }
             (Message::Write(update), _) => {
                 copy = Some(update.clone()).filter(|_| fate == Fate::ArrivesTwice);
-                let last = self.shard().and_then(|shard| shard.last_write_id);
+                let last = self
+                    .shard
+                    .as_ref()
+                    .and_then(|shard| shard.last_write_id.clone());
                 let written = self.apply(&update, sent, Some(number));
                 if let Written::Applied(shard) = &written {
                     let process = &mut self.processes[at];
@@ -665,16 +667,16 @@ impl World {
 
     /// Applies a write to the item, as DynamoDB does.
     fn apply(&mut self, update: &Update, sent: Millis, number: Option<u64>) -> Written {
-        let before = self.shard();
+        let before = self.shard.take();
         let mut item = self.item.clone().unwrap_or_default();
         if !item.apply(update) {
             self.seen.refused += 1;
             self.note(|| format!("write {number:?} is refused"));
+            self.shard.clone_from(&before);
             return before.map_or(Written::Missing, Written::Refused);
         }
         let shard = item.bucket();
-        self.past.push((Instant::now(), before.clone()));
-        self.item = Some(item);
+        (self.item, self.shard) = (Some(item), Some(shard.clone()));
         self.note(|| {
             format!(
                 "write {number:?} sent at {} has id {:?}",
@@ -682,6 +684,7 @@ impl World {
             )
         });
         self.check(before.as_ref(), &shard, sent, number == Some(0));
+        self.past.push((Instant::now(), before));
         self.note(|| {
             format!(
                 "write {number:?} is applied: {} {} {:?}, accounted {}",
