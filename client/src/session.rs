@@ -82,8 +82,12 @@ impl Session {
         settings: Settings,
         breaker: CircuitBreakerConfig,
     ) -> Self {
-        let skew = table.skew().clone();
-        let env = Env::new(skew, settings.timeout, settings.denial_cache_ttl);
+        let env = Env::new(
+            table.name().to_owned(),
+            table.skew().clone(),
+            settings.timeout,
+            settings.denial_cache_ttl,
+        );
         let alive = watch::Sender::default();
         Self {
             home: Home::new(runtime, alive.subscribe()),

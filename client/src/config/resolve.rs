@@ -79,7 +79,10 @@ pub(crate) async fn resolve(
     let asked = Instant::now();
     let Ok(_turn) = timeout_at(until, slot.turn()).await else {
         let within = until.saturating_duration_since(asked);
-        return Err(session.no_answer("BatchGetItem of limits", within).into());
+        return Err(session
+            .env
+            .no_answer("BatchGetItem of limits", within)
+            .into());
     };
     {
         let state = slot.state();

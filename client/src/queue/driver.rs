@@ -40,7 +40,7 @@ impl ShardQueue {
     pub(super) fn new(shard: ShardState) -> Self {
         let shard = Arc::new(shard);
         let state = State {
-            machine: Machine::new(Arc::clone(&shard)),
+            machine: Machine::new(Arc::clone(&shard), 0),
             callers: HashMap::new(),
             has_driver: false,
         };
@@ -85,14 +85,15 @@ impl ShardQueue {
             Ok(reply) => reply.ok(),
             Err(_) => {
                 self.with_machine(session, |machine| machine.deadline_passed(&session.env, id));
-                reply.try_recv().ok()
+                // It is sent, or about to be: another thread may have it.
+                reply.await.ok()
             }
         };
         drop(waiting);
         reply.unwrap_or_else(|| {
             let request = format!("take of {}", self.shard.key.item_key().pk);
             let reason = "the runtime of the limiter has ended".to_owned();
-            Err(session.unconfirmed(&request, reason).into())
+            Err(session.env.unconfirmed(&request, reason).into())
         })
     }
 
@@ -219,7 +220,8 @@ impl Drop for Driver<'_> {
             return;
         }
         let mut state = self.queue.state();
-        state.machine = Machine::new(Arc::clone(&self.queue.shard));
+        let last_id = state.machine.last_id;
+        state.machine = Machine::new(Arc::clone(&self.queue.shard), last_id);
         state.callers.clear();
         state.has_driver = false;
     }

@@ -48,7 +48,7 @@ pub(crate) enum Command {
     /// Reads the shard's item, to see what became of a write.
     LookUp,
     Write(Update),
-    /// Waits until then, or until the machine is told something.
+    /// Waits until then. Nothing that the machine is told meanwhile ends the wait.
     Wait(Instant),
     /// Nothing waits.
     Stop,
@@ -91,6 +91,8 @@ enum Look {
 /// What was known of the bucket before a read.
 #[derive(Debug, Clone, Copy)]
 struct Known {
+    /// Write sequence of the view.
+    write_seq: i64,
     /// Shard count in the view.
     count: Option<u32>,
     was_only: bool,
@@ -101,9 +103,11 @@ struct Known {
 enum Next {
     /// Waits if the shard is contended, then selects.
     Start,
-    /// Selects the waiters of the next write.
+    /// Reads the shard if there is no view or it is outgrown, then selects the waiters of the next write.
     Select,
-    /// Selects by the view as it is: neither a read nor a write made it better.
+    /// Selects them by the view as a read left it.
+    SelectRead,
+    /// Selects them by the view as a write left it that could not make room.
     SelectAsIs,
     /// Reads the shard, because by now it may be short, or split.
     Recheck,
@@ -129,13 +133,14 @@ pub(crate) struct Machine {
     refusals: Refusals,
     /// Replies that are not sent yet.
     replies: Vec<(u64, Reply)>,
-    last_id: u64,
+    pub(super) last_id: u64,
     /// Reads in a row during each of which the wall clock jumped, and the one under way.
     reads: u32,
 }
 
 impl Machine {
-    pub(super) fn new(shard: Arc<ShardState>) -> Self {
+    /// Returns the machine of a shard, whose waiters are numbered from after `last_id`.
+    pub(super) fn new(shard: Arc<ShardState>, last_id: u64) -> Self {
         Self {
             shard,
             line: VecDeque::new(),
@@ -147,9 +152,14 @@ impl Machine {
             races: 0,
             refusals: Refusals::default(),
             replies: vec![],
-            last_id: 0,
+            last_id,
             reads: 1,
         }
+    }
+
+    #[cfg(test)]
+    pub(super) const fn shard(&self) -> &Arc<ShardState> {
+        &self.shard
     }
 
     /// Adds a waiter to the line. Returns its id.
@@ -182,7 +192,7 @@ impl Machine {
         } else if let Some(waiter) = self.attempted(id).filter(|waiter| !waiter.is_gone) {
             waiter.is_gone = true;
             let (enqueued_at, deadline) = (waiter.enqueued_at, waiter.deadline);
-            let error = self.timeout(enqueued_at, deadline);
+            let error = self.timeout(env, enqueued_at, deadline);
             self.reply(id, Err(error));
         }
     }
@@ -218,8 +228,12 @@ impl Machine {
                         self.wait = self.contended_wait(env);
                         None
                     }
-                    Next::Select => self.select(env, false),
-                    Next::SelectAsIs => self.select(env, true),
+                    Next::Select if self.needs_view() => {
+                        let known = self.known();
+                        Some(self.ask_read(env, Look::First(known)))
+                    }
+                    Next::Select | Next::SelectRead => self.select(env, true),
+                    Next::SelectAsIs => self.select(env, false),
                     Next::Recheck => self.recheck(env, false),
                     Next::RecheckStrongly => self.recheck(env, true),
                 },
@@ -233,7 +247,7 @@ impl Machine {
     /// Forgets what only waiters of one time have in common.
     fn rest(&mut self) {
         (self.next, self.wait) = (Next::Start, None);
-        (self.failures, self.races) = (0, 0);
+        (self.failures, self.races, self.reads) = (0, 0, 1);
         self.refusals = Refusals::default();
     }
 
@@ -255,24 +269,26 @@ impl Machine {
         Some(&mut waiters[place.ok()?])
     }
 
+    /// Returns the last deadline of the attempt's waiters, or of those in line without one.
     fn last_deadline(&self) -> Option<Instant> {
-        let batch = self.attempt.iter().flat_map(|attempt| &attempt.waiters);
-        let all = self.line.iter().chain(batch);
-        all.map(|waiter| waiter.deadline).max()
+        let deadline = |waiter: &Waiter| waiter.deadline;
+        match &self.attempt {
+            Some(attempt) => attempt.waiters.iter().map(deadline).max(),
+            None => self.line.iter().map(deadline).max(),
+        }
     }
 
     fn ask(&mut self, env: &Env, asked: Asked) {
         self.asked = Some((asked, env.ages.sent(), Instant::now()));
     }
 
+    fn needs_view(&self) -> bool {
+        !self.shard.is_known() || self.shard.is_outgrown()
+    }
+
     /// Selects the waiters of the next write, and denies those for which the view is short. Returns
     /// `None` to look at the waiters again.
-    fn select(&mut self, env: &Env, is_as_is: bool) -> Option<Command> {
-        if !is_as_is && (!self.shard.is_known() || self.shard.is_outgrown()) {
-            self.next = Next::Select;
-            let known = self.known();
-            return Some(self.ask_read(env, Look::First(known)));
-        }
+    fn select(&mut self, env: &Env, may_make_room: bool) -> Option<Command> {
         let races = std::mem::take(&mut self.races);
         let now = env.now();
         let view = self.shard.view();
@@ -283,7 +299,7 @@ impl Machine {
         self.line = others;
         if let Some(view) = &view {
             if batch.is_empty()
-                && !is_as_is
+                && may_make_room
                 && let Some(update) = self.plan_room(env, view, now)
             {
                 self.ask(env, Asked::MakeRoom);
@@ -451,7 +467,7 @@ impl Machine {
 
     /// Returns the error of a request that was not decided by its deadline: what hangs, or failed
     /// last.
-    fn timeout(&self, enqueued_at: Instant, deadline: Instant) -> Error {
+    fn timeout(&self, env: &Env, enqueued_at: Instant, deadline: Instant) -> Error {
         let after = deadline - enqueued_at;
         let hangs = self
             .asked
@@ -463,14 +479,8 @@ impl Machine {
                 Asked::Read(_) => "BatchGetItem",
                 Asked::Take | Asked::MakeRoom => "UpdateItem",
             };
-            let key = self.shard.key.item_key();
-            Arc::new(StoreError {
-                kind: ErrorKind::Unconfirmed,
-                request: format!("{operation} of {}", key.pk),
-                table: String::new(),
-                reason: format!("no answer within {after:?}"),
-                source: None,
-            })
+            let request = format!("{operation} of {}", self.shard.key.item_key().pk);
+            Arc::new(env.no_answer(&request, after))
         });
         let last = doubt.or(hanging).or_else(|| self.shard.last_error());
         Error::timeout(&self.shard.key, after, last)

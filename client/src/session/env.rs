@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use tokio::time::Instant;
 use weirgate_shared::{EpochMillis, ItemKey, Millis};
-use weirgate_store::{Consistency, CorrectedClock, StoreError};
+use weirgate_store::{Consistency, CorrectedClock, ErrorKind, StoreError};
 
 use super::{AgeClock, Sent, Session};
 use crate::values::Counters;
@@ -21,6 +21,8 @@ const MAX_ROLL_LAG: Millis = Millis(2_000);
 /// request.
 #[derive(Debug)]
 pub(crate) struct Env {
+    /// Name of the table, for errors.
+    table: String,
     pub(crate) counters: Arc<Counters>,
     /// Clock for ages.
     pub(crate) ages: AgeClock,
@@ -47,8 +49,14 @@ pub(crate) struct PlanTime {
 }
 
 impl Env {
-    pub(crate) fn new(skew: CorrectedClock, timeout: Duration, denial_cache_ttl: Duration) -> Self {
+    pub(crate) fn new(
+        table: String,
+        skew: CorrectedClock,
+        timeout: Duration,
+        denial_cache_ttl: Duration,
+    ) -> Self {
         Self {
+            table,
             counters: Arc::default(),
             ages: AgeClock::new(skew.clone()),
             clock_offset_ms: AtomicI64::new(skew.local().0),
@@ -91,6 +99,22 @@ impl Env {
         // Reading the clock notices a jump.
         let _ = self.now();
         self.ages.is_confirmed()
+    }
+
+    /// Returns the error of a request without a timely response, whose outcome is unknown.
+    pub(crate) fn no_answer(&self, request: &str, within: Duration) -> StoreError {
+        self.unconfirmed(request, format!("no answer within {within:?}"))
+    }
+
+    /// Returns the error of a request whose outcome is unknown for this reason.
+    pub(crate) fn unconfirmed(&self, request: &str, reason: String) -> StoreError {
+        StoreError {
+            kind: ErrorKind::Unconfirmed,
+            request: request.to_owned(),
+            table: self.table.clone(),
+            reason,
+            source: None,
+        }
     }
 
     /// Returns the current time for a plan.

@@ -120,7 +120,7 @@ impl<T, E: From<Error>, F: Future<Output = Result<T, E>>> Future for AtHome<'_, 
                 polled
             }
             Err(reason) if *this.is_begun => {
-                let error = this.session.unconfirmed("call", reason);
+                let error = this.session.env.unconfirmed("call", reason);
                 Poll::Ready(Err(Error::from(error).into()))
             }
             Err(reason) => Poll::Ready(Err(Error::Invalid(reason).into())),

@@ -9,8 +9,8 @@ use tokio::time::{Instant, timeout};
 use weirgate_shared::write::{Action, Update};
 use weirgate_shared::{ItemError, ItemKey, Meter, Shard, WriteId};
 use weirgate_store::{
-    Consistency, ErrorKind, Item, Page, Position, Query, RetryPolicy, ReturnValues, ScanPage,
-    StoreError, TransactOutcome, WriteOutcome,
+    Consistency, Item, Page, Position, Query, RetryPolicy, ReturnValues, ScanPage, StoreError,
+    TransactOutcome, WriteOutcome,
 };
 
 use super::Session;
@@ -168,25 +168,9 @@ impl Session {
         self.recorded(self.table.scan(prefix, limit, after)).await
     }
 
-    /// Returns the error of a request without a timely response, whose outcome is unknown.
-    pub(crate) fn no_answer(&self, request: &str, within: Duration) -> StoreError {
-        self.unconfirmed(request, format!("no answer within {within:?}"))
-    }
-
-    /// Returns the error of a request whose outcome is unknown for this reason.
-    pub(crate) fn unconfirmed(&self, request: &str, reason: String) -> StoreError {
-        StoreError {
-            kind: ErrorKind::Unconfirmed,
-            request: request.to_owned(),
-            table: self.table.name().to_owned(),
-            reason,
-            source: None,
-        }
-    }
-
     /// Returns and records the error of a request that its only caller drops without a response.
     pub(crate) fn timeout_error(&self, request: &str, within: Duration) -> StoreError {
-        let error = self.no_answer(request, within);
+        let error = self.env.no_answer(request, within);
         self.record(Some(&error));
         error
     }
@@ -203,7 +187,7 @@ impl Session {
             self.record(outcome.as_ref().err());
             return outcome;
         }
-        self.record(Some(&self.no_answer(operation, HANGS_AFTER)));
+        self.record(Some(&self.env.no_answer(operation, HANGS_AFTER)));
         let outcome = request.await;
         if !outcome.as_ref().is_err_and(|error| is_failure(error.kind)) {
             self.record(outcome.as_ref().err());

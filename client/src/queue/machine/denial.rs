@@ -139,7 +139,7 @@ impl Machine {
         match short {
             Some((shortage, view)) => self.deny(waiter, &view.shard, shortage, now),
             None => {
-                let error = self.timeout(waiter.enqueued_at, waiter.deadline);
+                let error = self.timeout(env, waiter.enqueued_at, waiter.deadline);
                 self.reply(waiter.id, Err(error));
             }
         }

@@ -23,7 +23,9 @@ const MAX_READS: u32 = 3;
 
 impl Machine {
     pub(super) fn known(&self) -> Known {
+        let view = self.shard.view();
         Known {
+            write_seq: view.map_or(i64::MIN, |view| view.shard.write_seq),
             count: self.count(),
             was_only: self.shard.summary.max_shards_seen() == 1,
         }
@@ -84,7 +86,9 @@ impl Machine {
         {
             // The response would show the item as of before a jump of the wall clock.
             self.reads += 1;
-            self.next = Next::Select;
+            if matches!(look, Look::First(_)) {
+                self.next = Next::Select;
+            }
             return;
         }
         self.reads = 1;
@@ -113,7 +117,7 @@ impl Machine {
             Ok(shard) => shard,
             // A write planned on the old view shows as much as the read would.
             Err(Error::Store(error)) if is_key_range_throttle(&error) && self.shard.is_known() => {
-                self.next = Next::SelectAsIs;
+                self.next = Next::SelectRead;
                 return;
             }
             Err(Error::Store(error)) if self.can_reroute(&error) => {
@@ -135,7 +139,7 @@ impl Machine {
             self.send_elsewhere(&Reason::BucketWasSplit);
         } else {
             self.failures = 0;
-            self.next = Next::Select;
+            self.next = Next::SelectRead;
         }
     }
 
@@ -147,13 +151,12 @@ impl Machine {
         sent: Sent,
         shard: Result<Option<Shard>, Error>,
     ) {
-        let view = self.shard.view();
-        let seen = view.map_or(i64::MIN, |view| view.shard.write_seq);
         match shard {
-            Ok(Some(shard)) if shard.write_seq >= seen => {
+            // A view that is newer by now stays.
+            Ok(Some(shard)) if shard.write_seq >= known.write_seq => {
                 self.shard.record_read_response(shard, sent);
             }
-            // The response is older than the view, or the item was deleted since.
+            // The response is older than the view was, or the item was deleted since.
             Ok(_) if consistency == Consistency::Eventual => {
                 self.next = Next::RecheckStrongly;
                 return;

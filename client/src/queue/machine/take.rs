@@ -64,6 +64,9 @@ impl Machine {
             check_bucket_debt(shard, attempt.asks.with(Effect::Debit))
         });
         if let Err(error) = checked {
+            // The next request reads again, because an operator may have deleted the item as the error
+            // advises.
+            self.shard.clear_view();
             self.fail_attempt(env, attempt, error);
             return None;
         }
@@ -105,10 +108,10 @@ impl Machine {
                 self.shard_missing(env, attempt);
             }
             Ok(Written::Missing) => {
+                self.shard.clear_view();
                 if let Err(error) = attempt.refusals.record(&self.shard.key, None) {
                     return self.fail_attempt(env, attempt, error);
                 }
-                self.shard.clear_view();
                 attempt.is_missing = true;
                 self.attempt = Some(attempt);
             }
@@ -318,6 +321,9 @@ impl Machine {
     pub(super) fn fail_attempt(&mut self, env: &Env, attempt: Attempt, error: Error) {
         attempt.count_unconfirmed_tokens(env, 0, None);
         let error = attempt.doubt().map_or(error, Error::Store);
-        self.fail(attempt.waiters, &error);
+        self.failures = 0;
+        for waiter in attempt.waiters {
+            self.reply_to(&waiter, Err(error.clone()));
+        }
     }
 }

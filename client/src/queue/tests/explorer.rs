@@ -66,6 +66,22 @@ struct Process {
     granted: BTreeSet<u64>,
     /// Last write that was applied without an answer, until the process can know it.
     unanswered: Option<WriteId>,
+    /// Last request that the table has handled. What arrives later than that of a write before it, no
+    /// process can know.
+    handled: u64,
+}
+
+impl Process {
+    /// The date of a response corrects the clock, unless the clock was set while it was under way.
+    fn is_answered(&mut self, sent: ClockJumps) {
+        let _ = self.env.now();
+        let is_current = sent == self.env.ages.jumps();
+        self.clock.skew(0);
+        let _ = self.env.now();
+        let jumps = self.env.ages.jumps();
+        self.env.ages.confirm(if is_current { jumps } else { sent });
+        self.unanswered = None;
+    }
 }
 
 struct Caller {
@@ -93,6 +109,8 @@ enum Answer {
 struct Letter {
     process: usize,
     number: u64,
+    /// Whether no answer to it is awaited.
+    is_copy: bool,
     sent: Millis,
     jumps: ClockJumps,
     message: Message,
@@ -118,6 +136,33 @@ struct Wish {
     /// Duration of the lease of a slot, if it takes one.
     lease: Option<Duration>,
     timeout: Duration,
+}
+
+impl Wish {
+    fn request(&self) -> BucketRequest {
+        let [rate, slots] = names();
+        let mut asks = Asks::of(self.effect, [(rate, self.rate)]);
+        if self.lease.is_some() {
+            asks = asks.and(Effect::Enforce, [(slots, MilliTokens::from_tokens(1))]);
+        }
+        BucketRequest {
+            asks,
+            limits: limits(),
+            lease: self.lease.map(|lasts| (lasts, "owner".into())),
+            timeout: self.timeout,
+            acquires: 1,
+        }
+    }
+}
+
+/// Returns the wish for a token, within 3 s.
+fn one_token() -> Wish {
+    Wish {
+        rate: MilliTokens::from_tokens(1),
+        effect: Effect::Enforce,
+        lease: None,
+        timeout: Duration::from_secs(3),
+    }
 }
 
 struct World {
@@ -304,18 +349,7 @@ impl World {
     }
 
     fn ask(&mut self, at: usize, wish: &Wish) {
-        let [rate_name, slots_name] = names();
-        let mut asks = Asks::of(wish.effect, [(rate_name, wish.rate)]);
-        if wish.lease.is_some() {
-            asks = asks.and(Effect::Enforce, [(slots_name, MilliTokens::from_tokens(1))]);
-        }
-        let request = BucketRequest {
-            asks,
-            limits: limits(),
-            lease: wish.lease.map(|lasts| (lasts, "owner".into())),
-            timeout: wish.timeout,
-            acquires: 1,
-        };
+        let request = wish.request();
         let (now, arrived) = (Instant::now(), self.now());
         let deadline = now + wish.timeout;
         let process = &mut self.processes[at];
@@ -421,7 +455,7 @@ impl World {
         let now = self.time();
         if let Some((update, _)) = self.shard.clone().and_then(|shard| expire(&shard, now)) {
             let sent = self.now();
-            self.apply(&update, sent, None);
+            self.apply(&update, sent, None, None);
             self.seen.expired += 1;
         }
     }
@@ -451,8 +485,8 @@ impl World {
             acquires: -granted.acquires,
             roll: part.state.roll(&self.processes[at].env, self.time()),
         };
-        let sent = self.now();
-        let mut written = self.apply(&settle.full(None), sent, None);
+        let (sent, asked) = (self.now(), self.processes[at].env.ages.sent());
+        let mut written = self.apply(&settle.full(None), sent, None, None);
         let is_held = |shard: &Shard| {
             let leases = shard.leases.as_ref();
             let holds = |(id, _): &(WriteId, _)| leases.is_some_and(|all| all.contains_key(id));
@@ -461,7 +495,13 @@ impl World {
         if let Written::Refused(shard) = &written
             && is_held(shard)
         {
-            written = self.apply(&settle.capped(shard), sent, None);
+            written = self.apply(&settle.capped(shard), sent, None, None);
+        }
+        if let Written::Applied(shard) | Written::Refused(shard) = &written {
+            // It also shows what became of earlier writes.
+            self.processes[at].handled = self.sent;
+            self.processes[at].is_answered(asked.jumps);
+            part.state.record_response(shard.clone(), asked);
         }
         if matches!(written, Written::Applied(_)) && part.lease.is_none() {
             self.accounted -= part.amounts.get(&names()[0]).map_or(0, |amount| amount.0);
@@ -526,6 +566,10 @@ impl World {
         let number = self.sent;
         let process = &mut self.processes[at];
         process.asked = Some(number);
+        if let Message::Read(_) = message {
+            // What it shows was read just now.
+            process.handled = number;
+        }
         let jumps = process.env.ages.jumps();
         self.note(|| match &message {
             Message::Write(update) => {
@@ -539,6 +583,7 @@ impl World {
         let letter = Letter {
             process: at,
             number,
+            is_copy: false,
             sent: Millis::from(self.began.elapsed()),
             jumps,
             message,
@@ -567,11 +612,12 @@ impl World {
         let Letter {
             process: at,
             number,
+            is_copy,
             sent,
             jumps,
             message,
         } = self.letters.remove(which);
-        let is_awaited = self.processes[at].asked == Some(number);
+        let is_awaited = !is_copy && self.processes[at].asked == Some(number);
         let lost = || failed(ErrorKind::Unconfirmed);
         let throttled = || failed(ErrorKind::Throttled { key_range: true });
         let (mut copy, mut answer) = (None, None);
@@ -595,10 +641,14 @@ impl World {
                     .shard
                     .as_ref()
                     .and_then(|shard| shard.last_write_id.clone());
-                let written = self.apply(&update, sent, Some(number));
+                let copy_of = is_copy.then_some(number > self.processes[at].handled);
+                let written = self.apply(&update, sent, Some(number), copy_of);
+                if !is_copy {
+                    self.processes[at].handled = number;
+                }
                 if let Written::Applied(shard) = &written {
                     let process = &mut self.processes[at];
-                    let is_repeated = number > 0 && last == process.unanswered;
+                    let is_repeated = !is_copy && last == process.unanswered;
                     let is_again = last.is_some() && (is_repeated || last == shard.last_write_id);
                     assert!(
                         !is_again,
@@ -618,16 +668,13 @@ impl World {
             }
         }
         let answer = answer.filter(|_| is_awaited).map(Message::Done);
-        // A copy has no answer that is awaited.
-        let copy = copy.map(|update| (0, Message::Write(update)));
-        for (number, message) in answer
-            .map(|answer| (number, answer))
-            .into_iter()
-            .chain(copy)
-        {
+        let answer = answer.map(|answer| (false, answer));
+        let copy = copy.map(|update| (true, Message::Write(update)));
+        for (is_copy, message) in answer.into_iter().chain(copy) {
             self.letters.push(Letter {
                 process: at,
                 number,
+                is_copy,
                 sent,
                 jumps,
                 message,
@@ -653,10 +700,7 @@ impl World {
         let process = &mut self.processes[at];
         process.asked = None;
         if matches!(&answer, Answer::Written(Ok(_)) | Answer::Read(Ok(_))) {
-            // The date of the response corrects the clock.
-            process.clock.skew(0);
-            process.env.ages.confirm(jumps);
-            process.unanswered = None;
+            process.is_answered(jumps);
         }
         match answer {
             Answer::Written(outcome) => process.machine.written(&process.env, outcome),
@@ -665,8 +709,15 @@ impl World {
         self.pump(at);
     }
 
-    /// Applies a write to the item, as DynamoDB does.
-    fn apply(&mut self, update: &Update, sent: Millis, number: Option<u64>) -> Written {
+    /// Applies a write to the item, as DynamoDB does. `copy_of` says of a copy whether its process still
+    /// waits for what became of the write.
+    fn apply(
+        &mut self,
+        update: &Update,
+        sent: Millis,
+        number: Option<u64>,
+        copy_of: Option<bool>,
+    ) -> Written {
         let before = self.shard.take();
         let mut item = self.item.clone().unwrap_or_default();
         if !item.apply(update) {
@@ -683,7 +734,7 @@ impl World {
                 sent.0, shard.last_write_id
             )
         });
-        self.check(before.as_ref(), &shard, sent, number == Some(0));
+        self.check(before.as_ref(), &shard, sent, copy_of);
         self.past.push((Instant::now(), before));
         self.note(|| {
             format!(
@@ -703,19 +754,31 @@ impl World {
     }
 
     /// Checks a write that was applied.
-    fn check(&mut self, before: Option<&Shard>, after: &Shard, sent: Millis, is_copy: bool) {
+    fn check(
+        &mut self,
+        before: Option<&Shard>,
+        after: &Shard,
+        sent: Millis,
+        copy_of: Option<bool>,
+    ) {
         let [rate, slots] = names();
         let ids =
             [before, Some(after)].map(|shard| shard.and_then(|shard| shard.last_write_id.clone()));
         // The functions' writes leave the id of the last one.
+        let mut is_first = true;
         if let [before, Some(id)] = ids
             && before.as_ref() != Some(&id)
         {
-            // A take without a lease whose request arrives again after others have written is the one
-            // exception: nothing in the item tells. It takes what is there, and counts.
-            let is_first = self.applied.insert(id);
-            assert!(is_first || is_copy, "I7: a write is applied twice");
+            // A take without a lease whose request arrives again after another write is the one exception:
+            // nothing in the item tells. It takes what is there, and counts.
+            is_first = self.applied.insert(id);
+            assert!(
+                is_first || copy_of.is_some(),
+                "I7: a write is applied twice"
+            );
         }
+        // What its process cannot know: it has gone on, or its first arrival decided.
+        let is_late = copy_of.is_some_and(|is_current| !is_current || !is_first);
         let of = |shard: Option<&Shard>| {
             let state = shard.and_then(|shard| shard.limits.get(&rate));
             state.map_or(0, |state| i64::try_from(state.consumed.0).unwrap())
@@ -737,7 +800,7 @@ impl World {
         self.accounted -= ended;
         let consumed = of(Some(after)) - of(before);
         self.consumed += consumed;
-        self.late += if is_copy { consumed + ended } else { 0 };
+        self.late += if is_late { consumed + ended } else { 0 };
         let held = after
             .leases
             .iter()
@@ -756,7 +819,8 @@ impl World {
             at,
             consumed,
             // As of the plan: those that it leaves out were short then.
-            rate: after.balance_at(&rate, START.plus(sent)).0,
+            // A lease that ends in this millisecond may be in the balance or not.
+            rate: after.balance_at(&rate, EpochMillis(START.0 + sent.0 - 1)).0,
             slots: free.0,
         });
         self.check_admission();
@@ -811,10 +875,11 @@ impl World {
             }
             (Some(caller), Ok(Outcome::Denied(_))) => {
                 self.seen.denied += 1;
-                self.check_denial(at, &caller);
+                self.check_denial(at, id, &caller);
             }
             (Some(_), Err(error)) => {
                 self.seen.failed += 1;
+                assert!(!matches!(error, Error::Invalid(_)), "{error}");
                 let is_calm = !self.faults.loses && !self.faults.throttles && self.seen.lost == 0;
                 assert!(
                     !is_calm || matches!(error, Error::Timeout { .. }),
@@ -826,9 +891,10 @@ impl World {
     }
 
     /// I2: a denied request was short at some time since its arrival, or not much earlier, beside what
-    /// others of its process wait for.
-    fn check_denial(&self, at: usize, caller: &Caller) {
-        let others = self.processes[at].callers.values();
+    /// those ahead of it in its process wait for.
+    fn check_denial(&self, at: usize, id: u64, caller: &Caller) {
+        let earlier = self.processes[at].callers.range(..id);
+        let others = earlier.map(|(_, caller)| caller);
         let (rates, slots) = others.fold(
             (caller.rate.0, i64::from(caller.takes_slot)),
             |(rates, slots), other| (rates + other.rate.0, slots + i64::from(other.takes_slot)),
@@ -851,24 +917,30 @@ impl World {
         assert!(was_short, "I2: denied, but the bucket had enough");
     }
 
-    /// Delivers all that is under way, without faults.
-    async fn settle(&mut self) {
+    /// Delivers all that is under way, without faults, until no caller waits.
+    async fn deliver_all(&mut self) {
+        let before = self.sent;
         for _ in 0..1_000 {
             while !self.letters.is_empty() {
                 self.deliver(false);
+                assert!(self.sent - before < 1_000, "requests without end");
             }
-            let mut callers = self.processes.iter().flat_map(|process| &process.callers);
-            if callers.next().is_none()
-                && self.processes.iter().all(|process| process.asked.is_none())
-            {
-                break;
+            let rests = |process: &Process| {
+                process.callers.is_empty()
+                    && process.asked.is_none()
+                    && process.waits_until.is_none()
+            };
+            if self.processes.iter().all(rests) {
+                return;
             }
             self.pass(20).await;
         }
-        for process in &self.processes {
-            assert!(process.callers.is_empty(), "a caller waits indefinitely");
-            assert_eq!(process.asked, None);
-        }
+        panic!("a caller waits indefinitely");
+    }
+
+    /// What must hold once everything has arrived.
+    async fn settle(&mut self) {
+        self.deliver_all().await;
         let unknown = self
             .processes
             .iter()
@@ -878,6 +950,18 @@ impl World {
         assert!(
             (0..=unknown + self.late).contains(&more),
             "I3: {more} millitokens are consumed and not granted, of {unknown} unknown"
+        );
+        // I2: nothing goes wrong any more, and pauses are over. So each process decides, whatever went
+        // before.
+        self.pass(15_000).await;
+        let failed = self.seen.failed;
+        for at in 0..self.processes.len() {
+            self.ask(at, &one_token());
+            self.deliver_all().await;
+        }
+        assert_eq!(
+            self.seen.failed, failed,
+            "a request is not decided although nothing goes wrong"
         );
     }
 }
@@ -889,6 +973,7 @@ fn left(shard: &Shard) -> MilliTokens {
 fn process() -> Process {
     let clock = FakeClock::at(START);
     let env = Env::new(
+        "limits".to_owned(),
         CorrectedClock::of(Arc::new(clock.clone())),
         Duration::from_secs(3),
         Duration::from_secs(1),
@@ -896,7 +981,7 @@ fn process() -> Process {
     let summary = Arc::new(BucketSummary::new(env.ages.clone()));
     let shard = Arc::new(ShardState::first(key(), summary));
     Process {
-        machine: Machine::new(shard),
+        machine: Machine::new(shard, 0),
         env,
         clock,
         asked: None,
@@ -904,6 +989,7 @@ fn process() -> Process {
         callers: BTreeMap::new(),
         granted: BTreeSet::new(),
         unanswered: None,
+        handled: 0,
     }
 }
 
@@ -933,7 +1019,7 @@ impl Scope {
         }
         for (which, letter) in world.letters.iter().enumerate() {
             events.push(Event::HandOver(which, Fate::Arrives));
-            if self.faults > 0 && letter.number > 0 && matches!(letter.message, Message::Write(_)) {
+            if self.faults > 0 && !letter.is_copy && matches!(letter.message, Message::Write(_)) {
                 for fate in [
                     Fate::ArrivesLater,
                     Fate::ArrivesTwice,
@@ -1150,4 +1236,37 @@ fn no_order_of_events_breaks_a_promise() {
         first.is_some() || !all.contains(&0),
         "some events never happen: {all:?}"
     );
+}
+
+/// A replica that lags, or an item that is gone, does not bring a newer view: it is not read again at
+/// once.
+#[test]
+fn an_outgrown_view_is_read_once() {
+    runtime().block_on(async {
+        let reads = [Some(9), Some(10), None];
+        for shown in reads {
+            let mut process = process();
+            let shard = |write_seq| Shard {
+                write_seq,
+                ..Shard::full(key(), &limits(), START)
+            };
+            process.env.ages.confirm(process.env.ages.jumps());
+            let state = process.machine.shard();
+            state.record_view(shard(10));
+            advance(Duration::from_millis(1)).await;
+            state.summary.record_shard_count(2, process.env.ages.now());
+            let (now, request) = (Instant::now(), one_token().request());
+            let deadline = now + Duration::from_secs(1);
+            process.machine.arrive(Waiter::new(request, now, deadline));
+            assert!(matches!(
+                process.machine.poll(&process.env),
+                Command::Read(_)
+            ));
+            process
+                .machine
+                .read_done(&process.env, Ok(shown.map(shard)));
+            let next = process.machine.poll(&process.env);
+            assert!(matches!(next, Command::Write(_)), "{shown:?}: {next:?}");
+        }
+    });
 }
