@@ -1,4 +1,4 @@
-//! One request for tokens, checked before anything is sent.
+//! One request for tokens, and its decision.
 
 use std::pin::pin;
 use std::sync::Arc;

@@ -6,6 +6,10 @@
 //! way. Meanwhile requests [arrive](Machine::arrive), [leave](Machine::leave), and reach
 //! [deadlines](Machine::deadline_passed). Each gets one reply.
 //!
+//! What drives it owes it three things: it delivers the [replies](Machine::take_replies) after each
+//! call, it waits as long as it is told, and the answer to a request has confirmed the time
+//! ([`AgeClock::confirm`](crate::session::AgeClock::confirm)) before the machine gets it.
+//!
 //! The waiters share the writes: while a take is under way, new ones wait in line, and the next write
 //! takes for all of them.
 
@@ -221,7 +225,7 @@ impl Machine {
             }
             self.wait = None;
             let command = match self.attempt.take() {
-                Some(attempt) => self.send(env, attempt),
+                Some(attempt) => self.next_write(env, attempt),
                 None => match std::mem::replace(&mut self.next, Next::Start) {
                     Next::Start => {
                         self.next = Next::Select;
@@ -327,7 +331,7 @@ impl Machine {
             return None;
         }
         let attempt = Attempt::new(env, &self.shard, batch, races);
-        self.send(env, attempt)
+        self.next_write(env, attempt)
     }
 
     /// Returns the write that may let the first waiter fit, for which the shard is short: it brings

@@ -130,7 +130,8 @@ impl ShardState {
         self.record(shard, ages.now(), ages.sent())
     }
 
-    /// Records the shard of a response to a write, as [`Self::record_view`] does.
+    /// Records the shard of a response, as it was when the response came, unless the view has a later
+    /// write sequence.
     pub(crate) fn record_response(&self, shard: Shard, sent: Sent) -> Arc<Shard> {
         self.record(shard, self.summary.ages.now(), sent)
     }

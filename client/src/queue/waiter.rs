@@ -19,7 +19,7 @@ pub(crate) enum Outcome<T> {
     Elsewhere(Reason),
 }
 
-/// Reason to try other shards.
+/// Reason to try other shards, which is no denial.
 #[derive(Debug, Clone)]
 pub(crate) enum Reason {
     /// The shard has no item.

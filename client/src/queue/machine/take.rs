@@ -21,7 +21,7 @@ use crate::values::{Error, check_bucket_debt, check_bucket_limits, count};
 
 impl Machine {
     /// Returns the next write of an attempt, or what must come before it; `None` to look again.
-    pub(super) fn send(&mut self, env: &Env, mut attempt: Attempt) -> Option<Command> {
+    pub(super) fn next_write(&mut self, env: &Env, mut attempt: Attempt) -> Option<Command> {
         let view = self.shard.view();
         if attempt.is_unconfirmed()
             && let Some(view) = &view
