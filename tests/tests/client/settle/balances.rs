@@ -185,40 +185,42 @@ async fn i7_of_two_changes_at_once_with_one_key_one_is_made() {
     );
 }
 
-/// A request that the network held back, after the balance was credited by another write.
+/// A request that the network held back, after another edit, or after the aggregator credited the refill
+/// that it would credit too.
 #[tokio::test(start_paused = true)]
 async fn i7_an_edit_that_arrives_late_changes_nothing() {
-    use weirgate_shared::write::{BalanceChange, change_balances};
+    use weirgate_shared::write::{BalanceChange, change_balances, refill};
     use weirgate_store::{ReturnValues, WriteOutcome};
-    let (fleet, [limiter]) = Fleet::of().await;
-    let _ = granted(&limiter, &limits(), &[("tpm", 6_000)]).await;
-    pass(secs(10)).await;
-    let add = [(
-        LimitName::new("tpm").unwrap(),
-        BalanceChange::Raise(tokens(100)),
-    )]
-    .into();
-    let late = change_balances(
-        &fleet.bucket().await,
-        weirgate_shared::EditId(1),
-        &add,
-        fleet.now(),
-    )
-    .unwrap();
-    let _ = limiter
-        .admin()
-        .edit_balances("e-1", "gpt-4")
-        .drain("tpm")
-        .send()
-        .await
-        .unwrap();
-    let table = fleet.dynamo.table().await;
-    let outcome = table.update(&late, ReturnValues::None).await.unwrap();
-    assert!(
-        matches!(outcome, WriteOutcome::ConditionFailed(_)),
-        "{outcome:?}"
-    );
-    assert_eq!(fleet.bucket().await.limits["tpm"].available, tokens(0));
+    for is_credited in [false, true] {
+        let (fleet, [limiter]) = Fleet::of().await;
+        let _ = granted(&limiter, &limits(), &[("tpm", 6_000)]).await;
+        pass(secs(10)).await;
+        let (tpm, change) = (
+            LimitName::new("tpm").unwrap(),
+            BalanceChange::Raise(tokens(100)),
+        );
+        let (used, add) = (
+            [(tpm.clone(), tokens(6_000))].into(),
+            [(tpm, change)].into(),
+        );
+        let (seen, now) = (fleet.bucket().await, fleet.now());
+        let late = change_balances(&seen, weirgate_shared::EditId(1), &add, now).unwrap();
+        let table = fleet.dynamo.table().await;
+        if is_credited {
+            let credit = refill(&seen, &used, now).expect("ten seconds are due");
+            let outcome = table.update(&credit, ReturnValues::None).await.unwrap();
+            assert!(matches!(outcome, WriteOutcome::Applied(_)), "{outcome:?}");
+        } else {
+            let admin = limiter.admin();
+            let drain = admin.edit_balances("e-1", "gpt-4").drain("tpm");
+            let _ = drain.send().await.unwrap();
+        }
+        let before = fleet.bucket().await;
+        let outcome = table.update(&late, ReturnValues::None).await.unwrap();
+        let is_refused = matches!(outcome, WriteOutcome::ConditionFailed(_));
+        assert!(is_refused, "credited {is_credited}: {outcome:?}");
+        assert_eq!(fleet.bucket().await, before);
+    }
 }
 
 /// A call that is dropped at any await, and made again with its key.
