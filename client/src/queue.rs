@@ -30,4 +30,5 @@ pub(crate) use waiter::{Outcome, Reason, Taken};
 #[cfg(test)]
 mod tests {
     mod explorer;
+    mod machine;
 }

@@ -8,7 +8,6 @@ mod config_cache;
 mod deadline;
 mod env;
 mod home;
-
 mod refusals;
 mod requests;
 mod switch_cache;
@@ -21,9 +20,8 @@ pub use clock::FakeClock;
 pub use config_cache::CacheStats;
 pub(crate) use config_cache::{CacheKey, ConfigCache};
 pub(crate) use deadline::{after, backoff, deadline, quarter_left};
-pub(crate) use env::{Env, PlanTime};
+pub(crate) use env::{Env, MAX_JUMPED_READS, PlanTime};
 pub(crate) use home::Home;
-
 pub(crate) use refusals::Refusals;
 pub(crate) use requests::{decode_meter, decode_shard, undecodable};
 pub(crate) use switch_cache::{KnownSwitches, SwitchRequest};
@@ -37,7 +35,7 @@ use tokio::sync::watch;
 use weirgate_shared::{Namespace, Resource};
 use weirgate_store::Table;
 
-use crate::values::{Counters, OnUnavailable, Prefetch};
+use crate::values::{OnUnavailable, Prefetch};
 
 /// The table, and what every request to it needs.
 #[derive(Debug)]
@@ -45,14 +43,12 @@ pub(crate) struct Session {
     pub(crate) table: Table,
     pub(crate) namespace: Namespace,
     pub(crate) settings: Settings,
-    pub(crate) counters: Arc<Counters>,
     pub(crate) breaker: CircuitBreaker,
     pub(crate) config_cache: ConfigCache,
     pub(crate) background: Background,
     home: Home,
     /// Ends, for its receivers, with the session.
     pub(crate) alive: watch::Sender<()>,
-    pub(crate) ages: AgeClock,
     pub(crate) env: Env,
 }
 
@@ -94,11 +90,9 @@ impl Session {
             table,
             namespace,
             settings,
-            counters: Arc::clone(&env.counters),
             breaker: CircuitBreaker::new(breaker, env.ages.clone()),
             config_cache: ConfigCache::default(),
             background: Background::default(),
-            ages: env.ages.clone(),
             env,
             alive,
         }

@@ -97,7 +97,7 @@ impl RateLimiter {
         Stats {
             breaker: self.session.breaker.current(),
             prefetch_outstanding_millitokens: u64::try_from(outstanding.0).unwrap_or_default(),
-            ..self.session.counters.read()
+            ..self.session.env.counters.read()
         }
     }
 

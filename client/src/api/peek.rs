@@ -132,7 +132,7 @@ impl<'a> Peek<'a> {
                         limits: vec![],
                     });
                 }
-                let since = session.ages.now().before(self.max_age);
+                let since = session.env.ages.now().before(self.max_age);
                 let unknown = targets
                     .iter()
                     .filter(|target| !self.is_known(session, target))
@@ -165,7 +165,7 @@ impl<'a> Peek<'a> {
     }
 
     fn is_known(&self, session: &Arc<Session>, target: &BucketTarget) -> bool {
-        let is_fresh = |at| !self.max_age.is_zero() && session.ages.age(at) <= self.max_age;
+        let is_fresh = |at| !self.max_age.is_zero() && session.env.ages.age(at) <= self.max_age;
         target
             .bucket
             .seen_bucket(&target.request.limits, session.now(), |view| {

@@ -117,7 +117,7 @@ async fn read_together(
         .map(|(bucket, _)| bucket.key.item_key())
         .collect();
     let keys: Vec<_> = keys.into_iter().collect();
-    let sent = session.ages.sent();
+    let sent = session.env.ages.sent();
     let read = session.read_with(&keys, consistency, None);
     let Ok(read) = timeout_at(deadline, read).await else {
         return Err(session

@@ -37,7 +37,7 @@ fn denial_by_views(
 ) -> Option<Denied> {
     let most = session.settings.denial_cache_ttl;
     // In a split bucket, one short shard proves nothing: only a denial by all shards is cached.
-    let moment = session.ages.now();
+    let moment = session.env.ages.now();
     let denied = bucket.denied().map(|at| moment.since(at));
     if bucket.summary().max_shards_seen() > 1 && denied.is_none_or(|age| age >= most) {
         return None;

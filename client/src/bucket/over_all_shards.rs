@@ -73,7 +73,7 @@ impl Router<'_> {
     /// could not be read for now.
     async fn refresh_all_shards(&mut self) -> Result<Option<(Bucket, Option<EpochMillis>)>, Error> {
         let BucketRequest { limits, .. } = self.request;
-        let enqueued_at = self.session.ages.of(self.enqueued_at);
+        let enqueued_at = self.session.env.ages.of(self.enqueued_at);
         // A balance of a rate may be half a second old; a count of free slots may not.
         let first = if self.request.takes_slots() {
             Consistency::Strong

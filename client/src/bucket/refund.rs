@@ -36,7 +36,13 @@ pub(crate) async fn refund(
         let known = bucket.cached_bucket(&request.limits, session.now());
         known.is_complete()
     };
-    let read = || refresh_all(session, std::slice::from_ref(&bucket), session.ages.now());
+    let read = || {
+        refresh_all(
+            session,
+            std::slice::from_ref(&bucket),
+            session.env.ages.now(),
+        )
+    };
     let views = || -> Vec<_> { bucket.queues.views().map(|view| view.shard).collect() };
     if !is_complete() {
         read().await?;

@@ -74,7 +74,7 @@ impl BucketRegistry {
         let bucket = Arc::new(BucketState::new(
             key.clone(),
             pool.flatten(),
-            session.ages.clone(),
+            session.env.ages.clone(),
         ));
         state.known.insert(key, Arc::clone(&bucket));
         bucket

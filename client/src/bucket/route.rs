@@ -88,7 +88,7 @@ impl<'a> Router<'a> {
         if self.bucket.summary().max_shards_seen() > 1
             && let Some(denied) = cached_denial(self.session, self.bucket, self.request)
         {
-            count(&self.session.counters.local_denied, 1);
+            count(&self.session.env.counters.local_denied, 1);
             return Ok(BucketDecision::Denied(denied));
         }
         let mut next = self.first();

@@ -23,7 +23,7 @@ pub(crate) struct Ancestors {
 /// does not cascade to.
 pub(crate) fn ancestors(session: &Session, entity: &EntityId) -> Ancestors {
     let (now, max_age) = (
-        session.ages.now(),
+        session.env.ages.now(),
         session.config_cache.switches.max_age(session),
     );
     #[cfg(feature = "yaml")]
@@ -53,7 +53,7 @@ pub(crate) fn ancestors(session: &Session, entity: &EntityId) -> Ancestors {
 /// # Errors
 /// The store's, or [`Error::UnreadableItem`] of one of them; the others are cached.
 pub(crate) async fn read_entities(session: &Session, ids: &[EntityId]) -> Result<(), Error> {
-    let (generation, read_at) = (session.config_cache.generation(), session.ages.now());
+    let (generation, read_at) = (session.config_cache.generation(), session.env.ages.now());
     let key = |id: &EntityId| EntityKey {
         namespace: session.namespace.clone(),
         entity: id.clone(),

@@ -34,8 +34,8 @@ impl Freshness {
     pub(super) fn accepts(self, resolved: &ResolvedConfig, session: &Session) -> bool {
         resolved.generation == session.config_cache.generation()
             && match self {
-                Self::AnyAge => session.ages.now() < resolved.valid_until,
-                Self::Recent => !resolved.may_be_stale(session.ages.now()),
+                Self::AnyAge => session.env.ages.now() < resolved.valid_until,
+                Self::Recent => !resolved.may_be_stale(session.env.ages.now()),
                 Self::Now => false,
             }
     }

@@ -94,7 +94,7 @@ impl<'a> ConfigLoad<'a> {
         count(&self.session.config_cache.counters.stale, 1);
         let bucket = self.first.key.item_key().pk;
         tracing::warn!(%error, bucket, "limits could not be read: using the cached ones");
-        let failed = self.session.ages.now();
+        let failed = self.session.env.ages.now();
         Ok(self.resolved(Some(failed)))
     }
 
@@ -144,7 +144,7 @@ impl<'a> ConfigLoad<'a> {
     /// is no view of it.
     async fn read(&mut self) -> Result<(), Error> {
         let (session, namespace) = (self.session, &self.session.namespace);
-        let sent = session.ages.sent();
+        let sent = session.env.ages.sent();
         let at = sent.at;
         let is_missing =
             |read_at: Option<Moment>| read_at.is_none_or(|read| at.since(read) >= self.max_age);
@@ -235,7 +235,7 @@ impl<'a> ConfigLoad<'a> {
         let oldest = oldest
             .chain(self.entity.as_ref().map(|known| known.read_at))
             .min()
-            .unwrap_or_else(|| self.session.ages.now());
+            .unwrap_or_else(|| self.session.env.ages.now());
         let known = self.levels.iter().filter_map(|(_, known)| known.as_ref());
         let version = known
             .map(|known| known.value.version)

@@ -68,7 +68,7 @@ pub(crate) async fn resolve(
     };
     let mut age = age;
     if let Some(known) = known.filter(|known| is_valid(known, age)) {
-        if !known.is_older_than(first.summary.version(), session.ages.now()) {
+        if !known.is_older_than(first.summary.version(), session.env.ages.now()) {
             count(&counters.hits, 1);
             count(&counters.negative_hits, u64::from(known.config.is_none()));
             return Ok(known);

@@ -52,7 +52,7 @@ async fn read(session: &Session, first: Option<&ShardState>) -> Arc<Switches> {
     let bucket = first.filter(|first| first.is_unknown());
     let of_bucket = bucket.map(|first| first.key.item_key());
     let keys: Vec<_> = [key.clone()].into_iter().chain(of_bucket.clone()).collect();
-    let (sent, cache) = (session.ages.sent(), &session.config_cache.switches);
+    let (sent, cache) = (session.env.ages.sent(), &session.config_cache.switches);
     let request = cache.begin(sent.at, false);
     let (consistency, until) = (request.consistency(), deadline(session.settings.timeout));
     let items = read_items(session, &keys, consistency, until, false, "switches").await;
@@ -84,7 +84,7 @@ pub(super) fn record_switches(
         }
         Err(error) => {
             tracing::warn!(%error, "switches could not be read: using the last ones");
-            cache.switches.record_failure(session.ages.now())
+            cache.switches.record_failure(session.env.ages.now())
         }
     }
 }

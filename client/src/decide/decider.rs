@@ -281,7 +281,7 @@ impl Decider<'_> {
         };
         let cached: Vec<_> = several.iter().enumerate().filter_map(cached).collect();
         if !cached.is_empty() {
-            count(&self.session.counters.local_denied, 1);
+            count(&self.session.env.counters.local_denied, 1);
             return Ok(AllOrNone::Denied(cached));
         }
         let buckets: Vec<_> = several

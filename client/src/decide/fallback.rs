@@ -101,7 +101,7 @@ pub(crate) fn fall_back(
         })),
         (OnUnavailable::Local { .. }, None) => return Err(error),
         (OnUnavailable::Local { percent }, Some(targets)) => {
-            match local_buckets.take(targets, percent, session.ages.time()) {
+            match local_buckets.take(targets, percent, session.env.ages.time()) {
                 Ok(holds) => {
                     let one = |(local, target)| BucketGrant {
                         local: Some(local),
@@ -117,7 +117,7 @@ pub(crate) fn fall_back(
             }
         }
     };
-    count(&session.counters.degraded, 1);
+    count(&session.env.counters.degraded, 1);
     tracing::debug!(%error, "decided without DynamoDB");
     answer
 }

@@ -126,7 +126,7 @@ fn outcome(decision: &Result<Decision<Granted>, Error>) -> &'static Outcome {
 
 /// Counts a decision.
 pub(crate) fn count_decision(session: &Session, decision: &Decision<Granted>) {
-    let counters = &session.counters;
+    let counters = &session.env.counters;
     match decision {
         Decision::Granted(given) => {
             count(&counters.granted, 1);

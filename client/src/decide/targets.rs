@@ -204,7 +204,7 @@ impl RequestSpec {
             )
             .await?;
             let is_own = Arc::ptr_eq(&bucket, &own);
-            resolved_request.limits_may_be_stale |= resolved.may_be_stale(session.ages.now());
+            resolved_request.limits_may_be_stale |= resolved.may_be_stale(session.env.ages.now());
             let config = resolved.config.as_deref();
             if is_own && given.is_none() {
                 let Some(EffectiveConfig {
@@ -222,7 +222,7 @@ impl RequestSpec {
                 if let Some(name) =
                     missing_limit(amounts, limits).filter(|_| *status == ConfigStatus::Enforced)
                 {
-                    if resolved.may_be_stale(session.ages.now()) && age == Freshness::AnyAge {
+                    if resolved.may_be_stale(session.env.ages.now()) && age == Freshness::AnyAge {
                         // The limit may be new.
                         age = Freshness::Recent;
                         next = Some(bucket);

@@ -105,12 +105,12 @@ impl Attempt {
         self.unconfirmed.take().map(|doubt| doubt.error)
     }
 
-    /// Returns whether no waiter has time left, or the doubt lasts too long.
-    pub(super) fn has_expired(&self) -> bool {
+    /// Returns whether a doubt lasts too long, or no waiter has time left for it.
+    pub(super) fn is_doubt_over(&self) -> bool {
         let now = Instant::now();
-        let is_over = |doubt: &Unconfirmed| now >= doubt.until;
-        self.unconfirmed.as_ref().is_some_and(is_over)
-            || !self.waiters.iter().any(|waiter| waiter.has_time(now))
+        self.unconfirmed.as_ref().is_some_and(|doubt| {
+            now >= doubt.until || !self.waiters.iter().any(|waiter| waiter.has_time(now))
+        })
     }
 
     /// Sets the next plan, by which the waiter `last_arrived` had arrived. An unconfirmed write keeps

@@ -76,7 +76,10 @@ impl ShardQueue {
             state.callers.insert(id, caller);
             (id, !std::mem::replace(&mut state.has_driver, true))
         };
-        let waiting = Waiting { queue: self, id };
+        let mut waiting = Waiting {
+            queue: Some(self),
+            id,
+        };
         if is_first {
             tokio::spawn(drive(Arc::clone(session), Arc::clone(self)));
         }
@@ -89,7 +92,7 @@ impl ShardQueue {
                 reply.await.ok()
             }
         };
-        drop(waiting);
+        waiting.queue = None;
         reply.unwrap_or_else(|| {
             let request = format!("take of {}", self.shard.key.item_key().pk);
             let reason = "the runtime of the limiter has ended".to_owned();
@@ -194,13 +197,17 @@ fn taken(session: &Arc<Session>, reply: Reply) -> Result<Outcome<Taken>, Error> 
 
 /// A caller without a reply. One that goes away leaves the line.
 struct Waiting<'a> {
-    queue: &'a ShardQueue,
+    /// `None` once there is one.
+    queue: Option<&'a ShardQueue>,
     id: u64,
 }
 
 impl Drop for Waiting<'_> {
     fn drop(&mut self) {
-        let mut state = self.queue.state();
+        let Some(queue) = self.queue else {
+            return;
+        };
+        let mut state = queue.state();
         if state.callers.remove(&self.id).is_some() {
             state.machine.leave(self.id);
         }

@@ -28,8 +28,7 @@ use weirgate_store::{Consistency, ErrorKind, StoreError};
 
 use super::attempt::Attempt;
 use super::batch;
-use super::shard_state::ShardState;
-use super::shard_state::ShardView;
+use super::shard_state::{ShardState, ShardView};
 use super::waiter::{Outcome, Reason, Reply, Waiter};
 use crate::session::{Env, Refusals, Sent, backoff, quarter_left};
 use crate::values::Error;
@@ -93,12 +92,9 @@ enum Look {
 }
 
 /// What was known of the bucket before a read.
-#[derive(Debug, Clone, Copy)]
+#[derive(Debug, Clone)]
 struct Known {
-    /// Write sequence of the view.
-    write_seq: i64,
-    /// Shard count in the view.
-    count: Option<u32>,
+    view: Option<Arc<Shard>>,
     was_only: bool,
 }
 
@@ -210,12 +206,11 @@ impl Machine {
     pub(crate) fn poll(&mut self, env: &Env) -> Command {
         loop {
             self.expire(env);
-            let is_doubted = self.attempt.as_ref().is_some_and(Attempt::is_unconfirmed);
-            if is_doubted && self.attempt.as_ref().is_some_and(Attempt::has_expired) {
+            if self.attempt.as_ref().is_some_and(Attempt::is_doubt_over) {
                 self.wait = None;
                 return self.ask_read(env, Look::Outcome);
             }
-            if self.line.is_empty() && !is_doubted && self.attempt.is_none() {
+            if self.line.is_empty() && self.attempt.is_none() {
                 self.rest();
                 return Command::Stop;
             }

@@ -50,7 +50,7 @@ impl SettleAttempt<'_> {
         let (mut failures, mut races, mut doubt) = (0, 0, None::<StoreError>);
         let mut refusals = Refusals::default();
         loop {
-            let sent = self.session.ages.sent();
+            let sent = self.session.env.ages.sent();
             match self.session.update(&update).await {
                 Ok(WriteOutcome::Applied(item)) => {
                     let shard = item.as_ref().map(decode_shard).transpose()?;
@@ -81,7 +81,7 @@ impl SettleAttempt<'_> {
                     if let Err(error) = refusals.record(&shard.key, Some(shard.write_seq)) {
                         return Err(doubt.map_or(error, Error::from));
                     }
-                    count(&self.session.counters.lost_races, 1);
+                    count(&self.session.env.counters.lost_races, 1);
                     self.state.record_others(OtherWriters::record_lost_race);
                     if Instant::now() >= deadline {
                         let after = self.session.settings.timeout;
@@ -101,7 +101,7 @@ impl SettleAttempt<'_> {
                 }
                 Err(error) if error.kind.is_transient() && Instant::now() < deadline => {
                     if error.kind == ErrorKind::Unconfirmed {
-                        count(&self.session.counters.unconfirmed, 1);
+                        count(&self.session.env.counters.unconfirmed, 1);
                         if self.lease.is_none() {
                             return self.look_up(error).await;
                         }
@@ -109,7 +109,7 @@ impl SettleAttempt<'_> {
                         // applied.
                         doubt = Some(error);
                     } else {
-                        count(&self.session.counters.refused, 1);
+                        count(&self.session.env.counters.refused, 1);
                     }
                     failures += 1;
                     tokio::time::sleep(backoff(failures)).await;
@@ -239,7 +239,7 @@ impl SettleAttempt<'_> {
     /// Returns the outcome of an unconfirmed write without a lease: applied, if the item shows it as
     /// its last write. Otherwise it stays unknown, because it may still arrive.
     async fn look_up(&self, error: StoreError) -> Result<SettleOutcome, Error> {
-        let (key, sent) = (self.state.key.item_key(), self.session.ages.sent());
+        let (key, sent) = (self.state.key.item_key(), self.session.env.ages.sent());
         let item = self.session.look_up(&key).await;
         let shard = item.ok().flatten().as_ref().map(decode_shard);
         match shard {
@@ -260,7 +260,7 @@ impl SettleAttempt<'_> {
             .map(|given| given.max(MilliTokens::ZERO))
             .sum();
         count(
-            &self.session.counters.unconfirmed_millitokens,
+            &self.session.env.counters.unconfirmed_millitokens,
             u64::try_from(given.0).unwrap_or_default(),
         );
         error

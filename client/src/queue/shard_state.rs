@@ -19,6 +19,26 @@ use crate::values::{Error, Locked};
 /// Shortest interval between ends of *rare* leases, 60 s. For more frequent ends, leaving `due` to
 /// the reconciler costs less than moving it each time.
 const RARE_LEASE_INTERVAL: Duration = Duration::from_secs(60);
+/// Usual greatest age of an eventually consistent response, latency included, 10 ms.
+const CROWDED_WITHIN: Millis = Millis(10);
+/// Acquires within [`CROWDED_WITHIN`] from which a plan on a read expects writes of other processes,
+/// 2.
+const CROWDED_ACQUIRES: i64 = 2;
+/// Acquires that a process must expect since the hour began before it assumes that one of them
+/// began the hour, 4.
+const MIN_EXPECTED_ACQUIRES: i64 = 4;
+
+/// A copy of the shard as a response showed it, and the times of that response and its request.
+#[derive(Debug, Clone)]
+pub(crate) struct ShardView {
+    pub(crate) shard: Arc<Shard>,
+    pub(crate) seen_at: Moment,
+    /// When the request was sent: a write was planned then.
+    pub(crate) sent_at: Moment,
+    /// Whether the wall clock has jumped ahead since the request that brought the view was sent: the
+    /// process was frozen, or the clock was set.
+    pub(crate) predates_clock_jump: bool,
+}
 
 /// What this process knows of one shard.
 #[derive(Debug)]
@@ -31,12 +51,12 @@ pub(crate) struct ShardState {
 }
 
 #[derive(Debug, Default)]
-pub(super) struct State {
-    pub(super) view: Option<ShardView>,
+struct State {
+    view: Option<ShardView>,
     /// Jumps of the wall clock that the view has taken into account.
     jumps: ClockJumps,
     pace: ContentionBackoff,
-    pub(super) others: OtherWriters,
+    others: OtherWriters,
     /// Time at which the shard was found missing, if that is the latest information; there is no
     /// view then.
     absent: Option<Moment>,
@@ -252,7 +272,7 @@ impl ShardState {
             .is_some_and(|until| self.summary.ages.now() < until)
     }
 
-    pub(super) fn state(&self) -> MutexGuard<'_, State> {
+    fn state(&self) -> MutexGuard<'_, State> {
         let mut state = self.state.lock();
         let jumps = self.summary.ages.jumps();
         if state.jumps != jumps {
@@ -265,27 +285,7 @@ impl ShardState {
         }
         state
     }
-}
 
-/// A copy of the shard as a response showed it, and the times of that response and its request.
-#[derive(Debug, Clone)]
-pub(crate) struct ShardView {
-    pub(crate) shard: Arc<Shard>,
-    pub(crate) seen_at: Moment,
-    /// When the request was sent: a write was planned then.
-    pub(crate) sent_at: Moment,
-    /// Whether the wall clock has jumped ahead since the request that brought the view was sent: the
-    /// process was frozen, or the clock was set.
-    pub(crate) predates_clock_jump: bool,
-}
-
-/// Usual greatest age of an eventually consistent response, latency included, 10 ms.
-const CROWDED_WITHIN: Millis = Millis(10);
-/// Acquires within [`CROWDED_WITHIN`] from which a plan on a read expects writes of other processes,
-/// 2.
-const CROWDED_ACQUIRES: i64 = 2;
-
-impl ShardState {
     /// Returns whether there is a view, or the shard is missing where a take may create it.
     pub(super) fn is_known(&self) -> bool {
         self.view().is_some() || self.may_be_created()
@@ -316,8 +316,7 @@ impl ShardState {
         self.key.shard == 0 && self.summary.max_shards_seen() == 1
     }
 
-    /// Records the result of a read, unless the view is newer. The shard may be
-    /// missing.
+    /// Records the result of a read, unless the view is newer. The shard may be missing.
     pub(crate) fn record_read(&self, shard: Option<Shard>, sent: Sent, now: EpochMillis) {
         match shard {
             Some(shard) => {
@@ -345,13 +344,7 @@ impl ShardState {
     pub(crate) fn is_unknown(&self) -> bool {
         self.is_only() && !self.is_known()
     }
-}
 
-/// Acquires that a process must expect since the hour began before it assumes that one of them
-/// began the hour, 4.
-const MIN_EXPECTED_ACQUIRES: i64 = 4;
-
-impl ShardState {
     /// Returns the hour that a write at `now` counts for. Where other processes write often, one of
     /// them has already begun the hour: beginning it again would fail, once per process.
     pub(crate) fn roll(&self, env: &Env, now: EpochMillis) -> Roll {
@@ -378,7 +371,7 @@ impl ShardState {
 
 /// Returns the acquires expected within `time`, at the rate of the shard's hour, or of its life if
 /// shorter, until it was `seen`. Never more than were counted by then.
-pub(super) fn expected_acquires(shard: &Shard, seen: EpochMillis, time: Millis) -> i64 {
+fn expected_acquires(shard: &Shard, seen: EpochMillis, time: Millis) -> i64 {
     let since = shard.hour.start().max(EpochMillis(shard.birth_seq / 1000));
     let counted = shard.acquires.used(Window::Hourly);
     let expected =

@@ -14,6 +14,8 @@ use crate::values::Counters;
 /// Clock error, in ms, from which a clock counts as wrong: the dates of responses are whole
 /// seconds.
 const CLOCK_TOLERANCE_MS: i64 = 1_000;
+/// A clock that jumps during each of so many reads in a row is broken, 3.
+pub(crate) const MAX_JUMPED_READS: u32 = 3;
 /// Longest delay before a process counts for a new hour, 2 s.
 const MAX_ROLL_LAG: Millis = Millis(2_000);
 
@@ -158,16 +160,14 @@ impl Session {
     where
         F: Future<Output = Result<T, StoreError>>,
     {
-        /// A clock that jumps during each of so many reads is broken.
-        const READS: u32 = 3;
         let mut reads = 0;
         loop {
             let _ = self.now();
-            let sent = self.ages.sent();
+            let sent = self.env.ages.sent();
             let found = read().await?;
             reads += 1;
             let _ = self.now();
-            if reads == READS || self.ages.jumps() == sent.jumps {
+            if reads == MAX_JUMPED_READS || self.env.ages.jumps() == sent.jumps {
                 return Ok((sent, found));
             }
         }

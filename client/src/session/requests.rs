@@ -27,7 +27,7 @@ const READS_AT_ONCE: usize = 8;
 impl Session {
     /// Sends a planned write once. It returns the item.
     pub(crate) async fn update(&self, update: &Update) -> Result<WriteOutcome, StoreError> {
-        count(&self.counters.writes, 1);
+        count(&self.env.counters.writes, 1);
         let request = self.table.update(update, ReturnValues::AllNew);
         self.observed("UpdateItem", request).await
     }
@@ -38,7 +38,7 @@ impl Session {
         &self,
         update: &Update,
     ) -> Result<WriteOutcome, StoreError> {
-        count(&self.counters.writes, 1);
+        count(&self.env.counters.writes, 1);
         self.recorded(self.table.update_with(
             update,
             ReturnValues::AllNew,
@@ -53,7 +53,7 @@ impl Session {
         actions: &[Action],
         token: &WriteId,
     ) -> Result<TransactOutcome, StoreError> {
-        count(&self.counters.writes, 1);
+        count(&self.env.counters.writes, 1);
         self.recorded(self.table.transact(actions, token)).await
     }
 
@@ -63,7 +63,7 @@ impl Session {
         actions: &[Action],
         token: &WriteId,
     ) -> Result<TransactOutcome, StoreError> {
-        count(&self.counters.writes, 1);
+        count(&self.env.counters.writes, 1);
         self.recorded(
             self.table
                 .transact_with(actions, token, RetryPolicy::AlsoUnconfirmed),
@@ -73,7 +73,7 @@ impl Session {
 
     /// Reads up to 100 items.
     pub(crate) async fn read(&self, keys: &[ItemKey]) -> Result<Vec<Item>, StoreError> {
-        count(&self.counters.reads, 1);
+        count(&self.env.counters.reads, 1);
         self.recorded(self.table.read(keys)).await
     }
 
@@ -100,7 +100,7 @@ impl Session {
         consistency: Consistency,
         deadline: Option<Instant>,
     ) -> Result<Vec<Item>, StoreError> {
-        count(&self.counters.reads, 1);
+        count(&self.env.counters.reads, 1);
         self.recorded(self.table.read_by(keys, consistency, deadline))
             .await
     }
@@ -111,7 +111,7 @@ impl Session {
         key: &ItemKey,
         consistency: Consistency,
     ) -> Result<Option<Item>, StoreError> {
-        count(&self.counters.reads, 1);
+        count(&self.env.counters.reads, 1);
         let request = self.table.read_once(key, consistency);
         self.observed("BatchGetItem", request).await
     }
@@ -119,7 +119,7 @@ impl Session {
     /// Reads one item once, to see what became of a write. The circuit breaker does not count it: a
     /// read that works does not show that writes do.
     pub(crate) async fn look_up(&self, key: &ItemKey) -> Result<Option<Item>, StoreError> {
-        count(&self.counters.reads, 1);
+        count(&self.env.counters.reads, 1);
         let request = self.table.read_once(key, Consistency::Strong);
         self.confirming(request).await
     }
@@ -130,7 +130,7 @@ impl Session {
         keys: &[ItemKey],
         consistency: Consistency,
     ) -> Result<Vec<Item>, StoreError> {
-        count(&self.counters.reads, 1);
+        count(&self.env.counters.reads, 1);
         self.recorded(self.table.read_all(keys, consistency)).await
     }
 
@@ -140,7 +140,7 @@ impl Session {
         listing: Query<'_>,
         after: Option<&Position>,
     ) -> Result<Page, StoreError> {
-        count(&self.counters.reads, 1);
+        count(&self.env.counters.reads, 1);
         self.recorded(self.table.query(listing, after)).await
     }
 
@@ -164,7 +164,7 @@ impl Session {
         limit: i32,
         after: Option<&Position>,
     ) -> Result<ScanPage, StoreError> {
-        count(&self.counters.reads, 1);
+        count(&self.env.counters.reads, 1);
         self.recorded(self.table.scan(prefix, limit, after)).await
     }
 
@@ -209,17 +209,17 @@ impl Session {
         &self,
         request: impl Future<Output = Result<T, StoreError>>,
     ) -> Result<T, StoreError> {
-        let sent = self.ages.jumps();
+        let sent = self.env.ages.jumps();
         let outcome = request.await;
         if outcome.is_ok() {
-            self.ages.confirm(sent);
+            self.env.ages.confirm(sent);
         }
         outcome
     }
 
     fn record(&self, error: Option<&StoreError>) {
         if self.breaker.record(error) {
-            count(&self.counters.breaker_opened, 1);
+            count(&self.env.counters.breaker_opened, 1);
         }
     }
 }

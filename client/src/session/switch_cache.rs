@@ -70,7 +70,7 @@ impl SwitchCache {
 
     /// Returns the newest switches, and whether they are due to be read again.
     pub(crate) fn known(&self, session: &Session) -> KnownSwitches {
-        let (now, max_age) = (session.ages.now(), self.max_age(session));
+        let (now, max_age) = (session.env.ages.now(), self.max_age(session));
         let state = self.state.lock();
         let has_failed = (state.failed_at).is_some_and(|at| now.since(at) < MIN_REREAD_INTERVAL);
         let latest = state.latest.as_ref();

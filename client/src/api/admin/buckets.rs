@@ -146,10 +146,10 @@ async fn read(
 ) -> Result<(Vec<StoredBucket>, Vec<Unreadable>), Error> {
     let buckets: Vec<_> = keys
         .into_iter()
-        .map(|key| Arc::new(BucketState::new(key, None, session.ages.clone())))
+        .map(|key| Arc::new(BucketState::new(key, None, session.env.ages.clone())))
         .collect();
     let all: Vec<_> = buckets.iter().collect();
-    let damaged = refresh_each(session, &all, session.ages.now()).await?;
+    let damaged = refresh_each(session, &all, session.env.ages.now()).await?;
     let now = session.now();
     let stored = buckets.iter().filter_map(|state| {
         // A view of a damaged bucket is of some of its shards.

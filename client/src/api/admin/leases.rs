@@ -189,7 +189,7 @@ impl Admin {
         let bucket = self
             .buckets
             .bucket(entity.try_into()?, resource.try_into()?);
-        refresh_all(&self.session, &[&bucket], self.session.ages.now()).await?;
+        refresh_all(&self.session, &[&bucket], self.session.env.ages.now()).await?;
         Ok(bucket)
     }
 }

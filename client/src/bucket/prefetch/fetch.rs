@@ -43,7 +43,7 @@ pub(crate) async fn acquire(
         }
         match found {
             PoolResult::Served(parts) => {
-                count(&session.counters.prefetch_hits, 1);
+                count(&session.env.counters.prefetch_hits, 1);
                 let limits = request.limits.clone();
                 let hold = Hold::new(session, bucket, parts, limits, now);
                 return Ok(BucketDecision::Granted(hold.pooled(request.acquires)));
@@ -148,7 +148,7 @@ async fn fetch(session: Arc<Session>, mut in_flight: InFlight, block: Block) {
     match acquire_from_table(&session, bucket, &request, now, after(now, timeout)).await {
         Ok(BucketDecision::Granted(hold)) => {
             pool.set_last_error(None);
-            count(&session.counters.prefetch_blocks, 1);
+            count(&session.env.counters.prefetch_blocks, 1);
             in_flight.arrive(hold.claim().into_prefetched_parts(requested_at));
         }
         Ok(BucketDecision::Denied(_)) => {

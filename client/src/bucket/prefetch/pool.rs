@@ -66,9 +66,9 @@ impl Pool {
         let label = settings.has_resource_metrics.then(|| resource.clone());
         Some(Self::new(
             *settings.prefetch.get(resource)?,
-            session.ages.clone(),
+            session.env.ages.clone(),
             OutstandingGauge::new(label),
-            Arc::clone(&session.counters),
+            Arc::clone(&session.env.counters),
         ))
     }
 

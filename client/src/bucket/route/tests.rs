@@ -225,7 +225,7 @@ async fn a_cached_denial_of_several_shards_is_returned_at_once() {
     .await
     .unwrap();
     assert!(matches!(reply, BucketDecision::Denied(_)));
-    assert_eq!(session.counters.read().local_denied, 1);
+    assert_eq!(session.env.counters.read().local_denied, 1);
 }
 
 /// A denial must not rest on a view from before the request; a later view need not be read again.
@@ -244,11 +244,11 @@ async fn all_shards_are_read_unless_that_was_done_since_the_request() {
         panic!("the second shard has enough")
     };
     assert_eq!(queue.index(), 1);
-    assert_eq!(session.counters.read().reads, 0);
+    assert_eq!(session.env.counters.read().reads, 0);
     advance(MOMENT).await;
     let mut later = new_router(&session, &bucket, &request);
     assert!(later.decide_over_all_shards().await.is_err());
-    assert_eq!(session.counters.read().reads, 1);
+    assert_eq!(session.env.counters.read().reads, 1);
 }
 
 /// One read of all shards serves every request, except one that has since found the views wrong.
@@ -264,11 +264,11 @@ async fn a_read_of_all_shards_serves_all_requests_until_the_views_are_wrong() {
     let Ok(RouteStep::Try(queue)) = router.decide_over_all_shards().await else {
         panic!("the second shard has enough")
     };
-    assert_eq!((queue.index(), session.counters.read().reads), (1, 0));
+    assert_eq!((queue.index(), session.env.counters.read().reads), (1, 0));
     router.must_refresh = true;
     router.pause().await;
     assert!(router.decide_over_all_shards().await.is_err());
-    assert_eq!(session.counters.read().reads, 1);
+    assert_eq!(session.env.counters.read().reads, 1);
 }
 
 mod deadlines;

@@ -132,9 +132,8 @@ impl Machine {
         let now = env.now();
         let last = self.shard.last_error();
         let is_throttled = last.is_some_and(|error| is_key_range_throttle(&error));
-        let view = self.shard.view_since_clock_jump();
-        let view = view.filter(|_| is_throttled);
-        let view = view.filter(|view| view.shard.shard().count == 1);
+        let decides = |view: &ShardView| is_throttled && view.shard.shard().count == 1;
+        let view = self.shard.view_since_clock_jump().filter(decides);
         let short = view.and_then(|view| Some((batch::shortage(&view.shard, waiter, now)?, view)));
         match short {
             Some((shortage, view)) => self.deny(waiter, &view.shard, shortage, now),

@@ -13,39 +13,30 @@ use weirgate_store::Consistency;
 use super::super::batch;
 use super::super::waiter::Reason;
 use super::{Asked, Command, Known, Look, Machine, Next, is_key_range_throttle};
-use crate::session::{Env, Sent, backoff};
+use crate::session::{Env, MAX_JUMPED_READS, Sent, backoff};
 use crate::values::{Error, count};
 
 /// Time in which a view of a throttled shard counts as fresh, 1 s.
 const THROTTLED_VIEW_TTL: Duration = Duration::from_secs(1);
-/// A clock that jumps during each of so many reads is broken.
-const MAX_READS: u32 = 3;
 
 impl Machine {
     pub(super) fn known(&self) -> Known {
-        let view = self.shard.view();
         Known {
-            write_seq: view.map_or(i64::MIN, |view| view.shard.write_seq),
-            count: self.count(),
+            view: self.shard.view().map(|view| view.shard),
             was_only: self.shard.summary.max_shards_seen() == 1,
         }
     }
 
-    /// Returns the bucket's shard count in the view.
-    fn count(&self) -> Option<u32> {
-        self.shard.view().map(|view| view.shard.shard().count)
-    }
-
     /// Returns whether the shard was split since. Other shards then hold some of its tokens.
-    fn was_split(&self, known: Known) -> bool {
-        let count = known.count.zip(self.count());
-        count.is_some_and(|(count, now)| count < now)
+    fn was_split(&self, known: &Known) -> bool {
+        let views = known.view.as_ref().zip(self.shard.view());
+        views.is_some_and(|(known, now)| known.shard().count < now.shard.shard().count)
     }
 
     pub(super) fn ask_read(&mut self, env: &Env, look: Look) -> Command {
-        let command = match look {
+        let command = match &look {
             Look::First(_) | Look::InDoubt => Command::Read(Consistency::Eventual),
-            Look::Short(_, consistency) => Command::Read(consistency),
+            Look::Short(_, consistency) => Command::Read(*consistency),
             Look::Outcome => Command::LookUp,
         };
         // Reading the clock notices a jump.
@@ -57,16 +48,16 @@ impl Machine {
     /// Returns the read of a shard that is short, or that DynamoDB throttles. It is strongly consistent
     /// for slots; for rates, a balance may be half a second old.
     pub(super) fn recheck(&mut self, env: &Env, is_strong: bool) -> Option<Command> {
-        let (view, first) = (self.shard.view(), self.line.front()?);
-        let short = view.as_ref();
-        let short = short.and_then(|view| batch::shortage(&view.shard, first, env.now()));
+        let (known, first) = (self.known(), self.line.front()?);
+        let seen = known.view.as_ref();
+        let short = seen.and_then(|shard| batch::shortage(shard, first, env.now()));
         let mut short = short.iter().flatten();
         let lacks_slots = short.any(|status| status.is_short() && status.is_concurrent());
         let consistency = match is_strong || lacks_slots {
             true => Consistency::Strong,
             false => Consistency::Eventual,
         };
-        Some(self.ask_read(env, Look::Short(self.known(), consistency)))
+        Some(self.ask_read(env, Look::Short(known, consistency)))
     }
 
     /// Takes the response to a read.
@@ -82,7 +73,7 @@ impl Machine {
         if is_repeatable
             && shard.is_ok()
             && sent.jumps != env.ages.jumps()
-            && self.reads < MAX_READS
+            && self.reads < MAX_JUMPED_READS
         {
             // The response would show the item as of before a jump of the wall clock.
             self.reads += 1;
@@ -135,7 +126,7 @@ impl Machine {
             self.send_elsewhere(&Reason::BucketWasSplit);
         } else if !self.shard.is_known() {
             self.send_elsewhere(&Reason::ShardMissing);
-        } else if self.was_split(known) {
+        } else if self.was_split(&known) {
             self.send_elsewhere(&Reason::BucketWasSplit);
         } else {
             self.failures = 0;
@@ -151,9 +142,13 @@ impl Machine {
         sent: Sent,
         shard: Result<Option<Shard>, Error>,
     ) {
+        let is_older = |shard: &Shard| {
+            let seen = known.view.as_ref();
+            seen.is_some_and(|seen| shard.write_seq < seen.write_seq)
+        };
         match shard {
             // A view that is newer by now stays.
-            Ok(Some(shard)) if shard.write_seq >= known.write_seq => {
+            Ok(Some(shard)) if !is_older(&shard) => {
                 self.shard.record_read_response(shard, sent);
             }
             // The response is older than the view was, or the item was deleted since.
@@ -182,7 +177,7 @@ impl Machine {
         }
         if self.shard.was_merged_away() {
             self.send_elsewhere(&Reason::ShardMissing);
-        } else if self.was_split(known) {
+        } else if self.was_split(&known) {
             self.send_elsewhere(&Reason::BucketWasSplit);
         }
     }

@@ -31,7 +31,7 @@ use super::super::waiter::{Granted, Outcome, Reply, Waiter};
 use crate::session::{ClockJumps, Env, FakeClock};
 use crate::values::{BucketRequest, Error, Limits};
 
-const START: EpochMillis = EpochMillis(1_767_225_660_000);
+pub(super) const START: EpochMillis = EpochMillis(1_767_225_660_000);
 /// Capacity of the rate, in tokens, which refills within two seconds.
 const CAPACITY: i64 = 40;
 const SLOTS: i64 = 3;
@@ -55,10 +55,10 @@ struct Faults {
     has_debts: bool,
 }
 
-struct Process {
-    env: Env,
+pub(super) struct Process {
+    pub(super) env: Env,
     clock: FakeClock,
-    machine: Machine,
+    pub(super) machine: Machine,
     /// Number of the request under way.
     asked: Option<u64>,
     waits_until: Option<Instant>,
@@ -107,13 +107,18 @@ enum Answer {
 
 #[derive(Debug)]
 struct Letter {
+    envelope: Envelope,
+    message: Message,
+}
+
+#[derive(Debug, Clone, Copy)]
+struct Envelope {
     process: usize,
     number: u64,
     /// Whether no answer to it is awaited.
     is_copy: bool,
     sent: Millis,
     jumps: ClockJumps,
-    message: Message,
 }
 
 /// What becomes of a letter.
@@ -130,16 +135,16 @@ enum Fate {
 
 /// What a caller asks for.
 #[derive(Debug, Clone)]
-struct Wish {
-    rate: MilliTokens,
-    effect: Effect,
+pub(super) struct Wish {
+    pub(super) rate: MilliTokens,
+    pub(super) effect: Effect,
     /// Duration of the lease of a slot, if it takes one.
-    lease: Option<Duration>,
-    timeout: Duration,
+    pub(super) lease: Option<Duration>,
+    pub(super) timeout: Duration,
 }
 
 impl Wish {
-    fn request(&self) -> BucketRequest {
+    pub(super) fn request(&self) -> BucketRequest {
         let [rate, slots] = names();
         let mut asks = Asks::of(self.effect, [(rate, self.rate)]);
         if self.lease.is_some() {
@@ -156,7 +161,7 @@ impl Wish {
 }
 
 /// Returns the wish for a token, within 3 s.
-fn one_token() -> Wish {
+pub(super) fn one_token() -> Wish {
     Wish {
         rate: MilliTokens::from_tokens(1),
         effect: Effect::Enforce,
@@ -233,11 +238,11 @@ impl std::ops::AddAssign for Seen {
     }
 }
 
-fn names() -> [LimitName; 2] {
+pub(super) fn names() -> [LimitName; 2] {
     ["rate", "slots"].map(|name| LimitName::new(name).unwrap())
 }
 
-fn limits() -> Limits {
+pub(super) fn limits() -> Limits {
     let rate = Limit::custom("rate", CAPACITY, CAPACITY / 2, 1_000).unwrap();
     Limits::new(
         [rate, Limit::concurrent("slots", SLOTS).unwrap()].into(),
@@ -245,11 +250,11 @@ fn limits() -> Limits {
     )
 }
 
-fn key() -> BucketKey {
+pub(super) fn key() -> BucketKey {
     BucketKey::parse("default/BUCKET#e-1#gpt-4#0").unwrap()
 }
 
-fn failed(kind: ErrorKind) -> Error {
+pub(super) fn failed(kind: ErrorKind) -> Error {
     let error = StoreError {
         kind,
         request: "request".to_owned(),
@@ -580,15 +585,14 @@ impl World {
             }
             _ => format!("{at}: reads {number}"),
         });
-        let letter = Letter {
+        let envelope = Envelope {
             process: at,
             number,
             is_copy: false,
             sent: Millis::from(self.began.elapsed()),
             jumps,
-            message,
         };
-        self.letters.push(letter);
+        self.letters.push(Letter { envelope, message });
     }
 
     /// Delivers a letter, or loses it.
@@ -609,14 +613,14 @@ impl World {
     }
 
     fn hand_over(&mut self, which: usize, fate: Fate) {
-        let Letter {
+        let Letter { envelope, message } = self.letters.remove(which);
+        let Envelope {
             process: at,
             number,
             is_copy,
             sent,
             jumps,
-            message,
-        } = self.letters.remove(which);
+        } = envelope;
         let is_awaited = !is_copy && self.processes[at].asked == Some(number);
         let lost = || failed(ErrorKind::Unconfirmed);
         let throttled = || failed(ErrorKind::Throttled { key_range: true });
@@ -671,14 +675,11 @@ impl World {
         let answer = answer.map(|answer| (false, answer));
         let copy = copy.map(|update| (true, Message::Write(update)));
         for (is_copy, message) in answer.into_iter().chain(copy) {
-            self.letters.push(Letter {
-                process: at,
-                number,
+            let envelope = Envelope {
                 is_copy,
-                sent,
-                jumps,
-                message,
-            });
+                ..envelope
+            };
+            self.letters.push(Letter { envelope, message });
         }
     }
 
@@ -970,7 +971,7 @@ fn left(shard: &Shard) -> MilliTokens {
     shard.limits[&names()[0]].available
 }
 
-fn process() -> Process {
+pub(super) fn process() -> Process {
     let clock = FakeClock::at(START);
     let env = Env::new(
         "limits".to_owned(),
@@ -1019,7 +1020,10 @@ impl Scope {
         }
         for (which, letter) in world.letters.iter().enumerate() {
             events.push(Event::HandOver(which, Fate::Arrives));
-            if self.faults > 0 && !letter.is_copy && matches!(letter.message, Message::Write(_)) {
+            if self.faults > 0
+                && !letter.envelope.is_copy
+                && matches!(letter.message, Message::Write(_))
+            {
                 for fate in [
                     Fate::ArrivesLater,
                     Fate::ArrivesTwice,
@@ -1131,7 +1135,7 @@ fn number(name: &str) -> Option<u64> {
 }
 
 /// A runtime whose time is paused, for what draws from the seed of this thread.
-fn runtime() -> Runtime {
+pub(super) fn runtime() -> Runtime {
     weirgate_store::seed_ids_of_thread();
     let runtime = tokio::runtime::Builder::new_current_thread()
         .enable_time()
@@ -1236,37 +1240,4 @@ fn no_order_of_events_breaks_a_promise() {
         first.is_some() || !all.contains(&0),
         "some events never happen: {all:?}"
     );
-}
-
-/// A replica that lags, or an item that is gone, does not bring a newer view: it is not read again at
-/// once.
-#[test]
-fn an_outgrown_view_is_read_once() {
-    runtime().block_on(async {
-        let reads = [Some(9), Some(10), None];
-        for shown in reads {
-            let mut process = process();
-            let shard = |write_seq| Shard {
-                write_seq,
-                ..Shard::full(key(), &limits(), START)
-            };
-            process.env.ages.confirm(process.env.ages.jumps());
-            let state = process.machine.shard();
-            state.record_view(shard(10));
-            advance(Duration::from_millis(1)).await;
-            state.summary.record_shard_count(2, process.env.ages.now());
-            let (now, request) = (Instant::now(), one_token().request());
-            let deadline = now + Duration::from_secs(1);
-            process.machine.arrive(Waiter::new(request, now, deadline));
-            assert!(matches!(
-                process.machine.poll(&process.env),
-                Command::Read(_)
-            ));
-            process
-                .machine
-                .read_done(&process.env, Ok(shown.map(shard)));
-            let next = process.machine.poll(&process.env);
-            assert!(matches!(next, Command::Write(_)), "{shown:?}: {next:?}");
-        }
-    });
 }

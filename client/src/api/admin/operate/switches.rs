@@ -186,7 +186,7 @@ pub(super) async fn change_switches(
     let key = switches_key(&session.namespace);
     let mut operating = Operating::new(session, what, CacheKey::Switches, options)?;
     loop {
-        let (cache, sent_at) = (&session.config_cache, session.ages.now());
+        let (cache, sent_at) = (&session.config_cache, session.env.ages.now());
         let request = cache.switches.begin(sent_at, true);
         let Read { items, known, mark } = operating.read(std::slice::from_ref(&key)).await?;
         let item = items.iter().find(|item| item.key().as_ref() == Some(&key));

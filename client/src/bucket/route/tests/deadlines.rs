@@ -26,11 +26,8 @@ async fn pauses_are_counted_and_end_at_the_deadline() {
     assert!(router.check_deadline().is_err());
 }
 
-/// Otherwise an operator would search for a hanging network where there was none.
-#[tokio::test(start_paused = true)]
-async fn a_request_that_hangs_is_named() {
-    let request = request(&[("rpd", 1)]);
-    // The listener accepts no connections.
+/// No request of the session is answered while there is the listener, which accepts no connections.
+async fn hanging_session() -> (Arc<Session>, TcpListener) {
     let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
     let endpoint = format!("http://{}", listener.local_addr().unwrap());
     let clock = Arc::new(FakeClock::at(NOW));
@@ -39,10 +36,34 @@ async fn a_request_that_hangs_is_named() {
         clock,
         ..ConnectOptions::default()
     };
-    let (session, bucket) = (
-        session_of(Table::new(connect(connection).await, "limits")).await,
-        bucket_of(1),
-    );
+    let table = Table::new(connect(connection).await, "limits");
+    (session_of(table).await, listener)
+}
+
+/// With one shard, a waiter that came first may be served by tokens that are still to come.
+#[tokio::test(start_paused = true)]
+async fn a_cached_denial_of_one_shard_waits_for_its_turn() {
+    let ((session, _listener), bucket) = (hanging_session().await, bucket_of(1));
+    let (first, second) = (request(&[("rpd", 1)]), request(&[("rpd", 1_000)]));
+    let (now, end) = (Instant::now(), deadline(TIMEOUT));
+    let ask = |request| acquire_from_table(&session, &bucket, request, now, end);
+    let waits = async {
+        // The read of the first is under way.
+        tokio::time::sleep(MOMENT).await;
+        see(&bucket, &[(0, 0, 0)]);
+        assert!(cached_denial(&session, &bucket, &second).is_some());
+        let early = tokio::time::timeout(10 * MOMENT, ask(&second)).await;
+        assert!(early.is_err(), "{early:?}");
+    };
+    let (_, ()) = tokio::join!(ask(&first), waits);
+    assert_eq!(session.env.counters.read().local_denied, 0);
+}
+
+/// Otherwise an operator would search for a hanging network where there was none.
+#[tokio::test(start_paused = true)]
+async fn a_request_that_hangs_is_named() {
+    let ((session, _listener), bucket) = (hanging_session().await, bucket_of(1));
+    let request = request(&[("rpd", 1)]);
     let reply = new_router(&session, &bucket, &request)
         .ask(&bucket.queues.queue(0), &request)
         .await;
