@@ -260,8 +260,8 @@ impl Hold {
     pub(crate) fn could_take(&self, limit: &str) -> bool {
         let first = self.parts.first();
         let known = first.and_then(|part| part.shard.limits.get(limit));
-        let is_held = self.has_lease() || self.is_bypass();
-        known.is_some_and(|state| !state.rule.is_concurrent() || is_held)
+        let can_hold = self.has_lease() || self.is_bypass();
+        known.is_some_and(|state| !state.rule.kind().is_held() || can_hold)
     }
 
     /// Returns the amount taken of a limit, as adjusted.

@@ -306,7 +306,7 @@ impl Decider<'_> {
 /// Slots may return at any time, so they are polled, and once more at the end.
 fn pause(denied: &Denied, left: Duration) -> Option<Duration> {
     let (slots, rates): (Vec<_>, Vec<_>) =
-        blocking_limits(&denied.limits).partition(|status| status.is_concurrent());
+        blocking_limits(&denied.limits).partition(|status| status.kind().is_held());
     let rates = rates
         .iter()
         .map(|status: &&LimitStatus| status.retry_after)
