@@ -21,7 +21,7 @@ const MAX_DENIAL_AGE: Millis = Millis(100);
 const SLOTS_UNREAD_TTL: Duration = Duration::from_secs(1);
 
 fn denies_unread(short: &LimitStatus, age: Duration) -> bool {
-    !short.is_concurrent() || age < SLOTS_UNREAD_TTL
+    !short.kind().is_held() || age < SLOTS_UNREAD_TTL
 }
 
 impl Machine {
