@@ -6,7 +6,7 @@ use std::sync::Arc;
 
 use futures_util::future::join_all;
 use tokio::time::{Instant, timeout_at};
-use weirgate_shared::{Asks, Bucket, Effect, EpochMillis, LimitName, MilliTokens, Shard};
+use weirgate_shared::{Bucket, Effect, EpochMillis, LimitName, MilliTokens, Shard};
 use weirgate_store::Consistency;
 
 use super::acquire::acquire;
@@ -14,9 +14,9 @@ use super::evaluate::{Allocation, evaluate};
 use super::hold::Hold;
 use super::state::BucketState;
 use crate::session::Session;
-use crate::values::{BucketRequest, Denials, Error, Outcome};
+use crate::values::{Amounts, BucketRequest, Denials, Error, Outcome};
 
-/// Decision over several buckets: holds in the order of the buckets, or denials, and nothing was taken.
+/// Decision over several buckets: holds in their order, or denials, and nothing was taken.
 pub(crate) type AllOrNone = Outcome<Vec<Hold>, Infallible, Denials>;
 
 /// Takes from all buckets concurrently. If one denies or fails, the tokens of the others return.
@@ -29,12 +29,15 @@ pub(crate) async fn take_all(
     deadline: Instant,
 ) -> Result<AllOrNone, Error> {
     let now = session.now();
-    let must_read = |(at, (bucket, request)): (usize, &(&Arc<BucketState>, &BucketRequest))| {
-        !is_in_pool(bucket, request)
-            && (bucket.queues.first().shard.is_unknown()
-                || may_be_short(bucket, request, &taken_before(requests, at), now))
-    };
-    if requests.iter().enumerate().any(must_read) {
+    let (mut taken, mut is_due) = (Taken::default(), false);
+    for (at, (bucket, request)) in requests.iter().enumerate() {
+        if !is_due && !is_in_pool(bucket, request) {
+            is_due = bucket.queues.first().shard.is_unknown()
+                || may_be_short(bucket, request, taken.of(bucket), now);
+            taken.add(requests, at);
+        }
+    }
+    if is_due {
         let denials = read_together(session, requests, deadline).await?;
         if !denials.is_empty() {
             return Ok(Outcome::Denied(denials));
@@ -70,21 +73,37 @@ fn is_in_pool(bucket: &BucketState, request: &BucketRequest) -> bool {
     pool.is_some_and(|pool| pool.covers(request))
 }
 
-/// Returns what the requests before this one take from the same bucket.
-fn taken_before(requests: &[(&Arc<BucketState>, &BucketRequest)], at: usize) -> Asks {
-    let mut taken = Asks::default();
-    let same = |(bucket, _): &&(&Arc<BucketState>, _)| Arc::ptr_eq(bucket, requests[at].0);
-    for (_, request) in requests[..at].iter().filter(same) {
-        request.asks.iter().for_each(|ask| taken.add(ask.clone()));
+/// What requests take from buckets that others after them take from, too.
+#[derive(Default)]
+struct Taken<'a>(Vec<(&'a Arc<BucketState>, Amounts)>);
+
+impl<'a> Taken<'a> {
+    fn of(&self, bucket: &Arc<BucketState>) -> Option<&Amounts> {
+        let mut all = self.0.iter();
+        let same = all.find(|(other, _)| Arc::ptr_eq(bucket, other))?;
+        Some(&same.1)
     }
-    taken
+
+    /// Adds one of the requests, if another one after it has the same bucket: almost none has.
+    fn add(&mut self, requests: &[(&'a Arc<BucketState>, &BucketRequest)], at: usize) {
+        let (bucket, request) = requests[at];
+        let mut later = requests[at + 1..].iter();
+        if later.any(|(other, _)| Arc::ptr_eq(bucket, other)) {
+            let mut amounts = self.of(bucket).cloned().unwrap_or_default();
+            for ask in request.asks.debits() {
+                *amounts.entry(ask.limit.clone()).or_default() += ask.amount;
+            }
+            self.0.retain(|(other, _)| !Arc::ptr_eq(bucket, other));
+            self.0.push((bucket, amounts));
+        }
+    }
 }
 
 /// Returns the shard after these were taken from it.
-fn less(mut shard: Shard, taken: &Asks) -> Shard {
-    for ask in taken.debits() {
-        if let Some(state) = shard.limits.get_mut(&ask.limit) {
-            state.available -= ask.amount;
+fn less(mut shard: Shard, taken: Option<&Amounts>) -> Shard {
+    for (limit, amount) in taken.into_iter().flatten() {
+        if let Some(state) = shard.limits.get_mut(limit) {
+            state.available -= *amount;
         }
     }
     shard
@@ -96,7 +115,7 @@ fn less(mut shard: Shard, taken: &Asks) -> Shard {
 fn may_be_short(
     bucket: &BucketState,
     request: &BucketRequest,
-    before: &Asks,
+    before: Option<&Amounts>,
     now: EpochMillis,
 ) -> bool {
     if bucket.summary().max_shards_seen() > 1 {
@@ -110,8 +129,12 @@ fn may_be_short(
         return true;
     }
     let may_lack = |(name, need): (&LimitName, MilliTokens)| {
-        let (state, before) = (view.shard.limits.get(name), before.enforced(name.as_str()));
-        let need = need + before.unwrap_or_default();
+        let state = view.shard.limits.get(name);
+        let need = need
+            + before
+                .and_then(|taken| taken.get(name))
+                .copied()
+                .unwrap_or_default();
         state.is_none_or(|state| view.shard.balance(state, now) < need)
     };
     // Each acquire passes here, and almost none is short: balances alone cost no copy of the shard.
@@ -162,20 +185,22 @@ async fn read_together(
         bucket.shard(0).record_item(item, sent, session);
     }
     let now = session.now();
-    let mut denials = vec![];
+    let (mut taken, mut denials) = (Taken::default(), vec![]);
     for (at, (bucket, request)) in requests.iter().enumerate() {
         let seen = bucket.seen_bucket(&request.limits, now, |view| view.sent_at >= sent.at);
         if is_in_pool(bucket, request) || !seen.is_complete() {
             continue;
         }
-        let before = taken_before(requests, at);
-        let left = seen
-            .shards()
-            .iter()
-            .map(|shard| less(shard.clone(), &before));
-        if let Allocation::Denied(denied) = evaluate(&Bucket::new(left.collect()), request, now) {
+        let left = match seen.shards() {
+            [only] => Bucket::new(vec![less(only.clone(), taken.of(bucket))]),
+            _ => seen,
+        };
+        if let Allocation::Denied(denied) = evaluate(&left, request, now) {
             bucket.summary().record_retry_time(now, denied.retry_after);
             denials.push((at, denied));
+        } else {
+            // What is denied makes no other short.
+            taken.add(requests, at);
         }
     }
     Ok(denials)

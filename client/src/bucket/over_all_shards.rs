@@ -6,12 +6,15 @@ use weirgate_shared::{Bucket, EpochMillis};
 use weirgate_store::{Consistency, ErrorKind};
 
 use super::evaluate::{Allocation, evaluate};
-use super::route::{AllShards, Router};
+use super::hold::Hold;
+use super::route::{NextStep, Router};
 use crate::values::{BucketRequest, Error, Outcome};
 
 impl Router<'_> {
     /// Decides over all shards together. Returns the decision, or the next step.
-    pub(super) async fn decide_over_all_shards(&mut self) -> Result<AllShards, Error> {
+    pub(super) async fn decide_over_all_shards(
+        &mut self,
+    ) -> Result<Outcome<Hold, NextStep>, Error> {
         if !self.must_refresh
             && let Some(denied) = self.ask_the_stamp().await
         {
@@ -21,7 +24,7 @@ impl Router<'_> {
             return Ok(Outcome::Denied(denied));
         }
         let Some((bucket, looked_at)) = self.refresh_all_shards().await? else {
-            return Ok(Outcome::Elsewhere(None));
+            return Ok(Outcome::Elsewhere(NextStep::Refresh));
         };
         let now = looked_at.unwrap_or_else(|| self.session.now());
         let is_unmade = |shard: &u32| self.bucket.shard(*shard).view().is_none();
@@ -29,10 +32,10 @@ impl Router<'_> {
         if bucket.shards().is_empty() {
             if self.bucket.queues.views().next().is_some() {
                 // All views are from before a jump of the wall clock.
-                return Ok(Outcome::Elsewhere(None));
+                return Ok(Outcome::Elsewhere(NextStep::Refresh));
             }
             self.bucket.queues.reset();
-            return Ok(Outcome::Elsewhere(Some(self.choose())));
+            return Ok(Outcome::Elsewhere(NextStep::Try(self.choose())));
         }
         match evaluate(&bucket, self.request, now) {
             Allocation::Denied(denied) => {
@@ -47,14 +50,14 @@ impl Router<'_> {
             }
             Allocation::Single(shard) if is_unmade(&shard) => {
                 self.pause().await;
-                Ok(Outcome::Elsewhere(None))
+                Ok(Outcome::Elsewhere(NextStep::Refresh))
             }
-            Allocation::Single(shard) => {
-                Ok(Outcome::Elsewhere(Some(self.bucket.queues.queue(shard))))
-            }
+            Allocation::Single(shard) => Ok(Outcome::Elsewhere(NextStep::Try(
+                self.bucket.queues.queue(shard),
+            ))),
             Allocation::Spread(parts) if parts.iter().any(|(shard, _)| is_unmade(shard)) => {
                 self.pause().await;
-                Ok(Outcome::Elsewhere(None))
+                Ok(Outcome::Elsewhere(NextStep::Refresh))
             }
             Allocation::Spread(parts) => self.take_parts(parts).await,
         }

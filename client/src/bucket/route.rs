@@ -30,9 +30,13 @@ pub(crate) async fn acquire_from_table(
         .await
 }
 
-/// What all shards together say: this one has enough, or, with `None`, they have changed and must be
-/// evaluated again.
-pub(super) type AllShards = Outcome<Hold, Option<Arc<ShardQueue>>>;
+/// What to do if all shards together do not decide.
+pub(super) enum NextStep {
+    /// This shard has enough, or may be created.
+    Try(Arc<ShardQueue>),
+    /// They have changed, or could not be read for now: evaluate them again.
+    Refresh,
+}
 
 /// One request on one bucket, until a decision is made.
 pub(super) struct Router<'a> {
@@ -92,7 +96,8 @@ impl<'a> Router<'a> {
                 match Box::pin(self.decide_over_all_shards()).await? {
                     Outcome::Granted(hold) => return Ok(Outcome::Granted(hold)),
                     Outcome::Denied(denied) => return Ok(Outcome::Denied(denied)),
-                    Outcome::Elsewhere(shard) => next = shard,
+                    Outcome::Elsewhere(NextStep::Try(queue)) => next = Some(queue),
+                    Outcome::Elsewhere(NextStep::Refresh) => {}
                 }
                 self.check_deadline()?;
                 continue;

@@ -11,7 +11,7 @@ use weirgate_shared::{Asks, Bucket, Effect, MilliTokens};
 
 use super::evaluate::{Allocation, evaluate};
 use super::hold::Hold;
-use super::route::{AllShards, Router};
+use super::route::{NextStep, Router};
 use super::state::BucketState;
 use crate::queue::{Reason, Taken};
 use crate::values::{Amounts, BucketRequest, Denied, Error, Outcome};
@@ -60,7 +60,7 @@ impl Router<'_> {
     pub(super) async fn take_parts(
         &mut self,
         mut planned: Vec<(u32, Amounts)>,
-    ) -> Result<AllShards, Error> {
+    ) -> Result<Outcome<Hold, NextStep>, Error> {
         let enforced = self.request.asks.with(Effect::Enforce);
         let mut given = SpreadTake {
             left: enforced
@@ -98,7 +98,7 @@ impl Router<'_> {
         }
         self.must_refresh = true;
         self.pause().await;
-        Ok(Outcome::Elsewhere(None))
+        Ok(Outcome::Elsewhere(NextStep::Refresh))
     }
 
     /// Returns the denial of a request that has all but `left` of its amounts, by the views of the

@@ -137,10 +137,10 @@ impl Decider<'_> {
         let give_up = deadline(wait);
         loop {
             // Subscribe before the request, or a release between its response and the wait would be
-            // missed. What an attempt on several buckets or shards gives back must not end its own
-            // wait, so one of these may miss a release, and waits for the whole pause.
-            let is_ahead = !wait.is_zero() && self.is_one_write();
-            let returns = is_ahead.then(|| self.subscribe_to_returns());
+            // missed. An attempt of several writes subscribes after it, and may miss a release:
+            // otherwise its own rollback would end its wait.
+            let is_one_write = !wait.is_zero() && self.is_one_write();
+            let returns = is_one_write.then(|| self.subscribe_to_returns());
             let answer = self.take().await?;
             // A request that waits for tokens must not hold the permit.
             permit.take();
@@ -179,7 +179,12 @@ impl Decider<'_> {
                 return Ok(Decision::Denied(denied));
             };
             let returns = returns.unwrap_or_else(|| self.subscribe_to_returns());
-            if let Some(disabled) = self.wait(pause, returns).await {
+            let linger = if is_one_write {
+                Duration::ZERO
+            } else {
+                poll_pause()
+            };
+            if let Some(disabled) = self.wait(pause, linger, returns).await {
                 return Ok(Decision::Disabled(disabled));
             }
             let timeouts = self.targets.iter().map(|target| target.request.timeout);
@@ -187,14 +192,15 @@ impl Decider<'_> {
         }
     }
 
-    /// Waits for the pause, or until tokens return. Returns whether the request was stopped
-    /// meanwhile: the switches are read as often as without a wait.
+    /// Waits for the pause, or until some time after tokens return. Returns whether the request was
+    /// stopped meanwhile: the switches are read as often as without a wait.
     async fn wait(
         &self,
         pause: Duration,
+        linger: Duration,
         returned: Vec<Pin<Box<OwnedNotified>>>,
     ) -> Option<Disabled> {
-        let (until, patience) = (Instant::now() + pause, quarter_left(self.answer_by));
+        let (mut until, patience) = (Instant::now() + pause, quarter_left(self.answer_by));
         let switches = &self.session.config_cache.switches;
         let (interval, mut is_returned) = (switches.max_age(self.session), false);
         let mut returned = select_all(returned);
@@ -206,24 +212,36 @@ impl Decider<'_> {
             if let Some(disabled) = Box::pin(stopped).await {
                 return Some(disabled);
             }
-            if is_returned || Instant::now() >= until {
+            if Instant::now() >= until {
                 return None;
             }
             let next_check = until.min(Instant::now() + interval);
-            is_returned = tokio::select! {
+            tokio::select! {
                 // A fixed order, so that a run depends only on its inputs.
                 biased;
-                _ = &mut returned => true,
-                () = tokio::time::sleep_until(next_check) => false,
-                () = changed => false,
-            };
+                _ = &mut returned, if !is_returned => {
+                    // Two that wait would wake each other by what they give back.
+                    (is_returned, until) = (true, until.min(Instant::now() + linger));
+                }
+                () = tokio::time::sleep_until(next_check) => {}
+                () = changed => {}
+            }
         }
     }
 
     /// Returns whether an attempt is one write, which takes all or nothing.
     fn is_one_write(&self) -> bool {
-        let has_one = |target: &BucketTarget| target.bucket.summary().max_shards_seen() == 1;
-        matches!(&self.targets[..], [only] if has_one(only))
+        let asks = |target: &&BucketTarget| !target.request.asks.is_empty();
+        let mut asked = self
+            .targets
+            .iter()
+            .filter(asks)
+            .map(|target| &target.bucket);
+        let first = asked.next();
+        let is_whole = |bucket: &Arc<BucketState>| {
+            bucket.pool.is_none() && bucket.summary().max_shards_seen() == 1
+        };
+        first.is_some_and(is_whole) && asked.next().is_none()
     }
 
     /// Returns whether the pools cover all amounts.
@@ -304,6 +322,11 @@ impl Decider<'_> {
     }
 }
 
+/// Returns a random time after which slots are looked for again, 50 to 150 ms.
+fn poll_pause() -> Duration {
+    Duration::from_millis(fastrand::u64(50..=150))
+}
+
 /// Returns the pause after a denial, with `left` of the wait; `None` if the wait cannot succeed.
 /// Slots may return at any time, so they are polled, and once more at the end.
 fn pause(denied: &Denied, left: Duration) -> Option<Duration> {
@@ -313,8 +336,7 @@ fn pause(denied: &Denied, left: Duration) -> Option<Duration> {
         .iter()
         .map(|status: &&LimitStatus| status.retry_after)
         .collect::<Option<Vec<_>>>()?;
-    let poll =
-        (!slots.is_empty()).then(|| Duration::from_millis(fastrand::u64(50..=150)).min(left));
+    let poll = (!slots.is_empty()).then(|| poll_pause().min(left));
     rates
         .into_iter()
         .chain(poll)

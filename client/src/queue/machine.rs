@@ -31,7 +31,7 @@ use super::batch;
 use super::shard_state::{ShardState, ShardView};
 use super::waiter::{Reason, Reply, Waiter};
 use crate::session::{Env, Refusals, Sent, backoff, quarter_left};
-use crate::values::{Error, Outcome};
+use crate::values::{Error, LimitStatus, Outcome};
 
 /// Balance, in multiples of the request, from which a shard counts as ample: its last tokens are
 /// far, so there is no contention for them.
@@ -411,10 +411,16 @@ impl Machine {
         let left = self.line.iter().map(|waiter| waiter.deadline).min();
         let most = [Some(longest), fills, left.map(quarter_left)].into_iter();
         let most = most.flatten().min().unwrap_or_default();
-        // What comes later than the wait ends is no reason for it: a denial follows, or a read.
-        let short = shard.and_then(|shard| batch::shortage(shard, first, now));
-        let mut short = short.iter().flatten();
-        if short.any(|status| status.retry_after.is_some_and(|after| after > most)) {
+        // If the wait brings no waiter what it lacks, a denial or a read comes next.
+        let comes_later = |status: &LimitStatus| {
+            let is_late = status.retry_after.is_some_and(|after| after > most);
+            is_late && status.is_short() && !status.kind().is_held()
+        };
+        let is_in_vain = |waiter: &Waiter| {
+            let short = shard.and_then(|shard| batch::shortage(shard, waiter, now));
+            short.iter().flatten().any(comes_later)
+        };
+        if self.line.iter().all(is_in_vain) {
             return None;
         }
         let micros = u64::try_from(most.as_micros()).unwrap_or(u64::MAX);

@@ -341,7 +341,7 @@ async fn edit_balance(world: &World, operator: &RateLimiter, ledger: &SharedLedg
             Ok(report) if report.outcome == OperationOutcome::Unchanged => 0,
             Ok(_) => most,
             // There is no room, or no item.
-            Err(Error::Invalid(_) | Error::Contended { .. }) => 0,
+            Err(Error::Invalid(_)) => 0,
             Err(_) => continue,
         };
         ledger.lock().added(of_limit, amount * 1000, world.now().0);

@@ -240,7 +240,7 @@ async fn all_shards_are_read_unless_that_was_done_since_the_request() {
     ));
     assert!(bucket.denied().is_some());
     see(&bucket, &[(1, 1_001, 0)]);
-    let Ok(Outcome::Elsewhere(Some(queue))) = router.decide_over_all_shards().await else {
+    let Ok(Outcome::Elsewhere(NextStep::Try(queue))) = router.decide_over_all_shards().await else {
         panic!("the second shard has enough")
     };
     assert_eq!(queue.index(), 1);
@@ -261,7 +261,7 @@ async fn a_read_of_all_shards_serves_all_requests_until_the_views_are_wrong() {
     see(&bucket, &[(0, 0, 0), (1, 1_000, 0)]);
     let mut router = new_router(&session, &bucket, &request);
     router.must_refresh = true;
-    let Ok(Outcome::Elsewhere(Some(queue))) = router.decide_over_all_shards().await else {
+    let Ok(Outcome::Elsewhere(NextStep::Try(queue))) = router.decide_over_all_shards().await else {
         panic!("the second shard has enough")
     };
     assert_eq!((queue.index(), session.env.counters.read().reads), (1, 0));

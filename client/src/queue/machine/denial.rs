@@ -17,9 +17,10 @@ use crate::values::{LimitStatus, Outcome, check_bucket_limits, count, denial_of}
 /// Longest time by which a denial goes back to when a write was planned, 100 ms.
 const MAX_DENIAL_AGE: Millis = Millis(100);
 /// Time for which slots that a view lacks count as taken while the shard cannot be read, 1 s: they may
-/// have been released since. Of a rate, a view shows how much there is at most, however old it is.
+/// have been released since. More of a rate than a view shows comes only by refunds and operators.
 const SLOTS_UNREAD_TTL: Duration = Duration::from_secs(1);
 
+/// Returns whether a view of this age denies for lack of this limit, while the shard cannot be read.
 fn denies_unread(short: &LimitStatus, age: Duration) -> bool {
     !short.kind().is_held() || age < SLOTS_UNREAD_TTL
 }
@@ -58,9 +59,10 @@ impl Machine {
         }
     }
 
-    /// Denies the waiters for which there was too little when a write was planned, or 100 ms ago if that
-    /// is later, by the response to it, if they had arrived by then. Others compete for what is refilled meanwhile: a waiter that is
-    /// kept for it, or loses each race, would wait until its deadline.
+    /// Denies the waiters for which there was too little when a write was planned, or 100 ms ago if
+    /// that is later, by the response to it, if they had arrived by then. Others compete for what is
+    /// refilled meanwhile: a waiter that is kept for it, or loses each race, would wait until its
+    /// deadline.
     pub(super) fn deny_as_of(&mut self, env: &Env, plan: Plan) {
         // A request that is gone reserves nothing.
         self.expire(env);
@@ -119,10 +121,9 @@ impl Machine {
         let mut short = shortage.iter().filter(|status| status.is_short());
         self.shard.is_since(view, waiter.enqueued_at)
             || !self.shard.summary.retry_time_passed(now, age)
-                && short.all(|status| {
-                    age < denial_ttl(status, age, most)
-                        || self.shard.trusts_view() && denies_unread(status, age)
-                })
+                && (self.shard.trusts_view()
+                    && short.clone().any(|short| denies_unread(short, age))
+                    || short.all(|status| age < denial_ttl(status, age, most)))
     }
 
     /// Replies to the waiters in line whose deadlines have passed.
@@ -152,7 +153,7 @@ impl Machine {
             let shortage = batch::shortage(&view.shard, waiter, now)?;
             let mut short = shortage.iter().filter(|status| status.is_short());
             short
-                .all(|status| denies_unread(status, age))
+                .any(|status| denies_unread(status, age))
                 .then_some((shortage, view))
         });
         match short {

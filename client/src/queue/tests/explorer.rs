@@ -3,7 +3,8 @@
 //!
 //! Each seed is a world of some processes and one item. Requests and responses are lost, late or
 //! repeated; DynamoDB throttles; callers leave or reach deadlines; clocks are set. The functions refill,
-//! expire leases, split the bucket; an operator changes its balance; DynamoDB deletes it at rest. [`World::check`] and [`World::replied`] say what must hold after each
+//! expire leases and split the bucket; an operator changes its balance; DynamoDB deletes it at rest.
+//! [`World::check`] and [`World::replied`] say what must hold after each
 //! event, [`World::settle`] what after the last one, once all that is under way has arrived.
 
 use std::collections::{BTreeMap, BTreeSet};
@@ -18,7 +19,8 @@ use tokio::runtime::Runtime;
 use tokio::time::{Instant, advance};
 use weirgate_shared::evaluator::Item;
 use weirgate_shared::write::{
-    BalanceChange, LeaseChange, Settle, Update, change_balances, expire, refill, split,
+    BalanceChange, LeaseChange, Settle, Update, change_balances, expire, finish_writes, refill,
+    split,
 };
 use weirgate_shared::{
     Asks, BucketKey, EditId, Effect, EpochMillis, Limit, LimitName, MilliTokens, Millis, Shard,
@@ -30,7 +32,7 @@ use super::super::driver::GRACE;
 use super::super::machine::{Command, Machine, Written};
 use super::super::shard_state::ShardState;
 use super::super::summary::BucketSummary;
-use super::super::waiter::{Portion, Reply, Waiter};
+use super::super::waiter::{Portion, Reason, Reply, Waiter};
 use crate::session::{ClockJumps, Env, FakeClock};
 use crate::values::{BucketRequest, Error, Limits, Outcome};
 
@@ -217,6 +219,8 @@ struct Applied {
     rate: i64,
     /// When the balance was that: as of the plan, or of a refill that came before the write.
     as_of: Millis,
+    /// Share of the rate.
+    share: i64,
     slots: i64,
 }
 
@@ -507,6 +511,10 @@ impl World {
         let (now, sent, [rate, _]) = (self.time(), self.now(), names());
         let is_split = shard.shard().count > 1;
         match self.rng.u8(..8) {
+            0 if shard.escrow.is_some() => {
+                let [_, ends] = finish_writes(&shard).expect("a half waits");
+                self.apply(&ends, sent, None, None);
+            }
             0 if self.faults.splits && !is_split => {
                 let id = weirgate_store::random_id();
                 let update = split(&shard, 0, id, now);
@@ -528,13 +536,14 @@ impl World {
                     return;
                 };
                 // What it adds at most, beside the refill.
+                let balance = shard.balance_at(&names()[0], now);
                 self.raised = match change {
-                    BalanceChange::SetTo(amount) => (amount.0 - left(&shard).0).max(0),
+                    BalanceChange::SetTo(amount) => (amount - balance).0.max(0),
                     BalanceChange::Raise(amount) => amount.0,
                 };
-                self.apply(&update, sent, None, None);
+                let written = self.apply(&update, sent, None, None);
                 self.raised = 0;
-                self.seen.edited += 1;
+                self.seen.edited += u64::from(matches!(written, Written::Applied(_)));
             }
             _ => {
                 let used = self.consumed - std::mem::replace(&mut self.refilled, self.consumed);
@@ -892,7 +901,10 @@ impl World {
         let held: MilliTokens = held.copied().sum();
         let free = after.limits[&slots].available;
         if self.is_splitting {
-            self.slots = free + held;
+            let half = after.escrow.as_ref().expect("it is split");
+            let moved = half.limits[&slots].available;
+            assert!((MilliTokens::ZERO..=self.slots).contains(&moved));
+            self.slots -= moved;
         }
         assert_eq!(free + held, self.slots, "I4: a slot is lost or made");
         let at = self.now();
@@ -905,6 +917,7 @@ impl World {
             consumed: consumed - self.raised,
             rate: after.balance_at(&rate, as_of).0,
             as_of: Millis(as_of.0 - START.0),
+            share: after.share(&after.limits[&rate]).0,
             slots: free.0,
         });
         self.check_admission();
@@ -925,7 +938,8 @@ impl World {
         for write in self.writes.iter().rev() {
             sum += write.consumed;
             first = first.min(write.sent);
-            let most = CAPACITY * 1000 + REFILL * (self.now().0 - first.0) + slack;
+            let refill = REFILL * (self.now().0 - first.0) * write.share / (CAPACITY * 1000);
+            let most = write.share + refill + slack;
             assert!(
                 sum <= most,
                 "I1: {sum} of {most} millitokens since {first:?}"
@@ -970,15 +984,15 @@ impl World {
                     "{error}"
                 );
             }
-            // The other half of a split bucket, which this world does not have.
-            (Some(_), Ok(Outcome::Elsewhere(_))) if self.has_several() => self.seen.elsewhere += 1,
+            // To the other half of a split bucket, which this world does not have.
+            (Some(caller), Ok(Outcome::Elsewhere(reason))) if self.seen.split > 0 => {
+                self.seen.elsewhere += 1;
+                if matches!(reason, Reason::Insufficient) {
+                    self.check_denial(at, id, &caller);
+                }
+            }
             (caller, reply) => panic!("{reply:?}, and a caller waits: {}", caller.is_some()),
         }
-    }
-
-    fn has_several(&self) -> bool {
-        let shard = self.shard.as_ref();
-        shard.is_some_and(|shard| shard.shard().count > 1)
     }
 
     /// I2: a denied request was short at some time since its arrival, or not much earlier, beside what
@@ -998,8 +1012,8 @@ impl World {
             // By what later writes of others left, it is short if that had been so a little earlier.
             let earlier = (since.0 - write.as_of.0).max(0)
                 - (write.as_of.0 - caller.arrived.0).clamp(0, MAX_HINDSIGHT);
-            let refill = REFILL * earlier - slack;
-            let is_short = (write.rate + refill).min(CAPACITY * 1000) < rates;
+            let refill = REFILL * earlier * write.share / (CAPACITY * 1000) - slack;
+            let is_short = (write.rate + refill).min(write.share) < rates;
             was_short |= is_short || caller.takes_slot && write.slots < slots * 1000;
             if write.at < since {
                 break;

@@ -201,8 +201,8 @@ fn denials(process: &mut Process) -> Vec<Option<Duration>> {
         .collect()
 }
 
-/// A daily limit that is used up is contended for the one token of a minute: a request between two of them
-/// would wait for its denial.
+/// A daily limit that is used up is contended for the one token of a minute: a request between two
+/// of them would wait for its denial.
 #[tokio::test(start_paused = true)]
 async fn a_request_does_not_wait_for_what_comes_later_than_the_wait_ends() {
     for _ in 0..20 {

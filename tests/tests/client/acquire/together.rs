@@ -1,5 +1,6 @@
 //! Several buckets of one request: all give, or none does.
 
+use futures_util::future::join_all;
 use weirgate::{AcquireAll, Config, ConfigLevel, Decision, Error, Grants, Limit, RateLimiter};
 use weirgate_shared::{BucketKey, LimitName};
 use weirgate_testkit::Fault;
@@ -390,11 +391,11 @@ async fn children_of_one_parent_take_from_it_together() {
 }
 
 /// What an attempt takes and gives back is no reason to try again: one that waits for its second part
-/// would write without a pause. All shapes of two and three parts, of one bucket or of two, unsplit and
-/// split.
+/// would write without a pause, and two would wake each other. All shapes of two and three parts, of
+/// one bucket or of two, unsplit and split.
 #[tokio::test(start_paused = true)]
 async fn what_a_waiting_request_gives_back_itself_does_not_end_its_wait() {
-    for shards in [1, 4] {
+    for (shards, waiters) in [(1, 1), (1, 2), (4, 1), (4, 2)] {
         for needs in [
             &[("a", 35), ("a", 25)][..],
             &[("a", 20), ("b", 5), ("a", 38)],
@@ -404,29 +405,49 @@ async fn what_a_waiting_request_gives_back_itself_does_not_end_its_wait() {
             let (fleet, [limiter, other]) = Fleet::of().await;
             let _ = granted(ask(&limiter, &[("a", 1), ("b", 1)], 60)).await;
             for entity in ["a", "b"] {
-                let _ = limiter
-                    .admin()
-                    .set_shards(entity, "gpt-4", &rpm(60), shards)
-                    .await
-                    .unwrap();
+                let admin = limiter.admin();
+                let split = admin.set_shards(entity, "gpt-4", &rpm(60), shards);
+                let _ = split.await.unwrap();
             }
             let _ = granted(ask(&other, &[("a", 4), ("b", 4)], 60)).await;
             let _ = fleet.dynamo.take_requests();
             let began = fleet.now();
-            let all = ask(&limiter, needs, 60).wait_up_to(secs(30)).send().await;
-            assert!(all.unwrap().is_granted(), "{shards} {needs:?}");
-            let requests = fleet.dynamo.take_requests();
+            let wait = || ask(&limiter, needs, 60).wait_up_to(secs(100)).send();
+            for all in join_all((0..waiters).map(|_| wait())).await {
+                assert!(all.unwrap().is_granted(), "{shards} {needs:?}");
+            }
+            let requests = i64::try_from(fleet.dynamo.take_requests()).unwrap();
             // Parts of several shards are denied for 100 ms, because what others hold may return soon.
             let waited = fleet.now().since(began).0;
-            let most = if shards == 1 {
-                10
-            } else {
-                10 + waited * 8 / 100
+            let most = match shards {
+                1 => 12 * waiters,
+                _ => waiters * (10 + waited * 8 / 100),
             };
             assert!(
-                i64::try_from(requests).unwrap() <= most,
-                "{shards} {needs:?}: {requests} in {waited} ms"
+                requests <= most,
+                "{shards} {waiters} {needs:?}: {requests} in {waited} ms"
             );
         }
     }
+}
+
+/// A part that is only reported, and is too much, makes no other short.
+#[tokio::test(start_paused = true)]
+async fn what_is_only_reported_is_not_taken_before_the_others() {
+    let (fleet, [limiter, other]) = Fleet::of().await;
+    let _ = granted(ask(&other, &[("a", 20)], 60)).await;
+    let part = |need| {
+        limiter
+            .acquire("a", "gpt-4")
+            .limits(&rpm(60))
+            .take("rpm", need)
+    };
+    let grants = granted(limiter.acquire_all([part(50).shadow(), part(10)])).await;
+    assert_eq!(tk_tc(&fleet, "a").await, Some((30_000, 30_000)));
+    let denied = grants[0].would_deny().expect("it is short");
+    let status = denied.blocking().expect("of one limit");
+    assert_eq!(
+        (status.requested, status.available),
+        (tokens(50), tokens(40))
+    );
 }
