@@ -275,3 +275,9 @@ export declare class Unavailable extends WeirgateError {
   /** Token of a grant whose settlement stopped halfway; the grant has it already. */
   readonly grant: string | null;
 }
+
+/** No decision until a repair, such as of a permission or the table, which the message names. Never transient. */
+export declare class Misconfigured extends Unavailable {}
+
+/** Limits are neither in the call nor in the table. The message has the command that sets them. */
+export declare class NotConfigured extends Misconfigured {}

@@ -28,7 +28,11 @@ fn the_agent_keeps_the_contract() {
 /// Starts an agent with the limits of the contract, which reaches the database that a file wants.
 fn agent(file: &ScenarioFile) -> Agent {
     let limits = std::fs::read_to_string(folder().join("limits.yaml")).unwrap();
-    let mut agent = Agent::with_limits(Settings::default(), &limits);
+    let settings = Settings {
+        has_table: file.database != Database::WithoutTable,
+        ..Settings::default()
+    };
+    let mut agent = Agent::with_limits(settings, &limits);
     if file.database == Database::Unavailable {
         agent.without_database();
     }
@@ -78,13 +82,14 @@ struct ScenarioFile {
     scenarios: Vec<Scenario>,
 }
 
-/// Whether the agent reaches its database.
+/// Whether the agent reaches its database, and its table there.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Deserialize)]
 #[serde(rename_all = "snake_case")]
 enum Database {
     #[default]
     Available,
     Unavailable,
+    WithoutTable,
 }
 
 /// Steps on buckets of their own.
@@ -269,7 +274,9 @@ fn refused(answer: &Answer) -> Value {
         429 => "denied",
         413 if body["blocking"].is_object() => "never_fits",
         403 => "disabled",
-        500 | 503 => "unavailable",
+        404 if body["type"] == "limits-not-configured" => "not_configured",
+        500 if body["type"] == "misconfigured" => "misconfigured",
+        503 => "unavailable",
         400 => "invalid",
         status => panic!("no answer of the contract has status {status}: {answer:?}"),
     };

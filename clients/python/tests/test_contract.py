@@ -80,7 +80,12 @@ class Subject:
         except weirgate.InvalidRequest as invalid:
             return {"outcome": "invalid", "applied": "no", "text": str(invalid)}
         except weirgate.Unavailable as unavailable:
-            return {"outcome": "unavailable", "applied": unavailable.applied, "text": str(unavailable)}
+            outcome = {weirgate.NotConfigured: "not_configured", weirgate.Misconfigured: "misconfigured"}
+            return {
+                "outcome": outcome.get(type(unavailable), "unavailable"),
+                "applied": unavailable.applied,
+                "text": str(unavailable),
+            }
 
 
 def held(outcome, grant):
@@ -161,8 +166,12 @@ class Contract:
 
     def agent(self, database):
         if database not in self.agents:
-            variables = self.backend.variables if database == "available" else without_database()
-            self.agents[database] = Agent(variables)
+            variables = {
+                "available": self.backend.variables,
+                "unavailable": without_database(),
+                "without_table": {**self.backend.variables, "WEIRGATE_TABLE": "missing"},
+            }
+            self.agents[database] = Agent(variables[database])
             type(self).addClassCleanup(self.agents[database].stop)
         return self.agents[database]
 

@@ -42,6 +42,8 @@ def denied() -> Optional[float]:
             assert_type(grant.adjust({"rpm": 0.5}), weirgate.Settlement)
     except weirgate.Denied as refused:
         return refused.retry_after
+    except weirgate.NotConfigured as missing:
+        assert_type(missing.is_transient, bool)
     except weirgate.Unavailable as unavailable:
         return None if unavailable.applied == "unknown" else 0
     return None

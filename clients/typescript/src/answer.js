@@ -1,6 +1,7 @@
 /** Answers as values or errors, and which of them allow to send the request again. */
 
-import { Denied, Disabled, InvalidRequest, NeverFits, Unauthorized, Unavailable } from "./errors.js";
+import { Denied, Disabled, InvalidRequest, Misconfigured, NeverFits, NotConfigured } from "./errors.js";
+import { Unauthorized, Unavailable } from "./errors.js";
 import { PEEK } from "./request.js";
 import { BALANCES, PROBLEM } from "./shape.js";
 
@@ -8,6 +9,15 @@ import { BALANCES, PROBLEM } from "./shape.js";
 /** @import { Response } from "./transport.js" */
 
 const FIRST_PAUSE_MS = 50;
+/**
+ * By the type of a problem: 404 is also an unknown path, and 500 also a fault of what stands between.
+ *
+ * @type {Map<string, typeof Unavailable>}
+ */
+const UNTIL_REPAIRED = new Map([
+  ["limits-not-configured", NotConfigured],
+  ["misconfigured", Misconfigured],
+]);
 const UTF_8 = new TextDecoder("utf-8", { fatal: true });
 
 /** @import { Shape } from "./shape.js" */
@@ -148,8 +158,10 @@ function errorOf(response, problem) {
   if (status === 413 && problem.blocking) return new NeverFits(message, status, headers, problem);
   if (status === 403) return new Disabled(message, status, headers, problem);
   if (status === 401) return new Unauthorized(message);
-  if (status >= 400 && status < 500 && problem.applied !== "unknown") return new InvalidRequest(message);
+  const Kind = UNTIL_REPAIRED.get(problem.type);
+  if (!Kind && status >= 400 && status < 500 && problem.applied !== "unknown") return new InvalidRequest(message);
   // Without the word of the agent, such as from a proxy, nothing is known.
   const applied = problem.applied === "no" ? "no" : "unknown";
-  return new Unavailable(message, applied, { isTransient: status > 500, status, grant: problem.grant });
+  const isTransient = !Kind && status > 500;
+  return new (Kind ?? Unavailable)(message, applied, { isTransient, status, grant: problem.grant });
 }

@@ -98,6 +98,7 @@ export const BALANCES = fields({
   retry_after_ms: nullOr(span),
 });
 export const PROBLEM = optionalFields({
+  type: text,
   detail: text,
   applied: oneOf("no", "unknown"),
   retry: flag,

@@ -4,7 +4,7 @@ import assert from "node:assert/strict";
 import { readFileSync, readdirSync } from "node:fs";
 import { after, before, test } from "node:test";
 
-import { Client, Denied, Disabled, InvalidRequest, NeverFits, Unavailable, limit } from "weirgate";
+import { Client, Denied, Disabled, InvalidRequest, NeverFits, limit } from "weirgate";
 
 import { Agent, Backend, CONTRACT, withoutDatabase } from "./stack.js";
 
@@ -20,6 +20,7 @@ before(async () => {
   backend = await Backend.start();
   agents.available = await Agent.start(backend.variables);
   agents.unavailable = await Agent.start(withoutDatabase);
+  agents.without_table = await Agent.start({ ...backend.variables, WEIRGATE_TABLE: "missing" });
 });
 
 after(async () => {
@@ -111,7 +112,8 @@ async function answered(call) {
     if (error instanceof NeverFits) return { outcome: "never_fits", short: error.limits, text };
     if (error instanceof Disabled) return { outcome: "disabled", text };
     if (error instanceof InvalidRequest) return { outcome: "invalid", applied: "no", text };
-    if (error instanceof Unavailable) return { outcome: "unavailable", applied: error.applied, text };
+    const outcome = { NotConfigured: "not_configured", Misconfigured: "misconfigured", Unavailable: "unavailable" }[error.name];
+    if (outcome) return { outcome, applied: error.applied, text };
     throw error;
   }
 }

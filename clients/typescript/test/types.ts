@@ -14,6 +14,7 @@ const held: Public<declared.Grant> = grant;
 const limit: typeof declared.limit = real.limit;
 const denied: Public<declared.Denied> = new real.Denied("", 429, {}, {});
 const unavailable: Public<declared.Unavailable> = new real.Unavailable("", "no");
+const misconfigured: declared.Unavailable & Public<declared.Misconfigured> = new real.NotConfigured("", "no");
 
 async function calls(): Promise<void> {
   const limits = [limit.perMinute("rpm", 60, { burst: 100 }), limit.slots("slots", 5)];
@@ -28,4 +29,4 @@ async function calls(): Promise<void> {
   await client.acquire("a", "api", { rpm: length }, { wait: 1 });
 }
 
-export { calls, denied, held, unavailable };
+export { calls, denied, held, misconfigured, unavailable };

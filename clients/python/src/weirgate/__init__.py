@@ -9,7 +9,8 @@
 
 - `Client`, `AsyncClient`: acquire, peek, decorate
 - `Grant`, `AsyncGrant`: adjust, take more, give back, renew, release, roll back
-- `Denied`, `NeverFits`, `Disabled`: decisions that grant nothing; `Unavailable`, `InvalidRequest`, `Unauthorized`
+- `Denied`, `NeverFits`, `Disabled`: decisions that grant nothing
+- `Unavailable`, its subclasses `Misconfigured` and `NotConfigured`, `InvalidRequest`, `Unauthorized`: no decision
 - `Limit`, `Bucket`, `UpTo`, `Settlement`, `Balances`, `LimitStatus`: values
 """
 
@@ -20,7 +21,9 @@ from .errors import (
     Denied,
     Disabled,
     InvalidRequest,
+    Misconfigured,
     NeverFits,
+    NotConfigured,
     Refused,
     Unauthorized,
     Unavailable,
@@ -47,8 +50,10 @@ __all__ = [
     "InvalidRequest",
     "Limit",
     "LimitStatus",
+    "Misconfigured",
     "Mode",
     "NeverFits",
+    "NotConfigured",
     "OnUnavailable",
     "Refused",
     "Settlement",

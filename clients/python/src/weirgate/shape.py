@@ -119,6 +119,7 @@ BALANCES = fields(
 )
 PROBLEM = optional_fields(
     {
+        "type": text,
         "detail": text,
         "applied": one_of("no", "unknown"),
         "retry": flag,
