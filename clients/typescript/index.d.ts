@@ -175,8 +175,11 @@ export declare class Client {
   /** Reads the balance of one limit; undefined if the bucket does not have it. */
   remaining(entity: string, resource: string, limit: string, options?: PeekOptions): Promise<number | undefined>;
 
-  /** Closes the idle connections. */
-  close(): void;
+  /**
+   * Closes the idle connections, and the others once the calls in flight have ended: also settlements that go on after
+   * their signal, and what a given-up acquire took. Returns when that is done, and never throws.
+   */
+  close(): Promise<void>;
 }
 
 /** Tokens that were taken. Nothing is kept in the agent: the token is the grant. */

@@ -21,6 +21,8 @@ export class Client {
   #transport;
   #answerTimeoutMs;
   #retries;
+  /** @type {Set<Promise<unknown>>} */
+  #inFlight = new Set();
 
   /** @param {ClientOptions} [options] */
   constructor(options = {}) {
@@ -103,7 +105,9 @@ export class Client {
     return limits.find((status) => status.limit === limit)?.available;
   }
 
-  close() {
+  async close() {
+    this.#transport.closeIdle();
+    while (this.#inFlight.size > 0) await Promise.allSettled(this.#inFlight);
     this.#transport.close();
   }
 
@@ -116,24 +120,44 @@ export class Client {
   }
 
   /**
-   * Rolls back a grant that the agent answered with after the call was given up.
+   * Rolls back a grant that the agent answers with after the call was given up.
    *
-   * @param {Response} response
+   * @param {Promise<Response | undefined>} answered
    */
-  #takeBack = async (response) => {
-    try {
-      await new Grant(this.#call, response).rollBack();
-    } catch (error) {
-      warnNotSettled(error);
-    }
+  #takeBack = (answered) => {
+    const rollBack = async () => {
+      const response = await answered;
+      if (response?.status === 200) await new Grant(this.#call, response).rollBack();
+    };
+    this.#keep(rollBack().catch(warnNotSettled));
   };
+
+  /**
+   * Keeps in mind what is in flight.
+   *
+   * @template T
+   * @param {Promise<T>} call
+   */
+  #keep(call) {
+    this.#inFlight.add(call);
+    const forget = () => this.#inFlight.delete(call);
+    call.then(forget, forget);
+    return call;
+  }
 
   /**
    * @param {Request} asked
    * @param {AbortSignal | undefined} signal
    * @returns {Promise<Response>}
    */
-  #call = async (asked, signal) => {
+  #call = (asked, signal) => this.#keep(this.#exchange(asked, signal));
+
+  /**
+   * @param {Request} asked
+   * @param {AbortSignal | undefined} signal
+   * @returns {Promise<Response>}
+   */
+  async #exchange(asked, signal) {
     const deadline = performance.now() + this.#answerTimeoutMs + asked.longerMs;
     const attempts = new Attempts(this.#retries, deadline);
     const takeBack = asked.path === request.ACQUIRE ? this.#takeBack : undefined;
@@ -152,5 +176,5 @@ export class Client {
       }
       await sleep(pauseMs, undefined, { signal });
     }
-  };
+  }
 }
