@@ -77,7 +77,7 @@ export interface AcquireAllOptions extends CallOptions {
   leaseMs?: number | undefined;
   /** Time for the decision, without the wait. */
   timeoutMs?: number | undefined;
-  /** The decision without DynamoDB; a percentage of each limit with `local`. Without the agent there is none. */
+  /** The decision without DynamoDB; a percentage of each limit with `local`. `onAgentUnavailable`: without the agent. */
   onUnavailable?: "error" | "deny" | "allow" | `local ${number}` | undefined;
   /** Counts the amounts, and takes none of them. */
   bypass?: boolean | undefined;
@@ -111,6 +111,12 @@ export interface ClientOptions {
   retries?: number;
   /** Connections that are kept while they are idle. Default: 10. */
   maxIdle?: number;
+  /**
+   * What an acquire does, after its retries, if the agent is down or has no decision for now. `"raise"`, the default,
+   * throws `Unavailable`; `"deny"` throws `Denied`; `"allow"` grants: such a grant is `degraded`, and its settlements
+   * change nothing. What only a repair ends, such as a wrong token or missing limits, is thrown in any case.
+   */
+  onAgentUnavailable?: "raise" | "deny" | "allow";
 }
 
 /** One limit of a bucket. */
@@ -202,7 +208,7 @@ export declare class Grant {
   readonly limits: readonly LimitStatus[];
   /** Names of the limits that are short, and do not deny as they are in shadow mode. */
   readonly wouldDeny: readonly string[];
-  /** Why the agent decided without DynamoDB; null if it did not. */
+  /** Why the agent decided without DynamoDB, or the client without the agent; null if neither did. */
   readonly degraded: string | null;
   /** The `RateLimit` fields, for an HTTP response. */
   readonly headers: Readonly<Record<string, string>>;

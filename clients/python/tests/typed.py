@@ -7,7 +7,8 @@ from typing_extensions import assert_type
 import weirgate
 
 client = weirgate.Client()
-asynchronous = weirgate.AsyncClient()
+asynchronous = weirgate.AsyncClient(on_agent_unavailable="allow")
+weirgate.Client(on_agent_unavailable="alow")  # type: ignore[arg-type]
 
 
 @client.limited(lambda user, **_: user, "api", {"rpm": 1}, actual=lambda text: {"tpm": len(text)}, wait=1.5)

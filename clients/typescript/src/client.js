@@ -16,20 +16,24 @@ import * as request from "./request.js";
 import { BALANCES } from "./shape.js";
 import { Lost, NotSent, Transport } from "./transport.js";
 import { limitStatus } from "./values.js";
+import { answerWithoutAgent, policyOf } from "./without-agent.js";
 
 export class Client {
   #transport;
   #answerTimeoutMs;
   #retries;
+  #onAgentUnavailable;
   /** @type {Set<Promise<unknown>>} */
   #inFlight = new Set();
 
   /** @param {ClientOptions} [options] */
   constructor(options = {}) {
-    const known = ["url", "token", "answerTimeoutMs", "retries", "maxIdle"];
-    const { url, token, answerTimeoutMs = 10_000, retries = 2, maxIdle = 10 } = check.fields("options", options, known);
+    const known = ["url", "token", "answerTimeoutMs", "retries", "maxIdle", "onAgentUnavailable"];
+    const given = check.fields("options", options, known);
+    const { url, token, answerTimeoutMs = 10_000, retries = 2, maxIdle = 10, onAgentUnavailable = "raise" } = given;
     this.#answerTimeoutMs = check.milliseconds("answerTimeoutMs", answerTimeoutMs, 0, check.DAY_MS);
     this.#retries = check.whole("retries", retries, 0, 100, "0 to 100");
+    this.#onAgentUnavailable = policyOf(onAgentUnavailable);
     const idle = check.whole("maxIdle", maxIdle, 0, 10_000, "0 to 10000 connections");
     this.#transport = new Transport(endpoint(url, token), idle);
   }
@@ -116,7 +120,9 @@ export class Client {
    * @param {AbortSignal | undefined} signal
    */
   async #granted(asked, signal) {
-    return new Grant(this.#call, await this.#call(asked, check.signal(signal)));
+    const given = check.signal(signal);
+    const answered = this.#call(asked, given).catch((error) => answerWithoutAgent(this.#onAgentUnavailable, asked, error));
+    return new Grant(this.#call, await answered);
   }
 
   /**

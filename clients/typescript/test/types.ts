@@ -8,6 +8,8 @@ type Public<T> = { [K in keyof T]: T[K] };
 const client: Public<declared.Client> = new real.Client({ url: "http://127.0.0.1:1" });
 const options: ConstructorParameters<typeof declared.Client> = [{ retries: 0 }];
 new real.Client(...options);
+// @ts-expect-error: a policy is one of three
+new real.Client({ onAgentUnavailable: "alow" });
 
 declare const grant: real.Grant;
 const held: Public<declared.Grant> = grant;

@@ -30,7 +30,19 @@ from .errors import (
     WeirgateError,
 )
 from .grant import Grant
-from .values import Amount, Balances, Bucket, Limit, LimitStatus, Mode, OnUnavailable, Settlement, Take, UpTo
+from .values import (
+    Amount,
+    Balances,
+    Bucket,
+    Limit,
+    LimitStatus,
+    Mode,
+    OnAgentUnavailable,
+    OnUnavailable,
+    Settlement,
+    Take,
+    UpTo,
+)
 
 __version__ = "0.10.0"
 
@@ -54,6 +66,7 @@ __all__ = [
     "Mode",
     "NeverFits",
     "NotConfigured",
+    "OnAgentUnavailable",
     "OnUnavailable",
     "Refused",
     "Settlement",

@@ -15,6 +15,8 @@ Amount = Union[int, float]
 
 Mode = Literal["enforced", "shadow", "soft"]
 
+OnAgentUnavailable = Literal["raise", "deny", "allow"]
+
 OnUnavailable = Literal[
     "error", "deny", "allow",
     "local 1", "local 2", "local 3", "local 4", "local 5", "local 6", "local 7", "local 8", "local 9",
