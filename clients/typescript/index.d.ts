@@ -95,6 +95,22 @@ export interface PeekOptions extends CallOptions {
   limits?: readonly Limit[] | undefined;
 }
 
+export interface UsageOptions extends CallOptions {
+  /** Whose usage; `entity`, `resource`, or both. */
+  entity?: string | undefined;
+  resource?: string | undefined;
+  /** `"day"` by default. */
+  by?: "hour" | "day" | "month" | undefined;
+  /** The start of an hour, a day or a month in UTC, as `by` says. */
+  start: Date;
+  end: Date;
+}
+
+export interface UsageRowsOptions extends UsageOptions {
+  /** `next` of the page before. */
+  page?: string | undefined;
+}
+
 export interface SettleOptions extends CallOptions {
   /** Place of the one bucket to change, from 0. Each that has the limit, by default. */
   bucket?: number | undefined;
@@ -145,6 +161,37 @@ export interface Balances {
   readonly headers: Readonly<Record<string, string>>;
 }
 
+export interface Usage {
+  /** By limit; text where no number is exact, above 15 digits. */
+  readonly tokens: Readonly<Record<string, number | string>>;
+  readonly acquires: number;
+  /** `"interim"` may still change, `"final"` does not, and of `"unknown"` a part may no longer be kept. */
+  readonly state: "interim" | "final" | "unknown";
+  /** All usage before is included. */
+  readonly completeUntil: Date;
+}
+
+export interface UsageTotal extends Usage {
+  /** Items that cannot be read, whose usage is missing: what is wrong with each, and what to do. */
+  readonly unreadable: readonly string[];
+}
+
+/** Usage of an entity on a resource in one interval. */
+export interface UsageRow extends Usage {
+  readonly entity: string;
+  readonly resource: string;
+  readonly start: Date;
+  readonly end: Date;
+}
+
+export interface UsagePage {
+  readonly rows: readonly UsageRow[];
+  /** `page` of the next one; null after the last. */
+  readonly next: string | null;
+  /** As that of a total. */
+  readonly unreadable: readonly string[];
+}
+
 /** `"lease_gone"`: the lease had already ended, by a release or by its expiry. Nothing changed. */
 export type Settlement = "settled" | "lease_gone";
 
@@ -180,6 +227,12 @@ export declare class Client {
 
   /** Reads the balance of one limit; undefined if the bucket does not have it. */
   remaining(entity: string, resource: string, limit: string, options?: PeekOptions): Promise<number | undefined>;
+
+  /** Reads what an entity, a resource, or an entity on a resource consumed. */
+  usage(options: UsageOptions): Promise<UsageTotal>;
+
+  /** Reads the same by interval, and by bucket. */
+  usageRows(options: UsageRowsOptions): Promise<UsagePage>;
 
   /**
    * Closes the idle connections, and the others once the calls in flight have ended: also settlements that go on after

@@ -6,7 +6,7 @@ use std::path::{Path, PathBuf};
 use serde::Deserialize;
 use serde_json::{Map, Value, json};
 
-use crate::fixtures::{Agent, Answer, Serving, Settings};
+use crate::fixtures::{Agent, Answer, START, Serving, Settings};
 
 type Request = Map<String, Value>;
 
@@ -66,6 +66,29 @@ fn peek(agent: &Agent, request: &Request) -> Value {
     })
 }
 
+/// Asks for usage from yesterday to the end of today.
+fn usage(agent: &Agent, request: &Request) -> Value {
+    const DAY: i64 = 86_400_000;
+    let (mut request, today) = (request.clone(), START.0 / DAY * DAY);
+    request.insert("from_ms".to_owned(), json!(today - DAY));
+    request.insert("to_ms".to_owned(), json!(today + DAY));
+    let answer = agent.post("/v1/usage", &json!(request));
+    if answer.status != 200 {
+        return refused(&answer);
+    }
+    let body = answer.json();
+    let (outcome, row) = match body["items"].as_array() {
+        None => ("usage", &body),
+        Some(rows) => ("rows", rows.last().unwrap_or(&Value::Null)),
+    };
+    json!({
+        "outcome": outcome,
+        "used": row["usage"]["tokens"],
+        "acquires": row["usage"]["acquires"].as_i64().unwrap_or_default(),
+        "state": row["state"],
+    })
+}
+
 fn folder() -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("../clients/contract")
 }
@@ -107,6 +130,7 @@ struct Step {
     acquire: Option<Request>,
     settle: Option<Request>,
     peek: Option<Request>,
+    usage: Option<Request>,
     restart: Option<Request>,
     /// Name of the grant.
     #[serde(rename = "as")]
@@ -152,6 +176,8 @@ impl Scenario {
                 settle(agent, &request)
             } else if let Some(request) = &step.peek {
                 peek(agent, &prepared(request, file, &prefix))
+            } else if let Some(request) = &step.usage {
+                usage(agent, &prepared(request, file, &prefix))
             } else {
                 assert!(step.restart.is_some(), "step {at} of {:?}", self.name);
                 agent.restart();
@@ -185,6 +211,7 @@ fn prepared(request: &Request, file: &ScenarioFile, prefix: &str) -> Request {
             ("entity", Value::String(entity)) if !entity.is_empty() => {
                 entity.insert_str(0, prefix);
             }
+            ("scope", Value::Object(scope)) => *scope = prepared(scope, file, prefix),
             ("limits", Value::Array(limits)) => {
                 for limit in limits {
                     *limit = file.limits[limit.as_str().unwrap()].clone();
@@ -206,7 +233,8 @@ fn holds(key: &str, expected: &Value, answer: &Value) -> bool {
     let actual = &answer[key];
     match key {
         "outcome" | "lease" | "ended" | "degraded" | "applied" | "status" | "short"
-        | "would_deny" => actual == expected,
+        | "would_deny" | "acquires" | "state" => actual == expected,
+        "used" => numbers(expected) == numbers(actual),
         "amounts" => {
             let buckets = |value: &Value| value.as_array().cloned().unwrap_or_default();
             let pairs = buckets(expected).into_iter().zip(buckets(actual));

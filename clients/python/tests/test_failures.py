@@ -16,6 +16,8 @@ CALLS = {
     "acquire_all": lambda client: client.acquire_all(BUCKETS),
     "settle": lambda client: client.restore("g").adjust({"rpm": 1}),
     "peek": lambda client: client.peek("a", "api"),
+    "usage": lambda client: client.usage(entity="a", start=0, end=86_400),
+    "usage_rows": lambda client: client.usage_rows(resource="api", by="hour", start=0, end=3_600),
 }
 
 
@@ -80,7 +82,7 @@ class Failures(unittest.TestCase):
                 decides = policy if case.get("is_transient") else "raise"
 
                 def work(client, run, case=case, decides=decides):
-                    for call in ("settle", "peek"):
+                    for call in CALLS.keys() - asked:
                         self.check_raised(self.raised(client, run, call), case)
                     for call, amounts in asked.items():
                         if decides == "allow":

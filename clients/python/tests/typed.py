@@ -34,6 +34,9 @@ async def calls() -> None:
     await asynchronous.acquire("ann", "api", {"rpm": "1"})  # type: ignore[dict-item]
     await asynchronous.acquire("ann", "api", {"rpm": 1}, on_unavailable="local 25")
     await asynchronous.acquire("ann", "api", {"rpm": 1}, on_unavailable="alow")  # type: ignore[arg-type]
+    assert_type((await asynchronous.usage(entity="ann", start=0, end=3600)).acquires, int)
+    assert_type(client.usage_rows(resource="api", by="hour", start=0, end=3600).rows, tuple[weirgate.UsageRow, ...])
+    client.usage(resource="api", by="week", start=0, end=3600)  # type: ignore[arg-type]
     assert_type(await asynchronous.close(), None)
 
 

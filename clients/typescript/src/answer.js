@@ -2,8 +2,8 @@
 
 import { Denied, Disabled, InvalidRequest, Misconfigured, NeverFits, NotConfigured } from "./errors.js";
 import { Unauthorized, Unavailable } from "./errors.js";
-import { PEEK } from "./request.js";
-import { BALANCES, PROBLEM } from "./shape.js";
+import { PEEK, USAGE } from "./request.js";
+import { GRANTED, PROBLEM, SETTLED } from "./shape.js";
 
 /** @import { WeirgateError } from "./errors.js" */
 /** @import { Response } from "./transport.js" */
@@ -85,7 +85,7 @@ export class Attempts {
  * @param {string} path
  */
 export function lost(cause, path) {
-  if (path === PEEK) return new Unavailable(cause.message, "no", { cause });
+  if (path === PEEK || path === USAGE) return new Unavailable(cause.message, "no", { cause });
   return new Unavailable(`${cause.message}; whether the request was applied is unknown`, "unknown", { cause });
 }
 
@@ -100,7 +100,7 @@ export function valueOf(response, hasShape) {
   const found = jsonOf(response);
   if (hasShape(found)) return found;
   const message = "the answer is not one of the agent: is its URL right?";
-  throw new Unavailable(message, hasShape === BALANCES ? "no" : "unknown", { isTransient: false });
+  throw new Unavailable(message, hasShape === GRANTED || hasShape === SETTLED ? "unknown" : "no", { isTransient: false });
 }
 
 /**

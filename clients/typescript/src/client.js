@@ -1,7 +1,7 @@
 /** Acquires by the agent. */
 
 /** @import { AcquireAllOptions, AcquireOptions, Balances, Bucket } from "../index.js" */
-/** @import { ClientOptions, PeekOptions, Take } from "../index.js" */
+/** @import { ClientOptions, PeekOptions, Take, UsageOptions, UsageRowsOptions } from "../index.js" */
 /** @import { Request } from "./request.js" */
 /** @import { Response } from "./transport.js" */
 
@@ -13,9 +13,9 @@ import { endpoint } from "./endpoint.js";
 import { Unavailable } from "./errors.js";
 import { Grant, finishQuietly, warnNotSettled } from "./grant.js";
 import * as request from "./request.js";
-import { BALANCES } from "./shape.js";
+import { BALANCES, USAGE_PAGE, USAGE_TOTAL } from "./shape.js";
 import { Lost, NotSent, Transport } from "./transport.js";
-import { limitStatus } from "./values.js";
+import { limitStatus, usagePage, usageTotal } from "./values.js";
 import { answerWithoutAgent, policyOf } from "./without-agent.js";
 
 export class Client {
@@ -107,6 +107,18 @@ export class Client {
   async remaining(entity, resource, limit, options) {
     const { limits } = await this.peek(entity, resource, options);
     return limits.find((status) => status.limit === limit)?.available;
+  }
+
+  /** @param {UsageOptions} options */
+  async usage(options) {
+    const response = await this.#call(request.usageTotal(options), check.signal(options.signal));
+    return usageTotal(valueOf(response, USAGE_TOTAL));
+  }
+
+  /** @param {UsageRowsOptions} options */
+  async usageRows(options) {
+    const response = await this.#call(request.usageRows(options), check.signal(options.signal));
+    return usagePage(valueOf(response, USAGE_PAGE));
   }
 
   async close() {

@@ -19,6 +19,8 @@ const CALLS = {
   acquireAll: (client) => client.acquireAll(BUCKETS),
   settle: (client) => client.restore("g").adjust({ rpm: 1 }),
   peek: (client) => client.peek("a", "api"),
+  usage: (client) => client.usage({ entity: "a", start: new Date(0), end: new Date(86_400_000) }),
+  usageRows: (client) => client.usageRows({ resource: "api", by: "hour", start: new Date(0), end: new Date(3_600_000) }),
 };
 
 /** Returns a client of a server that fails in one way, and what the server was asked. */
@@ -60,7 +62,7 @@ for (const expected of failures) {
     const decides = isTransient ? policy : "raise";
     test(`${policy} decides ${JSON.stringify(failure)} only if it may pass by itself`, { timeout: 60_000 }, async (t) => {
       const { client, served } = await failing(t, failure, { onAgentUnavailable: policy });
-      for (const call of ["settle", "peek"]) checkThrown(await thrown(() => CALLS[call](client)), expected);
+      for (const call of ["settle", "peek", "usage", "usageRows"]) checkThrown(await thrown(() => CALLS[call](client)), expected);
       const settlements = () => served.requests.filter(({ path }) => path === "/v1/settle").length;
       const before = settlements();
       for (const [call, amounts] of Object.entries(ASKED)) {

@@ -7,11 +7,11 @@
         answer = ask_the_model()
         grant.adjust({"tpm": answer.tokens})
 
-- `Client`, `AsyncClient`: acquire, peek, decorate
+- `Client`, `AsyncClient`: acquire, peek, decorate, read usage
 - `Grant`, `AsyncGrant`: adjust, take more, give back, renew, release, roll back
 - `Denied`, `NeverFits`, `Disabled`: decisions that grant nothing
 - `Unavailable`, its subclasses `Misconfigured` and `NotConfigured`, `InvalidRequest`, `Unauthorized`: no decision
-- `Limit`, `Bucket`, `UpTo`, `Settlement`, `Balances`, `LimitStatus`: values
+- `Limit`, `Bucket`, `UpTo`, `Settlement`, `Balances`, `LimitStatus`, `UsageTotal`, `UsagePage`, `UsageRow`: values
 """
 
 from .aio import Acquiring, AsyncClient, AsyncGrant, Closing
@@ -34,6 +34,7 @@ from .values import (
     Amount,
     Balances,
     Bucket,
+    Interval,
     Limit,
     LimitStatus,
     Mode,
@@ -42,6 +43,10 @@ from .values import (
     Settlement,
     Take,
     UpTo,
+    UsagePage,
+    UsageRow,
+    UsageState,
+    UsageTotal,
 )
 
 __version__ = "0.10.0"
@@ -59,6 +64,7 @@ __all__ = [
     "Denied",
     "Disabled",
     "Grant",
+    "Interval",
     "InvalidRequest",
     "Limit",
     "LimitStatus",
@@ -74,5 +80,9 @@ __all__ = [
     "Unauthorized",
     "Unavailable",
     "UpTo",
+    "UsagePage",
+    "UsageRow",
+    "UsageState",
+    "UsageTotal",
     "WeirgateError",
 ]

@@ -10,7 +10,7 @@ from collections.abc import Awaitable, Coroutine, Generator, Mapping, Sequence
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Callable, Optional, TypeVar, Union
 
-from . import answer, check, request, without_agent
+from . import answer, check, request, shape, without_agent
 from .aio_connection import AsyncConnections, Waits
 from .answer import Attempts
 from .client import ANSWER_TIMEOUT, RETRIES, patience
@@ -18,8 +18,20 @@ from .connection import Lost, NotSent
 from .endpoint import endpoint
 from .errors import InvalidRequest, Unavailable
 from .grant import NOT_SETTLED, Held, end_of_scope, log
-from .request import Options, Request
-from .values import Amount, Balances, Bucket, Limit, OnAgentUnavailable, OnUnavailable, Settlement, Take
+from .request import Options, Request, UsageOf
+from .values import (
+    Amount,
+    Balances,
+    Bucket,
+    Interval,
+    Limit,
+    OnAgentUnavailable,
+    OnUnavailable,
+    Settlement,
+    Take,
+    UsagePage,
+    UsageTotal,
+)
 from .wire import Response
 
 if TYPE_CHECKING:
@@ -213,6 +225,33 @@ class AsyncClient:
     ) -> Optional[Amount]:
         """As `Client.remaining`."""
         return (await self.peek(entity, resource, limits=limits)).remaining(limit)
+
+    async def usage(
+        self,
+        *,
+        entity: Optional[str] = None,
+        resource: Optional[str] = None,
+        by: Interval = "day",
+        start: float,
+        end: float,
+    ) -> UsageTotal:
+        """As `Client.usage`."""
+        asked = request.usage_total(UsageOf(entity, resource, by, start, end))
+        return UsageTotal.parse(answer.value(await self._call(asked, Waits(endures=False)), shape.USAGE_TOTAL))
+
+    async def usage_rows(
+        self,
+        *,
+        entity: Optional[str] = None,
+        resource: Optional[str] = None,
+        by: Interval = "day",
+        start: float,
+        end: float,
+        page: Optional[str] = None,
+    ) -> UsagePage:
+        """As `Client.usage_rows`."""
+        asked = request.usage_rows(UsageOf(entity, resource, by, start, end), page)
+        return UsagePage.parse(answer.value(await self._call(asked, Waits(endures=False)), shape.USAGE_PAGE))
 
     def limited(
         self,

@@ -86,7 +86,7 @@ def value(response: Response, has_shape: Shape) -> Mapping[str, Any]:
     """Returns the body of a success, which has a shape."""
     found = _json(response)
     if not has_shape(found):
-        applied: Literal["no", "unknown"] = "no" if has_shape is shape.BALANCES else "unknown"
+        applied: Literal["no", "unknown"] = "unknown" if has_shape in (shape.GRANTED, shape.SETTLED) else "no"
         raise Unavailable("the answer is not one of the agent: is its URL right?", applied, is_transient=False)
     return found  # type: ignore[no-any-return]
 

@@ -8,14 +8,25 @@ import time
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Callable, Optional, TypeVar, Union
 
-from . import answer, check, request, without_agent
+from . import answer, check, request, shape, without_agent
 from .answer import Attempts
 from .connection import Connections, Lost, NotSent
 from .endpoint import endpoint
 from .errors import Unavailable
 from .grant import NOT_SETTLED, Grant, log
-from .request import Options, Request
-from .values import Amount, Balances, Bucket, Limit, OnAgentUnavailable, OnUnavailable, Take
+from .request import Options, Request, UsageOf
+from .values import (
+    Amount,
+    Balances,
+    Bucket,
+    Interval,
+    Limit,
+    OnAgentUnavailable,
+    OnUnavailable,
+    Take,
+    UsagePage,
+    UsageTotal,
+)
 from .wire import Response
 
 if TYPE_CHECKING:
@@ -115,6 +126,36 @@ class Client:
     ) -> Optional[Amount]:
         """Reads the balance of one limit; None if the bucket does not have it."""
         return self.peek(entity, resource, limits=limits).remaining(limit)
+
+    def usage(
+        self,
+        *,
+        entity: Optional[str] = None,
+        resource: Optional[str] = None,
+        by: Interval = "day",
+        start: float,
+        end: float,
+    ) -> UsageTotal:
+        """Reads what an entity, a resource, or an entity on a resource consumed, from `start` to `end`.
+
+        Both are seconds since 1970, at the start of an hour, a day or a month in UTC, as `by` says.
+        """
+        asked = request.usage_total(UsageOf(entity, resource, by, start, end))
+        return UsageTotal.parse(answer.value(self._call(asked), shape.USAGE_TOTAL))
+
+    def usage_rows(
+        self,
+        *,
+        entity: Optional[str] = None,
+        resource: Optional[str] = None,
+        by: Interval = "day",
+        start: float,
+        end: float,
+        page: Optional[str] = None,
+    ) -> UsagePage:
+        """Reads the same by interval, and by bucket. `page` is the `next` of the page before."""
+        asked = request.usage_rows(UsageOf(entity, resource, by, start, end), page)
+        return UsagePage.parse(answer.value(self._call(asked), shape.USAGE_PAGE))
 
     def limited(
         self,
