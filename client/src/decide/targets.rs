@@ -206,33 +206,17 @@ impl RequestSpec {
             let is_own = Arc::ptr_eq(&bucket, &own);
             resolved_request.limits_may_be_stale |= resolved.may_be_stale(session.env.ages.now());
             let config = resolved.config.as_deref();
-            if is_own && given.is_none() {
-                let Some(EffectiveConfig {
-                    level,
-                    limits,
-                    status,
-                    ..
-                }) = config
-                else {
-                    return Err(Error::NotConfigured {
-                        entity: entity.clone(),
-                        resource: resource.clone(),
-                    });
-                };
-                if let Some(name) =
-                    missing_limit(amounts, limits).filter(|_| *status == ConfigStatus::Enforced)
-                {
-                    if resolved.may_be_stale(session.env.ages.now()) && age == Freshness::AnyAge {
-                        // The limit may be new.
-                        age = Freshness::Recent;
-                        next = Some(bucket);
-                        continue;
-                    }
-                    let names = names(limits);
-                    return invalid(format!(
-                        "limit {name:?} is not among those configured for {level}: {names:?}"
-                    ));
+            if is_own
+                && given.is_none()
+                && let Err(error) = check_configured(&bucket.key, config, amounts)
+            {
+                if age == Freshness::AnyAge && resolved.may_be_stale(session.env.ages.now()) {
+                    // What is missing may be new.
+                    age = Freshness::Recent;
+                    next = Some(bucket);
+                    continue;
                 }
+                return Err(error);
             }
             let limits = match config {
                 Some(EffectiveConfig {
@@ -358,6 +342,28 @@ impl RequestSpec {
             request,
             is_shadow: settings.is_shadow || self.options.is_shadow,
         })
+    }
+}
+
+/// Requires that the configuration of a bucket has the limits that are requested.
+fn check_configured(
+    bucket: &BucketKey,
+    config: Option<&EffectiveConfig>,
+    amounts: &NamedAmounts<'_>,
+) -> Result<(), Error> {
+    let Some(config) = config else {
+        return Err(Error::NotConfigured {
+            entity: bucket.entity.clone(),
+            resource: bucket.resource.clone(),
+        });
+    };
+    let EffectiveConfig { level, limits, .. } = config;
+    match missing_limit(amounts, limits) {
+        Some(name) if config.status == ConfigStatus::Enforced => invalid(format!(
+            "limit {name:?} is not among those configured for {level}: {:?}",
+            names(limits)
+        )),
+        _ => Ok(()),
     }
 }
 

@@ -35,9 +35,9 @@ pub enum Error {
         /// The failure that opened the circuit breaker.
         last: String,
     },
-    /// No limits were given, and no limit level has a configuration.
+    /// No limits were given, and no limit level has a configuration. It is remembered for a second.
     #[error(
-        "no limits are configured for entity {entity} on resource {resource}: set_config() for one of them, their resource or the system, or give limits()"
+        "no limits are configured for entity {entity} on resource {resource}: run `weirgate limits set --resource {resource} rpm=600/minute`, or give limits with the call"
     )]
     NotConfigured {
         /// The entity.
