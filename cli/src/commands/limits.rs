@@ -6,7 +6,7 @@ mod diff;
 mod plan;
 mod show;
 
-use clap::{Args, Subcommand};
+use clap::{ArgGroup, Args, Subcommand};
 use serde::Serialize;
 use weirgate::{Config, ConfigFilter, ConfigLevel, EntityId, Resource};
 
@@ -22,7 +22,7 @@ pub enum Limits {
     Get(Get),
     #[command(
         after_help = "Examples:\n  weirgate limits set --resource gpt-4 rpm=500/minute tpm=100000/minute,burst=200000 slots=20\n  \
-                      weirgate limits set --resource gpt-4 --merge rpm=600/minute"
+                      weirgate limits set --resource gpt-4 rpm=600/minute --shadow=false"
     )]
     Set(change::Set),
     #[command(after_help = "Example: weirgate limits delete --entity user-1 --resource gpt-4")]
@@ -46,7 +46,7 @@ pub struct Get {
 
 /// Lists configurations.
 #[derive(Debug, Args)]
-#[group(required = true, multiple = false, args = ["entity", "resource", "entities", "resources"])]
+#[command(group(ArgGroup::new("of").required(true).args(["entity", "resource", "entities", "resources"])))]
 pub struct List {
     /// All of one entity
     #[arg(long, value_name = "ID")]

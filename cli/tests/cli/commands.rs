@@ -80,7 +80,7 @@ async fn one_limit_of_a_level_is_changed_and_the_others_are_kept() {
     let table = Table::new().await;
     let set = ["limits", "set", "--system"];
     table.json([&set[..], &["rpm=5/minute", "slots=2", "--shadow"]].concat());
-    let merge = [&set[..], &["--merge", "rpm=6/minute"]].concat();
+    let merge = [&set[..], &["rpm=6/minute"]].concat();
     let text = table.text(&merge);
     assert!(
         text.contains("5 per 1 min") && text.contains("6 per 1 min"),
@@ -101,12 +101,31 @@ async fn one_limit_of_a_level_is_changed_and_the_others_are_kept() {
     let kept = table.json("limits get --system");
     assert_eq!(kept["config"]["limits"][1]["slots"], 2, "{kept}");
     assert_eq!(kept["config"]["is_shadow"], true, "{kept}");
-    let replaced = table.json([&set[..], &["rpm=6/minute"]].concat());
+    for (change, status, is_shadow) in [
+        ("--disabled", "disabled", true),
+        ("--shadow=false", "disabled", false),
+        ("--enforced", "enforced", false),
+        ("--unlimited", "unlimited", false),
+        ("slots=3", "unlimited", false),
+        ("--shadow", "unlimited", true),
+    ] {
+        let after = &table.json([&set[..], &[change]].concat())["after"];
+        assert_eq!(after["limits"].as_array().map(Vec::len), Some(2), "{after}");
+        assert_eq!(
+            (&after["status"], &after["is_shadow"]),
+            (&json!(status), &json!(is_shadow)),
+            "{change}"
+        );
+    }
+    let replaced = table.json([&set[..], &["--replace", "rpm=6/minute"]].concat());
+    let rpm = &kept["config"]["limits"][0];
     assert_eq!(
-        replaced["after"]["limits"].as_array().map(Vec::len),
-        Some(1),
-        "{replaced}"
+        replaced["after"],
+        json!({"limits": [rpm], "status": "enforced", "is_shadow": false})
     );
+    let nothing = table.run(set);
+    assert_eq!(nothing.code, Some(2), "{nothing:?}");
+    assert!(nothing.stderr.contains("LIMIT"), "{nothing:?}");
 }
 
 #[tokio::test(flavor = "multi_thread")]
