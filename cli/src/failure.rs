@@ -1,9 +1,11 @@
 //! Errors as a terminal shows them, and exit codes.
 
+use std::ffi::OsString;
 use std::process::ExitCode;
 
 use anstyle::{AnsiColor, Style};
 use clap::error::ErrorKind as ErrorName;
+use clap::{Arg, Command};
 use weirgate::{Error, ErrorKind, StoreError};
 
 use crate::streams;
@@ -79,36 +81,51 @@ impl Failure {
 
 /// Reports arguments that are wrong: one line, and which help to read. Prints the help if that was
 /// asked for.
-pub fn usage(error: &clap::Error) -> ExitCode {
+pub fn usage(error: &clap::Error, program: &Command) -> ExitCode {
     if !error.use_stderr() || error.kind() == ErrorName::DisplayHelpOnMissingArgumentOrSubcommand {
         error.exit();
     }
     let text = error.to_string();
     let text = text.strip_prefix("error: ").unwrap_or(&text);
-    let (text, usage) = text.split_once("\n\nUsage: ").unwrap_or((text, "weirgate"));
-    let text = text
-        .split("\n\nFor more information")
-        .next()
-        .unwrap_or(text);
-    let text = text.replace("\n\n  tip: ", "; ");
-    let command = usage.split_whitespace();
-    let command: Vec<_> = command
-        .take_while(|word| !word.starts_with(['[', '<', '-']))
-        .collect();
-    let text = format!("{text}; see '{} --help'", command.join(" "));
-    let is_json = std::env::args_os().any(|argument| argument == "--json");
-    match runs_command() {
+    let end = ["\n\nUsage: ", "\n\nFor more information"]
+        .into_iter()
+        .filter_map(|end| text.find(end))
+        .min();
+    let text = text[..end.unwrap_or(text.len())].replace("\n\n  tip: ", "; ");
+    let arguments: Vec<_> = std::env::args_os().collect();
+    let end = arguments.iter().position(|argument| argument == "--");
+    let options = &arguments[..end.unwrap_or(arguments.len())];
+    let command = named(program, options);
+    let text = format!("{text}; see '{command} --help'");
+    let is_json = options.iter().any(|option| option == "--json");
+    // Also if COMMAND is missing.
+    match end.is_some() && command == "weirgate acquire" {
         true => Failure::Exit(NOT_RUN, text).report(is_json),
         false => Failure::Refused(text).report(is_json),
     }
 }
 
-/// Returns whether this is `weirgate acquire ... -- COMMAND`, by its arguments alone, also if COMMAND
-/// is missing.
-fn runs_command() -> bool {
-    let arguments: Vec<_> = std::env::args_os().collect();
-    let end = arguments.iter().position(|argument| argument == "--");
-    end.is_some_and(|end| arguments[..end].iter().any(|option| option == "acquire"))
+/// Returns the name of the command that the arguments are for, as far as they name one.
+fn named(program: &Command, arguments: &[OsString]) -> String {
+    let (mut command, mut name) = (program, program.get_name().to_owned());
+    let mut arguments = arguments.iter().skip(1).filter_map(|text| text.to_str());
+    while let Some(argument) = arguments.next() {
+        if let Some(below) = command.find_subcommand(argument) {
+            command = below;
+            name = format!("{name} {}", below.get_name());
+        } else if let Some(option) = argument.strip_prefix("--") {
+            let mut options = program.get_arguments().chain(command.get_arguments());
+            let takes_value = |argument: &Arg| {
+                argument.get_long() == Some(option) && argument.get_action().takes_values()
+            };
+            if options.any(takes_value) {
+                arguments.next();
+            }
+        } else if !command.has_subcommands() {
+            break;
+        }
+    }
+    name
 }
 
 impl From<Error> for Failure {
@@ -136,7 +153,6 @@ impl From<&StoreError> for Failure {
     fn from(error: &StoreError) -> Self {
         let remedy = match error.kind {
             ErrorKind::TableNotFound => "check --table, --region and --profile",
-            ErrorKind::MissingCredentials => "give --profile, or sign in",
             ErrorKind::CredentialsUnavailable => "sign in again, or give another --profile",
             ErrorKind::AccessDenied => {
                 "use a role with the policy that docs/security.md names for this command"
@@ -144,9 +160,23 @@ impl From<&StoreError> for Failure {
             ErrorKind::Unreachable => "check --region and --endpoint-url",
             _ => "",
         };
-        let text = match remedy {
-            "" => error.to_string(),
-            remedy => format!("{error}; {remedy}"),
+        let StoreError {
+            kind,
+            request,
+            table,
+            reason,
+            ..
+        } = error;
+        let text = match (kind, remedy) {
+            // No request is to blame for it.
+            (ErrorKind::MissingCredentials, _) => {
+                format!("{reason}; or give --region or --profile")
+            }
+            (_, "") => error.to_string(),
+            (kind, remedy) => format!(
+                "{request} on table {table:?}: {}: {reason}; {remedy}",
+                kind.meaning()
+            ),
         };
         match error.kind {
             ErrorKind::TableNotFound

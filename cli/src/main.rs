@@ -70,7 +70,7 @@ impl Cli {
 async fn main() -> ExitCode {
     let cli = match Cli::read() {
         Ok(cli) => cli,
-        Err(error) => return failure::usage(&error),
+        Err(error) => return failure::usage(&error, &Cli::command()),
     };
     let context = Context::new(cli.options, Cli::command);
     match cli.command.run(&context).await {

@@ -1,6 +1,6 @@
 //! `weirgate audit`.
 
-use clap::Args;
+use clap::{ArgGroup, Args};
 use weirgate::{AuditEvent, AuditSubject, EntityId, EpochMillis, Resource};
 
 use super::list::PageArgs;
@@ -10,7 +10,7 @@ use crate::instant;
 
 /// Lists the changes of configurations and balances.
 #[derive(Debug, Args)]
-#[group(required = true, multiple = false, args = ["system", "entity", "resource"])]
+#[command(group(ArgGroup::new("of").required(true).args(["system", "entity", "resource"])))]
 #[command(after_help = "Example: weirgate audit --entity customer-1 --since 1d --json")]
 pub struct Audit {
     /// Changes of the system level

@@ -1,6 +1,6 @@
 //! `weirgate buckets`.
 
-use clap::Args;
+use clap::{ArgGroup, Args};
 use weirgate::{EntityId, LimitStatus, Resource, StoredBucket};
 
 use super::list::PageArgs;
@@ -9,7 +9,7 @@ use crate::failure::{Failure, Outcome};
 
 /// Lists the buckets of an entity or a resource, with their balances.
 #[derive(Debug, Args)]
-#[group(required = true, multiple = false, args = ["entity", "resource"])]
+#[command(group(ArgGroup::new("of").required(true).args(["entity", "resource"])))]
 #[command(after_help = "Example: weirgate buckets --entity user-1")]
 pub struct Buckets {
     /// The buckets of this entity

@@ -6,7 +6,7 @@ mod html;
 
 use std::collections::BTreeSet;
 
-use clap::{Args, ValueEnum};
+use clap::{ArgGroup, Args, ValueEnum};
 use serde::Serialize;
 use weirgate::{
     EntityId, EpochMillis, Granularity, LimitName, MilliTotal, Page, Resource, TopUser, Unreadable,
@@ -20,7 +20,7 @@ use crate::instant;
 
 /// Reports usage, exact to the token.
 #[derive(Debug, Args)]
-#[group(id = "scope", required = true, multiple = true, args = ["entity", "resource"])]
+#[command(group(ArgGroup::new("of").required(true).multiple(true).args(["entity", "resource"])))]
 #[command(
     after_help = "Examples:\n  weirgate usage --entity user-1 --resource gpt-4 --by day --from 30d\n  \
                   weirgate usage --resource gpt-4 --from 2026-11-01 --top tpm\n  \

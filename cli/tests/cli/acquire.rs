@@ -258,7 +258,7 @@ async fn dashes_without_a_command_are_wrong_usage_and_take_nothing() {
     for options in [
         &["slots=1"][..],
         &["slots=1", "--limit", "slots=1"],
-        &["slots=1", "--wait", "1s", "--on-lost", "warn"],
+        &["slots=1", "--wait", "1s", "--on-lost", "keep"],
         &["slots=1", "--json"],
         &["budget=1"],
     ] {
@@ -431,10 +431,10 @@ async fn the_lease_is_renewed_while_the_command_runs() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_command_whose_lease_is_lost_is_stopped_or_warned_once() {
+async fn a_command_whose_lease_is_lost_is_stopped_or_kept_with_one_warning() {
     let term = number(Signal::SIGTERM).to_string();
     for by_outage in [true, false] {
-        for (action, is_stopped) in [(None, true), (Some("stop"), true), (Some("warn"), false)] {
+        for (action, is_stopped) in [(None, true), (Some("stop"), true), (Some("keep"), false)] {
             let world = World::new().await;
             let mut options = vec!["slots=1", "--lease", "1s"];
             options.extend(action.into_iter().flat_map(|action| ["--on-lost", action]));

@@ -110,6 +110,15 @@ fn every_command_fails(name: &str, options: &[&str], code: i32, remedy: &str) {
             run.stderr.starts_with("error: ") && run.stderr.contains(remedy),
             "{seen}"
         );
+        // The crate's errors have remedies of their own, and one is enough.
+        for other in [
+            "deploy the stack",
+            "the network",
+            "needs this action",
+            "if this repeats",
+        ] {
+            assert!(!run.stderr.contains(other), "{seen}");
+        }
     }
 }
 
@@ -122,14 +131,51 @@ fn a_wrong_argument_is_named_and_the_help_too() {
         2,
         "unexpected argument '--no-such-option' found; ",
     );
-    let run = weirgate("limits get --sytem");
-    assert!(
-        run.stderr.contains("see 'weirgate limits get --help'"),
-        "{run:?}"
-    );
+    for (arguments, help) in [
+        ("limits get --sytem", "limits get"),
+        ("limits gte", "limits"),
+        ("limit get", ""),
+        ("--timeout x limits get --system", "limits get"),
+        ("--table peek limits set --system rpm=5/week", "limits set"),
+        ("peek user", "peek"),
+        ("acquire limits get rpm", "acquire"),
+        ("acquire user gpt-4 rpm=1 --wait soon", "acquire"),
+        ("audit --system --since yesterday", "audit"),
+        ("top-up user gpt-4 rpm=1 rpm=2", "top-up"),
+    ] {
+        let run = weirgate(arguments);
+        let path = format!("weirgate {help}");
+        let line = format!("; see '{} --help'\n", path.trim_end());
+        let is_named = run.stderr.ends_with(&line);
+        assert!(is_named && run.code == Some(2), "{arguments}: {run:?}");
+    }
     let run = weirgate("--json peek");
     let error: serde_json::Value = serde_json::from_str(&run.stderr).expect("JSON");
     assert_eq!(error["error"]["exit_code"], 2, "{run:?}");
+}
+
+#[test]
+fn every_command_has_a_usage_line_and_an_example() {
+    for path in commands(&[]) {
+        let help = weirgate(format!("{path} --help").as_str()).stdout;
+        let example = format!("weirgate {path}");
+        let (_, end) = help.split_once("\nExample").unwrap_or_default();
+        assert!(end.contains(&example) || path == "purge", "{help}");
+        // What is required first, then the options of which none is.
+        let usage = help.lines().find(|line| line.starts_with("Usage: "));
+        let usage = usage.unwrap_or_default();
+        let groups = usage
+            .split('<')
+            .skip(1)
+            .filter(|group| group.starts_with("--"));
+        for option in groups.flat_map(|group| group.split(" --")) {
+            assert!(
+                !option.contains("page") && !option.contains("all"),
+                "{usage}"
+            );
+        }
+        assert!(usage.len() < 120, "{usage}");
+    }
 }
 
 /// Each error, with the options that bring every command into it.
