@@ -55,5 +55,6 @@ fn row(bucket: &StoredBucket) -> Vec<String> {
 
 /// Returns a balance as text: `tpm 500/1000`.
 fn balance(status: &LimitStatus) -> String {
-    format!("{} {}/{}", status.limit, status.available, status.capacity)
+    let available = status.available.whole_tokens();
+    format!("{} {available}/{}", status.limit, status.capacity)
 }

@@ -14,6 +14,7 @@ use weirgate::{
 };
 
 use super::unreadable;
+use crate::amounts;
 use crate::context::Context;
 use crate::failure::{Failure, Outcome};
 use crate::instant;
@@ -49,7 +50,7 @@ pub struct Usage {
     #[arg(long, value_name = "LIMIT", num_args = 0..=1, default_missing_value = "acquires", conflicts_with_all = ["csv", "chart", "html"])]
     top: Option<String>,
     /// Number of largest users
-    #[arg(long, value_name = "COUNT", default_value_t = 10, requires = "top")]
+    #[arg(long, value_name = "COUNT", default_value_t = 10, requires = "top", value_parser = amounts::number::<usize>)]
     count: usize,
     /// Prints CSV
     #[arg(long, conflicts_with_all = ["json", "chart", "html"])]

@@ -24,7 +24,7 @@ async fn limits_are_set_shown_listed_and_deleted() {
     let list = table.json("limits list --resources --all");
     assert_eq!(list["items"].as_array().map(Vec::len), Some(1), "{list}");
     let text = table.text("limits list --resources");
-    assert!(text.contains("rpm 5 per 1 min"), "{text}");
+    assert!(text.contains("rpm 5/minute"), "{text}");
     assert_eq!(table.json("namespaces")["items"], json!(["default"]));
     let delete = "--principal ops limits delete --resource gpt-4";
     let deleted = table.json(delete);
@@ -83,7 +83,7 @@ async fn one_limit_of_a_level_is_changed_and_the_others_are_kept() {
     let merge = [&set[..], &["rpm=6/minute"]].concat();
     let text = table.text(&merge);
     assert!(
-        text.contains("5 per 1 min") && text.contains("6 per 1 min"),
+        text.contains("5/minute") && text.contains("6/minute"),
         "{text}"
     );
     assert!(

@@ -12,7 +12,7 @@ system:
 resources:
   gpt-4:
     limits:
-      tpm: {per_minute: 1000, burst: 2000}
+      tpm: {per_minute: 1_000, burst: 2_000}
       slots: {concurrent: 3}
 entities:
   user-1:
@@ -76,7 +76,7 @@ async fn a_difference_has_every_field_before_and_after() {
         .collect();
     for row in [
         "resource gpt-4 tpm.capacity 500 2000",
-        "resource gpt-4 tpm.refill 500 per 1 min 1000 per 1 min",
+        "resource gpt-4 tpm.refill 500/minute 1000/minute",
         "resource gpt-4 old.slots 1 -",
         "resource gpt-4 slots.slots - 3",
         "entity user-1 parent - team-a",

@@ -223,14 +223,7 @@ fn config_fields(config: Option<&Config>) -> Fields {
         }
         let period = std::time::Duration::from_millis(rule.refill_period_ms.unsigned_abs());
         set("capacity", rule.capacity.to_string());
-        set(
-            "refill",
-            format!(
-                "{} per {}",
-                rule.refill_amount,
-                instant::period_text(period)
-            ),
-        );
+        set("refill", instant::rate_text(rule.refill_amount, period));
     }
     fields
 }

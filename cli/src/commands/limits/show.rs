@@ -29,7 +29,7 @@ pub fn one_line(config: &Config) -> String {
     limits.chain(remarks(config)).collect::<Vec<_>>().join(", ")
 }
 
-/// Returns what a limit refills: `500 per 1 min`, or its slots.
+/// Returns what a limit refills: `500/minute`, or its slots.
 fn rate(limit: &Limit) -> String {
     let rule = limit.rule();
     if rule.is_concurrent() {
@@ -40,11 +40,7 @@ fn rate(limit: &Limit) -> String {
         LimitMode::Enforced => String::new(),
         mode => format!(" ({})", mode.as_str()),
     };
-    format!(
-        "{} per {}{mode}",
-        rule.refill_amount,
-        instant::period_text(period)
-    )
+    instant::rate_text(rule.refill_amount, period) + &mode
 }
 
 fn remarks(config: &Config) -> Vec<String> {
