@@ -11,43 +11,86 @@ use weirgate::{Error, ErrorKind, StoreError};
 use crate::streams;
 use crate::text::Text;
 
+const DONE: u8 = 0;
+const FAILED: u8 = 1;
+const WRONG: u8 = 2;
+const DENIED: u8 = 3;
+const NEVER_FITS: u8 = 4;
+const STOPPED: u8 = 5;
+const NO_DECISION: u8 = 6;
+const CHANGES: u8 = 7;
+
+/// Every exit code of weirgate itself, with its meaning.
+const CODES: [(u8, &str); 8] = [
+    (DONE, "done"),
+    (FAILED, "failed, or something was found wrong or unreadable"),
+    (
+        WRONG,
+        "wrong usage, or not allowed: the command, its permissions or its file must change",
+    ),
+    (DENIED, "denied: the same command may succeed later"),
+    (NEVER_FITS, "never fits: more than a limit's capacity"),
+    (STOPPED, "stopped or disabled by an operator"),
+    (
+        NO_DECISION,
+        "no decision: DynamoDB or the credentials are unavailable for now",
+    ),
+    (CHANGES, "there are changes, with --exit-code"),
+];
+
+/// Returns the exit codes as the help has them.
+pub fn codes() -> String {
+    let lines = CODES.map(|(code, meaning)| format!("  {code}  {meaning}\n"));
+    format!("Exit codes:\n{}", lines.concat())
+}
+
 /// How a command ended without an error.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Outcome {
-    /// It did what it should: exit code 0.
+    /// It did what it should.
     Done,
-    /// The answer is no: a denial, or a problem that was found. Exit code 1.
-    Negative,
-    /// There are changes, and the command was to say so: exit code 3.
-    Changes,
-    /// It did what it could, but some items cannot be read: exit code 4.
+    /// It did what it could: something is left, wrong, or cannot be read.
     Incomplete,
+    /// The tokens were denied.
+    Denied,
+    /// The tokens never fit.
+    NeverFits,
+    /// The level is stopped or disabled.
+    Stopped,
+    /// There are changes, and the command was to say so.
+    Changes,
     /// The exit code of a command that was run.
     Exit(u8),
 }
 
 impl From<Outcome> for ExitCode {
     fn from(outcome: Outcome) -> Self {
-        match outcome {
-            Outcome::Done => Self::SUCCESS,
-            Outcome::Negative => Self::from(1),
-            Outcome::Changes => Self::from(3),
-            Outcome::Incomplete => Self::from(4),
-            Outcome::Exit(code) => Self::from(code),
-        }
+        Self::from(match outcome {
+            Outcome::Done => DONE,
+            Outcome::Incomplete => FAILED,
+            Outcome::Denied => DENIED,
+            Outcome::NeverFits => NEVER_FITS,
+            Outcome::Stopped => STOPPED,
+            Outcome::Changes => CHANGES,
+            Outcome::Exit(code) => code,
+        })
     }
 }
 
-/// Exit code of `acquire ... -- COMMAND` if weirgate failed, so the command was not run.
+/// Exit codes of `acquire ... -- COMMAND`, as `timeout` has them, if the command was not run: because
+/// the tokens were not granted, and because weirgate failed.
+pub const NOT_GRANTED: u8 = 124;
 pub const NOT_RUN: u8 = 125;
 
 /// An error, in one line that says what to do.
 #[derive(Debug)]
 pub enum Failure {
-    /// It failed; the same command may succeed later: exit code 1.
+    /// It failed.
     Failed(String),
-    /// Wrong usage, or not allowed; the command must change: exit code 2.
+    /// Wrong usage, or not allowed: the command must change.
     Refused(String),
+    /// DynamoDB or the credentials are unavailable for now.
+    Unavailable(String),
     /// As either of them, with the exit code of a command that runs another one.
     Exit(u8, String),
     /// The reader of the output is gone, which is no error.
@@ -59,8 +102,9 @@ impl Failure {
     pub fn report(&self, is_json: bool) -> ExitCode {
         let (code, text) = match self {
             Self::OutputClosed => return ExitCode::SUCCESS,
-            Self::Failed(text) => (1, text),
-            Self::Refused(text) => (2, text),
+            Self::Failed(text) => (FAILED, text),
+            Self::Refused(text) => (WRONG, text),
+            Self::Unavailable(text) => (NO_DECISION, text),
             Self::Exit(code, text) => (*code, text),
         };
         let text = text.split_whitespace().collect::<Vec<_>>().join(" ");
@@ -140,11 +184,9 @@ impl From<Error> for Failure {
             Error::Timeout {
                 last: Some(last), ..
             } => Self::from(&**last),
-            Error::Timeout { .. }
-            | Error::Unavailable { .. }
-            | Error::Contended { .. }
-            | Error::Halfway(_) => Self::Failed(error.to_string()),
-            _ => Self::Refused(error.to_string()),
+            Error::Halfway(_) => Self::Failed(error.to_string()),
+            error if error.is_transient() => Self::Unavailable(error.to_string()),
+            error => Self::Refused(error.to_string()),
         }
     }
 }
@@ -183,6 +225,7 @@ impl From<&StoreError> for Failure {
             | ErrorKind::MissingCredentials
             | ErrorKind::AccessDenied
             | ErrorKind::Invalid => Self::Refused(text),
+            kind if kind.is_transient() => Self::Unavailable(text),
             _ => Self::Failed(text),
         }
     }

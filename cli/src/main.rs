@@ -40,9 +40,7 @@ use options::{Options, without_empty_variable};
     name = "weirgate",
     version,
     max_term_width = 100,
-    after_help = "Exit codes: 0 done, 1 failed or denied, 2 wrong usage or not allowed, 3 changes,\n\
-                  4 some items cannot be read.\n\
-                  Guide: docs/guide/command-line.md"
+    after_help = failure::codes() + "Guide: docs/guide/command-line.md"
 )]
 struct Cli {
     #[command(flatten)]

@@ -250,7 +250,7 @@ class Operations(unittest.TestCase):
 
     def reconcile(self):
         """Runs the reconciler manually. Returns its summary."""
-        # A terminal goes on after the exit code 4, which is of an unreadable item.
+        # A terminal goes on after the exit code 1, which is of an unreadable item.
         said = self.block("reconcile", "set +e")
         self.assertIn(" due\n200\tNone\n", said)
         return json.loads(said.split("200\tNone\n")[1])

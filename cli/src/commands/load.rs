@@ -87,7 +87,7 @@ impl Load {
         let report = Report::new(tally, rate, began_for);
         output.print(&report, |report| report.text(output))?;
         Ok(match report.has_failures() {
-            true => Outcome::Negative,
+            true => Outcome::Incomplete,
             false => Outcome::Done,
         })
     }

@@ -89,10 +89,9 @@ impl Reconcile {
         let summary = summary.map_err(|error| Failure::from(&error))?;
         context.output().print(&summary, summary_text)?;
         let left = summary.left_over + summary.partitions_unfinished;
-        Ok(match (left, summary.undecodable) {
-            (0, 0) => Outcome::Done,
-            (0, _) => Outcome::Incomplete,
-            _ => Outcome::Negative,
+        Ok(match left + summary.undecodable {
+            0 => Outcome::Done,
+            _ => Outcome::Incomplete,
         })
     }
 }

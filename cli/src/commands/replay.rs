@@ -75,7 +75,7 @@ pub async fn run(args: Replay, context: &Context) -> Result<Outcome, Failure> {
     .await?;
     let outcome = match sum.is_complete() {
         true => Outcome::Done,
-        false => Outcome::Negative,
+        false => Outcome::Incomplete,
     };
     let replayed = Replayed { objects, sum };
     output.print(&replayed, |replayed| replayed.sum.text(args.dry_run))?;

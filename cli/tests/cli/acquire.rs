@@ -419,7 +419,7 @@ async fn the_lease_is_renewed_while_the_command_runs() {
     let first = expiry();
     until("it is renewed", || expiry() > first + 2_000);
     let other = world.table.run("acquire job gpu slots=1");
-    assert_eq!(other.code, Some(1), "{other:?}");
+    assert_eq!(other.code, Some(3), "{other:?}");
     // A short outage is bridged.
     let before = expiry();
     world.gate.set_down(true);

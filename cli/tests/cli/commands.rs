@@ -184,11 +184,11 @@ async fn tokens_are_taken_held_and_denied() {
         .expect("slots have a lease")
         .to_owned();
     let denied = table.run("--json acquire user gpt-4 slots=1");
-    assert_eq!(denied.code, Some(1), "{denied:?}");
+    assert_eq!(denied.code, Some(3), "{denied:?}");
     let answer: Value = serde_json::from_str(&denied.stdout).expect("JSON");
     assert_eq!(answer["decision"], "denied", "{answer}");
     let never = table.run("acquire user gpt-4 rpd=3");
-    assert_eq!(never.code, Some(1), "{never:?}");
+    assert_eq!(never.code, Some(4), "{never:?}");
 
     let buckets = table.json("buckets --entity user");
     assert_eq!(&buckets["items"][0]["leases"], &json!(1));
@@ -220,7 +220,7 @@ async fn operators_stop_start_and_correct() {
     assert_eq!(table.run("acquire user gpt-4 rpd=1").code, Some(0));
     table.text("stop --resource gpt-4 --idempotency-key ticket-1");
     let stopped = table.run("--json acquire user gpt-4 rpd=1");
-    assert_eq!(stopped.code, Some(1), "{stopped:?}");
+    assert_eq!(stopped.code, Some(5), "{stopped:?}");
     assert!(
         stopped.stdout.contains(r#""decision":"disabled""#),
         "{stopped:?}"

@@ -154,6 +154,26 @@ fn a_wrong_argument_is_named_and_the_help_too() {
     assert_eq!(error["error"]["exit_code"], 2, "{run:?}");
 }
 
+/// 3 to 7 are those of `acquire`, an endpoint without an answer and `diff`, in other tests here.
+#[test]
+fn the_guide_has_the_exit_codes_of_the_help() {
+    let guide = include_str!("../../../docs/guide/command-line.md");
+    let help = weirgate("--help").stdout;
+    let (_, codes) = help.split_once("Exit codes:\n").expect("exit codes");
+    let lines: Vec<_> = codes
+        .lines()
+        .map_while(|line| line.strip_prefix("  "))
+        .collect();
+    assert_eq!(lines.len(), 8, "{help}");
+    for line in lines {
+        let (code, meaning) = line.split_once("  ").expect("a code and its meaning");
+        assert!(
+            guide.contains(&format!("\n- {code}: {meaning}\n")),
+            "{line}"
+        );
+    }
+}
+
 #[test]
 fn every_command_has_a_usage_line_and_an_example() {
     for path in commands(&[]) {
@@ -219,13 +239,13 @@ fn every_error_of_every_command_is_one_line_with_its_remedy() {
         (
             "unreachable",
             on(format!("http://{free}")),
-            1,
+            6,
             "check --region and --endpoint-url",
         ),
         (
             "expired",
             on(refusing("ExpiredTokenException", expired)),
-            1,
+            6,
             "sign in again, or give another --profile",
         ),
     ] {

@@ -68,7 +68,7 @@ async fn a_difference_has_every_field_before_and_after() {
     table.text("limits set --resource gpt-4 tpm=500/minute old=1");
     let file = File::new("diff.yaml", FILE);
     let run = table.run(["limits", "diff", file.path(), "--exit-code"]);
-    assert_eq!(run.code, Some(3), "{run:?}");
+    assert_eq!(run.code, Some(7), "{run:?}");
     let rows: Vec<Vec<_>> = run
         .stdout
         .lines()

@@ -37,7 +37,7 @@ pub enum Error {
     },
     /// No limits were given, and no limit level has a configuration.
     #[error(
-        "no limits are configured for entity {entity} on resource {resource}: set_config() for one of them, their resource or the system, or give limits()"
+        "no limits are configured for entity {entity} on resource {resource}: configure limits for one of them, their resource or the system (weirgate limits set --resource {resource} rpm=600/minute), or give limits with the call"
     )]
     NotConfigured {
         /// The entity.

@@ -27,9 +27,14 @@ async fn other_entities_and_resources_are_none_of_its_business() {
         if entity.as_str() == "e-2" && resource.as_str() == "gpt-5"));
     let text = error.to_string();
     assert!(
-        ["e-2", "gpt-5", "set_config()", "limits()"]
-            .iter()
-            .all(|part| text.contains(part)),
+        [
+            "e-2",
+            "gpt-5",
+            "weirgate limits set --resource gpt-5",
+            "give limits"
+        ]
+        .iter()
+        .all(|part| text.contains(part)),
         "{text}"
     );
     assert!(!error.is_transient() && !error.is_unknown());

@@ -27,7 +27,7 @@ pub struct FileArgs {
     /// The limits file: YAML, as docs/guide/limits.md describes it
     #[arg(value_name = "FILE")]
     file: PathBuf,
-    /// Exits with 3 if there are changes
+    /// Exits with 7 if there are changes
     #[arg(long)]
     exit_code: bool,
 }
