@@ -69,7 +69,7 @@ impl RequestSpec {
             check_lease(lasts)?;
             if self.options.is_bypass {
                 return invalid(format!(
-                    "a lease of {lasts:?} is requested by a request past the limits, which takes nothing that a lease could hold: leave out the lease, or obey the limits"
+                    "a lease of {lasts:?} is requested with bypass, which takes nothing that a lease could hold: leave out the lease or bypass"
                 ));
             }
         }

@@ -118,7 +118,7 @@ impl RequestSpec {
         let Some(limits) = &self.limits else {
             if let Some(version) = self.version {
                 return invalid(format!(
-                    "version {version} is of limits that come with the call, and there are none: give the limits too, or leave out their version"
+                    "version {version} is of limits given with the call, and there are none: give the limits too, or leave out their version"
                 ));
             }
             return self

@@ -90,8 +90,8 @@ fn literals(source: &str) -> Vec<String> {
     found
 }
 
-/// The command line and the agent show errors of all these crates to people who use no Rust. What
-/// a builder refuses is read only by those who call it.
+/// The command line and the agent show errors of all these crates to people without Rust. What a
+/// builder refuses is read by its callers only.
 #[test]
 fn no_text_of_a_program_names_a_function() {
     let shown = ["agent", "cli", "client", "local", "shared", "store"];

@@ -88,7 +88,7 @@ async fn limits_that_do_not_fit_together_are_refused_before_anything_is_sent() {
     refuse(
         &fleet,
         ask(&limiter, &limits(), &[]),
-        &["empty request", "take()"],
+        &["empty request", "at least one limit"],
     )
     .await;
     refuse(

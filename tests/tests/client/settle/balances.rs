@@ -90,7 +90,7 @@ async fn what_cannot_be_changed_is_refused_with_the_remedy() {
     );
     let error = edit().drain("rpm").send().await.unwrap_err().to_string();
     assert!(
-        error.contains("bucket of e-1 on gpt-4 has no item") && error.contains("stop()"),
+        error.contains("bucket of e-1 on gpt-4 has no item") && error.contains("or stop it"),
         "{error}"
     );
     let _ = granted(&limiter, &limits(), &[("rpm", 20)]).await;
