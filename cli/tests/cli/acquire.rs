@@ -402,7 +402,7 @@ async fn a_command_that_is_not_run_has_a_code_of_its_own() {
     let (status, _) = Run::start(world.acquire(&["budget=1"], &["true"])).end();
     assert_eq!(status.code(), Some(124), "stopped");
     world.gate.set_down(true);
-    let down = ["budget=1", "--timeout", "0.5"];
+    let down = ["budget=1", "--timeout", "500ms"];
     let (status, errors) = Run::start(world.acquire(&down, &["true"])).end();
     assert_eq!(status.code(), Some(125), "{errors}");
     world.gate.set_down(false);

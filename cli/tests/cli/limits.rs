@@ -130,14 +130,52 @@ async fn a_broken_file_is_reported_with_line_and_column() {
         "broken.yaml",
         "weirgate: 1\nsystem:\n  limits:\n    rpm: {per_week: 60}\n",
     );
-    for command in ["diff", "plan"] {
+    for command in ["diff", "plan", "apply"] {
         let run = table.run(["limits", command, file.path()]);
         assert_eq!(run.code, Some(2), "{run:?}");
         assert!(run.stderr.contains("broken.yaml:4:11: "), "{run:?}");
     }
-    let run = table.run(["limits", "apply", file.path()]);
+    let plan = File::new("broken.plan", r#"{"weirgate_plan":1,"#);
+    let run = table.run(["limits", "apply", plan.path()]);
     assert_eq!(run.code, Some(2), "{run:?}");
     assert!(run.stderr.contains("line 1 column"), "{run:?}");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_limits_file_is_shown_and_applied_after_a_confirmation() {
+    let table = Table::new().await;
+    let file = File::new("confirm.yaml", FILE);
+    let apply = ["limits", "apply", file.path()];
+    let count = || {
+        table.json("limits list --resources")["items"]
+            .as_array()
+            .map(Vec::len)
+    };
+    let unasked = table.run(apply);
+    assert_eq!((unasked.code, count()), (Some(2), Some(0)), "{unasked:?}");
+    assert!(unasked.stderr.contains("add --yes"), "{unasked:?}");
+    assert!(unasked.stdout.ends_with("\n4 changes\n"), "{unasked:?}");
+    for (typed, code, changed) in [("no\n", 2, 0), ("\n", 2, 0), ("yes\n", 0, 1)] {
+        let asked = table.run_typing(typed, apply);
+        assert_eq!(
+            (asked.code, count()),
+            (Some(code), Some(changed)),
+            "{asked:?}"
+        );
+        assert!(asked.stderr.contains("Type yes"), "{asked:?}");
+    }
+    table.text("limits delete --system");
+    let again = [&apply[..], &["--yes"]].concat();
+    assert_eq!(
+        table.json(&again),
+        json!({"applied": 1, "applied_before": 0})
+    );
+    assert_eq!(table.text(&again), "no changes\napplied: 0\n");
+    let missing = table.run("limits apply no-such-file");
+    assert!(
+        missing.code == Some(2) && missing.stderr.contains("no-such-file"),
+        "{missing:?}"
+    );
 }
 
 #[tokio::test(flavor = "multi_thread")]
