@@ -42,15 +42,15 @@ impl Buckets {
     }
 }
 
-fn row(bucket: &StoredBucket) -> Vec<String> {
+fn row(bucket: &StoredBucket) -> [Vec<String>; 1] {
     let limits: Vec<_> = bucket.limits.iter().map(balance).collect();
-    vec![
+    [vec![
         bucket.entity.to_string(),
         bucket.resource.to_string(),
         limits.join("  "),
         bucket.shards.to_string(),
         bucket.leases.to_string(),
-    ]
+    ]]
 }
 
 /// Returns a balance as text: `tpm 500/1000`.

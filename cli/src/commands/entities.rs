@@ -100,7 +100,7 @@ pub struct Delete {
 
 impl Entities {
     pub async fn run(self, context: &Context) -> Result<Outcome, Failure> {
-        let row = |id: &EntityId| vec![id.to_string()];
+        let row = |id: &EntityId| [vec![id.to_string()]];
         match self {
             Self::List(List { page }) => {
                 let limiter = context.limiter().await?;

@@ -7,7 +7,6 @@ mod html;
 use std::collections::BTreeSet;
 
 use clap::{ArgGroup, Args, ValueEnum};
-use serde::Serialize;
 use weirgate::{
     EntityId, EpochMillis, Granularity, LimitName, MilliTotal, Page, Resource, TopUser, Unreadable,
     Usage as Amounts, UsageReport, UsageRow, UsageScope, UsageState, UsageTotal,
@@ -238,11 +237,7 @@ fn total(context: &Context, total: UsageTotal) -> Result<Outcome, Failure> {
 
 fn top(context: &Context, top: Page<TopUser>) -> Result<Outcome, Failure> {
     let output = context.output();
-    let top = Top {
-        users: top.items,
-        unreadable: top.unreadable,
-    };
-    output.print(&top, |Top { users, .. }| {
+    output.print(&top, |Page { items: users, .. }| {
         let limits = limits(users.iter().map(|user| &user.usage));
         let mut names = vec!["entity".to_owned(), "resource".to_owned()];
         names.extend(columns(&limits));
@@ -257,15 +252,8 @@ fn top(context: &Context, top: Page<TopUser>) -> Result<Outcome, Failure> {
             false => output.table(&names, users.iter().map(line)),
         }
     })?;
-    if top.users.is_empty() && top.unreadable.is_empty() {
+    if top.items.is_empty() && top.unreadable.is_empty() {
         output.note("none in this range");
     }
     Ok(lacking(context, &top.unreadable))
-}
-
-#[derive(Serialize)]
-struct Top {
-    users: Vec<TopUser>,
-    #[serde(skip_serializing_if = "Vec::is_empty")]
-    unreadable: Vec<Unreadable>,
 }

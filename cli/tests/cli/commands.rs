@@ -21,9 +21,10 @@ async fn limits_are_set_shown_listed_and_deleted() {
         found["config"]["limits"][1],
         json!({"name": "slots", "slots": 2, "mode": "soft"})
     );
-    let list = table.json("limits list --resources --all");
+    let list = table.json("limits list --resources");
     assert_eq!(list["items"].as_array().map(Vec::len), Some(1), "{list}");
     let text = table.text("limits list --resources");
+    assert_eq!(list["items"][0]["level"]["resource"], "gpt-4", "{list}");
     assert!(text.contains("rpm 5/minute"), "{text}");
     assert_eq!(table.json("namespaces")["items"], json!(["default"]));
     let delete = "--principal ops limits delete --resource gpt-4";
@@ -55,7 +56,7 @@ async fn the_audit_is_exported_by_time_and_kept_as_long_as_its_writer_says() {
         let listed = table.json([&["audit", "--system"], more].concat());
         listed["items"].as_array().expect("a list").clone()
     };
-    let [newest, oldest] = &events(&["--since", "1h"])[..] else {
+    let [newest, oldest] = &events(&["--from", "1h"])[..] else {
         panic!("two changes were made")
     };
     let kept = [newest, oldest].map(|event| {
@@ -66,13 +67,39 @@ async fn the_audit_is_exported_by_time_and_kept_as_long_as_its_writer_says() {
     let at = |event: &Value| event["at_ms"].as_i64().expect("a time");
     assert!(at(newest) >= at(oldest));
     for (more, expected) in [
-        (["--since", "1h", "--until", "2100-01-01"], 2),
-        (["--since", "2100-01-01", "--until", "2100-01-02"], 0),
-        (["--since", "2h", "--until", "1h"], 0),
+        (["--from", "1h", "--to", "2100-01-01"], 2),
+        (["--from", "2100-01-01", "--to", "2100-01-02"], 0),
+        (["--from", "2h", "--to", "1h"], 0),
     ] {
         assert_eq!(events(&more).len(), expected, "{more:?}");
     }
-    assert_eq!(events(&["--until", "1h"]).len(), 0);
+    assert_eq!(events(&["--to", "1h"]).len(), 0);
+    let text = table.text("--principal ops audit --system");
+    let rows: Vec<Vec<_>> = text
+        .lines()
+        .map(|line| {
+            line.split("  ")
+                .map(str::trim)
+                .filter(|cell| !cell.is_empty())
+                .collect()
+        })
+        .collect();
+    assert_eq!(
+        rows[0],
+        ["AT", "AUTHOR", "WHAT", "BEFORE", "AFTER"],
+        "{text}"
+    );
+    let cells: Vec<_> = rows[1..].iter().map(|row| row[2..].join(" | ")).collect();
+    let expected = [
+        "system rpm.capacity | 5 | 6",
+        "system rpm.refill | 5/minute | 6/minute",
+        "system rpm.capacity | - | 5",
+        "system rpm.mode | - | enforced",
+        "system rpm.refill | - | 5/minute",
+        "system shadow | - | no",
+        "system status | - | enforced",
+    ];
+    assert_eq!(cells, expected, "{text}");
 }
 
 #[tokio::test(flavor = "multi_thread")]
@@ -167,7 +194,7 @@ async fn entities_have_parents_and_children() {
         table.json("entities children team")["items"],
         json!(["user"])
     );
-    assert_eq!(table.json("entities list --all")["items"], json!(["user"]));
+    assert_eq!(table.json("entities list")["items"], json!(["user"]));
     assert_eq!(table.json("entities delete user"), json!({"changed": true}));
     let gone = table.run("entities get user");
     assert_eq!(gone.code, Some(1), "{gone:?}");
