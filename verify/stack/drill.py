@@ -436,10 +436,9 @@ class Operations(unittest.TestCase):
         self.take("orders", 20)
         deploy("limits.yaml", "deploy-481", 6)
         self.assertIn("denied", [self.decided("orders", "rpm=1") for _ in range(8)])
-        self.assertIn("6/minute", self.block("in-force", resource="orders"))
-        change = [line for line in self.block("changes", resource="orders").splitlines() if "deploy-481" in line][0]
-        self.assertIn("before", change)
-        self.assertIn("after", change)
+        explained = self.block("explain", resource="orders")
+        self.assertRegex(explained, r"deploy-481 +resource orders rpm.refill +600/minute +6/minute")
+        self.assertIn("--resource orders", explained)
         self.assertIn("orders", self.block("compare", good="good.yaml"))
         self.block("undo", good="good.yaml")
         self.block("refill", resource="orders")

@@ -10,7 +10,7 @@ use weirgate_testkit::server::serve;
 use super::fixtures::{File, commands, refusing, weirgate};
 
 /// Every command that reads or changes the table, with arguments that are right.
-const ON_THE_TABLE: [(&str, &[&str]); 40] = [
+const ON_THE_TABLE: [(&str, &[&str]); 41] = [
     ("limits get", &["--system"]),
     ("limits set", &["--system", "rpm=5/minute"]),
     ("limits delete", &["--system"]),
@@ -29,6 +29,7 @@ const ON_THE_TABLE: [(&str, &[&str]); 40] = [
     ("leases list", &["user", "gpt-4"]),
     ("leases release", &["user", "gpt-4", "0000000000011"]),
     ("usage", &["--entity", "user"]),
+    ("why", &["user", "gpt-4"]),
     ("peek", &["user", "gpt-4"]),
     ("acquire", &["user", "gpt-4", "rpm=1"]),
     ("load", &["user", "gpt-4", "rpm=1", "--rate", "1"]),
@@ -140,7 +141,7 @@ fn a_wrong_argument_is_named_and_the_help_too() {
         ("peek user", "peek"),
         ("acquire limits get rpm", "acquire"),
         ("acquire user gpt-4 rpm=1 --wait soon", "acquire"),
-        ("audit --system --since yesterday", "audit"),
+        ("audit --system --from yesterday", "audit"),
         ("top-up user gpt-4 rpm=1 rpm=2", "top-up"),
     ] {
         let run = weirgate(arguments);

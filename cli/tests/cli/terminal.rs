@@ -40,7 +40,8 @@ const LISTS: [&[&str]; 8] = [
 ];
 
 /// Other commands that print what the table has.
-const OTHERS: [&[&str]; 16] = [
+const OTHERS: [&[&str]; 17] = [
+    &["why", "user", "gpt-4"],
     &["buckets", "--entity", "user"],
     &["leases", "release", "user", "gpt-4", "0000000000011"],
     &["audit", "--resource", "gpt-4"],
