@@ -97,7 +97,7 @@ def readme(version):
         "deploy": ("docs/deployment.md", "**From a release**", "Then set the"),
         "protect": ("docs/deployment.md", "Then set the", "[Releases](releases.md)"),
         "command": ("docs/releases.md", "Install the command line", "## Versions"),
-        "use": ("README.md", "```rust,no_run", "[`weirgate`]"),
+        "use": ("README.md", "```rust,no_run", "[Python]"),
         "files": ("docs/releases.md", "| file |", "\n\n"),
     }
     texts = {name: at_root(page, part(page, begin, end)) for name, (page, begin, end) in parts.items()}

@@ -94,8 +94,8 @@ pub use values::{
 pub use weirgate_shared::{
     AuditChange, AuditEvent, AuditId, AuditSubject, Config, ConfigError, ConfigFilter, ConfigLevel,
     ConfigStatus, DescriptionError, Entity, EntityDescription, EntityId, EpochMillis, Granularity,
-    Limit, LimitError, LimitMode, LimitName, MilliTokens, MilliTotal, NameError, RefillRule,
-    Resource, Switch, Usage, UsageState, Versioned, Window, WindowUsage,
+    Limit, LimitError, LimitKind, LimitMode, LimitName, MilliTokens, MilliTotal, NameError,
+    RefillRule, Resource, Switch, Usage, UsageState, Versioned, Window, WindowUsage,
 };
 pub use weirgate_store::{Clock, ConnectOptions, ErrorKind, StoreError, SystemClock, Table};
 

@@ -25,7 +25,7 @@ pub(crate) use part::{Ending, HoldPart};
 pub(crate) use settle::{SettleAttempt, SettleOutcome};
 pub(crate) use shard_state::{ShardState, ShardView};
 pub(crate) use summary::BucketSummary;
-pub(crate) use waiter::{Outcome, Reason, Taken};
+pub(crate) use waiter::{Reason, Taken};
 
 #[cfg(test)]
 mod tests {

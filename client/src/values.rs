@@ -12,6 +12,7 @@ mod limit_status;
 mod limits;
 mod locked;
 mod on_unavailable;
+mod outcome;
 mod prefetch;
 mod request;
 mod settlement;
@@ -29,6 +30,7 @@ pub(crate) use limit_status::{bucket_status, most_restrictive, never_status, sta
 pub(crate) use limits::{Limits, check_bucket_debt, check_bucket_limits, check_limit_count};
 pub(crate) use locked::Locked;
 pub(crate) use on_unavailable::check_on_unavailable;
+pub(crate) use outcome::{Denials, Outcome};
 pub use prefetch::Prefetch;
 pub(crate) use request::{BucketRequest, DEFAULT_LEASE, check_lease};
 pub use settlement::Settlement;

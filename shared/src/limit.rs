@@ -1,5 +1,6 @@
 //! Limits: the capacity and the refill of a bucket.
 
+use std::fmt;
 use std::time::Duration;
 
 use crate::{LimitName, MilliTokens, NameError};
@@ -63,6 +64,47 @@ pub enum LimitMode {
     Soft,
 }
 
+/// What kind of limit a rule is. Whatever differs by kind asks one of these questions, or matches
+/// without a wildcard, so a further kind does not compile until each place decides about it.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub enum LimitKind {
+    /// A rate: what is taken is used up, and refills with time.
+    Rate,
+    /// Slots, a concurrency limit: what is taken returns when its lease is released or expires.
+    Slots,
+}
+
+impl LimitKind {
+    /// Returns whether the balance grows with time, up to the shard's share.
+    #[must_use]
+    pub const fn refills(self) -> bool {
+        match self {
+            Self::Rate => true,
+            Self::Slots => false,
+        }
+    }
+
+    /// Returns whether each token is either free or held by a lease: only the end of the lease
+    /// brings it back, none is cut, and it stays consumed.
+    #[must_use]
+    pub const fn is_held(self) -> bool {
+        match self {
+            Self::Rate => false,
+            Self::Slots => true,
+        }
+    }
+}
+
+/// The noun of messages: `a rate`, `slots`.
+impl fmt::Display for LimitKind {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Self::Rate => "a rate",
+            Self::Slots => "slots",
+        })
+    }
+}
+
 /// Capacity and refill of a limit, for the whole bucket, undivided by shards.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub struct RefillRule {
@@ -83,10 +125,13 @@ impl RefillRule {
         Some(Duration::from_millis(u64::try_from(ms).unwrap_or(u64::MAX)))
     }
 
-    /// Returns whether this is a concurrency limit: its slots are released, never refilled.
+    /// Returns the kind, which follows from the refill.
     #[must_use]
-    pub const fn is_concurrent(&self) -> bool {
-        self.refill_amount.0 == 0
+    pub const fn kind(&self) -> LimitKind {
+        match self.refill_amount.0 {
+            0 => LimitKind::Slots,
+            _ => LimitKind::Rate,
+        }
     }
 }
 
@@ -172,16 +217,17 @@ impl Limit {
     /// no burst.
     pub fn with_burst(mut self, burst: i64) -> Result<Self, LimitError> {
         check(&self.name, "burst", burst, MAX_TOKENS, "1 to 10^12 tokens")?;
-        if self.rule.is_concurrent() {
-            let limit = self.name.to_string();
-            return Err(LimitError::OutOfRange {
-                limit,
-                field: "burst",
-                value: burst,
-                takes: "no value on a concurrency limit",
-            });
+        match self.rule.kind() {
+            LimitKind::Rate => self.rule.capacity = MilliTokens::from_tokens(burst),
+            LimitKind::Slots => {
+                return Err(LimitError::OutOfRange {
+                    limit: self.name.to_string(),
+                    field: "burst",
+                    value: burst,
+                    takes: "no value on a concurrency limit",
+                });
+            }
         }
-        self.rule.capacity = MilliTokens::from_tokens(burst);
         Ok(self)
     }
 

@@ -1,6 +1,6 @@
 //! Bucket math: refill, share and retry-after in integers, with products in `i128`.
 
-use crate::limit::RefillRule;
+use crate::limit::{LimitKind, RefillRule};
 use crate::{EpochMillis, MilliTokens};
 
 /// Maximum number of shards of a bucket: the largest power of two for which one transaction, of 100
@@ -134,8 +134,9 @@ pub fn ready_at(
     if tk >= need {
         return Some(rf);
     }
-    if rule.is_concurrent() || need > shard.share(rule.capacity) {
-        return None;
+    match rule.kind() {
+        LimitKind::Rate if need <= shard.share(rule.capacity) => {}
+        LimitKind::Rate | LimitKind::Slots => return None,
     }
     let (amount, period) = (
         i128::from(rule.refill_amount.0),

@@ -47,7 +47,7 @@ impl Stamp {
         for (name, state) in first
             .limits
             .iter()
-            .filter(|(_, state)| !state.rule.is_concurrent())
+            .filter(|(_, state)| state.rule.kind().refills())
         {
             let (mut sum, mut is_full) = (MilliTokens::ZERO, false);
             let mut full_at = EpochMillis(i64::MAX);

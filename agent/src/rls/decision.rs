@@ -349,7 +349,7 @@ pub(super) fn slots(
                 && *part.bucket.resource == *status.resource.as_str()
                 && takes.any(|take| *take.limit == *status.limit)
         };
-        status.is_concurrent() && asked.iter().any(takes)
+        status.kind().is_held() && asked.iter().any(takes)
     };
     limits.into_iter().find(is_taken)
 }

@@ -1,7 +1,7 @@
 //! `weirgate peek`.
 
 use clap::Args;
-use weirgate::{Balances, ConfigStatus, LimitStatus};
+use weirgate::{Balances, ConfigStatus, LimitKind, LimitStatus};
 use weirgate_shared::rounded_span;
 
 use crate::amounts::{self, Amount};
@@ -48,9 +48,9 @@ pub const COLUMNS: [&str; 6] = ["limit", "#available", "#capacity", "refill", "m
 
 /// Returns a limit as a row of [`COLUMNS`].
 pub fn row(status: &LimitStatus) -> Vec<String> {
-    let refill = match status.is_concurrent() {
-        true => "slots".to_owned(),
-        false => instant::rate_text(status.refill_amount, status.refill_period),
+    let refill = match status.kind() {
+        LimitKind::Rate => instant::rate_text(status.refill_amount, status.refill_period),
+        LimitKind::Slots => "slots".to_owned(),
     };
     let wait = match status.retry_after {
         Some(wait) if wait.is_zero() => "-".to_owned(),

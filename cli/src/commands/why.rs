@@ -6,7 +6,7 @@ use clap::Args;
 use serde::Serialize;
 use weirgate::{
     AuditEvent, AuditSubject, Config, ConfigLevel, ConfigStatus, Entity, EntityId, Error,
-    LimitStatus, RateLimiter, Resource, StoredBucket, Switch,
+    LimitKind, LimitStatus, RateLimiter, Resource, StoredBucket, Switch,
 };
 use weirgate_shared::Switches;
 
@@ -111,12 +111,12 @@ impl Known {
             );
             Next::new(reason, &format!("audit --resource {resource}"))
         });
-        let by_balance = is_out.then(|| match self.status.is_concurrent() {
-            true => Next::new(
+        let by_balance = is_out.then(|| match self.status.kind() {
+            LimitKind::Slots => Next::new(
                 format!("all slots of {limit} of {entity} are held"),
                 &format!("leases list {entity} {resource}"),
             ),
-            false => Next::new(
+            LimitKind::Rate => Next::new(
                 format!("{limit} of {entity} is used up"),
                 &format!("usage --entity {entity} --resource {resource} --by hour --from 1d"),
             ),

@@ -1,27 +1,23 @@
 //! Takes from several buckets: from all, or from none.
 
 use std::collections::BTreeSet;
+use std::convert::Infallible;
 use std::sync::Arc;
 
 use futures_util::future::join_all;
 use tokio::time::{Instant, timeout_at};
-use weirgate_shared::{Bucket, Effect, EpochMillis, LimitName, MilliTokens};
+use weirgate_shared::{Asks, Bucket, Effect, EpochMillis, LimitName, MilliTokens, Shard};
 use weirgate_store::Consistency;
 
 use super::acquire::acquire;
 use super::evaluate::{Allocation, evaluate};
-use super::hold::{BucketDecision, Hold};
+use super::hold::Hold;
 use super::state::BucketState;
 use crate::session::Session;
-use crate::values::{BucketRequest, Denied, Error};
+use crate::values::{BucketRequest, Denials, Error, Outcome};
 
-/// Decision over several buckets.
-pub(crate) enum AllOrNone {
-    /// Holds in the order of the buckets.
-    Granted(Vec<Hold>),
-    /// Nothing was taken: the denials, with the places of their buckets.
-    Denied(Vec<(usize, Denied)>),
-}
+/// Decision over several buckets: holds in the order of the buckets, or denials, and nothing was taken.
+pub(crate) type AllOrNone = Outcome<Vec<Hold>, Infallible, Denials>;
 
 /// Takes from all buckets concurrently. If one denies or fails, the tokens of the others return.
 ///
@@ -33,14 +29,15 @@ pub(crate) async fn take_all(
     deadline: Instant,
 ) -> Result<AllOrNone, Error> {
     let now = session.now();
-    let must_read = |(bucket, request): &(&Arc<BucketState>, &BucketRequest)| {
+    let must_read = |(at, (bucket, request)): (usize, &(&Arc<BucketState>, &BucketRequest))| {
         !is_in_pool(bucket, request)
-            && (bucket.queues.first().shard.is_unknown() || may_be_short(bucket, request, now))
+            && (bucket.queues.first().shard.is_unknown()
+                || may_be_short(bucket, request, &taken_before(requests, at), now))
     };
-    if requests.iter().any(must_read) {
+    if requests.iter().enumerate().any(must_read) {
         let denials = read_together(session, requests, deadline).await?;
         if !denials.is_empty() {
-            return Ok(AllOrNone::Denied(denials));
+            return Ok(Outcome::Denied(denials));
         }
     }
     let all = requests.iter();
@@ -51,13 +48,13 @@ pub(crate) async fn take_all(
     let mut failed = None;
     for (at, decision) in decisions.into_iter().enumerate() {
         match decision {
-            Ok(BucketDecision::Granted(hold)) => holds.push(hold),
-            Ok(BucketDecision::Denied(denied)) => denials.push((at, denied)),
+            Ok(Outcome::Granted(hold)) => holds.push(hold),
+            Ok(Outcome::Denied(denied)) => denials.push((at, denied)),
             Err(error) => failed = Some(error),
         }
     }
     if denials.is_empty() && failed.is_none() {
-        return Ok(AllOrNone::Granted(holds));
+        return Ok(Outcome::Granted(holds));
     }
     // Tasks of their own, so they finish even if the request is dropped, or has no time left.
     let tasks: Vec<_> = holds
@@ -65,7 +62,7 @@ pub(crate) async fn take_all(
         .map(|hold| session.spawn(return_others(hold)))
         .collect();
     timeout_at(deadline, join_all(tasks)).await.ok();
-    failed.map_or(Ok(AllOrNone::Denied(denials)), Err)
+    failed.map_or(Ok(Outcome::Denied(denials)), Err)
 }
 
 fn is_in_pool(bucket: &BucketState, request: &BucketRequest) -> bool {
@@ -73,10 +70,35 @@ fn is_in_pool(bucket: &BucketState, request: &BucketRequest) -> bool {
     pool.is_some_and(|pool| pool.covers(request))
 }
 
+/// Returns what the requests before this one take from the same bucket.
+fn taken_before(requests: &[(&Arc<BucketState>, &BucketRequest)], at: usize) -> Asks {
+    let mut taken = Asks::default();
+    let same = |(bucket, _): &&(&Arc<BucketState>, _)| Arc::ptr_eq(bucket, requests[at].0);
+    for (_, request) in requests[..at].iter().filter(same) {
+        request.asks.iter().for_each(|ask| taken.add(ask.clone()));
+    }
+    taken
+}
+
+/// Returns the shard after these were taken from it.
+fn less(mut shard: Shard, taken: &Asks) -> Shard {
+    for ask in taken.debits() {
+        if let Some(state) = shard.limits.get_mut(&ask.limit) {
+            state.available -= ask.amount;
+        }
+    }
+    shard
+}
+
 /// Returns whether the view of an unsplit bucket is short of the request, or is older than the retry
 /// time of a denial: by then others may have taken what has come in. Of a split one the read shows the
 /// first shard alone, which denies nothing.
-fn may_be_short(bucket: &BucketState, request: &BucketRequest, now: EpochMillis) -> bool {
+fn may_be_short(
+    bucket: &BucketState,
+    request: &BucketRequest,
+    before: &Asks,
+    now: EpochMillis,
+) -> bool {
     if bucket.summary().max_shards_seen() > 1 {
         return false;
     }
@@ -88,14 +110,16 @@ fn may_be_short(bucket: &BucketState, request: &BucketRequest, now: EpochMillis)
         return true;
     }
     let may_lack = |(name, need): (&LimitName, MilliTokens)| {
-        let state = view.shard.limits.get(name);
+        let (state, before) = (view.shard.limits.get(name), before.enforced(name.as_str()));
+        let need = need + before.unwrap_or_default();
         state.is_none_or(|state| view.shard.balance(state, now) < need)
     };
     // Each acquire passes here, and almost none is short: balances alone cost no copy of the shard.
     if !request.asks.with(Effect::Enforce).any(may_lack) {
         return false;
     }
-    let known = Bucket::new(vec![view.shard.projected(&request.limits, now)]);
+    let shard = view.shard.projected(&request.limits, now);
+    let known = Bucket::new(vec![less(shard, before)]);
     matches!(evaluate(&known, request, now), Allocation::Denied(_))
 }
 
@@ -105,7 +129,7 @@ async fn read_together(
     session: &Session,
     requests: &[(&Arc<BucketState>, &BucketRequest)],
     deadline: Instant,
-) -> Result<Vec<(usize, Denied)>, Error> {
+) -> Result<Denials, Error> {
     let timeouts = requests.iter().map(|(_, request)| request.timeout);
     let timeout = timeouts.min().unwrap_or_default();
     let consistency = match requests.iter().any(|(_, request)| request.takes_slots()) {
@@ -144,7 +168,12 @@ async fn read_together(
         if is_in_pool(bucket, request) || !seen.is_complete() {
             continue;
         }
-        if let Allocation::Denied(denied) = evaluate(&seen, request, now) {
+        let before = taken_before(requests, at);
+        let left = seen
+            .shards()
+            .iter()
+            .map(|shard| less(shard.clone(), &before));
+        if let Allocation::Denied(denied) = evaluate(&Bucket::new(left.collect()), request, now) {
             bucket.summary().record_retry_time(now, denied.retry_after);
             denials.push((at, denied));
         }

@@ -152,7 +152,7 @@ pub(crate) fn balances(
     let mut found = Amounts::new();
     for shard in shards {
         for (name, state) in &shard.limits {
-            if is_named(name) && !state.rule.is_concurrent() {
+            if is_named(name) && !state.rule.kind().is_held() {
                 *found.entry(name.clone()).or_default() += shard.balance(state, now);
             }
         }
@@ -172,8 +172,8 @@ fn named(
     let of_all = || shards.iter().flat_map(|shard| shard.limits.keys());
     for (name, change) in changes {
         let Some(name) = name else {
-            let is_rate = |name: &&LimitName| shards.iter().any(|shard| is_rate(shard, name));
-            named.extend(of_all().filter(is_rate).map(|name| (name.clone(), *change)));
+            let can_set = |name: &&LimitName| shards.iter().any(|shard| can_set(shard, name));
+            named.extend(of_all().filter(can_set).map(|name| (name.clone(), *change)));
             continue;
         };
         if !of_all().any(|known| known == name) {
@@ -182,11 +182,11 @@ fn named(
                 "limit {name:?} is not among those of the bucket: {known:?}"
             )));
         }
-        let is_slots = |shard: &Arc<Shard>| {
+        let is_held = |shard: &Arc<Shard>| {
             let state = shard.limits.get(name);
-            state.is_some_and(|state| state.rule.is_concurrent())
+            state.is_some_and(|state| state.rule.kind().is_held())
         };
-        if shards.iter().all(is_slots) {
+        if shards.iter().all(is_held) {
             return Err(Error::Invalid(format!(
                 "limit {name:?} has slots, whose number follows from their leases: release those"
             )));
@@ -200,7 +200,7 @@ fn named(
     // Shards get new limits one by one, with the next take from each.
     if let Some(name) = named
         .keys()
-        .find(|name| !shards.iter().all(|shard| is_rate(shard, name)))
+        .find(|name| !shards.iter().all(|shard| can_set(shard, name)))
     {
         return Err(Error::Invalid(format!(
             "limit {name:?} is not the same in all shards of the bucket yet: apply the limits to all shards first, or change the limit after its next takes"
@@ -209,9 +209,9 @@ fn named(
     Ok(named)
 }
 
-fn is_rate(shard: &Shard, name: &LimitName) -> bool {
+fn can_set(shard: &Shard, name: &LimitName) -> bool {
     let state = shard.limits.get(name);
-    state.is_some_and(|state| !state.rule.is_concurrent())
+    state.is_some_and(|state| !state.rule.kind().is_held())
 }
 
 /// Returns the change of one limit, whose shards have these `balances`.

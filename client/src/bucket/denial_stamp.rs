@@ -87,7 +87,7 @@ impl Router<'_> {
     pub(super) async fn ask_the_stamp(&self) -> Option<Denied> {
         let asks_rate = |limit: &Limit| {
             let need = self.request.asks.enforced(limit.name().as_str());
-            !limit.rule().is_concurrent() && need.is_some()
+            limit.rule().kind().refills() && need.is_some()
         };
         if !self.bucket.is_stamped() || !self.request.limits.iter().any(asks_rate) {
             return None;
@@ -129,7 +129,7 @@ impl Router<'_> {
         let now = self.session.now();
         let seen = self.bucket.cached_bucket(limits, now);
         let soon = now.plus(Millis(1_000));
-        let rates = || limits.iter().filter(|limit| !limit.rule().is_concurrent());
+        let rates = || limits.iter().filter(|limit| limit.rule().kind().refills());
         let lacks = |shard: &Shard, limit: &Limit| {
             asks.enforced(limit.name().as_str())
                 .is_some_and(|need| shard.balance_at(limit.name(), soon) < need)

@@ -143,8 +143,8 @@ pub(crate) fn finished(shard: Arc<Shard>, edit: &BucketEdit, now: EpochMillis) -
     };
     let mut next = Shard::clone(&shard);
     next.refilled_at = next.refilled_at.max(now);
-    let is_rate = |state: &LimitState| !state.rule.is_concurrent();
-    for (name, state) in next.limits.iter_mut().filter(|(_, state)| is_rate(state)) {
+    let is_held = |state: &LimitState| state.rule.kind().is_held();
+    for (name, state) in next.limits.iter_mut().filter(|(_, state)| !is_held(state)) {
         let (balance, share) = (shard.balance(state, now), shard.share(state));
         let part = steps.get(name).map(|step| step.part(shard.shard(), share));
         state.available = match part {
@@ -163,7 +163,7 @@ fn part(shard: &Shard, edit: &BucketEdit, now: EpochMillis) -> Option<Update> {
             let part = |(name, step): (&LimitName, &BalanceStep)| {
                 // A limit that is gone since, or has slots, has no balance.
                 let state = shard.limits.get(name)?;
-                if state.rule.is_concurrent() {
+                if state.rule.kind().is_held() {
                     return None;
                 }
                 Some((name.clone(), step.part(shard.shard(), shard.share(state))))

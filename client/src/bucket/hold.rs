@@ -16,22 +16,14 @@ use weirgate_shared::{
 };
 
 use super::prefetch::return_in_time;
-use super::state::BucketState;
-use super::target::BucketTarget;
+use super::state::{BucketState, BucketTarget};
 use crate::queue::{HoldPart, SettleOutcome, Taken};
 use crate::session::{Moment, Session};
 use crate::values::{
-    Amounts, BucketRequest, Denied, Error, LimitStatus, Limits, bucket_status, check_debt, status,
+    Amounts, BucketRequest, Error, LimitStatus, Limits, bucket_status, check_debt, status,
 };
 
 pub(crate) use token::HoldToken;
-
-/// Decision of one bucket on a request.
-#[derive(Debug)]
-pub(crate) enum BucketDecision {
-    Granted(Hold),
-    Denied(Denied),
-}
 
 /// Tokens taken from one bucket. Dropping a hold that was not claimed rolls it back, so the tokens
 /// of a dropped request return; dropping a claimed one releases its lease.
@@ -123,6 +115,7 @@ impl Hold {
         let limits = request.limits.clone();
         let mut hold = Self::new(session, bucket, vec![], limits, EpochMillis::default());
         for taken in taken {
+            let taken = taken.claim();
             if hold.parts.is_empty() {
                 hold.taken_at = taken.taken_at;
             }
@@ -133,7 +126,7 @@ impl Hold {
                 hold.parts.len()
             };
             hold.uncounted += taken.acquires;
-            hold.parts.insert(place, taken.claim());
+            hold.parts.insert(place, taken.part);
         }
         hold
     }
@@ -260,8 +253,8 @@ impl Hold {
     pub(crate) fn could_take(&self, limit: &str) -> bool {
         let first = self.parts.first();
         let known = first.and_then(|part| part.shard.limits.get(limit));
-        let is_held = self.has_lease() || self.is_bypass();
-        known.is_some_and(|state| !state.rule.is_concurrent() || is_held)
+        let can_hold = self.has_lease() || self.is_bypass();
+        known.is_some_and(|state| !state.rule.kind().is_held() || can_hold)
     }
 
     /// Returns the amount taken of a limit, as adjusted.

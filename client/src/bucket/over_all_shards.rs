@@ -6,23 +6,22 @@ use weirgate_shared::{Bucket, EpochMillis};
 use weirgate_store::{Consistency, ErrorKind};
 
 use super::evaluate::{Allocation, evaluate};
-use super::hold::BucketDecision;
-use super::route::{RouteStep, Router};
-use crate::values::{BucketRequest, Error};
+use super::route::{AllShards, Router};
+use crate::values::{BucketRequest, Error, Outcome};
 
 impl Router<'_> {
     /// Decides over all shards together. Returns the decision, or the next step.
-    pub(super) async fn decide_over_all_shards(&mut self) -> Result<RouteStep, Error> {
+    pub(super) async fn decide_over_all_shards(&mut self) -> Result<AllShards, Error> {
         if !self.must_refresh
             && let Some(denied) = self.ask_the_stamp().await
         {
             self.bucket
                 .summary()
                 .record_retry_time(self.session.now(), denied.retry_after);
-            return Ok(RouteStep::Decided(BucketDecision::Denied(denied)));
+            return Ok(Outcome::Denied(denied));
         }
         let Some((bucket, looked_at)) = self.refresh_all_shards().await? else {
-            return Ok(RouteStep::Refresh);
+            return Ok(Outcome::Elsewhere(None));
         };
         let now = looked_at.unwrap_or_else(|| self.session.now());
         let is_unmade = |shard: &u32| self.bucket.shard(*shard).view().is_none();
@@ -30,12 +29,12 @@ impl Router<'_> {
         if bucket.shards().is_empty() {
             if self.bucket.queues.views().next().is_some() {
                 // All views are from before a jump of the wall clock.
-                return Ok(RouteStep::Refresh);
+                return Ok(Outcome::Elsewhere(None));
             }
             self.bucket.queues.reset();
-            return Ok(RouteStep::Try(self.choose()));
+            return Ok(Outcome::Elsewhere(Some(self.choose())));
         }
-        let decision = match evaluate(&bucket, self.request, now) {
+        match evaluate(&bucket, self.request, now) {
             Allocation::Denied(denied) => {
                 self.bucket.record_denial();
                 self.bucket
@@ -44,29 +43,21 @@ impl Router<'_> {
                 if looked_at.is_some() {
                     self.bucket.write_stamp(self.session, &bucket, now);
                 }
-                BucketDecision::Denied(denied)
+                Ok(Outcome::Denied(denied))
             }
             Allocation::Single(shard) if is_unmade(&shard) => {
                 self.pause().await;
-                return Ok(RouteStep::Refresh);
+                Ok(Outcome::Elsewhere(None))
             }
             Allocation::Single(shard) => {
-                return Ok(RouteStep::Try(self.bucket.queues.queue(shard)));
+                Ok(Outcome::Elsewhere(Some(self.bucket.queues.queue(shard))))
             }
             Allocation::Spread(parts) if parts.iter().any(|(shard, _)| is_unmade(shard)) => {
                 self.pause().await;
-                return Ok(RouteStep::Refresh);
+                Ok(Outcome::Elsewhere(None))
             }
-            Allocation::Spread(parts) => {
-                let Some(decision) = self.take_parts(parts).await? else {
-                    self.must_refresh = true;
-                    self.pause().await;
-                    return Ok(RouteStep::Refresh);
-                };
-                decision
-            }
-        };
-        Ok(RouteStep::Decided(decision))
+            Allocation::Spread(parts) => self.take_parts(parts).await,
+        }
     }
 
     /// Returns the state of all shards, and the time of the read if there was one; `None` if they

@@ -24,10 +24,7 @@ pub(crate) async fn refund(
     request: &BucketRequest,
 ) -> Result<Settlement, Error> {
     let amounts = debited(&request.asks);
-    if let Some(name) = amounts
-        .keys()
-        .find(|name| request.limits.is_concurrent(name))
-    {
+    if let Some(name) = amounts.keys().find(|name| request.limits.is_held(name)) {
         return Err(Error::Invalid(format!(
             "limit {name:?} has slots, which return when their lease ends: release the grant that holds them"
         )));

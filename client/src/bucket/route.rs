@@ -8,11 +8,11 @@ use weirgate_shared::{Effect, Limit, ShardIndex};
 use weirgate_store::StoreError;
 
 use super::cached_denial::cached_denial;
-use super::hold::{BucketDecision, Hold};
+use super::hold::Hold;
 use super::state::BucketState;
-use crate::queue::{Outcome, Reason, ShardQueue, Taken};
+use crate::queue::{Reason, ShardQueue, Taken};
 use crate::session::{Session, backoff};
-use crate::values::{BucketRequest, Error, count};
+use crate::values::{BucketRequest, Error, Outcome, count};
 
 /// Shards that are tried one by one before all are read, 3.
 const MAX_SHARDS_TRIED: usize = 3;
@@ -24,20 +24,15 @@ pub(crate) async fn acquire_from_table(
     request: &BucketRequest,
     enqueued_at: Instant,
     deadline: Instant,
-) -> Result<BucketDecision, Error> {
+) -> Result<Outcome<Hold>, Error> {
     Router::new(session, bucket, request, enqueued_at, deadline)
         .run()
         .await
 }
 
-/// What to do after all shards were evaluated together.
-pub(super) enum RouteStep {
-    Decided(BucketDecision),
-    /// This shard has enough.
-    Try(Arc<ShardQueue>),
-    /// The shards have changed: evaluate them again.
-    Refresh,
-}
+/// What all shards together say: this one has enough, or, with `None`, they have changed and must be
+/// evaluated again.
+pub(super) type AllShards = Outcome<Hold, Option<Arc<ShardQueue>>>;
 
 /// One request on one bucket, until a decision is made.
 pub(super) struct Router<'a> {
@@ -83,21 +78,21 @@ impl<'a> Router<'a> {
         }
     }
 
-    async fn run(mut self) -> Result<BucketDecision, Error> {
+    async fn run(mut self) -> Result<Outcome<Hold>, Error> {
         // With one shard, its queue decides, first come, first served.
         if self.bucket.summary().max_shards_seen() > 1
             && let Some(denied) = cached_denial(self.session, self.bucket, self.request)
         {
             count(&self.session.env.counters.local_denied, 1);
-            return Ok(BucketDecision::Denied(denied));
+            return Ok(Outcome::Denied(denied));
         }
         let mut next = self.first();
         loop {
             let Some(queue) = next.take() else {
                 match Box::pin(self.decide_over_all_shards()).await? {
-                    RouteStep::Decided(decision) => return Ok(decision),
-                    RouteStep::Try(queue) => next = Some(queue),
-                    RouteStep::Refresh => {}
+                    Outcome::Granted(hold) => return Ok(Outcome::Granted(hold)),
+                    Outcome::Denied(denied) => return Ok(Outcome::Denied(denied)),
+                    Outcome::Elsewhere(shard) => next = shard,
                 }
                 self.check_deadline()?;
                 continue;
@@ -105,10 +100,10 @@ impl<'a> Router<'a> {
             match self.ask(&queue, self.request).await? {
                 Outcome::Granted(taken) => {
                     let hold = Hold::of(self.session, self.bucket, self.request, [taken]);
-                    return Ok(BucketDecision::Granted(hold));
+                    return Ok(Outcome::Granted(hold));
                 }
                 Outcome::Denied(denied) => {
-                    return Ok(BucketDecision::Denied(denied));
+                    return Ok(Outcome::Denied(denied));
                 }
                 Outcome::Elsewhere(Reason::ShardMissing) => next = self.replacement_for(&queue),
                 Outcome::Elsewhere(Reason::BucketWasSplit) => next = self.first(),
@@ -195,7 +190,7 @@ impl<'a> Router<'a> {
         &self,
         queue: &Arc<ShardQueue>,
         request: &BucketRequest,
-    ) -> Result<Outcome<Taken>, Error> {
+    ) -> Result<Outcome<Taken, Reason>, Error> {
         let request = request.clone();
         queue
             .ask(self.session, request, self.enqueued_at, self.deadline)

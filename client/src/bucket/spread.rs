@@ -10,11 +10,11 @@ use futures_util::future::join_all;
 use weirgate_shared::{Asks, Bucket, Effect, MilliTokens};
 
 use super::evaluate::{Allocation, evaluate};
-use super::hold::{BucketDecision, Hold};
-use super::route::Router;
+use super::hold::Hold;
+use super::route::{AllShards, Router};
 use super::state::BucketState;
-use crate::queue::{Ending, Outcome, Reason, Taken};
-use crate::values::{Amounts, BucketRequest, Denied, Error};
+use crate::queue::{Reason, Taken};
+use crate::values::{Amounts, BucketRequest, Denied, Error, Outcome};
 
 /// Rounds in which other shards replace short ones, 4, before all parts return and all shards are
 /// read again. Meanwhile other requests are denied the tokens that this one holds.
@@ -55,12 +55,12 @@ impl Drop for Reserved<'_> {
 
 impl Router<'_> {
     /// Takes the `planned` parts concurrently. If some shards are short by then, others with a
-    /// sufficient view give the rest. If that is not enough, returns all parts, and then `None`; the
-    /// second time, the denial by what all shards had together.
+    /// sufficient view give the rest. If that is not enough, returns all parts, and all shards must be
+    /// read again; the second time, the denial by what all shards had together.
     pub(super) async fn take_parts(
         &mut self,
         mut planned: Vec<(u32, Amounts)>,
-    ) -> Result<Option<BucketDecision>, Error> {
+    ) -> Result<AllShards, Error> {
         let enforced = self.request.asks.with(Effect::Enforce);
         let mut given = SpreadTake {
             left: enforced
@@ -76,7 +76,7 @@ impl Router<'_> {
                     break;
                 }
                 let hold = Hold::of(self.session, self.bucket, self.request, given.parts);
-                return Ok(Some(BucketDecision::Granted(hold)));
+                return Ok(Outcome::Granted(hold));
             }
             self.check_deadline()?;
             let now = self.session.now();
@@ -93,7 +93,12 @@ impl Router<'_> {
         let denied = self.denied_beside(&given.left);
         self.roll_back(given.parts).await;
         let is_second = self.failed_spreads >= MAX_FAILED_SPREADS;
-        Ok(denied.filter(|_| is_second).map(BucketDecision::Denied))
+        if let Some(denied) = denied.filter(|_| is_second) {
+            return Ok(Outcome::Denied(denied));
+        }
+        self.must_refresh = true;
+        self.pause().await;
+        Ok(Outcome::Elsewhere(None))
     }
 
     /// Returns the denial of a request that has all but `left` of its amounts, by the views of the
@@ -201,7 +206,7 @@ impl Router<'_> {
     async fn roll_back(&self, parts: Vec<Taken>) {
         let back = parts.into_iter().map(|part| {
             self.session.spawn(async move {
-                if let Err(error) = part.end(Ending::RollBack).await {
+                if let Err(error) = part.roll_back().await {
                     // The part counts as consumed; its lease, if any, expires.
                     tracing::warn!(%error, "part of a denied request could not be returned");
                 }

@@ -10,7 +10,7 @@ use super::prefetch::Pool;
 use crate::config::LimitsSlot;
 use crate::queue::{BucketSummary, ShardQueues, ShardState, ShardView};
 use crate::session::{AgeClock, Moment};
-use crate::values::{Amounts, Limits, Locked};
+use crate::values::{Amounts, BucketRequest, Limits, Locked};
 
 /// State of one bucket in this process.
 #[derive(Debug)]
@@ -32,6 +32,15 @@ pub(crate) struct BucketState {
     pub(super) spreading: Locked<BTreeMap<u64, (u32, Amounts)>>,
     /// Time and consistency of the last read of all shards.
     pub(super) refreshed_at: tokio::sync::Mutex<Option<(Moment, Consistency)>>,
+}
+
+/// One bucket of a request.
+#[derive(Debug)]
+pub(crate) struct BucketTarget {
+    pub(crate) bucket: Arc<BucketState>,
+    pub(crate) request: BucketRequest,
+    /// Whether its limits never deny, whatever their mode.
+    pub(crate) is_shadow: bool,
 }
 
 impl BucketState {

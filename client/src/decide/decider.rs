@@ -2,6 +2,7 @@
 
 mod shadow;
 
+use std::convert::Infallible;
 use std::pin::{Pin, pin};
 use std::sync::Arc;
 use std::time::Duration;
@@ -19,11 +20,11 @@ use super::parts::{check_parts, check_targets};
 use super::request::AcquireOptions;
 use super::stop::{Known, by_cache, by_table, stopped};
 use super::targets::ResolvedRequest;
-use crate::bucket::{
-    AllOrNone, BucketDecision, BucketState, BucketTarget, Hold, acquire, cached_denial, take_all,
-};
+use crate::bucket::{AllOrNone, BucketState, BucketTarget, Hold, acquire, cached_denial, take_all};
 use crate::session::{Permit, Session, deadline, quarter_left};
-use crate::values::{Denied, Disabled, Error, LimitStatus, blocking_limits, count, merge_denials};
+use crate::values::{
+    Denials, Denied, Disabled, Error, LimitStatus, Outcome, blocking_limits, count, merge_denials,
+};
 
 /// Decides a request until `answer_by`, or falls back if DynamoDB is unavailable. Each attempt after
 /// a wait for tokens has the request's time again.
@@ -105,13 +106,9 @@ async fn give_back(granted: Granted) {
     }
 }
 
-/// Outcome of one attempt.
-enum Taking {
-    /// One hold per target; `None` where nothing was requested.
-    Granted(Vec<Option<Hold>>),
-    /// Nothing was taken: the denials, with the places of their targets.
-    Denied(Vec<(usize, Denied)>),
-}
+/// Outcome of one attempt: one hold per target, `None` where nothing was requested, or denials, and
+/// nothing was taken.
+type Taking = Outcome<Vec<Option<Hold>>, Infallible, Denials>;
 
 struct Decider<'a> {
     session: &'a Arc<Session>,
@@ -140,17 +137,15 @@ impl Decider<'_> {
         let give_up = deadline(wait);
         loop {
             // Subscribe before the request, or a release between its response and the wait would be
-            // missed.
-            let returns = if wait.is_zero() {
-                vec![]
-            } else {
-                self.subscribe_to_returns()
-            };
+            // missed. What an attempt on several buckets or shards gives back must not end its own
+            // wait, so one of these may miss a release, and waits for the whole pause.
+            let is_ahead = !wait.is_zero() && self.is_one_write();
+            let returns = is_ahead.then(|| self.subscribe_to_returns());
             let answer = self.take().await?;
             // A request that waits for tokens must not hold the permit.
             permit.take();
             let denials = match answer {
-                Taking::Granted(holds) => {
+                Outcome::Granted(holds) => {
                     // Buckets may have been split meanwhile; a dropped hold returns what it took.
                     check_parts(holds.iter().flatten().map(Hold::part_count).sum())?;
                     let would_deny = std::mem::take(&mut self.would_deny);
@@ -173,7 +168,7 @@ impl Decider<'_> {
                         uncounted: Uncounted::default(),
                     }));
                 }
-                Taking::Denied(denials) => denials,
+                Outcome::Denied(denials) => denials,
             };
             if self.waive_shadow_limits(&denials) || self.waive_shared_buckets(&denials) {
                 continue;
@@ -183,6 +178,7 @@ impl Decider<'_> {
             let Some(pause) = pause(&denied, left) else {
                 return Ok(Decision::Denied(denied));
             };
+            let returns = returns.unwrap_or_else(|| self.subscribe_to_returns());
             if let Some(disabled) = self.wait(pause, returns).await {
                 return Ok(Decision::Disabled(disabled));
             }
@@ -224,6 +220,12 @@ impl Decider<'_> {
         }
     }
 
+    /// Returns whether an attempt is one write, which takes all or nothing.
+    fn is_one_write(&self) -> bool {
+        let has_one = |target: &BucketTarget| target.bucket.summary().max_shards_seen() == 1;
+        matches!(&self.targets[..], [only] if has_one(only))
+    }
+
     /// Returns whether the pools cover all amounts.
     fn is_prefetched(&self) -> bool {
         let has = |target: &BucketTarget| {
@@ -245,24 +247,24 @@ impl Decider<'_> {
             .filter(|(_, target)| !target.request.asks.is_empty())
             .collect();
         let taken = match &requested[..] {
-            [] => AllOrNone::Granted(vec![]),
+            [] => Outcome::Granted(vec![]),
             [(_, only)] => {
                 match acquire(self.session, &only.bucket, &only.request, self.answer_by).await? {
-                    BucketDecision::Granted(hold) => AllOrNone::Granted(vec![hold]),
-                    BucketDecision::Denied(denied) => AllOrNone::Denied(vec![(0, denied)]),
+                    Outcome::Granted(hold) => Outcome::Granted(vec![hold]),
+                    Outcome::Denied(denied) => Outcome::Denied(vec![(0, denied)]),
                 }
             }
             several => Box::pin(self.take_several(several)).await?,
         };
         Ok(match taken {
-            AllOrNone::Granted(taken) => {
+            Outcome::Granted(taken) => {
                 let mut holds: Vec<_> = self.targets.iter().map(|_| None).collect();
                 for ((at, _), hold) in requested.iter().zip(taken) {
                     holds[*at] = Some(hold);
                 }
-                Taking::Granted(holds)
+                Outcome::Granted(holds)
             }
-            AllOrNone::Denied(denials) => Taking::Denied(
+            Outcome::Denied(denials) => Outcome::Denied(
                 denials
                     .into_iter()
                     .map(|(at, denied)| (requested[at].0, denied))
@@ -282,7 +284,7 @@ impl Decider<'_> {
         let cached: Vec<_> = several.iter().enumerate().filter_map(cached).collect();
         if !cached.is_empty() {
             count(&self.session.env.counters.local_denied, 1);
-            return Ok(AllOrNone::Denied(cached));
+            return Ok(Outcome::Denied(cached));
         }
         let buckets: Vec<_> = several
             .iter()
@@ -306,7 +308,7 @@ impl Decider<'_> {
 /// Slots may return at any time, so they are polled, and once more at the end.
 fn pause(denied: &Denied, left: Duration) -> Option<Duration> {
     let (slots, rates): (Vec<_>, Vec<_>) =
-        blocking_limits(&denied.limits).partition(|status| status.is_concurrent());
+        blocking_limits(&denied.limits).partition(|status| status.kind().is_held());
     let rates = rates
         .iter()
         .map(|status: &&LimitStatus| status.retry_after)

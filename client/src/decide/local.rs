@@ -150,7 +150,7 @@ impl LocalHold {
 /// Returns the slots, however the hold ends.
 impl Drop for LocalHold {
     fn drop(&mut self) {
-        self.give_back(|rule| rule.is_concurrent());
+        self.give_back(|rule| rule.kind().is_held());
     }
 }
 
@@ -182,7 +182,7 @@ fn scaled_shard(key: &BucketKey, limits: &Limits, percent: u8, now: EpochMillis)
             ..
         } = state.rule;
         state.rule.capacity = MilliTokens(part(capacity).max(1_000));
-        if !state.rule.is_concurrent() {
+        if state.rule.kind().refills() {
             state.rule.refill_amount = MilliTokens(part(refill_amount).max(1));
         }
         state.available = state.rule.capacity;

@@ -92,7 +92,7 @@ impl RequestSpec {
         let slots = |target: &BucketTarget| {
             let BucketRequest { limits, asks, .. } = &target.request;
             let mut debits = asks.with(Effect::Debit);
-            let slots = debits.find(|(name, _)| limits.is_concurrent(name));
+            let slots = debits.find(|(name, _)| limits.is_held(name));
             slots.map(|(name, _)| name.clone())
         };
         if !self.is_into_debt {
@@ -335,7 +335,7 @@ impl RequestSpec {
             } else {
                 (Effect::Enforce, *least)
             };
-            takes_slots |= effect != Effect::Count && rule.is_concurrent();
+            takes_slots |= effect != Effect::Count && rule.kind().is_held();
             asks.add(Ask {
                 limit: name,
                 amount,

@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use weirgate_shared::{LimitMode, MilliTokens};
+use weirgate_shared::{LimitKind, LimitMode, MilliTokens};
 
 use crate::http::PolicyNames;
 use crate::{Denied, LimitStatus};
@@ -192,10 +192,10 @@ pub(crate) fn seconds(wait: Duration) -> i64 {
 
 /// Returns the seconds in which an empty limit fills; for a limit that admits nothing, its period.
 fn window(status: &LimitStatus) -> Option<i64> {
-    match status.refill_amount.0 {
-        _ if status.is_concurrent() => None,
-        0 => Some(seconds(status.refill_period)),
-        _ => Some(seconds_for(status, status.capacity.0.into())),
+    match (status.kind(), status.refill_amount.0) {
+        (LimitKind::Rate, 0) => Some(seconds(status.refill_period)),
+        (LimitKind::Rate, _) => Some(seconds_for(status, status.capacity.0.into())),
+        (LimitKind::Slots, _) => None,
     }
 }
 

@@ -15,7 +15,7 @@ const MAX_DENIAL_TTL: Duration = Duration::from_secs(30);
 /// Returns how long a denial by one limit is cached, if the view has this `age`: for a rate a tenth
 /// of its retry-after, between 1 s and 30 s; at most `most`.
 pub(crate) fn denial_ttl(short: &LimitStatus, age: Duration, most: Duration) -> Duration {
-    if short.is_concurrent() {
+    if short.kind().is_held() {
         return SLOT_DENIAL_TTL.min(most);
     }
     let wait = short

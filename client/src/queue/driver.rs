@@ -12,15 +12,14 @@ use weirgate_store::{Item, StoreError, WriteOutcome};
 
 use super::machine::{Command, Machine, Written};
 use super::shard_state::ShardState;
-use super::waiter::Taken;
-use super::waiter::{Outcome, Reply, Waiter};
+use super::waiter::{Reason, Reply, Taken, Waiter};
 use crate::session::{Session, Work, decode_shard};
-use crate::values::{BucketRequest, Error, Locked};
+use crate::values::{BucketRequest, Error, Locked, Outcome};
 
 /// Time after the deadline in which the machine may still reply, 20 ms.
 pub(super) const GRACE: Duration = Duration::from_millis(20);
 
-type Caller = oneshot::Sender<Result<Outcome<Taken>, Error>>;
+type Caller = oneshot::Sender<Result<Outcome<Taken, Reason>, Error>>;
 
 /// The queue of one shard.
 #[derive(Debug)]
@@ -67,7 +66,7 @@ impl ShardQueue {
         request: BucketRequest,
         enqueued_at: Instant,
         deadline: Instant,
-    ) -> Result<Outcome<Taken>, Error> {
+    ) -> Result<Outcome<Taken, Reason>, Error> {
         let (caller, mut reply) = oneshot::channel();
         let (id, is_first) = {
             let mut state = self.state();
@@ -187,9 +186,9 @@ fn written(outcome: Result<WriteOutcome, StoreError>) -> Result<Written, Error> 
     })
 }
 
-fn taken(session: &Arc<Session>, reply: Reply) -> Result<Outcome<Taken>, Error> {
+fn taken(session: &Arc<Session>, reply: Reply) -> Result<Outcome<Taken, Reason>, Error> {
     Ok(match reply? {
-        Outcome::Granted(granted) => Outcome::Granted(Taken::new(Arc::clone(session), granted)),
+        Outcome::Granted(portion) => Outcome::Granted(Taken::new(Arc::clone(session), portion)),
         Outcome::Denied(denied) => Outcome::Denied(denied),
         Outcome::Elsewhere(reason) => Outcome::Elsewhere(reason),
     })

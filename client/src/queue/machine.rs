@@ -29,9 +29,9 @@ use weirgate_store::{Consistency, ErrorKind, StoreError};
 use super::attempt::Attempt;
 use super::batch;
 use super::shard_state::{ShardState, ShardView};
-use super::waiter::{Outcome, Reason, Reply, Waiter};
+use super::waiter::{Reason, Reply, Waiter};
 use crate::session::{Env, Refusals, Sent, backoff, quarter_left};
-use crate::values::Error;
+use crate::values::{Error, Outcome};
 
 /// Balance, in multiples of the request, from which a shard counts as ample: its last tokens are
 /// far, so there is no contention for them.
@@ -411,6 +411,12 @@ impl Machine {
         let left = self.line.iter().map(|waiter| waiter.deadline).min();
         let most = [Some(longest), fills, left.map(quarter_left)].into_iter();
         let most = most.flatten().min().unwrap_or_default();
+        // What comes later than the wait ends is no reason for it: a denial follows, or a read.
+        let short = shard.and_then(|shard| batch::shortage(shard, first, now));
+        let mut short = short.iter().flatten();
+        if short.any(|status| status.retry_after.is_some_and(|after| after > most)) {
+            return None;
+        }
         let micros = u64::try_from(most.as_micros()).unwrap_or(u64::MAX);
         Some(Instant::now() + Duration::from_micros(fastrand::u64(0..=micros)))
     }

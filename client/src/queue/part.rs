@@ -69,7 +69,7 @@ impl HoldPart {
         limit: &LimitName,
         amount: MilliTokens,
     ) -> LimitDelta {
-        let returned = if limits.is_concurrent(limit) {
+        let returned = if limits.is_held(limit) {
             LimitDelta {
                 available: amount,
                 consumed: MilliTokens::ZERO,
@@ -100,7 +100,7 @@ impl HoldPart {
             let returned = self
                 .amounts
                 .iter()
-                .filter(|(limit, _)| ending == Ending::RollBack || limits.is_concurrent(limit))
+                .filter(|(limit, _)| ending == Ending::RollBack || limits.is_held(limit))
                 .map(|(limit, amount)| (limit.clone(), self.returned_delta(limits, limit, *amount)))
                 .collect();
             let attempt = self.settle_attempt(session, LeaseChange::End, returned, acquires);

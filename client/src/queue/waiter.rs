@@ -8,16 +8,7 @@ use weirgate_store::StoreError;
 
 use super::part::{Ending, HoldPart};
 use crate::session::Session;
-use crate::values::{Amounts, BucketRequest, Denied, Error, Limits, Settlement};
-
-/// What was decided on a request.
-#[derive(Debug)]
-pub(crate) enum Outcome<T> {
-    Granted(T),
-    Denied(Denied),
-    /// This shard cannot decide: others of the bucket must be tried.
-    Elsewhere(Reason),
-}
+use crate::values::{Amounts, BucketRequest, Error, Limits, Outcome, Settlement};
 
 /// Reason to try other shards, which is no denial.
 #[derive(Debug, Clone)]
@@ -34,17 +25,25 @@ pub(crate) enum Reason {
 }
 
 /// Reply of a machine to one waiter.
-pub(crate) type Reply = Result<Outcome<Granted>, Error>;
+pub(crate) type Reply = Result<Outcome<Portion, Reason>, Error>;
 
 /// What one write took for one waiter.
 #[derive(Debug)]
-pub(crate) struct Granted {
+pub(crate) struct Portion {
     pub(crate) part: HoldPart,
     pub(crate) limits: Limits,
     /// Time of the take's plan.
     pub(crate) taken_at: EpochMillis,
     /// Acquires that the take counted: a rollback subtracts them.
     pub(crate) acquires: i64,
+}
+
+impl Portion {
+    async fn roll_back(mut self, session: &Session) -> Result<Settlement, Error> {
+        let (part, acquires) = (&mut self.part, -self.acquires);
+        part.end(session, &self.limits, Ending::RollBack, acquires)
+            .await
+    }
 }
 
 /// A request in line.
@@ -112,68 +111,43 @@ impl Waiter {
 pub(crate) struct Taken {
     session: Arc<Session>,
     /// `None` once it was claimed or rolled back.
-    part: Option<HoldPart>,
-    limits: Limits,
-    /// Time of the take's plan.
-    pub(crate) taken_at: EpochMillis,
-    /// Acquires that the take counted: a rollback subtracts them.
-    pub(crate) acquires: i64,
+    portion: Option<Portion>,
 }
 
 impl Taken {
-    pub(super) fn new(session: Arc<Session>, granted: Granted) -> Self {
-        let Granted {
-            part,
-            limits,
-            taken_at,
-            acquires,
-        } = granted;
+    pub(super) const fn new(session: Arc<Session>, portion: Portion) -> Self {
         Self {
             session,
-            part: Some(part),
-            limits,
-            taken_at,
-            acquires,
+            portion: Some(portion),
         }
     }
 
-    /// Returns the part for a hold, which is then responsible for it.
-    pub(crate) fn claim(mut self) -> HoldPart {
-        self.part.take().expect("the part is taken once")
+    /// Returns the portion for a hold, which is then responsible for it.
+    pub(crate) fn claim(mut self) -> Portion {
+        self.portion.take().expect("a portion is claimed once")
     }
 
     /// Returns the expiry of the part's lease.
     pub(crate) fn expires_at(&self) -> Option<EpochMillis> {
-        self.part
-            .as_ref()
-            .and_then(|part| part.lease.as_ref().map(|(_, expires)| *expires))
+        let lease = self.portion.as_ref()?.part.lease.as_ref();
+        lease.map(|(_, expires)| *expires)
     }
 
-    /// Ends the part.
-    pub(crate) async fn end(mut self, ending: Ending) -> Result<Settlement, Error> {
-        let Some(mut part) = self.part.take() else {
-            return Ok(Settlement::Applied);
-        };
-        if ending == Ending::Release && part.lease.is_none() {
-            return Ok(Settlement::Applied);
-        }
-        part.end(&self.session, &self.limits, ending, -self.acquires)
-            .await
+    /// Returns all that was taken.
+    pub(crate) async fn roll_back(mut self) -> Result<Settlement, Error> {
+        let portion = self.portion.take().expect("a portion is claimed once");
+        portion.roll_back(&self.session).await
     }
 }
 
 impl Drop for Taken {
     fn drop(&mut self) {
-        let Some(mut part) = self.part.take() else {
+        let Some(portion) = self.portion.take() else {
             return;
         };
-        let (session, limits) = (Arc::clone(&self.session), self.limits.clone());
-        let acquires = -self.acquires;
+        let session = Arc::clone(&self.session);
         self.session.spawn(async move {
-            let ended = part
-                .end(&session, &limits, Ending::RollBack, acquires)
-                .await;
-            if let Err(error) = ended {
+            if let Err(error) = portion.roll_back(&session).await {
                 tracing::warn!(%error, "tokens of a dropped request could not be returned");
             }
         });

@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 
-use weirgate_shared::{Asks, LimitName, MAX_TOKENS, MilliTokens, RefillRule};
+use weirgate_shared::{Asks, LimitKind, LimitName, MAX_TOKENS, MilliTokens, RefillRule};
 
 use super::error::Error;
 
@@ -42,11 +42,13 @@ pub(crate) fn check_debt(
     rule: &RefillRule,
     amount: MilliTokens,
 ) -> Result<(), Error> {
-    if rule.is_concurrent() {
-        return Ok(());
-    }
-    let refill = i128::from(rule.refill_amount.0).saturating_mul(DEBT_SPAN_MS)
-        / i128::from(rule.refill_period_ms.max(1));
+    let refill = match rule.kind() {
+        LimitKind::Rate => {
+            i128::from(rule.refill_amount.0).saturating_mul(DEBT_SPAN_MS)
+                / i128::from(rule.refill_period_ms.max(1))
+        }
+        LimitKind::Slots => return Ok(()),
+    };
     let most = i128::from(rule.capacity.0).saturating_mul(2).max(refill);
     let most = most.min(i128::from(MilliTokens::from_tokens(MAX_TOKENS).0));
     let most = MilliTokens(i64::try_from(most).unwrap_or(i64::MAX));

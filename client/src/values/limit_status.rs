@@ -3,8 +3,8 @@
 use std::time::Duration;
 
 use weirgate_shared::{
-    Bucket, BucketKey, EntityId, EpochMillis, Limit, LimitMode, LimitName, LimitState, MilliTokens,
-    Millis, RefillRule, Resource, Shard,
+    Bucket, BucketKey, EntityId, EpochMillis, Limit, LimitKind, LimitMode, LimitName, LimitState,
+    MilliTokens, Millis, RefillRule, Resource, Shard,
 };
 
 use super::limits::Limits;
@@ -57,11 +57,14 @@ impl LimitStatus {
         self.is_requested && self.requested > self.available && self.mode != LimitMode::Soft
     }
 
-    /// Returns whether it is a concurrency limit, with slots. A limit with neither capacity nor
-    /// refill is a rate that admits nothing.
+    /// Returns the kind of the limit. One with neither capacity nor refill is a rate that admits
+    /// nothing.
     #[must_use]
-    pub const fn is_concurrent(&self) -> bool {
-        self.refill_amount.0 == 0 && self.capacity.0 > 0
+    pub const fn kind(&self) -> LimitKind {
+        match (self.refill_amount.0, self.capacity.0) {
+            (0, 1..) => LimitKind::Slots,
+            _ => LimitKind::Rate,
+        }
     }
 
     /// Returns the status as one of a request whose denial is only reported.

@@ -41,10 +41,10 @@ impl Limits {
         self.is_own
     }
 
-    /// Returns whether `limit` is one of these, and counts slots.
-    pub(crate) fn is_concurrent(&self, limit: &LimitName) -> bool {
+    /// Returns whether `limit` is one of these, and is held by leases.
+    pub(crate) fn is_held(&self, limit: &LimitName) -> bool {
         self.iter()
-            .any(|known| known.name() == limit && known.rule().is_concurrent())
+            .any(|known| known.name() == limit && known.rule().kind().is_held())
     }
 
     /// Returns the same limits with another version.
@@ -71,12 +71,9 @@ pub(crate) fn check_limit_count(limits: &[Limit]) -> Result<(), Error> {
 /// write can name.
 pub(crate) fn check_bucket_limits(shard: &Shard, limits: &[Limit]) -> Result<(), Error> {
     let bucket = || shard.key.item_key().pk;
-    if let Some(limit) = limits.iter().find(|limit| shard.has_other_kind(limit)) {
-        let kinds = ["a rate", "slots"];
-        let [known, got] = match limit.rule().is_concurrent() {
-            true => kinds,
-            false => [kinds[1], kinds[0]],
-        };
+    let other = |limit| Some((limit, shard.other_kind(limit)?));
+    if let Some((limit, known)) = limits.iter().find_map(other) {
+        let got = limit.rule().kind();
         return Err(Error::Invalid(format!(
             "limit {:?} must stay {known} in bucket {}, got {got}: give the new limit another name, or delete the \
              bucket's items to reset it",

@@ -35,7 +35,7 @@ impl BucketRequest {
     /// Returns whether it takes slots.
     pub(crate) fn takes_slots(&self) -> bool {
         let mut enforced = self.asks.with(Effect::Enforce);
-        enforced.any(|(name, _)| self.limits.is_concurrent(name))
+        enforced.any(|(name, _)| self.limits.is_held(name))
     }
 }
 

@@ -168,7 +168,7 @@ fn missing(limit: &Limit, holes: &[ShardIndex], leaves: &[&Shard]) -> MilliToken
         let state = leaf
             .limits
             .get(limit.name())
-            .filter(|state| state.rule.is_concurrent())?;
+            .filter(|state| state.rule.kind().is_held())?;
         Some(state.available + held(leaf, limit.name()) - leaf.share(state))
     };
     (shares - leaves.iter().filter_map(above).sum()).max(MilliTokens::ZERO)

@@ -49,7 +49,10 @@ const places = (page) =>
     });
   });
 
-for (const [name, size] of Object.entries(SIZES)) {
+// The narrowest window with two columns, and one that is a little narrower.
+const WIDTHS = { ...SIZES, laptop: [1345, 840], small: [1280, 800] };
+
+for (const [name, size] of Object.entries(WIDTHS)) {
   for (const colorScheme of ["light", "dark"]) {
     test(`${name}, ${colorScheme}: the checker finds nothing, nothing is cut off, nothing moves`, async (t) => {
       const { page, wrong } = await open(t, size, { colorScheme });
@@ -62,6 +65,12 @@ for (const [name, size] of Object.entries(SIZES)) {
       assert.deepEqual(await places(page), before, "changing numbers move something");
       const over = await page.evaluate(() => document.documentElement.scrollWidth - innerWidth);
       assert.ok(over <= 0, `the page is ${over} px too wide`);
+      const cut = await page.evaluate(() => {
+        const cells = [...document.querySelectorAll(".row:not([hidden]) > span")].filter((cell) => cell.checkVisibility());
+        const right = (one) => one.getBoundingClientRect().right;
+        return cells.filter((cell) => right(cell) > right(cell.closest("section")) + 1).map((cell) => cell.className);
+      });
+      assert.deepEqual(cut, [], "columns are cut off");
       await page.evaluate(axe);
       const found = await page.evaluate(async () => (await window.axe.run()).violations);
       assert.deepEqual(found.map((one) => `${one.id}: ${one.nodes.map((node) => node.html)}`), []);

@@ -136,7 +136,8 @@ fn allow(
 fn authority(text: &str) -> Option<Authority> {
     let authority: Authority = text.parse().ok()?;
     let port = text.strip_prefix(authority.host())?;
-    let is_port = |port: &str| port.parse::<u16>().is_ok();
+    // Rust reads `+80` as a number, too.
+    let is_port = |port: &str| !port.starts_with('+') && port.parse::<u16>().is_ok();
     let is_whole = port.is_empty() || port.strip_prefix(':').is_some_and(is_port);
     is_whole.then_some(authority)
 }
@@ -284,6 +285,7 @@ mod tests {
             "*",
             "*.test",
             "name:x",
+            "name:+80",
             "http://name",
             "name/",
         ] {

@@ -3,7 +3,8 @@
 use serde::{Deserialize, Serialize};
 
 use crate::{
-    Config, ConfigError, ConfigStatus, Limit, LimitError, LimitMode, LimitName, MilliTokens,
+    Config, ConfigError, ConfigStatus, Limit, LimitError, LimitKind, LimitMode, LimitName,
+    MilliTokens,
 };
 
 /// A limit: a rate has a capacity and a refill, a concurrency limit has slots.
@@ -43,13 +44,16 @@ pub(crate) enum BadLimit {
 impl From<Limit> for LimitFields {
     fn from(limit: Limit) -> Self {
         let rule = *limit.rule();
-        let is_rate = !rule.is_concurrent();
+        let (rate, slots) = match rule.kind() {
+            LimitKind::Rate => (Some(rule), None),
+            LimitKind::Slots => (None, Some(rule.capacity)),
+        };
         Self {
             name: limit.name().to_string(),
-            slots: rule.is_concurrent().then_some(rule.capacity),
-            capacity_tokens: is_rate.then_some(rule.capacity),
-            refill_tokens: is_rate.then_some(rule.refill_amount),
-            refill_period_ms: is_rate.then_some(rule.refill_period_ms),
+            slots,
+            capacity_tokens: rate.map(|rate| rate.capacity),
+            refill_tokens: rate.map(|rate| rate.refill_amount),
+            refill_period_ms: rate.map(|rate| rate.refill_period_ms),
             mode: limit.mode(),
         }
     }

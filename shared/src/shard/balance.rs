@@ -2,26 +2,26 @@
 //! expired leases.
 
 use crate::math;
-use crate::{EpochMillis, Lease, LeaseReturn, LimitName, LimitState, MilliTokens, Shard, WriteId};
+use crate::{
+    EpochMillis, Lease, LeaseReturn, LimitKind, LimitName, LimitState, MilliTokens, Shard, WriteId,
+};
 
 impl Shard {
     /// Returns a limit's balance at `now`, with the refill since `refilled_at`.
     #[must_use]
     pub fn balance(&self, state: &LimitState, now: EpochMillis) -> MilliTokens {
-        math::refilled(
-            state.available,
-            &state.rule,
-            self.shard(),
-            self.refilled_at,
-            now,
-        )
+        let (tk, rf) = (state.available, self.refilled_at);
+        match state.rule.kind() {
+            LimitKind::Rate => math::refilled(tk, &state.rule, self.shard(), rf, now),
+            LimitKind::Slots => tk.min(self.share(state)),
+        }
     }
 
     /// Returns whether refill since `refilled_at` overflows at `now`.
     #[must_use]
     pub fn is_full(&self, state: &LimitState, now: EpochMillis) -> bool {
         let flowed = math::refill_between(&state.rule, self.shard(), self.refilled_at, now);
-        !state.rule.is_concurrent() && state.available + flowed > self.share(state)
+        state.rule.kind().refills() && state.available + flowed > self.share(state)
     }
 
     /// Returns whether so much has refilled since `refilled_at` that the next take must credit it.
@@ -65,10 +65,9 @@ impl Shard {
             + self
                 .lease_return(limit, self.expired(at).map(|(_, lease)| lease))
                 .available;
-        if state.rule.is_concurrent() {
-            tk
-        } else {
-            math::refilled(tk, &state.rule, self.shard(), self.refilled_at, at)
+        match state.rule.kind() {
+            LimitKind::Rate => math::refilled(tk, &state.rule, self.shard(), self.refilled_at, at),
+            LimitKind::Slots => tk,
         }
     }
 
@@ -83,13 +82,11 @@ impl Shard {
             .filter_map(|lease| lease.tokens.get(limit))
             .copied()
             .sum();
-        let concurrent = self
-            .limits
-            .get(limit)
-            .is_some_and(|state| state.rule.is_concurrent());
+        let state = self.limits.get(limit);
+        let is_held = state.is_some_and(|state| state.rule.kind().is_held());
         LeaseReturn {
             available: held,
-            consumed: if concurrent { MilliTokens::ZERO } else { held },
+            consumed: if is_held { MilliTokens::ZERO } else { held },
         }
     }
 
@@ -100,7 +97,7 @@ impl Shard {
     pub fn ready_at(&self, limit: &LimitName, need: MilliTokens) -> Option<EpochMillis> {
         let state = self.limits.get(limit)?;
         let by_refill = |tk| math::ready_at(need, tk, &state.rule, self.shard(), self.refilled_at);
-        if !state.rule.is_concurrent() && need > self.share(state) {
+        if !state.rule.kind().is_held() && need > self.share(state) {
             return None;
         }
         let mut ends: Vec<_> = self

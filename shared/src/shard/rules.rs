@@ -1,7 +1,7 @@
 //! The limits of an acquire against those of a shard: which of them overrule, and what the shard is
 //! with them.
 
-use crate::limit::RefillRule;
+use crate::limit::{LimitKind, RefillRule};
 use crate::math;
 use crate::{
     EpochMillis, LeaseReturn, Limit, LimitState, MilliTokens, Millis, Shard, VersionedLimits,
@@ -32,7 +32,7 @@ impl<'a> VersionedLimits<'a> {
         let overrules = self.overrule(shard, now);
         self.limits
             .iter()
-            .filter(move |limit| overrules && !shard.has_other_kind(limit))
+            .filter(move |limit| overrules && shard.other_kind(limit).is_none())
     }
 }
 
@@ -51,21 +51,23 @@ impl Shard {
         now: EpochMillis,
     ) -> MilliTokens {
         let (old, new) = (self.share(state), self.shard().share(rule.capacity));
-        if state.rule.is_concurrent() {
-            return state.available + back.available + (new - old);
+        match state.rule.kind() {
+            LimitKind::Rate => {
+                let flowed = math::refill_between(&state.rule, self.shard(), self.refilled_at, now);
+                (state.available + flowed + back.available)
+                    .min(old)
+                    .min(new)
+            }
+            LimitKind::Slots => state.available + back.available + (new - old),
         }
-        let flowed = math::refill_between(&state.rule, self.shard(), self.refilled_at, now);
-        (state.available + flowed + back.available)
-            .min(old)
-            .min(new)
     }
 
-    /// Returns whether the shard has slots under the name of a rate, or a rate under that of slots.
+    /// Returns the kind that the shard has under this name, if it is another one than the limit's.
     /// A limit keeps its kind for as long as the item exists.
     #[must_use]
-    pub fn has_other_kind(&self, limit: &Limit) -> bool {
-        let state = self.limits.get(limit.name());
-        state.is_some_and(|state| state.rule.is_concurrent() != limit.rule().is_concurrent())
+    pub fn other_kind(&self, limit: &Limit) -> Option<LimitKind> {
+        let known = self.limits.get(limit.name())?.rule.kind();
+        (known != limit.rule().kind()).then_some(known)
     }
 
     /// Returns the shard after a write at `now` that credits refill, reclaims expired leases and

@@ -36,11 +36,11 @@ pub fn change_balances(
     changes: &BTreeMap<LimitName, BalanceChange>,
     now: EpochMillis,
 ) -> Option<Update> {
-    let is_rate = |name: &LimitName| {
+    let can_set = |name: &LimitName| {
         let state = view.limits.get(name);
-        state.is_some_and(|state| !state.rule.is_concurrent())
+        state.is_some_and(|state| !state.rule.kind().is_held())
     };
-    if view.escrow.is_some() || !changes.keys().all(is_rate) {
+    if view.escrow.is_some() || !changes.keys().all(can_set) {
         return None;
     }
     let now = now.max(EpochMillis(view.refilled_at.0.saturating_add(1)));
@@ -68,7 +68,7 @@ pub fn change_balances(
     let rates = view
         .limits
         .iter()
-        .filter(|(_, state)| !state.rule.is_concurrent());
+        .filter(|(_, state)| !state.rule.kind().is_held());
     for (name, state) in rates {
         let returned = match changes.get(name) {
             Some(BalanceChange::SetTo(amount)) => {
@@ -91,6 +91,6 @@ pub fn change_balances(
         };
         raise.write(&mut update, name, state);
     }
-    require_limits(&mut update, view, |_, state| state.rule.is_concurrent());
+    require_limits(&mut update, view, |_, state| state.rule.kind());
     Some(update)
 }

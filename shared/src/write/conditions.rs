@@ -5,7 +5,7 @@ use std::collections::BTreeSet;
 use super::changes::rule_numbers;
 use super::update::{Condition, Path, Update, Value};
 use crate::attr::{self, Field};
-use crate::{LimitName, LimitState, RefillRule, Shard, ShardIndex, item};
+use crate::{LimitKind, LimitName, LimitState, RefillRule, Shard, ShardIndex, item};
 
 /// Requires the shard count of the view, because the shares depend on it.
 pub(super) fn require_shard_count(shard: ShardIndex) -> Condition {
@@ -36,15 +36,14 @@ pub(super) fn has_rule(limit: &LimitName, rule: &RefillRule) -> [Condition; 3] {
         .map(|(field, number)| Condition::Equals(Path::limit(limit, field), Value::Int(number)))
 }
 
-/// Requires that the item has each limit of `seen` that the update changes, as a rate or as slots
-/// by `is_concurrent`.
+/// Requires that the item has each limit of `seen` that the update changes, with this `kind`.
 ///
 /// The item may have been deleted and created again with other limits since `seen`. A write to a
 /// limit that it lacks would create a part of one, which no process could read.
 pub(super) fn require_limits(
     update: &mut Update,
     seen: &Shard,
-    is_concurrent: impl Fn(&LimitName, &LimitState) -> bool,
+    kind: impl Fn(&LimitName, &LimitState) -> LimitKind,
 ) {
     let Update {
         changes,
@@ -66,9 +65,9 @@ pub(super) fn require_limits(
         if conditions.iter().any(is_known) {
             continue;
         }
-        conditions.push(match is_concurrent(name, state) {
-            true => Condition::Equals(amount, Value::Int(0)),
-            false => Condition::AtLeast(amount, Value::Int(1)),
+        conditions.push(match kind(name, state) {
+            LimitKind::Rate => Condition::AtLeast(amount, Value::Int(1)),
+            LimitKind::Slots => Condition::Equals(amount, Value::Int(0)),
         });
     }
 }

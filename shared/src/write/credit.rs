@@ -45,7 +45,7 @@ impl BalanceUpdate {
                 .conditions
                 .push(Condition::AtLeast(tokens(name), Value::Int(least.0)));
         }
-        let is_cut = !state.rule.is_concurrent() && state.available + gained > self.ceiling;
+        let is_cut = !state.rule.kind().is_held() && state.available + gained > self.ceiling;
         if is_cut && (self.taken <= self.ceiling || self.is_soft) && !self.assumes_headroom {
             let slack = self
                 .headroom
@@ -73,7 +73,7 @@ impl BalanceUpdate {
                 Value::Int((self.taken - gained).0),
             ));
         }
-        if !state.rule.is_concurrent() {
+        if !state.rule.kind().is_held() {
             let at_most = self.ceiling - gained;
             update
                 .conditions

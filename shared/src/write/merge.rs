@@ -10,8 +10,8 @@ use super::replace::{forget_departed, make, next_due, replace, retire};
 use super::{Action, Condition, Path, require_same_leases, require_shard_count, ttl};
 use crate::math::{MIN_BALANCE, refilled};
 use crate::{
-    ActivitySample, Counter, EpochMillis, Hour, Limit, LimitState, MAX_BUCKET_LIMITS, MilliTokens,
-    Scaling, Shard, ShardIndex, WriteId, attr,
+    ActivitySample, Counter, EpochMillis, Hour, Limit, LimitKind, LimitState, MAX_BUCKET_LIMITS,
+    MilliTokens, Scaling, Shard, ShardIndex, WriteId, attr,
 };
 
 /// Returns the shard that `lower` and `upper` are halves of, with the balances of both at `now` and
@@ -31,7 +31,7 @@ pub fn merged(lower: &Shard, upper: &Shard, now: EpochMillis) -> Option<Shard> {
     let ((mut next, _), (mut freed, _)) = (expired(lower, now), expired(upper, now));
     forget_departed(&mut freed, now);
     let is_free = freed.leases.as_ref().is_none_or(BTreeMap::is_empty);
-    let kind = |(name, state): (_, &LimitState)| (name, state.rule.is_concurrent());
+    let kind = |(name, state): (_, &LimitState)| (name, state.rule.kind());
     let are_same = lower
         .limits
         .iter()
@@ -64,11 +64,10 @@ pub fn merged(lower: &Shard, upper: &Shard, now: EpochMillis) -> Option<Shard> {
             next.refilled_at,
             now,
         );
-        state.available = if state.rule.is_concurrent() {
-            state.available + add
-        } else {
+        state.available = match state.rule.kind() {
             // If a rule changed in one shard only, the other may have more than its share.
-            here + add.min(upper.shard().share(state.rule.capacity))
+            LimitKind::Rate => here + add.min(upper.shard().share(state.rule.capacity)),
+            LimitKind::Slots => state.available + add,
         };
         if state.available < MIN_BALANCE {
             return None;
@@ -177,10 +176,9 @@ pub fn recreate(
     };
     for (name, state) in &mut made.limits {
         let limit = Limit::of(name.clone(), state.rule);
-        let tk = if state.rule.is_concurrent() {
-            slots(&limit)
-        } else {
-            MilliTokens::ZERO
+        let tk = match state.rule.kind() {
+            LimitKind::Rate => MilliTokens::ZERO,
+            LimitKind::Slots => slots(&limit),
         };
         *state = LimitState::new(tk, state.rule);
     }

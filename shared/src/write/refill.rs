@@ -50,7 +50,7 @@ pub fn refill(
     for (name, state) in image
         .limits
         .iter()
-        .filter(|(_, state)| !state.rule.is_concurrent())
+        .filter(|(_, state)| state.rule.kind().refills())
     {
         let (ceiling, zero) = (image.share(state), MilliTokens::ZERO);
         let credit = BalanceUpdate {
@@ -65,6 +65,6 @@ pub fn refill(
         };
         credit.write(&mut update, name, state);
     }
-    require_limits(&mut update, image, |_, state| state.rule.is_concurrent());
+    require_limits(&mut update, image, |_, state| state.rule.kind());
     Some(update)
 }

@@ -73,12 +73,12 @@ impl Settle<'_> {
     pub fn has_limits(&self, shard: &Shard) -> bool {
         self.amounts.iter().all(|(limit, settled)| {
             let rule = shard.limits.get(limit).map(|state| state.rule);
-            rule.is_some_and(|rule| !rule.is_concurrent() || !self.is_of_rate(settled))
+            rule.is_some_and(|rule| !rule.kind().is_held() || !self.is_unheld(settled))
         })
     }
 
-    /// Returns whether a change is of a rate's balance: slots have a lease.
-    fn is_of_rate(&self, settled: &LimitDelta) -> bool {
+    /// Returns whether a change is of a balance that no lease holds.
+    fn is_unheld(&self, settled: &LimitDelta) -> bool {
         self.lease.is_none() && settled.available != MilliTokens::ZERO
     }
 
@@ -122,7 +122,7 @@ impl Settle<'_> {
         }
         self.write_ttl(seen, &mut update);
         for (limit, settled) in &self.amounts {
-            let least = Value::Int(i64::from(self.is_of_rate(settled)));
+            let least = Value::Int(i64::from(self.is_unheld(settled)));
             let amount = Path::limit(limit, Field::RefillAmount);
             update.conditions.push(Condition::AtLeast(amount, least));
             let mut tk = settled.available;
@@ -159,7 +159,7 @@ impl Settle<'_> {
             }
         }
         if let Some(seen) = seen {
-            require_limits(&mut update, seen, |_, state| state.rule.is_concurrent());
+            require_limits(&mut update, seen, |_, state| state.rule.kind());
         }
         update
     }

@@ -14,8 +14,8 @@ use super::{
 use crate::attr::{self, Field};
 use crate::math::refill_between;
 use crate::{
-    ActivitySample, Counter, EpochMillis, Hour, LimitName, LimitState, MilliTokens, Millis,
-    Scaling, Shard, ShardIndex, WriteId, item,
+    ActivitySample, Counter, EpochMillis, Hour, LimitKind, LimitName, LimitState, MilliTokens,
+    Millis, Scaling, Shard, ShardIndex, WriteId, item,
 };
 
 /// Time after which another process may finish a split.
@@ -143,7 +143,7 @@ pub fn split(image: &Shard, min_shards: u32, op: WriteId, now: EpochMillis) -> U
         Path::of(attr::ESCROW),
         item::write_escrow(&child),
     ));
-    require_limits(&mut parent, image, |_, state| state.rule.is_concurrent());
+    require_limits(&mut parent, image, |_, state| state.rule.kind());
     parent
 }
 
@@ -225,16 +225,19 @@ fn divide(
     flowed: MilliTokens,
 ) -> MilliTokens {
     let (zero, two) = (MilliTokens::ZERO, 2);
-    if state.rule.is_concurrent() {
-        // Divides whole slots, so that each can be taken from one shard.
-        let part = MilliTokens::from_tokens((state.available.max(zero) / two).whole_tokens());
-        if part > zero {
-            parent
-                .conditions
-                .push(Condition::AtLeast(tokens(name), Value::Int(part.0)));
-            parent.changes.push(add_tokens(name, Field::Tokens, -part));
+    match state.rule.kind() {
+        LimitKind::Rate => {}
+        LimitKind::Slots => {
+            // Divides whole slots, so that each can be taken from one shard.
+            let part = MilliTokens::from_tokens((state.available.max(zero) / two).whole_tokens());
+            if part > zero {
+                parent
+                    .conditions
+                    .push(Condition::AtLeast(tokens(name), Value::Int(part.0)));
+                parent.changes.push(add_tokens(name, Field::Tokens, -part));
+            }
+            return part;
         }
-        return part;
     }
     let (kept, new) = shard.halves();
     let (share, kept, new) = {

@@ -136,7 +136,7 @@ impl Take<'_> {
         };
         let known = |name: &LimitName| self.limits.limits.iter().find(|limit| limit.name() == name);
         require_limits(&mut update, view, |name, state| {
-            known(name).map_or(&state.rule, Limit::rule).is_concurrent()
+            known(name).map_or(&state.rule, Limit::rule).kind()
         });
         update
     }

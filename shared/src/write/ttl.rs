@@ -188,7 +188,7 @@ impl Lowered<'_> {
         self.seen
             .limits
             .iter()
-            .filter(|(_, state)| !state.rule.is_concurrent())
+            .filter(|(_, state)| state.rule.kind().refills())
     }
 
     fn takes_unbounded(&self, name: &LimitName) -> bool {

@@ -139,8 +139,8 @@ proptest! {
                 && !after.leases.iter().flatten().any(|(id, _)| *id == WriteId::from_bits(4));
             for (name, old) in &before.limits {
                 let new = &after.limits[name];
-                prop_assert_eq!(old.rule.is_concurrent(), new.rule.is_concurrent(), "{:?}", update);
-                if old.rule.is_concurrent() && !is_split && !takes_without && !is_same_instant {
+                prop_assert_eq!(old.rule.kind(), new.rule.kind(), "{:?}", update);
+                if old.rule.kind().is_held() && !is_split && !takes_without && !is_same_instant {
                     let all = new.available + held(&after, name);
                     prop_assert_eq!(all, after.share(new), "slots of {}: {:?}", name, update);
                 }

@@ -125,7 +125,7 @@ fn plan(op: &Op, view: &Shard, limits: &[Limit], id: u64, now: EpochMillis) -> O
 fn assert_nothing_is_lost(bucket: &Shard) -> Result<(), TestCaseError> {
     let Some(ttl) = bucket.ttl else { return Ok(()) };
     let end = EpochMillis(ttl.0 * 1000);
-    let is_rate = |state: &LimitState| !state.rule.is_concurrent();
+    let is_rate = |state: &LimitState| state.rule.kind().refills();
     for (name, state) in bucket.limits.iter().filter(|(_, state)| is_rate(state)) {
         let left = bucket.balance_at(name, end);
         prop_assert_eq!(

@@ -449,7 +449,7 @@ proptest! {
     /// the bucket admits, nor from its first answer on what refills.
     #[test]
     fn a_client_that_obeys_never_exceeds_the_refill(
-        rule in rules().prop_filter("a rate", |rule| !rule.is_concurrent()),
+        rule in rules().prop_filter("a rate", |rule| rule.kind().refills()),
         available in -10_i64.pow(6)..10_i64.pow(6),
         is_denied: bool,
         requested in 0..1_000_i64,
@@ -532,7 +532,7 @@ proptest! {
     /// next token is there, and after `w` an empty limit is full.
     #[test]
     fn t_and_w_are_never_too_early_and_not_late(
-        rule in rules().prop_filter("a rate", |rule| !rule.is_concurrent()),
+        rule in rules().prop_filter("a rate", |rule| rule.kind().refills()),
         available in -10_i64.pow(6)..10_i64.pow(6),
         now in 1_700_000_000_000..1_700_100_000_000_i64,
     ) {

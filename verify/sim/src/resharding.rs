@@ -3,7 +3,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use weirgate_shared::{
-    BUCKET_SK, BucketKey, EpochMillis, LimitName, MAX_SHARDS, MilliTokens, Shard, attr,
+    BUCKET_SK, BucketKey, EpochMillis, LimitKind, LimitName, MAX_SHARDS, MilliTokens, Shard, attr,
 };
 use weirgate_testkit::Request;
 
@@ -30,12 +30,12 @@ fn sums(
     let mut sums = Sums::default();
     for shard in shards {
         for (name, state) in &shard.limits {
-            let there = match (with_expired, state.rule.is_concurrent()) {
+            let there = match (with_expired, state.rule.kind()) {
                 (true, _) => shard.balance_at(name, at),
-                (false, true) => state.available,
-                (false, false) => shard.balance(state, at),
+                (false, LimitKind::Rate) => shard.balance(state, at),
+                (false, LimitKind::Slots) => state.available,
             };
-            let most = ceiling(shard, name).filter(|_| !state.rule.is_concurrent());
+            let most = ceiling(shard, name).filter(|_| !state.rule.kind().is_held());
             *sums.available.entry(name.clone()).or_default() +=
                 most.map_or(there, |most| there.min(most));
         }
@@ -184,7 +184,7 @@ impl Resharding {
         // What else makes shards fills holes, with the slots that the others do not have.
         for shard in after.iter().filter(|_| !is_merge) {
             for (name, state) in &shard.limits {
-                if state.rule.is_concurrent() {
+                if state.rule.kind().is_held() {
                     let missing = state.rule.capacity - held(&after, name);
                     most.available
                         .entry(name.clone())
@@ -196,7 +196,7 @@ impl Resharding {
             for (name, state) in shard
                 .limits
                 .iter()
-                .filter(|(_, state)| !state.rule.is_concurrent())
+                .filter(|(_, state)| !state.rule.kind().is_held())
             {
                 most.available
                     .entry(name.clone())

@@ -33,7 +33,7 @@ impl Plan {
     /// Returns the rates among its limits, with their indexes.
     pub fn rates(&self) -> impl Iterator<Item = (usize, &Limit)> {
         let limits = self.limits.iter().enumerate();
-        limits.filter(|(_, limit)| !limit.rule().is_concurrent())
+        limits.filter(|(_, limit)| limit.rule().kind().refills())
     }
 
     /// Returns the largest capacity that a limit has during a run, in millitokens.

@@ -114,7 +114,7 @@ impl StreamCheck {
             let slots = plan
                 .limits
                 .iter()
-                .find(|limit| limit.rule().is_concurrent())?;
+                .find(|limit| limit.rule().kind().is_held())?;
             Some((plan.entity.clone(), slots.rule().capacity.0))
         });
         let ahead = if scenario.has_wrong_clocks() {
@@ -342,7 +342,7 @@ impl StreamCheck {
             for (name, state) in shard
                 .limits
                 .iter()
-                .filter(|(_, state)| state.rule.is_concurrent())
+                .filter(|(_, state)| state.rule.kind().is_held())
             {
                 let held = shard
                     .leases

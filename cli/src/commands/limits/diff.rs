@@ -5,7 +5,7 @@ use std::path::{Path, PathBuf};
 
 use clap::Args;
 use serde::{Deserialize, Serialize};
-use weirgate::{Config, ConfigLevel, Entity, FileError, LimitsFileContents};
+use weirgate::{Config, ConfigLevel, Entity, FileError, LimitKind, LimitsFileContents};
 
 use crate::context::Context;
 use crate::failure::{Failure, Outcome};
@@ -217,16 +217,18 @@ pub fn config_fields(config: Option<&Config>) -> Fields {
     ]);
     for limit in &config.limits {
         let rule = limit.rule();
-        let mut set =
-            |name: &str, value: String| fields.insert(format!("{}.{name}", limit.name()), value);
+        let mut set = |name: &str, value: String| {
+            fields.insert(format!("{}.{name}", limit.name()), value);
+        };
         set("mode", limit.mode().as_str().to_owned());
-        if rule.is_concurrent() {
-            set("slots", rule.capacity.to_string());
-            continue;
+        match rule.kind() {
+            LimitKind::Rate => {
+                let period = std::time::Duration::from_millis(rule.refill_period_ms.unsigned_abs());
+                set("capacity", rule.capacity.to_string());
+                set("refill", instant::rate_text(rule.refill_amount, period));
+            }
+            LimitKind::Slots => set("slots", rule.capacity.to_string()),
         }
-        let period = std::time::Duration::from_millis(rule.refill_period_ms.unsigned_abs());
-        set("capacity", rule.capacity.to_string());
-        set("refill", instant::rate_text(rule.refill_amount, period));
     }
     fields
 }

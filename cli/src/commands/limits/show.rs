@@ -1,6 +1,6 @@
 //! Configurations as text.
 
-use weirgate::{Config, ConfigStatus, Limit, LimitMode};
+use weirgate::{Config, ConfigStatus, Limit, LimitKind, LimitMode};
 
 use crate::instant;
 use crate::output::Output;
@@ -32,15 +32,17 @@ pub fn one_line(config: &Config) -> String {
 /// Returns what a limit refills: `500/minute`, or its slots.
 fn rate(limit: &Limit) -> String {
     let rule = limit.rule();
-    if rule.is_concurrent() {
-        return format!("{} slots", rule.capacity);
-    }
-    let period = std::time::Duration::from_millis(rule.refill_period_ms.unsigned_abs());
     let mode = match limit.mode() {
         LimitMode::Enforced => String::new(),
         mode => format!(" ({})", mode.as_str()),
     };
-    instant::rate_text(rule.refill_amount, period) + &mode
+    match rule.kind() {
+        LimitKind::Rate => {
+            let period = std::time::Duration::from_millis(rule.refill_period_ms.unsigned_abs());
+            instant::rate_text(rule.refill_amount, period) + &mode
+        }
+        LimitKind::Slots => format!("{} slots", rule.capacity),
+    }
 }
 
 fn remarks(config: &Config) -> Vec<String> {

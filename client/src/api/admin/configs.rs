@@ -4,7 +4,7 @@ use std::collections::HashSet;
 
 use weirgate_shared::write::write_config;
 use weirgate_shared::{
-    AuditChange, Config, ConfigFilter, ConfigKey, ConfigLevel, ItemKey, Limit, Versioned,
+    AuditChange, Config, ConfigFilter, ConfigKey, ConfigLevel, ItemKey, Versioned,
 };
 use weirgate_store::{BY_RESOURCE, Item, Query, SortKeys};
 
@@ -212,24 +212,18 @@ fn check_kinds(
     seen: Option<&Config>,
     next: Option<&Config>,
 ) -> Result<(), Error> {
-    let is_other = |limit: &&Limit| {
-        let mut known = seen.iter().flat_map(|config| &config.limits);
-        known.any(|known| {
-            known.name() == limit.name()
-                && known.rule().is_concurrent() != limit.rule().is_concurrent()
-        })
-    };
     let mut limits = next.iter().flat_map(|config| &config.limits);
-    let Some(limit) = limits.find(is_other) else {
+    let other = limits.find_map(|limit| {
+        let mut known = seen.iter().flat_map(|config| &config.limits);
+        let known = known.find(|known| known.name() == limit.name())?;
+        let (known, got) = (known.rule().kind(), limit.rule().kind());
+        (known != got).then_some((limit.name(), known, got))
+    });
+    let Some((name, known, got)) = other else {
         return Ok(());
     };
-    let (known, got) = match limit.rule().is_concurrent() {
-        true => ("a rate", "slots"),
-        false => ("slots", "a rate"),
-    };
     Err(Error::Invalid(format!(
-        "limit {:?} of {level} must stay {known}, got {got}: give the new limit another name",
-        limit.name()
+        "limit {name:?} of {level} must stay {known}, got {got}: give the new limit another name"
     )))
 }
 

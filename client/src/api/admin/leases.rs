@@ -156,7 +156,7 @@ impl Admin {
                 // Rate tokens stay consumed.
                 let slots = shard
                     .enforced_limits()
-                    .filter(|limit| limit.rule().is_concurrent());
+                    .filter(|limit| limit.rule().kind().is_held());
                 let limits = Limits::new(slots.collect(), None);
                 let hold = Hold::new(
                     &self.session,

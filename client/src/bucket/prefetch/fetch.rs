@@ -8,14 +8,14 @@ use tokio::sync::watch;
 use tokio::time::{Instant, timeout, timeout_at};
 use weirgate_shared::{Asks, Effect, MilliTokens};
 
-use super::super::hold::{BucketDecision, Hold};
+use super::super::hold::Hold;
 use super::super::route::acquire_from_table;
 use super::super::state::BucketState;
 use super::pool::{Block, NextReturn, Pool, PoolResult};
 use super::state::TokenReturn;
 use crate::queue::{HoldPart, SettleAttempt, SettleOutcome};
 use crate::session::{Session, after};
-use crate::values::{Amounts, BucketRequest, Error, Settlement, count};
+use crate::values::{Amounts, BucketRequest, Error, Outcome, Settlement, count};
 
 /// Blocks that a request waits for before it goes to the table, 3.
 const MAX_BLOCKS_AWAITED: u32 = 3;
@@ -29,7 +29,7 @@ pub(crate) async fn acquire(
     pool: &Pool,
     request: &BucketRequest,
     deadline: Instant,
-) -> Result<BucketDecision, Error> {
+) -> Result<Outcome<Hold>, Error> {
     let enqueued_at = Instant::now();
     for round in 0..MAX_BLOCKS_AWAITED {
         let now = session.now();
@@ -46,7 +46,7 @@ pub(crate) async fn acquire(
                 count(&session.env.counters.prefetch_hits, 1);
                 let limits = request.limits.clone();
                 let hold = Hold::new(session, bucket, parts, limits, now);
-                return Ok(BucketDecision::Granted(hold.pooled(request.acquires)));
+                return Ok(Outcome::Granted(hold.pooled(request.acquires)));
             }
             PoolResult::Wait(arrival) => {
                 return_outdated(session, bucket, pool, request);
@@ -64,16 +64,16 @@ pub(crate) async fn acquire(
         .await
         .map_err(|error| pool.attach_last_error(error))?
     {
-        BucketDecision::Denied(denied) => {
+        Outcome::Denied(denied) => {
             let parts = pool.cover_shortfall(&denied, request);
             if parts.is_empty() {
-                return Ok(BucketDecision::Denied(denied));
+                return Ok(Outcome::Denied(denied));
             }
             let limits = request.limits.clone();
             let pooled = Hold::new(session, bucket, parts, limits, session.now());
             let completed = complete(session, bucket, pool, request, pooled, deadline);
             let completed = Box::pin(completed).await?;
-            Ok(completed.unwrap_or(BucketDecision::Denied(denied)))
+            Ok(completed.unwrap_or(Outcome::Denied(denied)))
         }
         granted => Ok(granted),
     }
@@ -103,7 +103,7 @@ async fn complete(
     request: &BucketRequest,
     pooled: Hold,
     deadline: Instant,
-) -> Result<Option<BucketDecision>, Error> {
+) -> Result<Option<Outcome<Hold>>, Error> {
     let mut rest = request.clone();
     rest.asks.retain(|ask| {
         ask.amount -= pooled.amount(ask.limit.as_str());
@@ -113,15 +113,15 @@ async fn complete(
     if rest.asks.is_empty() {
         pool.add_unreported(request.acquires);
         let hold = pooled.pooled(request.acquires);
-        return Ok(Some(BucketDecision::Granted(hold)));
+        return Ok(Some(Outcome::Granted(hold)));
     }
     Ok(
         match acquire_from_table(session, bucket, &rest, Instant::now(), deadline).await? {
-            BucketDecision::Granted(taken) => {
+            Outcome::Granted(taken) => {
                 // The table has counted the acquire.
-                Some(BucketDecision::Granted(taken.merge(pooled)))
+                Some(Outcome::Granted(taken.merge(pooled)))
             }
-            BucketDecision::Denied(_) => None,
+            Outcome::Denied(_) => None,
         },
     )
 }
@@ -146,12 +146,12 @@ async fn fetch(session: Arc<Session>, mut in_flight: InFlight, block: Block) {
     };
     let now = Instant::now();
     match acquire_from_table(&session, bucket, &request, now, after(now, timeout)).await {
-        Ok(BucketDecision::Granted(hold)) => {
+        Ok(Outcome::Granted(hold)) => {
             pool.set_last_error(None);
             count(&session.env.counters.prefetch_blocks, 1);
             in_flight.arrive(hold.claim().into_prefetched_parts(requested_at));
         }
-        Ok(BucketDecision::Denied(_)) => {
+        Ok(Outcome::Denied(_)) => {
             pool.add_unreported(acquires);
             pool.pause(pool.refetch_lead());
         }

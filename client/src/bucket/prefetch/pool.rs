@@ -105,7 +105,7 @@ impl Pool {
                 && ask.amount > MilliTokens::ZERO
                 && ask.amount == ask.most
                 && limit.is_some_and(|limit| {
-                    limit.mode() == LimitMode::Enforced && !limit.rule().is_concurrent()
+                    limit.mode() == LimitMode::Enforced && limit.rule().kind().refills()
                 })
         };
         request.lease.is_none() && request.asks.iter().all(is_prefetched)

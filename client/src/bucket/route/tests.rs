@@ -13,7 +13,7 @@ use super::{Router, acquire_from_table, *};
 use crate::api::RateLimiter;
 use crate::queue::SLOT_DENIAL_TTL;
 use crate::session::{AgeClock, FakeClock, Session, after, deadline};
-use crate::values::{BucketRequest, Error, Limits};
+use crate::values::{BucketRequest, Error, Limits, Outcome};
 
 const NOW: EpochMillis = EpochMillis(1_000_000);
 /// Capacity of both limits.
@@ -224,7 +224,7 @@ async fn a_cached_denial_of_several_shards_is_returned_at_once() {
     )
     .await
     .unwrap();
-    assert!(matches!(reply, BucketDecision::Denied(_)));
+    assert!(matches!(reply, Outcome::Denied(_)));
     assert_eq!(session.env.counters.read().local_denied, 1);
 }
 
@@ -236,11 +236,11 @@ async fn all_shards_are_read_unless_that_was_done_since_the_request() {
     let mut router = new_router(&session, &bucket, &request);
     assert!(matches!(
         router.decide_over_all_shards().await,
-        Ok(RouteStep::Decided(BucketDecision::Denied(_)))
+        Ok(Outcome::Denied(_))
     ));
     assert!(bucket.denied().is_some());
     see(&bucket, &[(1, 1_001, 0)]);
-    let Ok(RouteStep::Try(queue)) = router.decide_over_all_shards().await else {
+    let Ok(Outcome::Elsewhere(Some(queue))) = router.decide_over_all_shards().await else {
         panic!("the second shard has enough")
     };
     assert_eq!(queue.index(), 1);
@@ -261,7 +261,7 @@ async fn a_read_of_all_shards_serves_all_requests_until_the_views_are_wrong() {
     see(&bucket, &[(0, 0, 0), (1, 1_000, 0)]);
     let mut router = new_router(&session, &bucket, &request);
     router.must_refresh = true;
-    let Ok(RouteStep::Try(queue)) = router.decide_over_all_shards().await else {
+    let Ok(Outcome::Elsewhere(Some(queue))) = router.decide_over_all_shards().await else {
         panic!("the second shard has enough")
     };
     assert_eq!((queue.index(), session.env.counters.read().reads), (1, 0));

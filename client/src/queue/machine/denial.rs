@@ -3,16 +3,26 @@
 use std::time::Duration;
 
 use tokio::time::Instant;
-use weirgate_shared::{EpochMillis, Shard};
+use weirgate_shared::{EpochMillis, Millis, Shard};
 
 use super::super::attempt::Plan;
 use super::super::batch;
 use super::super::denial_ttl::denial_ttl;
 use super::super::shard_state::ShardView;
-use super::super::waiter::{Outcome, Reason, Waiter};
+use super::super::waiter::{Reason, Waiter};
 use super::{Machine, is_key_range_throttle};
 use crate::session::Env;
-use crate::values::{LimitStatus, check_bucket_limits, count, denial_of};
+use crate::values::{LimitStatus, Outcome, check_bucket_limits, count, denial_of};
+
+/// Longest time by which a denial goes back to when a write was planned, 100 ms.
+const MAX_DENIAL_AGE: Millis = Millis(100);
+/// Time for which slots that a view lacks count as taken while the shard cannot be read, 1 s: they may
+/// have been released since. Of a rate, a view shows how much there is at most, however old it is.
+const SLOTS_UNREAD_TTL: Duration = Duration::from_secs(1);
+
+fn denies_unread(short: &LimitStatus, age: Duration) -> bool {
+    !short.kind().is_held() || age < SLOTS_UNREAD_TTL
+}
 
 impl Machine {
     /// Fails the waiters whose limits the shard cannot have.
@@ -48,8 +58,8 @@ impl Machine {
         }
     }
 
-    /// Denies the waiters for which there was too little when a write was planned, by the response to
-    /// it, if they had arrived by then. Others compete for what is refilled meanwhile: a waiter that is
+    /// Denies the waiters for which there was too little when a write was planned, or 100 ms ago if that
+    /// is later, by the response to it, if they had arrived by then. Others compete for what is refilled meanwhile: a waiter that is
     /// kept for it, or loses each race, would wait until its deadline.
     pub(super) fn deny_as_of(&mut self, env: &Env, plan: Plan) {
         // A request that is gone reserves nothing.
@@ -57,16 +67,17 @@ impl Machine {
         let Some(first) = self.line.front() else {
             return;
         };
+        let now = env.now();
+        let at = plan.at.max(EpochMillis(now.0 - MAX_DENIAL_AGE.0));
         // If more leases have expired than one write reclaims, the next write has their tokens.
-        let is_whole = |view: &ShardView| !view.shard.has_unreclaimable(plan.at);
+        let is_whole = |view: &ShardView| !view.shard.has_unreclaimable(at);
         let Some(view) = self.shard.view().filter(is_whole) else {
             return;
         };
-        let now = env.now();
-        let since = Duration::from(now.since(plan.at));
-        let mut left = view.shard.projected(&first.request.limits, plan.at);
+        let since = Duration::from(now.since(at));
+        let mut left = view.shard.projected(&first.request.limits, at);
         for waiter in std::mem::take(&mut self.line) {
-            let shortage = batch::shortage(&left, &waiter, plan.at);
+            let shortage = batch::shortage(&left, &waiter, at);
             let Some(mut shortage) = shortage.filter(|_| waiter.id <= plan.last_arrived) else {
                 batch::subtract(&mut left, &waiter);
                 self.line.push_back(waiter);
@@ -108,8 +119,10 @@ impl Machine {
         let mut short = shortage.iter().filter(|status| status.is_short());
         self.shard.is_since(view, waiter.enqueued_at)
             || !self.shard.summary.retry_time_passed(now, age)
-                && (self.shard.trusts_view()
-                    || short.all(|status| age < denial_ttl(status, age, most)))
+                && short.all(|status| {
+                    age < denial_ttl(status, age, most)
+                        || self.shard.trusts_view() && denies_unread(status, age)
+                })
     }
 
     /// Replies to the waiters in line whose deadlines have passed.
@@ -134,7 +147,14 @@ impl Machine {
         let is_throttled = last.is_some_and(|error| is_key_range_throttle(&error));
         let decides = |view: &ShardView| is_throttled && view.shard.shard().count == 1;
         let view = self.shard.view_since_clock_jump().filter(decides);
-        let short = view.and_then(|view| Some((batch::shortage(&view.shard, waiter, now)?, view)));
+        let short = view.and_then(|view| {
+            let age = env.ages.age(view.sent_at);
+            let shortage = batch::shortage(&view.shard, waiter, now)?;
+            let mut short = shortage.iter().filter(|status| status.is_short());
+            short
+                .all(|status| denies_unread(status, age))
+                .then_some((shortage, view))
+        });
         match short {
             Some((shortage, view)) => self.deny(waiter, &view.shard, shortage, now),
             None => {

@@ -14,10 +14,10 @@ use super::super::attempt::Attempt;
 use super::super::pace::{ContentionBackoff, FRESH_VIEW};
 use super::super::part::HoldPart;
 use super::super::shard_state::ShardView;
-use super::super::waiter::{Granted, Outcome, Reason, Waiter};
+use super::super::waiter::{Portion, Reason, Waiter};
 use super::{Asked, Command, Look, Machine, Next, PATIENCE, Written, is_key_range_throttle};
 use crate::session::{Env, Sent, backoff};
-use crate::values::{Error, check_bucket_debt, check_bucket_limits, count};
+use crate::values::{Error, Outcome, check_bucket_debt, check_bucket_limits, count};
 
 impl Machine {
     /// Returns the next write of an attempt, or what must come before it; `None` to look again.
@@ -240,13 +240,13 @@ impl Machine {
                 lease: lease.map(|(id, lease)| (id, lease.expires_at)),
                 is_in_doubt: false,
             };
-            let granted = Granted {
+            let portion = Portion {
                 part,
                 limits: waiter.request.limits,
                 taken_at,
                 acquires: waiter.request.acquires,
             };
-            self.reply(waiter.id, Ok(Outcome::Granted(granted)));
+            self.reply(waiter.id, Ok(Outcome::Granted(portion)));
         }
         self.failures = 0;
     }

@@ -2,8 +2,8 @@
 //! with random events and without a table, SDK or runtime.
 //!
 //! Each seed is a world of some processes and one item. Requests and responses are lost, late or
-//! repeated; DynamoDB throttles; callers leave or reach deadlines; clocks are set; leases expire, and a
-//! bucket at rest is deleted. [`World::check`] and [`World::replied`] say what must hold after each
+//! repeated; DynamoDB throttles; callers leave or reach deadlines; clocks are set. The functions refill,
+//! expire leases, split the bucket; an operator changes its balance; DynamoDB deletes it at rest. [`World::check`] and [`World::replied`] say what must hold after each
 //! event, [`World::settle`] what after the last one, once all that is under way has arrived.
 
 use std::collections::{BTreeMap, BTreeSet};
@@ -17,9 +17,12 @@ use fastrand::Rng;
 use tokio::runtime::Runtime;
 use tokio::time::{Instant, advance};
 use weirgate_shared::evaluator::Item;
-use weirgate_shared::write::{LeaseChange, Settle, Update, expire};
+use weirgate_shared::write::{
+    BalanceChange, LeaseChange, Settle, Update, change_balances, expire, refill, split,
+};
 use weirgate_shared::{
-    Asks, BucketKey, Effect, EpochMillis, Limit, LimitName, MilliTokens, Millis, Shard, WriteId,
+    Asks, BucketKey, EditId, Effect, EpochMillis, Limit, LimitName, MilliTokens, Millis, Shard,
+    WriteId,
 };
 use weirgate_store::{Consistency, CorrectedClock, ErrorKind, StoreError};
 
@@ -27,9 +30,9 @@ use super::super::driver::GRACE;
 use super::super::machine::{Command, Machine, Written};
 use super::super::shard_state::ShardState;
 use super::super::summary::BucketSummary;
-use super::super::waiter::{Granted, Outcome, Reply, Waiter};
+use super::super::waiter::{Portion, Reply, Waiter};
 use crate::session::{ClockJumps, Env, FakeClock};
-use crate::values::{BucketRequest, Error, Limits};
+use crate::values::{BucketRequest, Error, Limits, Outcome};
 
 pub(super) const START: EpochMillis = EpochMillis(1_767_225_660_000);
 /// Capacity of the rate, in tokens, which refills within two seconds.
@@ -42,6 +45,9 @@ const REFILL: i64 = CAPACITY / 2;
 const MAX_AGE: i64 = 1_500;
 /// Longest age of what an eventually consistent read shows.
 const MAX_LAG: Duration = Duration::from_millis(500);
+/// Time by which a denial may go back to the balance before what was refilled meanwhile, after its
+/// arrival.
+const MAX_HINDSIGHT: i64 = 100;
 const EVENTS: usize = 200;
 
 /// What may go wrong in a world.
@@ -53,6 +59,8 @@ struct Faults {
     deletes: bool,
     /// Requests may take into debt, so the consumption has no bound.
     has_debts: bool,
+    splits: bool,
+    has_operator: bool,
 }
 
 pub(super) struct Process {
@@ -181,7 +189,7 @@ struct World {
     processes: Vec<Process>,
     letters: Vec<Letter>,
     sent: u64,
-    held: Vec<(usize, Granted)>,
+    held: Vec<(usize, Portion)>,
     applied: BTreeSet<WriteId>,
     began: Instant,
     writes: Vec<Applied>,
@@ -190,6 +198,13 @@ struct World {
     accounted: i64,
     /// What requests consumed that arrived after their repetition.
     late: i64,
+    /// Consumption of the last batch that the aggregator has seen.
+    refilled: i64,
+    /// Slots of the shard: a split moves free ones to the other half.
+    slots: MilliTokens,
+    is_splitting: bool,
+    /// Millitokens that the write under way adds.
+    raised: i64,
     seen: Seen,
     is_traced: bool,
 }
@@ -200,6 +215,8 @@ struct Applied {
     at: Millis,
     consumed: i64,
     rate: i64,
+    /// When the balance was that: as of the plan, or of a refill that came before the write.
+    as_of: Millis,
     slots: i64,
 }
 
@@ -220,7 +237,13 @@ struct Seen {
     looked_up: u64,
     /// Writes of the functions.
     expired: u64,
+    refilled: u64,
+    split: u64,
+    /// Writes of an operator.
+    edited: u64,
     deleted: u64,
+    /// Requests that were sent to another shard.
+    elsewhere: u64,
 }
 
 impl std::ops::AddAssign for Seen {
@@ -234,7 +257,11 @@ impl std::ops::AddAssign for Seen {
         self.late += other.late;
         self.looked_up += other.looked_up;
         self.expired += other.expired;
+        self.refilled += other.refilled;
+        self.split += other.split;
+        self.edited += other.edited;
         self.deleted += other.deleted;
+        self.elsewhere += other.elsewhere;
     }
 }
 
@@ -275,6 +302,8 @@ impl World {
             sets_clocks: rng.u8(..3) == 0,
             deletes: rng.u8(..4) == 0,
             has_debts: rng.u8(..4) == 0,
+            splits: rng.u8(..8) == 0,
+            has_operator: rng.u8(..4) == 0,
         };
         let processes = (0..rng.usize(1..=3)).map(|_| process()).collect();
         Self {
@@ -293,6 +322,10 @@ impl World {
             consumed: 0,
             accounted: 0,
             late: 0,
+            refilled: 0,
+            slots: MilliTokens::from_tokens(SLOTS),
+            is_splitting: false,
+            raised: 0,
             seen: Seen::default(),
             is_traced: std::env::var_os("TRACE").is_some(),
         }
@@ -326,8 +359,9 @@ impl World {
                 self.pass(span).await;
             }
             86..=88 => self.leave(at),
-            89..=95 => self.give_back(),
-            96..=97 => self.expire_leases(),
+            89..=94 => self.give_back(),
+            95 => self.expire_leases(),
+            96..=97 => self.change(),
             98 => self.delete(),
             _ => self.set_clock(at),
         }
@@ -465,6 +499,54 @@ impl World {
         }
     }
 
+    /// A function refills or splits the shard, or an operator changes its balance.
+    fn change(&mut self) {
+        let Some(shard) = self.shard.clone() else {
+            return;
+        };
+        let (now, sent, [rate, _]) = (self.time(), self.now(), names());
+        let is_split = shard.shard().count > 1;
+        match self.rng.u8(..8) {
+            0 if self.faults.splits && !is_split => {
+                let id = weirgate_store::random_id();
+                let update = split(&shard, 0, id, now);
+                self.is_splitting = true;
+                let is_applied =
+                    matches!(self.apply(&update, sent, None, None), Written::Applied(_));
+                self.is_splitting = false;
+                self.seen.split += u64::from(is_applied);
+            }
+            1 | 2 if self.faults.has_operator => {
+                let amount = MilliTokens::from_tokens(self.rng.i64(0..CAPACITY));
+                let change = match self.rng.bool() {
+                    true => BalanceChange::SetTo(amount),
+                    false => BalanceChange::Raise(amount),
+                };
+                let edit = EditId(now.0);
+                let changes = BTreeMap::from([(rate, change)]);
+                let Some(update) = change_balances(&shard, edit, &changes, now) else {
+                    return;
+                };
+                // What it adds at most, beside the refill.
+                self.raised = match change {
+                    BalanceChange::SetTo(amount) => (amount.0 - left(&shard).0).max(0),
+                    BalanceChange::Raise(amount) => amount.0,
+                };
+                self.apply(&update, sent, None, None);
+                self.raised = 0;
+                self.seen.edited += 1;
+            }
+            _ => {
+                let used = self.consumed - std::mem::replace(&mut self.refilled, self.consumed);
+                let used = BTreeMap::from([(rate, MilliTokens(used))]);
+                if let Some(update) = refill(&shard, &used, now) {
+                    self.apply(&update, sent, None, None);
+                    self.seen.refilled += 1;
+                }
+            }
+        }
+    }
+
     /// Gives back what a caller holds.
     fn give_back(&mut self) {
         if !self.held.is_empty() {
@@ -474,7 +556,7 @@ impl World {
         }
     }
 
-    fn roll_back(&mut self, at: usize, granted: &Granted) {
+    fn roll_back(&mut self, at: usize, granted: &Portion) {
         let part = &granted.part;
         let delta = |(limit, amount): (&LimitName, &MilliTokens)| {
             (
@@ -809,19 +891,20 @@ impl World {
             .filter_map(|(_, lease)| lease.tokens.get(&slots));
         let held: MilliTokens = held.copied().sum();
         let free = after.limits[&slots].available;
-        assert_eq!(
-            free + held,
-            MilliTokens::from_tokens(SLOTS),
-            "I4: a slot is lost or made"
-        );
+        if self.is_splitting {
+            self.slots = free + held;
+        }
+        assert_eq!(free + held, self.slots, "I4: a slot is lost or made");
         let at = self.now();
+        // Those that the plan leaves out were short then. A lease that ends in this millisecond may be in
+        // the balance or not.
+        let as_of = EpochMillis(START.0 + sent.0 - 1).max(after.refilled_at);
         self.writes.push(Applied {
             sent,
             at,
-            consumed,
-            // As of the plan: those that it leaves out were short then.
-            // A lease that ends in this millisecond may be in the balance or not.
-            rate: after.balance_at(&rate, EpochMillis(START.0 + sent.0 - 1)).0,
+            consumed: consumed - self.raised,
+            rate: after.balance_at(&rate, as_of).0,
+            as_of: Millis(as_of.0 - START.0),
             slots: free.0,
         });
         self.check_admission();
@@ -887,8 +970,15 @@ impl World {
                     "{error}"
                 );
             }
+            // The other half of a split bucket, which this world does not have.
+            (Some(_), Ok(Outcome::Elsewhere(_))) if self.has_several() => self.seen.elsewhere += 1,
             (caller, reply) => panic!("{reply:?}, and a caller waits: {}", caller.is_some()),
         }
+    }
+
+    fn has_several(&self) -> bool {
+        let shard = self.shard.as_ref();
+        shard.is_some_and(|shard| shard.shard().count > 1)
     }
 
     /// I2: a denied request was short at some time since its arrival, or not much earlier, beside what
@@ -905,9 +995,9 @@ impl World {
         let slack = i64::from(self.faults.sets_clocks) * REFILL * 1_000;
         let mut was_short = false;
         for write in self.writes.iter().rev() {
-            // By what later writes of others left, it is short if that had been so when it arrived.
-            let earlier =
-                (since.0 - write.sent.0).max(0) - (write.sent.0 - caller.arrived.0).max(0);
+            // By what later writes of others left, it is short if that had been so a little earlier.
+            let earlier = (since.0 - write.as_of.0).max(0)
+                - (write.as_of.0 - caller.arrived.0).clamp(0, MAX_HINDSIGHT);
             let refill = REFILL * earlier - slack;
             let is_short = (write.rate + refill).min(CAPACITY * 1000) < rates;
             was_short |= is_short || caller.takes_slot && write.slots < slots * 1000;
@@ -1231,10 +1321,15 @@ fn no_order_of_events_breaks_a_promise() {
         late,
         looked_up,
         expired,
+        refilled,
+        split,
+        edited,
         deleted,
+        elsewhere,
     } = all;
     let all = [
-        granted, denied, failed, returned, refused, lost, late, looked_up, expired, deleted,
+        granted, denied, failed, returned, refused, lost, late, looked_up, expired, refilled,
+        split, edited, deleted, elsewhere,
     ];
     assert!(
         first.is_some() || !all.contains(&0),

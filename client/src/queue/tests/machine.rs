@@ -8,11 +8,11 @@ use weirgate_shared::{MilliTokens, Shard};
 use weirgate_store::{Consistency, ErrorKind, StoreError};
 
 use super::super::machine::{Command, Written};
+use super::super::pace::ContentionBackoff;
 use super::super::shard_state::ShardState;
-use super::super::waiter::Waiter;
+use super::super::waiter::{Reply, Waiter};
 use super::explorer::{Process, START, Wish, failed, key, limits, names, one_token, process};
-use crate::queue::Outcome;
-use crate::values::Error;
+use crate::values::{Error, Outcome};
 
 const SECOND: Duration = Duration::from_secs(1);
 const MOMENT: Duration = Duration::from_millis(1);
@@ -186,4 +186,86 @@ async fn a_request_is_denied_by_a_view_only_in_its_turn() {
         panic!("{replies:?}")
     };
     assert_eq!(*id, second);
+}
+
+fn denials(process: &mut Process) -> Vec<Option<Duration>> {
+    let denied = |(_, reply): (u64, Reply)| match reply {
+        Ok(Outcome::Denied(denied)) => Some(denied.retry_after),
+        _ => None,
+    };
+    process
+        .machine
+        .take_replies()
+        .into_iter()
+        .filter_map(denied)
+        .collect()
+}
+
+/// A daily limit that is used up is contended for the one token of a minute: a request between two of them
+/// would wait for its denial.
+#[tokio::test(start_paused = true)]
+async fn a_request_does_not_wait_for_what_comes_later_than_the_wait_ends() {
+    for _ in 0..20 {
+        let (mut process, state) = with_view(shard(5, [0, 3]));
+        (0..10).for_each(|_| state.with_backoff(ContentionBackoff::lost_race));
+        // Too old a view to deny by.
+        advance(SECOND).await;
+        let all = Wish {
+            rate: MilliTokens::from_tokens(40),
+            ..one_token()
+        };
+        arrive(&mut process, &all);
+        let read = process.machine.poll(&process.env);
+        assert!(matches!(read, Command::Read(_)), "{read:?}");
+    }
+}
+
+/// A slot may have been released since.
+#[tokio::test(start_paused = true)]
+async fn slots_that_an_old_view_lacks_deny_nothing_while_the_shard_is_throttled() {
+    for (age, denies) in [(SECOND / 2, true), (SECOND * 2, false)] {
+        let (mut process, _state) = with_view(shard(5, [40, 0]));
+        advance(age).await;
+        let slot = Wish {
+            lease: Some(SECOND),
+            ..one_token()
+        };
+        let id = arrive(&mut process, &slot);
+        let read = process.machine.poll(&process.env);
+        assert!(matches!(read, Command::Read(_)), "{read:?}");
+        let throttled = Err(failed(ErrorKind::Throttled { key_range: true }));
+        process.machine.read_done(&process.env, throttled);
+        assert_eq!(denials(&mut process).len(), usize::from(denies), "{age:?}");
+        if !denies {
+            advance(slot.timeout).await;
+            process.machine.deadline_passed(&process.env, id);
+            assert_eq!(denials(&mut process), [], "at the deadline");
+        }
+    }
+}
+
+/// What was too little when the write was planned may be enough when a slow answer comes.
+#[tokio::test(start_paused = true)]
+async fn a_slow_answer_denies_nothing_that_has_come_in_meanwhile() {
+    for (takes, denies) in [(MOMENT * 10, true), (SECOND, false)] {
+        let (mut process, _state) = with_view(shard(5, [40, 3]));
+        for rate in [30, 20] {
+            let wish = Wish {
+                rate: MilliTokens::from_tokens(rate),
+                ..one_token()
+            };
+            arrive(&mut process, &wish);
+        }
+        let write = process.machine.poll(&process.env);
+        assert!(matches!(write, Command::Write(_)), "{write:?}");
+        advance(takes).await;
+        let applied = Ok(Written::Applied(shard(6, [10, 3])));
+        process.machine.written(&process.env, applied);
+        let waits = denials(&mut process);
+        assert_eq!(waits.len(), usize::from(denies), "{takes:?}: {waits:?}");
+        assert!(
+            waits.iter().flatten().all(|wait| !wait.is_zero()),
+            "{waits:?}"
+        );
+    }
 }

@@ -33,7 +33,7 @@ impl Take<'_> {
             let consumed = add_tokens(name, Field::Consumed, self.consumption(name));
             update.changes.push(consumed);
             let state = view.limits.get(name);
-            let Some(LimitState { rule, .. }) = state.filter(|state| !state.rule.is_concurrent())
+            let Some(LimitState { rule, .. }) = state.filter(|state| state.rule.kind().refills())
             else {
                 continue;
             };

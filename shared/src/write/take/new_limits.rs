@@ -9,7 +9,7 @@ use crate::write::conditions::{push_new, require_refilled_at};
 use crate::write::credit::BalanceUpdate;
 use crate::write::update::tokens;
 use crate::write::{AttributeUpdate, Condition, Path, Take, Update, Value};
-use crate::{EpochMillis, LimitName, LimitState, MilliTokens, Millis, Shard, item};
+use crate::{EpochMillis, LimitKind, LimitName, LimitState, MilliTokens, Millis, Shard, item};
 
 impl Take<'_> {
     /// Writes the acquire's limits to the shard along with the take. Moves `rf`, so that all refill
@@ -65,10 +65,11 @@ impl Take<'_> {
             };
             let back = shard.lease_return(name, shard.reclaimable(now).map(|(_, lease)| lease));
             let (old, new) = (shard.share(state), shard.share(next));
-            let refill = if state.rule.is_concurrent() {
-                new - old
-            } else {
-                refill_between(&state.rule, shard.shard(), shard.refilled_at, now)
+            let refill = match state.rule.kind() {
+                LimitKind::Rate => {
+                    refill_between(&state.rule, shard.shard(), shard.refilled_at, now)
+                }
+                LimitKind::Slots => new - old,
             };
             let credit = BalanceUpdate {
                 refill,

@@ -30,7 +30,7 @@ pub fn planned(view: &Shard, brought: &[Limit], at: EpochMillis, by_others: bool
         let rates = view
             .limits
             .iter()
-            .filter(|(_, state)| !state.rule.is_concurrent());
+            .filter(|(_, state)| !state.rule.kind().is_held());
         rates.map(|(name, _)| (name.clone(), amount)).collect()
     };
     let one = MilliTokens::from_tokens(1);
@@ -158,7 +158,7 @@ fn settlements(view: &Shard, roll: Roll, at: EpochMillis) -> Vec<Update> {
     add(None, BTreeMap::new(), 0);
     add(None, BTreeMap::new(), 1);
     for (name, state) in &view.limits {
-        let is_slots = state.rule.is_concurrent();
+        let is_held = state.rule.kind().is_held();
         let one = MilliTokens(1);
         for (available, consumed) in [(one, -one), (-one, one), (MilliTokens::ZERO, one)] {
             let delta = LimitDelta {
@@ -166,18 +166,18 @@ fn settlements(view: &Shard, roll: Roll, at: EpochMillis) -> Vec<Update> {
                 consumed,
                 ceiling: (available > MilliTokens::ZERO).then(|| view.share(state)),
             };
-            if !is_slots || available == MilliTokens::ZERO {
+            if !is_held || available == MilliTokens::ZERO {
                 add(None, [(name.clone(), delta)].into(), 0);
             }
         }
     }
     for (id, lease) in view.leases.iter().flatten() {
         let held = lease.tokens.iter();
-        let is_slots = |name: &LimitName| {
+        let is_held = |name: &LimitName| {
             let state = view.limits.get(name);
-            state.is_some_and(|state| state.rule.is_concurrent())
+            state.is_some_and(|state| state.rule.kind().is_held())
         };
-        let back = held.filter(|(name, _)| is_slots(name)).map(|(name, held)| {
+        let back = held.filter(|(name, _)| is_held(name)).map(|(name, held)| {
             let delta = LimitDelta {
                 available: *held,
                 ..LimitDelta::default()

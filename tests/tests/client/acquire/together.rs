@@ -388,3 +388,45 @@ async fn children_of_one_parent_take_from_it_together() {
     let _ = granted(both).await;
     assert_eq!(tk_tc(&fleet, "team").await, Some((58_000, 2_000)));
 }
+
+/// What an attempt takes and gives back is no reason to try again: one that waits for its second part
+/// would write without a pause. All shapes of two and three parts, of one bucket or of two, unsplit and
+/// split.
+#[tokio::test(start_paused = true)]
+async fn what_a_waiting_request_gives_back_itself_does_not_end_its_wait() {
+    for shards in [1, 4] {
+        for needs in [
+            &[("a", 35), ("a", 25)][..],
+            &[("a", 20), ("b", 5), ("a", 38)],
+            &[("a", 20), ("a", 20), ("a", 19)],
+            &[("b", 30), ("a", 30), ("b", 28)],
+        ] {
+            let (fleet, [limiter, other]) = Fleet::of().await;
+            let _ = granted(ask(&limiter, &[("a", 1), ("b", 1)], 60)).await;
+            for entity in ["a", "b"] {
+                let _ = limiter
+                    .admin()
+                    .set_shards(entity, "gpt-4", &rpm(60), shards)
+                    .await
+                    .unwrap();
+            }
+            let _ = granted(ask(&other, &[("a", 4), ("b", 4)], 60)).await;
+            let _ = fleet.dynamo.take_requests();
+            let began = fleet.now();
+            let all = ask(&limiter, needs, 60).wait_up_to(secs(30)).send().await;
+            assert!(all.unwrap().is_granted(), "{shards} {needs:?}");
+            let requests = fleet.dynamo.take_requests();
+            // Parts of several shards are denied for 100 ms, because what others hold may return soon.
+            let waited = fleet.now().since(began).0;
+            let most = if shards == 1 {
+                10
+            } else {
+                10 + waited * 8 / 100
+            };
+            assert!(
+                i64::try_from(requests).unwrap() <= most,
+                "{shards} {needs:?}: {requests} in {waited} ms"
+            );
+        }
+    }
+}

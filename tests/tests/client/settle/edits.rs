@@ -1,6 +1,6 @@
 //! A change of all shards of a bucket: each shard gets its part once, whatever happens in between.
 
-use weirgate::{ConfigLevel, Limit, OperationOutcome, RateLimiter};
+use weirgate::{ConfigLevel, Limit, LimitKind, OperationOutcome, RateLimiter};
 use weirgate_shared::{BalanceStep, BucketEdit, EditChange, EditId, LimitName, LimitsVersion};
 use weirgate_store::ReturnValues;
 use weirgate_testkit::Fault;
@@ -186,7 +186,7 @@ async fn a_change_that_was_left_holds_up_no_later_one_of_a_bucket_created_since(
         assert_eq!(next.unwrap().outcome, OperationOutcome::Applied, "{at}");
         assert_eq!(holds(&fleet, "tpm").await, tokens(0), "{at}");
         for shard in shards::shards(&fleet).await {
-            assert!(!shard.limits["tpm"].rule.is_concurrent(), "{at}");
+            assert_eq!(shard.limits["tpm"].rule.kind(), LimitKind::Rate, "{at}");
         }
     }
 }

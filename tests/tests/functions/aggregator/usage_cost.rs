@@ -303,3 +303,24 @@ async fn usage_and_refill_of_100_records_are_at_most_14_write_units() {
     assert!(units.total <= 14.0, "{units:?} for {:?}", handled.summary);
     assert_eq!(units.indexes.values().sum::<f64>(), 0.0, "{units:?}");
 }
+
+/// Sign-ups and addresses have such buckets. Deletion by `ttl` costs nothing.
+#[tokio::test(start_paused = true)]
+async fn a_bucket_that_is_used_once_in_all() {
+    let (load, limits) = (Load::begin(START).await, limits(10));
+    load.acquire("e-1", &limits).await;
+    load.aggregate().await;
+    sleep(26 * 3_600 * SECOND).await;
+    load.dynamo.delete("default/BUCKET#e-1#gpt-4#0", "#STATE");
+    load.aggregate().await;
+    let units = load.meter.take().total;
+    println!(
+        "{units} {:?}",
+        load.dynamo
+            .items()
+            .iter()
+            .map(|i| i["PK"].clone())
+            .collect::<Vec<_>>()
+    );
+    assert!(units <= 5.0, "{units}");
+}

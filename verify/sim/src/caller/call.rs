@@ -37,7 +37,7 @@ impl Call {
         } else {
             0
         };
-        let needs_lease = takes_slots && plan.limits[1].rule().is_concurrent();
+        let needs_lease = takes_slots && plan.limits[1].rule().kind().is_held();
         let lease =
             (needs_lease || rng.u32(..4) == 0).then(|| Duration::from_millis(rng.u64(300..20_000)));
         let wait = if rng.u32(..4) == 0 {

@@ -28,12 +28,12 @@ pub fn admitted(world: &World, ledger: &Ledger) {
     for (of, mut claims) in ledger.by_limit() {
         claims.retain(|claim| !claim.is_bypass);
         let rules = rules(world.scenario(), of);
-        let kinds: BTreeSet<_> = rules.iter().map(RefillRule::is_concurrent).collect();
+        let kinds: BTreeSet<_> = rules.iter().map(RefillRule::kind).collect();
         if kinds.len() > 1 {
             // What a claim took is not known.
             continue;
         }
-        if rules[0].is_concurrent() {
+        if rules[0].kind().is_held() {
             let remade = |claim: &Claim| ledger.remade_after(of.0, claim.sent);
             slots_held(world, of, &claims, remade, rules[0].capacity.0, early);
             continue;
@@ -91,7 +91,7 @@ pub fn taken(world: &World, ledger: &Ledger) {
             let Some(taken) = taken.get(&(plan.entity.clone(), of.name().to_string())) else {
                 continue;
             };
-            if rules.iter().any(RefillRule::is_concurrent) {
+            if rules.iter().any(|rule| rule.kind().is_held()) {
                 continue;
             }
             let over = (0..taken.len()).find_map(|first| {

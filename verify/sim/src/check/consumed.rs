@@ -21,7 +21,7 @@ pub fn consumed(world: &World, ledger: &Ledger) {
         let mut same = plan
             .all_limits()
             .filter(|other| other.name() == limit.name());
-        if same.any(|limit| limit.rule().is_concurrent()) {
+        if same.any(|limit| limit.rule().kind().is_held()) {
             continue;
         }
         let surely = |claim: &&Claim| {

@@ -51,16 +51,16 @@ impl Protocol {
         }
         // The kind of the item's limit, which another client may have made.
         let known = before.shards().chain(state.table.shards()).next();
-        let held_rate = known.is_some_and(|row| !row.limit().rule.is_concurrent());
+        let gives_back = known.is_some_and(|row| !row.limit().rule.kind().is_held());
         // A rate that is released was used; a slot has counted when it was taken.
-        let unused = if held_rate && !matches!(kind, Kind::Release | Kind::Delete | Kind::Erase) {
+        let unused = if gives_back && !matches!(kind, Kind::Release | Kind::Delete | Kind::Erase) {
             gone
         } else {
             MilliTokens::ZERO
         };
         state.ledger.used += admitted.0 - unused.0;
         state.ledger.takes += i64::from(matches!(kind, Kind::Take | Kind::Create));
-        if !self.bounds.limit.rule().is_concurrent() {
+        if self.bounds.limit.rule().kind().refills() {
             let tk = |table: &Table| {
                 table
                     .shards()

@@ -143,14 +143,14 @@ impl Protocol {
             };
         }
         let grant = client.grant.as_ref().expect("it has a lease");
-        let is_slots = self.limit_of(index).rule().is_concurrent();
+        let is_held = self.limit_of(index).rule().kind().is_held();
         let (kind, change, settled) = match open.kind {
             RequestKind::Renew => (
                 Kind::Renew,
                 LeaseChange::Renew(grant.expires.plus(self.bounds.tick)),
                 None,
             ),
-            _ if is_slots => (
+            _ if is_held => (
                 Kind::Release,
                 LeaseChange::End,
                 Some(LimitDelta {

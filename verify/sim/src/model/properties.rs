@@ -25,7 +25,7 @@ impl Protocol {
             .shards()
             .map(|row| row.bucket().refilled_at)
             .max()
-            .filter(|_| !rule.is_concurrent())
+            .filter(|_| rule.kind().refills())
         else {
             return false;
         };
@@ -47,8 +47,8 @@ impl Protocol {
     /// Slots: each is free, or held by a lease. A limit keeps its kind.
     fn has_all_slots(&self, state: &State) -> bool {
         let rule = self.bounds.limit.rule();
-        let is_slots = |row: &Arc<Row>| row.limit().rule.is_concurrent();
-        if !state.table.shards().all(is_slots) {
+        let is_held = |row: &Arc<Row>| row.limit().rule.kind().is_held();
+        if !state.table.shards().all(is_held) {
             return true;
         }
         let is_free = state
@@ -63,7 +63,7 @@ impl Protocol {
             .map(|bucket| self.limit(bucket).available)
             .sum::<MilliTokens>()
             + held;
-        !rule.is_concurrent() || state.table.rows()[0].is_none() || is_free && sum == rule.capacity
+        !rule.kind().is_held() || state.table.rows()[0].is_none() || is_free && sum == rule.capacity
     }
 
     fn is_held_for(&self, state: &State, client: &Client) -> bool {

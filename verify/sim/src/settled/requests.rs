@@ -2,8 +2,7 @@
 
 use std::time::Duration;
 
-use weirgate::{Acquire, Decision, Error, Limit, RateLimiter, RefillRule};
-use weirgate_shared::Shard;
+use weirgate::{Acquire, Decision, Error, RateLimiter, RefillRule};
 
 use crate::limiter::limiter;
 use crate::network::Network;
@@ -30,17 +29,14 @@ pub(super) fn ask<'a>(world: &World, limiter: &'a RateLimiter, plan: &Plan) -> A
 /// kind that it was made with, and refuses the other one.
 pub(super) fn has_other_kind(world: &World, plan: &Plan) -> bool {
     let items = world.dynamo().items();
-    let shards = items.iter().filter_map(|item| {
+    let mut shards = items.iter().filter_map(|item| {
         let pk = item["PK"]["S"].as_str().unwrap_or_default();
         stored_shard(pk, item).filter(|shard| shard.key.entity.as_str() == plan.entity)
     });
-    let is_other = |shard: &Shard, limit: &Limit| {
-        let state = shard.limits.get(limit.name());
-        state.is_some_and(|state| state.rule.is_concurrent() != limit.rule().is_concurrent())
-    };
-    shards
-        .into_iter()
-        .any(|shard| plan.limits.iter().any(|limit| is_other(&shard, limit)))
+    shards.any(|shard| {
+        let mut limits = plan.limits.iter();
+        limits.any(|limit| shard.other_kind(limit).is_some())
+    })
 }
 
 /// Takes `tokens` of the rate. If denied, returns the retry-after, if there is one.

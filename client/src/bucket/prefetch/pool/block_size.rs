@@ -33,7 +33,7 @@ impl Pool {
         for limit in state
             .limits
             .iter()
-            .filter(|limit| !limit.rule().is_concurrent())
+            .filter(|limit| limit.rule().kind().refills())
         {
             let (name, capacity) = (limit.name(), limit.rule().capacity);
             let need = asked.get(name).copied().unwrap_or_default();
