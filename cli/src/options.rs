@@ -60,7 +60,7 @@ pub struct Options {
     #[arg(long, global = true)]
     pub json: bool,
     /// Whether to print colours; NO_COLOR is obeyed too
-    #[arg(long, global = true, value_name = "WHEN", default_value = "auto")]
+    #[arg(long, global = true, value_name = "CHOICE", default_value = "auto")]
     pub color: ColorChoice,
 }
 
