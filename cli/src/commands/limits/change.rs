@@ -17,8 +17,8 @@ use crate::level::LevelArgs;
 pub struct Set {
     #[command(flatten)]
     level: LevelArgs,
-    /// Limits: NAME=TOKENS/PERIOD (second, minute, hour, day) or NAME=SLOTS, with ,burst=TOKENS and
-    /// ,mode=enforced, shadow or soft
+    /// Limits: NAME=TOKENS/PERIOD (second, minute, hour, day, or a span such as 1h30m) or NAME=SLOTS,
+    /// with ,burst=TOKENS and ,mode=enforced, shadow or soft
     #[arg(value_name = "LIMIT", value_parser = amounts::limit)]
     limits: Vec<Limit>,
     /// Drops all limits and settings of the level that are not named
