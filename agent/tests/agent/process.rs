@@ -295,7 +295,7 @@ fn prefetched_tokens_return_at_the_end_although_a_client_watches_the_health() {
     );
     // The first line of the log has the other address.
     let grpc = format!("127.0.0.1:{}", server::free_port());
-    let prefetch = ["--prefetch", "r=50@60000", "--grace", "0.5"];
+    let prefetch = ["--prefetch", "r=50@60000", "--grace", "500ms"];
     let service = ["--grpc", &grpc, "--rules", rules.path()];
     let mut agent = Process::on(&endpoint, &[prefetch, service].concat());
     let runtime = tokio::runtime::Builder::new_multi_thread()

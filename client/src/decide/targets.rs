@@ -63,7 +63,7 @@ impl RequestSpec {
         answer_by: Instant,
     ) -> Result<ResolvedRequest, Error> {
         if self.amounts.is_empty() {
-            return invalid("empty request: add at least one take()".to_owned());
+            return invalid("empty request: take tokens of at least one limit".to_owned());
         }
         let error = match self.resolve(buckets, age, answer_by).await {
             Ok(resolved) => return self.without_slots_in_debt(resolved),
@@ -100,7 +100,7 @@ impl RequestSpec {
         }
         match resolved.targets.iter().find_map(slots) {
             Some(name) => invalid(format!(
-                "limit {name:?} has slots, which a grant holds: take them without into_debt()"
+                "limit {name:?} has slots, which a grant holds: take them as a request of their own, not into debt"
             )),
             None => Ok(resolved),
         }
@@ -118,7 +118,7 @@ impl RequestSpec {
         let Some(limits) = &self.limits else {
             if let Some(version) = self.version {
                 return invalid(format!(
-                    "limits_version({version}) needs limits given with the call: add limits()"
+                    "version {version} is of limits given with the call, and there are none: give the limits too, or leave out their version"
                 ));
             }
             return self
@@ -273,8 +273,7 @@ impl RequestSpec {
                     continue;
                 }
                 if seen.contains(parent) {
-                    let text =
-                        "is its own ancestor: correct its item or an ancestor's with set_entity()";
+                    let text = "is its own ancestor: give it or an ancestor another parent";
                     return invalid(format!("entity {parent} {text}"));
                 }
                 seen.push(parent.clone());
