@@ -3,7 +3,7 @@
 //! Whatever becomes of the output, the agent goes on: a thread of its own writes the lines, those
 //! beyond its queue are lost and counted, and a place of the code that logs has a bound.
 
-use std::collections::HashMap;
+use std::collections::{HashMap, HashSet};
 use std::io::{self, Write};
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::mpsc::{Receiver, SyncSender, sync_channel};
@@ -16,6 +16,7 @@ use tracing::level_filters::LevelFilter;
 use tracing::{Event, Subscriber};
 use tracing_subscriber::fmt;
 use tracing_subscriber::layer::{Context, Layer, SubscriberExt};
+use weirgate::Error;
 
 /// Lines that wait to be written, 4,096.
 const QUEUE: usize = 4_096;
@@ -26,9 +27,15 @@ const BURST: u32 = 100;
 /// Time in which a place of the code has its lines, 10 s.
 const SPAN: Duration = Duration::from_secs(10);
 
+/// Errors that are logged in a [`ROUND`], 1,000.
+const MAX_ERRORS: usize = 1_000;
+/// Time after which an error is logged again, 60 s.
+const ROUND: Duration = Duration::from_secs(60);
+
 /// Lines that were not written, since the start.
 static LOST: AtomicU64 = AtomicU64::new(0);
 static LINES: OnceLock<SyncSender<Line>> = OnceLock::new();
+static ERRORS: Mutex<Option<Round>> = Mutex::new(None);
 
 /// What the thread that writes is sent.
 enum Line {
@@ -42,6 +49,35 @@ pub fn start(level: LevelFilter) {
     let lines = LINES.get_or_init(|| queue(io::stdout()));
     // A second call fails and leaves the first subscriber in place.
     let _ = tracing::subscriber::set_global_default(subscriber(level, lines.clone()));
+}
+
+/// Logs an error that each call meets until a repair: the same one once a minute.
+pub(crate) fn until_repaired(error: &Error) {
+    let mut round = ERRORS.lock().unwrap_or_else(PoisonError::into_inner);
+    let is_new = Round::has_new(&mut round, error.to_string(), Instant::now());
+    drop(round);
+    if is_new {
+        tracing::warn!(%error, "no decision until a repair");
+    }
+}
+
+/// The errors that were logged since an instant.
+#[derive(Debug)]
+struct Round {
+    begun: Instant,
+    errors: HashSet<String>,
+}
+
+impl Round {
+    /// Returns whether an error was not logged in this round. A round that is over begins again.
+    fn has_new(round: &mut Option<Self>, error: String, now: Instant) -> bool {
+        let _ = round.take_if(|round| now.duration_since(round.begun) >= ROUND);
+        let round = round.get_or_insert_with(|| Self {
+            begun: now,
+            errors: HashSet::new(),
+        });
+        round.errors.len() < MAX_ERRORS && round.errors.insert(error)
+    }
 }
 
 /// Waits until what was logged is written, for a second at most.
@@ -144,5 +180,27 @@ impl<S: Subscriber> Layer<S> for Bounded {
             LOST.fetch_add(1, Ordering::Relaxed);
         }
         is_within
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn each_error_is_logged_once_a_minute_and_a_thousand_at_most() {
+        let (mut round, begin) = (None, Instant::now());
+        let mut logged = |error: usize, seconds| {
+            let now = begin + Duration::from_secs(seconds);
+            Round::has_new(&mut round, error.to_string(), now)
+        };
+        for minute in [0, 60, 150] {
+            assert!(logged(0, minute) && logged(1, minute));
+            assert!(!logged(0, minute + 59) && !logged(1, minute + 59));
+        }
+        let count = (0..5_000).filter(|error| logged(*error, 209)).count();
+        assert_eq!(count, MAX_ERRORS - 2);
+        let count = (0..5_000).filter(|error| logged(*error, 210)).count();
+        assert_eq!(count, MAX_ERRORS);
     }
 }

@@ -9,6 +9,7 @@ use clap::builder::{BoolishValueParser, Resettable};
 use clap::{Arg, CommandFactory, FromArgMatches, Parser};
 use tracing::level_filters::LevelFilter;
 use weirgate::{Builder, ConnectOptions, LimitsFile, OnUnavailable, Prefetch, RateLimiter};
+use weirgate_shared::parse_timeout;
 
 use crate::json_api::{Address, Bounds};
 use crate::rules::RulesSource;
@@ -89,9 +90,9 @@ pub struct Options {
     #[arg(long, env = "WEIRGATE_AGENT_PREFETCH", value_name = "RESOURCE[=PERCENT[@MS]]",
           value_delimiter = ',', value_parser = prefetch)]
     pub prefetch: Vec<(String, Prefetch)>,
-    /// Time allowed for a decision, in seconds
-    #[arg(long, env = "WEIRGATE_AGENT_TIMEOUT", value_name = "SECONDS", default_value = "5",
-          value_parser = seconds)]
+    /// Time allowed for a decision
+    #[arg(long, env = "WEIRGATE_AGENT_TIMEOUT", value_name = "SPAN", default_value = "5s",
+          value_parser = parse_timeout)]
     pub timeout: Duration,
     /// Owner of leases, for operators
     #[arg(
@@ -109,9 +110,9 @@ pub struct Options {
     #[arg(long, env = "WEIRGATE_AGENT_MAX_CONNECTIONS", value_name = "NUMBER",
           default_value = "16384", value_parser = clap::value_parser!(u32).range(1..=1_000_000))]
     pub max_connections: u32,
-    /// Time for requests in flight when the agent stops, in seconds
-    #[arg(long, env = "WEIRGATE_AGENT_GRACE", value_name = "SECONDS", default_value = "10",
-          value_parser = seconds)]
+    /// Time for requests in flight when the agent stops
+    #[arg(long, env = "WEIRGATE_AGENT_GRACE", value_name = "SPAN", default_value = "10s",
+          value_parser = parse_timeout)]
     pub grace: Duration,
     /// Threads that answer requests. Default: one per processor, 4 at most
     #[arg(long, env = "WEIRGATE_AGENT_THREADS", value_name = "NUMBER",
@@ -321,16 +322,6 @@ fn prefetch(text: &str) -> Result<(String, Prefetch), String> {
         prefetch = prefetch.max_age(Duration::from_millis(age.ok_or(rule)?.into()));
     }
     Ok((resource.to_owned(), prefetch))
-}
-
-/// Parses a number of seconds, from a millisecond to an hour.
-fn seconds(text: &str) -> Result<Duration, String> {
-    let seconds: f64 = text.parse().map_err(|_| "must be a number".to_owned())?;
-    if (0.001..=3600.0).contains(&seconds) {
-        Ok(Duration::from_secs_f64(seconds))
-    } else {
-        Err("must be from 0.001 to 3600".to_owned())
-    }
 }
 
 #[cfg(test)]

@@ -1,6 +1,10 @@
 //! Amounts and limits as arguments: `tpm=500`, `tpm=100000/minute,burst=200000`, `slots=20`.
 
+use std::fmt::Display;
+use std::str::FromStr;
+
 use weirgate::{Limit, LimitError, LimitMode};
+use weirgate_shared::parse_span;
 
 /// An amount of a limit: `tpm=500`.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -25,8 +29,9 @@ pub fn amount(text: &str) -> Result<Amount, String> {
 
 /// Parses `NAME=TOKENS/PERIOD` or `NAME=SLOTS`, with `,burst=TOKENS` and `,mode=MODE` after it.
 pub fn limit(text: &str) -> Result<Limit, String> {
-    const SYNTAX: &str = "must be NAME=TOKENS/second, /minute, /hour or /day, or NAME=SLOTS; \
-                          behind it ,burst=TOKENS and ,mode=enforced, shadow or soft";
+    const SYNTAX: &str = "must be NAME=TOKENS/second, /minute, /hour, /day or a span such as \
+                          /1h30m, or NAME=SLOTS; behind it ,burst=TOKENS and ,mode=enforced, \
+                          shadow or soft";
     let mut parts = text.split(',');
     let (name, rate) = parts
         .next()
@@ -42,7 +47,11 @@ pub fn limit(text: &str) -> Result<Limit, String> {
                 "m" | "minute" => Limit::per_minute(name, rate),
                 "h" | "hour" => Limit::per_hour(name, rate),
                 "d" | "day" => Limit::per_day(name, rate),
-                _ => return Err(SYNTAX.to_owned()),
+                span => {
+                    let period = parse_span(span).ok_or(SYNTAX)?;
+                    let period = i64::try_from(period.as_millis()).map_err(|_| SYNTAX)?;
+                    Limit::custom(name, rate, rate, period)
+                }
             }
         }
     }
@@ -66,10 +75,21 @@ pub fn limit(text: &str) -> Result<Limit, String> {
 }
 
 fn whole(text: &str) -> Result<i64, String> {
-    let digits = text.replace('_', "");
-    digits
-        .parse()
-        .map_err(|_| format!("{text:?} is no whole number of tokens"))
+    number(text).map_err(|_| format!("{text:?} is no whole number of tokens"))
+}
+
+/// Parses a whole number, which may have `_`.
+pub fn number<T: FromStr<Err: Display>>(text: &str) -> Result<T, String> {
+    let number = text.replace('_', "").parse();
+    number.map_err(|error: T::Err| format!("must be a whole number: {error}"))
+}
+
+/// Parses a whole number from `LEAST` to `MOST`.
+pub fn within<const LEAST: i64, const MOST: i64, T: TryFrom<i64>>(text: &str) -> Result<T, String> {
+    let number = number(text).ok();
+    let number = number.filter(|number| (LEAST..=MOST).contains(number));
+    let number = number.and_then(|number| number.try_into().ok());
+    number.ok_or_else(|| format!("must be a whole number from {LEAST} to {MOST}"))
 }
 
 #[cfg(test)]
@@ -82,6 +102,7 @@ mod tests {
             ("rpm=100/minute", Limit::per_minute("rpm", 100).unwrap()),
             ("rps=5/s", Limit::per_second("rps", 5).unwrap()),
             ("slots=20", Limit::concurrent("slots", 20).unwrap()),
+            ("rpm=9/1m30s", Limit::custom("rpm", 9, 9, 90_000).unwrap()),
             (
                 "tpm=100_000/m,burst=200000,mode=soft",
                 Limit::per_minute("tpm", 100_000)

@@ -25,6 +25,7 @@ mod shards;
 mod switches;
 mod unreadable;
 mod usage;
+mod why;
 
 pub use acquire::check_command_after_dashes;
 
@@ -48,6 +49,7 @@ pub enum Command {
     #[command(subcommand)]
     Leases(leases::Leases),
     Usage(usage::Usage),
+    Why(why::Why),
     Peek(peek::Peek),
     Acquire(acquire::Acquire),
     Load(load::Load),
@@ -85,6 +87,7 @@ impl Command {
             Self::Buckets(command) => command.run(context).await,
             Self::Leases(command) => command.run(context).await,
             Self::Usage(command) => command.run(context).await,
+            Self::Why(command) => command.run(context).await,
             Self::Peek(command) => command.run(context).await,
             Self::Acquire(command) => command.run(context).await,
             Self::Load(command) => command.run(context).await,

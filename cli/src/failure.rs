@@ -1,51 +1,96 @@
 //! Errors as a terminal shows them, and exit codes.
 
+use std::ffi::OsString;
 use std::process::ExitCode;
 
 use anstyle::{AnsiColor, Style};
 use clap::error::ErrorKind as ErrorName;
+use clap::{Arg, Command};
 use weirgate::{Error, ErrorKind, StoreError};
 
 use crate::streams;
 use crate::text::Text;
 
+const DONE: u8 = 0;
+const FAILED: u8 = 1;
+const WRONG: u8 = 2;
+const DENIED: u8 = 3;
+const NEVER_FITS: u8 = 4;
+const STOPPED: u8 = 5;
+const NO_DECISION: u8 = 6;
+const CHANGES: u8 = 7;
+
+/// Every exit code of weirgate itself, with its meaning.
+const CODES: [(u8, &str); 8] = [
+    (DONE, "done"),
+    (FAILED, "failed, or something was found wrong or unreadable"),
+    (
+        WRONG,
+        "wrong usage, or not allowed: the command, its permissions or its file must change",
+    ),
+    (DENIED, "denied: the same command may succeed later"),
+    (NEVER_FITS, "never fits: more than a limit's capacity"),
+    (STOPPED, "stopped or disabled by an operator"),
+    (
+        NO_DECISION,
+        "no decision: DynamoDB or the credentials are unavailable for now",
+    ),
+    (CHANGES, "there are changes, with --exit-code"),
+];
+
+/// Returns the exit codes as the help has them.
+pub fn codes() -> String {
+    let lines = CODES.map(|(code, meaning)| format!("  {code}  {meaning}\n"));
+    format!("Exit codes:\n{}", lines.concat())
+}
+
 /// How a command ended without an error.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Outcome {
-    /// It did what it should: exit code 0.
+    /// It did what it should.
     Done,
-    /// The answer is no: a denial, or a problem that was found. Exit code 1.
-    Negative,
-    /// There are changes, and the command was to say so: exit code 3.
-    Changes,
-    /// It did what it could, but some items cannot be read: exit code 4.
+    /// It did what it could: something is left, wrong, or cannot be read.
     Incomplete,
+    /// The tokens were denied.
+    Denied,
+    /// The tokens never fit.
+    NeverFits,
+    /// The level is stopped or disabled.
+    Stopped,
+    /// There are changes, and the command was to say so.
+    Changes,
     /// The exit code of a command that was run.
     Exit(u8),
 }
 
 impl From<Outcome> for ExitCode {
     fn from(outcome: Outcome) -> Self {
-        match outcome {
-            Outcome::Done => Self::SUCCESS,
-            Outcome::Negative => Self::from(1),
-            Outcome::Changes => Self::from(3),
-            Outcome::Incomplete => Self::from(4),
-            Outcome::Exit(code) => Self::from(code),
-        }
+        Self::from(match outcome {
+            Outcome::Done => DONE,
+            Outcome::Incomplete => FAILED,
+            Outcome::Denied => DENIED,
+            Outcome::NeverFits => NEVER_FITS,
+            Outcome::Stopped => STOPPED,
+            Outcome::Changes => CHANGES,
+            Outcome::Exit(code) => code,
+        })
     }
 }
 
-/// Exit code of `acquire ... -- COMMAND` if weirgate failed, so the command was not run.
+/// Exit codes of `acquire ... -- COMMAND`, as `timeout` has them, if the command was not run: because
+/// the tokens were not granted, and because weirgate failed.
+pub const NOT_GRANTED: u8 = 124;
 pub const NOT_RUN: u8 = 125;
 
 /// An error, in one line that says what to do.
 #[derive(Debug)]
 pub enum Failure {
-    /// It failed; the same command may succeed later: exit code 1.
+    /// It failed.
     Failed(String),
-    /// Wrong usage, or not allowed; the command must change: exit code 2.
+    /// Wrong usage, or not allowed: the command must change.
     Refused(String),
+    /// DynamoDB or the credentials are unavailable for now.
+    Unavailable(String),
     /// As either of them, with the exit code of a command that runs another one.
     Exit(u8, String),
     /// The reader of the output is gone, which is no error.
@@ -57,8 +102,9 @@ impl Failure {
     pub fn report(&self, is_json: bool) -> ExitCode {
         let (code, text) = match self {
             Self::OutputClosed => return ExitCode::SUCCESS,
-            Self::Failed(text) => (1, text),
-            Self::Refused(text) => (2, text),
+            Self::Failed(text) => (FAILED, text),
+            Self::Refused(text) => (WRONG, text),
+            Self::Unavailable(text) => (NO_DECISION, text),
             Self::Exit(code, text) => (*code, text),
         };
         let text = text.split_whitespace().collect::<Vec<_>>().join(" ");
@@ -79,36 +125,51 @@ impl Failure {
 
 /// Reports arguments that are wrong: one line, and which help to read. Prints the help if that was
 /// asked for.
-pub fn usage(error: &clap::Error) -> ExitCode {
+pub fn usage(error: &clap::Error, program: &Command) -> ExitCode {
     if !error.use_stderr() || error.kind() == ErrorName::DisplayHelpOnMissingArgumentOrSubcommand {
         error.exit();
     }
     let text = error.to_string();
     let text = text.strip_prefix("error: ").unwrap_or(&text);
-    let (text, usage) = text.split_once("\n\nUsage: ").unwrap_or((text, "weirgate"));
-    let text = text
-        .split("\n\nFor more information")
-        .next()
-        .unwrap_or(text);
-    let text = text.replace("\n\n  tip: ", "; ");
-    let command = usage.split_whitespace();
-    let command: Vec<_> = command
-        .take_while(|word| !word.starts_with(['[', '<', '-']))
-        .collect();
-    let text = format!("{text}; see '{} --help'", command.join(" "));
-    let is_json = std::env::args_os().any(|argument| argument == "--json");
-    match runs_command() {
+    let end = ["\n\nUsage: ", "\n\nFor more information"]
+        .into_iter()
+        .filter_map(|end| text.find(end))
+        .min();
+    let text = text[..end.unwrap_or(text.len())].replace("\n\n  tip: ", "; ");
+    let arguments: Vec<_> = std::env::args_os().collect();
+    let end = arguments.iter().position(|argument| argument == "--");
+    let options = &arguments[..end.unwrap_or(arguments.len())];
+    let command = named(program, options);
+    let text = format!("{text}; see '{command} --help'");
+    let is_json = options.iter().any(|option| option == "--json");
+    // Also if COMMAND is missing.
+    match end.is_some() && command == "weirgate acquire" {
         true => Failure::Exit(NOT_RUN, text).report(is_json),
         false => Failure::Refused(text).report(is_json),
     }
 }
 
-/// Returns whether this is `weirgate acquire ... -- COMMAND`, by its arguments alone, also if COMMAND
-/// is missing.
-fn runs_command() -> bool {
-    let arguments: Vec<_> = std::env::args_os().collect();
-    let end = arguments.iter().position(|argument| argument == "--");
-    end.is_some_and(|end| arguments[..end].iter().any(|option| option == "acquire"))
+/// Returns the name of the command that the arguments are for, as far as they name one.
+fn named(program: &Command, arguments: &[OsString]) -> String {
+    let (mut command, mut name) = (program, program.get_name().to_owned());
+    let mut arguments = arguments.iter().skip(1).filter_map(|text| text.to_str());
+    while let Some(argument) = arguments.next() {
+        if let Some(below) = command.find_subcommand(argument) {
+            command = below;
+            name = format!("{name} {}", below.get_name());
+        } else if let Some(option) = argument.strip_prefix("--") {
+            let mut options = program.get_arguments().chain(command.get_arguments());
+            let takes_value = |argument: &Arg| {
+                argument.get_long() == Some(option) && argument.get_action().takes_values()
+            };
+            if options.any(takes_value) {
+                arguments.next();
+            }
+        } else if !command.has_subcommands() {
+            break;
+        }
+    }
+    name
 }
 
 impl From<Error> for Failure {
@@ -123,11 +184,9 @@ impl From<Error> for Failure {
             Error::Timeout {
                 last: Some(last), ..
             } => Self::from(&**last),
-            Error::Timeout { .. }
-            | Error::Unavailable { .. }
-            | Error::Contended { .. }
-            | Error::Halfway(_) => Self::Failed(error.to_string()),
-            _ => Self::Refused(error.to_string()),
+            Error::Halfway(_) => Self::Failed(error.to_string()),
+            error if error.is_transient() => Self::Unavailable(error.to_string()),
+            error => Self::Refused(error.to_string()),
         }
     }
 }
@@ -136,7 +195,6 @@ impl From<&StoreError> for Failure {
     fn from(error: &StoreError) -> Self {
         let remedy = match error.kind {
             ErrorKind::TableNotFound => "check --table, --region and --profile",
-            ErrorKind::MissingCredentials => "give --profile, or sign in",
             ErrorKind::CredentialsUnavailable => "sign in again, or give another --profile",
             ErrorKind::AccessDenied => {
                 "use a role with the policy that docs/security.md names for this command"
@@ -144,15 +202,30 @@ impl From<&StoreError> for Failure {
             ErrorKind::Unreachable => "check --region and --endpoint-url",
             _ => "",
         };
-        let text = match remedy {
-            "" => error.to_string(),
-            remedy => format!("{error}; {remedy}"),
+        let StoreError {
+            kind,
+            request,
+            table,
+            reason,
+            ..
+        } = error;
+        let text = match (kind, remedy) {
+            // No request is to blame for it.
+            (ErrorKind::MissingCredentials, _) => {
+                format!("{reason}; or give --region or --profile")
+            }
+            (_, "") => error.to_string(),
+            (kind, remedy) => format!(
+                "{request} on table {table:?}: {}: {reason}; {remedy}",
+                kind.meaning()
+            ),
         };
         match error.kind {
             ErrorKind::TableNotFound
             | ErrorKind::MissingCredentials
             | ErrorKind::AccessDenied
             | ErrorKind::Invalid => Self::Refused(text),
+            kind if kind.is_transient() => Self::Unavailable(text),
             _ => Self::Failed(text),
         }
     }

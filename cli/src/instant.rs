@@ -6,9 +6,10 @@ use time::format_description::well_known::Rfc3339;
 use time::macros::format_description;
 use time::{Date, OffsetDateTime, Time};
 use weirgate::EpochMillis;
+use weirgate_shared::{exact_span, parse_span};
 
 /// Parses a date (`2026-11-23`), an instant (`2026-11-23T10:00:00Z`), `now`, or a span before now
-/// (`90m`, `36h`, `7d`).
+/// (`90m`, `36h`, `1d12h`).
 pub fn instant(text: &str) -> Result<EpochMillis, String> {
     parse(text, OffsetDateTime::now_utc())
 }
@@ -21,32 +22,18 @@ fn parse(text: &str, now: OffsetDateTime) -> Result<EpochMillis, String> {
     } else if let Ok(date) = Date::parse(text, format_description!("[year]-[month]-[day]")) {
         Some(date.with_time(Time::MIDNIGHT).assume_utc())
     } else {
-        span(text).and_then(|span| now.checked_sub(span.try_into().ok()?))
+        parse_span(text).and_then(|span| now.checked_sub(span.try_into().ok()?))
     };
     at.and_then(millis).ok_or_else(|| {
         "must be a date (2026-11-23), an instant (2026-11-23T10:00:00Z), now, or a span before \
-         now (90m, 36h, 7d)"
+         now (90m, 36h, 1d12h)"
             .to_owned()
     })
 }
 
-/// Parses a span: `30s`, `5m`, `2h`, `7d`.
-pub fn span(text: &str) -> Option<Duration> {
-    let unit = text.chars().last()?;
-    let seconds = match unit {
-        's' => 1,
-        'm' => 60,
-        'h' => 3_600,
-        'd' => 86_400,
-        _ => return None,
-    };
-    let number: u64 = text[..text.len() - 1].parse().ok()?;
-    number.checked_mul(seconds).map(Duration::from_secs)
-}
-
 /// Parses a span as an argument.
 pub fn span_argument(text: &str) -> Result<Duration, String> {
-    span(text).ok_or_else(|| "must be a span: 30s, 5m, 2h, 7d".to_owned())
+    parse_span(text).ok_or_else(|| "must be a span: 30s, 10m, 1h30m, 7d".to_owned())
 }
 
 fn millis(at: OffsetDateTime) -> Option<EpochMillis> {
@@ -63,30 +50,16 @@ pub fn text(at: EpochMillis) -> String {
         .unwrap_or_else(|| format!("{} ms", at.0))
 }
 
-/// Returns a span as text, in its two largest units.
-pub fn span_text(span: Duration) -> String {
-    let seconds = span.as_secs();
-    match seconds {
-        0 => format!("{} ms", span.as_millis()),
-        1..60 => format!("{seconds} s"),
-        60..3_600 => format!("{} min {} s", seconds / 60, seconds % 60),
-        3_600..86_400 => format!("{} h {} min", seconds / 3_600, seconds % 3_600 / 60),
-        _ => format!("{} d {} h", seconds / 86_400, seconds % 86_400 / 3_600),
-    }
-}
-
-/// Returns a period as text, exactly: in its largest unit without a remainder.
-pub fn period_text(period: Duration) -> String {
-    let ms = period.as_millis();
-    let units = [
-        (86_400_000, "d"),
-        (3_600_000, "h"),
-        (60_000, "min"),
-        (1_000, "s"),
-    ];
-    let unit = units.into_iter().find(|(unit, _)| ms.is_multiple_of(*unit));
-    let (unit, name) = unit.unwrap_or((1, "ms"));
-    format!("{} {name}", ms / unit)
+/// Returns a rate as it is written: `600/minute`, `600/1h30m`.
+pub fn rate_text(tokens: impl std::fmt::Display, period: Duration) -> String {
+    let period = match period.as_millis() {
+        1_000 => "second".to_owned(),
+        60_000 => "minute".to_owned(),
+        3_600_000 => "hour".to_owned(),
+        86_400_000 => "day".to_owned(),
+        _ => exact_span(period),
+    };
+    format!("{tokens}/{period}")
 }
 
 #[cfg(test)]
@@ -101,7 +74,7 @@ mod tests {
             ("1970-01-02", 86_400),
             ("1970-01-01T01:00:00+01:00", 0),
             ("7d", 1_795_219_200 - 7 * 86_400),
-            ("90m", 1_795_219_200 - 5_400),
+            ("1h30m", 1_795_219_200 - 5_400),
         ] {
             assert_eq!(parse(text, now), Ok(EpochMillis(expected * 1000)), "{text}");
         }
@@ -113,15 +86,12 @@ mod tests {
     #[test]
     fn texts_are_short() {
         assert_eq!(text(EpochMillis(86_400_000)), "1970-01-02T00:00:00Z");
-        assert_eq!(span_text(Duration::from_secs(3_725)), "1 h 2 min");
-        assert_eq!(span_text(Duration::from_millis(20)), "20 ms");
         for (ms, expected) in [
-            (86_400_000, "1 d"),
-            (5_400_000, "90 min"),
-            (1_000, "1 s"),
-            (1_500, "1500 ms"),
+            (60_000, "5/minute"),
+            (86_400_000, "5/day"),
+            (5_400_000, "5/1h30m"),
         ] {
-            assert_eq!(period_text(Duration::from_millis(ms)), expected);
+            assert_eq!(rate_text(5, Duration::from_millis(ms)), expected);
         }
     }
 }

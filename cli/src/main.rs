@@ -40,9 +40,7 @@ use options::{Options, without_empty_variable};
     name = "weirgate",
     version,
     max_term_width = 100,
-    after_help = "Exit codes: 0 done, 1 failed or denied, 2 wrong usage or not allowed, 3 changes,\n\
-                  4 some items cannot be read.\n\
-                  Guide: docs/guide/command-line.md"
+    after_help = failure::codes() + "Guide: docs/guide/command-line.md"
 )]
 struct Cli {
     #[command(flatten)]
@@ -70,11 +68,61 @@ impl Cli {
 async fn main() -> ExitCode {
     let cli = match Cli::read() {
         Ok(cli) => cli,
-        Err(error) => return failure::usage(&error),
+        Err(error) => return failure::usage(&error, &Cli::command()),
     };
     let context = Context::new(cli.options, Cli::command);
     match cli.command.run(&context).await {
         Ok(outcome) => outcome.into(),
         Err(failure) => failure.report(context.output().is_json()),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use clap::error::ErrorKind;
+
+    use super::*;
+
+    /// Every argument with a number takes `_`, and every one with a span or a time takes several
+    /// units.
+    #[test]
+    fn numbers_and_spans_have_one_notation_in_all_arguments() {
+        let mut seen = 0;
+        let mut open = vec![(Cli::command(), vec!["weirgate".to_owned()])];
+        while let Some((command, path)) = open.pop() {
+            for below in command.get_subcommands() {
+                let path = [&path[..], &[below.get_name().to_owned()]].concat();
+                open.push((below.clone(), path));
+            }
+            for argument in command.get_arguments() {
+                let names = argument.get_value_names().unwrap_or_default();
+                let values: &[&str] = match names.first().map_or("", |name| name.as_str()) {
+                    "NUMBER" | "COUNT" | "UNITS" | "DAYS" | "PORT" => &["1_6"],
+                    "SPAN" => &["1m30s", "5s", "250ms"],
+                    "WHEN" => &["1h30m", "1d12h", "2026-11-23"],
+                    "LIMIT" if argument.get_long() != Some("top") => {
+                        &["rpm=1_000/minute", "rpm=5/1h30m,burst=1_0", "slots=1_0"]
+                    }
+                    "NAME=TOKENS" => &["rpm=1_0"],
+                    _ => &[],
+                };
+                for value in values {
+                    let option = argument.get_long().map(|name| format!("--{name}={value}"));
+                    let option = option.unwrap_or_else(|| (*value).to_owned());
+                    // Words for the arguments before it.
+                    let at = argument.get_index().unwrap_or(1) - 1;
+                    let words =
+                        vec!["word".to_owned(); if argument.is_positional() { at } else { 0 }];
+                    let all = [&path[..], &words, &[option]].concat();
+                    let read = Cli::command().try_get_matches_from(&all);
+                    let kind =
+                        read.map_or_else(|error| error.kind(), |_| ErrorKind::DisplayVersion);
+                    assert_ne!(kind, ErrorKind::ValueValidation, "{all:?}");
+                    assert_ne!(kind, ErrorKind::InvalidValue, "{all:?}");
+                    seen += 1;
+                }
+            }
+        }
+        assert!(seen > 40, "{seen}");
     }
 }

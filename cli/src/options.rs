@@ -5,6 +5,7 @@ use std::time::Duration;
 use clap::builder::Resettable;
 use clap::{Arg, Args, ColorChoice};
 use weirgate::ConnectOptions;
+use weirgate_shared::parse_timeout;
 
 use crate::instant;
 
@@ -52,14 +53,14 @@ pub struct Options {
         value_parser = retention
     )]
     pub audit_retention: Retention,
-    /// Time allowed for one change or decision, in seconds
-    #[arg(long, global = true, value_name = "SECONDS", default_value = "5", value_parser = seconds)]
+    /// Time allowed for one change or decision
+    #[arg(long, global = true, value_name = "SPAN", default_value = "5s", value_parser = parse_timeout)]
     pub timeout: Duration,
     /// Prints JSON
     #[arg(long, global = true)]
     pub json: bool,
     /// Whether to print colours; NO_COLOR is obeyed too
-    #[arg(long, global = true, value_name = "WHEN", default_value = "auto")]
+    #[arg(long, global = true, value_name = "CHOICE", default_value = "auto")]
     pub color: ColorChoice,
 }
 
@@ -82,15 +83,5 @@ pub fn without_empty_variable(arg: Arg) -> Arg {
     match value.is_some_and(|value| value.is_empty()) {
         true => arg.env(Resettable::Reset),
         false => arg,
-    }
-}
-
-/// Parses a number of seconds, from a millisecond to an hour.
-pub fn seconds(text: &str) -> Result<Duration, String> {
-    let seconds: f64 = text.parse().map_err(|_| "not a number".to_owned())?;
-    if (0.001..=3600.0).contains(&seconds) {
-        Ok(Duration::from_secs_f64(seconds))
-    } else {
-        Err("must be from 0.001 to 3600".to_owned())
     }
 }

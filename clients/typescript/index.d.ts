@@ -77,7 +77,7 @@ export interface AcquireAllOptions extends CallOptions {
   leaseMs?: number | undefined;
   /** Time for the decision, without the wait. */
   timeoutMs?: number | undefined;
-  /** The decision without DynamoDB; a percentage of each limit with `local`. Without the agent there is none. */
+  /** The decision without DynamoDB; a percentage of each limit with `local`. `onAgentUnavailable`: without the agent. */
   onUnavailable?: "error" | "deny" | "allow" | `local ${number}` | undefined;
   /** Counts the amounts, and takes none of them. */
   bypass?: boolean | undefined;
@@ -93,6 +93,22 @@ export interface PeekOptions extends CallOptions {
   /** Amounts of which the answer says when they will be there. */
   need?: Amounts | undefined;
   limits?: readonly Limit[] | undefined;
+}
+
+export interface UsageOptions extends CallOptions {
+  /** Whose usage; `entity`, `resource`, or both. */
+  entity?: string | undefined;
+  resource?: string | undefined;
+  /** `"day"` by default. */
+  by?: "hour" | "day" | "month" | undefined;
+  /** The start of an hour, a day or a month in UTC, as `by` says. */
+  start: Date;
+  end: Date;
+}
+
+export interface UsageRowsOptions extends UsageOptions {
+  /** `next` of the page before. */
+  page?: string | undefined;
 }
 
 export interface SettleOptions extends CallOptions {
@@ -111,6 +127,12 @@ export interface ClientOptions {
   retries?: number;
   /** Connections that are kept while they are idle. Default: 10. */
   maxIdle?: number;
+  /**
+   * What an acquire does, after its retries, if the agent is down or has no decision for now. `"raise"`, the default,
+   * throws `Unavailable`; `"deny"` throws `Denied`; `"allow"` grants: such a grant is `degraded`, and its settlements
+   * change nothing. What only a repair ends, such as a wrong token or missing limits, is thrown in any case.
+   */
+  onAgentUnavailable?: "raise" | "deny" | "allow";
 }
 
 /** One limit of a bucket. */
@@ -137,6 +159,37 @@ export interface Balances {
   readonly retryAfterMs: number | null;
   /** The `RateLimit` fields, for an HTTP response. */
   readonly headers: Readonly<Record<string, string>>;
+}
+
+export interface Usage {
+  /** By limit; text where no number is exact, above 15 digits. */
+  readonly tokens: Readonly<Record<string, number | string>>;
+  readonly acquires: number;
+  /** `"interim"` may still change, `"final"` does not, and of `"unknown"` a part may no longer be kept. */
+  readonly state: "interim" | "final" | "unknown";
+  /** All usage before is included. */
+  readonly completeUntil: Date;
+}
+
+export interface UsageTotal extends Usage {
+  /** Items that cannot be read, whose usage is missing: what is wrong with each, and what to do. */
+  readonly unreadable: readonly string[];
+}
+
+/** Usage of an entity on a resource in one interval. */
+export interface UsageRow extends Usage {
+  readonly entity: string;
+  readonly resource: string;
+  readonly start: Date;
+  readonly end: Date;
+}
+
+export interface UsagePage {
+  readonly rows: readonly UsageRow[];
+  /** `page` of the next one; null after the last. */
+  readonly next: string | null;
+  /** As that of a total. */
+  readonly unreadable: readonly string[];
 }
 
 /** `"lease_gone"`: the lease had already ended, by a release or by its expiry. Nothing changed. */
@@ -175,8 +228,17 @@ export declare class Client {
   /** Reads the balance of one limit; undefined if the bucket does not have it. */
   remaining(entity: string, resource: string, limit: string, options?: PeekOptions): Promise<number | undefined>;
 
-  /** Closes the idle connections. */
-  close(): void;
+  /** Reads what an entity, a resource, or an entity on a resource consumed. */
+  usage(options: UsageOptions): Promise<UsageTotal>;
+
+  /** Reads the same by interval, and by bucket. */
+  usageRows(options: UsageRowsOptions): Promise<UsagePage>;
+
+  /**
+   * Closes the idle connections, and the others once the calls in flight have ended: also settlements that go on after
+   * their signal, and what a given-up acquire took. Returns when that is done, and never throws.
+   */
+  close(): Promise<void>;
 }
 
 /** Tokens that were taken. Nothing is kept in the agent: the token is the grant. */
@@ -199,7 +261,7 @@ export declare class Grant {
   readonly limits: readonly LimitStatus[];
   /** Names of the limits that are short, and do not deny as they are in shadow mode. */
   readonly wouldDeny: readonly string[];
-  /** Why the agent decided without DynamoDB; null if it did not. */
+  /** Why the agent decided without DynamoDB, or the client without the agent; null if neither did. */
   readonly degraded: string | null;
   /** The `RateLimit` fields, for an HTTP response. */
   readonly headers: Readonly<Record<string, string>>;
@@ -275,3 +337,9 @@ export declare class Unavailable extends WeirgateError {
   /** Token of a grant whose settlement stopped halfway; the grant has it already. */
   readonly grant: string | null;
 }
+
+/** No decision until a repair, such as of a permission or the table, which the message names. Never transient. */
+export declare class Misconfigured extends Unavailable {}
+
+/** Limits are neither in the call nor in the table. The message has the command that sets them. */
+export declare class NotConfigured extends Misconfigured {}

@@ -22,6 +22,7 @@
 //! - `meter`: [`Meter`]: what a shard has used in its current hour and day
 //! - `snapshot`: [`Snapshot`]: usage that was copied, and the [`usage`] of a window from copies and
 //!   live items
+//! - `span`: durations as text
 //! - `stamp`: [`Stamp`]: the balances of all shards, which a denied process writes
 //! - `granularity`: [`Granularity`]: hours, days and months of usage reports
 //! - `key`, `attr`, `window`: keys beside their parsers, attribute names, usage windows
@@ -58,6 +59,7 @@ mod on_unavailable;
 mod operation;
 mod shard;
 mod snapshot;
+mod span;
 mod stamp;
 mod switch;
 mod units;
@@ -98,6 +100,7 @@ pub use snapshot::{
     DELIVERY, IntervalUsage, ShardUsageCopy, Snapshot, Snapshots, UsageState, WindowUsage,
     interval_usage, usage,
 };
+pub use span::{exact_span, parse_span, parse_timeout, rounded_span};
 pub use stamp::Stamp;
 pub use switch::{MAX_SWITCHES, Switch, Switches};
 pub use units::{EpochMillis, EpochSeconds, MilliTokens, MilliTotal, Millis};

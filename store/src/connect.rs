@@ -15,6 +15,9 @@ use aws_sdk_dynamodb::config::{
     BehaviorVersion, Config, Credentials, Region, SharedHttpClient, StalledStreamProtectionConfig,
 };
 
+#[cfg(feature = "chain")]
+use aws_types::os_shim_internal::Fs;
+
 use crate::date::DateInterceptor;
 use crate::idle::Https;
 use crate::{Clock, CorrectedClock, SystemClock};
@@ -181,11 +184,49 @@ async fn with_chain(
     if let Some(reason) = fault {
         return unusable(reason);
     }
+    if let Some(reason) = profile_fault(connection, &variables).await {
+        return unusable(reason);
+    }
     let config = chain(http, connection, variables).await;
     match config.region() {
         Some(_) => (&config).into(),
-        None => unusable("no region is set, for example as AWS_REGION".to_owned()),
+        None => {
+            unusable("no region is set: set AWS_REGION, or the region of the profile".to_owned())
+        }
     }
+}
+
+/// Returns why there is no profile of the name that is given, if so. Keys in the environment come
+/// before its profile, so that one may be missing.
+#[cfg(feature = "chain")]
+async fn profile_fault(
+    connection: &ConnectOptions,
+    variables: &HashMap<String, String>,
+) -> Option<String> {
+    let given = connection.profile.as_ref().filter(|name| !name.is_empty());
+    let set = || {
+        let name = variables.get("AWS_PROFILE")?;
+        (!variables.contains_key("AWS_ACCESS_KEY_ID")).then_some(name)
+    };
+    let name = given.or_else(set).filter(|name| *name != "default")?;
+    let (disk, variables) = (Fs::real(), variables.clone().into());
+    // Files that cannot be read are an error of the credentials, which names them.
+    let known = aws_config::profile::load(&disk, &variables, &Default::default(), None)
+        .await
+        .ok()?;
+    if known.get_profile(name).is_some() {
+        return None;
+    }
+    let mut names: Vec<_> = known.profiles().map(|name| format!("{name:?}")).collect();
+    names.sort();
+    let names = match names.is_empty() {
+        true => "there is none".to_owned(),
+        false => format!("there are {}", names.join(", ")),
+    };
+    Some(format!(
+        "no profile is named {name:?} in the files of the AWS configuration: {names}; correct the \
+         name, or add it by 'aws configure --profile {name}'"
+    ))
 }
 
 /// Returns the configuration of clients of other services, with the same transport, region and
@@ -251,7 +292,7 @@ fn variables(lookup: impl Fn(&str) -> Option<String>) -> aws_sdk_dynamodb::confi
         return unusable(reason);
     }
     let Some(region) = variable("AWS_REGION") else {
-        return unusable("AWS_REGION is not set".to_owned());
+        return unusable("AWS_REGION is not set: set it to the table's region".to_owned());
     };
     let mut config = Config::builder().region(Region::new(region));
     config.set_endpoint_url(ENDPOINTS.into_iter().find_map(variable));
@@ -269,8 +310,8 @@ fn variables(lookup: impl Fn(&str) -> Option<String>) -> aws_sdk_dynamodb::confi
             );
             config.credentials_provider(credentials)
         }
-        _ => config.credentials_provider(UnusableCredentials(
-            "AWS_ACCESS_KEY_ID or AWS_SECRET_ACCESS_KEY is not set".to_owned(),
+        _ => config.credentials_provider(Unusable(
+            "AWS_ACCESS_KEY_ID or AWS_SECRET_ACCESS_KEY is not set: set both".to_owned(),
         )),
     }
 }
@@ -287,7 +328,7 @@ fn credentials_fault(lookup: impl Fn(&str) -> Option<String>) -> Option<String> 
         .into_iter()
         .find(|name| lookup(name).is_some_and(|value| !is_text(&value)))?;
     Some(format!(
-        "{name} holds a character that is no printable ASCII"
+        "{name} holds a character that is no printable ASCII: set it again"
     ))
 }
 
@@ -309,19 +350,21 @@ fn endpoint_fault(name: &str, url: &str) -> Option<String> {
 fn unusable(reason: String) -> aws_sdk_dynamodb::config::Builder {
     Config::builder()
         .region(Region::from_static("us-east-1"))
-        .credentials_provider(UnusableCredentials(reason))
+        .credentials_provider(Unusable(reason))
 }
 
-/// Credentials that are missing from the environment or cannot be sent, and the reason.
-#[derive(Debug)]
-struct UnusableCredentials(String);
+/// Credentials, a region or an endpoint that the settings lack or that cannot be used: which, and
+/// what to do.
+#[derive(Debug, Clone, thiserror::Error)]
+#[error("{0}")]
+pub(crate) struct Unusable(String);
 
-impl ProvideCredentials for UnusableCredentials {
+impl ProvideCredentials for Unusable {
     fn provide_credentials<'a>(&'a self) -> future::ProvideCredentials<'a>
     where
         Self: 'a,
     {
-        future::ProvideCredentials::ready(Err(CredentialsError::not_loaded(self.0.clone())))
+        future::ProvideCredentials::ready(Err(CredentialsError::not_loaded(self.clone())))
     }
 }
 

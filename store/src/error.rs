@@ -10,6 +10,8 @@ use aws_sdk_dynamodb::error::{ProvideErrorMetadata, SdkError};
 pub(crate) use classify::{CONDITION_FAILED, throttle_reason};
 pub use kind::ErrorKind;
 
+use crate::connect::Unusable;
+
 /// A request without a decision.
 #[derive(Debug, thiserror::Error)]
 #[error("{request} on table {table:?}: {kind}: {reason}")]
@@ -53,6 +55,7 @@ impl StoreError {
     {
         let kind = classify::kind(&error);
         let reason = match &error {
+            lost if kind == ErrorKind::MissingCredentials => unsigned(lost),
             SdkError::ServiceError(service) => {
                 let meta = service.err().meta();
                 format!(
@@ -71,6 +74,19 @@ impl StoreError {
             reason,
             source: Some(Box::new(error)),
         }
+    }
+}
+
+/// Returns why a request cannot be signed, and what to do.
+fn unsigned(error: &(dyn Error + 'static)) -> String {
+    let mut causes = std::iter::successors(Some(error), |&error| error.source());
+    match causes.find_map(|cause| cause.downcast_ref::<Unusable>()) {
+        Some(unusable) => unusable.to_string(),
+        None => format!(
+            "no credentials: set AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY, or give the process \
+             a profile or a role ({})",
+            chain(error)
+        ),
     }
 }
 

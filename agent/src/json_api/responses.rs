@@ -10,6 +10,7 @@ use weirgate::{Denied, Disabled, Error, NeverFits};
 
 use super::request_body::shown;
 use crate::gated::{Outcome, SettleError};
+use crate::log;
 use crate::net::stream::{ARRIVAL, Unread};
 
 /// The type of error bodies.
@@ -59,7 +60,7 @@ struct DeniedBody<'a> {
     retry_after_ms: Option<u64>,
 }
 
-/// A problem that its status names.
+/// A problem that its status names, or its type.
 #[derive(Serialize)]
 struct Plain {
     #[serde(rename = "type")]
@@ -217,16 +218,24 @@ impl Refusal {
             true => Applied::Unknown,
             false => Applied::No,
         };
-        let (status, outcome) = match error {
-            Error::Invalid(_) => (StatusCode::BAD_REQUEST, Outcome::Invalid),
-            error if error.is_transient() => (StatusCode::SERVICE_UNAVAILABLE, Outcome::NoDecision),
-            _ => (StatusCode::INTERNAL_SERVER_ERROR, Outcome::NoDecision),
+        let detail = error.to_string();
+        let (outcome, problem) = match error {
+            Error::Invalid(_) => {
+                let problem = Plain::new(StatusCode::BAD_REQUEST, detail);
+                (Outcome::Invalid, problem)
+            }
+            error if error.is_transient() => {
+                let problem = Plain::new(StatusCode::SERVICE_UNAVAILABLE, detail);
+                (Outcome::NoDecision, problem)
+            }
+            error => {
+                log::until_repaired(error);
+                (Outcome::NoDecision, Plain::until_repaired(error))
+            }
         };
+        let status = problem.status;
         let may_retry = error.is_transient() && !may_be_applied;
-        let problem = UnsettledBody {
-            problem: Plain::new(status, error.to_string()),
-            grant,
-        };
+        let problem = UnsettledBody { problem, grant };
         let wait = match error {
             Error::Unavailable { retry_after, .. } => Some(retry_after.as_secs() + 1),
             _ => None,
@@ -234,7 +243,7 @@ impl Refusal {
         let fields = wait.map(|seconds| ("retry-after", seconds.to_string()));
         Self {
             fields: fields.into_iter().collect(),
-            ..Self::of(status.as_u16(), outcome, problem, applied, may_retry)
+            ..Self::of(status, outcome, problem, applied, may_retry)
         }
     }
 
@@ -276,6 +285,28 @@ impl Plain {
             title: status.canonical_reason().unwrap_or_default(),
             status: status.as_u16(),
             detail,
+        }
+    }
+
+    /// Returns the problem of an error that only a repair ends. Its type tells it from an unknown path
+    /// (404), and from a fault of what stands between (500).
+    fn until_repaired(error: &Error) -> Self {
+        let (status, kind, title) = match error {
+            Error::NotConfigured { .. } => (
+                StatusCode::NOT_FOUND,
+                "limits-not-configured",
+                "Limits Not Configured",
+            ),
+            _ => (
+                StatusCode::INTERNAL_SERVER_ERROR,
+                "misconfigured",
+                "Misconfigured",
+            ),
+        };
+        Self {
+            kind,
+            title,
+            ..Self::new(status, error.to_string())
         }
     }
 }

@@ -9,6 +9,7 @@ use weirgate::Error;
 
 use super::messages::MAX_MESSAGE_BYTES;
 use crate::gated::Full;
+use crate::log;
 use crate::net::stream::{ARRIVAL, Unread};
 
 /// Time for the call and its answer on their way, 5 ms, or a quarter of a short time.
@@ -136,7 +137,12 @@ pub(super) fn status_of(error: &Error) -> Status {
     if error.is_transient() {
         return Status::unavailable(error.to_string());
     }
-    tracing::warn!(%error, "no decision until a repair");
+    if matches!(error, Error::Invalid(_)) {
+        // It may be of one call, whose descriptors it shows.
+        tracing::warn!(%error, "no decision until a repair");
+    } else {
+        log::until_repaired(error);
+    }
     match error {
         Error::Invalid(_) | Error::NotConfigured { .. } => {
             Status::failed_precondition(error.to_string())

@@ -6,7 +6,7 @@ use std::path::{Path, PathBuf};
 use serde::Deserialize;
 use serde_json::{Map, Value, json};
 
-use crate::fixtures::{Agent, Answer, Serving, Settings};
+use crate::fixtures::{Agent, Answer, START, Serving, Settings};
 
 type Request = Map<String, Value>;
 
@@ -28,7 +28,11 @@ fn the_agent_keeps_the_contract() {
 /// Starts an agent with the limits of the contract, which reaches the database that a file wants.
 fn agent(file: &ScenarioFile) -> Agent {
     let limits = std::fs::read_to_string(folder().join("limits.yaml")).unwrap();
-    let mut agent = Agent::with_limits(Settings::default(), &limits);
+    let settings = Settings {
+        has_table: file.database != Database::WithoutTable,
+        ..Settings::default()
+    };
+    let mut agent = Agent::with_limits(settings, &limits);
     if file.database == Database::Unavailable {
         agent.without_database();
     }
@@ -62,6 +66,29 @@ fn peek(agent: &Agent, request: &Request) -> Value {
     })
 }
 
+/// Asks for usage from yesterday to the end of today.
+fn usage(agent: &Agent, request: &Request) -> Value {
+    const DAY: i64 = 86_400_000;
+    let (mut request, today) = (request.clone(), START.0 / DAY * DAY);
+    request.insert("from_ms".to_owned(), json!(today - DAY));
+    request.insert("to_ms".to_owned(), json!(today + DAY));
+    let answer = agent.post("/v1/usage", &json!(request));
+    if answer.status != 200 {
+        return refused(&answer);
+    }
+    let body = answer.json();
+    let (outcome, row) = match body["items"].as_array() {
+        None => ("usage", &body),
+        Some(rows) => ("rows", rows.last().unwrap_or(&Value::Null)),
+    };
+    json!({
+        "outcome": outcome,
+        "used": row["usage"]["tokens"],
+        "acquires": row["usage"]["acquires"].as_i64().unwrap_or_default(),
+        "state": row["state"],
+    })
+}
+
 fn folder() -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("../clients/contract")
 }
@@ -78,13 +105,14 @@ struct ScenarioFile {
     scenarios: Vec<Scenario>,
 }
 
-/// Whether the agent reaches its database.
+/// Whether the agent reaches its database, and its table there.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Deserialize)]
 #[serde(rename_all = "snake_case")]
 enum Database {
     #[default]
     Available,
     Unavailable,
+    WithoutTable,
 }
 
 /// Steps on buckets of their own.
@@ -102,6 +130,7 @@ struct Step {
     acquire: Option<Request>,
     settle: Option<Request>,
     peek: Option<Request>,
+    usage: Option<Request>,
     restart: Option<Request>,
     /// Name of the grant.
     #[serde(rename = "as")]
@@ -147,6 +176,8 @@ impl Scenario {
                 settle(agent, &request)
             } else if let Some(request) = &step.peek {
                 peek(agent, &prepared(request, file, &prefix))
+            } else if let Some(request) = &step.usage {
+                usage(agent, &prepared(request, file, &prefix))
             } else {
                 assert!(step.restart.is_some(), "step {at} of {:?}", self.name);
                 agent.restart();
@@ -180,6 +211,7 @@ fn prepared(request: &Request, file: &ScenarioFile, prefix: &str) -> Request {
             ("entity", Value::String(entity)) if !entity.is_empty() => {
                 entity.insert_str(0, prefix);
             }
+            ("scope", Value::Object(scope)) => *scope = prepared(scope, file, prefix),
             ("limits", Value::Array(limits)) => {
                 for limit in limits {
                     *limit = file.limits[limit.as_str().unwrap()].clone();
@@ -201,7 +233,8 @@ fn holds(key: &str, expected: &Value, answer: &Value) -> bool {
     let actual = &answer[key];
     match key {
         "outcome" | "lease" | "ended" | "degraded" | "applied" | "status" | "short"
-        | "would_deny" => actual == expected,
+        | "would_deny" | "acquires" | "state" => actual == expected,
+        "used" => numbers(expected) == numbers(actual),
         "amounts" => {
             let buckets = |value: &Value| value.as_array().cloned().unwrap_or_default();
             let pairs = buckets(expected).into_iter().zip(buckets(actual));
@@ -269,7 +302,9 @@ fn refused(answer: &Answer) -> Value {
         429 => "denied",
         413 if body["blocking"].is_object() => "never_fits",
         403 => "disabled",
-        500 | 503 => "unavailable",
+        404 if body["type"] == "limits-not-configured" => "not_configured",
+        500 if body["type"] == "misconfigured" => "misconfigured",
+        503 => "unavailable",
         400 => "invalid",
         status => panic!("no answer of the contract has status {status}: {answer:?}"),
     };

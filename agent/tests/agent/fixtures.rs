@@ -235,7 +235,9 @@ impl Agent {
 
     /// Begins again on a table that is never reached.
     pub fn without_database(&mut self) {
-        let table = self.runtime.block_on(async { TestTable::new() });
+        let table = self
+            .runtime
+            .block_on(async { TestTable::starting_at(START) });
         table.set_unavailable(true);
         let (settings, limits) = (&self.settings, &self.limits);
         (self.gated, self.clients, self.api) =

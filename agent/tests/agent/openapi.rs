@@ -178,6 +178,16 @@ fn every_status_is_described_and_every_described_one_is_given() {
     let responses = json!({"responses": {"404": {"$ref": "#/components/responses/NotFound"}}});
     given.check_with(&responses, &agent.get("/v2/acquire"), "/v2/acquire");
 
+    let unconfigured = Agent::with_limits(
+        Settings::default(),
+        "weirgate: 1\nresources: {other: {limits: {rpm: {per_minute: 1}}}}\n",
+    );
+    for path in ["/v1/acquire", "/v1/peek"] {
+        let answer = unconfigured.post(path, &request(path, &grant));
+        assert_eq!(answer.json()["type"], "limits-not-configured", "{answer:?}");
+        given.check(path, 404, &answer);
+    }
+
     // As an extension has it.
     let with_token = Agent::with(Settings {
         token: Some(Token::new("s3cret").unwrap().for_all()),
@@ -204,7 +214,9 @@ fn every_status_is_described_and_every_described_one_is_given() {
         .fail_reads(|_, _| Some(Fault::ServerError));
     for path in CALLS {
         let request = request(path, &grant);
-        given.check(path, 500, &without_table.post(path, &request));
+        let answer = without_table.post(path, &request);
+        assert_eq!(answer.json()["type"], "misconfigured", "{answer:?}");
+        given.check(path, 500, &answer);
         given.check(path, 503, &unavailable.post(path, &request));
     }
     given.check("/healthz", 503, &unavailable.get("/healthz"));

@@ -17,7 +17,7 @@ use tonic_health::pb::health_client::HealthClient;
 use weirgate_agent::options::Options;
 use weirgate_testkit::server;
 
-use crate::fixtures::{Client, File, Process, Serving, command, database, temporary};
+use crate::fixtures::{Client, File, Process, Serving, command, database, kill, temporary};
 
 /// Longest time until a line of a log.
 const BOUND: Duration = Duration::from_secs(30);
@@ -104,6 +104,35 @@ fn an_empty_variable_is_one_that_is_not_set() {
     let take = json!({"entity": "e", "resource": "r", "limits": limits, "take": {"slots": 1}});
     let answer = client.post("/v1/acquire", &take);
     assert_eq!(answer.status, 200, "{answer:?}");
+}
+
+#[test]
+fn what_needs_a_repair_is_one_line_of_the_log_for_each_entity_and_resource() {
+    let socket = temporary("repair");
+    let mut agent = command(&["--table", "weirgate", "--endpoint-url", &database()]);
+    agent.arg("--unix-socket").arg(&socket);
+    let mut agent = Logged::start(agent);
+    agent.until("listening");
+    let mut client = Client::to(UnixStream::connect(&socket).unwrap());
+    let buckets = [["e-1", "api"], ["e-2", "api"], ["e-1", "search"]];
+    for [entity, resource] in buckets.repeat(3) {
+        let take = json!({"entity": entity, "resource": resource, "take": {"rpm": 1}});
+        assert_eq!(client.post("/v1/acquire", &take).status, 404);
+        let peek = json!({"entity": entity, "resource": resource});
+        assert_eq!(client.post("/v1/peek", &peek).status, 404);
+    }
+    kill(&agent.process, Signal::SIGTERM);
+    agent.process.wait().unwrap();
+    let lines: Vec<Value> = std::iter::from_fn(|| agent.lines.recv_timeout(BOUND).ok())
+        .map(|line| serde_json::from_str(&line).unwrap())
+        .collect();
+    let lines = lines.iter().filter(|line| line["level"] == "WARN");
+    let errors: Vec<_> = lines.map(|line| line["error"].as_str().unwrap()).collect();
+    assert_eq!(errors.len(), buckets.len(), "{errors:?}");
+    for ([entity, resource], error) in buckets.iter().zip(&errors) {
+        let names = format!("entity {entity} on resource {resource}: run `weirgate limits set");
+        assert!(error.contains(&names), "{error}");
+    }
 }
 
 fn rules(limit: u32) -> String {
@@ -266,7 +295,7 @@ fn prefetched_tokens_return_at_the_end_although_a_client_watches_the_health() {
     );
     // The first line of the log has the other address.
     let grpc = format!("127.0.0.1:{}", server::free_port());
-    let prefetch = ["--prefetch", "r=50@60000", "--grace", "0.5"];
+    let prefetch = ["--prefetch", "r=50@60000", "--grace", "500ms"];
     let service = ["--grpc", &grpc, "--rules", rules.path()];
     let mut agent = Process::on(&endpoint, &[prefetch, service].concat());
     let runtime = tokio::runtime::Builder::new_multi_thread()

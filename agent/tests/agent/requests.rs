@@ -11,6 +11,8 @@ use weirgate_testkit::Fault;
 use crate::fixtures::{Agent, Client, Serving, Settings};
 
 const TAKE: &str = r#"{"entity": "e", "resource": "r", "take": {"rpm": 1}}"#;
+/// Limits of one resource alone.
+const OF_RESOURCE: &str = "weirgate: 1\nresources: {gpt-4: {limits: {rpm: {per_minute: 600}}}}\n";
 const THROTTLE: Fault = Fault::Throttle { key_range: true };
 
 /// Sends a request of the table; returns what its answer has.
@@ -41,10 +43,14 @@ fn requests_are_answered_as_the_table_says() {
     for part in include_str!("requests.txt").split("\n## ").skip(1) {
         let (name, steps) = part.split_once('\n').unwrap();
         let has_token = name.ends_with("(token)");
-        let mut agent = Agent::with(Settings {
+        let settings = Settings {
             token: has_token.then(|| Token::new("s3cret").unwrap()),
             ..Settings::default()
-        });
+        };
+        let mut agent = match name.ends_with("(one resource)") {
+            true => Agent::with_limits(settings, OF_RESOURCE),
+            false => Agent::with(settings),
+        };
         let mut grant = String::new();
         for step in steps.split("> ").skip(1) {
             let mut lines = step.lines().filter(|line| !line.is_empty());

@@ -4,6 +4,7 @@ mod child;
 mod signals;
 
 use std::ffi::OsString;
+use std::fmt::Display;
 use std::time::Duration;
 
 use clap::error::ErrorKind;
@@ -17,15 +18,15 @@ use super::balances::BucketArgs;
 use super::peek;
 use crate::amounts::{self, Amount};
 use crate::context::Context;
-use crate::failure::{Failure, NOT_RUN, Outcome};
+use crate::failure::{Failure, NOT_GRANTED, NOT_RUN, Outcome};
 use crate::instant;
 use crate::text::one_line;
 
 /// Takes tokens, for a command or for a script.
 ///
-/// Exit code 1 if they are denied. With a COMMAND it is the command's: 128 and the number of the
-/// signal that ended it, 127 if it was not found, 126 if it cannot be run, 124 if the tokens were
-/// denied, 125 if weirgate failed. Signals are forwarded to the command. While it runs, its lease is
+/// Exit code 3 if they are denied, 4 if they never fit, 5 if the level is stopped. With a COMMAND it
+/// is the command's: 128 and the number of the signal that ended it, 127 if it was not found, 126 if
+/// it cannot be run, 124 if the tokens were not granted, 125 if weirgate failed. Signals are forwarded to the command. While it runs, its lease is
 /// renewed; when it ends, the slots are released.
 #[derive(Debug, Args)]
 #[command(
@@ -97,16 +98,17 @@ enum Answer<'a> {
     Disabled(&'a Disabled),
 }
 
-/// Exit code of a command that was not run because the tokens were denied.
-const DENIED: u8 = 124;
-
 impl Acquire {
     pub async fn run(self, context: &Context) -> Result<Outcome, Failure> {
         let runs_command = !self.command.is_empty();
         let outcome = self.acquire(context).await;
         match outcome {
-            Ok(Outcome::Negative) if runs_command => Ok(Outcome::Exit(DENIED)),
-            Err(Failure::Failed(text) | Failure::Refused(text)) if runs_command => {
+            Ok(Outcome::Denied | Outcome::NeverFits | Outcome::Stopped) if runs_command => {
+                Ok(Outcome::Exit(NOT_GRANTED))
+            }
+            Err(Failure::Failed(text) | Failure::Refused(text) | Failure::Unavailable(text))
+                if runs_command =>
+            {
                 Err(Failure::Exit(NOT_RUN, text))
             }
             outcome => outcome,
@@ -153,13 +155,16 @@ impl Acquire {
                 held.run(&self.command, signals).await
             }
             Ok(Decision::Denied(denied)) => {
-                refused(context, &Answer::Denied(&denied), &denied.to_string())
+                refused(context, &Answer::Denied(&denied), &denied)?;
+                Ok(Outcome::Denied)
             }
             Ok(Decision::NeverFits(never)) => {
-                refused(context, &Answer::NeverFits(&never), &never.to_string())
+                refused(context, &Answer::NeverFits(&never), &never)?;
+                Ok(Outcome::NeverFits)
             }
             Ok(Decision::Disabled(disabled)) => {
-                refused(context, &Answer::Disabled(&disabled), &disabled.to_string())
+                refused(context, &Answer::Disabled(&disabled), &disabled)?;
+                Ok(Outcome::Stopped)
             }
         }
     }
@@ -181,7 +186,8 @@ fn granted(context: &Context, grant: &Grant) -> Result<(), Failure> {
     })
 }
 
-fn refused(context: &Context, answer: &Answer<'_>, text: &str) -> Result<Outcome, Failure> {
-    context.output().print(answer, |_| one_line(text))?;
-    Ok(Outcome::Negative)
+fn refused(context: &Context, answer: &Answer<'_>, text: impl Display) -> Result<(), Failure> {
+    context
+        .output()
+        .print(answer, |_| one_line(&text.to_string()))
 }

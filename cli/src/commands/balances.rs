@@ -133,11 +133,8 @@ async fn send(
         } = report;
         let row = |(limit, before): (_, &MilliTokens)| {
             let after = after.get(limit).copied().unwrap_or_default();
-            vec![
-                ToString::to_string(limit),
-                before.to_string(),
-                after.to_string(),
-            ]
+            let amounts = [*before, after].map(|amount| amount.whole_tokens().to_string());
+            [vec![ToString::to_string(limit)], amounts.to_vec()].concat()
         };
         let table = match before.is_empty() {
             true => String::new(),

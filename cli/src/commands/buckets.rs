@@ -1,6 +1,6 @@
 //! `weirgate buckets`.
 
-use clap::Args;
+use clap::{ArgGroup, Args};
 use weirgate::{EntityId, LimitStatus, Resource, StoredBucket};
 
 use super::list::PageArgs;
@@ -9,7 +9,7 @@ use crate::failure::{Failure, Outcome};
 
 /// Lists the buckets of an entity or a resource, with their balances.
 #[derive(Debug, Args)]
-#[group(required = true, multiple = false, args = ["entity", "resource"])]
+#[command(group(ArgGroup::new("of").required(true).args(["entity", "resource"])))]
 #[command(after_help = "Example: weirgate buckets --entity user-1")]
 pub struct Buckets {
     /// The buckets of this entity
@@ -42,18 +42,19 @@ impl Buckets {
     }
 }
 
-fn row(bucket: &StoredBucket) -> Vec<String> {
+fn row(bucket: &StoredBucket) -> [Vec<String>; 1] {
     let limits: Vec<_> = bucket.limits.iter().map(balance).collect();
-    vec![
+    [vec![
         bucket.entity.to_string(),
         bucket.resource.to_string(),
         limits.join("  "),
         bucket.shards.to_string(),
         bucket.leases.to_string(),
-    ]
+    ]]
 }
 
 /// Returns a balance as text: `tpm 500/1000`.
 fn balance(status: &LimitStatus) -> String {
-    format!("{} {}/{}", status.limit, status.available, status.capacity)
+    let available = status.available.whole_tokens();
+    format!("{} {available}/{}", status.limit, status.capacity)
 }

@@ -5,7 +5,7 @@ use std::io::IsTerminal;
 use crate::failure::Failure;
 use crate::streams::ask;
 
-/// Asks for a name to be typed. Without a terminal, the answer is no.
+/// Asks for a word to be typed. Without a terminal, the answer is no.
 ///
 /// # Errors
 /// [`Failure::Refused`] if another text was typed, or nothing can be.
@@ -22,6 +22,6 @@ pub fn confirm(deed: &str, name: &str) -> Result<(), Failure> {
         return Ok(());
     }
     Err(Failure::Refused(
-        "not confirmed: nothing was deleted".to_owned(),
+        "not confirmed: nothing was changed".to_owned(),
     ))
 }

@@ -65,7 +65,7 @@ impl Doctor {
         context.output().print(&diagnosis, text)?;
         let is_wrong = |finding: &Finding| finding.state == State::Problem;
         Ok(match diagnosis.findings.iter().any(is_wrong) {
-            true => Outcome::Negative,
+            true => Outcome::Incomplete,
             false => Outcome::Done,
         })
     }

@@ -12,8 +12,11 @@ use crate::failure::{Failure, Outcome};
 /// Commands about entities.
 #[derive(Debug, Subcommand)]
 pub enum Entities {
+    #[command(after_help = "Example: weirgate entities list")]
     List(List),
+    #[command(after_help = "Example: weirgate entities children team-a")]
     Children(Children),
+    #[command(after_help = "Example: weirgate entities get user-1")]
     Get(Get),
     #[command(after_help = "Example: weirgate entities set user-1 --parent team-a --cascades")]
     Set(Set),
@@ -21,6 +24,7 @@ pub enum Entities {
         after_help = "Example: weirgate entities describe customer-1 --name 'Acme Inc.' --label plan=pro"
     )]
     Describe(Describe),
+    #[command(after_help = "Example: weirgate entities delete user-1")]
     Delete(Delete),
 }
 
@@ -96,7 +100,7 @@ pub struct Delete {
 
 impl Entities {
     pub async fn run(self, context: &Context) -> Result<Outcome, Failure> {
-        let row = |id: &EntityId| vec![id.to_string()];
+        let row = |id: &EntityId| [vec![id.to_string()]];
         match self {
             Self::List(List { page }) => {
                 let limiter = context.limiter().await?;

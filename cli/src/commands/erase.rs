@@ -43,7 +43,7 @@ impl Erase {
         context.output().print(&report, text)?;
         Ok(match report.in_use.is_empty() {
             true => Outcome::Done,
-            false => Outcome::Negative,
+            false => Outcome::Incomplete,
         })
     }
 }

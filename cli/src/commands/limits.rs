@@ -2,13 +2,13 @@
 
 mod apply;
 mod change;
-mod diff;
+pub mod diff;
 mod plan;
-mod show;
+pub mod show;
 
-use clap::{Args, Subcommand};
+use clap::{ArgGroup, Args, Subcommand};
 use serde::Serialize;
-use weirgate::{Config, ConfigFilter, ConfigLevel, EntityId, Resource};
+use weirgate::{Config, ConfigFilter, ConfigLevel, EntityId, Page, Resource};
 
 use super::list::PageArgs;
 use crate::context::Context;
@@ -22,18 +22,20 @@ pub enum Limits {
     Get(Get),
     #[command(
         after_help = "Examples:\n  weirgate limits set --resource gpt-4 rpm=500/minute tpm=100000/minute,burst=200000 slots=20\n  \
-                      weirgate limits set --resource gpt-4 --merge rpm=600/minute"
+                      weirgate limits set --resource gpt-4 rpm=600/minute --shadow=false"
     )]
     Set(change::Set),
     #[command(after_help = "Example: weirgate limits delete --entity user-1 --resource gpt-4")]
     Delete(change::Delete),
-    #[command(after_help = "Example: weirgate limits list --resource gpt-4 --all")]
+    #[command(after_help = "Example: weirgate limits list --resource gpt-4")]
     List(List),
     #[command(after_help = "Example: weirgate limits diff limits.yaml --exit-code")]
     Diff(diff::Diff),
     #[command(after_help = "Example: weirgate limits plan limits.yaml --out limits.plan")]
     Plan(plan::Plan),
-    #[command(after_help = "Example: weirgate limits apply limits.plan")]
+    #[command(
+        after_help = "Examples:\n  weirgate limits apply limits.yaml\n  weirgate limits apply limits.plan"
+    )]
     Apply(apply::Apply),
 }
 
@@ -46,7 +48,7 @@ pub struct Get {
 
 /// Lists configurations.
 #[derive(Debug, Args)]
-#[group(required = true, multiple = false, args = ["entity", "resource", "entities", "resources"])]
+#[command(group(ArgGroup::new("of").required(true).args(["entity", "resource", "entities", "resources"])))]
 pub struct List {
     /// All of one entity
     #[arg(long, value_name = "ID")]
@@ -107,12 +109,22 @@ impl List {
             (None, None) => ConfigFilter::Resources,
         };
         let limiter = context.limiter().await?;
-        let row = |(level, config): &(ConfigLevel, Config)| {
-            vec![level.to_string(), show::one_line(config)]
+        let row = |Configured { level, config }: &Configured| {
+            let limits = config.as_ref().map(show::one_line);
+            [vec![level.to_string(), limits.unwrap_or_default()]]
+        };
+        let configured = |(level, config)| Configured {
+            level,
+            config: Some(config),
         };
         self.page
             .print(context, &["level", "limits"], row, async |page| {
-                limiter.admin().configs(&filter, page).await
+                let page = limiter.admin().configs(&filter, page).await?;
+                Ok(Page {
+                    items: page.items.into_iter().map(configured).collect(),
+                    unreadable: page.unreadable,
+                    next: page.next,
+                })
             })
             .await
     }

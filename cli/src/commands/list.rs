@@ -1,4 +1,4 @@
-//! Lists, page by page.
+//! Lists.
 
 use clap::Args;
 use serde::Serialize;
@@ -8,19 +8,20 @@ use super::unreadable;
 use crate::context::Context;
 use crate::failure::{Failure, Outcome};
 
-/// Entries of a page that is printed, at least, unless the list ends or requests are used up.
-const FULL: usize = 100;
-/// Requests for a page that is printed: four times the parts of the lists with most of them.
-const MOST_REQUESTS: u32 = 64;
+/// Entries that a list prints, about: a request returns up to 100. A larger list ends with the token
+/// that continues it.
+const MOST: usize = 10_000;
+/// Requests for a list. Pages may be empty, and many lists have parts, so few entries may take many.
+const MOST_REQUESTS: u32 = 1_000;
 
 /// Which part of a list to print.
 #[derive(Debug, Clone, Args)]
 pub struct PageArgs {
-    /// Prints the page with this token, which the page before it ends with
-    #[arg(long, value_name = "TOKEN", value_parser = token, conflicts_with = "all")]
+    /// Continues after some 10,000 entries, with the token that the list ended with
+    #[arg(long, value_name = "TOKEN", value_parser = token)]
     page: Option<PageToken>,
-    /// Prints all pages
-    #[arg(long)]
+    /// Whether the list has bounds of its own, so that all of it is printed.
+    #[arg(skip)]
     pub all: bool,
 }
 
@@ -30,21 +31,21 @@ pub fn token(text: &str) -> Result<PageToken, String> {
 }
 
 impl PageArgs {
-    /// Reads the requested part of a list, and prints it as a table.
+    /// Reads a list, and prints it as a table with the rows of each entry.
     ///
     /// # Errors
     /// [`Failure`] if it cannot be read or printed.
-    pub async fn print<T: Serialize>(
+    pub async fn print<T: Serialize, R: IntoIterator<Item = Vec<String>>>(
         &self,
         context: &Context,
         columns: &[&str],
-        row: impl Fn(&T) -> Vec<String>,
+        rows: impl Fn(&T) -> R,
         mut read: impl AsyncFnMut(Option<&PageToken>) -> Result<Page<T>, Error>,
     ) -> Result<Outcome, Failure> {
         let mut list = read(self.page.as_ref()).await?;
         let mut requests = 1;
         while let Some(next) = &list.next
-            && (self.all || is_short(&list) && requests < MOST_REQUESTS)
+            && (self.all || list.items.len() < MOST && requests < MOST_REQUESTS)
         {
             let page = read(Some(next)).await?;
             list.items.extend(page.items);
@@ -56,21 +57,15 @@ impl PageArgs {
         output.print(&list, |list| {
             let items = match list.items.is_empty() {
                 true => String::new(),
-                false => output.table(columns, list.items.iter().map(&row)) + "\n",
+                false => output.table(columns, list.items.iter().flat_map(&rows)) + "\n",
             };
             items + &unreadable::table(output, &list.unreadable)
         })?;
         match &list.next {
-            Some(next) => output.note(format!("more: --page {next}, or --all")),
+            Some(next) => output.note(format!("more: --page {next}")),
             None if list.items.is_empty() && list.unreadable.is_empty() => output.note("none"),
             None => {}
         }
         Ok(unreadable::outcome(&list.unreadable))
     }
-}
-
-/// Returns whether more pages are read for this one. Many lists have parts, and no page has entries
-/// of two of them, so a page may be empty although the list is not.
-const fn is_short<T>(list: &Page<T>) -> bool {
-    list.items.len() + list.unreadable.len() < FULL
 }

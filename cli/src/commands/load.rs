@@ -37,19 +37,19 @@ pub struct Load {
     #[arg(long = "limit", value_name = "LIMIT", value_parser = amounts::limit)]
     limits: Vec<Limit>,
     /// Acquires that begin in a second, 1 to 1,000,000
-    #[arg(long, value_name = "NUMBER", value_parser = clap::value_parser!(u32).range(1..=1_000_000))]
+    #[arg(long, value_name = "NUMBER", value_parser = amounts::within::<1, 1_000_000, u32>)]
     rate: u32,
     /// How long acquires begin
     #[arg(long = "for", value_name = "SPAN", default_value = "10s", value_parser = instant::span_argument)]
     duration: Duration,
     /// Spreads the acquires over so many entities: user-0, user-1, ...
-    #[arg(long, value_name = "NUMBER", default_value = "1")]
+    #[arg(long, value_name = "NUMBER", default_value = "1", value_parser = amounts::number::<NonZeroU32>)]
     entities: NonZeroU32,
     /// Limiters without anything in common, as processes of a fleet: 1 to 1,000
-    #[arg(long, value_name = "NUMBER", default_value = "1", value_parser = clap::value_parser!(u32).range(1..=1000))]
+    #[arg(long, value_name = "NUMBER", default_value = "1", value_parser = amounts::within::<1, 1_000, u32>)]
     processes: u32,
     /// Acquires that may be without an answer at a time; one that is due then does not begin
-    #[arg(long, value_name = "NUMBER", default_value = "10000")]
+    #[arg(long, value_name = "NUMBER", default_value = "10_000", value_parser = amounts::number::<NonZeroUsize>)]
     in_flight: NonZeroUsize,
     /// Waits for the tokens, at most so long
     #[arg(long, value_name = "SPAN", value_parser = instant::span_argument)]
@@ -87,7 +87,7 @@ impl Load {
         let report = Report::new(tally, rate, began_for);
         output.print(&report, |report| report.text(output))?;
         Ok(match report.has_failures() {
-            true => Outcome::Negative,
+            true => Outcome::Incomplete,
             false => Outcome::Done,
         })
     }

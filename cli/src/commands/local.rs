@@ -13,6 +13,7 @@ use weirgate::{ConnectOptions, RateLimiter};
 use weirgate_local::page::LivePage;
 use weirgate_local::{Action, DatabaseError, HostName, LocalBackend, StartError, Work};
 
+use crate::amounts;
 use crate::context::Context;
 use crate::failure::{Failure, Outcome};
 use crate::instant;
@@ -27,7 +28,7 @@ use crate::text::one_line;
                   weirgate local --port 0 --data ./table --json")]
 pub struct Local {
     /// Port of 127.0.0.1; 0 is any free one
-    #[arg(long, value_name = "PORT", default_value_t = 8000)]
+    #[arg(long, value_name = "PORT", default_value_t = 8000, value_parser = amounts::number::<u16>)]
     port: u16,
     /// Name that clients have for the table, such as that of a container: NAME or NAME:PORT; repeat
     /// it for several
@@ -43,10 +44,10 @@ pub struct Local {
     #[arg(long, value_name = "SPAN", default_value = "10s", value_parser = instant::span_argument)]
     reconcile_every: Duration,
     /// Port of the live page; 0 is any free one
-    #[arg(long, value_name = "PORT", default_value_t = 0)]
+    #[arg(long, value_name = "PORT", default_value_t = 0, value_parser = amounts::number::<u16>)]
     page_port: u16,
     /// Read units a second of the live page, on average; they cost nothing here but time
-    #[arg(long, value_name = "UNITS", default_value = "500")]
+    #[arg(long, value_name = "UNITS", default_value = "500", value_parser = amounts::number::<NonZeroU32>)]
     read_units: NonZeroU32,
 }
 

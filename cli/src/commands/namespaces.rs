@@ -17,7 +17,7 @@ pub struct Namespaces {
 impl Namespaces {
     pub async fn run(self, context: &Context) -> Result<Outcome, Failure> {
         let limiter = context.limiter().await?;
-        let row = |name: &String| vec![name.clone()];
+        let row = |name: &String| [vec![name.clone()]];
         self.page
             .print(context, &["namespace"], row, async |page| {
                 limiter.admin().namespaces(page).await

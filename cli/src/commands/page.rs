@@ -11,6 +11,7 @@ use tracing_subscriber::util::SubscriberInitExt;
 use weirgate::{ConfigFilter, RateLimiter};
 use weirgate_local::page::{LivePage, Options};
 
+use crate::amounts;
 use crate::context::Context;
 use crate::failure::{Failure, Outcome};
 use crate::streams;
@@ -22,10 +23,10 @@ use crate::streams;
 #[command(after_help = "Example: weirgate page --table limits --read-units 50")]
 pub struct Page {
     /// Port of 127.0.0.1; 0 is any free one
-    #[arg(long, value_name = "PORT", default_value_t = 0)]
+    #[arg(long, value_name = "PORT", default_value_t = 0, value_parser = amounts::number::<u16>)]
     port: u16,
     /// Read units a second, on average, for all viewers together
-    #[arg(long, value_name = "UNITS", default_value = "25")]
+    #[arg(long, value_name = "UNITS", default_value = "25", value_parser = amounts::number::<NonZeroU32>)]
     read_units: NonZeroU32,
 }
 

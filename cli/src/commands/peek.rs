@@ -2,6 +2,7 @@
 
 use clap::Args;
 use weirgate::{Balances, ConfigStatus, LimitKind, LimitStatus};
+use weirgate_shared::rounded_span;
 
 use crate::amounts::{self, Amount};
 use crate::context::Context;
@@ -48,21 +49,17 @@ pub const COLUMNS: [&str; 6] = ["limit", "#available", "#capacity", "refill", "m
 /// Returns a limit as a row of [`COLUMNS`].
 pub fn row(status: &LimitStatus) -> Vec<String> {
     let refill = match status.kind() {
-        LimitKind::Rate => format!(
-            "{} per {}",
-            status.refill_amount,
-            instant::period_text(status.refill_period)
-        ),
+        LimitKind::Rate => instant::rate_text(status.refill_amount, status.refill_period),
         LimitKind::Slots => "slots".to_owned(),
     };
     let wait = match status.retry_after {
         Some(wait) if wait.is_zero() => "-".to_owned(),
-        Some(wait) => instant::span_text(wait),
+        Some(wait) => rounded_span(wait),
         None => "no end".to_owned(),
     };
     vec![
         status.limit.clone(),
-        status.available.to_string(),
+        status.available.whole_tokens().to_string(),
         status.capacity.to_string(),
         refill,
         status.mode.as_str().to_owned(),

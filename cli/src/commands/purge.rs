@@ -82,7 +82,7 @@ impl Purge {
         output.print(&sum, |sum| text(sum, self.dry_run))?;
         Ok(match sum.leased {
             0 => Outcome::Done,
-            _ => Outcome::Negative,
+            _ => Outcome::Incomplete,
         })
     }
 }

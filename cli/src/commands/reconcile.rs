@@ -8,6 +8,7 @@ use serde::Serialize;
 use weirgate::{EpochMillis, LimitName, MilliTokens};
 use weirgate_reconciler::{Config, Deadline, DueItem, Preview, Reshaped, Summary, Work};
 
+use crate::amounts;
 use crate::context::Context;
 use crate::failure::{Failure, Outcome};
 use crate::instant;
@@ -26,7 +27,7 @@ pub struct Reconcile {
     dry_run: bool,
     /// Due items to show, those that are due longest
     #[arg(long, value_name = "NUMBER", default_value = "100", requires = "dry_run",
-          value_parser = clap::value_parser!(i32).range(1..=1000))]
+          value_parser = amounts::within::<1, 1_000, i32>)]
     most: i32,
     /// Time after which a run stops; the next one continues
     #[arg(long = "for", value_name = "SPAN", default_value = "5m", conflicts_with = "dry_run",
@@ -88,10 +89,9 @@ impl Reconcile {
         let summary = summary.map_err(|error| Failure::from(&error))?;
         context.output().print(&summary, summary_text)?;
         let left = summary.left_over + summary.partitions_unfinished;
-        Ok(match (left, summary.undecodable) {
-            (0, 0) => Outcome::Done,
-            (0, _) => Outcome::Incomplete,
-            _ => Outcome::Negative,
+        Ok(match left + summary.undecodable {
+            0 => Outcome::Done,
+            _ => Outcome::Incomplete,
         })
     }
 }

@@ -7,6 +7,7 @@ use serde::Serialize;
 use weirgate_aggregator::replay::{Done, Options, ReplayError, Sum, replay};
 use weirgate_aggregator::{DEFAULT_TTL_DAYS, TTL_DAYS};
 
+use crate::amounts;
 use crate::context::Context;
 use crate::failure::{Failure, Outcome};
 use crate::text::one_line;
@@ -26,7 +27,7 @@ pub struct Replay {
     /// ttl. Copies of windows that ended longer ago are left, because their snapshots may be
     /// deleted.
     #[arg(long, value_name = "DAYS", default_value_t = DEFAULT_TTL_DAYS,
-        value_parser = clap::value_parser!(i64).range(TTL_DAYS))]
+        value_parser = amounts::within::<{ *TTL_DAYS.start() }, { *TTL_DAYS.end() }, i64>)]
     pub ttl_days: i64,
 
     /// Takes records of this table, the one that the table was restored from
@@ -38,7 +39,7 @@ pub struct Replay {
     pub dry_run: bool,
 
     /// The most copies under way at once
-    #[arg(long, value_name = "COUNT", default_value_t = 32, value_parser = clap::value_parser!(u16).range(1..=256))]
+    #[arg(long, value_name = "COUNT", default_value_t = 32, value_parser = amounts::within::<1, 256, u16>)]
     pub concurrency: u16,
 
     /// Files and folders with objects of the failure bucket; `-` is standard input
@@ -74,7 +75,7 @@ pub async fn run(args: Replay, context: &Context) -> Result<Outcome, Failure> {
     .await?;
     let outcome = match sum.is_complete() {
         true => Outcome::Done,
-        false => Outcome::Negative,
+        false => Outcome::Incomplete,
     };
     let replayed = Replayed { objects, sum };
     output.print(&replayed, |replayed| replayed.sum.text(args.dry_run))?;
@@ -112,9 +113,9 @@ mod tests {
     #[test]
     fn a_wrong_argument_is_named_with_what_it_takes() {
         for (flag, wrong, takes) in [
-            ("--ttl-days", "0", "1..=3650"),
+            ("--ttl-days", "0", "from 1 to 3650"),
             ("--ttl-days", "x", "--ttl-days"),
-            ("--concurrency", "257", "1..=256"),
+            ("--concurrency", "257", "from 1 to 256"),
         ] {
             let error = Replay::try_parse_from(["replay", flag, wrong, "folder"]).unwrap_err();
             assert_eq!(error.exit_code(), 2);

@@ -5,6 +5,7 @@ use serde::Serialize;
 use weirgate::{ConfigLevel, EntityId, Limit, RateLimiter, Resource};
 
 use super::balances::BucketArgs;
+use crate::amounts;
 use crate::context::Context;
 use crate::failure::{Failure, Outcome};
 
@@ -17,7 +18,7 @@ pub struct Split {
     #[command(flatten)]
     bucket: BucketArgs,
     /// Number of shards: a power of two
-    #[arg(long, value_name = "COUNT")]
+    #[arg(long, value_name = "COUNT", value_parser = amounts::number::<u32>)]
     shards: u32,
 }
 
@@ -30,7 +31,7 @@ pub struct Merge {
     #[command(flatten)]
     bucket: BucketArgs,
     /// Number of shards: a power of two
-    #[arg(long, value_name = "COUNT", default_value_t = 1)]
+    #[arg(long, value_name = "COUNT", default_value_t = 1, value_parser = amounts::number::<u32>)]
     shards: u32,
 }
 

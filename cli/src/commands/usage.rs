@@ -6,21 +6,21 @@ mod html;
 
 use std::collections::BTreeSet;
 
-use clap::{Args, ValueEnum};
-use serde::Serialize;
+use clap::{ArgGroup, Args, ValueEnum};
 use weirgate::{
     EntityId, EpochMillis, Granularity, LimitName, MilliTotal, Page, Resource, TopUser, Unreadable,
     Usage as Amounts, UsageReport, UsageRow, UsageScope, UsageState, UsageTotal,
 };
 
 use super::unreadable;
+use crate::amounts;
 use crate::context::Context;
 use crate::failure::{Failure, Outcome};
 use crate::instant;
 
 /// Reports usage, exact to the token.
 #[derive(Debug, Args)]
-#[group(id = "scope", required = true, multiple = true, args = ["entity", "resource"])]
+#[command(group(ArgGroup::new("of").required(true).multiple(true).args(["entity", "resource"])))]
 #[command(
     after_help = "Examples:\n  weirgate usage --entity user-1 --resource gpt-4 --by day --from 30d\n  \
                   weirgate usage --resource gpt-4 --from 2026-11-01 --top tpm\n  \
@@ -49,7 +49,7 @@ pub struct Usage {
     #[arg(long, value_name = "LIMIT", num_args = 0..=1, default_missing_value = "acquires", conflicts_with_all = ["csv", "chart", "html"])]
     top: Option<String>,
     /// Number of largest users
-    #[arg(long, value_name = "COUNT", default_value_t = 10, requires = "top")]
+    #[arg(long, value_name = "COUNT", default_value_t = 10, requires = "top", value_parser = amounts::number::<usize>)]
     count: usize,
     /// Prints CSV
     #[arg(long, conflicts_with_all = ["json", "chart", "html"])]
@@ -237,11 +237,7 @@ fn total(context: &Context, total: UsageTotal) -> Result<Outcome, Failure> {
 
 fn top(context: &Context, top: Page<TopUser>) -> Result<Outcome, Failure> {
     let output = context.output();
-    let top = Top {
-        users: top.items,
-        unreadable: top.unreadable,
-    };
-    output.print(&top, |Top { users, .. }| {
+    output.print(&top, |Page { items: users, .. }| {
         let limits = limits(users.iter().map(|user| &user.usage));
         let mut names = vec!["entity".to_owned(), "resource".to_owned()];
         names.extend(columns(&limits));
@@ -256,15 +252,8 @@ fn top(context: &Context, top: Page<TopUser>) -> Result<Outcome, Failure> {
             false => output.table(&names, users.iter().map(line)),
         }
     })?;
-    if top.users.is_empty() && top.unreadable.is_empty() {
+    if top.items.is_empty() && top.unreadable.is_empty() {
         output.note("none in this range");
     }
     Ok(lacking(context, &top.unreadable))
-}
-
-#[derive(Serialize)]
-struct Top {
-    users: Vec<TopUser>,
-    #[serde(skip_serializing_if = "Vec::is_empty")]
-    unreadable: Vec<Unreadable>,
 }

@@ -258,7 +258,7 @@ async fn dashes_without_a_command_are_wrong_usage_and_take_nothing() {
     for options in [
         &["slots=1"][..],
         &["slots=1", "--limit", "slots=1"],
-        &["slots=1", "--wait", "1s", "--on-lost", "warn"],
+        &["slots=1", "--wait", "1s", "--on-lost", "keep"],
         &["slots=1", "--json"],
         &["budget=1"],
     ] {
@@ -402,7 +402,7 @@ async fn a_command_that_is_not_run_has_a_code_of_its_own() {
     let (status, _) = Run::start(world.acquire(&["budget=1"], &["true"])).end();
     assert_eq!(status.code(), Some(124), "stopped");
     world.gate.set_down(true);
-    let down = ["budget=1", "--timeout", "0.5"];
+    let down = ["budget=1", "--timeout", "500ms"];
     let (status, errors) = Run::start(world.acquire(&down, &["true"])).end();
     assert_eq!(status.code(), Some(125), "{errors}");
     world.gate.set_down(false);
@@ -419,7 +419,7 @@ async fn the_lease_is_renewed_while_the_command_runs() {
     let first = expiry();
     until("it is renewed", || expiry() > first + 2_000);
     let other = world.table.run("acquire job gpu slots=1");
-    assert_eq!(other.code, Some(1), "{other:?}");
+    assert_eq!(other.code, Some(3), "{other:?}");
     // A short outage is bridged.
     let before = expiry();
     world.gate.set_down(true);
@@ -431,10 +431,10 @@ async fn the_lease_is_renewed_while_the_command_runs() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_command_whose_lease_is_lost_is_stopped_or_warned_once() {
+async fn a_command_whose_lease_is_lost_is_stopped_or_kept_with_one_warning() {
     let term = number(Signal::SIGTERM).to_string();
     for by_outage in [true, false] {
-        for (action, is_stopped) in [(None, true), (Some("stop"), true), (Some("warn"), false)] {
+        for (action, is_stopped) in [(None, true), (Some("stop"), true), (Some("keep"), false)] {
             let world = World::new().await;
             let mut options = vec!["slots=1", "--lease", "1s"];
             options.extend(action.into_iter().flat_map(|action| ["--on-lost", action]));

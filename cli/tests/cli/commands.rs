@@ -21,10 +21,11 @@ async fn limits_are_set_shown_listed_and_deleted() {
         found["config"]["limits"][1],
         json!({"name": "slots", "slots": 2, "mode": "soft"})
     );
-    let list = table.json("limits list --resources --all");
+    let list = table.json("limits list --resources");
     assert_eq!(list["items"].as_array().map(Vec::len), Some(1), "{list}");
     let text = table.text("limits list --resources");
-    assert!(text.contains("rpm 5 per 1 min"), "{text}");
+    assert_eq!(list["items"][0]["level"]["resource"], "gpt-4", "{list}");
+    assert!(text.contains("rpm 5/minute"), "{text}");
     assert_eq!(table.json("namespaces")["items"], json!(["default"]));
     let delete = "--principal ops limits delete --resource gpt-4";
     let deleted = table.json(delete);
@@ -55,7 +56,7 @@ async fn the_audit_is_exported_by_time_and_kept_as_long_as_its_writer_says() {
         let listed = table.json([&["audit", "--system"], more].concat());
         listed["items"].as_array().expect("a list").clone()
     };
-    let [newest, oldest] = &events(&["--since", "1h"])[..] else {
+    let [newest, oldest] = &events(&["--from", "1h"])[..] else {
         panic!("two changes were made")
     };
     let kept = [newest, oldest].map(|event| {
@@ -66,13 +67,39 @@ async fn the_audit_is_exported_by_time_and_kept_as_long_as_its_writer_says() {
     let at = |event: &Value| event["at_ms"].as_i64().expect("a time");
     assert!(at(newest) >= at(oldest));
     for (more, expected) in [
-        (["--since", "1h", "--until", "2100-01-01"], 2),
-        (["--since", "2100-01-01", "--until", "2100-01-02"], 0),
-        (["--since", "2h", "--until", "1h"], 0),
+        (["--from", "1h", "--to", "2100-01-01"], 2),
+        (["--from", "2100-01-01", "--to", "2100-01-02"], 0),
+        (["--from", "2h", "--to", "1h"], 0),
     ] {
         assert_eq!(events(&more).len(), expected, "{more:?}");
     }
-    assert_eq!(events(&["--until", "1h"]).len(), 0);
+    assert_eq!(events(&["--to", "1h"]).len(), 0);
+    let text = table.text("--principal ops audit --system");
+    let rows: Vec<Vec<_>> = text
+        .lines()
+        .map(|line| {
+            line.split("  ")
+                .map(str::trim)
+                .filter(|cell| !cell.is_empty())
+                .collect()
+        })
+        .collect();
+    assert_eq!(
+        rows[0],
+        ["AT", "AUTHOR", "WHAT", "BEFORE", "AFTER"],
+        "{text}"
+    );
+    let cells: Vec<_> = rows[1..].iter().map(|row| row[2..].join(" | ")).collect();
+    let expected = [
+        "system rpm.capacity | 5 | 6",
+        "system rpm.refill | 5/minute | 6/minute",
+        "system rpm.capacity | - | 5",
+        "system rpm.mode | - | enforced",
+        "system rpm.refill | - | 5/minute",
+        "system shadow | - | no",
+        "system status | - | enforced",
+    ];
+    assert_eq!(cells, expected, "{text}");
 }
 
 #[tokio::test(flavor = "multi_thread")]
@@ -80,10 +107,10 @@ async fn one_limit_of_a_level_is_changed_and_the_others_are_kept() {
     let table = Table::new().await;
     let set = ["limits", "set", "--system"];
     table.json([&set[..], &["rpm=5/minute", "slots=2", "--shadow"]].concat());
-    let merge = [&set[..], &["--merge", "rpm=6/minute"]].concat();
+    let merge = [&set[..], &["rpm=6/minute"]].concat();
     let text = table.text(&merge);
     assert!(
-        text.contains("5 per 1 min") && text.contains("6 per 1 min"),
+        text.contains("5/minute") && text.contains("6/minute"),
         "{text}"
     );
     assert!(
@@ -101,12 +128,31 @@ async fn one_limit_of_a_level_is_changed_and_the_others_are_kept() {
     let kept = table.json("limits get --system");
     assert_eq!(kept["config"]["limits"][1]["slots"], 2, "{kept}");
     assert_eq!(kept["config"]["is_shadow"], true, "{kept}");
-    let replaced = table.json([&set[..], &["rpm=6/minute"]].concat());
+    for (change, status, is_shadow) in [
+        ("--disabled", "disabled", true),
+        ("--shadow=false", "disabled", false),
+        ("--enforced", "enforced", false),
+        ("--unlimited", "unlimited", false),
+        ("slots=3", "unlimited", false),
+        ("--shadow", "unlimited", true),
+    ] {
+        let after = &table.json([&set[..], &[change]].concat())["after"];
+        assert_eq!(after["limits"].as_array().map(Vec::len), Some(2), "{after}");
+        assert_eq!(
+            (&after["status"], &after["is_shadow"]),
+            (&json!(status), &json!(is_shadow)),
+            "{change}"
+        );
+    }
+    let replaced = table.json([&set[..], &["--replace", "rpm=6/minute"]].concat());
+    let rpm = &kept["config"]["limits"][0];
     assert_eq!(
-        replaced["after"]["limits"].as_array().map(Vec::len),
-        Some(1),
-        "{replaced}"
+        replaced["after"],
+        json!({"limits": [rpm], "status": "enforced", "is_shadow": false})
     );
+    let nothing = table.run(set);
+    assert_eq!(nothing.code, Some(2), "{nothing:?}");
+    assert!(nothing.stderr.contains("LIMIT"), "{nothing:?}");
 }
 
 #[tokio::test(flavor = "multi_thread")]
@@ -148,7 +194,7 @@ async fn entities_have_parents_and_children() {
         table.json("entities children team")["items"],
         json!(["user"])
     );
-    assert_eq!(table.json("entities list --all")["items"], json!(["user"]));
+    assert_eq!(table.json("entities list")["items"], json!(["user"]));
     assert_eq!(table.json("entities delete user"), json!({"changed": true}));
     let gone = table.run("entities get user");
     assert_eq!(gone.code, Some(1), "{gone:?}");
@@ -165,11 +211,11 @@ async fn tokens_are_taken_held_and_denied() {
         .expect("slots have a lease")
         .to_owned();
     let denied = table.run("--json acquire user gpt-4 slots=1");
-    assert_eq!(denied.code, Some(1), "{denied:?}");
+    assert_eq!(denied.code, Some(3), "{denied:?}");
     let answer: Value = serde_json::from_str(&denied.stdout).expect("JSON");
     assert_eq!(answer["decision"], "denied", "{answer}");
     let never = table.run("acquire user gpt-4 rpd=3");
-    assert_eq!(never.code, Some(1), "{never:?}");
+    assert_eq!(never.code, Some(4), "{never:?}");
 
     let buckets = table.json("buckets --entity user");
     assert_eq!(&buckets["items"][0]["leases"], &json!(1));
@@ -201,7 +247,7 @@ async fn operators_stop_start_and_correct() {
     assert_eq!(table.run("acquire user gpt-4 rpd=1").code, Some(0));
     table.text("stop --resource gpt-4 --idempotency-key ticket-1");
     let stopped = table.run("--json acquire user gpt-4 rpd=1");
-    assert_eq!(stopped.code, Some(1), "{stopped:?}");
+    assert_eq!(stopped.code, Some(5), "{stopped:?}");
     assert!(
         stopped.stdout.contains(r#""decision":"disabled""#),
         "{stopped:?}"

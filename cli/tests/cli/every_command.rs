@@ -10,7 +10,7 @@ use weirgate_testkit::server::serve;
 use super::fixtures::{File, commands, refusing, weirgate};
 
 /// Every command that reads or changes the table, with arguments that are right.
-const ON_THE_TABLE: [(&str, &[&str]); 40] = [
+const ON_THE_TABLE: [(&str, &[&str]); 41] = [
     ("limits get", &["--system"]),
     ("limits set", &["--system", "rpm=5/minute"]),
     ("limits delete", &["--system"]),
@@ -29,6 +29,7 @@ const ON_THE_TABLE: [(&str, &[&str]); 40] = [
     ("leases list", &["user", "gpt-4"]),
     ("leases release", &["user", "gpt-4", "0000000000011"]),
     ("usage", &["--entity", "user"]),
+    ("why", &["user", "gpt-4"]),
     ("peek", &["user", "gpt-4"]),
     ("acquire", &["user", "gpt-4", "rpm=1"]),
     ("load", &["user", "gpt-4", "rpm=1", "--rate", "1"]),
@@ -110,6 +111,15 @@ fn every_command_fails(name: &str, options: &[&str], code: i32, remedy: &str) {
             run.stderr.starts_with("error: ") && run.stderr.contains(remedy),
             "{seen}"
         );
+        // The crate's errors have remedies of their own, and one is enough.
+        for other in [
+            "deploy the stack",
+            "the network",
+            "needs this action",
+            "if this repeats",
+        ] {
+            assert!(!run.stderr.contains(other), "{seen}");
+        }
     }
 }
 
@@ -122,14 +132,71 @@ fn a_wrong_argument_is_named_and_the_help_too() {
         2,
         "unexpected argument '--no-such-option' found; ",
     );
-    let run = weirgate("limits get --sytem");
-    assert!(
-        run.stderr.contains("see 'weirgate limits get --help'"),
-        "{run:?}"
-    );
+    for (arguments, help) in [
+        ("limits get --sytem", "limits get"),
+        ("limits gte", "limits"),
+        ("limit get", ""),
+        ("--timeout x limits get --system", "limits get"),
+        ("--table peek limits set --system rpm=5/week", "limits set"),
+        ("peek user", "peek"),
+        ("acquire limits get rpm", "acquire"),
+        ("acquire user gpt-4 rpm=1 --wait soon", "acquire"),
+        ("audit --system --from yesterday", "audit"),
+        ("top-up user gpt-4 rpm=1 rpm=2", "top-up"),
+    ] {
+        let run = weirgate(arguments);
+        let path = format!("weirgate {help}");
+        let line = format!("; see '{} --help'\n", path.trim_end());
+        let is_named = run.stderr.ends_with(&line);
+        assert!(is_named && run.code == Some(2), "{arguments}: {run:?}");
+    }
     let run = weirgate("--json peek");
     let error: serde_json::Value = serde_json::from_str(&run.stderr).expect("JSON");
     assert_eq!(error["error"]["exit_code"], 2, "{run:?}");
+}
+
+/// 3 to 7 are those of `acquire`, an endpoint without an answer and `diff`, in other tests here.
+#[test]
+fn the_guide_has_the_exit_codes_of_the_help() {
+    let guide = include_str!("../../../docs/guide/command-line.md");
+    let help = weirgate("--help").stdout;
+    let (_, codes) = help.split_once("Exit codes:\n").expect("exit codes");
+    let lines: Vec<_> = codes
+        .lines()
+        .map_while(|line| line.strip_prefix("  "))
+        .collect();
+    assert_eq!(lines.len(), 8, "{help}");
+    for line in lines {
+        let (code, meaning) = line.split_once("  ").expect("a code and its meaning");
+        assert!(
+            guide.contains(&format!("\n- {code}: {meaning}\n")),
+            "{line}"
+        );
+    }
+}
+
+#[test]
+fn every_command_has_a_usage_line_and_an_example() {
+    for path in commands(&[]) {
+        let help = weirgate(format!("{path} --help").as_str()).stdout;
+        let example = format!("weirgate {path}");
+        let (_, end) = help.split_once("\nExample").unwrap_or_default();
+        assert!(end.contains(&example) || path == "purge", "{help}");
+        // What is required first, then the options of which none is.
+        let usage = help.lines().find(|line| line.starts_with("Usage: "));
+        let usage = usage.unwrap_or_default();
+        let groups = usage
+            .split('<')
+            .skip(1)
+            .filter(|group| group.starts_with("--"));
+        for option in groups.flat_map(|group| group.split(" --")) {
+            assert!(
+                !option.contains("page") && !option.contains("all"),
+                "{usage}"
+            );
+        }
+        assert!(usage.len() < 120, "{usage}");
+    }
 }
 
 /// Each error, with the options that bring every command into it.
@@ -173,13 +240,13 @@ fn every_error_of_every_command_is_one_line_with_its_remedy() {
         (
             "unreachable",
             on(format!("http://{free}")),
-            1,
+            6,
             "check --region and --endpoint-url",
         ),
         (
             "expired",
             on(refusing("ExpiredTokenException", expired)),
-            1,
+            6,
             "sign in again, or give another --profile",
         ),
     ] {

@@ -3,7 +3,7 @@
 use std::io::{BufRead, BufReader, Read, Write};
 use std::net::{TcpListener, TcpStream};
 use std::path::PathBuf;
-use std::process::Command;
+use std::process::{Command, Stdio};
 
 use serde_json::Value;
 use weirgate_testkit::Dynamo;
@@ -59,12 +59,13 @@ pub fn weirgate(arguments: impl Arguments) -> Run {
 
 /// Runs the binary with these variables and arguments.
 pub fn weirgate_with(variables: &[(&str, &str)], arguments: impl Arguments) -> Run {
-    let output = Command::new(env!("CARGO_BIN_EXE_weirgate"))
-        .args(arguments.words())
-        .env_clear()
-        .envs(variables.iter().copied())
-        .output()
-        .expect("the binary runs");
+    let mut command = Command::new(env!("CARGO_BIN_EXE_weirgate"));
+    command.args(arguments.words()).env_clear();
+    finish(command.envs(variables.iter().copied()).stdin(Stdio::null()))
+}
+
+fn finish(command: &mut Command) -> Run {
+    let output = command.output().expect("the binary runs");
     let text = |bytes: Vec<u8>| String::from_utf8(bytes).expect("output is UTF-8");
     Run {
         code: output.status.code(),
@@ -116,6 +117,17 @@ impl Table {
         let options = ["--table", "weirgate", "--endpoint-url", &self.endpoint];
         // Before the arguments, which may end with a command of their own.
         weirgate([&options[..], &arguments.words()].concat())
+    }
+
+    /// As [`run`](Self::run), with a terminal for standard input, on which this is typed.
+    pub fn run_typing(&self, text: &str, arguments: impl Arguments) -> Run {
+        let pty = nix::pty::openpty(None, None).expect("a terminal");
+        let mut keys = std::fs::File::from(pty.master);
+        keys.write_all(text.as_bytes()).expect("it is typed");
+        let mut command = Command::new(env!("CARGO_BIN_EXE_weirgate"));
+        command.args(["--table", "weirgate", "--endpoint-url", &self.endpoint]);
+        command.args(arguments.words()).env_clear();
+        finish(command.stdin(std::fs::File::from(pty.slave)))
     }
 
     /// Runs a command that succeeds, and returns what it prints.

@@ -12,7 +12,7 @@ system:
 resources:
   gpt-4:
     limits:
-      tpm: {per_minute: 1000, burst: 2000}
+      tpm: {per_minute: 1_000, burst: 2_000}
       slots: {concurrent: 3}
 entities:
   user-1:
@@ -68,7 +68,7 @@ async fn a_difference_has_every_field_before_and_after() {
     table.text("limits set --resource gpt-4 tpm=500/minute old=1");
     let file = File::new("diff.yaml", FILE);
     let run = table.run(["limits", "diff", file.path(), "--exit-code"]);
-    assert_eq!(run.code, Some(3), "{run:?}");
+    assert_eq!(run.code, Some(7), "{run:?}");
     let rows: Vec<Vec<_>> = run
         .stdout
         .lines()
@@ -76,7 +76,7 @@ async fn a_difference_has_every_field_before_and_after() {
         .collect();
     for row in [
         "resource gpt-4 tpm.capacity 500 2000",
-        "resource gpt-4 tpm.refill 500 per 1 min 1000 per 1 min",
+        "resource gpt-4 tpm.refill 500/minute 1000/minute",
         "resource gpt-4 old.slots 1 -",
         "resource gpt-4 slots.slots - 3",
         "entity user-1 parent - team-a",
@@ -130,14 +130,52 @@ async fn a_broken_file_is_reported_with_line_and_column() {
         "broken.yaml",
         "weirgate: 1\nsystem:\n  limits:\n    rpm: {per_week: 60}\n",
     );
-    for command in ["diff", "plan"] {
+    for command in ["diff", "plan", "apply"] {
         let run = table.run(["limits", command, file.path()]);
         assert_eq!(run.code, Some(2), "{run:?}");
         assert!(run.stderr.contains("broken.yaml:4:11: "), "{run:?}");
     }
-    let run = table.run(["limits", "apply", file.path()]);
+    let plan = File::new("broken.plan", r#"{"weirgate_plan":1,"#);
+    let run = table.run(["limits", "apply", plan.path()]);
     assert_eq!(run.code, Some(2), "{run:?}");
     assert!(run.stderr.contains("line 1 column"), "{run:?}");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_limits_file_is_shown_and_applied_after_a_confirmation() {
+    let table = Table::new().await;
+    let file = File::new("confirm.yaml", FILE);
+    let apply = ["limits", "apply", file.path()];
+    let count = || {
+        table.json("limits list --resources")["items"]
+            .as_array()
+            .map(Vec::len)
+    };
+    let unasked = table.run(apply);
+    assert_eq!((unasked.code, count()), (Some(2), Some(0)), "{unasked:?}");
+    assert!(unasked.stderr.contains("add --yes"), "{unasked:?}");
+    assert!(unasked.stdout.ends_with("\n4 changes\n"), "{unasked:?}");
+    for (typed, code, changed) in [("no\n", 2, 0), ("\n", 2, 0), ("yes\n", 0, 1)] {
+        let asked = table.run_typing(typed, apply);
+        assert_eq!(
+            (asked.code, count()),
+            (Some(code), Some(changed)),
+            "{asked:?}"
+        );
+        assert!(asked.stderr.contains("Type yes"), "{asked:?}");
+    }
+    table.text("limits delete --system");
+    let again = [&apply[..], &["--yes"]].concat();
+    assert_eq!(
+        table.json(&again),
+        json!({"applied": 1, "applied_before": 0})
+    );
+    assert_eq!(table.text(&again), "no changes\napplied: 0\n");
+    let missing = table.run("limits apply no-such-file");
+    assert!(
+        missing.code == Some(2) && missing.stderr.contains("no-such-file"),
+        "{missing:?}"
+    );
 }
 
 #[tokio::test(flavor = "multi_thread")]

@@ -22,7 +22,7 @@ async fn a_load_counts_each_acquire_once_and_its_outcome() {
     );
     let text = table.text(load);
     assert!(
-        text.starts_with("50 acquires in 1 s, 50 per second asked\n"),
+        text.starts_with("50 acquires in 1s, 50 per second asked\n"),
         "{text}"
     );
     assert!(

@@ -70,7 +70,7 @@ fn its_variables_are_all_that_a_caller_needs_and_a_signal_ends_it() {
         let (taken, denied) = (take(), take());
         assert_eq!(
             (taken.code, denied.code),
-            (Some(0), Some(1)),
+            (Some(0), Some(3)),
             "{taken:?} {denied:?}"
         );
         let peeked = local.caller("peek user-1 gpt-4 --json");

@@ -14,3 +14,5 @@ mod local;
 mod terminal;
 mod unreadable;
 mod variables;
+mod why;
+mod wrong_uses;

@@ -1,6 +1,6 @@
 //! What the environment sets.
 
-use crate::fixtures::{Table, weirgate, weirgate_with};
+use crate::fixtures::{File, Table, weirgate, weirgate_with};
 
 /// Variables that the SDK reads.
 const AWS: [&str; 8] = [
@@ -86,6 +86,60 @@ fn an_endpoint_that_is_no_url_is_named() {
                 matches!(run.code, Some(1 | 2)) && run.stderr.contains("must be http"),
                 "{run:?}"
             );
+        }
+    }
+}
+
+/// What a new user lacks. Nothing can be sent, so the table of the test gets no request.
+#[tokio::test(flavor = "multi_thread")]
+async fn what_is_missing_for_a_request_is_one_sentence_with_its_remedy() {
+    let config = File::new(
+        "aws-config",
+        "[profile dev]\nregion = eu-west-1\n[profile ops]\n",
+    );
+    let files = [
+        ("AWS_CONFIG_FILE", config.path()),
+        ("AWS_EC2_METADATA_DISABLED", "true"),
+    ];
+    let keys = [
+        ("AWS_ACCESS_KEY_ID", "id"),
+        ("AWS_SECRET_ACCESS_KEY", "secret"),
+    ];
+    let region = [("AWS_REGION", "eu-west-1")];
+    let no_region = "error: no region is set: set AWS_REGION, or the region of the profile; \
+                     or give --region or --profile\n";
+    let no_profile = "error: no profile is named \"prod\" in the files of the AWS configuration: \
+                      there are \"dev\", \"ops\"; correct the name, or add it by 'aws configure \
+                      --profile prod'; or give --region or --profile\n";
+    for (variables, options, expected) in [
+        (&keys[..], "", no_region),
+        (&[], "", no_region),
+        (&[], "--profile ops", no_region),
+        (&region, "--profile prod", no_profile),
+        (&keys, "--profile prod", no_profile),
+        (&[("AWS_PROFILE", "prod")], "", no_profile),
+        (
+            &region,
+            "",
+            "error: no credentials: set AWS_ACCESS_KEY_ID and ",
+        ),
+        (
+            &[],
+            "--profile dev",
+            "error: no credentials: set AWS_ACCESS_KEY_ID and ",
+        ),
+    ] {
+        for command in [
+            "limits list --resources",
+            "acquire user gpt-4 rpm=1",
+            "doctor",
+        ] {
+            let variables = [&files[..], variables].concat();
+            let line = format!("--table weirgate {options} {command}");
+            let run = weirgate_with(&variables, line.as_str());
+            assert_eq!((run.code, run.stdout.as_str()), (Some(2), ""), "{run:?}");
+            assert!(run.stderr.starts_with(expected), "{line}: {run:?}");
+            assert_eq!(run.stderr.lines().count(), 1, "{run:?}");
         }
     }
 }

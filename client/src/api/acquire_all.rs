@@ -116,7 +116,7 @@ impl<'a> AcquireAll<'a> {
             }
             if !request.request().options.wait.is_zero() {
                 return invalid(
-                    "a request has its own wait_up_to(): set it once, after acquire_all()"
+                    "a request of several has a time to wait of its own: set one for all of them"
                         .to_owned(),
                 );
             }

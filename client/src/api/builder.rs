@@ -297,7 +297,7 @@ impl Builder {
                         || (is_arn && b":/".contains(&b))
                 };
                 if name.len() < 3 || (name.len() > 255 && !is_arn) || !name.bytes().all(is_name) {
-                    let rule = "a name of 3 to 255 of A-Z a-z 0-9 _ - . or an ARN";
+                    let rule = "3 to 255 of A-Z a-z 0-9 _ - ., or is an ARN";
                     return Err(Error::Invalid(format!(
                         "{name:?} is no valid table name: a name has {rule}"
                     )));

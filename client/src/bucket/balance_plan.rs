@@ -188,7 +188,7 @@ fn named(
         };
         if shards.iter().all(is_held) {
             return Err(Error::Invalid(format!(
-                "limit {name:?} has slots, whose number follows from their leases: end those with release_lease()"
+                "limit {name:?} has slots, whose number follows from their leases: release those"
             )));
         }
         if named.insert(name.clone(), *change).is_some() {
@@ -203,7 +203,7 @@ fn named(
         .find(|name| !shards.iter().all(|shard| can_set(shard, name)))
     {
         return Err(Error::Invalid(format!(
-            "limit {name:?} is not the same in all shards of the bucket yet: call apply_limits() first"
+            "limit {name:?} is not the same in all shards of the bucket yet: apply the limits to all shards first, or change the limit after its next takes"
         )));
     }
     Ok(named)

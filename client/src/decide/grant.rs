@@ -294,7 +294,7 @@ impl Grant {
     pub fn check_renew(&self, lasts: Duration) -> Result<(), Error> {
         if self.lease_id().is_none() && self.uncounted.is_empty() && self.would_deny.is_none() {
             return Err(Error::Invalid(
-                "this grant has no lease: request one with lease()".to_owned(),
+                "this grant has no lease: take it with a lease to renew it".to_owned(),
             ));
         }
         check_lease(lasts)

@@ -58,7 +58,7 @@ impl RequestSpec {
             Resource::new(&*self.resource)?,
         );
         if self.amounts.is_empty() {
-            return invalid("empty request: add at least one take()".to_owned());
+            return invalid("empty request: take tokens of at least one limit".to_owned());
         }
         self.amounts().map(drop)
     }
@@ -69,7 +69,7 @@ impl RequestSpec {
             check_lease(lasts)?;
             if self.options.is_bypass {
                 return invalid(format!(
-                    "a lease of {lasts:?} is requested with bypass(), which takes nothing that a lease could hold: leave out lease() or bypass()"
+                    "a lease of {lasts:?} is requested with bypass, which takes nothing that a lease could hold: leave out the lease or bypass"
                 ));
             }
         }
@@ -97,7 +97,7 @@ impl RequestSpec {
             };
             if amounts.iter().any(|(known, ..)| known == name) {
                 return invalid(format!(
-                    "limit {name:?} is taken twice: take the sum in one take()"
+                    "limit {name:?} is taken twice: take the sum at once"
                 ));
             }
             let most = most.unwrap_or(amount);

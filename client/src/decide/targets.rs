@@ -63,7 +63,7 @@ impl RequestSpec {
         answer_by: Instant,
     ) -> Result<ResolvedRequest, Error> {
         if self.amounts.is_empty() {
-            return invalid("empty request: add at least one take()".to_owned());
+            return invalid("empty request: take tokens of at least one limit".to_owned());
         }
         let error = match self.resolve(buckets, age, answer_by).await {
             Ok(resolved) => return self.without_slots_in_debt(resolved),
@@ -100,7 +100,7 @@ impl RequestSpec {
         }
         match resolved.targets.iter().find_map(slots) {
             Some(name) => invalid(format!(
-                "limit {name:?} has slots, which a grant holds: take them without into_debt()"
+                "limit {name:?} has slots, which a grant holds: take them as a request of their own, not into debt"
             )),
             None => Ok(resolved),
         }
@@ -118,7 +118,7 @@ impl RequestSpec {
         let Some(limits) = &self.limits else {
             if let Some(version) = self.version {
                 return invalid(format!(
-                    "limits_version({version}) needs limits given with the call: add limits()"
+                    "version {version} is of limits given with the call, and there are none: give the limits too, or leave out their version"
                 ));
             }
             return self
@@ -206,33 +206,17 @@ impl RequestSpec {
             let is_own = Arc::ptr_eq(&bucket, &own);
             resolved_request.limits_may_be_stale |= resolved.may_be_stale(session.env.ages.now());
             let config = resolved.config.as_deref();
-            if is_own && given.is_none() {
-                let Some(EffectiveConfig {
-                    level,
-                    limits,
-                    status,
-                    ..
-                }) = config
-                else {
-                    return Err(Error::NotConfigured {
-                        entity: entity.clone(),
-                        resource: resource.clone(),
-                    });
-                };
-                if let Some(name) =
-                    missing_limit(amounts, limits).filter(|_| *status == ConfigStatus::Enforced)
-                {
-                    if resolved.may_be_stale(session.env.ages.now()) && age == Freshness::AnyAge {
-                        // The limit may be new.
-                        age = Freshness::Recent;
-                        next = Some(bucket);
-                        continue;
-                    }
-                    let names = names(limits);
-                    return invalid(format!(
-                        "limit {name:?} is not among those configured for {level}: {names:?}"
-                    ));
+            if is_own
+                && given.is_none()
+                && let Err(error) = check_configured(&bucket.key, config, amounts)
+            {
+                if age == Freshness::AnyAge && resolved.may_be_stale(session.env.ages.now()) {
+                    // What is missing may be new.
+                    age = Freshness::Recent;
+                    next = Some(bucket);
+                    continue;
                 }
+                return Err(error);
             }
             let limits = match config {
                 Some(EffectiveConfig {
@@ -289,8 +273,7 @@ impl RequestSpec {
                     continue;
                 }
                 if seen.contains(parent) {
-                    let text =
-                        "is its own ancestor: correct its item or an ancestor's with set_entity()";
+                    let text = "is its own ancestor: give it or an ancestor another parent";
                     return invalid(format!("entity {parent} {text}"));
                 }
                 seen.push(parent.clone());
@@ -358,6 +341,28 @@ impl RequestSpec {
             request,
             is_shadow: settings.is_shadow || self.options.is_shadow,
         })
+    }
+}
+
+/// Requires that the configuration of a bucket has the limits that are requested.
+fn check_configured(
+    bucket: &BucketKey,
+    config: Option<&EffectiveConfig>,
+    amounts: &NamedAmounts<'_>,
+) -> Result<(), Error> {
+    let Some(config) = config else {
+        return Err(Error::NotConfigured {
+            entity: bucket.entity.clone(),
+            resource: bucket.resource.clone(),
+        });
+    };
+    let EffectiveConfig { level, limits, .. } = config;
+    match missing_limit(amounts, limits) {
+        Some(name) if config.status == ConfigStatus::Enforced => invalid(format!(
+            "limit {name:?} is not among those configured for {level}: {:?}",
+            names(limits)
+        )),
+        _ => Ok(()),
     }
 }
 

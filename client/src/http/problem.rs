@@ -12,6 +12,8 @@ use crate::{Denied, Disabled, Error, NeverFits};
 const QUOTA_EXCEEDED: &str = "https://iana.org/assignments/http-problem-types#quota-exceeded";
 /// The type of problems that need no more than their status.
 const BLANK: &str = "about:blank";
+/// The type of problems that only a repair ends.
+const MISCONFIGURED: &str = "misconfigured";
 
 /// The reason that a request was not served. It names limits and resources, but no entity.
 ///
@@ -146,8 +148,8 @@ impl Problem {
         Self::new((400, 3), "Bad Request", detail)
     }
 
-    /// Returns the problem of a request without a decision. It omits the error, which is internal
-    /// and names the table.
+    /// Returns the problem of a request without a decision: of type `misconfigured` if only a repair
+    /// brings one. It omits the error, which is internal and names the table.
     #[must_use]
     pub fn unavailable(error: &Error) -> Self {
         if error.is_transient() {
@@ -155,7 +157,10 @@ impl Problem {
             Self::new((503, 14), "Service Unavailable", detail.to_owned())
         } else {
             let detail = "the limits of this request could not be checked: the log of the service names the cause and the remedy";
-            Self::new((500, 13), "Internal Server Error", detail.to_owned())
+            Self {
+                kind: MISCONFIGURED,
+                ..Self::new((500, 13), "Internal Server Error", detail.to_owned())
+            }
         }
     }
 

@@ -3,7 +3,7 @@
 use std::fmt;
 use std::time::Duration;
 
-use weirgate_shared::{ConfigLevel, EntityId, LimitMode, MilliTokens, Resource};
+use weirgate_shared::{ConfigLevel, EntityId, LimitMode, MilliTokens, Resource, rounded_span};
 
 use super::limit_status::{LimitStatus, most_restrictive};
 
@@ -50,7 +50,9 @@ impl fmt::Display for Denied {
         let says = |status: &LimitStatus| {
             format!(
                 "{} has {} of {} requested",
-                status.limit, status.available, status.requested
+                status.limit,
+                status.available.whole_tokens(),
+                status.requested
             )
         };
         let short: Vec<_> = self.short().map(says).collect();
@@ -58,7 +60,10 @@ impl fmt::Display for Denied {
             write!(f, "DynamoDB is unavailable ({reason}): ")?;
         }
         match self.retry_after {
-            Some(after) => write!(f, "denied, retry after {after:?}: {}", short.join(", ")),
+            Some(after) => {
+                let (after, short) = (rounded_span(after), short.join(", "));
+                write!(f, "denied, retry after {after}: {short}")
+            }
             None => write!(f, "denied: {}", short.join(", ")),
         }
     }

@@ -4,7 +4,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use weirgate_shared::{
-    BucketKey, ConfigError, EntityId, ItemError, LimitError, NameError, Resource,
+    BucketKey, ConfigError, EntityId, ItemError, LimitError, NameError, Resource, rounded_span,
 };
 use weirgate_store::{ErrorKind, StoreError};
 
@@ -18,7 +18,7 @@ pub enum Error {
     #[error(transparent)]
     Store(Arc<StoreError>),
     /// No decision within the time allowed; `last` has the reason, if there was an error.
-    #[error("no decision on bucket {bucket} within {after:?}{}", last.as_ref().map(|error| format!(": {error}")).unwrap_or_default())]
+    #[error("no decision on bucket {bucket} within {}{}", rounded_span(*after), last.as_ref().map(|error| format!(": {error}")).unwrap_or_default())]
     Timeout {
         /// The bucket's partition key.
         bucket: String,
@@ -28,16 +28,16 @@ pub enum Error {
         last: Option<Arc<StoreError>>,
     },
     /// Nothing was sent, because the circuit breaker is open after failed requests.
-    #[error("DynamoDB is unavailable; circuit breaker open for another {retry_after:?}: {last}")]
+    #[error("DynamoDB is unavailable; circuit breaker open for another {}: {last}", rounded_span(*retry_after))]
     Unavailable {
         /// Time until the next attempt.
         retry_after: Duration,
         /// The failure that opened the circuit breaker.
         last: String,
     },
-    /// No limits were given, and no limit level has a configuration.
+    /// No limits were given, and no limit level has a configuration. It is remembered for a second.
     #[error(
-        "no limits are configured for entity {entity} on resource {resource}: set_config() for one of them, their resource or the system, or give limits()"
+        "no limits are configured for entity {entity} on resource {resource}: run `weirgate limits set --resource {resource} rpm=600/minute`, or give limits with the call"
     )]
     NotConfigured {
         /// The entity.
@@ -58,7 +58,7 @@ pub enum Error {
         supported: i64,
     },
     /// Other processes kept changing the same item; nothing was changed.
-    #[error("{what} was changed by other processes for {after:?}, before each attempt: try again")]
+    #[error("{what} was changed by other processes for {}, before each attempt: try again", rounded_span(*after))]
     Contended {
         /// The item to be changed.
         what: String,

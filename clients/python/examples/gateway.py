@@ -10,7 +10,8 @@ LIMITS = [weirgate.Limit.per_minute("requests", 100), weirgate.Limit.slots("slot
 class RateLimit:
     """Middleware: acquires for the tenant of a request's API key, and answers a denial itself.
 
-    `tenants` has the tenant of each key. A client chooses neither its tenant nor what a request costs.
+    `tenants` has the tenant of each key. A client chooses neither its tenant nor what a request costs. Requests pass
+    while the agent restarts if `client` is an `AsyncClient(on_agent_unavailable="allow")`.
     """
 
     def __init__(self, app, client, tenants):
@@ -34,12 +35,9 @@ class RateLimit:
         except weirgate.Refused as refused:
             await respond(scope, send, refused.status, refused.headers, refused.problem)
             return
-        except weirgate.WeirgateError as error:
-            # A request passes while an agent restarts. What only a repair ends, such as a wrong token, refuses.
-            if isinstance(error, weirgate.Unavailable) and error.is_transient:
-                await self.app(scope, receive, send)
-            else:
-                await respond(scope, send, 503, {}, {"status": 503, "detail": "no decision of the rate limiter"})
+        except weirgate.WeirgateError:
+            # What only a repair ends, such as a wrong token, passes nothing.
+            await respond(scope, send, 503, {}, {"status": 503, "detail": "no decision of the rate limiter"})
             return
         async with grant:
 

@@ -28,6 +28,15 @@ GRANTED = {
 }
 SETTLED = {"grant": "g2", "settlement": "settled", "lease": {"expires_at_ms": 5}, "amounts": [{"rpm": 0.5}]}
 BALANCES = {"status": "enforced", "limits": [LIMIT], "retry_after_ms": 12}
+USED = {
+    "usage": {"tokens": {"rpm": 6.5, "tpm": "9300000000000000000"}, "acquires": 2}, "state": "interim", "complete_until_ms": 5,
+}
+UNREADABLE = [{"entity": None, "resource": None, "shard": None, "pk": "a", "sk": "b", "error": "wrong: correct it"}]
+TOTAL = {**USED, "unreadable": UNREADABLE}
+PAGE = {
+    "items": [{"entity": "a", "resource": "api", "start_ms": 0, "end_ms": 3_600_000, **USED}], "next": "p2",
+    "unreadable": UNREADABLE,
+}
 PROBLEM = {
     "type": "about:blank", "title": "Denied", "status": 429, "detail": "too few", "applied": "no", "retry": False,
     "grant": "g3", "retry_after_ms": 1_500, "violated-policies": ["rpm"], "retry_after": 2,
@@ -121,6 +130,10 @@ def use(found):
             getattr(found, name, None)
     elif isinstance(found, weirgate.Balances):
         found.remaining("rpm"), found.limits, found.headers, [status.is_short for status in found.limits]
+    elif isinstance(found, (weirgate.UsageTotal, weirgate.UsagePage)):
+        rows = found.rows if isinstance(found, weirgate.UsagePage) else (found,)
+        [(row.tokens.get("rpm"), row.acquires + 1, row.state, row.complete_until + 1) for row in rows]
+        ", ".join(found.unreadable)
     elif not isinstance(found, weirgate.Settlement):
         found.limits, found.would_deny, found.degraded, found.headers, found.amount("rpm"), found.remaining("rpm")
         found.token, found.expires_at, found.amounts
@@ -140,6 +153,8 @@ class Subject:
             "acquire": lambda client: client.acquire("a", "api", {"rpm": 1}),
             "settle": lambda client: client.restore("g").adjust({"rpm": 1}),
             "peek": lambda client: client.peek("a", "api"),
+            "usage": lambda client: client.usage(entity="a", start=0, end=86_400),
+            "usage_rows": lambda client: client.usage_rows(entity="a", start=0, end=86_400),
         }
 
         async def later():
@@ -204,7 +219,8 @@ class Answers(unittest.TestCase):
             self.within(work)
 
     def test_each_part_of_a_success_of_each_wrong_type(self):
-        for call, value in {"acquire": GRANTED, "settle": SETTLED, "peek": BALANCES}.items():
+        values = {"acquire": GRANTED, "settle": SETTLED, "peek": BALANCES, "usage": TOTAL, "usage_rows": PAGE}
+        for call, value in values.items():
             with self.subTest(call=call):
                 self.check_whole(call, [whole(200, json.dumps(value))])
                 self.check_whole(call, [whole(200, text) for text in mutations(value)])

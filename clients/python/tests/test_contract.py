@@ -3,6 +3,7 @@
 import asyncio
 import json
 import re
+import time
 import unittest
 
 import weirgate
@@ -62,6 +63,23 @@ class Subject:
             "retry_after_ms": None if balances.retry_after is None else balances.retry_after * 1000,
         }
 
+    def usage(self, request):
+        """Asks for usage from yesterday to the end of today."""
+        day = 86_400
+        today = time.time() // day * day
+        asked = {**request["scope"], "by": request["by"], "start": today - day, "end": today + day}
+        if request.get("total"):
+            outcome, found = "usage", self.run(self.client.usage(**asked))
+        else:
+            rows = self.run(self.client.usage_rows(**asked, page=request.get("page"))).rows
+            outcome, found = "rows", rows[-1] if rows else None
+        return {
+            "outcome": outcome,
+            "used": found and found.tokens,
+            "acquires": found.acquires if found else 0,
+            "state": found and found.state,
+        }
+
     def answer(self, call, request):
         try:
             return call(request)
@@ -80,7 +98,12 @@ class Subject:
         except weirgate.InvalidRequest as invalid:
             return {"outcome": "invalid", "applied": "no", "text": str(invalid)}
         except weirgate.Unavailable as unavailable:
-            return {"outcome": "unavailable", "applied": unavailable.applied, "text": str(unavailable)}
+            outcome = {weirgate.NotConfigured: "not_configured", weirgate.Misconfigured: "misconfigured"}
+            return {
+                "outcome": outcome.get(type(unavailable), "unavailable"),
+                "applied": unavailable.applied,
+                "text": str(unavailable),
+            }
 
 
 def held(outcome, grant):
@@ -124,6 +147,8 @@ def prepared(request, named, prefix):
     request = dict(request)
     if request.get("entity"):
         request["entity"] = prefix + request["entity"]
+    if "scope" in request:
+        request["scope"] = prepared(request["scope"], named, prefix)
     if "limits" in request:
         request["limits"] = [named[name] for name in request["limits"]]
     if "buckets" in request:
@@ -135,6 +160,8 @@ def holds(key, expected, answer):
     """Returns whether an answer keeps an expectation, as `clients/contract/README.md` says."""
     actual = answer.get(key)
     if key in ("outcome", "lease", "ended", "degraded", "applied", "status", "short", "would_deny", "amounts"):
+        return actual == expected
+    if key in ("used", "acquires", "state"):
         return actual == expected
     if key == "remaining":
         # A limit that refills may have gained while the scenario ran.
@@ -161,8 +188,12 @@ class Contract:
 
     def agent(self, database):
         if database not in self.agents:
-            variables = self.backend.variables if database == "available" else without_database()
-            self.agents[database] = Agent(variables)
+            variables = {
+                "available": self.backend.variables,
+                "unavailable": without_database(),
+                "without_table": {**self.backend.variables, "WEIRGATE_TABLE": "missing"},
+            }
+            self.agents[database] = Agent(variables[database])
             type(self).addClassCleanup(self.agents[database].stop)
         return self.agents[database]
 
@@ -182,7 +213,8 @@ class Contract:
                 request["grant"] = request.pop("token") if "token" in request else grants[request["grant"]]
                 answer = subject.answer(subject.settle, request)
             else:
-                call, name = ("acquire", step.get("as")) if "acquire" in step else ("peek", None)
+                call = next(call for call in ("acquire", "peek", "usage") if call in step)
+                name = step.get("as")
                 answer = subject.answer(getattr(subject, call), prepared(step[call], file["limits"], prefix))
             if name and answer.get("grant"):
                 grants[name] = answer["grant"]

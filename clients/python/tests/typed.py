@@ -7,7 +7,8 @@ from typing_extensions import assert_type
 import weirgate
 
 client = weirgate.Client()
-asynchronous = weirgate.AsyncClient()
+asynchronous = weirgate.AsyncClient(on_agent_unavailable="allow")
+weirgate.Client(on_agent_unavailable="alow")  # type: ignore[arg-type]
 
 
 @client.limited(lambda user, **_: user, "api", {"rpm": 1}, actual=lambda text: {"tpm": len(text)}, wait=1.5)
@@ -33,6 +34,9 @@ async def calls() -> None:
     await asynchronous.acquire("ann", "api", {"rpm": "1"})  # type: ignore[dict-item]
     await asynchronous.acquire("ann", "api", {"rpm": 1}, on_unavailable="local 25")
     await asynchronous.acquire("ann", "api", {"rpm": 1}, on_unavailable="alow")  # type: ignore[arg-type]
+    assert_type((await asynchronous.usage(entity="ann", start=0, end=3600)).acquires, int)
+    assert_type(client.usage_rows(resource="api", by="hour", start=0, end=3600).rows, tuple[weirgate.UsageRow, ...])
+    client.usage(resource="api", by="week", start=0, end=3600)  # type: ignore[arg-type]
     assert_type(await asynchronous.close(), None)
 
 
@@ -42,6 +46,8 @@ def denied() -> Optional[float]:
             assert_type(grant.adjust({"rpm": 0.5}), weirgate.Settlement)
     except weirgate.Denied as refused:
         return refused.retry_after
+    except weirgate.NotConfigured as missing:
+        assert_type(missing.is_transient, bool)
     except weirgate.Unavailable as unavailable:
         return None if unavailable.applied == "unknown" else 0
     return None

@@ -1,13 +1,23 @@
 /** Answers as values or errors, and which of them allow to send the request again. */
 
-import { Denied, Disabled, InvalidRequest, NeverFits, Unauthorized, Unavailable } from "./errors.js";
-import { PEEK } from "./request.js";
-import { BALANCES, PROBLEM } from "./shape.js";
+import { Denied, Disabled, InvalidRequest, Misconfigured, NeverFits, NotConfigured } from "./errors.js";
+import { Unauthorized, Unavailable } from "./errors.js";
+import { PEEK, USAGE } from "./request.js";
+import { GRANTED, PROBLEM, SETTLED } from "./shape.js";
 
 /** @import { WeirgateError } from "./errors.js" */
 /** @import { Response } from "./transport.js" */
 
 const FIRST_PAUSE_MS = 50;
+/**
+ * By the type of a problem: 404 is also an unknown path, and 500 also a fault of what stands between.
+ *
+ * @type {Map<string, typeof Unavailable>}
+ */
+const UNTIL_REPAIRED = new Map([
+  ["limits-not-configured", NotConfigured],
+  ["misconfigured", Misconfigured],
+]);
 const UTF_8 = new TextDecoder("utf-8", { fatal: true });
 
 /** @import { Shape } from "./shape.js" */
@@ -75,7 +85,7 @@ export class Attempts {
  * @param {string} path
  */
 export function lost(cause, path) {
-  if (path === PEEK) return new Unavailable(cause.message, "no", { cause });
+  if (path === PEEK || path === USAGE) return new Unavailable(cause.message, "no", { cause });
   return new Unavailable(`${cause.message}; whether the request was applied is unknown`, "unknown", { cause });
 }
 
@@ -90,7 +100,7 @@ export function valueOf(response, hasShape) {
   const found = jsonOf(response);
   if (hasShape(found)) return found;
   const message = "the answer is not one of the agent: is its URL right?";
-  throw new Unavailable(message, hasShape === BALANCES ? "no" : "unknown", { isTransient: false });
+  throw new Unavailable(message, hasShape === GRANTED || hasShape === SETTLED ? "unknown" : "no", { isTransient: false });
 }
 
 /**
@@ -148,8 +158,10 @@ function errorOf(response, problem) {
   if (status === 413 && problem.blocking) return new NeverFits(message, status, headers, problem);
   if (status === 403) return new Disabled(message, status, headers, problem);
   if (status === 401) return new Unauthorized(message);
-  if (status >= 400 && status < 500 && problem.applied !== "unknown") return new InvalidRequest(message);
+  const Kind = UNTIL_REPAIRED.get(problem.type);
+  if (!Kind && status >= 400 && status < 500 && problem.applied !== "unknown") return new InvalidRequest(message);
   // Without the word of the agent, such as from a proxy, nothing is known.
   const applied = problem.applied === "no" ? "no" : "unknown";
-  return new Unavailable(message, applied, { isTransient: status > 500, status, grant: problem.grant });
+  const isTransient = !Kind && status > 500;
+  return new (Kind ?? Unavailable)(message, applied, { isTransient, status, grant: problem.grant });
 }

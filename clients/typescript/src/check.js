@@ -115,6 +115,17 @@ export function milliseconds(what, given, least, most) {
 }
 
 /**
+ * Returns the milliseconds since 1970 of a date.
+ *
+ * @param {string} what
+ * @param {unknown} given
+ */
+export function instant(what, given) {
+  const ms = given instanceof Date ? given.getTime() : -1;
+  return ms >= 0 ? ms : refuse(what, "a Date since 1970", given);
+}
+
+/**
  * Requires one of some texts.
  *
  * @template {string} T

@@ -1,7 +1,7 @@
 /** Acquires by the agent. */
 
 /** @import { AcquireAllOptions, AcquireOptions, Balances, Bucket } from "../index.js" */
-/** @import { ClientOptions, PeekOptions, Take } from "../index.js" */
+/** @import { ClientOptions, PeekOptions, Take, UsageOptions, UsageRowsOptions } from "../index.js" */
 /** @import { Request } from "./request.js" */
 /** @import { Response } from "./transport.js" */
 
@@ -13,21 +13,27 @@ import { endpoint } from "./endpoint.js";
 import { Unavailable } from "./errors.js";
 import { Grant, finishQuietly, warnNotSettled } from "./grant.js";
 import * as request from "./request.js";
-import { BALANCES } from "./shape.js";
+import { BALANCES, USAGE_PAGE, USAGE_TOTAL } from "./shape.js";
 import { Lost, NotSent, Transport } from "./transport.js";
-import { limitStatus } from "./values.js";
+import { limitStatus, usagePage, usageTotal } from "./values.js";
+import { answerWithoutAgent, policyOf } from "./without-agent.js";
 
 export class Client {
   #transport;
   #answerTimeoutMs;
   #retries;
+  #onAgentUnavailable;
+  /** @type {Set<Promise<unknown>>} */
+  #inFlight = new Set();
 
   /** @param {ClientOptions} [options] */
   constructor(options = {}) {
-    const known = ["url", "token", "answerTimeoutMs", "retries", "maxIdle"];
-    const { url, token, answerTimeoutMs = 10_000, retries = 2, maxIdle = 10 } = check.fields("options", options, known);
+    const known = ["url", "token", "answerTimeoutMs", "retries", "maxIdle", "onAgentUnavailable"];
+    const given = check.fields("options", options, known);
+    const { url, token, answerTimeoutMs = 10_000, retries = 2, maxIdle = 10, onAgentUnavailable = "raise" } = given;
     this.#answerTimeoutMs = check.milliseconds("answerTimeoutMs", answerTimeoutMs, 0, check.DAY_MS);
     this.#retries = check.whole("retries", retries, 0, 100, "0 to 100");
+    this.#onAgentUnavailable = policyOf(onAgentUnavailable);
     const idle = check.whole("maxIdle", maxIdle, 0, 10_000, "0 to 10000 connections");
     this.#transport = new Transport(endpoint(url, token), idle);
   }
@@ -103,7 +109,21 @@ export class Client {
     return limits.find((status) => status.limit === limit)?.available;
   }
 
-  close() {
+  /** @param {UsageOptions} options */
+  async usage(options) {
+    const response = await this.#call(request.usageTotal(options), check.signal(options.signal));
+    return usageTotal(valueOf(response, USAGE_TOTAL));
+  }
+
+  /** @param {UsageRowsOptions} options */
+  async usageRows(options) {
+    const response = await this.#call(request.usageRows(options), check.signal(options.signal));
+    return usagePage(valueOf(response, USAGE_PAGE));
+  }
+
+  async close() {
+    this.#transport.closeIdle();
+    while (this.#inFlight.size > 0) await Promise.allSettled(this.#inFlight);
     this.#transport.close();
   }
 
@@ -112,28 +132,50 @@ export class Client {
    * @param {AbortSignal | undefined} signal
    */
   async #granted(asked, signal) {
-    return new Grant(this.#call, await this.#call(asked, check.signal(signal)));
+    const given = check.signal(signal);
+    const answered = this.#call(asked, given).catch((error) => answerWithoutAgent(this.#onAgentUnavailable, asked, error));
+    return new Grant(this.#call, await answered);
   }
 
   /**
-   * Rolls back a grant that the agent answered with after the call was given up.
+   * Rolls back a grant that the agent answers with after the call was given up.
    *
-   * @param {Response} response
+   * @param {Promise<Response | undefined>} answered
    */
-  #takeBack = async (response) => {
-    try {
-      await new Grant(this.#call, response).rollBack();
-    } catch (error) {
-      warnNotSettled(error);
-    }
+  #takeBack = (answered) => {
+    const rollBack = async () => {
+      const response = await answered;
+      if (response?.status === 200) await new Grant(this.#call, response).rollBack();
+    };
+    this.#keep(rollBack().catch(warnNotSettled));
   };
+
+  /**
+   * Keeps in mind what is in flight.
+   *
+   * @template T
+   * @param {Promise<T>} call
+   */
+  #keep(call) {
+    this.#inFlight.add(call);
+    const forget = () => this.#inFlight.delete(call);
+    call.then(forget, forget);
+    return call;
+  }
 
   /**
    * @param {Request} asked
    * @param {AbortSignal | undefined} signal
    * @returns {Promise<Response>}
    */
-  #call = async (asked, signal) => {
+  #call = (asked, signal) => this.#keep(this.#exchange(asked, signal));
+
+  /**
+   * @param {Request} asked
+   * @param {AbortSignal | undefined} signal
+   * @returns {Promise<Response>}
+   */
+  async #exchange(asked, signal) {
     const deadline = performance.now() + this.#answerTimeoutMs + asked.longerMs;
     const attempts = new Attempts(this.#retries, deadline);
     const takeBack = asked.path === request.ACQUIRE ? this.#takeBack : undefined;
@@ -152,5 +194,5 @@ export class Client {
       }
       await sleep(pauseMs, undefined, { signal });
     }
-  };
+  }
 }

@@ -62,3 +62,7 @@ export class Unavailable extends WeirgateError {
     this.status = status;
   }
 }
+
+export class Misconfigured extends Unavailable {}
+
+export class NotConfigured extends Misconfigured {}

@@ -10,6 +10,7 @@ import { InvalidRequest, Refused, Unavailable, WeirgateError } from "./errors.js
 import { adjustment, ending, givingBack, renewal, settle, takingMore } from "./request.js";
 import { GRANTED, SETTLED } from "./shape.js";
 import { isShort, limitStatus } from "./values.js";
+import { WITHOUT_AGENT } from "./without-agent.js";
 
 /** @typedef {(request: Request, signal: AbortSignal | undefined) => Promise<Response>} Call */
 /** @typedef {Record<string, unknown>} Changes */
@@ -203,6 +204,10 @@ export class Grant {
     try {
       if (this.#isEnded) throw new InvalidRequest("the grant has ended, so nothing of it can change: acquire again");
       const changed = changes();
+      if (this.#token === WITHOUT_AGENT) {
+        this.#isEnded = "end" in changed;
+        return "settled";
+      }
       const isRelease = changed.end === "release" && !("adjust" in changed);
       if (isRelease && !this.#mayHaveLease) {
         // Changes nothing in the table.

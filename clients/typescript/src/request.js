@@ -1,6 +1,7 @@
 /** Requests as JSON, and their paths. */
 
 /** @import { AcquireAllOptions, AcquireOptions, Amounts, Bucket, Limit, PeekOptions, Take } from "../index.js" */
+/** @import { UsageOptions, UsageRowsOptions } from "../index.js" */
 
 import * as check from "./check.js";
 import { limitJson } from "./values.js";
@@ -8,11 +9,13 @@ import { limitJson } from "./values.js";
 export const ACQUIRE = "/v1/acquire";
 export const SETTLE = "/v1/settle";
 export const PEEK = "/v1/peek";
+export const USAGE = "/v1/usage";
 
 const OF_ACQUIRE = ["waitMs", "leaseMs", "timeoutMs", "onUnavailable", "bypass", "signal"];
 const OF_ONE = ["limits", "limitsVersion", "cascading", ...OF_ACQUIRE];
 const OF_BUCKET = ["entity", "resource", "take", "limits", "limitsVersion", "cascading"];
 const OF_PEEK = ["need", "limits", "signal"];
+const OF_USAGE = ["entity", "resource", "by", "start", "end", "signal"];
 const OF_RANGE = ["atLeast", "atMost"];
 const MAX_TIMEOUT_MS = 3_600_000;
 const DECISIONS = ["error", "deny", "allow", ...Array.from({ length: 100 }, (_, place) => `local ${place + 1}`)];
@@ -82,6 +85,39 @@ export function peek(entity, resource, options) {
   if (need !== undefined) body.need = check.amounts("need", need, check.wholeTokens);
   if (limits !== undefined) body.limits = limitsJson(limits);
   return request(PEEK, body);
+}
+
+/**
+ * @param {UsageOptions} options
+ * @returns {Request}
+ */
+export function usageTotal(options) {
+  return request(USAGE, { ...usageJson(check.fields("options", options, OF_USAGE)), total: true });
+}
+
+/**
+ * @param {UsageRowsOptions} options
+ * @returns {Request}
+ */
+export function usageRows(options) {
+  const given = check.fields("options", options, [...OF_USAGE, "page"]);
+  const { page } = given;
+  return request(USAGE, { ...usageJson(given), ...(page !== undefined && { page: check.text("page", page) }) });
+}
+
+/** @param {Record<string, any>} given */
+function usageJson({ entity, resource, by = "day", start, end }) {
+  /** @type {Record<string, string>} */
+  const scope = {};
+  if (entity !== undefined) scope.entity = check.text("entity", entity);
+  if (resource !== undefined) scope.resource = check.text("resource", resource);
+  if (Object.keys(scope).length === 0) check.refuse("entity and resource", "one of them or both", undefined);
+  return {
+    scope,
+    by: check.oneOf("by", by, ["hour", "day", "month"], '"hour", "day" or "month"'),
+    from_ms: check.instant("start", start),
+    to_ms: check.instant("end", end),
+  };
 }
 
 /**

@@ -97,7 +97,19 @@ export const BALANCES = fields({
   limits: LIMITS,
   retry_after_ms: nullOr(span),
 });
+/** @type {(...shapes: Shape[]) => Shape} */
+const and = (...shapes) => (value) => shapes.every((shape) => shape(value));
+const USED = fields({
+  usage: fields({ tokens: mapOf((value) => number(value) || text(value)), acquires: whole }),
+  state: oneOf("interim", "final", "unknown"),
+  complete_until_ms: instant,
+});
+const UNREADABLE = optionalFields({ unreadable: listOf(fields({ error: text })) });
+const ROW = and(USED, fields({ entity: text, resource: text, start_ms: instant, end_ms: instant }));
+export const USAGE_TOTAL = and(USED, UNREADABLE);
+export const USAGE_PAGE = and(fields({ items: listOf(ROW), next: nullOr(someText) }), UNREADABLE);
 export const PROBLEM = optionalFields({
+  type: text,
   detail: text,
   applied: oneOf("no", "unknown"),
   retry: flag,

@@ -16,7 +16,7 @@ export class NotSent extends Error {}
 /** The request was sent, and no whole answer came. */
 export class Lost extends Error {}
 
-/** @typedef {(response: Response) => unknown} TakeBack */
+/** @typedef {(answered: Promise<Response | undefined>) => unknown} TakeBack */
 /**
  * @typedef {object} Response
  * @property {number} status
@@ -48,8 +48,8 @@ export class Transport {
   }
 
   /**
-   * Sends a request and returns the answer. If the signal gives it up after it was sent, `takeBack` gets a success that
-   * the agent has answered with.
+   * Sends a request and returns the answer. If the signal gives it up after it was sent, `takeBack` gets the answer that
+   * still comes, or undefined.
    *
    * @param {string} path
    * @param {string} body
@@ -65,8 +65,17 @@ export class Transport {
   }
 
   /** Closes the idle connections. */
+  closeIdle() {
+    for (const socket of this.#idle()) socket.destroy();
+  }
+
+  /** Closes all connections. */
   close() {
     this.#agent.destroy();
+  }
+
+  #idle() {
+    return Object.values(this.#agent.freeSockets).flatMap((sockets) => sockets ?? []);
   }
 
   /**
@@ -74,7 +83,7 @@ export class Transport {
    * to the end of this turn's events, and through the next one's.
    */
   async #dropEnded() {
-    const idle = Object.values(this.#agent.freeSockets).flatMap((sockets) => sockets ?? []);
+    const idle = this.#idle();
     if (idle.length === 0) return;
     await turn();
     await turn();
@@ -108,12 +117,13 @@ export class Transport {
       let interim = 0;
       let hasEnded = false;
       let isConnected = false;
-      let isGivenUp = false;
+      /** @type {(answer?: Response) => void} */
+      let answerLate = () => {};
       let timer = setTimeout(() => request.destroy(new Error("timed out")), timeoutMs);
       const abort = () => {
         if (!takeBack || !isConnected) return request.destroy(new Error("aborted"));
         // Tells the agent that nothing waits for the answer. One that is on its way can still be read.
-        isGivenUp = true;
+        takeBack(new Promise((resolve) => (answerLate = resolve)));
         request.socket?.end();
         clearTimeout(timer);
         timer = setTimeout(() => request.destroy(), GRACE_MS);
@@ -128,6 +138,7 @@ export class Transport {
       /** @param {Error} error */
       const fail = (error) => {
         stop();
+        answerLate();
         // Bytes of an answer that cannot be read. They may repeat the request with its token.
         if ("rawPacket" in error) delete error.rawPacket;
         if (signal?.aborted) reject(signal.reason);
@@ -163,8 +174,8 @@ export class Transport {
           const status = response.statusCode ?? 0;
           const body = chunks.length === 1 && chunks[0] ? chunks[0] : Buffer.concat(chunks);
           const answer = { status, headers: response.headers, body, hide: hiding(token ?? "") };
-          if (isGivenUp && answer.status === 200) takeBack?.(answer);
-          else resolve(answer);
+          answerLate(answer);
+          resolve(answer);
         });
       });
       request.end(body);

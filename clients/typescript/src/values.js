@@ -1,6 +1,6 @@
 /** Limits and their states. */
 
-/** @import { Limit, LimitOptions, LimitStatus, Mode } from "../index.js" */
+/** @import { Limit, LimitOptions, LimitStatus, Mode, UsagePage, UsageTotal } from "../index.js" */
 
 import * as check from "./check.js";
 
@@ -123,4 +123,42 @@ export function limitStatus(json) {
  */
 export function isShort(status) {
   return status.isRequested && status.requested > status.available && status.mode !== "soft";
+}
+
+/**
+ * @param {Record<string, any>} json
+ * @returns {UsageTotal}
+ */
+export function usageTotal(json) {
+  return { ...used(json), unreadable: unreadable(json) };
+}
+
+/**
+ * @param {Record<string, any>} json
+ * @returns {UsagePage}
+ */
+export function usagePage(json) {
+  /** @type {Record<string, any>[]} */
+  const items = json.items;
+  const rows = items.map((row) => ({
+    entity: row.entity,
+    resource: row.resource,
+    start: new Date(row.start_ms),
+    end: new Date(row.end_ms),
+    ...used(row),
+  }));
+  return { rows, next: json.next, unreadable: unreadable(json) };
+}
+
+/** @param {Record<string, any>} json */
+function used({ usage, state, complete_until_ms: until }) {
+  return { tokens: usage.tokens, acquires: usage.acquires, state, completeUntil: new Date(until) };
+}
+
+/**
+ * @param {Record<string, any>} json
+ * @returns {string[]}
+ */
+function unreadable({ unreadable: items = [] }) {
+  return items.map((/** @type {{ error: string }} */ item) => item.error);
 }

@@ -23,6 +23,14 @@ const GRANTED = {
 };
 const SETTLED = { grant: "g2", settlement: "settled", lease: { expires_at_ms: 5 }, amounts: [{ rpm: 0.5 }] };
 const BALANCES = { status: "enforced", limits: [LIMIT], retry_after_ms: 12 };
+const USED = {
+  usage: { tokens: { rpm: 6.5, tpm: "9300000000000000000" }, acquires: 2 }, state: "interim", complete_until_ms: 5,
+};
+const UNREADABLE = [{ entity: null, resource: null, shard: null, pk: "a", sk: "b", error: "wrong: correct it" }];
+const TOTAL = { ...USED, unreadable: UNREADABLE };
+const PAGE = {
+  items: [{ entity: "a", resource: "api", start_ms: 0, end_ms: 3_600_000, ...USED }], next: "p2", unreadable: UNREADABLE,
+};
 const PROBLEM = {
   type: "about:blank", title: "Denied", status: 429, detail: "too few", applied: "no", retry: false, grant: "g3",
   retry_after_ms: 1_500, "violated-policies": ["rpm"], retry_after: 2,
@@ -110,6 +118,10 @@ function use(found) {
     assert.ok(!text.includes(SECRET) && !text.includes(SECRET_BYTES) && !found.stack.includes(SECRET), text);
     return [found.limits, found.blocking, found.retryAfterMs, found.headers, found.applied, found.grant].map(String);
   }
+  if (found.unreadable) {
+    const rows = found.rows ?? [found];
+    return [found.unreadable.join(), ...rows.map((row) => [row.tokens.rpm, row.completeUntil.toISOString(), row.state])];
+  }
   if (typeof found === "string" || "status" in found) return String(found.limits);
   if (found.token === "g1") assert.ok(!text.includes("g1"), text);
   return [found.amount("rpm"), found.remaining("rpm"), found.wouldDeny, found.degraded, found.headers, found.expiresAt];
@@ -119,6 +131,8 @@ const CALLS = {
   acquire: (client) => client.acquire("a", "api", { rpm: 1 }),
   settle: (client) => client.restore("g").adjust({ rpm: 1 }),
   peek: (client) => client.peek("a", "api"),
+  usage: (client) => client.usage({ entity: "a", start: new Date(0), end: new Date(86_400_000) }),
+  usageRows: (client) => client.usageRows({ entity: "a", start: new Date(0), end: new Date(86_400_000) }),
 };
 
 /** Returns what a call answers: a value, or an error of the package. */
@@ -148,7 +162,7 @@ async function checkWhole(t, call, answers, isError = false) {
   }
 }
 
-for (const [call, value] of Object.entries({ acquire: GRANTED, settle: SETTLED, peek: BALANCES })) {
+for (const [call, value] of Object.entries({ acquire: GRANTED, settle: SETTLED, peek: BALANCES, usage: TOTAL, usageRows: PAGE })) {
   test(`each part of a success of ${call}, of each wrong type`, { timeout: 60_000 }, async (t) => {
     await checkWhole(t, call, [whole(200, JSON.stringify(value)), ...[...mutations(value)].map((text) => whole(200, text))]);
   });

@@ -36,7 +36,7 @@ async function leasing(t) {
   });
   const client = new Client({ url: served.url });
   t.after(() => client.close());
-  return { client, counts };
+  return { client, counts, served };
 }
 
 function afterTurns(turns, work) {
@@ -76,6 +76,42 @@ for (const [name, change] of Object.entries({
     }
   });
 }
+
+test("a client that is closed in any turn has ended what goes on in the background", { timeout: 60_000 }, async (t) => {
+  const { counts, served } = await leasing(t);
+  let kept = 0;
+  for (let turn = 0; turn < TURNS; turn += 1) {
+    const client = new Client({ url: served.url });
+    const grant = await client.acquire(...TAKE);
+    const controller = new AbortController();
+    const { signal } = controller;
+    grant.release(undefined, { signal }).catch(ignored);
+    const acquire = client.acquire(...TAKE, { signal }).then(
+      () => 1,
+      () => 0,
+    );
+    await new Promise((done) => afterTurns(turn, done));
+    controller.abort();
+    await client.close();
+    kept += await acquire;
+    assert.ok(grant.isEnded, `turn ${turn}`);
+    assert.equal(counts.granted, counts.ends.length + kept, `turn ${turn}`);
+    await until(() => served.sockets.size === 0);
+  }
+  assert.ok(kept > 0 && kept < TURNS, `${kept}`);
+});
+
+test("closing ends no call that its caller still awaits", { timeout: 60_000 }, async (t) => {
+  const { client, counts } = await leasing(t);
+  const calls = [client.acquire(...TAKE), client.acquire(...TAKE)];
+  const closed = client.close();
+  const grants = await Promise.all(calls);
+  await closed;
+  // A closed client opens connections again.
+  await Promise.all(grants.map((grant) => grant.release()));
+  await client.close();
+  assert.equal(counts.ends.length, 2);
+});
 
 test("a scope releases whatever signal its acquire had", { timeout: 60_000 }, async (t) => {
   const { client, counts } = await leasing(t);

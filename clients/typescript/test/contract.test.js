@@ -4,7 +4,7 @@ import assert from "node:assert/strict";
 import { readFileSync, readdirSync } from "node:fs";
 import { after, before, test } from "node:test";
 
-import { Client, Denied, Disabled, InvalidRequest, NeverFits, Unavailable, limit } from "weirgate";
+import { Client, Denied, Disabled, InvalidRequest, NeverFits, limit } from "weirgate";
 
 import { Agent, Backend, CONTRACT, withoutDatabase } from "./stack.js";
 
@@ -20,6 +20,7 @@ before(async () => {
   backend = await Backend.start();
   agents.available = await Agent.start(backend.variables);
   agents.unavailable = await Agent.start(withoutDatabase);
+  agents.without_table = await Agent.start({ ...backend.variables, WEIRGATE_TABLE: "missing" });
 });
 
 after(async () => {
@@ -50,7 +51,7 @@ async function check(file, { name: scenarioName, steps }) {
       request.grant = token ?? grants[request.grant];
       answer = await answered(() => settle(client, request));
     } else {
-      const [call, request] = step.acquire ? [acquire, step.acquire] : [peek, step.peek];
+      const [call, request] = [[acquire, step.acquire], [peek, step.peek], [usage, step.usage]].find(([, body]) => body);
       answer = await answered(() => call(client, prepared(request, file.limits, prefix)));
     }
     if (name && answer.grant) grants[name] = answer.grant;
@@ -100,6 +101,19 @@ async function peek(client, { entity, resource, need, limits }) {
   };
 }
 
+/** Asks for usage from yesterday to the end of today. */
+async function usage(client, { scope, by, total, page }) {
+  const day = 86_400_000;
+  const today = Date.now() - (Date.now() % day);
+  const asked = { ...scope, by, start: new Date(today - day), end: new Date(today + day) };
+  if (total) {
+    const { tokens, acquires, state } = await client.usage(asked);
+    return { outcome: "usage", used: tokens, acquires, state };
+  }
+  const last = (await client.usageRows({ ...asked, page })).rows.at(-1);
+  return { outcome: "rows", used: last?.tokens, acquires: last?.acquires ?? 0, state: last?.state };
+}
+
 async function answered(call) {
   try {
     return await call();
@@ -111,7 +125,8 @@ async function answered(call) {
     if (error instanceof NeverFits) return { outcome: "never_fits", short: error.limits, text };
     if (error instanceof Disabled) return { outcome: "disabled", text };
     if (error instanceof InvalidRequest) return { outcome: "invalid", applied: "no", text };
-    if (error instanceof Unavailable) return { outcome: "unavailable", applied: error.applied, text };
+    const outcome = { NotConfigured: "not_configured", Misconfigured: "misconfigured", Unavailable: "unavailable" }[error.name];
+    if (outcome) return { outcome, applied: error.applied, text };
     throw error;
   }
 }
@@ -143,10 +158,11 @@ function limitOf({ name, slots, capacity_tokens: burst, refill_tokens: refill, r
 
 /** Returns the request with its named limits, and with entities of this scenario alone. */
 function prepared(request, named, prefix) {
-  const { entity, limits, buckets } = request;
+  const { entity, limits, buckets, scope } = request;
   return {
     ...request,
     ...(entity && { entity: prefix + entity }),
+    ...(scope && { scope: prepared(scope, named, prefix) }),
     ...(limits && { limits: limits.map((name) => named[name]) }),
     ...(buckets && { buckets: buckets.map((one) => prepared(one, named, prefix)) }),
   };
@@ -162,11 +178,14 @@ function holds(key, expected, answer) {
     case "degraded":
     case "applied":
     case "status":
+    case "acquires":
+    case "state":
       return actual === expected;
     case "short":
     case "would_deny":
       return JSON.stringify(actual) === JSON.stringify(expected);
     case "amounts":
+    case "used":
       try {
         assert.deepEqual(actual, expected);
         return true;

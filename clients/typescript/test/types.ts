@@ -8,18 +8,24 @@ type Public<T> = { [K in keyof T]: T[K] };
 const client: Public<declared.Client> = new real.Client({ url: "http://127.0.0.1:1" });
 const options: ConstructorParameters<typeof declared.Client> = [{ retries: 0 }];
 new real.Client(...options);
+// @ts-expect-error: a policy is one of three
+new real.Client({ onAgentUnavailable: "alow" });
 
 declare const grant: real.Grant;
 const held: Public<declared.Grant> = grant;
 const limit: typeof declared.limit = real.limit;
 const denied: Public<declared.Denied> = new real.Denied("", 429, {}, {});
 const unavailable: Public<declared.Unavailable> = new real.Unavailable("", "no");
+const misconfigured: declared.Unavailable & Public<declared.Misconfigured> = new real.NotConfigured("", "no");
 
 async function calls(): Promise<void> {
   const limits = [limit.perMinute("rpm", 60, { burst: 100 }), limit.slots("slots", 5)];
   const take = { rpm: { atLeast: 1, atMost: 5 } };
   const taken = await client.acquire("a", "api", take, { limits, onUnavailable: "local 25" });
   await taken.adjust({ rpm: 2 }, { bucket: 0 });
+  const used: number | string | undefined = (await client.usage({ entity: "a", start: new Date(0), end: new Date() })).tokens.rpm;
+  const { next } = await client.usageRows({ resource: "api", by: "hour", start: new Date(0), end: new Date() });
+  await client.usageRows({ resource: String(used), start: new Date(0), end: new Date(), page: next ?? undefined });
   const text: string = await client.scope("a", "api", { rpm: 1 }, async () => "done");
   const length: number = await client.scope("a", "api", { rpm: 1 }, { waitMs: 100 }, () => text.length);
   // @ts-expect-error: an amount is a number
@@ -28,4 +34,4 @@ async function calls(): Promise<void> {
   await client.acquire("a", "api", { rpm: length }, { wait: 1 });
 }
 
-export { calls, denied, held, unavailable };
+export { calls, denied, held, misconfigured, unavailable };

@@ -43,7 +43,7 @@ impl Unread {
             error: FileError {
                 path: path.to_owned(),
                 place: None,
-                message: format!("cannot be read: {error}"),
+                message: format!("cannot be read: {error}; check the path and its permissions"),
             },
         }
     }

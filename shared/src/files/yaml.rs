@@ -222,13 +222,17 @@ impl Source<'_> {
         Ok(list.iter().enumerate().map(item).collect())
     }
 
-    /// Returns a whole number.
+    /// Returns a whole number, which may have `_`: YAML takes `1_000` for a text.
     ///
     /// # Errors
     /// [`FileError`] if the node is none.
     pub fn integer(&self, node: &Node<'_>) -> Result<i64, FileError> {
         match scalar(node.yaml) {
             Some(Scalar::Integer(number)) => Ok(number),
+            Some(Scalar::String(text)) if is_plain(node.yaml) => text
+                .replace('_', "")
+                .parse()
+                .map_err(|_| self.refuse(node, "a whole number")),
             _ => Err(self.refuse(node, "a whole number")),
         }
     }
@@ -286,6 +290,13 @@ fn scalar<'y>(yaml: &'y MarkedYaml<'_>) -> Option<Scalar<'y>> {
         None if full(tag) == "!" => Some(Scalar::String(text)),
         None => None,
     }
+}
+
+fn is_plain(yaml: &MarkedYaml<'_>) -> bool {
+    matches!(
+        yaml.data,
+        YamlData::Representation(_, ScalarStyle::Plain, None)
+    )
 }
 
 fn full(tag: &Tag) -> String {

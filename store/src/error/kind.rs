@@ -23,7 +23,8 @@ pub enum ErrorKind {
     Unconfirmed,
     /// Not applied: no permission. Ask for the actions in the deployed policy.
     AccessDenied,
-    /// Not applied: there are no credentials to sign with, so nothing was sent.
+    /// Not applied: nothing was sent, because there are no credentials, no region, or a setting is
+    /// wrong. The error's reason says which, and what to do.
     MissingCredentials,
     /// Not applied: credentials could not be loaded for now, or are not valid yet, or have expired.
     /// If many processes start at the same time, the source of credentials throttles too.
@@ -39,28 +40,46 @@ pub enum ErrorKind {
 
 impl std::fmt::Display for ErrorKind {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.write_str(match self {
-            Self::Throttled { .. } => "throttled",
-            Self::IndexThrottled => "throttled in one place",
-            Self::Conflict => "in conflict with another write",
-            Self::Unreachable => "no connection, nothing was sent; check the region, the endpoint and the network",
-            Self::ClockSkew => "signed by a clock that is off and now corrected; if this repeats, set the machine's clock",
-            Self::Unconfirmed => "no answer, it may have been applied",
-            Self::AccessDenied => "not permitted; the caller's role needs this action on this table",
-            Self::MissingCredentials => {
-                "no credentials; set AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY, or give the process a profile or a role"
-            }
-            Self::CredentialsUnavailable => {
-                "credentials could not be loaded, or are not valid now; if this repeats, check where the process gets them"
-            }
-            Self::TableNotFound => "no such table in this region and account; deploy the stack, or correct the name",
-            Self::Invalid => "refused as invalid",
-            Self::Rejected => "refused, for the reason that follows",
-        })
+        f.write_str(self.meaning())?;
+        match self.remedy() {
+            "" => Ok(()),
+            remedy => write!(f, "; {remedy}"),
+        }
     }
 }
 
 impl ErrorKind {
+    /// Returns the text without its remedy, for programs that have one of their own.
+    #[must_use]
+    pub const fn meaning(self) -> &'static str {
+        match self {
+            Self::Throttled { .. } => "throttled",
+            Self::IndexThrottled => "throttled in one place",
+            Self::Conflict => "in conflict with another write",
+            Self::Unreachable => "no connection, nothing was sent",
+            Self::ClockSkew => "signed by a clock that is off and now corrected",
+            Self::Unconfirmed => "no answer, it may have been applied",
+            Self::AccessDenied => "not permitted",
+            Self::MissingCredentials => "nothing was sent",
+            Self::CredentialsUnavailable => "credentials could not be loaded, or are not valid now",
+            Self::TableNotFound => "no such table in this region and account",
+            Self::Invalid => "refused as invalid",
+            Self::Rejected => "refused, for the reason that follows",
+        }
+    }
+
+    /// Returns what to do. The reason of missing credentials contains it.
+    const fn remedy(self) -> &'static str {
+        match self {
+            Self::Unreachable => "check the region, the endpoint and the network",
+            Self::ClockSkew => "if this repeats, set the machine's clock",
+            Self::AccessDenied => "the caller's role needs this action on this table",
+            Self::CredentialsUnavailable => "if this repeats, check where the process gets them",
+            Self::TableNotFound => "deploy the stack, or correct the name",
+            _ => "",
+        }
+    }
+
     /// Returns whether the same request may succeed later.
     #[must_use]
     pub const fn is_transient(self) -> bool {

@@ -1,13 +1,14 @@
 //! What was read of limits is used for a while, also where the table does not answer.
 
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 use weirgate_tests::assert_has;
 
-use crate::fixtures::fleet::{Fleet, millis, pass, secs, tokens};
+use crate::fixtures::fleet::{Fleet, millis, pass, secs, tokens, tpm};
 use crate::fixtures::stored::{child, configure, configured, of_resource, on, rpm, take, take_of};
 use futures_util::future::join_all;
-use weirgate::{CacheStats, ConfigLevel, Decision, Error, RateLimiter};
+use weirgate::{CacheStats, ConfigLevel, Decision, Error, Limit, RateLimiter};
 use weirgate_testkit::Fault;
 
 /// Reads of configurations since the last call.
@@ -18,6 +19,18 @@ fn reads(fleet: &Fleet) -> u64 {
         .get("BatchGetItem")
         .copied()
         .unwrap_or_default()
+}
+
+/// Counts the reads that ask for limits from now on.
+fn limits_reads(fleet: &Fleet) -> Arc<AtomicU64> {
+    let reads = Arc::new(AtomicU64::new(0));
+    let seen = Arc::clone(&reads);
+    fleet.dynamo.fail_reads(move |operation, request| {
+        let is_limits = operation == "BatchGetItem" && request.to_string().contains("#CONFIG");
+        seen.fetch_add(u64::from(is_limits), Ordering::Relaxed);
+        None
+    });
+    reads
 }
 
 /// How many items each read asks for from now on.
@@ -65,20 +78,64 @@ async fn limits_are_read_once_a_minute_and_in_one_request() {
     assert_eq!(limiter.cache_stats(), stats);
 }
 
+/// For a second, so that limits hold as soon as they are set, whatever level and call needs them.
 #[tokio::test(start_paused = true)]
-async fn that_nothing_is_configured_is_remembered_too() {
-    let (fleet, [limiter]) = Fleet::of().await;
-    for _ in 0..60 {
-        assert!(matches!(
-            take(&limiter, 1).await,
-            Err(Error::NotConfigured { .. })
-        ));
+async fn what_is_not_configured_is_read_again_after_a_second_and_not_before() {
+    let resource = of_resource("gpt-4");
+    let nothing: Option<(&ConfigLevel, Limit)> = None;
+    let other = Some((&ConfigLevel::System, tpm(600)));
+    for (before, level, is_peek) in [
+        (&nothing, &ConfigLevel::System, false),
+        (&nothing, &resource, false),
+        (&nothing, &on("e-1", "gpt-4"), true),
+        (&other, &resource, false),
+        (&other, &on("e-1", "gpt-4"), true),
+    ] {
+        let (fleet, [limiter, admin]) = Fleet::of().await;
+        if let Some((level, limit)) = before {
+            configure(&admin, level, [limit.clone()]).await;
+        }
+        let is_known = async || match is_peek {
+            false => take(&limiter, 1).await.map(|_| ()),
+            true => {
+                let peek = limiter.peek("e-1", "gpt-4").need("rpm", 1);
+                peek.send().await.map(|_| ())
+            }
+        };
+        let what = format!("{before:?}, {level}, {is_peek}");
+        let reads = limits_reads(&fleet);
+        for _ in 0..50 {
+            assert!(is_known().await.is_err(), "{what}");
+            pass(millis(100)).await;
+        }
+        assert_eq!(reads.swap(0, Ordering::Relaxed), 5, "{what}");
+        configure(&admin, level, [rpm(600)]).await;
+        let _ = reads.swap(0, Ordering::Relaxed);
         pass(secs(1)).await;
+        is_known().await.expect(&what);
+        assert_eq!(reads.swap(0, Ordering::Relaxed), 1, "{what}");
+        for _ in 0..50 {
+            is_known().await.expect(&what);
+            pass(millis(100)).await;
+        }
+        assert_eq!(reads.swap(0, Ordering::Relaxed), 0, "{what}");
     }
-    assert_eq!(reads(&fleet), 1);
-    assert_eq!(limiter.cache_stats().negative_hits, 59);
+}
+
+/// A table that does not answer is asked as often as one that does.
+#[tokio::test(start_paused = true)]
+async fn what_is_not_configured_is_read_once_a_second_in_an_outage_too() {
+    let (fleet, [limiter]) = Fleet::of().await;
     let _ = take(&limiter, 1).await.unwrap_err();
-    assert_eq!(reads(&fleet), 1, "after a minute again");
+    fleet.fail_reads(Fault::Throttle { key_range: false });
+    let stale = limiter.cache_stats().stale;
+    for _ in 0..50 {
+        pass(millis(100)).await;
+        let error = take(&limiter, 1).await.unwrap_err();
+        assert!(matches!(error, Error::NotConfigured { .. }), "{error}");
+    }
+    let failed = limiter.cache_stats().stale - stale;
+    assert!((4..=5).contains(&failed), "{failed}");
 }
 
 /// Levels are remembered on their own: an entity's second resource does not read the system's

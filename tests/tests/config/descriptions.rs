@@ -23,10 +23,7 @@ async fn a_description_and_the_parent_do_not_change_each_other() {
         .await
         .unwrap_err();
     assert!(matches!(absent, Error::Invalid(_)), "{absent}");
-    assert!(
-        absent.to_string().contains("set_entity() first"),
-        "{absent}"
-    );
+    assert!(absent.to_string().contains("set it first"), "{absent}");
     assert_eq!(limiter.admin().entity_description(&id).await.unwrap(), None);
 
     limiter

@@ -291,6 +291,10 @@ fn a_problem_has_a_reason_and_a_remedy_and_no_entity() {
         Problem::unavailable(&Error::Invalid("secret".to_owned())),
     ];
     assert_eq!(errors.each_ref().map(Problem::status), [503, 500]);
+    let kinds = errors
+        .each_ref()
+        .map(|problem| body(problem)["type"].clone());
+    assert_eq!(kinds, ["about:blank", "misconfigured"]);
     for problem in [problem, never, disabled].iter().chain(&errors) {
         assert!(
             !problem.json().contains("user-1") && !problem.json().contains("secret"),

@@ -1,4 +1,4 @@
-//! What the sources must not hold: a second constructor of SDK clients.
+//! What the sources must not hold: a second constructor of SDK clients, names of functions in errors.
 
 use std::path::{Path, PathBuf};
 
@@ -57,4 +57,63 @@ fn only_the_stores_connect_builds_an_sdk_client() {
         .map(|(name, _)| name)
         .collect();
     assert_eq!(found, ["store/src/connect.rs"]);
+}
+
+/// Returns the string literals of a source before its tests, without those of comments.
+fn literals(source: &str) -> Vec<String> {
+    let source = source.split("#[cfg(test)]").next().unwrap_or_default();
+    // Literals of one character that would begin a string or a comment.
+    let mut rest = source.replace("'\"'", "").replace("b'\"'", "");
+    let mut found = vec![];
+    while let Some(at) = rest.find(['"', '/']) {
+        let (raw, code) = (rest[..at].ends_with("r#"), rest.split_off(at));
+        let (skipped, end) = match &code {
+            code if code.starts_with("//") => (0, code.find('\n')),
+            code if code.starts_with('/') => (0, Some(1)),
+            code if raw => (1, code[1..].find("\"#").map(|end| end + 1)),
+            code => {
+                let mut is_escaped = false;
+                let end = code[1..].find(|character| {
+                    let is_end = character == '"' && !is_escaped;
+                    is_escaped = character == '\\' && !is_escaped;
+                    is_end
+                });
+                (1, end.map(|end| end + 1))
+            }
+        };
+        let end = end.unwrap_or(code.len());
+        if skipped == 1 {
+            found.push(code[1..end].to_owned());
+        }
+        rest = code[(end + skipped).min(code.len())..].to_owned();
+    }
+    found
+}
+
+/// The command line and the agent show errors of all these crates to people without Rust. What a
+/// builder refuses is read by its callers only.
+#[test]
+fn no_text_of_a_program_names_a_function() {
+    let shown = ["agent", "cli", "client", "local", "shared", "store"];
+    let names = |text: &String| {
+        let mut calls = text.match_indices("()");
+        calls.any(|(at, _)| text[..at].ends_with(|last: char| last.is_alphanumeric()))
+    };
+    let is_shown = |name: &str| {
+        let mut folders = shown.iter().map(|folder| format!("{folder}/src/"));
+        folders.any(|folder| name.starts_with(&folder)) && name != "client/src/api/builder.rs"
+    };
+    let sources = sources().into_iter().filter(|(name, _)| is_shown(name));
+    let mut seen = 0;
+    let found: Vec<_> = sources
+        .flat_map(|(name, text)| {
+            literals(&text)
+                .into_iter()
+                .map(move |text| (name.clone(), text))
+        })
+        .inspect(|_| seen += 1)
+        .filter(|(_, text)| names(text))
+        .collect();
+    assert!(seen > 3_000, "{seen}");
+    assert!(found.is_empty(), "{found:#?}");
 }

@@ -28,8 +28,8 @@ const RETRY: [Duration; 2] = [Duration::from_millis(50), Duration::from_secs(5)]
 pub enum OnLost {
     /// Sends SIGTERM to the command, once.
     Stop,
-    /// Lets the command go on.
-    Warn,
+    /// Lets the command go on, with a warning.
+    Keep,
 }
 
 /// A grant, for as long as a command runs.
@@ -132,7 +132,7 @@ impl Held {
                     let Some(why) = why else { continue };
                     let what = match on_lost {
                         OnLost::Stop => "the command gets SIGTERM",
-                        OnLost::Warn => "the command goes on",
+                        OnLost::Keep => "the command goes on",
                     };
                     warn(format!(
                         "warning: the lease is lost ({why}), and others may have its slots: {what} (--on-lost)"

@@ -1,5 +1,8 @@
 //! The table, its indexes and its stream; the clock.
 
+use std::time::Duration;
+
+use weirgate_shared::rounded_span;
 use weirgate_store::{ErrorKind, IndexState, StoreError, Table, TableFacts};
 
 use super::finding::Finding;
@@ -102,7 +105,8 @@ pub fn clock(table: &Table) -> Finding {
     let clock = table.skew();
     let ahead = clock.local().since(clock.now()).0;
     let word = if ahead < 0 { "behind" } else { "ahead" };
-    let text = format!("this machine's clock is {} ms {word}", ahead.abs());
+    let by = rounded_span(Duration::from_millis(ahead.unsigned_abs()));
+    let text = format!("this machine's clock is {by} {word}");
     match ahead.abs() {
         0 => Finding::fine("clock", "as DynamoDB's"),
         1..SKEW_MS => Finding::fine("clock", text),

@@ -8,23 +8,28 @@ use futures_util::stream::{self, StreamExt};
 use serde::Serialize;
 use weirgate::{Entity, Error, RateLimiter};
 
-use super::diff::{Changes, ConfigChange, EntityChange};
+use super::super::confirm::confirm;
+use super::diff::{self, Changes, ConfigChange, EntityChange};
 use crate::context::Context;
 use crate::failure::{Failure, Outcome};
 
 /// Changes under way at once.
 const CONCURRENCY: usize = 16;
 
-/// Makes the changes of a plan, if nothing has changed since.
+/// Makes the changes of a limits file, or of a plan.
 ///
-/// If a configuration or an entity has changed since the plan, or an entity would be its own
-/// ancestor, nothing is changed. After an interruption, the same command makes the changes that are
-/// left.
+/// The changes of a limits file are shown first, and made after a confirmation. A plan has been
+/// read, so its changes are made if nothing has changed since. If something has, or an entity would
+/// be its own ancestor, nothing is changed. After an interruption, the same command makes the
+/// changes that are left.
 #[derive(Debug, Args)]
 pub struct Apply {
-    /// The plan, from `limits plan --out`
-    #[arg(value_name = "PLAN")]
-    plan: PathBuf,
+    /// The limits file, or a plan from `limits plan --out`
+    #[arg(value_name = "FILE")]
+    file: PathBuf,
+    /// Does not ask
+    #[arg(long)]
+    yes: bool,
 }
 
 #[derive(Serialize)]
@@ -37,7 +42,21 @@ struct Applied {
 
 impl Apply {
     pub async fn run(self, context: &Context) -> Result<Outcome, Failure> {
-        let plan = read(&self.plan)?;
+        let unread = |error| {
+            Failure::Refused(format!(
+                "{} cannot be read: {error}; check the path",
+                self.file.display()
+            ))
+        };
+        let text = std::fs::read_to_string(&self.file).map_err(unread)?;
+        let plan = match text.contains("\"weirgate_plan\"") {
+            true => read(&self.file, &text)?,
+            false => {
+                let plan = Changes::of(&self.file, context).await?;
+                self.show(context, &plan)?;
+                plan
+            }
+        };
         for (what, option, planned, given) in [
             ("table", "--table", plan.table.as_str(), context.table()?),
             (
@@ -81,6 +100,22 @@ impl Apply {
             }
         })?;
         Ok(Outcome::Done)
+    }
+}
+
+impl Apply {
+    /// Shows the changes, and asks whether to make them.
+    fn show(&self, context: &Context, changes: &Changes) -> Result<(), Failure> {
+        let output = context.output();
+        if !output.is_json() {
+            output.print_text(diff::text(output, changes))?;
+        }
+        if self.yes || changes.count() == 0 {
+            return Ok(());
+        }
+        let namespace = &context.options().namespace;
+        let deed = format!("make these changes in namespace {namespace}");
+        confirm(&deed, "yes")
     }
 }
 
@@ -154,11 +189,9 @@ fn alone(entity: &Entity) -> Entity {
     }
 }
 
-fn read(path: &Path) -> Result<Changes, Failure> {
+fn read(path: &Path, text: &str) -> Result<Changes, Failure> {
     let refused = |error: String| Failure::Refused(format!("{}: {error}", path.display()));
-    let text = std::fs::read_to_string(path)
-        .map_err(|error| refused(format!("the plan cannot be read: {error}")))?;
-    let plan: Changes = serde_json::from_str(&text)
+    let plan: Changes = serde_json::from_str(text)
         .map_err(|error| refused(format!("no plan of weirgate limits plan --out: {error}")))?;
     match plan.weirgate_plan {
         1 => Ok(plan),

@@ -12,27 +12,30 @@ use crate::level::LevelArgs;
 
 /// Sets the configuration of a level.
 ///
-/// Shows before and after of every field. Without --merge, it replaces all limits of the level.
+/// What is not named stays as it is. Shows before and after of every field.
 #[derive(Debug, Args)]
 pub struct Set {
     #[command(flatten)]
     level: LevelArgs,
-    /// Limits: NAME=TOKENS/PERIOD (second, minute, hour, day) or NAME=SLOTS, with ,burst=TOKENS and
-    /// ,mode=enforced, shadow or soft
+    /// Limits: NAME=TOKENS/PERIOD (second, minute, hour, day, or a span such as 1h30m) or NAME=SLOTS,
+    /// with ,burst=TOKENS and ,mode=enforced, shadow or soft
     #[arg(value_name = "LIMIT", value_parser = amounts::limit)]
     limits: Vec<Limit>,
-    /// Keeps what the level has beside the limits that are given; without it, that goes
+    /// Drops all limits and settings of the level that are not named
     #[arg(long)]
-    merge: bool,
+    replace: bool,
+    /// Enforces the limits again, after --disabled or --unlimited
+    #[arg(long, conflicts_with_all = ["disabled", "unlimited"])]
+    enforced: bool,
     /// Denies every acquire of the level
     #[arg(long, conflicts_with = "unlimited")]
     disabled: bool,
     /// Enforces no limit
     #[arg(long)]
     unlimited: bool,
-    /// Counts what the limits would deny, and denies nothing
-    #[arg(long)]
-    shadow: bool,
+    /// Counts what the limits would deny, and denies nothing; --shadow=false ends that
+    #[arg(long, value_name = "true|false", num_args = 0..=1, require_equals = true, default_missing_value = "true")]
+    shadow: Option<bool>,
 }
 
 /// Deletes the configuration of a level.
@@ -54,8 +57,15 @@ struct Changed {
 impl Set {
     pub async fn run(self, context: &Context) -> Result<Outcome, Failure> {
         let level = self.level.level()?;
+        let is_named = self.replace || self.enforced || self.disabled || self.unlimited;
+        if self.limits.is_empty() && self.shadow.is_none() && !is_named {
+            return Err(Failure::Refused(format!(
+                "nothing to set for {level}: give a LIMIT, for example rpm=500/minute, or one of \
+                 --enforced, --disabled, --unlimited, --shadow and --replace"
+            )));
+        }
         change(context, &level, |before| {
-            let kept = before.filter(|_| self.merge);
+            let kept = before.filter(|_| !self.replace);
             Some(self.config(kept))
         })
         .await
@@ -70,13 +80,15 @@ impl Set {
         limits.sort_by(|one, other| one.name().cmp(other.name()));
         let status = match (self.disabled, self.unlimited, kept) {
             (true, _, _) => ConfigStatus::Disabled,
-            (false, true, _) => ConfigStatus::Unlimited,
-            (false, false, kept) => kept.map(|config| config.status).unwrap_or_default(),
+            (_, true, _) => ConfigStatus::Unlimited,
+            (_, _, Some(kept)) if !self.enforced => kept.status,
+            _ => ConfigStatus::Enforced,
         };
+        let is_shadow = || kept.is_some_and(|config| config.is_shadow);
         Config {
             limits,
             status,
-            is_shadow: self.shadow || kept.is_some_and(|config| config.is_shadow),
+            is_shadow: self.shadow.unwrap_or_else(is_shadow),
         }
     }
 }

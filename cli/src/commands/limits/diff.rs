@@ -26,8 +26,8 @@ pub struct Diff {
 pub struct FileArgs {
     /// The limits file: YAML, as docs/guide/limits.md describes it
     #[arg(value_name = "FILE")]
-    file: PathBuf,
-    /// Exits with 3 if there are changes
+    pub file: PathBuf,
+    /// Exits with 7 if there are changes
     #[arg(long)]
     exit_code: bool,
 }
@@ -82,18 +82,18 @@ impl From<FileError> for Failure {
 
 impl Diff {
     pub async fn run(self, context: &Context) -> Result<Outcome, Failure> {
-        let changes = self.file.compare(context).await?;
+        let changes = Changes::of(&self.file.file, context).await?;
         self.file.print(context, &changes)
     }
 }
 
-impl FileArgs {
-    /// Compares the file with the table.
+impl Changes {
+    /// Compares a limits file with the table.
     ///
     /// # Errors
     /// [`Failure::Refused`] for a broken file, with line and column.
-    pub async fn compare(&self, context: &Context) -> Result<Changes, Failure> {
-        let LimitsFileContents { configs, entities } = read(&self.file)?;
+    pub async fn of(file: &Path, context: &Context) -> Result<Self, Failure> {
+        let LimitsFileContents { configs, entities } = read(file)?;
         let limiter = context.limiter().await?;
         let levels: Vec<_> = configs.iter().map(|(level, _)| level.clone()).collect();
         let stored = limiter.admin().read_configs(&levels).await?;
@@ -112,7 +112,7 @@ impl FileArgs {
         let entities = entities
             .map(|(after, before)| EntityChange { before, after })
             .filter(EntityChange::is_change);
-        Ok(Changes {
+        Ok(Self {
             weirgate_plan: 1,
             table: context.table()?.to_owned(),
             namespace: context.options().namespace.clone(),
@@ -121,6 +121,13 @@ impl FileArgs {
         })
     }
 
+    /// Returns the number of changed items.
+    pub const fn count(&self) -> usize {
+        self.configs.len() + self.entities.len()
+    }
+}
+
+impl FileArgs {
     /// Prints the changes.
     ///
     /// # Errors
@@ -135,13 +142,6 @@ impl FileArgs {
     }
 }
 
-impl Changes {
-    /// Returns the number of changed items.
-    pub const fn count(&self) -> usize {
-        self.configs.len() + self.entities.len()
-    }
-}
-
 /// Reads a limits file. Limits are in the order in which the table returns them.
 fn read(path: &Path) -> Result<LimitsFileContents, Failure> {
     let mut contents = LimitsFileContents::read(path)?;
@@ -152,7 +152,8 @@ fn read(path: &Path) -> Result<LimitsFileContents, Failure> {
     Ok(contents)
 }
 
-fn text(output: &Output, changes: &Changes) -> String {
+/// Returns the changes as a table, with their number.
+pub fn text(output: &Output, changes: &Changes) -> String {
     let configs = changes.configs.iter().flat_map(|change| {
         config_rows(&change.level, [change.before.as_ref(), Some(&change.after)])
     });
@@ -179,10 +180,11 @@ pub fn config_rows(level: &ConfigLevel, configs: [Option<&Config>; 2]) -> Vec<Ve
     rows(&level.to_string(), configs.map(config_fields))
 }
 
-type Fields = BTreeMap<String, String>;
+/// Names and values of fields.
+pub type Fields = BTreeMap<String, String>;
 
-/// Returns a row for each field that differs.
-fn rows(of: &str, [before, after]: [Fields; 2]) -> Vec<Vec<String>> {
+/// Returns a row of [`COLUMNS`] for each field that differs.
+pub fn rows(of: &str, [before, after]: [Fields; 2]) -> Vec<Vec<String>> {
     let names: BTreeMap<_, _> = before
         .keys()
         .chain(after.keys())
@@ -204,7 +206,8 @@ fn rows(of: &str, [before, after]: [Fields; 2]) -> Vec<Vec<String>> {
         .collect()
 }
 
-fn config_fields(config: Option<&Config>) -> Fields {
+/// Returns the fields of a configuration.
+pub fn config_fields(config: Option<&Config>) -> Fields {
     let Some(config) = config else {
         return Fields::new();
     };
@@ -221,9 +224,8 @@ fn config_fields(config: Option<&Config>) -> Fields {
         match rule.kind() {
             LimitKind::Rate => {
                 let period = std::time::Duration::from_millis(rule.refill_period_ms.unsigned_abs());
-                let period = instant::period_text(period);
                 set("capacity", rule.capacity.to_string());
-                set("refill", format!("{} per {period}", rule.refill_amount));
+                set("refill", instant::rate_text(rule.refill_amount, period));
             }
             LimitKind::Slots => set("slots", rule.capacity.to_string()),
         }
@@ -231,7 +233,8 @@ fn config_fields(config: Option<&Config>) -> Fields {
     fields
 }
 
-fn entity_fields(entity: Option<&Entity>) -> Fields {
+/// Returns the fields of an entity.
+pub fn entity_fields(entity: Option<&Entity>) -> Fields {
     let Some(entity) = entity else {
         return Fields::new();
     };

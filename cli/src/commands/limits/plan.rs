@@ -4,7 +4,7 @@ use std::path::PathBuf;
 
 use clap::Args;
 
-use super::diff::FileArgs;
+use super::diff::{Changes, FileArgs};
 use crate::context::Context;
 use crate::failure::{Failure, Outcome};
 
@@ -23,7 +23,7 @@ pub struct Plan {
 
 impl Plan {
     pub async fn run(self, context: &Context) -> Result<Outcome, Failure> {
-        let changes = self.file.compare(context).await?;
+        let changes = Changes::of(&self.file.file, context).await?;
         if let Some(path) = &self.out {
             let unsaved = |error: String| {
                 Failure::Failed(format!(

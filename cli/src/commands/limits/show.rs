@@ -29,7 +29,7 @@ pub fn one_line(config: &Config) -> String {
     limits.chain(remarks(config)).collect::<Vec<_>>().join(", ")
 }
 
-/// Returns what a limit refills: `500 per 1 min`, or its slots.
+/// Returns what a limit refills: `500/minute`, or its slots.
 fn rate(limit: &Limit) -> String {
     let rule = limit.rule();
     let mode = match limit.mode() {
@@ -39,8 +39,7 @@ fn rate(limit: &Limit) -> String {
     match rule.kind() {
         LimitKind::Rate => {
             let period = std::time::Duration::from_millis(rule.refill_period_ms.unsigned_abs());
-            let period = instant::period_text(period);
-            format!("{} per {period}{mode}", rule.refill_amount)
+            instant::rate_text(rule.refill_amount, period) + &mode
         }
         LimitKind::Slots => format!("{} slots", rule.capacity),
     }

@@ -6,6 +6,7 @@ use std::time::Duration;
 use hdrhistogram::Histogram;
 use serde::Serialize;
 use weirgate::Error;
+use weirgate_shared::rounded_span;
 
 use crate::output::Output;
 
@@ -91,7 +92,7 @@ impl Tally {
 
     /// Returns the answers since the last call as a line.
     pub fn rates(&mut self, second: u64, in_flight: usize) -> String {
-        let mut parts = vec![format!("{second:>5} s")];
+        let mut parts = vec![format!("{second:>5}s")];
         for (ending, times) in &self.times {
             let before = self.shown.insert(*ending, times.len()).unwrap_or_default();
             parts.push(format!("{} {:>6}/s", ending.name(), times.len() - before));
@@ -170,9 +171,9 @@ impl Report {
             Some(cells)
         });
         let mut text = format!(
-            "{} acquires in {} s, {} per second asked\n{}",
+            "{} acquires in {}, {} per second asked\n{}",
             self.acquires,
-            self.seconds,
+            rounded_span(Duration::from_secs_f64(self.seconds)),
             self.rate,
             output.table(&COLUMNS, rows)
         );

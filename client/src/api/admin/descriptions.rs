@@ -60,7 +60,7 @@ impl Admin {
                     let (items, mark) = editing.read(&[key.item_key()]).await?;
                     let Some((_, op)) = seen(&key, &items)? else {
                         return Err(E::from(Error::Invalid(format!(
-                            "entity {id} is described, but was not set: set_entity() first"
+                            "entity {id} is described, but was not set: set it first"
                         ))));
                     };
                     let before = described(&key.item_key(), &items)?.unwrap_or_default();

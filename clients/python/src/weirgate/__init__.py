@@ -7,10 +7,11 @@
         answer = ask_the_model()
         grant.adjust({"tpm": answer.tokens})
 
-- `Client`, `AsyncClient`: acquire, peek, decorate
+- `Client`, `AsyncClient`: acquire, peek, decorate, read usage
 - `Grant`, `AsyncGrant`: adjust, take more, give back, renew, release, roll back
-- `Denied`, `NeverFits`, `Disabled`: decisions that grant nothing; `Unavailable`, `InvalidRequest`, `Unauthorized`
-- `Limit`, `Bucket`, `UpTo`, `Settlement`, `Balances`, `LimitStatus`: values
+- `Denied`, `NeverFits`, `Disabled`: decisions that grant nothing
+- `Unavailable`, its subclasses `Misconfigured` and `NotConfigured`, `InvalidRequest`, `Unauthorized`: no decision
+- `Limit`, `Bucket`, `UpTo`, `Settlement`, `Balances`, `LimitStatus`, `UsageTotal`, `UsagePage`, `UsageRow`: values
 """
 
 from .aio import Acquiring, AsyncClient, AsyncGrant, Closing
@@ -20,14 +21,33 @@ from .errors import (
     Denied,
     Disabled,
     InvalidRequest,
+    Misconfigured,
     NeverFits,
+    NotConfigured,
     Refused,
     Unauthorized,
     Unavailable,
     WeirgateError,
 )
 from .grant import Grant
-from .values import Amount, Balances, Bucket, Limit, LimitStatus, Mode, OnUnavailable, Settlement, Take, UpTo
+from .values import (
+    Amount,
+    Balances,
+    Bucket,
+    Interval,
+    Limit,
+    LimitStatus,
+    Mode,
+    OnAgentUnavailable,
+    OnUnavailable,
+    Settlement,
+    Take,
+    UpTo,
+    UsagePage,
+    UsageRow,
+    UsageState,
+    UsageTotal,
+)
 
 __version__ = "0.10.0"
 
@@ -44,11 +64,15 @@ __all__ = [
     "Denied",
     "Disabled",
     "Grant",
+    "Interval",
     "InvalidRequest",
     "Limit",
     "LimitStatus",
+    "Misconfigured",
     "Mode",
     "NeverFits",
+    "NotConfigured",
+    "OnAgentUnavailable",
     "OnUnavailable",
     "Refused",
     "Settlement",
@@ -56,5 +80,9 @@ __all__ = [
     "Unauthorized",
     "Unavailable",
     "UpTo",
+    "UsagePage",
+    "UsageRow",
+    "UsageState",
+    "UsageTotal",
     "WeirgateError",
 ]

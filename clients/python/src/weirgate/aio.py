@@ -10,16 +10,28 @@ from collections.abc import Awaitable, Coroutine, Generator, Mapping, Sequence
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Callable, Optional, TypeVar, Union
 
-from . import answer, check, request
+from . import answer, check, request, shape, without_agent
 from .aio_connection import AsyncConnections, Waits
 from .answer import Attempts
 from .client import ANSWER_TIMEOUT, RETRIES, patience
 from .connection import Lost, NotSent
 from .endpoint import endpoint
-from .errors import InvalidRequest
+from .errors import InvalidRequest, Unavailable
 from .grant import NOT_SETTLED, Held, end_of_scope, log
-from .request import Options, Request
-from .values import Amount, Balances, Bucket, Limit, OnUnavailable, Settlement, Take
+from .request import Options, Request, UsageOf
+from .values import (
+    Amount,
+    Balances,
+    Bucket,
+    Interval,
+    Limit,
+    OnAgentUnavailable,
+    OnUnavailable,
+    Settlement,
+    Take,
+    UsagePage,
+    UsageTotal,
+)
 from .wire import Response
 
 if TYPE_CHECKING:
@@ -120,7 +132,12 @@ class Acquiring:
             await self._grant.__aexit__(kind, error, trace)
 
     async def _send(self) -> AsyncGrant:
-        return AsyncGrant(self._client, "", await self._client._call(self._asked, Waits(endures=False)))
+        client, asked = self._client, self._asked
+        try:
+            response = await client._call(asked, Waits(endures=False))
+        except Unavailable as error:
+            response = without_agent.answer(client._on_agent_unavailable, asked, error)
+        return AsyncGrant(client, "", response)
 
 
 class Closing:
@@ -147,11 +164,13 @@ class AsyncClient:
         token: Optional[str] = None,
         answer_timeout: float = ANSWER_TIMEOUT,
         retries: int = RETRIES,
+        on_agent_unavailable: OnAgentUnavailable = "raise",
         max_idle: int = 10,
     ) -> None:
         idle = check.whole("max_idle", max_idle, 0, 10_000, "0 to 10000 connections")
         self._connections = AsyncConnections(endpoint(url, token), idle)
         self._answer_timeout, self._retries = patience(answer_timeout, retries)
+        self._on_agent_unavailable = without_agent.policy(on_agent_unavailable)
 
     def acquire(
         self,
@@ -206,6 +225,33 @@ class AsyncClient:
     ) -> Optional[Amount]:
         """As `Client.remaining`."""
         return (await self.peek(entity, resource, limits=limits)).remaining(limit)
+
+    async def usage(
+        self,
+        *,
+        entity: Optional[str] = None,
+        resource: Optional[str] = None,
+        by: Interval = "day",
+        start: float,
+        end: float,
+    ) -> UsageTotal:
+        """As `Client.usage`."""
+        asked = request.usage_total(UsageOf(entity, resource, by, start, end))
+        return UsageTotal.parse(answer.value(await self._call(asked, Waits(endures=False)), shape.USAGE_TOTAL))
+
+    async def usage_rows(
+        self,
+        *,
+        entity: Optional[str] = None,
+        resource: Optional[str] = None,
+        by: Interval = "day",
+        start: float,
+        end: float,
+        page: Optional[str] = None,
+    ) -> UsagePage:
+        """As `Client.usage_rows`."""
+        asked = request.usage_rows(UsageOf(entity, resource, by, start, end), page)
+        return UsagePage.parse(answer.value(await self._call(asked, Waits(endures=False)), shape.USAGE_PAGE))
 
     def limited(
         self,

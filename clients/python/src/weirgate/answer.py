@@ -10,13 +10,28 @@ from collections.abc import Mapping
 from typing import Any, Literal, Optional
 
 from . import shape
-from .errors import Denied, Disabled, InvalidRequest, NeverFits, Unauthorized, Unavailable, WeirgateError
+from .errors import (
+    Denied,
+    Disabled,
+    InvalidRequest,
+    Misconfigured,
+    NeverFits,
+    NotConfigured,
+    Unauthorized,
+    Unavailable,
+    WeirgateError,
+)
 from .request import Request
 from .shape import Shape, seconds
 from .values import Balances, LimitStatus
 from .wire import Response
 
 _FIRST_PAUSE = 0.05
+# By the type of a problem: 404 is also an unknown path, and 500 also a fault of what stands between.
+_UNTIL_REPAIRED: Mapping[str, type[Unavailable]] = {
+    "limits-not-configured": NotConfigured,
+    "misconfigured": Misconfigured,
+}
 
 
 class Attempts:
@@ -71,7 +86,7 @@ def value(response: Response, has_shape: Shape) -> Mapping[str, Any]:
     """Returns the body of a success, which has a shape."""
     found = _json(response)
     if not has_shape(found):
-        applied: Literal["no", "unknown"] = "no" if has_shape is shape.BALANCES else "unknown"
+        applied: Literal["no", "unknown"] = "unknown" if has_shape in (shape.GRANTED, shape.SETTLED) else "no"
         raise Unavailable("the answer is not one of the agent: is its URL right?", applied, is_transient=False)
     return found  # type: ignore[no-any-return]
 
@@ -125,8 +140,10 @@ def _error(response: Response, problem: Mapping[str, Any]) -> WeirgateError:
         return Disabled(*decided)
     if status == 401:
         return Unauthorized(text)
-    if 400 <= status < 500 and problem.get("applied") != "unknown":
+    kind = _UNTIL_REPAIRED.get(problem.get("type", ""))
+    if kind is None and 400 <= status < 500 and problem.get("applied") != "unknown":
         return InvalidRequest(text)
     # Without the word of the agent, such as from a proxy, nothing is known.
     applied: Literal["no", "unknown"] = "no" if problem.get("applied") == "no" else "unknown"
-    return Unavailable(text, applied, is_transient=status > 500, status=status, grant=problem.get("grant"))
+    is_transient = kind is None and status > 500
+    return (kind or Unavailable)(text, applied, is_transient=is_transient, status=status, grant=problem.get("grant"))

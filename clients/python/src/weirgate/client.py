@@ -8,13 +8,25 @@ import time
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Callable, Optional, TypeVar, Union
 
-from . import answer, check, request
+from . import answer, check, request, shape, without_agent
 from .answer import Attempts
 from .connection import Connections, Lost, NotSent
 from .endpoint import endpoint
+from .errors import Unavailable
 from .grant import NOT_SETTLED, Grant, log
-from .request import Options, Request
-from .values import Amount, Balances, Bucket, Limit, OnUnavailable, Take
+from .request import Options, Request, UsageOf
+from .values import (
+    Amount,
+    Balances,
+    Bucket,
+    Interval,
+    Limit,
+    OnAgentUnavailable,
+    OnUnavailable,
+    Take,
+    UsagePage,
+    UsageTotal,
+)
 from .wire import Response
 
 if TYPE_CHECKING:
@@ -35,7 +47,10 @@ class Client:
     `url` is `http://host:port` or `unix:/path`, by default of `WEIRGATE_AGENT_URL`, or `http://127.0.0.1:2774`. `token`
     is by default of `WEIRGATE_AGENT_TOKEN`, or in a Lambda function of `AWS_SESSION_TOKEN`. `answer_timeout` is how
     long a call waits for the agent, beside its own `wait` and `timeout`. `retries` is how often a call is sent again:
-    only if the agent says that nothing was applied, or if nothing was sent.
+    only if the agent says that nothing was applied, or if nothing was sent. `on_agent_unavailable` says what an acquire
+    does after that if the agent is down or has no decision for now: it raises `Unavailable` (`"raise"`), raises `Denied`
+    (`"deny"`), or grants (`"allow"`). Such a grant is `degraded`, and its settlements change nothing. What only a repair
+    ends, such as a wrong token or missing limits, is raised in any case.
     """
 
     def __init__(
@@ -45,9 +60,11 @@ class Client:
         token: Optional[str] = None,
         answer_timeout: float = ANSWER_TIMEOUT,
         retries: int = RETRIES,
+        on_agent_unavailable: OnAgentUnavailable = "raise",
     ) -> None:
         self._connections = Connections(endpoint(url, token))
         self._answer_timeout, self._retries = patience(answer_timeout, retries)
+        self._on_agent_unavailable = without_agent.policy(on_agent_unavailable)
 
     def acquire(
         self,
@@ -69,7 +86,7 @@ class Client:
         Without `limits` those of the table apply. `wait` is how long to wait for the tokens. `lease` is when they come
         back if this process dies; slots always have one, of 60 s. `timeout` limits the decision, and `on_unavailable`
         says what it is without DynamoDB: `"error"`, `"deny"`, `"allow"` or `"local 25"`, a percentage of each limit.
-        Without the agent there is no decision, whatever it says: the call raises `Unavailable`.
+        Without the agent, `on_agent_unavailable` of the client says it.
         `bypass` counts the amounts and takes none of them.
         """
         bucket = Bucket(entity, resource, take, limits, limits_version, cascading)
@@ -109,6 +126,36 @@ class Client:
     ) -> Optional[Amount]:
         """Reads the balance of one limit; None if the bucket does not have it."""
         return self.peek(entity, resource, limits=limits).remaining(limit)
+
+    def usage(
+        self,
+        *,
+        entity: Optional[str] = None,
+        resource: Optional[str] = None,
+        by: Interval = "day",
+        start: float,
+        end: float,
+    ) -> UsageTotal:
+        """Reads what an entity, a resource, or an entity on a resource consumed, from `start` to `end`.
+
+        Both are seconds since 1970, at the start of an hour, a day or a month in UTC, as `by` says.
+        """
+        asked = request.usage_total(UsageOf(entity, resource, by, start, end))
+        return UsageTotal.parse(answer.value(self._call(asked), shape.USAGE_TOTAL))
+
+    def usage_rows(
+        self,
+        *,
+        entity: Optional[str] = None,
+        resource: Optional[str] = None,
+        by: Interval = "day",
+        start: float,
+        end: float,
+        page: Optional[str] = None,
+    ) -> UsagePage:
+        """Reads the same by interval, and by bucket. `page` is the `next` of the page before."""
+        asked = request.usage_rows(UsageOf(entity, resource, by, start, end), page)
+        return UsagePage.parse(answer.value(self._call(asked), shape.USAGE_PAGE))
 
     def limited(
         self,
@@ -159,7 +206,11 @@ class Client:
         self.close()
 
     def _granted(self, asked: Request) -> Grant:
-        return Grant(self, "", self._call(asked))
+        try:
+            response = self._call(asked)
+        except Unavailable as error:
+            response = without_agent.answer(self._on_agent_unavailable, asked, error)
+        return Grant(self, "", response)
 
     def _call(self, asked: Request) -> Response:
         deadline = time.monotonic() + self._answer_timeout + asked.longer

@@ -93,3 +93,11 @@ class Unavailable(WeirgateError):
         self.grant = grant
         self.is_transient = is_transient
         self.status = status
+
+
+class Misconfigured(Unavailable):
+    """No decision until a repair, such as of a permission or the table, which the text names. Never transient."""
+
+
+class NotConfigured(Misconfigured):
+    """Limits are neither in the call nor in the table. The text has the command that sets them."""

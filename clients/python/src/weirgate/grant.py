@@ -8,7 +8,7 @@ from collections.abc import Iterator, Mapping
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Callable, Optional
 
-from . import answer, request, shape
+from . import answer, request, shape, without_agent
 from .errors import InvalidRequest, Refused, Unavailable, WeirgateError
 from .request import Request
 from .values import Amount, LimitStatus, Settlement, remaining
@@ -86,7 +86,7 @@ class Held:
 
     @property
     def degraded(self) -> Optional[str]:
-        """Why the agent decided without DynamoDB; None if it did not."""
+        """Why the agent decided without DynamoDB, or the client without the agent; None if neither did."""
         found = self._answer.get("degraded")
         return str(found["reason"]) if found else None
 
@@ -134,6 +134,9 @@ class Held:
         """
         if self.is_ended:
             raise InvalidRequest("the grant has ended, so nothing of it can change: acquire again")
+        if self.token == without_agent.TOKEN:
+            self.is_ended = "end" in changes
+            return None
         if changes == request.RELEASE and not self._may_have_lease:
             self.is_ended = True
             return None

@@ -7,11 +7,12 @@ from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple, Optional, get_args
 
 from . import check
-from .values import Amount, Bucket, Limit, OnUnavailable, UpTo
+from .values import Amount, Bucket, Interval, Limit, OnUnavailable, UpTo
 
-ACQUIRE, SETTLE, PEEK = "/v1/acquire", "/v1/settle", "/v1/peek"
+ACQUIRE, SETTLE, PEEK, USAGE = "/v1/acquire", "/v1/settle", "/v1/peek", "/v1/usage"
 RELEASE = {"end": "release"}
 _MAX_TIMEOUT = 3_600.0
+_LAST_INSTANT = 8_640_000_000_000.0
 _encode = json.JSONEncoder(separators=(",", ":"), allow_nan=False).encode
 
 
@@ -25,7 +26,7 @@ class Request(NamedTuple):
     @property
     def is_read(self) -> bool:
         """Whether it changes nothing, whatever becomes of it."""
-        return self.path == PEEK
+        return self.path in (PEEK, USAGE)
 
 
 class Options(NamedTuple):
@@ -69,6 +70,39 @@ def peek(
         body["need"] = check.amounts("need", need, check.whole_tokens)
     _add_limits(body, limits, None)
     return Request(PEEK, _bytes(body))
+
+
+class UsageOf(NamedTuple):
+    """Whose usage, by what, and from when to when, as `Client.usage` describes it."""
+
+    entity: Optional[str]
+    resource: Optional[str]
+    by: Interval
+    start: float
+    end: float
+
+
+def usage_total(asked: UsageOf) -> Request:
+    """Returns the request for the sum of usage."""
+    return Request(USAGE, _bytes({**_usage(asked), "total": True}))
+
+
+def usage_rows(asked: UsageOf, page: Optional[str]) -> Request:
+    """Returns the request for a page of usage."""
+    of_page = {} if page is None else {"page": check.text("page", page)}
+    return Request(USAGE, _bytes({**_usage(asked), **of_page}))
+
+
+def _usage(asked: UsageOf) -> dict[str, Any]:
+    scope = {name: check.text(name, given) for name, given in zip(("entity", "resource"), asked) if given is not None}
+    if not scope:
+        check.refuse("entity and resource", "one of them or both", None)
+    return {
+        "scope": scope,
+        "by": check.one_of("by", asked.by, get_args(Interval), "'hour', 'day' or 'month'"),
+        "from_ms": check.milliseconds("start", asked.start, 0, _LAST_INSTANT),
+        "to_ms": check.milliseconds("end", asked.end, 0, _LAST_INSTANT),
+    }
 
 
 def settle(token: str, changes: Mapping[str, Any]) -> Request:

@@ -117,8 +117,22 @@ SETTLED = fields(
 BALANCES = fields(
     status=one_of("enforced", "disabled", "unlimited"), limits=_LIMITS, retry_after_ms=null_or(span)
 )
+def _and(*shapes: Shape) -> Shape:
+    return lambda value: all(shape(value) for shape in shapes)
+
+
+_USED = fields(
+    usage=fields(tokens=map_of(lambda value: number(value) or text(value)), acquires=whole),
+    state=one_of("interim", "final", "unknown"),
+    complete_until_ms=instant,
+)
+_UNREADABLE = optional_fields({"unreadable": list_of(fields(error=text))})
+_ROW = _and(_USED, fields(entity=text, resource=text, start_ms=instant, end_ms=instant))
+USAGE_TOTAL = _and(_USED, _UNREADABLE)
+USAGE_PAGE = _and(fields(items=list_of(_ROW), next=null_or(some_text)), _UNREADABLE)
 PROBLEM = optional_fields(
     {
+        "type": text,
         "detail": text,
         "applied": one_of("no", "unknown"),
         "retry": flag,

@@ -15,6 +15,12 @@ Amount = Union[int, float]
 
 Mode = Literal["enforced", "shadow", "soft"]
 
+Interval = Literal["hour", "day", "month"]
+UsageState = Literal["interim", "final", "unknown"]
+"""`interim` may still change, `final` does not, and of `unknown` a part may no longer be kept."""
+
+OnAgentUnavailable = Literal["raise", "deny", "allow"]
+
 OnUnavailable = Literal[
     "error", "deny", "allow",
     "local 1", "local 2", "local 3", "local 4", "local 5", "local 6", "local 7", "local 8", "local 9",
@@ -201,6 +207,71 @@ class Balances:
     def remaining(self, limit: str) -> Optional[Amount]:
         """Returns the balance of a limit; None if the bucket does not have it."""
         return remaining(self.limits, limit)
+
+
+@dataclass(frozen=True)
+class UsageTotal:
+    """The sum of usage."""
+
+    tokens: Mapping[str, Union[int, float, str]]
+    """By limit; text where no number of JSON is exact, above 15 digits."""
+    acquires: int
+    state: UsageState
+    complete_until: float
+    """All usage before is included, in seconds since 1970."""
+    unreadable: tuple[str, ...]
+    """Items that cannot be read, whose usage is missing: what is wrong with each, and what to do."""
+
+    @classmethod
+    def parse(cls, json: Mapping[str, Any]) -> UsageTotal:
+        """Reads a total as the agent writes it."""
+        return cls(**_used(json), unreadable=_unreadable(json))
+
+
+@dataclass(frozen=True)
+class UsageRow:
+    """Usage of an entity on a resource in one interval, in seconds since 1970."""
+
+    entity: str
+    resource: str
+    start: float
+    end: float
+    tokens: Mapping[str, Union[int, float, str]]
+    """As `UsageTotal.tokens`."""
+    acquires: int
+    state: UsageState
+    complete_until: float
+
+    @classmethod
+    def parse(cls, json: Mapping[str, Any]) -> UsageRow:
+        """Reads a row as the agent writes it."""
+        start, end = json["start_ms"] / 1000, json["end_ms"] / 1000
+        return cls(entity=json["entity"], resource=json["resource"], start=start, end=end, **_used(json))
+
+
+@dataclass(frozen=True)
+class UsagePage:
+    """A page of usage."""
+
+    rows: tuple[UsageRow, ...]
+    next: Optional[str]
+    """The `page` of the next one; None after the last."""
+    unreadable: tuple[str, ...]
+    """As `UsageTotal.unreadable`."""
+
+    @classmethod
+    def parse(cls, json: Mapping[str, Any]) -> UsagePage:
+        """Reads a page as the agent writes it."""
+        return cls(tuple(map(UsageRow.parse, json["items"])), json["next"], _unreadable(json))
+
+
+def _used(json: Mapping[str, Any]) -> dict[str, Any]:
+    used, until = json["usage"], json["complete_until_ms"] / 1000
+    return {"tokens": used["tokens"], "acquires": used["acquires"], "state": json["state"], "complete_until": until}
+
+
+def _unreadable(json: Mapping[str, Any]) -> tuple[str, ...]:
+    return tuple(item["error"] for item in json.get("unreadable", ()))
 
 
 def remaining(limits: Sequence[LimitStatus], limit: str) -> Optional[Amount]:

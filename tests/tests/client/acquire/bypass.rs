@@ -146,7 +146,7 @@ async fn slots_are_counted_and_not_held() {
     let refused = bypass(&limiter, &limits(), &[("slots", 1)]).lease(secs(30));
     let error = refused.send().await.unwrap_err();
     assert!(
-        matches!(&error, Error::Invalid(text) if text.contains("30s") && text.contains("leave out lease()")),
+        matches!(&error, Error::Invalid(text) if text.contains("30s") && text.contains("leave out the lease")),
         "{error}"
     );
     assert_eq!(fleet.writes(), 0);

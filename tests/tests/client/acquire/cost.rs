@@ -214,6 +214,24 @@ async fn a_new_bucket_costs_its_item_and_an_entry_in_two_indexes() {
     );
 }
 
+/// Limits that are set later hold within a second: four levels, the entity and its bucket are read again.
+#[tokio::test(start_paused = true)]
+async fn missing_limits_are_six_read_units_a_second_for_each_process() {
+    let (fleet, limiter, meter) = Fleet::measured().await;
+    stored::configured(&fleet, &stored::of_resource("other"), two()).await;
+    let ask = async || {
+        let acquire = limiter.acquire("e-1", "gpt-4").take("rpm", 1);
+        acquire.send().await.unwrap_err()
+    };
+    let _ = (ask().await, meter.take());
+    for _ in 0..100 {
+        pass(millis(100)).await;
+        let _ = ask().await;
+    }
+    let units = meter.take();
+    assert_eq!((units.read, units.total), (60.0, 0.0), "{units:?}");
+}
+
 /// A process reads each shard that it meets for the first time.
 #[tokio::test(start_paused = true)]
 async fn an_acquire_on_any_number_of_shards_is_one_write_unit() {

@@ -88,7 +88,7 @@ async fn limits_that_do_not_fit_together_are_refused_before_anything_is_sent() {
     refuse(
         &fleet,
         ask(&limiter, &limits(), &[]),
-        &["empty request", "take()"],
+        &["empty request", "at least one limit"],
     )
     .await;
     refuse(
@@ -211,7 +211,7 @@ async fn a_lease_of_no_time_or_of_more_than_a_day_is_refused() {
     let mut no_lease = granted(&limiter, &limits(), &[("rpm", 1)]).await;
     assert_eq!(fleet.writes(), 1);
     assert!(
-        matches!(no_lease.renew(secs(9)).await, Err(Error::Invalid(text)) if text.contains("lease()"))
+        matches!(no_lease.renew(secs(9)).await, Err(Error::Invalid(text)) if text.contains("with a lease"))
     );
     assert_eq!(fleet.writes(), 0);
 }

@@ -222,7 +222,7 @@ async fn what_cannot_be_decided_together_is_refused_before_anything_is_sent() {
     refused(limiter.acquire_all([one(&other)]), "another limiter").await;
     refused(
         limiter.acquire_all([one(&limiter).wait_up_to(secs(1))]),
-        "its own wait_up_to()",
+        "time to wait of its own",
     )
     .await;
     assert_eq!(fleet.dynamo.take_requests(), 0);

@@ -217,7 +217,7 @@ async fn a_namespace_that_may_be_in_use_is_not_purged() {
         assert!(error.to_string().contains(remedy), "{error}");
         assert!(fleet.dynamo.items() == before, "nothing was written");
     };
-    refused("is not stopped: stop() its system level").await;
+    refused("is not stopped: stop its system level").await;
     let level = ConfigLevel::Entity(entity("e-1"));
     limiter.admin().stop(&level).send().await.unwrap();
     refused("is not stopped").await;

@@ -90,13 +90,13 @@ async fn what_cannot_be_changed_is_refused_with_the_remedy() {
     );
     let error = edit().drain("rpm").send().await.unwrap_err().to_string();
     assert!(
-        error.contains("bucket of e-1 on gpt-4 has no item") && error.contains("stop()"),
+        error.contains("bucket of e-1 on gpt-4 has no item") && error.contains("or stop it"),
         "{error}"
     );
     let _ = granted(&limiter, &limits(), &[("rpm", 20)]).await;
     let before = fleet.dynamo.items();
     let refused = [
-        (edit(), "nothing to change: add reset()"),
+        (edit(), "nothing to change: reset"),
         (
             edit().reset("cpm"),
             "limit \"cpm\" is not among those of the bucket: [\"rpm\", \"slots\", \"tpm\"]",
@@ -416,7 +416,7 @@ async fn i1_limits_of_only_some_shards_are_refused_until_they_are_applied() {
         for edit in [edit().drain_all(), edit().drain("tpm")] {
             let error = edit.send().await.unwrap_err().to_string();
             assert!(
-                error.contains("limit \"tpm\" is not the same in all shards of the bucket yet: call apply_limits() first"),
+                error.contains("limit \"tpm\" is not the same in all shards of the bucket yet: apply the limits to all shards first"),
                 "{error}"
             );
         }

@@ -68,7 +68,7 @@ async fn slots_are_neither_refunded_nor_taken_into_debt() {
     assert!(matches!(&error, Error::Invalid(text) if text.contains("slots")));
     let slots = ask(&limiter, &limits(), &[("slots", 1)]).into_debt();
     let error = slots.send().await.unwrap_err();
-    assert!(matches!(&error, Error::Invalid(text) if text.contains("into_debt")));
+    assert!(matches!(&error, Error::Invalid(text) if text.contains("into debt")));
     assert_eq!(fleet.dynamo.items().len(), 0);
 }
 

@@ -180,7 +180,7 @@ impl BalanceEdit<'_> {
     fn changes(&self) -> Result<Vec<(Option<LimitName>, AmountChange)>, Error> {
         if self.changes.is_empty() {
             return Err(Error::Invalid(
-                "nothing to change: add reset(), set(), drain() or top_up()".to_owned(),
+                "nothing to change: reset, set, drain or top up a limit".to_owned(),
             ));
         }
         let change = |(limit, change): &(Option<String>, Change)| {
@@ -219,7 +219,7 @@ impl BalanceEdit<'_> {
         }
         let (entity, resource) = (&self.entity, &self.resource);
         Err(Error::Invalid(format!(
-            "bucket of {entity} on {resource} has no item, so it is full and its limits are not known: acquire from it first, or stop() it"
+            "bucket of {entity} on {resource} has no item, so it is full and its limits are not known: acquire from it first, or stop it"
         )))
     }
 }

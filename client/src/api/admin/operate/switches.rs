@@ -166,7 +166,7 @@ impl<'a> SwitchEdit<'a> {
         let count = switches.levels.keys().filter(is_other).count();
         if is_new && is_other(&&self.level) && count > MAX_SWITCHES {
             return Err(Error::Invalid(format!(
-                "{} has no room: {MAX_SWITCHES} levels are stopped or exempt already; start some, or disable it by set_config()",
+                "{} has no room: {MAX_SWITCHES} levels are stopped or exempt already; start some, or disable the level in its configuration",
                 self.level
             )));
         }

@@ -1,0 +1,107 @@
+//! What decides about a bucket, and what to run next.
+
+use serde_json::{Value, json};
+
+use super::fixtures::Table;
+
+fn next(reasons: &Value) -> Vec<&str> {
+    let next = reasons["next"].as_array().expect("a list");
+    next.iter()
+        .filter_map(|next| next["command"].as_str())
+        .collect()
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn each_limit_has_the_level_that_it_comes_from_and_its_balance() {
+    let table = Table::new().await;
+    let why = "why user-1 gpt-4";
+    let nothing = table.json(why);
+    assert_eq!(
+        (&nothing["limits"], &nothing["stopped_at"]),
+        (&json!([]), &Value::Null)
+    );
+    let set = "weirgate limits set --resource gpt-4 rpm=600/minute";
+    assert_eq!(next(&nothing), [set], "what it names can be run");
+    table.text(&set["weirgate ".len()..]);
+    table.text("limits set --entity team rpm=5/day");
+    table.text("entities set user-1 --parent team --cascades");
+    table.text("acquire user-1 gpt-4 rpm=5");
+    let reasons = table.json(why);
+    let limits = reasons["limits"].as_array().expect("a list");
+    let found: Vec<_> = limits
+        .iter()
+        .map(|limit| {
+            (
+                &limit["entity"],
+                &limit["from"]["level"],
+                &limit["from"]["resource"],
+                &limit["from"]["entity"],
+            )
+        })
+        .collect();
+    let (own, parent) = (json!("user-1"), json!("team"));
+    let (resource, entity, gpt) = (json!("resource"), json!("entity"), json!("gpt-4"));
+    let none = &Value::Null;
+    assert_eq!(
+        found,
+        [
+            (&own, &resource, &gpt, none),
+            (&parent, &entity, none, &parent)
+        ]
+    );
+    assert_eq!(
+        reasons["levels"].as_array().map(Vec::len),
+        Some(6),
+        "{reasons}"
+    );
+    let usage = "weirgate usage --entity team --resource gpt-4 --by hour --from 1d";
+    assert_eq!(next(&reasons), [usage], "the parent's limit is used up");
+    let text = table.text(why);
+    for part in [
+        "* resource gpt-4",
+        "user-1 has the parent team, and also takes from it",
+        "rpm 600/minute",
+        "resource gpt-4 rpm.refill",
+        usage,
+    ] {
+        assert!(text.contains(part), "{part}: {text}");
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn what_denies_is_named_with_the_command_that_ends_it() {
+    let table = Table::new().await;
+    table.text("entities set user-1 --parent team");
+    table.text("limits set --system slots=1");
+    let why = "why user-1 gpt-4";
+    for (deed, command) in [
+        ("stop --resource gpt-4", "weirgate start --resource gpt-4"),
+        ("stop --entity team", "weirgate start --entity team"),
+        ("stop --entity user-1", "weirgate start --entity user-1"),
+        (
+            "limits set --system --disabled",
+            "weirgate limits set --system --enforced",
+        ),
+        (
+            "acquire user-1 gpt-4 slots=1 --lease 1h",
+            "weirgate leases list user-1 gpt-4",
+        ),
+    ] {
+        table.text(deed);
+        let reasons = table.json(why);
+        let found = next(&reasons);
+        assert_eq!(found, [command], "{deed}: {reasons}");
+        assert_eq!(
+            reasons["stopped_at"].is_null(),
+            !deed.starts_with("stop"),
+            "{deed}"
+        );
+        table.text(&command["weirgate ".len()..]);
+    }
+    // Callers bring another limit than the table's.
+    table.text("limits set --resource gpt-4 rpm=60/minute");
+    table.text("acquire user-2 gpt-4 rpm=1 --limit rpm=70/minute");
+    let reasons = table.json("why user-2 gpt-4");
+    assert_eq!(reasons["limits"][0]["from"], Value::Null, "{reasons}");
+    assert_eq!(next(&reasons), ["weirgate audit --resource gpt-4"]);
+}
