@@ -405,8 +405,8 @@ async fn what_a_waiting_request_gives_back_itself_does_not_end_its_wait() {
             let (fleet, [limiter, other]) = Fleet::of().await;
             let _ = granted(ask(&limiter, &[("a", 1), ("b", 1)], 60)).await;
             for entity in ["a", "b"] {
-                let admin = limiter.admin();
-                let split = admin.set_shards(entity, "gpt-4", &rpm(60), shards);
+                let (admin, limits) = (limiter.admin(), rpm(60));
+                let split = admin.set_shards(entity, "gpt-4", &limits, shards);
                 let _ = split.await.unwrap();
             }
             let _ = granted(ask(&other, &[("a", 4), ("b", 4)], 60)).await;
