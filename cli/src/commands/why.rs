@@ -293,7 +293,7 @@ async fn entities(limiter: &RateLimiter, entity: &EntityId) -> Result<Vec<Entity
     let mut next = Some(entity.clone());
     while let Some(id) = next.filter(|id| !entities.iter().any(|known| known.id == *id)) {
         let stored = limiter.admin().entity(&id).await?;
-        let entity = stored.unwrap_or_else(|| Entity {
+        let entity = stored.unwrap_or(Entity {
             id,
             parent: None,
             cascades: false,
@@ -379,7 +379,7 @@ async fn changes(
     for subject in &subjects {
         changes.extend(limiter.admin().audit(subject, None).await?.items);
     }
-    changes.sort_by(|one, other| other.id.cmp(&one.id));
+    changes.sort_by_key(|change| std::cmp::Reverse(change.id));
     changes.truncate(CHANGES);
     Ok(changes)
 }
