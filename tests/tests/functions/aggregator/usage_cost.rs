@@ -314,13 +314,5 @@ async fn a_bucket_that_is_used_once_in_all() {
     load.dynamo.delete("default/BUCKET#e-1#gpt-4#0", "#STATE");
     load.aggregate().await;
     let units = load.meter.take().total;
-    println!(
-        "{units} {:?}",
-        load.dynamo
-            .items()
-            .iter()
-            .map(|i| i["PK"].clone())
-            .collect::<Vec<_>>()
-    );
     assert!(units <= 5.0, "{units}");
 }
