@@ -62,7 +62,7 @@ fn a_start_without_credentials_ends_and_says_what_to_set() {
         serde_json::from_str(lines.lines().last().expect("a line")).expect("a line is JSON");
     let message = last["message"].as_str().expect("it says why");
     assert!(
-        message.contains("no credentials; set AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY"),
+        message.contains("no credentials: set AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY"),
         "{last}"
     );
 }
