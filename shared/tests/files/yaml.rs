@@ -45,7 +45,7 @@ const WRITTEN: &[Written<'_>] = &[
     ("0o17", Some("0o17"), Some(15), None),
     ("1.10", Some("1.10"), None, None),
     ("1e3", Some("1e3"), None, None),
-    ("1_000", Some("1_000"), None, None),
+    ("1_000", Some("1_000"), Some(1_000), None),
     (
         "9223372036854775807",
         Some("9223372036854775807"),
