@@ -66,7 +66,9 @@ for (const [name, size] of Object.entries(WIDTHS)) {
       const over = await page.evaluate(() => document.documentElement.scrollWidth - innerWidth);
       assert.ok(over <= 0, `the page is ${over} px too wide`);
       const cut = await page.evaluate(() => {
-        const cells = [...document.querySelectorAll(".row:not([hidden]) > span")].filter((cell) => cell.checkVisibility());
+        // On narrow windows some are there for screen readers alone.
+        const isSeen = (cell) => cell.checkVisibility() && getComputedStyle(cell).clipPath === "none";
+        const cells = [...document.querySelectorAll("#rows .row:not([hidden]) > span")].filter(isSeen);
         const right = (one) => one.getBoundingClientRect().right;
         return cells.filter((cell) => right(cell) > right(cell.closest("section")) + 1).map((cell) => cell.className);
       });
