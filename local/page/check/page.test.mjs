@@ -89,7 +89,7 @@ test("it keeps its own policy: no script, style, font or picture of another plac
 
 test("balances, shards, leases and rates are those of the table", async (t) => {
   const { page } = await open(t, SIZES.desktop);
-  assert.equal(await page.locator("#count").textContent(), "24");
+  await page.waitForFunction(() => document.querySelector("#count").textContent === "24");
   assert.equal(await row(page, "user-1").locator(".shards").textContent(), "4");
   // 12 acquires a second against a refill of 10 a second, measured over seconds.
   await page.locator("#filter").fill("user-2");
