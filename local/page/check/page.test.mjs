@@ -32,7 +32,12 @@ async function open(t, [width, height], options = {}, hash = "#resource/gpt-4") 
   page.on("console", (message) => message.type() === "error" && wrong.push(message.text()));
   page.on("request", (request) => request.url().startsWith(backend.url) || wrong.push(request.url()));
   await page.goto(backend.url + hash);
-  await page.waitForFunction(() => document.querySelector("#count").textContent !== "–");
+  // A slow machine shows the first buckets before the others are read.
+  const isRead = (isWhole) => {
+    const count = document.querySelector("#count").textContent;
+    return isWhole ? count === "24" : count !== "–";
+  };
+  await page.waitForFunction(isRead, hash === "#resource/gpt-4");
   return { page, wrong };
 }
 
@@ -89,7 +94,6 @@ test("it keeps its own policy: no script, style, font or picture of another plac
 
 test("balances, shards, leases and rates are those of the table", async (t) => {
   const { page } = await open(t, SIZES.desktop);
-  await page.waitForFunction(() => document.querySelector("#count").textContent === "24");
   assert.equal(await row(page, "user-1").locator(".shards").textContent(), "4");
   // 12 acquires a second against a refill of 10 a second, measured over seconds.
   await page.locator("#filter").fill("user-2");
