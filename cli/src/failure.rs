@@ -175,11 +175,7 @@ fn named(program: &Command, arguments: &[OsString]) -> String {
 impl From<Error> for Failure {
     fn from(error: Error) -> Self {
         match &error {
-            Error::NotConfigured { entity, resource } => Self::Refused(format!(
-                "no limits are configured for entity {entity} on resource {resource}: configure \
-                 one of them, their resource or the system ('weirgate limits set --help'), or \
-                 give --limit"
-            )),
+            Error::NotConfigured { .. } => Self::Refused(format!("{error} (--limit)")),
             Error::Store(store) => Self::from(&**store),
             Error::Timeout {
                 last: Some(last), ..

@@ -18,7 +18,7 @@ mod request;
 mod settlement;
 mod stats;
 
-pub(crate) use amounts::{Amounts, check_amount, check_debt, debited, parse_amount};
+pub(crate) use amounts::{Amounts, check_amount, check_debt, debited, parse_amount, subtract};
 pub use breaker_state::BreakerState;
 pub use denial::{Degraded, Denied, Disabled, NeverFits};
 pub(crate) use denial::{blocking_limits, denial_of, longest_wait, merge_denials, merge_two};

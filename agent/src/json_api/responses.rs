@@ -230,7 +230,7 @@ impl Refusal {
             }
             error => {
                 log::until_repaired(error);
-                (Outcome::NoDecision, Plain::until_repaired(error))
+                (Outcome::NoDecision, Plain::until_repaired(error, detail))
             }
         };
         let status = problem.status;
@@ -290,7 +290,7 @@ impl Plain {
 
     /// Returns the problem of an error that only a repair ends. Its type tells it from an unknown path
     /// (404), and from a fault of what stands between (500).
-    fn until_repaired(error: &Error) -> Self {
+    fn until_repaired(error: &Error, detail: String) -> Self {
         let (status, kind, title) = match error {
             Error::NotConfigured { .. } => (
                 StatusCode::NOT_FOUND,
@@ -306,7 +306,7 @@ impl Plain {
         Self {
             kind,
             title,
-            ..Self::new(status, error.to_string())
+            ..Self::new(status, detail)
         }
     }
 }

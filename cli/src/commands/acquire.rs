@@ -26,8 +26,9 @@ use crate::text::one_line;
 ///
 /// Exit code 3 if they are denied, 4 if they never fit, 5 if the level is stopped. With a COMMAND it
 /// is the command's: 128 and the number of the signal that ended it, 127 if it was not found, 126 if
-/// it cannot be run, 124 if the tokens were not granted, 125 if weirgate failed. Signals are forwarded to the command. While it runs, its lease is
-/// renewed; when it ends, the slots are released.
+/// it cannot be run, 124 if the tokens were not granted, 125 if weirgate failed. Signals are
+/// forwarded to the command. While it runs, its lease is renewed; when it ends, the slots are
+/// released.
 #[derive(Debug, Args)]
 #[command(
     after_help = "Examples:\n  weirgate acquire user-1 gpt-4 rpm=1 tpm=500 --wait 10s\n  \

@@ -122,7 +122,7 @@ const COMMANDS: [(&str, i32, [&str; 3]); 12] = [
     (
         "acquire user other rpm=1",
         2,
-        ["user", "other", "limits set --help"],
+        ["user", "other", "limits set --resource other"],
     ),
     ("acquire user gpt-4 rpm=61", 4, ["rpm", "61", "60"]),
     (

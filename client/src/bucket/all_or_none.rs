@@ -6,7 +6,7 @@ use std::sync::Arc;
 
 use futures_util::future::join_all;
 use tokio::time::{Instant, timeout_at};
-use weirgate_shared::{Bucket, Effect, EpochMillis, LimitName, MilliTokens, Shard};
+use weirgate_shared::{Bucket, Effect, EpochMillis, LimitName, MilliTokens};
 use weirgate_store::Consistency;
 
 use super::acquire::acquire;
@@ -14,7 +14,7 @@ use super::evaluate::{Allocation, evaluate};
 use super::hold::Hold;
 use super::state::BucketState;
 use crate::session::Session;
-use crate::values::{Amounts, BucketRequest, Denials, Error, Outcome};
+use crate::values::{Amounts, BucketRequest, Denials, Error, Outcome, subtract};
 
 /// Decision over several buckets: holds in their order, or denials, and nothing was taken.
 pub(crate) type AllOrNone = Outcome<Vec<Hold>, Infallible, Denials>;
@@ -99,16 +99,6 @@ impl<'a> Taken<'a> {
     }
 }
 
-/// Returns the shard after these were taken from it.
-fn less(mut shard: Shard, taken: Option<&Amounts>) -> Shard {
-    for (limit, amount) in taken.into_iter().flatten() {
-        if let Some(state) = shard.limits.get_mut(limit) {
-            state.available -= *amount;
-        }
-    }
-    shard
-}
-
 /// Returns whether the view of an unsplit bucket is short of the request, or is older than the retry
 /// time of a denial: by then others may have taken what has come in. Of a split one the read shows the
 /// first shard alone, which denies nothing.
@@ -130,19 +120,17 @@ fn may_be_short(
     }
     let may_lack = |(name, need): (&LimitName, MilliTokens)| {
         let state = view.shard.limits.get(name);
-        let need = need
-            + before
-                .and_then(|taken| taken.get(name))
-                .copied()
-                .unwrap_or_default();
+        let before = before.and_then(|taken| taken.get(name)).copied();
+        let need = need + before.unwrap_or_default();
         state.is_none_or(|state| view.shard.balance(state, now) < need)
     };
     // Each acquire passes here, and almost none is short: balances alone cost no copy of the shard.
     if !request.asks.with(Effect::Enforce).any(may_lack) {
         return false;
     }
-    let shard = view.shard.projected(&request.limits, now);
-    let known = Bucket::new(vec![less(shard, before)]);
+    let mut shard = view.shard.projected(&request.limits, now);
+    subtract(&mut shard, before.into_iter().flatten());
+    let known = Bucket::new(vec![shard]);
     matches!(evaluate(&known, request, now), Allocation::Denied(_))
 }
 
@@ -191,8 +179,12 @@ async fn read_together(
         if is_in_pool(bucket, request) || !seen.is_complete() {
             continue;
         }
-        let left = match seen.shards() {
-            [only] => Bucket::new(vec![less(only.clone(), taken.of(bucket))]),
+        let left = match (seen.shards(), taken.of(bucket)) {
+            ([only], Some(before)) => {
+                let mut left = only.clone();
+                subtract(&mut left, before);
+                Bucket::new(vec![left])
+            }
             _ => seen,
         };
         if let Allocation::Denied(denied) = evaluate(&left, request, now) {

@@ -10,7 +10,7 @@ use super::prefetch::Pool;
 use crate::config::LimitsSlot;
 use crate::queue::{BucketSummary, ShardQueues, ShardState, ShardView};
 use crate::session::{AgeClock, Moment};
-use crate::values::{Amounts, BucketRequest, Limits, Locked};
+use crate::values::{Amounts, BucketRequest, Limits, Locked, subtract};
 
 /// State of one bucket in this process.
 #[derive(Debug)]
@@ -115,14 +115,9 @@ impl BucketState {
             let age = Millis::from(moment.since(view.sent_at));
             let mut shard = view.shard.projected(limits, EpochMillis(now.0 - age.0));
             shard.refilled_at = shard.refilled_at.max(now);
-            let parts = spreading.values();
-            for (_, part) in parts.filter(|(index, _)| *index == shard.key.shard) {
-                for (limit, amount) in part {
-                    if let Some(state) = shard.limits.get_mut(limit) {
-                        state.available -= *amount;
-                    }
-                }
-            }
+            let index = shard.key.shard;
+            let parts = spreading.values().filter(|(other, _)| *other == index);
+            parts.for_each(|(_, part)| subtract(&mut shard, part));
             shard
         };
         let views = self.queues.views_since_clock_jump();

@@ -101,15 +101,6 @@ fn raise(waiter: &mut Waiter, left: &mut Amounts) {
     waiter.raised = Some(raised);
 }
 
-/// Subtracts from a shard what a waiter asks for at least.
-pub(super) fn subtract(shard: &mut Shard, waiter: &Waiter) {
-    for ask in waiter.request.asks.debits() {
-        if let Some(state) = shard.limits.get_mut(&ask.limit) {
-            state.available -= ask.amount;
-        }
-    }
-}
-
 /// Returns the status of the limits if `shard` has too few tokens for the waiter at `now`.
 pub(super) fn shortage(
     shard: &Shard,

@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 
-use weirgate_shared::{Asks, LimitKind, LimitName, MAX_TOKENS, MilliTokens, RefillRule};
+use weirgate_shared::{Asks, LimitKind, LimitName, MAX_TOKENS, MilliTokens, RefillRule, Shard};
 
 use super::error::Error;
 
@@ -16,6 +16,18 @@ pub(crate) type Amounts = BTreeMap<LimitName, MilliTokens>;
 pub(crate) fn debited(asks: &Asks) -> Amounts {
     let debits = asks.debits();
     debits.map(|ask| (ask.limit.clone(), ask.amount)).collect()
+}
+
+/// Subtracts amounts from the balances of a shard.
+pub(crate) fn subtract<'a>(
+    shard: &mut Shard,
+    amounts: impl IntoIterator<Item = (&'a LimitName, &'a MilliTokens)>,
+) {
+    for (limit, amount) in amounts {
+        if let Some(state) = shard.limits.get_mut(limit) {
+            state.available -= *amount;
+        }
+    }
 }
 
 /// Converts whole tokens, from 0 to 10^12.

@@ -12,7 +12,7 @@ use super::super::shard_state::ShardView;
 use super::super::waiter::{Reason, Waiter};
 use super::{Machine, is_key_range_throttle};
 use crate::session::Env;
-use crate::values::{LimitStatus, Outcome, check_bucket_limits, count, denial_of};
+use crate::values::{LimitStatus, Outcome, check_bucket_limits, count, denial_of, subtract};
 
 /// Longest time by which a denial goes back to when a write was planned, 100 ms.
 const MAX_DENIAL_AGE: Millis = Millis(100);
@@ -81,7 +81,8 @@ impl Machine {
         for waiter in std::mem::take(&mut self.line) {
             let shortage = batch::shortage(&left, &waiter, at);
             let Some(mut shortage) = shortage.filter(|_| waiter.id <= plan.last_arrived) else {
-                batch::subtract(&mut left, &waiter);
+                let debits = waiter.request.asks.debits();
+                subtract(&mut left, debits.map(|ask| (&ask.limit, &ask.amount)));
                 self.line.push_back(waiter);
                 continue;
             };
