@@ -1,14 +1,12 @@
 //! One bucket of any number of shards: routing, holds, prefetch.
 
-mod acquire;
 mod all_or_none;
 mod balance_plan;
-mod cached_denial;
-mod denial_stamp;
+
+mod denial;
 mod edit;
 mod evaluate;
 mod hold;
-mod over_all_shards;
 mod prefetch;
 mod refresh;
 mod refund;
@@ -16,14 +14,11 @@ mod registry;
 mod reshard;
 mod route;
 mod spread;
-mod stamp;
 mod state;
-mod unfinished;
 
-pub(crate) use acquire::acquire;
-pub(crate) use all_or_none::{AllOrNone, take_all};
+pub(crate) use all_or_none::{AllOrNone, acquire, take_all};
 pub(crate) use balance_plan::{AmountChange, BalancePlan, balances};
-pub(crate) use cached_denial::cached_denial;
+pub(crate) use denial::cached_denial;
 pub(crate) use edit::finished;
 pub(crate) use hold::{Hold, HoldToken};
 pub(crate) use prefetch::drain;

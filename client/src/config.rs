@@ -5,7 +5,6 @@ mod edit;
 mod freshness;
 mod load;
 mod resolve;
-mod resolved_config;
 mod schema;
 mod stored;
 mod switches;

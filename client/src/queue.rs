@@ -4,21 +4,16 @@
 
 mod attempt;
 mod batch;
-mod denial_ttl;
 mod directory;
 mod driver;
 mod machine;
 mod pace;
 mod part;
-mod pick_shard;
 mod settle;
 mod shard_state;
 mod summary;
 mod waiter;
 
-#[cfg(test)]
-pub(crate) use denial_ttl::SLOT_DENIAL_TTL;
-pub(crate) use denial_ttl::denial_ttl;
 pub(crate) use directory::ShardQueues;
 pub(crate) use driver::ShardQueue;
 pub(crate) use part::{Ending, HoldPart};

@@ -1,19 +1,16 @@
 //! State that every layer uses: the table, the settings, the clocks, and the counters.
 
 mod ages;
-mod background;
 mod circuit_breaker;
 mod clock;
 mod config_cache;
 mod deadline;
 mod env;
-mod home;
-mod refusals;
 mod requests;
 mod switch_cache;
+mod tasks;
 
 pub(crate) use ages::{AgeClock, Cached, ClockJumps, Moment, Sent};
-pub(crate) use background::{Background, Work};
 pub use circuit_breaker::CircuitBreakerConfig;
 pub(crate) use circuit_breaker::{CircuitBreaker, Permit};
 pub use clock::FakeClock;
@@ -21,10 +18,9 @@ pub use config_cache::CacheStats;
 pub(crate) use config_cache::{CacheKey, ConfigCache};
 pub(crate) use deadline::{after, backoff, deadline, quarter_left};
 pub(crate) use env::{Env, MAX_JUMPED_READS, PlanTime};
-pub(crate) use home::Home;
-pub(crate) use refusals::Refusals;
-pub(crate) use requests::{decode_meter, decode_shard, undecodable};
+pub(crate) use requests::{Refusals, decode_meter, decode_shard, undecodable};
 pub(crate) use switch_cache::{KnownSwitches, SwitchRequest};
+pub(crate) use tasks::{Background, Home, Work};
 
 use std::collections::HashMap;
 use std::sync::Arc;

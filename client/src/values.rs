@@ -1,7 +1,6 @@
 //! Plain data that every layer uses.
 
 mod amounts;
-mod breaker_state;
 mod denial;
 mod effective_config;
 mod error;
@@ -19,11 +18,15 @@ mod settlement;
 mod stats;
 
 pub(crate) use amounts::{Amounts, check_amount, check_debt, debited, parse_amount, subtract};
-pub use breaker_state::BreakerState;
+#[cfg(test)]
+pub(crate) use denial::SLOT_DENIAL_TTL;
 pub use denial::{Degraded, Denied, Disabled, NeverFits};
-pub(crate) use denial::{blocking_limits, denial_of, longest_wait, merge_denials, merge_two};
+pub(crate) use denial::{
+    blocking_limits, denial_of, denial_ttl, longest_wait, merge_denials, merge_two,
+};
 pub(crate) use effective_config::EffectiveConfig;
 pub use error::Error;
+pub use gauges::BreakerState;
 pub(crate) use gauges::{OutstandingGauge, change_breaker, describe_gauges};
 pub use limit_status::LimitStatus;
 pub(crate) use limit_status::{bucket_status, most_restrictive, never_status, status};

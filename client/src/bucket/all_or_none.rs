@@ -1,4 +1,4 @@
-//! Takes from several buckets: from all, or from none.
+//! Takes from one bucket, or from several: from all, or from none.
 
 use std::collections::BTreeSet;
 use std::convert::Infallible;
@@ -9,9 +9,10 @@ use tokio::time::{Instant, timeout_at};
 use weirgate_shared::{Bucket, Effect, EpochMillis, LimitName, MilliTokens};
 use weirgate_store::Consistency;
 
-use super::acquire::acquire;
 use super::evaluate::{Allocation, evaluate};
 use super::hold::Hold;
+use super::prefetch::{self, Pool};
+use super::route::acquire_from_table;
 use super::state::BucketState;
 use crate::session::Session;
 use crate::values::{Amounts, BucketRequest, Denials, Error, Outcome, subtract};
@@ -66,6 +67,21 @@ pub(crate) async fn take_all(
         .collect();
     timeout_at(deadline, join_all(tasks)).await.ok();
     failed.map_or(Ok(Outcome::Denied(denials)), Err)
+}
+
+/// Decides a request until the deadline, from the pool of prefetched tokens or from the table.
+pub(crate) async fn acquire(
+    session: &Arc<Session>,
+    bucket: &Arc<BucketState>,
+    request: &BucketRequest,
+    deadline: Instant,
+) -> Result<Outcome<Hold>, Error> {
+    match &bucket.pool {
+        Some(pool) if Pool::supports(request) => {
+            prefetch::acquire(session, bucket, pool, request, deadline).await
+        }
+        _ => acquire_from_table(session, bucket, request, Instant::now(), deadline).await,
+    }
 }
 
 fn is_in_pool(bucket: &BucketState, request: &BucketRequest) -> bool {

@@ -10,8 +10,8 @@ use weirgate_shared::{
 };
 use weirgate_store::{Consistency, TransactOutcome, WriteOutcome};
 
+use super::refresh::finish_split;
 use super::state::BucketState;
-use super::unfinished::finish_split;
 use crate::config::ConfigEdit;
 use crate::session::{Refusals, Session, backoff, deadline, decode_shard};
 use crate::values::Error;

@@ -1,9 +1,14 @@
 //! How long cached configurations are used: when an acquire reads them again.
 
+use std::sync::Arc;
 use std::time::Duration;
 
-use super::resolved_config::ResolvedConfig;
+use weirgate_shared::EntityId;
+
+#[cfg(feature = "yaml")]
+use crate::file::FileLevels;
 use crate::session::{Moment, Session};
+use crate::values::EffectiveConfig;
 
 /// Age below which a configuration is not read again for any reason, 1 s.
 const MIN_REREAD_INTERVAL: Duration = Duration::from_secs(1);
@@ -61,4 +66,22 @@ impl ResolvedConfig {
     pub(super) fn is_older_than(&self, newer: i64, now: Moment) -> bool {
         self.config.is_some() && self.version < newer && self.may_be_stale(now)
     }
+}
+
+/// The limits in force for an entity on a resource, and the parent.
+#[derive(Debug)]
+pub(crate) struct ResolvedConfig {
+    /// `None` if no level has a configuration.
+    pub(crate) config: Option<Arc<EffectiveConfig>>,
+    /// Parent that the entity cascades to.
+    pub(crate) parent: Option<EntityId>,
+    /// Time of the last read of the oldest part, successful or not.
+    pub(super) read_at: Moment,
+    pub(super) valid_until: Moment,
+    pub(super) generation: u64,
+    /// Sum of the versions of the table's levels, which rises with every change of any of them.
+    pub(super) version: i64,
+    /// The limits file that it was resolved with.
+    #[cfg(feature = "yaml")]
+    pub(super) file: Option<Arc<FileLevels>>,
 }

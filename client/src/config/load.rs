@@ -11,8 +11,8 @@ use weirgate_shared::{
 };
 use weirgate_store::{Consistency, Item};
 
+use super::freshness::ResolvedConfig;
 use super::freshness::{Freshness, valid_until};
-use super::resolved_config::ResolvedConfig;
 use super::schema;
 use super::stored::{key, read_items, stored, unreadable};
 use super::switches::{record_switches, stored_switches};

@@ -6,8 +6,8 @@ use tokio::sync::OwnedMutexGuard;
 use tokio::time::{Instant, timeout_at};
 
 use super::freshness::Freshness;
+use super::freshness::ResolvedConfig;
 use super::load::ConfigLoad;
-use super::resolved_config::ResolvedConfig;
 use crate::queue::ShardState;
 use crate::session::Session;
 use crate::values::{Error, Locked, count};

@@ -7,6 +7,14 @@ use weirgate_shared::{ConfigLevel, EntityId, LimitMode, MilliTokens, Resource, r
 
 use super::limit_status::{LimitStatus, most_restrictive};
 
+/// Time for which a denial for lack of slots is cached, 50 ms: another process may release a slot
+/// at any time.
+pub(crate) const SLOT_DENIAL_TTL: Duration = Duration::from_millis(50);
+/// Shortest time for which a denial by a rate is cached, 1 s.
+const MIN_DENIAL_TTL: Duration = Duration::from_secs(1);
+/// Longest time for which a denial by a rate is cached, 30 s.
+const MAX_DENIAL_TTL: Duration = Duration::from_secs(30);
+
 /// A denial: the limits that are short, and when to retry.
 #[derive(Debug, Clone, PartialEq, Eq)]
 #[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize))]
@@ -185,4 +193,16 @@ pub(crate) fn merge_denials(denials: impl IntoIterator<Item = Denied>) -> Denied
             .flat_map(|denied| denied.limits)
             .collect(),
     )
+}
+
+/// Returns how long a denial by one limit is cached, if the view has this `age`: for a rate a tenth
+/// of its retry-after, between 1 s and 30 s; at most `most`.
+pub(crate) fn denial_ttl(short: &LimitStatus, age: Duration, most: Duration) -> Duration {
+    if short.kind().is_held() {
+        return SLOT_DENIAL_TTL.min(most);
+    }
+    let wait = short
+        .retry_after
+        .map_or(Duration::MAX, |left| left.saturating_add(age));
+    (wait / 10).clamp(MIN_DENIAL_TTL, MAX_DENIAL_TTL).min(most)
 }

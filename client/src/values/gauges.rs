@@ -1,15 +1,13 @@
-//! Gauges for the process's metrics recorder. A limiter changes them by differences, so each is the
+//! State of the circuit breaker, and gauges for the process's metrics recorder. A limiter changes them by differences, so each is the
 //! sum over the limiters of the process.
 
 use metrics::{Gauge, Key, Label, Level, Metadata};
 use weirgate_shared::{MilliTokens, Resource};
 
 use super::amounts::Amounts;
-use super::breaker_state::BreakerState;
 
 const BREAKER: &str = "weirgate_breaker_state";
 const OUTSTANDING: &str = "weirgate_prefetch_outstanding_millitokens";
-
 static BREAKER_KEY: Key = Key::from_static_name(BREAKER);
 static OUTSTANDING_KEY: Key = Key::from_static_name(OUTSTANDING);
 
@@ -84,6 +82,35 @@ fn as_f64(amount: MilliTokens) -> f64 {
     let high = i32::try_from(amount.0 >> 32).unwrap_or_default();
     let low = u32::try_from(amount.0 & 0xffff_ffff).unwrap_or_default();
     f64::from(high) * HIGH + f64::from(low)
+}
+
+/// State of a limiter's [circuit breaker](crate::CircuitBreakerConfig).
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+#[cfg_attr(
+    feature = "serde",
+    derive(serde::Serialize, serde::Deserialize),
+    serde(rename_all = "snake_case")
+)]
+pub enum BreakerState {
+    /// Requests pass.
+    #[default]
+    Closed,
+    /// One request probes whether DynamoDB answers; no other passes.
+    HalfOpen,
+    /// No request passes. After the pause, the next one probes.
+    Open,
+}
+
+impl BreakerState {
+    /// Returns the value of the gauge `weirgate_breaker_state`: 0 closed, 0.5 half open, 1 open.
+    #[must_use]
+    pub const fn value(self) -> f64 {
+        match self {
+            Self::Closed => 0.0,
+            Self::HalfOpen => 0.5,
+            Self::Open => 1.0,
+        }
+    }
 }
 
 #[cfg(test)]

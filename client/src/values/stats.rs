@@ -4,7 +4,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 
 use metrics::{Key, Level, Metadata};
 
-use super::breaker_state::BreakerState;
+use super::gauges::BreakerState;
 
 /// A counter of a limiter, and the metric that all limiters of the process share.
 #[derive(Debug)]

@@ -1,26 +1,27 @@
 //! The prefetched tokens of one bucket. Nothing here waits or sends.
 
-mod block_size;
-mod returns;
-mod serve;
-
 use std::sync::{Arc, MutexGuard};
 use std::time::Duration;
 
 use tokio::sync::Notify;
 use tokio::sync::futures::OwnedNotified;
-use weirgate_shared::{Ask, Effect, LimitMode, LimitName, MilliTokens, Resource};
+use tokio::task::AbortHandle;
+use weirgate_shared::{
+    Ask, Effect, EpochMillis, Limit, LimitMode, LimitName, MilliTokens, Resource,
+};
 use weirgate_store::StoreError;
 
-use super::state::State;
-use crate::queue::HoldPart;
+use super::state::{State, TokenReturn};
+use crate::queue::{HoldPart, ShardQueues};
 use crate::session::{AgeClock, Moment, Session};
 use crate::values::{
     Amounts, BucketRequest, Counters, Denied, Error, LimitStatus, Limits, Locked, OutstandingGauge,
-    Prefetch,
+    Prefetch, count, debited,
 };
 
-pub(super) use returns::NextReturn;
+/// Requests like the current one that a block must serve to be worth its write, 3. With two,
+/// prefetch would cost as many writes if the second request does not come and its tokens return.
+const MIN_REQUESTS_PER_BLOCK: i64 = 3;
 
 /// Prefetched tokens of one bucket.
 #[derive(Debug)]
@@ -275,5 +276,245 @@ impl Pool {
 
     fn state(&self) -> MutexGuard<'_, State> {
         self.state.lock()
+    }
+}
+
+impl Pool {
+    /// Serves a request. Returns the result, and a block to fetch if one is needed. `is_new` if the
+    /// request is served for the first time.
+    pub(in crate::bucket::prefetch) fn serve(
+        &self,
+        queues: &ShardQueues,
+        request: &BucketRequest,
+        now: EpochMillis,
+        is_new: bool,
+    ) -> (PoolResult, Option<Block>) {
+        let (at, amounts) = (self.ages.now(), debited(&request.asks));
+        let mut state = self.state();
+        if state.is_closed || !state.adopt_limits(&request.limits) {
+            return (PoolResult::Miss, None);
+        }
+        state.demand.advance(at);
+        let (result, block) = self.serve_from(&mut state, queues, (request, &amounts), (now, at));
+        if is_new {
+            state.demand.count(&amounts);
+        }
+        drop(state);
+        if matches!(result, PoolResult::Served(_)) {
+            self.gauge.lower(&amounts);
+        }
+        if let Some(block) = &block {
+            self.gauge.raise(&block.amounts);
+        }
+        (result, block)
+    }
+
+    fn serve_from(
+        &self,
+        state: &mut State,
+        queues: &ShardQueues,
+        (request, amounts): (&BucketRequest, &Amounts),
+        (now, at): (EpochMillis, Moment),
+    ) -> (PoolResult, Option<Block>) {
+        let is_paused = at < state.paused_until;
+        let oldest = self.cutoff(at);
+        if state.has(amounts, oldest) {
+            let parts = state.draw(amounts, oldest);
+            state.count(request.acquires, at);
+            let mut block = None;
+            if state.block_arrival.is_none() && !is_paused && self.is_low(state, amounts, oldest) {
+                block = self.block(state, queues, amounts, false, (now, at));
+                if block.is_none() {
+                    state.paused_until = at + self.refetch_lead();
+                }
+            }
+            return (PoolResult::Served(parts), block);
+        }
+        if let Some(arrival) = &state.block_arrival {
+            return (PoolResult::Wait(Arc::clone(arrival).notified_owned()), None);
+        }
+        if is_paused {
+            return (PoolResult::Miss, None);
+        }
+        match self.block(state, queues, amounts, true, (now, at)) {
+            Some(block) => {
+                let block_arrival = state
+                    .block_arrival
+                    .as_ref()
+                    .map(|arrival| Arc::clone(arrival).notified_owned());
+                (
+                    block_arrival.map_or(PoolResult::Miss, PoolResult::Wait),
+                    Some(block),
+                )
+            }
+            None => (PoolResult::Miss, None),
+        }
+    }
+
+    /// Returns whether the remaining tokens will be spent before a block that is fetched now
+    /// arrives.
+    fn is_low(&self, state: &State, amounts: &Amounts, oldest: Moment) -> bool {
+        let is_low = |limit: &Limit| {
+            let low = state
+                .demand
+                .within(limit.name(), self.prefetch.refetch_lead());
+            let low = low.min(self.prefetch.max_outstanding(limit.rule().capacity) / 4);
+            amounts.contains_key(limit.name()) && state.left(limit.name(), oldest) < low
+        };
+        state.limits.iter().any(is_low)
+    }
+}
+
+/// What to do about expired tokens.
+pub(in crate::bucket::prefetch) enum NextReturn {
+    Now(Vec<TokenReturn>),
+    In(Duration),
+    /// The pool is empty.
+    Never,
+}
+
+impl Pool {
+    /// Returns what to do about expired tokens, and about acquires that have been uncounted for as
+    /// long.
+    pub(in crate::bucket::prefetch) fn due(&self) -> NextReturn {
+        let mut state = self.state();
+        let now = self.ages.now();
+        let oldest = self.cutoff(now);
+        let old = state.give_back(|taken| taken <= oldest);
+        if !old.is_empty() {
+            return NextReturn::Now(old);
+        }
+        if let Some(taken) = state.blocks.front().and_then(|block| block.prefetched_at) {
+            return NextReturn::In((taken + self.prefetch.max_age).since(now));
+        }
+        if state.unreported == 0 {
+            state.expiry_task = None;
+            return NextReturn::Never;
+        }
+        let at = state.last_granted_at + self.prefetch.max_age;
+        if at > now {
+            NextReturn::In(at.since(now))
+        } else {
+            NextReturn::Now(state.report())
+        }
+    }
+
+    /// Returns the tokens to return early: all if the request has other limits, and those that
+    /// expired while the expiry task was frozen.
+    pub(in crate::bucket::prefetch) fn outdated(&self, limits: &Limits) -> Vec<TokenReturn> {
+        let mut state = self.state();
+        let oldest = self.cutoff(self.ages.now());
+        let is_same = state.limits == *limits;
+        if state.blocks.is_empty() {
+            vec![]
+        } else {
+            state.give_back(|taken| !is_same || taken <= oldest)
+        }
+    }
+
+    /// Ends the pool. Returns all tokens and uncounted acquires.
+    pub(in crate::bucket::prefetch) fn close(&self) -> Vec<TokenReturn> {
+        let mut state = self.state();
+        state.is_closed = true;
+        state.give_back_all()
+    }
+
+    /// Ends the return of `amounts`, which the bucket has back, or never gets.
+    pub(in crate::bucket::prefetch) fn end_return(&self, amounts: &Amounts, is_back: bool) {
+        self.state().end_in_flight(amounts);
+        self.gauge.lower(amounts);
+        let counter = if is_back {
+            &self.counters.prefetch_returned_millitokens
+        } else {
+            &self.counters.prefetch_forfeited_millitokens
+        };
+        count(counter, milli(amounts));
+        self.write_ended.notify_waiters();
+    }
+
+    /// Starts the expiry task with `start` if the pool needs one and has none.
+    pub(in crate::bucket::prefetch) fn ensure_expiry_task(
+        &self,
+        start: impl FnOnce() -> AbortHandle,
+    ) {
+        let mut state = self.state();
+        let is_kept = state
+            .expiry_task
+            .as_ref()
+            .is_some_and(|task| !task.is_finished());
+        if !is_kept && (!state.blocks.is_empty() || state.unreported != 0) {
+            state.expiry_task = Some(start());
+        }
+    }
+}
+
+/// Forfeits the remaining tokens.
+impl Drop for Pool {
+    fn drop(&mut self) {
+        let left = self.outstanding();
+        if !left.is_empty() {
+            self.gauge.lower(&left);
+            count(&self.counters.prefetch_forfeited_millitokens, milli(&left));
+        }
+    }
+}
+
+/// Returns the sum in millitokens.
+fn milli(amounts: &Amounts) -> u64 {
+    let sum: MilliTokens = amounts.values().copied().sum();
+    u64::try_from(sum.0).unwrap_or_default()
+}
+
+impl Pool {
+    /// Returns the block to fetch, if it is worth its write: the amounts `asked` by a waiting
+    /// request, and the expected demand.
+    ///
+    /// Never more than may be outstanding. Of the bucket's balance, as far as it was seen, half is
+    /// left for other processes.
+    pub(super) fn block(
+        &self,
+        state: &mut State,
+        queues: &ShardQueues,
+        asked: &Amounts,
+        waits: bool,
+        (now, at): (EpochMillis, Moment),
+    ) -> Option<Block> {
+        let oldest = self.cutoff(at);
+        let mut amounts = Amounts::new();
+        for limit in state
+            .limits
+            .iter()
+            .filter(|limit| limit.rule().kind().refills())
+        {
+            let (name, capacity) = (limit.name(), limit.rule().capacity);
+            let need = asked.get(name).copied().unwrap_or_default();
+            let waiting = if waits { need } else { MilliTokens::ZERO };
+            let expected = state.demand.within(name, self.prefetch.horizon());
+            let wanted = (waiting + expected).min(self.prefetch.max_outstanding(capacity))
+                - state.outstanding(name);
+            let room = (queues.max_balance(limit, now) - waiting).max(MilliTokens::ZERO) / 2;
+            let amount = wanted.min(waiting + room).max(MilliTokens::ZERO);
+            if state.left(name, oldest) + amount
+                < MilliTokens(need.0.saturating_mul(MIN_REQUESTS_PER_BLOCK))
+            {
+                return None;
+            }
+            if amount > MilliTokens::ZERO {
+                amounts.insert(name.clone(), amount);
+            }
+        }
+        if amounts.is_empty() {
+            return None;
+        }
+        state.begin_in_flight(&amounts);
+        state.block_arrival = Some(Arc::default());
+        let acquires = state.unreported.max(0);
+        state.unreported -= acquires;
+        Some(Block {
+            limits: state.limits.clone(),
+            amounts,
+            acquires,
+            requested_at: at,
+        })
     }
 }

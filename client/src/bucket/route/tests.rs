@@ -7,12 +7,12 @@ use tokio::time::advance;
 use weirgate_shared::{Asks, BucketKey, Effect, EpochMillis, LimitName, MilliTokens, Shard};
 use weirgate_store::{ConnectOptions, Consistency, Table, connect, connect_with};
 
-use super::super::cached_denial::cached_denial;
+use super::super::denial::cached_denial;
 use super::super::state::BucketState;
 use super::{Router, acquire_from_table, *};
 use crate::api::RateLimiter;
-use crate::queue::SLOT_DENIAL_TTL;
 use crate::session::{AgeClock, FakeClock, Session, after, deadline};
+use crate::values::SLOT_DENIAL_TTL;
 use crate::values::{BucketRequest, Error, Limits, Outcome};
 
 const NOW: EpochMillis = EpochMillis(1_000_000);

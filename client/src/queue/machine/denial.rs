@@ -5,14 +5,15 @@ use std::time::Duration;
 use tokio::time::Instant;
 use weirgate_shared::{EpochMillis, Millis, Shard};
 
-use super::super::attempt::Plan;
-use super::super::batch;
-use super::super::denial_ttl::denial_ttl;
-use super::super::shard_state::ShardView;
-use super::super::waiter::{Reason, Waiter};
 use super::{Machine, is_key_range_throttle};
+use crate::queue::attempt::Plan;
+use crate::queue::batch;
+use crate::queue::shard_state::ShardView;
+use crate::queue::waiter::{Reason, Waiter};
 use crate::session::Env;
-use crate::values::{LimitStatus, Outcome, check_bucket_limits, count, denial_of, subtract};
+use crate::values::{
+    LimitStatus, Outcome, check_bucket_limits, count, denial_of, denial_ttl, subtract,
+};
 
 /// Longest time by which a denial goes back to when a write was planned, 100 ms.
 const MAX_DENIAL_AGE: Millis = Millis(100);

@@ -204,8 +204,11 @@ fn rivals(world: &World, rule: &RefillRule) -> i64 {
     3.max(2 * refill_in(rule, round_trip) / 1000 + 1)
 }
 
-/// I2: if demand exceeds the refill, at least 99 % of the refill is granted. I1: no more than the
-/// refill is granted.
+/// The longest that a contended write pauses before it is sent again.
+const LONGEST_PAUSE_MS: i64 = 400;
+
+/// I2: if demand exceeds the refill, at least 99 % of the refill is granted or still available, and
+/// no more is available than comes in a pause. I1: no more than the refill is granted.
 pub(super) async fn refill_is_granted(world: &World, limiter: &RateLimiter, plan: &Plan) {
     if !world.scenario().tries_edge {
         return;
@@ -214,7 +217,8 @@ pub(super) async fn refill_is_granted(world: &World, limiter: &RateLimiter, plan
     let rule = plan.limits[0].rule();
     let from = world.now();
     let rivals = rivals(world, rule);
-    let end = from.plus(time_to_refill(rule, 70 * rivals).into());
+    let period = time_to_refill(rule, 70 * rivals);
+    let end = from.plus(period.into());
     let rival = async |_| {
         let limiter = self::limiter(&Network::new(world, "rival"), &world.clock(), false).await;
         let (mut given, mut late) = (0, 0);
@@ -227,20 +231,46 @@ pub(super) async fn refill_is_granted(world: &World, limiter: &RateLimiter, plan
         }
         (given, late)
     };
-    let given = join_all((0..rivals).map(rival)).await.into_iter();
-    let (given, late) = given.fold((0, 0), |all, one| (all.0 + one.0, all.1 + one.1));
-    // The last process pauses while no other uses what flows in.
-    let timely = given - late;
-    let entitled = refill_in(rule, end.since(from).0);
+    let available_at_end = async {
+        world.pass(period).await;
+        let balances = newcomer(world)
+            .await
+            .peek(&plan.entity, &plan.resource)
+            .limits(&plan.limits)
+            .send()
+            .await;
+        let balances = balances.expect("nothing goes wrong any more");
+        let rate = balances.limit(plan.limits[0].name().as_str());
+        rate.map_or(0, |status| status.available.0)
+    };
+    let (given, available) =
+        futures_util::join!(join_all((0..rivals).map(rival)), available_at_end);
+    let (given, late) = given
+        .into_iter()
+        .fold((0, 0), |all, one| (all.0 + one.0, all.1 + one.1));
     // The last request of each process may be in flight.
-    if (timely + rivals) * 100_000 < entitled * 99 {
+    let granted = (given - late + rivals) * 1000;
+    let entitled = refill_in(rule, end.since(from).0);
+    if (granted + available) * 100 < entitled * 99 {
         world.violated(format!(
-            "I2: {timely} of {} that flowed into {} were given",
+            "I2: {} of {} that flowed into {} were given, and {} are available",
+            MilliTokens(granted),
             MilliTokens(entitled),
+            plan.entity,
+            MilliTokens(available)
+        ));
+    }
+    let round_trip = i64::try_from(2 * world.scenario().latency.end()).unwrap_or(i64::MAX);
+    let pause = refill_in(rule, LONGEST_PAUSE_MS + round_trip);
+    if available > pause + rivals * 1000 {
+        world.violated(format!(
+            "I2: {} are available of {} while {rivals} processes wait",
+            MilliTokens(available),
             plan.entity
         ));
     }
-    // A part of a token may have been available.
+    // The last process pauses while no other uses what flows in. A part of a token may have been
+    // available.
     let entitled = refill_in(rule, world.now().since(from).0);
     if given * 1000 > entitled + 1000 {
         world.violated(format!(

@@ -1,16 +1,123 @@
-//! The denial that a stamp implies for a request, and how long it is valid.
+//! Denials without a write: by the views, and by the denial stamp that the processes of a split
+//! bucket share.
 
+use std::sync::Arc;
 use std::time::Duration;
 
-use weirgate_shared::{BucketKey, EpochMillis, Millis, Shard, Stamp};
+use weirgate_shared::{Bucket, BucketKey, EpochMillis, Millis, Shard, Stamp};
 
-use crate::queue::denial_ttl;
-use crate::values::{BucketRequest, Denied, LimitStatus, denial_of, status};
+use super::evaluate::{Allocation, evaluate};
+use super::state::BucketState;
+use crate::session::Session;
+use crate::values::{BucketRequest, Denied, LimitStatus, denial_of, denial_ttl, status};
 
 /// Shard count from which a stamp is used, 8: reading fewer shards costs two read units at most.
-pub(super) const WORTH: u32 = 8;
+const WORTH: u32 = 8;
 /// Time ahead, 1 s, from which a stamp counts as dated by a wrong clock.
 const AHEAD: Millis = Millis(1_000);
+
+/// Returns the denial that the views or the stamp imply. Sends nothing.
+pub(crate) fn cached_denial(
+    session: &Session,
+    bucket: &BucketState,
+    request: &BucketRequest,
+) -> Option<Denied> {
+    if bucket
+        .pool
+        .as_ref()
+        .is_some_and(|pool| pool.covers(request))
+    {
+        return None;
+    }
+    let denied = denial_by_views(session, bucket, request)
+        .or_else(|| bucket.denied_by_stamp(session, request))?;
+    bucket
+        .summary()
+        .record_retry_time(session.now(), denied.retry_after);
+    Some(denied)
+}
+
+/// Returns the denial that the views of all shards imply.
+fn denial_by_views(
+    session: &Session,
+    bucket: &BucketState,
+    request: &BucketRequest,
+) -> Option<Denied> {
+    let most = session.settings.denial_cache_ttl;
+    // In a split bucket, one short shard proves nothing: only a denial by all shards is cached.
+    let moment = session.env.ages.now();
+    let denied = bucket.denied().map(|at| moment.since(at));
+    if bucket.summary().max_shards_seen() > 1 && denied.is_none_or(|age| age >= most) {
+        return None;
+    }
+    let now = session.now();
+    let mut age = denied
+        .filter(|_| bucket.summary().max_shards_seen() > 1)
+        .unwrap_or_default();
+    let known = bucket.seen_bucket(&request.limits, now, |view| {
+        let seen = moment.since(view.sent_at);
+        let is_known = seen < most;
+        age = age.max(if is_known { seen } else { Duration::ZERO });
+        is_known
+    });
+    let Allocation::Denied(denied) = evaluate(&known, request, now) else {
+        return None;
+    };
+    let is_fresh = denied
+        .short()
+        .all(|status| age < denial_ttl(status, age, most));
+    (known.is_complete() && is_fresh && !bucket.summary().retry_time_passed(now, age))
+        .then_some(denied)
+}
+
+impl BucketState {
+    pub(super) fn is_stamped(&self) -> bool {
+        self.summary().max_shards_seen() >= WORTH
+    }
+
+    /// Returns the denial that the cached stamp implies, while it is valid.
+    pub(super) fn denied_by_stamp(
+        &self,
+        session: &Session,
+        request: &BucketRequest,
+    ) -> Option<Denied> {
+        let stamp = self.stamp().clone().filter(|_| self.is_stamped())?;
+        let now = session.now();
+        let denied = denies(
+            &stamp,
+            &self.key,
+            request,
+            self.summary().max_shards_seen(),
+            now,
+        )?;
+        let is_void = self.summary().returned_since(stamp.at)
+            || self
+                .summary()
+                .retry_time_passed(now, now.since(stamp.at).into())
+            || is_over(
+                &stamp,
+                &denied,
+                self.salt,
+                session.settings.denial_cache_ttl,
+                now,
+            );
+        (!is_void).then_some(denied)
+    }
+
+    /// Writes a stamp of `bucket` as it was read at `now`, if the bucket has enough shards.
+    pub(super) fn write_stamp(&self, session: &Arc<Session>, bucket: &Bucket, now: EpochMillis) {
+        let Some(stamp) = Stamp::of(bucket, now).filter(|_| self.is_stamped()) else {
+            return;
+        };
+        let (session, update) = (Arc::clone(session), stamp.update(&self.key));
+        *self.stamp() = Some(Arc::new(stamp));
+        tokio::spawn(async move {
+            if let Err(error) = session.update(&update).await {
+                tracing::debug!(%error, "denial stamp not written");
+            }
+        });
+    }
+}
 
 /// Returns the denial that the stamp implies for a request on a bucket with this shard count, at
 /// any age.
