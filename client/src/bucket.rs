@@ -1,9 +1,9 @@
 //! One bucket of any number of shards: routing, holds, prefetch.
 
-mod all_or_none;
+mod acquire;
 mod balance_plan;
 
-mod denial;
+mod cached_denial;
 mod edit;
 mod evaluate;
 mod hold;
@@ -16,9 +16,9 @@ mod route;
 mod spread;
 mod state;
 
-pub(crate) use all_or_none::{AllOrNone, acquire, take_all};
+pub(crate) use acquire::{AllOrNone, acquire, take_all};
 pub(crate) use balance_plan::{AmountChange, BalancePlan, balances};
-pub(crate) use denial::cached_denial;
+pub(crate) use cached_denial::cached_denial;
 pub(crate) use edit::finished;
 pub(crate) use hold::{Hold, HoldToken};
 pub(crate) use prefetch::drain;

@@ -2,25 +2,23 @@
 //!
 //! [`machine`] decides what they get and what is asked of the table, without I/O; [`driver`] asks it.
 
-mod attempt;
-mod batch;
-mod directory;
 mod driver;
 mod machine;
 mod pace;
 mod part;
 mod settle;
+mod shard_queues;
 mod shard_state;
 mod summary;
 mod waiter;
 
-pub(crate) use directory::ShardQueues;
 pub(crate) use driver::ShardQueue;
-pub(crate) use part::{Ending, HoldPart};
+pub(crate) use part::{Ending, HoldPart, Taken};
 pub(crate) use settle::{SettleAttempt, SettleOutcome};
+pub(crate) use shard_queues::ShardQueues;
 pub(crate) use shard_state::{ShardState, ShardView};
 pub(crate) use summary::BucketSummary;
-pub(crate) use waiter::{Reason, Taken};
+pub(crate) use waiter::Reason;
 
 #[cfg(test)]
 mod tests {

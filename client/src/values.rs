@@ -10,8 +10,6 @@ pub(crate) mod json;
 mod limit_status;
 mod limits;
 mod locked;
-mod on_unavailable;
-mod outcome;
 mod prefetch;
 mod request;
 mod settlement;
@@ -22,7 +20,8 @@ pub(crate) use amounts::{Amounts, check_amount, check_debt, debited, parse_amoun
 pub(crate) use denial::SLOT_DENIAL_TTL;
 pub use denial::{Degraded, Denied, Disabled, NeverFits};
 pub(crate) use denial::{
-    blocking_limits, denial_of, denial_ttl, longest_wait, merge_denials, merge_two,
+    Denials, Outcome, blocking_limits, denial_of, denial_ttl, longest_wait, merge_denials,
+    merge_two,
 };
 pub(crate) use effective_config::EffectiveConfig;
 pub use error::Error;
@@ -32,10 +31,8 @@ pub use limit_status::LimitStatus;
 pub(crate) use limit_status::{bucket_status, most_restrictive, never_status, status};
 pub(crate) use limits::{Limits, check_bucket_debt, check_bucket_limits, check_limit_count};
 pub(crate) use locked::Locked;
-pub(crate) use on_unavailable::check_on_unavailable;
-pub(crate) use outcome::{Denials, Outcome};
 pub use prefetch::Prefetch;
-pub(crate) use request::{BucketRequest, DEFAULT_LEASE, check_lease};
+pub(crate) use request::{BucketRequest, DEFAULT_LEASE, check_lease, check_on_unavailable, effect};
 pub use settlement::Settlement;
 pub use stats::Stats;
 pub(crate) use stats::{Counter, Counters, count, counters};

@@ -8,9 +8,29 @@ pub enum Effect {
     /// Debits the balance, which must cover it.
     Enforce,
     /// Debits the balance, even into debt.
-    Debit,
+    IntoDebt,
     /// Only counts the amount as consumed: no balance is debited.
     Count,
+}
+
+impl Effect {
+    /// Returns whether the balance is debited.
+    #[must_use]
+    pub const fn debits(self) -> bool {
+        match self {
+            Self::Enforce | Self::IntoDebt => true,
+            Self::Count => false,
+        }
+    }
+
+    /// Returns whether the balance must cover the amount.
+    #[must_use]
+    pub const fn must_be_covered(self) -> bool {
+        match self {
+            Self::Enforce => true,
+            Self::IntoDebt | Self::Count => false,
+        }
+    }
 }
 
 /// An amount of one limit.
@@ -57,9 +77,8 @@ impl Asks {
     /// Adds an amount to that of the same limit and kind. No two debits of a limit have different
     /// effects.
     pub fn add(&mut self, ask: Ask) {
-        let counts = ask.effect == Effect::Count;
-        let place =
-            |known: &Ask| (&known.limit, known.effect == Effect::Count).cmp(&(&ask.limit, counts));
+        let counts = !ask.effect.debits();
+        let place = |known: &Ask| (&known.limit, !known.effect.debits()).cmp(&(&ask.limit, counts));
         match self.0.binary_search_by(place) {
             Ok(at) => {
                 self.0[at].amount += ask.amount;
@@ -82,7 +101,7 @@ impl Asks {
 
     /// Iterates over the amounts that are debited.
     pub fn debits(&self) -> impl Iterator<Item = &Ask> {
-        self.0.iter().filter(|ask| ask.effect != Effect::Count)
+        self.0.iter().filter(|ask| ask.effect.debits())
     }
 
     /// Returns the amount of a limit that is debited.
@@ -94,9 +113,7 @@ impl Asks {
     /// Returns the amount of a limit that must be covered.
     #[must_use]
     pub fn enforced(&self, limit: &str) -> Option<MilliTokens> {
-        let debit = self
-            .debit(limit)
-            .filter(|ask| ask.effect == Effect::Enforce);
+        let debit = self.debit(limit).filter(|ask| ask.effect.must_be_covered());
         debit.map(|ask| ask.amount)
     }
 

@@ -64,8 +64,9 @@ pub enum LimitMode {
     Soft,
 }
 
-/// What kind of limit a rule is. Whatever differs by kind asks one of these questions, or matches
-/// without a wildcard, so a further kind does not compile until each place decides about it.
+/// What kind of limit a rule is: [`RefillRule::kind`] says it. Whatever differs by kind asks one of
+/// these questions, or matches without a wildcard, so that a further kind does not compile until each
+/// match decides about it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum LimitKind {
     /// A rate: what is taken is used up, and refills with time.

@@ -244,7 +244,7 @@ impl<'a> Acquire<'a> {
         let (limiter, request) = (self.limiter, &self.request);
         let answer_by = deadline(request.timeout);
         let targets = |age| request.targets(&limiter.buckets, age, answer_by);
-        let decide = async |targets| {
+        let decide_by = async |targets| {
             let (session, local_buckets) = (&limiter.session, &limiter.local_buckets);
             decide(session, local_buckets, targets, request.options, answer_by).await
         };
@@ -252,10 +252,10 @@ impl<'a> Acquire<'a> {
         let is_old = targets_now
             .as_ref()
             .is_ok_and(|all| all.limits_may_be_stale);
-        let decision = decide(targets_now).await?;
+        let decision = decide_by(targets_now).await?;
         if is_old && matches!(decision, Decision::NeverFits(_)) {
             // A permanent denial must not rest on limits that may have been raised since.
-            return decide(targets(Freshness::Recent).await).await;
+            return decide_by(targets(Freshness::Recent).await).await;
         }
         Ok(decision)
     }

@@ -175,18 +175,18 @@ impl<'a> AcquireAll<'a> {
         parts: &mut Vec<RequestPart>,
         answer_by: Instant,
     ) -> Result<Decision<Granted>, Error> {
-        let decide = async |targets| {
+        let decide_by = async |targets| {
             let (session, local_buckets) = (&self.limiter.session, &self.limiter.local_buckets);
             decide(session, local_buckets, targets, self.options, answer_by).await
         };
         let age = Freshness::AnyAge;
         let targets = self.targets(age, left_out, parts, answer_by).await;
         let is_old = targets.as_ref().is_ok_and(|all| all.limits_may_be_stale);
-        let decision = decide(targets).await?;
+        let decision = decide_by(targets).await?;
         if is_old && matches!(decision, Decision::NeverFits(_)) {
             // A permanent denial must not rest on limits that may have been raised since.
             let age = Freshness::Recent;
-            return decide(self.targets(age, left_out, parts, answer_by).await).await;
+            return decide_by(self.targets(age, left_out, parts, answer_by).await).await;
         }
         Ok(decision)
     }

@@ -16,7 +16,7 @@ pub enum ScopeError<E> {
     Denied(Denied),
     /// Never grantable; the work was not begun.
     NeverFits(NeverFits),
-    /// Disabled by its configuration; the work was not begun.
+    /// Disabled by its configuration, or by a level that is stopped; the work was not begun.
     Disabled(Disabled),
     /// No decision could be made; the work was not begun.
     Limiter(Error),

@@ -11,16 +11,14 @@ use std::time::Duration;
 
 use tokio::sync::oneshot;
 use weirgate_shared::write::{LeaseChange, LimitDelta};
-use weirgate_shared::{
-    Asks, Bucket, BucketKey, Effect, EpochMillis, LimitMode, LimitName, MilliTokens, WriteId,
-};
+use weirgate_shared::{Asks, Bucket, BucketKey, EpochMillis, LimitName, MilliTokens, WriteId};
 
 use super::prefetch::return_in_time;
 use super::state::{BucketState, BucketTarget};
 use crate::queue::{HoldPart, SettleOutcome, Taken};
 use crate::session::{Moment, Session};
 use crate::values::{
-    Amounts, BucketRequest, Error, LimitStatus, Limits, bucket_status, check_debt, status,
+    Amounts, BucketRequest, Error, LimitStatus, Limits, bucket_status, check_debt, effect, status,
 };
 
 pub(crate) use token::HoldToken;
@@ -36,7 +34,7 @@ pub(crate) struct Hold {
     limits: Limits,
     taken_at: EpochMillis,
     /// Acquires that the takes counted, but that are not granted yet: a rollback subtracts them.
-    uncounted: i64,
+    counted_acquires: i64,
     /// Acquires that the pool has counted: a rollback subtracts them there.
     pooled_acquires: i64,
     /// Whether a denial of the request is only reported.
@@ -85,7 +83,7 @@ impl Hold {
             parts,
             limits,
             taken_at,
-            uncounted: 0,
+            counted_acquires: 0,
             pooled_acquires: 0,
             is_shadow: false,
             stage: Stage::Unclaimed,
@@ -125,7 +123,7 @@ impl Hold {
             } else {
                 hold.parts.len()
             };
-            hold.uncounted += taken.acquires;
+            hold.counted_acquires += taken.acquires;
             hold.parts.insert(place, taken.part);
         }
         hold
@@ -133,7 +131,7 @@ impl Hold {
 
     /// Hands the hold to the caller: its acquires stay counted, whatever happens to the tokens.
     pub(crate) fn claim(mut self) -> Self {
-        self.uncounted = 0;
+        self.counted_acquires = 0;
         self.pooled_acquires = 0;
         self.stage = Stage::Claimed;
         self
@@ -173,11 +171,7 @@ impl Hold {
             .iter()
             .find(|known| known.name().as_str() == limit);
         let asked = known.map(|known| {
-            let effect = match known.mode() {
-                _ if self.is_bypass() => Effect::Count,
-                LimitMode::Soft => Effect::Debit,
-                LimitMode::Enforced | LimitMode::Shadow => Effect::Enforce,
-            };
+            let effect = effect(known.mode(), self.is_bypass(), false);
             Asks::of(effect, [(known.name().clone(), amount)])
         });
         let request = BucketRequest {
@@ -310,7 +304,7 @@ impl Hold {
         deltas: BTreeMap<LimitName, LimitDelta>,
     ) -> Result<SettleOutcome, Error> {
         self.parts[at]
-            .settle(&self.session, change, deltas, -self.uncounted)
+            .settle(&self.session, change, deltas, -self.counted_acquires)
             .await
     }
 
@@ -366,7 +360,7 @@ impl Hold {
     /// Merges two holds on one bucket. Either both have a lease or neither.
     pub(crate) fn merge(mut self, mut other: Self) -> Self {
         self.parts.append(&mut other.parts);
-        self.uncounted += other.uncounted;
+        self.counted_acquires += other.counted_acquires;
         self
     }
 }

@@ -10,7 +10,7 @@ use weirgate_shared::{
 };
 use weirgate_store::{Consistency, ErrorKind, StoreError};
 
-use super::denial::{cached_denial, denies, draw};
+use super::cached_denial::{cached_denial, denies, draw};
 use super::evaluate::{Allocation, evaluate};
 use super::hold::Hold;
 use super::state::BucketState;

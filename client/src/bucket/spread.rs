@@ -182,7 +182,7 @@ impl Router<'_> {
         };
         if is_first {
             let soft = self.request.asks.iter();
-            soft.filter(|ask| ask.effect == Effect::Debit)
+            soft.filter(|ask| ask.effect == Effect::IntoDebt)
                 .for_each(|ask| part.asks.add(ask.clone()));
             part.acquires = self.request.acquires;
         }

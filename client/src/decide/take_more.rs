@@ -125,7 +125,7 @@ impl Hold {
 
     /// Requires that what goes into debt with the target is not too much.
     fn within_debt(&self, target: BucketTarget) -> Result<BucketTarget, Error> {
-        for (limit, amount) in target.request.asks.with(Effect::Debit) {
+        for (limit, amount) in target.request.asks.with(Effect::IntoDebt) {
             self.check_adjust(limit.as_str(), self.amount(limit.as_str()) + amount)?;
         }
         Ok(target)

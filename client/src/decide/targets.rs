@@ -4,8 +4,8 @@ use std::sync::Arc;
 
 use tokio::time::Instant;
 use weirgate_shared::{
-    Ask, Asks, BucketKey, ConfigStatus, Effect, EntityId, Limit, LimitMode, LimitName,
-    LimitsVersion, MAX_SHARDS, Resource,
+    Ask, Asks, BucketKey, ConfigStatus, Effect, EntityId, Limit, LimitName, LimitsVersion,
+    MAX_SHARDS, Resource,
 };
 
 use super::granted::Uncounted;
@@ -16,7 +16,7 @@ use crate::config::{Freshness, resolve};
 use crate::session::{Settings, quarter_left};
 use crate::values::{
     BucketRequest, DEFAULT_LEASE, Disabled, EffectiveConfig, Error, Limits, check_debt,
-    check_limit_count,
+    check_limit_count, effect,
 };
 
 /// Consistent reads of a chain of parents that shows a cycle, 3: the parents may change during one.
@@ -95,7 +95,7 @@ impl RequestSpec {
     fn without_slots_in_debt(&self, resolved: ResolvedRequest) -> Result<ResolvedRequest, Error> {
         let slots = |target: &BucketTarget| {
             let BucketRequest { limits, asks, .. } = &target.request;
-            let mut debits = asks.with(Effect::Debit);
+            let mut debits = asks.with(Effect::IntoDebt);
             let slots = debits.find(|(name, _)| limits.is_held(name));
             slots.map(|(name, _)| name.clone())
         };
@@ -315,15 +315,16 @@ impl RequestSpec {
                 continue;
             };
             let (name, rule) = (limit.name().clone(), limit.rule());
-            let (effect, amount) = if self.options.is_bypass {
-                (Effect::Count, *most)
-            } else if limit.mode() == LimitMode::Soft || self.is_into_debt {
-                check_debt(&name, rule, *most)?;
-                (Effect::Debit, *most)
-            } else {
-                (Effect::Enforce, *least)
+            let effect = effect(limit.mode(), self.options.is_bypass, self.is_into_debt);
+            let amount = match effect {
+                Effect::Enforce => *least,
+                Effect::Count => *most,
+                Effect::IntoDebt => {
+                    check_debt(&name, rule, *most)?;
+                    *most
+                }
             };
-            takes_slots |= effect != Effect::Count && rule.kind().is_held();
+            takes_slots |= effect.debits() && rule.kind().is_held();
             asks.add(Ask {
                 limit: name,
                 amount,

@@ -11,8 +11,9 @@ use weirgate_shared::Shard;
 use weirgate_store::{Item, StoreError, WriteOutcome};
 
 use super::machine::{Command, Machine, Written};
+use super::part::Taken;
 use super::shard_state::ShardState;
-use super::waiter::{Reason, Reply, Taken, Waiter};
+use super::waiter::{Reason, Reply, Waiter};
 use crate::session::{Session, Work, decode_shard};
 use crate::values::{BucketRequest, Error, Locked, Outcome};
 
@@ -118,7 +119,7 @@ impl ShardQueue {
             (changed, replies)
         };
         for (caller, reply) in replies {
-            let reply = taken(session, reply);
+            let reply = for_caller(session, reply);
             // What was taken for a caller that has gone returns as it is dropped.
             if let Some(caller) = caller {
                 drop(caller.send(reply));
@@ -186,7 +187,7 @@ fn written(outcome: Result<WriteOutcome, StoreError>) -> Result<Written, Error> 
     })
 }
 
-fn taken(session: &Arc<Session>, reply: Reply) -> Result<Outcome<Taken, Reason>, Error> {
+fn for_caller(session: &Arc<Session>, reply: Reply) -> Result<Outcome<Taken, Reason>, Error> {
     Ok(match reply? {
         Outcome::Granted(portion) => Outcome::Granted(Taken::new(Arc::clone(session), portion)),
         Outcome::Denied(denied) => Outcome::Denied(denied),

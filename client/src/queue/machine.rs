@@ -13,6 +13,8 @@
 //! The waiters share the writes: while a take is under way, new ones wait in line, and the next write
 //! takes for all of them.
 
+mod attempt;
+mod batch;
 mod denial;
 mod look;
 mod take;
@@ -26,8 +28,7 @@ use weirgate_shared::write::{Take, Update, expire};
 use weirgate_shared::{Effect, EpochMillis, LimitName, MilliTokens, Shard};
 use weirgate_store::{Consistency, ErrorKind, StoreError};
 
-use super::attempt::Attempt;
-use super::batch;
+use self::attempt::Attempt;
 use super::shard_state::{ShardState, ShardView};
 use super::waiter::{Reason, Reply, Waiter};
 use crate::session::{Env, Refusals, Sent, backoff, quarter_left};
@@ -197,7 +198,7 @@ impl Machine {
         }
     }
 
-    /// Returns and removes the replies of the waiters with these ids.
+    /// Returns and removes the replies, with the ids of their waiters.
     pub(crate) fn take_replies(&mut self) -> Vec<(u64, Reply)> {
         std::mem::take(&mut self.replies)
     }
@@ -220,7 +221,7 @@ impl Machine {
             }
             self.wait = None;
             let command = match self.attempt.take() {
-                Some(attempt) => self.next_write(env, attempt),
+                Some(attempt) => self.continue_attempt(env, attempt),
                 None => match std::mem::replace(&mut self.next, Next::Start) {
                     Next::Start => {
                         self.next = Next::Select;
@@ -277,7 +278,7 @@ impl Machine {
         }
     }
 
-    fn ask(&mut self, env: &Env, asked: Asked) {
+    fn note_request(&mut self, env: &Env, asked: Asked) {
         self.asked = Some((asked, env.ages.sent(), Instant::now()));
     }
 
@@ -301,7 +302,7 @@ impl Machine {
                 && may_make_room
                 && let Some(update) = self.plan_room(env, view, now)
             {
-                self.ask(env, Asked::MakeRoom);
+                self.note_request(env, Asked::MakeRoom);
                 return Some(Command::Write(update));
             }
             // The batch's write cannot reclaim all: the next one has what is left.
@@ -326,7 +327,7 @@ impl Machine {
             return None;
         }
         let attempt = Attempt::new(env, &self.shard, batch, races);
-        self.next_write(env, attempt)
+        self.continue_attempt(env, attempt)
     }
 
     /// Returns the write that may let the first waiter fit, for which the shard is short: it brings

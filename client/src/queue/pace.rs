@@ -27,7 +27,7 @@ const FIRST_WAIT: Duration = Duration::from_millis(4);
 /// shards 3.00; at 100 ms 1.85 and 5.00. At 800 ms (1.24 and 2.23) the last tokens lie for long.
 const LONGEST_WAIT: Duration = Duration::from_millis(400);
 
-/// Longest wait before a write that refills, 4 to 400 ms; zero without contention.
+/// Longest wait before a contended write, 4 to 400 ms; zero without contention.
 #[derive(Debug, Default, Clone, Copy)]
 pub(super) struct ContentionBackoff(Duration);
 

@@ -1,4 +1,5 @@
-//! Tokens that one write took from one shard, and the writes that change them.
+//! Tokens that one write took from one shard, on their way to the caller and in a hold, and the
+//! writes that change them.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -163,5 +164,73 @@ impl HoldPart {
             acquires,
             held_amounts: &self.amounts,
         }
+    }
+}
+
+/// What one write took for one waiter, before the caller has it.
+#[derive(Debug)]
+pub(crate) struct Portion {
+    pub(crate) part: HoldPart,
+    pub(crate) limits: Limits,
+    /// Time of the take's plan.
+    pub(crate) taken_at: EpochMillis,
+    /// Acquires that the take counted: a rollback subtracts them.
+    pub(crate) acquires: i64,
+}
+
+impl Portion {
+    async fn roll_back(mut self, session: &Session) -> Result<Settlement, Error> {
+        let (part, acquires) = (&mut self.part, -self.acquires);
+        part.end(session, &self.limits, Ending::RollBack, acquires)
+            .await
+    }
+}
+
+/// A portion on its way to the caller. Dropping it rolls the take back, so the tokens of a dropped
+/// request return.
+#[derive(Debug)]
+pub(crate) struct Taken {
+    session: Arc<Session>,
+    /// `None` once it was claimed or rolled back.
+    portion: Option<Portion>,
+}
+
+impl Taken {
+    pub(super) const fn new(session: Arc<Session>, portion: Portion) -> Self {
+        Self {
+            session,
+            portion: Some(portion),
+        }
+    }
+
+    /// Returns the portion for a hold, which is then responsible for it.
+    pub(crate) fn claim(mut self) -> Portion {
+        self.portion.take().expect("a portion is claimed once")
+    }
+
+    /// Returns the expiry of the part's lease.
+    pub(crate) fn expires_at(&self) -> Option<EpochMillis> {
+        let lease = self.portion.as_ref()?.part.lease.as_ref();
+        lease.map(|(_, expires)| *expires)
+    }
+
+    /// Returns all that was taken.
+    pub(crate) async fn roll_back(mut self) -> Result<Settlement, Error> {
+        let portion = self.portion.take().expect("a portion is claimed once");
+        portion.roll_back(&self.session).await
+    }
+}
+
+impl Drop for Taken {
+    fn drop(&mut self) {
+        let Some(portion) = self.portion.take() else {
+            return;
+        };
+        let session = Arc::clone(&self.session);
+        self.session.spawn(async move {
+            if let Err(error) = portion.roll_back(&session).await {
+                tracing::warn!(%error, "tokens of a dropped request could not be returned");
+            }
+        });
     }
 }

@@ -1,4 +1,4 @@
-//! Requests in line at a shard, the replies to them, and tokens on their way to the caller.
+//! Requests in line at a shard, and the replies to them.
 
 use std::sync::Arc;
 
@@ -6,9 +6,8 @@ use tokio::time::Instant;
 use weirgate_shared::{Asks, EpochMillis, Lease, WriteId};
 use weirgate_store::StoreError;
 
-use super::part::{Ending, HoldPart};
-use crate::session::Session;
-use crate::values::{Amounts, BucketRequest, Error, Limits, Outcome, Settlement};
+use super::part::Portion;
+use crate::values::{Amounts, BucketRequest, Error, Outcome};
 
 /// Reason to try other shards, which is no denial.
 #[derive(Debug, Clone)]
@@ -27,32 +26,13 @@ pub(crate) enum Reason {
 /// Reply of a machine to one waiter.
 pub(crate) type Reply = Result<Outcome<Portion, Reason>, Error>;
 
-/// What one write took for one waiter.
-#[derive(Debug)]
-pub(crate) struct Portion {
-    pub(crate) part: HoldPart,
-    pub(crate) limits: Limits,
-    /// Time of the take's plan.
-    pub(crate) taken_at: EpochMillis,
-    /// Acquires that the take counted: a rollback subtracts them.
-    pub(crate) acquires: i64,
-}
-
-impl Portion {
-    async fn roll_back(mut self, session: &Session) -> Result<Settlement, Error> {
-        let (part, acquires) = (&mut self.part, -self.acquires);
-        part.end(session, &self.limits, Ending::RollBack, acquires)
-            .await
-    }
-}
-
 /// A request in line.
 #[derive(Debug, Clone)]
 pub(crate) struct Waiter {
     /// Its number in the order of arrival, which the machine gives.
     pub(super) id: u64,
     pub(super) request: BucketRequest,
-    /// The amounts with what the batch has room for, if it is more than the least of any.
+    /// The amounts with what the batch has room for, if any asks for more than its least.
     pub(super) raised: Option<Asks>,
     pub(super) enqueued_at: Instant,
     pub(super) deadline: Instant,
@@ -102,54 +82,5 @@ impl Waiter {
     pub(super) fn amounts(&self) -> Amounts {
         let asks = self.asks().iter();
         asks.map(|ask| (ask.limit.clone(), ask.amount)).collect()
-    }
-}
-
-/// What one write took for one waiter. Dropping it rolls the take back, so the tokens of a dropped
-/// request return.
-#[derive(Debug)]
-pub(crate) struct Taken {
-    session: Arc<Session>,
-    /// `None` once it was claimed or rolled back.
-    portion: Option<Portion>,
-}
-
-impl Taken {
-    pub(super) const fn new(session: Arc<Session>, portion: Portion) -> Self {
-        Self {
-            session,
-            portion: Some(portion),
-        }
-    }
-
-    /// Returns the portion for a hold, which is then responsible for it.
-    pub(crate) fn claim(mut self) -> Portion {
-        self.portion.take().expect("a portion is claimed once")
-    }
-
-    /// Returns the expiry of the part's lease.
-    pub(crate) fn expires_at(&self) -> Option<EpochMillis> {
-        let lease = self.portion.as_ref()?.part.lease.as_ref();
-        lease.map(|(_, expires)| *expires)
-    }
-
-    /// Returns all that was taken.
-    pub(crate) async fn roll_back(mut self) -> Result<Settlement, Error> {
-        let portion = self.portion.take().expect("a portion is claimed once");
-        portion.roll_back(&self.session).await
-    }
-}
-
-impl Drop for Taken {
-    fn drop(&mut self) {
-        let Some(portion) = self.portion.take() else {
-            return;
-        };
-        let session = Arc::clone(&self.session);
-        self.session.spawn(async move {
-            if let Err(error) = portion.roll_back(&session).await {
-                tracing::warn!(%error, "tokens of a dropped request could not be returned");
-            }
-        });
     }
 }

@@ -1,5 +1,6 @@
 //! Denials, and the other decisions that grant nothing.
 
+use std::convert::Infallible;
 use std::fmt;
 use std::time::Duration;
 
@@ -206,3 +207,15 @@ pub(crate) fn denial_ttl(short: &LimitStatus, age: Duration, most: Duration) -> 
         .map_or(Duration::MAX, |left| left.saturating_add(age));
     (wait / 10).clamp(MIN_DENIAL_TTL, MAX_DENIAL_TTL).min(most)
 }
+
+/// What was decided on a request. `E` says what to do where this level alone cannot decide.
+#[derive(Debug)]
+pub(crate) enum Outcome<T, E = Infallible, D = Denied> {
+    Granted(T),
+    Denied(D),
+    /// This level cannot decide.
+    Elsewhere(E),
+}
+
+/// Denials of several buckets, with the places of their requests.
+pub(crate) type Denials = Vec<(usize, Denied)>;

@@ -3,7 +3,7 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use weirgate_shared::{Asks, Effect, Millis};
+use weirgate_shared::{Asks, Effect, LimitMode, Millis, OnUnavailable};
 
 use super::error::Error;
 use super::limits::Limits;
@@ -22,7 +22,8 @@ pub(crate) struct BucketRequest {
     pub(crate) lease: Option<(Duration, Arc<str>)>,
     /// Time allowed for the decision.
     pub(crate) timeout: Duration,
-    /// Acquires that the write counts: 1, or those that were granted from prefetched tokens.
+    /// Acquires that the write counts: 1, those that were granted from prefetched tokens, or 0 for
+    /// all but the first part of a request.
     pub(crate) acquires: i64,
 }
 
@@ -39,6 +40,16 @@ impl BucketRequest {
     }
 }
 
+/// Returns what a request does with its amount of a limit in this mode.
+pub(crate) const fn effect(mode: LimitMode, is_bypass: bool, is_into_debt: bool) -> Effect {
+    match mode {
+        _ if is_bypass => Effect::Count,
+        LimitMode::Soft => Effect::IntoDebt,
+        LimitMode::Enforced | LimitMode::Shadow if is_into_debt => Effect::IntoDebt,
+        LimitMode::Enforced | LimitMode::Shadow => Effect::Enforce,
+    }
+}
+
 /// Requires that a lease lasts 1 ms to a day.
 pub(crate) fn check_lease(lasts: Duration) -> Result<(), Error> {
     if lasts > MAX_LEASE || Millis::from(lasts) < Millis(1) {
@@ -47,4 +58,14 @@ pub(crate) fn check_lease(lasts: Duration) -> Result<(), Error> {
         )));
     }
     Ok(())
+}
+
+/// Requires that a local percentage is 1 to 100.
+pub(crate) fn check_on_unavailable(policy: OnUnavailable) -> Result<(), Error> {
+    match policy {
+        OnUnavailable::Local { percent } if !(1..=100).contains(&percent) => Err(Error::Invalid(
+            format!("OnUnavailable::Local: percent must be 1 to 100, got {percent}"),
+        )),
+        _ => Ok(()),
+    }
 }

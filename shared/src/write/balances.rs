@@ -84,7 +84,7 @@ pub fn change_balances(
             returned,
             ceiling: view.share(state),
             taken: MilliTokens::ZERO,
-            is_soft: false,
+            is_into_debt: false,
             moves_refilled_at: true,
             assumes_headroom: false,
             headroom: MilliTokens::ZERO,

@@ -21,7 +21,7 @@ pub(super) struct BalanceUpdate {
     /// Amount taken.
     pub(super) taken: MilliTokens,
     /// Whether the amount is taken even into debt.
-    pub(super) is_soft: bool,
+    pub(super) is_into_debt: bool,
     /// Whether the write moves `rf`, so that it must credit the refill.
     pub(super) moves_refilled_at: bool,
     /// Whether to assume that the balance is below the ceiling, because the view is stale.
@@ -39,14 +39,14 @@ impl BalanceUpdate {
         } else {
             self.returned
         };
-        if self.is_soft {
+        if self.is_into_debt {
             let least = MIN_BALANCE + (self.taken - credited);
             update
                 .conditions
                 .push(Condition::AtLeast(tokens(name), Value::Int(least.0)));
         }
         let is_cut = !state.rule.kind().is_held() && state.available + gained > self.ceiling;
-        if is_cut && (self.taken <= self.ceiling || self.is_soft) && !self.assumes_headroom {
+        if is_cut && (self.taken <= self.ceiling || self.is_into_debt) && !self.assumes_headroom {
             let slack = self
                 .headroom
                 .min(self.ceiling - self.taken)
@@ -67,7 +67,7 @@ impl BalanceUpdate {
             ));
             return;
         }
-        if self.taken > MilliTokens::ZERO && !self.is_soft {
+        if self.taken > MilliTokens::ZERO && !self.is_into_debt {
             update.conditions.push(Condition::AtLeast(
                 tokens(name),
                 Value::Int((self.taken - gained).0),

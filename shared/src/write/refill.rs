@@ -58,7 +58,7 @@ pub fn refill(
             returned: zero,
             ceiling,
             taken: zero,
-            is_soft: false,
+            is_into_debt: false,
             moves_refilled_at: true,
             assumes_headroom: false,
             headroom: zero,

@@ -18,7 +18,7 @@ use super::{
 };
 use crate::math::refill_between;
 use crate::{
-    Asks, BucketKey, Effect, EpochMillis, Hour, Lease, Limit, LimitName, LimitState, MAX_LIMITS,
+    Asks, BucketKey, EpochMillis, Hour, Lease, Limit, LimitName, LimitState, MAX_LIMITS,
     MilliTokens, Millis, Shard, VersionedLimits, WriteId, attr, item,
 };
 
@@ -157,7 +157,7 @@ impl Take<'_> {
     fn is_covered(&self, shard: &Shard, now: EpochMillis) -> bool {
         self.asks.debits().all(|ask| {
             shard.limits.get(&ask.limit).is_some_and(|state| {
-                (ask.effect == Effect::Debit || state.available >= ask.amount)
+                (!ask.effect.must_be_covered() || state.available >= ask.amount)
                     && (!shard.is_full(state, now)
                         || self.assumes_headroom(shard, &ask.limit, state))
             })
@@ -206,7 +206,7 @@ impl Take<'_> {
         };
         let (need, is_unbounded) = (
             |name: &LimitName| self.need(name),
-            |name: &LimitName| self.is_soft(name),
+            |name: &LimitName| self.is_into_debt(name),
         );
         let expires = self.leases.iter().map(|(_, lease)| lease.expires_at).max();
         ttl::Lowered {
@@ -232,9 +232,9 @@ impl Take<'_> {
         self.need(limit) + self.asks.counted(limit.as_str()).unwrap_or_default()
     }
 
-    fn is_soft(&self, limit: &LimitName) -> bool {
+    fn is_into_debt(&self, limit: &LimitName) -> bool {
         let debit = self.asks.debit(limit.as_str());
-        debit.is_some_and(|ask| ask.effect == Effect::Debit)
+        debit.is_some_and(|ask| !ask.effect.must_be_covered())
     }
 
     fn update(&self, view: &Shard) -> Update {

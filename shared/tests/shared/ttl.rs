@@ -81,7 +81,7 @@ fn plan(op: &Op, view: &Shard, limits: &[Limit], id: u64, now: EpochMillis) -> O
                 ..limits.into()
             };
             plain.asks = Asks::of(Effect::Enforce, [(limit_name("rate"), tokens(rate))])
-                .and(Effect::Debit, [(limit_name("soft"), tokens(soft))]);
+                .and(Effect::IntoDebt, [(limit_name("soft"), tokens(soft))]);
         }
         Op::Lease(hours) => {
             let held = [
@@ -160,7 +160,7 @@ proptest! {
         let (mut item, key, made) = (Item::default(), bucket_key(0), limits(capacity));
         let debts = [("rate", rate), ("soft", soft)].map(|(name, need)| (limit_name(name), MilliTokens::from_tokens(need)));
         let create = take(&key, &made, BTreeMap::new(), WriteId::from_bits(0), now);
-        let create = Take { asks: Asks::of(Effect::Debit, debts), ..create }.create(now);
+        let create = Take { asks: Asks::of(Effect::IntoDebt, debts), ..create }.create(now);
         prop_assert!(item.apply(&create));
         // Before any other write: each may raise `ttl`.
         assert_nothing_is_lost(&item.bucket())?;

@@ -121,7 +121,7 @@ proptest! {
             let share = shard.share(rates[0].rule().capacity);
             let plan = |need: MilliTokens, soft: bool, view: &Shard, contention| {
                 let needs = [(name.clone(), need)];
-                let effect = if soft { Effect::Debit } else { Effect::Enforce };
+                let effect = if soft { Effect::IntoDebt } else { Effect::Enforce };
                 let take = take(&key, &rates, BTreeMap::new(), id.clone(), now);
                 Take { asks: Asks::of(effect, needs), contention, ..take }.plan(view, now)
             };

@@ -147,8 +147,8 @@ fn updates(case: &Case) -> Vec<Update> {
     let none = BTreeMap::new;
     for (contention, effect, counted) in [
         (Contention::Alone, Effect::Enforce, needs.clone()),
-        (shared, Effect::Debit, none()),
-        (stale, Effect::Debit, needs.clone()),
+        (shared, Effect::IntoDebt, none()),
+        (stale, Effect::IntoDebt, needs.clone()),
     ] {
         let limits = VersionedLimits {
             limits,

@@ -92,7 +92,10 @@ impl Hold {
         part.amounts.insert(limit.clone(), taken.min(actual));
         let (send, done) = oneshot::channel();
         let (session, part) = (Arc::clone(&self.session), part.clone());
-        let (deltas, acquires) = (BTreeMap::from([(limit.clone(), settled)]), -self.uncounted);
+        let (deltas, acquires) = (
+            BTreeMap::from([(limit.clone(), settled)]),
+            -self.counted_acquires,
+        );
         self.session.spawn(async move {
             let settled = part.settle(&session, change, deltas, acquires).await;
             // Without a caller, the hold's next settlement looks.

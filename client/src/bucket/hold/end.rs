@@ -60,7 +60,7 @@ impl Hold {
         }
         for at in 0..self.parts.len() {
             // The first write subtracts the acquires.
-            let acquires = -std::mem::take(&mut self.uncounted);
+            let acquires = -std::mem::take(&mut self.counted_acquires);
             ended.push(self.end_part(at, ending, acquires).await);
         }
         Settlement::all(ended)
@@ -109,7 +109,7 @@ impl Drop for Hold {
             parts: std::mem::take(&mut self.parts),
             limits: self.limits.clone(),
             taken_at: self.taken_at,
-            uncounted: self.uncounted,
+            counted_acquires: self.counted_acquires,
             pooled_acquires: self.pooled_acquires,
             is_shadow: self.is_shadow,
             stage: Stage::Settled,

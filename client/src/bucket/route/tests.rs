@@ -7,7 +7,7 @@ use tokio::time::advance;
 use weirgate_shared::{Asks, BucketKey, Effect, EpochMillis, LimitName, MilliTokens, Shard};
 use weirgate_store::{ConnectOptions, Consistency, Table, connect, connect_with};
 
-use super::super::denial::cached_denial;
+use super::super::cached_denial::cached_denial;
 use super::super::state::BucketState;
 use super::{Router, acquire_from_table, *};
 use crate::api::RateLimiter;

@@ -5,9 +5,9 @@ use std::time::Duration;
 use tokio::time::Instant;
 use weirgate_shared::{EpochMillis, Millis, Shard};
 
+use super::attempt::Plan;
+use super::batch;
 use super::{Machine, is_key_range_throttle};
-use crate::queue::attempt::Plan;
-use crate::queue::batch;
 use crate::queue::shard_state::ShardView;
 use crate::queue::waiter::{Reason, Waiter};
 use crate::session::Env;

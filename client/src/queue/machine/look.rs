@@ -10,9 +10,9 @@ use tokio::time::Instant;
 use weirgate_shared::Shard;
 use weirgate_store::Consistency;
 
-use super::super::batch;
-use super::super::waiter::Reason;
+use super::batch;
 use super::{Asked, Command, Known, Look, Machine, Next, is_key_range_throttle};
+use crate::queue::waiter::Reason;
 use crate::session::{Env, MAX_JUMPED_READS, Sent, backoff};
 use crate::values::{Error, count};
 
@@ -41,7 +41,7 @@ impl Machine {
         };
         // Reading the clock notices a jump.
         let _ = env.now();
-        self.ask(env, Asked::Read(look));
+        self.note_request(env, Asked::Read(look));
         command
     }
 

@@ -10,18 +10,18 @@ use tokio::time::Instant;
 use weirgate_shared::{Effect, EpochMillis, Shard};
 use weirgate_store::{ErrorKind, StoreError};
 
-use super::super::attempt::Attempt;
-use super::super::pace::{ContentionBackoff, FRESH_VIEW};
-use super::super::part::HoldPart;
-use super::super::shard_state::ShardView;
-use super::super::waiter::{Portion, Reason, Waiter};
+use super::attempt::Attempt;
 use super::{Asked, Command, Look, Machine, Next, PATIENCE, Written, is_key_range_throttle};
+use crate::queue::pace::{ContentionBackoff, FRESH_VIEW};
+use crate::queue::part::{HoldPart, Portion};
+use crate::queue::shard_state::ShardView;
+use crate::queue::waiter::{Reason, Waiter};
 use crate::session::{Env, Sent, backoff};
 use crate::values::{Error, Outcome, check_bucket_debt, check_bucket_limits, count};
 
 impl Machine {
     /// Returns the next write of an attempt, or what must come before it; `None` to look again.
-    pub(super) fn next_write(&mut self, env: &Env, mut attempt: Attempt) -> Option<Command> {
+    pub(super) fn continue_attempt(&mut self, env: &Env, mut attempt: Attempt) -> Option<Command> {
         let view = self.shard.view();
         if attempt.is_unconfirmed()
             && let Some(view) = &view
@@ -37,7 +37,7 @@ impl Machine {
         let is_confirmed = env.is_time_confirmed();
         let age = view.as_ref().map(|view| self.shard.age(view));
         attempt.age = age.unwrap_or_default();
-        let mut take = attempt.take(env, &self.shard, now);
+        let mut take = attempt.planned_take(env, &self.shard, now);
         // A clock that was set ahead assumes refill that was not there.
         let is_doubtful = |view: &ShardView| view.predates_clock_jump || !is_confirmed;
         let is_safe = |view: &ShardView| {
@@ -61,7 +61,7 @@ impl Machine {
         let seen = view.map(|view| view.shard);
         let checked = seen.as_ref().map_or(Ok(()), |shard| {
             check_bucket_limits(shard, &attempt.waiters[0].request.limits)?;
-            check_bucket_debt(shard, attempt.asks.with(Effect::Debit))
+            check_bucket_debt(shard, attempt.asks.with(Effect::IntoDebt))
         });
         if let Err(error) = checked {
             // The next request reads again, because an operator may have deleted the item as the error
@@ -81,7 +81,7 @@ impl Machine {
         (attempt.seen, attempt.is_hot) = (seen, is_hot);
         attempt.is_doubted |= is_doubted;
         self.attempt = Some(attempt);
-        self.ask(env, Asked::Take);
+        self.note_request(env, Asked::Take);
         Some(Command::Write(update))
     }
 

@@ -30,9 +30,10 @@ use weirgate_store::{Consistency, CorrectedClock, ErrorKind, StoreError};
 
 use super::super::driver::GRACE;
 use super::super::machine::{Command, Machine, Written};
+use super::super::part::Portion;
 use super::super::shard_state::ShardState;
 use super::super::summary::BucketSummary;
-use super::super::waiter::{Portion, Reason, Reply, Waiter};
+use super::super::waiter::{Reason, Reply, Waiter};
 use crate::session::{ClockJumps, Env, FakeClock};
 use crate::values::{BucketRequest, Error, Limits, Outcome};
 
@@ -375,7 +376,7 @@ impl World {
         let rate = MilliTokens::from_tokens(self.rng.i64(1..=CAPACITY / 2));
         let is_debit = self.faults.has_debts && self.rng.u8(..8) == 0;
         let effect = if is_debit {
-            Effect::Debit
+            Effect::IntoDebt
         } else {
             Effect::Enforce
         };

@@ -22,9 +22,9 @@ impl Take<'_> {
         let mut is_rate = false;
         for ask in self.asks.debits() {
             let (name, need) = (&ask.limit, ask.amount);
-            let least = match ask.effect {
-                Effect::Debit => MIN_BALANCE + need,
-                Effect::Enforce | Effect::Count => need,
+            let least = match ask.effect.must_be_covered() {
+                true => need,
+                false => MIN_BALANCE + need,
             };
             update
                 .conditions

@@ -76,7 +76,7 @@ impl Take<'_> {
                 returned: back.available,
                 ceiling: old.min(new),
                 taken: need,
-                is_soft: self.is_soft(name),
+                is_into_debt: self.is_into_debt(name),
                 moves_refilled_at: true,
                 assumes_headroom: false,
                 headroom: MilliTokens::ZERO,

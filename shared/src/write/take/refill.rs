@@ -28,7 +28,7 @@ impl Take<'_> {
                     returned: back.available,
                     ceiling: shard.share(state),
                     taken: need,
-                    is_soft: self.is_soft(name),
+                    is_into_debt: self.is_into_debt(name),
                     moves_refilled_at: false,
                     assumes_headroom: self.assumes_headroom(shard, name, state),
                     headroom: self.headroom(shard, name, state),

@@ -124,7 +124,7 @@ fn takes(view: &Shard, brought: &[Limit], roll: Roll, at: EpochMillis) -> Vec<Up
                             ..brought.into()
                         },
                         asks: Asks::of(Effect::Enforce, needs.clone())
-                            .and(Effect::Debit, soft.clone())
+                            .and(Effect::IntoDebt, soft.clone())
                             .and(Effect::Count, counted.clone()),
                         leases: leases.clone(),
                         roll,

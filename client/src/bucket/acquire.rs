@@ -20,6 +20,21 @@ use crate::values::{Amounts, BucketRequest, Denials, Error, Outcome, subtract};
 /// Decision over several buckets: holds in their order, or denials, and nothing was taken.
 pub(crate) type AllOrNone = Outcome<Vec<Hold>, Infallible, Denials>;
 
+/// Decides a request until the deadline, from the pool of prefetched tokens or from the table.
+pub(crate) async fn acquire(
+    session: &Arc<Session>,
+    bucket: &Arc<BucketState>,
+    request: &BucketRequest,
+    deadline: Instant,
+) -> Result<Outcome<Hold>, Error> {
+    match &bucket.pool {
+        Some(pool) if Pool::supports(request) => {
+            prefetch::acquire(session, bucket, pool, request, deadline).await
+        }
+        _ => acquire_from_table(session, bucket, request, Instant::now(), deadline).await,
+    }
+}
+
 /// Takes from all buckets concurrently. If one denies or fails, the tokens of the others return.
 ///
 /// A bucket that must be read first is read together with all others, before any is written to. So
@@ -30,7 +45,7 @@ pub(crate) async fn take_all(
     deadline: Instant,
 ) -> Result<AllOrNone, Error> {
     let now = session.now();
-    let (mut taken, mut is_due) = (Taken::default(), false);
+    let (mut taken, mut is_due) = (EarlierTakes::default(), false);
     for (at, (bucket, request)) in requests.iter().enumerate() {
         if !is_due && !is_in_pool(bucket, request) {
             is_due = bucket.queues.first().shard.is_unknown()
@@ -69,21 +84,6 @@ pub(crate) async fn take_all(
     failed.map_or(Ok(Outcome::Denied(denials)), Err)
 }
 
-/// Decides a request until the deadline, from the pool of prefetched tokens or from the table.
-pub(crate) async fn acquire(
-    session: &Arc<Session>,
-    bucket: &Arc<BucketState>,
-    request: &BucketRequest,
-    deadline: Instant,
-) -> Result<Outcome<Hold>, Error> {
-    match &bucket.pool {
-        Some(pool) if Pool::supports(request) => {
-            prefetch::acquire(session, bucket, pool, request, deadline).await
-        }
-        _ => acquire_from_table(session, bucket, request, Instant::now(), deadline).await,
-    }
-}
-
 fn is_in_pool(bucket: &BucketState, request: &BucketRequest) -> bool {
     let pool = bucket.pool.as_ref();
     pool.is_some_and(|pool| pool.covers(request))
@@ -91,9 +91,9 @@ fn is_in_pool(bucket: &BucketState, request: &BucketRequest) -> bool {
 
 /// What requests take from buckets that others after them take from, too.
 #[derive(Default)]
-struct Taken<'a>(Vec<(&'a Arc<BucketState>, Amounts)>);
+struct EarlierTakes<'a>(Vec<(&'a Arc<BucketState>, Amounts)>);
 
-impl<'a> Taken<'a> {
+impl<'a> EarlierTakes<'a> {
     fn of(&self, bucket: &Arc<BucketState>) -> Option<&Amounts> {
         let mut all = self.0.iter();
         let same = all.find(|(other, _)| Arc::ptr_eq(bucket, other))?;
@@ -189,7 +189,7 @@ async fn read_together(
         bucket.shard(0).record_item(item, sent, session);
     }
     let now = session.now();
-    let (mut taken, mut denials) = (Taken::default(), vec![]);
+    let (mut taken, mut denials) = (EarlierTakes::default(), vec![]);
     for (at, (bucket, request)) in requests.iter().enumerate() {
         let seen = bucket.seen_bucket(&request.limits, now, |view| view.sent_at >= sent.at);
         if is_in_pool(bucket, request) || !seen.is_complete() {

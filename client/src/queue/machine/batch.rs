@@ -6,7 +6,7 @@ use std::collections::{BTreeMap, VecDeque};
 use weirgate_shared::write::max_leases;
 use weirgate_shared::{Asks, Effect, EpochMillis, LimitName, MilliTokens, Shard};
 
-use super::waiter::Waiter;
+use crate::queue::waiter::Waiter;
 use crate::values::{Amounts, LimitStatus, status};
 
 /// Splits the waiters into those whose sum fits into the balances, and the others, both in order.
@@ -37,9 +37,9 @@ pub(super) fn select_batch(
     };
     // Of each limit that the batch takes, whether into debt: a write has one condition for all of it.
     let mut effects = BTreeMap::new();
-    let has_debit = line
+    let goes_into_debt = line
         .iter()
-        .any(|waiter| waiter.request.asks.has(Effect::Debit));
+        .any(|waiter| waiter.request.asks.has(Effect::IntoDebt));
     let limit_count = view.map_or(limits.len(), |shard| shard.limit_count_with(&limits));
     let (mut leases, max_leases) = (0, max_leases(limit_count));
     let (mut chosen, mut others) = (vec![], VecDeque::new());
@@ -60,7 +60,7 @@ pub(super) fn select_batch(
         }
         if waiter.request.limits != limits
             || (waiter.request.lease.is_some() && leases == max_leases)
-            || has_debit
+            || goes_into_debt
                 && !asks.debits().all(|ask| {
                     effects
                         .get(&ask.limit)
@@ -71,7 +71,7 @@ pub(super) fn select_batch(
             continue;
         }
         leases += usize::from(waiter.request.lease.is_some());
-        if has_debit {
+        if goes_into_debt {
             effects.extend(asks.debits().map(|ask| (ask.limit.clone(), ask.effect)));
         }
         chosen.push(waiter);

@@ -8,9 +8,9 @@ use weirgate_shared::write::Take;
 use weirgate_shared::{Asks, EpochMillis, Lease, MilliTokens, Millis, Shard, WriteId};
 use weirgate_store::StoreError;
 
-use super::settle::MAX_CLOCK_SKEW;
-use super::shard_state::ShardState;
-use super::waiter::Waiter;
+use crate::queue::settle::MAX_CLOCK_SKEW;
+use crate::queue::shard_state::ShardState;
+use crate::queue::waiter::Waiter;
 use crate::session::{Env, PlanTime, Refusals, deadline};
 use crate::values::count;
 
@@ -130,7 +130,7 @@ impl Attempt {
     }
 
     /// Returns the take of all waiters, by a write with the last of the ids.
-    pub(super) fn take<'a>(
+    pub(super) fn planned_take<'a>(
         &'a self,
         env: &Env,
         shard: &'a ShardState,
