@@ -6,6 +6,7 @@
 //! | module | what it does |
 //! |---|---|
 //! | `options` | flags and environment variables |
+//! | `health_check` | asks a running agent for its health, for containers without a shell |
 //! | `extension` | the life of a Lambda extension: register, wait, shut down |
 //! | `json_api` | HTTP and JSON: acquire, settle, peek, usage, health, metrics |
 //! | `rls` | Envoy's rate limit service, and Kuadrant's |
@@ -17,6 +18,7 @@
 
 pub mod extension;
 pub mod gated;
+pub mod health_check;
 pub mod json_api;
 pub mod log;
 pub mod net;

@@ -14,12 +14,17 @@ use weirgate::{LimitsFile, MilliTokens, RateLimiter};
 use weirgate_agent::Token;
 use weirgate_agent::extension::{self, Extension, ExtensionsApi, SHUTDOWN_GRACE, SHUTDOWN_TIME};
 use weirgate_agent::gated::GatedLimiter;
+use weirgate_agent::health_check::HealthCheck;
 use weirgate_agent::json_api::{Api, Bounds, Health, Server};
 use weirgate_agent::log;
 use weirgate_agent::net::Clients;
 use weirgate_agent::options::{Options, extension_address};
 use weirgate_agent::rls::{self, Grpc, RateLimitService};
 use weirgate_agent::rules::RulesSource;
+
+#[cfg(target_env = "musl")]
+#[global_allocator]
+static ALLOCATOR: mimalloc::MiMalloc = mimalloc::MiMalloc;
 
 /// Open files that are no connection of a client: standard streams, listeners, connections to
 /// DynamoDB, files of rules and limits.
@@ -35,6 +40,12 @@ fn main() -> ExitCode {
     if let Some(name) = wrong_variable() {
         let text = format!("{name} must be UTF-8; set another value, or none");
         return Failure::Refused(text).report();
+    }
+    if std::env::args_os().nth(1).is_some_and(|first| first == "healthcheck") {
+        return match check_health() {
+            Ok(()) => ExitCode::SUCCESS,
+            Err(failure) => failure.report(),
+        };
     }
     let lambda = variable("AWS_LAMBDA_RUNTIME_API").map(ExtensionsApi::new);
     let options = Options::read(std::env::args_os()).map_err(|error| usage(&error));
@@ -68,6 +79,12 @@ fn main() -> ExitCode {
         Ok(()) => ExitCode::SUCCESS,
         Err(failure) => failure.report(),
     }
+}
+
+/// Asks a running agent for its health.
+fn check_health() -> Result<(), Failure> {
+    let check = HealthCheck::read(std::env::args_os().skip(1)).map_err(|error| usage(&error))?;
+    check.run().map_err(Failure::Failed)
 }
 
 /// Runs until a signal.

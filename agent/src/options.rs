@@ -2,14 +2,14 @@
 
 use std::ffi::OsString;
 use std::net::SocketAddr;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use clap::builder::{BoolishValueParser, Resettable};
 use clap::{Arg, CommandFactory, FromArgMatches, Parser};
 use tracing::level_filters::LevelFilter;
 use weirgate::{Builder, ConnectOptions, LimitsFile, OnUnavailable, Prefetch, RateLimiter};
-use weirgate_shared::parse_timeout;
+use weirgate_shared::{docs, parse_timeout};
 
 use crate::json_api::{Address, Bounds};
 use crate::rules::RulesSource;
@@ -29,7 +29,11 @@ const SECRET_CHARACTERS: usize = 16;
     name = "weirgate-agent",
     version,
     max_term_width = 100,
-    after_help = "Exit codes: 0 stopped, 1 failed, 2 wrong usage.\nGuide: docs/guide/agent.md"
+    after_help = concat!(
+        "weirgate-agent healthcheck asks a running agent for its health.\n",
+        "Exit codes: 0 stopped, 1 failed, 2 wrong usage.\n",
+        "Guide: ", docs!("guide/agent")
+    )
 )]
 pub struct Options {
     /// Name or ARN of the table: the stack's output TableName
@@ -177,10 +181,7 @@ impl Options {
     /// Returns where a sidecar listens.
     #[must_use]
     pub fn addresses(&self) -> Vec<Address> {
-        let standard = self.unix_socket.is_none().then(|| local(PORT));
-        let tcp = self.listen.or(standard).map(Address::Tcp);
-        let unix = self.unix_socket.clone().map(Address::Unix);
-        tcp.into_iter().chain(unix).collect()
+        addresses(self.listen, self.unix_socket.as_deref())
     }
 
     /// Returns the address of Envoy's rate limit service, and its rules, if it is wanted.
@@ -271,6 +272,14 @@ impl Options {
     }
 }
 
+/// Returns where a sidecar with these two options listens.
+pub(crate) fn addresses(listen: Option<SocketAddr>, unix_socket: Option<&Path>) -> Vec<Address> {
+    let standard = unix_socket.is_none().then(|| local(PORT));
+    let tcp = listen.or(standard).map(Address::Tcp);
+    let unix = unix_socket.map(|path| Address::Unix(path.to_owned()));
+    tcp.into_iter().chain(unix).collect()
+}
+
 /// Returns the address of an extension: the port of `WEIRGATE_HTTP_PORT`, or the standard one.
 ///
 /// # Errors
@@ -286,7 +295,7 @@ pub fn extension_address(port: Option<String>) -> Result<Address, String> {
 }
 
 /// Takes an empty variable for one that is not set.
-fn without_empty_variable(arg: Arg) -> Arg {
+pub(crate) fn without_empty_variable(arg: Arg) -> Arg {
     let value = arg.get_env().and_then(std::env::var_os);
     match value.is_some_and(|value| value.is_empty()) {
         true => arg.env(Resettable::Reset),

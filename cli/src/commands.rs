@@ -6,6 +6,7 @@ mod balances;
 mod buckets;
 mod completions;
 mod confirm;
+mod docs;
 mod doctor;
 mod entities;
 mod erase;
@@ -70,6 +71,7 @@ pub enum Command {
     Replay(replay::Replay),
     Local(local::Local),
     Page(page::Page),
+    Docs(docs::Docs),
     Completions(completions::Completions),
     Man(completions::Man),
 }
@@ -108,6 +110,7 @@ impl Command {
             Self::Replay(args) => replay::run(args, context).await,
             Self::Local(command) => command.run(context).await,
             Self::Page(command) => command.run(context).await,
+            Self::Docs(command) => command.run(context),
             Self::Completions(command) => command.run(context),
             Self::Man(command) => command.run(context),
         }

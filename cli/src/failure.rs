@@ -7,6 +7,7 @@ use anstyle::{AnsiColor, Style};
 use clap::error::ErrorKind as ErrorName;
 use clap::{Arg, Command};
 use weirgate::{Error, ErrorKind, StoreError};
+use weirgate_shared::docs;
 
 use crate::streams;
 use crate::text::Text;
@@ -193,7 +194,10 @@ impl From<&StoreError> for Failure {
             ErrorKind::TableNotFound => "check --table, --region and --profile",
             ErrorKind::CredentialsUnavailable => "sign in again, or give another --profile",
             ErrorKind::AccessDenied => {
-                "use a role with the policy that docs/security.md names for this command"
+                concat!(
+                    "use a role with the policy for this command: ",
+                    docs!("security", "policies-for-callers")
+                )
             }
             ErrorKind::Unreachable => "check --region and --endpoint-url",
             _ => "",

@@ -10,6 +10,7 @@
 //! - `text`: text without what a terminal would obey
 //! - `duplicates`: what is given twice
 //! - `progress`: a line that shows how far long work is
+//! - `stop`: what ends a command that runs until then
 //! - `failure`: the one line of an error, and the exit code
 //! - `level`, `amounts`, `instant`: arguments with a syntax of their own
 
@@ -23,16 +24,22 @@ mod level;
 mod options;
 mod output;
 mod progress;
+mod stop;
 mod streams;
 mod text;
 
 use std::process::ExitCode;
 
 use clap::{CommandFactory, FromArgMatches, Parser};
+use weirgate_shared::docs;
 
 use commands::Command;
 use context::Context;
 use options::{Options, without_empty_variable};
+
+#[cfg(target_env = "musl")]
+#[global_allocator]
+static ALLOCATOR: mimalloc::MiMalloc = mimalloc::MiMalloc;
 
 /// Rate limits that a fleet shares through one DynamoDB table.
 #[derive(Debug, Parser)]
@@ -40,7 +47,7 @@ use options::{Options, without_empty_variable};
     name = "weirgate",
     version,
     max_term_width = 100,
-    after_help = failure::codes() + "Guide: docs/guide/command-line.md"
+    after_help = failure::codes() + "Guide: " + docs!("guide/command-line")
 )]
 struct Cli {
     #[command(flatten)]

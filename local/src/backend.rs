@@ -1,7 +1,7 @@
 //! Start and stop of everything, in an order that leaves nothing behind.
 
 use std::io;
-use std::net::{Ipv4Addr, TcpListener};
+use std::net::{IpAddr, Ipv4Addr, SocketAddr, TcpListener};
 use std::path::PathBuf;
 use std::time::Duration;
 
@@ -24,10 +24,14 @@ use crate::stream::StreamReader;
 /// How the backend runs.
 #[derive(Debug, Clone)]
 pub struct Options {
-    /// Port on 127.0.0.1; 0, the default, is any free one.
+    /// Address to listen on, default 127.0.0.1. All that reach another one can read and change the
+    /// table.
+    pub address: IpAddr,
+    /// Port; 0, the default, is any free one.
     pub port: u16,
-    /// Names of the table in the header `Host`, beside 127.0.0.1 and `localhost` with the port: those
-    /// of a forwarded port or a container. Requests to other names are refused.
+    /// Names of the table in the header `Host`, beside the address of the connection, and `localhost`
+    /// for 127.0.0.1, with the port: those of a forwarded port or a container. Requests to other
+    /// names are refused.
     pub hosts: Vec<HostName>,
     /// Folder of the database, which is made if it does not exist; `None`, the default, keeps the
     /// table in memory.
@@ -45,6 +49,7 @@ pub struct Options {
 impl Default for Options {
     fn default() -> Self {
         Self {
+            address: Ipv4Addr::LOCALHOST.into(),
             port: 0,
             hosts: vec![],
             data: None,
@@ -60,13 +65,13 @@ impl Default for Options {
 #[derive(Debug, thiserror::Error)]
 pub enum StartError {
     /// Something else listens on the port.
-    #[error("port {0} of 127.0.0.1 is in use: choose another one, or 0 for any free one")]
-    PortTaken(u16),
+    #[error("port {} of {} is in use: choose another one, or 0 for any free one", .0.port(), .0.ip())]
+    PortTaken(SocketAddr),
     /// The port cannot be listened on, or a thread cannot be started.
-    #[error("port {port} of 127.0.0.1 cannot be served: {error}")]
+    #[error("port {} of {} cannot be served: {error}", address.port(), address.ip())]
     Io {
-        /// The port.
-        port: u16,
+        /// The address with the port.
+        address: SocketAddr,
         /// The reason.
         error: io::Error,
     },
@@ -113,14 +118,12 @@ impl LocalBackend {
             Some(path) => LimitsFileContents::read(path)?,
             None => LimitsFileContents::default(),
         };
+        let address = SocketAddr::new(options.address, options.port);
         let refused = |error: io::Error| match error.kind() {
-            io::ErrorKind::AddrInUse => StartError::PortTaken(options.port),
-            _ => StartError::Io {
-                port: options.port,
-                error,
-            },
+            io::ErrorKind::AddrInUse => StartError::PortTaken(address),
+            _ => StartError::Io { address, error },
         };
-        let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, options.port)).map_err(refused)?;
+        let listener = TcpListener::bind(address).map_err(refused)?;
         let embedded = match &options.data {
             Some(folder) => Embedded::in_folder(folder)?,
             None => Embedded::in_memory()?,

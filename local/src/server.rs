@@ -17,7 +17,7 @@ use serde_json::json;
 use tokio::sync::watch;
 
 use crate::body::Bodies;
-use crate::listen::{Bounds, HostName, Refused, check, serve};
+use crate::listen::{Bounds, HostName, Refused, check, reached, serve};
 use crate::operation::{UNKNOWN_OPERATION, operation_of, run};
 
 /// The SDKs of AWS open a connection for each request under way, and keep it. Each has 16 KB at
@@ -50,7 +50,7 @@ impl Server {
         database: &Database,
         hosts: Vec<HostName>,
     ) -> io::Result<Self> {
-        let endpoint = format!("http://{}", listener.local_addr()?);
+        let endpoint = format!("http://{}", reached(listener.local_addr()?));
         listener.set_nonblocking(true)?;
         let table = Arc::new(Table {
             database: database.clone(),

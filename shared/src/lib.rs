@@ -23,6 +23,7 @@
 //! - `snapshot`: [`Snapshot`]: usage that was copied, and the [`usage`] of a window from copies and
 //!   live items
 //! - `span`: durations as text
+//! - `docs`: [`docs!`]: the address of a page of the documentation
 //! - `stamp`: [`Stamp`]: the balances of all shards, which a denied process writes
 //! - `granularity`: [`Granularity`]: hours, days and months of usage reports
 //! - `key`, `attr`, `window`: keys beside their parsers, attribute names, usage windows
@@ -40,6 +41,7 @@ mod audit;
 mod bucket;
 mod config;
 mod description;
+mod docs;
 mod edit;
 #[cfg(feature = "evaluator")]
 pub mod evaluator;

@@ -4,6 +4,7 @@ use std::fmt::{Display, Write};
 
 use serde::Serialize;
 use serde_json::Value;
+use weirgate_shared::docs;
 
 use crate::gated::{Call, GatedLimiter, HISTOGRAM_BOUNDS, Measured};
 
@@ -65,7 +66,7 @@ pub(super) fn text(gated: &GatedLimiter, connections: u64) -> String {
         let labels = format!("resource={},limit={}", quoted(&resource), quoted(&limit));
         line(&mut text, name, &labels, amount);
     }
-    counters(&mut text, "weirgate_", &stats, "Of docs/guide/metrics.md.");
+    counters(&mut text, "weirgate_", &stats, concat!("See ", docs!("guide/metrics")));
     let cache = gated.limiter.cache_stats();
     counters(
         &mut text,

@@ -24,6 +24,7 @@ use tonic::server::{Grpc as GrpcServer, NamedService, UnaryService};
 use tonic::service::Routes;
 use tonic::{Request, Response, Status};
 use tonic_prost::ProstCodec;
+use weirgate_shared::docs;
 
 use super::messages::MAX_MESSAGE_BYTES;
 use super::service::RateLimitService;
@@ -417,7 +418,7 @@ where
 }
 
 fn unimplemented() -> Answer {
-    let status = Status::unimplemented("this service has no such method: see docs/guide/envoy.md");
+    let status = Status::unimplemented(concat!("this service has no such method: see ", docs!("guide/envoy")));
     Box::pin(async move { Ok(status.into_http()) })
 }
 

@@ -413,3 +413,42 @@ fn a_wrong_start_is_one_line_with_the_remedy() {
     }
     drop(taken);
 }
+
+#[test]
+fn its_health_check_succeeds_once_the_table_was_reached() {
+    let path = temporary("health");
+    let shown = path.to_str().unwrap();
+    let ask = |arguments: &[&str], variable: (&str, &str)| {
+        let mut check = command(&["healthcheck"]);
+        let output = check.args(arguments).env(variable.0, variable.1).output();
+        let output = output.unwrap();
+        let error = String::from_utf8(output.stderr).unwrap();
+        (output.status.code(), error)
+    };
+    let unset = ("WEIRGATE_AGENT_LISTEN", "");
+    let agent = Process::new(&["--unix-socket", shown]);
+    let socket = ("WEIRGATE_AGENT_UNIX_SOCKET", shown);
+    for (arguments, variable) in [
+        (&["--listen", &agent.address][..], unset),
+        (&["--unix-socket", shown], unset),
+        (&["--listen", &agent.address], socket),
+    ] {
+        let done = (Some(0), String::new());
+        assert_eq!(ask(arguments, variable), done, "{arguments:?}");
+    }
+    drop(agent);
+    let nowhere = ["--endpoint-url", "http://127.0.0.1:1"];
+    let listen = ["--table", "weirgate", "--listen", "127.0.0.1:0"];
+    let agent = Logged::start(command(&[&listen[..], &nowhere].concat()));
+    let line = agent.until("listening").pop().unwrap();
+    let address = line["address"].as_str().unwrap().to_owned();
+    let address = address.trim_start_matches("http://");
+    let (code, error) = ask(&["--listen", address], unset);
+    assert_eq!(code, Some(1), "{error}");
+    assert!(error.contains("HTTP/1.1 503 "), "{error}");
+    assert_eq!(error.lines().count(), 1, "{error}");
+    drop(agent);
+    let (code, error) = ask(&["--listen", address], unset);
+    assert_eq!(code, Some(1), "{error}");
+    assert!(error.contains("no answer: ") && error.contains(address), "{error}");
+}

@@ -1,6 +1,10 @@
 //! `weirgate acquire`.
 
 mod child;
+#[cfg(unix)]
+mod signals;
+#[cfg(windows)]
+#[path = "acquire/console.rs"]
 mod signals;
 
 use std::ffi::OsString;

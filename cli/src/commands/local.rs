@@ -1,6 +1,7 @@
 //! `weirgate local`.
 
 use std::collections::BTreeMap;
+use std::net::IpAddr;
 use std::num::NonZeroU32;
 use std::path::PathBuf;
 use std::sync::Arc;
@@ -8,7 +9,6 @@ use std::time::Duration;
 
 use clap::Args;
 use serde::Serialize;
-use tokio::signal::unix::{SignalKind, signal};
 use weirgate::{ConnectOptions, RateLimiter};
 use weirgate_local::page::LivePage;
 use weirgate_local::{Action, DatabaseError, HostName, LocalBackend, StartError, Work};
@@ -17,6 +17,7 @@ use crate::amounts;
 use crate::context::Context;
 use crate::failure::{Failure, Outcome};
 use crate::instant;
+use crate::stop::stopped;
 use crate::text::one_line;
 
 /// Runs the whole backend on this machine, without AWS.
@@ -27,11 +28,14 @@ use crate::text::one_line;
 #[command(after_help = "Examples:\n  weirgate local --limits limits.yaml\n  \
                   weirgate local --port 0 --data ./table --json")]
 pub struct Local {
-    /// Port of 127.0.0.1; 0 is any free one
+    /// Address that the table and the page listen on; all that reach it can change the table
+    #[arg(long, value_name = "IP", default_value = "127.0.0.1")]
+    address: IpAddr,
+    /// Port of the table; 0 is any free one
     #[arg(long, value_name = "PORT", default_value_t = 8000, value_parser = amounts::number::<u16>)]
     port: u16,
-    /// Name that clients have for the table, such as that of a container: NAME or NAME:PORT; repeat
-    /// it for several
+    /// Name that clients have for the table and the page, such as that of a container: NAME or
+    /// NAME:PORT; repeat it for several
     #[arg(long, value_name = "NAME")]
     allow_host: Vec<HostName>,
     /// Folder that keeps the table; without one it is in memory
@@ -71,6 +75,7 @@ impl Local {
         let defaults = weirgate_local::Options::default();
         let table = context.options().table.clone();
         let options = weirgate_local::Options {
+            address: self.address,
             port: self.port,
             hosts: self.allow_host,
             data: self.data,
@@ -82,16 +87,14 @@ impl Local {
             reconcile_every: self.reconcile_every,
         };
         // Before the start, so that a signal during it ends the process in order too.
-        let mut terminated = signal(SignalKind::terminate())?;
-        let mut interrupted = signal(SignalKind::interrupt())?;
+        let stopped = stopped()?;
         let backend = LocalBackend::start(options).await?;
         let page = page(&backend, self.page_port, self.read_units).await?;
         context
             .output()
             .print(&Started::of(&backend, &page), text)?;
         tokio::select! {
-            _ = terminated.recv() => {}
-            _ = interrupted.recv() => {}
+            () = stopped => {}
             () = tell(&backend, context) => {}
         }
         drop(page);
@@ -107,7 +110,11 @@ async fn page(
     read_units: NonZeroU32,
 ) -> Result<LivePage, Failure> {
     let weirgate_local::Options {
-        table, namespace, ..
+        address,
+        hosts,
+        table,
+        namespace,
+        ..
     } = backend.options();
     let connection = ConnectOptions {
         local_endpoint: Some(backend.endpoint_url().to_owned()),
@@ -116,6 +123,8 @@ async fn page(
     let limiter = RateLimiter::builder(table).namespace(namespace);
     let limiter = limiter.connection(connection).build().await?;
     let options = weirgate_local::page::Options {
+        address: *address,
+        hosts: hosts.clone(),
         port,
         read_units: read_units.get(),
         namespace: namespace.clone(),

@@ -4,7 +4,6 @@ use std::num::NonZeroU32;
 
 use clap::Args;
 use serde::Serialize;
-use tokio::signal::unix::{SignalKind, signal};
 use tracing_subscriber::filter::{LevelFilter, Targets};
 use tracing_subscriber::layer::{Layer, SubscriberExt};
 use tracing_subscriber::util::SubscriberInitExt;
@@ -14,6 +13,7 @@ use weirgate_local::page::{LivePage, Options};
 use crate::amounts;
 use crate::context::Context;
 use crate::failure::{Failure, Outcome};
+use crate::stop::stopped;
 use crate::streams;
 
 /// Shows buckets and usage in a browser, live.
@@ -39,8 +39,7 @@ struct Started {
 impl Page {
     pub async fn run(self, context: &Context) -> Result<Outcome, Failure> {
         // Before the start, so that a signal during it ends the process in order too.
-        let mut terminated = signal(SignalKind::terminate())?;
-        let mut interrupted = signal(SignalKind::interrupt())?;
+        let stopped = stopped()?;
         let limiter = context.limiter().await?;
         // A table that cannot be read is reported here, and not only in the browser.
         limiter
@@ -60,21 +59,18 @@ impl Page {
         context.output().print(&started, |Started { page_url }| {
             format!("Open {page_url} in a browser. Ctrl-C stops it.")
         })?;
-        tokio::select! {
-            _ = terminated.recv() => {}
-            _ = interrupted.recv() => {}
-        }
+        stopped.await;
         Ok(Outcome::Done)
     }
 }
 
 /// Starts the page. `option` is the one that chooses its port.
 pub fn start(limiter: RateLimiter, options: Options, option: &str) -> Result<LivePage, Failure> {
-    let port = options.port;
+    let (address, port) = (options.address, options.port);
     show_warnings();
     LivePage::start(limiter, options).map_err(|error| match error.kind() {
         std::io::ErrorKind::AddrInUse => Failure::Refused(format!(
-            "port {port} of 127.0.0.1 is in use: choose another one ({option}), or 0 for any free one"
+            "port {port} of {address} is in use: choose another one ({option}), or 0 for any free one"
         )),
         _ => Failure::Failed(format!("the page cannot be served: {error}")),
     })

@@ -55,7 +55,7 @@ const ON_THE_TABLE: [(&str, &[&str]); 41] = [
 ];
 
 /// Commands that use no table.
-const ELSEWHERE: [&str; 3] = ["completions", "local", "man"];
+const ELSEWHERE: [&str; 4] = ["completions", "docs", "local", "man"];
 
 #[test]
 fn the_table_has_every_command() {
@@ -229,7 +229,7 @@ fn every_error_of_every_command_is_one_line_with_its_remedy() {
             "denied",
             on(refusing("AccessDeniedException", denied)),
             2,
-            "docs/security.md",
+            "weirgate docs security#policies-for-callers",
         ),
         (
             "endpoint",

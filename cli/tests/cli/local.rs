@@ -81,6 +81,35 @@ fn its_variables_are_all_that_a_caller_needs_and_a_signal_ends_it() {
     }
 }
 
+/// As in a container, whose own address clients do not know.
+#[test]
+fn on_all_addresses_the_table_and_the_page_answer_by_their_allowed_names() {
+    let address = ["--address", "0.0.0.0", "--allow-host", "weirgate"];
+    let local = Local::start(&address);
+    let status = |url: &str, path: &str, host: &str| {
+        let address = local.started[url].as_str().unwrap();
+        let address = address.trim_start_matches("http://").trim_end_matches('/');
+        let (_, port) = address.split_once("127.0.0.1:").expect("an address to reach");
+        let mut stream = TcpStream::connect(address).unwrap();
+        let host = host.replace("PORT", port);
+        let request = format!("GET {path} HTTP/1.1\r\nhost: {host}\r\nconnection: close\r\n\r\n");
+        stream.write_all(request.as_bytes()).unwrap();
+        let mut answer = String::new();
+        stream.read_to_string(&mut answer).unwrap();
+        answer[9..12].to_owned()
+    };
+    for (host, table, page) in [
+        ("weirgate:1", "400", "200"),
+        ("127.0.0.1:PORT", "400", "200"),
+        ("other:PORT", "403", "403"),
+    ] {
+        let seen = [status("endpoint_url", "/", host), status("page_url", "/", host)];
+        assert_eq!(seen, [table, page], "{host}");
+    }
+    let taken = local.caller("acquire user-1 gpt-4 rpm=60 --limit rpm=60/minute");
+    assert_eq!(taken.code, Some(0), "{taken:?}");
+}
+
 #[test]
 fn a_taken_port_and_a_wrong_file_are_one_line_with_the_remedy() {
     let local = Local::start(&[]);

@@ -2,6 +2,7 @@
 
 mod acquire;
 mod commands;
+mod docs;
 mod doctor;
 mod duplicates;
 mod every_command;

@@ -14,6 +14,7 @@ use super::board::{Board, Cost};
 use super::poller::Poller;
 use super::server::serve;
 use super::shown::Shown;
+use crate::listen::{HostName, reached};
 
 /// Bytes that the system keeps for one connection until the viewer takes them.
 const SEND_BUFFER: u32 = 16 * 1024;
@@ -26,6 +27,9 @@ pub struct Options {
     /// Address to listen on, default 127.0.0.1. Any other one shows the table to everything that
     /// reaches it.
     pub address: IpAddr,
+    /// Names of the page in the header `Host`, beside the address of the connection, and `localhost` for
+    /// 127.0.0.1, with the port. Requests to other names are refused.
+    pub hosts: Vec<HostName>,
     /// Port; 0, the default, is any free one.
     pub port: u16,
     /// Read units that all viewers together cost in a second on average, default 25.
@@ -43,6 +47,7 @@ impl Options {
     pub fn new(table: impl Into<String>) -> Self {
         Self {
             address: Ipv4Addr::LOCALHOST.into(),
+            hosts: vec![],
             port: 0,
             read_units: 25,
             table: table.into(),
@@ -86,7 +91,7 @@ impl LivePage {
         let run = move || async move {
             tokio::select! {
                 () = poller.run() => {}
-                () = serve(listener, serving, shown) => {}
+                () = serve(listener, options.hosts, serving, shown) => {}
                 _ = stopped => {}
             }
         };
@@ -102,7 +107,7 @@ impl LivePage {
     /// The address for a browser, as `http://127.0.0.1:8080/`.
     #[must_use]
     pub fn url(&self) -> String {
-        format!("http://{}/", self.address)
+        format!("http://{}/", reached(self.address))
     }
 
     /// What its reads cost so far.

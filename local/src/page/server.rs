@@ -19,7 +19,7 @@ use super::events::events;
 use super::files::FILES;
 use super::shown::Shown;
 use super::subject::Subject;
-use crate::listen::{Bounds, check};
+use crate::listen::{Bounds, HostName, check};
 
 /// How many connections there can be at once.
 pub const MAX_CONNECTIONS: usize = 64;
@@ -53,9 +53,14 @@ const HEADERS: [(HeaderName, &str); 6] = [
 ];
 
 /// Serves the page until the task ends.
-pub(crate) async fn serve(listener: TcpListener, board: Arc<Board>, shown: Arc<Shown>) {
+pub(crate) async fn serve(
+    listener: TcpListener,
+    hosts: Vec<HostName>,
+    board: Arc<Board>,
+    shown: Arc<Shown>,
+) {
     let answer = move |request, own| {
-        let response = respond(&request, own, &board, &shown);
+        let response = respond(&request, own, &hosts, &board, &shown);
         async { response }
     };
     crate::listen::serve(listener, BOUNDS, std::future::pending(), answer).await;
@@ -65,11 +70,12 @@ pub(crate) async fn serve(listener: TcpListener, board: Arc<Board>, shown: Arc<S
 fn respond(
     request: &Request<Incoming>,
     own: SocketAddr,
+    hosts: &[HostName],
     board: &Arc<Board>,
     shown: &Arc<Shown>,
 ) -> Response<Body> {
     let uri = request.uri();
-    if let Err(refused) = check(uri, request.headers(), own, &[]) {
+    if let Err(refused) = check(uri, request.headers(), own, hosts) {
         return text(StatusCode::FORBIDDEN, &refused.to_string());
     }
     if ![Method::GET, Method::HEAD].contains(request.method()) {

@@ -1,4 +1,5 @@
-//! What the sources must not hold: a second constructor of SDK clients, names of functions in errors.
+//! What the sources must not hold: a second constructor of SDK clients, names of functions and paths of
+//! pages in texts.
 
 use std::path::{Path, PathBuf};
 
@@ -90,30 +91,49 @@ fn literals(source: &str) -> Vec<String> {
     found
 }
 
-/// The command line and the agent show errors of all these crates to people without Rust. What a
-/// builder refuses is read by its callers only.
-#[test]
-fn no_text_of_a_program_names_a_function() {
-    let shown = ["agent", "cli", "client", "local", "shared", "store"];
-    let names = |text: &String| {
-        let mut calls = text.match_indices("()");
-        calls.any(|(at, _)| text[..at].ends_with(|last: char| last.is_alphanumeric()))
-    };
+/// Returns the string literals of a crate whose texts programs show, each with its file.
+fn shown_literals() -> Vec<(String, String)> {
+    let shown = ["agent", "cli", "client", "functions", "local", "shared", "store"];
     let is_shown = |name: &str| {
-        let mut folders = shown.iter().map(|folder| format!("{folder}/src/"));
-        folders.any(|folder| name.starts_with(&folder)) && name != "client/src/api/builder.rs"
+        let folder = name.split('/').next().unwrap_or_default();
+        shown.contains(&folder) && name.contains("/src/")
     };
     let sources = sources().into_iter().filter(|(name, _)| is_shown(name));
-    let mut seen = 0;
     let found: Vec<_> = sources
         .flat_map(|(name, text)| {
             literals(&text)
                 .into_iter()
                 .map(move |text| (name.clone(), text))
         })
-        .inspect(|_| seen += 1)
-        .filter(|(_, text)| names(text))
         .collect();
-    assert!(seen > 3_000, "{seen}");
+    assert!(found.len() > 3_000, "{}", found.len());
+    found
+}
+
+/// The command line and the agent show errors of all these crates to people without Rust. What a
+/// builder refuses is read by its callers only.
+#[test]
+fn no_text_of_a_program_names_a_function() {
+    let names = |text: &String| {
+        let mut calls = text.match_indices("()");
+        calls.any(|(at, _)| text[..at].ends_with(|last: char| last.is_alphanumeric()))
+    };
+    let found: Vec<_> = shown_literals()
+        .into_iter()
+        .filter(|(name, text)| name != "client/src/api/builder.rs" && names(text))
+        .collect();
     assert!(found.is_empty(), "{found:#?}");
+}
+
+/// A path leads nowhere without a checkout; `docs!` makes an address.
+#[test]
+fn no_text_of_a_program_names_a_page_by_its_path() {
+    let is_path = |text: &String| text.contains("docs/") && !text.starts_with("../");
+    let found: Vec<_> = shown_literals()
+        .into_iter()
+        .filter(|(_, text)| is_path(text))
+        .collect();
+    // The template's default, which is replaced.
+    let default = ("cli/src/commands/doctor/alarms.rs", "docs/operations.md");
+    assert_eq!(found, [(default.0.to_owned(), default.1.to_owned())]);
 }

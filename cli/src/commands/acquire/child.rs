@@ -1,20 +1,17 @@
 //! A command that runs while a grant is held.
 
 use std::ffi::OsString;
-use std::os::unix::process::ExitStatusExt;
 use std::pin::pin;
 use std::process::ExitStatus;
 use std::time::Duration;
 
 use clap::ValueEnum;
-use nix::sys::signal::{Signal, kill};
-use nix::unistd::{Pid, getpgid, getpgrp};
 use tokio::process::{Child, Command};
 use tokio::sync::oneshot;
 use tokio::time::{Instant, sleep_until, timeout_at};
 use weirgate::{Error, Grant, Settlement};
 
-use super::signals::{Signals, exit_code};
+use super::signals::{Signals, code, forward, terminate};
 use crate::failure::{Failure, Outcome};
 use crate::streams::warn;
 
@@ -98,14 +95,6 @@ impl Held {
         child: &mut Child,
         signals: &mut Signals,
     ) -> std::io::Result<ExitStatus> {
-        let pid = child.id().and_then(|pid| i32::try_from(pid).ok());
-        let pid = pid.map(Pid::from_raw);
-        let send = |signal| {
-            if let Some(pid) = pid {
-                // A command that has just ended needs no signal.
-                let _ = kill(pid, signal);
-            }
-        };
         let on_lost = self.on_lost;
         let (ended, end) = oneshot::channel();
         let mut lost = pin!(self.renew(end));
@@ -114,19 +103,7 @@ impl Held {
             tokio::select! {
                 biased;
                 status = child.wait() => break status,
-                received = signals.next() => {
-                    let Ok(signal) = Signal::try_from(received.number) else {
-                        warn(format!(
-                            "warning: signal {} is a real-time signal, which is not forwarded: the command gets SIGTERM",
-                            received.number
-                        ));
-                        send(Signal::SIGTERM);
-                        continue;
-                    };
-                    if !(received.is_of_terminal && is_of_keys(signal) && is_of_our_group(pid)) {
-                        send(signal);
-                    }
-                }
+                received = signals.next() => forward(child, received),
                 why = &mut lost, if !is_lost => {
                     is_lost = true;
                     let Some(why) = why else { continue };
@@ -138,7 +115,7 @@ impl Held {
                         "warning: the lease is lost ({why}), and others may have its slots: {what} (--on-lost)"
                     ));
                     if on_lost == OnLost::Stop {
-                        send(Signal::SIGTERM);
+                        terminate(child);
                     }
                 }
             }
@@ -188,32 +165,10 @@ impl Held {
     }
 }
 
-/// Returns whether a terminal sends this signal to its foreground process group. Many programs end at
-/// once at a second one, so a command of that group must not get it again.
-const fn is_of_keys(signal: Signal) -> bool {
-    matches!(signal, Signal::SIGINT | Signal::SIGQUIT | Signal::SIGWINCH)
-}
-
-/// Returns whether a process is in the group of this one. `timeout`, `setsid` and shells with job
-/// control leave it, so a terminal's signals do not reach them. Read at each signal, because a
-/// command leaves the group after its start.
-fn is_of_our_group(process: Option<Pid>) -> bool {
-    process.is_some() && getpgid(process).is_ok_and(|group| group == getpgrp())
-}
-
 fn settled(outcome: Result<Settlement, Error>) {
     if let Err(error) = outcome {
         warn(format!(
             "warning: the tokens could not be returned: {error}; a lease ends by itself when it expires"
         ));
-    }
-}
-
-/// Returns the exit code that stands for the end of a command.
-fn code(status: ExitStatus) -> u8 {
-    match (status.code(), status.signal()) {
-        (Some(code), _) => u8::try_from(code).unwrap_or(u8::MAX),
-        (None, Some(signal)) => exit_code(signal),
-        (None, None) => u8::MAX,
     }
 }

@@ -2,9 +2,13 @@
 
 use serde::Deserialize;
 use serde_json::json;
+use weirgate_shared::docs;
 
 use super::aws::{Aws, RequestError, Service};
 use super::finding::Finding;
+
+/// Where each alarm of the template has a section.
+const RUNBOOK: &str = docs!("operations");
 
 const OPERATION: &str = "GraniteServiceVersion20100801.DescribeAlarms";
 
@@ -98,8 +102,11 @@ fn of_ringing(name: &str, alarm: &MetricAlarm) -> Finding {
     let (found, link) = description
         .rsplit_once(' ')
         .filter(|(_, link)| link.contains('#'))
-        .unwrap_or((description, "docs/operations.md"));
+        .unwrap_or((description, RUNBOOK));
     let found = format!("{name} rings: {}", found.trim());
+    // The default of the template is no address.
+    let section = link.strip_prefix("docs/operations.md");
+    let link = section.map_or_else(|| link.to_owned(), |section| format!("{RUNBOOK}{section}"));
     Finding::problem("alarms", found, link)
 }
 
@@ -124,13 +131,20 @@ mod tests {
         let ringing = alarm("limits-AggregatorLagAlarm-1X", "ALARM", &["arn"]);
         let quiet = alarm("limits-DeadLettersAlarm-2Y", "OK", &["arn"]);
         let other = alarm("limits-dev-AggregatorLagAlarm-3Z", "ALARM", &["arn"]);
-        let found = of_alarms("limits", &[ringing, quiet.clone(), other.clone()]);
+        let found = of_alarms("limits", &[ringing.clone(), quiet.clone(), other.clone()]);
         let problem = Finding::problem(
             "alarms",
             "AggregatorLagAlarm rings: Records are late.",
             "https://wiki/run#a-function-is-stuck",
         );
         assert_eq!(found, [problem]);
+        let default = "Records are late. docs/operations.md#a-function-is-stuck".to_owned();
+        let unset = MetricAlarm {
+            alarm_description: Some(default),
+            ..ringing
+        };
+        let remedy = docs!("operations", "a-function-is-stuck");
+        assert_eq!(of_alarms("limits", &[unset])[0].remedy, remedy);
         let found = of_alarms("limits", &[quiet, other.clone()]);
         assert_eq!(found, [Finding::fine("alarms", "1, none rings")]);
         assert_eq!(of_alarms("limits", &[other])[0].state, State::Advice);

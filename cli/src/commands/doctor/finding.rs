@@ -2,9 +2,13 @@
 
 use anstyle::{AnsiColor, Style};
 use serde::Serialize;
+use weirgate_shared::docs;
 
 use super::aws::RequestError;
 use crate::text::{Text, one_line};
+
+/// The remedy for what the template creates.
+pub const DEPLOY: &str = concat!("deploy the template again: ", docs!("deployment"));
 
 /// How something is.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]

@@ -3,12 +3,12 @@
 use std::collections::BTreeMap;
 
 use serde::Deserialize;
+use weirgate_shared::docs;
 use weirgate_store::TableFacts;
 
 use super::aws::{Aws, Service};
-use super::finding::Finding;
+use super::finding::{DEPLOY, Finding};
 
-const DEPLOY: &str = "deploy the template again: docs/deployment.md";
 /// What comes before the version in a function's description.
 const VERSION: &str = "Weirgate ";
 
@@ -112,7 +112,7 @@ fn of_mappings(mappings: &[Mapping], stack: Option<&str>) -> (Finding, Option<St
             let finding = Finding::problem(
                 "mapping",
                 "no aggregator reads the table's stream: no usage is counted, no hot bucket is split",
-                "docs/operations.md: The stream is lost",
+                docs!("operations", "the-stream-is-lost"),
             );
             (finding, None)
         }
@@ -129,11 +129,12 @@ fn of_mapping(mapping: &Mapping) -> Finding {
         return Finding::problem(
             "mapping",
             format!("it is {state}: usage is counted late, and lost after 24 hours"),
-            "docs/operations.md: The stream is lost",
+            docs!("operations", "the-stream-is-lost"),
         );
     }
     if result.starts_with("PROBLEM") {
-        return Finding::problem("mapping", result, "docs/operations.md: A function is stuck");
+        let remedy = docs!("operations", "a-function-is-stuck");
+        return Finding::problem("mapping", result, remedy);
     }
     let responses = mapping.function_response_types.iter().flatten();
     if !responses

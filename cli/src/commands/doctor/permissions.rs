@@ -1,7 +1,7 @@
 //! What these credentials may do on the table, found by requests that change nothing.
 
 use weirgate_shared::write::{Action, AttributeUpdate, Condition, Path, Update, Value};
-use weirgate_shared::{BucketKey, EntityId, ItemKey, Namespace, Resource, attr};
+use weirgate_shared::{BucketKey, EntityId, ItemKey, Namespace, Resource, attr, docs};
 use weirgate_store::{
     CHILDREN, Consistency, ErrorKind, Query, RetryPolicy, ReturnValues, SortKeys, StoreError, Table,
 };
@@ -72,7 +72,11 @@ pub async fn finding(table: &Table, namespace: &str) -> Finding {
     };
     match may.contains(&"read") {
         true => Finding::fine(check, text),
-        false => Finding::problem(check, text, "use a role with a policy of docs/security.md"),
+        false => Finding::problem(
+            check,
+            text,
+            concat!("use a role with one of ", docs!("security", "policies-for-callers")),
+        ),
     }
 }
 

@@ -2,15 +2,14 @@
 
 use std::time::Duration;
 
-use weirgate_shared::rounded_span;
+use weirgate_shared::{docs, rounded_span};
 use weirgate_store::{ErrorKind, IndexState, StoreError, Table, TableFacts};
 
-use super::finding::Finding;
+use super::finding::{DEPLOY, Finding};
 
 /// Difference of the clocks that is worth a remedy, in ms. Callers correct their clocks by
 /// DynamoDB's, so even more than this makes no decision wrong.
 const SKEW_MS: i64 = 1_000;
-const DEPLOY: &str = "deploy the template again: docs/deployment.md";
 
 /// Returns the findings about the table.
 pub async fn findings(table: &Table, facts: &TableFacts) -> Vec<Finding> {
@@ -33,7 +32,7 @@ pub async fn findings(table: &Table, facts: &TableFacts) -> Vec<Finding> {
         Ok(false) => Finding::advice(
             "recovery",
             "point-in-time recovery is off: what is deleted by mistake is lost",
-            "turn it on; docs/operations.md says how to restore",
+            concat!("turn it on; how to restore: ", docs!("operations", "the-table-is-restored")),
         ),
         Err(error) => unknown("recovery", "dynamodb:DescribeContinuousBackups", &error),
     });
@@ -50,7 +49,7 @@ fn state(table: &Table, facts: &TableFacts) -> Finding {
         return Finding::advice(
             "table",
             format!("{name} has provisioned capacity, which throttles callers above it"),
-            "switch it to on-demand, or provision for the peak: docs/scaling.md",
+            concat!("switch it to on-demand, or provision for the peak: ", docs!("scaling")),
         );
     }
     Finding::fine("table", format!("{name} is active, billed on demand"))
@@ -90,7 +89,10 @@ fn stream(facts: &TableFacts) -> Finding {
         (Some(_), false) => Finding::problem(
             "stream",
             "its records have no new and old images, so the aggregator cannot count usage",
-            "turn it off, and on with NEW_AND_OLD_IMAGES; then docs/operations.md: The stream is lost",
+            concat!(
+                "turn it off, and on with NEW_AND_OLD_IMAGES; then ",
+                docs!("operations", "the-stream-is-lost")
+            ),
         ),
         (None, _) => Finding::problem(
             "stream",

@@ -1,0 +1,104 @@
+//! Asks a running agent for its health, for containers without a shell.
+
+use std::ffi::OsString;
+use std::io::{self, Read, Write};
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr, TcpStream};
+use std::os::unix::net::UnixStream;
+use std::path::PathBuf;
+use std::time::Duration;
+
+use clap::{CommandFactory, FromArgMatches, Parser};
+use weirgate_shared::parse_timeout;
+
+use crate::net::Address;
+use crate::options::{addresses, without_empty_variable};
+
+/// Most bytes of an answer that are read.
+const MOST: u64 = 64 * 1024;
+
+/// Asks a running agent whether it has reached the table; exits with 1 if not.
+#[derive(Debug, Clone, Parser)]
+#[command(
+    name = "weirgate-agent healthcheck",
+    max_term_width = 100,
+    after_help = "Example: weirgate-agent healthcheck --listen 127.0.0.1:2774"
+)]
+pub struct HealthCheck {
+    /// Address of the agent, as it was started
+    #[arg(long, env = "WEIRGATE_AGENT_LISTEN", value_name = "ADDRESS")]
+    listen: Option<SocketAddr>,
+    /// Its Unix socket
+    #[arg(long, env = "WEIRGATE_AGENT_UNIX_SOCKET", value_name = "PATH")]
+    unix_socket: Option<PathBuf>,
+    /// Time allowed for each step of the answer
+    #[arg(long, value_name = "SPAN", default_value = "2s", value_parser = parse_timeout)]
+    timeout: Duration,
+}
+
+impl HealthCheck {
+    /// Reads the arguments, and the variables that are not empty.
+    ///
+    /// # Errors
+    /// What is wrong with them, or the help that they ask for.
+    pub fn read(
+        arguments: impl IntoIterator<Item = impl Into<OsString> + Clone>,
+    ) -> Result<Self, clap::Error> {
+        let mut command = Self::command().mut_args(without_empty_variable);
+        let matches = command.try_get_matches_from_mut(arguments)?;
+        Self::from_arg_matches(&matches).map_err(|error| error.format(&mut command))
+    }
+
+    /// Asks the agent.
+    ///
+    /// # Errors
+    /// A sentence, if there is no answer, or another one than 200.
+    pub fn run(&self) -> Result<(), String> {
+        for address in addresses(self.listen, self.unix_socket.as_deref()) {
+            let answer = self.ask(&address).map_err(|error| {
+                format!("{address}: no answer: {error}; start the agent, or give its address")
+            })?;
+            let (head, body) = answer.split_once("\r\n\r\n").unwrap_or((&*answer, ""));
+            if !head.starts_with("HTTP/1.1 200 ") {
+                let status = head.lines().next().unwrap_or_default();
+                return Err(format!("{address}: {status}: {body}"));
+            }
+        }
+        Ok(())
+    }
+
+    fn ask(&self, address: &Address) -> io::Result<String> {
+        let timeout = Some(self.timeout);
+        match address {
+            Address::Tcp(address) => {
+                let stream = TcpStream::connect_timeout(&reached(*address), self.timeout)?;
+                stream.set_read_timeout(timeout)?;
+                stream.set_write_timeout(timeout)?;
+                answer(stream)
+            }
+            Address::Unix(path) => {
+                let stream = UnixStream::connect(path)?;
+                stream.set_read_timeout(timeout)?;
+                stream.set_write_timeout(timeout)?;
+                answer(stream)
+            }
+        }
+    }
+}
+
+fn answer(mut stream: impl Read + Write) -> io::Result<String> {
+    stream.write_all(b"GET /healthz HTTP/1.1\r\nhost: localhost\r\nconnection: close\r\n\r\n")?;
+    let mut answer = vec![];
+    stream.take(MOST).read_to_end(&mut answer)?;
+    Ok(String::from_utf8_lossy(&answer).into_owned())
+}
+
+/// Returns the address at which this machine reaches what listens on `address`.
+fn reached(mut address: SocketAddr) -> SocketAddr {
+    if address.ip().is_unspecified() {
+        address.set_ip(match address.ip() {
+            IpAddr::V4(_) => Ipv4Addr::LOCALHOST.into(),
+            IpAddr::V6(_) => Ipv6Addr::LOCALHOST.into(),
+        });
+    }
+    address
+}

@@ -1,0 +1,202 @@
+//! `weirgate docs`.
+
+use clap::Args;
+use serde::Serialize;
+use weirgate::Page;
+
+use crate::context::Context;
+use crate::failure::{Failure, Outcome};
+
+/// Prints the pages of this version, for a machine without a checkout or a network.
+#[derive(Debug, Args)]
+#[command(
+    after_help = "Examples:\n  weirgate docs\n  weirgate docs guide/limits\n  \
+                  weirgate docs operations#the-stream-is-lost"
+)]
+pub struct Docs {
+    /// Page, perhaps with a section; without one, lists the pages
+    #[arg(value_name = "PAGE[#SECTION]")]
+    page: Option<String>,
+}
+
+#[derive(Serialize)]
+struct Item {
+    page: &'static str,
+    title: &'static str,
+}
+
+macro_rules! pages {
+    ($($name:literal,)+) => {
+        &[$(($name, include_str!(concat!("../../../docs/", $name, ".md")))),+]
+    };
+}
+
+/// Every page, by its name.
+const PAGES: &[(&str, &str)] = pages![
+    "architecture",
+    "benchmarks",
+    "deployment",
+    "glossary",
+    "guide/README",
+    "guide/acquire",
+    "guide/agent",
+    "guide/api-with-tower",
+    "guide/choosing-limits",
+    "guide/clients",
+    "guide/command-line",
+    "guide/comparison",
+    "guide/cost-by-volume",
+    "guide/costs",
+    "guide/envoy",
+    "guide/failure-modes",
+    "guide/from-envoy-ratelimit",
+    "guide/from-redis",
+    "guide/from-zae-limiter",
+    "guide/functions",
+    "guide/http",
+    "guide/json",
+    "guide/lambda-extension",
+    "guide/leases",
+    "guide/lifecycle",
+    "guide/limits",
+    "guide/lists",
+    "guide/live-page",
+    "guide/llm-gateway",
+    "guide/metrics",
+    "guide/multi-tenancy",
+    "guide/node",
+    "guide/operate",
+    "guide/prefetch",
+    "guide/python",
+    "guide/shards",
+    "guide/start",
+    "guide/testing-your-code",
+    "guide/unavailability",
+    "guide/usage",
+    "guide/vendor-slots",
+    "operations",
+    "releases",
+    "scaling",
+    "security",
+    "template",
+    "testing",
+];
+
+impl Docs {
+    pub fn run(self, context: &Context) -> Result<Outcome, Failure> {
+        let output = context.output();
+        match &self.page {
+            Some(page) => output.print_text(text(page).map_err(Failure::Refused)?)?,
+            None => {
+                let items = PAGES.iter().map(|(page, text)| Item {
+                    page,
+                    title: text.lines().next().unwrap_or_default().trim_start_matches("# "),
+                });
+                let listed = Page {
+                    items: items.collect(),
+                    next: None,
+                    unreadable: vec![],
+                };
+                output.print(&listed, |listed| {
+                    let rows = listed.items.iter().map(|item| vec![item.page.to_owned(), item.title.to_owned()]);
+                    output.table(&["page", "title"], rows)
+                })?;
+            }
+        }
+        Ok(Outcome::Done)
+    }
+}
+
+/// Returns a page, or one section of it.
+fn text(address: &str) -> Result<&'static str, String> {
+    let (name, section) = address.split_once('#').unwrap_or((address, ""));
+    let wanted = name.trim_end_matches(".md");
+    let page = PAGES.iter().find(|(name, _)| *name == wanted);
+    let Some((name, text)) = page else {
+        return Err(format!(
+            "PAGE must be one that `weirgate docs` lists, got {wanted:?}; choose one"
+        ));
+    };
+    if section.is_empty() {
+        return Ok(text);
+    }
+    let headings = headings(text);
+    let found = headings.iter().position(|heading| heading.anchor == section);
+    let Some(at) = found else {
+        let all: Vec<_> = headings.iter().map(|heading| &*heading.anchor).collect();
+        return Err(format!(
+            "SECTION of {name} must be one of {}, got {section:?}; choose one",
+            all.join(", ")
+        ));
+    };
+    let Heading { start, level, .. } = headings[at];
+    let next = headings[at + 1..].iter().find(|next| next.level <= level);
+    Ok(&text[start..next.map_or(text.len(), |next| next.start)])
+}
+
+/// A heading of a page.
+struct Heading {
+    /// Its first byte in the page.
+    start: usize,
+    level: usize,
+    /// Its name in an address, as GitHub makes it.
+    anchor: String,
+}
+
+fn headings(text: &str) -> Vec<Heading> {
+    let (mut found, mut start, mut is_code) = (vec![], 0, false);
+    for line in text.split_inclusive('\n') {
+        is_code ^= line.starts_with("```");
+        let title = line.trim_start_matches('#');
+        if !is_code && title.starts_with(' ') && title.len() < line.len() {
+            let kept = |c: &char| c.is_alphanumeric() || "_- ".contains(*c);
+            let anchor = title.trim().to_lowercase().chars().filter(kept);
+            found.push(Heading {
+                start,
+                level: line.len() - title.len(),
+                anchor: anchor.collect::<String>().replace(' ', "-"),
+            });
+        }
+        start += line.len();
+    }
+    found
+}
+
+#[cfg(test)]
+mod tests {
+    use std::collections::BTreeSet;
+    use std::path::{Path, PathBuf};
+
+    use super::*;
+
+    #[test]
+    fn every_page_is_listed() {
+        let docs = Path::new(env!("CARGO_MANIFEST_DIR")).join("../docs");
+        let (mut folders, mut pages) = (vec![docs.clone()], BTreeSet::<PathBuf>::new());
+        while let Some(folder) = folders.pop() {
+            for entry in std::fs::read_dir(folder).unwrap() {
+                let path = entry.unwrap().path();
+                if path.is_dir() {
+                    folders.push(path);
+                } else if path.extension().is_some_and(|extension| extension == "md") {
+                    pages.insert(path.strip_prefix(&docs).unwrap().with_extension(""));
+                }
+            }
+        }
+        let listed: BTreeSet<_> = PAGES.iter().map(|(name, _)| PathBuf::from(name)).collect();
+        assert_eq!(listed, pages);
+    }
+
+    #[test]
+    fn a_section_ends_at_the_next_one_of_its_level_and_code_has_no_headings() {
+        let runbook = text("operations").unwrap();
+        let section = text("operations#a-function-is-stuck").unwrap();
+        assert!(section.starts_with("## A function is stuck\n") && runbook.contains(section));
+        assert!(section.contains("\n### The reconciler\n"));
+        assert_eq!(section.matches("\n## ").count(), 0);
+        assert_eq!(text("operations.md#operations"), Ok(runbook));
+        let start = "# Start\n```sh\n# Not a heading\n```\n## Over, `there`\n";
+        let anchors = headings(start).into_iter().map(|heading| heading.anchor);
+        assert_eq!(anchors.collect::<Vec<_>>(), ["start", "over-there"]);
+    }
+}

@@ -1,0 +1,52 @@
+//! The pages that texts of programs name.
+
+use std::collections::BTreeSet;
+use std::path::Path;
+
+use super::fixtures::weirgate;
+
+/// Returns the addresses of pages in the sources below a folder.
+fn addresses(folder: &Path, found: &mut BTreeSet<String>) {
+    for entry in std::fs::read_dir(folder).unwrap() {
+        let path = entry.unwrap().path();
+        if path.is_dir() {
+            addresses(&path, found);
+            continue;
+        }
+        let text = std::fs::read_to_string(&path).unwrap();
+        for call in text.split("docs!(").skip(1) {
+            let arguments = call.split(')').next().unwrap();
+            let parts: Vec<_> = arguments.split('"').skip(1).step_by(2).collect();
+            found.insert(parts.join("#"));
+        }
+    }
+}
+
+#[test]
+fn every_page_that_a_text_names_is_printed() {
+    let root = Path::new(env!("CARGO_MANIFEST_DIR")).join("..");
+    let mut found = BTreeSet::new();
+    for folder in ["agent", "cli", "client", "functions", "local", "store"] {
+        addresses(&root.join(folder).join("src"), &mut found);
+    }
+    assert!(found.len() > 8, "{found:?}");
+    for address in found {
+        let run = weirgate(["docs", &address]);
+        assert_eq!(run.code, Some(0), "{address}: {run:?}");
+        assert!(run.stdout.starts_with('#'), "{address}: {run:?}");
+    }
+}
+
+#[test]
+fn a_page_or_section_that_is_unknown_is_an_error_that_leads_to_the_list() {
+    let run = weirgate("docs operation");
+    assert_eq!(run.code, Some(2), "{run:?}");
+    assert!(run.stderr.contains("`weirgate docs` lists, got \"operation\""), "{run:?}");
+    let run = weirgate("docs operations#the-stream");
+    assert_eq!(run.code, Some(2), "{run:?}");
+    assert!(run.stderr.contains("the-stream-is-lost, "), "{run:?}");
+    let listed = weirgate("docs").stdout;
+    assert!(listed.contains("guide/limits "), "{listed}");
+    let json: serde_json::Value = serde_json::from_str(&weirgate("docs --json").stdout).unwrap();
+    assert_eq!(json["items"][0]["page"], "architecture", "{json}");
+}
