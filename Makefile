@@ -91,6 +91,8 @@ validate: cargo npm .venv/sam/.installed .venv/validate/.installed $(cargo_deny)
 	.venv/validate/bin/python -W ignore scripts/check_rules.py template.yaml
 	.venv/validate/bin/python -W ignore scripts/test_rules.py template.yaml
 	.venv/validate/bin/python scripts/test_dist.py
+	.venv/validate/bin/python scripts/check_deploy.py
+	.venv/validate/bin/python scripts/test_deploy.py
 	$(deny) check $(strictly) bans licenses sources
 	$(deny) $(of_fuzzers) check $(strictly_for_fuzzers) bans licenses sources
 	.venv/validate/bin/python scripts/test_deny.py $(cargo_deny) $(strictly)
@@ -210,6 +212,7 @@ local/page/check/node_modules/.installed: local/page/check/package-lock.json
 	touch $@
 
 packages_cross := qemu-user libc6-arm64-cross libgcc-s1-arm64-cross
+packages_images := buildah
 
 # In CI, where they may be installed: into a throw-away machine, by root.
 install_packages = { sudo=$$(test $$(id -u) = 0 || command -v sudo) || { echo "make: installing $(1) needs root; run it as root, or install sudo" >&2; exit 1; }; \
@@ -218,6 +221,11 @@ install_packages = { sudo=$$(test $$(id -u) = 0 || command -v sudo) || { echo "m
 .PHONY: packages-cross
 packages-cross:
 	@command -v qemu-aarch64 >/dev/null && test -e /usr/aarch64-linux-gnu/lib/libgcc_s.so.1 || $(call install_packages,$(packages_cross))
+
+# A second implementation reads and runs the images of a release.
+.PHONY: packages-images
+packages-images:
+	@command -v buildah >/dev/null || $(call install_packages,$(packages_images))
 
 .PHONY: packages-page
 packages-page:
@@ -240,10 +248,14 @@ deploy: cargo .venv/sam/.cross .venv/aws/.installed ## Build and deploy an envir
 		.venv/aws/bin/aws cloudformation set-stack-policy --stack-policy-body file://stack-policy.json --stack-name "$$stack"; \
 	else echo "make: no stack $$stack: nothing was deployed, and no stack policy set"; fi
 
-# For both processors, against glibc 2.17 by Zig, so one build runs in Lambda and on any Linux. From every folder it has the same
-# bytes: the prefixes of paths are mapped, and scripts/dist.py writes no dates.
+# For both processors by Zig: the functions against glibc 2.17, so one build runs in every runtime of Lambda, and the programs
+# static, against musl. From every folder it has the same bytes: the prefixes of paths are mapped, and scripts/dist.py writes no dates.
 .PHONY: release
-release: cargo npm .venv/sam/.cross release-build ## Build what users deploy and install, for arm64 and x86_64, into dist/
+release: cargo npm .venv/sam/.cross targets release-build ## Build what users deploy and install, for arm64 and x86_64, into dist/
+
+.PHONY: targets
+targets:
+	@! command -v rustup >/dev/null || rustup target add $(static_arm64) $(static_x86_64)
 
 .PHONY: release-build
 release-build:
@@ -251,7 +263,7 @@ release-build:
 		$(MAKE) --no-print-directory functions-$$architecture command-$$architecture agent-$$architecture; \
 	done
 	rm -rf dist
-	$(PYTHON) scripts/dist.py all dist $(built)
+	$(cross_tools)/python scripts/dist.py all dist $(built)
 	$(PYTHON) scripts/check_dist.py dist
 
 # Builds the last commit in a folder of another name, and compares it with dist/.
@@ -267,6 +279,8 @@ release-check: release ## Build a release twice, from two folders, and compare e
 architectures := arm64 x86_64
 of_arm64 := aarch64-unknown-linux-gnu.2.17
 of_x86_64 := x86_64-unknown-linux-gnu.2.17
+static_arm64 := aarch64-unknown-linux-musl
+static_x86_64 := x86_64-unknown-linux-musl
 built := target/dist
 cross_tools := $(CURDIR)/.venv/sam/bin
 cargo_home := $(or $(CARGO_HOME),$(HOME)/.cargo)
@@ -274,17 +288,31 @@ cargo_home := $(or $(CARGO_HOME),$(HOME)/.cargo)
 mapped = --remap-path-prefix=$(cargo_home)=/cargo --remap-path-prefix=$(CURDIR)=/weirgate \
 	--remap-path-prefix=$(abspath $(cargo_target))=/weirgate/target
 dist_build = PATH="$(cross_tools):$$PATH" RUSTFLAGS="$(mapped)" cargo lambda build --locked --release \
-	--disable-optimizations --config 'profile.release.panic="abort"' --target $(of_$*) --lambda-dir $(built)/$*
+	--disable-optimizations --config 'profile.release.panic="abort"' --lambda-dir $(built)/$*
 
 .PHONY: $(architectures:%=functions-%) $(architectures:%=command-%) $(architectures:%=agent-%)
 $(architectures:%=functions-%): functions-%:
-	$(dist_build) $$($(PYTHON) scripts/dist.py list | sed -E 's/[^ ]+/-p weirgate-&/g')
+	$(dist_build) --target $(of_$*) $$($(PYTHON) scripts/dist.py list | sed -E 's/[^ ]+/-p weirgate-&/g')
 
 $(architectures:%=command-%): command-%:
-	$(dist_build) -p weirgate-cli
+	$(dist_build) --target $(static_$*) -p weirgate-cli
 
 $(architectures:%=agent-%): agent-%:
-	$(dist_build) $(of_agent)
+	$(dist_build) --target $(static_$*) $(of_agent)
+
+# What compiles there is not tried there. Zig compiles the C of some crates for the systems.
+checked := x86_64-pc-windows-gnu aarch64-apple-darwin
+zig_x86_64-pc-windows-gnu := x86_64-windows-gnu
+zig_aarch64-apple-darwin := aarch64-macos
+.PHONY: check-targets $(checked:%=check-target-%)
+check-targets: $(checked:%=check-target-%) ## Check that the crate and the command line compile for Windows and macOS
+
+$(checked:%=check-target-%): check-target-%: cargo .venv/sam/.cross
+	@! command -v rustup >/dev/null || rustup target add $*
+	CC_$(subst -,_,$*)="$(zig) cc -target $(zig_$*)" AR_$(subst -,_,$*)="$(zig) ar" \
+		cargo check --locked --target $* --all-features -p weirgate -p weirgate-cli
+
+zig := $(CURDIR)/.venv/sam/bin/python -m ziglang
 
 published := weirgate-shared weirgate-store weirgate
 .PHONY: publish-check

@@ -1,5 +1,5 @@
-"""Checks the files of a release: checksums, the processor and libc of each program, that the programs start, and that no link
-of a page leads nowhere.
+"""Checks the files of a release: checksums and provenance, the processor and libc of each program, that the programs start, the
+images, that no link of a page leads nowhere, and that the commands of docs/guide/install.md lead to a first denial without a compiler.
 
 Programs for the other processor are run by an emulator, where one is installed.
 
@@ -8,6 +8,7 @@ Usage: check_dist.py FOLDER
 
 import gzip
 import io
+import json
 import os
 import platform
 import re
@@ -16,9 +17,11 @@ import subprocess
 import sys
 import tarfile
 import tempfile
+import time
 import zipfile
 from pathlib import Path
 
+import check_images
 import dist
 from pages import dead_links
 
@@ -26,6 +29,8 @@ from pages import dead_links
 MACHINES = {"arm64": 183, "x86_64": 62}
 # glibc 2.17, of 2012: older than that of any Linux that is still maintained, and than that of each runtime of Lambda.
 NEWEST_GLIBC = 17
+# Seconds from nothing to a first denial.
+FIRST_DENIAL = 60
 # The variable that each function reads first, and so misses when it starts without any.
 FIRST_READ = {"aggregator": "TABLE_NAME", "reconciler": "TABLE_NAME"}
 EMULATORS = {"arm64": ["qemu-aarch64", "-L", "/usr/aarch64-linux-gnu"], "x86_64": ["qemu-x86_64", "-L", "/usr/x86_64-linux-gnu"]}
@@ -63,12 +68,23 @@ def texts(path):
         return {name: archive.extractfile(entry).read() for name, entry in zip(names, entries)}
 
 
-def runner(architecture):
-    """Returns the command that runs programs of an architecture here, or none."""
+def runner(architecture, program):
+    """Returns the command that runs a program of an architecture here, or none."""
     if platform.machine() in dist.ARCHITECTURES[architecture]:
         return []
-    emulator = EMULATORS[architecture]
-    return emulator if shutil.which(emulator[0]) and Path(emulator[2]).is_dir() else None
+    emulator, *libraries = EMULATORS[architecture]
+    if not shutil.which(emulator):
+        return None
+    if not is_dynamic(program):
+        return [emulator]
+    return [emulator, *libraries] if Path(libraries[1]).is_dir() else None
+
+
+def is_dynamic(program):
+    """Returns whether an ELF file of 64 bits asks for an interpreter, which loads its libraries."""
+    number = lambda at, size: int.from_bytes(program[at : at + size], "little")
+    first, size, headers = number(32, 8), number(54, 2), number(56, 2)
+    return any(number(first + size * at, 4) == 3 for at in range(headers))
 
 
 def expected_of(file, name):
@@ -83,7 +99,7 @@ def expected_of(file, name):
 
 def started(file, name, program, architecture):
     """Starts a program that must print what is expected of it, and returns what it did."""
-    run = runner(architecture)
+    run = runner(architecture, program)
     if run is None:
         return "not started: no emulator"
     with tempfile.TemporaryDirectory() as folder:
@@ -104,15 +120,86 @@ def check_program(file, name, program):
     architecture = next(each for each in MACHINES if each in file)
     if program[:6] != b"\x7fELF\x02\x01" or int.from_bytes(program[18:20], "little") != MACHINES[architecture]:
         fail(f"{file}: {name} must be a program for {architecture}")
-    glibc = max(int(minor) for minor in re.findall(rb"GLIBC_2\.(\d+)", program))
-    if glibc > NEWEST_GLIBC:
-        fail(f"{file}: {name} must need glibc 2.{NEWEST_GLIBC} at most, got 2.{glibc}")
+    if name == "bootstrap":
+        glibc = max(int(minor) for minor in re.findall(rb"GLIBC_2\.(\d+)", program))
+        if glibc > NEWEST_GLIBC:
+            fail(f"{file}: {name} must need glibc 2.{NEWEST_GLIBC} at most, got 2.{glibc}")
+    elif is_dynamic(program):
+        fail(f"{file}: {name} must be static; build it for musl")
+    libc = f"glibc 2.{glibc}" if name == "bootstrap" else "static"
     for folder in {dist.ROOT, Path.home()} - {Path("/")}:
         if f"{folder}/".encode() in program:
             fail(f"{file}: {name} must not contain {folder}; add it to the prefixes that the Makefile maps")
     gzipped = len(gzip.compress(program, 9))
     line = started(file, Path(name).name, program, architecture)
-    print(f"{'':4}{name}: {len(program):,} bytes, {gzipped:,} gzipped, glibc 2.{glibc}; {line}")
+    print(f"{'':4}{name}: {len(program):,} bytes, {gzipped:,} gzipped, {libc}; {line}")
+
+
+def check_provenance(folder, paths):
+    """Checks that the provenance names every other file with its checksum."""
+    statement = json.loads((folder / "provenance.json").read_text(encoding="utf-8"))
+    named = {each["name"]: each["digest"]["sha256"] for each in statement["subject"]}
+    files = {name: dist.digest(path) for name, path in paths.items() if name not in {"provenance.json", "SHA256SUMS"}}
+    if named != files:
+        fail(f"provenance.json must name every file, the difference is {sorted(set(named.items()) ^ set(files.items()))}")
+    source = statement["predicate"]["buildDefinition"]["resolvedDependencies"][0]
+    print(f"provenance.json: commit {source['digest']['gitCommit']}, {source['annotations']}")
+
+
+def check_each_image(folder):
+    """Checks the images of both processors, and runs those of this one."""
+    own = []
+    for name, binary in (("weirgate-agent", "weirgate-agent"), ("weirgate-local", "weirgate")):
+        for architecture, architecture_of_oci in dist.ARCHITECTURES_OF_OCI.items():
+            path = folder / f"{name}-{dist.VERSION}-linux-{architecture}.oci.tar"
+            [program] = programs(folder / f"{binary}-{dist.VERSION}-linux-{architecture}.tar.gz").values()
+            print(f"{path.name}: {check_images.checked(path, name, program, architecture_of_oci):,} bytes packed")
+            own += [path] if platform.machine() in dist.ARCHITECTURES[architecture] else []
+    print(f"images: {check_images.run(*own)}")
+
+
+def blocks(name):
+    """Returns the commands of a block of docs/guide/install.md, for this release and processor."""
+    page = (dist.ROOT / "docs/guide/install.md").read_text(encoding="utf-8")
+    text = page.partition(f"```sh {name}\n")[2].partition("```")[0]
+    own = next(architecture for architecture, names in dist.ARCHITECTURES.items() if platform.machine() in names)
+    if not text:
+        fail(f"docs/guide/install.md must have the block {name}")
+    return text.replace("VERSION", dist.VERSION).replace("x86_64", own).splitlines()
+
+
+def check_first_denial(folder):
+    """Runs the commands of the page with nothing on the path but what the system has and what they install."""
+    begun = time.monotonic()
+    with tempfile.TemporaryDirectory() as home:
+        environment = {"PATH": "/usr/bin:/bin", "HOME": home}
+        for file in folder.glob("*.tar.gz"):
+            (Path(home) / file.name).symlink_to(file)
+        started = []
+        run = lambda command: subprocess.run(["bash", "-c", command], cwd=home, env=environment, capture_output=True, text=True, timeout=FIRST_DENIAL)
+
+        def start(command):
+            process = subprocess.Popen(["bash", "-c", f"exec {command}"], cwd=home, env=environment, stdout=subprocess.PIPE, text=True)
+            started.append(process)
+            # It listens when it prints.
+            process.stdout.readline()
+
+        try:
+            for name, denial in (("first-denial", "denied"), ("first-denial-agent", " 429 ")):
+                for command in blocks(name):
+                    if command.endswith(" &"):
+                        start(command.removesuffix(" &"))
+                        continue
+                    done = run(command)
+                if denial not in done.stdout:
+                    fail(f"{name}: the last command must print {denial!r}, got {done}")
+                print(f"{name}: {done.stdout.split(denial)[0].splitlines()[-1:]}, {time.monotonic() - begun:.1f} s from nothing")
+        finally:
+            for process in started:
+                process.terminate()
+                process.wait()
+    if time.monotonic() - begun > FIRST_DENIAL:
+        fail(f"the first denial must come within {FIRST_DENIAL} s")
 
 
 def main(folder):
@@ -123,15 +210,18 @@ def main(folder):
     files = paths.keys() - {"SHA256SUMS"}
     if files != summed:
         fail(f"SHA256SUMS must have every file of {folder}, the difference is {sorted(files ^ summed)}")
+    check_provenance(folder, paths)
     check_links({name: path.read_bytes() for name, path in paths.items()})
     for file in sorted(files):
-        if file.startswith("docs/"):
+        if file.startswith(("docs/", "deploy/")):
             continue
         print(f"{file}: {(folder / file).stat().st_size:,} bytes")
-        if file.endswith(".tar.gz"):
+        if "-linux-" in file and file.endswith(".tar.gz"):
             check_links(texts(folder / file))
         for name, program in programs(folder / file).items():
             check_program(file, name, program)
+    check_each_image(folder)
+    check_first_denial(folder)
     print(f"{len(files)} files, checksums agree")
 
 

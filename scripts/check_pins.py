@@ -16,6 +16,8 @@ ROOT = Path(__file__).resolve().parent.parent
 PIN = re.compile(r"[\w.-]+==[\w.!+-]+(?: ; [^\\]+?)?(?: \\\n {4}--hash=sha256:[0-9a-f]{64})+")
 # Digests cannot be looked up everywhere, so a deployment states one: Compose refuses to start without the variable.
 IMAGE = re.compile(r"[\w./:-]+@sha256:[0-9a-f]{64}|\$\{\w+:\?must be .*by its digest, .*@sha256:\.\.\.\}")
+# One of a release, whose file has a checksum. It must be there already.
+LOADED, NEVER_PULLED = re.compile(r"weirgate-(?:agent|local):[\d.]+"), "    pull_policy: never\n"
 # What the agent needs less than a container has by default.
 CONFINED = [
     'user: "65532:65532"',
@@ -103,7 +105,8 @@ def compose_problems(text):
         if not re.fullmatch(r"[\w.-]+:", name):
             yield f"a service must be NAME: and its lines below it, got {name!r}"
         for image in re.findall(r"^    image: *(.*)", block, re.M) or [None]:
-            if image is None or not IMAGE.fullmatch(image):
+            is_loaded = image is not None and LOADED.fullmatch(image) and NEVER_PULLED in block
+            if image is None or not (is_loaded or IMAGE.fullmatch(image)):
                 yield f"{name}: image must be NAME@sha256:... or a required variable for it, got {image}"
         yield from (f"{name} must have {line!r}" for line in CONFINED if "weirgate-agent" in name + block and f"    {line}\n" not in block)
     if not services:

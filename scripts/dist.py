@@ -1,4 +1,5 @@
-"""Writes the files of a release into a new folder: zips for Lambda, archives for Linux, templates, packages, pages, checksums.
+"""Writes the files of a release into a new folder: zips for Lambda, archives and images for Linux, templates, packages, pages,
+checksums.
 
 The same binaries make the same bytes. All entries of an archive have one date and no owner, and they are sorted. The date is
 none of a commit, because a zip with other bytes is another deployment of a function.
@@ -20,11 +21,14 @@ import tarfile
 import tempfile
 import zipfile
 import zlib
+from importlib import metadata
 from pathlib import Path
 
+import sbom
+from image import image
 from notices import notices_of
 from pages import pages
-from sbom import bills
+from provenance import statement
 
 ROOT = Path(__file__).resolve().parent.parent
 TEMPLATE = (ROOT / "template.yaml").read_text(encoding="utf-8")
@@ -34,9 +38,31 @@ ARCHITECTURES = {"arm64": {"aarch64", "arm64"}, "x86_64": {"x86_64", "AMD64"}}
 # The first date that a zip can have.
 DATE, EPOCH = (1980, 1, 1, 0, 0, 0), 315532800
 LICENSES = ["LICENSE-APACHE", "LICENSE-MIT"]
+# Where agents run.
+DEPLOY = ROOT / "agent/deploy"
 # What the commands of docs/deployment.md and of the runbook read.
 BESIDE = ["stack-policy.json", "scripts/restored-table.yaml"]
 FUNCTION = re.compile(r"^  (\w+):\n    Type: AWS::Serverless::Function\n(?:(?:    .*)?\n)*", re.M)
+AGENT = {
+    "Entrypoint": ["/weirgate-agent"],
+    "ExposedPorts": {"2774/tcp": {}, "8081/tcp": {}},
+    # An extension of Docker's; others ask by what runs the container.
+    "Healthcheck": {"Test": ["CMD", "/weirgate-agent", "healthcheck"], "Interval": 10_000_000_000, "Timeout": 5_000_000_000},
+}
+# Forwarded ports arrive at an address that clients do not know. A command in the container finds the table.
+LOCAL = {
+    "Entrypoint": ["/weirgate"],
+    "Cmd": ["local", "--address", "0.0.0.0", "--allow-host", "127.0.0.1", "--allow-host", "localhost", "--page-port", "8001"],
+    "Env": [
+        "AWS_ENDPOINT_URL_DYNAMODB=http://127.0.0.1:8000",
+        "AWS_REGION=us-east-1",
+        "AWS_ACCESS_KEY_ID=local",
+        "AWS_SECRET_ACCESS_KEY=local",
+        "WEIRGATE_TABLE=weirgate",
+    ],
+    "ExposedPorts": {"8000/tcp": {}, "8001/tcp": {}},
+    "Healthcheck": {"Test": ["CMD", "/weirgate", "switches"], "Interval": 10_000_000_000, "Timeout": 6_000_000_000},
+}
 COMPLETIONS = {
     "bash": "share/bash-completion/completions/weirgate",
     "fish": "share/fish/vendor_completions.d/weirgate.fish",
@@ -140,21 +166,52 @@ def write_programs(folder, architecture, built, manual, notices):
     write_tar(folder / f"weirgate-{VERSION}-linux-{architecture}.tar.gz", files, {"bin/weirgate"})
 
 
+def write_images(folder, architecture, built, notices):
+    import certifi  # of the environment that builds; what lists functions needs none
+
+    license = next(file for file in metadata.files("certifi") if file.name == "LICENSE").read_binary()
+    read = {f"usr/share/doc/weirgate/{name}": data for name, data in {**texts(LICENSES), "THIRD-PARTY": notices}.items()}
+    files = {**read, "etc/ssl/certs/ca-certificates.crt": certifi.contents().encode(), "usr/share/doc/certifi/LICENSE": license}
+    for name, binary, config, owned in (("weirgate-agent", "weirgate-agent", AGENT, ()), ("weirgate-local", "weirgate", LOCAL, ("data",))):
+        labels = {"title": name, "version": VERSION, "licenses": "MIT OR Apache-2.0"}
+        config = {**config, "Labels": {f"org.opencontainers.image.{key}": value for key, value in labels.items()}}
+        inside = {**files, binary: (built / binary / "bootstrap").read_bytes()}
+        data = image(f"{name}:{VERSION}", architecture, inside, EPOCH, config, {binary}, owned)
+        (folder / f"{name}-{VERSION}-linux-{architecture}.oci.tar").write_bytes(data)
+
+
 def write_bills(folder, architecture, built):
-    """Writes what each program contains, by the three builds of the Makefile."""
+    """Writes what each program contains, by the three builds of the Makefile, and what each image does."""
     binaries = {f"weirgate-{binary}": binary for binary in functions(TEMPLATE).values()}
-    for build in (binaries, {"weirgate-cli": "weirgate"}, {"weirgate-agent": "weirgate-agent"}):
+    builds = [(binaries, sbom.FUNCTIONS), ({"weirgate-cli": "weirgate"}, sbom.PROGRAMS), ({"weirgate-agent": "weirgate-agent"}, sbom.PROGRAMS)]
+    images = {"weirgate-cli": "weirgate-local", "weirgate-agent": "weirgate-agent"}
+    for build, targets in builds:
         programs = {package: (built / binary / "bootstrap").read_bytes() for package, binary in build.items()}
-        for package, text in bills(list(build), architecture, programs):
-            (folder / f"{build[package]}-{architecture}.cdx.json").write_text(text, encoding="utf-8")
+        for package, program, crates in sbom.contents(list(build), targets[architecture], programs):
+            write_bill(folder / f"{build[package]}-{architecture}.cdx.json", program, crates)
+            if name := images.get(package):
+                path = folder / f"{name}-{VERSION}-linux-{architecture}.oci.tar"
+                itself = sbom.component("container", name, VERSION, "MIT OR Apache-2.0", digest(path), "oci")
+                certificates = sbom.component("data", "certifi", metadata.version("certifi"), "MPL-2.0", None, "pypi")
+                write_bill(folder / f"{name}-image-{architecture}.cdx.json", itself, [program, *crates, certificates])
+
+
+def write_bill(path, itself, components):
+    path.write_text(sbom.bill(itself, components), encoding="utf-8")
 
 
 def write_clients(folder):
+    """Writes the packages of the clients, which depend on nothing, and the list of each."""
     python = ROOT / "clients/python"
-    code = "import sys, build_backend; build_backend.build_wheel(sys.argv[1])"
+    code = "import sys, build_backend as build; build.build_wheel(sys.argv[1]); build.build_sdist(sys.argv[1])"
     subprocess.run([sys.executable, "-c", code, folder], check=True, cwd=python, env={**os.environ, "PYTHONDONTWRITEBYTECODE": "1"})
     pack = ["npm", "pack", "--silent", "--pack-destination", folder]
     subprocess.run(pack, check=True, cwd=ROOT / "clients/typescript", stdout=subprocess.DEVNULL)
+    packed = {"pypi": (f"weirgate-{VERSION}-py3-none-any.whl", f"weirgate-{VERSION}.tar.gz"), "npm": (f"weirgate-{VERSION}.tgz",)}
+    for registry, names in packed.items():
+        itself = sbom.component("library", "weirgate", VERSION, "MIT OR Apache-2.0", None, registry)
+        itself = sbom.files(itself, [folder / name for name in names])
+        write_bill(folder / f"weirgate-{registry}.cdx.json", itself, [])
 
 
 def write_all(folder, built):
@@ -166,20 +223,27 @@ def write_all(folder, built):
     for architecture in ARCHITECTURES:
         write_functions(folder, architecture, built / architecture)
         write_programs(folder, architecture, built / architecture, manual, notices)
+        write_images(folder, architecture, built / architecture, notices)
         write_bills(folder, architecture, built / architecture)
     (folder / "agent-layer.yaml").write_text(layer_template(), encoding="utf-8")
     write_clients(folder)
-    write_tools(folder)
-    for name, data in pages(VERSION).items():
+    deployed = {path.relative_to(DEPLOY.parent).as_posix(): path.read_bytes() for path in DEPLOY.rglob("*") if path.is_file()}
+    for name, data in {**pages(VERSION), **deployed}.items():
         (folder / name).parent.mkdir(parents=True, exist_ok=True)
         (folder / name).write_bytes(data)
+    tools = tools_of()
+    (folder / "BUILT-WITH").write_text("".join(f"{tool} {version}\n" for tool, version in tools.items()), encoding="utf-8")
+    (folder / "provenance.json").write_text(statement(files_of(folder), VERSION, tools), encoding="utf-8")
 
 
-def write_tools(folder):
-    """Writes the versions of the tools that the bytes depend on, and that nothing pins."""
-    asked = [subprocess.run([tool, "--version"], check=True, capture_output=True, text=True).stdout for tool in ("rustc", "npm")]
-    versions = [asked[0].strip(), f"npm {asked[1].strip()}", f"zlib {zlib.ZLIB_RUNTIME_VERSION}"]
-    (folder / "BUILT-WITH").write_text("".join(f"{version}\n" for version in versions), encoding="utf-8")
+def tools_of():
+    """Returns the versions of the tools that the bytes depend on, and that nothing pins."""
+    ask = lambda tool: subprocess.run([tool, "--version"], check=True, capture_output=True, text=True).stdout.strip()
+    return {"rustc": ask("rustc").removeprefix("rustc "), "npm": ask("npm"), "zlib": zlib.ZLIB_RUNTIME_VERSION}
+
+
+def digest(path):
+    return hashlib.sha256(path.read_bytes()).hexdigest()
 
 
 def files_of(folder):
@@ -188,8 +252,8 @@ def files_of(folder):
 
 
 def write_sums(folder):
-    sums = ((name, hashlib.sha256(path.read_bytes()).hexdigest()) for name, path in files_of(folder).items())
-    (folder / "SHA256SUMS").write_text("".join(f"{sum}  {name}\n" for name, sum in sums), encoding="utf-8")
+    sums = "".join(f"{digest(path)}  {name}\n" for name, path in files_of(folder).items())
+    (folder / "SHA256SUMS").write_text(sums, encoding="utf-8")
 
 
 def main(arguments):

@@ -9,7 +9,7 @@ import tomllib
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parent.parent
-TARGETS = ["aarch64-unknown-linux-gnu", "x86_64-unknown-linux-gnu"]
+TARGETS = [f"{processor}-unknown-linux-{libc}" for processor in ("aarch64", "x86_64") for libc in ("gnu", "musl")]
 NAMES = ("LICENSE", "LICENCE", "COPYING", "COPYRIGHT", "NOTICE", "UNLICENSE")
 
 

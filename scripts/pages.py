@@ -41,12 +41,9 @@ Then attach a managed policy of the stack to the role of each caller
 
 ## Install
 
-{command}
-`weirgate doctor --table NAME --stack weirgate` then checks the stack. [Command line](docs/guide/command-line.md) has
-the other commands.
-
-The agent, for programs in other languages, is one binary of `weirgate-agent-{version}-linux-*.tar.gz`, beside a unit
-for systemd ([agent](docs/guide/agent.md)). As a layer for Lambda functions two commands deploy it from this folder
+[Install](docs/guide/install.md) leads to a first denial on this machine in three commands, and has those for programs,
+images, Kubernetes, ECS and Compose. `weirgate doctor --table NAME --stack weirgate` checks the stack ([command
+line](docs/guide/command-line.md)). As a layer for Lambda functions two commands deploy the agent from this folder
 ([Lambda extension](docs/guide/lambda-extension.md#deploy)). Its clients need no network to install:
 
 ```sh
@@ -96,12 +93,10 @@ def readme(version):
     parts = {
         "deploy": ("docs/deployment.md", "**From a release**", "Then set the"),
         "protect": ("docs/deployment.md", "Then set the", "[Releases](releases.md)"),
-        "command": ("docs/releases.md", "Install the command line", "## Versions"),
         "use": ("README.md", "```rust,no_run", "[Python]"),
         "files": ("docs/releases.md", "| file |", "\n\n"),
     }
     texts = {name: at_root(page, part(page, begin, end)) for name, (page, begin, end) in parts.items()}
-    texts["command"] = texts["command"].replace("VERSION", version)
     texts["files"] = texts["files"].replace("VERSION", version)
     return README.format(version=version, **{name: text.rstrip() + "\n" for name, text in texts.items()}).rstrip() + "\n"
 

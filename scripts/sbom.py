@@ -1,5 +1,5 @@
-"""Lists the crates of a program of a release as CycloneDX has it, for scanners. It has no date and no random number, so the same
-program has the same list.
+"""Lists what a file of a release contains as CycloneDX has it, for scanners. It has no date and no random number, so the same file
+has the same list.
 """
 
 import hashlib
@@ -7,12 +7,14 @@ import json
 
 from notices import checksums, trees
 
-TARGETS = {"arm64": "aarch64-unknown-linux-gnu", "x86_64": "x86_64-unknown-linux-gnu"}
+# The functions run on the libc of Lambda; the programs have their own.
+FUNCTIONS = {"arm64": "aarch64-unknown-linux-gnu", "x86_64": "x86_64-unknown-linux-gnu"}
+PROGRAMS = {"arm64": "aarch64-unknown-linux-musl", "x86_64": "x86_64-unknown-linux-musl"}
 
 
-def component(kind, name, version, terms, checksum):
-    """Returns one program or crate. Old crates write `/` for `OR`."""
-    found = {"type": kind, "name": name, "version": version, "purl": f"pkg:cargo/{name}@{version}"}
+def component(kind, name, version, terms, checksum, registry="cargo"):
+    """Returns one program or package. Old crates write `/` for `OR`."""
+    found = {"type": kind, "name": name, "version": version, "purl": f"pkg:{registry}/{name}@{version}"}
     found["bom-ref"] = found["purl"]
     found["licenses"] = [{"expression": terms.replace("/", " OR ")}]
     if checksum is not None:
@@ -20,18 +22,24 @@ def component(kind, name, version, terms, checksum):
     return found
 
 
-def bills(packages, architecture, programs):
-    """Returns the list of each package's program, as text. The packages are built together, and `programs` are their bytes."""
+def bill(itself, components):
+    """Returns a list as text."""
+    named = {"bomFormat": "CycloneDX", "specVersion": "1.5", "version": 1, "metadata": {"component": itself}}
+    return json.dumps({**named, "components": components}, indent=1) + "\n"
+
+
+def contents(packages, target, programs):
+    """Yields each package with its program and its crates. They are built together, and `programs` are their bytes."""
     sums = checksums()
-    for package, tree in trees(packages, [TARGETS[architecture]]).items():
+    for package, tree in trees(packages, [target]).items():
         [(name, version)] = [crate for crate in tree if crate[0] == package]
         program = component("application", name, version, tree.pop((name, version)), hashlib.sha256(programs[package]).hexdigest())
         crates = [component("library", *crate, terms, sums.get(crate)) for crate, terms in sorted(tree.items())]
-        bill = {
-            "bomFormat": "CycloneDX",
-            "specVersion": "1.5",
-            "version": 1,
-            "metadata": {"component": program},
-            "components": crates,
-        }
-        yield package, json.dumps(bill, indent=1) + "\n"
+        yield package, program, crates
+
+
+def files(itself, paths):
+    """Adds the files of a package, which its registry has."""
+    found = [(path.name, hashlib.sha256(path.read_bytes()).hexdigest()) for path in paths]
+    links = [{"type": "distribution", "url": name, "hashes": [{"alg": "SHA-256", "content": checksum}]} for name, checksum in found]
+    return {**itself, "externalReferences": links}

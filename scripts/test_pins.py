@@ -77,7 +77,9 @@ def main():
         for line in check_pins.CONFINED:
             check(refused(service(image, confined.replace(f"    {line}\n", ""))), f"got through without {line}")
         check(refused(service(image, confined.replace("65532", "0"))), "got through: root")
-    for image in IMAGES:
+    check(not refused(service("weirgate-agent:1.0.0", confined + check_pins.NEVER_PULLED)), "an image that is loaded is refused")
+    check(refused(service("other-agent:1.0.0", confined + check_pins.NEVER_PULLED)), "got through: an image of others")
+    for image in [*IMAGES, "weirgate-agent:1.0.0"]:
         check(refused(service(image, confined)), f"got through: {image}")
     pinned = "services:\n  one:\n    image: debian@sha256:" + "0a" * 32 + "\n"
     check(not refused(pinned) and not refused(f"{pinned}\n# A comment.\nvolumes:\n  data:\n"), "a pinned service is refused")
@@ -87,7 +89,7 @@ def main():
     unconfined = pinned.replace("one:", "weirgate-agent:")
     check(refused(unconfined) and refused(pinned + "\n    command: weirgate-agent\n"), "got through: an agent with all rights")
     check(refused("services:\n  agent:\n    build: .\n") and refused("version: 3\n"), "got through: no image, no service")
-    mistakes = len(BAD) + len(RECIPES) + len(IMAGES) + len(NAMES) + len(check_pins.CONFINED) + 8
+    mistakes = len(BAD) + len(RECIPES) + len(IMAGES) + len(NAMES) + len(check_pins.CONFINED) + 10
     print(f"pins: {mistakes} mistakes are refused")
 
 

@@ -4,7 +4,9 @@ The usual backends are downloaded for a build. This package is a folder of Pytho
 """
 
 import base64
+import gzip
 import hashlib
+import io
 import re
 import tarfile
 import zipfile
@@ -75,11 +77,13 @@ def build_editable(wheel_directory, config_settings=None, metadata_directory=Non
 def build_sdist(sdist_directory, config_settings=None):
     base = f"{NAME}-{VERSION}"
     names = ["pyproject.toml", "build_backend.py", "README.md", *(f"src/{name}" for name in sources())]
-    info = Path(sdist_directory) / "PKG-INFO"
-    info.write_text(metadata(), encoding="utf-8")
-    with tarfile.open(Path(sdist_directory) / f"{base}.tar.gz", "w:gz", format=tarfile.PAX_FORMAT) as archive:
-        for name in names:
-            archive.add(ROOT / name, f"{base}/{name}")
-        archive.add(info, f"{base}/PKG-INFO")
-    info.unlink()
-    return f"{base}.tar.gz"
+    files = {name: (ROOT / name).read_bytes() for name in names} | {"PKG-INFO": metadata().encode()}
+    packed = Path(sdist_directory) / f"{base}.tar.gz"
+    with open(packed, "wb") as file, gzip.GzipFile("", "wb", 9, file, mtime=0) as data:
+        with tarfile.open(fileobj=data, mode="w", format=tarfile.PAX_FORMAT) as archive:
+            for name, content in files.items():
+                entry = tarfile.TarInfo(f"{base}/{name}")
+                # As in the wheel.
+                entry.size, entry.mtime = len(content), 1577836800
+                archive.addfile(entry, io.BytesIO(content))
+    return packed.name

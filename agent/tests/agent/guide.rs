@@ -91,8 +91,13 @@ fn the_service_files_name_variables_that_there_are() {
     let source = [read("agent/src/options.rs"), read("agent/src/main.rs")].concat();
     for path in [
         "agent/deploy/weirgate-agent.service",
+        "agent/deploy/compose.local.yaml",
         "agent/deploy/compose.yaml",
+        "agent/deploy/ecs-task.json",
+        "agent/deploy/kubernetes/daemonset.yaml",
+        "agent/deploy/kubernetes/sidecar.yaml",
         "docs/guide/agent.md",
+        "docs/guide/install.md",
         "docs/guide/lambda-extension.md",
     ] {
         let text = read(path);

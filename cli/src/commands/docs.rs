@@ -54,6 +54,7 @@ const PAGES: &[(&str, &str)] = pages![
     "guide/from-zae-limiter",
     "guide/functions",
     "guide/http",
+    "guide/install",
     "guide/json",
     "guide/lambda-extension",
     "guide/leases",
@@ -148,13 +149,15 @@ fn headings(text: &str) -> Vec<Heading> {
     for line in text.split_inclusive('\n') {
         is_code ^= line.starts_with("```");
         let title = line.trim_start_matches('#');
-        if !is_code && title.starts_with(' ') && title.len() < line.len() {
+        let level = line.len() - title.len();
+        if !is_code && level > 0 && title.starts_with(' ') {
             let kept = |c: &char| c.is_alphanumeric() || "_- ".contains(*c);
-            let anchor = title.trim().to_lowercase().chars().filter(kept);
+            let title = title.trim().to_lowercase();
+            let anchor: String = title.chars().filter(kept).collect();
             found.push(Heading {
                 start,
-                level: line.len() - title.len(),
-                anchor: anchor.collect::<String>().replace(' ', "-"),
+                level,
+                anchor: anchor.replace(' ', "-"),
             });
         }
         start += line.len();

@@ -1,0 +1,113 @@
+"""Checks the files that run agents in containers by the schemas of what reads them: Kubernetes, ECS and Compose. The agent in each
+is of this version, asks for its own health, and has no rights that it does not need.
+
+Usage: check_deploy.py [FOLDER]   by default agent/deploy
+"""
+
+import json
+import re
+import sys
+from importlib import resources
+from pathlib import Path
+
+import botocore.session
+import jsonschema
+import kubernetes_validate
+import yaml
+from botocore.validate import ParamValidator
+
+ROOT = Path(__file__).resolve().parent.parent
+VERSION = re.search(r'^version = "(.*)"$', (ROOT / "Cargo.toml").read_text(encoding="utf-8"), re.M)[1]
+# The first that has sidecars without a switch, and the newest that the schemas have.
+KUBERNETES = ["1.29", kubernetes_validate.latest_version()]
+COMPOSE = json.loads((resources.files("compose") / "config/compose_spec.json").read_text(encoding="utf-8"))
+ECS = botocore.session.get_session().get_service_model("ecs").operation_model("RegisterTaskDefinition").input_shape
+CHECK = ["CMD", "/weirgate-agent", "healthcheck"]
+
+
+def has(found, **needed):
+    """Yields what a container must have and has not."""
+    yield from (f"{name} must be {value!r}, got {found.get(name)!r}" for name, value in needed.items() if found.get(name) != value)
+
+
+def wrong_values(shape, value, path=""):
+    """Yields the values that AWS does not list, which botocore leaves to AWS."""
+    if shape.type_name == "structure":
+        for name, each in value.items():
+            yield from wrong_values(shape.members[name], each, f"{path}.{name}")
+    elif shape.type_name == "list":
+        for at, each in enumerate(value):
+            yield from wrong_values(shape.member, each, f"{path}[{at}]")
+    elif getattr(shape, "enum", None) and value not in shape.enum:
+        yield f"{path} must be one of {shape.enum}, got {value!r}"
+
+
+def ecs_problems(text):
+    task = json.loads(text)
+    report = ParamValidator().validate(task, ECS)
+    if report.has_errors():
+        yield report.generate_report()
+        return
+    yield from wrong_values(ECS, task)
+    for container in task["containerDefinitions"]:
+        yield from image_problems(container["image"])
+        if "weirgate-agent" in container["image"]:
+            yield from has(container, user="65532:65532", readonlyRootFilesystem=True, linuxParameters={"capabilities": {"drop": ["ALL"]}})
+            yield from has(container["healthCheck"], command=CHECK)
+
+
+def kubernetes_problems(text):
+    for document in yaml.safe_load_all(text):
+        for version in KUBERNETES:
+            try:
+                kubernetes_validate.validate(document, version, strict=True)
+            except kubernetes_validate.ValidationError as error:
+                yield f"{document['kind']} by {version}: {'/'.join(map(str, error.path))}: {error.message}"
+        pod = document.get("spec", {}).get("template", {}).get("spec", {})
+        for container in [*pod.get("initContainers", []), *pod.get("containers", [])]:
+            yield from image_problems(container["image"])
+            if "weirgate-agent" in container["image"]:
+                confined = {"allowPrivilegeEscalation": False, "readOnlyRootFilesystem": True, "capabilities": {"drop": ["ALL"]}}
+                yield from has(container.get("securityContext", {}), **confined)
+                yield from has(pod["securityContext"], runAsNonRoot=True, runAsUser=65532)
+                yield from [] if "readinessProbe" in container else ["the agent must have a readinessProbe"]
+
+
+def compose_problems(text):
+    document = yaml.safe_load(text)
+    for error in jsonschema.Draft7Validator(COMPOSE).iter_errors(document):
+        yield f"{'/'.join(map(str, error.path))}: {error.message}"
+    for name, service in document["services"].items():
+        yield from image_problems(service["image"])
+        if "weirgate-agent" in service["image"]:
+            yield from has(service.get("healthcheck", {}), test=CHECK)
+        elif "healthcheck" not in service and name != "app":
+            yield f"{name} must have a healthcheck"
+
+
+def image_problems(image):
+    """Yields an image of a release that is of another one. check_pins.py sees that each is confined and known."""
+    name, _, version = image.rpartition("/")[2].partition(":")
+    if name.startswith("weirgate-") and version != VERSION:
+        yield f"{name} must be of {VERSION}, got {version!r}"
+
+
+CHECKS = {"ecs-*.json": ecs_problems, "kubernetes/*.yaml": kubernetes_problems, "compose*.yaml": compose_problems}
+
+
+def problems(folder):
+    for pattern, check in CHECKS.items():
+        paths = sorted(folder.glob(pattern))
+        yield from [] if paths else [f"there must be a file {pattern}"]
+        for path in paths:
+            yield from (f"{path.relative_to(folder)}: {problem}" for problem in check(path.read_text(encoding="utf-8")))
+
+
+def main(folder=ROOT / "agent/deploy"):
+    if found := list(problems(Path(folder))):
+        sys.exit("\n".join(f"check_deploy: {problem}" for problem in found))
+    print("deploy: files for Kubernetes, ECS and Compose are valid")
+
+
+if __name__ == "__main__":
+    main(*sys.argv[1:])
