@@ -23,6 +23,7 @@ from pathlib import Path
 
 import check_images
 import dist
+import image
 from pages import dead_links
 
 # In the header of an ELF file.
@@ -150,7 +151,7 @@ def check_each_image(folder):
     """Checks the images of both processors, and runs those of this one."""
     own = []
     for name, binary in (("weirgate-agent", "weirgate-agent"), ("weirgate-local", "weirgate")):
-        for architecture, architecture_of_oci in dist.ARCHITECTURES_OF_OCI.items():
+        for architecture, architecture_of_oci in image.ARCHITECTURES.items():
             path = folder / f"{name}-{dist.VERSION}-linux-{architecture}.oci.tar"
             [program] = programs(folder / f"{binary}-{dist.VERSION}-linux-{architecture}.tar.gz").values()
             print(f"{path.name}: {check_images.checked(path, name, program, architecture_of_oci):,} bytes packed")

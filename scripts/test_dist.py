@@ -17,12 +17,15 @@ import tarfile
 import tempfile
 import zipfile
 from pathlib import Path
+from unittest.mock import patch
 
 from cyclonedx.schema import SchemaVersion
 from cyclonedx.validation.json import JsonStrictValidator
 
 import check_dist
+import check_images
 import dist
+import image
 import sbom
 
 
@@ -77,9 +80,9 @@ def check_pages(folder, names):
         commands = deployment.partition(f"```sh {block}\n")[2].partition("```")[0]
         check(commands and commands in readme, f"README.md lacks the commands of {block}")
     for name in names:
-        file = re.sub(r"(arm64|x86_64)\.(zip|tar\.gz|cdx\.json)$", r"*.\2", name.partition("/")[0])
+        file = re.sub(r"(arm64|x86_64)\.(zip|tar\.gz|cdx\.json|oci\.tar)$", r"*.\2", name.partition("/")[0])
         check(f"`{file}`" in readme or f"`{file}/`" in readme, f"README.md does not say what {file} is")
-    for archive in ["README.md", *(name for name in names if name.endswith(".tar.gz"))]:
+    for archive in ["README.md", *(name for name in names if "-linux-" in name and name.endswith(".tar.gz"))]:
         pages = files if archive == "README.md" else check_dist.texts(folder / archive)
         check({"README.md", "docs/guide/agent.md", "docs/security.md"} <= pages.keys(), f"pages of {archive}")
         check_dist.check_links(pages)
@@ -103,8 +106,9 @@ def check_bills(folder):
     valid = JsonStrictValidator(SchemaVersion.V1_5)
     together = {binary: f"weirgate-{binary}" for binary in dist.functions(dist.TEMPLATE).values()}
     programs = together | {"weirgate": "weirgate-cli", "weirgate-agent": "weirgate-agent"}
-    for architecture, target in sbom.TARGETS.items():
+    for architecture in dist.ARCHITECTURES:
         for binary, package in programs.items():
+            target = (sbom.FUNCTIONS if binary in together else sbom.PROGRAMS)[architecture]
             text = (folder / f"{binary}-{architecture}.cdx.json").read_text()
             check(valid.validate_str(text) is None, f"{binary}: {valid.validate_str(text)}")
             bill = json.loads(text)
@@ -120,8 +124,72 @@ def check_bills(folder):
             check(unsummed and all(name.startswith("weirgate") for name in unsummed), f"{binary}: no checksum of {unsummed}")
 
 
+    for name in ("weirgate-agent-image-arm64", "weirgate-local-image-x86_64", "weirgate-pypi", "weirgate-npm"):
+        text = (folder / f"{name}.cdx.json").read_text()
+        check(valid.validate_str(text) is None, f"{name}: {valid.validate_str(text)}")
+        bill = json.loads(text)
+        itself = bill["metadata"]["component"]
+        links = {each["url"]: each["hashes"] for each in itself.get("externalReferences", [])}
+        links = links or {f"{name.replace('-image', f'-{dist.VERSION}-linux')}.oci.tar": itself["hashes"]}
+        for file, [checksum] in links.items():
+            check(checksum["content"] == dist.digest(folder / file), f"{name}: the checksum of {file}")
+        listed = {each["name"] for each in bill["components"]}
+        check(not listed or {"certifi", "ring", "mimalloc"} <= listed, f"{name} lists {listed}")
+
+
+def check_images_of(folder, scratch):
+    """Sees the images pass, and others fail: of another program, with a shell, of root, too large, or changed."""
+    for name, binary in (("weirgate-agent", "weirgate-agent"), ("weirgate-local", "weirgate")):
+        for architecture, of_oci in image.ARCHITECTURES.items():
+            path = folder / f"{name}-{dist.VERSION}-linux-{architecture}.oci.tar"
+            program = (folder.parent / "built" / architecture / binary / "bootstrap").read_bytes()
+            size = check_images.checked(path, name, program, of_oci)
+            check(0 < size < path.stat().st_size, f"{path.name}: {size}")
+            looked = lambda path, program=program, of_oci=of_oci: refused(lambda: check_images.checked(path, name, program, of_oci))
+            check("must be the program of the release" in looked(path, program + b"\n"), "another program")
+            check("must be for" in looked(path, of_oci="riscv64"), "another processor")
+
+            def other(config, files, programs):
+                certificates = {check_images.CERTIFICATES: b"-----BEGIN CERTIFICATE-----"}
+                data = image.image("x:1", architecture, {binary: program, **certificates, **files}, 0, config, {binary, *programs})
+                (scratch / "other.tar").write_bytes(data)
+                return scratch / "other.tar"
+
+            started = {"Entrypoint": [f"/{binary}"]}
+            check(check_images.checked(other(started, {}, ()), name, program, of_oci), "an image without more is refused")
+            check("only program" in looked(other(started, {"bin/sh": b"#!"}, {"bin/sh"})), "a shell")
+            check("must be a number above 0" in looked(other({**started, "User": "0:0"}, {}, ())), "root")
+            check("must be a number above 0" in looked(other({**started, "User": "nobody"}, {}, ())), "a name")
+            with patch.dict(check_images.MOST, {name: 0}):
+                check("MB packed at most" in looked(path), "a large image")
+            changed = other(started, {}, ()).read_bytes().replace(b'"linux"', b'"Linux"')
+            (scratch / "other.tar").write_bytes(changed)
+            check("sha256" in looked(scratch / "other.tar"), "other bytes")
+
+
+def check_static():
+    """Sees which programs ask for an interpreter."""
+    number = lambda value, size: value.to_bytes(size, "little")
+    header = lambda kind: bytes(32) + number(64, 8) + bytes(14) + number(56, 2) + number(1, 2) + bytes(6) + number(kind, 4)
+    check(check_dist.is_dynamic(header(3)) and not check_dist.is_dynamic(header(1)), "an interpreter")
+    own = Path(os.path.realpath(sys.executable)).read_bytes()
+    check(check_dist.is_dynamic(own), "Python asks for an interpreter")
+
+
+def check_statement(folder):
+    """Sees the provenance of every file, and a changed file missed."""
+    paths = dist.files_of(folder)
+    with contextlib.redirect_stdout(io.StringIO()):
+        check_dist.check_provenance(folder, paths)
+    changed = {**paths, "README.md": folder / "SHA256SUMS"}
+    check("README.md" in refused(lambda: check_dist.check_provenance(folder, changed)), "a changed file")
+    head = subprocess.run(["git", "rev-parse", "HEAD"], check=True, capture_output=True, text=True, cwd=dist.ROOT).stdout.strip()
+    check(f'"gitCommit": "{head}"' in (folder / "provenance.json").read_text(), "the commit")
+
+
 def main():
     check_starts()
+    check_static()
     with tempfile.TemporaryDirectory() as scratch:
         scratch = Path(scratch)
         one, other = scratch / "dist", scratch / "another/dist"
@@ -137,6 +205,8 @@ def main():
         check_pages(one, names)
 
         check_bills(one)
+        check_images_of(one, scratch)
+        check_statement(one)
         notices = (one / "THIRD-PARTY").read_text()
         check("\naws-sdk-dynamodb " in notices and "Permission is hereby granted" in notices, "licenses of crates")
         check("\nweirgate" not in notices and "\nproptest" not in notices, "crates that no program contains")
