@@ -251,11 +251,11 @@ deploy: cargo .venv/sam/.cross .venv/aws/.installed ## Build and deploy an envir
 # For both processors by Zig: the functions against glibc 2.17, so one build runs in every runtime of Lambda, and the programs
 # static, against musl. From every folder it has the same bytes: the prefixes of paths are mapped, and scripts/dist.py writes no dates.
 .PHONY: release
-release: cargo npm .venv/sam/.cross targets release-build ## Build what users deploy and install, for arm64 and x86_64, into dist/
+release: cargo npm .venv/sam/.cross release-build ## Build what users deploy and install, for arm64 and x86_64, into dist/
 
 .PHONY: targets
 targets:
-	@! command -v rustup >/dev/null || rustup target add $(static_arm64) $(static_x86_64)
+	@! command -v rustup >/dev/null || rustup --quiet target add $(static_arm64) $(static_x86_64)
 
 .PHONY: release-build
 release-build:
@@ -294,10 +294,10 @@ dist_build = PATH="$(cross_tools):$$PATH" RUSTFLAGS="$(mapped)" cargo lambda bui
 $(architectures:%=functions-%): functions-%:
 	$(dist_build) --target $(of_$*) $$($(PYTHON) scripts/dist.py list | sed -E 's/[^ ]+/-p weirgate-&/g')
 
-$(architectures:%=command-%): command-%:
+$(architectures:%=command-%): command-%: targets
 	$(dist_build) --target $(static_$*) -p weirgate-cli
 
-$(architectures:%=agent-%): agent-%:
+$(architectures:%=agent-%): agent-%: targets
 	$(dist_build) --target $(static_$*) $(of_agent)
 
 # What compiles there is not tried there. Zig compiles the C of some crates for the systems.

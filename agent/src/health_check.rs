@@ -19,7 +19,7 @@ const MOST: u64 = 64 * 1024;
 /// Asks a running agent whether it has reached the table; exits with 1 if not.
 #[derive(Debug, Clone, Parser)]
 #[command(
-    name = "weirgate-agent healthcheck",
+    bin_name = "weirgate-agent healthcheck",
     max_term_width = 100,
     after_help = "Example: weirgate-agent healthcheck --listen 127.0.0.1:2774"
 )]

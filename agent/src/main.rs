@@ -41,7 +41,10 @@ fn main() -> ExitCode {
         let text = format!("{name} must be UTF-8; set another value, or none");
         return Failure::Refused(text).report();
     }
-    if std::env::args_os().nth(1).is_some_and(|first| first == "healthcheck") {
+    if std::env::args_os()
+        .nth(1)
+        .is_some_and(|first| first == "healthcheck")
+    {
         return match check_health() {
             Ok(()) => ExitCode::SUCCESS,
             Err(failure) => failure.report(),

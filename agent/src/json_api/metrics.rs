@@ -66,7 +66,12 @@ pub(super) fn text(gated: &GatedLimiter, connections: u64) -> String {
         let labels = format!("resource={},limit={}", quoted(&resource), quoted(&limit));
         line(&mut text, name, &labels, amount);
     }
-    counters(&mut text, "weirgate_", &stats, concat!("See ", docs!("guide/metrics")));
+    counters(
+        &mut text,
+        "weirgate_",
+        &stats,
+        concat!("See ", docs!("guide/metrics")),
+    );
     let cache = gated.limiter.cache_stats();
     counters(
         &mut text,

@@ -418,7 +418,10 @@ where
 }
 
 fn unimplemented() -> Answer {
-    let status = Status::unimplemented(concat!("this service has no such method: see ", docs!("guide/envoy")));
+    let status = Status::unimplemented(concat!(
+        "this service has no such method: see ",
+        docs!("guide/envoy")
+    ));
     Box::pin(async move { Ok(status.into_http()) })
 }
 

@@ -450,5 +450,8 @@ fn its_health_check_succeeds_once_the_table_was_reached() {
     drop(agent);
     let (code, error) = ask(&["--listen", address], unset);
     assert_eq!(code, Some(1), "{error}");
-    assert!(error.contains("no answer: ") && error.contains(address), "{error}");
+    assert!(
+        error.contains("no answer: ") && error.contains(address),
+        "{error}"
+    );
 }

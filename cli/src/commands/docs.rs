@@ -91,7 +91,11 @@ impl Docs {
             None => {
                 let items = PAGES.iter().map(|(page, text)| Item {
                     page,
-                    title: text.lines().next().unwrap_or_default().trim_start_matches("# "),
+                    title: text
+                        .lines()
+                        .next()
+                        .unwrap_or_default()
+                        .trim_start_matches("# "),
                 });
                 let listed = Page {
                     items: items.collect(),
@@ -99,7 +103,10 @@ impl Docs {
                     unreadable: vec![],
                 };
                 output.print(&listed, |listed| {
-                    let rows = listed.items.iter().map(|item| vec![item.page.to_owned(), item.title.to_owned()]);
+                    let rows = listed
+                        .items
+                        .iter()
+                        .map(|item| vec![item.page.to_owned(), item.title.to_owned()]);
                     output.table(&["page", "title"], rows)
                 })?;
             }
@@ -122,7 +129,9 @@ fn text(address: &str) -> Result<&'static str, String> {
         return Ok(text);
     }
     let headings = headings(text);
-    let found = headings.iter().position(|heading| heading.anchor == section);
+    let found = headings
+        .iter()
+        .position(|heading| heading.anchor == section);
     let Some(at) = found else {
         let all: Vec<_> = headings.iter().map(|heading| &*heading.anchor).collect();
         return Err(format!(

@@ -89,7 +89,9 @@ fn on_all_addresses_the_table_and_the_page_answer_by_their_allowed_names() {
     let status = |url: &str, path: &str, host: &str| {
         let address = local.started[url].as_str().unwrap();
         let address = address.trim_start_matches("http://").trim_end_matches('/');
-        let (_, port) = address.split_once("127.0.0.1:").expect("an address to reach");
+        let (_, port) = address
+            .split_once("127.0.0.1:")
+            .expect("an address to reach");
         let mut stream = TcpStream::connect(address).unwrap();
         let host = host.replace("PORT", port);
         let request = format!("GET {path} HTTP/1.1\r\nhost: {host}\r\nconnection: close\r\n\r\n");
@@ -103,7 +105,10 @@ fn on_all_addresses_the_table_and_the_page_answer_by_their_allowed_names() {
         ("127.0.0.1:PORT", "400", "200"),
         ("other:PORT", "403", "403"),
     ] {
-        let seen = [status("endpoint_url", "/", host), status("page_url", "/", host)];
+        let seen = [
+            status("endpoint_url", "/", host),
+            status("page_url", "/", host),
+        ];
         assert_eq!(seen, [table, page], "{host}");
     }
     let taken = local.caller("acquire user-1 gpt-4 rpm=60 --limit rpm=60/minute");

@@ -93,7 +93,15 @@ fn literals(source: &str) -> Vec<String> {
 
 /// Returns the string literals of a crate whose texts programs show, each with its file.
 fn shown_literals() -> Vec<(String, String)> {
-    let shown = ["agent", "cli", "client", "functions", "local", "shared", "store"];
+    let shown = [
+        "agent",
+        "cli",
+        "client",
+        "functions",
+        "local",
+        "shared",
+        "store",
+    ];
     let is_shown = |name: &str| {
         let folder = name.split('/').next().unwrap_or_default();
         shown.contains(&folder) && name.contains("/src/")

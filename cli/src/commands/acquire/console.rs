@@ -24,7 +24,8 @@ impl Signals {
     /// # Errors
     /// If the system refuses.
     pub fn new() -> Result<Self, Failure> {
-        let failed = |error| Failure::Failed(format!("Ctrl-C cannot be taken: {error}; run this again"));
+        let failed =
+            |error| Failure::Failed(format!("Ctrl-C cannot be taken: {error}; run this again"));
         ctrl_c().map(Self).map_err(failed)
     }
 

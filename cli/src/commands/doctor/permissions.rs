@@ -75,7 +75,10 @@ pub async fn finding(table: &Table, namespace: &str) -> Finding {
         false => Finding::problem(
             check,
             text,
-            concat!("use a role with one of ", docs!("security", "policies-for-callers")),
+            concat!(
+                "use a role with one of ",
+                docs!("security", "policies-for-callers")
+            ),
         ),
     }
 }

@@ -32,7 +32,10 @@ pub async fn findings(table: &Table, facts: &TableFacts) -> Vec<Finding> {
         Ok(false) => Finding::advice(
             "recovery",
             "point-in-time recovery is off: what is deleted by mistake is lost",
-            concat!("turn it on; how to restore: ", docs!("operations", "the-table-is-restored")),
+            concat!(
+                "turn it on; how to restore: ",
+                docs!("operations", "the-table-is-restored")
+            ),
         ),
         Err(error) => unknown("recovery", "dynamodb:DescribeContinuousBackups", &error),
     });
@@ -49,7 +52,10 @@ fn state(table: &Table, facts: &TableFacts) -> Finding {
         return Finding::advice(
             "table",
             format!("{name} has provisioned capacity, which throttles callers above it"),
-            concat!("switch it to on-demand, or provision for the peak: ", docs!("scaling")),
+            concat!(
+                "switch it to on-demand, or provision for the peak: ",
+                docs!("scaling")
+            ),
         );
     }
     Finding::fine("table", format!("{name} is active, billed on demand"))
