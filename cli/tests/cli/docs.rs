@@ -26,7 +26,7 @@ fn addresses(folder: &Path, found: &mut BTreeSet<String>) {
 fn every_page_that_a_text_names_is_printed() {
     let root = Path::new(env!("CARGO_MANIFEST_DIR")).join("..");
     let mut found = BTreeSet::new();
-    for folder in ["agent", "cli", "client", "functions", "local", "store"] {
+    for folder in ["agent", "cli", "client", "local", "store"] {
         addresses(&root.join(folder).join("src"), &mut found);
     }
     assert!(found.len() > 8, "{found:?}");
