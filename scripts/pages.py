@@ -21,7 +21,7 @@ ADDRESS = re.compile(r"[a-z]+:")
 README = """# Weirgate {version}
 
 Weirgate limits how fast many processes together use something, by one table of DynamoDB. This folder has what a
-deployment needs. [The guide](docs/guide/README.md) begins with [a start in ten minutes](docs/guide/start.md), and
+deployment needs. [The guide](docs/guide/README.md) begins with [a start](docs/guide/start.md) in five minutes, and
 [the runbook](docs/operations.md) is for on-call. The archives of the command line and the agent contain `docs/` too,
 the command line's in `share/doc/weirgate/`.
 

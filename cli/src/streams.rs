@@ -56,7 +56,11 @@ pub fn ask(question: &str) {
 pub fn replace_line(line: &str) {
     /// Moves to the begin of the line, and clears it.
     const CLEAR: &str = "\r\x1b[K";
-    let line = format!("{CLEAR}{}", text::one_line(line));
+    // A line that wraps could not be replaced.
+    let size = terminal_size::terminal_size_of(std::io::stderr());
+    let width = size.map_or(usize::MAX, |(width, _)| usize::from(width.0) - 1);
+    let line: String = text::one_line(line).chars().take(width).collect();
+    let line = format!("{CLEAR}{line}");
     // Moving the cursor is no colour, so it does not depend on them.
     let _ = std::io::stderr().write_all(line.as_bytes());
 }

@@ -15,6 +15,7 @@
 //!
 //! - `backend`: [`LocalBackend`]: start in an order that leaves nothing behind, and stop
 //! - [`limits`]: a limits file into the table
+//! - `demo`: [`Demo`]: limits and traffic for a first look
 //! - `functions`: the thread of both functions
 //! - `mapping`: the table's stream to the aggregator, as Lambda's event source mapping does it
 //! - `schedule`: the reconciler on its timer, and the deletion of expired items
@@ -33,6 +34,7 @@ mod backend;
 mod body;
 mod checkpoint;
 mod database;
+mod demo;
 mod functions;
 pub mod limits;
 pub mod listen;
@@ -46,6 +48,7 @@ mod stream;
 pub use actions::{Action, Actions, Work};
 pub use backend::{LocalBackend, Options, StartError};
 pub use database::{DatabaseError, Embedded};
+pub use demo::{Demo, Tenant};
 pub use listen::HostName;
 pub use mapping::{AGGREGATOR_TIMEOUT, BATCH_SIZE};
 pub use schedule::RECONCILER_TIMEOUT;

@@ -27,7 +27,6 @@ macro_rules! guides {
 }
 
 const GUIDES: &[Guide] = guides! {
-    "start" "start",
     "choosing-limits" "choosing_limits",
     "llm-gateway" "llm_gateway",
     "vendor-slots" "vendor_slots",
@@ -253,7 +252,7 @@ fn without_waits(text: &str) -> String {
 /// The limits of these are so slow that the time of a real table changes no number.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn on_a_local_table_these_programs_print_the_same() {
-    for page in ["start", "api-with-tower", "multi-tenancy", "failure-modes"] {
+    for page in ["api-with-tower", "multi-tenancy", "failure-modes"] {
         let (printed, in_memory) = (on_a_table(page).await, guide(page).run(&[]));
         assert_eq!(without_waits(&printed), without_waits(&in_memory), "{page}");
     }

@@ -158,22 +158,23 @@ fn envoys_rules_are_found_by_value_then_by_wildcard_then_by_key_at_their_own_dep
     assert!(find(&rules, "mongo cps", &[]).is_none());
 }
 
-/// The first block of a page that begins with this line.
-fn block(page: &str, first: &str) -> String {
-    let (_, block) = page.split_once(&format!("```yaml\n{first}\n")).unwrap();
+/// The first block of a page whose fence has these words, and that begins with this line.
+fn block(page: &str, words: &str, first: &str) -> String {
+    let begin = format!("```{words}\n{first}\n");
+    let (_, block) = page.split_once(&begin).unwrap();
     format!("{first}\n{}\n", block.split_once("\n```").unwrap().0)
 }
 
 #[test]
 fn the_rules_of_the_guides_mean_what_the_guides_say() {
     let own = include_str!("../../../docs/guide/envoy.md");
-    let own = rules(&block(own, "# rules.yaml"));
+    let own = rules(&block(own, "yaml rules.yaml", "weirgate: 1"));
     let llm = |key| bucket(&own, "edge", &[("generic_key", key), ("tenant", "a@b")]);
     assert_eq!(llm("llm").entity, "a@40b");
     assert!(!llm("llm").terms.is_settle && llm("llm-used").terms.is_settle);
     assert_eq!(llm("llm").terms.limits, llm("llm-used").terms.limits);
     let moved = include_str!("../../../docs/guide/from-envoy-ratelimit.md");
-    let moved = rules(&block(moved, "domain: edge"));
+    let moved = rules(&block(moved, "yaml", "domain: edge"));
     let deep = bucket(&moved, "edge", &[("tenant", "acme"), ("path", "/export")]);
     assert_eq!(
         (&*deep.entity, &*deep.resource),

@@ -224,7 +224,7 @@ fn binary() -> PathBuf {
 /// The rules that the guide shows.
 fn rules() -> String {
     let (_, block) = PAGE
-        .split_once("```yaml\n# rules.yaml\n")
+        .split_once("```yaml rules.yaml\n")
         .expect("the guide shows rules");
     block.split_once("\n```").unwrap().0.to_owned() + "\n"
 }

@@ -1,6 +1,9 @@
 //! `weirgate local`.
 
-use std::collections::BTreeMap;
+mod actions;
+mod demo;
+mod started;
+
 use std::net::IpAddr;
 use std::num::NonZeroU32;
 use std::path::PathBuf;
@@ -8,25 +11,25 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use clap::Args;
-use serde::Serialize;
-use weirgate::{ConnectOptions, RateLimiter};
+use weirgate::{Builder, ConnectOptions, RateLimiter};
 use weirgate_local::page::LivePage;
-use weirgate_local::{Action, DatabaseError, HostName, LocalBackend, StartError, Work};
+use weirgate_local::{DatabaseError, Demo, HostName, LocalBackend, StartError};
 
 use crate::amounts;
 use crate::context::Context;
 use crate::failure::{Failure, Outcome};
 use crate::instant;
 use crate::stop::stopped;
-use crate::text::one_line;
+
+use started::Started;
 
 /// Runs the whole backend on this machine, without AWS.
 ///
 /// The table behind HTTP, the aggregator on its stream, the reconciler on a timer, and the live
 /// page. It prints the environment that callers need, and ends with Ctrl-C.
 #[derive(Debug, Args)]
-#[command(after_help = "Examples:\n  weirgate local --limits limits.yaml\n  \
-                  weirgate local --port 0 --data ./table --json")]
+#[command(after_help = "Examples:\n  weirgate local --demo\n  \
+                  weirgate local --limits limits.yaml\n  weirgate local --port 0 --data ./table --json")]
 pub struct Local {
     /// Address that the table and the page listen on; all that reach it can change the table
     #[arg(long, value_name = "IP", default_value = "127.0.0.1")]
@@ -44,6 +47,9 @@ pub struct Local {
     /// Limits file that is set in the namespace at the start
     #[arg(long, value_name = "FILE")]
     limits: Option<PathBuf>,
+    /// Sets limits, and sends requests of three tenants, for a first look
+    #[arg(long, conflicts_with = "limits")]
+    demo: bool,
     /// Time between runs of the reconciler: 10s, 1m
     #[arg(long, value_name = "SPAN", default_value = "10s", value_parser = instant::span_argument)]
     reconcile_every: Duration,
@@ -54,21 +60,6 @@ pub struct Local {
     #[arg(long, value_name = "UNITS", default_value = "500", value_parser = amounts::number::<NonZeroU32>)]
     read_units: NonZeroU32,
 }
-
-/// Where the backend is.
-#[derive(Debug, Serialize)]
-struct Started<'a> {
-    endpoint_url: &'a str,
-    page_url: String,
-    table: &'a str,
-    namespace: &'a str,
-    data: Option<&'a PathBuf>,
-    /// The environment of a caller.
-    variables: BTreeMap<&'static str, &'a str>,
-}
-
-/// Time over which the work of the aggregator is told in one line.
-const TOLD_EVERY: Duration = Duration::from_secs(1);
 
 impl Local {
     pub async fn run(self, context: &Context) -> Result<Outcome, Failure> {
@@ -90,17 +81,42 @@ impl Local {
         let stopped = stopped()?;
         let backend = LocalBackend::start(options).await?;
         let page = page(&backend, self.page_port, self.read_units).await?;
-        context
-            .output()
-            .print(&Started::of(&backend, &page), text)?;
-        tokio::select! {
-            () = stopped => {}
-            () = tell(&backend, context) => {}
+        let started = Started::of(&backend, &page);
+        if self.demo {
+            let limiter = limiter(&backend).config_ttl(demo::CONFIG_TTL).owner("demo");
+            let mut demo = Demo::start(limiter.build().await?).await?;
+            context
+                .output()
+                .print(&started, |started| demo::text(started, &demo))?;
+            tokio::select! {
+                () = stopped => {}
+                () = demo::tell(&mut demo, &backend, context) => {}
+            }
+            context.output().note(demo::summary(&demo));
+        } else {
+            context.output().print(&started, started::text)?;
+            tokio::select! {
+                () = stopped => {}
+                () = actions::tell(&backend, context) => {}
+            }
         }
         drop(page);
         backend.stop().await;
         Ok(Outcome::Done)
     }
+}
+
+/// Returns a limiter of the backend, to be built.
+fn limiter(backend: &LocalBackend) -> Builder {
+    let weirgate_local::Options {
+        table, namespace, ..
+    } = backend.options();
+    let connection = ConnectOptions {
+        local_endpoint: Some(backend.endpoint_url().to_owned()),
+        ..ConnectOptions::default()
+    };
+    let limiter = RateLimiter::builder(table).namespace(namespace);
+    limiter.connection(connection)
 }
 
 /// Starts the live page of the backend.
@@ -109,19 +125,13 @@ async fn page(
     port: u16,
     read_units: NonZeroU32,
 ) -> Result<LivePage, Failure> {
+    let limiter = limiter(backend).build().await?;
     let weirgate_local::Options {
         address,
         hosts,
-        table,
         namespace,
         ..
     } = backend.options();
-    let connection = ConnectOptions {
-        local_endpoint: Some(backend.endpoint_url().to_owned()),
-        ..ConnectOptions::default()
-    };
-    let limiter = RateLimiter::builder(table).namespace(namespace);
-    let limiter = limiter.connection(connection).build().await?;
     let options = weirgate_local::page::Options {
         address: *address,
         hosts: hosts.clone(),
@@ -132,88 +142,6 @@ async fn page(
         ..weirgate_local::page::Options::new(table)
     };
     super::page::start(limiter, options, "--page-port")
-}
-
-impl<'a> Started<'a> {
-    fn of(backend: &'a LocalBackend, page: &LivePage) -> Self {
-        let options = backend.options();
-        Self {
-            endpoint_url: backend.endpoint_url(),
-            page_url: page.url(),
-            table: &options.table,
-            namespace: &options.namespace,
-            data: options.data.as_ref(),
-            variables: backend.variables().into_iter().collect(),
-        }
-    }
-}
-
-fn text(started: &Started<'_>) -> String {
-    let Started {
-        endpoint_url,
-        page_url,
-        table,
-        data,
-        variables,
-        ..
-    } = started;
-    let place = match data {
-        Some(folder) => format!("in {}", folder.display()),
-        None => "in memory".to_owned(),
-    };
-    let exports: String = variables
-        .iter()
-        .map(|(name, value)| format!("export {name}={value}\n"))
-        .collect();
-    format!(
-        "# Table {table}, {place}, at {endpoint_url}. Ctrl-C stops it.\n\
-         # Live page: {page_url}\n\
-         # Callers need this environment:\n{exports}"
-    )
-}
-
-/// Tells what the functions do, for as long as they run.
-async fn tell(backend: &LocalBackend, context: &Context) {
-    let (actions, mut told) = (backend.actions(), 0);
-    let mut changes = actions.subscribe();
-    while changes.wait_for(|last| *last > told).await.is_ok() {
-        let last = actions.after(told);
-        told = last.last().map_or(told, |action| action.number);
-        for line in lines(&last) {
-            context.output().note(one_line(&line));
-        }
-        tokio::time::sleep(TOLD_EVERY).await;
-    }
-}
-
-/// Returns the lines of actions: one of all that the aggregator did, and one of each other action.
-fn lines(actions: &[Arc<Action>]) -> Vec<String> {
-    let mut lines = vec![];
-    let mut sum: Option<(&Action, weirgate_aggregator::Summary)> = None;
-    for action in actions {
-        let Work::Aggregated(summary) = &action.work else {
-            lines.push(line(action, &action.work));
-            continue;
-        };
-        let (_, sum) = sum.get_or_insert_with(|| (action, Default::default()));
-        sum.records += summary.records;
-        sum.undecodable += summary.undecodable;
-        sum.copied += summary.copied;
-        sum.refilled += summary.refilled;
-        sum.splits += summary.splits;
-        sum.refused += summary.refused;
-        sum.failed += summary.failed;
-    }
-    let summed = sum.map(|(first, sum)| line(first, &Work::Aggregated(sum)));
-    summed.into_iter().chain(lines).collect()
-}
-
-fn line(action: &Action, work: &Work) -> String {
-    format!(
-        "{} {:<10} {work}",
-        instant::text(action.at),
-        work.function()
-    )
 }
 
 impl From<StartError> for Failure {
@@ -228,44 +156,5 @@ impl From<StartError> for Failure {
             StartError::Store(error) => (&error).into(),
             StartError::Io { .. } => Self::Failed(text),
         }
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use weirgate::EpochMillis;
-
-    use super::*;
-
-    #[test]
-    fn the_work_of_the_aggregator_is_one_line_and_each_other_action_has_its_own() {
-        let action = |number, work| {
-            Arc::new(Action {
-                number,
-                at: EpochMillis(1_795_198_200_000),
-                took: Duration::ZERO,
-                work,
-            })
-        };
-        let batch = |records| {
-            Work::Aggregated(weirgate_aggregator::Summary {
-                records,
-                copied: 1,
-                ..Default::default()
-            })
-        };
-        let failed = Work::Failed {
-            function: "reconciler",
-            reason: "no".to_owned(),
-        };
-        let actions = [action(1, batch(2)), action(2, failed), action(3, batch(5))];
-        assert_eq!(
-            lines(&actions),
-            [
-                "2026-11-20T18:10:00Z aggregator 7 records, 2 usage copies",
-                "2026-11-20T18:10:00Z reconciler failed, and tries again: no",
-            ]
-        );
-        assert!(lines(&[]).is_empty());
     }
 }

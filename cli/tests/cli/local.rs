@@ -178,6 +178,133 @@ fn in_a_terminal_it_prints_exports_and_tells_what_the_functions_do() {
     assert!(!rest.contains("error"), "{rest}");
 }
 
+/// What a process prints on a terminal of 100 columns.
+struct Screen {
+    terminal: std::fs::File,
+    shown: String,
+}
+
+impl Screen {
+    fn of(command: &mut Command) -> (Self, Child) {
+        let size = nix::pty::Winsize {
+            ws_row: 40,
+            ws_col: 100,
+            ws_xpixel: 0,
+            ws_ypixel: 0,
+        };
+        let pty = nix::pty::openpty(&size, None).expect("a terminal");
+        command.stdout(pty.slave.try_clone().expect("a copy"));
+        let process = command.stderr(pty.slave).spawn().expect("it starts");
+        let screen = Self {
+            terminal: pty.master.into(),
+            shown: String::new(),
+        };
+        (screen, process)
+    }
+
+    /// Reads on until `is_shown` holds for all lines so far, also those that were replaced.
+    fn until(&mut self, is_shown: impl Fn(&[&str]) -> bool) -> &str {
+        while !is_shown(
+            &self
+                .shown
+                .lines()
+                .flat_map(|line| line.split('\r'))
+                .collect::<Vec<_>>(),
+        ) {
+            let mut bytes = [0; 4_096];
+            let read = self.terminal.read(&mut bytes).expect("it prints on");
+            self.shown += &String::from_utf8_lossy(&bytes[..read]);
+        }
+        &self.shown
+    }
+}
+
+/// Returns the number before a word of a line: 3 of `globex 9 granted, 3 denied`.
+fn number_before(line: &str, word: &str) -> u64 {
+    let (before, _) = line.split_once(word).unwrap_or_default();
+    let number = before.split_whitespace().last();
+    number.and_then(|number| number.parse().ok()).unwrap_or(0)
+}
+
+#[test]
+fn the_demo_has_traffic_denials_and_leases_and_its_commands_work() {
+    let mut command = started(&["--page-port", "0", "--demo"]);
+    let (mut screen, mut process) = Screen::of(&mut command);
+    drop(command);
+    let shown = screen.until(|lines| lines.iter().any(|line| line.contains("start.md")));
+    let exports = shown
+        .lines()
+        .filter_map(|line| line.strip_prefix("  export "));
+    let variables: Vec<_> = exports
+        .flat_map(str::split_whitespace)
+        .map(|variable| variable.split_once('=').expect("a value"))
+        .collect();
+    assert_eq!(variables.len(), 6, "{shown}");
+    let commands = shown
+        .lines()
+        .filter_map(|line| line.split_once("  weirgate "));
+    let commands: Vec<_> = commands.map(|(_, command)| command).collect();
+    assert_eq!(commands.len(), 5, "{shown}");
+    let variables = variables
+        .into_iter()
+        .map(|(name, value)| (name.to_owned(), value.to_owned()));
+    let (variables, commands) = (
+        variables.collect::<Vec<_>>(),
+        commands.into_iter().map(str::to_owned).collect::<Vec<_>>(),
+    );
+    let run = |command: &str| {
+        let variables = variables.iter().map(|(name, value)| (&**name, &**value));
+        weirgate_with(&variables.collect::<Vec<_>>(), command)
+    };
+
+    // The second burst follows the denials of the first one.
+    let second_burst = |line: &&str| {
+        line.contains("globex")
+            && number_before(&line[line.find("globex").unwrap()..], " granted") > 5
+    };
+    screen.until(|lines| lines.iter().any(|line| second_burst(line)));
+    let leases = run("leases list initech jobs --json");
+    let leases: Value = serde_json::from_str(&leases.stdout).expect("JSON");
+    assert!(
+        !leases["items"].as_array().expect("a list").is_empty(),
+        "{leases}"
+    );
+    for command in commands {
+        let run = run(&command);
+        assert_eq!(run.code, Some(0), "{command}: {run:?}");
+        assert!(!run.stdout.is_empty(), "{command}: {run:?}");
+    }
+    let used = |tenant: &str| {
+        let usage = run(&format!("usage --entity {tenant} --total --json")).stdout;
+        let usage: Value = serde_json::from_str(&usage).expect("JSON");
+        usage["usage"]["acquires"].as_u64().expect("a number")
+    };
+    let used = ["acme", "globex", "initech"].map(used);
+
+    signal(&process, Signal::SIGINT);
+    let mut rest = vec![];
+    // A terminal without a process is an error to read from.
+    let _ = screen.terminal.read_to_end(&mut rest);
+    assert!(process.wait().unwrap().success());
+    let rest = String::from_utf8(rest).expect("text");
+    let last = rest
+        .trim_end()
+        .rsplit(['\r', '\n'])
+        .next()
+        .unwrap_or_default();
+    let tenants: Vec<_> = last.split(" | ").collect();
+    let [acme, globex, initech] = tenants[..] else {
+        panic!("{rest}");
+    };
+    assert!(number_before(globex, " denied") > 0, "{last}");
+    for (tenant, used) in [acme, globex, initech].into_iter().zip(used) {
+        assert!(
+            (1..=number_before(tenant, " granted")).contains(&used),
+            "{last}: {used}"
+        );
+    }
+}
+
 /// The most memory that a process had, in KiB.
 fn peak_memory_kib(process: &Child) -> u64 {
     let status = std::fs::read_to_string(format!("/proc/{}/status", process.id())).unwrap();
