@@ -129,6 +129,7 @@ async fn page(
     let weirgate_local::Options {
         address,
         hosts,
+        table,
         namespace,
         ..
     } = backend.options();
