@@ -6,10 +6,12 @@
 //! - `connection`: [`Server`]: listens; one connection, which has no buffers while it is idle
 //! - `request_body`: what each field must be
 //! - `operations`: acquire, settle, peek, usage and health
+//! - `limits`: reads and changes the limits of the table
 //! - `responses`: bodies, problems, and what a client may do next
 //! - `metrics`: Prometheus' text format
 
 mod connection;
+mod limits;
 mod metrics;
 mod operations;
 mod request_body;
@@ -27,6 +29,7 @@ use crate::gated::{Call, GatedLimiter, Outcome};
 use crate::net::stream::read;
 use crate::net::{Client, Place};
 use crate::token::Token;
+use limits::{change_limits, limits, read_delete_limits, read_limits, read_set_limits};
 use operations::{
     Answer, acquire, peek, read_acquire, read_peek, read_settle, read_usage, settle, usage,
 };
@@ -50,15 +53,35 @@ enum Operation {
     Settle,
     Peek,
     Usage,
+    Limits,
+    SetLimits,
+    DeleteLimits,
 }
 
 impl Operation {
+    /// Returns the operation of a path.
+    fn at(path: &str) -> Option<Self> {
+        Some(match path {
+            "/v1/acquire" => Self::Acquire,
+            "/v1/settle" => Self::Settle,
+            "/v1/peek" => Self::Peek,
+            "/v1/usage" => Self::Usage,
+            "/v1/limits" => Self::Limits,
+            "/v1/limits/set" => Self::SetLimits,
+            "/v1/limits/delete" => Self::DeleteLimits,
+            _ => return None,
+        })
+    }
+
     const fn call(self) -> Call {
         match self {
             Self::Acquire => Call::Acquire,
             Self::Settle => Call::Settle,
             Self::Peek => Call::Peek,
             Self::Usage => Call::Usage,
+            Self::Limits => Call::Limits,
+            Self::SetLimits => Call::SetLimits,
+            Self::DeleteLimits => Call::DeleteLimits,
         }
     }
 
@@ -66,8 +89,13 @@ impl Operation {
     const fn max_body(self) -> usize {
         match self {
             Self::Settle => MAX_SETTLEMENT,
-            Self::Acquire | Self::Peek | Self::Usage => MAX_BODY,
+            _ => MAX_BODY,
         }
+    }
+
+    /// Returns whether it changes limits.
+    const fn changes_limits(self) -> bool {
+        matches!(self, Self::SetLimits | Self::DeleteLimits)
     }
 }
 
@@ -77,6 +105,7 @@ pub struct Api {
     gated: Arc<GatedLimiter>,
     token: Option<Token>,
     health: Arc<Health>,
+    allows_limit_changes: bool,
 }
 
 impl Api {
@@ -87,6 +116,16 @@ impl Api {
             gated,
             token,
             health,
+            allows_limit_changes: false,
+        }
+    }
+
+    /// Sets whether requests may change limits. Default: they may not.
+    #[must_use]
+    pub fn with_limit_changes(self, allows_limit_changes: bool) -> Self {
+        Self {
+            allows_limit_changes,
+            ..self
         }
     }
 
@@ -102,18 +141,12 @@ impl Api {
         client: &Client,
         room: Option<Place>,
     ) -> Response<Full<Bytes>> {
-        let operation = match request.uri().path() {
-            "/v1/acquire" => Ok(Operation::Acquire),
-            "/v1/settle" => Ok(Operation::Settle),
-            "/v1/peek" => Ok(Operation::Peek),
-            "/v1/usage" => Ok(Operation::Usage),
-            "/healthz" => Err(self.health(&request, client).await),
-            "/metrics" => Err(self.metrics(&request, client)),
-            path => Err(Err(Refusal::unknown_path(path))),
-        };
-        let answered = match operation {
-            Ok(operation) => self.measured(operation, request, client, room).await,
-            Err(answered) => answered,
+        let path = request.uri().path();
+        let answered = match (Operation::at(path), path) {
+            (Some(operation), _) => self.measured(operation, request, client, room).await,
+            (None, "/healthz") => self.health(&request, client).await,
+            (None, "/metrics") => self.metrics(&request, client),
+            (None, path) => Err(Refusal::unknown_path(path)),
         };
         answered.unwrap_or_else(Refusal::into_response)
     }
@@ -180,6 +213,9 @@ impl Api {
         if request.headers().contains_key(header::ORIGIN) {
             return Err(Refusal::web_page());
         }
+        if operation.changes_limits() && !self.allows_limit_changes {
+            return Err(Refusal::limit_changes_not_allowed());
+        }
         check_encoding(request.headers())?;
         let room = room.ok_or_else(Refusal::gave_way)?;
         let most = operation.max_body();
@@ -190,7 +226,7 @@ impl Api {
         let permit = match operation {
             // What frees tokens never waits for those that wait for tokens.
             Operation::Settle => gated.settling.enter(body.len()),
-            Operation::Acquire | Operation::Peek | Operation::Usage => gated.gate.enter(body.len()),
+            _ => gated.gate.enter(body.len()),
         };
         let permit = permit.map_err(|full| Refusal::overloaded(full.to_string()))?;
         match operation {
@@ -205,6 +241,13 @@ impl Api {
             }
             Operation::Peek => peek(gated, &read_peek(&body).map_err(invalid)?).await,
             Operation::Usage => usage(gated, read_usage(&body).map_err(invalid)?).await,
+            Operation::Limits => limits(gated, &read_limits(&body).map_err(invalid)?).await,
+            Operation::SetLimits => {
+                change_limits(gated, &read_set_limits(&body).map_err(invalid)?).await
+            }
+            Operation::DeleteLimits => {
+                change_limits(gated, &read_delete_limits(&body).map_err(invalid)?).await
+            }
         }
     }
 }
@@ -258,11 +301,14 @@ fn check_method(request: &Request<Incoming>, allowed: &Method) -> Result<(), Ref
 ///
 /// # Errors
 /// The refusals of the operations that cannot read it, in the order of the routes.
-pub fn decode(body: &[u8]) -> [Result<String, Invalid>; 4] {
+pub fn decode(body: &[u8]) -> [Result<String, Invalid>; 7] {
     [
         read_acquire(body).map(|read| format!("{read:?}")),
         read_settle(body).map(|read| format!("{read:?}")),
         read_peek(body).map(|read| format!("{read:?}")),
         read_usage(body).map(|read| format!("{read:?}")),
+        read_limits(body).map(|read| format!("{read:?}")),
+        read_set_limits(body).map(|read| format!("{read:?}")),
+        read_delete_limits(body).map(|read| format!("{read:?}")),
     ]
 }

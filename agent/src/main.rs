@@ -221,7 +221,8 @@ impl Running {
             options.max_in_flight.min(eighth),
         ));
         let health = Arc::new(Health::default());
-        let api = Api::new(Arc::clone(&gated), token, Arc::clone(&health));
+        let api = Api::new(Arc::clone(&gated), token, Arc::clone(&health))
+            .with_limit_changes(options.allow_limit_changes);
         let stop = watch::Sender::new(false);
         let mut stopped = stop.subscribe();
         let serving = tokio::spawn(server.serve(api, async move {

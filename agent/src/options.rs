@@ -81,6 +81,9 @@ pub struct Options {
     /// Serves other machines without a secret: all that reach an address can take and return tokens
     #[arg(long, env = "WEIRGATE_AGENT_WITHOUT_SECRET", value_parser = BoolishValueParser::new())]
     pub without_secret: bool,
+    /// Lets requests change limits in the table, for which the role needs the policy of operators
+    #[arg(long, env = "WEIRGATE_AGENT_ALLOW_LIMIT_CHANGES", value_parser = BoolishValueParser::new())]
+    pub allow_limit_changes: bool,
     /// File with limits, read again when it changes
     #[arg(long, env = "WEIRGATE_AGENT_LIMITS_FILE", value_name = "PATH")]
     pub limits_file: Option<PathBuf>,
@@ -98,7 +101,7 @@ pub struct Options {
     #[arg(long, env = "WEIRGATE_AGENT_TIMEOUT", value_name = "SPAN", default_value = "5s",
           value_parser = parse_timeout)]
     pub timeout: Duration,
-    /// Owner of leases, for operators
+    /// Owner of leases, and author of limit changes, for operators
     #[arg(
         long,
         env = "WEIRGATE_AGENT_OWNER",

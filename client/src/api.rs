@@ -18,7 +18,8 @@ mod usage;
 pub use acquire::Acquire;
 pub use acquire_all::{AcquireAll, Grants};
 pub use admin::{
-    Admin, BalanceEdit, BalanceReport, EraseReport, LimitsEdit, LimitsReport, LiveLeases,
+    Admin, BalanceEdit, BalanceReport, ConfigChange, ConfigReport, ConfiguredLevel,
+    EffectiveBucket, EffectiveLimits, EraseReport, LimitsEdit, LimitsReport, LiveLeases,
     OperationOutcome, PolicyEdit, PolicyReport, Purge, PurgeReport, StoredBucket, StoredLease,
     SwitchEdit, SwitchReport,
 };

@@ -78,8 +78,8 @@ mod values;
 #[cfg(feature = "blocking")]
 pub use api::blocking;
 pub use api::{
-    Acquire, AcquireAll, Admin, BalanceEdit, BalanceReport, Balances, Builder, EraseReport, Grants,
-    LimitsEdit, LimitsReport, LiveLeases, OperationOutcome, Page, PageToken, Peek, PolicyEdit,
+    Acquire, AcquireAll, Admin, BalanceEdit, BalanceReport, Balances, Builder, ConfigChange,
+    ConfigReport, ConfiguredLevel, EffectiveBucket, EffectiveLimits, EraseReport, Grants, LimitsEdit, LimitsReport, LiveLeases, OperationOutcome, Page, PageToken, Peek, PolicyEdit,
     PolicyReport, Purge, PurgeReport, RateLimiter, Refund, ScopeError, StoredBucket, StoredLease,
     SwitchEdit, SwitchReport, TopUser, Unreadable, UsageReport, UsageRow, UsageScope, UsageTotal,
 };
@@ -93,7 +93,7 @@ pub use values::{
 };
 pub use weirgate_shared::{
     AuditChange, AuditEvent, AuditId, AuditSubject, Config, ConfigError, ConfigFilter, ConfigLevel,
-    ConfigStatus, DescriptionError, Entity, EntityDescription, EntityId, EpochMillis, Granularity,
+    ConfigPatch, ConfigStatus, DescriptionError, Entity, EntityDescription, EntityId, EpochMillis, Granularity,
     Limit, LimitError, LimitKind, LimitMode, LimitName, MilliTokens, MilliTotal, NameError,
     RefillRule, Resource, Switch, Usage, UsageState, Versioned, Window, WindowUsage,
 };

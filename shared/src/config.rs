@@ -83,6 +83,45 @@ impl Config {
     }
 }
 
+/// What a change of a configuration names. The rest of the level stays as it is.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct ConfigPatch {
+    /// Limits to set, each name once.
+    pub limits: Vec<Limit>,
+    /// Whether the limits apply.
+    pub status: Option<ConfigStatus>,
+    /// Whether all its limits are in shadow mode.
+    pub is_shadow: Option<bool>,
+}
+
+impl ConfigPatch {
+    /// Returns whether it names nothing.
+    #[must_use]
+    pub const fn is_empty(&self) -> bool {
+        self.limits.is_empty() && self.status.is_none() && self.is_shadow.is_none()
+    }
+
+    /// Returns the configuration after the change, its limits by name. `kept` is the one before.
+    #[must_use]
+    pub fn onto(&self, kept: Option<&Config>) -> Config {
+        let is_named = |limit: &Limit| self.limits.iter().any(|named| named.name() == limit.name());
+        let kept_limits = kept.into_iter().flat_map(|config| &config.limits);
+        let kept_limits = kept_limits.filter(|limit| !is_named(limit));
+        let mut limits: Vec<_> = self.limits.iter().chain(kept_limits).cloned().collect();
+        limits.sort_by(|one, other| one.name().cmp(other.name()));
+        Config {
+            limits,
+            status: self
+                .status
+                .or(kept.map(|config| config.status))
+                .unwrap_or_default(),
+            is_shadow: self
+                .is_shadow
+                .unwrap_or_else(|| kept.is_some_and(|config| config.is_shadow)),
+        }
+    }
+}
+
 /// A stored value and its version.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Versioned<T> {
@@ -258,6 +297,35 @@ mod tests {
                 "system"
             ]
         );
+    }
+
+    #[test]
+    fn a_patch_sets_what_it_names_and_keeps_the_rest() {
+        let rpm = |tokens| Limit::per_minute("rpm", tokens).unwrap();
+        let tpm = Limit::per_minute("tpm", 1).unwrap();
+        let before = Config {
+            status: ConfigStatus::Disabled,
+            is_shadow: true,
+            ..Config::of([rpm(5), tpm.clone()])
+        };
+        let patch = ConfigPatch {
+            limits: vec![rpm(6)],
+            ..ConfigPatch::default()
+        };
+        let expected = Config {
+            limits: vec![rpm(6), tpm],
+            ..before.clone()
+        };
+        assert_eq!(patch.onto(Some(&before)), expected);
+        assert_eq!(patch.onto(None), Config::of([rpm(6)]));
+        let enforced = ConfigPatch {
+            status: Some(ConfigStatus::Enforced),
+            is_shadow: Some(false),
+            ..ConfigPatch::default()
+        };
+        let expected = Config::of(before.limits.clone());
+        assert_eq!(enforced.onto(Some(&before)), expected);
+        assert!(ConfigPatch::default().is_empty() && !patch.is_empty() && !enforced.is_empty());
     }
 
     #[test]

@@ -73,7 +73,7 @@ pub use asks::{Ask, Asks, Effect};
 pub use audit::{AuditChange, AuditEvent};
 pub use bucket::Bucket;
 pub use config::{
-    Config, ConfigError, ConfigLevel, ConfigStatus, Entity, MAX_BUCKET_LIMITS, MAX_LIMITS,
+    Config, ConfigError, ConfigLevel, ConfigPatch, ConfigStatus, Entity, MAX_BUCKET_LIMITS, MAX_LIMITS,
     SCHEMA_VERSION, Versioned,
 };
 pub use description::{DescriptionError, EntityDescription};

@@ -14,6 +14,12 @@ pub enum Call {
     Peek,
     /// `POST /v1/usage`.
     Usage,
+    /// `POST /v1/limits`.
+    Limits,
+    /// `POST /v1/limits/set`.
+    SetLimits,
+    /// `POST /v1/limits/delete`.
+    DeleteLimits,
     /// Envoy's `ShouldRateLimit`.
     ShouldRateLimit,
     /// Kuadrant's service.
@@ -72,11 +78,14 @@ pub struct Measured {
 
 impl Call {
     /// All of them.
-    pub const ALL: [Self; 6] = [
+    pub const ALL: [Self; 9] = [
         Self::Acquire,
         Self::Settle,
         Self::Peek,
         Self::Usage,
+        Self::Limits,
+        Self::SetLimits,
+        Self::DeleteLimits,
         Self::ShouldRateLimit,
         Self::Kuadrant,
     ];
@@ -89,6 +98,9 @@ impl Call {
             Self::Settle => ("http", "settle"),
             Self::Peek => ("http", "peek"),
             Self::Usage => ("http", "usage"),
+            Self::Limits => ("http", "limits"),
+            Self::SetLimits => ("http", "set_limits"),
+            Self::DeleteLimits => ("http", "delete_limits"),
             Self::ShouldRateLimit => ("grpc", "should_rate_limit"),
             Self::Kuadrant => ("grpc", "kuadrant"),
         }

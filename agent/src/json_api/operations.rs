@@ -10,7 +10,7 @@ use serde_json::value::RawValue;
 use weirgate::http::{Policies, PolicyNames};
 use weirgate::{
     Decision, Degraded, Denied, EntityId, EpochMillis, Error, Granularity, Limit, LimitName,
-    LimitStatus, MilliTokens, PageToken, RateLimiter, Resource, Settlement, UsageScope,
+    LimitStatus, MilliTokens, NameError, PageToken, RateLimiter, Resource, Settlement, UsageScope,
 };
 
 use super::request_body::{
@@ -356,11 +356,8 @@ pub(super) fn read_usage(body: &[u8]) -> Result<Usage, Invalid> {
 
 fn scope(json: &RawValue) -> Result<UsageScope, Invalid> {
     let mut object = Object::of(json)?;
-    let wrong = |error: weirgate::NameError| Invalid::of("", format!("is wrong: {error}"));
-    let entity = |json| EntityId::new(text(json)?).map_err(wrong);
-    let resource = |json| Resource::new(text(json)?).map_err(wrong);
-    let entity = object.optional("entity", entity)?;
-    let resource = object.optional("resource", resource)?;
+    let entity = object.optional("entity", |json| named(EntityId::new, json))?;
+    let resource = object.optional("resource", |json| named(Resource::new, json))?;
     object.end(&["entity", "resource"])?;
     match (entity, resource) {
         (Some(entity), Some(resource)) => Ok(UsageScope::Bucket(entity, resource)),
@@ -371,6 +368,14 @@ fn scope(json: &RawValue) -> Result<UsageScope, Invalid> {
             "must have entity, resource or both, got {}: add one",
         )),
     }
+}
+
+/// Reads a name.
+pub(super) fn named<T>(
+    new: impl Fn(String) -> Result<T, NameError>,
+    json: &RawValue,
+) -> Result<T, Invalid> {
+    new(text(json)?).map_err(|error| Invalid::of("", format!("is wrong: {error}")))
 }
 
 fn granularity(json: &RawValue) -> Result<Granularity, Invalid> {

@@ -285,7 +285,7 @@ pub(super) fn limits(json: &RawValue) -> Result<Arc<[Limit]>, Invalid> {
     const MOST: usize = 100;
     let limit = |json: &RawValue| {
         serde_json::from_str(json.get())
-            .map_err(|error| Invalid::of("", format!("is no limit: {error}")))
+            .map_err(|error| Invalid::of("", format!("is no limit: {}", cut(&error.to_string(), 200))))
     };
     list(json, MOST, limit).map(Into::into)
 }
@@ -308,7 +308,11 @@ fn no_json(error: &serde_json::Error) -> Invalid {
 
 /// Returns the beginning of a text from a request.
 pub(super) fn shown(text: &str) -> String {
-    match text.char_indices().nth(SHOWN) {
+    cut(text, SHOWN)
+}
+
+fn cut(text: &str, most: usize) -> String {
+    match text.char_indices().nth(most) {
         None => text.to_owned(),
         Some((end, _)) => format!("{} ...", &text[..end]),
     }

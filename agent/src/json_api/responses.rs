@@ -169,10 +169,23 @@ impl Refusal {
         Self::plain(StatusCode::FORBIDDEN, Outcome::Invalid, detail.to_owned())
     }
 
+    /// Returns the refusal of a change of limits by an agent that makes none. Its type tells it from a
+    /// stopped resource and a web page.
+    pub(super) fn limit_changes_not_allowed() -> Self {
+        let detail = "this agent changes no limits: start it with --allow-limit-changes \
+                      (WEIRGATE_AGENT_ALLOW_LIMIT_CHANGES=true), or run `weirgate limits set`";
+        let problem = Plain {
+            kind: "limit-changes-not-allowed",
+            title: "Limit Changes Not Allowed",
+            ..Plain::new(StatusCode::FORBIDDEN, detail.to_owned())
+        };
+        Self::of(403, Outcome::Invalid, problem, Applied::No, false)
+    }
+
     pub(super) fn unknown_path(path: &str) -> Self {
         let path = shown(path);
         let detail = format!(
-            "there is no {path:?}: use /v1/acquire, /v1/settle, /v1/peek, /v1/usage, /healthz or /metrics"
+            "there is no {path:?}: use /v1/acquire, /v1/settle, /v1/peek, /v1/usage, /v1/limits, /v1/limits/set, /v1/limits/delete, /healthz or /metrics"
         );
         Self::plain(StatusCode::NOT_FOUND, Outcome::Invalid, detail)
     }

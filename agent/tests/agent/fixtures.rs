@@ -160,6 +160,7 @@ pub struct Settings {
     pub max_connections: u32,
     pub token: Option<Token>,
     pub has_table: bool,
+    pub allows_limit_changes: bool,
     pub limiter: fn(Builder) -> Builder,
 }
 
@@ -171,6 +172,7 @@ impl Default for Settings {
             max_connections: 16_384,
             token: None,
             has_table: true,
+            allows_limit_changes: false,
             limiter: |builder| builder,
         }
     }
@@ -296,7 +298,8 @@ fn start(
         max_connections: settings.max_connections,
         grace: Duration::ZERO,
     });
-    let api = Api::new(Arc::clone(&gated), settings.token.clone(), Arc::default());
+    let api = Api::new(Arc::clone(&gated), settings.token.clone(), Arc::default())
+        .with_limit_changes(settings.allows_limit_changes);
     (gated, clients, Arc::new(api))
 }
 

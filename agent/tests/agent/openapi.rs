@@ -10,7 +10,15 @@ use weirgate_testkit::Fault;
 
 use crate::fixtures::{Agent, Answer, START, Serving, Settings};
 
-const CALLS: [&str; 4] = ["/v1/acquire", "/v1/settle", "/v1/peek", "/v1/usage"];
+const CALLS: [&str; 7] = [
+    "/v1/acquire",
+    "/v1/settle",
+    "/v1/peek",
+    "/v1/usage",
+    "/v1/limits",
+    "/v1/limits/set",
+    "/v1/limits/delete",
+];
 const PROBES: [&str; 2] = ["/healthz", "/metrics"];
 
 /// Sets the range of a request to the hour or the day in progress.
@@ -88,7 +96,7 @@ fn every_example_is_answered_as_described() {
         for (name, example) in examples {
             let what = format!("{path} {name}");
             // Each has an agent of its own, so the order of examples does not matter.
-            let agent = Agent::new();
+            let agent = Agent::with(changing_limits());
             let mut request = example["value"].clone();
             if example["x-now"] == true {
                 agent.acquire(&acquires["one_bucket"]["value"]);
@@ -105,12 +113,19 @@ fn every_example_is_answered_as_described() {
             described.check_with(operation(path), &answer, &what);
             // A request is valid in the description if and only if it is to the agent.
             let is_described = check(&described.api, &schema, &request, "$");
-            let is_wrong = name == "misspelled";
+            let is_wrong = ["misspelled", "nothing"].contains(&name.as_str());
             assert_eq!(is_described.is_err(), is_wrong, "{what}: {is_described:?}");
             answered += 1;
         }
     }
     assert!(answered >= 20, "{answered}");
+}
+
+fn changing_limits() -> Settings {
+    Settings {
+        allows_limit_changes: true,
+        ..Settings::default()
+    }
 }
 
 fn take(resource: &str, rpm: u32) -> Value {
@@ -122,7 +137,9 @@ fn request(path: &str, grant: &Value) -> Value {
     match path {
         "/v1/acquire" => take("r", 1),
         "/v1/settle" => json!({"grant": grant, "adjust": {"rpm": 2}}),
-        "/v1/peek" => json!({"entity": "e", "resource": "r"}),
+        "/v1/peek" | "/v1/limits" => json!({"entity": "e", "resource": "r"}),
+        "/v1/limits/set" => json!({"level": {"level": "entity", "entity": "e"}, "is_shadow": false, "status": "unlimited"}),
+        "/v1/limits/delete" => json!({"level": {"level": "entity", "entity": "e"}}),
         _ => {
             let mut request = json!({"scope": {"entity": "e"}, "by": "day", "total": true});
             to_now(&mut request);
@@ -134,7 +151,7 @@ fn request(path: &str, grant: &Value) -> Value {
 #[test]
 fn every_status_is_described_and_every_described_one_is_given() {
     let mut given = Described::new();
-    let agent = Agent::new();
+    let agent = Agent::with(changing_limits());
     let grant = agent.acquire(&take("r", 1))["grant"].clone();
     for path in CALLS {
         let send =
@@ -178,6 +195,13 @@ fn every_status_is_described_and_every_described_one_is_given() {
     let responses = json!({"responses": {"404": {"$ref": "#/components/responses/NotFound"}}});
     given.check_with(&responses, &agent.get("/v2/acquire"), "/v2/acquire");
 
+    let changing_none = Agent::new();
+    for path in ["/v1/limits/set", "/v1/limits/delete"] {
+        let answer = changing_none.post(path, &request(path, &grant));
+        assert_eq!(answer.json()["type"], "limit-changes-not-allowed", "{answer:?}");
+        given.check(path, 403, &answer);
+    }
+
     let unconfigured = Agent::with_limits(
         Settings::default(),
         "weirgate: 1\nresources: {other: {limits: {rpm: {per_minute: 1}}}}\n",
@@ -202,11 +226,11 @@ fn every_status_is_described_and_every_described_one_is_given() {
     }
     let without_table = Agent::with(Settings {
         has_table: false,
-        ..Settings::default()
+        ..changing_limits()
     });
     let unavailable = Agent::with(Settings {
         limiter: |builder| builder.timeout(Duration::from_millis(500)),
-        ..Settings::default()
+        ..changing_limits()
     });
     unavailable.dynamo.fail_when(|_| Some(Fault::ServerError));
     unavailable

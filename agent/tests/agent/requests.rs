@@ -4,6 +4,7 @@ use std::io::{Read, Write};
 use std::time::Duration;
 
 use serde_json::json;
+use weirgate::AuditSubject;
 use weirgate_agent::Token;
 use weirgate_agent::gated::{Call, Outcome};
 use weirgate_testkit::Fault;
@@ -45,6 +46,7 @@ fn requests_are_answered_as_the_table_says() {
         let has_token = name.ends_with("(token)");
         let settings = Settings {
             token: has_token.then(|| Token::new("s3cret").unwrap()),
+            allows_limit_changes: name.ends_with("(limit changes)"),
             ..Settings::default()
         };
         let mut agent = match name.ends_with("(one resource)") {
@@ -94,6 +96,33 @@ fn requests_are_answered_as_the_table_says() {
             }
         }
     }
+}
+
+#[test]
+fn a_change_of_limits_has_an_event_with_its_author() {
+    let agent = Agent::with(Settings {
+        allows_limit_changes: true,
+        limiter: |builder| builder.owner("portal"),
+        ..Settings::default()
+    });
+    let level = json!({"level": "entity", "entity": "e"});
+    let limits = json!([{"name": "rpm", "capacity_tokens": 9, "refill_tokens": 9, "refill_period_ms": 60_000}]);
+    let set = json!({"level": level, "limits": limits, "author": "alice"});
+    let delete = json!({"level": level});
+    for (path, request) in [("/v1/limits/set", &set), ("/v1/limits/delete", &delete)] {
+        // The second one changes nothing, so it has no event.
+        for changed in [true, false] {
+            let answer = agent.post(path, request);
+            assert_eq!(answer.json()["changed"], changed, "{answer:?}");
+        }
+        agent.advance(Duration::from_millis(5));
+    }
+    let admin = agent.gated.limiter.admin();
+    let subject = AuditSubject::Entity("e".try_into().unwrap());
+    let events = agent.runtime.block_on(admin.audit(&subject, None)).unwrap().items;
+    let mut authors: Vec<_> = events.into_iter().map(|event| event.principal).collect();
+    authors.sort();
+    assert_eq!(authors, ["portal", "portal/alice"]);
 }
 
 fn slots(number: u32) -> serde_json::Value {

@@ -5,6 +5,7 @@ mod audit;
 mod buckets;
 mod configs;
 mod descriptions;
+mod effective;
 mod entities;
 mod erase;
 mod leases;
@@ -16,6 +17,8 @@ use std::sync::Arc;
 
 pub use buckets::StoredBucket;
 pub(super) use buckets::listed_of_resource;
+pub use configs::{ConfigChange, ConfigReport};
+pub use effective::{ConfiguredLevel, EffectiveBucket, EffectiveLimits};
 pub use erase::{EraseReport, LiveLeases};
 pub use leases::StoredLease;
 pub use operate::{

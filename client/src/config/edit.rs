@@ -18,6 +18,8 @@ pub(crate) struct ConfigEdit<'a> {
     /// Description of the changed item, for errors.
     what: String,
     changed: CacheKey,
+    /// Author of the audit event; by default the limiter's principal.
+    author: Option<String>,
     until: Instant,
     races: u32,
 }
@@ -28,9 +30,15 @@ impl<'a> ConfigEdit<'a> {
             session,
             what,
             changed,
+            author: None,
             until: deadline(session.settings.timeout),
             races: 0,
         }
+    }
+
+    /// Records another author, if there is one.
+    pub(crate) fn by(self, author: Option<String>) -> Self {
+        Self { author, ..self }
     }
 
     /// Returns until when the change is attempted.
@@ -62,7 +70,7 @@ impl<'a> ConfigEdit<'a> {
         } = self.session;
         let event = AuditEvent {
             id: known.next_event(self.session.now()),
-            principal: settings.principal.to_string(),
+            principal: (self.author.clone()).unwrap_or_else(|| settings.principal.to_string()),
             change,
         };
         write_audit_event(namespace, &event, settings.audit_retention.map(Into::into))

@@ -3,7 +3,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use weirgate::{
-    AuditSubject, Config, ConfigLevel, Entity, EntityDescription, Error, LiveLeases, OnUnavailable,
+    AuditSubject, Config, ConfigChange, ConfigLevel, Entity, EntityDescription, Error, LiveLeases, OnUnavailable,
     RateLimiter,
 };
 
@@ -11,7 +11,7 @@ use crate::fixtures::fleet::{Fleet, secs};
 use crate::fixtures::stored::{child, configure, entity, of_entity, rpm};
 
 /// Calls that change nothing in the table.
-const READS: [&str; 26] = [
+const READS: [&str; 27] = [
     "audit",
     "builder",
     "cache_stats",
@@ -19,6 +19,7 @@ const READS: [&str; 26] = [
     "children",
     "config",
     "configs",
+    "effective_limits",
     "entities",
     "entity",
     "entity_buckets",
@@ -50,8 +51,9 @@ const CALLS: [&str; 7] = [
     "shutdown",
 ];
 /// Calls of operators.
-const ACTS: [&str; 17] = [
+const ACTS: [&str; 18] = [
     "apply_limits",
+    "change_config",
     "delete_config",
     "delete_entity",
     "edit_balances",
@@ -78,6 +80,11 @@ async fn act(limiter: &RateLimiter, name: &str) -> Result<(), Error> {
     let described = || EntityDescription::default().named("Acme").unwrap();
     match name {
         "apply_limits" => drop(limiter.admin().apply_limits("e-1", "gpt-4").send().await?),
+        "change_config" => {
+            let delete = ConfigChange::Delete;
+            let change = limiter.admin().change_config(&system, &delete, None);
+            drop(change.await?);
+        }
         "delete_config" => drop(limiter.admin().delete_config(&system).await?),
         "delete_entity" => drop(limiter.admin().delete_entity(&id).await?),
         "edit_balances" => drop(

@@ -6,7 +6,8 @@ use std::collections::BTreeSet;
 use crate::fixtures::fleet::{Fleet, pass, secs, tokens};
 use crate::fixtures::stored::{File, child, configure, of_entity, of_resource, on, take_of};
 use weirgate::{
-    Config, ConfigLevel, ConfigStatus, Decision, Error, Limit, LimitsFile, RateLimiter,
+    Config, ConfigLevel, ConfigStatus, Decision, EffectiveBucket, Error, Limit, LimitMode,
+    LimitsFile, RateLimiter,
 };
 
 const GOOD: &str = "\
@@ -506,4 +507,74 @@ async fn a_throttled_read_of_the_table_lets_no_broad_level_of_the_file_decide() 
         pass(secs(61)).await;
         assert!(ask("user-2").await.unwrap().is_granted());
     }
+}
+
+/// What is in force, as acquires find it, with the levels of the file and of the table.
+#[tokio::test(start_paused = true)]
+async fn effective_limits_have_the_level_that_each_bucket_has_them_from() {
+    let fleet = Fleet::new().await;
+    let file = File::new(GOOD);
+    let limiter = limiter(&fleet, &file.limits()).await;
+    let admin = limiter.admin();
+    let rate = |tokens| Limit::per_minute("rpm", tokens).unwrap();
+    let effective = async |entity: &str, resource: &str| {
+        let (entity, resource) = (entity.try_into().unwrap(), resource.try_into().unwrap());
+        admin.effective_limits(&entity, &resource).await.unwrap()
+    };
+    // The table has a narrower level than the file, a level of both, and a grandparent.
+    configure(&limiter, &on("user-2", "gpt-4"), [rate(7)]).await;
+    configure(&limiter, &ConfigLevel::System, [rate(9)]).await;
+    configure(&limiter, &of_entity("company"), [rate(8)]).await;
+    admin.set_entity(&child("team-a", "company")).await.unwrap();
+
+    let found = effective("user-1", "gpt-4").await;
+    let own = EffectiveBucket {
+        entity: "user-1".try_into().unwrap(),
+        level: Some(on("user-1", "gpt-4")),
+        status: Some(ConfigStatus::Enforced),
+        limits: vec![rate(30).in_mode(LimitMode::Soft)],
+    };
+    assert_eq!(found.buckets[0], own);
+    let from = |at: usize| {
+        let bucket = &found.buckets[at];
+        (bucket.entity.to_string(), bucket.level.clone().unwrap())
+    };
+    assert_eq!(from(1), ("team-a".to_owned(), of_entity("team-a")));
+    assert_eq!(from(2), ("company".to_owned(), of_entity("company")));
+    assert_eq!(found.buckets.len(), 3);
+    let of_file: Vec<_> = found.levels.iter().map(|of| of.is_from_file).collect();
+    assert_eq!(of_file, [true, false, true, true]);
+    assert_eq!(found.levels[1].config, None);
+    assert_eq!(found.levels[3].config, Some(Config::of([rate(1)])), "the file wins");
+
+    let table = effective("user-2", "gpt-4").await;
+    assert_eq!(table.buckets[0].limits, [rate(7)]);
+    assert_eq!(table.levels[0].config, Some(Config::of([rate(7)])));
+    assert!(!table.levels[0].is_from_file);
+    let disabled = effective("user-2", "legacy").await;
+    assert_eq!(disabled.buckets[0].status, Some(ConfigStatus::Disabled));
+
+    // Each is what an acquire gets.
+    for (entity, resource) in [("user-1", "gpt-4"), ("user-2", "gpt-4"), ("company", "x")] {
+        let balances = limiter.peek(entity, resource).send().await.unwrap();
+        let mut seen: Vec<_> = (balances.limits.iter())
+            .map(|status| (status.entity.to_string(), status.capacity))
+            .collect();
+        let buckets = effective(entity, resource).await.buckets;
+        let mut expected: Vec<_> = buckets
+            .iter()
+            .flat_map(|bucket| bucket.limits.iter().map(|limit| (&bucket.entity, limit)))
+            .map(|(entity, limit)| (entity.to_string(), limit.rule().capacity))
+            .collect();
+        seen.sort();
+        expected.sort();
+        assert_eq!(seen, expected, "{entity} on {resource}");
+    }
+
+    let empty = fleet.limiter().await;
+    empty.admin().delete_config(&ConfigLevel::System).await.unwrap();
+    let (entity, resource) = ("no-one".try_into().unwrap(), "x".try_into().unwrap());
+    let none = empty.admin().effective_limits(&entity, &resource).await.unwrap();
+    assert_eq!((none.buckets.len(), &none.buckets[0].level), (1, &None));
+    assert_eq!((none.buckets[0].status, none.levels.len()), (None, 4));
 }

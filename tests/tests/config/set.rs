@@ -7,7 +7,10 @@ use crate::fixtures::fleet::{Fleet, secs, tokens};
 use crate::fixtures::stored::{
     child, configure, configured, entity, of_entity, of_resource, on, resource, rpm, take,
 };
-use weirgate::{AuditSubject, Config, ConfigFilter, ConfigLevel, Error, Limit, RateLimiter};
+use weirgate::{
+    AuditSubject, Config, ConfigChange, ConfigFilter, ConfigLevel, ConfigPatch, ConfigStatus, Error,
+    Limit, RateLimiter,
+};
 use weirgate_testkit::Fault;
 
 /// How often the configuration of the system was changed, as its item says.
@@ -73,6 +76,93 @@ async fn saying_again_what_is_said_changes_nothing() {
             .len(),
         1
     );
+}
+
+fn setting(limits: impl Into<Vec<Limit>>) -> ConfigChange {
+    ConfigChange::Merge(ConfigPatch {
+        limits: limits.into(),
+        ..ConfigPatch::default()
+    })
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_change_keeps_what_it_does_not_name_and_returns_before_and_after() {
+    let fleet = Fleet::new().await;
+    let limiter = configured(&fleet, &ConfigLevel::System, [rpm(5), rpm_h()]).await;
+    let change = async |change: ConfigChange| {
+        let report = limiter
+            .admin()
+            .change_config(&ConfigLevel::System, &change, None)
+            .await
+            .unwrap();
+        let stored = limiter.admin().config(&ConfigLevel::System).await.unwrap();
+        assert_eq!(report.after, stored);
+        (report.before, report.after)
+    };
+    let (before, after) = change(setting([rpm(6)])).await;
+    assert_eq!(before, Some(Config::of([rpm_h(), rpm(5)])));
+    assert_eq!(after, Some(Config::of([rpm_h(), rpm(6)])));
+    let disabled = ConfigPatch {
+        status: Some(ConfigStatus::Disabled),
+        ..ConfigPatch::default()
+    };
+    let (_, after) = change(ConfigChange::Merge(disabled)).await;
+    let disabled = Config {
+        status: ConfigStatus::Disabled,
+        ..Config::of([rpm_h(), rpm(6)])
+    };
+    assert_eq!(after, Some(disabled.clone()));
+    let (before, after) = change(ConfigChange::Replace(Config::of([rpm(7)]))).await;
+    assert_eq!((before, after), (Some(disabled), Some(Config::of([rpm(7)]))));
+    assert_eq!(version(&fleet), Some(4));
+    let (before, after) = change(setting([rpm(7)])).await;
+    assert_eq!((before, version(&fleet)), (after, Some(4)), "it is so already");
+    assert_eq!(change(ConfigChange::Delete).await.1, None);
+    assert_eq!(change(ConfigChange::Delete).await, (None, None));
+    let nothing = ConfigChange::Merge(ConfigPatch::default());
+    let admin = limiter.admin();
+    let error = admin.change_config(&ConfigLevel::System, &nothing, None).await;
+    assert!(error.unwrap_err().to_string().contains("without limits"));
+}
+
+#[tokio::test(start_paused = true)]
+async fn changes_of_several_processes_at_once_are_all_made() {
+    let (fleet, [one, two]) = Fleet::of().await;
+    let set = async |limiter: &RateLimiter, limit| {
+        let change = setting([limit]);
+        let changed = limiter.admin().change_config(&ConfigLevel::System, &change, None);
+        changed.await.unwrap()
+    };
+    let _ = tokio::join!(set(&one, rpm(5)), set(&two, rpm_h()));
+    let stored = one.admin().config(&ConfigLevel::System).await.unwrap();
+    assert_eq!(stored, Some(Config::of([rpm_h(), rpm(5)])));
+    assert_eq!(version(&fleet), Some(2));
+}
+
+#[tokio::test(start_paused = true)]
+async fn an_author_is_recorded_behind_the_principal() {
+    let fleet = Fleet::new().await;
+    let limiter = fleet.limiter_with(|builder| builder.principal("portal")).await;
+    let admin = limiter.admin();
+    let change = async |author| {
+        let change = setting([rpm(5)]);
+        admin.change_config(&ConfigLevel::System, &change, author).await
+    };
+    let longest = "a".repeat(256 - "portal/".len());
+    for author in ["", &format!("{longest}a")] {
+        let error = change(Some(author)).await.unwrap_err();
+        assert!(matches!(&error, Error::Invalid(text) if text.contains("1 to 256")), "{error}");
+    }
+    change(Some(&longest)).await.unwrap();
+    admin.delete_config(&ConfigLevel::System).await.unwrap();
+    change(Some("ops")).await.unwrap();
+    let events = admin.audit(&AuditSubject::System, None).await.unwrap().items;
+    let authors: Vec<_> = events.into_iter().map(|event| event.principal).collect();
+    let longest = format!("portal/{longest}");
+    assert_eq!(authors.len(), 3);
+    for author in ["portal/ops", "portal", &longest] {
+        assert!(authors.iter().any(|known| known == author), "{authors:?}");
+    }
 }
 
 /// All pages of a list.

@@ -2,7 +2,7 @@
 
 use clap::Args;
 use serde::Serialize;
-use weirgate::{Config, ConfigLevel, ConfigStatus, Limit, RateLimiter, Versioned};
+use weirgate::{Config, ConfigLevel, ConfigPatch, ConfigStatus, Limit, RateLimiter, Versioned};
 
 use super::diff;
 use crate::amounts;
@@ -66,29 +66,22 @@ impl Set {
         }
         change(context, &level, |before| {
             let kept = before.filter(|_| !self.replace);
-            Some(self.config(kept))
+            Some(self.patch().onto(kept))
         })
         .await
     }
 
-    /// Returns the configuration, with what `kept` has beside it.
-    fn config(&self, kept: Option<&Config>) -> Config {
-        let is_given = |limit: &Limit| self.limits.iter().any(|given| given.name() == limit.name());
-        let kept_limits = kept.into_iter().flat_map(|config| &config.limits);
-        let kept_limits = kept_limits.filter(|limit| !is_given(limit));
-        let mut limits: Vec<_> = self.limits.iter().chain(kept_limits).cloned().collect();
-        limits.sort_by(|one, other| one.name().cmp(other.name()));
-        let status = match (self.disabled, self.unlimited, kept) {
-            (true, _, _) => ConfigStatus::Disabled,
-            (_, true, _) => ConfigStatus::Unlimited,
-            (_, _, Some(kept)) if !self.enforced => kept.status,
-            _ => ConfigStatus::Enforced,
-        };
-        let is_shadow = || kept.is_some_and(|config| config.is_shadow);
-        Config {
-            limits,
-            status,
-            is_shadow: self.shadow.unwrap_or_else(is_shadow),
+    fn patch(&self) -> ConfigPatch {
+        let statuses = [
+            (self.disabled, ConfigStatus::Disabled),
+            (self.unlimited, ConfigStatus::Unlimited),
+            (self.enforced, ConfigStatus::Enforced),
+        ];
+        let named = statuses.into_iter().find(|(is_named, _)| *is_named);
+        ConfigPatch {
+            limits: self.limits.clone(),
+            status: named.map(|(_, status)| status),
+            is_shadow: self.shadow,
         }
     }
 }

@@ -4,7 +4,7 @@ use std::collections::HashSet;
 
 use weirgate_shared::write::write_config;
 use weirgate_shared::{
-    AuditChange, Config, ConfigFilter, ConfigKey, ConfigLevel, ItemKey, Versioned,
+    AuditChange, Config, ConfigFilter, ConfigKey, ConfigLevel, ConfigPatch, ItemKey, Versioned,
 };
 use weirgate_store::{BY_RESOURCE, Item, Query, SortKeys};
 
@@ -13,6 +13,27 @@ use crate::api::page::{Page, PageToken, Unreadable};
 use crate::config::{ConfigEdit, key, stored};
 use crate::session::{CacheKey, Session};
 use crate::values::Error;
+
+/// A change of the configuration of a level.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum ConfigChange {
+    /// Sets what it names, and keeps the rest.
+    Merge(ConfigPatch),
+    /// Replaces the configuration.
+    Replace(Config),
+    /// Deletes the configuration, so that the next level with one applies.
+    Delete,
+}
+
+/// What a [`ConfigChange`] found and did.
+#[derive(Debug, Clone, PartialEq, Eq)]
+#[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize))]
+pub struct ConfigReport {
+    /// Configuration before; `None` if the level had none.
+    pub before: Option<Config>,
+    /// Configuration after. It equals the one before if nothing had to be changed.
+    pub after: Option<Config>,
+}
 
 impl Admin {
     /// Sets the configuration of a level, and replaces the one before. It holds at once for
@@ -35,7 +56,49 @@ impl Admin {
     /// not known.
     pub async fn set_config(&self, level: &ConfigLevel, config: &Config) -> Result<(), Error> {
         let next = Some(checked(config)?);
-        self.change_config(level, None, next).await.map(|_| ())
+        let next = |_: Option<&Config>| Ok(next.clone());
+        self.change_level(level, None, None, next).await.map(|_| ())
+    }
+
+    /// Changes the configuration of a level, whatever it is by then, and returns it before and
+    /// after. It holds as after [`set_config`](Self::set_config).
+    ///
+    /// With an `author` the audit event has the limiter's
+    /// [principal](crate::Builder::principal), a slash and the author. So a service that changes
+    /// limits for several people tells which of them did it, and none can pass for another principal.
+    ///
+    /// ```no_run
+    /// # async fn example(limiter: weirgate::RateLimiter) -> Result<(), Box<dyn std::error::Error>> {
+    /// use weirgate::{ConfigChange, ConfigLevel, ConfigPatch, Limit};
+    /// let patch = ConfigPatch { limits: vec![Limit::per_minute("rpm", 600)?], ..Default::default() };
+    /// let level = ConfigLevel::Resource("gpt-4".try_into()?);
+    /// let report = limiter.admin().change_config(&level, &ConfigChange::Merge(patch), Some("alice")).await?;
+    /// println!("{:?}, then {:?}", report.before, report.after);
+    /// # Ok(())
+    /// # }
+    /// ```
+    ///
+    /// # Errors
+    /// As [`set_config`](Self::set_config), and [`Error::Invalid`] for a wrong author.
+    pub async fn change_config(
+        &self,
+        level: &ConfigLevel,
+        change: &ConfigChange,
+        author: Option<&str>,
+    ) -> Result<ConfigReport, Error> {
+        let author = author.map(|author| self.author(author)).transpose()?;
+        let next = |before: Option<&Config>| match change {
+            ConfigChange::Merge(patch) => checked(&patch.onto(before)).map(Some),
+            ConfigChange::Replace(config) => checked(config).map(Some),
+            ConfigChange::Delete => Ok(None),
+        };
+        match self.change_level(level, None, author, next).await? {
+            Change::Made(report) => Ok(report),
+            // Only another version refuses a change.
+            Change::Refused => Err(Error::Invalid(format!(
+                "the configuration of {level} has another version: read it again"
+            ))),
+        }
     }
 
     /// Replaces the configuration of a level, or deletes it if `next` is `None`, unless its version
@@ -52,7 +115,8 @@ impl Admin {
         next: Option<&Config>,
     ) -> Result<bool, Error> {
         let next = next.map(checked).transpose()?;
-        let change = self.change_config(level, Some(version), next).await?;
+        let next = |_: Option<&Config>| Ok(next.clone());
+        let change = self.change_level(level, Some(version), None, next).await?;
         Ok(change != Change::Refused)
     }
 
@@ -62,8 +126,8 @@ impl Admin {
     /// # Errors
     /// As [`set_config`](Self::set_config).
     pub async fn delete_config(&self, level: &ConfigLevel) -> Result<bool, Error> {
-        let change = self.change_config(level, None, None).await?;
-        Ok(change == Change::Made { existed: true })
+        let change = self.change_level(level, None, None, |_| Ok(None)).await?;
+        Ok(matches!(change, Change::Made(report) if report.before.is_some()))
     }
 
     /// Returns the configuration of exactly this level, read from the table; `None` if it has none.
@@ -151,27 +215,48 @@ impl Admin {
             .await
     }
 
-    /// Changes or deletes a configuration. With a `version`, only if the item still has it.
-    async fn change_config(
+    /// Returns an author as audit events have it.
+    fn author(&self, author: &str) -> Result<String, Error> {
+        let author = match author {
+            "" => String::new(),
+            author => format!("{}/{author}", self.session.settings.principal),
+        };
+        if author.is_empty() || author.chars().count() > 256 {
+            return Err(Error::Invalid(format!(
+                "author must have 1 to 256 characters with the principal before it, got {author:?}: shorten it"
+            )));
+        }
+        Ok(author)
+    }
+
+    /// Replaces a configuration by what `next` makes of it, or deletes it if that is `None`. With a
+    /// `version`, only if the item still has it.
+    async fn change_level(
         &self,
         level: &ConfigLevel,
         version: Option<i64>,
-        next: Option<Config>,
+        author: Option<String>,
+        next: impl Fn(Option<&Config>) -> Result<Option<Config>, Error>,
     ) -> Result<Change, Error> {
         self.session
             .at_home(async {
                 let session = &*self.session;
                 let key = key(&session.namespace, level);
                 let what = format!("the configuration of {level}");
-                let mut editing = ConfigEdit::new(session, what, CacheKey::Level(level.clone()));
+                let editing = ConfigEdit::new(session, what, CacheKey::Level(level.clone()));
+                let mut editing = editing.by(author);
                 loop {
                     let item_key = key.item_key();
                     let (items, mark) = editing.read(std::slice::from_ref(&item_key)).await?;
                     let seen = stored(&item_key, &items)?;
-                    let existed = seen.value.is_some();
+                    let next = next(seen.value.as_ref())?;
                     let changes = version.map(|version| seen.version.saturating_sub(version));
+                    let report = ConfigReport {
+                        before: seen.value.clone(),
+                        after: next.clone(),
+                    };
                     if seen.value == next && matches!(changes, None | Some(0 | 1)) {
-                        return Ok(Change::Made { existed });
+                        return Ok(Change::Made(report));
                     }
                     if !matches!(changes, None | Some(0)) {
                         return Ok(Change::Refused);
@@ -181,12 +266,12 @@ impl Admin {
                     let change = AuditChange::Config {
                         level: level.clone(),
                         before: seen.value,
-                        after: next.clone(),
+                        after: next,
                     };
                     actions.push(editing.record(change));
                     actions.extend(mark);
                     if editing.write(&actions).await? {
-                        return Ok(Change::Made { existed });
+                        return Ok(Change::Made(report));
                     }
                 }
             })
@@ -195,13 +280,10 @@ impl Admin {
 }
 
 /// What became of a change.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, PartialEq, Eq)]
 enum Change {
     /// The level is configured so; it may have been before.
-    Made {
-        /// Whether it had a configuration before.
-        existed: bool,
-    },
+    Made(ConfigReport),
     /// The version was another one; nothing was written.
     Refused,
 }

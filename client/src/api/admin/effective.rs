@@ -1,0 +1,185 @@
+//! The limits in force for an entity on a resource, and where they come from.
+
+#[cfg(feature = "yaml")]
+use std::sync::Arc;
+
+use weirgate_shared::{Config, ConfigLevel, ConfigStatus, EntityId, Limit, Resource};
+
+use super::Admin;
+#[cfg(feature = "yaml")]
+use crate::file::FileLevels;
+use crate::values::{EffectiveConfig, Error};
+
+/// The limits that an acquire has which brings none itself.
+#[derive(Debug, Clone, PartialEq, Eq)]
+#[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize))]
+pub struct EffectiveLimits {
+    /// The bucket of the entity, then that of each ancestor which it cascades to and which has limits.
+    /// An acquire takes of all of them, or of none.
+    pub buckets: Vec<EffectiveBucket>,
+    /// The levels of the entity on the resource, in the order of [`ConfigLevel::of`]: the first one
+    /// with a configuration wins.
+    pub levels: Vec<ConfiguredLevel>,
+}
+
+/// The limits in force for one bucket.
+#[derive(Debug, Clone, PartialEq, Eq)]
+#[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize))]
+pub struct EffectiveBucket {
+    /// Entity of the bucket.
+    pub entity: EntityId,
+    /// Level that the limits come from; `None` if no level has a configuration.
+    pub level: Option<ConfigLevel>,
+    /// Whether the limits apply; `None` without a configuration. A [stop](Admin::stop) is not a part
+    /// of it.
+    pub status: Option<ConfigStatus>,
+    /// Limits in their effective modes.
+    pub limits: Vec<Limit>,
+}
+
+/// A level, and its configuration.
+#[derive(Debug, Clone, PartialEq, Eq)]
+#[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize))]
+pub struct ConfiguredLevel {
+    /// Level.
+    pub level: ConfigLevel,
+    /// Configuration, if it has one: the limits file's, or else the table's.
+    pub config: Option<Config>,
+    /// Whether it is the limits file's, so that a change in the table has no effect.
+    pub is_from_file: bool,
+}
+
+impl Admin {
+    /// Returns the limits in force for an entity on a resource, with the levels that they come from:
+    /// those of the table, read from it, and of the limits file of this limiter.
+    ///
+    /// ```no_run
+    /// # async fn example(limiter: weirgate::RateLimiter) -> Result<(), Box<dyn std::error::Error>> {
+    /// let effective = limiter.admin().effective_limits(&"user-1".try_into()?, &"gpt-4".try_into()?).await?;
+    /// for bucket in effective.buckets {
+    ///     println!("{}: {:?} from {:?}", bucket.entity, bucket.limits, bucket.level);
+    /// }
+    /// # Ok(())
+    /// # }
+    /// ```
+    ///
+    /// # Errors
+    /// [`Error::Store`], or [`Error::UnreadableItem`] if an item was changed by other means.
+    pub async fn effective_limits(
+        &self,
+        entity: &EntityId,
+        resource: &Resource,
+    ) -> Result<EffectiveLimits, Error> {
+        self.session
+            .at_home(async {
+                let file = File::of(self);
+                let levels = self.levels(&file, entity, resource).await?;
+                let mut buckets = vec![EffectiveBucket::of(entity, &levels)];
+                let (mut entities, mut next) = (vec![], Some(entity.clone()));
+                while let Some(child) = next.filter(|id| !entities.contains(id)) {
+                    next = self.cascades_to(&file, &child).await?;
+                    if let Some(parent) = &next {
+                        let levels = self.levels(&file, parent, resource).await?;
+                        let bucket = EffectiveBucket::of(parent, &levels);
+                        buckets.extend(bucket.level.is_some().then_some(bucket));
+                    }
+                    entities.push(child);
+                }
+                Ok(EffectiveLimits { buckets, levels })
+            })
+            .await
+    }
+
+    async fn levels(
+        &self,
+        file: &File,
+        entity: &EntityId,
+        resource: &Resource,
+    ) -> Result<Vec<ConfiguredLevel>, Error> {
+        let levels = ConfigLevel::of(entity, resource);
+        let stored = self.read_configs(&levels).await?;
+        let levels = levels.into_iter().zip(stored);
+        let configured = levels.map(|(level, stored)| {
+            let of_file = file.config(&level);
+            ConfiguredLevel {
+                level,
+                is_from_file: of_file.is_some(),
+                config: of_file.or(stored.value),
+            }
+        });
+        Ok(configured.collect())
+    }
+
+    /// Returns the parent that an entity cascades to: the file's, or else the table's.
+    async fn cascades_to(
+        &self,
+        file: &File,
+        entity: &EntityId,
+    ) -> Result<Option<EntityId>, Error> {
+        if let Some(parent) = file.parent(entity) {
+            return Ok(Some(parent));
+        }
+        let entity = self.entity(entity).await?.filter(|entity| entity.cascades);
+        Ok(entity.and_then(|entity| entity.parent))
+    }
+}
+
+impl EffectiveBucket {
+    fn of(entity: &EntityId, levels: &[ConfiguredLevel]) -> Self {
+        let in_force = levels.iter().find_map(|of| Some((&of.level, of.config.as_ref()?)));
+        let in_force =
+            in_force.map(|(level, config)| EffectiveConfig::new(level.clone(), config, None));
+        Self {
+            entity: entity.clone(),
+            status: in_force.as_ref().map(|config| config.status),
+            limits: (in_force.as_ref()).map_or_else(Vec::new, |config| config.limits.to_vec()),
+            level: in_force.map(|config| config.level),
+        }
+    }
+}
+
+/// The limits file of a limiter, if it has one.
+struct File {
+    #[cfg(feature = "yaml")]
+    levels: Option<Arc<FileLevels>>,
+}
+
+#[cfg(feature = "yaml")]
+impl File {
+    fn of(admin: &Admin) -> Self {
+        let session = &admin.session;
+        let now = session.table.skew().local();
+        Self {
+            levels: session.settings.file.as_ref().map(|file| file.levels(now)),
+        }
+    }
+
+    /// Returns the configuration of a level, its limits in their effective modes.
+    fn config(&self, level: &ConfigLevel) -> Option<Config> {
+        let config = self.levels.as_ref()?.config(level)?;
+        Some(Config {
+            limits: config.limits.to_vec(),
+            status: config.status,
+            is_shadow: false,
+        })
+    }
+
+    fn parent(&self, entity: &EntityId) -> Option<EntityId> {
+        self.levels.as_ref()?.parent(entity).cloned()
+    }
+}
+
+#[cfg(not(feature = "yaml"))]
+impl File {
+    const fn of(_: &Admin) -> Self {
+        Self {}
+    }
+
+    const fn config(&self, _: &ConfigLevel) -> Option<Config> {
+        None
+    }
+
+    const fn parent(&self, _: &EntityId) -> Option<EntityId> {
+        None
+    }
+}
