@@ -79,7 +79,8 @@ mod values;
 pub use api::blocking;
 pub use api::{
     Acquire, AcquireAll, Admin, BalanceEdit, BalanceReport, Balances, Builder, ConfigChange,
-    ConfigReport, ConfiguredLevel, EffectiveBucket, EffectiveLimits, EraseReport, Grants, LimitsEdit, LimitsReport, LiveLeases, OperationOutcome, Page, PageToken, Peek, PolicyEdit,
+    ConfigReport, ConfiguredLevel, EffectiveBucket, EffectiveLimits, EraseReport, Grants,
+    LimitsEdit, LimitsReport, LiveLeases, OperationOutcome, Page, PageToken, Peek, PolicyEdit,
     PolicyReport, Purge, PurgeReport, RateLimiter, Refund, ScopeError, StoredBucket, StoredLease,
     SwitchEdit, SwitchReport, TopUser, Unreadable, UsageReport, UsageRow, UsageScope, UsageTotal,
 };
@@ -93,9 +94,9 @@ pub use values::{
 };
 pub use weirgate_shared::{
     AuditChange, AuditEvent, AuditId, AuditSubject, Config, ConfigError, ConfigFilter, ConfigLevel,
-    ConfigPatch, ConfigStatus, DescriptionError, Entity, EntityDescription, EntityId, EpochMillis, Granularity,
-    Limit, LimitError, LimitKind, LimitMode, LimitName, MilliTokens, MilliTotal, NameError,
-    RefillRule, Resource, Switch, Usage, UsageState, Versioned, Window, WindowUsage,
+    ConfigPatch, ConfigStatus, DescriptionError, Entity, EntityDescription, EntityId, EpochMillis,
+    Granularity, Limit, LimitError, LimitKind, LimitMode, LimitName, MilliTokens, MilliTotal,
+    NameError, RefillRule, Resource, Switch, Usage, UsageState, Versioned, Window, WindowUsage,
 };
 pub use weirgate_store::{Clock, ConnectOptions, ErrorKind, StoreError, SystemClock, Table};
 

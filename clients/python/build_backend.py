@@ -1,6 +1,7 @@
-"""Builds the wheel of this folder with the standard library alone (PEP 517, PEP 660).
+"""Builds the wheel of a package with the standard library alone (PEP 517, PEP 660).
 
-The usual backends are downloaded for a build. This package is a folder of Python files, so a wheel is a zip of them.
+The usual backends are downloaded for a build. A package here is a folder of Python files, so a wheel is a zip of them.
+`clients/asgi` has a link to this file.
 """
 
 import base64
@@ -12,7 +13,8 @@ import tarfile
 import zipfile
 from pathlib import Path
 
-ROOT = Path(__file__).resolve().parent
+# A frontend calls from the folder of the package.
+ROOT = Path.cwd()
 SOURCE = ROOT / "src"
 PROJECT = (ROOT / "pyproject.toml").read_text(encoding="utf-8")
 
@@ -23,18 +25,21 @@ def field(name):
 
 
 NAME, VERSION = field("name"), field("version")
-INFO = f"{NAME}-{VERSION}.dist-info"
-WHEEL = f"{NAME}-{VERSION}-py3-none-any.whl"
+DEPENDENCIES = re.findall('"(.*?)"', re.search(r"^dependencies = \[(.*?)\]", PROJECT, re.M | re.S).group(1))
+FILES = f"{NAME.replace('-', '_')}-{VERSION}"
+INFO = f"{FILES}.dist-info"
+WHEEL = f"{FILES}-py3-none-any.whl"
 
 
 def metadata():
+    requires = "".join(f"Requires-Dist: {dependency}\n" for dependency in DEPENDENCIES)
     head = f"""Metadata-Version: 2.1
 Name: {NAME}
 Version: {VERSION}
 Summary: {field("description")}
 License: {field("license")}
 Requires-Python: {field("requires-python")}
-Classifier: Typing :: Typed
+{requires}Classifier: Typing :: Typed
 Description-Content-Type: text/markdown
 
 """

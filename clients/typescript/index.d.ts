@@ -22,6 +22,22 @@ export type Amounts = Readonly<Record<string, number>>;
 
 export type Mode = "enforced" | "shadow" | "soft";
 
+export type Kind = "rate" | "slots";
+
+/** Whether limits apply. */
+export type Status = "enforced" | "disabled" | "unlimited";
+
+export type Interval = "hour" | "day" | "month";
+
+/** `"interim"` may still change, `"final"` does not, and of `"unknown"` a part may no longer be kept. */
+export type UsageState = "interim" | "final" | "unknown";
+
+/** The decision without DynamoDB; a percentage of each limit with `local`. */
+export type OnUnavailable = "error" | "deny" | "allow" | `local ${number}`;
+
+/** The decision of an acquire without the agent. */
+export type OnAgentUnavailable = "raise" | "deny" | "allow";
+
 /** A rate, or slots if `refill` and `periodMs` are 0. Made by `limit`, which refuses impossible ones. */
 export interface Limit {
   readonly name: string;
@@ -55,8 +71,8 @@ export interface Bucket {
   entity: string;
   resource: string;
   take: Take;
-  /** Limits of the bucket; those of the table, by default. */
-  limits?: readonly Limit[] | undefined;
+  /** Limits of the bucket, or their texts, `"rpm=600/minute"`; those of the table, by default. */
+  limits?: readonly (Limit | string)[] | undefined;
   limitsVersion?: number | undefined;
   /** Whether it takes of the entity's parents too, with limits given here. */
   cascading?: boolean | undefined;
@@ -77,14 +93,14 @@ export interface AcquireAllOptions extends CallOptions {
   leaseMs?: number | undefined;
   /** Time for the decision, without the wait. */
   timeoutMs?: number | undefined;
-  /** The decision without DynamoDB; a percentage of each limit with `local`. `onAgentUnavailable`: without the agent. */
-  onUnavailable?: "error" | "deny" | "allow" | `local ${number}` | undefined;
+  /** The decision without DynamoDB. `onAgentUnavailable`: without the agent. */
+  onUnavailable?: OnUnavailable | undefined;
   /** Counts the amounts, and takes none of them. */
   bypass?: boolean | undefined;
 }
 
 export interface AcquireOptions extends AcquireAllOptions {
-  limits?: readonly Limit[] | undefined;
+  limits?: readonly (Limit | string)[] | undefined;
   limitsVersion?: number | undefined;
   cascading?: boolean | undefined;
 }
@@ -92,7 +108,7 @@ export interface AcquireOptions extends AcquireAllOptions {
 export interface PeekOptions extends CallOptions {
   /** Amounts of which the answer says when they will be there. */
   need?: Amounts | undefined;
-  limits?: readonly Limit[] | undefined;
+  limits?: readonly (Limit | string)[] | undefined;
 }
 
 export interface UsageOptions extends CallOptions {
@@ -100,7 +116,7 @@ export interface UsageOptions extends CallOptions {
   entity?: string | undefined;
   resource?: string | undefined;
   /** `"day"` by default. */
-  by?: "hour" | "day" | "month" | undefined;
+  by?: Interval | undefined;
   /** The start of an hour, a day or a month in UTC, as `by` says. */
   start: Date;
   end: Date;
@@ -109,6 +125,30 @@ export interface UsageOptions extends CallOptions {
 export interface UsageRowsOptions extends UsageOptions {
   /** `next` of the page before. */
   page?: string | undefined;
+}
+
+/** A level of the table: an entity, a resource, an entity on a resource, or with `system` alone the whole namespace. */
+export interface OfLevel {
+  entity?: string | undefined;
+  resource?: string | undefined;
+  system?: true | undefined;
+}
+
+export interface DeleteLimitsOptions extends OfLevel, CallOptions {
+  /** Who changes the limits, for the audit event; it has the agent's owner too. */
+  author?: string | undefined;
+}
+
+/** What is not named stays. */
+export interface SetLimitsOptions extends DeleteLimitsOptions {
+  /** Limits to set, or their texts: `"rpm=600/minute"`. */
+  limits?: readonly (Limit | string)[] | undefined;
+  /** Whether the limits apply. */
+  status?: Status | undefined;
+  /** Whether all limits of the level only count what they would deny. */
+  isShadow?: boolean | undefined;
+  /** Drops all limits and settings of the level that are not named. */
+  replace?: boolean | undefined;
 }
 
 export interface SettleOptions extends CallOptions {
@@ -132,7 +172,7 @@ export interface ClientOptions {
    * throws `Unavailable`; `"deny"` throws `Denied`; `"allow"` grants: such a grant is `degraded`, and its settlements
    * change nothing. What only a repair ends, such as a wrong token or missing limits, is thrown in any case.
    */
-  onAgentUnavailable?: "raise" | "deny" | "allow";
+  onAgentUnavailable?: OnAgentUnavailable;
 }
 
 /** One limit of a bucket. */
@@ -140,6 +180,7 @@ export interface LimitStatus {
   readonly entity: string;
   readonly resource: string;
   readonly limit: string;
+  readonly kind: Kind;
   readonly mode: Mode;
   readonly capacity: number;
   readonly refill: number;
@@ -153,7 +194,7 @@ export interface LimitStatus {
 }
 
 export interface Balances {
-  readonly status: "enforced" | "disabled" | "unlimited";
+  readonly status: Status;
   readonly limits: readonly LimitStatus[];
   /** Time until all that is needed is there; null if time alone does not help. */
   readonly retryAfterMs: number | null;
@@ -165,8 +206,7 @@ export interface Usage {
   /** By limit; text where no number is exact, above 15 digits. */
   readonly tokens: Readonly<Record<string, number | string>>;
   readonly acquires: number;
-  /** `"interim"` may still change, `"final"` does not, and of `"unknown"` a part may no longer be kept. */
-  readonly state: "interim" | "final" | "unknown";
+  readonly state: UsageState;
   /** All usage before is included. */
   readonly completeUntil: Date;
 }
@@ -192,12 +232,63 @@ export interface UsagePage {
   readonly unreadable: readonly string[];
 }
 
+/** What limits of the table are for. The names that the kind does not have are null. */
+export interface Level {
+  readonly kind: "entity_resource" | "entity" | "resource" | "system";
+  readonly entity: string | null;
+  readonly resource: string | null;
+}
+
+/** The limits of one level. */
+export interface Config {
+  readonly limits: readonly Limit[];
+  readonly status: Status;
+  /** Whether all its limits are in shadow mode. */
+  readonly isShadow: boolean;
+}
+
+/** The limits in force for one bucket. */
+export interface EffectiveBucket {
+  readonly entity: string;
+  /** Where the limits come from; null if no level has any. */
+  readonly level: Level | null;
+  /** Whether the limits apply; null without any. An operator's stop is not a part of it. */
+  readonly status: Status | null;
+  readonly limits: readonly Limit[];
+}
+
+/** A level, and its configuration if it has one. */
+export interface ConfiguredLevel {
+  readonly level: Level;
+  readonly config: Config | null;
+  /** Whether it is that of the agent's limits file, so that a change in the table has no effect. */
+  readonly isFromFile: boolean;
+}
+
+/** The limits in force for an entity on a resource, and where they come from. */
+export interface EffectiveLimits {
+  /** The bucket of the entity, then of each ancestor that it cascades to and that has limits. */
+  readonly buckets: readonly EffectiveBucket[];
+  /** The levels of the entity on the resource. The first one with a configuration wins. */
+  readonly levels: readonly ConfiguredLevel[];
+}
+
+/** The limits of a level before and after a change. */
+export interface LimitsChange {
+  readonly isChanged: boolean;
+  readonly before: Config | null;
+  readonly after: Config | null;
+}
+
 /** `"lease_gone"`: the lease had already ended, by a release or by its expiry. Nothing changed. */
 export type Settlement = "settled" | "lease_gone";
 
 /** Acquires by the agent. Share one in a process. */
 export declare class Client {
   constructor(options?: ClientOptions);
+
+  /** Where the agent is. */
+  readonly url: string;
 
   /** Takes all amounts, or throws `Denied`, `NeverFits` or `Disabled` and takes none. */
   acquire(entity: string, resource: string, take: Take, options?: AcquireOptions): Promise<Grant>;
@@ -233,6 +324,18 @@ export declare class Client {
 
   /** Reads the same by interval, and by bucket. */
   usageRows(options: UsageRowsOptions): Promise<UsagePage>;
+
+  /** Reads the limits in force for an entity on a resource, and the level that they come from. */
+  limits(entity: string, resource: string, options?: CallOptions): Promise<EffectiveLimits>;
+
+  /**
+   * Sets limits of one level in the table, if the agent was started with `--allow-limit-changes`; otherwise it throws
+   * `NotAllowed`. A change holds at once for acquires by this agent, and for others within a minute.
+   */
+  setLimits(options: SetLimitsOptions): Promise<LimitsChange>;
+
+  /** Deletes the limits of one level, so that the next level with some applies. As `setLimits`. */
+  deleteLimits(options: DeleteLimitsOptions): Promise<LimitsChange>;
 
   /**
    * Closes the idle connections, and the others once the calls in flight have ended: also settlements that go on after
@@ -295,6 +398,9 @@ export declare class InvalidRequest extends WeirgateError {}
 
 /** The agent refused the token. Nothing was taken. */
 export declare class Unauthorized extends WeirgateError {}
+
+/** The agent changes no limits. The message has the option that allows it. Nothing was changed. */
+export declare class NotAllowed extends WeirgateError {}
 
 /** The short limit with the longest wait, in whole tokens. */
 export interface Blocking {

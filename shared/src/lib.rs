@@ -73,8 +73,8 @@ pub use asks::{Ask, Asks, Effect};
 pub use audit::{AuditChange, AuditEvent};
 pub use bucket::Bucket;
 pub use config::{
-    Config, ConfigError, ConfigLevel, ConfigPatch, ConfigStatus, Entity, MAX_BUCKET_LIMITS, MAX_LIMITS,
-    SCHEMA_VERSION, Versioned,
+    Config, ConfigError, ConfigLevel, ConfigPatch, ConfigStatus, Entity, MAX_BUCKET_LIMITS,
+    MAX_LIMITS, SCHEMA_VERSION, Versioned,
 };
 pub use description::{DescriptionError, EntityDescription};
 pub use edit::{BalanceStep, BucketEdit, EditChange};

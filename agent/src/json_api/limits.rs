@@ -3,8 +3,7 @@
 use serde::Serialize;
 use serde_json::value::RawValue;
 use weirgate::{
-    Config, ConfigChange, ConfigLevel, ConfigPatch, ConfigReport, ConfigStatus, EntityId, Error,
-    Resource,
+    Config, ConfigChange, ConfigLevel, ConfigPatch, ConfigReport, ConfigStatus, EntityId, Resource,
 };
 
 use super::operations::{Answer, named};
@@ -50,7 +49,9 @@ pub(super) fn read_limits(body: &[u8]) -> Result<ReadLimits, Invalid> {
 pub(super) async fn limits(gated: &GatedLimiter, request: &ReadLimits) -> Result<Answer, Refusal> {
     let admin = gated.limiter.admin();
     let effective = admin.effective_limits(&request.entity, &request.resource);
-    let effective = effective.await.map_err(|error| Refusal::no_decision(&error))?;
+    let effective = effective
+        .await
+        .map_err(|error| Refusal::no_decision(&error))?;
     Ok((vec![], json(&effective)))
 }
 
@@ -66,7 +67,14 @@ pub(super) fn read_set_limits(body: &[u8]) -> Result<ChangeLimits, Invalid> {
     };
     let replaces = object.optional("replace", bool)?.unwrap_or_default();
     let author = object.optional("author", text)?;
-    object.end(&["level", "limits", "status", "is_shadow", "replace", "author"])?;
+    object.end(&[
+        "level",
+        "limits",
+        "status",
+        "is_shadow",
+        "replace",
+        "author",
+    ])?;
     if patch.is_empty() {
         return Err(Invalid::of(
             "",

@@ -284,8 +284,9 @@ pub(super) fn limits(json: &RawValue) -> Result<Arc<[Limit]>, Invalid> {
     // More than a bucket can have, so the limiter names the bound.
     const MOST: usize = 100;
     let limit = |json: &RawValue| {
-        serde_json::from_str(json.get())
-            .map_err(|error| Invalid::of("", format!("is no limit: {}", cut(&error.to_string(), 200))))
+        serde_json::from_str(json.get()).map_err(|error| {
+            Invalid::of("", format!("is no limit: {}", cut(&error.to_string(), 200)))
+        })
     };
     list(json, MOST, limit).map(Into::into)
 }

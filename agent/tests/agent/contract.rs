@@ -30,6 +30,7 @@ fn agent(file: &ScenarioFile) -> Agent {
     let limits = std::fs::read_to_string(folder().join("limits.yaml")).unwrap();
     let settings = Settings {
         has_table: file.database != Database::WithoutTable,
+        allows_limit_changes: file.allows_limit_changes,
         ..Settings::default()
     };
     let mut agent = Agent::with_limits(settings, &limits);
@@ -89,6 +90,48 @@ fn usage(agent: &Agent, request: &Request) -> Value {
     })
 }
 
+/// Reads the limits in force.
+fn limits(agent: &Agent, request: &Request) -> Value {
+    let answer = agent.post("/v1/limits", &json!(request));
+    if answer.status != 200 {
+        return refused(&answer);
+    }
+    let body = answer.json();
+    let bucket = &body["buckets"][0];
+    json!({
+        "outcome": "limits",
+        "level": bucket["level"]["level"],
+        "status": bucket["status"],
+        "limits": plain(&bucket["limits"]),
+    })
+}
+
+/// Sets or deletes limits.
+fn change(agent: &Agent, path: &str, request: &Request) -> Value {
+    let answer = agent.post(path, &json!(request));
+    if answer.status != 200 {
+        return refused(&answer);
+    }
+    let body = answer.json();
+    let limits = |of: &str| body[of].as_object().map(|config| plain(&config["limits"]));
+    json!({
+        "outcome": if body["changed"] == true { "changed" } else { "unchanged" },
+        "before": limits("before"),
+        "after": limits("after"),
+    })
+}
+
+/// Returns limits in the order of their names, as the files have them.
+fn plain(limits: &Value) -> Vec<Value> {
+    let mut limits: Vec<_> = limits.as_array().unwrap().clone();
+    for limit in &mut limits {
+        let fields = limit.as_object_mut().unwrap();
+        fields.retain(|name, value| name != "text" && *value != "enforced");
+    }
+    limits.sort_by_key(|limit| limit["name"].to_string());
+    limits
+}
+
 fn folder() -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("../clients/contract")
 }
@@ -101,8 +144,14 @@ struct ScenarioFile {
     _about: String,
     #[serde(default)]
     database: Database,
+    #[serde(default = "yes")]
+    allows_limit_changes: bool,
     limits: BTreeMap<String, Value>,
     scenarios: Vec<Scenario>,
+}
+
+fn yes() -> bool {
+    true
 }
 
 /// Whether the agent reaches its database, and its table there.
@@ -131,6 +180,9 @@ struct Step {
     settle: Option<Request>,
     peek: Option<Request>,
     usage: Option<Request>,
+    limits: Option<Request>,
+    set_limits: Option<Request>,
+    delete_limits: Option<Request>,
     restart: Option<Request>,
     /// Name of the grant.
     #[serde(rename = "as")]
@@ -178,6 +230,16 @@ impl Scenario {
                 peek(agent, &prepared(request, file, &prefix))
             } else if let Some(request) = &step.usage {
                 usage(agent, &prepared(request, file, &prefix))
+            } else if let Some(request) = &step.limits {
+                limits(agent, &prepared(request, file, &prefix))
+            } else if let Some(request) = &step.set_limits {
+                change(agent, "/v1/limits/set", &prepared(request, file, &prefix))
+            } else if let Some(request) = &step.delete_limits {
+                change(
+                    agent,
+                    "/v1/limits/delete",
+                    &prepared(request, file, &prefix),
+                )
             } else {
                 assert!(step.restart.is_some(), "step {at} of {:?}", self.name);
                 agent.restart();
@@ -192,7 +254,7 @@ impl Scenario {
                 grants.insert(name, grant.to_owned());
             }
             for (key, expected) in &step.expect {
-                let is_kept = holds(key, expected, &answer);
+                let is_kept = holds(key, &named(key, expected, file), &answer);
                 let name = &self.name;
                 assert!(
                     is_kept,
@@ -211,7 +273,7 @@ fn prepared(request: &Request, file: &ScenarioFile, prefix: &str) -> Request {
             ("entity", Value::String(entity)) if !entity.is_empty() => {
                 entity.insert_str(0, prefix);
             }
-            ("scope", Value::Object(scope)) => *scope = prepared(scope, file, prefix),
+            ("scope" | "level", Value::Object(of)) => *of = prepared(of, file, prefix),
             ("limits", Value::Array(limits)) => {
                 for limit in limits {
                     *limit = file.limits[limit.as_str().unwrap()].clone();
@@ -228,12 +290,27 @@ fn prepared(request: &Request, file: &ScenarioFile, prefix: &str) -> Request {
     request
 }
 
+/// Returns an expectation with the file's limits in place of their names.
+fn named(key: &str, expected: &Value, file: &ScenarioFile) -> Value {
+    match (key, expected.as_array()) {
+        ("limits" | "before" | "after", Some(names)) => {
+            let limits = names
+                .iter()
+                .map(|name| file.limits[name.as_str().unwrap()].clone());
+            plain(&limits.collect()).into()
+        }
+        _ => expected.clone(),
+    }
+}
+
 /// Returns whether an answer keeps an expectation.
 fn holds(key: &str, expected: &Value, answer: &Value) -> bool {
     let actual = &answer[key];
     match key {
         "outcome" | "lease" | "ended" | "degraded" | "applied" | "status" | "short"
-        | "would_deny" | "acquires" | "state" => actual == expected,
+        | "would_deny" | "acquires" | "state" | "level" | "limits" | "before" | "after" => {
+            actual == expected
+        }
         "used" => numbers(expected) == numbers(actual),
         "amounts" => {
             let buckets = |value: &Value| value.as_array().cloned().unwrap_or_default();
@@ -301,6 +378,7 @@ fn refused(answer: &Answer) -> Value {
     let outcome = match answer.status {
         429 => "denied",
         413 if body["blocking"].is_object() => "never_fits",
+        403 if body["type"] == "limit-changes-not-allowed" => "not_allowed",
         403 => "disabled",
         404 if body["type"] == "limits-not-configured" => "not_configured",
         500 if body["type"] == "misconfigured" => "misconfigured",

@@ -138,7 +138,9 @@ fn request(path: &str, grant: &Value) -> Value {
         "/v1/acquire" => take("r", 1),
         "/v1/settle" => json!({"grant": grant, "adjust": {"rpm": 2}}),
         "/v1/peek" | "/v1/limits" => json!({"entity": "e", "resource": "r"}),
-        "/v1/limits/set" => json!({"level": {"level": "entity", "entity": "e"}, "is_shadow": false, "status": "unlimited"}),
+        "/v1/limits/set" => {
+            json!({"level": {"level": "entity", "entity": "e"}, "is_shadow": false, "status": "unlimited"})
+        }
         "/v1/limits/delete" => json!({"level": {"level": "entity", "entity": "e"}}),
         _ => {
             let mut request = json!({"scope": {"entity": "e"}, "by": "day", "total": true});
@@ -198,7 +200,11 @@ fn every_status_is_described_and_every_described_one_is_given() {
     let changing_none = Agent::new();
     for path in ["/v1/limits/set", "/v1/limits/delete"] {
         let answer = changing_none.post(path, &request(path, &grant));
-        assert_eq!(answer.json()["type"], "limit-changes-not-allowed", "{answer:?}");
+        assert_eq!(
+            answer.json()["type"],
+            "limit-changes-not-allowed",
+            "{answer:?}"
+        );
         given.check(path, 403, &answer);
     }
 

@@ -119,7 +119,11 @@ fn a_change_of_limits_has_an_event_with_its_author() {
     }
     let admin = agent.gated.limiter.admin();
     let subject = AuditSubject::Entity("e".try_into().unwrap());
-    let events = agent.runtime.block_on(admin.audit(&subject, None)).unwrap().items;
+    let events = agent
+        .runtime
+        .block_on(admin.audit(&subject, None))
+        .unwrap()
+        .items;
     let mut authors: Vec<_> = events.into_iter().map(|event| event.principal).collect();
     authors.sort();
     assert_eq!(authors, ["portal", "portal/alice"]);

@@ -37,6 +37,14 @@ PAGE = {
     "items": [{"entity": "a", "resource": "api", "start_ms": 0, "end_ms": 3_600_000, **USED}], "next": "p2",
     "unreadable": UNREADABLE,
 }
+LEVEL = {"level": "entity_resource", "entity": "a", "resource": "api"}
+RATE = {"name": "rpm", "capacity_tokens": 10, "refill_tokens": 5, "refill_period_ms": 60_000, "mode": "enforced"}
+CONFIG = {"limits": [RATE, {"name": "slots", "slots": 2, "mode": "soft"}], "status": "enforced", "is_shadow": False}
+EFFECTIVE = {
+    "buckets": [{"entity": "a", "level": LEVEL, "status": "enforced", "limits": CONFIG["limits"]}],
+    "levels": [{"level": LEVEL, "config": CONFIG, "is_from_file": False}],
+}
+CHANGED = {"changed": True, "before": CONFIG, "after": CONFIG}
 PROBLEM = {
     "type": "about:blank", "title": "Denied", "status": 429, "detail": "too few", "applied": "no", "retry": False,
     "grant": "g3", "retry_after_ms": 1_500, "violated-policies": ["rpm"], "retry_after": 2,
@@ -134,6 +142,11 @@ def use(found):
         rows = found.rows if isinstance(found, weirgate.UsagePage) else (found,)
         [(row.tokens.get("rpm"), row.acquires + 1, row.state, row.complete_until + 1) for row in rows]
         ", ".join(found.unreadable)
+    elif isinstance(found, weirgate.EffectiveLimits):
+        [(str(of.level), of.status, [limit.json() for limit in of.limits]) for of in found.buckets]
+        [(of.level.json(), of.config and of.config.limits, of.is_from_file) for of in found.levels]
+    elif isinstance(found, weirgate.LimitsChange):
+        [(config.status, config.is_shadow, config.limits) for config in (found.before, found.after) if config]
     elif not isinstance(found, weirgate.Settlement):
         found.limits, found.would_deny, found.degraded, found.headers, found.amount("rpm"), found.remaining("rpm")
         found.token, found.expires_at, found.amounts
@@ -155,6 +168,8 @@ class Subject:
             "peek": lambda client: client.peek("a", "api"),
             "usage": lambda client: client.usage(entity="a", start=0, end=86_400),
             "usage_rows": lambda client: client.usage_rows(entity="a", start=0, end=86_400),
+            "limits": lambda client: client.limits("a", "api"),
+            "set_limits": lambda client: client.set_limits(["rpm=5/minute"], resource="api"),
         }
 
         async def later():
@@ -219,7 +234,10 @@ class Answers(unittest.TestCase):
             self.within(work)
 
     def test_each_part_of_a_success_of_each_wrong_type(self):
-        values = {"acquire": GRANTED, "settle": SETTLED, "peek": BALANCES, "usage": TOTAL, "usage_rows": PAGE}
+        values = {
+            "acquire": GRANTED, "settle": SETTLED, "peek": BALANCES, "usage": TOTAL, "usage_rows": PAGE,
+            "limits": EFFECTIVE, "set_limits": CHANGED,
+        }
         for call, value in values.items():
             with self.subTest(call=call):
                 self.check_whole(call, [whole(200, json.dumps(value))])

@@ -240,10 +240,18 @@ class OfAcquires(Case):
             self.refused(lambda: client.restore(value), "grant")
         for value in ["yes", 1, None]:
             self.refused(lambda: client.acquire("a", "b", {"rpm": 1}, cascading=value), "cascading")
-        for value in ["rpm", [{"name": "rpm"}], 5, weirgate.Limit.slots("a", 1), [None]]:
+        for value in ["rpm", [{"name": "rpm"}], 5, weirgate.Limit.slots("a", 1), [None], [b"rpm=1"], ["rpm"], [""], ["=5"]]:
             self.refused(lambda: client.acquire("a", "b", {"rpm": 1}, limits=value), "limits")
+            self.refused(lambda: client.set_limits(value, system=True), "limits")
         for value in [None, [], 5, "a", [{"entity": "a"}], {}]:
             self.refused(lambda: client.acquire_all(value), "buckets")
+        for level in [{}, {"system": False}, {"system": True, "entity": "a"}, {"system": 1}, {"entity": ""}, {"resource": 5}]:
+            self.refused(lambda: client.set_limits(["rpm=5"], **level))
+            self.refused(lambda: client.delete_limits(**level))
+        self.refused(lambda: client.set_limits(entity="a"), "sets nothing")
+        for name, values in {"status": ["off", 1], "is_shadow": [1, "yes"], "replace": [1, None], "author": ["", 5]}.items():
+            for value in values:
+                self.refused(lambda: client.set_limits(["rpm=5"], entity="a", **{name: value}), name)
         for value in [-1, 1.5, True, "1", None, 101]:
             self.refused(lambda: weirgate.Client("http://127.0.0.1:1", retries=value), "retries")
             self.refused(lambda: weirgate.AsyncClient("http://127.0.0.1:1", max_idle=-1), "max_idle")

@@ -2,8 +2,10 @@
 
 import asyncio
 import contextlib
+import copy
 import logging
 import os
+import pickle
 import tempfile
 import unittest
 from pathlib import Path
@@ -109,6 +111,33 @@ class Scopes(Case):
         self.assertEqual(client.remaining(self.entity, "api", "tpm", limits=LIMITS), 1000)
 
 
+class Shown(Case):
+    def test_what_is_printed_names_the_agent_and_not_the_token(self):
+        with weirgate.Client(agent.url, token="secret") as client:
+            self.assertEqual(repr(client), f"Client(url='{agent.url}')")
+        self.assertEqual(repr(weirgate.AsyncClient("unix:/run/a.sock")), "AsyncClient(url='unix:/run/a.sock')")
+        with self.scope(tpm=100) as grant:
+            self.assertNotIn(grant.token, repr(grant))
+            self.assertIn("amounts=({'tpm': 100},)", repr(grant))
+
+    def scope(self, **take):
+        return self.client.acquire(self.entity, "api", take, limits=LIMITS)
+
+    def test_an_error_is_whole_in_another_process(self):
+        for take in ({"tpm": 2000}, {"wpm": 1}):
+            with self.assertRaises(weirgate.WeirgateError) as caught:
+                self.scope(**take)
+            for error in (pickle.loads(pickle.dumps(caught.exception)), copy.deepcopy(caught.exception)):
+                self.assertEqual((type(error), str(error)), (type(caught.exception), str(caught.exception)))
+                self.assertEqual(vars(error), vars(caught.exception))
+
+    def test_kinds_are_words(self):
+        self.scope(tpm=1).release()
+        kinds = {status.limit: status.kind for status in self.client.peek(self.entity, "api", limits=LIMITS).limits}
+        self.assertEqual(kinds, {limit.name: limit.kind for limit in LIMITS})
+        self.assertEqual(kinds, {"tpm": "rate", "slots": "slots"})
+
+
 class Decorators(Case):
     def test_a_decorated_function_runs_with_a_grant_and_settles_what_it_used(self):
         @self.client.limited(
@@ -208,6 +237,38 @@ class Asyncio(Case):
 
         asyncio.run(run())
         self.assertEqual(self.balances(), {"tpm": 900, "slots": 2})
+
+    def test_a_release_that_is_cancelled_in_any_turn_gives_the_slot_back(self):
+        # Without the shield, the slot would be held for its lease of 60 s.
+        async def run():
+            async with weirgate.AsyncClient(agent.url) as client:
+                for turns in range(25):
+                    for explicit in (True, False):
+                        await asyncio.wait_for(self.cancel_a_release(client, turns, explicit), 30)
+
+        asyncio.run(run())
+        self.assertEqual(self.balances()["slots"], 2)
+
+    async def cancel_a_release(self, client, turns, explicit):
+        """Cancels a task so many turns of the loop after its release has begun, and takes all slots again."""
+        begun = asyncio.Event()
+
+        async def work():
+            grant = await client.acquire(self.entity, "api", {"slots": 2}, limits=LIMITS, wait=30)
+            async with grant:
+                begun.set()
+                if explicit:
+                    await grant.release()
+
+        task = asyncio.ensure_future(work())
+        await begun.wait()
+        for _ in range(turns):
+            await asyncio.sleep(0)
+        task.cancel()
+        await asyncio.wait({task})
+        # Less than the lease of slots that nothing would give back.
+        again = await client.acquire(self.entity, "api", {"slots": 2}, limits=LIMITS, wait=20)
+        await again.release()
 
     def test_an_acquire_that_is_cancelled_while_it_waits_takes_nothing(self):
         async def run():

@@ -10,6 +10,9 @@ import weirgate
 from stack import CONTRACT, Agent, Backend, without_database
 
 
+CALLS = ("acquire", "peek", "usage", "limits", "set_limits", "delete_limits")
+
+
 class Subject:
     """A client, by the requests of the contract. `run` waits for what a call returns."""
 
@@ -80,6 +83,18 @@ class Subject:
             "state": found and found.state,
         }
 
+    def limits(self, request):
+        bucket = self.run(self.client.limits(request["entity"], request["resource"])).buckets[0]
+        level = bucket.level and bucket.level.kind
+        return {"outcome": "limits", "level": level, "status": bucket.status, "limits": plain(bucket.limits)}
+
+    def set_limits(self, request):
+        options = {name: request[name] for name in ("status", "is_shadow", "replace", "author") if name in request}
+        return changed(self.run(self.client.set_limits(limits(request), **level(request), **options)))
+
+    def delete_limits(self, request):
+        return changed(self.run(self.client.delete_limits(**level(request))))
+
     def answer(self, call, request):
         try:
             return call(request)
@@ -97,6 +112,8 @@ class Subject:
             return {"outcome": "disabled", "text": str(disabled)}
         except weirgate.InvalidRequest as invalid:
             return {"outcome": "invalid", "applied": "no", "text": str(invalid)}
+        except weirgate.NotAllowed as refused:
+            return {"outcome": "not_allowed", "applied": "no", "text": str(refused)}
         except weirgate.Unavailable as unavailable:
             outcome = {weirgate.NotConfigured: "not_configured", weirgate.Misconfigured: "misconfigured"}
             return {
@@ -117,6 +134,22 @@ def held(outcome, grant):
         "would_deny": list(grant.would_deny),
         "degraded": grant.degraded is not None,
     }
+
+
+def level(request):
+    of = {name: request["level"][name] for name in ("entity", "resource") if name in request["level"]}
+    return of or {"system": True}
+
+
+def changed(change):
+    configs = {"before": change.before, "after": change.after}
+    outcome = "changed" if change.is_changed else "unchanged"
+    return {"outcome": outcome, **{when: config and plain(config.limits) for when, config in configs.items()}}
+
+
+def plain(limits):
+    """Returns limits in the order of their names, as the agent reads them."""
+    return sorted((limit.json() for limit in limits), key=lambda limit: limit["name"])
 
 
 def take(bucket):
@@ -147,8 +180,8 @@ def prepared(request, named, prefix):
     request = dict(request)
     if request.get("entity"):
         request["entity"] = prefix + request["entity"]
-    if "scope" in request:
-        request["scope"] = prepared(request["scope"], named, prefix)
+    for of in request.keys() & {"scope", "level"}:
+        request[of] = prepared(request[of], named, prefix)
     if "limits" in request:
         request["limits"] = [named[name] for name in request["limits"]]
     if "buckets" in request:
@@ -156,12 +189,19 @@ def prepared(request, named, prefix):
     return request
 
 
+def expectation(key, expected, named):
+    """Returns an expectation with limits in place of their names."""
+    if key not in ("limits", "before", "after") or expected is None:
+        return expected
+    return plain(limit(named[name]) for name in expected)
+
+
 def holds(key, expected, answer):
     """Returns whether an answer keeps an expectation, as `clients/contract/README.md` says."""
     actual = answer.get(key)
     if key in ("outcome", "lease", "ended", "degraded", "applied", "status", "short", "would_deny", "amounts"):
         return actual == expected
-    if key in ("used", "acquires", "state"):
+    if key in ("used", "acquires", "state", "level", "limits", "before", "after"):
         return actual == expected
     if key == "remaining":
         # A limit that refills may have gained while the scenario ran.
@@ -186,19 +226,21 @@ class Contract:
         cls.addClassCleanup(cls.backend.stop)
         cls.agents = {}
 
-    def agent(self, database):
-        if database not in self.agents:
+    def agent(self, file):
+        database, allows = file.get("database", "available"), file.get("allows_limit_changes", True)
+        if (database, allows) not in self.agents:
             variables = {
                 "available": self.backend.variables,
                 "unavailable": without_database(),
                 "without_table": {**self.backend.variables, "WEIRGATE_TABLE": "missing"},
-            }
-            self.agents[database] = Agent(variables[database])
-            type(self).addClassCleanup(self.agents[database].stop)
-        return self.agents[database]
+            }[database]
+            agent = Agent({**variables, "WEIRGATE_AGENT_ALLOW_LIMIT_CHANGES": str(allows).lower()})
+            type(self).addClassCleanup(agent.stop)
+            self.agents[database, allows] = agent
+        return self.agents[database, allows]
 
     def check(self, file, scenario):
-        agent = self.agent(file.get("database", "available"))
+        agent = self.agent(file)
         subject = self.subject(agent.url)
         name = re.sub(r"[^A-Za-z0-9]", "-", scenario["name"])
         prefix = f"{self.run_name}:{name}:"
@@ -213,12 +255,13 @@ class Contract:
                 request["grant"] = request.pop("token") if "token" in request else grants[request["grant"]]
                 answer = subject.answer(subject.settle, request)
             else:
-                call = next(call for call in ("acquire", "peek", "usage") if call in step)
+                call = next(call for call in CALLS if call in step)
                 name = step.get("as")
                 answer = subject.answer(getattr(subject, call), prepared(step[call], file["limits"], prefix))
             if name and answer.get("grant"):
                 grants[name] = answer["grant"]
-            for key, expected in step["expect"].items():
+            for key, named in step["expect"].items():
+                expected = expectation(key, named, file["limits"])
                 self.assertTrue(
                     holds(key, expected, answer), f"step {place}: {key} must be {expected}, got {json.dumps(answer)}"
                 )

@@ -18,6 +18,9 @@ CALLS = {
     "peek": lambda client: client.peek("a", "api"),
     "usage": lambda client: client.usage(entity="a", start=0, end=86_400),
     "usage_rows": lambda client: client.usage_rows(resource="api", by="hour", start=0, end=3_600),
+    "limits": lambda client: client.limits("a", "api"),
+    "set_limits": lambda client: client.set_limits(["rpm=5/minute"], resource="api"),
+    "delete_limits": lambda client: client.delete_limits(entity="a"),
 }
 
 

@@ -38,6 +38,13 @@ async def calls() -> None:
     assert_type(client.usage_rows(resource="api", by="hour", start=0, end=3600).rows, tuple[weirgate.UsageRow, ...])
     client.usage(resource="api", by="week", start=0, end=3600)  # type: ignore[arg-type]
     assert_type(await asynchronous.close(), None)
+    assert_type(client.limits("ann", "api").buckets[0].level, Optional[weirgate.Level])
+    change = await asynchronous.set_limits([weirgate.Limit.slots("slots", 3), "rpm=5/minute"], system=True)
+    assert_type(change.before, Optional[weirgate.Config])
+    client.set_limits(["rpm=5/minute"], entity="ann", status="of")  # type: ignore[arg-type]
+    client.set_limits([5], entity="ann")  # type: ignore[list-item]
+    assert_type(weirgate.Limit.slots("slots", 3).kind, weirgate.Kind)
+    assert_type(weirgate.Level("ann").kind, weirgate.LevelKind)
 
 
 def denied() -> Optional[float]:

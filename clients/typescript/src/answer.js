@@ -1,9 +1,9 @@
 /** Answers as values or errors, and which of them allow to send the request again. */
 
 import { Denied, Disabled, InvalidRequest, Misconfigured, NeverFits, NotConfigured } from "./errors.js";
-import { Unauthorized, Unavailable } from "./errors.js";
-import { PEEK, USAGE } from "./request.js";
-import { GRANTED, PROBLEM, SETTLED } from "./shape.js";
+import { NotAllowed, Unauthorized, Unavailable } from "./errors.js";
+import { LIMITS, PEEK, USAGE } from "./request.js";
+import { CHANGED, GRANTED, PROBLEM, SETTLED } from "./shape.js";
 
 /** @import { WeirgateError } from "./errors.js" */
 /** @import { Response } from "./transport.js" */
@@ -18,6 +18,10 @@ const UNTIL_REPAIRED = new Map([
   ["limits-not-configured", NotConfigured],
   ["misconfigured", Misconfigured],
 ]);
+/** What changes nothing, whatever becomes of it. */
+const READS = [PEEK, USAGE, LIMITS];
+/** An answer that has another shape leaves unknown what was done. */
+const OF_CHANGES = [GRANTED, SETTLED, CHANGED];
 const UTF_8 = new TextDecoder("utf-8", { fatal: true });
 
 /** @import { Shape } from "./shape.js" */
@@ -85,7 +89,7 @@ export class Attempts {
  * @param {string} path
  */
 export function lost(cause, path) {
-  if (path === PEEK || path === USAGE) return new Unavailable(cause.message, "no", { cause });
+  if (READS.includes(path)) return new Unavailable(cause.message, "no", { cause });
   return new Unavailable(`${cause.message}; whether the request was applied is unknown`, "unknown", { cause });
 }
 
@@ -100,7 +104,7 @@ export function valueOf(response, hasShape) {
   const found = jsonOf(response);
   if (hasShape(found)) return found;
   const message = "the answer is not one of the agent: is its URL right?";
-  throw new Unavailable(message, hasShape === GRANTED || hasShape === SETTLED ? "unknown" : "no", { isTransient: false });
+  throw new Unavailable(message, OF_CHANGES.includes(hasShape) ? "unknown" : "no", { isTransient: false });
 }
 
 /**
@@ -156,6 +160,7 @@ function errorOf(response, problem) {
   const headers = rateLimitFields(response);
   if (status === 429) return new Denied(message, status, headers, problem);
   if (status === 413 && problem.blocking) return new NeverFits(message, status, headers, problem);
+  if (status === 403 && problem.type === "limit-changes-not-allowed") return new NotAllowed(message);
   if (status === 403) return new Disabled(message, status, headers, problem);
   if (status === 401) return new Unauthorized(message);
   const Kind = UNTIL_REPAIRED.get(problem.type);

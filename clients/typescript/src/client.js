@@ -1,7 +1,8 @@
 /** Acquires by the agent. */
 
-/** @import { AcquireAllOptions, AcquireOptions, Balances, Bucket } from "../index.js" */
-/** @import { ClientOptions, PeekOptions, Take, UsageOptions, UsageRowsOptions } from "../index.js" */
+/** @import { AcquireAllOptions, AcquireOptions, Balances, Bucket, CallOptions, ClientOptions } from "../index.js" */
+/** @import { DeleteLimitsOptions, PeekOptions, SetLimitsOptions, Take } from "../index.js" */
+/** @import { UsageOptions, UsageRowsOptions } from "../index.js" */
 /** @import { Request } from "./request.js" */
 /** @import { Response } from "./transport.js" */
 
@@ -13,9 +14,9 @@ import { endpoint } from "./endpoint.js";
 import { Unavailable } from "./errors.js";
 import { Grant, finishQuietly, warnNotSettled } from "./grant.js";
 import * as request from "./request.js";
-import { BALANCES, USAGE_PAGE, USAGE_TOTAL } from "./shape.js";
+import { BALANCES, CHANGED, EFFECTIVE, USAGE_PAGE, USAGE_TOTAL } from "./shape.js";
 import { Lost, NotSent, Transport } from "./transport.js";
-import { limitStatus, usagePage, usageTotal } from "./values.js";
+import { effectiveLimits, limitsChange, limitStatus, usagePage, usageTotal } from "./values.js";
 import { answerWithoutAgent, policyOf } from "./without-agent.js";
 
 export class Client {
@@ -35,7 +36,20 @@ export class Client {
     this.#retries = check.whole("retries", retries, 0, 100, "0 to 100");
     this.#onAgentUnavailable = policyOf(onAgentUnavailable);
     const idle = check.whole("maxIdle", maxIdle, 0, 10_000, "0 to 10000 connections");
-    this.#transport = new Transport(endpoint(url, token), idle);
+    const where = endpoint(url, token);
+    this.url = where.url;
+    this.#transport = new Transport(where, idle);
+  }
+
+  /**
+   * Returns what `console.log` shows.
+   *
+   * @param {number} _
+   * @param {object} options
+   * @param {(value: unknown, options: object) => string} inspect
+   */
+  [Symbol.for("nodejs.util.inspect.custom")](_, options, inspect) {
+    return `Client ${inspect({ url: this.url }, options)}`;
   }
 
   /**
@@ -119,6 +133,29 @@ export class Client {
   async usageRows(options) {
     const response = await this.#call(request.usageRows(options), check.signal(options.signal));
     return usagePage(valueOf(response, USAGE_PAGE));
+  }
+
+  /**
+   * @param {string} entity
+   * @param {string} resource
+   * @param {CallOptions} [options]
+   */
+  async limits(entity, resource, options = {}) {
+    const { signal } = check.fields("options", options, ["signal"]);
+    const response = await this.#call(request.limitsOf(entity, resource), check.signal(signal));
+    return effectiveLimits(valueOf(response, EFFECTIVE));
+  }
+
+  /** @param {SetLimitsOptions} options */
+  async setLimits(options) {
+    const response = await this.#call(request.setting(options), check.signal(options.signal));
+    return limitsChange(valueOf(response, CHANGED));
+  }
+
+  /** @param {DeleteLimitsOptions} options */
+  async deleteLimits(options) {
+    const response = await this.#call(request.deleting(options), check.signal(options.signal));
+    return limitsChange(valueOf(response, CHANGED));
   }
 
   async close() {

@@ -10,6 +10,8 @@ export class InvalidRequest extends WeirgateError {}
 
 export class Unauthorized extends WeirgateError {}
 
+export class NotAllowed extends WeirgateError {}
+
 export class Refused extends WeirgateError {
   /**
    * @param {string} message

@@ -16,6 +16,7 @@ export {
   InvalidRequest,
   Misconfigured,
   NeverFits,
+  NotAllowed,
   NotConfigured,
   Refused,
   Unauthorized,

@@ -1,21 +1,29 @@
 /** Requests as JSON, and their paths. */
 
 /** @import { AcquireAllOptions, AcquireOptions, Amounts, Bucket, Limit, PeekOptions, Take } from "../index.js" */
-/** @import { UsageOptions, UsageRowsOptions } from "../index.js" */
+/** @import { DeleteLimitsOptions, SetLimitsOptions, UsageOptions, UsageRowsOptions } from "../index.js" */
 
 import * as check from "./check.js";
+import { InvalidRequest } from "./errors.js";
 import { limitJson } from "./values.js";
 
 export const ACQUIRE = "/v1/acquire";
 export const SETTLE = "/v1/settle";
 export const PEEK = "/v1/peek";
 export const USAGE = "/v1/usage";
+export const LIMITS = "/v1/limits";
+export const SET_LIMITS = "/v1/limits/set";
+export const DELETE_LIMITS = "/v1/limits/delete";
 
 const OF_ACQUIRE = ["waitMs", "leaseMs", "timeoutMs", "onUnavailable", "bypass", "signal"];
 const OF_ONE = ["limits", "limitsVersion", "cascading", ...OF_ACQUIRE];
 const OF_BUCKET = ["entity", "resource", "take", "limits", "limitsVersion", "cascading"];
 const OF_PEEK = ["need", "limits", "signal"];
 const OF_USAGE = ["entity", "resource", "by", "start", "end", "signal"];
+const OF_DELETION = ["entity", "resource", "system", "author", "signal"];
+const OF_LIMITS = ["limits", "status", "isShadow", "replace", ...OF_DELETION];
+/** @type {readonly import("../index.js").Status[]} */
+const STATUSES = ["enforced", "disabled", "unlimited"];
 const OF_RANGE = ["atLeast", "atMost"];
 const MAX_TIMEOUT_MS = 3_600_000;
 const DECISIONS = ["error", "deny", "allow", ...Array.from({ length: 100 }, (_, place) => `local ${place + 1}`)];
@@ -121,6 +129,63 @@ function usageJson({ entity, resource, by = "day", start, end }) {
 }
 
 /**
+ * @param {string} entity
+ * @param {string} resource
+ * @returns {Request}
+ */
+export function limitsOf(entity, resource) {
+  return request(LIMITS, { entity: check.text("entity", entity), resource: check.text("resource", resource) });
+}
+
+/**
+ * @param {SetLimitsOptions} options
+ * @returns {Request}
+ */
+export function setting(options) {
+  const given = check.fields("options", options, OF_LIMITS);
+  const { limits, status, isShadow, replace } = given;
+  const body = ofLevel(given);
+  if (limits !== undefined) body.limits = limitsJson(limits);
+  if (status !== undefined) {
+    body.status = check.oneOf("status", status, STATUSES, '"enforced", "disabled" or "unlimited"');
+  }
+  if (isShadow !== undefined) body.is_shadow = check.flag("isShadow", isShadow);
+  if (limits === undefined && status === undefined && isShadow === undefined) {
+    throw new InvalidRequest("the change sets nothing: give limits, status or isShadow");
+  }
+  if (replace !== undefined && check.flag("replace", replace)) body.replace = true;
+  return request(SET_LIMITS, body);
+}
+
+/**
+ * @param {DeleteLimitsOptions} options
+ * @returns {Request}
+ */
+export function deleting(options) {
+  return request(DELETE_LIMITS, ofLevel(check.fields("options", options, OF_DELETION)));
+}
+
+/**
+ * @param {Record<string, any>} given
+ * @returns {Record<string, any>}
+ */
+function ofLevel({ entity, resource, system = false, author }) {
+  /** @type {Record<string, string>} */
+  const level = {};
+  if (entity !== undefined) level.entity = check.text("entity", entity);
+  if (resource !== undefined) level.resource = check.text("resource", resource);
+  const named = Object.keys(level).join("_");
+  if (check.flag("system", system) === (named !== "")) {
+    const what = named ? "has a name beside system" : "is missing";
+    throw new InvalidRequest(`the level ${what}: give entity, resource or both, or system: true alone`);
+  }
+  return {
+    level: { level: named || "system", ...level },
+    ...(author !== undefined && { author: check.text("author", author) }),
+  };
+}
+
+/**
  * @param {string} token
  * @param {Record<string, unknown>} changes
  * @returns {Request}
@@ -210,7 +275,7 @@ function amountJson(what, amount) {
   return { at_least: least, at_most: most };
 }
 
-/** @param {readonly Limit[]} limits */
+/** @param {readonly (Limit | string)[]} limits */
 function limitsJson(limits) {
   return Array.isArray(limits) ? limits.map(limitJson) : check.refuse("limits", "an array of limits", limits);
 }

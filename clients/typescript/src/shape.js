@@ -92,13 +92,35 @@ export const SETTLED = fields({
   lease: LEASE,
   amounts: AMOUNTS,
 });
+const STATUS = oneOf("enforced", "disabled", "unlimited");
 export const BALANCES = fields({
-  status: oneOf("enforced", "disabled", "unlimited"),
+  status: STATUS,
   limits: LIMITS,
   retry_after_ms: nullOr(span),
 });
 /** @type {(...shapes: Shape[]) => Shape} */
 const and = (...shapes) => (value) => shapes.every((shape) => shape(value));
+/** @type {(...shapes: Shape[]) => Shape} */
+const or = (...shapes) => (value) => shapes.some((shape) => shape(value));
+/** @type {(most: number) => Shape} */
+const within = (most) => (value) => Number.isInteger(value) && value >= 1 && value <= most;
+const NAMED = fields({ name: someText, mode: oneOf("enforced", "shadow", "soft") });
+const TOKENS = within(10 ** 12);
+const PERIOD = within(366 * 86_400_000);
+const RATE = and(NAMED, fields({ capacity_tokens: TOKENS, refill_tokens: TOKENS, refill_period_ms: PERIOD }));
+const CONFIGURED = listOf(or(RATE, and(NAMED, fields({ slots: TOKENS }))));
+const LEVEL = or(
+  fields({ level: oneOf("entity_resource"), entity: someText, resource: someText }),
+  fields({ level: oneOf("entity"), entity: someText }),
+  fields({ level: oneOf("resource"), resource: someText }),
+  fields({ level: oneOf("system") }),
+);
+const CONFIG = nullOr(fields({ limits: CONFIGURED, status: STATUS, is_shadow: flag }));
+export const EFFECTIVE = fields({
+  buckets: listOf(fields({ entity: text, level: nullOr(LEVEL), status: nullOr(STATUS), limits: CONFIGURED })),
+  levels: listOf(fields({ level: LEVEL, config: CONFIG, is_from_file: flag })),
+});
+export const CHANGED = fields({ changed: flag, before: CONFIG, after: CONFIG });
 const USED = fields({
   usage: fields({ tokens: mapOf((value) => number(value) || text(value)), acquires: whole }),
   state: oneOf("interim", "final", "unknown"),

@@ -1,6 +1,7 @@
 /** Limits and their states. */
 
-/** @import { Limit, LimitOptions, LimitStatus, Mode, UsagePage, UsageTotal } from "../index.js" */
+/** @import { Config, EffectiveLimits, Level, Limit, LimitOptions, LimitsChange, LimitStatus } from "../index.js" */
+/** @import { Mode, UsagePage, UsageTotal } from "../index.js" */
 
 import * as check from "./check.js";
 
@@ -56,11 +57,14 @@ export const limit = {
 };
 
 /**
- * Returns a limit as the agent reads it. It may come from elsewhere than `limit`.
+ * Returns a limit as the agent reads it: its text, or its fields. It may come from elsewhere than `limit`.
  *
- * @param {Limit} given
+ * @param {Limit | string} given
  */
 export function limitJson(given) {
+  if (typeof given === "string") {
+    return /[^=]=[^=]/.test(given) ? given : check.refuse("a limit", 'text such as "rpm=600/minute"', given);
+  }
   const copy = /** @type {Limit} */ (check.fields("a limit", given, OF_LIMIT));
   const { name, capacity, refill, periodMs, mode } = checkedLimit(copy);
   if (refill === 0) return { name, slots: capacity, mode };
@@ -105,6 +109,7 @@ export function limitStatus(json) {
     entity: json.entity,
     resource: json.resource,
     limit: json.limit,
+    kind: json.refill_tokens === 0 ? "slots" : "rate",
     mode: json.mode,
     capacity: json.capacity_tokens,
     refill: json.refill_tokens,
@@ -148,6 +153,63 @@ export function usagePage(json) {
     ...used(row),
   }));
   return { rows, next: json.next, unreadable: unreadable(json) };
+}
+
+/**
+ * @param {Record<string, any>} json
+ * @returns {EffectiveLimits}
+ */
+export function effectiveLimits(json) {
+  return {
+    buckets: json.buckets.map((/** @type {Record<string, any>} */ { entity, level, status, limits }) => ({
+      entity,
+      level: level && levelOf(level),
+      status,
+      limits: limits.map(limitOf),
+    })),
+    levels: json.levels.map((/** @type {Record<string, any>} */ { level, config, is_from_file: isFromFile }) => ({
+      level: levelOf(level),
+      config: configOf(config),
+      isFromFile,
+    })),
+  };
+}
+
+/**
+ * @param {Record<string, any>} json
+ * @returns {LimitsChange}
+ */
+export function limitsChange({ changed, before, after }) {
+  return { isChanged: changed, before: configOf(before), after: configOf(after) };
+}
+
+/**
+ * @param {Record<string, any>} json
+ * @returns {Level}
+ */
+function levelOf({ level, entity, resource }) {
+  return {
+    kind: level,
+    entity: level.startsWith("entity") ? entity : null,
+    resource: level.endsWith("resource") ? resource : null,
+  };
+}
+
+/**
+ * @param {Record<string, any> | null} json
+ * @returns {Config | null}
+ */
+function configOf(json) {
+  return json && { limits: json.limits.map(limitOf), status: json.status, isShadow: json.is_shadow };
+}
+
+/**
+ * @param {Record<string, any>} json
+ * @returns {Limit}
+ */
+function limitOf({ name, slots, capacity_tokens: capacity, refill_tokens: refill, refill_period_ms: periodMs, mode }) {
+  if (slots !== undefined) return { name, capacity: slots, refill: 0, periodMs: 0, mode };
+  return { name, capacity, refill, periodMs, mode };
 }
 
 /** @param {Record<string, any>} json */

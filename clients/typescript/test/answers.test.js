@@ -31,6 +31,14 @@ const TOTAL = { ...USED, unreadable: UNREADABLE };
 const PAGE = {
   items: [{ entity: "a", resource: "api", start_ms: 0, end_ms: 3_600_000, ...USED }], next: "p2", unreadable: UNREADABLE,
 };
+const LEVEL = { level: "entity_resource", entity: "a", resource: "api" };
+const RATE = { name: "rpm", capacity_tokens: 10, refill_tokens: 5, refill_period_ms: 60_000, mode: "enforced" };
+const CONFIG = { limits: [RATE, { name: "slots", slots: 2, mode: "soft" }], status: "enforced", is_shadow: false };
+const EFFECTIVE = {
+  buckets: [{ entity: "a", level: LEVEL, status: "enforced", limits: CONFIG.limits }],
+  levels: [{ level: LEVEL, config: CONFIG, is_from_file: false }],
+};
+const CHANGED = { changed: true, before: CONFIG, after: CONFIG };
 const PROBLEM = {
   type: "about:blank", title: "Denied", status: 429, detail: "too few", applied: "no", retry: false, grant: "g3",
   retry_after_ms: 1_500, "violated-policies": ["rpm"], retry_after: 2,
@@ -122,6 +130,11 @@ function use(found) {
     const rows = found.rows ?? [found];
     return [found.unreadable.join(), ...rows.map((row) => [row.tokens.rpm, row.completeUntil.toISOString(), row.state])];
   }
+  if (found.buckets) {
+    const limits = [...found.buckets, ...found.levels.map(({ config }) => config)].flatMap((of) => of?.limits ?? []);
+    return [limits.map(({ name, capacity, refill, periodMs, mode }) => [name, capacity + refill + periodMs, mode]).join()];
+  }
+  if ("isChanged" in found) return [found.before?.limits.join(), found.after?.status, found.isChanged];
   if (typeof found === "string" || "status" in found) return String(found.limits);
   if (found.token === "g1") assert.ok(!text.includes("g1"), text);
   return [found.amount("rpm"), found.remaining("rpm"), found.wouldDeny, found.degraded, found.headers, found.expiresAt];
@@ -133,6 +146,8 @@ const CALLS = {
   peek: (client) => client.peek("a", "api"),
   usage: (client) => client.usage({ entity: "a", start: new Date(0), end: new Date(86_400_000) }),
   usageRows: (client) => client.usageRows({ entity: "a", start: new Date(0), end: new Date(86_400_000) }),
+  limits: (client) => client.limits("a", "api"),
+  setLimits: (client) => client.setLimits({ resource: "api", limits: ["rpm=5/minute"] }),
 };
 
 /** Returns what a call answers: a value, or an error of the package. */
@@ -162,7 +177,11 @@ async function checkWhole(t, call, answers, isError = false) {
   }
 }
 
-for (const [call, value] of Object.entries({ acquire: GRANTED, settle: SETTLED, peek: BALANCES, usage: TOTAL, usageRows: PAGE })) {
+const SUCCESSES = {
+  acquire: GRANTED, settle: SETTLED, peek: BALANCES, usage: TOTAL, usageRows: PAGE, limits: EFFECTIVE, setLimits: CHANGED,
+};
+
+for (const [call, value] of Object.entries(SUCCESSES)) {
   test(`each part of a success of ${call}, of each wrong type`, { timeout: 60_000 }, async (t) => {
     await checkWhole(t, call, [whole(200, JSON.stringify(value)), ...[...mutations(value)].map((text) => whole(200, text))]);
   });

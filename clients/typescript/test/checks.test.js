@@ -195,6 +195,20 @@ test("options that are unknown, or of another type, are refused", async (t) => {
     await refused(() => acquireWith({ limits: value }), "limit");
   }
   for (const value of [undefined, null, [], {}, "a", [null]]) await refused(() => client.acquireAll(value), "bucket");
+  for (const level of [{}, { system: false }, { system: true, entity: "a" }, { system: 1 }, { entity: "" }, { resource: 5 }, { level: "a" }]) {
+    await refused(() => client.setLimits({ limits: ["rpm=5"], ...level }));
+    await refused(() => client.deleteLimits(level));
+  }
+  await refused(() => client.setLimits({ entity: "a" }), "sets nothing");
+  await refused(() => client.setLimits());
+  const wrong = { limits: ["rpm", ["rpm"], [5]], status: ["off", 1], isShadow: [1, "yes"], replace: [1, null], author: ["", 5] };
+  for (const [name, values] of Object.entries(wrong)) {
+    for (const value of values) {
+      await refused(() => client.setLimits({ limits: ["rpm=5"], entity: "a", [name]: value }), name.replace(/s$/, ""));
+    }
+  }
+  await refused(() => client.limits("a", ""), "resource");
+  await refused(() => client.limits("a", "b", { need: {} }), '"need"');
   assert.equal(server.requests.length, 0);
 });
 

@@ -9,6 +9,7 @@ import { join } from "node:path";
 import { createInterface } from "node:readline";
 import { after, before, test } from "node:test";
 import { fileURLToPath } from "node:url";
+import { inspect } from "node:util";
 
 import { Client, Denied, InvalidRequest, limit } from "weirgate";
 
@@ -119,6 +120,32 @@ test("an acquire that is given up while it waits takes nothing", async () => {
   // Less than the lease of slots that nothing would give back.
   const next = await client.acquire(entity, "api", { slots: 2 }, { limits: LIMITS, waitMs: 30_000 });
   await next.release();
+});
+
+test("a release whose wait is given up in any turn gives the slot back", { timeout: 120_000 }, async () => {
+  const { entity } = fresh();
+  const turn = () => new Promise((resolve) => setImmediate(resolve));
+  for (let turns = -1; turns < 25; turns += 1) {
+    const controller = new AbortController();
+    const held = await client.acquire(entity, "api", { slots: 2 }, { limits: LIMITS, waitMs: 20_000 });
+    if (turns < 0) controller.abort();
+    const release = held.release(undefined, { signal: controller.signal }).catch((error) => error.name);
+    for (let passed = 0; passed < turns; passed += 1) await turn();
+    controller.abort();
+    const outcome = await release;
+    assert.ok(["settled", "AbortError"].includes(outcome), outcome);
+  }
+  // Less than the lease of slots that nothing would give back.
+  await (await client.acquire(entity, "api", { slots: 2 }, { limits: LIMITS, waitMs: 20_000 })).release();
+});
+
+test("what is printed names the agent and not the token", async () => {
+  const { entity } = fresh();
+  const shown = inspect(new Client({ url: agent.url, token: "secret" }));
+  assert.equal(shown, `Client { url: '${agent.url}' }`);
+  const grant = await client.acquire(entity, "api", { tpm: 5 }, { limits: LIMITS });
+  assert.ok(!inspect(grant).includes(grant.token) && inspect(grant).includes("amounts: [ { tpm: 5 } ]"), inspect(grant));
+  assert.deepEqual(grant.limits.map(({ limit, kind }) => [limit, kind]), [["slots", "slots"], ["tpm", "rate"]]);
 });
 
 test("a slot that is released goes to a request that waits", async () => {

@@ -4,7 +4,7 @@ import assert from "node:assert/strict";
 import { readFileSync, readdirSync } from "node:fs";
 import { after, before, test } from "node:test";
 
-import { Client, Denied, Disabled, InvalidRequest, NeverFits, limit } from "weirgate";
+import { Client, Denied, Disabled, InvalidRequest, NeverFits, NotAllowed, limit } from "weirgate";
 
 import { Agent, Backend, CONTRACT, withoutDatabase } from "./stack.js";
 
@@ -18,9 +18,11 @@ const agents = {};
 
 before(async () => {
   backend = await Backend.start();
-  agents.available = await Agent.start(backend.variables);
-  agents.unavailable = await Agent.start(withoutDatabase);
-  agents.without_table = await Agent.start({ ...backend.variables, WEIRGATE_TABLE: "missing" });
+  const changing = { WEIRGATE_AGENT_ALLOW_LIMIT_CHANGES: "true" };
+  agents.available = await Agent.start({ ...backend.variables, ...changing });
+  agents.unchanging = await Agent.start(backend.variables);
+  agents.unavailable = await Agent.start({ ...withoutDatabase, ...changing });
+  agents.without_table = await Agent.start({ ...backend.variables, ...changing, WEIRGATE_TABLE: "missing" });
 });
 
 after(async () => {
@@ -34,7 +36,7 @@ for (const file of files) {
 }
 
 async function check(file, { name: scenarioName, steps }) {
-  const agent = agents[file.database ?? "available"];
+  const agent = file.allows_limit_changes === false ? agents.unchanging : agents[file.database ?? "available"];
   const client = new Client({ url: agent.url });
   const prefix = `node:${scenarioName.replace(/[^A-Za-z0-9]/g, "-")}:`;
   const grants = {};
@@ -51,11 +53,15 @@ async function check(file, { name: scenarioName, steps }) {
       request.grant = token ?? grants[request.grant];
       answer = await answered(() => settle(client, request));
     } else {
-      const [call, request] = [[acquire, step.acquire], [peek, step.peek], [usage, step.usage]].find(([, body]) => body);
+      const calls = { acquire, peek, usage, limits, set_limits: setLimits, delete_limits: deleteLimits };
+      const [call, request] = Object.entries(calls)
+        .map(([kind, call]) => [call, step[kind]])
+        .find(([, body]) => body);
       answer = await answered(() => call(client, prepared(request, file.limits, prefix)));
     }
     if (name && answer.grant) grants[name] = answer.grant;
-    for (const [key, expected] of Object.entries(step.expect)) {
+    for (const [key, named] of Object.entries(step.expect)) {
+      const expected = expectation(key, named, file.limits);
       assert.ok(
         holds(key, expected, answer),
         `step ${place}: ${key} must be ${JSON.stringify(expected)}, got ${JSON.stringify(answer)}`,
@@ -114,6 +120,31 @@ async function usage(client, { scope, by, total, page }) {
   return { outcome: "rows", used: last?.tokens, acquires: last?.acquires ?? 0, state: last?.state };
 }
 
+async function limits(client, { entity, resource }) {
+  const [bucket] = (await client.limits(entity, resource)).buckets;
+  return { outcome: "limits", level: bucket.level?.kind ?? null, status: bucket.status, limits: plain(bucket.limits) };
+}
+
+async function setLimits(client, { level, limits, status, is_shadow: isShadow, replace, author }) {
+  return changed(await client.setLimits({ ...of(level), limits: limits?.map(limitOf), status, isShadow, replace, author }));
+}
+
+async function deleteLimits(client, { level, author }) {
+  return changed(await client.deleteLimits({ ...of(level), author }));
+}
+
+const of = ({ level, ...names }) => (level === "system" ? { system: true } : names);
+
+function changed({ isChanged, before, after }) {
+  const limits = (config) => config && plain(config.limits);
+  return { outcome: isChanged ? "changed" : "unchanged", before: limits(before), after: limits(after) };
+}
+
+/** Returns limits in the order of their names. */
+function plain(limits) {
+  return [...limits].sort((one, other) => (one.name < other.name ? -1 : 1));
+}
+
 async function answered(call) {
   try {
     return await call();
@@ -124,6 +155,7 @@ async function answered(call) {
     }
     if (error instanceof NeverFits) return { outcome: "never_fits", short: error.limits, text };
     if (error instanceof Disabled) return { outcome: "disabled", text };
+    if (error instanceof NotAllowed) return { outcome: "not_allowed", applied: "no", text };
     if (error instanceof InvalidRequest) return { outcome: "invalid", applied: "no", text };
     const outcome = { NotConfigured: "not_configured", Misconfigured: "misconfigured", Unavailable: "unavailable" }[error.name];
     if (outcome) return { outcome, applied: error.applied, text };
@@ -158,14 +190,21 @@ function limitOf({ name, slots, capacity_tokens: burst, refill_tokens: refill, r
 
 /** Returns the request with its named limits, and with entities of this scenario alone. */
 function prepared(request, named, prefix) {
-  const { entity, limits, buckets, scope } = request;
+  const { entity, limits, buckets, scope, level } = request;
   return {
     ...request,
     ...(entity && { entity: prefix + entity }),
     ...(scope && { scope: prepared(scope, named, prefix) }),
+    ...(level && { level: prepared(level, named, prefix) }),
     ...(limits && { limits: limits.map((name) => named[name]) }),
     ...(buckets && { buckets: buckets.map((one) => prepared(one, named, prefix)) }),
   };
+}
+
+/** Returns an expectation with limits in place of their names. */
+function expectation(key, expected, named) {
+  const isOfLimits = ["limits", "before", "after"].includes(key) && expected !== null;
+  return isOfLimits ? plain(expected.map((name) => limitOf(named[name]))) : expected;
 }
 
 /** Returns whether an answer keeps an expectation, as `clients/contract/README.md` says. */
@@ -180,11 +219,15 @@ function holds(key, expected, answer) {
     case "status":
     case "acquires":
     case "state":
+    case "level":
       return actual === expected;
     case "short":
     case "would_deny":
       return JSON.stringify(actual) === JSON.stringify(expected);
     case "amounts":
+    case "limits":
+    case "before":
+    case "after":
     case "used":
       try {
         assert.deepEqual(actual, expected);

@@ -21,6 +21,9 @@ const CALLS = {
   peek: (client) => client.peek("a", "api"),
   usage: (client) => client.usage({ entity: "a", start: new Date(0), end: new Date(86_400_000) }),
   usageRows: (client) => client.usageRows({ resource: "api", by: "hour", start: new Date(0), end: new Date(3_600_000) }),
+  limits: (client) => client.limits("a", "api"),
+  setLimits: (client) => client.setLimits({ resource: "api", limits: ["rpm=5/minute"] }),
+  deleteLimits: (client) => client.deleteLimits({ entity: "a" }),
 };
 
 /** Returns a client of a server that fails in one way, and what the server was asked. */

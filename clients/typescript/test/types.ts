@@ -26,6 +26,12 @@ async function calls(): Promise<void> {
   const used: number | string | undefined = (await client.usage({ entity: "a", start: new Date(0), end: new Date() })).tokens.rpm;
   const { next } = await client.usageRows({ resource: "api", by: "hour", start: new Date(0), end: new Date() });
   await client.usageRows({ resource: String(used), start: new Date(0), end: new Date(), page: next ?? undefined });
+  const effective: declared.EffectiveLimits = await client.limits("a", "api");
+  const kind: "entity_resource" | "entity" | "resource" | "system" | undefined = effective.buckets[0]?.level?.kind;
+  const change = await client.setLimits({ system: true, limits: ["rpm=5/minute", ...limits], status: "enforced" });
+  const status: declared.Status | undefined = change.before?.status;
+  // @ts-expect-error: a status is one of three
+  await client.setLimits({ entity: kind ?? status, status: "off" });
   const text: string = await client.scope("a", "api", { rpm: 1 }, async () => "done");
   const length: number = await client.scope("a", "api", { rpm: 1 }, { waitMs: 100 }, () => text.length);
   // @ts-expect-error: an amount is a number

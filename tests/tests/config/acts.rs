@@ -3,8 +3,8 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use weirgate::{
-    AuditSubject, Config, ConfigChange, ConfigLevel, Entity, EntityDescription, Error, LiveLeases, OnUnavailable,
-    RateLimiter,
+    AuditSubject, Config, ConfigChange, ConfigLevel, Entity, EntityDescription, Error, LiveLeases,
+    OnUnavailable, RateLimiter,
 };
 
 use crate::fixtures::fleet::{Fleet, secs};

@@ -545,7 +545,11 @@ async fn effective_limits_have_the_level_that_each_bucket_has_them_from() {
     let of_file: Vec<_> = found.levels.iter().map(|of| of.is_from_file).collect();
     assert_eq!(of_file, [true, false, true, true]);
     assert_eq!(found.levels[1].config, None);
-    assert_eq!(found.levels[3].config, Some(Config::of([rate(1)])), "the file wins");
+    assert_eq!(
+        found.levels[3].config,
+        Some(Config::of([rate(1)])),
+        "the file wins"
+    );
 
     let table = effective("user-2", "gpt-4").await;
     assert_eq!(table.buckets[0].limits, [rate(7)]);
@@ -572,9 +576,17 @@ async fn effective_limits_have_the_level_that_each_bucket_has_them_from() {
     }
 
     let empty = fleet.limiter().await;
-    empty.admin().delete_config(&ConfigLevel::System).await.unwrap();
+    empty
+        .admin()
+        .delete_config(&ConfigLevel::System)
+        .await
+        .unwrap();
     let (entity, resource) = ("no-one".try_into().unwrap(), "x".try_into().unwrap());
-    let none = empty.admin().effective_limits(&entity, &resource).await.unwrap();
+    let none = empty
+        .admin()
+        .effective_limits(&entity, &resource)
+        .await
+        .unwrap();
     assert_eq!((none.buckets.len(), &none.buckets[0].level), (1, &None));
     assert_eq!((none.buckets[0].status, none.levels.len()), (None, 4));
 }

@@ -8,8 +8,8 @@ use crate::fixtures::stored::{
     child, configure, configured, entity, of_entity, of_resource, on, resource, rpm, take,
 };
 use weirgate::{
-    AuditSubject, Config, ConfigChange, ConfigFilter, ConfigLevel, ConfigPatch, ConfigStatus, Error,
-    Limit, RateLimiter,
+    AuditSubject, Config, ConfigChange, ConfigFilter, ConfigLevel, ConfigPatch, ConfigStatus,
+    Error, Limit, RateLimiter,
 };
 use weirgate_testkit::Fault;
 
@@ -113,15 +113,24 @@ async fn a_change_keeps_what_it_does_not_name_and_returns_before_and_after() {
     };
     assert_eq!(after, Some(disabled.clone()));
     let (before, after) = change(ConfigChange::Replace(Config::of([rpm(7)]))).await;
-    assert_eq!((before, after), (Some(disabled), Some(Config::of([rpm(7)]))));
+    assert_eq!(
+        (before, after),
+        (Some(disabled), Some(Config::of([rpm(7)])))
+    );
     assert_eq!(version(&fleet), Some(4));
     let (before, after) = change(setting([rpm(7)])).await;
-    assert_eq!((before, version(&fleet)), (after, Some(4)), "it is so already");
+    assert_eq!(
+        (before, version(&fleet)),
+        (after, Some(4)),
+        "it is so already"
+    );
     assert_eq!(change(ConfigChange::Delete).await.1, None);
     assert_eq!(change(ConfigChange::Delete).await, (None, None));
     let nothing = ConfigChange::Merge(ConfigPatch::default());
     let admin = limiter.admin();
-    let error = admin.change_config(&ConfigLevel::System, &nothing, None).await;
+    let error = admin
+        .change_config(&ConfigLevel::System, &nothing, None)
+        .await;
     assert!(error.unwrap_err().to_string().contains("without limits"));
 }
 
@@ -130,8 +139,11 @@ async fn changes_of_several_processes_at_once_are_all_made() {
     let (fleet, [one, two]) = Fleet::of().await;
     let set = async |limiter: &RateLimiter, limit| {
         let change = setting([limit]);
-        let changed = limiter.admin().change_config(&ConfigLevel::System, &change, None);
-        changed.await.unwrap()
+        let admin = limiter.admin();
+        admin
+            .change_config(&ConfigLevel::System, &change, None)
+            .await
+            .unwrap()
     };
     let _ = tokio::join!(set(&one, rpm(5)), set(&two, rpm_h()));
     let stored = one.admin().config(&ConfigLevel::System).await.unwrap();
@@ -142,21 +154,33 @@ async fn changes_of_several_processes_at_once_are_all_made() {
 #[tokio::test(start_paused = true)]
 async fn an_author_is_recorded_behind_the_principal() {
     let fleet = Fleet::new().await;
-    let limiter = fleet.limiter_with(|builder| builder.principal("portal")).await;
+    let limiter = fleet
+        .limiter_with(|builder| builder.principal("portal"))
+        .await;
     let admin = limiter.admin();
     let change = async |author| {
         let change = setting([rpm(5)]);
-        admin.change_config(&ConfigLevel::System, &change, author).await
+        admin
+            .change_config(&ConfigLevel::System, &change, author)
+            .await
     };
     let longest = "a".repeat(256 - "portal/".len());
-    for author in ["", &format!("{longest}a")] {
+    let longer = format!("{longest}a");
+    for author in ["", &longer] {
         let error = change(Some(author)).await.unwrap_err();
-        assert!(matches!(&error, Error::Invalid(text) if text.contains("1 to 256")), "{error}");
+        assert!(
+            matches!(&error, Error::Invalid(text) if text.contains("1 to 256")),
+            "{error}"
+        );
     }
     change(Some(&longest)).await.unwrap();
     admin.delete_config(&ConfigLevel::System).await.unwrap();
     change(Some("ops")).await.unwrap();
-    let events = admin.audit(&AuditSubject::System, None).await.unwrap().items;
+    let events = admin
+        .audit(&AuditSubject::System, None)
+        .await
+        .unwrap()
+        .items;
     let authors: Vec<_> = events.into_iter().map(|event| event.principal).collect();
     let longest = format!("portal/{longest}");
     assert_eq!(authors.len(), 3);

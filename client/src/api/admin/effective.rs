@@ -111,11 +111,7 @@ impl Admin {
     }
 
     /// Returns the parent that an entity cascades to: the file's, or else the table's.
-    async fn cascades_to(
-        &self,
-        file: &File,
-        entity: &EntityId,
-    ) -> Result<Option<EntityId>, Error> {
+    async fn cascades_to(&self, file: &File, entity: &EntityId) -> Result<Option<EntityId>, Error> {
         if let Some(parent) = file.parent(entity) {
             return Ok(Some(parent));
         }
@@ -126,7 +122,9 @@ impl Admin {
 
 impl EffectiveBucket {
     fn of(entity: &EntityId, levels: &[ConfiguredLevel]) -> Self {
-        let in_force = levels.iter().find_map(|of| Some((&of.level, of.config.as_ref()?)));
+        let in_force = levels
+            .iter()
+            .find_map(|of| Some((&of.level, of.config.as_ref()?)));
         let in_force =
             in_force.map(|(level, config)| EffectiveConfig::new(level.clone(), config, None));
         Self {

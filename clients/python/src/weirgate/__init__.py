@@ -7,11 +7,13 @@
         answer = ask_the_model()
         grant.adjust({"tpm": answer.tokens})
 
-- `Client`, `AsyncClient`: acquire, peek, decorate, read usage
+- `Client`, `AsyncClient`: acquire, peek, decorate, read usage, read and set limits
 - `Grant`, `AsyncGrant`: adjust, take more, give back, renew, release, roll back
 - `Denied`, `NeverFits`, `Disabled`: decisions that grant nothing
-- `Unavailable`, its subclasses `Misconfigured` and `NotConfigured`, `InvalidRequest`, `Unauthorized`: no decision
-- `Limit`, `Bucket`, `UpTo`, `Settlement`, `Balances`, `LimitStatus`, `UsageTotal`, `UsagePage`, `UsageRow`: values
+- `Unavailable`, its subclasses `Misconfigured` and `NotConfigured`, `InvalidRequest`, `Unauthorized`, `NotAllowed`: no
+  decision
+- `Limit`, `Bucket`, `UpTo`, `Settlement`, `Balances`, `LimitStatus`: values of acquires
+- `UsageTotal`, `UsagePage`, `UsageRow`, `EffectiveLimits`, `Level`, `Config`, `LimitsChange`: values of reports
 """
 
 from .aio import Acquiring, AsyncClient, AsyncGrant, Closing
@@ -23,6 +25,7 @@ from .errors import (
     InvalidRequest,
     Misconfigured,
     NeverFits,
+    NotAllowed,
     NotConfigured,
     Refused,
     Unauthorized,
@@ -34,13 +37,22 @@ from .values import (
     Amount,
     Balances,
     Bucket,
+    Config,
+    ConfiguredLevel,
+    EffectiveBucket,
+    EffectiveLimits,
     Interval,
+    Kind,
+    Level,
+    LevelKind,
     Limit,
+    LimitsChange,
     LimitStatus,
     Mode,
     OnAgentUnavailable,
     OnUnavailable,
     Settlement,
+    Status,
     Take,
     UpTo,
     UsagePage,
@@ -61,21 +73,31 @@ __all__ = [
     "Bucket",
     "Client",
     "Closing",
+    "Config",
+    "ConfiguredLevel",
     "Denied",
     "Disabled",
+    "EffectiveBucket",
+    "EffectiveLimits",
     "Grant",
     "Interval",
     "InvalidRequest",
+    "Kind",
+    "Level",
+    "LevelKind",
     "Limit",
     "LimitStatus",
+    "LimitsChange",
     "Misconfigured",
     "Mode",
     "NeverFits",
+    "NotAllowed",
     "NotConfigured",
     "OnAgentUnavailable",
     "OnUnavailable",
     "Refused",
     "Settlement",
+    "Status",
     "Take",
     "Unauthorized",
     "Unavailable",

@@ -18,16 +18,19 @@ from .connection import Lost, NotSent
 from .endpoint import endpoint
 from .errors import InvalidRequest, Unavailable
 from .grant import NOT_SETTLED, Held, end_of_scope, log
-from .request import Options, Request, UsageOf
+from .request import LevelOf, LimitsOf, Options, Request, UsageOf
 from .values import (
     Amount,
     Balances,
     Bucket,
+    EffectiveLimits,
     Interval,
     Limit,
+    LimitsChange,
     OnAgentUnavailable,
     OnUnavailable,
     Settlement,
+    Status,
     Take,
     UsagePage,
     UsageTotal,
@@ -167,10 +170,15 @@ class AsyncClient:
         on_agent_unavailable: OnAgentUnavailable = "raise",
         max_idle: int = 10,
     ) -> None:
+        where = endpoint(url, token)
+        self.url = where.url
         idle = check.whole("max_idle", max_idle, 0, 10_000, "0 to 10000 connections")
-        self._connections = AsyncConnections(endpoint(url, token), idle)
+        self._connections = AsyncConnections(where, idle)
         self._answer_timeout, self._retries = patience(answer_timeout, retries)
         self._on_agent_unavailable = without_agent.policy(on_agent_unavailable)
+
+    def __repr__(self) -> str:
+        return f"{type(self).__name__}(url={self.url!r})"
 
     def acquire(
         self,
@@ -178,7 +186,7 @@ class AsyncClient:
         resource: str,
         take: Take,
         *,
-        limits: Optional[Sequence[Limit]] = None,
+        limits: Optional[Sequence[Union[Limit, str]]] = None,
         limits_version: Optional[int] = None,
         cascading: bool = False,
         wait: Optional[float] = None,
@@ -215,13 +223,13 @@ class AsyncClient:
         resource: str,
         *,
         need: Optional[Mapping[str, int]] = None,
-        limits: Optional[Sequence[Limit]] = None,
+        limits: Optional[Sequence[Union[Limit, str]]] = None,
     ) -> Balances:
         """As `Client.peek`."""
         return answer.balances(await self._call(request.peek(entity, resource, need, limits), Waits(endures=False)))
 
     async def remaining(
-        self, entity: str, resource: str, limit: str, *, limits: Optional[Sequence[Limit]] = None
+        self, entity: str, resource: str, limit: str, *, limits: Optional[Sequence[Union[Limit, str]]] = None
     ) -> Optional[Amount]:
         """As `Client.remaining`."""
         return (await self.peek(entity, resource, limits=limits)).remaining(limit)
@@ -252,6 +260,41 @@ class AsyncClient:
         """As `Client.usage_rows`."""
         asked = request.usage_rows(UsageOf(entity, resource, by, start, end), page)
         return UsagePage.parse(answer.value(await self._call(asked, Waits(endures=False)), shape.USAGE_PAGE))
+
+    async def limits(self, entity: str, resource: str) -> EffectiveLimits:
+        """As `Client.limits`."""
+        response = await self._call(request.limits_of(entity, resource), Waits(endures=False))
+        return EffectiveLimits.parse(answer.value(response, shape.EFFECTIVE))
+
+    async def set_limits(
+        self,
+        limits: Optional[Sequence[Union[Limit, str]]] = None,
+        *,
+        entity: Optional[str] = None,
+        resource: Optional[str] = None,
+        system: bool = False,
+        status: Optional[Status] = None,
+        is_shadow: Optional[bool] = None,
+        replace: bool = False,
+        author: Optional[str] = None,
+    ) -> LimitsChange:
+        """As `Client.set_limits`."""
+        of = LevelOf(entity, resource, system, author)
+        return await self._changed(request.setting(of, LimitsOf(limits, status, is_shadow, replace)))
+
+    async def delete_limits(
+        self,
+        *,
+        entity: Optional[str] = None,
+        resource: Optional[str] = None,
+        system: bool = False,
+        author: Optional[str] = None,
+    ) -> LimitsChange:
+        """As `Client.delete_limits`."""
+        return await self._changed(request.deleting(LevelOf(entity, resource, system, author)))
+
+    async def _changed(self, asked: Request) -> LimitsChange:
+        return LimitsChange.parse(answer.value(await self._call(asked, Waits(endures=False)), shape.CHANGED))
 
     def limited(
         self,

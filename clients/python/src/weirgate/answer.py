@@ -16,6 +16,7 @@ from .errors import (
     InvalidRequest,
     Misconfigured,
     NeverFits,
+    NotAllowed,
     NotConfigured,
     Unauthorized,
     Unavailable,
@@ -32,6 +33,10 @@ _UNTIL_REPAIRED: Mapping[str, type[Unavailable]] = {
     "limits-not-configured": NotConfigured,
     "misconfigured": Misconfigured,
 }
+
+
+# An answer that has another shape leaves unknown what was done.
+_OF_CHANGES = shape.GRANTED, shape.SETTLED, shape.CHANGED
 
 
 class Attempts:
@@ -86,7 +91,7 @@ def value(response: Response, has_shape: Shape) -> Mapping[str, Any]:
     """Returns the body of a success, which has a shape."""
     found = _json(response)
     if not has_shape(found):
-        applied: Literal["no", "unknown"] = "unknown" if has_shape in (shape.GRANTED, shape.SETTLED) else "no"
+        applied: Literal["no", "unknown"] = "unknown" if has_shape in _OF_CHANGES else "no"
         raise Unavailable("the answer is not one of the agent: is its URL right?", applied, is_transient=False)
     return found  # type: ignore[no-any-return]
 
@@ -136,6 +141,8 @@ def _error(response: Response, problem: Mapping[str, Any]) -> WeirgateError:
         return Denied(*decided)
     if status == 413 and "blocking" in problem:
         return NeverFits(*decided)
+    if status == 403 and problem.get("type") == "limit-changes-not-allowed":
+        return NotAllowed(text)
     if status == 403:
         return Disabled(*decided)
     if status == 401:

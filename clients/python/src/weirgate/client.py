@@ -14,15 +14,18 @@ from .connection import Connections, Lost, NotSent
 from .endpoint import endpoint
 from .errors import Unavailable
 from .grant import NOT_SETTLED, Grant, log
-from .request import Options, Request, UsageOf
+from .request import LevelOf, LimitsOf, Options, Request, UsageOf
 from .values import (
     Amount,
     Balances,
     Bucket,
+    EffectiveLimits,
     Interval,
     Limit,
+    LimitsChange,
     OnAgentUnavailable,
     OnUnavailable,
+    Status,
     Take,
     UsagePage,
     UsageTotal,
@@ -62,9 +65,14 @@ class Client:
         retries: int = RETRIES,
         on_agent_unavailable: OnAgentUnavailable = "raise",
     ) -> None:
-        self._connections = Connections(endpoint(url, token))
+        where = endpoint(url, token)
+        self.url = where.url
+        self._connections = Connections(where)
         self._answer_timeout, self._retries = patience(answer_timeout, retries)
         self._on_agent_unavailable = without_agent.policy(on_agent_unavailable)
+
+    def __repr__(self) -> str:
+        return f"{type(self).__name__}(url={self.url!r})"
 
     def acquire(
         self,
@@ -72,7 +80,7 @@ class Client:
         resource: str,
         take: Take,
         *,
-        limits: Optional[Sequence[Limit]] = None,
+        limits: Optional[Sequence[Union[Limit, str]]] = None,
         limits_version: Optional[int] = None,
         cascading: bool = False,
         wait: Optional[float] = None,
@@ -83,7 +91,7 @@ class Client:
     ) -> Grant:
         """Takes all amounts of `take`, or raises `Denied`, `NeverFits` or `Disabled` and takes none.
 
-        Without `limits` those of the table apply. `wait` is how long to wait for the tokens. `lease` is when they come
+        Without `limits` those of the table apply. Each is a `Limit`, or text such as `"rpm=600/minute"`. `wait` is how long to wait for the tokens. `lease` is when they come
         back if this process dies; slots always have one, of 60 s. `timeout` limits the decision, and `on_unavailable`
         says what it is without DynamoDB: `"error"`, `"deny"`, `"allow"` or `"local 25"`, a percentage of each limit.
         Without the agent, `on_agent_unavailable` of the client says it.
@@ -116,13 +124,13 @@ class Client:
         resource: str,
         *,
         need: Optional[Mapping[str, int]] = None,
-        limits: Optional[Sequence[Limit]] = None,
+        limits: Optional[Sequence[Union[Limit, str]]] = None,
     ) -> Balances:
         """Reads the balances, and when the amounts of `need` will be there. Takes nothing."""
         return answer.balances(self._call(request.peek(entity, resource, need, limits)))
 
     def remaining(
-        self, entity: str, resource: str, limit: str, *, limits: Optional[Sequence[Limit]] = None
+        self, entity: str, resource: str, limit: str, *, limits: Optional[Sequence[Union[Limit, str]]] = None
     ) -> Optional[Amount]:
         """Reads the balance of one limit; None if the bucket does not have it."""
         return self.peek(entity, resource, limits=limits).remaining(limit)
@@ -156,6 +164,46 @@ class Client:
         """Reads the same by interval, and by bucket. `page` is the `next` of the page before."""
         asked = request.usage_rows(UsageOf(entity, resource, by, start, end), page)
         return UsagePage.parse(answer.value(self._call(asked), shape.USAGE_PAGE))
+
+    def limits(self, entity: str, resource: str) -> EffectiveLimits:
+        """Reads the limits in force for an entity on a resource, and the level that they come from."""
+        return EffectiveLimits.parse(answer.value(self._call(request.limits_of(entity, resource)), shape.EFFECTIVE))
+
+    def set_limits(
+        self,
+        limits: Optional[Sequence[Union[Limit, str]]] = None,
+        *,
+        entity: Optional[str] = None,
+        resource: Optional[str] = None,
+        system: bool = False,
+        status: Optional[Status] = None,
+        is_shadow: Optional[bool] = None,
+        replace: bool = False,
+        author: Optional[str] = None,
+    ) -> LimitsChange:
+        """Sets limits of one level in the table, if the agent was started with `--allow-limit-changes`.
+
+        The level is an entity, a resource, an entity on a resource, or with `system` the whole namespace. What is not
+        named stays, unless `replace` drops it. `status` says whether the limits apply, and `is_shadow` whether they only
+        count what they would deny. The audit event has the agent's owner and the `author`. A change holds at once for
+        acquires by this agent, and for others within a minute.
+        """
+        of = LevelOf(entity, resource, system, author)
+        return self._changed(request.setting(of, LimitsOf(limits, status, is_shadow, replace)))
+
+    def delete_limits(
+        self,
+        *,
+        entity: Optional[str] = None,
+        resource: Optional[str] = None,
+        system: bool = False,
+        author: Optional[str] = None,
+    ) -> LimitsChange:
+        """Deletes the limits of one level, so that the next level with some applies. As `set_limits`."""
+        return self._changed(request.deleting(LevelOf(entity, resource, system, author)))
+
+    def _changed(self, asked: Request) -> LimitsChange:
+        return LimitsChange.parse(answer.value(self._call(asked), shape.CHANGED))
 
     def limited(
         self,

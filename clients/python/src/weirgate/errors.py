@@ -20,6 +20,16 @@ class Blocking(NamedTuple):
 class WeirgateError(Exception):
     """Base of everything that this package raises."""
 
+    def __reduce__(self) -> tuple[Any, ...]:
+        # A process hands an error to another one so; `Exception` would leave the fields out.
+        return _restored, (type(self), self.args, self.__dict__)
+
+
+def _restored(kind: type[WeirgateError], args: tuple[Any, ...], fields: dict[str, Any]) -> WeirgateError:
+    error = kind.__new__(kind, *args)
+    error.__dict__.update(fields)
+    return error
+
 
 class InvalidRequest(WeirgateError):
     """The request is wrong, and nothing was taken. The text says what to change."""
@@ -27,6 +37,10 @@ class InvalidRequest(WeirgateError):
 
 class Unauthorized(WeirgateError):
     """The agent refused the token. Nothing was taken."""
+
+
+class NotAllowed(WeirgateError):
+    """The agent changes no limits. The text has the option that allows it. Nothing was changed."""
 
 
 class Refused(WeirgateError):

@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Mapping, Sequence
-from typing import Any, NamedTuple, Optional, get_args
+from typing import Any, NamedTuple, Optional, Union, get_args
 
 from . import check
-from .values import Amount, Bucket, Interval, Limit, OnUnavailable, UpTo
+from .errors import InvalidRequest
+from .values import Amount, Bucket, Interval, Level, Limit, OnUnavailable, Status, UpTo
 
 ACQUIRE, SETTLE, PEEK, USAGE = "/v1/acquire", "/v1/settle", "/v1/peek", "/v1/usage"
+LIMITS, SET_LIMITS, DELETE_LIMITS = "/v1/limits", "/v1/limits/set", "/v1/limits/delete"
 RELEASE = {"end": "release"}
 _MAX_TIMEOUT = 3_600.0
 _LAST_INSTANT = 8_640_000_000_000.0
@@ -26,7 +29,7 @@ class Request(NamedTuple):
     @property
     def is_read(self) -> bool:
         """Whether it changes nothing, whatever becomes of it."""
-        return self.path in (PEEK, USAGE)
+        return self.path in (PEEK, USAGE, LIMITS)
 
 
 class Options(NamedTuple):
@@ -62,7 +65,7 @@ def acquire(buckets: Sequence[Bucket], options: Options) -> Request:
 
 
 def peek(
-    entity: str, resource: str, need: Optional[Mapping[str, int]], limits: Optional[Sequence[Limit]]
+    entity: str, resource: str, need: Optional[Mapping[str, int]], limits: Optional[Sequence[Union[Limit, str]]]
 ) -> Request:
     """Returns the request for balances."""
     body: dict[str, Any] = {"entity": check.text("entity", entity), "resource": check.text("resource", resource)}
@@ -103,6 +106,59 @@ def _usage(asked: UsageOf) -> dict[str, Any]:
         "from_ms": check.milliseconds("start", asked.start, 0, _LAST_INSTANT),
         "to_ms": check.milliseconds("end", asked.end, 0, _LAST_INSTANT),
     }
+
+
+class LevelOf(NamedTuple):
+    """The level of a change, as `Client.set_limits` describes it, and its author."""
+
+    entity: Optional[str]
+    resource: Optional[str]
+    system: bool
+    author: Optional[str]
+
+
+class LimitsOf(NamedTuple):
+    """What a change sets of a level, as `Client.set_limits` describes it."""
+
+    limits: Optional[Sequence[Union[Limit, str]]]
+    status: Optional[Status]
+    is_shadow: Optional[bool]
+    replace: bool
+
+
+def limits_of(entity: str, resource: str) -> Request:
+    """Returns the request for the limits in force."""
+    return Request(LIMITS, _bytes({"entity": check.text("entity", entity), "resource": check.text("resource", resource)}))
+
+
+def setting(of: LevelOf, given: LimitsOf) -> Request:
+    """Returns the request that sets limits of a level."""
+    limits, status, is_shadow, replace = given
+    body = _level(of)
+    _add_limits(body, limits, None)
+    if status is not None:
+        body["status"] = check.one_of("status", status, get_args(Status), "'enforced', 'disabled' or 'unlimited'")
+    if is_shadow is not None:
+        body["is_shadow"] = check.flag("is_shadow", is_shadow)
+    if not {"limits", "status", "is_shadow"} & body.keys():
+        raise InvalidRequest("the change sets nothing: give limits, status or is_shadow")
+    if check.flag("replace", replace):
+        body["replace"] = True
+    return Request(SET_LIMITS, _bytes(body))
+
+
+def deleting(of: LevelOf) -> Request:
+    """Returns the request that deletes the limits of a level."""
+    return Request(DELETE_LIMITS, _bytes(_level(of)))
+
+
+def _level(of: LevelOf) -> dict[str, Any]:
+    names = [(name, check.text(name, given)) for name, given in zip(("entity", "resource"), of) if given is not None]
+    if check.flag("system", of.system) == bool(names):
+        what = "has a name beside system" if names else "is missing"
+        raise InvalidRequest(f"the level {what}: give entity, resource or both, or system=True alone")
+    author = {} if of.author is None else {"author": check.text("author", of.author)}
+    return {"level": Level(**dict(names)).json(), **author}
 
 
 def settle(token: str, changes: Mapping[str, Any]) -> Request:
@@ -165,13 +221,23 @@ def _take(what: str, amount: Any) -> Any:
     return {"at_least": at_least, "at_most": at_most}
 
 
-def _add_limits(body: dict[str, Any], limits: Optional[Sequence[Limit]], version: Optional[int]) -> None:
+def _add_limits(
+    body: dict[str, Any], limits: Optional[Sequence[Union[Limit, str]]], version: Optional[int]
+) -> None:
     if limits is not None:
-        if not isinstance(limits, Sequence) or not all(isinstance(limit, Limit) for limit in limits):
-            check.refuse("limits", "a list of Limit", limits)
-        body["limits"] = [limit.json() for limit in limits]
+        if not isinstance(limits, Sequence) or isinstance(limits, str):
+            check.refuse("limits", "a list of Limit or text", limits)
+        body["limits"] = [_limit(limit) for limit in limits]
     if version is not None:
         body["limits_version"] = check.whole("limits_version", version, 0, check.MAX_SAFE, "0 to 2^53 - 1")
+
+
+def _limit(limit: Union[Limit, str]) -> Any:
+    if isinstance(limit, Limit):
+        return limit.json()
+    if not isinstance(limit, str) or not re.search("[^=]=[^=]", limit):
+        check.refuse("each of limits", "a Limit or text such as 'rpm=600/minute'", limit)
+    return limit
 
 
 def _bytes(body: Mapping[str, Any]) -> bytes:

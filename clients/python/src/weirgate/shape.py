@@ -114,12 +114,38 @@ GRANTED = fields(
 SETTLED = fields(
     grant=null_or(some_text), settlement=one_of("settled", "lease_gone"), lease=_LEASE, amounts=_AMOUNTS
 )
-BALANCES = fields(
-    status=one_of("enforced", "disabled", "unlimited"), limits=_LIMITS, retry_after_ms=null_or(span)
-)
+_STATUS = one_of("enforced", "disabled", "unlimited")
+BALANCES = fields(status=_STATUS, limits=_LIMITS, retry_after_ms=null_or(span))
+
+
 def _and(*shapes: Shape) -> Shape:
     return lambda value: all(shape(value) for shape in shapes)
 
+
+def _or(*shapes: Shape) -> Shape:
+    return lambda value: any(shape(value) for shape in shapes)
+
+
+def _within(most: int) -> Shape:
+    return lambda value: type(value) is int and 1 <= value <= most
+
+
+_NAMED = fields(name=some_text, mode=one_of("enforced", "shadow", "soft"))
+_TOKENS = _within(10**12)
+_RATE = _and(_NAMED, fields(capacity_tokens=_TOKENS, refill_tokens=_TOKENS, refill_period_ms=_within(366 * 86_400_000)))
+_CONFIGURED = list_of(_or(_RATE, _and(_NAMED, fields(slots=_TOKENS))))
+_LEVEL = _or(
+    fields(level=one_of("entity_resource"), entity=some_text, resource=some_text),
+    fields(level=one_of("entity"), entity=some_text),
+    fields(level=one_of("resource"), resource=some_text),
+    fields(level=one_of("system")),
+)
+_CONFIG = null_or(fields(limits=_CONFIGURED, status=_STATUS, is_shadow=flag))
+EFFECTIVE = fields(
+    buckets=list_of(fields(entity=text, level=null_or(_LEVEL), status=null_or(_STATUS), limits=_CONFIGURED)),
+    levels=list_of(fields(level=_LEVEL, config=_CONFIG, is_from_file=flag)),
+)
+CHANGED = fields(changed=flag, before=_CONFIG, after=_CONFIG)
 
 _USED = fields(
     usage=fields(tokens=map_of(lambda value: number(value) or text(value)), acquires=whole),

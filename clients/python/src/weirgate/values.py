@@ -15,6 +15,13 @@ Amount = Union[int, float]
 
 Mode = Literal["enforced", "shadow", "soft"]
 
+Kind = Literal["rate", "slots"]
+
+Status = Literal["enforced", "disabled", "unlimited"]
+"""Whether limits apply."""
+
+LevelKind = Literal["entity_resource", "entity", "resource", "system"]
+
 Interval = Literal["hour", "day", "month"]
 UsageState = Literal["interim", "final", "unknown"]
 """`interim` may still change, `final` does not, and of `unknown` a part may no longer be kept."""
@@ -66,6 +73,11 @@ class Limit:
     """Seconds; 0 for slots."""
     mode: Mode = "enforced"
 
+    @property
+    def kind(self) -> Kind:
+        """`"rate"`, or `"slots"`."""
+        return "rate" if self.refill else "slots"
+
     def __post_init__(self) -> None:
         of = _named(self.name)
         check.one_of(f"{of} mode", self.mode, get_args(Mode), "'enforced', 'shadow' or 'soft'")
@@ -108,6 +120,14 @@ class Limit:
         check.whole(f"{_named(name)} slots", slots, 1, check.MAX_TOKENS, _RANGE)
         return cls(name, slots, mode=mode)
 
+    @classmethod
+    def parse(cls, json: Mapping[str, Any]) -> Limit:
+        """Reads a limit as the agent writes it."""
+        if "slots" in json:
+            return cls(json["name"], json["slots"], mode=json["mode"])
+        period = json["refill_period_ms"] / 1000
+        return cls(json["name"], json["capacity_tokens"], json["refill_tokens"], period, json["mode"])
+
     def json(self) -> dict[str, Any]:
         """Returns the limit as the agent reads it."""
         if self.period == 0:
@@ -138,7 +158,8 @@ class Bucket:
     entity: str
     resource: str
     take: Take
-    limits: Optional[Sequence[Limit]] = None
+    limits: Optional[Sequence[Union[Limit, str]]] = None
+    """Each as a `Limit`, or as text: `"rpm=600/minute"`."""
     limits_version: Optional[int] = None
     cascading: bool = False
     """Whether it takes of the entity's parents too, with limits given here."""
@@ -171,6 +192,11 @@ class LimitStatus:
     """Seconds until `requested` is there; None if time alone does not help."""
 
     @property
+    def kind(self) -> Kind:
+        """`"rate"`, or `"slots"`."""
+        return "rate" if self.refill else "slots"
+
+    @property
     def is_short(self) -> bool:
         """Whether the limit has too little for the request."""
         return self.is_requested and self.requested > self.available and self.mode != "soft"
@@ -197,7 +223,7 @@ class LimitStatus:
 class Balances:
     """The balance of every limit of a bucket."""
 
-    status: Literal["enforced", "disabled", "unlimited"]
+    status: Status
     limits: tuple[LimitStatus, ...]
     retry_after: Optional[float]
     """Seconds until all that is needed is there; None if time alone does not help."""
@@ -263,6 +289,119 @@ class UsagePage:
     def parse(cls, json: Mapping[str, Any]) -> UsagePage:
         """Reads a page as the agent writes it."""
         return cls(tuple(map(UsageRow.parse, json["items"])), json["next"], _unreadable(json))
+
+
+@dataclass(frozen=True)
+class Level:
+    """What limits of the table are for: an entity on a resource, an entity, a resource, or the whole namespace."""
+
+    entity: Optional[str] = None
+    resource: Optional[str] = None
+
+    @property
+    def kind(self) -> LevelKind:
+        """Which of the four it is."""
+        if self.entity is None:
+            return "system" if self.resource is None else "resource"
+        return "entity" if self.resource is None else "entity_resource"
+
+    def __str__(self) -> str:
+        names = {"entity": self.entity, "resource": self.resource}
+        return " on ".join(f"{kind} {name}" for kind, name in names.items() if name is not None) or "system"
+
+    @classmethod
+    def parse(cls, json: Mapping[str, Any]) -> Level:
+        """Reads a level as the agent writes it."""
+        kind = json["level"]
+        entity = json["entity"] if kind.startswith("entity") else None
+        return cls(entity, json["resource"] if kind.endswith("resource") else None)
+
+    def json(self) -> dict[str, Any]:
+        """Returns the level as the agent reads it."""
+        names = {"entity": self.entity, "resource": self.resource}
+        return {"level": self.kind, **{kind: name for kind, name in names.items() if name is not None}}
+
+
+@dataclass(frozen=True)
+class Config:
+    """The limits of one level."""
+
+    limits: tuple[Limit, ...]
+    status: Status
+    is_shadow: bool
+    """Whether all its limits are in shadow mode."""
+
+    @classmethod
+    def parse(cls, json: Optional[Mapping[str, Any]]) -> Optional[Config]:
+        """Reads a configuration as the agent writes it."""
+        return None if json is None else cls(_limits(json["limits"]), json["status"], json["is_shadow"])
+
+
+@dataclass(frozen=True)
+class EffectiveBucket:
+    """The limits in force for one bucket."""
+
+    entity: str
+    level: Optional[Level]
+    """Where the limits come from; None if no level has any."""
+    status: Optional[Status]
+    """Whether the limits apply; None without any. An operator's stop is not a part of it."""
+    limits: tuple[Limit, ...]
+
+    @classmethod
+    def parse(cls, json: Mapping[str, Any]) -> EffectiveBucket:
+        """Reads a bucket as the agent writes it."""
+        level = json["level"]
+        return cls(json["entity"], level and Level.parse(level), json["status"], _limits(json["limits"]))
+
+
+@dataclass(frozen=True)
+class ConfiguredLevel:
+    """A level, and its configuration if it has one."""
+
+    level: Level
+    config: Optional[Config]
+    is_from_file: bool
+    """Whether it is that of the agent's limits file, so that a change in the table has no effect."""
+
+    @classmethod
+    def parse(cls, json: Mapping[str, Any]) -> ConfiguredLevel:
+        """Reads a level with its configuration as the agent writes it."""
+        return cls(Level.parse(json["level"]), Config.parse(json["config"]), json["is_from_file"])
+
+
+@dataclass(frozen=True)
+class EffectiveLimits:
+    """The limits in force for an entity on a resource, and where they come from."""
+
+    buckets: tuple[EffectiveBucket, ...]
+    """The bucket of the entity, then of each ancestor that it cascades to and that has limits."""
+    levels: tuple[ConfiguredLevel, ...]
+    """The levels of the entity on the resource. The first one with a configuration wins."""
+
+    @classmethod
+    def parse(cls, json: Mapping[str, Any]) -> EffectiveLimits:
+        """Reads limits in force as the agent writes them."""
+        buckets = tuple(map(EffectiveBucket.parse, json["buckets"]))
+        return cls(buckets, tuple(map(ConfiguredLevel.parse, json["levels"])))
+
+
+@dataclass(frozen=True)
+class LimitsChange:
+    """The limits of a level before and after a change."""
+
+    is_changed: bool
+    before: Optional[Config]
+    after: Optional[Config]
+
+    @classmethod
+    def parse(cls, json: Mapping[str, Any]) -> LimitsChange:
+        """Reads a change as the agent writes it."""
+        return cls(json["changed"], Config.parse(json["before"]), Config.parse(json["after"]))
+
+
+def _limits(json: Sequence[Mapping[str, Any]]) -> tuple[Limit, ...]:
+    return tuple(map(Limit.parse, json))
 
 
 def _used(json: Mapping[str, Any]) -> dict[str, Any]:

@@ -1,0 +1,160 @@
+"""Rate limits and concurrency limits for every request of an ASGI application, by weirgate-agent.
+
+    app.add_middleware(RateLimit, resource="api", key=tenant_of, on_unavailable="deny")
+
+`tenant_of` returns what authentication found: authenticate first.
+"""
+
+from __future__ import annotations
+
+import functools
+import inspect
+import json
+import logging
+from collections.abc import Awaitable, Mapping, MutableMapping, Sequence
+from typing import Any, Callable, Literal, Optional, Union
+
+import weirgate
+
+__version__ = "0.10.0"
+__all__ = ["GRANT", "RateLimit"]
+
+Scope = MutableMapping[str, Any]
+Message = MutableMapping[str, Any]
+Receive = Callable[[], Awaitable[Message]]
+Send = Callable[[Message], Awaitable[None]]
+App = Callable[[Scope, Receive, Send], Awaitable[None]]
+
+GRANT = "weirgate.grant"
+"""Key of the scope that has the request's grant, such as to adjust it to what was used."""
+_REQUEST = {"requests": 1}
+_TRY_AGAIN = 1013
+_POLICY = 1008
+_log = logging.getLogger("weirgate")
+
+
+class RateLimit:
+    """Middleware that acquires before each request, and answers a denial itself.
+
+    `key` returns the entity that pays for a request, from its scope; it may be a coroutine function. Authenticate first:
+    it must be the result of an authentication, and not what a client can choose. Without an entity the answer is 401.
+    `on_unavailable` decides without the agent, and without DynamoDB: `"allow"` passes requests, `"deny"` answers 429.
+    What only a repair ends is answered 500 by either. `take` has the amounts by limit, or is a function of the scope that
+    returns them, or None for a request without a limit. `limits` are those of the table, by default. `wait`, `lease` and
+    `timeout` are options of the acquire, in seconds. `client` is an `AsyncClient`, by default one of its own.
+    """
+
+    def __init__(
+        self,
+        app: App,
+        *,
+        resource: str,
+        key: Callable[[Scope], Union[Optional[str], Awaitable[Optional[str]]]],
+        on_unavailable: Literal["allow", "deny"],
+        take: Union[weirgate.Take, Callable[[Scope], Optional[weirgate.Take]]] = _REQUEST,
+        limits: Optional[Sequence[Union[weirgate.Limit, str]]] = None,
+        wait: Optional[float] = None,
+        lease: Optional[float] = None,
+        timeout: Optional[float] = None,
+        client: Optional[weirgate.AsyncClient] = None,
+    ) -> None:
+        if not callable(key):
+            raise TypeError(f"key must be a function of the scope, got {key!r}: return what authentication found")
+        if on_unavailable not in ("allow", "deny"):
+            raise ValueError(f"on_unavailable must be 'allow' or 'deny', got {on_unavailable!r}: choose one")
+        self._app = app
+        self._key = key
+        self._take = take
+        self._client = client or weirgate.AsyncClient(on_agent_unavailable=on_unavailable)
+        self._is_own_client = client is None
+        self._acquire = functools.partial(
+            self._client.acquire,
+            resource=resource,
+            limits=limits,
+            wait=wait,
+            lease=lease,
+            timeout=timeout,
+            on_unavailable=on_unavailable,
+        )
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        if scope["type"] == "lifespan":
+            await self._app(scope, receive, functools.partial(self._send_lifespan, send))
+            return
+        take = self._take(scope) if callable(self._take) else self._take
+        if take is None:
+            await self._app(scope, receive, send)
+            return
+        entity = self._key(scope)
+        if inspect.isawaitable(entity):
+            entity = await entity
+        if not entity:
+            await _refuse(scope, send, 401, {}, _problem(401, "Unauthorized", "authenticate first"))
+            return
+        try:
+            grant = await self._acquire(entity, take=take)
+        except weirgate.Refused as refused:
+            await _refuse(scope, send, refused.status, refused.headers, refused.problem)
+        except weirgate.WeirgateError as error:
+            await self._fail(error, scope, send)
+        else:
+            await self._run(grant, scope, receive, send)
+
+    async def _run(self, grant: weirgate.AsyncGrant, scope: Scope, receive: Receive, send: Send) -> None:
+        fields = _fields(grant.headers)
+
+        async def send_with_fields(message: Message) -> None:
+            if message["type"] in ("http.response.start", "websocket.accept"):
+                message = {**message, "headers": [*message.get("headers", ()), *fields]}
+            await send(message)
+
+        async with grant:
+            try:
+                scope[GRANT] = grant
+                await self._app(scope, receive, send_with_fields)
+            except Exception:
+                if not grant.is_ended:
+                    # A request that fails counts too: a client may make as many as it likes of them.
+                    await grant.release()
+                raise
+
+    async def _fail(self, error: weirgate.WeirgateError, scope: Scope, send: Send) -> None:
+        is_transient = isinstance(error, weirgate.Unavailable) and error.is_transient
+        _log.error("a request was not served, as there is no decision on it: %s", error)
+        # Without the error, which is for operators.
+        if is_transient:
+            problem = _problem(503, "Service Unavailable", "the limits could not be checked at the moment: try again")
+            await _refuse(scope, send, 503, {"retry-after": "1"}, problem)
+        else:
+            problem = _problem(500, "Internal Server Error", "the limits of this service need a repair")
+            await _refuse(scope, send, 500, {}, problem)
+
+    async def _send_lifespan(self, send: Send, message: Message) -> None:
+        if self._is_own_client and message["type"] in ("lifespan.shutdown.complete", "lifespan.shutdown.failed"):
+            await self._client.close()
+        await send(message)
+
+
+def _problem(status: int, title: str, detail: str) -> dict[str, Any]:
+    return {"type": "about:blank", "title": title, "status": status, "detail": detail}
+
+
+def _fields(headers: Mapping[str, str]) -> list[tuple[bytes, bytes]]:
+    return [(name.encode("latin-1"), value.encode("latin-1")) for name, value in headers.items()]
+
+
+async def _refuse(
+    scope: Scope, send: Send, status: int, headers: Mapping[str, str], problem: Mapping[str, Any]
+) -> None:
+    """Answers as the agent does. A WebSocket that can have no response is closed."""
+    kind = "http.response"
+    if scope["type"] == "websocket":
+        kind = "websocket.http.response"
+        if kind not in (scope.get("extensions") or {}):
+            code = _TRY_AGAIN if status in (429, 503) else _POLICY
+            await send({"type": "websocket.close", "code": code})
+            return
+    body = json.dumps(dict(problem)).encode("ascii")
+    fields = [(b"content-type", b"application/problem+json"), (b"content-length", str(len(body)).encode("ascii"))]
+    await send({"type": f"{kind}.start", "status": status, "headers": [*fields, *_fields(headers)]})
+    await send({"type": f"{kind}.body", "body": body})

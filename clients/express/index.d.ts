@@ -1,0 +1,35 @@
+import type { IncomingMessage, ServerResponse } from "node:http";
+
+import type { Client, Grant, Limit, Take } from "weirgate";
+
+export interface RateLimitOptions<Request extends IncomingMessage> {
+  client: Client;
+  resource: string;
+  /**
+   * Returns the entity that pays for a request. Authenticate first: it must be the result of an authentication, and not
+   * what a client can choose. Without an entity the answer is 401.
+   */
+  key: (request: Request) => string | null | undefined | Promise<string | null | undefined>;
+  /**
+   * Decides without the agent, and without DynamoDB: `"allow"` passes requests, `"deny"` answers 429. What only a repair
+   * ends is answered 500 by either.
+   */
+  onUnavailable: "allow" | "deny";
+  /** Amounts by limit; `{ requests: 1 }` by default. For null from a function a request passes without a limit. */
+  take?: Take | ((request: Request) => Take | null) | undefined;
+  /** Limits, or their texts; those of the table, by default. */
+  limits?: readonly (Limit | string)[] | undefined;
+  waitMs?: number | undefined;
+  leaseMs?: number | undefined;
+  timeoutMs?: number | undefined;
+}
+
+/** What the middleware adds to `response.locals`. Without the agent there is none. */
+export interface RateLimitLocals {
+  grant?: Grant;
+}
+
+/** Returns middleware that acquires before each request, and answers a denial itself. */
+export declare function rateLimit<Request extends IncomingMessage>(
+  options: RateLimitOptions<Request>,
+): (request: Request, response: ServerResponse, next: (error?: unknown) => void) => Promise<void>;

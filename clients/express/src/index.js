@@ -1,0 +1,145 @@
+/** Rate limits for every request of an Express application. `index.d.ts` describes what this exports. */
+
+/** @import { IncomingMessage, ServerResponse } from "node:http" */
+/** @import { Grant, Refused, Take, Unavailable } from "weirgate" */
+/** @import { RateLimitOptions } from "../index.js" */
+
+const DEGRADED = { "x-ratelimit-degraded": "true" };
+const TRY_AGAIN = "the limits of this request could not be checked at the moment: try again";
+const REPAIR = "the limits of this service need a repair";
+const KNOWN = ["client", "resource", "key", "onUnavailable", "take", "limits", "waitMs", "leaseMs", "timeoutMs"];
+
+/**
+ * @template {IncomingMessage} Request
+ * @param {RateLimitOptions<Request>} options
+ */
+export function rateLimit(options) {
+  const { client, resource, key, onUnavailable, take = { requests: 1 }, ...ofAcquire } = checked(options);
+  const amounts = typeof take === "function" ? take : () => take;
+
+  /**
+   * @param {Request} request
+   * @param {ServerResponse & { locals?: Record<string, unknown> }} response
+   * @param {(error?: unknown) => void} next
+   */
+  return async function limited(request, response, next) {
+    // A client that leaves gives its slot back, also while it waits for one.
+    const left = new AbortController();
+    response.once("close", () => left.abort());
+    let taken, entity, grant;
+    try {
+      taken = amounts(request);
+      entity = taken && (await key(request));
+    } catch (error) {
+      return next(error);
+    }
+    if (taken === null) return next();
+    if (!entity) return refuse(response, 401, {}, problem(401, "Unauthorized", "authenticate first"));
+    try {
+      grant = await client.acquire(entity, resource, taken, { ...ofAcquire, onUnavailable, signal: left.signal });
+    } catch (error) {
+      if (!left.signal.aborted) fail(error);
+      return;
+    }
+    setFields(response, grant.headers);
+    if (response.locals) response.locals.grant = grant;
+    if (left.signal.aborted) return finish(grant);
+    response.once("close", () => finish(grant));
+    next();
+
+    /** @param {any} error */
+    function fail(error) {
+      if (isRefused(error)) return refuse(response, error.status, error.headers, error.problem);
+      if (!isUnavailable(error)) {
+        warn(`a request was not served, as there is no decision on it: ${error}`);
+        return refuse(response, 500, {}, problem(500, "Internal Server Error", REPAIR));
+      }
+      if (onUnavailable === "deny") {
+        return refuse(response, 429, { ...DEGRADED, "retry-after": "1" }, problem(429, "Too Many Requests", TRY_AGAIN));
+      }
+      setFields(response, DEGRADED);
+      next();
+    }
+  };
+}
+
+/**
+ * @template {IncomingMessage} Request
+ * @param {RateLimitOptions<Request>} options
+ * @returns {RateLimitOptions<Request>}
+ */
+function checked(options) {
+  const unknown = Object.keys(options).find((name) => !KNOWN.includes(name));
+  if (unknown) throw new TypeError(`an option must be one of ${KNOWN.join(", ")}, got ${JSON.stringify(unknown)}`);
+  const { client, key, onUnavailable } = options;
+  if (typeof client?.acquire !== "function") throw new TypeError("client must be a Client of weirgate: make one");
+  if (typeof key !== "function") throw new TypeError("key must be a function: return what authentication found");
+  if (onUnavailable !== "allow" && onUnavailable !== "deny") {
+    throw new TypeError(`onUnavailable must be "allow" or "deny", got ${JSON.stringify(onUnavailable)}: choose one`);
+  }
+  return options;
+}
+
+/**
+ * Whether it is a decision that grants nothing: `Denied`, `NeverFits` or `Disabled`.
+ *
+ * @param {any} error
+ * @returns {error is Refused}
+ */
+function isRefused(error) {
+  return typeof error?.problem === "object" && typeof error.status === "number";
+}
+
+/**
+ * Whether the agent or its decision is unavailable for now. What only a repair ends is not.
+ *
+ * @param {any} error
+ * @returns {error is Unavailable}
+ */
+function isUnavailable(error) {
+  return error?.isTransient === true;
+}
+
+/** @param {Grant} grant */
+function finish(grant) {
+  if (!grant.isEnded) {
+    grant.release().catch((error) => warn(`a grant could not be settled, its lease expires by itself: ${error}`));
+  }
+}
+
+/** @param {string} message */
+function warn(message) {
+  process.emitWarning(message, "WeirgateWarning");
+}
+
+/**
+ * @param {ServerResponse} response
+ * @param {Readonly<Record<string, string>>} fields
+ */
+function setFields(response, fields) {
+  for (const [name, value] of Object.entries(fields)) response.setHeader(name, value);
+}
+
+/**
+ * Answers as the agent does.
+ *
+ * @param {ServerResponse} response
+ * @param {number} status
+ * @param {Readonly<Record<string, string>>} fields
+ * @param {Readonly<Record<string, unknown>>} body
+ */
+function refuse(response, status, fields, body) {
+  setFields(response, fields);
+  response.statusCode = status;
+  response.setHeader("content-type", "application/problem+json");
+  response.end(JSON.stringify(body));
+}
+
+/**
+ * @param {number} status
+ * @param {string} title
+ * @param {string} detail
+ */
+function problem(status, title, detail) {
+  return { type: "about:blank", title, status, detail };
+}

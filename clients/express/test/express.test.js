@@ -1,0 +1,223 @@
+/** The middleware before a real Express and a real agent, as clients use it that want more than their limit. */
+
+import assert from "node:assert/strict";
+import { execFileSync } from "node:child_process";
+import { once } from "node:events";
+import { mkdtempSync, rmSync, writeFileSync } from "node:fs";
+import http from "node:http";
+import { createRequire } from "node:module";
+import { tmpdir } from "node:os";
+import { join } from "node:path";
+import { after, before, test } from "node:test";
+import { fileURLToPath } from "node:url";
+
+import { rateLimit } from "../src/index.js";
+import { Client, limit } from "../../typescript/src/index.js";
+import { Agent, Backend, withoutDatabase } from "../../typescript/test/stack.js";
+
+const express = createRequire(new URL("../../typescript/check/package.json", import.meta.url))("express");
+const FOLDERS = ["../../typescript/", "../"].map((path) => fileURLToPath(new URL(path, import.meta.url)));
+const DAY_MS = 86_400_000;
+const LIMITS = [limit.rate("requests", 1, DAY_MS, { burst: 2 }), limit.slots("slots", 10)];
+const KEYS = { "key-a": "ann", "key-b": "bob" };
+let backend;
+let agent;
+let number = 0;
+
+before(async () => {
+  backend = await Backend.start();
+  agent = await Agent.start(backend.variables);
+});
+
+after(async () => {
+  await agent?.stop();
+  await backend?.stop();
+});
+
+/** Serves an application behind the middleware, and returns what asks it. */
+async function serving(t, options = {}, url = agent.url) {
+  const client = new Client({ url, retries: 0 });
+  const app = express();
+  const served = { passed: 0, tenant: `t${(number += 1)}`, client };
+  app.use((request, _, next) => {
+    // Authentication, which comes first.
+    request.tenant = KEYS[request.headers["x-api-key"]];
+    next();
+  });
+  const key = (request) => request.tenant && `${served.tenant}-${request.tenant}`;
+  const defaults = { client, resource: "api", key, onUnavailable: "deny", take: { requests: 1, slots: 1 }, limits: LIMITS };
+  app.use(rateLimit({ ...defaults, ...options }));
+  app.get("/", (request, response) => {
+    served.passed += 1;
+    response.json({ of: request.tenant });
+  });
+  app.get("/broken", () => {
+    throw new Error("the application");
+  });
+  app.get("/used/:tokens", async (request, response) => {
+    await response.locals.grant.adjust({ requests: Number(request.params.tokens) });
+    response.end();
+  });
+  app.get("/stream", (_, response) => {
+    served.stream = response;
+    response.write("begun");
+  });
+  app.use((error, request, response, next) => response.status(500).end());
+  const server = http.createServer(app);
+  server.listen(0, "127.0.0.1");
+  await once(server, "listening");
+  t.after(async () => {
+    server.closeAllConnections();
+    server.close();
+    await client.close();
+  });
+  const { port } = server.address();
+  served.get = (headers, path = "/") =>
+    fetch(`http://127.0.0.1:${port}${path}`, { headers: { ...headers, connection: "close" }, signal: served.signal });
+  served.slots = async (expected) => {
+    const taken = { slots: expected };
+    const options = { limits: LIMITS, waitMs: 20_000 };
+    await (await client.acquire(`${served.tenant}-ann`, "api", taken, options)).rollBack();
+  };
+  return served;
+}
+
+const A = { "x-api-key": "key-a" };
+const statuses = async (answers) => (await Promise.all(answers)).map(({ status }) => status);
+
+test("requests of a tenant pass until its limit", async (t) => {
+  const { get, slots } = await serving(t);
+  const first = await get(A);
+  assert.deepEqual([first.status, await first.json()], [200, { of: "ann" }]);
+  assert.match(first.headers.get("ratelimit"), /"requests";r=1/);
+  assert.equal((await get(A)).status, 200);
+  const denied = await get(A);
+  assert.equal(denied.status, 429);
+  assert.equal(denied.headers.get("content-type"), "application/problem+json");
+  assert.ok(Number(denied.headers.get("retry-after")) > 0);
+  assert.deepEqual((await denied.json())["violated-policies"], ["requests"]);
+  assert.equal((await get({ "x-api-key": "key-b" })).status, 200);
+  await slots(10);
+});
+
+test("a client that is not authenticated does not pass", async (t) => {
+  const served = await serving(t);
+  for (const headers of [{}, { "x-api-key": "" }, { "x-api-key": "made up" }, { "x-tenant": "ann" }, { "x-api-keys": "key-a" }, { "x-api-key": "key-a, key-b" }]) {
+    const answer = await served.get(headers);
+    assert.deepEqual([answer.status, (await answer.json()).detail], [401, "authenticate first"], JSON.stringify(headers));
+  }
+  assert.equal(served.passed, 0);
+});
+
+test("what a client says of its tenant or its cost changes nothing", async (t) => {
+  const { get } = await serving(t);
+  const costs = ["-1", "0", "abc", "", "1e9", "18446744073709551616"];
+  const answers = [];
+  for (const cost of costs) answers.push(await get({ ...A, "x-cost": cost, "x-estimate": cost, "x-tenant": "bob", "x-forwarded-for": cost }));
+  assert.deepEqual(await statuses(answers), [200, 200, 429, 429, 429, 429]);
+});
+
+test("requests that fail count, and a handler can adjust its grant", async (t) => {
+  const { get, slots } = await serving(t);
+  assert.deepEqual(await statuses([await get(A, "/broken"), await get(A, "/broken"), await get(A)]), [500, 500, 429]);
+  await slots(10);
+  const other = await serving(t);
+  assert.deepEqual(await statuses([await other.get(A, "/used/2"), await other.get(A)]), [200, 429]);
+});
+
+test("a slot is held until the response ends, or its client leaves", async (t) => {
+  for (const leaves of [false, true]) {
+    const served = await serving(t, { take: { slots: 10 } });
+    const controller = new AbortController();
+    served.signal = controller.signal;
+    const answer = await served.get(A, "/stream");
+    assert.equal(answer.status, 200);
+    served.signal = undefined;
+    assert.equal((await served.get(A)).status, 429);
+    if (leaves) controller.abort();
+    else served.stream.end();
+    await served.slots(10);
+  }
+});
+
+test("a client that leaves while it waits takes nothing", async (t) => {
+  const served = await serving(t, { take: { slots: 10 }, waitMs: 60_000 });
+  const held = await served.client.acquire(`${served.tenant}-ann`, "api", { slots: 10 }, { limits: LIMITS });
+  const controller = new AbortController();
+  served.signal = controller.signal;
+  const waiting = served.get(A);
+  while ((await agent.inFlight()) === 0);
+  controller.abort();
+  await assert.rejects(waiting, { name: "AbortError" });
+  while ((await agent.inFlight()) > 0);
+  await held.release();
+  await served.slots(10);
+  assert.equal(served.passed, 0);
+});
+
+test("a request without a cost passes without a limit, and without a key", async (t) => {
+  const { get } = await serving(t, { take: (request) => (request.path === "/" ? { requests: 2 } : null) });
+  assert.deepEqual(await statuses([await get({}, "/broken"), await get(A), await get(A)]), [500, 200, 429]);
+});
+
+test("the policy decides without the agent, and without its database", async (t) => {
+  const without = await Agent.start(withoutDatabase);
+  t.after(() => without.stop());
+  for (const url of ["http://127.0.0.1:1", without.url]) {
+    const allowing = await serving(t, { onUnavailable: "allow", timeoutMs: 500, take: { requests: 1 } }, url);
+    const passed = await allowing.get(A);
+    assert.deepEqual([passed.status, passed.headers.get("x-ratelimit-degraded"), allowing.passed], [200, "true", 1]);
+    const denying = await serving(t, { timeoutMs: 500, take: { requests: 1 } }, url);
+    const denied = await denying.get(A);
+    assert.deepEqual([denied.status, denied.headers.get("x-ratelimit-degraded"), denying.passed], [429, "true", 0]);
+    assert.ok(denied.headers.get("retry-after"));
+    assert.ok(!(await denied.text()).includes("127.0.0.1"));
+    // A client that is not authenticated passes by no policy.
+    assert.equal((await allowing.get({})).status, 401);
+  }
+});
+
+test("nothing passes if only a repair brings a decision", async (t) => {
+  const missing = await Agent.start({ ...backend.variables, WEIRGATE_TABLE: "missing" });
+  t.after(() => missing.stop());
+  const guarded = await Agent.start({ ...backend.variables, WEIRGATE_AGENT_TOKEN: "another-token-of-others" });
+  t.after(() => guarded.stop());
+  const stranger = http.createServer((_, response) => response.end("{}")).listen(0, "127.0.0.1");
+  await once(stranger, "listening");
+  t.after(() => stranger.close());
+  process.on("warning", () => {});
+  for (const [options, url] of [
+    [{}, missing.url],
+    [{}, guarded.url],
+    [{}, `http://127.0.0.1:${stranger.address().port}`],
+    [{ limits: undefined, resource: "nowhere" }, agent.url],
+    [{ take: { wpm: 1 } }, agent.url],
+    [{ key: () => "no name" }, agent.url],
+  ]) {
+    const served = await serving(t, { onUnavailable: "allow", ...options }, url);
+    const answer = await served.get(A);
+    assert.deepEqual([answer.status, served.passed], [500, 0], url);
+    assert.ok(!(await answer.text()).includes("127.0.0.1"));
+  }
+  const throwing = await serving(t, { key: () => { throw new Error("no session"); } });
+  assert.deepEqual([(await throwing.get(A)).status, throwing.passed], [500, 0]);
+});
+
+test("what is not chosen is refused at the start", () => {
+  const client = new Client({ url: "http://127.0.0.1:1" });
+  const options = { client, resource: "api", key: () => "a", onUnavailable: "deny" };
+  for (const [name, value] of [["client", undefined], ["key", undefined], ["key", "x-api-key"], ["onUnavailable", undefined], ["onUnavailable", "alow"], ["onUnavailible", "deny"]]) {
+    assert.throws(() => rateLimit({ ...options, [name]: value }), new RegExp(name), `${name} ${value}`);
+  }
+});
+
+test("npm installs the folders without a network", (t) => {
+  const folder = mkdtempSync(join(tmpdir(), "weirgate-"));
+  t.after(() => rmSync(folder, { recursive: true }));
+  writeFileSync(join(folder, "package.json"), '{"type": "module"}');
+  const install = ["install", "--offline", "--no-audit", "--no-fund", "--install-links=true", ...FOLDERS];
+  execFileSync("npm", install, { cwd: folder, stdio: "pipe" });
+  const code = 'import { Client } from "weirgate"; import { rateLimit } from "weirgate-express"; console.log(typeof rateLimit, typeof Client)';
+  const said = execFileSync(process.execPath, ["--input-type=module", "-e", code], { cwd: folder, encoding: "utf8" });
+  assert.equal(said, "function function\n");
+});

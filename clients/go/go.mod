@@ -1,0 +1,3 @@
+module weirgate
+
+go 1.19
