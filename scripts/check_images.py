@@ -65,7 +65,7 @@ def checked(path, name, program, architecture):
                 if entry.isfile():
                     inside[entry.name] = archive.extractfile(entry).read()
                     executable |= {entry.name} if entry.mode & 0o111 else set()
-    [started] = settings["config"]["Entrypoint"]
+    started = settings["config"]["Entrypoint"][0]
     require(executable == {started.lstrip("/")}, f"{path.name}: {started} must be the only program, got {executable}")
     require(inside[started.lstrip("/")] == program, f"{path.name}: {started} must be the program of the release")
     require(b"BEGIN CERTIFICATE" in inside.get(CERTIFICATES, b""), f"{path.name} must have {CERTIFICATES}")

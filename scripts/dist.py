@@ -50,9 +50,9 @@ AGENT = {
     "Healthcheck": {"Test": ["CMD", "/weirgate-agent", "healthcheck"], "Interval": 10_000_000_000, "Timeout": 5_000_000_000},
 }
 # Forwarded ports arrive at an address that clients do not know. A command in the container finds the table.
+NAMES = ["--allow-host", "127.0.0.1", "--allow-host", "localhost"]
 LOCAL = {
-    "Entrypoint": ["/weirgate"],
-    "Cmd": ["local", "--address", "0.0.0.0", "--allow-host", "127.0.0.1", "--allow-host", "localhost", "--page-port", "8001"],
+    "Entrypoint": ["/weirgate", "local", "--address", "0.0.0.0", *NAMES, "--page-port", "8001"],
     "Env": [
         "AWS_ENDPOINT_URL_DYNAMODB=http://127.0.0.1:8000",
         "AWS_REGION=us-east-1",
