@@ -271,6 +271,7 @@ release-build:
 	rm -rf dist
 	$(cross_tools)/python scripts/dist.py all dist $(built)
 	$(PYTHON) scripts/check_dist.py dist
+	$(PYTHON) scripts/alone.py $(PYTHON) scripts/check_denial.py dist
 
 # Builds the last commit in a folder of another name, and compares it with dist/.
 .PHONY: release-check
