@@ -192,7 +192,7 @@ clients/typescript/check/node_modules/.installed: clients/typescript/check/packa
 # With the browser of the distribution; the drivers are those of local/page/check/package-lock.json.
 .PHONY: page-check
 page-check: cargo browser local/page/check/node_modules/.installed ## Open the live page in Chromium, operate it, check its accessibility
-	cargo build --locked --workspace --bin weirgate
+	cargo build --locked --workspace --bin weirgate --bin weirgate-agent
 	$(page) --test local/page/check/page.test.mjs
 
 .PHONY: page-measure
@@ -202,7 +202,7 @@ page-measure: cargo browser local/page/check/node_modules/.installed ## Measure 
 
 .PHONY: pictures
 pictures: cargo browser local/page/check/node_modules/.installed ## Take the pictures of the live page that the README shows
-	cargo build --locked --workspace --bin weirgate
+	cargo build --locked --workspace --bin weirgate --bin weirgate-agent
 	$(page) local/page/check/pictures.mjs docs/pictures
 
 page = WEIRGATE=$(abspath $(cargo_target))/debug/weirgate CHROMIUM=$(chromium) node

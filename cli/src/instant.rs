@@ -6,7 +6,8 @@ use time::format_description::well_known::Rfc3339;
 use time::macros::format_description;
 use time::{Date, OffsetDateTime, Time};
 use weirgate::EpochMillis;
-use weirgate_shared::{exact_span, parse_span};
+pub use weirgate_local::why::rate_text;
+use weirgate_shared::parse_span;
 
 /// Parses a date (`2026-11-23`), an instant (`2026-11-23T10:00:00Z`), `now`, or a span before now
 /// (`90m`, `36h`, `1d12h`).
@@ -50,18 +51,6 @@ pub fn text(at: EpochMillis) -> String {
         .unwrap_or_else(|| format!("{} ms", at.0))
 }
 
-/// Returns a rate as it is written: `600/minute`, `600/1h30m`.
-pub fn rate_text(tokens: impl std::fmt::Display, period: Duration) -> String {
-    let period = match period.as_millis() {
-        1_000 => "second".to_owned(),
-        60_000 => "minute".to_owned(),
-        3_600_000 => "hour".to_owned(),
-        86_400_000 => "day".to_owned(),
-        _ => exact_span(period),
-    };
-    format!("{tokens}/{period}")
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -84,14 +73,7 @@ mod tests {
     }
 
     #[test]
-    fn texts_are_short() {
+    fn texts_are_to_the_second() {
         assert_eq!(text(EpochMillis(86_400_000)), "1970-01-02T00:00:00Z");
-        for (ms, expected) in [
-            (60_000, "5/minute"),
-            (86_400_000, "5/day"),
-            (5_400_000, "5/1h30m"),
-        ] {
-            assert_eq!(rate_text(5, Duration::from_millis(ms)), expected);
-        }
     }
 }

@@ -36,15 +36,3 @@ impl LevelArgs {
         })
     }
 }
-
-/// Returns the options that name a level. Names are words of a shell.
-pub fn options(level: &ConfigLevel) -> String {
-    match level {
-        ConfigLevel::EntityResource(entity, resource) => {
-            format!("--entity {entity} --resource {resource}")
-        }
-        ConfigLevel::Entity(entity) => format!("--entity {entity}"),
-        ConfigLevel::Resource(resource) => format!("--resource {resource}"),
-        ConfigLevel::System => "--system".to_owned(),
-    }
-}

@@ -26,6 +26,7 @@
 //! - `body`: the body of a request, in bounded time and memory
 //! - [`listen`]: what both HTTP servers share: which requests they answer, and how many connections
 //! - [`page`]: the live page, for any table
+//! - [`why`]: what decides about a bucket, for the page and the command line
 //! - `operation`: a request of DynamoDB's protocol, run by the database
 //! - `database`: [`Embedded`]: the embedded database, in memory or in a folder
 
@@ -44,6 +45,7 @@ pub mod page;
 mod schedule;
 mod server;
 mod stream;
+pub mod why;
 
 pub use actions::{Action, Actions, Work};
 pub use backend::{LocalBackend, Options, StartError};

@@ -8,19 +8,38 @@ use nix::sys::socket::setsockopt;
 use nix::sys::socket::sockopt::RcvBuf;
 use serde_json::Value;
 use weirgate::{Config, ConfigLevel, Limit, RateLimiter, Resource};
-use weirgate_local::page::{LivePage, MAX_VIEWERS, Options};
+use weirgate_local::page::{LivePage, MAX_VIEWERS, Options, PORT, PORTS};
+use weirgate_store::Table;
 use weirgate_testkit::Dynamo;
 
 /// How long something may take that takes a second or two.
 const PATIENCE: Duration = Duration::from_secs(60);
 
+/// On any free port.
+fn options() -> Options {
+    Options {
+        port: Some(0),
+        ..Options::new("weirgate")
+    }
+}
+
+async fn limiter(table: Table) -> RateLimiter {
+    let builder = RateLimiter::builder("weirgate").table(table);
+    builder.build().await.expect("the table is there")
+}
+
 /// A page of a table with one resource, and a limiter on it.
 async fn page(dynamo: &Dynamo) -> (LivePage, RateLimiter) {
-    let limiter = || async {
-        let builder = RateLimiter::builder("weirgate").table(dynamo.table().await);
-        builder.build().await.expect("the table is there")
-    };
-    let caller = limiter().await;
+    page_of(dynamo, limiter(dynamo.table().await).await, options()).await
+}
+
+/// The same, which reads through `reader`.
+async fn page_of(
+    dynamo: &Dynamo,
+    reader: RateLimiter,
+    options: Options,
+) -> (LivePage, RateLimiter) {
+    let caller = limiter(dynamo.table().await).await;
     let level = ConfigLevel::Resource(Resource::new("gpt-4").expect("it is a name"));
     let config = Config::of([Limit::per_minute("rpm", 60).expect("it is a limit")]);
     caller
@@ -28,7 +47,7 @@ async fn page(dynamo: &Dynamo) -> (LivePage, RateLimiter) {
         .set_config(&level, &config)
         .await
         .expect("DynamoDB works");
-    let page = LivePage::start(limiter().await, Options::new("weirgate")).expect("a port is free");
+    let page = LivePage::start(reader, options).expect("a port is free");
     (page, caller)
 }
 
@@ -73,8 +92,12 @@ struct Viewer(BufReader<TcpStream>);
 
 impl Viewer {
     fn of(page: &LivePage) -> Self {
-        let host = format!("host: {}", host(page));
-        Self(send(page, &["GET /events?resource=gpt-4 HTTP/1.1", &host]))
+        Self::on(page, "resource=gpt-4")
+    }
+
+    fn on(page: &LivePage, query: &str) -> Self {
+        let head = format!("GET /events?{query} HTTP/1.1");
+        Self(send(page, &[&head, &format!("host: {}", host(page))]))
     }
 
     /// Reads to the next event of this name for which `is_it` holds.
@@ -141,7 +164,14 @@ async fn only_its_own_page_and_typed_addresses_are_answered() {
     ] {
         let host = format!("host: {host}");
         for method in ["GET", "HEAD", "POST", "OPTIONS"] {
-            for path in ["/", "/page.js", "/events?resource=gpt-4", "/nothing"] {
+            for path in [
+                "/",
+                "/page.js",
+                "/events?resource=gpt-4",
+                "/why?entity=user-1&resource=gpt-4",
+                "/hour?entity=user-1&resource=gpt-4",
+                "/nothing",
+            ] {
                 let expected = match (is_own, method, path) {
                     (false, ..) => 403,
                     (true, "POST" | "OPTIONS", _) => 405,
@@ -180,6 +210,8 @@ async fn head_is_answered_as_get_without_its_body_and_is_no_viewer() {
         "/icon.svg",
         "/nothing",
         "/events?resource=a%23b",
+        "/why?entity=a%23b&resource=gpt-4",
+        "/hour?resource=gpt-4",
     ] {
         let ((head, mut rest), (get, mut body)) = (fields("HEAD", path), fields("GET", path));
         assert_eq!(head, get, "{path}");
@@ -203,14 +235,21 @@ async fn all_files_together_are_small_and_reading_them_costs_no_request() {
     let (page, _) = page(&dynamo).await;
     let host = format!("host: {}", host(&page));
     let _ = dynamo.take_operations();
-    let files = ["/", "/page.css", "/page.js", "/list.js", "/icon.svg"];
+    let files = [
+        "/",
+        "/page.css",
+        "/page.js",
+        "/list.js",
+        "/bucket.js",
+        "/icon.svg",
+    ];
     let bytes = files.map(|file| {
         let (status, body) = answer(&page, &[&format!("GET {file} HTTP/1.1"), &host]);
         assert_eq!(status, 200, "{file}");
         body.len()
     });
     let sum: usize = bytes.iter().sum();
-    assert!(sum <= 60 * 1024, "{bytes:?}");
+    assert!(sum <= 72 * 1024, "{bytes:?}");
     assert!(dynamo.take_operations().is_empty());
     assert!(page.cost().units <= 0.0, "{:?}", page.cost());
 }
@@ -336,4 +375,218 @@ async fn viewers_that_never_read_end_and_one_that_reads_stays() {
     });
     acquire(&caller, "user-1").await;
     reader.join().expect("the reader is served");
+}
+
+/// Returns JSON about the bucket of an entity on gpt-4.
+fn json(page: &LivePage, path: &str, entity: &str) -> Value {
+    let head = format!("GET {path}?entity={entity}&resource=gpt-4 HTTP/1.1");
+    let (status, body) = answer(page, &[&head, &format!("host: {}", host(page))]);
+    assert_eq!(status, 200, "{head}: {body}");
+    serde_json::from_str(&body).expect("it is JSON")
+}
+
+fn gpt_4() -> ConfigLevel {
+    ConfigLevel::Resource(Resource::new("gpt-4").expect("it is a name"))
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_port_that_is_given_must_be_free_and_without_one_the_next_free_one_is_taken() {
+    let dynamo = Dynamo::new().await;
+    let reader = limiter(dynamo.table().await).await;
+    let start = |port| {
+        let options = Options { port, ..options() };
+        LivePage::start(reader.clone(), options)
+    };
+    let (first, second) = (start(None).expect("free"), start(None).expect("free"));
+    for page in [&first, &second] {
+        assert!(
+            (PORT..PORT + PORTS).contains(&page.port()),
+            "{}",
+            page.port()
+        );
+    }
+    assert!(first.port() < second.port());
+    let taken = start(Some(first.port())).map(|page| page.port());
+    let error = taken.expect_err("it is in use");
+    assert_eq!(error.kind(), std::io::ErrorKind::AddrInUse);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_row_has_its_saturation_and_its_level_and_both_are_unknown_before() {
+    let dynamo = Dynamo::new().await;
+    let (page, caller) = page(&dynamo).await;
+    acquire(&caller, "user-1").await;
+    let mut viewer = Viewer::of(&page);
+    let limit = |rows: &Value| rows["rows"][0]["limits"][0].clone();
+    let first = limit(&viewer.event("rows", |rows| has(rows, "user-1")));
+    assert_eq!(
+        [&first["saturation"], &first["from"], &first["used"]],
+        [&Value::Null; 3]
+    );
+    let known = viewer.event("rows", |rows| !limit(rows)["saturation"].is_null());
+    assert_eq!(
+        limit(&known)["saturation"],
+        0,
+        "nothing since the first read"
+    );
+    for _ in 0..30 {
+        acquire(&caller, "user-1").await;
+    }
+    // 30 tokens within seconds of a refill of one a second.
+    viewer.event("rows", |rows| {
+        let limit = limit(rows);
+        limit["saturation"].as_i64() > Some(100) && limit["from"] == "resource"
+    });
+    // Another one than the table's, from the next acquire on.
+    let bring = [Limit::per_minute("rpm", 50).expect("it is a limit")];
+    let acquire = caller.acquire("user-1", "gpt-4").limits(&bring);
+    let decision = acquire.take("rpm", 1).send().await;
+    assert!(decision.expect("DynamoDB works").is_granted());
+    viewer.event("rows", |rows| limit(rows)["from"] == "caller");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn stopped_and_exempt_levels_are_told_to_every_viewer() {
+    let dynamo = Dynamo::new().await;
+    let (page, caller) = page(&dynamo).await;
+    let admin = caller.admin();
+    admin.stop(&gpt_4()).send().await.expect("it is written");
+    let entity = ConfigLevel::Entity("user-1".try_into().expect("it is a name"));
+    admin.exempt(&entity).send().await.expect("it is written");
+    let mut viewer = Viewer::on(&page, "entity=user-2");
+    let told = viewer.event("switches", |_| true);
+    assert_eq!(
+        told["switches"],
+        serde_json::json!([
+            {"level": "entity", "entity": "user-1", "switch": "exempt"},
+            {"level": "resource", "resource": "gpt-4", "switch": "stopped"},
+        ])
+    );
+    admin.start(&gpt_4()).send().await.expect("it is written");
+    viewer.event("switches", |told| {
+        told["switches"].as_array().map(Vec::len) == Some(1)
+    });
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn ids_are_found_by_their_start_and_other_buckets_are_not_read() {
+    let dynamo = Dynamo::new().await;
+    let (page, caller) = page(&dynamo).await;
+    for user in 0..40 {
+        acquire(&caller, &format!("user-{user}")).await;
+    }
+    let units = page.cost().units;
+    let mut viewer = Viewer::on(&page, "resource=gpt-4&starting=user-39");
+    let mut seen = vec![];
+    viewer.event("rows", |rows| {
+        seen.extend(rows["rows"].as_array().into_iter().flatten().cloned());
+        has(rows, "user-39")
+    });
+    viewer.event("progress", |progress| !progress["sweep_ms"].is_null());
+    assert_eq!(seen.len(), 1, "{seen:?}");
+    // 16 pages of the list, one bucket, and what all viewers need: names, levels, switches.
+    let cost = page.cost().units - units;
+    assert!(cost <= 16.0 / 2.0 + 1.0 + 30.0, "{cost}");
+}
+
+/// The reads are counted by DynamoDB.
+#[tokio::test(flavor = "multi_thread")]
+async fn an_opened_bucket_costs_what_the_page_says_and_twice_at_once_no_more() {
+    let dynamo = Dynamo::new().await;
+    let (table, meter) = dynamo.metered().await;
+    let reader = limiter(table).await;
+    let (page, caller) = page_of(&dynamo, reader, options()).await;
+    acquire(&caller, "user-1").await;
+    let leased = caller.acquire("user-2", "gpt-4").take("rpm", 1);
+    let leased = leased.lease(Duration::from_secs(600)).send().await;
+    let _held = leased.expect("DynamoDB works");
+    let mut counted = page.cost().units;
+    let mut cost = |what: &str, most: f64| {
+        let (read, total) = (meter.take().read, page.cost().units);
+        assert!(read <= total - counted, "{what}: {read} of {total}");
+        assert!(total - counted <= most, "{what}: {}", total - counted);
+        counted = total;
+        read
+    };
+    let _ = (meter.take(), dynamo.take_operations());
+    let reasons = json(&page, "/why", "user-1");
+    assert_eq!(reasons["limits"][0]["from"]["resource"], "gpt-4");
+    assert!(cost("reasons", 12.0) > 0.0);
+    json(&page, "/why", "user-2");
+    cost("reasons with a lease", 13.0);
+    let hour = json(&page, "/hour", "user-1");
+    let rpm = &hour["limits"]["rpm"];
+    assert_eq!(rpm["minutes"].as_array().map(Vec::len), Some(60), "{hour}");
+    // The page has not read the bucket: its usage is spread over the hour.
+    let means = rpm["means"].as_array().expect("a list");
+    assert!(means.iter().any(|mean| mean.as_i64() > Some(0)), "{hour}");
+    cost("hour", 2.0);
+    let operations = dynamo.take_operations();
+    assert!(!operations.contains_key("Scan"), "{operations:?}");
+    for _ in 0..5 {
+        json(&page, "/why", "user-1");
+        json(&page, "/hour", "user-1");
+    }
+    assert!(dynamo.take_operations().is_empty());
+    assert!(cost("again", 0.0) <= 0.0);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn no_view_scans_the_table_and_all_stay_within_the_allowed_units() {
+    let dynamo = Dynamo::new().await;
+    let (table, meter) = dynamo.metered().await;
+    let reader = limiter(table).await;
+    let (page, caller) = page_of(&dynamo, reader, options()).await;
+    for user in 0..30 {
+        acquire(&caller, &format!("user-{user}")).await;
+    }
+    let _ = (meter.take(), dynamo.take_operations());
+    let begun = Instant::now();
+    let mut viewers = [Viewer::of(&page), Viewer::on(&page, "entity=user-1")];
+    while begun.elapsed() < Duration::from_secs(8) {
+        viewers[0].event("cost", |_| true);
+        let user = begun.elapsed().as_millis() % 30;
+        json(&page, "/why", &format!("user-{user}"));
+    }
+    let (read, seconds) = (meter.take().read, begun.elapsed().as_secs_f64());
+    let counted = page.cost().units;
+    assert!(read <= counted, "{read} read, {counted} counted");
+    // Requests for single buckets may be five seconds ahead of it, and a page of a list too.
+    assert!(
+        counted <= 25.0 * (seconds + 5.0) + 113.0,
+        "{counted} in {seconds} s"
+    );
+    let operations = dynamo.take_operations();
+    assert!(!operations.contains_key("Scan"), "{operations:?}");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn denials_are_those_that_callers_count() {
+    let dynamo = Dynamo::new().await;
+    let caller = limiter(dynamo.table().await).await;
+    let reader = limiter(dynamo.table().await).await;
+    let here = Options {
+        callers: vec![caller.clone()],
+        metrics: vec!["http://127.0.0.1:1/metrics".parse().expect("an address")],
+        ..options()
+    };
+    let (page, _) = page_of(&dynamo, reader, here).await;
+    let mut viewer = Viewer::of(&page);
+    let hello = viewer.event("hello", |_| true);
+    assert_eq!(hello["has_callers"], true);
+    let first = viewer.event("callers", |_| true);
+    assert_eq!(first[0]["denied_per_second"], Value::Null, "one read");
+    assert!(
+        first[1]["problem"].is_string(),
+        "nothing listens there: {first}"
+    );
+    let take = || caller.acquire("user-1", "gpt-4").take("rpm", 60).send();
+    assert!(take().await.expect("DynamoDB works").is_granted());
+    for _ in 0..10 {
+        assert!(!take().await.expect("DynamoDB works").is_granted());
+    }
+    viewer.event("callers", |callers| {
+        callers[0]["denied"].as_f64() == Some(10.0)
+            && callers[0]["denied_per_second"].as_f64() > Some(0.0)
+    });
 }

@@ -1,14 +1,9 @@
 //! `weirgate audit`.
 
-use std::collections::BTreeMap;
-
 use clap::{ArgGroup, Args};
-use weirgate::{
-    AuditChange, AuditEvent, AuditSubject, Config, EntityDescription, EntityId, EpochMillis, Limit,
-    LimitName, MilliTokens, OnUnavailable, Resource, Switch,
-};
+use weirgate::{AuditEvent, AuditSubject, EntityId, EpochMillis, Resource};
+use weirgate_local::why::{Field, change_fields};
 
-use super::limits::diff::{self, Fields};
 use super::list::PageArgs;
 use crate::context::Context;
 use crate::failure::{Failure, Outcome};
@@ -70,121 +65,11 @@ pub const COLUMNS: [&str; 5] = ["at", "author", "what", "before", "after"];
 
 /// Returns a row of [`COLUMNS`] for each field that an event changed, and one if it changed none.
 pub fn rows(event: &AuditEvent) -> Vec<Vec<String>> {
-    let (what, fields) = change(&event.change);
-    let mut rows = diff::rows(&what, fields);
-    if rows.is_empty() {
-        let none = || "-".to_owned();
-        rows.push(vec![what, String::new(), none(), none()]);
-    }
-    let row = |row: Vec<String>| {
-        let [of, field, before, after] = <[String; 4]>::try_from(row).unwrap_or_default();
-        let what = format!("{of} {field}").trim_end().to_owned();
+    let row = |field: Field| {
         let (at, principal) = (instant::text(event.id.at()), event.principal.clone());
-        vec![at, principal, what, before, after]
+        let what = format!("{} {}", field.of, field.field);
+        let what = what.trim_end().to_owned();
+        vec![at, principal, what, field.before, field.after]
     };
-    rows.into_iter().map(row).collect()
-}
-
-/// Returns what an event changed, with its fields before and after.
-fn change(change: &AuditChange) -> (String, [Fields; 2]) {
-    let field = |name: &str, value: Option<String>| -> Fields {
-        value
-            .map(|value| (name.to_owned(), value))
-            .into_iter()
-            .collect()
-    };
-    let bucket = |entity, resource| format!("bucket of {entity} on {resource}");
-    let amounts = |balances: &BTreeMap<LimitName, MilliTokens>| -> Fields {
-        let balances = balances.iter();
-        let texts = balances.map(|(name, amount)| (name.to_string(), amount.to_string()));
-        texts.collect()
-    };
-    let limits = |limits: &[Limit]| {
-        let config = Config {
-            limits: limits.to_vec(),
-            ..Config::default()
-        };
-        diff::config_fields(Some(&config))
-    };
-    match change {
-        AuditChange::Config {
-            level,
-            before,
-            after,
-        } => {
-            let fields = [before, after].map(|config| diff::config_fields(config.as_ref()));
-            (level.to_string(), fields)
-        }
-        AuditChange::Entity { id, before, after } => {
-            let fields = [before, after].map(|entity| diff::entity_fields(entity.as_ref()));
-            (format!("entity {id}"), fields)
-        }
-        AuditChange::EntityDescription { id, before, after } => {
-            let labels = |description: &EntityDescription| -> Fields {
-                let name = field("name", description.display_name().map(ToOwned::to_owned));
-                let labels = description.labels().iter();
-                let labels = labels.map(|(name, value)| (format!("label {name}"), value.clone()));
-                labels.chain(name).collect()
-            };
-            (format!("entity {id}"), [before, after].map(labels))
-        }
-        AuditChange::Switch {
-            level,
-            before,
-            after,
-        } => {
-            let switch = |switch: &Option<Switch>| {
-                field("switch", switch.map(|switch| switch.as_str().to_owned()))
-            };
-            (level.to_string(), [before, after].map(switch))
-        }
-        AuditChange::OnUnavailable { before, after } => {
-            let decision = |decision: &Option<OnUnavailable>| {
-                let text = decision.as_ref().map(ToString::to_string);
-                field("while DynamoDB is unavailable", text)
-            };
-            ("system".to_owned(), [before, after].map(decision))
-        }
-        AuditChange::Balances {
-            entity,
-            resource,
-            before,
-            after,
-        } => (bucket(entity, resource), [before, after].map(amounts)),
-        AuditChange::Limits {
-            entity,
-            resource,
-            before,
-            after,
-        } => {
-            let fields = [before, after].map(|given| limits(given));
-            (bucket(entity, resource), fields)
-        }
-        AuditChange::LeaseEnded {
-            entity,
-            resource,
-            lease,
-            held,
-        } => {
-            let what = format!("{} lease {lease}", bucket(entity, resource));
-            (what, [amounts(held), Fields::new()])
-        }
-        AuditChange::Shards {
-            entity,
-            resource,
-            before,
-            after,
-        } => {
-            let count = |count: &u32| field("shards", Some(count.to_string()));
-            (bucket(entity, resource), [before, after].map(count))
-        }
-        AuditChange::Erased { id } => {
-            let after = field("", Some("erased".to_owned()));
-            (format!("entity {id}"), [Fields::new(), after])
-        }
-        AuditChange::Purged => {
-            let after = field("", Some("purged".to_owned()));
-            ("namespace".to_owned(), [Fields::new(), after])
-        }
-    }
+    change_fields(&event.change).into_iter().map(row).collect()
 }

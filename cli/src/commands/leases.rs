@@ -46,10 +46,9 @@ impl Leases {
                 let leases = limiter.admin().leases(&entity, &resource).await?;
                 let output = context.output();
                 output.print(&leases, |leases| {
-                    let columns = ["lease", "tokens", "expires", "owner", "#shard"];
                     let items = match leases.items.is_empty() {
                         true => String::new(),
-                        false => output.table(&columns, leases.items.iter().map(row)) + "\n",
+                        false => output.table(&COLUMNS, leases.items.iter().map(row)) + "\n",
                     };
                     items + &unreadable::table(output, &leases.unreadable)
                 })?;
@@ -77,7 +76,11 @@ impl Leases {
     }
 }
 
-fn row(lease: &StoredLease) -> Vec<String> {
+/// Columns of leases.
+pub const COLUMNS: [&str; 5] = ["lease", "tokens", "expires", "owner", "#shard"];
+
+/// Returns a lease as a row of [`COLUMNS`].
+pub fn row(lease: &StoredLease) -> Vec<String> {
     let tokens: Vec<_> = lease
         .tokens
         .iter()

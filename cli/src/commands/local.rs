@@ -12,7 +12,7 @@ use std::time::Duration;
 
 use clap::Args;
 use weirgate::{Builder, ConnectOptions, RateLimiter};
-use weirgate_local::page::LivePage;
+use weirgate_local::page::{LivePage, MetricsUrl};
 use weirgate_local::{DatabaseError, Demo, HostName, LocalBackend, StartError};
 
 use crate::amounts;
@@ -53,9 +53,14 @@ pub struct Local {
     /// Time between runs of the reconciler: 10s, 1m
     #[arg(long, value_name = "SPAN", default_value = "10s", value_parser = instant::span_argument)]
     reconcile_every: Duration,
-    /// Port of the live page; 0 is any free one
-    #[arg(long, value_name = "PORT", default_value_t = 0, value_parser = amounts::number::<u16>)]
-    page_port: u16,
+    /// Port of the live page, or 0 for any free one. By default it is 2775, or the next free one if
+    /// that is in use; a port that is given is used, or the command fails
+    #[arg(long, value_name = "PORT", value_parser = amounts::number::<u16>)]
+    page_port: Option<u16>,
+    /// Metrics of an agent or another caller, for its denials on the live page:
+    /// http://127.0.0.1:2774/metrics; repeat it for several
+    #[arg(long, value_name = "URL")]
+    metrics: Vec<MetricsUrl>,
     /// Read units a second of the live page, on average; they cost nothing here but time
     #[arg(long, value_name = "UNITS", default_value = "500", value_parser = amounts::number::<NonZeroU32>)]
     read_units: NonZeroU32,
@@ -80,21 +85,30 @@ impl Local {
         // Before the start, so that a signal during it ends the process in order too.
         let stopped = stopped()?;
         let backend = LocalBackend::start(options).await?;
-        let page = page(&backend, self.page_port, self.read_units).await?;
+        let page_options = weirgate_local::page::Options {
+            port: self.page_port,
+            metrics: self.metrics,
+            read_units: self.read_units.get(),
+            ..weirgate_local::page::Options::new("")
+        };
+        let page = page(&backend, page_options).await?;
+        let moved = super::page::moved(&page, self.page_port);
         let started = Started::of(&backend, &page);
         if self.demo {
             let limiter = limiter(&backend).config_ttl(demo::CONFIG_TTL).owner("demo");
             let mut demo = Demo::start(limiter.build().await?).await?;
             context
                 .output()
-                .print(&started, |started| demo::text(started, &demo))?;
+                .print(&started, |started| demo::text(started, &demo, &moved))?;
             tokio::select! {
                 () = stopped => {}
                 () = demo::tell(&mut demo, &backend, context) => {}
             }
             context.output().note(demo::summary(&demo));
         } else {
-            context.output().print(&started, started::text)?;
+            context
+                .output()
+                .print(&started, |started| started::text(started, &moved))?;
             tokio::select! {
                 () = stopped => {}
                 () = actions::tell(&backend, context) => {}
@@ -119,11 +133,10 @@ fn limiter(backend: &LocalBackend) -> Builder {
     limiter.connection(connection)
 }
 
-/// Starts the live page of the backend.
+/// Starts the live page of the backend, whose table and namespace it shows.
 async fn page(
     backend: &LocalBackend,
-    port: u16,
-    read_units: NonZeroU32,
+    options: weirgate_local::page::Options,
 ) -> Result<LivePage, Failure> {
     let limiter = limiter(backend).build().await?;
     let weirgate_local::Options {
@@ -136,11 +149,10 @@ async fn page(
     let options = weirgate_local::page::Options {
         address: *address,
         hosts: hosts.clone(),
-        port,
-        read_units: read_units.get(),
+        table: table.clone(),
         namespace: namespace.clone(),
         actions: Some(Arc::new(backend.actions().clone())),
-        ..weirgate_local::page::Options::new(table)
+        ..options
     };
     super::page::start(limiter, options, "--page-port")
 }

@@ -8,7 +8,7 @@ use tracing_subscriber::filter::{LevelFilter, Targets};
 use tracing_subscriber::layer::{Layer, SubscriberExt};
 use tracing_subscriber::util::SubscriberInitExt;
 use weirgate::{ConfigFilter, RateLimiter};
-use weirgate_local::page::{LivePage, Options};
+use weirgate_local::page::{LivePage, MetricsUrl, Options, PORT, PORTS};
 
 use crate::amounts;
 use crate::context::Context;
@@ -20,11 +20,19 @@ use crate::streams;
 ///
 /// It only reads, and only while a page is open. It ends with Ctrl-C.
 #[derive(Debug, Args)]
-#[command(after_help = "Example: weirgate page --table limits --read-units 50")]
+#[command(
+    after_help = "Examples:\n  weirgate page --table limits --read-units 50\n  \
+                  weirgate page --table limits --metrics http://127.0.0.1:2774/metrics"
+)]
 pub struct Page {
-    /// Port of 127.0.0.1; 0 is any free one
-    #[arg(long, value_name = "PORT", default_value_t = 0, value_parser = amounts::number::<u16>)]
-    port: u16,
+    /// Port of 127.0.0.1, or 0 for any free one. By default it is 2775, or the next free one if that
+    /// is in use; a port that is given is used, or the command fails
+    #[arg(long, value_name = "PORT", value_parser = amounts::number::<u16>)]
+    port: Option<u16>,
+    /// Metrics of an agent or another caller, for its denials, which the table does not count:
+    /// http://127.0.0.1:2774/metrics; repeat it for several
+    #[arg(long, value_name = "URL")]
+    metrics: Vec<MetricsUrl>,
     /// Read units a second, on average, for all viewers together
     #[arg(long, value_name = "UNITS", default_value = "25", value_parser = amounts::number::<NonZeroU32>)]
     read_units: NonZeroU32,
@@ -48,16 +56,19 @@ impl Page {
             .await?;
         let options = Options {
             port: self.port,
+            metrics: self.metrics,
             read_units: self.read_units.get(),
             namespace: context.options().namespace.clone(),
             ..Options::new(context.table()?)
         };
+        let chosen = options.port;
         let page = start(limiter, options, "--port")?;
         let started = Started {
             page_url: page.url(),
         };
         context.output().print(&started, |Started { page_url }| {
-            format!("Open {page_url} in a browser. Ctrl-C stops it.")
+            let moved = moved(&page, chosen);
+            format!("Open {page_url} in a browser.{moved} Ctrl-C stops it.")
         })?;
         stopped.await;
         Ok(Outcome::Done)
@@ -66,14 +77,26 @@ impl Page {
 
 /// Starts the page. `option` is the one that chooses its port.
 pub fn start(limiter: RateLimiter, options: Options, option: &str) -> Result<LivePage, Failure> {
-    let (address, port) = (options.address, options.port);
+    let address = options.address;
+    let ports = match options.port {
+        Some(port) => format!("port {port} of {address} is"),
+        None => format!("ports {PORT} to {} of {address} are", PORT + PORTS - 1),
+    };
     show_warnings();
     LivePage::start(limiter, options).map_err(|error| match error.kind() {
         std::io::ErrorKind::AddrInUse => Failure::Refused(format!(
-            "port {port} of {address} is in use: choose another one ({option}), or 0 for any free one"
+            "{ports} in use: choose another one ({option}), or 0 for any free one"
         )),
         _ => Failure::Failed(format!("the page cannot be served: {error}")),
     })
+}
+
+/// Returns a remark if the page is not on the port that is expected.
+pub fn moved(page: &LivePage, chosen: Option<u16>) -> String {
+    match chosen {
+        None if page.port() != PORT => format!(" Port {PORT} is in use."),
+        _ => String::new(),
+    }
 }
 
 /// Shows on standard error what the servers warn of: connections that they cannot accept.

@@ -231,7 +231,7 @@ fn the_demo_has_traffic_denials_and_leases_and_its_commands_work() {
     let mut command = started(&["--page-port", "0", "--demo"]);
     let (mut screen, mut process) = Screen::of(&mut command);
     drop(command);
-    let shown = screen.until(|lines| lines.iter().any(|line| line.contains("start.md")));
+    let shown = screen.until(|lines| lines.iter().any(|line| line.contains("guide/start")));
     let exports = shown
         .lines()
         .filter_map(|line| line.strip_prefix("  export "));
@@ -303,6 +303,56 @@ fn the_demo_has_traffic_denials_and_leases_and_its_commands_work() {
             "{last}: {used}"
         );
     }
+}
+
+/// Returns the body of an answer of the live page.
+fn page_answer(local: &Local, path: &str) -> Value {
+    let url = local.started["page_url"].as_str().unwrap();
+    let host = url.trim_start_matches("http://").trim_end_matches('/');
+    let mut stream = TcpStream::connect(host).unwrap();
+    let request = format!("GET {path} HTTP/1.1\r\nhost: {host}\r\nconnection: close\r\n\r\n");
+    stream.write_all(request.as_bytes()).unwrap();
+    let mut answer = String::new();
+    stream.read_to_string(&mut answer).unwrap();
+    let (head, body) = answer.split_once("\r\n\r\n").unwrap();
+    assert!(head.starts_with("HTTP/1.1 200"), "{answer}");
+    serde_json::from_str(body).unwrap()
+}
+
+#[test]
+fn the_page_says_of_a_bucket_what_why_says() {
+    let local = Local::start(&[]);
+    for deed in [
+        "limits set --resource gpu slots=8",
+        "entities set user-1 --parent team",
+        "exempt --entity team",
+        "acquire user-1 gpu slots=3 --lease 1h",
+    ] {
+        let done = local.caller(deed);
+        assert_eq!(done.code, Some(0), "{done:?}");
+    }
+    let why = local.caller("why user-1 gpu --json");
+    let why: Value = serde_json::from_str(&why.stdout).unwrap();
+    let page = page_answer(&local, "/why?entity=user-1&resource=gpu");
+    assert_eq!(page, why);
+    assert_eq!(why["limits"][0]["saturation"]["percent"], 38, "{why}");
+    assert_eq!(why["lease_count"], 1);
+    assert_eq!(why["changes"][0]["fields"][0]["after"], "exempt");
+}
+
+#[test]
+fn the_pages_port_is_the_given_one_or_the_command_fails_with_the_option() {
+    let first = Local::start(&[]);
+    let url = first.started["page_url"].as_str().unwrap();
+    let port = url.trim_end_matches('/').rsplit(':').next().unwrap();
+    assert!((2775..2875).contains(&port.parse().unwrap()), "{url}");
+    let taken = weirgate(["local", "--port", "0", "--page-port", port]);
+    assert_eq!(taken.code, Some(2), "{taken:?}");
+    let says = format!("port {port} of 127.0.0.1 is in use: choose another one (--page-port)");
+    assert!(taken.stderr.contains(&says), "{taken:?}");
+    // Without one, a second page is beside the first.
+    let second = Local::start(&[]);
+    assert_ne!(second.started["page_url"], first.started["page_url"]);
 }
 
 /// The most memory that a process had, in KiB.

@@ -54,6 +54,9 @@ async fn each_limit_has_the_level_that_it_comes_from_and_its_balance() {
         Some(6),
         "{reasons}"
     );
+    let saturation = &limits[0]["saturation"];
+    assert_eq!(saturation["used_tokens"], 5, "{saturation}");
+    assert!(saturation["over_ms"].as_i64() > Some(0), "{saturation}");
     let usage = "weirgate usage --entity team --resource gpt-4 --by hour --from 1d";
     assert_eq!(next(&reasons), [usage], "the parent's limit is used up");
     let text = table.text(why);
@@ -61,6 +64,7 @@ async fn each_limit_has_the_level_that_it_comes_from_and_its_balance() {
         "* resource gpt-4",
         "user-1 has the parent team, and also takes from it",
         "rpm 600/minute",
+        "% in ",
         "resource gpt-4 rpm.refill",
         usage,
     ] {
@@ -98,6 +102,11 @@ async fn what_denies_is_named_with_the_command_that_ends_it() {
         );
         table.text(&command["weirgate ".len()..]);
     }
+    let text = table.text(why);
+    assert!(
+        text.contains("100% held") && text.contains("OWNER"),
+        "{text}"
+    );
     // Callers bring another limit than the table's.
     table.text("limits set --resource gpt-4 rpm=60/minute");
     table.text("acquire user-2 gpt-4 rpm=1 --limit rpm=70/minute");

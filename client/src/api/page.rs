@@ -215,7 +215,7 @@ impl FromStr for PageToken {
 }
 
 impl Session {
-    /// Reads one page of a list, up to 100 items. Skips items of other namespaces, because an item
+    /// Reads one page of a list, up to 100 items, or to the listing's own limit. Skips items of other namespaces, because an item
     /// can name any partition of an index.
     pub(super) async fn page(
         &self,
@@ -226,7 +226,7 @@ impl Session {
         let list = format!("{index} {} {:?}", listing.partition, listing.keys);
         let after = within(after, &list)?;
         let listing = Query {
-            limit: Some(PAGE),
+            limit: Some(listing.limit.unwrap_or(PAGE)),
             ..listing
         };
         let found = self.query(listing, after).await?;

@@ -16,7 +16,8 @@ const perSecond = (milli) => {
 };
 export { perSecond };
 
-function refill(limit) {
+// A refill as it is written: 600/min. Slots have none.
+export function refill(limit) {
   if (limit.refill === 0) return "slots";
   const amount = short(limit.refill / 1000);
   const whole = PERIODS.find(([ms]) => ms === limit.period_ms);
@@ -24,6 +25,27 @@ function refill(limit) {
   const [ms, unit] = PERIODS.find(([ms]) => limit.period_ms % ms === 0) ?? [1, "ms"];
   return `${amount}/${limit.period_ms / ms} ${unit}`;
 }
+
+// From this saturation on, in percent, a limit denies, or is about to.
+export const SATURATED = 95;
+const HIGH = 80;
+
+export function percent(value) {
+  if (value === null || value === undefined) return "–";
+  return value > 999 ? ">999%" : `${value}%`;
+}
+export function heat(value) {
+  if (!value) return "none";
+  return value < HIGH ? "" : value < SATURATED ? "high" : "full";
+}
+
+const SOURCES = {
+  entity_resource: ["this bucket", (row) => `${row.entity} on ${row.resource}`],
+  entity: ["entity", (row) => `entity ${row.entity}`],
+  resource: ["resource", (row) => `resource ${row.resource}`],
+  system: ["system", () => "system"],
+  caller: ["caller", () => "not the table's: callers bring it, or none has taken since a change"],
+};
 
 // The balance at an instant: a rate refills up to its capacity.
 export function balance(limit, at, now) {
@@ -33,19 +55,24 @@ export function balance(limit, at, now) {
 }
 
 // What is left of a capacity, from 0 to 1.
-function left(limit, value) {
+export function left(limit, value) {
   return limit.capacity > 0 ? Math.max(0, Math.min(1, value / limit.capacity)) : 0;
 }
 
 // No whole token, or slot, is left.
-const isOut = (value) => value < 1000;
+export const isOut = (value) => value < 1000;
 
 function text(element, value) {
   if (element.firstChild === null) element.append(value);
   else if (element.firstChild.data !== value) element.firstChild.data = value;
 }
 
-const CELLS = ["key", "limit", "meter", "left", "refill", "used", "granted", "shards", "leases"];
+const CELLS = ["key", "limit", "meter", "left", "refill", "used", "saturation", "from", "granted", "shards", "leases"];
+const NUMBERS = ["left", "refill", "used", "saturation", "granted", "shards", "leases"];
+const SOFT = ["refill", "limit", "used", "from", "shards", "leases"];
+
+// A level as a key of a map. Names have no `#`.
+export const levelKey = ({ level, entity = "", resource = "" }) => `${level}#${entity}#${resource}`;
 
 export class List {
   constructor(frame, rows, none) {
@@ -58,9 +85,18 @@ export class List {
     this.order = "name";
     this.byEntity = false;
     this.offset = 0;
+    this.open = null;
+    // By level, as `key` makes it.
+    this.switches = new Map();
+    // Address of a bucket's details.
+    this.address = () => "#";
     frame.addEventListener("scroll", () => this.draw(), { passive: true });
     new ResizeObserver(() => this.measure()).observe(frame);
     rows.addEventListener("keydown", (event) => this.move(event));
+    rows.addEventListener("click", (event) => {
+      const index = [...this.shown].find(([, row]) => row.element.contains(event.target))?.[0];
+      if (index !== undefined && !event.target.closest("a")) location.hash = this.address(this.buckets.get(this.lines[index][0]));
+    });
     this.measure();
   }
 
@@ -88,7 +124,7 @@ export class List {
   }
 
   measure() {
-    this.height = parseFloat(getComputedStyle(document.documentElement).getPropertyValue("--row")) * 16;
+    this.height = parseFloat(getComputedStyle(this.rows).getPropertyValue("--row")) * 16;
     this.draw(true);
   }
 
@@ -102,8 +138,10 @@ export class List {
     });
     const now = this.now();
     const least = (row) => Math.min(1, ...row.limits.map((limit) => left(limit, balance(limit, row.at, now))));
+    const most = (row) => -Math.max(-1, ...row.limits.map((limit) => limit.saturation ?? -1));
     const rank = {
       name: () => 0,
+      saturation: most,
       left: least,
       granted: (row) => -(row.granted ?? 0),
     }[this.order];
@@ -176,44 +214,52 @@ export class List {
       const cell = document.createElement("span");
       cell.className = name;
       cell.setAttribute("role", "cell");
-      if (["left", "refill", "used", "granted", "shards", "leases"].includes(name)) cell.classList.add("number");
-      if (["refill", "limit", "used", "shards", "leases"].includes(name)) cell.classList.add("soft");
+      if (NUMBERS.includes(name)) cell.classList.add("number");
+      if (SOFT.includes(name)) cell.classList.add("soft");
       element.append(cell);
       cells[name] = cell;
     }
     const link = document.createElement("a");
     const again = document.createElement("span");
     again.className = "unseen";
-    cells.key.append(link, again);
+    const tag = document.createElement("b");
+    cells.key.append(link, again, tag);
     const bar = document.createElement("span");
     bar.className = "bar";
     const fill = document.createElement("i");
     bar.append(fill);
     cells.meter.append(bar);
     this.rows.append(element);
-    return { element, cells, link, again, fill };
+    return { element, cells, link, again, tag, fill };
   }
 
   fill(row, [key, index], now) {
     const bucket = this.buckets.get(key);
     if (bucket === undefined) return;
-    const { element, cells, link, again, fill } = row;
+    const { element, cells, link, again, tag, fill } = row;
     const limit = bucket.limits[index];
     const isFirst = index === 0;
     const value = limit ? balance(limit, bucket.at, now) : 0;
     const part = limit ? left(limit, value) : 0;
     const state = bucket.error ? " out" : !limit ? "" : isOut(value) ? " out" : part < 0.2 ? " low" : "";
-    const classes = `row${isFirst ? " first" : ""}${state}`;
+    const isOpen = key === this.open ? " open" : "";
+    const classes = `row${isFirst ? " first" : ""}${state}${isOpen}`;
     if (element.className !== classes) element.className = classes;
     const name = this.name(bucket);
     text(link, isFirst ? name : "");
     text(again, isFirst ? "" : name);
     if (link.hidden === isFirst) link.hidden = !isFirst;
     if (isFirst) {
-      const other = this.byEntity ? `#resource/${encodeURIComponent(name)}` : `#entity/${encodeURIComponent(name)}`;
-      if (link.getAttribute("href") !== other) link.href = other;
+      const address = this.address(bucket);
+      if (link.getAttribute("href") !== address) link.href = address;
       if (link.title !== name) link.title = name;
+      if (isOpen) link.setAttribute("aria-current", "true");
+      else link.removeAttribute("aria-current");
     }
+    const set = isFirst ? this.switchOf(bucket) : undefined;
+    text(tag, set ?? "");
+    if (tag.className !== `tag ${set ?? ""}`) tag.className = `tag ${set ?? ""}`;
+    if (tag.hidden === Boolean(set)) tag.hidden = !set;
     text(cells.limit, limit ? limit.name : bucket.error ? "cannot be read" : "no limit");
     const why = bucket.error ?? "";
     if (cells.limit.title !== why) cells.limit.title = why;
@@ -222,9 +268,31 @@ export class List {
     text(cells.left, limit ? `${tokens(value)} / ${tokens(limit.capacity)}` : "");
     text(cells.refill, limit ? refill(limit) : "");
     text(cells.used, limit ? perSecond(limit.used) : "");
+    const idle = bucket.granted ? "granted number" : "granted number none";
+    if (cells.granted.className !== idle) cells.granted.className = idle;
+    const saturation = limit ? percent(limit.saturation) : "";
+    text(cells.saturation, saturation);
+    const warm = `saturation number ${limit ? heat(limit.saturation) : ""}`;
+    if (cells.saturation.className !== warm) cells.saturation.className = warm;
+    const [source, level] = SOURCES[limit?.from] ?? [limit ? "–" : "", () => "not all levels are read: open the bucket"];
+    text(cells.from, source);
+    const title = limit ? level(bucket) : "";
+    if (cells.from.title !== title) cells.from.title = title;
     text(cells.granted, isFirst ? perSecond(bucket.granted) : "");
     text(cells.shards, isFirst ? String(bucket.shards) : "");
     text(cells.leases, isFirst ? String(bucket.leases) : "");
+  }
+
+  // The switch of the narrowest level that has one, as the limiter decides it.
+  switchOf({ entity, resource }) {
+    if (this.switches.size === 0) return undefined;
+    const levels = [
+      { level: "entity_resource", entity, resource },
+      { level: "entity", entity },
+      { level: "resource", resource },
+      { level: "system" },
+    ];
+    return levels.map((level) => this.switches.get(levelKey(level))).find((found) => found !== undefined);
   }
 
   // Goes from bucket to bucket by the arrow keys.
@@ -251,12 +319,19 @@ export class List {
   sums() {
     const now = this.now();
     let [granted, leases, out, isKnown] = [0, 0, 0, false];
+    let [saturated, measured, stopped] = [0, 0, 0];
     for (const bucket of this.buckets.values()) {
       granted += bucket.granted ?? 0;
       isKnown ||= bucket.granted !== null;
       leases += bucket.leases;
-      for (const limit of bucket.limits) out += isOut(balance(limit, bucket.at, now)) ? 1 : 0;
+      stopped += this.switchOf(bucket) === "stopped" ? 1 : 0;
+      for (const limit of bucket.limits) {
+        out += isOut(balance(limit, bucket.at, now)) ? 1 : 0;
+        if (limit.saturation === null) continue;
+        measured += 1;
+        saturated += limit.saturation >= SATURATED ? 1 : 0;
+      }
     }
-    return { granted: isKnown ? granted : null, leases, out };
+    return { granted: isKnown ? granted : null, leases, out, saturated, measured, stopped };
   }
 }

@@ -1,11 +1,16 @@
 // What is shown, and the events that bring it. Every name from the table is shown as text.
-import { List, perSecond, short } from "./list.js";
+import { Bucket } from "./bucket.js";
+import { List, levelKey, perSecond, short } from "./list.js";
 
 const $ = (id) => document.getElementById(id);
 const list = new List($("buckets"), $("rows"), $("none"));
+const bucket = new Bucket(list);
+// What the server reads of a resource at most.
+const MAX_BUCKETS = 10000;
 const HIDDEN_MS = 30000;
 let source = null;
 let subject = null;
+let isCut = false;
 let names = { resources: [], entities: [] };
 let day = null;
 let actions = [];
@@ -17,16 +22,25 @@ function put(element, value) {
   if (element.textContent !== value) element.textContent = value;
 }
 
-// The address says what is shown: #resource/gpt-4 or #entity/user-1.
+// The address says what is shown: #resource/gpt-4, #resource/gpt-4?starting=user-1 or #entity/user-1, and
+// behind the name which bucket is open: #resource/gpt-4/user-1.
 function chosen() {
-  const found = /^#(resource|entity)\/(.+)$/.exec(location.hash);
+  const found = /^#(resource|entity)\/([^/?]+)(?:\/([^/?]+))?(?:\?starting=(.+))?$/.exec(location.hash);
   if (found === null) return null;
   try {
-    return { kind: found[1], name: decodeURIComponent(found[2]) };
+    const [name, open, start] = found.slice(2).map((part) => (part === undefined ? undefined : decodeURIComponent(part)));
+    return { kind: found[1], name, open, start: found[1] === "resource" ? start : undefined };
   } catch {
     return null;
   }
 }
+
+function address({ kind, name, start }, open) {
+  const bucket = open === undefined ? "" : `/${encodeURIComponent(open)}`;
+  const search = start === undefined ? "" : `?starting=${encodeURIComponent(start)}`;
+  return `#${kind}/${encodeURIComponent(name)}${bucket}${search}`;
+}
+list.address = (row) => address(subject, subject.kind === "entity" ? row.resource : row.entity);
 
 function state(name, words) {
   $("dot").className = name;
@@ -43,7 +57,8 @@ function connect() {
   source?.close();
   source = null;
   if (document.hidden && hiddenTimer === -1) return;
-  const query = subject ? `?${subject.kind}=${encodeURIComponent(subject.name)}` : "";
+  const start = subject?.start === undefined ? "" : `&starting=${encodeURIComponent(subject.start)}`;
+  const query = subject ? `?${subject.kind}=${encodeURIComponent(subject.name)}${start}` : "";
   const opened = new EventSource(`/events${query}`);
   source = opened;
   state("", "Connecting");
@@ -80,14 +95,34 @@ const EVENTS = {
     if (!hello.has_actions) {
       put($("no-actions"), "The functions of this table run elsewhere, and their logs have what they do. Only weirgate local shows it here.");
     }
+    if (!hello.has_callers) put($("denied-note"), "callers count them: --metrics");
     list.clear(subject?.kind === "entity");
     isReady = false;
     actions = [];
   },
+  switches({ switches, unreadable }) {
+    list.switches = new Map(switches.map((level) => [levelKey(level), level.switch]));
+    banner(switches, unreadable);
+    list.draw();
+    facts();
+  },
+  callers(callers) {
+    const read = callers.filter((caller) => caller.problem === null);
+    const rates = read.map((caller) => caller.denied_per_second).filter((rate) => rate !== null);
+    put($("denied"), rates.length === 0 ? "–" : perSecond(1000 * rates.reduce((sum, rate) => sum + rate, 0)));
+    const [first, ...others] = (read.length > 0 ? read : callers).map((caller) => caller.name);
+    const names = others.length > 0 ? `${first} and ${others.length} more` : first;
+    const failed = callers.find((caller) => caller.problem !== null);
+    put($("denied-note"), failed ? `${failed.name} cannot be read` : `in all, by ${names}`);
+    $("denied-note").title = callers.map((caller) => {
+      return `${caller.name}: ${caller.problem ?? `${caller.denied} denied since it began`}`;
+    }).join("\n");
+    $("denied").classList.toggle("some", rates.some((rate) => rate > 0));
+  },
   names(known) {
     names = known;
     if (subject === null && known.resources.length > 0) {
-      location.replace(`#resource/${encodeURIComponent(known.resources[0])}`);
+      location.replace(address({ kind: "resource", name: known.resources[0] }));
     }
     suggest();
     links();
@@ -95,12 +130,15 @@ const EVENTS = {
   rows({ now, rows, gone }) {
     list.offset = now - Date.now();
     list.change(rows, gone);
+    bucket.change();
     facts();
   },
   progress(progress) {
     isReady ||= progress.sweep_ms !== null;
     $("cost").dataset.sweep = progress.sweep_ms ?? "";
-    problem(progress.problem ?? (progress.is_cut ? "Only the first 2,000 buckets are shown." : null));
+    problem(progress.problem);
+    isCut = progress.is_cut;
+    search();
     facts();
   },
   usage(usage) {
@@ -146,14 +184,64 @@ const EVENTS = {
   },
 };
 
+const MANY = 8;
+
+// The levels that an operator has switched.
+function banner(switches, unreadable) {
+  const parts = [];
+  for (const [word, title] of [["stopped", "Stopped"], ["exempt", "Exempt"]]) {
+    const levels = switches.filter((level) => level.switch === word);
+    if (levels.length === 0) continue;
+    const part = document.createElement("p");
+    part.className = word;
+    const head = document.createElement("b");
+    head.textContent = title;
+    part.append(head);
+    for (const level of levels.slice(0, MANY)) {
+      const { entity, resource } = level;
+      const link = document.createElement(entity || resource ? "a" : "span");
+      const on = entity && resource ? `${entity} on ${resource}` : entity ? `entity ${entity}` : resource ? `resource ${resource}` : "the whole namespace";
+      link.textContent = on;
+      if (entity) link.href = address({ kind: "entity", name: entity }, resource);
+      else if (resource) link.href = address({ kind: "resource", name: resource });
+      part.append(link);
+    }
+    const more = levels.length - MANY;
+    if (more > 0) part.append(Object.assign(document.createElement("span"), { textContent: `and ${more} more: weirgate switches` }));
+    parts.push(part);
+  }
+  for (const error of unreadable) {
+    parts.push(Object.assign(document.createElement("p"), { className: "stopped", textContent: `A switch cannot be read: ${error}` }));
+  }
+  $("switches").replaceChildren(...parts);
+  $("switches").hidden = parts.length === 0;
+}
+
+// Beyond what is read, the table itself finds ids by their start.
+function search() {
+  const wanted = $("filter").value.trim();
+  let words = "";
+  if (subject?.start !== undefined) words = `Only ids that start with “${subject.start}” are read. `;
+  if (isCut) {
+    words += `Only some ${short(MAX_BUCKETS)} buckets are read.`;
+    if (subject.kind === "resource") words += wanted === "" ? " Type the start of an id and press Enter to find others." : ` Enter finds all ids that start with “${wanted}”.`;
+  } else if (words !== "") words += "Empty the field and press Enter for all.";
+  put($("cut"), words);
+  $("cut").hidden = words === "";
+}
+
 function facts() {
-  const { granted, leases, out } = list.sums();
+  const { granted, leases, out, saturated, measured, stopped } = list.sums();
   const count = list.buckets.size;
   put($("count"), count || isReady ? short(count) : "–");
   put($("granted"), perSecond(granted));
   put($("leases"), count || isReady ? short(leases) : "–");
   put($("short"), count || isReady ? short(out) : "–");
   $("short").classList.toggle("some", out > 0);
+  put($("saturated"), measured > 0 ? short(saturated) : "–");
+  $("saturated").classList.toggle("some", saturated > 0);
+  put($("saturated-note"), measured > 0 ? `at 95% and more, of ${short(measured)}` : "at 95% and more");
+  put($("count-note"), stopped > 0 ? `${short(stopped)} stopped` : "");
   const kind = subject?.kind === "entity" ? "entity" : "resource";
   let words = "Waiting for the first read.";
   if (list.lines.length > 0) words = "";
@@ -191,9 +279,8 @@ function usageBars() {
     const item = document.createElement("li");
     const [bar, link, words] = ["i", "a", "span"].map((tag) => document.createElement(tag));
     const byEntity = subject?.kind === "entity";
-    const [kind, name] = byEntity ? ["resource", resource] : ["entity", entity];
-    link.href = `#${kind}/${encodeURIComponent(name)}`;
-    link.textContent = name;
+    link.href = address(subject, byEntity ? resource : entity);
+    link.textContent = byEntity ? resource : entity;
     words.textContent = short(amount(value));
     bar.style.transform = `scaleX(${(value / most_used).toFixed(3)})`;
     item.append(bar, link, words);
@@ -212,7 +299,7 @@ function suggest() {
 function links() {
   const found = names.resources.map((name) => {
     const link = document.createElement("a");
-    link.href = `#resource/${encodeURIComponent(name)}`;
+    link.href = address({ kind: "resource", name });
     link.textContent = name;
     if (subject?.kind === "resource" && subject.name === name) link.setAttribute("aria-current", "page");
     return link;
@@ -221,7 +308,16 @@ function links() {
 }
 
 function show() {
+  const before = subject;
   subject = chosen();
+  const isSame = ["kind", "name", "start"].every((part) => before?.[part] === subject?.[part]);
+  bucket.show(subject && subject.open !== undefined ? {
+    ...(subject.kind === "entity" ? { entity: subject.name, resource: subject.open } : { entity: subject.open, resource: subject.name }),
+    back: address(subject),
+    other: subject.kind === "entity" ? address({ kind: "resource", name: subject.open }) : address({ kind: "entity", name: subject.open }),
+    otherName: `All buckets of ${subject.open}`,
+  } : null);
+  if (before !== null && isSame) return;
   const kind = subject?.kind ?? "resource";
   $("choose").elements.kind.value = kind;
   if (subject) $("name").value = subject.name;
@@ -238,6 +334,9 @@ function show() {
   put($("as-of"), "");
   $("no-top").hidden = false;
   list.clear(kind === "entity");
+  list.filter = $("filter").value = subject?.start ?? "";
+  isCut = false;
+  search();
   problem(null);
   suggest();
   links();
@@ -249,14 +348,20 @@ $("choose").addEventListener("submit", (event) => {
   event.preventDefault();
   const name = $("name").value.trim();
   if (name === "") return $("name").focus();
-  location.hash = `#${$("choose").elements.kind.value}/${encodeURIComponent(name)}`;
+  location.hash = address({ kind: $("choose").elements.kind.value, name });
 });
 $("choose").addEventListener("change", (event) => event.target.name === "kind" && suggest());
 $("filter").addEventListener("input", () => {
   list.filter = $("filter").value.trim();
   list.frame.scrollTop = 0;
   list.arrange();
+  search();
   facts();
+});
+$("filter").addEventListener("keydown", (event) => {
+  if (event.key !== "Enter" || subject?.kind !== "resource") return;
+  const start = list.filter === "" ? undefined : list.filter;
+  if (start !== subject.start && (isCut || subject.start !== undefined)) location.hash = address({ ...subject, start });
 });
 $("order").addEventListener("change", () => {
   list.order = $("order").value;
@@ -283,10 +388,14 @@ document.addEventListener("visibilitychange", () => {
     hiddenTimer = setTimeout(() => {
       hiddenTimer = -1;
       source?.close();
+      bucket.pause();
       state("", "Paused");
     }, HIDDEN_MS);
   } else {
-    if (hiddenTimer === -1) connect();
+    if (hiddenTimer === -1) {
+      connect();
+      bucket.resume();
+    }
     hiddenTimer = 0;
   }
 });
@@ -295,6 +404,7 @@ addEventListener("hashchange", show);
 setInterval(() => {
   if (document.hidden || list.buckets.size === 0) return;
   list.draw();
+  bucket.change();
   facts();
 }, 1000);
 show();

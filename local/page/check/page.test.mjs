@@ -3,14 +3,14 @@ import assert from "node:assert/strict";
 import { readFile } from "node:fs/promises";
 import { after, before, test } from "node:test";
 import { fileURLToPath } from "node:url";
-import { Backend, SIZES, browser, fill } from "./backend.mjs";
+import { Backend, EDGES, SIZES, browser, fill } from "./backend.mjs";
 
 const axe = await readFile(fileURLToPath(import.meta.resolve("axe-core/axe.min.js")), "utf8");
 let backend;
 let chromium;
 
 before(async () => {
-  backend = await Backend.start();
+  backend = await Backend.startWithAgent();
   await fill(backend);
   chromium = await browser();
 });
@@ -21,7 +21,7 @@ after(async () => {
 });
 
 // Opens the page. Fails the test for an error in the console, or a request to another place.
-async function open(t, [width, height], options = {}, hash = "#resource/gpt-4") {
+async function open(t, [width, height], options = {}, hash = "#resource/gpt-4", isWhole = hash === "#resource/gpt-4") {
   // The checker is a script that the page's policy would refuse; `strict` keeps the policy.
   const { strict = false, ...others } = options;
   const context = await chromium.newContext({ viewport: { width, height }, bypassCSP: !strict, ...others });
@@ -37,7 +37,7 @@ async function open(t, [width, height], options = {}, hash = "#resource/gpt-4") 
     const count = document.querySelector("#count").textContent;
     return isWhole ? count === "24" : count !== "–";
   };
-  await page.waitForFunction(isRead, hash === "#resource/gpt-4");
+  await page.waitForFunction(isRead, isWhole);
   return { page, wrong };
 }
 
@@ -54,37 +54,70 @@ const places = (page) =>
     });
   });
 
-// The narrowest window with two columns, and one that is a little narrower.
-const WIDTHS = { ...SIZES, laptop: [1345, 840], small: [1280, 800] };
+// Everything that is seen and not whole: beyond its panel, or shortened in its cell.
+const cut = (page) =>
+  page.evaluate(() => {
+    // On narrow windows some are there for screen readers alone.
+    const isWhole = (part) => part === null || getComputedStyle(part).clipPath === "none";
+    const isSeen = (cell) => cell.checkVisibility() && isWhole(cell) && isWhole(cell.closest(".heads"));
+    const all = (selector) => [...document.querySelectorAll(selector)].filter(isSeen);
+    const right = (one) => one.getBoundingClientRect().right;
+    const cells = all("#rows .row:not([hidden]) > span, .heads .row > span, #bucket td, #bucket th, .facts div, .choose > *, .head > *");
+    const beyond = cells.filter((cell) => right(cell) > right(cell.closest("section")) + 1);
+    // Only names may be shortened: they are of any length, and whole in their title.
+    const whole = all("#rows .row:not([hidden]) > span:not(.key), .heads .row > span, .facts dt, .facts dd, #bucket td, #bucket th");
+    const shortened = whole.filter((cell) => cell.scrollWidth > cell.clientWidth + 1);
+    const over = document.documentElement.scrollWidth > innerWidth ? ["the page is too wide"] : [];
+    return [...over, ...[...beyond, ...shortened].map((cell) => `${cell.className || cell.id || cell.tagName}: ${cell.textContent}`)];
+  });
 
-for (const [name, size] of Object.entries(WIDTHS)) {
+const accessible = async (page) => {
+  await page.evaluate(axe);
+  const found = await page.evaluate(async () => (await window.axe.run()).violations);
+  return found.map((one) => `${one.id}: ${one.nodes.map((node) => node.html)}`);
+};
+
+for (const [name, size] of Object.entries(SIZES)) {
   for (const colorScheme of ["light", "dark"]) {
     test(`${name}, ${colorScheme}: the checker finds nothing, nothing is cut off, nothing moves`, async (t) => {
       const { page, wrong } = await open(t, size, { colorScheme });
       await page.waitForFunction(() => document.querySelector("#top").childElementCount > 0);
+      const known = () => document.querySelector("#saturated").textContent !== "–" && document.querySelector("#denied").textContent !== "–";
+      await page.waitForFunction(known);
       const before = await places(page);
       const granted = () => page.locator("#granted").textContent();
       const first = await granted();
       await page.waitForFunction((first) => document.querySelector("#granted").textContent !== first, first);
       await page.waitForTimeout(2000);
       assert.deepEqual(await places(page), before, "changing numbers move something");
-      const over = await page.evaluate(() => document.documentElement.scrollWidth - innerWidth);
-      assert.ok(over <= 0, `the page is ${over} px too wide`);
-      const cut = await page.evaluate(() => {
-        // On narrow windows some are there for screen readers alone.
-        const isSeen = (cell) => cell.checkVisibility() && getComputedStyle(cell).clipPath === "none";
-        const cells = [...document.querySelectorAll("#rows .row:not([hidden]) > span")].filter(isSeen);
-        const right = (one) => one.getBoundingClientRect().right;
-        return cells.filter((cell) => right(cell) > right(cell.closest("section")) + 1).map((cell) => cell.className);
-      });
-      assert.deepEqual(cut, [], "columns are cut off");
-      await page.evaluate(axe);
-      const found = await page.evaluate(async () => (await window.axe.run()).violations);
-      assert.deepEqual(found.map((one) => `${one.id}: ${one.nodes.map((node) => node.html)}`), []);
+      assert.deepEqual(await cut(page), []);
+      assert.deepEqual(await accessible(page), []);
+      assert.deepEqual(wrong, []);
+    });
+
+    test(`${name}, ${colorScheme}: an opened bucket has no fault either`, async (t) => {
+      const { page, wrong } = await open(t, size, { colorScheme }, "#resource/gpt-4/user-4", false);
+      await page.waitForFunction(() => document.querySelectorAll("#bucket rect").length > 0);
+      await page.locator("#changes td").first().waitFor();
+      assert.deepEqual(await cut(page), []);
+      assert.deepEqual(await accessible(page), []);
       assert.deepEqual(wrong, []);
     });
   }
 }
+
+test("no column is cut off at any width around those where the layout changes", async (t) => {
+  for (const hash of ["#resource/gpt-4", "#resource/gpt-4/user-4"]) {
+    const { page } = await open(t, SIZES.desktop, {}, hash, hash === "#resource/gpt-4");
+    await page.waitForFunction(() => document.querySelector("#saturated").textContent !== "–");
+    if (hash.endsWith("user-4")) await page.locator("#changes td").first().waitFor();
+    for (const [width, height] of Object.values(EDGES)) {
+      await page.setViewportSize({ width, height });
+      await page.waitForTimeout(100);
+      assert.deepEqual(await cut(page), [], `${width} px, ${hash}`);
+    }
+  }
+});
 
 test("it keeps its own policy: no script, style, font or picture of another place", async (t) => {
   const { page, wrong } = await open(t, SIZES.desktop, { strict: true });
@@ -112,6 +145,152 @@ test("balances, shards, leases and rates are those of the table", async (t) => {
   assert.equal(peek.limits[0].available_tokens, 3);
 });
 
+test("saturation, its unknown, and the level of each limit are in the rows", async (t) => {
+  const { page } = await open(t, SIZES.desktop);
+  // Both bring more than the refill, so they use as much as it is.
+  await page.locator("#order").selectOption("saturation");
+  await page.waitForFunction(() => {
+    const cells = [...document.querySelectorAll("#rows .row:not([hidden]) .saturation.full")];
+    return cells.length >= 2 && cells.every((cell) => parseInt(cell.textContent) >= 95);
+  });
+  assert.match(await page.locator("#saturated").textContent(), /^[1-9]/);
+  await page.locator("#order").selectOption("name");
+  const source = (name) => row(page, name).locator(".from");
+  await page.waitForFunction(() => [...document.querySelectorAll("#rows .row:not([hidden]) .from")].every((cell) => cell.textContent !== "–"));
+  assert.equal(await source("user-1").textContent(), "resource");
+  assert.equal(await source("user-1").getAttribute("title"), "resource gpt-4");
+  await page.locator("#filter").fill("user-5");
+  assert.equal(await source("user-5").textContent(), "this bucket");
+  await page.locator("#filter").fill("");
+  await page.locator("#links a", { hasText: "gpu" }).click();
+  await row(page, "render-3").waitFor();
+  assert.equal(await row(page, "render-3").locator(".saturation").textContent(), "100%");
+  assert.equal(await row(page, "render-2").locator(".saturation").textContent(), "63%");
+  // A bucket that the page has read once has no rate yet, which is not 0.
+  await backend.run("acquire", "user-30", "search", "rpm=1", "--limit", "rpm=10/minute");
+  await page.goto(`${backend.url}#entity/user-30`);
+  await row(page, "search").waitFor();
+  assert.equal(await row(page, "search").locator(".saturation").textContent(), "–");
+  await page.waitForFunction(() => document.querySelector("#rows .row.first:not([hidden]) .from").textContent === "caller");
+});
+
+test("denials are those of the agent, with its address", async (t) => {
+  const { page } = await open(t, SIZES.desktop);
+  for (let asked = 0; asked < 20; asked++) assert.ok(await backend.ask("render-3"), "all slots are held");
+  await page.waitForFunction(() => parseFloat(document.querySelector("#denied").textContent) > 0);
+  assert.equal(await page.locator("#denied-note").textContent(), `in all, by ${backend.agent}`);
+  const metrics = await (await fetch(`http://${backend.agent}/metrics`)).text();
+  const [, denied] = /^weirgate_denied_total (\d+)/m.exec(metrics);
+  const says = `${backend.agent}: ${denied} denied since it began`;
+  await page.waitForFunction((says) => document.querySelector("#denied-note").title === says, says);
+});
+
+test("stopped and exempt levels are a banner, and tags of their rows", async (t) => {
+  const { page } = await open(t, SIZES.desktop);
+  assert.ok(await page.locator("#switches").isHidden());
+  await backend.run("stop", "--resource", "gpt-4");
+  await backend.run("exempt", "--entity", "user-3");
+  await backend.run("stop", "--entity", "user-3", "--resource", "gpt-4");
+  await backend.run("exempt", "--entity", "user-2");
+  try {
+    await page.getByText("user-3 on gpt-4", { exact: true }).waitFor();
+    const words = await page.locator("#switches p").allTextContents();
+    assert.deepEqual(words, ["Stoppeduser-3 on gpt-4resource gpt-4", "Exemptentity user-2entity user-3"]);
+    const tag = async (name) => {
+      await page.locator("#filter").fill(name);
+      return row(page, name).locator(".tag").textContent();
+    };
+    assert.deepEqual([await tag("user-1"), await tag("user-2")], ["stopped", "exempt"]);
+    assert.equal(await tag("user-3"), "stopped", "the narrowest level decides");
+    await page.locator("#filter").fill("");
+    assert.equal(await page.locator("#count-note").textContent(), "23 stopped");
+    assert.deepEqual(await cut(page), []);
+    assert.deepEqual(await accessible(page), []);
+    await page.locator("#switches a").first().click();
+    await page.waitForFunction(() => document.querySelector("#stopped").textContent === "Stopped at entity user-3 on resource gpt-4: every acquire is refused.");
+    assert.equal(new URL(page.url()).hash, "#entity/user-3/gpt-4");
+    await page.getByText("weirgate start --entity user-3 --resource gpt-4").waitFor();
+  } finally {
+    for (const level of [["--resource", "gpt-4"], ["--entity", "user-3"], ["--entity", "user-3", "--resource", "gpt-4"], ["--entity", "user-2"]]) {
+      await backend.run("start", ...level);
+    }
+  }
+  await page.waitForFunction(() => document.querySelector("#switches").hidden);
+});
+
+test("an opened bucket says what why says, and its last hour", async (t) => {
+  const { page } = await open(t, SIZES.desktop);
+  await page.locator("#filter").fill("user-2");
+  await row(page, "user-2").locator(".left").click();
+  assert.equal(new URL(page.url()).hash, "#resource/gpt-4/user-2");
+  const why = JSON.parse(await backend.run("why", "user-2", "gpt-4", "--json"));
+  await page.locator("#changes td").first().waitFor();
+  assert.equal(await page.locator("#bucket-title").textContent(), "user-2 on gpt-4");
+  const names = await page.locator("#limits .name").allTextContents();
+  assert.deepEqual(names, why.limits.map((limit) => limit.limit));
+  assert.equal(await page.locator("#limits td.from").first().textContent(), "resource gpt-4");
+  assert.deepEqual(await page.locator("#next code").allTextContents(), why.next.map((next) => next.command));
+  const levels = await page.locator("#levels td:first-child").allTextContents();
+  assert.deepEqual(levels, ["entity user-2 on resource gpt-4", "entity user-2", "resource gpt-4, in force", "system"]);
+  const changed = await page.locator("#changes td:nth-child(3)").allTextContents();
+  assert.deepEqual(changed, why.changes.flatMap((change) => change.fields.map((field) => `${field.of} ${field.field}`)));
+  // 12 a second are asked and 10 refilled, for long enough that a whole minute was read.
+  await page.waitForFunction(() => /; [1-9]\d* of 60 minutes were read$/.test(document.querySelector("#bucket svg").getAttribute("aria-label")));
+  const label = await page.locator("#bucket svg").first().getAttribute("aria-label");
+  assert.match(label, /^rpm, tokens a minute in the last hour; .*; refill 600\/min; /);
+  assert.ok((await page.locator("#bucket rect").count()) > 60, "each minute has a bar, by reads or by the hour's usage");
+  assert.match(await page.locator("#bucket rect title").first().textContent(), /^\d\d:\d\d UTC: [\d,.]+ a minute, mean$/);
+  // The list goes on beside it, and Escape returns to it.
+  assert.equal(await page.locator("#rows a[aria-current]").textContent(), "user-2");
+  await page.keyboard.press("Escape");
+  await page.waitForFunction(() => document.querySelector("#bucket").hidden);
+  assert.equal(new URL(page.url()).hash, "#resource/gpt-4");
+});
+
+test("on a phone an opened bucket takes the place of the list, and the keyboard follows", async (t) => {
+  const { page } = await open(t, SIZES.phone);
+  await page.locator("#filter").fill("user-2");
+  await row(page, "user-2").locator("a").focus();
+  await page.keyboard.press("Enter");
+  await page.locator("#changes td").first().waitFor();
+  assert.ok(await page.locator("#buckets").isHidden());
+  assert.equal(await page.evaluate(() => document.activeElement.id), "bucket-title");
+  await page.locator("#close").click();
+  await page.waitForFunction(() => document.activeElement.textContent === "user-2");
+});
+
+test("10,000 buckets and more: few lines are in the page, all are found, and the rest by the start of an id", async (t) => {
+  const many = await Backend.start("--read-units", "50000");
+  t.after(() => many.stop());
+  await many.run("acquire", "user-1", "gpt-4", "rpm=1");
+  const names = Array.from({ length: 10_200 }, (_, number) => `job-${number}`);
+  await many.copies("user-1", "gpt-4", names);
+  const context = await chromium.newContext({ viewport: { width: 1440, height: 900 } });
+  t.after(() => context.close());
+  const page = await context.newPage();
+  await page.goto(`${many.url}#resource/gpt-4`);
+  const isRead = () => !document.querySelector("#cut").hidden && document.querySelector("#count").textContent.startsWith("10,");
+  await page.waitForFunction(isRead, null, { timeout: 300_000 });
+  const lines = () => page.locator("#rows .row").count();
+  assert.ok((await lines()) < 80, `${await lines()} lines`);
+  assert.ok((await page.evaluate(() => document.querySelectorAll("*").length)) < 2_000);
+  await page.locator("#order").selectOption("left");
+  await page.locator("#filter").fill("JOB-77");
+  const found = await page.evaluate(() => document.querySelector("#buckets").getAttribute("aria-rowcount"));
+  // Two limits each, and the head; some of the 111 may be beyond what is read.
+  assert.ok(Number(found) > 2 * 90 && Number(found) <= 2 * 111 + 1, found);
+  await page.locator("#buckets").evaluate((frame) => { frame.scrollTop = frame.scrollHeight; });
+  assert.ok((await lines()) < 80, `${await lines()} lines`);
+  await page.locator("#filter").fill("job-102");
+  await page.keyboard.press("Enter");
+  assert.equal(new URL(page.url()).hash, "#resource/gpt-4?starting=job-102");
+  await page.waitForFunction(() => document.querySelector("#count").textContent === "11");
+  assert.match(await page.locator("#cut").textContent(), /^Only ids that start with “job-102” are read\./);
+  await page.locator("#filter").fill("");
+  await page.keyboard.press("Enter");
+  assert.equal(new URL(page.url()).hash, "#resource/gpt-4");
+});
+
 test("usage is that of the report, and the functions' last actions are shown", async (t) => {
   const { page } = await open(t, SIZES.desktop, {}, "#resource/gpu");
   await page.waitForFunction(() => document.querySelector("#sum").textContent.startsWith("4 acquires"));
@@ -120,6 +299,21 @@ test("usage is that of the report, and the functions' last actions are shown", a
   assert.equal(await page.locator("#top li").first().locator("a").textContent(), "render-3");
   await page.getByText("lease released").first().waitFor();
   assert.match(await page.locator("#actions").textContent(), /aggregator/);
+});
+
+test("a bucket of slots shows its leases, whose holders are text and nothing else", async (t) => {
+  const holder = '<img src=x onerror="window.wrong=1">';
+  await backend.run("--principal", holder, "acquire", "render-5", "gpu", "slots=1", "--lease", "10m");
+  const { page, wrong } = await open(t, SIZES.desktop, { strict: true }, "#resource/gpu/render-5");
+  await page.locator("#holders td").first().waitFor();
+  const cells = await page.locator("#holders td").allTextContents();
+  assert.deepEqual(cells.slice(0, 2), [holder, "slots 1"]);
+  assert.match(cells[2], /^\d+s$/);
+  assert.match(cells[3], /^[5-9]m \d+s$/);
+  assert.match(await page.locator("#bucket svg").first().getAttribute("aria-label"), /^slots, slots held in the last hour; .*; capacity 8; /);
+  assert.equal(await page.locator("#bucket img").count(), 0);
+  assert.equal(await page.evaluate(() => window.wrong), undefined);
+  assert.deepEqual(wrong, []);
 });
 
 test("everything can be done by keyboard", async (t) => {

@@ -5,7 +5,7 @@ import { Backend, SIZES, browser, fill } from "./backend.mjs";
 const [folder] = process.argv.slice(2);
 if (!folder) throw new Error("give the folder of the pictures");
 await mkdir(folder, { recursive: true });
-const backend = await Backend.start();
+const backend = await Backend.startWithAgent();
 let chromium;
 try {
   await fill(backend);

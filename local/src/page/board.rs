@@ -8,6 +8,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use serde::Serialize;
 use tokio::sync::watch;
+use weirgate::{ConfigLevel, Switch};
 
 use super::row::{Key, Row};
 use super::subject::Subject;
@@ -34,6 +35,35 @@ pub struct Cost {
 pub(crate) struct Names {
     pub(crate) resources: Vec<String>,
     pub(crate) entities: Vec<String>,
+}
+
+/// What one source of callers' counters says. The table does not count denials.
+#[derive(Debug, Clone, PartialEq, Serialize)]
+pub(crate) struct Caller {
+    /// Where the counters are from.
+    pub(crate) name: String,
+    /// Acquires denied a second; `None` until two reads are known.
+    pub(crate) denied_per_second: Option<f64>,
+    /// Acquires denied since the process began.
+    pub(crate) denied: Option<f64>,
+    /// Why the counters cannot be read.
+    pub(crate) problem: Option<String>,
+}
+
+/// A level that is stopped or exempt.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+pub(crate) struct Switched {
+    #[serde(flatten)]
+    pub(crate) level: ConfigLevel,
+    pub(crate) switch: Switch,
+}
+
+/// The levels that are stopped or exempt.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize)]
+pub(crate) struct Switches {
+    pub(crate) switches: Vec<Switched>,
+    /// What is wrong with those that cannot be read.
+    pub(crate) unreadable: Vec<String>,
 }
 
 /// How far the reads of a subject are.
@@ -83,6 +113,8 @@ struct State {
     viewers: usize,
     views: BTreeMap<Subject, View>,
     names: Stamped<Names>,
+    switches: Stamped<Option<Switches>>,
+    callers: Stamped<Option<Vec<Caller>>>,
     cost: Stamped<Cost>,
 }
 
@@ -91,6 +123,8 @@ struct State {
 pub(crate) struct News {
     pub(crate) version: u64,
     pub(crate) names: Option<Names>,
+    pub(crate) switches: Option<Switches>,
+    pub(crate) callers: Option<Vec<Caller>>,
     pub(crate) cost: Option<Cost>,
     pub(crate) rows: Vec<Row>,
     pub(crate) gone: Vec<Key>,
@@ -162,6 +196,14 @@ impl Board {
         self.change(|state, version| state.names.set(names, version));
     }
 
+    pub(crate) fn set_switches(&self, switches: Switches) {
+        self.change(|state, version| state.switches.set(Some(switches), version));
+    }
+
+    pub(crate) fn set_callers(&self, callers: Vec<Caller>) {
+        self.change(|state, version| state.callers.set(Some(callers), version));
+    }
+
     pub(crate) fn set_cost(&self, cost: Cost) {
         self.change(|state, version| state.cost.set(cost, version));
     }
@@ -212,6 +254,8 @@ impl Board {
         let mut news = News {
             version: state.version,
             names: state.names.newer(seen).cloned(),
+            switches: state.switches.newer(seen).cloned().flatten(),
+            callers: state.callers.newer(seen).cloned().flatten(),
             cost: state.cost.newer(seen).cloned(),
             ..News::default()
         };

@@ -41,6 +41,11 @@ impl Budget {
         self.paid_at
     }
 
+    /// Returns when all units spent so far are paid.
+    pub(crate) const fn paid_at(&self) -> Instant {
+        self.paid_at
+    }
+
     /// Returns the half units spent since the start.
     pub(crate) const fn halves(&self) -> u64 {
         self.halves

@@ -2,8 +2,10 @@
 //!
 //! | event | data |
 //! |---|---|
-//! | `hello` | `table`, `namespace`, `has_actions`, `now` (epoch ms) |
+//! | `hello` | `table`, `namespace`, `has_actions`, `has_callers`, `now` (epoch ms) |
 //! | `names` | `resources`, `entities` |
+//! | `switches` | `switches` (levels with `switch`), `unreadable` |
+//! | `callers` | each source: `name`, `denied_per_second`, `denied`, `problem` |
 //! | `rows` | `now`, `rows` (those that changed), `gone` |
 //! | `progress` | `sweep_ms`, `is_cut`, `problem` |
 //! | `usage` | `start`, `at`, `measures` |
@@ -71,12 +73,13 @@ impl Sending {
                 table,
                 namespace,
                 actions,
-                ..
+                has_callers,
             } = &*self.shown;
             let hello = json!({
                 "table": table,
                 "namespace": namespace,
                 "has_actions": actions.is_some(),
+                "has_callers": has_callers,
                 "now": SystemClock.now().0,
             });
             let text = format!("retry: 2000\n{}{}", event("hello", &hello), self.news());
@@ -115,6 +118,12 @@ impl Sending {
         let mut text = String::new();
         if let Some(names) = &news.names {
             text += &event("names", names);
+        }
+        if let Some(switches) = &news.switches {
+            text += &event("switches", switches);
+        }
+        if let Some(callers) = &news.callers {
+            text += &event("callers", callers);
         }
         if !news.rows.is_empty() || !news.gone.is_empty() {
             let now = SystemClock.now().0;

@@ -5,26 +5,39 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 use std::time::Duration;
 
+use tokio::sync::mpsc;
 use tokio::time::Instant;
 use weirgate::{
-    Clock, ConfigFilter, ConfigLevel, Error, Granularity, Page, PageToken, RateLimiter,
-    StoredBucket, SystemClock, UsageReport, UsageScope, Window,
+    Clock, ConfigFilter, ConfigLevel, EpochMillis, Error, Granularity, Page, PageToken,
+    RateLimiter, StoredBucket, SystemClock, UsageReport, UsageScope, Window,
 };
 
-use super::board::{Board, Cost, Names, Progress};
+use super::board::{Board, Cost, Names, Progress, Switched, Switches};
 use super::budget::Budget;
-use super::row::{Key, Rates, Row};
+use super::details::{Ask, Details, What};
+use super::history::History;
+use super::levels::{Levels, OfEntities};
+use super::row::{Key, Row};
 use super::subject::Subject;
 use super::usage::Sum;
 
 /// How many buckets of a subject are shown.
-pub(crate) const MAX_BUCKETS: usize = 2000;
+pub(crate) const MAX_BUCKETS: usize = 10_000;
+/// How many buckets' use is remembered for an hour.
+const MAX_HISTORIES: usize = 2 * MAX_BUCKETS;
 /// How many names of each kind are offered.
 const MAX_NAMES: usize = 200;
 /// Time between two reads of all buckets, from begin to begin, at least.
 const SWEEP_EVERY: Duration = Duration::from_secs(1);
 const USAGE_EVERY: Duration = Duration::from_secs(60);
 const NAMES_EVERY: Duration = Duration::from_secs(60);
+const SWITCHES_EVERY: Duration = Duration::from_secs(10);
+const LEVELS_EVERY: Duration = Duration::from_secs(60);
+/// So many times as long as levels take to read, they are not read again: a tenth of the reads.
+const LEVELS_REST: u32 = 9;
+/// How far requests for one bucket may be ahead of the allowed units. They do not wait for a page of
+/// a list to be paid.
+const AHEAD: Duration = Duration::from_secs(5);
 /// Time after a read that failed.
 const AFTER_FAILURE: Duration = Duration::from_secs(5);
 
@@ -37,6 +50,13 @@ pub(crate) struct Poller {
     allowed: u32,
     watched: BTreeMap<Subject, Watched>,
     names_at: Option<Instant>,
+    switches_at: Option<Instant>,
+    /// The levels of resources, and that of the system.
+    general: Levels,
+    /// Of each bucket that was read in the last hour.
+    histories: BTreeMap<Key, History>,
+    asks: mpsc::Receiver<Ask>,
+    details: Details,
 }
 
 /// How far the reads of a subject are.
@@ -45,9 +65,13 @@ struct Watched {
     /// When the next page is read.
     due: Instant,
     phase: Phase,
-    rates: BTreeMap<Key, Rates>,
-    /// When usage is read next.
+    /// How many buckets the last read of all found.
+    buckets: usize,
+    /// When usage and levels are read next.
     usage_due: Instant,
+    levels_due: Instant,
+    of_entities: OfEntities,
+    levels: Levels,
     progress: Progress,
 }
 
@@ -58,10 +82,17 @@ enum Phase {
         after: Option<PageToken>,
         seen: BTreeSet<Key>,
     },
+    Levels {
+        started: Instant,
+        /// What is still to be read, the next one last.
+        lists: Vec<ConfigFilter>,
+        after: Option<PageToken>,
+        found: OfEntities,
+    },
     Usage {
         started: Instant,
-        day_start: weirgate::EpochMillis,
-        at: weirgate::EpochMillis,
+        day_start: EpochMillis,
+        at: EpochMillis,
         after: Option<PageToken>,
         sum: Sum,
     },
@@ -78,7 +109,12 @@ impl Phase {
 }
 
 impl Poller {
-    pub(crate) fn new(limiter: RateLimiter, board: Arc<Board>, allowed: u32) -> Self {
+    pub(crate) fn new(
+        limiter: RateLimiter,
+        board: Arc<Board>,
+        allowed: u32,
+        asks: mpsc::Receiver<Ask>,
+    ) -> Self {
         Self {
             limiter,
             board,
@@ -86,29 +122,58 @@ impl Poller {
             allowed,
             watched: BTreeMap::new(),
             names_at: None,
+            switches_at: None,
+            general: Levels::default(),
+            histories: BTreeMap::new(),
+            asks,
+            details: Details::default(),
         }
     }
 
-    /// Reads for as long as there are viewers, and waits for the next one otherwise.
+    /// Reads for as long as there are viewers, and waits for the next one otherwise. Answers what is
+    /// asked about single buckets.
     pub(crate) async fn run(mut self) {
         let mut visits = self.board.visits();
         loop {
             visits.borrow_and_update();
             self.tell_cost();
+            let mut next = Instant::now() + Duration::from_secs(1);
             if self.board.viewers() == 0 {
                 self.watched.clear();
-                if visits.changed().await.is_err() {
-                    return;
-                }
-                continue;
+            } else {
+                next = next.min(self.turn().await);
             }
-            let next = self.turn().await;
-            let next = next.min(Instant::now() + Duration::from_secs(1));
             tokio::select! {
                 () = tokio::time::sleep_until(next) => {}
                 changed = visits.changed() => if changed.is_err() { return },
+                Some(ask) = self.asks.recv(), if self.may_answer() => self.answer(ask).await,
             }
         }
+    }
+
+    /// Answers what is asked about a bucket.
+    async fn answer(&mut self, ask: Ask) {
+        let Ask {
+            what,
+            bucket,
+            answer,
+        } = ask;
+        if answer.is_closed() {
+            return;
+        }
+        let history = self.histories.get(&bucket);
+        let read = match what {
+            What::Reasons => self.details.reasons(&self.limiter, &bucket, history).await,
+            What::Hour => self.details.hour(&self.limiter, &bucket, history).await,
+        };
+        let (json, halves) = read;
+        self.budget.spend(halves, Instant::now());
+        self.tell_cost();
+        let _ = answer.send(json);
+    }
+
+    fn may_answer(&self) -> bool {
+        self.budget.paid_at() <= Instant::now() + AHEAD
     }
 
     /// Reads one page of each subject that is due. Returns when the next one is.
@@ -118,13 +183,20 @@ impl Poller {
             // Without names a viewer still types its own, and sees the reason of its failure there.
             let _ = self.read_names().await;
             self.names_at = Some(Instant::now() + NAMES_EVERY);
+            let now = SystemClock.now();
+            self.histories.retain(|_, history| !history.is_over(now));
+        }
+        if self.switches_at.is_none_or(|at| at <= now) {
+            // Those that were read last are shown on.
+            let _ = self.read_switches().await;
+            self.switches_at = Some(Instant::now() + SWITCHES_EVERY);
         }
         let subjects: BTreeSet<_> = self.board.subjects().into_iter().collect();
         self.watched.retain(|subject, _| subjects.contains(subject));
         for subject in subjects {
             let now = Instant::now();
             let watched = self.watched.remove(&subject);
-            let mut watched = watched.unwrap_or_else(|| Watched::new(now));
+            let mut watched = watched.unwrap_or_else(|| Watched::new(now, &self.general));
             if watched.due <= now {
                 let read = self.read(&subject, &mut watched).await;
                 watched.progress.problem = read.err().map(|error| error.to_string());
@@ -157,6 +229,13 @@ impl Poller {
                             .resource_buckets(resource, after.as_ref())
                             .await
                     }
+                    Subject::Starting(resource, start) => {
+                        let admin = self.limiter.admin();
+                        let (start, after) = (start.as_str(), after.as_ref());
+                        admin
+                            .resource_buckets_starting_with(resource, start, after)
+                            .await
+                    }
                     Subject::Entity(entity) => {
                         self.limiter
                             .admin()
@@ -172,10 +251,12 @@ impl Poller {
                     .sum();
                 let unreadable = u64::try_from(page.unreadable.len()).unwrap_or(u64::MAX);
                 let next = page.next.clone();
-                seen.extend(watched.show(&self.board, subject, page));
+                let rows = self.rows(&watched.levels, page);
+                seen.extend(rows.iter().map(Row::key));
+                self.board.set_rows(subject, rows);
                 self.pay(1 + 2 * (shards + unreadable)).await;
-                watched.progress.is_cut = next.is_some() && seen.len() >= MAX_BUCKETS;
-                if let Some(next) = next.filter(|_| !watched.progress.is_cut) {
+                let is_cut = next.is_some() && seen.len() >= MAX_BUCKETS;
+                if let Some(next) = next.filter(|_| !is_cut) {
                     watched.phase = Phase::Buckets {
                         started,
                         after: Some(next),
@@ -183,7 +264,47 @@ impl Poller {
                     };
                     return Ok(());
                 }
+                watched.progress.is_cut = is_cut;
                 watched.swept(&self.board, subject, started, &seen);
+                Ok(())
+            }
+            Phase::Levels {
+                started,
+                mut lists,
+                after,
+                mut found,
+            } => {
+                let mut has_room = true;
+                let mut next = None;
+                if let Some(list) = lists.last() {
+                    let page = self.limiter.admin().configs(list, after.as_ref()).await?;
+                    let count = page.items.len() + page.unreadable.len();
+                    let is_complete = page.unreadable.is_empty();
+                    has_room = found.add(page.items) && is_complete;
+                    next = page.next;
+                    if next.is_none() {
+                        lists.pop();
+                    }
+                    self.pay(1 + 2 * u64::try_from(count).unwrap_or(u64::MAX))
+                        .await;
+                }
+                if has_room && !lists.is_empty() {
+                    watched.phase = Phase::Levels {
+                        started,
+                        lists,
+                        after: next,
+                        found,
+                    };
+                    return Ok(());
+                }
+                if lists.is_empty() && has_room {
+                    found.complete();
+                }
+                watched.levels = self.general.with_entities(&found);
+                watched.of_entities = found;
+                let now = Instant::now();
+                let rest = now.saturating_duration_since(started) * LEVELS_REST;
+                watched.levels_due = now + LEVELS_EVERY.max(rest);
                 Ok(())
             }
             Phase::Usage {
@@ -205,7 +326,7 @@ impl Poller {
                 let read = u64::try_from(sum.users() - before).unwrap_or(u64::MAX);
                 let is_last = next.is_none() || sum.users() >= MAX_BUCKETS;
                 // Buckets without usage were read as well.
-                let idle = watched.rates.len().saturating_sub(sum.users());
+                let idle = watched.buckets.saturating_sub(sum.users());
                 let idle = u64::try_from(idle).unwrap_or(u64::MAX);
                 self.pay(1 + 2 * read + if is_last { 2 * idle } else { 0 })
                     .await;
@@ -232,10 +353,12 @@ impl Poller {
     fn report(
         &self,
         subject: &Subject,
-        range: std::ops::Range<weirgate::EpochMillis>,
+        range: std::ops::Range<EpochMillis>,
     ) -> Result<UsageReport<'_>, Error> {
         let scope = match subject.clone() {
-            Subject::Resource(resource) => UsageScope::Resource(resource),
+            Subject::Resource(resource) | Subject::Starting(resource, _) => {
+                UsageScope::Resource(resource)
+            }
             Subject::Entity(entity) => UsageScope::Entity(entity),
         };
         self.limiter
@@ -243,10 +366,53 @@ impl Poller {
             .usage_report(scope, Granularity::Hourly, range)
     }
 
-    /// Reads the names that have limits of their own, or were set.
+    /// Returns the rows of buckets that were just read, and of those that cannot be.
+    fn rows(&mut self, levels: &Levels, page: Page<StoredBucket>) -> Vec<Row> {
+        let at = SystemClock.now();
+        let rows = page.items.into_iter().map(|bucket| {
+            let key = (bucket.entity.clone(), bucket.resource.clone());
+            let used = if let Some(history) = self.histories.get_mut(&key) {
+                history.read(at, &bucket);
+                history.used()
+            } else {
+                if self.histories.len() < MAX_HISTORIES {
+                    self.histories.insert(key, History::new(at, &bucket));
+                }
+                None
+            };
+            Row::of(bucket, used.as_ref(), levels, at)
+        });
+        let rows: Vec<_> = rows.collect();
+        let unreadable = page.unreadable.into_iter();
+        let unreadable = unreadable.filter_map(|item| Row::unreadable(item, at));
+        rows.into_iter().chain(unreadable).collect()
+    }
+
+    /// Reads the levels that are stopped or exempt: one item.
+    async fn read_switches(&mut self) -> Result<(), Error> {
+        let read = self.limiter.admin().switches().await;
+        self.pay(2).await;
+        let read = read?;
+        let switched = |(level, switch)| Switched { level, switch };
+        self.board.set_switches(Switches {
+            switches: read.items.into_iter().map(switched).collect(),
+            unreadable: read.unreadable.into_iter().map(|item| item.error).collect(),
+        });
+        Ok(())
+    }
+
+    /// Reads the names that have limits of their own, or were set, and the levels of resources and
+    /// the system.
     async fn read_names(&mut self) -> Result<(), Error> {
         let mut names = Names::default();
         let mut after = None;
+        let (mut configs, mut is_whole) = (vec![], true);
+        let system = self.limiter.admin().config(&ConfigLevel::System).await;
+        self.pay(2).await;
+        match system {
+            Ok(system) => configs.extend(system.map(|config| (ConfigLevel::System, config))),
+            Err(_) => is_whole = false,
+        }
         loop {
             let page = self
                 .limiter
@@ -255,11 +421,13 @@ impl Poller {
             let page = page.await?;
             self.pay(1 + 2 * u64::try_from(page.items.len()).unwrap_or(u64::MAX))
                 .await;
-            let found = page.items.into_iter().filter_map(|(level, _)| match level {
+            let found = page.items.iter().filter_map(|(level, _)| match level {
                 ConfigLevel::Resource(resource) => Some(resource.to_string()),
                 _ => None,
             });
             names.resources.extend(found);
+            configs.extend(page.items);
+            is_whole &= page.unreadable.is_empty();
             let unreadable = page.unreadable.into_iter();
             let unreadable = unreadable.filter_map(|item| item.resource);
             names
@@ -270,7 +438,12 @@ impl Poller {
                 break;
             }
         }
+        self.general = Levels::general(configs, is_whole && after.is_none());
+        for watched in self.watched.values_mut() {
+            watched.levels = self.general.with_entities(&watched.of_entities);
+        }
         self.board.set_names(names.clone());
+        after = None;
         loop {
             let page = self.limiter.admin().entities(after.as_ref()).await?;
             self.pay(1).await;
@@ -286,11 +459,17 @@ impl Poller {
         Ok(())
     }
 
-    /// Counts half units, and waits until they are paid.
+    /// Counts half units, and waits until they are paid. Meanwhile it answers what is asked about
+    /// single buckets.
     async fn pay(&mut self, halves: u64) {
-        let paid_at = self.budget.spend(halves, Instant::now());
+        self.budget.spend(halves, Instant::now());
         self.tell_cost();
-        tokio::time::sleep_until(paid_at).await;
+        loop {
+            tokio::select! {
+                () = tokio::time::sleep_until(self.budget.paid_at()) => return,
+                Some(ask) = self.asks.recv(), if self.may_answer() => self.answer(ask).await,
+            }
+        }
     }
 
     fn tell_cost(&mut self) {
@@ -306,55 +485,60 @@ impl Poller {
 }
 
 impl Watched {
-    fn new(now: Instant) -> Self {
+    fn new(now: Instant, general: &Levels) -> Self {
         Self {
             due: now,
             phase: Phase::buckets(now),
-            rates: BTreeMap::new(),
+            buckets: 0,
             usage_due: now,
+            levels_due: now,
+            of_entities: OfEntities::default(),
+            levels: general.clone(),
             progress: Progress::default(),
         }
-    }
-
-    /// Shows the buckets that were just read, and those that cannot be. Returns them.
-    fn show(&mut self, board: &Board, subject: &Subject, page: Page<StoredBucket>) -> Vec<Key> {
-        let (now, at) = (Instant::now(), SystemClock.now());
-        let rows = page.items.into_iter().map(|bucket| {
-            let key = (bucket.entity.clone(), bucket.resource.clone());
-            let first = || Rates::new(now, bucket.counted.clone());
-            let rates = self.rates.entry(key).or_insert_with(first);
-            rates.read(now, &bucket.counted);
-            rates.row(bucket, at)
-        });
-        let unreadable = page.unreadable.into_iter();
-        let unreadable = unreadable.filter_map(|item| Row::unreadable(item, at));
-        let rows: Vec<_> = rows.chain(unreadable).collect();
-        let keys = rows.iter().map(Row::key).collect();
-        board.set_rows(subject, rows);
-        keys
     }
 
     /// Ends a read of all buckets, and says what comes next.
     fn swept(&mut self, board: &Board, subject: &Subject, started: Instant, seen: &BTreeSet<Key>) {
         let now = Instant::now();
-        self.rates.retain(|key, _| seen.contains(key));
+        self.buckets = seen.len();
         board.keep_rows(subject, |key| seen.contains(key));
         let took = now.saturating_duration_since(started);
         self.progress.sweep_ms = u64::try_from(took.as_millis()).ok();
-        if self.usage_due <= now {
+        self.due = now;
+        if self.levels_due <= now {
+            self.phase = Phase::Levels {
+                started: now,
+                lists: lists(subject),
+                after: None,
+                found: OfEntities::default(),
+            };
+        } else if self.usage_due <= now && !matches!(subject, Subject::Starting(..)) {
             let at = SystemClock.now();
             let day_start = Window::Daily.start(at);
             self.phase = Phase::Usage {
                 started: now,
                 day_start,
-                at: at.max(weirgate::EpochMillis(day_start.0 + 1)),
+                at: at.max(EpochMillis(day_start.0 + 1)),
                 after: None,
                 sum: Sum::default(),
             };
-            self.due = now;
         } else {
             self.due = now.max(started + SWEEP_EVERY);
             self.phase = Phase::buckets(self.due);
         }
+    }
+}
+
+/// Returns the lists of the levels of entities that buckets of a subject may come from.
+fn lists(subject: &Subject) -> Vec<ConfigFilter> {
+    match subject {
+        Subject::Resource(resource) | Subject::Starting(resource, _) => {
+            vec![
+                ConfigFilter::Entities,
+                ConfigFilter::Resource(resource.clone()),
+            ]
+        }
+        Subject::Entity(entity) => vec![ConfigFilter::Entity(entity.clone())],
     }
 }

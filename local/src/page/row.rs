@@ -1,15 +1,11 @@
-//! A bucket as the page shows it, and its rates.
-
-use std::time::Duration;
+//! A bucket as the page shows it.
 
 use serde::Serialize;
-use tokio::time::Instant;
-use weirgate::{
-    EntityId, EpochMillis, LimitStatus, MilliTotal, Resource, StoredBucket, Unreadable, Usage,
-};
+use weirgate::{EntityId, EpochMillis, LimitStatus, Resource, StoredBucket, Unreadable};
 
-/// Time between the two reads of which the difference is a rate, at least.
-const RATE_OVER: Duration = Duration::from_secs(2);
+use super::levels::Levels;
+use crate::why::{Saturation, Used};
+
 /// A balance counts as changed if it differs from what the page computes by more than the refill of
 /// this time: a read and its answer take as long.
 const INEXACT_MS: i128 = 250;
@@ -26,6 +22,9 @@ pub(crate) struct Row {
     pub(crate) leases: usize,
     /// Granted acquires, in thousandths a second; `None` until two reads are known.
     pub(crate) granted: Option<i128>,
+    /// Time over which rates and saturations are, which ends with the read; `None` until two reads
+    /// are known.
+    pub(crate) over_ms: Option<i64>,
     /// When it was read, epoch ms.
     pub(crate) at: i64,
     pub(crate) limits: Vec<RowLimit>,
@@ -44,17 +43,30 @@ pub(crate) struct RowLimit {
     pub(crate) period_ms: i64,
     /// Net consumption a second; `None` until two reads are known.
     pub(crate) used: Option<i128>,
+    /// [Saturation] in percent; `None` if it is unknown.
+    pub(crate) saturation: Option<i64>,
+    /// The kind of the level that the limit comes from, or `caller` if it is not the table's; `None`
+    /// if not all levels are read.
+    pub(crate) from: Option<&'static str>,
 }
 
 impl RowLimit {
-    fn of(status: &LimitStatus) -> Self {
+    fn of(status: &LimitStatus, used: Option<&Used>, from: Option<&'static str>) -> Self {
+        let per_second = used.map(|used| {
+            let mut tokens = used.usage.tokens.iter();
+            let known = tokens.find(|(name, _)| name.as_str() == status.limit);
+            per_second(known.map_or(0, |(_, amount)| amount.0), used.over_ms)
+        });
+        let saturation = Saturation::of(status, used);
         Self {
             name: status.limit.clone(),
             available: status.available.0,
             capacity: status.capacity.0,
             refill: status.refill_amount.0,
             period_ms: i64::try_from(status.refill_period.as_millis()).unwrap_or(i64::MAX),
-            used: None,
+            used: per_second,
+            saturation: saturation.map(|known| known.percent),
+            from,
         }
     }
 
@@ -77,6 +89,29 @@ impl RowLimit {
 }
 
 impl Row {
+    /// Returns the row of a bucket that was read at `at`, and `used` so much in the minute before.
+    pub(crate) fn of(
+        bucket: StoredBucket,
+        used: Option<&Used>,
+        levels: &Levels,
+        at: EpochMillis,
+    ) -> Self {
+        let limits = bucket.limits.iter();
+        let limits = limits.map(|status| RowLimit::of(status, used, levels.source(status)));
+        Self {
+            limits: limits.collect(),
+            shards: bucket.shards,
+            leases: bucket.leases,
+            granted: used
+                .map(|used| per_second(used.usage.acquires.saturating_mul(1_000), used.over_ms)),
+            over_ms: used.map(|used| used.over_ms),
+            at: at.0,
+            entity: bucket.entity,
+            resource: bucket.resource,
+            error: None,
+        }
+    }
+
     /// Returns the row of a bucket that cannot be read; `None` if the item is no bucket's.
     pub(crate) fn unreadable(item: Unreadable, at: EpochMillis) -> Option<Self> {
         Some(Self {
@@ -85,6 +120,7 @@ impl Row {
             shards: 0,
             leases: 0,
             granted: None,
+            over_ms: None,
             at: at.0,
             limits: vec![],
             error: Some(item.error),
@@ -109,75 +145,9 @@ impl Row {
     }
 }
 
-/// What two reads of a bucket tell about its rates.
-#[derive(Debug)]
-pub(crate) struct Rates {
-    since: Instant,
-    base: Usage,
-    /// What was counted a second, in thousandths of an acquire and millitokens.
-    rate: Option<Usage>,
-}
-
-impl Rates {
-    pub(crate) const fn new(now: Instant, base: Usage) -> Self {
-        Self {
-            since: now,
-            base,
-            rate: None,
-        }
-    }
-
-    /// Compares a read with the one before. Counts that fell, by a merge or an expiry, begin again.
-    pub(crate) fn read(&mut self, now: Instant, counted: &Usage) {
-        let elapsed = now.saturating_duration_since(self.since);
-        let has_fallen = counted.acquires < self.base.acquires;
-        if elapsed < RATE_OVER && !has_fallen {
-            return;
-        }
-        let ms = i128::try_from(elapsed.as_millis())
-            .unwrap_or(i128::MAX)
-            .max(1);
-        let per_second = |amount: i128, base: i128, scale: i128| {
-            amount.saturating_sub(base).saturating_mul(scale * 1000) / ms
-        };
-        self.rate = (!has_fallen).then(|| {
-            let base = |name| self.base.tokens.get(name).copied().unwrap_or_default();
-            let tokens = counted.tokens.iter().map(|(name, amount)| {
-                let rate = per_second(amount.0, base(name).0, 1);
-                (name.clone(), MilliTotal(rate))
-            });
-            Usage {
-                tokens: tokens.collect(),
-                acquires: per_second(counted.acquires, self.base.acquires, 1000),
-            }
-        });
-        (self.since, self.base) = (now, counted.clone());
-    }
-
-    /// Returns the row of a bucket that was read at `at`.
-    pub(crate) fn row(&self, bucket: StoredBucket, at: EpochMillis) -> Row {
-        let limits = bucket.limits.iter().map(|status| {
-            let used = self.rate.as_ref().and_then(|rate| {
-                let mut tokens = rate.tokens.iter();
-                let (_, amount) = tokens.find(|(name, _)| name.as_str() == status.limit)?;
-                Some(amount.0)
-            });
-            RowLimit {
-                used,
-                ..RowLimit::of(status)
-            }
-        });
-        Row {
-            limits: limits.collect(),
-            shards: bucket.shards,
-            leases: bucket.leases,
-            granted: self.rate.as_ref().map(|rate| rate.acquires),
-            at: at.0,
-            entity: bucket.entity,
-            resource: bucket.resource,
-            error: None,
-        }
-    }
+/// Returns an amount of a span as one of a second.
+fn per_second(amount: i128, over_ms: i64) -> i128 {
+    amount.saturating_mul(1_000) / i128::from(over_ms.max(1))
 }
 
 #[cfg(test)]
@@ -191,6 +161,7 @@ mod tests {
             shards: 1,
             leases: 0,
             granted: None,
+            over_ms: None,
             at,
             limits: vec![RowLimit {
                 name: "rpm".to_owned(),
@@ -199,6 +170,8 @@ mod tests {
                 refill: 60_000,
                 period_ms: 60_000,
                 used: None,
+                saturation: None,
+                from: None,
             }],
             error: None,
         }
@@ -217,22 +190,8 @@ mod tests {
             ..row(15_000, 5_000)
         };
         assert!(leased.differs(&shown));
-    }
-
-    #[test]
-    fn a_rate_is_what_was_counted_between_two_reads_and_unknown_after_counts_fell() {
-        let start = Instant::now();
-        let second = |count| start + Duration::from_secs(count);
-        let counted = |acquires, tokens| Usage {
-            acquires,
-            tokens: [("rpm".try_into().unwrap(), MilliTotal(tokens))].into(),
-        };
-        let mut rates = Rates::new(start, counted(100, 5_000));
-        rates.read(second(1), &counted(150, 6_000));
-        assert_eq!(rates.rate, None, "too soon");
-        rates.read(second(4), &counted(300, 13_000));
-        assert_eq!(rates.rate, Some(counted(50_000, 2_000)));
-        rates.read(second(5), &counted(7, 70));
-        assert_eq!(rates.rate, None, "merged");
+        let mut known = row(15_000, 5_000);
+        known.limits[0].from = Some("system");
+        assert!(known.differs(&shown), "its level is known");
     }
 }

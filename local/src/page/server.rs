@@ -13,12 +13,15 @@ use hyper::body::{Frame, Incoming};
 use hyper::header::{HeaderName, HeaderValue};
 use hyper::{Method, Request, Response, StatusCode, header};
 use tokio::net::TcpListener;
+use tokio::sync::oneshot;
+use weirgate::Error;
 
 use super::board::{Board, MAX_VIEWERS};
+use super::details::{Ask, Asks, MAX_ASKS, What};
 use super::events::events;
 use super::files::FILES;
 use super::shown::Shown;
-use super::subject::Subject;
+use super::subject::{Subject, bucket_of};
 use crate::listen::{Bounds, HostName, check};
 
 /// How many connections there can be at once.
@@ -52,30 +55,29 @@ const HEADERS: [(HeaderName, &str); 6] = [
     ),
 ];
 
+/// What requests are answered from.
+#[derive(Debug, Clone)]
+pub(crate) struct Site {
+    pub(crate) board: Arc<Board>,
+    pub(crate) shown: Arc<Shown>,
+    pub(crate) asks: Asks,
+    /// Names of the page in the header `Host`, beside its address.
+    pub(crate) hosts: Arc<[HostName]>,
+}
+
 /// Serves the page until the task ends.
-pub(crate) async fn serve(
-    listener: TcpListener,
-    hosts: Vec<HostName>,
-    board: Arc<Board>,
-    shown: Arc<Shown>,
-) {
-    let answer = move |request, own| {
-        let response = respond(&request, own, &hosts, &board, &shown);
-        async { response }
+pub(crate) async fn serve(listener: TcpListener, site: Site) {
+    let answer = move |request: Request<Incoming>, own| {
+        let site = site.clone();
+        async move { respond(&request, own, &site).await }
     };
     crate::listen::serve(listener, BOUNDS, std::future::pending(), answer).await;
 }
 
 /// Returns the response to a request.
-fn respond(
-    request: &Request<Incoming>,
-    own: SocketAddr,
-    hosts: &[HostName],
-    board: &Arc<Board>,
-    shown: &Arc<Shown>,
-) -> Response<Body> {
+async fn respond(request: &Request<Incoming>, own: SocketAddr, site: &Site) -> Response<Body> {
     let uri = request.uri();
-    if let Err(refused) = check(uri, request.headers(), own, hosts) {
+    if let Err(refused) = check(uri, request.headers(), own, &site.hosts) {
         return text(StatusCode::FORBIDDEN, &refused.to_string());
     }
     if ![Method::GET, Method::HEAD].contains(request.method()) {
@@ -87,29 +89,62 @@ fn respond(
         response.headers_mut().insert(header::ALLOW, allowed);
         return response;
     }
-    // HTTP drops the body of an answer to HEAD, and with it the viewer.
-    if uri.path() == "/events" {
-        return event_stream(uri.query().unwrap_or_default(), board, shown);
-    }
-    match FILES.iter().find(|file| file.path == uri.path()) {
-        Some(file) => {
-            let body = Full::new(Bytes::from_static(file.text.as_bytes()));
-            response(StatusCode::OK, file.kind, body.boxed_unsync())
-        }
-        None => text(StatusCode::NOT_FOUND, "there is no such file"),
+    let query = uri.query().unwrap_or_default();
+    match uri.path() {
+        // HTTP drops the body of an answer to HEAD, and with it the viewer.
+        "/events" => event_stream(query, site),
+        "/why" => bucket(query, What::Reasons, site).await,
+        "/hour" => bucket(query, What::Hour, site).await,
+        path => match FILES.iter().find(|file| file.path == path) {
+            Some(file) => {
+                let body = Full::new(Bytes::from_static(file.text.as_bytes()));
+                response(StatusCode::OK, file.kind, body.boxed_unsync())
+            }
+            None => text(StatusCode::NOT_FOUND, "there is no such file"),
+        },
     }
 }
 
-fn event_stream(query: &str, board: &Arc<Board>, shown: &Arc<Shown>) -> Response<Body> {
+/// Returns JSON about one bucket.
+async fn bucket(query: &str, what: What, site: &Site) -> Response<Body> {
+    let bucket = match bucket_of(query) {
+        Ok(bucket) => bucket,
+        Err(error) => return text(StatusCode::BAD_REQUEST, &error.to_string()),
+    };
+    let (answer, answered) = oneshot::channel();
+    let ask = Ask {
+        what,
+        bucket,
+        answer,
+    };
+    let busy = || {
+        let reason = format!("{MAX_ASKS} requests for buckets wait already; ask again");
+        text(StatusCode::SERVICE_UNAVAILABLE, &reason)
+    };
+    if site.asks.try_send(ask).is_err() {
+        return busy();
+    }
+    match answered.await {
+        Ok(Ok(json)) => {
+            let body = Full::new(json).boxed_unsync();
+            response(StatusCode::OK, "application/json", body)
+        }
+        Ok(Err(error @ Error::Invalid(_))) => text(StatusCode::BAD_REQUEST, &error.to_string()),
+        Ok(Err(error)) => text(StatusCode::BAD_GATEWAY, &error.to_string()),
+        Err(_) => busy(),
+    }
+}
+
+fn event_stream(query: &str, site: &Site) -> Response<Body> {
     let subject = match Subject::from_query(query) {
         Ok(subject) => subject,
         Err(error) => return text(StatusCode::BAD_REQUEST, &error.to_string()),
     };
-    let Some(viewer) = board.enter(subject) else {
+    let Some(viewer) = site.board.enter(subject) else {
         let reason = format!("{MAX_VIEWERS} viewers are connected; close another page");
         return text(StatusCode::SERVICE_UNAVAILABLE, &reason);
     };
-    let events = events(viewer, Arc::clone(shown));
+    let events = events(viewer, Arc::clone(&site.shown));
     let frames = events.map(|bytes| Ok(Frame::data(bytes)));
     let body = StreamBody::new(frames).boxed_unsync();
     response(StatusCode::OK, "text/event-stream", body)

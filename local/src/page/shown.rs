@@ -10,4 +10,6 @@ pub(crate) struct Shown {
     pub(crate) table: String,
     pub(crate) namespace: String,
     pub(crate) actions: Option<Arc<dyn LastActions>>,
+    /// Whether any callers' counters are read.
+    pub(crate) has_callers: bool,
 }

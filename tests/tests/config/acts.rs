@@ -11,8 +11,9 @@ use crate::fixtures::fleet::{Fleet, secs};
 use crate::fixtures::stored::{child, configure, entity, of_entity, rpm};
 
 /// Calls that change nothing in the table.
-const READS: [&str; 27] = [
+const READS: [&str; 30] = [
     "audit",
+    "bucket",
     "builder",
     "cache_stats",
     "check",
@@ -26,6 +27,7 @@ const READS: [&str; 27] = [
     "entity_description",
     "is_available",
     "is_shadow",
+    "last_changes",
     "leases",
     "namespaces",
     "order_entities",
@@ -34,6 +36,7 @@ const READS: [&str; 27] = [
     "read_configs",
     "read_entities",
     "resource_buckets",
+    "resource_buckets_starting_with",
     "stats",
     "stored_on_unavailable",
     "switches",

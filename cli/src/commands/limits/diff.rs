@@ -1,15 +1,14 @@
 //! `weirgate limits diff`, and what a file would change.
 
-use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 
 use clap::Args;
 use serde::{Deserialize, Serialize};
-use weirgate::{Config, ConfigLevel, Entity, FileError, LimitKind, LimitsFileContents};
+use weirgate::{Config, ConfigLevel, Entity, FileError, LimitsFileContents};
+use weirgate_local::why::{Fields, config_fields, differing, entity_fields};
 
 use crate::context::Context;
 use crate::failure::{Failure, Outcome};
-use crate::instant;
 use crate::output::Output;
 
 /// Shows what a limits file would change in the table.
@@ -180,71 +179,10 @@ pub fn config_rows(level: &ConfigLevel, configs: [Option<&Config>; 2]) -> Vec<Ve
     rows(&level.to_string(), configs.map(config_fields))
 }
 
-/// Names and values of fields.
-pub type Fields = BTreeMap<String, String>;
-
 /// Returns a row of [`COLUMNS`] for each field that differs.
-pub fn rows(of: &str, [before, after]: [Fields; 2]) -> Vec<Vec<String>> {
-    let names: BTreeMap<_, _> = before
-        .keys()
-        .chain(after.keys())
-        .map(|name| (name, ()))
-        .collect();
-    let differing = names
-        .into_keys()
-        .filter(|name| before.get(*name) != after.get(*name));
-    let value = |fields: &Fields, name| fields.get(name).map_or("-", String::as_str).to_owned();
-    differing
-        .map(|name| {
-            vec![
-                of.to_owned(),
-                name.clone(),
-                value(&before, name),
-                value(&after, name),
-            ]
-        })
-        .collect()
-}
-
-/// Returns the fields of a configuration.
-pub fn config_fields(config: Option<&Config>) -> Fields {
-    let Some(config) = config else {
-        return Fields::new();
-    };
-    let mut fields = Fields::from([
-        ("shadow".to_owned(), yes_or_no(config.is_shadow)),
-        ("status".to_owned(), config.status.as_str().to_owned()),
-    ]);
-    for limit in &config.limits {
-        let rule = limit.rule();
-        let mut set = |name: &str, value: String| {
-            fields.insert(format!("{}.{name}", limit.name()), value);
-        };
-        set("mode", limit.mode().as_str().to_owned());
-        match rule.kind() {
-            LimitKind::Rate => {
-                let period = std::time::Duration::from_millis(rule.refill_period_ms.unsigned_abs());
-                set("capacity", rule.capacity.to_string());
-                set("refill", instant::rate_text(rule.refill_amount, period));
-            }
-            LimitKind::Slots => set("slots", rule.capacity.to_string()),
-        }
-    }
+fn rows(of: &str, fields: [Fields; 2]) -> Vec<Vec<String>> {
+    let fields = differing(of, fields).into_iter();
     fields
-}
-
-/// Returns the fields of an entity.
-pub fn entity_fields(entity: Option<&Entity>) -> Fields {
-    let Some(entity) = entity else {
-        return Fields::new();
-    };
-    let parent = entity.parent.as_ref().map_or("-", |parent| parent.as_str());
-    Fields::from([
-        ("cascades".to_owned(), yes_or_no(entity.cascades)),
-        ("parent".to_owned(), parent.to_owned()),
-    ])
-}
-
-fn yes_or_no(is: bool) -> String {
-    if is { "yes" } else { "no" }.to_owned()
+        .map(|field| vec![field.of, field.field, field.before, field.after])
+        .collect()
 }

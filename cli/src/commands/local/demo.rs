@@ -34,7 +34,7 @@ const TRY: [(&str, &str); 5] = [
 ];
 
 /// Returns what stands on the terminal above the traffic.
-pub fn text(started: &Started<'_>, demo: &Demo) -> Text {
+pub fn text(started: &Started<'_>, demo: &Demo, moved: &str) -> Text {
     let Started {
         endpoint_url,
         page_url,
@@ -56,7 +56,7 @@ pub fn text(started: &Started<'_>, demo: &Demo) -> Text {
         .and("  Live page   ")
         .with(BOLD, page_url)
         .and(format!(
-            "\n  Table       {table}, {place}, at {endpoint_url}\n\n"
+            "{moved}\n  Table       {table}, {place}, at {endpoint_url}\n\n"
         ))
         .and(tenants.collect::<String>())
         .and("\nOpen the page. Then try, in another terminal:\n\n")
@@ -67,7 +67,11 @@ pub fn text(started: &Started<'_>, demo: &Demo) -> Text {
     });
     tries
         .fold(text, Text::append)
-        .and("\nLimits and programs of your own: docs/guide/start.md\n\n")
+        .and(concat!(
+            "\nLimits and programs of your own: ",
+            docs!("guide/start"),
+            "\n\n"
+        ))
 }
 
 /// Tells what the tenants were granted and denied, and what fails, for as long as it runs.

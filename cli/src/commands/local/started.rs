@@ -42,7 +42,7 @@ impl<'a> Started<'a> {
 }
 
 /// Returns it as lines of a shell.
-pub fn text(started: &Started<'_>) -> String {
+pub fn text(started: &Started<'_>, moved: &str) -> String {
     let Started {
         endpoint_url,
         page_url,
@@ -57,7 +57,7 @@ pub fn text(started: &Started<'_>) -> String {
         .collect();
     format!(
         "# Table {table}, {place}, at {endpoint_url}. Ctrl-C stops it.\n\
-         # Live page: {page_url}\n\
+         # Live page: {page_url}{moved}\n\
          # Callers need this environment:\n{exports}"
     )
 }

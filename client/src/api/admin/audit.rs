@@ -4,7 +4,7 @@ use weirgate_shared::{AuditEvent, AuditKey, AuditSubject, ItemKey, read_audit};
 use weirgate_store::{Item, Query, SortKeys};
 
 use super::Admin;
-use crate::api::page::{Page, PageToken, Unreadable};
+use crate::api::page::{PAGE, Page, PageToken, Unreadable};
 use crate::values::Error;
 
 impl Admin {
@@ -20,11 +20,35 @@ impl Admin {
         of: &AuditSubject,
         after: Option<&PageToken>,
     ) -> Result<Page<AuditEvent>, Error> {
+        self.changes(of, PAGE, after).await
+    }
+
+    /// Returns the last changes, up to `count` of them, newest first: the first page of
+    /// [`audit`](Self::audit), which costs less if it is short.
+    ///
+    /// # Errors
+    /// As [`audit`](Self::audit).
+    pub async fn last_changes(
+        &self,
+        of: &AuditSubject,
+        count: u8,
+    ) -> Result<Page<AuditEvent>, Error> {
+        self.changes(of, i32::from(count.max(1)).min(PAGE), None)
+            .await
+    }
+
+    async fn changes(
+        &self,
+        of: &AuditSubject,
+        count: i32,
+        after: Option<&PageToken>,
+    ) -> Result<Page<AuditEvent>, Error> {
         self.session
             .at_home(async {
                 let partition = AuditKey::partition(&self.session.namespace, of);
                 let listing = Query {
                     is_descending: true,
+                    limit: Some(count),
                     ..Query::new(&partition, SortKeys::StartingWith("#AUDIT#"))
                 };
                 let found = self.session.page(listing, after).await?;

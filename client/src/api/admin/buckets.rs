@@ -71,12 +71,40 @@ impl Admin {
                 let part = std::iter::once(partition);
                 let page = session.partitioned_page((BY_ENTITY, BUCKET), part, position);
                 let (found, next) = page.await?;
-                let (items, unreadable) = read(session, first_shards(&found, position)).await?;
+                let (items, damaged) = read(session, first_shards(&found, position)).await?;
+                let unreadable = unreadable(damaged)?;
                 Ok(Page {
                     items,
                     unreadable,
                     next: next.map(|position| PageToken::new(list, position)),
                 })
+            })
+            .await
+    }
+
+    /// Returns one bucket; `None` if the table has no item of it. Costs a read unit, or 1.5 and 0.5
+    /// for each shard of a split bucket.
+    ///
+    /// # Errors
+    /// [`Error::Unreadable`] for a shard that cannot be read; [`Error::Store`].
+    pub async fn bucket(
+        &self,
+        entity: &EntityId,
+        resource: &Resource,
+    ) -> Result<Option<StoredBucket>, Error> {
+        self.session
+            .at_home(async {
+                let key = BucketKey {
+                    namespace: self.session.namespace.clone(),
+                    entity: entity.clone(),
+                    resource: resource.clone(),
+                    shard: 0,
+                };
+                let (stored, damaged) = read(&self.session, vec![key]).await?;
+                match damaged.into_iter().next() {
+                    Some(error) => Err(error),
+                    None => Ok(stored.into_iter().next()),
+                }
             })
             .await
     }
@@ -93,13 +121,33 @@ impl Admin {
         resource: &Resource,
         after: Option<&PageToken>,
     ) -> Result<Page<StoredBucket>, Error> {
+        self.resource_buckets_starting_with(resource, "", after)
+            .await
+    }
+
+    /// Returns those [buckets of a resource](Self::resource_buckets) whose entity's id starts with
+    /// `prefix`. The others cost nothing.
+    ///
+    /// # Errors
+    /// As [`entity_buckets`](Self::entity_buckets).
+    pub async fn resource_buckets_starting_with(
+        &self,
+        resource: &Resource,
+        prefix: &str,
+        after: Option<&PageToken>,
+    ) -> Result<Page<StoredBucket>, Error> {
         self.session
             .at_home(async {
                 let session = &*self.session;
-                let list = format!("buckets of the resource {}/{resource}", session.namespace);
+                let mut list = format!("buckets of the resource {}/{resource}", session.namespace);
+                if !prefix.is_empty() {
+                    list += &format!(" of entities {prefix}...");
+                }
                 let position = within(after, &list)?;
-                let (buckets, next) = listed_of_resource(session, resource, position).await?;
-                let (items, unreadable) = read(session, buckets).await?;
+                let (buckets, next) =
+                    listed_of_resource(session, resource, prefix, position).await?;
+                let (items, damaged) = read(session, buckets).await?;
+                let unreadable = unreadable(damaged)?;
                 Ok(Page {
                     items,
                     unreadable,
@@ -110,17 +158,20 @@ impl Admin {
     }
 }
 
-/// Returns some buckets of a resource, each by its first shard, and the position after them.
+/// Returns some buckets of a resource whose entities' ids start with `prefix`, each by its first
+/// shard, and the position after them.
 pub(in crate::api) async fn listed_of_resource(
     session: &Session,
     resource: &Resource,
+    prefix: &str,
     position: Option<&Position>,
 ) -> Result<(Vec<BucketKey>, Option<Position>), Error> {
     let partitions = resource_partitions(&session.namespace, resource);
-    let page = session.partitioned_page((BY_RESOURCE, BUCKET), partitions, position);
+    let keys = format!("{BUCKET}{prefix}");
+    let page = session.partitioned_page((BY_RESOURCE, &keys), partitions, position);
     let (found, next) = page.await?;
     let mut buckets = first_shards(&found, position);
-    buckets.retain(|key| key.resource == *resource);
+    buckets.retain(|key| key.resource == *resource && key.entity.as_str().starts_with(prefix));
     Ok((buckets, next))
 }
 
@@ -138,12 +189,17 @@ fn first_shards(entries: &[Item], position: Option<&Position>) -> Vec<BucketKey>
     buckets
 }
 
-/// Reads all shards of the buckets that still exist. Returns those that can be read, and a shard of
-/// each of the others.
+/// Returns what cannot be read.
+fn unreadable(damaged: Vec<Error>) -> Result<Vec<Unreadable>, Error> {
+    damaged.into_iter().map(Unreadable::of).collect()
+}
+
+/// Reads all shards of the buckets that still exist. Returns those that can be read, and an error
+/// for each shard that cannot be.
 async fn read(
     session: &Session,
     keys: Vec<BucketKey>,
-) -> Result<(Vec<StoredBucket>, Vec<Unreadable>), Error> {
+) -> Result<(Vec<StoredBucket>, Vec<Error>), Error> {
     let buckets: Vec<_> = keys
         .into_iter()
         .map(|key| Arc::new(BucketState::new(key, None, session.env.ages.clone())))
@@ -176,8 +232,7 @@ async fn read(
         })
     });
     let stored = stored.collect();
-    let damaged = damaged.into_iter().map(Unreadable::of);
-    Ok((stored, damaged.collect::<Result<_, _>>()?))
+    Ok((stored, damaged))
 }
 
 /// Returns whether one of the errors is about a shard of this bucket.

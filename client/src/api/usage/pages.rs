@@ -338,7 +338,7 @@ async fn resource_page(
     position: &Position,
 ) -> Result<(Rows, Option<Position>), Error> {
     let position = Some(position).filter(|position| !position.is_empty());
-    let (buckets, next) = listed_of_resource(session, resource, position).await?;
+    let (buckets, next) = listed_of_resource(session, resource, "", position).await?;
     let live = read_live(session, &buckets, Consistency::Eventual).await?;
     // By place: a closure over pairs of references makes a future that servers cannot spawn.
     let read = |at: usize| rows(session, query, &buckets[at], query.range.clone(), &live[at]);

@@ -132,9 +132,14 @@ calls! {
     };
     "Purge::send", |limiter, _given| limiter.admin().purge_namespace("default").dry_run().send().await;
     "Admin::audit", |limiter, _given| limiter.admin().audit(&AuditSubject::System, None).await;
+    "Admin::last_changes", |limiter, _given| limiter.admin().last_changes(&AuditSubject::System, 5).await;
+    "Admin::bucket", |limiter, _given| limiter.admin().bucket(&entity("e-1"), &resource("gpt-4")).await;
     "Admin::entity_buckets", |limiter, _given| limiter.admin().entity_buckets(&entity("e-1"), None).await;
     "Admin::resource_buckets", |limiter, _given| {
         limiter.admin().resource_buckets(&resource("gpt-4"), None).await
+    };
+    "Admin::resource_buckets_starting_with", |limiter, _given| {
+        limiter.admin().resource_buckets_starting_with(&resource("gpt-4"), "e", None).await
     };
     "Admin::leases", |limiter, _given| limiter.admin().leases("e-1", "gpt-4").await;
     "Admin::release_lease", |limiter, _given| limiter.admin().release_lease("e-1", "gpt-4", "none").await;

@@ -85,6 +85,12 @@ impl Reader {
         self.units()
     }
 
+    async fn bucket(&self, name: &str) -> f64 {
+        let (id, gpt4) = (entity(name), resource("gpt-4"));
+        self.0.admin().bucket(&id, &gpt4).await.unwrap();
+        self.units()
+    }
+
     async fn leases(&self, name: &str) -> f64 {
         self.0.admin().leases(name, "gpt-4").await.unwrap();
         self.units()
@@ -159,6 +165,16 @@ async fn lists_of_buckets_and_leases_cost_the_units_of_the_page() {
         [reader.leases("four").await, reader.leases("eight").await],
         [four, eight]
     );
+    assert_eq!(
+        [
+            reader.bucket("three").await,
+            reader.bucket("four").await,
+            reader.bucket("eight").await
+        ],
+        [one, four, eight]
+    );
+    let costs = format!("{one}; a split bucket costs {split}, and {shard} for each shard");
+    assert_row("`bucket`", &costs);
     assert_row(
         "`leases`",
         &format!("{one}; a split bucket costs {split}, and {shard} for each shard"),
@@ -213,6 +229,9 @@ async fn other_lists_cost_the_units_of_the_page() {
     let (pages, found) = reader.all(audit).await;
     assert!(pages == 1 && found > 0);
     assert_row("`audit`", &each(reader.units()));
+    let last = reader.0.admin().last_changes(&subject, 1).await.unwrap();
+    assert_eq!(last.items.len(), 1);
+    assert_row("`last_changes`", &reader.units().to_string());
 }
 
 /// Erases an entity with so many buckets and snapshots. Returns what that costs.

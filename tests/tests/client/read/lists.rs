@@ -110,6 +110,46 @@ async fn the_buckets_of_a_resource_are_listed_once_each_with_all_their_shards() 
     assert_eq!(of_entity.len(), 2, "{of_entity:?}");
 }
 
+#[tokio::test(start_paused = true)]
+async fn buckets_of_a_resource_are_found_by_the_start_of_the_entitys_id() {
+    let (fleet, [limiter]) = Fleet::of().await;
+    for user in 0..120 {
+        take(&limiter, &format!("user-{user}"), "gpt-4", 1 + user % 50).await;
+    }
+    take(&limiter, "user-1", "gpt-40", 1).await;
+    let reader = fleet.limiter().await;
+    let resource = "gpt-4".try_into().unwrap();
+    let found = async |prefix: &str| {
+        let page = async |after: Option<&PageToken>| {
+            let admin = reader.admin();
+            admin
+                .resource_buckets_starting_with(&resource, prefix, after)
+                .await
+        };
+        balances(&all(page).await)
+    };
+    let expected = (0..120)
+        .filter(|user| user.to_string().starts_with("11"))
+        .map(|user| {
+            let name = (format!("user-{user}"), "gpt-4".to_owned());
+            (name, 60 - (1 + user % 50))
+        });
+    assert_eq!(found("user-11").await, expected.collect());
+    assert!(found("user-1#").await.is_empty(), "a key is no id");
+    assert_eq!(found("").await.len(), 120);
+
+    let one = async |name: &str| {
+        let id = name.try_into().unwrap();
+        reader.admin().bucket(&id, &resource).await.unwrap()
+    };
+    let bucket = one("user-11").await.expect("it was used");
+    assert_eq!(
+        (bucket.entity.as_str(), bucket.counted.acquires),
+        ("user-11", 1)
+    );
+    assert!(one("user-200").await.is_none());
+}
+
 /// Slots come back at once, and only once, although the holder releases the lease too.
 #[tokio::test(start_paused = true)]
 async fn i4_a_lease_is_released_by_its_id() {

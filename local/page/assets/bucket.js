@@ -1,0 +1,381 @@
+// The details of one bucket: what decides about it, as `weirgate why` says it, and its last hour.
+import { balance, heat, isOut, left, percent, perSecond, refill, short, tokens } from "./list.js";
+
+const $ = (id) => document.getElementById(id);
+const REASONS_MS = 30000;
+const HOUR_MS = 10000;
+const SOON_MS = 3000;
+const MINUTE_MS = 60000;
+const SVG = "http://www.w3.org/2000/svg";
+const few = new Intl.NumberFormat("en", { maximumSignificantDigits: 3 });
+const many = (value) => (value >= 1000 ? short(Math.round(value)) : few.format(value));
+
+function make(tag, className, text) {
+  const element = document.createElement(tag);
+  if (className) element.className = className;
+  if (text !== undefined) element.textContent = text;
+  return element;
+}
+
+function put(element, value) {
+  if (element.textContent !== value) element.textContent = value;
+}
+
+// Table rows of cells: a text, or a text with a class.
+function rows(table, lines, none) {
+  const made = lines.map((cells) => {
+    const row = make("tr");
+    row.append(...cells.map((cell) => (Array.isArray(cell) ? make("td", cell[1], cell[0]) : make("td", "", cell))));
+    return row;
+  });
+  table.tBodies[0].replaceChildren(...made);
+  table.hidden = lines.length === 0;
+  let words = table.nextElementSibling;
+  if (!words?.classList.contains("empty")) {
+    words = make("p", "empty quiet");
+    table.after(words);
+  }
+  put(words, none);
+  words.hidden = lines.length > 0;
+}
+
+export function span(ms) {
+  const seconds = Math.max(0, Math.floor(ms / 1000));
+  const [days, hours, minutes] = [Math.floor(seconds / 86400), Math.floor(seconds / 3600) % 24, Math.floor(seconds / 60) % 60];
+  if (days > 0) return `${days}d ${hours}h`;
+  if (hours > 0) return `${hours}h ${minutes}m`;
+  return minutes > 0 ? `${minutes}m ${seconds % 60}s` : `${seconds}s`;
+}
+
+const levelText = ({ level, entity, resource }) =>
+  ({ entity_resource: `entity ${entity} on resource ${resource}`, entity: `entity ${entity}`, resource: `resource ${resource}`, system: "system" })[level];
+
+const milli = (limit) => ({
+  refill: (limit.refill_tokens ?? 0) * 1000,
+  period_ms: limit.refill_period_ms ?? 0,
+  capacity: (limit.capacity_tokens ?? limit.slots) * 1000,
+  available: (limit.available_tokens ?? 0) * 1000,
+});
+
+function configText(config) {
+  if (config === null) return "–";
+  const limits = config.limits.map((limit) => {
+    const mode = (limit.mode ?? "enforced") === "enforced" ? "" : ` (${limit.mode})`;
+    return `${limit.name} ${limit.slots === undefined ? refill(milli(limit)) : `${limit.slots} slots`}${mode}`;
+  });
+  const status = config.status && config.status !== "enforced" ? [config.status] : [];
+  return [...limits, ...status, ...(config.is_shadow ? ["shadow: denies nothing"] : [])].join(", ");
+}
+
+// The last hour of a limit, in bars of a minute.
+class Chart {
+  constructor(limit) {
+    this.limit = limit;
+    this.figure = make("figure");
+    this.svg = document.createElementNS(SVG, "svg");
+    for (const [name, value] of Object.entries({ viewBox: "0 0 60 100", preserveAspectRatio: "none", role: "img", "aria-label": "The last hour is not read yet" })) {
+      this.svg.setAttribute(name, value);
+    }
+    this.top = make("span", "top quiet");
+    this.line = make("span", "line quiet");
+    const axis = make("p", "axis");
+    axis.setAttribute("aria-hidden", "true");
+    axis.append(...["−60 min", "−30 min", "now"].map((words) => make("span", "", words)));
+    const plot = make("div", "plot");
+    plot.append(this.svg, this.top, this.line);
+    this.figure.append(plot, axis);
+  }
+
+  draw(curve, at) {
+    const { limit } = this;
+    const isSlots = limit.refill === 0;
+    const values = (curve?.minutes ?? []).map((value, minute) => {
+      const mean = curve.means[minute];
+      // What was taken of slots says nothing of how many were held.
+      const known = value ?? (isSlots ? null : mean);
+      return known === null ? null : { value: Math.max(0, known) / 1000, isMean: value === null };
+    });
+    const mark = isSlots ? limit.capacity / 1000 : (limit.refill / 1000) * (MINUTE_MS / limit.period_ms);
+    const most = Math.max(mark, ...values.map((known) => known?.value ?? 0)) || 1;
+    const scale = 94 / most;
+    const bars = values.map((known, minute) => {
+      if (known === null) return null;
+      const bar = document.createElementNS(SVG, "rect");
+      const height = Math.max(known.value > 0 ? 1 : 0.4, known.value * scale);
+      const classes = [known.isMean ? "mean" : "", known.value >= mark * 0.95 ? "full" : ""].filter(Boolean).join(" ");
+      for (const [name, value] of Object.entries({ class: classes, x: minute + 0.08, width: 0.84, y: (100 - height).toFixed(2), height: height.toFixed(2) })) {
+        bar.setAttribute(name, value);
+      }
+      const title = document.createElementNS(SVG, "title");
+      const clock = new Date(at - (values.length - 1 - minute) * MINUTE_MS).toISOString().slice(11, 16);
+      const unit = isSlots ? "held" : `a minute${known.isMean ? ", mean" : ""}`;
+      title.textContent = `${clock} UTC: ${many(known.value)} ${unit}`;
+      bar.append(title);
+      return bar;
+    });
+    const line = document.createElementNS(SVG, "line");
+    const y = (100 - mark * scale).toFixed(2);
+    for (const [name, value] of Object.entries({ x1: 0, x2: 60, y1: y, y2: y })) line.setAttribute(name, value);
+    this.svg.replaceChildren(...bars.filter((bar) => bar !== null), line);
+    const what = isSlots ? `capacity ${many(mark)}` : `refill ${many(mark)}/min`;
+    put(this.line, what);
+    this.line.style.top = `${y}%`;
+    put(this.top, most > mark * 1.3 ? `${many(most)}${isSlots ? "" : "/min"}` : "");
+    const read = values.filter((known) => known && !known.isMean);
+    const last = values.at(-2) ?? values.at(-1);
+    const told = [
+      `${limit.name}, ${isSlots ? "slots held" : "tokens a minute"} in the last hour`,
+      last ? `${many(last.value)} in the last whole minute` : "the last minute is unknown",
+      values.some((known) => known) ? `at most ${many(Math.max(...values.map((known) => known?.value ?? 0)))}` : "",
+      what,
+      `${read.length} of 60 minutes were read`,
+    ];
+    this.svg.setAttribute("aria-label", told.filter(Boolean).join("; "));
+  }
+}
+
+export class Bucket {
+  constructor(list) {
+    this.list = list;
+    this.what = null;
+    this.seen = new Map();
+    document.addEventListener("keydown", (event) => {
+      if (event.key !== "Escape" || this.what === null) return;
+      location.hash = this.what.back;
+    });
+  }
+
+  // Opens a bucket, or closes it.
+  show(what) {
+    const isNew = `${what?.entity} ${what?.resource}` !== `${this.what?.entity} ${this.what?.resource}`;
+    const last = this.what;
+    this.what = what;
+    this.list.open = what && `${what.entity} ${what.resource}`;
+    $("columns").classList.toggle("open", what !== null);
+    $("bucket").hidden = what === null;
+    this.list.measure();
+    if (what === null) {
+      this.pause();
+      if (last) this.back(last);
+      return;
+    }
+    $("close").href = what.back;
+    $("other").href = what.other;
+    put($("other"), what.otherName);
+    if (!isNew) return;
+    put($("bucket-title"), `${what.entity} on ${what.resource}`);
+    put($("bucket-facts"), "");
+    this.reasons = null;
+    this.hour = null;
+    this.lines = [];
+    this.seen.clear();
+    $("limits").replaceChildren();
+    this.fail(null);
+    this.fill();
+    this.resume();
+    // Where the list gives way, the keyboard goes with it.
+    if (!$("buckets").checkVisibility()) $("bucket-title").focus();
+  }
+
+  // Returns the keyboard to the bucket's line.
+  back(last) {
+    const lost = document.activeElement === document.body || $("bucket").contains(document.activeElement);
+    if (!lost) return;
+    const links = [...$("rows").querySelectorAll("a:not([hidden])")];
+    const name = this.list.byEntity ? last.resource : last.entity;
+    (links.find((link) => link.textContent === name) ?? $("buckets")).focus({ preventScroll: true });
+  }
+
+  pause() {
+    clearInterval(this.reasonsTimer);
+    clearInterval(this.hourTimer);
+    clearTimeout(this.soonTimer);
+  }
+
+  resume() {
+    this.pause();
+    if (this.what === null) return;
+    this.readReasons();
+    this.readHour();
+    // The list reads the bucket meanwhile.
+    this.soonTimer = setTimeout(() => this.readHour(), SOON_MS);
+    this.reasonsTimer = setInterval(() => document.hidden || this.readReasons(), REASONS_MS);
+    this.hourTimer = setInterval(() => document.hidden || this.readHour(), HOUR_MS);
+  }
+
+  async read(path) {
+    const { what } = this;
+    try {
+      const response = await fetch(`${path}?entity=${encodeURIComponent(what.entity)}&resource=${encodeURIComponent(what.resource)}`);
+      const found = response.ok ? await response.json() : null;
+      if (what !== this.what && this.list.open !== `${what.entity} ${what.resource}`) return null;
+      this.fail(found === null ? await response.text() : null);
+      return found;
+    } catch {
+      this.fail("The page's server does not answer.");
+      return null;
+    }
+  }
+
+  fail(words) {
+    put($("bucket-problem"), words ?? "");
+    $("bucket-problem").hidden = !words;
+  }
+
+  async readReasons() {
+    const reasons = await this.read("/why");
+    if (reasons === null) return;
+    this.reasons = reasons;
+    this.readAt = this.list.now();
+    this.fill();
+  }
+
+  async readHour() {
+    const hour = await this.read("/hour");
+    if (hour === null) return;
+    this.hour = hour;
+    this.draw();
+  }
+
+  // Shows all that was read.
+  fill() {
+    const { reasons } = this;
+    for (const id of ["next-part", "levels", "parents"]) $(id).hidden = reasons === null;
+    if (reasons === null) {
+      put($("bucket-cost"), "Reading.");
+      $("stopped").hidden = true;
+      for (const table of ["holders", "changes"]) rows($(table), [], "–");
+      put($("lease-count"), "");
+      return;
+    }
+    const stop = reasons.stopped_at;
+    put($("stopped"), stop === null ? "" : `Stopped at ${levelText(stop)}: every acquire is refused.`);
+    $("stopped").hidden = stop === null;
+    this.limits(reasons.limits);
+    $("next").replaceChildren(...reasons.next.map(({ reason, command }) => {
+      const item = make("li");
+      item.append(make("span", "", reason), make("code", "", command));
+      return item;
+    }));
+    const inForce = reasons.levels.find((level) => level.config !== null && (level.entity ?? reasons.entity) === reasons.entity);
+    const isShown = (level) => level.config !== null || level.switch !== null || (level.entity ?? reasons.entity) === reasons.entity;
+    rows($("levels"), reasons.levels.filter(isShown).map((level) => [
+      `${levelText(level)}${level === inForce ? ", in force" : ""}`,
+      configText(level.config),
+      [level.switch ?? "–", level.switch ?? ""],
+    ]), "none");
+    const parents = reasons.entities.slice(1).map((parent, index) => {
+      const child = reasons.entities[index];
+      return `${child.id} has the parent ${parent.id}, and ${child.cascades ? "also takes from it" : "takes nothing from it"}.`;
+    });
+    put($("parents"), parents.join(" "));
+    $("parents").hidden = parents.length === 0;
+    const now = this.list.now();
+    for (const { id } of reasons.leases) if (!this.seen.has(id)) this.seen.set(id, now);
+    const { length } = reasons.leases;
+    put($("lease-count"), length < reasons.lease_count ? `${length} of ${short(reasons.lease_count)}, the first to expire` : "");
+    this.leases();
+    rows($("changes"), reasons.changes.flatMap((change) => change.fields.map((field, index) => [
+      [index > 0 ? "" : new Date(change.at_ms).toISOString().replace("T", " ").slice(0, 19), "time"],
+      index > 0 ? "" : change.principal,
+      `${field.of} ${field.field}`,
+      field.before,
+      field.after,
+    ])), "None that is kept.");
+    put($("bucket-cost"), `Read at ${new Date(this.readAt).toISOString().slice(11, 19)} UTC, and again every 30 s while it is open.`);
+    this.change();
+    this.draw();
+  }
+
+  limits(limits) {
+    const same = limits.length === this.lines.length && limits.every((limit, index) => {
+      const { known } = this.lines[index];
+      return limit.limit === known.limit && limit.entity === known.entity && limit.refill_tokens === known.refill_tokens
+        && limit.refill_period_ms === known.refill_period_ms && limit.capacity_tokens === known.capacity_tokens;
+    });
+    if (same) {
+      limits.forEach((limit, index) => Object.assign(this.lines[index], { known: limit }));
+      return;
+    }
+    const table = make("table", "limits");
+    const head = make("tr");
+    head.append(...[["Limit"], ["Balance"], ["of capacity", "number"], ["Refill", "number"], ["Used/s", "number"], ["Saturation", "number"], ["From"]]
+      .map(([words, className]) => make("th", className, words)));
+    table.append(make("thead"), make("tbody"));
+    table.tHead.append(head);
+    this.lines = limits.map((known) => {
+      const row = make("tr");
+      const cells = Object.fromEntries(["name", "meter", "left", "refill", "used", "saturation", "from"].map((name) => {
+        const cell = make("td", ["left", "refill", "used", "saturation"].includes(name) ? `number ${name}` : name);
+        row.append(cell);
+        return [name, cell];
+      }));
+      const bar = make("span", "bar");
+      const fill = make("i");
+      bar.append(fill);
+      cells.meter.append(bar);
+      table.tBodies[0].append(row);
+      const isOwn = known.entity === this.what.entity;
+      const line = { known, row, cells, fill, isOwn, chart: null };
+      put(cells.name, isOwn ? known.limit : `${known.limit} of ${known.entity}`);
+      if (isOwn) {
+        line.chart = new Chart({ name: known.limit, ...milli(known) });
+        const below = make("tr", "chart");
+        const cell = make("td");
+        cell.colSpan = 7;
+        cell.append(line.chart.figure);
+        below.append(cell);
+        table.tBodies[0].append(below);
+      }
+      return line;
+    });
+    $("limits").replaceChildren(this.lines.length > 0 ? table : make("p", "quiet", "No limits are configured."));
+  }
+
+  // Shows what has changed since, by the list, which is read more often.
+  change() {
+    if (this.what === null || this.reasons === null) return;
+    const row = this.list.buckets.get(this.list.open);
+    const now = this.list.now();
+    if (row) {
+      const shards = row.shards === 1 ? "1 shard" : `${row.shards} shards`;
+      put($("bucket-facts"), `${shards}, ${perSecond(row.granted)} acquires granted a second`);
+    } else put($("bucket-facts"), this.lines.length > 0 ? "Not in the list beside it, so its rates are those of this hour." : "");
+    for (const { known, row: element, cells, fill, isOwn } of this.lines) {
+      const live = isOwn ? row?.limits.find((limit) => limit.name === known.limit) : undefined;
+      const limit = live ?? milli(known);
+      const value = balance(limit, live ? row.at : this.readAt, now);
+      const part = left(limit, value);
+      const state = isOut(value) ? "out" : part < 0.2 ? "low" : "";
+      if (element.className !== state) element.className = state;
+      fill.style.transform = `scaleX(${part.toFixed(3)})`;
+      put(cells.left, `${tokens(value)} / ${tokens(limit.capacity)}`);
+      put(cells.refill, refill(limit));
+      const isMinute = live && live.saturation !== null;
+      const saturation = isMinute ? live.saturation : known.saturation?.percent;
+      const over = isMinute ? row.over_ms : known.saturation?.over_ms;
+      put(cells.saturation, percent(saturation));
+      cells.saturation.className = `number saturation ${heat(saturation)}`;
+      cells.saturation.title = saturation === undefined || saturation === null ? "unknown" : limit.refill === 0 ? "slots held now, of all" : `used of refilled in the last ${span(over)}`;
+      const used = live?.used ?? (known.saturation && known.saturation.over_ms > 0 ? (1e6 * known.saturation.used_tokens) / known.saturation.over_ms : null);
+      put(cells.used, limit.refill === 0 ? "" : perSecond(used));
+      put(cells.from, known.from === null ? "not the table" : levelText(known.from));
+    }
+    this.leases();
+  }
+
+  leases() {
+    const now = this.list.now();
+    rows($("holders"), this.reasons.leases.map((lease) => [
+      lease.owner || "–",
+      Object.entries(lease.tokens).map(([name, amount]) => `${name} ${amount}`).join(", "),
+      [span(now - this.seen.get(lease.id)), "number"],
+      [lease.expires_at_ms > now ? span(lease.expires_at_ms - now) : "expired", "number"],
+    ]), "No lease.");
+  }
+
+  draw() {
+    if (this.hour === null) return;
+    for (const { known, chart } of this.lines) chart?.draw(this.hour.limits[known.limit], this.hour.at);
+  }
+}

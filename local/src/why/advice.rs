@@ -1,0 +1,88 @@
+//! What to run next for a bucket.
+
+use weirgate::{ConfigLevel, ConfigStatus, LimitKind, LimitStatus};
+
+use super::reasons::{Known, Next, Reasons, in_force};
+
+impl Next {
+    fn new(reason: String, command: &str) -> Self {
+        Self {
+            reason,
+            command: format!("weirgate {command}"),
+        }
+    }
+}
+
+/// Returns the options of the command line that name a level. Names are words of a shell.
+#[must_use]
+pub fn options(level: &ConfigLevel) -> String {
+    match level {
+        ConfigLevel::EntityResource(entity, resource) => {
+            format!("--entity {entity} --resource {resource}")
+        }
+        ConfigLevel::Entity(entity) => format!("--entity {entity}"),
+        ConfigLevel::Resource(resource) => format!("--resource {resource}"),
+        ConfigLevel::System => "--system".to_owned(),
+    }
+}
+
+/// Returns what to run next: what keeps the bucket from granting comes first.
+pub(super) fn advice(reasons: &Reasons) -> Vec<Next> {
+    let Reasons {
+        entity, resource, ..
+    } = reasons;
+    let config = in_force(&reasons.levels, entity, resource);
+    let by_stop = reasons.stopped_at.as_ref().map(|level| {
+        let command = format!("start {}", options(level));
+        Next::new(format!("{level} is stopped"), &command)
+    });
+    let by_config = match config {
+        None if reasons.limits.is_empty() => Some(Next::new(
+            "no limits are configured".to_owned(),
+            &format!("limits set --resource {resource} rpm=600/minute"),
+        )),
+        Some((level, config)) if config.status != ConfigStatus::Enforced => Some(Next::new(
+            format!("{level} is {}", config.status.as_str()),
+            &format!("limits set {} --enforced", options(level)),
+        )),
+        _ => None,
+    };
+    let by_limit = reasons.limits.iter().flat_map(of_limit);
+    let next = by_stop.into_iter().chain(by_config).chain(by_limit);
+    let mut next: Vec<_> = next.collect();
+    if let (true, Some(Known { status, .. })) = (next.is_empty(), reasons.limits.first()) {
+        next.push(Next::new(
+            "nothing here denies an acquire of one token".to_owned(),
+            &format!("acquire {entity} {resource} {}=1", status.limit),
+        ));
+    }
+    next
+}
+
+fn of_limit(known: &Known) -> impl Iterator<Item = Next> {
+    let LimitStatus {
+        limit,
+        entity,
+        resource,
+        ..
+    } = &known.status;
+    let is_out = known.status.available.whole_tokens() <= 0;
+    let by_callers = known.from.is_none().then(|| {
+        let reason = format!(
+            "{limit} of {entity} is not the table's: callers bring it with the call or from a \
+             file, or none has taken since a change"
+        );
+        Next::new(reason, &format!("audit --resource {resource}"))
+    });
+    let by_balance = is_out.then(|| match known.status.kind() {
+        LimitKind::Slots => Next::new(
+            format!("all slots of {limit} of {entity} are held"),
+            &format!("leases list {entity} {resource}"),
+        ),
+        LimitKind::Rate => Next::new(
+            format!("{limit} of {entity} is used up"),
+            &format!("usage --entity {entity} --resource {resource} --by hour --from 1d"),
+        ),
+    });
+    by_callers.into_iter().chain(by_balance)
+}

@@ -1,0 +1,109 @@
+//! What decides about a bucket, as values.
+
+use serde::Serialize;
+use weirgate::{
+    AuditEvent, Config, ConfigLevel, Entity, EntityId, LimitStatus, Resource, StoredLease, Switch,
+};
+
+use super::fields::Field;
+use super::saturation::Saturation;
+
+/// Leases that are told, the first to expire first.
+pub const LEASES: usize = 20;
+
+/// All that decides about a bucket. Its JSON is documented in `docs/guide/command-line.md`.
+#[derive(Debug, Clone, Serialize)]
+pub struct Reasons {
+    /// The bucket's entity.
+    pub entity: EntityId,
+    /// The bucket's resource.
+    pub resource: Resource,
+    /// The entity and its ancestors, the entity first.
+    pub entities: Vec<Entity>,
+    /// Every level of them, the narrowest first.
+    pub levels: Vec<Level>,
+    /// The level that stops the bucket.
+    pub stopped_at: Option<ConfigLevel>,
+    /// Limits of the bucket, and of those of its ancestors that its acquires take from.
+    pub limits: Vec<Known>,
+    /// Number of leases of the bucket.
+    pub lease_count: usize,
+    /// The leases of the bucket that expire first, at most [`LEASES`].
+    pub leases: Vec<StoredLease>,
+    /// The last changes of all its levels.
+    pub changes: Vec<Change>,
+    /// Commands to run next, each with its reason.
+    pub next: Vec<Next>,
+    /// What the reads cost, in halves of a read unit, by the documented cost of each.
+    #[serde(skip)]
+    pub halves: u64,
+}
+
+/// A level of the bucket.
+#[derive(Debug, Clone, Serialize)]
+pub struct Level {
+    /// The level.
+    #[serde(flatten)]
+    pub level: ConfigLevel,
+    /// What is configured for it.
+    pub config: Option<Config>,
+    /// Whether an operator stopped or exempted it.
+    pub switch: Option<Switch>,
+}
+
+/// A limit with the level that it comes from.
+#[derive(Debug, Clone, Serialize)]
+pub struct Known {
+    /// The limit, with its balance.
+    #[serde(flatten)]
+    pub status: LimitStatus,
+    /// The level that it comes from; `None` if the bucket has another limit than the table: callers
+    /// bring it with the call or from a file, or none has taken since a change.
+    pub from: Option<ConfigLevel>,
+    /// How much of it is in use; `None` if that is unknown.
+    pub saturation: Option<Saturation>,
+}
+
+/// A change of a level or a bucket.
+#[derive(Debug, Clone, Serialize)]
+pub struct Change {
+    /// The audit event.
+    #[serde(flatten)]
+    pub event: AuditEvent,
+    /// Its fields, as text.
+    pub fields: Vec<Field>,
+}
+
+/// A command to run next.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+pub struct Next {
+    /// Why.
+    pub reason: String,
+    /// The command, as a shell takes it.
+    pub command: String,
+}
+
+/// Returns the narrowest configured level of an entity, which wins.
+#[must_use]
+pub fn in_force<'l>(
+    levels: &'l [Level],
+    entity: &EntityId,
+    resource: &Resource,
+) -> Option<(&'l ConfigLevel, &'l Config)> {
+    ConfigLevel::of(entity, resource).iter().find_map(|of| {
+        let level = levels.iter().find(|level| level.level == *of)?;
+        Some((&level.level, level.config.as_ref()?))
+    })
+}
+
+/// Returns whether a bucket's limit is that of a configuration.
+#[must_use]
+pub fn is_of(status: &LimitStatus, config: &Config) -> bool {
+    config.limits.iter().any(|limit| {
+        let rule = limit.rule();
+        limit.name().as_str() == status.limit
+            && status.capacity == rule.capacity
+            && status.refill_amount == rule.refill_amount
+            && status.refill_period.as_millis() == u128::from(rule.refill_period_ms.unsigned_abs())
+    })
+}
