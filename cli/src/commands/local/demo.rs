@@ -4,6 +4,7 @@ use std::time::Duration;
 
 use anstyle::{Effects, Style};
 use weirgate_local::{Demo, LocalBackend, Work};
+use weirgate_shared::docs;
 
 use super::actions::line;
 use super::started::Started;
