@@ -92,10 +92,18 @@ impl LivePage {
             .enable_all()
             .build()?;
         let Options { address, port, .. } = options;
-        let listener = match port {
+        let listening = match port {
             Some(port) => listen((address, port).into(), &runtime),
             None => listen_from(PORT, address, &runtime),
-        }?;
+        };
+        let listener = match listening {
+            Ok(listener) => listener,
+            Err(error) => {
+                // The caller's own runtime does not let it wait for the end of another one.
+                runtime.shutdown_background();
+                return Err(error);
+            }
+        };
         let address = listener.local_addr()?;
         let board = Arc::new(Board::new());
         let shown = Arc::new(Shown {
