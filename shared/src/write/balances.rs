@@ -3,7 +3,6 @@
 use std::collections::BTreeMap;
 
 use super::credit::BalanceUpdate;
-use super::update::tokens;
 use super::{
     AttributeUpdate, Condition, Path, Update, Value, count_write, require_limits,
     require_refilled_at,
@@ -15,7 +14,7 @@ use crate::{EditId, EpochMillis, LimitName, MilliTokens, Shard};
 /// One shard's part of an operator's change of a balance.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum BalanceChange {
-    /// Sets the balance, whatever was taken since the view.
+    /// Sets the balance as of the view: what was taken since is debited from it.
     SetTo(MilliTokens),
     /// Raises the balance at the instant of the write, at most to the shard's share.
     Raise(MilliTokens),
@@ -26,7 +25,8 @@ pub enum BalanceChange {
 /// a balance is set below its share, because it is full later then; a take adds it again.
 ///
 /// Requires that the shard has neither this change nor a later one, so it is made once. Requires the
-/// view's `rf` too, and moves it. Takes since the view do not matter. Returns `None` if a split is
+/// view's `rf` too, and moves it. Takes since the view stay debited, so a change adds no more than what
+/// it adds to the view. Returns `None` if a split is
 /// unfinished, because the escrow has tokens too; or if a limit of `changes` is missing or has
 /// slots, whose balance follows from leases.
 #[must_use]
@@ -70,26 +70,23 @@ pub fn change_balances(
         .iter()
         .filter(|(_, state)| !state.rule.kind().is_held());
     for (name, state) in rates {
-        let returned = match changes.get(name) {
-            Some(BalanceChange::SetTo(amount)) => {
-                let set = AttributeUpdate::Set(tokens(name), Value::Int(amount.0));
-                update.changes.push(set);
-                continue;
-            }
+        let more = match changes.get(name) {
+            Some(BalanceChange::SetTo(amount)) => *amount - view.balance(state, now),
             Some(BalanceChange::Raise(amount)) => *amount,
             None => MilliTokens::ZERO,
         };
-        let raise = BalanceUpdate {
+        let (returned, taken) = (more.max(MilliTokens::ZERO), (-more).max(MilliTokens::ZERO));
+        let changed = BalanceUpdate {
             refill: refill_between(&state.rule, view.shard(), view.refilled_at, now),
             returned,
             ceiling: view.share(state),
-            taken: MilliTokens::ZERO,
-            is_into_debt: false,
+            taken,
+            is_into_debt: taken > MilliTokens::ZERO,
             moves_refilled_at: true,
             assumes_headroom: false,
             headroom: MilliTokens::ZERO,
         };
-        raise.write(&mut update, name, state);
+        changed.write(&mut update, name, state);
     }
     require_limits(&mut update, view, |_, state| state.rule.kind());
     Some(update)

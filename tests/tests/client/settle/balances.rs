@@ -223,6 +223,40 @@ async fn i7_an_edit_that_arrives_late_changes_nothing() {
     }
 }
 
+/// The write of an operator takes a while; takes in between move no `rf`.
+#[tokio::test(start_paused = true)]
+async fn i1_what_is_taken_between_the_read_and_the_write_of_an_edit_stays_taken() {
+    use weirgate_shared::write::{BalanceChange, change_balances};
+    use weirgate_store::{ReturnValues, WriteOutcome};
+    let changes = [0, 100, 3_000, 5_000, 6_000].map(|amount| BalanceChange::SetTo(tokens(amount)));
+    for change in changes
+        .into_iter()
+        .chain([BalanceChange::Raise(tokens(100))])
+    {
+        for first in [500, 2_000] {
+            let (fleet, [limiter]) = Fleet::of().await;
+            let _ = granted(&limiter, &limits(), &[("tpm", first)]).await;
+            pass(millis(50)).await;
+            let (seen, now) = (fleet.bucket().await, fleet.now());
+            let changes = [(LimitName::new("tpm").unwrap(), change)].into();
+            let edit = change_balances(&seen, weirgate_shared::EditId(1), &changes, now).unwrap();
+            let _ = granted(&limiter, &limits(), &[("tpm", 3_000)]).await;
+            let before = fleet.bucket().await;
+            assert_eq!(before.refilled_at, seen.refilled_at);
+            let table = fleet.dynamo.table().await;
+            let outcome = table.update(&edit, ReturnValues::None).await.unwrap();
+            assert!(matches!(outcome, WriteOutcome::Applied(_)), "{outcome:?}");
+            let balance = |shard: &weirgate_shared::Shard| shard.balance(&shard.limits["tpm"], now);
+            let set = match change {
+                BalanceChange::SetTo(amount) => amount,
+                BalanceChange::Raise(more) => balance(&seen) + more,
+            };
+            let after = fleet.bucket().await;
+            assert_eq!(balance(&after), set - tokens(3_000), "{change:?} {first}");
+        }
+    }
+}
+
 /// A call that is dropped at any await, and made again with its key.
 #[tokio::test(start_paused = true)]
 async fn i7_a_change_that_is_abandoned_anywhere_is_made_once_by_the_next_call() {

@@ -125,7 +125,11 @@ impl Protocol {
         let more = MilliTokens::from_tokens(self.bounds.needs[0]);
         let mut left = state.table.shards().map(|row| (row.bucket(), row.limit()));
         let is_as_asked = match sent.kind {
-            Kind::Reset => left.all(|(shard, state)| state.available == shard.share(state)),
+            // What was taken since the operator's read stays debited.
+            Kind::Reset => {
+                added >= MilliTokens::ZERO
+                    && left.all(|(shard, state)| state.available <= shard.share(state))
+            }
             _ => (MilliTokens::ZERO..=more).contains(&added),
         };
         let is_first = !state.edits.iter().any(|edit| **edit == *sent);
