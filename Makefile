@@ -150,7 +150,7 @@ guides: cargo npm .venv/bench/.installed ## Run every block of the first pages, 
 
 # The pages have fixed ports.
 blocks = cargo build --locked --workspace --bin weirgate --bin weirgate-agent --test blocks && \
-	$(PYTHON) scripts/alone.py cargo test --locked --workspace --test blocks -- --ignored --nocapture $(1)
+	$(PYTHON) scripts/alone.py cargo test --locked --workspace --test blocks -- --ignored $(1)
 
 .PHONY: local-check
 local-check: cargo .venv/sam/.installed ## Run both functions on a local table, by the commands of docs/deployment.md

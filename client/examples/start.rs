@@ -1,3 +1,5 @@
+//! Four calls, of which the last one is denied.
+
 use weirgate::{Decision, RateLimiter};
 
 #[tokio::main]

@@ -95,17 +95,21 @@ impl Demo {
         let tenants = [
             tenant(
                 "acme",
-                format!("makes {a_second} requests a second on {CHAT}, of {PER_SECOND}"),
+                format!("sends {a_second} requests a second on {CHAT}, and may send {PER_SECOND}"),
             ),
             tenant(
                 "globex",
                 format!(
-                    "makes {BURST} requests at once on {CHAT}, of {ALLOWED_BURST}: some are denied"
+                    "sends {BURST} requests at once on {CHAT}, and may send {ALLOWED_BURST}: \
+                     the others are denied"
                 ),
             ),
             tenant(
                 "initech",
-                format!("has {WORKERS} workers on {JOBS}, and {SLOTS} slots with leases"),
+                format!(
+                    "has {WORKERS} workers on {JOBS}, and {SLOTS} slots: one waits; after a \
+                     crash the lease returns the slot"
+                ),
             ),
         ];
         let mut traffic = JoinSet::new();

@@ -122,9 +122,10 @@ struct Terminal {
 impl Terminal {
     fn signal(&self, name: &str) {
         let group = format!("-{}", self.process.id());
-        let _ = Command::new("kill")
-            .args(["-s", name, "--", &group])
-            .status();
+        let mut kill = Command::new("kill");
+        // Perhaps it has ended.
+        let kill = kill.args(["-s", name, "--", &group]).stderr(Stdio::null());
+        let _ = kill.status();
     }
 
     /// Ends the terminal by Ctrl-C.
@@ -194,8 +195,13 @@ impl Reader {
         let mut ports = ports.iter();
         let mut printed: Vec<String> = vec![];
         for Block { words, text } in blocks(page) {
+            println!("```{words}\n{text}```");
             match words.split(' ').collect::<Vec<_>>()[..] {
-                ["sh"] => printed.push(self.paste(&text)),
+                ["sh"] => {
+                    let text = self.paste(&text);
+                    println!("{text}");
+                    printed.push(text);
+                }
                 ["sh", "terminal"] => {
                     let port = ports.next().expect("the test knows each port");
                     self.open(&text, *port);
@@ -269,7 +275,6 @@ impl Reader {
         while let Some(mut terminal) = self.terminals.pop() {
             terminal.interrupt();
         }
-        let _ = std::fs::remove_dir_all(&self.place);
     }
 }
 
@@ -277,6 +282,8 @@ impl Drop for Reader {
     fn drop(&mut self) {
         let _ = self.shell.kill();
         let _ = self.shell.wait();
+        self.terminals.clear();
+        let _ = std::fs::remove_dir_all(&self.place);
     }
 }
 
@@ -346,7 +353,7 @@ fn the_agents_page_takes_settles_and_reads() {
     let [_limits, _acquire, settle, read] = &printed[..] else {
         panic!("{printed:?}");
     };
-    assert!(settle.contains(r#""settlement":"applied""#), "{settle}");
+    assert!(settle.contains(r#""settlement":"settled""#), "{settle}");
     assert!(read.contains(r#""complete_until_ms""#), "{read}");
     reader.close();
 }
