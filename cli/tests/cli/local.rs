@@ -232,6 +232,7 @@ fn the_demo_has_traffic_denials_and_leases_and_its_commands_work() {
     let (mut screen, mut process) = Screen::of(&mut command);
     drop(command);
     let shown = screen.until(|lines| lines.iter().any(|line| line.contains("guide/start")));
+    let shown = shown.to_owned();
     let exports = shown
         .lines()
         .filter_map(|line| line.strip_prefix("  export "));
@@ -245,17 +246,7 @@ fn the_demo_has_traffic_denials_and_leases_and_its_commands_work() {
         .filter_map(|line| line.split_once("  weirgate "));
     let commands: Vec<_> = commands.map(|(_, command)| command).collect();
     assert_eq!(commands.len(), 5, "{shown}");
-    let variables = variables
-        .into_iter()
-        .map(|(name, value)| (name.to_owned(), value.to_owned()));
-    let (variables, commands) = (
-        variables.collect::<Vec<_>>(),
-        commands.into_iter().map(str::to_owned).collect::<Vec<_>>(),
-    );
-    let run = |command: &str| {
-        let variables = variables.iter().map(|(name, value)| (&**name, &**value));
-        weirgate_with(&variables.collect::<Vec<_>>(), command)
-    };
+    let run = |command: &str| weirgate_with(&variables, command);
 
     // The second burst follows the denials of the first one.
     let second_burst = |line: &&str| {
@@ -269,17 +260,17 @@ fn the_demo_has_traffic_denials_and_leases_and_its_commands_work() {
         !leases["items"].as_array().expect("a list").is_empty(),
         "{leases}"
     );
-    for command in commands {
-        let run = run(&command);
-        assert_eq!(run.code, Some(0), "{command}: {run:?}");
-        assert!(!run.stdout.is_empty(), "{command}: {run:?}");
-    }
     let used = |tenant: &str| {
         let usage = run(&format!("usage --entity {tenant} --total --json")).stdout;
         let usage: Value = serde_json::from_str(&usage).expect("JSON");
         usage["usage"]["acquires"].as_u64().expect("a number")
     };
     let used = ["acme", "globex", "initech"].map(used);
+    for command in commands {
+        let run = run(command);
+        assert_eq!(run.code, Some(0), "{command}: {run:?}");
+        assert!(!run.stdout.is_empty(), "{command}: {run:?}");
+    }
 
     signal(&process, Signal::SIGINT);
     let mut rest = vec![];

@@ -24,14 +24,17 @@ const TRY: [(&str, &str); 5] = [
     ("What decides about globex", "weirgate why globex chat"),
     ("The slots of initech", "weirgate leases list initech jobs"),
     (
-        "The usage of chat",
-        "weirgate usage --resource chat --by hour",
+        "The largest users of chat",
+        "weirgate usage --resource chat --top requests",
     ),
     (
         "More for globex",
         "weirgate limits set --entity globex --resource chat requests=20/second",
     ),
-    ("Nothing for acme", "weirgate stop --entity acme"),
+    (
+        "Too much for acme",
+        "weirgate load acme chat requests=1 --rate 20 --for 5s",
+    ),
 ];
 
 /// Returns what stands on the terminal above the traffic.
@@ -68,11 +71,9 @@ pub fn text(started: &Started<'_>, demo: &Demo, moved: &str) -> Text {
     });
     tries
         .fold(text, Text::append)
-        .and(concat!(
-            "\nLimits and programs of your own: ",
-            docs!("guide/start"),
-            "\n\n"
-        ))
+        .and("\nLimits and programs of your own: ")
+        .with(BOLD, docs!("guide/start"))
+        .and("\n\n")
 }
 
 /// Tells what the tenants were granted and denied, and what fails, for as long as it runs.
