@@ -12,13 +12,16 @@ Usage: dist.py all FOLDER BUILT                  everything, from BUILT/{archite
 import gzip
 import hashlib
 import io
+import json
 import os
 import platform
 import re
+import shutil
 import subprocess
 import sys
 import tarfile
 import tempfile
+import tomllib
 import zipfile
 import zlib
 from importlib import metadata
@@ -201,17 +204,25 @@ def write_bill(path, itself, components):
 
 
 def write_clients(folder):
-    """Writes the packages of the clients, which depend on nothing, and the list of each."""
-    python = ROOT / "clients/python"
-    code = "import sys, build_backend as build; build.build_wheel(sys.argv[1]); build.build_sdist(sys.argv[1])"
-    subprocess.run([sys.executable, "-c", code, folder], check=True, cwd=python, env={**os.environ, "PYTHONDONTWRITEBYTECODE": "1"})
-    pack = ["npm", "pack", "--silent", "--pack-destination", folder]
-    subprocess.run(pack, check=True, cwd=ROOT / "clients/typescript", stdout=subprocess.DEVNULL)
-    packed = {"pypi": (f"weirgate-{VERSION}-py3-none-any.whl", f"weirgate-{VERSION}.tar.gz"), "npm": (f"weirgate-{VERSION}.tgz",)}
-    for registry, names in packed.items():
-        itself = sbom.component("library", "weirgate", VERSION, "MIT OR Apache-2.0", None, registry)
-        itself = sbom.files(itself, [folder / name for name in names])
-        write_bill(folder / f"weirgate-{registry}.cdx.json", itself, [])
+    """Writes the packages of the clients, and what each contains. They need one another alone."""
+    environment = {**os.environ, "PYTHONDONTWRITEBYTECODE": "1"}
+    wheel = "import sys, build_backend as build; build.build_wheel(sys.argv[1]); build.build_sdist(sys.argv[1])"
+    for client in sorted((ROOT / "clients").iterdir()):
+        if (client / "pyproject.toml").exists():
+            project = tomllib.loads((client / "pyproject.toml").read_text(encoding="utf-8"))["project"]
+            registry, needed, pack = "pypi", project["dependencies"], [sys.executable, "-c", wheel]
+        elif (client / "package.json").exists():
+            project = json.loads((client / "package.json").read_text(encoding="utf-8"))
+            registry, needed, pack = "npm", [*project.get("peerDependencies", {})], ["npm", "pack", "--silent", "--pack-destination"]
+        else:
+            continue
+        with tempfile.TemporaryDirectory() as packed:
+            subprocess.run([*pack, packed], check=True, cwd=client, env=environment, stdout=subprocess.DEVNULL)
+            written = [shutil.copy(path, folder) for path in sorted(Path(packed).iterdir())]
+        ours = lambda name: sbom.component("library", name, VERSION, "MIT OR Apache-2.0", None, registry)
+        itself = sbom.files(ours(project["name"]), [Path(path) for path in written])
+        needs = [ours(re.match(r"[\w-]+", name)[0]) for name in needed]
+        write_bill(folder / f"{project['name']}-{registry}.cdx.json", itself, needs)
 
 
 def write_all(folder, built):

@@ -80,14 +80,13 @@ def build_editable(wheel_directory, config_settings=None, metadata_directory=Non
 
 
 def build_sdist(sdist_directory, config_settings=None):
-    base = f"{NAME}-{VERSION}"
     names = ["pyproject.toml", "build_backend.py", "README.md", *(f"src/{name}" for name in sources())]
     files = {name: (ROOT / name).read_bytes() for name in names} | {"PKG-INFO": metadata().encode()}
-    packed = Path(sdist_directory) / f"{base}.tar.gz"
+    packed = Path(sdist_directory) / f"{FILES}.tar.gz"
     with open(packed, "wb") as file, gzip.GzipFile("", "wb", 9, file, mtime=0) as data:
         with tarfile.open(fileobj=data, mode="w", format=tarfile.PAX_FORMAT) as archive:
             for name, content in files.items():
-                entry = tarfile.TarInfo(f"{base}/{name}")
+                entry = tarfile.TarInfo(f"{FILES}/{name}")
                 # As in the wheel.
                 entry.size, entry.mtime = len(content), 1577836800
                 archive.addfile(entry, io.BytesIO(content))
