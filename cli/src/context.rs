@@ -63,7 +63,6 @@ impl Context {
             .timeout(self.options.timeout)
             .audit_retention(self.options.audit_retention.0)
             .connection(self.connection());
-        let user = || std::env::var("USER").ok();
         let principal = self.options.principal.clone().or_else(user);
         if let Some(principal) = principal.filter(|name| !name.is_empty()) {
             limiter = limiter.owner(&principal).principal(principal);
@@ -104,6 +103,19 @@ impl Context {
         };
         options.with_endpoint(endpoint_url)
     }
+}
+
+/// Returns the name of the user, or its number where no variable has the name, as in containers.
+fn user() -> Option<String> {
+    let variables = ["USER", "LOGNAME"].into_iter();
+    let mut names = variables.filter_map(|variable| std::env::var(variable).ok());
+    let name = names.find(|name| !name.is_empty());
+    let number = || {
+        let status = std::fs::read_to_string("/proc/self/status").ok()?;
+        let numbers = status.lines().find_map(|line| line.strip_prefix("Uid:"))?;
+        Some(format!("uid {}", numbers.split_whitespace().next()?))
+    };
+    name.or_else(number)
 }
 
 fn is_set(variable: &str) -> bool {

@@ -27,7 +27,7 @@ const CODES: [(u8, &str); 8] = [
     (FAILED, "failed, or something was found wrong or unreadable"),
     (
         WRONG,
-        "wrong usage, or not allowed: the command, its permissions or its file must change",
+        "wrong usage, or not allowed: change command, permissions or file",
     ),
     (DENIED, "denied: the same command may succeed later"),
     (NEVER_FITS, "never fits: more than a limit's capacity"),
@@ -124,6 +124,14 @@ impl Failure {
     }
 }
 
+/// What other programs call something, as an error shows it, and what it is here.
+const HABITS: [(&str, &str); 4] = [
+    ("'-o'", "--json"),
+    ("'--output'", "--json"),
+    ("'version'", "--version"),
+    ("'--force'", "--yes"),
+];
+
 /// Reports arguments that are wrong: one line, and which help to read. Prints the help if that was
 /// asked for.
 pub fn usage(error: &clap::Error, program: &Command) -> ExitCode {
@@ -137,6 +145,9 @@ pub fn usage(error: &clap::Error, program: &Command) -> ExitCode {
         .filter_map(|end| text.find(end))
         .min();
     let text = text[..end.unwrap_or(text.len())].replace("\n\n  tip: ", "; ");
+    let here = HABITS.iter().find(|(other, _)| text.contains(other));
+    let here = here.map(|(_, here)| format!("; give {here}"));
+    let text = text + &here.unwrap_or_default();
     let arguments: Vec<_> = std::env::args_os().collect();
     let end = arguments.iter().position(|argument| argument == "--");
     let options = &arguments[..end.unwrap_or(arguments.len())];

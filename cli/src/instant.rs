@@ -6,7 +6,6 @@ use time::format_description::well_known::Rfc3339;
 use time::macros::format_description;
 use time::{Date, OffsetDateTime, Time};
 use weirgate::EpochMillis;
-pub use weirgate_local::why::rate_text;
 use weirgate_shared::parse_span;
 
 /// Parses a date (`2026-11-23`), an instant (`2026-11-23T10:00:00Z`), `now`, or a span before now

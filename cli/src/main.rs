@@ -11,6 +11,7 @@
 //! - `duplicates`: what is given twice
 //! - `progress`: a line that shows how far long work is
 //! - `stop`: what ends a command that runs until then
+//! - `help`: commands in groups
 //! - `failure`: the one line of an error, and the exit code
 //! - `level`, `amounts`, `instant`: arguments with a syntax of their own
 
@@ -19,6 +20,7 @@ mod commands;
 mod context;
 mod duplicates;
 mod failure;
+mod help;
 mod instant;
 mod level;
 mod options;
@@ -28,13 +30,14 @@ mod stop;
 mod streams;
 mod text;
 
+use std::ffi::OsString;
 use std::process::ExitCode;
 
-use clap::{CommandFactory, FromArgMatches, Parser};
-use weirgate_shared::docs;
+use clap::{ArgAction, CommandFactory, FromArgMatches, Parser};
 
 use commands::Command;
 use context::Context;
+use failure::Failure;
 use options::{Options, without_empty_variable};
 
 #[cfg(target_env = "musl")]
@@ -47,9 +50,13 @@ static ALLOCATOR: mimalloc::MiMalloc = mimalloc::MiMalloc;
     name = "weirgate",
     version,
     max_term_width = 100,
-    after_help = failure::codes() + "Guide: " + docs!("guide/command-line")
+    after_help = help::END,
+    after_long_help = failure::codes() + "\n" + help::END
 )]
 struct Cli {
+    /// Shows the options of every command
+    #[arg(id = "help-global", long = "help-global", global = true, action = ArgAction::HelpLong, display_order = 1_000)]
+    _help_global: Option<bool>,
     #[command(flatten)]
     options: Options,
     #[command(subcommand)]
@@ -58,14 +65,12 @@ struct Cli {
 
 impl Cli {
     /// Reads the arguments, and the variables that are not empty.
-    fn read() -> Result<Self, clap::Error> {
-        // The help shows which variables there are, and not what they contain.
-        let mut command = Self::command()
-            .mut_args(|argument| without_empty_variable(argument).hide_env_values(true));
-        let arguments: Vec<_> = std::env::args_os().collect();
-        let matches = command.try_get_matches_from_mut(&arguments)?;
-        duplicates::check(&mut command, &matches, &arguments)?;
-        commands::check_command_after_dashes(&mut command, &matches, &arguments)?;
+    fn read(arguments: &[OsString]) -> Result<Self, clap::Error> {
+        let command = Self::command().mut_args(without_empty_variable);
+        let mut command = help::grouped(command);
+        let matches = command.try_get_matches_from_mut(arguments)?;
+        duplicates::check(&mut command, &matches, arguments)?;
+        commands::check_command_after_dashes(&mut command, &matches, arguments)?;
         Self::from_arg_matches(&matches).map_err(|error| error.format(&mut command))
     }
 }
@@ -73,7 +78,14 @@ impl Cli {
 // With a worker, because the live page uses the limiter from a thread of its own.
 #[tokio::main(worker_threads = 1)]
 async fn main() -> ExitCode {
-    let cli = match Cli::read() {
+    let arguments: Vec<_> = std::env::args_os().collect();
+    if help::is_about_global(&arguments) {
+        return match streams::to_stdout(&help::global(&Cli::command())) {
+            Ok(()) => ExitCode::SUCCESS,
+            Err(error) => Failure::from(error).report(false),
+        };
+    }
+    let cli = match Cli::read(&arguments) {
         Ok(cli) => cli,
         Err(error) => return failure::usage(&error, &Cli::command()),
     };

@@ -1,7 +1,7 @@
 //! Results: tables for terminals, JSON for programs.
 
 use clap::ColorChoice;
-use comfy_table::{CellAlignment, ContentArrangement, presets};
+use comfy_table::{CellAlignment, ColumnConstraint, ContentArrangement, Width, presets};
 use serde::Serialize;
 
 use crate::failure::Failure;
@@ -107,16 +107,45 @@ impl Output {
             .iter()
             .map(|name| text::one_line(&name.trim_start_matches('#').to_uppercase()));
         table.set_header(header.collect::<Vec<_>>());
+        let mut words = vec![0; columns.len()];
         for row in rows {
-            table.add_row(row.iter().map(|cell| text::one_line(cell)));
+            let cells: Vec<_> = row.iter().map(|cell| text::one_line(cell)).collect();
+            for (longest, cell) in words.iter_mut().zip(&cells) {
+                let word = cell.split(' ').map(|word| word.chars().count()).max();
+                *longest = word.unwrap_or_default().max(*longest);
+            }
+            table.add_row(cells);
         }
         let is_number = columns.iter().map(|name| name.starts_with('#'));
-        for (column, is_number) in table.column_iter_mut().zip(is_number) {
+        for ((column, is_number), word) in table.column_iter_mut().zip(is_number).zip(words) {
             column.set_padding((0, 2));
+            // An instant has 20 characters. Longer words may break.
+            let least = u16::try_from(word.min(20)).unwrap_or(20) + 2;
+            column.set_constraint(ColumnConstraint::LowerBoundary(Width::Fixed(least)));
             if is_number {
                 column.set_cell_alignment(CellAlignment::Right);
             }
         }
         table.trim_fmt()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn an_instant_stays_on_its_line_in_a_narrow_terminal() {
+        let at = "2026-11-23T10:00:00Z";
+        let row = || vec![at.to_owned(), "word ".repeat(40), "500/minute".to_owned()];
+        for width in [20, 40, 50, 80] {
+            let output = Output {
+                is_json: false,
+                width: Some(width),
+            };
+            let table = output.table(&["at", "text", "#limit"], [row(), row()]);
+            assert_eq!(table.matches(at).count(), 2, "{width}: {table}");
+            assert_eq!(table.matches("500/minute").count(), 2, "{width}: {table}");
+        }
     }
 }

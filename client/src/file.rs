@@ -1,8 +1,9 @@
 //! Limits from a YAML file, read again when it changes.
 
 mod parse;
+mod write;
 
-use std::collections::HashMap;
+use std::collections::{HashMap, HashSet};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
@@ -20,26 +21,26 @@ pub use weirgate_shared::files::FileError;
 /// weirgate: 1
 /// system:
 ///   limits:
-///     rpm: {per_minute: 60}
+///     rpm: 60/minute
 /// resources:
 ///   gpt-4:
 ///     limits:
-///       rpm: {per_minute: 600}
-///       tpm: {per_minute: 100000, burst: 150000, mode: shadow}
-///       slots: {concurrent: 20}
+///       rpm: 600/minute
+///       tpm: 100_000/minute,burst=150_000,mode=shadow
+///       slots: 20
 ///   legacy:
 ///     status: disabled            # or unlimited
 /// entities:
 ///   team-a:
 ///     shadow: true
 ///     limits:
-///       rpm: {capacity: 10, refill_amount: 1, refill_period_ms: 250}
+///       rpm: 1/250ms,burst=10
 ///   user-1:
 ///     parent: team-a              # what user-1 takes is taken of team-a too
 ///     resources:
 ///       gpt-4:
 ///         limits:
-///           rpm: {per_minute: 30}
+///           rpm: 30/minute
 /// ```
 ///
 /// The levels are those of [`ConfigLevel`]: the first of them, narrow to broad, that has a
@@ -58,6 +59,8 @@ pub struct LimitsFile(Watched<FileLevels>);
 pub(crate) struct FileLevels {
     configs: HashMap<ConfigLevel, Arc<EffectiveConfig>>,
     parents: HashMap<EntityId, EntityId>,
+    /// Entities with a parent to which they do not cascade.
+    apart: HashSet<EntityId>,
 }
 
 impl FileLevels {
@@ -70,6 +73,11 @@ impl FileLevels {
     pub(crate) fn parent(&self, entity: &EntityId) -> Option<&EntityId> {
         self.parents.get(entity)
     }
+
+    /// Returns whether an entity cascades to its parent.
+    pub(crate) fn cascades(&self, entity: &EntityId) -> bool {
+        !self.apart.contains(entity)
+    }
 }
 
 /// Contents of a limits file, as
@@ -79,7 +87,8 @@ impl FileLevels {
 pub struct LimitsFileContents {
     /// Configurations, in the order of the file.
     pub configs: Vec<(ConfigLevel, Config)>,
-    /// All entities of the file, in the order of their names. Those with a parent cascade to it.
+    /// All entities of the file, in the order of their names. Those with a parent cascade to it, unless
+    /// the file says `cascades: false`.
     pub entities: Vec<Entity>,
 }
 
@@ -89,11 +98,24 @@ impl LimitsFileContents {
     /// # Errors
     /// [`FileError`] with line and column, or the reason that the file cannot be read.
     pub fn read(path: impl AsRef<Path>) -> Result<Self, FileError> {
-        let mut parsed = parse::parse(&read_file(path.as_ref())?)?;
+        Self::of(&read_file(path.as_ref())?)
+    }
+
+    /// Reads the text of a limits file. Errors name it as `path`.
+    ///
+    /// # Errors
+    /// [`FileError`] with line and column.
+    pub fn parse(path: impl Into<PathBuf>, text: impl Into<String>) -> Result<Self, FileError> {
+        let (path, text) = (path.into(), text.into());
+        Self::of(&TextFile { path, text })
+    }
+
+    fn of(file: &TextFile) -> Result<Self, FileError> {
+        let mut parsed = parse::parse(file)?;
         let entity = |id| {
             let parent = parsed.parents.remove(&id);
             Entity {
-                cascades: parent.is_some(),
+                cascades: parent.is_some() && !parsed.apart.contains(&id),
                 id,
                 parent,
             }
@@ -141,6 +163,7 @@ fn levels(files: &[TextFile]) -> Result<FileLevels, FileError> {
     let mut levels = FileLevels {
         configs: HashMap::new(),
         parents: HashMap::new(),
+        apart: HashSet::new(),
     };
     for file in files {
         let parsed = parse::parse(file)?;
@@ -156,6 +179,7 @@ fn levels(files: &[TextFile]) -> Result<FileLevels, FileError> {
             levels.configs.insert(level, Arc::new(config));
         }
         levels.parents.extend(parsed.parents);
+        levels.apart.extend(parsed.apart);
     }
     Ok(levels)
 }

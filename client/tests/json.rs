@@ -97,6 +97,8 @@ fn the_examples_of_the_guide_are_what_is_written_and_read() {
     examples.is(&AuditEvent {
         id: AuditId::new(EpochMillis(1_795_219_230_000), 1),
         principal: "ops".to_owned(),
+        operation: None,
+        key: None,
         change: AuditChange::Config {
             level: ConfigLevel::EntityResource(entity.clone(), resource.clone()),
             before: None,

@@ -71,7 +71,7 @@ export interface Bucket {
   entity: string;
   resource: string;
   take: Take;
-  /** Limits of the bucket, or their texts, `"rpm=600/minute"`; those of the table, by default. */
+  /** Limits of the bucket, each made by `limit` or as its text, `rpm=600/minute`; those of the table, by default. */
   limits?: readonly (Limit | string)[] | undefined;
   limitsVersion?: number | undefined;
   /** Whether it takes of the entity's parents too, with limits given here. */

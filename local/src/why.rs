@@ -15,8 +15,6 @@ mod reasons;
 mod saturation;
 
 pub use advice::options;
-pub use fields::{
-    Field, Fields, change_fields, config_fields, differing, entity_fields, rate_text,
-};
+pub use fields::{Field, Fields, change_fields, config_fields, differing, entity_fields};
 pub use reasons::{Change, Known, LEASES, Level, Next, Reasons, in_force, is_of};
 pub use saturation::{Saturation, Used};

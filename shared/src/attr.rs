@@ -72,7 +72,7 @@ pub const SWITCHES: &str = "switches";
 pub const ON_UNAVAILABLE: &str = "on_unavailable";
 /// A switch in an audit event.
 pub const SWITCH: &str = "switch";
-/// What was changed under an idempotency key.
+/// What was changed under an idempotency key, or by an audit event.
 pub const WHAT: &str = "what";
 /// Whether all limits of a configuration are in shadow mode.
 pub const SHADOW: &str = "shadow";
@@ -96,6 +96,8 @@ pub const SHARDS: &str = "n";
 pub const PRINCIPAL: &str = "principal";
 /// Id of the lease that a change ended.
 pub const LEASE: &str = "lease";
+/// Idempotency key of a change.
+pub const IDEMPOTENCY_KEY: &str = "key";
 /// Kind of a change.
 pub const ACTION: &str = "action";
 /// Value before a change.

@@ -19,6 +19,11 @@ pub struct AuditEvent {
     pub id: AuditId,
     /// Name of the principal, as given by the caller.
     pub principal: String,
+    /// What an operator asked for, in words: `add 500 to tpm of user-1 on gpt-4`; `None` for changes of
+    /// the configuration, and for events from before 0.10.
+    pub operation: Option<String>,
+    /// Idempotency key, if the operator gave one.
+    pub key: Option<String>,
     /// The change.
     pub change: AuditChange,
 }

@@ -2,15 +2,18 @@
 //! when they change. Reading them is the one I/O of this crate.
 //!
 //! - `yaml`: [`Node`]s of a document, read by what they must be
+//! - `limit`: a limit, as its text or as a map
 //! - `read`: the text of a file, or of each file in a folder
 //! - `watched`: [`Watched`]: a value from files, the last good one
 
+mod limit;
 mod read;
 mod watched;
 mod yaml;
 
 use std::path::PathBuf;
 
+pub use limit::read_limit;
 pub use read::{MAX_BYTES, TextFile, read_file};
 pub use watched::{Watched, What};
 pub use yaml::{Format, Node, Source, with_document};

@@ -18,4 +18,4 @@ mod units;
 
 pub(crate) use audit::{EventFields, LevelFields};
 pub(crate) use description::DescriptionFields;
-pub(crate) use limits::{ConfigFields, LimitFields};
+pub(crate) use limits::{ConfigFields, LimitFields, LimitJson};

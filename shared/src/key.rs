@@ -7,9 +7,9 @@ use std::fmt::Write as _;
 
 use crate::{EntityId, EpochMillis, Namespace, Resource, Window};
 
-pub use audit::{AuditId, AuditKey, AuditSubject};
+pub use audit::{AuditId, AuditKey, AuditSubject, LISTED_AUDIT, audit_partitions};
 pub use config::{
-    ConfigFilter, ConfigKey, EntityKey, LISTED_ENTITY, LISTED_NAMESPACE, NAMESPACES,
+    ConfigFilter, ConfigKey, EntityKey, LISTED_CONFIG, LISTED_ENTITY, LISTED_NAMESPACE, NAMESPACES,
     entity_partitions, operation_key, schema_key, switches_key,
 };
 

@@ -6,7 +6,7 @@
 //! - `units`: [`MilliTokens`], [`MilliTotal`], [`EpochMillis`], [`Millis`]: one type per unit
 //! - `id`: validated names that cannot hold a key delimiter
 //! - `asks`: [`Asks`]: amounts of limits, and what becomes of them
-//! - `limit`: [`Limit`], its [`RefillRule`] (capacity and refill) and its [`LimitKind`]
+//! - `limit`: [`Limit`] and its text, its [`RefillRule`] (capacity and refill) and its [`LimitKind`]
 //! - `config`: [`Config`]: limits at four levels, and the entities they are for
 //! - `description`: [`EntityDescription`]: display name and labels of an entity
 //! - `switch`: [`Switches`]: levels that an operator has stopped
@@ -88,11 +88,14 @@ pub use item::{
 };
 pub use key::{
     AuditId, AuditKey, AuditSubject, BUCKET_SK, BucketKey, ConfigFilter, ConfigKey, EntityKey,
-    ItemKey, LISTED_ENTITY, LISTED_NAMESPACE, NAMESPACES, SnapshotKey, due_shards,
-    entity_partitions, operation_key, resource_partitions, schema_key, switches_key,
+    ItemKey, LISTED_AUDIT, LISTED_CONFIG, LISTED_ENTITY, LISTED_NAMESPACE, NAMESPACES, SnapshotKey,
+    audit_partitions, due_shards, entity_partitions, operation_key, resource_partitions,
+    schema_key, switches_key,
 };
 pub use lease::{Lease, LeaseReturn};
-pub use limit::{Limit, LimitError, LimitKind, LimitMode, MAX_PERIOD_MS, MAX_TOKENS, RefillRule};
+pub use limit::{
+    Limit, LimitError, LimitKind, LimitMode, MAX_PERIOD_MS, MAX_TOKENS, RefillRule, rate_text,
+};
 pub use math::{MAX_SHARDS, MIN_BALANCE, ShardIndex, ready_at, refill_between, refilled};
 pub use meter::{Bases, Counter, Meter, Usage};
 pub use on_unavailable::OnUnavailable;

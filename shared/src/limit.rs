@@ -1,9 +1,10 @@
-//! Limits: the capacity and the refill of a bucket.
+//! Limits: the capacity and the refill of a bucket, and their text.
 
 use std::fmt;
+use std::str::FromStr;
 use std::time::Duration;
 
-use crate::{LimitName, MilliTokens, NameError};
+use crate::{LimitName, MilliTokens, NameError, exact_span, parse_span};
 
 /// Why a limit cannot be built.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
@@ -23,7 +24,28 @@ pub enum LimitError {
         /// Permitted range.
         takes: &'static str,
     },
+    /// A text is no limit.
+    #[error("{text:?}: {must}")]
+    Text {
+        /// Rejected text.
+        text: String,
+        /// What it must be.
+        must: &'static str,
+    },
 }
+
+/// What the text of a limit must be.
+const TEXT: &str = "must be NAME=TOKENS/second, /minute, /hour, /day or a span such as /1h30m, or \
+                    NAME=SLOTS, in whole numbers; behind it ,burst=TOKENS and ,mode=enforced, shadow \
+                    or soft";
+
+/// Periods with a name, their abbreviations, and their lengths in ms.
+const PERIODS: [(&str, &str, i64); 4] = [
+    ("second", "s", 1_000),
+    ("minute", "m", 60_000),
+    ("hour", "h", 3_600_000),
+    ("day", "d", 86_400_000),
+];
 
 /// Maximum tokens that a limit can hold or refill: 10^12.
 pub const MAX_TOKENS: i64 = 1_000_000_000_000;
@@ -35,10 +57,7 @@ pub const MAX_PERIOD_MS: i64 = 366 * 86_400_000;
 #[cfg_attr(
     feature = "serde",
     derive(serde::Serialize, serde::Deserialize),
-    serde(
-        try_from = "crate::json::LimitFields",
-        into = "crate::json::LimitFields"
-    )
+    serde(try_from = "crate::json::LimitJson", into = "crate::json::LimitFields")
 )]
 pub struct Limit {
     name: LimitName,
@@ -232,6 +251,73 @@ impl Limit {
         Ok(self)
     }
 
+    /// Reads the text of a limit behind its name, as [`text`](Self::text) returns it:
+    /// `600/minute`, `100_000/minute,burst=150_000`, `5/1h30m,mode=shadow`, or a number of slots,
+    /// `20`. Without a burst, the capacity is what refills in a period.
+    ///
+    /// # Errors
+    /// [`LimitError`] for another text, or as the constructors.
+    pub fn parse(name: &str, text: &str) -> Result<Self, LimitError> {
+        let wrong = |must| LimitError::Text {
+            text: format!("{name}={text}"),
+            must,
+        };
+        let whole = |number: &str| {
+            let number = number.replace('_', "").parse::<i64>();
+            number.map_err(|_| wrong(TEXT))
+        };
+        let mut parts = text.split(',');
+        let rate = parts.next().unwrap_or_default();
+        let mut limit = match rate.split_once('/') {
+            None => Self::concurrent(name, whole(rate)?)?,
+            Some((rate, period)) => {
+                let rate = whole(rate)?;
+                let period = parse_period(period).ok_or_else(|| wrong(TEXT))?;
+                Self::custom(name, rate, rate, period)?
+            }
+        };
+        let (mut has_burst, mut has_mode) = (false, false);
+        for part in parts {
+            match part.split_once('=') {
+                Some(("burst", _)) if has_burst => {
+                    return Err(wrong("burst is given twice: give it once"));
+                }
+                Some(("mode", _)) if has_mode => {
+                    return Err(wrong("mode is given twice: give it once"));
+                }
+                Some(("burst", burst)) => {
+                    (limit, has_burst) = (limit.with_burst(whole(burst)?)?, true);
+                }
+                Some(("mode", mode)) => {
+                    let mode = LimitMode::parse(mode).ok_or_else(|| wrong(TEXT))?;
+                    (limit, has_mode) = (limit.in_mode(mode), true);
+                }
+                _ => return Err(wrong(TEXT)),
+            }
+        }
+        Ok(limit)
+    }
+
+    /// Returns the text of the limit behind its name, which [`parse`](Self::parse) reads.
+    #[must_use]
+    pub fn text(&self) -> String {
+        let Self { rule, mode, .. } = self;
+        let mut text = match rule.kind() {
+            LimitKind::Slots => rule.capacity.to_string(),
+            LimitKind::Rate => {
+                let period = Duration::from_millis(rule.refill_period_ms.unsigned_abs());
+                rate_text(rule.refill_amount, period)
+            }
+        };
+        if rule.kind() == LimitKind::Rate && rule.capacity != rule.refill_amount {
+            text += &format!(",burst={}", rule.capacity);
+        }
+        if *mode != LimitMode::Enforced {
+            text += &format!(",mode={}", mode.as_str());
+        }
+        text
+    }
+
     /// Returns the limit that an item stores.
     pub(crate) const fn of(name: LimitName, rule: RefillRule) -> Self {
         Self {
@@ -274,6 +360,54 @@ impl Limit {
     }
 }
 
+/// The one text of a limit, wherever it is written: `rpm=600/minute,burst=800`, `slots=20`.
+impl fmt::Display for Limit {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}={}", self.name, self.text())
+    }
+}
+
+/// Reads the text of a limit.
+///
+/// ```
+/// # use weirgate_shared::Limit;
+/// let limit: Limit = "tpm=100_000/minute,burst=150_000".parse()?;
+/// assert_eq!(limit, Limit::per_minute("tpm", 100_000)?.with_burst(150_000)?);
+/// assert_eq!(limit.to_string(), "tpm=100000/minute,burst=150000");
+/// # Ok::<(), weirgate_shared::LimitError>(())
+/// ```
+impl FromStr for Limit {
+    type Err = LimitError;
+
+    fn from_str(text: &str) -> Result<Self, LimitError> {
+        let wrong = || LimitError::Text {
+            text: text.to_owned(),
+            must: TEXT,
+        };
+        let (name, text) = text.split_once('=').ok_or_else(wrong)?;
+        Self::parse(name, text)
+    }
+}
+
+/// Returns a rate as text: `600/minute`, `600/1h30m`.
+#[must_use]
+pub fn rate_text(tokens: impl fmt::Display, period: Duration) -> String {
+    let known = |(_, _, ms): &&(_, _, i64)| period.as_millis() == u128::from(ms.unsigned_abs());
+    match PERIODS.iter().find(known) {
+        Some((name, ..)) => format!("{tokens}/{name}"),
+        None => format!("{tokens}/{}", exact_span(period)),
+    }
+}
+
+/// Reads a period, in ms.
+fn parse_period(text: &str) -> Option<i64> {
+    let known = |(name, short, _): &&(&str, &str, i64)| *name == text || *short == text;
+    match PERIODS.iter().find(known) {
+        Some((.., ms)) => Some(*ms),
+        None => i64::try_from(parse_span(text)?.as_millis()).ok(),
+    }
+}
+
 fn check(
     limit: &LimitName,
     field: &'static str,
@@ -311,6 +445,64 @@ mod tests {
         assert!(refused(Limit::per_day("rpm", 1).unwrap().with_burst(0)).contains("burst is 0"));
         assert!(refused(Limit::concurrent("s", 2).unwrap().with_burst(3)).contains("concurrency"));
         assert!(refused(Limit::per_day("r#m", 1)).contains("r#m"));
+    }
+
+    #[test]
+    fn a_limit_has_one_text() {
+        for (text, expected, canonical) in [
+            ("rpm=100/minute", Limit::per_minute("rpm", 100), None),
+            ("rps=5/s", Limit::per_second("rps", 5), Some("rps=5/second")),
+            ("slots=20", Limit::concurrent("slots", 20), None),
+            ("rpm=9/1m30s", Limit::custom("rpm", 9, 9, 90_000), None),
+            (
+                "rpm=9/60s",
+                Limit::per_minute("rpm", 9),
+                Some("rpm=9/minute"),
+            ),
+            (
+                "tpm=100_000/m,mode=enforced,burst=200_000",
+                Limit::per_minute("tpm", 100_000).and_then(|limit| limit.with_burst(200_000)),
+                Some("tpm=100000/minute,burst=200000"),
+            ),
+            (
+                "rpm=5/day,burst=5,mode=soft",
+                Limit::per_day("rpm", 5).map(|limit| limit.in_mode(LimitMode::Soft)),
+                Some("rpm=5/day,mode=soft"),
+            ),
+        ] {
+            let read: Limit = text.parse().unwrap();
+            assert_eq!(Ok(&read), expected.as_ref(), "{text}");
+            assert_eq!(read.to_string(), canonical.unwrap_or(text));
+        }
+    }
+
+    #[test]
+    fn a_text_that_is_no_limit_is_refused_with_its_form() {
+        let refused = |text: &str| text.parse::<Limit>().unwrap_err().to_string();
+        for text in [
+            "",
+            "rpm",
+            "rpm=",
+            "rpm=x/minute",
+            "rpm=1/week",
+            "rpm=1/",
+            "rpm=1.5/minute",
+            "rpm=1/minute,",
+            "rpm=1/minute,mode=off",
+            "rpm=1/minute,burst",
+            "rpm=1/minute, burst=2",
+            "rpm=1/minute/minute",
+        ] {
+            let error = refused(text);
+            let start = format!("{text:?}: must be NAME=TOKENS/second");
+            assert!(error.starts_with(&start), "{error}");
+        }
+        assert!(refused("rpm=1/m,burst=2,burst=3").ends_with("burst is given twice: give it once"));
+        assert!(refused("r=1/m,mode=soft,burst=2,mode=soft").contains("mode is given twice"));
+        assert!(refused("rpm=0/minute").contains("capacity is 0"));
+        assert!(refused("rpm=1/0s").contains("refill_period_ms is 0"));
+        assert!(refused("slots=2,burst=3").contains("concurrency"));
+        assert!(refused("1st=2").contains("1st"));
     }
 
     #[test]

@@ -35,7 +35,8 @@ pub const BY_RESOURCE: Index = Index {
     range: (attr::GSI2SK, "S"),
 };
 
-/// Index of the buckets of an entity.
+/// Index of the buckets of an entity; and of the entities of a namespace, and their configurations for
+/// a resource.
 pub const BY_ENTITY: Index = Index {
     name: "GSI3",
     hash: attr::GSI3PK,

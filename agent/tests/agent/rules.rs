@@ -3,6 +3,8 @@
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
+use proptest::prelude::*;
+use weirgate::{Limit, LimitMode};
 use weirgate_agent::rules::{Amount, Bucket, Matched, Rules, RulesSource, parse};
 
 use crate::fixtures::temporary;
@@ -292,7 +294,15 @@ fn what_a_rules_file_cannot_say_is_refused_at_its_place() {
             &native(
                 "{match: [a], entity: e, resource: r, take: {rpm: 1}, limits: {rpm: {concurrent: 1}}}",
             ),
-            "\"concurrent\" is unknown",
+            "a rule must bring rates, got slots",
+        ),
+        (
+            &native("{match: [a], entity: e, resource: r, take: {rpm: 1}, limits: {rpm: 5}}"),
+            "a rule must bring rates, got slots",
+        ),
+        (
+            &native("{match: [a], entity: e, resource: r, take: {rpm: 1}, limits: {rpm: 5/week}}"),
+            "must be NAME=TOKENS/second",
         ),
         (
             &native(
@@ -489,4 +499,23 @@ async fn a_folder_stands_for_its_yaml_files_and_a_domain_is_in_one_of_them() {
         error.contains("f.yaml:1:9: domain: the domain has rules already"),
         "{error}"
     );
+}
+
+proptest! {
+    #[test]
+    fn a_rule_brings_every_rate_as_its_text_says(
+        (name, amount, burst, period_ms) in ("[a-z]{1,6}", 1..=10_i64.pow(12), 1..=10_i64.pow(12), 1..=366 * 86_400_000_i64),
+        mode in prop::sample::select(vec![LimitMode::Enforced, LimitMode::Shadow, LimitMode::Soft]),
+    ) {
+        // Some names are refused.
+        if let Ok(limit) = Limit::custom(&name, burst, amount, period_ms) {
+            let limit = limit.in_mode(mode);
+            let rule = format!(
+                "{{match: [a], entity: e, resource: r, take: {{\"{name}\": 1}}, limits: {{\"{name}\": \"{}\"}}}}",
+                limit.text()
+            );
+            let found = bucket(&rules(&native(&rule)), "edge", &[("a", "x")]);
+            prop_assert_eq!(found.terms.limits.as_deref(), Some(&[limit][..]));
+        }
+    }
 }

@@ -7,14 +7,16 @@ mod signals;
 #[path = "acquire/console.rs"]
 mod signals;
 
+use std::convert::Infallible;
 use std::ffi::OsString;
 use std::fmt::Display;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use clap::error::ErrorKind;
 use clap::{ArgMatches, Args, Command};
 use serde::Serialize;
 use weirgate::{Decision, Denied, Disabled, Grant, Limit, LimitStatus, NeverFits};
+use weirgate_shared::exact_span;
 
 use self::child::{Held, OnLost};
 use self::signals::Signals;
@@ -25,6 +27,9 @@ use crate::context::Context;
 use crate::failure::{Failure, NOT_GRANTED, NOT_RUN, Outcome};
 use crate::instant;
 use crate::text::one_line;
+
+/// Time between two updates of a wait.
+const SHOWN_EVERY: Duration = Duration::from_secs(1);
 
 /// Takes tokens, for a command or for a script.
 ///
@@ -142,6 +147,7 @@ impl Acquire {
             biased;
             code = signals.end() => Err(code),
             decision = acquire.send() => Ok(decision?),
+            never = show_wait(context, self.wait) => match never {},
         };
         match decision {
             Err(code) => {
@@ -175,6 +181,20 @@ impl Acquire {
     }
 }
 
+/// Shows how long the tokens have been awaited.
+async fn show_wait(context: &Context, most: Option<Duration>) -> Infallible {
+    let Some(most) = most else {
+        return std::future::pending().await;
+    };
+    let (mut progress, began) = (context.output().progress(), Instant::now());
+    let most = exact_span(most);
+    loop {
+        tokio::time::sleep(SHOWN_EVERY).await;
+        let waited = began.elapsed().as_secs();
+        progress.show(|| format!("waiting for tokens: {waited}s of {most}"));
+    }
+}
+
 fn granted(context: &Context, grant: &Grant) -> Result<(), Failure> {
     let answer = Answer::Granted {
         lease_id: grant.lease_id(),
@@ -183,7 +203,7 @@ fn granted(context: &Context, grant: &Grant) -> Result<(), Failure> {
     };
     let output = context.output();
     output.print(&answer, |_| {
-        let table = output.table(&peek::COLUMNS, grant.limits().iter().map(peek::row));
+        let table = peek::table(output, &grant.limits());
         let lease = grant.lease_id().zip(grant.expires_at());
         let lease =
             lease.map(|(id, expires)| format!("\nlease {id}, expires {}", instant::text(expires)));

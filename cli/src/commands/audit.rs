@@ -9,12 +9,14 @@ use crate::context::Context;
 use crate::failure::{Failure, Outcome};
 use crate::instant;
 
-/// Lists the changes of configurations and balances.
+/// Lists the changes of configurations and balances, the newest first.
 #[derive(Debug, Args)]
-#[command(group(ArgGroup::new("of").required(true).args(["system", "entity", "resource"])))]
-#[command(after_help = "Example: weirgate audit --entity customer-1 --from 1d")]
+#[command(group(ArgGroup::new("of").args(["system", "entity", "resource"])))]
+#[command(
+    after_help = "Examples:\n  weirgate audit --from 1h\n  weirgate audit --entity customer-1 --from 1d"
+)]
 pub struct Audit {
-    /// Changes of the system level
+    /// Changes of the system level; without any of these, all of the namespace
     #[arg(long)]
     system: bool,
     /// Changes of an entity
@@ -36,9 +38,9 @@ pub struct Audit {
 impl Audit {
     pub async fn run(mut self, context: &Context) -> Result<Outcome, Failure> {
         let of = match (&self.entity, &self.resource) {
-            (Some(entity), _) => AuditSubject::Entity(EntityId::new(&**entity)?),
-            (None, Some(resource)) => AuditSubject::Resource(Resource::new(&**resource)?),
-            (None, None) => AuditSubject::System,
+            (Some(entity), _) => Some(AuditSubject::Entity(EntityId::new(&**entity)?)),
+            (None, Some(resource)) => Some(AuditSubject::Resource(Resource::new(&**resource)?)),
+            (None, None) => self.system.then_some(AuditSubject::System),
         };
         let limiter = context.limiter().await?;
         let (from, to) = (self.from, self.to);
@@ -46,7 +48,11 @@ impl Audit {
         self.page.all |= from.is_some();
         self.page
             .print(context, &COLUMNS, rows, async |page| {
-                let mut page = limiter.admin().audit(&of, page).await?;
+                let admin = limiter.admin();
+                let mut page = match &of {
+                    Some(of) => admin.audit(of, page).await?,
+                    None => admin.audit_all(page).await?,
+                };
                 let is_early = |event: &AuditEvent| from.is_some_and(|at| event.id.at() < at);
                 let is_late = |event: &AuditEvent| to.is_some_and(|at| event.id.at() >= at);
                 page.next = page
@@ -61,15 +67,27 @@ impl Audit {
 }
 
 /// Columns of changed fields.
-pub const COLUMNS: [&str; 5] = ["at", "author", "what", "before", "after"];
+pub const COLUMNS: [&str; 6] = ["at", "author", "what", "before", "after", "operation"];
 
 /// Returns a row of [`COLUMNS`] for each field that an event changed, and one if it changed none.
 pub fn rows(event: &AuditEvent) -> Vec<Vec<String>> {
+    let operation = match (&event.operation, &event.key) {
+        (Some(operation), Some(key)) => format!("{operation} ({key})"),
+        (Some(operation), None) => operation.clone(),
+        (None, _) => "-".to_owned(),
+    };
     let row = |field: Field| {
         let (at, principal) = (instant::text(event.id.at()), event.principal.clone());
         let what = format!("{} {}", field.of, field.field);
         let what = what.trim_end().to_owned();
-        vec![at, principal, what, field.before, field.after]
+        vec![
+            at,
+            principal,
+            what,
+            field.before,
+            field.after,
+            operation.clone(),
+        ]
     };
     change_fields(&event.change).into_iter().map(row).collect()
 }

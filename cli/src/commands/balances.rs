@@ -3,7 +3,8 @@
 use clap::Args;
 use weirgate::{BalanceEdit, BalanceReport, MilliTokens};
 
-use super::report::{ChangeArgs, outcome_text};
+use super::confirm::Destroy;
+use super::report::{ChangeArgs, KeyArgs, outcome_text};
 use crate::amounts::{self, Amount};
 use crate::context::Context;
 use crate::failure::{Failure, Outcome};
@@ -21,7 +22,7 @@ pub struct BucketArgs {
 ///
 /// Without limits, all rates are set to the capacity.
 #[derive(Debug, Args)]
-#[command(after_help = "Example: weirgate reset customer-1 gpt-4 rpm tpm=5000")]
+#[command(after_help = "Example: weirgate reset user-1 gpt-4 rpm tpm=5000")]
 pub struct Reset {
     #[command(flatten)]
     bucket: BucketArgs,
@@ -29,14 +30,16 @@ pub struct Reset {
     #[arg(value_name = "NAME[=TOKENS]")]
     limits: Vec<String>,
     #[command(flatten)]
-    change: ChangeArgs,
+    destroy: Destroy,
+    #[command(flatten)]
+    key: KeyArgs,
 }
 
 /// Sets balances to 0.
 ///
 /// They refill as before. Without limits, the balances of all rates are set.
 #[derive(Debug, Args)]
-#[command(after_help = "Example: weirgate drain customer-1 gpt-4 tpm")]
+#[command(after_help = "Example: weirgate drain user-1 gpt-4 tpm")]
 pub struct Drain {
     #[command(flatten)]
     bucket: BucketArgs,
@@ -44,13 +47,15 @@ pub struct Drain {
     #[arg(value_name = "NAME")]
     limits: Vec<String>,
     #[command(flatten)]
-    change: ChangeArgs,
+    destroy: Destroy,
+    #[command(flatten)]
+    key: KeyArgs,
 }
 
 /// Adds tokens to balances, at most to the capacity.
 #[derive(Debug, Args)]
 #[command(
-    after_help = "Example: weirgate top-up customer-1 gpt-4 tpm=50000 --idempotency-key ticket-4711"
+    after_help = "Example: weirgate top-up user-1 gpt-4 tpm=50000 --idempotency-key ticket-4711"
 )]
 pub struct TopUp {
     #[command(flatten)]
@@ -62,8 +67,28 @@ pub struct TopUp {
     change: ChangeArgs,
 }
 
+impl BucketArgs {
+    /// Returns the bucket as a question has it.
+    fn of(&self, context: &Context) -> String {
+        let Self { entity, resource } = self;
+        let namespace = &context.options().namespace;
+        format!("of {entity} on {resource} in namespace {namespace}")
+    }
+}
+
+/// Returns the limits as a question has them.
+fn named(limits: &[String]) -> String {
+    match limits {
+        [] => "all rates".to_owned(),
+        limits => limits.join(", "),
+    }
+}
+
 impl Reset {
     pub async fn run(self, context: &Context) -> Result<Outcome, Failure> {
+        let limits = named(&self.limits);
+        let deed = format!("reset the balances of {limits} {}", self.bucket.of(context));
+        self.destroy.confirm(&deed, "yes")?;
         let limiter = context.limiter().await?;
         let BucketArgs { entity, resource } = &self.bucket;
         let mut edit = limiter.admin().edit_balances(entity, resource);
@@ -80,12 +105,15 @@ impl Reset {
                 false => edit.reset(limit),
             };
         }
-        send(context, edit, self.change).await
+        send(context, edit, self.destroy.dry_run, self.key).await
     }
 }
 
 impl Drain {
     pub async fn run(self, context: &Context) -> Result<Outcome, Failure> {
+        let limits = named(&self.limits);
+        let deed = format!("drain {limits} {}", self.bucket.of(context));
+        self.destroy.confirm(&deed, "yes")?;
         let limiter = context.limiter().await?;
         let BucketArgs { entity, resource } = &self.bucket;
         let mut edit = limiter.admin().edit_balances(entity, resource);
@@ -95,7 +123,7 @@ impl Drain {
         for limit in &self.limits {
             edit = edit.drain(limit);
         }
-        send(context, edit, self.change).await
+        send(context, edit, self.destroy.dry_run, self.key).await
     }
 }
 
@@ -107,19 +135,21 @@ impl TopUp {
         for Amount { limit, tokens } in &self.amounts {
             edit = edit.top_up(limit, *tokens);
         }
-        send(context, edit, self.change).await
+        let ChangeArgs { dry_run, key } = self.change;
+        send(context, edit, dry_run, key).await
     }
 }
 
 async fn send(
     context: &Context,
     mut edit: BalanceEdit<'_>,
-    change: ChangeArgs,
+    dry_run: bool,
+    key: KeyArgs,
 ) -> Result<Outcome, Failure> {
-    if change.dry_run {
+    if dry_run {
         edit = edit.dry_run();
     }
-    if let Some(key) = change.idempotency_key {
+    if let Some(key) = key.idempotency_key {
         edit = edit.idempotency_key(key);
     }
     let report = edit.send().await?;

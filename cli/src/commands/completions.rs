@@ -10,9 +10,7 @@ use crate::failure::{Failure, Outcome};
 
 /// Prints a script that completes commands in a shell.
 #[derive(Debug, Args)]
-#[command(
-    after_help = "Example: weirgate completions bash > ~/.local/share/bash-completion/completions/weirgate"
-)]
+#[command(after_help = "Example: weirgate completions bash > /etc/bash_completion.d/weirgate")]
 pub struct Completions {
     /// The shell
     shell: Shell,

@@ -15,7 +15,7 @@ use crate::failure::{Failure, Outcome};
 use crate::text::Text;
 use finding::{Finding, State};
 
-/// Says what is wrong with the table and its functions, and what to do.
+/// Checks the table and its functions, and says what to do.
 ///
 /// Table, indexes, stream, functions, schedule, alarms, clock, and what the credentials allow;
 /// each problem with its remedy. It changes nothing.

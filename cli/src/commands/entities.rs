@@ -4,8 +4,9 @@ use clap::{Args, Subcommand};
 use serde::Serialize;
 use weirgate::{Entity, EntityDescription, EntityId};
 
+use super::confirm::Destroy;
 use super::list::PageArgs;
-use super::report::done;
+use super::report::{done, dry_run};
 use crate::context::Context;
 use crate::failure::{Failure, Outcome};
 
@@ -21,7 +22,7 @@ pub enum Entities {
     #[command(after_help = "Example: weirgate entities set user-1 --parent team-a --cascades")]
     Set(Set),
     #[command(
-        after_help = "Example: weirgate entities describe customer-1 --name 'Acme Inc.' --label plan=pro"
+        after_help = "Example: weirgate entities describe user-1 --name 'Acme Inc.' --label plan=pro"
     )]
     Describe(Describe),
     #[command(after_help = "Example: weirgate entities delete user-1")]
@@ -96,6 +97,8 @@ fn label(text: &str) -> Result<(String, String), String> {
 pub struct Delete {
     /// The entity
     entity: String,
+    #[command(flatten)]
+    destroy: Destroy,
 }
 
 impl Entities {
@@ -128,16 +131,33 @@ impl Entities {
                 done(context, true, &format!("entity {} is set", entity.id))
             }
             Self::Describe(command) => command.run(context).await,
-            Self::Delete(Delete { entity }) => {
-                let id = EntityId::new(&*entity)?;
-                let is_deleted = context.limiter().await?.admin().delete_entity(&id).await?;
-                let text = match is_deleted {
-                    true => format!("entity {id} is deleted"),
-                    false => format!("entity {id} had no item"),
-                };
-                done(context, is_deleted, &text)
-            }
+            Self::Delete(command) => command.run(context).await,
         }
+    }
+}
+
+impl Delete {
+    async fn run(self, context: &Context) -> Result<Outcome, Failure> {
+        let Self { entity, destroy } = self;
+        let id = EntityId::new(&*entity)?;
+        let namespace = &context.options().namespace;
+        let deed = format!("delete the item of entity {id} in namespace {namespace}");
+        destroy.confirm(&deed, "yes")?;
+        let limiter = context.limiter().await?;
+        if destroy.dry_run {
+            let is_there = limiter.admin().entity(&id).await?.is_some();
+            let text = match is_there {
+                true => format!("entity {id} would be deleted"),
+                false => format!("entity {id} has no item"),
+            };
+            return dry_run(context, is_there, &text);
+        }
+        let is_deleted = limiter.admin().delete_entity(&id).await?;
+        let text = match is_deleted {
+            true => format!("entity {id} is deleted"),
+            false => format!("entity {id} had no item"),
+        };
+        done(context, is_deleted, &text)
     }
 }
 

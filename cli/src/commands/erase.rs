@@ -3,7 +3,7 @@
 use clap::Args;
 use weirgate::{EntityId, EraseReport, LiveLeases};
 
-use super::confirm::confirm;
+use super::confirm::Destroy;
 use crate::context::Context;
 use crate::failure::{Failure, Outcome};
 
@@ -19,9 +19,8 @@ pub struct Erase {
     /// Deletes leases that have not expired; without it, they prevent the erasure
     #[arg(long)]
     discard_leases: bool,
-    /// Does not ask
-    #[arg(long)]
-    yes: bool,
+    #[command(flatten)]
+    destroy: Destroy,
 }
 
 impl Erase {
@@ -31,16 +30,18 @@ impl Erase {
             true => LiveLeases::Discard,
             false => LiveLeases::Refuse,
         };
+        let namespace = &context.options().namespace;
+        let deed = format!("erase all that namespace {namespace} has of {id}");
+        self.destroy.confirm(&deed, id.as_str())?;
         let limiter = context.limiter().await?;
-        if !self.yes {
-            let namespace = &context.options().namespace;
-            confirm(
-                &format!("erase all that namespace {namespace} has of {id}"),
-                id.as_str(),
-            )?;
-        }
-        let report = limiter.admin().erase_entity(&id, leases).await?;
-        context.output().print(&report, text)?;
+        let admin = limiter.admin();
+        let is_dry_run = self.destroy.dry_run;
+        let report = match is_dry_run {
+            true => admin.preview_erasure(&id, leases).await?,
+            false => admin.erase_entity(&id, leases).await?,
+        };
+        let output = context.output();
+        output.print(&report, |report| text(report, is_dry_run))?;
         Ok(match report.in_use.is_empty() {
             true => Outcome::Done,
             false => Outcome::Incomplete,
@@ -48,7 +49,7 @@ impl Erase {
     }
 }
 
-fn text(report: &EraseReport) -> String {
+fn text(report: &EraseReport, is_dry_run: bool) -> String {
     let EraseReport {
         configs,
         entity,
@@ -60,8 +61,12 @@ fn text(report: &EraseReport) -> String {
         ..
     } = report;
     let entity = if *entity { "its item" } else { "no item" };
+    let erased = match is_dry_run {
+        true => "would be erased",
+        false => "erased",
+    };
     let mut text = format!(
-        "erased: {configs} configurations, {entity}, {children} links of children, {shards} shards, \
+        "{erased}: {configs} configurations, {entity}, {children} links of children, {shards} shards, \
          {snapshots} snapshots, {audit_events} audit events"
     );
     if !in_use.is_empty() {

@@ -3,7 +3,8 @@
 use clap::{Args, Subcommand};
 use weirgate::StoredLease;
 
-use super::report::done;
+use super::confirm::Destroy;
+use super::report::{done, dry_run};
 use super::unreadable;
 use crate::context::Context;
 use crate::failure::{Failure, Outcome};
@@ -36,13 +37,15 @@ pub struct Release {
     resource: String,
     /// Id of the lease, as listed
     lease: String,
+    #[command(flatten)]
+    destroy: Destroy,
 }
 
 impl Leases {
     pub async fn run(self, context: &Context) -> Result<Outcome, Failure> {
-        let limiter = context.limiter().await?;
         match self {
             Self::List(List { entity, resource }) => {
+                let limiter = context.limiter().await?;
                 let leases = limiter.admin().leases(&entity, &resource).await?;
                 let output = context.output();
                 output.print(&leases, |leases| {
@@ -57,22 +60,41 @@ impl Leases {
                 }
                 Ok(unreadable::outcome(&leases.unreadable))
             }
-            Self::Release(Release {
-                entity,
-                resource,
-                lease,
-            }) => {
-                let is_released = limiter
-                    .admin()
-                    .release_lease(&entity, &resource, &lease)
-                    .await?;
-                let text = match is_released {
-                    true => format!("lease {lease} is released"),
-                    false => format!("lease {lease} is not in this bucket any more"),
-                };
-                done(context, is_released, &text)
-            }
+            Self::Release(command) => command.run(context).await,
         }
+    }
+}
+
+impl Release {
+    async fn run(self, context: &Context) -> Result<Outcome, Failure> {
+        let Self {
+            entity,
+            resource,
+            lease,
+            destroy,
+        } = self;
+        let namespace = &context.options().namespace;
+        let deed = format!("end lease {lease} of {entity} on {resource} in namespace {namespace}");
+        destroy.confirm(&deed, "yes")?;
+        let limiter = context.limiter().await?;
+        let admin = limiter.admin();
+        let (is_there, report): (_, fn(&Context, bool, &str) -> _) = match destroy.dry_run {
+            true => {
+                let mut leases = admin.leases(&entity, &resource).await?.items.into_iter();
+                (leases.any(|known| known.id == lease), dry_run)
+            }
+            false => (admin.release_lease(&entity, &resource, &lease).await?, done),
+        };
+        if is_there {
+            let is = if destroy.dry_run { "would be" } else { "is" };
+            return report(context, true, &format!("lease {lease} {is} released"));
+        }
+        let text = format!(
+            "lease {lease} is not in this bucket: it has ended, or has another id; see weirgate \
+             leases list {entity} {resource}"
+        );
+        report(context, false, &text)?;
+        Ok(Outcome::Incomplete)
     }
 }
 

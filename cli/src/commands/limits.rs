@@ -3,8 +3,10 @@
 mod apply;
 mod change;
 pub mod diff;
+mod export;
 mod plan;
 pub mod show;
+mod stored;
 
 use clap::{ArgGroup, Args, Subcommand};
 use serde::Serialize;
@@ -21,20 +23,24 @@ pub enum Limits {
     #[command(after_help = "Example: weirgate limits get --resource gpt-4")]
     Get(Get),
     #[command(
-        after_help = "Examples:\n  weirgate limits set --resource gpt-4 rpm=500/minute tpm=100000/minute,burst=200000 slots=20\n  \
+        after_help = "Examples:\n  weirgate limits set --resource gpt-4 rpm=500/minute,burst=800 slots=20\n  \
                       weirgate limits set --resource gpt-4 rpm=600/minute --shadow=false"
     )]
     Set(change::Set),
     #[command(after_help = "Example: weirgate limits delete --entity user-1 --resource gpt-4")]
     Delete(change::Delete),
-    #[command(after_help = "Example: weirgate limits list --resource gpt-4")]
+    #[command(
+        after_help = "Examples:\n  weirgate limits list\n  weirgate limits list --resource gpt-4"
+    )]
     List(List),
+    #[command(after_help = "Example: weirgate limits export > limits.yaml")]
+    Export(export::Export),
     #[command(after_help = "Example: weirgate limits diff limits.yaml --exit-code")]
     Diff(diff::Diff),
     #[command(after_help = "Example: weirgate limits plan limits.yaml --out limits.plan")]
     Plan(plan::Plan),
     #[command(
-        after_help = "Examples:\n  weirgate limits apply limits.yaml\n  weirgate limits apply limits.plan"
+        after_help = "Examples:\n  weirgate limits apply limits.yaml --prune\n  weirgate limits apply limits.plan"
     )]
     Apply(apply::Apply),
 }
@@ -46,14 +52,14 @@ pub struct Get {
     level: LevelArgs,
 }
 
-/// Lists configurations.
+/// Lists the configurations of all levels, or of some.
 #[derive(Debug, Args)]
-#[command(group(ArgGroup::new("of").required(true).args(["entity", "resource", "entities", "resources"])))]
+#[command(group(ArgGroup::new("of").args(["entity", "resource", "entities", "resources"])))]
 pub struct List {
-    /// All of one entity
+    /// Those of one entity: its default, and for each resource
     #[arg(long, value_name = "ID")]
     entity: Option<String>,
-    /// Those of all entities for one resource
+    /// Those on one resource: its own, and those of entities
     #[arg(long, value_name = "NAME")]
     resource: Option<String>,
     /// The defaults of all entities
@@ -72,6 +78,15 @@ struct Configured {
     config: Option<Config>,
 }
 
+impl From<(ConfigLevel, Config)> for Configured {
+    fn from((level, config): (ConfigLevel, Config)) -> Self {
+        Self {
+            level,
+            config: Some(config),
+        }
+    }
+}
+
 impl Limits {
     pub async fn run(self, context: &Context) -> Result<Outcome, Failure> {
         match self {
@@ -79,6 +94,7 @@ impl Limits {
             Self::Set(command) => command.run(context).await,
             Self::Delete(command) => command.run(context).await,
             Self::List(command) => command.run(context).await,
+            Self::Export(command) => command.run(context).await,
             Self::Diff(command) => command.run(context).await,
             Self::Plan(command) => command.run(context).await,
             Self::Apply(command) => command.run(context).await,
@@ -93,7 +109,7 @@ impl Get {
         let configured = Configured { level, config };
         let output = context.output();
         output.print(&configured, |Configured { level, config }| match config {
-            Some(config) => show::config(output, config),
+            Some(config) => show::lines(config),
             None => format!("{level} has no configuration"),
         })?;
         Ok(Outcome::Done)
@@ -106,22 +122,19 @@ impl List {
             (Some(entity), _) => ConfigFilter::Entity(EntityId::new(&**entity)?),
             (None, Some(resource)) => ConfigFilter::Resource(Resource::new(&**resource)?),
             (None, None) if self.entities => ConfigFilter::Entities,
-            (None, None) => ConfigFilter::Resources,
+            (None, None) if self.resources => ConfigFilter::Resources,
+            (None, None) => ConfigFilter::All,
         };
         let limiter = context.limiter().await?;
         let row = |Configured { level, config }: &Configured| {
             let limits = config.as_ref().map(show::one_line);
             [vec![level.to_string(), limits.unwrap_or_default()]]
         };
-        let configured = |(level, config)| Configured {
-            level,
-            config: Some(config),
-        };
         self.page
             .print(context, &["level", "limits"], row, async |page| {
                 let page = limiter.admin().configs(&filter, page).await?;
                 Ok(Page {
-                    items: page.items.into_iter().map(configured).collect(),
+                    items: page.items.into_iter().map(Configured::from).collect(),
                     unreadable: page.unreadable,
                     next: page.next,
                 })

@@ -1,13 +1,14 @@
 //! `weirgate peek`.
 
 use clap::Args;
-use weirgate::{Balances, ConfigStatus, LimitKind, LimitStatus};
-use weirgate_shared::rounded_span;
+use weirgate::{ConfigStatus, EntityId, LimitKind, LimitStatus, RateLimiter, Resource};
+use weirgate_shared::{rate_text, rounded_span};
 
 use crate::amounts::{self, Amount};
 use crate::context::Context;
 use crate::failure::{Failure, Outcome};
-use crate::instant;
+use crate::output::Output;
+use weirgate_local::why::{Reasons, options};
 
 /// Shows the balances of a bucket, and takes nothing.
 #[derive(Debug, Args)]
@@ -30,17 +31,52 @@ impl Peek {
             peek = peek.need(&need.limit, need.tokens);
         }
         let balances = peek.send().await?;
+        let remark = match balances.status {
+            ConfigStatus::Disabled => self.why_disabled(&limiter).await?,
+            ConfigStatus::Unlimited => "unlimited by its configuration".to_owned(),
+            ConfigStatus::Enforced => String::new(),
+        };
         let output = context.output();
         output.print(&balances, |balances| {
-            let rows = balances.limits.iter().map(row);
             let table = match balances.limits.is_empty() {
                 true => String::new(),
-                false => output.table(&COLUMNS, rows) + "\n",
+                false => table(output, &balances.limits) + "\n",
             };
-            table + &remark(balances)
+            table + &remark
         })?;
         Ok(Outcome::Done)
     }
+}
+
+impl Peek {
+    /// Returns what disables the bucket: a stop, or its configuration.
+    async fn why_disabled(&self, limiter: &RateLimiter) -> Result<String, Failure> {
+        let (entity, resource) = (
+            EntityId::new(&*self.entity)?,
+            Resource::new(&*self.resource)?,
+        );
+        let reasons = Reasons::read(limiter, entity, resource, None).await?;
+        Ok(match reasons.stopped_at {
+            Some(level) => {
+                let options = options(&level);
+                format!("{level} is stopped: weirgate start {options} ends that")
+            }
+            None => "disabled by its configuration".to_owned(),
+        })
+    }
+}
+
+/// Returns limits as a table, with their entities if there are several.
+pub fn table(output: &Output, limits: &[LimitStatus]) -> String {
+    let first = limits.first().map(|status| &status.entity);
+    if limits.iter().all(|status| Some(&status.entity) == first) {
+        return output.table(&COLUMNS, limits.iter().map(row));
+    }
+    let rows = limits.iter().map(|status| {
+        let entity = vec![status.entity.to_string()];
+        [entity, row(status)].concat()
+    });
+    output.table(&[&["entity"][..], &COLUMNS].concat(), rows)
 }
 
 /// Columns of limits.
@@ -49,7 +85,7 @@ pub const COLUMNS: [&str; 6] = ["limit", "#available", "#capacity", "refill", "m
 /// Returns a limit as a row of [`COLUMNS`].
 pub fn row(status: &LimitStatus) -> Vec<String> {
     let refill = match status.kind() {
-        LimitKind::Rate => instant::rate_text(status.refill_amount, status.refill_period),
+        LimitKind::Rate => rate_text(status.refill_amount, status.refill_period),
         LimitKind::Slots => "slots".to_owned(),
     };
     let wait = match status.retry_after {
@@ -65,12 +101,4 @@ pub fn row(status: &LimitStatus) -> Vec<String> {
         status.mode.as_str().to_owned(),
         wait,
     ]
-}
-
-fn remark(balances: &Balances) -> String {
-    match balances.status {
-        ConfigStatus::Disabled => "disabled by its configuration".to_owned(),
-        ConfigStatus::Unlimited => "unlimited by its configuration".to_owned(),
-        _ => String::new(),
-    }
 }

@@ -3,7 +3,7 @@
 use clap::Args;
 use weirgate::{LiveLeases, PageToken, PurgeReport};
 
-use super::confirm::confirm;
+use super::confirm::Destroy;
 use super::list::token;
 use crate::context::Context;
 use crate::failure::{Failure, Outcome};
@@ -15,35 +15,29 @@ use crate::failure::{Failure, Outcome};
 /// buckets.
 #[derive(Debug, Args)]
 #[command(
-    after_help = "Example: weirgate --namespace staging stop --system && sleep 60 && \
-                  weirgate --namespace staging purge"
+    after_help = "Examples:\n  weirgate --namespace staging stop --system\n  \
+                  weirgate --namespace staging purge --dry-run"
 )]
 pub struct Purge {
-    /// Counts, and deletes nothing
-    #[arg(long)]
-    dry_run: bool,
     /// Deletes shards with leases that have not expired, too
     #[arg(long)]
     discard_leases: bool,
     /// Continues an interrupted purge after this page
     #[arg(long, value_name = "TOKEN", value_parser = token)]
     page: Option<PageToken>,
-    /// Does not ask
-    #[arg(long)]
-    yes: bool,
+    #[command(flatten)]
+    destroy: Destroy,
 }
 
 impl Purge {
     pub async fn run(self, context: &Context) -> Result<Outcome, Failure> {
         let namespace = &context.options().namespace;
-        let limiter = context.limiter().await?;
-        if !self.yes && !self.dry_run {
-            let deed = format!(
-                "delete all that table {} has of namespace {namespace}",
-                context.table()?
-            );
-            confirm(&deed, namespace)?;
-        }
+        let deed = format!(
+            "delete all that table {} has of namespace {namespace}",
+            context.table()?
+        );
+        self.destroy.confirm(&deed, namespace)?;
+        let (limiter, is_dry_run) = (context.limiter().await?, self.destroy.dry_run);
         let leases = match self.discard_leases {
             true => LiveLeases::Discard,
             false => LiveLeases::Refuse,
@@ -56,7 +50,7 @@ impl Purge {
         };
         loop {
             let mut purge = limiter.admin().purge_namespace(namespace).leases(leases);
-            if self.dry_run {
+            if is_dry_run {
                 purge = purge.dry_run();
             }
             let page = match purge.after(sum.next.clone()).send().await {
@@ -64,10 +58,7 @@ impl Purge {
                 Err(error) => {
                     drop(progress);
                     if let Some(next) = &sum.next {
-                        output.note(format!(
-                            "{}\ngo on: --page {next}",
-                            text(&sum, self.dry_run)
-                        ));
+                        output.note(format!("{}\ngo on: --page {next}", text(&sum, is_dry_run)));
                     }
                     return Err(error.into());
                 }
@@ -79,7 +70,7 @@ impl Purge {
             progress.show(|| format!("{} items read, {} deleted", sum.scanned, sum.deleted()));
         }
         drop(progress);
-        output.print(&sum, |sum| text(sum, self.dry_run))?;
+        output.print(&sum, |sum| text(sum, is_dry_run))?;
         Ok(match sum.leased {
             0 => Outcome::Done,
             _ => Outcome::Incomplete,

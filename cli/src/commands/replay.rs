@@ -12,10 +12,9 @@ use crate::context::Context;
 use crate::failure::{Failure, Outcome};
 use crate::text::one_line;
 
-/// Makes the copies of usage that the aggregator could not make, from the objects of the failure
-/// bucket.
+/// Makes usage copies from the objects of the failure bucket.
 ///
-/// It may run twice, beside the aggregator, and again after an interruption: a copy that is there
+/// They are those that the aggregator could not make. It may run twice, beside the aggregator, and again after an interruption: a copy that is there
 /// already changes nothing. It needs dynamodb:GetItem and dynamodb:UpdateItem on the table; with
 /// --dry-run only the first. Exit code 1 if something is left, and the output says what.
 #[derive(Debug, Clone, Parser)]

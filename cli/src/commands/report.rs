@@ -12,9 +12,16 @@ use crate::text::one_line;
 /// Options of a change that an operator makes.
 #[derive(Debug, Clone, Args)]
 pub struct ChangeArgs {
-    /// Reads and reports, and changes nothing
+    /// Shows what would be changed, and writes nothing
     #[arg(long)]
     pub dry_run: bool,
+    #[command(flatten)]
+    pub key: KeyArgs,
+}
+
+/// Makes a repeated change one.
+#[derive(Debug, Clone, Args)]
+pub struct KeyArgs {
     /// Makes the change at most once for this key, ever
     #[arg(long, value_name = "KEY")]
     pub idempotency_key: Option<String>,
@@ -23,6 +30,14 @@ pub struct ChangeArgs {
 #[derive(Serialize)]
 struct Changed {
     changed: bool,
+    #[serde(skip_serializing_if = "is_false")]
+    dry_run: bool,
+}
+
+/// Returns whether a field is left out of JSON.
+#[expect(clippy::trivially_copy_pass_by_ref, reason = "as serde calls it")]
+pub const fn is_false(value: &bool) -> bool {
+    !*value
 }
 
 /// Reports a change that has no other result.
@@ -30,9 +45,22 @@ struct Changed {
 /// # Errors
 /// If standard output cannot be written.
 pub fn done(context: &Context, changed: bool, text: &str) -> Result<Outcome, Failure> {
-    context
-        .output()
-        .print(&Changed { changed }, |_| one_line(text))?;
+    let dry_run = false;
+    print(context, &Changed { changed, dry_run }, text)
+}
+
+/// Reports a change that was not made. `changed` is whether it would change anything.
+///
+/// # Errors
+/// If standard output cannot be written.
+pub fn dry_run(context: &Context, changed: bool, text: &str) -> Result<Outcome, Failure> {
+    let dry_run = true;
+    let text = format!("{text} (dry run: nothing changed)");
+    print(context, &Changed { changed, dry_run }, &text)
+}
+
+fn print(context: &Context, changed: &Changed, text: &str) -> Result<Outcome, Failure> {
+    context.output().print(changed, |_| one_line(text))?;
     Ok(Outcome::Done)
 }
 

@@ -4,7 +4,8 @@ use clap::Args;
 use serde::Serialize;
 use weirgate::{ConfigLevel, Page, Switch, SwitchEdit, SwitchReport};
 
-use super::report::{ChangeArgs, outcome_text};
+use super::confirm::Destroy;
+use super::report::{ChangeArgs, KeyArgs, outcome_text};
 use super::unreadable;
 use crate::context::Context;
 use crate::failure::{Failure, Outcome};
@@ -19,7 +20,9 @@ pub struct Stop {
     #[command(flatten)]
     level: LevelArgs,
     #[command(flatten)]
-    change: ChangeArgs,
+    destroy: Destroy,
+    #[command(flatten)]
+    key: KeyArgs,
 }
 
 /// Lets a level go on although a wider one is stopped.
@@ -49,22 +52,29 @@ pub struct Switches {}
 
 impl Stop {
     pub async fn run(self, context: &Context) -> Result<Outcome, Failure> {
-        let (limiter, level) = (context.limiter().await?, self.level.level()?);
-        send(context, &level, limiter.admin().stop(&level), self.change).await
+        let level = self.level.level()?;
+        let namespace = &context.options().namespace;
+        let deed = format!("deny every acquire of {level} in namespace {namespace}");
+        self.destroy.confirm(&deed, "yes")?;
+        let (limiter, dry_run) = (context.limiter().await?, self.destroy.dry_run);
+        let edit = limiter.admin().stop(&level);
+        send(context, &level, edit, dry_run, self.key).await
     }
 }
 
 impl Exempt {
     pub async fn run(self, context: &Context) -> Result<Outcome, Failure> {
         let (limiter, level) = (context.limiter().await?, self.level.level()?);
-        send(context, &level, limiter.admin().exempt(&level), self.change).await
+        let (edit, change) = (limiter.admin().exempt(&level), self.change);
+        send(context, &level, edit, change.dry_run, change.key).await
     }
 }
 
 impl Start {
     pub async fn run(self, context: &Context) -> Result<Outcome, Failure> {
         let (limiter, level) = (context.limiter().await?, self.level.level()?);
-        send(context, &level, limiter.admin().start(&level), self.change).await
+        let (edit, change) = (limiter.admin().start(&level), self.change);
+        send(context, &level, edit, change.dry_run, change.key).await
     }
 }
 
@@ -72,12 +82,13 @@ async fn send(
     context: &Context,
     level: &ConfigLevel,
     mut edit: SwitchEdit<'_>,
-    change: ChangeArgs,
+    dry_run: bool,
+    key: KeyArgs,
 ) -> Result<Outcome, Failure> {
-    if change.dry_run {
+    if dry_run {
         edit = edit.dry_run();
     }
-    if let Some(key) = change.idempotency_key {
+    if let Some(key) = key.idempotency_key {
         edit = edit.idempotency_key(key);
     }
     let report = edit.send().await?;

@@ -398,7 +398,7 @@ async fn a_command_that_is_not_run_has_a_code_of_its_own() {
     holder.ready();
     let (status, _) = Run::start(world.acquire(&["slots=1"], &["true"])).end();
     assert_eq!(status.code(), Some(124), "denied");
-    world.table.text("stop --system");
+    world.table.text("stop --system --yes");
     let (status, _) = Run::start(world.acquire(&["budget=1"], &["true"])).end();
     assert_eq!(status.code(), Some(124), "stopped");
     world.gate.set_down(true);
@@ -446,7 +446,7 @@ async fn a_command_whose_lease_is_lost_is_stopped_or_kept_with_one_warning() {
                 let lease = world.leases()[0]["id"].as_str().expect("an id").to_owned();
                 world
                     .table
-                    .text(["leases", "release", "job", "gpu", &lease]);
+                    .text(["leases", "release", "job", "gpu", &lease, "--yes"]);
             }
             let errors = run.process.stderr.take().expect("it is piped");
             let warnings = lines(errors);

@@ -19,15 +19,15 @@ async fn limits_are_set_shown_listed_and_deleted() {
     );
     assert_eq!(
         found["config"]["limits"][1],
-        json!({"name": "slots", "slots": 2, "mode": "soft"})
+        json!({"text": "slots=2,mode=soft", "name": "slots", "slots": 2, "mode": "soft"})
     );
-    let list = table.json("limits list --resources");
+    let list = table.json("limits list");
     assert_eq!(list["items"].as_array().map(Vec::len), Some(1), "{list}");
-    let text = table.text("limits list --resources");
+    let text = table.text("limits list");
     assert_eq!(list["items"][0]["level"]["resource"], "gpt-4", "{list}");
-    assert!(text.contains("rpm 5/minute"), "{text}");
+    assert!(text.contains("rpm=5/minute slots=2,mode=soft"), "{text}");
     assert_eq!(table.json("namespaces")["items"], json!(["default"]));
-    let delete = "--principal ops limits delete --resource gpt-4";
+    let delete = "--principal ops limits delete --resource gpt-4 --yes";
     let deleted = table.json(delete);
     assert_eq!(deleted["before"], done["after"], "{deleted}");
     assert_eq!(
@@ -86,18 +86,15 @@ async fn the_audit_is_exported_by_time_and_kept_as_long_as_its_writer_says() {
         .collect();
     assert_eq!(
         rows[0],
-        ["AT", "AUTHOR", "WHAT", "BEFORE", "AFTER"],
+        ["AT", "AUTHOR", "WHAT", "BEFORE", "AFTER", "OPERATION"],
         "{text}"
     );
     let cells: Vec<_> = rows[1..].iter().map(|row| row[2..].join(" | ")).collect();
     let expected = [
-        "system rpm.capacity | 5 | 6",
-        "system rpm.refill | 5/minute | 6/minute",
-        "system rpm.capacity | - | 5",
-        "system rpm.mode | - | enforced",
-        "system rpm.refill | - | 5/minute",
-        "system shadow | - | no",
-        "system status | - | enforced",
+        "system limit rpm | 5/minute | 6/minute | -",
+        "system limit rpm | - | 5/minute | -",
+        "system shadow | - | no | -",
+        "system status | - | enforced | -",
     ];
     assert_eq!(cells, expected, "{text}");
 }
@@ -195,7 +192,10 @@ async fn entities_have_parents_and_children() {
         json!(["user"])
     );
     assert_eq!(table.json("entities list")["items"], json!(["user"]));
-    assert_eq!(table.json("entities delete user"), json!({"changed": true}));
+    assert_eq!(
+        table.json("entities delete user --yes"),
+        json!({"changed": true})
+    );
     let gone = table.run("entities get user");
     assert_eq!(gone.code, Some(1), "{gone:?}");
 }
@@ -223,7 +223,7 @@ async fn tokens_are_taken_held_and_denied() {
     let leases = table.json("leases list user gpt-4");
     assert!(leases.to_string().contains(&lease), "{leases}");
     assert_eq!(
-        table.json(["leases", "release", "user", "gpt-4", &lease]),
+        table.json(["leases", "release", "user", "gpt-4", &lease, "--yes"]),
         json!({"changed": true})
     );
     let balances = table.json("peek user gpt-4");
@@ -245,7 +245,7 @@ async fn operators_stop_start_and_correct() {
         json!("dry_run")
     );
     assert_eq!(table.run("acquire user gpt-4 rpd=1").code, Some(0));
-    table.text("stop --resource gpt-4 --idempotency-key ticket-1");
+    table.text("stop --resource gpt-4 --idempotency-key ticket-1 --yes");
     let stopped = table.run("--json acquire user gpt-4 rpd=1");
     assert_eq!(stopped.code, Some(5), "{stopped:?}");
     assert!(
@@ -258,12 +258,12 @@ async fn operators_stop_start_and_correct() {
 
     let available =
         |table: &Table| table.json("peek user gpt-4")["limits"][0]["available_tokens"].as_f64();
-    table.text("drain user gpt-4 rpd");
+    table.text("drain user gpt-4 rpd --yes");
     assert!(available(&table).is_some_and(|tokens| tokens < 1.0));
     table.text("top-up user gpt-4 rpd=5 --idempotency-key ticket-2");
     table.text("top-up user gpt-4 rpd=5 --idempotency-key ticket-2");
     assert!(available(&table).is_some_and(|tokens| (5.0..6.0).contains(&tokens)));
-    table.text("reset user gpt-4");
+    table.text("reset user gpt-4 --yes");
     assert_eq!(available(&table), Some(10.0));
     assert_eq!(
         table.json("split user gpt-4 --shards 2"),
@@ -288,6 +288,26 @@ async fn operators_stop_start_and_correct() {
     let asked = table.run("erase user");
     assert_eq!(asked.code, Some(2), "{asked:?}");
     assert!(asked.stderr.contains("add --yes"), "{asked:?}");
+    // All of the namespace, with what each operator asked for, and by which key.
+    let audit = table.text("audit --from 1h");
+    for operation in [
+        "stop resource gpt-4 (ticket-1)",
+        "add 5 to rpd of user on gpt-4 (ticket-2)",
+        "set rpd to 0 of user on gpt-4",
+        "reset every rate of user on gpt-4",
+        "exempt entity user",
+    ] {
+        let lines = audit
+            .lines()
+            .filter(|line| line.trim_end().ends_with(operation));
+        assert_eq!(lines.count(), 1, "{operation}: {audit}");
+    }
+    let mut newest_first: Vec<_> = audit.lines().skip(1).map(|line| &line[..20]).collect();
+    newest_first.reverse();
+    assert!(
+        newest_first.is_sorted() && newest_first.len() > 6,
+        "{audit}"
+    );
     assert_eq!(table.json("erase user --yes")["shards"], 2);
 }
 
@@ -340,4 +360,53 @@ async fn what_is_due_is_shown_and_then_done() {
     );
     assert_eq!(table.json("leases list user gpu")["items"], json!([]));
     assert_eq!(table.text("reconcile --dry-run"), "0 due\n");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn limits_of_several_entities_are_told_apart_and_a_stop_is_named() {
+    let table = Table::new().await;
+    table.text("limits set --system rpm=5/day");
+    let alone = table.text("peek user gpt-4");
+    assert!(alone.starts_with("LIMIT "), "{alone}");
+    table.text("entities set user --parent team --cascades");
+    for command in ["acquire user gpt-4 rpm=1", "peek user gpt-4"] {
+        let text = table.text(command);
+        let rows: Vec<_> = text
+            .lines()
+            .skip_while(|line| !line.starts_with("ENTITY "))
+            .map(|line| line.split_whitespace().take(3).collect::<Vec<_>>())
+            .collect();
+        let expected = [
+            vec!["ENTITY", "LIMIT", "AVAILABLE"],
+            vec!["user", "rpm", "4"],
+            vec!["team", "rpm", "4"],
+        ];
+        assert_eq!(rows, expected, "{text}");
+    }
+    table.text("stop --entity team --yes");
+    let stopped = table.text("peek user gpt-4");
+    assert_eq!(
+        stopped,
+        "entity team is stopped: weirgate start --entity team ends that\n"
+    );
+    table.text("start --entity team");
+    table.text("limits set --resource gpt-4 --disabled");
+    let disabled = table.text("peek user gpt-4");
+    assert_eq!(disabled, "disabled by its configuration\n");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_lease_that_is_not_there_fails_and_a_change_without_a_name_has_its_number() {
+    let table = Table::new().await;
+    table.text("limits set --system slots=1");
+    let gone = table.run("leases release user gpt-4 xxxx --yes");
+    assert_eq!(gone.code, Some(1), "{gone:?}");
+    assert!(
+        gone.stdout.contains("weirgate leases list user gpt-4"),
+        "{gone:?}"
+    );
+    // No variable has the name of the user here.
+    let events = table.json("audit");
+    let author = events["items"][0]["principal"].as_str().expect("a text");
+    assert!(author.starts_with("uid "), "{events}");
 }

@@ -7,51 +7,70 @@ use std::net::TcpListener;
 use weirgate_testkit::Dynamo;
 use weirgate_testkit::server::serve;
 
-use super::fixtures::{File, commands, refusing, weirgate};
+use super::fixtures::{File, Table, commands, refusing, weirgate};
+
+/// What a command does to the table.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Does {
+    /// Changes nothing.
+    Read,
+    /// Changes something that another command restores, or that callers do all the time.
+    Write,
+    /// Loses something, or denies callers what they have: it asks first.
+    Destroy,
+}
+use Does::{Destroy, Read, Write};
 
 /// Every command that reads or changes the table, with arguments that are right.
-const ON_THE_TABLE: [(&str, &[&str]); 41] = [
-    ("limits get", &["--system"]),
-    ("limits set", &["--system", "rpm=5/minute"]),
-    ("limits delete", &["--system"]),
-    ("limits list", &["--resources"]),
-    ("limits diff", &["{file}"]),
-    ("limits plan", &["{file}"]),
-    ("limits apply", &["{plan}"]),
-    ("entities list", &[]),
-    ("entities children", &["team"]),
-    ("entities get", &["user"]),
-    ("entities set", &["user", "--parent", "team"]),
-    ("entities describe", &["user", "--name", "A"]),
-    ("entities delete", &["user"]),
-    ("namespaces", &[]),
-    ("buckets", &["--entity", "user"]),
-    ("leases list", &["user", "gpt-4"]),
-    ("leases release", &["user", "gpt-4", "0000000000011"]),
-    ("usage", &["--entity", "user"]),
-    ("why", &["user", "gpt-4"]),
-    ("peek", &["user", "gpt-4"]),
-    ("acquire", &["user", "gpt-4", "rpm=1"]),
-    ("load", &["user", "gpt-4", "rpm=1", "--rate", "1"]),
-    ("stop", &["--system"]),
-    ("exempt", &["--system"]),
-    ("start", &["--system"]),
-    ("switches", &[]),
-    ("reset", &["user", "gpt-4"]),
-    ("drain", &["user", "gpt-4"]),
-    ("top-up", &["user", "gpt-4", "rpm=1"]),
-    ("split", &["user", "gpt-4", "--shards", "2"]),
-    ("merge", &["user", "gpt-4"]),
-    ("audit", &["--system"]),
-    ("erase", &["user", "--yes"]),
-    ("purge", &["--yes"]),
-    ("replay", &["{file}"]),
-    ("doctor", &[]),
-    ("page", &["--port", "0"]),
-    ("reconcile", &[]),
-    ("reconcile", &["--dry-run"]),
-    ("usage", &["--resource", "gpt-4", "--total"]),
-    ("buckets", &["--resource", "gpt-4"]),
+const ON_THE_TABLE: [(Does, &str, &[&str]); 44] = [
+    (Read, "limits get", &["--system"]),
+    (Write, "limits set", &["--system", "rpm=5/minute"]),
+    (Destroy, "limits delete", &["--resource", "gpt-4"]),
+    (Read, "limits list", &[]),
+    (Read, "limits list", &["--resource", "gpt-4"]),
+    (Read, "limits export", &[]),
+    (Read, "limits diff", &["{file}"]),
+    (Read, "limits plan", &["{file}"]),
+    (Destroy, "limits apply", &["{plan}"]),
+    (Read, "entities list", &[]),
+    (Read, "entities children", &["team"]),
+    (Read, "entities get", &["user"]),
+    (Write, "entities set", &["user", "--parent", "team"]),
+    (Write, "entities describe", &["user", "--name", "A"]),
+    (Destroy, "entities delete", &["user"]),
+    (Read, "namespaces", &[]),
+    (Read, "buckets", &["--entity", "user"]),
+    (Read, "leases list", &["user", "gpt-4"]),
+    (
+        Destroy,
+        "leases release",
+        &["user", "gpt-4", "0000000000011"],
+    ),
+    (Read, "usage", &["--entity", "user"]),
+    (Read, "why", &["user", "gpt-4"]),
+    (Read, "peek", &["user", "gpt-4"]),
+    (Write, "acquire", &["user", "gpt-4", "rpm=1"]),
+    (Write, "load", &["user", "gpt-4", "rpm=1", "--rate", "1"]),
+    (Destroy, "stop", &["--resource", "gpt-4"]),
+    (Write, "exempt", &["--system"]),
+    (Write, "start", &["--system"]),
+    (Read, "switches", &[]),
+    (Destroy, "reset", &["user", "gpt-4"]),
+    (Destroy, "drain", &["user", "gpt-4"]),
+    (Write, "top-up", &["user", "gpt-4", "rpm=1"]),
+    (Write, "split", &["user", "gpt-4", "--shards", "2"]),
+    (Write, "merge", &["user", "gpt-4"]),
+    (Read, "audit", &[]),
+    (Read, "audit", &["--system"]),
+    (Destroy, "erase", &["user"]),
+    (Destroy, "purge", &[]),
+    (Write, "replay", &["{file}"]),
+    (Read, "doctor", &[]),
+    (Read, "page", &["--port", "0"]),
+    (Write, "reconcile", &[]),
+    (Read, "reconcile", &["--dry-run"]),
+    (Read, "usage", &["--resource", "gpt-4", "--total"]),
+    (Read, "buckets", &["--resource", "gpt-4"]),
 ];
 
 /// Commands that use no table.
@@ -59,7 +78,10 @@ const ELSEWHERE: [&str; 4] = ["completions", "docs", "local", "man"];
 
 #[test]
 fn the_table_has_every_command() {
-    let known = ON_THE_TABLE.iter().map(|(path, _)| *path).chain(ELSEWHERE);
+    let known = ON_THE_TABLE
+        .iter()
+        .map(|(_, path, _)| *path)
+        .chain(ELSEWHERE);
     let known: BTreeSet<_> = known.map(str::to_owned).collect();
     let listed: BTreeSet<_> = commands(&[]).into_iter().collect();
     assert_eq!(listed, known, "a new command gets a row in this test");
@@ -96,12 +118,13 @@ impl Files {
 /// `remedy`, as text and as JSON.
 fn every_command_fails(name: &str, options: &[&str], code: i32, remedy: &str) {
     let files = Files::new(name);
-    for (path, arguments) in ON_THE_TABLE {
+    for (does, path, arguments) in ON_THE_TABLE {
         let path: Vec<_> = path.split(' ').collect();
-        let arguments: Vec<_> = arguments
+        let mut arguments: Vec<_> = arguments
             .iter()
             .map(|argument| files.fill(argument))
             .collect();
+        arguments.extend((does == Destroy).then_some("--yes"));
         let run = weirgate([&["--timeout", "1"], options, &path[..], &arguments[..]].concat());
         let seen = format!("{path:?} {options:?}: {run:?}");
         assert_eq!(run.code, Some(code), "{seen}");
@@ -196,6 +219,117 @@ fn every_command_has_a_usage_line_and_an_example() {
             );
         }
         assert!(usage.len() < 120, "{usage}");
+    }
+}
+
+/// A table with something for each command that destroys.
+struct Filled {
+    dynamo: Dynamo,
+    table: Table,
+    lease: String,
+}
+
+impl Filled {
+    async fn new() -> Self {
+        let dynamo = Dynamo::new().await;
+        let table = Table::of(&dynamo);
+        table.text("limits set --resource gpt-4 rpm=5/day slots=2");
+        table.text("entities set user --parent team");
+        let granted = table.json("acquire user gpt-4 rpm=2 slots=1 --lease 1h");
+        let lease = granted["lease_id"].as_str().expect("slots have a lease");
+        let lease = lease.to_owned();
+        // A purge refuses a namespace that callers use.
+        table.text("stop --system --yes");
+        let _ = dynamo.take_operations();
+        Self {
+            dynamo,
+            table,
+            lease,
+        }
+    }
+
+    /// Returns the arguments of a row, for this table.
+    fn fill<'a>(&'a self, files: &'a Files, path: &'a str, arguments: &[&'a str]) -> Vec<&'a str> {
+        let arguments = arguments.iter().map(|argument| match *argument {
+            "0000000000011" => self.lease.as_str(),
+            "{plan}" => files.limits.path(),
+            other => files.fill(other),
+        });
+        let mut all: Vec<_> = path.split(' ').chain(arguments).collect();
+        all.extend(matches!(path, "erase" | "purge").then_some("--discard-leases"));
+        all
+    }
+
+    /// Requires that nothing has written since the last call.
+    fn assert_not_written(&self, what: &str) {
+        let operations = self.dynamo.take_operations();
+        let reads = ["BatchGetItem", "GetItem", "Query", "Scan"];
+        let mut written = operations.keys();
+        let written = written.find(|operation| !reads.contains(&operation.as_str()));
+        assert_eq!(written, None, "{what}");
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn every_command_that_destroys_asks_and_has_a_dry_run_that_writes_nothing() {
+    let files = Files::new("destroys");
+    for (does, path, arguments) in ON_THE_TABLE {
+        let help = weirgate(format!("{path} --help").as_str()).stdout;
+        let has = |option: &str| {
+            help.lines()
+                .any(|line| line.trim_start().starts_with(option))
+        };
+        assert_eq!(has("--yes"), does == Destroy, "{help}");
+        assert!(does != Destroy || has("--dry-run"), "{help}");
+        if does != Destroy {
+            continue;
+        }
+        let filled = Filled::new().await;
+        let (table, items) = (&filled.table, filled.dynamo.items());
+        let command = filled.fill(&files, path, arguments);
+        let unasked = table.run(&command);
+        assert_eq!(unasked.code, Some(2), "{command:?}: {unasked:?}");
+        assert!(
+            unasked
+                .stderr
+                .ends_with("there is no terminal to ask: add --yes\n")
+        );
+        filled.assert_not_written(path);
+        let declined = table.run_typing("no\n", &command);
+        assert_eq!(declined.code, Some(2), "{command:?}: {declined:?}");
+        assert!(declined.stderr.contains("This will ") && declined.stderr.contains("Type "));
+        filled.assert_not_written(path);
+        let dry = table.run([&command[..], &["--dry-run"]].concat());
+        assert_eq!(dry.code, Some(0), "{command:?}: {dry:?}");
+        let said = dry.stdout + &dry.stderr;
+        assert!(
+            said.contains("dry run") || said.contains("would be"),
+            "{said}"
+        );
+        filled.assert_not_written(path);
+        assert_eq!(filled.dynamo.items(), items, "{path}");
+        let done = table.run([&command[..], &["--yes"]].concat());
+        assert_eq!(done.code, Some(0), "{command:?}: {done:?}");
+        assert_ne!(filled.dynamo.items(), items, "{path} destroys nothing");
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_command_that_reads_and_every_dry_run_leave_the_table_as_it_is() {
+    let (files, filled) = (Files::new("reads"), Filled::new().await);
+    let items = filled.dynamo.items();
+    for (does, path, arguments) in ON_THE_TABLE {
+        let help = weirgate(format!("{path} --help").as_str()).stdout;
+        let has_dry_run = help.contains("--dry-run");
+        if path == "page" || does != Read && !has_dry_run {
+            continue;
+        }
+        let mut command = filled.fill(&files, path, arguments);
+        let is_given = command.contains(&"--dry-run");
+        command.extend((does != Read && !is_given).then_some("--dry-run"));
+        let run = filled.table.run(&command);
+        assert!(matches!(run.code, Some(0 | 1)), "{command:?}: {run:?}");
+        assert_eq!(filled.dynamo.items(), items, "{command:?}: {run:?}");
     }
 }
 

@@ -76,18 +76,27 @@ fn finish(command: &mut Command) -> Run {
 
 /// Returns the commands that `--help` lists, down to those that have none below.
 pub fn commands(path: &[&str]) -> Vec<String> {
+    /// Headings of lists of commands.
+    const LISTS: [&str; 6] = [
+        "Commands:",
+        "Limits:",
+        "Look:",
+        "Act:",
+        "Operate:",
+        "Local:",
+    ];
     let help = weirgate([path, &["--help"]].concat());
     assert_eq!(help.code, Some(0), "{path:?}: {help:?}");
-    let after = help
-        .stdout
-        .split_once("Commands:\n")
-        .map_or("", |(_, list)| list);
-    let names = after.lines().take_while(|line| !line.is_empty());
-    let names = names
-        .filter(|line| line.starts_with("  ") && !line.starts_with("   "))
-        .filter_map(|line| line.split_whitespace().next())
-        .filter(|name| *name != "help");
+    let mut is_list = false;
+    let lines = help.stdout.lines().filter(|line| {
+        if !line.starts_with(' ') {
+            is_list = LISTS.contains(line);
+        }
+        is_list && line.starts_with("  ") && !line.starts_with("   ")
+    });
+    let names = lines.filter_map(|line| line.split_whitespace().next());
     let below: Vec<_> = names
+        .filter(|name| *name != "help")
         .flat_map(|name| commands(&[path, &[name]].concat()))
         .collect();
     match below.is_empty() {
@@ -128,6 +137,15 @@ impl Table {
         command.args(["--table", "weirgate", "--endpoint-url", &self.endpoint]);
         command.args(arguments.words()).env_clear();
         finish(command.stdin(std::fs::File::from(pty.slave)))
+    }
+
+    /// As [`run`](Self::run), with this text on standard input.
+    pub fn run_reading(&self, text: &str, arguments: impl Arguments) -> Run {
+        let mut command = Command::new(env!("CARGO_BIN_EXE_weirgate"));
+        command.args(["--table", "weirgate", "--endpoint-url", &self.endpoint]);
+        command.args(arguments.words()).env_clear();
+        let input = File::new("input", text);
+        finish(command.stdin(std::fs::File::open(input.path()).expect("it is there")))
     }
 
     /// Runs a command that succeeds, and returns what it prints.

@@ -1,6 +1,7 @@
 //! Limits from a file into the table: differences, plans, changes.
 
 use serde_json::{Value, json};
+use weirgate_testkit::Dynamo;
 
 use super::fixtures::{File, Table};
 
@@ -12,8 +13,8 @@ system:
 resources:
   gpt-4:
     limits:
-      tpm: {per_minute: 1_000, burst: 2_000}
-      slots: {concurrent: 3}
+      tpm: 1_000/minute,burst=2_000
+      slots: 3
 entities:
   user-1:
     parent: team-a
@@ -75,19 +76,20 @@ async fn a_difference_has_every_field_before_and_after() {
         .map(|line| line.split_whitespace().collect())
         .collect();
     for row in [
-        "resource gpt-4 tpm.capacity 500 2000",
-        "resource gpt-4 tpm.refill 500/minute 1000/minute",
-        "resource gpt-4 old.slots 1 -",
-        "resource gpt-4 slots.slots - 3",
+        "resource gpt-4 limit tpm 500/minute 1000/minute,burst=2000",
+        "resource gpt-4 limit old 1 -",
+        "resource gpt-4 limit slots - 3",
         "entity user-1 parent - team-a",
-        "system rpm.capacity - 60",
+        "system limit rpm - 60/minute",
         "4 changes",
     ] {
         let row: Vec<_> = row.split(' ').collect();
         assert!(rows.contains(&row), "{row:?}: {}", run.stdout);
     }
     assert!(
-        !run.stdout.contains("tpm.mode"),
+        !rows
+            .iter()
+            .any(|row| row.starts_with(&["resource", "gpt-4", "shadow"])),
         "it does not change: {}",
         run.stdout
     );
@@ -103,7 +105,7 @@ async fn a_plan_that_is_outdated_changes_nothing() {
     table.text(["limits", "plan", file.path(), "--out", plan.path()]);
     // Set and deleted: the value is the one that was planned with, its version is not.
     table.text("limits set --resource gpt-4 rpm=1/minute");
-    table.text("limits delete --resource gpt-4");
+    table.text("limits delete --resource gpt-4 --yes");
     let run = table.run(["limits", "apply", plan.path()]);
     assert_eq!(run.code, Some(2), "{run:?}");
     assert!(
@@ -164,7 +166,7 @@ async fn a_limits_file_is_shown_and_applied_after_a_confirmation() {
         );
         assert!(asked.stderr.contains("Type yes"), "{asked:?}");
     }
-    table.text("limits delete --system");
+    table.text("limits delete --system --yes");
     let again = [&apply[..], &["--yes"]].concat();
     assert_eq!(
         table.json(&again),
@@ -211,4 +213,186 @@ async fn a_plan_whose_end_state_has_a_cycle_changes_nothing() {
     assert_eq!(run.code, Some(2), "{run:?}");
     assert!(run.stderr.contains("its own ancestor"), "{run:?}");
     assert_eq!(table.json("limits get --system")["config"], Value::Null);
+}
+
+/// Every kind of level, a resource and an entity that only this level names, and a parent without
+/// cascade.
+const ALL_LEVELS: &str = "\
+weirgate: 1
+system:
+  status: unlimited
+resources:
+  gpt-4:
+    shadow: true
+    limits:
+      rpm: 600/minute,burst=800
+      slots: 20,mode=soft
+entities:
+  \"007\":
+    parent: team-a
+    cascades: false
+    limits:
+      rpm: 5/1h30m
+  user-1:
+    parent: team-a
+    resources:
+      \"api:v1\":
+        status: disabled
+      embed:
+        limits:
+          tpm: 1000/second
+";
+
+#[tokio::test(flavor = "multi_thread")]
+async fn an_export_is_applied_to_an_empty_table_and_exported_the_same() {
+    let table = Table::new().await;
+    assert_eq!(table.text("limits export"), "weirgate: 1\n");
+    let file = File::new("all.yaml", ALL_LEVELS);
+    table.text(["limits", "apply", file.path(), "--yes"]);
+    // What no limits file has is in none.
+    table.text("entities set alone");
+    table.text("--namespace other limits set --system rpm=1/minute");
+    assert_eq!(table.text("limits export"), ALL_LEVELS);
+    for prune in [&[][..], &["--prune"]] {
+        let apply = [&["limits", "apply", file.path()], prune].concat();
+        assert_eq!(
+            table.text(apply),
+            "no changes\napplied: 0\n",
+            "nothing is asked"
+        );
+    }
+    let exported = table.json("limits export");
+    assert_eq!(exported["configs"].as_array().map(Vec::len), Some(5));
+    assert_eq!(exported["entities"].as_array().map(Vec::len), Some(2));
+    let other = Table::new().await;
+    let again = File::new("again.yaml", &table.text("limits export"));
+    other.text(["limits", "apply", again.path(), "--yes"]);
+    assert_eq!(other.text("limits export"), ALL_LEVELS);
+    let listed = table.text("limits list");
+    for row in [
+        "system                       unlimited",
+        "resource gpt-4               rpm=600/minute,burst=800 slots=20,mode=soft, shadow: denies nothing",
+        "entity 007                   rpm=5/1h30m",
+        "entity user-1 on resource api:v1  disabled",
+        "entity user-1 on resource embed   tpm=1000/second",
+    ] {
+        let words: Vec<_> = row.split_whitespace().collect();
+        let mut rows = listed.lines().map(|line| line.split_whitespace());
+        assert!(
+            rows.any(|row| row.eq(words.iter().copied())),
+            "{row}: {listed}"
+        );
+    }
+    let of_resource = table.json("limits list --resource gpt-4");
+    assert_eq!(
+        of_resource["items"][0]["level"]["level"], "resource",
+        "its own too"
+    );
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn prune_removes_what_the_file_has_not_and_asks_for_that_apart() {
+    let table = Table::new().await;
+    let (all, few) = (
+        File::new("prune-all.yaml", ALL_LEVELS),
+        File::new(
+            "few.yaml",
+            "weirgate: 1\nresources:\n  gpt-4:\n    limits:\n      rpm: 5/minute\n",
+        ),
+    );
+    table.text(["limits", "apply", all.path(), "--yes"]);
+    table.text([
+        "--namespace",
+        "other",
+        "limits",
+        "apply",
+        all.path(),
+        "--yes",
+    ]);
+    let kept = table.text(["limits", "diff", few.path()]);
+    assert!(kept.ends_with("\n1 change\n"), "{kept}");
+    let prune = ["limits", "apply", few.path(), "--prune"];
+    let shown = table.text([&prune[..], &["--dry-run"]].concat());
+    let count = "7 changes, of which 6 remove limits of a level or a parent\n";
+    assert!(shown.ends_with(count), "{shown}");
+    assert!(
+        shown.contains("limit tpm") && !shown.contains("other"),
+        "{shown}"
+    );
+    for typed in ["yes\nno\n", "no\nprune\n", "prune\n"] {
+        let declined = table.run_typing(typed, prune);
+        assert_eq!(declined.code, Some(2), "{typed:?}: {declined:?}");
+        assert_eq!(table.text("limits export"), ALL_LEVELS, "{typed:?}");
+    }
+    let asked = table.run_typing("yes\nprune\n", prune);
+    assert_eq!(asked.code, Some(0), "{asked:?}");
+    let question = format!(
+        "remove 6 levels and parents that {} does not have",
+        few.path()
+    );
+    assert!(asked.stderr.contains(&question), "{asked:?}");
+    let left = table.text("limits export");
+    assert_eq!(left, std::fs::read_to_string(few.path()).unwrap());
+    assert_eq!(table.text("--namespace other limits export"), ALL_LEVELS);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_saved_plan_prunes_what_it_was_made_with_and_nothing_later() {
+    let table = Table::new().await;
+    table.text("limits set --resource old rpm=5/minute");
+    let file = File::new("later.yaml", FILE);
+    let plan = File::new("later.plan", "");
+    let made = [
+        "limits",
+        "plan",
+        file.path(),
+        "--prune",
+        "--out",
+        plan.path(),
+    ];
+    let planned = table.json(made);
+    let removed = planned["configs"].as_array().unwrap();
+    assert_eq!(removed.last().unwrap()["after"], Value::Null, "{planned}");
+    table.text("limits set --resource new rpm=5/minute");
+    let twice = table.run(["limits", "apply", plan.path(), "--prune"]);
+    assert!(twice.code == Some(2) && twice.stderr.contains("leave --prune out"));
+    table.text(["limits", "apply", plan.path()]);
+    let config =
+        |level: &str| table.json(&*format!("limits get --resource {level}"))["config"].clone();
+    assert_eq!(config("old"), Value::Null);
+    assert!(config("new").is_object());
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_limits_file_comes_from_standard_input() {
+    let table = Table::new().await;
+    let shown = table.run_reading(FILE, "limits diff -");
+    assert!(shown.stdout.ends_with("\n4 changes\n"), "{shown:?}");
+    let unasked = table.run_reading(FILE, "limits apply -");
+    assert!(
+        unasked.code == Some(2) && unasked.stderr.contains("add --yes"),
+        "{unasked:?}"
+    );
+    let done = table.run_reading(FILE, "limits apply - --yes");
+    assert_eq!(done.code, Some(0), "{done:?}");
+    let wrong = table.run_reading("weirgate: 2\n", "limits diff -");
+    assert!(wrong.stderr.contains("standard input:1:11: "), "{wrong:?}");
+}
+
+/// Only other means can write a part of a token.
+#[tokio::test(flavor = "multi_thread")]
+async fn what_no_limits_file_has_is_no_export() {
+    let dynamo = Dynamo::new().await;
+    let table = Table::of(&dynamo);
+    table.text("limits set --system rpm=5/minute");
+    let mut item = dynamo.item("default/SYSTEM#", "#CONFIG");
+    item["limits"]["M"]["rpm"]["M"]["ra"] = json!({"N": "1500"});
+    dynamo.put(&item);
+    let refused = table.run("limits export");
+    assert_eq!(
+        (refused.code, &*refused.stdout),
+        (Some(1), ""),
+        "{refused:?}"
+    );
+    assert!(refused.stderr.contains("rpm=1.5/minute"), "{refused:?}");
 }

@@ -32,7 +32,7 @@ const LISTS: [&[&str]; 8] = [
     &["buckets", "--resource", "gpt-4"],
     &["leases", "list", "user", "gpt-4"],
     &["audit", "--entity", "user"],
-    &["limits", "list", "--resources"],
+    &["limits", "list"],
     &["entities", "get", "user"],
     &["switches"],
     &["usage", "--entity", "user", "--by", "hour"],
@@ -43,7 +43,14 @@ const LISTS: [&[&str]; 8] = [
 const OTHERS: [&[&str]; 17] = [
     &["why", "user", "gpt-4"],
     &["buckets", "--entity", "user"],
-    &["leases", "release", "user", "gpt-4", "0000000000011"],
+    &[
+        "leases",
+        "release",
+        "user",
+        "gpt-4",
+        "0000000000011",
+        "--yes",
+    ],
     &["audit", "--resource", "gpt-4"],
     &["audit", "--system"],
     &["limits", "list", "--entity", "user"],
@@ -135,7 +142,7 @@ async fn filled() -> (Dynamo, Table) {
     }
     table.text("entities set user --parent team");
     table.text("entities describe user --name A --label a=b");
-    table.text("stop --resource other");
+    table.text("stop --resource other --yes");
     for _ in 0..2 {
         let owner = ["--principal", POISON, "acquire", "user", "gpt-4"];
         let run = table.run([&owner[..], &["slots=1", "rpm=1", "--lease", "1h"]].concat());
@@ -249,7 +256,7 @@ async fn no_text_of_a_file_or_an_argument_reaches_a_terminal_as_it_is() {
     for arguments in [
         &["buckets", "--entity", POISON][..],
         &["buckets", "--page", POISON],
-        &["leases", "release", "user", "gpt-4", POISON],
+        &["leases", "release", "user", "gpt-4", POISON, "--yes"],
         &["acquire", "user", "gpt-4", POISON],
         &["acquire", "user", "gpt-4", "a=1", "--limit", POISON],
         &[
@@ -276,7 +283,7 @@ async fn no_text_of_a_file_or_an_argument_reaches_a_terminal_as_it_is() {
 #[test]
 fn the_help_shows_no_value_of_a_variable() {
     let help = std::process::Command::new(env!("CARGO_BIN_EXE_weirgate"))
-        .args(["limits", "set", "--help"])
+        .args(["limits", "set", "--help-global"])
         .env_clear()
         .env("WEIRGATE_TABLE", POISON)
         .output();

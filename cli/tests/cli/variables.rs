@@ -17,7 +17,7 @@ const AWS: [&str; 8] = [
 #[tokio::test]
 async fn an_empty_variable_is_one_that_is_not_set() {
     let table = Table::new().await;
-    let help = weirgate("--help").stdout;
+    let help = weirgate("--help-global").stdout;
     let named = help.split("[env:").skip(1);
     let mut names: Vec<_> = named
         .filter_map(|rest| rest.split_once(']'))

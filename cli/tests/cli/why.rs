@@ -63,9 +63,9 @@ async fn each_limit_has_the_level_that_it_comes_from_and_its_balance() {
     for part in [
         "* resource gpt-4",
         "user-1 has the parent team, and also takes from it",
-        "rpm 600/minute",
+        "rpm=600/minute",
         "% in ",
-        "resource gpt-4 rpm.refill",
+        "resource gpt-4 limit rpm",
         usage,
     ] {
         assert!(text.contains(part), "{part}: {text}");
@@ -79,9 +79,15 @@ async fn what_denies_is_named_with_the_command_that_ends_it() {
     table.text("limits set --system slots=1");
     let why = "why user-1 gpt-4";
     for (deed, command) in [
-        ("stop --resource gpt-4", "weirgate start --resource gpt-4"),
-        ("stop --entity team", "weirgate start --entity team"),
-        ("stop --entity user-1", "weirgate start --entity user-1"),
+        (
+            "stop --resource gpt-4 --yes",
+            "weirgate start --resource gpt-4",
+        ),
+        ("stop --entity team --yes", "weirgate start --entity team"),
+        (
+            "stop --entity user-1 --yes",
+            "weirgate start --entity user-1",
+        ),
         (
             "limits set --system --disabled",
             "weirgate limits set --system --enforced",

@@ -5,7 +5,7 @@ use weirgate_testkit::Dynamo;
 use super::fixtures::{File, Run, Table, weirgate, weirgate_with};
 
 /// Arguments that are wrong without any table, and what the error must name.
-const ARGUMENTS: [(&str, [&str; 3]); 26] = [
+const ARGUMENTS: [(&str, [&str; 3]); 29] = [
     ("limits get --system", ["table", "no table", "--table NAME"]),
     ("limts get --system", ["subcommand", "'limts'", "'limits'"]),
     (
@@ -61,8 +61,14 @@ const ARGUMENTS: [(&str, [&str; 3]); 26] = [
         ["LIMIT", "\"rpm\"", "give it once"],
     ),
     (
-        "limits list",
-        ["--entities", "not provided", "limits list --help"],
+        "limits list --entities --resources",
+        ["'--entities'", "'--resources'", "cannot be used with"],
+    ),
+    ("version", ["subcommand", "'version'", "give --version"]),
+    ("limits list -o json", ["argument", "'-o'", "give --json"]),
+    (
+        "--output json switches",
+        ["argument", "'--output'", "give --json"],
     ),
     (
         "entities set user --cascades",
@@ -131,7 +137,7 @@ const COMMANDS: [(&str, i32, [&str; 3]); 12] = [
         ["shard", "3", "power of two"],
     ),
     (
-        "drain user gpt-4 slots",
+        "drain user gpt-4 slots --yes",
         2,
         ["\"slots\"", "leases", "release"],
     ),

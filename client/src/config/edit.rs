@@ -62,6 +62,16 @@ impl<'a> ConfigEdit<'a> {
 
     /// Returns the write of the change's audit event.
     pub(crate) fn record(&self, change: AuditChange) -> Action {
+        self.record_operation(change, None, None)
+    }
+
+    /// As [`record`](Self::record), of what an operator asked for.
+    pub(crate) fn record_operation(
+        &self,
+        change: AuditChange,
+        operation: Option<String>,
+        key: Option<String>,
+    ) -> Action {
         let Session {
             namespace,
             settings,
@@ -71,6 +81,8 @@ impl<'a> ConfigEdit<'a> {
         let event = AuditEvent {
             id: known.next_event(self.session.now()),
             principal: (self.author.clone()).unwrap_or_else(|| settings.principal.to_string()),
+            operation,
+            key,
             change,
         };
         write_audit_event(namespace, &event, settings.audit_retention.map(Into::into))

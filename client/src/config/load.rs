@@ -126,7 +126,8 @@ impl<'a> ConfigLoad<'a> {
         if let Some(file) = &self.file
             && let Some(parent) = file.parent(&self.first.key.entity)
         {
-            return Some(parent.clone());
+            let cascades = file.cascades(&self.first.key.entity);
+            return cascades.then(|| parent.clone());
         }
         let entity = self.entity.as_ref()?.value.as_ref()?;
         entity.parent.clone().filter(|_| entity.cascades)

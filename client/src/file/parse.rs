@@ -1,12 +1,12 @@
 //! Parses the text of a limits file. It never guesses: an error for anything unknown has line and
 //! column.
 
-use std::collections::{BTreeSet, HashMap};
+use std::collections::{BTreeSet, HashMap, HashSet};
 
-use weirgate_shared::files::{FileError, Format, Node, Source, TextFile, with_document};
-use weirgate_shared::{
-    Config, ConfigLevel, ConfigStatus, EntityId, Limit, LimitMode, NameError, Resource,
+use weirgate_shared::files::{
+    FileError, Format, Node, Source, TextFile, read_limit, with_document,
 };
+use weirgate_shared::{Config, ConfigLevel, ConfigStatus, EntityId, NameError, Resource};
 
 /// Contents of a file.
 #[derive(Debug, Default)]
@@ -14,6 +14,8 @@ pub(super) struct ParsedFile {
     pub(super) configs: Vec<(ConfigLevel, Config)>,
     pub(super) entities: BTreeSet<EntityId>,
     pub(super) parents: HashMap<EntityId, EntityId>,
+    /// Entities with a parent to which they do not cascade.
+    pub(super) apart: HashSet<EntityId>,
 }
 
 /// Version of the format, 1.
@@ -106,7 +108,7 @@ impl Reader<'_> {
         let mut has_default = false;
         for (key, part) in self.source.entries(
             node,
-            "a map with limits, status, shadow, parent and resources",
+            "a map with limits, status, shadow, parent, cascades and resources",
         )? {
             match key.as_str() {
                 "parent" => {
@@ -114,6 +116,11 @@ impl Reader<'_> {
                     let parent = self.named(&parent, &part, EntityId::new)?;
                     self.parsed.parents.insert(entity.clone(), parent);
                     self.places.push((entity.clone(), part.place()));
+                }
+                "cascades" => {
+                    if !self.source.boolean(&part)? {
+                        self.parsed.apart.insert(entity.clone());
+                    }
                 }
                 "resources" => {
                     for (name, node) in self.source.entries(&part, "a map of resources")? {
@@ -132,7 +139,7 @@ impl Reader<'_> {
             self.config(
                 ConfigLevel::Entity(entity.clone()),
                 node,
-                &["parent", "resources"],
+                &["parent", "cascades", "resources"],
             )?;
         }
         Ok(())
@@ -153,7 +160,7 @@ impl Reader<'_> {
             match key.as_str() {
                 "limits" => {
                     for (name, limit) in self.source.entries(&part, "a map of limits")? {
-                        config.limits.push(self.limit(&name, &limit)?);
+                        config.limits.push(read_limit(&self.source, &name, &limit)?);
                     }
                 }
                 "status" => {
@@ -181,52 +188,5 @@ impl Reader<'_> {
         check: impl Fn(Box<str>) -> Result<T, NameError>,
     ) -> Result<T, FileError> {
         check(name.into()).map_err(|error| self.source.error(node, &error.to_string()))
-    }
-
-    fn limit(&self, name: &str, node: &Node<'_>) -> Result<Limit, FileError> {
-        const TAKES: &str = "one of per_second, per_minute, per_hour, per_day, concurrent, or capacity with refill_amount \
-            and refill_period_ms; beside it burst and mode";
-        let (mut rules, mut numbers, mut mode) = (vec![], HashMap::new(), LimitMode::default());
-        for (key, part) in self.source.entries(node, TAKES)? {
-            match key.as_str() {
-                "per_second" | "per_minute" | "per_hour" | "per_day" | "concurrent" => {
-                    rules.push((key.clone(), self.source.integer(&part)?));
-                }
-                "capacity" | "refill_amount" | "refill_period_ms" | "burst" => {
-                    numbers.insert(key.clone(), self.source.integer(&part)?);
-                }
-                "mode" => {
-                    let parsed = LimitMode::parse(&self.source.text(&part)?);
-                    mode = parsed
-                        .ok_or_else(|| self.source.refuse(&part, "enforced, shadow or soft"))?;
-                }
-                _ => return Err(self.source.unknown(node, &key, TAKES)),
-            }
-        }
-        let burst = numbers.remove("burst");
-        let custom = [
-            numbers.get("capacity"),
-            numbers.get("refill_amount"),
-            numbers.get("refill_period_ms"),
-        ];
-        let limit = match (&rules[..], custom) {
-            ([(rule, number)], [None, None, None]) => match rule.as_str() {
-                "per_second" => Limit::per_second(name, *number),
-                "per_minute" => Limit::per_minute(name, *number),
-                "per_hour" => Limit::per_hour(name, *number),
-                "per_day" => Limit::per_day(name, *number),
-                _ => Limit::concurrent(name, *number),
-            },
-            ([], [Some(capacity), Some(amount), Some(period)]) => {
-                Limit::custom(name, *capacity, *amount, *period)
-            }
-            _ => {
-                return Err(self.source.error(node, &format!("takes {TAKES}")));
-            }
-        };
-        let limit = limit
-            .and_then(|limit| burst.map_or(Ok(limit.clone()), |burst| limit.with_burst(burst)));
-        let limit = limit.map_err(|error| self.source.error(node, &error.to_string()))?;
-        Ok(limit.in_mode(mode))
     }
 }

@@ -164,6 +164,8 @@ def limits(bucket):
 
 
 def limit(json):
+    if isinstance(json, str):
+        return json
     mode = json.get("mode", "enforced")
     if "slots" in json:
         return weirgate.Limit.slots(json["name"], json["slots"], mode=mode)

@@ -277,5 +277,6 @@ function amountJson(what, amount) {
 
 /** @param {readonly (Limit | string)[]} limits */
 function limitsJson(limits) {
-  return Array.isArray(limits) ? limits.map(limitJson) : check.refuse("limits", "an array of limits", limits);
+  if (!Array.isArray(limits)) return check.refuse("limits", "an array of limits", limits);
+  return limits.map((given) => (typeof given === "string" ? given : limitJson(given)));
 }

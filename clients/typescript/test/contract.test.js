@@ -184,7 +184,9 @@ function bucket({ entity, resource, take, limits }) {
   return { entity, resource, take: Object.fromEntries(amounts), limits: limits?.map(limitOf) };
 }
 
-function limitOf({ name, slots, capacity_tokens: burst, refill_tokens: refill, refill_period_ms: periodMs, mode }) {
+function limitOf(json) {
+  if (typeof json === "string") return json;
+  const { name, slots, capacity_tokens: burst, refill_tokens: refill, refill_period_ms: periodMs, mode } = json;
   return slots === undefined ? limit.rate(name, refill, periodMs, { burst, mode }) : limit.slots(name, slots, { mode });
 }
 

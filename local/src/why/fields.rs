@@ -1,15 +1,12 @@
 //! Changes as fields, with their text before and after.
 
 use std::collections::{BTreeMap, BTreeSet};
-use std::fmt::Display;
-use std::time::Duration;
 
 use serde::Serialize;
 use weirgate::{
-    AuditChange, Config, Entity, EntityDescription, Limit, LimitKind, LimitName, MilliTokens,
-    OnUnavailable, Switch,
+    AuditChange, Config, Entity, EntityDescription, Limit, LimitName, MilliTokens, OnUnavailable,
+    Switch,
 };
-use weirgate_shared::exact_span;
 
 /// A field that a change changed.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
@@ -56,19 +53,7 @@ pub fn config_fields(config: Option<&Config>) -> Fields {
         ("status".to_owned(), config.status.as_str().to_owned()),
     ]);
     for limit in &config.limits {
-        let rule = limit.rule();
-        let mut set = |name: &str, value: String| {
-            fields.insert(format!("{}.{name}", limit.name()), value);
-        };
-        set("mode", limit.mode().as_str().to_owned());
-        match rule.kind() {
-            LimitKind::Rate => {
-                let period = Duration::from_millis(rule.refill_period_ms.unsigned_abs());
-                set("capacity", rule.capacity.to_string());
-                set("refill", rate_text(rule.refill_amount, period));
-            }
-            LimitKind::Slots => set("slots", rule.capacity.to_string()),
-        }
+        fields.insert(format!("limit {}", limit.name()), limit.text());
     }
     fields
 }
@@ -88,19 +73,6 @@ pub fn entity_fields(entity: Option<&Entity>) -> Fields {
 
 fn yes_or_no(is: bool) -> String {
     if is { "yes" } else { "no" }.to_owned()
-}
-
-/// Returns a rate as it is written: `600/minute`, `600/1h30m`.
-#[must_use]
-pub fn rate_text(tokens: impl Display, period: Duration) -> String {
-    let period = match period.as_millis() {
-        1_000 => "second".to_owned(),
-        60_000 => "minute".to_owned(),
-        3_600_000 => "hour".to_owned(),
-        86_400_000 => "day".to_owned(),
-        _ => exact_span(period),
-    };
-    format!("{tokens}/{period}")
 }
 
 /// Returns the fields that a change changed: one without a name if there is none.
@@ -220,22 +192,6 @@ fn fields_of(change: &AuditChange) -> (String, [Fields; 2]) {
         AuditChange::Purged => {
             let after = field("", Some("purged".to_owned()));
             ("namespace".to_owned(), [Fields::new(), after])
-        }
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn rates_are_short() {
-        for (ms, expected) in [
-            (60_000, "5/minute"),
-            (86_400_000, "5/day"),
-            (5_400_000, "5/1h30m"),
-        ] {
-            assert_eq!(rate_text(5, Duration::from_millis(ms)), expected);
         }
     }
 }

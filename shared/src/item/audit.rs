@@ -39,6 +39,8 @@ pub fn write_audit(event: &AuditEvent) -> BTreeMap<String, Value> {
         entity.map(|entity| (attr::ENTITY_ID, Value::text(entity.as_str()))),
         resource.map(|resource| (attr::RESOURCE, Value::text(resource.as_str()))),
         lease(&event.change).map(|lease| (attr::LEASE, Value::text(lease))),
+        (event.operation.as_deref()).map(|what| (attr::WHAT, Value::text(what))),
+        (event.key.as_deref()).map(|key| (attr::IDEMPOTENCY_KEY, Value::text(key))),
         before.map(|before| (attr::BEFORE, Value::Map(before))),
         after.map(|after| (attr::AFTER, Value::Map(after))),
     ];
@@ -248,9 +250,12 @@ pub fn read_audit<'a>(
         }
         (other, _) => return Err(ItemError::new(attr::ACTION, &Attr::S(other), ACTIONS)),
     };
+    let maybe = |name: &str| find(name).map(|_| text(name, "a string").map(str::to_owned));
     Ok(AuditEvent {
         id: key.id,
         principal: text(attr::PRINCIPAL, "a string")?.to_owned(),
+        operation: maybe(attr::WHAT).transpose()?,
+        key: maybe(attr::IDEMPOTENCY_KEY).transpose()?,
         change,
     })
 }

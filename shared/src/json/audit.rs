@@ -54,6 +54,10 @@ pub(crate) struct EventFields {
     #[serde(default, skip_deserializing)]
     at_ms: EpochMillis,
     principal: String,
+    #[serde(default)]
+    operation: Option<String>,
+    #[serde(default)]
+    key: Option<String>,
     change: AuditChange,
 }
 
@@ -63,6 +67,8 @@ impl From<AuditEvent> for EventFields {
             at_ms: event.id.at(),
             id: event.id,
             principal: event.principal,
+            operation: event.operation,
+            key: event.key,
             change: event.change,
         }
     }
@@ -73,6 +79,8 @@ impl From<EventFields> for AuditEvent {
         Self {
             id: fields.id,
             principal: fields.principal,
+            operation: fields.operation,
+            key: fields.key,
             change: fields.change,
         }
     }

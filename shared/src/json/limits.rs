@@ -1,16 +1,30 @@
 //! JSON of limits and configurations.
 
-use serde::{Deserialize, Serialize};
+use std::fmt;
+
+use serde::de::value::MapAccessDeserializer;
+use serde::de::{MapAccess, Visitor};
+use serde::{Deserialize, Deserializer, Serialize};
 
 use crate::{
     Config, ConfigError, ConfigStatus, Limit, LimitError, LimitKind, LimitMode, LimitName,
     MilliTokens,
 };
 
+/// What a limit is read from: its text, or its fields.
+#[derive(Debug)]
+pub(crate) enum LimitJson {
+    Text(String),
+    Fields(LimitFields),
+}
+
 /// A limit: a rate has a capacity and a refill, a concurrency limit has slots.
 #[derive(Debug, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub(crate) struct LimitFields {
+    /// The limit as text, for people; it says the same as the other fields.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    text: Option<String>,
     name: String,
     #[serde(default, skip_serializing_if = "Option::is_none")]
     slots: Option<MilliTokens>,
@@ -39,6 +53,38 @@ pub(crate) enum BadLimit {
         field: &'static str,
         value: MilliTokens,
     },
+    #[error(
+        "limit {limit:?}: text is {text:?}, but the other fields are {fields:?}: leave one out"
+    )]
+    Differing {
+        limit: String,
+        text: String,
+        fields: String,
+    },
+}
+
+impl<'de> Deserialize<'de> for LimitJson {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        struct Json;
+
+        impl<'de> Visitor<'de> for Json {
+            type Value = LimitJson;
+
+            fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+                f.write_str("a limit: a text such as \"rpm=600/minute\", or an object")
+            }
+
+            fn visit_str<E>(self, text: &str) -> Result<LimitJson, E> {
+                Ok(LimitJson::Text(text.to_owned()))
+            }
+
+            fn visit_map<A: MapAccess<'de>>(self, map: A) -> Result<LimitJson, A::Error> {
+                LimitFields::deserialize(MapAccessDeserializer::new(map)).map(LimitJson::Fields)
+            }
+        }
+
+        deserializer.deserialize_any(Json)
+    }
 }
 
 impl From<Limit> for LimitFields {
@@ -49,12 +95,36 @@ impl From<Limit> for LimitFields {
             LimitKind::Slots => (None, Some(rule.capacity)),
         };
         Self {
+            text: Some(limit.to_string()),
             name: limit.name().to_string(),
             slots,
             capacity_tokens: rate.map(|rate| rate.capacity),
             refill_tokens: rate.map(|rate| rate.refill_amount),
             refill_period_ms: rate.map(|rate| rate.refill_period_ms),
             mode: limit.mode(),
+        }
+    }
+}
+
+impl TryFrom<LimitJson> for Limit {
+    type Error = BadLimit;
+
+    fn try_from(json: LimitJson) -> Result<Self, BadLimit> {
+        let fields = match json {
+            LimitJson::Text(text) => return Ok(text.parse()?),
+            LimitJson::Fields(fields) => fields,
+        };
+        let text = fields.text.clone();
+        let limit = Self::try_from(fields)?;
+        match text {
+            Some(text) if text.parse::<Self>().ok().as_ref() != Some(&limit) => {
+                Err(BadLimit::Differing {
+                    limit: limit.name().to_string(),
+                    text,
+                    fields: limit.to_string(),
+                })
+            }
+            _ => Ok(limit),
         }
     }
 }
@@ -155,6 +225,26 @@ mod tests {
         assert!(refused::<Limit>(&rate("1.5")).contains("whole number, got 1.5"));
         assert!(refused::<Limit>(r#"{"name":"a"}"#).contains("either slots, or capacity_tokens"));
         assert!(refused::<Limit>(r#"{"name":"a","slots":1,"moed":"soft"}"#).contains("moed"));
+    }
+
+    #[test]
+    fn a_limit_is_also_read_from_its_text() {
+        let limit = Limit::per_minute("rpm", 600).unwrap();
+        for json in [
+            r#""rpm=600/minute""#,
+            r#"{"name":"rpm","capacity_tokens":600,"refill_tokens":600,"refill_period_ms":60000}"#,
+            r#"{"text":"rpm=600/60s","name":"rpm","capacity_tokens":600,"refill_tokens":600,"refill_period_ms":60000}"#,
+        ] {
+            assert_eq!(
+                serde_json::from_str::<Limit>(json).unwrap(),
+                limit,
+                "{json}"
+            );
+        }
+        let differing = r#"{"text":"slots=2","name":"slots","slots":1}"#;
+        assert!(refused::<Limit>(differing).contains(r#"text is "slots=2", but"#));
+        assert!(refused::<Limit>(r#""rpm=600/week""#).contains("must be NAME=TOKENS/second"));
+        assert!(refused::<Limit>("600").contains(r#"a text such as "rpm=600/minute""#));
     }
 
     #[test]

@@ -4,10 +4,12 @@ use std::fmt;
 
 use ulid::Ulid;
 
-use super::ItemKey;
+use super::{ItemKey, PARTITIONS, spread};
 use crate::{ConfigLevel, EntityId, EpochMillis, Namespace, Resource};
 
 const AUDIT: &str = "#AUDIT#";
+/// Prefix of the sort keys of a namespace's audit events in `GSI3`.
+pub const LISTED_AUDIT: &str = "AUDIT#";
 
 /// Subject whose changes are listed.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -94,6 +96,15 @@ impl AuditKey {
         }
     }
 
+    /// Returns `GSI3PK` and `GSI3SK`: the events of the namespace by time, in one of
+    /// [`audit_partitions`].
+    #[must_use]
+    pub fn by_namespace(&self) -> (String, String) {
+        let id = self.id.to_string();
+        let partition = audit_partition(&self.namespace, spread(&id));
+        (partition, format!("{LISTED_AUDIT}{id}"))
+    }
+
     /// Returns the partition of all events of one subject.
     #[must_use]
     pub fn partition(namespace: &Namespace, of: &AuditSubject) -> String {
@@ -119,4 +130,13 @@ impl AuditKey {
             id: AuditId::parse(key.sk.strip_prefix(AUDIT)?)?,
         })
     }
+}
+
+fn audit_partition(namespace: &Namespace, partition: u32) -> String {
+    format!("{namespace}/AUDITS#{partition:02}")
+}
+
+/// Returns the partitions of `GSI3` with the audit events of a namespace: `{ns}/AUDITS#00` to `#15`.
+pub fn audit_partitions(namespace: &Namespace) -> impl Iterator<Item = String> {
+    (0..PARTITIONS).map(move |partition| audit_partition(namespace, partition))
 }

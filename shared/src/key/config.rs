@@ -6,6 +6,8 @@ use crate::{ConfigLevel, EntityId, IdempotencyKey, Namespace, Resource};
 /// Stands for every resource in a key. No resource's name begins like this.
 const DEFAULT: &str = "_default_";
 const CONFIG: &str = "#CONFIG";
+/// Prefix of the sort keys of configurations in indexes.
+pub const LISTED_CONFIG: &str = "CONFIG#";
 const META: &str = "#META";
 
 /// The configuration of one level.
@@ -20,9 +22,11 @@ pub struct ConfigKey {
 /// Configurations to list.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum ConfigFilter {
+    /// All of the namespace: the system's, those of resources, and those of entities.
+    All,
     /// All of one entity: for each resource, and its default.
     Entity(EntityId),
-    /// Those of all entities for one resource.
+    /// Those on one resource: its own, and those of all entities for it.
     Resource(Resource),
     /// The defaults of all entities.
     Entities,
@@ -87,30 +91,47 @@ impl ConfigKey {
         match &self.level {
             ConfigLevel::EntityResource(entity, resource) => Some((
                 format!("{ns}/RESOURCE#{resource}"),
-                format!("CONFIG#{entity}"),
+                format!("{LISTED_CONFIG}{entity}"),
             )),
             ConfigLevel::Entity(entity) => Some((
                 format!("{ns}/RESOURCE#{DEFAULT}"),
-                format!("CONFIG#{entity}"),
+                format!("{LISTED_CONFIG}{entity}"),
             )),
-            ConfigLevel::Resource(resource) => {
-                Some((format!("{ns}/SYSTEM#"), format!("CONFIG#{resource}")))
-            }
+            ConfigLevel::Resource(resource) => Some((
+                format!("{ns}/SYSTEM#"),
+                format!("{LISTED_CONFIG}{resource}"),
+            )),
             ConfigLevel::System => None,
         }
+    }
+
+    /// Returns `GSI3PK` and `GSI3SK` of an entity's configuration for one resource: those of the
+    /// namespace, in one of [`entity_partitions`]. The other levels are listed by their kind.
+    #[must_use]
+    pub fn by_namespace(&self) -> Option<(String, String)> {
+        let ConfigLevel::EntityResource(entity, resource) = &self.level else {
+            return None;
+        };
+        Some((
+            entity_partition(&self.namespace, spread(entity.as_str())),
+            format!("{LISTED_CONFIG}{entity}#{resource}"),
+        ))
     }
 }
 
 impl ConfigFilter {
     /// Returns their partition and the prefix of their sort keys; in `GSI2`, except for those of
-    /// one entity.
+    /// one entity. All together are in no one partition.
     #[must_use]
-    pub fn partition(&self, namespace: &Namespace) -> (String, &'static str) {
+    pub fn partition(&self, namespace: &Namespace) -> Option<(String, &'static str)> {
         match self {
-            Self::Entity(entity) => (format!("{namespace}/ENTITY#{entity}"), "#CONFIG#"),
-            Self::Resource(resource) => (format!("{namespace}/RESOURCE#{resource}"), "CONFIG#"),
-            Self::Entities => (format!("{namespace}/RESOURCE#{DEFAULT}"), "CONFIG#"),
-            Self::Resources => (format!("{namespace}/SYSTEM#"), "CONFIG#"),
+            Self::All => None,
+            Self::Entity(entity) => Some((format!("{namespace}/ENTITY#{entity}"), "#CONFIG#")),
+            Self::Resource(resource) => {
+                Some((format!("{namespace}/RESOURCE#{resource}"), LISTED_CONFIG))
+            }
+            Self::Entities => Some((format!("{namespace}/RESOURCE#{DEFAULT}"), LISTED_CONFIG)),
+            Self::Resources => Some((format!("{namespace}/SYSTEM#"), LISTED_CONFIG)),
         }
     }
 }

@@ -15,12 +15,14 @@ use crate::{
 pub const MAX_ANCESTORS: usize = 97;
 
 /// What a configuration has that a deleted one does not.
-const REMOVED: [&str; 5] = [
+const REMOVED: [&str; 7] = [
     attr::LIMITS,
     attr::STATUS,
     attr::SHADOW,
     attr::GSI2PK,
     attr::GSI2SK,
+    attr::GSI3PK,
+    attr::GSI3SK,
 ];
 
 /// Sets the configuration of a level to `next`, on condition that it is the one seen. A deleted
@@ -57,6 +59,9 @@ pub fn write_config(key: &ConfigKey, seen: &Versioned<Config>, next: Option<&Con
                     Path::of(attr::GSI2SK),
                     Value::Text(sk),
                 ));
+            }
+            if let Some((partition, name)) = key.by_namespace() {
+                changes.extend(listed(partition, name));
             }
         }
         None => {
@@ -199,7 +204,10 @@ pub fn write_audit_event(
         let EpochSeconds(ttl) = EpochSeconds::not_before(event.id.at().plus(kept));
         AttributeUpdate::Set(Path::of(attr::TTL), Value::Int(ttl))
     });
-    let changes = set(item::write_audit(event)).chain(ttl).collect();
+    let (partition, name) = key.by_namespace();
+    let listed = listed(partition, name);
+    let changes = set(item::write_audit(event)).chain(ttl).chain(listed);
+    let changes = changes.collect();
     let conditions = vec![Condition::Absent(Path::of(attr::PK))];
     Action::Update(Update {
         key: key.item_key(),

@@ -14,9 +14,9 @@ use weirgate_shared::write::{
 use weirgate_shared::{
     AuditChange, AuditEvent, AuditId, AuditKey, AuditSubject, Config, ConfigFilter, ConfigKey,
     ConfigLevel, ConfigStatus, Entity, EntityDescription, EntityKey, EpochMillis, IdempotencyKey,
-    ItemKey, Limit, LimitMode, LimitName, MilliTokens, Millis, Namespace, OnUnavailable, Operation,
-    Switch, Switches, Versioned, WriteId, read_audit, read_config, read_description, read_entity,
-    read_operation, read_switches,
+    ItemKey, LISTED_CONFIG, Limit, LimitMode, LimitName, MilliTokens, Millis, Namespace,
+    OnUnavailable, Operation, Switch, Switches, Versioned, WriteId, entity_partitions, read_audit,
+    read_config, read_description, read_entity, read_operation, read_switches,
 };
 
 fn level() -> impl Strategy<Value = ConfigLevel> {
@@ -122,6 +122,7 @@ prop_compose! {
         configs in vec(option::of(configuration()), 2), entities in vec(option::of(of_parent()), 2),
         switches in vec(option::of(switch()), 2), policies in vec(option::of(policy()), 2),
         amounts in vec(amounts(), 2), counts in any::<[u32; 2]>(), descriptions in vec(description(), 2),
+        (operation, key) in (option::of("\\PC{1,40}"), option::of("[A-Za-z0-9][A-Za-z0-9_.:/@-]{0,20}")),
     ) -> AuditEvent {
         let id = entity.clone();
         let [config, other] = <[_; 2]>::try_from(configs).unwrap();
@@ -143,7 +144,7 @@ prop_compose! {
             9 => AuditChange::Balances { entity: id, resource, before: held, after: more },
             _ => AuditChange::Limits { entity: id, resource, before: limits(config), after: limits(other) },
         };
-        AuditEvent { id: AuditId::new(EpochMillis(at), random), principal, change }
+        AuditEvent { id: AuditId::new(EpochMillis(at), random), principal, operation, key, change }
     }
 }
 
@@ -199,7 +200,7 @@ proptest! {
     fn a_configuration_is_in_the_lists_it_belongs_to((ns, level) in (namespace(), level())) {
         let key = ConfigKey { namespace: ns.clone(), level: level.clone() };
         let lists = |of: ConfigFilter, (pk, sk): (String, String)| {
-            let (partition, prefix) = of.partition(&ns);
+            let (partition, prefix) = of.partition(&ns).unwrap();
             partition == pk && sk.starts_with(prefix)
         };
         let kind = match &level {
@@ -212,6 +213,10 @@ proptest! {
             let ItemKey { pk, sk } = key.item_key();
             prop_assert!(lists(ConfigFilter::Entity(entity.clone()), (pk, sk)));
         }
+        let of_namespace = key.by_namespace().is_some_and(|(pk, sk)| {
+            entity_partitions(&ns).any(|partition| partition == pk) && sk.starts_with(LISTED_CONFIG)
+        });
+        prop_assert_eq!(of_namespace, matches!(level, ConfigLevel::EntityResource(..)));
     }
 
     #[test]

@@ -85,13 +85,16 @@ impl Thing {
     fn index_partitions(&self) -> Vec<String> {
         match self {
             Self::Bucket(key) => vec![key.by_resource().0, key.by_entity().0],
-            Self::Config(key) => key
-                .by_kind()
+            Self::Config(key) => [key.by_kind(), key.by_namespace()]
                 .into_iter()
+                .flatten()
                 .map(|(partition, _)| partition)
                 .collect(),
             Self::Entity(key) => vec![key.children()],
-            Self::Audit(AuditKey { namespace, of, .. }) => vec![AuditKey::partition(namespace, of)],
+            Self::Audit(key) => vec![
+                AuditKey::partition(&key.namespace, &key.of),
+                key.by_namespace().0,
+            ],
             Self::Snapshot(_) | Self::Schema(_) => vec![],
         }
     }
@@ -193,7 +196,7 @@ proptest! {
     ) {
         let (namespace, thing) = thing;
         let lists = [ConfigFilter::Entity(entity), ConfigFilter::Resource(resource), ConfigFilter::Entities, ConfigFilter::Resources];
-        let lists = lists.map(|of| of.partition(&namespace).0);
+        let lists = lists.map(|of| of.partition(&namespace).unwrap().0);
         for partition in thing.index_partitions().into_iter().chain([thing.key().pk]).chain(lists) {
             prop_assert_eq!(partition.split('/').next(), Some(namespace.as_str()));
             for other in [&one, &other].into_iter().filter(|other| **other != namespace) {

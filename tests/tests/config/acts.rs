@@ -11,8 +11,9 @@ use crate::fixtures::fleet::{Fleet, secs};
 use crate::fixtures::stored::{child, configure, entity, of_entity, rpm};
 
 /// Calls that change nothing in the table.
-const READS: [&str; 30] = [
+const READS: [&str; 32] = [
     "audit",
+    "audit_all",
     "bucket",
     "builder",
     "cache_stats",
@@ -33,6 +34,7 @@ const READS: [&str; 30] = [
     "order_entities",
     "peek",
     "prefetched",
+    "preview_erasure",
     "read_configs",
     "read_entities",
     "resource_buckets",

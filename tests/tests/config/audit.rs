@@ -5,7 +5,10 @@ use crate::fixtures::fleet::{Fleet, pass, secs};
 use crate::fixtures::stored::{
     child, configure, entity, of_entity, of_resource, on, resource, rpm,
 };
-use weirgate::{AuditChange, AuditEvent, AuditSubject, Config, ConfigLevel, ConfigStatus, Entity};
+use serde_json::json;
+use weirgate::{
+    AuditChange, AuditEvent, AuditSubject, Config, ConfigLevel, ConfigStatus, Entity, PageToken,
+};
 
 /// Whose change it was, and what came of it.
 fn told(events: Vec<AuditEvent>) -> Vec<(String, AuditChange)> {
@@ -208,4 +211,49 @@ async fn a_principal_that_is_no_name_is_refused() {
             .unwrap_err();
         assert!(error.to_string().contains("principal"), "{error}");
     }
+}
+
+/// Also where other namespaces' items name the parts of the list.
+#[tokio::test(start_paused = true)]
+async fn all_changes_of_a_namespace_are_listed_the_newest_first_over_all_pages() {
+    let (fleet, [limiter]) = Fleet::of().await;
+    let other = fleet
+        .limiter_with(|builder| builder.namespace("other"))
+        .await;
+    let names: Vec<_> = (0..7).map(|at| format!("e-{at}")).collect();
+    for change in 0..230_i64 {
+        let at = usize::try_from(change).unwrap() % names.len();
+        configure(&limiter, &of_entity(&names[at]), [rpm(change + 1)]).await;
+        configure(&other, &of_entity("theirs"), [rpm(change + 1)]).await;
+        pass(std::time::Duration::from_millis(2)).await;
+    }
+    for part in 0..16 {
+        for at in 0..110 {
+            fleet.dynamo.put(&json!({
+                "PK": {"S": format!("other/AUDIT#x{part}x{at}")}, "SK": {"S": "#AUDIT#x"},
+                "GSI3PK": {"S": format!("default/AUDITS#{part:02}")},
+                "GSI3SK": {"S": format!("AUDIT#7ZZZ{at:03}")},
+            }));
+        }
+    }
+    let (mut all, mut after, mut pages) = (vec![], None::<PageToken>, 0);
+    loop {
+        let page = limiter.admin().audit_all(after.as_ref()).await.unwrap();
+        assert!(page.unreadable.is_empty() && page.items.len() <= 100);
+        all.extend(page.items);
+        pages += 1;
+        let Some(next) = page.next else { break };
+        after = Some(next.to_string().parse().unwrap());
+    }
+    let mut expected = vec![];
+    for name in &names {
+        let subject = AuditSubject::Entity(entity(name));
+        expected.extend(limiter.admin().audit(&subject, None).await.unwrap().items);
+    }
+    expected.sort_by_key(|event| std::cmp::Reverse(event.id));
+    assert_eq!(all.len(), 230);
+    assert_eq!(all, expected);
+    assert!(pages > 3, "the others' entries take pages too: {pages}");
+    let refused = other.admin().audit_all(after.as_ref()).await;
+    assert!(refused.is_err(), "a token of another list");
 }

@@ -18,8 +18,8 @@ system:
 resources:
   gpt-4:
     limits:
-      rpm: {per_minute: 600, burst: 700}
-      slots: {concurrent: 20}
+      rpm: 600/minute,burst=700
+      slots: 20
   legacy:
     status: disabled
   free:
@@ -209,6 +209,21 @@ fn every_mistake_has_its_line_and_column_and_says_what_it_takes() {
             "weirgate: 1\nsystem:\n  limits:\n    rpm: {per_day: 1, mode: hard}\n",
             (4, 29),
             "enforced, shadow or soft",
+        ),
+        (
+            "weirgate: 1\nsystem:\n  limits:\n    rpm: 60/week\n",
+            (4, 10),
+            "system.limits.rpm: \"rpm=60/week\": must be NAME=TOKENS/second",
+        ),
+        (
+            "weirgate: 1\nsystem: {limits: {rpm: 60/minute,burst=90}}\n",
+            (2, 42),
+            "put the whole limit into quotes",
+        ),
+        (
+            "weirgate: 1\nsystem:\n  limits:\n    rpm:\n",
+            (4, 8),
+            "rpm is nothing, must be a text such as 600/minute",
         ),
         (
             "weirgate: 1\nsystem:\n  limits:\n    wcu: {per_day: 1}\n",

@@ -8,6 +8,7 @@ mod cache;
 mod descriptions;
 mod hierarchy;
 mod hierarchy_races;
+mod limit_texts;
 mod limits_file;
 mod props;
 mod releases;

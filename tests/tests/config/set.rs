@@ -245,12 +245,28 @@ async fn configurations_are_listed_by_what_they_are_for() {
     expect(ConfigFilter::Entity(entity("e-1")), &of_e1).await;
     expect(
         ConfigFilter::Resource(resource("gpt-4")),
-        &[(on("e-1", "gpt-4"), 10), (on("e-3", "gpt-4"), 30)],
+        &[
+            (of_resource("gpt-4"), 7),
+            (on("e-1", "gpt-4"), 10),
+            (on("e-3", "gpt-4"), 30),
+        ],
     )
     .await;
     let defaults = [(of_entity("e-1"), 1), (of_entity("e-2"), 2)];
     expect(ConfigFilter::Entities, &defaults).await;
     expect(ConfigFilter::Resources, &[(of_resource("gpt-4"), 7)]).await;
+    let mut all = listed(&limiter, ConfigFilter::All).await;
+    let expected = [(ConfigLevel::System, 9), (of_resource("gpt-4"), 7)];
+    let own = [(on("e-2", "gpt-5"), 200)];
+    let mut expected: Vec<_> = [&expected[..], &defaults, &of_e1[1..], &own, &of_e3]
+        .concat()
+        .into_iter()
+        .map(|(level, rate)| (level, Config::of([rpm(rate)])))
+        .collect();
+    assert_eq!(all[0].0, ConfigLevel::System, "the widest first");
+    all.sort_by(|(one, _), (other, _)| one.cmp(other));
+    expected.sort_by(|(one, _), (other, _)| one.cmp(other));
+    assert_eq!(all, expected);
 }
 
 #[tokio::test(start_paused = true)]

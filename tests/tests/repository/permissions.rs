@@ -117,10 +117,11 @@ async fn looks(fleet: &Fleet, namespace: &str) -> Result<(), Error> {
         ConfigFilter::Entity(entity("e-1")),
         ConfigFilter::Resource(resource("gpt-4")),
     ];
-    for of in all
-        .iter()
-        .chain(&[ConfigFilter::Entities, ConfigFilter::Resources])
-    {
+    for of in all.iter().chain(&[
+        ConfigFilter::All,
+        ConfigFilter::Entities,
+        ConfigFilter::Resources,
+    ]) {
         let _ = limiter.admin().configs(of, None).await?;
     }
     assert_eq!(

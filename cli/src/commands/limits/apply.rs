@@ -1,35 +1,34 @@
 //! `weirgate limits apply`.
 
 use std::collections::HashMap;
-use std::path::{Path, PathBuf};
+use std::path::Path;
 
 use clap::Args;
 use futures_util::stream::{self, StreamExt};
 use serde::Serialize;
 use weirgate::{Entity, Error, RateLimiter};
 
-use super::super::confirm::confirm;
-use super::diff::{self, Changes, ConfigChange, EntityChange};
+use super::super::confirm::Destroy;
+use super::diff::{self, Changes, ConfigChange, EntityChange, FileArgs};
 use crate::context::Context;
 use crate::failure::{Failure, Outcome};
 
 /// Changes under way at once.
 const CONCURRENCY: usize = 16;
 
-/// Makes the changes of a limits file, or of a plan.
+/// Makes the changes of a limits file, or of a plan from `limits plan --out`.
 ///
-/// The changes of a limits file are shown first, and made after a confirmation. A plan has been
-/// read, so its changes are made if nothing has changed since. If something has, or an entity would
-/// be its own ancestor, nothing is changed. After an interruption, the same command makes the
-/// changes that are left.
+/// The changes of a limits file are shown first, and made after a confirmation. What the file does
+/// not have stays, unless --prune is given; that is asked separately. A plan has been read, so its
+/// changes are made if nothing has changed since. If something has, or an entity would be its own
+/// ancestor, nothing is changed. After an interruption, the same command makes the changes that are
+/// left.
 #[derive(Debug, Args)]
 pub struct Apply {
-    /// The limits file, or a plan from `limits plan --out`
-    #[arg(value_name = "FILE")]
-    file: PathBuf,
-    /// Does not ask
-    #[arg(long)]
-    yes: bool,
+    #[command(flatten)]
+    file: FileArgs,
+    #[command(flatten)]
+    destroy: Destroy,
 }
 
 #[derive(Serialize)]
@@ -42,20 +41,15 @@ struct Applied {
 
 impl Apply {
     pub async fn run(self, context: &Context) -> Result<Outcome, Failure> {
-        let unread = |error| {
-            Failure::Refused(format!(
-                "{} cannot be read: {error}; check the path",
-                self.file.display()
-            ))
-        };
-        let text = std::fs::read_to_string(&self.file).map_err(unread)?;
-        let plan = match text.contains("\"weirgate_plan\"") {
-            true => read(&self.file, &text)?,
-            false => {
-                let plan = Changes::of(&self.file, context).await?;
-                self.show(context, &plan)?;
-                plan
-            }
+        let file = self.file.read()?;
+        let is_plan = file.text.contains("\"weirgate_plan\"");
+        if is_plan && self.file.prune {
+            let text = "a plan has its removals: leave --prune out, or make the plan with --prune";
+            return Err(Failure::Refused(text.to_owned()));
+        }
+        let plan = match is_plan {
+            true => read(&file.path, &file.text)?,
+            false => self.file.changes_of(file, context).await?,
         };
         for (what, option, planned, given) in [
             ("table", "--table", plan.table.as_str(), context.table()?),
@@ -72,13 +66,22 @@ impl Apply {
                 )));
             }
         }
+        let output = context.output();
+        if self.destroy.dry_run {
+            output.print(&plan, |plan| diff::text(output, plan))?;
+            output.note("dry run: nothing changed");
+            return Ok(Outcome::Done);
+        }
+        if !is_plan {
+            self.ask(context, &plan)?;
+        }
         let limiter = context.limiter().await?;
         let configs = open_configs(&limiter, &plan).await?;
         let entities = open_entities(&limiter, &plan).await?;
         let left = configs.len() + entities.len();
         let mut applied = 0;
         if let Err(failure) = make(&limiter, configs, entities, &mut applied, context).await {
-            context.output().note(format!(
+            output.note(format!(
                 "{applied} of {left} changes were made; the same command makes those that are left"
             ));
             return Err(failure);
@@ -87,7 +90,7 @@ impl Apply {
             applied,
             applied_before: plan.count() - applied,
         };
-        context.output().print(&report, |report| match report {
+        output.print(&report, |report| match report {
             Applied {
                 applied,
                 applied_before: 0,
@@ -101,21 +104,27 @@ impl Apply {
         })?;
         Ok(Outcome::Done)
     }
-}
 
-impl Apply {
     /// Shows the changes, and asks whether to make them.
-    fn show(&self, context: &Context, changes: &Changes) -> Result<(), Failure> {
+    fn ask(&self, context: &Context, changes: &Changes) -> Result<(), Failure> {
         let output = context.output();
         if !output.is_json() {
             output.print_text(diff::text(output, changes))?;
         }
-        if self.yes || changes.count() == 0 {
+        if changes.count() == 0 {
             return Ok(());
         }
         let namespace = &context.options().namespace;
         let deed = format!("make these changes in namespace {namespace}");
-        confirm(&deed, "yes")
+        self.destroy.confirm(&deed, "yes")?;
+        match changes.pruned {
+            0 => Ok(()),
+            pruned => {
+                let file = self.file.file.display();
+                let deed = format!("remove {pruned} levels and parents that {file} does not have");
+                self.destroy.confirm(&deed, "prune")
+            }
+        }
     }
 }
 
@@ -133,12 +142,18 @@ async fn make(
         *applied += 1;
         progress.show(|| format!("{applied} of {left} changes"));
     };
-    let mut changes = stream::iter(configs)
-        .map(|change| apply(limiter, change))
-        .buffer_unordered(CONCURRENCY);
-    while let Some(change) = changes.next().await {
-        change?;
-        count();
+    // What is removed goes last, so no level is without limits on the way.
+    let (set, removed): (Vec<_>, Vec<_>) = configs
+        .into_iter()
+        .partition(|change| change.after.is_some());
+    for configs in [set, removed] {
+        let mut changes = stream::iter(configs)
+            .map(|change| apply(limiter, change))
+            .buffer_unordered(CONCURRENCY);
+        while let Some(change) = changes.next().await {
+            change?;
+            count();
+        }
     }
     // One after the other: a change checks the ancestors of its entity, so two at once race.
     for at in 0..entities.len() {
@@ -219,9 +234,7 @@ async fn open_configs<'p>(
     {
         if stored.version == change.version {
             open.push(change);
-        } else if stored.version != change.version + 1
-            || stored.value.as_ref() != Some(&change.after)
-        {
+        } else if stored.version != change.version + 1 || stored.value != change.after {
             return Err(outdated(&format!("the configuration of {}", change.level)));
         }
     }
@@ -282,7 +295,7 @@ async fn apply(limiter: &RateLimiter, change: &ConfigChange) -> Result<(), Failu
     } = change;
     if limiter
         .admin()
-        .replace_config(level, *version, Some(after))
+        .replace_config(level, *version, after.as_ref())
         .await?
     {
         return Ok(());

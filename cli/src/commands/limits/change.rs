@@ -2,8 +2,12 @@
 
 use clap::Args;
 use serde::Serialize;
-use weirgate::{Config, ConfigLevel, ConfigPatch, ConfigStatus, Limit, RateLimiter, Versioned};
+use weirgate::{
+    Config, ConfigLevel, ConfigPatch, ConfigStatus, Error, Limit, RateLimiter, Versioned,
+};
 
+use super::super::confirm::Destroy;
+use super::super::report::is_false;
 use super::diff;
 use crate::amounts;
 use crate::context::Context;
@@ -12,13 +16,13 @@ use crate::level::LevelArgs;
 
 /// Sets the configuration of a level.
 ///
-/// What is not named stays as it is. Shows before and after of every field.
+/// What is not named stays as it is. Shows before and after of every limit.
 #[derive(Debug, Args)]
 pub struct Set {
     #[command(flatten)]
     level: LevelArgs,
     /// Limits: NAME=TOKENS/PERIOD (second, minute, hour, day, or a span such as 1h30m) or NAME=SLOTS,
-    /// with ,burst=TOKENS and ,mode=enforced, shadow or soft
+    /// and behind it ,burst=TOKENS and ,mode=shadow or soft
     #[arg(value_name = "LIMIT", value_parser = amounts::limit)]
     limits: Vec<Limit>,
     /// Drops all limits and settings of the level that are not named
@@ -36,6 +40,9 @@ pub struct Set {
     /// Counts what the limits would deny, and denies nothing; --shadow=false ends that
     #[arg(long, value_name = "true|false", num_args = 0..=1, require_equals = true, default_missing_value = "true")]
     shadow: Option<bool>,
+    /// Shows what would be changed, and writes nothing
+    #[arg(long)]
+    dry_run: bool,
 }
 
 /// Deletes the configuration of a level.
@@ -45,11 +52,15 @@ pub struct Set {
 pub struct Delete {
     #[command(flatten)]
     level: LevelArgs,
+    #[command(flatten)]
+    destroy: Destroy,
 }
 
 #[derive(Serialize)]
 struct Changed {
     changed: bool,
+    #[serde(skip_serializing_if = "is_false")]
+    dry_run: bool,
     before: Option<Config>,
     after: Option<Config>,
 }
@@ -64,7 +75,7 @@ impl Set {
                  --enforced, --disabled, --unlimited, --shadow and --replace"
             )));
         }
-        change(context, &level, |before| {
+        change(context, &level, self.dry_run, |before| {
             let kept = before.filter(|_| !self.replace);
             Some(self.patch().onto(kept))
         })
@@ -89,7 +100,10 @@ impl Set {
 impl Delete {
     pub async fn run(self, context: &Context) -> Result<Outcome, Failure> {
         let level = self.level.level()?;
-        change(context, &level, |_| None).await
+        let namespace = &context.options().namespace;
+        let deed = format!("delete the limits of {level} in namespace {namespace}");
+        self.destroy.confirm(&deed, "yes")?;
+        change(context, &level, self.destroy.dry_run, |_| None).await
     }
 }
 
@@ -97,6 +111,7 @@ impl Delete {
 async fn change(
     context: &Context,
     level: &ConfigLevel,
+    dry_run: bool,
     next: impl FnOnce(Option<&Config>) -> Option<Config>,
 ) -> Result<Outcome, Failure> {
     let limiter = context.limiter().await?;
@@ -104,11 +119,16 @@ async fn change(
     let after = next(value.as_ref());
     let changed = Changed {
         changed: value != after,
+        dry_run,
         before: value,
         after,
     };
     let next = changed.after.as_ref();
-    if changed.changed && !limiter.admin().replace_config(level, version, next).await? {
+    if let Some(next) = next {
+        next.check().map_err(Error::from)?;
+    }
+    let writes = changed.changed && !dry_run;
+    if writes && !limiter.admin().replace_config(level, version, next).await? {
         return Err(Failure::Failed(format!(
             "the configuration of {level} was changed by another command in the meantime, and is \
              not changed by this one: run it again"
@@ -119,10 +139,10 @@ async fn change(
         let configs = [changed.before.as_ref(), changed.after.as_ref()];
         match (changed.changed, configs) {
             (true, [_, after]) => {
-                let result = if after.is_some() {
-                    "configured"
-                } else {
-                    "deleted"
+                let result = match (dry_run, after.is_some()) {
+                    (true, _) => "dry run: nothing changed",
+                    (false, true) => "configured",
+                    (false, false) => "deleted",
                 };
                 let rows = diff::config_rows(level, configs);
                 format!("{}\n{result}", output.table(&diff::COLUMNS, rows))

@@ -1,31 +1,45 @@
 //! `weirgate limits diff`, and what a file would change.
 
+use std::collections::BTreeSet;
+use std::io::Read;
 use std::path::{Path, PathBuf};
 
 use clap::Args;
 use serde::{Deserialize, Serialize};
 use weirgate::{Config, ConfigLevel, Entity, FileError, LimitsFileContents};
 use weirgate_local::why::{Fields, config_fields, differing, entity_fields};
+use weirgate_shared::files::{MAX_BYTES, TextFile, read_file};
 
+use super::stored;
 use crate::context::Context;
 use crate::failure::{Failure, Outcome};
 use crate::output::Output;
 
 /// Shows what a limits file would change in the table.
 ///
-/// Before and after of every field. Configurations that the file does not have stay.
+/// Before and after of every limit.
 #[derive(Debug, Args)]
 pub struct Diff {
     #[command(flatten)]
     file: FileArgs,
+    #[command(flatten)]
+    shown: ShownArgs,
 }
 
 /// The file to compare with the table.
 #[derive(Debug, Args)]
 pub struct FileArgs {
-    /// The limits file: YAML, as docs/guide/limits.md describes it
+    /// The limits file: YAML; `-` is standard input
     #[arg(value_name = "FILE")]
     pub file: PathBuf,
+    /// Removes what the namespace has and the file has not: limits, and parents of entities
+    #[arg(long)]
+    pub prune: bool,
+}
+
+/// How changes are shown.
+#[derive(Debug, Args)]
+pub struct ShownArgs {
     /// Exits with 7 if there are changes
     #[arg(long)]
     exit_code: bool,
@@ -41,6 +55,9 @@ pub struct Changes {
     pub namespace: String,
     pub configs: Vec<ConfigChange>,
     pub entities: Vec<EntityChange>,
+    /// Number of changes that remove what the file does not have.
+    #[serde(skip)]
+    pub pruned: usize,
 }
 
 /// A change of the configuration of one level.
@@ -51,7 +68,8 @@ pub struct ConfigChange {
     /// Version of the configuration before.
     pub version: i64,
     pub before: Option<Config>,
-    pub after: Config,
+    /// `None` removes it.
+    pub after: Option<Config>,
 }
 
 /// A change of an entity.
@@ -81,19 +99,67 @@ impl From<FileError> for Failure {
 
 impl Diff {
     pub async fn run(self, context: &Context) -> Result<Outcome, Failure> {
-        let changes = Changes::of(&self.file.file, context).await?;
-        self.file.print(context, &changes)
+        let changes = self.file.changes(context).await?;
+        self.shown.print(context, &changes)
     }
 }
 
-impl Changes {
-    /// Compares a limits file with the table.
+impl FileArgs {
+    /// Compares the file with the table.
     ///
     /// # Errors
     /// [`Failure::Refused`] for a broken file, with line and column.
-    pub async fn of(file: &Path, context: &Context) -> Result<Self, Failure> {
-        let LimitsFileContents { configs, entities } = read(file)?;
+    pub async fn changes(&self, context: &Context) -> Result<Changes, Failure> {
+        self.changes_of(self.read()?, context).await
+    }
+
+    /// Reads the text of the file.
+    ///
+    /// # Errors
+    /// [`Failure::Refused`] if it cannot be read.
+    pub fn read(&self) -> Result<TextFile, Failure> {
+        if self.file != Path::new("-") {
+            return Ok(read_file(&self.file)?);
+        }
+        let mut text = String::new();
+        let mut input = std::io::stdin().lock().take(MAX_BYTES + 1);
+        let read = input.read_to_string(&mut text);
+        let path = PathBuf::from("standard input");
+        match read.map(u64::try_from) {
+            Ok(Ok(..=MAX_BYTES)) => Ok(TextFile { path, text }),
+            Ok(_) => Err(Failure::Refused(format!(
+                "standard input must have {MAX_BYTES} bytes at most, and has more: split it"
+            ))),
+            Err(error) => Err(Failure::Refused(format!(
+                "standard input cannot be read: {error}"
+            ))),
+        }
+    }
+
+    /// As [`changes`](Self::changes), of a text that was read.
+    ///
+    /// # Errors
+    /// As [`changes`](Self::changes).
+    pub async fn changes_of(&self, file: TextFile, context: &Context) -> Result<Changes, Failure> {
+        let wanted = LimitsFileContents::parse(file.path, file.text)?;
         let limiter = context.limiter().await?;
+        let mut pruned = LimitsFileContents::default();
+        if self.prune {
+            pruned = stored::read(&limiter).await?;
+            let levels: BTreeSet<_> = wanted.configs.iter().map(|(level, _)| level).collect();
+            pruned.configs.retain(|(level, _)| !levels.contains(level));
+            let ids: BTreeSet<_> = wanted.entities.iter().map(|entity| &entity.id).collect();
+            pruned.entities.retain(|entity| !ids.contains(&entity.id));
+        }
+        let number = pruned.configs.len() + pruned.entities.len();
+        let wanted_configs = wanted.configs.into_iter().map(|(level, mut config)| {
+            // In the order in which the table returns them.
+            let limits = &mut config.limits;
+            limits.sort_by(|one, other| one.name().cmp(other.name()));
+            (level, Some(config))
+        });
+        let removed = pruned.configs.into_iter().map(|(level, _)| (level, None));
+        let configs: Vec<_> = wanted_configs.chain(removed).collect();
         let levels: Vec<_> = configs.iter().map(|(level, _)| level.clone()).collect();
         let stored = limiter.admin().read_configs(&levels).await?;
         let configs = configs.into_iter().zip(stored);
@@ -104,29 +170,46 @@ impl Changes {
                 before: stored.value,
                 after,
             })
-            .filter(|change| change.before.as_ref() != Some(&change.after));
+            .filter(|change| change.before != change.after);
+        let alone = pruned.entities.into_iter().map(|entity| Entity {
+            parent: None,
+            cascades: false,
+            ..entity
+        });
+        let entities: Vec<_> = wanted.entities.into_iter().chain(alone).collect();
         let ids: Vec<_> = entities.iter().map(|entity| entity.id.clone()).collect();
         let stored = limiter.admin().read_entities(&ids).await?;
         let entities = entities.into_iter().zip(stored);
         let entities = entities
             .map(|(after, before)| EntityChange { before, after })
             .filter(EntityChange::is_change);
-        Ok(Self {
+        Ok(Changes {
             weirgate_plan: 1,
             table: context.table()?.to_owned(),
             namespace: context.options().namespace.clone(),
             configs: configs.collect(),
             entities: entities.collect(),
+            pruned: number,
         })
     }
+}
 
+impl Changes {
     /// Returns the number of changed items.
     pub const fn count(&self) -> usize {
         self.configs.len() + self.entities.len()
     }
+
+    /// Returns the number of configurations and parents that are removed.
+    fn removed(&self) -> usize {
+        let configs = self.configs.iter().filter(|change| change.after.is_none());
+        let parents = self.entities.iter();
+        let parents = parents.filter(|change| change.after.parent.is_none());
+        configs.count() + parents.count()
+    }
 }
 
-impl FileArgs {
+impl ShownArgs {
     /// Prints the changes.
     ///
     /// # Errors
@@ -141,20 +224,11 @@ impl FileArgs {
     }
 }
 
-/// Reads a limits file. Limits are in the order in which the table returns them.
-fn read(path: &Path) -> Result<LimitsFileContents, Failure> {
-    let mut contents = LimitsFileContents::read(path)?;
-    for (_, config) in &mut contents.configs {
-        let limits = &mut config.limits;
-        limits.sort_by(|one, other| one.name().cmp(other.name()));
-    }
-    Ok(contents)
-}
-
 /// Returns the changes as a table, with their number.
 pub fn text(output: &Output, changes: &Changes) -> String {
     let configs = changes.configs.iter().flat_map(|change| {
-        config_rows(&change.level, [change.before.as_ref(), Some(&change.after)])
+        let configs = [change.before.as_ref(), change.after.as_ref()];
+        config_rows(&change.level, configs)
     });
     let entities = changes.entities.iter().flat_map(|change| {
         let fields = [change.before.as_ref(), Some(&change.after)].map(entity_fields);
@@ -164,6 +238,10 @@ pub fn text(output: &Output, changes: &Changes) -> String {
         0 => return "no changes".to_owned(),
         1 => "1 change".to_owned(),
         count => format!("{count} changes"),
+    };
+    let count = match changes.removed() {
+        0 => count,
+        removed => format!("{count}, of which {removed} remove limits of a level or a parent"),
     };
     format!(
         "{}\n{count}",

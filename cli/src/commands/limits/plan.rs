@@ -4,18 +4,20 @@ use std::path::PathBuf;
 
 use clap::Args;
 
-use super::diff::{Changes, FileArgs};
+use super::diff::{FileArgs, ShownArgs};
 use crate::context::Context;
 use crate::failure::{Failure, Outcome};
 
 /// Plans the changes of a limits file, for `limits apply`.
 ///
 /// A plan has the version of every configuration, so `limits apply` makes these changes or
-/// none. Configurations that the file does not have stay.
+/// none. What the file does not have stays, unless --prune is given.
 #[derive(Debug, Args)]
 pub struct Plan {
     #[command(flatten)]
     file: FileArgs,
+    #[command(flatten)]
+    shown: ShownArgs,
     /// Saves the plan as JSON
     #[arg(long, value_name = "PLAN")]
     out: Option<PathBuf>,
@@ -23,7 +25,7 @@ pub struct Plan {
 
 impl Plan {
     pub async fn run(self, context: &Context) -> Result<Outcome, Failure> {
-        let changes = Changes::of(&self.file.file, context).await?;
+        let changes = self.file.changes(context).await?;
         if let Some(path) = &self.out {
             let unsaved = |error: String| {
                 Failure::Failed(format!(
@@ -39,6 +41,6 @@ impl Plan {
                 path.display()
             ));
         }
-        self.file.print(context, &changes)
+        self.shown.print(context, &changes)
     }
 }

@@ -4,14 +4,15 @@ use std::collections::HashSet;
 
 use weirgate_shared::write::write_config;
 use weirgate_shared::{
-    AuditChange, Config, ConfigFilter, ConfigKey, ConfigLevel, ConfigPatch, ItemKey, Versioned,
+    AuditChange, Config, ConfigFilter, ConfigKey, ConfigLevel, ConfigPatch, ItemKey, LISTED_CONFIG,
+    Versioned, entity_partitions,
 };
-use weirgate_store::{BY_RESOURCE, Item, Query, SortKeys};
+use weirgate_store::{BY_ENTITY, BY_RESOURCE, Item, Query, SortKeys};
 
 use super::Admin;
-use crate::api::page::{Page, PageToken, Unreadable};
+use crate::api::page::{Page, PageToken, Unreadable, within};
 use crate::config::{ConfigEdit, key, stored};
-use crate::session::{CacheKey, Session};
+use crate::session::CacheKey;
 use crate::values::Error;
 
 /// A change of the configuration of a level.
@@ -175,6 +176,10 @@ impl Admin {
     /// changes may be missing in lists of more than one entity. One that was changed by other means
     /// is among the page's [unreadable](Page::unreadable) entries.
     ///
+    /// All of a namespace have 18 parts, so pages may be short or empty. Those of an entity on a
+    /// resource that were last changed by a release before 0.10 are only in the lists of the entity
+    /// and of the resource.
+    ///
     /// # Errors
     /// [`Error::Invalid`] for a page token of another list; [`Error::Store`].
     pub async fn configs(
@@ -184,25 +189,31 @@ impl Admin {
     ) -> Result<Page<(ConfigLevel, Config)>, Error> {
         self.session
             .at_home(async {
-                let Session {
-                    table, namespace, ..
-                } = &*self.session;
-                let (partition, prefix) = of.partition(namespace);
-                let is_own = matches!(of, ConfigFilter::Entity(_));
-                let listing = Query {
-                    index: (!is_own).then_some(BY_RESOURCE),
-                    ..Query::new(&partition, SortKeys::StartingWith(prefix))
+                let namespace = &self.session.namespace;
+                // In no index, or in that of another list.
+                let own = match of {
+                    ConfigFilter::All => Some(ConfigLevel::System),
+                    ConfigFilter::Resource(resource) => {
+                        Some(ConfigLevel::Resource(resource.clone()))
+                    }
+                    _ => None,
                 };
-                let found = self.session.page(listing, after).await?;
-                let keys: Vec<_> = found.items.iter().filter_map(Item::key).collect();
-                let items = if is_own {
-                    found.items
-                } else {
-                    table.read(&keys).await?
+                let own = own.filter(|_| after.is_none());
+                let own = own.map(|level| key(namespace, &level).item_key());
+                let found = self.listed(of, after).await?;
+                let listed = found.items.iter().filter_map(Item::key);
+                let keys: Vec<_> = own.into_iter().chain(listed).collect();
+                let items = match of {
+                    ConfigFilter::Entity(_) => {
+                        let items = found.items.into_iter();
+                        items.filter_map(|item| Some((item.key()?, item))).collect()
+                    }
+                    _ => self.session.read_many(&keys).await?,
                 };
                 let read = keys.iter().filter_map(|key| {
                     let ConfigKey { level, .. } = ConfigKey::parse(key)?;
-                    let stored = stored(key, &items).map(|stored| stored.value);
+                    let items = items.get(key).map_or(&[][..], std::slice::from_ref);
+                    let stored = stored(key, items).map(|stored| stored.value);
                     Some(stored.transpose()?.map(|config| (level, config)))
                 });
                 let (items, unreadable) = Unreadable::separate(read)?;
@@ -227,6 +238,56 @@ impl Admin {
             )));
         }
         Ok(author)
+    }
+
+    /// Returns a page of the items that a list names, those in an index with their keys alone.
+    async fn listed(
+        &self,
+        of: &ConfigFilter,
+        after: Option<&PageToken>,
+    ) -> Result<Page<Item>, Error> {
+        let session = &*self.session;
+        if let Some((partition, prefix)) = of.partition(&session.namespace) {
+            let is_own = matches!(of, ConfigFilter::Entity(_));
+            let listing = Query {
+                index: (!is_own).then_some(BY_RESOURCE),
+                ..Query::new(&partition, SortKeys::StartingWith(prefix))
+            };
+            return session.page(listing, after).await;
+        }
+        let list = format!("configurations of {}", session.namespace);
+        let position = within(after, &list)?;
+        let mut of_entities = entity_partitions(&session.namespace);
+        let is_last_part = position.is_some_and(|at| at.contains_key(BY_ENTITY.hash));
+        let (mut items, next) = match is_last_part {
+            true => {
+                let index = (BY_ENTITY, LISTED_CONFIG);
+                let page = session.partitioned_page(index, of_entities, position);
+                page.await?
+            }
+            false => {
+                let kinds = [ConfigFilter::Resources, ConfigFilter::Entities];
+                let partitions = kinds.into_iter();
+                let partitions =
+                    partitions.filter_map(|kind| Some(kind.partition(&session.namespace)?.0));
+                let index = (BY_RESOURCE, LISTED_CONFIG);
+                let (items, next) = session
+                    .partitioned_page(index, partitions, position)
+                    .await?;
+                let first = || Some([(BY_ENTITY.hash.to_owned(), of_entities.next()?)].into());
+                (items, next.or_else(first))
+            }
+        };
+        // An item can name a partition of each index, and is listed once.
+        items.retain(|item| {
+            let level = item.key().and_then(|key| ConfigKey::parse(&key));
+            level.is_some_and(|key| key.by_namespace().is_some() == is_last_part)
+        });
+        Ok(Page {
+            items,
+            unreadable: vec![],
+            next: next.map(|position| PageToken::new(list, position)),
+        })
     }
 
     /// Replaces a configuration by what `next` makes of it, or deletes it if that is `None`. With a

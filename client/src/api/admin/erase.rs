@@ -60,4 +60,18 @@ impl Admin {
             })
             .await
     }
+
+    /// Returns what [`erase_entity`](Self::erase_entity) would delete now, and deletes nothing.
+    ///
+    /// # Errors
+    /// As [`erase_entity`](Self::erase_entity), with its errors of reads.
+    pub async fn preview_erasure(
+        &self,
+        id: &EntityId,
+        leases: LiveLeases,
+    ) -> Result<EraseReport, Error> {
+        self.session
+            .at_home(async { Erasure::new(self, id, leases).preview().await })
+            .await
+    }
 }

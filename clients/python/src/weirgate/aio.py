@@ -26,6 +26,7 @@ from .values import (
     EffectiveLimits,
     Interval,
     Limit,
+    Limits,
     LimitsChange,
     OnAgentUnavailable,
     OnUnavailable,
@@ -186,7 +187,7 @@ class AsyncClient:
         resource: str,
         take: Take,
         *,
-        limits: Optional[Sequence[Union[Limit, str]]] = None,
+        limits: Optional[Limits] = None,
         limits_version: Optional[int] = None,
         cascading: bool = False,
         wait: Optional[float] = None,
@@ -223,13 +224,13 @@ class AsyncClient:
         resource: str,
         *,
         need: Optional[Mapping[str, int]] = None,
-        limits: Optional[Sequence[Union[Limit, str]]] = None,
+        limits: Optional[Limits] = None,
     ) -> Balances:
         """As `Client.peek`."""
         return answer.balances(await self._call(request.peek(entity, resource, need, limits), Waits(endures=False)))
 
     async def remaining(
-        self, entity: str, resource: str, limit: str, *, limits: Optional[Sequence[Union[Limit, str]]] = None
+        self, entity: str, resource: str, limit: str, *, limits: Optional[Limits] = None
     ) -> Optional[Amount]:
         """As `Client.remaining`."""
         return (await self.peek(entity, resource, limits=limits)).remaining(limit)

@@ -22,6 +22,7 @@ from .values import (
     EffectiveLimits,
     Interval,
     Limit,
+    Limits,
     LimitsChange,
     OnAgentUnavailable,
     OnUnavailable,
@@ -80,7 +81,7 @@ class Client:
         resource: str,
         take: Take,
         *,
-        limits: Optional[Sequence[Union[Limit, str]]] = None,
+        limits: Optional[Limits] = None,
         limits_version: Optional[int] = None,
         cascading: bool = False,
         wait: Optional[float] = None,
@@ -124,13 +125,13 @@ class Client:
         resource: str,
         *,
         need: Optional[Mapping[str, int]] = None,
-        limits: Optional[Sequence[Union[Limit, str]]] = None,
+        limits: Optional[Limits] = None,
     ) -> Balances:
         """Reads the balances, and when the amounts of `need` will be there. Takes nothing."""
         return answer.balances(self._call(request.peek(entity, resource, need, limits)))
 
     def remaining(
-        self, entity: str, resource: str, limit: str, *, limits: Optional[Sequence[Union[Limit, str]]] = None
+        self, entity: str, resource: str, limit: str, *, limits: Optional[Limits] = None
     ) -> Optional[Amount]:
         """Reads the balance of one limit; None if the bucket does not have it."""
         return self.peek(entity, resource, limits=limits).remaining(limit)

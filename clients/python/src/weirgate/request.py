@@ -9,7 +9,7 @@ from typing import Any, NamedTuple, Optional, Union, get_args
 
 from . import check
 from .errors import InvalidRequest
-from .values import Amount, Bucket, Interval, Level, Limit, OnUnavailable, Status, UpTo
+from .values import Amount, Bucket, Interval, Level, Limit, Limits, OnUnavailable, Status, UpTo
 
 ACQUIRE, SETTLE, PEEK, USAGE = "/v1/acquire", "/v1/settle", "/v1/peek", "/v1/usage"
 LIMITS, SET_LIMITS, DELETE_LIMITS = "/v1/limits", "/v1/limits/set", "/v1/limits/delete"
@@ -65,7 +65,7 @@ def acquire(buckets: Sequence[Bucket], options: Options) -> Request:
 
 
 def peek(
-    entity: str, resource: str, need: Optional[Mapping[str, int]], limits: Optional[Sequence[Union[Limit, str]]]
+    entity: str, resource: str, need: Optional[Mapping[str, int]], limits: Optional[Limits]
 ) -> Request:
     """Returns the request for balances."""
     body: dict[str, Any] = {"entity": check.text("entity", entity), "resource": check.text("resource", resource)}
@@ -221,12 +221,11 @@ def _take(what: str, amount: Any) -> Any:
     return {"at_least": at_least, "at_most": at_most}
 
 
-def _add_limits(
-    body: dict[str, Any], limits: Optional[Sequence[Union[Limit, str]]], version: Optional[int]
-) -> None:
+def _add_limits(body: dict[str, Any], limits: Optional[Limits], version: Optional[int]) -> None:
     if limits is not None:
-        if not isinstance(limits, Sequence) or isinstance(limits, str):
-            check.refuse("limits", "a list of Limit or text", limits)
+        is_list = isinstance(limits, Sequence) and not isinstance(limits, str)
+        if not is_list or not all(isinstance(limit, (Limit, str)) for limit in limits):
+            check.refuse("limits", "a list of Limit, or of texts such as 'rpm=600/minute'", limits)
         body["limits"] = [_limit(limit) for limit in limits]
     if version is not None:
         body["limits_version"] = check.whole("limits_version", version, 0, check.MAX_SAFE, "0 to 2^53 - 1")

@@ -141,6 +141,10 @@ class Limit:
         }
 
 
+Limits = Sequence[Union[Limit, str]]
+"""Limits of a bucket, each as a `Limit` or as its text: `rpm=600/minute,burst=800`, `slots=20`."""
+
+
 def _check_rate(name: str, refill: int, period: float) -> None:
     of = _named(name)
     check.whole(f"{of} refill", refill, 1, check.MAX_TOKENS, _RANGE)
@@ -158,7 +162,7 @@ class Bucket:
     entity: str
     resource: str
     take: Take
-    limits: Optional[Sequence[Union[Limit, str]]] = None
+    limits: Optional[Limits] = None
     """Each as a `Limit`, or as text: `"rpm=600/minute"`."""
     limits_version: Optional[int] = None
     cascading: bool = False

@@ -130,7 +130,11 @@ calls! {
     "Admin::erase_entity", |limiter, _given| {
         limiter.admin().erase_entity(&entity("gone"), LiveLeases::Refuse).await
     };
+    "Admin::preview_erasure", |limiter, _given| {
+        limiter.admin().preview_erasure(&entity("gone"), LiveLeases::Refuse).await
+    };
     "Purge::send", |limiter, _given| limiter.admin().purge_namespace("default").dry_run().send().await;
+    "Admin::audit_all", |limiter, _given| limiter.admin().audit_all(None).await;
     "Admin::audit", |limiter, _given| limiter.admin().audit(&AuditSubject::System, None).await;
     "Admin::last_changes", |limiter, _given| limiter.admin().last_changes(&AuditSubject::System, 5).await;
     "Admin::bucket", |limiter, _given| limiter.admin().bucket(&entity("e-1"), &resource("gpt-4")).await;

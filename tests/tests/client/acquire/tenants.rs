@@ -174,6 +174,7 @@ async fn take(limiter: &RateLimiter, step: Step) {
             for of in [
                 ConfigFilter::Entity(entity(name)),
                 ConfigFilter::Resource(resource(of)),
+                ConfigFilter::All,
                 ConfigFilter::Entities,
             ] {
                 drop(limiter.admin().configs(&of, None).await.unwrap());

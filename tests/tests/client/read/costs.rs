@@ -205,14 +205,29 @@ async fn other_lists_cost_the_units_of_the_page() {
         .configs(ConfigFilter::Entity(entity("kid-1")), 1)
         .await;
     assert_row("`configs` of an entity", &each(of_entity));
-    let one = reader
-        .configs(ConfigFilter::Resource(resource("gpt-4")), 1)
-        .await;
+    let page = reader.configs(ConfigFilter::Entities, 0).await;
     let two = reader.configs(ConfigFilter::Resources, 2).await;
-    let (config, page) = (two - one, 2.0 * one - two);
+    let config = (two - page) / 2.0;
+    let on_one = reader.configs(ConfigFilter::Resource(resource("gpt-4")), 2);
+    assert_eq!(on_one.await, two);
     assert_row(
-        "`configs` of a resource, or of all resources",
+        "`configs` of a resource, or of all resources or entities",
         &format!("{}, and {config} for each configuration", each(page)),
+    );
+    let list = async |limiter: &RateLimiter, after: Option<&PageToken>| {
+        let admin = limiter.admin();
+        admin.configs(&ConfigFilter::All, after).await.unwrap()
+    };
+    let (pages, found) = reader.all(list).await;
+    // The system's level is read, and has none.
+    assert_eq!(
+        (found, reader.units()),
+        (3, f64::from(pages) * page + 4.0 * config)
+    );
+    let each_page = format!("{}, in {pages} pages at least", each(page));
+    assert_row(
+        "`configs` of all",
+        &format!("{each_page}, and {config} for each configuration"),
     );
 
     let team = entity("team");
@@ -232,6 +247,17 @@ async fn other_lists_cost_the_units_of_the_page() {
     let last = reader.0.admin().last_changes(&subject, 1).await.unwrap();
     assert_eq!(last.items.len(), 1);
     assert_row("`last_changes`", &reader.units().to_string());
+    let audit = async |limiter: &RateLimiter, after: Option<&PageToken>| {
+        limiter.admin().audit_all(after).await.unwrap()
+    };
+    let (pages, found) = reader.all(audit).await;
+    assert_eq!(pages, 1);
+    let change = 1.0;
+    let page = reader.units() - change * f64::from(u32::try_from(found).unwrap());
+    assert_row(
+        "`audit_all`",
+        &format!("{}, and {change} for each change", each(page)),
+    );
 }
 
 /// Erases an entity with so many buckets and snapshots. Returns what that costs.

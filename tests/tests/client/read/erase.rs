@@ -153,7 +153,18 @@ async fn an_entity_with_1000_items_is_erased_and_nothing_else_is() {
             .await;
         erased.unwrap()
     };
+    let preview = async || {
+        let counted = limiter
+            .admin()
+            .preview_erasure(&entity("e-1"), LiveLeases::Refuse)
+            .await;
+        counted.unwrap()
+    };
+    let items = fleet.dynamo.items();
+    let previewed = preview().await;
+    assert_eq!(fleet.dynamo.items(), items, "a preview deletes nothing");
     let report = erase().await;
+    assert_eq!(previewed, report);
     // Shards: 16 of which 12 were merged away, and two buckets of one.
     let expected = EraseReport {
         configs: 3,
@@ -171,6 +182,7 @@ async fn an_entity_with_1000_items_is_erased_and_nothing_else_is() {
         versions_left: 3,
         ..EraseReport::default()
     };
+    assert_eq!(preview().await, again);
     assert_eq!(erase().await, again);
     assert_erased(&fleet, &before).await;
     // The versions went on rising, so a caller that knows the old limits cannot keep them.

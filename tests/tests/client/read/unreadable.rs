@@ -106,6 +106,7 @@ async fn lists(
             ("limits of entities", ConfigFilter::Entities),
             ("limits on a resource", ConfigFilter::Resource(gpt4.clone())),
             ("limits of resources", ConfigFilter::Resources),
+            ("limits of all", ConfigFilter::All),
         ] {
             let name = |(level, _): &(ConfigLevel, Config)| level.to_string();
             let of = Listed::of(name, async |after| {
@@ -126,6 +127,9 @@ async fn lists(
             });
             lists.insert(list, of.await);
         }
+        let name = |event: &weirgate::AuditEvent| event.id.to_string();
+        let of = Listed::of(name, async |after| limiter.admin().audit_all(after).await);
+        lists.insert("audit of all", of.await);
     }
     if is_read(Kind::Entity) {
         let of = Listed::of(ToString::to_string, async |after| {

@@ -59,6 +59,35 @@ impl<'a> Erasure<'a> {
         Ok(())
     }
 
+    /// Counts what the other steps would delete.
+    pub(super) async fn preview(mut self) -> Result<EraseReport, Error> {
+        for resource in self.resources().await? {
+            let (shards, _) = self.shards(&resource).await?;
+            let shards = shards.iter().filter(|shard| !shard.is_erased);
+            self.report.shards += shards.filter(|shard| shard.seen.is_some()).count();
+        }
+        for item in self.own_items("#CONFIG#").await? {
+            let Some(key) = item.key().filter(|key| ConfigKey::parse(key).is_some()) else {
+                continue;
+            };
+            let known = stored(&key, std::slice::from_ref(&item))?;
+            self.report.versions_left += 1;
+            self.report.configs += usize::from(known.value.is_some());
+        }
+        let children = self.listed_children().await?.into_iter();
+        let ids: Vec<_> = children.map(|key| key.entity).collect();
+        let children = self.admin.read_entities(&ids).await?.into_iter().flatten();
+        let children = children.filter(|child| child.parent.as_ref() == Some(self.id));
+        self.report.children = children.count();
+        let key = self.admin.entity_key(self.id);
+        let items = self.session.read(&[key.item_key()]).await?;
+        self.report.entity = seen(&key, &items)?.is_some();
+        self.report.snapshots = self.own_items("#USAGE#").await?.len();
+        let events = self.audit_items().await?;
+        self.report.audit_events = events.iter().filter(|item| !is_erasure(item)).count();
+        Ok(self.report)
+    }
+
     fn editing(&self, what: &str) -> ConfigEdit<'a> {
         let what = format!("{what} of {}, to be erased", self.id);
         ConfigEdit::new(self.session, what, CacheKey::Entity(self.id.clone()))
@@ -170,16 +199,20 @@ impl<'a> Erasure<'a> {
         Ok(())
     }
 
-    /// Removes the entity as the parent of its children. Each change is an audit event of the child.
-    pub(super) async fn children(&mut self) -> Result<(), Error> {
+    /// Returns the children that the index has, which may lag behind.
+    async fn listed_children(&self) -> Result<Vec<EntityKey>, Error> {
         let partition = self.admin.entity_key(self.id).children();
         let listed = self.list(Some(CHILDREN), &partition, "CHILD#").await?;
         let keys = listed.iter().filter_map(Item::key);
-        let children: Vec<_> = keys
-            .filter_map(|key| EntityKey::parse(&key))
+        let keys = keys.filter_map(|key| EntityKey::parse(&key));
+        Ok(keys
             .filter(|key| key.namespace == self.session.namespace)
-            .collect();
-        for key in children {
+            .collect())
+    }
+
+    /// Removes the entity as the parent of its children. Each change is an audit event of the child.
+    pub(super) async fn children(&mut self) -> Result<(), Error> {
+        for key in self.listed_children().await? {
             let what = format!("entity {}", key.entity);
             let changed = CacheKey::Entity(key.entity.clone());
             let mut editing = ConfigEdit::new(self.session, what, changed);

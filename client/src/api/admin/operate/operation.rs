@@ -218,7 +218,11 @@ impl<'a> Operating<'a> {
         )];
         if let Some((changes, event)) = plan {
             actions.extend(changes);
-            actions.push(self.edit.record(event));
+            let (what, key) = (
+                self.what.clone(),
+                self.key.as_ref().map(ToString::to_string),
+            );
+            actions.push(self.edit.record_operation(event, Some(what), key));
         }
         actions.extend(mark);
         let Some(outcomes) = self.edit.attempt(&actions).await? else {

@@ -1,0 +1,163 @@
+//! A limit has one text on all surfaces, and each reads what it writes.
+
+use std::collections::BTreeMap;
+
+use proptest::prelude::*;
+use weirgate::{
+    Config, ConfigLevel, ConfigStatus, Entity, EntityId, Limit, LimitMode, LimitsFileContents,
+    Resource,
+};
+use weirgate_shared::{MAX_PERIOD_MS, MAX_TOKENS};
+
+/// Amounts from the least to the most, small ones often.
+fn amount() -> impl Strategy<Value = i64> {
+    prop_oneof![1..1_000_i64, 1..=MAX_TOKENS, Just(MAX_TOKENS)]
+}
+
+fn period() -> impl Strategy<Value = i64> {
+    let named = prop::sample::select(vec![1_000, 60_000, 3_600_000, 86_400_000]);
+    prop_oneof![
+        named,
+        1..100_000_i64,
+        1..=MAX_PERIOD_MS,
+        Just(MAX_PERIOD_MS)
+    ]
+}
+
+/// Any limit that a call accepts.
+fn limit() -> impl Strategy<Value = Limit> {
+    let name = "[A-Za-z][A-Za-z0-9_.-]{0,12}|null|NO|y|1e3";
+    let mode = prop::sample::select(vec![
+        LimitMode::Enforced,
+        LimitMode::Shadow,
+        LimitMode::Soft,
+    ]);
+    let burst = prop::option::of(amount());
+    let parts = (name, amount(), burst, period(), any::<bool>(), mode);
+    // Some names are refused.
+    parts.prop_filter_map("a name", |(name, amount, burst, period, is_slots, mode)| {
+        let limit = match is_slots {
+            true => Limit::concurrent(&name, amount),
+            false => Limit::custom(&name, burst.unwrap_or(amount), amount, period),
+        };
+        Some(limit.ok()?.in_mode(mode))
+    })
+}
+
+/// Any configuration that a call accepts, as the table returns it.
+fn configuration() -> impl Strategy<Value = Config> {
+    let limits = prop::collection::vec(limit(), 0..4);
+    let status = prop::sample::select(vec![
+        ConfigStatus::Enforced,
+        ConfigStatus::Disabled,
+        ConfigStatus::Unlimited,
+    ]);
+    let parts = (limits, status, any::<bool>());
+    parts.prop_filter_map("limits", |(mut limits, status, is_shadow)| {
+        limits.sort_by(|one, other| one.name().cmp(other.name()));
+        limits.dedup_by(|one, other| one.name() == other.name());
+        let config = Config {
+            limits,
+            status,
+            is_shadow,
+        };
+        config.check().is_ok().then_some(config)
+    })
+}
+
+fn entity() -> impl Strategy<Value = EntityId> {
+    let name = "[A-Za-z0-9][A-Za-z0-9_.:@-]{0,8}|null|true|NO|007|0x1f|1e3|2026-11-23|12:30";
+    name.prop_filter_map("a name", |name| EntityId::new(&*name).ok())
+}
+
+fn level() -> impl Strategy<Value = ConfigLevel> {
+    let resource = "[A-Za-z][A-Za-z0-9_.:/-]{0,8}|null|yes|Off";
+    let resource = resource.prop_filter_map("a name", |name| Resource::new(&*name).ok());
+    (0..4_usize, entity(), resource)
+        .prop_map(|(at, entity, resource)| ConfigLevel::of(&entity, &resource)[at].clone())
+}
+
+/// All levels and parents of a namespace.
+fn contents() -> impl Strategy<Value = LimitsFileContents> {
+    let configs = prop::collection::btree_map(level(), configuration(), 0..8);
+    let entities = prop::collection::btree_map(entity(), any::<bool>(), 0..4);
+    (configs, entities).prop_map(|(configs, children)| {
+        // Of no cycle, because no other one begins so.
+        let parent = EntityId::new("parent:1").unwrap();
+        let entities = children.into_iter().filter(|(id, _)| *id != parent);
+        let entities = entities.map(|(id, cascades)| Entity {
+            id,
+            parent: Some(parent.clone()),
+            cascades,
+        });
+        LimitsFileContents {
+            configs: configs.into_iter().collect(),
+            entities: entities.collect(),
+        }
+    })
+}
+
+/// The contents by name, without entities that say nothing.
+fn by_name(
+    contents: &LimitsFileContents,
+) -> (
+    BTreeMap<&ConfigLevel, &Config>,
+    BTreeMap<&EntityId, &Entity>,
+) {
+    let configs = contents.configs.iter();
+    let entities = contents.entities.iter().filter(|of| of.parent.is_some());
+    (
+        configs.map(|(level, config)| (level, config)).collect(),
+        entities.map(|entity| (&entity.id, entity)).collect(),
+    )
+}
+
+proptest! {
+    #[test]
+    fn a_limit_is_read_as_it_is_written_by_text_and_json(limit in limit()) {
+        let text = limit.to_string();
+        prop_assert_eq!(text.parse::<Limit>(), Ok(limit.clone()));
+        let of_name = text.strip_prefix(limit.name().as_str()).unwrap().strip_prefix('=').unwrap();
+        prop_assert_eq!(of_name, limit.text());
+        let json = serde_json::to_value(&limit).unwrap();
+        prop_assert_eq!(&json["text"], &text);
+        prop_assert_eq!(&serde_json::from_value::<Limit>(json).unwrap(), &limit);
+        let string = serde_json::Value::from(text);
+        prop_assert_eq!(serde_json::from_value::<Limit>(string).unwrap(), limit);
+    }
+
+    #[test]
+    fn a_limits_file_is_read_as_it_is_written_and_written_the_same_again(contents in contents()) {
+        let text = contents.to_string();
+        let read = LimitsFileContents::parse("limits.yaml", &*text).unwrap();
+        prop_assert_eq!(by_name(&read), by_name(&contents), "{}", text);
+        prop_assert_eq!(read.to_string(), text);
+    }
+}
+
+/// The file's older form says the same.
+#[test]
+fn a_map_and_its_text_are_one_limit() {
+    let file = |limit: &str| {
+        let text = format!("weirgate: 1\nsystem:\n  limits:\n    l: {limit}\n");
+        let contents = LimitsFileContents::parse("limits.yaml", text).unwrap();
+        contents.configs[0].1.limits[0].to_string()
+    };
+    for (map, text) in [
+        ("{per_second: 5}", "5/second"),
+        (
+            "{per_minute: 5, burst: 7, mode: soft}",
+            "5/minute,burst=7,mode=soft",
+        ),
+        ("{per_hour: 1_000}", "1000/hour"),
+        ("{per_day: 5, mode: shadow}", "5/day,mode=shadow"),
+        ("{concurrent: 20}", "20"),
+        (
+            "{capacity: 10, refill_amount: 1, refill_period_ms: 250}",
+            "1/250ms,burst=10",
+        ),
+    ] {
+        assert_eq!(file(map), format!("l={text}"));
+        assert_eq!(file(text), format!("l={text}"));
+    }
+}
