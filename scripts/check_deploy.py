@@ -68,9 +68,10 @@ def kubernetes_problems(text):
             yield from image_problems(container["image"])
             if "weirgate-agent" in container["image"]:
                 confined = {"allowPrivilegeEscalation": False, "readOnlyRootFilesystem": True, "capabilities": {"drop": ["ALL"]}}
-                yield from has(container.get("securityContext", {}), **confined)
-                yield from has(pod["securityContext"], runAsNonRoot=True, runAsUser=65532)
-                yield from [] if "readinessProbe" in container else ["the agent must have a readinessProbe"]
+                yield from has(container.get("securityContext", {}), runAsNonRoot=True, runAsUser=65532, **confined)
+                needed = ["readinessProbe", *(["startupProbe"] if container in pod.get("initContainers", []) else [])]
+                yield from (f"the agent must have a {probe}" for probe in needed if probe not in container)
+                yield from secret_problems({variable["name"]: variable.get("value") for variable in container["env"]})
 
 
 def compose_problems(text):
@@ -85,8 +86,15 @@ def compose_problems(text):
             yield f"{name} must have a healthcheck"
 
 
+def secret_problems(environment):
+    """Yields that an agent which listens on other addresses than the pod's own is open to all."""
+    listen = environment.get("WEIRGATE_AGENT_LISTEN", "127.0.0.1:2774")
+    if not listen.startswith("127.") and "WEIRGATE_AGENT_TOKEN_FILE" not in environment:
+        yield f"an agent at {listen} must have WEIRGATE_AGENT_TOKEN_FILE"
+
+
 def image_problems(image):
-    """Yields an image of a release that is of another one. check_pins.py sees that each is confined and known."""
+    """Yields an image of a release that is of another one. Compose's images are pinned by check_pins.py, too."""
     name, _, version = image.rpartition("/")[2].partition(":")
     if name.startswith("weirgate-") and version != VERSION:
         yield f"{name} must be of {VERSION}, got {version!r}"

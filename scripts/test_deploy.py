@@ -19,6 +19,8 @@ BROKEN = [
     (SIDECAR, "replicas: 2", 'replicas: "2"', "replicas"),
     (SIDECAR, "readOnlyRootFilesystem: true", "readOnlyRootFilesystem: false", "readOnlyRootFilesystem must be True"),
     (SIDECAR, "readinessProbe:", "livenessProbe:", "must have a readinessProbe"),
+    (SIDECAR, "startupProbe:", "livenessProbe:", "must have a startupProbe"),
+    (DAEMONSET, "WEIRGATE_AGENT_TOKEN_FILE", "WEIRGATE_AGENT_TOKEN_PLACE", "must have WEIRGATE_AGENT_TOKEN_FILE"),
     (SIDECAR, IMAGE, OTHER, "weirgate-agent must be of"),
     (DAEMONSET, "internalTrafficPolicy", "internalTraffic", "internalTraffic"),
     (DAEMONSET, "runAsUser: 65532", "runAsUser: 0", "runAsUser must be 65532"),

@@ -5,8 +5,8 @@
 //!
 //! | module | what it does |
 //! |---|---|
-//! | `options` | flags and environment variables |
 //! | `health_check` | asks a running agent for its health, for containers without a shell |
+//! | `options` | flags and environment variables |
 //! | `extension` | the life of a Lambda extension: register, wait, shut down |
 //! | `json_api` | HTTP and JSON: acquire, settle, peek, usage, health, metrics |
 //! | `rls` | Envoy's rate limit service, and Kuadrant's |
