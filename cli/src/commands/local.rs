@@ -85,18 +85,23 @@ impl Local {
         // Before the start, so that a signal during it ends the process in order too.
         let stopped = stopped()?;
         let backend = LocalBackend::start(options).await?;
+        let demo = limiter(&backend).config_ttl(demo::CONFIG_TTL).owner("demo");
+        let demo = match self.demo {
+            true => Some(demo.build().await?),
+            false => None,
+        };
         let page_options = weirgate_local::page::Options {
             port: self.page_port,
             metrics: self.metrics,
+            callers: demo.iter().cloned().collect(),
             read_units: self.read_units.get(),
             ..weirgate_local::page::Options::new("")
         };
         let page = page(&backend, page_options).await?;
         let moved = super::page::moved(&page, self.page_port);
         let started = Started::of(&backend, &page);
-        if self.demo {
-            let limiter = limiter(&backend).config_ttl(demo::CONFIG_TTL).owner("demo");
-            let mut demo = Demo::start(limiter.build().await?).await?;
+        if let Some(limiter) = demo {
+            let mut demo = Demo::start(limiter).await?;
             context
                 .output()
                 .print(&started, |started| demo::text(started, &demo, &moved))?;

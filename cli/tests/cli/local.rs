@@ -226,6 +226,19 @@ fn number_before(line: &str, word: &str) -> u64 {
     number.and_then(|number| number.parse().ok()).unwrap_or(0)
 }
 
+/// Returns whether the page at this address tells a viewer of denials, before it ends.
+fn shows_denials(page: &str) -> bool {
+    let mut viewer = TcpStream::connect(page).expect("the page listens");
+    let head = format!("GET /events?resource=chat HTTP/1.1\r\nhost: {page}\r\n\r\n");
+    viewer.write_all(head.as_bytes()).expect("it reads");
+    let mut lines = BufReader::new(viewer).lines().map_while(Result::ok);
+    lines.any(|line| {
+        let event = line.strip_prefix("data: ").unwrap_or_default();
+        let event: Value = serde_json::from_str(event).unwrap_or_default();
+        event[0]["denied"].as_f64() > Some(0.0)
+    })
+}
+
 #[test]
 fn the_demo_has_traffic_denials_and_leases_and_its_commands_work() {
     let mut command = started(&["--page-port", "0", "--demo"]);
@@ -254,6 +267,8 @@ fn the_demo_has_traffic_denials_and_leases_and_its_commands_work() {
             && number_before(&line[line.find("globex").unwrap()..], " granted") > 5
     };
     screen.until(|lines| lines.iter().any(|line| second_burst(line)));
+    let page = shown.split_once("Live page   http://").expect("a page").1;
+    assert!(shows_denials(page.split_once('/').expect("a path").0));
     let leases = run("leases list initech jobs --json");
     let leases: Value = serde_json::from_str(&leases.stdout).expect("JSON");
     assert!(
