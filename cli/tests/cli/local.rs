@@ -3,6 +3,7 @@
 use std::io::{BufRead, BufReader, Read, Write};
 use std::net::TcpStream;
 use std::process::{Child, Command, Stdio};
+use std::time::{Duration, Instant};
 
 use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
@@ -226,12 +227,14 @@ fn number_before(line: &str, word: &str) -> u64 {
     number.and_then(|number| number.parse().ok()).unwrap_or(0)
 }
 
-/// Returns whether the page at this address tells a viewer of denials, before it ends.
+/// Returns whether the page at this address tells a viewer of denials, within a minute.
 fn shows_denials(page: &str) -> bool {
     let mut viewer = TcpStream::connect(page).expect("the page listens");
     let head = format!("GET /events?resource=chat HTTP/1.1\r\nhost: {page}\r\n\r\n");
     viewer.write_all(head.as_bytes()).expect("it reads");
-    let mut lines = BufReader::new(viewer).lines().map_while(Result::ok);
+    let end = Instant::now() + Duration::from_secs(60);
+    let lines = BufReader::new(viewer).lines().map_while(Result::ok);
+    let mut lines = lines.take_while(|_| Instant::now() < end);
     lines.any(|line| {
         let event = line.strip_prefix("data: ").unwrap_or_default();
         let event: Value = serde_json::from_str(event).unwrap_or_default();
