@@ -1,10 +1,10 @@
 //! `weirgate why`.
 
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use clap::Args;
-use weirgate::{EntityId, LimitKind, Resource, Switch};
-use weirgate_local::why::{Known, Level, Next, Reasons, in_force};
+use weirgate::{EntityId, LimitKind, RateLimiter, Resource, Switch};
+use weirgate_local::why::{Known, Level, Next, Reasons, Used, in_force};
 use weirgate_shared::rounded_span;
 
 use super::audit;
@@ -14,18 +14,26 @@ use super::limits::show;
 use super::peek;
 use crate::context::Context;
 use crate::failure::{Failure, Outcome};
+use crate::instant;
 use crate::output::Output;
 
 /// Explains what decides about a bucket, and what to run next.
 ///
 /// The levels with their limits and switches, the entity's parents, each limit with its balance, its
-/// use and the level that it comes from, the leases, and the last changes. Saturation is what was
-/// used of a rate's refill in this hour, or of slots what is held now. It costs about 12 read units.
+/// use and the level that it comes from, the leases, and the last changes. It costs about 12 read
+/// units.
+///
+/// Saturation is the part of a rate's refill that was used, or the part of slots that is held now.
 #[derive(Debug, Args)]
-#[command(after_help = "Example: weirgate why user-1 gpt-4")]
+#[command(
+    after_help = "Examples:\n  weirgate why user-1 gpt-4\n  weirgate why user-1 gpt-4 --over 10s"
+)]
 pub struct Why {
     #[command(flatten)]
     bucket: BucketArgs,
+    /// Measures the bucket's use for this time; without it, saturation is that of this hour (UTC)
+    #[arg(long, value_name = "SPAN", value_parser = instant::span_argument)]
+    over: Option<Duration>,
 }
 
 impl Why {
@@ -33,11 +41,32 @@ impl Why {
         let limiter = context.limiter().await?;
         let entity = EntityId::new(&*self.bucket.entity)?;
         let resource = Resource::new(&*self.bucket.resource)?;
-        let reasons = Reasons::read(&limiter, entity, resource, None).await?;
+        let used = match self.over {
+            Some(over) => measure(&limiter, &entity, &resource, over).await?,
+            None => None,
+        };
+        let reasons = Reasons::read(&limiter, entity, resource, used).await?;
         let output = context.output();
         output.print(&reasons, |reasons| text(reasons, output))?;
         Ok(Outcome::Done)
     }
+}
+
+/// Returns what a bucket uses from now on, for so long; `None` if it does not exist.
+async fn measure(
+    limiter: &RateLimiter,
+    entity: &EntityId,
+    resource: &Resource,
+    over: Duration,
+) -> Result<Option<Used>, Failure> {
+    let admin = limiter.admin();
+    let before = admin.bucket(entity, resource).await?;
+    let begun = Instant::now();
+    tokio::time::sleep(over).await;
+    let after = admin.bucket(entity, resource).await?;
+    let over_ms = i64::try_from(begun.elapsed().as_millis()).unwrap_or(i64::MAX);
+    let counted = before.zip(after);
+    Ok(counted.and_then(|(before, after)| Used::between(&before.counted, &after.counted, over_ms)))
 }
 
 fn text(reasons: &Reasons, output: &Output) -> String {

@@ -57,6 +57,15 @@ async fn each_limit_has_the_level_that_it_comes_from_and_its_balance() {
     let saturation = &limits[0]["saturation"];
     assert_eq!(saturation["used_tokens"], 5, "{saturation}");
     assert!(saturation["over_ms"].as_i64() > Some(0), "{saturation}");
+    // Nothing is used while it is measured.
+    let measured = table.json("why user-1 gpt-4 --over 50ms");
+    let saturation = &measured["limits"][0]["saturation"];
+    assert_eq!(saturation["percent"], 0, "{saturation}");
+    let over_ms = saturation["over_ms"].as_i64();
+    assert!(
+        (50..600_000).contains(&over_ms.expect("a span")),
+        "{saturation}"
+    );
     let usage = "weirgate usage --entity team --resource gpt-4 --by hour --from 1d";
     assert_eq!(next(&reasons), [usage], "the parent's limit is used up");
     let text = table.text(why);

@@ -44,16 +44,16 @@ impl History {
         let counted = &bucket.counted;
         let (last_at, last) = self.last();
         let elapsed = at.0 - last_at.0;
-        if counted.acquires < last.acquires || elapsed < 0 {
+        let has_fallen = counted.acquires < last.acquires || elapsed < 0;
+        if elapsed < RATE_OVER_MS && !has_fallen {
+            return;
+        }
+        let Some(used) = Used::between(last, counted, elapsed) else {
             self.samples = [(at, counted.clone())].into();
             return;
-        }
-        if elapsed < RATE_OVER_MS {
-            return;
-        }
-        let used = difference(counted, last);
+        };
         let last_at = *last_at;
-        self.minutes.add(last_at, at, &used);
+        self.minutes.add(last_at, at, &used.usage);
         self.samples.push_back((at, counted.clone()));
         while self.samples.len() > 2 && at.0 - self.samples[0].0.0 > OVER_MS {
             self.samples.pop_front();
@@ -64,11 +64,7 @@ impl History {
     pub(crate) fn used(&self) -> Option<Used> {
         let (first_at, first) = self.samples.front()?;
         let (last_at, last) = self.last();
-        let over_ms = last_at.0 - first_at.0;
-        (over_ms > 0).then(|| Used {
-            usage: difference(last, first),
-            over_ms,
-        })
+        Used::between(first, last, last_at.0 - first_at.0)
     }
 
     /// Returns whether a read so long ago says nothing of now.
@@ -93,18 +89,6 @@ impl History {
     fn last(&self) -> &(EpochMillis, Usage) {
         let last = self.samples.back();
         last.unwrap_or_else(|| unreachable!("there is one from the first read on"))
-    }
-}
-
-/// Returns what was counted between two reads.
-fn difference(counted: &Usage, before: &Usage) -> Usage {
-    let base = |name| before.tokens.get(name).copied().unwrap_or_default();
-    let tokens = counted.tokens.iter();
-    Usage {
-        tokens: tokens
-            .map(|(name, amount)| (name.clone(), *amount - base(name)))
-            .collect(),
-        acquires: counted.acquires.saturating_sub(before.acquires),
     }
 }
 

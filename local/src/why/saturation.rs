@@ -74,6 +74,24 @@ fn percent(part: i128, whole: i128) -> Option<i64> {
 }
 
 impl Used {
+    /// Returns what was used between two reads of what a bucket has counted, with so much time
+    /// between them; `None` if that is unknown, because the counts fell by a merge or an expiry.
+    #[must_use]
+    pub fn between(before: &Usage, after: &Usage, over_ms: i64) -> Option<Self> {
+        if after.acquires < before.acquires || over_ms <= 0 {
+            return None;
+        }
+        let base = |name| before.tokens.get(name).copied().unwrap_or_default();
+        let tokens = after.tokens.iter();
+        let usage = Usage {
+            tokens: tokens
+                .map(|(name, amount)| (name.clone(), *amount - base(name)))
+                .collect(),
+            acquires: after.acquires.saturating_sub(before.acquires),
+        };
+        Some(Self { usage, over_ms })
+    }
+
     /// Reads what a bucket used in the hour (UTC) in progress, or in that and the one before if it
     /// has just begun. `None` if an item of it cannot be read.
     ///
