@@ -170,6 +170,8 @@ func (l *Limit) UnmarshalJSON(data []byte) error {
 	}
 	*l = Limit{Name: found.Name, Mode: found.Mode}
 	switch {
+	case found.Mode == "":
+		return errNotOfTheAgent
 	case found.Slots != nil:
 		l.Capacity = *found.Slots
 	case found.Capacity != nil && found.Refill != nil && found.PeriodMs != nil:

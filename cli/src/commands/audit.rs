@@ -9,7 +9,7 @@ use crate::context::Context;
 use crate::failure::{Failure, Outcome};
 use crate::instant;
 
-/// Lists the changes of configurations and balances, the newest first.
+/// Lists changes of configurations and balances, the newest first.
 #[derive(Debug, Args)]
 #[command(group(ArgGroup::new("of").args(["system", "entity", "resource"])))]
 #[command(
