@@ -222,7 +222,7 @@ async fn jobs(limiter: RateLimiter, tenant: Arc<Tenant>) {
         };
         let job = tenant.granted.load(Ordering::Relaxed);
         sleep(Duration::from_secs(2 + job % 3)).await;
-        if job % JOBS_PER_CRASH == 0 {
+        if job.is_multiple_of(JOBS_PER_CRASH) {
             // A token settles nothing by itself, so this is what a crash leaves behind.
             let _ = grant.into_token();
         } else if let Err(error) = grant.release().await {

@@ -269,7 +269,7 @@ fn the_demo_has_traffic_denials_and_leases_and_its_commands_work() {
         line.contains("globex")
             && number_before(&line[line.find("globex").unwrap()..], " granted") > 5
     };
-    screen.until(|lines| lines.iter().any(|line| second_burst(line)));
+    screen.until(|lines| lines.iter().any(&second_burst));
     let page = shown.split_once("Live page   http://").expect("a page").1;
     assert!(shows_denials(page.split_once('/').expect("a path").0));
     let leases = run("leases list initech jobs --json");

@@ -15,9 +15,9 @@ use futures_util::future::{BoxFuture, join_all};
 use tokio::runtime::Runtime;
 use weirgate::blocking::Wait;
 use weirgate::{
-    AuditSubject, Clock, Config, ConfigFilter, ConfigLevel, ConnectOptions, Decision, Entity,
-    EntityDescription, EpochMillis, Error, Grant, Grants, Granularity, Limit, LiveLeases, Prefetch,
-    RateLimiter, ScopeError, SystemClock, UsageReport, UsageScope, Window,
+    AuditSubject, Clock, Config, ConfigChange, ConfigFilter, ConfigLevel, ConnectOptions, Decision,
+    Entity, EntityDescription, EpochMillis, Error, Grant, Grants, Granularity, Limit, LiveLeases,
+    Prefetch, RateLimiter, ScopeError, SystemClock, UsageReport, UsageScope, Window,
 };
 use weirgate_testkit::Dynamo;
 use weirgate_testkit::server::serve;
@@ -102,6 +102,12 @@ calls! {
     "Admin::config", |limiter, _given| limiter.admin().config(&ConfigLevel::System).await;
     "Admin::configs", |limiter, _given| limiter.admin().configs(&ConfigFilter::Resources, None).await;
     "Admin::read_configs", |limiter, _given| limiter.admin().read_configs(&[ConfigLevel::System]).await;
+    "Admin::change_config", |limiter, _given| {
+        limiter.admin().change_config(&other(), &ConfigChange::Replace(config()), None).await
+    };
+    "Admin::effective_limits", |limiter, _given| {
+        limiter.admin().effective_limits(&entity("e-1"), &resource("gpt-4")).await
+    };
     "Admin::set_config", |limiter, _given| limiter.admin().set_config(&other(), &config()).await;
     "Admin::replace_config", |limiter, _given| {
         limiter.admin().replace_config(&ConfigLevel::Entity(entity("other")), 0, Some(&config())).await
