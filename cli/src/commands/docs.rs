@@ -7,7 +7,7 @@ use weirgate::Page;
 use crate::context::Context;
 use crate::failure::{Failure, Outcome};
 
-/// Prints the pages of this version, for a machine without a checkout or a network.
+/// Prints the pages of this version, without a network.
 #[derive(Debug, Args)]
 #[command(
     after_help = "Examples:\n  weirgate docs\n  weirgate docs guide/limits\n  \
