@@ -75,7 +75,7 @@ func New(options Options) (*Client, error) {
 		options.ErrorLog = log.Default()
 	}
 	return &Client{
-		transport: newTransport(where, options.MaxIdle), answerTimeout: options.AnswerTimeout,
+		transport: &transport{endpoint: where, maxIdle: options.MaxIdle}, answerTimeout: options.AnswerTimeout,
 		retries: options.Retries, policy: options.OnAgentUnavailable, log: options.ErrorLog,
 	}, nil
 }
@@ -87,7 +87,7 @@ func (c *Client) String() string { return fmt.Sprintf("weirgate.Client(%s)", c.t
 // connections.
 func (c *Client) Close() error {
 	c.flights.wait()
-	c.transport.http.CloseIdleConnections()
+	c.transport.closeIdle()
 	return nil
 }
 
@@ -332,7 +332,7 @@ func (c *Client) call(ctx context.Context, asked *request, takeBack func(*answer
 // abandon ends a flight that nothing waits for. What it took returns.
 func (c *Client) abandon(flight *flight, takeBack func(*answer)) {
 	if takeBack == nil {
-		flight.cancel()
+		flight.stop()
 		return
 	}
 	flight.giveUp()
@@ -340,7 +340,6 @@ func (c *Client) abandon(flight *flight, takeBack func(*answer)) {
 	go func() {
 		defer c.flights.end()
 		<-flight.done
-		flight.close()
 		if flight.err == nil && flight.answer.status == 200 {
 			takeBack(flight.answer)
 		}

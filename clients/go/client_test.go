@@ -615,6 +615,47 @@ func TestRepetitionsAreOfWhatWasNotAppliedAlone(t *testing.T) {
 	}
 }
 
+func TestConnectionsAreSharedAndOneThatTheAgentClosedIsNotUsed(t *testing.T) {
+	var mu sync.Mutex
+	connections := map[net.Conn]bool{}
+	server := httptest.NewUnstartedServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		io.Copy(io.Discard, r.Body)
+		answering(w, r.URL.Path)
+	}))
+	server.Config.ConnState = func(conn net.Conn, _ http.ConnState) {
+		mu.Lock()
+		defer mu.Unlock()
+		connections[conn] = true
+	}
+	server.Start()
+	defer server.Close()
+	count := func() int {
+		mu.Lock()
+		defer mu.Unlock()
+		return len(connections)
+	}
+	client := newClient(t, weirgate.Options{URL: server.URL, Retries: -1})
+	for range [20]int{} {
+		acquired(t, client)
+	}
+	if count() != 1 {
+		t.Errorf("%d connections", count())
+	}
+	for made := 2; made < 20; made++ {
+		server.CloseClientConnections()
+		acquired(t, client)
+		if count() != made {
+			t.Errorf("%d connections", count())
+		}
+	}
+	without := newClient(t, weirgate.Options{URL: server.URL, Retries: -1, MaxIdle: -1})
+	acquired(t, without)
+	acquired(t, without)
+	if count() != 21 {
+		t.Errorf("%d connections", count())
+	}
+}
+
 func TestNothingShowsTheTokenOrAPassword(t *testing.T) {
 	const secret = "hunter2/hunter2"
 	repeated := []string{secret, strings.ToUpper(secret), `hunter2\/hunter2`, `hunter2%2Fhunter2`, `hunter2\\u002fhunter2`}
