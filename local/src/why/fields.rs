@@ -42,9 +42,20 @@ pub fn differing(of: &str, [before, after]: [Fields; 2]) -> Vec<Field> {
     names.map(field).collect()
 }
 
-/// Returns the fields of a configuration.
+/// Returns the fields of two configurations, without what is as usual in both.
 #[must_use]
-pub fn config_fields(config: Option<&Config>) -> Fields {
+pub fn config_fields(configs: [Option<&Config>; 2]) -> [Fields; 2] {
+    let mut both = configs.map(all_config_fields);
+    for (name, usual) in [("shadow", "no"), ("status", "enforced")] {
+        let is_usual = |fields: &Fields| fields.get(name).is_none_or(|value| value == usual);
+        if both.iter().all(is_usual) {
+            both.iter_mut().for_each(|fields| drop(fields.remove(name)));
+        }
+    }
+    both
+}
+
+fn all_config_fields(config: Option<&Config>) -> Fields {
     let Some(config) = config else {
         return Fields::new();
     };
@@ -106,12 +117,9 @@ fn fields_of(change: &AuditChange) -> (String, [Fields; 2]) {
         let texts = balances.map(|(name, amount)| (name.to_string(), amount.to_string()));
         texts.collect()
     };
-    let limits = |limits: &[Limit]| {
-        let config = Config {
-            limits: limits.to_vec(),
-            ..Config::default()
-        };
-        config_fields(Some(&config))
+    let limits = |limits: &[Limit]| Config {
+        limits: limits.to_vec(),
+        ..Config::default()
     };
     match change {
         AuditChange::Config {
@@ -119,7 +127,7 @@ fn fields_of(change: &AuditChange) -> (String, [Fields; 2]) {
             before,
             after,
         } => {
-            let fields = [before, after].map(|config| config_fields(config.as_ref()));
+            let fields = config_fields([before.as_ref(), after.as_ref()]);
             (level.to_string(), fields)
         }
         AuditChange::Entity { id, before, after } => {
@@ -164,7 +172,8 @@ fn fields_of(change: &AuditChange) -> (String, [Fields; 2]) {
             before,
             after,
         } => {
-            let fields = [before, after].map(|given| limits(given));
+            let [before, after] = [before, after].map(|given| limits(given));
+            let fields = config_fields([Some(&before), Some(&after)]);
             (bucket(entity, resource), fields)
         }
         AuditChange::LeaseEnded {

@@ -254,7 +254,7 @@ pub const COLUMNS: [&str; 4] = ["of", "field", "before", "after"];
 
 /// Returns a row of [`COLUMNS`] for each field of a level in which two configurations differ.
 pub fn config_rows(level: &ConfigLevel, configs: [Option<&Config>; 2]) -> Vec<Vec<String>> {
-    rows(&level.to_string(), configs.map(config_fields))
+    rows(&level.to_string(), config_fields(configs))
 }
 
 /// Returns a row of [`COLUMNS`] for each field that differs.
