@@ -26,8 +26,10 @@ test: cargo ## Unit, property and integration tests
 	cargo test --locked --workspace
 
 .PHONY: lint
-lint: cargo ## Formatting, words, links of pages, import cycles, lints, documentation, the list of the public surface
+lint: cargo go ## Formatting, words, links of pages, import cycles, lints, documentation, the list of the public surface
 	cargo fmt --all --check
+	@unformatted=$$(gofmt -l clients/go); test -z "$$unformatted" || { echo "make: gofmt changes $$unformatted: run gofmt -w clients/go" >&2; exit 1; }
+	cd clients/go && go vet ./...
 	$(PYTHON) scripts/check_words.py
 	$(PYTHON) scripts/pages.py
 	$(PYTHON) scripts/check_layers.py
@@ -143,7 +145,7 @@ envoy: cargo .venv/envoy/.installed ## Run the agent behind a real Envoy, and ev
 	$(call blocks,the_envoy_page)
 
 .PHONY: guides
-guides: cargo npm .venv/bench/.installed ## Run every block of the first pages, and move limits from a table of zae-limiter by its page
+guides: cargo go npm .venv/bench/.installed ## Run every block of the first pages, and move limits from a table of zae-limiter by its page
 	cargo build --locked --workspace --bin weirgate --bin weirgate-agent --example from_zae_limiter --example start
 	cargo test --locked --workspace --test zae_move -- --ignored --nocapture
 	$(call blocks,--skip the_envoy_page)
@@ -158,16 +160,19 @@ local-check: cargo .venv/sam/.installed ## Run both functions on a local table, 
 
 # With the oldest and the newest version of Python and Node that are supported; those of Node come from npm.
 .PHONY: clients
-clients: cargo npm .venv/clients/.installed clients/typescript/check/node_modules/.installed ## Test the clients of the agent for Python and Node, against the agent on a local table
+clients: cargo go npm .venv/clients/.installed clients/typescript/check/node_modules/.installed ## Test the clients of the agent for Python, Node and Go, and their middleware, against the agent on a local table
 	cargo build --locked --workspace --bin weirgate --bin weirgate-agent
 	.venv/clients/bin/mypy --config-file clients/python/pyproject.toml clients/python/src clients/python/tests/typed.py
-	clients/typescript/check/node_modules/.bin/tsc -p clients/typescript
+	MYPYPATH=clients/asgi/src:clients/python/src .venv/clients/bin/mypy --strict clients/asgi/src
+	for package in typescript express; do clients/typescript/check/node_modules/.bin/tsc -p clients/$$package; done
 	for python in $(client_pythons); do \
 		$$python --version; $(of_clients) PYTHONPATH=clients/python/src $$python -X dev -W error -m unittest discover -s clients/python/tests; \
 	done
+	$(of_clients) PYTHONPATH=clients/python/src:clients/asgi/src .venv/clients/bin/python -X dev -W error -m unittest discover -s clients/asgi/tests
 	for node in $$(ls clients/typescript/check/node_modules/node-*/bin/node 2>/dev/null || echo node); do \
-		echo "Node $$($$node --version)"; $(of_clients) $$node --test clients/typescript/test/*.test.js; \
+		echo "Node $$($$node --version)"; $(of_clients) $$node --test clients/typescript/test/*.test.js clients/express/test/*.test.js; \
 	done
+	cd clients/go && $(of_clients) go test -race ./...
 
 # Release builds, on an otherwise idle machine.
 .PHONY: clients-measure
@@ -180,6 +185,10 @@ of_clients = WEIRGATE_BIN=$(abspath $(cargo_target))/debug/weirgate WEIRGATE_AGE
 client_pythons = $(or $(oldest_and_newest_python),$(PYTHON))
 oldest_and_newest_python = $(shell for minor in 9 10 11 12 13; do for python in python3.$$minor $$HOME/.pyenv/versions/3.$$minor.*/bin/python; do \
 	if $$python -c 'import venv, ensurepip' 2>/dev/null; then echo $$python; break; fi; done; done | sed '1!{$$!d}')
+
+.PHONY: go
+go:
+	@command -v go >/dev/null || { echo "make: go is missing: install the package $(packages_go)" >&2; exit 1; }
 
 .PHONY: npm
 npm:
@@ -219,6 +228,7 @@ local/page/check/node_modules/.installed: local/page/check/package-lock.json
 
 packages_cross := qemu-user libc6-arm64-cross libgcc-s1-arm64-cross
 packages_images := buildah
+packages_go := golang-go
 
 # In CI, where they may be installed: into a throw-away machine, by root.
 install_packages = { sudo=$$(test $$(id -u) = 0 || command -v sudo) || { echo "make: installing $(1) needs root; run it as root, or install sudo" >&2; exit 1; }; \
@@ -232,6 +242,10 @@ packages-cross:
 .PHONY: packages-images
 packages-images:
 	@command -v buildah >/dev/null || $(call install_packages,$(packages_images))
+
+.PHONY: packages-go
+packages-go:
+	@command -v go >/dev/null || $(call install_packages,$(packages_go))
 
 .PHONY: packages-page
 packages-page:

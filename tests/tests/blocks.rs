@@ -35,6 +35,8 @@ const GATEWAY: u16 = 10_000;
 const UPSTREAM: u16 = 8080;
 /// Port of the Node page's service.
 const SERVICE: u16 = 3000;
+/// Port of the agent that changes limits.
+const ALLOWING: u16 = 2775;
 
 fn root() -> PathBuf {
     let tests = Path::new(env!("CARGO_MANIFEST_DIR"));
@@ -349,12 +351,14 @@ fn the_first_page_leads_to_a_denial_in_each_language_and_to_its_usage() {
 #[ignore = "needs curl: make guides"]
 fn the_agents_page_takes_settles_and_reads() {
     let mut reader = Reader::new("agent");
-    let printed = reader.read(&page("agent"), &[TABLE, AGENT]);
-    let [_limits, _acquire, settle, read] = &printed[..] else {
+    let printed = reader.read(&page("agent"), &[TABLE, AGENT, ALLOWING]);
+    let [_limits, _acquire, settle, read, in_force, _changed] = &printed[..] else {
         panic!("{printed:?}");
     };
     assert!(settle.contains(r#""settlement":"settled""#), "{settle}");
     assert!(read.contains(r#""complete_until_ms""#), "{read}");
+    let level = r#""level":{"level":"resource","resource":"gpt-4"},"status":"enforced""#;
+    assert!(in_force.contains(level), "{in_force}");
     reader.close();
 }
 
@@ -364,6 +368,16 @@ fn the_calls_of_the_python_page_work() {
     let mut reader = Reader::new("python");
     reader.read(&section("agent", "Run"), &[TABLE, AGENT]);
     let printed = reader.read(&page("python"), &[]);
+    assert!(printed[1].contains("HOW MANY?"), "{printed:?}");
+    reader.close();
+}
+
+#[test]
+#[ignore = "needs Go: make guides"]
+fn the_calls_of_the_go_page_work() {
+    let mut reader = Reader::new("go");
+    reader.read(&section("agent", "Run"), &[TABLE, AGENT]);
+    let printed = reader.read(&page("go"), &[]);
     assert!(printed[1].contains("HOW MANY?"), "{printed:?}");
     reader.close();
 }

@@ -53,6 +53,7 @@ const PAGES: &[(&str, &str)] = pages![
     "guide/from-redis",
     "guide/from-zae-limiter",
     "guide/functions",
+    "guide/go",
     "guide/http",
     "guide/install",
     "guide/json",

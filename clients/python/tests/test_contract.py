@@ -182,8 +182,9 @@ def prepared(request, named, prefix):
     request = dict(request)
     if request.get("entity"):
         request["entity"] = prefix + request["entity"]
-    for of in request.keys() & {"scope", "level"}:
-        request[of] = prepared(request[of], named, prefix)
+    for of in ("scope", "level"):
+        if isinstance(request.get(of), dict):
+            request[of] = prepared(request[of], named, prefix)
     if "limits" in request:
         request["limits"] = [named[name] for name in request["limits"]]
     if "buckets" in request:

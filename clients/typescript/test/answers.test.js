@@ -134,7 +134,7 @@ function use(found) {
     const limits = [...found.buckets, ...found.levels.map(({ config }) => config)].flatMap((of) => of?.limits ?? []);
     return [limits.map(({ name, capacity, refill, periodMs, mode }) => [name, capacity + refill + periodMs, mode]).join()];
   }
-  if ("isChanged" in found) return [found.before?.limits.join(), found.after?.status, found.isChanged];
+  if (found.isChanged !== undefined) return [found.before?.limits.join(), found.after?.status, found.isChanged];
   if (typeof found === "string" || "status" in found) return String(found.limits);
   if (found.token === "g1") assert.ok(!text.includes("g1"), text);
   return [found.amount("rpm"), found.remaining("rpm"), found.wouldDeny, found.degraded, found.headers, found.expiresAt];

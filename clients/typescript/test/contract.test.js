@@ -197,7 +197,7 @@ function prepared(request, named, prefix) {
     ...request,
     ...(entity && { entity: prefix + entity }),
     ...(scope && { scope: prepared(scope, named, prefix) }),
-    ...(level && { level: prepared(level, named, prefix) }),
+    ...(typeof level === "object" && { level: prepared(level, named, prefix) }),
     ...(limits && { limits: limits.map((name) => named[name]) }),
     ...(buckets && { buckets: buckets.map((one) => prepared(one, named, prefix)) }),
   };
