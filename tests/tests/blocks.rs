@@ -36,7 +36,7 @@ const UPSTREAM: u16 = 8080;
 /// Port of the Node page's service.
 const SERVICE: u16 = 3000;
 /// Port of the agent that changes limits.
-const ALLOWING: u16 = 2775;
+const ALLOWING: u16 = 2773;
 
 fn root() -> PathBuf {
     let tests = Path::new(env!("CARGO_MANIFEST_DIR"));

@@ -278,5 +278,5 @@ function amountJson(what, amount) {
 /** @param {readonly (Limit | string)[]} limits */
 function limitsJson(limits) {
   if (!Array.isArray(limits)) return check.refuse("limits", "an array of limits", limits);
-  return limits.map((given) => (typeof given === "string" ? given : limitJson(given)));
+  return limits.map((given) => (typeof given === "string" && /[^=]=[^=]/.test(given) ? given : limitJson(given)));
 }
