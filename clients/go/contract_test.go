@@ -189,6 +189,11 @@ func (r *run) named(names []string) []weirgate.Limit {
 	}
 	limits := []weirgate.Limit{}
 	for _, name := range names {
+		var text string
+		if json.Unmarshal(r.file.Limits[name], &text) == nil {
+			limits = append(limits, weirgate.Limit{Text: text})
+			continue
+		}
 		var given struct {
 			Name, Mode string
 			Slots      int64
