@@ -20,7 +20,12 @@ try {
     await page.locator("#order").selectOption("saturation");
     // Long enough for rates, usage, and a run of the reconciler.
     await page.waitForFunction(() => document.querySelector("#actions").textContent.includes("lease released"));
-    await page.waitForFunction(() => ["#granted", "#denied", "#saturated"].every((id) => document.querySelector(id).textContent !== "–"));
+    await page.waitForFunction(() => {
+      const text = (id) => document.querySelector(id).textContent;
+      const isRead = text("#count") === "24" && text("#denied") !== "–" && document.querySelector("#top").childElementCount > 0;
+      const levels = [...document.querySelectorAll("#rows .row:not([hidden]) .from")];
+      return isRead && Number(text("#saturated")) >= 3 && levels.every((cell) => cell.textContent !== "–");
+    }, null, { timeout: 120_000 });
     const path = `${folder}/page-${name}-${colorScheme}.png`;
     await page.screenshot({ path });
     console.log(path);
