@@ -188,9 +188,9 @@ test("denials are those of the agent, with its address", async (t) => {
 test("stopped and exempt levels are a banner, and tags of their rows", async (t) => {
   const { page } = await open(t, SIZES.desktop);
   assert.ok(await page.locator("#switches").isHidden());
-  await backend.run("stop", "--resource", "gpt-4");
+  await backend.run("stop", "--yes", "--resource", "gpt-4");
   await backend.run("exempt", "--entity", "user-3");
-  await backend.run("stop", "--entity", "user-3", "--resource", "gpt-4");
+  await backend.run("stop", "--yes", "--entity", "user-3", "--resource", "gpt-4");
   await backend.run("exempt", "--entity", "user-2");
   try {
     await page.getByText("user-3 on gpt-4", { exact: true }).waitFor();
