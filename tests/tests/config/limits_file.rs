@@ -590,6 +590,13 @@ async fn effective_limits_have_the_level_that_each_bucket_has_them_from() {
         assert_eq!(seen, expected, "{entity} on {resource}");
     }
 
+    let alone = GOOD.replace("parent: team-a", "parent: team-a\n    cascades: false");
+    let file = File::new(&alone);
+    let alone = self::limiter(&fleet, &file.limits()).await;
+    let (entity, resource) = ("user-1".try_into().unwrap(), "gpt-4".try_into().unwrap());
+    let own_only = alone.admin().effective_limits(&entity, &resource).await;
+    assert_eq!(own_only.unwrap().buckets, [own]);
+
     let empty = fleet.limiter().await;
     empty
         .admin()

@@ -113,7 +113,7 @@ impl Admin {
     /// Returns the parent that an entity cascades to: the file's, or else the table's.
     async fn cascades_to(&self, file: &File, entity: &EntityId) -> Result<Option<EntityId>, Error> {
         if let Some(parent) = file.parent(entity) {
-            return Ok(Some(parent));
+            return Ok(Some(parent).filter(|_| file.cascades(entity)));
         }
         let entity = self.entity(entity).await?.filter(|entity| entity.cascades);
         Ok(entity.and_then(|entity| entity.parent))
@@ -165,6 +165,11 @@ impl File {
     fn parent(&self, entity: &EntityId) -> Option<EntityId> {
         self.levels.as_ref()?.parent(entity).cloned()
     }
+
+    fn cascades(&self, entity: &EntityId) -> bool {
+        let levels = self.levels.as_ref();
+        levels.is_some_and(|levels| levels.cascades(entity))
+    }
 }
 
 #[cfg(not(feature = "yaml"))]
@@ -179,5 +184,9 @@ impl File {
 
     const fn parent(&self, _: &EntityId) -> Option<EntityId> {
         None
+    }
+
+    const fn cascades(&self, _: &EntityId) -> bool {
+        false
     }
 }

@@ -92,11 +92,11 @@ class Client:
     ) -> Grant:
         """Takes all amounts of `take`, or raises `Denied`, `NeverFits` or `Disabled` and takes none.
 
-        Without `limits` those of the table apply. Each is a `Limit`, or text such as `"rpm=600/minute"`. `wait` is how long to wait for the tokens. `lease` is when they come
-        back if this process dies; slots always have one, of 60 s. `timeout` limits the decision, and `on_unavailable`
-        says what it is without DynamoDB: `"error"`, `"deny"`, `"allow"` or `"local 25"`, a percentage of each limit.
-        Without the agent, `on_agent_unavailable` of the client says it.
-        `bypass` counts the amounts and takes none of them.
+        Without `limits` those of the table apply. Each is a `Limit`, or text such as `"rpm=600/minute"`. `wait` is how
+        long to wait for the tokens. `lease` is when they come back if this process dies; slots always have one, of
+        60 s. `timeout` limits the decision, and `on_unavailable` says what it is without DynamoDB: `"error"`, `"deny"`,
+        `"allow"` or `"local 25"`, a percentage of each limit. Without the agent, `on_agent_unavailable` of the client
+        says it. `bypass` counts the amounts and takes none of them.
         """
         bucket = Bucket(entity, resource, take, limits, limits_version, cascading)
         options = Options(wait, lease, timeout, on_unavailable, bypass)
