@@ -7,11 +7,11 @@ use std::os::unix::net::UnixStream;
 use std::path::PathBuf;
 use std::time::Duration;
 
-use clap::{CommandFactory, FromArgMatches, Parser};
+use clap::Parser;
 use weirgate_shared::parse_timeout;
 
 use crate::net::Address;
-use crate::options::{addresses, without_empty_variable};
+use crate::options::{addresses, read};
 
 /// Most bytes of an answer that are read.
 const MOST: u64 = 64 * 1024;
@@ -43,9 +43,7 @@ impl HealthCheck {
     pub fn read(
         arguments: impl IntoIterator<Item = impl Into<OsString> + Clone>,
     ) -> Result<Self, clap::Error> {
-        let mut command = Self::command().mut_args(without_empty_variable);
-        let matches = command.try_get_matches_from_mut(arguments)?;
-        Self::from_arg_matches(&matches).map_err(|error| error.format(&mut command))
+        read(arguments)
     }
 
     /// Asks the agent.

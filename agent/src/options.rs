@@ -6,7 +6,7 @@ use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use clap::builder::{BoolishValueParser, Resettable};
-use clap::{Arg, CommandFactory, FromArgMatches, Parser};
+use clap::{Arg, Parser};
 use tracing::level_filters::LevelFilter;
 use weirgate::{Builder, ConnectOptions, LimitsFile, OnUnavailable, Prefetch, RateLimiter};
 use weirgate_shared::{docs, parse_timeout};
@@ -143,9 +143,7 @@ impl Options {
     pub fn read(
         arguments: impl IntoIterator<Item = impl Into<OsString> + Clone>,
     ) -> Result<Self, clap::Error> {
-        let mut command = Self::command().mut_args(without_empty_variable);
-        let matches = command.try_get_matches_from_mut(arguments)?;
-        Self::from_arg_matches(&matches).map_err(|error| error.format(&mut command))
+        read(arguments)
     }
 
     /// Opens the limits file, if there is one.
@@ -297,8 +295,17 @@ pub fn extension_address(port: Option<String>) -> Result<Address, String> {
     })
 }
 
+/// Reads the arguments of a command, and the variables that are not empty.
+pub(crate) fn read<C: Parser>(
+    arguments: impl IntoIterator<Item = impl Into<OsString> + Clone>,
+) -> Result<C, clap::Error> {
+    let mut command = C::command().mut_args(without_empty_variable);
+    let matches = command.try_get_matches_from_mut(arguments)?;
+    C::from_arg_matches(&matches).map_err(|error| error.format(&mut command))
+}
+
 /// Takes an empty variable for one that is not set.
-pub(crate) fn without_empty_variable(arg: Arg) -> Arg {
+fn without_empty_variable(arg: Arg) -> Arg {
     let value = arg.get_env().and_then(std::env::var_os);
     match value.is_some_and(|value| value.is_empty()) {
         true => arg.env(Resettable::Reset),

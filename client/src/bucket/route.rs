@@ -352,9 +352,7 @@ impl Router<'_> {
         }
         Ok(Some((bucket, looked_at)))
     }
-}
 
-impl Router<'_> {
     /// Returns whether the cached stamp, at any age, shows that the bucket is short. Then no shard
     /// is tried alone.
     pub(super) fn is_stamped_short(&self) -> bool {

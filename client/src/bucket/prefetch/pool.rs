@@ -60,6 +60,14 @@ pub(super) struct Block {
     pub(super) requested_at: Moment,
 }
 
+/// What to do about expired tokens.
+pub(super) enum NextReturn {
+    Now(Vec<TokenReturn>),
+    In(Duration),
+    /// The pool is empty.
+    Never,
+}
+
 impl Pool {
     /// Returns an empty pool for a bucket of `resource`, if it has prefetch.
     pub(crate) fn of(session: &Session, resource: &Resource) -> Option<Self> {
@@ -277,12 +285,10 @@ impl Pool {
     fn state(&self) -> MutexGuard<'_, State> {
         self.state.lock()
     }
-}
 
-impl Pool {
     /// Serves a request. Returns the result, and a block to fetch if one is needed. `is_new` if the
     /// request is served for the first time.
-    pub(in crate::bucket::prefetch) fn serve(
+    pub(super) fn serve(
         &self,
         queues: &ShardQueues,
         request: &BucketRequest,
@@ -363,20 +369,10 @@ impl Pool {
         };
         state.limits.iter().any(is_low)
     }
-}
 
-/// What to do about expired tokens.
-pub(in crate::bucket::prefetch) enum NextReturn {
-    Now(Vec<TokenReturn>),
-    In(Duration),
-    /// The pool is empty.
-    Never,
-}
-
-impl Pool {
     /// Returns what to do about expired tokens, and about acquires that have been uncounted for as
     /// long.
-    pub(in crate::bucket::prefetch) fn due(&self) -> NextReturn {
+    pub(super) fn due(&self) -> NextReturn {
         let mut state = self.state();
         let now = self.ages.now();
         let oldest = self.cutoff(now);
@@ -401,7 +397,7 @@ impl Pool {
 
     /// Returns the tokens to return early: all if the request has other limits, and those that
     /// expired while the expiry task was frozen.
-    pub(in crate::bucket::prefetch) fn outdated(&self, limits: &Limits) -> Vec<TokenReturn> {
+    pub(super) fn outdated(&self, limits: &Limits) -> Vec<TokenReturn> {
         let mut state = self.state();
         let oldest = self.cutoff(self.ages.now());
         let is_same = state.limits == *limits;
@@ -413,14 +409,14 @@ impl Pool {
     }
 
     /// Ends the pool. Returns all tokens and uncounted acquires.
-    pub(in crate::bucket::prefetch) fn close(&self) -> Vec<TokenReturn> {
+    pub(super) fn close(&self) -> Vec<TokenReturn> {
         let mut state = self.state();
         state.is_closed = true;
         state.give_back_all()
     }
 
     /// Ends the return of `amounts`, which the bucket has back, or never gets.
-    pub(in crate::bucket::prefetch) fn end_return(&self, amounts: &Amounts, is_back: bool) {
+    pub(super) fn end_return(&self, amounts: &Amounts, is_back: bool) {
         self.state().end_in_flight(amounts);
         self.gauge.lower(amounts);
         let counter = if is_back {
@@ -433,10 +429,7 @@ impl Pool {
     }
 
     /// Starts the expiry task with `start` if the pool needs one and has none.
-    pub(in crate::bucket::prefetch) fn ensure_expiry_task(
-        &self,
-        start: impl FnOnce() -> AbortHandle,
-    ) {
+    pub(super) fn ensure_expiry_task(&self, start: impl FnOnce() -> AbortHandle) {
         let mut state = self.state();
         let is_kept = state
             .expiry_task
@@ -446,32 +439,13 @@ impl Pool {
             state.expiry_task = Some(start());
         }
     }
-}
 
-/// Forfeits the remaining tokens.
-impl Drop for Pool {
-    fn drop(&mut self) {
-        let left = self.outstanding();
-        if !left.is_empty() {
-            self.gauge.lower(&left);
-            count(&self.counters.prefetch_forfeited_millitokens, milli(&left));
-        }
-    }
-}
-
-/// Returns the sum in millitokens.
-fn milli(amounts: &Amounts) -> u64 {
-    let sum: MilliTokens = amounts.values().copied().sum();
-    u64::try_from(sum.0).unwrap_or_default()
-}
-
-impl Pool {
     /// Returns the block to fetch, if it is worth its write: the amounts `asked` by a waiting
     /// request, and the expected demand.
     ///
     /// Never more than may be outstanding. Of the bucket's balance, as far as it was seen, half is
     /// left for other processes.
-    pub(super) fn block(
+    fn block(
         &self,
         state: &mut State,
         queues: &ShardQueues,
@@ -517,4 +491,21 @@ impl Pool {
             requested_at: at,
         })
     }
+}
+
+/// Forfeits the remaining tokens.
+impl Drop for Pool {
+    fn drop(&mut self) {
+        let left = self.outstanding();
+        if !left.is_empty() {
+            self.gauge.lower(&left);
+            count(&self.counters.prefetch_forfeited_millitokens, milli(&left));
+        }
+    }
+}
+
+/// Returns the sum in millitokens.
+fn milli(amounts: &Amounts) -> u64 {
+    let sum: MilliTokens = amounts.values().copied().sum();
+    u64::try_from(sum.0).unwrap_or_default()
 }
