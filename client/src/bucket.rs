@@ -13,7 +13,7 @@ mod refund;
 mod registry;
 mod reshard;
 mod route;
-mod spread;
+
 mod state;
 
 pub(crate) use acquire::{AllOrNone, acquire, take_all};

@@ -13,7 +13,7 @@ mod summary;
 mod waiter;
 
 pub(crate) use driver::ShardQueue;
-pub(crate) use part::{Ending, HoldPart, Taken};
+pub(crate) use part::{Ending, HoldPart, Portion, Taken};
 pub(crate) use settle::{SettleAttempt, SettleOutcome};
 pub(crate) use shard_queues::ShardQueues;
 pub(crate) use shard_state::{ShardState, ShardView};

@@ -8,7 +8,7 @@ use weirgate_shared::{Bucket, BucketKey, EpochMillis, Millis, Shard, Stamp};
 
 use super::evaluate::{Allocation, evaluate};
 use super::state::BucketState;
-use crate::session::Session;
+use crate::session::Env;
 use crate::values::{BucketRequest, Denied, LimitStatus, denial_of, denial_ttl, status};
 
 /// Shard count from which a stamp is used, 8: reading fewer shards costs two read units at most.
@@ -18,7 +18,7 @@ const AHEAD: Millis = Millis(1_000);
 
 /// Returns the denial that the views or the stamp imply. Sends nothing.
 pub(crate) fn cached_denial(
-    session: &Session,
+    env: &Env,
     bucket: &BucketState,
     request: &BucketRequest,
 ) -> Option<Denied> {
@@ -29,28 +29,24 @@ pub(crate) fn cached_denial(
     {
         return None;
     }
-    let denied = denial_by_views(session, bucket, request)
-        .or_else(|| bucket.denied_by_stamp(session, request))?;
+    let denied =
+        denial_by_views(env, bucket, request).or_else(|| bucket.denied_by_stamp(env, request))?;
     bucket
         .summary()
-        .record_retry_time(session.now(), denied.retry_after);
+        .record_retry_time(env.now(), denied.retry_after);
     Some(denied)
 }
 
 /// Returns the denial that the views of all shards imply.
-fn denial_by_views(
-    session: &Session,
-    bucket: &BucketState,
-    request: &BucketRequest,
-) -> Option<Denied> {
-    let most = session.settings.denial_cache_ttl;
+fn denial_by_views(env: &Env, bucket: &BucketState, request: &BucketRequest) -> Option<Denied> {
+    let most = env.denial_cache_ttl;
     // In a split bucket, one short shard proves nothing: only a denial by all shards is cached.
-    let moment = session.env.ages.now();
+    let moment = env.ages.now();
     let denied = bucket.denied().map(|at| moment.since(at));
     if bucket.summary().max_shards_seen() > 1 && denied.is_none_or(|age| age >= most) {
         return None;
     }
-    let now = session.now();
+    let now = env.now();
     let mut age = denied
         .filter(|_| bucket.summary().max_shards_seen() > 1)
         .unwrap_or_default();
@@ -76,13 +72,9 @@ impl BucketState {
     }
 
     /// Returns the denial that the cached stamp implies, while it is valid.
-    pub(super) fn denied_by_stamp(
-        &self,
-        session: &Session,
-        request: &BucketRequest,
-    ) -> Option<Denied> {
+    pub(super) fn denied_by_stamp(&self, env: &Env, request: &BucketRequest) -> Option<Denied> {
         let stamp = self.stamp().clone().filter(|_| self.is_stamped())?;
-        let now = session.now();
+        let now = env.now();
         let denied = denies(
             &stamp,
             &self.key,
@@ -94,28 +86,15 @@ impl BucketState {
             || self
                 .summary()
                 .retry_time_passed(now, now.since(stamp.at).into())
-            || is_over(
-                &stamp,
-                &denied,
-                self.salt,
-                session.settings.denial_cache_ttl,
-                now,
-            );
+            || is_over(&stamp, &denied, self.salt, env.denial_cache_ttl, now);
         (!is_void).then_some(denied)
     }
 
-    /// Writes a stamp of `bucket` as it was read at `now`, if the bucket has enough shards.
-    pub(super) fn write_stamp(&self, session: &Arc<Session>, bucket: &Bucket, now: EpochMillis) {
-        let Some(stamp) = Stamp::of(bucket, now).filter(|_| self.is_stamped()) else {
-            return;
-        };
-        let (session, update) = (Arc::clone(session), stamp.update(&self.key));
-        *self.stamp() = Some(Arc::new(stamp));
-        tokio::spawn(async move {
-            if let Err(error) = session.update(&update).await {
-                tracing::debug!(%error, "denial stamp not written");
-            }
-        });
+    /// Returns the stamp of `bucket` as it was read at `now`, if the bucket has enough shards. Keeps it.
+    pub(super) fn new_stamp(&self, bucket: &Bucket, now: EpochMillis) -> Option<Stamp> {
+        let stamp = Stamp::of(bucket, now).filter(|_| self.is_stamped())?;
+        *self.stamp() = Some(Arc::new(stamp.clone()));
+        Some(stamp)
     }
 }
 

@@ -1,22 +1,33 @@
-//! Router of one request: asks the shard that [`ShardQueues`](crate::queue) picks, then others or all
-//! of them, until a decision is made.
+//! The route of one request on a bucket: decides which shards are asked, read, and asked again, until
+//! they decide. It makes no request itself.
+//!
+//! [`poll`](Route::poll) returns the next command. The response goes to [`replied`](Route::replied),
+//! [`parts_replied`](Route::parts_replied), [`stamp_read`](Route::stamp_read) or
+//! [`all_read`](Route::all_read); what has no response is done before the next poll.
+//!
+//! With one shard its reply decides. With several: the stamp, the shard that
+//! [`ShardQueues`](crate::queue) picks, two more, then all together: one of them, a part from each of
+//! several, or a denial.
+
+mod drive;
+mod spread;
 
 use std::sync::Arc;
 use std::time::Duration;
 
 use tokio::time::Instant;
-use weirgate_shared::{
-    Bucket, Effect, EpochMillis, Limit, Millis, Shard, ShardIndex, Stamp, read_stamp,
-};
+use weirgate_shared::{Bucket, Effect, EpochMillis, Limit, Millis, Shard, ShardIndex, Stamp};
 use weirgate_store::{Consistency, ErrorKind, StoreError};
 
+use self::spread::Spread;
 use super::cached_denial::{cached_denial, denies, draw};
 use super::evaluate::{Allocation, evaluate};
-use super::hold::Hold;
 use super::state::BucketState;
-use crate::queue::{Reason, ShardQueue, Taken};
-use crate::session::{Session, backoff};
-use crate::values::{BucketRequest, Denied, Error, Outcome, count};
+use crate::queue::{Portion, Reason, ShardQueue, ShardView};
+use crate::session::{Env, Moment, backoff};
+use crate::values::{BucketRequest, Error, Outcome, count};
+
+pub(crate) use drive::acquire_from_table;
 
 /// Longest wait for the stamp of another process before reading all shards, per shard: 1 ms.
 const MAX_WAIT_PER_SHARD: Duration = Duration::from_millis(1);
@@ -25,130 +36,206 @@ const MAX_WAIT_PER_SHARD: Duration = Duration::from_millis(1);
 const RENEWED: Millis = Millis(60_000);
 /// Shards that are tried one by one before all are read, 3.
 const MAX_SHARDS_TRIED: usize = 3;
+/// Reads of all shards before existing ones decide, 2: one may see shards at different times. If they
+/// are still incomplete, items were deleted manually.
+const MAX_READS: u32 = 2;
 
-/// Decides one request, enqueued at `enqueued_at`, by the table until the deadline.
-pub(crate) async fn acquire_from_table(
-    session: &Arc<Session>,
-    bucket: &Arc<BucketState>,
-    request: &BucketRequest,
-    enqueued_at: Instant,
-    deadline: Instant,
-) -> Result<Outcome<Hold>, Error> {
-    Router::new(session, bucket, request, enqueued_at, deadline)
-        .run()
-        .await
+/// What a route wants next. `T` is what a shard gives.
+#[derive(Debug)]
+pub(super) enum Command<T> {
+    /// Asks a shard for the request.
+    Ask(Arc<ShardQueue>),
+    /// Asks shards for a part each, concurrently.
+    AskForParts(Vec<(u32, BucketRequest)>),
+    /// Returns the parts of a request, and waits for that until the deadline.
+    Return(Vec<T>),
+    ReadStamp,
+    WriteStamp(Stamp),
+    /// Reads all shards, unless that was done since.
+    ReadAll(Option<Moment>, Consistency),
+    Wait(Instant),
+    Done(Result<Outcome<Vec<T>>, Error>),
 }
 
-/// What to do if all shards together do not decide.
-pub(super) enum NextStep {
-    /// This shard has enough, or may be created.
-    Try(Arc<ShardQueue>),
-    /// They have changed, or could not be read for now: evaluate them again.
-    Refresh,
+/// Reply of a shard to the request, or to a part of it.
+pub(super) type Reply<T> = Result<Outcome<T, Reason>, Error>;
+
+/// What follows a wait, or a response.
+#[derive(Debug)]
+enum Next<T> {
+    /// Denies by what is known without a request, or tries a shard.
+    Begin,
+    /// Asks the shard that promises most.
+    Choose,
+    Ask(Arc<ShardQueue>),
+    /// Evaluates all shards together, unless a stamp denies.
+    Together,
+    /// Reads the stamp that another process may have written.
+    Stamp {
+        is_second: bool,
+    },
+    /// Evaluates all shards, once they are read.
+    All(Look),
+    /// Takes the rest of the parts.
+    Parts,
+    /// All parts have returned.
+    Returned,
+    Done(Result<Outcome<Vec<T>>, Error>),
+}
+
+/// The reads of all shards for one evaluation.
+#[derive(Debug, Default)]
+struct Look {
+    reads: u32,
+    /// Time of the last successful one.
+    looked_at: Option<EpochMillis>,
+    /// Whether the last one failed.
+    is_unread: bool,
 }
 
 /// One request on one bucket, until a decision is made.
-pub(super) struct Router<'a> {
-    pub(super) session: &'a Arc<Session>,
-    pub(super) bucket: &'a Arc<BucketState>,
-    pub(super) request: &'a BucketRequest,
-    pub(super) enqueued_at: Instant,
-    pub(super) deadline: Instant,
+#[derive(Debug)]
+pub(super) struct Route<'a, T> {
+    bucket: &'a BucketState,
+    request: &'a BucketRequest,
+    enqueued_at: Instant,
+    deadline: Instant,
+    next: Next<T>,
+    /// Nothing is asked before.
+    wait: Option<Instant>,
     /// Shards that were short.
-    pub(super) tried: Vec<u32>,
+    tried: Vec<u32>,
     /// Whether any shard was short since it was enqueued.
-    pub(super) was_short: bool,
-    pub(super) failures: u32,
+    was_short: bool,
+    failures: u32,
+    /// Parts so far, while shards are asked for parts.
+    spread: Option<Spread<T>>,
     /// Times that its parts returned, because together they were too little.
-    pub(super) failed_spreads: u32,
+    failed_spreads: u32,
     /// Whether shards had changed when the request was spread over them, so that all must be read
     /// again.
-    pub(super) must_refresh: bool,
+    must_refresh: bool,
     /// Error of the last shard that could not be used.
-    pub(super) last_error: Option<Arc<StoreError>>,
+    last_error: Option<Arc<StoreError>>,
 }
 
-impl<'a> Router<'a> {
-    fn new(
-        session: &'a Arc<Session>,
-        bucket: &'a Arc<BucketState>,
+impl<'a, T: AsRef<Portion>> Route<'a, T> {
+    pub(super) const fn new(
+        bucket: &'a BucketState,
         request: &'a BucketRequest,
         enqueued_at: Instant,
         deadline: Instant,
     ) -> Self {
         Self {
-            session,
             bucket,
             request,
             enqueued_at,
             deadline,
+            next: Next::Begin,
+            wait: None,
             tried: vec![],
             was_short: false,
             failures: 0,
+            spread: None,
             failed_spreads: 0,
             must_refresh: false,
             last_error: None,
         }
     }
 
-    async fn run(mut self) -> Result<Outcome<Hold>, Error> {
+    /// Returns what to do next. After [`Command::Done`] there is nothing.
+    pub(super) fn poll(&mut self, env: &Env) -> Command<T> {
+        loop {
+            if let Some(until) = self.wait.take() {
+                return Command::Wait(until.min(self.deadline));
+            }
+            let next = match std::mem::replace(&mut self.next, Next::Begin) {
+                Next::Begin => self.begin(env),
+                Next::Done(outcome) => return Command::Done(outcome),
+                _ if self.deadline <= Instant::now() => return Command::Done(Err(self.timeout())),
+                next => next,
+            };
+            let command = match next {
+                Next::Choose => Some(Command::Ask(self.choose(env))),
+                Next::Ask(queue) => Some(Command::Ask(queue)),
+                Next::Together if !self.must_refresh && self.may_be_stamped() => {
+                    self.next = Next::Stamp { is_second: false };
+                    Some(Command::ReadStamp)
+                }
+                Next::Stamp { .. } => {
+                    self.next = next;
+                    Some(Command::ReadStamp)
+                }
+                Next::Together => self.look_at_all(env, Look::default()),
+                Next::All(look) => self.look_at_all(env, look),
+                Next::Parts => self.ask_for_parts(env),
+                Next::Returned => {
+                    self.must_refresh = true;
+                    self.pause();
+                    self.next = Next::Together;
+                    None
+                }
+                Next::Begin | Next::Done(_) => {
+                    self.next = next;
+                    None
+                }
+            };
+            if let Some(command) = command {
+                return command;
+            }
+        }
+    }
+
+    /// Returns the first step.
+    fn begin(&self, env: &Env) -> Next<T> {
         // With one shard, its queue decides, first come, first served.
         if self.bucket.summary().max_shards_seen() > 1
-            && let Some(denied) = cached_denial(self.session, self.bucket, self.request)
+            && let Some(denied) = cached_denial(env, self.bucket, self.request)
         {
-            count(&self.session.env.counters.local_denied, 1);
-            return Ok(Outcome::Denied(denied));
+            count(&env.counters.local_denied, 1);
+            return Next::Done(Ok(Outcome::Denied(denied)));
         }
-        let mut next = self.first();
-        loop {
-            let Some(queue) = next.take() else {
-                match Box::pin(self.decide_over_all_shards()).await? {
-                    Outcome::Granted(hold) => return Ok(Outcome::Granted(hold)),
-                    Outcome::Denied(denied) => return Ok(Outcome::Denied(denied)),
-                    Outcome::Elsewhere(NextStep::Try(queue)) => next = Some(queue),
-                    Outcome::Elsewhere(NextStep::Refresh) => {}
-                }
-                self.check_deadline()?;
-                continue;
-            };
-            match self.ask(&queue, self.request).await? {
-                Outcome::Granted(taken) => {
-                    let hold = Hold::of(self.session, self.bucket, self.request, [taken]);
-                    return Ok(Outcome::Granted(hold));
-                }
-                Outcome::Denied(denied) => {
-                    return Ok(Outcome::Denied(denied));
-                }
-                Outcome::Elsewhere(Reason::ShardMissing) => next = self.replacement_for(&queue),
-                Outcome::Elsewhere(Reason::BucketWasSplit) => next = self.first(),
-                Outcome::Elsewhere(Reason::Insufficient) => {
-                    self.tried.push(queue.index());
-                    self.was_short = true;
-                    next = self.next_candidate();
-                }
-                Outcome::Elsewhere(Reason::Throttled(error)) => {
-                    self.last_error = Some(error);
-                    self.pause().await;
-                    next = Some(self.choose());
-                }
+        self.first(env)
+    }
+
+    /// Takes the reply of a shard.
+    pub(super) fn replied(&mut self, env: &Env, queue: &ShardQueue, reply: Reply<T>) {
+        match reply {
+            Ok(Outcome::Granted(taken)) => self.done(Outcome::Granted(vec![taken])),
+            Ok(Outcome::Denied(denied)) => self.done(Outcome::Denied(denied)),
+            Ok(Outcome::Elsewhere(Reason::ShardMissing)) => {
+                self.next = self.replacement_for(queue);
             }
-            self.check_deadline()?;
+            Ok(Outcome::Elsewhere(Reason::BucketWasSplit)) => self.next = self.first(env),
+            Ok(Outcome::Elsewhere(Reason::Insufficient)) => {
+                self.tried.push(queue.index());
+                self.was_short = true;
+                self.next = self.next_candidate(env);
+            }
+            Ok(Outcome::Elsewhere(Reason::Throttled(error))) => {
+                self.last_error = Some(error);
+                self.pause();
+                self.next = Next::Choose;
+            }
+            Err(error) => self.next = Next::Done(Err(error)),
         }
     }
 
-    /// Returns the shard to try first; `None` to decide over all shards.
-    fn first(&self) -> Option<Arc<ShardQueue>> {
-        (!self.exceeds_one_shard() && !self.is_stamped_short()).then(|| self.choose())
+    /// Returns the step without a shard in mind: the shard that promises most, or all together.
+    fn first(&self, env: &Env) -> Next<T> {
+        match self.exceeds_one_shard() || self.is_stamped_short(env) {
+            true => Next::Together,
+            false => Next::Choose,
+        }
     }
 
-    pub(super) fn choose(&self) -> Arc<ShardQueue> {
-        self.bucket
-            .queues
-            .pick(self.request, self.session.now(), &self.tried)
+    fn choose(&self, env: &Env) -> Arc<ShardQueue> {
+        let queues = &self.bucket.queues;
+        queues.pick(self.request, env.now(), &self.tried)
     }
 
     /// Returns whether the request exceeds the share of the largest shard.
-    pub(super) fn exceeds_one_shard(&self) -> bool {
+    fn exceeds_one_shard(&self) -> bool {
         let largest = ShardIndex {
             index: 0,
             count: self.bucket.summary().max_shards_seen(),
@@ -160,13 +247,12 @@ impl<'a> Router<'a> {
         largest.count > 1 && self.request.limits.iter().any(is_above)
     }
 
-    /// Returns the next shard after a short one: the one with the most room by its view. `None` to
-    /// decide over all shards.
-    fn next_candidate(&self) -> Option<Arc<ShardQueue>> {
+    /// Returns the step after a short shard: the one with the most room by its view, or all together.
+    fn next_candidate(&self, env: &Env) -> Next<T> {
         if self.tried.len() >= MAX_SHARDS_TRIED {
-            return None;
+            return Next::Together;
         }
-        let now = self.session.now();
+        let now = env.now();
         let has_enough = |queue: &Arc<ShardQueue>| {
             let view = queue
                 .shard
@@ -178,240 +264,207 @@ impl<'a> Router<'a> {
                 .min()?;
             (holds.0 >= 0).then_some(holds)
         };
-        let queues = self.bucket.queues.all();
+        let queues = self.bucket.queues.all().into_iter();
         queues
-            .iter()
-            .filter_map(|queue| Some((has_enough(queue)?, queue)))
+            .filter_map(|queue| Some((has_enough(&queue)?, queue)))
             .max_by_key(|(room, _)| *room)
-            .map(|(_, queue)| Arc::clone(queue))
+            .map_or(Next::Together, |(_, queue)| Next::Ask(queue))
     }
 
-    /// Returns a shard to try instead of a missing one: after shard 0, any with a view. `None` to
-    /// decide over all shards, because the bucket may have no items left.
-    fn replacement_for(&self, missing: &ShardQueue) -> Option<Arc<ShardQueue>> {
+    /// Returns the step after a missing shard: after shard 0, any with a view, or all together,
+    /// because the bucket may have no items left.
+    fn replacement_for(&self, missing: &ShardQueue) -> Next<T> {
         if missing.index() > 0 {
-            return Some(self.choose());
+            return Next::Choose;
         }
-        self.bucket
-            .queues
-            .all()
-            .into_iter()
-            .find(|queue| queue.shard.view().is_some())
+        let mut queues = self.bucket.queues.all().into_iter();
+        let known = queues.find(|queue| queue.shard.view().is_some());
+        known.map_or(Next::Together, Next::Ask)
     }
 
-    /// Asks one shard for the request, or for a part of it.
-    pub(super) async fn ask(
-        &self,
-        queue: &Arc<ShardQueue>,
-        request: &BucketRequest,
-    ) -> Result<Outcome<Taken, Reason>, Error> {
-        let request = request.clone();
-        queue
-            .ask(self.session, request, self.enqueued_at, self.deadline)
-            .await
-    }
-
-    pub(super) async fn pause(&mut self) {
+    fn pause(&mut self) {
         self.failures += 1;
-        let until = Instant::now() + backoff(self.failures);
-        tokio::time::sleep_until(until.min(self.deadline)).await;
+        self.wait = Some(Instant::now() + backoff(self.failures));
     }
 
-    pub(super) fn check_deadline(&self) -> Result<(), Error> {
-        if Instant::now() < self.deadline {
-            return Ok(());
-        }
-        Err(Error::timeout(
+    fn done(&mut self, outcome: Outcome<Vec<T>>) {
+        self.next = Next::Done(Ok(outcome));
+    }
+
+    fn timeout(&self) -> Error {
+        Error::timeout(
             &self.bucket.key,
             self.request.timeout,
             self.last_error.clone(),
-        ))
+        )
     }
 }
 
-impl Router<'_> {
-    /// Decides over all shards together. Returns the decision, or the next step.
-    pub(super) async fn decide_over_all_shards(
-        &mut self,
-    ) -> Result<Outcome<Hold, NextStep>, Error> {
-        if !self.must_refresh
-            && let Some(denied) = self.ask_the_stamp().await
-        {
-            self.bucket
-                .summary()
-                .record_retry_time(self.session.now(), denied.retry_after);
-            return Ok(Outcome::Denied(denied));
-        }
-        let Some((bucket, looked_at)) = self.refresh_all_shards().await? else {
-            return Ok(Outcome::Elsewhere(NextStep::Refresh));
+impl<T: AsRef<Portion>> Route<'_, T> {
+    /// Evaluates all shards, or reads them first if the views are older than the request.
+    fn look_at_all(&mut self, env: &Env, look: Look) -> Option<Command<T>> {
+        let request = self.request;
+        let enqueued_at = env.ages.of(self.enqueued_at);
+        let mut bucket = match (look.reads, std::mem::take(&mut self.must_refresh)) {
+            (0, true) => Bucket::default(),
+            (0, false) => self.shown_since(env, enqueued_at),
+            _ => self.bucket.cached_bucket(&request.limits, env.now()),
         };
-        let now = looked_at.unwrap_or_else(|| self.session.now());
-        let is_unmade = |shard: &u32| self.bucket.shard(*shard).view().is_none();
-        self.tried.clear();
-        if bucket.shards().is_empty() {
-            if self.bucket.queues.views().next().is_some() {
-                // All views are from before a jump of the wall clock.
-                return Ok(Outcome::Elsewhere(NextStep::Refresh));
-            }
-            self.bucket.queues.reset();
-            return Ok(Outcome::Elsewhere(NextStep::Try(self.choose())));
+        if !bucket.is_complete() && look.reads < MAX_READS {
+            // A balance of a rate may be half a second old; a count of free slots may not.
+            let is_first = look.reads == 0;
+            let consistency = match is_first && !request.takes_slots() {
+                true => Consistency::Eventual,
+                false => Consistency::Strong,
+            };
+            let since = (is_first && self.failures == 0).then_some(enqueued_at);
+            self.next = Next::All(look);
+            return Some(Command::ReadAll(since, consistency));
         }
-        match evaluate(&bucket, self.request, now) {
-            Allocation::Denied(denied) => {
-                self.bucket.record_denial();
-                self.bucket
-                    .summary()
-                    .record_retry_time(now, denied.retry_after);
-                if looked_at.is_some() {
-                    self.bucket.write_stamp(self.session, &bucket, now);
-                }
-                Ok(Outcome::Denied(denied))
-            }
-            Allocation::Single(shard) if is_unmade(&shard) => {
-                self.pause().await;
-                Ok(Outcome::Elsewhere(NextStep::Refresh))
-            }
-            Allocation::Single(shard) => Ok(Outcome::Elsewhere(NextStep::Try(
-                self.bucket.queues.queue(shard),
-            ))),
-            Allocation::Spread(parts) if parts.iter().any(|(shard, _)| is_unmade(shard)) => {
-                self.pause().await;
-                Ok(Outcome::Elsewhere(NextStep::Refresh))
-            }
-            Allocation::Spread(parts) => self.take_parts(parts).await,
+        if !bucket.is_complete() && look.is_unread {
+            // The shards that could not be read may have the missing tokens.
+            self.next = Next::Together;
+            return None;
         }
+        if !bucket.is_complete() {
+            // Tokens in the escrow of a split count as present; they can be taken a little later.
+            bucket = self.bucket.seen_with_escrows(&request.limits, env.now());
+        }
+        self.decide_together(env, &bucket, look.looked_at)
     }
 
-    /// Returns the state of all shards, and the time of the read if there was one; `None` if they
-    /// could not be read for now.
-    async fn refresh_all_shards(&mut self) -> Result<Option<(Bucket, Option<EpochMillis>)>, Error> {
-        let BucketRequest { limits, .. } = self.request;
-        let enqueued_at = self.session.env.ages.of(self.enqueued_at);
-        // A balance of a rate may be half a second old; a count of free slots may not.
-        let first = if self.request.takes_slots() {
-            Consistency::Strong
-        } else {
-            Consistency::Eventual
-        };
-        let now = self.session.now();
-        let mut bucket = self
-            .bucket
-            .seen_bucket(limits, now, |view| view.seen_at >= enqueued_at);
+    /// Returns the shards as requests since this one show them.
+    fn shown_since(&self, env: &Env, enqueued_at: Moment) -> Bucket {
+        let (limits, now) = (&self.request.limits, env.now());
+        let is_since = |view: &ShardView| view.seen_at >= enqueued_at;
+        let bucket = self.bucket.seen_bucket(limits, now, is_since);
         // Others compete for what a shard was refilled with since it was short for this request: it
         // would go from shard to shard for that until its deadline.
         if self.was_short && !matches!(evaluate(&bucket, self.request, now), Allocation::Denied(_))
         {
-            bucket = self.bucket.bucket_as_shown(limits, enqueued_at, now);
+            return self.bucket.bucket_as_shown(limits, enqueued_at, now);
         }
-        if std::mem::take(&mut self.must_refresh) {
-            bucket = Bucket::default();
-        }
-        let (mut looked_at, mut is_unread) = (None, false);
-        // One read may see shards at different times, so read twice. If they are still incomplete,
-        // items were deleted manually, and the existing shards decide.
-        for (since, consistency) in [
-            (Some(enqueued_at).filter(|_| self.failures == 0), first),
-            (None, Consistency::Strong),
-        ] {
-            if bucket.is_complete() {
-                break;
-            }
-            let refreshed = tokio::time::timeout_at(
-                self.deadline,
-                self.bucket.refresh(self.session, since, consistency),
-            );
-            is_unread = true;
-            match refreshed.await {
-                Ok(Err(Error::Store(error)))
-                    if error.kind == (ErrorKind::Throttled { key_range: true }) =>
-                {
-                    self.last_error = Some(error);
-                    self.pause().await;
-                }
-                Ok(refreshed) => {
-                    refreshed?;
-                    (looked_at, is_unread) = (Some(self.session.now()), false);
-                }
-                Err(_) => {
-                    let error = self
-                        .session
-                        .timeout_error("BatchGetItem of all shards", self.request.timeout);
-                    self.last_error = Some(Arc::new(error));
-                }
-            }
-            self.check_deadline()?;
-            bucket = self.bucket.cached_bucket(limits, self.session.now());
-        }
-        if !bucket.is_complete() && is_unread {
-            // The shards that could not be read may have the missing tokens.
-            return Ok(None);
-        }
-        if !bucket.is_complete() {
-            // Tokens in the escrow of a split count as present; they can be taken a little later.
-            bucket = self.bucket.seen_with_escrows(limits, self.session.now());
-        }
-        Ok(Some((bucket, looked_at)))
+        bucket
     }
 
+    /// Takes the outcome of a read of all shards.
+    pub(super) fn all_read(&mut self, env: &Env, outcome: Result<(), Error>) {
+        let Next::All(look) = &mut self.next else {
+            return;
+        };
+        look.reads += 1;
+        look.is_unread = outcome.is_err();
+        match outcome {
+            Ok(()) => look.looked_at = Some(env.now()),
+            Err(Error::Store(error)) if is_passing(&error) || self.deadline <= Instant::now() => {
+                self.last_error = Some(error);
+                self.pause();
+            }
+            Err(error) => self.next = Next::Done(Err(error)),
+        }
+    }
+
+    fn decide_together(
+        &mut self,
+        env: &Env,
+        bucket: &Bucket,
+        looked_at: Option<EpochMillis>,
+    ) -> Option<Command<T>> {
+        let now = looked_at.unwrap_or_else(|| env.now());
+        let is_unmade = |shard: u32| self.bucket.shard(shard).view().is_none();
+        self.tried.clear();
+        if bucket.shards().is_empty() {
+            let is_outdated = self.bucket.queues.views().next().is_some();
+            // All views are from before a jump of the wall clock.
+            self.next = match is_outdated {
+                true => Next::Together,
+                false => Next::Choose,
+            };
+            if !is_outdated {
+                self.bucket.queues.reset();
+            }
+            return None;
+        }
+        match evaluate(bucket, self.request, now) {
+            Allocation::Denied(denied) => {
+                self.bucket.record_denial();
+                let summary = self.bucket.summary();
+                summary.record_retry_time(now, denied.retry_after);
+                self.done(Outcome::Denied(denied));
+                let stamp = looked_at.and_then(|_| self.bucket.new_stamp(bucket, now));
+                return stamp.map(Command::WriteStamp);
+            }
+            Allocation::Single(shard) if !is_unmade(shard) => {
+                self.next = Next::Ask(self.bucket.queues.queue(shard));
+            }
+            Allocation::Spread(parts) if !parts.iter().any(|(shard, _)| is_unmade(*shard)) => {
+                self.spread = Some(Spread::new(self.request, parts));
+                self.next = Next::Parts;
+            }
+            Allocation::Single(_) | Allocation::Spread(_) => {
+                self.pause();
+                self.next = Next::Together;
+            }
+        }
+        None
+    }
+}
+
+/// The denial stamp.
+impl<T: AsRef<Portion>> Route<'_, T> {
     /// Returns whether the cached stamp, at any age, shows that the bucket is short. Then no shard
     /// is tried alone.
-    pub(super) fn is_stamped_short(&self) -> bool {
+    fn is_stamped_short(&self, env: &Env) -> bool {
         let stamp = self
             .bucket
             .stamp()
             .clone()
             .filter(|_| self.bucket.is_stamped());
-        let (most, now) = (self.bucket.summary().max_shards_seen(), self.session.now());
+        let (most, now) = (self.bucket.summary().max_shards_seen(), env.now());
         stamp.is_some_and(|stamp| {
             denies(&stamp, &self.bucket.key, self.request, most, now).is_some()
         })
     }
 
-    /// Reads the stamp that another process may have written, and returns the denial that it
-    /// implies.
-    pub(super) async fn ask_the_stamp(&self) -> Option<Denied> {
+    /// Returns whether another process may have written a stamp that denies the request.
+    fn may_be_stamped(&self) -> bool {
         let asks_rate = |limit: &Limit| {
             let need = self.request.asks.enforced(limit.name().as_str());
             limit.rule().kind().refills() && need.is_some()
         };
-        if !self.bucket.is_stamped() || !self.request.limits.iter().any(asks_rate) {
-            return None;
-        }
-        let key = Stamp::key(&self.bucket.key);
-        for is_second in [false, true] {
-            let read = self.session.read_once(&key, Consistency::Eventual);
-            // Without a readable stamp, all shards are read.
-            let item = tokio::time::timeout_at(self.deadline, read)
-                .await
-                .ok()?
-                .ok()?;
-            let stamp = item
-                .as_ref()
-                .and_then(|item| read_stamp(item.attributes()).ok());
-            let is_renewal = stamp
-                .as_ref()
-                .is_some_and(|stamp| self.session.now().since(stamp.at) < RENEWED);
-            *self.bucket.stamp() = stamp.map(Arc::new);
-            let denied = self.bucket.denied_by_stamp(self.session, self.request);
-            if denied.is_some() || is_second || is_renewal || !self.is_far_from_enough() {
-                return denied;
-            }
+        self.bucket.is_stamped() && self.request.limits.iter().any(asks_rate)
+    }
+
+    /// Takes the stamp of another process, if it could be read.
+    pub(super) fn stamp_read(&mut self, env: &Env, read: Result<Option<Stamp>, Error>) {
+        let is_second = matches!(self.next, Next::Stamp { is_second: true });
+        self.next = Next::All(Look::default());
+        let Ok(stamp) = read else {
+            return;
+        };
+        let at = stamp.as_ref().map(|stamp| stamp.at);
+        let is_renewal = at.is_some_and(|at| env.now().since(at) < RENEWED);
+        *self.bucket.stamp() = stamp.map(Arc::new);
+        if let Some(denied) = self.bucket.denied_by_stamp(env, self.request) {
+            let summary = self.bucket.summary();
+            summary.record_retry_time(env.now(), denied.retry_after);
+            self.done(Outcome::Denied(denied));
+        } else if !is_second && !is_renewal && self.is_far_from_enough(env) {
             // Many processes may have been denied at this moment: one of them writes a stamp while
             // the others wait.
             let most = MAX_WAIT_PER_SHARD * self.bucket.summary().max_shards_seen();
-            let wait =
-                most - most * draw(&mut fastrand::Rng::with_seed(fastrand::u64(..))) / 10_000;
-            tokio::time::sleep(wait).await;
+            let draw = draw(&mut fastrand::Rng::with_seed(fastrand::u64(..)));
+            self.wait = Some(Instant::now() + (most - most * draw / 10_000));
+            self.next = Next::Stamp { is_second: true };
         }
-        None
     }
 
     /// Returns whether no viewed shard has enough of its rates within a second. For a request above
     /// a shard's share, returns whether all shards together lack it, if the others hold as much on
     /// average as the viewed ones.
-    fn is_far_from_enough(&self) -> bool {
+    fn is_far_from_enough(&self, env: &Env) -> bool {
         let BucketRequest { asks, limits, .. } = self.request;
-        let now = self.session.now();
+        let now = env.now();
         let seen = self.bucket.cached_bucket(limits, now);
         let soon = now.plus(Millis(1_000));
         let rates = || limits.iter().filter(|limit| limit.rule().kind().refills());
@@ -433,6 +486,11 @@ impl Router<'_> {
             .iter()
             .all(|shard| rates().any(|limit| lacks(shard, limit)))
     }
+}
+
+/// Returns whether DynamoDB throttles single shards.
+fn is_passing(error: &StoreError) -> bool {
+    error.kind == (ErrorKind::Throttled { key_range: true })
 }
 
 #[cfg(test)]

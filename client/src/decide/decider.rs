@@ -296,7 +296,7 @@ impl Decider<'_> {
         let cached = |(at, (_, target)): (usize, &(usize, &BucketTarget))| {
             Some((
                 at,
-                cached_denial(self.session, &target.bucket, &target.request)?,
+                cached_denial(&self.session.env, &target.bucket, &target.request)?,
             ))
         };
         let cached: Vec<_> = several.iter().enumerate().filter_map(cached).collect();

@@ -208,16 +208,18 @@ impl Taken {
         self.portion.take().expect("a portion is claimed once")
     }
 
-    /// Returns the expiry of the part's lease.
-    pub(crate) fn expires_at(&self) -> Option<EpochMillis> {
-        let lease = self.portion.as_ref()?.part.lease.as_ref();
-        lease.map(|(_, expires)| *expires)
-    }
-
     /// Returns all that was taken.
     pub(crate) async fn roll_back(mut self) -> Result<Settlement, Error> {
         let portion = self.portion.take().expect("a portion is claimed once");
         portion.roll_back(&self.session).await
+    }
+}
+
+impl AsRef<Portion> for Taken {
+    fn as_ref(&self) -> &Portion {
+        self.portion
+            .as_ref()
+            .expect("it is neither claimed nor rolled back")
     }
 }
 

@@ -4,16 +4,14 @@ use std::time::Duration;
 
 use tokio::net::TcpListener;
 use tokio::time::advance;
-use weirgate_shared::{Asks, BucketKey, Effect, EpochMillis, LimitName, MilliTokens, Shard};
-use weirgate_store::{ConnectOptions, Consistency, Table, connect, connect_with};
+use weirgate_shared::{Asks, BucketKey, EpochMillis, LimitName, MilliTokens, Shard};
+use weirgate_store::{ConnectOptions, CorrectedClock, Table, connect};
 
-use super::super::cached_denial::cached_denial;
-use super::super::state::BucketState;
-use super::{Router, acquire_from_table, *};
+use super::*;
 use crate::api::RateLimiter;
+use crate::queue::Taken;
 use crate::session::{AgeClock, FakeClock, Session, after, deadline};
-use crate::values::SLOT_DENIAL_TTL;
-use crate::values::{BucketRequest, Error, Limits, Outcome};
+use crate::values::{Error, Limits, Outcome, SLOT_DENIAL_TTL};
 
 const NOW: EpochMillis = EpochMillis(1_000_000);
 /// Capacity of both limits.
@@ -21,23 +19,11 @@ const CAPACITY: i64 = 80;
 const TIMEOUT: Duration = Duration::from_millis(600);
 /// The shortest time step.
 const MOMENT: Duration = Duration::from_millis(1);
+const SECOND: Duration = Duration::from_secs(1);
 
-async fn session_of(table: Table) -> Arc<Session> {
-    RateLimiter::builder("limits")
-        .table(table)
-        .build()
-        .await
-        .unwrap()
-        .session
-}
-
-/// Every request it sends fails, for lack of credentials.
-async fn session() -> Arc<Session> {
-    let connection = ConnectOptions {
-        clock: Arc::new(FakeClock::at(NOW)),
-        ..ConnectOptions::default()
-    };
-    session_of(Table::new(connect_with(connection, |_| None), "limits")).await
+fn env() -> Env {
+    let clock = CorrectedClock::of(Arc::new(FakeClock::at(NOW)));
+    Env::new("limits".to_owned(), clock, TIMEOUT, 30 * SECOND)
 }
 
 fn limits() -> Limits {
@@ -48,14 +34,10 @@ fn limits() -> Limits {
     )
 }
 
-/// The router of a request that begins now.
-fn new_router<'a>(
-    session: &'a Arc<Session>,
-    bucket: &'a Arc<BucketState>,
-    request: &'a BucketRequest,
-) -> Router<'a> {
+/// The route of a request that begins now.
+fn route<'a>(bucket: &'a BucketState, request: &'a BucketRequest) -> Route<'a, Taken> {
     let now = Instant::now();
-    Router::new(session, bucket, request, now, after(now, TIMEOUT))
+    Route::new(bucket, request, now, after(now, TIMEOUT))
 }
 
 /// A request with these amounts, in millitokens.
@@ -98,18 +80,22 @@ fn see(bucket: &BucketState, left: &[(u32, i64, i64)]) {
     }
 }
 
-fn index(queue: Option<Arc<ShardQueue>>) -> Option<u32> {
-    queue.map(|queue| queue.index())
+/// Returns the shard that a route asks next; `None` if it looks at all together.
+fn asked(next: Next<Taken>) -> Option<u32> {
+    match next {
+        Next::Ask(queue) => Some(queue.index()),
+        Next::Choose => panic!("any shard"),
+        _ => None,
+    }
 }
 
 /// One shard can have its share and no more. A bucket of one shard is not decided over all shards
 /// for that.
-#[tokio::test]
-async fn only_a_request_above_the_largest_share_needs_several_shards() {
-    let session = session().await;
+#[test]
+fn only_a_request_above_the_largest_share_needs_several_shards() {
     let is_above = |count, needs: &[_]| {
         let (bucket, request) = (bucket_of(count), request(needs));
-        new_router(&session, &bucket, &request).exceeds_one_shard()
+        route(&bucket, &request).exceeds_one_shard()
     };
     for count in [2, 4, 8] {
         let share = CAPACITY * 1000 / i64::from(count);
@@ -124,21 +110,16 @@ async fn only_a_request_above_the_largest_share_needs_several_shards() {
 
 #[tokio::test(start_paused = true)]
 async fn the_shard_with_most_room_follows_a_short_one() {
-    let (session, bucket) = (session().await, bucket_of(4));
+    let (env, bucket) = (env(), bucket_of(4));
     see(
         &bucket,
         &[(0, 5_000, 9_000), (1, 9_000, 9_000), (2, 7_000, 3_000)],
     );
     let better = |tried: &[u32], needs: &[_]| {
         let request = request(needs);
-        let router = new_router(&session, &bucket, &request);
-        index(
-            Router {
-                tried: tried.to_vec(),
-                ..router
-            }
-            .next_candidate(),
-        )
+        let mut route = route(&bucket, &request);
+        route.tried = tried.to_vec();
+        asked(route.next_candidate(&env))
     };
     assert_eq!(better(&[], &[("rpd", 2_000)]), Some(1));
     assert_eq!(
@@ -163,26 +144,26 @@ async fn the_shard_with_most_room_follows_a_short_one() {
 
 #[tokio::test(start_paused = true)]
 async fn a_known_shard_replaces_a_missing_one() {
-    let (session, bucket, request) = (session().await, bucket_of(4), request(&[("rpd", 1)]));
-    let router = new_router(&session, &bucket, &request);
-    let after = |missing| index(router.replacement_for(&bucket.queues.queue(missing)));
+    let (bucket, request) = (bucket_of(4), request(&[("rpd", 1)]));
+    let route = route(&bucket, &request);
+    let after = |missing| route.replacement_for(&bucket.queues.queue(missing));
     assert!(
-        after(3).is_some(),
+        matches!(after(3), Next::Choose),
         "the first may exist, although no view shows it"
     );
-    assert_eq!(after(0), None, "perhaps nothing is left");
+    assert_eq!(asked(after(0)), None, "perhaps nothing is left");
     see(&bucket, &[(2, 0, 0)]);
-    assert_eq!(after(0), Some(2));
+    assert_eq!(asked(after(0)), Some(2));
 }
 
 #[tokio::test(start_paused = true)]
 async fn a_denial_is_cached_for_its_time_and_one_for_slots_for_less() {
-    let (session, bucket) = (session().await, bucket_of(1));
+    let (env, bucket) = (env(), bucket_of(1));
     see(&bucket, &[(0, 1_000, 1_000)]);
     let [enough, rate, slots] =
         [("rpd", 1_000), ("rpd", 2_000), ("slots", 1_001)].map(|need| request(&[need]));
-    let denies = |request| cached_denial(&session, &bucket, request).is_some();
-    let memory = session.settings.denial_cache_ttl;
+    let denies = |request| cached_denial(&env, &bucket, request).is_some();
+    let memory = env.denial_cache_ttl;
     assert_eq!([&enough, &rate, &slots].map(denies), [false, true, true]);
     advance(SLOT_DENIAL_TTL - MOMENT).await;
     assert_eq!([&enough, &rate, &slots].map(denies), [false, true, true]);
@@ -197,78 +178,160 @@ async fn a_denial_is_cached_for_its_time_and_one_for_slots_for_less() {
 /// Other shards may have what one lacks.
 #[tokio::test(start_paused = true)]
 async fn only_a_denial_by_all_shards_is_cached() {
-    let (session, bucket, request) = (session().await, bucket_of(2), request(&[("rpd", 1_000)]));
-    let denies = || cached_denial(&session, &bucket, &request).is_some();
+    let (env, bucket, request) = (env(), bucket_of(2), request(&[("rpd", 1_000)]));
+    let denies = || cached_denial(&env, &bucket, &request).is_some();
     see(&bucket, &[(0, 0, 0), (1, 0, 0)]);
     assert!(!denies(), "no denial by all shards");
     bucket.record_denial();
     assert!(denies());
     bucket.shard(1).clear_view();
     assert!(!denies(), "not by those that are known");
-    advance(session.settings.denial_cache_ttl).await;
+    advance(env.denial_cache_ttl).await;
     see(&bucket, &[(0, 0, 0), (1, 0, 0)]);
     assert!(!denies(), "it was denied too long ago");
 }
 
 #[tokio::test(start_paused = true)]
 async fn a_cached_denial_of_several_shards_is_returned_at_once() {
-    let (session, bucket, request) = (session().await, bucket_of(2), request(&[("rpd", 1_000)]));
+    let (env, bucket, request) = (env(), bucket_of(2), request(&[("rpd", 1_000)]));
     see(&bucket, &[(0, 0, 0), (1, 0, 0)]);
     bucket.record_denial();
-    let reply = acquire_from_table(
-        &session,
-        &bucket,
-        &request,
-        Instant::now(),
-        deadline(TIMEOUT),
-    )
-    .await
-    .unwrap();
-    assert!(matches!(reply, Outcome::Denied(_)));
-    assert_eq!(session.env.counters.read().local_denied, 1);
+    let command = route(&bucket, &request).poll(&env);
+    assert!(matches!(command, Command::Done(Ok(Outcome::Denied(_)))));
+    assert_eq!(env.counters.read().local_denied, 1);
+}
+
+/// Returns the command after the first shard that is asked was short.
+fn after_a_short_one(env: &Env, route: &mut Route<'_, Taken>) -> Command<Taken> {
+    let Command::Ask(queue) = route.poll(env) else {
+        panic!("a shard is tried first")
+    };
+    route.replied(env, &queue, Ok(Outcome::Elsewhere(Reason::Insufficient)));
+    route.poll(env)
 }
 
 /// A denial must not rest on a view from before the request; a later view need not be read again.
 #[tokio::test(start_paused = true)]
 async fn all_shards_are_read_unless_that_was_done_since_the_request() {
-    let (session, bucket, request) = (session().await, bucket_of(2), request(&[("rpd", 1_001)]));
+    let (env, bucket, request) = (env(), bucket_of(2), request(&[("rpd", 1_001)]));
     see(&bucket, &[(0, 0, 0), (1, 1_000, 0)]);
-    let mut router = new_router(&session, &bucket, &request);
-    assert!(matches!(
-        router.decide_over_all_shards().await,
-        Ok(Outcome::Denied(_))
-    ));
+    let mut first = route(&bucket, &request);
+    let command = after_a_short_one(&env, &mut first);
+    assert!(matches!(command, Command::Done(Ok(Outcome::Denied(_)))));
     assert!(bucket.denied().is_some());
-    see(&bucket, &[(1, 1_001, 0)]);
-    let Ok(Outcome::Elsewhere(NextStep::Try(queue))) = router.decide_over_all_shards().await else {
+    advance(30 * SECOND).await;
+    let mut later = route(&bucket, &request);
+    let command = after_a_short_one(&env, &mut later);
+    assert!(
+        matches!(command, Command::ReadAll(Some(_), Consistency::Eventual)),
+        "{command:?}"
+    );
+    see(&bucket, &[(0, 0, 0), (1, 1_001, 0)]);
+    later.all_read(&env, Ok(()));
+    let Command::Ask(queue) = later.poll(&env) else {
         panic!("the second shard has enough")
     };
     assert_eq!(queue.index(), 1);
-    assert_eq!(session.env.counters.read().reads, 0);
-    advance(MOMENT).await;
-    let mut later = new_router(&session, &bucket, &request);
-    assert!(later.decide_over_all_shards().await.is_err());
-    assert_eq!(session.env.counters.read().reads, 1);
 }
 
-/// One read of all shards serves every request, except one that has since found the views wrong.
+/// One read may see the shards at different times.
 #[tokio::test(start_paused = true)]
-async fn a_read_of_all_shards_serves_all_requests_until_the_views_are_wrong() {
-    let (session, bucket, request) = (session().await, bucket_of(2), request(&[("rpd", 1_000)]));
-    let enqueued_at = Instant::now();
-    *bucket.refreshed_at.lock().await =
-        Some((bucket.summary().ages.of(enqueued_at), Consistency::Strong));
-    see(&bucket, &[(0, 0, 0), (1, 1_000, 0)]);
-    let mut router = new_router(&session, &bucket, &request);
-    router.must_refresh = true;
-    let Ok(Outcome::Elsewhere(NextStep::Try(queue))) = router.decide_over_all_shards().await else {
-        panic!("the second shard has enough")
-    };
-    assert_eq!((queue.index(), session.env.counters.read().reads), (1, 0));
-    router.must_refresh = true;
-    router.pause().await;
-    assert!(router.decide_over_all_shards().await.is_err());
-    assert_eq!(session.env.counters.read().reads, 1);
+async fn incomplete_shards_are_read_again_and_then_those_there_are_decide() {
+    let (env, bucket, request) = (env(), bucket_of(2), request(&[("rpd", 1_001)]));
+    let mut route = route(&bucket, &request);
+    let first = after_a_short_one(&env, &mut route);
+    assert!(matches!(first, Command::ReadAll(Some(_), _)), "{first:?}");
+    see(&bucket, &[(0, 1_000, 0)]);
+    route.all_read(&env, Ok(()));
+    let second = route.poll(&env);
+    assert!(
+        matches!(second, Command::ReadAll(None, Consistency::Strong)),
+        "{second:?}"
+    );
+    route.all_read(&env, Ok(()));
+    let third = route.poll(&env);
+    assert!(matches!(third, Command::Done(Ok(Outcome::Denied(_)))));
 }
 
-mod deadlines;
+#[tokio::test(start_paused = true)]
+async fn pauses_are_counted_and_end_at_the_deadline() {
+    let (env, bucket, request) = (env(), bucket_of(1), request(&[("rpd", 1)]));
+    let (end, mut route) = (Instant::now() + TIMEOUT, route(&bucket, &request));
+    let throttled = || {
+        let error = env.unconfirmed("UpdateItem", "throttled".to_owned());
+        Ok(Outcome::Elsewhere(Reason::Throttled(Arc::new(error))))
+    };
+    let mut pauses = 0;
+    let outcome = loop {
+        match route.poll(&env) {
+            Command::Ask(queue) => route.replied(&env, &queue, throttled()),
+            Command::Wait(until) => {
+                assert!(until <= end);
+                pauses += 1;
+                tokio::time::sleep_until(until).await;
+            }
+            command => break command,
+        }
+    };
+    assert_eq!((route.failures, Instant::now()), (pauses, end));
+    let Command::Done(Err(Error::Timeout { after, last, .. })) = outcome else {
+        panic!("{outcome:?}")
+    };
+    assert_eq!(after, TIMEOUT);
+    assert!(last.is_some(), "it names what failed last");
+}
+
+/// No request of the session is answered while there is the listener, which accepts no connections.
+async fn hanging_session() -> (Arc<Session>, TcpListener) {
+    let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+    let endpoint = format!("http://{}", listener.local_addr().unwrap());
+    let clock = Arc::new(FakeClock::at(NOW));
+    let connection = ConnectOptions {
+        local_endpoint: Some(endpoint),
+        clock,
+        ..ConnectOptions::default()
+    };
+    let table = Table::new(connect(connection).await, "limits");
+    let limiter = RateLimiter::builder("limits").table(table).build().await;
+    (limiter.unwrap().session, listener)
+}
+
+/// With one shard, a waiter that came first may be served by tokens that are still to come.
+#[tokio::test(start_paused = true)]
+async fn a_cached_denial_of_one_shard_waits_for_its_turn() {
+    let ((session, _listener), bucket) = (hanging_session().await, bucket_of(1));
+    let (first, second) = (request(&[("rpd", 1)]), request(&[("rpd", 1_000)]));
+    let (now, end) = (Instant::now(), deadline(TIMEOUT));
+    let ask = |request| acquire_from_table(&session, &bucket, request, now, end);
+    let waits = async {
+        // The read of the first is under way.
+        tokio::time::sleep(MOMENT).await;
+        see(&bucket, &[(0, 0, 0)]);
+        assert!(cached_denial(&session.env, &bucket, &second).is_some());
+        let early = tokio::time::timeout(10 * MOMENT, ask(&second)).await;
+        assert!(early.is_err(), "{early:?}");
+    };
+    let (_, ()) = tokio::join!(ask(&first), waits);
+    assert_eq!(session.env.counters.read().local_denied, 0);
+}
+
+/// Otherwise an operator would search for a hanging network where there was none.
+#[tokio::test(start_paused = true)]
+async fn a_request_that_hangs_is_named() {
+    let ((session, _listener), bucket) = (hanging_session().await, bucket_of(1));
+    let (request, now) = (request(&[("rpd", 1)]), Instant::now());
+    let reply = acquire_from_table(&session, &bucket, &request, now, deadline(TIMEOUT)).await;
+    let Err(Error::Timeout {
+        after: TIMEOUT,
+        last: Some(last),
+        ..
+    }) = reply
+    else {
+        panic!("{reply:?}")
+    };
+    assert!(
+        last.to_string()
+            .contains("BatchGetItem of default/BUCKET#e-1#gpt-4#0"),
+        "{last}"
+    );
+}

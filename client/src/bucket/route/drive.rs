@@ -1,0 +1,141 @@
+//! Drives a route: makes the requests that it commands.
+
+use std::sync::Arc;
+
+use futures_util::future::join_all;
+use tokio::time::{Instant, sleep_until, timeout_at};
+use weirgate_shared::{Stamp, read_stamp};
+use weirgate_store::Consistency;
+
+use super::spread::Reserved;
+use super::{Command, Reply, Route};
+use crate::bucket::hold::Hold;
+use crate::bucket::state::BucketState;
+use crate::queue::{ShardQueue, Taken};
+use crate::session::Session;
+use crate::values::{BucketRequest, Error, Outcome};
+
+/// Decides one request, enqueued at `enqueued_at`, by the table until the deadline.
+pub(crate) async fn acquire_from_table(
+    session: &Arc<Session>,
+    bucket: &Arc<BucketState>,
+    request: &BucketRequest,
+    enqueued_at: Instant,
+    deadline: Instant,
+) -> Result<Outcome<Hold>, Error> {
+    let driver = Driver {
+        session,
+        bucket,
+        request,
+        enqueued_at,
+        deadline,
+    };
+    let mut route = Route::new(bucket, request, enqueued_at, deadline);
+    loop {
+        match route.poll(&session.env) {
+            Command::Done(outcome) => {
+                return Ok(match outcome? {
+                    Outcome::Granted(taken) => {
+                        Outcome::Granted(Hold::of(session, bucket, request, taken))
+                    }
+                    Outcome::Denied(denied) => Outcome::Denied(denied),
+                });
+            }
+            Command::Ask(queue) => {
+                let reply = driver.ask(&queue, request).await;
+                route.replied(&session.env, &queue, reply);
+            }
+            // Rare, and large.
+            command => Box::pin(driver.perform(&mut route, command)).await,
+        }
+    }
+}
+
+#[derive(Debug, Clone, Copy)]
+struct Driver<'a> {
+    session: &'a Arc<Session>,
+    bucket: &'a Arc<BucketState>,
+    request: &'a BucketRequest,
+    enqueued_at: Instant,
+    deadline: Instant,
+}
+
+impl Driver<'_> {
+    async fn perform(&self, route: &mut Route<'_, Taken>, command: Command<Taken>) {
+        let env = &self.session.env;
+        match command {
+            Command::AskForParts(parts) => {
+                let asked = parts
+                    .iter()
+                    .map(|(shard, part)| self.ask_part(*shard, part));
+                route.parts_replied(env, join_all(asked).await);
+            }
+            Command::Return(parts) => self.roll_back(parts).await,
+            Command::ReadStamp => {
+                let stamp = self.read_stamp().await;
+                route.stamp_read(env, stamp);
+            }
+            Command::WriteStamp(stamp) => self.write_stamp(&stamp),
+            Command::ReadAll(since, consistency) => {
+                let read = self.bucket.refresh(self.session, since, consistency);
+                let outcome = timeout_at(self.deadline, read).await;
+                let timeout = |_| {
+                    let request = "BatchGetItem of all shards";
+                    let error = self.session.timeout_error(request, self.request.timeout);
+                    Err(error.into())
+                };
+                route.all_read(env, outcome.unwrap_or_else(timeout));
+            }
+            Command::Wait(until) => sleep_until(until).await,
+            Command::Ask(_) | Command::Done(_) => {}
+        }
+    }
+
+    async fn ask(&self, queue: &Arc<ShardQueue>, request: &BucketRequest) -> Reply<Taken> {
+        let (enqueued_at, deadline) = (self.enqueued_at, self.deadline);
+        queue
+            .ask(self.session, request.clone(), enqueued_at, deadline)
+            .await
+    }
+
+    /// Asks a shard for a part. Until it replies, the part is the request's own.
+    async fn ask_part(&self, shard: u32, part: &BucketRequest) -> Reply<Taken> {
+        let _reserved = Reserved::new(self.bucket, shard, part);
+        self.ask(&self.bucket.queues.queue(shard), part).await
+    }
+
+    async fn read_stamp(&self) -> Result<Option<Stamp>, Error> {
+        let key = Stamp::key(&self.bucket.key);
+        let read = self.session.read_once(&key, Consistency::Eventual);
+        let read = timeout_at(self.deadline, read).await;
+        let request = "BatchGetItem of the denial stamp";
+        let timeout = |_| self.session.env.no_answer(request, self.request.timeout);
+        Ok(read
+            .map_err(timeout)??
+            .and_then(|item| read_stamp(item.attributes()).ok()))
+    }
+
+    fn write_stamp(&self, stamp: &Stamp) {
+        let (session, update) = (Arc::clone(self.session), stamp.update(&self.bucket.key));
+        tokio::spawn(async move {
+            if let Err(error) = session.update(&update).await {
+                tracing::debug!(%error, "denial stamp not written");
+            }
+        });
+    }
+
+    /// Returns the parts, in tasks that continue if the request is dropped. Waits for them until
+    /// the deadline.
+    async fn roll_back(&self, parts: Vec<Taken>) {
+        let back = parts.into_iter().map(|part| {
+            self.session.spawn(async move {
+                if let Err(error) = part.roll_back().await {
+                    // The part counts as consumed; its lease, if any, expires.
+                    tracing::warn!(%error, "part of a denied request could not be returned");
+                }
+            })
+        });
+        let back: Vec<_> = back.collect();
+        let _ = timeout_at(self.deadline, join_all(back)).await;
+    }
+}
