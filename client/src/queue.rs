@@ -21,6 +21,13 @@ pub(crate) use summary::BucketSummary;
 pub(crate) use waiter::Reason;
 
 #[cfg(test)]
+pub(crate) use {
+    driver::GRACE,
+    machine::{Command, Written},
+    waiter::{Reply, Waiter},
+};
+
+#[cfg(test)]
 mod tests {
     mod explorer;
     mod machine;

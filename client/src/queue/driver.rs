@@ -18,7 +18,7 @@ use crate::session::{Session, Work, decode_shard};
 use crate::values::{BucketRequest, Error, Locked, Outcome};
 
 /// Time after the deadline in which the machine may still reply, 20 ms.
-pub(super) const GRACE: Duration = Duration::from_millis(20);
+pub(crate) const GRACE: Duration = Duration::from_millis(20);
 
 type Caller = oneshot::Sender<Result<Outcome<Taken, Reason>, Error>>;
 
@@ -139,6 +139,15 @@ impl ShardQueue {
 
     fn state(&self) -> MutexGuard<'_, State> {
         self.state.lock()
+    }
+
+    /// Changes the machine, which has no driver but the caller.
+    #[cfg(test)]
+    pub(crate) fn explore<T>(&self, change: impl FnOnce(&mut Machine) -> T) -> T {
+        let mut state = self.state();
+        let changed = change(&mut state.machine);
+        state.has_driver = !state.machine.rests();
+        changed
     }
 }
 

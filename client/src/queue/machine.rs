@@ -211,7 +211,7 @@ impl Machine {
                 self.wait = None;
                 return self.ask_read(env, Look::Outcome);
             }
-            if self.line.is_empty() && self.attempt.is_none() {
+            if self.rests() {
                 self.rest();
                 return Command::Stop;
             }
@@ -242,6 +242,11 @@ impl Machine {
                 return command;
             }
         }
+    }
+
+    /// Returns whether nothing waits.
+    pub(super) fn rests(&self) -> bool {
+        self.line.is_empty() && self.attempt.is_none()
     }
 
     /// Forgets what only waiters of one time have in common.

@@ -1,5 +1,7 @@
 //! Routing and cached decisions, without a table: every request that is sent fails.
 
+mod explorer;
+
 use std::time::Duration;
 
 use tokio::net::TcpListener;

@@ -1,0 +1,1134 @@
+//! Explores routes over a bucket of several shards: the production machines of requests and shards,
+//! on planned writes that the evaluator applies, with random events and without a table, SDK or
+//! runtime.
+//!
+//! Each seed is a world of some processes and one bucket of up to 16 shards. Requests and answers are
+//! lost, single shards throttle, callers leave or reach deadlines, and shards are split. What must hold
+//! is in [`World::replied`], [`World::check`] and [`World::settle`].
+
+use std::cell::RefCell;
+use std::collections::BTreeMap;
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::rc::Rc;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::thread;
+
+use fastrand::Rng;
+use tokio::runtime::{Builder, Runtime};
+use tokio::time::advance;
+use weirgate_shared::evaluator::Item;
+use weirgate_shared::write::{LeaseChange, Settle, Update, finish_writes, split};
+use weirgate_shared::{Lease, WriteId};
+
+use super::super::spread::Reserved;
+use super::*;
+use crate::queue::{self, GRACE, Waiter, Written};
+use crate::session::Sent;
+
+/// Capacity of the rate in tokens, which refills within two seconds.
+const RATE: i64 = 160;
+const SLOTS: i64 = 32;
+/// Refill of the rate within a millisecond, in millitokens.
+const REFILL: i64 = RATE / 2;
+/// Age of a balance up to which it may deny, in ms: a second of a cached denial, half a second of an
+/// eventually consistent read, and a second during which a shard throttles.
+const MAX_AGE: i64 = 2_500;
+/// Commands of one request, if no time passes between them.
+const MAX_COMMANDS: u32 = 100;
+const EVENTS: usize = 200;
+
+type Back = Rc<RefCell<Vec<Portion>>>;
+
+/// What a shard gave. Dropping it returns it, as [`Taken`] does.
+#[derive(Debug)]
+struct Piece {
+    portion: Option<Portion>,
+    back: Back,
+}
+
+impl Piece {
+    fn claim(mut self) -> Portion {
+        self.portion.take().unwrap()
+    }
+}
+
+impl AsRef<Portion> for Piece {
+    fn as_ref(&self) -> &Portion {
+        self.portion.as_ref().unwrap()
+    }
+}
+
+impl Drop for Piece {
+    fn drop(&mut self) {
+        self.back.borrow_mut().extend(self.portion.take());
+    }
+}
+
+/// A process, without its requests.
+#[derive(Debug)]
+struct Process {
+    env: Env,
+    bucket: BucketState,
+}
+
+/// What the machine of a shard waits for.
+#[derive(Debug, Default)]
+struct Queue {
+    asked: Option<u64>,
+    waits_until: Option<Instant>,
+}
+
+/// A request on its way.
+struct Running<'a> {
+    process: usize,
+    request: &'a BucketRequest,
+    route: Route<'a, Piece>,
+    arrived: i64,
+    enqueued_at: Instant,
+    deadline: Instant,
+    waits_until: Option<Instant>,
+    /// What the route waits for from others.
+    awaits: Awaits<'a>,
+    /// Commands since time passed.
+    commands: u32,
+    /// Parts so far: when, and how much of the rate and of slots.
+    parts: Vec<(i64, [i64; 2])>,
+}
+
+enum Awaits<'a> {
+    Nothing,
+    Shard(Arc<ShardQueue>, u64),
+    Parts {
+        shards: Vec<(Arc<ShardQueue>, u64, Reserved<'a>)>,
+        replies: Vec<Option<Reply<Piece>>>,
+    },
+    /// A read by this number.
+    Read(u64),
+}
+
+#[derive(Debug)]
+struct Letter {
+    number: u64,
+    process: usize,
+    sent: Sent,
+    message: Message,
+}
+
+#[derive(Debug)]
+enum Message {
+    Write(u32, Update),
+    Read(u32, Option<Shard>),
+    /// Reads all shards from the first to this one.
+    ReadAll(usize),
+    ReadStamp(usize, Option<Stamp>),
+    Written(u32, Result<Written, Error>),
+    Shown(u32, Result<Option<Shard>, Error>),
+}
+
+/// A balance of a shard, in millitokens of the rate and of slots, until it changed.
+#[derive(Debug)]
+struct Past {
+    until: i64,
+    shard: u32,
+    left: [i64; 2],
+}
+
+#[derive(Debug, Clone, Copy, Default)]
+struct Seen {
+    granted: u64,
+    spread: u64,
+    denied: u64,
+    failed: u64,
+    left: u64,
+    returned: u64,
+    throttled: u64,
+    lost: u64,
+    split: u64,
+    stamped: u64,
+    read_all: u64,
+}
+
+impl Seen {
+    const fn counts(&self) -> [u64; 11] {
+        let Self {
+            granted,
+            spread,
+            denied,
+            failed,
+            left,
+            returned,
+            throttled,
+            lost,
+            split,
+            stamped,
+            read_all,
+        } = *self;
+        [
+            granted, spread, denied, failed, left, returned, throttled, lost, split, stamped,
+            read_all,
+        ]
+    }
+}
+
+struct World<'a> {
+    rng: Rng,
+    processes: &'a [Process],
+    wishes: std::slice::Iter<'a, BucketRequest>,
+    loses: bool,
+    throttles: bool,
+    splits: bool,
+    items: BTreeMap<u32, Item>,
+    shards: BTreeMap<u32, Shard>,
+    stamp: Option<Stamp>,
+    queues: BTreeMap<(usize, u32), Queue>,
+    running: BTreeMap<usize, Running<'a>>,
+    asked: usize,
+    letters: Vec<Letter>,
+    numbers: u64,
+    back: Back,
+    held: Vec<Vec<Portion>>,
+    past: Vec<Past>,
+    began: Instant,
+    consumed: i64,
+    accounted: i64,
+    seen: Seen,
+    is_traced: bool,
+}
+
+fn names() -> [LimitName; 2] {
+    ["rate", "slots"].map(|name| LimitName::new(name).unwrap())
+}
+
+fn all_limits() -> Limits {
+    let rate = Limit::custom("rate", RATE, RATE / 2, 1_000).unwrap();
+    Limits::new(
+        [rate, Limit::concurrent("slots", SLOTS).unwrap()].into(),
+        None,
+    )
+}
+
+fn first_key() -> BucketKey {
+    BucketKey::parse("default/BUCKET#e-1#gpt-4#0").unwrap()
+}
+
+fn new_process() -> Process {
+    let env = env();
+    let bucket = BucketState::new(first_key(), None, env.ages.clone());
+    Process { env, bucket }
+}
+
+fn tokens(count: i64) -> MilliTokens {
+    MilliTokens::from_tokens(count)
+}
+
+/// Returns what a caller asks for.
+fn wish(rng: &mut Rng) -> BucketRequest {
+    let [rate, slots] = names();
+    let need = match rng.u8(..4) {
+        0 => rng.i64(1..=RATE),
+        _ => rng.i64(1..=RATE / 16),
+    };
+    let mut asks = Asks::of(Effect::Enforce, [(rate, tokens(need))]);
+    let takes_slots = rng.u8(..4) == 0;
+    if takes_slots {
+        asks = asks.and(Effect::Enforce, [(slots, tokens(rng.i64(1..=6)))]);
+    }
+    let lasts = Duration::from_millis(rng.u64(2_000..9_000));
+    BucketRequest {
+        asks,
+        limits: all_limits(),
+        lease: takes_slots.then(|| (lasts, "owner".into())),
+        timeout: Duration::from_millis(rng.u64(50..3_000)),
+        acquires: 1,
+    }
+}
+
+impl<'a> World<'a> {
+    fn new(rng: Rng, processes: &'a [Process], wishes: &'a [BucketRequest]) -> Self {
+        let mut world = Self {
+            rng,
+            processes,
+            wishes: wishes.iter(),
+            loses: false,
+            throttles: false,
+            splits: false,
+            items: BTreeMap::new(),
+            shards: BTreeMap::new(),
+            stamp: None,
+            queues: BTreeMap::new(),
+            running: BTreeMap::new(),
+            asked: 0,
+            letters: vec![],
+            numbers: 0,
+            back: Back::default(),
+            held: vec![],
+            past: vec![],
+            began: Instant::now(),
+            consumed: 0,
+            accounted: 0,
+            seen: Seen::default(),
+            is_traced: std::env::var_os("TRACE").is_some(),
+        };
+        world.loses = world.rng.bool();
+        world.throttles = world.rng.u8(..3) == 0;
+        world.splits = world.rng.u8(..3) == 0;
+        let count = 1 << world.rng.u32(0..=4);
+        for index in 0..count {
+            let key = first_key().with_shard(index);
+            let mut shard = Shard::full(key, &all_limits(), NOW);
+            shard.shard_count = count;
+            let place = shard.shard();
+            for (limit, state) in all_limits().iter().zip(shard.limits.values_mut()) {
+                state.available = place.share(limit.rule().capacity);
+            }
+            world.items.insert(index, Item::of_bucket(&shard));
+            let shard = world.items[&index].bucket();
+            world.shards.insert(index, shard);
+        }
+        world
+    }
+
+    fn now(&self) -> i64 {
+        Millis::from(self.began.elapsed()).0
+    }
+
+    fn time(&self) -> EpochMillis {
+        NOW.plus(Millis(self.now()))
+    }
+
+    fn note(&self, what: impl FnOnce() -> String) {
+        if self.is_traced {
+            println!("{:>7} {}", self.now(), what());
+        }
+    }
+
+    async fn step(&mut self) {
+        match self.rng.u8(..100) {
+            0..=15 => {
+                if let Some(wish) = self.wishes.next() {
+                    let at = self.rng.usize(..self.processes.len());
+                    self.ask(at, wish);
+                }
+            }
+            16..=77 => self.deliver(true),
+            78..=88 => {
+                let span = self.rng.u64(0..=50);
+                self.pass(span).await;
+            }
+            89..=91 => {
+                let span = self.rng.u64(0..=2_000);
+                self.pass(span).await;
+            }
+            92..=93 => {
+                let ids: Vec<_> = self.running.keys().copied().collect();
+                if let Some(id) = self.rng.choice(ids) {
+                    self.leave(id);
+                }
+            }
+            94..=97 => {
+                if !self.held.is_empty() {
+                    let which = self.rng.usize(..self.held.len());
+                    self.back.borrow_mut().extend(self.held.swap_remove(which));
+                }
+            }
+            _ => self.split(),
+        }
+        self.give_back();
+    }
+
+    fn ask(&mut self, process: usize, request: &'a BucketRequest) {
+        let (now, id) = (Instant::now(), self.asked);
+        self.asked += 1;
+        let deadline = after(now, request.timeout);
+        self.note(|| format!("{process}: {id} asks for {:?}", request.asks));
+        let running = Running {
+            process,
+            request,
+            route: Route::new(&self.processes[process].bucket, request, now, deadline),
+            arrived: self.now(),
+            enqueued_at: now,
+            deadline,
+            waits_until: None,
+            awaits: Awaits::Nothing,
+            commands: 0,
+            parts: vec![],
+        };
+        self.running.insert(id, running);
+        self.go_on(id);
+    }
+
+    /// Has the route go on until it waits.
+    fn go_on(&mut self, id: usize) {
+        loop {
+            let Some(running) = self.running.get_mut(&id) else {
+                return;
+            };
+            let is_waiting = running
+                .waits_until
+                .is_some_and(|until| Instant::now() < until);
+            if is_waiting || !matches!(running.awaits, Awaits::Nothing) {
+                return;
+            }
+            running.waits_until = None;
+            running.commands += 1;
+            assert!(running.commands < MAX_COMMANDS, "commands without end");
+            let process = running.process;
+            let processes = self.processes;
+            let command = running.route.poll(&processes[process].env);
+            self.note(|| format!("{process}: {id} {command:?}"));
+            self.perform(id, process, command);
+        }
+    }
+
+    fn perform(&mut self, id: usize, process: usize, command: Command<Piece>) {
+        let Process { env, bucket } = &self.processes[process];
+        let running = self.running.get_mut(&id).unwrap();
+        match command {
+            Command::Ask(queue) => {
+                let ticket = arrive(&queue, running, running.request);
+                let shard = queue.index();
+                running.awaits = Awaits::Shard(queue, ticket);
+                self.pump(process, shard);
+            }
+            Command::AskForParts(parts) => {
+                self.seen.spread += 1;
+                let ask = |(shard, part): &(u32, BucketRequest)| {
+                    let queue = bucket.queues.queue(*shard);
+                    let ticket = arrive(&queue, running, part);
+                    (queue, ticket, Reserved::new(bucket, *shard, part))
+                };
+                let shards: Vec<_> = parts.iter().map(ask).collect();
+                let replies = shards.iter().map(|_| None).collect();
+                running.awaits = Awaits::Parts { shards, replies };
+                for (shard, _) in parts {
+                    self.pump(process, shard);
+                }
+            }
+            Command::Return(parts) => {
+                running.parts.clear();
+                drop(parts);
+                self.give_back();
+            }
+            Command::ReadStamp => {
+                let stamp = self.stamp.clone();
+                self.seen.stamped += u64::from(stamp.is_some());
+                let number = self.send(process, env.ages.sent(), Message::ReadStamp(id, stamp));
+                self.running.get_mut(&id).unwrap().awaits = Awaits::Read(number);
+            }
+            Command::WriteStamp(stamp) => self.stamp = Some(stamp),
+            Command::ReadAll(..) => {
+                self.seen.read_all += 1;
+                let number = self.send(process, env.ages.sent(), Message::ReadAll(id));
+                self.running.get_mut(&id).unwrap().awaits = Awaits::Read(number);
+            }
+            Command::Wait(until) => running.waits_until = Some(until),
+            Command::Done(outcome) => {
+                let running = self.running.remove(&id).unwrap();
+                self.replied(id, &running, outcome);
+                drop(running);
+                self.give_back();
+            }
+        }
+    }
+
+    fn send(&mut self, process: usize, sent: Sent, message: Message) -> u64 {
+        self.numbers += 1;
+        let number = self.numbers;
+        self.letters.push(Letter {
+            number,
+            process,
+            sent,
+            message,
+        });
+        number
+    }
+
+    /// Lets the machine of a shard go on, as its driver does.
+    fn pump(&mut self, process: usize, shard: u32) {
+        let Process { env, bucket } = &self.processes[process];
+        let queue = bucket.queues.queue(shard);
+        loop {
+            let state = self.queues.entry((process, shard)).or_default();
+            let is_waiting = state
+                .waits_until
+                .is_some_and(|until| Instant::now() < until);
+            if state.asked.is_none() && !is_waiting {
+                state.waits_until = None;
+                let command = queue.explore(|machine| machine.poll(env));
+                let message = match command {
+                    queue::Command::Stop => None,
+                    queue::Command::Wait(until) => {
+                        state.waits_until = Some(until);
+                        None
+                    }
+                    queue::Command::Write(update) => Some(Message::Write(shard, update)),
+                    queue::Command::Read(_) | queue::Command::LookUp => {
+                        Some(Message::Read(shard, self.shards.get(&shard).cloned()))
+                    }
+                };
+                if let Some(message) = message {
+                    let number = self.send(process, env.ages.sent(), message);
+                    self.queues.get_mut(&(process, shard)).unwrap().asked = Some(number);
+                }
+            }
+            let replies = queue.explore(|machine| machine.take_replies());
+            if replies.is_empty() {
+                return;
+            }
+            for (ticket, reply) in replies {
+                self.deliver_reply(process, shard, ticket, reply);
+            }
+        }
+    }
+
+    fn deliver_reply(&mut self, process: usize, shard: u32, ticket: u64, reply: queue::Reply) {
+        self.note(|| format!("{process}: shard {shard} replies to {ticket}: {reply:?}"));
+        let reply = reply.map(|outcome| match outcome {
+            Outcome::Granted(portion) => Outcome::Granted(Piece {
+                portion: Some(portion),
+                back: Rc::clone(&self.back),
+            }),
+            Outcome::Denied(denied) => Outcome::Denied(denied),
+            Outcome::Elsewhere(reason) => Outcome::Elsewhere(reason),
+        });
+        if let Ok(Outcome::Granted(piece)) = &reply {
+            self.accounted += piece
+                .as_ref()
+                .part
+                .amounts
+                .get(&names()[0])
+                .map_or(0, |amount| amount.0);
+        }
+        let now = self.now();
+        let is_of = |queue: &ShardQueue, known: u64| queue.index() == shard && known == ticket;
+        let waits = |running: &Running<'_>| {
+            running.process == process
+                && match &running.awaits {
+                    Awaits::Shard(queue, known) => is_of(queue, *known),
+                    Awaits::Parts { shards, .. } => {
+                        shards.iter().any(|(queue, known, _)| is_of(queue, *known))
+                    }
+                    Awaits::Nothing | Awaits::Read(_) => false,
+                }
+        };
+        let Some((&id, running)) = self.running.iter_mut().find(|(_, running)| waits(running))
+        else {
+            // Its caller has gone, and it returns.
+            drop(reply);
+            return self.give_back();
+        };
+        let env = &self.processes[process].env;
+        match std::mem::replace(&mut running.awaits, Awaits::Nothing) {
+            Awaits::Shard(queue, _) => running.route.replied(env, &queue, reply),
+            Awaits::Parts {
+                mut shards,
+                mut replies,
+            } => {
+                if let Ok(Outcome::Granted(piece)) = &reply {
+                    let amounts = &piece.as_ref().part.amounts;
+                    let of = |name| amounts.get(name).map_or(0, |amount: &MilliTokens| amount.0);
+                    running.parts.push((now, names().each_ref().map(of)));
+                }
+                let mut all = shards.iter();
+                let place = all
+                    .position(|(queue, known, _)| is_of(queue, *known))
+                    .unwrap();
+                replies[place] = Some(reply);
+                if replies.iter().any(Option::is_none) {
+                    running.awaits = Awaits::Parts { shards, replies };
+                    return;
+                }
+                shards.clear();
+                running
+                    .route
+                    .parts_replied(env, replies.into_iter().flatten().collect());
+            }
+            other => running.awaits = other,
+        }
+        self.go_on(id);
+    }
+
+    /// Delivers a letter, or loses it.
+    fn deliver(&mut self, has_faults: bool) {
+        if self.letters.is_empty() {
+            return;
+        }
+        let which = self.rng.usize(..self.letters.len());
+        let Letter {
+            number,
+            process,
+            sent,
+            message,
+        } = self.letters.swap_remove(which);
+        let fault = (has_faults && self.loses).then(|| self.rng.u8(..20));
+        // Some key ranges are hot, the same ones for a second.
+        let is_hot = |shard: u32| (u64::from(shard) + self.began.elapsed().as_secs()) % 3 == 0;
+        let throttles = has_faults && self.throttles && self.rng.bool();
+        let env = &self.processes[process].env;
+        let lost = || Error::from(env.unconfirmed("request", "lost".to_owned()));
+        let throttled = || {
+            Error::from(StoreError {
+                kind: ErrorKind::Throttled { key_range: true },
+                ..env.unconfirmed("request", "throttled".to_owned())
+            })
+        };
+        let answer = match message {
+            Message::Write(shard, _) if throttles && is_hot(shard) => {
+                self.seen.throttled += 1;
+                Message::Written(shard, Err(throttled()))
+            }
+            Message::Read(shard, _) if throttles && is_hot(shard) => {
+                Message::Shown(shard, Err(throttled()))
+            }
+            Message::Write(shard, update) => {
+                let written = (fault != Some(0)).then(|| self.apply(shard, &update));
+                let written = written.filter(|_| fault != Some(1));
+                self.seen.lost += u64::from(written.is_none());
+                Message::Written(shard, written.ok_or_else(lost))
+            }
+            Message::Read(shard, _) if fault == Some(0) => Message::Shown(shard, Err(lost())),
+            Message::Read(shard, found) => Message::Shown(shard, Ok(found)),
+            Message::Written(shard, outcome) => {
+                if outcome.is_ok() {
+                    env.ages.confirm(sent.jumps);
+                }
+                self.queues.get_mut(&(process, shard)).unwrap().asked = None;
+                let queue = self.processes[process].bucket.queues.queue(shard);
+                queue.explore(|machine| machine.written(env, outcome));
+                return self.pump(process, shard);
+            }
+            Message::Shown(shard, found) => {
+                if found.is_ok() {
+                    env.ages.confirm(sent.jumps);
+                }
+                self.queues.get_mut(&(process, shard)).unwrap().asked = None;
+                let queue = self.processes[process].bucket.queues.queue(shard);
+                queue.explore(|machine| machine.read_done(env, found));
+                return self.pump(process, shard);
+            }
+            Message::ReadAll(id) => {
+                let outcome = match fault {
+                    Some(0) => Err(lost()),
+                    _ if throttles => Err(throttled()),
+                    _ => {
+                        env.ages.confirm(sent.jumps);
+                        self.record_all(process, sent);
+                        Ok(())
+                    }
+                };
+                return self.read(id, number, |route| route.all_read(env, outcome));
+            }
+            Message::ReadStamp(id, stamp) => {
+                let stamp = if fault == Some(0) {
+                    Err(lost())
+                } else {
+                    Ok(stamp)
+                };
+                return self.read(id, number, |route| route.stamp_read(env, stamp));
+            }
+        };
+        self.letters.push(Letter {
+            number,
+            process,
+            sent,
+            message: answer,
+        });
+    }
+
+    /// Gives a route what it reads, if it waits for that.
+    fn read(&mut self, id: usize, number: u64, give: impl FnOnce(&mut Route<'a, Piece>)) {
+        if let Some(running) = self.running.get_mut(&id)
+            && matches!(running.awaits, Awaits::Read(known) if known == number)
+        {
+            running.awaits = Awaits::Nothing;
+            give(&mut running.route);
+            self.go_on(id);
+        }
+    }
+
+    /// Records all shards, as a read of the bucket does.
+    fn record_all(&self, process: usize, sent: Sent) {
+        let bucket = &self.processes[process].bucket;
+        let most = self
+            .shards
+            .values()
+            .map(|shard| shard.shard().count)
+            .max()
+            .unwrap();
+        for index in 0..most {
+            match self.shards.get(&index) {
+                Some(shard) => drop(bucket.shard(index).record_response(shard.clone(), sent)),
+                None => bucket.shard(index).mark_missing(),
+            }
+        }
+        bucket.summary().set_max_shards_seen(most);
+    }
+
+    /// Applies a write to a shard, as DynamoDB does.
+    fn apply(&mut self, index: u32, update: &Update) -> Written {
+        let before = self.shards.get(&index).cloned();
+        let mut item = self.items.get(&index).cloned().unwrap_or_default();
+        if !item.apply(update) {
+            return before.map_or(Written::Missing, Written::Refused);
+        }
+        let after = item.bucket();
+        self.items.insert(index, item);
+        self.shards.insert(index, after.clone());
+        if let Some(before) = &before {
+            let (until, now) = (self.now(), self.time());
+            // What a plan could see of it: refilled until it arrives at most.
+            self.past.push(Past {
+                until,
+                shard: index,
+                left: left(before, before.refilled_at.max(EpochMillis(now.0 - MAX_AGE))),
+            });
+        }
+        self.check(before.as_ref(), &after);
+        Written::Applied(after)
+    }
+
+    /// Checks a write that was applied: I1 over the whole run, and I4.
+    fn check(&mut self, before: Option<&Shard>, after: &Shard) {
+        let [rate, slots] = names();
+        let of = |shard: Option<&Shard>| {
+            let state = shard.and_then(|shard| shard.limits.get(&rate));
+            state.map_or(0, |state| i64::try_from(state.consumed.0).unwrap())
+        };
+        self.consumed += of(Some(after)) - of(before);
+        // A lease returns all of its tokens, whether it ends or expires.
+        let is_left = |id: &WriteId| !after.leases.iter().flatten().any(|(known, _)| known == id);
+        let leases = before
+            .iter()
+            .flat_map(|shard| shard.leases.iter().flatten());
+        let ended = leases.filter(|(id, _)| is_left(id));
+        let ended = ended.filter_map(|(_, lease)| lease.tokens.get(&rate));
+        self.accounted -= ended.copied().sum::<MilliTokens>().0;
+        let most = RATE * 1_000 + REFILL * self.now() + 1_000;
+        assert!(
+            self.consumed <= most,
+            "I1: {} of {most} millitokens",
+            self.consumed
+        );
+        let held = |lease: &Lease| lease.tokens.get(&slots).copied().unwrap_or_default();
+        let all = self.shards.values().map(|shard| {
+            let half = shard
+                .escrow
+                .as_deref()
+                .filter(|half| !self.shards.contains_key(&half.key.shard));
+            let moved = half.map_or(MilliTokens::ZERO, |half| half.limits[&slots].available);
+            let leases = shard.leases.iter().flatten();
+            leases.map(|(_, lease)| held(lease)).sum::<MilliTokens>()
+                + shard.limits[&slots].available
+                + moved
+        });
+        assert_eq!(
+            all.sum::<MilliTokens>(),
+            tokens(SLOTS),
+            "I4: a slot is lost or made"
+        );
+    }
+
+    /// Splits a shard, or ends its split.
+    fn split(&mut self) {
+        let now = self.time();
+        let index = self
+            .rng
+            .choice(self.shards.keys().copied().collect::<Vec<_>>())
+            .unwrap();
+        let shard = self.shards[&index].clone();
+        if shard.escrow.is_some() {
+            self.end_split(&shard);
+        } else if self.splits && shard.shard().count < 16 {
+            let update = split(&shard, 0, weirgate_store::random_id(), now);
+            let written = self.apply(index, &update);
+            self.seen.split += u64::from(matches!(written, Written::Applied(_)));
+        }
+    }
+
+    fn end_split(&mut self, shard: &Shard) {
+        if let (Some([makes, ends]), Some(half)) = (finish_writes(shard), &shard.escrow) {
+            self.apply(half.key.shard, &makes);
+            self.apply(shard.key.shard, &ends);
+        }
+    }
+
+    fn leave(&mut self, id: usize) {
+        let running = self.running.remove(&id).unwrap();
+        self.note(|| format!("{}: {id} leaves", running.process));
+        self.seen.left += 1;
+        self.withdraw(&running);
+        drop(running);
+    }
+
+    /// Leaves the queues, as callers do that go away.
+    fn withdraw(&self, running: &Running<'_>) {
+        match &running.awaits {
+            Awaits::Shard(queue, ticket) => queue.explore(|machine| machine.leave(*ticket)),
+            Awaits::Parts { shards, .. } => {
+                for (queue, ticket, _) in shards {
+                    queue.explore(|machine| machine.leave(*ticket));
+                }
+            }
+            Awaits::Nothing | Awaits::Read(_) => {}
+        }
+    }
+
+    /// Returns what was dropped.
+    fn give_back(&mut self) {
+        let back = std::mem::take(&mut *self.back.borrow_mut());
+        for portion in back {
+            self.seen.returned += 1;
+            self.roll_back(&portion);
+        }
+    }
+
+    fn roll_back(&mut self, portion: &Portion) {
+        let part = &portion.part;
+        let process = self
+            .processes
+            .iter()
+            .find(|process| Arc::ptr_eq(&process.bucket.shard(part.state.key.shard), &part.state));
+        let env = &process.unwrap().env;
+        let delta = |(limit, amount): (&LimitName, &MilliTokens)| {
+            (
+                limit.clone(),
+                part.returned_delta(&portion.limits, limit, *amount),
+            )
+        };
+        let settle = Settle {
+            key: &part.state.key,
+            write_id: weirgate_store::random_id(),
+            lease: part.lease.as_ref().map(|(id, _)| (id, LeaseChange::End)),
+            amounts: part.amounts.iter().map(delta).collect(),
+            acquires: -portion.acquires,
+            roll: part.state.roll(env, self.time()),
+        };
+        let (sent, index) = (env.ages.sent(), part.state.key.shard);
+        let mut written = self.apply(index, &settle.full(None));
+        let is_held = |shard: &Shard| {
+            let holds = |(id, _): &(WriteId, _)| {
+                shard.leases.iter().flatten().any(|(known, _)| known == id)
+            };
+            settle.has_limits(shard) && part.lease.as_ref().is_none_or(holds)
+        };
+        if let Written::Refused(shard) = &written
+            && is_held(shard)
+        {
+            written = self.apply(index, &settle.capped(shard));
+        }
+        if let Written::Applied(shard) | Written::Refused(shard) = &written {
+            env.ages.confirm(sent.jumps);
+            part.state.record_response(shard.clone(), sent);
+        }
+        if matches!(written, Written::Applied(_)) && part.lease.is_none() {
+            self.accounted -= part.amounts.get(&names()[0]).map_or(0, |amount| amount.0);
+        }
+    }
+
+    fn replied(
+        &mut self,
+        id: usize,
+        running: &Running<'_>,
+        outcome: Result<Outcome<Vec<Piece>>, Error>,
+    ) {
+        match outcome {
+            Ok(Outcome::Granted(pieces)) => {
+                self.seen.granted += 1;
+                let portions: Vec<_> = pieces.into_iter().map(Piece::claim).collect();
+                let mut sum = BTreeMap::new();
+                for (limit, amount) in portions.iter().flat_map(|portion| &portion.part.amounts) {
+                    *sum.entry(limit.clone()).or_insert(MilliTokens::ZERO) += *amount;
+                }
+                let asked = running.request.asks.with(Effect::Enforce);
+                let asked: BTreeMap<_, _> =
+                    asked.map(|(limit, need)| (limit.clone(), need)).collect();
+                assert_eq!(sum, asked, "granted what was not asked for");
+                let acquires: i64 = portions.iter().map(|portion| portion.acquires).sum();
+                assert_eq!(acquires, 1, "one request counts once");
+                self.held.push(portions);
+            }
+            Ok(Outcome::Denied(_)) => {
+                self.seen.denied += 1;
+                self.check_denial(id, running);
+            }
+            Err(error) => {
+                self.seen.failed += 1;
+                assert!(!matches!(error, Error::Invalid(_)), "{error}");
+                let is_calm = !self.loses && !self.throttles;
+                let is_late = matches!(error, Error::Timeout { .. });
+                assert!(!is_calm || is_late, "{error}");
+            }
+        }
+    }
+
+    /// I2: together the shards were short, beside what other requests of the process wait for, each
+    /// at some time since the request's arrival, or not much earlier.
+    fn check_denial(&self, id: usize, running: &Running<'_>) {
+        let since = running.arrived - MAX_AGE;
+        let now = self.time();
+        let mut least: BTreeMap<u32, [i64; 2]> = BTreeMap::new();
+        for (index, shard) in &self.shards {
+            let seen_at = shard.refilled_at.max(NOW.plus(Millis(since)));
+            least.insert(*index, left(shard, seen_at.min(now)));
+        }
+        for past in self
+            .past
+            .iter()
+            .rev()
+            .take_while(|past| past.until >= since)
+        {
+            let least = least.entry(past.shard).or_insert(past.left);
+            for (least, left) in least.iter_mut().zip(past.left) {
+                *least = left.min(*least);
+            }
+        }
+        let others = self
+            .running
+            .iter()
+            .filter(|(other, others)| **other != id && others.process == running.process);
+        let others: Vec<_> = others.map(|(_, others)| others.request).collect();
+        let is_short = names().iter().enumerate().any(|(at, name)| {
+            let need = |request: &BucketRequest| {
+                request
+                    .asks
+                    .enforced(name.as_str())
+                    .map_or(0, |need| need.0)
+            };
+            let own = running.parts.iter().map(|(_, part)| part[at]).sum::<i64>();
+            let had = least.values().map(|left| left[at].max(0)).sum::<i64>() + own;
+            let needs = need(running.request);
+            needs > 0 && had < needs + others.iter().copied().map(need).sum::<i64>()
+        });
+        assert!(is_short, "I2: denied, but the bucket had enough");
+    }
+
+    /// Lets time pass: waits end and deadlines pass on the way.
+    async fn pass(&mut self, millis: u64) {
+        let end = Instant::now() + Duration::from_millis(millis);
+        loop {
+            let waits = self.queues.values().filter_map(|queue| queue.waits_until);
+            let routes = self.running.values();
+            let routes = routes.flat_map(|running| {
+                [
+                    Some(running.deadline),
+                    Some(running.deadline + GRACE),
+                    running.waits_until,
+                ]
+            });
+            let ahead = waits
+                .chain(routes.flatten())
+                .filter(|at| *at > Instant::now());
+            let next = ahead.min().map_or(end, |next| next.min(end));
+            advance(next.saturating_duration_since(Instant::now())).await;
+            self.running
+                .values_mut()
+                .for_each(|running| running.commands = 0);
+            let due: Vec<_> = self.queues.keys().copied().collect();
+            for (process, shard) in due {
+                self.pump(process, shard);
+            }
+            let ids: Vec<_> = self.running.keys().copied().collect();
+            for id in ids {
+                self.go_on(id);
+                self.expire(id);
+            }
+            let now = Instant::now();
+            let mut running = self.running.values();
+            assert!(
+                running.all(|running| running.deadline + GRACE > now),
+                "a caller has no reply"
+            );
+            if next == end {
+                return;
+            }
+        }
+    }
+
+    /// Ends what a request waits for once its deadline has passed.
+    fn expire(&mut self, id: usize) {
+        let Some(running) = self.running.get_mut(&id) else {
+            return;
+        };
+        let (now, process, deadline) = (Instant::now(), running.process, running.deadline);
+        let env = &self.processes[process].env;
+        let late = match &running.awaits {
+            Awaits::Read(number) if deadline <= now => {
+                let is_stamp = |letter: &Letter| {
+                    letter.number == *number && matches!(letter.message, Message::ReadStamp(..))
+                };
+                let is_stamp = self.letters.iter().any(is_stamp);
+                let error = || Error::from(env.no_answer("read", Duration::ZERO));
+                running.awaits = Awaits::Nothing;
+                match is_stamp {
+                    true => running.route.stamp_read(env, Err(error())),
+                    false => running.route.all_read(env, Err(error())),
+                }
+                return self.go_on(id);
+            }
+            Awaits::Shard(queue, ticket) if deadline + GRACE <= now => {
+                vec![(Arc::clone(queue), *ticket)]
+            }
+            Awaits::Parts { shards, .. } if deadline + GRACE <= now => shards
+                .iter()
+                .map(|(queue, ticket, _)| (Arc::clone(queue), *ticket))
+                .collect(),
+            _ => vec![],
+        };
+        for (queue, ticket) in late {
+            queue.explore(|machine| machine.deadline_passed(env, ticket));
+            self.pump(process, queue.index());
+        }
+    }
+
+    /// Delivers all that is under way, without faults, until no caller waits.
+    async fn deliver_all(&mut self) {
+        let before = self.numbers;
+        for _ in 0..2_000 {
+            while !self.letters.is_empty() {
+                self.deliver(false);
+                assert!(self.numbers - before < 5_000, "requests without end");
+            }
+            let rests = |queue: &Queue| queue.asked.is_none() && queue.waits_until.is_none();
+            if self.running.is_empty() && self.queues.values().all(rests) {
+                return;
+            }
+            self.pass(20).await;
+        }
+        panic!("a caller waits indefinitely");
+    }
+
+    /// What must hold once everything has arrived.
+    async fn settle(&mut self) {
+        self.deliver_all().await;
+        let counters = self
+            .processes
+            .iter()
+            .map(|process| process.env.counters.read());
+        let unknown = counters
+            .map(|counters| counters.unconfirmed_millitokens)
+            .sum::<u64>();
+        let more = self.consumed - self.accounted;
+        assert!(
+            (0..=i64::try_from(unknown).unwrap()).contains(&more),
+            "I3: {more} millitokens are consumed and not granted, of {unknown} unknown"
+        );
+        let splits: Vec<_> = self
+            .shards
+            .values()
+            .filter(|shard| shard.escrow.is_some())
+            .cloned()
+            .collect();
+        for shard in splits {
+            self.end_split(&shard);
+        }
+        // I2: nothing goes wrong any more, and pauses are over. So a full bucket gives all it has.
+        for at in 0..self.processes.len() {
+            self.pass(60_000).await;
+            let (granted, denied) = (self.seen.granted, self.seen.denied);
+            let Some(wish) = self.wishes.next() else {
+                return;
+            };
+            self.ask(at, wish);
+            self.deliver_all().await;
+            assert_eq!(self.seen.granted, granted + 1, "a full bucket denies");
+            let Some(wish) = self.wishes.next() else {
+                return;
+            };
+            self.ask(at, wish);
+            self.deliver_all().await;
+            assert_eq!(
+                self.seen.denied,
+                denied + 1,
+                "an empty bucket does not deny"
+            );
+        }
+    }
+}
+
+fn arrive(queue: &Arc<ShardQueue>, running: &Running<'_>, request: &BucketRequest) -> u64 {
+    let waiter = Waiter::new(request.clone(), running.enqueued_at, running.deadline);
+    queue.explore(|machine| machine.arrive(waiter))
+}
+
+fn left(shard: &Shard, at: EpochMillis) -> [i64; 2] {
+    names().each_ref().map(|name| shard.balance_at(name, at).0)
+}
+
+fn number(name: &str) -> Option<u64> {
+    std::env::var(name).ok()?.parse().ok()
+}
+
+async fn explore(seed: u64) -> Seen {
+    fastrand::seed(seed);
+    let mut rng = Rng::with_seed(seed);
+    let processes: Vec<_> = (0..rng.usize(1..=3)).map(|_| new_process()).collect();
+    let mut wishes: Vec<_> = (0..rng.usize(4..40)).map(|_| wish(&mut rng)).collect();
+    let random = wishes.len();
+    let all = BucketRequest {
+        asks: Asks::of(Effect::Enforce, [(names()[0].clone(), tokens(RATE))]),
+        lease: None,
+        timeout: 3 * SECOND,
+        ..wishes[0].clone()
+    };
+    wishes.extend((0..6).map(|_| all.clone()));
+    let mut world = World::new(rng, &processes, &wishes[..random]);
+    for _ in 0..EVENTS {
+        world.step().await;
+    }
+    world.wishes = wishes[random..].iter();
+    world.settle().await;
+    world.seen
+}
+
+/// A runtime whose time is paused, for what draws from the seed of this thread.
+fn runtime() -> Runtime {
+    weirgate_store::seed_ids_of_thread();
+    let runtime = Builder::new_current_thread()
+        .enable_time()
+        .start_paused(true)
+        .build();
+    runtime.unwrap()
+}
+
+/// Runs seeds on one thread, each the next of all. Returns how often what happened.
+fn run(next: &AtomicU64, end: u64) -> [u64; 11] {
+    let (runtime, mut all) = (runtime(), [0; 11]);
+    loop {
+        let seed = next.fetch_add(1, Ordering::Relaxed);
+        if seed >= end {
+            return all;
+        }
+        let seen = catch_unwind(AssertUnwindSafe(|| runtime.block_on(explore(seed))));
+        let seen = seen.unwrap_or_else(|_| panic!("SEED={seed} fails: TRACE=1 shows its events"));
+        all.iter_mut()
+            .zip(seen.counts())
+            .for_each(|(all, seen)| *all += seen);
+    }
+}
+
+/// `SEEDS=100000` runs more, `SEED=7 TRACE=1` shows the events of one.
+#[test]
+fn no_order_of_events_breaks_a_promise_of_several_shards() {
+    let first = number("SEED");
+    let end = first.map_or_else(|| number("SEEDS").unwrap_or(4_000), |seed| seed + 1);
+    let next = AtomicU64::new(first.unwrap_or_default());
+    let threads = thread::available_parallelism().map_or(1, usize::from);
+    let all = thread::scope(|scope| {
+        let threads: Vec<_> = (0..threads)
+            .map(|_| scope.spawn(|| run(&next, end)))
+            .collect();
+        let mut all = [0; 11];
+        for thread in threads {
+            let seen = thread.join().expect("a seed fails");
+            all.iter_mut()
+                .zip(seen)
+                .for_each(|(all, seen)| *all += seen);
+        }
+        all
+    });
+    println!("{all:?}");
+    assert!(
+        first.is_some() || !all.contains(&0),
+        "some events never happen: {all:?}"
+    );
+}
