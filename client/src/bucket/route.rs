@@ -1,9 +1,9 @@
-//! The route of one request on a bucket: decides which shards are asked, read, and asked again, until
+//! The router of one request on a bucket: decides which shards are asked, read, and asked again, until
 //! they decide. It makes no request itself.
 //!
-//! [`poll`](Route::poll) returns the next command. The response goes to [`replied`](Route::replied),
-//! [`parts_replied`](Route::parts_replied), [`stamp_read`](Route::stamp_read) or
-//! [`all_read`](Route::all_read); what has no response is done before the next poll.
+//! [`poll`](Router::poll) returns the next command. The response goes to [`replied`](Router::replied),
+//! [`parts_replied`](Router::parts_replied), [`stamp_read`](Router::stamp_read) or
+//! [`all_read`](Router::all_read); what has no response is done before the next poll.
 //!
 //! With one shard its reply decides. With several: the stamp, the shard that
 //! [`ShardQueues`](crate::queue) picks, two more, then all together: one of them, a part from each of
@@ -40,7 +40,7 @@ const MAX_SHARDS_TRIED: usize = 3;
 /// are still incomplete, items were deleted manually.
 const MAX_READS: u32 = 2;
 
-/// What a route wants next. `T` is what a shard gives.
+/// What a router wants next. `T` is what a shard gives.
 #[derive(Debug)]
 pub(super) enum Command<T> {
     /// Asks a shard for the request.
@@ -95,7 +95,7 @@ struct Look {
 
 /// One request on one bucket, until a decision is made.
 #[derive(Debug)]
-pub(super) struct Route<'a, T> {
+pub(super) struct Router<'a, T> {
     bucket: &'a BucketState,
     request: &'a BucketRequest,
     enqueued_at: Instant,
@@ -119,7 +119,7 @@ pub(super) struct Route<'a, T> {
     last_error: Option<Arc<StoreError>>,
 }
 
-impl<'a, T: AsRef<Portion>> Route<'a, T> {
+impl<'a, T: AsRef<Portion>> Router<'a, T> {
     pub(super) const fn new(
         bucket: &'a BucketState,
         request: &'a BucketRequest,
@@ -300,7 +300,7 @@ impl<'a, T: AsRef<Portion>> Route<'a, T> {
     }
 }
 
-impl<T: AsRef<Portion>> Route<'_, T> {
+impl<T: AsRef<Portion>> Router<'_, T> {
     /// Evaluates all shards, or reads them first if the views are older than the request.
     fn look_at_all(&mut self, env: &Env, look: Look) -> Option<Command<T>> {
         let request = self.request;
@@ -411,7 +411,7 @@ impl<T: AsRef<Portion>> Route<'_, T> {
 }
 
 /// The denial stamp.
-impl<T: AsRef<Portion>> Route<'_, T> {
+impl<T: AsRef<Portion>> Router<'_, T> {
     /// Returns whether the cached stamp, at any age, shows that the bucket is short. Then no shard
     /// is tried alone.
     fn is_stamped_short(&self, env: &Env) -> bool {

@@ -1,4 +1,4 @@
-//! Drives a route: makes the requests that it commands.
+//! Drives a router: makes the requests that it commands.
 
 use std::sync::Arc;
 
@@ -8,7 +8,7 @@ use weirgate_shared::{Stamp, read_stamp};
 use weirgate_store::Consistency;
 
 use super::spread::Reserved;
-use super::{Command, Reply, Route};
+use super::{Command, Reply, Router};
 use crate::bucket::hold::Hold;
 use crate::bucket::state::BucketState;
 use crate::queue::{ShardQueue, Taken};
@@ -30,9 +30,9 @@ pub(crate) async fn acquire_from_table(
         enqueued_at,
         deadline,
     };
-    let mut route = Route::new(bucket, request, enqueued_at, deadline);
+    let mut router = Router::new(bucket, request, enqueued_at, deadline);
     loop {
-        match route.poll(&session.env) {
+        match router.poll(&session.env) {
             Command::Done(outcome) => {
                 return Ok(match outcome? {
                     Outcome::Granted(taken) => {
@@ -43,10 +43,10 @@ pub(crate) async fn acquire_from_table(
             }
             Command::Ask(queue) => {
                 let reply = driver.ask(&queue, request).await;
-                route.replied(&session.env, &queue, reply);
+                router.replied(&session.env, &queue, reply);
             }
             // Rare, and large.
-            command => Box::pin(driver.perform(&mut route, command)).await,
+            command => Box::pin(driver.perform(&mut router, command)).await,
         }
     }
 }
@@ -61,19 +61,19 @@ struct Driver<'a> {
 }
 
 impl Driver<'_> {
-    async fn perform(&self, route: &mut Route<'_, Taken>, command: Command<Taken>) {
+    async fn perform(&self, router: &mut Router<'_, Taken>, command: Command<Taken>) {
         let env = &self.session.env;
         match command {
             Command::AskForParts(parts) => {
                 let asked = parts
                     .iter()
                     .map(|(shard, part)| self.ask_part(*shard, part));
-                route.parts_replied(env, join_all(asked).await);
+                router.parts_replied(env, join_all(asked).await);
             }
             Command::Return(parts) => self.roll_back(parts).await,
             Command::ReadStamp => {
                 let stamp = self.read_stamp().await;
-                route.stamp_read(env, stamp);
+                router.stamp_read(env, stamp);
             }
             Command::WriteStamp(stamp) => self.write_stamp(&stamp),
             Command::ReadAll(since, consistency) => {
@@ -84,7 +84,7 @@ impl Driver<'_> {
                     let error = self.session.timeout_error(request, self.request.timeout);
                     Err(error.into())
                 };
-                route.all_read(env, outcome.unwrap_or_else(timeout));
+                router.all_read(env, outcome.unwrap_or_else(timeout));
             }
             Command::Wait(until) => sleep_until(until).await,
             Command::Ask(_) | Command::Done(_) => {}

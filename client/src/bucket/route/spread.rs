@@ -8,7 +8,7 @@ use std::time::Duration;
 
 use weirgate_shared::{Asks, Bucket, Effect, MilliTokens};
 
-use super::{Command, Next, Reply, Route};
+use super::{Command, Next, Reply, Router};
 use crate::bucket::evaluate::{Allocation, evaluate};
 use crate::bucket::state::BucketState;
 use crate::queue::{Portion, Reason};
@@ -74,7 +74,7 @@ impl Drop for Reserved<'_> {
     }
 }
 
-impl<T: AsRef<Portion>> Route<'_, T> {
+impl<T: AsRef<Portion>> Router<'_, T> {
     /// Asks the planned shards for parts. If some shards are short by then, others with a sufficient
     /// view give the rest. If that is not enough, all parts return, and all shards must be read again;
     /// the second time, the request is denied by what all shards had together.

@@ -36,10 +36,10 @@ fn limits() -> Limits {
     )
 }
 
-/// The route of a request that begins now.
-fn route<'a>(bucket: &'a BucketState, request: &'a BucketRequest) -> Route<'a, Taken> {
+/// The router of a request that begins now.
+fn router<'a>(bucket: &'a BucketState, request: &'a BucketRequest) -> Router<'a, Taken> {
     let now = Instant::now();
-    Route::new(bucket, request, now, after(now, TIMEOUT))
+    Router::new(bucket, request, now, after(now, TIMEOUT))
 }
 
 /// A request with these amounts, in millitokens.
@@ -82,7 +82,7 @@ fn see(bucket: &BucketState, left: &[(u32, i64, i64)]) {
     }
 }
 
-/// Returns the shard that a route asks next; `None` if it looks at all together.
+/// Returns the shard that a router asks next; `None` if it looks at all together.
 fn asked(next: Next<Taken>) -> Option<u32> {
     match next {
         Next::Ask(queue) => Some(queue.index()),
@@ -97,7 +97,7 @@ fn asked(next: Next<Taken>) -> Option<u32> {
 fn only_a_request_above_the_largest_share_needs_several_shards() {
     let is_above = |count, needs: &[_]| {
         let (bucket, request) = (bucket_of(count), request(needs));
-        route(&bucket, &request).exceeds_one_shard()
+        router(&bucket, &request).exceeds_one_shard()
     };
     for count in [2, 4, 8] {
         let share = CAPACITY * 1000 / i64::from(count);
@@ -119,9 +119,9 @@ async fn the_shard_with_most_room_follows_a_short_one() {
     );
     let better = |tried: &[u32], needs: &[_]| {
         let request = request(needs);
-        let mut route = route(&bucket, &request);
-        route.tried = tried.to_vec();
-        asked(route.next_candidate(&env))
+        let mut router = router(&bucket, &request);
+        router.tried = tried.to_vec();
+        asked(router.next_candidate(&env))
     };
     assert_eq!(better(&[], &[("rpd", 2_000)]), Some(1));
     assert_eq!(
@@ -147,8 +147,8 @@ async fn the_shard_with_most_room_follows_a_short_one() {
 #[tokio::test(start_paused = true)]
 async fn a_known_shard_replaces_a_missing_one() {
     let (bucket, request) = (bucket_of(4), request(&[("rpd", 1)]));
-    let route = route(&bucket, &request);
-    let after = |missing| route.replacement_for(&bucket.queues.queue(missing));
+    let router = router(&bucket, &request);
+    let after = |missing| router.replacement_for(&bucket.queues.queue(missing));
     assert!(
         matches!(after(3), Next::Choose),
         "the first may exist, although no view shows it"
@@ -198,18 +198,18 @@ async fn a_cached_denial_of_several_shards_is_returned_at_once() {
     let (env, bucket, request) = (env(), bucket_of(2), request(&[("rpd", 1_000)]));
     see(&bucket, &[(0, 0, 0), (1, 0, 0)]);
     bucket.record_denial();
-    let command = route(&bucket, &request).poll(&env);
+    let command = router(&bucket, &request).poll(&env);
     assert!(matches!(command, Command::Done(Ok(Outcome::Denied(_)))));
     assert_eq!(env.counters.read().local_denied, 1);
 }
 
 /// Returns the command after the first shard that is asked was short.
-fn after_a_short_one(env: &Env, route: &mut Route<'_, Taken>) -> Command<Taken> {
-    let Command::Ask(queue) = route.poll(env) else {
+fn after_a_short_one(env: &Env, router: &mut Router<'_, Taken>) -> Command<Taken> {
+    let Command::Ask(queue) = router.poll(env) else {
         panic!("a shard is tried first")
     };
-    route.replied(env, &queue, Ok(Outcome::Elsewhere(Reason::Insufficient)));
-    route.poll(env)
+    router.replied(env, &queue, Ok(Outcome::Elsewhere(Reason::Insufficient)));
+    router.poll(env)
 }
 
 /// A denial must not rest on a view from before the request; a later view need not be read again.
@@ -217,12 +217,12 @@ fn after_a_short_one(env: &Env, route: &mut Route<'_, Taken>) -> Command<Taken> 
 async fn all_shards_are_read_unless_that_was_done_since_the_request() {
     let (env, bucket, request) = (env(), bucket_of(2), request(&[("rpd", 1_001)]));
     see(&bucket, &[(0, 0, 0), (1, 1_000, 0)]);
-    let mut first = route(&bucket, &request);
+    let mut first = router(&bucket, &request);
     let command = after_a_short_one(&env, &mut first);
     assert!(matches!(command, Command::Done(Ok(Outcome::Denied(_)))));
     assert!(bucket.denied().is_some());
     advance(30 * SECOND).await;
-    let mut later = route(&bucket, &request);
+    let mut later = router(&bucket, &request);
     let command = after_a_short_one(&env, &mut later);
     assert!(
         matches!(command, Command::ReadAll(Some(_), Consistency::Eventual)),
@@ -240,33 +240,33 @@ async fn all_shards_are_read_unless_that_was_done_since_the_request() {
 #[tokio::test(start_paused = true)]
 async fn incomplete_shards_are_read_again_and_then_those_there_are_decide() {
     let (env, bucket, request) = (env(), bucket_of(2), request(&[("rpd", 1_001)]));
-    let mut route = route(&bucket, &request);
-    let first = after_a_short_one(&env, &mut route);
+    let mut router = router(&bucket, &request);
+    let first = after_a_short_one(&env, &mut router);
     assert!(matches!(first, Command::ReadAll(Some(_), _)), "{first:?}");
     see(&bucket, &[(0, 1_000, 0)]);
-    route.all_read(&env, Ok(()));
-    let second = route.poll(&env);
+    router.all_read(&env, Ok(()));
+    let second = router.poll(&env);
     assert!(
         matches!(second, Command::ReadAll(None, Consistency::Strong)),
         "{second:?}"
     );
-    route.all_read(&env, Ok(()));
-    let third = route.poll(&env);
+    router.all_read(&env, Ok(()));
+    let third = router.poll(&env);
     assert!(matches!(third, Command::Done(Ok(Outcome::Denied(_)))));
 }
 
 #[tokio::test(start_paused = true)]
 async fn pauses_are_counted_and_end_at_the_deadline() {
     let (env, bucket, request) = (env(), bucket_of(1), request(&[("rpd", 1)]));
-    let (end, mut route) = (Instant::now() + TIMEOUT, route(&bucket, &request));
+    let (end, mut router) = (Instant::now() + TIMEOUT, router(&bucket, &request));
     let throttled = || {
         let error = env.unconfirmed("UpdateItem", "throttled".to_owned());
         Ok(Outcome::Elsewhere(Reason::Throttled(Arc::new(error))))
     };
     let mut pauses = 0;
     let outcome = loop {
-        match route.poll(&env) {
-            Command::Ask(queue) => route.replied(&env, &queue, throttled()),
+        match router.poll(&env) {
+            Command::Ask(queue) => router.replied(&env, &queue, throttled()),
             Command::Wait(until) => {
                 assert!(until <= end);
                 pauses += 1;
@@ -275,7 +275,7 @@ async fn pauses_are_counted_and_end_at_the_deadline() {
             command => break command,
         }
     };
-    assert_eq!((route.failures, Instant::now()), (pauses, end));
+    assert_eq!((router.failures, Instant::now()), (pauses, end));
     let Command::Done(Err(Error::Timeout { after, last, .. })) = outcome else {
         panic!("{outcome:?}")
     };

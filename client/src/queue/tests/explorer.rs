@@ -144,6 +144,18 @@ enum Fate {
     IsThrottled,
 }
 
+/// A write of a function, an operator or DynamoDB.
+#[derive(Debug, Clone, Copy)]
+enum Work {
+    /// Begins a split, or ends it.
+    Split,
+    Refill,
+    /// An operator changes the balance.
+    Edit,
+    /// DynamoDB deletes a bucket at rest.
+    Delete,
+}
+
 /// What a caller asks for.
 #[derive(Debug, Clone)]
 pub(super) struct Wish {
@@ -506,17 +518,29 @@ impl World {
 
     /// A function refills or splits the shard, or an operator changes its balance.
     fn change(&mut self) {
+        let is_splitting = self
+            .shard
+            .as_ref()
+            .is_some_and(|shard| shard.escrow.is_some());
+        let work = match self.rng.u8(..8) {
+            0 if self.faults.splits || is_splitting => Work::Split,
+            1 | 2 if self.faults.has_operator => Work::Edit,
+            _ => Work::Refill,
+        };
+        self.work(work);
+    }
+
+    fn work(&mut self, work: Work) {
         let Some(shard) = self.shard.clone() else {
             return;
         };
         let (now, sent, [rate, _]) = (self.time(), self.now(), names());
-        let is_split = shard.shard().count > 1;
-        match self.rng.u8(..8) {
-            0 if shard.escrow.is_some() => {
+        match work {
+            Work::Split if shard.escrow.is_some() => {
                 let [_, ends] = finish_writes(&shard).expect("a half waits");
                 self.apply(&ends, sent, None, None);
             }
-            0 if self.faults.splits && !is_split => {
+            Work::Split if shard.shard().count == 1 => {
                 let id = weirgate_store::random_id();
                 let update = split(&shard, 0, id, now);
                 self.is_splitting = true;
@@ -525,7 +549,7 @@ impl World {
                 self.is_splitting = false;
                 self.seen.split += u64::from(is_applied);
             }
-            1 | 2 if self.faults.has_operator => {
+            Work::Edit => {
                 let amount = MilliTokens::from_tokens(self.rng.i64(0..CAPACITY));
                 let change = match self.rng.bool() {
                     true => BalanceChange::SetTo(amount),
@@ -546,7 +570,7 @@ impl World {
                 self.raised = 0;
                 self.seen.edited += u64::from(matches!(written, Written::Applied(_)));
             }
-            _ => {
+            Work::Split | Work::Refill => {
                 let used = self.consumed - std::mem::replace(&mut self.refilled, self.consumed);
                 let used = BTreeMap::from([(rate, MilliTokens(used))]);
                 if let Some(update) = refill(&shard, &used, now) {
@@ -554,6 +578,7 @@ impl World {
                     self.seen.refilled += 1;
                 }
             }
+            Work::Delete => self.delete(),
         }
     }
 
@@ -1106,10 +1131,13 @@ struct Scope {
     faults: u32,
     passes: u32,
     leaves: u32,
+    /// What functions and others may do, each once.
+    works: Vec<Work>,
 }
 
 #[derive(Debug, Clone, Copy)]
 enum Event {
+    Work(usize),
     Arrive(usize),
     HandOver(usize, Fate),
     Leave(usize, u64),
@@ -1145,6 +1173,9 @@ impl Scope {
             }
         }
         events.extend((!world.held.is_empty()).then_some(Event::GiveBack));
+        if world.shard.is_some() {
+            events.extend((0..self.works.len()).map(Event::Work));
+        }
         let only_waits = events.is_empty()
             && world
                 .processes
@@ -1169,6 +1200,10 @@ impl Scope {
                 world.go(at, id);
             }
             Event::GiveBack => world.give_back(),
+            Event::Work(which) => {
+                let work = self.works.remove(which);
+                world.work(work);
+            }
             Event::Pass => {
                 self.passes = self.passes.saturating_sub(1);
                 world.pass(400).await;
@@ -1212,7 +1247,10 @@ impl Order {
 /// Runs one order of the events of a scope.
 async fn explore_order(mut scope: Scope, order: &mut Order) -> Seen {
     let mut world = World::new(0);
-    world.faults = Faults::default();
+    world.faults = Faults {
+        deletes: true,
+        ..Faults::default()
+    };
     world.processes = scope.wishes.iter().map(|_| process()).collect();
     loop {
         let events = scope.events(&world);
@@ -1262,8 +1300,8 @@ fn run(next: &AtomicU64, end: u64) -> Seen {
     }
 }
 
-/// Every order of the events of two processes with three callers, of which two ask for more than
-/// there is together, with one fault and one pause, and with a caller that leaves.
+/// Every order of the events of two processes: callers that ask for more than there is together, a
+/// fault, a pause, a caller that leaves, and what functions, an operator and DynamoDB do at any moment.
 #[test]
 fn every_order_of_a_few_events_keeps_the_promises() {
     let wish = |rate, lease: Option<u64>| Wish {
@@ -1272,40 +1310,60 @@ fn every_order_of_a_few_events_keeps_the_promises() {
         lease: lease.map(Duration::from_millis),
         timeout: Duration::from_millis(900),
     };
-    let scopes = || {
-        let slot = || wish(5, Some(300));
-        [
-            (vec![vec![slot(), wish(25, None)]], [1, 1, 1]),
-            (vec![vec![slot()], vec![slot()]], [0, 0, 1]),
-            (vec![vec![wish(25, None)], vec![wish(20, None)]], [1, 0, 0]),
-        ]
-    };
+    let slot = || wish(5, Some(300));
+    let two = |one, other| vec![vec![wish(one, None)], vec![wish(other, None)]];
+    let scopes = [
+        (vec![vec![slot(), wish(25, None)]], [1, 1, 1], vec![]),
+        (vec![vec![slot()], vec![slot()]], [0, 0, 1], vec![]),
+        (two(25, 20), [1, 0, 0], vec![]),
+        (two(15, 10), [0, 0, 0], vec![Work::Split]),
+        (
+            vec![vec![slot()]],
+            [0, 0, 1],
+            vec![Work::Split, Work::Split],
+        ),
+        (two(25, 20), [0, 0, 0], vec![Work::Edit]),
+        (vec![vec![wish(25, None)]], [0, 1, 0], vec![Work::Refill; 2]),
+        (vec![vec![one_token()]], [1, 2, 0], vec![Work::Delete]),
+    ];
     let (runtime, mut all, mut orders) = (runtime(), Seen::default(), 0);
-    for which in 0..scopes().len() {
+    for (wishes, [faults, passes, leaves], works) in scopes {
         let mut order = Order::default();
         loop {
-            let (wishes, [faults, passes, leaves]) = scopes()[which].clone();
+            let (wishes, works) = (wishes.clone(), works.clone());
             let scope = Scope {
                 wishes,
                 faults,
                 passes,
                 leaves,
+                works,
             };
-            let seen = runtime.block_on(explore_order(scope, &mut order));
-            all += seen;
+            all += runtime.block_on(explore_order(scope, &mut order));
             orders += 1;
             if !order.advance() {
                 break;
             }
         }
+        println!("{orders} orders");
     }
-    println!("{orders} orders: {all:?}");
-    assert!(
-        [all.granted, all.denied, all.returned, all.lost, all.late]
-            .iter()
-            .all(|count| *count > 0),
-        "{all:?}"
-    );
+    println!("{all:?}");
+    let Seen {
+        granted,
+        denied,
+        returned,
+        lost,
+        late,
+        refilled,
+        split,
+        edited,
+        deleted,
+        expired,
+        ..
+    } = all;
+    let all = [
+        granted, denied, returned, lost, late, refilled, split, edited, deleted, expired,
+    ];
+    assert!(!all.contains(&0), "some events never happen: {all:?}");
 }
 
 /// `SEEDS=1000000` runs more, `SEED=7 TRACE=1` shows the events of one.

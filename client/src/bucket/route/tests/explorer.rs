@@ -1,4 +1,4 @@
-//! Explores routes over a bucket of several shards: the production machines of requests and shards,
+//! Explores routers over a bucket of several shards: the production machines of requests and shards,
 //! on planned writes that the evaluator applies, with random events and without a table, SDK or
 //! runtime.
 //!
@@ -27,7 +27,7 @@ use crate::session::Sent;
 
 /// Capacity of the rate in tokens, which refills within two seconds.
 const RATE: i64 = 160;
-const SLOTS: i64 = 32;
+const SLOTS: i64 = 12;
 /// Refill of the rate within a millisecond, in millitokens.
 const REFILL: i64 = RATE / 2;
 /// Age of a balance up to which it may deny, in ms: a second of a cached denial, half a second of an
@@ -82,17 +82,18 @@ struct Queue {
 struct Running<'a> {
     process: usize,
     request: &'a BucketRequest,
-    route: Route<'a, Piece>,
+    router: Router<'a, Piece>,
     arrived: i64,
     enqueued_at: Instant,
     deadline: Instant,
     waits_until: Option<Instant>,
-    /// What the route waits for from others.
+    /// What the router waits for from others.
     awaits: Awaits<'a>,
     /// Commands since time passed.
     commands: u32,
-    /// Parts so far: when, and how much of the rate and of slots.
-    parts: Vec<(i64, [i64; 2])>,
+    /// Parts since they last returned, each in millitokens of the rate and of slots.
+    parts: Vec<[i64; 2]>,
+    has_returned: bool,
 }
 
 enum Awaits<'a> {
@@ -231,7 +232,7 @@ fn wish(rng: &mut Rng) -> BucketRequest {
     let mut asks = Asks::of(Effect::Enforce, [(rate, tokens(need))]);
     let takes_slots = rng.u8(..4) == 0;
     if takes_slots {
-        asks = asks.and(Effect::Enforce, [(slots, tokens(rng.i64(1..=6)))]);
+        asks = asks.and(Effect::Enforce, [(slots, tokens(rng.i64(1..=4)))]);
     }
     let lasts = Duration::from_millis(rng.u64(2_000..9_000));
     BucketRequest {
@@ -344,7 +345,7 @@ impl<'a> World<'a> {
         let running = Running {
             process,
             request,
-            route: Route::new(&self.processes[process].bucket, request, now, deadline),
+            router: Router::new(&self.processes[process].bucket, request, now, deadline),
             arrived: self.now(),
             enqueued_at: now,
             deadline,
@@ -352,12 +353,13 @@ impl<'a> World<'a> {
             awaits: Awaits::Nothing,
             commands: 0,
             parts: vec![],
+            has_returned: false,
         };
         self.running.insert(id, running);
         self.go_on(id);
     }
 
-    /// Has the route go on until it waits.
+    /// Has the router go on until it waits.
     fn go_on(&mut self, id: usize) {
         loop {
             let Some(running) = self.running.get_mut(&id) else {
@@ -374,7 +376,7 @@ impl<'a> World<'a> {
             assert!(running.commands < MAX_COMMANDS, "commands without end");
             let process = running.process;
             let processes = self.processes;
-            let command = running.route.poll(&processes[process].env);
+            let command = running.router.poll(&processes[process].env);
             self.note(|| format!("{process}: {id} {command:?}"));
             self.perform(id, process, command);
         }
@@ -383,6 +385,10 @@ impl<'a> World<'a> {
     fn perform(&mut self, id: usize, process: usize, command: Command<Piece>) {
         let Process { env, bucket } = &self.processes[process];
         let running = self.running.get_mut(&id).unwrap();
+        // Others may take what has returned, unless the request is denied at once.
+        if !matches!(command, Command::Done(_)) && std::mem::take(&mut running.has_returned) {
+            running.parts.clear();
+        }
         match command {
             Command::Ask(queue) => {
                 let ticket = arrive(&queue, running, running.request);
@@ -405,7 +411,7 @@ impl<'a> World<'a> {
                 }
             }
             Command::Return(parts) => {
-                running.parts.clear();
+                running.has_returned = true;
                 drop(parts);
                 self.give_back();
             }
@@ -499,7 +505,6 @@ impl<'a> World<'a> {
                 .get(&names()[0])
                 .map_or(0, |amount| amount.0);
         }
-        let now = self.now();
         let is_of = |queue: &ShardQueue, known: u64| queue.index() == shard && known == ticket;
         let waits = |running: &Running<'_>| {
             running.process == process
@@ -519,7 +524,7 @@ impl<'a> World<'a> {
         };
         let env = &self.processes[process].env;
         match std::mem::replace(&mut running.awaits, Awaits::Nothing) {
-            Awaits::Shard(queue, _) => running.route.replied(env, &queue, reply),
+            Awaits::Shard(queue, _) => running.router.replied(env, &queue, reply),
             Awaits::Parts {
                 mut shards,
                 mut replies,
@@ -527,7 +532,7 @@ impl<'a> World<'a> {
                 if let Ok(Outcome::Granted(piece)) = &reply {
                     let amounts = &piece.as_ref().part.amounts;
                     let of = |name| amounts.get(name).map_or(0, |amount: &MilliTokens| amount.0);
-                    running.parts.push((now, names().each_ref().map(of)));
+                    running.parts.push(names().each_ref().map(of));
                 }
                 let mut all = shards.iter();
                 let place = all
@@ -540,7 +545,7 @@ impl<'a> World<'a> {
                 }
                 shards.clear();
                 running
-                    .route
+                    .router
                     .parts_replied(env, replies.into_iter().flatten().collect());
             }
             other => running.awaits = other,
@@ -616,7 +621,7 @@ impl<'a> World<'a> {
                         Ok(())
                     }
                 };
-                return self.read(id, number, |route| route.all_read(env, outcome));
+                return self.read(id, number, |router| router.all_read(env, outcome));
             }
             Message::ReadStamp(id, stamp) => {
                 let stamp = if fault == Some(0) {
@@ -624,7 +629,7 @@ impl<'a> World<'a> {
                 } else {
                     Ok(stamp)
                 };
-                return self.read(id, number, |route| route.stamp_read(env, stamp));
+                return self.read(id, number, |router| router.stamp_read(env, stamp));
             }
         };
         self.letters.push(Letter {
@@ -635,13 +640,13 @@ impl<'a> World<'a> {
         });
     }
 
-    /// Gives a route what it reads, if it waits for that.
-    fn read(&mut self, id: usize, number: u64, give: impl FnOnce(&mut Route<'a, Piece>)) {
+    /// Gives a router what it reads, if it waits for that.
+    fn read(&mut self, id: usize, number: u64, give: impl FnOnce(&mut Router<'a, Piece>)) {
         if let Some(running) = self.running.get_mut(&id)
             && matches!(running.awaits, Awaits::Read(known) if known == number)
         {
             running.awaits = Awaits::Nothing;
-            give(&mut running.route);
+            give(&mut running.router);
             self.go_on(id);
         }
     }
@@ -894,7 +899,7 @@ impl<'a> World<'a> {
                     .enforced(name.as_str())
                     .map_or(0, |need| need.0)
             };
-            let own = running.parts.iter().map(|(_, part)| part[at]).sum::<i64>();
+            let own = running.parts.iter().map(|part| part[at]).sum::<i64>();
             let had = least.values().map(|left| left[at].max(0)).sum::<i64>() + own;
             let needs = need(running.request);
             needs > 0 && had < needs + others.iter().copied().map(need).sum::<i64>()
@@ -960,8 +965,8 @@ impl<'a> World<'a> {
                 let error = || Error::from(env.no_answer("read", Duration::ZERO));
                 running.awaits = Awaits::Nothing;
                 match is_stamp {
-                    true => running.route.stamp_read(env, Err(error())),
-                    false => running.route.all_read(env, Err(error())),
+                    true => running.router.stamp_read(env, Err(error())),
+                    false => running.router.all_read(env, Err(error())),
                 }
                 return self.go_on(id);
             }
@@ -1000,6 +1005,11 @@ impl<'a> World<'a> {
     /// What must hold once everything has arrived.
     async fn settle(&mut self) {
         self.deliver_all().await;
+        assert_eq!(
+            Rc::strong_count(&self.back),
+            1,
+            "a part is neither granted nor returned"
+        );
         let counters = self
             .processes
             .iter()
