@@ -30,9 +30,9 @@ const RATE: i64 = 160;
 const SLOTS: i64 = 12;
 /// Refill of the rate within a millisecond, in millitokens.
 const REFILL: i64 = RATE / 2;
-/// Age of a balance up to which it may deny, in ms: a second of a cached denial, half a second of an
-/// eventually consistent read, and a second during which a shard throttles.
-const MAX_AGE: i64 = 2_500;
+/// Age up to which a balance of the rate and of slots may deny, in ms: that of a cached denial, and a
+/// second during which a shard throttles.
+const MAX_AGE: [i64; 2] = [2_500, 1_100];
 /// Commands of one request, if no time passes between them.
 const MAX_COMMANDS: u32 = 100;
 const EVENTS: usize = 200;
@@ -126,14 +126,6 @@ enum Message {
     Shown(u32, Result<Option<Shard>, Error>),
 }
 
-/// A balance of a shard, in millitokens of the rate and of slots, until it changed.
-#[derive(Debug)]
-struct Past {
-    until: i64,
-    shard: u32,
-    left: [i64; 2],
-}
-
 #[derive(Debug, Clone, Copy, Default)]
 struct Seen {
     granted: u64,
@@ -188,7 +180,8 @@ struct World<'a> {
     numbers: u64,
     back: Back,
     held: Vec<Vec<Portion>>,
-    past: Vec<Past>,
+    /// Earlier states of shards, and when they ended.
+    past: Vec<(i64, Shard)>,
     began: Instant,
     consumed: i64,
     accounted: i64,
@@ -679,14 +672,9 @@ impl<'a> World<'a> {
         let after = item.bucket();
         self.items.insert(index, item);
         self.shards.insert(index, after.clone());
-        if let Some(before) = &before {
-            let (until, now) = (self.now(), self.time());
-            // What a plan could see of it: refilled until it arrives at most.
-            self.past.push(Past {
-                until,
-                shard: index,
-                left: left(before, before.refilled_at.max(EpochMillis(now.0 - MAX_AGE))),
-            });
+        if let Some(before) = before.clone() {
+            let until = self.now();
+            self.past.push((until, before));
         }
         self.check(before.as_ref(), &after);
         Written::Applied(after)
@@ -869,24 +857,6 @@ impl<'a> World<'a> {
     /// I2: together the shards were short, beside what other requests of the process wait for, each
     /// at some time since the request's arrival, or not much earlier.
     fn check_denial(&self, id: usize, running: &Running<'_>) {
-        let since = running.arrived - MAX_AGE;
-        let now = self.time();
-        let mut least: BTreeMap<u32, [i64; 2]> = BTreeMap::new();
-        for (index, shard) in &self.shards {
-            let seen_at = shard.refilled_at.max(NOW.plus(Millis(since)));
-            least.insert(*index, left(shard, seen_at.min(now)));
-        }
-        for past in self
-            .past
-            .iter()
-            .rev()
-            .take_while(|past| past.until >= since)
-        {
-            let least = least.entry(past.shard).or_insert(past.left);
-            for (least, left) in least.iter_mut().zip(past.left) {
-                *least = left.min(*least);
-            }
-        }
         let others = self
             .running
             .iter()
@@ -900,11 +870,26 @@ impl<'a> World<'a> {
                     .map_or(0, |need| need.0)
             };
             let own = running.parts.iter().map(|part| part[at]).sum::<i64>();
-            let had = least.values().map(|left| left[at].max(0)).sum::<i64>() + own;
+            let had = self.least(name, running.arrived - MAX_AGE[at]) + own;
             let needs = need(running.request);
             needs > 0 && had < needs + others.iter().copied().map(need).sum::<i64>()
         });
         assert!(is_short, "I2: denied, but the bucket had enough");
+    }
+
+    /// Returns the sum of the smallest balances of the shards since then.
+    fn least(&self, limit: &LimitName, since: i64) -> i64 {
+        let past = self.past.iter().rev();
+        let past = past.take_while(|(until, _)| *until >= since);
+        let all = past.map(|(_, shard)| shard).chain(self.shards.values());
+        let mut least: BTreeMap<u32, i64> = BTreeMap::new();
+        for shard in all {
+            let seen_at = shard.refilled_at.max(NOW.plus(Millis(since)));
+            let left = shard.balance_at(limit, seen_at.min(self.time())).0.max(0);
+            let least = least.entry(shard.key.shard).or_insert(left);
+            *least = left.min(*least);
+        }
+        least.values().sum()
     }
 
     /// Lets time pass: waits end and deadlines pass on the way.
@@ -1058,10 +1043,6 @@ impl<'a> World<'a> {
 fn arrive(queue: &Arc<ShardQueue>, running: &Running<'_>, request: &BucketRequest) -> u64 {
     let waiter = Waiter::new(request.clone(), running.enqueued_at, running.deadline);
     queue.explore(|machine| machine.arrive(waiter))
-}
-
-fn left(shard: &Shard, at: EpochMillis) -> [i64; 2] {
-    names().each_ref().map(|name| shard.balance_at(name, at).0)
 }
 
 fn number(name: &str) -> Option<u64> {
