@@ -166,7 +166,7 @@ clients: cargo go npm .venv/clients/.installed clients/typescript/check/node_mod
 	MYPYPATH=clients/asgi/src:clients/python/src .venv/clients/bin/mypy --strict clients/asgi/src
 	for package in typescript express; do clients/typescript/check/node_modules/.bin/tsc -p clients/$$package; done
 	for python in $(client_pythons); do \
-		$$python --version; $(of_clients) PYTHONPATH=clients/python/src $$python -X dev -W error -m unittest discover -s clients/python/tests; \
+		$$python --version; $(of_clients) PYTHONPATH=clients/python/src:clients/asgi/src $$python -X dev -W error -m unittest discover -s clients/python/tests; \
 	done
 	$(of_clients) PYTHONPATH=clients/python/src:clients/asgi/src .venv/clients/bin/python -X dev -W error -m unittest discover -s clients/asgi/tests
 	for node in $$(ls clients/typescript/check/node_modules/node-*/bin/node 2>/dev/null || echo node); do \

@@ -30,8 +30,9 @@ def trees(packages, targets):
 
 def crates(packages):
     """Returns the license of each crate of others, by name and version."""
+    others = checksums()
     found = {crate: terms for tree in trees(packages, TARGETS).values() for crate, terms in tree.items()}
-    return {crate: terms for crate, terms in found.items() if crate in checksums()}
+    return {crate: terms for crate, terms in found.items() if crate in others}
 
 
 def checksums():

@@ -5,6 +5,7 @@ Usage: test_dist.py
 """
 
 import contextlib
+import fnmatch
 import hashlib
 import io
 import json
@@ -27,6 +28,7 @@ import check_images
 import dist
 import image
 import sbom
+from pages import CODE
 
 
 def built(folder, date):
@@ -90,6 +92,52 @@ def check_pages(folder, names):
         broken = files | {"README.md": f"{readme}[here]({link})".encode()}
         check(f"README.md: {link}" in refused(lambda: check_dist.check_links(broken)), f"a dead link: {link}")
     check_dist.check_links(files | {"README.md": f"{readme}`[here](docs/nothing.md)` [there](https://example.com)".encode()})
+
+
+def check_install(folder, scratch):
+    """Sees that the page on installing and the manifests name files and images of the release, and that its archives unpack by the
+    commands of the page."""
+    page = (dist.ROOT / "docs/guide/install.md").read_text(encoding="utf-8").replace("VERSION", dist.VERSION)
+    code = "\n".join(match[0] for match in CODE.finditer(page))
+    names = dist.files_of(folder)
+    named = re.findall(r"[\w*./-]+\.(?:tar\.gz|oci\.tar|json|yaml|service)\b|\bSHA256SUMS\b", code)
+    check(len(named) > 10, f"install.md names {named}")
+    for file in named:
+        check(fnmatch.filter(names, file) or f"deploy/{file}" in names, f"install.md names {file}, which a release has not")
+    tags = set()
+    for path in folder.glob("*.oci.tar"):
+        with tarfile.open(path) as archive:
+            [docker] = json.load(archive.extractfile("manifest.json"))
+        tags |= {*docker["RepoTags"]}
+    manifests = {name: path.read_text(encoding="utf-8") for name, path in names.items() if name.startswith("deploy/")}
+    found = {name: set(re.findall(r"\bweirgate-\w+:\d+\.\d+\.\d+", text)) for name, text in {**manifests, "install.md": code}.items()}
+    check(tags == {tag for used in found.values() for tag in used}, f"the images are {tags}, the manifests and the page use {found}")
+    for config in (dist.AGENT, dist.LOCAL):
+        asked = " ".join(config["Healthcheck"]["Test"][1:])
+        check(f"`{asked}`" in page, f"install.md lacks the health check `{asked}`")
+    home, usr = scratch / "home", scratch / "usr"
+    (usr / "bin").mkdir(parents=True)
+    home.mkdir()
+    for path in folder.iterdir():
+        (home / path.name).symlink_to(path)
+    for command in re.findall(r"^(?:tar|sha256sum) .*$", code, re.M):
+        subprocess.run(["bash", "-c", command.replace("/usr/local", str(usr))], check=True, cwd=home)
+    for program in (home / "bin/weirgate", home / "weirgate-agent", usr / "bin/weirgate", usr / "bin/weirgate-agent"):
+        check(program.is_file() and program.stat().st_mode & 0o100, f"the commands of install.md must unpack {program.name}")
+
+
+def check_recipe():
+    """Sees that the recipe of a release builds the programs that it packs, by scripts that there are."""
+    recipe = subprocess.run(["make", "--dry-run", "release-build"], check=True, capture_output=True, text=True, cwd=dist.ROOT).stdout
+    listed = subprocess.run([sys.executable, "scripts/dist.py", "list"], check=True, capture_output=True, text=True, cwd=dist.ROOT).stdout
+    check(listed.split() == [*dist.functions(dist.TEMPLATE).values()], f"dist.py list: {listed}")
+    for architecture in dist.ARCHITECTURES:
+        builds = [line for line in recipe.splitlines() if f"/{architecture} " in line and "cargo lambda build" in line]
+        packages = [package for line in builds for package in re.findall(r"-p (weirgate-[a-z]+)\b", line)]
+        lists = [line for line in builds if "scripts/dist.py list" in line]
+        check(sorted(packages) == ["weirgate-agent", "weirgate-cli"] and len(lists) == 1, f"{architecture}: {builds}")
+    for script in set(re.findall(r"scripts/\w+\.py", recipe)):
+        check((dist.ROOT / script).is_file(), f"make release runs {script}, which there is not")
 
 
 def built_of(packages, target):
@@ -191,6 +239,7 @@ def check_statement(folder):
 def main():
     check_starts()
     check_static()
+    check_recipe()
     with tempfile.TemporaryDirectory() as scratch:
         scratch = Path(scratch)
         one, other = scratch / "dist", scratch / "another/dist"
@@ -204,7 +253,7 @@ def main():
         subprocess.run(["sha256sum", "--check", "--quiet", "SHA256SUMS"], cwd=one, check=True)
         check(len(names) == len((one / "SHA256SUMS").read_text().splitlines()) + 1, "SHA256SUMS lacks a file")
         check_pages(one, names)
-
+        check_install(one, scratch)
         check_bills(one)
         check_images_of(one, scratch)
         check_statement(one)

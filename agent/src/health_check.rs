@@ -2,13 +2,13 @@
 
 use std::ffi::OsString;
 use std::io::{self, Read, Write};
-use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr, TcpStream};
+use std::net::{SocketAddr, TcpStream};
 use std::os::unix::net::UnixStream;
 use std::path::PathBuf;
 use std::time::Duration;
 
 use clap::Parser;
-use weirgate_shared::parse_timeout;
+use weirgate_shared::{exact_span, parse_timeout, reached};
 
 use crate::net::Address;
 use crate::options::{addresses, read};
@@ -52,9 +52,9 @@ impl HealthCheck {
     /// A sentence, if there is no answer, or another one than 200.
     pub fn run(&self) -> Result<(), String> {
         for address in addresses(self.listen, self.unix_socket.as_deref()) {
-            let answer = self.ask(&address).map_err(|error| {
-                format!("{address}: no answer: {error}; start the agent, or give its address")
-            })?;
+            let answer = self
+                .ask(&address)
+                .map_err(|error| self.no_answer(&address, &error))?;
             let (head, body) = answer.split_once("\r\n\r\n").unwrap_or((&*answer, ""));
             if !head.starts_with("HTTP/1.1 200 ") {
                 let status = head.lines().next().unwrap_or_default();
@@ -62,6 +62,17 @@ impl HealthCheck {
             }
         }
         Ok(())
+    }
+
+    fn no_answer(&self, address: &Address, error: &io::Error) -> String {
+        // A read of a socket says that it would block.
+        match error.kind() {
+            io::ErrorKind::TimedOut | io::ErrorKind::WouldBlock => format!(
+                "{address}: no answer within {}; give more with --timeout, or read the agent's log",
+                exact_span(self.timeout)
+            ),
+            _ => format!("{address}: no answer: {error}; start the agent, or give its address"),
+        }
     }
 
     fn ask(&self, address: &Address) -> io::Result<String> {
@@ -88,15 +99,4 @@ fn answer(mut stream: impl Read + Write) -> io::Result<String> {
     let mut answer = vec![];
     stream.take(MOST).read_to_end(&mut answer)?;
     Ok(String::from_utf8_lossy(&answer).into_owned())
-}
-
-/// Returns the address at which this machine reaches what listens on `address`.
-fn reached(mut address: SocketAddr) -> SocketAddr {
-    if address.ip().is_unspecified() {
-        address.set_ip(match address.ip() {
-            IpAddr::V4(_) => Ipv4Addr::LOCALHOST.into(),
-            IpAddr::V6(_) => Ipv6Addr::LOCALHOST.into(),
-        });
-    }
-    address
 }

@@ -15,9 +15,10 @@ use hyper::header::{CONTENT_TYPE, HeaderName, HeaderValue};
 use hyper::{Request, Response, StatusCode};
 use serde_json::json;
 use tokio::sync::watch;
+use weirgate_shared::reached;
 
 use crate::body::Bodies;
-use crate::listen::{Bounds, HostName, Refused, check, reached, serve};
+use crate::listen::{Bounds, HostName, Refused, check, serve};
 use crate::operation::{UNKNOWN_OPERATION, operation_of, run};
 
 /// The SDKs of AWS open a connection for each request under way, and keep it. Each has 16 KB at

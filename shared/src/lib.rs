@@ -23,6 +23,7 @@
 //! - `snapshot`: [`Snapshot`]: usage that was copied, and the [`usage`] of a window from copies and
 //!   live items
 //! - `span`: durations as text
+//! - `address`: where a server is reached on this machine
 //! - `docs`: [`docs!`]: the address of a page of the documentation
 //! - `stamp`: [`Stamp`]: the balances of all shards, which a denied process writes
 //! - `granularity`: [`Granularity`]: hours, days and months of usage reports
@@ -35,6 +36,7 @@
 //! - [`write`](mod@write): planned writes as data: take, settle, refill, expire, split, merge,
 //!   copy, configure
 
+mod address;
 mod asks;
 pub mod attr;
 mod audit;
@@ -69,6 +71,7 @@ mod versioned_limits;
 mod window;
 pub mod write;
 
+pub use address::reached;
 pub use asks::{Ask, Asks, Effect};
 pub use audit::{AuditChange, AuditEvent};
 pub use bucket::Bucket;

@@ -7,6 +7,8 @@ use std::time::Duration;
 
 use serde::Serialize;
 use serde_json::value::RawValue;
+use tokio::sync::Mutex;
+use tokio::time::{Instant, sleep_until};
 use weirgate::http::{Policies, PolicyNames};
 use weirgate::{
     Decision, Degraded, Denied, EntityId, EpochMillis, Error, Granularity, Limit, LimitName,
@@ -414,27 +416,62 @@ const PAUSE: Duration = Duration::from_secs(1);
 
 /// Whether the table was reached since the start.
 #[derive(Debug, Default)]
-pub struct Health(AtomicBool);
+pub struct Health {
+    is_reached: AtomicBool,
+    last: Mutex<Option<LastRead>>,
+}
+
+/// The last read of the table.
+#[derive(Debug)]
+struct LastRead {
+    /// Its end, or its beginning if the request was dropped.
+    at: Instant,
+    error: Option<Error>,
+}
 
 impl Health {
     /// Reads the table until it is reached, which also opens the connection to it.
     pub async fn reach(self: Arc<Self>, limiter: RateLimiter) {
-        while let Err(error) = limiter.check().await {
+        while let Err(error) = self.read(&limiter).await {
             tracing::error!(%error, "the table was not reached");
             tokio::time::sleep(PAUSE).await;
         }
-        self.0.store(true, Ordering::Relaxed);
     }
 
     /// Returns the body, after a read of the table if it was not reached yet.
     pub(super) async fn check(&self, limiter: &RateLimiter) -> Result<Vec<u8>, Refusal> {
-        if !self.0.load(Ordering::Relaxed) {
-            limiter
-                .check()
-                .await
-                .map_err(|error| Refusal::not_reached(&error))?;
-            self.0.store(true, Ordering::Relaxed);
-        }
+        let reached = self.read(limiter).await;
+        reached.map_err(|error| Refusal::not_reached(&error))?;
         Ok(br#"{"status":"ok"}"#.to_vec())
+    }
+
+    /// Reads the table if it was not reached yet. There is one read at a time, and its error is
+    /// kept for [`PAUSE`], so requests do not multiply reads.
+    async fn read(&self, limiter: &RateLimiter) -> Result<(), Error> {
+        if self.is_reached.load(Ordering::Relaxed) {
+            return Ok(());
+        }
+        let mut last = self.last.lock().await;
+        if self.is_reached.load(Ordering::Relaxed) {
+            return Ok(());
+        }
+        if let Some(LastRead { at, error }) = &*last {
+            let next = *at + PAUSE;
+            match error {
+                Some(error) if Instant::now() < next => return Err(error.clone()),
+                _ => sleep_until(next).await,
+            }
+        }
+        *last = Some(LastRead {
+            at: Instant::now(),
+            error: None,
+        });
+        let read = limiter.check().await;
+        *last = Some(LastRead {
+            at: Instant::now(),
+            error: read.as_ref().err().cloned(),
+        });
+        self.is_reached.store(read.is_ok(), Ordering::Relaxed);
+        read
     }
 }

@@ -14,8 +14,11 @@ use hyper_util::rt::{TokioExecutor, TokioIo};
 use nix::sys::resource::{Resource, getrlimit, setrlimit};
 use nix::sys::signal::Signal;
 use serde_json::json;
+use weirgate_testkit::Fault;
 
-use crate::fixtures::{Client, File, Process, Serving, command, database, kill, temporary};
+use crate::fixtures::{
+    Agent, Client, File, Process, Serving, Settings, command, database, kill, temporary,
+};
 
 const TAKE: &str = r#"{"entity": "e", "resource": "r", "take": {"rpm": 1}}"#;
 /// A rule whose limit is nowhere configured, so that each call is logged.
@@ -580,6 +583,46 @@ fn idle_connections_that_were_used_need_little_memory_and_go_on() {
     for client in idle.iter_mut().step_by(10) {
         assert_eq!(client.send("GET", "/healthz", &[], "").status, 200);
     }
+}
+
+#[test]
+fn a_flood_of_health_checks_reads_the_table_as_often_as_one() {
+    let agent = Agent::with(Settings {
+        limiter: |builder| builder.timeout(Duration::from_millis(500)),
+        ..Settings::default()
+    });
+    let sleep = |time| {
+        agent
+            .runtime
+            .block_on(async { tokio::time::sleep(time).await })
+    };
+    agent.dynamo.fail_reads(|_, _| Some(Fault::ServerError));
+    agent.dynamo.take_requests();
+    assert_eq!(agent.get("/healthz").status, 503);
+    let of_one = agent.dynamo.take_requests();
+    assert!(of_one > 0);
+    sleep(Duration::from_secs(1));
+    let mut clients: Vec<_> = (0..64).map(|_| agent.connect()).collect();
+    for client in &mut clients {
+        client.write("GET", "/healthz", &[], "");
+    }
+    for client in &mut clients {
+        assert_eq!(client.read().unwrap().status, 503);
+    }
+    assert_eq!(agent.dynamo.take_requests(), of_one);
+    // Requests whose clients leave cost no read each either.
+    sleep(Duration::from_secs(1));
+    for _ in 0..64 {
+        agent.connect().write("GET", "/healthz", &[], "");
+    }
+    assert_eq!(agent.get("/healthz").status, 503);
+    assert!(agent.dynamo.take_requests() <= 2 * of_one);
+    agent.dynamo.fail_reads(|_, _| None);
+    sleep(Duration::from_secs(1));
+    assert_eq!(agent.get("/healthz").status, 200);
+    agent.dynamo.take_requests();
+    assert_eq!(agent.get("/healthz").status, 200);
+    assert_eq!(agent.dynamo.take_requests(), 0);
 }
 
 #[test]

@@ -2,6 +2,7 @@
 //! its end.
 
 use std::io::{BufRead, BufReader, Read};
+use std::net::TcpListener;
 use std::os::unix::fs::PermissionsExt;
 use std::os::unix::net::UnixStream;
 use std::process::{Child, Command, Stdio};
@@ -454,4 +455,13 @@ fn its_health_check_succeeds_once_the_table_was_reached() {
         error.contains("no answer: ") && error.contains(address),
         "{error}"
     );
+    // Accepts connections, and never answers.
+    let silent = TcpListener::bind("127.0.0.1:0").unwrap();
+    let address = silent.local_addr().unwrap().to_string();
+    let (code, error) = ask(&["--listen", &address, "--timeout", "10ms"], unset);
+    assert_eq!(code, Some(1), "{error}");
+    for part in [&*address, "no answer within 10ms", "--timeout"] {
+        assert!(error.contains(part), "{error}");
+    }
+    assert!(!error.contains("os error"), "{error}");
 }

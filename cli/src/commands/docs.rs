@@ -88,7 +88,7 @@ impl Docs {
     pub fn run(self, context: &Context) -> Result<Outcome, Failure> {
         let output = context.output();
         match &self.page {
-            Some(page) => output.print_text(text(page).map_err(Failure::Refused)?)?,
+            Some(page) => output.print_text(printed(page).map_err(Failure::Refused)?)?,
             None => {
                 let items = PAGES.iter().map(|(page, text)| Item {
                     page,
@@ -116,18 +116,73 @@ impl Docs {
     }
 }
 
-/// Returns a page, or one section of it.
-fn text(address: &str) -> Result<&'static str, String> {
+/// Returns a page, or one section of it, with links that this command takes.
+fn printed(address: &str) -> Result<String, String> {
+    let (name, text) = find(address)?;
+    // Every second part is code.
+    let parts = text.split("```").enumerate();
+    let parts = parts.map(|(at, part)| match at % 2 {
+        0 => with_arguments(name, part),
+        _ => part.to_owned(),
+    });
+    Ok(parts.collect::<Vec<_>>().join("```"))
+}
+
+/// Returns prose of the page `name` with its links as arguments of this command. What is no page
+/// keeps its text alone.
+fn with_arguments(name: &str, prose: &str) -> String {
+    let (mut printed, mut rest) = (String::new(), prose);
+    while let Some((before, text, link, after)) = next_link(rest) {
+        let argument = argument(name, link);
+        match (link.contains("://"), find(&argument)) {
+            (true, _) => printed += &format!("{before}[{text}]({link})"),
+            (false, Ok(_)) => printed += &format!("{before}[{text}]({argument})"),
+            (false, Err(_)) => printed += &format!("{}{text}", before.trim_end_matches('!')),
+        }
+        rest = after;
+    }
+    printed + rest
+}
+
+/// Returns the next link: what is before it, its text, its target, and what is behind it.
+fn next_link(prose: &str) -> Option<(&str, &str, &str, &str)> {
+    let (head, tail) = prose.split_once("](")?;
+    let (link, after) = tail.split_once(')')?;
+    let (before, text) = head.rsplit_once('[')?;
+    Some((before, text, link, after))
+}
+
+/// Returns the argument of this command for a link of the page `name`.
+fn argument(name: &str, link: &str) -> String {
+    let (path, section) = link.split_once('#').unwrap_or((link, ""));
+    let mut parts: Vec<_> = name.split('/').collect();
+    if !path.is_empty() {
+        parts.pop();
+        for part in path.trim_end_matches(".md").split('/') {
+            match part {
+                ".." => drop(parts.pop()),
+                _ => parts.push(part),
+            }
+        }
+    }
+    match section {
+        "" => parts.join("/"),
+        section => format!("{}#{section}", parts.join("/")),
+    }
+}
+
+/// Returns the name of a page, and its text or that of one section.
+fn find(address: &str) -> Result<(&'static str, &'static str), String> {
     let (name, section) = address.split_once('#').unwrap_or((address, ""));
     let wanted = name.trim_end_matches(".md");
     let page = PAGES.iter().find(|(name, _)| *name == wanted);
-    let Some((name, text)) = page else {
+    let Some(&(name, text)) = page else {
         return Err(format!(
             "PAGE must be one that `weirgate docs` lists, got {wanted:?}; choose one"
         ));
     };
     if section.is_empty() {
-        return Ok(text);
+        return Ok((name, text));
     }
     let headings = headings(text);
     let found = headings
@@ -142,7 +197,8 @@ fn text(address: &str) -> Result<&'static str, String> {
     };
     let Heading { start, level, .. } = headings[at];
     let next = headings[at + 1..].iter().find(|next| next.level <= level);
-    Ok(&text[start..next.map_or(text.len(), |next| next.start)])
+    let end = next.map_or(text.len(), |next| next.start);
+    Ok((name, &text[start..end]))
 }
 
 /// A heading of a page.
@@ -201,13 +257,33 @@ mod tests {
     }
 
     #[test]
+    fn every_link_that_is_printed_is_an_address_or_an_argument() {
+        let mut count = 0;
+        for (page, text) in PAGES {
+            let printed = printed(page).unwrap();
+            assert_eq!(printed.lines().count(), text.lines().count(), "{page}");
+            for link in printed.split("](").skip(1) {
+                let link = link.split(')').next().unwrap();
+                if !link.contains("://") {
+                    assert!(find(link).is_ok(), "{page}: {link}");
+                    count += 1;
+                }
+            }
+        }
+        assert!(count > 100, "{count}");
+    }
+
+    #[test]
     fn a_section_ends_at_the_next_one_of_its_level_and_code_has_no_headings() {
-        let runbook = text("operations").unwrap();
-        let section = text("operations#a-function-is-stuck").unwrap();
+        let (_, runbook) = find("operations").unwrap();
+        let (_, section) = find("operations#a-function-is-stuck").unwrap();
         assert!(section.starts_with("## A function is stuck\n") && runbook.contains(section));
         assert!(section.contains("\n### The reconciler\n"));
         assert_eq!(section.matches("\n## ").count(), 0);
-        assert_eq!(text("operations.md#operations"), Ok(runbook));
+        assert_eq!(
+            find("operations.md#operations"),
+            Ok(("operations", runbook))
+        );
         let start = "# Start\n```sh\n# Not a heading\n```\n## Over, `there`\n";
         let anchors = headings(start).into_iter().map(|heading| heading.anchor);
         assert_eq!(anchors.collect::<Vec<_>>(), ["start", "over-there"]);

@@ -47,8 +47,8 @@ pub struct Local {
     /// Limits file that is set in the namespace at the start
     #[arg(long, value_name = "FILE")]
     limits: Option<PathBuf>,
-    /// Sets limits, and sends requests of three tenants, for a first look
-    #[arg(long, conflicts_with = "limits")]
+    /// Sets limits, and sends requests of three tenants, for a first look at a table in memory
+    #[arg(long, conflicts_with_all = ["data", "limits"])]
     demo: bool,
     /// Time between runs of the reconciler: 10s, 1m
     #[arg(long, value_name = "SPAN", default_value = "10s", value_parser = instant::span_argument)]

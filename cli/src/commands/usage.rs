@@ -115,25 +115,35 @@ impl Usage {
         } else if self.html {
             output.print_text(html::of(rows, by))?;
         } else {
+            let used: Vec<_> = rows.iter().filter(|row| is_used(row)).collect();
             output.print(page, |_| match self.chart {
-                _ if rows.is_empty() => String::new(),
+                _ if used.is_empty() => String::new(),
                 true => chart::of(rows, by),
-                false => table(context, rows),
+                false => table(context, &used),
             })?;
-            if rows.is_empty() && page.unreadable.is_empty() {
+            if used.is_empty() && page.unreadable.is_empty() {
                 output.note("none in this range");
+            } else if used.len() < rows.len() && !self.chart {
+                output.note("rows without usage are left out; --csv and --json have them");
             }
-            if rows.iter().any(|row| row.state == UsageState::Interim) {
+            if used.iter().any(|row| row.state == UsageState::Interim) {
                 output.note(
                     "* not final: an interval in progress, or usage that may still be counted",
                 );
             }
-            if rows.iter().any(|row| row.state == UsageState::Unknown) {
+            if used.iter().any(|row| row.state == UsageState::Unknown) {
                 output.note("? unknown: usage of this time is no longer kept");
             }
         }
         Ok(lacking(context, &page.unreadable))
     }
+}
+
+/// Returns whether a row has usage, or usage that is unknown.
+fn is_used(row: &UsageRow) -> bool {
+    let mut amounts = row.usage.tokens.values();
+    let has_usage = row.usage.acquires != 0 || amounts.any(|amount| *amount != MilliTotal::ZERO);
+    has_usage || row.state == UsageState::Unknown
 }
 
 /// Reads all rows of a report.
@@ -188,7 +198,7 @@ fn columns(limits: &BTreeSet<&LimitName>) -> Vec<String> {
     names.chain(["#acquires".to_owned()]).collect()
 }
 
-fn table(context: &Context, rows: &[UsageRow]) -> String {
+fn table(context: &Context, rows: &[&UsageRow]) -> String {
     let limits = limits(rows.iter().map(|row| &row.usage));
     let mut names = vec![
         "entity".to_owned(),
@@ -196,7 +206,7 @@ fn table(context: &Context, rows: &[UsageRow]) -> String {
         "from".to_owned(),
     ];
     names.extend(columns(&limits));
-    let line = |row: &UsageRow| {
+    let line = |row: &&UsageRow| {
         let mark = match row.state {
             UsageState::Final => "",
             UsageState::Interim => " *",

@@ -271,6 +271,14 @@ async fn operators_stop_start_and_correct() {
     // Yesterday is not final yet, so it has a row, too.
     let today = usage["items"].as_array().and_then(|rows| rows.last());
     assert_eq!(today.unwrap()["usage"]["tokens"]["rpd"], 5, "{usage}");
+    // So have all its hours, of which the table shows those with usage.
+    let hourly = "usage --entity user --resource gpt-4 --by hour";
+    let hours = table.json(hourly)["items"].as_array().unwrap().len();
+    assert!(hours >= 24, "{hours}");
+    let shown = table.text(hourly);
+    let of_no_use = shown.lines().filter(|line| line.ends_with(" 0"));
+    assert_eq!(of_no_use.count(), 0, "{shown}");
+    assert!(shown.contains("gpt-4"), "{shown}");
     let csv = table.text("usage --entity user --csv");
     assert!(csv.starts_with("entity,resource,"), "{csv}");
     assert!(table.text("usage --entity user --chart").contains("rpd"));

@@ -5,7 +5,7 @@ use weirgate_testkit::Dynamo;
 use super::fixtures::{File, Run, Table, weirgate, weirgate_with};
 
 /// Arguments that are wrong without any table, and what the error must name.
-const ARGUMENTS: [(&str, [&str; 3]); 29] = [
+const ARGUMENTS: [(&str, [&str; 3]); 31] = [
     ("limits get --system", ["table", "no table", "--table NAME"]),
     ("limts get --system", ["subcommand", "'limts'", "'limits'"]),
     (
@@ -113,6 +113,14 @@ const ARGUMENTS: [(&str, [&str; 3]); 29] = [
     (
         "--table t limits diff no-such.yaml",
         ["no-such.yaml", "cannot be read", "check"],
+    ),
+    (
+        "local --demo --data table",
+        ["'--demo'", "'--data <DIR>'", "cannot be used with"],
+    ),
+    (
+        "local --demo --limits limits.yaml",
+        ["'--demo'", "'--limits <FILE>'", "cannot be used with"],
     ),
 ];
 

@@ -4,6 +4,7 @@ import asyncio
 import http.server
 import importlib
 import json
+import logging
 import os
 import re
 import subprocess
@@ -94,12 +95,14 @@ class Calls(unittest.TestCase):
 
 
 class Gateway(unittest.TestCase):
-    """The middleware, as clients use it that want more than their limit."""
+    """The application behind the limits, as clients use it that want more than theirs."""
 
     def setUp(self):
         import weirgate
 
         self.gateway = importlib.import_module("gateway")
+        # Not into the output of the tests.
+        logging.getLogger("weirgate").addHandler(logging.NullHandler())
         self.agent = Agent(backend.variables)
         self.addCleanup(lambda: self.agent.stop())
         self.limits = [weirgate.Limit.rate("requests", 1, 86_400, capacity=2), weirgate.Limit.slots("slots", 10)]
@@ -122,7 +125,7 @@ class Gateway(unittest.TestCase):
         async def send(message):
             sent.append(message)
 
-        limited = self.gateway.RateLimit(self.app, client, self.tenants)
+        limited = self.gateway.limited(self.app, client, self.tenants)
         headers = [(b"x-api-key", key) for key in keys]
         await limited({"type": "http", "headers": headers, **scope}, None, send)
         return sent
@@ -145,7 +148,7 @@ class Gateway(unittest.TestCase):
             return [*answers, await self.ask(client, b"key-a")], slots
 
         answers, slots = self.run_with(work)
-        self.assertEqual([sent[0]["status"] for sent in answers], [200, 200, 429, 200, 503, 200])
+        self.assertEqual([sent[0]["status"] for sent in answers], [200, 200, 429, 200, 500, 200])
         self.assertEqual(slots, 10)
         first, third, last = (dict(answers[place][0]["headers"]) for place in (0, 2, 5))
         self.assertIn(b'"requests";r=1', first[b"ratelimit"])

@@ -1,6 +1,6 @@
 /**
  * An HTTP service whose callers are limited by a sidecar. PORT and WEIRGATE_AGENT_URL come from the environment, and
- * API_KEYS, a JSON object of each key's tenant.
+ * API_KEYS, a JSON object of each key's tenant. With Express, weirgate-express does what is here beside the report.
  */
 
 import http from "node:http";

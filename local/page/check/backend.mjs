@@ -142,8 +142,11 @@ export async function fill(backend) {
   }
   await backend.run("acquire", "render-4", "gpu", "slots=1", "--lease", "1s");
   await backend.run("entities", "set", "user-4", "--parent", "user-24", "--cascades");
-  await backend.run("limits", "set", "--entity", "user-5", "--resource", "gpt-4", "rpm=300/minute", "tpm=50_000/minute");
+  // One of them is among the first rows.
+  for (const user of ["user-5", "user-10"]) {
+    await backend.run("limits", "set", "--entity", user, "--resource", "gpt-4", "rpm=300/minute", "tpm=50_000/minute");
+  }
   await backend.run("acquire", "user-4", "gpt-4", "rpm=1");
-  await backend.run("acquire", "user-5", "gpt-4", "rpm=1");
+  for (const user of ["user-5", "user-10"]) await backend.run("acquire", user, "gpt-4", "rpm=1");
   for (const [user, rate] of [["user-1", 30], ["user-2", 12], ["user-3", 15]]) backend.load(user, rate);
 }

@@ -66,7 +66,13 @@ const cut = (page) =>
     const beyond = cells.filter((cell) => right(cell) > right(cell.closest("section")) + 1);
     // Only names may be shortened: they are of any length, and whole in their title.
     const whole = all("#rows .row:not([hidden]) > span:not(.key), .heads .row > span, .facts dt, .facts dd, #bucket td, #bucket th");
-    const shortened = whole.filter((cell) => cell.scrollWidth > cell.clientWidth + 1);
+    // A part of a pixel is enough for an ellipsis.
+    const text = document.createRange();
+    const isShortened = (cell) => {
+      text.selectNodeContents(cell);
+      return cell.scrollWidth > cell.clientWidth + 1 || (!cell.firstElementChild && right(text) > right(cell) + 0.05);
+    };
+    const shortened = whole.filter(isShortened);
     const over = document.documentElement.scrollWidth > innerWidth ? ["the page is too wide"] : [];
     return [...over, ...[...beyond, ...shortened].map((cell) => `${cell.className || cell.id || cell.tagName}: ${cell.textContent}`)];
   });

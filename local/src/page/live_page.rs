@@ -8,6 +8,7 @@ use tokio::net::{TcpListener, TcpSocket};
 use tokio::runtime::Runtime;
 use tokio::sync::{mpsc, oneshot};
 use weirgate::RateLimiter;
+use weirgate_shared::reached;
 
 use super::actions::LastActions;
 use super::board::{Board, Cost};
@@ -16,7 +17,7 @@ use super::details::MAX_ASKS;
 use super::poller::Poller;
 use super::server::{Site, serve};
 use super::shown::Shown;
-use crate::listen::{HostName, reached};
+use crate::listen::HostName;
 
 /// Bytes that the system keeps for one connection until the viewer takes them.
 const SEND_BUFFER: u32 = 16 * 1024;
