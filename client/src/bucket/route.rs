@@ -19,13 +19,12 @@ use tokio::time::Instant;
 use weirgate_shared::{Bucket, Effect, EpochMillis, Limit, Millis, Shard, ShardIndex, Stamp};
 use weirgate_store::{Consistency, ErrorKind, StoreError};
 
-use self::spread::Spread;
 use super::cached_denial::{cached_denial, denies, draw};
 use super::evaluate::{Allocation, evaluate};
 use super::state::BucketState;
 use crate::queue::{Portion, Reason, ShardQueue, ShardView};
 use crate::session::{Env, Moment, backoff};
-use crate::values::{BucketRequest, Error, Outcome, count};
+use crate::values::{Amounts, BucketRequest, Error, Outcome, count};
 
 pub(crate) use drive::acquire_from_table;
 
@@ -91,6 +90,32 @@ struct Look {
     looked_at: Option<EpochMillis>,
     /// Whether the last one failed.
     is_unread: bool,
+}
+
+/// Parts of a request that is not granted yet. Dropping it returns them in the background.
+#[derive(Debug)]
+struct Spread<T> {
+    planned: Vec<(u32, Amounts)>,
+    left: Amounts,
+    parts: Vec<T>,
+    /// Whether one part counts the acquire and has the soft amounts.
+    has_first: bool,
+    rounds: usize,
+}
+
+impl<T> Spread<T> {
+    fn new(request: &BucketRequest, planned: Vec<(u32, Amounts)>) -> Self {
+        let enforced = request.asks.with(Effect::Enforce);
+        Self {
+            planned,
+            left: enforced
+                .map(|(limit, need)| (limit.clone(), need))
+                .collect(),
+            parts: vec![],
+            has_first: false,
+            rounds: 0,
+        }
+    }
 }
 
 /// One request on one bucket, until a decision is made.

@@ -8,7 +8,7 @@ use std::time::Duration;
 
 use weirgate_shared::{Asks, Bucket, Effect, MilliTokens};
 
-use super::{Command, Next, Reply, Router};
+use super::{Command, Next, Reply, Router, Spread};
 use crate::bucket::evaluate::{Allocation, evaluate};
 use crate::bucket::state::BucketState;
 use crate::queue::{Portion, Reason};
@@ -23,32 +23,6 @@ const ROUNDS: usize = 4;
 const MAX_FAILED_SPREADS: u32 = 2;
 /// Longest retry-after of such a denial, 100 ms: what the others hold may return with theirs.
 const RETRY_SPREAD: Duration = Duration::from_millis(100);
-
-/// Parts of a request that is not granted yet. Dropping it returns them in the background.
-#[derive(Debug)]
-pub(super) struct Spread<T> {
-    planned: Vec<(u32, Amounts)>,
-    left: Amounts,
-    parts: Vec<T>,
-    /// Whether one part counts the acquire and has the soft amounts.
-    has_first: bool,
-    rounds: usize,
-}
-
-impl<T> Spread<T> {
-    pub(super) fn new(request: &BucketRequest, planned: Vec<(u32, Amounts)>) -> Self {
-        let enforced = request.asks.with(Effect::Enforce);
-        Self {
-            planned,
-            left: enforced
-                .map(|(limit, need)| (limit.clone(), need))
-                .collect(),
-            parts: vec![],
-            has_first: false,
-            rounds: 0,
-        }
-    }
-}
 
 /// A part that is being taken: the request's own, until the reply shows what the shard has left.
 pub(super) struct Reserved<'a> {
