@@ -10,7 +10,8 @@ import struct
 import subprocess
 import sys
 
-UNSHARE = ["unshare", "--map-root-user", "--net"]
+# Root keeps its rights over the users of files, where it may.
+UNSHARE = [["unshare", "--net"], ["unshare", "--map-root-user", "--net"]][os.geteuid() != 0 :]
 INSIDE = "--inside"
 SIOCSIFFLAGS, IFF_UP = 0x8914, 1
 
@@ -26,9 +27,10 @@ def main(command):
         os.execvp(command[1], command[1:])
     if not command:
         sys.exit(__doc__)
-    tried = subprocess.run([*UNSHARE, "true"], capture_output=True, text=True)
-    if tried.returncode == 0:
-        os.execvp(UNSHARE[0], [*UNSHARE, sys.executable, __file__, INSIDE, *command])
+    for unshare in UNSHARE:
+        tried = subprocess.run([*unshare, "true"], capture_output=True, text=True)
+        if tried.returncode == 0:
+            os.execvp(unshare[0], [*unshare, sys.executable, __file__, INSIDE, *command])
     print(f"alone: the network of this machine is used: {tried.stderr.strip()}", file=sys.stderr)
     os.execvp(command[0], command)
 

@@ -148,11 +148,16 @@ def check_each_image(folder):
     """Checks the images of both processors, and runs those of this one."""
     own = []
     for name, binary in (("weirgate-agent", "weirgate-agent"), ("weirgate-local", "weirgate")):
+        configs = []
         for architecture, architecture_of_oci in image.ARCHITECTURES.items():
             path = folder / f"{name}-{dist.VERSION}-linux-{architecture}.oci.tar"
+            configs.append(check_images.config_of(path))
             [program] = programs(folder / f"{binary}-{dist.VERSION}-linux-{architecture}.tar.gz").values()
             print(f"{path.name}: {check_images.checked(path, name, program, architecture_of_oci):,} bytes packed")
             own += [path] if platform.machine() in dist.ARCHITECTURES[architecture] else []
+        # So the one for the other processor starts as the one that is run.
+        if configs[1:] != configs[:-1]:
+            fail(f"{name}: the images must have one config for all processors, got {configs}")
     print(f"images: {check_images.run(*own)}")
 
 

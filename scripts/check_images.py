@@ -1,5 +1,8 @@
 """Checks the images of a release: their layout, their checksums, what is in them, and how large they are. Those for this processor
-are run by buildah, where it is installed and may: the agent on the table of `weirgate local`, each with its health check.
+are run by buildah, where it is installed and may: the agent on the table of `weirgate local`, each by its own entrypoint and health
+check, as its own user.
+
+Usage: check_images.py AGENT LOCAL   runs these images. They have fixed ports: scripts/alone.py gives them a network of their own
 """
 
 import gzip
@@ -7,9 +10,10 @@ import hashlib
 import io
 import json
 import os
+import re
+import shlex
 import shutil
 import signal
-import socket
 import subprocess
 import sys
 import tarfile
@@ -74,71 +78,109 @@ def checked(path, name, program, architecture):
     return size
 
 
-def free_port():
-    with socket.socket() as listener:
-        listener.bind(("127.0.0.1", 0))
-        return listener.getsockname()[1]
+def config_of(path):
+    """Returns what a container of an image begins with."""
+    with tarfile.open(path) as archive:
+        [docker] = json.load(archive.extractfile("manifest.json"))
+        return json.load(archive.extractfile(docker["Config"]))["config"]
 
 
-class Buildah:
-    """Containers in a folder of their own, in the network of this machine."""
+class Container:
+    """A container of an image, in the network of this process."""
 
-    def __init__(self, folder):
+    def __init__(self, folder, path):
         self.base = ["buildah", "--root", f"{folder}/root", "--runroot", f"{folder}/run", "--storage-driver", "vfs"]
+        # As `docker load` reads it.
+        self.ask("pull", f"docker-archive:{path}")
+        self.name = self.ask("from", f"oci-archive:{path}")
+        config = config_of(path)
+        self.started = [*config["Entrypoint"], *config.get("Cmd", [])]
+        self.check = config["Healthcheck"]["Test"][1:]
+        self.user = config["User"].partition(":")[0]
+        read = json.loads(self.ask("inspect", self.name))["OCIv1"]["config"]
+        for key in ("Entrypoint", "Cmd", "Env", "User"):
+            require(read.get(key) == config.get(key), f"{path.name}: {key} must be {config.get(key)}, buildah reads {read.get(key)}")
 
     def ask(self, *arguments):
         done = subprocess.run([*self.base, *arguments], capture_output=True, text=True, timeout=120)
         require(done.returncode == 0, f"buildah {arguments}: {done.stderr}")
         return done.stdout.strip()
 
-    def container(self, path):
-        # As `docker load` reads it.
-        self.ask("pull", f"docker-archive:{path}")
-        return self.ask("from", f"oci-archive:{path}")
+    def command(self, *arguments, variables=()):
+        """Returns the command that runs another one with the variables and the user of the image."""
+        given = [each for variable in variables for each in ("--env", variable)]
+        return [*self.base, "run", "--isolation", "chroot", *given, self.name, "--", *arguments]
 
-    def command(self, container, *arguments):
-        return [*self.base, "run", "--isolation", "chroot", container, "--", *arguments]
+    def run(self, *arguments):
+        return subprocess.run(self.command(*arguments), capture_output=True, text=True, timeout=60)
 
-    def run(self, container, *arguments):
-        """Returns the exit code of a command."""
-        return subprocess.run(self.command(container, *arguments), capture_output=True, timeout=60).returncode
+    def is_healthy(self):
+        return self.run(*self.check).returncode == 0
 
     @contextmanager
-    def running(self, container, *arguments):
-        """Runs a command in the background, in a group of processes that ends with it."""
-        process = subprocess.Popen(self.command(container, *arguments), stdout=subprocess.DEVNULL, start_new_session=True)
+    def running(self, *options, variables=()):
+        """Runs the image in the background until its health check succeeds, in a group of processes that ends with it."""
+        require(not self.is_healthy(), f"{self.check} must fail while nothing runs")
+        command = [*self.started, *options]
+        process = subprocess.Popen(self.command(*command, variables=variables), stdout=subprocess.DEVNULL, start_new_session=True)
         try:
-            yield process
+            end = time.monotonic() + BOUND
+            while not self.is_healthy():
+                require(time.monotonic() < end, f"{self.check} must succeed within {BOUND} s after {command}")
+            users = users_of(command)
+            require(users == {self.user}, f"{command} must run as {self.user}, got {users}")
+            yield
         finally:
             os.killpg(process.pid, signal.SIGKILL)
             process.wait()
 
 
-def healthy(buildah, container, *check):
-    """Waits until a health check succeeds."""
-    end = time.monotonic() + BOUND
-    while buildah.run(container, *check) != 0:
-        require(time.monotonic() < end, f"{container}: {check} must succeed within {BOUND} s")
+def users_of(command):
+    """Returns the users of the processes that a command began."""
+    users = set()
+    for process in Path("/proc").glob("[0-9]*"):
+        try:
+            if (process / "cmdline").read_text().split("\0")[:-1] == command:
+                users.add(re.search(r"^Uid:\t(\d+)", (process / "status").read_text(), re.M)[1])
+        except (FileNotFoundError, ProcessLookupError):
+            continue
+    return users
+
+
+def page_command():
+    """Returns the command of docs/guide/install.md that takes until a denial, in a container."""
+    page = (Path(__file__).parent.parent / "docs/guide/install.md").read_text(encoding="utf-8")
+    found = re.search(r"^docker exec weirgate (/weirgate acquire .*)$", page, re.M)
+    require(found, "docs/guide/install.md must have a line `docker exec weirgate /weirgate acquire ...`")
+    return shlex.split(found[1])
 
 
 def run(agent, local):
-    """Runs both images, and returns what was seen."""
+    """Runs both images in a network of their own, and returns what was seen."""
     if shutil.which("buildah") is None or os.geteuid() != 0:
         return "not run: that needs buildah, and root"
+    alone = [sys.executable, Path(__file__).parent / "alone.py", sys.executable, __file__]
+    done = subprocess.run([*alone, agent, local])
+    require(done.returncode == 0, "the images must run by their entrypoints")
+    return "run by their entrypoints as their users, healthy, and unhealthy after the end"
+
+
+def main(agent, local):
     with tempfile.TemporaryDirectory() as folder:
-        buildah = Buildah(folder)
-        agent, local = buildah.container(agent), buildah.container(local)
-        table, page, api = (str(free_port()) for _ in range(3))
-        url = f"http://127.0.0.1:{table}"
-        looked, asked = ["/weirgate", "switches", "--endpoint-url", url], ["/weirgate-agent", "healthcheck", "--listen", f"127.0.0.1:{api}"]
-        for container, check in ((local, looked), (agent, asked)):
-            require(buildah.run(container, *check) != 0, f"{container}: {check} must fail while nothing runs")
-        with buildah.running(local, "/weirgate", "local", "--address", "0.0.0.0", "--port", table, "--page-port", page):
-            healthy(buildah, local, *looked)
-            started = ["--table", "weirgate", "--endpoint-url", url, "--listen", f"127.0.0.1:{api}"]
-            with buildah.running(agent, "/weirgate-agent", *started):
-                healthy(buildah, agent, *asked)
-            require(buildah.run(agent, *asked) != 0, "the agent must be unhealthy after its end")
+        agent, local = Container(folder, Path(agent)), Container(folder, Path(local))
+        # What an agent is given; the rest is in its image.
+        given = ["WEIRGATE_TABLE=weirgate", "AWS_REGION=us-east-1", "AWS_ENDPOINT_URL_DYNAMODB=http://127.0.0.1:8000"]
+        with local.running():
+            said = [local.run(*page_command()).stdout for _ in range(4)]
+            require("denied" in said[-1] and "denied" not in said[0], f"the fourth of {page_command()} must be denied, got {said}")
+            with agent.running(variables=given):
+                pass
+            require(not agent.is_healthy(), "the agent must be unhealthy after its end")
+        with local.running("--data", "/data"):
+            pass
         for container in (agent, local):
-            buildah.ask("rm", container)
-    return "run, healthy, and unhealthy after the end"
+            container.ask("rm", container.name)
+
+
+if __name__ == "__main__":
+    main(*sys.argv[1:])

@@ -60,18 +60,28 @@ fn the_page_on_releases_has_the_versions_of_now() {
 }
 
 #[test]
-fn the_packages_of_the_clients_have_the_version_of_the_crates() {
-    for (file, line) in [
+fn the_packages_of_the_clients_and_the_range_of_their_middleware_have_the_version_of_the_crates() {
+    let project = format!("version = \"{CRATE}\"");
+    let module = format!("__version__ = \"{CRATE}\"");
+    let package = format!("  \"version\": \"{CRATE}\",");
+    let lines: [(&str, &str); 9] = [
+        ("clients/python/pyproject.toml", &project),
+        ("clients/python/src/weirgate/__init__.py", &module),
+        ("clients/asgi/pyproject.toml", &project),
         (
-            "clients/python/pyproject.toml",
-            format!("version = \"{CRATE}\""),
+            "clients/asgi/pyproject.toml",
+            &format!("dependencies = [\"weirgate~={CRATE}\"]"),
         ),
+        ("clients/asgi/src/weirgate_asgi/__init__.py", &module),
+        ("clients/typescript/package.json", &package),
+        ("clients/express/package.json", &package),
         (
-            "clients/typescript/package.json",
-            format!("  \"version\": \"{CRATE}\","),
+            "clients/express/package.json",
+            &format!("    \"weirgate\": \"~{CRATE}\""),
         ),
-        ("tests/data/api.txt", format!("Version {CRATE}")),
-    ] {
+        ("tests/data/api.txt", &format!("Version {CRATE}")),
+    ];
+    for (file, line) in lines {
         assert!(
             read(file).lines().any(|each| each == line),
             "{file} must have {line}"
