@@ -60,6 +60,26 @@ impl Output {
         Ok(streams::to_stdout(&(text::json(&json) + "\n"))?)
     }
 
+    /// As [`print`](Self::print), to standard error.
+    ///
+    /// # Errors
+    /// If the value has no JSON.
+    pub fn warn<T: Serialize, S: Into<Text>>(
+        &self,
+        value: &T,
+        text: impl FnOnce(&T) -> S,
+    ) -> Result<(), Failure> {
+        if !self.is_json {
+            streams::warn(text(value));
+            return Ok(());
+        }
+        let json = serde_json::to_value(value);
+        let json =
+            json.map_err(|error| Failure::Failed(format!("the result has no JSON: {error}")))?;
+        streams::warn_json(&json);
+        Ok(())
+    }
+
     /// Prints text, in every format.
     ///
     /// # Errors

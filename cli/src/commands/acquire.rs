@@ -125,6 +125,20 @@ impl Acquire {
         }
     }
 
+    /// Tells a denial. With a command, standard output is the command's alone.
+    fn refused(
+        &self,
+        context: &Context,
+        answer: &Answer<'_>,
+        text: impl Display,
+    ) -> Result<(), Failure> {
+        let (output, line) = (context.output(), one_line(&text.to_string()));
+        match self.command.is_empty() {
+            true => output.print(answer, |_| line),
+            false => output.warn(answer, |_| line),
+        }
+    }
+
     async fn acquire(self, context: &Context) -> Result<Outcome, Failure> {
         // Before the first request, so that none leaves something behind that a signal ends.
         let mut signals = Signals::new()?;
@@ -166,15 +180,15 @@ impl Acquire {
                 held.run(&self.command, signals).await
             }
             Ok(Decision::Denied(denied)) => {
-                refused(context, &Answer::Denied(&denied), &denied)?;
+                self.refused(context, &Answer::Denied(&denied), &denied)?;
                 Ok(Outcome::Denied)
             }
             Ok(Decision::NeverFits(never)) => {
-                refused(context, &Answer::NeverFits(&never), &never)?;
+                self.refused(context, &Answer::NeverFits(&never), &never)?;
                 Ok(Outcome::NeverFits)
             }
             Ok(Decision::Disabled(disabled)) => {
-                refused(context, &Answer::Disabled(&disabled), &disabled)?;
+                self.refused(context, &Answer::Disabled(&disabled), &disabled)?;
                 Ok(Outcome::Stopped)
             }
         }
@@ -209,10 +223,4 @@ fn granted(context: &Context, grant: &Grant) -> Result<(), Failure> {
             lease.map(|(id, expires)| format!("\nlease {id}, expires {}", instant::text(expires)));
         format!("granted\n{table}{}", lease.unwrap_or_default())
     })
-}
-
-fn refused(context: &Context, answer: &Answer<'_>, text: impl Display) -> Result<(), Failure> {
-    context
-        .output()
-        .print(answer, |_| one_line(&text.to_string()))
 }

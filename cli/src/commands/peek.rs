@@ -1,7 +1,7 @@
 //! `weirgate peek`.
 
 use clap::Args;
-use weirgate::{ConfigStatus, EntityId, LimitKind, LimitStatus, RateLimiter, Resource};
+use weirgate::{ConfigStatus, EntityId, Limit, LimitKind, LimitStatus, RateLimiter, Resource};
 use weirgate_shared::{rate_text, rounded_span};
 
 use crate::amounts::{self, Amount};
@@ -21,12 +21,18 @@ pub struct Peek {
     /// Amounts that would be taken, for the time to wait: tpm=500
     #[arg(value_name = "NAME=TOKENS", value_parser = amounts::amount)]
     needs: Vec<Amount>,
+    /// Limits instead of the configured ones: rpm=500/minute
+    #[arg(long = "limit", value_name = "LIMIT", value_parser = amounts::limit)]
+    limits: Vec<Limit>,
 }
 
 impl Peek {
     pub async fn run(self, context: &Context) -> Result<Outcome, Failure> {
         let limiter = context.limiter().await?;
         let mut peek = limiter.peek(&self.entity, &self.resource);
+        if !self.limits.is_empty() {
+            peek = peek.limits(&self.limits);
+        }
         for need in &self.needs {
             peek = peek.need(&need.limit, need.tokens);
         }

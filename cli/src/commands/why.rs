@@ -139,6 +139,7 @@ fn limit_row(known: &Known) -> Vec<String> {
         status,
         from,
         saturation,
+        ..
     } = known;
     let from = from.as_ref();
     let from = from.map_or("not the table".to_owned(), ToString::to_string);

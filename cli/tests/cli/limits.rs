@@ -355,7 +355,17 @@ async fn a_saved_plan_prunes_what_it_was_made_with_and_nothing_later() {
     table.text("limits set --resource new rpm=5/minute");
     let twice = table.run(["limits", "apply", plan.path(), "--prune"]);
     assert!(twice.code == Some(2) && twice.stderr.contains("leave --prune out"));
-    table.text(["limits", "apply", plan.path()]);
+    let unasked = table.run(["limits", "apply", plan.path()]);
+    assert_eq!(unasked.code, Some(2), "{unasked:?}");
+    for part in ["remove 1 levels and parents", "add --yes"] {
+        assert!(unasked.stderr.contains(part), "{part}: {unasked:?}");
+    }
+    let shown = table.text(["limits", "apply", plan.path(), "--dry-run"]);
+    assert!(shown.contains("1 remove"), "{shown}");
+    let declined = table.run_typing("yes\n", ["limits", "apply", plan.path()]);
+    assert_eq!(declined.code, Some(2), "{declined:?}");
+    assert!(table.json("limits get --resource old")["config"].is_object());
+    table.text(["limits", "apply", plan.path(), "--yes"]);
     let config =
         |level: &str| table.json(&*format!("limits get --resource {level}"))["config"].clone();
     assert_eq!(config("old"), Value::Null);
@@ -394,4 +404,107 @@ async fn what_no_limits_file_has_is_no_export() {
         "{refused:?}"
     );
     assert!(refused.stderr.contains("rpm=1.5/minute"), "{refused:?}");
+}
+
+/// By each way to change limits; the same is told before anything is written.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_change_of_kind_is_refused_by_every_command_that_plans_or_makes_it() {
+    let table = Table::new().await;
+    table.text("limits set --resource lv s=40/minute");
+    table.text("acquire e lv s=1");
+    let level = "{limits: {s: 4}}";
+    let files = [
+        format!("weirgate: 1\nentities:\n  e:\n    resources:\n      lv: {level}\n"),
+        format!("weirgate: 1\nentities:\n  e: {level}\n"),
+        format!("weirgate: 1\nresources:\n  lv: {level}\n"),
+    ];
+    let levels = ["--entity e --resource lv", "--entity e", "--resource lv"];
+    for is_deleted in [false, true] {
+        for (level, file) in levels.iter().zip(&files) {
+            if is_deleted && level.starts_with("--entity e --") {
+                continue;
+            }
+            let file = File::new("kind.yaml", file);
+            let set = format!("limits set {level} s=4");
+            let dry = format!("{set} --dry-run");
+            let [diff, plan] =
+                ["diff", "plan"].map(|name| format!("limits {name} {}", file.path()));
+            let apply = format!("limits apply {} --yes", file.path());
+            let prune = format!("{apply} --prune");
+            for command in [set, dry, diff, plan, apply, prune] {
+                let run = table.run(&*command);
+                assert_eq!(
+                    (run.code, &*run.stdout),
+                    (Some(2), ""),
+                    "{command}: {run:?}"
+                );
+                for part in ["\"s\"", "a rate", "slots", "another name", "of e on lv"] {
+                    assert!(run.stderr.contains(part), "{command}: {run:?}");
+                }
+                assert!(!run.stderr.contains("that are left"), "{command}: {run:?}");
+            }
+            let acquire = "acquire e lv s=1 --limit s=40/minute";
+            assert_eq!(table.run(acquire).code, Some(0));
+        }
+        if !is_deleted {
+            table.text("limits delete --resource lv --yes");
+        }
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_plan_overwrites_only_a_plan() {
+    let table = Table::new().await;
+    let (file, other) = (File::new("in.yaml", FILE), File::new("other", "my notes\n"));
+    let plan = File::new("new.plan", "");
+    std::fs::remove_file(plan.path()).unwrap();
+    let link = File::new("link.yaml", "");
+    std::fs::remove_file(link.path()).unwrap();
+    std::os::unix::fs::symlink(file.path(), link.path()).unwrap();
+    let read = |file: &File| std::fs::read_to_string(file.path()).unwrap();
+    for (out, force) in [
+        (&file, &[][..]),
+        (&file, &["--force"]),
+        (&link, &["--force"]),
+        (&other, &[]),
+    ] {
+        let words = [&["limits", "plan", file.path(), "--out", out.path()], force].concat();
+        let refused = table.run(words);
+        assert_eq!(
+            (refused.code, &*refused.stdout),
+            (Some(2), ""),
+            "{refused:?}"
+        );
+        for part in ["--out must be", out.path(), "name another one"] {
+            assert!(refused.stderr.contains(part), "{part}: {refused:?}");
+        }
+        assert_eq!((&*read(&file), &*read(&other)), (FILE, "my notes\n"));
+    }
+    for _ in ["new", "a plan"] {
+        table.text(["limits", "plan", file.path(), "--out", plan.path()]);
+        assert!(read(&plan).starts_with("{\"weirgate_plan\""));
+    }
+    let forced = [
+        "limits",
+        "plan",
+        file.path(),
+        "--out",
+        other.path(),
+        "--force",
+    ];
+    table.text(forced);
+    assert_eq!(read(&other), read(&plan));
+    let printed = table.text(["limits", "plan", file.path(), "--out", "-"]);
+    assert_eq!(printed, read(&plan));
+    assert!(!std::path::Path::new("-").exists());
+    let applied = table.run_reading(&printed, "limits apply -");
+    assert_eq!(applied.code, Some(0), "{applied:?}");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_comment_makes_no_plan() {
+    let table = Table::new().await;
+    let text = format!("# from a \"weirgate_plan\"\n{FILE}");
+    let done = table.run_reading(&text, "limits apply - --yes");
+    assert_eq!(done.code, Some(0), "{done:?}");
 }

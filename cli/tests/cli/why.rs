@@ -129,3 +129,45 @@ async fn what_denies_is_named_with_the_command_that_ends_it() {
     assert_eq!(reasons["limits"][0]["from"], Value::Null, "{reasons}");
     assert_eq!(next(&reasons), ["weirgate audit --resource gpt-4"]);
 }
+
+#[tokio::test(flavor = "multi_thread")]
+async fn what_a_level_without_limits_is_told_to_run_can_be_run() {
+    let table = Table::new().await;
+    table.text("limits set --system rpm=5/minute");
+    for status in ["--disabled", "--unlimited"] {
+        table.text(["limits", "set", "--resource", "gpt-4", status]);
+        let reasons = table.json("why user-1 gpt-4");
+        let found = next(&reasons);
+        assert_eq!(
+            found[0], "weirgate limits delete --resource gpt-4",
+            "{reasons}"
+        );
+        table.text(&*format!("{} --yes", &found[0]["weirgate ".len()..]));
+        table.text("acquire user-1 gpt-4 rpm=1");
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_limit_of_another_kind_is_named_with_the_command_that_ends_it() {
+    let table = Table::new().await;
+    for (brought, configured) in [
+        ("a=4/1h30m,burst=7", "a=4"),
+        ("b=4/minute", "b=4"),
+        ("c=4", "c=4/minute"),
+    ] {
+        let name = &brought[..1];
+        let take = format!("acquire e {name} {name}=1 --lease 1s");
+        table.text(&*format!("{take} --limit {brought}"));
+        table.text(&*format!("limits set --resource {name} {configured}"));
+        let failed = table.run(&*take);
+        assert_eq!(failed.code, Some(2), "{failed:?}");
+        for part in ["'weirgate limits set'", "'weirgate erase e'"] {
+            assert!(failed.stderr.contains(part), "{part}: {failed:?}");
+        }
+        let reasons = table.json(&*format!("why e {name}"));
+        let command = format!("weirgate limits set --resource {name} {brought}");
+        assert_eq!(next(&reasons)[0], command, "{reasons}");
+        table.text(&command["weirgate ".len()..]);
+        table.text(&*take);
+    }
+}

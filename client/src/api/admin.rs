@@ -8,6 +8,7 @@ mod descriptions;
 mod effective;
 mod entities;
 mod erase;
+mod kinds;
 mod leases;
 mod operate;
 mod purge;

@@ -75,10 +75,11 @@ pub(crate) fn check_bucket_limits(shard: &Shard, limits: &[Limit]) -> Result<(),
     if let Some((limit, known)) = limits.iter().find_map(other) {
         let got = limit.rule().kind();
         return Err(Error::Invalid(format!(
-            "limit {:?} must stay {known} in bucket {}, got {got}: give the new limit another name, or delete the \
-             bucket's items to reset it",
+            "limit {:?} must stay {known} in bucket {}, got {got}: set it as {known} again ('weirgate limits set'), \
+             give the new limit another name, or erase the entity ('weirgate erase {}')",
             limit.name(),
-            bucket()
+            bucket(),
+            shard.key.entity
         )));
     }
     // Most have so few that none needs to be looked up again.

@@ -1,6 +1,7 @@
 //! What to run next for a bucket.
 
 use weirgate::{ConfigLevel, ConfigStatus, LimitKind, LimitStatus};
+use weirgate_shared::rate_text;
 
 use super::reasons::{Known, Next, Reasons, in_force};
 
@@ -41,10 +42,17 @@ pub(super) fn advice(reasons: &Reasons) -> Vec<Next> {
             "no limits are configured".to_owned(),
             &format!("limits set --resource {resource} rpm=600/minute"),
         )),
-        Some((level, config)) if config.status != ConfigStatus::Enforced => Some(Next::new(
-            format!("{level} is {}", config.status.as_str()),
-            &format!("limits set {} --enforced", options(level)),
-        )),
+        Some((level, config)) if config.status != ConfigStatus::Enforced => {
+            // A level cannot enforce limits that it does not have.
+            let change = match config.limits.is_empty() {
+                true => format!("delete {}", options(level)),
+                false => format!("set {} --enforced", options(level)),
+            };
+            Some(Next::new(
+                format!("{level} is {}", config.status.as_str()),
+                &format!("limits {change}"),
+            ))
+        }
         _ => None,
     };
     let by_limit = reasons.limits.iter().flat_map(of_limit);
@@ -67,7 +75,19 @@ fn of_limit(known: &Known) -> impl Iterator<Item = Next> {
         ..
     } = &known.status;
     let is_out = known.status.available.whole_tokens() <= 0;
-    let by_callers = known.from.is_none().then(|| {
+    let by_kind = known.other_kind.as_ref().map(|(level, other)| {
+        let reason = format!(
+            "{limit} of {entity} is {} in the bucket and {} of {level}: acquires fail until {level} \
+             has it as {} again, or under another name",
+            known.status.kind(),
+            other.rule().kind(),
+            known.status.kind()
+        );
+        let command = format!("limits set {} {}", options(level), text(&known.status));
+        Next::new(reason, &command)
+    });
+    let is_brought = known.from.is_none() && by_kind.is_none();
+    let by_callers = is_brought.then(|| {
         let reason = format!(
             "{limit} of {entity} is not the table's: callers bring it with the call or from a \
              file, or none has taken since a change"
@@ -84,5 +104,22 @@ fn of_limit(known: &Known) -> impl Iterator<Item = Next> {
             &format!("usage --entity {entity} --resource {resource} --by hour --from 1d"),
         ),
     });
-    by_callers.into_iter().chain(by_balance)
+    by_kind.into_iter().chain(by_callers).chain(by_balance)
+}
+
+/// Returns a limit as `limits set` takes it.
+fn text(status: &LimitStatus) -> String {
+    let LimitStatus {
+        limit, capacity, ..
+    } = status;
+    match status.kind() {
+        LimitKind::Slots => format!("{limit}={capacity}"),
+        LimitKind::Rate => {
+            let rate = rate_text(status.refill_amount, status.refill_period);
+            match status.refill_amount == *capacity {
+                true => format!("{limit}={rate}"),
+                false => format!("{limit}={rate},burst={capacity}"),
+            }
+        }
+    }
 }

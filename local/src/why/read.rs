@@ -72,10 +72,17 @@ impl Reasons {
             let peeked = peeked.iter().filter(|of| of.entity == found.entity);
             let statuses = of_bucket.unwrap_or_else(|| peeked.cloned().collect());
             limits.extend(statuses.into_iter().map(|status| {
+                let configured = in_force(&levels, &status.entity, &resource);
                 Known {
-                    from: in_force(&levels, &status.entity, &resource)
+                    from: configured
                         .filter(|(_, config)| is_of(&status, config))
                         .map(|(level, _)| level.clone()),
+                    other_kind: configured.and_then(|(level, config)| {
+                        let mut limits = config.limits.iter();
+                        let limit = limits.find(|limit| limit.name().as_str() == status.limit)?;
+                        let is_other = limit.rule().kind() != status.kind();
+                        is_other.then(|| (level.clone(), limit.clone()))
+                    }),
                     saturation: Saturation::of(&status, found.used.as_ref()),
                     status,
                 }

@@ -2,7 +2,8 @@
 
 use serde::Serialize;
 use weirgate::{
-    AuditEvent, Config, ConfigLevel, Entity, EntityId, LimitStatus, Resource, StoredLease, Switch,
+    AuditEvent, Config, ConfigLevel, Entity, EntityId, Limit, LimitStatus, Resource, StoredLease,
+    Switch,
 };
 
 use super::fields::Field;
@@ -60,6 +61,10 @@ pub struct Known {
     /// The level that it comes from; `None` if the bucket has another limit than the table: callers
     /// bring it with the call or from a file, or none has taken since a change.
     pub from: Option<ConfigLevel>,
+    /// The limit of this name that is configured for the bucket, if it is of another kind: acquires
+    /// fail until it has another name, or the bucket's kind.
+    #[serde(skip)]
+    pub other_kind: Option<(ConfigLevel, Limit)>,
     /// How much of it is in use; `None` if that is unknown.
     pub saturation: Option<Saturation>,
 }

@@ -376,7 +376,7 @@ async fn a_change_whose_answer_never_comes_is_in_doubt_and_not_made_twice() {
     assert_eq!(version(&fleet), Some(1), "it was made");
 }
 
-/// For processes with another configuration, in code or in the table; whatever the bucket holds.
+/// For processes with another configuration, in code; whatever the bucket holds.
 #[tokio::test(start_paused = true)]
 async fn a_limit_keeps_its_kind_and_the_error_says_how_to_go_on() {
     let kinds = [rpm(60), Limit::concurrent("rpm", 60).unwrap()];
@@ -385,29 +385,110 @@ async fn a_limit_keeps_its_kind_and_the_error_says_how_to_go_on() {
         let limiter = configured(&fleet, &ConfigLevel::System, [known.clone()]).await;
         let grant = take(&limiter, 4).await.unwrap().granted().unwrap();
         let before = fleet.bucket().await;
-        let refused = limiter
-            .admin()
-            .set_config(&ConfigLevel::System, &Config::of([other.clone()]))
-            .await;
-        let (refused, resource) = (refused.unwrap_err().to_string(), of_resource("gpt-4"));
-        assert!(
-            refused.contains("\"rpm\"") && refused.contains("another name"),
-            "{refused}"
-        );
-        // A narrower level has no limits yet.
         let next = fleet.limiter().await;
-        configure(&next, &resource, [other.clone()]).await;
         fleet::pass(secs(61)).await;
+        let limits = [other.clone()];
         for amount in [1, 60] {
-            let error = take(&next, amount).await.unwrap_err().to_string();
-            let says = ["\"rpm\"", "e-1", "must stay", "another name", "delete"];
+            let acquire = next.acquire("e-1", "gpt-4").limits(&limits);
+            let error = acquire.take("rpm", amount).send().await.unwrap_err();
+            let error = error.to_string();
+            let says = [
+                "\"rpm\"",
+                "must stay",
+                "'weirgate limits set'",
+                "another name",
+                "'weirgate erase e-1'",
+            ];
             assert!(says.iter().all(|text| error.contains(text)), "{error}");
         }
         assert_eq!(fleet.bucket().await.limits, before.limits);
         assert!(grant.release().await.is_ok());
-        next.admin().delete_config(&resource).await.unwrap();
         assert!(take(&next, 56).await.unwrap().is_granted());
     }
+}
+
+/// Whatever level has the other kind, and whether it has it still.
+#[tokio::test(start_paused = true)]
+async fn no_level_gives_a_limit_another_kind_than_a_bucket_has() {
+    let kinds = [rpm(60), Limit::concurrent("rpm", 60).unwrap()];
+    let (resource, entity) = (of_resource("gpt-4"), ConfigLevel::Entity(entity("e-1")));
+    let both = ConfigLevel::EntityResource("e-1".try_into().unwrap(), "gpt-4".try_into().unwrap());
+    let levels = [ConfigLevel::System, resource, entity, both];
+    for (known, other) in [(&kinds[0], &kinds[1]), (&kinds[1], &kinds[0])] {
+        for (at, first) in levels.iter().enumerate() {
+            for second in &levels[at..] {
+                for is_deleted in [false, true] {
+                    let case = format!("{first}, {second}, {is_deleted}: {other}");
+                    let fleet = Fleet::new().await;
+                    let limiter = configured(&fleet, first, [known.clone()]).await;
+                    let grant = take(&limiter, 1).await.unwrap().granted().unwrap();
+                    let admin = limiter.admin();
+                    if is_deleted {
+                        admin.delete_config(first).await.unwrap();
+                    }
+                    // The index of buckets.
+                    fleet::pass(secs(2)).await;
+                    let next = Config::of([other.clone()]);
+                    let planned = [(second.clone(), Some(next.clone()))];
+                    let errors = [
+                        admin.set_config(second, &next).await.err(),
+                        admin.check_configs(&planned).await.err(),
+                    ];
+                    // Nothing tells of a level that is gone, except for the buckets of the new one.
+                    let is_seen =
+                        !is_deleted || first == second || matches!(second, ConfigLevel::Entity(_));
+                    for error in errors {
+                        let text = error.as_ref().map(ToString::to_string).unwrap_or_default();
+                        assert_eq!(text.contains("must stay"), is_seen, "{case}: {text}");
+                        assert_eq!(text.contains("another name"), is_seen, "{case}: {text}");
+                    }
+                    let _ = grant.release().await.unwrap();
+                }
+            }
+        }
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn no_deletion_leaves_a_limit_of_another_kind_to_a_bucket() {
+    let kinds = [rpm(60), Limit::concurrent("rpm", 60).unwrap()];
+    let (resource, entity) = (of_resource("gpt-4"), ConfigLevel::Entity(entity("e-1")));
+    let both = ConfigLevel::EntityResource("e-1".try_into().unwrap(), "gpt-4".try_into().unwrap());
+    let levels = [both, entity, resource, ConfigLevel::System];
+    for (at, narrow) in levels.iter().enumerate() {
+        for wide in &levels[at + 1..] {
+            let fleet = Fleet::new().await;
+            let limiter = configured(&fleet, narrow, [kinds[0].clone()]).await;
+            configure(&limiter, wide, [kinds[1].clone()]).await;
+            let admin = limiter.admin();
+            assert!(admin.check_configs(&[(narrow.clone(), None)]).await.is_ok());
+            assert!(take(&limiter, 1).await.unwrap().is_granted());
+            fleet::pass(secs(2)).await;
+            for error in [
+                admin.delete_config(narrow).await.err(),
+                admin.check_configs(&[(narrow.clone(), None)]).await.err(),
+            ] {
+                let text = error.map(|error| error.to_string()).unwrap_or_default();
+                assert!(
+                    text.contains("must stay a rate"),
+                    "{narrow}, {wide}: {text}"
+                );
+            }
+            // Together with the wider level's it is no change of a kind.
+            let all = [(narrow.clone(), None), (wide.clone(), None)];
+            assert!(admin.check_configs(&all).await.is_ok(), "{narrow}, {wide}");
+        }
+    }
+}
+
+/// A forgotten `/minute` is corrected as long as nothing has it.
+#[tokio::test(start_paused = true)]
+async fn a_limit_that_no_bucket_has_may_change_its_kind() {
+    let (fleet, [limiter]) = Fleet::of().await;
+    let resource = of_resource("gpt-4");
+    configure(&limiter, &resource, [Limit::concurrent("rpm", 60).unwrap()]).await;
+    configure(&limiter, &resource, [rpm(60)]).await;
+    assert!(take(&fleet.limiter().await, 60).await.unwrap().is_granted());
 }
 
 async fn config_versions(limiter: &RateLimiter, levels: &[ConfigLevel]) -> Vec<i64> {

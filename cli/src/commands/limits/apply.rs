@@ -6,10 +6,11 @@ use std::path::Path;
 use clap::Args;
 use futures_util::stream::{self, StreamExt};
 use serde::Serialize;
-use weirgate::{Entity, Error, RateLimiter};
+use weirgate::{ConfigLevel, Entity, Error, RateLimiter};
 
 use super::super::confirm::Destroy;
 use super::diff::{self, Changes, ConfigChange, EntityChange, FileArgs};
+use super::plan::is_plan;
 use crate::context::Context;
 use crate::failure::{Failure, Outcome};
 
@@ -20,9 +21,9 @@ const CONCURRENCY: usize = 16;
 ///
 /// The changes of a limits file are shown first, and made after a confirmation. What the file does
 /// not have stays, unless --prune is given; that is asked separately. A plan has been read, so its
-/// changes are made if nothing has changed since. If something has, or an entity would be its own
-/// ancestor, nothing is changed. After an interruption, the same command makes the changes that are
-/// left.
+/// changes are made if nothing has changed since, and only what it removes is asked. If something
+/// has, or an entity would be its own ancestor, nothing is changed. After an interruption, the same
+/// command makes the changes that are left.
 #[derive(Debug, Args)]
 pub struct Apply {
     #[command(flatten)]
@@ -42,7 +43,7 @@ struct Applied {
 impl Apply {
     pub async fn run(self, context: &Context) -> Result<Outcome, Failure> {
         let file = self.file.read()?;
-        let is_plan = file.text.contains("\"weirgate_plan\"");
+        let is_plan = is_plan(&file.text);
         if is_plan && self.file.prune {
             let text = "a plan has its removals: leave --prune out, or make the plan with --prune";
             return Err(Failure::Refused(text.to_owned()));
@@ -72,18 +73,33 @@ impl Apply {
             output.note("dry run: nothing changed");
             return Ok(Outcome::Done);
         }
-        if !is_plan {
-            self.ask(context, &plan)?;
+        match (is_plan, plan.removed()) {
+            (true, 0) => {}
+            (true, removed) => {
+                let file = self.file.file.display();
+                let deed = format!("remove {removed} levels and parents, as {file} says");
+                self.destroy.confirm(&deed, "prune")?;
+            }
+            (false, _) => self.ask(context, &plan)?,
         }
         let limiter = context.limiter().await?;
         let configs = open_configs(&limiter, &plan).await?;
+        let planned = configs.iter();
+        let planned = planned.map(|change| (change.level.clone(), change.after.clone()));
+        limiter
+            .admin()
+            .check_configs(&planned.collect::<Vec<_>>())
+            .await?;
         let entities = open_entities(&limiter, &plan).await?;
         let left = configs.len() + entities.len();
         let mut applied = 0;
         if let Err(failure) = make(&limiter, configs, entities, &mut applied, context).await {
-            output.note(format!(
-                "{applied} of {left} changes were made; the same command makes those that are left"
-            ));
+            // A refusal is permanent: only another plan goes on.
+            let next = match failure {
+                Failure::Refused(_) => "correct the cause",
+                _ => "the same command makes those that are left",
+            };
+            output.note(format!("{applied} of {left} changes were made; {next}"));
             return Err(failure);
         }
         let report = Applied {
@@ -131,7 +147,7 @@ impl Apply {
 /// Makes the changes, and counts them in `applied`.
 async fn make(
     limiter: &RateLimiter,
-    configs: Vec<&ConfigChange>,
+    mut configs: Vec<&ConfigChange>,
     mut entities: Vec<EntityChange>,
     applied: &mut usize,
     context: &Context,
@@ -142,11 +158,17 @@ async fn make(
         *applied += 1;
         progress.show(|| format!("{applied} of {left} changes"));
     };
-    // What is removed goes last, so no level is without limits on the way.
-    let (set, removed): (Vec<_>, Vec<_>) = configs
-        .into_iter()
-        .partition(|change| change.after.is_some());
-    for configs in [set, removed] {
+    // What is removed goes last, so no level is without limits on the way, and the widest level of
+    // it first, so none gets a limit of another kind.
+    let step = |change: &&ConfigChange| match (&change.after, &change.level) {
+        (Some(_), _) => 0,
+        (None, ConfigLevel::System) => 1,
+        (None, ConfigLevel::Resource(_)) => 2,
+        (None, ConfigLevel::Entity(_)) => 3,
+        (None, ConfigLevel::EntityResource(..)) => 4,
+    };
+    configs.sort_by_key(step);
+    for configs in configs.chunk_by(|one, next| step(one) == step(next)) {
         let mut changes = stream::iter(configs)
             .map(|change| apply(limiter, change))
             .buffer_unordered(CONCURRENCY);

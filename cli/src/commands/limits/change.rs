@@ -127,6 +127,10 @@ async fn change(
     if let Some(next) = next {
         next.check().map_err(Error::from)?;
     }
+    if changed.changed && dry_run {
+        let planned = [(level.clone(), changed.after.clone())];
+        limiter.admin().check_configs(&planned).await?;
+    }
     let writes = changed.changed && !dry_run;
     if writes && !limiter.admin().replace_config(level, version, next).await? {
         return Err(Failure::Failed(format!(

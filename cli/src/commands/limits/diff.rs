@@ -108,7 +108,7 @@ impl FileArgs {
     /// Compares the file with the table.
     ///
     /// # Errors
-    /// [`Failure::Refused`] for a broken file, with line and column.
+    /// [`Failure::Refused`] for a broken file, with line and column, or a change that would be refused.
     pub async fn changes(&self, context: &Context) -> Result<Changes, Failure> {
         self.changes_of(self.read()?, context).await
     }
@@ -170,7 +170,15 @@ impl FileArgs {
                 before: stored.value,
                 after,
             })
-            .filter(|change| change.before != change.after);
+            .filter(|change| change.before != change.after)
+            .collect::<Vec<_>>();
+        // No plan has what its application would refuse.
+        let planned = configs.iter();
+        let planned = planned.map(|change| (change.level.clone(), change.after.clone()));
+        limiter
+            .admin()
+            .check_configs(&planned.collect::<Vec<_>>())
+            .await?;
         let alone = pruned.entities.into_iter().map(|entity| Entity {
             parent: None,
             cascades: false,
@@ -187,7 +195,7 @@ impl FileArgs {
             weirgate_plan: 1,
             table: context.table()?.to_owned(),
             namespace: context.options().namespace.clone(),
-            configs: configs.collect(),
+            configs,
             entities: entities.collect(),
             pruned: number,
         })
@@ -201,7 +209,7 @@ impl Changes {
     }
 
     /// Returns the number of configurations and parents that are removed.
-    fn removed(&self) -> usize {
+    pub fn removed(&self) -> usize {
         let configs = self.configs.iter().filter(|change| change.after.is_none());
         let parents = self.entities.iter();
         let parents = parents.filter(|change| change.after.parent.is_none());
@@ -217,10 +225,15 @@ impl ShownArgs {
     pub fn print(&self, context: &Context, changes: &Changes) -> Result<Outcome, Failure> {
         let output = context.output();
         output.print(changes, |changes| text(output, changes))?;
-        Ok(match self.exit_code && changes.count() > 0 {
+        Ok(self.outcome(changes))
+    }
+
+    /// Returns the outcome of a command that found these changes.
+    pub const fn outcome(&self, changes: &Changes) -> Outcome {
+        match self.exit_code && changes.count() > 0 {
             true => Outcome::Changes,
             false => Outcome::Done,
-        })
+        }
     }
 }
 

@@ -10,6 +10,7 @@ use weirgate_shared::{
 use weirgate_store::{BY_ENTITY, BY_RESOURCE, Item, Query, SortKeys};
 
 use super::Admin;
+use super::kinds::{Planned, Proposal, wider};
 use crate::api::page::{Page, PageToken, Unreadable, within};
 use crate::config::{ConfigEdit, key, stored};
 use crate::session::CacheKey;
@@ -52,7 +53,8 @@ impl Admin {
     /// ```
     ///
     /// # Errors
-    /// [`Error::Invalid`] for an invalid configuration, before anything is sent.
+    /// [`Error::Invalid`] for an invalid configuration, before anything is sent, or if a limit would
+    /// get another kind than buckets have under its name.
     /// [`Error::Contended`] if other processes kept changing it, [`Error::Store`] if the outcome is
     /// not known.
     pub async fn set_config(&self, level: &ConfigLevel, config: &Config) -> Result<(), Error> {
@@ -290,6 +292,10 @@ impl Admin {
         })
     }
 
+    fn level_key(&self, level: &ConfigLevel) -> ItemKey {
+        key(&self.session.namespace, level).item_key()
+    }
+
     /// Replaces a configuration by what `next` makes of it, or deletes it if that is `None`. With a
     /// `version`, only if the item still has it.
     async fn change_level(
@@ -306,9 +312,12 @@ impl Admin {
                 let what = format!("the configuration of {level}");
                 let editing = ConfigEdit::new(session, what, CacheKey::Level(level.clone()));
                 let mut editing = editing.by(author);
+                let item_key = key.item_key();
+                let wider = wider(level);
+                let keys = wider.iter().map(|level| self.level_key(level));
+                let keys: Vec<_> = [item_key.clone()].into_iter().chain(keys).collect();
                 loop {
-                    let item_key = key.item_key();
-                    let (items, mark) = editing.read(std::slice::from_ref(&item_key)).await?;
+                    let (items, mark) = editing.read(&keys).await?;
                     let seen = stored(&item_key, &items)?;
                     let next = next(seen.value.as_ref())?;
                     let changes = version.map(|version| seen.version.saturating_sub(version));
@@ -322,7 +331,21 @@ impl Admin {
                     if !matches!(changes, None | Some(0)) {
                         return Ok(Change::Refused);
                     }
-                    check_kinds(level, seen.value.as_ref(), next.as_ref())?;
+                    // One that cannot be read is in force nowhere, and must not keep others from being
+                    // written.
+                    let of = |level: &ConfigLevel| {
+                        let stored = stored(&self.level_key(level), &items).ok()?;
+                        Some((level.clone(), stored.value?))
+                    };
+                    let proposal = Proposal {
+                        level,
+                        seen: &seen,
+                        next: next.as_ref(),
+                        wider: wider.iter().filter_map(of).collect(),
+                        replaced: vec![],
+                        planned: &Planned::new(),
+                    };
+                    self.check_kinds(&proposal).await?;
                     let mut actions = vec![write_config(&key, &seen, next.as_ref())];
                     let change = AuditChange::Config {
                         level: level.clone(),
@@ -347,27 +370,6 @@ enum Change {
     Made(ConfigReport),
     /// The version was another one; nothing was written.
     Refused,
-}
-
-/// Requires that no limit of a level becomes slots, or a rate: buckets keep the kind that they have.
-fn check_kinds(
-    level: &ConfigLevel,
-    seen: Option<&Config>,
-    next: Option<&Config>,
-) -> Result<(), Error> {
-    let mut limits = next.iter().flat_map(|config| &config.limits);
-    let other = limits.find_map(|limit| {
-        let mut known = seen.iter().flat_map(|config| &config.limits);
-        let known = known.find(|known| known.name() == limit.name())?;
-        let (known, got) = (known.rule().kind(), limit.rule().kind());
-        (known != got).then_some((limit.name(), known, got))
-    });
-    let Some((name, known, got)) = other else {
-        return Ok(());
-    };
-    Err(Error::Invalid(format!(
-        "limit {name:?} of {level} must stay {known}, got {got}: give the new limit another name"
-    )))
 }
 
 /// Returns a valid configuration, its limits in the order in which they are read back.
