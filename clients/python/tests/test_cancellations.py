@@ -157,6 +157,7 @@ class Leasing(Server):
         self.granted = 0
         self.ends = []
         self.lock = threading.Lock()
+        self.answered = threading.Event()
         self.closes, self.drops, self.on_settle, self.on_acquire = closes, drops, on_settle, on_acquire
         super().__init__(self.serve_one)
 
@@ -169,6 +170,7 @@ class Leasing(Server):
                 with self.lock:
                     self.held, self.granted = self.held + 1, self.granted + 1
                 peer.send(self.last(LEASED))
+                self.answered.set()
             else:
                 if self.on_settle:
                     self.on_settle()
@@ -202,6 +204,7 @@ class EveryStep(unittest.TestCase):
         """Runs `main(client, turn)` on a loop of its own, for each turn, and finds no slot held afterwards."""
         for turn in range(self.TURNS):
             with self.subTest(turn=turn), Leasing(**options) as server:
+                self.server = server
 
                 async def run():
                     client = weirgate.AsyncClient(server.url)
@@ -304,6 +307,52 @@ class EveryStep(unittest.TestCase):
                 await asyncio.sleep(0)
 
         self.check(main)
+
+    def test_many_acquires_at_the_end_of_the_loop(self):
+        # Connections pass from a task to the rollback of another one, while all tasks are cancelled.
+        async def main(client, turn):
+            async def work():
+                async with client.acquire("a", "api", {"slots": 1}, lease=600):
+                    await asyncio.Event().wait()
+
+            self.tasks = [asyncio.ensure_future(work()) for _ in range(10)]
+            for _ in range(turn):
+                await asyncio.sleep(0)
+
+        self.check(main)
+
+    def test_an_acquire_whose_connection_another_call_has_already(self):
+        async def main(client, turn):
+            async def other():
+                await (await client.acquire("a", "api", {"slots": 1})).release()
+
+            def cancel():
+                # Begins first, so it takes the connection before the cancelled task runs.
+                others.append(asyncio.ensure_future(other()))
+                acquire.cancel()
+
+            others = []
+            for event in (asked, go, self.server.answered):
+                event.clear()
+            acquire = asyncio.ensure_future(client.acquire("a", "api", {"slots": 1}))
+            await until_set(asked)
+            # Blocks the loop, so that each turn afterwards is the same in every run.
+            go.set()
+            self.assertTrue(self.server.answered.wait(10))
+            in_turns(turn, cancel)
+            await asyncio.wait({acquire})
+            if not acquire.cancelled():
+                await acquire.result().release()
+            while not others:
+                await asyncio.sleep(0)
+            await asyncio.gather(*others)
+
+        def on_acquire():
+            asked.set()
+            go.wait(10)
+
+        asked, go = threading.Event(), threading.Event()
+        self.check(main, on_acquire=on_acquire)
 
     def test_timeouts(self):
         for seconds in [0, 1e-6, 1e-5, 1e-4, 3e-4, 1e-3, 2e-3]:

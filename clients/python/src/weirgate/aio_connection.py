@@ -47,62 +47,36 @@ class Waits:
 
     def end(self) -> None:
         """Raises the cancellation that came meanwhile."""
-        if self._cancelled is not None:
-            raise self._cancelled
+        cancelled, self._cancelled = self._cancelled, None
+        if cancelled is None:
+            return
+        try:
+            raise cancelled
+        finally:
+            # Its traceback has this frame: such a cycle would keep the client, and its sockets open.
+            del cancelled
 
 
 class AsyncConnection:
-    """One connection. It carries one request at a time."""
+    """One connection. It carries one request at a time.
+
+    The slots have no state of a request: another one may begin before the caller of the last one runs again.
+    """
+
+    __slots__ = ("head", "hide", "loop", "pid", "socket")
 
     def __init__(self, endpoint: Endpoint) -> None:
         self.head, token = endpoint.head()
-        self._hide = hiding(token)
+        self.hide = hiding(token)
         self.loop = asyncio.get_running_loop()
         self.pid = os.getpid()
         self.socket: Optional[socket.socket] = None
-        self.is_sent = False
-        """Whether a part of the request in progress may have been sent."""
-        self.is_given_up = False
-        self._waits = Waits(endures=True)
 
     @property
     def is_usable(self) -> bool:
         """Whether it belongs to this loop and process, and the agent has not closed it."""
         is_own = self.pid == os.getpid() and self.loop is asyncio.get_running_loop()
         return is_own and self.socket is not None and is_open(self.socket)
-
-    async def connect(self, endpoint: Endpoint) -> None:
-        """Connects. The addresses of a name are tried one after the other."""
-        try:
-            if isinstance(endpoint.address, str):
-                await self._connect(socket.AF_UNIX, endpoint.address)
-                return
-            find = functools.partial(socket.getaddrinfo, *endpoint.address, type=socket.SOCK_STREAM)
-            finding = self.loop.run_in_executor(None, find)
-            await self._waits.wait(finding)
-            found = finding.result()
-            for place, (family, _, _, _, address) in enumerate(found, 1):
-                try:
-                    await self._connect(family, address)
-                    break
-                except OSError:
-                    if place == len(found):
-                        raise
-            assert self.socket is not None
-            self.socket.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-        except (OSError, ValueError) as error:
-            raise NotSent(not_connected(endpoint, error)) from error
-
-    async def _connect(self, family: int, address: Any) -> None:
-        self.close()
-        self.socket = socket.socket(family, socket.SOCK_STREAM)
-        self.socket.setblocking(False)
-        code = self.socket.connect_ex(address)
-        if code == errno.EINPROGRESS:
-            await self._ready(self.socket, self.loop.add_writer, self.loop.remove_writer)
-            code = self.socket.getsockopt(socket.SOL_SOCKET, socket.SO_ERROR)
-        if code:
-            raise OSError(code, os.strerror(code))
 
     def close(self) -> None:
         """Closes it. The agent gives up on a request in progress."""
@@ -111,62 +85,120 @@ class AsyncConnection:
             self.socket = None
 
     def __del__(self) -> None:
-        self.close()
+        # A constructor that failed set nothing.
+        if hasattr(self, "socket"):
+            self.close()
+
+
+class Exchange:
+    """One request on a connection, and its answer. It touches the connection only until its task has ended."""
+
+    def __init__(
+        self, connection: AsyncConnection, endpoint: Endpoint, path: str, body: bytes, take_back: Optional[TakeBack]
+    ) -> None:
+        self.connection = connection
+        self.is_sent = False
+        """Whether a part of the request may have been sent."""
+        self.is_given_up = False
+        self._endpoint = endpoint
+        self._take_back = take_back
+        self._waits = Waits(endures=True)
+        self._request = request(path, connection.head, body)
+
+    def stop(self, task: asyncio.Future[Any]) -> None:
+        """Ends its task."""
+        self._waits.endures = False
+        task.cancel()
 
     def give_up(self) -> None:
         """Tells the agent that nothing waits for the answer. One that is on its way can still be read."""
         self.is_given_up = True
-        if self.socket is not None:
-            with contextlib.suppress(OSError):
-                self.socket.shutdown(socket.SHUT_WR)
+        with contextlib.suppress(OSError):
+            self._socket.shutdown(socket.SHUT_WR)
 
-    def stop(self, exchange: asyncio.Future[Any]) -> None:
-        """Ends its exchange."""
-        self._waits.endures = False
-        exchange.cancel()
+    async def run(self) -> Outcome:
+        """Returns a failure, because a loop that ends reports each task that raised one."""
+        try:
+            if self.connection.socket is None:
+                await self._connect()
+            response = await self._ask(memoryview(self._request))
+        except (NotSent, Lost) as failure:
+            return failure
+        if self.is_given_up and self._take_back is not None and response.status == 200:
+            await self._take_back(response)
+        return response
 
-    async def exchange(self, endpoint: Endpoint, path: str, body: bytes) -> Response:
-        """Connects if it has not, sends a request and reads the answer. After an exception it is unusable."""
-        if self.socket is None:
-            await self.connect(endpoint)
-        assert self.socket is not None
-        await self._send(self.socket, memoryview(request(path, self.head, body)))
+    async def _connect(self) -> None:
+        """Connects. The addresses of a name are tried one after the other."""
+        try:
+            if isinstance(self._endpoint.address, str):
+                await self._connect_to(socket.AF_UNIX, self._endpoint.address)
+                return
+            find = functools.partial(socket.getaddrinfo, *self._endpoint.address, type=socket.SOCK_STREAM)
+            finding = self.connection.loop.run_in_executor(None, find)
+            await self._waits.wait(finding)
+            found = finding.result()
+            for place, (family, _, _, _, address) in enumerate(found, 1):
+                try:
+                    await self._connect_to(family, address)
+                    break
+                except OSError:
+                    if place == len(found):
+                        raise
+            self._socket.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        except (OSError, ValueError) as error:
+            raise NotSent(not_connected(self._endpoint, error)) from error
+
+    async def _connect_to(self, family: int, address: Any) -> None:
+        self.connection.close()
+        self.connection.socket = made = socket.socket(family, socket.SOCK_STREAM)
+        made.setblocking(False)
+        code = made.connect_ex(address)
+        if code == errno.EINPROGRESS:
+            await self._ready(self.connection.loop.add_writer, self.connection.loop.remove_writer)
+            code = made.getsockopt(socket.SOL_SOCKET, socket.SO_ERROR)
+        if code:
+            raise OSError(code, os.strerror(code))
+
+    async def _ask(self, data: memoryview) -> Response:
+        """Sends a request and reads the answer. After an exception the connection is unusable."""
+        loop = self.connection.loop
+        sent = 0
+        self.is_sent = True
         reader = Reader()
         try:
+            while sent < len(data):
+                try:
+                    sent += self._socket.send(data[sent:])
+                except BlockingIOError:
+                    await self._ready(loop.add_writer, loop.remove_writer)
             while True:
                 try:
-                    got = self.socket.recv(65536)
+                    got = self._socket.recv(65536)
                 except BlockingIOError:
-                    await self._ready(self.socket, self.loop.add_reader, self.loop.remove_reader)
+                    await self._ready(loop.add_reader, loop.remove_reader)
                     continue
                 if not got:
                     raise Lost("the agent closed the connection before it answered")
                 response = reader.feed(got)
                 if response is not None:
-                    return response._replace(hide=self._hide)
-        except OSError as error:
-            raise Lost(f"no answer of the agent: {error}") from error
-        except Malformed as error:
-            raise Lost(str(error)) from error
-
-    async def _send(self, sock: socket.socket, data: memoryview) -> None:
-        self.is_sent = True
-        sent = 0
-        try:
-            while sent < len(data):
-                try:
-                    sent += sock.send(data[sent:])
-                except BlockingIOError:
-                    await self._ready(sock, self.loop.add_writer, self.loop.remove_writer)
+                    return response._replace(hide=self.connection.hide)
         except OSError as error:
             if sent == 0:
                 raise NotSent(f"the connection to the agent is broken: {error}") from error
             raise Lost(f"no answer of the agent: {error}") from error
+        except Malformed as error:
+            raise Lost(str(error)) from error
 
-    async def _ready(self, sock: socket.socket, add: Callable[..., Any], remove: Callable[[int], Any]) -> None:
+    @property
+    def _socket(self) -> socket.socket:
+        assert self.connection.socket is not None
+        return self.connection.socket
+
+    async def _ready(self, add: Callable[..., Any], remove: Callable[[int], Any]) -> None:
         """Returns when the socket can go on. What it has stays in it, so a cancellation loses nothing."""
-        ready = self.loop.create_future()
-        place = sock.fileno()
+        ready = self.connection.loop.create_future()
+        place = self._socket.fileno()
         # Until the task has run, the socket is ready in each turn.
         add(place, lambda: None if ready.done() else ready.set_result(None))
         try:
@@ -194,69 +226,58 @@ class AsyncConnections:
         if deadline <= time.monotonic():
             raise NotSent(f"no time is left to ask the agent at {self._endpoint.url}")
         connection = self._take() or AsyncConnection(self._endpoint)
-        connection.is_sent = False
+        exchange = Exchange(connection, self._endpoint, path, body, take_back)
         # A task of its own, because a cancellation would lose an answer that this task has not seen yet.
-        exchange = asyncio.ensure_future(self._exchange(connection, path, body, take_back))
-        exchange.add_done_callback(functools.partial(self._put_back, connection))
+        task = asyncio.ensure_future(exchange.run())
+        task.add_done_callback(functools.partial(self._put_back, exchange))
         try:
-            await waits.wait(exchange, deadline)
+            await waits.wait(task, deadline)
         except asyncio.CancelledError:
-            taking = self._give_up(connection, exchange, take_back)
+            taking = self._give_up(exchange, task, take_back)
             if taking is not None:
                 await Waits(endures=True).wait(taking)
             raise
         except BaseException:
-            self._give_up(connection, exchange, take_back)
+            self._give_up(exchange, task, take_back)
             raise
-        if not exchange.done():
-            connection.stop(exchange)
-            await waits.wait(exchange)
-        if exchange.cancelled():
+        if not task.done():
+            exchange.stop(task)
+            await waits.wait(task)
+        if task.cancelled():
             text = f"no answer of the agent at {self._endpoint.url} in time"
-            raise (Lost if connection.is_sent else NotSent)(text)
-        outcome = exchange.result()
+            raise (Lost if exchange.is_sent else NotSent)(text)
+        outcome = task.result()
         if isinstance(outcome, Exception):
             raise outcome
         return outcome
 
-    async def _exchange(
-        self, connection: AsyncConnection, path: str, body: bytes, take_back: Optional[TakeBack]
-    ) -> Outcome:
-        """Returns a failure, because a loop that ends reports each task that raised one."""
-        try:
-            response = await connection.exchange(self._endpoint, path, body)
-        except (NotSent, Lost) as failure:
-            return failure
-        if connection.is_given_up and take_back is not None and response.status == 200:
-            await take_back(response)
-        return response
-
-    def _put_back(self, connection: AsyncConnection, exchange: asyncio.Future[Outcome]) -> None:
+    def _put_back(self, exchange: Exchange, task: asyncio.Future[Outcome]) -> None:
         """Keeps the connection of a finished exchange, or closes it."""
-        response = _response(exchange)
+        response = _response(task)
         is_usable = response is not None and response.keeps_alive and response.status != 401
-        if is_usable and not connection.is_given_up and len(self._idle) < self._max_idle:
-            self._idle.append(connection)
+        if is_usable and not exchange.is_given_up and len(self._idle) < self._max_idle:
+            self._idle.append(exchange.connection)
         else:
-            connection.close()
+            exchange.connection.close()
 
     def _give_up(
-        self, connection: AsyncConnection, exchange: asyncio.Future[Outcome], take_back: Optional[TakeBack]
+        self, exchange: Exchange, task: asyncio.Future[Outcome], take_back: Optional[TakeBack]
     ) -> Optional[asyncio.Future[None]]:
         """Ends an exchange whose caller was cancelled. What it took returns: the agent drops a request in progress, and
         an answer that is on its way is taken back. Returns what takes back an answer that is there."""
-        if connection.loop.is_closed():
-            connection.close()
-        elif take_back is None or not connection.is_sent:
-            connection.stop(exchange)
-        elif not exchange.done():
-            connection.give_up()
-            connection.loop.call_later(GRACE, connection.stop, exchange)
-            self._keep(exchange)
+        loop = exchange.connection.loop
+        if loop.is_closed():
+            exchange.connection.close()
+        elif take_back is None or not exchange.is_sent:
+            exchange.stop(task)
+        elif not task.done():
+            exchange.give_up()
+            loop.call_later(GRACE, exchange.stop, task)
+            self._keep(task)
         else:
-            response = _response(exchange)
+            response = _response(task)
             if response is not None and response.status == 200:
-                taking = connection.loop.create_task(take_back(response))
+                taking = loop.create_task(take_back(response))
                 self._keep(taking)
                 return taking
         return None
@@ -285,9 +306,9 @@ class AsyncConnections:
         return None
 
 
-def _response(exchange: asyncio.Future[Outcome]) -> Optional[Response]:
+def _response(task: asyncio.Future[Outcome]) -> Optional[Response]:
     """Returns the answer of an exchange that has ended, or None if there was none."""
-    if exchange.cancelled() or exchange.exception():
+    if task.cancelled() or task.exception():
         return None
-    outcome = exchange.result()
+    outcome = task.result()
     return None if isinstance(outcome, Exception) else outcome

@@ -29,14 +29,21 @@ class Lost(Exception):
     """The request was sent, and no whole answer came."""
 
 
+class Progress:
+    """How far one request has come. It is not the connection's, which carries other requests too."""
+
+    def __init__(self) -> None:
+        self.is_sent = False
+        """Whether a part of the request may have been sent."""
+        self.reader = Reader()
+
+
 class Connection:
     """One connection. It carries one request at a time."""
 
     def __init__(self, endpoint: Endpoint, deadline: float) -> None:
         self.head, token = endpoint.head()
         self._hide = hiding(token)
-        self.is_sent = False
-        """Whether a part of the request in progress may have been sent."""
         try:
             self.socket = connect(endpoint, deadline)
         except (OSError, ValueError) as error:
@@ -51,21 +58,20 @@ class Connection:
         if hasattr(self, "socket"):
             self.socket.close()
 
-    def exchange(self, path: str, body: bytes, deadline: float, reader: Reader) -> Response:
+    def exchange(self, path: str, body: bytes, deadline: float, progress: Progress) -> Response:
         """Sends a request and reads the answer. After an exception the connection is unusable."""
         data = memoryview(request(path, self.head, body))
         sent = 0
-        self.is_sent = False
         try:
             while sent < len(data):
                 self.socket.settimeout(until(deadline))
-                self.is_sent = True
+                progress.is_sent = True
                 sent += self.socket.send(data[sent:])
         except OSError as error:
             if sent == 0:
                 raise NotSent(f"the connection to the agent is broken: {error}") from error
             raise Lost(f"no answer of the agent: {error}") from error
-        return self.read(reader, deadline)
+        return self.read(progress.reader, deadline)
 
     def read(self, reader: Reader, deadline: float) -> Response:
         """Reads the answer."""
@@ -113,13 +119,13 @@ class Connections:
         connection = self._take()
         if connection is None:
             connection = Connection(self._endpoint, deadline)
-        reader = Reader()
+        progress = Progress()
         try:
-            response = connection.exchange(path, body, deadline, reader)
+            response = connection.exchange(path, body, deadline, progress)
         except BaseException as failure:
             # An interruption, such as by Ctrl-C.
-            if take_back is not None and connection.is_sent and not isinstance(failure, Exception):
-                given = connection.give_up(reader)
+            if take_back is not None and progress.is_sent and not isinstance(failure, Exception):
+                given = connection.give_up(progress.reader)
                 if given is not None and given.status == 200:
                     take_back(given)
             # At once, because an answer that is still on its way belongs to no later request.
