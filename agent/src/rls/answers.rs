@@ -65,7 +65,9 @@ fn names(plan: &Plan) -> PolicyNames {
     let mut asked = plan.steps.iter().filter_map(|step| match step {
         Step::Ask(part) | Step::Peek(part) => Some(&part.bucket),
         Step::Blocked(bucket, _) => Some(bucket),
-        Step::Pass | Step::Unlimited | Step::Settle(_) | Step::Refund(_) | Step::Refused(_) => None,
+        Step::Pass | Step::Unlimited | Step::Settle(_) | Step::Refund(_) | Step::Refused(..) => {
+            None
+        }
     });
     let own = asked.find(|bucket| !bucket.terms.is_shadow);
     match own {

@@ -37,8 +37,9 @@ pub(super) enum Step {
     Settle(BucketAmounts),
     /// Gives back what was not used.
     Refund(BucketAmounts),
-    /// Reports what no limit can have: why it is refused. It changes nothing of the others.
-    Refused(String),
+    /// Reports what no limit can have: the bucket, and why it is refused. Refunds of the bucket are
+    /// refused with it. It changes nothing of the others.
+    Refused(Bucket, String),
 }
 
 /// Amounts of one bucket.
@@ -102,7 +103,7 @@ impl Plan {
     /// Iterates over the buckets that the call concerns.
     pub fn buckets(&self) -> impl Iterator<Item = &Bucket> {
         self.steps.iter().filter_map(|step| match step {
-            Step::Pass | Step::Unlimited | Step::Refused(_) => None,
+            Step::Pass | Step::Unlimited | Step::Refused(..) => None,
             Step::Blocked(bucket, _) => Some(bucket),
             Step::Ask(part) | Step::Peek(part) | Step::Settle(part) | Step::Refund(part) => {
                 Some(&part.bucket)
@@ -196,7 +197,7 @@ fn step(
         Purpose::Decide => is_settle || descriptor.is_negative_hits,
     };
     if is_report && reported > MAX_HITS {
-        return Ok(Step::Refused(too_large(reported)));
+        return Ok(Step::Refused(bucket, too_large(reported)));
     }
     let tokens = |take: &Take| match take.amount {
         _ if hits == 0 => 0,

@@ -10,6 +10,7 @@ use weirgate::{Error, Limit, OnUnavailable, RateLimiter};
 use super::plan::{BucketAmounts, Step};
 use super::without_decision::{overloaded, reported, status_of};
 use crate::gated::GatedLimiter;
+use crate::rules::Bucket;
 
 /// What a call reports of one bucket: the difference of what was used and what was not, so an
 /// estimate that comes back and the real usage are one write.
@@ -20,8 +21,6 @@ struct Report {
     limits: Option<Arc<[Limit]>>,
     /// Tokens used, by limit; negative ones return.
     used: BTreeMap<Box<str>, i64>,
-    /// Tokens that return, by limit, if what was used is refused.
-    back: BTreeMap<Box<str>, i64>,
 }
 
 /// Writes what `steps` report, and returns when that is done, or at the `deadline`: what is still
@@ -37,7 +36,7 @@ pub(super) async fn record(
     deadline: Instant,
 ) -> Result<Recorded, Status> {
     let refused = steps.iter().find_map(|step| match step {
-        Step::Refused(why) => Some(Status::invalid_argument(why)),
+        Step::Refused(_, why) => Some(Status::invalid_argument(why)),
         _ => None,
     });
     if let Some(refused) = &refused {
@@ -90,13 +89,20 @@ pub(super) struct Recorded {
     pub(super) refused: Option<Status>,
 }
 
-/// Returns one report for each bucket that `steps` report of.
+/// Returns one report for each bucket that `steps` report of. An estimate returns only together with
+/// its usage: a step that is refused keeps the refunds of its bucket.
 fn reports(steps: &[Step]) -> Vec<Report> {
+    let is_refused = |part: &BucketAmounts| {
+        let of_part = (&part.bucket.entity, &part.bucket.resource);
+        let is_of = |bucket: &Bucket| (&bucket.entity, &bucket.resource) == of_part;
+        let mut steps = steps.iter();
+        steps.any(|step| matches!(step, Step::Refused(bucket, _) if is_of(bucket)))
+    };
     let mut reports: Vec<Report> = vec![];
     for step in steps {
         let (part, sign) = match step {
             Step::Settle(part) => (part, 1),
-            Step::Refund(part) => (part, -1),
+            Step::Refund(part) if !is_refused(part) => (part, -1),
             _ => continue,
         };
         let new = Report::of(part);
@@ -108,10 +114,6 @@ fn reports(steps: &[Step]) -> Vec<Report> {
         for (limit, tokens) in part.amounts() {
             let used = reports[at].used.entry(limit.into()).or_default();
             *used = used.saturating_add(sign * tokens);
-            if sign < 0 {
-                let back = reports[at].back.entry(limit.into()).or_default();
-                *back = back.saturating_add(tokens);
-            }
         }
     }
     reports
@@ -125,7 +127,6 @@ impl Report {
             resource: bucket.resource.clone(),
             limits: bucket.terms.limits.clone(),
             used: BTreeMap::new(),
-            back: BTreeMap::new(),
         }
     }
 
@@ -134,28 +135,8 @@ impl Report {
             == (&other.entity, &other.resource, &other.limits)
     }
 
-    /// Writes the difference. If what was used is refused, what was not used returns anyway.
+    /// Writes the difference.
     async fn write(&self, limiter: &RateLimiter) -> Result<(), Error> {
-        let written = self.write_difference(limiter).await;
-        let is_refused = matches!(written, Err(Error::Invalid(_)));
-        let has_debit = self.used.values().any(|used| *used > 0);
-        if !is_refused || !has_debit || self.back.is_empty() {
-            return written;
-        }
-        let back = Self {
-            used: self
-                .back
-                .iter()
-                .map(|(limit, back)| (limit.clone(), -back))
-                .collect(),
-            back: BTreeMap::new(),
-            ..self.clone()
-        };
-        back.write_difference(limiter).await?;
-        written
-    }
-
-    async fn write_difference(&self, limiter: &RateLimiter) -> Result<(), Error> {
         let mut debit = limiter.acquire(&self.entity, &self.resource).into_debt();
         let mut refund = limiter.refund(&self.entity, &self.resource);
         if let Some(limits) = &self.limits {

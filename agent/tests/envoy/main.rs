@@ -236,6 +236,47 @@ async fn a_client_that_disconnects_or_an_upstream_that_fails_pays_the_estimate()
     gateway.left("llm", &llm(), 91_500..91_600).await;
 }
 
+/// Whatever an upstream says of its usage: if it cannot be debited, the estimate stays taken.
+#[tokio::test]
+#[ignore = "needs Envoy: make envoy"]
+async fn a_usage_that_cannot_be_debited_costs_the_estimate() {
+    let gateway = Gateway::new(Differences::default()).await;
+    let mut left = 100_000;
+    for usage in [
+        "abc",
+        "-50",
+        "+50",
+        "",
+        "1.5",
+        "1e3",
+        "0x10",
+        "5, 7",
+        "5 7",
+        "é",
+        "3004001",
+        "999999999",
+        "1000000000",
+        "99999999999",
+        "1000000000001",
+        "9223372036854775808",
+        "18446744073709551615",
+        "18446744073709551616",
+        "nan",
+    ] {
+        let response = gateway.get("/llm", &[TENANT, ("x-use", usage)]).await;
+        assert_eq!(response.status(), 200, "{usage:?}");
+        left -= ESTIMATE;
+        gateway.left("llm", &llm(), left..left + 100).await;
+    }
+    // The bound, and another notation of a number.
+    for (usage, tokens) in [("0000001000", 1_000), ("3000000", 3_000_000)] {
+        let response = gateway.get("/llm", &[TENANT, ("x-use", usage)]).await;
+        assert_eq!(response.status(), 200, "{usage:?}");
+        left -= tokens;
+        gateway.left("llm", &llm(), left..left + 100).await;
+    }
+}
+
 /// Envoy applies the refund after every request, also after one that took nothing.
 #[tokio::test]
 #[ignore = "needs Envoy: make envoy"]
