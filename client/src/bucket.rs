@@ -2,7 +2,6 @@
 
 mod acquire;
 mod balance_plan;
-
 mod cached_denial;
 mod edit;
 mod evaluate;
@@ -13,7 +12,6 @@ mod refund;
 mod registry;
 mod reshard;
 mod route;
-
 mod state;
 
 pub(crate) use acquire::{AllOrNone, acquire, take_all};

@@ -35,7 +35,9 @@ const MAX_WAIT_PER_SHARD: Duration = Duration::from_millis(1);
 const RENEWED: Millis = Millis(60_000);
 /// Shards that are tried one by one before all are read, 3.
 const MAX_SHARDS_TRIED: usize = 3;
-/// Reads of all shards before existing ones decide, 2: one may see shards at different times. If they
+/// Age up to which views of slots decide while shards cannot be read, 1 s.
+const SLOTS_UNREAD_TTL: Duration = Duration::from_secs(1);
+/// Attempts to read all shards before existing ones decide, 2: one may see shards at different times. If they
 /// are still incomplete, items were deleted manually.
 const MAX_READS: u32 = 2;
 
@@ -50,7 +52,7 @@ pub(super) enum Command<T> {
     Return(Vec<T>),
     ReadStamp,
     WriteStamp(Stamp),
-    /// Reads all shards, unless that was done since.
+    /// Reads all shards, unless that was done since the moment, if there is one.
     ReadAll(Option<Moment>, Consistency),
     Wait(Instant),
     Done(Result<Outcome<Vec<T>>, Error>),
@@ -64,6 +66,8 @@ pub(super) type Reply<T> = Result<Outcome<T, Reason>, Error>;
 enum Next<T> {
     /// Denies by what is known without a request, or tries a shard.
     Begin,
+    /// Nothing, before a response.
+    Awaits,
     /// Asks the shard that promises most.
     Choose,
     Ask(Arc<ShardQueue>),
@@ -85,6 +89,7 @@ enum Next<T> {
 /// The reads of all shards for one evaluation.
 #[derive(Debug, Default)]
 struct Look {
+    /// Attempts so far.
     reads: u32,
     /// Time of the last successful one.
     looked_at: Option<EpochMillis>,
@@ -168,14 +173,17 @@ impl<'a, T: AsRef<Portion>> Router<'a, T> {
         }
     }
 
-    /// Returns what to do next. After [`Command::Done`] there is nothing.
+    /// Returns what to do next. After [`Command::Done`] it is not polled.
     pub(super) fn poll(&mut self, env: &Env) -> Command<T> {
         loop {
             if let Some(until) = self.wait.take() {
                 return Command::Wait(until.min(self.deadline));
             }
-            let next = match std::mem::replace(&mut self.next, Next::Begin) {
-                Next::Begin => self.begin(env),
+            let next = match std::mem::replace(&mut self.next, Next::Awaits) {
+                Next::Begin => match self.begin(env) {
+                    Next::Done(outcome) => return Command::Done(outcome),
+                    first => first,
+                },
                 Next::Done(outcome) => return Command::Done(outcome),
                 _ if self.deadline <= Instant::now() => return Command::Done(Err(self.timeout())),
                 next => next,
@@ -200,9 +208,9 @@ impl<'a, T: AsRef<Portion>> Router<'a, T> {
                     self.next = Next::Together;
                     None
                 }
-                Next::Begin | Next::Done(_) => {
-                    self.next = next;
-                    None
+                // Polled again without a response, it ends rather than take twice.
+                Next::Begin | Next::Awaits | Next::Done(_) => {
+                    Some(Command::Done(Err(self.timeout())))
                 }
             };
             if let Some(command) = command {
@@ -333,6 +341,13 @@ impl<T: AsRef<Portion>> Router<'_, T> {
         let mut bucket = match (look.reads, std::mem::take(&mut self.must_refresh)) {
             (0, true) => Bucket::default(),
             (0, false) => self.shown_since(env, enqueued_at),
+            // Of slots others may have returned any number since an older view.
+            _ if look.is_unread && request.takes_slots() => {
+                let moment = env.ages.now();
+                let is_recent = |view: &ShardView| moment.since(view.seen_at) < SLOTS_UNREAD_TTL;
+                let limits = &request.limits;
+                self.bucket.seen_bucket(limits, env.now(), is_recent)
+            }
             _ => self.bucket.cached_bucket(&request.limits, env.now()),
         };
         if !bucket.is_complete() && look.reads < MAX_READS {
@@ -464,8 +479,14 @@ impl<T: AsRef<Portion>> Router<'_, T> {
     pub(super) fn stamp_read(&mut self, env: &Env, read: Result<Option<Stamp>, Error>) {
         let is_second = matches!(self.next, Next::Stamp { is_second: true });
         self.next = Next::All(Look::default());
-        let Ok(stamp) = read else {
-            return;
+        let stamp = match read {
+            Ok(stamp) => stamp,
+            Err(error) => {
+                if let Error::Store(error) = error {
+                    self.last_error = Some(error);
+                }
+                return;
+            }
         };
         let at = stamp.as_ref().map(|stamp| stamp.at);
         let is_renewal = at.is_some_and(|at| env.now().since(at) < RENEWED);

@@ -42,7 +42,13 @@ pub(crate) async fn acquire_from_table(
                 });
             }
             Command::Ask(queue) => {
-                let reply = driver.ask(&queue, request).await;
+                let reply = match driver.ask(&queue, request).await {
+                    Ok(Outcome::Granted(taken)) => {
+                        let hold = Hold::of(session, bucket, request, [taken]);
+                        return Ok(Outcome::Granted(hold));
+                    }
+                    reply => reply,
+                };
                 router.replied(&session.env, &queue, reply);
             }
             // Rare, and large.
@@ -109,7 +115,7 @@ impl Driver<'_> {
         let read = self.session.read_once(&key, Consistency::Eventual);
         let read = timeout_at(self.deadline, read).await;
         let request = "BatchGetItem of the denial stamp";
-        let timeout = |_| self.session.env.no_answer(request, self.request.timeout);
+        let timeout = |_| self.session.timeout_error(request, self.request.timeout);
         Ok(read
             .map_err(timeout)??
             .and_then(|item| read_stamp(item.attributes()).ok()))

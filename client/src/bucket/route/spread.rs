@@ -86,8 +86,13 @@ impl<T: AsRef<Portion>> Router<'_, T> {
                     spread.has_first |= at == 0;
                     spread.parts.push(part);
                     for (limit, amount) in amounts {
-                        let left = spread.left.entry(limit.clone());
-                        left.and_modify(|left| *left -= *amount);
+                        if let Some(left) = spread.left.get_mut(limit) {
+                            *left -= *amount;
+                            // An amount of 0 is left until a shard has replied that it is not in debt.
+                            if *left <= MilliTokens::ZERO {
+                                spread.left.remove(limit);
+                            }
+                        }
                     }
                 }
                 Ok(Outcome::Elsewhere(Reason::Throttled(error))) => throttled = Some(error),
@@ -95,7 +100,6 @@ impl<T: AsRef<Portion>> Router<'_, T> {
                 Err(error) => failed = Some(error),
             }
         }
-        spread.left.retain(|_, left| *left > MilliTokens::ZERO);
         if let Some(error) = failed {
             self.next = Next::Done(Err(error));
             return;

@@ -236,6 +236,48 @@ async fn all_shards_are_read_unless_that_was_done_since_the_request() {
     assert_eq!(queue.index(), 1);
 }
 
+/// Others may have returned slots since a view.
+#[tokio::test(start_paused = true)]
+async fn old_views_do_not_deny_slots_while_shards_are_too_hot_to_be_read() {
+    let (env, bucket, request) = (env(), bucket_of(2), request(&[("slots", 1_000)]));
+    see(&bucket, &[(0, 0, 0), (1, 0, 0)]);
+    advance(10 * SECOND).await;
+    let mut router = router(&bucket, &request);
+    let command = after_a_short_one(&env, &mut router);
+    assert!(
+        matches!(command, Command::ReadAll(Some(_), Consistency::Strong)),
+        "{command:?}"
+    );
+    let error = StoreError {
+        kind: ErrorKind::Throttled { key_range: true },
+        ..env.unconfirmed("BatchGetItem", "throttled".to_owned())
+    };
+    router.all_read(&env, Err(error.into()));
+    assert!(matches!(router.poll(&env), Command::Wait(_)));
+    let command = router.poll(&env);
+    assert!(
+        matches!(command, Command::ReadAll(None, Consistency::Strong)),
+        "{command:?}"
+    );
+}
+
+/// Whether a shard is in debt, only its reply shows.
+#[tokio::test(start_paused = true)]
+async fn an_amount_of_0_is_given_by_a_shard_that_grants_it() {
+    let (env, bucket, request) = (env(), bucket_of(2), request(&[("rpd", 0), ("slots", 0)]));
+    see(&bucket, &[(0, -1, 0), (1, 0, -1)]);
+    let mut router = router(&bucket, &request);
+    let Command::AskForParts(parts) = after_a_short_one(&env, &mut router) else {
+        panic!("each shard is in debt of one limit")
+    };
+    let short = parts
+        .iter()
+        .map(|_| Ok(Outcome::Elsewhere(Reason::Insufficient)));
+    router.parts_replied(&env, short.collect());
+    let command = router.poll(&env);
+    assert!(!matches!(command, Command::Done(Ok(Outcome::Granted(_)))));
+}
+
 /// One read may see the shards at different times.
 #[tokio::test(start_paused = true)]
 async fn incomplete_shards_are_read_again_and_then_those_there_are_decide() {
@@ -315,6 +357,21 @@ async fn a_cached_denial_of_one_shard_waits_for_its_turn() {
     };
     let (_, ()) = tokio::join!(ask(&first), waits);
     assert_eq!(session.env.counters.read().local_denied, 0);
+}
+
+/// Otherwise the limiter would take an outage for contention.
+#[tokio::test(start_paused = true)]
+async fn a_stamp_that_hangs_is_named() {
+    let ((session, _listener), bucket) = (hanging_session().await, bucket_of(8));
+    let (request, now) = (request(&[("rpd", CAPACITY * 1000)]), Instant::now());
+    let reply = acquire_from_table(&session, &bucket, &request, now, deadline(TIMEOUT)).await;
+    let Err(Error::Timeout {
+        last: Some(last), ..
+    }) = reply
+    else {
+        panic!("{reply:?}")
+    };
+    assert!(last.to_string().contains("denial stamp"), "{last}");
 }
 
 /// Otherwise an operator would search for a hanging network where there was none.

@@ -847,7 +847,7 @@ impl<'a> World<'a> {
             Err(error) => {
                 self.seen.failed += 1;
                 assert!(!matches!(error, Error::Invalid(_)), "{error}");
-                let is_calm = !self.loses && !self.throttles;
+                let is_calm = !self.loses;
                 let is_late = matches!(error, Error::Timeout { .. });
                 assert!(!is_calm || is_late, "{error}");
             }
