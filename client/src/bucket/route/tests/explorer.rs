@@ -560,7 +560,8 @@ impl<'a> World<'a> {
         } = self.letters.swap_remove(which);
         let fault = (has_faults && self.loses).then(|| self.rng.u8(..20));
         // Some key ranges are hot, the same ones for a second.
-        let is_hot = |shard: u32| (u64::from(shard) + self.began.elapsed().as_secs()) % 3 == 0;
+        let is_hot =
+            |shard: u32| (u64::from(shard) + self.began.elapsed().as_secs()).is_multiple_of(3);
         let throttles = has_faults && self.throttles && self.rng.bool();
         let env = &self.processes[process].env;
         let lost = || Error::from(env.unconfirmed("request", "lost".to_owned()));
