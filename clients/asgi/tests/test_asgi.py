@@ -20,6 +20,7 @@ sys.path.insert(0, str(PYTHON / "tests"))
 
 import uvicorn
 import weirgate
+from served import GRANTED, Server, answer
 from stack import Agent, Backend, without_database
 from starlette.applications import Starlette
 from starlette.authentication import AuthCredentials, AuthenticationBackend, SimpleUser
@@ -27,8 +28,10 @@ from starlette.middleware import Middleware
 from starlette.middleware.authentication import AuthenticationMiddleware
 from starlette.responses import JSONResponse, StreamingResponse
 from starlette.routing import Route
+from variables import environment
 from weirgate_asgi import GRANT, RateLimit
 
+LEASED = answer(200, {**json.loads(GRANTED.partition(b"\r\n\r\n")[2]), "lease": {"expires_at_ms": 1_900_000_000_000}})
 LIMITS = [weirgate.Limit.rate("requests", 1, 86_400, capacity=2), weirgate.Limit.slots("slots", 10)]
 KEYS = {"key-a": "ann", "key-b": "bob"}
 
@@ -63,7 +66,7 @@ class Served:
     def __init__(self, tenant, url=None, **options):
         self.passed = 0
         self.goes_on = threading.Event()
-        client = weirgate.AsyncClient(url or agent.url, retries=0, on_agent_unavailable=options.get("on_unavailable", "deny"))
+        client = weirgate.AsyncClient(url or agent.url, retries=0)
         defaults = {"resource": "api", "key": tenant_of, "on_unavailable": "deny", "limits": LIMITS, "client": client}
         options = {**defaults, "take": {"requests": 1, "slots": 1}, **options}
         routes = [Route("/", self.index), Route("/broken", self.broken), Route("/used/{tokens:int}", self.used), Route("/stream", self.stream)]
@@ -85,6 +88,7 @@ class Served:
         raise KeyError("the application")
 
     async def used(self, request):
+        self.passed += 1
         await request.scope[GRANT].adjust({"requests": request.path_params["tokens"]})
         return JSONResponse({})
 
@@ -201,22 +205,25 @@ class Failures(Case):
         without = Agent(without_database())
         self.addCleanup(without.stop)
         for url in ("http://127.0.0.1:1", without.url):
-            for policy, expected in {"allow": (200, 1), "deny": (429, 0)}.items():
-                with self.subTest(url=url, policy=policy):
-                    served = self.served(url=url, on_unavailable=policy, timeout=0.5, take={"requests": 1})
-                    status, headers, body = served.get()
-                    self.assertEqual((status, served.passed), expected)
-                    self.assertEqual(headers["x-ratelimit-degraded"], "true")
-                    self.assertEqual("retry-after" in headers, policy == "deny")
-                    self.assertNotIn(b"127.0.0.1", body)
-                    self.assertEqual(served.get(headers=[])[0], 401)
+            # Whatever the client would do: its own, and those of others.
+            for client in (None, "raise", "deny", "allow"):
+                for policy, expected in {"allow": (200, 1), "deny": (429, 0)}.items():
+                    with self.subTest(url=url, client=client, policy=policy):
+                        self.check_policy(url, client, policy, expected)
 
-    def test_a_client_that_raises_is_answered_503(self):
-        client = weirgate.AsyncClient("http://127.0.0.1:1", retries=0)
-        served = self.served(client=client, on_unavailable="allow")
-        status, headers, body = served.get()
-        self.assertEqual((status, headers["retry-after"], served.passed), (503, "1", 0))
-        self.assertNotIn(b"127.0.0.1", body)
+    def check_policy(self, url, client, policy, expected):
+        with environment(WEIRGATE_AGENT_URL=url):
+            made = client and weirgate.AsyncClient(url, retries=0, on_agent_unavailable=client)
+            served = self.served(client=made, on_unavailable=policy, timeout=0.5, take={"requests": 1})
+        # A handler that settles does so without the agent, too.
+        for path in ("/", "/used/2"):
+            served.passed = 0
+            status, headers, body = served.get(path)
+            self.assertEqual((status, served.passed), expected)
+            self.assertEqual(headers["x-ratelimit-degraded"], "true")
+            self.assertEqual("retry-after" in headers, policy == "deny")
+            self.assertNotIn(b"127.0.0.1", body)
+        self.assertEqual(served.get(headers=[])[0], 401)
 
     def test_nothing_passes_if_only_a_repair_brings_a_decision(self):
         missing = Agent({**backend.variables, "WEIRGATE_TABLE": "missing"})
@@ -225,7 +232,7 @@ class Failures(Case):
         self.addCleanup(guarded.stop)
         cases = [
             {"url": missing.url}, {"url": guarded.url}, {"limits": None, "resource": "nowhere"}, {"take": {"wpm": 1}},
-            {"key": lambda scope: "no name"}, {"key": lambda scope: 5},
+            {"take": lambda scope: 5}, {"key": lambda scope: 5}, {"key": lambda scope: b"a"},
         ]
         for options in cases:
             with self.subTest(options=list(options)):
@@ -233,6 +240,37 @@ class Failures(Case):
                 status, _, body = served.get()
                 self.assertEqual((status, served.passed), (500, 0))
                 self.assertNotIn(b"127.0.0.1", body)
+
+    def test_a_failed_settlement_does_not_replace_the_failure_of_the_application(self):
+        """An application that fails, or is cancelled, and an agent that fails the release in each way."""
+        for release in (None, answer(500, {}), answer(400, {"detail": "no", "applied": "no", "retry": False}), b"no HTTP\r\n\r\n"):
+
+            def serve(peer, _):
+                while asked := peer.read():
+                    if asked[0] == "/v1/acquire":
+                        peer.send(LEASED)
+                    elif release is None:
+                        return
+                    else:
+                        peer.send(release)
+
+            for failure in (KeyError("the application"), asyncio.CancelledError(), SystemExit(3)):
+                with self.subTest(release=release, failure=failure), Server(serve) as server:
+
+                    async def app(scope, receive, send):
+                        raise failure
+
+                    async def run():
+                        async with weirgate.AsyncClient(server.url, retries=0) as client:
+                            limited = RateLimit(app, resource="api", key=lambda scope: "a", on_unavailable="deny", client=client)
+                            await limited({"type": "http"}, None, None)
+
+                    with self.assertLogs("weirgate", "WARNING") as logs, self.assertRaises(type(failure)) as raised:
+                        asyncio.run(run())
+                    self.assertIs(raised.exception, failure)
+                    self.assertIn("could not be settled", logs.output[0])
+                    # A request that fails counts.
+                    self.assertEqual({body["end"] for path, _, body in server.requests if path == "/v1/settle"}, {"release"})
 
     def test_what_is_not_chosen_is_refused_at_the_start(self):
         options = {"resource": "api", "key": tenant_of, "on_unavailable": "deny"}
@@ -249,9 +287,8 @@ class Failures(Case):
 class Bare(Case):
     """Messages of ASGI, without a server."""
 
-    def ask(self, scope, *, number=1, **options):
-        """Returns the messages that each of several requests is answered with."""
-        entity = self.tenant
+    def ask(self, scope, *, number=1, names=(), **options):
+        """Returns the messages that each of several requests is answered with, by one tenant or by names."""
 
         async def app(scope, receive, send):
             if scope["type"] == "lifespan":
@@ -261,18 +298,18 @@ class Bare(Case):
 
         async def run():
             async def key(scope):
-                return entity
+                return scope["name"]
 
             async with weirgate.AsyncClient(agent.url) as client:
                 given = {"resource": "api", "key": key, "on_unavailable": "deny", "limits": LIMITS, "client": client, **options}
                 limited, answers = RateLimit(app, **given), []
-                for _ in range(number):
+                for name in names or [self.tenant] * number:
                     sent = []
 
                     async def send(message):
                         sent.append(message)
 
-                    await limited(dict(scope), None, send)
+                    await limited({**scope, "name": name}, None, send)
                     answers.append(sent)
                 return answers
 
@@ -289,6 +326,31 @@ class Bare(Case):
         self.assertEqual(json.loads(body["body"])["status"], 429)
         self.tenant = ""
         self.assertEqual(self.ask({"type": "websocket"})[0], [{"type": "websocket.close", "code": 1008}])
+
+    def test_what_is_no_name_is_answered_400_and_the_agent_refuses_the_same(self):
+        names = ["user+x@y.com", "a b", "a/b", "..", "a\n", "\u00fc", "a\u00fc", "\u0661", "a\u0661", "a" * 256, "a" * 257, "\ud800"]
+        names += [f"{before}{chr(code)}" for before in ("", "a") for code in range(128)]
+        extensions = {"websocket.http.response": {}}
+        with weirgate.Client(agent.url) as client:
+            for name, answered in zip(names, self.ask({"type": "websocket", "extensions": extensions}, names=names)):
+                try:
+                    client.peek(name, "api", limits=LIMITS)
+                    expected = "websocket.accept"
+                except weirgate.InvalidRequest:
+                    expected = 400
+                with self.subTest(name=name):
+                    self.assertEqual(answered[0].get("status", answered[0]["type"]), expected)
+                    if expected == 400:
+                        detail = json.loads(answered[1]["body"])["detail"]
+                        self.assertIn("must be 1 to 256 of", detail)
+                        self.assertIn(f"got {len(name)} characters", detail)
+
+    def test_a_cost_may_be_awaited(self):
+        async def take(scope):
+            return {"requests": 2}
+
+        first, second = self.ask({"type": "websocket"}, number=2, take=take)
+        self.assertEqual((first[0]["type"], second[0]["type"]), ("websocket.accept", "websocket.close"))
 
     def test_a_client_of_its_own_ends_with_the_application(self):
         closed = []

@@ -1,6 +1,7 @@
 """A Lambda function that asks a model, with the layer of weirgate-agent."""
 
 import json
+import logging
 import os
 import urllib.error
 import urllib.request
@@ -8,6 +9,7 @@ import urllib.request
 import weirgate
 
 MAX_PROMPT, MAX_ANSWER = 100_000, 4_000
+log = logging.getLogger("weirgate.llm_function")
 client = weirgate.Client()  # outside the handler: an environment keeps its connection
 
 
@@ -28,13 +30,22 @@ def handler(event, context):
     with grant:  # rolls back if the model refuses
         try:
             reply = ask_the_model(prompt, max_tokens)
-            grant.release({"tpm": reply["usage"]["total_tokens"]})
+            used = {"tpm": reply["usage"]["total_tokens"]}
         except urllib.error.HTTPError:
             raise
         except Exception:
-            grant.release()  # the model may have worked
+            release(grant)  # the model may have worked
             raise
+        release(grant, used)
     return {"statusCode": 200, "body": json.dumps(reply)}
+
+
+def release(grant, used=None):
+    """Releases the grant. The outcome of the work stays if that fails: the scope tries again, and the lease expires."""
+    try:
+        grant.release(used)
+    except weirgate.WeirgateError as error:
+        log.warning("the tokens were not settled: %s", error)
 
 
 def tokens(wanted):

@@ -14,6 +14,7 @@ import unittest
 import weirgate
 from served import GRANTED, Server, answer
 from stack import CONTRACT
+from variables import environment
 from weirgate import request
 from weirgate.request import Options
 from weirgate.values import OnUnavailable
@@ -255,6 +256,18 @@ class OfAcquires(Case):
         for value in [-1, 1.5, True, "1", None, 101]:
             self.refused(lambda: weirgate.Client("http://127.0.0.1:1", retries=value), "retries")
             self.refused(lambda: weirgate.AsyncClient("http://127.0.0.1:1", max_idle=-1), "max_idle")
+
+    def test_what_no_request_can_use_is_refused_at_construction(self):
+        for kind in (weirgate.Client, weirgate.AsyncClient):
+            for url in ["", " ", "http://", "127.0.0.1:2774", "http://a b", "unix:", "unix:agent.sock", 5, b"http://a", True]:
+                self.refused(lambda: kind(url), "url")
+            for token in ["a\r\nx: y", "a\n", "a\0", " a", "a ", "\u00fc", "\x7f", " ", 5, b"a"]:
+                self.refused(lambda: kind("http://127.0.0.1:1", token=token), "token")
+            with environment(WEIRGATE_AGENT_TOKEN="a\nb"):
+                self.refused(lambda: kind("http://127.0.0.1:1"), "WEIRGATE_AGENT_TOKEN")
+            # Of the environment an empty one is none.
+            with environment(WEIRGATE_AGENT_URL="", WEIRGATE_AGENT_TOKEN=""):
+                self.assertEqual(kind(None).url, "http://127.0.0.1:2774")
 
     def test_the_type_of_on_unavailable_has_every_percentage(self):
         texts = {"error", "deny", "allow", *(f"local {percent}" for percent in range(1, 101))}

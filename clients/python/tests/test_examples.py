@@ -1,6 +1,7 @@
 """The examples, against the real agent, and what the guides show of them."""
 
 import asyncio
+import contextlib
 import http.server
 import importlib
 import json
@@ -57,9 +58,21 @@ class LlmFunction(unittest.TestCase):
             self.assertIn("retry-after", refused["headers"])
             self.assertEqual(model.requests, 2)
             self.attack(function, model, event, remaining)
+            self.settlement_failed(function, model, event, agent)
             agent.stop()
             self.assertEqual(function.handler(event, None)["statusCode"], 503)
             self.assertEqual(model.answers, [])
+
+    def settlement_failed(self, function, model, event, agent):
+        """The agent leaves while the model works: what the caller gets is the outcome of the work."""
+        # Each leaves one of the two slots leased.
+        for body, raises in [({"usage": {"total_tokens": 1}}, None), ("no json", json.JSONDecodeError)]:
+            model.answers, model.meanwhile = [(200, body)], agent.stop
+            with self.assertLogs("weirgate", "WARNING"):
+                with self.assertRaises(raises) if raises else contextlib.nullcontext():
+                    self.assertEqual(function.handler({**event, "max_tokens": 1}, None)["statusCode"], 200)
+            agent.restart()
+        model.meanwhile = lambda: None
 
     def attack(self, function, model, event, remaining):
         """A caller that wants the model without its cost."""
@@ -76,7 +89,7 @@ class LlmFunction(unittest.TestCase):
         # A model that may have worked is paid for.
         for reply in [(None, None), (200, {}), (200, "no json"), (200, {"usage": {"total_tokens": "abc"}})]:
             model.answers = [reply]
-            with self.assertRaises(Exception):
+            with self.assertLogs("weirgate") if "abc" in str(reply) else self.assertRaises(Exception):
                 function.handler({**event, "max_tokens": 100}, None)
             before -= 110
             self.assertEqual((remaining("tpm"), remaining("slots")), (before, 2))
@@ -245,6 +258,7 @@ class Model:
 
     def __init__(self):
         self.answers = []
+        self.meanwhile = lambda: None
         self.requests = 0
         outer = self
 
@@ -253,6 +267,7 @@ class Model:
                 outer.requests += 1
                 self.rfile.read(int(self.headers["content-length"]))
                 status, body = outer.answers.pop(0)
+                outer.meanwhile()
                 if status is None:
                     return
                 data = (body if isinstance(body, str) else json.dumps(body)).encode()

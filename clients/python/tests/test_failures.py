@@ -2,6 +2,7 @@
 
 import asyncio
 import contextlib
+import itertools
 import json
 import unittest
 
@@ -10,10 +11,11 @@ from served import Server, answer
 from stack import CONTRACT
 
 FAILURES = json.loads((CONTRACT / "client/failures.json").read_text(encoding="utf-8"))["failures"]
+POLICIES = ("raise", "deny", "allow")
 BUCKETS = [weirgate.Bucket("a", "api", {"rpm": 1.5}), weirgate.Bucket("b", "api", {"rpm": weirgate.UpTo(1, 5)})]
 CALLS = {
-    "acquire": lambda client: client.acquire("a", "api", {"rpm": 1.5}),
-    "acquire_all": lambda client: client.acquire_all(BUCKETS),
+    "acquire": lambda client, **options: client.acquire("a", "api", {"rpm": 1.5}, **options),
+    "acquire_all": lambda client, **options: client.acquire_all(BUCKETS, **options),
     "settle": lambda client: client.restore("g").adjust({"rpm": 1}),
     "peek": lambda client: client.peek("a", "api"),
     "usage": lambda client: client.usage(entity="a", start=0, end=86_400),
@@ -59,9 +61,9 @@ class Failures(unittest.TestCase):
             asyncio.run(later())
             return server.requests
 
-    def raised(self, client, run, call):
+    def raised(self, client, run, call, **options):
         with self.assertRaises(weirgate.WeirgateError) as raised:
-            run(CALLS[call](client))
+            run(CALLS[call](client, **options))
         return raised.exception
 
     def check_raised(self, error, case):
@@ -81,17 +83,19 @@ class Failures(unittest.TestCase):
     def test_a_policy_decides_what_may_pass_by_itself_and_nothing_else(self):
         asked = {"acquire": ({"rpm": 1.5},), "acquire_all": ({"rpm": 1.5}, {"rpm": 5})}
         for case in FAILURES:
-            for policy in ("raise", "deny", "allow"):
-                decides = policy if case.get("is_transient") else "raise"
+            # Of the client, and of one call.
+            for of_client, of_call in [("raise", None), ("deny", None), ("allow", None), *itertools.permutations(POLICIES, 2)]:
+                decides = (of_call or of_client) if case.get("is_transient") else "raise"
+                options = {"on_agent_unavailable": of_call} if of_call else {}
 
-                def work(client, run, case=case, decides=decides):
+                def work(client, run, case=case, decides=decides, options=options):
                     for call in CALLS.keys() - asked:
                         self.check_raised(self.raised(client, run, call), case)
                     for call, amounts in asked.items():
                         if decides == "allow":
-                            self.check_allowed(run(CALLS[call](client)), amounts, client, run)
+                            self.check_allowed(run(CALLS[call](client, **options)), amounts, client, run)
                             continue
-                        error = self.raised(client, run, call)
+                        error = self.raised(client, run, call, **options)
                         if decides == "raise":
                             self.check_raised(error, case)
                             continue
@@ -101,8 +105,8 @@ class Failures(unittest.TestCase):
                         self.assertEqual(error.headers, {"x-ratelimit-degraded": "true", "retry-after": "1"})
                         self.assertNotIn("127.0.0.1", json.dumps(error.problem))
 
-                with self.subTest(case=case, policy=policy):
-                    requests = self.both(case["failure"], work, on_agent_unavailable=policy)
+                with self.subTest(case=case, of_client=of_client, of_call=of_call):
+                    requests = self.both(case["failure"], work, on_agent_unavailable=of_client)
                     settled = [body["grant"] for path, _, body in requests if path == "/v1/settle"]
                     self.assertLessEqual(set(settled), {"g"}, "what was not taken is not settled")
 
@@ -138,6 +142,10 @@ class Failures(unittest.TestCase):
                 with self.assertRaises(weirgate.InvalidRequest) as raised:
                     kind("http://127.0.0.1:1", on_agent_unavailable=given)
                 self.assertIn("on_agent_unavailable must be 'raise', 'deny' or 'allow'", str(raised.exception))
+                client = kind("http://127.0.0.1:1")
+                for call in (CALLS["acquire"], CALLS["acquire_all"]) if given is not None else ():
+                    with self.assertRaises(weirgate.InvalidRequest):
+                        call(client, on_agent_unavailable=given)
 
 
 if __name__ == "__main__":

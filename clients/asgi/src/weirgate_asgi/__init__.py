@@ -11,6 +11,7 @@ import functools
 import inspect
 import json
 import logging
+import re
 from collections.abc import Awaitable, Mapping, MutableMapping, Sequence
 from typing import Any, Callable, Literal, Optional, Union
 
@@ -19,6 +20,7 @@ import weirgate
 __version__ = "0.10.0"
 __all__ = ["GRANT", "RateLimit"]
 
+_OrNone = Optional[weirgate.Take]
 Scope = MutableMapping[str, Any]
 Message = MutableMapping[str, Any]
 Receive = Callable[[], Awaitable[Message]]
@@ -28,6 +30,8 @@ App = Callable[[Scope, Receive, Send], Awaitable[None]]
 GRANT = "weirgate.grant"
 """Key of the scope that has the request's grant, such as to adjust it to what was used."""
 _REQUEST = {"requests": 1}
+_NAME = re.compile("[A-Za-z0-9][A-Za-z0-9_.:@-]{0,255}")
+_RULE = "1 to 256 of A-Z a-z 0-9 _ . - : @, starting with a letter or digit"
 _TRY_AGAIN = 1013
 _POLICY = 1008
 _log = logging.getLogger("weirgate")
@@ -37,11 +41,12 @@ class RateLimit:
     """Middleware that acquires before each request, and answers a denial itself.
 
     `key` returns the entity that pays for a request, from its scope; it may be a coroutine function. Authenticate first:
-    it must be the result of an authentication, and not what a client can choose. Without an entity the answer is 401.
-    `on_unavailable` decides without the agent, and without DynamoDB: `"allow"` passes requests, `"deny"` answers 429.
-    What only a repair ends is answered 500 by either. `take` has the amounts by limit, or is a function of the scope that
-    returns them, or None for a request without a limit. `limits` are those of the table, by default. `wait`, `lease` and
-    `timeout` are options of the acquire, in seconds. `client` is an `AsyncClient`, by default one of its own.
+    it must be the result of an authentication, and not what a client can choose. Without an entity the answer is 401, and
+    400 if it is no name of Weirgate. `on_unavailable` decides without the agent, and without DynamoDB: `"allow"` passes
+    requests, `"deny"` answers 429. What only a repair ends is answered 500 by either. `take` has the amounts by limit, or
+    is a function of the scope, maybe a coroutine function, that returns them, or None for a request without a limit.
+    `limits` are those of the table, by default. `wait`, `lease` and `timeout` are options of the acquire, in seconds.
+    `client` is an `AsyncClient`, by default one of its own.
     """
 
     def __init__(
@@ -51,7 +56,7 @@ class RateLimit:
         resource: str,
         key: Callable[[Scope], Union[Optional[str], Awaitable[Optional[str]]]],
         on_unavailable: Literal["allow", "deny"],
-        take: Union[weirgate.Take, Callable[[Scope], Optional[weirgate.Take]]] = _REQUEST,
+        take: Union[weirgate.Take, Callable[[Scope], Union[_OrNone, Awaitable[_OrNone]]]] = _REQUEST,
         limits: Optional[Sequence[Union[weirgate.Limit, str]]] = None,
         wait: Optional[float] = None,
         lease: Optional[float] = None,
@@ -65,7 +70,7 @@ class RateLimit:
         self._app = app
         self._key = key
         self._take = take
-        self._client = client or weirgate.AsyncClient(on_agent_unavailable=on_unavailable)
+        self._client = client or weirgate.AsyncClient()
         self._is_own_client = client is None
         self._acquire = functools.partial(
             self._client.acquire,
@@ -75,28 +80,35 @@ class RateLimit:
             lease=lease,
             timeout=timeout,
             on_unavailable=on_unavailable,
+            on_agent_unavailable=on_unavailable,
         )
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] == "lifespan":
             await self._app(scope, receive, functools.partial(self._send_lifespan, send))
             return
-        take = self._take(scope) if callable(self._take) else self._take
+        take = await _value(self._take(scope)) if callable(self._take) else self._take
         if take is None:
             await self._app(scope, receive, send)
             return
-        entity = self._key(scope)
-        if inspect.isawaitable(entity):
-            entity = await entity
+        entity = await _value(self._key(scope))
         if not entity:
             await _refuse(scope, send, 401, {}, _problem(401, "Unauthorized", "authenticate first"))
+            return
+        if isinstance(entity, str) and not _NAME.fullmatch(entity):
+            # Without the name, which may be a secret. The client sent it, so no policy lets it pass.
+            detail = f"the entity of this request must be {_RULE}, got {len(entity)} characters that are not"
+            await _refuse(scope, send, 400, {}, _problem(400, "Bad Request", f"{detail}: send a valid key"))
             return
         try:
             grant = await self._acquire(entity, take=take)
         except weirgate.Refused as refused:
             await _refuse(scope, send, refused.status, refused.headers, refused.problem)
         except weirgate.WeirgateError as error:
-            await self._fail(error, scope, send)
+            _log.error("a request was not served, as there is no decision on it: %s", error)
+            # Without the error, which is for operators.
+            problem = _problem(500, "Internal Server Error", "the limits of this service need a repair")
+            await _refuse(scope, send, 500, {}, problem)
         else:
             await self._run(grant, scope, receive, send)
 
@@ -108,31 +120,29 @@ class RateLimit:
                 message = {**message, "headers": [*message.get("headers", ()), *fields]}
             await send(message)
 
+        failure = None
         async with grant:
             try:
                 scope[GRANT] = grant
                 await self._app(scope, receive, send_with_fields)
-            except Exception:
-                if not grant.is_ended:
-                    # A request that fails counts too: a client may make as many as it likes of them.
-                    await grant.release()
-                raise
-
-    async def _fail(self, error: weirgate.WeirgateError, scope: Scope, send: Send) -> None:
-        is_transient = isinstance(error, weirgate.Unavailable) and error.is_transient
-        _log.error("a request was not served, as there is no decision on it: %s", error)
-        # Without the error, which is for operators.
-        if is_transient:
-            problem = _problem(503, "Service Unavailable", "the limits could not be checked at the moment: try again")
-            await _refuse(scope, send, 503, {"retry-after": "1"}, problem)
-        else:
-            problem = _problem(500, "Internal Server Error", "the limits of this service need a repair")
-            await _refuse(scope, send, 500, {}, problem)
+            except Exception as error:
+                # Raised after the scope, which would roll back: a request that fails counts, because a client may make
+                # as many as it likes of them. A failure to settle is logged, and does not replace it.
+                failure = error
+        if failure is not None:
+            try:
+                raise failure
+            finally:
+                del failure
 
     async def _send_lifespan(self, send: Send, message: Message) -> None:
         if self._is_own_client and message["type"] in ("lifespan.shutdown.complete", "lifespan.shutdown.failed"):
             await self._client.close()
         await send(message)
+
+
+async def _value(given: Any) -> Any:
+    return await given if inspect.isawaitable(given) else given
 
 
 def _problem(status: int, title: str, detail: str) -> dict[str, Any]:
@@ -151,7 +161,7 @@ async def _refuse(
     if scope["type"] == "websocket":
         kind = "websocket.http.response"
         if kind not in (scope.get("extensions") or {}):
-            code = _TRY_AGAIN if status in (429, 503) else _POLICY
+            code = _TRY_AGAIN if status == 429 else _POLICY
             await send({"type": "websocket.close", "code": code})
             return
     body = json.dumps(dict(problem)).encode("ascii")

@@ -117,9 +117,10 @@ class Acquiring:
     Dropped without either, it is never sent.
     """
 
-    def __init__(self, client: AsyncClient, asked: Request) -> None:
+    def __init__(self, client: AsyncClient, asked: Request, policy: Optional[OnAgentUnavailable]) -> None:
         self._client = client
         self._asked = asked
+        self._policy = client._on_agent_unavailable if policy is None else without_agent.policy(policy)
         self._grant: Optional[AsyncGrant] = None
 
     def __await__(self) -> Generator[Any, None, AsyncGrant]:
@@ -140,7 +141,7 @@ class Acquiring:
         try:
             response = await client._call(asked, Waits(endures=False))
         except Unavailable as error:
-            response = without_agent.answer(client._on_agent_unavailable, asked, error)
+            response = without_agent.answer(self._policy, asked, error)
         return AsyncGrant(client, "", response)
 
 
@@ -194,12 +195,13 @@ class AsyncClient:
         lease: Optional[float] = None,
         timeout: Optional[float] = None,
         on_unavailable: Optional[OnUnavailable] = None,
+        on_agent_unavailable: Optional[OnAgentUnavailable] = None,
         bypass: bool = False,
     ) -> Acquiring:
         """As `Client.acquire`: `grant = await client.acquire(...)`, or `async with client.acquire(...) as grant`."""
         bucket = Bucket(entity, resource, take, limits, limits_version, cascading)
         options = Options(wait, lease, timeout, on_unavailable, bypass)
-        return Acquiring(self, request.acquire((bucket,), options))
+        return Acquiring(self, request.acquire((bucket,), options), on_agent_unavailable)
 
     def acquire_all(
         self,
@@ -209,10 +211,12 @@ class AsyncClient:
         lease: Optional[float] = None,
         timeout: Optional[float] = None,
         on_unavailable: Optional[OnUnavailable] = None,
+        on_agent_unavailable: Optional[OnAgentUnavailable] = None,
         bypass: bool = False,
     ) -> Acquiring:
         """As `Client.acquire_all`."""
-        return Acquiring(self, request.acquire(buckets, Options(wait, lease, timeout, on_unavailable, bypass)))
+        options = Options(wait, lease, timeout, on_unavailable, bypass)
+        return Acquiring(self, request.acquire(buckets, options), on_agent_unavailable)
 
     def restore(self, token: str) -> AsyncGrant:
         """As `Client.restore`."""

@@ -88,6 +88,7 @@ class Client:
         lease: Optional[float] = None,
         timeout: Optional[float] = None,
         on_unavailable: Optional[OnUnavailable] = None,
+        on_agent_unavailable: Optional[OnAgentUnavailable] = None,
         bypass: bool = False,
     ) -> Grant:
         """Takes all amounts of `take`, or raises `Denied`, `NeverFits` or `Disabled` and takes none.
@@ -95,12 +96,12 @@ class Client:
         Without `limits` those of the table apply. Each is a `Limit`, or text such as `"rpm=600/minute"`. `wait` is how
         long to wait for the tokens. `lease` is when they come back if this process dies; slots always have one, of
         60 s. `timeout` limits the decision, and `on_unavailable` says what it is without DynamoDB: `"error"`, `"deny"`,
-        `"allow"` or `"local 25"`, a percentage of each limit. Without the agent, `on_agent_unavailable` of the client
-        says it. `bypass` counts the amounts and takes none of them.
+        `"allow"` or `"local 25"`, a percentage of each limit. `on_agent_unavailable` says it without the agent, by
+        default as that of the client. `bypass` counts the amounts and takes none of them.
         """
         bucket = Bucket(entity, resource, take, limits, limits_version, cascading)
         options = Options(wait, lease, timeout, on_unavailable, bypass)
-        return self._granted(request.acquire((bucket,), options))
+        return self._granted(request.acquire((bucket,), options), on_agent_unavailable)
 
     def acquire_all(
         self,
@@ -110,10 +111,12 @@ class Client:
         lease: Optional[float] = None,
         timeout: Optional[float] = None,
         on_unavailable: Optional[OnUnavailable] = None,
+        on_agent_unavailable: Optional[OnAgentUnavailable] = None,
         bypass: bool = False,
     ) -> Grant:
         """Takes of all buckets, or of none. The options are those of `acquire`."""
-        return self._granted(request.acquire(buckets, Options(wait, lease, timeout, on_unavailable, bypass)))
+        options = Options(wait, lease, timeout, on_unavailable, bypass)
+        return self._granted(request.acquire(buckets, options), on_agent_unavailable)
 
     def restore(self, token: str) -> Grant:
         """Returns the grant of a token, to settle it. Sends nothing."""
@@ -254,11 +257,12 @@ class Client:
     def __exit__(self, *_: object) -> None:
         self.close()
 
-    def _granted(self, asked: Request) -> Grant:
+    def _granted(self, asked: Request, policy: Optional[OnAgentUnavailable]) -> Grant:
+        policy = self._on_agent_unavailable if policy is None else without_agent.policy(policy)
         try:
             response = self._call(asked)
         except Unavailable as error:
-            response = without_agent.answer(self._on_agent_unavailable, asked, error)
+            response = without_agent.answer(policy, asked, error)
         return Grant(self, "", response)
 
     def _call(self, asked: Request) -> Response:

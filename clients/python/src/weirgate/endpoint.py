@@ -54,10 +54,16 @@ class Endpoint:
 
 
 def endpoint(url: Optional[str], token: Optional[str]) -> Endpoint:
-    """Returns the endpoint of a URL, or of the environment's, or the default one."""
+    """Returns the endpoint of a URL, or of the environment's, or the default one. Requires that a token can be sent."""
+    found = _endpoint(url, token)
+    found.head()
+    return found
+
+
+def _endpoint(url: Optional[str], token: Optional[str]) -> Endpoint:
     if token is not None and type(token) is not str:
         raise InvalidRequest(f"token must be text, got a value of type {type(token).__name__}")
-    if url:
+    if url is not None:
         return _parsed(check.text("url", url), token, "url")
     url = os.environ.get(URL_VARIABLE)
     if url:
