@@ -20,6 +20,7 @@ use aws_types::os_shim_internal::Fs;
 
 use crate::date::DateInterceptor;
 use crate::idle::Https;
+use crate::proxy;
 use crate::{Clock, CorrectedClock, SystemClock};
 
 /// How to reach DynamoDB. Region, credentials and endpoint (also `AWS_ENDPOINT_URL`) come from the
@@ -177,7 +178,8 @@ async fn with_chain(
 ) -> aws_sdk_dynamodb::config::Builder {
     let given = connection.endpoint_url.as_deref().unwrap_or_default();
     let lookup = |name: &str| variables.get(name).cloned();
-    let fault = credentials_fault(lookup).or_else(|| match given {
+    let fault = credentials_fault(lookup).or_else(proxy::fault);
+    let fault = fault.or_else(|| match given {
         "" => environment_fault(lookup),
         given => endpoint_fault("the endpoint's URL", given),
     });
@@ -288,7 +290,8 @@ async fn environment(
 /// A missing variable fails the first request with an error that names it.
 fn variables(lookup: impl Fn(&str) -> Option<String>) -> aws_sdk_dynamodb::config::Builder {
     let variable = |name: &str| lookup(name).filter(|value| !value.is_empty());
-    if let Some(reason) = credentials_fault(variable).or_else(|| environment_fault(variable)) {
+    let fault = credentials_fault(variable).or_else(proxy::fault);
+    if let Some(reason) = fault.or_else(|| environment_fault(variable)) {
         return unusable(reason);
     }
     let Some(region) = variable("AWS_REGION") else {
@@ -296,6 +299,9 @@ fn variables(lookup: impl Fn(&str) -> Option<String>) -> aws_sdk_dynamodb::confi
     };
     let mut config = Config::builder().region(Region::new(region));
     config.set_endpoint_url(ENDPOINTS.into_iter().find_map(variable));
+    let is_on = |name| variable(name).map(|value| value.eq_ignore_ascii_case("true"));
+    config.set_use_fips(is_on("AWS_USE_FIPS_ENDPOINT"));
+    config.set_use_dual_stack(is_on("AWS_USE_DUALSTACK_ENDPOINT"));
     match (
         variable("AWS_ACCESS_KEY_ID"),
         variable("AWS_SECRET_ACCESS_KEY"),

@@ -25,6 +25,8 @@ pub struct TableFacts {
     pub stream_arn: Option<String>,
     /// Whether the stream's records have new and old images.
     pub has_images: bool,
+    /// Regions of the replicas, if this is a global table.
+    pub replicas: Vec<String>,
 }
 
 /// The state of an index.
@@ -110,6 +112,8 @@ impl From<TableDescription> for TableFacts {
                 state.map_or(IndexState::Missing, |found| state_of(index, found, &types)),
             )
         };
+        let replicas = table.replicas.unwrap_or_default().into_iter();
+        let replicas = replicas.map(|replica| replica.region_name.unwrap_or_default());
         let stream = table.stream_specification;
         let is_on = stream.as_ref().is_some_and(|stream| stream.stream_enabled);
         let view = stream.and_then(|stream| stream.stream_view_type);
@@ -130,6 +134,7 @@ impl From<TableDescription> for TableFacts {
             indexes: indexes().map(state).into(),
             stream_arn: table.latest_stream_arn.filter(|_| is_on),
             has_images: view == Some(StreamViewType::NewAndOldImages),
+            replicas: replicas.collect(),
         }
     }
 }
@@ -174,5 +179,21 @@ fn has_keys(
             is(first, hash, KeyType::Hash, "S") && is(second, range, KeyType::Range, kind)
         }
         _ => false,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use aws_sdk_dynamodb::types::ReplicaDescription;
+
+    use super::*;
+
+    #[test]
+    fn replicas_are_named_by_their_regions() {
+        let table = TableDescription::builder();
+        assert!(TableFacts::from(table.clone().build()).replicas.is_empty());
+        let replica = ReplicaDescription::builder().region_name("eu-west-1");
+        let global = table.replicas(replica.build()).build();
+        assert_eq!(TableFacts::from(global).replicas, ["eu-west-1"]);
     }
 }

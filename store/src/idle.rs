@@ -8,7 +8,6 @@ use std::time::Duration;
 
 use aws_sdk_dynamodb::config::{ConfigBag, RuntimeComponents, SharedHttpClient};
 use aws_sdk_dynamodb::error::BoxError;
-use aws_smithy_http_client::tls::{Provider, rustls_provider::CryptoMode};
 use aws_smithy_runtime_api::client::http::{
     HttpClient, HttpConnectorSettings, SharedHttpConnector,
 };
@@ -18,6 +17,7 @@ use tokio::time::Instant;
 use weirgate_shared::EpochMillis;
 
 use crate::Clock;
+use crate::proxy::https_connector;
 
 /// Maximum idle time of a connection. Services close idle connections after 20 s or more, and a
 /// request on a closed one may be lost.
@@ -49,12 +49,9 @@ impl Https {
 
 /// Returns a client with connections of its own.
 fn pool() -> SharedHttpClient {
-    // Ring needs no C toolchain beyond cc for either architecture, and its first handshake is fast
-    // on the small CPU share of a small function.
-    aws_smithy_http_client::Builder::new()
-        .pool_idle_timeout(IDLE)
-        .tls_provider(Provider::Rustls(CryptoMode::Ring))
-        .build_https()
+    aws_smithy_http_client::Builder::new().build_with_connector_fn(|settings, components| {
+        https_connector(Some(IDLE), settings, components)
+    })
 }
 
 impl HttpClient for Https {

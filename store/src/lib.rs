@@ -40,6 +40,7 @@ mod list;
 #[cfg(feature = "memory")]
 mod memory;
 mod meter;
+mod proxy;
 mod scan;
 mod schema;
 mod skew;
@@ -61,6 +62,7 @@ pub use list::{Page, Position, Query, SortKeys};
 #[cfg(feature = "memory")]
 pub use memory::MemoryTable;
 pub use meter::{CapacityMeter, ConsumedUnits};
+pub use proxy::https_connector;
 pub use scan::ScanPage;
 pub use schema::{BY_ENTITY, BY_RESOURCE, CHILDREN, Index, create_table, indexes};
 pub use skew::CorrectedClock;

@@ -12,6 +12,7 @@ mod limits;
 mod lists;
 mod load;
 mod local;
+mod network;
 mod terminal;
 mod unreadable;
 mod variables;

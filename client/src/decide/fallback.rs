@@ -11,22 +11,23 @@ use crate::session::Session;
 use crate::values::{Degraded, Denied, Error, OnUnavailable, count};
 
 /// Returns whether `error` shows that DynamoDB is unavailable.
-fn is_unavailable(error: &Error) -> bool {
-    // One throttled bucket or index does not make DynamoDB unavailable.
-    let is_busy = |kind| {
-        matches!(
-            kind,
-            ErrorKind::Conflict
-                | ErrorKind::IndexThrottled
-                | ErrorKind::Throttled { key_range: true }
-        )
+fn is_unavailable(session: &Session, error: &Error) -> bool {
+    // One throttled bucket or index does not make DynamoDB unavailable, but several buckets do: a
+    // saturated table on demand names the key range for every throttle.
+    let is_busy = |kind| match kind {
+        ErrorKind::Conflict | ErrorKind::IndexThrottled => true,
+        ErrorKind::Throttled { key_range: true } => !session.breaker.is_saturated(),
+        _ => false,
     };
     let is_away = |kind| !is_busy(kind) && ErrorKind::is_transient(kind);
     match error {
         Error::Unavailable { .. } => true,
         Error::Store(error) => is_away(error.kind),
-        // Without an error, contention took the time.
-        Error::Timeout { last, .. } => last.as_ref().is_some_and(|error| is_away(error.kind)),
+        // Without an error, contention took the time, or the gaps between writes to a throttled item.
+        Error::Timeout { last: None, .. } => session.breaker.is_saturated(),
+        Error::Timeout {
+            last: Some(error), ..
+        } => is_away(error.kind),
         _ => false,
     }
 }
@@ -44,7 +45,7 @@ pub(crate) fn fall_back(
     error: Error,
 ) -> Result<Decision<Granted>, Error> {
     let is_bypass = options.is_bypass && error.is_transient();
-    if !is_bypass && !is_unavailable(&error) {
+    if !is_bypass && !is_unavailable(session, &error) {
         return Err(error);
     }
     let stored = session.config_cache.switches.known(session).latest;

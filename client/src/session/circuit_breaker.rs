@@ -1,6 +1,8 @@
 //! A circuit breaker: after failures in a row it stops requests for a while, then lets one probe
 //! through.
 
+mod key_ranges;
+
 use std::sync::MutexGuard;
 use std::time::Duration;
 
@@ -8,12 +10,14 @@ use weirgate_store::{ErrorKind, StoreError};
 
 use super::ages::{AgeClock, Moment};
 use crate::values::{BreakerState, Error, Locked, change_breaker};
+use key_ranges::KeyRangeThrottles;
 
 /// Sets when a limiter stops sending requests to DynamoDB, and for how long.
 ///
 /// A failure is a connection that cannot be made, a request without a response, a server error, or
 /// a throttled table or account. Any other response closes the breaker. A throttled bucket, index
-/// or partition counts as neither.
+/// or partition counts as neither. But if most writes of 10 s are throttled, and those of at least
+/// three buckets, the table as a whole is saturated: each further throttle is a failure.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct CircuitBreakerConfig {
     /// Failed requests in a row after which it opens; 0 for never. Default: 10.
@@ -39,7 +43,14 @@ impl Default for CircuitBreakerConfig {
 pub(crate) struct CircuitBreaker {
     settings: CircuitBreakerConfig,
     ages: AgeClock,
-    state: Locked<State>,
+    seen: Locked<Seen>,
+}
+
+/// What the responses showed.
+#[derive(Debug)]
+struct Seen {
+    state: State,
+    throttles: KeyRangeThrottles,
 }
 
 #[derive(Debug)]
@@ -47,13 +58,36 @@ enum State {
     /// Requests pass; the number of failures in a row.
     Closed(u32),
     /// No request passes.
-    Open {
-        until: Moment,
-        pause: Duration,
-        why: String,
-    },
+    Open { until: Moment, stop: Stop },
     /// One probe passes.
-    HalfOpen { pause: Duration, why: String },
+    HalfOpen(Stop),
+}
+
+/// Why no requests pass, and for how long.
+#[derive(Debug, Clone)]
+struct Stop {
+    pause: Duration,
+    why: String,
+    cause: Cause,
+}
+
+#[derive(Debug, Clone, PartialEq, Eq)]
+enum Cause {
+    /// Failed requests.
+    Failures,
+    /// Throttled writes of several buckets; the bucket of the last probe, if it was throttled too.
+    Saturation(Option<String>),
+}
+
+/// What a recorded request did.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Sent<'a> {
+    /// It read, or nothing is known of it. That reads are accepted does not show that writes are.
+    Read,
+    /// It wrote the item with this partition key.
+    Write(&'a str),
+    /// It wrote several items. Which of them was throttled is not known.
+    Transaction,
 }
 
 /// Permission to send a request.
@@ -77,7 +111,7 @@ impl CircuitBreaker {
         Self {
             settings,
             ages,
-            state: Locked::new(State::Closed(0)),
+            seen: Locked::new(Seen::NOTHING),
         }
     }
 
@@ -88,7 +122,7 @@ impl CircuitBreaker {
 
     /// Returns the state.
     pub(crate) fn current(&self) -> BreakerState {
-        self.state().name()
+        self.seen.lock().state.name()
     }
 
     /// Returns whether requests pass, all of them and not only a probe.
@@ -96,34 +130,43 @@ impl CircuitBreaker {
         self.current() == BreakerState::Closed
     }
 
+    /// Returns whether the table as a whole is saturated.
+    pub(crate) fn is_saturated(&self) -> bool {
+        let seen = self.seen.lock();
+        match &seen.state {
+            State::Open { stop, .. } | State::HalfOpen(stop) if stop.is_saturation() => true,
+            _ => seen.throttles.are_of_the_table(self.ages.now()),
+        }
+    }
+
     /// Returns a permit, or the rejection if the breaker is open.
     pub(crate) fn admit(&self) -> Result<Permit<'_>, Open> {
-        let state = self.state();
-        let (pause, why) = match &*state {
+        let seen = self.seen.lock();
+        let stop = match &seen.state {
             State::Closed(_) => {
                 return Ok(Permit {
                     circuit: self,
                     is_probe: false,
                 });
             }
-            State::Open { until, pause, why } => {
+            State::Open { until, stop } => {
                 let left = until.since(self.ages.now());
                 if !left.is_zero() {
                     return Err(Open {
-                        cause: why.clone(),
+                        cause: stop.why.clone(),
                         retry_after: left,
                     });
                 }
-                (*pause, why.clone())
+                stop.clone()
             }
-            State::HalfOpen { pause, why } => {
+            State::HalfOpen(stop) => {
                 return Err(Open {
-                    cause: why.clone(),
-                    retry_after: *pause,
+                    cause: stop.why.clone(),
+                    retry_after: stop.pause,
                 });
             }
         };
-        Self::set(state, State::HalfOpen { pause, why });
+        Self::set(seen, State::HalfOpen(stop));
         Ok(Permit {
             circuit: self,
             is_probe: true,
@@ -131,60 +174,105 @@ impl CircuitBreaker {
     }
 
     /// Records the outcome of a request. Returns whether the breaker opened.
-    pub(crate) fn record(&self, error: Option<&StoreError>) -> bool {
-        let mut state = self.state();
-        let Some(failure) = error.filter(|error| is_failure(error.kind)) else {
-            let says_nothing = |error: &StoreError| {
-                matches!(
-                    error.kind,
-                    ErrorKind::Throttled { .. }
-                        | ErrorKind::IndexThrottled
-                        | ErrorKind::MissingCredentials
-                        | ErrorKind::CredentialsUnavailable
-                        | ErrorKind::ClockSkew
-                )
-            };
-            if !error.is_some_and(says_nothing) {
-                Self::set(state, State::Closed(0));
-            }
+    pub(crate) fn record(&self, sent: Sent<'_>, error: Option<&StoreError>) -> bool {
+        let mut seen = self.seen.lock();
+        let Some(error) = error.filter(|error| says_nothing(error.kind) || is_failure(error.kind))
+        else {
+            self.accepted(seen, sent);
             return false;
         };
-        let CircuitBreakerConfig {
-            failure_threshold: failures,
-            open_for: pause,
-            max_open_for: longest,
-        } = self.settings;
-        let pause = match &mut *state {
-            State::Closed(seen) => {
-                *seen = seen.saturating_add(1);
-                if failures == 0 || *seen < failures {
+        if is_failure(error.kind) {
+            let Some(pause) = self.pause_after_failure(&mut seen.state) else {
+                return false;
+            };
+            return self.open(seen, pause, error, Cause::Failures);
+        }
+        let (ErrorKind::Throttled { key_range: true }, Sent::Write(pk)) = (error.kind, sent) else {
+            return false;
+        };
+        let now = self.ages.now();
+        let bucket = seen.throttles.throttled(pk, now);
+        let threshold = self.settings.failure_threshold;
+        let (pause, probed) = match &seen.state {
+            State::Closed(_) => {
+                let is_enough = threshold > 0 && seen.throttles.in_a_row() >= threshold;
+                if !is_enough || !seen.throttles.are_of_the_table(now) {
                     return false;
                 }
-                pause
+                (self.settings.open_for, None)
             }
-            State::HalfOpen { pause, .. } => pause.saturating_mul(2).min(longest),
-            // These requests were sent before it opened.
+            State::HalfOpen(stop) => match &stop.cause {
+                // Two probes of one bucket show a hot bucket, and nothing of the table.
+                Cause::Saturation(probed) if probed.as_ref() == Some(&bucket) => {
+                    seen.throttles.clear();
+                    Self::set(seen, State::Closed(0));
+                    return false;
+                }
+                Cause::Saturation(_) => (self.longer(stop.pause), Some(bucket)),
+                Cause::Failures => return false,
+            },
             State::Open { .. } => return false,
         };
-        let open = State::Open {
-            until: self.ages.now() + pause,
-            pause,
-            why: failure.to_string(),
+        self.open(seen, pause, error, Cause::Saturation(probed))
+    }
+
+    /// Records a response that is no failure.
+    fn accepted(&self, mut seen: MutexGuard<'_, Seen>, sent: Sent<'_>) {
+        let now = self.ages.now();
+        let is_saturation = match &seen.state {
+            State::Open { stop, .. } | State::HalfOpen(stop) => stop.is_saturation(),
+            State::Closed(_) => false,
         };
-        Self::set(state, open);
+        match sent {
+            Sent::Read if is_saturation => return,
+            Sent::Read => {}
+            Sent::Write(pk) => seen.throttles.accepted(Some(pk), now),
+            Sent::Transaction => seen.throttles.accepted(None, now),
+        }
+        Self::set(seen, State::Closed(0));
+    }
+
+    /// Counts a failure. Returns the pause if the breaker opens.
+    fn pause_after_failure(&self, state: &mut State) -> Option<Duration> {
+        let threshold = self.settings.failure_threshold;
+        match state {
+            State::Closed(seen) => {
+                *seen = seen.saturating_add(1);
+                (threshold > 0 && *seen >= threshold).then_some(self.settings.open_for)
+            }
+            State::HalfOpen(stop) => Some(self.longer(stop.pause)),
+            // These requests were sent before it opened.
+            State::Open { .. } => None,
+        }
+    }
+
+    fn longer(&self, pause: Duration) -> Duration {
+        pause.saturating_mul(2).min(self.settings.max_open_for)
+    }
+
+    fn open(
+        &self,
+        seen: MutexGuard<'_, Seen>,
+        pause: Duration,
+        error: &StoreError,
+        cause: Cause,
+    ) -> bool {
+        let stop = Stop {
+            pause,
+            why: error.to_string(),
+            cause,
+        };
+        let until = self.ages.now() + pause;
+        Self::set(seen, State::Open { until, stop });
         true
     }
 
     /// Sets the state, and then, without the lock, the gauge.
-    fn set(mut state: MutexGuard<'_, State>, to: State) {
-        let (before, after) = (state.name(), to.name());
-        *state = to;
-        drop(state);
+    fn set(mut seen: MutexGuard<'_, Seen>, to: State) {
+        let (before, after) = (seen.state.name(), to.name());
+        seen.state = to;
+        drop(seen);
         change_breaker(before, after);
-    }
-
-    fn state(&self) -> MutexGuard<'_, State> {
-        self.state.lock()
     }
 }
 
@@ -194,14 +282,13 @@ impl Drop for Permit<'_> {
         if !self.is_probe {
             return;
         }
-        let state = self.circuit.state();
-        if let State::HalfOpen { pause, why } = &*state {
+        let seen = self.circuit.seen.lock();
+        if let State::HalfOpen(stop) = &seen.state {
             let open = State::Open {
                 until: self.circuit.ages.now(),
-                pause: *pause,
-                why: why.clone(),
+                stop: stop.clone(),
             };
-            CircuitBreaker::set(state, open);
+            CircuitBreaker::set(seen, open);
         }
     }
 }
@@ -213,12 +300,25 @@ impl Drop for CircuitBreaker {
     }
 }
 
+impl Seen {
+    const NOTHING: Self = Self {
+        state: State::Closed(0),
+        throttles: KeyRangeThrottles::NONE,
+    };
+}
+
+impl Stop {
+    const fn is_saturation(&self) -> bool {
+        matches!(self.cause, Cause::Saturation(_))
+    }
+}
+
 impl State {
     const fn name(&self) -> BreakerState {
         match self {
             Self::Closed(_) => BreakerState::Closed,
             Self::Open { .. } => BreakerState::Open,
-            Self::HalfOpen { .. } => BreakerState::HalfOpen,
+            Self::HalfOpen(_) => BreakerState::HalfOpen,
         }
     }
 }
@@ -243,3 +343,18 @@ pub(crate) const fn is_failure(kind: ErrorKind) -> bool {
         ErrorKind::Unconfirmed | ErrorKind::Unreachable | ErrorKind::Throttled { key_range: false }
     )
 }
+
+/// Returns whether an error shows neither that DynamoDB is available, nor that it is not.
+const fn says_nothing(kind: ErrorKind) -> bool {
+    matches!(
+        kind,
+        ErrorKind::Throttled { key_range: true }
+            | ErrorKind::IndexThrottled
+            | ErrorKind::MissingCredentials
+            | ErrorKind::CredentialsUnavailable
+            | ErrorKind::ClockSkew
+    )
+}
+
+#[cfg(test)]
+mod tests;

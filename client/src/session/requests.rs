@@ -14,7 +14,7 @@ use weirgate_store::{
 };
 
 use super::Session;
-use super::circuit_breaker::is_failure;
+use super::circuit_breaker::{Sent, is_failure};
 use crate::values::{Error, count};
 
 /// Keys that one request reads at most, 100.
@@ -32,7 +32,8 @@ impl Session {
     pub(crate) async fn update(&self, update: &Update) -> Result<WriteOutcome, StoreError> {
         count(&self.env.counters.writes, 1);
         let request = self.table.update(update, ReturnValues::AllNew);
-        self.observed("UpdateItem", request).await
+        self.observed("UpdateItem", Sent::Write(&update.key.pk), request)
+            .await
     }
 
     /// Sends a planned write that is safe to repeat, and repeats it while its outcome is unknown.
@@ -42,12 +43,10 @@ impl Session {
         update: &Update,
     ) -> Result<WriteOutcome, StoreError> {
         count(&self.env.counters.writes, 1);
-        self.recorded(self.table.update_with(
-            update,
-            ReturnValues::AllNew,
-            RetryPolicy::AlsoUnconfirmed,
-        ))
-        .await
+        let request =
+            self.table
+                .update_with(update, ReturnValues::AllNew, RetryPolicy::AlsoUnconfirmed);
+        self.recorded(Sent::Write(&update.key.pk), request).await
     }
 
     /// Sends a transaction once.
@@ -57,7 +56,8 @@ impl Session {
         token: &WriteId,
     ) -> Result<TransactOutcome, StoreError> {
         count(&self.env.counters.writes, 1);
-        self.recorded(self.table.transact(actions, token)).await
+        let request = self.table.transact(actions, token);
+        self.recorded(Sent::Transaction, request).await
     }
 
     /// Sends a transaction, and repeats it with the same token while its outcome is unknown.
@@ -67,17 +67,16 @@ impl Session {
         token: &WriteId,
     ) -> Result<TransactOutcome, StoreError> {
         count(&self.env.counters.writes, 1);
-        self.recorded(
-            self.table
-                .transact_with(actions, token, RetryPolicy::AlsoUnconfirmed),
-        )
-        .await
+        let request = self
+            .table
+            .transact_with(actions, token, RetryPolicy::AlsoUnconfirmed);
+        self.recorded(Sent::Transaction, request).await
     }
 
     /// Reads up to 100 items.
     pub(crate) async fn read(&self, keys: &[ItemKey]) -> Result<Vec<Item>, StoreError> {
         count(&self.env.counters.reads, 1);
-        self.recorded(self.table.read(keys)).await
+        self.recorded(Sent::Read, self.table.read(keys)).await
     }
 
     /// Reads any number of items, without missing ones: each request reads 100, and 8 are under way
@@ -104,7 +103,7 @@ impl Session {
         deadline: Option<Instant>,
     ) -> Result<Vec<Item>, StoreError> {
         count(&self.env.counters.reads, 1);
-        self.recorded(self.table.read_by(keys, consistency, deadline))
+        self.recorded(Sent::Read, self.table.read_by(keys, consistency, deadline))
             .await
     }
 
@@ -116,7 +115,7 @@ impl Session {
     ) -> Result<Option<Item>, StoreError> {
         count(&self.env.counters.reads, 1);
         let request = self.table.read_once(key, consistency);
-        self.observed("BatchGetItem", request).await
+        self.observed("BatchGetItem", Sent::Read, request).await
     }
 
     /// Reads one item once, to see what became of a write. The circuit breaker does not count it: a
@@ -134,7 +133,8 @@ impl Session {
         consistency: Consistency,
     ) -> Result<Vec<Item>, StoreError> {
         count(&self.env.counters.reads, 1);
-        self.recorded(self.table.read_all(keys, consistency)).await
+        self.recorded(Sent::Read, self.table.read_all(keys, consistency))
+            .await
     }
 
     /// Reads one page of a listing.
@@ -144,7 +144,8 @@ impl Session {
         after: Option<&Position>,
     ) -> Result<Page, StoreError> {
         count(&self.env.counters.reads, 1);
-        self.recorded(self.table.query(listing, after)).await
+        self.recorded(Sent::Read, self.table.query(listing, after))
+            .await
     }
 
     /// Reads all items of a list.
@@ -168,13 +169,14 @@ impl Session {
         after: Option<&Position>,
     ) -> Result<ScanPage, StoreError> {
         count(&self.env.counters.reads, 1);
-        self.recorded(self.table.scan(prefix, limit, after)).await
+        self.recorded(Sent::Read, self.table.scan(prefix, limit, after))
+            .await
     }
 
     /// Returns and records the error of a request that its only caller drops without a response.
     pub(crate) fn timeout_error(&self, request: &str, within: Duration) -> StoreError {
         let error = self.env.no_answer(request, within);
-        self.record(Some(&error));
+        self.record(Sent::Read, Some(&error));
         error
     }
 
@@ -183,27 +185,29 @@ impl Session {
     async fn observed<T>(
         &self,
         operation: &str,
+        sent: Sent<'_>,
         request: impl Future<Output = Result<T, StoreError>>,
     ) -> Result<T, StoreError> {
         let mut request = pin!(self.confirming(request));
         if let Ok(outcome) = timeout(HANGS_AFTER, &mut request).await {
-            self.record(outcome.as_ref().err());
+            self.record(sent, outcome.as_ref().err());
             return outcome;
         }
-        self.record(Some(&self.env.no_answer(operation, HANGS_AFTER)));
+        self.record(sent, Some(&self.env.no_answer(operation, HANGS_AFTER)));
         let outcome = request.await;
         if !outcome.as_ref().is_err_and(|error| is_failure(error.kind)) {
-            self.record(outcome.as_ref().err());
+            self.record(sent, outcome.as_ref().err());
         }
         outcome
     }
 
     async fn recorded<T>(
         &self,
+        sent: Sent<'_>,
         request: impl Future<Output = Result<T, StoreError>>,
     ) -> Result<T, StoreError> {
         let outcome = self.confirming(request).await;
-        self.record(outcome.as_ref().err());
+        self.record(sent, outcome.as_ref().err());
         outcome
     }
 
@@ -220,8 +224,8 @@ impl Session {
         outcome
     }
 
-    fn record(&self, error: Option<&StoreError>) {
-        if self.breaker.record(error) {
+    fn record(&self, sent: Sent<'_>, error: Option<&StoreError>) {
+        if self.breaker.record(sent, error) {
             count(&self.env.counters.breaker_opened, 1);
         }
     }

@@ -74,6 +74,7 @@ mod outage {
     mod clock_steps;
     mod clocks;
     mod deadlines;
+    mod saturated;
     mod unavailable;
     mod unreachable;
 }

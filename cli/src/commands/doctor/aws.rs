@@ -8,7 +8,6 @@ use aws_credential_types::provider::ProvideCredentials;
 use aws_sigv4::http_request::{SignableBody, SignableRequest, SigningSettings, sign};
 use aws_sigv4::sign::v4;
 use aws_smithy_http_client::Connector;
-use aws_smithy_http_client::tls::{Provider, rustls_provider::CryptoMode};
 use aws_smithy_runtime_api::client::http::HttpConnector;
 use aws_smithy_runtime_api::client::identity::Identity;
 use aws_smithy_runtime_api::http::Request;
@@ -16,7 +15,7 @@ use aws_smithy_types::body::SdkBody;
 use aws_smithy_types::byte_stream::ByteStream;
 use serde::Deserialize;
 use serde::de::DeserializeOwned;
-use weirgate_store::chain;
+use weirgate_store::{chain, https_connector};
 
 /// Longest time of one request.
 const TIMEOUT: Duration = Duration::from_secs(10);
@@ -85,10 +84,9 @@ pub struct Aws {
 impl Aws {
     /// Returns what sends requests with the credentials of `config`.
     pub fn new(config: SdkConfig) -> Self {
-        let connector = Connector::builder().tls_provider(Provider::Rustls(CryptoMode::Ring));
         Self {
             config,
-            connector: connector.build(),
+            connector: https_connector(None, None, None),
         }
     }
 
@@ -170,13 +168,14 @@ impl Aws {
         if let Some(url) = set.or(self.config.endpoint_url()) {
             return Ok(url.trim_end_matches('/').to_owned());
         }
-        let region = self.region()?;
-        let suffix = match region {
-            region if region.starts_with("cn-") => "amazonaws.com.cn",
-            region if region.starts_with("eusc-") => "amazonaws.eu",
-            _ => "amazonaws.com",
-        };
-        Ok(format!("https://{}.{region}.{suffix}", service.name()))
+        let is_on = |set: Option<bool>| set.unwrap_or_default();
+        let (fips, dual_stack) = (self.config.use_fips(), self.config.use_dual_stack());
+        Ok(host(
+            service.name(),
+            self.region()?,
+            is_on(fips),
+            is_on(dual_stack),
+        ))
     }
 
     /// Returns the headers that sign a request.
@@ -214,6 +213,25 @@ impl Aws {
     }
 }
 
+/// Returns the URL that the rules of the SDKs have for a service.
+fn host(service: &str, region: &str, is_fips: bool, is_dual_stack: bool) -> String {
+    let suffix = match (region, is_dual_stack) {
+        (region, false) if region.starts_with("cn-") => "amazonaws.com.cn",
+        (region, true) if region.starts_with("cn-") => "api.amazonwebservices.com.cn",
+        (region, false) if region.starts_with("eusc-") => "amazonaws.eu",
+        (region, true) if region.starts_with("eusc-") => "api.amazonwebservices.eu",
+        (_, false) => "amazonaws.com",
+        (_, true) => "api.aws",
+    };
+    // The usual endpoint of CloudWatch in these Regions is the validated one.
+    let is_usual = service == "monitoring" && region.starts_with("us-gov-");
+    let fips = match is_fips && !is_usual {
+        true => "-fips",
+        false => "",
+    };
+    format!("https://{service}{fips}.{region}.{suffix}")
+}
+
 /// Code and message of a refusal. The code is in a header or in the body, and may have a namespace
 /// before it or a URL behind it.
 fn refusal(status: u16, header: Option<&str>, body: &[u8]) -> RequestError {
@@ -241,6 +259,39 @@ fn refusal(status: u16, header: Option<&str>, body: &[u8]) -> RequestError {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn hosts_follow_the_rules_of_the_sdks() {
+        for (host_of, url) in [
+            (
+                ("lambda", "eu-west-1", false, false),
+                "https://lambda.eu-west-1.amazonaws.com",
+            ),
+            (
+                ("lambda", "us-east-1", true, false),
+                "https://lambda-fips.us-east-1.amazonaws.com",
+            ),
+            (
+                ("scheduler", "us-east-1", false, true),
+                "https://scheduler.us-east-1.api.aws",
+            ),
+            (
+                ("scheduler", "us-east-1", true, true),
+                "https://scheduler-fips.us-east-1.api.aws",
+            ),
+            (
+                ("monitoring", "us-gov-west-1", true, false),
+                "https://monitoring.us-gov-west-1.amazonaws.com",
+            ),
+            (
+                ("lambda", "cn-north-1", false, true),
+                "https://lambda.cn-north-1.api.amazonwebservices.com.cn",
+            ),
+        ] {
+            let (service, region, is_fips, is_dual_stack) = host_of;
+            assert_eq!(host(service, region, is_fips, is_dual_stack), url);
+        }
+    }
 
     #[test]
     fn a_refusal_has_its_code_wherever_the_service_puts_it() {

@@ -14,6 +14,7 @@ const SKEW_MS: i64 = 1_000;
 /// Returns the findings about the table.
 pub async fn findings(table: &Table, facts: &TableFacts) -> Vec<Finding> {
     let mut findings = vec![state(table, facts), keys(facts)];
+    findings.extend(replicas(facts));
     findings.push(stream(facts));
     findings.push(match table.expires_items().await {
         Ok(true) => Finding::fine("expiry", "expired items are deleted"),
@@ -89,6 +90,22 @@ fn keys(facts: &TableFacts) -> Finding {
     )
 }
 
+/// Returns a finding about a global table: with eventual consistency two Regions grant the same
+/// tokens, with strong consistency there are no transactions.
+fn replicas(facts: &TableFacts) -> Option<Finding> {
+    let regions = facts.replicas.join(", ");
+    (!regions.is_empty()).then(|| {
+        Finding::problem(
+            "replicas",
+            format!("this is a global table, with a replica in {regions}: its Regions grant the same tokens"),
+            concat!(
+                "remove the replicas, and deploy a stack in each Region: ",
+                docs!("deployment", "one-region")
+            ),
+        )
+    })
+}
+
 fn stream(facts: &TableFacts) -> Finding {
     match (&facts.stream_arn, facts.has_images) {
         (Some(_), true) => Finding::fine("stream", "on, with new and old images"),
@@ -136,4 +153,31 @@ fn unknown(check: &'static str, action: &str, error: &StoreError) -> Finding {
         false => &error.reason,
     };
     Finding::unknown(check, format!("not checked: {reason}"), remedy)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::commands::doctor::finding::State;
+
+    #[test]
+    fn a_global_table_is_a_problem() {
+        let mut facts = TableFacts {
+            status: "ACTIVE".to_owned(),
+            is_on_demand: true,
+            has_right_keys: true,
+            indexes: [].into(),
+            stream_arn: None,
+            has_images: true,
+            replicas: vec![],
+        };
+        assert!(replicas(&facts).is_none());
+        facts.replicas = vec!["eu-west-1".to_owned(), "us-west-2".to_owned()];
+        let finding = replicas(&facts).expect("it is global");
+        assert_eq!(finding.state, State::Problem);
+        assert!(
+            finding.found.contains("eu-west-1, us-west-2"),
+            "{finding:?}"
+        );
+    }
 }

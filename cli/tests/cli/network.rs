@@ -1,0 +1,122 @@
+//! Proxies of the environment, which hosts are asked, and where credentials come from.
+
+use std::io::{BufRead, BufReader, Write};
+use std::net::TcpListener;
+use std::sync::{Arc, Mutex};
+use std::thread;
+
+use super::fixtures::{Run, weirgate_with};
+
+/// A proxy that refuses every host; the hosts that it was asked for.
+fn proxy() -> (String, Arc<Mutex<Vec<String>>>) {
+    let listener = TcpListener::bind("127.0.0.1:0").expect("a port");
+    let url = format!("http://{}", listener.local_addr().expect("an address"));
+    let asked = Arc::<Mutex<Vec<String>>>::default();
+    let hosts = Arc::clone(&asked);
+    thread::spawn(move || {
+        for stream in listener.incoming().filter_map(Result::ok) {
+            let mut lines = BufReader::new(&stream).lines().map_while(Result::ok);
+            if let Some(first) = lines.next() {
+                hosts.lock().expect("no panic").push(first);
+            }
+            lines.take_while(|line| !line.is_empty()).for_each(drop);
+            let _ = (&stream).write_all(b"HTTP/1.1 403 Forbidden\r\ncontent-length: 0\r\n\r\n");
+        }
+    });
+    (url, asked)
+}
+
+/// Lists limits with these variables beside keys and a Region.
+fn run(variables: &[(&str, &str)]) -> Run {
+    let keys = [
+        ("AWS_REGION", "us-east-1"),
+        ("AWS_ACCESS_KEY_ID", "id"),
+        ("AWS_SECRET_ACCESS_KEY", "secret"),
+    ];
+    let command = "--table weirgate limits list --resources";
+    weirgate_with(&[&keys[..], variables].concat(), command)
+}
+
+#[test]
+fn requests_go_through_the_proxy_of_the_environment() {
+    for (variable, of_host, host) in [
+        ("HTTPS_PROXY", None, "dynamodb.us-east-1.amazonaws.com"),
+        ("https_proxy", None, "dynamodb.us-east-1.amazonaws.com"),
+        (
+            "ALL_PROXY",
+            Some("AWS_USE_FIPS_ENDPOINT"),
+            "dynamodb-fips.us-east-1.amazonaws.com",
+        ),
+        (
+            "HTTPS_PROXY",
+            Some("AWS_USE_DUALSTACK_ENDPOINT"),
+            "dynamodb.us-east-1.api.aws",
+        ),
+    ] {
+        let (url, asked) = proxy();
+        let mut variables = vec![(variable, &*url)];
+        variables.extend(of_host.map(|name| (name, "true")));
+        let run = run(&variables);
+        assert_ne!(run.code, Some(0), "{run:?}");
+        let asked = asked.lock().expect("no panic");
+        let first = asked
+            .first()
+            .unwrap_or_else(|| panic!("{variable}: {run:?}"));
+        assert_eq!(*first, format!("CONNECT {host}:443 HTTP/1.1"));
+    }
+}
+
+#[test]
+fn hosts_of_no_proxy_and_plain_http_are_reached_directly() {
+    for (endpoint, no_proxy) in [
+        ("https://127.0.0.1:9", "localhost,127.0.0.0/8"),
+        ("http://127.0.0.1:9", "elsewhere.example"),
+    ] {
+        let (url, asked) = proxy();
+        let run = run(&[
+            ("HTTPS_PROXY", &url),
+            ("HTTP_PROXY", &url),
+            ("NO_PROXY", no_proxy),
+            ("AWS_ENDPOINT_URL", endpoint),
+        ]);
+        assert_ne!(run.code, Some(0), "{run:?}");
+        assert!(asked.lock().expect("no panic").is_empty(), "{endpoint}");
+    }
+}
+
+#[test]
+fn a_proxy_that_is_no_url_is_named() {
+    let run = run(&[("HTTPS_PROXY", "socks5://user:secret@proxy:1080")]);
+    assert!(
+        run.stderr
+            .contains("HTTPS_PROXY must be the URL of a proxy"),
+        "{run:?}"
+    );
+    assert!(!run.stderr.contains("secret@"), "{run:?}");
+}
+
+/// The SDK says so of a source that is not compiled in.
+#[test]
+fn credentials_of_login_sso_and_processes_are_compiled_in() {
+    let session = "login_session = arn:aws:iam::111111111111:user/me";
+    let sso = "sso_start_url = https://example.awsapps.com/start\nsso_region = us-east-1\n\
+               sso_account_id = 111111111111\nsso_role_name = me";
+    let process = "credential_process = /nowhere/credentials";
+    let folder = std::env::temp_dir().join(format!("weirgate-profiles-{}", std::process::id()));
+    std::fs::create_dir_all(&folder).expect("a folder");
+    for (at, source) in [session, sso, process].into_iter().enumerate() {
+        let file = folder.join(at.to_string());
+        std::fs::write(&file, format!("[default]\nregion = us-east-1\n{source}\n"))
+            .expect("a file");
+        let variables = [
+            ("AWS_CONFIG_FILE", file.to_str().expect("a path is text")),
+            ("HOME", folder.to_str().expect("a path is text")),
+            ("AWS_EC2_METADATA_DISABLED", "true"),
+        ];
+        let run = weirgate_with(&variables, "--table weirgate limits list --resources");
+        assert_ne!(run.code, Some(0), "{run:?}");
+        assert!(!run.stderr.contains("feature"), "{source}: {run:?}");
+        assert!(!run.stderr.is_empty(), "{source}: {run:?}");
+    }
+    std::fs::remove_dir_all(&folder).expect("it is there");
+}
