@@ -82,10 +82,11 @@ drill: cargo .venv/stack/.installed .venv/sam/.installed .venv/aws/.installed ##
 # Skips stand with their reasons beside what they are about: in the template, scripts/check_policies.py, deny.toml.
 .PHONY: validate
 validate: cargo npm .venv/sam/.installed .venv/validate/.installed $(cargo_deny) ## Check the template, its policies, the dependencies
-	.venv/validate/bin/cfn-lint template.yaml scripts/restored-table.yaml
+	.venv/validate/bin/cfn-lint template.yaml scripts/restored-table.yaml scripts/deploy-roles.yaml
 	SAM_CLI_TELEMETRY=0 .venv/sam/bin/sam validate --lint --region us-east-1
 	.venv/validate/bin/checkov --framework cloudformation --skip-download --compact --quiet --file template.yaml
 	.venv/validate/bin/python -W ignore scripts/check_policies.py template.yaml
+	.venv/validate/bin/python -W ignore scripts/deploy_policy.py template.yaml scripts/deploy-roles.yaml --check
 	.venv/validate/bin/python scripts/check_config.py samconfig.toml template.yaml
 	.venv/validate/bin/python scripts/test_config.py samconfig.toml template.yaml
 	.venv/validate/bin/python scripts/check_conditions.py template.yaml
@@ -100,6 +101,10 @@ validate: cargo npm .venv/sam/.installed .venv/validate/.installed $(cargo_deny)
 	.venv/validate/bin/python scripts/test_deny.py $(cargo_deny) $(strictly)
 	@if said=$$($(fetch_advisories) 2>&1); then $(MAKE) --no-print-directory advisories offline=--offline; \
 	else echo "advisories: not checked: $$(tail -n 1 <<< "$${said:-GitHub did not answer within a minute}")"; fi
+
+.PHONY: deploy-roles
+deploy-roles: .venv/validate/.installed ## Write the roles that deploy the stack into scripts/deploy-roles.yaml
+	.venv/validate/bin/python -W ignore scripts/deploy_policy.py template.yaml scripts/deploy-roles.yaml
 
 deny = $(cargo_deny) --locked $(offline)
 of_fuzzers := --manifest-path verify/fuzz/Cargo.toml --config deny.toml

@@ -18,6 +18,7 @@ EXPECTED = {
     "Alarms": ("AWS::CloudWatch::Alarm", False),
     "AlarmEmail": ("AWS::SNS::Topic", True),
     "ExistingTableStreamArn": (TABLE, False),
+    "SsmPrefix": ("AWS::SSM::Parameter", True),
 }
 
 

@@ -43,8 +43,8 @@ DATE, EPOCH = (1980, 1, 1, 0, 0, 0), 315532800
 LICENSES = ["LICENSE-APACHE", "LICENSE-MIT"]
 # Where agents run.
 DEPLOY = ROOT / "agent/deploy"
-# What the commands of docs/deployment.md and of the runbook read.
-BESIDE = ["stack-policy.json", "scripts/restored-table.yaml"]
+# What the commands of docs/deployment.md, of the runbook and of docs/platform.md read.
+BESIDE = ["stack-policy.json", "scripts/restored-table.yaml", "scripts/deploy-roles.yaml"]
 FUNCTION = re.compile(r"^  (\w+):\n    Type: AWS::Serverless::Function\n(?:(?:    .*)?\n)*", re.M)
 AGENT = {
     "Entrypoint": ["/weirgate-agent"],

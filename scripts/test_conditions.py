@@ -20,7 +20,7 @@ MISTAKES = [
     ('  OwnsTable: !Equals [!Ref ExistingTableStreamArn, ""]', '  OwnsTable: !Not [!Equals [!Ref ExistingTableStreamArn, ""]]',
      "a part of a parameter is selected that its value does not have"),
     ("    Condition: OwnsTable\n", "", "AWS::DynamoDB::Table must not be there"),
-    ('  HasAlarms: !Equals [!Ref Alarms, "true"]', '  HasAlarms: !Equals [!Ref Alarms, "yes"]', "the condition HasAlarms is always False"),
+    ('  HasAllAlarms: !Equals [!Ref Alarms, "true"]', '  HasAllAlarms: !Equals [!Ref Alarms, "yes"]', "the condition HasAllAlarms is always False"),
     ('  Traces: !Equals [!Ref Tracing, "true"]', '  Traces: !Equals [!Ref LogLevel, "TRACE"]', "LogLevel is in one alone"),
     ("!Select [1, !Split [/, !Ref ExistingTableStreamArn]]]\n", "!Select [0, !Split [/, !Ref ExistingTableStreamArn]]]\n",
      "the outputs must be of the existing table"),
@@ -31,10 +31,12 @@ MISTAKES = [
 REFUSED = [
     ["ExistingTableStreamArn", "WarmThroughput"],
     ["ExistingTableStreamArn", "MaxWriteRequestUnits"],
+    ["ExistingTableStreamArn", "ThrottledKeys"],
+    ["ExistingTableStreamArn", "CallerPrincipals"],
     ["Alarms", "AlarmEmail"],
     ["Alarms", "AlarmTopicArn"],
 ]
-ALLOWED = [[], ["Alarms"], ["ExistingTableStreamArn"], ["AlarmEmail", "AlarmTopicArn"], ["WarmThroughput", "MaxWriteRequestUnits"]]
+ALLOWED = [[], ["Alarms"], ["ExistingTableStreamArn"], ["ExistingTableStreamArn", "SsmPrefix"], ["AlarmEmail", "AlarmTopicArn"], ["WarmThroughput", "MaxWriteRequestUnits"]]
 
 
 def main(path):

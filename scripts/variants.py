@@ -23,10 +23,13 @@ CHOICES = {
     "Tracing": "true",
     "KmsKeyArn": "arn:aws:kms:us-east-1:123456789012:key/00000000-0000-0000-0000-000000000000",
     "PermissionsBoundary": "arn:aws:iam::123456789012:policy/boundary",
+    "ThrottledKeys": "true",
+    "CallerPrincipals": "210987654321,arn:aws:iam::210987654321:role/caller",
+    "SsmPrefix": "/weirgate/prod",
 }
 # The form with everything, the one by default, and a table of the deployer's own without and with everything else.
 WHOLE = [name for name in CHOICES if name not in ("Alarms", "Dashboard", "ExistingTableStreamArn")]
-OWN_TABLE = ["AlarmEmail", "AlarmTopicArn", "ExistingTableStreamArn", "Tracing", "KmsKeyArn", "PermissionsBoundary"]
+OWN_TABLE = ["AlarmEmail", "AlarmTopicArn", "ExistingTableStreamArn", "Tracing", "KmsKeyArn", "PermissionsBoundary", "SsmPrefix"]
 FORMS = [WHOLE, [], ["ExistingTableStreamArn", "Alarms", "Dashboard"], OWN_TABLE]
 
 

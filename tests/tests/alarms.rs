@@ -1,7 +1,8 @@
 //! The alarms of `template.yaml`, each evaluated over the minutes of a trouble: it rings, and it is
 //! quiet when the trouble is over. `testkit/src/alarm.rs` has the rules of CloudWatch.
 
-use weirgate_testkit::alarm::{periods, rings};
+use serde_json::Value;
+use weirgate_testkit::alarm::{periods, rings, rings_by};
 use weirgate_testkit::template::{properties, resources, template};
 
 /// An alarm, its metric in health, and its metric in trouble.
@@ -28,9 +29,9 @@ fn every_alarm_hears_of_its_trouble_and_ends_with_it() {
         ("AggregatorLagAlarm", Some(900), &stuck(70_000)),
         ("AggregatorErrorsAlarm", Some(0), &stuck(1)),
         ("AggregatorThrottledAlarm", None, &stuck(1)),
-        ("ReconcilerThrottledAlarm", Some(0), &stuck(1)),
+        ("ReconcilerThrottledAlarm", Some(0), &[Some(1); 2]),
         ("AggregatorSlowAlarm", Some(300), &stuck(59_000)),
-        ("ReconcilerSlowAlarm", Some(800), &[Some(48_000); 3]),
+        ("ReconcilerSlowAlarm", Some(800), &[Some(48_000)]),
         ("DiscardedRecordsAlarm", None, &[Some(1_000)]),
         ("DroppedRecordsAlarm", None, &[Some(1)]),
         ("UndecodableRecordsAlarm", None, &[Some(1)]),
@@ -115,6 +116,102 @@ fn leases_are_overdue_after_more_than_the_slowest_schedule() {
     assert!(alarm["Period"].as_i64().unwrap() >= slowest * 60);
 }
 
+/// Minutes between two runs of the reconciler that `ReconcileRate` allows, each with the minutes
+/// that the first run can have.
+fn allowed_rates() -> impl Iterator<Item = (usize, usize)> {
+    let pattern = template()["Parameters"]["ReconcileRate"]["AllowedPattern"].take();
+    assert_eq!(pattern, r"^rate\((1 minute|([2-9]|10) minutes)\)$");
+    (1..=10).flat_map(|rate| (0..rate).map(move |first| (rate, first)))
+}
+
+/// The values of an alarm's periods, where the metric has `value` in a minute of each `rate`, from
+/// minute `first` on, for two hours.
+fn periods_of(alarm: &Value, value: i64, rate: usize, first: usize) -> Vec<Option<i64>> {
+    let period = usize::try_from(alarm["Period"].as_u64().unwrap() / 60).unwrap();
+    let minutes: Vec<_> = (0..120)
+        .map(|minute| (minute % rate == first % rate).then_some(value))
+        .collect();
+    let values = minutes.chunks(period).map(|of| {
+        let of = of.iter().copied().flatten();
+        match alarm["Statistic"].as_str().unwrap() {
+            "Sum" => of.reduce(|sum, next| sum + next),
+            "Minimum" => of.min(),
+            "Maximum" => of.max(),
+            other => panic!("{alarm} has {other}"),
+        }
+    });
+    values.collect()
+}
+
+/// One value a run, whatever Lambda tries again.
+#[test]
+fn alarms_of_the_reconciler_hear_of_every_run_at_every_allowed_schedule() {
+    for (name, healthy, trouble) in [
+        ("ReconcilerThrottledAlarm", 0, 1),
+        ("ReconcilerSlowAlarm", 800, 46_000),
+        ("OverdueLeasesAlarm", 59_000, 901_000),
+        ("DeadLettersAlarm", 0, 1),
+        ("UndecodableBucketsAlarm", 0, 1),
+    ] {
+        let alarm = properties(name);
+        for (rate, first) in allowed_rates() {
+            let healthy = periods_of(&alarm, healthy, rate, first);
+            assert!(!rings_by(&alarm, &healthy), "{name} every {rate} minutes");
+            let trouble = periods_of(&alarm, trouble, rate, first);
+            let mut ends = 1..=trouble.len();
+            let is_heard = ends.any(|end| rings_by(&alarm, &trouble[..end]));
+            assert!(is_heard, "{name} every {rate} minutes");
+            let over = [trouble, healthy].concat();
+            assert!(
+                !rings_by(&alarm, &over),
+                "{name} every {rate} minutes does not end"
+            );
+        }
+    }
+    let absent = properties("ReconcilerAbsentAlarm");
+    for (rate, first) in allowed_rates() {
+        let runs = periods_of(&absent, 1, rate, first);
+        let is_heard = |end| rings_by(&absent, &runs[..end]);
+        assert!(!(15..=runs.len()).any(is_heard), "every {rate} minutes");
+    }
+}
+
+/// Those that are left out say earlier, or more exactly, what one of the others says.
+#[test]
+fn essential_alarms_are_of_wrong_denials_and_of_lost_usage() {
+    let template = template();
+    let alarms = resources()
+        .into_iter()
+        .filter(|(_, resource)| resource["Type"] == "AWS::CloudWatch::Alarm");
+    let left_out = alarms.filter(|(_, alarm)| alarm["Condition"] == "HasAllAlarms");
+    let mut left_out: Vec<_> = left_out.map(|(name, _)| name).collect();
+    left_out.sort();
+    assert_eq!(
+        left_out,
+        [
+            "AggregatorErrorsAlarm",
+            "AggregatorSlowAlarm",
+            "AggregatorThrottledAlarm",
+            "DeadLettersAlarm",
+            "ReconcilerSlowAlarm",
+            "ReconcilerThrottledAlarm"
+        ]
+    );
+    let condition = |name: &str| template["Conditions"][name].clone();
+    let alarms = serde_json::json!({"Ref": "Alarms"});
+    let none = serde_json::json!({"Fn::Not": [{"Fn::Equals": [alarms, "false"]}]});
+    assert_eq!(condition("HasAlarms"), none);
+    let all = serde_json::json!({"Fn::Equals": [alarms, "true"]});
+    assert_eq!(condition("HasAllAlarms"), all);
+    // Each has one metric, and a metric of an alarm is 10 cents a month.
+    let page = include_str!("../../docs/deployment.md");
+    let saved = format!(
+        "saves ${:.2} a month",
+        0.1 * f64::from(u8::try_from(left_out.len()).unwrap())
+    );
+    assert!(page.contains(&saved), "{saved}");
+}
+
 /// The table's metrics are missing when nothing is throttled, and CloudWatch ignores that: an alarm
 /// would never end.
 #[test]
@@ -168,7 +265,8 @@ fn every_alarm_is_on_by_default_and_tells_when_it_begins_and_ends() {
         if resource["Type"] != "AWS::CloudWatch::Alarm" {
             continue;
         }
-        assert_eq!(resource["Condition"], "HasAlarms", "{name}");
+        let condition = resource["Condition"].as_str().unwrap();
+        assert!(["HasAlarms", "HasAllAlarms"].contains(&condition), "{name}");
         for on in ["AlarmActions", "OKActions"] {
             assert_eq!(resource["Properties"][on], actions, "{name} {on}");
         }

@@ -77,6 +77,7 @@ const PAGES: &[(&str, &str)] = pages![
     "guide/usage",
     "guide/vendor-slots",
     "operations",
+    "platform",
     "releases",
     "scaling",
     "security",

@@ -1,5 +1,6 @@
 //! What a deployment needs of an account, what it leaves behind, and what its environments are.
 
+use crate::fixtures::policy::Policy;
 use serde_json::{Value, json};
 use weirgate_testkit::template::{default_resources, resources, template};
 
@@ -147,4 +148,98 @@ fn what_is_optional_is_off_by_default() {
     for name in ["WarmThroughput", "MaxWriteRequestUnits"] {
         assert_eq!(template["Parameters"][name]["Default"], 0, "{name}");
     }
+    for name in ["CallerPrincipals", "SsmPrefix"] {
+        assert_eq!(template["Parameters"][name]["Default"], "", "{name}");
+    }
+}
+
+/// Below `SsmPrefix` other stacks find what they need by the names of the outputs.
+#[test]
+fn the_outputs_about_table_and_policies_are_parameters_too() {
+    let outputs = template()["Outputs"].take();
+    let mut expected: Vec<_> = outputs
+        .as_object()
+        .unwrap()
+        .iter()
+        .filter(|(name, _)| name.starts_with("Table") || name.contains("Policy"))
+        .map(|(name, output)| {
+            let path = format!("${{SsmPrefix}}/{name}");
+            let value = &output["Value"];
+            json!({"Name": {"Fn::Sub": path}, "Type": "String", "Value": value}).to_string()
+        })
+        .collect();
+    let parameters = resources()
+        .into_iter()
+        .filter(|(_, resource)| resource["Type"] == "AWS::SSM::Parameter");
+    let mut found: Vec<_> = parameters
+        .map(|(name, resource)| {
+            assert_eq!(resource["Condition"], "HasSsm", "{name}");
+            resource["Properties"].to_string()
+        })
+        .collect();
+    expected.sort();
+    found.sort();
+    assert_eq!(found, expected);
+}
+
+/// Keys leave the table's encryption, so only a choice of the deployer lists them, on the table and
+/// all its indexes.
+#[test]
+fn throttled_keys_are_listed_everywhere_or_nowhere() {
+    assert_eq!(
+        template()["Parameters"]["ThrottledKeys"]["Default"],
+        "false"
+    );
+    let table = &resources()["Table"]["Properties"];
+    let indexes = table["GlobalSecondaryIndexes"].as_array().unwrap();
+    let enabled = json!({"Enabled": true, "Mode": "THROTTLED_KEYS"});
+    let nothing = json!({"Ref": "AWS::NoValue"});
+    for of in indexes.iter().chain([table]) {
+        let insights = &of["ContributorInsightsSpecification"]["Fn::If"];
+        assert_eq!(*insights, json!(["ListsThrottledKeys", enabled, nothing]));
+    }
+}
+
+/// The policies of the page: what callers need of an endpoint, and what makes a global table.
+#[test]
+fn the_platform_page_has_policies_of_the_calls_that_are_made() {
+    let page = include_str!("../../../docs/platform.md");
+    let blocks = page.split("```json\n").skip(1);
+    let blocks = blocks.map(|rest| rest.split("```").next().expect("a block ends"));
+    let policies: Vec<Value> = blocks
+        .map(|block| serde_json::from_str(block).expect("a policy is JSON"))
+        .collect();
+    let [endpoint, replicas] = &policies[..] else {
+        panic!("{policies:?}")
+    };
+    let allowed = Policy::of("AcquirePolicy", false).actions();
+    let actions: Vec<_> = allowed.iter().map(|(_, action)| json!(action)).collect();
+    assert_eq!(endpoint["Statement"][0]["Action"], json!(actions));
+    let statement = &replicas["Statement"][0];
+    assert_eq!(statement["Effect"], "Deny");
+    let denied = statement["Action"].as_array().expect("actions");
+    assert!(denied.contains(&json!("dynamodb:CreateTableReplica")));
+    assert!(
+        !denied.contains(&json!("dynamodb:UpdateTable")),
+        "updates stay possible"
+    );
+}
+
+/// What a program enables to find credentials where the command line does.
+#[test]
+fn the_platform_page_names_the_features_of_the_command_line() {
+    let page = include_str!("../../../docs/platform.md");
+    let named = page.lines().find(|line| line.starts_with("aws-config = "));
+    let manifest = include_str!("../../../cli/Cargo.toml");
+    let enabled = manifest
+        .lines()
+        .find(|line| line.starts_with("aws-config = "));
+    let features = |line: Option<&str>| {
+        let line = line.expect("a line of aws-config");
+        line.split("features = [")
+            .nth(1)
+            .expect("features")
+            .to_owned()
+    };
+    assert_eq!(features(named), features(enabled));
 }

@@ -349,6 +349,36 @@ async fn an_acquire_policy_changes_no_limit_and_a_read_policy_nothing() {
     }
 }
 
+/// What the table's own policy allows other accounts is what AcquirePolicy allows this one.
+#[tokio::test(start_paused = true)]
+async fn callers_of_other_accounts_acquire_and_do_nothing_else() {
+    let (of_table, acquire) = (Policy::of_table(), Policy::of(ACQUIRE, false));
+    assert_eq!(of_table.grants(), acquire.grants());
+    let fleet = Fleet::new().await;
+    let _ = enforce(&fleet.dynamo, None, None);
+    changes(&fleet, "acme").await.unwrap();
+    let asked = enforce(&fleet.dynamo, Some(of_table.clone()), None);
+    takes(&fleet, "acme").await.unwrap();
+    assert_eq!(taken(&asked).refused, vec![]);
+    let before = fleet.dynamo.items();
+    assert!(looks(&fleet, "acme").await.is_err());
+    assert!(changes(&fleet, "acme").await.is_err());
+    assert!(fleet.dynamo.items() == before, "nothing was written");
+    let of = |keys: &[&str]| {
+        let calls = every_call(keys).into_iter();
+        let allowed = calls.filter(|call| of_table.allows(call, None));
+        let names: BTreeSet<_> = allowed.map(|call| (call.action, call.resource)).collect();
+        names
+    };
+    let on_table = |action: &str| (format!("dynamodb:{action}"), "table".to_owned());
+    let both = BTreeSet::from(["BatchGetItem", "UpdateItem"].map(on_table));
+    assert_eq!(of(&["acme/BUCKET#e-1#gpt-4#0"]), both);
+    let reads = BTreeSet::from([on_table("BatchGetItem")]);
+    for key in ["acme/SYSTEM#", "acme/ENTITY#e-1", "acme/AUDIT#e-1"] {
+        assert_eq!(of(&[key]), reads, "{key}");
+    }
+}
+
 #[tokio::test(start_paused = true)]
 async fn erasing_takes_the_erase_policy_beside_the_admin_policy() {
     let fleet = Fleet::new().await;

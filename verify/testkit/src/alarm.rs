@@ -20,14 +20,18 @@ pub fn periods(alarm: &Value) -> (usize, usize) {
 /// Returns whether the template's alarm `name` rings at the end of `series`: a value a period,
 /// `None` where the metric has none.
 pub fn rings(name: &str, series: &[Option<i64>]) -> bool {
-    let alarm = properties(name);
-    let (least, of) = periods(&alarm);
+    rings_by(&properties(name), series)
+}
+
+/// Returns whether an alarm with these properties rings at the end of `series`.
+pub fn rings_by(alarm: &Value, series: &[Option<i64>]) -> bool {
+    let (least, of) = periods(alarm);
     let threshold = alarm["Threshold"].as_i64().expect("a threshold is whole");
     let breaches = |value: &Option<i64>| match (value, alarm["ComparisonOperator"].as_str()) {
         (None, _) => alarm["TreatMissingData"] == "breaching",
         (Some(value), Some("GreaterThanThreshold")) => *value > threshold,
         (Some(value), Some("LessThanThreshold")) => *value < threshold,
-        other => panic!("{name} compares {other:?}"),
+        other => panic!("{alarm} compares {other:?}"),
     };
     let missing_before = std::iter::repeat_n(&None, of.saturating_sub(series.len()));
     let last = series.iter().rev().chain(missing_before).take(of);

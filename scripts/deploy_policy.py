@@ -1,0 +1,439 @@
+"""Writes scripts/deploy-roles.yaml: the roles that deploy the stack, with the permissions that its resources need.
+
+CloudFormation's schema of each resource type lists the actions that its handlers call to create, read, update and delete it
+(https://docs.aws.amazon.com/cloudformation-cli/latest/userguide/resource-type-schema.html). cfn-lint brings these schemas.
+What only properties need that the template does not have is left out, by UNUSED; a template that has one of them fails.
+Each action gets the ARNs of the stack's resources of the types that it knows, by parliament's list of actions.
+
+Usage: deploy_policy.py template.yaml scripts/deploy-roles.yaml [--check]
+"""
+
+import fnmatch
+import json
+import pathlib
+import re
+import sys
+
+import cfnlint
+import parliament
+
+from variants import load
+
+SCHEMAS = pathlib.Path(cfnlint.__file__).parent / "data" / "schemas"
+HANDLERS = ("create", "read", "update", "delete")
+# What SAM makes of its own types and of a function's parts.
+OF_SAM = {"AWS::Serverless::Function": "AWS::Lambda::Function"}
+OF_EVENTS = {"DynamoDB": "AWS::Lambda::EventSourceMapping", "ScheduleV2": "AWS::Scheduler::Schedule"}
+
+# Actions that handlers call for these properties alone, by type.
+UNUSED = {
+    "AWS::DynamoDB::Table": {
+        "ImportSourceSpecification": "dynamodb:BatchWriteItem dynamodb:DeleteItem dynamodb:DescribeImport dynamodb:GetItem dynamodb:ImportTable "
+        "dynamodb:PutItem dynamodb:Query dynamodb:Scan dynamodb:UpdateItem logs:CreateLogGroup logs:CreateLogStream "
+        "logs:DescribeLogGroups logs:DescribeLogStreams logs:PutLogEvents logs:PutRetentionPolicy s3:GetObject s3:GetObjectMetadata s3:ListBucket",
+        "KinesisStreamSpecification": "dynamodb:DisableKinesisStreamingDestination dynamodb:EnableKinesisStreamingDestination "
+        "dynamodb:UpdateKinesisStreamingDestination kinesis:DescribeStream kinesis:PutRecords",
+        # Of global tables, which Weirgate must not have.
+        "Replicas": "dynamodb:AssociateTableReplica dynamodb:CreateTableReplica iam:CreateServiceLinkedRole",
+    },
+    "AWS::Lambda::Function": {
+        "CodeSigningConfigArn": "lambda:GetCodeSigningConfig lambda:PutFunctionCodeSigningConfig lambda:DeleteFunctionCodeSigningConfig",
+        "CapacityProviderConfig": "lambda:PassCapacityProvider lambda:PutFunctionScalingConfig lambda:PublishVersion",
+        "FileSystemConfigs": "elasticfilesystem:DescribeMountTargets s3files:ListMountTargets",
+        "Layers": "lambda:GetLayerVersion",
+        "RecursiveLoop": "lambda:PutFunctionRecursionConfig",
+        "ReservedConcurrentExecutions": "lambda:PutFunctionConcurrency lambda:DeleteFunctionConcurrency",
+        "RuntimeManagementConfig": "lambda:AssociateRuntimeAlias lambda:PutRuntimeManagementConfig",
+        "VpcConfig": "ec2:DescribeNetworkInterfaces ec2:DescribeSecurityGroups ec2:DescribeSubnets ec2:DescribeVpcs",
+        "KmsKeyArn": "kms:CreateGrant kms:Decrypt kms:DescribeKey kms:Encrypt kms:GenerateDataKey",
+    },
+    "AWS::Lambda::EventSourceMapping": {"KmsKeyArn": "kms:Decrypt kms:DescribeKey kms:GenerateDataKey"},
+    "AWS::IAM::Role": {"ManagedPolicyArns": "iam:AttachRolePolicy iam:DetachRolePolicy", "Description": "iam:UpdateRoleDescription"},
+    "AWS::IAM::ManagedPolicy": {
+        "Groups": "iam:AttachGroupPolicy iam:DetachGroupPolicy",
+        "Roles": "iam:AttachRolePolicy iam:DetachRolePolicy",
+        "Users": "iam:AttachUserPolicy iam:DetachUserPolicy",
+    },
+    "AWS::Logs::LogGroup": {
+        "BearerTokenAuthenticationEnabled": "logs:PutBearerTokenAuthentication",
+        "DataProtectionPolicy": "firehose:TagDeliveryStream logs:CreateLogDelivery logs:DeleteDataProtectionPolicy logs:PutDataProtectionPolicy "
+        "s3:REST.PUT.OBJECT",
+        "DeletionProtectionEnabled": "logs:PutLogGroupDeletionProtection",
+        "FieldIndexPolicies": "logs:DeleteIndexPolicy logs:PutIndexPolicy",
+        "ResourcePolicyDocument": "logs:DeleteResourcePolicy logs:PutResourcePolicy",
+    },
+    "AWS::S3::Bucket": {
+        "AbacStatus": "s3:PutBucketAbac",
+        "AccelerateConfiguration": "s3:PutAccelerateConfiguration",
+        "AccessControl": "s3:GetBucketAcl s3:PutBucketAcl s3:PutObjectAcl",
+        "AnalyticsConfigurations": "s3:DeleteBucketAnalyticsConfiguration s3:PutAnalyticsConfiguration",
+        "CorsConfiguration": "s3:DeleteBucketCors s3:PutBucketCORS",
+        "IntelligentTieringConfigurations": "s3:PutIntelligentTieringConfiguration",
+        "InventoryConfigurations": "s3:PutInventoryConfiguration",
+        "LoggingConfiguration": "s3:PutBucketLogging",
+        "MetadataTableConfiguration": "s3:CreateBucketMetadataTableConfiguration s3:DeleteBucketMetadataTableConfiguration "
+        "s3tables:CreateNamespace s3tables:CreateTable s3tables:CreateTableBucket s3tables:GetTable s3tables:GetTableMetadataLocation "
+        "s3tables:PutTableBucketPolicy s3tables:PutTableEncryption s3tables:PutTablePolicy s3tables:UpdateTableMetadataLocation",
+        "MetadataConfiguration": "s3:UpdateBucketMetadataAnnotationTableConfiguration s3:UpdateBucketMetadataInventoryTableConfiguration "
+        "s3:UpdateBucketMetadataJournalTableConfiguration",
+        "MetricsConfigurations": "s3:DeleteBucketMetricsConfiguration s3:PutMetricsConfiguration",
+        "NotificationConfiguration": "s3:PutBucketNotification",
+        "ObjectLockEnabled": "s3:DeleteObject s3:PutBucketObjectLockConfiguration s3:PutObjectLockConfiguration",
+        "ReplicationConfiguration": "iam:PassRole s3:DeleteBucketReplication s3:PutBucketReplication s3:PutReplicationConfiguration",
+        "VersioningConfiguration": "s3:PutBucketVersioning",
+        "WebsiteConfiguration": "s3:DeleteBucketWebsite s3:PutBucketWebsite",
+    },
+    "AWS::SNS::Topic": {
+        "DataProtectionPolicy": "sns:PutDataProtectionPolicy",
+        "DeliveryStatusLogging": "iam:GetRole iam:PassRole",
+        # A resource of its own.
+        "Subscription": "sns:Subscribe sns:Unsubscribe",
+    },
+    "AWS::SNS::Subscription": {"SubscriptionRoleArn": "iam:GetRole iam:PassRole"},
+}
+# Names in the schemas that are no actions of IAM.
+NO_ACTIONS = {"s3:DeleteBucketTagging", "s3:DeleteBucketEncryption", "s3:DeleteBucketLifecycle", "s3:GetBucketObjectLockConfiguration"}
+# What parliament does not know yet, or not for this resource, and what it is about.
+NEWER = {
+    "lambda:GetFunctionScalingConfig": "function",
+    "s3:GetBucketAbac": "bucket",
+    # https://docs.aws.amazon.com/AmazonS3/latest/userguide/buckets-tagging.html
+    "s3:ListTagsForResource": "bucket",
+    "s3:TagResource": "bucket",
+    "s3:UntagResource": "bucket",
+}
+ARN = "arn:${AWS::Partition}:"
+
+
+def own(service, name):
+    return f"{ARN}{service}:${{AWS::Region}}:${{AWS::AccountId}}:{name}"
+
+
+# The stack's resources, by service and by the type that IAM names: names of CloudFormation begin with the stack's.
+ARNS = {
+    "dynamodb": {"table": own("dynamodb", "table/${StackName}-Table-*"), "index": own("dynamodb", "table/${StackName}-Table-*/index/*")},
+    "lambda": {"function": own("lambda", "function:${StackName}-*"), "eventSourceMapping": own("lambda", "event-source-mapping:*")},
+    "iam": {
+        "role": ARN + "iam::${AWS::AccountId}:role${IamPath}${StackName}-*",
+        "policy": ARN + "iam::${AWS::AccountId}:policy${IamPath}${StackName}-*",
+    },
+    "logs": {"log-group": own("logs", "log-group:/aws/lambda/${StackName}-*")},
+    "s3": {"bucket": ARN + "s3:::${StackName}-failurebucket-*", "object": ARN + "s3:::${CodeBucket}/*"},
+    "sqs": {"queue": own("sqs", "${StackName}-DeadLetters-*")},
+    "sns": {"topic": own("sns", "${StackName}-AlarmTopic-*")},
+    "cloudwatch": {
+        "alarm": own("cloudwatch", "alarm:${StackName}-*"),
+        "dashboard": ARN + "cloudwatch::${AWS::AccountId}:dashboard/${StackName}-*",
+    },
+    "scheduler": {"schedule": own("scheduler", "schedule/default/${StackName}-*")},
+    "ssm": {"parameter": own("ssm", "parameter${SsmPrefix}/*")},
+}
+# A managed policy has at most 6,144 characters.
+POLICIES = {"Data": ("dynamodb", "s3", "sqs", "sns", "ssm"), "Functions": ("lambda", "iam", "logs", "cloudwatch", "scheduler")}
+MOST = 6144
+
+
+def types(template):
+    """The types of the stack's resources, as CloudFormation has them, each with the properties that are used."""
+    found = {}
+    for resource in template["Resources"].values():
+        kind, properties = resource["Type"], resource.get("Properties", {})
+        found.setdefault(OF_SAM.get(kind, kind), set()).update(properties)
+        if kind in OF_SAM:
+            for event in properties.get("Events", {}).values():
+                found.setdefault(OF_EVENTS[event["Type"]], set()).update(event["Properties"])
+            if "EventInvokeConfig" in properties:
+                found.setdefault("AWS::Lambda::EventInvokeConfig", set())
+    return found
+
+
+def schema(kind):
+    names = json.loads((SCHEMAS / "providers" / "us-east-1.json").read_text())
+    return json.loads((SCHEMAS / "resources" / f"{names[kind]}.json").read_text())
+
+
+def needed(template):
+    """Each action that deployments need, by the types that need it."""
+    actions = {}
+    for kind, used in types(template).items():
+        unused, of = set(), schema(kind)
+        listed = {action for handler in HANDLERS for action in of["handlers"].get(handler, {}).get("permissions", [])}
+        for name, words in UNUSED.get(kind, {}).items():
+            if name in used:
+                sys.exit(f"{kind} has {name}: take it out of UNUSED")
+            if gone := set(words.split()) - listed:
+                sys.exit(f"{kind}: no handler calls {sorted(gone)}: take it out of UNUSED")
+            unused |= set(words.split())
+        tagging = of.get("tagging", {})
+        if tagging.get("taggable"):
+            listed |= set(tagging.get("permissions", []))
+        for action in listed - unused - NO_ACTIONS:
+            actions.setdefault(action, set()).add(kind)
+    return actions
+
+
+def known_types(action):
+    """The types of resources that an action knows."""
+    if action in NEWER:
+        return {NEWER[action]}
+    service, name = action.split(":")
+    for entry in parliament.iam_definition:
+        if entry["prefix"] == service:
+            for privilege in entry["privileges"]:
+                if privilege["privilege"].lower() == name.lower():
+                    return {of["resource_type"].rstrip("*") for of in privilege["resource_types"]} - {""}
+    sys.exit(f"{action}: parliament knows no such action: add it to NEWER or NO_ACTIONS")
+
+
+def arns(action):
+    """The ARNs of the stack that an action is about; * if it knows none of them."""
+    service = action.split(":")[0]
+    named = ARNS[service]
+    return tuple(sorted(named[kind] for kind in known_types(action) if kind in named)) or ("*",)
+
+
+def statements(template, services):
+    """One statement for each set of resources."""
+    groups = {}
+    for action in needed(template):
+        if action.split(":")[0] in services and action != "iam:PassRole":
+            groups.setdefault((action.split(":")[0], arns(action)), []).append(action)
+    for (_, resources), actions in sorted(groups.items()):
+        yield {"Effect": "Allow", "Action": sorted(actions), "Resource": [sub(arn) for arn in resources]}
+
+
+def pass_role():
+    return {
+        "Effect": "Allow",
+        "Action": ["iam:PassRole"],
+        "Resource": [sub(ARNS["iam"]["role"])],
+        "Condition": {"StringEquals": {"iam:PassedToService": ["lambda.amazonaws.com", "scheduler.amazonaws.com"]}},
+    }
+
+
+def of_key(template):
+    actions = sorted(action for action in needed(template) if action.startswith("kms:"))
+    statement = {"Effect": "Allow", "Action": actions, "Resource": [{"Ref": "KmsKeyArn"}]}
+    return {"Fn::If": ["HasKey", statement, {"Ref": "AWS::NoValue"}]}
+
+
+def sub(arn):
+    return arn if arn == "*" else {"Fn::Sub": arn}
+
+
+def policies(template):
+    """The managed policies of the role that CloudFormation assumes."""
+    for name, services in POLICIES.items():
+        more = [pass_role()] if "iam" in services else [of_key(template)]
+        yield name, {"Version": "2012-10-17", "Statement": [*statements(template, services), *more]}
+
+
+def write(node, depth=0):
+    """The node as YAML: short lists in one line."""
+    pad = "  " * depth
+    if isinstance(node, dict):
+        if len(node) == 1 and next(iter(node)) in ("Fn::Sub", "Ref", "Fn::GetAtt"):
+            ((function, of),) = node.items()
+            return f"!{function.removeprefix('Fn::')} {of}"
+        if list(node) == ["Fn::If"]:
+            parts = "".join(f"\n{pad}  - {write(part, depth + 2).lstrip()}" for part in node["Fn::If"])
+            return f"!If{parts}"
+        lines = []
+        for key, value in node.items():
+            text = write(value, depth + 1)
+            lines.append(f"{pad}{quoted(key)}:{text if text.startswith(chr(10)) else ' ' + text.lstrip()}")
+        return "\n" + "\n".join(lines) if depth else "\n".join(lines)
+    if isinstance(node, list):
+        items = []
+        for item in node:
+            text = write(item, depth + 1)
+            items.append(f"{pad}- {text.lstrip()}")
+        return "\n" + "\n".join(items)
+    return quoted(str(node))
+
+
+def quoted(text):
+    return json.dumps(text) if text in ("*", "2012-10-17", "") or ("token.actions" in text and ":" in text) else text
+
+
+HEAD = """# Generated by scripts/deploy_policy.py from the template's resource types: do not edit, `make deploy-roles` writes it.
+#
+# CloudFormationRole makes and changes the stack; only CloudFormation can assume it. CiRole starts deployments from one GitHub
+# environment by OpenID Connect, without stored keys: it passes CloudFormationRole, and can change nothing itself.
+# docs/platform.md says how to use both. Not tried on AWS.
+AWSTemplateFormatVersion: "2010-09-09"
+Description: Roles that deploy Weirgate from GitHub Actions
+Parameters:
+  StackName:
+    Type: String
+    Default: weirgate
+    # In lower case, as the failure bucket's name begins with it; short, as names of roles have 64 characters.
+    AllowedPattern: ^[a-z][a-z0-9-]{0,31}$
+    Description: Name of the stack that may be deployed
+  CodeBucket:
+    Type: String
+    Description: Bucket of the functions' code and of the packaged template
+  Repository:
+    Type: String
+    AllowedPattern: ^[A-Za-z0-9_.-]+/[A-Za-z0-9_.-]+$
+    Description: GitHub repository that deploys, OWNER/NAME
+  Environment:
+    Type: String
+    Default: production
+    Description: Environment of that repository. Require a review for it, or every workflow can deploy.
+  ProviderArn:
+    Type: String
+    Description: ARN of the account's provider of OpenID Connect for token.actions.githubusercontent.com
+  IamPath:
+    Type: String
+    Default: /
+    Description: The stack's parameter of this name
+  SsmPrefix:
+    Type: String
+    Default: /weirgate
+    Description: The stack's parameter of this name, if it is set
+  KmsKeyArn:
+    Type: String
+    Default: ""
+    Description: The stack's parameter of this name
+Conditions:
+  HasKey: !Not [!Equals [!Ref KmsKeyArn, ""]]
+"""
+
+
+def roles(template):
+    """The whole file."""
+    stack = ARN + "cloudformation:${AWS::Region}:${AWS::AccountId}:stack/${StackName}/*"
+    transform = ARN + "cloudformation:${AWS::Region}:aws:transform/Serverless-2016-10-31"
+    resources = {}
+    for name, document in policies(template):
+        resources[f"{name}Policy"] = {"Type": "AWS::IAM::ManagedPolicy", "Properties": {"PolicyDocument": document}}
+    resources["CloudFormationRole"] = {
+        "Type": "AWS::IAM::Role",
+        "Properties": {
+            "AssumeRolePolicyDocument": {
+                "Version": "2012-10-17",
+                "Statement": [
+                    {
+                        "Effect": "Allow",
+                        "Principal": {"Service": "cloudformation.amazonaws.com"},
+                        "Action": "sts:AssumeRole",
+                        "Condition": {"StringEquals": {"aws:SourceAccount": {"Ref": "AWS::AccountId"}}, "ArnLike": {"aws:SourceArn": {"Fn::Sub": stack}}},
+                    }
+                ],
+            },
+            "ManagedPolicyArns": [{"Ref": f"{name}Policy"} for name in POLICIES],
+        },
+    }
+    deploy = [
+        "CreateChangeSet", "DeleteChangeSet", "DescribeChangeSet", "DescribeStackEvents", "DescribeStackResource", "DescribeStackResources",
+        "DescribeStacks", "ExecuteChangeSet", "SetStackPolicy",
+    ]  # fmt: skip
+    resources["CiRole"] = {
+        "Type": "AWS::IAM::Role",
+        "Properties": {
+            "AssumeRolePolicyDocument": {
+                "Version": "2012-10-17",
+                "Statement": [
+                    {
+                        "Effect": "Allow",
+                        "Principal": {"Federated": {"Ref": "ProviderArn"}},
+                        "Action": "sts:AssumeRoleWithWebIdentity",
+                        "Condition": {
+                            "StringEquals": {
+                                "token.actions.githubusercontent.com:aud": "sts.amazonaws.com",
+                                "token.actions.githubusercontent.com:sub": {"Fn::Sub": "repo:${Repository}:environment:${Environment}"},
+                            }
+                        },
+                    }
+                ],
+            },
+            "Policies": [
+                {
+                    "PolicyName": "deploy",
+                    "PolicyDocument": {
+                        "Version": "2012-10-17",
+                        "Statement": [
+                            {"Effect": "Allow", "Action": [f"cloudformation:{name}" for name in deploy], "Resource": [{"Fn::Sub": stack}]},
+                            {"Effect": "Allow", "Action": ["cloudformation:CreateChangeSet"], "Resource": [{"Fn::Sub": transform}]},
+                            {"Effect": "Allow", "Action": ["cloudformation:GetTemplateSummary"], "Resource": ["*"]},
+                            {"Effect": "Allow", "Action": ["s3:GetObject", "s3:PutObject"], "Resource": [{"Fn::Sub": ARN + "s3:::${CodeBucket}/*"}]},
+                            {
+                                "Effect": "Allow",
+                                "Action": ["iam:PassRole"],
+                                "Resource": [{"Fn::GetAtt": "CloudFormationRole.Arn"}],
+                                "Condition": {"StringEquals": {"iam:PassedToService": "cloudformation.amazonaws.com"}},
+                            },
+                        ],
+                    },
+                }
+            ],
+        },
+    }
+    outputs = {f"{name}Arn": {"Value": {"Fn::GetAtt": f"{name}.Arn"}} for name in ("CiRole", "CloudFormationRole")}
+    return HEAD + write({"Resources": resources, "Outputs": outputs}) + "\n"
+
+
+def problems(template, written):
+    """What the written roles lack of what deployments need, what they have beyond it, and what is too wide or too long."""
+    wanted, granted = needed(template), {}
+    for name, document in ((name, body["Properties"]["PolicyDocument"]) for name, body in written["Resources"].items() if name.endswith("Policy")):
+        if len(re.sub(r"\s", "", json.dumps(document))) > MOST:
+            yield f"{name} has more than {MOST} characters"
+        for statement in document["Statement"]:
+            statement = statement["Fn::If"][1] if "Fn::If" in statement else statement
+            for action in statement["Action"]:
+                for resource in statement["Resource"]:
+                    granted.setdefault(action, set()).add(resource if isinstance(resource, str) else next(iter(resource.values())))
+                if action == "iam:PassRole" and statement.get("Condition") != pass_role()["Condition"]:
+                    yield "iam:PassRole is not restricted to the services of the functions and of the schedule"
+    for action, kinds in sorted(wanted.items()):
+        arn = next(iter(ARNS[action.split(":")[0]].values())) if action.split(":")[0] in ARNS else None
+        of = {arn} if action not in granted and arn else set()
+        for resource in of or ({"KmsKeyArn"} if action.startswith("kms:") else set(arns(action))):
+            if not any(fnmatch.fnmatchcase(resource, pattern) or pattern == resource for pattern in granted.get(action, ())):
+                yield f"{action} on {resource} is missing: {', '.join(sorted(kinds))} needs it"
+    for action in sorted(granted.keys() - wanted.keys()):
+        yield f"{action} is needed by no resource"
+    for action, resources in granted.items():
+        if "*" in resources and action.split(":")[0] in ARNS and arns(action) != ("*",):
+            yield f"{action} is allowed on every resource"
+
+
+def sample_mistakes(template, text):
+    """Each mistake in the written roles must be a problem."""
+    import tempfile
+
+    for before, after, problem in [
+        ("- lambda:TagResource\n", "", "lambda:TagResource on"),
+        ("- dynamodb:GetResourcePolicy\n", "- dynamodb:GetItem\n", "dynamodb:GetItem is needed by no resource"),
+        ("table/${StackName}-Table-*\n", "table/another\n", "is missing: AWS::DynamoDB::Table needs it"),
+        ("iam:PassedToService:", "aws:PassedToService:", "iam:PassRole is not restricted"),
+        ("- scheduler.amazonaws.com\n", "- ec2.amazonaws.com\n", "iam:PassRole is not restricted"),
+    ]:
+        if before not in text:
+            yield f"the roles have no {before!r}"
+            continue
+        with tempfile.NamedTemporaryFile("w", suffix=".yaml") as file:
+            file.write(text.replace(before, after))
+            file.flush()
+            found = list(problems(template, load(file.name)))
+        if not any(problem in each for each in found):
+            yield f"{before!r} -> {after!r} is not noticed: {found}"
+
+
+def main(path, output, *options):
+    template = load(path)
+    text = roles(template)
+    if "--check" not in options:
+        pathlib.Path(output).write_text(text)
+    written = pathlib.Path(output).read_text()
+    found = [] if written == text else [f"{output} is not what this script writes: run make deploy-roles"]
+    found += [*problems(template, load(output)), *sample_mistakes(template, text)]
+    print(*found, sep="\n", end="\n" if found else "")
+    print(f"{output}: {len(needed(template))} actions of {len(types(template))} resource types, {len(found)} problems")
+    return 1 if found else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main(*sys.argv[1:]))
