@@ -93,8 +93,10 @@ export interface AcquireAllOptions extends CallOptions {
   leaseMs?: number | undefined;
   /** Time for the decision, without the wait. */
   timeoutMs?: number | undefined;
-  /** The decision without DynamoDB. `onAgentUnavailable`: without the agent. */
+  /** The decision without DynamoDB. */
   onUnavailable?: OnUnavailable | undefined;
+  /** The decision without the agent, as that of the client, which is the default. */
+  onAgentUnavailable?: OnAgentUnavailable | undefined;
   /** Counts the amounts, and takes none of them. */
   bypass?: boolean | undefined;
 }

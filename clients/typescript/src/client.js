@@ -59,7 +59,7 @@ export class Client {
    * @param {AcquireOptions} [options]
    */
   async acquire(entity, resource, take, options = {}) {
-    return this.#granted(request.acquire(entity, resource, take, options), options.signal);
+    return this.#granted(request.acquire(entity, resource, take, options), options);
   }
 
   /**
@@ -67,7 +67,7 @@ export class Client {
    * @param {AcquireAllOptions} [options]
    */
   async acquireAll(buckets, options = {}) {
-    return this.#granted(request.acquireAll(buckets, options), options.signal);
+    return this.#granted(request.acquireAll(buckets, options), options);
   }
 
   /**
@@ -166,11 +166,12 @@ export class Client {
 
   /**
    * @param {Request} asked
-   * @param {AbortSignal | undefined} signal
+   * @param {AcquireAllOptions} options
    */
-  async #granted(asked, signal) {
+  async #granted(asked, { signal, onAgentUnavailable }) {
     const given = check.signal(signal);
-    const answered = this.#call(asked, given).catch((error) => answerWithoutAgent(this.#onAgentUnavailable, asked, error));
+    const policy = onAgentUnavailable === undefined ? this.#onAgentUnavailable : policyOf(onAgentUnavailable);
+    const answered = this.#call(asked, given).catch((error) => answerWithoutAgent(policy, asked, error));
     return new Grant(this.#call, await answered);
   }
 

@@ -20,17 +20,28 @@ const URL_OF_AN_AGENT = /^http:\/\/([A-Za-z0-9._-]{1,253}|\[[0-9A-Fa-f:.]{2,45}\
  */
 
 /**
- * Returns the endpoint of a URL, or of the environment's, or the default one.
+ * Returns the endpoint of a URL, or of the environment's, or the default one. Requires that its token can be sent.
  *
  * @param {string | undefined} url
  * @param {string | undefined} token
  * @returns {Endpoint}
  */
 export function endpoint(url, token) {
+  const found = endpointOf(url, token);
+  tokenOf(found);
+  return found;
+}
+
+/**
+ * @param {string | undefined} url
+ * @param {string | undefined} token
+ * @returns {Endpoint}
+ */
+function endpointOf(url, token) {
   if (token !== undefined && typeof token !== "string") {
     throw new InvalidRequest(`token must be text, got a value of type ${typeof token}`);
   }
-  if (url !== undefined && url !== "") return parsed(check.text("url", url), token, "url");
+  if (url !== undefined) return parsed(check.text("url", url), token, "url");
   const { WEIRGATE_AGENT_URL } = process.env;
   if (WEIRGATE_AGENT_URL) return parsed(WEIRGATE_AGENT_URL, token, "WEIRGATE_AGENT_URL");
   return parsed(`http://127.0.0.1:${port()}`, token, "WEIRGATE_HTTP_PORT");

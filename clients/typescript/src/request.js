@@ -15,7 +15,7 @@ export const LIMITS = "/v1/limits";
 export const SET_LIMITS = "/v1/limits/set";
 export const DELETE_LIMITS = "/v1/limits/delete";
 
-const OF_ACQUIRE = ["waitMs", "leaseMs", "timeoutMs", "onUnavailable", "bypass", "signal"];
+const OF_ACQUIRE = ["waitMs", "leaseMs", "timeoutMs", "onUnavailable", "onAgentUnavailable", "bypass", "signal"];
 const OF_ONE = ["limits", "limitsVersion", "cascading", ...OF_ACQUIRE];
 const OF_BUCKET = ["entity", "resource", "take", "limits", "limitsVersion", "cascading"];
 const OF_PEEK = ["need", "limits", "signal"];

@@ -227,6 +227,23 @@ test("limits are those of the table of all clients", async () => {
   }
 });
 
+test("what no request can use is refused at construction", async (t) => {
+  for (const url of ["", " ", "http://", "127.0.0.1:2774", "http://a b", "unix:", "unix:agent.sock", 5, null, true, new URL("http://a")]) {
+    await refused(() => new Client({ url }), "url");
+  }
+  const url = "http://127.0.0.1:1";
+  for (const token of ["a\r\nx: y", "a\n", "a\0", " a", "a ", "ü", "\x7f", " ", 5, null]) {
+    await refused(() => new Client({ url, token }), "token");
+  }
+  const before = { ...process.env };
+  t.after(() => Object.assign(process.env, { WEIRGATE_AGENT_URL: "", WEIRGATE_AGENT_TOKEN: "" }, before));
+  process.env.WEIRGATE_AGENT_TOKEN = "a\nb";
+  await refused(() => new Client({ url }), "WEIRGATE_AGENT_TOKEN");
+  // Of the environment an empty one is none.
+  Object.assign(process.env, { WEIRGATE_AGENT_URL: "", WEIRGATE_AGENT_TOKEN: "" });
+  assert.equal(new Client().url, "http://127.0.0.1:2774");
+});
+
 test("no rate becomes another kind of limit", async () => {
   for (const make of [limit.perSecond, limit.perMinute, limit.perHour, limit.perDay]) {
     assert.ok(make("rpm", 1).refill === 1);

@@ -15,8 +15,8 @@ const BUCKETS = [
   { entity: "b", resource: "api", take: { rpm: { atLeast: 1, atMost: 5 } } },
 ];
 const CALLS = {
-  acquire: (client) => client.acquire("a", "api", { rpm: 1.5 }),
-  acquireAll: (client) => client.acquireAll(BUCKETS),
+  acquire: (client, options) => client.acquire("a", "api", { rpm: 1.5 }, options),
+  acquireAll: (client, options) => client.acquireAll(BUCKETS, options),
   settle: (client) => client.restore("g").adjust({ rpm: 1 }),
   peek: (client) => client.peek("a", "api"),
   usage: (client) => client.usage({ entity: "a", start: new Date(0), end: new Date(86_400_000) }),
@@ -59,21 +59,27 @@ for (const expected of failures) {
 
 const ASKED = { acquire: [{ rpm: 1.5 }], acquireAll: [{ rpm: 1.5 }, { rpm: 5 }] };
 
+const POLICIES = ["raise", "deny", "allow"];
+/** Of the client, and of one call. */
+const CHOICES = POLICIES.flatMap((ofClient) => [undefined, ...POLICIES].map((ofCall) => [ofClient, ofCall]));
+
 for (const expected of failures) {
-  for (const policy of ["raise", "deny", "allow"]) {
+  for (const [ofClient, ofCall] of CHOICES) {
     const { failure, is_transient: isTransient } = expected;
-    const decides = isTransient ? policy : "raise";
-    test(`${policy} decides ${JSON.stringify(failure)} only if it may pass by itself`, { timeout: 60_000 }, async (t) => {
-      const { client, served } = await failing(t, failure, { onAgentUnavailable: policy });
+    const decides = isTransient ? (ofCall ?? ofClient) : "raise";
+    const name = `${ofClient}, ${ofCall ?? "the default"} of a call, decides ${JSON.stringify(failure)} only if it may pass by itself`;
+    test(name, { timeout: 60_000 }, async (t) => {
+      const { client, served } = await failing(t, failure, { onAgentUnavailable: ofClient });
+      const options = { onAgentUnavailable: ofCall };
       for (const call of ["settle", "peek", "usage", "usageRows"]) checkThrown(await thrown(() => CALLS[call](client)), expected);
       const settlements = () => served.requests.filter(({ path }) => path === "/v1/settle").length;
       const before = settlements();
       for (const [call, amounts] of Object.entries(ASKED)) {
         if (decides === "allow") {
-          await checkAllowed(await CALLS[call](client), amounts, client);
+          await checkAllowed(await CALLS[call](client, options), amounts, client);
           continue;
         }
-        const error = await thrown(() => CALLS[call](client));
+        const error = await thrown(() => CALLS[call](client, options));
         if (decides === "raise") {
           checkThrown(error, expected);
           continue;
@@ -121,11 +127,12 @@ test("a scope runs without the agent if the policy allows, and a signal still en
   await assert.rejects(client.acquire("a", "api", { rpm: 1 }, { signal }), RangeError);
 });
 
-test("another policy is refused", () => {
+test("another policy is refused", async () => {
+  const refusal = { name: "InvalidRequest", message: /onAgentUnavailable must be "raise", "deny" or "allow"/ };
+  const client = new weirgate.Client({ url: "http://127.0.0.1:1" });
   for (const given of ["alow", "error", null, true, ["allow"]]) {
-    assert.throws(() => new weirgate.Client({ onAgentUnavailable: given }), {
-      name: "InvalidRequest",
-      message: /onAgentUnavailable must be "raise", "deny" or "allow"/,
-    });
+    assert.throws(() => new weirgate.Client({ onAgentUnavailable: given }), refusal);
+    await assert.rejects(CALLS.acquire(client, { onAgentUnavailable: given }), refusal);
+    await assert.rejects(CALLS.acquireAll(client, { onAgentUnavailable: given }), refusal);
   }
 });
