@@ -119,7 +119,9 @@ impl Docs {
 /// Returns a page, or one section of it.
 fn text(address: &str) -> Result<&'static str, String> {
     let (name, section) = address.split_once('#').unwrap_or((address, ""));
-    let wanted = name.trim_end_matches(".md");
+    // As in a checkout, too.
+    let wanted = name.trim_start_matches("./").trim_start_matches("docs/");
+    let wanted = wanted.trim_end_matches(".md");
     let page = PAGES.iter().find(|(name, _)| *name == wanted);
     let Some((name, text)) = page else {
         return Err(format!(
@@ -207,7 +209,14 @@ mod tests {
         assert!(section.starts_with("## A function is stuck\n") && runbook.contains(section));
         assert!(section.contains("\n### The reconciler\n"));
         assert_eq!(section.matches("\n## ").count(), 0);
-        assert_eq!(text("operations.md#operations"), Ok(runbook));
+        for address in [
+            "operations.md#operations",
+            "docs/operations.md",
+            "./docs/operations",
+        ] {
+            assert_eq!(text(address), Ok(runbook), "{address}");
+        }
+        assert_eq!(text("docs/guide/limits.md"), text("guide/limits"));
         let start = "# Start\n```sh\n# Not a heading\n```\n## Over, `there`\n";
         let anchors = headings(start).into_iter().map(|heading| heading.anchor);
         assert_eq!(anchors.collect::<Vec<_>>(), ["start", "over-there"]);
