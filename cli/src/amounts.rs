@@ -1,9 +1,9 @@
 //! Amounts and limits as arguments: `tpm=500`, `tpm=100000/minute,burst=200000`, `slots=20`.
 
-use std::fmt::Display;
 use std::str::FromStr;
 
 use weirgate::{Limit, LimitError};
+use weirgate_shared::MAX_TOKENS;
 
 /// An amount of a limit: `tpm=500`.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -26,6 +26,14 @@ pub fn amount(text: &str) -> Result<Amount, String> {
     })
 }
 
+/// As [`limit`], of a command whose level is named by options.
+pub fn level_limit(text: &str) -> Result<Limit, String> {
+    limit(text).map_err(|must| match text.contains('=') {
+        true => must,
+        false => format!("{must}; a level is named by --resource {text}, --entity or --system"),
+    })
+}
+
 /// Parses a limit: `rpm=600/minute,burst=800`.
 pub fn limit(text: &str) -> Result<Limit, String> {
     text.parse().map_err(|error| match error {
@@ -36,21 +44,22 @@ pub fn limit(text: &str) -> Result<Limit, String> {
 }
 
 fn whole(text: &str) -> Result<i64, String> {
-    number(text).map_err(|_| format!("{text:?} is no whole number of tokens"))
+    let number = text.replace('_', "").parse().ok();
+    let number = number.filter(|number| (-MAX_TOKENS..=MAX_TOKENS).contains(number));
+    number.ok_or_else(|| format!("must be a whole number of tokens up to 10^12, got {text:?}"))
 }
 
-/// Parses a whole number, which may have `_`.
-pub fn number<T: FromStr<Err: Display>>(text: &str) -> Result<T, String> {
-    let number = text.replace('_', "").parse();
-    number.map_err(|error: T::Err| format!("must be a whole number: {error}"))
-}
-
-/// Parses a whole number from `LEAST` to `MOST`.
-pub fn within<const LEAST: i64, const MOST: i64, T: TryFrom<i64>>(text: &str) -> Result<T, String> {
-    let number = number(text).ok();
+/// Parses a whole number from `LEAST` to `MOST`, which may have `_`.
+pub fn within<const LEAST: i64, const MOST: i64, T: FromStr>(text: &str) -> Result<T, String> {
+    let number = text.replace('_', "").parse::<i64>().ok();
     let number = number.filter(|number| (LEAST..=MOST).contains(number));
-    let number = number.and_then(|number| number.try_into().ok());
+    let number = number.and_then(|number| number.to_string().parse().ok());
     number.ok_or_else(|| format!("must be a whole number from {LEAST} to {MOST}"))
+}
+
+/// Parses a port; 0 is any free one.
+pub fn port(text: &str) -> Result<u16, String> {
+    within::<0, 65_535, _>(text)
 }
 
 #[cfg(test)]

@@ -39,15 +39,21 @@ use crate::failure::{Failure, Outcome};
 #[derive(Debug, Subcommand)]
 pub enum Command {
     /// Shows and changes configured limits
-    #[command(subcommand)]
+    #[command(
+        subcommand,
+        after_help = "Examples:\n  weirgate limits list\n  weirgate limits set --resource gpt-4 rpm=500/minute"
+    )]
     Limits(limits::Limits),
     /// Shows and changes entities and their parents
-    #[command(subcommand)]
+    #[command(
+        subcommand,
+        after_help = "Example: weirgate entities set user-1 --parent team-a --cascades"
+    )]
     Entities(entities::Entities),
     Namespaces(namespaces::Namespaces),
     Buckets(buckets::Buckets),
     /// Shows and ends the leases of a bucket
-    #[command(subcommand)]
+    #[command(subcommand, after_help = "Example: weirgate leases list user-1 gpt-4")]
     Leases(leases::Leases),
     Usage(usage::Usage),
     Why(why::Why),

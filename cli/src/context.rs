@@ -1,6 +1,6 @@
 //! The connection and the output of one run.
 
-use weirgate::{ConnectOptions, RateLimiter};
+use weirgate::{Builder, ConnectOptions, RateLimiter};
 use weirgate_store::Table;
 
 use crate::failure::Failure;
@@ -58,6 +58,17 @@ impl Context {
     /// # Errors
     /// [`Failure::Refused`] for a wrong name or setting.
     pub async fn limiter(&self) -> Result<RateLimiter, Failure> {
+        self.limiter_with(|limiter| limiter).await
+    }
+
+    /// As [`limiter`](Self::limiter), with more settings.
+    ///
+    /// # Errors
+    /// As [`limiter`](Self::limiter).
+    pub async fn limiter_with(
+        &self,
+        set: impl FnOnce(Builder) -> Builder,
+    ) -> Result<RateLimiter, Failure> {
         let mut limiter = RateLimiter::builder(self.table()?)
             .namespace(&self.options.namespace)
             .timeout(self.options.timeout)
@@ -67,7 +78,7 @@ impl Context {
         if let Some(principal) = principal.filter(|name| !name.is_empty()) {
             limiter = limiter.owner(&principal).principal(principal);
         }
-        Ok(limiter.build().await?)
+        Ok(set(limiter).build().await?)
     }
 
     /// Returns the table as the functions use it, for what the public crate does not do.

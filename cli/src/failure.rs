@@ -125,7 +125,8 @@ impl Failure {
 }
 
 /// What other programs call something, as an error shows it, and what it is here.
-const HABITS: [(&str, &str); 4] = [
+const HABITS: [(&str, &str); 5] = [
+    ("'--status'", "--disabled, --unlimited or --enforced"),
     ("'-o'", "--json"),
     ("'--output'", "--json"),
     ("'version'", "--version"),
@@ -144,8 +145,15 @@ pub fn usage(error: &clap::Error, program: &Command) -> ExitCode {
         .into_iter()
         .filter_map(|end| text.find(end))
         .min();
-    let text = text[..end.unwrap_or(text.len())].replace("\n\n  tip: ", "; ");
+    let text = &text[..end.unwrap_or(text.len())];
     let here = HABITS.iter().find(|(other, _)| text.contains(other));
+    let mut tips = text.split("  tip: ").map(str::trim);
+    let mut text = tips.next().unwrap_or_default().to_owned();
+    // Nothing of weirgate is a value that begins with dashes, and a habit has a better one.
+    for tip in tips.filter(|tip| here.is_none() && !tip.starts_with("to pass ")) {
+        text += "; ";
+        text += tip;
+    }
     let here = here.map(|(_, here)| format!("; give {here}"));
     let text = text + &here.unwrap_or_default();
     let arguments: Vec<_> = std::env::args_os().collect();
@@ -226,9 +234,9 @@ impl From<&StoreError> for Failure {
                 format!("{reason}; or give --region or --profile")
             }
             (_, "") => error.to_string(),
-            (kind, remedy) => format!(
+            (_, remedy) => format!(
                 "{request} on table {table:?}: {}: {reason}; {remedy}",
-                kind.meaning()
+                error.meaning()
             ),
         };
         match error.kind {

@@ -117,7 +117,9 @@ mod tests {
                 let names = argument.get_value_names().unwrap_or_default();
                 let values: &[&str] = match names.first().map_or("", |name| name.as_str()) {
                     "NUMBER" | "COUNT" | "UNITS" | "DAYS" | "PORT" => &["1_6"],
-                    "SPAN" => &["1m30s", "5s", "250ms"],
+                    // At least a day.
+                    "SPAN" if argument.get_long() == Some("kept") => &["1d12h"],
+                    "SPAN" => &["1m30s", "5s"],
                     "WHEN" => &["1h30m", "1d12h", "2026-11-23"],
                     "LIMIT" if argument.get_long() != Some("top") => {
                         &["rpm=1_000/minute", "rpm=5/1h30m,burst=1_0", "slots=1_0"]

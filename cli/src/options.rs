@@ -7,7 +7,7 @@ use clap::{Arg, Args, ColorChoice};
 use weirgate::ConnectOptions;
 use weirgate_shared::parse_timeout;
 
-use crate::instant;
+use crate::instant::{self, DAY};
 
 /// Options that every command takes.
 #[derive(Debug, Clone, Args)]
@@ -71,7 +71,7 @@ pub struct Retention(pub Option<Duration>);
 fn retention(text: &str) -> Result<Retention, String> {
     match text {
         "forever" => Ok(Retention(None)),
-        _ => instant::span_argument(text)
+        _ => instant::span_within::<1_000, { 36_500 * DAY }>(text)
             .map(|span| Retention(Some(span)))
             .map_err(|must| format!("{must}, or `forever`")),
     }

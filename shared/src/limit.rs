@@ -13,7 +13,7 @@ pub enum LimitError {
     #[error(transparent)]
     Name(#[from] NameError),
     /// A number is out of its range.
-    #[error("limit {limit:?}: {field} is {value}, must be {takes}")]
+    #[error("limit {limit:?}: {field} must be {takes}, got {value}: correct it")]
     OutOfRange {
         /// Returns the limit's name.
         limit: String,
@@ -34,10 +34,16 @@ pub enum LimitError {
     },
 }
 
-/// What the text of a limit must be.
+/// What the text of a limit must be, and each of its parts: an error names the part that is wrong.
 const TEXT: &str = "must be NAME=TOKENS/second, /minute, /hour, /day or a span such as /1h30m, or \
-                    NAME=SLOTS, in whole numbers; behind it ,burst=TOKENS and ,mode=enforced, shadow \
-                    or soft";
+                    NAME=SLOTS; write for example rpm=600/minute or slots=20";
+const TOKENS: &str = "its number must be whole and at most 10^12; correct it";
+const PERIOD: &str = "its period must be /second, /minute, /hour, /day or a span from 1ms to 366d; \
+                      write for example /minute or /1h30m";
+const BURST: &str = "its burst must be whole tokens, at most 10^12; write for example ,burst=800";
+const MODE: &str = "its mode must be enforced, shadow or soft; write for example ,mode=shadow";
+const OPTION: &str = "what follows its comma must be burst=TOKENS or mode=enforced, shadow or soft, \
+                      without spaces; correct it";
 
 /// Periods with a name, their abbreviations, and their lengths in ms.
 const PERIODS: [(&str, &str, i64); 4] = [
@@ -244,7 +250,7 @@ impl Limit {
                     limit: self.name.to_string(),
                     field: "burst",
                     value: burst,
-                    takes: "no value on a concurrency limit",
+                    takes: "left out of a concurrency limit",
                 });
             }
         }
@@ -262,17 +268,23 @@ impl Limit {
             text: format!("{name}={text}"),
             must,
         };
-        let whole = |number: &str| {
+        let whole = |number: &str, must| {
             let number = number.replace('_', "").parse::<i64>();
-            number.map_err(|_| wrong(TEXT))
+            number.map_err(|_| wrong(must))
+        };
+        let is_number = |text: &str| {
+            let mut characters = text.strip_prefix('-').unwrap_or(text).chars();
+            !text.is_empty() && characters.all(|c| c.is_ascii_digit() || "_.,".contains(c))
         };
         let mut parts = text.split(',');
         let rate = parts.next().unwrap_or_default();
         let mut limit = match rate.split_once('/') {
-            None => Self::concurrent(name, whole(rate)?)?,
+            None if !is_number(rate) => return Err(wrong(TEXT)),
+            None => Self::concurrent(name, whole(rate, TOKENS)?)?,
             Some((rate, period)) => {
-                let rate = whole(rate)?;
-                let period = parse_period(period).ok_or_else(|| wrong(TEXT))?;
+                let rate = whole(rate, TOKENS)?;
+                let period = parse_period(period).filter(|ms| (1..=MAX_PERIOD_MS).contains(ms));
+                let period = period.ok_or_else(|| wrong(PERIOD))?;
                 Self::custom(name, rate, rate, period)?
             }
         };
@@ -286,13 +298,13 @@ impl Limit {
                     return Err(wrong("mode is given twice: give it once"));
                 }
                 Some(("burst", burst)) => {
-                    (limit, has_burst) = (limit.with_burst(whole(burst)?)?, true);
+                    (limit, has_burst) = (limit.with_burst(whole(burst, BURST)?)?, true);
                 }
                 Some(("mode", mode)) => {
-                    let mode = LimitMode::parse(mode).ok_or_else(|| wrong(TEXT))?;
+                    let mode = LimitMode::parse(mode).ok_or_else(|| wrong(MODE))?;
                     (limit, has_mode) = (limit.in_mode(mode), true);
                 }
-                _ => return Err(wrong(TEXT)),
+                _ => return Err(wrong(OPTION)),
             }
         }
         Ok(limit)
@@ -436,13 +448,15 @@ mod tests {
         let refused = |result: Result<Limit, LimitError>| result.unwrap_err().to_string();
         assert_eq!(
             refused(Limit::per_minute("rpm", 0)),
-            "limit \"rpm\": capacity is 0, must be 1 to 10^12 tokens"
+            "limit \"rpm\": capacity must be 1 to 10^12 tokens, got 0: correct it"
         );
-        assert!(refused(Limit::custom("rpm", 5, -1, 1000)).contains("refill_amount is -1"));
-        assert!(refused(Limit::custom("rpm", 5, 5, 0)).contains("refill_period_ms is 0"));
+        assert!(refused(Limit::custom("rpm", 5, -1, 1000)).contains("refill_amount must be 1"));
+        assert!(refused(Limit::custom("rpm", 5, 5, 0)).contains("refill_period_ms must be 1 ms"));
         assert!(refused(Limit::per_day("rpm", i64::MAX)).contains("10^12"));
-        assert!(refused(Limit::concurrent("slots", 0)).contains("capacity is 0"));
-        assert!(refused(Limit::per_day("rpm", 1).unwrap().with_burst(0)).contains("burst is 0"));
+        assert!(refused(Limit::concurrent("slots", 0)).contains("tokens, got 0"));
+        assert!(
+            refused(Limit::per_day("rpm", 1).unwrap().with_burst(0)).contains("burst must be 1")
+        );
         assert!(refused(Limit::concurrent("s", 2).unwrap().with_burst(3)).contains("concurrency"));
         assert!(refused(Limit::per_day("r#m", 1)).contains("r#m"));
     }
@@ -477,30 +491,41 @@ mod tests {
     }
 
     #[test]
-    fn a_text_that_is_no_limit_is_refused_with_its_form() {
+    fn a_text_that_is_no_limit_is_refused_with_the_part_that_is_wrong() {
         let refused = |text: &str| text.parse::<Limit>().unwrap_err().to_string();
-        for text in [
-            "",
-            "rpm",
-            "rpm=",
-            "rpm=x/minute",
-            "rpm=1/week",
-            "rpm=1/",
-            "rpm=1.5/minute",
-            "rpm=1/minute,",
-            "rpm=1/minute,mode=off",
-            "rpm=1/minute,burst",
-            "rpm=1/minute, burst=2",
-            "rpm=1/minute/minute",
+        let parts = [TEXT, TOKENS, PERIOD, BURST, MODE, OPTION];
+        for (text, part) in [
+            ("", TEXT),
+            ("rpm", TEXT),
+            ("rpm=", TEXT),
+            ("rpm=many", TEXT),
+            ("rpm=1.5", TOKENS),
+            ("rpm=99999999999999999999", TOKENS),
+            ("rpm=x/minute", TOKENS),
+            ("rpm=1.5/minute", TOKENS),
+            ("rpm=99999999999999999999/minute", TOKENS),
+            ("rpm=1/week", PERIOD),
+            ("rpm=1/min", PERIOD),
+            ("rpm=1/", PERIOD),
+            ("rpm=1/0s", PERIOD),
+            ("rpm=1/400d", PERIOD),
+            ("rpm=1/minute/minute", PERIOD),
+            ("rpm=1/minute,mode=off", MODE),
+            ("rpm=1/minute,mode=", MODE),
+            ("rpm=1/minute,burst=x", BURST),
+            ("rpm=1/minute,burst=99999999999999999999", BURST),
+            ("rpm=1/minute,", OPTION),
+            ("rpm=1/minute,burst", OPTION),
+            ("rpm=1/minute, burst=2", OPTION),
         ] {
             let error = refused(text);
-            let start = format!("{text:?}: must be NAME=TOKENS/second");
-            assert!(error.starts_with(&start), "{error}");
+            assert_eq!(error, format!("{text:?}: {part}"));
+            let named = parts.iter().filter(|part| error.contains(**part));
+            assert_eq!(named.count(), 1, "{error}");
         }
         assert!(refused("rpm=1/m,burst=2,burst=3").ends_with("burst is given twice: give it once"));
         assert!(refused("r=1/m,mode=soft,burst=2,mode=soft").contains("mode is given twice"));
-        assert!(refused("rpm=0/minute").contains("capacity is 0"));
-        assert!(refused("rpm=1/0s").contains("refill_period_ms is 0"));
+        assert!(refused("rpm=0/minute").contains("capacity must be 1 to 10^12 tokens, got 0"));
         assert!(refused("slots=2,burst=3").contains("concurrency"));
         assert!(refused("1st=2").contains("1st"));
     }

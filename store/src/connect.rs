@@ -19,6 +19,7 @@ use aws_sdk_dynamodb::config::{
 use aws_types::os_shim_internal::Fs;
 
 use crate::date::DateInterceptor;
+use crate::endpoint::LastEndpoint;
 use crate::idle::Https;
 use crate::proxy;
 use crate::{Clock, CorrectedClock, SystemClock};
@@ -53,6 +54,7 @@ pub struct Connection {
     pub client: Client,
     /// The connection's clock, corrected by every response.
     pub skew: CorrectedClock,
+    pub(crate) endpoint: LastEndpoint,
 }
 
 impl Default for ConnectOptions {
@@ -141,6 +143,7 @@ fn build(
     config: aws_sdk_dynamodb::config::Builder,
 ) -> Connection {
     let skew = CorrectedClock::of(connection.clock);
+    let endpoint = LastEndpoint::default();
     let timeouts = TimeoutConfig::builder()
         .connect_timeout(connection.connect_timeout)
         .operation_attempt_timeout(connection.request_timeout)
@@ -154,11 +157,13 @@ fn build(
         .disable_clock_skew_correction(true)
         .time_source(skew.clone())
         .interceptor(DateInterceptor(skew.clone()))
+        .interceptor(endpoint.clone())
         .timeout_config(timeouts)
         .stalled_stream_protection(StalledStreamProtectionConfig::disabled());
     Connection {
         client: Client::from_conf(config.build()),
         skew,
+        endpoint,
     }
 }
 
@@ -330,11 +335,24 @@ const ENDPOINTS: [&str; 2] = ["AWS_ENDPOINT_URL_DYNAMODB", "AWS_ENDPOINT_URL"];
 fn credentials_fault(lookup: impl Fn(&str) -> Option<String>) -> Option<String> {
     let is_text = |value: &String| value.bytes().all(|byte| matches!(byte, b' '..=b'~'));
     let names = ["AWS_ACCESS_KEY_ID", "AWS_SESSION_TOKEN"];
-    let name = names
+    let broken = names
         .into_iter()
-        .find(|name| lookup(name).is_some_and(|value| !is_text(&value)))?;
+        .find(|name| lookup(name).is_some_and(|value| !is_text(&value)));
+    if let Some(name) = broken {
+        return Some(format!(
+            "{name} holds a character that is no printable ASCII: set it again"
+        ));
+    }
+    // The SDK would take others, or none, without a word about these.
+    let pair = ["AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY"];
+    let (set, missing) = match pair.map(|name| lookup(name).is_some_and(|value| !value.is_empty()))
+    {
+        [true, false] => (pair[0], pair[1]),
+        [false, true] => (pair[1], pair[0]),
+        [true, true] | [false, false] => return None,
+    };
     Some(format!(
-        "{name} holds a character that is no printable ASCII: set it again"
+        "{missing} is not set, but {set} is: set both, or neither"
     ))
 }
 

@@ -51,8 +51,8 @@ impl Table {
     pub async fn describe(&self) -> Result<TableFacts, StoreError> {
         let request = self.client.describe_table().table_name(&self.name);
         let described = request.send().await;
-        let described = described
-            .map_err(|error| StoreError::new(&self.name, "DescribeTable".to_owned(), error))?;
+        let described =
+            described.map_err(|error| self.failed("DescribeTable".to_owned(), error))?;
         Ok(TableFacts::from(
             described
                 .table
@@ -67,8 +67,8 @@ impl Table {
     pub async fn expires_items(&self) -> Result<bool, StoreError> {
         let request = self.client.describe_time_to_live().table_name(&self.name);
         let described = request.send().await;
-        let described = described
-            .map_err(|error| StoreError::new(&self.name, "DescribeTimeToLive".to_owned(), error))?;
+        let described =
+            described.map_err(|error| self.failed("DescribeTimeToLive".to_owned(), error))?;
         let ttl = described.time_to_live_description;
         Ok(ttl.is_some_and(|ttl| {
             let is_on = matches!(
@@ -87,9 +87,8 @@ impl Table {
     pub async fn is_recoverable(&self) -> Result<bool, StoreError> {
         let request = self.client.describe_continuous_backups();
         let described = request.table_name(&self.name).send().await;
-        let described = described.map_err(|error| {
-            StoreError::new(&self.name, "DescribeContinuousBackups".to_owned(), error)
-        })?;
+        let described = described
+            .map_err(|error| self.failed("DescribeContinuousBackups".to_owned(), error))?;
         let status = described
             .continuous_backups_description
             .and_then(|backups| backups.point_in_time_recovery_description)

@@ -88,7 +88,7 @@ pub async fn create_table(client: &Client, name: &str) -> Result<(), StoreError>
     request
         .send()
         .await
-        .map_err(|error| StoreError::new(name, "CreateTable".to_owned(), error))?;
+        .map_err(|error| StoreError::new(name, "", "CreateTable".to_owned(), error))?;
     let ttl = TimeToLiveSpecification::builder()
         .enabled(true)
         .attribute_name(attr::TTL)
@@ -100,7 +100,7 @@ pub async fn create_table(client: &Client, name: &str) -> Result<(), StoreError>
     request
         .send()
         .await
-        .map_err(|error| StoreError::new(name, "UpdateTimeToLive".to_owned(), error))?;
+        .map_err(|error| StoreError::new(name, "", "UpdateTimeToLive".to_owned(), error))?;
     Ok(())
 }
 

@@ -15,6 +15,7 @@ use aws_sdk_dynamodb::error::{ProvideErrorMetadata, SdkError};
 use aws_sdk_dynamodb::types::{ConsumedCapacity, ReturnConsumedCapacity};
 use weirgate_shared::ItemKey;
 
+use crate::endpoint::LastEndpoint;
 use crate::error::throttle_reason;
 use crate::{
     CapacityMeter, Connection, CorrectedClock, ErrorKind, StoreError, ThrottleMeter,
@@ -33,6 +34,7 @@ pub struct Table {
     pub(crate) meter: Option<CapacityMeter>,
     throttles: Option<ThrottleMeter>,
     skew: CorrectedClock,
+    endpoint: LastEndpoint,
     /// Table in memory that answers instead of DynamoDB.
     #[cfg(feature = "memory")]
     pub(crate) memory: Option<crate::MemoryTable>,
@@ -41,13 +43,19 @@ pub struct Table {
 impl Table {
     /// Returns the table `name`, reached through a client.
     #[must_use]
-    pub fn new(Connection { client, skew }: Connection, name: impl Into<String>) -> Self {
+    pub fn new(connection: Connection, name: impl Into<String>) -> Self {
+        let Connection {
+            client,
+            skew,
+            endpoint,
+        } = connection;
         Self {
             client,
             name: name.into(),
             meter: None,
             throttles: None,
             skew,
+            endpoint,
             #[cfg(feature = "memory")]
             memory: None,
         }
@@ -145,7 +153,7 @@ impl Table {
         if let Some(reason) = throttle_reason(&error) {
             self.throttled(reason);
         }
-        StoreError::new(&self.name, request, error)
+        StoreError::new(&self.name, &self.endpoint.text(), request, error)
     }
 
     pub(crate) fn throttled(&self, reason: ThrottleReason) {

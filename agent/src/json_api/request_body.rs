@@ -11,7 +11,7 @@ use std::time::Duration;
 use serde::Deserialize;
 use serde::de::{Deserializer, IgnoredAny, MapAccess, SeqAccess, Visitor};
 use serde_json::value::RawValue;
-use weirgate::{Limit, MilliTokens, OnUnavailable};
+use weirgate::{Limit, LimitMode, MilliTokens, OnUnavailable};
 
 /// Most fields of an object. No request needs nearly as many.
 const MAX_FIELDS: usize = 100;
@@ -283,12 +283,48 @@ pub(super) fn list<'a, T>(
 pub(super) fn limits(json: &RawValue) -> Result<Arc<[Limit]>, Invalid> {
     // More than a bucket can have, so the limiter names the bound.
     const MOST: usize = 100;
-    let limit = |json: &RawValue| {
-        serde_json::from_str(json.get()).map_err(|error| {
-            Invalid::of("", format!("is no limit: {}", cut(&error.to_string(), 200)))
-        })
-    };
     list(json, MOST, limit).map(Into::into)
+}
+
+/// Reads a limit: its text, or its fields.
+fn limit(json: &RawValue) -> Result<Limit, Invalid> {
+    const FIELDS: [&str; 7] = [
+        "name",
+        "slots",
+        "capacity_tokens",
+        "refill_tokens",
+        "refill_period_ms",
+        "mode",
+        "text",
+    ];
+    match json.get().as_bytes().first() {
+        Some(b'"') => {}
+        Some(b'{') => {
+            let mut fields = Object::of(json)?;
+            fields.required("name", text)?;
+            for name in &FIELDS[1..4] {
+                fields.optional(name, |json| tokens(json, ""))?;
+            }
+            fields.optional("refill_period_ms", whole)?;
+            let modes = "\"enforced\", \"shadow\" or \"soft\"";
+            fields.optional("mode", |json| word(json, modes, LimitMode::parse))?;
+            fields.optional("text", text)?;
+            fields.end(&FIELDS)?;
+        }
+        _ => {
+            return Err(wrong(
+                "a text such as \"rpm=600/minute\", or an object",
+                json,
+            ));
+        }
+    }
+    // What is left are rules of limits, whose errors have texts of their own, with a place behind them
+    // that is one in this limit alone.
+    serde_json::from_str(json.get()).map_err(|error| {
+        let text = error.to_string();
+        let end = text.rfind(" at line ").unwrap_or(text.len());
+        Invalid::of("", format!("is no limit: {}", cut(&text[..end], 300)))
+    })
 }
 
 /// Reads a decision for outages.

@@ -302,13 +302,13 @@ fn what_a_rules_file_cannot_say_is_refused_at_its_place() {
         ),
         (
             &native("{match: [a], entity: e, resource: r, take: {rpm: 1}, limits: {rpm: 5/week}}"),
-            "must be NAME=TOKENS/second",
+            "its period must be /second",
         ),
         (
             &native(
                 "{match: [a], entity: e, resource: r, take: {rpm: 1}, limits: {rpm: {per_day: 0}}}",
             ),
-            "capacity is 0, must be 1",
+            "capacity must be 1 to 10^12 tokens, got 0",
         ),
         (
             "domain: d\ndescriptors: []\nx: 1",
@@ -337,7 +337,7 @@ fn what_a_rules_file_cannot_say_is_refused_at_its_place() {
         ),
         (
             "domain: d\ndescriptors: [{key: a, rate_limit: {unit: day, requests_per_unit: -1}}]",
-            "capacity is -1",
+            "capacity must be 1 to 10^12 tokens, got -1",
         ),
         (
             "domain: d\ndescriptors: [{key: a, rate_limit: {unit: day, requests_per_unit: 1, replaces: [{name: x}]}}]",

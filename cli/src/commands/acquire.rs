@@ -25,7 +25,7 @@ use super::peek;
 use crate::amounts::{self, Amount};
 use crate::context::Context;
 use crate::failure::{Failure, NOT_GRANTED, NOT_RUN, Outcome};
-use crate::instant;
+use crate::instant::{self, DAY};
 use crate::text::one_line;
 
 /// Time between two updates of a wait.
@@ -40,6 +40,8 @@ const SHOWN_EVERY: Duration = Duration::from_secs(1);
 /// released.
 #[derive(Debug, Args)]
 #[command(
+    override_usage = "weirgate acquire <ENTITY> <RESOURCE> <NAME=TOKENS>... [OPTIONS]\n       \
+                      weirgate acquire <ENTITY> <RESOURCE> <NAME=TOKENS>... -- <COMMAND>...",
     after_help = "Examples:\n  weirgate acquire user-1 gpt-4 rpm=1 tpm=500 --wait 10s\n  \
                   weirgate acquire batch gpu slots=1 --wait 5m --lease 1h -- ./train.sh"
 )]
@@ -53,10 +55,10 @@ pub struct Acquire {
     #[arg(long = "limit", value_name = "LIMIT", value_parser = amounts::limit)]
     limits: Vec<Limit>,
     /// Waits for the tokens, at most so long
-    #[arg(long, value_name = "SPAN", value_parser = instant::span_argument)]
+    #[arg(long, value_name = "SPAN", value_parser = instant::span_within::<0, DAY>)]
     wait: Option<Duration>,
     /// Duration of the lease, 60s for slots if not given; a COMMAND's is renewed, and ends with it
-    #[arg(long, value_name = "SPAN", value_parser = instant::span_argument)]
+    #[arg(long, value_name = "SPAN", value_parser = instant::span_within::<1, DAY>)]
     lease: Option<Duration>,
     /// What happens to a COMMAND whose lease is lost: stop sends it SIGTERM
     #[arg(

@@ -42,8 +42,9 @@ impl Audit {
             (None, Some(resource)) => Some(AuditSubject::Resource(Resource::new(&**resource)?)),
             (None, None) => self.system.then_some(AuditSubject::System),
         };
-        let limiter = context.limiter().await?;
         let (from, to) = (self.from, self.to);
+        instant::check_range(from, to)?;
+        let limiter = context.limiter().await?;
         // They are listed newest first, so `from` ends the list.
         self.page.all |= from.is_some();
         self.page

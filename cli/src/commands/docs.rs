@@ -175,7 +175,9 @@ fn argument(name: &str, link: &str) -> String {
 /// Returns the name of a page, and its text or that of one section.
 fn find(address: &str) -> Result<(&'static str, &'static str), String> {
     let (name, section) = address.split_once('#').unwrap_or((address, ""));
-    let wanted = name.trim_end_matches(".md");
+    // As in a checkout, too.
+    let wanted = name.trim_start_matches("./").trim_start_matches("docs/");
+    let wanted = wanted.trim_end_matches(".md");
     let page = PAGES.iter().find(|(name, _)| *name == wanted);
     let Some(&(name, text)) = page else {
         return Err(format!(
@@ -281,10 +283,14 @@ mod tests {
         assert!(section.starts_with("## A function is stuck\n") && runbook.contains(section));
         assert!(section.contains("\n### The reconciler\n"));
         assert_eq!(section.matches("\n## ").count(), 0);
-        assert_eq!(
-            find("operations.md#operations"),
-            Ok(("operations", runbook))
-        );
+        for address in [
+            "operations.md#operations",
+            "docs/operations.md",
+            "./docs/operations",
+        ] {
+            assert_eq!(find(address), Ok(("operations", runbook)), "{address}");
+        }
+        assert_eq!(find("docs/guide/limits.md"), find("guide/limits"));
         let start = "# Start\n```sh\n# Not a heading\n```\n## Over, `there`\n";
         let anchors = headings(start).into_iter().map(|heading| heading.anchor);
         assert_eq!(anchors.collect::<Vec<_>>(), ["start", "over-there"]);

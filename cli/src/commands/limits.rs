@@ -11,6 +11,7 @@ mod stored;
 use clap::{ArgGroup, Args, Subcommand};
 use serde::Serialize;
 use weirgate::{Config, ConfigFilter, ConfigLevel, EntityId, Page, Resource};
+use weirgate_local::why::options;
 
 use super::list::PageArgs;
 use crate::context::Context;
@@ -23,11 +24,17 @@ pub enum Limits {
     #[command(after_help = "Example: weirgate limits get --resource gpt-4")]
     Get(Get),
     #[command(
+        override_usage = "weirgate limits set [OPTIONS] --system [LIMIT]...\n       \
+                          weirgate limits set [--resource <NAME>] [--entity <ID>] [LIMIT]...",
         after_help = "Examples:\n  weirgate limits set --resource gpt-4 rpm=500/minute,burst=800 slots=20\n  \
                       weirgate limits set --resource gpt-4 rpm=600/minute --shadow=false"
     )]
     Set(change::Set),
-    #[command(after_help = "Example: weirgate limits delete --entity user-1 --resource gpt-4")]
+    #[command(
+        override_usage = "weirgate limits delete [OPTIONS] --system\n       \
+                          weirgate limits delete [--resource <NAME>] [--entity <ID>]",
+        after_help = "Example: weirgate limits delete --entity user-1 --resource gpt-4"
+    )]
     Delete(change::Delete),
     #[command(
         after_help = "Examples:\n  weirgate limits list\n  weirgate limits list --resource gpt-4"
@@ -106,11 +113,20 @@ impl Get {
     async fn run(self, context: &Context) -> Result<Outcome, Failure> {
         let level = self.level.level()?;
         let config = context.limiter().await?.admin().config(&level).await?;
-        let configured = Configured { level, config };
-        let output = context.output();
-        output.print(&configured, |Configured { level, config }| match config {
-            Some(config) => show::lines(config),
-            None => format!("{level} has no configuration"),
+        let Some(config) = config else {
+            return Err(Failure::Failed(format!(
+                "{level} has no configuration in namespace {}: set one by weirgate limits set {}",
+                context.options().namespace,
+                options(&level)
+            )));
+        };
+        let configured = Configured::from((level, config));
+        context.output().print(&configured, |configured| {
+            configured
+                .config
+                .as_ref()
+                .map(show::lines)
+                .unwrap_or_default()
         })?;
         Ok(Outcome::Done)
     }

@@ -14,7 +14,7 @@ use super::balances::BucketArgs;
 use crate::amounts::{self, Amount};
 use crate::context::Context;
 use crate::failure::{Failure, Outcome};
-use crate::instant;
+use crate::instant::{self, DAY};
 
 /// Acquires at a steady rate, and reports decisions and times.
 ///
@@ -24,6 +24,7 @@ use crate::instant;
 /// and their times count from then. So a slow table shows as long times, not as a low rate.
 #[derive(Debug, Args)]
 #[command(
+    override_usage = "weirgate load <ENTITY> <RESOURCE> <NAME=TOKENS>... --rate <NUMBER>",
     after_help = "Examples:\n  weirgate load user-1 gpt-4 rpm=1 --rate 500 --for 1m\n  \
                   weirgate load user api rps=1 --rate 2000 --entities 100 --processes 8"
 )]
@@ -40,22 +41,22 @@ pub struct Load {
     #[arg(long, value_name = "NUMBER", value_parser = amounts::within::<1, 1_000_000, u32>)]
     rate: u32,
     /// How long acquires begin
-    #[arg(long = "for", value_name = "SPAN", default_value = "10s", value_parser = instant::span_argument)]
+    #[arg(long = "for", value_name = "SPAN", default_value = "10s", value_parser = instant::span_within::<1, DAY>)]
     duration: Duration,
     /// Spreads the acquires over so many entities: user-0, user-1, ...
-    #[arg(long, value_name = "NUMBER", default_value = "1", value_parser = amounts::number::<NonZeroU32>)]
+    #[arg(long, value_name = "NUMBER", default_value = "1", value_parser = amounts::within::<1, 1_000_000, NonZeroU32>)]
     entities: NonZeroU32,
     /// Limiters without anything in common, as processes of a fleet: 1 to 1,000
     #[arg(long, value_name = "NUMBER", default_value = "1", value_parser = amounts::within::<1, 1_000, u32>)]
     processes: u32,
     /// Acquires that may be without an answer at a time; one that is due then does not begin
-    #[arg(long, value_name = "NUMBER", default_value = "10_000", value_parser = amounts::number::<NonZeroUsize>)]
+    #[arg(long, value_name = "NUMBER", default_value = "10_000", value_parser = amounts::within::<1, 1_000_000, NonZeroUsize>)]
     in_flight: NonZeroUsize,
     /// Waits for the tokens, at most so long
-    #[arg(long, value_name = "SPAN", value_parser = instant::span_argument)]
+    #[arg(long, value_name = "SPAN", value_parser = instant::span_within::<0, DAY>)]
     wait: Option<Duration>,
     /// Holds what was granted for so long, then releases its slots
-    #[arg(long, value_name = "SPAN", default_value = "0s", value_parser = instant::span_argument)]
+    #[arg(long, value_name = "SPAN", default_value = "0s", value_parser = instant::span_within::<0, DAY>)]
     hold: Duration,
 }
 

@@ -18,7 +18,7 @@ use weirgate_local::{DatabaseError, Demo, HostName, LocalBackend, StartError};
 use crate::amounts;
 use crate::context::Context;
 use crate::failure::{Failure, Outcome};
-use crate::instant;
+use crate::instant::{self, DAY};
 use crate::stop::stopped;
 
 use started::Started;
@@ -35,7 +35,7 @@ pub struct Local {
     #[arg(long, value_name = "IP", default_value = "127.0.0.1")]
     address: IpAddr,
     /// Port of the table; 0 is any free one
-    #[arg(long, value_name = "PORT", default_value_t = 8000, value_parser = amounts::number::<u16>)]
+    #[arg(long, value_name = "PORT", default_value_t = 8000, value_parser = amounts::port)]
     port: u16,
     /// Name that clients have for the table and the page, such as that of a container: NAME or
     /// NAME:PORT; repeat it for several
@@ -51,18 +51,18 @@ pub struct Local {
     #[arg(long, conflicts_with_all = ["data", "limits"])]
     demo: bool,
     /// Time between runs of the reconciler: 10s, 1m
-    #[arg(long, value_name = "SPAN", default_value = "10s", value_parser = instant::span_argument)]
+    #[arg(long, value_name = "SPAN", default_value = "10s", value_parser = instant::span_within::<10, DAY>)]
     reconcile_every: Duration,
     /// Port of the live page, or 0 for any free one. By default it is 2775, or the next free one if
     /// that is in use; a port that is given is used, or the command fails
-    #[arg(long, value_name = "PORT", value_parser = amounts::number::<u16>)]
+    #[arg(long, value_name = "PORT", value_parser = amounts::port)]
     page_port: Option<u16>,
     /// Metrics of an agent or another caller, for its denials on the live page:
     /// http://127.0.0.1:2774/metrics; repeat it for several
     #[arg(long, value_name = "URL")]
     metrics: Vec<MetricsUrl>,
     /// Read units a second of the live page, on average; they cost nothing here but time
-    #[arg(long, value_name = "UNITS", default_value = "500", value_parser = amounts::number::<NonZeroU32>)]
+    #[arg(long, value_name = "UNITS", default_value = "500", value_parser = amounts::within::<1, 1_000_000, NonZeroU32>)]
     read_units: NonZeroU32,
 }
 

@@ -27,14 +27,14 @@ use crate::streams;
 pub struct Page {
     /// Port of 127.0.0.1, or 0 for any free one. By default it is 2775, or the next free one if that
     /// is in use; a port that is given is used, or the command fails
-    #[arg(long, value_name = "PORT", value_parser = amounts::number::<u16>)]
+    #[arg(long, value_name = "PORT", value_parser = amounts::port)]
     port: Option<u16>,
     /// Metrics of an agent or another caller, for its denials, which the table does not count:
     /// http://127.0.0.1:2774/metrics; repeat it for several
     #[arg(long, value_name = "URL")]
     metrics: Vec<MetricsUrl>,
     /// Read units a second, on average, for all viewers together
-    #[arg(long, value_name = "UNITS", default_value = "25", value_parser = amounts::number::<NonZeroU32>)]
+    #[arg(long, value_name = "UNITS", default_value = "25", value_parser = amounts::within::<1, 1_000_000, NonZeroU32>)]
     read_units: NonZeroU32,
 }
 

@@ -11,7 +11,7 @@ use weirgate_reconciler::{Config, Deadline, DueItem, Preview, Reshaped, Summary,
 use crate::amounts;
 use crate::context::Context;
 use crate::failure::{Failure, Outcome};
-use crate::instant;
+use crate::instant::{self, DAY};
 use crate::text::one_line;
 
 /// Does the reconciler's work, or shows what is due.
@@ -31,7 +31,7 @@ pub struct Reconcile {
     most: i32,
     /// Time after which a run stops; the next one continues
     #[arg(long = "for", value_name = "SPAN", default_value = "5m", conflicts_with = "dry_run",
-          value_parser = instant::span_argument)]
+          value_parser = instant::span_within::<1, DAY>)]
     time: Duration,
 }
 

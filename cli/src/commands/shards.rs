@@ -18,7 +18,7 @@ pub struct Split {
     #[command(flatten)]
     bucket: BucketArgs,
     /// Number of shards: a power of two
-    #[arg(long, value_name = "COUNT", value_parser = amounts::number::<u32>)]
+    #[arg(long, value_name = "COUNT", value_parser = amounts::within::<1, 4_294_967_295, u32>)]
     shards: u32,
 }
 
@@ -31,7 +31,7 @@ pub struct Merge {
     #[command(flatten)]
     bucket: BucketArgs,
     /// Number of shards: a power of two
-    #[arg(long, value_name = "COUNT", default_value_t = 1, value_parser = amounts::number::<u32>)]
+    #[arg(long, value_name = "COUNT", default_value_t = 1, value_parser = amounts::within::<1, 4_294_967_295, u32>)]
     shards: u32,
 }
 

@@ -5,6 +5,7 @@ mod csv;
 mod html;
 
 use std::collections::BTreeSet;
+use std::time::Duration;
 
 use clap::{ArgGroup, Args, ValueEnum};
 use weirgate::{
@@ -16,7 +17,7 @@ use super::unreadable;
 use crate::amounts;
 use crate::context::Context;
 use crate::failure::{Failure, Outcome};
-use crate::instant;
+use crate::instant::{self, DAY};
 
 /// Reports usage, exact to the token.
 #[derive(Debug, Args)]
@@ -42,6 +43,9 @@ pub struct Usage {
     /// First instant after the range
     #[arg(long, default_value = "now", value_name = "WHEN", value_parser = instant::instant)]
     to: EpochMillis,
+    /// How long the stack keeps usage: its parameter SnapshotTtlDays
+    #[arg(long, default_value = "90d", value_name = "SPAN", value_parser = instant::span_within::<DAY, { 36_500 * DAY }>)]
+    kept: Duration,
     /// Prints the sum of the range
     #[arg(long, conflicts_with_all = ["top", "csv", "chart", "html"])]
     total: bool,
@@ -49,7 +53,7 @@ pub struct Usage {
     #[arg(long, value_name = "LIMIT", num_args = 0..=1, default_missing_value = "acquires", conflicts_with_all = ["csv", "chart", "html"])]
     top: Option<String>,
     /// Number of largest users
-    #[arg(long, value_name = "COUNT", default_value_t = 10, requires = "top", value_parser = amounts::number::<usize>)]
+    #[arg(long, value_name = "COUNT", default_value_t = 10, requires = "top", value_parser = amounts::within::<1, 10_000, usize>)]
     count: usize,
     /// Prints CSV
     #[arg(long, conflicts_with_all = ["json", "chart", "html"])]
@@ -89,18 +93,29 @@ impl Usage {
             (None, Some(resource)) => UsageScope::Resource(resource),
             (None, None) => unreachable!("one of them is required"),
         };
-        let limiter = context.limiter().await?;
-        let report =
-            limiter
-                .admin()
-                .usage_report(scope, self.by.granularity(), self.from..self.to)?;
+        instant::check_range(Some(self.from), Some(self.to))?;
+        let limiter = context.limiter_with(|limiter| limiter.usage_retention(self.kept));
+        let limiter = limiter.await?;
+        let report = limiter
+            .admin()
+            .usage_report(scope, self.by.granularity(), self.from..self.to);
+        // The text is that of the crate, whose option has another name.
+        let report = report.map_err(|error| match Failure::from(error) {
+            Failure::Refused(text) => Failure::Refused(format!("{text} (--kept)")),
+            failure => failure,
+        })?;
         if self.total {
             return total(context, report.total().await?);
         }
         if let Some(by) = &self.top {
             let users = match by.as_str() {
                 "acquires" => report.top_by_acquires(self.count).await?,
-                limit => report.top(&LimitName::new(limit)?, self.count).await?,
+                limit => {
+                    let limit = LimitName::new(limit)?;
+                    let users = report.top(&limit, self.count).await?;
+                    check_used(&report, &limit, &users).await?;
+                    users
+                }
             };
             return top(context, users);
         }
@@ -144,6 +159,28 @@ fn is_used(row: &UsageRow) -> bool {
     let mut amounts = row.usage.tokens.values();
     let has_usage = row.usage.acquires != 0 || amounts.any(|amount| *amount != MilliTotal::ZERO);
     has_usage || row.state == UsageState::Unknown
+}
+
+/// Requires that the report has usage of a limit, unless it has none of any.
+async fn check_used(
+    report: &UsageReport<'_>,
+    limit: &LimitName,
+    users: &Page<TopUser>,
+) -> Result<(), Failure> {
+    let has = |user: &TopUser| user.usage.tokens.contains_key(limit);
+    if users.items.iter().any(has) {
+        return Ok(());
+    }
+    let total = report.total().await?;
+    let known: Vec<_> = total.usage.tokens.keys().map(LimitName::as_str).collect();
+    match known.is_empty() || total.usage.tokens.contains_key(limit) {
+        true => Ok(()),
+        false => Err(Failure::Refused(format!(
+            "--top must be acquires or a limit with usage in this range ({}), got {limit}; name one \
+             of these",
+            known.join(", ")
+        ))),
+    }
 }
 
 /// Reads all rows of a report.

@@ -14,7 +14,7 @@ use super::limits::show;
 use super::peek;
 use crate::context::Context;
 use crate::failure::{Failure, Outcome};
-use crate::instant;
+use crate::instant::{self, HOUR};
 use crate::output::Output;
 
 /// Explains what decides about a bucket, and what to run next.
@@ -32,7 +32,7 @@ pub struct Why {
     #[command(flatten)]
     bucket: BucketArgs,
     /// Measures the bucket's use for this time; without it, saturation is that of this hour (UTC)
-    #[arg(long, value_name = "SPAN", value_parser = instant::span_argument)]
+    #[arg(long, value_name = "SPAN", value_parser = instant::span_within::<1, HOUR>)]
     over: Option<Duration>,
 }
 

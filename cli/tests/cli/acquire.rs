@@ -396,11 +396,24 @@ async fn a_command_that_is_not_run_has_a_code_of_its_own() {
     }
     let mut holder = world.start(&["slots=1"]);
     holder.ready();
-    let (status, _) = Run::start(world.acquire(&["slots=1"], &["true"])).end();
-    assert_eq!(status.code(), Some(124), "denied");
+    // Standard output is that of the command alone, which did not run.
+    let refused = |options: &[&str], part: &str| {
+        for json in [&[][..], &["--json"]] {
+            let mut run = Run::start(world.acquire(&[options, json].concat(), &["echo", "ran"]));
+            let printed: Vec<_> = run.lines.iter().collect();
+            assert_eq!(printed, Vec::<String>::new(), "{part}");
+            let status = run.process.wait().expect("it ends");
+            let mut errors = String::new();
+            let stream = run.process.stderr.as_mut().expect("it is piped");
+            stream.read_to_string(&mut errors).expect("it is text");
+            assert_eq!(status.code(), Some(124), "{errors}");
+            assert!(errors.contains(part), "{part}: {errors}");
+        }
+    };
+    refused(&["slots=1"], "denied");
+    refused(&["slots=2"], "capacity");
     world.table.text("stop --system --yes");
-    let (status, _) = Run::start(world.acquire(&["budget=1"], &["true"])).end();
-    assert_eq!(status.code(), Some(124), "stopped");
+    refused(&["budget=1"], "stopped");
     world.gate.set_down(true);
     let down = ["budget=1", "--timeout", "500ms"];
     let (status, errors) = Run::start(world.acquire(&down, &["true"])).end();

@@ -68,7 +68,6 @@ async fn the_audit_is_exported_by_time_and_kept_as_long_as_its_writer_says() {
     assert!(at(newest) >= at(oldest));
     for (more, expected) in [
         (["--from", "1h", "--to", "2100-01-01"], 2),
-        (["--from", "2100-01-01", "--to", "2100-01-02"], 0),
         (["--from", "2h", "--to", "1h"], 0),
     ] {
         assert_eq!(events(&more).len(), expected, "{more:?}");

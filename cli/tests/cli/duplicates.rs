@@ -116,7 +116,7 @@ fn an_option_that_is_given_twice_is_refused_in_and_before_every_command() {
         ("--profile", "p"),
         ("--endpoint-url", "http://127.0.0.1:1"),
         ("--principal", "p"),
-        ("--timeout", "1"),
+        ("--timeout", "1s"),
         ("--color", "never"),
     ] {
         let twice = "cannot be used multiple times";

@@ -125,7 +125,7 @@ fn every_command_fails(name: &str, options: &[&str], code: i32, remedy: &str) {
             .map(|argument| files.fill(argument))
             .collect();
         arguments.extend((does == Destroy).then_some("--yes"));
-        let run = weirgate([&["--timeout", "1"], options, &path[..], &arguments[..]].concat());
+        let run = weirgate([&["--timeout", "1s"], options, &path[..], &arguments[..]].concat());
         let seen = format!("{path:?} {options:?}: {run:?}");
         assert_eq!(run.code, Some(code), "{seen}");
         assert!(run.stdout.is_empty(), "{seen}");
@@ -387,4 +387,26 @@ fn every_error_of_every_command_is_one_line_with_its_remedy() {
         let options: Vec<_> = options.iter().map(String::as_str).collect();
         every_command_fails(name, &options, code, remedy);
     }
+}
+
+#[test]
+fn every_help_has_an_example_and_a_usage_within_80_columns() {
+    let mut paths: Vec<String> = commands(&[]);
+    let groups = paths.iter().filter_map(|path| path.split_once(' '));
+    let groups: BTreeSet<_> = groups.map(|(group, _)| group.to_owned()).collect();
+    paths.extend(groups);
+    let mut wrong = vec![];
+    for path in paths {
+        let help = weirgate(&*format!("{path} --help")).stdout;
+        let mut usage = help
+            .lines()
+            .skip_while(|line| !line.starts_with("Usage: "))
+            .take_while(|line| !line.is_empty());
+        let long = usage.find(|line| line.chars().count() > 80);
+        wrong.extend(long.map(str::to_owned));
+        let is_left = ["help", "completions", "man"].contains(&path.as_str());
+        wrong
+            .extend((!is_left && !help.contains("Example")).then(|| format!("{path}: no example")));
+    }
+    assert!(wrong.is_empty(), "{wrong:#?}");
 }

@@ -186,20 +186,29 @@ impl Drop for File {
 
 /// An endpoint that answers every request with this error of DynamoDB. Returns its URL.
 pub fn refusing(code: &str, message: &str) -> String {
+    let body = format!(r#"{{"__type":"com.amazon.coral.service#{code}","message":"{message}"}}"#);
+    let head =
+        "HTTP/1.1 400 Bad Request\r\ncontent-type: application/x-amz-json-1.0\r\nconnection: close";
+    let length = body.len();
+    answering(&format!("{head}\r\ncontent-length: {length}\r\n\r\n{body}"))
+}
+
+/// An endpoint that answers every request with these bytes. Returns its URL.
+pub fn answering(answer: &str) -> String {
     let listener = TcpListener::bind("127.0.0.1:0").expect("a port is free");
     let url = format!("http://{}", listener.local_addr().expect("it is bound"));
-    let body = format!(r#"{{"__type":"com.amazon.coral.service#{code}","message":"{message}"}}"#);
+    let answer = answer.to_owned();
     std::thread::spawn(move || {
         for stream in listener.incoming() {
-            let body = body.clone();
+            let text = answer.clone();
             // A client that goes away during the answer has its own reasons.
-            std::thread::spawn(move || stream.and_then(|stream| refuse(stream, &body)));
+            std::thread::spawn(move || stream.and_then(|stream| answer_once(stream, &text)));
         }
     });
     url
 }
 
-fn refuse(stream: TcpStream, body: &str) -> std::io::Result<()> {
+fn answer_once(stream: TcpStream, answer: &str) -> std::io::Result<()> {
     let mut reader = BufReader::new(stream);
     let (mut length, mut line) = (0, String::new());
     while reader.read_line(&mut line)? > 2 {
@@ -211,11 +220,5 @@ fn refuse(stream: TcpStream, body: &str) -> std::io::Result<()> {
         line.clear();
     }
     reader.read_exact(&mut vec![0; length])?;
-    let head =
-        "HTTP/1.1 400 Bad Request\r\ncontent-type: application/x-amz-json-1.0\r\nconnection: close";
-    write!(
-        reader.get_mut(),
-        "{head}\r\ncontent-length: {}\r\n\r\n{body}",
-        body.len()
-    )
+    reader.get_mut().write_all(answer.as_bytes())
 }

@@ -2,10 +2,10 @@
 
 use weirgate_testkit::Dynamo;
 
-use super::fixtures::{File, Run, Table, weirgate, weirgate_with};
+use super::fixtures::{File, Run, Table, answering, commands, weirgate, weirgate_with};
 
 /// Arguments that are wrong without any table, and what the error must name.
-const ARGUMENTS: [(&str, [&str; 3]); 31] = [
+const ARGUMENTS: [(&str, [&str; 3]); 54] = [
     ("limits get --system", ["table", "no table", "--table NAME"]),
     ("limts get --system", ["subcommand", "'limts'", "'limits'"]),
     (
@@ -84,11 +84,11 @@ const ARGUMENTS: [(&str, [&str; 3]); 31] = [
     ),
     (
         "acquire user gpt-4 rpm=1.5",
-        ["whole number", "\"1.5\"", "acquire --help"],
+        ["whole number of tokens", "\"1.5\"", "acquire --help"],
     ),
     (
         "acquire user gpt-4 rpm=1 --wait 10",
-        ["'--wait <SPAN>'", "'10'", "30s, 10m"],
+        ["'--wait <SPAN>'", "'10'", "from 0s to 1d, such as 30s"],
     ),
     (
         "--timeout 5min switches",
@@ -111,6 +111,102 @@ const ARGUMENTS: [(&str, [&str; 3]); 31] = [
         ["'--endpoint-url <URL>'", "localhost:8000", "http://"],
     ),
     (
+        "--timeout 5 switches",
+        ["'--timeout <SPAN>'", "'5'", "with its unit"],
+    ),
+    (
+        "acquire user gpt-4 rpm=99999999999999999999",
+        ["rpm", "up to 10^12", "acquire --help"],
+    ),
+    (
+        "acquire user gpt-4 rpm=1 --lease 0s",
+        ["'--lease <SPAN>'", "'0s'", "from 1ms to 1d"],
+    ),
+    (
+        "why user gpt-4 --over 0s",
+        ["'--over <SPAN>'", "'0s'", "from 1ms to 1h"],
+    ),
+    (
+        "why user gpt-4 --over 9999d",
+        ["'--over <SPAN>'", "'9999d'", "from 1ms to 1h"],
+    ),
+    (
+        "load user r rpm=1 --rate 1 --for 0s",
+        ["'--for <SPAN>'", "'0s'", "from 1ms to 1d"],
+    ),
+    (
+        "load user r rpm=1 --rate 1 --entities 0",
+        ["'--entities <NUMBER>'", "'0'", "from 1 to 1000000"],
+    ),
+    (
+        "load user r rpm=1 --rate 1 --in-flight 99999999999999999999",
+        ["'--in-flight <NUMBER>'", "from 1 to", "load --help"],
+    ),
+    (
+        "--audit-retention 0s switches",
+        ["'--audit-retention <SPAN>'", "'0s'", "from 1s to 36500d"],
+    ),
+    (
+        "--audit-retention 99999d switches",
+        ["'--audit-retention <SPAN>'", "'99999d'", "or `forever`"],
+    ),
+    (
+        "local --reconcile-every 0s",
+        ["'--reconcile-every <SPAN>'", "'0s'", "from 10ms to 1d"],
+    ),
+    (
+        "local --port 99999",
+        ["'--port <PORT>'", "'99999'", "from 0 to 65535"],
+    ),
+    (
+        "page --read-units 0",
+        ["'--read-units <UNITS>'", "'0'", "from 1 to 1000000"],
+    ),
+    (
+        "split user gpt-4 --shards x",
+        ["'--shards <COUNT>'", "'x'", "from 1 to"],
+    ),
+    (
+        "usage --entity user --top rpm --count 0",
+        ["'--count <COUNT>'", "'0'", "from 1 to 10000"],
+    ),
+    (
+        "limits set gpt-4 rpm=5/minute",
+        ["'gpt-4'", "--resource gpt-4", "limits set --help"],
+    ),
+    (
+        "limits set --system rpm=5/minute,burst=x",
+        ["LIMIT", "burst=x", "its burst must be"],
+    ),
+    (
+        "limits set --system rpm=99999999999999999999/minute",
+        ["LIMIT", "its number must be", "at most 10^12"],
+    ),
+    (
+        "limits set --system rpm=5/400d",
+        ["LIMIT", "'rpm=5/400d'", "its period must be"],
+    ),
+    (
+        "limits set --system rpm=5/minute,brst=8",
+        ["LIMIT", "brst=8", "burst=TOKENS"],
+    ),
+    (
+        "limits set --system --status disabled",
+        ["'--status'", "unexpected", "give --disabled"],
+    ),
+    (
+        "audit --from now --to 1h",
+        ["--from must be", "before --to", "swap them"],
+    ),
+    (
+        "usage --entity user --from 2999-01-01 --to 2999-01-02",
+        [
+            "--from must be",
+            "got 2999-01-01T00:00:00Z",
+            "earlier --from",
+        ],
+    ),
+    (
         "--table t limits diff no-such.yaml",
         ["no-such.yaml", "cannot be read", "check"],
     ),
@@ -125,7 +221,7 @@ const ARGUMENTS: [(&str, [&str; 3]); 31] = [
 ];
 
 /// Commands that are wrong for this table.
-const COMMANDS: [(&str, i32, [&str; 3]); 12] = [
+const COMMANDS: [(&str, i32, [&str; 3]); 17] = [
     ("peek a/b gpt-4", 2, ["entity", "\"a/b\"", "A-Z"]),
     ("peek user 1st", 2, ["resource", "\"1st\"", "A-Z"]),
     (
@@ -166,18 +262,233 @@ const COMMANDS: [(&str, i32, [&str; 3]); 12] = [
         ["user", "ancestor", "another parent"],
     ),
     (
+        "entities get user-2",
+        1,
+        ["user-2", "no item", "weirgate entities set"],
+    ),
+    (
+        "limits get --entity user-2",
+        1,
+        [
+            "entity user-2",
+            "no configuration",
+            "weirgate limits set --entity user-2",
+        ],
+    ),
+    (
+        "usage --entity user --top rmp",
+        2,
+        ["--top must be", "got rmp", "rpm"],
+    ),
+    (
+        "drain user gpt-4 tpm --yes",
+        2,
+        ["\"tpm\"", "rpm, slots", "name one"],
+    ),
+    ("purge --yes", 2, ["not stopped", "stop its system", "1m"]),
+    (
         "limits set --resource gpt-4 slots=5/minute",
         2,
         ["slots", "rate", "another name"],
     ),
 ];
 
+/// Words of Rust, its libraries and the SDK, none of which a user can act on.
+const FOREIGN: [&str; 15] = [
+    "dispatch failure",
+    "failure: other",
+    "no message",
+    "io error",
+    "client error",
+    "invalid digit",
+    "too large to fit",
+    "non-zero",
+    "0ns",
+    "period_ms is",
+    "config_ttl",
+    "at line ",
+    "[\"",
+    "a value is required",
+    "to pass '",
+];
+
 /// Returns what is wrong with what a run says.
 fn lacks(run: &Run, code: i32, what: &str, parts: &[&str]) -> Option<String> {
     let text = format!("{}{}", run.stdout, run.stderr);
     let missing = parts.iter().find(|part| !text.contains(**part));
-    let is_wrong = missing.is_some() || run.code != Some(code) || text.lines().count() != 1;
-    is_wrong.then(|| format!("{what}: {missing:?}, {code}: {run:?}"))
+    let foreign = FOREIGN.iter().find(|word| text.contains(**word));
+    let is_wrong = missing.is_some()
+        || foreign.is_some()
+        || run.code != Some(code)
+        || text.lines().count() != 1;
+    is_wrong.then(|| format!("{what}: {missing:?}, {foreign:?}, {code}: {run:?}"))
+}
+
+/// Returns the options that an error names and its command does not have, apart from those that were
+/// given.
+fn unknown_options(arguments: &str, error: &str) -> Vec<String> {
+    let path = commands(&[]).into_iter().filter(|path| {
+        let words = format!(" {arguments} ");
+        words.contains(&format!(" {path} "))
+    });
+    let path = path.max_by_key(String::len).unwrap_or_default();
+    let mut known = weirgate("--help-global").stdout + &weirgate("--help").stdout;
+    known += &weirgate(&*format!("{path} --help")).stdout;
+    // Other commands that it names have options of their own.
+    let pieces = error.split(['`', '\'']).collect::<Vec<_>>();
+    let own = pieces
+        .iter()
+        .filter(|piece| !piece.starts_with("weirgate "))
+        .flat_map(|piece| piece.split_whitespace());
+    own.map(|word| word.trim_matches(|c: char| !c.is_alphanumeric() && c != '-'))
+        .filter(|word| word.starts_with("--") && word.len() > 2)
+        .map(|word| word.split('=').next().unwrap_or_default().to_owned())
+        .filter(|word| !arguments.contains(&**word) && !known.contains(&**word))
+        .collect()
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn an_error_names_only_options_that_its_command_has() {
+    let table = Table::new().await;
+    for command in [
+        "peek user gpt-4",
+        "acquire user gpt-4 rpm=1",
+        "load user gpt-4 rpm=1 --rate 1",
+        "usage --entity user --from 400d",
+        "purge --yes",
+        "erase user",
+        "limits apply /dev/null",
+        "limits set --system",
+        "limits get --system",
+        "limits delete --system",
+        "entities get user",
+        "split user gpt-4 --shards 3",
+    ] {
+        let run = table.run(command);
+        assert_ne!(run.code, Some(0), "{command}: {run:?}");
+        let unknown = unknown_options(command, &run.stderr);
+        assert!(unknown.is_empty(), "{command}: {unknown:?}: {run:?}");
+        let foreign = FOREIGN.iter().find(|word| run.stderr.contains(**word));
+        assert_eq!(foreign, None, "{command}: {run:?}");
+    }
+    // What they name works.
+    table.text("peek user gpt-4 rpm=1 --limit rpm=5/minute");
+    table.text("usage --entity user --from 400d --kept 500d");
+}
+
+/// Whatever is missing or wrong between this process and DynamoDB.
+#[test]
+fn no_connection_is_told_in_one_sentence_with_endpoint_cause_and_remedy() {
+    let keys = [
+        ("AWS_ACCESS_KEY_ID", "id"),
+        ("AWS_SECRET_ACCESS_KEY", "secret"),
+    ];
+    let alone = [
+        ("AWS_REGION", "eu-west-1"),
+        ("AWS_EC2_METADATA_DISABLED", "true"),
+        ("HOME", "/nowhere"),
+    ];
+    let html = "<html>It works!</html>";
+    let answering = |status: &'static str| {
+        let body = format!("HTTP/1.1 {status}\r\ncontent-type: text/html\r\nconnection: close\r\n");
+        answering(&format!(
+            "{body}content-length: {}\r\n\r\n{html}",
+            html.len()
+        ))
+    };
+    let (ok, missing, broken) = (
+        answering("200 OK"),
+        answering("404 Not Found"),
+        answering("500 Internal Server Error"),
+    );
+    let plain = ok.replace("http://", "https://");
+    let smtp = self::answering("220 mail.example ESMTP\r\n");
+    let closed = "http://127.0.0.1:1";
+    let unknown = "http://dynamodb.invalid";
+    let mut wrong = vec![];
+    for (variables, url, code, parts) in [
+        (
+            &[][..],
+            "",
+            2,
+            ["no credentials", "set AWS_ACCESS_KEY_ID", "a profile"],
+        ),
+        (
+            &keys[..1],
+            "",
+            2,
+            [
+                "AWS_SECRET_ACCESS_KEY is not set",
+                "AWS_ACCESS_KEY_ID is",
+                "set both",
+            ],
+        ),
+        (
+            &keys[1..],
+            "",
+            2,
+            [
+                "AWS_ACCESS_KEY_ID is not set",
+                "AWS_SECRET_ACCESS_KEY is",
+                "set both",
+            ],
+        ),
+        (
+            &keys,
+            closed,
+            6,
+            [
+                closed,
+                "refuses connections",
+                "check --region and --endpoint-url",
+            ],
+        ),
+        (
+            &keys,
+            unknown,
+            6,
+            [unknown, "has no address", "--endpoint-url"],
+        ),
+        (&keys, &plain, 6, [&plain, "does not speak TLS", "http://"]),
+        (
+            &keys,
+            &missing,
+            1,
+            [&missing, "HTTP 404", "correct the endpoint"],
+        ),
+        (&keys, &ok, 1, [&ok, "HTTP 200", "correct the endpoint"]),
+        (
+            &keys,
+            &broken,
+            6,
+            [&broken, "HTTP 500", "correct the endpoint"],
+        ),
+        (
+            &keys,
+            &smtp,
+            6,
+            [&smtp, "no usable answer", "the connection to"],
+        ),
+    ] {
+        for command in [
+            "switches",
+            "peek user gpt-4",
+            "limits set --system rpm=5/minute",
+        ] {
+            let mut words = vec!["--table", "limits", "--timeout", "3s"];
+            if !url.is_empty() {
+                words.extend(["--endpoint-url", url]);
+            }
+            words.extend(command.split(' '));
+            let run = weirgate_with(&[&alone[..], variables].concat(), words);
+            let what = format!("{url} {command}");
+            wrong.extend(lacks(&run, code, &what, &parts));
+            // All of them read first.
+            let is_doubted = run.stderr.contains("may have been applied");
+            wrong.extend(is_doubted.then(|| format!("{what}: {run:?}")));
+        }
+    }
+    assert!(wrong.is_empty(), "{wrong:#?}");
 }
 
 #[test]

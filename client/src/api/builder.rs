@@ -5,7 +5,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use tokio::runtime::Handle;
-use weirgate_shared::{Namespace, Resource};
+use weirgate_shared::{Namespace, Resource, exact_span};
 use weirgate_store::{Clock, ConnectOptions, Table, connect};
 
 use super::limiter::RateLimiter;
@@ -263,7 +263,9 @@ impl Builder {
         ] {
             if time > most {
                 return Err(Error::Invalid(format!(
-                    "{name} must be {most:?} at most, got {time:?}"
+                    "{name} must be {} at most, got {}; lower it",
+                    exact_span(most),
+                    exact_span(time)
                 )));
             }
         }

@@ -179,7 +179,8 @@ fn named(
         if !of_all().any(|known| known == name) {
             let known: Vec<_> = first.limits.keys().map(LimitName::as_str).collect();
             return Err(Error::Invalid(format!(
-                "limit {name:?} is not among those of the bucket: {known:?}"
+                "limit {name:?} is not among those of the bucket: {}; name one of them",
+                known.join(", ")
             )));
         }
         let is_held = |shard: &Arc<Shard>| {

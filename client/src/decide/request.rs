@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use weirgate_shared::{EntityId, MilliTokens, Resource};
+use weirgate_shared::{EntityId, MilliTokens, Resource, exact_span};
 
 use crate::values::{
     Error, Limits, OnUnavailable, check_amount, check_lease, check_on_unavailable, parse_amount,
@@ -69,7 +69,8 @@ impl RequestSpec {
             check_lease(lasts)?;
             if self.options.is_bypass {
                 return invalid(format!(
-                    "a lease of {lasts:?} is requested with bypass, which takes nothing that a lease could hold: leave out the lease or bypass"
+                    "a lease of {} is requested with bypass, which takes nothing that a lease could hold: leave out the lease or bypass",
+                    exact_span(lasts)
                 ));
             }
         }

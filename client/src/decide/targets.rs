@@ -143,7 +143,7 @@ impl RequestSpec {
         }
         if let Some(name) = missing_limit(&amounts, limits) {
             return invalid(format!(
-                "limit {name:?} is not among the limits given: {:?}",
+                "limit {name:?} is not among the limits given: {}; give it too",
                 names(limits)
             ));
         }
@@ -364,7 +364,7 @@ fn check_configured(
     let EffectiveConfig { level, limits, .. } = config;
     match missing_limit(amounts, limits) {
         Some(name) if config.status == ConfigStatus::Enforced => invalid(format!(
-            "limit {name:?} is not among those configured for {level}: {:?}",
+            "limit {name:?} is not among those configured for {level}: {}; take one of them, or configure it",
             names(limits)
         )),
         _ => Ok(()),
@@ -380,8 +380,9 @@ fn missing_limit<'a>(amounts: &NamedAmounts<'a>, limits: &[Limit]) -> Option<&'a
         .find(|name| !has(name))
 }
 
-fn names(limits: &[Limit]) -> Vec<&str> {
-    limits.iter().map(|limit| limit.name().as_str()).collect()
+fn names(limits: &[Limit]) -> String {
+    let names = limits.iter().map(|limit| limit.name().as_str());
+    names.collect::<Vec<_>>().join(", ")
 }
 
 /// Requires that a grant of these targets could be settled, `held` parts included, in whatever shards

@@ -5,7 +5,7 @@ use std::sync::atomic::{AtomicI64, Ordering};
 use std::time::Duration;
 
 use tokio::time::Instant;
-use weirgate_shared::{EpochMillis, ItemKey, Millis};
+use weirgate_shared::{EpochMillis, ItemKey, Millis, rounded_span};
 use weirgate_store::{Consistency, CorrectedClock, ErrorKind, StoreError};
 
 use super::{AgeClock, Sent, Session};
@@ -105,7 +105,10 @@ impl Env {
 
     /// Returns the error of a request without a timely response, whose outcome is unknown.
     pub(crate) fn no_answer(&self, request: &str, within: Duration) -> StoreError {
-        self.unconfirmed(request, format!("no answer within {within:?}"))
+        self.unconfirmed(
+            request,
+            format!("no answer within {}", rounded_span(within)),
+        )
     }
 
     /// Returns the error of a request whose outcome is unknown for this reason.

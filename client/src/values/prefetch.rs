@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use weirgate_shared::{MilliTokens, Millis};
+use weirgate_shared::{MilliTokens, Millis, exact_span};
 
 use super::error::Error;
 
@@ -72,7 +72,8 @@ impl Prefetch {
         }
         if keep < Duration::from_millis(100) || keep > Duration::from_secs(60) {
             return Err(Error::Invalid(format!(
-                "prefetch of {resource:?}: max_age must be 100 ms to 60 s, got {keep:?}"
+                "prefetch of {resource:?}: max_age must be 100ms to 1m, got {}; correct it",
+                exact_span(keep)
             )));
         }
         Ok(self)

@@ -3,7 +3,7 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use weirgate_shared::{Asks, Effect, LimitMode, Millis, OnUnavailable};
+use weirgate_shared::{Asks, Effect, LimitMode, Millis, OnUnavailable, exact_span};
 
 use super::error::Error;
 use super::limits::Limits;
@@ -54,7 +54,8 @@ pub(crate) const fn effect(mode: LimitMode, is_bypass: bool, is_into_debt: bool)
 pub(crate) fn check_lease(lasts: Duration) -> Result<(), Error> {
     if lasts > MAX_LEASE || Millis::from(lasts) < Millis(1) {
         return Err(Error::Invalid(format!(
-            "a lease must last 1 ms to 24 h, got {lasts:?}: renew it to hold longer"
+            "a lease must last 1ms to 1d, got {}: renew it to hold longer",
+            exact_span(lasts)
         )));
     }
     Ok(())

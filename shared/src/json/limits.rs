@@ -243,7 +243,7 @@ mod tests {
         }
         let differing = r#"{"text":"slots=2","name":"slots","slots":1}"#;
         assert!(refused::<Limit>(differing).contains(r#"text is "slots=2", but"#));
-        assert!(refused::<Limit>(r#""rpm=600/week""#).contains("must be NAME=TOKENS/second"));
+        assert!(refused::<Limit>(r#""rpm=600/week""#).contains("its period must be /second"));
         assert!(refused::<Limit>("600").contains(r#"a text such as "rpm=600/minute""#));
     }
 

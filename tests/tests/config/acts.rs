@@ -11,13 +11,14 @@ use crate::fixtures::fleet::{Fleet, secs};
 use crate::fixtures::stored::{child, configure, entity, of_entity, rpm};
 
 /// Calls that change nothing in the table.
-const READS: [&str; 32] = [
+const READS: [&str; 33] = [
     "audit",
     "audit_all",
     "bucket",
     "builder",
     "cache_stats",
     "check",
+    "check_configs",
     "children",
     "config",
     "configs",

@@ -193,7 +193,7 @@ fn every_mistake_has_its_line_and_column_and_says_what_it_takes() {
         (
             "weirgate: 1\nsystem:\n  limits:\n    rpm: {per_minute: 0}\n",
             (4, 10),
-            "capacity is 0",
+            "capacity must be 1 to 10^12 tokens, got 0",
         ),
         (
             "weirgate: 1\nsystem:\n  limits:\n    rpm: {per_minute: 1, per_day: 5}\n",
@@ -213,7 +213,7 @@ fn every_mistake_has_its_line_and_column_and_says_what_it_takes() {
         (
             "weirgate: 1\nsystem:\n  limits:\n    rpm: 60/week\n",
             (4, 10),
-            "system.limits.rpm: \"rpm=60/week\": must be NAME=TOKENS/second",
+            "system.limits.rpm: \"rpm=60/week\": its period must be /second",
         ),
         (
             "weirgate: 1\nsystem: {limits: {rpm: 60/minute,burst=90}}\n",

@@ -44,7 +44,7 @@ async fn a_limit_that_is_not_configured_is_refused_by_the_name_of_its_level() {
         .unwrap_err();
     assert_eq!(
         error.to_string(),
-        "limit \"tpm\" is not among those configured for entity e-1: [\"rpm\"]"
+        "limit \"tpm\" is not among those configured for entity e-1: rpm; take one of them, or configure it"
     );
     assert_eq!(fleet.writes(), 0);
 }

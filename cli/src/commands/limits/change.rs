@@ -23,7 +23,7 @@ pub struct Set {
     level: LevelArgs,
     /// Limits: NAME=TOKENS/PERIOD (second, minute, hour, day, or a span such as 1h30m) or NAME=SLOTS,
     /// and behind it ,burst=TOKENS and ,mode=shadow or soft
-    #[arg(value_name = "LIMIT", value_parser = amounts::limit)]
+    #[arg(value_name = "LIMIT", value_parser = amounts::level_limit)]
     limits: Vec<Limit>,
     /// Drops all limits and settings of the level that are not named
     #[arg(long)]

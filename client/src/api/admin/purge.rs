@@ -264,12 +264,12 @@ impl Purge<'_> {
             None if is_stopped => Ok(()),
             Some((level, _)) if is_stopped => Err(Error::Invalid(format!(
                 "{level} of namespace {own:?} is exempt from the stop, and would be used again: \
-                 start it, wait as long as callers cache their limits (config_ttl), and purge again",
+                 start it, wait as long as callers cache their limits (1m by default), and purge again",
                 own = own.as_str()
             ))),
             _ => Err(Error::Invalid(format!(
                 "namespace {:?} is not stopped: stop its system level, wait as long as callers \
-                 cache their limits (config_ttl), and purge again",
+                 cache their limits (1m by default), and purge again",
                 own.as_str()
             ))),
         }

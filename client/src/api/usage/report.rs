@@ -102,7 +102,7 @@ impl Admin {
         let first = granularity.start(start);
         if granularity.window().end(first) <= kept {
             return Err(Error::Invalid(format!(
-                "usage is kept for {} days, got a range from {}: begin at {} or later, or set the usage retention to the stack's SnapshotTtlDays",
+                "usage is kept for {} days, got a range from {}: begin at {} or later, or set the usage retention to the SnapshotTtlDays of the stack",
                 retention.as_secs() / 86_400,
                 Iso8601(start),
                 Iso8601(kept)

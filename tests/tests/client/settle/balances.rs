@@ -99,7 +99,7 @@ async fn what_cannot_be_changed_is_refused_with_the_remedy() {
         (edit(), "nothing to change: reset"),
         (
             edit().reset("cpm"),
-            "limit \"cpm\" is not among those of the bucket: [\"rpm\", \"slots\", \"tpm\"]",
+            "limit \"cpm\" is not among those of the bucket: rpm, slots, tpm; name one of them",
         ),
         (edit().set("slots", 1), "limit \"slots\" has slots"),
         (
