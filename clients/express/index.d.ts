@@ -7,16 +7,16 @@ export interface RateLimitOptions<Request extends IncomingMessage> {
   resource: string;
   /**
    * Returns the entity that pays for a request. Authenticate first: it must be the result of an authentication, and not
-   * what a client can choose. Without an entity the answer is 401.
+   * what a client can choose. Without an entity the answer is 401, and 400 if it is no name of Weirgate.
    */
   key: (request: Request) => string | null | undefined | Promise<string | null | undefined>;
   /**
    * Decides without the agent, and without DynamoDB: `"allow"` passes requests, `"deny"` answers 429. What only a repair
-   * ends is answered 500 by either.
+   * ends is answered 500 by either. The client's own `onAgentUnavailable` is not used.
    */
   onUnavailable: "allow" | "deny";
   /** Amounts by limit; `{ requests: 1 }` by default. For null from a function a request passes without a limit. */
-  take?: Take | ((request: Request) => Take | null) | undefined;
+  take?: Take | ((request: Request) => Take | null | Promise<Take | null>) | undefined;
   /** Limits, or their texts; those of the table, by default. */
   limits?: readonly (Limit | string)[] | undefined;
   waitMs?: number | undefined;
@@ -24,7 +24,7 @@ export interface RateLimitOptions<Request extends IncomingMessage> {
   timeoutMs?: number | undefined;
 }
 
-/** What the middleware adds to `response.locals`. Without the agent there is none. */
+/** What the middleware adds to `response.locals`, except for a request without a limit. */
 export interface RateLimitLocals {
   grant?: Grant;
 }

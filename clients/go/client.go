@@ -14,7 +14,7 @@ const withoutAgent = "without-agent"
 
 // Options are options of a client. The zero value has the defaults.
 type Options struct {
-	// URL is http://host:port or unix:/path. Default: WEIRGATE_AGENT_URL, or http://127.0.0.1:2774.
+	// URL is http://host:port or unix:/path. Empty for the default: WEIRGATE_AGENT_URL, or http://127.0.0.1:2774.
 	URL string
 	// Token is the agent's secret. Default: WEIRGATE_AGENT_TOKEN, or in a Lambda function AWS_SESSION_TOKEN.
 	Token string
@@ -49,6 +49,9 @@ func New(options Options) (*Client, error) {
 	if err != nil {
 		return nil, err
 	}
+	if _, err := where.secret(); err != nil {
+		return nil, err
+	}
 	if options.AnswerTimeout == 0 {
 		options.AnswerTimeout = 10 * time.Second
 	}
@@ -64,12 +67,11 @@ func New(options Options) (*Client, error) {
 	if options.MaxIdle < 0 {
 		options.MaxIdle = 0
 	}
-	switch options.OnAgentUnavailable {
-	case "":
+	if err := checkPolicy(options.OnAgentUnavailable); err != nil {
+		return nil, err
+	}
+	if options.OnAgentUnavailable == "" {
 		options.OnAgentUnavailable = Fail
-	case Fail, Deny, Allow:
-	default:
-		return nil, refuse("OnAgentUnavailable", "Fail, Deny or Allow", quoted(string(options.OnAgentUnavailable)))
 	}
 	if options.ErrorLog == nil {
 		options.ErrorLog = log.Default()
@@ -106,11 +108,15 @@ func (c *Client) AcquireAll(ctx context.Context, buckets []Bucket, options *Acqu
 	if err == nil {
 		return c.granted(found)
 	}
+	policy := c.policy
+	if options != nil && options.OnAgentUnavailable != "" {
+		policy = options.OnAgentUnavailable
+	}
 	var unavailable *UnavailableError
-	if c.policy == Fail || !errors.As(err, &unavailable) || !unavailable.Transient {
+	if policy == Fail || !errors.As(err, &unavailable) || !unavailable.Transient {
 		return nil, err
 	}
-	if c.policy == Deny {
+	if policy == Deny {
 		return nil, deniedWithoutAgent(unavailable)
 	}
 	return c.grantedWithoutAgent(buckets, unavailable), nil

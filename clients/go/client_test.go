@@ -195,6 +195,28 @@ func TestEachFailureIsAnErrorOfItsKindAndAPolicyDecidesTransientOnesAlone(t *tes
 	}
 }
 
+func TestOneCallMayHaveAnotherPolicyThanItsClient(t *testing.T) {
+	policies := []weirgate.OnUnavailable{weirgate.Fail, weirgate.Deny, weirgate.Allow}
+	for _, ofClient := range policies {
+		client := newClient(t, weirgate.Options{URL: "http://127.0.0.1:1", Retries: -1, OnAgentUnavailable: ofClient})
+		for _, ofCall := range policies {
+			grant, err := client.AcquireAll(background, twoBuckets, &weirgate.AcquireOptions{OnAgentUnavailable: ofCall})
+			switch ofCall {
+			case weirgate.Allow:
+				if err != nil || grant.Degraded() == "" {
+					t.Errorf("%s, %s: %v", ofClient, ofCall, err)
+				}
+			case weirgate.Deny:
+				checkDeniedWithoutAgent(t, err)
+			default:
+				if !errors.Is(err, weirgate.ErrUnavailable) || errors.Is(err, weirgate.ErrDenied) {
+					t.Errorf("%s, %s: %v", ofClient, ofCall, err)
+				}
+			}
+		}
+	}
+}
+
 func checkDeniedWithoutAgent(t *testing.T, err error) {
 	t.Helper()
 	var refused *weirgate.RefusedError
@@ -429,6 +451,7 @@ func TestWrongRequestsAreNotSent(t *testing.T) {
 	}
 	for _, decision := range []weirgate.OnUnavailable{"alow", "local", "local 0", "local 101", "local 05", "Allow", weirgate.Local(-1)} {
 		refused(acquire(oneToken, &weirgate.AcquireOptions{OnUnavailable: decision}), "OnUnavailable")
+		refused(acquire(oneToken, &weirgate.AcquireOptions{OnAgentUnavailable: decision}), "OnAgentUnavailable")
 	}
 	_, err := client.AcquireAll(background, nil, nil)
 	refused(err, "buckets")
@@ -857,12 +880,18 @@ func TestTheEnvironmentSaysWhereTheAgentIs(t *testing.T) {
 	for _, url := range []string{"https://a:1", "a:1", "unix:agent.sock", "http://a/path", "http://a:b", "http://u@a:1", "http://a:0"} {
 		check(url, "URL must be http://host:port or unix:/path")
 	}
-	for _, token := range []string{"a\r\nb: c", " a", "ü"} {
-		client := newClient(t, weirgate.Options{URL: "http://127.0.0.1:1", Token: token})
-		if _, err := client.Acquire(background, oneToken, nil); !errors.Is(err, weirgate.ErrInvalidRequest) {
+	refused := func(token, source string) {
+		t.Helper()
+		_, err := weirgate.New(weirgate.Options{URL: "http://127.0.0.1:1", Token: token})
+		if !errors.Is(err, weirgate.ErrInvalidRequest) || !strings.Contains(err.Error(), "correct "+source) {
 			t.Errorf("%q: %v", token, err)
 		}
 	}
+	for _, token := range []string{"a\r\nb: c", "a\n", "a\x00", " a", "a ", " ", "ü", "\x7f"} {
+		refused(token, "Token")
+	}
+	t.Setenv("WEIRGATE_AGENT_TOKEN", "a\nb")
+	refused("", "WEIRGATE_AGENT_TOKEN")
 }
 
 func TestTheSessionsTokenGoesToTheAgentOfThisMachineAlone(t *testing.T) {

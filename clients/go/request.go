@@ -95,6 +95,9 @@ func acquireRequest(buckets []Bucket, options *AcquireOptions) (*request, error)
 		}
 		body["on_unavailable"] = options.OnUnavailable
 	}
+	if err := checkPolicy(options.OnAgentUnavailable); err != nil {
+		return nil, err
+	}
 	if options.Bypass {
 		body["bypass"] = true
 	}
@@ -377,6 +380,16 @@ func milliseconds(what string, span time.Duration, least int64, most time.Durati
 		return 0, refuse(what, rule, span.String())
 	}
 	return ms, nil
+}
+
+// checkPolicy requires a decision that a client can make without the agent, or none.
+func checkPolicy(given OnUnavailable) error {
+	switch given {
+	case "", Fail, Deny, Allow:
+		return nil
+	default:
+		return refuse("OnAgentUnavailable", "Fail, Deny or Allow", quoted(string(given)))
+	}
 }
 
 func isDecision(given OnUnavailable) bool {

@@ -53,9 +53,10 @@ type AcquireOptions struct {
 	Lease time.Duration
 	// Timeout is the time for the decision, without the wait. Default: the agent's.
 	Timeout time.Duration
-	// OnUnavailable is the decision without DynamoDB. Default: the agent's. Without the agent, Options.OnAgentUnavailable
-	// decides.
+	// OnUnavailable is the decision without DynamoDB. Default: the agent's.
 	OnUnavailable OnUnavailable
+	// OnAgentUnavailable is the decision without the agent: Fail, Deny or Allow. Default: Options.OnAgentUnavailable.
+	OnAgentUnavailable OnUnavailable
 	// Bypass counts the amounts, and takes none of them.
 	Bypass bool
 }

@@ -1,11 +1,11 @@
 /** Rate limits for every request of an Express application. `index.d.ts` describes what this exports. */
 
 /** @import { IncomingMessage, ServerResponse } from "node:http" */
-/** @import { Grant, Refused, Take, Unavailable } from "weirgate" */
+/** @import { Grant, Refused } from "weirgate" */
 /** @import { RateLimitOptions } from "../index.js" */
 
-const DEGRADED = { "x-ratelimit-degraded": "true" };
-const TRY_AGAIN = "the limits of this request could not be checked at the moment: try again";
+const NAME = /^[A-Za-z0-9][A-Za-z0-9_.:@-]{0,255}$/;
+const RULE = "1 to 256 of A-Z a-z 0-9 _ . - : @, starting with a letter or digit";
 const REPAIR = "the limits of this service need a repair";
 const KNOWN = ["client", "resource", "key", "onUnavailable", "take", "limits", "waitMs", "leaseMs", "timeoutMs"];
 
@@ -16,6 +16,7 @@ const KNOWN = ["client", "resource", "key", "onUnavailable", "take", "limits", "
 export function rateLimit(options) {
   const { client, resource, key, onUnavailable, take = { requests: 1 }, ...ofAcquire } = checked(options);
   const amounts = typeof take === "function" ? take : () => take;
+  const decisions = { onUnavailable, onAgentUnavailable: onUnavailable };
 
   /**
    * @param {Request} request
@@ -28,38 +29,33 @@ export function rateLimit(options) {
     response.once("close", () => left.abort());
     let taken, entity, grant;
     try {
-      taken = amounts(request);
-      entity = taken && (await key(request));
+      taken = await amounts(request);
+      if (taken === null) return next();
+      if (!taken) throw new TypeError(`take must return amounts, or null for a request without a limit, got ${taken}`);
+      entity = await key(request);
     } catch (error) {
       return next(error);
     }
-    if (taken === null) return next();
     if (!entity) return refuse(response, 401, {}, problem(401, "Unauthorized", "authenticate first"));
-    try {
-      grant = await client.acquire(entity, resource, taken, { ...ofAcquire, onUnavailable, signal: left.signal });
-    } catch (error) {
-      if (!left.signal.aborted) fail(error);
-      return;
+    if (typeof entity === "string" && !NAME.test(entity)) {
+      // Without the name, which may be a secret. The client sent it, so no policy lets it pass.
+      const detail = `the entity of this request must be ${RULE}, got ${entity.length} characters that are not: send a valid key`;
+      return refuse(response, 400, {}, problem(400, "Bad Request", detail));
     }
+    try {
+      grant = await client.acquire(entity, resource, taken, { ...ofAcquire, ...decisions, signal: left.signal });
+    } catch (error) {
+      if (left.signal.aborted) return;
+      if (isRefused(error)) return refuse(response, error.status, error.headers, error.problem);
+      warn(`a request was not served, as there is no decision on it: ${error}`);
+      return refuse(response, 500, {}, problem(500, "Internal Server Error", REPAIR));
+    }
+    // Such as by a middleware that ends slow requests.
+    if (left.signal.aborted || response.headersSent) return finish(grant);
+    response.once("close", () => finish(grant));
     setFields(response, grant.headers);
     if (response.locals) response.locals.grant = grant;
-    if (left.signal.aborted) return finish(grant);
-    response.once("close", () => finish(grant));
     next();
-
-    /** @param {any} error */
-    function fail(error) {
-      if (isRefused(error)) return refuse(response, error.status, error.headers, error.problem);
-      if (!isUnavailable(error)) {
-        warn(`a request was not served, as there is no decision on it: ${error}`);
-        return refuse(response, 500, {}, problem(500, "Internal Server Error", REPAIR));
-      }
-      if (onUnavailable === "deny") {
-        return refuse(response, 429, { ...DEGRADED, "retry-after": "1" }, problem(429, "Too Many Requests", TRY_AGAIN));
-      }
-      setFields(response, DEGRADED);
-      next();
-    }
   };
 }
 
@@ -90,16 +86,6 @@ function isRefused(error) {
   return typeof error?.problem === "object" && typeof error.status === "number";
 }
 
-/**
- * Whether the agent or its decision is unavailable for now. What only a repair ends is not.
- *
- * @param {any} error
- * @returns {error is Unavailable}
- */
-function isUnavailable(error) {
-  return error?.isTransient === true;
-}
-
 /** @param {Grant} grant */
 function finish(grant) {
   if (!grant.isEnded) {
@@ -121,7 +107,7 @@ function setFields(response, fields) {
 }
 
 /**
- * Answers as the agent does.
+ * Answers as the agent does, unless another middleware has answered.
  *
  * @param {ServerResponse} response
  * @param {number} status
@@ -129,6 +115,7 @@ function setFields(response, fields) {
  * @param {Readonly<Record<string, unknown>>} body
  */
 function refuse(response, status, fields, body) {
+  if (response.headersSent) return;
   setFields(response, fields);
   response.statusCode = status;
   response.setHeader("content-type", "application/problem+json");

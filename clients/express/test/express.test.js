@@ -35,8 +35,8 @@ after(async () => {
 });
 
 /** Serves an application behind the middleware, and returns what asks it. */
-async function serving(t, options = {}, url = agent.url) {
-  const client = new Client({ url, retries: 0 });
+async function serving(t, options = {}, url = agent.url, ofClient = {}) {
+  const client = new Client({ url, retries: 0, ...ofClient });
   const app = express();
   const served = { passed: 0, tenant: `t${(number += 1)}`, client };
   app.use((request, _, next) => {
@@ -45,6 +45,10 @@ async function serving(t, options = {}, url = agent.url) {
     next();
   });
   const key = (request) => request.tenant && `${served.tenant}-${request.tenant}`;
+  app.use((request, response, next) => {
+    if (request.path === "/answered") served.answered(response);
+    next();
+  });
   const defaults = { client, resource: "api", key, onUnavailable: "deny", take: { requests: 1, slots: 1 }, limits: LIMITS };
   app.use(rateLimit({ ...defaults, ...options }));
   app.get("/", (request, response) => {
@@ -55,6 +59,7 @@ async function serving(t, options = {}, url = agent.url) {
     throw new Error("the application");
   });
   app.get("/used/:tokens", async (request, response) => {
+    served.passed += 1;
     await response.locals.grant.adjust({ requests: Number(request.params.tokens) });
     response.end();
   });
@@ -62,7 +67,10 @@ async function serving(t, options = {}, url = agent.url) {
     served.stream = response;
     response.write("begun");
   });
-  app.use((error, request, response, next) => response.status(500).end());
+  app.use((error, request, response, next) => {
+    served.failed?.(error);
+    response.status(500).end(error.message);
+  });
   const server = http.createServer(app);
   server.listen(0, "127.0.0.1");
   await once(server, "listening");
@@ -164,16 +172,24 @@ test("the policy decides without the agent, and without its database", async (t)
   const without = await Agent.start(withoutDatabase);
   t.after(() => without.stop());
   for (const url of ["http://127.0.0.1:1", without.url]) {
-    const allowing = await serving(t, { onUnavailable: "allow", timeoutMs: 500, take: { requests: 1 } }, url);
-    const passed = await allowing.get(A);
-    assert.deepEqual([passed.status, passed.headers.get("x-ratelimit-degraded"), allowing.passed], [200, "true", 1]);
-    const denying = await serving(t, { timeoutMs: 500, take: { requests: 1 } }, url);
-    const denied = await denying.get(A);
-    assert.deepEqual([denied.status, denied.headers.get("x-ratelimit-degraded"), denying.passed], [429, "true", 0]);
-    assert.ok(denied.headers.get("retry-after"));
-    assert.ok(!(await denied.text()).includes("127.0.0.1"));
-    // A client that is not authenticated passes by no policy.
-    assert.equal((await allowing.get({})).status, 401);
+    // Whatever the client would do.
+    for (const onAgentUnavailable of ["raise", "deny", "allow"]) {
+      const policies = [["allow", 200, 2], ["deny", 429, 0]];
+      for (const [onUnavailable, status, passed] of policies) {
+        const options = { onUnavailable, timeoutMs: 500, take: { requests: 1 } };
+        const served = await serving(t, options, url, { onAgentUnavailable });
+        // A handler that settles does so without the agent, too.
+        for (const path of ["/", "/used/2"]) {
+          const answer = await served.get(A, path);
+          assert.deepEqual([answer.status, answer.headers.get("x-ratelimit-degraded")], [status, "true"], `${url} ${path}`);
+          assert.equal(answer.headers.has("retry-after"), onUnavailable === "deny");
+          assert.ok(!(await answer.text()).includes("127.0.0.1"));
+        }
+        assert.equal(served.passed, passed);
+        // A client that is not authenticated passes by no policy.
+        assert.equal((await served.get({})).status, 401);
+      }
+    }
   }
 });
 
@@ -192,7 +208,8 @@ test("nothing passes if only a repair brings a decision", async (t) => {
     [{}, `http://127.0.0.1:${stranger.address().port}`],
     [{ limits: undefined, resource: "nowhere" }, agent.url],
     [{ take: { wpm: 1 } }, agent.url],
-    [{ key: () => "no name" }, agent.url],
+    [{ take: () => 5 }, agent.url],
+    [{ key: () => 5 }, agent.url],
   ]) {
     const served = await serving(t, { onUnavailable: "allow", ...options }, url);
     const answer = await served.get(A);
@@ -201,6 +218,58 @@ test("nothing passes if only a repair brings a decision", async (t) => {
   }
   const throwing = await serving(t, { key: () => { throw new Error("no session"); } });
   assert.deepEqual([(await throwing.get(A)).status, throwing.passed], [500, 0]);
+});
+
+test("what is no name is answered 400, and the agent refuses the same", async (t) => {
+  const names = ["user+x@y.com", "a b", "a/b", "..", "a\n", "ü", "aü", "\u0661", "a\u0661", "a".repeat(256), "a".repeat(257), "\ud800", "😀"];
+  for (let code = 0; code < 128; code += 1) names.push(String.fromCharCode(code), `a${String.fromCharCode(code)}`);
+  const served = await serving(t, { key: () => served.name, onUnavailable: "allow", take: { requests: 1 }, limits: [limit.perDay("requests", 1_000)] });
+  for (const name of names) {
+    served.name = name;
+    const asked = served.client.peek(name, "api", { limits: [limit.perDay("requests", 1_000)] });
+    const expected = await asked.then(() => 200, (error) => (assert.equal(error.name, "InvalidRequest"), 400));
+    const answer = await served.get(A);
+    const text = await answer.text();
+    assert.equal(answer.status, expected, JSON.stringify(name));
+    if (expected === 400) assert.ok(/must be 1 to 256 of .* got \d+ characters that are not/.test(text), text);
+  }
+  assert.equal(served.passed, 62 + 67 + 1);
+});
+
+test("a cost may be awaited, and is amounts or null", async (t) => {
+  const later = await serving(t, { take: async (request) => (request.path === "/" ? { requests: 2 } : null) });
+  assert.deepEqual(await statuses([await later.get({}, "/broken"), await later.get(A), await later.get(A)]), [500, 200, 429]);
+  for (const nothing of [undefined, false, 0, ""]) {
+    for (const take of [() => nothing, async () => nothing]) {
+      const served = await serving(t, { take });
+      const answer = await served.get(A);
+      assert.deepEqual([answer.status, served.passed], [500, 0]);
+      assert.match(await answer.text(), /take must return amounts, or null/);
+    }
+  }
+});
+
+test("a request that was answered while it waited takes nothing", async (t) => {
+  const errors = [];
+  // Such as by a middleware that ends slow requests.
+  for (const slow of ["write", "end"]) {
+    for (const slots of [10, 11]) {
+      const served = await serving(t, { take: { slots }, waitMs: 60_000 });
+      served.failed = (error) => errors.push(error);
+      const held = await served.client.acquire(`${served.tenant}-ann`, "api", { slots: 10 }, { limits: LIMITS });
+      const controller = new AbortController();
+      served.signal = controller.signal;
+      served.answered = (response) => response.status(503)[slow]("slow");
+      assert.equal((await served.get(A, "/answered")).status, 503);
+      while (slots === 10 && slow === "write" && (await agent.inFlight()) === 0);
+      await held.release();
+      while ((await agent.inFlight()) > 0);
+      await served.slots(10);
+      controller.abort();
+      assert.equal(served.passed, 0);
+    }
+  }
+  assert.deepEqual(errors, []);
 });
 
 test("what is not chosen is refused at the start", () => {
