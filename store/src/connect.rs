@@ -19,8 +19,8 @@ use aws_sdk_dynamodb::config::{
 use aws_types::os_shim_internal::Fs;
 
 use crate::date::DateInterceptor;
-use crate::endpoint::LastEndpoint;
 use crate::idle::Https;
+use crate::last_endpoint::LastEndpoint;
 use crate::proxy;
 use crate::{Clock, CorrectedClock, SystemClock};
 

@@ -15,8 +15,8 @@ use aws_sdk_dynamodb::error::{ProvideErrorMetadata, SdkError};
 use aws_sdk_dynamodb::types::{ConsumedCapacity, ReturnConsumedCapacity};
 use weirgate_shared::ItemKey;
 
-use crate::endpoint::LastEndpoint;
 use crate::error::throttle_reason;
+use crate::last_endpoint::LastEndpoint;
 use crate::{
     CapacityMeter, Connection, CorrectedClock, ErrorKind, StoreError, ThrottleMeter,
     ThrottleReason, attribute,
