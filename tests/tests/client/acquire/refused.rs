@@ -180,18 +180,18 @@ async fn a_bucket_gets_no_more_limits_than_can_be_read_again() {
 async fn a_lease_of_no_time_or_of_more_than_a_day_is_refused() {
     let (fleet, [limiter]) = Fleet::of().await;
     for (lasts, shown) in [
-        (Duration::ZERO, "0ns"),
-        (secs(2 * 86_400), "172800s"),
-        (Duration::MAX, "18446744073709551615"),
+        (Duration::ZERO, "got 0"),
+        (secs(2 * 86_400), "got 2d"),
+        (Duration::MAX, "got "),
     ] {
         let request = ask(&limiter, &limits(), &[("slots", 1)]).lease(lasts);
-        refuse(&fleet, request, &["lease", shown, "1 ms to 24 h"]).await;
+        refuse(&fleet, request, &["lease", shown, "1ms to 1d"]).await;
     }
     let mut grant = granted(&limiter, &limits(), &[("slots", 1)]).await;
     fleet.writes();
     for lasts in [Duration::ZERO, secs(86_401)] {
         assert!(
-            matches!(grant.renew(lasts).await, Err(Error::Invalid(text)) if text.contains("1 ms to 24 h"))
+            matches!(grant.renew(lasts).await, Err(Error::Invalid(text)) if text.contains("1ms to 1d"))
         );
     }
     for (limit, tokens, named) in [

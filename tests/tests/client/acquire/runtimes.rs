@@ -102,6 +102,7 @@ calls! {
     "Admin::config", |limiter, _given| limiter.admin().config(&ConfigLevel::System).await;
     "Admin::configs", |limiter, _given| limiter.admin().configs(&ConfigFilter::Resources, None).await;
     "Admin::read_configs", |limiter, _given| limiter.admin().read_configs(&[ConfigLevel::System]).await;
+    "Admin::check_configs", |limiter, _given| limiter.admin().check_configs(&[(ConfigLevel::System, None)]).await;
     "Admin::change_config", |limiter, _given| {
         limiter.admin().change_config(&other(), &ConfigChange::Replace(config()), None).await
     };
