@@ -316,7 +316,7 @@ async fn numbers_out_of_range_are_refused_with_their_resource_and_value() {
             "max_outstanding_percent must be 1 to 100, got 101",
         ),
         (prefetch.max_age(millis(99)), "99ms"),
-        (prefetch.max_age(secs(61)), "61s"),
+        (prefetch.max_age(secs(61)), "1m1s"),
     ] {
         let error = refused("gpt-4", wrong).await;
         assert!(
