@@ -136,7 +136,9 @@ fn no_text_of_a_program_names_a_function() {
 /// A path leads nowhere without a checkout; `docs!` makes an address.
 #[test]
 fn no_text_of_a_program_names_a_page_by_its_path() {
-    let is_path = |text: &String| text.contains("docs/") && !text.starts_with("../");
+    // `weirgate docs` takes the folder's name, too.
+    let is_folder = |text: &String| text.starts_with("../") || text == "docs/";
+    let is_path = |text: &String| text.contains("docs/") && !is_folder(text);
     let found: Vec<_> = shown_literals()
         .into_iter()
         .filter(|(_, text)| is_path(text))
