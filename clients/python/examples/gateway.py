@@ -10,7 +10,7 @@ def limited(app, client, tenants):
     """Returns `app` behind the limits of the tenant of a request's API key.
 
     `tenants` has the tenant of each key. A client chooses neither its tenant nor what a request costs. Requests pass
-    while the agent restarts if `client` is an `AsyncClient(on_agent_unavailable="allow")`.
+    while the agent restarts.
     """
 
     def tenant_of(scope):
@@ -24,7 +24,7 @@ def limited(app, client, tenants):
         key=tenant_of,
         take={"requests": 1, "slots": 1},
         limits=LIMITS,
-        # If there is no decision within half a second, the agent grants.
+        # If there is no decision within half a second, the agent grants, and without the agent the client.
         timeout=0.5,
         on_unavailable="allow",
         client=client,

@@ -147,8 +147,7 @@ class Gateway(unittest.TestCase):
         import weirgate
 
         async def run():
-            options = {"retries": 0, "on_agent_unavailable": "allow"}
-            async with weirgate.AsyncClient(url or self.agent.url, **options) as client:
+            async with weirgate.AsyncClient(url or self.agent.url, retries=0) as client:
                 return await work(client)
 
         return asyncio.run(run())

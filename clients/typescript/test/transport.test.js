@@ -312,7 +312,7 @@ test("variables of services, and empty ones, are no address", (t) => {
     assert.ok(!tokenOf(found));
   }
   withVariables(t, { WEIRGATE_HTTP_PORT: "2800" });
-  assert.deepEqual(endpoint("", undefined).address, { host: "127.0.0.1", port: 2800 });
+  assert.deepEqual(endpoint(undefined, undefined).address, { host: "127.0.0.1", port: 2800 });
 });
 
 test("an error names the variable that was read", (t) => {
