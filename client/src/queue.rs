@@ -13,6 +13,7 @@ mod summary;
 mod waiter;
 
 pub(crate) use driver::ShardQueue;
+pub(crate) use machine::is_key_range_throttle;
 pub(crate) use part::{Ending, HoldPart, Portion, Taken};
 pub(crate) use settle::{SettleAttempt, SettleOutcome};
 pub(crate) use shard_queues::ShardQueues;
@@ -28,7 +29,8 @@ pub(crate) use {
 };
 
 #[cfg(test)]
-mod tests {
+pub(crate) mod tests {
     mod explorer;
+    pub(crate) mod exploring;
     mod machine;
 }

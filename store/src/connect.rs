@@ -20,8 +20,8 @@ use aws_types::os_shim_internal::Fs;
 
 use crate::date::DateInterceptor;
 use crate::idle::Https;
-use crate::last_endpoint::LastEndpoint;
 use crate::proxy;
+use crate::request_endpoint::RequestEndpoint;
 use crate::{Clock, CorrectedClock, SystemClock};
 
 /// How to reach DynamoDB. Region, credentials and endpoint (also `AWS_ENDPOINT_URL`) come from the
@@ -54,7 +54,7 @@ pub struct Connection {
     pub client: Client,
     /// The connection's clock, corrected by every response.
     pub skew: CorrectedClock,
-    pub(crate) endpoint: LastEndpoint,
+    pub(crate) endpoint: RequestEndpoint,
 }
 
 impl Default for ConnectOptions {
@@ -143,7 +143,7 @@ fn build(
     config: aws_sdk_dynamodb::config::Builder,
 ) -> Connection {
     let skew = CorrectedClock::of(connection.clock);
-    let endpoint = LastEndpoint::default();
+    let endpoint = RequestEndpoint::default();
     let timeouts = TimeoutConfig::builder()
         .connect_timeout(connection.connect_timeout)
         .operation_attempt_timeout(connection.request_timeout)

@@ -72,7 +72,7 @@ impl StoreError {
         }
     }
 
-    /// `endpoint` is the one that the last request was sent to, or empty.
+    /// `endpoint` is the one that requests are sent to, or empty.
     pub(crate) fn new<E>(table: &str, endpoint: &str, request: String, error: SdkError<E>) -> Self
     where
         E: ProvideErrorMetadata + Error + Send + Sync + 'static,

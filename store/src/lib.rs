@@ -14,7 +14,7 @@
 //! - `expression`: a planned write as expressions with placeholders
 //! - `attribute`: values to the SDK's attributes and back
 //! - `endpoint`: the URL of DynamoDB as a user gives it
-//! - `last_endpoint`: the URL that requests were sent to
+//! - `request_endpoint`: the URL that requests were sent to
 //! - `error`: [`StoreError`]: an error without a decision, and its [`ErrorKind`]; `error::classify`
 //!   decides what an SDK error means for the write
 //! - `idle`: HTTP connections, which a process that was frozen makes again
@@ -37,12 +37,12 @@ mod error;
 mod expression;
 mod idle;
 mod ids;
-mod last_endpoint;
 mod list;
 #[cfg(feature = "memory")]
 mod memory;
 mod meter;
 mod proxy;
+mod request_endpoint;
 mod scan;
 mod schema;
 mod skew;

@@ -16,7 +16,7 @@ use aws_sdk_dynamodb::types::{ConsumedCapacity, ReturnConsumedCapacity};
 use weirgate_shared::ItemKey;
 
 use crate::error::throttle_reason;
-use crate::last_endpoint::LastEndpoint;
+use crate::request_endpoint::RequestEndpoint;
 use crate::{
     CapacityMeter, Connection, CorrectedClock, ErrorKind, StoreError, ThrottleMeter,
     ThrottleReason, attribute,
@@ -34,7 +34,7 @@ pub struct Table {
     pub(crate) meter: Option<CapacityMeter>,
     throttles: Option<ThrottleMeter>,
     skew: CorrectedClock,
-    endpoint: LastEndpoint,
+    endpoint: RequestEndpoint,
     /// Table in memory that answers instead of DynamoDB.
     #[cfg(feature = "memory")]
     pub(crate) memory: Option<crate::MemoryTable>,
@@ -153,7 +153,7 @@ impl Table {
         if let Some(reason) = throttle_reason(&error) {
             self.throttled(reason);
         }
-        StoreError::new(&self.name, &self.endpoint.text(), request, error)
+        StoreError::new(&self.name, self.endpoint.text(), request, error)
     }
 
     pub(crate) fn throttled(&self, reason: ThrottleReason) {

@@ -90,7 +90,8 @@ impl BucketState {
         (!is_void).then_some(denied)
     }
 
-    /// Returns the stamp of `bucket` as it was read at `now`, if the bucket has enough shards. Keeps it.
+    /// Returns the stamp of `bucket` as it was read at `now`, if the bucket has enough shards. Keeps
+    /// it.
     pub(super) fn new_stamp(&self, bucket: &Bucket, now: EpochMillis) -> Option<Stamp> {
         let stamp = Stamp::of(bucket, now).filter(|_| self.is_stamped())?;
         *self.stamp() = Some(Arc::new(stamp.clone()));

@@ -1,13 +1,14 @@
-//! The router of one request on a bucket: decides which shards are asked, read, and asked again, until
-//! they decide. It makes no request itself.
+//! The router of one request on a bucket: decides which shards are asked, read, and asked again,
+//! until they decide. It makes no request itself.
 //!
-//! [`poll`](Router::poll) returns the next command. The response goes to [`replied`](Router::replied),
-//! [`parts_replied`](Router::parts_replied), [`stamp_read`](Router::stamp_read) or
-//! [`all_read`](Router::all_read); what has no response is done before the next poll.
+//! [`poll`](Router::poll) returns the next command. The response goes to
+//! [`replied`](Router::replied), [`parts_replied`](Router::parts_replied),
+//! [`stamp_read`](Router::stamp_read) or [`all_read`](Router::all_read); what has no response is
+//! done before the next poll.
 //!
 //! With one shard its reply decides. With several: the stamp, the shard that
-//! [`ShardQueues`](crate::queue) picks, two more, then all together: one of them, a part from each of
-//! several, or a denial.
+//! [`ShardQueues`](crate::queue) picks, two more, then all together: one of them, a part from each
+//! of several, or a denial.
 
 mod drive;
 mod spread;
@@ -17,12 +18,12 @@ use std::time::Duration;
 
 use tokio::time::Instant;
 use weirgate_shared::{Bucket, Effect, EpochMillis, Limit, Millis, Shard, ShardIndex, Stamp};
-use weirgate_store::{Consistency, ErrorKind, StoreError};
+use weirgate_store::{Consistency, StoreError};
 
 use super::cached_denial::{cached_denial, denies, draw};
 use super::evaluate::{Allocation, evaluate};
 use super::state::BucketState;
-use crate::queue::{Portion, Reason, ShardQueue, ShardView};
+use crate::queue::{Portion, Reason, ShardQueue, ShardView, is_key_range_throttle};
 use crate::session::{Env, Moment, backoff};
 use crate::values::{Amounts, BucketRequest, Error, Outcome, count};
 
@@ -37,8 +38,8 @@ const RENEWED: Millis = Millis(60_000);
 const MAX_SHARDS_TRIED: usize = 3;
 /// Age up to which views of slots decide while shards cannot be read, 1 s.
 const SLOTS_UNREAD_TTL: Duration = Duration::from_secs(1);
-/// Attempts to read all shards before existing ones decide, 2: one may see shards at different times. If they
-/// are still incomplete, items were deleted manually.
+/// Attempts to read all shards before existing ones decide, 2: one may see shards at different
+/// times. If they are still incomplete, items were deleted manually.
 const MAX_READS: u32 = 2;
 
 /// What a router wants next. `T` is what a shard gives.
@@ -80,7 +81,7 @@ enum Next<T> {
     /// Evaluates all shards, once they are read.
     All(Look),
     /// Takes the rest of the parts.
-    Parts,
+    Parts(Box<Spread<T>>),
     /// All parts have returned.
     Returned,
     Done(Result<Outcome<Vec<T>>, Error>),
@@ -138,8 +139,6 @@ pub(super) struct Router<'a, T> {
     /// Whether any shard was short since it was enqueued.
     was_short: bool,
     failures: u32,
-    /// Parts so far, while shards are asked for parts.
-    spread: Option<Spread<T>>,
     /// Times that its parts returned, because together they were too little.
     failed_spreads: u32,
     /// Whether shards had changed when the request was spread over them, so that all must be read
@@ -166,7 +165,6 @@ impl<'a, T: AsRef<Portion>> Router<'a, T> {
             tried: vec![],
             was_short: false,
             failures: 0,
-            spread: None,
             failed_spreads: 0,
             must_refresh: false,
             last_error: None,
@@ -201,7 +199,7 @@ impl<'a, T: AsRef<Portion>> Router<'a, T> {
                 }
                 Next::Together => self.look_at_all(env, Look::default()),
                 Next::All(look) => self.look_at_all(env, look),
-                Next::Parts => self.ask_for_parts(env),
+                Next::Parts(spread) => Some(self.ask_for_parts(env, spread)),
                 Next::Returned => {
                     self.must_refresh = true;
                     self.pause();
@@ -231,10 +229,10 @@ impl<'a, T: AsRef<Portion>> Router<'a, T> {
         self.first(env)
     }
 
-    /// Takes the reply of a shard.
-    pub(super) fn replied(&mut self, env: &Env, queue: &ShardQueue, reply: Reply<T>) {
+    /// Takes the reply of a shard. Returns what it granted, which ends the request.
+    pub(super) fn replied(&mut self, env: &Env, queue: &ShardQueue, reply: Reply<T>) -> Option<T> {
         match reply {
-            Ok(Outcome::Granted(taken)) => self.done(Outcome::Granted(vec![taken])),
+            Ok(Outcome::Granted(taken)) => return Some(taken),
             Ok(Outcome::Denied(denied)) => self.done(Outcome::Denied(denied)),
             Ok(Outcome::Elsewhere(Reason::ShardMissing)) => {
                 self.next = self.replacement_for(queue);
@@ -252,6 +250,7 @@ impl<'a, T: AsRef<Portion>> Router<'a, T> {
             }
             Err(error) => self.next = Next::Done(Err(error)),
         }
+        None
     }
 
     /// Returns the step without a shard in mind: the shard that promises most, or all together.
@@ -280,7 +279,8 @@ impl<'a, T: AsRef<Portion>> Router<'a, T> {
         largest.count > 1 && self.request.limits.iter().any(is_above)
     }
 
-    /// Returns the step after a short shard: the one with the most room by its view, or all together.
+    /// Returns the step after a short shard: the one with the most room by its view, or all
+    /// together.
     fn next_candidate(&self, env: &Env) -> Next<T> {
         if self.tried.len() >= MAX_SHARDS_TRIED {
             return Next::Together;
@@ -396,7 +396,9 @@ impl<T: AsRef<Portion>> Router<'_, T> {
         look.is_unread = outcome.is_err();
         match outcome {
             Ok(()) => look.looked_at = Some(env.now()),
-            Err(Error::Store(error)) if is_passing(&error) || self.deadline <= Instant::now() => {
+            Err(Error::Store(error))
+                if is_key_range_throttle(&error) || self.deadline <= Instant::now() =>
+            {
                 self.last_error = Some(error);
                 self.pause();
             }
@@ -438,8 +440,7 @@ impl<T: AsRef<Portion>> Router<'_, T> {
                 self.next = Next::Ask(self.bucket.queues.queue(shard));
             }
             Allocation::Spread(parts) if !parts.iter().any(|(shard, _)| is_unmade(*shard)) => {
-                self.spread = Some(Spread::new(self.request, parts));
-                self.next = Next::Parts;
+                self.next = Next::Parts(Box::new(Spread::new(self.request, parts)));
             }
             Allocation::Single(_) | Allocation::Spread(_) => {
                 self.pause();
@@ -532,11 +533,6 @@ impl<T: AsRef<Portion>> Router<'_, T> {
             .iter()
             .all(|shard| rates().any(|limit| lacks(shard, limit)))
     }
-}
-
-/// Returns whether DynamoDB throttles single shards.
-fn is_passing(error: &StoreError) -> bool {
-    error.kind == (ErrorKind::Throttled { key_range: true })
 }
 
 #[cfg(test)]

@@ -505,6 +505,6 @@ impl Machine {
 }
 
 /// Returns whether the throttle is of the item's own key range.
-fn is_key_range_throttle(error: &StoreError) -> bool {
+pub(crate) fn is_key_range_throttle(error: &StoreError) -> bool {
     error.kind == (ErrorKind::Throttled { key_range: true })
 }

@@ -218,7 +218,7 @@ impl CircuitBreaker {
 
     /// Records a response that is no failure.
     fn accepted(&self, mut seen: MutexGuard<'_, Seen>, sent: Sent<'_>) {
-        let now = self.ages.now();
+        let now = || self.ages.now();
         let is_saturation = match &seen.state {
             State::Open { stop, .. } | State::HalfOpen(stop) => stop.is_saturation(),
             State::Closed(_) => false,

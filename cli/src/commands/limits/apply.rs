@@ -84,12 +84,7 @@ impl Apply {
         }
         let limiter = context.limiter().await?;
         let configs = open_configs(&limiter, &plan).await?;
-        let planned = configs.iter();
-        let planned = planned.map(|change| (change.level.clone(), change.after.clone()));
-        limiter
-            .admin()
-            .check_configs(&planned.collect::<Vec<_>>())
-            .await?;
+        diff::check(&limiter, configs.iter().copied()).await?;
         let entities = open_entities(&limiter, &plan).await?;
         let left = configs.len() + entities.len();
         let mut applied = 0;

@@ -6,7 +6,7 @@ use std::path::{Path, PathBuf};
 
 use clap::Args;
 use serde::{Deserialize, Serialize};
-use weirgate::{Config, ConfigLevel, Entity, FileError, LimitsFileContents};
+use weirgate::{Config, ConfigLevel, Entity, Error, FileError, LimitsFileContents, RateLimiter};
 use weirgate_local::why::{Fields, config_fields, differing, entity_fields};
 use weirgate_shared::files::{MAX_BYTES, TextFile, read_file};
 
@@ -173,12 +173,7 @@ impl FileArgs {
             .filter(|change| change.before != change.after)
             .collect::<Vec<_>>();
         // No plan has what its application would refuse.
-        let planned = configs.iter();
-        let planned = planned.map(|change| (change.level.clone(), change.after.clone()));
-        limiter
-            .admin()
-            .check_configs(&planned.collect::<Vec<_>>())
-            .await?;
+        check(&limiter, &configs).await?;
         let alone = pruned.entities.into_iter().map(|entity| Entity {
             parent: None,
             cascades: false,
@@ -200,6 +195,17 @@ impl FileArgs {
             pruned: number,
         })
     }
+}
+
+/// Requires that the table would accept these changes as it is now.
+pub async fn check(
+    limiter: &RateLimiter,
+    changes: impl IntoIterator<Item = &ConfigChange>,
+) -> Result<(), Error> {
+    let changes = changes.into_iter();
+    let changes = changes.map(|change| (change.level.clone(), change.after.clone()));
+    let changes: Vec<_> = changes.collect();
+    limiter.admin().check_configs(&changes).await
 }
 
 impl Changes {

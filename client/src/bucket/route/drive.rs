@@ -42,14 +42,11 @@ pub(crate) async fn acquire_from_table(
                 });
             }
             Command::Ask(queue) => {
-                let reply = match driver.ask(&queue, request).await {
-                    Ok(Outcome::Granted(taken)) => {
-                        let hold = Hold::of(session, bucket, request, [taken]);
-                        return Ok(Outcome::Granted(hold));
-                    }
-                    reply => reply,
-                };
-                router.replied(&session.env, &queue, reply);
+                let reply = driver.ask(&queue, request).await;
+                if let Some(taken) = router.replied(&session.env, &queue, reply) {
+                    let hold = Hold::of(session, bucket, request, [taken]);
+                    return Ok(Outcome::Granted(hold));
+                }
             }
             // Rare, and large.
             command => Box::pin(driver.perform(&mut router, command)).await,

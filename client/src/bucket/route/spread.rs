@@ -49,17 +49,16 @@ impl Drop for Reserved<'_> {
 }
 
 impl<T: AsRef<Portion>> Router<'_, T> {
-    /// Asks the planned shards for parts. If some shards are short by then, others with a sufficient
-    /// view give the rest. If that is not enough, all parts return, and all shards must be read again;
-    /// the second time, the request is denied by what all shards had together.
-    pub(super) fn ask_for_parts(&mut self, env: &Env) -> Option<Command<T>> {
-        let mut spread = self.spread.take()?;
+    /// Asks the planned shards for parts. If some shards are short by then, others with a
+    /// sufficient view give the rest. If that is not enough, all parts return, and all shards must
+    /// be read again; the second time, the request is denied by what all shards had together.
+    pub(super) fn ask_for_parts(&mut self, env: &Env, mut spread: Box<Spread<T>>) -> Command<T> {
         if spread.rounds > 0 {
             let now = env.now();
             let known = self.bucket.cached_bucket(&self.request.limits, now);
             let more = known.spread(&spread.left, now);
             let Some(more) = more.filter(|_| spread.rounds < ROUNDS) else {
-                return Some(self.return_parts(env, spread));
+                return self.return_parts(env, *spread);
             };
             spread.planned = more;
         }
@@ -70,13 +69,13 @@ impl<T: AsRef<Portion>> Router<'_, T> {
             (*shard, part(self.request, amounts.clone(), is_first))
         });
         let command = Command::AskForParts(parts.collect());
-        (self.spread, self.next) = (Some(spread), Next::Parts);
-        Some(command)
+        self.next = Next::Parts(spread);
+        command
     }
 
     /// Takes the replies to the parts that were asked for last, in their order.
     pub(super) fn parts_replied(&mut self, env: &Env, replies: Vec<Reply<T>>) {
-        let Some(mut spread) = self.spread.take() else {
+        let Next::Parts(mut spread) = std::mem::replace(&mut self.next, Next::Awaits) else {
             return;
         };
         let (mut failed, mut throttled) = (None, None);
@@ -88,7 +87,8 @@ impl<T: AsRef<Portion>> Router<'_, T> {
                     for (limit, amount) in amounts {
                         if let Some(left) = spread.left.get_mut(limit) {
                             *left -= *amount;
-                            // An amount of 0 is left until a shard has replied that it is not in debt.
+                            // An amount of 0 is left until a shard replies that it is not in
+                            // debt.
                             if *left <= MilliTokens::ZERO {
                                 spread.left.remove(limit);
                             }
@@ -115,7 +115,7 @@ impl<T: AsRef<Portion>> Router<'_, T> {
             }
             spread.rounds = ROUNDS;
         }
-        self.spread = Some(spread);
+        self.next = Next::Parts(spread);
     }
 
     fn return_parts(&mut self, env: &Env, spread: Spread<T>) -> Command<T> {

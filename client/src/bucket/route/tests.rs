@@ -7,7 +7,7 @@ use std::time::Duration;
 use tokio::net::TcpListener;
 use tokio::time::advance;
 use weirgate_shared::{Asks, BucketKey, EpochMillis, LimitName, MilliTokens, Shard};
-use weirgate_store::{ConnectOptions, CorrectedClock, Table, connect};
+use weirgate_store::{ConnectOptions, CorrectedClock, ErrorKind, Table, connect};
 
 use super::*;
 use crate::api::RateLimiter;
@@ -308,7 +308,7 @@ async fn pauses_are_counted_and_end_at_the_deadline() {
     let mut pauses = 0;
     let outcome = loop {
         match router.poll(&env) {
-            Command::Ask(queue) => router.replied(&env, &queue, throttled()),
+            Command::Ask(queue) => drop(router.replied(&env, &queue, throttled())),
             Command::Wait(until) => {
                 assert!(until <= end);
                 pauses += 1;

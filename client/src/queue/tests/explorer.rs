@@ -8,19 +8,14 @@
 //! event, [`World::settle`] what after the last one, once all that is under way has arrived.
 
 use std::collections::{BTreeMap, BTreeSet};
-use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, Ordering};
-use std::thread;
 use std::time::Duration;
 
 use fastrand::Rng;
-use tokio::runtime::Runtime;
 use tokio::time::{Instant, advance};
 use weirgate_shared::evaluator::Item;
 use weirgate_shared::write::{
-    BalanceChange, LeaseChange, Settle, Update, change_balances, expire, finish_writes, refill,
-    split,
+    BalanceChange, Update, change_balances, expire, finish_writes, refill, split,
 };
 use weirgate_shared::{
     Asks, BucketKey, EditId, Effect, EpochMillis, Limit, LimitName, MilliTokens, Millis, Shard,
@@ -34,6 +29,7 @@ use super::super::part::Portion;
 use super::super::shard_state::ShardState;
 use super::super::summary::BucketSummary;
 use super::super::waiter::{Reason, Reply, Waiter};
+use super::exploring::{roll_back, run_seeds, runtime};
 use crate::session::{ClockJumps, Env, FakeClock};
 use crate::values::{BucketRequest, Error, Limits, Outcome};
 
@@ -67,7 +63,7 @@ struct Faults {
 }
 
 pub(super) struct Process {
-    pub(super) env: Env,
+    pub(super) env: Arc<Env>,
     clock: FakeClock,
     pub(super) machine: Machine,
     /// Number of the request under way.
@@ -592,33 +588,12 @@ impl World {
     }
 
     fn roll_back(&mut self, at: usize, granted: &Portion) {
-        let part = &granted.part;
-        let delta = |(limit, amount): (&LimitName, &MilliTokens)| {
-            (
-                limit.clone(),
-                part.returned_delta(&granted.limits, limit, *amount),
-            )
-        };
-        let settle = Settle {
-            key: &key(),
-            write_id: weirgate_store::random_id(),
-            lease: part.lease.as_ref().map(|(id, _)| (id, LeaseChange::End)),
-            amounts: part.amounts.iter().map(delta).collect(),
-            acquires: -granted.acquires,
-            roll: part.state.roll(&self.processes[at].env, self.time()),
-        };
-        let (sent, asked) = (self.now(), self.processes[at].env.ages.sent());
-        let mut written = self.apply(&settle.full(None), sent, None, None);
-        let is_held = |shard: &Shard| {
-            let leases = shard.leases.as_ref();
-            let holds = |(id, _): &(WriteId, _)| leases.is_some_and(|all| all.contains_key(id));
-            settle.has_limits(shard) && part.lease.as_ref().is_none_or(holds)
-        };
-        if let Written::Refused(shard) = &written
-            && is_held(shard)
-        {
-            written = self.apply(&settle.capped(shard), sent, None, None);
-        }
+        let (sent, now, part) = (self.now(), self.time(), &granted.part);
+        let env = self.processes[at].env.clone();
+        let asked = env.ages.sent();
+        let written = roll_back(granted, &env, now, |update| {
+            self.apply(update, sent, None, None)
+        });
         if let Written::Applied(shard) | Written::Refused(shard) = &written {
             // It also shows what became of earlier writes.
             self.processes[at].handled = self.sent;
@@ -1113,7 +1088,7 @@ pub(super) fn process() -> Process {
     let shard = Arc::new(ShardState::first(key(), summary));
     Process {
         machine: Machine::new(shard, 0),
-        env,
+        env: Arc::new(env),
         clock,
         asked: None,
         waits_until: None,
@@ -1273,33 +1248,6 @@ async fn explore(seed: u64) -> Seen {
     world.seen
 }
 
-fn number(name: &str) -> Option<u64> {
-    std::env::var(name).ok()?.parse().ok()
-}
-
-/// A runtime whose time is paused, for what draws from the seed of this thread.
-pub(super) fn runtime() -> Runtime {
-    weirgate_store::seed_ids_of_thread();
-    let runtime = tokio::runtime::Builder::new_current_thread()
-        .enable_time()
-        .start_paused(true)
-        .build();
-    runtime.unwrap()
-}
-
-/// Runs seeds on one thread, each the next of all. Returns how often what happened.
-fn run(next: &AtomicU64, end: u64) -> Seen {
-    let (runtime, mut all) = (runtime(), Seen::default());
-    loop {
-        let seed = next.fetch_add(1, Ordering::Relaxed);
-        if seed >= end {
-            return all;
-        }
-        let seen = catch_unwind(AssertUnwindSafe(|| runtime.block_on(explore(seed))));
-        all += seen.unwrap_or_else(|_| panic!("SEED={seed} fails: TRACE=1 shows its events"));
-    }
-}
-
 /// Every order of the events of two processes: callers that ask for more than there is together, a
 /// fault, a pause, a caller that leaves, and what functions, an operator and DynamoDB do at any moment.
 #[test]
@@ -1369,20 +1317,7 @@ fn every_order_of_a_few_events_keeps_the_promises() {
 /// `SEEDS=1000000` runs more, `SEED=7 TRACE=1` shows the events of one.
 #[test]
 fn no_order_of_events_breaks_a_promise() {
-    let first = number("SEED");
-    let end = first.map_or_else(|| number("SEEDS").unwrap_or(20_000), |seed| seed + 1);
-    let next = AtomicU64::new(first.unwrap_or_default());
-    let threads = thread::available_parallelism().map_or(1, usize::from);
-    let all = thread::scope(|scope| {
-        let threads: Vec<_> = (0..threads)
-            .map(|_| scope.spawn(|| run(&next, end)))
-            .collect();
-        let mut all = Seen::default();
-        for thread in threads {
-            all += thread.join().expect("a seed fails");
-        }
-        all
-    });
+    let (all, is_of_many) = run_seeds(20_000, explore, |all: &mut Seen, seen| *all += seen);
     println!("{all:?}");
     let Seen {
         granted,
@@ -1405,7 +1340,7 @@ fn no_order_of_events_breaks_a_promise() {
         split, edited, deleted, elsewhere,
     ];
     assert!(
-        first.is_some() || !all.contains(&0),
+        !is_of_many || !all.contains(&0),
         "some events never happen: {all:?}"
     );
 }

@@ -47,12 +47,13 @@ impl KeyRangeThrottles {
         bucket.to_owned()
     }
 
-    /// Records an accepted write of an item, or of several items if there is none.
-    pub(super) fn accepted(&mut self, pk: Option<&str>, now: Moment) {
+    /// Records an accepted write of an item, or of several items if there is none. The clock is read
+    /// only while something is remembered.
+    pub(super) fn accepted(&mut self, pk: Option<&str>, now: impl FnOnce() -> Moment) {
         self.in_a_row = 0;
         if let Some(pk) = pk.filter(|_| !self.writes.is_empty()) {
             self.push(Write {
-                at: now,
+                at: now(),
                 bucket: bucket_of(pk).to_owned(),
                 is_throttled: false,
             });

@@ -8,20 +8,17 @@
 
 use std::cell::RefCell;
 use std::collections::BTreeMap;
-use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::rc::Rc;
-use std::sync::atomic::{AtomicU64, Ordering};
-use std::thread;
 
 use fastrand::Rng;
-use tokio::runtime::{Builder, Runtime};
 use tokio::time::advance;
 use weirgate_shared::evaluator::Item;
-use weirgate_shared::write::{LeaseChange, Settle, Update, finish_writes, split};
+use weirgate_shared::write::{Update, finish_writes, split};
 use weirgate_shared::{Lease, WriteId};
 
 use super::super::spread::Reserved;
 use super::*;
+use crate::queue::tests::exploring::{roll_back, run_seeds};
 use crate::queue::{self, GRACE, Waiter, Written};
 use crate::session::Sent;
 
@@ -517,7 +514,13 @@ impl<'a> World<'a> {
         };
         let env = &self.processes[process].env;
         match std::mem::replace(&mut running.awaits, Awaits::Nothing) {
-            Awaits::Shard(queue, _) => running.router.replied(env, &queue, reply),
+            Awaits::Shard(queue, _) => {
+                if let Some(piece) = running.router.replied(env, &queue, reply) {
+                    let running = self.running.remove(&id).unwrap();
+                    let granted = Ok(Outcome::Granted(vec![piece]));
+                    return self.replied(id, &running, granted);
+                }
+            }
             Awaits::Parts {
                 mut shards,
                 mut replies,
@@ -783,33 +786,8 @@ impl<'a> World<'a> {
             .iter()
             .find(|process| Arc::ptr_eq(&process.bucket.shard(part.state.key.shard), &part.state));
         let env = &process.unwrap().env;
-        let delta = |(limit, amount): (&LimitName, &MilliTokens)| {
-            (
-                limit.clone(),
-                part.returned_delta(&portion.limits, limit, *amount),
-            )
-        };
-        let settle = Settle {
-            key: &part.state.key,
-            write_id: weirgate_store::random_id(),
-            lease: part.lease.as_ref().map(|(id, _)| (id, LeaseChange::End)),
-            amounts: part.amounts.iter().map(delta).collect(),
-            acquires: -portion.acquires,
-            roll: part.state.roll(env, self.time()),
-        };
-        let (sent, index) = (env.ages.sent(), part.state.key.shard);
-        let mut written = self.apply(index, &settle.full(None));
-        let is_held = |shard: &Shard| {
-            let holds = |(id, _): &(WriteId, _)| {
-                shard.leases.iter().flatten().any(|(known, _)| known == id)
-            };
-            settle.has_limits(shard) && part.lease.as_ref().is_none_or(holds)
-        };
-        if let Written::Refused(shard) = &written
-            && is_held(shard)
-        {
-            written = self.apply(index, &settle.capped(shard));
-        }
+        let (sent, index, now) = (env.ages.sent(), part.state.key.shard, self.time());
+        let written = roll_back(portion, env, now, |update| self.apply(index, update));
         if let Written::Applied(shard) | Written::Refused(shard) = &written {
             env.ages.confirm(sent.jumps);
             part.state.record_response(shard.clone(), sent);
@@ -1046,10 +1024,6 @@ fn arrive(queue: &Arc<ShardQueue>, running: &Running<'_>, request: &BucketReques
     queue.explore(|machine| machine.arrive(waiter))
 }
 
-fn number(name: &str) -> Option<u64> {
-    std::env::var(name).ok()?.parse().ok()
-}
-
 async fn explore(seed: u64) -> Seen {
     fastrand::seed(seed);
     let mut rng = Rng::with_seed(seed);
@@ -1072,55 +1046,19 @@ async fn explore(seed: u64) -> Seen {
     world.seen
 }
 
-/// A runtime whose time is paused, for what draws from the seed of this thread.
-fn runtime() -> Runtime {
-    weirgate_store::seed_ids_of_thread();
-    let runtime = Builder::new_current_thread()
-        .enable_time()
-        .start_paused(true)
-        .build();
-    runtime.unwrap()
-}
-
-/// Runs seeds on one thread, each the next of all. Returns how often what happened.
-fn run(next: &AtomicU64, end: u64) -> [u64; 11] {
-    let (runtime, mut all) = (runtime(), [0; 11]);
-    loop {
-        let seed = next.fetch_add(1, Ordering::Relaxed);
-        if seed >= end {
-            return all;
-        }
-        let seen = catch_unwind(AssertUnwindSafe(|| runtime.block_on(explore(seed))));
-        let seen = seen.unwrap_or_else(|_| panic!("SEED={seed} fails: TRACE=1 shows its events"));
-        all.iter_mut()
-            .zip(seen.counts())
-            .for_each(|(all, seen)| *all += seen);
-    }
-}
-
 /// `SEEDS=100000` runs more, `SEED=7 TRACE=1` shows the events of one.
 #[test]
 fn no_order_of_events_breaks_a_promise_of_several_shards() {
-    let first = number("SEED");
-    let end = first.map_or_else(|| number("SEEDS").unwrap_or(4_000), |seed| seed + 1);
-    let next = AtomicU64::new(first.unwrap_or_default());
-    let threads = thread::available_parallelism().map_or(1, usize::from);
-    let all = thread::scope(|scope| {
-        let threads: Vec<_> = (0..threads)
-            .map(|_| scope.spawn(|| run(&next, end)))
-            .collect();
-        let mut all = [0; 11];
-        for thread in threads {
-            let seen = thread.join().expect("a seed fails");
-            all.iter_mut()
-                .zip(seen)
-                .for_each(|(all, seen)| *all += seen);
-        }
-        all
-    });
+    let add = |all: &mut [u64; 11], seen: [u64; 11]| {
+        all.iter_mut()
+            .zip(seen)
+            .for_each(|(all, seen)| *all += seen);
+    };
+    let explore = async |seed| explore(seed).await.counts();
+    let (all, is_of_many) = run_seeds(4_000, explore, add);
     println!("{all:?}");
     assert!(
-        first.is_some() || !all.contains(&0),
+        !is_of_many || !all.contains(&0),
         "some events never happen: {all:?}"
     );
 }

@@ -1,28 +1,25 @@
 //! The URL of DynamoDB, as requests are sent to it.
 
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, OnceLock};
 
 use aws_sdk_dynamodb::config::interceptors::BeforeTransmitInterceptorContextRef;
 use aws_sdk_dynamodb::config::{ConfigBag, Intercept, RuntimeComponents};
 use aws_sdk_dynamodb::error::BoxError;
 
-/// The endpoint of the last request, for errors. Clones share it.
+/// The endpoint of the first request, which is that of all, for errors. Clones share it.
 #[derive(Debug, Clone, Default)]
-pub(crate) struct LastEndpoint(Arc<Mutex<String>>);
+pub(crate) struct RequestEndpoint(Arc<OnceLock<String>>);
 
-impl LastEndpoint {
+impl RequestEndpoint {
     /// Returns its URL, or an empty text before the first request.
-    pub(crate) fn text(&self) -> String {
-        self.0
-            .lock()
-            .unwrap_or_else(PoisonError::into_inner)
-            .clone()
+    pub(crate) fn text(&self) -> &str {
+        self.0.get().map_or("", String::as_str)
     }
 }
 
-impl Intercept for LastEndpoint {
+impl Intercept for RequestEndpoint {
     fn name(&self) -> &'static str {
-        "LastEndpoint"
+        "RequestEndpoint"
     }
 
     fn read_before_transmit(
@@ -31,11 +28,8 @@ impl Intercept for LastEndpoint {
         _: &RuntimeComponents,
         _: &mut ConfigBag,
     ) -> Result<(), BoxError> {
-        let url = context.request().uri().trim_end_matches('/');
-        let mut last = self.0.lock().unwrap_or_else(PoisonError::into_inner);
-        if *last != url {
-            url.clone_into(&mut last);
-        }
+        self.0
+            .get_or_init(|| context.request().uri().trim_end_matches('/').to_owned());
         Ok(())
     }
 }
