@@ -11,13 +11,17 @@ use weirgate_testkit::emf::points;
 use weirgate_testkit::template::{default_resources, properties, resources, template};
 use weirgate_testkit::{Dynamo, Lines, Process};
 use weirgate_tools::page::with_part;
-use weirgate_tools::scaling::{facts, idle, keys, months, snapshot_units};
+use weirgate_tools::scaling::{facts, idle, keys, months, placements, snapshot_units};
 
 #[test]
 fn the_tables_are_what_the_program_writes() {
     let scaling = include_str!("../../docs/scaling.md");
     let volume = include_str!("../../docs/guide/cost-by-volume.md");
-    for (page, name, text) in [(scaling, "keys", keys()), (volume, "months", months())] {
+    for (page, name, text) in [
+        (scaling, "keys", keys()),
+        (scaling, "placements", placements()),
+        (volume, "months", months()),
+    ] {
         let written = with_part(page, name, &text).unwrap();
         assert!(written == page, "{name} is out of date: run `make scaling`");
     }

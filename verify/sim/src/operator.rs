@@ -66,7 +66,9 @@ impl Operator {
         if let Some(later) = plan.later.as_ref().filter(|_| scenario.is_configured)
             && world.strikes(Kind::ConfigChanged)
         {
-            let limits = if world.rng().bool() {
+            // Before there is a bucket it would have the other kind, and keep it.
+            let may_change = !scenario.changes_kind || has_bucket(world, plan);
+            let limits = if world.rng().bool() && may_change {
                 later
             } else {
                 &plan.limits
@@ -222,6 +224,14 @@ fn level(entity: &str) -> ConfigLevel {
         entity.try_into().expect("a name"),
         "api".try_into().expect("a name"),
     )
+}
+
+fn has_bucket(world: &World, plan: &Plan) -> bool {
+    world.dynamo().items().iter().any(|item| {
+        let pk = item["PK"]["S"].as_str().unwrap_or_default();
+        let key = BucketKey::parse(pk).filter(|_| item["SK"]["S"] == BUCKET_SK);
+        key.is_some_and(|key| key.entity.as_str() == plan.entity && !is_hostile(pk))
+    })
 }
 
 /// Deletes the item of a bucket that is not split.

@@ -1,5 +1,6 @@
 //! What a seed decides before a run: buckets, fleet, and fault rates.
 
+use std::num::NonZeroU64;
 use std::ops::RangeInclusive;
 use std::time::Duration;
 
@@ -228,7 +229,7 @@ impl Scenario {
         } else {
             30
         };
-        Self {
+        let mut scenario = Self {
             seed,
             start: EpochMillis(ENDS[rng.usize(..ENDS.len())] - rng.i64(1_000..60_000)),
             lasts: Duration::from_secs(rng.u64(8..=most).max(if lasts_long { 80 } else { 0 })),
@@ -256,7 +257,12 @@ impl Scenario {
             },
             // Last, so that it leaves the other draws of a seed unchanged.
             bypass_rate: if aws.bool() { aws.u32(1..=300) } else { 0 },
+        };
+        if scenario.table.units_per_second < Limits::default().units_per_second && aws.bool() {
+            scenario.table.shared = NonZeroU64::new(aws.u64(1..=4));
+            scenario.table.splits_after = Some(Duration::from_secs(aws.u64(2..=20)));
         }
+        scenario
     }
 
     /// Returns how many of a thousand chances become a fault.

@@ -82,6 +82,10 @@ pub struct Report {
     pub counted: (u64, MilliTokens),
     /// Calls of the aggregator that had to leave records for the next one.
     pub failed_batches: u32,
+    /// Partitions that the keys of the table share at the end.
+    pub partitions: u64,
+    /// Calls of the clients of quiet buckets, and the writes that these sent.
+    pub quiet: (u64, u64),
 }
 
 impl Report {
@@ -181,7 +185,11 @@ pub async fn run(load: &Load, cooling: usize) -> Report {
         report.failed += seen.failed;
         report.writes += seen.writes;
     }
-    others.join_all().await;
+    for seen in others.join_all().await {
+        report.quiet.0 += seen.granted + seen.denied + seen.failed;
+        report.quiet.1 += seen.writes;
+    }
+    report.partitions = partitions.shared();
     let rule = load.limit.rule();
     report.entitled = rule.capacity + refill_between(rule, ShardIndex::UNSPLIT, from, clock.now());
     let requests = partitions.seconds();

@@ -2,17 +2,18 @@
 //! conflicts of transactions, on the runtime's clock, from a seed.
 //!
 //! - Each partition key of the table and of each index is a partition of its own, or belongs to
-//!   one of a few by its hash. A partition has one balance of write units and one of read units, which refill at a rate up to a burst. A request
-//!   to a partition whose balance is too low is throttled and changes nothing. Any other is applied
-//!   and charged by item size, so a balance may fall below zero.
+//!   one of a few by its hash. A partition has one balance of write units and one of read units, which
+//!   refill at a rate up to a burst. A request to a partition whose balance is too low is throttled and
+//!   changes nothing. Any other is applied and charged by item size, so a balance may fall below zero.
+//! - A shared partition that is throttled for long enough splits in two, each with limits of its own.
 //! - A write that changes an entry of an index is throttled with the index's partition.
 //! - `BatchGetItem` leaves out the keys of partitions that are spent, and fails only if all are.
 //! - A transaction is cancelled if one of its items was written within the conflict window, or
 //!   belongs to a running transaction. It runs for one window; a single write to its items
 //!   conflicts meanwhile.
 //!
-//! Not modelled: partitions that split because they stay hot, tables
-//! that grow.
+//! Not modelled: that DynamoDB chooses where it splits by the heat of the keys, tables that grow
+//! before they are hot.
 
 mod balances;
 mod conflicts;
@@ -104,6 +105,11 @@ impl Partitions {
     /// What arrived so far at one partition of an index. `units` are the index's own.
     pub fn index_partition(&self, index: &'static str, pk: &str) -> Counts {
         self.state().balances.counts(Of::Index(index), pk)
+    }
+
+    /// How many partitions the table's keys share now; 0 if each has its own.
+    pub fn shared(&self) -> u64 {
+        self.state().balances.of_table()
     }
 
     /// Lifts all limits: from now on nothing is throttled, and nothing conflicts.

@@ -80,6 +80,47 @@ async fn no_quiet_bucket_is_split_beside_a_hot_one_on_shared_partitions() {
     assert!(report.shards.last() >= Some(&2), "{:?}", report.shards);
     assert!(report.throttled_share(0, 12) > 0.1, "partitions are full");
     assert_eq!(report.failed_batches, 0);
+    let (calls, writes) = report.quiet;
+    assert!(
+        writes <= 2 * calls,
+        "{writes} writes for {calls} quiet calls"
+    );
+}
+
+/// Shards that share partitions are throttled until DynamoDB has split those for heat, and then not
+/// any more, as `docs/scaling.md` counts on. With `FULL` in the environment it is its row of 10,000
+/// lone acquires a second, on a table of ten partitions.
+#[tokio::test(start_paused = true)]
+async fn partitions_that_split_for_heat_take_what_the_shards_are_planned_with() {
+    let is_full = std::env::var_os("FULL").is_some();
+    let scale = if is_full { 25 } else { 1 };
+    let load = Load {
+        clients: 20 * scale,
+        calls_per_second: 400.0 * f64::from(scale),
+        lasts: Duration::from_secs(if is_full { 180 } else { 20 }),
+        quiet: 10,
+        partitions: Limits {
+            units_per_second: 40 * scale,
+            burst: 40 * scale,
+            shared: NonZeroU64::new(10),
+            splits_after: Some(Duration::from_secs(if is_full { 60 } else { 3 })),
+            ..Limits::default()
+        },
+        ..small(rpm(10_000_000), 16)
+    };
+    let report = run(&load, 0).await;
+    let end = report.seconds.len();
+    let share = |from, to| report.throttled_share(from, to);
+    let (begin, rest) = (share(0, 3), share(end - 3, end));
+    println!(
+        "{} partitions, {:?} shards: {begin:.3} of the writes are throttled at first, {rest:.4} at the end",
+        report.partitions,
+        report.shards.last(),
+    );
+    assert!(begin > 0.1, "{:?}", report.seconds);
+    assert!(rest < 0.01, "{:?}", report.seconds);
+    assert_eq!(report.quiet_shards.iter().max(), Some(&load.quiet));
+    assert_usage_is_exact(&report);
 }
 
 /// Processes that all begin on one shard and make two calls a second or more, each one at a time.

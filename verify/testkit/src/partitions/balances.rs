@@ -1,8 +1,10 @@
 //! What each partition has left.
 
 use std::borrow::Cow;
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::hash::{DefaultHasher, Hash, Hasher};
+use std::num::NonZeroU64;
+use std::time::Duration;
 
 use serde_json::{Value, json};
 use tokio::time::Instant;
@@ -54,6 +56,8 @@ impl Spent {
 pub(super) struct Balances {
     limits: Limits,
     partitions: BTreeMap<Of, BTreeMap<String, Partition>>,
+    /// Partitions that are two now.
+    split: BTreeSet<(Of, String)>,
 }
 
 #[derive(Debug)]
@@ -61,7 +65,12 @@ struct Partition {
     writes: Balance,
     reads: Balance,
     counts: Counts,
+    /// Since when it was throttled in each ten seconds, and when it was last.
+    hot: Option<(Instant, Instant)>,
 }
+
+/// A partition that is not throttled for so long is not hot any more.
+const COOLS: Duration = Duration::from_secs(10);
 
 #[derive(Debug)]
 struct Balance {
@@ -106,11 +115,12 @@ impl Balances {
         Self {
             limits: limits.clone(),
             partitions: BTreeMap::new(),
+            split: BTreeSet::new(),
         }
     }
 
     pub fn counts(&self, of: Of, pk: &str) -> Counts {
-        let name = self.name(pk);
+        let name = self.name(of, pk);
         let partition = self.partitions.get(&of).and_then(|of| of.get(&*name));
         partition
             .map(|partition| partition.counts)
@@ -124,8 +134,35 @@ impl Balances {
 
     /// Whether a request that costs at least so many half units is throttled there.
     pub fn spent(&mut self, of: Of, kind: Kind, pk: &str, halves: u64) -> Option<Spent> {
-        let is_spent = self.partition(of, pk).balance(kind).is_below(halves);
-        is_spent.then_some(Spent { of, kind })
+        if !self.partition(of, pk).balance(kind).is_below(halves) {
+            return None;
+        }
+        self.heat(of, pk);
+        Some(Spent { of, kind })
+    }
+
+    /// Splits a partition that has been hot for long enough.
+    fn heat(&mut self, of: Of, pk: &str) {
+        let (Some(_), Some(after)) = (self.limits.shared, self.limits.splits_after) else {
+            return;
+        };
+        let now = Instant::now();
+        let partition = self.partition(of, pk);
+        let since = match partition.hot {
+            Some((since, last)) if now.duration_since(last) < COOLS => since,
+            _ => now,
+        };
+        partition.hot = Some((since, now));
+        if now.duration_since(since) >= after {
+            let name = self.name(of, pk).into_owned();
+            self.split.insert((of, name));
+        }
+    }
+
+    /// How many partitions the table has.
+    pub fn of_table(&self) -> u64 {
+        let splits = self.split.iter().filter(|(of, _)| *of == Of::Table).count();
+        self.limits.shared.map_or(0, NonZeroU64::get) + u64::try_from(splits).unwrap_or(u64::MAX)
     }
 
     /// Whether any write to an index may be throttled now.
@@ -151,13 +188,14 @@ impl Balances {
     }
 
     fn partition(&mut self, of: Of, pk: &str) -> &mut Partition {
-        let name = self.name(pk);
+        let name = self.name(of, pk);
         let partitions = self.partitions.entry(of).or_default();
         if !partitions.contains_key(&*name) {
             let fresh = Partition {
                 writes: Balance::full(self.limits.units_per_second, self.limits.burst),
                 reads: Balance::full(self.limits.reads_per_second, self.limits.read_burst),
                 counts: Counts::default(),
+                hot: None,
             };
             partitions.insert(name.clone().into_owned(), fresh);
         }
@@ -166,16 +204,21 @@ impl Balances {
             .expect("it was put there if it was missing")
     }
 
-    /// The name of a key's partition: the key, or a number by its hash.
-    fn name<'a>(&self, pk: &'a str) -> Cow<'a, str> {
-        match self.limits.shared {
-            None => pk.into(),
-            Some(count) => {
-                let mut hash = DefaultHasher::new();
-                pk.hash(&mut hash);
-                (hash.finish() % count).to_string().into()
-            }
+    /// The name of a key's partition: the key, or a number by its hash, with a digit for each split
+    /// since.
+    fn name<'a>(&self, of: Of, pk: &'a str) -> Cow<'a, str> {
+        let Some(count) = self.limits.shared else {
+            return pk.into();
+        };
+        let mut hash = DefaultHasher::new();
+        pk.hash(&mut hash);
+        let hash = hash.finish();
+        let (mut at, mut rest) = ((of, (hash % count).to_string()), hash / count);
+        while self.split.contains(&at) {
+            at.1.push(if rest & 1 == 0 { 'a' } else { 'b' });
+            rest >>= 1;
         }
+        at.1.into()
     }
 }
 

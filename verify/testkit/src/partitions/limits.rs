@@ -18,6 +18,9 @@ pub struct Limits {
     /// How many partitions all keys share, of the table and of each index; by default, each key has
     /// its own.
     pub shared: Option<NonZeroU64>,
+    /// For how long a shared partition is throttled until it splits in two by the hashes of its
+    /// keys, as DynamoDB splits for heat; never by default.
+    pub splits_after: Option<Duration>,
     /// For how long a write to an item cancels transactions on it, and for how long a transaction
     /// runs; 0 by default.
     pub conflict_window: Duration,
@@ -36,6 +39,7 @@ impl Default for Limits {
             reads_per_second: 3000,
             read_burst: 3000,
             shared: None,
+            splits_after: None,
             conflict_window: Duration::ZERO,
             latency: Duration::from_millis(3)..=Duration::from_millis(9),
         }

@@ -4,12 +4,13 @@ use std::path::Path;
 use std::process::ExitCode;
 
 use weirgate_tools::page::with_part;
-use weirgate_tools::scaling::{keys, months};
+use weirgate_tools::scaling::{keys, months, placements};
 
 fn main() -> ExitCode {
     let docs = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../docs");
     let parts = [
         ("scaling.md", "keys", keys()),
+        ("scaling.md", "placements", placements()),
         ("guide/cost-by-volume.md", "months", months()),
     ];
     for (page, name, text) in parts {
