@@ -23,7 +23,7 @@ use crate::batches::deployed;
 use crate::{Counts, Dynamo, Limits, Partitions};
 
 /// Calls a second of a quiet bucket.
-pub const QUIET: u32 = 3;
+pub const QUIET: u32 = 1;
 /// Ten minutes after an hour began, so that all usage of a run is counted for that hour.
 const START: EpochMillis = EpochMillis(1_795_198_200_000);
 /// Entity of the hot bucket.
@@ -44,7 +44,7 @@ pub struct Load {
     pub lasts: Duration,
     /// The limit, by the name `rpm`, of which each call takes one.
     pub limit: Limit,
-    /// Other buckets with this limit, each with a client of its own that makes [`QUIET`] calls a
+    /// Other buckets with this limit, each with a client of its own that makes [`QUIET`] call a
     /// second.
     pub quiet: u32,
     /// Shards before the load begins.
