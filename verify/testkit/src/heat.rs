@@ -64,8 +64,8 @@ pub struct Report {
     pub seconds: Vec<Counts>,
     /// Items of the bucket at the end of each second.
     pub shards: Vec<u32>,
-    /// Items of the quiet buckets at the end of each second.
-    pub quiet_shards: Vec<u32>,
+    /// Items that the quiet buckets were split into, beyond one each, at the end of each second.
+    pub quiet_splits: Vec<u32>,
     /// Calls granted.
     pub granted: u64,
     /// Calls denied.
@@ -170,7 +170,7 @@ pub async fn run(load: &Load, cooling: usize) -> Report {
         functions.aggregate().await;
         let (hot, quiet) = functions.shards();
         report.shards.push(hot);
-        report.quiet_shards.push(quiet);
+        report.quiet_splits.push(quiet);
         if report.shards.last() >= Some(&load.enough) {
             is_over.store(true, Ordering::Relaxed);
             break;
@@ -275,7 +275,7 @@ impl Functions {
             .expect("a summary");
     }
 
-    /// Live shards of the hot bucket, and of the quiet ones.
+    /// Live shards of the hot bucket, and those of the quiet ones beyond one each.
     fn shards(&self) -> (u32, u32) {
         let items = self.dynamo.items();
         let is_live = |item: &&Value| item["SK"]["S"] == "#STATE" && item["rf"].is_object();
@@ -283,7 +283,12 @@ impl Functions {
             let pk = item["PK"]["S"].as_str();
             pk.is_some_and(|pk| pk.starts_with(&format!("default/BUCKET#{HOT}#")))
         };
-        let (hot, quiet): (Vec<_>, Vec<_>) = items.iter().filter(is_live).partition(is_hot);
+        let (hot, mut quiet): (Vec<_>, Vec<_>) = items.iter().filter(is_live).partition(is_hot);
+        quiet.retain(|item| {
+            item["PK"]["S"]
+                .as_str()
+                .is_some_and(|pk| !pk.ends_with("#0"))
+        });
         let count = |of: Vec<_>| u32::try_from(of.len()).unwrap_or(u32::MAX);
         (count(hot), count(quiet))
     }

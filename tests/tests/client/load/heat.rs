@@ -75,8 +75,8 @@ async fn no_quiet_bucket_is_split_beside_a_hot_one_on_shared_partitions() {
         ..small(rpm(1_000_000), 1)
     };
     let report = run(&load, 0).await;
-    eprintln!("{:?} {:?}", report.shards, report.quiet_shards);
-    assert_eq!(report.quiet_shards.iter().max(), Some(&load.quiet));
+    eprintln!("{:?} {:?}", report.shards, report.quiet_splits);
+    assert_eq!(report.quiet_splits.iter().max(), Some(&0));
     assert!(report.shards.last() >= Some(&2), "{:?}", report.shards);
     assert!(report.throttled_share(0, 12) > 0.1, "partitions are full");
     assert_eq!(report.failed_batches, 0);
@@ -119,7 +119,7 @@ async fn partitions_that_split_for_heat_take_what_the_shards_are_planned_with() 
     );
     assert!(begin > 0.1, "{:?}", report.seconds);
     assert!(rest < 0.01, "{:?}", report.seconds);
-    assert_eq!(report.quiet_shards.iter().max(), Some(&load.quiet));
+    assert_eq!(report.quiet_splits.iter().max(), Some(&0));
     assert_usage_is_exact(&report);
 }
 
