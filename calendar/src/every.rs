@@ -79,11 +79,10 @@ const WEEKDAY: &str = "a day of the week";
 const TIME: &str = "a time from 00:00 to 23:59";
 const MINUTE: &str = "a minute from :00 to :59";
 
-/// Returns what a field must be, and an example of it.
+/// What a field must be, and what to do.
 type Takes = (&'static str, &'static str);
 const NO_DAY: Takes = ("left out of an hour or a day", "remove it");
 const NO_MONTH: Takes = ("left out, except in a year", "remove it");
-const NO_ZONE_TWICE: Takes = ("given once", "remove one");
 
 /// A window under construction: [`window`](Self::window) checks it.
 ///
@@ -209,7 +208,9 @@ impl Every {
     /// # Errors
     /// [`CalendarError::Field`] for another name.
     pub fn parse(period: &str) -> Result<Self, CalendarError> {
-        let known = Period::ALL.into_iter().find(|known| known.as_str() == period);
+        let known = Period::ALL
+            .into_iter()
+            .find(|known| known.as_str() == period);
         known.map(Self::period).ok_or_else(|| {
             let takes = "hour, day, week, month or year";
             CalendarError::field("every", period, takes, "write for example month")
@@ -233,8 +234,12 @@ impl Every {
             }
         };
         if is_set {
-            let (takes, remedy) = NO_ZONE_TWICE;
-            return Err(CalendarError::field(name, value, takes, remedy));
+            return Err(CalendarError::field(
+                name,
+                value,
+                "given once",
+                "remove one",
+            ));
         }
         match name {
             "day" => {
@@ -292,17 +297,17 @@ impl Every {
             return Err(CalendarError::field("day", value, takes, remedy));
         }
         let (hour, minute) = match (self.period, self.at) {
+            (_, None) => (0, 0),
             (Period::Hour, Some(At::Minute(minute @ 0..=59))) => (0, minute),
-            (Period::Hour, Some(At::Time(..)) | None) | (_, None) => (0, 0),
-            (_, Some(At::Time(hour @ 0..=23, minute @ 0..=59))) => (hour, minute),
+            (
+                Period::Day | Period::Week | Period::Month | Period::Year,
+                Some(At::Time(hour @ 0..=23, minute @ 0..=59)),
+            ) => (hour, minute),
             (_, Some(At::Minute(minute))) => return Err(self.at_error(format!(":{minute:02}"))),
             (_, Some(At::Time(hour, minute))) => {
                 return Err(self.at_error(format!("{hour:02}:{minute:02}")));
             }
         };
-        if let (Period::Hour, Some(At::Time(hour, minute))) = (self.period, self.at) {
-            return Err(self.at_error(format!("{hour:02}:{minute:02}")));
-        }
         Ok(Window {
             period: self.period,
             month,
@@ -343,13 +348,17 @@ impl Every {
 
 /// Returns the name of a day of the week by its number.
 pub(crate) fn weekday_name(number: u8) -> &'static str {
-    let day = Weekday::NAMES.iter().find(|(day, _)| day.number() == number);
+    let day = Weekday::NAMES
+        .iter()
+        .find(|(day, _)| day.number() == number);
     day.map_or("", |(_, name)| name)
 }
 
 /// Reads digits alone: a sign is none.
 fn number(text: &str) -> Option<u8> {
-    text.parse().ok().filter(|_| text.bytes().all(|digit| digit.is_ascii_digit()))
+    text.parse()
+        .ok()
+        .filter(|_| text.bytes().all(|digit| digit.is_ascii_digit()))
 }
 
 fn two_digits(text: &str) -> Option<u8> {

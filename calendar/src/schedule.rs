@@ -122,7 +122,12 @@ impl Rule {
         if ms % MINUTE_MS != 0 || !(1..=MAX_MINUTES).contains(&minutes) {
             let takes = "whole minutes from 1m to 366d";
             let value = exact_span(length);
-            return Err(CalendarError::field("for", value, takes, "write for example 10h"));
+            return Err(CalendarError::field(
+                "for",
+                value,
+                takes,
+                "write for example 10h",
+            ));
         }
         Ok(Self {
             cron,
@@ -168,7 +173,9 @@ impl Rule {
     /// Returns the instants from which and until which the rule holds that begins at `civil`, by the
     /// clock of a zone.
     fn held(&self, civil: DateTime, clock: &Zone) -> (EpochMillis, EpochMillis) {
-        let end = civil.checked_add(SignedDuration::from_mins(self.minutes)).ok();
+        let end = civil
+            .checked_add(SignedDuration::from_mins(self.minutes))
+            .ok();
         let end = end.map_or(EpochMillis(i64::MAX), |end| clock.first_instant(end));
         (clock.first_instant(civil), end)
     }
@@ -273,8 +280,13 @@ impl Schedule {
 
 impl Rule {
     /// Returns the last begin at or before `now`, the end that belongs to it, and the next begin.
-    fn around(&self, now: EpochMillis) -> (Option<EpochMillis>, (Option<EpochMillis>, EpochMillis)) {
-        let (last, next) = self.zone.around(now, |at| self.cron.floor(at), |at| self.cron.next(at));
+    fn around(
+        &self,
+        now: EpochMillis,
+    ) -> (Option<EpochMillis>, (Option<EpochMillis>, EpochMillis)) {
+        let (last, next) = self
+            .zone
+            .around(now, |at| self.cron.floor(at), |at| self.cron.next(at));
         let next = next.map_or(EpochMillis(i64::MAX), |next| self.zone.first_instant(next));
         let (start, end) = last.map(|last| self.held(last, &self.zone)).unzip();
         (start, (end, next))
@@ -299,13 +311,14 @@ fn overlap(rules: &[Rule]) -> Option<CalendarError> {
     for _ in 0..MAX_CHECKED {
         let candidates = rules.iter().zip(&mut nexts);
         let candidates = candidates.filter_map(|(rule, next)| next.map(|held| (held, rule, next)));
-        let ((start, end, civil), rule, next) = candidates.min_by_key(|((start, ..), ..)| *start)?;
-        if let Some((ends, other)) = before
-            && start < ends
-        {
-            return Some(overlap_error(other, rule, civil));
+        let ((start, end, civil), rule, next) =
+            candidates.min_by_key(|((start, ..), ..)| *start)?;
+        match before {
+            // It lies in a gap, and never holds.
+            _ if start == end => {}
+            Some((ends, other)) if start < ends => return Some(overlap_error(other, rule, civil)),
+            _ => before = Some((end, rule)),
         }
-        before = Some((end, rule));
         *next = held(rule, civil);
     }
     None

@@ -58,7 +58,12 @@ impl Session {
 }
 
 fn error(value: &str) -> CalendarError {
-    CalendarError::field("session", value, "a span from 1s to 366d", "write for example 5h")
+    CalendarError::field(
+        "session",
+        value,
+        "a span from 1s to 366d",
+        "write for example 5h",
+    )
 }
 
 impl fmt::Display for Session {

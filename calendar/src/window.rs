@@ -57,7 +57,9 @@ impl Window {
     /// `i64::MIN`.
     #[must_use]
     pub fn bounds(&self, now: EpochMillis) -> (EpochMillis, EpochMillis) {
-        let (start, end) = self.zone.around(now, |at| self.floor(at), |at| self.next(at));
+        let (start, end) = self
+            .zone
+            .around(now, |at| self.floor(at), |at| self.next(at));
         let instant = |civil: Option<DateTime>, beyond| {
             civil.map_or(EpochMillis(beyond), |civil| self.zone.first_instant(civil))
         };
@@ -66,12 +68,16 @@ impl Window {
 
     /// Returns the last begin of a period at or before a local time.
     fn floor(&self, at: DateTime) -> Option<DateTime> {
-        self.begin(at, 0).filter(|begin| *begin <= at).or_else(|| self.begin(at, -1))
+        self.begin(at, 0)
+            .filter(|begin| *begin <= at)
+            .or_else(|| self.begin(at, -1))
     }
 
     /// Returns the first begin of a period after a local time.
     fn next(&self, at: DateTime) -> Option<DateTime> {
-        self.begin(at, 0).filter(|begin| *begin > at).or_else(|| self.begin(at, 1))
+        self.begin(at, 0)
+            .filter(|begin| *begin > at)
+            .or_else(|| self.begin(at, 1))
     }
 
     /// Returns the begin within the calendar's hour, day, week, month or year of a local time, or
@@ -200,7 +206,9 @@ impl TryFrom<Every> for Window {
 impl fmt::Display for Window {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(self.period.as_str())?;
-        self.fields().iter().try_for_each(|(field, value)| write!(f, ",{field}={value}"))
+        self.fields()
+            .iter()
+            .try_for_each(|(field, value)| write!(f, ",{field}={value}"))
     }
 }
 
