@@ -24,7 +24,7 @@ const CHECKED_FROM: DateTime = DateTime::constant(2019, 12, 31, 23, 59, 0, 0);
 const CHECKED_YEARS: i16 = 28;
 /// Maximum times for which a rule holds that are looked up, so that rules of every few minutes take
 /// milliseconds. They repeat every day or week.
-const MAX_CHECKED: usize = 200_000;
+const MAX_CHECKED: usize = 50_000;
 
 /// A ratio of two positive integers: `2/1` doubles a limit, `1/2` halves it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
@@ -217,7 +217,7 @@ pub struct Schedule(Vec<Rule>);
 impl Schedule {
     /// Returns the schedule of some rules, of which no two hold at the same time.
     ///
-    /// Overlaps are looked up from 2020 on, for 28 years or the first 200,000 times at which a rule
+    /// Overlaps are looked up from 2020 on, for 28 years or the first 50,000 times at which a rule
     /// holds. Rules of one zone are compared by its clock, so that no change of it matters. If rules
     /// of different zones overlap later, the first of them holds.
     ///

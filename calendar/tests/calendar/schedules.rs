@@ -23,6 +23,10 @@ fn schedule(rules: &[(&str, &str, &str, &str)]) -> Result<Schedule, CalendarErro
     Schedule::new(rules.collect::<Result<_, _>>()?)
 }
 
+fn error(rules: &[(&str, &str, &str, &str)]) -> String {
+    schedule(rules).unwrap_err().to_string()
+}
+
 /// Returns the boundaries from one instant to another, with the scale from each on.
 fn boundaries(schedule: &Schedule, from: &str, to: &str) -> Vec<(String, String)> {
     let (mut at, mut found) = (utc(from), Vec::new());
@@ -273,7 +277,6 @@ fn overlaps_are_refused() {
     assert!(schedule(&[day, night]).is_ok() && schedule(&[night, day]).is_ok());
     assert!(schedule(&[("0 0 * * *", "24h", "2/1", berlin)]).is_ok());
     assert!(schedule(&[("* * * * *", "1m", "2/1", berlin)]).is_ok());
-    let error = |rules| schedule(rules).unwrap_err().to_string();
     let takes = "for must be no longer than until the next time of its cron, got ";
     for (cron, length, at) in [
         ("0 0 * * *", "24h1m", "2020-01-02T00:00:00"),
@@ -434,7 +437,7 @@ fn matches(cron: &str, at: DateTime) -> bool {
 
 proptest! {
     #![proptest_config(ProptestConfig {
-        cases: 300,
+        cases: 64,
         failure_persistence: Some(Box::new(FileFailurePersistence::WithSource("regressions"))),
         ..ProptestConfig::default()
     })]
