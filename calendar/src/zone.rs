@@ -82,7 +82,9 @@ impl Zone {
     ) -> (Option<DateTime>, Option<DateTime>) {
         let range = Timestamp::MIN.as_millisecond()..=Timestamp::MAX.as_millisecond();
         let clamped = now.0.clamp(*range.start(), *range.end());
-        let at = Timestamp::from_millisecond(clamped).unwrap_or(Timestamp::UNIX_EPOCH);
+        // The last millisecond itself is refused, because its part of a second is beyond the range.
+        let beyond = if clamped < 0 { Timestamp::MIN } else { Timestamp::MAX };
+        let at = Timestamp::from_millisecond(clamped).unwrap_or(beyond);
         let local = self.0.to_datetime(at);
         let (mut last, mut following) = (floor(local), next(local));
         // The second time through an overlap, the clock has shown later times before. The overlap
