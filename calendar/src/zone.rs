@@ -83,7 +83,11 @@ impl Zone {
         let range = Timestamp::MIN.as_millisecond()..=Timestamp::MAX.as_millisecond();
         let clamped = now.0.clamp(*range.start(), *range.end());
         // The last millisecond itself is refused, because its part of a second is beyond the range.
-        let beyond = if clamped < 0 { Timestamp::MIN } else { Timestamp::MAX };
+        let beyond = if clamped < 0 {
+            Timestamp::MIN
+        } else {
+            Timestamp::MAX
+        };
         let at = Timestamp::from_millisecond(clamped).unwrap_or(beyond);
         let local = self.0.to_datetime(at);
         let (mut last, mut following) = (floor(local), next(local));

@@ -16,8 +16,14 @@ fn codes_never_change() {
         ("month", -18_155_139_226_293_885),
         ("hour,at=:30", -4_503_731_704_845_949),
         ("week,day=sunday,at=18:00", -14_500_603_093_735_037),
-        ("month,day=15,at=09:00,tz=Europe/Berlin", -20_127_780_943_453_396),
-        ("year,month=4,day=6,tz=Europe/London", -23_397_610_635_149_134),
+        (
+            "month,day=15,at=09:00,tz=Europe/Berlin",
+            -20_127_780_943_453_396,
+        ),
+        (
+            "year,month=4,day=6,tz=Europe/London",
+            -23_397_610_635_149_134,
+        ),
     ] {
         assert_eq!(window(text).code(), code, "{text}");
     }
