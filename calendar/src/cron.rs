@@ -1,0 +1,266 @@
+//! Cron expressions of five fields.
+
+use std::fmt;
+use std::str::FromStr;
+
+use jiff::ToSpan;
+use jiff::civil::{Date, DateTime};
+
+use crate::CalendarError;
+
+/// Maximum years to look for the next day: 29 February on one day of the week occurs after 40 years
+/// at the latest, because 2100 is no leap year.
+const MAX_YEARS: i16 = 41;
+
+/// Minutes of the calendar by five fields: minute, hour, day of the month, month, day of the week.
+///
+/// A field is `*`, or a list of numbers, ranges and steps: `0,30`, `8-17`, `*/15`, `8-18/2`. Months
+/// and days of the week also have names of three letters; Sunday is 0 or 7. As in Vixie cron, a day
+/// must be in both day fields if one of them begins with `*`, otherwise in one of them.
+#[derive(Debug, Clone, PartialEq, Eq, Hash)]
+pub struct Cron {
+    text: String,
+    /// One bit for each number that the field takes.
+    minutes: u64,
+    hours: u64,
+    days: u64,
+    months: u64,
+    weekdays: u64,
+    /// Whether one of the day fields is enough.
+    either: bool,
+}
+
+impl Cron {
+    /// Returns the last time at or before another one.
+    pub(crate) fn floor(&self, at: DateTime) -> Option<DateTime> {
+        let minute = i32::from(at.hour()) * 60 + i32::from(at.minute());
+        let today = Some(at.date()).filter(|date| self.has_day(*date));
+        match today.and_then(|today| Some(at_minute(today, self.last_minute(minute)?))) {
+            Some(time) => Some(time),
+            None => {
+                let day = self.day_from(at.date().yesterday().ok()?, false)?;
+                Some(at_minute(day, self.last_minute(24 * 60 - 1)?))
+            }
+        }
+    }
+
+    /// Returns the first time after another one.
+    pub(crate) fn next(&self, at: DateTime) -> Option<DateTime> {
+        let minute = i32::from(at.hour()) * 60 + i32::from(at.minute()) + 1;
+        let today = Some(at.date()).filter(|date| self.has_day(*date));
+        match today.and_then(|today| Some(at_minute(today, self.first_minute(minute)?))) {
+            Some(time) => Some(time),
+            None => {
+                let day = self.day_from(at.date().tomorrow().ok()?, true)?;
+                Some(at_minute(day, self.first_minute(0)?))
+            }
+        }
+    }
+
+    /// Returns the first day of the fields from `date` on, forwards or backwards.
+    fn day_from(&self, date: Date, forwards: bool) -> Option<Date> {
+        let mut day = date;
+        while (day.year() - date.year()).abs() <= MAX_YEARS {
+            let has_month = has(self.months, day.month());
+            if has_month && self.has_day(day) {
+                return Some(day);
+            }
+            let next = match (has_month, forwards) {
+                (true, true) => day.tomorrow(),
+                (true, false) => day.yesterday(),
+                (false, true) => day.first_of_month().checked_add(1.month()),
+                (false, false) => day.first_of_month().yesterday(),
+            };
+            day = next.ok()?;
+        }
+        None
+    }
+
+    fn has_day(&self, date: Date) -> bool {
+        let of_month = has(self.days, date.day());
+        let of_week = has(self.weekdays, date.weekday().to_sunday_zero_offset());
+        let day = match self.either {
+            true => of_month || of_week,
+            false => of_month && of_week,
+        };
+        day && has(self.months, date.month())
+    }
+
+    /// Returns the first minute of the day from `minute` on.
+    fn first_minute(&self, minute: i32) -> Option<i32> {
+        (minute / 60..24)
+            .filter(|hour| has(self.hours, *hour))
+            .find_map(|hour| {
+                let first = (minute - hour * 60).max(0);
+                let minute = (first..60).find(|minute| has(self.minutes, *minute))?;
+                Some(hour * 60 + minute)
+            })
+    }
+
+    /// Returns the last minute of the day up to `minute`.
+    fn last_minute(&self, minute: i32) -> Option<i32> {
+        (0..=minute / 60)
+            .rev()
+            .filter(|hour| has(self.hours, *hour))
+            .find_map(|hour| {
+                let last = (minute - hour * 60).min(59);
+                let minute = (0..=last).rev().find(|minute| has(self.minutes, *minute))?;
+                Some(hour * 60 + minute)
+            })
+    }
+
+    /// Returns whether some year has a day of the fields.
+    fn ever_occurs(&self) -> bool {
+        let longest = |month| match month {
+            2 => 29,
+            4 | 6 | 9 | 11 => 30,
+            _ => 31,
+        };
+        let mut months = (1..=12).filter(|month| has(self.months, *month));
+        self.either || months.any(|month| (1..=longest(month)).any(|day| has(self.days, day)))
+    }
+}
+
+fn at_minute(date: Date, minute: i32) -> DateTime {
+    let part = |number| i8::try_from(number).unwrap_or_default();
+    date.at(part(minute / 60), part(minute % 60), 0, 0)
+}
+
+fn has(bits: u64, number: impl Into<i32>) -> bool {
+    let bit = u32::try_from(number.into()).unwrap_or(u32::MAX);
+    bits.checked_shr(bit)
+        .is_some_and(|shifted| shifted & 1 == 1)
+}
+
+/// One of the five fields.
+struct Field {
+    name: &'static str,
+    min: u32,
+    max: u32,
+    names: &'static [&'static str],
+    takes: &'static str,
+}
+
+const MINUTE: Field = Field {
+    name: "minute of cron",
+    min: 0,
+    max: 59,
+    names: &[],
+    takes: "*, or numbers, rising ranges and steps of 0 to 59",
+};
+const HOUR: Field = Field {
+    name: "hour of cron",
+    min: 0,
+    max: 23,
+    names: &[],
+    takes: "*, or numbers, rising ranges and steps of 0 to 23",
+};
+const DAY: Field = Field {
+    name: "day of the month of cron",
+    min: 1,
+    max: 31,
+    names: &[],
+    takes: "*, or numbers, rising ranges and steps of 1 to 31",
+};
+const MONTH: Field = Field {
+    name: "month of cron",
+    min: 1,
+    max: 12,
+    names: &[
+        "jan", "feb", "mar", "apr", "may", "jun", "jul", "aug", "sep", "oct", "nov", "dec",
+    ],
+    takes: "*, or numbers, rising ranges and steps of 1 to 12 or JAN to DEC",
+};
+const WEEKDAY: Field = Field {
+    name: "day of the week of cron",
+    min: 0,
+    max: 7,
+    names: &["sun", "mon", "tue", "wed", "thu", "fri", "sat"],
+    takes: "*, or numbers, rising ranges and steps of 0 to 7 or SUN to SAT",
+};
+
+impl Field {
+    fn parse(&self, text: &str) -> Result<u64, CalendarError> {
+        let bits = text
+            .split(',')
+            .try_fold(0, |bits, part| Some(bits | self.part(part)?));
+        bits.ok_or_else(|| {
+            CalendarError::field(self.name, text, self.takes, "write for example 0 8 * * 1-5")
+        })
+    }
+
+    /// Reads one part of a list.
+    fn part(&self, text: &str) -> Option<u64> {
+        let (range, step) = match text.split_once('/') {
+            Some((range, step)) => (range, Some(digits(step)?)),
+            None => (text, None),
+        };
+        let (first, last) = match range.split_once('-') {
+            Some((first, last)) => (self.number(first)?, self.number(last)?),
+            None if range == "*" => (self.min, self.max),
+            // A step of one number would be ambiguous: cron programs differ.
+            None if step.is_some() => return None,
+            None => (self.number(range)?, self.number(range)?),
+        };
+        let step = step.unwrap_or(1);
+        if first > last || step == 0 || step > self.max {
+            return None;
+        }
+        let numbers = (first..=last).step_by(usize::try_from(step).ok()?);
+        Some(numbers.fold(0, |bits, number| bits | 1 << number))
+    }
+
+    fn number(&self, text: &str) -> Option<u32> {
+        let named = (self.min..)
+            .zip(self.names)
+            .find(|(_, name)| name.eq_ignore_ascii_case(text));
+        let number = named.map(|(number, _)| number).or_else(|| digits(text));
+        number.filter(|number| (self.min..=self.max).contains(number))
+    }
+}
+
+fn digits(text: &str) -> Option<u32> {
+    text.parse()
+        .ok()
+        .filter(|_| text.bytes().all(|digit| digit.is_ascii_digit()))
+}
+
+/// The fields as they were written, each separated by one space.
+impl fmt::Display for Cron {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&self.text)
+    }
+}
+
+impl FromStr for Cron {
+    type Err = CalendarError;
+
+    fn from_str(text: &str) -> Result<Self, CalendarError> {
+        let fields: Vec<&str> = text.split_ascii_whitespace().collect();
+        let [minute, hour, day, month, weekday] = fields[..] else {
+            let takes = "five fields, so that it changes at most once a minute";
+            let remedy =
+                "write minute, hour, day, month and day of the week, for example 0 8 * * 1-5";
+            return Err(CalendarError::field("cron", text, takes, remedy));
+        };
+        let weekdays = WEEKDAY.parse(weekday)?;
+        let cron = Self {
+            text: fields.join(" "),
+            minutes: MINUTE.parse(minute)?,
+            hours: HOUR.parse(hour)?,
+            days: DAY.parse(day)?,
+            months: MONTH.parse(month)?,
+            // Sunday is 7 as well.
+            weekdays: (weekdays | weekdays >> 7) & 0b111_1111,
+            either: !day.starts_with('*') && !weekday.starts_with('*'),
+        };
+        match cron.ever_occurs() {
+            true => Ok(cron),
+            false => {
+                let takes = "a day that some month of the fields has";
+                let remedy = "correct the day or the month";
+                Err(CalendarError::field("cron", text, takes, remedy))
+            }
+        }
+    }
+}

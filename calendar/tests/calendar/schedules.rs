@@ -1,0 +1,481 @@
+//! Which rule of a schedule holds, when that changes, and what a schedule takes.
+
+use std::time::Duration;
+
+use jiff::SignedDuration;
+use jiff::civil::DateTime;
+use jiff::tz::TimeZoneDatabase;
+use proptest::prelude::*;
+use proptest::test_runner::FileFailurePersistence;
+use weirgate_calendar::{CalendarError, Rule, Scale, Schedule};
+use weirgate_shared::{EpochMillis, parse_span};
+
+use crate::{DAY, MINUTE, utc};
+
+fn rule(cron: &str, length: &str, scale: &str, zone: &str) -> Result<Rule, CalendarError> {
+    Rule::new(cron, parse_span(length).unwrap(), scale.parse()?)?.zone(zone)
+}
+
+fn schedule(rules: &[(&str, &str, &str, &str)]) -> Result<Schedule, CalendarError> {
+    let rules = rules
+        .iter()
+        .map(|(cron, length, scale, zone)| rule(cron, length, scale, zone));
+    Schedule::new(rules.collect::<Result<_, _>>()?)
+}
+
+fn error(rules: &[(&str, &str, &str, &str)]) -> String {
+    schedule(rules).unwrap_err().to_string()
+}
+
+/// Returns the boundaries from one instant to another, with the scale from each on.
+fn boundaries(schedule: &Schedule, from: &str, to: &str) -> Vec<(String, String)> {
+    let (mut at, mut found) = (utc(from), Vec::new());
+    while schedule.at(at).until <= utc(to) {
+        at = schedule.at(at).until;
+        let text = jiff::Timestamp::from_millisecond(at.0).unwrap().to_string();
+        found.push((
+            text.trim_end_matches(":00Z").to_owned(),
+            schedule.at(at).scale.to_string(),
+        ));
+    }
+    found
+}
+
+fn assert_boundaries(rule: (&str, &str, &str, &str), from: &str, to: &str, expected: &[&str]) {
+    let found = boundaries(&schedule(&[rule]).unwrap(), from, to);
+    let found: Vec<_> = found
+        .iter()
+        .map(|(at, scale)| format!("{at} {scale}"))
+        .collect();
+    assert_eq!(found, expected, "{rule:?}");
+}
+
+#[test]
+fn a_rule_holds_on_the_clock_of_its_zone() {
+    // Office hours of a weekend on which the clock changes: 8:00 to 18:00 before and after.
+    assert_boundaries(
+        ("0 8 * * 1-5", "10h", "2/1", "Europe/Berlin"),
+        "2026-03-27T00:00",
+        "2026-03-31T00:00",
+        &[
+            "2026-03-27T07:00 2/1",
+            "2026-03-27T17:00 1/1",
+            "2026-03-30T06:00 2/1",
+            "2026-03-30T16:00 1/1",
+        ],
+    );
+    // Through the night in which 2:00 to 3:00 is skipped, and that in which it is repeated.
+    let night = ("0 22 * * *", "8h", "1/2", "Europe/Berlin");
+    let skipped = ["2026-03-28T21:00 1/2", "2026-03-29T04:00 1/1"];
+    assert_boundaries(night, "2026-03-28T12:00", "2026-03-29T12:00", &skipped);
+    let repeated = ["2026-10-24T20:00 1/2", "2026-10-25T05:00 1/1"];
+    assert_boundaries(night, "2026-10-24T12:00", "2026-10-25T12:00", &repeated);
+}
+
+#[test]
+fn a_rule_begins_right_after_a_gap_and_once_in_an_overlap() {
+    let zone = "America/New_York";
+    let (from, to) = ("2026-03-08T05:00", "2026-03-09T04:00");
+    let late = ["2026-03-08T07:00 3/1", "2026-03-08T07:30 1/1"];
+    assert_boundaries(("30 2 * * *", "1h", "3/1", zone), from, to, &late);
+    // The gap has all of it: nothing holds between its boundaries.
+    let never = ["2026-03-08T07:00 1/1"];
+    assert_boundaries(("15 2 * * *", "30m", "3/1", zone), from, to, &never);
+    let (from, to) = ("2026-11-01T04:00", "2026-11-02T05:00");
+    let once = ["2026-11-01T05:30 3/1", "2026-11-01T05:45 1/1"];
+    assert_boundaries(("30 1 * * *", "15m", "3/1", zone), from, to, &once);
+    // 1:30 to 2:15 holds through both.
+    let through = ["2026-11-01T05:30 3/1", "2026-11-01T07:15 1/1"];
+    assert_boundaries(("30 1 * * *", "45m", "3/1", zone), from, to, &through);
+}
+
+#[test]
+fn cron_has_lists_ranges_steps_and_names() {
+    let starts = |cron: &str, from: &str, to: &str| {
+        let schedule = schedule(&[(cron, "1m", "2/1", "UTC")]).unwrap();
+        let starts = boundaries(&schedule, from, to)
+            .into_iter()
+            .filter(|(_, scale)| scale == "2/1");
+        starts
+            .map(|(at, _)| at.trim_start_matches("2026-").to_owned())
+            .collect::<Vec<_>>()
+    };
+    for (cron, from, to, expected) in [
+        (
+            "*/20 9 * * *",
+            "2026-05-01T00:00",
+            "2026-05-02T00:00",
+            "05-01T09:00 05-01T09:20 05-01T09:40",
+        ),
+        (
+            "0 8-12/2,23 1 5 *",
+            "2026-01-01T00:00",
+            "2026-12-31T00:00",
+            "05-01T08:00 05-01T10:00 05-01T12:00 05-01T23:00",
+        ),
+        (
+            "0 0 1 jan,JUL *",
+            "2026-01-01T00:00",
+            "2026-12-31T00:00",
+            "07-01T00:00",
+        ),
+        (
+            "0 0 * * SUN",
+            "2026-05-01T00:00",
+            "2026-05-11T00:00",
+            "05-03T00:00 05-10T00:00",
+        ),
+        (
+            "0 0 * * 0",
+            "2026-05-01T00:00",
+            "2026-05-11T00:00",
+            "05-03T00:00 05-10T00:00",
+        ),
+        (
+            "0 0 * * 7",
+            "2026-05-01T00:00",
+            "2026-05-11T00:00",
+            "05-03T00:00 05-10T00:00",
+        ),
+        (
+            "0 0 * * 6-7",
+            "2026-05-01T00:00",
+            "2026-05-04T00:00",
+            "05-02T00:00 05-03T00:00",
+        ),
+        (
+            "0 0 * * Mon-wed",
+            "2026-05-01T00:00",
+            "2026-05-09T00:00",
+            "05-04T00:00 05-05T00:00 05-06T00:00",
+        ),
+        (
+            "59 23 31 * *",
+            "2026-01-01T00:00",
+            "2026-05-01T00:00",
+            "01-31T23:59 03-31T23:59",
+        ),
+        // Either day is enough, unless one begins with a star.
+        (
+            "0 0 5 5 MON",
+            "2026-05-01T00:00",
+            "2026-05-12T00:00",
+            "05-04T00:00 05-05T00:00 05-11T00:00",
+        ),
+        (
+            "0 0 */2 5 MON",
+            "2026-05-01T00:00",
+            "2026-06-01T00:00",
+            "05-11T00:00 05-25T00:00",
+        ),
+        (
+            "0 0 29 2 *",
+            "2026-01-01T00:00",
+            "2029-01-01T00:00",
+            "2028-02-29T00:00",
+        ),
+        (
+            "  0\t0   30  5 * ",
+            "2026-01-01T00:00",
+            "2026-12-31T00:00",
+            "05-30T00:00",
+        ),
+    ] {
+        assert_eq!(starts(cron, from, to).join(" "), expected, "{cron}");
+    }
+}
+
+#[test]
+fn a_wrong_field_of_a_rule_is_named_with_its_value_and_what_it_takes() {
+    let cron = |cron: &str| rule(cron, "1m", "2/1", "UTC");
+    for (refused, message) in [
+        (
+            cron("0 0 8 * * 1"),
+            r#"cron must be five fields, so that it changes at most once a minute, got "0 0 8"#,
+        ),
+        (cron("@daily"), r#"cron must be five fields"#),
+        (cron(""), r#"cron must be five fields"#),
+        (
+            cron("60 0 * * *"),
+            r#"minute of cron must be *, or numbers, rising ranges and steps of 0 to 59, got "60""#,
+        ),
+        (cron("-1 0 * * *"), r#"minute of cron must be"#),
+        (cron("+1 0 * * *"), r#"minute of cron must be"#),
+        (cron("1, 0 * * *"), r#"minute of cron must be"#),
+        (cron("5/15 0 * * *"), r#"minute of cron must be"#),
+        (cron("*/0 0 * * *"), r#"minute of cron must be"#),
+        (cron("*/60 0 * * *"), r#"minute of cron must be"#),
+        (cron("*/5/5 0 * * *"), r#"minute of cron must be"#),
+        (cron("0 24 * * *"), r#"hour of cron must be"#),
+        (
+            cron("0 18-8 * * *"),
+            r#"hour of cron must be *, or numbers, rising ranges and steps of 0 to 23, got "18-8""#,
+        ),
+        (cron("0 0 0 * *"), r#"day of the month of cron must be"#),
+        (cron("0 0 32 * *"), r#"day of the month of cron must be"#),
+        (cron("0 0 L * *"), r#"day of the month of cron must be"#),
+        (cron("0 0 * 13 *"), r#"month of cron must be"#),
+        (cron("0 0 * MON *"), r#"month of cron must be"#),
+        (cron("0 0 * * 8"), r#"day of the week of cron must be"#),
+        (
+            cron("0 0 * * FRI-SUN"),
+            r#"day of the week of cron must be"#,
+        ),
+        (
+            cron("0 0 30 2 *"),
+            r#"cron must be a day that some month of the fields has, got "0 0 30 2 *""#,
+        ),
+        (
+            cron("0 0 31 2,4,6,9,11 *"),
+            r#"cron must be a day that some month of the fields has"#,
+        ),
+        (
+            rule("0 8 * * *", "0s", "2/1", "UTC"),
+            r#"for must be whole minutes from 1m to 366d, got "0s""#,
+        ),
+        (
+            rule("0 8 * * *", "90s", "2/1", "UTC"),
+            r#"for must be whole minutes"#,
+        ),
+        (
+            rule("0 8 * * *", "367d", "2/1", "UTC"),
+            r#"for must be whole minutes"#,
+        ),
+        (
+            rule("0 8 * * *", "1h", "0/1", "UTC"),
+            r#"scale must be a ratio of two numbers from 1 to 1000000, got "0/1""#,
+        ),
+        (rule("0 8 * * *", "1h", "1/0", "UTC"), r#"scale must be"#),
+        (rule("0 8 * * *", "1h", "2", "UTC"), r#"scale must be"#),
+        (rule("0 8 * * *", "1h", "-2/1", "UTC"), r#"scale must be"#),
+        (rule("0 8 * * *", "1h", "+2/1", "UTC"), r#"scale must be"#),
+        (
+            rule("0 8 * * *", "1h", "1000001/1", "UTC"),
+            r#"scale must be"#,
+        ),
+        (
+            rule("0 8 * * *", "1h", "2/1", "Mars/Base"),
+            r#"tz must be a zone"#,
+        ),
+    ] {
+        let error = refused.unwrap_err().to_string();
+        assert!(error.starts_with(message), "{error}");
+    }
+    // 31 January exists, and so does 31 February or a Monday.
+    assert!(cron("0 0 31 1,2 *").is_ok() && cron("0 0 30 2 MON").is_ok());
+    assert!(Rule::new("0 8 * * *", Duration::MAX, Scale::ONE).is_err());
+}
+
+#[test]
+fn overlaps_are_refused() {
+    let berlin = "Europe/Berlin";
+    let (day, night) = (
+        ("0 8 * * *", "12h", "2/1", berlin),
+        ("0 20 * * *", "12h", "1/2", berlin),
+    );
+    // They meet, also in the nights in which the clock changes.
+    assert!(schedule(&[day, night]).is_ok() && schedule(&[night, day]).is_ok());
+    assert!(schedule(&[("0 0 * * *", "24h", "2/1", berlin)]).is_ok());
+    assert!(schedule(&[("* * * * *", "1m", "2/1", berlin)]).is_ok());
+    let takes = "for must be no longer than until the next time of its cron, got ";
+    for (cron, length, at) in [
+        ("0 0 * * *", "24h1m", "2020-01-02T00:00:00"),
+        ("*/15 * * * *", "16m", "2020-01-01T00:15:00"),
+        ("0 0 * * 1,2", "2d", "2020-01-07T00:00:00"),
+        // Of some months only.
+        ("0 0 1 * *", "29d", "2021-03-01T00:00:00"),
+    ] {
+        let expected = format!("{takes}\"{cron} for {length} at {at}\"; shorten it");
+        let length = parse_span(length).unwrap();
+        let rule = Rule::new(cron, length, Scale::ONE)
+            .unwrap()
+            .zone(berlin)
+            .unwrap();
+        let error = Schedule::new(vec![rule]).unwrap_err().to_string();
+        assert_eq!(error.replace("1d1m", "24h1m"), expected);
+    }
+    let takes = "schedule must be rules of which one holds at a time, got ";
+    let both = error(&[day, ("59 19 * * 3", "1m", "1/1", berlin)]);
+    let rules =
+        "0 8 * * * for 12h, and 59 19 * * 3 for 1m, both at 2020-01-01T19:59:00 in Europe/Berlin";
+    assert_eq!(
+        both,
+        format!("{takes}\"{rules}\"; shorten or move one of them")
+    );
+    // 29 February is a Sunday once in 28 years.
+    let leap = ("0 0 29 2 *", "1h", "2/1", berlin);
+    let sundays = ("0 0 * * 0", "1h", "2/1", berlin);
+    assert!(error(&[leap, sundays]).contains("both at 2032-02-29T00:00:00"));
+    // Zones apart: 9:00 in Berlin is 8:00 in London, except that clocks might differ.
+    let london = ("0 8 * * *", "1h", "2/1", "Europe/London");
+    assert!(schedule(&[("0 8 * * *", "1h", "2/1", berlin), london]).is_ok());
+    assert!(error(&[("0 9 * * *", "1h", "2/1", berlin), london]).starts_with(takes));
+    // New York changes three weeks before Berlin, and only then is it 13:00 there at 8:00.
+    let new_york = ("0 8 * * *", "1h", "2/1", "America/New_York");
+    let error = error(&[("0 13 * * *", "1h", "2/1", berlin), new_york]);
+    assert!(error.contains("both at 2020-03-08T"), "{error}");
+    assert!(schedule(&[]).is_err());
+    assert!(
+        schedule(&[leap; 17])
+            .unwrap_err()
+            .to_string()
+            .contains("17 rules")
+    );
+}
+
+#[test]
+fn rules_of_every_minute_are_checked_within_a_second() {
+    let even = ("*/2 * * * *", "1m", "2/1", "Europe/Berlin");
+    let odd = ("1-59/2 * * * *", "1m", "1/2", "Asia/Tokyo");
+    let begin = std::time::Instant::now();
+    assert!(schedule(&[even, odd]).is_ok());
+    // A hundred times what it takes.
+    assert!(
+        begin.elapsed() < Duration::from_secs(20),
+        "{:?}",
+        begin.elapsed()
+    );
+}
+
+#[test]
+fn times_beyond_all_years_have_boundaries_beyond_them() {
+    let schedule = schedule(&[("0 8 * * *", "1h", "2/1", "Asia/Tokyo")]).unwrap();
+    let last = schedule.at(EpochMillis(i64::MAX));
+    assert_eq!(
+        (last.scale, last.until),
+        (Scale::ONE, EpochMillis(i64::MAX))
+    );
+    let first = schedule.last_boundary(EpochMillis(i64::MIN));
+    assert!(schedule.at(EpochMillis(i64::MIN)).until > first);
+    for at in [
+        i64::MIN,
+        i64::MIN + DAY,
+        i64::MAX - DAY,
+        -377_705_116_800_000,
+        253_402_207_200_000,
+    ] {
+        let at = EpochMillis(at);
+        assert!(schedule.at(at).until > at && schedule.last_boundary(at) <= schedule.at(at).until);
+    }
+}
+
+/// Returns some schedule of one or two rules that do not overlap.
+fn any_schedule() -> impl Strategy<Value = Schedule> {
+    let zone = prop::sample::select(vec![
+        "UTC",
+        "America/New_York",
+        "America/Santiago",
+        "Australia/Lord_Howe",
+        "Antarctica/Troll",
+        "Pacific/Apia",
+    ]);
+    let days = prop::sample::select(vec![
+        "* * *",
+        "* * 1-5",
+        "1,31 * *",
+        "*/3 * 0",
+        "5 4-12 MON",
+    ]);
+    let times = (0..60_u32, 0..24_u32, 1..24 * 60_u64, 0..6_u32);
+    (times, days, zone).prop_filter_map("overlap", |((minute, hour, length, every), days, zone)| {
+        let (hours, length) = match every {
+            0 => ("*".to_owned(), length % 60 + 1),
+            _ => (hour.to_string(), length),
+        };
+        let rule = |minute, scale: &str, length| {
+            let length = Duration::from_secs(length * 60);
+            let rule = Rule::new(&format!("{minute} {hours} {days}"), length, scale.parse()?)?;
+            rule.zone(zone)
+        };
+        let first = rule(minute, "2/1", length).ok()?;
+        // The second begins after the first within its hour, and is short.
+        let second = rule((minute + 20) % 60, "1/2", 5).ok()?;
+        let both = Schedule::new(vec![first.clone(), second]);
+        both.or_else(|_| Schedule::new(vec![first])).ok()
+    })
+}
+
+/// Returns the scale by trying each minute before: whether the clock has first shown it by `now`,
+/// and has not yet shown the end.
+fn scale_minute_by_minute(schedule: &Schedule, now: EpochMillis) -> Scale {
+    let holds = |rule: &&Rule| {
+        let zone = TimeZoneDatabase::bundled().get(rule.zone_name()).unwrap();
+        let clock = |ms| zone.to_datetime(jiff::Timestamp::from_millisecond(ms).unwrap());
+        // The latest that the clock has shown since two days before.
+        let shown = (0..=2 * DAY / MINUTE)
+            .map(|minutes| clock(now.0 - minutes * MINUTE))
+            .max();
+        let shown = shown.unwrap();
+        let minutes = i64::try_from(rule.length().as_secs() / 60).unwrap();
+        let begins = |at: DateTime| matches(&rule.cron().to_string(), at);
+        let minute = shown.with().second(0).subsec_nanosecond(0).build().unwrap();
+        (0..minutes).any(|ago| begins(minute.checked_sub(SignedDuration::from_mins(ago)).unwrap()))
+    };
+    schedule
+        .rules()
+        .iter()
+        .find(holds)
+        .map_or(Scale::ONE, Rule::scale)
+}
+
+/// Returns whether a time matches one of the expressions of [`any_schedule`].
+fn matches(cron: &str, at: DateTime) -> bool {
+    let fields: Vec<_> = cron.split(' ').collect();
+    let is = |field: &str, number: i8| field == "*" || field == number.to_string();
+    let day = match fields[2..] {
+        ["*", "*", "*"] => true,
+        ["*", "*", "1-5"] => at.weekday().to_monday_one_offset() <= 5,
+        ["1,31", "*", "*"] => [1, 31].contains(&at.day()),
+        ["*/3", "*", "0"] => at.day() % 3 == 1 && at.weekday().to_sunday_zero_offset() == 0,
+        ["5", "4-12", "MON"] => {
+            at.month() >= 4 && (at.day() == 5 || at.weekday().to_monday_one_offset() == 1)
+        }
+        _ => panic!("{cron}"),
+    };
+    day && is(fields[0], at.minute()) && is(fields[1], at.hour())
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig {
+        cases: 64,
+        failure_persistence: Some(Box::new(FileFailurePersistence::WithSource("regressions"))),
+        ..ProptestConfig::default()
+    })]
+
+    #[test]
+    fn nothing_changes_between_boundaries(
+        schedule in any_schedule(),
+        now in 1_262_304_000_000..2_051_222_400_000_i64,
+    ) {
+        let now = EpochMillis(now);
+        let (active, last) = (schedule.at(now), schedule.last_boundary(now));
+        prop_assert!(last <= now && now < active.until);
+        for at in [last, EpochMillis(active.until.0 - 1)] {
+            prop_assert_eq!(schedule.at(at), active);
+            prop_assert_eq!(schedule.last_boundary(at), last);
+        }
+        prop_assert_eq!(schedule.last_boundary(active.until), active.until);
+        prop_assert!(schedule.last_boundary(EpochMillis(last.0 - 1)) < last);
+        prop_assert_eq!(last.0 % MINUTE, 0);
+    }
+
+    #[test]
+    fn a_rule_holds_from_the_minute_of_its_cron(
+        schedule in any_schedule(),
+        now in prop_oneof![
+            2 => 1_262_304_000_000..2_051_222_400_000_i64,
+            // The nights in which clocks of New York, Santiago, Lord Howe and Troll change, and the
+            // day that Apia skipped.
+            1 => utc("2026-03-08T00:00").0..utc("2026-03-09T00:00").0,
+            1 => utc("2026-11-01T00:00").0..utc("2026-11-02T00:00").0,
+            1 => utc("2026-04-04T12:00").0..utc("2026-04-06T00:00").0,
+            1 => utc("2026-09-05T12:00").0..utc("2026-09-07T00:00").0,
+            1 => utc("2026-10-03T00:00").0..utc("2026-10-05T00:00").0,
+            1 => utc("2026-10-25T00:00").0..utc("2026-10-26T00:00").0,
+            1 => utc("2011-12-29T00:00").0..utc("2012-01-01T00:00").0,
+        ],
+    ) {
+        let now = EpochMillis(now);
+        prop_assert_eq!(schedule.at(now).scale, scale_minute_by_minute(&schedule, now));
+    }
+}

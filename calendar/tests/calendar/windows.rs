@@ -1,0 +1,504 @@
+//! What windows take, their texts, the days of which clocks change, and that windows tile all time.
+
+use jiff::Timestamp;
+use jiff::civil::DateTime;
+use jiff::tz::TimeZoneDatabase;
+use proptest::prelude::*;
+use proptest::test_runner::FileFailurePersistence;
+use weirgate_calendar::{CalendarError, Every, Period, Weekday, Window};
+use weirgate_shared::EpochMillis;
+
+use crate::{DAY, utc, window};
+
+/// Returns the start and the end of the window that contains an instant, in UTC.
+fn bounds(text: &str, at: &str) -> (EpochMillis, EpochMillis) {
+    window(text).bounds(utc(at))
+}
+
+#[test]
+fn days_on_which_clocks_change_have_one_window() {
+    for (text, start, end) in [
+        // The clock skips 2:00 to 3:00, and repeats 1:00 to 2:00.
+        (
+            "day,tz=America/New_York",
+            "2026-03-08T05:00",
+            "2026-03-09T04:00",
+        ),
+        (
+            "day,tz=America/New_York",
+            "2026-11-01T04:00",
+            "2026-11-02T05:00",
+        ),
+        (
+            "day,at=02:30,tz=America/New_York",
+            "2026-03-07T07:30",
+            "2026-03-08T07:00",
+        ),
+        (
+            "day,at=02:30,tz=America/New_York",
+            "2026-03-08T07:00",
+            "2026-03-09T06:30",
+        ),
+        (
+            "day,at=01:30,tz=America/New_York",
+            "2026-11-01T05:30",
+            "2026-11-02T06:30",
+        ),
+        (
+            "hour,tz=America/New_York",
+            "2026-03-08T06:00",
+            "2026-03-08T07:00",
+        ),
+        (
+            "hour,tz=America/New_York",
+            "2026-11-01T05:00",
+            "2026-11-01T07:00",
+        ),
+        (
+            "month,tz=America/New_York",
+            "2026-03-01T05:00",
+            "2026-04-01T04:00",
+        ),
+        // Midnight is skipped: the day begins at 1:00.
+        (
+            "day,tz=America/Santiago",
+            "2026-09-05T04:00",
+            "2026-09-06T04:00",
+        ),
+        (
+            "day,tz=America/Santiago",
+            "2026-09-06T04:00",
+            "2026-09-07T03:00",
+        ),
+        ("day,tz=Asia/Beirut", "2026-03-28T22:00", "2026-03-29T21:00"),
+        (
+            "day,tz=America/Sao_Paulo",
+            "2018-11-04T03:00",
+            "2018-11-05T02:00",
+        ),
+        // Midnight occurs twice.
+        (
+            "day,tz=America/Santiago",
+            "2026-04-04T03:00",
+            "2026-04-05T04:00",
+        ),
+        (
+            "day,tz=America/Sao_Paulo",
+            "2018-02-17T02:00",
+            "2018-02-18T03:00",
+        ),
+        // Changes of half an hour, and a zone of 12:45.
+        (
+            "hour,tz=Australia/Lord_Howe",
+            "2026-10-03T15:30",
+            "2026-10-03T16:00",
+        ),
+        (
+            "hour,tz=Australia/Lord_Howe",
+            "2026-04-04T14:00",
+            "2026-04-04T15:30",
+        ),
+        (
+            "hour,tz=Pacific/Chatham",
+            "2026-07-01T00:15",
+            "2026-07-01T01:15",
+        ),
+        (
+            "hour,at=:30,tz=Asia/Kolkata",
+            "2026-07-01T00:00",
+            "2026-07-01T01:00",
+        ),
+        // 30 December 2011 does not exist.
+        (
+            "day,tz=Pacific/Apia",
+            "2011-12-29T10:00",
+            "2011-12-30T10:00",
+        ),
+        (
+            "day,tz=Pacific/Apia",
+            "2011-12-30T10:00",
+            "2011-12-31T10:00",
+        ),
+        (
+            "day,at=09:00,tz=Pacific/Apia",
+            "2011-12-30T10:00",
+            "2011-12-30T19:00",
+        ),
+        (
+            "month,day=30,tz=Pacific/Apia",
+            "2011-12-30T10:00",
+            "2012-01-29T10:00",
+        ),
+        (
+            "day,tz=Pacific/Kwajalein",
+            "1993-08-20T12:00",
+            "1993-08-21T12:00",
+        ),
+        (
+            "day,tz=Pacific/Kwajalein",
+            "1993-08-21T12:00",
+            "1993-08-22T12:00",
+        ),
+        // 4 July 1892 occurs twice.
+        (
+            "day,tz=Pacific/Apia",
+            "1892-07-03T11:26:56",
+            "1892-07-05T11:26:56",
+        ),
+    ] {
+        let expected = (utc(start), utc(end));
+        let window = window(text);
+        assert_eq!(window.bounds(expected.0), expected, "{text} from {start}");
+        assert_eq!(
+            window.bounds(EpochMillis(expected.1.0 - 1)),
+            expected,
+            "{text} to {end}"
+        );
+    }
+}
+
+#[test]
+fn a_month_that_lacks_the_day_begins_on_its_last_day() {
+    let month = bounds("month,day=31,at=09:00", "2026-02-28T09:00");
+    assert_eq!(month, (utc("2026-02-28T09:00"), utc("2026-03-31T09:00")));
+    let month = bounds("month,day=31", "2028-02-28T09:00");
+    assert_eq!(month, (utc("2028-01-31T00:00"), utc("2028-02-29T00:00")));
+    let year = bounds("year,month=2,day=29", "2027-12-01T00:00");
+    assert_eq!(year, (utc("2027-02-28T00:00"), utc("2028-02-29T00:00")));
+}
+
+#[test]
+fn defaults_are_utc_monday_and_the_first() {
+    for (text, start, end) in [
+        ("hour", "2026-05-13T10:00", "2026-05-13T11:00"),
+        ("day", "2026-05-13T00:00", "2026-05-14T00:00"),
+        ("week", "2026-05-11T00:00", "2026-05-18T00:00"),
+        ("week,day=sunday", "2026-05-10T00:00", "2026-05-17T00:00"),
+        (
+            "week,day=wednesday,at=10:30",
+            "2026-05-06T10:30",
+            "2026-05-13T10:30",
+        ),
+        ("month", "2026-05-01T00:00", "2026-06-01T00:00"),
+        ("year", "2026-01-01T00:00", "2027-01-01T00:00"),
+        ("year,month=4,day=6", "2026-04-06T00:00", "2027-04-06T00:00"),
+    ] {
+        assert_eq!(
+            bounds(text, "2026-05-13T10:20"),
+            (utc(start), utc(end)),
+            "{text}"
+        );
+    }
+}
+
+#[test]
+fn a_text_leaves_defaults_out() {
+    for (text, shown) in [
+        ("month", "month"),
+        (
+            "month,day=15,at=09:00,tz=Europe/Berlin",
+            "month,day=15,at=09:00,tz=Europe/Berlin",
+        ),
+        (
+            "month,tz=europe/berlin,at=09:00,day=15",
+            "month,day=15,at=09:00,tz=Europe/Berlin",
+        ),
+        ("week,day=sunday,at=00:30", "week,day=sunday,at=00:30"),
+        ("week,day=monday,at=00:00,tz=utc", "week"),
+        ("year,month=4,day=6", "year,month=4,day=6"),
+        ("year,day=1,month=1", "year"),
+        ("hour,at=:30", "hour,at=:30"),
+        ("hour,at=:00", "hour"),
+        ("day,tz=Asia/Calcutta", "day,tz=Asia/Calcutta"),
+    ] {
+        assert_eq!(window(text).to_string(), shown);
+    }
+    assert_eq!(
+        Every::year().in_month(4).on_day(6).window().unwrap(),
+        window("year,month=4,day=6")
+    );
+    assert_eq!(
+        Every::hour().at_minute(30).window().unwrap(),
+        window("hour,at=:30")
+    );
+    assert_eq!(
+        Every::week().on(Weekday::Sunday).window().unwrap(),
+        window("week,day=sunday")
+    );
+}
+
+#[test]
+fn a_wrong_field_is_named_with_its_value_and_what_it_takes() {
+    for (text, message) in [
+        (
+            "",
+            r#"every must be hour, day, week, month or year, got ""; write for example month"#,
+        ),
+        (
+            "fortnight",
+            r#"every must be hour, day, week, month or year, got "fortnight""#,
+        ),
+        (
+            "month,day=0",
+            r#"day must be 1 to 31, got "0"; write for example day=15"#,
+        ),
+        ("month,day=32", r#"day must be 1 to 31, got "32""#),
+        ("month,day=300", r#"day must be 1 to 31, got "300""#),
+        ("month,day=+3", r#"day must be 1 to 31, got "+3""#),
+        ("month,day=", r#"day must be 1 to 31, got """#),
+        ("month,day", r#"day must be 1 to 31, got """#),
+        ("month,day=monday", r#"day must be 1 to 31, got "monday""#),
+        (
+            "week,day=3",
+            r#"day must be a day of the week, got "3"; write for example day=sunday"#,
+        ),
+        (
+            "week,day=Sunday",
+            r#"day must be a day of the week, got "Sunday""#,
+        ),
+        (
+            "day,day=3",
+            r#"day must be left out of an hour or a day, got "3"; remove it"#,
+        ),
+        (
+            "hour,day=friday",
+            r#"day must be left out of an hour or a day, got "friday""#,
+        ),
+        (
+            "month,month=3",
+            r#"month must be left out, except in a year, got "3"; remove it"#,
+        ),
+        (
+            "year,month=13",
+            r#"month must be 1 to 12, got "13"; write for example month=4"#,
+        ),
+        ("year,month=0", r#"month must be 1 to 12, got "0""#),
+        ("year,month=april", r#"month must be 1 to 12, got "april""#),
+        (
+            "year,month=2,day=30",
+            r#"day must be a day that the month has in some year, got "30 of"#,
+        ),
+        (
+            "year,month=4,day=31",
+            r#"day must be a day that the month has in some year"#,
+        ),
+        (
+            "day,at=24:00",
+            r#"at must be a time from 00:00 to 23:59, got "24:00"; write for"#,
+        ),
+        (
+            "day,at=09:60",
+            r#"at must be a time from 00:00 to 23:59, got "09:60""#,
+        ),
+        (
+            "day,at=9:00",
+            r#"at must be a time from 00:00 to 23:59, got "9:00""#,
+        ),
+        (
+            "day,at=:30",
+            r#"at must be a time from 00:00 to 23:59, got ":30""#,
+        ),
+        (
+            "hour,at=00:30",
+            r#"at must be a minute from :00 to :59, got "00:30"; write for"#,
+        ),
+        (
+            "hour,at=:60",
+            r#"at must be a minute from :00 to :59, got ":60""#,
+        ),
+        (
+            "hour,at=30",
+            r#"at must be a minute from :00 to :59, got "30""#,
+        ),
+        (
+            "month,day=1,day=2",
+            r#"day must be given once, got "2"; remove one"#,
+        ),
+        ("month,tz=UTC,tz=UTC", r#"tz must be given once, got "UTC""#),
+        (
+            "month,hour=3",
+            r#"field must be day, month, at or tz, each with = and its value, got "#,
+        ),
+        (
+            "month,",
+            r#"field must be day, month, at or tz, each with = and its value, got """#,
+        ),
+        ("month, day=3", r#"field must be day, month, at or tz"#),
+    ] {
+        let error = text.parse::<Window>().unwrap_err();
+        assert!(matches!(error, CalendarError::Field { .. }));
+        assert!(error.to_string().starts_with(message), "{text}: {error}");
+    }
+}
+
+#[test]
+fn an_unknown_zone_is_refused_with_the_release_of_the_data() {
+    for name in [
+        "Mars/Base",
+        "",
+        "Etc/Unknown",
+        "EST5EDT4",
+        "+02:00",
+        "../Berlin",
+        "posixrules",
+    ] {
+        let error = Every::month().zone(name).unwrap_err();
+        assert_eq!(
+            error,
+            CalendarError::UnknownZone {
+                name: name.to_owned()
+            }
+        );
+        assert!(error.to_string().contains(weirgate_calendar::ZONE_DATA));
+    }
+}
+
+/// Returns some window in any zone.
+pub fn any_window() -> impl Strategy<Value = Window> {
+    let names: Vec<_> = TimeZoneDatabase::bundled()
+        .available()
+        .map(|n| n.to_string())
+        .collect();
+    // Those whose clocks change by half an hour, at midnight, by a day, or by two hours.
+    let odd = [
+        "Australia/Lord_Howe",
+        "America/Santiago",
+        "Pacific/Apia",
+        "Pacific/Kwajalein",
+        "Antarctica/Troll",
+        "Africa/Casablanca",
+        "Asia/Manila",
+    ];
+    let odd = prop::sample::select(odd.to_vec()).prop_map(str::to_owned);
+    let zone = prop_oneof![odd, prop::sample::select(names)];
+    let period = prop::sample::select(Period::ALL.to_vec());
+    (
+        period,
+        1..=31_u8,
+        1..=12_u8,
+        0..24_u8,
+        0..60_u8,
+        0..7_usize,
+        zone,
+    )
+        .prop_map(|(period, day, month, hour, minute, weekday, zone)| {
+            let weekdays = [
+                "monday",
+                "tuesday",
+                "wednesday",
+                "thursday",
+                "friday",
+                "saturday",
+            ];
+            let every = Every::period(period).zone(&zone).unwrap();
+            let every = match period {
+                Period::Hour => every.at_minute(minute),
+                Period::Day => every.at(hour, minute),
+                Period::Week => {
+                    let day = weekdays.get(weekday).unwrap_or(&"sunday");
+                    every.at(hour, minute).set("day", day).unwrap()
+                }
+                Period::Month => every.at(hour, minute).on_day(day),
+                Period::Year => every.at(hour, minute).in_month(month).on_day(day.min(29)),
+            };
+            every.window().unwrap()
+        })
+}
+
+/// Returns some instant: often near a day that a zone skips or repeats, sometimes beyond all years.
+pub fn any_instant() -> impl Strategy<Value = EpochMillis> {
+    prop_oneof![
+        4 => utc("1970-01-01T00:00").0..utc("2060-01-01T00:00").0,
+        1 => utc("2011-12-28T00:00").0..utc("2012-01-02T00:00").0,
+        1 => utc("1993-08-18T00:00").0..utc("1993-08-25T00:00").0,
+        1 => utc("1892-07-02T00:00").0..utc("1892-07-08T00:00").0,
+        1 => utc("1844-12-29T00:00").0..utc("1845-01-03T00:00").0,
+        1 => any::<i64>(),
+        1 => Timestamp::MAX.as_millisecond() - 400 * DAY..=Timestamp::MAX.as_millisecond() + DAY,
+        1 => Timestamp::MIN.as_millisecond() - DAY..=Timestamp::MIN.as_millisecond() + 400 * DAY,
+        1 => prop::sample::select(vec![i64::MIN, i64::MIN + 1, i64::MAX - 1]),
+    ]
+    .prop_map(EpochMillis)
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig {
+        cases: 2_000,
+        failure_persistence: Some(Box::new(FileFailurePersistence::WithSource("regressions"))),
+        ..ProptestConfig::default()
+    })]
+
+    #[test]
+    fn windows_tile_all_time(window in any_window(), now in any_instant(), part in 0.0..1.0_f64) {
+        let (start, end) = window.bounds(now);
+        prop_assert!(start <= now && now < end, "{:?}", (start, end));
+        prop_assert_eq!(window.end_after(now), end);
+        // Each instant of the window has the same bounds.
+        let length = i128::from(end.0) - i128::from(start.0);
+        #[allow(clippy::as_conversions, reason = "any instant of the window")]
+        let within = (length as f64 * part) as i128;
+        let within = i64::try_from(i128::from(start.0) + within.min(length - 1)).unwrap();
+        for within in [start.0, within, end.0 - 1] {
+            prop_assert_eq!(window.bounds(EpochMillis(within)), (start, end));
+        }
+        if end.0 < i64::MAX {
+            let (start_of_next, end_of_next) = window.bounds(end);
+            prop_assert_eq!(start_of_next, end);
+            prop_assert!(end_of_next > end);
+        }
+        if start.0 > i64::MIN {
+            prop_assert_eq!(window.end_after(EpochMillis(start.0 - 1)), start);
+        }
+    }
+
+    #[test]
+    fn ends_are_monotone(window in any_window(), one in any_instant(), other in any_instant()) {
+        let (one, other) = (one.min(other), one.max(other));
+        prop_assert!(window.end_after(one) <= window.end_after(other));
+    }
+
+    /// The clock shows at an end what the window says, or a gap skipped that.
+    #[test]
+    fn the_clock_at_an_end_is_what_the_window_says(window in any_window(), now in any_instant()) {
+        let end = window.end_after(now);
+        let Ok(at) = Timestamp::from_millisecond(end.0) else { return Ok(()) };
+        let zone = TimeZoneDatabase::bundled().get(window.zone().name()).unwrap();
+        let (local, moment) = (zone.to_datetime(at), jiff::SignedDuration::from_millis(1));
+        let before = zone.to_datetime(at.checked_sub(moment).unwrap());
+        let fields = window.fields();
+        let field = |name| fields.iter().find(|(field, _)| *field == name).map(|(_, text)| &**text);
+        let says = |local: DateTime| {
+            let month: i8 = field("month").map_or(1, |month| month.parse().unwrap());
+            let day = || field("day").map_or(1, |day| day.parse().unwrap());
+            let day = match window.period() {
+                Period::Hour | Period::Day => true,
+                Period::Week => {
+                    let name = local.strftime("%A").to_string().to_lowercase();
+                    name == field("day").unwrap_or("monday")
+                }
+                Period::Month => local.day() == local.days_in_month().min(day()),
+                Period::Year => {
+                    (local.month(), local.day()) == (month, local.days_in_month().min(day()))
+                }
+            };
+            let time = match window.period() {
+                Period::Hour => local.strftime(":%M").to_string() == field("at").unwrap_or(":00"),
+                _ => local.strftime("%H:%M").to_string() == field("at").unwrap_or("00:00"),
+            };
+            day && time && local.second() == 0
+        };
+        let skips = local.duration_since(before) > moment;
+        let mut skipped = std::iter::successors(Some(before), |skipped| {
+            let minute = jiff::SignedDuration::from_mins(1);
+            // From the next whole minute on.
+            let next = skipped.checked_add(minute).ok()?;
+            next.with().second(0).subsec_nanosecond(0).build().ok().filter(|next| *next < local)
+        });
+        prop_assert!(says(local) || skips && skipped.any(says), "{local} after {before}");
+    }
+
+    #[test]
+    fn a_text_is_read_as_it_was(window in any_window()) {
+        prop_assert_eq!(window.to_string().parse::<Window>().unwrap(), window);
+    }
+}
