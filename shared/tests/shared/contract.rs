@@ -44,6 +44,8 @@ struct Part<'a> {
     conditions: &'a [Condition],
     #[serde(rename = "do")]
     changes: Option<&'a [AttributeUpdate]>,
+    #[serde(skip_serializing_if = "std::ops::Not::not")]
+    checks: bool,
     /// `None` if it never holds.
     after: Option<Patch>,
 }
@@ -267,6 +269,7 @@ fn the_contract_has_every_write() {
                 but: patch(&base, &before),
                 conditions,
                 changes,
+                checks: matches!(action, Action::Check(..)),
                 after: after.map(|after| patch(&before, &after)),
             };
             let case = Case {

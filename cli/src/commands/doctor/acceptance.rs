@@ -168,7 +168,7 @@ fn estimate(contract: &Contract) -> Cost {
     // Placed, written, and deleted by a transaction.
     let contract = requests * (PLACED + 2 * PLACED + 2 * PLACED);
     let hot = checks::HOT_ACQUIRES * checks::HOT_UNITS;
-    let few = u64::from(checks::STEADY) + 1_000;
+    let few = u64::from(checks::STEADY) + 10 * checks::HELD + 1_000;
     Cost {
         write_units: contract + raced + hot + few,
         read_units: requests * 2 + raced + 1_000 + 10 * remains::PASS_READS,
@@ -240,6 +240,8 @@ async fn rows(
     units += f64::from(checks::STEADY);
     let (one, two) = (checks::race(here).await?, checks::race(local).await?);
     rows.push(Row::new("processes on one key", one, Some(two)));
+    let (one, two) = (checks::leases(here).await?, checks::leases(local).await?);
+    rows.push(Row::new("key with many leases", one, Some(two)));
     let [one, two] = [checks::hot(here).await?, checks::hot(local).await?];
     let ([split, throttled], [split_there, throttled_there]) = (one, two);
     rows.push(Row::new("hot key", split, Some(split_there)));

@@ -214,6 +214,7 @@ mod tests {
             ),
             state_value: state.to_owned(),
             alarm_actions: actions.iter().map(ToString::to_string).collect(),
+            ..MetricAlarm::default()
         }
     }
 

@@ -21,7 +21,7 @@ const DELETIONS: usize = 25;
 const LATE: Duration = Duration::from_secs(4);
 const PASSES: u32 = 10;
 /// Read units of a pass: a query of each partition.
-pub const PASS_READS: u64 = 64 * 5 + 64;
+pub const PASS_READS: u64 = 64 * 6 + 64;
 
 /// Notes that this namespace is in use, until [`forget`].
 pub async fn note(table: &Table, namespace: &str) -> Result<(), Failure> {
