@@ -305,6 +305,7 @@ fn of_group(backend: &Backend, tried: &contract::Tried) -> Tried {
 mod tests {
     use weirgate_store::MemoryTable;
     use weirgate_testkit::Dynamo;
+    use weirgate_testkit::server::serve;
 
     use super::contract::REFUSED;
     use super::*;
@@ -333,7 +334,12 @@ mod tests {
 
     #[tokio::test]
     async fn the_contract_holds_on_the_embedded_database() {
-        let table = Dynamo::new().await.table().await;
+        let dynamo = Dynamo::new().await;
+        let connection = ConnectOptions {
+            local_endpoint: Some(serve(&dynamo)),
+            ..ConnectOptions::default()
+        };
+        let table = Table::new(weirgate_store::connect(connection).await, "weirgate");
         let contract = Contract::new("contract");
         for (group, tried) in contract.run(&table, "contract", |_| true).await {
             let mut differences = tried.differences;
