@@ -39,7 +39,12 @@ pub struct Acceptance {
     #[arg(long)]
     pub acceptance: bool,
     /// Waits at most so long for an hour's end, to read both hours back
-    #[arg(long = "for", value_name = "SPAN", requires = "acceptance", value_parser = instant::span_within::<0, DAY>)]
+    #[arg(
+        long = "for",
+        value_name = "SPAN",
+        requires = "acceptance",
+        value_parser = instant::span_within::<0, DAY>
+    )]
     wait: Option<Duration>,
     /// Deletes what interrupted acceptances left, and tries nothing
     #[arg(long, requires = "acceptance")]
@@ -64,7 +69,8 @@ impl Acceptance {
         }
         for namespace in left {
             output.note(format!(
-                "an acceptance in namespace {namespace} still runs, or was interrupted: then --acceptance --clean deletes what it left"
+                "an acceptance in namespace {namespace} runs, or was interrupted: --acceptance \
+                 --clean deletes what it left"
             ));
         }
         let namespace = Namespace::new(format!("acceptance-{}", SystemClock.now().0 / 1000))?;

@@ -239,7 +239,7 @@ impl Contract {
             let mut item = item.clone();
             let patch = part.after.as_ref().filter(|_| holds);
             change(&mut item, patch.unwrap_or(&Patch::new()));
-            // A write without a change makes an item all the same.
+            // A write without a change makes an item anyway.
             let is_written = holds && part.changes.is_some() && !part.checks;
             (key.clone(), item, is_written)
         });

@@ -78,7 +78,8 @@ pub async fn clean(backend: &Backend) -> Result<usize, Failure> {
     }
     let namespace = &backend.namespace;
     Err(Failure::Failed(format!(
-        "namespace {namespace} of the table still gets items after {PASSES} passes; run this again with --clean"
+        "namespace {namespace} must be empty after {PASSES} passes, and still gets items; run this \
+         again with --clean"
     )))
 }
 

@@ -162,7 +162,8 @@ impl Report {
         };
         let failed = self.rows.iter().filter(|row| row.has_failed()).count();
         let sum = format!(
-            "{} passed, {failed} failed, {} differ, {} not checked; {} write units reported of at most {}; {} items deleted\n",
+            "{} passed, {failed} failed, {} differ, {} not checked; {} write units reported of at \
+             most {}; {} items deleted\n",
             count(Outcome::Passed),
             count(Outcome::Differs),
             count(Outcome::NotChecked),
