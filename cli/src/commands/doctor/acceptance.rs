@@ -194,17 +194,22 @@ async fn tried(
     let beside = beside(&local, &here.namespace).await;
     remains::note(&here.table, here.namespace.as_str()).await?;
     let rows = tokio::select! {
-        rows = rows(&here, &beside, contract, wait, services) => rows,
+        rows = rows(&here, &beside, contract, wait, services) => Ok(rows),
         () = stopped => Err(Failure::Failed("stopped; what was written is deleted".to_owned())),
     };
     let deleted = remains::clean(&here).await;
     local.stop().await;
-    let (rows, deleted) = (rows?, deleted?);
+    let (mut rows, write_units) = rows?;
+    let (cleaned, deleted) = match deleted {
+        Ok(deleted) => (Tried::passed(format!("{deleted} items deleted")), deleted),
+        Err(failure) => (Tried::failed("", failure.text()), 0),
+    };
+    rows.push(Row::new("clean-up", cleaned, None));
     Ok(Report {
         namespace: here.namespace.to_string(),
         estimate,
-        write_units: rows.1,
-        rows: rows.0,
+        write_units,
+        rows,
         deleted,
     })
 }
@@ -232,33 +237,41 @@ async fn beside(local: &LocalBackend, namespace: &Namespace) -> Backend {
     }
 }
 
+/// Runs the checks. One that meets an error fails, and the others go on.
 async fn rows(
     here: &Backend,
     local: &Backend,
     contract: &Contract,
     wait: Duration,
     services: Services,
-) -> Result<(Vec<Row>, f64), Failure> {
+) -> (Vec<Row>, f64) {
     let mut rows = contract_rows(here, local, contract).await;
-    let mut units = here.meter.take().total;
-    let (one, two) = (checks::steady(here).await?, checks::steady(local).await?);
-    rows.push(Row::new("run without faults", one, Some(two)));
-    units += f64::from(checks::STEADY);
-    let (one, two) = (checks::race(here).await?, checks::race(local).await?);
-    rows.push(Row::new("processes on one key", one, Some(two)));
-    let (one, two) = (checks::leases(here).await?, checks::leases(local).await?);
-    rows.push(Row::new("key with many leases", one, Some(two)));
-    let [one, two] = [checks::hot(here).await?, checks::hot(local).await?];
-    let ([split, throttled], [split_there, throttled_there]) = (one, two);
-    rows.push(Row::new("hot key", split, Some(split_there)));
-    rows.push(Row::new("throttled run", throttled, Some(throttled_there)));
-    let (one, two) = tokio::join!(checks::lease(here), checks::lease(local));
-    rows.push(Row::new("killed process", one?, Some(two?)));
-    let (one, two) = tokio::join!(checks::usage(here, wait), checks::usage(local, wait));
-    rows.push(Row::new("usage", one?, Some(two?)));
+    let mut units = here.meter.take().total + f64::from(checks::STEADY);
+    let one = |check, here, local| Row::new(check, told(here), Some(told(local)));
+    let (a, b) = (checks::steady(here).await, checks::steady(local).await);
+    rows.push(one("run without faults", a, b));
+    let (a, b) = (checks::race(here).await, checks::race(local).await);
+    rows.push(one("processes on one key", a, b));
+    let (a, b) = (checks::leases(here).await, checks::leases(local).await);
+    rows.push(one("key with many leases", a, b));
+    let hot = async |backend| match checks::hot(backend).await {
+        Ok([split, throttled]) => (Ok(split), Ok(throttled)),
+        Err(failure) => (Err(failure), Ok(Tried::not_checked("see the hot key"))),
+    };
+    let (a, b) = (hot(here).await, hot(local).await);
+    rows.push(one("hot key", a.0, b.0));
+    rows.push(one("throttled run", a.1, b.1));
+    let (a, b) = tokio::join!(checks::lease(here), checks::lease(local));
+    rows.push(one("killed process", a, b));
+    let (a, b) = tokio::join!(checks::usage(here, wait), checks::usage(local, wait));
+    rows.push(one("usage", a, b));
     rows.push(Row::new("alarms' metrics", services.metrics, None));
     units += here.meter.take().total;
-    Ok((rows, units))
+    (rows, units)
+}
+
+fn told(tried: Result<Tried, Failure>) -> Tried {
+    tried.unwrap_or_else(|failure| Tried::failed("", failure.text()))
 }
 
 async fn contract_rows(here: &Backend, local: &Backend, contract: &Contract) -> Vec<Row> {
