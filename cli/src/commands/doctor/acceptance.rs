@@ -322,6 +322,7 @@ fn of_group(backend: &Backend, tried: &contract::Tried) -> Tried {
 
 #[cfg(test)]
 mod tests {
+    use weirgate::{EpochMillis, FakeClock};
     use weirgate_store::MemoryTable;
     use weirgate_testkit::Dynamo;
     use weirgate_testkit::server::serve;
@@ -366,6 +367,19 @@ mod tests {
                 !TAKEN.contains(&found.case.as_str()) || found.found != "it is accepted"
             });
             assert_eq!(differences, [], "{group}");
+        }
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn usage_is_read_within_an_hour_and_a_finished_one_needs_the_aggregator() {
+        const HOUR: i64 = 472_223 * 3_600_000;
+        for (before_ms, expected) in [(90_000, State::Passed), (30_000, State::NotChecked)] {
+            let clock = FakeClock::at(EpochMillis(HOUR - before_ms));
+            let table = Dynamo::new().await.with_clock(clock).table().await;
+            let backend = Backend::new(table, Namespace::new("usage").unwrap(), vec![]);
+            let tried = checks::usage(&backend, Duration::from_secs(60)).await;
+            let tried = tried.unwrap();
+            assert_eq!(tried.outcome, expected, "{tried:?}");
         }
     }
 

@@ -2,6 +2,7 @@
 
 use std::ffi::OsString;
 use std::process::Stdio;
+use std::time::Duration;
 
 use tokio::process::Command;
 use weirgate::{Limit, RateLimiter, Resource};
@@ -43,6 +44,14 @@ impl Backend {
             arguments,
             has_functions,
             is_aws,
+        }
+    }
+
+    /// Returns how long to wait for a function: `known` if it is known to run.
+    pub const fn patience(&self, known: Duration, doubtful: Duration) -> Duration {
+        match self.has_functions {
+            true => known,
+            false => doubtful,
         }
     }
 
