@@ -73,6 +73,15 @@ e2e: cargo .venv/stack/.installed .venv/sam/.installed .venv/aws/.installed ## D
 	cargo build --locked --workspace --bin weirgate --bin drive
 	.venv/stack/bin/python verify/stack/e2e.py
 
+# With your credentials; it tells the cost, and asks first. ARGS='--for 1h' reads usage over an hour's end.
+.PHONY: aws-check
+aws-check: cargo .venv/aws/.installed ## Try all that Weirgate needs on a deployed stack: STACK=weirgate
+	@test -n "$(STACK)" || { echo "make: STACK must name a deployed stack: make aws-check STACK=weirgate" >&2; exit 1; }
+	cargo build --locked --workspace --bin weirgate
+	table=$$(.venv/aws/bin/aws cloudformation describe-stacks --stack-name "$(STACK)" --output text \
+		--query "Stacks[0].Outputs[?OutputKey=='TableName'].OutputValue") && \
+	$(cargo_target)/debug/weirgate --table "$$table" doctor --acceptance --stack "$(STACK)" $(ARGS)
+
 # With the functions as the tests build them: the procedures do not depend on how fast they are.
 .PHONY: drill
 drill: cargo .venv/stack/.installed .venv/sam/.installed .venv/aws/.installed ## Run every command of docs/operations.md on a deployed stack

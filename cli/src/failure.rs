@@ -99,6 +99,17 @@ pub enum Failure {
 }
 
 impl Failure {
+    /// Returns the text of the error; empty if the output is closed.
+    pub fn text(&self) -> &str {
+        match self {
+            Self::OutputClosed => "",
+            Self::Failed(text)
+            | Self::Refused(text)
+            | Self::Unavailable(text)
+            | Self::Exit(_, text) => text,
+        }
+    }
+
     /// Prints the error to standard error, as text or JSON, and returns the exit code.
     pub fn report(&self, is_json: bool) -> ExitCode {
         let (code, text) = match self {

@@ -5,8 +5,10 @@ Then a second stack on the same table, and a release that is deployed by the com
 
 import base64
 import json
+import os
 import platform
 import re
+import subprocess
 import sys
 
 from account import ROOT, TARGET, Account, Failed, hold, run, until
@@ -20,6 +22,10 @@ HERE = [
     ("template-arm64.yaml", f"template-{PROCESSOR}.yaml"),
     ("AlarmEmail=on-call@example.com", "DeletionProtection=false Alarms=false Dashboard=false"),
 ]
+
+# Neither the emulator nor the local backend throttles, and the emulator has no metrics.
+CHECKED = ("contract, writes", "contract, transactions", "contract, lists", "run without faults", "processes on one key", "key with many leases",
+           "killed process", "usage")
 
 
 def expect(holds, otherwise):
@@ -54,6 +60,24 @@ def drive(account, table):
     records = sum(line.get("records", 0) for line in account.lines() if isinstance(line, dict))
     expect(records > 0, "the aggregator read nothing")
     account.say(f"usage is exact; the aggregator has read {records} records")
+
+
+def begin_acceptance(account, table):
+    """Tries the table by `weirgate doctor --acceptance`, and a local backend beside it, as on AWS."""
+    environment = {**os.environ, **account.credentials, "WEIRGATE_TABLE": table}
+    command = [TARGET / "debug/weirgate", "--json", "doctor", "--acceptance", "--yes"]
+    return subprocess.Popen(command, env=environment, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+
+
+def end_acceptance(account, acceptance):
+    """Nothing failed, and what the emulated account has was checked."""
+    out, errors = acceptance.communicate(timeout=300)
+    expect(acceptance.returncode == 0, f"the acceptance failed ({acceptance.returncode}): {out[-3000:]}{errors[-1000:]}")
+    rows = {row["check"]: row for row in json.loads(out)["rows"]}
+    for check, row in rows.items():
+        account.say(f"{check}: {row['outcome']}, {row['figure'] or row['note']}; local: {row['local'] or row['local_note']}")
+    for check in CHECKED:
+        expect(rows[check]["outcome"] == "passed" == rows[check]["local_outcome"], rows[check])
 
 
 def deploy_beside(account, outputs):
@@ -102,7 +126,10 @@ def main():
     account.sam("deploy", "--config-env", "local")
     outputs = account.outputs("weirgate-local")
     account.say(f"driving {outputs['TableName']}")
+    acceptance = begin_acceptance(account, outputs["TableName"])
     drive(account, outputs["TableName"])
+    account.say("the acceptance")
+    end_acceptance(account, acceptance)
     account.say("sam deploy of a second stack on the same table")
     deploy_beside(account, outputs)
     account.say("deploying a release with the AWS CLI")

@@ -1,5 +1,6 @@
 //! `weirgate doctor`.
 
+mod acceptance;
 mod alarms;
 mod aws;
 mod finding;
@@ -20,15 +21,23 @@ use finding::{Finding, State};
 /// Table, indexes, stream, functions, schedule, alarms, clock, and what the credentials allow;
 /// each problem with its remedy. It changes nothing.
 ///
+/// With --acceptance it tries the table by requests instead: every request that Weirgate sends,
+/// processes on one key, a hot key, a killed process, usage. It tells what that costs, asks first,
+/// and deletes what it wrote. Each figure stands beside that of a local backend.
+///
 /// It needs `dynamodb:DescribeTable`. What else the credentials do not allow is named and left
 /// out; the managed policy ReadOnlyAccess of AWS allows all of it.
 #[derive(Debug, Args)]
-#[command(after_help = "Example: weirgate doctor --table limits\n\n\
-                        Exit codes: 0 nothing is wrong, 1 something is.")]
+#[command(
+    after_help = "Examples:\n  weirgate doctor --table limits\n  weirgate doctor --table limits --acceptance --dry-run\n\n\
+                        Exit codes: 0 nothing is wrong, 1 something is."
+)]
 pub struct Doctor {
     /// Name of the stack, if no function reads the table's stream
     #[arg(long, value_parser = stack_name)]
     stack: Option<String>,
+    #[command(flatten)]
+    acceptance: acceptance::Acceptance,
 }
 
 #[derive(Debug, Serialize)]
@@ -38,6 +47,9 @@ struct Diagnosis {
 
 impl Doctor {
     pub async fn run(self, context: &Context) -> Result<Outcome, Failure> {
+        if self.acceptance.acceptance {
+            return self.acceptance.run(context, self.stack).await;
+        }
         let table = context.stored().await?;
         let facts = table
             .describe()

@@ -43,6 +43,26 @@ async fn doctor_changes_nothing() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
+async fn an_acceptance_tells_its_cost_and_asks_before_it_writes() {
+    let dynamo = Dynamo::new().await;
+    let endpoint = serve(&dynamo);
+    for (option, code) in [(None, 2), (Some("--dry-run"), 0), (Some("--clean"), 0)] {
+        let options = ["--table", "weirgate", "--endpoint-url", &endpoint, "doctor"];
+        let run = weirgate(
+            options
+                .into_iter()
+                .chain(["--acceptance"])
+                .chain(option)
+                .collect::<Vec<_>>(),
+        );
+        assert_eq!(run.code, Some(code), "{run:?}");
+        let is_told = run.stderr.contains(" cents on demand");
+        assert_eq!(is_told, option != Some("--clean"), "{run:?}");
+        assert!(dynamo.stream().is_empty(), "{run:?}");
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
 async fn each_problem_of_a_table_without_indexes_and_stream_has_a_remedy() {
     let dynamo = Dynamo::empty();
     let mut request = dynamo.client().await.create_table().table_name("weirgate");

@@ -31,6 +31,7 @@ pub enum Action {
 /// An attribute, or a place inside a map attribute. Any name is allowed, because expressions use
 /// placeholders.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Hash)]
+#[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize))]
 pub struct Path(pub Vec<Cow<'static, str>>);
 
 impl Path {
@@ -62,6 +63,8 @@ impl Path {
 
 /// A value to write or compare with.
 #[derive(Debug, Clone, PartialEq, Eq)]
+#[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize))]
+#[cfg_attr(feature = "serde", serde(rename_all = "snake_case"))]
 pub enum Value {
     /// A whole number.
     Int(i64),
@@ -89,6 +92,8 @@ impl Value {
 
 /// A condition of an update.
 #[derive(Debug, Clone, PartialEq, Eq)]
+#[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize))]
+#[cfg_attr(feature = "serde", serde(rename_all = "snake_case"))]
 pub enum Condition {
     /// The attribute does not exist.
     Absent(Path),
@@ -110,6 +115,8 @@ pub enum Condition {
 
 /// A change of one attribute.
 #[derive(Debug, Clone, PartialEq, Eq)]
+#[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize))]
+#[cfg_attr(feature = "serde", serde(rename_all = "snake_case"))]
 pub enum AttributeUpdate {
     /// Sets it.
     Set(Path, Value),

@@ -5,6 +5,7 @@ mod model;
 
 mod codec;
 mod config;
+mod contract;
 mod extremes;
 mod keys;
 mod lives;

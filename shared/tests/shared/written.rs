@@ -185,23 +185,41 @@ fn line(action: &Action) -> String {
     }
 }
 
+/// Returns the kind of a condition: its text without numbers.
+pub fn kind(of: &Condition) -> String {
+    without_numbers(&condition(of))
+}
+
+fn without_numbers(line: &str) -> String {
+    let is_word = |char: &char| !matches!(char, '0'..='9' | '-');
+    line.chars().filter(is_word).collect()
+}
+
+/// Returns every write by the view that leads to it; of those that differ in numbers alone, the
+/// first one.
+pub fn written() -> Vec<(&'static str, Shard, Vec<Action>)> {
+    let mut seen = BTreeSet::new();
+    let day = hours(25);
+    let instants = [(START.plus(Millis(200)), false), (day, false), (day, true)];
+    let of_view = |(name, view): (_, Shard)| {
+        let all = instants
+            .iter()
+            .flat_map(|(instant, by_others)| actions(&view, *instant, *by_others));
+        let new = all.filter(|action| seen.insert(without_numbers(&line(action))));
+        let new = new.collect();
+        (name, view, new)
+    };
+    views().into_iter().map(of_view).collect()
+}
+
 #[test]
 fn every_write_is_what_it_was() {
     let mut page = String::new();
-    // Of those that differ in numbers alone, the first one.
-    let (mut seen, is_word) = (BTreeSet::new(), |char: &char| {
-        !matches!(char, '0'..='9' | '-')
-    });
-    for (name, view) in views() {
+    for (name, _, actions) in written() {
         page += &format!("# {name}\n");
-        let day = hours(25);
-        for (instant, by_others) in [(START.plus(Millis(200)), false), (day, false), (day, true)] {
-            for line in actions(&view, instant, by_others).iter().map(line) {
-                if seen.insert(line.chars().filter(is_word).collect::<String>()) {
-                    page += &line;
-                    page.push('\n');
-                }
-            }
+        for line in actions.iter().map(line) {
+            page += &line;
+            page.push('\n');
         }
     }
     let file = File::new(env!("CARGO_MANIFEST_DIR")).join("tests/shared/writes.txt");

@@ -1,9 +1,12 @@
 //! The alarms of the stack.
 
+use std::collections::BTreeSet;
+
 use serde::Deserialize;
 use serde_json::json;
 use weirgate_shared::docs;
 
+use super::acceptance::{State, Tried};
 use super::aws::{Aws, RequestError, Service};
 use super::finding::Finding;
 
@@ -11,6 +14,7 @@ use super::finding::Finding;
 const RUNBOOK: &str = docs!("operations");
 
 const OPERATION: &str = "GraniteServiceVersion20100801.DescribeAlarms";
+const LIST: &str = "GraniteServiceVersion20100801.ListMetrics";
 
 #[derive(Debug, Default, Deserialize)]
 #[serde(rename_all = "PascalCase", default)]
@@ -27,6 +31,93 @@ struct MetricAlarm {
     alarm_description: Option<String>,
     state_value: String,
     alarm_actions: Vec<String>,
+    namespace: Option<String>,
+    metric_name: Option<String>,
+    metrics: Vec<MetricQuery>,
+}
+
+/// A metric of an alarm that computes with several.
+#[derive(Debug, Clone, Default, Deserialize)]
+#[serde(rename_all = "PascalCase", default)]
+struct MetricQuery {
+    metric_stat: Option<MetricStat>,
+}
+
+#[derive(Debug, Clone, Default, Deserialize)]
+#[serde(rename_all = "PascalCase", default)]
+struct MetricStat {
+    metric: Metric,
+}
+
+/// A metric by its names.
+#[derive(Debug, Clone, Default, PartialEq, Eq, PartialOrd, Ord, Deserialize)]
+#[serde(rename_all = "PascalCase", default)]
+struct Metric {
+    namespace: String,
+    metric_name: String,
+}
+
+#[derive(Debug, Default, Deserialize)]
+#[serde(rename_all = "PascalCase", default)]
+struct Metrics {
+    metrics: Vec<Metric>,
+}
+
+/// Returns whether CloudWatch has each metric that the stack's alarms watch. Metrics of failures
+/// have no value while nothing fails.
+pub async fn metrics(aws: &Aws, stack: &str) -> Tried {
+    let failed = |action: &str, error: &RequestError| {
+        Tried::not_checked(Finding::failed("alarms", action, error).found)
+    };
+    let alarms = match read(aws, stack).await {
+        Ok(alarms) => alarms,
+        Err(error) => return failed("cloudwatch:DescribeAlarms", &error),
+    };
+    let ours = alarms
+        .iter()
+        .filter(|alarm| logical_name(stack, alarm).is_some());
+    let watched: BTreeSet<_> = ours.flat_map(MetricAlarm::watched).collect();
+    if watched.is_empty() {
+        return Tried::not_checked(format!("the stack {stack} has no alarms"));
+    }
+    let (mut missing, number) = (vec![], watched.len());
+    for metric in watched {
+        let Metric {
+            namespace,
+            metric_name,
+        } = &metric;
+        let request = json!({"Namespace": namespace, "MetricName": metric_name});
+        match aws
+            .call::<Metrics>(Service::CloudWatch, LIST, &request)
+            .await
+        {
+            Ok(found) if found.metrics.contains(&metric) => {}
+            Ok(_) => missing.push(format!("{namespace} {metric_name}")),
+            Err(error) => return failed("cloudwatch:ListMetrics", &error),
+        }
+    }
+    let figure = format!("{} of {number} present", number - missing.len());
+    match missing.is_empty() {
+        true => Tried::passed(figure),
+        false => Tried::of(
+            State::NotChecked,
+            figure,
+            format!("without a value so far: {}", missing.join(", ")),
+        ),
+    }
+}
+
+impl MetricAlarm {
+    fn watched(&self) -> Vec<Metric> {
+        let queries = self.metrics.iter();
+        let own = self.namespace.clone().zip(self.metric_name.clone());
+        let own = own.map(|(namespace, metric_name)| Metric {
+            namespace,
+            metric_name,
+        });
+        let stats = queries.filter_map(|query| query.metric_stat.clone());
+        stats.map(|stat| stat.metric).chain(own).collect()
+    }
 }
 
 /// Returns the findings about the alarms of a stack: one for each that rings, and one for all.
@@ -123,6 +214,7 @@ mod tests {
             ),
             state_value: state.to_owned(),
             alarm_actions: actions.iter().map(ToString::to_string).collect(),
+            ..MetricAlarm::default()
         }
     }
 

@@ -1,0 +1,391 @@
+//! `weirgate doctor --acceptance`: what all that Weirgate promises on DynamoDB is tried by.
+//!
+//! - `contract`: requests and their answers, as data
+//! - `checks`: processes on one key, a hot key, a killed process, usage
+//! - `backend`: the table, and a local backend beside it
+//! - `remains`: what was written, deleted
+//! - `report`: rows and cost
+
+mod backend;
+mod checks;
+mod contract;
+mod remains;
+mod report;
+
+use std::ffi::OsString;
+use std::time::Duration;
+
+use clap::Args;
+use weirgate::{Clock, SystemClock};
+use weirgate_local::LocalBackend;
+use weirgate_shared::Namespace;
+use weirgate_store::{ConnectOptions, Table};
+
+use self::backend::Backend;
+use self::contract::Contract;
+use self::report::{Cost, Report, Row};
+pub use self::report::{Outcome as State, Tried};
+use super::{alarms, aws, functions};
+use crate::commands::confirm::Destroy;
+use crate::context::Context;
+use crate::failure::{Failure, Outcome};
+use crate::instant::{self, DAY};
+use crate::stop::stopped;
+
+/// Options of an acceptance.
+#[derive(Debug, Args)]
+pub struct Acceptance {
+    /// Tries all that Weirgate needs of the table, in a namespace of its own
+    #[arg(long)]
+    pub acceptance: bool,
+    /// Waits at most so long for an hour's end, to read both hours back
+    #[arg(
+        long = "for",
+        value_name = "SPAN",
+        requires = "acceptance",
+        value_parser = instant::span_within::<0, DAY>
+    )]
+    wait: Option<Duration>,
+    /// Deletes what interrupted acceptances left, and tries nothing
+    #[arg(long, requires = "acceptance")]
+    clean: bool,
+    #[command(flatten)]
+    destroy: Destroy,
+}
+
+impl Acceptance {
+    pub async fn run(self, context: &Context, stack: Option<String>) -> Result<Outcome, Failure> {
+        let table = context.stored().await?;
+        let output = context.output();
+        let left = remains::runs(&table).await?;
+        if self.clean {
+            let mut deleted = 0;
+            for namespace in left {
+                let backend = of(context, table.clone(), Namespace::new(namespace)?)?;
+                deleted += remains::clean(&backend).await?;
+            }
+            output.print(&deleted, |deleted| format!("{deleted} items deleted"))?;
+            return Ok(Outcome::Done);
+        }
+        for namespace in left {
+            output.note(format!(
+                "an acceptance in namespace {namespace} runs, or was interrupted: --acceptance \
+                 --clean deletes what it left"
+            ));
+        }
+        let namespace = Namespace::new(format!("acceptance-{}", SystemClock.now().0 / 1000))?;
+        let contract = Contract::new(namespace.as_str());
+        let estimate = estimate(&contract);
+        let cents = estimate.cents();
+        output.note(format!(
+            "at most {} write units and {} read units: {cents} cents on demand in us-east-1",
+            estimate.write_units, estimate.read_units
+        ));
+        let deed = format!(
+            "write to namespace {namespace} of table {}, for at most {cents} cents",
+            table.name()
+        );
+        self.destroy.confirm(&deed, "yes")?;
+        if self.destroy.dry_run {
+            return Ok(Outcome::Done);
+        }
+        let mut here = of(context, table, namespace.clone())?;
+        let found = services(context, &here, stack).await;
+        here.has_functions = found.has_functions;
+        let report = tried(
+            here,
+            &contract,
+            self.wait.unwrap_or_default(),
+            found,
+            estimate,
+        )
+        .await?;
+        output.print(&report, Report::text)?;
+        Ok(match report.rows.iter().any(Row::has_failed) {
+            true => Outcome::Incomplete,
+            false => Outcome::Done,
+        })
+    }
+}
+
+/// What runs beside the table.
+struct Services {
+    has_functions: bool,
+    metrics: Tried,
+}
+
+async fn services(context: &Context, here: &Backend, stack: Option<String>) -> Services {
+    if context.is_local() {
+        return Services {
+            has_functions: false,
+            metrics: Tried::not_checked(
+                "the alarms' metrics: this endpoint is a table on this machine",
+            ),
+        };
+    }
+    let elsewhere = ConnectOptions {
+        endpoint_url: None,
+        ..context.connection()
+    };
+    let aws = aws::Aws::new(weirgate_store::sdk_config(&elsewhere).await);
+    let Ok(facts) = here.table.describe().await else {
+        return Services {
+            has_functions: false,
+            metrics: Tried::not_checked("the alarms' metrics: dynamodb:DescribeTable failed"),
+        };
+    };
+    let named = stack.clone();
+    let (_, found) = functions::findings(&aws, here.table.name(), &facts, stack).await;
+    let metrics = match found.as_deref().or(named.as_deref()) {
+        None => Tried::not_checked("the alarms' metrics: the stack is not known; name it: --stack"),
+        Some(stack) => alarms::metrics(&aws, stack).await,
+    };
+    Services {
+        has_functions: found.is_some(),
+        metrics,
+    }
+}
+
+/// Returns the table as the command line reaches it.
+fn of(context: &Context, table: Table, namespace: Namespace) -> Result<Backend, Failure> {
+    let options = context.options();
+    let mut arguments: Vec<OsString> = vec!["--table".into(), context.table()?.into()];
+    for (option, value) in [
+        ("--region", &options.region),
+        ("--profile", &options.profile),
+        ("--endpoint-url", &options.endpoint_url),
+    ] {
+        arguments.extend(value.iter().flat_map(|value| [option.into(), value.into()]));
+    }
+    arguments.extend(["--namespace".into(), namespace.to_string().into()]);
+    let is_aws = options.endpoint_url.is_none() && std::env::var_os("AWS_ENDPOINT_URL").is_none();
+    Ok(Backend {
+        is_aws,
+        ..Backend::new(table, namespace, arguments)
+    })
+}
+
+/// Returns the most units of a run. A placed item enters up to four indexes.
+fn estimate(contract: &Contract) -> Cost {
+    const PLACED: u64 = 6;
+    let requests = u64::try_from(contract.requests()).unwrap_or(u64::MAX);
+    let racers = u64::try_from(checks::RACERS).unwrap_or(u64::MAX);
+    let raced = racers * u64::from(checks::RACER_ACQUIRES) * 2;
+    // Placed, written, and deleted by a transaction.
+    let contract = requests * (PLACED + 2 * PLACED + 2 * PLACED);
+    let hot = checks::HOT_ACQUIRES * checks::HOT_UNITS;
+    let few = u64::from(checks::STEADY) + 10 * checks::HELD + 1_000;
+    Cost {
+        write_units: contract + raced + hot + few,
+        read_units: requests * 2 + raced + 1_000 + 10 * remains::PASS_READS,
+    }
+}
+
+/// Runs all checks, and deletes what they wrote, also after Ctrl-C.
+async fn tried(
+    here: Backend,
+    contract: &Contract,
+    wait: Duration,
+    services: Services,
+    estimate: Cost,
+) -> Result<Report, Failure> {
+    let stopped = stopped()?;
+    let local = LocalBackend::start(weirgate_local::Options::default()).await?;
+    let beside = beside(&local, &here.namespace).await;
+    remains::note(&here.table, here.namespace.as_str()).await?;
+    let rows = tokio::select! {
+        rows = rows(&here, &beside, contract, wait, services) => Ok(rows),
+        () = stopped => Err(Failure::Failed("stopped; what was written is deleted".to_owned())),
+    };
+    let deleted = remains::clean(&here).await;
+    local.stop().await;
+    let (mut rows, write_units) = rows?;
+    let (cleaned, deleted) = match deleted {
+        Ok(deleted) => (Tried::passed(format!("{deleted} items deleted")), deleted),
+        Err(failure) => (Tried::failed("", failure.text()), 0),
+    };
+    rows.push(Row::new("clean-up", cleaned, None));
+    Ok(Report {
+        namespace: here.namespace.to_string(),
+        estimate,
+        write_units,
+        rows,
+        deleted,
+    })
+}
+
+/// Returns the local backend, whose figures are shown beside the table's.
+async fn beside(local: &LocalBackend, namespace: &Namespace) -> Backend {
+    let connection = ConnectOptions {
+        local_endpoint: Some(local.endpoint_url().to_owned()),
+        ..ConnectOptions::default()
+    };
+    let name = &local.options().table;
+    let table = Table::new(weirgate_store::connect(connection).await, name);
+    let arguments = [
+        "--table",
+        name,
+        "--endpoint-url",
+        local.endpoint_url(),
+        "--namespace",
+        namespace.as_str(),
+    ];
+    let arguments = arguments.map(OsString::from).to_vec();
+    Backend {
+        has_functions: true,
+        ..Backend::new(table, namespace.clone(), arguments)
+    }
+}
+
+/// Runs the checks. One that meets an error fails, and the others go on.
+async fn rows(
+    here: &Backend,
+    local: &Backend,
+    contract: &Contract,
+    wait: Duration,
+    services: Services,
+) -> (Vec<Row>, f64) {
+    let mut rows = contract_rows(here, local, contract).await;
+    let mut units = here.meter.take().total + f64::from(checks::STEADY);
+    let one = |check, here, local| Row::new(check, told(here), Some(told(local)));
+    let (a, b) = (checks::steady(here).await, checks::steady(local).await);
+    rows.push(one("run without faults", a, b));
+    let (a, b) = (checks::race(here).await, checks::race(local).await);
+    rows.push(one("processes on one key", a, b));
+    let (a, b) = (checks::leases(here).await, checks::leases(local).await);
+    rows.push(one("key with many leases", a, b));
+    let hot = async |backend| match checks::hot(backend).await {
+        Ok([split, throttled]) => (Ok(split), Ok(throttled)),
+        Err(failure) => (Err(failure), Ok(Tried::not_checked("see the hot key"))),
+    };
+    let (a, b) = (hot(here).await, hot(local).await);
+    rows.push(one("hot key", a.0, b.0));
+    rows.push(one("throttled run", a.1, b.1));
+    let (a, b) = tokio::join!(checks::lease(here), checks::lease(local));
+    rows.push(one("killed process", a, b));
+    let (a, b) = tokio::join!(checks::usage(here, wait), checks::usage(local, wait));
+    rows.push(one("usage", a, b));
+    rows.push(Row::new("alarms' metrics", services.metrics, None));
+    units += here.meter.take().total;
+    (rows, units)
+}
+
+fn told(tried: Result<Tried, Failure>) -> Tried {
+    tried.unwrap_or_else(|failure| Tried::failed("", failure.text()))
+}
+
+async fn contract_rows(here: &Backend, local: &Backend, contract: &Contract) -> Vec<Row> {
+    let namespace = here.namespace.as_str();
+    let one = contract.run(&here.table, namespace, |_| true).await;
+    let two = contract.run(&local.table, namespace, |_| true).await;
+    let rows = one.into_iter().map(|(group, tried)| {
+        let there = &two[group];
+        Row::new(
+            format!("contract, {group}"),
+            of_group(here, &tried),
+            Some(of_group(local, there)),
+        )
+    });
+    rows.collect()
+}
+
+/// Returns what a group found. An emulator may differ where the case has AWS's sentence.
+fn of_group(backend: &Backend, tried: &contract::Tried) -> Tried {
+    let differences = &tried.differences;
+    let figure = format!("{} requests", tried.held);
+    if differences.is_empty() {
+        return Tried::passed(figure);
+    }
+    let lines = differences.iter().map(|difference| {
+        let contract::Difference { case, found, aws } = difference;
+        let aws = if aws.is_empty() {
+            String::new()
+        } else {
+            format!("; AWS: {aws:?}")
+        };
+        format!("{case}: {found}{aws}")
+    });
+    let state = match !backend.is_aws
+        && differences
+            .iter()
+            .all(|difference| !difference.aws.is_empty())
+    {
+        true => State::Differs,
+        false => State::Failed,
+    };
+    Tried::of(
+        state,
+        format!("{figure}, {} differ", differences.len()),
+        lines.collect::<Vec<_>>().join("\n"),
+    )
+}
+
+#[cfg(test)]
+mod tests {
+    use weirgate::{EpochMillis, FakeClock};
+    use weirgate_store::MemoryTable;
+    use weirgate_testkit::Dynamo;
+    use weirgate_testkit::server::serve;
+
+    use super::contract::REFUSED;
+    use super::*;
+
+    /// What the embedded database takes, and DynamoDB refuses.
+    const TAKEN: [&str; 3] = [
+        "an index's partition key of 2,049 bytes",
+        "an index's sort key of 1,025 bytes",
+        "301 operators and functions",
+    ];
+
+    #[tokio::test]
+    async fn the_contract_holds_on_the_table_in_memory() {
+        let table = Table::in_memory(&MemoryTable::default(), SystemClock);
+        let mut contract = Contract::new("contract");
+        contract.repeats = false;
+        // A request that DynamoDB refuses panics there.
+        for (group, tried) in contract
+            .run(&table, "contract", |group| group != REFUSED)
+            .await
+        {
+            assert_eq!(tried.differences, [], "{group}");
+            assert!(tried.held > 3, "{group}");
+        }
+    }
+
+    #[tokio::test]
+    async fn the_contract_holds_on_the_embedded_database() {
+        let dynamo = Dynamo::new().await;
+        let connection = ConnectOptions {
+            local_endpoint: Some(serve(&dynamo)),
+            ..ConnectOptions::default()
+        };
+        let table = Table::new(weirgate_store::connect(connection).await, "weirgate");
+        let contract = Contract::new("contract");
+        for (group, tried) in contract.run(&table, "contract", |_| true).await {
+            let mut differences = tried.differences;
+            differences.retain(|found| {
+                !TAKEN.contains(&found.case.as_str()) || found.found != "it is accepted"
+            });
+            assert_eq!(differences, [], "{group}");
+        }
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn usage_is_read_within_an_hour_and_a_finished_one_needs_the_aggregator() {
+        const HOUR: i64 = 472_223 * 3_600_000;
+        for (before_ms, expected) in [(90_000, State::Passed), (30_000, State::NotChecked)] {
+            let clock = FakeClock::at(EpochMillis(HOUR - before_ms));
+            let table = Dynamo::new().await.with_clock(clock).table().await;
+            let backend = Backend::new(table, Namespace::new("usage").unwrap(), vec![]);
+            let tried = checks::usage(&backend, Duration::from_secs(60)).await;
+            let tried = tried.unwrap();
+            assert_eq!(tried.outcome, expected, "{tried:?}");
+        }
+    }
+
+    #[test]
+    fn a_run_costs_at_most_a_dollar() {
+        let cost = estimate(&Contract::new("acceptance-1"));
+        assert!((1..=100).contains(&cost.cents()), "{cost:?}");
+    }
+}

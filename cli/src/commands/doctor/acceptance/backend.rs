@@ -1,0 +1,105 @@
+//! What is tried: the table that was named, and a backend of this machine beside it.
+
+use std::ffi::OsString;
+use std::process::Stdio;
+use std::time::Duration;
+
+use tokio::process::Command;
+use weirgate::{Limit, RateLimiter, Resource};
+use weirgate_shared::{BucketKey, EntityId, Namespace, Shard};
+use weirgate_store::{CapacityMeter, Table, ThrottleMeter};
+
+use crate::failure::Failure;
+
+/// Resource of all buckets.
+pub const RESOURCE: &str = "acceptance";
+
+/// A table, and how processes reach it.
+#[derive(Debug)]
+pub struct Backend {
+    pub table: Table,
+    pub meter: CapacityMeter,
+    pub throttles: ThrottleMeter,
+    pub namespace: Namespace,
+    /// Options of the command line for this table and namespace.
+    pub arguments: Vec<OsString>,
+    /// Whether the functions are known to run.
+    pub has_functions: bool,
+    /// Whether it is DynamoDB itself, as far as its address tells.
+    pub is_aws: bool,
+}
+
+impl Backend {
+    pub fn new(table: Table, namespace: Namespace, arguments: Vec<OsString>) -> Self {
+        let (meter, throttles) = (CapacityMeter::default(), ThrottleMeter::default());
+        let table = table
+            .with_meter(meter.clone())
+            .with_throttle_meter(throttles.clone());
+        let (has_functions, is_aws) = (false, false);
+        Self {
+            table,
+            meter,
+            throttles,
+            namespace,
+            arguments,
+            has_functions,
+            is_aws,
+        }
+    }
+
+    /// Returns how long to wait for a function: `known` if it is known to run.
+    pub const fn patience(&self, known: Duration, doubtful: Duration) -> Duration {
+        match self.has_functions {
+            true => known,
+            false => doubtful,
+        }
+    }
+
+    /// Returns a limiter with nothing in common with others, as another process has.
+    pub async fn limiter(&self) -> Result<RateLimiter, Failure> {
+        let limiter = RateLimiter::builder(self.table.name())
+            .table(self.table.clone())
+            .namespace(self.namespace.as_str())
+            .owner("acceptance");
+        Ok(limiter.build().await?)
+    }
+
+    /// Returns the command line on this table, as another process. It ends with its value.
+    pub fn process(&self, arguments: &[&str]) -> Result<Command, Failure> {
+        let program = std::env::current_exe();
+        let program = program.map_err(|error| {
+            Failure::Failed(format!("the program's own file must be known: {error}"))
+        })?;
+        let mut command = Command::new(program);
+        let command = command.args(&self.arguments).args(arguments);
+        command.stdout(Stdio::piped()).stderr(Stdio::piped());
+        command.stdin(Stdio::null()).kill_on_drop(true);
+        Ok(std::mem::replace(command, Command::new("")))
+    }
+
+    /// Returns the key of a bucket's first shard.
+    pub fn bucket(&self, entity: &str) -> Result<BucketKey, Failure> {
+        Ok(BucketKey {
+            namespace: self.namespace.clone(),
+            entity: EntityId::new(entity)?,
+            resource: Resource::new(RESOURCE)?,
+            shard: 0,
+        })
+    }
+
+    /// Returns a bucket's first shard, if it was created.
+    pub async fn shard(&self, entity: &str) -> Result<Option<Shard>, Failure> {
+        let key = self.bucket(entity)?.item_key();
+        let found = self.table.read(&[key]).await;
+        let found = found.map_err(|error| Failure::from(&error))?;
+        let shard = found.first().map(|item| item.bucket()).transpose();
+        shard.map_err(|error| Failure::Failed(format!("bucket {entity}: {error}")))
+    }
+}
+
+/// Returns the limit `t` with a capacity, and next to no refill.
+pub fn limit(capacity: u32) -> Result<Limit, Failure> {
+    const DAY_MS: u32 = 86_400_000;
+    let limit = Limit::custom("t", i64::from(capacity), 1, i64::from(DAY_MS));
+    limit.map_err(|error| Failure::Failed(error.to_string()))
+}
