@@ -8,8 +8,8 @@ use jiff::civil::{Date, DateTime};
 
 use crate::CalendarError;
 
-/// Maximum years to look for the next day: 29 February on one day of the week occurs after 40 years
-/// at the latest, because 2100 is no leap year.
+/// Maximum years to look for the next day: 29 February occurs on each day of the week every 28 years,
+/// or within 40 where a century is no leap year.
 const MAX_YEARS: i16 = 41;
 
 /// Minutes of the calendar by five fields: minute, hour, day of the month, month, day of the week.

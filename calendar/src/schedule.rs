@@ -22,9 +22,9 @@ const MAX_SCALE: u32 = 1_000_000;
 /// repeat.
 const CHECKED_FROM: DateTime = DateTime::constant(2019, 12, 31, 23, 59, 0, 0);
 const CHECKED_YEARS: i16 = 28;
-/// Maximum times for which a rule holds that are looked up, so that rules of every few minutes take
-/// milliseconds. They repeat every day or week.
-const MAX_CHECKED: usize = 50_000;
+/// Maximum begins of a rule that are compared with the other rules: those of a rule of each day in all
+/// the years.
+const MAX_CHECKED: usize = 10_300;
 
 /// A ratio of two positive integers: `2/1` doubles a limit, `1/2` halves it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
@@ -217,9 +217,9 @@ pub struct Schedule(Vec<Rule>);
 impl Schedule {
     /// Returns the schedule of some rules, of which no two hold at the same time.
     ///
-    /// Overlaps are looked up from 2020 on, for 28 years or the first 50,000 times at which a rule
-    /// holds. Rules of one zone are compared by its clock, so that no change of it matters. If rules
-    /// of different zones overlap later, the first of them holds.
+    /// Overlaps are looked up from 2020 on, for 28 years or the first 10,300 begins of each rule. Rules
+    /// of one zone are compared by its clock, so that no change of it matters. If rules overlap later,
+    /// the first of them holds.
     ///
     /// # Errors
     /// [`CalendarError::Field`] for no rule, more than 16, a rule that holds for longer than until
@@ -267,7 +267,7 @@ impl Schedule {
     }
 
     /// Returns the last instant, at or before `now`, at which a rule began or ended to hold:
-    /// `i64::MIN` if that was before the year -9999. It is a whole minute in every zone since 1972.
+    /// `i64::MIN` if that was before the year -9999.
     #[must_use]
     pub fn last_boundary(&self, now: EpochMillis) -> EpochMillis {
         let boundaries = self.0.iter().flat_map(|rule| {
@@ -301,31 +301,41 @@ fn overlap(rules: &[Rule]) -> Option<CalendarError> {
         true => Zone::UTC,
         false => rule.zone.clone(),
     };
-    let held = |rule: &Rule, after: DateTime| {
-        let civil = rule.cron.next(after)?;
-        let (start, end) = rule.held(civil, &clock(rule));
-        (civil.year() < CHECKED_FROM.year() + CHECKED_YEARS).then_some((start, end, civil))
-    };
-    let mut nexts: Vec<_> = rules.iter().map(|rule| held(rule, CHECKED_FROM)).collect();
-    let mut before: Option<(EpochMillis, &Rule)> = None;
-    for _ in 0..MAX_CHECKED {
-        let candidates = rules.iter().zip(&mut nexts);
-        let candidates = candidates.filter_map(|(rule, next)| next.map(|held| (held, rule, next)));
-        let ((start, end, civil), rule, next) =
-            candidates.min_by_key(|((start, ..), ..)| *start)?;
-        match before {
-            // It lies in a gap, and never holds.
-            _ if start == end => {}
-            Some((ends, other)) if start < ends => return Some(overlap_error(other, rule, civil)),
-            _ => before = Some((end, rule)),
+    let last = CHECKED_FROM.year() + CHECKED_YEARS;
+    for rule in rules {
+        let mut at = CHECKED_FROM;
+        for _ in 0..MAX_CHECKED {
+            let Some(next) = rule.cron.next(at).filter(|next| next.year() < last) else {
+                break;
+            };
+            at = next;
+            let (start, end) = rule.held(at, &clock(rule));
+            if start == end {
+                // It lies in a gap, and never holds.
+                continue;
+            }
+            for other in rules {
+                let (zone, is_same) = (clock(other), std::ptr::eq(rule, other));
+                let around =
+                    zone.around(start, |at| other.cron.floor(at), |at| other.cron.next(at));
+                let before = around.0.filter(|_| !is_same);
+                if before.is_some_and(|before| other.held(before, &zone).1 > start) {
+                    return Some(overlap_error(other, rule, at));
+                }
+                if let Some(after) = around.1 {
+                    let (begins, ends) = other.held(after, &zone);
+                    if begins < ends && begins < end {
+                        return Some(overlap_error(rule, other, after));
+                    }
+                }
+            }
         }
-        *next = held(rule, civil);
     }
     None
 }
 
 fn overlap_error(one: &Rule, other: &Rule, at: DateTime) -> CalendarError {
-    if one == other {
+    if std::ptr::eq(one, other) {
         let takes = "no longer than until the next time of its cron";
         let value = format!("{one} at {at}");
         return CalendarError::field("for", value, takes, "shorten it");

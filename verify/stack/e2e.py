@@ -127,9 +127,13 @@ def main():
     outputs = account.outputs("weirgate-local")
     account.say(f"driving {outputs['TableName']}")
     acceptance = begin_acceptance(account, outputs["TableName"])
-    drive(account, outputs["TableName"])
-    account.say("the acceptance")
-    end_acceptance(account, acceptance)
+    try:
+        drive(account, outputs["TableName"])
+        account.say("the acceptance")
+        end_acceptance(account, acceptance)
+    finally:
+        acceptance.kill()
+        acceptance.wait()
     account.say("sam deploy of a second stack on the same table")
     deploy_beside(account, outputs)
     account.say("deploying a release with the AWS CLI")

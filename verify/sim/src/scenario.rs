@@ -255,7 +255,6 @@ impl Scenario {
             } else {
                 table(&mut aws)
             },
-            // Last, so that it leaves the other draws of a seed unchanged.
             bypass_rate: if aws.bool() { aws.u32(1..=300) } else { 0 },
         };
         if scenario.table.units_per_second < Limits::default().units_per_second && aws.bool() {

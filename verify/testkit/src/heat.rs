@@ -124,16 +124,8 @@ pub async fn run(load: &Load, cooling: usize) -> Report {
             .await
             .expect("the bucket is split");
     }
-    let mut functions = Functions {
-        table: table.clone(),
-        clock: clock.clone(),
-        dynamo: dynamo.clone(),
-        left: vec![],
-        failed: 0,
-        // The same share of what a partition takes as deployed.
-        hot_units: weirgate_aggregator::HOT_UNITS * i64::from(load.partitions.units_per_second)
-            / 1_000,
-    };
+    let units = load.partitions.units_per_second;
+    let mut functions = Functions::new(table.clone(), dynamo.clone(), clock.clone(), units);
     let is_over = Arc::new(AtomicBool::new(false));
     let (began, from) = (Instant::now(), clock.now());
     let mut clients = JoinSet::new();
@@ -209,7 +201,8 @@ pub async fn run(load: &Load, cooling: usize) -> Report {
     report
 }
 
-struct Functions {
+/// Aggregator and reconciler of a table, as Lambda runs them.
+pub struct Functions {
     table: Table,
     clock: FakeClock,
     dynamo: Dynamo,
@@ -220,7 +213,21 @@ struct Functions {
 }
 
 impl Functions {
-    async fn aggregate(&mut self) {
+    /// The functions of a table whose partitions take so many write units a second.
+    pub fn new(table: Table, dynamo: Dynamo, clock: FakeClock, units_per_second: u32) -> Self {
+        Self {
+            table,
+            clock,
+            dynamo,
+            left: vec![],
+            failed: 0,
+            // The same share of what a partition takes as deployed.
+            hot_units: weirgate_aggregator::HOT_UNITS * i64::from(units_per_second) / 1_000,
+        }
+    }
+
+    /// Calls the aggregator with what the stream has.
+    pub async fn aggregate(&mut self) {
         self.left.extend(self.dynamo.stream());
         let config = weirgate_aggregator::Config {
             hot_units: self.hot_units,

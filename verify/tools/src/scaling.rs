@@ -284,7 +284,7 @@ const PLACED: [(u32, u32, u32); 6] = [
 /// with the same probability.
 pub fn placements() -> String {
     let mut text = String::from(
-        "| acquires/s | partitions | shards | no partition is full | admitted |\n|--:|--:|--:|--:|--:|\n",
+        "| acquires/s | partitions | shards | probability that no partition is full | admitted |\n|--:|--:|--:|--:|--:|\n",
     );
     for (acquires, partitions, shards) in PLACED {
         let of_shard = f64::from(acquires) / f64::from(shards);

@@ -1,4 +1,4 @@
-//! `weirgate doctor --acceptance`: what all that Weirgate promises on DynamoDB is tried by.
+//! `weirgate doctor --acceptance`: tries what Weirgate promises on a table.
 //!
 //! - `contract`: requests and their answers, as data
 //! - `checks`: processes on one key, a hot key, a killed process, usage
@@ -19,7 +19,7 @@ use clap::Args;
 use weirgate::{Clock, SystemClock};
 use weirgate_local::LocalBackend;
 use weirgate_shared::Namespace;
-use weirgate_store::{ConnectOptions, Table};
+use weirgate_store::{ConnectOptions, Table, random_id};
 
 use self::backend::Backend;
 use self::contract::Contract;
@@ -31,6 +31,7 @@ use crate::context::Context;
 use crate::failure::{Failure, Outcome};
 use crate::instant::{self, DAY};
 use crate::stop::stopped;
+use crate::streams::warn;
 
 /// Options of an acceptance.
 #[derive(Debug, Args)]
@@ -59,6 +60,18 @@ impl Acceptance {
         let output = context.output();
         let left = remains::runs(&table).await?;
         if self.clean {
+            let deed = format!(
+                "delete {} acceptances, also those that run: {}",
+                left.len(),
+                left.join(", ")
+            );
+            if !left.is_empty() {
+                self.destroy.confirm(&deed, "yes")?;
+            }
+            if self.destroy.dry_run {
+                output.print(&left, |left| left.join("\n"))?;
+                return Ok(Outcome::Done);
+            }
             let mut deleted = 0;
             for namespace in left {
                 let backend = of(context, table.clone(), Namespace::new(namespace)?)?;
@@ -73,22 +86,26 @@ impl Acceptance {
                  --clean deletes what it left"
             ));
         }
-        let namespace = Namespace::new(format!("acceptance-{}", SystemClock.now().0 / 1000))?;
+        let (seconds, id) = (SystemClock.now().0 / 1000, random_id());
+        let namespace = Namespace::new(format!("acceptance-{seconds}-{id}"))?;
         let contract = Contract::new(namespace.as_str());
         let estimate = estimate(&contract);
         let cents = estimate.cents();
-        output.note(format!(
-            "at most {} write units and {} read units: {cents} cents on demand in us-east-1",
+        let cost = format!(
+            "about {} write units and {} read units: {cents} cents on demand in us-east-1",
             estimate.write_units, estimate.read_units
-        ));
+        );
+        if self.destroy.dry_run {
+            output.print(&estimate, |_| cost)?;
+            return Ok(Outcome::Done);
+        }
+        warn(cost);
         let deed = format!(
-            "write to namespace {namespace} of table {}, for at most {cents} cents",
+            "write to namespace {namespace} of table {}, and fill one partition for up to 40 s, so \
+             that callers whose buckets share it are throttled",
             table.name()
         );
         self.destroy.confirm(&deed, "yes")?;
-        if self.destroy.dry_run {
-            return Ok(Outcome::Done);
-        }
         let mut here = of(context, table, namespace.clone())?;
         let found = services(context, &here, stack).await;
         here.has_functions = found.has_functions;
@@ -158,14 +175,26 @@ fn of(context: &Context, table: Table, namespace: Namespace) -> Result<Backend, 
         arguments.extend(value.iter().flat_map(|value| [option.into(), value.into()]));
     }
     arguments.extend(["--namespace".into(), namespace.to_string().into()]);
-    let is_aws = options.endpoint_url.is_none() && std::env::var_os("AWS_ENDPOINT_URL").is_none();
+    let endpoint = options.endpoint_url.clone();
+    let endpoint = endpoint.or_else(|| std::env::var("AWS_ENDPOINT_URL").ok());
+    let is_aws = endpoint.is_none_or(|url| is_of_aws(&url));
     Ok(Backend {
         is_aws,
         ..Backend::new(table, namespace, arguments)
     })
 }
 
-/// Returns the most units of a run. A placed item enters up to four indexes.
+/// Returns whether a URL is an endpoint of AWS, in whatever network.
+fn is_of_aws(url: &str) -> bool {
+    let host = url
+        .split("//")
+        .last()
+        .and_then(|rest| rest.split(['/', ':']).next());
+    let names = [".amazonaws.com", ".amazonaws.com.cn", ".api.aws"];
+    host.is_some_and(|host| names.iter().any(|name| host.ends_with(name)))
+}
+
+/// Returns about the units of a run without those of the functions. A placed item enters up to four indexes.
 fn estimate(contract: &Contract) -> Cost {
     const PLACED: u64 = 6;
     let requests = u64::try_from(contract.requests()).unwrap_or(u64::MAX);
@@ -199,7 +228,14 @@ async fn tried(
     };
     let deleted = remains::clean(&here).await;
     local.stop().await;
+    if let (Err(_), Err(failure)) = (&rows, &deleted) {
+        return Err(Failure::Failed(format!(
+            "stopped, and not all that was written is deleted: {}; run this again with --clean",
+            failure.text()
+        )));
+    }
     let (mut rows, write_units) = rows?;
+    let write_units = write_units + here.meter.take().total;
     let (cleaned, deleted) = match deleted {
         Ok(deleted) => (Tried::passed(format!("{deleted} items deleted")), deleted),
         Err(failure) => (Tried::failed("", failure.text()), 0),
@@ -233,6 +269,7 @@ async fn beside(local: &LocalBackend, namespace: &Namespace) -> Backend {
     let arguments = arguments.map(OsString::from).to_vec();
     Backend {
         has_functions: true,
+        is_beside: true,
         ..Backend::new(table, namespace.clone(), arguments)
     }
 }
@@ -324,8 +361,9 @@ fn of_group(backend: &Backend, tried: &contract::Tried) -> Tried {
 mod tests {
     use weirgate::{EpochMillis, FakeClock};
     use weirgate_store::MemoryTable;
-    use weirgate_testkit::Dynamo;
+    use weirgate_testkit::heat::Functions;
     use weirgate_testkit::server::serve;
+    use weirgate_testkit::{Dynamo, Limits, Partitions};
 
     use super::contract::REFUSED;
     use super::*;
@@ -336,6 +374,56 @@ mod tests {
         "an index's sort key of 1,025 bytes",
         "301 operators and functions",
     ];
+
+    /// On partitions that throttle, which no emulator has.
+    #[tokio::test(start_paused = true)]
+    async fn a_throttled_key_is_split_and_its_usage_is_exact() {
+        const UNITS: u32 = 200;
+        let clock = FakeClock::at(EpochMillis(1_795_198_200_000));
+        let dynamo = Dynamo::new().await.with_clock(clock.clone());
+        let limits = Limits {
+            units_per_second: UNITS,
+            burst: UNITS,
+            ..Limits::default()
+        };
+        let partitions = Partitions::over(dynamo.clone(), limits, 1);
+        let table = partitions.table().await;
+        let mut functions = Functions::new(table.clone(), dynamo, clock, UNITS);
+        let namespace = Namespace::new("acceptance-1").expect("a name");
+        let here = Backend {
+            has_functions: true,
+            ..Backend::new(table, namespace, vec![])
+        };
+        let aggregator = async {
+            loop {
+                tokio::time::sleep(Duration::from_secs(1)).await;
+                functions.aggregate().await;
+            }
+        };
+        let rows = tokio::select! {
+            rows = checks::hot(&here) => rows.expect("no error"),
+            () = aggregator => unreachable!("it goes on"),
+        };
+        assert!(
+            rows.iter().all(|row| row.outcome == State::Passed),
+            "{rows:?}"
+        );
+    }
+
+    #[test]
+    fn endpoints_of_aws_are_known_by_their_hosts() {
+        for url in [
+            "https://dynamodb.eu-west-1.amazonaws.com",
+            "https://vpce-1.dynamodb.eu-west-1.vpce.amazonaws.com/",
+            "https://123456789012.ddb.us-east-1.amazonaws.com:443",
+            "https://dynamodb.us-east-1.api.aws",
+        ] {
+            assert!(is_of_aws(url), "{url}");
+        }
+        for url in ["http://127.0.0.1:8000", "http://amazonaws.com.example:4566"] {
+            assert!(!is_of_aws(url), "{url}");
+        }
+    }
 
     #[tokio::test]
     async fn the_contract_holds_on_the_table_in_memory() {

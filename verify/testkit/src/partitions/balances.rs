@@ -69,10 +69,13 @@ struct Partition {
     hot: Option<(Instant, Instant)>,
 }
 
+/// What is added to a partition's name when it splits.
+const HALVES: [char; 2] = ['a', 'b'];
+
 /// A partition that is not throttled for so long is not hot any more.
 const COOLS: Duration = Duration::from_secs(10);
 
-#[derive(Debug)]
+#[derive(Debug, Clone)]
 struct Balance {
     /// In billionths of a unit, so that what flows in is exact.
     left: i128,
@@ -155,6 +158,14 @@ impl Balances {
         partition.hot = Some((since, now));
         if now.duration_since(since) >= after {
             let name = self.name(of, pk).into_owned();
+            let partitions = self.partitions.entry(of).or_default();
+            // A split brings no burst: a single hot key gains nothing by it.
+            if let Some(whole) = partitions.remove(&name) {
+                for half in HALVES {
+                    let half_name = format!("{name}{half}");
+                    partitions.insert(half_name, whole.half());
+                }
+            }
             self.split.insert((of, name));
         }
     }
@@ -215,7 +226,7 @@ impl Balances {
         let hash = hash.finish();
         let (mut at, mut rest) = ((of, (hash % count).to_string()), hash / count);
         while self.split.contains(&at) {
-            at.1.push(if rest & 1 == 0 { 'a' } else { 'b' });
+            at.1.push(if rest & 1 == 0 { HALVES[0] } else { HALVES[1] });
             rest >>= 1;
         }
         at.1.into()
@@ -223,6 +234,16 @@ impl Balances {
 }
 
 impl Partition {
+    /// Half of it, with what it has left and nothing counted yet.
+    fn half(&self) -> Self {
+        Self {
+            writes: self.writes.clone(),
+            reads: self.reads.clone(),
+            counts: Counts::default(),
+            hot: None,
+        }
+    }
+
     const fn balance(&mut self, kind: Kind) -> &mut Balance {
         match kind {
             Kind::Read => &mut self.reads,

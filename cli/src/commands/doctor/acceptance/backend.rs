@@ -27,6 +27,8 @@ pub struct Backend {
     pub has_functions: bool,
     /// Whether it is DynamoDB itself, as far as its address tells.
     pub is_aws: bool,
+    /// Whether it is the backend of this machine, which no credentials are for.
+    pub is_beside: bool,
 }
 
 impl Backend {
@@ -35,15 +37,15 @@ impl Backend {
         let table = table
             .with_meter(meter.clone())
             .with_throttle_meter(throttles.clone());
-        let (has_functions, is_aws) = (false, false);
         Self {
             table,
             meter,
             throttles,
             namespace,
             arguments,
-            has_functions,
-            is_aws,
+            has_functions: false,
+            is_aws: false,
+            is_beside: false,
         }
     }
 
@@ -71,10 +73,20 @@ impl Backend {
             Failure::Failed(format!("the program's own file must be known: {error}"))
         })?;
         let mut command = Command::new(program);
-        let command = command.args(&self.arguments).args(arguments);
+        command.args(&self.arguments).args(arguments);
         command.stdout(Stdio::piped()).stderr(Stdio::piped());
         command.stdin(Stdio::null()).kill_on_drop(true);
-        Ok(std::mem::replace(command, Command::new("")))
+        if self.is_beside {
+            for name in [
+                "PROFILE",
+                "ACCESS_KEY_ID",
+                "SECRET_ACCESS_KEY",
+                "SESSION_TOKEN",
+            ] {
+                command.env_remove(format!("AWS_{name}"));
+            }
+        }
+        Ok(command)
     }
 
     /// Returns the key of a bucket's first shard.

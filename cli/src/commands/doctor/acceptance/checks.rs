@@ -50,7 +50,7 @@ async fn is_granted(
     entity: &str,
     limits: &[Limit],
     take: (&str, i64),
-) -> Result<bool, Failure> {
+) -> Result<bool, weirgate::Error> {
     let acquire = limiter.acquire(entity, RESOURCE).limits(limits);
     match acquire.take(take.0, take.1).send().await? {
         Decision::Granted(grant) => {
@@ -271,15 +271,17 @@ pub async fn hot(backend: &Backend) -> Result<[Tried; 2], Failure> {
     };
     let (since, _) = (backend.table.skew().now(), backend.throttles.take());
     let (begun, granted) = (AtomicU64::new(0), AtomicU64::new(0));
-    let (failed, throttled) = (AtomicU64::new(0), AtomicU64::new(0));
+    let (unknown, throttled) = (AtomicU64::new(0), AtomicU64::new(0));
     let (began, is_over) = (Instant::now(), AtomicBool::new(false));
     let caller = async || {
         let limiter = backend.limiter().await?;
         while !is_over.load(Ordering::Relaxed) && begun.fetch_add(1, Ordering::Relaxed) < most {
-            match is_granted(&limiter, "hot", &limits, ("t", 1)).await {
-                Ok(true) => granted.fetch_add(1, Ordering::Relaxed),
-                _ => failed.fetch_add(1, Ordering::Relaxed),
+            let count = match is_granted(&limiter, "hot", &limits, ("t", 1)).await {
+                Ok(true) => &granted,
+                Err(error) if error.is_unknown() => &unknown,
+                _ => continue,
             };
+            count.fetch_add(1, Ordering::Relaxed);
         }
         Ok::<_, Failure>(())
     };
@@ -301,7 +303,7 @@ pub async fn hot(backend: &Backend) -> Result<[Tried; 2], Failure> {
     let callers = join_all((0..HOT_CALLERS).map(|_| caller()));
     let (ended, (shards, seconds)) = tokio::join!(callers, watch);
     ended.into_iter().collect::<Result<Vec<_>, _>>()?;
-    let [granted, failed, throttled] = [granted, failed, throttled].map(AtomicU64::into_inner);
+    let [granted, unknown, throttled] = [granted, unknown, throttled].map(AtomicU64::into_inner);
     let counted = used(backend, "hot", hour_before(since)).await?;
     let split = match (shards, throttled) {
         (1, 0) => Tried::not_checked(format!(
@@ -317,12 +319,11 @@ pub async fn hot(backend: &Backend) -> Result<[Tried; 2], Failure> {
         )),
     };
     let figure = format!("{throttled} throttled, {counted} counted of {granted} granted");
-    // What failed may have been taken.
-    let is_exact = (granted..=granted + failed).contains(&counted);
+    let is_exact = (granted..=granted + unknown).contains(&counted);
     let run = match (is_exact, throttled) {
         (false, _) => Tried::failed(
             figure,
-            format!("usage must be {granted} to {}", granted + failed),
+            format!("usage must be {granted} to {}", granted + unknown),
         ),
         (true, 0) => Tried::of(
             Outcome::NotChecked,

@@ -1,4 +1,4 @@
-//! What an acceptance writes, found by its keys and deleted: no scan, and no item stays.
+//! Deletes what an acceptance wrote, which it finds by its keys, without a scan.
 
 use std::time::Duration;
 
@@ -57,30 +57,41 @@ pub async fn runs(table: &Table) -> Result<Vec<String>, Failure> {
         .collect())
 }
 
-/// Deletes all that an acceptance wrote, until nothing comes any more. Returns how much.
+/// Deletes all that an acceptance wrote, until a pass finds nothing. Returns how much.
 pub async fn clean(backend: &Backend) -> Result<usize, Failure> {
-    let (table, mut deleted) = (&backend.table, 0);
+    let (namespace, mut deleted, mut why) = (&backend.namespace, 0, String::new());
     for _ in 0..PASSES {
-        let mut found = vec![];
-        for partition in partitions(&backend.namespace)? {
-            found.extend(keys(table, &partition).await?);
-        }
-        // Buckets first: the aggregator copies the usage of a deleted one.
-        for some in found.chunks(DELETIONS) {
-            delete(table, some).await?;
-        }
-        deleted += found.len();
-        if found.is_empty() {
-            forget(table, backend.namespace.as_str()).await?;
-            return Ok(deleted);
+        match pass(&backend.table, namespace).await {
+            Ok(0) => {
+                forget(&backend.table, namespace.as_str()).await?;
+                return Ok(deleted);
+            }
+            Ok(found) => deleted += found,
+            // Functions write to the same items, and a full partition throttles.
+            Err(failure) => why = format!(" ({})", failure.text()),
         }
         tokio::time::sleep(LATE).await;
     }
-    let namespace = &backend.namespace;
     Err(Failure::Failed(format!(
-        "namespace {namespace} must be empty after {PASSES} passes, and still gets items; run this \
-         again with --clean"
+        "namespace {namespace} must be empty after {PASSES} passes, and still has items{why}; run \
+         this again with --clean"
     )))
+}
+
+/// Deletes what is there now. Returns how much, or the last error after having tried all.
+async fn pass(table: &Table, namespace: &Namespace) -> Result<usize, Failure> {
+    let mut found = vec![];
+    for partition in partitions(namespace)? {
+        found.extend(keys(table, &partition).await?);
+    }
+    let mut done = Ok(found.len());
+    // Buckets first: the aggregator copies the usage of a deleted one.
+    for some in found.chunks(DELETIONS) {
+        if let Err(failure) = delete(table, some).await {
+            done = Err(failure);
+        }
+    }
+    done
 }
 
 fn partitions(namespace: &Namespace) -> Result<Vec<String>, Failure> {
