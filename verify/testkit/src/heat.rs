@@ -202,6 +202,7 @@ pub async fn run(load: &Load, cooling: usize) -> Report {
 }
 
 /// Aggregator and reconciler of a table, as Lambda runs them.
+#[derive(Debug)]
 pub struct Functions {
     table: Table,
     clock: FakeClock,

@@ -16,7 +16,6 @@ use std::ffi::OsString;
 use std::time::Duration;
 
 use clap::Args;
-use weirgate::{Clock, SystemClock};
 use weirgate_local::LocalBackend;
 use weirgate_shared::Namespace;
 use weirgate_store::{ConnectOptions, Table, random_id};
@@ -86,8 +85,7 @@ impl Acceptance {
                  --clean deletes what it left"
             ));
         }
-        let (seconds, id) = (SystemClock.now().0 / 1000, random_id());
-        let namespace = Namespace::new(format!("acceptance-{seconds}-{id}"))?;
+        let namespace = Namespace::new(format!("acceptance-{}", random_id()))?;
         let contract = Contract::new(namespace.as_str());
         let estimate = estimate(&contract);
         let cents = estimate.cents();
@@ -359,7 +357,7 @@ fn of_group(backend: &Backend, tried: &contract::Tried) -> Tried {
 
 #[cfg(test)]
 mod tests {
-    use weirgate::{EpochMillis, FakeClock};
+    use weirgate::{EpochMillis, FakeClock, SystemClock};
     use weirgate_store::MemoryTable;
     use weirgate_testkit::heat::Functions;
     use weirgate_testkit::server::serve;
