@@ -3,7 +3,7 @@
 use aws_sdk_dynamodb::types::{
     AttributeDefinition, BillingMode, KeySchemaElement, KeyType, ScalarAttributeType,
 };
-use serde_json::Value;
+use serde_json::{Value, json};
 use weirgate_testkit::Dynamo;
 use weirgate_testkit::server::serve;
 
@@ -56,9 +56,29 @@ async fn an_acceptance_tells_its_cost_and_asks_before_it_writes() {
                 .collect::<Vec<_>>(),
         );
         assert_eq!(run.code, Some(code), "{run:?}");
-        let is_told = run.stderr.contains(" cents on demand");
+        let is_told = (run.stdout.clone() + &run.stderr).contains(" cents on demand");
         assert_eq!(is_told, option != Some("--clean"), "{run:?}");
         assert!(dynamo.stream().is_empty(), "{run:?}");
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn what_interrupted_acceptances_left_is_deleted_after_a_question() {
+    let dynamo = Dynamo::new().await;
+    dynamo.put(&json!({"PK": {"S": "acceptance/RUNS#"}, "SK": {"S": "#acceptance-1"}}));
+    let endpoint = serve(&dynamo);
+    let table = ["--table", "weirgate", "--endpoint-url", &endpoint, "doctor"];
+    for (option, code, left) in [
+        (None, 2, 1),
+        (Some("--dry-run"), 0, 1),
+        (Some("--yes"), 0, 0),
+    ] {
+        let options = ["--acceptance", "--clean"].into_iter().chain(option);
+        let run = weirgate(table.into_iter().chain(options).collect::<Vec<_>>());
+        assert_eq!(run.code, Some(code), "{run:?}");
+        assert_eq!(dynamo.items().len(), left, "{run:?}");
+        let named = (run.stdout.clone() + &run.stderr).contains("acceptance-1");
+        assert_eq!(named, option != Some("--yes"), "{run:?}");
     }
 }
 
