@@ -93,15 +93,15 @@ async fn no_quiet_bucket_is_split_beside_a_hot_one_on_shared_partitions() {
 #[tokio::test(start_paused = true)]
 async fn partitions_that_split_for_heat_take_what_the_shards_are_planned_with() {
     let is_full = std::env::var_os("FULL").is_some();
-    let scale = if is_full { 50 } else { 1 };
+    let scale = if is_full { 25 } else { 1 };
     let load = Load {
-        clients: 10 * scale,
-        calls_per_second: 200.0 * f64::from(scale),
+        clients: 20 * scale,
+        calls_per_second: 400.0 * f64::from(scale),
         lasts: Duration::from_secs(if is_full { 180 } else { 20 }),
-        quiet: 5,
+        quiet: 10,
         partitions: Limits {
-            units_per_second: 20 * scale,
-            burst: 20 * scale,
+            units_per_second: 40 * scale,
+            burst: 40 * scale,
             shared: NonZeroU64::new(10),
             splits_after: Some(Duration::from_secs(if is_full { 60 } else { 3 })),
             ..Limits::default()
