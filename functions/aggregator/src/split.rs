@@ -65,8 +65,8 @@ impl<'a> Split<'a> {
     }
 
     /// Returns the write that begins to split the shard in the state `seen`; `None` if that state
-    /// cannot be split. If `seen` is the image of a late record, the write requires that the shard
-    /// was as busy since.
+    /// cannot be split. If `seen` is the image of a late record of a busy shard, the write requires that
+    /// the shard was as busy since.
     #[must_use]
     pub fn first(&self, seen: &Shard, op: WriteId, now: EpochMillis) -> Option<Update> {
         if !may_split(seen, self.max_shards, &self.largest) {
@@ -74,7 +74,8 @@ impl<'a> Split<'a> {
         }
         let mut update = split(seen, seen.scaling.min_shards, op, now);
         let least = self.least_v(now);
-        if least > seen.write_seq {
+        // Heavy leases stay without writes.
+        if least > seen.write_seq && !seen.has_heavy_leases() {
             update.conditions.push(Condition::AtLeast(
                 Path::of(attr::WRITE_SEQ),
                 Value::Int(least),
