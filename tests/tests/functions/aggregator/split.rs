@@ -95,6 +95,25 @@ async fn a_split_in_a_batch_counts_as_no_writes() {
     assert_eq!(handled.summary.splits, 0);
 }
 
+/// Leases stay without writes, so a record of any age shows them.
+#[tokio::test(start_paused = true)]
+async fn a_late_record_of_heavy_leases_splits_their_shard() {
+    for late_ms in [0, 1_000, 13_000, 3_600_000] {
+        let (dynamo, table) = fresh().await;
+        let mut shard = full("a", &[Limit::concurrent("tpm", 1_000).unwrap()]);
+        for id in 0..30 {
+            let ends = EpochMillis(HOUR.0 + 86_400_000);
+            shard = holding(shard, &format!("lease{id:08}"), ends, &[("tpm", 1)]);
+        }
+        shard.refilled_at = HOUR;
+        store(&table, &shard).await;
+        let batch = batches::stream(&dynamo, HOUR);
+        let now = HOUR.plus(Millis(late_ms));
+        let handled = deliver_by(&table, &event(&batch), &deployed(), now, MINUTE).await;
+        assert_has!(handled.summary, splits: 1, splits_put_off: 0; "{late_ms}");
+    }
+}
+
 #[tokio::test(start_paused = true)]
 async fn a_shard_that_its_leases_make_too_large_is_split_and_again_for_more() {
     let (dynamo, table) = fresh().await;
