@@ -67,15 +67,7 @@ fn distinct_windows_have_distinct_codes() {
         (0..60).for_each(|minute| add(zoned(Every::hour()).at_minute(minute)));
         for (hour, minute) in (0..24).flat_map(|hour| (0..60).map(move |minute| (hour, minute))) {
             add(zoned(Every::day()).at(hour, minute));
-            for day in [
-                "monday",
-                "tuesday",
-                "wednesday",
-                "thursday",
-                "friday",
-                "saturday",
-                "sunday",
-            ] {
+            for day in crate::WEEKDAYS {
                 add(zoned(Every::week())
                     .at(hour, minute)
                     .set("day", day)

@@ -10,6 +10,16 @@ mod schedules;
 mod windows;
 mod zones;
 
+/// Days of the week, as the text of a window names them.
+const WEEKDAYS: [&str; 7] = [
+    "monday",
+    "tuesday",
+    "wednesday",
+    "thursday",
+    "friday",
+    "saturday",
+    "sunday",
+];
 /// A minute, in milliseconds.
 const MINUTE: i64 = 60_000;
 const HOUR: i64 = 60 * MINUTE;

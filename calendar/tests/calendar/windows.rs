@@ -382,20 +382,12 @@ pub fn any_window() -> impl Strategy<Value = Window> {
         zone,
     )
         .prop_map(|(period, day, month, hour, minute, weekday, zone)| {
-            let weekdays = [
-                "monday",
-                "tuesday",
-                "wednesday",
-                "thursday",
-                "friday",
-                "saturday",
-            ];
             let every = Every::period(period).zone(&zone).unwrap();
             let every = match period {
                 Period::Hour => every.at_minute(minute),
                 Period::Day => every.at(hour, minute),
                 Period::Week => {
-                    let day = weekdays.get(weekday).unwrap_or(&"sunday");
+                    let day = crate::WEEKDAYS[weekday];
                     every.at(hour, minute).set("day", day).unwrap()
                 }
                 Period::Month => every.at(hour, minute).on_day(day),

@@ -3,6 +3,7 @@
 
 use std::time::Duration;
 
+use serde_json::Value;
 use tokio::time::Instant;
 use weirgate::{Config, ConfigLevel, Entity, Error, LiveLeases, OperationOutcome, RateLimiter};
 use weirgate_shared::{BUCKET_SK, BucketKey, attr};
@@ -67,7 +68,8 @@ impl Operator {
             && world.strikes(Kind::ConfigChanged)
         {
             // Before there is a bucket it would have the other kind, and keep it.
-            let may_change = !scenario.changes_kind || has_bucket(world, plan);
+            let may_change =
+                !scenario.changes_kind || !bucket_items(world, &plan.entity).is_empty();
             let limits = if world.rng().bool() && may_change {
                 later
             } else {
@@ -226,29 +228,28 @@ fn level(entity: &str) -> ConfigLevel {
     )
 }
 
-fn has_bucket(world: &World, plan: &Plan) -> bool {
-    world.dynamo().items().iter().any(|item| {
+/// Returns the items of an entity's buckets.
+fn bucket_items(world: &World, entity: &str) -> Vec<Value> {
+    let mut items = world.dynamo().items();
+    items.retain(|item| {
         let pk = item["PK"]["S"].as_str().unwrap_or_default();
         let key = BucketKey::parse(pk).filter(|_| item["SK"]["S"] == BUCKET_SK);
-        key.is_some_and(|key| key.entity.as_str() == plan.entity && !is_hostile(pk))
-    })
+        key.is_some_and(|key| key.entity.as_str() == entity && !is_hostile(pk))
+    });
+    items
 }
 
 /// Deletes the item of a bucket that is not split.
 fn delete_items(world: &World, ledger: &SharedLedger, at: usize) {
     let entity = &world.scenario().buckets[at].entity;
     let mut keys = vec![];
-    for item in world.dynamo().items() {
-        let [pk, sk] = ["PK", "SK"].map(|name| item[name]["S"].as_str().unwrap_or_default());
-        let key = BucketKey::parse(pk).filter(|_| sk == BUCKET_SK && !is_hostile(pk));
-        if key.is_none_or(|key| key.entity.as_str() != entity) || !item["rf"].is_object() {
-            continue;
-        }
+    let items = bucket_items(world, entity).into_iter();
+    for item in items.filter(|item| item["rf"].is_object()) {
         if item[attr::ESCROW].is_object() {
             // The split would make the new half again.
             return;
         }
-        keys.push(pk.to_owned());
+        keys.push(item["PK"]["S"].as_str().unwrap_or_default().to_owned());
     }
     if keys.len() != 1 {
         return;

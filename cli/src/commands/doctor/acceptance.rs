@@ -149,9 +149,8 @@ async fn services(context: &Context, here: &Backend, stack: Option<String>) -> S
             metrics: Tried::not_checked("the alarms' metrics: dynamodb:DescribeTable failed"),
         };
     };
-    let named = stack.clone();
     let (_, found) = functions::findings(&aws, here.table.name(), &facts, stack).await;
-    let metrics = match found.as_deref().or(named.as_deref()) {
+    let metrics = match found.as_deref() {
         None => Tried::not_checked("the alarms' metrics: the stack is not known; name it: --stack"),
         Some(stack) => alarms::metrics(&aws, stack).await,
     };
@@ -361,7 +360,7 @@ mod tests {
     use weirgate_store::MemoryTable;
     use weirgate_testkit::heat::Functions;
     use weirgate_testkit::server::serve;
-    use weirgate_testkit::{Dynamo, Limits, Partitions};
+    use weirgate_testkit::{Dynamo, Fault, Limits, Partitions};
 
     use super::contract::REFUSED;
     use super::*;
@@ -406,6 +405,25 @@ mod tests {
             rows.iter().all(|row| row.outcome == State::Passed),
             "{rows:?}"
         );
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn the_clean_up_goes_on_after_errors_until_nothing_is_left() {
+        let dynamo = Dynamo::new().await;
+        for number in 0..60 {
+            dynamo.put(&serde_json::json!({
+                "PK": {"S": "acceptance-1/CONTRACT#0"}, "SK": {"S": format!("#{number:03}")},
+            }));
+        }
+        let mut left = 10;
+        dynamo.fail_transactions(move |_| {
+            left -= 1;
+            (left > 0).then_some(Fault::Conflict)
+        });
+        let namespace = Namespace::new("acceptance-1").expect("a name");
+        let here = Backend::new(dynamo.table().await, namespace, vec![]);
+        let deleted = remains::clean(&here).await.expect("it is cleaned at last");
+        assert_eq!((deleted, dynamo.items().len()), (60, 0));
     }
 
     #[test]

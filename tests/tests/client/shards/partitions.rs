@@ -104,6 +104,25 @@ async fn a_partition_takes_a_thousand_units_a_second_and_the_burst() {
     assert_eq!(seconds[&1].throttled_share(), 0.5);
 }
 
+/// No split divides a key: it gets no more of a half than of the whole.
+#[tokio::test(start_paused = true)]
+async fn a_single_hot_key_gains_nothing_by_splits_of_its_partition() {
+    let dynamo = Dynamo::new().await;
+    let limits = Limits {
+        units_per_second: 100,
+        burst: 100,
+        shared: NonZeroU64::new(1),
+        splits_after: Some(millis(500)),
+        latency: Duration::ZERO..=Duration::ZERO,
+        ..Limits::default()
+    };
+    let partitions = Partitions::over(dynamo.clone(), limits, 1);
+    offer(&partitions.table().await, &["hot"], 1, 3000).await;
+    assert!(partitions.shared() > 2, "{}", partitions.shared());
+    // From the first write to the last, 2,999 ms later.
+    assert_eq!(written(&dynamo, "hot"), 100 + 299);
+}
+
 /// Keys that share partitions: what one of them uses, its neighbours lack, for the same reason.
 #[tokio::test(start_paused = true)]
 async fn keys_of_one_shared_partition_are_throttled_together_and_others_are_not() {

@@ -308,7 +308,8 @@ impl Contract {
 }
 
 fn read<'a, T: Deserialize<'a>>(line: &'a str) -> T {
-    serde_json::from_str(line).unwrap_or_else(|error| panic!("{error}: {line}"))
+    serde_json::from_str(line)
+        .unwrap_or_else(|error| panic!("the cases are part of the program: {error}: {line}"))
 }
 
 fn change(item: &mut Attributes, patch: &Patch) {
@@ -377,24 +378,51 @@ fn compare(
     }
 }
 
+/// Returns the numbers of the items of each page. Where the last page was just full, implementations
+/// differ in whether an empty one follows, so none counts.
+async fn pages(
+    table: &Table,
+    query: Query<'_>,
+    items: &[(ItemKey, Attributes)],
+) -> Result<Vec<Vec<usize>>, String> {
+    let number = |item: &Item| {
+        let key = item.key();
+        items
+            .iter()
+            .position(|(known, _)| Some(known) == key.as_ref())
+    };
+    let (mut found, mut after) = (vec![], None);
+    loop {
+        let page = table.query(query, after.as_ref()).await;
+        let page = page.map_err(|error| error.to_string())?;
+        let numbers: Vec<_> = page.items.iter().filter_map(number).collect();
+        if !numbers.is_empty() {
+            found.push(numbers);
+        }
+        after = page.next;
+        if after.is_none() {
+            return Ok(found);
+        }
+    }
+}
+
+/// Returns parts in an order that does not depend on the source.
+fn sorted(parts: impl Iterator<Item = String>) -> String {
+    let mut parts: Vec<_> = parts.collect();
+    parts.sort();
+    parts.join(", ")
+}
+
 fn shown(value: &Attr<'_>) -> String {
     match value {
         Attr::N(number) => (*number).to_owned(),
         Attr::S(text) => format!("{text:?}"),
         Attr::Bool(is) => is.to_string(),
         Attr::M(map) => {
-            let entries = map
-                .iter()
-                .map(|(name, value)| format!("{name}: {}", shown(value)));
-            let mut entries: Vec<_> = entries.collect();
-            entries.sort();
-            format!("{{{}}}", entries.join(", "))
+            let entry = |(name, value): &(&str, Attr<'_>)| format!("{name}: {}", shown(value));
+            format!("{{{}}}", sorted(map.iter().map(entry)))
         }
-        Attr::Numbers(numbers) => {
-            let mut numbers: Vec<_> = numbers.iter().map(|number| (*number).to_owned()).collect();
-            numbers.sort();
-            format!("<{}>", numbers.join(", "))
-        }
+        Attr::Numbers(numbers) => format!("<{}>", sorted(numbers.iter().map(ToString::to_string))),
         Attr::Other => "another type".to_owned(),
     }
 }
@@ -407,18 +435,11 @@ fn shown_value(value: &Value) -> String {
         Value::Text(text) => format!("{text:?}"),
         Value::Bool(is) => is.to_string(),
         Value::Map(map) => {
-            let entries = map.iter();
-            let mut entries: Vec<_> = entries
-                .map(|(name, value)| format!("{name}: {}", shown_value(value)))
-                .collect();
-            entries.sort();
-            format!("{{{}}}", entries.join(", "))
+            let entry =
+                |(name, value): (&String, &Value)| format!("{name}: {}", shown_value(value));
+            format!("{{{}}}", sorted(map.iter().map(entry)))
         }
-        Value::Numbers(numbers) => {
-            let mut numbers: Vec<_> = numbers.iter().map(ToString::to_string).collect();
-            numbers.sort();
-            format!("<{}>", numbers.join(", "))
-        }
+        Value::Numbers(numbers) => format!("<{}>", sorted(numbers.iter().map(ToString::to_string))),
     }
 }
 
@@ -447,10 +468,10 @@ async fn refused(
 /// Requires that the list has these pages.
 async fn listed(table: &Table, list: &List, items: &[(ItemKey, Attributes)]) -> Result<(), String> {
     let index = list.index.as_ref().map(|name| {
-        let mut indexes = indexes().into_iter();
-        let found = indexes.find(|index| index.name == name);
-        found.unwrap_or_else(|| panic!("there is no index {name}"))
+        let found = indexes().into_iter().find(|index| index.name == name);
+        found.ok_or_else(|| format!("there is no index {name}"))
     });
+    let index = index.transpose()?;
     let partition = match &index {
         Some(_) => list.partition.clone(),
         None => items[0].0.pk.clone(),
@@ -466,37 +487,18 @@ async fn listed(table: &Table, list: &List, items: &[(ItemKey, Attributes)]) -> 
         [prefix] => SortKeys::StartingWith(prefix),
         _ => return Err("a list has a prefix, or a first and a last key".to_owned()),
     };
+    let query = match index {
+        Some(index) => Query::of_index(index, &partition, keys),
+        None => Query::new(&partition, keys),
+    };
+    let query = Query {
+        is_descending: list.is_descending,
+        limit: list.limit,
+        ..query
+    };
     let mut found = vec![];
     for _ in 0..READS {
-        let query = match index {
-            Some(index) => Query::of_index(index, &partition, keys),
-            None => Query::new(&partition, keys),
-        };
-        let query = Query {
-            is_descending: list.is_descending,
-            limit: list.limit,
-            ..query
-        };
-        (found, _) = (vec![], ());
-        let mut after = None;
-        loop {
-            let page = table.query(query, after.as_ref()).await;
-            let page = page.map_err(|error| error.to_string())?;
-            let number = |item: &Item| {
-                items
-                    .iter()
-                    .position(|(key, _)| Some(key) == item.key().as_ref())
-            };
-            let numbers: Vec<_> = page.items.iter().filter_map(number).collect();
-            // A page may be empty: where the last one was just full, implementations differ.
-            if !numbers.is_empty() {
-                found.push(numbers);
-            }
-            after = page.next;
-            if after.is_none() {
-                break;
-            }
-        }
+        found = pages(table, query, items).await?;
         if found == list.pages {
             return Ok(());
         }

@@ -61,12 +61,12 @@ pub async fn runs(table: &Table) -> Result<Vec<String>, Failure> {
 pub async fn clean(backend: &Backend) -> Result<usize, Failure> {
     let (namespace, mut deleted, mut why) = (&backend.namespace, 0, String::new());
     for _ in 0..PASSES {
-        match pass(&backend.table, namespace).await {
-            Ok(0) => {
+        match pass(&backend.table, namespace, &mut deleted).await {
+            Ok(true) => {
                 forget(&backend.table, namespace.as_str()).await?;
                 return Ok(deleted);
             }
-            Ok(found) => deleted += found,
+            Ok(false) => {}
             // Functions write to the same items, and a full partition throttles.
             Err(failure) => why = format!(" ({})", failure.text()),
         }
@@ -78,17 +78,19 @@ pub async fn clean(backend: &Backend) -> Result<usize, Failure> {
     )))
 }
 
-/// Deletes what is there now. Returns how much, or the last error after having tried all.
-async fn pass(table: &Table, namespace: &Namespace) -> Result<usize, Failure> {
+/// Deletes what is there now, and adds up how much. Returns whether nothing was there, or the last error
+/// after having tried all.
+async fn pass(table: &Table, namespace: &Namespace, deleted: &mut usize) -> Result<bool, Failure> {
     let mut found = vec![];
     for partition in partitions(namespace)? {
         found.extend(keys(table, &partition).await?);
     }
-    let mut done = Ok(found.len());
+    let mut done = Ok(found.is_empty());
     // Buckets first: the aggregator copies the usage of a deleted one.
     for some in found.chunks(DELETIONS) {
-        if let Err(failure) = delete(table, some).await {
-            done = Err(failure);
+        match delete(table, some).await {
+            Ok(()) => *deleted += some.len(),
+            Err(failure) => done = Err(failure),
         }
     }
     done

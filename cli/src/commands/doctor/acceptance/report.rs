@@ -125,7 +125,7 @@ impl Row {
 #[derive(Debug, Serialize)]
 pub struct Report {
     pub namespace: String,
-    /// Most units of all requests, and their price.
+    /// About the units of all requests, without those of the functions.
     pub estimate: Cost,
     /// Units that the table reported to this process.
     pub write_units: f64,
@@ -134,7 +134,7 @@ pub struct Report {
     pub deleted: usize,
 }
 
-/// Units, and their price on AWS.
+/// Units of a run.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
 pub struct Cost {
     pub write_units: u64,
@@ -162,8 +162,8 @@ impl Report {
         };
         let failed = self.rows.iter().filter(|row| row.has_failed()).count();
         let sum = format!(
-            "{} passed, {failed} failed, {} differ, {} not checked; {} write units reported of at \
-             most {}; {} items deleted\n",
+            "{} passed, {failed} failed, {} differ, {} not checked; {} write units reported of \
+             about {}; {} items deleted\n",
             count(Outcome::Passed),
             count(Outcome::Differs),
             count(Outcome::NotChecked),
