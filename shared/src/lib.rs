@@ -97,7 +97,7 @@ pub use key::{
 };
 pub use lease::{Lease, LeaseReturn};
 pub use limit::{
-    Limit, LimitError, LimitKind, LimitMode, MAX_PERIOD_MS, MAX_TOKENS, RefillRule, rate_text,
+    Limit, LimitError, LimitKind, LimitMode, MAX_PERIOD_MS, MAX_TOKENS, RefillRule, WindowCode, rate_text,
 };
 pub use math::{MAX_SHARDS, MIN_BALANCE, ShardIndex, ready_at, refill_between, refilled};
 pub use meter::{Bases, Counter, Meter, Usage};

@@ -98,6 +98,8 @@ pub enum LimitKind {
     Rate,
     /// Slots, a concurrency limit: what is taken returns when its lease is released or expires.
     Slots,
+    /// A quota: what is taken is used up, until the window ends and the next one begins full.
+    Quota,
 }
 
 impl LimitKind {
@@ -106,7 +108,7 @@ impl LimitKind {
     pub const fn refills(self) -> bool {
         match self {
             Self::Rate => true,
-            Self::Slots => false,
+            Self::Slots | Self::Quota => false,
         }
     }
 
@@ -115,30 +117,44 @@ impl LimitKind {
     #[must_use]
     pub const fn is_held(self) -> bool {
         match self {
-            Self::Rate => false,
+            Self::Rate | Self::Quota => false,
             Self::Slots => true,
+        }
+    }
+
+    /// Returns whether the balance is of a window, which an item names by its end.
+    #[must_use]
+    pub const fn has_window(self) -> bool {
+        match self {
+            Self::Rate | Self::Slots => false,
+            Self::Quota => true,
         }
     }
 }
 
-/// The noun of messages: `a rate`, `slots`.
+/// The noun of messages: `a rate`, `slots`, `a quota`.
 impl fmt::Display for LimitKind {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(match self {
             Self::Rate => "a rate",
             Self::Slots => "slots",
+            Self::Quota => "a quota",
         })
     }
 }
+
+/// The number that stands for a quota's window in an item: negative, and the same in every process.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct WindowCode(pub i64);
 
 /// Capacity and refill of a limit, for the whole bucket, undivided by shards.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub struct RefillRule {
     /// Maximum balance: the burst of a rate, the slots of a concurrency limit.
     pub capacity: MilliTokens,
-    /// Refill in every `refill_period_ms`; zero for a concurrency limit.
+    /// Refill in every `refill_period_ms`; zero for a concurrency limit and a quota.
     pub refill_amount: MilliTokens,
-    /// Refill period in milliseconds, at least 1.
+    /// Refill period in milliseconds, at least 1; for a quota its [`WindowCode`], which is negative.
     pub refill_period_ms: i64,
 }
 
@@ -154,9 +170,19 @@ impl RefillRule {
     /// Returns the kind, which follows from the refill.
     #[must_use]
     pub const fn kind(&self) -> LimitKind {
-        match self.refill_amount.0 {
-            0 => LimitKind::Slots,
+        match (self.refill_amount.0, self.refill_period_ms) {
+            (0, ..0) => LimitKind::Quota,
+            (0, _) => LimitKind::Slots,
             _ => LimitKind::Rate,
+        }
+    }
+
+    /// Returns the code of a quota's window; `None` for other kinds.
+    #[must_use]
+    pub const fn window_code(&self) -> Option<WindowCode> {
+        match self.kind() {
+            LimitKind::Quota => Some(WindowCode(self.refill_period_ms)),
+            LimitKind::Rate | LimitKind::Slots => None,
         }
     }
 }
