@@ -14,7 +14,7 @@ mod waiter;
 
 pub(crate) use driver::ShardQueue;
 pub(crate) use machine::is_key_range_throttle;
-pub(crate) use part::{Ending, HoldPart, Portion, Taken};
+pub(crate) use part::{Ending, HoldPart, Portion, Taken, Windows, windows_in};
 pub(crate) use settle::{SettleAttempt, SettleOutcome};
 pub(crate) use shard_queues::ShardQueues;
 pub(crate) use shard_state::{ShardState, ShardView};

@@ -1,6 +1,7 @@
 //! Plain data that every layer uses.
 
 mod amounts;
+mod calendar;
 mod denial;
 mod effective_config;
 mod error;
@@ -16,6 +17,7 @@ mod settlement;
 mod stats;
 
 pub(crate) use amounts::{Amounts, check_amount, check_debt, debited, parse_amount, subtract};
+pub(crate) use calendar::CALENDAR;
 #[cfg(test)]
 pub(crate) use denial::SLOT_DENIAL_TTL;
 pub use denial::{Degraded, Denied, Disabled, NeverFits};
@@ -29,7 +31,10 @@ pub use gauges::BreakerState;
 pub(crate) use gauges::{OutstandingGauge, change_breaker, describe_gauges};
 pub use limit_status::LimitStatus;
 pub(crate) use limit_status::{bucket_status, most_restrictive, never_status, status};
-pub(crate) use limits::{Limits, check_bucket_debt, check_bucket_limits, check_limit_count};
+pub(crate) use limits::{
+    Limits, check_bucket_debt, check_bucket_limits, check_limit_count, check_next_windows,
+    check_windows,
+};
 pub(crate) use locked::Locked;
 pub use prefetch::Prefetch;
 pub(crate) use request::{BucketRequest, DEFAULT_LEASE, check_lease, check_on_unavailable, effect};

@@ -24,6 +24,8 @@ pub const LEASES: &str = "h";
 pub const LEASE_EXPIRY: &str = "e";
 /// Millitokens a lease holds, by limit.
 pub const LEASE_TOKENS: &str = "t";
+/// Ends of the windows that a lease's tokens of quotas are from, epoch ms, by limit.
+pub const LEASE_WINDOWS: &str = "q";
 /// Owner of a lease.
 pub const LEASE_OWNER: &str = "w";
 /// Epoch ms at or before the earliest expiry of a lease.
@@ -140,8 +142,10 @@ pub enum Field {
     Capacity,
     /// Refill amount of the whole bucket in millitokens.
     RefillAmount,
-    /// Refill period in ms.
+    /// Refill period in ms; of a quota, the code of its window.
     RefillPeriod,
+    /// End of a quota's window, epoch ms; other limits lack it. 0 before the first.
+    WindowEnd,
     /// Net consumed at the start of the hour, in millitokens.
     HourBase,
     /// Net consumed at the start of the day, in millitokens.
@@ -150,12 +154,13 @@ pub enum Field {
 
 impl Field {
     /// All fields, in the order of [`Self::index`].
-    pub const ALL: [Self; 7] = [
+    pub const ALL: [Self; 8] = [
         Self::Tokens,
         Self::Consumed,
         Self::Capacity,
         Self::RefillAmount,
         Self::RefillPeriod,
+        Self::WindowEnd,
         Self::HourBase,
         Self::DayBase,
     ];
@@ -169,8 +174,9 @@ impl Field {
             Self::Capacity => 2,
             Self::RefillAmount => 3,
             Self::RefillPeriod => 4,
-            Self::HourBase => 5,
-            Self::DayBase => 6,
+            Self::WindowEnd => 5,
+            Self::HourBase => 6,
+            Self::DayBase => 7,
         }
     }
 
@@ -183,6 +189,7 @@ impl Field {
             Self::Capacity => "cp",
             Self::RefillAmount => "ra",
             Self::RefillPeriod => "rp",
+            Self::WindowEnd => "we",
             Self::HourBase => "bh",
             Self::DayBase => "bd",
         }

@@ -97,7 +97,8 @@ pub use key::{
 };
 pub use lease::{Lease, LeaseReturn};
 pub use limit::{
-    Limit, LimitError, LimitKind, LimitMode, MAX_PERIOD_MS, MAX_TOKENS, RefillRule, WindowCode, rate_text,
+    Limit, LimitError, LimitKind, LimitMode, MAX_PERIOD_MS, MAX_TOKENS, RefillRule, WindowCode,
+    rate_text,
 };
 pub use math::{MAX_SHARDS, MIN_BALANCE, ShardIndex, ready_at, refill_between, refilled};
 pub use meter::{Bases, Counter, Meter, Usage};
@@ -112,5 +113,5 @@ pub use span::{exact_span, parse_span, parse_timeout, rounded_span};
 pub use stamp::Stamp;
 pub use switch::{MAX_SWITCHES, Switch, Switches};
 pub use units::{EpochMillis, EpochSeconds, MilliTokens, MilliTotal, Millis};
-pub use versioned_limits::{LimitsVersion, VersionedLimits};
+pub use versioned_limits::{Calendar, LimitsVersion, VersionedLimits};
 pub use window::{Hour, Iso8601, Window, parse_iso8601};

@@ -4,7 +4,7 @@ use std::fmt;
 use std::str::FromStr;
 use std::time::Duration;
 
-use crate::{LimitName, MilliTokens, NameError, exact_span, parse_span};
+use crate::{LimitName, MilliTokens, Millis, NameError, exact_span, parse_span};
 
 /// Why a limit cannot be built.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
@@ -122,6 +122,13 @@ impl LimitKind {
         }
     }
 
+    /// Returns whether a limit of this kind can become one of another kind while a bucket has it:
+    /// slots stay slots, because what is held would be lost.
+    #[must_use]
+    pub const fn may_become(self, other: Self) -> bool {
+        self.is_held() == other.is_held()
+    }
+
     /// Returns whether the balance is of a window, which an item names by its end.
     #[must_use]
     pub const fn has_window(self) -> bool {
@@ -146,6 +153,19 @@ impl fmt::Display for LimitKind {
 /// The number that stands for a quota's window in an item: negative, and the same in every process.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct WindowCode(pub i64);
+
+impl WindowCode {
+    /// Returns the length of a session, a window that begins with the first use; `None` for a window
+    /// on the calendar.
+    #[must_use]
+    pub const fn session(self) -> Option<Millis> {
+        let magnitude = self.0.unsigned_abs().cast_signed();
+        match magnitude >> 52 {
+            6 => Some(Millis(magnitude & ((1 << 52) - 1))),
+            _ => None,
+        }
+    }
+}
 
 /// Capacity and refill of a limit, for the whole bucket, undivided by shards.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
@@ -174,6 +194,15 @@ impl RefillRule {
             (0, ..0) => LimitKind::Quota,
             (0, _) => LimitKind::Slots,
             _ => LimitKind::Rate,
+        }
+    }
+
+    /// Returns whether it is a quota whose windows begin with the first use.
+    #[must_use]
+    pub const fn is_session(&self) -> bool {
+        match self.window_code() {
+            Some(code) => code.session().is_some(),
+            None => false,
         }
     }
 
@@ -261,6 +290,21 @@ impl Limit {
         Ok(Self::of(name, rule))
     }
 
+    /// Returns a quota of `tokens` in each window, by the window's code.
+    ///
+    /// # Errors
+    /// [`LimitError`] for a bad name or tokens outside 1 to 10^12.
+    pub fn quota_of(name: &str, tokens: i64, window: WindowCode) -> Result<Self, LimitError> {
+        let name = LimitName::new(name)?;
+        check(&name, "quota", tokens, MAX_TOKENS, "1 to 10^12 tokens")?;
+        let rule = RefillRule {
+            capacity: MilliTokens::from_tokens(tokens),
+            refill_amount: MilliTokens::ZERO,
+            refill_period_ms: window.0,
+        };
+        Ok(Self::of(name, rule))
+    }
+
     /// Returns the same rate with another capacity: the amount that can be taken at once after idle
     /// time.
     ///
@@ -271,7 +315,7 @@ impl Limit {
         check(&self.name, "burst", burst, MAX_TOKENS, "1 to 10^12 tokens")?;
         match self.rule.kind() {
             LimitKind::Rate => self.rule.capacity = MilliTokens::from_tokens(burst),
-            LimitKind::Slots => {
+            LimitKind::Slots | LimitKind::Quota => {
                 return Err(LimitError::OutOfRange {
                     limit: self.name.to_string(),
                     field: "burst",
@@ -342,6 +386,7 @@ impl Limit {
         let Self { rule, mode, .. } = self;
         let mut text = match rule.kind() {
             LimitKind::Slots => rule.capacity.to_string(),
+            LimitKind::Quota => format!("quota:{}/{}", rule.capacity, rule.refill_period_ms),
             LimitKind::Rate => {
                 let period = Duration::from_millis(rule.refill_period_ms.unsigned_abs());
                 rate_text(rule.refill_amount, period)

@@ -98,6 +98,9 @@ pub struct LimitState {
     pub bases: Bases,
     /// Capacity and refill of the whole bucket.
     pub rule: RefillRule,
+    /// End of the window of a quota: at it, the balance is the whole share again, whatever
+    /// `available` is. Zero before the first window, and for other kinds.
+    pub window_end: EpochMillis,
 }
 
 impl LimitState {
@@ -109,7 +112,15 @@ impl LimitState {
             consumed: MilliTotal::ZERO,
             bases: Bases::default(),
             rule,
+            window_end: EpochMillis::default(),
         }
+    }
+
+    /// Returns whether no window of a quota is open at `now`: the last one has ended, or none has
+    /// begun. False for other kinds.
+    #[must_use]
+    pub const fn has_ended(&self, now: EpochMillis) -> bool {
+        self.rule.kind().has_window() && self.window_end.0 <= now.0
     }
 }
 

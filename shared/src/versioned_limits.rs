@@ -1,8 +1,9 @@
 //! The limits that an acquire has for a bucket, and their version.
 
 use std::cmp::Ordering;
+use std::fmt;
 
-use crate::Limit;
+use crate::{EpochMillis, Limit, WindowCode};
 
 /// A version of limits, by the place that counts it: the number of changes in the table, or the
 /// complement of a release's number in the code, which is negative.
@@ -23,6 +24,47 @@ impl LimitsVersion {
     }
 }
 
+/// When the windows of quotas end. All calendars say the same, or nothing.
+#[derive(Clone, Copy)]
+pub struct Calendar(fn(WindowCode, EpochMillis) -> Option<EpochMillis>);
+
+impl Calendar {
+    /// Returns the calendar of a function that returns the end of the window that contains an
+    /// instant; of a session, the end of the one that begins then. `None` for a window that it does
+    /// not know.
+    #[must_use]
+    pub const fn new(end_after: fn(WindowCode, EpochMillis) -> Option<EpochMillis>) -> Self {
+        Self(end_after)
+    }
+
+    /// Returns the end of the window that contains `now`; `None` for one that is not known here.
+    #[must_use]
+    pub fn end_after(self, code: WindowCode, now: EpochMillis) -> Option<EpochMillis> {
+        (self.0)(code, now)
+    }
+}
+
+/// Knows sessions only.
+impl Default for Calendar {
+    fn default() -> Self {
+        Self(|code, now| code.session().map(|length| now.plus(length)))
+    }
+}
+
+impl fmt::Debug for Calendar {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("Calendar")
+    }
+}
+
+impl PartialEq for Calendar {
+    fn eq(&self, _: &Self) -> bool {
+        true
+    }
+}
+
+impl Eq for Calendar {}
+
 /// The limits that an acquire brings to a bucket.
 ///
 /// Limits with a version yield to a newer version of the same place, so a process with old limits
@@ -37,6 +79,8 @@ pub struct VersionedLimits<'a> {
     /// Whether they are configured for exactly this entity and resource, so that the bucket is
     /// kept. Other buckets end when they are unused.
     pub is_own: bool,
+    /// Calendar of their quotas.
+    pub calendar: Calendar,
 }
 
 impl VersionedLimits<'_> {

@@ -22,9 +22,10 @@ mod update;
 
 use changes::{add_tokens, count_write, set_write_id};
 use conditions::{
-    push_new, require_limits, require_refilled_at, require_same_leases, require_shard_count,
+    has_kind, push_new, require_limits, require_refilled_at, require_same_leases,
+    require_shard_count, same_window,
 };
-use update::tokens;
+use update::{tokens, window_end};
 
 pub use balances::{BalanceChange, change_balances};
 pub use configure::{

@@ -92,7 +92,7 @@ pub const COLUMNS: [&str; 6] = ["limit", "#available", "#capacity", "refill", "m
 pub fn row(status: &LimitStatus) -> Vec<String> {
     let refill = match status.kind() {
         LimitKind::Rate => rate_text(status.refill_amount, status.refill_period),
-        LimitKind::Slots => "slots".to_owned(),
+        LimitKind::Slots | LimitKind::Quota => "slots".to_owned(),
     };
     let wait = match status.retry_after {
         Some(wait) if wait.is_zero() => "-".to_owned(),

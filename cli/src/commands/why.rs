@@ -145,7 +145,7 @@ fn limit_row(known: &Known) -> Vec<String> {
     let from = from.map_or("not the table".to_owned(), ToString::to_string);
     let saturation = saturation.map_or("unknown".to_owned(), |known| match status.kind() {
         LimitKind::Slots => format!("{}% held", known.percent),
-        LimitKind::Rate => {
+        LimitKind::Rate | LimitKind::Quota => {
             let over = Duration::from_millis(known.over_ms.unsigned_abs());
             format!("{}% in {}", known.percent, rounded_span(over))
         }

@@ -21,7 +21,7 @@ pub(crate) enum AmountChange {
     Fill,
     /// To an amount.
     Set(MilliTokens),
-    /// By an amount, at most to the capacity.
+    /// By an amount: a rate at most to the capacity, a quota until the end of its window.
     Add(MilliTokens),
 }
 
@@ -230,6 +230,13 @@ fn step(
             "limit {name:?} has a capacity of {capacity} tokens, {amount} were to be set: set at most {capacity}, or configure a greater capacity"
         ))),
         AmountChange::Set(amount) => Ok(BalanceStep::Set(amount)),
+        AmountChange::Add(amount) if shards[0].limits[name].rule.kind().has_window() => {
+            let parts = shards.iter().map(|shard| shard.shard().share(amount));
+            Ok(BalanceStep::Raise(by_smallest(
+                shards,
+                &parts.collect::<Vec<_>>(),
+            )))
+        }
         AmountChange::Add(amount) => {
             let zero = MilliTokens::ZERO;
             let room =

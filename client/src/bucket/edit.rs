@@ -14,7 +14,7 @@ use weirgate_store::WriteOutcome;
 
 use super::state::BucketState;
 use crate::session::{Refusals, Session, backoff, decode_shard};
-use crate::values::{Error, check_bucket_limits};
+use crate::values::{CALENDAR, Error, check_bucket_limits};
 
 impl BucketState {
     /// Finishes a change that was begun, by this process or another. A bucket without an item needs
@@ -128,6 +128,7 @@ fn limits_of(edit: &BucketEdit) -> VersionedLimits<'_> {
             limits,
             version: *version,
             is_own: *is_own,
+            calendar: CALENDAR,
         },
         EditChange::Balances(_) => VersionedLimits::default(),
     }
@@ -150,6 +151,7 @@ pub(crate) fn finished(shard: Arc<Shard>, edit: &BucketEdit, now: EpochMillis) -
         state.available = match part {
             None => balance,
             Some(BalanceChange::SetTo(amount)) => amount,
+            Some(BalanceChange::Raise(more)) if state.rule.kind().has_window() => balance + more,
             Some(BalanceChange::Raise(more)) => (balance + more).min(share),
         };
     }
@@ -169,7 +171,7 @@ fn part(shard: &Shard, edit: &BucketEdit, now: EpochMillis) -> Option<Update> {
                 Some((name.clone(), step.part(shard.shard(), shard.share(state))))
             };
             let parts: BTreeMap<_, _> = steps.iter().filter_map(part).collect();
-            change_balances(shard, edit.id, &parts, now)
+            change_balances(shard, edit.id, &parts, CALENDAR, now)
         }
         EditChange::Limits { .. } => {
             let id = weirgate_store::random_id();

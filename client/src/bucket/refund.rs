@@ -4,11 +4,12 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use futures_util::future::join_all;
+use weirgate_shared::write::{LeaseChange, LimitDelta};
 use weirgate_shared::{EpochMillis, LimitName, LimitState, MilliTokens, MilliTotal, Shard};
 
 use super::refresh::refresh_all;
 use super::state::BucketState;
-use crate::queue::{Ending, HoldPart};
+use crate::queue::{HoldPart, SettleOutcome, windows_in};
 use crate::session::Session;
 use crate::values::{Amounts, BucketRequest, Error, Settlement, check_bucket_limits, debited};
 
@@ -62,14 +63,27 @@ pub(crate) async fn refund(
             amounts,
             is_bypass: false,
             shard: Arc::clone(shard),
+            windows: windows_in(shard),
             prefetched_at: None,
             lease: None,
             is_in_doubt: false,
         }
     });
-    let ended = join_all(writes.map(|mut part| async move {
-        part.end(session, &request.limits, Ending::RollBack, 0)
-            .await
+    let ended = join_all(writes.map(|part| async move {
+        // It is not known which window of a quota the amount was taken from.
+        let back = |(limit, amount): (&LimitName, &MilliTokens)| {
+            let ceiling = part.share(limit);
+            let back = LimitDelta {
+                ceiling,
+                ..part.rate_return(limit, *amount)
+            };
+            (limit.clone(), back)
+        };
+        let back = part.amounts.iter().map(back).collect();
+        match part.settle(session, LeaseChange::End, back, 0).await? {
+            SettleOutcome::Done(settlement) => Ok(settlement),
+            SettleOutcome::LeaseDiffers(_) => Ok(Settlement::LeaseGone),
+        }
     }))
     .await;
     // The only other settlement is a lease that is gone: these have none, and a shard that is gone

@@ -213,7 +213,8 @@ impl<'a> Resharding<'a> {
     }
 }
 
-/// Requires that each of `shards` shards holds at least one token of every limit.
+/// Requires that each of `shards` shards holds at least one token of every limit, and sessions of one
+/// shard.
 fn check_capacity<'a>(
     limits: impl Iterator<Item = (&'a LimitName, &'a RefillRule)>,
     shards: u32,
@@ -223,6 +224,11 @@ fn check_capacity<'a>(
         count: shards,
     };
     for (name, rule) in limits {
+        if rule.is_session() && shards > 1 {
+            return Err(Error::Invalid(format!(
+                "limit {name:?} is a session, which begins with the first use of its one shard, so the bucket must have 1 shard, got {shards}: use a window on the calendar"
+            )));
+        }
         if last.share(rule.capacity) < MilliTokens::from_tokens(1) {
             let capacity = rule.capacity;
             return Err(Error::Invalid(format!(

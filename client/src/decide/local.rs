@@ -4,11 +4,15 @@ use std::collections::HashMap;
 use std::sync::{Arc, MutexGuard};
 
 use weirgate_shared::{
-    BucketKey, EpochMillis, LimitMode, LimitName, LimitsVersion, MilliTokens, RefillRule, Shard,
+    BucketKey, EpochMillis, LimitMode, LimitName, LimitState, LimitsVersion, MilliTokens,
+    RefillRule, Shard,
 };
 
 use crate::bucket::BucketTarget;
-use crate::values::{Amounts, Denied, LimitStatus, Limits, Locked, debited, denial_of, status};
+use crate::queue::{Windows, windows_in};
+use crate::values::{
+    Amounts, CALENDAR, Denied, LimitStatus, Limits, Locked, debited, denial_of, status,
+};
 
 /// Local buckets that are kept, 10,000; beyond that, all are dropped.
 const MAX_BUCKETS: usize = 10_000;
@@ -32,6 +36,8 @@ pub(crate) struct LocalHold {
     key: BucketKey,
     /// Amounts taken. A release returns only the slots.
     taken: Amounts,
+    /// Windows that the amounts of quotas are from.
+    windows: Windows,
 }
 
 impl LocalBuckets {
@@ -78,26 +84,28 @@ impl LocalBuckets {
             for waived in missing() {
                 amounts.remove(waived.limit.as_str());
             }
+            begin_sessions(&mut local.shard, &amounts, now);
+            let windows = windows_in(&local.shard);
             // Subtract now, so that another target of the same bucket sees the rest.
             for (limit, need) in &amounts {
                 change(&mut buckets, key, limit, -*need);
             }
-            taken.push((at, key, amounts));
-        }
-        if short.is_empty() {
-            taken.sort_by_key(|(at, ..)| *at);
-            let hold = |(_, key, taken): (usize, &BucketKey, Amounts)| LocalHold {
+            let hold = LocalHold {
                 buckets: self.clone(),
                 key: key.clone(),
-                taken,
+                taken: amounts,
+                windows,
             };
-            return Ok(taken.into_iter().map(hold).collect());
+            taken.push((at, hold));
         }
-        for (_, key, amounts) in taken {
-            for (limit, need) in amounts {
-                change(&mut buckets, key, &limit, need);
-            }
+        if short.is_empty() {
+            taken.sort_by_key(|(at, _)| *at);
+            return Ok(taken.into_iter().map(|(_, hold)| hold).collect());
         }
+        for (_, hold) in &mut taken {
+            hold.give_back_to(&mut buckets, |_| true);
+        }
+        drop(buckets);
         Err(denial_of(short))
     }
 
@@ -135,14 +143,36 @@ impl LocalHold {
     }
 
     fn give_back(&mut self, goes_back: fn(&RefillRule) -> bool) {
-        let mut buckets = self.buckets.lock();
+        let buckets = self.buckets.clone();
+        self.give_back_to(&mut buckets.lock(), goes_back);
+    }
+
+    fn give_back_to(
+        &mut self,
+        buckets: &mut HashMap<BucketKey, LocalBucket>,
+        goes_back: fn(&RefillRule) -> bool,
+    ) {
         for (limit, need) in std::mem::take(&mut self.taken) {
-            let state = buckets
-                .get(&self.key)
-                .and_then(|local| local.shard.limits.get(&limit));
-            if state.is_some_and(|state| goes_back(&state.rule)) {
-                change(&mut buckets, &self.key, &limit, need);
+            let known = buckets.get(&self.key);
+            let state = known.and_then(|local| local.shard.limits.get(&limit));
+            let window = self.windows.get(&limit).copied().unwrap_or_default();
+            let is_same = |state: &LimitState| state.window_end == window;
+            if state.is_some_and(|state| goes_back(&state.rule) && is_same(state)) {
+                change(buckets, &self.key, &limit, need);
             }
+        }
+    }
+}
+
+/// Begins the sessions of which something is taken. Other windows begin by themselves.
+fn begin_sessions(shard: &mut Shard, amounts: &Amounts, now: EpochMillis) {
+    for limit in amounts.keys() {
+        let state = shard.limits.get_mut(limit);
+        if let Some(state) = state.filter(|state| state.has_ended(now))
+            && let Some(code) = state.rule.window_code()
+        {
+            state.available = state.rule.capacity;
+            state.window_end = CALENDAR.end_after(code, now).unwrap_or_default();
         }
     }
 }

@@ -195,7 +195,7 @@ fn window(status: &LimitStatus) -> Option<i64> {
     match (status.kind(), status.refill_amount.0) {
         (LimitKind::Rate, 0) => Some(seconds(status.refill_period)),
         (LimitKind::Rate, _) => Some(seconds_for(status, status.capacity.0.into())),
-        (LimitKind::Slots, _) => None,
+        (LimitKind::Slots | LimitKind::Quota, _) => None,
     }
 }
 

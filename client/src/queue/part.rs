@@ -12,6 +12,18 @@ use super::shard_state::ShardState;
 use crate::session::{Moment, Session, decode_shard};
 use crate::values::{Amounts, Error, Limits, Settlement};
 
+/// Ends of the windows of quotas, by limit.
+pub(crate) type Windows = BTreeMap<LimitName, EpochMillis>;
+
+/// Returns the ends of the windows of a shard.
+pub(crate) fn windows_in(shard: &Shard) -> Windows {
+    let quotas = shard.limits.iter();
+    let quotas = quotas.filter(|(_, state)| state.rule.kind().has_window());
+    quotas
+        .map(|(name, state)| (name.clone(), state.window_end))
+        .collect()
+}
+
 /// Tokens taken from one shard, or counted there.
 #[derive(Debug, Clone)]
 pub(crate) struct HoldPart {
@@ -22,6 +34,8 @@ pub(crate) struct HoldPart {
     pub(crate) is_bypass: bool,
     /// The shard after the take.
     pub(crate) shard: Arc<Shard>,
+    /// Windows that the tokens of quotas are from: they return to no other.
+    pub(crate) windows: Windows,
     /// Time of the take, if the tokens were prefetched.
     pub(crate) prefetched_at: Option<Moment>,
     /// Id of the durable lease in this shard, and its expiry. Either all parts of a hold have a
@@ -41,18 +55,26 @@ pub(crate) enum Ending {
 }
 
 impl HoldPart {
-    /// Returns the change that returns `amount` of a rate to the shard.
+    /// Returns the change that returns `amount` of a rate or a quota to the shard.
     pub(crate) fn rate_return(&self, limit: &LimitName, amount: MilliTokens) -> LimitDelta {
-        let ceiling = self
-            .shard
-            .limits
-            .get(limit)
-            .map(|state| self.shard.share(state));
+        let window = self.windows.get(limit).copied();
+        // What was topped up beyond the capacity stays beyond it.
+        let ceiling = match window {
+            Some(_) => None,
+            None => self.share(limit),
+        };
         LimitDelta {
             available: amount,
             consumed: -amount,
             ceiling,
+            window,
         }
+    }
+
+    /// Returns the shard's share of a limit.
+    pub(crate) fn share(&self, limit: &LimitName) -> Option<MilliTokens> {
+        let state = self.shard.limits.get(limit)?;
+        Some(self.shard.share(state))
     }
 
     /// Returns the same part with other amounts.
@@ -73,8 +95,7 @@ impl HoldPart {
         let returned = if limits.is_held(limit) {
             LimitDelta {
                 available: amount,
-                consumed: MilliTokens::ZERO,
-                ceiling: None,
+                ..LimitDelta::default()
             }
         } else {
             self.rate_return(limit, amount)

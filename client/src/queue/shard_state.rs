@@ -24,8 +24,8 @@ const CROWDED_WITHIN: Millis = Millis(10);
 /// Acquires within [`CROWDED_WITHIN`] from which a plan on a read expects writes of other processes,
 /// 2.
 const CROWDED_ACQUIRES: i64 = 2;
-/// Acquires that a process must expect since the hour began before it assumes that one of them
-/// began the hour, 4.
+/// Acquires that a process must expect since an hour or a window began before it assumes that one of
+/// them began it, 4.
 const MIN_EXPECTED_ACQUIRES: i64 = 4;
 
 /// A copy of the shard as a response showed it, and the times of that response and its request.
@@ -356,17 +356,37 @@ impl ShardState {
             .view
             .as_ref()
             .filter(|_| !state.others.are_none())
-            .is_some_and(|view| {
-                let age = Millis::from(now_aged.since(view.seen_at));
-                let seen = EpochMillis(now.0.saturating_sub(age.0));
-                // A view from after the hour's beginning shows whether it was begun.
-                age > begun && expected_acquires(&view.shard, seen, begun) >= MIN_EXPECTED_ACQUIRES
-            });
+            .is_some_and(|view| is_done_by_others(view, now_aged, now, begun));
         Roll {
             hour,
             by_others: is_begun,
         }
     }
+}
+
+impl ShardState {
+    /// Returns whether another process has probably begun the windows that have ended in the view.
+    pub(super) fn windows_begun(&self, now: EpochMillis) -> bool {
+        let ages_now = self.summary.ages.now();
+        let state = self.state();
+        let view = state.view.as_ref().filter(|_| !state.others.are_none());
+        view.is_some_and(|view| {
+            let limits = view.shard.limits.values();
+            let ended = limits
+                .filter(|limit| limit.has_ended(now))
+                .map(|limit| limit.window_end);
+            let since = ended.max().map(|ended| now.since(ended));
+            since.is_some_and(|since| is_done_by_others(view, ages_now, now, since))
+        })
+    }
+}
+
+/// Returns whether other processes have probably acquired within the time `since` something was due
+/// that the first of them does. A younger view shows whether it was done.
+fn is_done_by_others(view: &ShardView, ages_now: Moment, now: EpochMillis, since: Millis) -> bool {
+    let age = Millis::from(ages_now.since(view.seen_at));
+    let seen = EpochMillis(now.0.saturating_sub(age.0));
+    age > since && expected_acquires(&view.shard, seen, since) >= MIN_EXPECTED_ACQUIRES
 }
 
 /// Returns the acquires expected within `time`, at the rate of the shard's hour, or of its life if

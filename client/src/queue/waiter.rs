@@ -1,5 +1,6 @@
 //! Requests in line at a shard, and the replies to them.
 
+use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use tokio::time::Instant;
@@ -68,6 +69,7 @@ impl Waiter {
         let lease = Lease {
             expires_at: expires,
             tokens: self.amounts(),
+            windows: BTreeMap::new(),
             owner: owner.to_string(),
         };
         Some((weirgate_store::random_id(), lease))

@@ -59,6 +59,7 @@ pub(crate) fn check_debt(
             i128::from(rule.refill_amount.0).saturating_mul(DEBT_SPAN_MS)
                 / i128::from(rule.refill_period_ms.max(1))
         }
+        LimitKind::Quota => 0,
         LimitKind::Slots => return Ok(()),
     };
     let most = i128::from(rule.capacity.0).saturating_mul(2).max(refill);

@@ -4,10 +4,11 @@ use std::ops::Deref;
 use std::sync::Arc;
 
 use weirgate_shared::{
-    Limit, LimitName, LimitsVersion, MAX_BUCKET_LIMITS, MAX_LIMITS, MIN_BALANCE, MilliTokens,
-    Shard, VersionedLimits,
+    Asks, EpochMillis, Limit, LimitName, LimitsVersion, MAX_BUCKET_LIMITS, MAX_LIMITS, MIN_BALANCE,
+    MilliTokens, Shard, VersionedLimits,
 };
 
+use super::calendar;
 use super::error::Error;
 
 /// Limits and their configuration version. Clones share them.
@@ -65,6 +66,39 @@ pub(crate) fn check_limit_count(limits: &[Limit]) -> Result<(), Error> {
         "a request may have {MAX_LIMITS} limits at most, got {}: use fewer",
         limits.len()
     )))
+}
+
+/// Requires that this process knows the windows of quotas.
+pub(crate) fn check_windows(limits: &[Limit], now: EpochMillis) -> Result<(), Error> {
+    let mut limits = limits.iter();
+    let unknown = limits.find(|limit| {
+        let code = limit.rule().window_code();
+        code.is_some_and(|code| calendar::CALENDAR.end_after(code, now).is_none())
+    });
+    unknown.map_or(Ok(()), |limit| Err(unknown_window(limit.name())))
+}
+
+/// Requires that this process knows the windows that a write of the amounts begins in a shard. Its
+/// quotas may be those of a newer process.
+pub(crate) fn check_next_windows(
+    shard: &Shard,
+    asks: &Asks,
+    now: EpochMillis,
+) -> Result<(), Error> {
+    let unknown = asks.debits().find(|ask| {
+        let state = shard.limits.get(&ask.limit);
+        let code = state.filter(|state| state.has_ended(now));
+        let code = code.and_then(|state| state.rule.window_code());
+        code.is_some_and(|code| calendar::CALENDAR.end_after(code, now).is_none())
+    });
+    unknown.map_or(Ok(()), |ask| Err(unknown_window(&ask.limit)))
+}
+
+fn unknown_window(limit: &LimitName) -> Error {
+    Error::Invalid(format!(
+        "limit {limit:?} is a quota whose window this process does not know: {}",
+        calendar::REMEDY
+    ))
 }
 
 /// Requires that the shard's limits keep their kind, and that it does not get more of them than a
@@ -140,6 +174,7 @@ impl<'a> From<&'a Limits> for VersionedLimits<'a> {
             limits,
             version: limits.version,
             is_own: limits.is_own,
+            calendar: calendar::CALENDAR,
         }
     }
 }

@@ -99,7 +99,7 @@ fn of_limit(known: &Known) -> impl Iterator<Item = Next> {
             format!("all slots of {limit} of {entity} are held"),
             &format!("leases list {entity} {resource}"),
         ),
-        LimitKind::Rate => Next::new(
+        LimitKind::Rate | LimitKind::Quota => Next::new(
             format!("{limit} of {entity} is used up"),
             &format!("usage --entity {entity} --resource {resource} --by hour --from 1d"),
         ),
@@ -114,7 +114,7 @@ fn text(status: &LimitStatus) -> String {
     } = status;
     match status.kind() {
         LimitKind::Slots => format!("{limit}={capacity}"),
-        LimitKind::Rate => {
+        LimitKind::Rate | LimitKind::Quota => {
             let rate = rate_text(status.refill_amount, status.refill_period);
             match status.refill_amount == *capacity {
                 true => format!("{limit}={rate}"),

@@ -12,14 +12,20 @@ use crate::{EpochMillis, Lease, LimitName, MilliTokens, WriteId};
 /// Returns a lease as the value of `h.{id}`.
 #[must_use]
 pub fn write_lease(lease: &Lease) -> Value {
-    Value::Map(BTreeMap::from([
+    let mut map = BTreeMap::from([
         (
             attr::LEASE_EXPIRY.to_owned(),
             Value::Int(lease.expires_at.0),
         ),
         (attr::LEASE_TOKENS.to_owned(), write_held(lease)),
         (attr::LEASE_OWNER.to_owned(), Value::text(&lease.owner)),
-    ]))
+    ]);
+    if !lease.windows.is_empty() {
+        let end = |(limit, end): (&LimitName, &EpochMillis)| (limit.to_string(), Value::Int(end.0));
+        let ends = lease.windows.iter().map(end).collect();
+        map.insert(attr::LEASE_WINDOWS.to_owned(), Value::Map(ends));
+    }
+    Value::Map(map)
 }
 
 /// Returns a lease's tokens as the value of `h.{id}.t`.
@@ -82,16 +88,36 @@ fn named_lease(id: &str, held: &Attr<'_>) -> Result<(WriteId, Lease), ItemError>
 
 fn lease(value: &Attr<'_>) -> Result<Lease, ItemError> {
     let (mut expires, mut tokens, mut owner) = (None, BTreeMap::new(), String::new());
+    let mut windows = BTreeMap::new();
+    let amounts = |at: &'static str, of: &Attr<'_>| {
+        let amount = |(limit, amount): &(&str, Attr<'_>)| {
+            let limit = LimitName::new(*limit)
+                .map_err(|error| ItemError::new(at, &Attr::S(limit), error.rule))?;
+            Ok((limit, integer(at, amount)?))
+        };
+        let entries = entries(at, of)?;
+        entries
+            .iter()
+            .map(amount)
+            .collect::<Result<Vec<_>, ItemError>>()
+    };
     for (name, value) in entries(attr::LEASES, value)? {
         match (*name, value) {
             (attr::LEASE_EXPIRY, at) => expires = Some(EpochMillis(integer("h.e", at)?)),
             (attr::LEASE_OWNER, Attr::S(text)) => owner = (*text).to_owned(),
             (attr::LEASE_TOKENS, held) => {
-                for (limit, amount) in entries("h.t", held)? {
-                    let limit = LimitName::new(*limit)
-                        .map_err(|error| ItemError::new("h.t", &Attr::S(limit), error.rule))?;
-                    tokens.insert(limit, MilliTokens(integer("h.t", amount)?));
-                }
+                let held = amounts("h.t", held)?;
+                tokens.extend(
+                    held.into_iter()
+                        .map(|(limit, amount)| (limit, MilliTokens(amount))),
+                );
+            }
+            (attr::LEASE_WINDOWS, ends) => {
+                let ends = amounts("h.q", ends)?;
+                windows.extend(
+                    ends.into_iter()
+                        .map(|(limit, end)| (limit, EpochMillis(end))),
+                );
             }
             _ => {}
         }
@@ -100,6 +126,7 @@ fn lease(value: &Attr<'_>) -> Result<Lease, ItemError> {
     Ok(Lease {
         expires_at: expires,
         tokens,
+        windows,
         owner,
     })
 }

@@ -5,7 +5,7 @@ use super::error::ItemError;
 use super::parse::{count, integer};
 use crate::attr::Field;
 use crate::limit::RefillRule;
-use crate::{Bases, Counter, LimitState, MilliTokens, MilliTotal};
+use crate::{Bases, Counter, EpochMillis, LimitKind, LimitState, MilliTokens, MilliTotal};
 
 /// The attributes of one limit, as far as they were read.
 #[derive(Debug, Default)]
@@ -45,12 +45,17 @@ impl LimitFields {
             refill_amount: MilliTokens(number(Field::RefillAmount)?),
             refill_period_ms: number(Field::RefillPeriod)?,
         };
-        if rule.refill_period_ms < 1 || rule.refill_amount.0 < 0 || rule.capacity.0 < 0 {
+        let window_end = match rule.kind() {
+            LimitKind::Rate | LimitKind::Slots => 0,
+            LimitKind::Quota => number(Field::WindowEnd)?,
+        };
+        let is_period = rule.refill_period_ms >= 1 || rule.kind() == LimitKind::Quota;
+        if !is_period || rule.refill_amount.0 < 0 || rule.capacity.0 < 0 {
             let value = format!("{rule:?}");
             return Err(ItemError {
                 attribute: format!("b_{name}_rp"),
                 value,
-                takes: "a period of at least 1 ms and no negative amounts",
+                takes: "a period of at least 1 ms, or the code of a quota's window; and no negative amounts",
             });
         }
         let Counter { total, bases } = self.counter(name)?;
@@ -59,6 +64,7 @@ impl LimitFields {
             consumed: MilliTotal(total),
             bases,
             rule,
+            window_end: EpochMillis(window_end),
         })
     }
 

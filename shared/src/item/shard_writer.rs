@@ -92,20 +92,23 @@ pub fn write_shard(shard: &Shard) -> Vec<AttributeUpdate> {
 pub(crate) fn write_limit(
     name: &LimitName,
     state: &LimitState,
-) -> [AttributeUpdate; Field::ALL.len()] {
+) -> impl Iterator<Item = AttributeUpdate> {
     let LimitState {
         available: tk,
         consumed: tc,
         bases,
         rule,
-    } = state;
-    Field::ALL.map(|field| {
+        window_end,
+    } = *state;
+    let has = move |field: &Field| *field != Field::WindowEnd || rule.kind().has_window();
+    Field::ALL.into_iter().filter(has).map(move |field| {
         let number = match field {
             Field::Tokens => Value::Int(tk.0),
             Field::Consumed => Value::Count(tc.0),
             Field::Capacity => Value::Int(rule.capacity.0),
             Field::RefillAmount => Value::Int(rule.refill_amount.0),
             Field::RefillPeriod => Value::Int(rule.refill_period_ms),
+            Field::WindowEnd => Value::Int(window_end.0),
             Field::HourBase => Value::Count(bases.hour),
             Field::DayBase => Value::Count(bases.day),
         };

@@ -93,6 +93,7 @@ impl From<Limit> for LimitFields {
         let (rate, slots) = match rule.kind() {
             LimitKind::Rate => (Some(rule), None),
             LimitKind::Slots => (None, Some(rule.capacity)),
+            LimitKind::Quota => (None, None),
         };
         Self {
             text: Some(limit.to_string()),

@@ -14,6 +14,8 @@ impl Shard {
         match state.rule.kind() {
             LimitKind::Rate => math::refilled(tk, &state.rule, self.shard(), rf, now),
             LimitKind::Slots => tk.min(self.share(state)),
+            LimitKind::Quota if state.has_ended(now) => self.share(state),
+            LimitKind::Quota => tk,
         }
     }
 
@@ -68,35 +70,50 @@ impl Shard {
         match state.rule.kind() {
             LimitKind::Rate => math::refilled(tk, &state.rule, self.shard(), self.refilled_at, at),
             LimitKind::Slots => tk,
+            LimitKind::Quota if state.has_ended(at) => self.share(state),
+            LimitKind::Quota => tk,
         }
     }
 
-    /// Returns the tokens that `leases` return to `limit` if they end unused.
+    /// Returns the tokens that `leases` return to `limit` if they end unused. Those of another window
+    /// than the present one are no longer consumed, but not available again.
     #[must_use]
     pub fn lease_return<'a>(
         &self,
         limit: &LimitName,
         leases: impl Iterator<Item = &'a Lease>,
     ) -> LeaseReturn {
-        let held: MilliTokens = leases
-            .filter_map(|lease| lease.tokens.get(limit))
-            .copied()
-            .sum();
-        let state = self.limits.get(limit);
-        let is_held = state.is_some_and(|state| state.rule.kind().is_held());
-        LeaseReturn {
-            available: held,
-            consumed: if is_held { MilliTokens::ZERO } else { held },
+        let Some(state) = self.limits.get(limit) else {
+            return LeaseReturn::default();
+        };
+        let kind = state.rule.kind();
+        let window = kind.has_window().then_some(state.window_end);
+        let mut back = LeaseReturn::default();
+        for lease in leases {
+            let held = lease.tokens.get(limit).copied().unwrap_or_default();
+            if lease.windows.get(limit).copied() == window {
+                back.available += held;
+            }
+            if !kind.is_held() {
+                back.consumed += held;
+            }
         }
+        back
     }
 
     /// Returns when `need` of `limit` is available if no other write takes or returns tokens: by
-    /// refill for a rate, by the expiry of leases for slots. Returns `None` if the limit is
-    /// unknown, or if `need` exceeds the shard's share.
+    /// refill for a rate, by the expiry of leases for slots, at the end of its window for a quota.
+    /// Returns `None` if the limit is unknown, or if `need` exceeds the shard's share.
     #[must_use]
     pub fn ready_at(&self, limit: &LimitName, need: MilliTokens) -> Option<EpochMillis> {
         let state = self.limits.get(limit)?;
-        let by_refill = |tk| math::ready_at(need, tk, &state.rule, self.shard(), self.refilled_at);
+        let rf = self.refilled_at;
+        let by_time = |tk| match state.rule.kind() {
+            LimitKind::Quota if tk < need => Some(state.window_end.max(rf)),
+            LimitKind::Rate | LimitKind::Slots | LimitKind::Quota => {
+                math::ready_at(need, tk, &state.rule, self.shard(), rf)
+            }
+        };
         if !state.rule.kind().is_held() && need > self.share(state) {
             return None;
         }
@@ -108,13 +125,13 @@ impl Shard {
             .collect();
         ends.sort_by_key(|lease| lease.expires_at);
         let mut tk = state.available;
-        let mut best = by_refill(tk);
+        let mut best = by_time(tk);
         for lease in ends {
             if best.is_some_and(|at| at <= lease.expires_at) {
                 break;
             }
-            tk += lease.tokens.get(limit).copied().unwrap_or_default();
-            best = match by_refill(tk) {
+            tk += self.lease_return(limit, std::iter::once(lease)).available;
+            best = match by_time(tk) {
                 Some(at) => Some(best.map_or(at.max(lease.expires_at), |best| {
                     best.min(at.max(lease.expires_at))
                 })),

@@ -2,9 +2,9 @@
 //! with them.
 
 use crate::limit::{LimitKind, RefillRule};
-use crate::math;
 use crate::{
-    EpochMillis, LeaseReturn, Limit, LimitState, MilliTokens, Millis, Shard, VersionedLimits,
+    Calendar, EpochMillis, LeaseReturn, Limit, LimitState, MilliTokens, Millis, Shard,
+    VersionedLimits,
 };
 
 /// Time for which a bucket keeps rules that an acquire has changed without a newer version of the
@@ -42,7 +42,8 @@ impl Shard {
     ///
     /// A raised rate refills faster at once, up to the new capacity. A lowered one cuts the balance
     /// and makes no debt. A changed number of slots adds or removes free slots; held slots stay
-    /// held.
+    /// held. What was used of a quota stays used, in a changed window too. Between a rate and a quota,
+    /// the balance stays, up to both capacities.
     fn takeable(
         &self,
         state: &LimitState,
@@ -51,28 +52,47 @@ impl Shard {
         now: EpochMillis,
     ) -> MilliTokens {
         let (old, new) = (self.share(state), self.shard().share(rule.capacity));
-        match state.rule.kind() {
-            LimitKind::Rate => {
-                let flowed = math::refill_between(&state.rule, self.shard(), self.refilled_at, now);
-                (state.available + flowed + back.available)
-                    .min(old)
-                    .min(new)
+        match (state.rule.kind(), rule.kind()) {
+            (LimitKind::Quota, LimitKind::Quota) if state.has_ended(now) => new,
+            (LimitKind::Quota, LimitKind::Quota) | (LimitKind::Slots, _) => {
+                state.available + back.available + (new - old)
             }
-            LimitKind::Slots => state.available + back.available + (new - old),
+            (LimitKind::Rate | LimitKind::Quota, _) => (self.balance(state, now) + back.available)
+                .min(old)
+                .min(new),
         }
     }
 
-    /// Returns the kind that the shard has under this name, if it is another one than the limit's.
-    /// A limit keeps its kind for as long as the item exists.
+    /// Returns the end of the window after the change from the shard's rule to `rule`. A window that
+    /// is open goes on, unless it is another one; a session that has ended begins with its next use.
+    fn window_end(
+        state: &LimitState,
+        rule: RefillRule,
+        calendar: Calendar,
+        now: EpochMillis,
+    ) -> EpochMillis {
+        let Some(code) = rule.window_code() else {
+            return EpochMillis::default();
+        };
+        let has_ended = state.has_ended(now);
+        let is_same = state.rule.window_code() == Some(code);
+        if is_same && !has_ended || has_ended && code.session().is_some() {
+            return state.window_end;
+        }
+        calendar.end_after(code, now).unwrap_or(state.window_end)
+    }
+
+    /// Returns the kind that the shard has under this name, if the limit cannot replace it: slots
+    /// stay slots for as long as the item exists, and nothing else becomes slots.
     #[must_use]
     pub fn other_kind(&self, limit: &Limit) -> Option<LimitKind> {
         let known = self.limits.get(limit.name())?.rule.kind();
-        (known != limit.rule().kind()).then_some(known)
+        (!known.may_become(limit.rule().kind())).then_some(known)
     }
 
-    /// Returns the shard after a write at `now` that credits refill, reclaims expired leases and
-    /// applies the acquire's limits, but takes nothing. Older limits only add those that the shard
-    /// lacks.
+    /// Returns the shard after a write at `now` that credits refill, begins windows, reclaims expired
+    /// leases and applies the acquire's limits, but takes nothing. Older limits only add those that
+    /// the shard lacks.
     #[must_use]
     pub fn projected<'a>(&self, terms: impl Into<VersionedLimits<'a>>, now: EpochMillis) -> Self {
         let terms = terms.into();
@@ -84,6 +104,7 @@ impl Shard {
             let rule = rule.map_or(state.rule, |limit| *limit.rule());
             let back = self.lease_return(name, self.reclaimable(now).map(|(_, lease)| lease));
             state.available = self.takeable(state, rule, back, now);
+            state.window_end = Self::window_end(state, rule, terms.calendar, now);
             state.consumed -= back.consumed;
             state.rule = rule;
         }
@@ -93,7 +114,8 @@ impl Shard {
             .filter(|limit| !self.limits.contains_key(limit.name()))
         {
             let rule = *limit.rule();
-            let state = LimitState::new(self.shard().share(rule.capacity), rule);
+            let mut state = LimitState::new(self.shard().share(rule.capacity), rule);
+            state.window_end = Self::window_end(&state, rule, terms.calendar, now);
             next.limits.insert(limit.name().clone(), state);
         }
         if let Some(leases) = &mut next.leases {

@@ -2,21 +2,23 @@
 
 use std::collections::BTreeMap;
 
+use super::conditions::has_rule;
 use super::credit::BalanceUpdate;
 use super::{
-    AttributeUpdate, Condition, Path, Update, Value, count_write, require_limits,
-    require_refilled_at,
+    AttributeUpdate, Condition, Path, Update, Value, add_tokens, count_write, require_limits,
+    require_refilled_at, same_window, tokens, window_end,
 };
-use crate::attr;
+use crate::attr::{self, Field};
 use crate::math::refill_between;
-use crate::{EditId, EpochMillis, LimitName, MilliTokens, Shard};
+use crate::{Calendar, EditId, EpochMillis, LimitKind, LimitName, LimitState, MilliTokens, Shard};
 
 /// One shard's part of an operator's change of a balance.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum BalanceChange {
     /// Sets the balance as of the view: what was taken since is debited from it.
     SetTo(MilliTokens),
-    /// Raises the balance at the instant of the write, at most to the shard's share.
+    /// Raises the balance at the instant of the write: that of a rate at most to the shard's share,
+    /// that of a quota until the end of its window.
     Raise(MilliTokens),
 }
 
@@ -26,14 +28,15 @@ pub enum BalanceChange {
 ///
 /// Requires that the shard has neither this change nor a later one, so it is made once. Requires the
 /// view's `rf` too, and moves it. Takes since the view stay debited, so a change adds no more than what
-/// it adds to the view. Returns `None` if a split is
-/// unfinished, because the escrow has tokens too; or if a limit of `changes` is missing or has
-/// slots, whose balance follows from leases.
+/// it adds to the view. A quota whose window has ended begins the next one by `calendar`. Returns
+/// `None` if a split is unfinished, because the escrow has tokens too; if a limit of `changes` is
+/// missing or has slots, whose balance follows from leases; or if the calendar lacks a window.
 #[must_use]
 pub fn change_balances(
     view: &Shard,
     edit: EditId,
     changes: &BTreeMap<LimitName, BalanceChange>,
+    calendar: Calendar,
     now: EpochMillis,
 ) -> Option<Update> {
     let can_set = |name: &LimitName| {
@@ -57,24 +60,32 @@ pub fn change_balances(
         AttributeUpdate::Set(Path::of(attr::REFILLED_AT), Value::Int(now.0)),
         AttributeUpdate::Set(id, Value::Int(edit.0)),
     ]);
-    let is_lowered = |(name, change): (&LimitName, &BalanceChange)| match change {
+    // A window that begins may end after it.
+    let needs_later = |(name, change): (&LimitName, &BalanceChange)| match change {
+        _ if view.limits[name].has_ended(now) => true,
         BalanceChange::SetTo(amount) => *amount < view.share(&view.limits[name]),
         BalanceChange::Raise(_) => false,
     };
-    if view.ttl.is_some() && changes.iter().any(is_lowered) {
+    if view.ttl.is_some() && changes.iter().any(needs_later) {
         let ttl = Path::of(attr::TTL);
         update.changes.push(AttributeUpdate::Remove(ttl));
     }
-    let rates = view
-        .limits
-        .iter()
-        .filter(|(_, state)| !state.rule.kind().is_held());
-    for (name, state) in rates {
+    for (name, state) in &view.limits {
         let more = match changes.get(name) {
             Some(BalanceChange::SetTo(amount)) => *amount - view.balance(state, now),
             Some(BalanceChange::Raise(amount)) => *amount,
             None => MilliTokens::ZERO,
         };
+        match state.rule.kind() {
+            LimitKind::Rate => {}
+            LimitKind::Slots => continue,
+            LimitKind::Quota => {
+                if more != MilliTokens::ZERO {
+                    change_window(&mut update, view, (name, state), more, calendar, now)?;
+                }
+                continue;
+            }
+        }
         let (returned, taken) = (more.max(MilliTokens::ZERO), (-more).max(MilliTokens::ZERO));
         let changed = BalanceUpdate {
             refill: refill_between(&state.rule, view.shard(), view.refilled_at, now),
@@ -88,6 +99,31 @@ pub fn change_balances(
         };
         changed.write(&mut update, name, state);
     }
-    require_limits(&mut update, view, |_, state| state.rule.kind());
+    require_limits(&mut update, view);
     Some(update)
+}
+
+/// Adds the change of a quota's balance in its window. Returns `None` if it would begin one that the
+/// calendar lacks.
+fn change_window(
+    update: &mut Update,
+    view: &Shard,
+    (name, state): (&LimitName, &LimitState),
+    more: MilliTokens,
+    calendar: Calendar,
+    now: EpochMillis,
+) -> Option<()> {
+    update.conditions.push(same_window(name, state));
+    if !state.has_ended(now) {
+        update.changes.push(add_tokens(name, Field::Tokens, more));
+        return Some(());
+    }
+    let end = calendar.end_after(state.rule.window_code()?, now)?;
+    update.conditions.extend(has_rule(name, &state.rule));
+    let balance = view.share(state) + more;
+    update.changes.extend([
+        AttributeUpdate::Set(tokens(name), Value::Int(balance.0)),
+        AttributeUpdate::Set(window_end(name), Value::Int(end.0)),
+    ]);
+    Some(())
 }

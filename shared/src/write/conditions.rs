@@ -3,7 +3,7 @@
 use std::collections::BTreeSet;
 
 use super::changes::rule_numbers;
-use super::update::{Condition, Path, Update, Value};
+use super::update::{Condition, Path, Update, Value, window_end};
 use crate::attr::{self, Field};
 use crate::{LimitKind, LimitName, LimitState, RefillRule, Shard, ShardIndex, item};
 
@@ -36,15 +36,32 @@ pub(super) fn has_rule(limit: &LimitName, rule: &RefillRule) -> [Condition; 3] {
         .map(|(field, number)| Condition::Equals(Path::limit(limit, field), Value::Int(number)))
 }
 
-/// Requires that the item has each limit of `seen` that the update changes, with this `kind`.
+/// Requires that a limit of the item is of a kind.
+pub(super) fn has_kind(limit: &LimitName, kind: LimitKind) -> impl Iterator<Item = Condition> {
+    let number = |field| Path::limit(limit, field);
+    let (amount, period) = (Field::RefillAmount, Field::RefillPeriod);
+    let (first, second) = match kind {
+        LimitKind::Rate => (Condition::AtLeast(number(amount), Value::Int(1)), None),
+        LimitKind::Slots => (
+            Condition::Equals(number(amount), Value::Int(0)),
+            Some(Condition::AtLeast(number(period), Value::Int(1))),
+        ),
+        // Of no other kind is it negative.
+        LimitKind::Quota => (Condition::AtMost(number(period), Value::Int(-1)), None),
+    };
+    std::iter::once(first).chain(second)
+}
+
+/// Requires that the window of a quota is the one that was seen.
+pub(super) fn same_window(limit: &LimitName, seen: &LimitState) -> Condition {
+    Condition::Equals(window_end(limit), Value::Int(seen.window_end.0))
+}
+
+/// Requires that the item has each limit of `seen` that the update changes, with its kind.
 ///
 /// The item may have been deleted and created again with other limits since `seen`. A write to a
 /// limit that it lacks would create a part of one, which no process could read.
-pub(super) fn require_limits(
-    update: &mut Update,
-    seen: &Shard,
-    kind: impl Fn(&LimitName, &LimitState) -> LimitKind,
-) {
+pub(super) fn require_limits(update: &mut Update, seen: &Shard) {
     let Update {
         changes,
         conditions,
@@ -60,15 +77,12 @@ pub(super) fn require_limits(
         .iter()
         .filter(|(name, _)| changed.contains(name.as_str()))
     {
+        // A condition on the whole rule, or on the kind.
         let amount = Path::limit(name, Field::RefillAmount);
         let is_known = |known: &Condition| matches!(known, Condition::Equals(path, _) | Condition::AtLeast(path, _) if *path == amount);
-        if conditions.iter().any(is_known) {
-            continue;
+        if !conditions.iter().any(is_known) {
+            conditions.extend(has_kind(name, state.rule.kind()));
         }
-        conditions.push(match kind(name, state) {
-            LimitKind::Rate => Condition::AtLeast(amount, Value::Int(1)),
-            LimitKind::Slots => Condition::Equals(amount, Value::Int(0)),
-        });
     }
 }
 

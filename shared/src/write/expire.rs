@@ -143,7 +143,7 @@ pub(super) fn expired(shard: &Shard, now: EpochMillis) -> (Shard, ExpiredLeases)
         let held = state.available;
         state.available += back.available;
         state.consumed -= back.consumed;
-        if !state.rule.kind().is_held() {
+        if state.rule.kind().refills() {
             state.available = state.available.min(shard.share(state).max(held));
         }
         if back.available > MilliTokens::ZERO {

@@ -19,7 +19,8 @@ use crate::{
 ///
 /// Returns `None` if they are not the halves of one shard, a split of one is unfinished, `upper`
 /// holds leases, the names or kinds of the limits differ, a clock was fast, or an operator's change
-/// has reached only one of them, which may be under way. The item of `upper`
+/// has reached only one of them, which may be under way, or a quota of both is in windows that end at
+/// different times. One whose window has ended is as if it was not used. The item of `upper`
 /// must not keep more limits than the next half of its number can bear, so they are not merged on
 /// a day in which `upper` counts many that it no longer has.
 #[must_use]
@@ -54,20 +55,36 @@ pub fn merged(lower: &Shard, upper: &Shard, now: EpochMillis) -> Option<Shard> {
         .collect();
     let from = freed.projected(&limits, now).limits;
     for (name, state) in &mut next.limits {
-        let add = from
-            .get(name)
-            .map_or(MilliTokens::ZERO, |state| state.available);
-        let here = refilled(
-            state.available,
-            &state.rule,
-            lower.shard(),
-            next.refilled_at,
-            now,
-        );
+        let Some(there) = from.get(name) else {
+            continue;
+        };
+        let add = there.available;
         state.available = match state.rule.kind() {
             // If a rule changed in one shard only, the other may have more than its share.
-            LimitKind::Rate => here + add.min(upper.shard().share(state.rule.capacity)),
+            LimitKind::Rate => {
+                let (rule, rf) = (&state.rule, next.refilled_at);
+                let here = refilled(state.available, rule, lower.shard(), rf, now);
+                here + add.min(upper.shard().share(rule.capacity))
+            }
             LimitKind::Slots => state.available + add,
+            LimitKind::Quota => {
+                // Not as projected: a late take may still be of the window that has ended.
+                let seen = &freed.limits[name];
+                let end = state.window_end.max(seen.window_end);
+                let is_behind = |of: &LimitState| of.window_end < end;
+                if is_behind(state) && !state.has_ended(now)
+                    || is_behind(seen) && !seen.has_ended(now)
+                {
+                    return None;
+                }
+                let here = match is_behind(state) {
+                    true => lower.share(state),
+                    false => state.available,
+                };
+                let is_as_seen = !is_behind(seen) && seen.rule == state.rule;
+                state.window_end = end;
+                here + if is_as_seen { seen.available } else { add }
+            }
         };
         if state.available < MIN_BALANCE {
             return None;
@@ -179,8 +196,13 @@ pub fn recreate(
         let tk = match state.rule.kind() {
             LimitKind::Rate => MilliTokens::ZERO,
             LimitKind::Slots => slots(&limit),
+            LimitKind::Quota => MilliTokens::ZERO,
         };
-        *state = LimitState::new(tk, state.rule);
+        let window_end = state.window_end;
+        *state = LimitState {
+            window_end,
+            ..LimitState::new(tk, state.rule)
+        };
     }
     made.due_at = next_due(&made, now);
     vec![Action::Update(make(&made)), require_unchanged(other)]

@@ -65,6 +65,6 @@ pub fn refill(
         };
         credit.write(&mut update, name, state);
     }
-    require_limits(&mut update, image, |_, state| state.rule.kind());
+    require_limits(&mut update, image);
     Some(update)
 }

@@ -123,7 +123,7 @@ fn change(old: &Shard, after: BTreeMap<Path, Value>) -> Update {
         conditions: vec![unchanged(old)],
         changes,
     };
-    require_limits(&mut update, old, |_, state| state.rule.kind());
+    require_limits(&mut update, old);
     update
 }
 

@@ -3,12 +3,13 @@
 use std::collections::BTreeMap;
 
 use super::{
-    AttributeUpdate, Condition, Path, Roll, Update, Value, add_tokens, count_write, push_new,
-    require_limits, require_same_leases, require_shard_count, set_write_id, tokens, ttl,
+    AttributeUpdate, Condition, Path, Roll, Update, Value, add_tokens, count_write, has_kind,
+    push_new, require_limits, require_same_leases, require_shard_count, set_write_id, tokens, ttl,
+    window_end,
 };
 use crate::attr::{self, Field};
 use crate::math::MIN_BALANCE;
-use crate::{BucketKey, EpochMillis, LimitName, MilliTokens, Shard, WriteId};
+use crate::{BucketKey, EpochMillis, LimitKind, LimitName, MilliTokens, Shard, WriteId};
 
 /// One write that settles one shard's part of a hold.
 #[derive(Debug, Clone)]
@@ -47,21 +48,24 @@ pub struct LimitDelta {
     pub available: MilliTokens,
     /// Amount added to the consumption.
     pub consumed: MilliTokens,
-    /// Maximum balance after a return: the share of a rate's capacity. `None` for slots, because
-    /// exactly those taken come back.
+    /// Maximum balance after a return: the share of a rate's capacity. `None` for slots and for
+    /// takes from a quota, because exactly those taken come back.
     pub ceiling: Option<MilliTokens>,
+    /// End of the window that the tokens of a quota were taken from; `None` for other kinds. They
+    /// return to no other window.
+    pub window: Option<EpochMillis>,
 }
 
 impl Settle<'_> {
-    /// Returns the settlement with all its amounts; it fails if a balance would pass its ceiling.
-    /// `seen` is used only for the roll and for `ttl`.
+    /// Returns the settlement with all its amounts; it fails if a balance would pass its ceiling, or
+    /// tokens would return to another window. `seen` is used only for the roll and for `ttl`.
     #[must_use]
     pub fn full(&self, seen: Option<&Shard>) -> Update {
         self.update(seen, None)
     }
 
-    /// Returns the settlement cut at the ceilings of `shard`: a balance that has refilled since
-    /// takes back only what makes it full.
+    /// Returns the settlement cut at the ceilings and windows of `shard`: a balance that has refilled
+    /// since takes back only what makes it full, and another window takes back nothing.
     #[must_use]
     pub fn capped(&self, shard: &Shard) -> Update {
         self.update(Some(shard), Some(shard))
@@ -122,17 +126,37 @@ impl Settle<'_> {
         }
         self.write_ttl(seen, &mut update);
         for (limit, settled) in &self.amounts {
-            let least = Value::Int(i64::from(self.is_unheld(settled)));
-            let amount = Path::limit(limit, Field::RefillAmount);
-            update.conditions.push(Condition::AtLeast(amount, least));
+            let now = view.and_then(|shard| Some((shard, shard.limits.get(limit)?)));
+            let kind = now.map(|(_, state)| state.rule.kind());
+            let is_quota = kind.map_or(settled.window.is_some(), LimitKind::has_window);
             let mut tk = settled.available;
+            if is_quota {
+                update.conditions.extend(has_kind(limit, LimitKind::Quota));
+            } else {
+                let least = Value::Int(i64::from(self.is_unheld(settled)));
+                let amount = Path::limit(limit, Field::RefillAmount);
+                update.conditions.push(Condition::AtLeast(amount, least));
+            }
+            let window = now.filter(|_| is_quota).map(|(_, state)| state.window_end);
+            match settled.window {
+                _ if tk <= MilliTokens::ZERO => {}
+                // The limit was a quota, or became one, since the take.
+                _ if kind.is_some_and(|kind| kind.has_window() != settled.window.is_some()) => {
+                    tk = MilliTokens::ZERO;
+                }
+                Some(taken) if window.is_none_or(|window| window == taken) => {
+                    let same = Condition::Equals(window_end(limit), Value::Int(taken.0));
+                    update.conditions.push(same);
+                }
+                Some(_) => tk = MilliTokens::ZERO,
+                None => {}
+            }
             if tk < MilliTokens::ZERO {
                 let least = Value::Int((MIN_BALANCE - tk).0);
                 push_new(&mut update, Condition::AtLeast(tokens(limit), least));
             }
             if let Some(ceiling) = settled.ceiling.filter(|_| tk > MilliTokens::ZERO) {
                 // The limit may have been lowered since the take.
-                let now = view.and_then(|shard| Some((shard, shard.limits.get(limit)?)));
                 let ceiling = now.map_or(ceiling, |(shard, state)| shard.share(state));
                 if let Some((_, state)) = now {
                     tk = tk.min((ceiling - state.available).max(MilliTokens::ZERO));
@@ -159,7 +183,7 @@ impl Settle<'_> {
             }
         }
         if let Some(seen) = seen {
-            require_limits(&mut update, seen, |_, state| state.rule.kind());
+            require_limits(&mut update, seen);
         }
         update
     }

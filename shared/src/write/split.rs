@@ -9,7 +9,7 @@ use std::collections::BTreeMap;
 use super::replace::{REVIEW_INTERVAL, make};
 use super::{
     AttributeUpdate, Condition, Path, Update, Value, add_tokens, count_write, due, require_limits,
-    require_refilled_at, tokens,
+    require_refilled_at, same_window, tokens,
 };
 use crate::attr::{self, Field};
 use crate::math::refill_between;
@@ -22,7 +22,8 @@ use crate::{
 const UNFINISHED: Millis = Millis(1_000);
 
 /// Returns whether each half of `shard` would have a share of every limit that covers one token and
-/// the `largest` request seen, and whether the bucket would have at most `max_shards`.
+/// the `largest` request seen, and whether the bucket would have at most `max_shards`. Each half of a
+/// session would begin with a first use of its own, so such a bucket is not split.
 #[must_use]
 pub fn may_split(
     shard: &Shard,
@@ -36,7 +37,7 @@ pub fn may_split(
             .copied()
             .unwrap_or_default()
             .max(MilliTokens::from_tokens(1));
-        smaller.share(state.rule.capacity) >= asked
+        smaller.share(state.rule.capacity) >= asked && !state.rule.is_session()
     };
     smaller.count <= max_shards && shard.limits.iter().all(fits)
 }
@@ -128,22 +129,17 @@ pub fn split(image: &Shard, min_shards: u32, op: WriteId, now: EpochMillis) -> U
         lease_bytes: 0,
     };
     for (name, state) in &image.limits {
-        let tk = divide(
-            &mut parent,
-            name,
-            state,
-            image.shard(),
-            refill_between(&state.rule, image.shard(), image.refilled_at, at),
-        );
-        child
-            .limits
-            .insert(name.clone(), LimitState::new(tk, state.rule));
+        let refill = refill_between(&state.rule, image.shard(), image.refilled_at, at);
+        let tk = divide(&mut parent, (name, state), image.shard(), refill, at);
+        let mut half = LimitState::new(tk, state.rule);
+        half.window_end = state.window_end;
+        child.limits.insert(name.clone(), half);
     }
     parent.changes.push(AttributeUpdate::Set(
         Path::of(attr::ESCROW),
         item::write_escrow(&child),
     ));
-    require_limits(&mut parent, image, |_, state| state.rule.kind());
+    require_limits(&mut parent, image);
     parent
 }
 
@@ -219,14 +215,31 @@ fn set_min_shards(asked: u32, known: u32) -> Option<AttributeUpdate> {
 /// Subtracts the new half's part of one limit from the old shard. Returns that part.
 fn divide(
     parent: &mut Update,
-    name: &LimitName,
-    state: &LimitState,
+    (name, state): (&LimitName, &LimitState),
     shard: ShardIndex,
     flowed: MilliTokens,
+    now: EpochMillis,
 ) -> MilliTokens {
     let (zero, two) = (MilliTokens::ZERO, 2);
     match state.rule.kind() {
         LimitKind::Rate => {}
+        LimitKind::Quota => {
+            // In a window that has ended, both halves are whole, whatever they have.
+            parent.conditions.push(same_window(name, state));
+            let is_open = !state.has_ended(now);
+            let part = if is_open {
+                state.available.max(zero) / two
+            } else {
+                zero
+            };
+            if part > zero {
+                parent
+                    .conditions
+                    .push(Condition::AtLeast(tokens(name), Value::Int(part.0)));
+                parent.changes.push(add_tokens(name, Field::Tokens, -part));
+            }
+            return part;
+        }
         LimitKind::Slots => {
             // Divides whole slots, so that each can be taken from one shard.
             let part = MilliTokens::from_tokens((state.available.max(zero) / two).whole_tokens());

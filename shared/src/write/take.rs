@@ -3,14 +3,17 @@
 //! - `balance`: takes from the available balance
 //! - `refill`: takes from the refill since `rf`
 //! - `new_limits`: takes, credits all refill, and writes the acquire's limits to the shard
+//! - `window`: takes from a quota, and begins its next window
 //! - `reclaim`: ends expired leases along with a take
 
 mod balance;
 mod new_limits;
 mod reclaim;
 mod refill;
+mod window;
 
 use std::cmp::Ordering;
+use std::collections::BTreeMap;
 
 use super::{
     AttributeUpdate, Condition, Path, Roll, Update, Value, count_write, due, require_limits,
@@ -18,8 +21,8 @@ use super::{
 };
 use crate::math::refill_between;
 use crate::{
-    Asks, BucketKey, EpochMillis, Hour, Lease, Limit, LimitName, LimitState, MAX_LIMITS,
-    MilliTokens, Millis, Shard, VersionedLimits, WriteId, attr, item,
+    Asks, BucketKey, EpochMillis, Hour, Lease, LimitName, LimitState, MAX_LIMITS, MilliTokens,
+    Millis, Shard, VersionedLimits, WriteId, attr, item,
 };
 
 /// One write that takes tokens for a batch of acquires.
@@ -44,6 +47,9 @@ pub struct Take<'a> {
     pub request_split: bool,
     /// Contention of the shard.
     pub contention: Contention,
+    /// Whether to assume that another process has begun the windows that have ended in the view. If
+    /// it has not, the write fails.
+    pub windows_begun: bool,
     /// Unconfirmed writes for the same batch, this one among them. The take must not be applied
     /// again if one of them is the item's last write, or if one of its leases exists.
     pub unconfirmed: &'a [WriteId],
@@ -104,6 +110,7 @@ impl<'a> Take<'a> {
             write_id,
             request_split: false,
             contention: Contention::Alone,
+            windows_begun: false,
             unconfirmed: &[],
         }
     }
@@ -134,15 +141,13 @@ impl Take<'_> {
         } else {
             self.take_refill(view, now)
         };
-        let known = |name: &LimitName| self.limits.limits.iter().find(|limit| limit.name() == name);
-        require_limits(&mut update, view, |name, state| {
-            known(name).map_or(&state.rule, Limit::rule).kind()
-        });
+        require_limits(&mut update, view);
         update
     }
 
     /// Returns whether the write is right by any clock that is ahead: the available tokens suffice, so
-    /// it assumes no refill and cuts none, and it brings no limits, begins no hour and ends no leases.
+    /// it assumes no refill and cuts none, and it brings no limits, begins no hour or window and ends
+    /// no leases.
     #[must_use]
     pub fn needs_no_time(&self, view: &Shard, now: EpochMillis) -> bool {
         view.matches_rules(self.limits, now)
@@ -152,11 +157,14 @@ impl Take<'_> {
             && self.is_covered(view, now)
     }
 
-    /// Returns whether the available tokens suffice, and no refill since `refilled_at` has
-    /// overflowed.
+    /// Returns whether the available tokens suffice, no refill since `refilled_at` has overflowed,
+    /// and no window is to be begun.
     fn is_covered(&self, shard: &Shard, now: EpochMillis) -> bool {
         self.asks.debits().all(|ask| {
             shard.limits.get(&ask.limit).is_some_and(|state| {
+                if state.has_ended(now) {
+                    return self.begins(shard, &ask.limit, state, now).is_none();
+                }
                 (!ask.effect.must_be_covered() || state.available >= ask.amount)
                     && (!shard.is_full(state, now)
                         || self.assumes_headroom(shard, &ask.limit, state))
@@ -274,11 +282,12 @@ impl Take<'_> {
     pub fn create(&self, now: EpochMillis) -> Update {
         let mut shard = Shard::full(self.key.clone(), self.limits, now);
         for (limit, state) in &mut shard.limits {
+            state.window_end = self.first_window(limit, state, now);
             state.available -= self.need(limit);
             state.consumed = self.consumption(limit).into();
         }
         (shard.hour, shard.acquires.total) = (self.roll.hour, self.acquires.into());
-        shard.leases = Some(self.leases.iter().cloned().collect());
+        shard.leases = Some(self.leases_in(&shard.limits).collect());
         shard.due_at = self.first_expiry();
         let expires = self.leases.iter().map(|(_, lease)| lease.expires_at).max();
         shard.ttl = (!self.limits.is_own).then(|| ttl::first(&shard, expires, now));
@@ -305,9 +314,14 @@ impl Take<'_> {
         }
     }
 
-    /// Adds the leases. Keeps `due` at or before the first expiry; a `due` that is early enough
-    /// stays, so the index is not written.
-    fn write_leases(&self, view: &Shard, update: &mut Update) {
+    /// Adds the leases to a shard that has `limits` after the write. Keeps `due` at or before the
+    /// first expiry; a `due` that is early enough stays, so the index is not written.
+    fn write_leases(
+        &self,
+        view: &Shard,
+        limits: &BTreeMap<LimitName, LimitState>,
+        update: &mut Update,
+    ) {
         let Some(first) = self.first_expiry() else {
             return;
         };
@@ -316,14 +330,14 @@ impl Take<'_> {
             update.conditions.push(Condition::Absent(map.clone()));
             update.changes.push(AttributeUpdate::Set(
                 map,
-                item::write_leases(&self.leases.iter().cloned().collect()),
+                item::write_leases(&self.leases_in(limits).collect()),
             ));
         } else {
             update.conditions.push(Condition::Present(map));
-            let set = |(id, lease): &(WriteId, Lease)| {
-                AttributeUpdate::Set(Path::lease(id), item::write_lease(lease))
+            let set = |(id, lease): (WriteId, Lease)| {
+                AttributeUpdate::Set(Path::lease(&id), item::write_lease(&lease))
             };
-            update.changes.extend(self.leases.iter().map(set));
+            update.changes.extend(self.leases_in(limits).map(set));
         }
         due::not_after(update, self.key, view.due_at, first);
     }

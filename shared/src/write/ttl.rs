@@ -1,8 +1,8 @@
 //! `ttl`: when DynamoDB may delete a bucket whose limits are not configured for it: otherwise
 //! made-up keys would stay indefinitely.
 //!
-//! After every write, `ttl` is absent, or at or after the instant at which every rate is full and
-//! every lease has expired. The next acquire then creates a full bucket, so nothing is lost.
+//! After every write, `ttl` is absent, or at or after the instant at which every rate is full, every
+//! window has ended and every lease has expired. The next acquire then creates a full bucket, so nothing is lost.
 //! Because `ttl` only rises, a write checks only the limits that it lowers; a write that adds `ttl`
 //! to a bucket checks all. The check allows for a debt of one share, and its conditions refuse a
 //! deeper one. If a deeper debt is known, `ttl` allows for that.
@@ -12,10 +12,11 @@
 
 use super::{
     AttributeUpdate, Condition, Path, Update, Value, push_new, require_refilled_at,
-    require_shard_count, tokens,
+    require_shard_count, same_window, tokens,
 };
 use crate::{
-    EpochMillis, EpochSeconds, LimitName, LimitState, MilliTokens, Millis, Shard, attr, math,
+    EpochMillis, EpochSeconds, LimitKind, LimitName, LimitState, MilliTokens, Millis, Shard, attr,
+    math,
 };
 
 /// Time by which `ttl` is set ahead of the required instant.
@@ -95,14 +96,20 @@ pub(super) fn not_before(update: &mut Update, at: EpochMillis) {
         .push(Condition::AbsentOr(ttl, Box::new(late)));
 }
 
-/// Returns when a rate with balance `floor` at `now` is full; `None` for slots.
+/// Returns when a rate with balance `floor` at `now` is full, and a quota at the latest; `None` for
+/// slots.
 pub(super) fn full_at(
     next: &Shard,
     state: &LimitState,
     floor: MilliTokens,
     now: EpochMillis,
 ) -> Option<EpochMillis> {
-    math::ready_at(next.share(state), floor, &state.rule, next.shard(), now)
+    match state.rule.kind() {
+        LimitKind::Quota => Some(state.window_end),
+        LimitKind::Rate | LimitKind::Slots => {
+            math::ready_at(next.share(state), floor, &state.rule, next.shard(), now)
+        }
+    }
 }
 
 fn needed(
@@ -128,7 +135,7 @@ impl Lowered<'_> {
     pub(super) fn write(&self, update: &mut Update) {
         let (seen, ttl) = (self.seen, Path::of(attr::TTL));
         let is_one_of_several = seen.shard().count > 1 || seen.scaling.min_shards > 0;
-        let has_room = update.conditions.len() + self.limits().count() < MOST_CONDITIONS;
+        let has_room = update.conditions.len() + seen.limits.len() < MOST_CONDITIONS;
         let wish = if self.wish == TtlWish::Ends && !has_room {
             TtlWish::Same
         } else {
@@ -173,6 +180,10 @@ impl Lowered<'_> {
                 push_new(update, require_shard_count(seen.shard()));
                 for (name, state) in self.limits() {
                     self.guard(update, name, state);
+                }
+                let quotas = seen.limits.iter();
+                for (name, state) in quotas.filter(|(_, state)| state.rule.kind().has_window()) {
+                    push_new(update, same_window(name, state));
                 }
                 let early = Condition::AtMost(ttl.clone(), value.clone());
                 update

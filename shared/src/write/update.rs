@@ -155,3 +155,8 @@ impl AttributeUpdate {
 pub(super) fn tokens(limit: &LimitName) -> Path {
     Path::limit(limit, Field::Tokens)
 }
+
+/// Returns the path of the end of a quota's window.
+pub(super) fn window_end(limit: &LimitName) -> Path {
+    Path::limit(limit, Field::WindowEnd)
+}

@@ -66,18 +66,24 @@ fn bases() -> impl Strategy<Value = Bases> {
 }
 
 fn limit_state() -> impl Strategy<Value = LimitState> {
-    let rule = (0..=i64::MAX, 0..=i64::MAX, 1..=i64::MAX).prop_map(|(cp, ra, refill_period_ms)| {
-        RefillRule {
-            capacity: MilliTokens(cp),
-            refill_amount: MilliTokens(ra),
-            refill_period_ms,
-        }
+    let refill = prop_oneof![(0..=i64::MAX, 1..=i64::MAX), (Just(0), i64::MIN..0),];
+    let rule = (0..=i64::MAX, refill).prop_map(|(cp, (ra, refill_period_ms))| RefillRule {
+        capacity: MilliTokens(cp),
+        refill_amount: MilliTokens(ra),
+        refill_period_ms,
     });
-    (amount(), count(), bases(), rule).prop_map(|(tk, tc, bases, rule)| LimitState {
-        available: tk,
-        consumed: MilliTotal(tc),
-        bases,
-        rule,
+    (amount(), count(), bases(), rule, instant()).prop_map(|(tk, tc, bases, rule, end)| {
+        LimitState {
+            available: tk,
+            consumed: MilliTotal(tc),
+            bases,
+            rule,
+            window_end: if rule.kind().has_window() {
+                end
+            } else {
+                EpochMillis::default()
+            },
+        }
     })
 }
 
@@ -85,11 +91,13 @@ fn lease() -> impl Strategy<Value = Lease> {
     (
         instant(),
         btree_map(limit_name(), amount(), 0..4),
+        btree_map(limit_name(), instant(), 0..4),
         "\\PC{0,20}",
     )
-        .prop_map(|(expires, tokens, owner)| Lease {
+        .prop_map(|(expires, tokens, windows, owner)| Lease {
             expires_at: expires,
             tokens,
+            windows,
             owner,
         })
 }

@@ -158,7 +158,7 @@ proptest! {
             let delta = LimitDelta {
                 available: MilliTokens(0),
                 consumed: MilliTokens(amount),
-                ceiling: None,
+                ..LimitDelta::default()
             };
             let settle = Settle {
                 key: &shard.key,

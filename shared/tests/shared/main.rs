@@ -15,6 +15,7 @@ mod rules;
 mod shards;
 mod sizes;
 mod ttl;
+mod windows;
 mod write;
 mod written;
 mod years;

@@ -23,6 +23,7 @@ fn used(entity: &str, limits: &[&str], leases: u64) -> Shard {
                 expires_at: now,
                 tokens,
                 owner,
+                ..Lease::default()
             },
         )
     };

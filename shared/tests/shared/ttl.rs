@@ -92,7 +92,7 @@ fn plan(op: &Op, view: &Shard, limits: &[Limit], id: u64, now: EpochMillis) -> O
             let lease = Lease {
                 expires_at: now.plus(Millis(hours * HOUR)),
                 tokens: held.into(),
-                owner: String::new(),
+                ..Lease::default()
             };
             plain.leases = vec![(id, lease)];
         }
@@ -102,6 +102,7 @@ fn plan(op: &Op, view: &Shard, limits: &[Limit], id: u64, now: EpochMillis) -> O
                 available: -tokens(more),
                 consumed: tokens(more),
                 ceiling,
+                ..LimitDelta::default()
             };
             return Some(
                 settle(&key, id, None, [(limit_name("rate"), settled)].into(), now)

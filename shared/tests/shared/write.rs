@@ -87,7 +87,7 @@ proptest! {
         let lease = |(at, (ms, held)): (usize, (i64, i64))| {
             let tokens = [(name.clone(), MilliTokens(held))].into();
             let id = WriteId::from_bits(u64::try_from(at).unwrap());
-            (id, Lease { expires_at: START.plus(Millis(ms)), tokens, owner: String::new() })
+            (id, Lease { expires_at: START.plus(Millis(ms)), tokens, ..Lease::default() })
         };
         let leases: BTreeMap<_, _> = leases.into_iter().enumerate().map(lease).collect();
         let bucket = Shard { leases: Some(leases), ..bucket(&limit, MilliTokens(share.0 * tk / 1000)) };

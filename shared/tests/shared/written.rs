@@ -38,7 +38,7 @@ fn views() -> Vec<(&'static str, Shard)> {
         tokens: ["rpm", "slots"]
             .map(|name| (limit_name(name), MilliTokens(1_000)))
             .into(),
-        owner: String::new(),
+        ..Lease::default()
     };
     let leases =
         BTreeMap::from([(1, 0), (300, 300)].map(|(id, ms)| (WriteId::from_bits(id), lease(ms))));

@@ -153,7 +153,7 @@ proptest! {
                 }
                 Op::Adjust(tokens) => {
                     let need = MilliTokens::from_tokens(tokens);
-                    let delta = LimitDelta { available: -need, consumed: need, ceiling: None };
+                    let delta = LimitDelta { available: -need, consumed: need, ..LimitDelta::default() };
                     let settle = settle(&key, id.clone(), None, [(name.clone(), delta)].into(), now);
                     (need.0, item.apply(&settle.full(Some(&view))))
                 }

@@ -120,7 +120,7 @@ fn take(view: &Shard, brought: &[Limit], later: EpochMillis) -> Update {
         let lease = Lease {
             expires_at: later,
             tokens: BTreeMap::new(),
-            owner: String::new(),
+            ..Lease::default()
         };
         (id(at), lease)
     };
@@ -138,6 +138,7 @@ fn take(view: &Shard, brought: &[Limit], later: EpochMillis) -> Update {
         write_id: op.clone(),
         request_split: true,
         contention: Contention::Alone,
+        windows_begun: false,
         unconfirmed: &[op, id(2), id(3), id(4), id(5)],
     };
     take.plan(view, later)
@@ -173,6 +174,7 @@ fn settle(view: &Shard, brought: &[Limit], later: EpochMillis) -> Update {
         available: MilliTokens(1),
         consumed: MilliTokens(-1),
         ceiling: Some(MilliTokens(1)),
+        ..LimitDelta::default()
     };
     let amounts = brought
         .iter()
@@ -215,6 +217,7 @@ fn no_planned_write_of_as_many_limits_as_a_bucket_takes_is_too_long() {
                 expires_at: NOW,
                 tokens: held.clone(),
                 owner: "w".to_owned(),
+                ..Lease::default()
             },
         )
     };

@@ -135,7 +135,7 @@ fn updates(case: &Case) -> Vec<Update> {
     let lease = Lease {
         expires_at: now,
         tokens: needs.clone(),
-        owner: String::new(),
+        ..Lease::default()
     };
     let mut updates = vec![];
     let (shared, stale) = (
@@ -154,6 +154,7 @@ fn updates(case: &Case) -> Vec<Update> {
             limits,
             version: Some(LimitsVersion(1)),
             is_own: contention == shared,
+            ..VersionedLimits::default()
         };
         let take = Take {
             asks: Asks::of(effect, needs.clone()).and(Effect::Count, counted),
@@ -165,6 +166,7 @@ fn updates(case: &Case) -> Vec<Update> {
             },
             request_split: true,
             contention,
+            windows_begun: contention == shared,
             unconfirmed: std::slice::from_ref(&id),
             ..Take::nothing(&bucket.key, limits, id.clone(), now)
         };
@@ -179,6 +181,7 @@ fn updates(case: &Case) -> Vec<Update> {
             available: *amount,
             consumed: -*amount,
             ceiling: Some(MilliTokens(now.0)),
+            ..LimitDelta::default()
         };
         let amounts = needs.keys().map(|limit| (limit.clone(), settled)).collect();
         let (lease, takes) = (Some((&id, change)), amount.0);
@@ -284,6 +287,7 @@ fn evaluate(
             limits,
             version: Some(LimitsVersion(1)),
             is_own: false,
+            ..VersionedLimits::default()
         },
         now,
     );

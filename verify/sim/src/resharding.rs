@@ -32,7 +32,7 @@ fn sums(
         for (name, state) in &shard.limits {
             let there = match (with_expired, state.rule.kind()) {
                 (true, _) => shard.balance_at(name, at),
-                (false, LimitKind::Rate) => shard.balance(state, at),
+                (false, LimitKind::Rate | LimitKind::Quota) => shard.balance(state, at),
                 (false, LimitKind::Slots) => state.available,
             };
             let most = ceiling(shard, name).filter(|_| !state.rule.kind().is_held());

@@ -57,6 +57,7 @@ pub fn holding(
         expires_at: expires,
         tokens: held,
         owner: "test".to_owned(),
+        ..Lease::default()
     };
     let id = WriteId::new(id).expect("the test's lease is a valid id");
     bucket.leases.get_or_insert_default().insert(id, lease);
@@ -180,6 +181,7 @@ pub fn take(
         expires_at: expires,
         tokens: needs.clone(),
         owner: "test".to_owned(),
+        ..Lease::default()
     };
     let limits = limits();
     let take = Take {
@@ -225,6 +227,7 @@ pub fn end(bucket: &Shard, lease: &WriteId, rate: Option<i64>, slots: i64) -> Up
             available: tokens(rate),
             consumed: tokens(-rate),
             ceiling: Some(tokens(20)),
+            ..LimitDelta::default()
         };
         amounts.insert(limit("quota"), back);
     }

@@ -1,5 +1,5 @@
-//! A name keeps its kind: no configuration gives slots the name of a rate that a bucket of its level
-//! has, or a rate that of slots.
+//! A name keeps its kind: no configuration gives slots the name of a rate or quota that a bucket of its
+//! level has, or one of these that of slots.
 //!
 //! Most changes are decided by the configurations alone, which are read with the level's own. Where
 //! these leave it open, the level's buckets decide.
@@ -76,7 +76,7 @@ impl Proposal<'_> {
             };
             let is_other = |limit: &&Limit| {
                 let known = before.and_then(|before| kind_in(before, limit));
-                known.is_some_and(|known| known != limit.rule().kind())
+                known.is_some_and(|known| !known.may_become(limit.rule().kind()))
             };
             let limits = config.limits.iter().filter(is_other);
             return limits
@@ -88,7 +88,7 @@ impl Proposal<'_> {
                 .collect();
         };
         let limits = next.limits.iter().filter_map(|limit| {
-            let is_other = |known: LimitKind| known != limit.rule().kind();
+            let is_other = |known: LimitKind| !known.may_become(limit.rule().kind());
             let is_known = match before.and_then(|before| kind_in(before, limit)) {
                 Some(known) if !is_other(known) => return None,
                 Some(_) => true,
@@ -247,7 +247,7 @@ impl Admin {
                     let had = |suspect: &&Suspect<'_>| {
                         let known = before.as_ref();
                         let known = known.and_then(|before| kind_in(before, suspect.limit));
-                        known == Some(other(suspect.limit))
+                        known.is_some_and(|known| !known.may_become(suspect.limit.rule().kind()))
                     };
                     if let Some(Suspect { limit, of, .. }) = suspects.iter().find(had) {
                         let why = "as in an earlier configuration of the system";
@@ -319,7 +319,7 @@ fn config(items: &HashMap<ItemKey, Item>, key: &ItemKey) -> Option<Config> {
 
 const fn other(limit: &Limit) -> LimitKind {
     match limit.rule().kind() {
-        LimitKind::Rate => LimitKind::Slots,
+        LimitKind::Rate | LimitKind::Quota => LimitKind::Slots,
         LimitKind::Slots => LimitKind::Rate,
     }
 }
@@ -328,7 +328,7 @@ const fn other(limit: &Limit) -> LimitKind {
 fn compare(bucket: &StoredBucket, limit: &Limit, of: &ConfigLevel) -> Result<(), Error> {
     let known = bucket.limit(limit.name().as_str());
     match known.map(|known| known.kind()) {
-        Some(known) if known != limit.rule().kind() => {
+        Some(known) if !known.may_become(limit.rule().kind()) => {
             let StoredBucket {
                 entity, resource, ..
             } = bucket;

@@ -147,6 +147,7 @@ impl Admin {
                 let part = HoldPart {
                     state: bucket.shard(shard.key.shard),
                     amounts: lease.tokens,
+                    windows: lease.windows,
                     is_bypass: false,
                     prefetched_at: None,
                     lease: Some((id, lease.expires_at)),

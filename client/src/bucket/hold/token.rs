@@ -5,13 +5,13 @@ use std::sync::Arc;
 
 use serde::{Deserialize, Serialize};
 use weirgate_shared::{
-    EpochMillis, Limit, LimitMode, LimitName, LimitState, LimitsVersion, MAX_BUCKET_LIMITS,
-    MAX_SHARDS, MAX_TOKENS, MilliTokens, RefillRule, Shard, WriteId,
+    EpochMillis, Limit, LimitKind, LimitMode, LimitName, LimitState, LimitsVersion,
+    MAX_BUCKET_LIMITS, MAX_SHARDS, MAX_TOKENS, MilliTokens, RefillRule, Shard, WindowCode, WriteId,
 };
 
 use super::{Hold, Stage};
 use crate::bucket::registry::BucketRegistry;
-use crate::queue::HoldPart;
+use crate::queue::{HoldPart, Windows};
 use crate::values::{Amounts, Error, Limits};
 
 /// Latest expiry of a lease in a token, from now: two days. A lease lasts a day at most, and the
@@ -60,6 +60,9 @@ struct PartToken {
     shards: u32,
     amounts_milli: BTreeMap<String, i64>,
     is_bypass: bool,
+    /// Ends of the windows that the tokens of quotas are from.
+    #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
+    windows_ms: BTreeMap<String, i64>,
     /// Id of the lease, and its expiry.
     lease: Option<(String, i64)>,
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
@@ -145,6 +148,7 @@ impl HoldToken {
                 lease: part.lease(now)?,
                 is_bypass: part.is_bypass,
                 amounts: part.amounts()?,
+                windows: part.windows()?,
                 shard: Arc::new(shard),
                 prefetched_at: None,
                 is_in_doubt: part.is_in_doubt,
@@ -178,17 +182,17 @@ impl LimitToken {
     }
 
     fn rule(&self) -> Result<(LimitName, RefillRule), Error> {
-        let is_rule = (1..=MAX_MILLI).contains(&self.capacity_milli)
-            && (0..=MAX_MILLI).contains(&self.refill_milli)
-            && self.period_ms >= 1;
-        if !is_rule {
-            return Err(out_of_range("limit"));
-        }
         let rule = RefillRule {
             capacity: MilliTokens(self.capacity_milli),
             refill_amount: MilliTokens(self.refill_milli),
             refill_period_ms: self.period_ms,
         };
+        let is_rule = (1..=MAX_MILLI).contains(&self.capacity_milli)
+            && (0..=MAX_MILLI).contains(&self.refill_milli)
+            && (self.period_ms >= 1 || rule.kind() == LimitKind::Quota);
+        if !is_rule {
+            return Err(out_of_range("limit"));
+        }
         Ok((LimitName::new(self.name.as_str())?, rule))
     }
 
@@ -198,9 +202,11 @@ impl LimitToken {
             return Ok(None);
         };
         let (capacity, refill) = (self.capacity_milli / 1_000, self.refill_milli / 1_000);
-        let limit = match self.refill_milli {
-            0 => Limit::concurrent(&self.name, capacity)?,
-            _ => Limit::custom(&self.name, capacity, refill, self.period_ms)?,
+        let (_, rule) = self.rule()?;
+        let limit = match rule.kind() {
+            LimitKind::Rate => Limit::custom(&self.name, capacity, refill, self.period_ms)?,
+            LimitKind::Slots => Limit::concurrent(&self.name, capacity)?,
+            LimitKind::Quota => Limit::quota_of(&self.name, capacity, WindowCode(self.period_ms))?,
         };
         Ok(Some(limit.in_mode(match mode {
             ModeToken::Enforced => LimitMode::Enforced,
@@ -220,6 +226,11 @@ impl PartToken {
                 .map(|(limit, amount)| (limit.to_string(), amount.0))
                 .collect(),
             is_bypass: part.is_bypass,
+            windows_ms: part
+                .windows
+                .iter()
+                .map(|(limit, end)| (limit.to_string(), end.0))
+                .collect(),
             lease: part
                 .lease
                 .as_ref()
@@ -237,6 +248,13 @@ impl PartToken {
             }
         };
         self.amounts_milli.iter().map(amount).collect()
+    }
+
+    fn windows(&self) -> Result<Windows, Error> {
+        let end = |(limit, end): (&String, &i64)| {
+            Ok((LimitName::new(limit.as_str())?, EpochMillis(*end)))
+        };
+        self.windows_ms.iter().map(end).collect()
     }
 
     fn lease(&self, now: EpochMillis) -> Result<Option<(WriteId, EpochMillis)>, Error> {

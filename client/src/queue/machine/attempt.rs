@@ -8,6 +8,7 @@ use weirgate_shared::write::Take;
 use weirgate_shared::{Asks, EpochMillis, Lease, MilliTokens, Millis, Shard, WriteId};
 use weirgate_store::StoreError;
 
+use crate::queue::part::Windows;
 use crate::queue::settle::MAX_CLOCK_SKEW;
 use crate::queue::shard_state::ShardState;
 use crate::queue::waiter::Waiter;
@@ -33,6 +34,8 @@ pub(super) struct Attempt {
     pub(super) write_ids: Vec<WriteId>,
     /// Shard that the last write was planned on.
     pub(super) seen: Option<Arc<Shard>>,
+    /// Windows of quotas from which the last write takes, if it applies.
+    pub(super) windows: Windows,
     /// Age of that view.
     pub(super) age: Duration,
     /// Whether the last write requests a split.
@@ -80,6 +83,7 @@ impl Attempt {
             asks,
             write_ids: vec![],
             seen: None,
+            windows: Windows::new(),
             age: Duration::ZERO,
             is_hot: false,
             is_doubted: false,
@@ -147,8 +151,14 @@ impl Attempt {
             write_id: self.write_ids[self.write_ids.len() - 1].clone(),
             request_split: false,
             contention: shard.contention(self.age),
+            windows_begun: self.has_quota() && shard.windows_begun(now),
             unconfirmed: &self.write_ids,
         }
+    }
+
+    fn has_quota(&self) -> bool {
+        let mut limits = self.waiters[0].request.limits.iter();
+        limits.any(|limit| limit.rule().kind().has_window())
     }
 
     /// Returns whether the write should request a split: the shard was throttled repeatedly. Not

@@ -31,7 +31,7 @@ use super::super::summary::BucketSummary;
 use super::super::waiter::{Reason, Reply, Waiter};
 use super::exploring::{roll_back, run_seeds, runtime};
 use crate::session::{ClockJumps, Env, FakeClock};
-use crate::values::{BucketRequest, Error, Limits, Outcome};
+use crate::values::{BucketRequest, CALENDAR, Error, Limits, Outcome};
 
 pub(super) const START: EpochMillis = EpochMillis(1_767_225_660_000);
 /// Capacity of the rate, in tokens, which refills within two seconds.
@@ -553,7 +553,7 @@ impl World {
                 };
                 let edit = EditId(now.0);
                 let changes = BTreeMap::from([(rate, change)]);
-                let Some(update) = change_balances(&shard, edit, &changes, now) else {
+                let Some(update) = change_balances(&shard, edit, &changes, CALENDAR, now) else {
                     return;
                 };
                 // What it adds at most, beside the refill.

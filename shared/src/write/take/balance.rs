@@ -6,7 +6,7 @@ use crate::write::changes::{add_consumed, add_tokens};
 use crate::write::conditions::{has_rule, push_new, require_shard_count};
 use crate::write::update::tokens;
 use crate::write::{Condition, Path, Take, Update, Value};
-use crate::{Effect, EpochMillis, LimitState, Shard};
+use crate::{Effect, EpochMillis, LimitState, MilliTokens, Shard};
 
 impl Take<'_> {
     /// Returns `ADD tk −n, tc +n` for each limit. Requires `tk ≥ n`, and that the refill since
@@ -22,6 +22,14 @@ impl Take<'_> {
         let mut is_rate = false;
         for ask in self.asks.debits() {
             let (name, need) = (&ask.limit, ask.amount);
+            let state = view.limits.get(name);
+            if let Some(state) = state.filter(|state| state.rule.kind().has_window()) {
+                self.take_window(&mut update, view, (name, state), MilliTokens::ZERO, now);
+                update
+                    .changes
+                    .extend(add_consumed(name, self.consumption(name)));
+                continue;
+            }
             let least = match ask.effect.must_be_covered() {
                 true => need,
                 false => MIN_BALANCE + need,
@@ -32,7 +40,6 @@ impl Take<'_> {
             update.changes.push(add_tokens(name, Field::Tokens, -need));
             let consumed = add_tokens(name, Field::Consumed, self.consumption(name));
             update.changes.push(consumed);
-            let state = view.limits.get(name);
             let Some(LimitState { rule, .. }) = state.filter(|state| state.rule.kind().refills())
             else {
                 continue;
@@ -53,7 +60,7 @@ impl Take<'_> {
                 Value::Int(floor.0),
             ));
         }
-        self.write_leases(view, &mut update);
+        self.write_leases(view, &view.limits, &mut update);
         self.write_ttl(view, view, now, &mut update);
         update
     }

@@ -9,7 +9,7 @@ use crate::write::conditions::{push_new, require_refilled_at};
 use crate::write::credit::BalanceUpdate;
 use crate::write::update::tokens;
 use crate::write::{AttributeUpdate, Condition, Path, Take, Update, Value};
-use crate::{EpochMillis, LimitKind, LimitName, LimitState, MilliTokens, Millis, Shard, item};
+use crate::{EpochMillis, LimitName, LimitState, MilliTokens, Millis, Shard, item};
 
 impl Take<'_> {
     /// Writes the acquire's limits to the shard along with the take. Moves `rf`, so that all refill
@@ -51,10 +51,11 @@ impl Take<'_> {
                 let next = LimitState {
                     available: next.available - need,
                     consumed: next.consumed + consumption,
+                    window_end: self.first_window(name, next, now),
                     ..*next
                 };
                 update.conditions.push(Condition::Absent(tokens(name)));
-                let mut changes = item::write_limit(name, &next).to_vec();
+                let mut changes: Vec<_> = item::write_limit(name, &next).collect();
                 if shard.departed.contains_key(name) {
                     // The limit continues to count where it stopped.
                     changes.retain(|change| !matches!(change, AttributeUpdate::Set(at, _) if attr::counts_usage(&at.0[0])));
@@ -64,12 +65,17 @@ impl Take<'_> {
                 continue;
             };
             let back = shard.lease_return(name, shard.reclaimable(now).map(|(_, lease)| lease));
+            let consumed = add_consumed(name, consumption - back.consumed);
+            if state.rule.kind().has_window() || next.rule.kind().has_window() {
+                self.change_window(&mut update, shard, name, (state, next), now);
+                update.changes.extend(consumed);
+                continue;
+            }
             let (old, new) = (shard.share(state), shard.share(next));
-            let refill = match state.rule.kind() {
-                LimitKind::Rate => {
-                    refill_between(&state.rule, shard.shard(), shard.refilled_at, now)
-                }
-                LimitKind::Slots => new - old,
+            let refill = if state.rule.kind().is_held() {
+                new - old
+            } else {
+                refill_between(&state.rule, shard.shard(), shard.refilled_at, now)
             };
             let credit = BalanceUpdate {
                 refill,
@@ -82,14 +88,12 @@ impl Take<'_> {
                 headroom: MilliTokens::ZERO,
             };
             credit.write(&mut update, name, state);
-            update
-                .changes
-                .extend(add_consumed(name, consumption - back.consumed));
+            update.changes.extend(consumed);
             if next.rule != state.rule {
                 update.changes.extend(set_rule(name, &next.rule));
             }
         }
-        self.write_leases(shard, &mut update);
+        self.write_leases(shard, &changed.limits, &mut update);
         self.write_ttl(shard, &changed, now, &mut update);
         update
     }

@@ -22,7 +22,9 @@ impl Take<'_> {
         for (name, state) in &shard.limits {
             let need = self.need(name);
             let back = shard.lease_return(name, shard.reclaimable(now).map(|(_, lease)| lease));
-            if need != MilliTokens::ZERO || back != LeaseReturn::default() {
+            if state.rule.kind().has_window() {
+                self.take_window(&mut update, shard, (name, state), back.available, now);
+            } else if need != MilliTokens::ZERO || back != LeaseReturn::default() {
                 let credit = BalanceUpdate {
                     refill: refill_between(&state.rule, shard.shard(), shard.refilled_at, now),
                     returned: back.available,
@@ -44,8 +46,9 @@ impl Take<'_> {
                 .conditions
                 .push(Condition::AtLeast(tokens(name), Value::Int(need.0)));
         }
-        self.write_leases(shard, &mut update);
-        self.write_ttl(shard, shard, now, &mut update);
+        let next = self.begun(shard, now);
+        self.write_leases(shard, &next.limits, &mut update);
+        self.write_ttl(shard, &next, now, &mut update);
         update
     }
 }

@@ -13,6 +13,7 @@ use weirgate_shared::{
 };
 
 use super::{settle, take};
+use crate::windows::CALENDAR;
 
 type Amounts = BTreeMap<LimitName, MilliTokens>;
 
@@ -42,12 +43,14 @@ pub fn planned(view: &Shard, brought: &[Limit], at: EpochMillis, by_others: bool
                 view,
                 edit,
                 &set(BalanceChange::SetTo(one)),
+                CALENDAR,
                 at,
             ))
             .chain(change_balances(
                 view,
                 edit,
                 &set(BalanceChange::Raise(one)),
+                CALENDAR,
                 at,
             ))
             .chain(expire(view, at).map(|(update, _)| update))
@@ -92,7 +95,7 @@ fn takes(view: &Shard, brought: &[Limit], roll: Roll, at: EpochMillis) -> Vec<Up
     let lease = Lease {
         expires_at: at,
         tokens: of(1),
-        owner: String::new(),
+        ..Lease::default()
     };
     let mut updates = vec![];
     for (needs, soft, counted) in [
@@ -121,6 +124,7 @@ fn takes(view: &Shard, brought: &[Limit], roll: Roll, at: EpochMillis) -> Vec<Up
                     let take = Take {
                         limits: VersionedLimits {
                             version,
+                            calendar: CALENDAR,
                             ..brought.into()
                         },
                         asks: Asks::of(Effect::Enforce, needs.clone())
@@ -165,6 +169,7 @@ fn settlements(view: &Shard, roll: Roll, at: EpochMillis) -> Vec<Update> {
                 available,
                 consumed,
                 ceiling: (available > MilliTokens::ZERO).then(|| view.share(state)),
+                window: state.rule.kind().has_window().then_some(state.window_end),
             };
             if !is_held || available == MilliTokens::ZERO {
                 add(None, [(name.clone(), delta)].into(), 0);

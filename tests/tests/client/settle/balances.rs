@@ -204,7 +204,14 @@ async fn i7_an_edit_that_arrives_late_changes_nothing() {
             [(tpm, change)].into(),
         );
         let (seen, now) = (fleet.bucket().await, fleet.now());
-        let late = change_balances(&seen, weirgate_shared::EditId(1), &add, now).unwrap();
+        let late = change_balances(
+            &seen,
+            weirgate_shared::EditId(1),
+            &add,
+            weirgate_shared::Calendar::default(),
+            now,
+        )
+        .unwrap();
         let table = fleet.dynamo.table().await;
         if is_credited {
             let credit = refill(&seen, &used, now).expect("ten seconds are due");
@@ -239,7 +246,14 @@ async fn i1_what_is_taken_between_the_read_and_the_write_of_an_edit_stays_taken(
             pass(millis(50)).await;
             let (seen, now) = (fleet.bucket().await, fleet.now());
             let changes = [(LimitName::new("tpm").unwrap(), change)].into();
-            let edit = change_balances(&seen, weirgate_shared::EditId(1), &changes, now).unwrap();
+            let edit = change_balances(
+                &seen,
+                weirgate_shared::EditId(1),
+                &changes,
+                weirgate_shared::Calendar::default(),
+                now,
+            )
+            .unwrap();
             let _ = granted(&limiter, &limits(), &[("tpm", 3_000)]).await;
             let before = fleet.bucket().await;
             assert_eq!(before.refilled_at, seen.refilled_at);

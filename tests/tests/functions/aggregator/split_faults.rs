@@ -273,7 +273,7 @@ fn writes(table: &Table, per_second: u32) -> JoinSet<()> {
                 let none = LimitDelta {
                     available: MilliTokens::ZERO,
                     consumed: MilliTokens(1),
-                    ceiling: None,
+                    ..LimitDelta::default()
                 };
                 let (amounts, roll) = (
                     BTreeMap::from([(name("tpm"), none)]),

@@ -113,7 +113,7 @@ impl Protocol {
                     Lease {
                         expires_at: expires,
                         tokens: needs.clone(),
-                        owner: String::new(),
+                        ..Lease::default()
                     },
                 )
             });
@@ -167,6 +167,7 @@ impl Protocol {
                         available: tk,
                         consumed: tc,
                         ceiling,
+                        ..LimitDelta::default()
                     }),
                 )
             }

@@ -191,7 +191,14 @@ impl Protocol {
         let id = EditId::new(clock, 0, rows().filter_map(|row| row.bucket().edit).max());
         let update = |row: &Arc<Row>| {
             let changes = BTreeMap::from([(limit.clone(), change(row.bucket()))]);
-            change_balances(row.bucket(), id, &changes, clock).map(Action::Update)
+            change_balances(
+                row.bucket(),
+                id,
+                &changes,
+                weirgate_shared::Calendar::default(),
+                clock,
+            )
+            .map(Action::Update)
         };
         rows().map(update).collect()
     }

@@ -1,0 +1,220 @@
+//! Taking from quotas. Whatever ends a window, time does not write: the first take after it begins the
+//! next one, with the whole share.
+
+use std::borrow::Cow;
+use std::collections::BTreeMap;
+
+use crate::attr::Field;
+use crate::math::{MIN_BALANCE, refill_between};
+use crate::write::changes::{add_tokens, set_rule};
+use crate::write::conditions::{has_rule, push_new, require_shard_count, same_window};
+use crate::write::credit::BalanceUpdate;
+use crate::write::update::{tokens, window_end};
+use crate::write::{AttributeUpdate, Condition, Take, Update, Value};
+use crate::{EpochMillis, Lease, LimitKind, LimitName, LimitState, MilliTokens, Shard, WriteId};
+
+impl Take<'_> {
+    /// Returns the end of the window that the take begins. `None` if the window of the view is open
+    /// or nothing is taken of it, another process is assumed to have begun it, it is too small, or
+    /// this process does not know it: the take then requires an open window.
+    pub(super) fn begins(
+        &self,
+        view: &Shard,
+        name: &LimitName,
+        state: &LimitState,
+        now: EpochMillis,
+    ) -> Option<EpochMillis> {
+        let need = self.need(name);
+        let fits = need <= view.share(state) || self.is_into_debt(name);
+        let begins =
+            state.has_ended(now) && need > MilliTokens::ZERO && !self.windows_begun && fits;
+        let code = state.rule.window_code().filter(|_| begins)?;
+        self.limits.calendar.end_after(code, now)
+    }
+
+    /// Returns the end of the first window of a limit in a new bucket. A session begins with its
+    /// first use.
+    pub(super) fn first_window(
+        &self,
+        name: &LimitName,
+        state: &LimitState,
+        now: EpochMillis,
+    ) -> EpochMillis {
+        let is_used = self.need(name) > MilliTokens::ZERO;
+        let code = state.rule.window_code();
+        let code = code.filter(|code| is_used || code.session().is_none());
+        let end = code.and_then(|code| self.limits.calendar.end_after(code, now));
+        end.unwrap_or_default()
+    }
+
+    /// Returns the view with the windows that the take begins.
+    #[must_use]
+    pub fn begun<'s>(&self, view: &'s Shard, now: EpochMillis) -> Cow<'s, Shard> {
+        let mut next = Cow::Borrowed(view);
+        for (name, state) in &view.limits {
+            if let Some(end) = self.begins(view, name, state, now)
+                && let Some(state) = next.to_mut().limits.get_mut(name)
+            {
+                state.window_end = end;
+            }
+        }
+        next
+    }
+
+    /// Returns the leases, with the windows of `limits` from which they hold tokens.
+    pub(super) fn leases_in(
+        &self,
+        limits: &BTreeMap<LimitName, LimitState>,
+    ) -> impl Iterator<Item = (WriteId, Lease)> {
+        self.leases.iter().map(move |(id, lease)| {
+            let window = |name: &LimitName| {
+                let state = limits.get(name)?;
+                let window = state.rule.kind().has_window().then_some(state.window_end)?;
+                Some((name.clone(), window))
+            };
+            let windows = lease.tokens.keys().filter_map(window).collect();
+            let lease = Lease {
+                windows,
+                ..lease.clone()
+            };
+            (id.clone(), lease)
+        })
+    }
+
+    /// Adds the change of a quota's balance: `back` of leases returns to its window, and the take
+    /// debits it.
+    ///
+    /// The take requires that a window is open, whichever it is, so that processes that disagree
+    /// about its end share it. To begin one, it requires the one that has ended, and the rule, by
+    /// which the new one ends.
+    pub(super) fn take_window(
+        &self,
+        update: &mut Update,
+        view: &Shard,
+        (name, state): (&LimitName, &LimitState),
+        back: MilliTokens,
+        now: EpochMillis,
+    ) {
+        let need = self.need(name);
+        if let Some(end) = self.begins(view, name, state, now) {
+            push_new(update, require_shard_count(view.shard()));
+            update.conditions.push(same_window(name, state));
+            update.conditions.extend(has_rule(name, &state.rule));
+            let left = view.share(state) - need;
+            update.changes.extend([
+                AttributeUpdate::Set(tokens(name), Value::Int(left.0)),
+                AttributeUpdate::Set(window_end(name), Value::Int(end.0)),
+            ]);
+            return;
+        }
+        if back > MilliTokens::ZERO && !state.has_ended(now) {
+            push_new(update, same_window(name, state));
+            self.debit_window(update, name, need, back);
+        } else if need > MilliTokens::ZERO {
+            require_open(update, name, now);
+            self.debit_window(update, name, need, MilliTokens::ZERO);
+        }
+    }
+
+    /// Adds the debit of an open window, into which `more` comes at once.
+    fn debit_window(
+        &self,
+        update: &mut Update,
+        name: &LimitName,
+        need: MilliTokens,
+        more: MilliTokens,
+    ) {
+        let least = match self.is_into_debt(name) {
+            true => MIN_BALANCE + need,
+            false => need - more,
+        };
+        if need > MilliTokens::ZERO {
+            let least = Condition::AtLeast(tokens(name), Value::Int(least.0));
+            update.conditions.push(least);
+        }
+        if more != need {
+            update
+                .changes
+                .push(add_tokens(name, Field::Tokens, more - need));
+        }
+    }
+
+    /// Adds the change of a limit that is, or becomes, a quota: its rule, balance and window become
+    /// those of `next`, less the take. Requires the window that was seen if that matters.
+    pub(super) fn change_window(
+        &self,
+        update: &mut Update,
+        view: &Shard,
+        name: &LimitName,
+        (state, next): (&LimitState, &LimitState),
+        now: EpochMillis,
+    ) {
+        let back = view.lease_return(name, view.reclaimable(now).map(|(_, lease)| lease));
+        if next.rule == state.rule {
+            return self.take_window(update, view, (name, state), back.available, now);
+        }
+        let need = self.need(name);
+        let (old, new) = (view.share(state), view.share(next));
+        let (was_quota, is_quota) = (
+            state.rule.kind().has_window(),
+            next.rule.kind().has_window(),
+        );
+        if was_quota {
+            update.conditions.push(same_window(name, state));
+        }
+        if state.has_ended(now) {
+            // Nothing is taken of a session that has not begun, so it still has not.
+            let ends = need > MilliTokens::ZERO && next.has_ended(now);
+            let code = next.rule.window_code().filter(|_| ends);
+            let end = code.and_then(|code| self.limits.calendar.end_after(code, now));
+            let next = LimitState {
+                window_end: end.unwrap_or(next.window_end),
+                ..*next
+            };
+            let left = next.available - need;
+            update
+                .changes
+                .push(AttributeUpdate::Set(tokens(name), Value::Int(left.0)));
+            update.changes.extend(set_window(name, state, &next));
+        } else if was_quota && is_quota {
+            self.debit_window(update, name, need, back.available + (new - old));
+            update.changes.extend(set_window(name, state, next));
+        } else {
+            let credit = BalanceUpdate {
+                refill: refill_between(&state.rule, view.shard(), view.refilled_at, now),
+                returned: back.available,
+                ceiling: old.min(new),
+                taken: need,
+                is_into_debt: self.is_into_debt(name),
+                moves_refilled_at: true,
+                assumes_headroom: false,
+                headroom: MilliTokens::ZERO,
+            };
+            credit.write(update, name, state);
+            update.changes.extend(set_window(name, state, next));
+        }
+        update.changes.extend(set_rule(name, &next.rule));
+    }
+}
+
+/// Requires that a window of a quota is open.
+pub(super) fn require_open(update: &mut Update, name: &LimitName, now: EpochMillis) {
+    let open = Value::Int(now.0.saturating_add(1));
+    update
+        .conditions
+        .push(Condition::AtLeast(window_end(name), open));
+}
+
+/// Returns the change of the attribute that only quotas have.
+fn set_window(name: &LimitName, state: &LimitState, next: &LimitState) -> Option<AttributeUpdate> {
+    let path = window_end(name);
+    match next.rule.kind() {
+        LimitKind::Quota
+            if state.rule.kind().has_window() && state.window_end == next.window_end =>
+        {
+            None
+        }
+        LimitKind::Quota => Some(AttributeUpdate::Set(path, Value::Int(next.window_end.0))),
+        LimitKind::Rate | LimitKind::Slots => Some(AttributeUpdate::Remove(path)),
+    }
+}
