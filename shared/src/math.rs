@@ -136,7 +136,7 @@ pub fn ready_at(
     }
     match rule.kind() {
         LimitKind::Rate if need <= shard.share(rule.capacity) => {}
-        LimitKind::Rate | LimitKind::Slots => return None,
+        LimitKind::Rate | LimitKind::Slots | LimitKind::Quota => return None,
     }
     let (amount, period) = (
         i128::from(rule.refill_amount.0),

@@ -98,6 +98,8 @@ pub struct LimitState {
     pub bases: Bases,
     /// Capacity and refill of the whole bucket.
     pub rule: RefillRule,
+    /// End of the window of a quota's balance; 0 if none is open.
+    pub window_end: EpochMillis,
 }
 
 impl LimitState {
@@ -109,6 +111,7 @@ impl LimitState {
             consumed: MilliTotal::ZERO,
             bases: Bases::default(),
             rule,
+            window_end: EpochMillis(0),
         }
     }
 }

@@ -45,7 +45,10 @@ impl LimitFields {
             refill_amount: MilliTokens(number(Field::RefillAmount)?),
             refill_period_ms: number(Field::RefillPeriod)?,
         };
-        if rule.refill_period_ms < 1 || rule.refill_amount.0 < 0 || rule.capacity.0 < 0 {
+        if rule.window_code().is_none() && rule.refill_period_ms < 1
+            || rule.refill_amount.0 < 0
+            || rule.capacity.0 < 0
+        {
             let value = format!("{rule:?}");
             return Err(ItemError {
                 attribute: format!("b_{name}_rp"),
@@ -59,6 +62,7 @@ impl LimitFields {
             consumed: MilliTotal(total),
             bases,
             rule,
+            window_end: crate::EpochMillis(0),
         })
     }
 

@@ -98,6 +98,7 @@ pub(crate) fn write_limit(
         consumed: tc,
         bases,
         rule,
+        window_end: _,
     } = state;
     Field::ALL.map(|field| {
         let number = match field {

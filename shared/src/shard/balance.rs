@@ -13,7 +13,7 @@ impl Shard {
         let (tk, rf) = (state.available, self.refilled_at);
         match state.rule.kind() {
             LimitKind::Rate => math::refilled(tk, &state.rule, self.shard(), rf, now),
-            LimitKind::Slots => tk.min(self.share(state)),
+            LimitKind::Slots | LimitKind::Quota => tk.min(self.share(state)),
         }
     }
 
@@ -67,7 +67,7 @@ impl Shard {
                 .available;
         match state.rule.kind() {
             LimitKind::Rate => math::refilled(tk, &state.rule, self.shard(), self.refilled_at, at),
-            LimitKind::Slots => tk,
+            LimitKind::Slots | LimitKind::Quota => tk,
         }
     }
 

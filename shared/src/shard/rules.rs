@@ -58,7 +58,7 @@ impl Shard {
                     .min(old)
                     .min(new)
             }
-            LimitKind::Slots => state.available + back.available + (new - old),
+            LimitKind::Slots | LimitKind::Quota => state.available + back.available + (new - old),
         }
     }
 

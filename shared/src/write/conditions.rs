@@ -67,7 +67,7 @@ pub(super) fn require_limits(
         }
         conditions.push(match kind(name, state) {
             LimitKind::Rate => Condition::AtLeast(amount, Value::Int(1)),
-            LimitKind::Slots => Condition::Equals(amount, Value::Int(0)),
+            LimitKind::Slots | LimitKind::Quota => Condition::Equals(amount, Value::Int(0)),
         });
     }
 }

@@ -67,7 +67,7 @@ pub fn merged(lower: &Shard, upper: &Shard, now: EpochMillis) -> Option<Shard> {
         state.available = match state.rule.kind() {
             // If a rule changed in one shard only, the other may have more than its share.
             LimitKind::Rate => here + add.min(upper.shard().share(state.rule.capacity)),
-            LimitKind::Slots => state.available + add,
+            LimitKind::Slots | LimitKind::Quota => state.available + add,
         };
         if state.available < MIN_BALANCE {
             return None;
@@ -177,7 +177,7 @@ pub fn recreate(
     for (name, state) in &mut made.limits {
         let limit = Limit::of(name.clone(), state.rule);
         let tk = match state.rule.kind() {
-            LimitKind::Rate => MilliTokens::ZERO,
+            LimitKind::Rate | LimitKind::Quota => MilliTokens::ZERO,
             LimitKind::Slots => slots(&limit),
         };
         *state = LimitState::new(tk, state.rule);

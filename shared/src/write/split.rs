@@ -227,7 +227,7 @@ fn divide(
     let (zero, two) = (MilliTokens::ZERO, 2);
     match state.rule.kind() {
         LimitKind::Rate => {}
-        LimitKind::Slots => {
+        LimitKind::Slots | LimitKind::Quota => {
             // Divides whole slots, so that each can be taken from one shard.
             let part = MilliTokens::from_tokens((state.available.max(zero) / two).whole_tokens());
             if part > zero {

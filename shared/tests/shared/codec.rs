@@ -78,6 +78,7 @@ fn limit_state() -> impl Strategy<Value = LimitState> {
         consumed: MilliTotal(tc),
         bases,
         rule,
+        window_end: EpochMillis(0),
     })
 }
 

@@ -33,7 +33,7 @@ fn sums(
             let there = match (with_expired, state.rule.kind()) {
                 (true, _) => shard.balance_at(name, at),
                 (false, LimitKind::Rate) => shard.balance(state, at),
-                (false, LimitKind::Slots) => state.available,
+                (false, LimitKind::Slots | LimitKind::Quota) => state.available,
             };
             let most = ceiling(shard, name).filter(|_| !state.rule.kind().is_held());
             *sums.available.entry(name.clone()).or_default() +=

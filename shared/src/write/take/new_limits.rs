@@ -69,7 +69,7 @@ impl Take<'_> {
                 LimitKind::Rate => {
                     refill_between(&state.rule, shard.shard(), shard.refilled_at, now)
                 }
-                LimitKind::Slots => new - old,
+                LimitKind::Slots | LimitKind::Quota => new - old,
             };
             let credit = BalanceUpdate {
                 refill,
