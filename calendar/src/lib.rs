@@ -13,7 +13,7 @@
 //! # Layout
 //!
 //! - `zone`: [`Zone`], and the rule above
-//! - `window`: [`end_after`] and [`bounds`] of windows, and an end as it is [`shown`]
+//! - `window`: [`end_after`], [`start_before`] and [`bounds`] of windows, and an end as it is [`shown`]
 //! - `cron`: [`Cron`], five fields
 //! - `schedule`: [`Schedule`] of [`Rule`]s with a [`Scale`], and what is [`Active`]
 //! - `error`: errors of cron and schedules
@@ -26,5 +26,5 @@ mod zone;
 
 pub use cron::Cron;
 pub use schedule::{Active, Rule, Scale, Schedule};
-pub use window::{bounds, end_after, shown};
+pub use window::{bounds, end_after, shown, start_before};
 pub use zone::{ZONE_DATA, Zone};

@@ -29,6 +29,21 @@ pub fn end_after(code: WindowCode, now: EpochMillis) -> Option<EpochMillis> {
     }
 }
 
+/// Returns the start of the window that ends at `end`; `None` for a code that this release does not
+/// know.
+#[must_use]
+pub fn start_before(code: WindowCode, end: EpochMillis) -> Option<EpochMillis> {
+    match code.decode()? {
+        QuotaWindow::Calendar(window) => {
+            let within = EpochMillis(end.0.saturating_sub(1));
+            bounds(&window, within).map(|(start, _)| start)
+        }
+        QuotaWindow::Session(session) => {
+            Some(EpochMillis(end.0.saturating_sub(session.length().0)))
+        }
+    }
+}
+
 /// Returns the start and the end of the window that contains `now`, as [`end_after`] does; `None` if
 /// the database does not have the zone. A window that begins before the year -9999 begins at
 /// `i64::MIN`.

@@ -42,7 +42,7 @@ fn write_limit(limit: &Limit) -> Value {
     let numbers = numbers.map(|(field, number)| (field.suffix().to_owned(), Value::Int(number)));
     let mode = (attr::MODE.to_owned(), Value::text(limit.mode().as_str()));
     let window = limit.window();
-    let text = window.map(|window| (WINDOW.to_owned(), Value::text(window.to_string())));
+    let text = window.map(|window| (WINDOW.to_owned(), Value::text(&window.to_string())));
     let has_zone = window.is_some_and(|window| match window {
         QuotaWindow::Calendar(window) => window.zone() != ZoneName::UTC,
         QuotaWindow::Session(_) => false,
