@@ -1,6 +1,7 @@
 //! Plain data that every layer uses.
 
 mod amounts;
+pub(crate) mod calendar;
 mod denial;
 mod effective_config;
 mod error;

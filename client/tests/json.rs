@@ -63,6 +63,9 @@ fn status() -> LimitStatus {
         requested: MilliTokens::from_tokens(1_500),
         is_requested: true,
         retry_after: Some(Duration::from_millis(1_500)),
+        window: None,
+        window_end: None,
+        resets_in: None,
     }
 }
 

@@ -1,5 +1,5 @@
-//! A name keeps its kind: no configuration gives slots the name of a rate that a bucket of its level
-//! has, or a rate that of slots.
+//! A name keeps its kind: no configuration gives slots the name of a rate or a quota that a bucket of
+//! its level has, or one of these that of slots. A rate and a quota may take each other's name.
 //!
 //! Most changes are decided by the configurations alone, which are read with the level's own. Where
 //! these leave it open, the level's buckets decide.
@@ -74,11 +74,11 @@ impl Proposal<'_> {
             let Some((of, config)) = self.wider.first() else {
                 return vec![];
             };
-            let is_other = |limit: &&Limit| {
+            let is_changed = |limit: &&Limit| {
                 let known = before.and_then(|before| kind_in(before, limit));
-                known.is_some_and(|known| known != limit.rule().kind())
+                known.is_some_and(|known| is_other(known, limit))
             };
-            let limits = config.limits.iter().filter(is_other);
+            let limits = config.limits.iter().filter(is_changed);
             return limits
                 .map(|limit| Suspect {
                     limit,
@@ -88,7 +88,7 @@ impl Proposal<'_> {
                 .collect();
         };
         let limits = next.limits.iter().filter_map(|limit| {
-            let is_other = |known: LimitKind| known != limit.rule().kind();
+            let is_other = |known: LimitKind| is_other(known, limit);
             let is_known = match before.and_then(|before| kind_in(before, limit)) {
                 Some(known) if !is_other(known) => return None,
                 Some(_) => true,
@@ -247,7 +247,7 @@ impl Admin {
                     let had = |suspect: &&Suspect<'_>| {
                         let known = before.as_ref();
                         let known = known.and_then(|before| kind_in(before, suspect.limit));
-                        known == Some(other(suspect.limit))
+                        known.is_some_and(|known| is_other(known, suspect.limit))
                     };
                     if let Some(Suspect { limit, of, .. }) = suspects.iter().find(had) {
                         let why = "as in an earlier configuration of the system";
@@ -317,10 +317,16 @@ fn config(items: &HashMap<ItemKey, Item>, key: &ItemKey) -> Option<Config> {
     stored(key, std::slice::from_ref(item)).ok()?.value
 }
 
+/// Returns whether a limit may not take the name of one of this kind.
+const fn is_other(known: LimitKind, limit: &Limit) -> bool {
+    known.is_held() != limit.rule().kind().is_held()
+}
+
+/// Returns a kind whose name the limit may not take.
 const fn other(limit: &Limit) -> LimitKind {
-    match limit.rule().kind() {
-        LimitKind::Rate => LimitKind::Slots,
-        LimitKind::Slots => LimitKind::Rate,
+    match limit.rule().kind().is_held() {
+        true => LimitKind::Rate,
+        false => LimitKind::Slots,
     }
 }
 
@@ -328,7 +334,7 @@ const fn other(limit: &Limit) -> LimitKind {
 fn compare(bucket: &StoredBucket, limit: &Limit, of: &ConfigLevel) -> Result<(), Error> {
     let known = bucket.limit(limit.name().as_str());
     match known.map(|known| known.kind()) {
-        Some(known) if known != limit.rule().kind() => {
+        Some(known) if is_other(known, limit) => {
             let StoredBucket {
                 entity, resource, ..
             } = bucket;
