@@ -36,6 +36,9 @@ fn status(
         requested: MilliTokens(requested),
         is_requested: requested > 0,
         retry_after,
+        window: None,
+        window_end: None,
+        resets_in: None,
     }
 }
 
@@ -372,6 +375,9 @@ fn any_status() -> impl Strategy<Value = LimitStatus> {
                     requested,
                     is_requested: requested > MilliTokens::ZERO,
                     retry_after,
+                    window: None,
+                    window_end: None,
+                    resets_in: None,
                 }
             },
         )
