@@ -5,8 +5,9 @@ use std::str::FromStr;
 
 use jiff::ToSpan;
 use jiff::civil::{Date, DateTime};
+use weirgate_shared::WindowError;
 
-use crate::CalendarError;
+use crate::error;
 
 /// Maximum years to look for the next day: 29 February occurs on each day of the week every 28 years,
 /// or within 40 where a century is no leap year.
@@ -180,12 +181,12 @@ const WEEKDAY: Field = Field {
 };
 
 impl Field {
-    fn parse(&self, text: &str) -> Result<u64, CalendarError> {
+    fn parse(&self, text: &str) -> Result<u64, WindowError> {
         let bits = text
             .split(',')
             .try_fold(0, |bits, part| Some(bits | self.part(part)?));
         bits.ok_or_else(|| {
-            CalendarError::field(self.name, text, self.takes, "write for example 0 8 * * 1-5")
+            error::field(self.name, text, self.takes, "write for example 0 8 * * 1-5")
         })
     }
 
@@ -233,15 +234,15 @@ impl fmt::Display for Cron {
 }
 
 impl FromStr for Cron {
-    type Err = CalendarError;
+    type Err = WindowError;
 
-    fn from_str(text: &str) -> Result<Self, CalendarError> {
+    fn from_str(text: &str) -> Result<Self, WindowError> {
         let fields: Vec<&str> = text.split_ascii_whitespace().collect();
         let [minute, hour, day, month, weekday] = fields[..] else {
             let takes = "five fields, so that it changes at most once a minute";
             let remedy =
                 "write minute, hour, day, month and day of the week, for example 0 8 * * 1-5";
-            return Err(CalendarError::field("cron", text, takes, remedy));
+            return Err(error::field("cron", text, takes, remedy));
         };
         let weekdays = WEEKDAY.parse(weekday)?;
         let cron = Self {
@@ -259,7 +260,7 @@ impl FromStr for Cron {
             false => {
                 let takes = "a day that some month of the fields has";
                 let remedy = "correct the day or the month";
-                Err(CalendarError::field("cron", text, takes, remedy))
+                Err(error::field("cron", text, takes, remedy))
             }
         }
     }

@@ -6,9 +6,9 @@ use std::time::Duration;
 
 use jiff::SignedDuration;
 use jiff::civil::DateTime;
-use weirgate_shared::{EpochMillis, Millis, exact_span};
+use weirgate_shared::{EpochMillis, Millis, WindowError, exact_span};
 
-use crate::{CalendarError, Cron, Zone};
+use crate::{Cron, Zone, error};
 
 /// Maximum rules of a schedule.
 const MAX_RULES: usize = 16;
@@ -43,8 +43,8 @@ impl Scale {
     /// Returns the ratio of two numbers.
     ///
     /// # Errors
-    /// [`CalendarError::Field`] for a number outside 1 to 1,000,000.
-    pub fn new(numerator: u32, denominator: u32) -> Result<Self, CalendarError> {
+    /// [`WindowError::Field`] for a number outside 1 to 1,000,000.
+    pub fn new(numerator: u32, denominator: u32) -> Result<Self, WindowError> {
         let scale = Self {
             numerator,
             denominator,
@@ -69,9 +69,9 @@ impl Scale {
     }
 }
 
-fn scale_error(value: &str) -> CalendarError {
+fn scale_error(value: &str) -> WindowError {
     let takes = "a ratio of two numbers from 1 to 1000000";
-    CalendarError::field("scale", value, takes, "write for example 2/1 or 1/2")
+    error::field("scale", value, takes, "write for example 2/1 or 1/2")
 }
 
 impl fmt::Display for Scale {
@@ -81,9 +81,9 @@ impl fmt::Display for Scale {
 }
 
 impl FromStr for Scale {
-    type Err = CalendarError;
+    type Err = WindowError;
 
-    fn from_str(text: &str) -> Result<Self, CalendarError> {
+    fn from_str(text: &str) -> Result<Self, WindowError> {
         let digits = |text: &str| {
             let is_number = text.bytes().all(|digit| digit.is_ascii_digit());
             text.parse().ok().filter(|_| is_number)
@@ -113,21 +113,16 @@ impl Rule {
     /// Returns a rule in UTC.
     ///
     /// # Errors
-    /// [`CalendarError::Field`] for another text than five fields of cron, a day that never occurs,
+    /// [`WindowError::Field`] for another text than five fields of cron, a day that never occurs,
     /// or a length outside whole minutes from 1 minute to 366 days.
-    pub fn new(cron: &str, length: Duration, scale: Scale) -> Result<Self, CalendarError> {
+    pub fn new(cron: &str, length: Duration, scale: Scale) -> Result<Self, WindowError> {
         let cron = cron.parse()?;
         let ms = Millis::from(length).0;
         let minutes = ms / MINUTE_MS;
         if ms % MINUTE_MS != 0 || !(1..=MAX_MINUTES).contains(&minutes) {
             let takes = "whole minutes from 1m to 366d";
             let value = exact_span(length);
-            return Err(CalendarError::field(
-                "for",
-                value,
-                takes,
-                "write for example 10h",
-            ));
+            return Err(error::field("for", value, takes, "write for example 10h"));
         }
         Ok(Self {
             cron,
@@ -140,8 +135,8 @@ impl Rule {
     /// Reads the clock of a zone, by its IANA name.
     ///
     /// # Errors
-    /// [`CalendarError::UnknownZone`] for a name that the bundled database does not have.
-    pub fn zone(mut self, name: &str) -> Result<Self, CalendarError> {
+    /// [`WindowError::UnknownZone`] for a name that the bundled database does not have.
+    pub fn zone(mut self, name: &str) -> Result<Self, WindowError> {
         self.zone = Zone::new(name)?;
         Ok(self)
     }
@@ -209,7 +204,7 @@ pub struct Active {
 /// let active = schedule.at(monday_at_noon);
 /// assert_eq!(active.scale, Scale::new(2, 1)?);
 /// assert_eq!(active.until.since(monday_at_noon).0, 6 * 3_600_000);
-/// # Ok::<(), weirgate_calendar::CalendarError>(())
+/// # Ok::<(), weirgate_shared::WindowError>(())
 /// ```
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub struct Schedule(Vec<Rule>);
@@ -222,14 +217,14 @@ impl Schedule {
     /// the first of them holds.
     ///
     /// # Errors
-    /// [`CalendarError::Field`] for no rule, more than 16, a rule that holds for longer than until
+    /// [`WindowError::Field`] for no rule, more than 16, a rule that holds for longer than until
     /// its next begin, or two rules that overlap.
-    pub fn new(rules: Vec<Rule>) -> Result<Self, CalendarError> {
+    pub fn new(rules: Vec<Rule>) -> Result<Self, WindowError> {
         if !(1..=MAX_RULES).contains(&rules.len()) {
             let takes = "1 to 16 rules";
             let value = format!("{} rules", rules.len());
             let remedy = "leave the schedule out, or join rules of one scale";
-            return Err(CalendarError::field("schedule", value, takes, remedy));
+            return Err(error::field("schedule", value, takes, remedy));
         }
         match overlap(&rules) {
             Some(error) => Err(error),
@@ -294,7 +289,7 @@ impl Rule {
 }
 
 /// Returns the error for the first overlap of rules, or of a rule with itself.
-fn overlap(rules: &[Rule]) -> Option<CalendarError> {
+fn overlap(rules: &[Rule]) -> Option<WindowError> {
     let is_one_zone = rules.iter().all(|rule| rule.zone == rules[0].zone);
     // On a clock without changes, times that do not overlap do so in no zone.
     let clock = |rule: &Rule| match is_one_zone {
@@ -334,13 +329,13 @@ fn overlap(rules: &[Rule]) -> Option<CalendarError> {
     None
 }
 
-fn overlap_error(one: &Rule, other: &Rule, at: DateTime) -> CalendarError {
+fn overlap_error(one: &Rule, other: &Rule, at: DateTime) -> WindowError {
     if std::ptr::eq(one, other) {
         let takes = "no longer than until the next time of its cron";
         let value = format!("{one} at {at}");
-        return CalendarError::field("for", value, takes, "shorten it");
+        return error::field("for", value, takes, "shorten it");
     }
     let takes = "rules of which one holds at a time";
     let value = format!("{one}, and {other}, both at {at} in {}", other.zone);
-    CalendarError::field("schedule", value, takes, "shorten or move one of them")
+    error::field("schedule", value, takes, "shorten or move one of them")
 }

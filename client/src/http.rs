@@ -46,7 +46,7 @@
 //! | parameter | is |
 //! |---|---|
 //! | `q` | the limit's capacity, in whole tokens |
-//! | `w` | the seconds in which an empty limit is full again; none for slots |
+//! | `w` | the seconds in which an empty limit is full again, or the length of a quota's window; none for slots |
 //! | `qu` | what a token is, if not a request: `concurrent-requests` for slots, and what [`PolicyNames::units`] says |
 //! | `r` | the balance, in whole tokens rounded down; 0 in debt |
 //! | `t` | the seconds, rounded up, in which `r` refills and one more token is available; after a denial until the requested amount is |
@@ -55,6 +55,7 @@
 //!   tokens of 100,000 a day, `t` is a day. After a denial, `r` is at most what refills in `t`.
 //! - The unit `tokens` is not in the draft's registry, which has none for what is not counted in
 //!   requests or bytes. Without a unit a client would take tokens for requests.
+//! - For a quota, `t` is the time to the end of its window, in which `r` can be spent.
 //! - A limit that admits nothing has `q=0`, its period as `w`, `r=0` and no `t`.
 //! - After a denial only short limits have a `t`, so none is later than `Retry-After`. Neither is
 //!   ever too early; for slots it is when enough leases expire, and a release can make it sooner.

@@ -36,6 +36,7 @@
 //!
 //! | feature | adds |
 //! |---|---|
+//! | `calendar` | quotas by hour, day, week, month and year, in all time zones |
 //! | `tower` | a layer for axum, hyper and tonic |
 //! | `yaml` | limits from a file that is read again when it changes |
 //! | `blocking` | `.wait()` on every future, for threads without an async runtime and `spawn_blocking` |
@@ -93,10 +94,12 @@ pub use values::{
     Prefetch, Settlement, Stats,
 };
 pub use weirgate_shared::{
-    AuditChange, AuditEvent, AuditId, AuditSubject, Config, ConfigError, ConfigFilter, ConfigLevel,
-    ConfigPatch, ConfigStatus, DescriptionError, Entity, EntityDescription, EntityId, EpochMillis,
-    Granularity, Limit, LimitError, LimitKind, LimitMode, LimitName, MilliTokens, MilliTotal,
-    NameError, RefillRule, Resource, Switch, Usage, UsageState, Versioned, Window, WindowUsage,
+    AuditChange, AuditEvent, AuditId, AuditSubject, CalendarWindow, Config, ConfigError,
+    ConfigFilter, ConfigLevel, ConfigPatch, ConfigStatus, DescriptionError, Entity,
+    EntityDescription, EntityId, EpochMillis, Every, Granularity, Limit, LimitError, LimitKind,
+    LimitMode, LimitName, MilliTokens, MilliTotal, NameError, Period, QuotaWindow, RefillRule,
+    Resource, SessionWindow, Switch, Usage, UsageState, Versioned, Weekday, Window, WindowCode,
+    WindowError, WindowUsage, ZoneName,
 };
 pub use weirgate_store::{Clock, ConnectOptions, ErrorKind, StoreError, SystemClock, Table};
 

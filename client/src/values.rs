@@ -1,7 +1,7 @@
 //! Plain data that every layer uses.
 
 mod amounts;
-mod calendar;
+pub(crate) mod calendar;
 mod denial;
 mod effective_config;
 mod error;

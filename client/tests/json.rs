@@ -7,10 +7,10 @@ use serde::Serialize;
 use serde::de::DeserializeOwned;
 use weirgate::{
     AuditChange, AuditEvent, AuditId, Balances, Config, ConfigLevel, ConfigStatus, Degraded,
-    Denied, Disabled, Entity, EntityDescription, EpochMillis, Granularity, Limit, LimitMode,
-    LimitStatus, MilliTokens, MilliTotal, NeverFits, OnUnavailable, OperationOutcome, Page,
-    PageToken, Settlement, Stats, StoredBucket, StoredLease, Switch, TopUser, Usage, UsageRow,
-    UsageState, UsageTotal, Window,
+    Denied, Disabled, Entity, EntityDescription, EpochMillis, Every, Granularity, Limit, LimitKind,
+    LimitMode, LimitStatus, MilliTokens, MilliTotal, NeverFits, OnUnavailable, OperationOutcome,
+    Page, PageToken, QuotaWindow, Settlement, Stats, StoredBucket, StoredLease, Switch, TopUser,
+    Usage, UsageRow, UsageState, UsageTotal, Window,
 };
 
 const GUIDE: &str = include_str!("../../docs/guide/json.md");
@@ -63,6 +63,9 @@ fn status() -> LimitStatus {
         requested: MilliTokens::from_tokens(1_500),
         is_requested: true,
         retry_after: Some(Duration::from_millis(1_500)),
+        window: None,
+        window_end: None,
+        resets_in: None,
     }
 }
 
@@ -82,6 +85,9 @@ fn the_examples_of_the_guide_are_what_is_written_and_read() {
         .unwrap()
         .in_mode(LimitMode::Soft);
     examples.is(&slots);
+    let month = Every::month().on_day(15).at(9, 0).zone("Europe/Berlin");
+    examples.is(&Limit::quota("tpm", 10_000, month.unwrap()).unwrap());
+    examples.is(&Limit::session("tpm", 200, Duration::from_hours(5)).unwrap());
     let config = Config {
         is_shadow: true,
         ..Config::of([slots])
@@ -227,6 +233,30 @@ fn words_levels_and_changes_survive() {
             after: None,
         },
         r#"{"kind":"entity","id":"e-1","before":null,"after":null}"#,
+    );
+}
+
+#[test]
+fn a_quotas_status_has_its_window_and_its_end() {
+    let window: QuotaWindow = "month,day=15,tz=Europe/Berlin".parse().unwrap();
+    let quota = LimitStatus {
+        capacity: MilliTokens::from_tokens(10_000),
+        refill_amount: MilliTokens::ZERO,
+        refill_period: Duration::ZERO,
+        window: Some(window.code()),
+        window_end: Some(EpochMillis(1_797_321_600_000)),
+        resets_in: Some(Duration::from_secs(60)),
+        ..status()
+    };
+    assert_eq!(quota.kind(), LimitKind::Quota);
+    survives(
+        quota,
+        r#"{"entity":"openai","resource":"gpt-4","limit":"tpm","mode":"enforced","capacity_tokens":10000,"refill_tokens":0,"refill_period_ms":0,"available_tokens":-2.5,"requested_tokens":1500,"is_requested":true,"retry_after_ms":1500,"window":{"every":"month","day":15,"tz":"Europe/Berlin"},"resets_at_ms":1797321600000,"resets_in_ms":60000}"#,
+    );
+    let rate = serde_json::to_string(&status()).unwrap();
+    assert!(
+        !rate.contains("window") && !rate.contains("resets"),
+        "{rate}"
     );
 }
 

@@ -37,6 +37,9 @@ type statusJSON struct {
 	Requested    float64 `json:"requested_tokens"`
 	IsRequested  bool    `json:"is_requested"`
 	RetryAfterMs *int64  `json:"retry_after_ms"`
+	// Of quotas alone.
+	Window     json.RawMessage `json:"window,omitempty"`
+	ResetsAtMs *int64          `json:"resets_at_ms,omitempty"`
 }
 
 type leaseJSON struct {
@@ -182,7 +185,10 @@ func statuses(all []statusJSON) []LimitStatus {
 			Entity: one.Entity, Resource: one.Resource, Limit: one.Limit, Mode: one.Mode,
 			Capacity: one.Capacity, Refill: one.Refill, Period: span(one.PeriodMs),
 			Available: one.Available, Requested: one.Requested, IsRequested: one.IsRequested,
-			RetryAfter: spanOrNil(one.RetryAfterMs),
+			RetryAfter: spanOrNil(one.RetryAfterMs), isQuota: one.Window != nil,
+		}
+		if one.ResetsAtMs != nil {
+			found[at].ResetsAt = time.UnixMilli(*one.ResetsAtMs)
 		}
 	}
 	return found

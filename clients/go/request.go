@@ -325,7 +325,12 @@ func (l Limit) check() error {
 		return refuse(of+"mode", `"enforced", "shadow" or "soft"`, quoted(string(l.Mode)))
 	}
 	amounts := map[string]int64{"refill": l.Refill}
-	if l.Kind() == SlotLimit {
+	if l.Kind() == QuotaLimit && (l.Refill != 0 || l.Period != 0) {
+		return refuse(of+"window", "left out of a rate", quoted(l.Window))
+	}
+	if l.Kind() == QuotaLimit {
+		amounts = map[string]int64{"quota": l.Capacity}
+	} else if l.Kind() == SlotLimit {
 		amounts = map[string]int64{"slots": l.Capacity}
 	} else if l.Refill >= 1 && l.Refill <= maxTokens {
 		amounts["capacity"] = l.Capacity

@@ -3,6 +3,7 @@ package weirgate
 import (
 	"encoding/json"
 	"net/http"
+	"strings"
 	"time"
 )
 
@@ -81,10 +82,12 @@ const (
 	RateLimit Kind = "rate"
 	// SlotLimit has slots, which come back when their leases end.
 	SlotLimit Kind = "slots"
+	// QuotaLimit has tokens of a window, of which the next one begins full.
+	QuotaLimit Kind = "quota"
 )
 
-// A Limit is a rate, or slots without a refill and a period. Make one by PerSecond, PerMinute, PerHour, PerDay, Rate or
-// Slots. A call that has a wrong one is ErrInvalidRequest.
+// A Limit is a rate, a quota with a window, or slots without either. Make one by PerSecond, PerMinute, PerHour, PerDay,
+// Rate, Quota or Slots. A call that has a wrong one is ErrInvalidRequest.
 type Limit struct {
 	Name     string
 	Capacity int64
@@ -93,6 +96,8 @@ type Limit struct {
 	Period time.Duration
 	// Mode is Enforced by default.
 	Mode Mode
+	// Window of a quota: "month,day=15,at=09:00,tz=Europe/Berlin", or "5h" from the first use.
+	Window string
 	// Text is the limit as text, "rpm=600/minute", in place of all other fields.
 	Text string
 }
@@ -117,6 +122,12 @@ func PerDay(name string, tokens int64) Limit { return Rate(name, tokens, 24*time
 // Slots returns a concurrency limit: its tokens come back only when a lease ends.
 func Slots(name string, slots int64) Limit { return Limit{Name: name, Capacity: slots} }
 
+// Quota returns a limit of so many tokens in each window, of which the next one begins full. The agent checks the window:
+// "month", "week,day=sunday", "day,at=09:00,tz=Europe/Berlin", or "5h" from the first use.
+func Quota(name string, tokens int64, window string) Limit {
+	return Limit{Name: name, Capacity: tokens, Window: window}
+}
+
 // WithBurst returns the limit with another capacity.
 func (l Limit) WithBurst(tokens int64) Limit {
 	l.Capacity = tokens
@@ -129,8 +140,11 @@ func (l Limit) In(mode Mode) Limit {
 	return l
 }
 
-// Kind returns whether it is a rate or has slots.
+// Kind returns whether it is a rate or a quota, or has slots.
 func (l Limit) Kind() Kind {
+	if l.Window != "" {
+		return QuotaLimit
+	}
 	if l.Refill == 0 && l.Period == 0 {
 		return SlotLimit
 	}
@@ -144,7 +158,9 @@ type limitJSON struct {
 	Capacity *int64 `json:"capacity_tokens,omitempty"`
 	Refill   *int64 `json:"refill_tokens,omitempty"`
 	PeriodMs *int64 `json:"refill_period_ms,omitempty"`
+	Quota    *int64 `json:"quota_tokens,omitempty"`
 	Mode     Mode   `json:"mode"`
+	Text     string `json:"text,omitempty"`
 }
 
 // MarshalJSON returns the limit as the agent reads it.
@@ -155,6 +171,13 @@ func (l Limit) MarshalJSON() ([]byte, error) {
 	mode := l.Mode
 	if mode == "" {
 		mode = Enforced
+	}
+	if l.Kind() == QuotaLimit {
+		kind := "quota"
+		if l.Window[0] >= '0' && l.Window[0] <= '9' {
+			kind = "session"
+		}
+		return json.Marshal(l.Name + "=" + kind + ":" + itoa(l.Capacity) + "/" + l.Window + ",mode=" + string(mode))
 	}
 	if l.Kind() == SlotLimit {
 		return json.Marshal(limitJSON{Name: l.Name, Slots: &l.Capacity, Mode: mode})
@@ -175,6 +198,13 @@ func (l *Limit) UnmarshalJSON(data []byte) error {
 		return errNotOfTheAgent
 	case found.Slots != nil:
 		l.Capacity = *found.Slots
+	case found.Quota != nil:
+		_, window, is := strings.Cut(found.Text, "/")
+		if !is {
+			return errNotOfTheAgent
+		}
+		l.Capacity = *found.Quota
+		l.Window, _, _ = strings.Cut(window, ",mode=")
 	case found.Capacity != nil && found.Refill != nil && found.PeriodMs != nil:
 		l.Capacity, l.Refill = *found.Capacity, *found.Refill
 		l.Period = time.Duration(*found.PeriodMs) * time.Millisecond
@@ -211,7 +241,7 @@ type LimitStatus struct {
 	Entity, Resource, Limit string
 	Mode                    Mode
 	Capacity                float64
-	// Refill is the tokens every Period; both are 0 for slots.
+	// Refill is the tokens every Period; both are 0 for slots and quotas.
 	Refill float64
 	Period time.Duration
 	// Available is the balance; negative in debt.
@@ -221,10 +251,16 @@ type LimitStatus struct {
 	IsRequested bool
 	// RetryAfter is the time until Requested is there; nil if time alone does not help.
 	RetryAfter *time.Duration
+	// ResetsAt is the end of a quota's window; zero for other limits, and for a session before its first use.
+	ResetsAt time.Time
+	isQuota  bool
 }
 
-// Kind returns whether it is a rate or has slots.
+// Kind returns whether it is a rate or a quota, or has slots.
 func (s LimitStatus) Kind() Kind {
+	if s.isQuota {
+		return QuotaLimit
+	}
 	if s.Refill == 0 {
 		return SlotLimit
 	}

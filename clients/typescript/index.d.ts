@@ -22,7 +22,7 @@ export type Amounts = Readonly<Record<string, number>>;
 
 export type Mode = "enforced" | "shadow" | "soft";
 
-export type Kind = "rate" | "slots";
+export type Kind = "rate" | "slots" | "quota";
 
 /** Whether limits apply. */
 export type Status = "enforced" | "disabled" | "unlimited";
@@ -38,7 +38,7 @@ export type OnUnavailable = "error" | "deny" | "allow" | `local ${number}`;
 /** The decision of an acquire without the agent. */
 export type OnAgentUnavailable = "raise" | "deny" | "allow";
 
-/** A rate, or slots if `refill` and `periodMs` are 0. Made by `limit`, which refuses impossible ones. */
+/** A rate, slots if `refill` and `periodMs` are 0, or a quota. Made by `limit`, which refuses impossible ones. */
 export interface Limit {
   readonly name: string;
   readonly capacity: number;
@@ -46,6 +46,8 @@ export interface Limit {
   readonly refill: number;
   readonly periodMs: number;
   readonly mode: Mode;
+  /** Window of a quota: `month,day=15,at=09:00,tz=Europe/Berlin`, or `5h` from the first use. */
+  readonly window?: string | undefined;
 }
 
 export interface LimitOptions {
@@ -64,6 +66,11 @@ export declare const limit: {
   perDay(name: string, tokens: number, options?: LimitOptions): Limit;
   /** A concurrency limit: its tokens come back only when a lease ends. */
   slots(name: string, slots: number, options?: { mode?: Mode }): Limit;
+  /**
+   * So many tokens in each window, of which the next one begins full. The agent checks the window: `month`,
+   * `week,day=sunday`, `day,at=09:00,tz=Europe/Berlin`, or `5h` from the first use.
+   */
+  quota(name: string, tokens: number, window: string, options?: { mode?: Mode }): Limit;
 };
 
 /** What a request takes of one entity on one resource. */
@@ -193,6 +200,8 @@ export interface LimitStatus {
   readonly isRequested: boolean;
   /** Time until `requested` is there; null if time alone does not help. */
   readonly retryAfterMs: number | null;
+  /** End of a quota's window; null for other limits, and for a session before its first use. */
+  readonly resetsAt: Date | null;
 }
 
 export interface Balances {

@@ -13,8 +13,10 @@ mod fields;
 mod read;
 mod reasons;
 mod saturation;
+mod window;
 
 pub use advice::options;
 pub use fields::{Field, Fields, change_fields, config_fields, differing, entity_fields};
 pub use reasons::{Change, Known, LEASES, Level, Next, Reasons, in_force, is_of};
 pub use saturation::{Saturation, Used};
+pub use window::resets;

@@ -7,6 +7,7 @@
 //! - `units`: amounts and instants
 //! - `names`: validated names, ids of audit events, the decision for outages
 //! - `limits`: limits and configurations
+//! - `window`: windows of quotas
 //! - `audit`: levels and audit events
 //! - `description`: display names and labels
 
@@ -15,6 +16,7 @@ mod description;
 mod limits;
 mod names;
 mod units;
+mod window;
 
 pub(crate) use audit::{EventFields, LevelFields};
 pub(crate) use description::DescriptionFields;

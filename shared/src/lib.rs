@@ -7,6 +7,7 @@
 //! - `id`: validated names that cannot hold a key delimiter
 //! - `asks`: [`Asks`]: amounts of limits, and what becomes of them
 //! - `limit`: [`Limit`] and its text, its [`RefillRule`] (capacity and refill) and its [`LimitKind`]
+//! - `quota`: [`QuotaWindow`] of a quota, [`Every`] that builds it, and its [`WindowCode`]
 //! - `config`: [`Config`]: limits at four levels, and the entities they are for
 //! - `description`: [`EntityDescription`]: display name and labels of an entity
 //! - `switch`: [`Switches`]: levels that an operator has stopped
@@ -61,6 +62,7 @@ mod math;
 mod meter;
 mod on_unavailable;
 mod operation;
+mod quota;
 mod shard;
 mod snapshot;
 mod span;
@@ -97,13 +99,16 @@ pub use key::{
 };
 pub use lease::{Lease, LeaseReturn};
 pub use limit::{
-    Limit, LimitError, LimitKind, LimitMode, MAX_PERIOD_MS, MAX_TOKENS, RefillRule, WindowCode,
-    rate_text,
+    Limit, LimitError, LimitKind, LimitMode, MAX_PERIOD_MS, MAX_TOKENS, RefillRule, rate_text,
 };
 pub use math::{MAX_SHARDS, MIN_BALANCE, ShardIndex, ready_at, refill_between, refilled};
 pub use meter::{Bases, Counter, Meter, Usage};
 pub use on_unavailable::OnUnavailable;
 pub use operation::{EditId, Operation};
+pub use quota::{
+    CalendarWindow, Every, Period, QuotaWindow, SessionWindow, Weekday, WindowCode, WindowError,
+    ZONE_DATA, ZoneName,
+};
 pub use shard::{ActivitySample, LimitState, RULES_STAND, Scaling, Shard};
 pub use snapshot::{
     DELIVERY, IntervalUsage, ShardUsageCopy, Snapshot, Snapshots, UsageState, WindowUsage,

@@ -4,7 +4,8 @@ use std::fmt;
 use std::str::FromStr;
 use std::time::Duration;
 
-use crate::{LimitName, MilliTokens, Millis, NameError, exact_span, parse_span};
+use crate::quota::{Every, QuotaWindow, SessionWindow, WindowCode, WindowError};
+use crate::{LimitName, MilliTokens, NameError, exact_span, parse_span};
 
 /// Why a limit cannot be built.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
@@ -15,7 +16,7 @@ pub enum LimitError {
     /// A number is out of its range.
     #[error("limit {limit:?}: {field} must be {takes}, got {value}: correct it")]
     OutOfRange {
-        /// Returns the limit's name.
+        /// The limit's name.
         limit: String,
         /// Which number: `capacity`, `refill_amount`, `refill_period_ms` or `burst`.
         field: &'static str,
@@ -23,6 +24,14 @@ pub enum LimitError {
         value: i64,
         /// Permitted range.
         takes: &'static str,
+    },
+    /// The window of a quota cannot be built.
+    #[error("limit {limit:?}: {error}")]
+    Window {
+        /// The limit's name.
+        limit: String,
+        /// What is wrong.
+        error: WindowError,
     },
     /// A text is no limit.
     #[error("{text:?}: {must}")]
@@ -35,8 +44,9 @@ pub enum LimitError {
 }
 
 /// What the text of a limit must be, and each of its parts: an error names the part that is wrong.
-const TEXT: &str = "must be NAME=TOKENS/second, /minute, /hour, /day or a span such as /1h30m, or \
-                    NAME=SLOTS; write for example rpm=600/minute or slots=20";
+const TEXT: &str = "must be NAME=TOKENS/second, /minute, /hour, /day or a span such as /1h30m, \
+                    NAME=SLOTS, NAME=quota:TOKENS/WINDOW or NAME=session:TOKENS/SPAN; write for example \
+                    rpm=600/minute, slots=20 or tpm=quota:10000/month";
 const TOKENS: &str = "its number must be whole and at most 10^12; correct it";
 const PERIOD: &str = "its period must be /second, /minute, /hour, /day or a span from 1ms to 366d; \
                       write for example /minute or /1h30m";
@@ -44,6 +54,11 @@ const BURST: &str = "its burst must be whole tokens, at most 10^12; write for ex
 const MODE: &str = "its mode must be enforced, shadow or soft; write for example ,mode=shadow";
 const OPTION: &str = "what follows its comma must be burst=TOKENS or mode=enforced, shadow or soft, \
                       without spaces; correct it";
+const QUOTA: &str = "a quota must be quota:TOKENS/hour, /day, /week, /month or /year; write for example \
+                     quota:10000/month";
+const QUOTA_OPTION: &str = "what follows the comma of a quota must be day=, month=, at=, tz= or mode=, without \
+                            spaces; write for example ,day=15,at=09:00,tz=Europe/Berlin";
+const SESSION: &str = "a session must be session:TOKENS/SPAN; write for example session:200/5h";
 
 /// Periods with a name, their abbreviations, and their lengths in ms.
 const PERIODS: [(&str, &str, i64); 4] = [
@@ -58,7 +73,8 @@ pub const MAX_TOKENS: i64 = 1_000_000_000_000;
 /// Maximum refill period: 366 days, in milliseconds.
 pub const MAX_PERIOD_MS: i64 = 366 * 86_400_000;
 
-/// A named rule on a resource: a rate, or a number of slots held at the same time.
+/// A named rule on a resource: a rate, a number of slots held at the same time, or a quota of a
+/// window.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
 #[cfg_attr(
     feature = "serde",
@@ -147,23 +163,6 @@ impl fmt::Display for LimitKind {
             Self::Slots => "slots",
             Self::Quota => "a quota",
         })
-    }
-}
-
-/// The number that stands for a quota's window in an item: negative, and the same in every process.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
-pub struct WindowCode(pub i64);
-
-impl WindowCode {
-    /// Returns the length of a session, a window that begins with the first use; `None` for a window
-    /// on the calendar.
-    #[must_use]
-    pub const fn session(self) -> Option<Millis> {
-        let magnitude = self.0.unsigned_abs().cast_signed();
-        match magnitude >> 52 {
-            6 => Some(Millis(magnitude & ((1 << 52) - 1))),
-            _ => None,
-        }
     }
 }
 
@@ -296,7 +295,7 @@ impl Limit {
     /// [`LimitError`] for a bad name or tokens outside 1 to 10^12.
     pub fn quota_of(name: &str, tokens: i64, window: WindowCode) -> Result<Self, LimitError> {
         let name = LimitName::new(name)?;
-        check(&name, "quota", tokens, MAX_TOKENS, "1 to 10^12 tokens")?;
+        check(&name, "capacity", tokens, MAX_TOKENS, "1 to 10^12 tokens")?;
         let rule = RefillRule {
             capacity: MilliTokens::from_tokens(tokens),
             refill_amount: MilliTokens::ZERO,
@@ -305,31 +304,79 @@ impl Limit {
         Ok(Self::of(name, rule))
     }
 
+    /// Returns a quota: `tokens` in each window, of which the next one begins full. Unlike a rate of
+    /// 30 days, which admits up to twice its tokens within them, no window admits more.
+    ///
+    /// ```
+    /// # use weirgate_shared::{Every, Limit};
+    /// # fn limits() -> Result<(), Box<dyn std::error::Error>> {
+    /// let month = Every::month().on_day(15).at(9, 0).zone("Europe/Berlin")?;
+    /// let limit = Limit::quota("tpm", 10_000, month)?;
+    /// assert_eq!(limit.to_string(), "tpm=quota:10000/month,day=15,at=09:00,tz=Europe/Berlin");
+    /// # Ok(())
+    /// # }
+    /// # limits().unwrap();
+    /// ```
+    ///
+    /// # Errors
+    /// [`LimitError`] for a bad name, tokens outside 1 to 10^12, or a window that cannot be built.
+    pub fn quota<W>(name: &str, tokens: i64, window: W) -> Result<Self, LimitError>
+    where
+        W: TryInto<QuotaWindow, Error: Into<WindowError>>,
+    {
+        let name = LimitName::new(name)?;
+        check(&name, "capacity", tokens, MAX_TOKENS, "1 to 10^12 tokens")?;
+        let window = window
+            .try_into()
+            .map_err(|error| window_error(name.as_str(), error.into()))?;
+        let rule = RefillRule {
+            capacity: MilliTokens::from_tokens(tokens),
+            refill_amount: MilliTokens::ZERO,
+            refill_period_ms: window.code().0,
+        };
+        Ok(Self::of(name, rule))
+    }
+
+    /// Returns a quota whose window begins with the first use, and lasts `length`.
+    ///
+    /// # Errors
+    /// [`LimitError`] for a bad name, tokens outside 1 to 10^12, or a length outside 1 second to 366
+    /// days.
+    pub fn session(name: &str, tokens: i64, length: Duration) -> Result<Self, LimitError> {
+        let session = SessionWindow::new(length).map_err(|error| window_error(name, error))?;
+        Self::quota(name, tokens, session)
+    }
+
     /// Returns the same rate with another capacity: the amount that can be taken at once after idle
     /// time.
     ///
     /// # Errors
-    /// [`LimitError::OutOfRange`] outside 1 to 10^12 tokens, or for a concurrency limit, which has
-    /// no burst.
+    /// [`LimitError::OutOfRange`] outside 1 to 10^12 tokens, or for a concurrency limit or a quota,
+    /// which have no burst.
     pub fn with_burst(mut self, burst: i64) -> Result<Self, LimitError> {
         check(&self.name, "burst", burst, MAX_TOKENS, "1 to 10^12 tokens")?;
+        let refused = |takes| {
+            Err(LimitError::OutOfRange {
+                limit: self.name.to_string(),
+                field: "burst",
+                value: burst,
+                takes,
+            })
+        };
         match self.rule.kind() {
             LimitKind::Rate => self.rule.capacity = MilliTokens::from_tokens(burst),
-            LimitKind::Slots | LimitKind::Quota => {
-                return Err(LimitError::OutOfRange {
-                    limit: self.name.to_string(),
-                    field: "burst",
-                    value: burst,
-                    takes: "left out of a concurrency limit",
-                });
+            LimitKind::Slots => return refused("left out of a concurrency limit"),
+            LimitKind::Quota => {
+                return refused("left out of a quota, of which all can be taken at once");
             }
         }
         Ok(self)
     }
 
     /// Reads the text of a limit behind its name, as [`text`](Self::text) returns it:
-    /// `600/minute`, `100_000/minute,burst=150_000`, `5/1h30m,mode=shadow`, or a number of slots,
-    /// `20`. Without a burst, the capacity is what refills in a period.
+    /// `600/minute`, `100_000/minute,burst=150_000`, `5/1h30m,mode=shadow`, a number of slots, `20`,
+    /// a quota, `quota:10000/month,day=15,at=09:00,tz=Europe/Berlin`, or one from the first use,
+    /// `session:200/5h`. Without a burst, the capacity of a rate is what refills in a period.
     ///
     /// # Errors
     /// [`LimitError`] for another text, or as the constructors.
@@ -342,24 +389,34 @@ impl Limit {
             let number = number.replace('_', "").parse::<i64>();
             number.map_err(|_| wrong(must))
         };
-        let is_number = |text: &str| {
-            let mut characters = text.strip_prefix('-').unwrap_or(text).chars();
-            !text.is_empty() && characters.all(|c| c.is_ascii_digit() || "_.,".contains(c))
+        let (rule, options) = match text.split_once(',') {
+            Some((rule, options)) => (rule, Some(options)),
+            None => (text, None),
         };
-        let mut parts = text.split(',');
-        let rate = parts.next().unwrap_or_default();
-        let mut limit = match rate.split_once('/') {
-            None if !is_number(rate) => return Err(wrong(TEXT)),
-            None => Self::concurrent(name, whole(rate, TOKENS)?)?,
-            Some((rate, period)) => {
-                let rate = whole(rate, TOKENS)?;
-                let period = parse_period(period).filter(|ms| (1..=MAX_PERIOD_MS).contains(ms));
-                let period = period.ok_or_else(|| wrong(PERIOD))?;
-                Self::custom(name, rate, rate, period)?
+        // The window of a quota on the calendar, which options make another one.
+        let mut every = None;
+        let mut limit = match rule.split_once(':') {
+            Some(("quota", quota)) => {
+                let (tokens, period) = quota.split_once('/').ok_or_else(|| wrong(QUOTA))?;
+                let tokens = whole(tokens, TOKENS)?;
+                let begun = Every::parse(period).map_err(|error| window_error(name, error))?;
+                every = Some(begun);
+                Self::quota(name, tokens, begun)?
             }
+            Some(("session", session)) => {
+                let (tokens, length) = session.split_once('/').ok_or_else(|| wrong(SESSION))?;
+                let tokens = whole(tokens, TOKENS)?;
+                let length = length.parse::<SessionWindow>();
+                Self::quota(
+                    name,
+                    tokens,
+                    length.map_err(|error| window_error(name, error))?,
+                )?
+            }
+            _ => Self::parse_rule(name, rule, &wrong, &whole)?,
         };
         let (mut has_burst, mut has_mode) = (false, false);
-        for part in parts {
+        for part in options.into_iter().flat_map(|options| options.split(',')) {
             match part.split_once('=') {
                 Some(("burst", _)) if has_burst => {
                     return Err(wrong("burst is given twice: give it once"));
@@ -374,10 +431,43 @@ impl Limit {
                     let mode = LimitMode::parse(mode).ok_or_else(|| wrong(MODE))?;
                     (limit, has_mode) = (limit.in_mode(mode), true);
                 }
+                Some((field @ ("day" | "month" | "at" | "tz"), value)) => {
+                    let begun = every.ok_or_else(|| wrong(OPTION))?;
+                    let set = begun.set(field, value);
+                    every = Some(set.map_err(|error| window_error(name, error))?);
+                }
+                _ if every.is_some() => return Err(wrong(QUOTA_OPTION)),
                 _ => return Err(wrong(OPTION)),
             }
         }
+        if let Some(every) = every {
+            let window = every.window().map_err(|error| window_error(name, error))?;
+            limit.rule.refill_period_ms = QuotaWindow::Calendar(window).code().0;
+        }
         Ok(limit)
+    }
+
+    /// Reads a rate without its options, or a number of slots.
+    fn parse_rule(
+        name: &str,
+        rule: &str,
+        wrong: &impl Fn(&'static str) -> LimitError,
+        whole: &impl Fn(&str, &'static str) -> Result<i64, LimitError>,
+    ) -> Result<Self, LimitError> {
+        let is_number = |text: &str| {
+            let mut characters = text.strip_prefix('-').unwrap_or(text).chars();
+            !text.is_empty() && characters.all(|c| c.is_ascii_digit() || "_.,".contains(c))
+        };
+        match rule.split_once('/') {
+            None if !is_number(rule) => Err(wrong(TEXT)),
+            None => Self::concurrent(name, whole(rule, TOKENS)?),
+            Some((rate, period)) => {
+                let rate = whole(rate, TOKENS)?;
+                let period = parse_period(period).filter(|ms| (1..=MAX_PERIOD_MS).contains(ms));
+                let period = period.ok_or_else(|| wrong(PERIOD))?;
+                Self::custom(name, rate, rate, period)
+            }
+        }
     }
 
     /// Returns the text of the limit behind its name, which [`parse`](Self::parse) reads.
@@ -386,7 +476,7 @@ impl Limit {
         let Self { rule, mode, .. } = self;
         let mut text = match rule.kind() {
             LimitKind::Slots => rule.capacity.to_string(),
-            LimitKind::Quota => format!("quota:{}/{}", rule.capacity, rule.refill_period_ms),
+            LimitKind::Quota => quota_text(rule),
             LimitKind::Rate => {
                 let period = Duration::from_millis(rule.refill_period_ms.unsigned_abs());
                 rate_text(rule.refill_amount, period)
@@ -436,6 +526,13 @@ impl Limit {
         self.mode
     }
 
+    /// Returns the window of a quota; `None` for other kinds, and for a window that this release does
+    /// not know, in a bucket of a newer one.
+    #[must_use]
+    pub fn window(&self) -> Option<QuotaWindow> {
+        self.rule.window_code()?.decode()
+    }
+
     /// Returns the capacity and the refill.
     #[must_use]
     pub const fn rule(&self) -> &RefillRule {
@@ -443,7 +540,8 @@ impl Limit {
     }
 }
 
-/// The one text of a limit, wherever it is written: `rpm=600/minute,burst=800`, `slots=20`.
+/// The one text of a limit, wherever it is written: `rpm=600/minute,burst=800`, `slots=20`,
+/// `tpm=quota:10000/month`.
 impl fmt::Display for Limit {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "{}={}", self.name, self.text())
@@ -479,6 +577,23 @@ pub fn rate_text(tokens: impl fmt::Display, period: Duration) -> String {
     match PERIODS.iter().find(known) {
         Some((name, ..)) => format!("{tokens}/{name}"),
         None => format!("{tokens}/{}", exact_span(period)),
+    }
+}
+
+/// Returns a quota as text: `quota:10000/month`, `session:200/5h`.
+fn quota_text(rule: &RefillRule) -> String {
+    let (tokens, code) = (rule.capacity, WindowCode(rule.refill_period_ms));
+    match code.decode() {
+        Some(QuotaWindow::Calendar(window)) => format!("quota:{tokens}/{window}"),
+        Some(QuotaWindow::Session(session)) => format!("session:{tokens}/{session}"),
+        None => format!("quota:{tokens}/{code}"),
+    }
+}
+
+fn window_error(limit: &str, error: WindowError) -> LimitError {
+    LimitError::Window {
+        limit: limit.to_owned(),
+        error,
     }
 }
 
@@ -530,6 +645,38 @@ mod tests {
         );
         assert!(refused(Limit::concurrent("s", 2).unwrap().with_burst(3)).contains("concurrency"));
         assert!(refused(Limit::per_day("r#m", 1)).contains("r#m"));
+        let quota = Limit::quota("tpm", 10, Every::month());
+        assert_eq!(
+            refused(quota.unwrap().with_burst(20)),
+            "limit \"tpm\": burst must be left out of a quota, of which all can be taken at once, got 20: correct it"
+        );
+        assert!(refused(Limit::quota("tpm", 0, Every::month())).contains("capacity must be 1 to"));
+        assert_eq!(
+            refused(Limit::quota("tpm", 1, Every::month().on_day(32))),
+            "limit \"tpm\": day must be 1 to 31, got \"32\"; write for example 15"
+        );
+        assert_eq!(
+            refused(Limit::session("tpm", 1, Duration::from_millis(999))),
+            "limit \"tpm\": session must be a span from 1s to 366d, got \"999ms\"; write for example 5h"
+        );
+    }
+
+    #[test]
+    fn a_quota_of_an_unknown_window_is_shown_and_has_no_window() {
+        let rule = RefillRule {
+            capacity: MilliTokens::from_tokens(10_000),
+            refill_amount: MilliTokens::ZERO,
+            refill_period_ms: i64::MIN,
+        };
+        let limit = Limit::of(LimitName::new("tpm").unwrap(), rule);
+        assert_eq!(
+            limit.in_mode(LimitMode::Soft).to_string(),
+            "tpm=quota:10000/unknown window (-9223372036854775808),mode=soft"
+        );
+        assert_eq!(
+            Limit::of(LimitName::new("tpm").unwrap(), rule).window(),
+            None
+        );
     }
 
     #[test]
@@ -554,6 +701,27 @@ mod tests {
                 Limit::per_day("rpm", 5).map(|limit| limit.in_mode(LimitMode::Soft)),
                 Some("rpm=5/day,mode=soft"),
             ),
+            (
+                "tpm=quota:10000/month",
+                Limit::quota("tpm", 10_000, Every::month()),
+                None,
+            ),
+            (
+                "tpm=quota:10_000/month,mode=shadow,tz=europe/berlin,at=09:00,day=15",
+                Every::month()
+                    .on_day(15)
+                    .at(9, 0)
+                    .zone("Europe/Berlin")
+                    .map_err(|error| window_error("tpm", error))
+                    .and_then(|month| Limit::quota("tpm", 10_000, month))
+                    .map(|limit| limit.in_mode(LimitMode::Shadow)),
+                Some("tpm=quota:10000/month,day=15,at=09:00,tz=Europe/Berlin,mode=shadow"),
+            ),
+            (
+                "tpm=session:200/300m",
+                Limit::session("tpm", 200, Duration::from_hours(5)),
+                Some("tpm=session:200/5h"),
+            ),
         ] {
             let read: Limit = text.parse().unwrap();
             assert_eq!(Ok(&read), expected.as_ref(), "{text}");
@@ -564,7 +732,17 @@ mod tests {
     #[test]
     fn a_text_that_is_no_limit_is_refused_with_the_part_that_is_wrong() {
         let refused = |text: &str| text.parse::<Limit>().unwrap_err().to_string();
-        let parts = [TEXT, TOKENS, PERIOD, BURST, MODE, OPTION];
+        let parts = [
+            TEXT,
+            TOKENS,
+            PERIOD,
+            BURST,
+            MODE,
+            OPTION,
+            QUOTA,
+            QUOTA_OPTION,
+            SESSION,
+        ];
         for (text, part) in [
             ("", TEXT),
             ("rpm", TEXT),
@@ -588,6 +766,17 @@ mod tests {
             ("rpm=1/minute,", OPTION),
             ("rpm=1/minute,burst", OPTION),
             ("rpm=1/minute, burst=2", OPTION),
+            ("rpm=1/minute,day=2", OPTION),
+            ("slots=1,tz=UTC", OPTION),
+            ("tpm=quota:1", QUOTA),
+            ("tpm=quota:x/month", TOKENS),
+            ("tpm=quota:1/month,", QUOTA_OPTION),
+            ("tpm=quota:1/month,hour=3", QUOTA_OPTION),
+            ("tpm=quota:1/month,mode=", MODE),
+            ("tpm=session:1", SESSION),
+            ("tpm=session:1.5/5h", TOKENS),
+            ("tpm=session:1/5h,day=3", OPTION),
+            ("tpm=quot:1/month", TOKENS),
         ] {
             let error = refused(text);
             assert_eq!(error, format!("{text:?}: {part}"));
@@ -599,6 +788,43 @@ mod tests {
         assert!(refused("rpm=0/minute").contains("capacity must be 1 to 10^12 tokens, got 0"));
         assert!(refused("slots=2,burst=3").contains("concurrency"));
         assert!(refused("1st=2").contains("1st"));
+        for (text, part) in [
+            (
+                "quota:1/fortnight",
+                r#"every must be hour, day, week, month or year, got "fortnight""#,
+            ),
+            (
+                "quota:1/month,tz=Europe/Berln",
+                "tz must be a zone of the IANA time zone database",
+            ),
+            ("quota:1/month,day=0", r#"day must be 1 to 31, got "0""#),
+            ("quota:1/month,day=32", r#"day must be 1 to 31, got "32""#),
+            (
+                "quota:1/day,at=24:00",
+                r#"at must be a time from 00:00 to 23:59, got "24:00""#,
+            ),
+            (
+                "quota:1/year,month=2,day=30",
+                "day must be a day that the month has in some year",
+            ),
+            ("quota:1/month,burst=2", "burst must be left out of a quota"),
+            (
+                "session:1/999ms",
+                r#"session must be a span from 1s to 366d, got "999ms""#,
+            ),
+            (
+                "session:1/367d",
+                r#"session must be a span from 1s to 366d, got "367d""#,
+            ),
+            ("session:1/5h,burst=2", "burst must be left out of a quota"),
+            ("quota:0/month", "capacity must be 1 to 10^12 tokens, got 0"),
+        ] {
+            let error = refused(&format!("tpm={text}"));
+            assert!(
+                error.starts_with(&format!("limit \"tpm\": {part}")),
+                "{error}"
+            );
+        }
     }
 
     #[test]

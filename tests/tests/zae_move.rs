@@ -8,7 +8,8 @@ use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 
 use weirgate::{
-    Config, ConfigLevel, ConfigStatus, ConnectOptions, Limit, LimitsFileContents, RateLimiter,
+    Config, ConfigLevel, ConfigStatus, ConnectOptions, Every, Limit, LimitsFileContents,
+    RateLimiter,
 };
 use weirgate_local::{LocalBackend, Options};
 
@@ -193,9 +194,13 @@ fn expected() -> BTreeMap<String, Config> {
     let resource = |resource: &str| ConfigLevel::Resource(resource.try_into().unwrap());
     let hourly = Limit::per_hour("rpm", 5).unwrap();
     let daily = Limit::per_day("rpm", 1_000).unwrap();
+    let monthly = Limit::quota("monthly", 5_000_000, Every::month()).unwrap();
     let levels = [
         (ConfigLevel::System, Config::of([per_minute(60)])),
-        (resource("gpt-4"), Config::of([hourly, tokens.clone()])),
+        (
+            resource("gpt-4"),
+            Config::of([hourly, tokens.clone(), monthly]),
+        ),
         (resource("legacy"), disabled(vec![])),
         (resource("old"), disabled(vec![per_minute(30)])),
         (on("team-a", "gpt-4"), Config::of([daily, tokens])),
@@ -239,7 +244,6 @@ async fn take_over(place: &Place) {
         [
             "left out: system.on_unavailable",
             "left out: resources.gpt-4.cascade",
-            "left out: resources.gpt-4.monthly, a quota: reset_schedule",
             "left out: resources.internal.disabled: bypass",
         ]
     );

@@ -288,12 +288,14 @@ pub(super) fn limits(json: &RawValue) -> Result<Arc<[Limit]>, Invalid> {
 
 /// Reads a limit: its text, or its fields.
 fn limit(json: &RawValue) -> Result<Limit, Invalid> {
-    const FIELDS: [&str; 7] = [
+    const FIELDS: [&str; 9] = [
         "name",
         "slots",
         "capacity_tokens",
         "refill_tokens",
+        "quota_tokens",
         "refill_period_ms",
+        "window",
         "mode",
         "text",
     ];
@@ -302,10 +304,11 @@ fn limit(json: &RawValue) -> Result<Limit, Invalid> {
         Some(b'{') => {
             let mut fields = Object::of(json)?;
             fields.required("name", text)?;
-            for name in &FIELDS[1..4] {
+            for name in &FIELDS[1..5] {
                 fields.optional(name, |json| tokens(json, ""))?;
             }
             fields.optional("refill_period_ms", whole)?;
+            fields.optional("window", Object::of)?;
             let modes = "\"enforced\", \"shadow\" or \"soft\"";
             fields.optional("mode", |json| word(json, modes, LimitMode::parse))?;
             fields.optional("text", text)?;

@@ -4,7 +4,7 @@ use std::cmp::Reverse;
 use std::time::Duration;
 
 use weirgate::http::{Policies, Policy, PolicyNames};
-use weirgate::{Denied, LimitMode, LimitStatus};
+use weirgate::{Denied, LimitMode, LimitStatus, Period, QuotaWindow};
 
 use super::messages::{self, Code, DescriptorStatus, RateLimit, Unit};
 use crate::rules::Terms;
@@ -95,6 +95,18 @@ fn whole(tokens: i64) -> u32 {
 /// Returns the unit in which the whole limit comes back, if there is one.
 fn unit(status: &LimitStatus) -> Unit {
     const DAY: u64 = 86_400;
+    if let Some(code) = status.window {
+        return match code.decode() {
+            Some(QuotaWindow::Calendar(window)) => match window.period() {
+                Period::Hour => Unit::Hour,
+                Period::Day => Unit::Day,
+                Period::Week => Unit::Week,
+                Period::Month => Unit::Month,
+                Period::Year => Unit::Year,
+            },
+            Some(QuotaWindow::Session(_)) | None => Unit::Unknown,
+        };
+    }
     if status.capacity != status.refill_amount || status.refill_period.subsec_nanos() > 0 {
         return Unit::Unknown;
     }
@@ -128,7 +140,8 @@ fn policy(status: &LimitStatus) -> Option<Policy> {
     policies.iter().next().cloned()
 }
 
-/// Returns the time until the request fits, or in which what is left refills. `None` for slots. A
+/// Returns the time until the request fits, or in which what is left refills, or to the end of a
+/// quota's window. `None` for slots. A
 /// limit that admits nothing has its period: the filter would send 0 otherwise, which is now.
 fn reset(status: &LimitStatus, policy: &Policy) -> Option<messages::Duration> {
     let is_blocked = status.capacity.0 <= 0;

@@ -8,7 +8,7 @@ use std::collections::HashMap;
 use std::sync::Arc;
 use std::time::Duration;
 
-use weirgate::{FileError, Limit};
+use weirgate::{Every, FileError, Limit, Period};
 use weirgate_shared::files::{Node, Source};
 
 use super::matched::{Amount, Bucket, Entry, Matched, Take, Terms};
@@ -72,6 +72,16 @@ impl Tree {
     }
 }
 
+/// What a unit of a limit is.
+#[derive(Debug, Clone, Copy, Default)]
+enum Units {
+    /// A rate of so much time.
+    #[default]
+    Rate,
+    /// A quota of each hour, day, week, month or year in UTC; seconds and minutes are rates.
+    Calendar,
+}
+
 /// Returns the bucket of a descriptor for which the rules of a domain name none: the one that this
 /// format has.
 pub(super) fn unnamed_bucket(domain: &str, entries: &[Entry<'_>]) -> Bucket {
@@ -112,13 +122,21 @@ pub(super) fn parse(
     is_known: impl Fn(&str) -> bool,
 ) -> Result<(Box<str>, Tree), FileError> {
     let (mut domain, mut root) = (None, None);
+    let mut units = Units::default();
     for (key, node) in source.entries(file, "a map with domain and descriptors")? {
         match key.as_str() {
             "domain" => domain = Some((source.text(&node)?, node)),
-            "descriptors" => root = Some(level(source, &node)?),
-            _ => return Err(source.unknown(file, &key, "domain, descriptors")),
+            "descriptors" => root = Some(node),
+            "units" => {
+                units = match source.text(&node)?.as_str() {
+                    "calendar" => Units::Calendar,
+                    _ => return Err(source.refuse(&node, "calendar, or left out for rates")),
+                }
+            }
+            _ => return Err(source.unknown(file, &key, "domain, descriptors, units")),
         }
     }
+    let root = root.map(|node| level(source, &node, units)).transpose()?;
     let Some((domain, node)) = domain.filter(|(domain, _)| !domain.is_empty()) else {
         return Err(source.error(file, "domain is missing: the one that Envoy's filter has"));
     };
@@ -134,7 +152,7 @@ pub(super) fn parse(
     Ok((domain.into(), Tree { resource, root }))
 }
 
-fn level(source: &Source<'_>, node: &Node<'_>) -> Result<Level, FileError> {
+fn level(source: &Source<'_>, node: &Node<'_>, units: Units) -> Result<Level, FileError> {
     let mut level = Level::default();
     for node in source.items(node, "a list of descriptors")? {
         let (mut key, mut value, mut descriptor) = (None, None, Descriptor::default());
@@ -145,7 +163,7 @@ fn level(source: &Source<'_>, node: &Node<'_>) -> Result<Level, FileError> {
                 "value" => value = Some(source.text(&part)?),
                 "rate_limit" => limit = Some(part),
                 "shadow_mode" => is_shadow = source.boolean(&part)?,
-                "descriptors" => descriptor.below = self::level(source, &part)?,
+                "descriptors" => descriptor.below = self::level(source, &part, units)?,
                 "quota_mode" | "detailed_metric" | "value_to_metric" | "share_threshold"
                 | "metadata" => return Err(unsupported(source, &part, &name)),
                 _ => return Err(source.unknown(&node, &name, DESCRIPTOR)),
@@ -154,7 +172,7 @@ fn level(source: &Source<'_>, node: &Node<'_>) -> Result<Level, FileError> {
         let key = key.filter(|key| !key.is_empty());
         let key = key.ok_or_else(|| source.error(&node, "key is missing"))?;
         if let Some(limit) = limit {
-            descriptor.limit = Some(rate_limit(source, &limit, is_shadow)?);
+            descriptor.limit = Some(rate_limit(source, &limit, is_shadow, units)?);
         }
         let is_new = level.insert(key, value, descriptor);
         if !is_new {
@@ -197,6 +215,7 @@ fn rate_limit(
     source: &Source<'_>,
     node: &Node<'_>,
     is_shadow: bool,
+    units: Units,
 ) -> Result<RateLimit, FileError> {
     let (mut unit, mut requests, mut is_unlimited, mut label) = (None, None, false, None);
     for (key, part) in source.entries(node, &format!("a map with {RATE_LIMIT}"))? {
@@ -241,8 +260,14 @@ fn rate_limit(
     if requests == 0 {
         return Ok(RateLimit::Blocked(Arc::new(terms)));
     }
-    let limit = Limit::custom(&unit, requests, requests, period)
-        .map_err(|error| source.error(&node, &error.to_string()))?;
+    let window = Period::ALL
+        .into_iter()
+        .find(|period| period.as_str() == unit);
+    let limit = match (units, window) {
+        (Units::Calendar, Some(window)) => Limit::quota(&unit, requests, Every::period(window)),
+        _ => Limit::custom(&unit, requests, requests, period),
+    };
+    let limit = limit.map_err(|error| source.error(&node, &error.to_string()))?;
     Ok(RateLimit::Rate(Arc::new(Terms {
         limits: Some([limit].into()),
         ..terms

@@ -303,13 +303,14 @@ impl Target {
 /// Most limits of one rule, as of one acquire.
 const MAX_LIMITS: usize = 20;
 
-/// Reads the limits that a rule brings: rates, because no call of Envoy gives a slot back.
+/// Reads the limits that a rule brings: rates and quotas, because no call of Envoy gives a slot back.
 fn read_limits(source: &Source<'_>, node: &Node<'_>) -> Result<Vec<Limit>, FileError> {
     let mut limits = vec![];
     for (name, node) in source.entries(node, "a map of limits")? {
         let limit = read_limit(source, &name, &node)?;
         if limit.rule().kind() == LimitKind::Slots {
-            let message = "a rule must bring rates, got slots: no call of Envoy gives a slot back";
+            let message =
+                "a rule must bring rates or quotas, got slots: no call of Envoy gives a slot back";
             return Err(source.error(&node, message));
         }
         limits.push(limit);

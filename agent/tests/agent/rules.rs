@@ -160,6 +160,29 @@ fn envoys_rules_are_found_by_value_then_by_wildcard_then_by_key_at_their_own_dep
     assert!(find(&rules, "mongo cps", &[]).is_none());
 }
 
+#[test]
+fn units_of_the_calendar_are_quotas_in_utc() {
+    for (unit, expected) in [
+        ("second", "second=5/second"),
+        ("minute", "minute=5/minute"),
+        ("hour", "hour=quota:5/hour"),
+        ("DAY", "day=quota:5/day"),
+        ("week", "week=quota:5/week"),
+        ("month", "month=quota:5/month"),
+        ("year", "year=quota:5/year"),
+    ] {
+        let limit = |units: &str| {
+            let rules = rules(&format!(
+                "{units}domain: d\ndescriptors: [{{key: a, rate_limit: {{unit: {unit}, requests_per_unit: 5}}}}]\n"
+            ));
+            let bucket = bucket(&rules, "d", &[("a", "b")]);
+            bucket.terms.limits.as_ref().unwrap()[0].clone()
+        };
+        assert_eq!(limit("units: calendar\n").to_string(), expected);
+        assert_eq!(limit("").rule().kind(), weirgate::LimitKind::Rate, "{unit}");
+    }
+}
+
 /// The first block of a page whose fence has these words, and that begins with this line.
 fn block(page: &str, words: &str, first: &str) -> String {
     let begin = format!("```{words}\n{first}\n");
@@ -294,11 +317,11 @@ fn what_a_rules_file_cannot_say_is_refused_at_its_place() {
             &native(
                 "{match: [a], entity: e, resource: r, take: {rpm: 1}, limits: {rpm: {concurrent: 1}}}",
             ),
-            "a rule must bring rates, got slots",
+            "a rule must bring rates or quotas, got slots",
         ),
         (
             &native("{match: [a], entity: e, resource: r, take: {rpm: 1}, limits: {rpm: 5}}"),
-            "a rule must bring rates, got slots",
+            "a rule must bring rates or quotas, got slots",
         ),
         (
             &native("{match: [a], entity: e, resource: r, take: {rpm: 1}, limits: {rpm: 5/week}}"),
@@ -362,6 +385,16 @@ fn what_a_rules_file_cannot_say_is_refused_at_its_place() {
         (
             "domain: d\ndescriptors: [{key: a, value: b*}, {key: a, value: 'b*'}]",
             "2:36: descriptors[1]: the same key and value",
+        ),
+        (
+            "domain: d\nunits: rolling\ndescriptors: [{key: a}]",
+            "2:8: units is \"rolling\", must be calendar",
+        ),
+        (
+            &native(
+                "{match: [a], entity: e, resource: r, take: {rpm: 1}, limits: {rpm: {quota: 1, every: week, day: 3}}}",
+            ),
+            "day must be a day of the week, got \"3\"",
         ),
         ("domain: d\n", "1:1: the file: descriptors is missing"),
         (

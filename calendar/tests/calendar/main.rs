@@ -1,31 +1,19 @@
-//! Windows, codes and schedules, against other calendars and in all zones.
+//! Windows and schedules, against other calendars and in all zones.
 
 #![allow(missing_docs, reason = "tests")]
 
-use weirgate_calendar::Window;
-use weirgate_shared::EpochMillis;
+use weirgate_shared::{CalendarWindow, EpochMillis, QuotaWindow};
 
-mod codes;
 mod schedules;
 mod windows;
 mod zones;
 
-/// Days of the week, as the text of a window names them.
-const WEEKDAYS: [&str; 7] = [
-    "monday",
-    "tuesday",
-    "wednesday",
-    "thursday",
-    "friday",
-    "saturday",
-    "sunday",
-];
 /// A minute, in milliseconds.
 const MINUTE: i64 = 60_000;
 const HOUR: i64 = 60 * MINUTE;
 const DAY: i64 = 24 * HOUR;
 
-fn window(text: &str) -> Window {
+fn window(text: &str) -> CalendarWindow {
     text.parse()
         .unwrap_or_else(|error| panic!("{text}: {error}"))
 }
@@ -39,4 +27,20 @@ fn utc(text: &str) -> EpochMillis {
             .unwrap()
             .as_millisecond(),
     )
+}
+
+/// The boundaries of a window whose zone the database has.
+trait Boundaries {
+    fn bounds(&self, now: EpochMillis) -> (EpochMillis, EpochMillis);
+    fn end_after(&self, now: EpochMillis) -> EpochMillis;
+}
+
+impl Boundaries for CalendarWindow {
+    fn bounds(&self, now: EpochMillis) -> (EpochMillis, EpochMillis) {
+        weirgate_calendar::bounds(self, now).unwrap()
+    }
+
+    fn end_after(&self, now: EpochMillis) -> EpochMillis {
+        weirgate_calendar::end_after(QuotaWindow::Calendar(*self).code(), now).unwrap()
+    }
 }

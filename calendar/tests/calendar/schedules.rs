@@ -7,16 +7,16 @@ use jiff::civil::DateTime;
 use jiff::tz::TimeZoneDatabase;
 use proptest::prelude::*;
 use proptest::test_runner::FileFailurePersistence;
-use weirgate_calendar::{CalendarError, Rule, Scale, Schedule};
-use weirgate_shared::{EpochMillis, parse_span};
+use weirgate_calendar::{Rule, Scale, Schedule};
+use weirgate_shared::{EpochMillis, WindowError, parse_span};
 
 use crate::{DAY, MINUTE, utc};
 
-fn rule(cron: &str, length: &str, scale: &str, zone: &str) -> Result<Rule, CalendarError> {
+fn rule(cron: &str, length: &str, scale: &str, zone: &str) -> Result<Rule, WindowError> {
     Rule::new(cron, parse_span(length).unwrap(), scale.parse()?)?.zone(zone)
 }
 
-fn schedule(rules: &[(&str, &str, &str, &str)]) -> Result<Schedule, CalendarError> {
+fn schedule(rules: &[(&str, &str, &str, &str)]) -> Result<Schedule, WindowError> {
     let rules = rules
         .iter()
         .map(|(cron, length, scale, zone)| rule(cron, length, scale, zone));

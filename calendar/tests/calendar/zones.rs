@@ -1,17 +1,20 @@
 //! The boundaries of windows are those of an independent calendar: `zones.txt`, which `zones.py`
 //! writes.
 
-use jiff::civil::date;
-use weirgate_calendar::{Window, ZONE_DATA};
-use weirgate_shared::EpochMillis;
+use std::path::Path;
 
-use crate::{HOUR, MINUTE, window};
+use jiff::civil::date;
+use jiff::tz::TimeZoneDatabase;
+use weirgate_calendar::{ZONE_DATA, Zone};
+use weirgate_shared::{CalendarWindow, EpochMillis, ZoneName};
+
+use crate::{Boundaries, HOUR, MINUTE, window};
 
 const TABLE: &str = include_str!("zones.txt");
 const YEARS: std::ops::Range<i16> = 2015..2035;
 
 /// Returns the boundaries from one instant to before another.
-fn boundaries(window: &Window, from: i64, to: i64) -> impl Iterator<Item = i64> {
+fn boundaries(window: &CalendarWindow, from: i64, to: i64) -> impl Iterator<Item = i64> {
     let ends = |at: &EpochMillis| Some(window.end_after(*at));
     let ends = std::iter::successors(Some(window.end_after(EpochMillis(from - 1))), ends);
     ends.map(|end| end.0).take_while(move |end| *end < to)
@@ -30,6 +33,32 @@ fn new_year(year: i16) -> i64 {
         .to_timestamp(first)
         .unwrap()
         .as_millisecond()
+}
+
+/// The names that `shared` knows are those of the bundled database: `WRITTEN=1 cargo test --workspace
+/// --test calendar zones` lists them again in `shared/src/quota/zones.txt`.
+#[test]
+fn shared_knows_the_names_of_the_bundled_database() {
+    let mut page = format!("release {ZONE_DATA}\n");
+    for name in TimeZoneDatabase::bundled().available() {
+        page += &format!("{name}\n");
+    }
+    let file = Path::new(env!("CARGO_MANIFEST_DIR")).join("../shared/src/quota/zones.txt");
+    if std::env::var_os("WRITTEN").is_some() {
+        std::fs::write(&file, &page).unwrap();
+    }
+    let known = std::fs::read_to_string(&file).unwrap();
+    assert!(
+        known == page,
+        "{} is not current: run this with WRITTEN=1",
+        file.display()
+    );
+    // As it was when this was built.
+    assert_eq!(weirgate_shared::ZONE_DATA, ZONE_DATA);
+    for name in ZoneName::all() {
+        let zone = Zone::of(name).unwrap_or_else(|| panic!("{name}"));
+        assert_eq!(zone.name(), name.as_str());
+    }
 }
 
 #[test]

@@ -27,6 +27,7 @@ pub enum Limits {
         override_usage = "weirgate limits set [OPTIONS] --system [LIMIT]...\n       \
                           weirgate limits set [--resource <NAME>] [--entity <ID>] [LIMIT]...",
         after_help = "Examples:\n  weirgate limits set --resource gpt-4 rpm=500/minute,burst=800 slots=20\n  \
+                      weirgate limits set --entity user-1 tpm=quota:10000/month,tz=Europe/Berlin\n  \
                       weirgate limits set --resource gpt-4 rpm=600/minute --shadow=false"
     )]
     Set(change::Set),

@@ -8,7 +8,7 @@ use crate::amounts::{self, Amount};
 use crate::context::Context;
 use crate::failure::{Failure, Outcome};
 use crate::output::Output;
-use weirgate_local::why::{Reasons, options};
+use weirgate_local::why::{Reasons, options, resets};
 
 /// Shows the balances of a bucket, and takes nothing.
 #[derive(Debug, Args)]
@@ -92,7 +92,8 @@ pub const COLUMNS: [&str; 6] = ["limit", "#available", "#capacity", "refill", "m
 pub fn row(status: &LimitStatus) -> Vec<String> {
     let refill = match status.kind() {
         LimitKind::Rate => rate_text(status.refill_amount, status.refill_period),
-        LimitKind::Slots | LimitKind::Quota => "slots".to_owned(),
+        LimitKind::Slots => "slots".to_owned(),
+        LimitKind::Quota => resets(status).unwrap_or_default(),
     };
     let wait = match status.retry_after {
         Some(wait) if wait.is_zero() => "-".to_owned(),

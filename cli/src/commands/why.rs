@@ -23,7 +23,8 @@ use crate::output::Output;
 /// use and the level that it comes from, the leases, and the last changes. It costs about 12 read
 /// units.
 ///
-/// Saturation is the part of a rate's refill that was used, or the part of slots that is held now.
+/// Saturation is the part of a rate's refill that was used, the part of slots that is held now, or the
+/// part of a quota's window that is used.
 #[derive(Debug, Args)]
 #[command(
     after_help = "Examples:\n  weirgate why user-1 gpt-4\n  weirgate why user-1 gpt-4 --over 10s"
@@ -145,7 +146,8 @@ fn limit_row(known: &Known) -> Vec<String> {
     let from = from.map_or("not the table".to_owned(), ToString::to_string);
     let saturation = saturation.map_or("unknown".to_owned(), |known| match status.kind() {
         LimitKind::Slots => format!("{}% held", known.percent),
-        LimitKind::Rate | LimitKind::Quota => {
+        LimitKind::Quota => format!("{}% used", known.percent),
+        LimitKind::Rate => {
             let over = Duration::from_millis(known.over_ms.unsigned_abs());
             format!("{}% in {}", known.percent, rounded_span(over))
         }

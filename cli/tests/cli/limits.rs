@@ -303,6 +303,84 @@ async fn an_export_is_applied_to_an_empty_table_and_exported_the_same() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
+async fn quotas_are_set_shown_exported_and_applied() {
+    let table = Table::new().await;
+    table.text(
+        "limits set --entity acme --resource api \
+         tpm=quota:10000/month,day=15,at=09:00,tz=europe/berlin s=session:200/5h,mode=soft",
+    );
+    let quotas = "\
+weirgate: 1
+entities:
+  acme:
+    resources:
+      api:
+        limits:
+          s: session:200/5h,mode=soft
+          tpm: quota:10000/month,day=15,at=09:00,tz=Europe/Berlin
+";
+    assert_eq!(table.text("limits export"), quotas);
+    let map = "weirgate: 1\nentities:\n  acme:\n    resources:\n      api:\n        limits:\n          \
+               tpm: {quota: 10000, every: month, day: 15, at: \"09:00\", tz: Europe/Berlin}\n          \
+               s: {session: 5h, quota: 200, mode: soft}\n";
+    let (other, file) = (Table::new().await, File::new("quotas.yaml", map));
+    other.text(["limits", "apply", file.path(), "--yes"]);
+    assert_eq!(other.text("limits export"), quotas);
+    let found = table.json("limits get --entity acme --resource api");
+    let [session, month] = [0, 1].map(|at| found["config"]["limits"][at].clone());
+    assert_eq!(session["window"], json!({"session_ms": 18_000_000}));
+    assert_eq!(
+        month["window"],
+        json!({"every": "month", "day": 15, "at": "09:00", "tz": "Europe/Berlin"})
+    );
+    let balances = table.text("peek acme api");
+    let row = |limit: &str| {
+        let mut rows = balances.lines().filter(|row| row.starts_with(limit));
+        rows.next()
+            .unwrap_or_else(|| panic!("{balances}"))
+            .split_whitespace()
+            .collect::<Vec<_>>()
+            .join(" ")
+    };
+    let month = row("tpm ");
+    assert!(
+        month.starts_with("tpm 10000 10000 resets on 15 ") && month.contains(" 09:00 (Berlin)"),
+        "{month}"
+    );
+    assert!(row("s ").contains("5h from the first use"), "{balances}");
+    let why = table.json("why acme api");
+    let resets = why["limits"][1]["resets"].as_str();
+    assert!(
+        resets.is_some_and(|text| text.ends_with(" 09:00 (Berlin)")),
+        "{why}"
+    );
+    for (limit, part) in [
+        (
+            "tpm=quota:1/month,tz=Europe/Berln",
+            "tz must be a zone of the IANA time zone database",
+        ),
+        (
+            "tpm=quota:1/month,day=32",
+            "day must be 1 to 31, got \"32\"",
+        ),
+        (
+            "tpm=quota:1/month,burst=2",
+            "burst must be left out of a quota",
+        ),
+        (
+            "tpm=session:1/999ms",
+            "session must be a span from 1s to 366d",
+        ),
+    ] {
+        let run = table.run(["limits", "set", "--system", limit]);
+        assert!(
+            run.code == Some(2) && run.stderr.contains(part),
+            "{limit}: {run:?}"
+        );
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
 async fn prune_removes_what_the_file_has_not_and_asks_for_that_apart() {
     let table = Table::new().await;
     let (all, few) = (

@@ -29,14 +29,15 @@ pub struct Policy {
     pub quota: i64,
     /// What a token is, as the draft's quota unit; `None` for a request.
     pub unit: Option<&'static str>,
-    /// Time to fill from empty, in seconds, rounded up, at least 1. `None` for slots.
+    /// Time to fill from empty, or the length of a quota's window, in seconds, rounded up, at least 1.
+    /// `None` for slots, and for a window that this process does not know.
     pub window_seconds: Option<i64>,
     /// Balance, in tokens, rounded down; 0 in debt. After a denial of a short rate, at most what
     /// refills in `seconds`.
     pub remaining: i64,
-    /// Time in which `remaining` refills, and until one more token is available; after a denial until
-    /// the requested amount is: seconds, rounded up, at least 1. `None` if time does not help, and
-    /// after a denial for limits that are not short.
+    /// Time in which `remaining` refills, and until one more token is available, or until the end of a
+    /// quota's window; after a denial until the requested amount is: seconds, rounded up, at least 1.
+    /// `None` if time does not help, and after a denial for limits that are not short.
     pub seconds: Option<i64>,
     /// Amount requested, in tokens, rounded up, if the limit is short.
     pub denied: Option<i64>,
@@ -190,18 +191,24 @@ pub(crate) fn seconds(wait: Duration) -> i64 {
         .clamp(1, SF_INTEGER_MAX)
 }
 
-/// Returns the seconds in which an empty limit fills; for a limit that admits nothing, its period.
+/// Returns the seconds in which an empty limit fills; for a limit that admits nothing, its period; for
+/// a quota, those of its window.
 fn window(status: &LimitStatus) -> Option<i64> {
     match (status.kind(), status.refill_amount.0) {
         (LimitKind::Rate, 0) => Some(seconds(status.refill_period)),
         (LimitKind::Rate, _) => Some(seconds_for(status, status.capacity.0.into())),
-        (LimitKind::Slots | LimitKind::Quota, _) => None,
+        (LimitKind::Slots, _) => None,
+        (LimitKind::Quota, _) => status.window_length().map(seconds),
     }
 }
 
 /// Returns the seconds in which what is left surely refills, and after which one more whole token is
-/// available, if one can be: a client that spreads what is left over them never exceeds the refill.
+/// available, if one can be: a client that spreads what is left over them never exceeds the refill. For a
+/// quota, those until its window ends.
 fn refills_in(status: &LimitStatus) -> Option<i64> {
+    if status.window.is_some() {
+        return status.resets_in.map(seconds);
+    }
     if status.refill_amount.0 <= 0 {
         return None;
     }

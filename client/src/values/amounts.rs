@@ -48,7 +48,8 @@ pub(crate) fn check_amount(limit: &str, amount: MilliTokens) -> Result<(), Error
 
 /// Requires that an amount that goes into debt is at most what the limit refills in 30 days, or twice
 /// what it holds, whichever is more: from a full bucket, no report denies a tenant for longer than 30
-/// days or than the limit takes to fill. Slots return when their lease ends, within a day.
+/// days or than the limit takes to fill. Slots return when their lease ends, within a day, and the
+/// debt of a quota ends with its window.
 pub(crate) fn check_debt(
     limit: &LimitName,
     rule: &RefillRule,
@@ -61,6 +62,8 @@ pub(crate) fn check_debt(
         }
         LimitKind::Quota => 0,
         LimitKind::Slots => return Ok(()),
+        // The debt of a window ends with it.
+        LimitKind::Quota => 0,
     };
     let most = i128::from(rule.capacity.0).saturating_mul(2).max(refill);
     let most = most.min(i128::from(MilliTokens::from_tokens(MAX_TOKENS).0));

@@ -4,7 +4,8 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use weirgate_shared::{
-    BucketKey, ConfigError, EntityId, ItemError, LimitError, NameError, Resource, rounded_span,
+    BucketKey, ConfigError, EntityId, ItemError, LimitError, NameError, Resource, WindowError,
+    rounded_span,
 };
 use weirgate_store::{ErrorKind, StoreError};
 
@@ -179,6 +180,12 @@ impl From<NameError> for Error {
 
 impl From<LimitError> for Error {
     fn from(error: LimitError) -> Self {
+        Self::Invalid(error.to_string())
+    }
+}
+
+impl From<WindowError> for Error {
+    fn from(error: WindowError) -> Self {
         Self::Invalid(error.to_string())
     }
 }

@@ -4,9 +4,10 @@ use std::time::Duration;
 
 use weirgate_shared::{
     Bucket, BucketKey, EntityId, EpochMillis, Limit, LimitKind, LimitMode, LimitName, LimitState,
-    MilliTokens, Millis, RefillRule, Resource, Shard,
+    MilliTokens, Millis, RefillRule, Resource, Shard, WindowCode,
 };
 
+use super::calendar;
 use super::limits::Limits;
 
 /// One limit of a bucket, by the last response and the refill since then.
@@ -24,10 +25,10 @@ pub struct LimitStatus {
     /// Capacity.
     #[cfg_attr(feature = "serde", serde(rename = "capacity_tokens"))]
     pub capacity: MilliTokens,
-    /// Refill per `refill_period`; zero for slots.
+    /// Refill per `refill_period`; zero for slots and quotas.
     #[cfg_attr(feature = "serde", serde(rename = "refill_tokens"))]
     pub refill_amount: MilliTokens,
-    /// Refill period.
+    /// Refill period; zero for quotas.
     #[cfg_attr(
         feature = "serde",
         serde(rename = "refill_period_ms", with = "crate::values::json::ms")
@@ -47,6 +48,34 @@ pub struct LimitStatus {
         serde(rename = "retry_after_ms", with = "crate::values::json::optional_ms")
     )]
     pub retry_after: Option<Duration>,
+    /// Window of a quota; `None` for other limits.
+    #[cfg_attr(
+        feature = "serde",
+        serde(default, skip_serializing_if = "Option::is_none")
+    )]
+    pub window: Option<WindowCode>,
+    /// End of the quota's window, at which the next one begins full. `None` for other limits, for a
+    /// session that has not begun, and for a window that this process does not know.
+    #[cfg_attr(
+        feature = "serde",
+        serde(
+            rename = "resets_at_ms",
+            default,
+            skip_serializing_if = "Option::is_none"
+        )
+    )]
+    pub window_end: Option<EpochMillis>,
+    /// Time until `window_end`.
+    #[cfg_attr(
+        feature = "serde",
+        serde(
+            rename = "resets_in_ms",
+            default,
+            skip_serializing_if = "Option::is_none",
+            with = "crate::values::json::optional_ms"
+        )
+    )]
+    pub resets_in: Option<Duration>,
 }
 
 impl LimitStatus {
@@ -61,9 +90,32 @@ impl LimitStatus {
     /// nothing.
     #[must_use]
     pub const fn kind(&self) -> LimitKind {
-        match (self.refill_amount.0, self.capacity.0) {
-            (0, 1..) => LimitKind::Slots,
-            _ => LimitKind::Rate,
+        match (self.window, self.refill_amount.0, self.capacity.0) {
+            (Some(_), ..) => LimitKind::Quota,
+            (None, 0, 1..) => LimitKind::Slots,
+            (None, ..) => LimitKind::Rate,
+        }
+    }
+
+    /// Returns the length of the quota's window, from its start to its end; `None` for other limits,
+    /// and for a window that this process does not know.
+    #[must_use]
+    pub fn window_length(&self) -> Option<Duration> {
+        calendar::length(self.window?, self.window_end).map(Duration::from)
+    }
+
+    /// Returns the status with the end of its window: the one that the bucket has, or the one on the
+    /// calendar at `now`.
+    fn in_window(self, known: EpochMillis, now: EpochMillis) -> Self {
+        let Some(code) = self.window else {
+            return self;
+        };
+        let on_calendar = || calendar::end_after(code, now).filter(|_| code.session().is_none());
+        let end = Some(known).filter(|end| *end > now).or_else(on_calendar);
+        Self {
+            window_end: end,
+            resets_in: end.map(|end| end.since(now).into()),
+            ..self
         }
     }
 
@@ -110,6 +162,7 @@ pub(crate) fn status(
             &state.rule,
             (state.available, amount, retry_after),
         )
+        .in_window(state.window_end, now)
     };
     shard.limits.iter().map(status).collect()
 }
@@ -135,8 +188,16 @@ pub(crate) fn bucket_status(
             &state.rule,
             (available(bucket, name, now), amount, retry_after),
         )
+        .in_window(window_end(bucket, name), now)
     };
     shard.limits.iter().map(status).collect()
+}
+
+/// Returns the end of the window that was opened last in a shard.
+fn window_end(bucket: &Bucket, name: &LimitName) -> EpochMillis {
+    let states = bucket.shards().iter();
+    let ends = states.filter_map(|shard| Some(shard.limits.get(name)?.window_end));
+    ends.max().unwrap_or(EpochMillis(0))
 }
 
 /// Returns the balance over all shards; the smallest debt if all of them are in debt.
@@ -198,5 +259,8 @@ fn limit_status(
         requested: amount.unwrap_or_default(),
         is_requested: amount.is_some(),
         retry_after,
+        window: rule.window_code(),
+        window_end: None,
+        resets_in: None,
     }
 }

@@ -62,21 +62,23 @@ function optionalFields(shapes) {
 
 const LEASE = nullOr(fields({ expires_at_ms: instant }));
 const AMOUNTS = listOf(mapOf(number));
-const LIMITS = listOf(
-  fields({
-    entity: text,
-    resource: text,
-    limit: text,
-    mode: oneOf("enforced", "shadow", "soft"),
-    capacity_tokens: number,
-    refill_tokens: number,
-    refill_period_ms: span,
-    available_tokens: number,
-    requested_tokens: number,
-    is_requested: flag,
-    retry_after_ms: nullOr(span),
-  }),
-);
+/** @type {(...shapes: Shape[]) => Shape} */
+const and = (...shapes) => (value) => shapes.every((shape) => shape(value));
+const STATUS_OF_LIMIT = fields({
+  entity: text,
+  resource: text,
+  limit: text,
+  mode: oneOf("enforced", "shadow", "soft"),
+  capacity_tokens: number,
+  refill_tokens: number,
+  refill_period_ms: span,
+  available_tokens: number,
+  requested_tokens: number,
+  is_requested: flag,
+  retry_after_ms: nullOr(span),
+});
+const OF_QUOTA = optionalFields({ window: mapOf((value) => text(value) || number(value)), resets_at_ms: instant });
+const LIMITS = listOf(and(STATUS_OF_LIMIT, OF_QUOTA));
 
 export const GRANTED = fields({
   grant: someText,
@@ -99,8 +101,6 @@ export const BALANCES = fields({
   retry_after_ms: nullOr(span),
 });
 /** @type {(...shapes: Shape[]) => Shape} */
-const and = (...shapes) => (value) => shapes.every((shape) => shape(value));
-/** @type {(...shapes: Shape[]) => Shape} */
 const or = (...shapes) => (value) => shapes.some((shape) => shape(value));
 /** @type {(most: number) => Shape} */
 const within = (most) => (value) => Number.isInteger(value) && value >= 1 && value <= most;
@@ -108,7 +108,8 @@ const NAMED = fields({ name: someText, mode: oneOf("enforced", "shadow", "soft")
 const TOKENS = within(10 ** 12);
 const PERIOD = within(366 * 86_400_000);
 const RATE = and(NAMED, fields({ capacity_tokens: TOKENS, refill_tokens: TOKENS, refill_period_ms: PERIOD }));
-const CONFIGURED = listOf(or(RATE, and(NAMED, fields({ slots: TOKENS }))));
+const QUOTA = fields({ quota_tokens: TOKENS, text: (value) => text(value) && value.includes("/") });
+const CONFIGURED = listOf(or(RATE, and(NAMED, fields({ slots: TOKENS })), and(NAMED, QUOTA)));
 const LEVEL = or(
   fields({ level: oneOf("entity_resource"), entity: someText, resource: someText }),
   fields({ level: oneOf("entity"), entity: someText }),

@@ -11,7 +11,7 @@ const HOUR_MS = 60 * MINUTE_MS;
 const DAY_MS = 24 * HOUR_MS;
 const MAX_PERIOD_MS = 366 * DAY_MS;
 const RANGE = "1 to 10^12 whole tokens";
-const OF_LIMIT = ["name", "capacity", "refill", "periodMs", "mode"];
+const OF_LIMIT = ["name", "capacity", "refill", "periodMs", "mode", "window"];
 /** @type {readonly Mode[]} */
 const MODES = ["enforced", "shadow", "soft"];
 
@@ -54,6 +54,20 @@ export const limit = {
     const capacity = check.whole(`${of} slots`, slots, 1, check.MAX_TOKENS, RANGE);
     return checkedLimit({ name, capacity, refill: 0, periodMs: 0, mode });
   },
+  /**
+   * @param {string} name
+   * @param {number} tokens
+   * @param {string} window
+   * @param {{ mode?: Mode }} [options]
+   * @returns {Limit}
+   */
+  quota: (name, tokens, window, options = {}) => {
+    const of = named(name);
+    const { mode = "enforced" } = check.fields(`${of} options`, options, ["mode"]);
+    const capacity = check.whole(`${of} quota`, tokens, 1, check.MAX_TOKENS, RANGE);
+    check.text(`${of} window`, window);
+    return checkedLimit({ name, capacity, refill: 0, periodMs: 0, mode, window });
+  },
 };
 
 /**
@@ -66,7 +80,8 @@ export function limitJson(given) {
     return /[^=]=[^=]/.test(given) ? given : check.refuse("a limit", 'text such as "rpm=600/minute"', given);
   }
   const copy = /** @type {Limit} */ (check.fields("a limit", given, OF_LIMIT));
-  const { name, capacity, refill, periodMs, mode } = checkedLimit(copy);
+  const { name, capacity, refill, periodMs, mode, window } = checkedLimit(copy);
+  if (window !== undefined) return `${name}=${/^\d/.test(window) ? "session" : "quota"}:${capacity}/${window},mode=${mode}`;
   if (refill === 0) return { name, slots: capacity, mode };
   return { name, capacity_tokens: capacity, refill_tokens: refill, refill_period_ms: periodMs, mode };
 }
@@ -79,7 +94,12 @@ function checkedLimit(limit) {
   const of = named(limit.name);
   check.oneOf(`${of} mode`, limit.mode, MODES, '"enforced", "shadow" or "soft"');
   check.whole(`${of} capacity (burst)`, limit.capacity, 1, check.MAX_TOKENS, RANGE);
-  if (!Object.is(limit.refill, 0) || !Object.is(limit.periodMs, 0)) checkRate(of, limit.refill, limit.periodMs);
+  const refills = !Object.is(limit.refill, 0) || !Object.is(limit.periodMs, 0);
+  if (limit.window !== undefined) {
+    check.text(`${of} window`, limit.window);
+    if (refills) check.refuse(`${of} window`, "left out of a rate", limit.window);
+  }
+  if (refills) checkRate(of, limit.refill, limit.periodMs);
   return limit;
 }
 
@@ -109,7 +129,7 @@ export function limitStatus(json) {
     entity: json.entity,
     resource: json.resource,
     limit: json.limit,
-    kind: json.refill_tokens === 0 ? "slots" : "rate",
+    kind: json.window === undefined ? (json.refill_tokens === 0 ? "slots" : "rate") : "quota",
     mode: json.mode,
     capacity: json.capacity_tokens,
     refill: json.refill_tokens,
@@ -118,6 +138,7 @@ export function limitStatus(json) {
     requested: json.requested_tokens,
     isRequested: json.is_requested,
     retryAfterMs: json.retry_after_ms,
+    resetsAt: json.resets_at_ms === undefined ? null : new Date(json.resets_at_ms),
   };
 }
 
@@ -207,8 +228,13 @@ function configOf(json) {
  * @param {Record<string, any>} json
  * @returns {Limit}
  */
-function limitOf({ name, slots, capacity_tokens: capacity, refill_tokens: refill, refill_period_ms: periodMs, mode }) {
+function limitOf(json) {
+  const { name, slots, capacity_tokens: capacity, refill_tokens: refill, refill_period_ms: periodMs, mode } = json;
   if (slots !== undefined) return { name, capacity: slots, refill: 0, periodMs: 0, mode };
+  if (json.quota_tokens !== undefined) {
+    const window = json.text.slice(json.text.indexOf("/") + 1).split(",mode=")[0];
+    return { name, capacity: json.quota_tokens, refill: 0, periodMs: 0, mode, window };
+  }
   return { name, capacity, refill, periodMs, mode };
 }
 

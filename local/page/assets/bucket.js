@@ -1,5 +1,5 @@
 // The details of one bucket: what decides about it, as `weirgate why` says it, and its last hour.
-import { balance, heat, isOut, left, percent, perSecond, refill, short, tokens } from "./list.js";
+import { balance, heat, isOut, isQuota, isSlots, left, percent, perSecond, refill, short, tokens } from "./list.js";
 
 const $ = (id) => document.getElementById(id);
 const REASONS_MS = 30000;
@@ -55,11 +55,13 @@ const milli = (limit) => ({
   period_ms: limit.refill_period_ms ?? 0,
   capacity: (limit.capacity_tokens ?? limit.slots) * 1000,
   available: (limit.available_tokens ?? 0) * 1000,
+  resets: limit.resets,
 });
 
 function configText(config) {
   if (config === null) return "–";
   const limits = config.limits.map((limit) => {
+    if (limit.quota_tokens !== undefined) return limit.text.replace("=", " ");
     const mode = (limit.mode ?? "enforced") === "enforced" ? "" : ` (${limit.mode})`;
     return `${limit.name} ${limit.slots === undefined ? refill(milli(limit)) : `${limit.slots} slots`}${mode}`;
   });
@@ -88,15 +90,17 @@ class Chart {
 
   draw(curve, at) {
     const { limit } = this;
-    const isSlots = limit.refill === 0;
+    const isHeld = isSlots(limit);
     const values = (curve?.minutes ?? []).map((value, minute) => {
       const mean = curve.means[minute];
       // What was taken of slots says nothing of how many were held.
-      const known = value ?? (isSlots ? null : mean);
+      const known = value ?? (isHeld ? null : mean);
       return known === null ? null : { value: Math.max(0, known) / 1000, isMean: value === null };
     });
-    const mark = isSlots ? limit.capacity / 1000 : (limit.refill / 1000) * (MINUTE_MS / limit.period_ms);
-    const most = Math.max(mark, ...values.map((known) => known?.value ?? 0)) || 1;
+    // No minute of a quota has a bound of its own.
+    const perMinute = isQuota(limit) ? Infinity : (limit.refill / 1000) * (MINUTE_MS / limit.period_ms);
+    const mark = isHeld ? limit.capacity / 1000 : perMinute;
+    const most = Math.max(Number.isFinite(mark) ? mark : 0, ...values.map((known) => known?.value ?? 0)) || 1;
     const scale = 94 / most;
     const bars = values.map((known, minute) => {
       if (known === null) return null;
@@ -108,23 +112,23 @@ class Chart {
       }
       const title = document.createElementNS(SVG, "title");
       const clock = new Date(at - (values.length - 1 - minute) * MINUTE_MS).toISOString().slice(11, 16);
-      const unit = isSlots ? "held" : `a minute${known.isMean ? ", mean" : ""}`;
+      const unit = isHeld ? "held" : `a minute${known.isMean ? ", mean" : ""}`;
       title.textContent = `${clock} UTC: ${many(known.value)} ${unit}`;
       bar.append(title);
       return bar;
     });
     const line = document.createElementNS(SVG, "line");
-    const y = (100 - mark * scale).toFixed(2);
+    const y = Number.isFinite(mark) ? (100 - mark * scale).toFixed(2) : "0";
     for (const [name, value] of Object.entries({ x1: 0, x2: 60, y1: y, y2: y })) line.setAttribute(name, value);
-    this.svg.replaceChildren(...bars.filter((bar) => bar !== null), line);
-    const what = isSlots ? `capacity ${many(mark)}` : `refill ${many(mark)}/min`;
+    this.svg.replaceChildren(...bars.filter((bar) => bar !== null), ...(isQuota(limit) ? [] : [line]));
+    const what = isQuota(limit) ? limit.resets : isHeld ? `capacity ${many(mark)}` : `refill ${many(mark)}/min`;
     put(this.line, what);
     this.line.style.top = `${y}%`;
-    put(this.top, most > mark * 1.3 ? `${many(most)}${isSlots ? "" : "/min"}` : "");
+    put(this.top, most > mark * 1.3 ? `${many(most)}${isHeld ? "" : "/min"}` : "");
     const read = values.filter((known) => known && !known.isMean);
     const last = values.at(-2) ?? values.at(-1);
     const told = [
-      `${limit.name}, ${isSlots ? "slots held" : "tokens a minute"} in the last hour`,
+      `${limit.name}, ${isHeld ? "slots held" : "tokens a minute"} in the last hour`,
       last ? `${many(last.value)} in the last whole minute` : "the last minute is unknown",
       values.some((known) => known) ? `at most ${many(Math.max(...values.map((known) => known?.value ?? 0)))}` : "",
       what,
@@ -356,9 +360,9 @@ export class Bucket {
       const over = isMinute ? row.over_ms : known.saturation?.over_ms;
       put(cells.saturation, percent(saturation));
       cells.saturation.className = `number saturation ${heat(saturation)}`;
-      cells.saturation.title = saturation === undefined || saturation === null ? "unknown" : limit.refill === 0 ? "slots held now, of all" : `used of refilled in the last ${span(over)}`;
+      cells.saturation.title = saturation === undefined || saturation === null ? "unknown" : isQuota(limit) ? "used of this window" : isSlots(limit) ? "slots held now, of all" : `used of refilled in the last ${span(over)}`;
       const used = live?.used ?? (known.saturation && known.saturation.over_ms > 0 ? (1e6 * known.saturation.used_tokens) / known.saturation.over_ms : null);
-      put(cells.used, limit.refill === 0 ? "" : perSecond(used));
+      put(cells.used, isSlots(limit) ? "" : perSecond(used));
       put(cells.from, known.from === null ? "not the table" : levelText(known.from));
     }
     this.leases();

@@ -16,9 +16,14 @@ const perSecond = (milli) => {
 };
 export { perSecond };
 
-// A refill as it is written: 600/min. Slots have none.
+// A quota has a window, and nothing refills within it.
+export const isQuota = (limit) => Boolean(limit.resets);
+export const isSlots = (limit) => limit.refill === 0 && !isQuota(limit);
+
+// A refill as it is written: 600/min. Slots have none, and a quota says when it resets.
 export function refill(limit) {
-  if (limit.refill === 0) return "slots";
+  if (isQuota(limit)) return limit.resets;
+  if (isSlots(limit)) return "slots";
   const amount = short(limit.refill / 1000);
   const whole = PERIODS.find(([ms]) => ms === limit.period_ms);
   if (whole) return `${amount}/${whole[1]}`;

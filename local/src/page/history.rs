@@ -229,6 +229,9 @@ mod tests {
             requested: MilliTokens::ZERO,
             is_requested: false,
             retry_after: None,
+            window: None,
+            window_end: None,
+            resets_in: None,
         };
         StoredBucket {
             entity,

@@ -4,7 +4,7 @@ use serde::Serialize;
 use weirgate::{EntityId, EpochMillis, LimitStatus, Resource, StoredBucket, Unreadable};
 
 use super::levels::Levels;
-use crate::why::{Saturation, Used};
+use crate::why::{Saturation, Used, resets};
 
 /// A balance counts as changed if it differs from what the page computes by more than the refill of
 /// this time: a read and its answer take as long.
@@ -41,6 +41,9 @@ pub(crate) struct RowLimit {
     pub(crate) capacity: i64,
     pub(crate) refill: i64,
     pub(crate) period_ms: i64,
+    /// When the window of a quota ends, as people read it; `None` for other limits.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(crate) resets: Option<String>,
     /// Net consumption a second; `None` until two reads are known.
     pub(crate) used: Option<i128>,
     /// [Saturation] in percent; `None` if it is unknown.
@@ -64,6 +67,7 @@ impl RowLimit {
             capacity: status.capacity.0,
             refill: status.refill_amount.0,
             period_ms: i64::try_from(status.refill_period.as_millis()).unwrap_or(i64::MAX),
+            resets: resets(status),
             used: per_second,
             saturation: saturation.map(|known| known.percent),
             from,
@@ -169,6 +173,7 @@ mod tests {
                 capacity: 60_000,
                 refill: 60_000,
                 period_ms: 60_000,
+                resets: None,
                 used: None,
                 saturation: None,
                 from: None,

@@ -1,9 +1,10 @@
 //! What to run next for a bucket.
 
-use weirgate::{ConfigLevel, ConfigStatus, LimitKind, LimitStatus};
+use weirgate::{ConfigLevel, ConfigStatus, LimitKind, LimitStatus, WindowCode};
 use weirgate_shared::rate_text;
 
 use super::reasons::{Known, Next, Reasons, in_force};
+use super::window;
 
 impl Next {
     fn new(reason: String, command: &str) -> Self {
@@ -94,15 +95,22 @@ fn of_limit(known: &Known) -> impl Iterator<Item = Next> {
         );
         Next::new(reason, &format!("audit --resource {resource}"))
     });
+    let used_up = |until: &str| {
+        Next::new(
+            format!("{limit} of {entity} is used up{until}"),
+            &format!("usage --entity {entity} --resource {resource} --by hour --from 1d"),
+        )
+    };
     let by_balance = is_out.then(|| match known.status.kind() {
         LimitKind::Slots => Next::new(
             format!("all slots of {limit} of {entity} are held"),
             &format!("leases list {entity} {resource}"),
         ),
-        LimitKind::Rate | LimitKind::Quota => Next::new(
-            format!("{limit} of {entity} is used up"),
-            &format!("usage --entity {entity} --resource {resource} --by hour --from 1d"),
-        ),
+        LimitKind::Rate => used_up(""),
+        LimitKind::Quota => {
+            let resets = window::resets(&known.status);
+            used_up(&resets.map_or_else(String::new, |resets| format!(": {resets}")))
+        }
     });
     by_kind.into_iter().chain(by_callers).chain(by_balance)
 }
@@ -114,7 +122,11 @@ fn text(status: &LimitStatus) -> String {
     } = status;
     match status.kind() {
         LimitKind::Slots => format!("{limit}={capacity}"),
-        LimitKind::Rate | LimitKind::Quota => {
+        LimitKind::Quota => {
+            let code = status.window.unwrap_or(WindowCode(0));
+            format!("{limit}={}", window::text(status, code))
+        }
+        LimitKind::Rate => {
             let rate = rate_text(status.refill_amount, status.refill_period);
             match status.refill_amount == *capacity {
                 true => format!("{limit}={rate}"),

@@ -11,6 +11,7 @@ use super::advice::advice;
 use super::fields::change_fields;
 use super::reasons::{Change, Known, LEASES, Level, Reasons, in_force, is_of};
 use super::saturation::{Saturation, Used};
+use super::window::resets;
 
 /// Changes that are told, the newest first.
 const CHANGES: u8 = 5;
@@ -80,10 +81,12 @@ impl Reasons {
                     other_kind: configured.and_then(|(level, config)| {
                         let mut limits = config.limits.iter();
                         let limit = limits.find(|limit| limit.name().as_str() == status.limit)?;
-                        let is_other = limit.rule().kind() != status.kind();
+                        // A rate and a quota may take each other's name.
+                        let is_other = limit.rule().kind().is_held() != status.kind().is_held();
                         is_other.then(|| (level.clone(), limit.clone()))
                     }),
                     saturation: Saturation::of(&status, found.used.as_ref()),
+                    resets: resets(&status),
                     status,
                 }
             }));

@@ -67,6 +67,9 @@ pub struct Known {
     pub other_kind: Option<(ConfigLevel, Limit)>,
     /// How much of it is in use; `None` if that is unknown.
     pub saturation: Option<Saturation>,
+    /// When the window of a quota ends, as people read it; `None` for other limits.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub resets: Option<String>,
 }
 
 /// A change of a level or a bucket.
@@ -106,9 +109,16 @@ pub fn in_force<'l>(
 pub fn is_of(status: &LimitStatus, config: &Config) -> bool {
     config.limits.iter().any(|limit| {
         let rule = limit.rule();
+        let is_period = match rule.window_code() {
+            None => {
+                let period_ms = u128::from(rule.refill_period_ms.unsigned_abs());
+                status.refill_period.as_millis() == period_ms
+            }
+            window => status.window == window,
+        };
         limit.name().as_str() == status.limit
             && status.capacity == rule.capacity
             && status.refill_amount == rule.refill_amount
-            && status.refill_period.as_millis() == u128::from(rule.refill_period_ms.unsigned_abs())
+            && is_period
     })
 }

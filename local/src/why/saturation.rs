@@ -19,20 +19,21 @@ pub struct Used {
 }
 
 /// How much of a limit is in use: of a rate, what was used in a span against what it refilled in the
-/// same span; of slots, those that are held against all.
+/// same span; of slots, those that are held against all; of a quota, what was used of this window
+/// against all of it.
 ///
 /// At 100 percent and more, a rate only grants what was saved up.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
 pub struct Saturation {
     /// `used` of `available`, in percent, rounded; 0 if more was returned than used.
     pub percent: i64,
-    /// Tokens used in the span, net; slots held now.
+    /// Tokens used in the span, net; slots held now; tokens used of this window.
     #[serde(rename = "used_tokens")]
     pub used: MilliTotal,
-    /// Tokens refilled in the span; the capacity of slots.
+    /// Tokens refilled in the span; the capacity of slots and of a quota.
     #[serde(rename = "of_tokens")]
     pub of: MilliTokens,
-    /// Length of the span, which ends now; 0 for slots.
+    /// Length of the span, which ends now; 0 for slots and quotas.
     pub over_ms: i64,
 }
 
@@ -40,7 +41,7 @@ impl Saturation {
     /// Returns the saturation of a limit of a bucket that `used` so much; `None` if it is unknown.
     #[must_use]
     pub fn of(status: &LimitStatus, used: Option<&Used>) -> Option<Self> {
-        if status.kind() == LimitKind::Slots {
+        if matches!(status.kind(), LimitKind::Slots | LimitKind::Quota) {
             let held = status.capacity - status.available;
             return Some(Self {
                 percent: percent(held.0.into(), status.capacity.0.into())?,
@@ -140,6 +141,9 @@ mod tests {
             requested: MilliTokens::ZERO,
             is_requested: false,
             retry_after: Some(Duration::ZERO),
+            window: None,
+            window_end: None,
+            resets_in: None,
         }
     }
 

@@ -3,11 +3,12 @@
 use std::collections::HashMap;
 
 use super::{FileError, Node, Source};
-use crate::{Limit, LimitMode};
+use crate::{Every, Limit, LimitMode, QuotaWindow, SessionWindow, WindowError};
 
-const TAKES: &str = "a text such as 600/minute,burst=800 or 20, or a map with one of per_second, \
-                     per_minute, per_hour, per_day, concurrent, or capacity with refill_amount and \
-                     refill_period_ms; beside it burst and mode";
+const TAKES: &str = "a text such as 600/minute,burst=800, 20 or quota:10000/month, or a map with one of \
+                     per_second, per_minute, per_hour, per_day, concurrent, or capacity with refill_amount \
+                     and refill_period_ms, or quota with every or session; beside it burst and mode, and \
+                     for every day, month, at and tz";
 
 /// Reads the limit with this name: `600/minute,burst=800,mode=shadow`, or a map such as
 /// `{per_minute: 600}`.
@@ -30,13 +31,18 @@ pub fn read_limit(source: &Source<'_>, name: &str, node: &Node<'_>) -> Result<Li
 
 fn read_map(source: &Source<'_>, name: &str, node: &Node<'_>) -> Result<Limit, FileError> {
     let (mut rules, mut numbers, mut mode) = (vec![], HashMap::new(), LimitMode::default());
+    let (mut window, mut window_nodes) = (vec![], HashMap::new());
     for (key, part) in source.entries(node, TAKES)? {
         match key.as_str() {
             "per_second" | "per_minute" | "per_hour" | "per_day" | "concurrent" => {
                 rules.push((key, source.integer(&part)?));
             }
-            "capacity" | "refill_amount" | "refill_period_ms" | "burst" => {
+            "capacity" | "refill_amount" | "refill_period_ms" | "burst" | "quota" => {
                 numbers.insert(key, source.integer(&part)?);
+            }
+            "every" | "session" | "day" | "month" | "at" | "tz" => {
+                window.push((key.clone(), source.text(&part)?));
+                window_nodes.insert(key, part);
             }
             "mode" => {
                 let parsed = LimitMode::parse(&source.text(&part)?);
@@ -47,15 +53,21 @@ fn read_map(source: &Source<'_>, name: &str, node: &Node<'_>) -> Result<Limit, F
     }
     let number = |name: &str| numbers.get(name).copied();
     let custom = ["capacity", "refill_amount", "refill_period_ms"].map(number);
-    let limit = match (&rules[..], custom) {
-        ([(rule, number)], [None, None, None]) => match rule.as_str() {
+    let quota = read_window(&window).map_err(|error| {
+        let node = window_nodes.get(error.wrong_field()).unwrap_or(node);
+        source.error(node, &error.to_string())
+    })?;
+    let has_quota = !window.is_empty() || number("quota").is_some();
+    let limit = match (&rules[..], custom, number("quota").zip(quota)) {
+        ([], [None, None, None], Some((tokens, window))) => Limit::quota(name, tokens, window),
+        ([(rule, number)], [None, None, None], _) if !has_quota => match rule.as_str() {
             "per_second" => Limit::per_second(name, *number),
             "per_minute" => Limit::per_minute(name, *number),
             "per_hour" => Limit::per_hour(name, *number),
             "per_day" => Limit::per_day(name, *number),
             _ => Limit::concurrent(name, *number),
         },
-        ([], [Some(capacity), Some(amount), Some(period)]) => {
+        ([], [Some(capacity), Some(amount), Some(period)], _) if !has_quota => {
             Limit::custom(name, capacity, amount, period)
         }
         _ => return Err(source.error(node, &format!("takes {TAKES}"))),
@@ -66,4 +78,38 @@ fn read_map(source: &Source<'_>, name: &str, node: &Node<'_>) -> Result<Limit, F
     });
     let limit = limit.map_err(|error| source.error(node, &error.to_string()))?;
     Ok(limit.in_mode(mode))
+}
+
+/// Reads the window of a quota from its fields; `None` if they name neither a period nor a session.
+fn read_window(fields: &[(String, String)]) -> Result<Option<QuotaWindow>, WindowError> {
+    let field = |name: &str| {
+        let found = fields.iter().find(|(field, _)| field == name);
+        found.map(|(_, value)| value)
+    };
+    let misplaced = |field, value: &str, takes| WindowError::Field {
+        field,
+        value: value.to_owned(),
+        takes,
+        remedy: "remove it",
+    };
+    match (field("every"), field("session")) {
+        (Some(every), None) => {
+            let mut others = fields.iter().filter(|(field, _)| field != "every");
+            let every = others.try_fold(Every::parse(every)?, |every, (field, value)| {
+                every.set(field, value)
+            })?;
+            every.try_into().map(Some)
+        }
+        (None, Some(session)) => {
+            for name in ["day", "month", "at", "tz"] {
+                if let Some(value) = field(name) {
+                    return Err(misplaced(name, value, "left out of a session"));
+                }
+            }
+            let session = session.parse::<SessionWindow>()?;
+            Ok(Some(QuotaWindow::Session(session)))
+        }
+        (Some(_), Some(session)) => Err(misplaced("session", session, "left out beside every")),
+        (None, None) => Ok(None),
+    }
 }

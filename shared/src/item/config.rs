@@ -8,9 +8,14 @@ use crate::attr::{self, Field};
 use crate::limit::{MAX_PERIOD_MS, MAX_TOKENS, RefillRule};
 use crate::write::Value;
 use crate::{
-    Config, ConfigStatus, Entity, EntityId, Limit, LimitMode, LimitName, MilliTokens, Versioned,
-    WriteId,
+    Config, ConfigStatus, Entity, EntityId, Limit, LimitMode, LimitName, MilliTokens, QuotaWindow,
+    Versioned, WindowCode, WriteId, ZONE_DATA, ZoneName,
 };
+
+/// Text of a quota's window, for people and for releases that do not know its code.
+const WINDOW: &str = "w";
+/// Release of the zone data by which a quota's window was written; absent for UTC.
+const ZONES: &str = "zd";
 
 /// Returns the attributes of a configuration.
 #[must_use]
@@ -36,7 +41,15 @@ fn write_limit(limit: &Limit) -> Value {
     ];
     let numbers = numbers.map(|(field, number)| (field.suffix().to_owned(), Value::Int(number)));
     let mode = (attr::MODE.to_owned(), Value::text(limit.mode().as_str()));
-    Value::Map(numbers.into_iter().chain([mode]).collect())
+    let window = limit.window();
+    let text = window.map(|window| (WINDOW.to_owned(), Value::text(&window.to_string())));
+    let has_zone = window.is_some_and(|window| match window {
+        QuotaWindow::Calendar(window) => window.zone() != ZoneName::UTC,
+        QuotaWindow::Session(_) => false,
+    });
+    let zones = has_zone.then(|| (ZONES.to_owned(), Value::text(ZONE_DATA)));
+    let fields = numbers.into_iter().chain([mode]).chain(text).chain(zones);
+    Value::Map(fields.collect())
 }
 
 /// Reads the configuration of a level, or the remains of a deleted one. A missing item is
@@ -96,16 +109,23 @@ fn limit(name: &str, value: &Attr<'_>) -> Result<Limit, ItemError> {
     let name = LimitName::new(name)
         .map_err(|error| ItemError::new(attr::LIMITS, &Attr::S(name), error.rule))?;
     let (mut numbers, mut mode) = ([None; 3], LimitMode::default());
+    let (mut window, mut zones) = (None, None);
     let map = format!("{}.{name}", attr::LIMITS);
     let place = |field: &str| format!("{map}.{field}");
     let of = [
         (Field::Capacity, 1, MAX_MILLI, "1 to 10^15 millitokens"),
         (Field::RefillAmount, 0, MAX_MILLI, "0 to 10^15 millitokens"),
-        (Field::RefillPeriod, 1, MAX_PERIOD_MS, "1 ms to 366 days"),
+        // A negative number is the code of a window.
+        (Field::RefillPeriod, i64::MIN, MAX_PERIOD_MS, PERIOD),
     ];
     for (field, value) in entries(&map, value)? {
-        if *field == attr::MODE {
-            mode = word(&place(field), value, LimitMode::parse, LimitMode::WORDS)?;
+        match (*field, value) {
+            (attr::MODE, _) => {
+                mode = word(&place(field), value, LimitMode::parse, LimitMode::WORDS)?;
+            }
+            (WINDOW, Attr::S(text)) => window = Some(*text),
+            (ZONES, Attr::S(text)) => zones = Some(*text),
+            _ => {}
         }
         if let Some(at) = of.iter().position(|(known, ..)| known.suffix() == *field) {
             let (_, least, most, takes) = of[at];
@@ -121,16 +141,46 @@ fn limit(name: &str, value: &Attr<'_>) -> Result<Limit, ItemError> {
         numbers[at].ok_or_else(|| ItemError::missing(&place(field.suffix()), takes))
     };
     let (capacity, refill_amount) = (MilliTokens(number(0)?), MilliTokens(number(1)?));
-    Ok(Limit::of(
-        name,
-        RefillRule {
-            capacity,
-            refill_amount,
-            refill_period_ms: number(2)?,
-        },
-    )
-    .in_mode(mode))
+    let rule = RefillRule {
+        capacity,
+        refill_amount,
+        refill_period_ms: number(2)?,
+    };
+    let period = place(Field::RefillPeriod.suffix());
+    match rule.window_code() {
+        Some(code) => known(&period, code, window, zones)?,
+        None if rule.refill_period_ms < 1 => {
+            let value = rule.refill_period_ms.to_string();
+            return Err(ItemError::new(&period, &Attr::N(&value), PERIOD));
+        }
+        None => {}
+    }
+    Ok(Limit::of(name, rule).in_mode(mode))
 }
+
+const PERIOD: &str = "1 ms to 366 days, or the code of a window beside a refill of 0";
+
+/// Requires that this release knows the window of a quota. A window that it does not know is never
+/// guessed, because the processes that know it enforce another one.
+fn known(
+    attribute: &str,
+    code: WindowCode,
+    text: Option<&str>,
+    zones: Option<&str>,
+) -> Result<(), ItemError> {
+    if code.decode().is_some() {
+        return Ok(());
+    }
+    let window = text.map_or_else(|| code.0.to_string(), str::to_owned);
+    let mut error = ItemError::new(attribute, &Attr::S(&window), NEWER);
+    error.value += &format!(
+        " (its writer has zone data {}, this process {ZONE_DATA})",
+        zones.unwrap_or("of an unknown release")
+    );
+    Err(error)
+}
+
+const NEWER: &str = "a window that this release knows: update Weirgate";
 
 const MAX_MILLI: i64 = MAX_TOKENS * 1000;
 
@@ -217,6 +267,78 @@ fn word<T>(
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    /// Returns what is read from a configuration of one limit.
+    fn read(fields: Vec<(&str, Attr<'_>)>) -> Result<Limit, ItemError> {
+        let limits = Attr::M(vec![("tpm", Attr::M(fields))]);
+        let config = config(&[(attr::LIMITS, limits)])?;
+        Ok(config.limits[0].clone())
+    }
+
+    #[test]
+    fn a_quota_is_stored_with_its_text_and_the_zone_data_if_it_has_a_zone() {
+        for (text, stored) in [
+            ("tpm=600/minute", (None, None)),
+            ("tpm=quota:10/month", (Some("month"), None)),
+            ("tpm=session:10/5h", (Some("5h"), None)),
+            (
+                "tpm=quota:10/month,day=15,tz=Europe/Berlin",
+                (Some("month,day=15,tz=Europe/Berlin"), Some(ZONE_DATA)),
+            ),
+        ] {
+            let limit: Limit = text.parse().unwrap();
+            let Value::Map(fields) = write_limit(&limit) else {
+                panic!("{text}")
+            };
+            let field = |name: &str| fields.get(name).cloned();
+            assert_eq!(field(WINDOW), stored.0.map(Value::text), "{text}");
+            assert_eq!(field(ZONES), stored.1.map(Value::text), "{text}");
+            let rule = limit.rule();
+            let [cp, ra, rp] = [rule.capacity.0, rule.refill_amount.0, rule.refill_period_ms];
+            let numbers =
+                [("cp", cp), ("ra", ra), ("rp", rp)].map(|(name, n)| (name, n.to_string()));
+            let numbers = numbers.iter().map(|(name, text)| (*name, Attr::N(text)));
+            assert_eq!(read(numbers.collect()), Ok(limit));
+        }
+    }
+
+    #[test]
+    fn a_window_that_this_release_does_not_know_is_named_with_both_releases() {
+        let quota = |code: &'static str| {
+            let numbers = [("cp", "1000"), ("ra", "0"), ("rp", code)];
+            numbers.map(|(name, text)| (name, Attr::N(text))).to_vec()
+        };
+        let mut newer = quota("-18155139226293886");
+        newer.extend([
+            (WINDOW, Attr::S("month,tz=Mars/Base")),
+            (ZONES, Attr::S("2041a")),
+        ]);
+        assert_eq!(
+            read(newer).unwrap_err().to_string(),
+            format!(
+                "attribute limits.tpm.rp is \"month,tz=Mars/Base\" (its writer has zone data 2041a, this process \
+                 {ZONE_DATA}), must be a window that this release knows: update Weirgate"
+            )
+        );
+        for code in ["-1", "-9223372036854775808"] {
+            let error = read(quota(code)).unwrap_err().to_string();
+            assert!(
+                error.contains(&format!("is \"{code}\" (its writer has zone data of an")),
+                "{error}"
+            );
+        }
+    }
+
+    #[test]
+    fn only_a_quota_has_a_negative_period() {
+        for (refill, period) in [("1000", "-18155139226293885"), ("1000", "0"), ("0", "0")] {
+            let numbers = [("cp", "1000"), ("ra", refill), ("rp", period)];
+            let numbers = numbers.map(|(name, text)| (name, Attr::N(text))).to_vec();
+            let error = read(numbers).unwrap_err().to_string();
+            let start = format!("attribute limits.tpm.rp is {period:?}, must be 1 ms to 366 days");
+            assert!(error.starts_with(&start), "{error}");
+        }
+    }
 
     #[test]
     fn a_schema_is_the_number_in_its_attribute() {

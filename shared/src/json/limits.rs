@@ -8,7 +8,7 @@ use serde::{Deserialize, Deserializer, Serialize};
 
 use crate::{
     Config, ConfigError, ConfigStatus, Limit, LimitError, LimitKind, LimitMode, LimitName,
-    MilliTokens,
+    MilliTokens, WindowCode,
 };
 
 /// What a limit is read from: its text, or its fields.
@@ -18,7 +18,8 @@ pub(crate) enum LimitJson {
     Fields(LimitFields),
 }
 
-/// A limit: a rate has a capacity and a refill, a concurrency limit has slots.
+/// A limit: a rate has a capacity and a refill, a concurrency limit has slots, a quota has tokens of a
+/// window.
 #[derive(Debug, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub(crate) struct LimitFields {
@@ -34,6 +35,10 @@ pub(crate) struct LimitFields {
     refill_tokens: Option<MilliTokens>,
     #[serde(default, skip_serializing_if = "Option::is_none")]
     refill_period_ms: Option<i64>,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    quota_tokens: Option<MilliTokens>,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    window: Option<WindowCode>,
     #[serde(default)]
     mode: LimitMode,
 }
@@ -44,7 +49,7 @@ pub(crate) enum BadLimit {
     #[error(transparent)]
     Limit(#[from] LimitError),
     #[error(
-        "limit {0:?} must have either slots, or capacity_tokens, refill_tokens and refill_period_ms: give it one of both"
+        "limit {0:?} must have either slots, or capacity_tokens, refill_tokens and refill_period_ms, or quota_tokens and window: give it those of one kind"
     )]
     Fields(String),
     #[error("limit {limit:?}: {field} must be a whole number, got {value}: round it")]
@@ -90,10 +95,10 @@ impl<'de> Deserialize<'de> for LimitJson {
 impl From<Limit> for LimitFields {
     fn from(limit: Limit) -> Self {
         let rule = *limit.rule();
-        let (rate, slots) = match rule.kind() {
-            LimitKind::Rate => (Some(rule), None),
-            LimitKind::Slots => (None, Some(rule.capacity)),
-            LimitKind::Quota => (None, None),
+        let (rate, slots, quota) = match rule.kind() {
+            LimitKind::Rate => (Some(rule), None, None),
+            LimitKind::Slots => (None, Some(rule.capacity), None),
+            LimitKind::Quota => (None, None, Some(rule.capacity)),
         };
         Self {
             text: Some(limit.to_string()),
@@ -102,6 +107,8 @@ impl From<Limit> for LimitFields {
             capacity_tokens: rate.map(|rate| rate.capacity),
             refill_tokens: rate.map(|rate| rate.refill_amount),
             refill_period_ms: rate.map(|rate| rate.refill_period_ms),
+            quota_tokens: quota,
+            window: rule.window_code(),
             mode: limit.mode(),
         }
     }
@@ -150,9 +157,17 @@ impl TryFrom<LimitFields> for Limit {
             fields.refill_tokens,
             fields.refill_period_ms,
         );
-        let limit = match numbers {
-            (Some(slots), None, None, None) => Self::concurrent(name, whole("slots", slots)?)?,
-            (None, Some(capacity), Some(refill), Some(period_ms)) => {
+        let quota = fields
+            .quota_tokens
+            .zip(fields.window.and_then(WindowCode::decode));
+        let has_quota = fields.quota_tokens.is_some() || fields.window.is_some();
+        let limit = match (numbers, quota) {
+            ((None, None, None, None), Some((tokens, window))) => {
+                Self::quota(name, whole("quota_tokens", tokens)?, window)?
+            }
+            _ if has_quota => return Err(BadLimit::Fields(name.to_owned())),
+            ((Some(slots), None, None, None), _) => Self::concurrent(name, whole("slots", slots)?)?,
+            ((None, Some(capacity), Some(refill), Some(period_ms)), _) => {
                 let capacity = whole("capacity_tokens", capacity)?;
                 Self::custom(name, capacity, whole("refill_tokens", refill)?, period_ms)?
             }
@@ -224,7 +239,14 @@ mod tests {
             );
         }
         assert!(refused::<Limit>(&rate("1.5")).contains("whole number, got 1.5"));
-        assert!(refused::<Limit>(r#"{"name":"a"}"#).contains("either slots, or capacity_tokens"));
+        for fields in [
+            r#"{"name":"a"}"#,
+            r#"{"name":"a","quota_tokens":1}"#,
+            r#"{"name":"a","window":{"every":"month"}}"#,
+            r#"{"name":"a","slots":1,"quota_tokens":1,"window":{"every":"month"}}"#,
+        ] {
+            assert!(refused::<Limit>(fields).contains("either slots, or capacity_tokens"));
+        }
         assert!(refused::<Limit>(r#"{"name":"a","slots":1,"moed":"soft"}"#).contains("moed"));
     }
 
@@ -242,10 +264,77 @@ mod tests {
                 "{json}"
             );
         }
+        let month = r#"{"every":"month","day":15,"at":"09:00","tz":"Europe/Berlin"}"#;
+        for (text, fields) in [
+            (
+                "tpm=quota:10000/month,day=15,at=09:00,tz=Europe/Berlin",
+                format!(r#""quota_tokens":10000,"window":{month},"mode":"enforced""#),
+            ),
+            (
+                "tpm=quota:10/week,day=sunday,mode=soft",
+                r#""quota_tokens":10,"window":{"every":"week","day":"sunday"},"mode":"soft""#
+                    .to_owned(),
+            ),
+            (
+                "tpm=session:200/5h",
+                r#""quota_tokens":200,"window":{"session_ms":18000000},"mode":"enforced""#
+                    .to_owned(),
+            ),
+        ] {
+            let limit: Limit = text.parse().unwrap();
+            let json = format!(r#"{{"text":"{text}","name":"tpm",{fields}}}"#);
+            assert_eq!(serde_json::to_string(&limit).unwrap(), json);
+            assert_eq!(serde_json::from_str::<Limit>(&json).unwrap(), limit);
+        }
         let differing = r#"{"text":"slots=2","name":"slots","slots":1}"#;
         assert!(refused::<Limit>(differing).contains(r#"text is "slots=2", but"#));
         assert!(refused::<Limit>(r#""rpm=600/week""#).contains("its period must be /second"));
         assert!(refused::<Limit>("600").contains(r#"a text such as "rpm=600/minute""#));
+    }
+
+    #[test]
+    fn a_bad_window_is_refused_with_its_field() {
+        for (window, part) in [
+            ("{}", "window must be a map with every, or with session_ms"),
+            (
+                r#"{"day":1}"#,
+                "window must be a map with every, or with session_ms",
+            ),
+            (
+                r#"{"every":"fortnight"}"#,
+                "every must be hour, day, week, month or year",
+            ),
+            (
+                r#"{"every":"month","day":32}"#,
+                "day must be 1 to 31, got \"32\"",
+            ),
+            (
+                r#"{"every":"month","day":-1}"#,
+                "day must be 1 to 31, got \"-1\"",
+            ),
+            (
+                r#"{"every":"month","tz":"Europe/Berln"}"#,
+                "tz must be a zone of the IANA",
+            ),
+            (
+                r#"{"every":"month","session_ms":5000}"#,
+                "session_ms must be left out beside every",
+            ),
+            (
+                r#"{"session_ms":999}"#,
+                "session must be a span from 1s to 366d, got \"999ms\"",
+            ),
+            (
+                r#"{"session_ms":5000,"at":"09:00"}"#,
+                "at must be left out of a session",
+            ),
+            (r#"{"evry":"month"}"#, "unknown field `evry`"),
+            (r#"{"code":-1}"#, "unknown field `code`"),
+        ] {
+            let json = format!(r#"{{"name":"tpm","quota_tokens":1,"window":{window}}}"#);
+            let error = refused::<Limit>(&json);
+            assert!(error.starts_with(part), "{json}: {error}");
+        }
     }
 
     #[test]

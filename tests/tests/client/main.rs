@@ -14,6 +14,7 @@ mod acquire {
     mod modes;
     mod partial;
     mod peek;
+    mod quotas;
     mod refused;
     mod runtimes;
     mod scope;

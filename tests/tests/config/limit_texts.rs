@@ -1,11 +1,12 @@
 //! A limit has one text on all surfaces, and each reads what it writes.
 
 use std::collections::BTreeMap;
+use std::time::Duration;
 
 use proptest::prelude::*;
 use weirgate::{
-    Config, ConfigLevel, ConfigStatus, Entity, EntityId, Limit, LimitMode, LimitsFileContents,
-    Resource,
+    Config, ConfigLevel, ConfigStatus, Entity, EntityId, Every, Limit, LimitMode,
+    LimitsFileContents, Period, QuotaWindow, Resource, SessionWindow, Weekday, ZoneName,
 };
 use weirgate_shared::{MAX_PERIOD_MS, MAX_TOKENS};
 
@@ -24,6 +25,39 @@ fn period() -> impl Strategy<Value = i64> {
     ]
 }
 
+/// Any window that a quota can have.
+fn window() -> impl Strategy<Value = QuotaWindow> {
+    let zone = prop::sample::select(ZoneName::all().collect::<Vec<_>>());
+    let period = prop::sample::select(Period::ALL.to_vec());
+    let weekday = prop::sample::select(vec![Weekday::Monday, Weekday::Thursday, Weekday::Sunday]);
+    let parts = (
+        period,
+        1..=12_u8,
+        1..=31_u8,
+        weekday,
+        0..24_u8,
+        0..60_u8,
+        zone,
+    );
+    let calendar = parts.prop_map(|(period, month, day, weekday, hour, minute, zone)| {
+        let every = Every::period(period).in_zone(zone);
+        let every = match period {
+            Period::Hour => every.at_minute(minute),
+            Period::Day => every.at(hour, minute),
+            Period::Week => every.at(hour, minute).on(weekday),
+            Period::Month => every.at(hour, minute).on_day(day),
+            Period::Year => every.at(hour, minute).on_day(day.min(29)).in_month(month),
+        };
+        QuotaWindow::try_from(every).unwrap()
+    });
+    let session = (1_000..=31_622_400_000_u64).prop_map(|ms| {
+        SessionWindow::new(Duration::from_millis(ms))
+            .unwrap()
+            .into()
+    });
+    prop_oneof![3 => calendar, 1 => session]
+}
+
 /// Any limit that a call accepts.
 fn limit() -> impl Strategy<Value = Limit> {
     let name = "[A-Za-z][A-Za-z0-9_.-]{0,12}|null|NO|y|1e3";
@@ -33,15 +67,27 @@ fn limit() -> impl Strategy<Value = Limit> {
         LimitMode::Soft,
     ]);
     let burst = prop::option::of(amount());
-    let parts = (name, amount(), burst, period(), any::<bool>(), mode);
+    let parts = (
+        name,
+        amount(),
+        burst,
+        period(),
+        prop::option::of(window()),
+        any::<bool>(),
+        mode,
+    );
     // Some names are refused.
-    parts.prop_filter_map("a name", |(name, amount, burst, period, is_slots, mode)| {
-        let limit = match is_slots {
-            true => Limit::concurrent(&name, amount),
-            false => Limit::custom(&name, burst.unwrap_or(amount), amount, period),
-        };
-        Some(limit.ok()?.in_mode(mode))
-    })
+    parts.prop_filter_map(
+        "a name",
+        |(name, amount, burst, period, window, is_slots, mode)| {
+            let limit = match (window, is_slots) {
+                (Some(window), _) => Limit::quota(&name, amount, window),
+                (None, true) => Limit::concurrent(&name, amount),
+                (None, false) => Limit::custom(&name, burst.unwrap_or(amount), amount, period),
+            };
+            Some(limit.ok()?.in_mode(mode))
+        },
+    )
 }
 
 /// Any configuration that a call accepts, as the table returns it.
@@ -156,6 +202,24 @@ fn a_map_and_its_text_are_one_limit() {
             "{capacity: 10, refill_amount: 1, refill_period_ms: 250}",
             "1/250ms,burst=10",
         ),
+        ("{quota: 10000, every: month}", "quota:10000/month"),
+        (
+            "{quota: 10_000, every: month, day: 15, at: \"09:00\", tz: europe/berlin, mode: soft}",
+            "quota:10000/month,day=15,at=09:00,tz=Europe/Berlin,mode=soft",
+        ),
+        (
+            "{quota: 5, every: week, day: sunday, at: 18:30}",
+            "quota:5/week,day=sunday,at=18:30",
+        ),
+        (
+            "{quota: 5, every: hour, at: \":30\"}",
+            "quota:5/hour,at=:30",
+        ),
+        (
+            "{quota: 5, every: year, month: 4, day: 6}",
+            "quota:5/year,month=4,day=6",
+        ),
+        ("{session: 5h, quota: 200}", "session:200/5h"),
     ] {
         assert_eq!(file(map), format!("l={text}"));
         assert_eq!(file(text), format!("l={text}"));

@@ -269,6 +269,96 @@ fn every_mistake_has_its_line_and_column_and_says_what_it_takes() {
             (5, 5),
             "<< does not merge maps",
         ),
+        (
+            "weirgate: 1\nsystem:\n  limits:\n    tpm: {quota: 1, every: fortnight}\n",
+            (4, 28),
+            "every must be hour, day, week, month or year, got \"fortnight\"",
+        ),
+        (
+            "weirgate: 1\nsystem:\n  limits:\n    tpm: {quota: 1, every: month, day: 32}\n",
+            (4, 40),
+            "system.limits.tpm.day: day must be 1 to 31, got \"32\"",
+        ),
+        (
+            "weirgate: 1\nsystem:\n  limits:\n    tpm: {quota: 1, every: month, day: 0}\n",
+            (4, 40),
+            "day must be 1 to 31, got \"0\"",
+        ),
+        (
+            "weirgate: 1\nsystem:\n  limits:\n    tpm: {quota: 1, every: day, at: \"24:00\"}\n",
+            (4, 37),
+            "at must be a time from 00:00 to 23:59, got \"24:00\"",
+        ),
+        (
+            "weirgate: 1\nsystem:\n  limits:\n    tpm: {quota: 1, every: year, month: 2, day: 30}\n",
+            (4, 49),
+            "day must be a day that the month has in some year",
+        ),
+        (
+            "weirgate: 1\nsystem:\n  limits:\n    tpm: {quota: 1, every: month, tz: Europe/Berln}\n",
+            (4, 39),
+            "tz must be a zone of the IANA time zone database",
+        ),
+        (
+            "weirgate: 1\nsystem:\n  limits:\n    tpm: {quota: 1, session: 999ms}\n",
+            (4, 30),
+            "session must be a span from 1s to 366d, got \"999ms\"",
+        ),
+        (
+            "weirgate: 1\nsystem:\n  limits:\n    tpm: {quota: 1, session: 367d}\n",
+            (4, 30),
+            "session must be a span from 1s to 366d, got \"367d\"",
+        ),
+        (
+            "weirgate: 1\nsystem:\n  limits:\n    tpm: {quota: 1, session: 5h, at: \"09:00\"}\n",
+            (4, 38),
+            "at must be left out of a session",
+        ),
+        (
+            "weirgate: 1\nsystem:\n  limits:\n    tpm: {quota: 1, session: 5h, every: day}\n",
+            (4, 30),
+            "session must be left out beside every",
+        ),
+        (
+            "weirgate: 1\nsystem:\n  limits:\n    tpm: {quota: 1, every: month, burst: 2}\n",
+            (4, 10),
+            "burst must be left out of a quota",
+        ),
+        (
+            "weirgate: 1\nsystem:\n  limits:\n    tpm: {quota: 0, every: month}\n",
+            (4, 10),
+            "capacity must be 1 to 10^12 tokens, got 0",
+        ),
+        (
+            "weirgate: 1\nsystem:\n  limits:\n    tpm: {quota: 1}\n",
+            (4, 10),
+            "or quota with every or session",
+        ),
+        (
+            "weirgate: 1\nsystem:\n  limits:\n    tpm: {every: month}\n",
+            (4, 10),
+            "or quota with every or session",
+        ),
+        (
+            "weirgate: 1\nsystem:\n  limits:\n    tpm: {per_day: 1, day: 3}\n",
+            (4, 10),
+            "or quota with every or session",
+        ),
+        (
+            "weirgate: 1\nsystem:\n  limits:\n    tpm: {quota: 1, every: month, per_day: 1}\n",
+            (4, 10),
+            "or quota with every or session",
+        ),
+        (
+            "weirgate: 1\nsystem:\n  limits:\n    tpm: quota:1/month,day=32\n",
+            (4, 10),
+            "day must be 1 to 31, got \"32\"",
+        ),
+        (
+            "weirgate: 1\nsystem:\n  limits:\n    tpm: session:1/999ms\n",
+            (4, 10),
+            "session must be a span from 1s to 366d",
+        ),
         ("weirgate: 1\nsystem: [\n", (3, 1), ""),
         (
             "weirgate: 1\n---\nweirgate: 1\n",

@@ -12,7 +12,7 @@ use weirgate::{
     Denied, Disabled, EntityId, EpochMillis, Error, Limit, LimitMode, LimitStatus, MilliTokens,
     NeverFits, Resource,
 };
-use weirgate_shared::{RefillRule, ShardIndex, refill_between};
+use weirgate_shared::{RefillRule, ShardIndex, parse_iso8601, refill_between};
 
 /// The largest integer of a structured field.
 const MOST: i64 = 999_999_999_999_999;
@@ -36,6 +36,9 @@ fn status(
         requested: MilliTokens(requested),
         is_requested: requested > 0,
         retry_after,
+        window: None,
+        window_end: None,
+        resets_in: None,
     }
 }
 
@@ -130,6 +133,52 @@ fn a_denial_tells_when_what_was_asked_is_there_and_retry_after_agrees() {
         2,
         "no time is told where time alone does not help: {forever:?}"
     );
+}
+
+#[test]
+fn a_quota_tells_the_length_of_its_window_and_the_time_to_its_end() {
+    let quota = |text: &str, requested: i64, end: Option<(&str, u64)>| {
+        let limit: Limit = text.parse().unwrap();
+        let end = end.map(|(at, left)| (parse_iso8601(at).unwrap(), Duration::from_millis(left)));
+        LimitStatus {
+            refill_period: Duration::ZERO,
+            window: limit.rule().window_code(),
+            window_end: end.map(|(at, _)| at),
+            resets_in: end.map(|(_, left)| left),
+            retry_after: end.map(|(_, left)| left),
+            ..status(
+                "rpd",
+                *Limit::concurrent("rpd", 10).unwrap().rule(),
+                6_120,
+                requested,
+                None,
+            )
+        }
+    };
+    let month = |requested| {
+        let end = Some(("2026-03-01T00:00:00Z", 1_500));
+        quota("rpd=quota:10/month", requested, end)
+    };
+    let told = |status: LimitStatus| told(&[status]);
+    // February has 28 days, and March loses an hour in Berlin.
+    for (text, end, policy) in [
+        ("rpd=quota:10/month", "2026-03-01T00:00:00Z", 28 * 86_400),
+        (
+            "rpd=quota:10/month,tz=Europe/Berlin",
+            "2026-03-31T22:00:00Z",
+            31 * 86_400 - 3_600,
+        ),
+        ("rpd=session:10/5h", "2026-03-31T22:00:00Z", 5 * 3_600),
+    ] {
+        let told = told(quota(text, 0, Some((end, 1_500))));
+        assert_eq!(told[0], format!(r#""rpd";q=10;w={policy}"#));
+        assert_eq!(told[1], r#""rpd";r=6;t=2"#);
+    }
+    let unused = told(quota("rpd=session:10/5h", 0, None));
+    assert_eq!(unused, [r#""rpd";q=10;w=18000"#, r#""rpd";r=6"#]);
+    let short = told_of(&denied(vec![month(7_000)], Some(1_500)));
+    assert_eq!(short[1].1, r#""rpd";r=6;t=2"#);
+    assert_eq!(short[2], ("retry-after", "2".to_owned()));
 }
 
 #[test]
@@ -372,6 +421,9 @@ fn any_status() -> impl Strategy<Value = LimitStatus> {
                     requested,
                     is_requested: requested > MilliTokens::ZERO,
                     retry_after,
+                    window: None,
+                    window_end: None,
+                    resets_in: None,
                 }
             },
         )

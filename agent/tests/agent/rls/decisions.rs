@@ -56,6 +56,42 @@ async fn statuses_are_in_the_order_of_the_descriptors_with_limit_remaining_and_r
     );
 }
 
+#[tokio::test]
+async fn a_calendar_unit_has_the_length_of_its_window_and_the_time_to_its_end() {
+    use rate_limit::Unit;
+    const DAY: i64 = 86_400;
+    const HOUR: i64 = 3_600;
+    // It is 18:00 on Friday, 20 November 2026.
+    let units = [
+        ("hour", Unit::Hour, HOUR, HOUR),
+        ("day", Unit::Day, DAY, 6 * HOUR),
+        ("week", Unit::Week, 7 * DAY, 2 * DAY + 6 * HOUR),
+        ("month", Unit::Month, 30 * DAY, 10 * DAY + 6 * HOUR),
+        ("year", Unit::Year, 365 * DAY, 41 * DAY + 6 * HOUR),
+    ];
+    let descriptors = units.map(|(unit, ..)| {
+        format!("  - {{key: {unit}, rate_limit: {{unit: {unit}, requests_per_unit: 10}}}}\n")
+    });
+    let rules = format!(
+        "domain: edge\nunits: calendar\ndescriptors:\n{}",
+        descriptors.concat()
+    );
+    let agent = Agent::new(&rules).await;
+    for (name, unit, length, left) in units {
+        let answer = agent
+            .call(request([descriptor(&[(name, "x")])]))
+            .await
+            .unwrap();
+        let policy = format!(r#""{name}";q=10;w={length}"#);
+        assert_eq!(header(&answer, "ratelimit-policy"), Some(&*policy));
+        let limit = format!(r#""{name}";r=9;t={left}"#);
+        assert_eq!(header(&answer, "ratelimit"), Some(&*limit));
+        let status = &answer.statuses[0];
+        assert_eq!(status.current_limit.as_ref().unwrap().unit(), unit);
+        assert_eq!(status.duration_until_reset.as_ref().unwrap().seconds, left);
+    }
+}
+
 /// Of both formats and all units: nothing is left, and no time helps.
 #[tokio::test]
 async fn a_rate_of_0_has_fields_that_say_so() {

@@ -88,7 +88,13 @@ def seconds(ms: Optional[int]) -> Optional[float]:
 
 _LEASE = null_or(fields(expires_at_ms=instant))
 _AMOUNTS = list_of(map_of(number))
-_LIMIT = fields(
+
+
+def _and(*shapes: Shape) -> Shape:
+    return lambda value: all(shape(value) for shape in shapes)
+
+
+_STATUS_OF_LIMIT = fields(
     entity=text,
     resource=text,
     limit=text,
@@ -101,7 +107,8 @@ _LIMIT = fields(
     is_requested=flag,
     retry_after_ms=null_or(span),
 )
-_LIMITS = list_of(_LIMIT)
+_OF_QUOTA = optional_fields({"window": map_of(lambda value: text(value) or number(value)), "resets_at_ms": instant})
+_LIMITS = list_of(_and(_STATUS_OF_LIMIT, _OF_QUOTA))
 
 GRANTED = fields(
     grant=some_text,
@@ -118,10 +125,6 @@ _STATUS = one_of("enforced", "disabled", "unlimited")
 BALANCES = fields(status=_STATUS, limits=_LIMITS, retry_after_ms=null_or(span))
 
 
-def _and(*shapes: Shape) -> Shape:
-    return lambda value: all(shape(value) for shape in shapes)
-
-
 def _or(*shapes: Shape) -> Shape:
     return lambda value: any(shape(value) for shape in shapes)
 
@@ -133,7 +136,8 @@ def _within(most: int) -> Shape:
 _NAMED = fields(name=some_text, mode=one_of("enforced", "shadow", "soft"))
 _TOKENS = _within(10**12)
 _RATE = _and(_NAMED, fields(capacity_tokens=_TOKENS, refill_tokens=_TOKENS, refill_period_ms=_within(366 * 86_400_000)))
-_CONFIGURED = list_of(_or(_RATE, _and(_NAMED, fields(slots=_TOKENS))))
+_QUOTA = fields(quota_tokens=_TOKENS, text=lambda value: text(value) and "/" in value)
+_CONFIGURED = list_of(_or(_RATE, _and(_NAMED, fields(slots=_TOKENS)), _and(_NAMED, _QUOTA)))
 _LEVEL = _or(
     fields(level=one_of("entity_resource"), entity=some_text, resource=some_text),
     fields(level=one_of("entity"), entity=some_text),

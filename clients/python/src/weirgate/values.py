@@ -15,7 +15,7 @@ Amount = Union[int, float]
 
 Mode = Literal["enforced", "shadow", "soft"]
 
-Kind = Literal["rate", "slots"]
+Kind = Literal["rate", "slots", "quota"]
 
 Status = Literal["enforced", "disabled", "unlimited"]
 """Whether limits apply."""
@@ -63,25 +63,32 @@ _RANGE = "1 to 10^12 whole tokens"
 
 @dataclass(frozen=True)
 class Limit:
-    """A rate, or slots. Make one with `per_second`, `per_minute`, `per_hour`, `per_day`, `rate` or `slots`."""
+    """A rate, slots, or a quota.
+
+    Make one with `per_second`, `per_minute`, `per_hour`, `per_day`, `rate`, `slots` or `quota`.
+    """
 
     name: str
     capacity: int
     refill: int = 0
-    """Tokens per period; 0 for slots."""
+    """Tokens per period; 0 for slots and quotas."""
     period: float = 0
-    """Seconds; 0 for slots."""
+    """Seconds; 0 for slots and quotas."""
     mode: Mode = "enforced"
+    window: str = ""
+    """Window of a quota: `"month,day=15,at=09:00,tz=Europe/Berlin"`, or `"5h"` from the first use."""
 
     @property
     def kind(self) -> Kind:
-        """`"rate"`, or `"slots"`."""
-        return "rate" if self.refill else "slots"
+        """`"rate"`, `"slots"` or `"quota"`."""
+        return "quota" if self.window else "rate" if self.refill else "slots"
 
     def __post_init__(self) -> None:
         of = _named(self.name)
         check.one_of(f"{of} mode", self.mode, get_args(Mode), "'enforced', 'shadow' or 'soft'")
         check.whole(f"{of} capacity", self.capacity, 1, check.MAX_TOKENS, _RANGE)
+        if type(self.window) is not str or (self.window and (self.refill or self.period)):
+            check.refuse(f"{of} window", "text, and left out of a rate", self.window)
         if type(self.refill) is not int or type(self.period) not in (int, float) or self.refill or self.period:
             _check_rate(self.name, self.refill, self.period)
 
@@ -121,15 +128,33 @@ class Limit:
         return cls(name, slots, mode=mode)
 
     @classmethod
+    def quota(cls, name: str, tokens: int, window: str, *, mode: Mode = "enforced") -> Limit:
+        """Returns a limit of `tokens` in each window, of which the next one begins full.
+
+        The agent checks the window: `"month"`, `"week,day=sunday"`, `"day,at=09:00,tz=Europe/Berlin"`, or `"5h"` from
+        the first use.
+        """
+        check.whole(f"{_named(name)} quota", tokens, 1, check.MAX_TOKENS, _RANGE)
+        if type(window) is not str or not window:
+            check.refuse(f"{_named(name)} window", "text such as 'month' or '5h'", window)
+        return cls(name, tokens, mode=mode, window=window)
+
+    @classmethod
     def parse(cls, json: Mapping[str, Any]) -> Limit:
         """Reads a limit as the agent writes it."""
+        if "quota_tokens" in json:
+            window = json["text"].split("/", 1)[-1].split(",mode=")[0]
+            return cls(json["name"], json["quota_tokens"], mode=json["mode"], window=window)
         if "slots" in json:
             return cls(json["name"], json["slots"], mode=json["mode"])
         period = json["refill_period_ms"] / 1000
         return cls(json["name"], json["capacity_tokens"], json["refill_tokens"], period, json["mode"])
 
-    def json(self) -> dict[str, Any]:
+    def json(self) -> Union[str, dict[str, Any]]:
         """Returns the limit as the agent reads it."""
+        if self.window:
+            kind = "session" if self.window[0].isdigit() else "quota"
+            return f"{self.name}={kind}:{int(self.capacity)}/{self.window},mode={self.mode}"
         if self.period == 0:
             return {"name": self.name, "slots": int(self.capacity), "mode": self.mode}
         return {
@@ -142,7 +167,7 @@ class Limit:
 
 
 Limits = Sequence[Union[Limit, str]]
-"""Limits of a bucket, each as a `Limit` or as its text: `rpm=600/minute,burst=800`, `slots=20`."""
+"""Limits of a bucket, each as a `Limit` or as its text: `rpm=600/minute,burst=800`, `slots=20`, `tpm=quota:10000/month`."""
 
 
 def _check_rate(name: str, refill: int, period: float) -> None:
@@ -194,11 +219,14 @@ class LimitStatus:
     is_requested: bool
     retry_after: Optional[float]
     """Seconds until `requested` is there; None if time alone does not help."""
+    resets_at: Optional[float] = None
+    """End of a quota's window, in seconds since 1970; None for other limits, and for a session before its first use."""
+    is_quota: bool = False
 
     @property
     def kind(self) -> Kind:
-        """`"rate"`, or `"slots"`."""
-        return "rate" if self.refill else "slots"
+        """`"rate"`, `"slots"` or `"quota"`."""
+        return "quota" if self.is_quota else "rate" if self.refill else "slots"
 
     @property
     def is_short(self) -> bool:
@@ -220,6 +248,8 @@ class LimitStatus:
             requested=json["requested_tokens"],
             is_requested=json["is_requested"],
             retry_after=seconds(json["retry_after_ms"]),
+            resets_at=seconds(json.get("resets_at_ms")),
+            is_quota="window" in json,
         )
 
 

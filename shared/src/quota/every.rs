@@ -1,6 +1,8 @@
 //! What a window of a quota is built from.
 
-use crate::{CalendarError, Window, Zone};
+use super::error::WindowError;
+use super::window::CalendarWindow;
+use super::zone::ZoneName;
 
 /// The length of a window on the calendar.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -49,7 +51,7 @@ pub enum Weekday {
 
 impl Weekday {
     /// All days of a week, with their names in every notation.
-    pub(crate) const NAMES: [(Self, &'static str); 7] = [
+    pub(super) const NAMES: [(Self, &'static str); 7] = [
         (Self::Monday, "monday"),
         (Self::Tuesday, "tuesday"),
         (Self::Wednesday, "wednesday"),
@@ -60,7 +62,7 @@ impl Weekday {
     ];
 
     /// Returns the number from Monday, 1, to Sunday, 7.
-    pub(crate) const fn number(self) -> u8 {
+    pub(super) const fn number(self) -> u8 {
         match self {
             Self::Monday => 1,
             Self::Tuesday => 2,
@@ -70,6 +72,12 @@ impl Weekday {
             Self::Saturday => 6,
             Self::Sunday => 7,
         }
+    }
+
+    /// Returns the day with a number.
+    pub(super) fn numbered(number: u8) -> Option<Self> {
+        let day = Self::NAMES.iter().find(|(day, _)| day.number() == number);
+        day.map(|(day, _)| *day)
     }
 }
 
@@ -87,20 +95,20 @@ const NO_MONTH: Takes = ("left out, except in a year", "remove it");
 /// A window under construction: [`window`](Self::window) checks it.
 ///
 /// ```
-/// # use weirgate_calendar::{Every, Weekday};
+/// # use weirgate_shared::{Every, Weekday};
 /// let window = Every::month().on_day(15).at(9, 0).zone("Europe/Berlin")?.window()?;
 /// assert_eq!(window.to_string(), "month,day=15,at=09:00,tz=Europe/Berlin");
 /// let error = Every::month().on(Weekday::Monday).window().unwrap_err();
-/// assert_eq!(error.to_string(), r#"day must be 1 to 31, got "monday"; write for example day=15"#);
-/// # Ok::<(), weirgate_calendar::CalendarError>(())
+/// assert_eq!(error.to_string(), r#"day must be 1 to 31, got "monday"; write for example 15"#);
+/// # Ok::<(), weirgate_shared::WindowError>(())
 /// ```
-#[derive(Debug, Clone, PartialEq, Eq, Hash)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub struct Every {
     period: Period,
     day: Option<Day>,
     month: Option<u8>,
     at: Option<At>,
-    zone: Option<Zone>,
+    zone: Option<ZoneName>,
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
@@ -197,31 +205,38 @@ impl Every {
     /// Reads the calendar of a zone, by its IANA name.
     ///
     /// # Errors
-    /// [`CalendarError::UnknownZone`] for a name that the bundled database does not have.
-    pub fn zone(mut self, name: &str) -> Result<Self, CalendarError> {
-        self.zone = Some(Zone::new(name)?);
+    /// [`WindowError::UnknownZone`] for a name that the zone data of this release does not have.
+    pub fn zone(mut self, name: &str) -> Result<Self, WindowError> {
+        self.zone = Some(ZoneName::new(name)?);
         Ok(self)
+    }
+
+    /// Reads the calendar of a zone.
+    #[must_use]
+    pub const fn in_zone(mut self, zone: ZoneName) -> Self {
+        self.zone = Some(zone);
+        self
     }
 
     /// Reads the name of a period: `hour`, `day`, `week`, `month` or `year`.
     ///
     /// # Errors
-    /// [`CalendarError::Field`] for another name.
-    pub fn parse(period: &str) -> Result<Self, CalendarError> {
+    /// [`WindowError::Field`] for another name.
+    pub fn parse(period: &str) -> Result<Self, WindowError> {
         let known = Period::ALL
             .into_iter()
             .find(|known| known.as_str() == period);
         known.map(Self::period).ok_or_else(|| {
             let takes = "hour, day, week, month or year";
-            CalendarError::field("every", period, takes, "write for example month")
+            WindowError::field("every", period, takes, "write for example month")
         })
     }
 
     /// Sets a field by its text, as in every notation: `day`, `month`, `at` or `tz`.
     ///
     /// # Errors
-    /// [`CalendarError`] for another field, one that is set already, or a value that it never takes.
-    pub fn set(mut self, field: &str, value: &str) -> Result<Self, CalendarError> {
+    /// [`WindowError`] for another field, one that is set already, or a value that it never takes.
+    pub fn set(mut self, field: &str, value: &str) -> Result<Self, WindowError> {
         let (name, is_set) = match field {
             "day" => ("day", self.day.is_some()),
             "month" => ("month", self.month.is_some()),
@@ -230,16 +245,11 @@ impl Every {
             _ => {
                 let takes = "day, month, at or tz, each with = and its value";
                 let remedy = "correct the window's fields";
-                return Err(CalendarError::field("field", field, takes, remedy));
+                return Err(WindowError::field("field", field, takes, remedy));
             }
         };
         if is_set {
-            return Err(CalendarError::field(
-                name,
-                value,
-                "given once",
-                "remove one",
-            ));
+            return Err(WindowError::field(name, value, "given once", "remove one"));
         }
         match name {
             "day" => {
@@ -259,7 +269,7 @@ impl Every {
                 });
                 self.at = Some(at.ok_or_else(|| self.at_error(value))?);
             }
-            _ => self.zone = Some(Zone::new(value)?),
+            _ => self.zone = Some(ZoneName::new(value)?),
         }
         Ok(self)
     }
@@ -267,9 +277,9 @@ impl Every {
     /// Returns the window.
     ///
     /// # Errors
-    /// [`CalendarError::Field`] for a number out of its range, a field that the period does not have,
+    /// [`WindowError::Field`] for a number out of its range, a field that the period does not have,
     /// or a date that no year has.
-    pub fn window(self) -> Result<Window, CalendarError> {
+    pub fn window(self) -> Result<CalendarWindow, WindowError> {
         let day = match (self.period, self.day) {
             (Period::Hour | Period::Day, None) => 0,
             (Period::Week, None) => Weekday::Monday.number(),
@@ -294,7 +304,7 @@ impl Every {
             let takes = "a day that the month has in some year";
             let remedy = "write the month's last day";
             let value = format!("{day} of month {month}");
-            return Err(CalendarError::field("day", value, takes, remedy));
+            return Err(WindowError::field("day", value, takes, remedy));
         }
         let (hour, minute) = match (self.period, self.at) {
             (_, None) => (0, 0),
@@ -308,7 +318,7 @@ impl Every {
                 return Err(self.at_error(format!("{hour:02}:{minute:02}")));
             }
         };
-        Ok(Window {
+        Ok(CalendarWindow {
             period: self.period,
             month,
             day,
@@ -318,36 +328,36 @@ impl Every {
         })
     }
 
-    fn day_error(&self, value: impl ToString) -> CalendarError {
+    fn day_error(&self, value: impl ToString) -> WindowError {
         let (takes, remedy) = match self.period {
             Period::Hour | Period::Day => NO_DAY,
-            Period::Week => (WEEKDAY, "write for example day=sunday"),
-            Period::Month | Period::Year => (DAY, "write for example day=15"),
+            Period::Week => (WEEKDAY, "write for example sunday"),
+            Period::Month | Period::Year => (DAY, "write for example 15"),
         };
-        CalendarError::field("day", value, takes, remedy)
+        WindowError::field("day", value, takes, remedy)
     }
 
-    fn month_error(&self, value: impl ToString) -> CalendarError {
+    fn month_error(&self, value: impl ToString) -> WindowError {
         let (takes, remedy) = match self.period {
-            Period::Year => (MONTH, "write for example month=4"),
+            Period::Year => (MONTH, "write for example 4"),
             Period::Hour | Period::Day | Period::Week | Period::Month => NO_MONTH,
         };
-        CalendarError::field("month", value, takes, remedy)
+        WindowError::field("month", value, takes, remedy)
     }
 
-    fn at_error(&self, value: impl ToString) -> CalendarError {
+    fn at_error(&self, value: impl ToString) -> WindowError {
         let (takes, remedy) = match self.period {
-            Period::Hour => (MINUTE, "write for example at=:30"),
+            Period::Hour => (MINUTE, "write for example :30"),
             Period::Day | Period::Week | Period::Month | Period::Year => {
-                (TIME, "write for example at=09:00")
+                (TIME, "write for example 09:00")
             }
         };
-        CalendarError::field("at", value, takes, remedy)
+        WindowError::field("at", value, takes, remedy)
     }
 }
 
 /// Returns the name of a day of the week by its number.
-pub(crate) fn weekday_name(number: u8) -> &'static str {
+pub(super) fn weekday_name(number: u8) -> &'static str {
     let day = Weekday::NAMES
         .iter()
         .find(|(day, _)| day.number() == number);

@@ -1,0 +1,78 @@
+//! Windows of quotas as people read them.
+
+use weirgate::{LimitStatus, WindowCode};
+
+/// Returns when the window of a quota ends, on the clock of its zone: `resets on 15 Dec 09:00
+/// (Berlin)`. For a session that has not begun, its length; `None` for other limits.
+#[must_use]
+pub fn resets(status: &LimitStatus) -> Option<String> {
+    let code = status.window?;
+    let end = status
+        .window_end
+        .and_then(|end| weirgate_calendar::shown(code, end));
+    Some(match (end, code.session()) {
+        (Some(end), _) => format!("resets on {end}"),
+        (None, Some(_)) => format!("{code} from the first use"),
+        (None, None) => code.to_string(),
+    })
+}
+
+/// Returns the window of a quota as `limits set` takes it, with the amount: `quota:10000/month`.
+pub(super) fn text(status: &LimitStatus, code: WindowCode) -> String {
+    let kind = if code.session().is_some() {
+        "session"
+    } else {
+        "quota"
+    };
+    format!("{kind}:{}/{code}", status.capacity)
+}
+
+#[cfg(test)]
+mod tests {
+    use std::time::Duration;
+
+    use weirgate::{EntityId, EpochMillis, LimitMode, MilliTokens, QuotaWindow, Resource};
+
+    use super::*;
+
+    #[test]
+    fn a_quota_says_when_it_resets_on_the_clock_of_its_zone() {
+        let shown = |window: Option<WindowCode>, window_end: Option<i64>| {
+            resets(&LimitStatus {
+                entity: EntityId::new("user-1").unwrap(),
+                resource: Resource::new("gpt-4").unwrap(),
+                limit: "tpm".to_owned(),
+                mode: LimitMode::Enforced,
+                capacity: MilliTokens::from_tokens(10_000),
+                refill_amount: MilliTokens::ZERO,
+                refill_period: Duration::ZERO,
+                available: MilliTokens::from_tokens(6_120),
+                requested: MilliTokens::ZERO,
+                is_requested: false,
+                retry_after: Some(Duration::ZERO),
+                window,
+                window_end: window_end.map(EpochMillis),
+                resets_in: None,
+            })
+        };
+        let code = |text: &str| text.parse::<QuotaWindow>().map(QuotaWindow::code).ok();
+        let month = code("month,day=15,at=09:00,tz=Europe/Berlin");
+        for (window, end, expected) in [
+            (None, None, None),
+            (
+                month,
+                Some(1_797_321_600_000),
+                Some("resets on 15 Dec 09:00 (Berlin)"),
+            ),
+            (
+                code("5h"),
+                Some(1_797_321_600_000),
+                Some("resets on 15 Dec 08:00 (UTC)"),
+            ),
+            (code("5h"), None, Some("5h from the first use")),
+            (Some(WindowCode(-1)), None, Some("unknown window (-1)")),
+        ] {
+            assert_eq!(shown(window, end).as_deref(), expected);
+        }
+    }
+}
