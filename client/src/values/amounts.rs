@@ -60,7 +60,6 @@ pub(crate) fn check_debt(
             i128::from(rule.refill_amount.0).saturating_mul(DEBT_SPAN_MS)
                 / i128::from(rule.refill_period_ms.max(1))
         }
-        LimitKind::Quota => 0,
         LimitKind::Slots => return Ok(()),
         // The debt of a window ends with it.
         LimitKind::Quota => 0,

@@ -301,3 +301,20 @@ fn a_shard_that_goes_is_copied_and_so_is_its_next_life_after_it() {
         [end, (again.birth_seq, again.write_seq, false, 3)]
     );
 }
+
+#[test]
+fn a_shard_is_no_smaller_than_its_leases() {
+    let leases: serde_json::Map<String, Value> = (0..60)
+        .map(|number| {
+            (
+                format!("{number:022}"),
+                json!({"M": {"x": {"N": "1795195341000"}, "slots": {"N": "1000"}}}),
+            )
+        })
+        .collect();
+    let text = event(|record| {
+        record["dynamodb"]["SizeBytes"] = json!(0);
+        record["dynamodb"]["NewImage"]["h"] = json!({"M": leases});
+    });
+    assert!(live(&one(&text)).has_heavy_leases());
+}

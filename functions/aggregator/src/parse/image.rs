@@ -92,7 +92,9 @@ impl Image {
                 .map_err(|flaw| flaw.to_string());
         }
         let mut shard = self.reader.finish(key).map_err(|flaw| flaw.to_string())?;
-        (shard.size_bytes, shard.lease_bytes) = (size_bytes, self.lease_bytes);
+        // The size of both images lags behind growing leases, and some emulators report none.
+        (shard.size_bytes, shard.lease_bytes) =
+            (size_bytes.max(self.lease_bytes), self.lease_bytes);
         Ok(After::Live(Box::new(shard)))
     }
 }
