@@ -501,3 +501,45 @@ proptest! {
         }
     }
 }
+
+proptest! {
+    #![proptest_config(config(500))]
+
+    /// Otherwise DynamoDB deletes a bucket whose window is open, and its next life is whole.
+    #[test]
+    fn i1_no_bucket_ends_before_its_window(
+        lengths in [1..40i64, 1..40i64], is_session in any::<[bool; 2]>(),
+        steps in vec((0..4usize, any::<bool>(), 0..100i64, 0..20i64), 1..20),
+    ) {
+        const HALF_DAY: i64 = 43_200_000;
+        let limits = [0, 1].map(|at| {
+            let ms = lengths[at] * HALF_DAY;
+            let code = if is_session[at] { session(ms) } else { window(ms) };
+            Limit::quota_of(["a", "b"][at], 1_000, code).unwrap()
+        });
+        let (mut table, mut now, key) = (Table::default(), START, bucket_key(0));
+        for (id, (step, is_own, need, wait)) in (1..).zip(steps) {
+            now = now.plus(Millis(wait * HALF_DAY / 4));
+            let limit = limits[step % 2].name();
+            let needs = [(limit.clone(), MilliTokens::from_tokens(need))].into();
+            let op = WriteId::from_bits(id);
+            let take = Take {
+                limits: VersionedLimits { is_own, ..limits_of(&limits) },
+                ..take(&key, &limits, needs, op, now)
+            };
+            match table.shards().get(&0).cloned() {
+                None => drop(table.update(take.create(now))),
+                Some(seen) if step < 3 => drop(table.update(take.plan(&seen, now))),
+                Some(seen) => {
+                    let (edit, raise) = (EditId::new(now, 0, seen.edit), BalanceChange::Raise(MilliTokens(need)));
+                    let changes = [(limit.clone(), raise)].into();
+                    table.update(change_balances(&seen, edit, &changes, CALENDAR, now).unwrap());
+                }
+            }
+            let shard = &table.shards()[&0];
+            let ends = shard.limits.values().map(|state| state.window_end.0);
+            let last = ends.max().unwrap();
+            prop_assert!(shard.ttl.is_none_or(|ttl| ttl.0 * 1_000 >= last), "{:?} {last}", shard.ttl);
+        }
+    }
+}
