@@ -137,7 +137,8 @@ mod tests {
     #[test]
     fn an_unreadable_file_is_named_with_the_reason_and_the_remedy() {
         let error = read_file("/nowhere/limits.yaml").unwrap_err().to_string();
-        let reason = "cannot be read: No such file or directory; check the path and its permissions";
+        let reason =
+            "cannot be read: No such file or directory; check the path and its permissions";
         assert!(error.starts_with("/nowhere/limits.yaml"), "{error}");
         assert!(error.ends_with(reason), "{error}");
     }

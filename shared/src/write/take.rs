@@ -217,7 +217,8 @@ impl Take<'_> {
         let order = self.limits.order(seen.config_version);
         let is_older = order.is_some_and(Ordering::is_lt);
         let wish = match self.limits.is_own {
-            _ if is_older => ttl::TtlWish::Same,
+            // Of a window that others have begun, the end is not known.
+            _ if is_older || self.windows_begun => ttl::TtlWish::Same,
             true => ttl::TtlWish::Kept,
             false => ttl::TtlWish::Ends,
         };

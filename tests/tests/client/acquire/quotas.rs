@@ -358,3 +358,37 @@ async fn a_quota_is_never_prefetched() {
     assert_eq!(limiter.stats().prefetch_hits, 0);
     assert_eq!(stored(&fleet).await.0, 950);
 }
+
+/// A take whose answer is lost, and that is found after another process has begun the next window.
+#[tokio::test(start_paused = true)]
+async fn i1_what_an_unconfirmed_take_took_returns_to_its_own_window() {
+    for is_leased in [false, true] {
+        let fleet = Fleet::slow(millis(5)).await;
+        let (limiter, other) = (fleet.limiter().await, fleet.limiter().await);
+        let limits = hourly(10);
+        let _ = granted(&limiter, &limits, &[("q", 1)]).await;
+        let _ = granted(&other, &limits, &[("q", 1)]).await;
+        pass(
+            HOUR - millis(3)
+                - Duration::from_millis(u64::try_from(fleet.now().0 - START.0).unwrap()),
+        )
+        .await;
+        fleet.fail(&[Fault::LoseAnswer]);
+        let ask = ask(&limiter, &limits, &[("q", 4)]);
+        let ask = if is_leased { ask.lease(secs(60)) } else { ask };
+        let late = async {
+            pass(millis(10)).await;
+            granted(&other, &limits, &[("q", 7)]).await
+        };
+        let (taken, _) = tokio::join!(ask.send(), late);
+        let window = stored(&fleet).await.1;
+        assert_eq!(window, 2 * 3_600_000);
+        let before = stored(&fleet).await.0;
+        if let Some(grant) = taken.unwrap().granted() {
+            let _ = grant.roll_back().await.unwrap();
+        }
+        let after = stored(&fleet).await.0;
+        // Whatever it took of this window returned to it, and nothing else did.
+        assert!(before <= 3 && after <= 3, "{is_leased}: {before}, {after}");
+    }
+}
