@@ -18,8 +18,7 @@ use crate::queue::shard_state::ShardView;
 use crate::queue::waiter::{Reason, Waiter};
 use crate::session::{Env, Sent, backoff};
 use crate::values::{
-    Error, Outcome, check_bucket_debt, check_bucket_limits, check_next_windows, check_windows,
-    count,
+    Error, Outcome, check_bucket_debt, check_bucket_limits, check_next_windows, count,
 };
 
 impl Machine {
