@@ -5,7 +5,7 @@ use std::fmt;
 use super::period::{Period, weekday_name};
 use super::zone::ZoneName;
 
-/// A window on the calendar of a zone. [`Every`] builds it.
+/// A window on the calendar of a zone. [`Every`](crate::Every) builds it.
 ///
 /// Windows are half-open: an end belongs to the next window. Each local period has exactly one
 /// window, from the first instant at which the zone's clock shows the period's begin or later:
@@ -62,8 +62,8 @@ impl CalendarWindow {
         self.zone
     }
 
-    /// Returns the fields that differ from their defaults with their texts, which [`Every::set`]
-    /// reads.
+    /// Returns the fields that differ from their defaults with their texts, which
+    /// [`Every::set`](crate::Every::set) reads.
     #[must_use]
     pub fn fields(&self) -> Vec<(&'static str, String)> {
         let mut fields = Vec::new();
