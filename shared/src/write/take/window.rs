@@ -171,10 +171,15 @@ impl Take<'_> {
                 window_end: end.unwrap_or(next.window_end),
                 ..*next
             };
-            let left = next.available - need;
-            update
-                .changes
-                .push(AttributeUpdate::Set(tokens(name), Value::Int(left.0)));
+            // To a process with a slower clock the window is still open, with the balance of it.
+            let stays =
+                is_quota && next.window_end == state.window_end && need == MilliTokens::ZERO;
+            if !stays {
+                let left = Value::Int((next.available - need).0);
+                update
+                    .changes
+                    .push(AttributeUpdate::Set(tokens(name), left));
+            }
             update.changes.extend(set_window(name, state, &next));
         } else if was_quota && is_quota {
             self.debit_window(update, name, need, back.available + (new - old));
