@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use weirgate_shared::{
     EpochMillis, Limit, LimitName, LimitsVersion, MAX_BUCKET_LIMITS, MAX_LIMITS, MIN_BALANCE,
-    MilliTokens, Shard, VersionedLimits,
+    MilliTokens, RefillRule, Shard, VersionedLimits,
 };
 
 use super::calendar;

@@ -1,17 +1,25 @@
 //! Every write that can be planned for a bucket shard, whatever its numbers are.
 
 use std::collections::BTreeMap;
+use std::time::Duration;
 
 use weirgate_reconciler::{Depth, review};
 use weirgate_shared::write::{
-    Action, Contention, LeaseChange, LimitDelta, Roll, Settle, Take, Update, UsageCopy, expire,
-    finish_writes, is_abandoned, may_split, merge, merged, recreate, refill, remove_covered,
-    require_unchanged, sample, split, update_min_shards,
+    Action, BalanceChange, Contention, LeaseChange, LimitDelta, Roll, Settle, Take, Update,
+    UsageCopy, change_balances, expire, finish_writes, is_abandoned, may_split, merge, merged,
+    recreate, refill, remove_covered, require_unchanged, sample, split, update_min_shards,
 };
 use weirgate_shared::{
-    Asks, Bucket, BucketKey, Effect, EpochMillis, Hour, Lease, Limit, LimitsVersion, MilliTokens,
-    Millis, Shard, ShardIndex, ShardUsageCopy, Snapshot, VersionedLimits, Window, WriteId, usage,
+    Asks, Bucket, BucketKey, Calendar, EditId, Effect, EpochMillis, Every, Hour, Lease, Limit,
+    LimitsVersion, MilliTokens, Millis, Shard, ShardIndex, ShardUsageCopy, Snapshot,
+    VersionedLimits, Window, WriteId, usage,
 };
+
+/// A calendar of sessions, and of windows that end within a day, until the end of time.
+const CALENDAR: Calendar = Calendar::new(|code, now| {
+    let length = code.session().unwrap_or(Millis(86_400_000));
+    Some(EpochMillis(now.0.saturating_add(length.0)))
+});
 
 /// A bucket shard, the one that it would split off, and what is asked of them.
 struct Case {
@@ -31,6 +39,8 @@ pub(crate) fn every(bucket: &Shard) {
         Limit::per_minute("rpm", 600),
         Limit::concurrent("slots", 1_000_000_000_000),
         Limit::custom("q-1", 1, 1_000_000_000_000, 1),
+        Limit::quota("tpm", 1_000_000_000_000, Every::month().on_day(31)),
+        Limit::session("session", 1, Duration::from_secs(366 * 86_400)),
     ];
     let limits: Vec<_> = limits
         .into_iter()
@@ -154,7 +164,7 @@ fn updates(case: &Case) -> Vec<Update> {
             limits,
             version: Some(LimitsVersion(1)),
             is_own: contention == shared,
-            ..VersionedLimits::default()
+            calendar: CALENDAR,
         };
         let take = Take {
             asks: Asks::of(effect, needs.clone()).and(Effect::Count, counted),
@@ -177,13 +187,17 @@ fn updates(case: &Case) -> Vec<Update> {
         LeaseChange::Renew(now),
         LeaseChange::SetAmounts(BTreeMap::new()),
     ] {
-        let settled = LimitDelta {
+        let windows = [None, Some(now)]
+            .into_iter()
+            .chain(bucket.limits.values().map(|state| Some(state.window_end)));
+        let settled = |window| LimitDelta {
             available: *amount,
             consumed: -*amount,
             ceiling: Some(MilliTokens(now.0)),
-            ..LimitDelta::default()
+            window,
         };
-        let amounts = needs.keys().map(|limit| (limit.clone(), settled)).collect();
+        let names = needs.keys().chain(bucket.limits.keys()).cloned();
+        let amounts = names.zip(windows.map(settled).cycle()).collect();
         let (lease, takes) = (Some((&id, change)), amount.0);
         let settle = Settle {
             key: &bucket.key,
@@ -213,6 +227,17 @@ fn updates(case: &Case) -> Vec<Update> {
             .map(|(update, _)| update),
     );
     updates.extend(refill(bucket, &needs, now));
+    for change in [BalanceChange::SetTo(*amount), BalanceChange::Raise(*amount)] {
+        let changes = bucket.limits.keys().map(|name| (name.clone(), change));
+        let edit = EditId::new(now, 0, bucket.edit);
+        updates.extend(change_balances(
+            bucket,
+            edit,
+            &changes.collect(),
+            CALENDAR,
+            now,
+        ));
+    }
     updates.push(update_min_shards(bucket, bucket.scaling.min_shards, now));
     updates
 }
@@ -287,7 +312,7 @@ fn evaluate(
             limits,
             version: Some(LimitsVersion(1)),
             is_own: false,
-            ..VersionedLimits::default()
+            calendar: CALENDAR,
         },
         now,
     );

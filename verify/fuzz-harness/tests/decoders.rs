@@ -157,7 +157,7 @@ const NAMES: &str = "rf v birth uh takes th td wcu cv shard_count h due due_shar
 fn name() -> impl Strategy<Value = String> {
     prop_oneof![
         prop::sample::select(NAMES.split(' ').collect::<Vec<_>>()).prop_map(str::to_owned),
-        "b_(rpm|tpm|)_(tk|tc|cp|ra|rp|bh|bd)",
+        "b_(rpm|tpm|)_(tk|tc|cp|ra|rp|bh|bd|we)",
         "(q|rpm#|#)[0-9c]{1,3}",
         "\\PC{1,8}",
     ]

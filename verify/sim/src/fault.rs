@@ -184,6 +184,16 @@ listed! {
         MergedByOperator,
         /// The reconciler merged shards.
         MergedByFunction,
+        /// A take began the next window of a quota.
+        WindowBegun,
+        /// A bucket with a quota was split.
+        WindowSplit,
+        /// Shards with a quota were merged.
+        WindowMerged,
+        /// A limit became a quota, or a quota of another window.
+        WindowChanged,
+        /// Tokens of a window that had ended were returned.
+        ReturnedToNoWindow,
         /// Usage was copied.
         Copied,
         /// A write began a new hour.

@@ -142,7 +142,7 @@ impl Ledger {
     /// Records that items of a bucket are deleted, so that a full one may be made.
     pub fn remakes(&mut self, scenario: &Scenario, bucket: usize, now: i64) {
         let plan = &scenario.buckets[bucket];
-        for (limit, _) in plan.rates() {
+        for (limit, _) in plan.used_up() {
             self.adds((bucket, limit), plan.most(limit), now);
             self.added((bucket, limit), plan.most(limit), now);
         }

@@ -13,8 +13,9 @@
 //! - `clock`, `limiter`: a process's clock and its limiter; `hostile`: a tenant that writes what it likes under its own keys
 //! - `cancel`: futures that are dropped, or stand still, at any await
 //! - `ledger`: the responses to callers
+//! - `quota`: quotas of a scenario, and a calendar of the checker's own
 //! - `stored_shard`: shards as the table stores them; `stream_check`: checks each write by its
-//!   record; `resharding`: checks splits and merges
+//!   record, `window_check` those of quotas; `resharding`: checks splits and merges
 //! - `check`: compares the ledger with the table
 //! - `settled`: checks after the last fault, with `settled::probes` for each bucket
 //! - `freeze_check`: the state that a process uses after a freeze
@@ -36,11 +37,13 @@ pub mod limiter;
 pub mod model;
 pub mod network;
 pub mod operator;
+pub mod quota;
 mod resharding;
 pub mod scenario;
 pub mod settled;
 mod stored_shard;
 mod stream_check;
+mod window_check;
 pub mod world;
 
 use std::ops::Range;

@@ -305,20 +305,20 @@ pub async fn configure(world: &World) {
     }
 }
 
-/// Resets, drains or tops up a rate of a bucket. While the outcome is not known, the operator calls
+/// Resets, drains or tops up a rate or a quota of a bucket. While the outcome is not known, the operator calls
 /// again with the same key.
 async fn edit_balance(world: &World, operator: &RateLimiter, ledger: &SharedLedger, at: usize) {
     let plan = &world.scenario().buckets[at];
-    let rates: Vec<_> = plan.rates().collect();
+    let limits: Vec<_> = plan.used_up().collect();
     let (choice, kind, part) = {
         let mut rng = world.aws_rng();
         (
-            rng.usize(..rates.len().max(1)),
+            rng.usize(..limits.len().max(1)),
             rng.u32(..3),
             rng.i64(1..=4),
         )
     };
-    let Some((limit, of)) = rates.get(choice) else {
+    let Some((limit, of)) = limits.get(choice) else {
         return;
     };
     let of_limit = (at, *limit);

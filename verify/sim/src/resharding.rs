@@ -3,7 +3,8 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use weirgate_shared::{
-    BUCKET_SK, BucketKey, EpochMillis, LimitKind, LimitName, MAX_SHARDS, MilliTokens, Shard, attr,
+    BUCKET_SK, BucketKey, EpochMillis, LimitKind, LimitName, LimitState, MAX_SHARDS, MilliTokens,
+    Shard, attr,
 };
 use weirgate_testkit::Request;
 
@@ -31,11 +32,12 @@ fn sums(
     for shard in shards {
         for (name, state) in &shard.limits {
             let there = match (with_expired, state.rule.kind()) {
-                (true, _) => shard.balance_at(name, at),
-                (false, LimitKind::Rate | LimitKind::Quota) => shard.balance(state, at),
+                (_, LimitKind::Quota) => of_window(shard, name, state, at, with_expired),
+                (true, LimitKind::Rate | LimitKind::Slots) => shard.balance_at(name, at),
+                (false, LimitKind::Rate) => shard.balance(state, at),
                 (false, LimitKind::Slots) => state.available,
             };
-            let most = ceiling(shard, name).filter(|_| !state.rule.kind().is_held());
+            let most = ceiling(shard, name).filter(|_| state.rule.kind().refills());
             *sums.available.entry(name.clone()).or_default() +=
                 most.map_or(there, |most| there.min(most));
         }
@@ -180,7 +182,21 @@ impl Resharding {
                 None
             }
         };
-        let least = sums(&self.before, at, is_merge, smallest);
+        let mut least = sums(&self.before, at, is_merge, smallest);
+        // A quota of a shard that new limits have not reached changes to those of the remaining one.
+        for part in self.before.iter().filter(|_| is_merge) {
+            for (name, state) in quotas(part) {
+                let next = after.iter().find_map(|shard| shard.limits.get(name));
+                let change = next.map_or(MilliTokens::ZERO, |next| {
+                    part.share(next) - part.share(state)
+                });
+                if change > MilliTokens::ZERO {
+                    *most.available.entry(name.clone()).or_default() += change;
+                } else {
+                    *least.available.entry(name.clone()).or_default() += change;
+                }
+            }
+        }
         // What else makes shards fills holes, with the slots that the others do not have.
         for shard in after.iter().filter(|_| !is_merge) {
             for (name, state) in &shard.limits {
@@ -196,7 +212,7 @@ impl Resharding {
             for (name, state) in shard
                 .limits
                 .iter()
-                .filter(|(_, state)| !state.rule.kind().is_held())
+                .filter(|(_, state)| state.rule.kind().refills())
             {
                 most.available
                     .entry(name.clone())
@@ -224,6 +240,31 @@ impl Resharding {
             ));
         }
     }
+}
+
+/// Returns what a shard has of a quota at `at`: its whole share once its window has ended, and else
+/// its balance, with what expired leases return to their own window.
+fn of_window(
+    shard: &Shard,
+    name: &LimitName,
+    state: &LimitState,
+    at: EpochMillis,
+    with_expired: bool,
+) -> MilliTokens {
+    if state.window_end <= at {
+        return shard.share(state);
+    }
+    let leases = shard.leases.iter().flatten().map(|(_, lease)| lease);
+    let expired = leases.filter(|lease| with_expired && lease.expires_at <= at);
+    let same = expired.filter(|lease| lease.windows.get(name) == Some(&state.window_end));
+    let back = same.filter_map(|lease| lease.tokens.get(name).copied());
+    state.available + back.sum::<MilliTokens>()
+}
+
+/// Returns the quotas of a shard.
+fn quotas(shard: &Shard) -> impl Iterator<Item = (&LimitName, &LimitState)> {
+    let limits = shard.limits.iter();
+    limits.filter(|(_, state)| state.rule.kind().has_window())
 }
 
 /// Returns what leases have of a limit.

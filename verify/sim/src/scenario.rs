@@ -9,6 +9,7 @@ use weirgate::{Acquire, EpochMillis, Limit};
 use weirgate_testkit::Limits;
 
 use crate::fault::{Dice, Kind};
+use crate::quota::Quotas;
 
 /// One bucket that callers use.
 #[derive(Debug, Clone)]
@@ -17,7 +18,7 @@ pub struct Plan {
     pub entity: String,
     /// Resource that it is limited on.
     pub resource: String,
-    /// Limits of the bucket: a rate `rate`, and slots `slots` if it has two.
+    /// Limits of the bucket: a rate or quota `rate`, and slots `slots` if it has two.
     pub limits: Vec<Limit>,
     /// Other limits that it gets during the run.
     pub later: Option<Vec<Limit>>,
@@ -35,6 +36,12 @@ impl Plan {
     pub fn rates(&self) -> impl Iterator<Item = (usize, &Limit)> {
         let limits = self.limits.iter().enumerate();
         limits.filter(|(_, limit)| limit.rule().kind().refills())
+    }
+
+    /// Returns the limits whose tokens are used up, rates and quotas, with their indexes.
+    pub fn used_up(&self) -> impl Iterator<Item = (usize, &Limit)> {
+        let limits = self.limits.iter().enumerate();
+        limits.filter(|(_, limit)| !limit.rule().kind().is_held())
     }
 
     /// Returns the largest capacity that a limit has during a run, in millitokens.
@@ -105,6 +112,8 @@ pub struct Scenario {
     pub sources: [Source; 2],
     /// Whether the later limits have the second limit as another kind.
     pub changes_kind: bool,
+    /// Windows of the buckets whose first limit is a quota, before a change of limits or after it.
+    pub quotas: Quotas,
 }
 
 /// What changes the meaning of a bucket's balance. A run has one of them at most, because each makes
@@ -256,7 +265,15 @@ impl Scenario {
                 table(&mut aws)
             },
             bypass_rate: if aws.bool() { aws.u32(1..=300) } else { 0 },
+            quotas: Quotas::default(),
         };
+        let mut quotas = Rng::with_seed(seed ^ 0x0907A);
+        if quotas.u32(..3) == 0 {
+            let run = (scenario.start, scenario.lasts);
+            let is_sharded = scenario.is_sharded;
+            let buckets = &mut scenario.buckets;
+            scenario.quotas = Quotas::draw(&mut quotas, buckets, run, is_sharded);
+        }
         if scenario.table.units_per_second < Limits::default().units_per_second && aws.bool() {
             scenario.table.shared = NonZeroU64::new(aws.u64(1..=4));
             scenario.table.splits_after = Some(Duration::from_secs(aws.u64(2..=20)));

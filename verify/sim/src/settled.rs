@@ -24,10 +24,11 @@ use crate::world::World;
 use probes::{
     a_full_bucket_grants_its_balance, a_lost_response_takes_once, a_renewed_lease_stays,
     all_tokens_are_available, refill_is_granted, resharding_keeps_tokens, retry_after_suffices,
+    windows_are_granted,
 };
 use requests::{has_other_kind, newcomer, take};
 
-/// Time after which every lease has expired, every balance is full, every delayed request has
+/// Time after which every lease has expired, every rate is full, every delayed request has
 /// arrived, and clocks that were ahead, by five minutes at most, have been reached.
 const REST: Duration = Duration::from_secs(420);
 /// Rounds of the functions after which writes must have ended: one round releases leases, three
@@ -51,7 +52,7 @@ pub async fn settle(
             process.shut_down().await;
         }
     }
-    world.pass(REST).await;
+    world.pass(REST + world.scenario().quotas.longest()).await;
     // A stop may arrive after the start.
     start_all(world).await;
     for round in 0.. {
@@ -77,6 +78,7 @@ pub async fn settle(
         check::consumed(world, &ledger);
     }
     check::taken(world, &ledger.lock());
+    check::windows(world, &ledger.lock());
     check::counted(world);
     finality::read(world, &operator(world).await).await;
     a_stop_stops(world, &processes).await;
@@ -93,6 +95,7 @@ pub async fn settle(
             a_renewed_lease_stays(world, plan).boxed_local(),
             retry_after_suffices(world, &limiter, plan).boxed_local(),
             refill_is_granted(world, &limiter, plan).boxed_local(),
+            windows_are_granted(world, plan).boxed_local(),
         ];
         for probe in probes {
             probe.await;

@@ -9,8 +9,10 @@ use weirgate_shared::{
 };
 
 use crate::fault::Event;
+use crate::quota::is_quota;
 use crate::scenario::Scenario;
 use crate::stored_shard::{stored_shard, with_escrows};
+use crate::window_check::{ShardWrite, WindowCheck};
 
 /// Consumed millitokens by entity, limit, and the start of the hour that they count for, in ms.
 /// Acquires are a limit of their own, [`ACQUIRES`].
@@ -105,6 +107,8 @@ pub(crate) struct StreamCheck {
     has_parts: bool,
     /// How far clocks may be ahead.
     ahead: Millis,
+    /// What is taken in each window of a quota.
+    pub(crate) windows: WindowCheck,
     violations: Vec<String>,
 }
 
@@ -126,6 +130,7 @@ impl StreamCheck {
             slots: slots.collect(),
             has_parts: scenario.deletes() || scenario.changes_kind,
             ahead,
+            windows: WindowCheck::of(scenario, ahead),
             ..Self::default()
         }
     }
@@ -157,11 +162,18 @@ impl StreamCheck {
         }
         let Some(meter) = meter.filter(|meter| !is_erased(meter)) else {
             let shard = self.live.remove(pk);
+            if let Some(shard) = &shard {
+                self.windows.ends(shard, sender.name == TTL, now);
+            }
             self.ends(shard.as_ref(), None, now);
             self.meters.remove(pk);
             return;
         };
-        let doubt = self.consume(pk, meter, now, sender.sent);
+        let (consumed, is_take) = self.consume(pk, meter, now, sender.sent);
+        let doubt: Vec<_> = consumed
+            .iter()
+            .map(|(name, amount)| (name.clone(), *amount.max(&0)))
+            .collect();
         let shard = stored_shard(pk, image);
         let before = self.live.remove(pk);
         if let Some((before, after)) = before.as_ref().zip(shard.as_ref())
@@ -172,6 +184,21 @@ impl StreamCheck {
                 .push(format!("I7: {pk} was written twice by {op:?}"));
         }
         self.ends(before.as_ref(), shard.as_ref(), now);
+        match (&before, &shard) {
+            (before, Some(after)) => {
+                let write = ShardWrite {
+                    before: before.as_ref(),
+                    after,
+                    consumed: &consumed,
+                    is_take,
+                    sent: sender.sent,
+                    now,
+                };
+                self.windows.record(&write, self.live.values());
+            }
+            (Some(before), None) => self.windows.ends(before, false, now),
+            (None, None) => {}
+        }
         let newest = self.newest.entry(pk.to_owned()).or_insert(sender.sent);
         let is_overtaken = !sender.is_told && sender.sent < *newest;
         *newest = sender.sent.max(*newest);
@@ -187,7 +214,7 @@ impl StreamCheck {
         for (name, state) in shard.iter().flat_map(|shard| &shard.limits) {
             // Tokens taken from a shard before its split may return to the remaining half, and
             // overflow there.
-            if state.available > state.rule.capacity {
+            if !is_quota(&state.rule) && state.available > state.rule.capacity {
                 let what = format!("{} of {}", state.available, state.rule.capacity);
                 self.violations
                     .push(format!("I1: {pk} holds {what} {name} at {}", now.0));
@@ -215,14 +242,14 @@ impl StreamCheck {
     }
 
     /// Adds a write's consumption to the hour that its item counts then, and compares it with the
-    /// item's own counters. Returns the consumption of each limit.
+    /// item's own counters. Returns the consumption of each limit, and whether acquires were granted.
     fn consume(
         &mut self,
         pk: &str,
         meter: Meter,
         now: EpochMillis,
         sent: EpochMillis,
-    ) -> Vec<(String, i64)> {
+    ) -> (Vec<(String, i64)>, bool) {
         let hour = meter.hour;
         self.advances(pk, &meter, !self.meters.contains_key(pk));
         let before = self.meters.get(pk);
@@ -286,10 +313,10 @@ impl StreamCheck {
                 };
                 self.taken.entry(of).or_default().push(taken);
             }
-            consumed.push((name, amount.max(0)));
+            consumed.push((name, amount));
         }
         self.meters.insert(pk.to_owned(), meter);
-        consumed
+        (consumed, is_take)
     }
 
     /// Records the leases that a write removed, and what else the write was for.
@@ -327,6 +354,7 @@ impl StreamCheck {
 
     /// Returns the events since the last call.
     pub(crate) fn take_events(&mut self) -> Vec<Event> {
+        self.events.append(&mut self.windows.events);
         std::mem::take(&mut self.events)
     }
 
@@ -364,7 +392,9 @@ impl StreamCheck {
                 ));
             }
         }
-        std::mem::take(&mut self.violations)
+        let mut violations = std::mem::take(&mut self.violations);
+        violations.extend(self.windows.take_violations());
+        violations
     }
 }
 

@@ -3,6 +3,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use weirgate::RefillRule;
+use weirgate_shared::LimitKind;
 
 use crate::ledger::{Back, Claim, Ledger, LimitIndex};
 use crate::limiter::SHARE;
@@ -12,7 +13,7 @@ use crate::world::World;
 /// Largest difference between two clocks after corrections by DynamoDB's responses: a second, a
 /// request, and another second for a reader with a different clock (`docs/architecture.md`,
 /// Clocks).
-const CLOCKS_MS: i64 = 2_000;
+pub(super) const CLOCKS_MS: i64 = 2_000;
 
 /// I1 for rates: checks that over any interval, callers are granted no more than the capacity and
 /// the refill. What bypasses the limits does not count, and returns nothing.
@@ -31,6 +32,10 @@ pub fn admitted(world: &World, ledger: &Ledger) {
         let kinds: BTreeSet<_> = rules.iter().map(RefillRule::kind).collect();
         if kinds.len() > 1 {
             // What a claim took is not known.
+            continue;
+        }
+        if rules[0].kind() == LimitKind::Quota {
+            // By window: see `check::windows`.
             continue;
         }
         if rules[0].kind().is_held() {
@@ -91,7 +96,7 @@ pub fn taken(world: &World, ledger: &Ledger) {
             let Some(taken) = taken.get(&(plan.entity.clone(), of.name().to_string())) else {
                 continue;
             };
-            if rules.iter().any(|rule| rule.kind().is_held()) {
+            if !rules.iter().all(|rule| rule.kind().refills()) {
                 continue;
             }
             let over = (0..taken.len()).find_map(|first| {
@@ -119,7 +124,7 @@ pub fn taken(world: &World, ledger: &Ledger) {
 }
 
 /// Returns all rules that a limit had during the run.
-fn rules(scenario: &Scenario, (bucket, limit): LimitIndex) -> Vec<RefillRule> {
+pub(super) fn rules(scenario: &Scenario, (bucket, limit): LimitIndex) -> Vec<RefillRule> {
     let plan = &scenario.buckets[bucket];
     let later = plan.later.as_ref().filter(|_| scenario.has_changes());
     [Some(&plan.limits), later]
@@ -159,6 +164,9 @@ fn request_ms(scenario: &Scenario) -> i64 {
 /// Returns the largest refill of a bucket within `ms`, in millitokens. Computed without the
 /// product's own arithmetic.
 pub(crate) fn refill_in(rule: &RefillRule, ms: i64) -> i64 {
+    if rule.refill_amount.0 == 0 {
+        return 0;
+    }
     let (amount, period) = (
         i128::from(rule.refill_amount.0),
         i128::from(rule.refill_period_ms),
@@ -177,7 +185,7 @@ fn most_flowed(rules: &[RefillRule], ms: i64) -> i64 {
 
 /// Returns what may have been returned of a claim: by its holder, or when its lease was found
 /// expired.
-fn backs(claim: &Claim, early: i64, gone: &BTreeMap<String, (i64, i64)>) -> Vec<Back> {
+pub(super) fn backs(claim: &Claim, early: i64, gone: &BTreeMap<String, (i64, i64)>) -> Vec<Back> {
     let gone = claim.lease.as_ref().and_then(|id| gone.get(id)).copied();
     let is_by_lease =
         |expires: &i64| !claim.is_settled && gone.is_none_or(|(_, last)| last >= expires - early);

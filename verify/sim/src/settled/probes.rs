@@ -7,6 +7,8 @@ use futures_util::future::join_all;
 use weirgate::{Decision, MilliTokens, RateLimiter, RefillRule, Settlement};
 
 use super::requests::{ask, empty, newcomer, rest, take, time_to_refill};
+use weirgate_shared::Millis;
+
 use crate::check::refill_in;
 use crate::limiter::limiter;
 use crate::network::{Network, OPERATOR};
@@ -41,8 +43,13 @@ pub(super) async fn all_tokens_are_available(world: &World, limiter: &RateLimite
 pub(super) async fn a_full_bucket_grants_its_balance(world: &World, plan: &Plan) {
     let rule = *plan.limits[0].rule();
     let all = rule.capacity.whole_tokens();
-    // A process without a view assumes that less than an eighth was refilled since the last write.
-    world.pass(time_to_refill(&rule, (all / 9).max(1))).await;
+    if world.scenario().quotas.span(&rule).is_some() {
+        rest(world, plan).await;
+    } else {
+        // A process without a view assumes that less than an eighth was refilled since the last
+        // write.
+        world.pass(time_to_refill(&rule, (all / 9).max(1))).await;
+    }
     let from = world.now();
     let mut given = 0;
     for tokens in [all - 1, all / 9, 1, 1] {
@@ -210,7 +217,8 @@ const LONGEST_PAUSE_MS: i64 = 400;
 /// I2: if demand exceeds the refill, at least 99 % of the refill is granted or still available, and
 /// no more is available than comes in a pause. I1: no more than the refill is granted.
 pub(super) async fn refill_is_granted(world: &World, limiter: &RateLimiter, plan: &Plan) {
-    if !world.scenario().tries_edge {
+    let is_quota = !plan.limits[0].rule().kind().refills();
+    if !world.scenario().tries_edge || is_quota {
         return;
     }
     empty(world, limiter, plan).await;
@@ -279,4 +287,42 @@ pub(super) async fn refill_is_granted(world: &World, limiter: &RateLimiter, plan
             plan.entity
         ));
     }
+}
+
+/// Windows of a quota that competing processes use up.
+const WINDOWS: i64 = 2;
+
+/// I1: checks that competing processes are granted no more than a quota in each of two windows. I2,
+/// I5: that they are granted all of it, if each waits for its retry-after.
+pub(super) async fn windows_are_granted(world: &World, plan: &Plan) {
+    let rule = plan.limits[0].rule();
+    let Some(span) = world.scenario().quotas.span(rule) else {
+        return;
+    };
+    rest(world, plan).await;
+    // Before the end of the last one.
+    let lasts = Millis(WINDOWS * span.length_ms() - 100);
+    let end = world.now().plus(lasts);
+    let rival = async |_| {
+        let limiter = self::limiter(&Network::beside(world, "rival"), &world.clock(), false).await;
+        let mut given = 0;
+        while world.now() < end {
+            match take(world, &limiter, plan, 1).await {
+                Ok(()) => given += 1,
+                Err(Some(wait)) if world.now().plus(wait.into()) < end => world.pass(wait).await,
+                Err(_) => break,
+            }
+        }
+        given
+    };
+    let given: i64 = join_all((0..3).map(rival)).await.into_iter().sum();
+    let all = WINDOWS * rule.capacity.whole_tokens();
+    if given != all {
+        world.violated(format!(
+            "{}: {given} of {all} were given in {WINDOWS} windows of {}",
+            if given > all { "I1" } else { "I2" },
+            plan.entity
+        ));
+    }
+    rest(world, plan).await;
 }

@@ -76,10 +76,13 @@ pub(super) fn time_to_refill(rule: &RefillRule, tokens: i64) -> Duration {
     Duration::from_millis(ms.unsigned_abs())
 }
 
-/// Waits until the bucket is full.
+/// Waits until the bucket is full. A window of a quota then begins.
 pub(super) async fn rest(world: &World, plan: &Plan) {
     let rule = plan.limits[0].rule();
-    world
-        .pass(time_to_refill(rule, 2 * rule.capacity.whole_tokens()))
-        .await;
+    let span = world.scenario().quotas.span(rule);
+    let rest = span.map_or_else(
+        || time_to_refill(rule, 2 * rule.capacity.whole_tokens()),
+        |span| span.rest(world.now()),
+    );
+    world.pass(rest).await;
 }
