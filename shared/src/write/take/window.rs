@@ -125,13 +125,18 @@ impl Take<'_> {
             return;
         }
         let is_open = !state.has_ended(now);
+        let back = if is_open { back } else { MilliTokens::ZERO };
+        // A lease names the window that its tokens are from.
         let is_leased = need > MilliTokens::ZERO && !self.leases.is_empty();
-        if is_open && (back > MilliTokens::ZERO || is_leased) {
+        let is_named = back > MilliTokens::ZERO || is_leased;
+        if is_named {
             push_new(update, same_window(name, state));
-            self.debit_window(update, name, need, back);
-        } else if need > MilliTokens::ZERO {
+        }
+        if need > MilliTokens::ZERO && !(is_named && is_open) {
             require_open(update, name, now);
-            self.debit_window(update, name, need, MilliTokens::ZERO);
+        }
+        if need > MilliTokens::ZERO || back > MilliTokens::ZERO {
+            self.debit_window(update, name, need, back);
         } else if is_open && self.asks.enforced(name.as_str()).is_some() {
             // Nothing is granted of a debt.
             let least = Condition::AtLeast(tokens(name), Value::Int(0));
