@@ -125,7 +125,7 @@ async fn give_back(
         }
         Back::Dropped => drop(grant),
         Back::Expired => {
-            // Nobody releases it, and the reconciler finds it expired.
+            // No caller releases it, and the reconciler finds it expired.
             let _ = grant.into_token();
             pass(secs(61)).await;
             let (update, _) = expire(&fleet.bucket().await, fleet.now()).unwrap();
@@ -228,7 +228,7 @@ async fn a_top_up_is_good_until_the_end_of_the_window() {
         edit().drain("q").send().await.unwrap();
         assert!(
             !is_granted(&limiter, &limits, &[("q", 1)]).await,
-            "a window that nobody had begun"
+            "a window that no take had begun"
         );
     }
 }
