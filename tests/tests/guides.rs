@@ -144,6 +144,72 @@ fn the_page_of_zae_limiter_has_what_is_left_out() {
     assert_eq!(blocks(&page, "text left out"), [left_out]);
 }
 
+/// Of cron, what a window on the calendar has; the rest is named.
+#[test]
+fn each_quota_of_zae_limiter_that_a_window_has_is_converted() {
+    let quotas = [
+        (
+            "reset_schedule: [{cron: '30 * * * *'}]",
+            Some("quota:9/hour,at=:30"),
+        ),
+        (
+            "reset_schedule: [{cron: '0 9 * * *', tz: Europe/Berlin}]",
+            Some("quota:9/day,at=09:00,tz=Europe/Berlin"),
+        ),
+        (
+            "reset_schedule: [{cron: '0 0 * * 0', tz: UTC}], soft: true",
+            Some("quota:9/week,day=sunday,mode=soft"),
+        ),
+        (
+            "reset_schedule: [{cron: '0 0 * * 1'}]",
+            Some("quota:9/week"),
+        ),
+        (
+            "reset_schedule: [{cron: '15 6 28 * *'}]",
+            Some("quota:9/month,day=28,at=06:15"),
+        ),
+        (
+            "reset_schedule: [{cron: '0 0 6 4 *'}]",
+            Some("quota:9/year,month=4,day=6"),
+        ),
+        ("reset_after_seconds: 18000", Some("session:9/5h")),
+        ("reset_schedule: [{cron: '0 0 31 * *'}]", None),
+        ("reset_schedule: [{cron: '0 */6 * * *'}]", None),
+        ("reset_schedule: [{cron: '* 3 * * *'}]", None),
+        ("reset_schedule: [{cron: '0 0 1 * 1'}]", None),
+        ("reset_schedule: [{cron: '0 0 1 * *', tz: Mars/Base}]", None),
+        (
+            "reset_schedule: [{cron: '0 0 1 * *'}, {cron: '0 0 15 * *'}]",
+            None,
+        ),
+        ("reset_after_seconds: 0", None),
+    ];
+    let limits = quotas.iter().enumerate();
+    let limits =
+        limits.map(|(at, (fields, _))| format!("    q{at:02}: {{capacity: 9, {fields}}}\n"));
+    let manifest = format!("system:\n  limits:\n{}", limits.collect::<String>());
+    let path = std::env::temp_dir().join(format!("zae-quotas-{}.yaml", std::process::id()));
+    std::fs::write(&path, manifest).expect("a file can be written");
+    let output = Command::new(guide("from-zae-limiter").binary())
+        .arg(&path)
+        .output();
+    let Output { stdout, stderr, .. } = output.expect("the program starts");
+    std::fs::remove_file(&path).expect("it can be removed");
+    let [limits, left_out] = [stdout, stderr].map(|bytes| String::from_utf8(bytes).expect("text"));
+    for (at, (fields, expected)) in quotas.iter().enumerate() {
+        match expected {
+            Some(text) => assert!(
+                limits.contains(&format!("    q{at:02}: {text}\n")),
+                "{fields}: {limits}{left_out}"
+            ),
+            None => assert!(
+                left_out.contains(&format!("system.q{at:02}, a quota: ")),
+                "{fields}: {limits}{left_out}"
+            ),
+        }
+    }
+}
+
 /// What an attacker tries is refused in each program, and no permanent error passes a request.
 #[test]
 fn unknown_keys_are_refused_and_permanent_errors_pass_nothing() {
