@@ -34,6 +34,8 @@ pub struct Grant {
     pub expires: EpochMillis,
     /// The shard's share of the limit when it was taken.
     pub(crate) ceiling: MilliTokens,
+    /// End of the window of a quota that it was taken from, as the client knows it.
+    pub(crate) window: Option<EpochMillis>,
     /// It was made to last longer.
     pub is_renewed: bool,
     /// Its item was deleted.
@@ -65,6 +67,8 @@ pub struct OpenRequest {
     pub(crate) round: u8,
     /// When the lease of this round begins.
     pub(crate) since: i64,
+    /// Earliest window of a quota from which a write of this round may have taken.
+    pub(crate) window: Option<EpochMillis>,
     /// Whether only the part that fits is returned.
     pub(crate) is_cut: bool,
 }
@@ -102,6 +106,7 @@ impl OpenRequest {
     /// Begins another round: the writes before it have not happened, or count as taken.
     pub(crate) fn begin(&mut self, now: i64) {
         (self.round, self.since) = (self.writes, now);
+        self.window = None;
         self.write(now);
     }
 }

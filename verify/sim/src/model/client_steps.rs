@@ -7,7 +7,10 @@ use std::sync::Arc;
 use weirgate_shared::write::{
     Action, Condition, LeaseChange, LimitDelta, Path, Roll, Settle, Take, Value,
 };
-use weirgate_shared::{Asks, Effect, EpochMillis, Hour, Lease, Limit, MilliTokens, WriteId, attr};
+use weirgate_shared::{
+    Asks, Calendar, Effect, EpochMillis, Hour, Lease, Limit, MilliTokens, VersionedLimits, WriteId,
+    attr,
+};
 
 use crate::model::client::{Grant, OpenRequest, RequestKind};
 use crate::model::coverage::Event;
@@ -16,6 +19,19 @@ use crate::model::protocol::Protocol;
 use crate::model::state::{Sent, State};
 use crate::model::step::Fate;
 use crate::model::table::Row;
+
+/// Windows of so many ms since 1970.
+const CALENDAR: Calendar = Calendar::new(|code, now| {
+    let length = code.0.unsigned_abs().cast_signed() & 0xffff_ffff;
+    Some(EpochMillis(now.0 - now.0.rem_euclid(length) + length))
+});
+
+fn limits_of(limits: &[Limit]) -> VersionedLimits<'_> {
+    VersionedLimits {
+        calendar: CALENDAR,
+        ..limits.into()
+    }
+}
 
 impl Protocol {
     /// The client begins.
@@ -35,6 +51,7 @@ impl Protocol {
             round,
             since,
             is_cut,
+            window: None,
         });
         Self::look(state, index);
     }
@@ -123,9 +140,10 @@ impl Protocol {
                 leases: lease.into_iter().collect(),
                 roll,
                 unconfirmed: &ops,
+                windows_begun: roll.by_others,
                 ..Take::nothing(
                     key,
-                    terms.as_slice(),
+                    limits_of(&terms),
                     self.id(state, index, open.writes),
                     clock,
                 )
@@ -143,7 +161,8 @@ impl Protocol {
             };
         }
         let grant = client.grant.as_ref().expect("it has a lease");
-        let is_held = self.limit_of(index).rule().kind().is_held();
+        let limit = self.limit_of(index).rule().kind();
+        let is_held = limit.is_held();
         let (kind, change, settled) = match open.kind {
             RequestKind::Renew => (
                 Kind::Renew,
@@ -159,7 +178,9 @@ impl Protocol {
                 }),
             ),
             RequestKind::RollBack => {
-                let (tk, tc, ceiling) = (grant.amount, -grant.amount, Some(grant.ceiling));
+                let (tk, tc) = (grant.amount, -grant.amount);
+                let window = grant.window.filter(|_| limit.has_window());
+                let ceiling = window.is_none().then_some(grant.ceiling);
                 (
                     Kind::RollBack,
                     LeaseChange::End,
@@ -167,7 +188,7 @@ impl Protocol {
                         available: tk,
                         consumed: tc,
                         ceiling,
-                        ..LimitDelta::default()
+                        window,
                     }),
                 )
             }
@@ -201,6 +222,39 @@ impl Protocol {
         Sent::of(kind, vec![Action::Update(update)], clock)
     }
 
+    /// Returns the end of the window that the client's take plans to take from, by its view.
+    fn planned_window(
+        &self,
+        state: &State,
+        index: usize,
+        clock: EpochMillis,
+    ) -> Option<EpochMillis> {
+        let client = &state.clients[index];
+        let name = self.bounds.limit.name();
+        let open = client.open.as_ref()?;
+        let RequestKind::Take(need) = open.kind else {
+            return None;
+        };
+        self.bounds.limit.rule().window_code()?;
+        let limits = limits_of(std::slice::from_ref(self.limit_of(index)));
+        let (key, needs) = (
+            &self.keys[open.shard],
+            BTreeMap::from([(name.clone(), need)]),
+        );
+        let take = Take {
+            asks: Asks::of(Effect::Enforce, needs),
+            windows_begun: index == 1 && open.writes == 1,
+            ..Take::nothing(key, limits, self.id(state, index, open.writes), clock)
+        };
+        let view = client.views[open.shard].as_ref().map(|row| row.bucket());
+        let begun = view.map(|view| take.begun(view, clock));
+        let limit = begun.and_then(|begun| begun.limits.get(name).copied());
+        match limit {
+            Some(limit) => Some(limit.window_end),
+            None => CALENDAR.end_after(self.limit_of(index).rule().window_code()?, clock),
+        }
+    }
+
     fn lease(
         &self,
         state: &State,
@@ -217,6 +271,10 @@ impl Protocol {
     /// The client's write arrives, or what else becomes of it.
     pub(crate) fn arrive(&self, state: &mut State, index: usize, fate: Fate) {
         let sent = self.sent(state, index);
+        let planned = self.planned_window(state, index, sent.clock);
+        if let Some(open) = &mut state.clients[index].open {
+            open.window = open.window.into_iter().chain(planned).min();
+        }
         let arrives = matches!(fate, Fate::Answered | Fate::Doubled | Fate::AnswerLost);
         let applied = arrives && self.write(state, &sent);
         if matches!(fate, Fate::Doubled | Fate::Late) {
@@ -319,6 +377,11 @@ impl Protocol {
                 amount: need,
                 expires,
                 ceiling,
+                window: if applied {
+                    Some(row.limit().window_end)
+                } else {
+                    open.window
+                },
                 is_renewed: false,
                 is_lost: false,
             };
@@ -327,7 +390,7 @@ impl Protocol {
         }
         // Unconfirmed tokens count as taken. A new round requests what is available, if that is
         // enough.
-        let terms = std::slice::from_ref(&self.bounds.limit);
+        let terms = limits_of(std::slice::from_ref(&self.bounds.limit));
         let there = row.bucket().projected(terms, self.at(state.now)).limits;
         if !may_try || there.values().any(|state| state.available < need) {
             return None;
