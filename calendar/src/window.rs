@@ -1,5 +1,8 @@
 //! Boundaries of the windows of quotas.
 
+use std::cell::RefCell;
+use std::collections::VecDeque;
+
 use jiff::civil::{Date, DateTime};
 use jiff::{Span, ToSpan};
 use weirgate_shared::{CalendarWindow, EpochMillis, Period, QuotaWindow, WindowCode};
@@ -23,25 +26,46 @@ use crate::Zone;
 /// ```
 #[must_use]
 pub fn end_after(code: WindowCode, now: EpochMillis) -> Option<EpochMillis> {
-    match code.decode()? {
-        QuotaWindow::Calendar(window) => bounds(&window, now).map(|(_, end)| end),
-        QuotaWindow::Session(session) => Some(session.end_after(now)),
+    if let Some(length) = code.session() {
+        return Some(now.plus(length));
     }
+    within(code, now).map(|(_, end)| end)
+}
+
+thread_local! {
+    /// The last windows that were asked for, because one plan asks several times.
+    static LAST: RefCell<VecDeque<(WindowCode, (EpochMillis, EpochMillis))>> = const { RefCell::new(VecDeque::new()) };
+}
+/// Maximum windows in [`LAST`].
+const MAX_LAST: usize = 8;
+
+/// Returns the bounds of the window on the calendar that contains `now`.
+fn within(code: WindowCode, now: EpochMillis) -> Option<(EpochMillis, EpochMillis)> {
+    LAST.with_borrow_mut(|last| {
+        let is_it = |(known, (start, end)): &&(WindowCode, (EpochMillis, EpochMillis))| {
+            *known == code && (*start..*end).contains(&now)
+        };
+        if let Some((_, bounds)) = last.iter().find(is_it) {
+            return Some(*bounds);
+        }
+        let QuotaWindow::Calendar(window) = code.decode()? else {
+            return None;
+        };
+        let found = bounds(&window, now)?;
+        last.push_front((code, found));
+        last.truncate(MAX_LAST);
+        Some(found)
+    })
 }
 
 /// Returns the start of the window that ends at `end`; `None` for a code that this release does not
 /// know.
 #[must_use]
 pub fn start_before(code: WindowCode, end: EpochMillis) -> Option<EpochMillis> {
-    match code.decode()? {
-        QuotaWindow::Calendar(window) => {
-            let within = EpochMillis(end.0.saturating_sub(1));
-            bounds(&window, within).map(|(start, _)| start)
-        }
-        QuotaWindow::Session(session) => {
-            Some(EpochMillis(end.0.saturating_sub(session.length().0)))
-        }
+    if let Some(length) = code.session() {
+        return Some(EpochMillis(end.0.saturating_sub(length.0)));
     }
+    within(code, EpochMillis(end.0.saturating_sub(1))).map(|(start, _)| start)
 }
 
 /// Returns the start and the end of the window that contains `now`, as [`end_after`] does; `None` if

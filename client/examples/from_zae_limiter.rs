@@ -6,13 +6,13 @@
 //! ```
 
 mod place;
+#[path = "zae_limiter/quota.rs"]
+mod quota;
 
 use std::process::ExitCode;
-use std::time::Duration;
 
 use place::{Outcome, exit};
 use saphyr::{LoadableYamlNode, Yaml};
-use weirgate::{Every, QuotaWindow, SessionWindow, Weekday};
 
 const SAMPLE: &str = include_str!("zae_limiter/zae-limits.yaml");
 
@@ -116,75 +116,20 @@ impl Converted {
         self.left_out
             .extend(schedule.map(|_| format!("{at}.schedule")));
         let is_soft = limit.as_mapping_get("soft").and_then(Yaml::as_bool) == Some(true);
-        let mut quota_keys = ["reset_schedule", "reset_after_seconds"].into_iter();
-        if let Some(key) = quota_keys.find(|key| limit.as_mapping_get(key).is_some()) {
-            match window(limit) {
-                Some(window) => {
-                    let mode = if is_soft { ",mode=soft" } else { "" };
-                    let kind = if window.code().session().is_some() {
-                        "session"
-                    } else {
-                        "quota"
-                    };
-                    let quota = format!("{begin}: {kind}:{capacity}/{window}{mode}");
-                    self.limits.push(quota);
-                }
-                None => self.left_out.push(format!("{at}, a quota: {key}")),
+        match quota::text(limit, capacity, is_soft) {
+            Some(Ok(quota)) => self.limits.push(format!("{begin}: {quota}")),
+            Some(Err(key)) => self.left_out.push(format!("{at}, a quota: {key}")),
+            None => {
+                let amount = number("refill_amount").unwrap_or(capacity);
+                let period_ms = number("refill_period").unwrap_or(60) * 1_000;
+                let mode = if is_soft { ", mode: soft" } else { "" };
+                self.limits.push(format!(
+                    "{begin}: {{capacity: {capacity}, refill_amount: {amount}, refill_period_ms: {period_ms}{mode}}}"
+                ));
             }
-            return Ok(());
         }
-        let amount = number("refill_amount").unwrap_or(capacity);
-        let period_ms = number("refill_period").unwrap_or(60) * 1_000;
-        let mode = if is_soft { ", mode: soft" } else { "" };
-        self.limits.push(format!(
-            "{begin}: {{capacity: {capacity}, refill_amount: {amount}, refill_period_ms: {period_ms}{mode}}}"
-        ));
         Ok(())
     }
-}
-
-/// Returns the window of a quota: a span from its first use, or one time of cron that a window on the
-/// calendar has. Cron skips months that lack the day, so only days of all months are one.
-fn window(limit: &Yaml<'_>) -> Option<QuotaWindow> {
-    if let Some(seconds) = limit.as_mapping_get("reset_after_seconds") {
-        let seconds = u64::try_from(seconds.as_integer()?).ok()?;
-        let session = SessionWindow::new(Duration::from_secs(seconds)).ok()?;
-        return Some(session.into());
-    }
-    let [rule] = limit.as_mapping_get("reset_schedule")?.as_vec()?.as_slice() else {
-        return None;
-    };
-    let fields = rule.as_mapping_get("cron")?.as_str()?;
-    let fields: Vec<_> = fields.split_whitespace().collect();
-    let [minute, hour, day, month, weekday] = fields[..] else {
-        return None;
-    };
-    let number = |text: &str| text.parse::<u8>().ok();
-    let at = |every: Every| Some(every.at(number(hour)?, number(minute)?));
-    let on = |every: Every| Some(at(every)?.on_day(number(day).filter(|day| *day <= 28)?));
-    let every = match (hour, day, month, weekday) {
-        ("*", "*", "*", "*") => Every::hour().at_minute(number(minute)?),
-        (_, "*", "*", "*") => at(Every::day())?,
-        (_, "*", "*", _) => {
-            let days = [
-                Weekday::Sunday,
-                Weekday::Monday,
-                Weekday::Tuesday,
-                Weekday::Wednesday,
-                Weekday::Thursday,
-                Weekday::Friday,
-                Weekday::Saturday,
-                Weekday::Sunday,
-            ];
-            at(Every::week())?.on(*days.get(usize::from(number(weekday)?))?)
-        }
-        (_, _, "*", "*") => on(Every::month())?,
-        (_, _, _, "*") => on(Every::year())?.in_month(number(month)?),
-        _ => return None,
-    };
-    let zone = rule.as_mapping_get("tz").and_then(Yaml::as_str);
-    let every = every.zone(zone.unwrap_or("UTC")).ok()?;
-    every.try_into().ok()
 }
 
 /// Returns the entries of a map, whose keys must be text.

@@ -269,9 +269,9 @@ type checks struct {
 	WholeAmounts kept            `json:"whole_amounts"`
 	TimesMs      map[string]kept `json:"times_ms"`
 	Limits       []struct {
-		Rate, Slots map[string]any
-		Sent        map[string]any
-		Mentions    []string
+		Rate, Slots, Quota map[string]any
+		Sent               any
+		Mentions           []string
 	}
 }
 
@@ -412,7 +412,7 @@ func TestWrongRequestsAreNotSent(t *testing.T) {
 		}
 	}
 	for _, row := range table.Limits {
-		limit, is := limitOf(row.Rate, row.Slots)
+		limit, is := limitOf(row.Rate, row.Slots, row.Quota)
 		bucket := oneToken
 		bucket.Limits = []weirgate.Limit{limit}
 		switch {
@@ -425,7 +425,9 @@ func TestWrongRequestsAreNotSent(t *testing.T) {
 				t.Errorf("%v: %v", row, err)
 				continue
 			}
-			row.Sent["name"], row.Sent["mode"] = "rpm", "enforced"
+			if of, is := row.Sent.(map[string]any); is {
+				of["name"], of["mode"] = "rpm", "enforced"
+			}
 			if sent := server.requests()[before].body["limits"]; !reflect.DeepEqual(sent, []any{row.Sent}) {
 				t.Errorf("%v is sent as %v", row.Sent, sent)
 			}
@@ -486,13 +488,16 @@ func TestWrongRequestsAreNotSent(t *testing.T) {
 }
 
 // limitOf returns the limit of a row, if this language can have it.
-func limitOf(rate, slots map[string]any) (weirgate.Limit, bool) {
+func limitOf(rate, slots, quota map[string]any) (weirgate.Limit, bool) {
 	given := rate
 	if rate == nil {
 		given = slots
 	}
+	if quota != nil {
+		given = quota
+	}
 	numbers := map[string]int64{}
-	for _, name := range []string{"refill", "period_ms", "capacity", "slots"} {
+	for _, name := range []string{"refill", "period_ms", "capacity", "slots", "quota"} {
 		value, is := given[name]
 		number, isNumber := value.(float64)
 		if is && (!isNumber || number != math.Trunc(number)) {
@@ -513,6 +518,11 @@ func limitOf(rate, slots map[string]any) (weirgate.Limit, bool) {
 		}
 		mode = weirgate.Mode(text)
 	}
+	if quota != nil {
+		window, is := quota["window"].(string)
+		// Without a window it has slots.
+		return weirgate.Quota(name, numbers["quota"], window).In(mode), is && window != ""
+	}
 	if rate == nil {
 		return weirgate.Slots(name, numbers["slots"]).In(mode), true
 	}
@@ -529,7 +539,8 @@ func TestAnAnswerWithoutEveryFieldIsNotOneOfTheAgent(t *testing.T) {
 		"refill_period_ms": 60000, "available_tokens": 9.5, "requested_tokens": 1, "is_requested": true, "retry_after_ms": null}`
 	used := `"usage": {"tokens": {"rpm": 6.5, "tpm": "9300000000000000000"}, "acquires": 2}, "state": "interim", "complete_until_ms": 5`
 	config := `{"limits": [{"name": "rpm", "capacity_tokens": 10, "refill_tokens": 5, "refill_period_ms": 60000, "mode": "enforced"},
-		{"name": "slots", "slots": 2, "mode": "soft"}], "status": "enforced", "is_shadow": false}`
+		{"name": "slots", "slots": 2, "mode": "soft"},
+		{"text": "tpm=quota:10/month,mode=soft", "name": "tpm", "quota_tokens": 10, "mode": "soft"}], "status": "enforced", "is_shadow": false}`
 	level := `{"level": "entity_resource", "entity": "a", "resource": "api"}`
 	whole := map[string]string{
 		"acquire": `{"grant": "g1", "lease": {"expires_at_ms": 5}, "amounts": [{"rpm": 1}], "limits": [` + status + `],

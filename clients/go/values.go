@@ -200,11 +200,11 @@ func (l *Limit) UnmarshalJSON(data []byte) error {
 		l.Capacity = *found.Slots
 	case found.Quota != nil:
 		_, window, is := strings.Cut(found.Text, "/")
-		if !is {
-			return errNotOfTheAgent
-		}
 		l.Capacity = *found.Quota
 		l.Window, _, _ = strings.Cut(window, ",mode=")
+		if !is || l.Window == "" {
+			return errNotOfTheAgent
+		}
 	case found.Capacity != nil && found.Refill != nil && found.PeriodMs != nil:
 		l.Capacity, l.Refill = *found.Capacity, *found.Refill
 		l.Period = time.Duration(*found.PeriodMs) * time.Millisecond

@@ -178,7 +178,7 @@ pub struct RefillRule {
 }
 
 impl RefillRule {
-    /// Returns the time in which an empty bucket is full; `None` for slots.
+    /// Returns the time in which an empty bucket is full; `None` for slots and quotas.
     #[must_use]
     pub fn time_to_fill(&self) -> Option<Duration> {
         let full = i128::from(self.capacity.0) * i128::from(self.refill_period_ms);

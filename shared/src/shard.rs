@@ -122,6 +122,20 @@ impl LimitState {
     pub const fn has_ended(&self, now: EpochMillis) -> bool {
         self.rule.kind().has_window() && self.window_end.0 <= now.0
     }
+
+    /// Returns whether no window is open at `now` if the rule becomes this one.
+    #[must_use]
+    pub fn has_ended_by(&self, rule: &RefillRule, now: EpochMillis) -> bool {
+        self.has_ended(now) || self.session_end(rule).is_some_and(|end| end <= now)
+    }
+
+    /// Returns the end of a session that gets the length of another one: it keeps its begin.
+    #[must_use]
+    pub fn session_end(&self, rule: &RefillRule) -> Option<EpochMillis> {
+        let [old, new] = [&self.rule, rule].map(|rule| rule.window_code()?.session());
+        let begin = EpochMillis(self.window_end.0.saturating_sub(old?.0));
+        Some(begin.plus(new?))
+    }
 }
 
 impl Shard {

@@ -12,7 +12,7 @@ use weirgate_store::Consistency;
 use super::refresh::read_shards;
 use super::state::BucketState;
 use crate::session::Session;
-use crate::values::{Amounts, Error};
+use crate::values::{Amounts, Error, check_next_windows};
 
 /// Change of one limit's balance.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -115,6 +115,9 @@ impl BalancePlan {
         now: EpochMillis,
     ) -> Result<Self, Error> {
         let changes = named(shards, changes)?;
+        for shard in shards {
+            check_next_windows(shard, changes.keys(), now)?;
+        }
         let mut plan = Self::default();
         for (name, change) in changes {
             let balances: Vec<_> = shards

@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use futures_util::future::join_all;
 use weirgate_shared::write::{LeaseChange, LimitDelta};
-use weirgate_shared::{EpochMillis, LimitName, LimitState, MilliTokens, MilliTotal, Shard};
+use weirgate_shared::{EpochMillis, Limit, LimitName, LimitState, MilliTokens, MilliTotal, Shard};
 
 use super::refresh::refresh_all;
 use super::state::BucketState;
@@ -42,7 +42,10 @@ pub(crate) async fn refund(
         )
     };
     let views = || -> Vec<_> { bucket.queues.views().map(|view| view.shard).collect() };
-    if !is_complete() {
+    let has_window =
+        |limit: &Limit| limit.rule().kind().has_window() && amounts.contains_key(limit.name());
+    // What returns to a quota returns to its present window.
+    if !is_complete() || request.limits.iter().any(has_window) {
         read().await?;
     }
     let mut shards = views();

@@ -132,7 +132,11 @@ impl LocalHold {
             .get_key_value(limit)
             .map(|(limit, taken)| (limit.clone(), *taken))
         {
-            change(&mut self.buckets.lock(), &self.key, &limit, taken - actual);
+            let mut buckets = self.buckets.lock();
+            if taken < actual || self.is_of_present_window(&buckets, &limit) {
+                change(&mut buckets, &self.key, &limit, taken - actual);
+            }
+            drop(buckets);
             self.taken.insert(limit, actual);
         }
     }
@@ -147,26 +151,45 @@ impl LocalHold {
         self.give_back_to(&mut buckets.lock(), goes_back);
     }
 
+    /// Returns whether what was taken of a limit is of the bucket's present window.
+    fn is_of_present_window(
+        &self,
+        buckets: &HashMap<BucketKey, LocalBucket>,
+        limit: &LimitName,
+    ) -> bool {
+        let window = self.windows.get(limit).copied().unwrap_or_default();
+        state(buckets, &self.key, limit).is_some_and(|state| state.window_end == window)
+    }
+
     fn give_back_to(
         &mut self,
         buckets: &mut HashMap<BucketKey, LocalBucket>,
         goes_back: fn(&RefillRule) -> bool,
     ) {
         for (limit, need) in std::mem::take(&mut self.taken) {
-            let known = buckets.get(&self.key);
-            let state = known.and_then(|local| local.shard.limits.get(&limit));
-            let window = self.windows.get(&limit).copied().unwrap_or_default();
-            let is_same = |state: &LimitState| state.window_end == window;
-            if state.is_some_and(|state| goes_back(&state.rule) && is_same(state)) {
+            let state = state(buckets, &self.key, &limit);
+            let goes_back = state.is_some_and(|state| goes_back(&state.rule));
+            if goes_back && self.is_of_present_window(buckets, &limit) {
                 change(buckets, &self.key, &limit, need);
             }
         }
     }
 }
 
+fn state<'a>(
+    buckets: &'a HashMap<BucketKey, LocalBucket>,
+    key: &BucketKey,
+    limit: &LimitName,
+) -> Option<&'a LimitState> {
+    buckets.get(key)?.shard.limits.get(limit)
+}
+
 /// Begins the sessions of which something is taken. Other windows begin by themselves.
 fn begin_sessions(shard: &mut Shard, amounts: &Amounts, now: EpochMillis) {
-    for limit in amounts.keys() {
+    let some = amounts
+        .iter()
+        .filter(|(_, amount)| **amount > MilliTokens::ZERO);
+    for (limit, _) in some {
         let state = shard.limits.get_mut(limit);
         if let Some(state) = state.filter(|state| state.has_ended(now))
             && let Some(code) = state.rule.window_code()

@@ -16,7 +16,7 @@ use crate::config::{Freshness, resolve};
 use crate::session::{Settings, quarter_left};
 use crate::values::{
     BucketRequest, DEFAULT_LEASE, Disabled, EffectiveConfig, Error, Limits, check_debt,
-    check_limit_count, effect,
+    check_limit_count, check_windows, effect,
 };
 
 /// Consistent reads of a chain of parents that shows a cycle, 3: the parents may change during one.
@@ -301,7 +301,8 @@ impl RequestSpec {
     /// Returns the request on one bucket, with the amounts of that bucket's limits.
     ///
     /// # Errors
-    /// [`Error::Invalid`] for an amount into debt that is too large.
+    /// [`Error::Invalid`] for an amount into debt that is too large, or a quota whose window this
+    /// process does not know.
     fn target(
         &self,
         settings: &Settings,
@@ -309,6 +310,7 @@ impl RequestSpec {
         limits: &Limits,
         named: &NamedAmounts<'_>,
     ) -> Result<BucketTarget, Error> {
+        check_windows(limits)?;
         let (mut asks, mut takes_slots) = (Asks::default(), false);
         for (name, least, most) in named {
             let Some(limit) = limits.iter().find(|limit| limit.name().as_str() == *name) else {

@@ -126,10 +126,8 @@ impl SettleAttempt<'_> {
             self.state.record_response(shard, sent);
         }
         let returns = |settled: &LimitDelta| {
-            let is_held = settled
-                .ceiling
-                .or_else(|| settled.window.map(|_| MilliTokens::ZERO));
-            is_held.is_some() && settled.available > MilliTokens::ZERO
+            let is_used_up = settled.ceiling.is_some() || settled.window.is_some();
+            is_used_up && settled.available > MilliTokens::ZERO
         };
         if self.amounts.values().any(returns) {
             self.state.summary.record_return(self.session.now());

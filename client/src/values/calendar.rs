@@ -11,6 +11,11 @@ pub(crate) const REMEDY: &str = match cfg!(feature = "calendar") {
     false => "enable the feature `calendar` of the crate weirgate",
 };
 
+/// Returns whether this process knows when windows of this code end.
+pub(crate) fn knows(code: WindowCode) -> bool {
+    code.session().is_some() || cfg!(feature = "calendar") && code.decode().is_some()
+}
+
 /// Returns the end of the window that contains `now`, or of a session that begins now; `None` if this
 /// process does not know it.
 pub(crate) fn end_after(code: WindowCode, now: EpochMillis) -> Option<EpochMillis> {

@@ -4,8 +4,8 @@ use std::ops::Deref;
 use std::sync::Arc;
 
 use weirgate_shared::{
-    Asks, EpochMillis, Limit, LimitName, LimitsVersion, MAX_BUCKET_LIMITS, MAX_LIMITS, MIN_BALANCE,
-    MilliTokens, Shard, VersionedLimits,
+    EpochMillis, Limit, LimitName, LimitsVersion, MAX_BUCKET_LIMITS, MAX_LIMITS, MIN_BALANCE,
+    MilliTokens, RefillRule, Shard, VersionedLimits,
 };
 
 use super::calendar;
@@ -69,29 +69,31 @@ pub(crate) fn check_limit_count(limits: &[Limit]) -> Result<(), Error> {
 }
 
 /// Requires that this process knows the windows of quotas.
-pub(crate) fn check_windows(limits: &[Limit], now: EpochMillis) -> Result<(), Error> {
+pub(crate) fn check_windows(limits: &[Limit]) -> Result<(), Error> {
     let mut limits = limits.iter();
-    let unknown = limits.find(|limit| {
-        let code = limit.rule().window_code();
-        code.is_some_and(|code| calendar::CALENDAR.end_after(code, now).is_none())
-    });
+    let is_unknown = |limit: &&Limit| is_unknown(limit.rule());
+    let unknown = limits.find(is_unknown);
     unknown.map_or(Ok(()), |limit| Err(unknown_window(limit.name())))
 }
 
-/// Requires that this process knows the windows that a write of the amounts begins in a shard. Its
-/// quotas may be those of a newer process.
-pub(crate) fn check_next_windows(
+/// Requires that this process knows the windows that a write to these limits of a shard begins. They
+/// may be those of a newer process.
+pub(crate) fn check_next_windows<'a>(
     shard: &Shard,
-    asks: &Asks,
+    mut names: impl Iterator<Item = &'a LimitName>,
     now: EpochMillis,
 ) -> Result<(), Error> {
-    let unknown = asks.debits().find(|ask| {
-        let state = shard.limits.get(&ask.limit);
-        let code = state.filter(|state| state.has_ended(now));
-        let code = code.and_then(|state| state.rule.window_code());
-        code.is_some_and(|code| calendar::CALENDAR.end_after(code, now).is_none())
-    });
-    unknown.map_or(Ok(()), |ask| Err(unknown_window(&ask.limit)))
+    let begins = |name: &&LimitName| {
+        let state = shard.limits.get(*name);
+        state.is_some_and(|state| state.has_ended(now) && is_unknown(&state.rule))
+    };
+    let unknown = names.find(begins);
+    unknown.map_or(Ok(()), |name| Err(unknown_window(name)))
+}
+
+fn is_unknown(rule: &RefillRule) -> bool {
+    rule.window_code()
+        .is_some_and(|code| !calendar::knows(code))
 }
 
 fn unknown_window(limit: &LimitName) -> Error {

@@ -276,8 +276,10 @@ class OfAcquires(Case):
 
 class Limits(Case):
     def limit(self, row):
-        given = {name: number(value) for name, value in row.get("rate", row.get("slots")).items()}
+        given = {name: number(value) for name, value in (row.get("rate") or row.get("slots") or row["quota"]).items()}
         name = given.pop("name", "rpm")
+        if "quota" in row:
+            return weirgate.Limit.quota(name, given.pop("quota"), given.pop("window"), **given)
         if "slots" in row:
             return weirgate.Limit.slots(name, given.pop("slots"), **given)
         period = given.pop("period_ms")
@@ -287,7 +289,9 @@ class Limits(Case):
     def test_limits_are_those_of_the_table_of_all_clients(self):
         for row in TABLE["limits"]:
             with self.subTest(row=row):
-                if "sent" in row:
+                if isinstance(row.get("sent"), str):
+                    self.assertEqual((self.limit(row).json(), self.limit(row).kind), (row["sent"], "quota"))
+                elif "sent" in row:
                     self.assertEqual(self.limit(row).json(), {"name": "rpm", "mode": "enforced", **row["sent"]})
                 else:
                     self.refused(lambda: self.limit(row), *row["mentions"])
@@ -303,6 +307,7 @@ class Limits(Case):
                     self.refused(lambda: make("rpm", 5, burst=value), "rpm", "capacity")
             with self.assertRaises(TypeError):
                 make("rpm", 5, slots=5)
+        self.refused(lambda: weirgate.Limit("rpm", 5, 5, 60.0, "enforced", "month"), "rpm", "window")
         for refill, period in [(0, 60.0), (5, 0), (0.0, 0), (False, 0), (None, None), (0, None), (-0.0, 0)]:
             with self.subTest(refill=refill, period=period):
                 self.refused(lambda: weirgate.Limit("rpm", 5, refill, period), "rpm")

@@ -108,7 +108,7 @@ const NAMED = fields({ name: someText, mode: oneOf("enforced", "shadow", "soft")
 const TOKENS = within(10 ** 12);
 const PERIOD = within(366 * 86_400_000);
 const RATE = and(NAMED, fields({ capacity_tokens: TOKENS, refill_tokens: TOKENS, refill_period_ms: PERIOD }));
-const QUOTA = fields({ quota_tokens: TOKENS, text: (value) => text(value) && value.includes("/") });
+const QUOTA = fields({ quota_tokens: TOKENS, text: (value) => text(value) && /^[^/]*\/[^,]/.test(value) });
 const CONFIGURED = listOf(or(RATE, and(NAMED, fields({ slots: TOKENS })), and(NAMED, QUOTA)));
 const LEVEL = or(
   fields({ level: oneOf("entity_resource"), entity: someText, resource: someText }),

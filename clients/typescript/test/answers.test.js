@@ -22,7 +22,11 @@ const GRANTED = {
   degraded: { reason: "no answer" },
 };
 const SETTLED = { grant: "g2", settlement: "settled", lease: { expires_at_ms: 5 }, amounts: [{ rpm: 0.5 }] };
-const BALANCES = { status: "enforced", limits: [LIMIT], retry_after_ms: 12 };
+const QUOTA_STATUS = {
+  ...LIMIT, limit: "tpm", refill_tokens: 0, refill_period_ms: 0, window: { every: "month", day: 15 },
+  resets_at_ms: 1_797_321_600_000, resets_in_ms: 5,
+};
+const BALANCES = { status: "enforced", limits: [LIMIT, QUOTA_STATUS], retry_after_ms: 12 };
 const USED = {
   usage: { tokens: { rpm: 6.5, tpm: "9300000000000000000" }, acquires: 2 }, state: "interim", complete_until_ms: 5,
 };
@@ -33,7 +37,11 @@ const PAGE = {
 };
 const LEVEL = { level: "entity_resource", entity: "a", resource: "api" };
 const RATE = { name: "rpm", capacity_tokens: 10, refill_tokens: 5, refill_period_ms: 60_000, mode: "enforced" };
-const CONFIG = { limits: [RATE, { name: "slots", slots: 2, mode: "soft" }], status: "enforced", is_shadow: false };
+const QUOTA = {
+  text: "tpm=quota:10/month,day=15,mode=soft", name: "tpm", quota_tokens: 10, window: { every: "month", day: 15 },
+  mode: "soft",
+};
+const CONFIG = { limits: [RATE, { name: "slots", slots: 2, mode: "soft" }, QUOTA], status: "enforced", is_shadow: false };
 const EFFECTIVE = {
   buckets: [{ entity: "a", level: LEVEL, status: "enforced", limits: CONFIG.limits }],
   levels: [{ level: LEVEL, config: CONFIG, is_from_file: false }],

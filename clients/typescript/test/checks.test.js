@@ -214,13 +214,17 @@ test("options that are unknown, or of another type, are refused", async (t) => {
 
 test("limits are those of the table of all clients", async () => {
   for (const row of TABLE.limits) {
-    const given = Object.fromEntries(Object.entries(row.rate ?? row.slots).map(([name, value]) => [name, number(value)]));
-    const { name = "rpm", refill, period_ms: periodMs, capacity: burst, slots, ...options } = given;
+    const given = Object.fromEntries(Object.entries(row.rate ?? row.slots ?? row.quota).map(([name, value]) => [name, number(value)]));
+    const { name = "rpm", refill, period_ms: periodMs, capacity: burst, slots, quota, window, ...options } = given;
     const withBurst = burst === undefined ? options : { ...options, burst };
-    const made = () => ("slots" in row ? limit.slots(name, slots, options) : limit.rate(name, refill, periodMs, withBurst));
+    const made = () => {
+      if ("quota" in row) return limit.quota(name, quota, window, options);
+      return "slots" in row ? limit.slots(name, slots, options) : limit.rate(name, refill, periodMs, withBurst);
+    };
     if (row.sent) {
       const { body } = acquireAll([{ entity: "a", resource: "b", take: { rpm: 1 }, limits: [made()] }], {});
-      assert.deepEqual(JSON.parse(body).limits, [{ name: "rpm", mode: "enforced", ...row.sent }]);
+      const sent = typeof row.sent === "string" ? row.sent : { name: "rpm", mode: "enforced", ...row.sent };
+      assert.deepEqual(JSON.parse(body).limits, [sent]);
     } else {
       await refused(made, ...row.mentions);
     }

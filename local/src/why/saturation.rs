@@ -124,7 +124,7 @@ impl Used {
 mod tests {
     use std::time::Duration;
 
-    use weirgate::LimitMode;
+    use weirgate::{LimitMode, WindowCode};
 
     use super::*;
 
@@ -184,6 +184,19 @@ mod tests {
         let daily = status(5_000, 5_000, Duration::from_hours(24), 4_000);
         let known = Saturation::of(&daily, Some(&used(1_000, 60_000))).unwrap();
         assert_eq!((known.percent, known.of.0), (28_800, 3));
+    }
+
+    #[test]
+    fn the_saturation_of_a_quota_is_what_is_used_of_its_window() {
+        let quota = LimitStatus {
+            window: Some(WindowCode(-1)),
+            ..status(10_000, 0, Duration::ZERO, 6_120)
+        };
+        let known = Saturation::of(&quota, None).unwrap();
+        assert_eq!(
+            (known.percent, known.used.0, known.of.0),
+            (39, 3_880, 10_000)
+        );
     }
 
     #[test]

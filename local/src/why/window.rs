@@ -31,30 +31,31 @@ pub(super) fn text(status: &LimitStatus, code: WindowCode) -> String {
 mod tests {
     use std::time::Duration;
 
-    use weirgate::{EntityId, EpochMillis, LimitMode, MilliTokens, QuotaWindow, Resource};
+    use weirgate::{EntityId, EpochMillis, Limit, LimitMode, MilliTokens, QuotaWindow, Resource};
 
     use super::*;
 
+    fn status(window: Option<WindowCode>, window_end: Option<i64>) -> LimitStatus {
+        LimitStatus {
+            entity: EntityId::new("user-1").unwrap(),
+            resource: Resource::new("gpt-4").unwrap(),
+            limit: "tpm".to_owned(),
+            mode: LimitMode::Enforced,
+            capacity: MilliTokens::from_tokens(10_000),
+            refill_amount: MilliTokens::ZERO,
+            refill_period: Duration::ZERO,
+            available: MilliTokens::from_tokens(6_120),
+            requested: MilliTokens::ZERO,
+            is_requested: false,
+            retry_after: Some(Duration::ZERO),
+            window,
+            window_end: window_end.map(EpochMillis),
+            resets_in: None,
+        }
+    }
+
     #[test]
     fn a_quota_says_when_it_resets_on_the_clock_of_its_zone() {
-        let shown = |window: Option<WindowCode>, window_end: Option<i64>| {
-            resets(&LimitStatus {
-                entity: EntityId::new("user-1").unwrap(),
-                resource: Resource::new("gpt-4").unwrap(),
-                limit: "tpm".to_owned(),
-                mode: LimitMode::Enforced,
-                capacity: MilliTokens::from_tokens(10_000),
-                refill_amount: MilliTokens::ZERO,
-                refill_period: Duration::ZERO,
-                available: MilliTokens::from_tokens(6_120),
-                requested: MilliTokens::ZERO,
-                is_requested: false,
-                retry_after: Some(Duration::ZERO),
-                window,
-                window_end: window_end.map(EpochMillis),
-                resets_in: None,
-            })
-        };
         let code = |text: &str| text.parse::<QuotaWindow>().map(QuotaWindow::code).ok();
         let month = code("month,day=15,at=09:00,tz=Europe/Berlin");
         for (window, end, expected) in [
@@ -72,7 +73,20 @@ mod tests {
             (code("5h"), None, Some("5h from the first use")),
             (Some(WindowCode(-1)), None, Some("unknown window (-1)")),
         ] {
-            assert_eq!(shown(window, end).as_deref(), expected);
+            let status = status(window, end);
+            assert_eq!(resets(&status).as_deref(), expected);
+        }
+    }
+
+    #[test]
+    fn a_quota_is_named_as_the_command_line_takes_it() {
+        for written in [
+            "quota:10000/month,day=15,tz=Europe/Berlin",
+            "session:10000/5h",
+        ] {
+            let limit: Limit = format!("tpm={written}").parse().unwrap();
+            let code = limit.rule().window_code().unwrap();
+            assert_eq!(text(&status(Some(code), None), code), written);
         }
     }
 }

@@ -43,9 +43,21 @@ impl Unread {
             error: FileError {
                 path: path.to_owned(),
                 place: None,
-                message: format!("cannot be read: {error}; check the path and its permissions"),
+                message: format!(
+                    "cannot be read: {}; check the path and its permissions",
+                    reason(error)
+                ),
             },
         }
+    }
+}
+
+/// Returns the text of an error, without its number in the operating system.
+fn reason(error: &io::Error) -> String {
+    let text = error.to_string();
+    match text.rsplit_once(" (os error ") {
+        Some((reason, _)) => reason.to_owned(),
+        None => text,
     }
 }
 
@@ -121,6 +133,15 @@ fn read_text(path: &Path) -> io::Result<String> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn an_unreadable_file_is_named_with_the_reason_and_the_remedy() {
+        let error = read_file("/nowhere/limits.yaml").unwrap_err().to_string();
+        let reason =
+            "cannot be read: No such file or directory; check the path and its permissions";
+        assert!(error.starts_with("/nowhere/limits.yaml"), "{error}");
+        assert!(error.ends_with(reason), "{error}");
+    }
 
     #[test]
     fn the_end_of_a_file_is_its_last_line() {

@@ -153,3 +153,15 @@ impl<'de> Deserialize<'de> for WindowCode {
         QuotaWindow::deserialize(deserializer).map(QuotaWindow::code)
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_window_that_this_release_does_not_know_is_written_and_not_read() {
+        let json = serde_json::to_string(&WindowCode(-1)).unwrap();
+        assert_eq!(json, r#"{"code":-1}"#);
+        assert!(serde_json::from_str::<WindowCode>(&json).is_err());
+    }
+}

@@ -2,9 +2,11 @@
 
 use std::fmt;
 
-use super::every::{Every, Period, Weekday};
+use super::calendar::CalendarWindow;
+use super::every::Every;
+use super::period::{Period, Weekday};
 use super::session::SessionWindow;
-use super::window::{CalendarWindow, QuotaWindow};
+use super::window::QuotaWindow;
 use super::zone::ZoneName;
 use crate::Millis;
 
@@ -135,11 +137,4 @@ fn code_of(window: &CalendarWindow) -> WindowCode {
 /// Returns the code of a kind with what belongs to it, below 2^52.
 const fn of(kind: i64, rest: i64) -> WindowCode {
     WindowCode(-(kind << KIND | rest))
-}
-
-/// Returns a hash that no release changes: 32-bit FNV-1a.
-pub(super) fn fnv1a(text: &str) -> u32 {
-    text.bytes().fold(0x811c_9dc5, |hash, byte| {
-        (hash ^ u32::from(byte)).wrapping_mul(0x0100_0193)
-    })
 }

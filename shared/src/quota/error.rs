@@ -1,6 +1,6 @@
 //! Why a window cannot be built.
 
-use super::zone::ZONE_DATA;
+use super::release::ZONE_DATA;
 
 /// Why a window of a quota cannot be built.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]

@@ -1,85 +1,11 @@
 //! What a window of a quota is built from.
 
+use std::str::FromStr;
+
+use super::calendar::CalendarWindow;
 use super::error::WindowError;
-use super::window::CalendarWindow;
+use super::period::{Period, Weekday, weekday_name};
 use super::zone::ZoneName;
-
-/// The length of a window on the calendar.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
-pub enum Period {
-    /// An hour of the clock.
-    Hour,
-    /// A day.
-    Day,
-    /// Seven days.
-    Week,
-    /// A month.
-    Month,
-    /// A year.
-    Year,
-}
-
-impl Period {
-    /// All periods, the shortest first.
-    pub const ALL: [Self; 5] = [Self::Hour, Self::Day, Self::Week, Self::Month, Self::Year];
-
-    /// Returns the name in every notation.
-    #[must_use]
-    pub const fn as_str(self) -> &'static str {
-        match self {
-            Self::Hour => "hour",
-            Self::Day => "day",
-            Self::Week => "week",
-            Self::Month => "month",
-            Self::Year => "year",
-        }
-    }
-}
-
-/// A day of the week.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
-#[allow(missing_docs, reason = "their names say it")]
-pub enum Weekday {
-    Monday,
-    Tuesday,
-    Wednesday,
-    Thursday,
-    Friday,
-    Saturday,
-    Sunday,
-}
-
-impl Weekday {
-    /// All days of a week, with their names in every notation.
-    pub(super) const NAMES: [(Self, &'static str); 7] = [
-        (Self::Monday, "monday"),
-        (Self::Tuesday, "tuesday"),
-        (Self::Wednesday, "wednesday"),
-        (Self::Thursday, "thursday"),
-        (Self::Friday, "friday"),
-        (Self::Saturday, "saturday"),
-        (Self::Sunday, "sunday"),
-    ];
-
-    /// Returns the number from Monday, 1, to Sunday, 7.
-    pub(super) const fn number(self) -> u8 {
-        match self {
-            Self::Monday => 1,
-            Self::Tuesday => 2,
-            Self::Wednesday => 3,
-            Self::Thursday => 4,
-            Self::Friday => 5,
-            Self::Saturday => 6,
-            Self::Sunday => 7,
-        }
-    }
-
-    /// Returns the day with a number.
-    pub(super) fn numbered(number: u8) -> Option<Self> {
-        let day = Self::NAMES.iter().find(|(day, _)| day.number() == number);
-        day.map(|(day, _)| *day)
-    }
-}
 
 const DAY: &str = "1 to 31";
 const MONTH: &str = "1 to 12";
@@ -356,12 +282,28 @@ impl Every {
     }
 }
 
-/// Returns the name of a day of the week by its number.
-pub(super) fn weekday_name(number: u8) -> &'static str {
-    let day = Weekday::NAMES
-        .iter()
-        .find(|(day, _)| day.number() == number);
-    day.map_or("", |(_, name)| name)
+impl TryFrom<Every> for CalendarWindow {
+    type Error = WindowError;
+
+    fn try_from(every: Every) -> Result<Self, WindowError> {
+        every.window()
+    }
+}
+
+/// Reads the text of a window: `month`, `week,day=sunday,at=18:00`, `hour,at=:30`,
+/// `year,month=4,day=6,tz=Europe/London`.
+impl FromStr for CalendarWindow {
+    type Err = WindowError;
+
+    fn from_str(text: &str) -> Result<Self, WindowError> {
+        let mut parts = text.split(',');
+        let every = Every::parse(parts.next().unwrap_or_default())?;
+        let every = parts.try_fold(every, |every, part| {
+            let (field, value) = part.split_once('=').unwrap_or((part, ""));
+            every.set(field, value)
+        });
+        every?.window()
+    }
 }
 
 /// Reads digits alone: a sign is none.

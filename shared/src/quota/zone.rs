@@ -3,30 +3,8 @@
 use std::fmt;
 use std::sync::LazyLock;
 
-use super::code::fnv1a;
 use super::error::WindowError;
-
-/// The release, and a line for each zone in the database's spelling. A test of `weirgate-calendar`
-/// compares them with the bundled database.
-const ZONES: &str = include_str!("zones.txt");
-const HEAD: &str = "release ";
-
-/// The release of the IANA time zone database whose zones this release of Weirgate knows, for example
-/// `2026f`.
-pub const ZONE_DATA: &str = release();
-
-const fn release() -> &'static str {
-    let (_, rest) = ZONES.split_at(HEAD.len());
-    let mut end = 0;
-    while rest.as_bytes()[end] != b'\n' {
-        end += 1;
-    }
-    rest.split_at(end).0
-}
-
-fn names() -> impl Iterator<Item = &'static str> {
-    ZONES.lines().skip(1)
-}
+use super::release::names;
 
 /// Hashes of all names in rising order, with their names.
 static BY_HASH: LazyLock<Vec<(u32, ZoneName)>> = LazyLock::new(|| {
@@ -105,8 +83,16 @@ impl fmt::Display for ZoneName {
     }
 }
 
+/// Returns a hash that no release changes: 32-bit FNV-1a.
+fn fnv1a(text: &str) -> u32 {
+    text.bytes().fold(0x811c_9dc5, |hash, byte| {
+        (hash ^ u32::from(byte)).wrapping_mul(0x0100_0193)
+    })
+}
+
 #[cfg(test)]
 mod tests {
+    use super::super::release::ZONE_DATA;
     use super::*;
 
     #[test]

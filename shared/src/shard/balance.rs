@@ -109,7 +109,7 @@ impl Shard {
         let state = self.limits.get(limit)?;
         let rf = self.refilled_at;
         let by_time = |tk| match state.rule.kind() {
-            LimitKind::Quota if tk < need => Some(state.window_end.max(rf)),
+            LimitKind::Quota if tk < need => Some(state.window_end),
             LimitKind::Rate | LimitKind::Slots | LimitKind::Quota => {
                 math::ready_at(need, tk, &state.rule, self.shard(), rf)
             }

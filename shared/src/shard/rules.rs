@@ -53,7 +53,7 @@ impl Shard {
     ) -> MilliTokens {
         let (old, new) = (self.share(state), self.shard().share(rule.capacity));
         match (state.rule.kind(), rule.kind()) {
-            (LimitKind::Quota, LimitKind::Quota) if state.has_ended(now) => new,
+            (LimitKind::Quota, LimitKind::Quota) if state.has_ended_by(&rule, now) => new,
             (LimitKind::Quota, LimitKind::Quota) | (LimitKind::Slots, _) => {
                 state.available + back.available + (new - old)
             }
@@ -64,7 +64,8 @@ impl Shard {
     }
 
     /// Returns the end of the window after the change from the shard's rule to `rule`. A window that
-    /// is open goes on, unless it is another one; a session that has ended begins with its next use.
+    /// is open goes on, unless it is another one; a session that has ended begins with its next use,
+    /// and one that gets another length keeps its begin.
     fn window_end(
         state: &LimitState,
         rule: RefillRule,
@@ -74,12 +75,18 @@ impl Shard {
         let Some(code) = rule.window_code() else {
             return EpochMillis::default();
         };
-        let has_ended = state.has_ended(now);
         let is_same = state.rule.window_code() == Some(code);
-        if is_same && !has_ended || has_ended && code.session().is_some() {
-            return state.window_end;
+        match code.session() {
+            _ if is_same && !state.has_ended(now) => state.window_end,
+            // It begins with its next use.
+            Some(_) if is_same => state.window_end,
+            Some(_) if state.has_ended_by(&rule, now) => EpochMillis::default(),
+            _ => {
+                let kept = state.session_end(&rule);
+                let end = kept.or_else(|| calendar.end_after(code, now));
+                end.unwrap_or(state.window_end)
+            }
         }
-        calendar.end_after(code, now).unwrap_or(state.window_end)
     }
 
     /// Returns the kind that the shard has under this name, if the limit cannot replace it: slots

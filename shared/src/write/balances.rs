@@ -46,7 +46,11 @@ pub fn change_balances(
     if view.escrow.is_some() || !changes.keys().all(can_set) {
         return None;
     }
-    let now = now.max(EpochMillis(view.refilled_at.0.saturating_add(1)));
+    // Only refill goes by `rf`, which a clock that was ahead may have set.
+    let (clock, now) = (
+        now,
+        now.max(EpochMillis(view.refilled_at.0.saturating_add(1))),
+    );
     let mut update = Update {
         key: view.key.item_key(),
         conditions: require_refilled_at(view).into(),
@@ -62,7 +66,7 @@ pub fn change_balances(
     ]);
     // A window that begins may end after it.
     let needs_later = |(name, change): (&LimitName, &BalanceChange)| match change {
-        _ if view.limits[name].has_ended(now) => true,
+        _ if view.limits[name].has_ended(clock) => true,
         BalanceChange::SetTo(amount) => *amount < view.share(&view.limits[name]),
         BalanceChange::Raise(_) => false,
     };
@@ -72,7 +76,10 @@ pub fn change_balances(
     }
     for (name, state) in &view.limits {
         let more = match changes.get(name) {
-            Some(BalanceChange::SetTo(amount)) => *amount - view.balance(state, now),
+            Some(BalanceChange::SetTo(amount)) => {
+                let by_clock = state.rule.kind().has_window();
+                *amount - view.balance(state, if by_clock { clock } else { now })
+            }
             Some(BalanceChange::Raise(amount)) => *amount,
             None => MilliTokens::ZERO,
         };
@@ -81,7 +88,7 @@ pub fn change_balances(
             LimitKind::Slots => continue,
             LimitKind::Quota => {
                 if more != MilliTokens::ZERO {
-                    change_window(&mut update, view, (name, state), more, calendar, now)?;
+                    change_window(&mut update, view, (name, state), more, calendar, clock)?;
                 }
                 continue;
             }
@@ -125,5 +132,10 @@ fn change_window(
         AttributeUpdate::Set(tokens(name), Value::Int(balance.0)),
         AttributeUpdate::Set(window_end(name), Value::Int(end.0)),
     ]);
+    // A write of before is no longer the last one of this window.
+    let forget = AttributeUpdate::Remove(Path::of(attr::LAST_WRITE_ID));
+    if !update.changes.contains(&forget) {
+        update.changes.push(forget);
+    }
     Some(())
 }

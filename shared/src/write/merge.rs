@@ -72,9 +72,10 @@ pub fn merged(lower: &Shard, upper: &Shard, now: EpochMillis) -> Option<Shard> {
                 let seen = &freed.limits[name];
                 let end = state.window_end.max(seen.window_end);
                 let is_behind = |of: &LimitState| of.window_end < end;
-                if is_behind(state) && !state.has_ended(now)
-                    || is_behind(seen) && !seen.has_ended(now)
-                {
+                let is_same = state.rule.window_code() == seen.rule.window_code();
+                // An end belongs to its rule.
+                let is_apart = |of: &LimitState| !of.has_ended(now) && (!is_same || is_behind(of));
+                if is_apart(state) || is_apart(seen) {
                     return None;
                 }
                 let here = match is_behind(state) {

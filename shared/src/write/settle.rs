@@ -133,7 +133,9 @@ impl Settle<'_> {
             if is_quota {
                 update.conditions.extend(has_kind(limit, LimitKind::Quota));
             } else {
-                let least = Value::Int(i64::from(self.is_unheld(settled)));
+                // What has a ceiling returns to a rate.
+                let is_rate = tk > MilliTokens::ZERO && settled.ceiling.is_some();
+                let least = Value::Int(i64::from(is_rate || self.is_unheld(settled)));
                 let amount = Path::limit(limit, Field::RefillAmount);
                 update.conditions.push(Condition::AtLeast(amount, least));
             }

@@ -16,8 +16,8 @@ use std::cmp::Ordering;
 use std::collections::BTreeMap;
 
 use super::{
-    AttributeUpdate, Condition, Path, Roll, Update, Value, count_write, due, require_limits,
-    set_write_id, ttl,
+    AttributeUpdate, Condition, Path, Roll, Update, Value, count_write, due, has_kind,
+    require_limits, set_write_id, ttl,
 };
 use crate::math::refill_between;
 use crate::{
@@ -142,6 +142,15 @@ impl Take<'_> {
             self.take_refill(view, now)
         };
         require_limits(&mut update, view);
+        // What another kind takes would return otherwise, so this take must fail.
+        let other = self.limits.limits.iter().filter(|limit| {
+            let is_asked = self.asks.iter().any(|ask| ask.limit == *limit.name());
+            is_asked && view.other_kind(limit).is_some()
+        });
+        for limit in other {
+            let kind = has_kind(limit.name(), limit.rule().kind());
+            update.conditions.extend(kind);
+        }
         update
     }
 
@@ -208,7 +217,8 @@ impl Take<'_> {
         let order = self.limits.order(seen.config_version);
         let is_older = order.is_some_and(Ordering::is_lt);
         let wish = match self.limits.is_own {
-            _ if is_older => ttl::TtlWish::Same,
+            // Of a window that others have begun, the end is not known.
+            _ if is_older || self.windows_begun => ttl::TtlWish::Same,
             true => ttl::TtlWish::Kept,
             false => ttl::TtlWish::Ends,
         };

@@ -4,6 +4,7 @@ use std::collections::BTreeMap;
 
 use crate::keys::{entity, namespace, resource};
 use crate::model::{Held, Item, config};
+use crate::quotas::any_quota;
 use proptest::collection::{btree_map, vec};
 use proptest::option;
 use proptest::prelude::*;
@@ -48,8 +49,10 @@ fn limit() -> impl Strategy<Value = Limit> {
         rate.prop_map(|(name, capacity, amount, ms)| Limit::custom(&name, capacity, amount, ms));
     let slots = ("[a-z]{1,3}", 1..=10_i64.pow(12))
         .prop_map(|(name, slots)| Limit::concurrent(&name, slots));
+    let quota = ("[a-z]{1,3}", 1..=10_i64.pow(12), any_quota())
+        .prop_map(|(name, tokens, window)| Limit::quota(&name, tokens, window));
     (
-        prop_oneof![3 => rate, 1 => slots].prop_filter_map("taken", Result::ok),
+        prop_oneof![3 => rate, 1 => slots, 1 => quota].prop_filter_map("taken", Result::ok),
         mode(),
     )
         .prop_map(|(limit, mode)| limit.in_mode(mode))

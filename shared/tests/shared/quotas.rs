@@ -200,7 +200,7 @@ fn any_window() -> impl Strategy<Value = CalendarWindow> {
 }
 
 /// Returns some window of any kind.
-fn any_quota() -> impl Strategy<Value = QuotaWindow> {
+pub fn any_quota() -> impl Strategy<Value = QuotaWindow> {
     let session = (1_000..=31_622_400_000_u64).prop_map(|ms| {
         SessionWindow::new(Duration::from_millis(ms))
             .unwrap()

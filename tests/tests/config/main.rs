@@ -11,6 +11,7 @@ mod hierarchy_races;
 mod limit_texts;
 mod limits_file;
 mod props;
+mod quotas;
 mod releases;
 mod resolve;
 mod schema;

@@ -8,7 +8,7 @@ use weirgate_shared::write::Take;
 use weirgate_shared::{Asks, EpochMillis, Lease, MilliTokens, Millis, Shard, WriteId};
 use weirgate_store::StoreError;
 
-use crate::queue::part::Windows;
+use crate::queue::part::{Windows, windows_in};
 use crate::queue::settle::MAX_CLOCK_SKEW;
 use crate::queue::shard_state::ShardState;
 use crate::queue::waiter::Waiter;
@@ -34,8 +34,6 @@ pub(super) struct Attempt {
     pub(super) write_ids: Vec<WriteId>,
     /// Shard that the last write was planned on.
     pub(super) seen: Option<Arc<Shard>>,
-    /// Windows of quotas from which the last write takes, if it applies.
-    pub(super) windows: Windows,
     /// Age of that view.
     pub(super) age: Duration,
     /// Whether the last write requests a split.
@@ -83,7 +81,6 @@ impl Attempt {
             asks,
             write_ids: vec![],
             seen: None,
-            windows: Windows::new(),
             age: Duration::ZERO,
             is_hot: false,
             is_doubted: false,
@@ -223,6 +220,17 @@ impl Attempt {
         let leases = shard.leases.as_ref();
         let holds = |(id, _): &(WriteId, Lease)| leases.is_some_and(|all| all.contains_key(id));
         shard.last_write_id.as_ref().is_some_and(is_ours) || self.leases.iter().flatten().any(holds)
+    }
+
+    /// Returns the windows of quotas that the batch took from, as the shard shows after its write: by
+    /// the shard itself, if no other write came since, otherwise by the batch's leases.
+    pub(super) fn windows(&self, shard: &Shard) -> Windows {
+        if (shard.last_write_id.as_ref()).is_some_and(|op| self.write_ids.contains(op)) {
+            return windows_in(shard);
+        }
+        let leases = self.leases.iter().flatten();
+        let found = leases.filter_map(|(id, _)| shard.leases.as_ref()?.get(id));
+        found.flat_map(|lease| lease.windows.clone()).collect()
     }
 
     /// Returns whether a limit that the batch takes of was full.

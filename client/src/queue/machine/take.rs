@@ -13,13 +13,12 @@ use weirgate_store::{ErrorKind, StoreError};
 use super::attempt::Attempt;
 use super::{Asked, Command, Look, Machine, Next, PATIENCE, Written, is_key_range_throttle};
 use crate::queue::pace::{ContentionBackoff, FRESH_VIEW};
-use crate::queue::part::{HoldPart, Portion, Windows, windows_in};
+use crate::queue::part::{HoldPart, Portion};
 use crate::queue::shard_state::ShardView;
 use crate::queue::waiter::{Reason, Waiter};
 use crate::session::{Env, Sent, backoff};
 use crate::values::{
-    Error, Outcome, check_bucket_debt, check_bucket_limits, check_next_windows, check_windows,
-    count,
+    Error, Outcome, check_bucket_debt, check_bucket_limits, check_next_windows, count,
 };
 
 impl Machine {
@@ -62,16 +61,9 @@ impl Machine {
         }
         let is_doubted = view.as_ref().is_some_and(is_doubtful);
         let seen = view.map(|view| view.shard);
-        let limits = &attempt.waiters[0].request.limits;
-        let is_known = |shard: &Arc<Shard>| shard.matches_rules(limits, now);
-        let has_windows = match seen.as_ref().is_some_and(is_known) {
-            true => Ok(()),
-            false => check_windows(limits, now),
-        };
-        let checked = has_windows.and_then(|()| {
-            let Some(shard) = &seen else { return Ok(()) };
-            check_bucket_limits(shard, limits)?;
-            check_next_windows(shard, &attempt.asks, now)?;
+        let checked = seen.as_ref().map_or(Ok(()), |shard| {
+            check_bucket_limits(shard, &attempt.waiters[0].request.limits)?;
+            check_next_windows(shard, attempt.asks.debits().map(|ask| &ask.limit), now)?;
             check_bucket_debt(shard, attempt.asks.with(Effect::IntoDebt))
         });
         if let Err(error) = checked {
@@ -89,8 +81,6 @@ impl Machine {
             Some(seen) => take.plan(seen, now),
             None => take.create(now),
         };
-        let windows = seen.as_ref().map(|seen| windows_in(&take.begun(seen, now)));
-        attempt.windows = windows.unwrap_or_default();
         (attempt.seen, attempt.is_hot) = (seen, is_hot);
         attempt.is_doubted |= is_doubted;
         self.attempt = Some(attempt);
@@ -242,13 +232,8 @@ impl Machine {
     }
 
     /// Grants all waiters, also those that have gone: what was taken for them returns.
-    fn grant(
-        &mut self,
-        attempt: Attempt,
-        taken_at: EpochMillis,
-        shard: &Arc<Shard>,
-        windows: &Windows,
-    ) {
+    fn grant(&mut self, attempt: Attempt, taken_at: EpochMillis, shard: &Arc<Shard>) {
+        let windows = attempt.windows(shard);
         for (waiter, lease) in attempt.waiters.into_iter().zip(attempt.leases) {
             let part = HoldPart {
                 state: Arc::clone(&self.shard),
@@ -274,7 +259,7 @@ impl Machine {
     /// Grants all waiters by the response to the last write, which also shows what is left for others.
     fn grant_and_deny(&mut self, env: &Env, attempt: Attempt, shard: &Arc<Shard>) {
         let (plan, is_doubted) = (attempt.last_plan, attempt.is_doubted);
-        self.grant(attempt, plan.at, shard, &windows_in(shard));
+        self.grant(attempt, plan.at, shard);
         if !is_doubted {
             self.deny_as_of(env, plan);
         }
@@ -311,8 +296,8 @@ impl Machine {
     /// Grants all waiters of an unconfirmed write that the shard shows.
     fn found(&mut self, env: &Env, attempt: Attempt, shard: &Arc<Shard>) {
         attempt.count_unconfirmed_tokens(env, 1, Some(shard.write_seq - 1));
-        let (planned_at, windows) = (attempt.planned.now, attempt.windows.clone());
-        self.grant(attempt, planned_at, shard, &windows);
+        let planned_at = attempt.planned.now;
+        self.grant(attempt, planned_at, shard);
     }
 
     /// Sends the waiters elsewhere, because this shard is missing and may not be created.

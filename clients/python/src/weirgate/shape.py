@@ -6,6 +6,7 @@
 from __future__ import annotations
 
 import math
+import re
 from typing import Any, Callable, Optional
 
 Shape = Callable[[Any], bool]
@@ -136,7 +137,8 @@ def _within(most: int) -> Shape:
 _NAMED = fields(name=some_text, mode=one_of("enforced", "shadow", "soft"))
 _TOKENS = _within(10**12)
 _RATE = _and(_NAMED, fields(capacity_tokens=_TOKENS, refill_tokens=_TOKENS, refill_period_ms=_within(366 * 86_400_000)))
-_QUOTA = fields(quota_tokens=_TOKENS, text=lambda value: text(value) and "/" in value)
+_WINDOW = re.compile("[^/]*/[^,]")
+_QUOTA = fields(quota_tokens=_TOKENS, text=lambda value: text(value) and _WINDOW.match(value) is not None)
 _CONFIGURED = list_of(_or(_RATE, _and(_NAMED, fields(slots=_TOKENS)), _and(_NAMED, _QUOTA)))
 _LEVEL = _or(
     fields(level=one_of("entity_resource"), entity=some_text, resource=some_text),

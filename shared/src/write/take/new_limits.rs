@@ -35,7 +35,7 @@ impl Take<'_> {
             });
         }
         reclaim(&mut update, shard, now);
-        let changed = shard.projected(self.limits, now);
+        let changed = self.changed(shard, now);
         let differs =
             |(name, state): (&LimitName, &LimitState)| changed.limits[name].rule != state.rule;
         let is_ordered = self.limits.order(shard.config_version).is_some();
@@ -51,7 +51,6 @@ impl Take<'_> {
                 let next = LimitState {
                     available: next.available - need,
                     consumed: next.consumed + consumption,
-                    window_end: self.first_window(name, next, now),
                     ..*next
                 };
                 update.conditions.push(Condition::Absent(tokens(name)));

@@ -26,8 +26,9 @@ impl Take<'_> {
     ) -> Option<EpochMillis> {
         let need = self.need(name);
         let fits = need <= view.share(state) || self.is_into_debt(name);
-        let begins =
-            state.has_ended(now) && need > MilliTokens::ZERO && !self.windows_begun && fits;
+        // A lease names the window that its tokens are from, so none is assumed.
+        let by_others = self.windows_begun && self.leases.is_empty();
+        let begins = state.has_ended(now) && need > MilliTokens::ZERO && !by_others && fits;
         let code = state.rule.window_code().filter(|_| begins)?;
         self.limits.calendar.end_after(code, now)
     }
@@ -44,12 +45,28 @@ impl Take<'_> {
         let code = state.rule.window_code();
         let code = code.filter(|code| is_used || code.session().is_none());
         let end = code.and_then(|code| self.limits.calendar.end_after(code, now));
-        end.unwrap_or_default()
+        end.unwrap_or(state.window_end)
+    }
+
+    /// Returns the view with the acquire's limits, and the windows that the take leaves.
+    pub(super) fn changed(&self, view: &Shard, now: EpochMillis) -> Shard {
+        let mut changed = view.projected(self.limits, now);
+        for (name, next) in &mut changed.limits {
+            next.window_end = match view.limits.get(name) {
+                Some(state) if state.rule == next.rule => {
+                    let begins = self.begins(view, name, state, now);
+                    begins.unwrap_or(state.window_end)
+                }
+                // Another rule, or a new limit.
+                _ if next.has_ended(now) => self.first_window(name, next, now),
+                _ => next.window_end,
+            };
+        }
+        changed
     }
 
     /// Returns the view with the windows that the take begins.
-    #[must_use]
-    pub fn begun<'s>(&self, view: &'s Shard, now: EpochMillis) -> Cow<'s, Shard> {
+    pub(super) fn begun<'s>(&self, view: &'s Shard, now: EpochMillis) -> Cow<'s, Shard> {
         let mut next = Cow::Borrowed(view);
         for (name, state) in &view.limits {
             if let Some(end) = self.begins(view, name, state, now)
@@ -107,12 +124,23 @@ impl Take<'_> {
             ]);
             return;
         }
-        if back > MilliTokens::ZERO && !state.has_ended(now) {
+        let is_open = !state.has_ended(now);
+        let back = if is_open { back } else { MilliTokens::ZERO };
+        // A lease names the window that its tokens are from.
+        let is_leased = need > MilliTokens::ZERO && !self.leases.is_empty();
+        let is_named = back > MilliTokens::ZERO || is_leased;
+        if is_named {
             push_new(update, same_window(name, state));
-            self.debit_window(update, name, need, back);
-        } else if need > MilliTokens::ZERO {
+        }
+        if need > MilliTokens::ZERO && !(is_named && is_open) {
             require_open(update, name, now);
-            self.debit_window(update, name, need, MilliTokens::ZERO);
+        }
+        if need > MilliTokens::ZERO || back > MilliTokens::ZERO {
+            self.debit_window(update, name, need, back);
+        } else if is_open && self.asks.enforced(name.as_str()).is_some() {
+            // Nothing is granted of a debt.
+            let least = Condition::AtLeast(tokens(name), Value::Int(0));
+            update.conditions.push(least);
         }
     }
 
@@ -162,25 +190,12 @@ impl Take<'_> {
         if was_quota {
             update.conditions.push(same_window(name, state));
         }
-        if state.has_ended(now) {
-            // Nothing is taken of a session that has not begun, so it still has not.
-            let ends = need > MilliTokens::ZERO && next.has_ended(now);
-            let code = next.rule.window_code().filter(|_| ends);
-            let end = code.and_then(|code| self.limits.calendar.end_after(code, now));
-            let next = LimitState {
-                window_end: end.unwrap_or(next.window_end),
-                ..*next
-            };
-            // To a process with a slower clock the window is still open, with the balance of it.
-            let stays =
-                is_quota && next.window_end == state.window_end && need == MilliTokens::ZERO;
-            if !stays {
-                let left = Value::Int((next.available - need).0);
-                update
-                    .changes
-                    .push(AttributeUpdate::Set(tokens(name), left));
-            }
-            update.changes.extend(set_window(name, state, &next));
+        if state.has_ended_by(&next.rule, now) {
+            let left = next.available - need;
+            update
+                .changes
+                .push(AttributeUpdate::Set(tokens(name), Value::Int(left.0)));
+            update.changes.extend(set_window(name, state, next));
         } else if was_quota && is_quota {
             self.debit_window(update, name, need, back.available + (new - old));
             update.changes.extend(set_window(name, state, next));

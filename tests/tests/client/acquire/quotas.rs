@@ -3,6 +3,8 @@
 use std::time::Duration;
 
 use weirgate::{Every, FakeClock, Grant, Limit, OnUnavailable, RateLimiter, Settlement};
+use weirgate_shared::write::expire;
+use weirgate_store::{ReturnValues, WriteOutcome};
 use weirgate_testkit::Fault;
 use weirgate_tests::fleet::{
     Fleet, START, ask, denied, granted, is_granted, leased, millis, pass, rpm, secs, tokens,
@@ -98,7 +100,13 @@ const ALL: [Back; 6] = [
     Back::Refunded,
 ];
 
-async fn give_back(back: Back, grant: Grant, limiter: &RateLimiter, limits: &[Limit]) {
+async fn give_back(
+    fleet: &Fleet,
+    back: Back,
+    grant: Grant,
+    limiter: &RateLimiter,
+    limits: &[Limit],
+) {
     match back {
         Back::RolledBack => assert_eq!(grant.roll_back().await.unwrap(), Settlement::Applied),
         Back::Adjusted => {
@@ -117,15 +125,13 @@ async fn give_back(back: Back, grant: Grant, limiter: &RateLimiter, limits: &[Li
         }
         Back::Dropped => drop(grant),
         Back::Expired => {
-            // Nobody releases it, and a take finds it expired.
+            // No caller releases it, and the reconciler finds it expired.
             let _ = grant.into_token();
             pass(secs(61)).await;
-            assert!(is_granted(limiter, limits, &[("q", 0)]).await);
-            let _ = granted(limiter, limits, &[("q", 1)])
-                .await
-                .roll_back()
-                .await
-                .unwrap();
+            let (update, _) = expire(&fleet.bucket().await, fleet.now()).unwrap();
+            let table = fleet.dynamo.table().await;
+            let outcome = table.update(&update, ReturnValues::None).await.unwrap();
+            assert!(matches!(outcome, WriteOutcome::Applied(_)), "{outcome:?}");
         }
     }
 }
@@ -151,7 +157,7 @@ async fn i1_what_was_taken_in_one_window_returns_to_no_other() {
                 let _ = granted(&other, &limits, &[("q", 3)]).await;
                 3
             };
-            give_back(back, grant, &limiter, &limits).await;
+            give_back(&fleet, back, grant, &limiter, &limits).await;
             pass(millis(10)).await;
             let left = match (back, is_late) {
                 // What is dropped without a lease stays used.
@@ -222,7 +228,7 @@ async fn a_top_up_is_good_until_the_end_of_the_window() {
         edit().drain("q").send().await.unwrap();
         assert!(
             !is_granted(&limiter, &limits, &[("q", 1)]).await,
-            "a window that nobody had begun"
+            "a window that no take had begun"
         );
     }
 }
@@ -270,7 +276,7 @@ async fn a_local_bucket_counts_by_windows() {
         assert!(wait > HOUR - secs(10) && wait <= HOUR, "{wait:?}");
         pass(wait).await;
         let _ = granted(&limiter, &limits, &[("q", 4)]).await;
-        first.roll_back().await.unwrap();
+        let _ = first.roll_back().await.unwrap();
         assert!(
             !is_granted(&limiter, &limits, &[("q", 2)]).await,
             "it was of another window"
@@ -351,4 +357,38 @@ async fn a_quota_is_never_prefetched() {
     }
     assert_eq!(limiter.stats().prefetch_hits, 0);
     assert_eq!(stored(&fleet).await.0, 950);
+}
+
+/// A take whose answer is lost, and that is found after another process has begun the next window.
+#[tokio::test(start_paused = true)]
+async fn i1_what_an_unconfirmed_take_took_returns_to_its_own_window() {
+    for is_leased in [false, true] {
+        let fleet = Fleet::slow(millis(5)).await;
+        let (limiter, other) = (fleet.limiter().await, fleet.limiter().await);
+        let limits = hourly(10);
+        let _ = granted(&limiter, &limits, &[("q", 1)]).await;
+        let _ = granted(&other, &limits, &[("q", 1)]).await;
+        pass(
+            HOUR - millis(3)
+                - Duration::from_millis(u64::try_from(fleet.now().0 - START.0).unwrap()),
+        )
+        .await;
+        fleet.fail(&[Fault::LoseAnswer]);
+        let ask = ask(&limiter, &limits, &[("q", 4)]);
+        let ask = if is_leased { ask.lease(secs(60)) } else { ask };
+        let late = async {
+            pass(millis(10)).await;
+            granted(&other, &limits, &[("q", 7)]).await
+        };
+        let (taken, _) = tokio::join!(ask.send(), late);
+        let window = stored(&fleet).await.1;
+        assert_eq!(window, 2 * 3_600_000);
+        let before = stored(&fleet).await.0;
+        if let Some(grant) = taken.unwrap().granted() {
+            let _ = grant.roll_back().await.unwrap();
+        }
+        let after = stored(&fleet).await.0;
+        // Whatever it took of this window returned to it, and nothing else did.
+        assert!(before <= 3 && after <= 3, "{is_leased}: {before}, {after}");
+    }
 }

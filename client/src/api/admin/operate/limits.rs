@@ -9,7 +9,7 @@ use crate::api::admin::Admin;
 use crate::bucket::BucketState;
 use crate::config::{Freshness, resolve};
 use crate::session::{CacheKey, deadline};
-use crate::values::{Error, Limits, check_bucket_limits, check_limit_count};
+use crate::values::{Error, Limits, check_bucket_limits, check_limit_count, check_windows};
 
 impl Admin {
     /// Writes the configured limits to all shards of a bucket now. Without this, a shard gets them
@@ -142,6 +142,7 @@ impl LimitsEdit<'_> {
             });
         };
         check_limit_count(&config.limits)?;
+        check_windows(&config.limits)?;
         Ok(config.limits.clone())
     }
 }
