@@ -67,8 +67,6 @@ pub struct OpenRequest {
     pub(crate) round: u8,
     /// When the lease of this round begins.
     pub(crate) since: i64,
-    /// Earliest window of a quota from which a write of this round may have taken.
-    pub(crate) window: Option<EpochMillis>,
     /// Whether only the part that fits is returned.
     pub(crate) is_cut: bool,
 }
@@ -106,7 +104,6 @@ impl OpenRequest {
     /// Begins another round: the writes before it have not happened, or count as taken.
     pub(crate) fn begin(&mut self, now: i64) {
         (self.round, self.since) = (self.writes, now);
-        self.window = None;
         self.write(now);
     }
 }

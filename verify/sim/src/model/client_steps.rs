@@ -51,7 +51,6 @@ impl Protocol {
             round,
             since,
             is_cut,
-            window: None,
         });
         Self::look(state, index);
     }
@@ -222,39 +221,6 @@ impl Protocol {
         Sent::of(kind, vec![Action::Update(update)], clock)
     }
 
-    /// Returns the end of the window that the client's take plans to take from, by its view.
-    fn planned_window(
-        &self,
-        state: &State,
-        index: usize,
-        clock: EpochMillis,
-    ) -> Option<EpochMillis> {
-        let client = &state.clients[index];
-        let name = self.bounds.limit.name();
-        let open = client.open.as_ref()?;
-        let RequestKind::Take(need) = open.kind else {
-            return None;
-        };
-        self.bounds.limit.rule().window_code()?;
-        let limits = limits_of(std::slice::from_ref(self.limit_of(index)));
-        let (key, needs) = (
-            &self.keys[open.shard],
-            BTreeMap::from([(name.clone(), need)]),
-        );
-        let take = Take {
-            asks: Asks::of(Effect::Enforce, needs),
-            windows_begun: index == 1 && open.writes == 1,
-            ..Take::nothing(key, limits, self.id(state, index, open.writes), clock)
-        };
-        let view = client.views[open.shard].as_ref().map(|row| row.bucket());
-        let begun = view.map(|view| take.begun(view, clock));
-        let limit = begun.and_then(|begun| begun.limits.get(name).copied());
-        match limit {
-            Some(limit) => Some(limit.window_end),
-            None => CALENDAR.end_after(self.limit_of(index).rule().window_code()?, clock),
-        }
-    }
-
     fn lease(
         &self,
         state: &State,
@@ -271,10 +237,6 @@ impl Protocol {
     /// The client's write arrives, or what else becomes of it.
     pub(crate) fn arrive(&self, state: &mut State, index: usize, fate: Fate) {
         let sent = self.sent(state, index);
-        let planned = self.planned_window(state, index, sent.clock);
-        if let Some(open) = &mut state.clients[index].open {
-            open.window = open.window.into_iter().chain(planned).min();
-        }
         let arrives = matches!(fate, Fate::Answered | Fate::Doubled | Fate::AnswerLost);
         let applied = arrives && self.write(state, &sent);
         if matches!(fate, Fate::Doubled | Fate::Late) {
@@ -371,17 +333,20 @@ impl Protocol {
                 });
             }
             let ceiling = row.bucket().share(row.limit());
+            // By the shard, if no other take came since, otherwise by the lease.
+            let leases = row.bucket().leases.iter().flatten();
+            let mut held = leases.filter(|(id, _)| lease.as_ref().is_some_and(|own| own.0 == **id));
+            let window = match applied || by_id {
+                true => Some(row.limit().window_end),
+                false => held.find_map(|(_, lease)| lease.windows.values().next().copied()),
+            };
             let grant = |(id, expires)| Grant {
                 shard: open.shard,
                 id,
                 amount: need,
                 expires,
                 ceiling,
-                window: if applied {
-                    Some(row.limit().window_end)
-                } else {
-                    open.window
-                },
+                window,
                 is_renewed: false,
                 is_lost: false,
             };
