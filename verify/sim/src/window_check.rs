@@ -177,7 +177,7 @@ impl WindowCheck {
                         .any(|(known, lease)| known == id && lease.tokens.contains_key(name))
                 });
                 if !was_there {
-                    self.leases.entry(of).or_insert(state.window_end.0);
+                    self.leases.insert(of, state.window_end.0);
                 }
             }
         }

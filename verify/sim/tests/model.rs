@@ -43,6 +43,8 @@ explored! {
     slots: Protocol::new(sizes::slots());
     moved_slots: Protocol::new(sizes::moved_slots());
     looks: Protocol::new(sizes::looks());
+    quota: Protocol::new(sizes::quota());
+    sharded_quota: Protocol::new(sizes::sharded_quota());
     recorded: Copying::new(sizes::recorded());
     deleted: Copying::new(sizes::deleted());
     #[ignore = "larger: a third step of the functions"]
@@ -134,6 +136,10 @@ guards! {
     TopUp "shard_count =": edited;
     Reset "shard_count =": edited;
     Expire "v =": leases;
+    Take "we =": quota;
+    Take "we >=": quota;
+    RollBack "we =": quota;
+    Split "we =": sharded_quota;
     Erase "v =": erased;
     Erase "rf absent": erased;
     Copy "q <=": recorded;

@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use weirgate_shared::write::{Action, AttributeUpdate, Condition};
-use weirgate_shared::{EpochMillis, Hour, Limit, MilliTokens, Shard, WriteId, attr};
+use weirgate_shared::{EpochMillis, Hour, Lease, Limit, MilliTokens, Shard, WriteId, attr};
 
 use crate::model::coverage::Event;
 use crate::model::function_steps::is_edit;
@@ -74,6 +74,9 @@ impl Protocol {
             };
             state.ledger.enter(clock, admitted, back);
         }
+        if self.bounds.limit.rule().kind().has_window() {
+            self.enter_windows(state, sent, &before);
+        }
         if is_edit(kind) {
             self.enter_edit(state, sent, &before);
         }
@@ -109,6 +112,75 @@ impl Protocol {
                 .iter_mut()
                 .filter_map(|client| client.open.as_mut());
             open.for_each(|open| open.sent = open.sent.map(|_| state.now));
+        }
+    }
+
+    /// Enters the takes and returns of a write in the windows of its items, and checks that a balance
+    /// grew only by what came back into the window that it was taken from.
+    fn enter_windows(&self, state: &mut State, sent: &Sent, before: &Table) {
+        let moves = matches!(
+            sent.kind,
+            Kind::Split | Kind::Make | Kind::Clear | Kind::Merge
+        );
+        let takes = matches!(sent.kind, Kind::Take | Kind::Create);
+        let taken = if takes {
+            sent.admitted
+        } else {
+            MilliTokens::ZERO
+        };
+        let rows = before.items.iter().zip(state.table.items.clone());
+        let rows: Vec<_> = rows.filter(|(was, is)| **was != *is).collect();
+        let live = |row: &Option<Arc<Row>>| row.clone().filter(|row| !row.is_merged());
+        let Some(first) = rows.iter().find_map(|(_, is)| live(is)) else {
+            return;
+        };
+        for (was, is) in rows {
+            let was = live(was);
+            // A shard that is merged away leaves its tokens to the first one.
+            let row = live(&is).unwrap_or_else(|| Arc::clone(&first));
+            let new = row.limit();
+            let held = |row: &Option<Arc<Row>>| {
+                let leases = row
+                    .iter()
+                    .flat_map(|row| row.bucket().leases.iter().flatten());
+                let held = |(id, lease): (&WriteId, &Lease)| {
+                    (
+                        id.clone(),
+                        lease.tokens.values().copied().sum::<MilliTokens>(),
+                    )
+                };
+                leases.map(held).collect::<Vec<_>>()
+            };
+            let (had, has) = (held(&was), held(&live(&is)));
+            for (id, _) in has.iter().filter(|lease| !had.contains(lease)) {
+                state.windows.entry(id.clone()).or_insert(new.window_end);
+            }
+            let gone = had.iter().filter(|lease| !has.contains(lease));
+            let is_of_this = |id: &WriteId| state.windows.get(id) == Some(&new.window_end);
+            let (same, other): (Vec<_>, Vec<_>) = gone.partition(|(id, _)| is_of_this(id));
+            let is_returned = sent.kind != Kind::Release;
+            let ended: Vec<_> = had.iter().filter(|lease| !has.contains(lease)).collect();
+            let back: MilliTokens = same.iter().map(|(_, amount)| *amount).sum();
+            let back = if is_returned { back } else { MilliTokens::ZERO };
+            if is_returned && !other.is_empty() {
+                self.coverage.note(Event::ReturnedToNoWindow);
+            }
+            let begins = was.as_ref().map(|was| was.limit().window_end) != Some(new.window_end);
+            let most = match &was {
+                Some(was) if !begins => was.limit().available + back,
+                _ => row.bucket().share(new),
+            };
+            state.is_misreturned |= !moves && new.available > most - taken;
+            if takes && begins && was.is_some() {
+                self.coverage.note(Event::Begun);
+            }
+            if sent.kind == Kind::Merge && begins {
+                self.coverage.note(Event::MergedBehind);
+            }
+            *state.ledger.windows.entry(new.window_end).or_default() += (taken - back).0;
+            for (id, _) in ended {
+                state.windows.remove(id);
+            }
         }
     }
 

@@ -34,6 +34,8 @@ pub struct Grant {
     pub expires: EpochMillis,
     /// The shard's share of the limit when it was taken.
     pub(crate) ceiling: MilliTokens,
+    /// End of the window of a quota that it was taken from, as the client knows it.
+    pub(crate) window: Option<EpochMillis>,
     /// It was made to last longer.
     pub is_renewed: bool,
     /// Its item was deleted.

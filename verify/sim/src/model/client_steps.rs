@@ -7,7 +7,10 @@ use std::sync::Arc;
 use weirgate_shared::write::{
     Action, Condition, LeaseChange, LimitDelta, Path, Roll, Settle, Take, Value,
 };
-use weirgate_shared::{Asks, Effect, EpochMillis, Hour, Lease, Limit, MilliTokens, WriteId, attr};
+use weirgate_shared::{
+    Asks, Calendar, Effect, EpochMillis, Hour, Lease, Limit, MilliTokens, VersionedLimits, WriteId,
+    attr,
+};
 
 use crate::model::client::{Grant, OpenRequest, RequestKind};
 use crate::model::coverage::Event;
@@ -16,6 +19,19 @@ use crate::model::protocol::Protocol;
 use crate::model::state::{Sent, State};
 use crate::model::step::Fate;
 use crate::model::table::Row;
+
+/// Windows of so many ms since 1970.
+const CALENDAR: Calendar = Calendar::new(|code, now| {
+    let length = code.0.unsigned_abs().cast_signed() & 0xffff_ffff;
+    Some(EpochMillis(now.0 - now.0.rem_euclid(length) + length))
+});
+
+fn limits_of(limits: &[Limit]) -> VersionedLimits<'_> {
+    VersionedLimits {
+        calendar: CALENDAR,
+        ..limits.into()
+    }
+}
 
 impl Protocol {
     /// The client begins.
@@ -123,9 +139,10 @@ impl Protocol {
                 leases: lease.into_iter().collect(),
                 roll,
                 unconfirmed: &ops,
+                windows_begun: roll.by_others,
                 ..Take::nothing(
                     key,
-                    terms.as_slice(),
+                    limits_of(&terms),
                     self.id(state, index, open.writes),
                     clock,
                 )
@@ -143,7 +160,8 @@ impl Protocol {
             };
         }
         let grant = client.grant.as_ref().expect("it has a lease");
-        let is_held = self.limit_of(index).rule().kind().is_held();
+        let limit = self.limit_of(index).rule().kind();
+        let is_held = limit.is_held();
         let (kind, change, settled) = match open.kind {
             RequestKind::Renew => (
                 Kind::Renew,
@@ -159,7 +177,9 @@ impl Protocol {
                 }),
             ),
             RequestKind::RollBack => {
-                let (tk, tc, ceiling) = (grant.amount, -grant.amount, Some(grant.ceiling));
+                let (tk, tc) = (grant.amount, -grant.amount);
+                let window = grant.window.filter(|_| limit.has_window());
+                let ceiling = window.is_none().then_some(grant.ceiling);
                 (
                     Kind::RollBack,
                     LeaseChange::End,
@@ -167,7 +187,7 @@ impl Protocol {
                         available: tk,
                         consumed: tc,
                         ceiling,
-                        ..LimitDelta::default()
+                        window,
                     }),
                 )
             }
@@ -313,12 +333,20 @@ impl Protocol {
                 });
             }
             let ceiling = row.bucket().share(row.limit());
+            // By the shard, if no other take came since, otherwise by the lease.
+            let leases = row.bucket().leases.iter().flatten();
+            let mut held = leases.filter(|(id, _)| lease.as_ref().is_some_and(|own| own.0 == **id));
+            let window = match applied || by_id {
+                true => Some(row.limit().window_end),
+                false => held.find_map(|(_, lease)| lease.windows.values().next().copied()),
+            };
             let grant = |(id, expires)| Grant {
                 shard: open.shard,
                 id,
                 amount: need,
                 expires,
                 ceiling,
+                window,
                 is_renewed: false,
                 is_lost: false,
             };
@@ -327,7 +355,7 @@ impl Protocol {
         }
         // Unconfirmed tokens count as taken. A new round requests what is available, if that is
         // enough.
-        let terms = std::slice::from_ref(&self.bounds.limit);
+        let terms = limits_of(std::slice::from_ref(&self.bounds.limit));
         let there = row.bucket().projected(terms, self.at(state.now)).limits;
         if !may_try || there.values().any(|state| state.available < need) {
             return None;

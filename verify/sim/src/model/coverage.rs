@@ -18,6 +18,12 @@ pub enum Event {
     Credit,
     /// A take of a shard that was full, and was cut.
     Full,
+    /// A take that began the next window of a quota.
+    Begun,
+    /// A return of tokens of a window that had ended.
+    ReturnedToNoWindow,
+    /// A merge of a shard in an open window with one that has not begun it.
+    MergedBehind,
     /// A take that returned the tokens of expired leases.
     Reclaimed,
     /// A split of a shard that had been split and merged before.

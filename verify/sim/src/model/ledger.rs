@@ -1,5 +1,7 @@
 //! Ledger of grants and returns, kept beside the table and compared with it.
 
+use std::collections::BTreeMap;
+
 use weirgate_shared::{EpochMillis, MilliTokens, RefillRule, ShardIndex, refill_between};
 
 /// The takes and returns between two writes, by the clocks that planned them.
@@ -24,6 +26,8 @@ pub struct Ledger {
     pub recorded_takes: i128,
     /// What an operator's changes added to the balance, less what they removed.
     pub edited: i64,
+    /// Grants of a quota less what came back, by the end of the window of the item.
+    pub windows: BTreeMap<EpochMillis, i64>,
     /// Every interval that ends with the last write, but those that can never be the first to hold
     /// too much.
     spans: Vec<Span>,
@@ -63,6 +67,11 @@ impl Ledger {
     pub fn restart(&mut self) {
         self.edited = self.used;
         self.spans.clear();
+    }
+
+    /// I1: returns whether no window grants more than the quota.
+    pub fn is_within_windows(&self, quota: MilliTokens) -> bool {
+        self.windows.values().all(|net| *net <= quota.0)
     }
 
     /// I1: returns whether no interval grants more than the capacity and its refill.

@@ -44,6 +44,27 @@ impl Protocol {
         all > rule.capacity + refill_between(rule, ShardIndex::UNSPLIT, self.bounds.start, last)
     }
 
+    /// I1: checks that what is left of the last window, and what was granted of it, are no more than
+    /// the quota.
+    fn is_left(&self, state: &State) -> bool {
+        let rule = self.bounds.limit.rule();
+        let buckets = state.table.buckets();
+        let ends = buckets.iter().map(|bucket| self.limit(bucket).window_end);
+        let Some(last) = ends.max().filter(|_| rule.kind().has_window()) else {
+            return true;
+        };
+        let left = |bucket: &&Shard| {
+            let limit = self.limit(bucket);
+            match limit.window_end == last {
+                true => limit.available,
+                false => bucket.share(limit),
+            }
+        };
+        let left: MilliTokens = buckets.iter().map(left).sum();
+        let granted = state.ledger.windows.get(&last).copied().unwrap_or_default();
+        left.0 + granted <= rule.capacity.0
+    }
+
     /// Slots: each is free, or held by a lease. A limit keeps its kind.
     fn has_all_slots(&self, state: &State) -> bool {
         let rule = self.bounds.limit.rule();
@@ -83,6 +104,21 @@ impl Protocol {
             Property::always(
                 "I1: no interval admits too much",
                 |model: &Self, state: &State| state.ledger.is_within(model.bounds.limit.rule()),
+            ),
+            Property::always(
+                "I1: no window admits more than the quota",
+                |model: &Self, state: &State| {
+                    let quota = model.bounds.limit.rule().capacity;
+                    state.ledger.is_within_windows(quota)
+                },
+            ),
+            Property::always(
+                "I1: tokens return to their own window only",
+                |_, state: &State| !state.is_misreturned,
+            ),
+            Property::always(
+                "I1: what is left of the last window was not granted",
+                |model: &Self, state: &State| model.is_left(state),
             ),
             Property::always("I1: no token is minted", |model: &Self, state| {
                 !model.is_minted(state)

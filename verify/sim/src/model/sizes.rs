@@ -1,7 +1,7 @@
 //! The sizes that are explored: each has what the protocol needs for a part of it, and all of it
 //! end in a minute.
 
-use weirgate_shared::{EpochMillis, Limit, Millis};
+use weirgate_shared::{EpochMillis, Limit, Millis, WindowCode};
 
 use crate::model::bounds::Bounds;
 use crate::model::coverage::Event::{self, *};
@@ -314,5 +314,54 @@ pub fn deleted() -> Bounds {
             &[Interim, Final, Replaced, Superseded, Carried, CarryLost],
         ),
         ..recorded()
+    }
+}
+
+/// A quota of two rolling windows, whose grants are rolled back and expire, also in the next window.
+pub fn quota() -> Bounds {
+    Bounds {
+        // Windows of two seconds since 1970, by the calendar of the model. The first one ends after
+        // a tick.
+        limit: of(Limit::quota_of("rpm", 4, WindowCode(-(2 << 52 | 2000)))),
+        needs: vec![3],
+        requests: [2, 1],
+        attempts: 2,
+        lease: Some(1),
+        releases: [false; 2],
+        rolls_back: true,
+        works: 0,
+        jobs: vec![],
+        happens: happens(
+            &[Create, Roll, RollBack, Expire],
+            &[Take, RollBack],
+            &[
+                Plain,
+                Begun,
+                Reclaimed,
+                FoundById,
+                FoundLease,
+                ReturnedToNoWindow,
+            ],
+        ),
+        ..rate()
+    }
+}
+
+/// A quota on one or two shards, which are split and merged where a window ends.
+pub fn sharded_quota() -> Bounds {
+    Bounds {
+        needs: vec![2],
+        ticks: 1,
+        lease: None,
+        rolls_back: false,
+        works: 2,
+        faults: 0,
+        jobs: vec![Split, Merge],
+        happens: happens(
+            &[Create, Roll, Split, Make, Clear, Merge],
+            &[Take, Split, Merge],
+            &[Plain, Begun, MergedBehind],
+        ),
+        ..quota()
     }
 }

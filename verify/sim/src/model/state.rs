@@ -1,5 +1,6 @@
 //! One state of the model.
 
+use std::collections::BTreeMap;
 use std::hash::{Hash, Hasher};
 use std::sync::Arc;
 
@@ -38,6 +39,10 @@ pub struct State {
     pub is_repeated: bool,
     /// An operator's change left other balances than it should, or was made twice.
     pub is_misedited: bool,
+    /// Window that the tokens of each lease were taken from, if the limit is a quota.
+    pub windows: BTreeMap<WriteId, EpochMillis>,
+    /// A balance grew by more than what came back into its own window.
+    pub is_misreturned: bool,
     /// A take counted for an hour before the one it was planned in.
     pub is_belated: bool,
     /// Shards after each write, if the bounds keep the stream.
