@@ -6,8 +6,6 @@ use std::time::Duration;
 use fastrand::Rng;
 use weirgate::{EpochMillis, Every, Limit, RefillRule};
 
-use crate::scenario::Plan;
-
 /// An hour in ms.
 const HOUR: i64 = 3_600_000;
 
@@ -93,23 +91,23 @@ pub struct Quotas(Vec<(i64, QuotaSpan)>);
 impl Quotas {
     /// Makes the first limit of some buckets a quota, before a change of their limits, after it, or
     /// both.
-    pub(crate) fn draw(
+    pub(crate) fn draw<'a>(
         rng: &mut Rng,
-        buckets: &mut [Plan],
+        buckets: impl Iterator<Item = (&'a mut Limit, Option<&'a mut Limit>)>,
         (start, lasts): (EpochMillis, Duration),
         is_sharded: bool,
     ) -> Self {
         let mut quotas = Self::default();
-        for plan in buckets {
+        for (first, later) in buckets {
             let spans = [(); 2].map(|()| QuotaSpan::draw(rng, start, lasts, is_sharded));
             let [is_first, is_later] = [(); 2].map(|()| rng.u32(..4) > 0);
             let keeps_window = rng.bool();
             if is_first {
-                quotas.replace(&mut plan.limits[0], spans[0]);
+                quotas.replace(first, spans[0]);
             }
-            if let Some(later) = plan.later.as_mut().filter(|_| is_later) {
+            if let Some(later) = later.filter(|_| is_later) {
                 let span = spans[usize::from(!keeps_window)];
-                quotas.replace(&mut later[0], span);
+                quotas.replace(later, span);
             }
         }
         quotas

@@ -271,7 +271,10 @@ impl Scenario {
         if quotas.u32(..3) == 0 {
             let run = (scenario.start, scenario.lasts);
             let is_sharded = scenario.is_sharded;
-            let buckets = &mut scenario.buckets;
+            let buckets = scenario.buckets.iter_mut().map(|plan| {
+                let later = plan.later.as_mut().map(|later| &mut later[0]);
+                (&mut plan.limits[0], later)
+            });
             scenario.quotas = Quotas::draw(&mut quotas, buckets, run, is_sharded);
         }
         if scenario.table.units_per_second < Limits::default().units_per_second && aws.bool() {

@@ -62,12 +62,15 @@ pub(crate) struct WindowCheck {
     retired: Vec<Shard>,
     /// What operators added in all, by entity and limit.
     pub(crate) edited: BTreeMap<(String, String), i64>,
-    /// Windows of each entity's limit as its items had them: instant, item, and end.
-    pub(crate) history: BTreeMap<(String, String), Vec<(i64, String, Option<i64>)>>,
+    /// Windows of each entity's limit as its items had them.
+    pub(crate) history: BTreeMap<(String, String), Vec<Had>>,
     violations: Vec<String>,
     /// What happened to windows.
     pub(crate) events: Vec<Event>,
 }
+
+/// The window that an item has from an instant on: instant, item, and end.
+type Had = (i64, String, Option<i64>);
 
 /// Returns the share of one shard of `count` in `all`.
 fn share(shard: &Shard, count: u32, all: i64) -> i64 {

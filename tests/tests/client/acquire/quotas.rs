@@ -83,7 +83,7 @@ async fn a_session_begins_with_the_first_use() {
 /// How a grant gives back what it took.
 #[derive(Debug, Clone, Copy)]
 enum Back {
-    RolledBack,
+    Undone,
     Adjusted,
     Dropped,
     Restored,
@@ -92,7 +92,7 @@ enum Back {
 }
 
 const ALL: [Back; 6] = [
-    Back::RolledBack,
+    Back::Undone,
     Back::Adjusted,
     Back::Dropped,
     Back::Restored,
@@ -108,7 +108,7 @@ async fn give_back(
     limits: &[Limit],
 ) {
     match back {
-        Back::RolledBack => assert_eq!(grant.roll_back().await.unwrap(), Settlement::Applied),
+        Back::Undone => assert_eq!(grant.roll_back().await.unwrap(), Settlement::Applied),
         Back::Adjusted => {
             let mut grant = grant;
             assert_eq!(grant.adjust("q", 0).await.unwrap(), Settlement::Applied);
