@@ -528,7 +528,7 @@ proptest! {
     fn i1_a_change_between_rates_and_quotas_carries_what_was_used(
         kinds in [0..3usize, 0..3usize], capacities in [1..30i64, 1..30i64],
         (used, need, wait) in (0..=1000i64, prop_oneof![Just(0), 0..=1000i64], prop_oneof![0..50i64, 0..20_000i64]),
-        lengths in [1..8_000i64, 1..8_000i64], taken_since in prop_oneof![Just(0), 0..=300i64],
+        lengths in prop_oneof![[1..8_000i64, 1..8_000i64], (1..8_000i64).prop_map(|length| [length; 2])], taken_since in prop_oneof![Just(0), 0..=300i64],
     ) {
         let limit = |at: usize| match kinds[at] {
             0 => Limit::custom("l", capacities[at], 1, lengths[at]),

@@ -308,6 +308,12 @@ impl WindowCheck {
                     false if consumed < 0 => -(came - change).clamp(0, -consumed),
                     false => 0,
                 };
+                if write.is_take && net > 0 && end <= write.sent.0 - self.ahead.0 {
+                    violated = Some(format!("{net} taken after its end: {}", what()));
+                }
+            }
+            // A session that has ended gets another capacity, and nothing is taken.
+            Some(old) if is_same_rule && end == 0 && consumed <= 0 && is_over(old.window_end.0) => {
             }
             Some(old) if is_same_rule => {
                 self.events.push(Event::WindowBegun);
@@ -358,7 +364,9 @@ impl WindowCheck {
                 };
             }
         }
+        let is_put_off = end == 0 && net == 0;
         let begins = limit.old.is_none_or(|old| old.window_end.0 != end) && parts.is_empty();
+        let begins = begins && !is_put_off;
         let is_half = limit.old.is_none() && after.key.shard > 0;
         if begins
             && !is_half

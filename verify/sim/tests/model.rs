@@ -137,7 +137,7 @@ guards! {
     Reset "shard_count =": edited;
     Expire "v =": leases;
     Take "we =": quota;
-    Take "we >=": quota;
+    Take "we >=": sharded_quota;
     RollBack "we =": quota;
     Split "we =": sharded_quota;
     Erase "v =": erased;

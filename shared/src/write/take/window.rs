@@ -191,10 +191,14 @@ impl Take<'_> {
             update.conditions.push(same_window(name, state));
         }
         if state.has_ended_by(&next.rule, now) {
-            let left = next.available - need;
-            update
-                .changes
-                .push(AttributeUpdate::Set(tokens(name), Value::Int(left.0)));
+            // To a process with a slower clock the window is still open, with the balance of it.
+            let is_kept = is_quota && next.window_end == state.window_end;
+            if !is_kept || need > MilliTokens::ZERO {
+                let left = Value::Int((next.available - need).0);
+                update
+                    .changes
+                    .push(AttributeUpdate::Set(tokens(name), left));
+            }
             update.changes.extend(set_window(name, state, next));
         } else if was_quota && is_quota {
             self.debit_window(update, name, need, back.available + (new - old));

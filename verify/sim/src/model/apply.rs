@@ -171,6 +171,7 @@ impl Protocol {
                 _ => row.bucket().share(new),
             };
             state.is_misreturned |= !moves && new.available > most - taken;
+            state.is_of_ended |= takes && new.window_end <= sent.clock;
             if takes && begins && was.is_some() {
                 self.coverage.note(Event::Begun);
             }

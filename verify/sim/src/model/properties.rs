@@ -116,6 +116,9 @@ impl Protocol {
                 "I1: tokens return to their own window only",
                 |_, state: &State| !state.is_misreturned,
             ),
+            Property::always("I1: a take is of an open window", |_, state: &State| {
+                !state.is_of_ended
+            }),
             Property::always(
                 "I1: what is left of the last window was not granted",
                 |model: &Self, state: &State| model.is_left(state),

@@ -351,6 +351,8 @@ pub fn quota() -> Bounds {
 pub fn sharded_quota() -> Bounds {
     Bounds {
         needs: vec![2],
+        // Within an hour.
+        start: DAY.plus(Millis(1000)),
         ticks: 1,
         lease: None,
         rolls_back: false,
@@ -358,7 +360,7 @@ pub fn sharded_quota() -> Bounds {
         faults: 0,
         jobs: vec![Split, Merge],
         happens: happens(
-            &[Create, Roll, Split, Make, Clear, Merge],
+            &[Create, Split, Make, Clear, Merge],
             &[Take, Split, Merge],
             &[Plain, Begun, MergedBehind],
         ),

@@ -43,6 +43,8 @@ pub struct State {
     pub windows: BTreeMap<WriteId, EpochMillis>,
     /// A balance grew by more than what came back into its own window.
     pub is_misreturned: bool,
+    /// A take was of a window that had ended by the clock that planned it.
+    pub is_of_ended: bool,
     /// A take counted for an hour before the one it was planned in.
     pub is_belated: bool,
     /// Shards after each write, if the bounds keep the stream.
