@@ -366,7 +366,8 @@ impl WindowCheck {
         }
         let is_put_off = end == 0 && net == 0;
         let begins = limit.old.is_none_or(|old| old.window_end.0 != end) && parts.is_empty();
-        let begins = begins && !is_put_off;
+        let kept = limit.old.and_then(|old| self.kept_end(old, new));
+        let begins = begins && !is_put_off && kept != Some(end);
         let is_half = limit.old.is_none() && after.key.shard > 0;
         if begins
             && !is_half
@@ -391,6 +392,15 @@ impl WindowCheck {
                 "I1: in a window {sums:?}: {name} of {} until {end}",
                 of.0
             ));
+        }
+    }
+
+    /// Returns the end of a session that gets another length: it keeps its begin.
+    fn kept_end(&self, old: &LimitState, new: &LimitState) -> Option<i64> {
+        let [was, is] = [old, new].map(|state| self.quotas.span(&state.rule));
+        match (was?, is?) {
+            (QuotaSpan::Session(was), QuotaSpan::Session(is)) => Some(old.window_end.0 - was + is),
+            _ => None,
         }
     }
 
