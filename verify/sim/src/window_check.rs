@@ -342,7 +342,9 @@ impl WindowCheck {
                     Some(old) if is_open(old.window_end.0) => {
                         let was = share(after, after.shard_count, old.rule.capacity.0);
                         let carried = old.available.0 + (here - was) + of_this + of_others;
-                        if is_over(old.window_end.0) {
+                        // A session that got shorter may be over.
+                        let kept = self.kept_end(old, new);
+                        if is_over(old.window_end.0) || kept.is_some_and(is_over) {
                             carried.max(here)
                         } else {
                             carried
