@@ -66,6 +66,10 @@ pub const VERSION: &str = "cv";
 pub const LIMITS: &str = "limits";
 /// Mode of a limit in a configuration: what happens to a request that the limit cannot cover.
 pub const MODE: &str = "mode";
+/// Text of a quota's window in a configuration, for people and for releases that do not know its code.
+pub const WINDOW: &str = "w";
+/// Release of the zone data by which a quota's window was written; absent for UTC.
+pub const ZONES: &str = "zd";
 /// Status of a configuration: whether its limits apply.
 pub const STATUS: &str = "status";
 /// Switches of a namespace, by level.

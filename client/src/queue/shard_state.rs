@@ -362,9 +362,7 @@ impl ShardState {
             by_others: is_begun,
         }
     }
-}
 
-impl ShardState {
     /// Returns whether another process has probably begun the windows that have ended in the view.
     pub(super) fn windows_begun(&self, now: EpochMillis) -> bool {
         let ages_now = self.summary.ages.now();

@@ -22,7 +22,7 @@ pub(crate) fn end_after(code: WindowCode, now: EpochMillis) -> Option<EpochMilli
     #[cfg(feature = "calendar")]
     return weirgate_calendar::end_after(code, now);
     #[cfg(not(feature = "calendar"))]
-    code.session().map(|length| now.plus(length))
+    Calendar::default().end_after(code, now)
 }
 
 /// Returns the length of the window that ends at `end`, or of a session that has not begun; `None` if

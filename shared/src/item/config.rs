@@ -5,17 +5,13 @@ use std::collections::BTreeMap;
 use super::parse::{self, entries, integer, write_id};
 use super::{Attr, ItemError};
 use crate::attr::{self, Field};
-use crate::limit::{MAX_PERIOD_MS, MAX_TOKENS, RefillRule};
+use crate::limit::RefillRule;
+use crate::limit::{MAX_PERIOD_MS, MAX_TOKENS};
 use crate::write::Value;
 use crate::{
     Config, ConfigStatus, Entity, EntityId, Limit, LimitMode, LimitName, MilliTokens, QuotaWindow,
     Versioned, WindowCode, WriteId, ZONE_DATA, ZoneName,
 };
-
-/// Text of a quota's window, for people and for releases that do not know its code.
-const WINDOW: &str = "w";
-/// Release of the zone data by which a quota's window was written; absent for UTC.
-const ZONES: &str = "zd";
 
 /// Returns the attributes of a configuration.
 #[must_use]
@@ -42,12 +38,12 @@ fn write_limit(limit: &Limit) -> Value {
     let numbers = numbers.map(|(field, number)| (field.suffix().to_owned(), Value::Int(number)));
     let mode = (attr::MODE.to_owned(), Value::text(limit.mode().as_str()));
     let window = limit.window();
-    let text = window.map(|window| (WINDOW.to_owned(), Value::text(&window.to_string())));
+    let text = window.map(|window| (attr::WINDOW.to_owned(), Value::text(&window.to_string())));
     let has_zone = window.is_some_and(|window| match window {
         QuotaWindow::Calendar(window) => window.zone() != ZoneName::UTC,
         QuotaWindow::Session(_) => false,
     });
-    let zones = has_zone.then(|| (ZONES.to_owned(), Value::text(ZONE_DATA)));
+    let zones = has_zone.then(|| (attr::ZONES.to_owned(), Value::text(ZONE_DATA)));
     let fields = numbers.into_iter().chain([mode]).chain(text).chain(zones);
     Value::Map(fields.collect())
 }
@@ -123,8 +119,8 @@ fn limit(name: &str, value: &Attr<'_>) -> Result<Limit, ItemError> {
             (attr::MODE, _) => {
                 mode = word(&place(field), value, LimitMode::parse, LimitMode::WORDS)?;
             }
-            (WINDOW, Attr::S(text)) => window = Some(*text),
-            (ZONES, Attr::S(text)) => zones = Some(*text),
+            (attr::WINDOW, Attr::S(text)) => window = Some(*text),
+            (attr::ZONES, Attr::S(text)) => zones = Some(*text),
             _ => {}
         }
         if let Some(at) = of.iter().position(|(known, ..)| known.suffix() == *field) {
@@ -291,8 +287,8 @@ mod tests {
                 panic!("{text}")
             };
             let field = |name: &str| fields.get(name).cloned();
-            assert_eq!(field(WINDOW), stored.0.map(Value::text), "{text}");
-            assert_eq!(field(ZONES), stored.1.map(Value::text), "{text}");
+            assert_eq!(field(attr::WINDOW), stored.0.map(Value::text), "{text}");
+            assert_eq!(field(attr::ZONES), stored.1.map(Value::text), "{text}");
             let rule = limit.rule();
             let [cp, ra, rp] = [rule.capacity.0, rule.refill_amount.0, rule.refill_period_ms];
             let numbers =
@@ -310,8 +306,8 @@ mod tests {
         };
         let mut newer = quota("-18155139226293886");
         newer.extend([
-            (WINDOW, Attr::S("month,tz=Mars/Base")),
-            (ZONES, Attr::S("2041a")),
+            (attr::WINDOW, Attr::S("month,tz=Mars/Base")),
+            (attr::ZONES, Attr::S("2041a")),
         ]);
         assert_eq!(
             read(newer).unwrap_err().to_string(),

@@ -4,8 +4,9 @@ use super::attribute::Attr;
 use super::error::ItemError;
 use super::parse::{count, integer};
 use crate::attr::Field;
-use crate::limit::RefillRule;
-use crate::{Bases, Counter, EpochMillis, LimitKind, LimitState, MilliTokens, MilliTotal};
+use crate::{
+    Bases, Counter, EpochMillis, LimitKind, LimitState, MilliTokens, MilliTotal, RefillRule,
+};
 
 /// The attributes of one limit, as far as they were read.
 #[derive(Debug, Default)]

@@ -68,10 +68,17 @@ impl Shard {
                 .lease_return(limit, self.expired(at).map(|(_, lease)| lease))
                 .available;
         match state.rule.kind() {
-            LimitKind::Rate => math::refilled(tk, &state.rule, self.shard(), self.refilled_at, at),
+            LimitKind::Rate | LimitKind::Quota => {
+                let available = tk;
+                self.balance(
+                    &LimitState {
+                        available,
+                        ..*state
+                    },
+                    at,
+                )
+            }
             LimitKind::Slots => tk,
-            LimitKind::Quota if state.has_ended(at) => self.share(state),
-            LimitKind::Quota => tk,
         }
     }
 

@@ -77,9 +77,8 @@ impl Shard {
         };
         let is_same = state.rule.window_code() == Some(code);
         match code.session() {
-            _ if is_same && !state.has_ended(now) => state.window_end,
-            // It begins with its next use.
-            Some(_) if is_same => state.window_end,
+            // A session begins with its next use.
+            session if is_same && (session.is_some() || !state.has_ended(now)) => state.window_end,
             Some(_) if state.has_ended_by(&rule, now) => EpochMillis::default(),
             _ => {
                 let kept = state.session_end(&rule);

@@ -94,15 +94,12 @@ pub fn change_balances(
             }
         }
         let (returned, taken) = (more.max(MilliTokens::ZERO), (-more).max(MilliTokens::ZERO));
+        let refill = refill_between(&state.rule, view.shard(), view.refilled_at, now);
         let changed = BalanceUpdate {
-            refill: refill_between(&state.rule, view.shard(), view.refilled_at, now),
             returned,
-            ceiling: view.share(state),
             taken,
             is_into_debt: taken > MilliTokens::ZERO,
-            moves_refilled_at: true,
-            assumes_headroom: false,
-            headroom: MilliTokens::ZERO,
+            ..BalanceUpdate::credit(refill, view.share(state))
         };
         changed.write(&mut update, name, state);
     }

@@ -31,6 +31,20 @@ pub(super) struct BalanceUpdate {
 }
 
 impl BalanceUpdate {
+    /// Returns the credit of the refill since `rf`, which the write moves.
+    pub(super) const fn credit(refill: MilliTokens, ceiling: MilliTokens) -> Self {
+        Self {
+            refill,
+            returned: MilliTokens::ZERO,
+            ceiling,
+            taken: MilliTokens::ZERO,
+            is_into_debt: false,
+            moves_refilled_at: true,
+            assumes_headroom: false,
+            headroom: MilliTokens::ZERO,
+        }
+    }
+
     /// Adds the change of the limit, seen as `state`, to `update`.
     pub(super) fn write(&self, update: &mut Update, name: &LimitName, state: &LimitState) {
         let gained = self.refill + self.returned;

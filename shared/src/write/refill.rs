@@ -52,17 +52,7 @@ pub fn refill(
         .iter()
         .filter(|(_, state)| state.rule.kind().refills())
     {
-        let (ceiling, zero) = (image.share(state), MilliTokens::ZERO);
-        let credit = BalanceUpdate {
-            refill: flowed(state),
-            returned: zero,
-            ceiling,
-            taken: zero,
-            is_into_debt: false,
-            moves_refilled_at: true,
-            assumes_headroom: false,
-            headroom: zero,
-        };
+        let credit = BalanceUpdate::credit(flowed(state), image.share(state));
         credit.write(&mut update, name, state);
     }
     require_limits(&mut update, image);

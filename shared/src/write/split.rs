@@ -221,36 +221,29 @@ fn divide(
     now: EpochMillis,
 ) -> MilliTokens {
     let (zero, two) = (MilliTokens::ZERO, 2);
-    match state.rule.kind() {
-        LimitKind::Rate => {}
+    let there = state.available.max(zero);
+    let part = match state.rule.kind() {
+        LimitKind::Rate => None,
         LimitKind::Quota => {
-            // In a window that has ended, both halves are whole, whatever they have.
             parent.conditions.push(same_window(name, state));
-            let is_open = !state.has_ended(now);
-            let part = if is_open {
-                state.available.max(zero) / two
-            } else {
+            // After it has ended, both halves are whole, whatever they have.
+            Some(if state.has_ended(now) {
                 zero
-            };
-            if part > zero {
-                parent
-                    .conditions
-                    .push(Condition::AtLeast(tokens(name), Value::Int(part.0)));
-                parent.changes.push(add_tokens(name, Field::Tokens, -part));
-            }
-            return part;
+            } else {
+                there / two
+            })
         }
-        LimitKind::Slots => {
-            // Divides whole slots, so that each can be taken from one shard.
-            let part = MilliTokens::from_tokens((state.available.max(zero) / two).whole_tokens());
-            if part > zero {
-                parent
-                    .conditions
-                    .push(Condition::AtLeast(tokens(name), Value::Int(part.0)));
-                parent.changes.push(add_tokens(name, Field::Tokens, -part));
-            }
-            return part;
+        // Divides whole slots, so that each can be taken from one shard.
+        LimitKind::Slots => Some(MilliTokens::from_tokens((there / two).whole_tokens())),
+    };
+    if let Some(part) = part {
+        if part > zero {
+            parent
+                .conditions
+                .push(Condition::AtLeast(tokens(name), Value::Int(part.0)));
+            parent.changes.push(add_tokens(name, Field::Tokens, -part));
         }
+        return part;
     }
     let (kept, new) = shard.halves();
     let (share, kept, new) = {

@@ -196,16 +196,19 @@ impl World {
             .flat_map(|shard| shard.leases.iter().flatten());
         let gone = leases.filter(|(id, _)| !after.leases.as_ref().unwrap().contains_key(*id));
         for (id, _) in gone.filter(|(id, _)| ended_by_caller != Some(*id)) {
-            let at = self
-                .grants
-                .iter()
-                .position(|grant| grant.lease.as_ref() == Some(id));
-            let grant = self.grants.remove(at.unwrap());
+            let grant = self.ended(id);
             // It returned before the write changed the window.
             let seen = before.as_ref().unwrap();
             self.gave_back(seen, grant.window, grant.amount);
         }
         true
+    }
+
+    /// Returns the grant whose lease has ended.
+    fn ended(&mut self, id: &WriteId) -> Grant {
+        let is_it = |grant: &Grant| grant.lease.as_ref() == Some(id);
+        let at = self.grants.iter().position(is_it);
+        self.grants.remove(at.unwrap())
     }
 
     fn gave_back(&mut self, after: &Shard, window: EpochMillis, amount: MilliTokens) {
@@ -415,11 +418,7 @@ impl World {
                         .map(|shard| (shard.key.shard, shard.limits[&self.name].window_end));
                     assert!(self.table.transact(&merge(&lower, next, &[&upper])));
                     for id in gone {
-                        let at = self
-                            .grants
-                            .iter()
-                            .position(|grant| grant.lease.as_ref() == Some(&id));
-                        let grant = self.grants.remove(at.unwrap());
+                        let grant = self.ended(&id);
                         self.consumed -= grant.amount;
                         if ends.contains(&(grant.shard, grant.window)) {
                             *self.used.entry(grant.window).or_default() -= grant.amount;
@@ -641,13 +640,17 @@ fn an_end_belongs_to_its_rule_so_halves_of_two_windows_stay_apart() {
     let [hour, year] =
         [3_600_000, 31_536_000_000].map(|ms| Limit::quota_of("q", 10, window(ms)).unwrap());
     let now = START.plus(Millis(1));
-    for (ends, are_joined) in [([START, START.plus(Millis(9))], false), ([START; 2], true)] {
-        let [lower, upper] = halves([&hour, &year], ends);
-        assert_eq!(
-            merged(&lower, &upper, now).is_some(),
-            are_joined,
-            "{ends:?}"
-        );
+    let [soon, later] = [9, 10].map(|ms| START.plus(Millis(ms)));
+    for (rules, ends, are_joined) in [
+        ([&hour, &year], [START, soon], false),
+        ([&hour, &year], [START; 2], true),
+        ([&hour; 2], [soon, later], false),
+        ([&hour; 2], [soon; 2], true),
+        ([&hour; 2], [START, soon], true),
+    ] {
+        let [lower, upper] = halves(rules, ends);
+        let joined = merged(&lower, &upper, now);
+        assert_eq!(joined.is_some(), are_joined, "{ends:?}");
     }
 }
 

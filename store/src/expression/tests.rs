@@ -1,4 +1,5 @@
 use std::collections::BTreeMap;
+use std::time::Duration;
 
 use super::*;
 use weirgate_shared::write::{
@@ -65,6 +66,26 @@ fn limits(first: usize, count: usize) -> Vec<Limit> {
             .expect("it is sound")
     };
     (first..first + count).map(limit).collect()
+}
+
+/// Sessions of these limits.
+fn quotas(first: usize, count: usize) -> Vec<Limit> {
+    let quota = |(limit, seconds): (&Limit, u64)| {
+        let (name, tokens) = (limit.name().as_str(), limit.rule().capacity.whole_tokens());
+        Limit::session(name, tokens, Duration::from_secs(seconds)).expect("it is sound")
+    };
+    let from = u64::try_from(first).expect("there are few") + 1;
+    limits(first, count).iter().zip(from..).map(quota).collect()
+}
+
+/// The bucket with sessions, all of which have ended.
+fn of_quotas(shard: &Shard, count: usize) -> Shard {
+    let mut shard = shard.clone();
+    for quota in quotas(0, count) {
+        let state = shard.limits.get_mut(quota.name()).expect("it has all");
+        (state.rule, state.window_end) = (*quota.rule(), NOW);
+    }
+    shard
 }
 
 /// One half of a bucket that has all the limits it can have, each with another balance, and has
@@ -281,6 +302,18 @@ fn no_planned_write_of_as_many_limits_as_a_bucket_takes_is_too_long() {
         (
             "settlement",
             vec![settle(&lower, &limits(10, MAX_LIMITS), later)],
+        ),
+        (
+            "take of quotas, whose windows it begins, and what leases held",
+            vec![take(
+                &of_quotas(&forgotten, MAX_BUCKET_LIMITS),
+                &quotas(10, MAX_LIMITS),
+                tomorrow,
+            )],
+        ),
+        (
+            "take of rates that become quotas",
+            vec![take(&forgotten, &quotas(10, MAX_LIMITS), later)],
         ),
     ];
     // The fewer limits, the more leases.

@@ -8,7 +8,7 @@ use tokio::task::AbortHandle;
 use weirgate_shared::{LimitName, MilliTokens, Shard};
 
 use super::demand::Demand;
-use crate::queue::{HoldPart, ShardState};
+use crate::queue::{HoldPart, ShardState, Windows};
 use crate::session::Moment;
 use crate::values::{Amounts, Limits};
 
@@ -133,7 +133,7 @@ impl State {
                     amounts,
                     shard,
                     is_bypass: false,
-                    windows: crate::queue::Windows::new(),
+                    windows: Windows::new(),
                     prefetched_at: block.prefetched_at,
                     is_in_doubt: false,
                     lease: None,
@@ -240,7 +240,7 @@ impl State {
             amounts: Amounts::new(),
             shard,
             is_bypass: false,
-            windows: crate::queue::Windows::new(),
+            windows: Windows::new(),
             prefetched_at: None,
             is_in_doubt: false,
             lease: None,

@@ -2,6 +2,7 @@
 //! it grows past 64 bits.
 
 use super::reclaim::reclaim;
+use super::window::change_window;
 use crate::attr::{self, Field};
 use crate::math::refill_between;
 use crate::write::changes::{add_consumed, add_tokens, set_rule};
@@ -9,7 +10,7 @@ use crate::write::conditions::{push_new, require_refilled_at};
 use crate::write::credit::BalanceUpdate;
 use crate::write::update::tokens;
 use crate::write::{AttributeUpdate, Condition, Path, Take, Update, Value};
-use crate::{EpochMillis, LimitName, LimitState, MilliTokens, Millis, Shard, item};
+use crate::{EpochMillis, LimitName, LimitState, Millis, Shard, item};
 
 impl Take<'_> {
     /// Writes the acquire's limits to the shard along with the take. Moves `rf`, so that all refill
@@ -65,30 +66,34 @@ impl Take<'_> {
             };
             let back = shard.lease_return(name, shard.reclaimable(now).map(|(_, lease)| lease));
             let consumed = add_consumed(name, consumption - back.consumed);
-            if state.rule.kind().has_window() || next.rule.kind().has_window() {
-                self.change_window(&mut update, shard, name, (state, next), now);
-                update.changes.extend(consumed);
-                continue;
+            let is_same = next.rule == state.rule;
+            if is_same && state.rule.kind().has_window() {
+                self.take_window(&mut update, shard, (name, state), back.available, now);
+            } else if !self.replace_window(
+                &mut update,
+                shard,
+                name,
+                (state, next),
+                back.available,
+                now,
+            ) {
+                let (old, new) = (shard.share(state), shard.share(next));
+                let refill = if state.rule.kind().is_held() {
+                    new - old
+                } else {
+                    refill_between(&state.rule, shard.shard(), shard.refilled_at, now)
+                };
+                let credit = BalanceUpdate {
+                    returned: back.available,
+                    taken: need,
+                    is_into_debt: self.is_into_debt(name),
+                    ..BalanceUpdate::credit(refill, old.min(new))
+                };
+                credit.write(&mut update, name, state);
             }
-            let (old, new) = (shard.share(state), shard.share(next));
-            let refill = if state.rule.kind().is_held() {
-                new - old
-            } else {
-                refill_between(&state.rule, shard.shard(), shard.refilled_at, now)
-            };
-            let credit = BalanceUpdate {
-                refill,
-                returned: back.available,
-                ceiling: old.min(new),
-                taken: need,
-                is_into_debt: self.is_into_debt(name),
-                moves_refilled_at: true,
-                assumes_headroom: false,
-                headroom: MilliTokens::ZERO,
-            };
-            credit.write(&mut update, name, state);
             update.changes.extend(consumed);
-            if next.rule != state.rule {
+            if !is_same {
+                change_window(&mut update, name, state, next);
                 update.changes.extend(set_rule(name, &next.rule));
             }
         }

@@ -5,10 +5,9 @@ use std::borrow::Cow;
 use std::collections::BTreeMap;
 
 use crate::attr::Field;
-use crate::math::{MIN_BALANCE, refill_between};
-use crate::write::changes::{add_tokens, set_rule};
+use crate::math::MIN_BALANCE;
+use crate::write::changes::add_tokens;
 use crate::write::conditions::{has_rule, push_new, require_shard_count, same_window};
-use crate::write::credit::BalanceUpdate;
 use crate::write::update::{tokens, window_end};
 use crate::write::{AttributeUpdate, Condition, Take, Update, Value};
 use crate::{EpochMillis, Lease, LimitKind, LimitName, LimitState, MilliTokens, Shard, WriteId};
@@ -167,78 +166,63 @@ impl Take<'_> {
         }
     }
 
-    /// Adds the change of a limit that is, or becomes, a quota: its rule, balance and window become
-    /// those of `next`, less the take. Requires the window that was seen if that matters.
-    pub(super) fn change_window(
+    /// Adds the change of a quota's balance to that of its next rule, less the take. Returns whether it
+    /// did: of an open window that goes over into a rate, the balance changes as that of a rate.
+    pub(super) fn replace_window(
         &self,
         update: &mut Update,
         view: &Shard,
         name: &LimitName,
         (state, next): (&LimitState, &LimitState),
+        back: MilliTokens,
         now: EpochMillis,
-    ) {
-        let back = view.lease_return(name, view.reclaimable(now).map(|(_, lease)| lease));
-        if next.rule == state.rule {
-            return self.take_window(update, view, (name, state), back.available, now);
-        }
-        let need = self.need(name);
-        let (old, new) = (view.share(state), view.share(next));
-        let (was_quota, is_quota) = (
-            state.rule.kind().has_window(),
-            next.rule.kind().has_window(),
-        );
-        if was_quota {
-            update.conditions.push(same_window(name, state));
-        }
+    ) -> bool {
+        let (need, is_quota) = (self.need(name), next.rule.kind().has_window());
         if state.has_ended_by(&next.rule, now) {
             // To a process with a slower clock the window is still open, with the balance of it.
             let is_kept = is_quota && next.window_end == state.window_end;
             if !is_kept || need > MilliTokens::ZERO {
                 let left = Value::Int((next.available - need).0);
-                update
-                    .changes
-                    .push(AttributeUpdate::Set(tokens(name), left));
+                let set = AttributeUpdate::Set(tokens(name), left);
+                update.changes.push(set);
             }
-            update.changes.extend(set_window(name, state, next));
-        } else if was_quota && is_quota {
-            self.debit_window(update, name, need, back.available + (new - old));
-            update.changes.extend(set_window(name, state, next));
-        } else {
-            let credit = BalanceUpdate {
-                refill: refill_between(&state.rule, view.shard(), view.refilled_at, now),
-                returned: back.available,
-                ceiling: old.min(new),
-                taken: need,
-                is_into_debt: self.is_into_debt(name),
-                moves_refilled_at: true,
-                assumes_headroom: false,
-                headroom: MilliTokens::ZERO,
-            };
-            credit.write(update, name, state);
-            update.changes.extend(set_window(name, state, next));
+            return true;
         }
-        update.changes.extend(set_rule(name, &next.rule));
+        let goes_on = state.rule.kind().has_window() && is_quota;
+        if goes_on {
+            let more = view.share(next) - view.share(state);
+            self.debit_window(update, name, need, back + more);
+        }
+        goes_on
     }
 }
 
 /// Requires that a window of a quota is open.
-pub(super) fn require_open(update: &mut Update, name: &LimitName, now: EpochMillis) {
+fn require_open(update: &mut Update, name: &LimitName, now: EpochMillis) {
     let open = Value::Int(now.0.saturating_add(1));
     update
         .conditions
         .push(Condition::AtLeast(window_end(name), open));
 }
 
-/// Returns the change of the attribute that only quotas have.
-fn set_window(name: &LimitName, state: &LimitState, next: &LimitState) -> Option<AttributeUpdate> {
-    let path = window_end(name);
+/// Adds the change of the attribute that only quotas have, and requires it as it was seen.
+pub(super) fn change_window(
+    update: &mut Update,
+    name: &LimitName,
+    state: &LimitState,
+    next: &LimitState,
+) {
+    let had_window = state.rule.kind().has_window();
+    if had_window {
+        update.conditions.push(same_window(name, state));
+    }
+    let (path, end) = (window_end(name), Value::Int(next.window_end.0));
     match next.rule.kind() {
-        LimitKind::Quota
-            if state.rule.kind().has_window() && state.window_end == next.window_end =>
-        {
-            None
+        LimitKind::Quota if had_window && state.window_end == next.window_end => {}
+        LimitKind::Quota => update.changes.push(AttributeUpdate::Set(path, end)),
+        LimitKind::Rate | LimitKind::Slots if had_window => {
+            update.changes.push(AttributeUpdate::Remove(path));
         }
-        LimitKind::Quota => Some(AttributeUpdate::Set(path, Value::Int(next.window_end.0))),
-        LimitKind::Rate | LimitKind::Slots => Some(AttributeUpdate::Remove(path)),
+        LimitKind::Rate | LimitKind::Slots => {}
     }
 }
