@@ -18,6 +18,7 @@ mod local;
 mod namespaces;
 mod page;
 mod peek;
+mod plans;
 mod purge;
 mod reconcile;
 mod replay;
@@ -50,6 +51,9 @@ pub enum Command {
         after_help = "Example: weirgate entities set user-1 --parent team-a --cascades"
     )]
     Entities(entities::Entities),
+    /// Lists and deletes plans
+    #[command(subcommand, after_help = "Example: weirgate plans list")]
+    Plans(plans::Plans),
     Namespaces(namespaces::Namespaces),
     Buckets(buckets::Buckets),
     /// Shows and ends the leases of a bucket
@@ -91,6 +95,7 @@ impl Command {
         match self {
             Self::Limits(command) => command.run(context).await,
             Self::Entities(command) => command.run(context).await,
+            Self::Plans(command) => command.run(context).await,
             Self::Namespaces(command) => command.run(context).await,
             Self::Buckets(command) => command.run(context).await,
             Self::Leases(command) => command.run(context).await,

@@ -1,21 +1,24 @@
 //! The level that a command is about.
 
 use clap::Args;
-use weirgate::{ConfigLevel, EntityId, Resource};
+use weirgate::{ConfigLevel, EntityId, PlanName, Resource};
 
 use crate::failure::Failure;
 
-/// Exactly one level: the system, a resource, an entity, or an entity on a resource.
+/// Exactly one level: the system, a resource, a plan, an entity, or one of the latter on a resource.
 #[derive(Debug, Clone, Args)]
 #[group(required = true, multiple = true)]
 pub struct LevelArgs {
     /// The whole namespace
-    #[arg(long, conflicts_with_all = ["entity", "resource"])]
+    #[arg(long, conflicts_with_all = ["entity", "plan", "resource"])]
     system: bool,
     /// An entity; with --resource, on that resource only
     #[arg(long, value_name = "ID")]
     entity: Option<String>,
-    /// A resource, for every entity unless --entity is given
+    /// The entities of a plan; with --resource, on that resource only
+    #[arg(long, value_name = "NAME", conflicts_with = "entity")]
+    plan: Option<String>,
+    /// A resource, for every entity unless --entity or --plan is given
     #[arg(long, value_name = "NAME")]
     resource: Option<String>,
 }
@@ -27,12 +30,15 @@ impl LevelArgs {
     /// [`Failure::Refused`] for a wrong name.
     pub fn level(&self) -> Result<ConfigLevel, Failure> {
         let entity = self.entity.as_deref().map(EntityId::new).transpose()?;
+        let plan = self.plan.as_deref().map(PlanName::new).transpose()?;
         let resource = self.resource.as_deref().map(Resource::new).transpose()?;
-        Ok(match (entity, resource) {
-            (Some(entity), Some(resource)) => ConfigLevel::EntityResource(entity, resource),
-            (Some(entity), None) => ConfigLevel::Entity(entity),
-            (None, Some(resource)) => ConfigLevel::Resource(resource),
-            (None, None) => ConfigLevel::System,
+        Ok(match (entity, plan, resource) {
+            (Some(entity), _, Some(resource)) => ConfigLevel::EntityResource(entity, resource),
+            (Some(entity), _, None) => ConfigLevel::Entity(entity),
+            (None, Some(plan), Some(resource)) => ConfigLevel::PlanResource(plan, resource),
+            (None, Some(plan), None) => ConfigLevel::Plan(plan),
+            (None, None, Some(resource)) => ConfigLevel::Resource(resource),
+            (None, None, None) => ConfigLevel::System,
         })
     }
 }

@@ -79,11 +79,8 @@ async fn organization(limiter: &RateLimiter, name: &str, calls: i64, users: &[&s
         .set_config(&ConfigLevel::Resource("api".try_into()?), &each)
         .await?;
     for user in users {
-        let user = Entity {
-            id: (*user).try_into()?,
-            parent: Some(name.try_into()?),
-            cascades: true, // takes of the user count against the organization, or neither is taken
-        };
+        // Takes of the user count against the organization, or neither is taken.
+        let user = Entity::new((*user).try_into()?).child_of(name.try_into()?, true);
         limiter.admin().set_entity(&user).await?;
     }
     Ok(())

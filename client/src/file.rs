@@ -8,7 +8,7 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use weirgate_shared::files::{TextFile, Watched, What, read_file};
-use weirgate_shared::{Config, ConfigLevel, Entity, EntityId, EpochMillis};
+use weirgate_shared::{Config, ConfigLevel, Entity, EntityId, EpochMillis, PlanName};
 use weirgate_store::CorrectedClock;
 
 use crate::values::EffectiveConfig;
@@ -30,7 +30,13 @@ pub use weirgate_shared::files::FileError;
 ///       slots: 20
 ///   legacy:
 ///     status: disabled            # or unlimited
+/// plans:
+///   pro:
+///     limits:
+///       rpm: 6_000/minute
 /// entities:
+///   acme:
+///     plan: pro
 ///   team-a:
 ///     shadow: true
 ///     limits:
@@ -44,8 +50,8 @@ pub use weirgate_shared::files::FileError;
 /// ```
 ///
 /// The levels are those of [`ConfigLevel`]: the first of them, narrow to broad, that has a
-/// configuration in the file or in the table wins, and the file's where both have one. A parent in
-/// the file takes the place of the one in the table.
+/// configuration in the file or in the table wins, and the file's where both have one. A parent or a plan
+/// in the file takes the place of the one in the table.
 ///
 /// The file is read once a second while there are acquires. A change counts by its content, once
 /// two reads found the same. A broken file changes nothing: the last good one stays, and
@@ -61,6 +67,7 @@ pub(crate) struct FileLevels {
     parents: HashMap<EntityId, EntityId>,
     /// Entities with a parent to which they do not cascade.
     apart: HashSet<EntityId>,
+    plans: HashMap<EntityId, PlanName>,
 }
 
 impl FileLevels {
@@ -77,6 +84,16 @@ impl FileLevels {
     /// Returns whether an entity cascades to its parent.
     pub(crate) fn cascades(&self, entity: &EntityId) -> bool {
         !self.apart.contains(entity)
+    }
+
+    /// Returns the plan of an entity.
+    pub(crate) fn plan(&self, entity: &EntityId) -> Option<&PlanName> {
+        self.plans.get(entity)
+    }
+
+    /// Returns whether a level of a plan has a configuration.
+    pub(crate) fn has_plan(&self, plan: &PlanName) -> bool {
+        self.configs.keys().any(|level| level.plan() == Some(plan))
     }
 }
 
@@ -116,6 +133,7 @@ impl LimitsFileContents {
             let parent = parsed.parents.remove(&id);
             Entity {
                 cascades: parent.is_some() && !parsed.apart.contains(&id),
+                plan: parsed.plans.remove(&id),
                 id,
                 parent,
             }
@@ -164,10 +182,11 @@ fn levels(files: &[TextFile]) -> Result<FileLevels, FileError> {
         configs: HashMap::new(),
         parents: HashMap::new(),
         apart: HashSet::new(),
+        plans: HashMap::new(),
     };
     for file in files {
         let parsed = parse::parse(file)?;
-        if parsed.configs.is_empty() && parsed.parents.is_empty() {
+        if parsed.configs.is_empty() && parsed.parents.is_empty() && parsed.plans.is_empty() {
             return Err(FileError {
                 path: file.path.clone(),
                 place: Some((1, 1)),
@@ -180,6 +199,7 @@ fn levels(files: &[TextFile]) -> Result<FileLevels, FileError> {
         }
         levels.parents.extend(parsed.parents);
         levels.apart.extend(parsed.apart);
+        levels.plans.extend(parsed.plans);
     }
     Ok(levels)
 }

@@ -97,9 +97,9 @@ pub use weirgate_shared::{
     AuditChange, AuditEvent, AuditId, AuditSubject, CalendarWindow, Config, ConfigError,
     ConfigFilter, ConfigLevel, ConfigPatch, ConfigStatus, DescriptionError, Entity,
     EntityDescription, EntityId, EpochMillis, Every, Granularity, Limit, LimitError, LimitKind,
-    LimitMode, LimitName, MilliTokens, MilliTotal, NameError, Period, QuotaWindow, RefillRule,
-    Resource, SessionWindow, Switch, Usage, UsageState, Versioned, Weekday, Window, WindowCode,
-    WindowError, WindowUsage, ZoneName,
+    LimitMode, LimitName, MilliTokens, MilliTotal, NameError, Period, PlanName, QuotaWindow,
+    RefillRule, Resource, SessionWindow, Switch, Usage, UsageState, Versioned, Weekday, Window,
+    WindowCode, WindowError, WindowUsage, ZoneName,
 };
 pub use weirgate_store::{Clock, ConnectOptions, ErrorKind, StoreError, SystemClock, Table};
 

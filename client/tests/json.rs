@@ -93,11 +93,7 @@ fn the_examples_of_the_guide_are_what_is_written_and_read() {
         ..Config::of([slots])
     };
     examples.is(&config);
-    examples.is(&Entity {
-        id: "user-1".try_into().unwrap(),
-        parent: Some("team-a".try_into().unwrap()),
-        cascades: true,
-    });
+    examples.is(&Entity::new("user-1".try_into().unwrap()).child_of("team-a".try_into().unwrap(), true));
     let named = EntityDescription::default().named("Acme Inc.").unwrap();
     examples.is(&named.labelled("plan", "pro").unwrap());
     examples.is(&AuditEvent {

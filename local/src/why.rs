@@ -17,6 +17,6 @@ mod window;
 
 pub use advice::options;
 pub use fields::{Field, Fields, change_fields, config_fields, differing, entity_fields};
-pub use reasons::{Change, Known, LEASES, Level, Next, Reasons, in_force, is_of};
+pub use reasons::{Change, Known, LEASES, Level, Next, Reasons, is_of};
 pub use saturation::{Saturation, Used};
 pub use window::resets;

@@ -118,11 +118,7 @@ async fn limits_of_a_file_are_enforced_and_a_parent_is_taken_from_as_well() {
     let level = ConfigLevel::Entity(user.clone());
     let config = limiter.admin().config(&level).await.unwrap().unwrap();
     assert_eq!(config.limits, [Limit::per_minute("rpm", 60).unwrap()]);
-    let expected = Entity {
-        id: user.clone(),
-        parent: Some(EntityId::new("team-a").unwrap()),
-        cascades: true,
-    };
+    let expected = Entity::new(user.clone()).child_of(EntityId::new("team-a").unwrap(), true);
     assert_eq!(limiter.admin().entity(&user).await.unwrap(), Some(expected));
 
     let decision = limiter

@@ -59,8 +59,9 @@ pub const EDIT: &str = "edit";
 pub const PLAN: &str = "plan";
 /// Whether planned limits are configured for exactly this entity and resource.
 pub const OWN: &str = "own";
-/// Version of a configuration: number of its changes. In a bucket, the sum over the levels that its
-/// limits are from; absent if an acquire without a version brought them.
+/// Version of a configuration: number of its changes. In an entity, what the changes of its plan add. In a
+/// bucket, the sum over the levels that its limits are from, and the entity; absent if an acquire without
+/// a version brought them.
 pub const VERSION: &str = "cv";
 /// Limits of a configuration, or of a stamp, by name.
 pub const LIMITS: &str = "limits";
@@ -84,6 +85,8 @@ pub const WHAT: &str = "what";
 pub const SHADOW: &str = "shadow";
 /// Parent of an entity.
 pub const PARENT_ID: &str = "parent_id";
+/// Plan of an entity.
+pub const ENTITY_PLAN: &str = "plan";
 /// Whether takes of an entity also take from its parent.
 pub const CASCADE: &str = "cascade";
 /// Display name of an entity.

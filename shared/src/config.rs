@@ -1,8 +1,8 @@
-//! The configuration: limits at four levels, and the entities they are for.
+//! The configuration: limits at six levels, and the entities they are for.
 
 use std::fmt;
 
-use crate::{EntityId, Limit, LimitMode, Resource};
+use crate::{EntityId, Limit, LimitMode, PlanName, Resource};
 
 /// Version of the table's schema that this code reads and writes.
 pub const SCHEMA_VERSION: i64 = 2;
@@ -213,6 +213,10 @@ pub enum ConfigLevel {
     EntityResource(EntityId, Resource),
     /// One entity on every resource without a configuration for this entity.
     Entity(EntityId),
+    /// Every entity of a plan, on one resource.
+    PlanResource(PlanName, Resource),
+    /// Every entity of a plan, on every resource without a configuration for this plan.
+    Plan(PlanName),
     /// Every entity on one resource.
     Resource(Resource),
     /// Everything else.
@@ -220,7 +224,8 @@ pub enum ConfigLevel {
 }
 
 impl ConfigLevel {
-    /// Returns the levels of one (entity, resource), the winning one first.
+    /// Returns the levels of one (entity, resource), the winning one first, for an entity without a
+    /// plan.
     #[must_use]
     pub fn of(entity: &EntityId, resource: &Resource) -> [Self; 4] {
         [
@@ -231,12 +236,53 @@ impl ConfigLevel {
         ]
     }
 
-    /// Returns the entity of the level; `None` for levels of every entity.
+    /// Returns the levels of one (entity, resource), the winning one first.
+    #[must_use]
+    pub fn of_entity(entity: &EntityId, plan: Option<&PlanName>, resource: &Resource) -> Vec<Self> {
+        let [own, default, of_resource, system] = Self::of(entity, resource);
+        let of_plan = plan.map(|plan| Self::of_plan(plan, resource));
+        let (own, wider) = ([own, default], [of_resource, system]);
+        own.into_iter()
+            .chain(of_plan.into_iter().flatten())
+            .chain(wider)
+            .collect()
+    }
+
+    /// Returns the levels of a plan on a resource, the winning one first.
+    #[must_use]
+    pub fn of_plan(plan: &PlanName, resource: &Resource) -> [Self; 2] {
+        [
+            Self::PlanResource(plan.clone(), resource.clone()),
+            Self::Plan(plan.clone()),
+        ]
+    }
+
+    /// Returns the entity of the level, if it is the level of one.
     #[must_use]
     pub const fn entity(&self) -> Option<&EntityId> {
         match self {
             Self::EntityResource(entity, _) | Self::Entity(entity) => Some(entity),
-            Self::Resource(_) | Self::System => None,
+            _ => None,
+        }
+    }
+
+    /// Returns the plan of the level, if it is the level of one.
+    #[must_use]
+    pub const fn plan(&self) -> Option<&PlanName> {
+        match self {
+            Self::PlanResource(plan, _) | Self::Plan(plan) => Some(plan),
+            _ => None,
+        }
+    }
+
+    /// Returns the resource of the level, if it is the level of one.
+    #[must_use]
+    pub const fn resource(&self) -> Option<&Resource> {
+        match self {
+            Self::EntityResource(_, resource)
+            | Self::PlanResource(_, resource)
+            | Self::Resource(resource) => Some(resource),
+            Self::Entity(_) | Self::Plan(_) | Self::System => None,
         }
     }
 }
@@ -248,13 +294,15 @@ impl fmt::Display for ConfigLevel {
                 write!(f, "entity {entity} on resource {resource}")
             }
             Self::Entity(entity) => write!(f, "entity {entity}"),
+            Self::PlanResource(plan, resource) => write!(f, "plan {plan} on resource {resource}"),
+            Self::Plan(plan) => write!(f, "plan {plan}"),
             Self::Resource(resource) => write!(f, "resource {resource}"),
             Self::System => f.write_str("system"),
         }
     }
 }
 
-/// An entity and, optionally, the parent whose limits apply as well.
+/// An entity and, optionally, its plan and the parent whose limits apply as well.
 #[derive(Debug, Clone, PartialEq, Eq)]
 #[cfg_attr(
     feature = "serde",
@@ -269,6 +317,44 @@ pub struct Entity {
     /// Whether its takes also take from its parent.
     #[cfg_attr(feature = "serde", serde(default))]
     pub cascades: bool,
+    /// Plan, whose limits hold where the entity has none of its own.
+    #[cfg_attr(
+        feature = "serde",
+        serde(default, skip_serializing_if = "Option::is_none")
+    )]
+    pub plan: Option<PlanName>,
+}
+
+impl Entity {
+    /// Returns an entity without a parent and a plan.
+    #[must_use]
+    pub const fn new(id: EntityId) -> Self {
+        Self {
+            id,
+            parent: None,
+            cascades: false,
+            plan: None,
+        }
+    }
+
+    /// Gives it a parent, and says whether its takes also take from it.
+    #[must_use]
+    pub fn child_of(self, parent: EntityId, cascades: bool) -> Self {
+        Self {
+            parent: Some(parent),
+            cascades,
+            ..self
+        }
+    }
+
+    /// Gives it a plan.
+    #[must_use]
+    pub fn on_plan(self, plan: PlanName) -> Self {
+        Self {
+            plan: Some(plan),
+            ..self
+        }
+    }
 }
 
 #[cfg(test)]
@@ -287,12 +373,16 @@ mod tests {
             EntityId::new("e-1").unwrap(),
             Resource::new("gpt-4").unwrap(),
         );
-        let levels = ConfigLevel::of(&entity, &resource).map(|level| level.to_string());
+        let plan = PlanName::new("pro").unwrap();
+        let levels = ConfigLevel::of_entity(&entity, Some(&plan), &resource);
+        let levels: Vec<_> = levels.iter().map(ConfigLevel::to_string).collect();
         assert_eq!(
             levels,
             [
                 "entity e-1 on resource gpt-4",
                 "entity e-1",
+                "plan pro on resource gpt-4",
+                "plan pro",
                 "resource gpt-4",
                 "system"
             ]

@@ -6,7 +6,7 @@ use std::fmt;
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[error("{kind} {value:?} is not a valid name: {rule}")]
 pub struct NameError {
-    /// Kind of name: `entity`, `resource`, `limit`, `namespace`, `lease` or
+    /// Kind of name: `entity`, `plan`, `resource`, `limit`, `namespace`, `lease` or
     /// `idempotency key`.
     pub kind: &'static str,
     /// Rejected value.
@@ -86,6 +86,13 @@ name!(
     "1 to 256 of A-Z a-z 0-9 _ . - : @, starting with a letter or digit"
 );
 name!(
+    /// A plan, whose limits hold for every entity that has it: `free`, `pro`.
+    PlanName, "plan", 64,
+    |b| b.is_ascii_alphanumeric(),
+    |b| b.is_ascii_alphanumeric() || b"_.-".contains(&b),
+    "1 to 64 of A-Z a-z 0-9 _ . -, starting with a letter or digit"
+);
+name!(
     /// A resource that an entity is limited on: `gpt-4`, `api/search`.
     Resource, "resource", 64,
     |b| b.is_ascii_alphabetic(),
@@ -123,7 +130,14 @@ macro_rules! any_is_free {
         }
     )*};
 }
-any_is_free!(Namespace, EntityId, Resource, WriteId, IdempotencyKey);
+any_is_free!(
+    Namespace,
+    EntityId,
+    PlanName,
+    Resource,
+    WriteId,
+    IdempotencyKey
+);
 
 impl LimitName {
     /// Returns whether a limit can have this name. Usage snapshots have one attribute per limit
@@ -174,12 +188,14 @@ mod tests {
         for bad in ["", "a#b", "#", "a b", "é", "a\0", "a\n", "ａ", "a/../b#"] {
             assert!(EntityId::new(bad).is_err(), "{bad:?}");
             assert!(Namespace::new(bad).is_err(), "{bad:?}");
+            assert!(PlanName::new(bad).is_err(), "{bad:?}");
             assert!(LimitName::new(bad).is_err(), "{bad:?}");
             assert!(Resource::new(bad).is_err(), "{bad:?}");
             assert!(WriteId::new(bad).is_err(), "{bad:?}");
         }
         assert!(Namespace::new("a/b").is_err());
         assert!(EntityId::new("a/b").is_err());
+        assert!(PlanName::new("a/b").is_err());
         assert!(Resource::new("api/search").is_ok());
         assert!(EntityId::new("user@example.com:1").is_ok());
     }

@@ -84,7 +84,9 @@ pub use config::{
 pub use description::{DescriptionError, EntityDescription};
 pub use edit::{BalanceStep, BucketEdit, EditChange};
 pub use granularity::Granularity;
-pub use id::{EntityId, IdempotencyKey, LimitName, NameError, Namespace, Resource, WriteId};
+pub use id::{
+    EntityId, IdempotencyKey, LimitName, NameError, Namespace, PlanName, Resource, WriteId,
+};
 pub use item::{
     Attr, ItemError, PURGE, ShardReader, is_merged, read_audit, read_config, read_description,
     read_edit, read_entity, read_key, read_leases, read_live, read_operation, read_readable_leases,
@@ -94,8 +96,8 @@ pub use item::{
 pub use key::{
     AuditId, AuditKey, AuditSubject, BUCKET_SK, BucketKey, ConfigFilter, ConfigKey, EntityKey,
     ItemKey, LISTED_AUDIT, LISTED_CONFIG, LISTED_ENTITY, LISTED_NAMESPACE, NAMESPACES, SnapshotKey,
-    audit_partitions, due_shards, entity_partitions, operation_key, resource_partitions,
-    schema_key, switches_key,
+    audit_partitions, config_partitions, due_shards, entity_partitions, operation_key,
+    plan_partitions, resource_partitions, schema_key, switches_key,
 };
 pub use lease::{Lease, LeaseReturn};
 pub use limit::{

@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 use std::fmt;
 
-use crate::{ConfigLevel, EntityId, ItemError, OnUnavailable, Resource, attr};
+use crate::{ConfigLevel, EntityId, ItemError, OnUnavailable, PlanName, Resource, attr};
 
 /// Maximum number of switches of a namespace, 200, besides the system's, which always has room.
 /// Every process reads all of them, in one item.
@@ -98,36 +98,46 @@ impl Switches {
     /// Returns the level by which an entity is stopped on a resource: the narrowest that has a
     /// switch decides.
     #[must_use]
-    pub fn stopping(&self, entity: &EntityId, resource: &Resource) -> Option<ConfigLevel> {
-        self.deciding(entity, resource)
-            .filter(|level| self.levels[level] == Switch::Stopped)
-    }
-
-    /// Returns whether an entity is stopped, on all resources or on one.
-    #[must_use]
-    pub fn stop_entities(&self) -> bool {
-        let mut levels = self.levels.iter();
-        levels.any(|(level, switch)| level.entity().is_some() && *switch == Switch::Stopped)
-    }
-
-    /// Returns the narrowest level of an entity on a resource that has a switch.
-    fn deciding(&self, entity: &EntityId, resource: &Resource) -> Option<ConfigLevel> {
+    pub fn stopping(
+        &self,
+        entity: &EntityId,
+        plan: Option<&PlanName>,
+        resource: &Resource,
+    ) -> Option<ConfigLevel> {
         if self.levels.is_empty() {
             return None;
         }
-        ConfigLevel::of(entity, resource)
-            .into_iter()
-            .find(|level| self.levels.contains_key(level))
+        let mut levels = ConfigLevel::of_entity(entity, plan, resource).into_iter();
+        let deciding = levels.find(|level| self.levels.contains_key(level));
+        deciding.filter(|level| self.levels[level] == Switch::Stopped)
+    }
+
+    /// Returns whether an entity or a plan is stopped, on all resources or on one.
+    #[must_use]
+    pub fn stop_entities(&self) -> bool {
+        let mut levels = self.levels.iter();
+        levels.any(|(level, switch)| {
+            let has_members = level.entity().is_some() || level.plan().is_some();
+            has_members && *switch == Switch::Stopped
+        })
+    }
+
+    /// Returns whether a plan has a switch.
+    #[must_use]
+    pub fn name_plans(&self) -> bool {
+        self.levels.keys().any(|level| level.plan().is_some())
     }
 }
 
-/// Returns the name of a level in the item: `system`, `resource#{resource}`, `entity#{entity}` or
-/// `entity#{entity}#{resource}`.
+/// Returns the name of a level in the item: `system`, `resource#{resource}`, `entity#{entity}`,
+/// `entity#{entity}#{resource}`, `plan#{plan}` or `plan#{plan}#{resource}`.
 #[must_use]
 pub fn level_name(level: &ConfigLevel) -> String {
     match level {
         ConfigLevel::System => "system".to_owned(),
         ConfigLevel::Resource(resource) => format!("resource#{resource}"),
+        ConfigLevel::Plan(plan) => format!("plan#{plan}"),
+        ConfigLevel::PlanResource(plan, resource) => format!("plan#{plan}#{resource}"),
         ConfigLevel::Entity(entity) => format!("entity#{entity}"),
         ConfigLevel::EntityResource(entity, resource) => format!("entity#{entity}#{resource}"),
     }
@@ -140,6 +150,10 @@ pub fn parse_level(name: &str) -> Option<ConfigLevel> {
     let level = match (parts.next()?, parts.next(), parts.next()) {
         ("system", None, None) => ConfigLevel::System,
         ("resource", Some(resource), None) => ConfigLevel::Resource(Resource::new(resource).ok()?),
+        ("plan", Some(plan), None) => ConfigLevel::Plan(PlanName::new(plan).ok()?),
+        ("plan", Some(plan), Some(resource)) => {
+            ConfigLevel::PlanResource(PlanName::new(plan).ok()?, Resource::new(resource).ok()?)
+        }
         ("entity", Some(entity), None) => ConfigLevel::Entity(EntityId::new(entity).ok()?),
         ("entity", Some(entity), Some(resource)) => {
             ConfigLevel::EntityResource(EntityId::new(entity).ok()?, Resource::new(resource).ok()?)
@@ -153,9 +167,12 @@ pub fn parse_level(name: &str) -> Option<ConfigLevel> {
 mod tests {
     use super::*;
 
-    fn levels() -> [ConfigLevel; 4] {
+    fn levels() -> [ConfigLevel; 6] {
         let entity = EntityId::new("system:1@x").unwrap();
-        ConfigLevel::of(&entity, &Resource::new("api/search").unwrap())
+        let plan = PlanName::new("pro").unwrap();
+        let resource = Resource::new("api/search").unwrap();
+        let levels = ConfigLevel::of_entity(&entity, Some(&plan), &resource);
+        levels.try_into().unwrap()
     }
 
     #[test]
@@ -168,6 +185,8 @@ mod tests {
             "entity",
             "entity#",
             "entity#e#r#x",
+            "plan#a:b",
+            "plan#p#r#x",
             "resource#1",
             "system#",
         ] {
@@ -177,19 +196,22 @@ mod tests {
 
     #[test]
     fn the_narrowest_switch_decides() {
-        let [own, entity, resource, system] = levels();
-        let ConfigLevel::EntityResource(id, of) = &own else {
+        let [own, entity, of_plan, plan, resource, system] = levels();
+        let (ConfigLevel::EntityResource(id, of), Some(name)) = (&own, plan.plan()) else {
             unreachable!("the narrowest level");
         };
         let (stopped, exempt) = (Switch::Stopped, Switch::Exempt);
         type Set<'a> = &'a [(&'a ConfigLevel, Switch)];
-        let cases: [(Set<'_>, Option<&ConfigLevel>); 6] = [
+        let cases: [(Set<'_>, Option<&ConfigLevel>); 9] = [
             (&[], None),
             (&[(&system, stopped)], Some(&system)),
             (&[(&system, stopped), (&resource, exempt)], None),
             (&[(&resource, stopped), (&entity, exempt)], None),
             (&[(&entity, exempt), (&own, stopped)], Some(&own)),
             (&[(&resource, exempt), (&entity, stopped)], Some(&entity)),
+            (&[(&resource, exempt), (&plan, stopped)], Some(&plan)),
+            (&[(&plan, stopped), (&of_plan, exempt)], None),
+            (&[(&of_plan, stopped), (&entity, exempt)], None),
         ];
         for (set, expected) in cases {
             let levels = set
@@ -200,9 +222,10 @@ mod tests {
                 levels: levels.collect(),
                 ..Switches::default()
             };
-            assert_eq!(switches.stopping(id, of).as_ref(), expected, "{set:?}");
+            let stopping = switches.stopping(id, Some(name), of);
+            assert_eq!(stopping.as_ref(), expected, "{set:?}");
             let other = EntityId::new("other").unwrap();
-            let others = switches.stopping(&other, of);
+            let others = switches.stopping(&other, None, of);
             assert!(others.is_none_or(|level| level == system || level == resource));
         }
     }

@@ -3,7 +3,8 @@
 use serde::Serialize;
 use serde_json::value::RawValue;
 use weirgate::{
-    Config, ConfigChange, ConfigLevel, ConfigPatch, ConfigReport, ConfigStatus, EntityId, Resource,
+    Config, ConfigChange, ConfigLevel, ConfigPatch, ConfigReport, ConfigStatus, EntityId, PlanName,
+    Resource,
 };
 
 use super::operations::{Answer, named};
@@ -127,28 +128,35 @@ pub(super) async fn change_limits(
 
 /// Reads a level as JSON has it: `{"level": "resource", "resource": "gpt-4"}`.
 fn level(json: &RawValue) -> Result<ConfigLevel, Invalid> {
-    const WORDS: &str = "\"entity_resource\", \"entity\", \"resource\" or \"system\"";
+    const WORDS: &str =
+        "\"entity_resource\", \"entity\", \"plan_resource\", \"plan\", \"resource\" or \"system\"";
     let mut object = Object::of(json)?;
-    // Whether it is of one entity, and of one resource.
-    let kind = object.required("level", |json| {
+    // What it is of.
+    let parts = object.required("level", |json| {
         word(json, WORDS, |text| match text {
-            "entity_resource" => Some((true, true)),
-            "entity" => Some((true, false)),
-            "resource" => Some((false, true)),
-            "system" => Some((false, false)),
+            "entity_resource" => Some(&["entity", "resource"][..]),
+            "entity" => Some(&["entity"][..]),
+            "plan_resource" => Some(&["plan", "resource"][..]),
+            "plan" => Some(&["plan"][..]),
+            "resource" => Some(&["resource"][..]),
+            "system" => Some(&[][..]),
             _ => None,
         })
     })?;
     let entity = || object.required("entity", |json| named(EntityId::new, json));
-    let entity = kind.0.then(entity).transpose()?;
+    let entity = parts.contains(&"entity").then(entity).transpose()?;
+    let plan = || object.required("plan", |json| named(PlanName::new, json));
+    let plan = parts.contains(&"plan").then(plan).transpose()?;
     let resource = || object.required("resource", |json| named(Resource::new, json));
-    let resource = kind.1.then(resource).transpose()?;
-    object.end(&["level", "entity", "resource"])?;
-    Ok(match (entity, resource) {
-        (Some(entity), Some(resource)) => ConfigLevel::EntityResource(entity, resource),
-        (Some(entity), None) => ConfigLevel::Entity(entity),
-        (None, Some(resource)) => ConfigLevel::Resource(resource),
-        (None, None) => ConfigLevel::System,
+    let resource = parts.contains(&"resource").then(resource).transpose()?;
+    object.end(&["level", "entity", "plan", "resource"])?;
+    Ok(match (entity, plan, resource) {
+        (Some(entity), _, Some(resource)) => ConfigLevel::EntityResource(entity, resource),
+        (Some(entity), _, None) => ConfigLevel::Entity(entity),
+        (None, Some(plan), Some(resource)) => ConfigLevel::PlanResource(plan, resource),
+        (None, Some(plan), None) => ConfigLevel::Plan(plan),
+        (None, None, Some(resource)) => ConfigLevel::Resource(resource),
+        (None, None, None) => ConfigLevel::System,
     })
 }
 

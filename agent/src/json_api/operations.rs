@@ -12,7 +12,8 @@ use tokio::time::{Instant, sleep_until};
 use weirgate::http::{Policies, PolicyNames};
 use weirgate::{
     Decision, Degraded, Denied, EntityId, EpochMillis, Error, Granularity, Limit, LimitName,
-    LimitStatus, MilliTokens, NameError, PageToken, RateLimiter, Resource, Settlement, UsageScope,
+    LimitStatus, MilliTokens, NameError, PageToken, PlanName, RateLimiter, Resource, Settlement,
+    UsageScope,
 };
 
 use super::request_body::{
@@ -359,15 +360,21 @@ pub(super) fn read_usage(body: &[u8]) -> Result<Usage, Invalid> {
 fn scope(json: &RawValue) -> Result<UsageScope, Invalid> {
     let mut object = Object::of(json)?;
     let entity = object.optional("entity", |json| named(EntityId::new, json))?;
+    let plan = object.optional("plan", |json| named(PlanName::new, json))?;
     let resource = object.optional("resource", |json| named(Resource::new, json))?;
-    object.end(&["entity", "resource"])?;
-    match (entity, resource) {
-        (Some(entity), Some(resource)) => Ok(UsageScope::Bucket(entity, resource)),
-        (Some(entity), None) => Ok(UsageScope::Entity(entity)),
-        (None, Some(resource)) => Ok(UsageScope::Resource(resource)),
-        (None, None) => Err(Invalid::of(
+    object.end(&["entity", "plan", "resource"])?;
+    match (entity, plan, resource) {
+        (Some(_), Some(_), _) => Err(Invalid::of(
             "",
-            "must have entity, resource or both, got {}: add one",
+            "has entity and plan: leave one of them out",
+        )),
+        (Some(entity), None, Some(resource)) => Ok(UsageScope::Bucket(entity, resource)),
+        (Some(entity), None, None) => Ok(UsageScope::Entity(entity)),
+        (None, Some(plan), resource) => Ok(UsageScope::Plan(plan, resource)),
+        (None, None, Some(resource)) => Ok(UsageScope::Resource(resource)),
+        (None, None, None) => Err(Invalid::of(
+            "",
+            "must have entity or plan, resource or both, got {}: add one",
         )),
     }
 }

@@ -1,7 +1,7 @@
 //! `weirgate audit`.
 
 use clap::{ArgGroup, Args};
-use weirgate::{AuditEvent, AuditSubject, EntityId, EpochMillis, Resource};
+use weirgate::{AuditEvent, AuditSubject, EntityId, EpochMillis, PlanName, Resource};
 use weirgate_local::why::{Field, change_fields};
 
 use super::list::PageArgs;
@@ -11,7 +11,7 @@ use crate::instant;
 
 /// Lists changes of configurations and balances, the newest first.
 #[derive(Debug, Args)]
-#[command(group(ArgGroup::new("of").args(["system", "entity", "resource"])))]
+#[command(group(ArgGroup::new("of").args(["system", "entity", "plan", "resource"])))]
 #[command(
     after_help = "Examples:\n  weirgate audit --from 1h\n  weirgate audit --entity customer-1 --from 1d"
 )]
@@ -22,6 +22,9 @@ pub struct Audit {
     /// Changes of an entity
     #[arg(long, value_name = "ID")]
     entity: Option<String>,
+    /// Changes of a plan
+    #[arg(long, value_name = "NAME")]
+    plan: Option<String>,
     /// Changes of a resource
     #[arg(long, value_name = "NAME")]
     resource: Option<String>,
@@ -37,10 +40,11 @@ pub struct Audit {
 
 impl Audit {
     pub async fn run(mut self, context: &Context) -> Result<Outcome, Failure> {
-        let of = match (&self.entity, &self.resource) {
-            (Some(entity), _) => Some(AuditSubject::Entity(EntityId::new(&**entity)?)),
-            (None, Some(resource)) => Some(AuditSubject::Resource(Resource::new(&**resource)?)),
-            (None, None) => self.system.then_some(AuditSubject::System),
+        let of = match (&self.entity, &self.plan, &self.resource) {
+            (Some(entity), ..) => Some(AuditSubject::Entity(EntityId::new(&**entity)?)),
+            (_, Some(plan), _) => Some(AuditSubject::Plan(PlanName::new(&**plan)?)),
+            (.., Some(resource)) => Some(AuditSubject::Resource(Resource::new(&**resource)?)),
+            _ => self.system.then_some(AuditSubject::System),
         };
         let (from, to) = (self.from, self.to);
         instant::check_range(from, to)?;

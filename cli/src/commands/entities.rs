@@ -2,7 +2,7 @@
 
 use clap::{Args, Subcommand};
 use serde::Serialize;
-use weirgate::{Entity, EntityDescription, EntityId};
+use weirgate::{Entity, EntityDescription, EntityId, PlanName};
 
 use super::confirm::Destroy;
 use super::list::PageArgs;
@@ -19,7 +19,9 @@ pub enum Entities {
     Children(Children),
     #[command(after_help = "Example: weirgate entities get user-1")]
     Get(Get),
-    #[command(after_help = "Example: weirgate entities set user-1 --parent team-a --cascades")]
+    #[command(
+        after_help = "Examples:\n  weirgate entities set user-1 --parent team-a --cascades\n  weirgate entities set acme --plan pro"
+    )]
     Set(Set),
     #[command(
         after_help = "Example: weirgate entities describe user-1 --name 'Acme Inc.' --label plan=pro"
@@ -29,9 +31,12 @@ pub enum Entities {
     Delete(Delete),
 }
 
-/// Lists the entities of the namespace.
+/// Lists the entities of the namespace, or of a plan.
 #[derive(Debug, Args)]
 pub struct List {
+    /// Those that have this plan
+    #[arg(long, value_name = "NAME")]
+    plan: Option<String>,
     #[command(flatten)]
     page: PageArgs,
 }
@@ -52,17 +57,25 @@ pub struct Get {
     entity: String,
 }
 
-/// Sets the parent of an entity.
+/// Sets the parent or the plan of an entity.
+///
+/// Without --plan and --no-plan, the plan stays; with one of them alone, the parent stays.
 #[derive(Debug, Args)]
 pub struct Set {
     /// The entity
     entity: String,
-    /// Its parent; without it, none
+    /// Its parent; without it and a plan, none
     #[arg(long, value_name = "ID")]
     parent: Option<String>,
     /// What is taken from the entity is taken from its parent too
     #[arg(long, requires = "parent")]
     cascades: bool,
+    /// Its plan, whose limits hold where it has none of its own
+    #[arg(long, value_name = "NAME")]
+    plan: Option<String>,
+    /// It has no plan
+    #[arg(long, conflicts_with = "plan")]
+    no_plan: bool,
 }
 
 /// Sets the display name and labels of an entity.
@@ -92,7 +105,7 @@ fn label(text: &str) -> Result<(String, String), String> {
 
 /// Deletes an entity's own item.
 ///
-/// It has no parent then. Its limits and buckets stay.
+/// It has no parent and no plan then. Its limits and buckets stay.
 #[derive(Debug, Args)]
 pub struct Delete {
     /// The entity
@@ -105,10 +118,12 @@ impl Entities {
     pub async fn run(self, context: &Context) -> Result<Outcome, Failure> {
         let row = |id: &EntityId| [vec![id.to_string()]];
         match self {
-            Self::List(List { page }) => {
+            Self::List(List { plan, page }) => {
+                let plan = plan.as_deref().map(PlanName::new).transpose()?;
                 let limiter = context.limiter().await?;
-                page.print(context, &["entity"], row, async |page| {
-                    limiter.admin().entities(page).await
+                page.print(context, &["entity"], row, async |page| match &plan {
+                    Some(plan) => limiter.admin().plan_entities(plan, page).await,
+                    None => limiter.admin().entities(page).await,
                 })
                 .await
             }
@@ -121,18 +136,39 @@ impl Entities {
                 .await
             }
             Self::Get(Get { entity }) => get(context, &entity).await,
-            Self::Set(set) => {
-                let entity = Entity {
-                    id: EntityId::new(&*set.entity)?,
-                    parent: set.parent.as_deref().map(EntityId::new).transpose()?,
-                    cascades: set.cascades,
-                };
-                context.limiter().await?.admin().set_entity(&entity).await?;
-                done(context, true, &format!("entity {} is set", entity.id))
-            }
+            Self::Set(command) => command.run(context).await,
             Self::Describe(command) => command.run(context).await,
             Self::Delete(command) => command.run(context).await,
         }
+    }
+}
+
+impl Set {
+    async fn run(self, context: &Context) -> Result<Outcome, Failure> {
+        let id = EntityId::new(&*self.entity)?;
+        let parent = self.parent.as_deref().map(EntityId::new).transpose()?;
+        let plan = self.plan.as_deref().map(PlanName::new).transpose()?;
+        let limiter = context.limiter().await?;
+        let before = limiter.admin().entity(&id).await?;
+        let mut after = before.clone().unwrap_or_else(|| Entity::new(id.clone()));
+        let sets_plan = plan.is_some() || self.no_plan;
+        if parent.is_some() || !sets_plan {
+            (after.parent, after.cascades) = (parent, self.cascades);
+        }
+        if sets_plan {
+            after.plan = plan;
+        }
+        let admin = limiter.admin();
+        if !admin
+            .replace_entity(&id, before.as_ref(), Some(&after))
+            .await?
+        {
+            return Err(Failure::Failed(format!(
+                "entity {id} was changed by another command in the meantime, and is not changed by \
+                 this one: run it again"
+            )));
+        }
+        done(context, true, &format!("entity {id} is set"))
     }
 }
 
@@ -255,10 +291,12 @@ async fn get(context: &Context, entity: &str) -> Result<Outcome, Failure> {
          }| {
             let parent = entity.parent.as_ref().map_or("-", |parent| parent.as_str());
             let cascades = if entity.cascades { "yes" } else { "no" };
+            let plan = entity.plan.as_ref().map_or("-", |plan| plan.as_str());
             let rows = [
                 ("entity", id.as_str()),
                 ("parent", parent),
                 ("cascades", cascades),
+                ("plan", plan),
             ];
             let rows = rows.map(|(name, value)| vec![name.to_owned(), value.to_owned()]);
             output.table(

@@ -10,7 +10,7 @@ mod stored;
 
 use clap::{ArgGroup, Args, Subcommand};
 use serde::Serialize;
-use weirgate::{Config, ConfigFilter, ConfigLevel, EntityId, Page, Resource};
+use weirgate::{Config, ConfigFilter, ConfigLevel, EntityId, Page, PlanName, Resource};
 use weirgate_local::why::options;
 
 use super::list::PageArgs;
@@ -25,7 +25,7 @@ pub enum Limits {
     Get(Get),
     #[command(
         override_usage = "weirgate limits set [OPTIONS] --system [LIMIT]...\n       \
-                          weirgate limits set [--resource <NAME>] [--entity <ID>] [LIMIT]...",
+                          weirgate limits set [--resource <NAME>] [--entity <ID> | --plan <NAME>] [LIMIT]...",
         after_help = "Examples:\n  weirgate limits set --resource gpt-4 rpm=500/minute,burst=800 slots=20\n  \
                       weirgate limits set --entity user-1 tpm=quota:10000/month,tz=Europe/Berlin\n  \
                       weirgate limits set --resource gpt-4 rpm=600/minute --shadow=false"
@@ -33,7 +33,7 @@ pub enum Limits {
     Set(change::Set),
     #[command(
         override_usage = "weirgate limits delete [OPTIONS] --system\n       \
-                          weirgate limits delete [--resource <NAME>] [--entity <ID>]",
+                          weirgate limits delete [--resource <NAME>] [--entity <ID> | --plan <NAME>]",
         after_help = "Example: weirgate limits delete --entity user-1 --resource gpt-4"
     )]
     Delete(change::Delete),
@@ -62,17 +62,23 @@ pub struct Get {
 
 /// Lists the configurations of all levels, or of some.
 #[derive(Debug, Args)]
-#[command(group(ArgGroup::new("of").args(["entity", "resource", "entities", "resources"])))]
+#[command(group(ArgGroup::new("of").args(["entity", "plan", "resource", "entities", "plans", "resources"])))]
 pub struct List {
     /// Those of one entity: its default, and for each resource
     #[arg(long, value_name = "ID")]
     entity: Option<String>,
-    /// Those on one resource: its own, and those of entities
+    /// Those of one plan: its default, and for each resource
+    #[arg(long, value_name = "NAME")]
+    plan: Option<String>,
+    /// Those on one resource: its own, and those of entities and plans
     #[arg(long, value_name = "NAME")]
     resource: Option<String>,
     /// The defaults of all entities
     #[arg(long)]
     entities: bool,
+    /// Those of all plans
+    #[arg(long)]
+    plans: bool,
     /// Those of all resources
     #[arg(long)]
     resources: bool,
@@ -135,12 +141,14 @@ impl Get {
 
 impl List {
     async fn run(self, context: &Context) -> Result<Outcome, Failure> {
-        let filter = match (&self.entity, &self.resource) {
-            (Some(entity), _) => ConfigFilter::Entity(EntityId::new(&**entity)?),
-            (None, Some(resource)) => ConfigFilter::Resource(Resource::new(&**resource)?),
-            (None, None) if self.entities => ConfigFilter::Entities,
-            (None, None) if self.resources => ConfigFilter::Resources,
-            (None, None) => ConfigFilter::All,
+        let filter = match (&self.entity, &self.plan, &self.resource) {
+            (Some(entity), ..) => ConfigFilter::Entity(EntityId::new(&**entity)?),
+            (_, Some(plan), _) => ConfigFilter::Plan(PlanName::new(&**plan)?),
+            (.., Some(resource)) => ConfigFilter::Resource(Resource::new(&**resource)?),
+            _ if self.entities => ConfigFilter::Entities,
+            _ if self.plans => ConfigFilter::Plans,
+            _ if self.resources => ConfigFilter::Resources,
+            _ => ConfigFilter::All,
         };
         let limiter = context.limiter().await?;
         let row = |Configured { level, config }: &Configured| {

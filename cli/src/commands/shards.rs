@@ -2,7 +2,7 @@
 
 use clap::Args;
 use serde::Serialize;
-use weirgate::{ConfigLevel, EntityId, Limit, RateLimiter, Resource};
+use weirgate::{EntityId, Resource};
 
 use super::balances::BucketArgs;
 use crate::amounts;
@@ -47,21 +47,6 @@ impl Merge {
     }
 }
 
-/// Returns the configured limits of a bucket, which a missing bucket is created with.
-async fn configured(
-    limiter: &RateLimiter,
-    entity: &str,
-    resource: &str,
-) -> Result<Vec<Limit>, Failure> {
-    let levels = ConfigLevel::of(&EntityId::new(entity)?, &Resource::new(resource)?);
-    for level in levels {
-        if let Some(config) = limiter.admin().config(&level).await? {
-            return Ok(config.limits);
-        }
-    }
-    Ok(vec![])
-}
-
 #[derive(Serialize)]
 struct Shards {
     shards: u32,
@@ -70,7 +55,11 @@ struct Shards {
 async fn set(context: &Context, bucket: &BucketArgs, shards: u32) -> Result<Outcome, Failure> {
     let limiter = context.limiter().await?;
     let BucketArgs { entity, resource } = bucket;
-    let limits = configured(&limiter, entity, resource).await?;
+    let (id, on) = (EntityId::new(&**entity)?, Resource::new(&**resource)?);
+    // A missing bucket is created with its configured limits.
+    let effective = limiter.admin().effective_limits(&id, &on).await?;
+    let own = effective.buckets.into_iter().next();
+    let limits = own.map(|bucket| bucket.limits).unwrap_or_default();
     let found = limiter
         .admin()
         .set_shards(entity, resource, &limits, shards)

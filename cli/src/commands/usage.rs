@@ -9,8 +9,8 @@ use std::time::Duration;
 
 use clap::{ArgGroup, Args, ValueEnum};
 use weirgate::{
-    EntityId, EpochMillis, Granularity, LimitName, MilliTotal, Page, Resource, TopUser, Unreadable,
-    Usage as Amounts, UsageReport, UsageRow, UsageScope, UsageState, UsageTotal,
+    EntityId, EpochMillis, Granularity, LimitName, MilliTotal, Page, PlanName, Resource, TopUser,
+    Unreadable, Usage as Amounts, UsageReport, UsageRow, UsageScope, UsageState, UsageTotal,
 };
 
 use super::unreadable;
@@ -21,7 +21,7 @@ use crate::instant::{self, DAY};
 
 /// Reports usage, exact to the token.
 #[derive(Debug, Args)]
-#[command(group(ArgGroup::new("of").required(true).multiple(true).args(["entity", "resource"])))]
+#[command(group(ArgGroup::new("of").required(true).multiple(true).args(["entity", "plan", "resource"])))]
 #[command(
     after_help = "Examples:\n  weirgate usage --entity user-1 --resource gpt-4 --by day --from 30d\n  \
                   weirgate usage --resource gpt-4 --from 2026-11-01 --top tpm\n  \
@@ -31,6 +31,9 @@ pub struct Usage {
     /// Usage of an entity
     #[arg(long, value_name = "ID")]
     entity: Option<String>,
+    /// Usage of the entities that have a plan now
+    #[arg(long, value_name = "NAME", conflicts_with = "entity")]
+    plan: Option<String>,
     /// Usage on a resource
     #[arg(long, value_name = "NAME")]
     resource: Option<String>,
@@ -87,11 +90,13 @@ impl Usage {
     pub async fn run(self, context: &Context) -> Result<Outcome, Failure> {
         let entity = self.entity.as_deref().map(EntityId::new).transpose()?;
         let resource = self.resource.as_deref().map(Resource::new).transpose()?;
-        let scope = match (entity, resource) {
-            (Some(entity), Some(resource)) => UsageScope::Bucket(entity, resource),
-            (Some(entity), None) => UsageScope::Entity(entity),
-            (None, Some(resource)) => UsageScope::Resource(resource),
-            (None, None) => unreachable!("one of them is required"),
+        let plan = self.plan.as_deref().map(PlanName::new).transpose()?;
+        let scope = match (entity, plan, resource) {
+            (Some(entity), _, Some(resource)) => UsageScope::Bucket(entity, resource),
+            (Some(entity), _, None) => UsageScope::Entity(entity),
+            (None, Some(plan), resource) => UsageScope::Plan(plan, resource),
+            (None, None, Some(resource)) => UsageScope::Resource(resource),
+            (None, None, None) => unreachable!("one of them is required"),
         };
         instant::check_range(Some(self.from), Some(self.to))?;
         let limiter = context.limiter_with(|limiter| limiter.usage_retention(self.kept));

@@ -4,7 +4,7 @@ use std::time::{Duration, Instant};
 
 use clap::Args;
 use weirgate::{EntityId, LimitKind, RateLimiter, Resource, Switch};
-use weirgate_local::why::{Known, Level, Next, Reasons, Used, in_force};
+use weirgate_local::why::{Known, Level, Next, Reasons, Used};
 use weirgate_shared::rounded_span;
 
 use super::audit;
@@ -72,7 +72,7 @@ async fn measure(
 
 fn text(reasons: &Reasons, output: &Output) -> String {
     let mut parts = vec![];
-    let in_force = in_force(&reasons.levels, &reasons.entity, &reasons.resource);
+    let in_force = reasons.in_force();
     let is_own = |level: &Level| {
         let entity = level.level.entity();
         entity.is_none_or(|of| *of == reasons.entity)

@@ -11,6 +11,7 @@ mod erase;
 mod kinds;
 mod leases;
 mod operate;
+mod plans;
 mod purge;
 mod reshard;
 

@@ -74,12 +74,7 @@ pub struct Unreadable {
 
 /// Returns the entity and the resource of a level.
 fn of_level(level: &ConfigLevel) -> (Option<EntityId>, Option<Resource>) {
-    match level {
-        ConfigLevel::System => (None, None),
-        ConfigLevel::Resource(of) => (None, Some(of.clone())),
-        ConfigLevel::Entity(of) => (Some(of.clone()), None),
-        ConfigLevel::EntityResource(of, on) => (Some(of.clone()), Some(on.clone())),
-    }
+    (level.entity().cloned(), level.resource().cloned())
 }
 
 impl Unreadable {

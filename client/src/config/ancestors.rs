@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use weirgate_shared::{EntityId, EntityKey, read_entity};
+use weirgate_shared::{EntityId, EntityKey, PlanName, read_entity};
 use weirgate_store::Item;
 
 use super::stored::{read_items, unreadable};
@@ -14,7 +14,8 @@ const READ_ENTITIES: usize = 100;
 
 /// An entity and its ancestors, as far as they are known.
 pub(crate) struct Ancestors {
-    pub(crate) known: Vec<EntityId>,
+    /// Each with its plan.
+    pub(crate) known: Vec<(EntityId, Option<PlanName>)>,
     /// Those of them whose parents are not known, or were read too long ago.
     pub(crate) unread: Vec<EntityId>,
 }
@@ -29,18 +30,25 @@ pub(crate) fn ancestors(session: &Session, entity: &EntityId) -> Ancestors {
     #[cfg(feature = "yaml")]
     let file =
         (session.settings.file.as_ref()).map(|file| file.levels(session.table.skew().local()));
-    let (mut known, mut unread, mut at) = (vec![entity.clone()], vec![], 0);
-    while let Some(id) = known.get(at).cloned() {
-        at += 1;
+    let (mut known, mut unread, mut at) = (vec![(entity.clone(), None)], vec![], 0);
+    while let Some((id, _)) = known.get(at).cloned() {
         let read = session.config_cache.entity(&id);
         let is_due = (read.as_ref()).is_none_or(|read| now.since(read.read_at) >= max_age);
-        let parent = read.and_then(|read| read.value?.parent.clone());
-        let mut parents = vec![parent];
+        let stored = read.as_ref().and_then(|read| read.value.value.as_ref());
+        let plan = stored.and_then(|entity| entity.plan.clone());
+        let mut parents = vec![stored.and_then(|entity| entity.parent.clone())];
         #[cfg(feature = "yaml")]
         parents.push(file.as_ref().and_then(|file| file.parent(&id).cloned()));
+        #[cfg(feature = "yaml")]
+        let plan = file
+            .as_ref()
+            .and_then(|file| file.plan(&id).cloned())
+            .or(plan);
+        known[at].1 = plan;
+        at += 1;
         for parent in parents.into_iter().flatten() {
-            if !known.contains(&parent) {
-                known.push(parent);
+            if known.iter().all(|(id, _)| *id != parent) {
+                known.push((parent, None));
             }
         }
         unread.extend(is_due.then_some(id));
@@ -73,6 +81,7 @@ pub(crate) async fn read_entities(session: &Session, ids: &[EntityId]) -> Result
         match item.map(entity).transpose() {
             Ok(found) => {
                 let value = found.map(|(entity, _)| Arc::new(entity));
+                let value = value.unwrap_or_default();
                 read.push((id, Cached { read_at, value }));
             }
             Err(error) => outcome = Err(unreadable(&key, error)),

@@ -79,7 +79,8 @@ pub(crate) struct ResolvedConfig {
     pub(super) read_at: Moment,
     pub(super) valid_until: Moment,
     pub(super) generation: u64,
-    /// Sum of the versions of the table's levels, which rises with every change of any of them.
+    /// Sum of the versions of the table's levels and of the entity, which rises with every change of any
+    /// level or of the plan.
     pub(super) version: i64,
     /// The limits file that it was resolved with.
     #[cfg(feature = "yaml")]

@@ -6,8 +6,8 @@ use std::time::Duration;
 
 use tokio::time::Instant;
 use weirgate_shared::{
-    Config, ConfigLevel, Entity, EntityId, EntityKey, LimitsVersion, Versioned, read_entity,
-    schema_key, switches_key,
+    Config, ConfigLevel, Entity, EntityId, EntityKey, LimitsVersion, PlanName, Versioned,
+    read_entity, schema_key, switches_key,
 };
 use weirgate_store::{Consistency, Item};
 
@@ -30,9 +30,10 @@ pub(super) struct ConfigLoad<'a> {
     session: &'a Session,
     /// Queue of the bucket's first shard.
     first: &'a ShardState,
-    /// Levels in order of precedence.
-    levels: [(ConfigLevel, KnownLevel); 4],
-    entity: Option<Cached<Option<Arc<Entity>>>>,
+    /// Levels in order of precedence; those of the plan, once it is known.
+    levels: Vec<(ConfigLevel, KnownLevel)>,
+    entity: Option<Cached<Arc<Versioned<Entity>>>>,
+    began: Moment,
     max_age: Duration,
     until: Instant,
     generation: u64,
@@ -48,17 +49,13 @@ impl<'a> ConfigLoad<'a> {
         until: Instant,
     ) -> Self {
         let generation = session.config_cache.generation();
-        let (entity, resource) = (&first.key.entity, &first.key.resource);
-        let levels = ConfigLevel::of(entity, resource).map(|level| {
-            let known = session.config_cache.level(&level);
-            (level, known)
-        });
         Self {
             age,
             session,
             first,
-            levels,
-            entity: session.config_cache.entity(entity),
+            levels: vec![],
+            entity: session.config_cache.entity(&first.key.entity),
+            began: session.env.ages.now(),
             max_age: age.max_age(session),
             until,
             generation,
@@ -74,8 +71,18 @@ impl<'a> ConfigLoad<'a> {
     }
 
     pub(super) async fn run(mut self) -> Result<ResolvedConfig, Error> {
-        let Err(error) = self.read().await else {
-            return Ok(self.resolved(None));
+        self.find_levels();
+        let error = loop {
+            if let Err(error) = self.read().await {
+                break error;
+            }
+            // An entity that was not known may have a plan, whose levels the process may not know.
+            let plan = self.plan();
+            let mut levels = self.levels.iter();
+            if levels.find_map(|(level, _)| level.plan()) == plan.as_ref() {
+                return Ok(self.resolved(None));
+            }
+            self.find_levels();
         };
         // Old limits are better than no decision. So are those of the file in an outage, in which no
         // bucket is reached either. But a read that was throttled comes again, and a level that it
@@ -96,6 +103,30 @@ impl<'a> ConfigLoad<'a> {
         tracing::warn!(%error, bucket, "limits could not be read: using the cached ones");
         let failed = self.session.env.ages.now();
         Ok(self.resolved(Some(failed)))
+    }
+
+    /// Finds the levels in the cache. Those that this load has read stay.
+    fn find_levels(&mut self) {
+        let (entity, resource) = (&self.first.key.entity, &self.first.key.resource);
+        let levels = ConfigLevel::of_entity(entity, self.plan().as_ref(), resource).into_iter();
+        let mut read = std::mem::take(&mut self.levels);
+        let known = |level: ConfigLevel| {
+            let of = read.iter().position(|(known, _)| *known == level);
+            let known = of.and_then(|of| read.swap_remove(of).1);
+            let known = known.or_else(|| self.session.config_cache.level(&level));
+            (level, known)
+        };
+        self.levels = levels.map(known).collect();
+    }
+
+    /// Returns the plan of the entity: the file's, or else the table's.
+    fn plan(&self) -> Option<PlanName> {
+        #[cfg(feature = "yaml")]
+        if let Some(plan) = (self.file.as_ref()).and_then(|file| file.plan(&self.first.key.entity))
+        {
+            return Some(plan.clone());
+        }
+        self.entity.as_ref()?.value.value.as_ref()?.plan.clone()
     }
 
     /// Returns whether everything is cached, at any age.
@@ -129,7 +160,7 @@ impl<'a> ConfigLoad<'a> {
             let cascades = file.cascades(&self.first.key.entity);
             return cascades.then(|| parent.clone());
         }
-        let entity = self.entity.as_ref()?.value.as_ref()?;
+        let entity = self.entity.as_ref()?.value.value.as_ref()?;
         entity.parent.clone().filter(|_| entity.cascades)
     }
 
@@ -147,8 +178,9 @@ impl<'a> ConfigLoad<'a> {
         let (session, namespace) = (self.session, &self.session.namespace);
         let sent = session.env.ages.sent();
         let at = sent.at;
-        let is_missing =
-            |read_at: Option<Moment>| read_at.is_none_or(|read| at.since(read) >= self.max_age);
+        let is_missing = |read_at: Option<Moment>| {
+            read_at.is_none_or(|read| read < self.began && at.since(read) >= self.max_age)
+        };
         let mut wanted: Vec<Option<usize>> = vec![];
         let mut keys = vec![];
         for (place, (level, known)) in self.levels.iter().enumerate() {
@@ -207,7 +239,7 @@ impl<'a> ConfigLoad<'a> {
                     let found = found.map_err(|error| unreadable(key, error))?;
                     parent = Some(Cached {
                         read_at: at,
-                        value: found.map(|(entity, _)| Arc::new(entity)),
+                        value: found.map(|(read, _)| Arc::new(read)).unwrap_or_default(),
                     });
                 }
             }
@@ -238,8 +270,10 @@ impl<'a> ConfigLoad<'a> {
             .min()
             .unwrap_or_else(|| self.session.env.ages.now());
         let known = self.levels.iter().filter_map(|(_, known)| known.as_ref());
+        let of_entity = self.entity.as_ref().map(|known| known.value.version);
         let version = known
             .map(|known| known.value.version)
+            .chain(of_entity)
             .fold(0, i64::saturating_add);
         // The first level that has a configuration wins, in the file or in the table.
         let levels = || {

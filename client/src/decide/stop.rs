@@ -101,14 +101,15 @@ pub(super) fn by_last_read(session: &Session, buckets: &[Arc<BucketState>]) -> O
 
 /// Returns how the switches stop a request, and the entities that have to be read to know.
 ///
-/// A stop of an ancestor is meant for its descendants, whatever they take from. A stop of the
-/// resource or the system decides by the entity itself.
+/// A stop of an ancestor, or of its plan, is meant for its descendants, whatever they take from. A stop of
+/// the resource or the system decides by the entity itself.
 fn disabled(
     session: &Session,
     switches: &Switches,
     buckets: &[Arc<BucketState>],
 ) -> (Option<Disabled>, Vec<EntityId>) {
-    let (has_stopped_entities, mut all_unread) = (switches.stop_entities(), vec![]);
+    let (has_stopped_entities, has_plans) = (switches.stop_entities(), switches.name_plans());
+    let mut all_unread = vec![];
     let of_bucket = |bucket: &Arc<BucketState>| {
         let BucketKey {
             entity, resource, ..
@@ -118,18 +119,20 @@ fn disabled(
             resource: resource.clone(),
             stopped_at: Some(stopped_at),
         };
-        if let Some(level) = switches.stopping(entity, resource) {
+        if !has_stopped_entities && !has_plans {
+            let level = switches.stopping(entity, None, resource)?;
             return Some(disabled(entity, level));
-        }
-        if !has_stopped_entities {
-            return None;
         }
         let Ancestors { known, unread } = ancestors(session, entity);
         all_unread.extend(unread);
-        known.iter().find_map(|ancestor| {
-            let level = switches.stopping(ancestor, resource)?;
-            level.entity().is_some().then(|| disabled(ancestor, level))
-        })
+        known
+            .iter()
+            .enumerate()
+            .find_map(|(generation, (ancestor, plan))| {
+                let level = switches.stopping(ancestor, plan.as_ref(), resource)?;
+                let reaches = generation == 0 || level.entity().is_some() || level.plan().is_some();
+                reaches.then(|| disabled(ancestor, level))
+            })
     };
     let disabled = buckets.iter().find_map(of_bucket);
     (disabled, all_unread)

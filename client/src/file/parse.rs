@@ -6,7 +6,7 @@ use std::collections::{BTreeSet, HashMap, HashSet};
 use weirgate_shared::files::{
     FileError, Format, Node, Source, TextFile, read_limit, with_document,
 };
-use weirgate_shared::{Config, ConfigLevel, ConfigStatus, EntityId, NameError, Resource};
+use weirgate_shared::{Config, ConfigLevel, ConfigStatus, EntityId, NameError, PlanName, Resource};
 
 /// Contents of a file.
 #[derive(Debug, Default)]
@@ -16,6 +16,7 @@ pub(super) struct ParsedFile {
     pub(super) parents: HashMap<EntityId, EntityId>,
     /// Entities with a parent to which they do not cascade.
     pub(super) apart: HashSet<EntityId>,
+    pub(super) plans: HashMap<EntityId, PlanName>,
 }
 
 /// Version of the format, 1.
@@ -50,17 +51,18 @@ struct Reader<'p> {
 impl Reader<'_> {
     fn file(&mut self, file: Node<'_>) -> Result<(), FileError> {
         let mut version = None;
-        for (key, node) in self
-            .source
-            .entries(&file, "a map with weirgate, system, resources and entities")?
-        {
+        for (key, node) in self.source.entries(
+            &file,
+            "a map with weirgate, system, resources, plans and entities",
+        )? {
             match key.as_str() {
                 "weirgate" => version = Some((self.source.integer(&node)?, node)),
                 "system" => self.config(ConfigLevel::System, &node, &[])?,
-                "resources" => {
-                    for (name, node) in self.source.entries(&node, "a map of resources")? {
-                        let resource = self.named(&name, &node, Resource::new)?;
-                        self.config(ConfigLevel::Resource(resource), &node, &[])?;
+                "resources" => self.resources(&node, ConfigLevel::Resource)?,
+                "plans" => {
+                    for (name, node) in self.source.entries(&node, "a map of plans")? {
+                        let plan = self.named(&name, &node, PlanName::new)?;
+                        self.plan(&plan, &node)?;
                     }
                 }
                 "entities" => {
@@ -73,7 +75,7 @@ impl Reader<'_> {
                     return Err(self.source.unknown(
                         &file,
                         &key,
-                        "weirgate, system, resources, entities",
+                        "weirgate, system, resources, plans, entities",
                     ));
                 }
             }
@@ -103,12 +105,46 @@ impl Reader<'_> {
         Ok(())
     }
 
+    fn plan(&mut self, plan: &PlanName, node: &Node<'_>) -> Result<(), FileError> {
+        let takes = "a map with limits, status, shadow and resources";
+        let mut has_default = false;
+        for (key, part) in self.source.entries(node, takes)? {
+            match key.as_str() {
+                "plan" => {
+                    let why = format!("plan {plan} cannot have a plan: give one to entities");
+                    return Err(self.source.error(&part, &why));
+                }
+                "resources" => self.resources(&part, |resource| {
+                    ConfigLevel::PlanResource(plan.clone(), resource)
+                })?,
+                _ => has_default = true,
+            }
+        }
+        if has_default {
+            self.config(ConfigLevel::Plan(plan.clone()), node, &["resources"])?;
+        }
+        Ok(())
+    }
+
+    /// Reads the configurations for the resources of an entity or a plan.
+    fn resources(
+        &mut self,
+        node: &Node<'_>,
+        level: impl Fn(Resource) -> ConfigLevel,
+    ) -> Result<(), FileError> {
+        for (name, node) in self.source.entries(node, "a map of resources")? {
+            let resource = self.named(&name, &node, Resource::new)?;
+            self.config(level(resource), &node, &[])?;
+        }
+        Ok(())
+    }
+
     fn entity(&mut self, entity: &EntityId, node: &Node<'_>) -> Result<(), FileError> {
         self.parsed.entities.insert(entity.clone());
         let mut has_default = false;
         for (key, part) in self.source.entries(
             node,
-            "a map with limits, status, shadow, parent, cascades and resources",
+            "a map with limits, status, shadow, plan, parent, cascades and resources",
         )? {
             match key.as_str() {
                 "parent" => {
@@ -122,16 +158,14 @@ impl Reader<'_> {
                         self.parsed.apart.insert(entity.clone());
                     }
                 }
-                "resources" => {
-                    for (name, node) in self.source.entries(&part, "a map of resources")? {
-                        let resource = self.named(&name, &node, Resource::new)?;
-                        self.config(
-                            ConfigLevel::EntityResource(entity.clone(), resource),
-                            &node,
-                            &[],
-                        )?;
-                    }
+                "plan" => {
+                    let plan = self.source.text(&part)?;
+                    let plan = self.named(&plan, &part, PlanName::new)?;
+                    self.parsed.plans.insert(entity.clone(), plan);
                 }
+                "resources" => self.resources(&part, |resource| {
+                    ConfigLevel::EntityResource(entity.clone(), resource)
+                })?,
                 _ => has_default = true,
             }
         }
@@ -139,7 +173,7 @@ impl Reader<'_> {
             self.config(
                 ConfigLevel::Entity(entity.clone()),
                 node,
-                &["parent", "cascades", "resources"],
+                &["plan", "parent", "cascades", "resources"],
             )?;
         }
         Ok(())

@@ -3,14 +3,14 @@
 use std::collections::BTreeMap;
 use std::fmt::{self, Display, Formatter};
 
-use weirgate_shared::{Config, ConfigLevel, ConfigStatus, Entity, EntityId, Resource};
+use weirgate_shared::{Config, ConfigLevel, ConfigStatus, Entity, EntityId, PlanName, Resource};
 
 use super::LimitsFileContents;
 
 /// Configurations by resource.
 type Resources<'c> = BTreeMap<&'c Resource, &'c Config>;
 
-/// What a file has of one entity.
+/// What a file has of one entity or plan.
 #[derive(Default)]
 struct Own<'c> {
     entity: Option<&'c Entity>,
@@ -19,15 +19,21 @@ struct Own<'c> {
 }
 
 /// The text of the file. [`parse`](LimitsFileContents::parse) reads the same contents from it, but for
-/// their order, and for entities without a parent and limits. Equal contents have equal texts.
+/// their order, and for entities without a parent, a plan and limits. Equal contents have equal texts.
 impl Display for LimitsFileContents {
     fn fmt(&self, f: &mut Formatter<'_>) -> fmt::Result {
         let (mut system, mut resources) = (None, Resources::new());
+        let mut plans = BTreeMap::<&PlanName, Own<'_>>::new();
         let mut entities = BTreeMap::<&EntityId, Own<'_>>::new();
         for (level, config) in &self.configs {
             match level {
                 ConfigLevel::System => system = Some(config),
                 ConfigLevel::Resource(resource) => drop(resources.insert(resource, config)),
+                ConfigLevel::Plan(plan) => plans.entry(plan).or_default().default = Some(config),
+                ConfigLevel::PlanResource(plan, resource) => {
+                    let own = plans.entry(plan).or_default();
+                    own.resources.insert(resource, config);
+                }
                 ConfigLevel::Entity(id) => entities.entry(id).or_default().default = Some(config),
                 ConfigLevel::EntityResource(id, resource) => {
                     let own = entities.entry(id).or_default();
@@ -35,7 +41,8 @@ impl Display for LimitsFileContents {
                 }
             }
         }
-        for entity in self.entities.iter().filter(|of| of.parent.is_some()) {
+        let is_set = |of: &&Entity| of.parent.is_some() || of.plan.is_some();
+        for entity in self.entities.iter().filter(is_set) {
             entities.entry(&entity.id).or_default().entity = Some(entity);
         }
         writeln!(f, "weirgate: 1")?;
@@ -44,11 +51,21 @@ impl Display for LimitsFileContents {
             write_config(f, 2, config)?;
         }
         write_resources(f, 0, &resources)?;
+        if !plans.is_empty() {
+            writeln!(f, "plans:")?;
+        }
+        for (plan, own) in plans {
+            writeln!(f, "  {}:", Quoted(plan.as_str()))?;
+            own.write(f)?;
+        }
         if !entities.is_empty() {
             writeln!(f, "entities:")?;
         }
         for (id, own) in entities {
             writeln!(f, "  {}:", Quoted(id.as_str()))?;
+            if let Some(plan) = own.entity.and_then(|of| of.plan.as_ref()) {
+                writeln!(f, "    plan: {}", Quoted(plan.as_str()))?;
+            }
             if let Some((parent, entity)) =
                 own.entity.and_then(|of| Some((of.parent.as_ref()?, of)))
             {
@@ -57,12 +74,19 @@ impl Display for LimitsFileContents {
                     writeln!(f, "    cascades: false")?;
                 }
             }
-            if let Some(config) = own.default {
-                write_config(f, 4, config)?;
-            }
-            write_resources(f, 4, &own.resources)?;
+            own.write(f)?;
         }
         Ok(())
+    }
+}
+
+impl Own<'_> {
+    /// Writes the configurations.
+    fn write(&self, f: &mut Formatter<'_>) -> fmt::Result {
+        if let Some(config) = self.default {
+            write_config(f, 4, config)?;
+        }
+        write_resources(f, 4, &self.resources)
     }
 }
 

@@ -23,7 +23,7 @@ const GROUPS: usize = 1_024;
 #[derive(Debug)]
 pub(crate) struct ConfigCache {
     levels: Cache<ConfigLevel, Cached<Arc<Versioned<Config>>>>,
-    entities: Cache<EntityId, Cached<Option<Arc<Entity>>>>,
+    entities: Cache<EntityId, Cached<Arc<Versioned<Entity>>>>,
     pub(crate) switches: SwitchCache,
     /// Number of changes by this process; a change invalidates resolved limits.
     generation: AtomicU64,
@@ -81,7 +81,7 @@ impl ConfigCache {
         self.levels.get(level)
     }
 
-    pub(crate) fn entity(&self, entity: &EntityId) -> Option<Cached<Option<Arc<Entity>>>> {
+    pub(crate) fn entity(&self, entity: &EntityId) -> Option<Cached<Arc<Versioned<Entity>>>> {
         self.entities.get(entity)
     }
 
@@ -91,7 +91,7 @@ impl ConfigCache {
         &self,
         generation: u64,
         levels: impl IntoIterator<Item = (ConfigLevel, Cached<Arc<Versioned<Config>>>)>,
-        entities: impl IntoIterator<Item = (EntityId, Cached<Option<Arc<Entity>>>)>,
+        entities: impl IntoIterator<Item = (EntityId, Cached<Arc<Versioned<Entity>>>)>,
     ) {
         let changed_at = self.changed_at.lock();
         for (level, read) in levels {

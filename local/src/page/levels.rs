@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 
-use weirgate::{Config, ConfigLevel, LimitStatus};
+use weirgate::{Config, ConfigLevel, LimitStatus, PlanName};
 
 use crate::why::is_of;
 
@@ -19,7 +19,7 @@ pub(crate) struct Levels {
 }
 
 impl Levels {
-    /// Returns levels of resources and of the system, which are all if nothing was cut.
+    /// Returns levels of plans, of resources and of the system, which are all if nothing was cut.
     pub(crate) fn general(
         configs: impl IntoIterator<Item = (ConfigLevel, Config)>,
         is_whole: bool,
@@ -39,10 +39,20 @@ impl Levels {
         all
     }
 
+    /// Returns whether a plan is among them, so that the plans of entities matter.
+    pub(crate) fn have_plans(&self) -> bool {
+        self.configs.keys().any(|level| level.plan().is_some())
+    }
+
     /// Returns the kind of the level that a limit of a bucket comes from, as JSON has it; `caller`
-    /// if the bucket has another limit than the table, and `None` if not all levels are known.
-    pub(crate) fn source(&self, status: &LimitStatus) -> Option<&'static str> {
-        for level in ConfigLevel::of(&status.entity, &status.resource) {
+    /// if the bucket has another limit than the table, and `None` if not all levels are known. `plan` is
+    /// that of the bucket's entity.
+    pub(crate) fn source(
+        &self,
+        status: &LimitStatus,
+        plan: Option<&PlanName>,
+    ) -> Option<&'static str> {
+        for level in ConfigLevel::of_entity(&status.entity, plan, &status.resource) {
             if let Some(config) = self.configs.get(&level) {
                 return Some(match is_of(status, config) {
                     true => kind(&level),
@@ -85,6 +95,8 @@ const fn kind(level: &ConfigLevel) -> &'static str {
     match level {
         ConfigLevel::EntityResource(..) => "entity_resource",
         ConfigLevel::Entity(_) => "entity",
+        ConfigLevel::PlanResource(..) => "plan_resource",
+        ConfigLevel::Plan(_) => "plan",
         ConfigLevel::Resource(_) => "resource",
         ConfigLevel::System => "system",
     }
@@ -127,14 +139,18 @@ mod tests {
         let entity = ConfigLevel::Entity(EntityId::new("user-1").unwrap());
         let general = [(ConfigLevel::System, rpm(10)), (resource, rpm(20))];
         let general = Levels::general(general, true);
-        assert_eq!(general.source(&status(20)), None, "entities are not read");
+        assert_eq!(
+            general.source(&status(20), None),
+            None,
+            "entities are not read"
+        );
         let mut none = OfEntities::default();
         assert!(none.add(vec![]));
         none.complete();
         let all = general.with_entities(&none);
-        assert_eq!(all.source(&status(20)), Some("resource"));
+        assert_eq!(all.source(&status(20), None), Some("resource"));
         assert_eq!(
-            all.source(&status(10)),
+            all.source(&status(10), None),
             Some("caller"),
             "the system's is wider"
         );
@@ -143,7 +159,7 @@ mod tests {
         some.add(vec![(entity, rpm(30))]);
         let cut = general.with_entities(&some);
         assert_eq!(
-            cut.source(&status(30)),
+            cut.source(&status(30), None),
             None,
             "the entity may have one on gpt-4"
         );
@@ -153,9 +169,18 @@ mod tests {
         );
         some.add(vec![(on_resource, rpm(40))]);
         let cut = general.with_entities(&some);
-        assert_eq!(cut.source(&status(40)), Some("entity_resource"));
+        assert_eq!(cut.source(&status(40), None), Some("entity_resource"));
+        let pro = PlanName::new("pro").unwrap();
+        let plans = [
+            (ConfigLevel::System, rpm(10)),
+            (ConfigLevel::Plan(pro.clone()), rpm(50)),
+        ];
+        let plans = Levels::general(plans, true).with_entities(&none);
+        assert!(plans.have_plans() && !all.have_plans());
+        assert_eq!(plans.source(&status(50), Some(&pro)), Some("plan"));
+        assert_eq!(plans.source(&status(10), None), Some("system"));
         // Many resources: a bucket's own may be among those that were not read.
         let cut = Levels::general([(ConfigLevel::System, rpm(10))], false);
-        assert_eq!(cut.with_entities(&none).source(&status(10)), None);
+        assert_eq!(cut.with_entities(&none).source(&status(10), None), None);
     }
 }

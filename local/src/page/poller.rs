@@ -1,15 +1,15 @@
 //! The reads, one page of a list after the other: for all viewers together, and only while there
 //! are any.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::sync::Arc;
 use std::time::Duration;
 
 use tokio::sync::mpsc;
 use tokio::time::Instant;
 use weirgate::{
-    Clock, ConfigFilter, ConfigLevel, EpochMillis, Error, Granularity, Page, PageToken,
-    RateLimiter, StoredBucket, SystemClock, UsageReport, UsageScope, Window,
+    Clock, ConfigFilter, ConfigLevel, EntityId, EpochMillis, Error, Granularity, Page, PageToken,
+    PlanName, RateLimiter, StoredBucket, SystemClock, UsageReport, UsageScope, Window,
 };
 
 use super::board::{Board, Cost, Names, Progress, Switched, Switches};
@@ -251,7 +251,8 @@ impl Poller {
                     .sum();
                 let unreadable = u64::try_from(page.unreadable.len()).unwrap_or(u64::MAX);
                 let next = page.next.clone();
-                let rows = self.rows(&watched.levels, page);
+                let plans = self.plans(&watched.levels, &page.items).await?;
+                let rows = self.rows(&watched.levels, &plans, page);
                 seen.extend(rows.iter().map(Row::key));
                 self.board.set_rows(subject, rows);
                 self.pay(1 + 2 * (shards + unreadable)).await;
@@ -367,7 +368,12 @@ impl Poller {
     }
 
     /// Returns the rows of buckets that were just read, and of those that cannot be.
-    fn rows(&mut self, levels: &Levels, page: Page<StoredBucket>) -> Vec<Row> {
+    fn rows(
+        &mut self,
+        levels: &Levels,
+        plans: &HashMap<EntityId, PlanName>,
+        page: Page<StoredBucket>,
+    ) -> Vec<Row> {
         let at = SystemClock.now();
         let rows = page.items.into_iter().map(|bucket| {
             let key = (bucket.entity.clone(), bucket.resource.clone());
@@ -380,12 +386,32 @@ impl Poller {
                 }
                 None
             };
+            let levels = (levels, plans.get(&bucket.entity));
             Row::of(bucket, used.as_ref(), levels, at)
         });
         let rows: Vec<_> = rows.collect();
         let unreadable = page.unreadable.into_iter();
         let unreadable = unreadable.filter_map(|item| Row::unreadable(item, at));
         rows.into_iter().chain(unreadable).collect()
+    }
+
+    /// Returns the plans of the entities of buckets, if plans have limits.
+    async fn plans(
+        &mut self,
+        levels: &Levels,
+        buckets: &[StoredBucket],
+    ) -> Result<HashMap<EntityId, PlanName>, Error> {
+        if !levels.have_plans() {
+            return Ok(HashMap::new());
+        }
+        let ids: BTreeSet<_> = buckets.iter().map(|bucket| bucket.entity.clone()).collect();
+        let ids: Vec<_> = ids.into_iter().collect();
+        let entities = self.limiter.admin().read_entities(&ids).await?;
+        self.pay(2 * u64::try_from(ids.len()).unwrap_or(u64::MAX))
+            .await;
+        let entities = entities.into_iter().flatten();
+        let plans = entities.filter_map(|entity| Some((entity.id, entity.plan?)));
+        Ok(plans.collect())
     }
 
     /// Reads the levels that are stopped or exempt: one item.
@@ -401,8 +427,8 @@ impl Poller {
         Ok(())
     }
 
-    /// Reads the names that have limits of their own, or were set, and the levels of resources and
-    /// the system.
+    /// Reads the names that have limits of their own, or were set, and the levels of plans, of resources
+    /// and the system.
     async fn read_names(&mut self) -> Result<(), Error> {
         let mut names = Names::default();
         let mut after = None;
@@ -435,6 +461,20 @@ impl Poller {
                 .extend(unreadable.map(|resource| resource.to_string()));
             after = page.next;
             if after.is_none() || names.resources.len() >= MAX_NAMES {
+                break;
+            }
+        }
+        is_whole &= after.is_none();
+        after = None;
+        loop {
+            let plans = self.limiter.admin();
+            let page = plans.configs(&ConfigFilter::Plans, after.as_ref()).await?;
+            self.pay(1 + 2 * u64::try_from(page.items.len()).unwrap_or(u64::MAX))
+                .await;
+            configs.extend(page.items);
+            is_whole &= page.unreadable.is_empty();
+            after = page.next;
+            if after.is_none() || configs.len() >= MAX_NAMES {
                 break;
             }
         }

@@ -1,7 +1,7 @@
 //! A bucket as the page shows it.
 
 use serde::Serialize;
-use weirgate::{EntityId, EpochMillis, LimitStatus, Resource, StoredBucket, Unreadable};
+use weirgate::{EntityId, EpochMillis, LimitStatus, PlanName, Resource, StoredBucket, Unreadable};
 
 use super::levels::Levels;
 use crate::why::{Saturation, Used, resets};
@@ -97,11 +97,11 @@ impl Row {
     pub(crate) fn of(
         bucket: StoredBucket,
         used: Option<&Used>,
-        levels: &Levels,
+        (levels, plan): (&Levels, Option<&PlanName>),
         at: EpochMillis,
     ) -> Self {
         let limits = bucket.limits.iter();
-        let limits = limits.map(|status| RowLimit::of(status, used, levels.source(status)));
+        let limits = limits.map(|status| RowLimit::of(status, used, levels.source(status, plan)));
         Self {
             limits: limits.collect(),
             shards: bucket.shards,

@@ -3,7 +3,7 @@
 use weirgate::{ConfigLevel, ConfigStatus, LimitKind, LimitStatus, WindowCode};
 use weirgate_shared::rate_text;
 
-use super::reasons::{Known, Next, Reasons, in_force};
+use super::reasons::{Known, Next, Reasons};
 use super::window;
 
 impl Next {
@@ -23,6 +23,8 @@ pub fn options(level: &ConfigLevel) -> String {
             format!("--entity {entity} --resource {resource}")
         }
         ConfigLevel::Entity(entity) => format!("--entity {entity}"),
+        ConfigLevel::PlanResource(plan, resource) => format!("--plan {plan} --resource {resource}"),
+        ConfigLevel::Plan(plan) => format!("--plan {plan}"),
         ConfigLevel::Resource(resource) => format!("--resource {resource}"),
         ConfigLevel::System => "--system".to_owned(),
     }
@@ -33,7 +35,7 @@ pub(super) fn advice(reasons: &Reasons) -> Vec<Next> {
     let Reasons {
         entity, resource, ..
     } = reasons;
-    let config = in_force(&reasons.levels, entity, resource);
+    let config = reasons.in_force();
     let by_stop = reasons.stopped_at.as_ref().map(|level| {
         let command = format!("start {}", options(level));
         Next::new(format!("{level} is stopped"), &command)
@@ -56,8 +58,17 @@ pub(super) fn advice(reasons: &Reasons) -> Vec<Next> {
         }
         _ => None,
     };
+    let by_plan = reasons.missing_plan.as_ref().map(|plan| {
+        Next::new(
+            format!(
+                "plan {plan} of {entity} has no limits: those of {resource} or the system hold"
+            ),
+            &format!("limits set --plan {plan} rpm=600/minute"),
+        )
+    });
     let by_limit = reasons.limits.iter().flat_map(of_limit);
-    let next = by_stop.into_iter().chain(by_config).chain(by_limit);
+    let next = by_stop.into_iter().chain(by_config).chain(by_plan);
+    let next = next.chain(by_limit);
     let mut next: Vec<_> = next.collect();
     if let (true, Some(Known { status, .. })) = (next.is_empty(), reasons.limits.first()) {
         next.push(Next::new(

@@ -79,6 +79,12 @@ pub fn entity_fields(entity: Option<&Entity>) -> Fields {
     Fields::from([
         ("cascades".to_owned(), yes_or_no(entity.cascades)),
         ("parent".to_owned(), parent.to_owned()),
+        (
+            "plan".to_owned(),
+            (entity.plan.as_ref())
+                .map_or("-", |plan| plan.as_str())
+                .to_owned(),
+        ),
     ])
 }
 

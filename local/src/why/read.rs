@@ -1,5 +1,7 @@
 //! Reads what decides about a bucket.
 
+use std::collections::{BTreeSet, HashSet};
+
 use futures_util::future::try_join_all;
 use weirgate::{
     AuditSubject, Clock, ConfigLevel, Entity, EntityId, Error, LimitKind, LimitStatus, RateLimiter,
@@ -54,6 +56,10 @@ impl Reasons {
             ..Switches::default()
         };
         let levels = all_levels(limiter, &entities, &resource, &switches).await?;
+        let missing_plan = match entities.first().and_then(|entity| entity.plan.clone()) {
+            Some(plan) if !admin.has_plan(&plan).await? => Some(plan),
+            _ => None,
+        };
         let mut cascades = true;
         let taken_from = entities
             .iter()
@@ -73,7 +79,9 @@ impl Reasons {
             let peeked = peeked.iter().filter(|of| of.entity == found.entity);
             let statuses = of_bucket.unwrap_or_else(|| peeked.cloned().collect());
             limits.extend(statuses.into_iter().map(|status| {
-                let configured = in_force(&levels, &status.entity, &resource);
+                let of = entities.iter().find(|of| of.id == status.entity);
+                let plan = of.and_then(|of| of.plan.as_ref());
+                let configured = in_force(&levels, &status.entity, plan, &resource);
                 Known {
                     from: configured
                         .filter(|(_, config)| is_of(&status, config))
@@ -108,6 +116,7 @@ impl Reasons {
         let mut reasons = Self {
             halves,
             limits,
+            missing_plan,
             stopped_at: stopped_at(&switches, &entities, &resource),
             lease_count,
             leases,
@@ -167,11 +176,7 @@ async fn with_ancestors(limiter: &RateLimiter, entity: &EntityId) -> Result<Vec<
     let mut next = Some(entity.clone());
     while let Some(id) = next.filter(|id| !entities.iter().any(|known| known.id == *id)) {
         let stored = limiter.admin().entity(&id).await?;
-        let entity = stored.unwrap_or(Entity {
-            id,
-            parent: None,
-            cascades: false,
-        });
+        let entity = stored.unwrap_or_else(|| Entity::new(id));
         next = entity.parent.clone();
         entities.push(entity);
     }
@@ -187,9 +192,11 @@ async fn all_levels(
 ) -> Result<Vec<Level>, Error> {
     let mut levels: Vec<_> = entities
         .iter()
-        .flat_map(|entity| ConfigLevel::of(&entity.id, resource))
-        .filter(|level| level.entity().is_some())
+        .flat_map(|entity| ConfigLevel::of_entity(&entity.id, entity.plan.as_ref(), resource))
+        .filter(|level| level.entity().is_some() || level.plan().is_some())
         .collect();
+    let mut seen = HashSet::new();
+    levels.retain(|level| seen.insert(level.clone()));
     levels.extend([ConfigLevel::Resource(resource.clone()), ConfigLevel::System]);
     let configs = limiter.admin().read_configs(&levels).await?;
     let levels = levels.into_iter().zip(configs);
@@ -226,8 +233,9 @@ fn stopped_at(
         .iter()
         .enumerate()
         .filter_map(|(generation, entity)| {
-            let level = switches.stopping(&entity.id, resource)?;
-            (generation == 0 || level.entity().is_some()).then_some(level)
+            let level = switches.stopping(&entity.id, entity.plan.as_ref(), resource)?;
+            let reaches = level.entity().is_some() || level.plan().is_some();
+            (generation == 0 || reaches).then_some(level)
         });
     stops.next()
 }
@@ -238,10 +246,11 @@ async fn last_changes(
     entities: &[Entity],
     resource: &Resource,
 ) -> Result<Vec<Change>, Error> {
-    let entities = entities.iter();
-    let mut subjects: Vec<_> = entities
-        .map(|entity| AuditSubject::Entity(entity.id.clone()))
-        .collect();
+    let mut subjects = BTreeSet::new();
+    for entity in entities {
+        subjects.insert(AuditSubject::Entity(entity.id.clone()));
+        subjects.extend(entity.plan.clone().map(AuditSubject::Plan));
+    }
     subjects.extend([
         AuditSubject::Resource(resource.clone()),
         AuditSubject::System,

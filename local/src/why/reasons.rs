@@ -2,8 +2,8 @@
 
 use serde::Serialize;
 use weirgate::{
-    AuditEvent, Config, ConfigLevel, Entity, EntityId, Limit, LimitStatus, Resource, StoredLease,
-    Switch,
+    AuditEvent, Config, ConfigLevel, Entity, EntityId, Limit, LimitStatus, PlanName, Resource,
+    StoredLease, Switch,
 };
 
 use super::fields::Field;
@@ -23,6 +23,10 @@ pub struct Reasons {
     pub entities: Vec<Entity>,
     /// Every level of them, the narrowest first.
     pub levels: Vec<Level>,
+    /// Plan of the entity, although no level of it has limits: those of the resource and of the system
+    /// hold instead.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub missing_plan: Option<PlanName>,
     /// The level that stops the bucket.
     pub stopped_at: Option<ConfigLevel>,
     /// Limits of the bucket, and of those of its ancestors that its acquires take from.
@@ -96,12 +100,23 @@ pub struct Next {
 pub fn in_force<'l>(
     levels: &'l [Level],
     entity: &EntityId,
+    plan: Option<&PlanName>,
     resource: &Resource,
 ) -> Option<(&'l ConfigLevel, &'l Config)> {
-    ConfigLevel::of(entity, resource).iter().find_map(|of| {
+    let of = ConfigLevel::of_entity(entity, plan, resource);
+    of.iter().find_map(|of| {
         let level = levels.iter().find(|level| level.level == *of)?;
         Some((&level.level, level.config.as_ref()?))
     })
+}
+
+impl Reasons {
+    /// Returns the level that the limits of the entity come from.
+    #[must_use]
+    pub fn in_force(&self) -> Option<(&ConfigLevel, &Config)> {
+        let plan = self.entities.first().and_then(|of| of.plan.as_ref());
+        in_force(&self.levels, &self.entity, plan, &self.resource)
+    }
 }
 
 /// Returns whether a bucket's limit is that of a configuration.

@@ -54,12 +54,9 @@ pub fn write_audit(event: &AuditEvent) -> BTreeMap<String, Value> {
 /// Returns the entity and the resource of a change.
 const fn names(change: &AuditChange) -> (Option<&EntityId>, Option<&Resource>) {
     match change {
-        AuditChange::Config { level, .. } | AuditChange::Switch { level, .. } => match level {
-            ConfigLevel::EntityResource(entity, resource) => (Some(entity), Some(resource)),
-            ConfigLevel::Entity(entity) => (Some(entity), None),
-            ConfigLevel::Resource(resource) => (None, Some(resource)),
-            ConfigLevel::System => (None, None),
-        },
+        AuditChange::Config { level, .. } | AuditChange::Switch { level, .. } => {
+            (level.entity(), level.resource())
+        }
         AuditChange::Entity { id, .. }
         | AuditChange::EntityDescription { id, .. }
         | AuditChange::Erased { id } => (Some(id), None),
@@ -266,6 +263,8 @@ fn level(of: &AuditSubject, resource: Option<Resource>) -> ConfigLevel {
             ConfigLevel::EntityResource(entity, resource)
         }
         (AuditSubject::Entity(entity), None) => ConfigLevel::Entity(entity),
+        (AuditSubject::Plan(plan), Some(resource)) => ConfigLevel::PlanResource(plan, resource),
+        (AuditSubject::Plan(plan), None) => ConfigLevel::Plan(plan),
         (AuditSubject::Resource(resource), _) => ConfigLevel::Resource(resource),
         (AuditSubject::System, _) => ConfigLevel::System,
     }

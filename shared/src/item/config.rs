@@ -187,39 +187,43 @@ pub fn write_entity(entity: &Entity) -> BTreeMap<String, Value> {
         .parent
         .iter()
         .map(|parent| (attr::PARENT_ID.to_owned(), Value::text(parent.as_str())));
+    let plan = entity.plan.iter();
+    let plan = plan.map(|plan| (attr::ENTITY_PLAN.to_owned(), Value::text(plan.as_str())));
     parent
+        .chain(plan)
         .chain([(attr::CASCADE.to_owned(), Value::Bool(entity.cascades))])
         .collect()
 }
 
-/// Reads an entity, and the id of its last write.
+/// Reads an entity, or the remains of a deleted one, and the id of its last write.
 ///
 /// # Errors
 /// [`ItemError`] naming the attribute that is wrong or missing.
 pub fn read_entity<'a>(
     id: EntityId,
     item: impl Iterator<Item = (&'a str, Attr<'a>)>,
-) -> Result<(Entity, WriteId), ItemError> {
+) -> Result<(Versioned<Entity>, WriteId), ItemError> {
     let attributes: Vec<_> = item.collect();
-    let op = attributes
-        .iter()
-        .find(|(name, _)| *name == attr::LAST_WRITE_ID);
+    let find = |wanted: &str| attributes.iter().find(|(name, _)| *name == wanted);
+    let op = find(attr::LAST_WRITE_ID);
     let op = op.ok_or_else(|| ItemError::missing(attr::LAST_WRITE_ID, "a string of a-z 0-9"))?;
-    Ok((
-        entity(id, &attributes)?,
-        write_id(attr::LAST_WRITE_ID, &op.1)?,
-    ))
+    let version = find(attr::VERSION).map(|(name, value)| integer(name, value));
+    // A deleted entity leaves its version, and nothing else.
+    let is_deleted = version.is_some() && find(attr::CASCADE).is_none();
+    let value = (!is_deleted).then(|| entity(id, &attributes));
+    let versioned = Versioned {
+        version: version.transpose()?.unwrap_or_default(),
+        value: value.transpose()?,
+    };
+    Ok((versioned, write_id(attr::LAST_WRITE_ID, &op.1)?))
 }
 
 pub(super) fn entity(id: EntityId, attributes: &[(&str, Attr<'_>)]) -> Result<Entity, ItemError> {
-    let mut entity = Entity {
-        id,
-        parent: None,
-        cascades: false,
-    };
+    let mut entity = Entity::new(id);
     for (name, value) in attributes {
         match *name {
             attr::PARENT_ID => entity.parent = Some(parse::name(attr::PARENT_ID, value)?),
+            attr::ENTITY_PLAN => entity.plan = Some(parse::name(attr::ENTITY_PLAN, value)?),
             attr::CASCADE => entity.cascades = boolean(attr::CASCADE, value)?,
             _ => {}
         }

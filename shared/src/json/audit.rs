@@ -2,7 +2,9 @@
 
 use serde::{Deserialize, Serialize};
 
-use crate::{AuditChange, AuditEvent, AuditId, ConfigLevel, EntityId, EpochMillis, Resource};
+use crate::{
+    AuditChange, AuditEvent, AuditId, ConfigLevel, EntityId, EpochMillis, PlanName, Resource,
+};
 
 /// A level: its name, and what it is for.
 #[derive(Debug, Serialize, Deserialize)]
@@ -14,6 +16,13 @@ pub(crate) enum LevelFields {
     },
     Entity {
         entity: EntityId,
+    },
+    PlanResource {
+        plan: PlanName,
+        resource: Resource,
+    },
+    Plan {
+        plan: PlanName,
     },
     Resource {
         resource: Resource,
@@ -28,6 +37,8 @@ impl From<ConfigLevel> for LevelFields {
                 Self::EntityResource { entity, resource }
             }
             ConfigLevel::Entity(entity) => Self::Entity { entity },
+            ConfigLevel::PlanResource(plan, resource) => Self::PlanResource { plan, resource },
+            ConfigLevel::Plan(plan) => Self::Plan { plan },
             ConfigLevel::Resource(resource) => Self::Resource { resource },
             ConfigLevel::System => Self::System,
         }
@@ -41,6 +52,8 @@ impl From<LevelFields> for ConfigLevel {
                 Self::EntityResource(entity, resource)
             }
             LevelFields::Entity { entity } => Self::Entity(entity),
+            LevelFields::PlanResource { plan, resource } => Self::PlanResource(plan, resource),
+            LevelFields::Plan { plan } => Self::Plan(plan),
             LevelFields::Resource { resource } => Self::Resource(resource),
             LevelFields::System => Self::System,
         }

@@ -3,7 +3,7 @@
 use serde::de::Error as _;
 use serde::{Deserialize, Deserializer, Serialize, Serializer};
 
-use crate::{AuditId, EntityId, LimitName, Namespace, OnUnavailable, Resource};
+use crate::{AuditId, EntityId, LimitName, Namespace, OnUnavailable, PlanName, Resource};
 
 macro_rules! names {
     ($($type:ident),*) => {$(
@@ -20,7 +20,7 @@ macro_rules! names {
         }
     )*};
 }
-names!(Namespace, EntityId, Resource, LimitName);
+names!(Namespace, EntityId, PlanName, Resource, LimitName);
 
 impl Serialize for AuditId {
     fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {

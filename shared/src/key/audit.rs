@@ -5,7 +5,7 @@ use std::fmt;
 use ulid::Ulid;
 
 use super::{ItemKey, PARTITIONS, spread};
-use crate::{ConfigLevel, EntityId, EpochMillis, Namespace, Resource};
+use crate::{ConfigLevel, EntityId, EpochMillis, Namespace, PlanName, Resource};
 
 const AUDIT: &str = "#AUDIT#";
 /// Prefix of the sort keys of a namespace's audit events in `GSI3`.
@@ -16,6 +16,8 @@ pub const LISTED_AUDIT: &str = "AUDIT#";
 pub enum AuditSubject {
     /// Changes of one entity and of its limits.
     Entity(EntityId),
+    /// Changes of the limits of one plan.
+    Plan(PlanName),
     /// Changes of the limits of one resource.
     Resource(Resource),
     /// Changes of the limits of the system.
@@ -27,6 +29,9 @@ impl From<&ConfigLevel> for AuditSubject {
         match level {
             ConfigLevel::EntityResource(entity, _) | ConfigLevel::Entity(entity) => {
                 Self::Entity(entity.clone())
+            }
+            ConfigLevel::PlanResource(plan, _) | ConfigLevel::Plan(plan) => {
+                Self::Plan(plan.clone())
             }
             ConfigLevel::Resource(resource) => Self::Resource(resource.clone()),
             ConfigLevel::System => Self::System,
@@ -86,8 +91,8 @@ pub struct AuditKey {
 }
 
 impl AuditKey {
-    /// Returns `{ns}/AUDIT#{entity}`, `{ns}/AUDIT##RESOURCE#{resource}` or `{ns}/AUDIT##SYSTEM`;
-    /// `#AUDIT#{id}`. No entity's name begins with `#`.
+    /// Returns `{ns}/AUDIT#{entity}`, `{ns}/AUDIT##PLAN#{plan}`, `{ns}/AUDIT##RESOURCE#{resource}` or
+    /// `{ns}/AUDIT##SYSTEM`; `#AUDIT#{id}`. No entity's name begins with `#`.
     #[must_use]
     pub fn item_key(&self) -> ItemKey {
         ItemKey {
@@ -110,6 +115,7 @@ impl AuditKey {
     pub fn partition(namespace: &Namespace, of: &AuditSubject) -> String {
         match of {
             AuditSubject::Entity(entity) => format!("{namespace}/AUDIT#{entity}"),
+            AuditSubject::Plan(plan) => format!("{namespace}/AUDIT##PLAN#{plan}"),
             AuditSubject::Resource(resource) => format!("{namespace}/AUDIT##RESOURCE#{resource}"),
             AuditSubject::System => format!("{namespace}/AUDIT##SYSTEM"),
         }
@@ -121,7 +127,11 @@ impl AuditKey {
         let (namespace, of) = key.pk.split_once("/AUDIT#")?;
         let of = match of.strip_prefix('#') {
             Some("SYSTEM") => AuditSubject::System,
-            Some(of) => AuditSubject::Resource(Resource::new(of.strip_prefix("RESOURCE#")?).ok()?),
+            Some(of) => match of.split_once('#')? {
+                ("PLAN", plan) => AuditSubject::Plan(PlanName::new(plan).ok()?),
+                ("RESOURCE", resource) => AuditSubject::Resource(Resource::new(resource).ok()?),
+                _ => return None,
+            },
             None => AuditSubject::Entity(EntityId::new(of).ok()?),
         };
         Some(Self {

@@ -1,7 +1,7 @@
 //! Keys of the configuration: limits, entities, the schema version.
 
 use super::{ItemKey, PARTITIONS, spread};
-use crate::{ConfigLevel, EntityId, IdempotencyKey, Namespace, Resource};
+use crate::{ConfigLevel, EntityId, IdempotencyKey, Namespace, PlanName, Resource};
 
 /// Stands for every resource in a key. No resource's name begins like this.
 const DEFAULT: &str = "_default_";
@@ -22,39 +22,47 @@ pub struct ConfigKey {
 /// Configurations to list.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum ConfigFilter {
-    /// All of the namespace: the system's, those of resources, and those of entities.
+    /// All of the namespace: the system's, those of resources, of entities, and of plans.
     All,
     /// All of one entity: for each resource, and its default.
     Entity(EntityId),
-    /// Those on one resource: its own, and those of all entities for it.
+    /// All of one plan: for each resource, and its default.
+    Plan(PlanName),
+    /// Those on one resource: its own, and those of all entities and plans for it.
     Resource(Resource),
     /// The defaults of all entities.
     Entities,
+    /// All of all plans.
+    Plans,
     /// Those of all resources.
     Resources,
 }
 
 impl ConfigKey {
-    /// Returns `{ns}/ENTITY#{entity}`, `#CONFIG#{resource}` or `#CONFIG#_default_`;
-    /// `{ns}/RESOURCE#{resource}`, `#CONFIG`; `{ns}/SYSTEM#`, `#CONFIG`.
+    /// Returns `{ns}/ENTITY#{entity}` or `{ns}/PLAN#{plan}`, `#CONFIG#{resource}` or
+    /// `#CONFIG#_default_`; `{ns}/RESOURCE#{resource}`, `#CONFIG`; `{ns}/SYSTEM#`, `#CONFIG`.
     #[must_use]
     pub fn item_key(&self) -> ItemKey {
         let ns = &self.namespace;
-        let (pk, sk) = match &self.level {
-            ConfigLevel::EntityResource(entity, resource) => (
-                format!("{ns}/ENTITY#{entity}"),
-                format!("{CONFIG}#{resource}"),
-            ),
-            ConfigLevel::Entity(entity) => (
-                format!("{ns}/ENTITY#{entity}"),
-                format!("{CONFIG}#{DEFAULT}"),
-            ),
-            ConfigLevel::Resource(resource) => {
-                (format!("{ns}/RESOURCE#{resource}"), CONFIG.to_owned())
+        let of = match &self.level {
+            ConfigLevel::EntityResource(entity, _) | ConfigLevel::Entity(entity) => {
+                format!("ENTITY#{entity}")
             }
-            ConfigLevel::System => (format!("{ns}/SYSTEM#"), CONFIG.to_owned()),
+            ConfigLevel::PlanResource(plan, _) | ConfigLevel::Plan(plan) => format!("PLAN#{plan}"),
+            ConfigLevel::Resource(resource) => format!("RESOURCE#{resource}"),
+            ConfigLevel::System => "SYSTEM#".to_owned(),
         };
-        ItemKey { pk, sk }
+        let sk = match &self.level {
+            ConfigLevel::EntityResource(_, resource) | ConfigLevel::PlanResource(_, resource) => {
+                format!("{CONFIG}#{resource}")
+            }
+            ConfigLevel::Entity(_) | ConfigLevel::Plan(_) => format!("{CONFIG}#{DEFAULT}"),
+            ConfigLevel::Resource(_) | ConfigLevel::System => CONFIG.to_owned(),
+        };
+        ItemKey {
+            pk: format!("{ns}/{of}"),
+            sk,
+        }
     }
 
     /// Returns the configuration that an item is; `None` if the keys are not a configuration's.
@@ -62,20 +70,27 @@ impl ConfigKey {
     pub fn parse(key: &ItemKey) -> Option<Self> {
         let (namespace, rest) = key.pk.split_once('/')?;
         let of = key.sk.strip_prefix(CONFIG)?;
-        let level = match (
-            rest.strip_prefix("ENTITY#"),
-            rest.strip_prefix("RESOURCE#"),
-            of.strip_prefix('#'),
-        ) {
-            (Some(entity), _, Some(DEFAULT)) => ConfigLevel::Entity(EntityId::new(entity).ok()?),
-            (Some(entity), _, Some(resource)) => ConfigLevel::EntityResource(
-                EntityId::new(entity).ok()?,
-                Resource::new(resource).ok()?,
-            ),
-            (_, Some(resource), None) if of.is_empty() => {
-                ConfigLevel::Resource(Resource::new(resource).ok()?)
+        let of = match of.strip_prefix('#') {
+            None if !of.is_empty() => return None,
+            of => of,
+        };
+        let level = match (rest.split_once('#')?, of) {
+            (("ENTITY", entity), Some(of)) => {
+                let entity = EntityId::new(entity).ok()?;
+                match of {
+                    DEFAULT => ConfigLevel::Entity(entity),
+                    of => ConfigLevel::EntityResource(entity, Resource::new(of).ok()?),
+                }
             }
-            _ if rest == "SYSTEM#" && of.is_empty() => ConfigLevel::System,
+            (("PLAN", plan), Some(of)) => {
+                let plan = PlanName::new(plan).ok()?;
+                match of {
+                    DEFAULT => ConfigLevel::Plan(plan),
+                    of => ConfigLevel::PlanResource(plan, Resource::new(of).ok()?),
+                }
+            }
+            (("RESOURCE", resource), None) => ConfigLevel::Resource(Resource::new(resource).ok()?),
+            (("SYSTEM", ""), None) => ConfigLevel::System,
             _ => return None,
         };
         Some(Self {
@@ -84,7 +99,8 @@ impl ConfigKey {
         })
     }
 
-    /// Returns `GSI2PK` and `GSI2SK`: the configurations of the same kind. The system's has none.
+    /// Returns `GSI2PK` and `GSI2SK`: the configurations of the same kind. The system's has none, nor
+    /// has the default of a plan.
     #[must_use]
     pub fn by_kind(&self) -> Option<(String, String)> {
         let ns = &self.namespace;
@@ -92,6 +108,10 @@ impl ConfigKey {
             ConfigLevel::EntityResource(entity, resource) => Some((
                 format!("{ns}/RESOURCE#{resource}"),
                 format!("{LISTED_CONFIG}{entity}"),
+            )),
+            ConfigLevel::PlanResource(plan, resource) => Some((
+                format!("{ns}/RESOURCE#{resource}"),
+                format!("{LISTED_CONFIG}{plan}"),
             )),
             ConfigLevel::Entity(entity) => Some((
                 format!("{ns}/RESOURCE#{DEFAULT}"),
@@ -101,32 +121,55 @@ impl ConfigKey {
                 format!("{ns}/SYSTEM#"),
                 format!("{LISTED_CONFIG}{resource}"),
             )),
-            ConfigLevel::System => None,
+            ConfigLevel::Plan(_) | ConfigLevel::System => None,
         }
     }
 
-    /// Returns `GSI3PK` and `GSI3SK` of an entity's configuration for one resource: those of the
-    /// namespace, in one of [`entity_partitions`]. The other levels are listed by their kind.
+    /// Returns `GSI3PK` and `GSI3SK` of an entity's configuration for one resource, and of a plan's
+    /// configurations: those of the namespace, in one of [`config_partitions`]. The other levels are
+    /// listed by their kind.
     #[must_use]
     pub fn by_namespace(&self) -> Option<(String, String)> {
-        let ConfigLevel::EntityResource(entity, resource) = &self.level else {
-            return None;
-        };
-        Some((
-            entity_partition(&self.namespace, spread(entity.as_str())),
-            format!("{LISTED_CONFIG}{entity}#{resource}"),
-        ))
+        let ns = &self.namespace;
+        match &self.level {
+            ConfigLevel::EntityResource(entity, resource) => Some((
+                entity_partition(ns, spread(entity.as_str())),
+                format!("{LISTED_CONFIG}{entity}#{resource}"),
+            )),
+            ConfigLevel::PlanResource(plan, resource) => Some((
+                plans_partition(ns),
+                format!("{LISTED_CONFIG}{plan}#{resource}"),
+            )),
+            ConfigLevel::Plan(plan) => Some((
+                plans_partition(ns),
+                format!("{LISTED_CONFIG}{plan}#{DEFAULT}"),
+            )),
+            ConfigLevel::Entity(_) | ConfigLevel::Resource(_) | ConfigLevel::System => None,
+        }
     }
 }
 
+fn plans_partition(namespace: &Namespace) -> String {
+    format!("{namespace}/PLANS#")
+}
+
+/// Returns the partitions of `GSI3` with the configurations of a namespace that are in no list of their
+/// kind: `{ns}/PLANS#`, and [`entity_partitions`].
+pub fn config_partitions(namespace: &Namespace) -> impl Iterator<Item = String> {
+    std::iter::once(plans_partition(namespace)).chain(entity_partitions(namespace))
+}
+
 impl ConfigFilter {
-    /// Returns their partition and the prefix of their sort keys; in `GSI2`, except for those of
-    /// one entity. All together are in no one partition.
+    /// Returns their partition and the prefix of their sort keys: of the table for those of one entity
+    /// or plan, of `GSI3` for those of all plans, or else of `GSI2`. All together are in no one
+    /// partition.
     #[must_use]
     pub fn partition(&self, namespace: &Namespace) -> Option<(String, &'static str)> {
         match self {
             Self::All => None,
             Self::Entity(entity) => Some((format!("{namespace}/ENTITY#{entity}"), "#CONFIG#")),
+            Self::Plan(plan) => Some((format!("{namespace}/PLAN#{plan}"), "#CONFIG#")),
+            Self::Plans => Some((plans_partition(namespace), LISTED_CONFIG)),
             Self::Resource(resource) => {
                 Some((format!("{namespace}/RESOURCE#{resource}"), LISTED_CONFIG))
             }
@@ -174,6 +217,15 @@ impl EntityKey {
         (partition, format!("{LISTED_ENTITY}{entity}"))
     }
 
+    /// Returns `GSI2PK` and `GSI2SK`: the entities of the plan that it has, in one of
+    /// [`plan_partitions`].
+    #[must_use]
+    pub fn by_plan(&self, plan: &PlanName) -> (String, String) {
+        let Self { namespace, entity } = self;
+        let partition = plan_partition(namespace, plan, spread(entity.as_str()));
+        (partition, format!("{LISTED_ENTITY}{entity}"))
+    }
+
     /// Returns `GSI1PK`: the children of the entity.
     #[must_use]
     pub fn children(&self) -> String {
@@ -187,6 +239,15 @@ impl EntityKey {
     }
 }
 
+fn plan_partition(namespace: &Namespace, plan: &PlanName, partition: u32) -> String {
+    format!("{namespace}/PLAN#{plan}#{partition:02}")
+}
+
+/// Returns the partitions of `GSI2` with the entities of a plan: `{ns}/PLAN#{plan}#00` to `#15`.
+pub fn plan_partitions(namespace: &Namespace, plan: &PlanName) -> impl Iterator<Item = String> {
+    (0..PARTITIONS).map(move |partition| plan_partition(namespace, plan, partition))
+}
+
 fn entity_partition(namespace: &Namespace, partition: u32) -> String {
     format!("{namespace}/ENTITIES#{partition:02}")
 }
@@ -196,7 +257,7 @@ pub fn entity_partitions(namespace: &Namespace) -> impl Iterator<Item = String> 
     (0..PARTITIONS).map(move |partition| entity_partition(namespace, partition))
 }
 
-/// Prefix of the sort keys of a namespace's entities in `GSI3`.
+/// Prefix of the sort keys of a namespace's entities in `GSI3`, and of a plan's in `GSI2`.
 pub const LISTED_ENTITY: &str = "ENTITY#";
 /// Partition of `GSI3` with all namespaces.
 pub const NAMESPACES: &str = "NAMESPACES";

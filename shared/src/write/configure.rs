@@ -7,12 +7,12 @@ use super::{Action, AttributeUpdate, Condition, Path, Update, Value};
 use crate::{
     AuditEvent, AuditKey, Config, ConfigKey, ConfigLevel, Entity, EntityDescription, EntityId,
     EntityKey, EpochMillis, EpochSeconds, LISTED_NAMESPACE, Millis, NAMESPACES, Namespace,
-    SCHEMA_VERSION, Versioned, WriteId, attr, item, schema_key,
+    PlanName, Resource, SCHEMA_VERSION, Versioned, WriteId, attr, item, schema_key,
 };
 
-/// Maximum number of ancestors of an entity. Their checks, the entity, the audit event and the
+/// Maximum number of ancestors of an entity. Their checks, that of a plan, the entity, the audit event and the
 /// schema version are the 100 parts of a transaction.
-pub const MAX_ANCESTORS: usize = 97;
+pub const MAX_ANCESTORS: usize = 96;
 
 /// What a configuration has that a deleted one does not.
 const REMOVED: [&str; 7] = [
@@ -43,12 +43,16 @@ pub fn write_config(key: &ConfigKey, seen: &Versioned<Config>, next: Option<&Con
     match next {
         Some(config) => {
             changes.extend(set(item::write_config(config)));
-            let (entity, resource) = names(&key.level);
-            changes.extend(entity.map(|id| {
-                AttributeUpdate::Set(Path::of(attr::ENTITY_ID), Value::text(id.as_str()))
-            }));
-            changes.extend(resource.map(|name| {
-                AttributeUpdate::Set(Path::of(attr::RESOURCE), Value::text(name.as_str()))
+            let names = [
+                (attr::ENTITY_ID, key.level.entity().map(EntityId::as_str)),
+                (attr::ENTITY_PLAN, key.level.plan().map(PlanName::as_str)),
+                (attr::RESOURCE, key.level.resource().map(Resource::as_str)),
+            ];
+            changes.extend(names.into_iter().filter_map(|(attribute, name)| {
+                Some(AttributeUpdate::Set(
+                    Path::of(attribute),
+                    Value::text(name?),
+                ))
             }));
             if let Some((pk, sk)) = index {
                 changes.push(AttributeUpdate::Set(
@@ -93,21 +97,37 @@ pub fn purge_config(namespace: &Namespace, now: EpochMillis) -> Action {
     })
 }
 
-const fn names(level: &ConfigLevel) -> (Option<&EntityId>, Option<&crate::Resource>) {
-    match level {
-        ConfigLevel::EntityResource(entity, resource) => (Some(entity), Some(resource)),
-        ConfigLevel::Entity(entity) => (Some(entity), None),
-        ConfigLevel::Resource(resource) => (None, Some(resource)),
-        ConfigLevel::System => (None, None),
-    }
-}
+/// Added to the version of an entity with each change of its plan, 2^20: a process that has the plan of
+/// before cached adds the changes of that one, and must not overrule those that know the new one.
+pub const PLAN_STEP: i64 = 1 << 20;
+
+/// What an entity leaves when it is deleted after changes of its plan: its keys, version and last write.
+const REMOVED_OF_ENTITY: [&str; 12] = [
+    attr::ENTITY_ID,
+    attr::PARENT_ID,
+    attr::CASCADE,
+    attr::ENTITY_PLAN,
+    attr::DISPLAY_NAME,
+    attr::LABELS,
+    attr::GSI1PK,
+    attr::GSI1SK,
+    attr::GSI2PK,
+    attr::GSI2SK,
+    attr::GSI3PK,
+    attr::GSI3SK,
+];
 
 /// Sets an entity to `next`, or deletes it. Requires that its last write is the one seen.
+///
+/// The version of the limits of a bucket is a sum, in which the entity's own is one part. It must not
+/// fall when the entity leaves a plan, whose version is then no part of it any more: so `next` has the
+/// version seen, and with another plan one that is larger by [`PLAN_STEP`] and the plan's. A deleted
+/// entity leaves its version, as a configuration does.
 #[must_use]
 pub fn set_entity(
     key: &EntityKey,
     seen: Option<&WriteId>,
-    next: Option<&Entity>,
+    next: &Versioned<Entity>,
     op: &WriteId,
 ) -> Action {
     let last = Path::of(attr::LAST_WRITE_ID);
@@ -115,34 +135,52 @@ pub fn set_entity(
         Some(seen) => Condition::Equals(last.clone(), Value::text(seen.as_str())),
         None => Condition::Absent(Path::of(attr::PK)),
     };
-    let Some(entity) = next else {
-        return Action::Delete(key.item_key(), vec![condition]);
+    let version = (next.version > 0)
+        .then(|| AttributeUpdate::Set(Path::of(attr::VERSION), Value::Int(next.version)));
+    let mut changes = vec![AttributeUpdate::Set(last, Value::text(op.as_str()))];
+    changes.extend(version);
+    let Some(entity) = &next.value else {
+        if next.version == 0 {
+            return Action::Delete(key.item_key(), vec![condition]);
+        }
+        let removed = REMOVED_OF_ENTITY.map(|name| AttributeUpdate::Remove(Path::of(name)));
+        changes.extend(removed);
+        return Action::Update(Update {
+            key: key.item_key(),
+            conditions: vec![condition],
+            changes,
+        });
     };
-    let mut changes = vec![
-        AttributeUpdate::Set(last, Value::text(op.as_str())),
-        AttributeUpdate::Set(Path::of(attr::ENTITY_ID), Value::text(key.entity.as_str())),
-    ];
+    changes.push(AttributeUpdate::Set(
+        Path::of(attr::ENTITY_ID),
+        Value::text(key.entity.as_str()),
+    ));
     changes.extend(set(item::write_entity(entity)));
     let (partition, name) = key.by_namespace();
     changes.extend(listed(partition, name));
-    let index = [attr::GSI1PK, attr::GSI1SK].map(Path::of);
-    match &entity.parent {
-        Some(parent) => {
-            let parent = EntityKey {
-                namespace: key.namespace.clone(),
-                entity: parent.clone(),
-            };
-            let values = [parent.children(), key.child()].map(Value::Text);
-            changes.extend(
-                index
-                    .into_iter()
-                    .zip(values)
-                    .map(|(path, value)| AttributeUpdate::Set(path, value)),
-            );
-        }
-        None => {
-            changes.extend(index.map(AttributeUpdate::Remove));
-            changes.push(AttributeUpdate::Remove(Path::of(attr::PARENT_ID)));
+    let of_parent = entity.parent.clone().map(|entity| {
+        let namespace = key.namespace.clone();
+        let parent = EntityKey { namespace, entity };
+        (parent.children(), key.child())
+    });
+    let of_plan = entity.plan.as_ref().map(|plan| key.by_plan(plan));
+    let lists = [
+        ([attr::GSI1PK, attr::GSI1SK], attr::PARENT_ID, of_parent),
+        ([attr::GSI2PK, attr::GSI2SK], attr::ENTITY_PLAN, of_plan),
+    ];
+    for (index, name, listed) in lists {
+        let index = index.map(Path::of);
+        match listed {
+            Some((partition, name)) => {
+                let keys = index.into_iter().zip([partition, name].map(Value::Text));
+                changes.extend(keys.map(|(path, value)| AttributeUpdate::Set(path, value)));
+            }
+            // What was never written is not removed: no write of an entity without a plan changes.
+            None if name == attr::ENTITY_PLAN && next.version == 0 => {}
+            None => {
+                changes.extend(index.map(AttributeUpdate::Remove));
+                changes.push(AttributeUpdate::Remove(Path::of(name)));
+            }
         }
     }
     Action::Update(Update {
@@ -175,6 +213,13 @@ pub fn describe_entity(
         conditions: vec![condition],
         changes,
     })
+}
+
+/// Requires that a level still has the configuration that was read with this version.
+#[must_use]
+pub fn same_config(key: &ConfigKey, version: i64) -> Action {
+    let condition = Condition::Equals(Path::of(attr::VERSION), Value::Int(version));
+    Action::Check(key.item_key(), vec![condition])
 }
 
 /// Requires that an entity still has the parent it was read with. A missing entity has none.
@@ -250,7 +295,6 @@ fn set(attributes: BTreeMap<String, Value>) -> impl Iterator<Item = AttributeUpd
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::Resource;
 
     /// By them people and indexes find what is configured.
     #[test]

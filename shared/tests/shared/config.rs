@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 
-use crate::keys::{entity, namespace, resource};
+use crate::keys::{entity, namespace, plan, resource};
 use crate::model::{Held, Item, config};
 use crate::quotas::any_quota;
 use proptest::collection::{btree_map, vec};
@@ -16,7 +16,7 @@ use weirgate_shared::{
     AuditChange, AuditEvent, AuditId, AuditKey, AuditSubject, Config, ConfigFilter, ConfigKey,
     ConfigLevel, ConfigStatus, Entity, EntityDescription, EntityKey, EpochMillis, IdempotencyKey,
     ItemKey, LISTED_CONFIG, Limit, LimitMode, LimitName, MilliTokens, Millis, Namespace,
-    OnUnavailable, Operation, Switch, Switches, Versioned, WriteId, entity_partitions, read_audit,
+    OnUnavailable, Operation, Switch, Switches, Versioned, WriteId, config_partitions, read_audit,
     read_config, read_description, read_entity, read_operation, read_switches,
 };
 
@@ -25,6 +25,8 @@ fn level() -> impl Strategy<Value = ConfigLevel> {
         (entity(), resource())
             .prop_map(|(entity, resource)| ConfigLevel::EntityResource(entity, resource)),
         entity().prop_map(ConfigLevel::Entity),
+        (plan(), resource()).prop_map(|(plan, resource)| ConfigLevel::PlanResource(plan, resource)),
+        plan().prop_map(ConfigLevel::Plan),
         resource().prop_map(ConfigLevel::Resource),
         Just(ConfigLevel::System),
     ]
@@ -76,10 +78,17 @@ fn configuration() -> impl Strategy<Value = Config> {
 }
 
 fn of_parent() -> impl Strategy<Value = Entity> {
-    (entity(), option::of(entity()), any::<bool>()).prop_map(|(id, parent, cascades)| Entity {
+    let parts = (
+        entity(),
+        option::of(entity()),
+        any::<bool>(),
+        option::of(plan()),
+    );
+    parts.prop_map(|(id, parent, cascades, plan)| Entity {
         id,
         parent,
         cascades,
+        plan,
     })
 }
 
@@ -207,19 +216,29 @@ proptest! {
             partition == pk && sk.starts_with(prefix)
         };
         let kind = match &level {
-            ConfigLevel::EntityResource(_, resource) => ConfigFilter::Resource(resource.clone()),
-            ConfigLevel::Entity(_) => ConfigFilter::Entities,
-            ConfigLevel::Resource(_) | ConfigLevel::System => ConfigFilter::Resources,
+            ConfigLevel::EntityResource(_, resource) | ConfigLevel::PlanResource(_, resource) => {
+                Some(ConfigFilter::Resource(resource.clone()))
+            }
+            ConfigLevel::Entity(_) => Some(ConfigFilter::Entities),
+            ConfigLevel::Resource(_) => Some(ConfigFilter::Resources),
+            ConfigLevel::Plan(_) | ConfigLevel::System => None,
         };
-        prop_assert_eq!(key.by_kind().is_some_and(|keys| lists(kind, keys)), level != ConfigLevel::System);
+        let is_listed = kind.clone().zip(key.by_kind()).map(|(kind, keys)| lists(kind, keys));
+        prop_assert_eq!(is_listed, kind.map(|_| true));
+        if let Some(plan) = level.plan() {
+            let ItemKey { pk, sk } = key.item_key();
+            prop_assert!(lists(ConfigFilter::Plan(plan.clone()), (pk, sk)));
+            prop_assert!(lists(ConfigFilter::Plans, key.by_namespace().unwrap()));
+        }
         if let ConfigLevel::EntityResource(entity, _) | ConfigLevel::Entity(entity) = &level {
             let ItemKey { pk, sk } = key.item_key();
             prop_assert!(lists(ConfigFilter::Entity(entity.clone()), (pk, sk)));
         }
         let of_namespace = key.by_namespace().is_some_and(|(pk, sk)| {
-            entity_partitions(&ns).any(|partition| partition == pk) && sk.starts_with(LISTED_CONFIG)
+            config_partitions(&ns).any(|partition| partition == pk) && sk.starts_with(LISTED_CONFIG)
         });
-        prop_assert_eq!(of_namespace, matches!(level, ConfigLevel::EntityResource(..)));
+        let is_expected = level.plan().is_some() || matches!(level, ConfigLevel::EntityResource(..));
+        prop_assert_eq!(of_namespace, is_expected);
     }
 
     #[test]
@@ -249,25 +268,36 @@ proptest! {
             prop_assert!(!item.apply(&write), "it happens once");
             seen = Versioned { version: i64::try_from(turn).unwrap() + 1, value: next };
             prop_assert_eq!(&config_of(&item), &seen);
-            let is_listed = item.0.contains_key("GSI2PK") && item.0.contains_key("GSI2SK");
+            let has = |index: [&str; 2]| index.iter().all(|name| item.0.contains_key(*name));
+            let is_listed = has(["GSI2PK", "GSI2SK"]) || has(["GSI3PK", "GSI3SK"]);
             prop_assert_eq!(is_listed, seen.value.is_some() && key.level != ConfigLevel::System);
         }
     }
 
     #[test]
-    fn an_entity_is_read_back_and_is_among_its_parents_children(
-        namespace in namespace(), turns in vec(of_parent(), 1..5),
+    fn an_entity_is_read_back_and_is_among_its_parents_children_and_its_plans_entities(
+        namespace in namespace(), id in entity(), turns in vec(option::of(of_parent()), 1..6),
     ) {
-        let key = EntityKey { namespace, entity: turns[0].id.clone() };
+        let key = EntityKey { namespace, entity: id };
         let (mut item, mut last) = (Item::default(), None);
-        for (turn, next) in turns.into_iter().enumerate() {
-            let (next, op) = (Entity { id: key.entity.clone(), ..next }, WriteId::from_bits(turn.try_into().unwrap()));
-            let write = update(set_entity(&key, last.as_ref(), Some(&next), &op));
+        // With a version a deletion leaves it, and nothing else.
+        for (turn, next) in (1..).zip(turns) {
+            let value = next.map(|next| Entity { id: key.entity.clone(), ..next });
+            let (next, op) = (Versioned { version: turn, value }, WriteId::from_bits(turn.try_into().unwrap()));
+            let write = update(set_entity(&key, last.as_ref(), &next, &op));
             prop_assert!(item.apply(&write));
             prop_assert!(!item.apply(&write), "it happens once");
             prop_assert_eq!(read_entity(key.entity.clone(), item.attributes()), Ok((next.clone(), op.clone())));
-            let parent = next.parent.map(|entity| EntityKey { entity, ..key.clone() }.children());
+            let parent = next.value.as_ref().and_then(|next| next.parent.clone());
+            let parent = parent.map(|entity| EntityKey { entity, ..key.clone() }.children());
             prop_assert_eq!(item.0.get("GSI1PK").cloned(), parent.map(Held::Text));
+            let plan = next.value.as_ref().and_then(|next| next.plan.as_ref());
+            let plan = plan.map(|plan| key.by_plan(plan).0);
+            prop_assert_eq!(item.0.get("GSI2PK").cloned(), plan.map(Held::Text));
+            prop_assert_eq!(item.0.contains_key("GSI3PK"), next.value.is_some());
+            if next.value.is_none() {
+                prop_assert_eq!(item.0.len(), 4, "the keys, the version and the last write");
+            }
             last = Some(op);
         }
         prop_assert_eq!(EntityKey::parse(&self::key(&item)), Some(key));
@@ -279,7 +309,8 @@ proptest! {
     ) {
         let key = EntityKey { namespace, entity: entity.id.clone() };
         let (mut item, mut last) = (Item::default(), WriteId::from_bits(0));
-        prop_assert!(item.apply(&update(set_entity(&key, None, Some(&entity), &last))));
+        let stored = Versioned { version: 0, value: Some(entity) };
+        prop_assert!(item.apply(&update(set_entity(&key, None, &stored, &last))));
         for (turn, next) in (1..).zip(turns) {
             let op = WriteId::from_bits(turn);
             let write = update(describe_entity(&key, &last, &next, &op));
@@ -287,8 +318,8 @@ proptest! {
             prop_assert!(!item.apply(&write), "it happens once");
             let attributes: Vec<_> = item.attributes().collect();
             prop_assert_eq!(read_description(&attributes), Ok(next.clone()));
-            prop_assert_eq!(read_entity(key.entity.clone(), item.attributes()), Ok((entity.clone(), op.clone())));
-            let reset = update(set_entity(&key, Some(&op), Some(&entity), &op));
+            prop_assert_eq!(read_entity(key.entity.clone(), item.attributes()), Ok((stored.clone(), op.clone())));
+            let reset = update(set_entity(&key, Some(&op), &stored, &op));
             prop_assert!(item.apply(&reset));
             let attributes: Vec<_> = item.attributes().collect();
             prop_assert_eq!(read_description(&attributes), Ok(next));

@@ -7,8 +7,8 @@ use proptest::prelude::*;
 use proptest::test_runner::FileFailurePersistence;
 use weirgate_shared::{
     AuditId, AuditKey, AuditSubject, BucketKey, ConfigFilter, ConfigKey, ConfigLevel, EntityId,
-    EntityKey, EpochMillis, ItemKey, LimitName, Namespace, Resource, SnapshotKey, Window, WriteId,
-    schema_key,
+    EntityKey, EpochMillis, ItemKey, LimitName, Namespace, PlanName, Resource, SnapshotKey, Window,
+    WriteId, schema_key,
 };
 
 /// Names that are as near to each other, and to parts of keys, as names may be.
@@ -21,6 +21,15 @@ pub fn namespace() -> impl Strategy<Value = Namespace> {
         "[A-Za-z0-9][A-Za-z0-9_-]{0,31}"
     ]
     .prop_map(|name| Namespace::new(name).unwrap())
+}
+
+pub fn plan() -> impl Strategy<Value = PlanName> {
+    let near = prop::sample::select(vec!["a", "a-b", "0", "_default_", "CONFIG", "00"]);
+    prop_oneof![
+        near.prop_map(str::to_owned),
+        "[A-Za-z0-9][A-Za-z0-9_.-]{0,63}"
+    ]
+    .prop_filter_map("a name", |name| PlanName::new(name).ok())
 }
 
 pub fn entity() -> impl Strategy<Value = EntityId> {
@@ -107,9 +116,10 @@ fn thing(namespace: Namespace) -> impl Strategy<Value = Thing> {
         resource(),
         any::<u32>(),
         0..253_370_000_000_000_i64,
-        0..11_usize,
+        plan(),
+        0..14_usize,
     )
-        .prop_map(move |(entity, resource, number, at, kind)| {
+        .prop_map(move |(entity, resource, number, at, plan, kind)| {
             let namespace = namespace.clone();
             let config = |level| {
                 Thing::Config(ConfigKey {
@@ -151,6 +161,9 @@ fn thing(namespace: Namespace) -> impl Strategy<Value = Thing> {
                 7 => audit(AuditSubject::Entity(entity)),
                 8 => audit(AuditSubject::Resource(resource)),
                 9 => audit(AuditSubject::System),
+                10 => config(ConfigLevel::PlanResource(plan, resource)),
+                11 => config(ConfigLevel::Plan(plan)),
+                12 => audit(AuditSubject::Plan(plan)),
                 _ => Thing::Schema(namespace),
             }
         })
@@ -195,7 +208,8 @@ proptest! {
         (entity, resource) in (entity(), resource()),
     ) {
         let (namespace, thing) = thing;
-        let lists = [ConfigFilter::Entity(entity), ConfigFilter::Resource(resource), ConfigFilter::Entities, ConfigFilter::Resources];
+        let plan = PlanName::new("pro").unwrap();
+        let lists = [ConfigFilter::Entity(entity), ConfigFilter::Plan(plan), ConfigFilter::Plans, ConfigFilter::Resource(resource), ConfigFilter::Entities, ConfigFilter::Resources];
         let lists = lists.map(|of| of.partition(&namespace).unwrap().0);
         for partition in thing.index_partitions().into_iter().chain([thing.key().pk]).chain(lists) {
             prop_assert_eq!(partition.split('/').next(), Some(namespace.as_str()));
@@ -213,6 +227,7 @@ proptest! {
         let kept = [
             Namespace::new(&*name).map(|kept| kept.to_string()),
             EntityId::new(&*name).map(|kept| kept.to_string()),
+            PlanName::new(&*name).map(|kept| kept.to_string()),
             Resource::new(&*name).map(|kept| kept.to_string()),
             LimitName::new(&*name).map(|kept| kept.to_string()),
             WriteId::new(&*name).map(|kept| kept.to_string()),

@@ -4,14 +4,14 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use weirgate::{
     AuditSubject, Config, ConfigChange, ConfigLevel, Entity, EntityDescription, Error, LiveLeases,
-    OnUnavailable, RateLimiter,
+    OnUnavailable, PlanName, RateLimiter,
 };
 
 use crate::fixtures::fleet::{Fleet, secs};
 use crate::fixtures::stored::{child, configure, entity, of_entity, rpm};
 
 /// Calls that change nothing in the table.
-const READS: [&str; 33] = [
+const READS: [&str; 35] = [
     "audit",
     "audit_all",
     "bucket",
@@ -27,6 +27,7 @@ const READS: [&str; 33] = [
     "entity",
     "entity_buckets",
     "entity_description",
+    "has_plan",
     "is_available",
     "is_shadow",
     "last_changes",
@@ -34,6 +35,7 @@ const READS: [&str; 33] = [
     "namespaces",
     "order_entities",
     "peek",
+    "plan_entities",
     "prefetched",
     "preview_erasure",
     "read_configs",
@@ -57,11 +59,12 @@ const CALLS: [&str; 7] = [
     "shutdown",
 ];
 /// Calls of operators.
-const ACTS: [&str; 18] = [
+const ACTS: [&str; 20] = [
     "apply_limits",
     "change_config",
     "delete_config",
     "delete_entity",
+    "delete_plan",
     "edit_balances",
     "edit_entity_description",
     "erase_entity",
@@ -73,6 +76,7 @@ const ACTS: [&str; 18] = [
     "set_config",
     "set_entity",
     "set_entity_description",
+    "set_plan",
     "set_shards",
     "start",
     "stop",
@@ -157,6 +161,8 @@ async fn act(limiter: &RateLimiter, name: &str) -> Result<(), Error> {
                 .set_entity_description(&id, &described())
                 .await?
         }
+        "set_plan" => assert!(limiter.admin().set_plan(&id, Some(&pro())).await?),
+        "delete_plan" => assert_eq!(limiter.admin().delete_plan(&pro(), false).await?, 1),
         "set_shards" => drop(
             limiter
                 .admin()
@@ -181,6 +187,10 @@ async fn act(limiter: &RateLimiter, name: &str) -> Result<(), Error> {
     Ok(())
 }
 
+fn pro() -> PlanName {
+    PlanName::new("pro").unwrap()
+}
+
 /// A namespace in which each act changes something.
 async fn world(fleet: &Fleet) -> RateLimiter {
     let limiter = fleet.limiter_with(|builder| builder.principal("ann")).await;
@@ -202,6 +212,7 @@ async fn world(fleet: &Fleet) -> RateLimiter {
     std::mem::forget(held.unwrap());
     let narrow = of_entity("e-1");
     configure(&limiter, &narrow, [rpm(30)]).await;
+    configure(&limiter, &ConfigLevel::Plan(pro()), [rpm(40)]).await;
     limiter
 }
 

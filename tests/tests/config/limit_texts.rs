@@ -131,11 +131,8 @@ fn contents() -> impl Strategy<Value = LimitsFileContents> {
         // Of no cycle, because no other one begins so.
         let parent = EntityId::new("parent:1").unwrap();
         let entities = children.into_iter().filter(|(id, _)| *id != parent);
-        let entities = entities.map(|(id, cascades)| Entity {
-            id,
-            parent: Some(parent.clone()),
-            cascades,
-        });
+        let entities =
+            entities.map(|(id, cascades)| Entity::new(id).child_of(parent.clone(), cascades));
         LimitsFileContents {
             configs: configs.into_iter().collect(),
             entities: entities.collect(),

@@ -10,6 +10,7 @@ mod hierarchy;
 mod hierarchy_races;
 mod limit_texts;
 mod limits_file;
+mod plans;
 mod props;
 mod quotas;
 mod releases;

@@ -83,11 +83,8 @@ impl World {
         }
         if parents.is_in_table() {
             for (id, parent) in [("e-1", "team"), ("team", "org")] {
-                let entity = Entity {
-                    id: entity(id),
-                    parent: Some(entity(parent)),
-                    cascades: parents != ParentsFrom::Beside,
-                };
+                let entity = Entity::new(entity(id))
+                    .child_of(entity(parent), parents != ParentsFrom::Beside);
                 admin.admin().set_entity(&entity).await.unwrap();
             }
         }

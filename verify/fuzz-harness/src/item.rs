@@ -37,8 +37,8 @@ pub fn item(bytes: &[u8]) {
             }
         }),
         EntityId::new("e").map_or(Ok(()), |id| {
-            read_entity(id, attributes()).map(|(entity, _)| {
-                let _ = write_entity(&entity);
+            read_entity(id, attributes()).map(|(stored, _)| {
+                let _ = stored.value.as_ref().map(write_entity);
             })
         }),
         read_audit(attributes()).map(|event| {

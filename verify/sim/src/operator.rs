@@ -295,6 +295,7 @@ pub async fn configure(world: &World) {
                 id: name(&plan.entity),
                 parent,
                 cascades: true,
+                plan: None,
             };
             operator
                 .admin()

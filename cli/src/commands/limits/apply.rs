@@ -77,7 +77,7 @@ impl Apply {
             (true, 0) => {}
             (true, removed) => {
                 let file = self.file.file.display();
-                let deed = format!("remove {removed} levels and parents, as {file} says");
+                let deed = format!("remove {removed} levels, parents and plans, as {file} says");
                 self.destroy.confirm(&deed, "prune")?;
             }
             (false, _) => self.ask(context, &plan)?,
@@ -132,7 +132,8 @@ impl Apply {
             0 => Ok(()),
             pruned => {
                 let file = self.file.file.display();
-                let deed = format!("remove {pruned} levels and parents that {file} does not have");
+                let deed =
+                    format!("remove {pruned} levels, parents and plans that {file} does not have");
                 self.destroy.confirm(&deed, "prune")
             }
         }
@@ -153,25 +154,20 @@ async fn make(
         *applied += 1;
         progress.show(|| format!("{applied} of {left} changes"));
     };
-    // What is removed goes last, so no level is without limits on the way, and the widest level of
-    // it first, so none gets a limit of another kind.
-    let step = |change: &&ConfigChange| match (&change.after, &change.level) {
+    // What is removed goes last, so no level is without limits on the way and no entity has a plan
+    // without limits, and the widest level of it first, so none gets a limit of another kind.
+    let step = |change: &ConfigChange| match (&change.after, &change.level) {
         (Some(_), _) => 0,
         (None, ConfigLevel::System) => 1,
         (None, ConfigLevel::Resource(_)) => 2,
-        (None, ConfigLevel::Entity(_)) => 3,
-        (None, ConfigLevel::EntityResource(..)) => 4,
+        (None, ConfigLevel::Plan(_)) => 3,
+        (None, ConfigLevel::PlanResource(..)) => 4,
+        (None, ConfigLevel::Entity(_)) => 5,
+        (None, ConfigLevel::EntityResource(..)) => 6,
     };
-    configs.sort_by_key(step);
-    for configs in configs.chunk_by(|one, next| step(one) == step(next)) {
-        let mut changes = stream::iter(configs)
-            .map(|change| apply(limiter, change))
-            .buffer_unordered(CONCURRENCY);
-        while let Some(change) = changes.next().await {
-            change?;
-            count();
-        }
-    }
+    configs.sort_by_key(|change| step(change));
+    let (set, removed) = configs.split_at(configs.partition_point(|change| step(change) == 0));
+    apply_all(limiter, set, &mut count).await?;
     // One after the other: a change checks the ancestors of its entity, so two at once race.
     for at in 0..entities.len() {
         let mut is_made = replace(limiter, &entities[at]).await;
@@ -185,6 +181,25 @@ async fn make(
         if !is_made? {
             return Err(raced(&format!("entity {}", entities[at].after.id)));
         }
+        count();
+    }
+    for removed in removed.chunk_by(|one, next| step(one) == step(next)) {
+        apply_all(limiter, removed, &mut count).await?;
+    }
+    Ok(())
+}
+
+/// Makes changes of configurations whose order does not matter.
+async fn apply_all(
+    limiter: &RateLimiter,
+    changes: &[&ConfigChange],
+    mut count: impl FnMut(),
+) -> Result<(), Failure> {
+    let mut changes = stream::iter(changes)
+        .map(|change| apply(limiter, change))
+        .buffer_unordered(CONCURRENCY);
+    while let Some(change) = changes.next().await {
+        change?;
         count();
     }
     Ok(())

@@ -32,7 +32,7 @@ pub struct FileArgs {
     /// The limits file: YAML; `-` is standard input
     #[arg(value_name = "FILE")]
     pub file: PathBuf,
-    /// Removes what the namespace has and the file has not: limits, and parents of entities
+    /// Removes what the namespace has and the file has not: limits, and parents and plans of entities
     #[arg(long)]
     pub prune: bool,
 }
@@ -81,14 +81,19 @@ pub struct EntityChange {
 }
 
 impl EntityChange {
-    /// Returns whether the entity differs. One without a parent in the file needs no item.
+    /// Returns whether the entity differs. One without a parent and a plan in the file needs no item.
     fn is_change(&self) -> bool {
         let before = self.before.as_ref();
-        match &self.after.parent {
-            Some(_) => before != Some(&self.after),
-            None => before.is_some_and(|before| before.parent.is_some()),
+        match is_alone(&self.after) {
+            false => before != Some(&self.after),
+            true => before.is_some_and(|before| !is_alone(before)),
         }
     }
+}
+
+/// Returns whether an entity has neither a parent nor a plan.
+const fn is_alone(entity: &Entity) -> bool {
+    entity.parent.is_none() && entity.plan.is_none()
 }
 
 impl From<FileError> for Failure {
@@ -174,11 +179,8 @@ impl FileArgs {
             .collect::<Vec<_>>();
         // No plan has what its application would refuse.
         check(&limiter, &configs).await?;
-        let alone = pruned.entities.into_iter().map(|entity| Entity {
-            parent: None,
-            cascades: false,
-            ..entity
-        });
+        let pruned = pruned.entities.into_iter();
+        let alone = pruned.map(|entity| Entity::new(entity.id));
         let entities: Vec<_> = wanted.entities.into_iter().chain(alone).collect();
         let ids: Vec<_> = entities.iter().map(|entity| entity.id.clone()).collect();
         let stored = limiter.admin().read_entities(&ids).await?;
@@ -214,12 +216,15 @@ impl Changes {
         self.configs.len() + self.entities.len()
     }
 
-    /// Returns the number of configurations and parents that are removed.
+    /// Returns the number of configurations, and of parents and plans, that are removed.
     pub fn removed(&self) -> usize {
         let configs = self.configs.iter().filter(|change| change.after.is_none());
-        let parents = self.entities.iter();
-        let parents = parents.filter(|change| change.after.parent.is_none());
-        configs.count() + parents.count()
+        let is_removed = |EntityChange { before, after }: &&EntityChange| {
+            let had = |of: &dyn Fn(&Entity) -> bool| before.as_ref().is_some_and(of);
+            had(&|before| before.parent.is_some()) && after.parent.is_none()
+                || had(&|before| before.plan.is_some()) && after.plan.is_none()
+        };
+        configs.count() + self.entities.iter().filter(is_removed).count()
     }
 }
 
@@ -260,7 +265,9 @@ pub fn text(output: &Output, changes: &Changes) -> String {
     };
     let count = match changes.removed() {
         0 => count,
-        removed => format!("{count}, of which {removed} remove limits of a level or a parent"),
+        removed => {
+            format!("{count}, of which {removed} remove limits of a level, a parent or a plan")
+        }
     };
     format!(
         "{}\n{count}",

@@ -1,10 +1,12 @@
 //! What the table has of a namespace, as a limits file has it.
 
-use weirgate::{ConfigFilter, Error, LimitsFileContents, Page, PageToken, RateLimiter, Unreadable};
+use weirgate::{
+    ConfigFilter, Entity, Error, LimitsFileContents, Page, PageToken, RateLimiter, Unreadable,
+};
 
 use crate::failure::Failure;
 
-/// Reads the limits of all levels, and all entities that have a parent.
+/// Reads the limits of all levels, and all entities that have a parent or a plan.
 ///
 /// # Errors
 /// [`Failure`], also if an item cannot be read.
@@ -13,9 +15,10 @@ pub async fn read(limiter: &RateLimiter) -> Result<LimitsFileContents, Failure> 
     let configs = all(async |after| admin.configs(&ConfigFilter::All, after).await).await?;
     let ids = all(async |after| admin.entities(after).await).await?;
     let entities = admin.read_entities(&ids).await?.into_iter().flatten();
+    let is_set = |entity: &Entity| entity.parent.is_some() || entity.plan.is_some();
     Ok(LimitsFileContents {
         configs,
-        entities: entities.filter(|entity| entity.parent.is_some()).collect(),
+        entities: entities.filter(is_set).collect(),
     })
 }
 

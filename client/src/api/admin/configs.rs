@@ -5,7 +5,7 @@ use std::collections::HashSet;
 use weirgate_shared::write::write_config;
 use weirgate_shared::{
     AuditChange, Config, ConfigFilter, ConfigKey, ConfigLevel, ConfigPatch, ItemKey, LISTED_CONFIG,
-    Versioned, entity_partitions,
+    Versioned, config_partitions,
 };
 use weirgate_store::{BY_ENTITY, BY_RESOURCE, Item, Query, SortKeys};
 
@@ -60,7 +60,8 @@ impl Admin {
     pub async fn set_config(&self, level: &ConfigLevel, config: &Config) -> Result<(), Error> {
         let next = Some(checked(config)?);
         let next = |_: Option<&Config>| Ok(next.clone());
-        self.change_level(level, None, None, next).await.map(|_| ())
+        let change = self.change_level(level, None, None, next, Removal::Checked);
+        change.await.map(|_| ())
     }
 
     /// Changes the configuration of a level, whatever it is by then, and returns it before and
@@ -95,7 +96,10 @@ impl Admin {
             ConfigChange::Replace(config) => checked(config).map(Some),
             ConfigChange::Delete => Ok(None),
         };
-        match self.change_level(level, None, author, next).await? {
+        match self
+            .change_level(level, None, author, next, Removal::Checked)
+            .await?
+        {
             Change::Made(report) => Ok(report),
             // Only another version refuses a change.
             Change::Refused => Err(Error::Invalid(format!(
@@ -119,7 +123,9 @@ impl Admin {
     ) -> Result<bool, Error> {
         let next = next.map(checked).transpose()?;
         let next = |_: Option<&Config>| Ok(next.clone());
-        let change = self.change_level(level, Some(version), None, next).await?;
+        let change = self
+            .change_level(level, Some(version), None, next, Removal::Checked)
+            .await?;
         Ok(change != Change::Refused)
     }
 
@@ -127,9 +133,19 @@ impl Admin {
     /// whether there was one.
     ///
     /// # Errors
-    /// As [`set_config`](Self::set_config).
+    /// As [`set_config`](Self::set_config); [`Error::Invalid`] also for the last level of a plan that
+    /// entities have: [`delete_plan`](Self::delete_plan) can do so.
     pub async fn delete_config(&self, level: &ConfigLevel) -> Result<bool, Error> {
-        let change = self.change_level(level, None, None, |_| Ok(None)).await?;
+        self.remove_level(level, Removal::Checked).await
+    }
+
+    pub(super) async fn remove_level(
+        &self,
+        level: &ConfigLevel,
+        removal: Removal,
+    ) -> Result<bool, Error> {
+        let next = |_: Option<&Config>| Ok(None);
+        let change = self.change_level(level, None, None, next, removal).await?;
         Ok(matches!(change, Change::Made(report) if report.before.is_some()))
     }
 
@@ -178,7 +194,7 @@ impl Admin {
     /// changes may be missing in lists of more than one entity. One that was changed by other means
     /// is among the page's [unreadable](Page::unreadable) entries.
     ///
-    /// All of a namespace have 18 parts, so pages may be short or empty. Those of an entity on a
+    /// All of a namespace have 19 parts, so pages may be short or empty. Those of an entity on a
     /// resource that were last changed by a release before 0.10 are only in the lists of the entity
     /// and of the resource.
     ///
@@ -206,7 +222,7 @@ impl Admin {
                 let listed = found.items.iter().filter_map(Item::key);
                 let keys: Vec<_> = own.into_iter().chain(listed).collect();
                 let items = match of {
-                    ConfigFilter::Entity(_) => {
+                    ConfigFilter::Entity(_) | ConfigFilter::Plan(_) => {
                         let items = found.items.into_iter();
                         items.filter_map(|item| Some((item.key()?, item))).collect()
                     }
@@ -250,21 +266,25 @@ impl Admin {
     ) -> Result<Page<Item>, Error> {
         let session = &*self.session;
         if let Some((partition, prefix)) = of.partition(&session.namespace) {
-            let is_own = matches!(of, ConfigFilter::Entity(_));
+            let index = match of {
+                ConfigFilter::Entity(_) | ConfigFilter::Plan(_) => None,
+                ConfigFilter::Plans => Some(BY_ENTITY),
+                _ => Some(BY_RESOURCE),
+            };
             let listing = Query {
-                index: (!is_own).then_some(BY_RESOURCE),
+                index,
                 ..Query::new(&partition, SortKeys::StartingWith(prefix))
             };
             return session.page(listing, after).await;
         }
         let list = format!("configurations of {}", session.namespace);
         let position = within(after, &list)?;
-        let mut of_entities = entity_partitions(&session.namespace);
+        let mut last_parts = config_partitions(&session.namespace);
         let is_last_part = position.is_some_and(|at| at.contains_key(BY_ENTITY.hash));
         let (mut items, next) = match is_last_part {
             true => {
                 let index = (BY_ENTITY, LISTED_CONFIG);
-                let page = session.partitioned_page(index, of_entities, position);
+                let page = session.partitioned_page(index, last_parts, position);
                 page.await?
             }
             false => {
@@ -276,7 +296,7 @@ impl Admin {
                 let (items, next) = session
                     .partitioned_page(index, partitions, position)
                     .await?;
-                let first = || Some([(BY_ENTITY.hash.to_owned(), of_entities.next()?)].into());
+                let first = || Some([(BY_ENTITY.hash.to_owned(), last_parts.next()?)].into());
                 (items, next.or_else(first))
             }
         };
@@ -304,6 +324,7 @@ impl Admin {
         version: Option<i64>,
         author: Option<String>,
         next: impl Fn(Option<&Config>) -> Result<Option<Config>, Error>,
+        removal: Removal,
     ) -> Result<Change, Error> {
         self.session
             .at_home(async {
@@ -313,7 +334,8 @@ impl Admin {
                 let editing = ConfigEdit::new(session, what, CacheKey::Level(level.clone()));
                 let mut editing = editing.by(author);
                 let item_key = key.item_key();
-                let wider = wider(level);
+                let plan = self.plan_of(level).await?;
+                let wider = wider(level, plan.as_ref());
                 let keys = wider.iter().map(|level| self.level_key(level));
                 let keys: Vec<_> = [item_key.clone()].into_iter().chain(keys).collect();
                 loop {
@@ -341,11 +363,15 @@ impl Admin {
                         level,
                         seen: &seen,
                         next: next.as_ref(),
+                        plan: plan.as_ref(),
                         wider: wider.iter().filter_map(of).collect(),
                         replaced: vec![],
                         planned: &Planned::new(),
                     };
                     self.check_kinds(&proposal).await?;
+                    if next.is_none() && removal == Removal::Checked {
+                        self.check_last_of_plan(level).await?;
+                    }
                     let mut actions = vec![write_config(&key, &seen, next.as_ref())];
                     let change = AuditChange::Config {
                         level: level.clone(),
@@ -361,6 +387,15 @@ impl Admin {
             })
             .await
     }
+}
+
+/// Whether the last level of a plan that entities have is removed.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Removal {
+    /// No.
+    Checked,
+    /// Yes.
+    Forced,
 }
 
 /// What became of a change.

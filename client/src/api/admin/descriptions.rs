@@ -58,7 +58,8 @@ impl Admin {
                     ConfigEdit::new(&self.session, what, CacheKey::Entity(id.clone()));
                 loop {
                     let (items, mark) = editing.read(&[key.item_key()]).await?;
-                    let Some((_, op)) = seen(&key, &items)? else {
+                    let stored = seen(&key, &items)?;
+                    let Some((_, op)) = stored.filter(|(stored, _)| stored.value.is_some()) else {
                         return Err(E::from(Error::Invalid(format!(
                             "entity {id} is described, but was not set: set it first"
                         ))));

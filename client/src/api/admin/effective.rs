@@ -3,7 +3,9 @@
 #[cfg(feature = "yaml")]
 use std::sync::Arc;
 
-use weirgate_shared::{Config, ConfigLevel, ConfigStatus, EntityId, Limit, Resource};
+use weirgate_shared::{
+    Config, ConfigLevel, ConfigStatus, Entity, EntityId, Limit, PlanName, Resource,
+};
 
 use super::Admin;
 #[cfg(feature = "yaml")]
@@ -17,9 +19,16 @@ pub struct EffectiveLimits {
     /// The bucket of the entity, then that of each ancestor which it cascades to and which has limits.
     /// An acquire takes of all of them, or of none.
     pub buckets: Vec<EffectiveBucket>,
-    /// The levels of the entity on the resource, in the order of [`ConfigLevel::of`]: the first one
+    /// The levels of the entity on the resource, in the order of [`ConfigLevel::of_entity`]: the first one
     /// with a configuration wins.
     pub levels: Vec<ConfiguredLevel>,
+    /// Plan of the entity, although no level of it has a configuration: the limits of the resource and
+    /// of the system hold instead.
+    #[cfg_attr(
+        feature = "serde",
+        serde(default, skip_serializing_if = "Option::is_none")
+    )]
+    pub missing_plan: Option<PlanName>,
 }
 
 /// The limits in force for one bucket.
@@ -73,19 +82,29 @@ impl Admin {
         self.session
             .at_home(async {
                 let file = File::of(self);
-                let levels = self.levels(&file, entity, resource).await?;
+                let of = self.membership(&file, entity).await?;
+                let plan = of.plan.as_ref();
+                let levels = self.levels(&file, entity, plan, resource).await?;
                 let mut buckets = vec![EffectiveBucket::of(entity, &levels)];
-                let (mut entities, mut next) = (vec![], Some(entity.clone()));
-                while let Some(child) = next.filter(|id| !entities.contains(id)) {
-                    next = self.cascades_to(&file, &child).await?;
-                    if let Some(parent) = &next {
-                        let levels = self.levels(&file, parent, resource).await?;
-                        let bucket = EffectiveBucket::of(parent, &levels);
-                        buckets.extend(bucket.level.is_some().then_some(bucket));
-                    }
-                    entities.push(child);
+                let missing_plan = match plan {
+                    Some(plan) if !file.has_plan(plan) && !self.has_plan(plan).await? => of.plan,
+                    _ => None,
+                };
+                let (mut entities, mut next) = (vec![entity.clone()], of.parent);
+                while let Some(parent) = next.filter(|id| !entities.contains(id)) {
+                    let of = self.membership(&file, &parent).await?;
+                    let plan = of.plan.as_ref();
+                    let levels = self.levels(&file, &parent, plan, resource).await?;
+                    let bucket = EffectiveBucket::of(&parent, &levels);
+                    buckets.extend(bucket.level.is_some().then_some(bucket));
+                    entities.push(parent);
+                    next = of.parent;
                 }
-                Ok(EffectiveLimits { buckets, levels })
+                Ok(EffectiveLimits {
+                    buckets,
+                    levels,
+                    missing_plan,
+                })
             })
             .await
     }
@@ -94,9 +113,10 @@ impl Admin {
         &self,
         file: &File,
         entity: &EntityId,
+        plan: Option<&PlanName>,
         resource: &Resource,
     ) -> Result<Vec<ConfiguredLevel>, Error> {
-        let levels = ConfigLevel::of(entity, resource);
+        let levels = ConfigLevel::of_entity(entity, plan, resource);
         let stored = self.read_configs(&levels).await?;
         let levels = levels.into_iter().zip(stored);
         let configured = levels.map(|(level, stored)| {
@@ -110,13 +130,20 @@ impl Admin {
         Ok(configured.collect())
     }
 
-    /// Returns the parent that an entity cascades to: the file's, or else the table's.
-    async fn cascades_to(&self, file: &File, entity: &EntityId) -> Result<Option<EntityId>, Error> {
-        if let Some(parent) = file.parent(entity) {
-            return Ok(Some(parent).filter(|_| file.cascades(entity)));
-        }
-        let entity = self.entity(entity).await?.filter(|entity| entity.cascades);
-        Ok(entity.and_then(|entity| entity.parent))
+    /// Returns an entity with the parent that it cascades to and its plan: the file's, or else the
+    /// table's.
+    async fn membership(&self, file: &File, id: &EntityId) -> Result<Entity, Error> {
+        let stored = self.entity(id).await?;
+        let stored = stored.unwrap_or_else(|| Entity::new(id.clone()));
+        let parent = match file.parent(id) {
+            Some(parent) => Some(parent).filter(|_| file.cascades(id)),
+            None => stored.parent.filter(|_| stored.cascades),
+        };
+        Ok(Entity {
+            parent,
+            plan: file.plan(id).or(stored.plan),
+            ..Entity::new(stored.id)
+        })
     }
 }
 
@@ -170,6 +197,15 @@ impl File {
         let levels = self.levels.as_ref();
         levels.is_some_and(|levels| levels.cascades(entity))
     }
+
+    fn plan(&self, entity: &EntityId) -> Option<PlanName> {
+        self.levels.as_ref()?.plan(entity).cloned()
+    }
+
+    fn has_plan(&self, plan: &PlanName) -> bool {
+        let levels = self.levels.as_ref();
+        levels.is_some_and(|levels| levels.has_plan(plan))
+    }
 }
 
 #[cfg(not(feature = "yaml"))]
@@ -187,6 +223,14 @@ impl File {
     }
 
     const fn cascades(&self, _: &EntityId) -> bool {
+        false
+    }
+
+    const fn plan(&self, _: &EntityId) -> Option<PlanName> {
+        None
+    }
+
+    const fn has_plan(&self, _: &PlanName) -> bool {
         false
     }
 }

@@ -6,7 +6,7 @@ use futures_util::stream::{self, StreamExt, TryStreamExt};
 use weirgate_shared::write::{Action, MAX_ANCESTORS, same_parent, set_entity};
 use weirgate_shared::{
     AuditChange, Entity, EntityId, EntityKey, LISTED_ENTITY, LISTED_NAMESPACE, NAMESPACES,
-    Namespace, WriteId, entity_partitions, read_entity, schema_key,
+    Namespace, Versioned, WriteId, entity_partitions, read_entity, schema_key,
 };
 use weirgate_store::{BY_ENTITY, CHILDREN, Item, Query, SortKeys};
 
@@ -20,13 +20,13 @@ use crate::values::Error;
 const CONCURRENCY: usize = 64;
 
 impl Admin {
-    /// Sets an entity: its parent, and whether it cascades to it. An entity can be limited, or be a
-    /// parent, without being set.
+    /// Sets an entity: its parent, whether it cascades to it, and its [plan](Self::set_plan). An entity can
+    /// be limited, or be a parent, without being set.
     ///
     /// ```no_run
     /// # async fn example(limiter: weirgate::RateLimiter) -> Result<(), Box<dyn std::error::Error>> {
     /// use weirgate::Entity;
-    /// let user = Entity { id: "user-1".try_into()?, parent: Some("team-a".try_into()?), cascades: true };
+    /// let user = Entity::new("user-1".try_into()?).child_of("team-a".try_into()?, true);
     /// limiter.admin().set_entity(&user).await?;
     /// # Ok(())
     /// # }
@@ -36,11 +36,12 @@ impl Admin {
     ///
     /// # Errors
     /// [`Error::Invalid`] if the entity would be its own ancestor, or if it or a descendant would
-    /// have more than 97 ancestors: one transaction checks that none of them has changed, and one
-    /// grant takes from all. [`Error::Contended`] if other processes kept changing it,
+    /// have more than 96 ancestors: one transaction checks that none of them has changed, and one
+    /// grant takes from all. Also if its plan has no limits, as [`set_plan`](Self::set_plan).
+    /// [`Error::Contended`] if other processes kept changing it,
     /// [`Error::Store`] if the outcome is not known.
     pub async fn set_entity(&self, entity: &Entity) -> Result<(), Error> {
-        self.change_entity(&entity.id, None, Some(entity))
+        self.change_entity(&entity.id, None, |_| Some(entity.clone()))
             .await
             .map(|_| ())
     }
@@ -56,7 +57,9 @@ impl Admin {
         before: Option<&Entity>,
         next: Option<&Entity>,
     ) -> Result<bool, Error> {
-        let changed = self.change_entity(id, Some(before), next).await?;
+        let changed = self
+            .change_entity(id, Some(before), |_| next.cloned())
+            .await?;
         Ok(changed.is_some())
     }
 
@@ -65,7 +68,7 @@ impl Admin {
     ///
     /// # Errors
     /// [`Error::Invalid`] if after all of them an entity would be its own ancestor, or have more than
-    /// 97 ancestors; [`Error::Store`].
+    /// 96 ancestors; [`Error::Store`].
     pub async fn order_entities(&self, entities: &[Entity]) -> Result<Vec<Entity>, Error> {
         let parent = |entity: &Entity| (entity.id.clone(), entity.parent.clone());
         let mut parents: HashMap<_, _> = entities.iter().map(parent).collect();
@@ -104,8 +107,8 @@ impl Admin {
     /// # Errors
     /// As [`set_entity`](Self::set_entity).
     pub async fn delete_entity(&self, id: &EntityId) -> Result<bool, Error> {
-        let existed = self.change_entity(id, None, None).await?;
-        Ok(existed == Some(true))
+        let change = self.change_entity(id, None, |_| None).await?;
+        Ok(change.is_some_and(|change| change.before.is_some()))
     }
 
     /// Returns an entity, read from the table; `None` if it was not set.
@@ -117,7 +120,7 @@ impl Admin {
             .at_home(async {
                 let key = self.entity_key(id);
                 let items = self.session.read(&[key.item_key()]).await?;
-                Ok(seen(&key, &items)?.map(|(entity, _)| entity))
+                Ok(seen(&key, &items)?.and_then(|(entity, _)| entity.value))
             })
             .await
     }
@@ -137,7 +140,7 @@ impl Admin {
                 let read = |key: &EntityKey| {
                     let item = items.get(&key.item_key());
                     let seen = seen(key, item.map_or(&[], std::slice::from_ref))?;
-                    Ok(seen.map(|(entity, _)| entity))
+                    Ok(seen.and_then(|(entity, _)| entity.value))
                 };
                 keys.iter().map(read).collect()
             })
@@ -244,14 +247,14 @@ impl Admin {
         }
     }
 
-    /// Changes or deletes an entity, if it is still as `expected`. Returns whether there was one
-    /// before; `None` if it was another one.
-    async fn change_entity(
+    /// Replaces an entity by what `next` makes of it, or deletes it if that is `None`, if it is still as
+    /// `expected`. Returns `None` if it was another one.
+    pub(super) async fn change_entity(
         &self,
         id: &EntityId,
         expected: Option<Option<&Entity>>,
-        next: Option<&Entity>,
-    ) -> Result<Option<bool>, Error> {
+        next: impl Fn(Option<&Entity>) -> Option<Entity>,
+    ) -> Result<Option<EntityChange>, Error> {
         self.session
             .at_home(async {
                 let key = self.entity_key(id);
@@ -262,22 +265,34 @@ impl Admin {
                 );
                 loop {
                     let (items, mark) = editing.read(&[key.item_key()]).await?;
-                    let (before, op) = seen(&key, &items)?.unzip();
-                    let existed = before.is_some();
-                    if before.as_ref() == next {
-                        return Ok(Some(existed));
+                    let (stored, op) = seen(&key, &items)?.unzip();
+                    let stored: Versioned<Entity> = stored.unwrap_or_default();
+                    let before = stored.value.clone();
+                    let next = next(before.as_ref());
+                    let change = EntityChange {
+                        before: before.clone(),
+                        after: next.clone(),
+                    };
+                    if !change.is_changed() {
+                        return Ok(Some(change));
                     }
                     if expected.is_some_and(|expected| before.as_ref() != expected) {
                         return Ok(None);
                     }
+                    let replanned = self.replanned(&stored, next).await?;
                     let new_op = weirgate_store::random_id();
-                    let mut actions = vec![set_entity(&key, op.as_ref(), next, &new_op)];
-                    let keeps_parent = before.as_ref().map(|before| &before.parent)
-                        == next.map(|next| &next.parent);
-                    let parent = next
-                        .and_then(|next| next.parent.as_ref())
-                        .filter(|_| !keeps_parent);
-                    if let Some(parent) = parent {
+                    let mut actions = vec![set_entity(&key, op.as_ref(), &replanned, &new_op)];
+                    let (was, next) = (before.as_ref(), replanned.value.as_ref());
+                    let plan = next.and_then(|next| next.plan.as_ref());
+                    if was.and_then(|was| was.plan.as_ref()) != plan {
+                        if let Some(plan) = plan {
+                            actions.push(self.plan_exists(plan).await?);
+                        }
+                        self.check_plan_kinds(id, plan).await?;
+                    }
+                    let keeps_parent = was.map(|was| &was.parent) == next.map(|next| &next.parent);
+                    let parent = next.and_then(|next| next.parent.as_ref());
+                    if let Some(parent) = parent.filter(|_| !keeps_parent) {
                         let ancestors = self.ancestors(id, parent).await?;
                         let moved = [(id.clone(), ancestors.len())].into();
                         self.check_descendants(&moved).await?;
@@ -286,11 +301,11 @@ impl Admin {
                     actions.push(editing.record(AuditChange::Entity {
                         id: id.clone(),
                         before,
-                        after: next.cloned(),
+                        after: replanned.value,
                     }));
                     actions.extend(mark);
                     if editing.write(&actions).await? {
-                        return Ok(Some(existed));
+                        return Ok(Some(change));
                     }
                 }
             })
@@ -315,7 +330,7 @@ impl Admin {
             }
             let key = self.entity_key(&ancestor);
             let items = self.session.read(&[key.item_key()]).await?;
-            next = seen(&key, &items)?.and_then(|(entity, _)| entity.parent);
+            next = seen(&key, &items)?.and_then(|(entity, _)| entity.value?.parent);
             checks.push(same_parent(&key, next.as_ref()));
         }
         Ok(checks)
@@ -358,8 +373,23 @@ impl Admin {
     }
 }
 
-/// Returns the entity among `items`, and the id of its last write.
-pub(super) fn seen(key: &EntityKey, items: &[Item]) -> Result<Option<(Entity, WriteId)>, Error> {
+/// An entity before and after a change.
+pub(super) struct EntityChange {
+    pub(super) before: Option<Entity>,
+    after: Option<Entity>,
+}
+
+impl EntityChange {
+    pub(super) fn is_changed(&self) -> bool {
+        self.before != self.after
+    }
+}
+
+/// Returns the entity among `items`, or what a deleted one left, and the id of its last write.
+pub(super) fn seen(
+    key: &EntityKey,
+    items: &[Item],
+) -> Result<Option<(Versioned<Entity>, WriteId)>, Error> {
     let item_key = key.item_key();
     let item = items
         .iter()

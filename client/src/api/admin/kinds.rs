@@ -4,10 +4,10 @@
 //! Most changes are decided by the configurations alone, which are read with the level's own. Where
 //! these leave it open, the level's buckets decide.
 
-use std::collections::{BTreeMap, HashMap};
+use std::collections::{BTreeMap, BTreeSet, HashMap};
 
 use weirgate_shared::{
-    AuditChange, AuditSubject, Config, ConfigLevel, EntityId, ItemKey, Limit, LimitKind, Resource,
+    AuditChange, AuditSubject, Config, ConfigLevel, EntityId, ItemKey, Limit, LimitKind, PlanName,
     Versioned,
 };
 use weirgate_store::Item;
@@ -26,6 +26,8 @@ pub(super) struct Proposal<'a> {
     pub(super) level: &'a ConfigLevel,
     pub(super) seen: &'a Versioned<Config>,
     pub(super) next: Option<&'a Config>,
+    /// Plan of the entity, for a level of one.
+    pub(super) plan: Option<&'a PlanName>,
     /// Configurations of the [wider](wider) levels, the narrowest first.
     pub(super) wider: Vec<(ConfigLevel, Config)>,
     /// Configurations of these levels that the same plan replaces.
@@ -47,14 +49,21 @@ struct Suspect<'a> {
     is_known: bool,
 }
 
-/// Returns the levels that also decide about buckets of this one and that its names tell, the
-/// narrowest first.
-pub(super) fn wider(level: &ConfigLevel) -> Vec<ConfigLevel> {
+/// Returns the levels that also decide about buckets of this one and that its names and the plan of its
+/// entity tell, the narrowest first.
+pub(super) fn wider(level: &ConfigLevel, plan: Option<&PlanName>) -> Vec<ConfigLevel> {
+    let of_plan = plan.map(|plan| ConfigLevel::Plan(plan.clone()));
     match level {
         ConfigLevel::EntityResource(entity, resource) => {
-            ConfigLevel::of(entity, resource)[1..].to_vec()
+            ConfigLevel::of_entity(entity, plan, resource).split_off(1)
         }
-        ConfigLevel::Entity(_) | ConfigLevel::Resource(_) => vec![ConfigLevel::System],
+        ConfigLevel::PlanResource(plan, resource) => vec![
+            ConfigLevel::Plan(plan.clone()),
+            ConfigLevel::Resource(resource.clone()),
+            ConfigLevel::System,
+        ],
+        ConfigLevel::Entity(_) => of_plan.into_iter().chain([ConfigLevel::System]).collect(),
+        ConfigLevel::Plan(_) | ConfigLevel::Resource(_) => vec![ConfigLevel::System],
         ConfigLevel::System => vec![],
     }
 }
@@ -99,7 +108,8 @@ impl Proposal<'_> {
                 }
             };
             // An earlier configuration may have had the name, or a level of a resource.
-            let may_be = self.seen.version > 0 || matches!(self.level, ConfigLevel::Entity(_));
+            let is_default = matches!(self.level, ConfigLevel::Entity(_) | ConfigLevel::Plan(_));
+            let may_be = self.seen.version > 0 || is_default;
             (is_known || may_be).then_some(Suspect {
                 limit,
                 of: self.level,
@@ -122,9 +132,16 @@ impl Admin {
     ) -> Result<(), Error> {
         self.session
             .at_home(async {
+                let mut plans = vec![];
+                for (level, _) in changes {
+                    plans.push(self.plan_of(level).await?);
+                }
                 let levels: BTreeMap<_, _> = changes
                     .iter()
-                    .flat_map(|(level, _)| [vec![level.clone()], wider(level)].concat())
+                    .zip(&plans)
+                    .flat_map(|((level, _), plan)| {
+                        [vec![level.clone()], wider(level, plan.as_ref())].concat()
+                    })
                     .map(|level| (key(&self.session.namespace, &level).item_key(), level))
                     .collect();
                 let keys: Vec<_> = levels.keys().cloned().collect();
@@ -137,11 +154,11 @@ impl Admin {
                     .iter()
                     .map(|(level, next)| (level, next.as_ref()))
                     .collect();
-                for (level, next) in changes {
+                for ((level, next), plan) in changes.iter().zip(&plans) {
                     next.iter().try_for_each(Config::check)?;
                     let seen = read(level)?;
                     let (mut known, mut replaced) = (vec![], vec![]);
-                    for level in wider(level) {
+                    for level in wider(level, plan.as_ref()) {
                         let stored = read(&level).ok().and_then(|stored| stored.value);
                         match planned.get(&level) {
                             Some(next) => {
@@ -155,6 +172,7 @@ impl Admin {
                         level,
                         seen: &seen,
                         next: next.as_ref(),
+                        plan: plan.as_ref(),
                         wider: known,
                         replaced,
                         planned: &planned,
@@ -171,7 +189,16 @@ impl Admin {
         let suspects = proposal.suspects();
         match (proposal.level, proposal.next) {
             (ConfigLevel::Entity(entity), None) if proposal.seen.value.is_some() => {
-                Box::pin(self.check_deletion(entity, proposal)).await
+                let (plan, planned) = (proposal.plan, proposal.planned);
+                Box::pin(self.check_entity(entity, plan, Some(proposal.level), planned)).await
+            }
+            (ConfigLevel::Plan(plan), None) if proposal.seen.value.is_some() => {
+                let (entities, _) = self.some_of_plan(plan).await?;
+                for entity in entities {
+                    let (without, planned) = (Some(proposal.level), proposal.planned);
+                    Box::pin(self.check_entity(&entity, Some(plan), without, planned)).await?;
+                }
+                Ok(())
             }
             _ if suspects.is_empty() => Ok(()),
             (ConfigLevel::System, _) => Box::pin(self.check_history(&suspects)).await,
@@ -213,6 +240,53 @@ impl Admin {
             let bucket = self.bucket(entity, resource).await?;
             return bucket.iter().try_for_each(check).map(|()| true);
         }
+        if let Some(plan) = level.plan() {
+            let (entities, mut is_complete) = self.some_of_plan(plan).await?;
+            let mut count = 0;
+            for entity in entities {
+                if count >= MOST {
+                    return Ok(false);
+                }
+                count += match level.resource() {
+                    Some(resource) => {
+                        let bucket = self.bucket(&entity, resource).await?;
+                        bucket.iter().try_for_each(&mut check)?;
+                        1
+                    }
+                    None => {
+                        let level = ConfigLevel::Entity(entity);
+                        let (are_all, count) = self.each_bucket_of(&level, &mut check).await?;
+                        is_complete &= are_all;
+                        count
+                    }
+                };
+            }
+            return Ok(is_complete);
+        }
+        let (is_complete, _) = self.each_bucket_of(level, &mut check).await?;
+        Ok(is_complete)
+    }
+
+    /// Returns the entities of a plan, up to about [`MOST`], and whether these are all.
+    async fn some_of_plan(&self, plan: &PlanName) -> Result<(Vec<EntityId>, bool), Error> {
+        let (mut entities, mut after) = (vec![], None::<PageToken>);
+        loop {
+            let Page { items, next, .. } = self.plan_entities(plan, after.as_ref()).await?;
+            entities.extend(items);
+            after = next;
+            if after.is_none() || entities.len() >= MOST {
+                return Ok((entities, after.is_none()));
+            }
+        }
+    }
+
+    /// Calls `check` with the buckets in the list of an entity or a resource, up to [`MOST`]. Returns
+    /// whether these are all, and how many.
+    async fn each_bucket_of(
+        &self,
+        level: &ConfigLevel,
+        check: &mut impl FnMut(&StoredBucket) -> Result<(), Error>,
+    ) -> Result<(bool, usize), Error> {
         let (mut after, mut count) = (None::<PageToken>, 0);
         loop {
             let Page { items, next, .. } = match level {
@@ -221,13 +295,13 @@ impl Admin {
                     self.resource_buckets(resource, after.as_ref()).await?
                 }
                 // No list has all buckets of a namespace.
-                ConfigLevel::EntityResource(..) | ConfigLevel::System => return Ok(false),
+                _ => return Ok((false, 0)),
             };
-            items.iter().try_for_each(&mut check)?;
+            items.iter().try_for_each(&mut *check)?;
             count += items.len();
             after = next;
             if after.is_none() || count >= MOST {
-                return Ok(after.is_none());
+                return Ok((after.is_none(), count));
             }
         }
     }
@@ -266,45 +340,59 @@ impl Admin {
         Err(refused(limit, of, other(limit), "as it is"))
     }
 
-    /// Compares the buckets of an entity with the limits that apply to them without its default.
-    async fn check_deletion(
+    /// Requires that no bucket of an entity has a limit that would get another kind by another plan.
+    pub(super) async fn check_plan_kinds(
         &self,
         entity: &EntityId,
-        proposal: &Proposal<'_>,
+        plan: Option<&PlanName>,
+    ) -> Result<(), Error> {
+        let planned = Planned::new();
+        Box::pin(self.check_entity(entity, plan, None, &planned)).await
+    }
+
+    /// Returns the plan of the entity of a level.
+    pub(super) async fn plan_of(&self, level: &ConfigLevel) -> Result<Option<PlanName>, Error> {
+        match level.entity() {
+            Some(entity) => Ok(self.entity(entity).await?.and_then(|entity| entity.plan)),
+            None => Ok(None),
+        }
+    }
+
+    /// Compares the buckets of an entity with the limits that apply to them by a plan, without one of the
+    /// levels.
+    async fn check_entity(
+        &self,
+        entity: &EntityId,
+        plan: Option<&PlanName>,
+        without: Option<&ConfigLevel>,
+        planned: &Planned<'_>,
     ) -> Result<(), Error> {
         let mut buckets = vec![];
-        self.each_bucket(proposal.level, |bucket| {
+        let mut keep = |bucket: &StoredBucket| {
             buckets.push(bucket.clone());
             Ok(())
-        })
-        .await?;
-        let levels = |resource: &Resource| {
-            [
-                ConfigLevel::EntityResource(entity.clone(), resource.clone()),
-                ConfigLevel::Resource(resource.clone()),
-            ]
+        };
+        let level = ConfigLevel::Entity(entity.clone());
+        self.each_bucket_of(&level, &mut keep).await?;
+        let levels = |bucket: &StoredBucket| {
+            let mut levels = ConfigLevel::of_entity(entity, plan, &bucket.resource);
+            levels.retain(|level| Some(level) != without);
+            levels
         };
         let item_key = |level: &ConfigLevel| key(&self.session.namespace, level).item_key();
-        let keys: Vec<_> = buckets
-            .iter()
-            .flat_map(|bucket| levels(&bucket.resource))
-            .map(|level| item_key(&level))
-            .collect();
+        let levels_of_all: BTreeSet<_> = buckets.iter().flat_map(levels).collect();
+        let keys: Vec<_> = levels_of_all.iter().map(item_key).collect();
         let items = self.session.read_many(&keys).await?;
+        let config = |level: &ConfigLevel| match planned.get(level) {
+            Some(next) => next.cloned(),
+            None => config(&items, &item_key(level)),
+        };
         for bucket in &buckets {
-            let [own, of_resource] = levels(&bucket.resource);
-            let config = |level: &ConfigLevel| match proposal.planned.get(level) {
-                Some(next) => next.cloned(),
-                None => config(&items, &item_key(level)),
-            };
-            if config(&own).is_some() {
-                continue;
-            }
-            let next = config(&of_resource).map(|config| (of_resource, config));
-            let next = next.or_else(|| proposal.wider.first().cloned());
-            if let Some((level, config)) = &next {
+            let in_force = levels(bucket).into_iter();
+            let mut in_force = in_force.filter_map(|level| Some((config(&level)?, level)));
+            if let Some((config, level)) = in_force.next() {
                 let mut limits = config.limits.iter();
-                limits.try_for_each(|limit| compare(bucket, limit, level))?;
+                limits.try_for_each(|limit| compare(bucket, limit, &level))?;
             }
         }
         Ok(())

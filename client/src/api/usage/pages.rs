@@ -4,16 +4,17 @@
 //! |---|---|
 //! | bucket | `from`: start of the next interval |
 //! | entity | `resource`: the next one, or `after` the last one; `from` within it |
+//! | plan | the keys of the last entity read in the index, or only the partition that follows |
 //! | resource | the keys of the last bucket read in the index, or only the partition that follows |
 
 use std::ops::Range;
 
 use futures_util::{StreamExt, TryStreamExt, stream};
 use weirgate_shared::{
-    BucketKey, EntityId, EpochMillis, Granularity, ItemKey, Meter, Resource, SnapshotKey,
-    UsageState, interval_usage,
+    BucketKey, EntityId, EntityKey, EpochMillis, Granularity, ItemKey, LISTED_ENTITY, Meter,
+    PlanName, Resource, SnapshotKey, UsageState, interval_usage, plan_partitions,
 };
-use weirgate_store::{BY_ENTITY, Consistency, Position, Query, SortKeys};
+use weirgate_store::{BY_ENTITY, BY_RESOURCE, Consistency, Position, Query, SortKeys};
 
 use super::super::admin::listed_of_resource;
 use super::super::page::{PAGE, Page, PageToken, Unreadable, within};
@@ -78,6 +79,9 @@ pub(super) async fn page(
                 Ok((rows, next.map(at)))
             }
             UsageScope::Entity(entity) => entity_page(session, query, entity, position).await,
+            UsageScope::Plan(plan, resource) => {
+                plan_page(session, query, plan, resource.as_ref(), position).await
+            }
             UsageScope::Resource(resource) => {
                 resource_page(session, query, resource, position).await
             }
@@ -264,6 +268,63 @@ async fn entity_page(
         None => [(AFTER.to_owned(), resource)].into(),
     };
     Ok((rows, Some(next)))
+}
+
+/// Returns the rows of some entities of a plan, and the position after them.
+async fn plan_page(
+    session: &Session,
+    query: &UsageQuery,
+    plan: &PlanName,
+    resource: Option<&Resource>,
+    position: &Position,
+) -> Result<(Rows, Option<Position>), Error> {
+    let position = Some(position).filter(|position| !position.is_empty());
+    let partitions = plan_partitions(&session.namespace, plan);
+    let listed = (BY_RESOURCE, LISTED_ENTITY);
+    let (found, next) = session
+        .partitioned_page(listed, partitions, position)
+        .await?;
+    let keys = found
+        .iter()
+        .filter_map(|item| EntityKey::parse(&item.key()?));
+    let entities: Vec<_> = keys.map(|key| key.entity).collect();
+    // By place: a closure over references makes a future that servers cannot spawn.
+    let read = |at: usize| all_rows(session, query, &entities[at], resource);
+    let read = stream::iter(0..entities.len()).map(read);
+    let all: Vec<Rows> = read.buffered(CONCURRENT).try_collect().await?;
+    let mut rows = Rows::default();
+    for of_entity in all {
+        rows.read.extend(of_entity.read);
+        rows.damaged.extend(of_entity.damaged);
+    }
+    Ok((rows, next))
+}
+
+/// Returns all rows of an entity, on a resource or on all.
+async fn all_rows(
+    session: &Session,
+    query: &UsageQuery,
+    entity: &EntityId,
+    resource: Option<&Resource>,
+) -> Result<Rows, Error> {
+    let (mut rows, mut position) = (Rows::default(), Position::new());
+    loop {
+        let (page, next) = match resource {
+            Some(resource) => {
+                let bucket = first_shard(session, entity, resource);
+                let page = bucket_page(session, query, &bucket, from(&position)?);
+                let (page, next) = page.await?;
+                (page, next.map(at))
+            }
+            None => entity_page(session, query, entity, &position).await?,
+        };
+        rows.read.extend(page.read);
+        rows.damaged.extend(page.damaged);
+        match next {
+            Some(next) => position = next,
+            None => return Ok(rows),
+        }
+    }
 }
 
 /// Returns the first resource after `after` of which the entity has a bucket or a snapshot. `$`

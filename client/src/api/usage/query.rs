@@ -2,7 +2,7 @@
 
 use std::ops::Range;
 
-use weirgate_shared::{EntityId, EpochMillis, Granularity, Resource, Usage, UsageState};
+use weirgate_shared::{EntityId, EpochMillis, Granularity, PlanName, Resource, Usage, UsageState};
 
 /// Whose usage a report has.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -11,6 +11,8 @@ pub enum UsageScope {
     Bucket(EntityId, Resource),
     /// That of an entity on all resources it has used.
     Entity(EntityId),
+    /// That of the entities which have a plan now, on a resource or on all resources they have used.
+    Plan(PlanName, Option<Resource>),
     /// That of all entities on a resource. An entity is in it while it has a bucket: one that lives
     /// on default limits loses its bucket about a day after its last use.
     Resource(Resource),

@@ -133,6 +133,12 @@ calls! {
         limiter.admin().edit_entity_description(&user().id, Ok::<_, Error>).await
     };
     "Admin::entity_description", |limiter, _given| limiter.admin().entity_description(&user().id).await;
+    "Admin::set_plan", |limiter, _given| limiter.admin().set_plan(&user().id, None).await;
+    "Admin::has_plan", |limiter, _given| limiter.admin().has_plan(&"pro".try_into().unwrap()).await;
+    "Admin::plan_entities", |limiter, _given| {
+        limiter.admin().plan_entities(&"pro".try_into().unwrap(), None).await
+    };
+    "Admin::delete_plan", |limiter, _given| limiter.admin().delete_plan(&"pro".try_into().unwrap(), true).await;
     "Admin::delete_entity", |limiter, _given| limiter.admin().delete_entity(&user().id).await;
     "Admin::erase_entity", |limiter, _given| {
         limiter.admin().erase_entity(&entity("gone"), LiveLeases::Refuse).await
@@ -194,11 +200,7 @@ fn other() -> ConfigLevel {
 }
 
 fn user() -> Entity {
-    Entity {
-        id: entity("user"),
-        parent: None,
-        cascades: false,
-    }
+    Entity::new(entity("user"))
 }
 
 #[test]

@@ -216,11 +216,7 @@ async fn i4_a_lease_is_released_by_its_id() {
 #[tokio::test(start_paused = true)]
 async fn entities_and_namespaces_are_listed_over_all_pages() {
     let (fleet, [limiter]) = Fleet::of().await;
-    let entity = |name: &str| Entity {
-        id: name.try_into().unwrap(),
-        parent: None,
-        cascades: false,
-    };
+    let entity = |name: &str| Entity::new(name.try_into().unwrap());
     let mut names: BTreeSet<_> = (0..140).map(|at| format!("team-{at}")).collect();
     for name in &names {
         limiter.admin().set_entity(&entity(name)).await.unwrap();

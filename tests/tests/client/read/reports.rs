@@ -150,6 +150,7 @@ impl History {
                 UsageScope::Bucket(e, r) => e.as_str() == entity && r.as_str() == resource,
                 UsageScope::Entity(e) => e.as_str() == entity,
                 UsageScope::Resource(r) => r.as_str() == resource,
+                UsageScope::Plan(..) => unreachable!("no entity has a plan"),
             };
             if is_within {
                 let key = (entity.clone(), resource.clone(), granularity.start(*hour));

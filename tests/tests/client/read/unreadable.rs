@@ -239,6 +239,7 @@ async fn world() -> (Fleet, EpochMillis) {
             id: entity(name),
             parent,
             cascades: false,
+            plan: None,
         };
         limiter.admin().set_entity(&set).await.unwrap();
     }

@@ -5,7 +5,7 @@ use std::collections::BTreeSet;
 use weirgate_shared::write::{Action, set_entity, write_config};
 use weirgate_shared::{
     AuditChange, AuditKey, AuditSubject, BucketEdit, BucketKey, ConfigKey, ConfigLevel, Entity,
-    EntityId, EntityKey, EpochMillis, ItemKey, MAX_SHARDS, Resource, SnapshotKey, Stamp,
+    EntityId, EntityKey, EpochMillis, ItemKey, MAX_SHARDS, Resource, SnapshotKey, Stamp, Versioned,
     read_audit,
 };
 use weirgate_store::{BY_ENTITY, CHILDREN, Consistency, Index, Item, Query, SortKeys};
@@ -81,7 +81,8 @@ impl<'a> Erasure<'a> {
         self.report.children = children.count();
         let key = self.admin.entity_key(self.id);
         let items = self.session.read(&[key.item_key()]).await?;
-        self.report.entity = seen(&key, &items)?.is_some();
+        let stored = seen(&key, &items)?;
+        self.report.entity = stored.is_some_and(|(stored, _)| stored.value.is_some());
         self.report.snapshots = self.own_items("#USAGE#").await?.len();
         let events = self.audit_items().await?;
         self.report.audit_events = events.iter().filter(|item| !is_erasure(item)).count();
@@ -221,9 +222,10 @@ impl<'a> Erasure<'a> {
                 let Some((before, op)) = seen(&key, &items)? else {
                     break;
                 };
-                if before.parent.as_ref() != Some(self.id) {
+                let (version, before) = (before.version, before.value);
+                let Some(before) = before.filter(|of| of.parent.as_ref() == Some(self.id)) else {
                     break;
-                }
+                };
                 let after = Entity {
                     parent: None,
                     cascades: false,
@@ -235,7 +237,11 @@ impl<'a> Erasure<'a> {
                     before: Some(before),
                     after: Some(after.clone()),
                 });
-                let unlinked = set_entity(&key, Some(&op), Some(&after), &new_op);
+                let after = Versioned {
+                    version,
+                    value: Some(after),
+                };
+                let unlinked = set_entity(&key, Some(&op), &after, &new_op);
                 if self.change(&mut editing, vec![unlinked, event]).await? {
                     self.report.children += 1;
                     break;
@@ -250,10 +256,14 @@ impl<'a> Erasure<'a> {
         let mut editing = self.editing("the item");
         loop {
             let items = self.session.read(&[key.item_key()]).await?;
-            let Some((_, op)) = seen(&key, &items)? else {
+            let Some((before, op)) = seen(&key, &items)? else {
                 return Ok(());
             };
-            let deleted = set_entity(&key, Some(&op), None, &op);
+            if before.value.is_none() {
+                return Ok(());
+            }
+            let after = self.admin.replanned(&before, None).await?;
+            let deleted = set_entity(&key, Some(&op), &after, &op);
             if self.change(&mut editing, vec![deleted]).await? {
                 self.report.entity = true;
                 return Ok(());

@@ -67,11 +67,7 @@ impl Caller {
             .admin()
             .set_config(&ConfigLevel::Resource("stored".try_into()?), &limits)
             .await?;
-        let child = Entity {
-            id: "child".try_into()?,
-            parent: Some("parent".try_into()?),
-            cascades: true,
-        };
+        let child = Entity::new("child".try_into()?).child_of("parent".try_into()?, true);
         self.limiter.admin().set_entity(&child).await?;
         Ok(())
     }

@@ -1,0 +1,204 @@
+//! Plans: limits of all entities that have one, and which entities these are.
+
+use weirgate_shared::write::{Action, PLAN_STEP, same_config};
+use weirgate_shared::{
+    Config, ConfigFilter, ConfigKey, ConfigLevel, Entity, EntityId, EntityKey, LISTED_ENTITY,
+    PlanName, Versioned, plan_partitions,
+};
+use weirgate_store::{BY_RESOURCE, Item, Query, SortKeys};
+
+use super::Admin;
+use super::configs::Removal;
+use crate::api::page::{Page, PageToken, within};
+use crate::config::stored;
+use crate::values::Error;
+
+impl Admin {
+    /// Moves an entity to a plan, or away from its plan with `None`. The rest of the entity stays as it is;
+    /// one that was not set has no parent then. Returns whether it had another plan, or none.
+    ///
+    /// The limits of the plan hold where the entity has none of its own, at once for this limiter, and
+    /// within [`Builder::config_ttl`](crate::Builder::config_ttl) for others. Balances stay as they
+    /// are, up to the new capacities, so that moving to and fro admits no more than the greater plan.
+    ///
+    /// ```no_run
+    /// # async fn example(limiter: weirgate::RateLimiter) -> Result<(), Box<dyn std::error::Error>> {
+    /// use weirgate::{Config, ConfigLevel, Limit};
+    /// let pro = ConfigLevel::Plan("pro".try_into()?);
+    /// let limits = Config::of([Limit::per_minute("rpm", 6_000)?]);
+    /// limiter.admin().set_config(&pro, &limits).await?;
+    /// limiter.admin().set_plan(&"acme".try_into()?, Some(&"pro".try_into()?)).await?;
+    /// # Ok(())
+    /// # }
+    /// ```
+    ///
+    /// # Errors
+    /// [`Error::Invalid`] if no level of the plan has a configuration, or if a limit would get another kind
+    /// than buckets of the entity have under its name; otherwise as [`set_entity`](Self::set_entity).
+    pub async fn set_plan(&self, id: &EntityId, plan: Option<&PlanName>) -> Result<bool, Error> {
+        let next = |before: Option<&Entity>| {
+            if before.is_none() && plan.is_none() {
+                return None;
+            }
+            let entity = before.cloned().unwrap_or_else(|| Entity::new(id.clone()));
+            let plan = plan.cloned();
+            Some(Entity { plan, ..entity })
+        };
+        let change = self.change_entity(id, None, next).await?;
+        Ok(change.is_some_and(|change| change.is_changed()))
+    }
+
+    /// Returns the entities that have a plan, one page at a time; `after` is the previous page's token.
+    /// Recent changes may be missing.
+    ///
+    /// The list has 16 parts, each in the order of names, so pages may be short or empty.
+    ///
+    /// # Errors
+    /// [`Error::Invalid`] for a page token of another list; [`Error::Store`].
+    pub async fn plan_entities(
+        &self,
+        plan: &PlanName,
+        after: Option<&PageToken>,
+    ) -> Result<Page<EntityId>, Error> {
+        self.session
+            .at_home(async {
+                let namespace = &self.session.namespace;
+                let list = format!("entities of plan {plan} of {namespace}");
+                let (partitions, position) =
+                    (plan_partitions(namespace, plan), within(after, &list)?);
+                let listed = (BY_RESOURCE, LISTED_ENTITY);
+                let page = self.session.partitioned_page(listed, partitions, position);
+                let (found, next) = page.await?;
+                let entity = |item: &Item| Some(EntityKey::parse(&item.key()?)?.entity);
+                Ok(Page {
+                    items: found.iter().filter_map(entity).collect(),
+                    unreadable: vec![],
+                    next: next.map(|position| PageToken::new(list, position)),
+                })
+            })
+            .await
+    }
+
+    /// Deletes the configurations of all levels of a plan. Returns how many there were. Entities that keep
+    /// the plan have the limits of the resource and of the system then.
+    ///
+    /// # Errors
+    /// [`Error::Invalid`] if entities have the plan, unless `is_forced`; otherwise as
+    /// [`delete_config`](Self::delete_config).
+    pub async fn delete_plan(&self, plan: &PlanName, is_forced: bool) -> Result<usize, Error> {
+        self.session
+            .at_home(async {
+                if !is_forced {
+                    self.check_unused(plan).await?;
+                }
+                let mut deleted = 0;
+                for (level, config) in self.plan_configs(plan).await? {
+                    if config.value.is_some() {
+                        let change = self.remove_level(&level, Removal::Forced).await?;
+                        deleted += usize::from(change);
+                    }
+                }
+                Ok(deleted)
+            })
+            .await
+    }
+
+    /// Returns the levels of a plan that have a configuration, or had one, as the table has them.
+    async fn plan_configs(
+        &self,
+        plan: &PlanName,
+    ) -> Result<Vec<(ConfigLevel, Versioned<Config>)>, Error> {
+        let namespace = &self.session.namespace;
+        let list = ConfigFilter::Plan(plan.clone()).partition(namespace);
+        let (partition, prefix) = list.unwrap_or_default();
+        let listing = Query::new(&partition, SortKeys::StartingWith(prefix));
+        let items = self.session.query_all(listing).await?;
+        let read = |item: &Item| {
+            let key = item.key()?;
+            let level = ConfigKey::parse(&key)?.level;
+            Some(stored(&key, std::slice::from_ref(item)).map(|config| (level, config)))
+        };
+        items.iter().filter_map(read).collect()
+    }
+
+    /// Returns what an entity becomes by a change: with another plan it gets a version by which its limits
+    /// are newer than all that it had before.
+    pub(super) async fn replanned(
+        &self,
+        before: &Versioned<Entity>,
+        next: Option<Entity>,
+    ) -> Result<Versioned<Entity>, Error> {
+        let plan = |of: &Option<Entity>| of.as_ref().and_then(|entity| entity.plan.clone());
+        let (left, version) = (plan(&before.value), before.version);
+        let version = match left == plan(&next) {
+            true => version,
+            false => {
+                let configs = match &left {
+                    Some(plan) => self.plan_configs(plan).await?,
+                    None => vec![],
+                };
+                let versions = configs.iter().map(|(_, config)| config.version);
+                versions.fold(version.saturating_add(PLAN_STEP), i64::saturating_add)
+            }
+        };
+        Ok(Versioned {
+            version,
+            value: next,
+        })
+    }
+
+    /// Returns whether a level of a plan has a configuration.
+    pub async fn has_plan(&self, plan: &PlanName) -> Result<bool, Error> {
+        let configs = self.session.at_home(self.plan_configs(plan)).await?;
+        Ok(configs.iter().any(|(_, config)| config.value.is_some()))
+    }
+
+    /// Returns the check that a plan still has a configuration.
+    pub(super) async fn plan_exists(&self, plan: &PlanName) -> Result<Action, Error> {
+        let mut configs = self.plan_configs(plan).await?.into_iter();
+        let Some((level, config)) = configs.find(|(_, config)| config.value.is_some()) else {
+            return Err(Error::Invalid(format!(
+                "plan {plan} has no limits: set some by limits set --plan {plan}, or give another plan"
+            )));
+        };
+        let namespace = self.session.namespace.clone();
+        Ok(same_config(&ConfigKey { namespace, level }, config.version))
+    }
+
+    /// Requires that a level is not the last one of a plan that entities have.
+    pub(super) async fn check_last_of_plan(&self, level: &ConfigLevel) -> Result<(), Error> {
+        let Some(plan) = level.plan() else {
+            return Ok(());
+        };
+        let configs = self.plan_configs(plan).await?;
+        let mut others = configs.iter().filter(|(other, _)| other != level);
+        if others.any(|(_, config)| config.value.is_some()) {
+            return Ok(());
+        }
+        self.check_unused(plan).await
+    }
+
+    async fn check_unused(&self, plan: &PlanName) -> Result<(), Error> {
+        let (mut count, mut first, mut after) = (0, None, None);
+        loop {
+            let page = self.plan_entities(plan, after.as_ref()).await?;
+            // The index may lag behind.
+            for entity in self.read_entities(&page.items).await?.into_iter().flatten() {
+                if entity.plan.as_ref() == Some(plan) {
+                    count += 1;
+                    first.get_or_insert(entity.id);
+                }
+            }
+            after = page.next;
+            if after.is_none() {
+                break;
+            }
+        }
+        match first {
+            None => Ok(()),
+            Some(first) => Err(Error::Invalid(format!(
+                "plan {plan} is that of {count} entities, for example {first}: give them another plan first, or delete it with force"
+            ))),
+        }
+    }
+}
