@@ -17,7 +17,7 @@ pub const END: &str = concat!(
 
 /// The commands by what they are for.
 const GROUPS: [(&str, &[&str]); 5] = [
-    ("Limits", &["limits", "entities", "namespaces"]),
+    ("Limits", &["limits", "entities", "plans", "namespaces"]),
     (
         "Look",
         &[

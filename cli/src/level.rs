@@ -1,5 +1,28 @@
 //! The level that a command is about.
 
+/// The usage of a command about a level, in lines of 80 columns.
+macro_rules! level_usage {
+    ($command:literal, $rest:literal) => {
+        concat!(
+            "weirgate ",
+            $command,
+            " [OPTIONS] --system",
+            $rest,
+            "\n       ",
+            "weirgate ",
+            $command,
+            " [--resource <NAME>] [--entity <ID>]",
+            $rest,
+            "\n       ",
+            "weirgate ",
+            $command,
+            " [--resource <NAME>] --plan <NAME>",
+            $rest
+        )
+    };
+}
+pub(crate) use level_usage;
+
 use clap::Args;
 use weirgate::{ConfigLevel, EntityId, PlanName, Resource};
 

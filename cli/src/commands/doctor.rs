@@ -6,6 +6,7 @@ mod aws;
 mod finding;
 mod functions;
 mod permissions;
+mod plans;
 mod table;
 
 use clap::Args;
@@ -71,6 +72,7 @@ impl Doctor {
             findings.extend(found);
             findings.extend(alarms::findings(&aws, stack.as_deref()).await);
         }
+        findings.push(plans::finding(&context.limiter().await?).await);
         findings.push(permissions::finding(&table, &context.options().namespace).await);
 
         let diagnosis = Diagnosis { findings };

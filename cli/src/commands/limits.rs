@@ -16,24 +16,25 @@ use weirgate_local::why::options;
 use super::list::PageArgs;
 use crate::context::Context;
 use crate::failure::{Failure, Outcome};
-use crate::level::LevelArgs;
+use crate::level::{LevelArgs, level_usage};
 
 /// Commands about configured limits.
 #[derive(Debug, Subcommand)]
 pub enum Limits {
-    #[command(after_help = "Example: weirgate limits get --resource gpt-4")]
+    #[command(
+        override_usage = level_usage!("limits get", ""),
+        after_help = "Example: weirgate limits get --resource gpt-4"
+    )]
     Get(Get),
     #[command(
-        override_usage = "weirgate limits set [OPTIONS] --system [LIMIT]...\n       \
-                          weirgate limits set [--resource <NAME>] [--entity <ID> | --plan <NAME>] [LIMIT]...",
+        override_usage = level_usage!("limits set", " [LIMIT]..."),
         after_help = "Examples:\n  weirgate limits set --resource gpt-4 rpm=500/minute,burst=800 slots=20\n  \
                       weirgate limits set --entity user-1 tpm=quota:10000/month,tz=Europe/Berlin\n  \
                       weirgate limits set --resource gpt-4 rpm=600/minute --shadow=false"
     )]
     Set(change::Set),
     #[command(
-        override_usage = "weirgate limits delete [OPTIONS] --system\n       \
-                          weirgate limits delete [--resource <NAME>] [--entity <ID> | --plan <NAME>]",
+        override_usage = level_usage!("limits delete", ""),
         after_help = "Example: weirgate limits delete --entity user-1 --resource gpt-4"
     )]
     Delete(change::Delete),

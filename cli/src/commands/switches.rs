@@ -9,13 +9,13 @@ use super::report::{ChangeArgs, KeyArgs, outcome_text};
 use super::unreadable;
 use crate::context::Context;
 use crate::failure::{Failure, Outcome};
-use crate::level::LevelArgs;
+use crate::level::{LevelArgs, level_usage};
 
 /// Stops every acquire of a level.
 ///
 /// Each acquire is answered as disabled, within a minute everywhere.
 #[derive(Debug, Args)]
-#[command(after_help = "Example: weirgate stop --resource gpt-4")]
+#[command(override_usage = level_usage!("stop", ""), after_help = "Example: weirgate stop --resource gpt-4")]
 pub struct Stop {
     #[command(flatten)]
     level: LevelArgs,
@@ -27,7 +27,7 @@ pub struct Stop {
 
 /// Lets a level go on although a wider one is stopped.
 #[derive(Debug, Args)]
-#[command(after_help = "Example: weirgate exempt --entity customer-1")]
+#[command(override_usage = level_usage!("exempt", ""), after_help = "Example: weirgate exempt --entity customer-1")]
 pub struct Exempt {
     #[command(flatten)]
     level: LevelArgs,
@@ -37,7 +37,7 @@ pub struct Exempt {
 
 /// Ends a stop or an exemption.
 #[derive(Debug, Args)]
-#[command(after_help = "Example: weirgate start --resource gpt-4")]
+#[command(override_usage = level_usage!("start", ""), after_help = "Example: weirgate start --resource gpt-4")]
 pub struct Start {
     #[command(flatten)]
     level: LevelArgs,

@@ -22,7 +22,7 @@ enum Does {
 use Does::{Destroy, Read, Write};
 
 /// Every command that reads or changes the table, with arguments that are right.
-const ON_THE_TABLE: [(Does, &str, &[&str]); 44] = [
+const ON_THE_TABLE: [(Does, &str, &[&str]); 47] = [
     (Read, "limits get", &["--system"]),
     (Write, "limits set", &["--system", "rpm=5/minute"]),
     (Destroy, "limits delete", &["--resource", "gpt-4"]),
@@ -38,6 +38,9 @@ const ON_THE_TABLE: [(Does, &str, &[&str]); 44] = [
     (Write, "entities set", &["user", "--parent", "team"]),
     (Write, "entities describe", &["user", "--name", "A"]),
     (Destroy, "entities delete", &["user"]),
+    (Read, "plans list", &[]),
+    (Destroy, "plans delete", &["pro"]),
+    (Read, "usage", &["--plan", "pro"]),
     (Read, "namespaces", &[]),
     (Read, "buckets", &["--entity", "user"]),
     (Read, "leases list", &["user", "gpt-4"]),
@@ -234,6 +237,7 @@ impl Filled {
         let dynamo = Dynamo::new().await;
         let table = Table::of(&dynamo);
         table.text("limits set --resource gpt-4 rpm=5/day slots=2");
+        table.text("limits set --plan pro rpm=5/day");
         table.text("entities set user --parent team");
         let granted = table.json("acquire user gpt-4 rpm=2 slots=1 --lease 1h");
         let lease = granted["lease_id"].as_str().expect("slots have a lease");

@@ -403,7 +403,7 @@ async fn prune_removes_what_the_file_has_not_and_asks_for_that_apart() {
     assert!(kept.ends_with("\n1 change\n"), "{kept}");
     let prune = ["limits", "apply", few.path(), "--prune"];
     let shown = table.text([&prune[..], &["--dry-run"]].concat());
-    let count = "7 changes, of which 6 remove limits of a level or a parent\n";
+    let count = "7 changes, of which 6 remove limits of a level, a parent or a plan\n";
     assert!(shown.ends_with(count), "{shown}");
     assert!(
         shown.contains("limit tpm") && !shown.contains("other"),
@@ -417,7 +417,7 @@ async fn prune_removes_what_the_file_has_not_and_asks_for_that_apart() {
     let asked = table.run_typing("yes\nprune\n", prune);
     assert_eq!(asked.code, Some(0), "{asked:?}");
     let question = format!(
-        "remove 6 levels and parents that {} does not have",
+        "remove 6 levels, parents and plans that {} does not have",
         few.path()
     );
     assert!(asked.stderr.contains(&question), "{asked:?}");
@@ -448,7 +448,7 @@ async fn a_saved_plan_prunes_what_it_was_made_with_and_nothing_later() {
     assert!(twice.code == Some(2) && twice.stderr.contains("leave --prune out"));
     let unasked = table.run(["limits", "apply", plan.path()]);
     assert_eq!(unasked.code, Some(2), "{unasked:?}");
-    for part in ["remove 1 levels and parents", "add --yes"] {
+    for part in ["remove 1 levels, parents and plans", "add --yes"] {
         assert!(unasked.stderr.contains(part), "{part}: {unasked:?}");
     }
     let shown = table.text(["limits", "apply", plan.path(), "--dry-run"]);
@@ -596,4 +596,110 @@ async fn a_comment_makes_no_plan() {
     let text = format!("# from a \"weirgate_plan\"\n{FILE}");
     let done = table.run_reading(&text, "limits apply - --yes");
     assert_eq!(done.code, Some(0), "{done:?}");
+}
+
+/// Plans, their entities and their removal: as commands, and as a file that is exported and applied.
+#[tokio::test(flavor = "multi_thread")]
+async fn plans_are_set_listed_exported_applied_and_deleted() {
+    let table = Table::new().await;
+    let refused = table.run("entities set acme --plan pro");
+    assert_eq!(refused.code, Some(2), "{refused:?}");
+    assert!(
+        refused.stderr.contains("plan pro has no limits"),
+        "{refused:?}"
+    );
+    table.text("limits set --system rpm=60/minute");
+    table.text("limits set --plan pro rpm=600/minute");
+    table.text("limits set --plan pro --resource gpt-4 rpm=900/minute");
+    table.text("entities set acme --parent team --cascades");
+    table.text("entities set acme --plan pro");
+    let entity = table.json("entities get acme");
+    assert_eq!(
+        (&entity["parent"], &entity["plan"]),
+        (&json!("team"), &json!("pro"))
+    );
+    table.text("entities set acme --parent org");
+    let entity = table.json("entities get acme");
+    assert_eq!(
+        (&entity["parent"], &entity["plan"]),
+        (&json!("org"), &json!("pro"))
+    );
+    let plans = table.json("plans list");
+    assert_eq!(
+        plans["plans"]["pro"]["resources"]["gpt-4"]["limits"][0]["text"],
+        "rpm=900/minute"
+    );
+    assert_eq!(
+        plans["plans"]["pro"]["default"]["limits"][0]["text"],
+        "rpm=600/minute"
+    );
+    assert_eq!(
+        table.json("entities list --plan pro")["items"],
+        json!(["acme"])
+    );
+    let why = table.text("why acme gpt-4");
+    assert!(why.contains("* plan pro on resource gpt-4"), "{why}");
+
+    let both = table.run("limits get --plan pro --entity acme");
+    assert_eq!(both.code, Some(2), "{both:?}");
+    for name in ["a/b", "a#b"] {
+        let run = table.run(["limits", "set", "--plan", name, "rpm=1/minute"]);
+        assert!(
+            run.code == Some(2) && run.stderr.contains("is not a valid name"),
+            "{run:?}"
+        );
+    }
+
+    let exported = table.text("limits export");
+    assert!(
+        exported.contains("plans:\n  pro:\n    limits:"),
+        "{exported}"
+    );
+    assert!(
+        exported.contains("  acme:\n    plan: pro\n    parent: org"),
+        "{exported}"
+    );
+    let file = File::new("plans.yaml", &exported);
+    assert_eq!(table.text(["limits", "diff", file.path()]), "no changes\n");
+    // Another table gets the same; there the plans come before their entities.
+    let other = Table::new().await;
+    other.text(["limits", "apply", file.path(), "--yes"]);
+    assert_eq!(other.text("limits export"), exported);
+    // What the file lacks is removed after its entities have left it.
+    let file = File::new(
+        "less.yaml",
+        "weirgate: 1\nsystem:\n  limits:\n    rpm: 60/minute\n",
+    );
+    other.text(["limits", "apply", file.path(), "--prune", "--yes"]);
+    assert_eq!(other.json("plans list")["plans"], json!({}));
+    assert_eq!(other.json("entities get acme")["plan"], Value::Null);
+
+    table.text("acquire acme gpt-4 rpm=3");
+    let used = table.json("usage --plan pro --from 1h --by hour");
+    assert_eq!(used["items"][0]["entity"], "acme", "{used}");
+    table.text("stop --plan pro --yes");
+    assert_eq!(table.run("acquire acme gpt-4 rpm=1").code, Some(5));
+    table.text("start --plan pro");
+
+    let refused = table.run("plans delete pro --yes");
+    assert_eq!(refused.code, Some(2), "{refused:?}");
+    assert!(
+        refused.stderr.contains("plan pro is in use by 1 entities"),
+        "{refused:?}"
+    );
+    table.text("plans delete pro --force --yes");
+    let why = table.text("why acme gpt-4");
+    assert!(why.contains("plan pro of acme has no limits"), "{why}");
+    let doctor = table.run("doctor");
+    assert!(
+        doctor.stdout.contains("pro (1 entities, for example acme)"),
+        "{doctor:?}"
+    );
+    assert_eq!(
+        table.json("audit --plan pro")["items"]
+            .as_array()
+            .unwrap()
+            .len(),
+        6
+    );
 }

@@ -19,7 +19,7 @@ const ARGUMENTS: [(&str, [&str; 3]); 54] = [
     (
         "limits get",
         [
-            "<--system|--entity <ID>|--resource <NAME>>",
+            "<--system|--entity <ID>|--plan <NAME>|--resource <NAME>>",
             "not provided",
             "limits get --help",
         ],

@@ -312,7 +312,13 @@ async fn a_plan_must_have_limits_and_one_in_use_is_not_deleted() {
     assert!(admin.admin().delete_config(&of_plan("pro")).await.unwrap());
     let last = of_plan_on("pro", "gpt-4");
     let error = admin.admin().delete_config(&last).await.unwrap_err();
-    assert_says(&error, &["plan pro is that of 2 entities", "for example"]);
+    assert_says(
+        &error,
+        &[
+            "plan pro is in use by 2 entities",
+            "plans delete pro --force",
+        ],
+    );
     let error = admin.admin().delete_plan(&plan("pro"), false).await;
     assert_says(&error.unwrap_err(), &["2 entities"]);
     assert_eq!(capacity(&fleet.limiter().await, "acme").await, 700);

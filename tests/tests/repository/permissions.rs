@@ -115,11 +115,13 @@ async fn looks(fleet: &Fleet, namespace: &str) -> Result<(), Error> {
     );
     let all = [
         ConfigFilter::Entity(entity("e-1")),
+        ConfigFilter::Plan("pro".try_into().unwrap()),
         ConfigFilter::Resource(resource("gpt-4")),
     ];
     for of in all.iter().chain(&[
         ConfigFilter::All,
         ConfigFilter::Entities,
+        ConfigFilter::Plans,
         ConfigFilter::Resources,
     ]) {
         let _ = limiter.admin().configs(of, None).await?;

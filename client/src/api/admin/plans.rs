@@ -197,7 +197,7 @@ impl Admin {
         match first {
             None => Ok(()),
             Some(first) => Err(Error::Invalid(format!(
-                "plan {plan} is that of {count} entities, for example {first}: give them another plan first, or delete it with force"
+                "plan {plan} is in use by {count} entities, such as {first}: give them another plan, or delete it by plans delete {plan} --force"
             ))),
         }
     }

@@ -193,7 +193,10 @@ async fn other_lists_cost_the_units_of_the_page() {
         .await;
     assert_eq!(found, 2);
     let units = each(reader.units() / f64::from(pages));
-    assert_row("`entities`", &format!("{units}, in {pages} pages at least"));
+    assert_row(
+        "`entities`, `plan_entities`",
+        &format!("{units}, in {pages} pages at least"),
+    );
 
     let namespaces = async |limiter: &RateLimiter, after: Option<&PageToken>| {
         limiter.admin().namespaces(after).await.unwrap()
@@ -204,14 +207,14 @@ async fn other_lists_cost_the_units_of_the_page() {
     let of_entity = reader
         .configs(ConfigFilter::Entity(entity("kid-1")), 1)
         .await;
-    assert_row("`configs` of an entity", &each(of_entity));
+    assert_row("`configs` of an entity or a plan", &each(of_entity));
     let page = reader.configs(ConfigFilter::Entities, 0).await;
     let two = reader.configs(ConfigFilter::Resources, 2).await;
     let config = (two - page) / 2.0;
     let on_one = reader.configs(ConfigFilter::Resource(resource("gpt-4")), 2);
     assert_eq!(on_one.await, two);
     assert_row(
-        "`configs` of a resource, or of all resources or entities",
+        "`configs` of a resource, or of all resources, entities or plans",
         &format!("{}, and {config} for each configuration", each(page)),
     );
     let list = async |limiter: &RateLimiter, after: Option<&PageToken>| {
