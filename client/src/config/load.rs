@@ -1,12 +1,13 @@
 //! One load of configurations and entities that are not cached, or too old.
 
+use std::collections::HashSet;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::Duration;
 
 use tokio::time::Instant;
 use weirgate_shared::{
-    Config, ConfigLevel, Entity, EntityId, EntityKey, LimitsVersion, PlanName, Versioned,
+    Config, ConfigLevel, Entity, EntityId, EntityKey, ItemKey, LimitsVersion, PlanName, Versioned,
     read_entity, schema_key, switches_key,
 };
 use weirgate_store::{Consistency, Item};
@@ -33,7 +34,8 @@ pub(super) struct ConfigLoad<'a> {
     /// Levels in order of precedence; those of the plan, once it is known.
     levels: Vec<(ConfigLevel, KnownLevel)>,
     entity: Option<Cached<Arc<Versioned<Entity>>>>,
-    began: Moment,
+    /// What this load has read, which it does not read again.
+    read: HashSet<ItemKey>,
     max_age: Duration,
     until: Instant,
     generation: u64,
@@ -55,7 +57,7 @@ impl<'a> ConfigLoad<'a> {
             first,
             levels: vec![],
             entity: session.config_cache.entity(&first.key.entity),
-            began: session.env.ages.now(),
+            read: HashSet::new(),
             max_age: age.max_age(session),
             until,
             generation,
@@ -178,14 +180,16 @@ impl<'a> ConfigLoad<'a> {
         let (session, namespace) = (self.session, &self.session.namespace);
         let sent = session.env.ages.sent();
         let at = sent.at;
-        let is_missing = |read_at: Option<Moment>| {
-            read_at.is_none_or(|read| read < self.began && at.since(read) >= self.max_age)
+        let is_missing = |key: &ItemKey, read_at: Option<Moment>| {
+            let is_due = read_at.is_none_or(|read| at.since(read) >= self.max_age);
+            is_due && !self.read.contains(key)
         };
         let mut wanted: Vec<Option<usize>> = vec![];
         let mut keys = vec![];
         for (place, (level, known)) in self.levels.iter().enumerate() {
-            if is_missing(known.as_ref().map(|known| known.read_at)) {
-                keys.push(key(namespace, level).item_key());
+            let key = key(namespace, level).item_key();
+            if is_missing(&key, known.as_ref().map(|known| known.read_at)) {
+                keys.push(key);
                 wanted.push(Some(place));
             }
         }
@@ -193,8 +197,9 @@ impl<'a> ConfigLoad<'a> {
             namespace: namespace.clone(),
             entity: self.first.key.entity.clone(),
         };
-        if is_missing(self.entity.as_ref().map(|known| known.read_at)) {
-            keys.push(entity.item_key());
+        let of_entity = entity.item_key();
+        if is_missing(&of_entity, self.entity.as_ref().map(|known| known.read_at)) {
+            keys.push(of_entity);
             wanted.push(None);
         }
         if keys.is_empty() {
@@ -226,6 +231,7 @@ impl<'a> ConfigLoad<'a> {
         if let Some((key, request)) = &switches {
             record_switches(session, *request, stored_switches(key, find(key)));
         }
+        self.read.extend(keys[..wanted.len()].iter().cloned());
         let (mut levels, mut parent) = (vec![], None);
         for (key, place) in keys.iter().zip(wanted) {
             match place {
