@@ -2,7 +2,7 @@
 
 use clap::Args;
 use serde::Serialize;
-use weirgate::{ConfigLevel, EntityId, Limit, RateLimiter, Resource};
+use weirgate::{EntityId, Limit, RateLimiter, Resource};
 
 use super::balances::BucketArgs;
 use crate::amounts;
@@ -47,19 +47,16 @@ impl Merge {
     }
 }
 
-/// Returns the configured limits of a bucket, which a missing bucket is created with.
+/// Returns the limits in force for a bucket, which a missing bucket is created with.
 async fn configured(
     limiter: &RateLimiter,
     entity: &str,
     resource: &str,
 ) -> Result<Vec<Limit>, Failure> {
-    let levels = ConfigLevel::of(&EntityId::new(entity)?, &Resource::new(resource)?);
-    for level in levels {
-        if let Some(config) = limiter.admin().config(&level).await? {
-            return Ok(config.limits);
-        }
-    }
-    Ok(vec![])
+    let (entity, resource) = (EntityId::new(entity)?, Resource::new(resource)?);
+    let effective = limiter.admin().effective_limits(&entity, &resource);
+    let own = effective.await?.buckets.into_iter().next();
+    Ok(own.map_or_else(Vec::new, |bucket| bucket.limits))
 }
 
 #[derive(Serialize)]

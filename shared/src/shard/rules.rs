@@ -17,7 +17,7 @@ impl<'a> VersionedLimits<'a> {
     /// Returns whether these limits overrule those of `shard` at `now`.
     #[must_use]
     pub fn overrule(self, shard: &Shard, now: EpochMillis) -> bool {
-        match self.order(shard.config_version) {
+        match self.order(shard.config_version, now) {
             Some(order) => order.is_gt(),
             // A fast clock or another writer may have stored an instant far in the future.
             None => shard

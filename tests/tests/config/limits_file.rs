@@ -638,6 +638,7 @@ async fn effective_limits_have_the_level_that_each_bucket_has_them_from() {
         level: Some(on("user-1", "gpt-4")),
         status: Some(ConfigStatus::Enforced),
         limits: vec![rate(30).in_mode(LimitMode::Soft)],
+        scales: vec![],
     };
     assert_eq!(found.buckets[0], own);
     let from = |at: usize| {
