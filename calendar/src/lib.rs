@@ -21,5 +21,5 @@ mod window;
 mod zone;
 
 pub use schedule::active_scale;
-pub use window::{bounds, end_after, shown, start_before};
+pub use window::{bounds, end_after, shown, shown_in, start_before};
 pub use zone::{ZONE_DATA, Zone};

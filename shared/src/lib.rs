@@ -112,7 +112,7 @@ pub use quota::{
     ZONE_DATA, ZoneName,
 };
 pub use schedule::{ActiveScale, ClockMinute, Cron, Scale, Schedule, ScheduleRule};
-pub use shard::{ActivitySample, LimitState, RULES_STAND, Scaling, Shard};
+pub use shard::{ActivitySample, LimitState, Scaling, Shard};
 pub use snapshot::{
     DELIVERY, IntervalUsage, ShardUsageCopy, Snapshot, Snapshots, UsageState, WindowUsage,
     interval_usage, usage,
@@ -121,5 +121,5 @@ pub use span::{exact_span, parse_span, parse_timeout, rounded_span};
 pub use stamp::Stamp;
 pub use switch::{MAX_SWITCHES, Switch, Switches};
 pub use units::{EpochMillis, EpochSeconds, MilliTokens, MilliTotal, Millis};
-pub use versioned_limits::{Calendar, LimitsVersion, VersionedLimits};
+pub use versioned_limits::{Calendar, LimitsVersion, RULES_STAND, VersionedLimits};
 pub use window::{Hour, Iso8601, Window, parse_iso8601};

@@ -56,7 +56,20 @@ impl Schedule {
     /// [`WindowError::Field`] for no rule, more than 16, rules of two zones, a rule that holds for longer
     /// than until its next begin, or two rules that overlap.
     pub fn new(rules: impl Into<Arc<[ScheduleRule]>>) -> Result<Self, WindowError> {
-        let rules = rules.into();
+        let schedule = Self::of_one_zone(rules.into())?;
+        match overlap(schedule.rules()) {
+            Some(error) => Err(error),
+            None => Ok(schedule),
+        }
+    }
+
+    /// Reads the text of a schedule that was checked when it was written: overlaps are not looked up
+    /// again, which takes milliseconds.
+    pub(crate) fn stored(text: &str) -> Result<Self, WindowError> {
+        Self::of_one_zone(rules(text)?)
+    }
+
+    fn of_one_zone(rules: Arc<[ScheduleRule]>) -> Result<Self, WindowError> {
         if !(1..=MAX_RULES).contains(&rules.len()) {
             let takes = "1 to 16 rules";
             let value = format!("{} rules", rules.len());
@@ -70,10 +83,7 @@ impl Schedule {
             let remedy = "write the times of one of them by the clock of the other";
             return Err(WindowError::field("tz", value, takes, remedy));
         }
-        match overlap(&rules) {
-            Some(error) => Err(error),
-            None => Ok(Self(rules)),
-        }
+        Ok(Self(rules))
     }
 
     /// Returns the rules.
@@ -93,20 +103,25 @@ impl Schedule {
 fn overlap(rules: &[ScheduleRule]) -> Option<WindowError> {
     for rule in rules {
         let mut at = ClockMinute(CHECKED.start);
+        // The begins of each around `at`, looked up again once the later one has passed.
+        let mut begins = vec![(None, ClockMinute(i64::MIN)); rules.len()];
         for _ in 0..MAX_CHECKED {
             let next = rule.cron().next(at);
             let Some(next) = next.filter(|next| CHECKED.contains(&next.0)) else {
                 break;
             };
             at = next;
-            for other in rules {
-                let is_same = std::ptr::eq(rule, other);
-                let before = other.cron().floor(at).filter(|_| !is_same);
+            for (other, (before, after)) in rules.iter().zip(&mut begins) {
+                if *after <= at {
+                    *before = other.cron().floor(at);
+                    *after = other.cron().next(at).unwrap_or(ClockMinute(i64::MAX));
+                }
+                let before = before.filter(|_| !std::ptr::eq(rule, other));
                 if before.is_some_and(|before| other.end(before) > at) {
                     return Some(overlap_error(other, rule, at));
                 }
-                if let Some(after) = other.cron().next(at).filter(|after| *after < rule.end(at)) {
-                    return Some(overlap_error(rule, other, after));
+                if *after < rule.end(at) {
+                    return Some(overlap_error(rule, other, *after));
                 }
             }
         }
@@ -139,7 +154,10 @@ impl FromStr for Schedule {
     type Err = WindowError;
 
     fn from_str(text: &str) -> Result<Self, WindowError> {
-        let rules = text.split(';').map(str::parse);
-        Self::new(rules.collect::<Result<Vec<_>, _>>()?)
+        Self::new(rules(text)?)
     }
+}
+
+fn rules(text: &str) -> Result<Arc<[ScheduleRule]>, WindowError> {
+    text.split(';').map(str::parse).collect()
 }

@@ -3,7 +3,13 @@
 use std::cmp::Ordering;
 use std::fmt;
 
-use crate::{EpochMillis, Limit, RULES_STAND, WindowCode};
+use crate::{EpochMillis, Limit, Millis, WindowCode};
+
+/// Time for which a bucket keeps rules that an acquire has changed without a newer version of the
+/// same place, against other such acquires.
+///
+/// Otherwise two releases with different limits would overrule each other with every take.
+pub const RULES_STAND: Millis = Millis(30_000);
 
 /// A version of limits. Of two by one place, the one with the greater number is newer; of equal
 /// numbers, the one with the later boundary.

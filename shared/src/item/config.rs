@@ -173,7 +173,7 @@ fn scheduled(
     zones: Option<&str>,
 ) -> Result<Limit, ItemError> {
     let schedule = match value {
-        Attr::S(text) => text.parse::<Schedule>().ok(),
+        Attr::S(text) => Schedule::stored(text).ok(),
         _ => None,
     };
     let limit = schedule.and_then(|schedule| limit.with_schedule(schedule).ok());

@@ -201,7 +201,7 @@ async fn processes_on_both_sides_of_a_boundary_follow_the_bucket() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_removed_schedule_overrules_at_once_and_for_good() {
+async fn a_removed_schedule_overrules_at_once_and_permanently() {
     let fleet = Fleet::new().await;
     let ahead = FakeClock::at(START);
     ahead.skew(900);
