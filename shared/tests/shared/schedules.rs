@@ -5,8 +5,8 @@ use std::time::Duration;
 
 use proptest::prelude::*;
 use weirgate_shared::{
-    ClockMinute, EpochMillis, Limit, LimitsVersion, Scale, Schedule, ScheduleRule, VersionedLimits,
-    WindowError, parse_span,
+    BucketKey, ClockMinute, EpochMillis, Limit, LimitKind, LimitsVersion, MilliTokens, Millis,
+    Scale, Schedule, ScheduleRule, Shard, VersionedLimits, WindowError, parse_span,
 };
 
 fn rule(cron: &str, length: &str, scale: &str, zone: &str) -> Result<ScheduleRule, WindowError> {
@@ -419,6 +419,57 @@ proptest! {
                 }
             }
         }
+    }
+}
+
+proptest! {
+    /// A boundary is a change of limits: what is held of slots or used of a quota stays so, and a rate
+    /// gets no token.
+    #[test]
+    fn i1_a_boundary_makes_no_token(
+        text in prop::sample::select(vec!["l=100/minute", "l=9/second,burst=100", "l=100", "l=session:100/5h"]),
+        taken in 0..=100_i64, (over, under) in (1..=9_u32, 1..=9_u32), (first, second) in (0..90_000_i64, 0..90_000_i64),
+    ) {
+        let (limit, start) = (limit(text), EpochMillis(1_800_000_000_000));
+        let Some(scaled) = limit.scaled(Scale::new(over, under).unwrap()) else {
+            return Ok(());
+        };
+        let terms = |limit: &Limit, at: EpochMillis| (vec![limit.clone()], version(5, at.0));
+        let at = start.plus(Millis(first));
+        let later = at.plus(Millis(second));
+        let (before, after, restored) = (terms(&limit, start), terms(&scaled, at), terms(&limit, later));
+        let key = BucketKey::parse("n/BUCKET#e#r#0").unwrap();
+        let mut shard = Shard::full(key, brought(&before), start);
+        let state = shard.limits.get_mut("l").unwrap();
+        state.available = state.available - MilliTokens::from_tokens(taken);
+        state.window_end = start.plus(Millis(18_000_000));
+        let mut next = shard.projected(brought(&after), at);
+        let (old, new) = (shard.limits["l"], next.limits["l"]);
+        prop_assert_eq!(&new.rule, if first > 0 { scaled.rule() } else { limit.rule() });
+        match new.rule.kind() {
+            LimitKind::Rate => {
+                prop_assert!(new.available <= shard.balance(&old, at));
+                prop_assert!(new.available <= new.rule.capacity);
+            }
+            LimitKind::Slots | LimitKind::Quota => {
+                let used = new.rule.capacity - new.available;
+                prop_assert_eq!(used, MilliTokens::from_tokens(taken));
+            }
+        }
+        // A process behind the boundary changes nothing, and the next boundary restores the capacity.
+        next.config_version = Some(after.1);
+        prop_assert_eq!(next.projected(brought(&before), later).limits["l"].rule, new.rule);
+        let back = next.projected(brought(&restored), later).limits["l"];
+        prop_assert_eq!(&back.rule, if second > 0 { limit.rule() } else { &new.rule });
+        prop_assert!(back.available <= back.rule.capacity);
+    }
+}
+
+fn brought((limits, version): &(Vec<Limit>, LimitsVersion)) -> VersionedLimits<'_> {
+    VersionedLimits {
+        limits,
+        version: Some(*version),
+        ..VersionedLimits::default()
     }
 }
 

@@ -55,6 +55,7 @@ pub struct LimitScale {
     /// Scale of the rule in force; `1/1` if no rule is.
     pub scale: Scale,
     /// Instant until which it is in force: the next boundary of the schedule.
+    #[cfg_attr(feature = "serde", serde(rename = "until_ms"))]
     pub until: EpochMillis,
     /// Zone of the schedule.
     pub tz: ZoneName,

@@ -1,13 +1,13 @@
 //! Schedules: limits that are scaled at certain times.
 
-use serde_json::json;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
+use serde_json::json;
 use weirgate::{
-    Builder, Config, ConfigLevel, Decision, Denied, FakeClock, Grant, Limit, OnUnavailable,
-    RateLimiter, Resource,
+    Builder, Config, ConfigLevel, Decision, Denied, EffectiveLimits, FakeClock, Grant, Limit,
+    LimitScale, OnUnavailable, RateLimiter, Resource, ZoneName,
 };
 use weirgate_shared::{EpochMillis, LimitsVersion};
 use weirgate_testkit::Fault;
@@ -260,6 +260,35 @@ async fn what_never_fits_does_until_the_boundary_alone() {
     assert!(take(&limiter, 7).await);
     pass(HOUR).await;
     assert!(matches!(decide(&limiter, 7).await, Decision::NeverFits(_)));
+}
+
+#[tokio::test(start_paused = true)]
+async fn what_is_in_force_is_told_with_the_scale_and_the_next_boundary() {
+    let (fleet, [limiter]) = Fleet::of().await;
+    set(&limiter, &[&format!("l=6,{DOUBLED}"), "m=5/second"]).await;
+    let (entity, resource) = ("e-1".try_into().unwrap(), "gpt-4".try_into().unwrap());
+    for (hour, text, scale) in [(0, "l=6", "1/1"), (1, "l=12", "2/1")] {
+        pass_until(&fleet, hour * HOUR).await;
+        let effective = limiter.admin().effective_limits(&entity, &resource).await;
+        let effective = effective.unwrap();
+        let own = &effective.buckets[0];
+        let texts: Vec<_> = own.limits.iter().map(ToString::to_string).collect();
+        assert_eq!(texts, [text, "m=5/second"]);
+        let expected = LimitScale {
+            limit: "l".try_into().unwrap(),
+            scale: scale.parse().unwrap(),
+            until: START.plus(((hour + 1) * HOUR).into()),
+            tz: ZoneName::UTC,
+        };
+        assert_eq!(own.scales, [expected]);
+        let configured = effective.levels[2].config.as_ref().unwrap();
+        assert_eq!(configured.limits[0].to_string(), format!("l=6,{DOUBLED}"));
+        let json = serde_json::to_value(&effective).unwrap();
+        assert_eq!(
+            serde_json::from_value::<EffectiveLimits>(json).unwrap(),
+            effective
+        );
+    }
 }
 
 /// Berlin's clock is set ahead on 28 March 2027, and back on 31 October.
