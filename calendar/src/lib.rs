@@ -14,17 +14,12 @@
 //!
 //! - `zone`: [`Zone`], and the rule above
 //! - `window`: [`end_after`], [`start_before`] and [`bounds`] of windows, and an end as it is [`shown`]
-//! - `cron`: [`Cron`], five fields
-//! - `schedule`: [`Schedule`] of [`Rule`]s with a [`Scale`], and what is [`Active`]
-//! - `error`: errors of cron and schedules
+//! - `schedule`: the [`active_scale`] of a schedule
 
-mod cron;
-mod error;
 mod schedule;
 mod window;
 mod zone;
 
-pub use cron::Cron;
-pub use schedule::{Active, Rule, Scale, Schedule};
-pub use window::{bounds, end_after, shown, start_before};
+pub use schedule::active_scale;
+pub use window::{bounds, end_after, shown, shown_in, start_before};
 pub use zone::{ZONE_DATA, Zone};

@@ -5,7 +5,7 @@ use std::collections::VecDeque;
 
 use jiff::civil::{Date, DateTime};
 use jiff::{Span, ToSpan};
-use weirgate_shared::{CalendarWindow, EpochMillis, Period, QuotaWindow, WindowCode};
+use weirgate_shared::{CalendarWindow, EpochMillis, Period, QuotaWindow, WindowCode, ZoneName};
 
 use crate::Zone;
 
@@ -137,12 +137,18 @@ fn i8_of(number: u8) -> i8 {
 pub fn shown(code: WindowCode, at: EpochMillis) -> Option<String> {
     let name = match code.decode() {
         Some(QuotaWindow::Calendar(window)) => window.zone(),
-        Some(QuotaWindow::Session(_)) | None => weirgate_shared::ZoneName::UTC,
+        Some(QuotaWindow::Session(_)) | None => ZoneName::UTC,
     };
-    let local = Zone::of(name)?.local(at)?;
+    shown_in(name, at)
+}
+
+/// Returns an instant on the clock of a zone, as people read it: `15 Dec 09:00 (Berlin)`.
+#[must_use]
+pub fn shown_in(zone: ZoneName, at: EpochMillis) -> Option<String> {
+    let local = Zone::of(zone)?.local(at)?;
     let time = match local.second() {
         0 => local.strftime("%-d %b %H:%M"),
         _ => local.strftime("%-d %b %H:%M:%S"),
     };
-    Some(format!("{time} ({})", name.city()))
+    Some(format!("{time} ({})", zone.city()))
 }

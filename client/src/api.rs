@@ -19,9 +19,9 @@ pub use acquire::Acquire;
 pub use acquire_all::{AcquireAll, Grants};
 pub use admin::{
     Admin, BalanceEdit, BalanceReport, ConfigChange, ConfigReport, ConfiguredLevel,
-    EffectiveBucket, EffectiveLimits, EraseReport, LimitsEdit, LimitsReport, LiveLeases,
-    OperationOutcome, PolicyEdit, PolicyReport, Purge, PurgeReport, StoredBucket, StoredLease,
-    SwitchEdit, SwitchReport,
+    EffectiveBucket, EffectiveLimits, EraseReport, LimitScale, LimitsEdit, LimitsReport,
+    LiveLeases, OperationOutcome, PolicyEdit, PolicyReport, Purge, PurgeReport, StoredBucket,
+    StoredLease, SwitchEdit, SwitchReport,
 };
 pub use builder::Builder;
 pub use limiter::RateLimiter;

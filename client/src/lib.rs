@@ -81,9 +81,10 @@ pub use api::blocking;
 pub use api::{
     Acquire, AcquireAll, Admin, BalanceEdit, BalanceReport, Balances, Builder, ConfigChange,
     ConfigReport, ConfiguredLevel, EffectiveBucket, EffectiveLimits, EraseReport, Grants,
-    LimitsEdit, LimitsReport, LiveLeases, OperationOutcome, Page, PageToken, Peek, PolicyEdit,
-    PolicyReport, Purge, PurgeReport, RateLimiter, Refund, ScopeError, StoredBucket, StoredLease,
-    SwitchEdit, SwitchReport, TopUser, Unreadable, UsageReport, UsageRow, UsageScope, UsageTotal,
+    LimitScale, LimitsEdit, LimitsReport, LiveLeases, OperationOutcome, Page, PageToken, Peek,
+    PolicyEdit, PolicyReport, Purge, PurgeReport, RateLimiter, Refund, ScopeError, StoredBucket,
+    StoredLease, SwitchEdit, SwitchReport, TopUser, Unreadable, UsageReport, UsageRow, UsageScope,
+    UsageTotal,
 };
 pub use decide::{Decision, Grant};
 #[cfg(feature = "yaml")]
@@ -95,11 +96,11 @@ pub use values::{
 };
 pub use weirgate_shared::{
     AuditChange, AuditEvent, AuditId, AuditSubject, CalendarWindow, Config, ConfigError,
-    ConfigFilter, ConfigLevel, ConfigPatch, ConfigStatus, DescriptionError, Entity,
+    ConfigFilter, ConfigLevel, ConfigPatch, ConfigStatus, Cron, DescriptionError, Entity,
     EntityDescription, EntityId, EpochMillis, Every, Granularity, Limit, LimitError, LimitKind,
     LimitMode, LimitName, MilliTokens, MilliTotal, NameError, Period, PlanName, QuotaWindow,
-    RefillRule, Resource, SessionWindow, Switch, Usage, UsageState, Versioned, Weekday, Window,
-    WindowCode, WindowError, WindowUsage, ZoneName,
+    RefillRule, Resource, Scale, Schedule, ScheduleRule, SessionWindow, Switch, Usage, UsageState,
+    Versioned, Weekday, Window, WindowCode, WindowError, WindowUsage, ZoneName,
 };
 pub use weirgate_store::{Clock, ConnectOptions, ErrorKind, StoreError, SystemClock, Table};
 

@@ -88,6 +88,9 @@ fn the_examples_of_the_guide_are_what_is_written_and_read() {
     let month = Every::month().on_day(15).at(9, 0).zone("Europe/Berlin");
     examples.is(&Limit::quota("tpm", 10_000, month.unwrap()).unwrap());
     examples.is(&Limit::session("tpm", 200, Duration::from_hours(5)).unwrap());
+    let office_hours = "0 8 * * 1-5 for 10h scale 2/1 tz Europe/Berlin".parse();
+    let scheduled = Limit::concurrent("slots", 20).unwrap();
+    examples.is(&scheduled.with_schedule(office_hours.unwrap()).unwrap());
     let config = Config {
         is_shadow: true,
         ..Config::of([slots])

@@ -98,6 +98,9 @@ type Limit struct {
 	Mode Mode
 	// Window of a quota: "month,day=15,at=09:00,tz=Europe/Berlin", or "5h" from the first use.
 	Window string
+	// Schedule is the rules that scale a configured limit: "0 8 * * 1-5 for 10h scale 2/1 tz Europe/Berlin". The agent
+	// checks them.
+	Schedule string
 	// Text is the limit as text, "rpm=600/minute", in place of all other fields.
 	Text string
 }
@@ -161,6 +164,8 @@ type limitJSON struct {
 	Quota    *int64 `json:"quota_tokens,omitempty"`
 	Mode     Mode   `json:"mode"`
 	Text     string `json:"text,omitempty"`
+
+	Schedule json.RawMessage `json:"schedule,omitempty"`
 }
 
 // MarshalJSON returns the limit as the agent reads it.
@@ -172,12 +177,23 @@ func (l Limit) MarshalJSON() ([]byte, error) {
 	if mode == "" {
 		mode = Enforced
 	}
+	rest := ",mode=" + string(mode)
+	if l.Schedule != "" {
+		rest += ",schedule=" + l.Schedule
+	}
 	if l.Kind() == QuotaLimit {
 		kind := "quota"
 		if l.Window[0] >= '0' && l.Window[0] <= '9' {
 			kind = "session"
 		}
-		return json.Marshal(l.Name + "=" + kind + ":" + itoa(l.Capacity) + "/" + l.Window + ",mode=" + string(mode))
+		return json.Marshal(l.Name + "=" + kind + ":" + itoa(l.Capacity) + "/" + l.Window + rest)
+	}
+	if l.Schedule != "" {
+		amount := itoa(l.Capacity)
+		if l.Kind() == RateLimit {
+			amount = itoa(l.Refill) + "/" + itoa(l.Period.Milliseconds()) + "ms,burst=" + amount
+		}
+		return json.Marshal(l.Name + "=" + amount + rest)
 	}
 	if l.Kind() == SlotLimit {
 		return json.Marshal(limitJSON{Name: l.Name, Slots: &l.Capacity, Mode: mode})
@@ -193,6 +209,13 @@ func (l *Limit) UnmarshalJSON(data []byte) error {
 		return err
 	}
 	*l = Limit{Name: found.Name, Mode: found.Mode}
+	if found.Schedule != nil {
+		is := false
+		found.Text, l.Schedule, is = strings.Cut(found.Text, ",schedule=")
+		if !is {
+			return errNotOfTheAgent
+		}
+	}
 	switch {
 	case found.Mode == "":
 		return errNotOfTheAgent

@@ -48,6 +48,8 @@ export interface Limit {
   readonly mode: Mode;
   /** Window of a quota: `month,day=15,at=09:00,tz=Europe/Berlin`, or `5h` from the first use. */
   readonly window?: string | undefined;
+  /** Rules that scale a configured limit: `0 8 * * 1-5 for 10h scale 2/1 tz Europe/Berlin`. The agent checks them. */
+  readonly schedule?: string | undefined;
 }
 
 export interface LimitOptions {

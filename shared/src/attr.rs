@@ -63,13 +63,18 @@ pub const OWN: &str = "own";
 /// bucket, the sum over the levels that its limits are from, and the entity; absent if an acquire without
 /// a version brought them.
 pub const VERSION: &str = "cv";
+/// Epoch ms of the last boundary of a schedule by which a bucket's limits of this version are scaled;
+/// absent without schedules.
+pub const BOUNDARY: &str = "cb";
 /// Limits of a configuration, or of a stamp, by name.
 pub const LIMITS: &str = "limits";
 /// Mode of a limit in a configuration: what happens to a request that the limit cannot cover.
 pub const MODE: &str = "mode";
 /// Text of a quota's window in a configuration, for people and for releases that do not know its code.
 pub const WINDOW: &str = "w";
-/// Release of the zone data by which a quota's window was written; absent for UTC.
+/// Text of a limit's schedule in a configuration.
+pub const SCHEDULE: &str = "schedule";
+/// Release of the zone data by which a quota's window or a schedule was written; absent for UTC.
 pub const ZONES: &str = "zd";
 /// Status of a configuration: whether its limits apply.
 pub const STATUS: &str = "status";

@@ -136,9 +136,11 @@ impl BucketEdit {
                 is_own,
             } => {
                 let mut plan = item::write_config(&Config::of(limits.clone()));
-                let version =
-                    version.map(|version| (attr::VERSION.to_owned(), Value::Int(version.0)));
-                plan.extend(version);
+                if let Some(version) = version {
+                    plan.insert(attr::VERSION.to_owned(), Value::Int(version.number));
+                    let since = version.scaled_since();
+                    plan.extend(since.map(|at| (attr::BOUNDARY.to_owned(), Value::Int(at.0))));
+                }
                 plan.insert(attr::OWN.to_owned(), Value::Bool(*is_own));
                 changes.push(set(attr::PLAN, Value::Map(plan)));
             }

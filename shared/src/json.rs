@@ -8,6 +8,7 @@
 //! - `names`: validated names, ids of audit events, the decision for outages
 //! - `limits`: limits and configurations
 //! - `window`: windows of quotas
+//! - `schedule`: schedules of limits
 //! - `audit`: levels and audit events
 //! - `description`: display names and labels
 
@@ -15,6 +16,7 @@ mod audit;
 mod description;
 mod limits;
 mod names;
+mod schedule;
 mod units;
 mod window;
 

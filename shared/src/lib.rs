@@ -8,6 +8,7 @@
 //! - `asks`: [`Asks`]: amounts of limits, and what becomes of them
 //! - `limit`: [`Limit`] and its text, its [`RefillRule`] (capacity and refill) and its [`LimitKind`]
 //! - `quota`: [`QuotaWindow`] of a quota, [`Every`] that builds it, and its [`WindowCode`]
+//! - `schedule`: [`Schedule`]: rules by which a limit is scaled at certain times
 //! - `config`: [`Config`]: limits at four levels, and the entities they are for
 //! - `description`: [`EntityDescription`]: display name and labels of an entity
 //! - `switch`: [`Switches`]: levels that an operator has stopped
@@ -63,6 +64,7 @@ mod meter;
 mod on_unavailable;
 mod operation;
 mod quota;
+mod schedule;
 mod shard;
 mod snapshot;
 mod span;
@@ -111,7 +113,8 @@ pub use quota::{
     CalendarWindow, Every, Period, QuotaWindow, SessionWindow, Weekday, WindowCode, WindowError,
     ZONE_DATA, ZoneName,
 };
-pub use shard::{ActivitySample, LimitState, RULES_STAND, Scaling, Shard};
+pub use schedule::{ActiveScale, ClockMinute, Cron, Scale, Schedule, ScheduleRule};
+pub use shard::{ActivitySample, LimitState, Scaling, Shard};
 pub use snapshot::{
     DELIVERY, IntervalUsage, ShardUsageCopy, Snapshot, Snapshots, UsageState, WindowUsage,
     interval_usage, usage,
@@ -120,5 +123,5 @@ pub use span::{exact_span, parse_span, parse_timeout, rounded_span};
 pub use stamp::Stamp;
 pub use switch::{MAX_SWITCHES, Switch, Switches};
 pub use units::{EpochMillis, EpochSeconds, MilliTokens, MilliTotal, Millis};
-pub use versioned_limits::{Calendar, LimitsVersion, VersionedLimits};
+pub use versioned_limits::{Calendar, LimitsVersion, RULES_STAND, VersionedLimits};
 pub use window::{Hour, Iso8601, Window, parse_iso8601};

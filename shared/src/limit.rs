@@ -8,7 +8,7 @@ use std::fmt;
 use std::time::Duration;
 
 use crate::quota::{QuotaWindow, SessionWindow, WindowCode, WindowError};
-use crate::{LimitName, MilliTokens, NameError};
+use crate::{LimitName, MilliTokens, NameError, Scale, Schedule};
 
 pub use text::rate_text;
 
@@ -30,7 +30,7 @@ pub enum LimitError {
         /// Permitted range.
         takes: &'static str,
     },
-    /// The window of a quota cannot be built.
+    /// The window of a quota, or the schedule, cannot be built.
     #[error("limit {limit:?}: {error}")]
     Window {
         /// The limit's name.
@@ -65,6 +65,7 @@ pub struct Limit {
     name: LimitName,
     rule: RefillRule,
     mode: LimitMode,
+    schedule: Option<Schedule>,
 }
 
 /// What happens to a request that a limit cannot cover.
@@ -342,6 +343,29 @@ impl Limit {
                 return refused("left out of a quota, of which all can be taken at once");
             }
         }
+        match self.schedule.take() {
+            Some(schedule) => self.with_schedule(schedule),
+            None => Ok(self),
+        }
+    }
+
+    /// Returns the same limit, scaled by a schedule: see [`scaled`](Self::scaled). Only limits in a
+    /// configuration have one, because the version of the configuration orders what is in force.
+    ///
+    /// # Errors
+    /// [`LimitError::Window`] if a scale leaves no limit: less than 1 token, more than 10^12, or a refill
+    /// period above 366 days.
+    pub fn with_schedule(mut self, schedule: Schedule) -> Result<Self, LimitError> {
+        for rule in schedule.rules() {
+            if self.scaled(rule.scale()).is_none() {
+                let takes = "a ratio that leaves the limit 1 to 10^12 tokens, and a period of at most 366 days";
+                let value = format!("{} of {}", rule.scale(), self.text());
+                let remedy = "write another ratio, or the rate with a longer period";
+                let error = WindowError::field("scale", value, takes, remedy);
+                return Err(window_error(self.name.as_str(), error));
+            }
+        }
+        self.schedule = Some(schedule);
         Ok(self)
     }
 
@@ -351,6 +375,7 @@ impl Limit {
             name,
             rule,
             mode: LimitMode::Enforced,
+            schedule: None,
         }
     }
 
@@ -387,10 +412,56 @@ impl Limit {
         self.rule.window_code()?.decode()
     }
 
-    /// Returns the capacity and the refill.
+    /// Returns the capacity and the refill; of a limit with a schedule, while none of its rules holds.
     #[must_use]
     pub const fn rule(&self) -> &RefillRule {
         &self.rule
+    }
+
+    /// Returns the rules by which the limit is scaled at certain times.
+    #[must_use]
+    pub const fn schedule(&self) -> Option<&Schedule> {
+        self.schedule.as_ref()
+    }
+
+    /// Returns the limit as it is in force at a scale, without its schedule; `None` if that is no limit.
+    ///
+    /// The capacity is rounded down to whole tokens. A refill is exact: what no whole amount has in the
+    /// period, `1/second` halved, gets a longer period, `1/2s`.
+    #[must_use]
+    pub fn scaled(&self, scale: Scale) -> Option<Self> {
+        let [over, under] = [scale.numerator(), scale.denominator()].map(i64::from);
+        let tokens = |scaled: i64| {
+            let is_amount = (1..=MAX_TOKENS).contains(&scaled);
+            is_amount.then(|| MilliTokens::from_tokens(scaled))
+        };
+        // At most 10^12 * 10^6.
+        let capacity = tokens(self.rule.capacity.whole_tokens() * over / under)?;
+        let mut rule = RefillRule {
+            capacity,
+            ..self.rule
+        };
+        if rule.kind().refills() {
+            let amount = rule.refill_amount.whole_tokens() * over;
+            let divisor = gcd(amount, under);
+            rule.refill_amount = tokens(amount / divisor)?;
+            rule.refill_period_ms *= under / divisor;
+            (rule.refill_period_ms <= MAX_PERIOD_MS).then_some(())?;
+        }
+        Some(Self {
+            name: self.name.clone(),
+            rule,
+            mode: self.mode,
+            schedule: None,
+        })
+    }
+}
+
+/// Returns the greatest common divisor of two positive numbers.
+const fn gcd(one: i64, other: i64) -> i64 {
+    match one % other {
+        0 => other,
+        rest => gcd(other, rest),
     }
 }
 

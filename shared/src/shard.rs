@@ -15,8 +15,6 @@ use crate::{
     LimitsVersion, Meter, MilliTokens, MilliTotal, VersionedLimits, WriteId,
 };
 
-pub use rules::RULES_STAND;
-
 /// One bucket shard.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Shard {

@@ -3,24 +3,49 @@
 use std::cmp::Ordering;
 use std::fmt;
 
-use crate::{EpochMillis, Limit, WindowCode};
+use crate::{EpochMillis, Limit, Millis, WindowCode};
 
-/// A version of limits, by the place that counts it: the number of changes in the table, or the
-/// complement of a release's number in the code, which is negative.
+/// Time for which a bucket keeps rules that an acquire has changed without a newer version of the
+/// same place, against other such acquires.
+///
+/// Otherwise two releases with different limits would overrule each other with every take.
+pub const RULES_STAND: Millis = Millis(30_000);
+
+/// A version of limits. Of two by one place, the one with the greater number is newer; of equal
+/// numbers, the one with the later boundary.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct LimitsVersion(pub i64);
+pub struct LimitsVersion {
+    /// Number by the place that counts it: of changes in the table, or the complement of a release's
+    /// number in the code, which is negative.
+    pub number: i64,
+    /// Last boundary of the schedules by which the limits are scaled; 0 without schedules.
+    pub boundary: EpochMillis,
+}
 
 impl LimitsVersion {
+    /// Returns the version with a number, of limits without schedules.
+    #[must_use]
+    pub const fn new(number: i64) -> Self {
+        let boundary = EpochMillis(0);
+        Self { number, boundary }
+    }
+
     /// Returns the version of limits in the code, from 0.
     #[must_use]
     pub const fn of_release(number: i64) -> Self {
-        Self(!number)
+        Self::new(!number)
     }
 
     /// Returns the number of changes, of limits in the table.
     #[must_use]
     pub fn changes(self) -> Option<i64> {
-        (self.0 >= 0).then_some(self.0)
+        (self.number >= 0).then_some(self.number)
+    }
+
+    /// Returns the boundary, of limits with schedules.
+    #[must_use]
+    pub fn scaled_since(self) -> Option<EpochMillis> {
+        (self.boundary.0 > 0).then_some(self.boundary)
     }
 }
 
@@ -84,12 +109,22 @@ pub struct VersionedLimits<'a> {
 }
 
 impl VersionedLimits<'_> {
-    /// Compares their version with that of a bucket. `None` if not the same place counts both.
+    /// Compares their version with that of a bucket at `now`. `None` if not the same place counts both.
+    ///
+    /// Processes whose clocks are on both sides of a boundary agree, because the later boundary is
+    /// newer. One that is further ahead than clocks differ comes from a wrong clock, and counts as none.
     #[must_use]
-    pub fn order(self, known: Option<LimitsVersion>) -> Option<Ordering> {
-        let (ours, known) = (self.version?.0, known?.0);
-        let is_same_place = ours.is_negative() == known.is_negative();
-        is_same_place.then(|| ours.unsigned_abs().cmp(&known.unsigned_abs()))
+    pub fn order(self, known: Option<LimitsVersion>, now: EpochMillis) -> Option<Ordering> {
+        let (ours, known) = (self.version?, known?);
+        let is_same_place = ours.number.is_negative() == known.number.is_negative();
+        let is_wrong = known.boundary > now.plus(RULES_STAND);
+        let boundary = if is_wrong {
+            EpochMillis(0)
+        } else {
+            known.boundary
+        };
+        let by_number = ours.number.unsigned_abs().cmp(&known.number.unsigned_abs());
+        is_same_place.then(|| by_number.then(ours.boundary.cmp(&boundary)))
     }
 }
 

@@ -313,6 +313,11 @@ fn read_limits(source: &Source<'_>, node: &Node<'_>) -> Result<Vec<Limit>, FileE
                 "a rule must bring rates or quotas, got slots: no call of Envoy gives a slot back";
             return Err(source.error(&node, message));
         }
+        if limit.schedule().is_some() {
+            let message = "only a configured limit has a schedule: set it for a level ('weirgate limits set'), and \
+                           leave the limits out of the rule";
+            return Err(source.error(&node, message));
+        }
         limits.push(limit);
     }
     if limits.is_empty() || limits.len() > MAX_LIMITS {

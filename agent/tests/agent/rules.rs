@@ -392,6 +392,12 @@ fn what_a_rules_file_cannot_say_is_refused_at_its_place() {
         ),
         (
             &native(
+                "{match: [a], entity: e, resource: r, take: {rpm: 1}, limits: {rpm: {per_day: 1, schedule: [{cron: 0 8 * * *, for: 1h, scale: 2/1}]}}}",
+            ),
+            "only a configured limit has a schedule: set it for a level",
+        ),
+        (
+            &native(
                 "{match: [a], entity: e, resource: r, take: {rpm: 1}, limits: {rpm: {quota: 1, every: week, day: 3}}}",
             ),
             "day must be a day of the week, got \"3\"",

@@ -140,10 +140,14 @@ fn limit_row(known: &Known) -> Vec<String> {
         status,
         from,
         saturation,
+        scale,
         ..
     } = known;
     let from = from.as_ref();
-    let from = from.map_or("not the table".to_owned(), ToString::to_string);
+    let mut from = from.map_or("not the table".to_owned(), ToString::to_string);
+    if let Some(scale) = scale {
+        from += &format!(": {scale}");
+    }
     let saturation = saturation.map_or("unknown".to_owned(), |known| match status.kind() {
         LimitKind::Slots => format!("{}% held", known.percent),
         LimitKind::Quota => format!("{}% used", known.percent),

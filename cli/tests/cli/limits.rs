@@ -381,6 +381,78 @@ entities:
 }
 
 #[tokio::test(flavor = "multi_thread")]
+async fn schedules_are_set_shown_exported_and_applied() {
+    // In force at all times, with a boundary each minute.
+    let rule = "* * * * * for 1m scale 2/1 tz Europe/Berlin";
+    let (table, limit) = (
+        Table::new().await,
+        format!("rpm=600/minute,schedule={rule}"),
+    );
+    table.text(["limits", "set", "--resource", "api", &limit]);
+    assert_eq!(table.text("limits get --resource api").trim(), limit);
+    let exported = format!(
+        "weirgate: 1\nresources:\n  api:\n    limits:\n      rpm: 600/minute,schedule={rule}\n"
+    );
+    assert_eq!(table.text("limits export"), exported);
+    let map = "weirgate: 1\nresources:\n  api:\n    limits:\n      rpm:\n        per_minute: 600\n        \
+               schedule: [{cron: \"* * * * *\", for: 1m, scale: 2/1, tz: Europe/Berlin}]\n";
+    let (other, file) = (Table::new().await, File::new("schedules.yaml", map));
+    other.text(["limits", "apply", file.path(), "--yes"]);
+    assert_eq!(other.text("limits export"), exported);
+    let diff = table.run(["limits", "diff", file.path(), "--exit-code"]);
+    assert_eq!(diff.code, Some(0), "{diff:?}");
+    let found = table.json("limits get --resource api");
+    assert_eq!(
+        found["config"]["limits"][0]["schedule"],
+        json!([{"cron": "* * * * *", "for": "1m", "scale": "2/1", "tz": "Europe/Berlin"}])
+    );
+    table.text("acquire acme api rpm=1000");
+    for asked in ["why acme api", "why fresh api"] {
+        let why = table.json(asked);
+        let limit = &why["limits"][0];
+        assert_eq!(limit["capacity_tokens"], 1_200, "{why}");
+        assert_eq!(limit["from"]["level"], "resource", "{why}");
+        let scale = limit["scale"].as_str();
+        let is_shown = |text: &str| text.starts_with("2/1 until ") && text.ends_with(" (Berlin)");
+        assert!(scale.is_some_and(is_shown), "{why}");
+        assert!(table.text(asked).contains("resource api: 2/1 until "));
+    }
+    table.text("split fresh api --shards 2");
+    for (limit, part) in [
+        (
+            "a=5,schedule=@daily for 1h scale 2/1",
+            "cron must be five fields",
+        ),
+        (
+            "a=5,schedule=0 8 30 2 * for 1h scale 2/1",
+            "cron must be a day that some month",
+        ),
+        (
+            "a=5,schedule=0 8 * * * for 25h scale 2/1",
+            "for must be no longer than until the next time",
+        ),
+        (
+            "a=5,schedule=0 8 * * * for 1h scale 1/9",
+            "scale must be a ratio",
+        ),
+        (
+            "a=5,schedule=0 8 * * * for 1h scale 2/1 tz Mars/Base",
+            "tz must be a zone",
+        ),
+        (
+            "a=5,schedule=0 8 * * *",
+            "schedule must be five fields of cron",
+        ),
+    ] {
+        let run = table.run(["limits", "set", "--system", limit]);
+        assert!(
+            run.code == Some(2) && run.stderr.contains(part),
+            "{limit}: {run:?}"
+        );
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
 async fn prune_removes_what_the_file_has_not_and_asks_for_that_apart() {
     let table = Table::new().await;
     let (all, few) = (

@@ -20,7 +20,7 @@ use std::sync::Arc;
 pub use buckets::StoredBucket;
 pub(super) use buckets::listed_of_resource;
 pub use configs::{ConfigChange, ConfigReport};
-pub use effective::{ConfiguredLevel, EffectiveBucket, EffectiveLimits};
+pub use effective::{ConfiguredLevel, EffectiveBucket, EffectiveLimits, LimitScale};
 pub use erase::{EraseReport, LiveLeases};
 pub use leases::StoredLease;
 pub use operate::{

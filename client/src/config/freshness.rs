@@ -38,6 +38,7 @@ impl Freshness {
     /// Returns whether a cached configuration can be used.
     pub(super) fn accepts(self, resolved: &ResolvedConfig, session: &Session) -> bool {
         resolved.generation == session.config_cache.generation()
+            && resolved.is_in_force(session)
             && match self {
                 Self::AnyAge => session.env.ages.now() < resolved.valid_until,
                 Self::Recent => !resolved.may_be_stale(session.env.ages.now()),
@@ -56,6 +57,13 @@ pub(super) fn valid_until(oldest: Moment, failed: Option<Moment>, session: &Sess
 }
 
 impl ResolvedConfig {
+    /// Returns whether no schedule has passed a boundary since it was resolved.
+    fn is_in_force(&self, session: &Session) -> bool {
+        let config = self.config.as_ref();
+        let in_force = config.and_then(|config| config.in_force.as_ref());
+        in_force.is_none_or(|in_force| in_force.contains(&session.now()))
+    }
+
     /// Returns whether it is old enough to be read again.
     pub(crate) fn may_be_stale(&self, now: Moment) -> bool {
         now.since(self.read_at) >= MIN_REREAD_INTERVAL

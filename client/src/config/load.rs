@@ -286,14 +286,15 @@ impl<'a> ConfigLoad<'a> {
             self.levels.iter().filter_map(|(level, known)| {
                 self.file_config(level).or_else(|| {
                     let config = known.as_ref()?.value.value.as_ref()?;
-                    let version = Some(LimitsVersion(version));
+                    let version = Some(LimitsVersion::new(version));
                     let config = EffectiveConfig::new(level.clone(), config, version);
                     Some(Arc::new(config))
                 })
             })
         };
         let config = levels().next();
-        let config = config.map(|config| config.among(levels));
+        let now = self.session.now();
+        let config = config.map(|config| config.among(levels).at(now));
         ResolvedConfig {
             config,
             parent: self.parent(),

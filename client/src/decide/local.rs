@@ -61,7 +61,7 @@ impl LocalBuckets {
         for (at, target) in ordered {
             let (key, mut amounts) = (&target.bucket.key, debited(&target.request.asks));
             // With the same version, the scaled limits of the local bucket take precedence.
-            let limits = target.request.limits.with_version(LimitsVersion(0));
+            let limits = target.request.limits.with_version(LimitsVersion::new(0));
             let new = || LocalBucket {
                 shard: scaled_shard(key, &limits, percent, now),
                 limits: limits.clone(),

@@ -1,6 +1,7 @@
-//! Ends of the windows of quotas. Without the feature `calendar`, only those of sessions are known.
+//! Ends of the windows of quotas, and the scales of schedules. Without the feature `calendar`, only
+//! ends of sessions are known.
 
-use weirgate_shared::{Calendar, EpochMillis, Millis, WindowCode};
+use weirgate_shared::{ActiveScale, Calendar, EpochMillis, Millis, Schedule, WindowCode};
 
 /// The calendar of all writes.
 pub(crate) const CALENDAR: Calendar = Calendar::new(end_after);
@@ -10,6 +11,25 @@ pub(crate) const REMEDY: &str = match cfg!(feature = "calendar") {
     true => "it is of a newer release, or its zone is; update Weirgate",
     false => "enable the feature `calendar` of the crate weirgate",
 };
+
+/// What to do about a schedule that was not applied.
+pub(crate) const SCHEDULE_REMEDY: &str = match cfg!(feature = "calendar") {
+    true => {
+        "only a configured limit can have: set it for a level, and leave the limits out of the call"
+    }
+    false => "this process cannot apply: enable the feature `calendar` of the crate weirgate",
+};
+
+/// Returns what a schedule says at `now`; `None` if this process does not know it.
+#[cfg(feature = "calendar")]
+pub(crate) fn active_scale(schedule: &Schedule, now: EpochMillis) -> Option<ActiveScale> {
+    weirgate_calendar::active_scale(schedule, now)
+}
+
+#[cfg(not(feature = "calendar"))]
+pub(crate) const fn active_scale(_: &Schedule, _: EpochMillis) -> Option<ActiveScale> {
+    None
+}
 
 /// Returns whether this process knows when windows of this code end.
 pub(crate) fn knows(code: WindowCode) -> bool {

@@ -1,11 +1,14 @@
 //! The configuration that applies to a bucket.
 
+use std::ops::Range;
 use std::sync::Arc;
 
 use weirgate_shared::{
-    Config, ConfigLevel, ConfigStatus, Limit, LimitMode, LimitName, LimitsVersion,
+    ActiveScale, Config, ConfigLevel, ConfigStatus, EpochMillis, Limit, LimitMode, LimitName,
+    LimitsVersion,
 };
 
+use super::calendar;
 use super::limits::Limits;
 
 /// Configuration of the level that applies.
@@ -17,6 +20,8 @@ pub(crate) struct EffectiveConfig {
     pub(crate) limits: Limits,
     /// Names of the limits of all levels, where this one is unlimited: what a request can mean.
     pub(crate) names: Vec<LimitName>,
+    /// Boundaries of the schedules between which these limits are in force; `None` without schedules.
+    pub(crate) in_force: Option<Range<EpochMillis>>,
 }
 
 impl EffectiveConfig {
@@ -41,6 +46,7 @@ impl EffectiveConfig {
             status: config.status,
             limits,
             names: vec![],
+            in_force: None,
         }
     }
 
@@ -61,6 +67,39 @@ impl EffectiveConfig {
             status: self.status,
             limits: self.limits.clone(),
             names: names.collect(),
+            in_force: None,
+        })
+    }
+
+    /// Returns the configuration with its limits as their schedules scale them at `now`. A limit whose
+    /// schedule this process does not know keeps it, so a request is refused.
+    pub(crate) fn at(self: Arc<Self>, now: EpochMillis) -> Arc<Self> {
+        if self.limits.iter().all(|limit| limit.schedule().is_none()) {
+            return self;
+        }
+        let mut in_force = EpochMillis(0)..EpochMillis(i64::MAX);
+        let scaled = |limit: &Limit| {
+            let active = limit
+                .schedule()
+                .and_then(|of| calendar::active_scale(of, now));
+            let ActiveScale {
+                scale,
+                since,
+                until,
+            } = active?;
+            in_force = in_force.start.max(since)..in_force.end.min(until);
+            limit.scaled(scale)
+        };
+        let scaled = self.limits.iter().map(scaled).collect::<Vec<_>>();
+        let limits = self.limits.iter().zip(scaled);
+        let limits = limits.map(|(limit, scaled)| scaled.unwrap_or_else(|| limit.clone()));
+        let limits = self.limits.at(limits.collect(), in_force.start);
+        Arc::new(Self {
+            level: self.level.clone(),
+            status: self.status,
+            limits,
+            names: self.names.clone(),
+            in_force: Some(in_force),
         })
     }
 }

@@ -48,6 +48,19 @@ impl Limits {
             .any(|known| known.name() == limit && known.rule().kind().is_held())
     }
 
+    /// Returns these limits as schedules scale them from a `boundary` on.
+    pub(crate) fn at(&self, scaled: Arc<[Limit]>, boundary: EpochMillis) -> Self {
+        let version = self.version;
+        Self {
+            list: scaled,
+            version: version.map(|version| LimitsVersion {
+                boundary,
+                ..version
+            }),
+            is_own: self.is_own,
+        }
+    }
+
     /// Returns the same limits with another version.
     pub(crate) fn with_version(&self, version: LimitsVersion) -> Self {
         Self {
@@ -68,8 +81,16 @@ pub(crate) fn check_limit_count(limits: &[Limit]) -> Result<(), Error> {
     )))
 }
 
-/// Requires that this process knows the windows of quotas.
+/// Requires that this process knows the windows of quotas, and that no schedule is left to apply:
+/// only those of configurations are.
 pub(crate) fn check_windows(limits: &[Limit]) -> Result<(), Error> {
+    if let Some(limit) = limits.iter().find(|limit| limit.schedule().is_some()) {
+        return Err(Error::Invalid(format!(
+            "limit {:?} has a schedule, which {}",
+            limit.name(),
+            calendar::SCHEDULE_REMEDY
+        )));
+    }
     let mut limits = limits.iter();
     let is_unknown = |limit: &&Limit| is_unknown(limit.rule());
     let unknown = limits.find(is_unknown);

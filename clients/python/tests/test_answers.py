@@ -47,7 +47,11 @@ QUOTA = {
     "text": "tpm=quota:10/month,day=15,mode=soft", "name": "tpm", "quota_tokens": 10,
     "window": {"every": "month", "day": 15}, "mode": "soft",
 }
-CONFIG = {"limits": [RATE, {"name": "slots", "slots": 2, "mode": "soft"}, QUOTA], "status": "enforced", "is_shadow": False}
+SCHEDULED = {
+    **RATE, "text": "rpm=5/minute,burst=10,schedule=0 8 * * * for 1h scale 2/1",
+    "schedule": [{"cron": "0 8 * * *", "for": "1h", "scale": "2/1"}],
+}
+CONFIG = {"limits": [RATE, {"name": "slots", "slots": 2, "mode": "soft"}, QUOTA, SCHEDULED], "status": "enforced", "is_shadow": False}
 EFFECTIVE = {
     "buckets": [{"entity": "a", "level": LEVEL, "status": "enforced", "limits": CONFIG["limits"]}],
     "levels": [{"level": LEVEL, "config": CONFIG, "is_from_file": False}],

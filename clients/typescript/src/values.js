@@ -11,7 +11,7 @@ const HOUR_MS = 60 * MINUTE_MS;
 const DAY_MS = 24 * HOUR_MS;
 const MAX_PERIOD_MS = 366 * DAY_MS;
 const RANGE = "1 to 10^12 whole tokens";
-const OF_LIMIT = ["name", "capacity", "refill", "periodMs", "mode", "window"];
+const OF_LIMIT = ["name", "capacity", "refill", "periodMs", "mode", "window", "schedule"];
 /** @type {readonly Mode[]} */
 const MODES = ["enforced", "shadow", "soft"];
 
@@ -80,8 +80,10 @@ export function limitJson(given) {
     return /[^=]=[^=]/.test(given) ? given : check.refuse("a limit", 'text such as "rpm=600/minute"', given);
   }
   const copy = /** @type {Limit} */ (check.fields("a limit", given, OF_LIMIT));
-  const { name, capacity, refill, periodMs, mode, window } = checkedLimit(copy);
-  if (window !== undefined) return `${name}=${/^\d/.test(window) ? "session" : "quota"}:${capacity}/${window},mode=${mode}`;
+  const { name, capacity, refill, periodMs, mode, window, schedule } = checkedLimit(copy);
+  const rules = schedule === undefined ? "" : `,schedule=${schedule}`;
+  if (window !== undefined) return `${name}=${/^\d/.test(window) ? "session" : "quota"}:${capacity}/${window},mode=${mode}${rules}`;
+  if (rules !== "") return `${name}=${refill === 0 ? capacity : `${refill}/${periodMs}ms,burst=${capacity}`},mode=${mode}${rules}`;
   if (refill === 0) return { name, slots: capacity, mode };
   return { name, capacity_tokens: capacity, refill_tokens: refill, refill_period_ms: periodMs, mode };
 }
@@ -95,6 +97,7 @@ function checkedLimit(limit) {
   check.oneOf(`${of} mode`, limit.mode, MODES, '"enforced", "shadow" or "soft"');
   check.whole(`${of} capacity (burst)`, limit.capacity, 1, check.MAX_TOKENS, RANGE);
   const refills = !Object.is(limit.refill, 0) || !Object.is(limit.periodMs, 0);
+  if (limit.schedule !== undefined) check.text(`${of} schedule`, limit.schedule);
   if (limit.window !== undefined) {
     check.text(`${of} window`, limit.window);
     if (refills) check.refuse(`${of} window`, "left out of a rate", limit.window);
@@ -230,12 +233,14 @@ function configOf(json) {
  */
 function limitOf(json) {
   const { name, slots, capacity_tokens: capacity, refill_tokens: refill, refill_period_ms: periodMs, mode } = json;
-  if (slots !== undefined) return { name, capacity: slots, refill: 0, periodMs: 0, mode };
+  const [text, schedule] = json.schedule === undefined ? [json.text] : json.text.split(",schedule=");
+  const rules = schedule === undefined ? {} : { schedule };
+  if (slots !== undefined) return { name, capacity: slots, refill: 0, periodMs: 0, mode, ...rules };
   if (json.quota_tokens !== undefined) {
-    const window = json.text.slice(json.text.indexOf("/") + 1).split(",mode=")[0];
-    return { name, capacity: json.quota_tokens, refill: 0, periodMs: 0, mode, window };
+    const window = text.slice(text.indexOf("/") + 1).split(",mode=")[0];
+    return { name, capacity: json.quota_tokens, refill: 0, periodMs: 0, mode, window, ...rules };
   }
-  return { name, capacity, refill, periodMs, mode };
+  return { name, capacity, refill, periodMs, mode, ...rules };
 }
 
 /** @param {Record<string, any>} json */

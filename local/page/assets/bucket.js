@@ -61,7 +61,7 @@ const milli = (limit) => ({
 function configText(config) {
   if (config === null) return "–";
   const limits = config.limits.map((limit) => {
-    if (limit.quota_tokens !== undefined) return limit.text.replace("=", " ");
+    if (limit.quota_tokens !== undefined || limit.schedule) return limit.text.replace("=", " ");
     const mode = (limit.mode ?? "enforced") === "enforced" ? "" : ` (${limit.mode})`;
     return `${limit.name} ${limit.slots === undefined ? refill(milli(limit)) : `${limit.slots} slots`}${mode}`;
   });
@@ -363,7 +363,8 @@ export class Bucket {
       cells.saturation.title = saturation === undefined || saturation === null ? "unknown" : isQuota(limit) ? "used of this window" : isSlots(limit) ? "slots held now, of all" : `used of refilled in the last ${span(over)}`;
       const used = live?.used ?? (known.saturation && known.saturation.over_ms > 0 ? (1e6 * known.saturation.used_tokens) / known.saturation.over_ms : null);
       put(cells.used, isSlots(limit) ? "" : perSecond(used));
-      put(cells.from, known.from === null ? "not the table" : levelText(known.from));
+      const from = known.from === null ? "not the table" : levelText(known.from);
+      put(cells.from, known.scale ? `${from}: ${known.scale}` : from);
     }
     this.leases();
   }

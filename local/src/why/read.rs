@@ -13,7 +13,7 @@ use super::advice::advice;
 use super::fields::change_fields;
 use super::reasons::{Change, Known, LEASES, Level, Reasons, in_force, is_of};
 use super::saturation::{Saturation, Used};
-use super::window::resets;
+use super::window::{resets, scale};
 
 /// Changes that are told, the newest first.
 const CHANGES: u8 = 5;
@@ -73,7 +73,7 @@ impl Reasons {
             true => vec![],
             false => peek(limiter, &entity, &resource).await?,
         };
-        let mut limits = vec![];
+        let (mut limits, now) = (vec![], SystemClock.now());
         for found in &found {
             let of_bucket = found.bucket.as_ref().map(|bucket| bucket.limits.clone());
             let peeked = peeked.iter().filter(|of| of.entity == found.entity);
@@ -95,6 +95,11 @@ impl Reasons {
                     }),
                     saturation: Saturation::of(&status, found.used.as_ref()),
                     resets: resets(&status),
+                    scale: configured.and_then(|(_, config)| {
+                        let mut limits = config.limits.iter();
+                        let limit = limits.find(|limit| limit.name().as_str() == status.limit)?;
+                        scale(limit.schedule()?, now)
+                    }),
                     status,
                 }
             }));

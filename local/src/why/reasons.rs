@@ -3,7 +3,7 @@
 use serde::Serialize;
 use weirgate::{
     AuditEvent, Config, ConfigLevel, Entity, EntityId, Limit, LimitStatus, PlanName, Resource,
-    StoredLease, Switch,
+    Schedule, StoredLease, Switch,
 };
 
 use super::fields::Field;
@@ -74,6 +74,10 @@ pub struct Known {
     /// When the window of a quota ends, as people read it; `None` for other limits.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub resets: Option<String>,
+    /// Scale of its schedule's rule in force, with the next boundary, as people read it; `None` without
+    /// a schedule.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub scale: Option<String>,
 }
 
 /// A change of a level or a bucket.
@@ -119,10 +123,11 @@ impl Reasons {
     }
 }
 
-/// Returns whether a bucket's limit is that of a configuration.
+/// Returns whether a bucket's limit is that of a configuration, at any scale of its schedule: a bucket
+/// follows a boundary with its next take.
 #[must_use]
 pub fn is_of(status: &LimitStatus, config: &Config) -> bool {
-    config.limits.iter().any(|limit| {
+    let is_rule = |limit: &Limit| {
         let rule = limit.rule();
         let is_period = match rule.window_code() {
             None => {
@@ -135,5 +140,11 @@ pub fn is_of(status: &LimitStatus, config: &Config) -> bool {
             && status.capacity == rule.capacity
             && status.refill_amount == rule.refill_amount
             && is_period
-    })
+    };
+    let is_scaled = |limit: &Limit| {
+        let mut rules = limit.schedule().into_iter().flat_map(Schedule::rules);
+        rules.any(|rule| limit.scaled(rule.scale()).as_ref().is_some_and(is_rule))
+    };
+    let mut limits = config.limits.iter();
+    limits.any(|limit| is_rule(limit) || is_scaled(limit))
 }

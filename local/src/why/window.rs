@@ -1,6 +1,6 @@
-//! Windows of quotas as people read them.
+//! Windows of quotas and schedules as people read them.
 
-use weirgate::{LimitStatus, WindowCode};
+use weirgate::{EpochMillis, LimitStatus, Schedule, WindowCode};
 
 /// Returns when the window of a quota ends, on the clock of its zone: `resets on 15 Dec 09:00
 /// (Berlin)`. For a session that has not begun, its length; `None` for other limits.
@@ -15,6 +15,15 @@ pub fn resets(status: &LimitStatus) -> Option<String> {
         (None, Some(_)) => format!("{code} from the first use"),
         (None, None) => code.to_string(),
     })
+}
+
+/// Returns the scale of a schedule's rule in force, and its next boundary on the clock of the zone:
+/// `2/1 until 15 Dec 18:00 (Berlin)`.
+#[must_use]
+pub(super) fn scale(schedule: &Schedule, now: EpochMillis) -> Option<String> {
+    let active = weirgate_calendar::active_scale(schedule, now)?;
+    let until = weirgate_calendar::shown_in(schedule.zone_name(), active.until)?;
+    Some(format!("{} until {until}", active.scale))
 }
 
 /// Returns the window of a quota as `limits set` takes it, with the amount: `quota:10000/month`.
@@ -75,6 +84,21 @@ mod tests {
         ] {
             let status = status(window, end);
             assert_eq!(resets(&status).as_deref(), expected);
+        }
+    }
+
+    #[test]
+    fn a_scale_is_shown_with_the_next_boundary() {
+        let schedule: Schedule = "0 8 * * 1-5 for 10h scale 2/1 tz Europe/Berlin"
+            .parse()
+            .unwrap();
+        for (hour, expected) in [
+            (7, "2/1 until 15 Dec 18:00 (Berlin)"),
+            (17, "1/1 until 16 Dec 08:00 (Berlin)"),
+        ] {
+            // 15 December 2026, a Tuesday.
+            let now = EpochMillis(1_797_292_800_000 + hour * 3_600_000);
+            assert_eq!(scale(&schedule, now).as_deref(), Some(expected));
         }
     }
 

@@ -3,12 +3,16 @@
 use std::collections::HashMap;
 
 use super::{FileError, Node, Source};
-use crate::{Every, Limit, LimitMode, QuotaWindow, SessionWindow, WindowError};
+use crate::{
+    Every, Limit, LimitMode, QuotaWindow, Schedule, ScheduleRule, SessionWindow, WindowError,
+};
 
 const TAKES: &str = "a text such as 600/minute,burst=800, 20 or quota:10000/month, or a map with one of \
                      per_second, per_minute, per_hour, per_day, concurrent, or capacity with refill_amount \
-                     and refill_period_ms, or quota with every or session; beside it burst and mode, and \
-                     for every day, month, at and tz";
+                     and refill_period_ms, or quota with every or session; beside it burst, mode and \
+                     schedule, and for every day, month, at and tz";
+const RULES: &str =
+    "a list of rules such as {cron: \"0 8 * * 1-5\", for: 10h, scale: 2/1, tz: Europe/Berlin}";
 
 /// Reads the limit with this name: `600/minute,burst=800,mode=shadow`, or a map such as
 /// `{per_minute: 600}`.
@@ -32,6 +36,7 @@ pub fn read_limit(source: &Source<'_>, name: &str, node: &Node<'_>) -> Result<Li
 fn read_map(source: &Source<'_>, name: &str, node: &Node<'_>) -> Result<Limit, FileError> {
     let (mut rules, mut numbers, mut mode) = (vec![], HashMap::new(), LimitMode::default());
     let (mut window, mut window_nodes) = (vec![], HashMap::new());
+    let mut schedule = None;
     for (key, part) in source.entries(node, TAKES)? {
         match key.as_str() {
             "per_second" | "per_minute" | "per_hour" | "per_day" | "concurrent" => {
@@ -48,6 +53,7 @@ fn read_map(source: &Source<'_>, name: &str, node: &Node<'_>) -> Result<Limit, F
                 let parsed = LimitMode::parse(&source.text(&part)?);
                 mode = parsed.ok_or_else(|| source.refuse(&part, LimitMode::WORDS))?;
             }
+            "schedule" => schedule = Some((read_schedule(source, &part)?, part)),
             _ => return Err(source.unknown(node, &key, TAKES)),
         }
     }
@@ -77,7 +83,41 @@ fn read_map(source: &Source<'_>, name: &str, node: &Node<'_>) -> Result<Limit, F
         None => Ok(limit),
     });
     let limit = limit.map_err(|error| source.error(node, &error.to_string()))?;
-    Ok(limit.in_mode(mode))
+    let limit = limit.in_mode(mode);
+    match schedule {
+        Some((schedule, node)) => {
+            let limit = limit.with_schedule(schedule);
+            limit.map_err(|error| source.error(&node, &error.to_string()))
+        }
+        None => Ok(limit),
+    }
+}
+
+/// Reads the schedule of a limit. An error has the place of the field that is wrong.
+fn read_schedule(source: &Source<'_>, node: &Node<'_>) -> Result<Schedule, FileError> {
+    let refuse = |node: &Node<'_>, error: WindowError| source.error(node, &error.to_string());
+    let mut rules = vec![];
+    for rule in source.items(node, RULES)? {
+        let mut fields = HashMap::new();
+        for (key, part) in source.entries(&rule, RULES)? {
+            if !["cron", "for", "scale", "tz"].contains(&key.as_str()) {
+                return Err(source.unknown(&rule, &key, RULES));
+            }
+            fields.insert(key, (source.text(&part)?, part));
+        }
+        let text = |name: &str| fields.get(name).map(|(text, _)| text.as_str());
+        let (Some(cron), Some(length), Some(scale)) = (text("cron"), text("for"), text("scale"))
+        else {
+            return Err(source.refuse(&rule, RULES));
+        };
+        let parsed = ScheduleRule::of(cron, length, scale, text("tz")).map_err(|error| {
+            // The fields of a cron are named `minute of cron` and so on.
+            let name = error.wrong_field().rsplit(' ').next().unwrap_or_default();
+            refuse(fields.get(name).map_or(&rule, |(_, node)| node), error)
+        })?;
+        rules.push(parsed);
+    }
+    Schedule::new(rules).map_err(|error| refuse(node, error))
 }
 
 /// Reads the window of a quota from its fields; `None` if they name neither a period nor a session.

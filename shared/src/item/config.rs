@@ -10,7 +10,7 @@ use crate::limit::{MAX_PERIOD_MS, MAX_TOKENS};
 use crate::write::Value;
 use crate::{
     Config, ConfigStatus, Entity, EntityId, Limit, LimitMode, LimitName, MilliTokens, QuotaWindow,
-    Versioned, WindowCode, WriteId, ZONE_DATA, ZoneName,
+    Schedule, Versioned, WindowCode, WriteId, ZONE_DATA, ZoneName,
 };
 
 /// Returns the attributes of a configuration.
@@ -39,13 +39,19 @@ fn write_limit(limit: &Limit) -> Value {
     let mode = (attr::MODE.to_owned(), Value::text(limit.mode().as_str()));
     let window = limit.window();
     let text = window.map(|window| (attr::WINDOW.to_owned(), Value::text(&window.to_string())));
-    let has_zone = window.is_some_and(|window| match window {
-        QuotaWindow::Calendar(window) => window.zone() != ZoneName::UTC,
-        QuotaWindow::Session(_) => false,
+    let schedule = limit.schedule();
+    let scales = schedule.map(|text| (attr::SCHEDULE.to_owned(), Value::Text(text.to_string())));
+    let of_window = window.and_then(|window| match window {
+        QuotaWindow::Calendar(window) => Some(window.zone()),
+        QuotaWindow::Session(_) => None,
     });
+    let mut zones = [of_window, schedule.map(Schedule::zone_name)]
+        .into_iter()
+        .flatten();
+    let has_zone = zones.any(|zone| zone != ZoneName::UTC);
     let zones = has_zone.then(|| (attr::ZONES.to_owned(), Value::text(ZONE_DATA)));
-    let fields = numbers.into_iter().chain([mode]).chain(text).chain(zones);
-    Value::Map(fields.collect())
+    let fields = numbers.into_iter().chain([mode]).chain(text);
+    Value::Map(fields.chain(scales).chain(zones).collect())
 }
 
 /// Reads the configuration of a level, or the remains of a deleted one. A missing item is
@@ -105,7 +111,7 @@ fn limit(name: &str, value: &Attr<'_>) -> Result<Limit, ItemError> {
     let name = LimitName::new(name)
         .map_err(|error| ItemError::new(attr::LIMITS, &Attr::S(name), error.rule))?;
     let (mut numbers, mut mode) = ([None; 3], LimitMode::default());
-    let (mut window, mut zones) = (None, None);
+    let (mut window, mut schedule, mut zones) = (None, None, None);
     let map = format!("{}.{name}", attr::LIMITS);
     let place = |field: &str| format!("{map}.{field}");
     let of = [
@@ -120,6 +126,7 @@ fn limit(name: &str, value: &Attr<'_>) -> Result<Limit, ItemError> {
                 mode = word(&place(field), value, LimitMode::parse, LimitMode::WORDS)?;
             }
             (attr::WINDOW, Attr::S(text)) => window = Some(*text),
+            (attr::SCHEDULE, value) => schedule = Some(value),
             (attr::ZONES, Attr::S(text)) => zones = Some(*text),
             _ => {}
         }
@@ -151,7 +158,26 @@ fn limit(name: &str, value: &Attr<'_>) -> Result<Limit, ItemError> {
         }
         None => {}
     }
-    Ok(Limit::of(name, rule).in_mode(mode))
+    let limit = Limit::of(name, rule).in_mode(mode);
+    match schedule {
+        Some(text) => scheduled(limit, &place(attr::SCHEDULE), text, zones),
+        None => Ok(limit),
+    }
+}
+
+/// Reads the schedule of a limit. One that this release does not know is never guessed either.
+fn scheduled(
+    limit: Limit,
+    attribute: &str,
+    value: &Attr<'_>,
+    zones: Option<&str>,
+) -> Result<Limit, ItemError> {
+    let schedule = match value {
+        Attr::S(text) => Schedule::stored(text).ok(),
+        _ => None,
+    };
+    let limit = schedule.and_then(|schedule| limit.with_schedule(schedule).ok());
+    limit.ok_or_else(|| newer(attribute, value, NEWER_SCHEDULE, zones))
 }
 
 const PERIOD: &str = "1 ms to 366 days, or the code of a window beside a refill of 0";
@@ -168,15 +194,20 @@ fn known(
         return Ok(());
     }
     let window = text.map_or_else(|| code.0.to_string(), str::to_owned);
-    let mut error = ItemError::new(attribute, &Attr::S(&window), NEWER);
+    Err(newer(attribute, &Attr::S(&window), NEWER, zones))
+}
+
+fn newer(attribute: &str, value: &Attr<'_>, takes: &'static str, zones: Option<&str>) -> ItemError {
+    let mut error = ItemError::new(attribute, value, takes);
     error.value += &format!(
         " (its writer has zone data {}, this process {ZONE_DATA})",
         zones.unwrap_or("of an unknown release")
     );
-    Err(error)
+    error
 }
 
 const NEWER: &str = "a window that this release knows: update Weirgate";
+const NEWER_SCHEDULE: &str = "a schedule that this release knows: update Weirgate";
 
 const MAX_MILLI: i64 = MAX_TOKENS * 1000;
 
@@ -285,6 +316,14 @@ mod tests {
                 "tpm=quota:10/month,day=15,tz=Europe/Berlin",
                 (Some("month,day=15,tz=Europe/Berlin"), Some(ZONE_DATA)),
             ),
+            (
+                "tpm=600/minute,schedule=0 8 * * * for 1h scale 2/1",
+                (None, None),
+            ),
+            (
+                "tpm=600/minute,schedule=0 8 * * * for 1h scale 2/1 tz Europe/Berlin",
+                (None, Some(ZONE_DATA)),
+            ),
         ] {
             let limit: Limit = text.parse().unwrap();
             let Value::Map(fields) = write_limit(&limit) else {
@@ -298,7 +337,9 @@ mod tests {
             let numbers =
                 [("cp", cp), ("ra", ra), ("rp", rp)].map(|(name, n)| (name, n.to_string()));
             let numbers = numbers.iter().map(|(name, text)| (*name, Attr::N(text)));
-            assert_eq!(read(numbers.collect()), Ok(limit));
+            let schedule = limit.schedule().map(ToString::to_string);
+            let schedule = schedule.iter().map(|text| (attr::SCHEDULE, Attr::S(text)));
+            assert_eq!(read(numbers.chain(schedule).collect()), Ok(limit.clone()));
         }
     }
 
@@ -327,6 +368,29 @@ mod tests {
                 "{error}"
             );
         }
+    }
+
+    #[test]
+    fn a_schedule_that_this_release_does_not_know_is_named_with_both_releases() {
+        let rate = |schedule| {
+            let numbers = [("cp", "1000"), ("ra", "1000"), ("rp", "1000")];
+            let numbers = numbers.map(|(name, text)| (name, Attr::N(text)));
+            read([numbers.to_vec(), vec![(attr::SCHEDULE, schedule)]].concat())
+        };
+        for text in [
+            "0 8 * * * for 1h scale 2/1 tz Mars/Base",
+            "0 8 * * * for 1h scale 1/2",
+            "weekly",
+        ] {
+            assert_eq!(
+                rate(Attr::S(text)).unwrap_err().to_string(),
+                format!(
+                    "attribute limits.tpm.schedule is {text:?} (its writer has zone data of an unknown release, this \
+                     process {ZONE_DATA}), must be a schedule that this release knows: update Weirgate"
+                )
+            );
+        }
+        assert!(rate(Attr::N("1")).is_err());
     }
 
     #[test]

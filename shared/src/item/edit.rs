@@ -3,7 +3,9 @@
 use super::config::config;
 use super::parse::{entries, integer, name};
 use super::{Attr, ItemError};
-use crate::{BalanceStep, BucketEdit, EditChange, EditId, LimitName, LimitsVersion, attr};
+use crate::{
+    BalanceStep, BucketEdit, EditChange, EditId, EpochMillis, LimitName, LimitsVersion, attr,
+};
 
 /// Reads the change that is under way; `None` if the last one has ended.
 ///
@@ -20,12 +22,15 @@ pub fn read_edit<'a>(
     let (_, id) = find(attr::EDIT).ok_or_else(|| ItemError::missing(attr::EDIT, "an id"))?;
     let plan = entries(attr::PLAN, plan)?;
     let planned = |wanted: &str| plan.iter().find(|(name, _)| *name == wanted);
+    let number = |wanted| {
+        let found = planned(wanted).map(|(name, value)| integer(name, value));
+        found.transpose()
+    };
+    let boundary = EpochMillis(number(attr::BOUNDARY)?.unwrap_or_default());
     let change = match planned(attr::OWN) {
         Some((_, Attr::Bool(is_own))) => EditChange::Limits {
             limits: config(plan)?.limits,
-            version: planned(attr::VERSION)
-                .map(|(name, value)| integer(name, value).map(LimitsVersion))
-                .transpose()?,
+            version: number(attr::VERSION)?.map(|number| LimitsVersion { number, boundary }),
             is_own: *is_own,
         },
         _ => EditChange::Balances(plan.iter().map(balance).collect::<Result<_, _>>()?),

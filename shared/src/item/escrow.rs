@@ -29,6 +29,11 @@ mod tests {
     use crate::write::{AttributeUpdate, Value, split};
     use crate::{EpochMillis, Limit, WriteId, read_shard};
 
+    const VERSION: LimitsVersion = LimitsVersion {
+        number: 3,
+        boundary: EpochMillis(60_000),
+    };
+
     fn attr(value: &Value) -> Attr<'_> {
         match value {
             // Leaked, as this is a test and they are borrowed by what is read.
@@ -65,7 +70,7 @@ mod tests {
         let key = BucketKey::parse("default/BUCKET#e-1#gpt-4#1").unwrap();
         let image = Shard {
             shard_count: 2,
-            config_version: Some(LimitsVersion(3)),
+            config_version: Some(VERSION),
             ..Shard::full(key, &limits, EpochMillis(7))
         };
         let first = split(&image, 2, WriteId::from_bits(1), EpochMillis(9_000));
@@ -89,7 +94,7 @@ mod tests {
         let half = parent.escrow.as_deref().unwrap();
         assert_eq!(
             (half.shard(), half.config_version, half.scaling.min_shards),
-            (ShardIndex { index: 3, count: 4 }, Some(LimitsVersion(3)), 2)
+            (ShardIndex { index: 3, count: 4 }, Some(VERSION), 2)
         );
         assert_eq!(
             (half.write_seq, half.birth_seq, half.refilled_at),
@@ -113,6 +118,7 @@ mod tests {
             attr::MIN_SHARDS,
             attr::LAST_WRITE_ID,
             attr::VERSION,
+            attr::BOUNDARY,
         ];
         for name in sound.keys().filter(|name| *name != attr::WRITE_UNITS) {
             let mut damaged = sound.clone();

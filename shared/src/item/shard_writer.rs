@@ -29,11 +29,11 @@ pub fn write_shard(shard: &Shard) -> Vec<AttributeUpdate> {
         set(attr::TAKES_DAY_BASE, Value::Count(shard.acquires.bases.day)),
         set(attr::WRITE_UNITS, Value::Int(999_000)),
     ];
-    changes.extend(
-        shard
-            .config_version
-            .map(|version| set(attr::VERSION, Value::Int(version.0))),
-    );
+    if let Some(version) = shard.config_version {
+        changes.push(set(attr::VERSION, Value::Int(version.number)));
+        let since = version.scaled_since();
+        changes.extend(since.map(|at| set(attr::BOUNDARY, Value::Int(at.0))));
+    }
     changes.extend(
         shard
             .limits_changed_at

@@ -8,7 +8,7 @@ use serde::{Deserialize, Deserializer, Serialize};
 
 use crate::{
     Config, ConfigError, ConfigStatus, Limit, LimitError, LimitKind, LimitMode, LimitName,
-    MilliTokens, WindowCode,
+    MilliTokens, Schedule, WindowCode,
 };
 
 /// What a limit is read from: its text, or its fields.
@@ -41,6 +41,8 @@ pub(crate) struct LimitFields {
     window: Option<WindowCode>,
     #[serde(default)]
     mode: LimitMode,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    schedule: Option<Schedule>,
 }
 
 /// Why the fields are no limit.
@@ -110,6 +112,7 @@ impl From<Limit> for LimitFields {
             quota_tokens: quota,
             window: rule.window_code(),
             mode: limit.mode(),
+            schedule: limit.schedule().cloned(),
         }
     }
 }
@@ -173,7 +176,11 @@ impl TryFrom<LimitFields> for Limit {
             }
             _ => return Err(BadLimit::Fields(name.to_owned())),
         };
-        Ok(limit.in_mode(fields.mode))
+        let limit = limit.in_mode(fields.mode);
+        match fields.schedule {
+            Some(schedule) => Ok(limit.with_schedule(schedule)?),
+            None => Ok(limit),
+        }
     }
 }
 
@@ -280,6 +287,11 @@ mod tests {
                 r#""quota_tokens":200,"window":{"session_ms":18000000},"mode":"enforced""#
                     .to_owned(),
             ),
+            (
+                "tpm=5,schedule=0 8 * * 1-5 for 10h scale 2/1; 0 0 * * 6 for 2d scale 1/2",
+                r#""slots":5,"mode":"enforced","schedule":[{"cron":"0 8 * * 1-5","for":"10h","scale":"2/1"},{"cron":"0 0 * * 6","for":"2d","scale":"1/2"}]"#
+                    .to_owned(),
+            ),
         ] {
             let limit: Limit = text.parse().unwrap();
             let json = format!(r#"{{"text":"{text}","name":"tpm",{fields}}}"#);
@@ -335,6 +347,43 @@ mod tests {
             let error = refused::<Limit>(&json);
             assert!(error.starts_with(part), "{json}: {error}");
         }
+    }
+
+    #[test]
+    fn a_bad_schedule_is_refused_with_its_field() {
+        for (rule, part) in [
+            (
+                r#""cron":"0 8 * *","for":"1h","scale":"2/1""#,
+                "cron must be five fields",
+            ),
+            (
+                r#""cron":"0 8 * * *","for":"1","scale":"2/1""#,
+                "for must be whole minutes",
+            ),
+            (
+                r#""cron":"0 8 * * *","for":"1h","scale":"2""#,
+                "scale must be a ratio",
+            ),
+            (
+                r#""cron":"0 8 * * *","for":"1h","scale":"2/1","tz":"Europe/Berln""#,
+                "tz must be a zone",
+            ),
+            (r#""cron":"0 8 * * *","for":"1h""#, "missing field `scale`"),
+            (
+                r#""cron":"0 8 * * *","for":"1h","scale":"2/1","at":1"#,
+                "unknown field `at`",
+            ),
+            (
+                r#""cron":"0 8 * * *","for":"1h","scale":"1/2""#,
+                r#"limit "a": scale must be a ratio that leaves"#,
+            ),
+        ] {
+            let json = format!(r#"{{"name":"a","slots":1,"schedule":[{{{rule}}}]}}"#);
+            let error = refused::<Limit>(&json);
+            assert!(error.starts_with(part), "{json}: {error}");
+        }
+        let none = refused::<Limit>(r#"{"name":"a","slots":1,"schedule":[]}"#);
+        assert!(none.starts_with("schedule must be 1 to 16 rules"), "{none}");
     }
 
     #[test]

@@ -18,11 +18,12 @@ const PERIOD: &str = "its period must be /second, /minute, /hour, /day or a span
 const BURST: &str = "its burst must be whole tokens, at most 10^12; write for example ,burst=800";
 const MODE: &str = "its mode must be enforced, shadow or soft; write for example ,mode=shadow";
 const OPTION: &str = "what follows its comma must be burst=TOKENS or mode=enforced, shadow or soft, \
-                      without spaces; correct it";
+                      without spaces, and schedule= last; correct it";
 const QUOTA: &str = "a quota must be quota:TOKENS/hour, /day, /week, /month or /year; write for example \
                      quota:10000/month";
 const QUOTA_OPTION: &str = "what follows the comma of a quota must be day=, month=, at=, tz= or mode=, without \
-                            spaces; write for example ,day=15,at=09:00,tz=Europe/Berlin";
+                            spaces, and schedule= last; write for example ,day=15,at=09:00,tz=Europe/Berlin";
+const SCHEDULE: &str = ",schedule=";
 const SESSION: &str = "a session must be session:TOKENS/SPAN; write for example session:200/5h";
 
 /// Periods with a name, their abbreviations, and their lengths in ms.
@@ -37,7 +38,8 @@ impl Limit {
     /// Reads the text of a limit behind its name, as [`text`](Self::text) returns it:
     /// `600/minute`, `100_000/minute,burst=150_000`, `5/1h30m,mode=shadow`, a number of slots, `20`,
     /// a quota, `quota:10000/month,day=15,at=09:00,tz=Europe/Berlin`, or one from the first use,
-    /// `session:200/5h`. Without a burst, the capacity of a rate is what refills in a period.
+    /// `session:200/5h`. Without a burst, the capacity of a rate is what refills in a period. A
+    /// schedule is last: `600/minute,schedule=0 8 * * 1-5 for 10h scale 2/1 tz Europe/Berlin`.
     ///
     /// # Errors
     /// [`LimitError`] for another text, or as the constructors.
@@ -50,6 +52,11 @@ impl Limit {
             let number = number.replace('_', "").parse::<i64>();
             number.map_err(|_| wrong(must))
         };
+        if let Some((limit, schedule)) = text.split_once(SCHEDULE) {
+            let schedule = schedule.parse();
+            let schedule = schedule.map_err(|error| window_error(name, error))?;
+            return Self::parse(name, limit)?.with_schedule(schedule);
+        }
         let (rule, options) = match text.split_once(',') {
             Some((rule, options)) => (rule, Some(options)),
             None => (text, None),
@@ -134,7 +141,12 @@ impl Limit {
     /// Returns the text of the limit behind its name, which [`parse`](Self::parse) reads.
     #[must_use]
     pub fn text(&self) -> String {
-        let Self { rule, mode, .. } = self;
+        let Self {
+            rule,
+            mode,
+            schedule,
+            ..
+        } = self;
         let mut text = match rule.kind() {
             LimitKind::Slots => rule.capacity.to_string(),
             LimitKind::Quota => quota_text(rule),
@@ -148,6 +160,9 @@ impl Limit {
         }
         if *mode != LimitMode::Enforced {
             text += &format!(",mode={}", mode.as_str());
+        }
+        if let Some(schedule) = schedule {
+            text += &format!("{SCHEDULE}{schedule}");
         }
         text
     }

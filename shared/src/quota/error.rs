@@ -1,8 +1,8 @@
-//! Why a window cannot be built.
+//! Why a window or a schedule cannot be built.
 
 use super::release::ZONE_DATA;
 
-/// Why a window of a quota cannot be built.
+/// Why a window of a quota, or a schedule, cannot be built.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum WindowError {
     /// The zone data of this release has no such zone. A newer release may have it, so a window that
@@ -30,7 +30,7 @@ pub enum WindowError {
 }
 
 impl WindowError {
-    pub(super) fn field(
+    pub(crate) fn field(
         field: &'static str,
         value: impl ToString,
         takes: &'static str,

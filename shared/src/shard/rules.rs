@@ -3,21 +3,15 @@
 
 use crate::limit::{LimitKind, RefillRule};
 use crate::{
-    Calendar, EpochMillis, LeaseReturn, Limit, LimitState, MilliTokens, Millis, Shard,
+    Calendar, EpochMillis, LeaseReturn, Limit, LimitState, MilliTokens, RULES_STAND, Shard,
     VersionedLimits,
 };
-
-/// Time for which a bucket keeps rules that an acquire has changed without a newer version of the
-/// same place, against other such acquires.
-///
-/// Otherwise two releases with different limits would overrule each other with every take.
-pub const RULES_STAND: Millis = Millis(30_000);
 
 impl<'a> VersionedLimits<'a> {
     /// Returns whether these limits overrule those of `shard` at `now`.
     #[must_use]
     pub fn overrule(self, shard: &Shard, now: EpochMillis) -> bool {
-        match self.order(shard.config_version) {
+        match self.order(shard.config_version, now) {
             Some(order) => order.is_gt(),
             // A fast clock or another writer may have stored an instant far in the future.
             None => shard

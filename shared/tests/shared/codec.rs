@@ -109,7 +109,7 @@ prop_compose! {
         (shard_count, refilled_at) in (1..=u32::MAX, instant()),
         (write_seq, birth_seq) in (0..=i64::MAX).prop_flat_map(|v| (Just(v), 0..=v)),
         (hour, acquires, bases) in (0..70_380_768i64, count(), bases()),
-        (last_write_id, config_version, edit) in (option::of(write_id()), option::of(any::<i64>().prop_map(LimitsVersion)), option::of(any::<i64>().prop_map(EditId))),
+        (last_write_id, config_version, edit) in (option::of(write_id()), option::of((any::<i64>(), 0..i64::MAX).prop_map(|(number, at)| LimitsVersion { number, boundary: EpochMillis(at) })), option::of(any::<i64>().prop_map(EditId))),
         limits in btree_map(limit_name(), limit_state(), 0..5),
         leases in option::of(btree_map(write_id(), lease(), 0..4)),
         (due_at, limits_changed_at, ttl) in (option::of(instant()), option::of(instant()), option::of(any::<i64>())),

@@ -13,6 +13,7 @@ mod math;
 mod merged;
 mod quotas;
 mod rules;
+mod schedules;
 mod shards;
 mod sizes;
 mod ttl;

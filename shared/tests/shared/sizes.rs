@@ -46,8 +46,10 @@ fn used(entity: &str, limits: &[&str], leases: u64) -> Shard {
     bucket.leases = Some((0..leases).map(lease).collect());
     bucket.due_at = (leases > 0).then_some(now);
     bucket.ttl = Some(EpochSeconds(1_795_348_800));
-    (bucket.config_version, bucket.last_write_id) =
-        (Some(LimitsVersion(7)), Some(WriteId::from_bits(u64::MAX)));
+    (bucket.config_version, bucket.last_write_id) = (
+        Some(LimitsVersion::new(7)),
+        Some(WriteId::from_bits(u64::MAX)),
+    );
     Item::of_bucket(&bucket).bucket()
 }
 

@@ -17,6 +17,7 @@ mod acquire {
     mod quotas;
     mod refused;
     mod runtimes;
+    mod schedules;
     mod scope;
     mod stale_views;
     mod tenants;

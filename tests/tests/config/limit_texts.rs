@@ -6,7 +6,8 @@ use std::time::Duration;
 use proptest::prelude::*;
 use weirgate::{
     Config, ConfigLevel, ConfigStatus, Entity, EntityId, Every, Limit, LimitMode,
-    LimitsFileContents, Period, QuotaWindow, Resource, SessionWindow, Weekday, ZoneName,
+    LimitsFileContents, Period, QuotaWindow, Resource, Scale, Schedule, ScheduleRule,
+    SessionWindow, Weekday, ZoneName,
 };
 use weirgate_shared::{MAX_PERIOD_MS, MAX_TOKENS};
 
@@ -67,6 +68,20 @@ fn limit() -> impl Strategy<Value = Limit> {
         LimitMode::Soft,
     ]);
     let burst = prop::option::of(amount());
+    let zone = prop::sample::select(vec!["UTC", "Europe/Berlin", "America/New_York"]);
+    let rules = prop::collection::vec((0..60_u8, 1..60_u64, 1..9_u32, 1..9_u32), 1..4);
+    let schedule = (rules, zone).prop_filter_map("overlaps", |(rules, zone)| {
+        let rules = (8..)
+            .zip(rules)
+            .map(|(hour, (minute, length, over, under))| {
+                let (cron, length) = (
+                    format!("{minute} {hour} * * 1-5"),
+                    Duration::from_secs(length * 60),
+                );
+                ScheduleRule::new(&cron, length, Scale::new(over, under)?)?.zone(zone)
+            });
+        Schedule::new(rules.collect::<Result<Vec<_>, _>>().ok()?).ok()
+    });
     let parts = (
         name,
         amount(),
@@ -75,17 +90,23 @@ fn limit() -> impl Strategy<Value = Limit> {
         prop::option::of(window()),
         any::<bool>(),
         mode,
+        prop::option::of(schedule),
     );
     // Some names are refused.
     parts.prop_filter_map(
         "a name",
-        |(name, amount, burst, period, window, is_slots, mode)| {
+        |(name, amount, burst, period, window, is_slots, mode, schedule)| {
             let limit = match (window, is_slots) {
                 (Some(window), _) => Limit::quota(&name, amount, window),
                 (None, true) => Limit::concurrent(&name, amount),
                 (None, false) => Limit::custom(&name, burst.unwrap_or(amount), amount, period),
             };
-            Some(limit.ok()?.in_mode(mode))
+            let limit = limit.ok()?.in_mode(mode);
+            Some(match schedule {
+                // Some scales leave no limit.
+                Some(schedule) => limit.clone().with_schedule(schedule).unwrap_or(limit),
+                None => limit,
+            })
         },
     )
 }
@@ -217,6 +238,10 @@ fn a_map_and_its_text_are_one_limit() {
             "quota:5/year,month=4,day=6",
         ),
         ("{session: 5h, quota: 200}", "session:200/5h"),
+        (
+            "{per_minute: 5, schedule: [{cron: 0 8 * * 1-5, for: 600m, scale: 2/1, tz: europe/berlin}, {cron: \"0,30 0 * * *\", for: 5m, tz: Europe/Berlin, scale: 3/5}]}",
+            "5/minute,schedule=0 8 * * 1-5 for 10h scale 2/1 tz Europe/Berlin; 0,30 0 * * * for 5m scale 3/5 tz Europe/Berlin",
+        ),
     ] {
         assert_eq!(file(map), format!("l={text}"));
         assert_eq!(file(text), format!("l={text}"));

@@ -201,6 +201,51 @@ fn every_mistake_has_its_line_and_column_and_says_what_it_takes() {
             "one of per_second",
         ),
         (
+            "weirgate: 1\nsystem:\n  limits:\n    l:\n      concurrent: 5\n      schedule: {cron: 0 8 * * *}\n",
+            (6, 17),
+            "must be a list of rules such as {cron:",
+        ),
+        (
+            "weirgate: 1\nsystem:\n  limits:\n    l:\n      concurrent: 5\n      schedule: []\n",
+            (6, 17),
+            "schedule must be 1 to 16 rules, got \"0 rules\"",
+        ),
+        (
+            "weirgate: 1\nsystem:\n  limits:\n    l:\n      concurrent: 5\n      schedule:\n        - {cron: 0 8 * * *, for: 1h}\n",
+            (7, 11),
+            "must be a list of rules such as",
+        ),
+        (
+            "weirgate: 1\nsystem:\n  limits:\n    l:\n      concurrent: 5\n      schedule:\n        - {cron: 0 8 * * *, for: 1h, scale: 2/1, at: 3}\n",
+            (7, 50),
+            "\"at\" is unknown",
+        ),
+        (
+            "weirgate: 1\nsystem:\n  limits:\n    l:\n      concurrent: 5\n      schedule:\n        - {cron: 0 8 30 2 *, for: 1h, scale: 2/1}\n",
+            (7, 18),
+            "cron must be a day that some month of the fields has, got \"0 8 30 2 *\"",
+        ),
+        (
+            "weirgate: 1\nsystem:\n  limits:\n    l:\n      concurrent: 5\n      schedule:\n        - {cron: 0 8 * * 8, for: 1h, scale: 2/1}\n",
+            (7, 18),
+            "day of the week of cron must be *, or numbers",
+        ),
+        (
+            "weirgate: 1\nsystem:\n  limits:\n    l:\n      concurrent: 5\n      schedule:\n        - {cron: 0 8 * * *, for: 25h, scale: 2/1}\n",
+            (7, 9),
+            "for must be no longer than until the next time of its cron",
+        ),
+        (
+            "weirgate: 1\nsystem:\n  limits:\n    l:\n      concurrent: 5\n      schedule:\n        - {cron: 0 8 * * *, for: 1h, scale: 2/1, tz: Europe/Berln}\n",
+            (7, 54),
+            "tz must be a zone of the IANA time zone database",
+        ),
+        (
+            "weirgate: 1\nsystem:\n  limits:\n    l:\n      concurrent: 5\n      schedule:\n        - {cron: 0 8 * * *, for: 1h, scale: 1/6}\n",
+            (7, 9),
+            "scale must be a ratio that leaves the limit 1 to 10^12 tokens",
+        ),
+        (
             "weirgate: 1\nsystem:\n  limits:\n    rpm: {capacity: 1}\n",
             (4, 10),
             "one of per_second",
@@ -638,6 +683,7 @@ async fn effective_limits_have_the_level_that_each_bucket_has_them_from() {
         level: Some(on("user-1", "gpt-4")),
         status: Some(ConfigStatus::Enforced),
         limits: vec![rate(30).in_mode(LimitMode::Soft)],
+        scales: vec![],
     };
     assert_eq!(found.buckets[0], own);
     let from = |at: usize| {

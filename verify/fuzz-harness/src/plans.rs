@@ -162,7 +162,7 @@ fn updates(case: &Case) -> Vec<Update> {
     ] {
         let limits = VersionedLimits {
             limits,
-            version: Some(LimitsVersion(1)),
+            version: Some(LimitsVersion::new(1)),
             is_own: contention == shared,
             calendar: CALENDAR,
         };
@@ -310,7 +310,7 @@ fn evaluate(
     let advanced = bucket.projected(
         VersionedLimits {
             limits,
-            version: Some(LimitsVersion(1)),
+            version: Some(LimitsVersion::new(1)),
             is_own: false,
             calendar: CALENDAR,
         },

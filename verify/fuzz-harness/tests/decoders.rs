@@ -149,8 +149,8 @@ fn attribute() -> impl Strategy<Value = Value> {
 }
 
 /// Names of attributes and fields.
-const NAMES: &str = "rf v birth uh takes th td wcu cv shard_count h due due_shard op hot look_at \
-    look_v min_shards split_bytes limits mode status shadow escrow until n parent_id cascade \
+const NAMES: &str = "rf v birth uh takes th td wcu cv cb shard_count h due due_shard op hot look_at \
+    look_v min_shards split_bytes limits mode schedule zd status shadow escrow until n parent_id cascade \
     schema at principal action before after entity_id resource q0 final total_events #c #u0#1 \
     Keys dynamodb Records";
 

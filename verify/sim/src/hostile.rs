@@ -98,6 +98,7 @@ fn damage(item: &mut Value, rng: &mut Rng) {
         attr::SAMPLE_AT,
         attr::MIN_SHARDS,
         attr::VERSION,
+        attr::BOUNDARY,
         attr::LAST_WRITE_ID,
         "b_rate_tk",
         "b_rate_cp",

@@ -1,15 +1,16 @@
 //! The limits in force for an entity on a resource, and where they come from.
 
-#[cfg(feature = "yaml")]
 use std::sync::Arc;
 
 use weirgate_shared::{
-    Config, ConfigLevel, ConfigStatus, Entity, EntityId, Limit, PlanName, Resource,
+    Config, ConfigLevel, ConfigStatus, Entity, EntityId, EpochMillis, Limit, LimitName, PlanName,
+    Resource, Scale, ZoneName,
 };
 
 use super::Admin;
 #[cfg(feature = "yaml")]
 use crate::file::FileLevels;
+use crate::values::calendar::active_scale;
 use crate::values::{EffectiveConfig, Error};
 
 /// The limits that an acquire has which brings none itself.
@@ -42,8 +43,29 @@ pub struct EffectiveBucket {
     /// Whether the limits apply; `None` without a configuration. A [stop](Admin::stop) is not a part
     /// of it.
     pub status: Option<ConfigStatus>,
-    /// Limits in their effective modes.
+    /// Limits in their effective modes, as their schedules scale them now.
     pub limits: Vec<Limit>,
+    /// What the schedules of limits say now; empty without schedules.
+    #[cfg_attr(
+        feature = "serde",
+        serde(default, skip_serializing_if = "Vec::is_empty")
+    )]
+    pub scales: Vec<LimitScale>,
+}
+
+/// What the schedule of a limit says now.
+#[derive(Debug, Clone, PartialEq, Eq)]
+#[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize))]
+pub struct LimitScale {
+    /// Name of the limit.
+    pub limit: LimitName,
+    /// Scale of the rule in force; `1/1` if no rule is.
+    pub scale: Scale,
+    /// Instant until which it is in force: the next boundary of the schedule.
+    #[cfg_attr(feature = "serde", serde(rename = "until_ms"))]
+    pub until: EpochMillis,
+    /// Zone of the schedule.
+    pub tz: ZoneName,
 }
 
 /// A level, and its configuration.
@@ -85,7 +107,8 @@ impl Admin {
                 let of = self.membership(&file, entity).await?;
                 let plan = of.plan.as_ref();
                 let levels = self.levels(&file, entity, plan, resource).await?;
-                let mut buckets = vec![EffectiveBucket::of(entity, &levels)];
+                let now = self.session.now();
+                let mut buckets = vec![EffectiveBucket::of(entity, &levels, now)];
                 let missing_plan = match plan {
                     Some(plan) if !file.has_plan(plan) && !self.has_plan(plan).await? => of.plan,
                     _ => None,
@@ -95,7 +118,7 @@ impl Admin {
                     let of = self.membership(&file, &parent).await?;
                     let plan = of.plan.as_ref();
                     let levels = self.levels(&file, &parent, plan, resource).await?;
-                    let bucket = EffectiveBucket::of(&parent, &levels);
+                    let bucket = EffectiveBucket::of(&parent, &levels, now);
                     buckets.extend(bucket.level.is_some().then_some(bucket));
                     entities.push(parent);
                     next = of.parent;
@@ -148,18 +171,38 @@ impl Admin {
 }
 
 impl EffectiveBucket {
-    fn of(entity: &EntityId, levels: &[ConfiguredLevel]) -> Self {
+    fn of(entity: &EntityId, levels: &[ConfiguredLevel], now: EpochMillis) -> Self {
         let in_force = levels
             .iter()
             .find_map(|of| Some((&of.level, of.config.as_ref()?)));
-        let in_force =
-            in_force.map(|(level, config)| EffectiveConfig::new(level.clone(), config, None));
+        let limits = in_force.map_or(&[][..], |(_, config)| &config.limits);
+        let scales = limits.iter().filter_map(|limit| LimitScale::of(limit, now));
+        let scales = scales.collect();
+        let in_force = in_force.map(|(level, config)| {
+            let config = EffectiveConfig::new(level.clone(), config, None);
+            Arc::new(config).at(now)
+        });
+        let in_force = in_force.as_ref();
         Self {
             entity: entity.clone(),
-            status: in_force.as_ref().map(|config| config.status),
-            limits: (in_force.as_ref()).map_or_else(Vec::new, |config| config.limits.to_vec()),
-            level: in_force.map(|config| config.level),
+            status: in_force.map(|config| config.status),
+            limits: in_force.map_or_else(Vec::new, |config| config.limits.to_vec()),
+            level: in_force.map(|config| config.level.clone()),
+            scales,
         }
+    }
+}
+
+impl LimitScale {
+    fn of(limit: &Limit, now: EpochMillis) -> Option<Self> {
+        let schedule = limit.schedule()?;
+        let active = active_scale(schedule, now)?;
+        Some(Self {
+            limit: limit.name().clone(),
+            scale: active.scale,
+            until: active.until,
+            tz: schedule.zone_name(),
+        })
     }
 }
 

@@ -4,7 +4,7 @@ use weirgate_shared::{Limit, MAX_SHARDS};
 
 use super::Admin;
 use crate::bucket::Resharding;
-use crate::values::{Error, check_limit_count};
+use crate::values::{Error, check_limit_count, check_windows};
 
 impl Admin {
     /// Splits a bucket into `shards` ahead of a load, or merges it back. Returns the resulting
@@ -47,6 +47,7 @@ impl Admin {
                     .buckets
                     .bucket(entity.try_into()?, resource.try_into()?);
                 check_limit_count(limits)?;
+                check_windows(limits)?;
                 Resharding::new(&self.session, bucket, limits, shards)?
                     .run()
                     .await

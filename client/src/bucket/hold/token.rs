@@ -78,7 +78,7 @@ impl Hold {
             namespace: self.bucket.key.namespace.to_string(),
             entity: self.bucket.key.entity.to_string(),
             resource: self.bucket.key.resource.to_string(),
-            version: self.limits.version.map(|version| version.0),
+            version: self.limits.version.map(|version| version.number),
             is_own: self.limits.is_own(),
             limits: self.limit_tokens(),
             parts: self.parts.iter().map(PartToken::of).collect(),
@@ -126,7 +126,7 @@ impl HoldToken {
             brought.extend(limit.brought()?);
             states.insert(name, LimitState::new(rule.capacity, rule));
         }
-        let limits = Limits::new(brought.into(), self.version.map(LimitsVersion));
+        let limits = Limits::new(brought.into(), self.version.map(LimitsVersion::new));
         let limits = if self.is_own { limits.own() } else { limits };
         let bucket = buckets.bucket(
             self.entity.as_str().try_into()?,

@@ -171,7 +171,7 @@ mod tests {
         let request = BucketRequest {
             asks: Asks::of(Effect::Enforce, needs(asked.needs)),
             limits: if asked.brings_others {
-                limits().with_version(weirgate_shared::LimitsVersion(7))
+                limits().with_version(weirgate_shared::LimitsVersion::new(7))
             } else {
                 limits()
             },

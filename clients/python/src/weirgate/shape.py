@@ -139,7 +139,11 @@ _TOKENS = _within(10**12)
 _RATE = _and(_NAMED, fields(capacity_tokens=_TOKENS, refill_tokens=_TOKENS, refill_period_ms=_within(366 * 86_400_000)))
 _WINDOW = re.compile("[^/]*/[^,]")
 _QUOTA = fields(quota_tokens=_TOKENS, text=lambda value: text(value) and _WINDOW.match(value) is not None)
-_CONFIGURED = list_of(_or(_RATE, _and(_NAMED, fields(slots=_TOKENS)), _and(_NAMED, _QUOTA)))
+def _is_scheduled(value: Any) -> bool:
+    return "schedule" not in value or type(value.get("text")) is str and ",schedule=" in value["text"]
+
+
+_CONFIGURED = list_of(_and(_or(_RATE, _and(_NAMED, fields(slots=_TOKENS)), _and(_NAMED, _QUOTA)), _is_scheduled))
 _LEVEL = _or(
     fields(level=one_of("entity_resource"), entity=some_text, resource=some_text),
     fields(level=one_of("entity"), entity=some_text),

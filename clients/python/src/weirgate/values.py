@@ -77,6 +77,8 @@ class Limit:
     mode: Mode = "enforced"
     window: str = ""
     """Window of a quota: `"month,day=15,at=09:00,tz=Europe/Berlin"`, or `"5h"` from the first use."""
+    schedule: str = ""
+    """Rules that scale a configured limit: `"0 8 * * 1-5 for 10h scale 2/1 tz Europe/Berlin"`. The agent checks them."""
 
     @property
     def kind(self) -> Kind:
@@ -89,6 +91,8 @@ class Limit:
         check.whole(f"{of} capacity", self.capacity, 1, check.MAX_TOKENS, _RANGE)
         if type(self.window) is not str or (self.window and (self.refill or self.period)):
             check.refuse(f"{of} window", "text, and left out of a rate", self.window)
+        if type(self.schedule) is not str:
+            check.refuse(f"{of} schedule", "text", self.schedule)
         if type(self.refill) is not int or type(self.period) not in (int, float) or self.refill or self.period:
             _check_rate(self.name, self.refill, self.period)
 
@@ -142,19 +146,24 @@ class Limit:
     @classmethod
     def parse(cls, json: Mapping[str, Any]) -> Limit:
         """Reads a limit as the agent writes it."""
+        name, mode = json["name"], json["mode"]
+        text, _, schedule = json["text"].partition(",schedule=") if "schedule" in json else (json.get("text"), "", "")
         if "quota_tokens" in json:
-            window = json["text"].split("/", 1)[-1].split(",mode=")[0]
-            return cls(json["name"], json["quota_tokens"], mode=json["mode"], window=window)
+            window = text.split("/", 1)[-1].split(",mode=")[0]
+            return cls(name, json["quota_tokens"], mode=mode, window=window, schedule=schedule)
         if "slots" in json:
-            return cls(json["name"], json["slots"], mode=json["mode"])
+            return cls(name, json["slots"], mode=mode, schedule=schedule)
         period = json["refill_period_ms"] / 1000
-        return cls(json["name"], json["capacity_tokens"], json["refill_tokens"], period, json["mode"])
+        return cls(name, json["capacity_tokens"], json["refill_tokens"], period, mode, schedule=schedule)
 
     def json(self) -> Union[str, dict[str, Any]]:
         """Returns the limit as the agent reads it."""
         if self.window:
             kind = "session" if self.window[0].isdigit() else "quota"
-            return f"{self.name}={kind}:{int(self.capacity)}/{self.window},mode={self.mode}"
+            return f"{self.name}={kind}:{int(self.capacity)}/{self.window},mode={self.mode}{self._schedule()}"
+        if self.schedule:
+            rate = f"{int(self.refill)}/{round(self.period * 1000)}ms,burst={int(self.capacity)}"
+            return f"{self.name}={rate if self.refill else int(self.capacity)},mode={self.mode}{self._schedule()}"
         if self.period == 0:
             return {"name": self.name, "slots": int(self.capacity), "mode": self.mode}
         return {
@@ -164,6 +173,9 @@ class Limit:
             "refill_period_ms": round(self.period * 1000),
             "mode": self.mode,
         }
+
+    def _schedule(self) -> str:
+        return f",schedule={self.schedule}" if self.schedule else ""
 
 
 Limits = Sequence[Union[Limit, str]]

@@ -38,6 +38,7 @@ impl<'a> Fields<'a> for Image {
             | attr::MIN_SHARDS
             | attr::SPLIT_BYTES
             | attr::VERSION
+            | attr::BOUNDARY
             | attr::SAMPLE_AT
             | attr::SAMPLE_WRITE_SEQ => {}
             attr::ESCROW => {

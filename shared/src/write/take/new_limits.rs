@@ -10,7 +10,7 @@ use crate::write::conditions::{push_new, require_refilled_at};
 use crate::write::credit::BalanceUpdate;
 use crate::write::update::tokens;
 use crate::write::{AttributeUpdate, Condition, Path, Take, Update, Value};
-use crate::{EpochMillis, LimitName, LimitState, Millis, Shard, item};
+use crate::{EpochMillis, LimitName, LimitState, LimitsVersion, Millis, Shard, item};
 
 impl Take<'_> {
     /// Writes the acquire's limits to the shard along with the take. Moves `rf`, so that all refill
@@ -27,19 +27,25 @@ impl Take<'_> {
             Value::Int(rf.0),
         ));
         if self.limits.overrule(shard, now) {
-            let version = Path::of(attr::VERSION);
-            update.changes.extend(match self.limits.version {
-                Some(ours) => Some(AttributeUpdate::Set(version, Value::Int(ours.0))),
-                None => shard
-                    .config_version
-                    .map(|_| AttributeUpdate::Remove(version)),
-            });
+            let (ours, known) = (self.limits.version, shard.config_version);
+            let number = |version: LimitsVersion| version.number;
+            let since = |version: LimitsVersion| version.scaled_since().map(|at| at.0);
+            for (name, ours, known) in [
+                (attr::VERSION, ours.map(number), known.map(number)),
+                (attr::BOUNDARY, ours.and_then(since), known.and_then(since)),
+            ] {
+                let path = Path::of(name);
+                update.changes.extend(match ours {
+                    Some(ours) => Some(AttributeUpdate::Set(path, Value::Int(ours))),
+                    None => known.map(|_| AttributeUpdate::Remove(path)),
+                });
+            }
         }
         reclaim(&mut update, shard, now);
         let changed = self.changed(shard, now);
         let differs =
             |(name, state): (&LimitName, &LimitState)| changed.limits[name].rule != state.rule;
-        let is_ordered = self.limits.order(shard.config_version).is_some();
+        let is_ordered = self.limits.order(shard.config_version, now).is_some();
         if !is_ordered && shard.limits.iter().any(differs) {
             update.changes.push(AttributeUpdate::Set(
                 Path::of(attr::RULE_AT),

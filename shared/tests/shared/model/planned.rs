@@ -119,7 +119,7 @@ fn takes(view: &Shard, brought: &[Limit], roll: Roll, at: EpochMillis) -> Vec<Up
                     others_per_day: 86_400_000,
                 },
             ] {
-                for version in [None, Some(LimitsVersion(7))] {
+                for version in [None, Some(LimitsVersion::new(7))] {
                     let op = WriteId::from_bits(3);
                     let take = Take {
                         limits: VersionedLimits {

@@ -3,15 +3,18 @@
 use std::fmt;
 use std::str::FromStr;
 
-use jiff::ToSpan;
-use jiff::civil::{Date, DateTime};
-use weirgate_shared::WindowError;
+use time::{Date, Duration, Month, OffsetDateTime};
 
-use crate::error;
+use crate::WindowError;
 
 /// Maximum years to look for the next day: 29 February occurs on each day of the week every 28 years,
 /// or within 40 where a century is no leap year.
-const MAX_YEARS: i16 = 41;
+const MAX_YEARS: i32 = 41;
+const DAY_MINUTES: i64 = 24 * 60;
+
+/// A minute that a clock shows, counted from 1970-01-01 00:00 on that clock.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct ClockMinute(pub i64);
 
 /// Minutes of the calendar by five fields: minute, hour, day of the month, month, day of the week.
 ///
@@ -32,28 +35,32 @@ pub struct Cron {
 }
 
 impl Cron {
-    /// Returns the last time at or before another one.
-    pub(crate) fn floor(&self, at: DateTime) -> Option<DateTime> {
-        let minute = i32::from(at.hour()) * 60 + i32::from(at.minute());
-        let today = Some(at.date()).filter(|date| self.has_day(*date));
-        match today.and_then(|today| Some(at_minute(today, self.last_minute(minute)?))) {
-            Some(time) => Some(time),
+    /// Returns the last minute of the fields at or before another one; `None` if it is outside the
+    /// years -9999 to 9999.
+    #[must_use]
+    pub fn floor(&self, at: ClockMinute) -> Option<ClockMinute> {
+        let (date, minute) = at.split()?;
+        let today = self.has_day(date).then(|| self.last_minute(minute));
+        match today.flatten() {
+            Some(minute) => Some(ClockMinute::of(date, minute)),
             None => {
-                let day = self.day_from(at.date().yesterday().ok()?, false)?;
-                Some(at_minute(day, self.last_minute(24 * 60 - 1)?))
+                let day = self.day_from(date.previous_day()?, false)?;
+                Some(ClockMinute::of(day, self.last_minute(DAY_MINUTES - 1)?))
             }
         }
     }
 
-    /// Returns the first time after another one.
-    pub(crate) fn next(&self, at: DateTime) -> Option<DateTime> {
-        let minute = i32::from(at.hour()) * 60 + i32::from(at.minute()) + 1;
-        let today = Some(at.date()).filter(|date| self.has_day(*date));
-        match today.and_then(|today| Some(at_minute(today, self.first_minute(minute)?))) {
-            Some(time) => Some(time),
+    /// Returns the first minute of the fields after another one; `None` if it is outside the years
+    /// -9999 to 9999.
+    #[must_use]
+    pub fn next(&self, at: ClockMinute) -> Option<ClockMinute> {
+        let (date, minute) = at.split()?;
+        let today = self.has_day(date).then(|| self.first_minute(minute + 1));
+        match today.flatten() {
+            Some(minute) => Some(ClockMinute::of(date, minute)),
             None => {
-                let day = self.day_from(at.date().tomorrow().ok()?, true)?;
-                Some(at_minute(day, self.first_minute(0)?))
+                let day = self.day_from(date.next_day()?, true)?;
+                Some(ClockMinute::of(day, self.first_minute(0)?))
             }
         }
     }
@@ -62,33 +69,36 @@ impl Cron {
     fn day_from(&self, date: Date, forwards: bool) -> Option<Date> {
         let mut day = date;
         while (day.year() - date.year()).abs() <= MAX_YEARS {
-            let has_month = has(self.months, day.month());
+            let has_month = has(self.months, u8::from(day.month()));
             if has_month && self.has_day(day) {
                 return Some(day);
             }
-            let next = match (has_month, forwards) {
-                (true, true) => day.tomorrow(),
-                (true, false) => day.yesterday(),
-                (false, true) => day.first_of_month().checked_add(1.month()),
-                (false, false) => day.first_of_month().yesterday(),
+            let days = match (has_month, forwards) {
+                (true, _) => 1,
+                (false, true) => day.month().length(day.year()) - day.day() + 1,
+                (false, false) => day.day(),
             };
-            day = next.ok()?;
+            let days = Duration::days(days.into());
+            day = match forwards {
+                true => day.checked_add(days),
+                false => day.checked_sub(days),
+            }?;
         }
         None
     }
 
     fn has_day(&self, date: Date) -> bool {
         let of_month = has(self.days, date.day());
-        let of_week = has(self.weekdays, date.weekday().to_sunday_zero_offset());
+        let of_week = has(self.weekdays, date.weekday().number_days_from_sunday());
         let day = match self.either {
             true => of_month || of_week,
             false => of_month && of_week,
         };
-        day && has(self.months, date.month())
+        day && has(self.months, u8::from(date.month()))
     }
 
     /// Returns the first minute of the day from `minute` on.
-    fn first_minute(&self, minute: i32) -> Option<i32> {
+    fn first_minute(&self, minute: i64) -> Option<i64> {
         (minute / 60..24)
             .filter(|hour| has(self.hours, *hour))
             .find_map(|hour| {
@@ -99,7 +109,7 @@ impl Cron {
     }
 
     /// Returns the last minute of the day up to `minute`.
-    fn last_minute(&self, minute: i32) -> Option<i32> {
+    fn last_minute(&self, minute: i64) -> Option<i64> {
         (0..=minute / 60)
             .rev()
             .filter(|hour| has(self.hours, *hour))
@@ -112,22 +122,38 @@ impl Cron {
 
     /// Returns whether some year has a day of the fields.
     fn ever_occurs(&self) -> bool {
-        let longest = |month| match month {
-            2 => 29,
-            4 | 6 | 9 | 11 => 30,
-            _ => 31,
-        };
-        let mut months = (1..=12).filter(|month| has(self.months, *month));
-        self.either || months.any(|month| (1..=longest(month)).any(|day| has(self.days, day)))
+        const LEAP_YEAR: i32 = 2000;
+        let months = (1..=12).filter_map(|month| Month::try_from(month).ok());
+        let mut months = months.filter(|month| has(self.months, u8::from(*month)));
+        let has_day = |month: Month| (1..=month.length(LEAP_YEAR)).any(|day| has(self.days, day));
+        self.either || months.any(has_day)
     }
 }
 
-fn at_minute(date: Date, minute: i32) -> DateTime {
-    let part = |number| i8::try_from(number).unwrap_or_default();
-    date.at(part(minute / 60), part(minute % 60), 0, 0)
+impl ClockMinute {
+    fn split(self) -> Option<(Date, i64)> {
+        let day = OffsetDateTime::UNIX_EPOCH.date();
+        let day = day.checked_add(Duration::days(self.0.div_euclid(DAY_MINUTES)))?;
+        Some((day, self.0.rem_euclid(DAY_MINUTES)))
+    }
+
+    fn of(date: Date, minute: i64) -> Self {
+        let since = date - OffsetDateTime::UNIX_EPOCH.date();
+        Self(since.whole_days() * DAY_MINUTES + minute)
+    }
 }
 
-fn has(bits: u64, number: impl Into<i32>) -> bool {
+/// The minute as `2026-03-08 02:30`.
+impl fmt::Display for ClockMinute {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Some((date, minute)) = self.split() else {
+            return write!(f, "minute {}", self.0);
+        };
+        write!(f, "{date} {:02}:{:02}", minute / 60, minute % 60)
+    }
+}
+
+fn has(bits: u64, number: impl Into<i64>) -> bool {
     let bit = u32::try_from(number.into()).unwrap_or(u32::MAX);
     bits.checked_shr(bit)
         .is_some_and(|shifted| shifted & 1 == 1)
@@ -186,7 +212,7 @@ impl Field {
             .split(',')
             .try_fold(0, |bits, part| Some(bits | self.part(part)?));
         bits.ok_or_else(|| {
-            error::field(self.name, text, self.takes, "write for example 0 8 * * 1-5")
+            WindowError::field(self.name, text, self.takes, "write for example 0 8 * * 1-5")
         })
     }
 
@@ -242,7 +268,7 @@ impl FromStr for Cron {
             let takes = "five fields, so that it changes at most once a minute";
             let remedy =
                 "write minute, hour, day, month and day of the week, for example 0 8 * * 1-5";
-            return Err(error::field("cron", text, takes, remedy));
+            return Err(WindowError::field("cron", text, takes, remedy));
         };
         let weekdays = WEEKDAY.parse(weekday)?;
         let cron = Self {
@@ -260,7 +286,7 @@ impl FromStr for Cron {
             false => {
                 let takes = "a day that some month of the fields has";
                 let remedy = "correct the day or the month";
-                Err(error::field("cron", text, takes, remedy))
+                Err(WindowError::field("cron", text, takes, remedy))
             }
         }
     }
