@@ -173,7 +173,7 @@ func (c *Client) Peek(ctx context.Context, entity, resource string, options *Pee
 	return &Balances{found.Status, statuses(found.Limits), spanOrNil(found.RetryAfterMs), answered.rateLimitFields()}, nil
 }
 
-// Usage reads what an entity, a resource, or an entity on a resource consumed.
+// Usage reads what an entity or the entities of a plan, a resource, or both consumed.
 func (c *Client) Usage(ctx context.Context, query UsageQuery) (*UsageTotal, error) {
 	asked, err := usageRequest(query, fields{"total": true})
 	if err != nil {

@@ -466,12 +466,23 @@ func TestWrongRequestsAreNotSent(t *testing.T) {
 	refused(err, "bucket")
 	_, err = grant.Renew(background, 0)
 	refused(err, "lasts")
-	for _, level := range []weirgate.Level{{}, {System: true, Entity: "a"}, {System: true, Resource: "a"}} {
+	for _, level := range []weirgate.Level{{}, {System: true, Entity: "a"}, {System: true, Plan: "a"}, {System: true, Resource: "a"}} {
 		_, err = client.SetLimits(background, level, weirgate.LimitsPatch{Status: weirgate.StatusDisabled})
 		refused(err, "level")
 		_, err = client.DeleteLimits(background, level, "")
 		refused(err, "level")
 	}
+	both, query := weirgate.Level{Entity: "a", Plan: "pro"}, aDay
+	query.Entity, query.Plan = "a", "pro"
+	const beside = `Plan must be left out beside Entity, got "pro"`
+	_, err = client.SetLimits(background, both, weirgate.LimitsPatch{Status: weirgate.StatusDisabled})
+	refused(err, beside)
+	_, err = client.DeleteLimits(background, both, "")
+	refused(err, beside)
+	_, err = client.Usage(background, query)
+	refused(err, beside)
+	_, err = client.UsageRows(background, query, "")
+	refused(err, beside)
 	_, err = client.SetLimits(background, weirgate.Level{System: true}, weirgate.LimitsPatch{})
 	refused(err, "sets nothing")
 	_, err = client.SetLimits(background, weirgate.Level{System: true}, weirgate.LimitsPatch{Status: "off"})
@@ -542,6 +553,8 @@ func TestAnAnswerWithoutEveryFieldIsNotOneOfTheAgent(t *testing.T) {
 		{"name": "slots", "slots": 2, "mode": "soft"},
 		{"text": "tpm=quota:10/month,mode=soft", "name": "tpm", "quota_tokens": 10, "mode": "soft"}], "status": "enforced", "is_shadow": false}`
 	level := `{"level": "entity_resource", "entity": "a", "resource": "api"}`
+	ofPlan := `{"level": {"level": "plan_resource", "plan": "pro", "resource": "api"}, "config": null, "is_from_file": false},
+		{"level": {"level": "plan", "plan": "pro"}, "config": null, "is_from_file": false}`
 	whole := map[string]string{
 		"acquire": `{"grant": "g1", "lease": {"expires_at_ms": 5}, "amounts": [{"rpm": 1}], "limits": [` + status + `],
 			"would_deny": {"retry_after_ms": 5, "limits": [` + status + `]}, "degraded": {"reason": "no answer"}}`,
@@ -550,7 +563,8 @@ func TestAnAnswerWithoutEveryFieldIsNotOneOfTheAgent(t *testing.T) {
 		"usage":      `{` + used + `, "unreadable": [{"error": "wrong"}]}`,
 		"usage_rows": `{"items": [{"entity": "a", "resource": "api", "start_ms": 0, "end_ms": 5, ` + used + `}], "next": "p2"}`,
 		"limits": `{"buckets": [{"entity": "a", "level": ` + level + `, "status": "enforced", "limits": []}],
-			"levels": [{"level": ` + level + `, "config": ` + config + `, "is_from_file": false}]}`,
+			"levels": [{"level": ` + level + `, "config": ` + config + `, "is_from_file": false}, ` + ofPlan + `],
+			"missing_plan": "pro"}`,
 		"set_limits": `{"changed": true, "before": ` + config + `, "after": ` + config + `}`,
 	}
 	var current string
@@ -584,6 +598,40 @@ func TestAnAnswerWithoutEveryFieldIsNotOneOfTheAgent(t *testing.T) {
 	}
 }
 
+func TestLimitsInForceHaveTheLevelsOfThePlanAndThePlanThatLacksThem(t *testing.T) {
+	levels := []string{
+		`{"level":"entity","entity":"a"}`, `{"level":"plan_resource","plan":"pro","resource":"api"}`, `{"level":"plan","plan":"pro"}`,
+	}
+	var current string
+	server := serve(t, func(w http.ResponseWriter, _ string) { io.WriteString(w, current) })
+	client := newClient(t, weirgate.Options{URL: server.URL, Retries: -1})
+	for _, missing := range []string{"pro", ""} {
+		of := []string{}
+		for _, level := range levels {
+			of = append(of, `{"level": `+level+`, "config": null, "is_from_file": false}`)
+		}
+		current = `{"buckets": [{"entity": "a", "level": null, "status": null, "limits": []}], "levels": [` + strings.Join(of, ",") + `]`
+		if missing != "" {
+			current += `, "missing_plan": "` + missing + `"`
+		}
+		current += `}`
+		found, err := client.Limits(background, "a", "api")
+		if err != nil {
+			t.Fatal(err)
+		}
+		if found.MissingPlan != missing {
+			t.Errorf("%q is missing, not %q", found.MissingPlan, missing)
+		}
+		kinds := []weirgate.LevelKind{weirgate.OfEntity, weirgate.OfPlanResource, weirgate.OfPlan}
+		for at, of := range found.Levels {
+			written, _ := json.Marshal(of.Level)
+			if string(written) != levels[at] || of.Level.Kind() != kinds[at] {
+				t.Errorf("%s is %s, %s", levels[at], written, of.Level.Kind())
+			}
+		}
+	}
+}
+
 // mutate calls a function with a JSON value of which each part once is missing, or of another type.
 func mutate(value any, each func(wrong string, isOptional bool)) {
 	var walk func(part any)
@@ -598,7 +646,7 @@ func mutate(value any, each func(wrong string, isOptional bool)) {
 				// What is not read, may be null, or is not in every answer.
 				isOptional := name == "retry_after_ms" || name == "unreadable"
 				delete(of, name)
-				each(whole(), isOptional || name == "rpm" || name == "tpm")
+				each(whole(), isOptional || name == "rpm" || name == "tpm" || name == "missing_plan")
 				of[name] = map[string]any{"another": []any{}}
 				if _, is := inner.(map[string]any); is {
 					of[name] = 5.5

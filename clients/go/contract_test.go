@@ -115,11 +115,11 @@ type call struct {
 	TakeMore         weirgate.Amounts `json:"take_more"`
 	RenewMs          int64            `json:"renew_ms"`
 	End              string
-	Scope            struct{ Entity, Resource string }
+	Scope            struct{ Entity, Plan, Resource string }
 	By               string
 	Total            bool
 	Page             string
-	Level            struct{ Level, Entity, Resource string }
+	Level            struct{ Level, Entity, Plan, Resource string }
 	Status           string
 	IsShadow         *bool `json:"is_shadow"`
 	Replace          bool
@@ -298,8 +298,8 @@ func (r *run) peek(ctx context.Context, asked call) (object, error) {
 func (r *run) usage(ctx context.Context, asked call) (object, error) {
 	today := time.Now().UTC().Truncate(24 * time.Hour)
 	query := weirgate.UsageQuery{
-		Entity: r.entity(asked.Scope.Entity), Resource: asked.Scope.Resource, By: weirgate.Interval(asked.By),
-		Start: today.AddDate(0, 0, -1), End: today.AddDate(0, 0, 1),
+		Entity: r.entity(asked.Scope.Entity), Plan: asked.Scope.Plan, Resource: asked.Scope.Resource,
+		By: weirgate.Interval(asked.By), Start: today.AddDate(0, 0, -1), End: today.AddDate(0, 0, 1),
 	}
 	if asked.Total {
 		total, err := r.client.Usage(ctx, query)
@@ -333,7 +333,9 @@ func (r *run) limits(ctx context.Context, asked call) (object, error) {
 
 func (r *run) level(asked call) weirgate.Level {
 	level := asked.Level
-	return weirgate.Level{Entity: r.entity(level.Entity), Resource: level.Resource, System: level.Level == "system"}
+	return weirgate.Level{
+		Entity: r.entity(level.Entity), Plan: level.Plan, Resource: level.Resource, System: level.Level == "system",
+	}
 }
 
 func (r *run) setLimits(ctx context.Context, asked call) (object, error) {

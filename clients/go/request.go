@@ -167,15 +167,17 @@ func peekRequest(entity, resource string, options *PeekOptions) (*request, error
 }
 
 func usageRequest(query UsageQuery, more fields) (*request, error) {
-	scope := fields{}
-	if query.Entity != "" {
-		scope["entity"] = query.Entity
+	if err := checkPlan(query.Entity, query.Plan); err != nil {
+		return nil, err
 	}
-	if query.Resource != "" {
-		scope["resource"] = query.Resource
+	scope := fields{}
+	for name, given := range map[string]string{"entity": query.Entity, "plan": query.Plan, "resource": query.Resource} {
+		if given != "" {
+			scope[name] = given
+		}
 	}
 	if len(scope) == 0 {
-		return nil, invalid("the query must have Entity, Resource or both, got none: add one")
+		return nil, invalid("the query must have Entity or Plan, Resource, or both, got none: add one")
 	}
 	by := query.By
 	if by == "" {
@@ -238,14 +240,25 @@ func deleteLimitsRequest(level Level, author string) (*request, error) {
 }
 
 func levelFields(level Level, author string) (fields, error) {
-	if level.System == (level.Entity != "" || level.Resource != "") {
-		return nil, invalid("a level must have Entity, Resource or both, or System alone: give one of these")
+	if err := checkPlan(level.Entity, level.Plan); err != nil {
+		return nil, err
+	}
+	if level.System == (level.Entity != "" || level.Plan != "" || level.Resource != "") {
+		return nil, invalid("a level must have Entity or Plan, Resource, or both, or System alone: give one of these")
 	}
 	body := fields{"level": level}
 	if author != "" {
 		body["author"] = author
 	}
 	return body, nil
+}
+
+// checkPlan requires that a plan stands without an entity.
+func checkPlan(entity, plan string) error {
+	if entity != "" && plan != "" {
+		return refuse("Plan", "left out beside Entity", quoted(plan))
+	}
+	return nil
 }
 
 func settleRequest(token string, changes fields) *request {

@@ -340,8 +340,8 @@ const (
 // A UsageQuery is whose usage is asked for, and from when to when: each the start of an hour, a day or a month in UTC, as By
 // says.
 type UsageQuery struct {
-	// Entity or Resource, or both.
-	Entity, Resource string
+	// Entity or Plan, Resource, or both. Usage of a plan is that of the entities which have it now.
+	Entity, Plan, Resource string
 	// By is Daily by default.
 	By         Interval
 	Start, End time.Time
@@ -386,20 +386,20 @@ type UsageRow struct {
 // A UsagePage is a page of usage.
 type UsagePage struct {
 	Rows []UsageRow
-	// Next is the page of the next one; empty after the last.
+	// Next is the page of the next one; empty after the last. A page before it may have no rows.
 	Next string
 	// Unreadable is as that of a total.
 	Unreadable []string
 }
 
-// A Level is what limits of the table are for: an entity on a resource, an entity, a resource, or with System alone the
-// whole namespace.
+// A Level is what limits of the table are for: an entity or a plan, a resource, or both, or with System alone the whole
+// namespace.
 type Level struct {
-	Entity, Resource string
-	System           bool
+	Entity, Plan, Resource string
+	System                 bool
 }
 
-// LevelKind is which of the four a level is.
+// LevelKind is which of the six a level is.
 type LevelKind string
 
 const (
@@ -407,19 +407,27 @@ const (
 	OfEntityResource LevelKind = "entity_resource"
 	// OfEntity is an entity on all resources.
 	OfEntity LevelKind = "entity"
+	// OfPlanResource is the entities of a plan on a resource.
+	OfPlanResource LevelKind = "plan_resource"
+	// OfPlan is the entities of a plan on all resources.
+	OfPlan LevelKind = "plan"
 	// OfResource is a resource for all entities.
 	OfResource LevelKind = "resource"
 	// OfSystem is the whole namespace.
 	OfSystem LevelKind = "system"
 )
 
-// Kind returns which of the four it is.
+// Kind returns which of the six it is.
 func (l Level) Kind() LevelKind {
 	switch {
 	case l.Entity != "" && l.Resource != "":
 		return OfEntityResource
 	case l.Entity != "":
 		return OfEntity
+	case l.Plan != "" && l.Resource != "":
+		return OfPlanResource
+	case l.Plan != "":
+		return OfPlan
 	case l.Resource != "":
 		return OfResource
 	default:
@@ -430,12 +438,13 @@ func (l Level) Kind() LevelKind {
 type levelJSON struct {
 	Level    LevelKind `json:"level"`
 	Entity   string    `json:"entity,omitempty"`
+	Plan     string    `json:"plan,omitempty"`
 	Resource string    `json:"resource,omitempty"`
 }
 
 // MarshalJSON returns the level as the agent reads it.
 func (l Level) MarshalJSON() ([]byte, error) {
-	return json.Marshal(levelJSON{l.Kind(), l.Entity, l.Resource})
+	return json.Marshal(levelJSON{l.Kind(), l.Entity, l.Plan, l.Resource})
 }
 
 // UnmarshalJSON reads a level as the agent writes it.
@@ -444,8 +453,8 @@ func (l *Level) UnmarshalJSON(data []byte) error {
 	if err := json.Unmarshal(data, &found); err != nil {
 		return err
 	}
-	*l = Level{Entity: found.Entity, Resource: found.Resource, System: found.Level == OfSystem}
-	if l.Kind() != found.Level {
+	*l = Level{Entity: found.Entity, Plan: found.Plan, Resource: found.Resource, System: found.Level == OfSystem}
+	if l.Kind() != found.Level || (l.Entity != "" && l.Plan != "") {
 		return errNotOfTheAgent
 	}
 	return nil
@@ -465,6 +474,9 @@ type EffectiveLimits struct {
 	Buckets []EffectiveBucket `json:"buckets"`
 	// Levels has the levels of the entity on the resource. The first one with a configuration wins.
 	Levels []ConfiguredLevel `json:"levels"`
+	// MissingPlan is the entity's plan, if no level of it has limits: those of the resource or the system apply. Empty
+	// otherwise.
+	MissingPlan string `json:"missing_plan,omitempty"`
 }
 
 // An EffectiveBucket is the limits in force for one bucket.

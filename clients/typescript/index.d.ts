@@ -123,8 +123,10 @@ export interface PeekOptions extends CallOptions {
 }
 
 export interface UsageOptions extends CallOptions {
-  /** Whose usage; `entity`, `resource`, or both. */
+  /** Whose usage: `entity` or `plan`, `resource`, or both. */
   entity?: string | undefined;
+  /** The entities that have the plan now. */
+  plan?: string | undefined;
   resource?: string | undefined;
   /** `"day"` by default. */
   by?: Interval | undefined;
@@ -138,9 +140,10 @@ export interface UsageRowsOptions extends UsageOptions {
   page?: string | undefined;
 }
 
-/** A level of the table: an entity, a resource, an entity on a resource, or with `system` alone the whole namespace. */
+/** A level of the table: an entity or a plan, a resource, or both, or with `system` alone the whole namespace. */
 export interface OfLevel {
   entity?: string | undefined;
+  plan?: string | undefined;
   resource?: string | undefined;
   system?: true | undefined;
 }
@@ -239,7 +242,7 @@ export interface UsageRow extends Usage {
 
 export interface UsagePage {
   readonly rows: readonly UsageRow[];
-  /** `page` of the next one; null after the last. */
+  /** `page` of the next one; null after the last. A page before it may be empty. */
   readonly next: string | null;
   /** As that of a total. */
   readonly unreadable: readonly string[];
@@ -247,8 +250,9 @@ export interface UsagePage {
 
 /** What limits of the table are for. The names that the kind does not have are null. */
 export interface Level {
-  readonly kind: "entity_resource" | "entity" | "resource" | "system";
+  readonly kind: "entity_resource" | "entity" | "plan_resource" | "plan" | "resource" | "system";
   readonly entity: string | null;
+  readonly plan: string | null;
   readonly resource: string | null;
 }
 
@@ -284,6 +288,8 @@ export interface EffectiveLimits {
   readonly buckets: readonly EffectiveBucket[];
   /** The levels of the entity on the resource. The first one with a configuration wins. */
   readonly levels: readonly ConfiguredLevel[];
+  /** The entity's plan, if no level of it has limits: those of the resource or the system apply. Null otherwise. */
+  readonly missingPlan: string | null;
 }
 
 /** The limits of a level before and after a change. */
@@ -332,7 +338,7 @@ export declare class Client {
   /** Reads the balance of one limit; undefined if the bucket does not have it. */
   remaining(entity: string, resource: string, limit: string, options?: PeekOptions): Promise<number | undefined>;
 
-  /** Reads what an entity, a resource, or an entity on a resource consumed. */
+  /** Reads what an entity or the entities of a plan, a resource, or both consumed. */
   usage(options: UsageOptions): Promise<UsageTotal>;
 
   /** Reads the same by interval, and by bucket. */

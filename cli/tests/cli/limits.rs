@@ -756,7 +756,9 @@ async fn plans_are_set_listed_exported_applied_and_deleted() {
     let refused = table.run("plans delete pro --yes");
     assert_eq!(refused.code, Some(2), "{refused:?}");
     assert!(
-        refused.stderr.contains("plan pro is in use by 1 entities"),
+        refused
+            .stderr
+            .contains("plan pro is in use: entities with it are 1,"),
         "{refused:?}"
     );
     table.text("plans delete pro --force --yes");
@@ -764,7 +766,7 @@ async fn plans_are_set_listed_exported_applied_and_deleted() {
     assert!(why.contains("plan pro of acme has no limits"), "{why}");
     let doctor = table.run("doctor");
     assert!(
-        doctor.stdout.contains("pro (1 entities, for example acme)"),
+        doctor.stdout.contains("pro (entities: 1, such as acme)"),
         "{doctor:?}"
     );
     assert_eq!(

@@ -54,7 +54,12 @@ SCHEDULED = {
 CONFIG = {"limits": [RATE, {"name": "slots", "slots": 2, "mode": "soft"}, QUOTA, SCHEDULED], "status": "enforced", "is_shadow": False}
 EFFECTIVE = {
     "buckets": [{"entity": "a", "level": LEVEL, "status": "enforced", "limits": CONFIG["limits"]}],
-    "levels": [{"level": LEVEL, "config": CONFIG, "is_from_file": False}],
+    "levels": [
+        {"level": LEVEL, "config": CONFIG, "is_from_file": False},
+        {"level": {"level": "plan_resource", "plan": "pro", "resource": "api"}, "config": None, "is_from_file": False},
+        {"level": {"level": "plan", "plan": "pro"}, "config": None, "is_from_file": False},
+    ],
+    "missing_plan": "pro",
 }
 CHANGED = {"changed": True, "before": CONFIG, "after": CONFIG}
 PROBLEM = {
@@ -157,6 +162,7 @@ def use(found):
     elif isinstance(found, weirgate.EffectiveLimits):
         [(str(of.level), of.status, [limit.json() for limit in of.limits]) for of in found.buckets]
         [(of.level.json(), of.config and of.config.limits, of.is_from_file) for of in found.levels]
+        (found.missing_plan or "") + ""
     elif isinstance(found, weirgate.LimitsChange):
         [(config.status, config.is_shadow, config.limits) for config in (found.before, found.after) if config]
     elif not isinstance(found, weirgate.Settlement):
@@ -254,6 +260,27 @@ class Answers(unittest.TestCase):
             with self.subTest(call=call):
                 self.check_whole(call, [whole(200, json.dumps(value))])
                 self.check_whole(call, [whole(200, text) for text in mutations(value)])
+
+    def test_limits_in_force_have_the_levels_of_the_plan_and_the_plan_that_lacks_them(self):
+        current = []
+
+        def serve(peer, _):
+            while peer.read():
+                peer.send(whole(200, json.dumps(current[0])))
+
+        with Server(serve) as server:
+            subject = self.subject(server)
+            current[:] = [EFFECTIVE]
+            for found in subject.answers("limits"):
+                levels = [of.level for of in found.levels]
+                self.assertEqual(levels[1:], [weirgate.Level(plan="pro", resource="api"), weirgate.Level(plan="pro")])
+                self.assertEqual([level.kind for level in levels], ["entity_resource", "plan_resource", "plan"])
+                self.assertEqual([level.json() for level in levels], [of["level"] for of in EFFECTIVE["levels"]])
+                self.assertEqual([*map(str, levels)], ["entity a on resource api", "plan pro on resource api", "plan pro"])
+                self.assertEqual(found.missing_plan, "pro")
+            current[:] = [{name: value for name, value in EFFECTIVE.items() if name != "missing_plan"}]
+            for found in subject.answers("limits"):
+                self.assertIsNone(found.missing_plan)
 
     def test_each_part_of_a_refusal_of_each_wrong_type(self):
         texts = list(mutations(PROBLEM))

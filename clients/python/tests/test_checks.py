@@ -249,6 +249,13 @@ class OfAcquires(Case):
         for level in [{}, {"system": False}, {"system": True, "entity": "a"}, {"system": 1}, {"entity": ""}, {"resource": 5}]:
             self.refused(lambda: client.set_limits(["rpm=5"], **level))
             self.refused(lambda: client.delete_limits(**level))
+        both, during = {"entity": "a", "plan": "pro"}, {"start": 0, "end": 86_400}
+        for call in [client.set_limits, client.delete_limits, client.usage, client.usage_rows]:
+            more = during if call in (client.usage, client.usage_rows) else {}
+            self.refused(lambda: call(**both, **more), "plan must be left out beside entity, got 'pro'")
+            self.refused(lambda: call(plan="", **more), "plan must be text that is not empty, got ''")
+            self.refused(lambda: call(**more), "entity or plan, resource, or both")
+        self.refused(lambda: client.delete_limits(plan="pro", system=True), "system")
         self.refused(lambda: client.set_limits(entity="a"), "sets nothing")
         for name, values in {"status": ["off", 1], "is_shadow": [1, "yes"], "replace": [1, None], "author": ["", 5]}.items():
             for value in values:

@@ -137,7 +137,7 @@ def held(outcome, grant):
 
 
 def level(request):
-    of = {name: request["level"][name] for name in ("entity", "resource") if name in request["level"]}
+    of = {name: request["level"][name] for name in ("entity", "plan", "resource") if name in request["level"]}
     return of or {"system": True}
 
 

@@ -37,10 +37,13 @@ async def calls() -> None:
     assert_type((await asynchronous.usage(entity="ann", start=0, end=3600)).acquires, int)
     assert_type(client.usage_rows(resource="api", by="hour", start=0, end=3600).rows, tuple[weirgate.UsageRow, ...])
     client.usage(resource="api", by="week", start=0, end=3600)  # type: ignore[arg-type]
+    assert_type((await asynchronous.usage_rows(plan="pro", start=0, end=3600)).next, Optional[str])
     assert_type(await asynchronous.close(), None)
     assert_type(client.limits("ann", "api").buckets[0].level, Optional[weirgate.Level])
     change = await asynchronous.set_limits([weirgate.Limit.slots("slots", 3), "rpm=5/minute"], system=True)
     assert_type(change.before, Optional[weirgate.Config])
+    assert_type(client.delete_limits(plan="pro", resource="api").is_changed, bool)
+    assert_type(client.limits("ann", "api").missing_plan, Optional[str])
     client.set_limits(["rpm=5/minute"], entity="ann", status="of")  # type: ignore[arg-type]
     client.set_limits([5], entity="ann")  # type: ignore[list-item]
     assert_type(weirgate.Limit.slots("slots", 3).kind, weirgate.Kind)

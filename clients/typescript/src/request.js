@@ -19,8 +19,8 @@ const OF_ACQUIRE = ["waitMs", "leaseMs", "timeoutMs", "onUnavailable", "onAgentU
 const OF_ONE = ["limits", "limitsVersion", "cascading", ...OF_ACQUIRE];
 const OF_BUCKET = ["entity", "resource", "take", "limits", "limitsVersion", "cascading"];
 const OF_PEEK = ["need", "limits", "signal"];
-const OF_USAGE = ["entity", "resource", "by", "start", "end", "signal"];
-const OF_DELETION = ["entity", "resource", "system", "author", "signal"];
+const OF_USAGE = ["entity", "plan", "resource", "by", "start", "end", "signal"];
+const OF_DELETION = ["entity", "plan", "resource", "system", "author", "signal"];
 const OF_LIMITS = ["limits", "status", "isShadow", "replace", ...OF_DELETION];
 /** @type {readonly import("../index.js").Status[]} */
 const STATUSES = ["enforced", "disabled", "unlimited"];
@@ -114,12 +114,9 @@ export function usageRows(options) {
 }
 
 /** @param {Record<string, any>} given */
-function usageJson({ entity, resource, by = "day", start, end }) {
-  /** @type {Record<string, string>} */
-  const scope = {};
-  if (entity !== undefined) scope.entity = check.text("entity", entity);
-  if (resource !== undefined) scope.resource = check.text("resource", resource);
-  if (Object.keys(scope).length === 0) check.refuse("entity and resource", "one of them or both", undefined);
+function usageJson({ by = "day", start, end, ...given }) {
+  const scope = names(given);
+  if (Object.keys(scope).length === 0) check.refuse("entity or plan, resource, or both", "given", undefined);
   return {
     scope,
     by: check.oneOf("by", by, ["hour", "day", "month"], '"hour", "day" or "month"'),
@@ -169,20 +166,32 @@ export function deleting(options) {
  * @param {Record<string, any>} given
  * @returns {Record<string, any>}
  */
-function ofLevel({ entity, resource, system = false, author }) {
-  /** @type {Record<string, string>} */
-  const level = {};
-  if (entity !== undefined) level.entity = check.text("entity", entity);
-  if (resource !== undefined) level.resource = check.text("resource", resource);
+function ofLevel({ system = false, author, ...given }) {
+  const level = names(given);
   const named = Object.keys(level).join("_");
   if (check.flag("system", system) === (named !== "")) {
     const what = named ? "has a name beside system" : "is missing";
-    throw new InvalidRequest(`the level ${what}: give entity, resource or both, or system: true alone`);
+    throw new InvalidRequest(`the level ${what}: give entity or plan, resource, or both, or system: true alone`);
   }
   return {
     level: { level: named || "system", ...level },
     ...(author !== undefined && { author: check.text("author", author) }),
   };
+}
+
+/**
+ * Returns the names of a level or of a scope that are given, in the order of a level's kind.
+ *
+ * @param {Record<string, any>} given
+ */
+function names({ entity, plan, resource }) {
+  if (entity !== undefined && plan !== undefined) check.refuse("plan", "left out beside entity", plan);
+  /** @type {Record<string, string>} */
+  const found = {};
+  if (entity !== undefined) found.entity = check.text("entity", entity);
+  if (plan !== undefined) found.plan = check.text("plan", plan);
+  if (resource !== undefined) found.resource = check.text("resource", resource);
+  return found;
 }
 
 /**

@@ -115,14 +115,17 @@ const CONFIGURED = listOf(and(or(RATE, and(NAMED, fields({ slots: TOKENS })), an
 const LEVEL = or(
   fields({ level: oneOf("entity_resource"), entity: someText, resource: someText }),
   fields({ level: oneOf("entity"), entity: someText }),
+  fields({ level: oneOf("plan_resource"), plan: someText, resource: someText }),
+  fields({ level: oneOf("plan"), plan: someText }),
   fields({ level: oneOf("resource"), resource: someText }),
   fields({ level: oneOf("system") }),
 );
 const CONFIG = nullOr(fields({ limits: CONFIGURED, status: STATUS, is_shadow: flag }));
-export const EFFECTIVE = fields({
+const IN_FORCE = fields({
   buckets: listOf(fields({ entity: text, level: nullOr(LEVEL), status: nullOr(STATUS), limits: CONFIGURED })),
   levels: listOf(fields({ level: LEVEL, config: CONFIG, is_from_file: flag })),
 });
+export const EFFECTIVE = and(IN_FORCE, optionalFields({ missing_plan: someText }));
 export const CHANGED = fields({ changed: flag, before: CONFIG, after: CONFIG });
 const USED = fields({
   usage: fields({ tokens: mapOf((value) => number(value) || text(value)), acquires: whole }),

@@ -196,6 +196,7 @@ export function effectiveLimits(json) {
       config: configOf(config),
       isFromFile,
     })),
+    missingPlan: json.missing_plan ?? null,
   };
 }
 
@@ -211,10 +212,11 @@ export function limitsChange({ changed, before, after }) {
  * @param {Record<string, any>} json
  * @returns {Level}
  */
-function levelOf({ level, entity, resource }) {
+function levelOf({ level, entity, plan, resource }) {
   return {
     kind: level,
     entity: level.startsWith("entity") ? entity : null,
+    plan: level.startsWith("plan") ? plan : null,
     resource: level.endsWith("resource") ? resource : null,
   };
 }

@@ -48,7 +48,12 @@ const SCHEDULED = {
 const CONFIG = { limits: [RATE, { name: "slots", slots: 2, mode: "soft" }, QUOTA, SCHEDULED], status: "enforced", is_shadow: false };
 const EFFECTIVE = {
   buckets: [{ entity: "a", level: LEVEL, status: "enforced", limits: CONFIG.limits }],
-  levels: [{ level: LEVEL, config: CONFIG, is_from_file: false }],
+  levels: [
+    { level: LEVEL, config: CONFIG, is_from_file: false },
+    { level: { level: "plan_resource", plan: "pro", resource: "api" }, config: null, is_from_file: false },
+    { level: { level: "plan", plan: "pro" }, config: null, is_from_file: false },
+  ],
+  missing_plan: "pro",
 };
 const CHANGED = { changed: true, before: CONFIG, after: CONFIG };
 const PROBLEM = {
@@ -144,6 +149,7 @@ function use(found) {
   }
   if (found.buckets) {
     const limits = [...found.buckets, ...found.levels.map(({ config }) => config)].flatMap((of) => of?.limits ?? []);
+    found.missingPlan?.concat();
     return [limits.map(({ name, capacity, refill, periodMs, mode }) => [name, capacity + refill + periodMs, mode]).join()];
   }
   if (found.isChanged !== undefined) return [found.before?.limits.join(), found.after?.status, found.isChanged];
@@ -198,6 +204,21 @@ for (const [call, value] of Object.entries(SUCCESSES)) {
     await checkWhole(t, call, [whole(200, JSON.stringify(value)), ...[...mutations(value)].map((text) => whole(200, text))]);
   });
 }
+
+test("limits in force have the levels of the plan, and the plan that lacks limits", async (t) => {
+  let current = EFFECTIVE;
+  const served = await serving(t, (socket) => socket.write(whole(200, JSON.stringify(current))));
+  const client = clientOf(t, served);
+  const { levels, missingPlan } = await client.limits("a", "api");
+  assert.deepEqual(levels.map(({ level }) => level), [
+    { kind: "entity_resource", entity: "a", plan: null, resource: "api" },
+    { kind: "plan_resource", entity: null, plan: "pro", resource: "api" },
+    { kind: "plan", entity: null, plan: "pro", resource: null },
+  ]);
+  assert.equal(missingPlan, "pro");
+  current = { ...EFFECTIVE, missing_plan: undefined };
+  assert.equal((await client.limits("a", "api")).missingPlan, null);
+});
 
 test("each part of a refusal, of each wrong type", { timeout: 60_000 }, async (t) => {
   const texts = [...mutations(PROBLEM)];

@@ -199,6 +199,18 @@ test("options that are unknown, or of another type, are refused", async (t) => {
     await refused(() => client.setLimits({ limits: ["rpm=5"], ...level }));
     await refused(() => client.deleteLimits(level));
   }
+  const range = { start: new Date(0), end: new Date(86_400_000) };
+  for (const call of [
+    (of) => client.setLimits({ limits: ["rpm=5"], ...of }),
+    (of) => client.deleteLimits(of),
+    (of) => client.usage({ ...of, ...range }),
+    (of) => client.usageRows({ ...of, ...range }),
+  ]) {
+    await refused(() => call({ entity: "a", plan: "pro" }), 'plan must be left out beside entity, got "pro"');
+    await refused(() => call({ plan: "" }), 'plan must be text that is not empty, got ""');
+    await refused(() => call({}), "entity or plan, resource, or both");
+  }
+  await refused(() => client.deleteLimits({ plan: "pro", system: true }), "system");
   await refused(() => client.setLimits({ entity: "a" }), "sets nothing");
   await refused(() => client.setLimits());
   const wrong = { limits: ["rpm", ["rpm"], [5]], status: ["off", 1], isShadow: [1, "yes"], replace: [1, null], author: ["", 5] };

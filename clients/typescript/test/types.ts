@@ -27,7 +27,10 @@ async function calls(): Promise<void> {
   const { next } = await client.usageRows({ resource: "api", by: "hour", start: new Date(0), end: new Date() });
   await client.usageRows({ resource: String(used), start: new Date(0), end: new Date(), page: next ?? undefined });
   const effective: declared.EffectiveLimits = await client.limits("a", "api");
-  const kind: "entity_resource" | "entity" | "resource" | "system" | undefined = effective.buckets[0]?.level?.kind;
+  const kind: declared.Level["kind"] | undefined = effective.buckets[0]?.level?.kind;
+  const plan: string = effective.missingPlan ?? effective.levels[0]?.level.plan ?? "free";
+  await client.usage({ plan, resource: "api", start: new Date(0), end: new Date() });
+  await client.deleteLimits({ plan });
   const change = await client.setLimits({ system: true, limits: ["rpm=5/minute", ...limits], status: "enforced" });
   const status: declared.Status | undefined = change.before?.status;
   // @ts-expect-error: a status is one of three

@@ -47,8 +47,8 @@ export function span(ms) {
   return minutes > 0 ? `${minutes}m ${seconds % 60}s` : `${seconds}s`;
 }
 
-const levelText = ({ level, entity, resource }) =>
-  ({ entity_resource: `entity ${entity} on resource ${resource}`, entity: `entity ${entity}`, resource: `resource ${resource}`, system: "system" })[level];
+const levelText = (level) =>
+  ["entity", "plan", "resource"].filter((part) => level[part]).map((part) => `${part} ${level[part]}`).join(" on ") || "system";
 
 const milli = (limit) => ({
   refill: (limit.refill_tokens ?? 0) * 1000,
@@ -261,8 +261,10 @@ export class Bucket {
       item.append(make("span", "", reason), make("code", "", command));
       return item;
     }));
-    const inForce = reasons.levels.find((level) => level.config !== null && (level.entity ?? reasons.entity) === reasons.entity);
-    const isShown = (level) => level.config !== null || level.switch !== null || (level.entity ?? reasons.entity) === reasons.entity;
+    const [{ plan }] = reasons.entities;
+    const isOwn = (level) => (level.entity ?? reasons.entity) === reasons.entity && (level.plan ?? plan) === plan;
+    const inForce = reasons.levels.find((level) => level.config !== null && isOwn(level));
+    const isShown = (level) => level.config !== null || level.switch !== null || isOwn(level);
     rows($("levels"), reasons.levels.filter(isShown).map((level) => [
       `${levelText(level)}${level === inForce ? ", in force" : ""}`,
       configText(level.config),

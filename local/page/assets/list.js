@@ -47,6 +47,8 @@ export function heat(value) {
 const SOURCES = {
   entity_resource: ["this bucket", (row) => `${row.entity} on ${row.resource}`],
   entity: ["entity", (row) => `entity ${row.entity}`],
+  plan_resource: ["plan", (row) => `plan of ${row.entity} on ${row.resource}`],
+  plan: ["plan", (row) => `plan of ${row.entity}`],
   resource: ["resource", (row) => `resource ${row.resource}`],
   system: ["system", () => "system"],
   caller: ["caller", () => "not the table's: callers bring it, or none has taken since a change"],
@@ -91,8 +93,9 @@ export class List {
     this.byEntity = false;
     this.offset = 0;
     this.open = null;
-    // By level, as `key` makes it.
+    // By level, as `levelKey` makes it; and the levels of plans.
     this.switches = new Map();
+    this.ofPlans = [];
     // Address of a bucket's details.
     this.address = () => "#";
     frame.addEventListener("scroll", () => this.draw(), { passive: true });
@@ -288,16 +291,15 @@ export class List {
     text(cells.leases, isFirst ? String(bucket.leases) : "");
   }
 
-  // The switch of the narrowest level that has one, as the limiter decides it.
+  // The switch of the narrowest level that has one, as the limiter decides it. Unknown if a plan's may decide, because
+  // rows have no plan.
   switchOf({ entity, resource }) {
     if (this.switches.size === 0) return undefined;
-    const levels = [
-      { level: "entity_resource", entity, resource },
-      { level: "entity", entity },
-      { level: "resource", resource },
-      { level: "system" },
-    ];
-    return levels.map((level) => this.switches.get(levelKey(level))).find((found) => found !== undefined);
+    const first = (...levels) => levels.map((level) => this.switches.get(levelKey(level))).find(Boolean);
+    const own = first({ level: "entity_resource", entity, resource }, { level: "entity", entity });
+    const wider = first({ level: "resource", resource }, { level: "system" });
+    const isSure = this.ofPlans.every((level) => level.switch === wider || (level.resource ?? resource) !== resource);
+    return own ?? (isSure ? wider : undefined);
   }
 
   // Goes from bucket to bucket by the arrow keys.

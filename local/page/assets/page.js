@@ -102,6 +102,7 @@ const EVENTS = {
   },
   switches({ switches, unreadable }) {
     list.switches = new Map(switches.map((level) => [levelKey(level), level.switch]));
+    list.ofPlans = switches.filter((level) => level.plan);
     banner(switches, unreadable);
     list.draw();
     facts();
@@ -198,9 +199,10 @@ function banner(switches, unreadable) {
     head.textContent = title;
     part.append(head);
     for (const level of levels.slice(0, MANY)) {
-      const { entity, resource } = level;
+      const { entity, plan, resource } = level;
       const link = document.createElement(entity || resource ? "a" : "span");
-      const on = entity && resource ? `${entity} on ${resource}` : entity ? `entity ${entity}` : resource ? `resource ${resource}` : "the whole namespace";
+      const whose = plan ? `plan ${plan}` : entity && !resource ? `entity ${entity}` : entity;
+      const on = whose && resource ? `${whose} on ${resource}` : (whose ?? (resource ? `resource ${resource}` : "the whole namespace"));
       link.textContent = on;
       if (entity) link.href = address({ kind: "entity", name: entity }, resource);
       else if (resource) link.href = address({ kind: "resource", name: resource });

@@ -146,7 +146,9 @@ export async function fill(backend) {
   for (const user of ["user-5", "user-10"]) {
     await backend.run("limits", "set", "--entity", user, "--resource", "gpt-4", "rpm=300/minute", "tpm=50_000/minute");
   }
+  await backend.run("limits", "set", "--plan", "pro", "--resource", "gpt-4", "rpm=900/minute", "tpm=150_000/minute");
+  await backend.run("entities", "set", "user-6", "--plan", "pro");
   await backend.run("acquire", "user-4", "gpt-4", "rpm=1");
-  for (const user of ["user-5", "user-10"]) await backend.run("acquire", user, "gpt-4", "rpm=1");
+  for (const user of ["user-5", "user-6", "user-10"]) await backend.run("acquire", user, "gpt-4", "rpm=1");
   for (const [user, rate] of [["user-1", 30], ["user-2", 12], ["user-3", 15]]) backend.load(user, rate);
 }

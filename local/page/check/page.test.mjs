@@ -167,6 +167,9 @@ test("saturation, its unknown, and the level of each limit are in the rows", asy
   assert.equal(await source("user-1").getAttribute("title"), "resource gpt-4");
   await page.locator("#filter").fill("user-5");
   assert.equal(await source("user-5").textContent(), "this bucket");
+  await page.locator("#filter").fill("user-6");
+  assert.equal(await source("user-6").textContent(), "plan");
+  assert.equal(await source("user-6").getAttribute("title"), "plan of user-6 on gpt-4");
   await page.locator("#filter").fill("");
   await page.locator("#links a", { hasText: "gpu" }).click();
   await row(page, "render-3").waitFor();
@@ -222,6 +225,46 @@ test("stopped and exempt levels are a banner, and tags of their rows", async (t)
     }
   }
   await page.waitForFunction(() => document.querySelector("#switches").hidden);
+});
+
+test("a plan's switch is in the banner, and no row has a tag that it may decide otherwise", async (t) => {
+  const { page } = await open(t, SIZES.desktop);
+  const tags = async (...users) => {
+    const found = [];
+    for (const user of users) {
+      await page.locator("#filter").fill(user);
+      found.push(await row(page, user).locator(".tag").textContent());
+    }
+    return found;
+  };
+  const banner = (words) => page.waitForFunction((words) => document.querySelector("#switches").textContent === words, words);
+  const levels = [["--plan", "pro"], ["--plan", "pro", "--resource", "gpu"], ["--resource", "gpt-4"], ["--entity", "user-2"]];
+  try {
+    await backend.run("exempt", "--plan", "pro");
+    await backend.run("stop", "--yes", "--plan", "pro", "--resource", "gpu");
+    await backend.run("exempt", "--entity", "user-2");
+    await backend.run("stop", "--yes", "--resource", "gpt-4");
+    await banner("Stoppedplan pro on gpuresource gpt-4Exemptentity user-2plan pro");
+    assert.deepEqual(await tags("user-1", "user-2", "user-6"), ["", "exempt", ""], "rows have no plan");
+    await backend.run("start", "--plan", "pro");
+    await banner("Stoppedplan pro on gpuresource gpt-4Exemptentity user-2");
+    assert.deepEqual(await tags("user-1", "user-2", "user-6"), ["stopped", "exempt", "stopped"], "gpu's has no part in it");
+    await backend.run("stop", "--yes", "--plan", "pro");
+    await banner("Stoppedplan pro on gpuplan proresource gpt-4Exemptentity user-2");
+    assert.deepEqual(await tags("user-1", "user-6"), ["stopped", "stopped"], "by both");
+  } finally {
+    for (const level of levels) await backend.run("start", ...level);
+  }
+  await page.waitForFunction(() => document.querySelector("#switches").hidden);
+});
+
+test("an opened bucket has the levels of its plan", async (t) => {
+  const { page } = await open(t, SIZES.desktop, {}, "#resource/gpt-4/user-6", false);
+  await page.locator("#levels td").first().waitFor();
+  const levels = await page.locator("#levels td:first-child").allTextContents();
+  const own = ["entity user-6 on resource gpt-4", "entity user-6", "plan pro on resource gpt-4, in force", "plan pro"];
+  assert.deepEqual(levels, [...own, "resource gpt-4", "system"]);
+  assert.equal(await page.locator("#limits td.from").first().textContent(), "plan pro on resource gpt-4");
 });
 
 test("an opened bucket says what why says, and its last hour", async (t) => {

@@ -315,12 +315,12 @@ async fn a_plan_must_have_limits_and_one_in_use_is_not_deleted() {
     assert_says(
         &error,
         &[
-            "plan pro is in use by 2 entities",
+            "plan pro is in use: entities with it are 2,",
             "plans delete pro --force",
         ],
     );
     let error = admin.admin().delete_plan(&plan("pro"), false).await;
-    assert_says(&error.unwrap_err(), &["2 entities"]);
+    assert_says(&error.unwrap_err(), &["are 2,"]);
     assert_eq!(capacity(&fleet.limiter().await, "acme").await, 700);
 
     assert_eq!(

@@ -15,7 +15,7 @@ pub async fn finding(limiter: &RateLimiter) -> Finding {
     match missing(limiter).await {
         Ok((missing, _)) if !missing.is_empty() => {
             let of = |(plan, (count, first)): (&String, &(usize, String))| {
-                format!("{plan} ({count} entities, for example {first})")
+                format!("{plan} (entities: {count}, such as {first})")
             };
             let plans: Vec<_> = missing.iter().map(of).collect();
             Finding::advice(

@@ -158,7 +158,7 @@ impl Admin {
         let mut configs = self.plan_configs(plan).await?.into_iter();
         let Some((level, config)) = configs.find(|(_, config)| config.value.is_some()) else {
             return Err(Error::Invalid(format!(
-                "plan {plan} has no limits: set some by limits set --plan {plan}, or give another plan"
+                "plan {plan} has no limits: run `weirgate limits set --plan {plan} rpm=600/minute`, or give another plan"
             )));
         };
         let namespace = self.session.namespace.clone();
@@ -197,7 +197,8 @@ impl Admin {
         match first {
             None => Ok(()),
             Some(first) => Err(Error::Invalid(format!(
-                "plan {plan} is in use by {count} entities, such as {first}: give them another plan, or delete it by plans delete {plan} --force"
+                "plan {plan} is in use: entities with it are {count}, such as {first}: give them another plan, \
+                 or run `weirgate plans delete {plan} --force`"
             ))),
         }
     }

@@ -243,19 +243,21 @@ class AsyncClient:
         self,
         *,
         entity: Optional[str] = None,
+        plan: Optional[str] = None,
         resource: Optional[str] = None,
         by: Interval = "day",
         start: float,
         end: float,
     ) -> UsageTotal:
         """As `Client.usage`."""
-        asked = request.usage_total(UsageOf(entity, resource, by, start, end))
+        asked = request.usage_total(UsageOf(entity, plan, resource, by, start, end))
         return UsageTotal.parse(answer.value(await self._call(asked, Waits(endures=False)), shape.USAGE_TOTAL))
 
     async def usage_rows(
         self,
         *,
         entity: Optional[str] = None,
+        plan: Optional[str] = None,
         resource: Optional[str] = None,
         by: Interval = "day",
         start: float,
@@ -263,7 +265,7 @@ class AsyncClient:
         page: Optional[str] = None,
     ) -> UsagePage:
         """As `Client.usage_rows`."""
-        asked = request.usage_rows(UsageOf(entity, resource, by, start, end), page)
+        asked = request.usage_rows(UsageOf(entity, plan, resource, by, start, end), page)
         return UsagePage.parse(answer.value(await self._call(asked, Waits(endures=False)), shape.USAGE_PAGE))
 
     async def limits(self, entity: str, resource: str) -> EffectiveLimits:
@@ -276,6 +278,7 @@ class AsyncClient:
         limits: Optional[Sequence[Union[Limit, str]]] = None,
         *,
         entity: Optional[str] = None,
+        plan: Optional[str] = None,
         resource: Optional[str] = None,
         system: bool = False,
         status: Optional[Status] = None,
@@ -284,19 +287,20 @@ class AsyncClient:
         author: Optional[str] = None,
     ) -> LimitsChange:
         """As `Client.set_limits`."""
-        of = LevelOf(entity, resource, system, author)
+        of = LevelOf(entity, plan, resource, system, author)
         return await self._changed(request.setting(of, LimitsOf(limits, status, is_shadow, replace)))
 
     async def delete_limits(
         self,
         *,
         entity: Optional[str] = None,
+        plan: Optional[str] = None,
         resource: Optional[str] = None,
         system: bool = False,
         author: Optional[str] = None,
     ) -> LimitsChange:
         """As `Client.delete_limits`."""
-        return await self._changed(request.deleting(LevelOf(entity, resource, system, author)))
+        return await self._changed(request.deleting(LevelOf(entity, plan, resource, system, author)))
 
     async def _changed(self, asked: Request) -> LimitsChange:
         return LimitsChange.parse(answer.value(await self._call(asked, Waits(endures=False)), shape.CHANGED))

@@ -143,22 +143,25 @@ class Client:
         self,
         *,
         entity: Optional[str] = None,
+        plan: Optional[str] = None,
         resource: Optional[str] = None,
         by: Interval = "day",
         start: float,
         end: float,
     ) -> UsageTotal:
-        """Reads what an entity, a resource, or an entity on a resource consumed, from `start` to `end`.
+        """Reads what an entity or the entities of a plan, a resource, or both consumed, from `start` to `end`.
 
-        Both are seconds since 1970, at the start of an hour, a day or a month in UTC, as `by` says.
+        Both times are seconds since 1970, at the start of an hour, a day or a month in UTC, as `by` says. Of a plan it is
+        the usage of the entities that have it now.
         """
-        asked = request.usage_total(UsageOf(entity, resource, by, start, end))
+        asked = request.usage_total(UsageOf(entity, plan, resource, by, start, end))
         return UsageTotal.parse(answer.value(self._call(asked), shape.USAGE_TOTAL))
 
     def usage_rows(
         self,
         *,
         entity: Optional[str] = None,
+        plan: Optional[str] = None,
         resource: Optional[str] = None,
         by: Interval = "day",
         start: float,
@@ -166,7 +169,7 @@ class Client:
         page: Optional[str] = None,
     ) -> UsagePage:
         """Reads the same by interval, and by bucket. `page` is the `next` of the page before."""
-        asked = request.usage_rows(UsageOf(entity, resource, by, start, end), page)
+        asked = request.usage_rows(UsageOf(entity, plan, resource, by, start, end), page)
         return UsagePage.parse(answer.value(self._call(asked), shape.USAGE_PAGE))
 
     def limits(self, entity: str, resource: str) -> EffectiveLimits:
@@ -178,6 +181,7 @@ class Client:
         limits: Optional[Sequence[Union[Limit, str]]] = None,
         *,
         entity: Optional[str] = None,
+        plan: Optional[str] = None,
         resource: Optional[str] = None,
         system: bool = False,
         status: Optional[Status] = None,
@@ -187,24 +191,25 @@ class Client:
     ) -> LimitsChange:
         """Sets limits of one level in the table, if the agent was started with `--allow-limit-changes`.
 
-        The level is an entity, a resource, an entity on a resource, or with `system` the whole namespace. What is not
-        named stays, unless `replace` drops it. `status` says whether the limits apply, and `is_shadow` whether they only
-        count what they would deny. The audit event has the agent's owner and the `author`. A change holds at once for
-        acquires by this agent, and for others within a minute.
+        The level is an entity or a plan, a resource, or both, or with `system` alone the whole namespace. What is not named
+        stays, unless `replace` drops it. `status` says whether the limits apply, and `is_shadow` whether they only count
+        what they would deny. The audit event has the agent's owner and the `author`. A change holds at once for acquires by
+        this agent, and for others within a minute.
         """
-        of = LevelOf(entity, resource, system, author)
+        of = LevelOf(entity, plan, resource, system, author)
         return self._changed(request.setting(of, LimitsOf(limits, status, is_shadow, replace)))
 
     def delete_limits(
         self,
         *,
         entity: Optional[str] = None,
+        plan: Optional[str] = None,
         resource: Optional[str] = None,
         system: bool = False,
         author: Optional[str] = None,
     ) -> LimitsChange:
         """Deletes the limits of one level, so that the next level with some applies. As `set_limits`."""
-        return self._changed(request.deleting(LevelOf(entity, resource, system, author)))
+        return self._changed(request.deleting(LevelOf(entity, plan, resource, system, author)))
 
     def _changed(self, asked: Request) -> LimitsChange:
         return LimitsChange.parse(answer.value(self._call(asked), shape.CHANGED))

@@ -79,6 +79,7 @@ class UsageOf(NamedTuple):
     """Whose usage, by what, and from when to when, as `Client.usage` describes it."""
 
     entity: Optional[str]
+    plan: Optional[str]
     resource: Optional[str]
     by: Interval
     start: float
@@ -97,9 +98,9 @@ def usage_rows(asked: UsageOf, page: Optional[str]) -> Request:
 
 
 def _usage(asked: UsageOf) -> dict[str, Any]:
-    scope = {name: check.text(name, given) for name, given in zip(("entity", "resource"), asked) if given is not None}
+    scope = _names(asked)
     if not scope:
-        check.refuse("entity and resource", "one of them or both", None)
+        check.refuse("entity or plan, resource, or both", "given", None)
     return {
         "scope": scope,
         "by": check.one_of("by", asked.by, get_args(Interval), "'hour', 'day' or 'month'"),
@@ -112,6 +113,7 @@ class LevelOf(NamedTuple):
     """The level of a change, as `Client.set_limits` describes it, and its author."""
 
     entity: Optional[str]
+    plan: Optional[str]
     resource: Optional[str]
     system: bool
     author: Optional[str]
@@ -153,12 +155,20 @@ def deleting(of: LevelOf) -> Request:
 
 
 def _level(of: LevelOf) -> dict[str, Any]:
-    names = [(name, check.text(name, given)) for name, given in zip(("entity", "resource"), of) if given is not None]
+    names = _names(of)
     if check.flag("system", of.system) == bool(names):
         what = "has a name beside system" if names else "is missing"
-        raise InvalidRequest(f"the level {what}: give entity, resource or both, or system=True alone")
+        raise InvalidRequest(f"the level {what}: give entity or plan, resource, or both, or system=True alone")
     author = {} if of.author is None else {"author": check.text("author", of.author)}
-    return {"level": Level(**dict(names)).json(), **author}
+    return {"level": Level(**names).json(), **author}
+
+
+def _names(of: Union[UsageOf, LevelOf]) -> dict[str, str]:
+    given = {"entity": of.entity, "plan": of.plan, "resource": of.resource}
+    names = {name: check.text(name, text) for name, text in given.items() if text is not None}
+    if "entity" in names and "plan" in names:
+        check.refuse("plan", "left out beside entity", of.plan)
+    return names
 
 
 def settle(token: str, changes: Mapping[str, Any]) -> Request:

@@ -147,13 +147,18 @@ _CONFIGURED = list_of(_and(_or(_RATE, _and(_NAMED, fields(slots=_TOKENS)), _and(
 _LEVEL = _or(
     fields(level=one_of("entity_resource"), entity=some_text, resource=some_text),
     fields(level=one_of("entity"), entity=some_text),
+    fields(level=one_of("plan_resource"), plan=some_text, resource=some_text),
+    fields(level=one_of("plan"), plan=some_text),
     fields(level=one_of("resource"), resource=some_text),
     fields(level=one_of("system")),
 )
 _CONFIG = null_or(fields(limits=_CONFIGURED, status=_STATUS, is_shadow=flag))
-EFFECTIVE = fields(
-    buckets=list_of(fields(entity=text, level=null_or(_LEVEL), status=null_or(_STATUS), limits=_CONFIGURED)),
-    levels=list_of(fields(level=_LEVEL, config=_CONFIG, is_from_file=flag)),
+EFFECTIVE = _and(
+    fields(
+        buckets=list_of(fields(entity=text, level=null_or(_LEVEL), status=null_or(_STATUS), limits=_CONFIGURED)),
+        levels=list_of(fields(level=_LEVEL, config=_CONFIG, is_from_file=flag)),
+    ),
+    optional_fields({"missing_plan": some_text}),
 )
 CHANGED = fields(changed=flag, before=_CONFIG, after=_CONFIG)
 

@@ -20,7 +20,7 @@ Kind = Literal["rate", "slots", "quota"]
 Status = Literal["enforced", "disabled", "unlimited"]
 """Whether limits apply."""
 
-LevelKind = Literal["entity_resource", "entity", "resource", "system"]
+LevelKind = Literal["entity_resource", "entity", "plan_resource", "plan", "resource", "system"]
 
 Interval = Literal["hour", "day", "month"]
 UsageState = Literal["interim", "final", "unknown"]
@@ -327,7 +327,7 @@ class UsagePage:
 
     rows: tuple[UsageRow, ...]
     next: Optional[str]
-    """The `page` of the next one; None after the last."""
+    """The `page` of the next one; None after the last. A page before it may be empty."""
     unreadable: tuple[str, ...]
     """As `UsageTotal.unreadable`."""
 
@@ -339,33 +339,39 @@ class UsagePage:
 
 @dataclass(frozen=True)
 class Level:
-    """What limits of the table are for: an entity on a resource, an entity, a resource, or the whole namespace."""
+    """What limits of the table are for: an entity or a plan, a resource, both, or the whole namespace."""
 
     entity: Optional[str] = None
     resource: Optional[str] = None
+    plan: Optional[str] = None
 
     @property
     def kind(self) -> LevelKind:
-        """Which of the four it is."""
-        if self.entity is None:
-            return "system" if self.resource is None else "resource"
-        return "entity" if self.resource is None else "entity_resource"
+        """Which of the six it is."""
+        if self.entity is not None:
+            return "entity" if self.resource is None else "entity_resource"
+        if self.plan is not None:
+            return "plan" if self.resource is None else "plan_resource"
+        return "system" if self.resource is None else "resource"
 
     def __str__(self) -> str:
-        names = {"entity": self.entity, "resource": self.resource}
-        return " on ".join(f"{kind} {name}" for kind, name in names.items() if name is not None) or "system"
+        return " on ".join(f"{kind} {name}" for kind, name in self._names().items()) or "system"
 
     @classmethod
     def parse(cls, json: Mapping[str, Any]) -> Level:
         """Reads a level as the agent writes it."""
         kind = json["level"]
         entity = json["entity"] if kind.startswith("entity") else None
-        return cls(entity, json["resource"] if kind.endswith("resource") else None)
+        plan = json["plan"] if kind.startswith("plan") else None
+        return cls(entity, json["resource"] if kind.endswith("resource") else None, plan)
 
     def json(self) -> dict[str, Any]:
         """Returns the level as the agent reads it."""
-        names = {"entity": self.entity, "resource": self.resource}
-        return {"level": self.kind, **{kind: name for kind, name in names.items() if name is not None}}
+        return {"level": self.kind, **self._names()}
+
+    def _names(self) -> dict[str, str]:
+        names = {"entity": self.entity, "plan": self.plan, "resource": self.resource}
+        return {kind: name for kind, name in names.items() if name is not None}
 
 
 @dataclass(frozen=True)
@@ -424,12 +430,14 @@ class EffectiveLimits:
     """The bucket of the entity, then of each ancestor that it cascades to and that has limits."""
     levels: tuple[ConfiguredLevel, ...]
     """The levels of the entity on the resource. The first one with a configuration wins."""
+    missing_plan: Optional[str] = None
+    """The entity's plan, if no level of it has limits: those of the resource or the system apply."""
 
     @classmethod
     def parse(cls, json: Mapping[str, Any]) -> EffectiveLimits:
         """Reads limits in force as the agent writes them."""
         buckets = tuple(map(EffectiveBucket.parse, json["buckets"]))
-        return cls(buckets, tuple(map(ConfiguredLevel.parse, json["levels"])))
+        return cls(buckets, tuple(map(ConfiguredLevel.parse, json["levels"])), json.get("missing_plan"))
 
 
 @dataclass(frozen=True)
