@@ -93,7 +93,7 @@ export class List {
     this.byEntity = false;
     this.offset = 0;
     this.open = null;
-    // By level, as `levelKey` makes it; and the levels of plans.
+    // By `levelKey`; and those of plans.
     this.switches = new Map();
     this.ofPlans = [];
     // Address of a bucket's details.
@@ -291,7 +291,7 @@ export class List {
     text(cells.leases, isFirst ? String(bucket.leases) : "");
   }
 
-  // The switch of the narrowest level that has one, as the limiter decides it. Unknown if a plan's may decide, because
+  // The switch of the narrowest level that has one, as the limiter decides it. Unknown if a plan's may decide:
   // rows have no plan.
   switchOf({ entity, resource }) {
     if (this.switches.size === 0) return undefined;
