@@ -441,7 +441,7 @@ proptest! {
         let key = BucketKey::parse("n/BUCKET#e#r#0").unwrap();
         let mut shard = Shard::full(key, brought(&before), start);
         let state = shard.limits.get_mut("l").unwrap();
-        state.available = state.available - MilliTokens::from_tokens(taken);
+        state.available -= MilliTokens::from_tokens(taken);
         state.window_end = start.plus(Millis(18_000_000));
         let mut next = shard.projected(brought(&after), at);
         let (old, new) = (shard.limits["l"], next.limits["l"]);
