@@ -22,7 +22,7 @@ pub struct Set {
     #[command(flatten)]
     level: LevelArgs,
     /// Limits: NAME=TOKENS/PERIOD (second, minute, hour, day, or a span such as 1h30m) or NAME=SLOTS,
-    /// and behind it ,burst=TOKENS and ,mode=shadow or soft
+    /// and behind it ,burst=TOKENS, ,mode=shadow or soft, and last ,schedule=RULES (weirgate docs limits)
     #[arg(value_name = "LIMIT", value_parser = amounts::level_limit)]
     limits: Vec<Limit>,
     /// Drops all limits and settings of the level that are not named

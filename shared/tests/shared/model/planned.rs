@@ -119,7 +119,11 @@ fn takes(view: &Shard, brought: &[Limit], roll: Roll, at: EpochMillis) -> Vec<Up
                     others_per_day: 86_400_000,
                 },
             ] {
-                for version in [None, Some(LimitsVersion::new(7))] {
+                let scaled = LimitsVersion {
+                    boundary: EpochMillis(60_000),
+                    ..LimitsVersion::new(7)
+                };
+                for version in [None, Some(LimitsVersion::new(7)), Some(scaled)] {
                     let op = WriteId::from_bits(3);
                     let take = Take {
                         limits: VersionedLimits {
