@@ -7,6 +7,7 @@ use weirgate_shared::attr;
 
 #[cfg(feature = "memory")]
 use crate::memory::{Listing, Range};
+use crate::table::boxed;
 use crate::{Consistency, ErrorKind, Index, Item, StoreError, Table};
 
 /// Which items to list.
@@ -132,7 +133,7 @@ impl Table {
                     .expression_attribute_values(":first", text(first))
                     .expression_attribute_values(":last", text(last)),
             };
-            let found = Box::pin(request.send()).await;
+            let found = boxed(request.send()).await;
             found.map_err(|error| self.failed(format!("Query of {}", listing.partition), error))
         };
         let found = self.again(ErrorKind::is_transient, query).await?;

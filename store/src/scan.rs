@@ -5,6 +5,7 @@ use aws_sdk_dynamodb::types::AttributeValue;
 use weirgate_shared::{ItemKey, attr};
 
 use crate::list::{Position, position};
+use crate::table::boxed;
 use crate::{ErrorKind, Item, StoreError, Table};
 
 /// One page of a scan.
@@ -55,7 +56,7 @@ impl Table {
                 .limit(limit)
                 .set_exclusive_start_key(start)
                 .set_return_consumed_capacity(self.report());
-            let found = Box::pin(request.send()).await;
+            let found = boxed(request.send()).await;
             found.map_err(|error| self.failed("Scan".to_owned(), error))
         };
         let found = self.again(ErrorKind::is_transient, scan).await?;

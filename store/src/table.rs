@@ -9,6 +9,7 @@ mod retry;
 mod update;
 
 use std::error::Error;
+use std::pin::Pin;
 
 use aws_sdk_dynamodb::Client;
 use aws_sdk_dynamodb::error::{ProvideErrorMetadata, SdkError};
@@ -25,6 +26,14 @@ use crate::{
 pub use read::{Consistency, ReadWithin};
 pub use retry::RetryPolicy;
 pub use update::{ReturnValues, WriteOutcome};
+
+/// Returns a request in a box, without its type: the SDK's futures are large, and so deep that those of an
+/// application around them would reach the compiler's recursion limit.
+pub(crate) fn boxed<'r, T>(
+    request: impl Future<Output = T> + Send + 'r,
+) -> Pin<Box<dyn Future<Output = T> + Send + 'r>> {
+    Box::pin(request)
+}
 
 /// One table. Clones are cheap and share the connection.
 #[derive(Debug, Clone)]

@@ -13,6 +13,7 @@ use weirgate_shared::{ItemKey, WriteId};
 use crate::error::CONDITION_FAILED;
 #[cfg(feature = "memory")]
 use crate::memory::Failed;
+use crate::table::boxed;
 use crate::{ErrorKind, Item, RetryPolicy, StoreError, Table, attribute, expression};
 
 /// The outcome of a transaction.
@@ -105,7 +106,7 @@ impl Table {
             let outcomes = failed.into_iter().map(outcome).collect();
             return Ok(TransactOutcome::ConditionFailed(outcomes));
         }
-        match Box::pin(request.send()).await {
+        match boxed(request.send()).await {
             Ok(done) => {
                 for consumed in done.consumed_capacity() {
                     self.count(Some(consumed));

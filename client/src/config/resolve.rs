@@ -97,7 +97,7 @@ pub(crate) async fn resolve(
     let load = ConfigLoad::new(session, first, age, until);
     #[cfg(feature = "yaml")]
     let load = load.with_file(file);
-    // Boxed, as every rare part of an acquire: its future is smaller, and nests less deeply.
+    // Boxed, as every rare part of an acquire: its future is smaller.
     let loaded = Box::pin(load.run()).await.map(Arc::new);
     let mut state = slot.state();
     state.loads += 1;

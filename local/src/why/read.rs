@@ -57,6 +57,13 @@ impl Reasons {
         };
         let levels = all_levels(limiter, &entities, &resource, &switches).await?;
         let missing_plan = match entities.first().and_then(|entity| entity.plan.clone()) {
+            Some(_)
+                if levels
+                    .iter()
+                    .any(|of| of.level.plan().is_some() && of.config.is_some()) =>
+            {
+                None
+            }
             Some(plan) if !admin.has_plan(&plan).await? => Some(plan),
             _ => None,
         };

@@ -6,6 +6,7 @@ use aws_sdk_dynamodb::types::{AttributeValue, KeysAndAttributes};
 use tokio::time::Instant;
 use weirgate_shared::ItemKey;
 
+use super::boxed;
 use super::retry::{ATTEMPTS, jitter};
 use crate::bound::Bound;
 use crate::{ErrorKind, Item, StoreError, Table, ThrottleReason, attribute};
@@ -190,8 +191,8 @@ impl Table {
             .request_items(&self.name, wanted);
         let request = request.set_return_consumed_capacity(self.report());
         let found = match bound {
-            Some(bound) => Box::pin(request.customize().interceptor(bound.clone()).send()).await,
-            None => Box::pin(request.send()).await,
+            Some(bound) => boxed(request.customize().interceptor(bound.clone()).send()).await,
+            None => boxed(request.send()).await,
         };
         let mut found = found.map_err(|error| self.failed("BatchGetItem".to_owned(), error))?;
         if let Some(meter) = &self.meter {

@@ -5,6 +5,7 @@ use aws_sdk_dynamodb::operation::update_item::UpdateItemError;
 use aws_sdk_dynamodb::types::{ReturnValue, ReturnValuesOnConditionCheckFailure};
 use weirgate_shared::write::Update;
 
+use super::boxed;
 use super::retry::RetryPolicy;
 use crate::{Item, StoreError, Table, attribute, expression};
 
@@ -74,9 +75,7 @@ impl Table {
                 ReturnValues::Never => ReturnValuesOnConditionCheckFailure::None,
             })
             .set_return_consumed_capacity(self.report());
-        // Boxed because the SDK's futures are large, and deep enough to reach the compiler's
-        // recursion limit in an application.
-        match Box::pin(request.send()).await {
+        match boxed(request.send()).await {
             Ok(done) => {
                 self.count(done.consumed_capacity());
                 Ok(WriteOutcome::Applied(done.attributes.map(Item)))

@@ -7,6 +7,7 @@ use weirgate::{
     AuditChange, AuditSubject, Config, ConfigFilter, ConfigLevel, Decision, EffectiveLimits, Error,
     Granularity, Limit, PlanName, RateLimiter, UsageScope,
 };
+use weirgate_shared::{EntityKey, Namespace};
 
 use crate::fixtures::fleet::{Fleet, START, config, pass, runtime, secs};
 use crate::fixtures::stored::{
@@ -532,6 +533,27 @@ async fn plans_are_listed_reported_and_audited() {
     assert_eq!(used(all).await, rows);
     let one = UsageScope::Plan(plan("pro"), Some(resource("other")));
     assert_eq!(used(one).await, [row("e-2 other")]);
+
+    // More entities in a part of the list than a page has.
+    let part = |id: &String| {
+        let namespace = Namespace::new("default").unwrap();
+        let key = EntityKey {
+            namespace,
+            entity: entity(id),
+        };
+        key.by_plan(&plan("pro")).0
+    };
+    let mut many: Vec<_> = (1_000..9_999).map(|at| format!("many-{at}")).collect();
+    many.retain(|id| part(id).ends_with("#03"));
+    many.truncate(120);
+    for id in &many {
+        set_plan(&admin, id, "pro").await.unwrap();
+        let acquire = admin.acquire(id, "many").limits(&[rpm(9)]).take("rpm", 2);
+        assert!(acquire.send().await.unwrap().is_granted());
+    }
+    let all = UsageScope::Plan(plan("pro"), Some(resource("many")));
+    let rows: Vec<_> = many.iter().map(|id| row(&format!("{id} many"))).collect();
+    assert_eq!(used(all).await, rows);
 
     let page = admin
         .admin()

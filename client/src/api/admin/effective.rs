@@ -109,8 +109,13 @@ impl Admin {
                 let levels = self.levels(&file, entity, plan, resource).await?;
                 let now = self.session.now();
                 let mut buckets = vec![EffectiveBucket::of(entity, &levels, now)];
+                let is_found =
+                    |of: &ConfiguredLevel| of.level.plan().is_some() && of.config.is_some();
                 let missing_plan = match plan {
-                    Some(plan) if !file.has_plan(plan) && !self.has_plan(plan).await? => of.plan,
+                    Some(_) if levels.iter().any(is_found) => None,
+                    Some(plan) if !file.has_plan(plan) && !self.is_configured(plan).await? => {
+                        of.plan
+                    }
                     _ => None,
                 };
                 let (mut entities, mut next) = (vec![entity.clone()], of.parent);

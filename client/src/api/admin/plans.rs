@@ -148,8 +148,15 @@ impl Admin {
     }
 
     /// Returns whether a level of a plan has a configuration.
+    ///
+    /// # Errors
+    /// [`Error::Store`], or [`Error::UnreadableItem`] if one was changed by other means.
     pub async fn has_plan(&self, plan: &PlanName) -> Result<bool, Error> {
-        let configs = self.session.at_home(self.plan_configs(plan)).await?;
+        self.session.at_home(self.is_configured(plan)).await
+    }
+
+    pub(super) async fn is_configured(&self, plan: &PlanName) -> Result<bool, Error> {
+        let configs = self.plan_configs(plan).await?;
         Ok(configs.iter().any(|(_, config)| config.value.is_some()))
     }
 

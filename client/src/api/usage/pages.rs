@@ -27,6 +27,10 @@ use crate::values::Error;
 /// Queries of snapshots in flight at once.
 const CONCURRENT: usize = 10;
 
+/// Maximum number of entities of a plan on a page: each may have used many resources, and a page has a
+/// time limit.
+const PLAN_ENTITIES: usize = 50;
+
 /// Rows, and an error for each item that they lack.
 type Rows = Found<Vec<UsageRow>>;
 
@@ -281,13 +285,28 @@ async fn plan_page(
     let position = Some(position).filter(|position| !position.is_empty());
     let partitions = plan_partitions(&session.namespace, plan);
     let listed = (BY_RESOURCE, LISTED_ENTITY);
-    let (found, next) = session
+    let (found, mut next) = session
         .partitioned_page(listed, partitions, position)
         .await?;
     let keys = found
         .iter()
         .filter_map(|item| EntityKey::parse(&item.key()?));
-    let entities: Vec<_> = keys.map(|key| key.entity).collect();
+    let mut keys: Vec<_> = keys.collect();
+    if let Some(last) = keys
+        .get(PLAN_ENTITIES - 1)
+        .filter(|_| keys.len() > PLAN_ENTITIES)
+    {
+        let (ItemKey { pk, sk }, listed) = (last.item_key(), last.by_plan(plan));
+        let names = ["PK", "SK", BY_RESOURCE.hash, BY_RESOURCE.range.0].map(str::to_owned);
+        next = Some(
+            names
+                .into_iter()
+                .zip([pk, sk, listed.0, listed.1])
+                .collect(),
+        );
+        keys.truncate(PLAN_ENTITIES);
+    }
+    let entities: Vec<_> = keys.into_iter().map(|key| key.entity).collect();
     // By place: a closure over references makes a future that servers cannot spawn.
     let read = |at: usize| all_rows(session, query, &entities[at], resource);
     let read = stream::iter(0..entities.len()).map(read);
