@@ -320,6 +320,45 @@ async fn a_bucket_that_cannot_be_read_is_a_row_with_its_error_beside_the_others(
     });
 }
 
+/// With limits of a plan, the page reads entities.
+#[tokio::test(flavor = "multi_thread")]
+async fn an_entity_that_cannot_be_read_does_not_hide_the_buckets() {
+    for has_plans in [false, true] {
+        let dynamo = Dynamo::new().await;
+        let (page, caller) = page(&dynamo).await;
+        let admin = caller.admin();
+        if has_plans {
+            let limits = [weirgate::Limit::per_minute("rpm", 70).unwrap()];
+            let level = weirgate::ConfigLevel::Plan("pro".try_into().unwrap());
+            admin
+                .set_config(&level, &weirgate::Config::of(limits))
+                .await
+                .unwrap();
+        }
+        let entity = weirgate::Entity::new("user-2".try_into().unwrap());
+        admin.set_entity(&entity).await.unwrap();
+        let mut damaged = dynamo.item("default/ENTITY#user-2", "#META");
+        let others = [
+            "user-1", "user-3", "user-4", "user-5", "user-6", "user-7", "user-8", "user-9",
+        ];
+        for entity in others.into_iter().chain(["user-2"]) {
+            acquire(&caller, entity).await;
+        }
+        damaged["cascade"] = serde_json::json!({"S": "text"});
+        dynamo.put(&damaged);
+        let mut viewer = Viewer::of(&page);
+        let mut seen = std::collections::BTreeSet::new();
+        viewer.event("rows", |rows| {
+            let rows = rows["rows"].as_array().expect("a list").iter();
+            seen.extend(rows.map(|row| row["entity"].to_string()));
+            println!("{seen:?}");
+            others
+                .iter()
+                .all(|other| seen.contains(&format!("{other:?}")))
+        });
+    }
+}
+
 #[tokio::test(flavor = "multi_thread")]
 async fn one_viewer_too_many_is_told_so_and_viewers_of_one_subject_share_its_reads() {
     let dynamo = Dynamo::new().await;

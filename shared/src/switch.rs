@@ -122,10 +122,11 @@ impl Switches {
         })
     }
 
-    /// Returns whether a plan has a switch.
+    /// Returns whether a plan is exempt.
     #[must_use]
-    pub fn name_plans(&self) -> bool {
-        self.levels.keys().any(|level| level.plan().is_some())
+    pub fn exempt_plans(&self) -> bool {
+        let mut levels = self.levels.iter();
+        levels.any(|(level, switch)| level.plan().is_some() && *switch == Switch::Exempt)
     }
 }
 

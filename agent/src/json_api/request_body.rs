@@ -282,7 +282,7 @@ pub(super) fn list<'a, T>(
 /// Reads limits, as values have them in JSON.
 pub(super) fn limits(json: &RawValue) -> Result<Arc<[Limit]>, Invalid> {
     // More than a bucket can have, so the limiter names the bound.
-    const MOST: usize = 100;
+    const MOST: usize = 41;
     list(json, MOST, limit).map(Into::into)
 }
 

@@ -763,7 +763,7 @@ async fn plans_are_set_listed_exported_applied_and_deleted() {
     );
     table.text("plans delete pro --force --yes");
     let why = table.text("why acme gpt-4");
-    assert!(why.contains("plan pro of acme has no limits"), "{why}");
+    assert!(why.contains("plan pro has no limits"), "{why}");
     let doctor = table.run("doctor");
     assert!(
         doctor.stdout.contains("pro (entities: 1, such as acme)"),

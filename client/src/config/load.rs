@@ -123,12 +123,21 @@ impl<'a> ConfigLoad<'a> {
 
     /// Returns the plan of the entity: the file's, or else the table's.
     fn plan(&self) -> Option<PlanName> {
-        #[cfg(feature = "yaml")]
-        if let Some(plan) = (self.file.as_ref()).and_then(|file| file.plan(&self.first.key.entity))
-        {
+        if let Some(plan) = self.file_plan() {
             return Some(plan.clone());
         }
         self.entity.as_ref()?.value.value.as_ref()?.plan.clone()
+    }
+
+    #[cfg(feature = "yaml")]
+    fn file_plan(&self) -> Option<&PlanName> {
+        self.file.as_ref()?.plan(&self.first.key.entity)
+    }
+
+    #[cfg(not(feature = "yaml"))]
+    const fn file_plan(&self) -> Option<&PlanName> {
+        let _ = self;
+        None
     }
 
     /// Returns whether everything is cached, at any age.
@@ -281,13 +290,17 @@ impl<'a> ConfigLoad<'a> {
             .map(|known| known.value.version)
             .chain(of_entity)
             .fold(0, i64::saturating_add);
+        // By a plan of the file, the versions of the table say nothing about what is newer.
+        let of_table = self
+            .file_plan()
+            .is_none()
+            .then(|| LimitsVersion::new(version));
         // The first level that has a configuration wins, in the file or in the table.
         let levels = || {
             self.levels.iter().filter_map(|(level, known)| {
                 self.file_config(level).or_else(|| {
                     let config = known.as_ref()?.value.value.as_ref()?;
-                    let version = Some(LimitsVersion::new(version));
-                    let config = EffectiveConfig::new(level.clone(), config, version);
+                    let config = EffectiveConfig::new(level.clone(), config, of_table);
                     Some(Arc::new(config))
                 })
             })

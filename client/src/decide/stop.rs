@@ -108,7 +108,8 @@ fn disabled(
     switches: &Switches,
     buckets: &[Arc<BucketState>],
 ) -> (Option<Disabled>, Vec<EntityId>) {
-    let (has_stopped_entities, has_plans) = (switches.stop_entities(), switches.name_plans());
+    let (has_stopped_entities, has_exempt_plans) =
+        (switches.stop_entities(), switches.exempt_plans());
     let mut all_unread = vec![];
     let of_bucket = |bucket: &Arc<BucketState>| {
         let BucketKey {
@@ -119,9 +120,13 @@ fn disabled(
             resource: resource.clone(),
             stopped_at: Some(stopped_at),
         };
-        if !has_stopped_entities && !has_plans {
-            let level = switches.stopping(entity, None, resource)?;
-            return Some(disabled(entity, level));
+        // As far as its names tell. Only a plan that is exempt can lift a stop of a wider level.
+        match switches.stopping(entity, None, resource) {
+            Some(level) if level.entity().is_some() || !has_exempt_plans => {
+                return Some(disabled(entity, level));
+            }
+            None if !has_stopped_entities => return None,
+            _ => {}
         }
         let Ancestors { known, unread } = ancestors(session, entity);
         all_unread.extend(unread);

@@ -252,7 +252,7 @@ impl Poller {
                 let unreadable = u64::try_from(page.unreadable.len()).unwrap_or(u64::MAX);
                 let next = page.next.clone();
                 let plans = self.plans(&watched.levels, &page.items).await?;
-                let rows = self.rows(&watched.levels, &plans, page);
+                let rows = self.rows(&watched.levels, plans.as_ref(), page);
                 seen.extend(rows.iter().map(Row::key));
                 self.board.set_rows(subject, rows);
                 self.pay(1 + 2 * (shards + unreadable)).await;
@@ -371,10 +371,10 @@ impl Poller {
     fn rows(
         &mut self,
         levels: &Levels,
-        plans: &HashMap<EntityId, PlanName>,
+        plans: Option<&HashMap<EntityId, PlanName>>,
         page: Page<StoredBucket>,
     ) -> Vec<Row> {
-        let at = SystemClock.now();
+        let (at, unknown) = (SystemClock.now(), Levels::default());
         let rows = page.items.into_iter().map(|bucket| {
             let key = (bucket.entity.clone(), bucket.resource.clone());
             let used = if let Some(history) = self.histories.get_mut(&key) {
@@ -386,7 +386,8 @@ impl Poller {
                 }
                 None
             };
-            let levels = (levels, plans.get(&bucket.entity));
+            let plan = plans.and_then(|plans| plans.get(&bucket.entity));
+            let levels = (if plans.is_some() { levels } else { &unknown }, plan);
             Row::of(bucket, used.as_ref(), levels, at)
         });
         let rows: Vec<_> = rows.collect();
@@ -395,23 +396,27 @@ impl Poller {
         rows.into_iter().chain(unreadable).collect()
     }
 
-    /// Returns the plans of the entities of buckets, if plans have limits.
+    /// Returns the plans of the entities of buckets, as far as they matter; `None` if an entity cannot be
+    /// read.
     async fn plans(
         &mut self,
         levels: &Levels,
         buckets: &[StoredBucket],
-    ) -> Result<HashMap<EntityId, PlanName>, Error> {
+    ) -> Result<Option<HashMap<EntityId, PlanName>>, Error> {
         if !levels.have_plans() {
-            return Ok(HashMap::new());
+            return Ok(Some(HashMap::new()));
         }
         let ids: BTreeSet<_> = buckets.iter().map(|bucket| bucket.entity.clone()).collect();
         let ids: Vec<_> = ids.into_iter().collect();
-        let entities = self.limiter.admin().read_entities(&ids).await?;
+        let entities = match self.limiter.admin().read_entities(&ids).await {
+            Err(Error::UnreadableItem { .. }) => return Ok(None),
+            entities => entities?,
+        };
         self.pay(2 * u64::try_from(ids.len()).unwrap_or(u64::MAX))
             .await;
         let entities = entities.into_iter().flatten();
         let plans = entities.filter_map(|entity| Some((entity.id, entity.plan?)));
-        Ok(plans.collect())
+        Ok(Some(plans.collect()))
     }
 
     /// Reads the levels that are stopped or exempt: one item.

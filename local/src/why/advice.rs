@@ -60,9 +60,7 @@ pub(super) fn advice(reasons: &Reasons) -> Vec<Next> {
     };
     let by_plan = reasons.missing_plan.as_ref().map(|plan| {
         Next::new(
-            format!(
-                "plan {plan} of {entity} has no limits: those of {resource} or the system hold"
-            ),
+            format!("plan {plan} has no limits: those of {resource} or the system hold"),
             &format!("limits set --plan {plan} rpm=600/minute"),
         )
     });

@@ -56,17 +56,16 @@ impl Reasons {
             ..Switches::default()
         };
         let levels = all_levels(limiter, &entities, &resource, &switches).await?;
-        let missing_plan = match entities.first().and_then(|entity| entity.plan.clone()) {
-            Some(_)
-                if levels
-                    .iter()
-                    .any(|of| of.level.plan().is_some() && of.config.is_some()) =>
+        let mut missing_plan = None;
+        for plan in entities.iter().filter_map(|entity| entity.plan.as_ref()) {
+            let is_of = |of: &&Level| of.level.plan() == Some(plan) && of.config.is_some();
+            if missing_plan.is_none()
+                && levels.iter().find(is_of).is_none()
+                && !admin.has_plan(plan).await?
             {
-                None
+                missing_plan = Some(plan.clone());
             }
-            Some(plan) if !admin.has_plan(&plan).await? => Some(plan),
-            _ => None,
-        };
+        }
         let mut cascades = true;
         let taken_from = entities
             .iter()

@@ -23,8 +23,8 @@ pub struct Reasons {
     pub entities: Vec<Entity>,
     /// Every level of them, the narrowest first.
     pub levels: Vec<Level>,
-    /// Plan of the entity, although no level of it has limits: those of the resource and of the system
-    /// hold instead.
+    /// Plan of the entity or of an ancestor, although no level of it has limits: those of the resource and
+    /// of the system hold instead.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub missing_plan: Option<PlanName>,
     /// The level that stops the bucket.

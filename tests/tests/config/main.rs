@@ -10,6 +10,7 @@ mod hierarchy;
 mod hierarchy_races;
 mod limit_texts;
 mod limits_file;
+mod plan_seams;
 mod plans;
 mod props;
 mod quotas;

@@ -368,9 +368,12 @@ impl Admin {
                         replaced: vec![],
                         planned: &Planned::new(),
                     };
-                    self.check_kinds(&proposal).await?;
-                    if next.is_none() && removal == Removal::Checked {
-                        self.check_last_of_plan(level).await?;
+                    let mut other = None;
+                    if removal == Removal::Checked {
+                        self.check_kinds(&proposal).await?;
+                        if next.is_none() {
+                            other = self.check_last_of_plan(level).await?;
+                        }
                     }
                     let mut actions = vec![write_config(&key, &seen, next.as_ref())];
                     let change = AuditChange::Config {
@@ -379,7 +382,7 @@ impl Admin {
                         after: next,
                     };
                     actions.push(editing.record(change));
-                    actions.extend(mark);
+                    actions.extend(other.into_iter().chain(mark));
                     if editing.write(&actions).await? {
                         return Ok(Change::Made(report));
                     }
@@ -389,13 +392,13 @@ impl Admin {
     }
 }
 
-/// Whether the last level of a plan that entities have is removed.
+/// What is checked before a level is removed.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Removal {
-    /// No.
+    /// That its limits may go, and that it is not the last one of a plan that entities have.
     Checked,
-    /// Yes.
-    Forced,
+    /// Nothing: it goes with its plan, which was checked as a whole.
+    OfPlan,
 }
 
 /// What became of a change.

@@ -99,9 +99,13 @@ impl Admin {
     ) -> Result<Option<EntityDescription>, Error> {
         self.session
             .at_home(async {
-                let key = self.entity_key(id).item_key();
-                let items = self.session.read(std::slice::from_ref(&key)).await?;
-                described(&key, &items)
+                let key = self.entity_key(id);
+                let items = self.session.read(&[key.item_key()]).await?;
+                let stored = seen(&key, &items)?;
+                match stored.and_then(|(stored, _)| stored.value) {
+                    Some(_) => described(&key.item_key(), &items),
+                    None => Ok(None),
+                }
             })
             .await
     }

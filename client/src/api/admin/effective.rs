@@ -23,8 +23,8 @@ pub struct EffectiveLimits {
     /// The levels of the entity on the resource, in the order of [`ConfigLevel::of_entity`]: the first one
     /// with a configuration wins.
     pub levels: Vec<ConfiguredLevel>,
-    /// Plan of the entity, although no level of it has a configuration: the limits of the resource and
-    /// of the system hold instead.
+    /// Plan of the entity, or else of an ancestor that it cascades to, although no level of it has a
+    /// configuration: the limits of the resource and of the system hold instead.
     #[cfg_attr(
         feature = "serde",
         serde(default, skip_serializing_if = "Option::is_none")
@@ -109,20 +109,15 @@ impl Admin {
                 let levels = self.levels(&file, entity, plan, resource).await?;
                 let now = self.session.now();
                 let mut buckets = vec![EffectiveBucket::of(entity, &levels, now)];
-                let is_found =
-                    |of: &ConfiguredLevel| of.level.plan().is_some() && of.config.is_some();
-                let missing_plan = match plan {
-                    Some(_) if levels.iter().any(is_found) => None,
-                    Some(plan) if !file.has_plan(plan) && !self.is_configured(plan).await? => {
-                        of.plan
-                    }
-                    _ => None,
-                };
+                let mut missing_plan = self.missing(&file, plan, &levels).await?;
                 let (mut entities, mut next) = (vec![entity.clone()], of.parent);
                 while let Some(parent) = next.filter(|id| !entities.contains(id)) {
                     let of = self.membership(&file, &parent).await?;
                     let plan = of.plan.as_ref();
                     let levels = self.levels(&file, &parent, plan, resource).await?;
+                    if missing_plan.is_none() {
+                        missing_plan = self.missing(&file, plan, &levels).await?;
+                    }
                     let bucket = EffectiveBucket::of(&parent, &levels, now);
                     buckets.extend(bucket.level.is_some().then_some(bucket));
                     entities.push(parent);
@@ -156,6 +151,21 @@ impl Admin {
             }
         });
         Ok(configured.collect())
+    }
+
+    /// Returns a plan of which no level has a configuration. `levels` are those of an entity with it.
+    async fn missing(
+        &self,
+        file: &File,
+        plan: Option<&PlanName>,
+        levels: &[ConfiguredLevel],
+    ) -> Result<Option<PlanName>, Error> {
+        let is_found = |of: &ConfiguredLevel| of.level.plan().is_some() && of.config.is_some();
+        let Some(plan) = plan.filter(|plan| !file.has_plan(plan)) else {
+            return Ok(None);
+        };
+        let is_missing = !levels.iter().any(is_found) && !self.is_configured(plan).await?;
+        Ok(is_missing.then(|| plan.clone()))
     }
 
     /// Returns an entity with the parent that it cascades to and its plan: the file's, or else the

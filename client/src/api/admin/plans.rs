@@ -91,12 +91,15 @@ impl Admin {
                 if !is_forced {
                     self.check_unused(plan).await?;
                 }
+                let configs = self.plan_configs(plan).await?.into_iter();
+                let set = configs.filter(|(_, config)| config.value.is_some());
+                let changes: Vec<_> = set.map(|(level, _)| (level, None)).collect();
+                // The plan as a whole, so that none of it goes if a part of it may not.
+                self.check_configs(&changes).await?;
                 let mut deleted = 0;
-                for (level, config) in self.plan_configs(plan).await? {
-                    if config.value.is_some() {
-                        let change = self.remove_level(&level, Removal::Forced).await?;
-                        deleted += usize::from(change);
-                    }
+                for (level, _) in &changes {
+                    let change = self.remove_level(level, Removal::OfPlan).await?;
+                    deleted += usize::from(change);
                 }
                 Ok(deleted)
             })
@@ -168,21 +171,32 @@ impl Admin {
                 "plan {plan} has no limits: run `weirgate limits set --plan {plan} rpm=600/minute`, or give another plan"
             )));
         };
-        let namespace = self.session.namespace.clone();
-        Ok(same_config(&ConfigKey { namespace, level }, config.version))
+        Ok(self.same_level(&level, config.version))
     }
 
-    /// Requires that a level is not the last one of a plan that entities have.
-    pub(super) async fn check_last_of_plan(&self, level: &ConfigLevel) -> Result<(), Error> {
+    /// Requires that a level is not the last one of a plan that entities have. Returns the check that
+    /// another level stays.
+    pub(super) async fn check_last_of_plan(
+        &self,
+        level: &ConfigLevel,
+    ) -> Result<Option<Action>, Error> {
         let Some(plan) = level.plan() else {
-            return Ok(());
+            return Ok(None);
         };
         let configs = self.plan_configs(plan).await?;
         let mut others = configs.iter().filter(|(other, _)| other != level);
-        if others.any(|(_, config)| config.value.is_some()) {
-            return Ok(());
+        match others.find(|(_, config)| config.value.is_some()) {
+            Some((other, config)) => Ok(Some(self.same_level(other, config.version))),
+            None => self.check_unused(plan).await.map(|()| None),
         }
-        self.check_unused(plan).await
+    }
+
+    fn same_level(&self, level: &ConfigLevel, version: i64) -> Action {
+        let key = ConfigKey {
+            namespace: self.session.namespace.clone(),
+            level: level.clone(),
+        };
+        same_config(&key, version)
     }
 
     async fn check_unused(&self, plan: &PlanName) -> Result<(), Error> {

@@ -4,7 +4,7 @@
 //! |---|---|
 //! | bucket | `from`: start of the next interval |
 //! | entity | `resource`: the next one, or `after` the last one; `from` within it |
-//! | plan | the keys of the last entity read in the index, or only the partition that follows |
+//! | plan | the keys of the last entity read in the index, or only the partition that follows; within an `entity`, as its |
 //! | resource | the keys of the last bucket read in the index, or only the partition that follows |
 
 use std::ops::Range;
@@ -37,6 +37,7 @@ type Rows = Found<Vec<UsageRow>>;
 const FROM: &str = "from";
 const RESOURCE: &str = "resource";
 const AFTER: &str = "after";
+const ENTITY: &str = "entity";
 
 /// Returns the maximum number of intervals on a page: a month of hours, a year of days or months.
 const fn intervals(granularity: Granularity) -> usize {
@@ -126,6 +127,17 @@ fn first_shard(session: &Session, entity: &EntityId, resource: &Resource) -> Buc
     }
 }
 
+/// Returns the end of a page of one bucket's rows that begins at `from`, or with the range.
+fn page_end(query: &UsageQuery, from: Option<EpochMillis>) -> EpochMillis {
+    let mut end = from.unwrap_or(query.range.start);
+    for _ in 0..intervals(query.granularity) {
+        if end < query.range.end {
+            end = query.granularity.end(end);
+        }
+    }
+    end
+}
+
 /// Returns a page of one bucket's rows, and where the next one begins.
 async fn bucket_page(
     session: &Session,
@@ -136,12 +148,7 @@ async fn bucket_page(
     let live = read_live(session, std::slice::from_ref(bucket), Consistency::Strong).await?;
     let live = live.into_iter().next().unwrap_or_default();
     let start = from.unwrap_or(query.range.start);
-    let mut end = start;
-    for _ in 0..intervals(query.granularity) {
-        if end < query.range.end {
-            end = query.granularity.end(end);
-        }
-    }
+    let end = page_end(query, from);
     let mut rows = rows(session, query, bucket, start..end, &live).await?;
     rows.damaged.extend(live.damaged);
     Ok((rows, (end < query.range.end).then_some(end)))
@@ -274,7 +281,8 @@ async fn entity_page(
     Ok((rows, Some(next)))
 }
 
-/// Returns the rows of some entities of a plan, and the position after them.
+/// Returns the rows of some entities of a plan, or of a part of one if the range is long, and the position
+/// after them.
 async fn plan_page(
     session: &Session,
     query: &UsageQuery,
@@ -282,31 +290,32 @@ async fn plan_page(
     resource: Option<&Resource>,
     position: &Position,
 ) -> Result<(Rows, Option<Position>), Error> {
-    let position = Some(position).filter(|position| !position.is_empty());
+    if let Some(entity) = position.get(ENTITY) {
+        let id = EntityId::new(entity.as_str())?;
+        return plan_entity_page(session, query, (plan, &id), resource, position).await;
+    }
     let partitions = plan_partitions(&session.namespace, plan);
     let listed = (BY_RESOURCE, LISTED_ENTITY);
-    let (found, mut next) = session
-        .partitioned_page(listed, partitions, position)
-        .await?;
-    let keys = found
+    let position = Some(position).filter(|position| !position.is_empty());
+    let page = session.partitioned_page(listed, partitions, position);
+    let (found, mut next) = page.await?;
+    let entities = found
         .iter()
-        .filter_map(|item| EntityKey::parse(&item.key()?));
-    let mut keys: Vec<_> = keys.collect();
-    if let Some(last) = keys
-        .get(PLAN_ENTITIES - 1)
-        .filter(|_| keys.len() > PLAN_ENTITIES)
+        .filter_map(|item| Some(EntityKey::parse(&item.key()?)?.entity));
+    let mut entities: Vec<_> = entities.collect();
+    if let Some(first) = entities
+        .first()
+        .filter(|_| page_end(query, None) < query.range.end)
     {
-        let (ItemKey { pk, sk }, listed) = (last.item_key(), last.by_plan(plan));
-        let names = ["PK", "SK", BY_RESOURCE.hash, BY_RESOURCE.range.0].map(str::to_owned);
-        next = Some(
-            names
-                .into_iter()
-                .zip([pk, sk, listed.0, listed.1])
-                .collect(),
-        );
-        keys.truncate(PLAN_ENTITIES);
+        let begin = Position::new();
+        let part = plan_entity_page(session, query, (plan, first), resource, &begin);
+        return part.await;
     }
-    let entities: Vec<_> = keys.into_iter().map(|key| key.entity).collect();
+    if entities.len() > PLAN_ENTITIES {
+        entities.truncate(PLAN_ENTITIES);
+        let last = entities.last();
+        next = last.map(|last| after_entity(session, plan, last));
+    }
     // By place: a closure over references makes a future that servers cannot spawn.
     let read = |at: usize| all_rows(session, query, &entities[at], resource);
     let read = stream::iter(0..entities.len()).map(read);
@@ -319,6 +328,53 @@ async fn plan_page(
     Ok((rows, next))
 }
 
+/// Returns the position in the list of a plan's entities after one of them.
+fn after_entity(session: &Session, plan: &PlanName, entity: &EntityId) -> Position {
+    let key = EntityKey {
+        namespace: session.namespace.clone(),
+        entity: entity.clone(),
+    };
+    let (ItemKey { pk, sk }, listed) = (key.item_key(), key.by_plan(plan));
+    let names = ["PK", "SK", BY_RESOURCE.hash, BY_RESOURCE.range.0].map(str::to_owned);
+    let values = [pk, sk, listed.0, listed.1];
+    names.into_iter().zip(values).collect()
+}
+
+/// Returns a page of an entity of a plan, and the position after it.
+async fn plan_entity_page(
+    session: &Session,
+    query: &UsageQuery,
+    (plan, entity): (&PlanName, &EntityId),
+    resource: Option<&Resource>,
+    position: &Position,
+) -> Result<(Rows, Option<Position>), Error> {
+    let (rows, next) = part_page(session, query, entity, resource, position).await?;
+    let next = match next {
+        Some(mut next) => {
+            next.insert(ENTITY.to_owned(), entity.to_string());
+            next
+        }
+        None => after_entity(session, plan, entity),
+    };
+    Ok((rows, Some(next)))
+}
+
+/// Returns a page of an entity on a resource, or on one of all, and the position after it.
+async fn part_page(
+    session: &Session,
+    query: &UsageQuery,
+    entity: &EntityId,
+    resource: Option<&Resource>,
+    position: &Position,
+) -> Result<(Rows, Option<Position>), Error> {
+    let Some(resource) = resource else {
+        return entity_page(session, query, entity, position).await;
+    };
+    let bucket = first_shard(session, entity, resource);
+    let (rows, next) = bucket_page(session, query, &bucket, from(position)?).await?;
+    Ok((rows, next.map(at)))
+}
+
 /// Returns all rows of an entity, on a resource or on all.
 async fn all_rows(
     session: &Session,
@@ -328,15 +384,7 @@ async fn all_rows(
 ) -> Result<Rows, Error> {
     let (mut rows, mut position) = (Rows::default(), Position::new());
     loop {
-        let (page, next) = match resource {
-            Some(resource) => {
-                let bucket = first_shard(session, entity, resource);
-                let page = bucket_page(session, query, &bucket, from(&position)?);
-                let (page, next) = page.await?;
-                (page, next.map(at))
-            }
-            None => entity_page(session, query, entity, &position).await?,
-        };
+        let (page, next) = part_page(session, query, entity, resource, &position).await?;
         rows.read.extend(page.read);
         rows.damaged.extend(page.damaged);
         match next {

@@ -1,0 +1,518 @@
+//! Plans where they meet files, deletions, stops, and each other.
+
+use std::time::Duration;
+
+use weirgate::{
+    Config, ConfigLevel, Decision, Entity, Granularity, Limit, PlanName, Purge, RateLimiter,
+    Switch, UsageScope,
+};
+
+use crate::fixtures::fleet::{Fleet, START, keys_read, millis, pass, rpm, secs};
+use crate::fixtures::stored::{
+    File, configure, entity, of_entity, of_resource, on, resource, take_of,
+};
+
+fn plan(name: &str) -> PlanName {
+    PlanName::new(name).unwrap()
+}
+
+fn of_plan(name: &str) -> ConfigLevel {
+    ConfigLevel::Plan(plan(name))
+}
+
+fn of_plan_on(name: &str, on: &str) -> ConfigLevel {
+    ConfigLevel::PlanResource(plan(name), resource(on))
+}
+
+async fn set_plan(limiter: &RateLimiter, id: &str, name: &str) {
+    let name = (!name.is_empty()).then(|| plan(name));
+    let set = limiter.admin().set_plan(&entity(id), name.as_ref()).await;
+    set.unwrap();
+}
+
+async fn capacity(limiter: &RateLimiter, id: &str) -> i64 {
+    let _ = take_of(limiter, [id, "gpt-4"], "rpm", 1).await.unwrap();
+    let (id, on) = (entity(id), resource("gpt-4"));
+    let bucket = limiter.admin().bucket(&id, &on).await.unwrap().unwrap();
+    bucket.limit("rpm").unwrap().capacity.whole_tokens()
+}
+
+/// A file moves an entity from one plan of the table to another one, which had fewer changes.
+#[tokio::test(start_paused = true)]
+async fn a_file_that_moves_an_entity_to_another_plan_of_the_table_is_followed() {
+    let (fleet, [admin]) = Fleet::of().await;
+    for tokens in 100..=105 {
+        configure(&admin, &of_plan("pro"), [rpm(tokens)]).await;
+    }
+    configure(&admin, &of_plan("free"), [rpm(10)]).await;
+    let text = |name: &str| format!("weirgate: 1\nentities:\n  e-1:\n    plan: {}\n", name);
+    for (name, expected) in [("pro", 105), ("free", 10)] {
+        let file = File::new(&text(name));
+        let limiter = fleet.builder().await.limits_file(file.limits());
+        let limiter = limiter.build().await.unwrap();
+        pass(secs(120)).await;
+        let _ = capacity(&limiter, "e-1").await;
+        pass(secs(120)).await;
+        assert_eq!(capacity(&limiter, "e-1").await, expected, "{name}");
+    }
+}
+
+/// A plan that only a file gave is taken away: the limits of the system hold again.
+#[tokio::test(start_paused = true)]
+async fn a_file_that_takes_a_plan_of_the_table_away_is_followed() {
+    let (fleet, [admin]) = Fleet::of().await;
+    configure(&admin, &ConfigLevel::System, [rpm(60)]).await;
+    configure(&admin, &of_plan("pro"), [rpm(6_000)]).await;
+    let file = File::new("weirgate: 1\nentities:\n  e-1:\n    plan: pro\n");
+    let limiter = fleet.builder().await.limits_file(file.limits());
+    let limiter = limiter.build().await.unwrap();
+    assert_eq!(capacity(&limiter, "e-1").await, 6_000);
+    drop(limiter);
+    let limiter = fleet.limiter().await;
+    for _ in 0..5 {
+        pass(secs(120)).await;
+        let _ = capacity(&limiter, "e-1").await;
+    }
+    assert_eq!(capacity(&limiter, "e-1").await, 60);
+}
+
+/// A plan whose level on a resource has slots under the name of a rate of wider levels.
+#[tokio::test(start_paused = true)]
+async fn a_forced_deletion_of_a_plan_is_whole_or_changes_nothing() {
+    let (_fleet, [admin]) = Fleet::of().await;
+    configure(&admin, &ConfigLevel::System, [rpm(60)]).await;
+    configure(&admin, &of_plan("pro"), [rpm(600)]).await;
+    let slots = Limit::concurrent("rpm", 5).unwrap();
+    let level = of_plan_on("pro", "gpt-4");
+    admin
+        .admin()
+        .set_config(&level, &Config::of([slots]))
+        .await
+        .unwrap();
+    set_plan(&admin, "e-1", "pro").await;
+    assert_eq!(capacity(&admin, "e-1").await, 5);
+    let deleted = admin.admin().delete_plan(&plan("pro"), true).await;
+    let left = [
+        admin
+            .admin()
+            .config(&of_plan("pro"))
+            .await
+            .unwrap()
+            .is_some(),
+        admin.admin().config(&level).await.unwrap().is_some(),
+    ];
+    assert_eq!(left[0], left[1], "half of the plan is left: {deleted:?}");
+}
+
+/// Level by level, where the narrower one sorts first: the plan as a whole leaves no conflict.
+#[tokio::test(start_paused = true)]
+async fn a_plan_is_deleted_whatever_its_levels_say_among_each_other() {
+    let (_fleet, [admin]) = Fleet::of().await;
+    let slots = |count| Config::of([Limit::concurrent("rpm", count).unwrap()]);
+    let set = async |level: &ConfigLevel, config: &Config| {
+        admin.admin().set_config(level, config).await.unwrap();
+    };
+    set(&of_plan("pro"), &Config::of([rpm(600)])).await;
+    // The resource sorts before `_default_`.
+    set(&of_plan_on("pro", "GPT"), &slots(5)).await;
+    set(&of_resource("GPT"), &slots(9)).await;
+    set_plan(&admin, "e-1", "pro").await;
+    let _ = take_of(&admin, ["e-1", "GPT"], "rpm", 1).await.unwrap();
+    let deleted = admin.admin().delete_plan(&plan("pro"), true).await;
+    assert!(deleted.is_ok(), "{deleted:?}");
+}
+
+/// An operator stopped the system, and one entity: the answer to all others was known without a read.
+#[tokio::test(start_paused = true)]
+async fn a_stopped_system_reads_no_entity_because_another_entity_is_stopped() {
+    let (fleet, [admin, limiter]) = Fleet::of().await;
+    configure(&admin, &ConfigLevel::System, [rpm(600)]).await;
+    let _ = admin
+        .admin()
+        .stop(&of_entity("other"))
+        .send()
+        .await
+        .unwrap();
+    let _ = admin
+        .admin()
+        .stop(&ConfigLevel::System)
+        .send()
+        .await
+        .unwrap();
+    let is_disabled = async |id: &str| {
+        let ask = limiter
+            .acquire(id, "gpt-4")
+            .limits(&[rpm(5)])
+            .take("rpm", 1);
+        let decision = ask.send().await.unwrap();
+        matches!(decision, Decision::Disabled(_))
+    };
+    assert!(is_disabled("first").await);
+    let read = keys_read(&fleet);
+    read.lock().unwrap().clear();
+    for at in 0..20 {
+        assert!(is_disabled(&format!("e-{at}")).await);
+    }
+    assert_eq!(read.lock().unwrap().len(), 0, "keys read: {read:?}");
+}
+
+/// Two operators delete the last two levels of a plan that is in use, at once.
+#[tokio::test(start_paused = true)]
+async fn a_plan_in_use_keeps_a_level_if_two_delete_its_last_two_at_once() {
+    for offset in 0..60 {
+        let fleet = Fleet::slow(millis(10)).await;
+        let (one, other) = (fleet.limiter().await, fleet.limiter().await);
+        configure(&one, &of_plan("pro"), [rpm(600)]).await;
+        configure(&one, &of_plan_on("pro", "gpt-4"), [rpm(700)]).await;
+        set_plan(&one, "e-1", "pro").await;
+        let levels = [of_plan("pro"), of_plan_on("pro", "gpt-4")];
+        let (one_admin, other_admin) = (one.admin(), other.admin());
+        let both = tokio::join!(one_admin.delete_config(&levels[0]), async {
+            pass(millis(offset * 5)).await;
+            other_admin.delete_config(&levels[1]).await
+        });
+        let is_left = one.admin().has_plan(&plan("pro")).await.unwrap();
+        assert!(is_left, "both were deleted, {offset}: {both:?}");
+    }
+}
+
+/// Two moves at once: the version is above both, and the entity has one of the plans.
+#[tokio::test(start_paused = true)]
+async fn two_moves_at_once_leave_one_plan_that_all_follow() {
+    let (fleet, [one, other]) = Fleet::of().await;
+    configure(&one, &of_plan("free"), [rpm(10)]).await;
+    configure(&one, &of_plan("pro"), [rpm(100)]).await;
+    configure(&one, &of_plan("big"), [rpm(1_000)]).await;
+    set_plan(&one, "e-1", "free").await;
+    assert_eq!(capacity(&one, "e-1").await, 10);
+    tokio::join!(set_plan(&one, "e-1", "pro"), set_plan(&other, "e-1", "big"));
+    let now = one.admin().entity(&entity("e-1")).await.unwrap().unwrap();
+    let expected = if now.plan == Some(plan("pro")) {
+        100
+    } else {
+        1_000
+    };
+    for limiter in [&fleet.limiter().await, &one, &other] {
+        pass(secs(61)).await;
+        assert_eq!(capacity(limiter, "e-1").await, expected);
+    }
+}
+
+/// Erased, and made again without a plan: nothing of the plan is left.
+#[tokio::test(start_paused = true)]
+async fn an_erased_entity_that_is_made_again_has_nothing_of_its_plan() {
+    let (fleet, [admin]) = Fleet::of().await;
+    configure(&admin, &ConfigLevel::System, [rpm(60)]).await;
+    for tokens in 600..610 {
+        configure(&admin, &of_plan("pro"), [rpm(tokens)]).await;
+    }
+    set_plan(&admin, "e-1", "pro").await;
+    assert_eq!(capacity(&admin, "e-1").await, 609);
+    let _ = admin.admin().delete_entity(&entity("e-1")).await.unwrap();
+    assert_eq!(admin.admin().entity(&entity("e-1")).await.unwrap(), None);
+    assert_eq!(capacity(&fleet.limiter().await, "e-1").await, 60);
+    admin
+        .admin()
+        .set_entity(&Entity::new(entity("e-1")))
+        .await
+        .unwrap();
+    let page = admin
+        .admin()
+        .plan_entities(&plan("pro"), None)
+        .await
+        .unwrap();
+    assert_eq!(page.items, []);
+    set_plan(&admin, "e-1", "pro").await;
+    assert_eq!(capacity(&fleet.limiter().await, "e-1").await, 609);
+    configure(&admin, &on("e-1", "gpt-4"), [rpm(5)]).await;
+    assert_eq!(capacity(&fleet.limiter().await, "e-1").await, 5);
+    let _ = admin
+        .admin()
+        .delete_config(&on("e-1", "gpt-4"))
+        .await
+        .unwrap();
+    set_plan(&admin, "e-1", "").await;
+    configure(&admin, &of_resource("gpt-4"), [rpm(30)]).await;
+    assert_eq!(capacity(&fleet.limiter().await, "e-1").await, 30);
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_parents_missing_plan_is_told() {
+    let (_fleet, [admin]) = Fleet::of().await;
+    configure(&admin, &ConfigLevel::System, [rpm(60)]).await;
+    configure(&admin, &of_plan("pro"), [rpm(600)]).await;
+    set_plan(&admin, "team", "pro").await;
+    let user = Entity::new(entity("user")).child_of(entity("team"), true);
+    admin.admin().set_entity(&user).await.unwrap();
+    admin.admin().delete_plan(&plan("pro"), true).await.unwrap();
+    let effective = admin.admin();
+    let effective = effective
+        .effective_limits(&entity("user"), &resource("gpt-4"))
+        .await;
+    let effective = effective.unwrap();
+    assert_eq!(effective.buckets.len(), 2);
+    assert_eq!(
+        effective.missing_plan,
+        Some(plan("pro")),
+        "the team's plan has no limits"
+    );
+}
+
+async fn purge(limiter: &RateLimiter) {
+    let _ = limiter
+        .admin()
+        .stop(&ConfigLevel::System)
+        .send()
+        .await
+        .unwrap();
+    pass(secs(61)).await;
+    let mut after = None;
+    loop {
+        let admin = limiter.admin();
+        let page = Purge::after(admin.purge_namespace("default"), after.clone());
+        let page = page.send().await.unwrap();
+        after = page.next;
+        if after.is_none() {
+            break;
+        }
+    }
+    let _ = limiter
+        .admin()
+        .start(&ConfigLevel::System)
+        .send()
+        .await
+        .unwrap();
+    pass(secs(61)).await;
+}
+
+/// The version after a purge is above every sum before it, also after many moves between plans.
+#[tokio::test(start_paused = true)]
+async fn a_purged_namespace_follows_its_new_limits_after_many_moves() {
+    let (fleet, [admin]) = Fleet::of().await;
+    for round in 1..=3 {
+        configure(&admin, &ConfigLevel::System, [rpm(60 + round)]).await;
+        configure(&admin, &of_plan("pro"), [rpm(600)]).await;
+        let limiter = fleet.limiter().await;
+        assert_eq!(capacity(&limiter, "e-1").await, 60 + round, "round {round}");
+        for turn in 0..400 {
+            set_plan(&admin, "e-1", if turn % 2 == 0 { "pro" } else { "" }).await;
+        }
+        assert_eq!(capacity(&fleet.limiter().await, "e-1").await, 60 + round);
+        purge(&admin).await;
+    }
+}
+
+/// A page has one bucket's rows of up to 744 hours.
+#[tokio::test(start_paused = true)]
+async fn a_page_of_a_plans_usage_is_bounded_as_the_pages_of_others_are() {
+    let (fleet, [admin]) = Fleet::of().await;
+    configure(&admin, &of_plan("pro"), [rpm(600)]).await;
+    set_plan(&admin, "e-1", "pro").await;
+    pass(secs(10)).await;
+    for _ in 0..4 {
+        for on in ["a", "b", "c"] {
+            let _ = take_of(&admin, ["e-1", on], "rpm", 1).await.unwrap();
+        }
+        pass(Duration::from_secs(20 * 86_400)).await;
+    }
+    let report = admin.admin();
+    let scope = UsageScope::Plan(plan("pro"), None);
+    let report = report.usage_report(scope, Granularity::Hourly, START..fleet.now());
+    let report = report.unwrap();
+    let mut after = None;
+    loop {
+        let page = report.page(after.as_ref()).await.unwrap();
+        let resources: std::collections::BTreeSet<_> = page
+            .items
+            .iter()
+            .map(|row| row.resource.to_string())
+            .collect();
+        assert!(
+            resources.len() <= 1,
+            "a page has {} rows of {resources:?}",
+            page.items.len()
+        );
+        after = page.next;
+        if after.is_none() {
+            break;
+        }
+    }
+}
+
+/// A plan and a schedule at once: through a boundary, moves and a removed schedule, the bucket follows.
+#[tokio::test(start_paused = true)]
+async fn plans_with_schedules_are_followed_through_boundaries_and_moves() {
+    let (fleet, [admin]) = Fleet::of().await;
+    let limit = |text: &str| [text.parse::<Limit>().unwrap()];
+    // The tests begin on a Friday at 18:00.
+    let doubled = "rpm=100/minute,schedule=0 19 * * * for 1h scale 2/1";
+    let halved = "rpm=50/minute,schedule=30 18 * * * for 1h scale 1/2";
+    configure(&admin, &of_plan("pro"), limit(doubled)).await;
+    configure(&admin, &of_plan("free"), limit(halved)).await;
+    configure(&admin, &of_resource("gpt-4"), [rpm(7)]).await;
+    let processes = [fleet.limiter().await, fleet.limiter().await];
+    let mut plans = ["pro", "free", "", "free", "pro", ""].into_iter().cycle();
+    for minute in (0..180).step_by(4) {
+        let name = plans.next().unwrap();
+        set_plan(&admin, "e-1", name).await;
+        // The stale ones write what they know.
+        for process in &processes {
+            let _ = take_of(process, ["e-1", "gpt-4"], "rpm", 1).await.unwrap();
+        }
+        let at = minute;
+        let expected = match name {
+            "pro" if (60..120).contains(&at) => 200,
+            "pro" => 100,
+            "free" if (30..90).contains(&at) => 25,
+            "free" => 50,
+            _ => 7,
+        };
+        let fresh = fleet.limiter().await;
+        assert_eq!(
+            capacity(&fresh, "e-1").await,
+            expected,
+            "{name:?} at {minute}"
+        );
+        assert_eq!(
+            capacity(&admin, "e-1").await,
+            expected,
+            "{name:?} at {minute}"
+        );
+        let passed = u64::try_from(fleet.now().0 - START.0).unwrap();
+        let until = u64::try_from(minute + 4).unwrap() * 60_000;
+        pass(Duration::from_millis(until - passed)).await;
+    }
+}
+
+/// The switch of an unknown plan stays readable.
+#[tokio::test(start_paused = true)]
+async fn a_stop_of_a_plan_is_listed() {
+    let (_fleet, [admin]) = Fleet::of().await;
+    let _ = admin.admin().stop(&of_plan("pro")).send().await.unwrap();
+    let switches = admin.admin().switches().await.unwrap();
+    let switches: Vec<_> = switches.items.into_iter().collect();
+    assert_eq!(switches, [(of_plan("pro"), Switch::Stopped)]);
+}
+
+/// A deleted entity that had a plan is as one that was not set, for every read.
+#[tokio::test(start_paused = true)]
+async fn a_deleted_entity_that_had_a_plan_has_no_description() {
+    let (_fleet, [admin]) = Fleet::of().await;
+    configure(&admin, &of_plan("pro"), [rpm(600)]).await;
+    set_plan(&admin, "e-1", "pro").await;
+    let id = entity("e-1");
+    assert!(admin.admin().delete_entity(&id).await.unwrap());
+    assert!(!admin.admin().delete_entity(&id).await.unwrap(), "again");
+    assert_eq!(admin.admin().entity_description(&id).await.unwrap(), None);
+    let of_never = admin.admin().entity_description(&entity("never")).await;
+    assert_eq!(of_never.unwrap(), None);
+}
+
+/// The aggregate limits of an ancestor with a plan, for callers that bring limits with `.cascading()`.
+#[tokio::test(start_paused = true)]
+async fn a_parents_plan_limits_a_cascade() {
+    let (fleet, [admin]) = Fleet::of().await;
+    configure(&admin, &of_plan("pro"), [rpm(5)]).await;
+    configure(&admin, &of_resource("gpt-4"), [rpm(100)]).await;
+    set_plan(&admin, "team", "pro").await;
+    let user = weirgate::Entity::new(entity("user")).child_of(entity("team"), true);
+    admin.admin().set_entity(&user).await.unwrap();
+    let limiter = fleet.limiter().await;
+    for expected in [true, false] {
+        let decision = take_of(&limiter, ["user", "gpt-4"], "rpm", 4)
+            .await
+            .unwrap();
+        assert_eq!(decision.is_granted(), expected);
+    }
+    let brought = limiter
+        .acquire("user", "other")
+        .limits(&[rpm(100)])
+        .cascading()
+        .take("rpm", 6);
+    assert!(
+        !brought.send().await.unwrap().is_granted(),
+        "the team's plan has 5"
+    );
+}
+
+/// `set_plan` says: at once for this limiter. A cached denial of the plan before must not outlast it.
+#[tokio::test(start_paused = true)]
+async fn a_move_ends_the_cached_denials_of_its_limiter() {
+    let per_day = |tokens| Limit::per_day("rpm", tokens).unwrap();
+    for moves in [false, true] {
+        let (_fleet, [admin]) = Fleet::of().await;
+        configure(&admin, &of_plan("free"), [per_day(10)]).await;
+        configure(&admin, &of_plan("pro"), [per_day(1_000_000)]).await;
+        set_plan(&admin, "e-1", "free").await;
+        let take = |amount| take_of(&admin, ["e-1", "gpt-4"], "rpm", amount);
+        assert!(take(10).await.unwrap().is_granted());
+        assert!(!take(5).await.unwrap().is_granted());
+        assert!(!take(20).await.unwrap().is_granted());
+        match moves {
+            true => set_plan(&admin, "e-1", "pro").await,
+            false => configure(&admin, &of_plan("free"), [per_day(1_000_000)]).await,
+        }
+        for _ in 0..2 {
+            let first = take(5).await.unwrap();
+            println!("moves {moves}: {first:?}");
+            pass(secs(5)).await;
+        }
+        // 10 s of 1,000,000 a day refill 115.
+        let second = take(5).await.unwrap();
+        assert!(second.is_granted(), "moves {moves}: {second:?}");
+    }
+}
+
+/// A plan that only a limits file gives is stopped as one of the table.
+#[tokio::test(start_paused = true)]
+async fn a_stop_of_a_plan_reaches_entities_that_have_it_by_a_file() {
+    let (fleet, [admin]) = Fleet::of().await;
+    configure(&admin, &ConfigLevel::System, [rpm(60)]).await;
+    let text = "weirgate: 1\nplans:\n  edge:\n    limits:\n      rpm: 400/minute\nentities:\n  e-1:\n    plan: edge\n";
+    let file = crate::fixtures::stored::File::new(text);
+    let limiter = fleet.builder().await.limits_file(file.limits());
+    let limiter = limiter.build().await.unwrap();
+    assert_eq!(capacity(&limiter, "e-1").await, 400);
+    let _ = admin.admin().stop(&of_plan("edge")).send().await.unwrap();
+    pass(secs(61)).await;
+    for (id, expected) in [("e-1", true), ("e-2", false)] {
+        let decision = take_of(&limiter, [id, "gpt-4"], "rpm", 1).await.unwrap();
+        let is_stopped = matches!(decision, weirgate::Decision::Disabled(_));
+        assert_eq!(is_stopped, expected, "{id}");
+    }
+}
+
+/// Erased and made again, an entity is in no list of its plan, and has the limits of others.
+#[tokio::test(start_paused = true)]
+async fn an_erased_entity_has_nothing_of_its_plan() {
+    let (fleet, [admin]) = Fleet::of().await;
+    configure(&admin, &ConfigLevel::System, [rpm(60)]).await;
+    for tokens in 600..620 {
+        configure(&admin, &of_plan("pro"), [rpm(tokens)]).await;
+    }
+    let id = entity("e-1");
+    set_plan(&admin, "e-1", "pro").await;
+    assert_eq!(capacity(&admin, "e-1").await, 619);
+    let _ = admin
+        .admin()
+        .erase_entity(&id, weirgate::LiveLeases::Refuse)
+        .await
+        .unwrap();
+    assert_eq!(admin.admin().entity(&id).await.unwrap(), None);
+    let page = admin
+        .admin()
+        .plan_entities(&plan("pro"), None)
+        .await
+        .unwrap();
+    assert!(page.items.is_empty());
+    let again = admin
+        .admin()
+        .erase_entity(&id, weirgate::LiveLeases::Refuse)
+        .await
+        .unwrap();
+    assert!(!again.entity);
+    pass(secs(3_600)).await;
+    for limiter in [&fleet.limiter().await, &admin] {
+        assert_eq!(capacity(limiter, "e-1").await, 60);
+    }
+}
