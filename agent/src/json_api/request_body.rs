@@ -12,6 +12,7 @@ use serde::Deserialize;
 use serde::de::{Deserializer, IgnoredAny, MapAccess, SeqAccess, Visitor};
 use serde_json::value::RawValue;
 use weirgate::{Limit, LimitMode, MilliTokens, OnUnavailable};
+use weirgate_shared::MAX_LIMITS;
 
 /// Most fields of an object. No request needs nearly as many.
 const MAX_FIELDS: usize = 100;
@@ -283,6 +284,13 @@ pub(super) fn list<'a, T>(
 pub(super) fn limits(json: &RawValue) -> Result<Arc<[Limit]>, Invalid> {
     // More than a bucket can have, so the limiter names the bound.
     const MOST: usize = 41;
+    // Rules that might overlap are compared for years, so no more schedules are read than a level has. An
+    // escape may hide the word.
+    let schedules = json.get().matches("schedule").count() + json.get().matches("\\u").count();
+    if schedules > MAX_LIMITS {
+        let what = format!("must have at most {MAX_LIMITS} schedules, got {schedules}: send fewer");
+        return Err(Invalid::of("", what));
+    }
     list(json, MOST, limit).map(Into::into)
 }
 

@@ -13,6 +13,7 @@ mod lists;
 mod load;
 mod local;
 mod network;
+mod plan_files;
 mod terminal;
 mod unreadable;
 mod variables;

@@ -11,7 +11,7 @@ use crate::fixtures::fleet::{Fleet, secs};
 use crate::fixtures::stored::{child, configure, entity, of_entity, rpm};
 
 /// Calls that change nothing in the table.
-const READS: [&str; 35] = [
+const READS: [&str; 36] = [
     "audit",
     "audit_all",
     "bucket",
@@ -19,6 +19,7 @@ const READS: [&str; 35] = [
     "cache_stats",
     "check",
     "check_configs",
+    "check_entities",
     "children",
     "config",
     "configs",

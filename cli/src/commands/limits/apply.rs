@@ -86,6 +86,7 @@ impl Apply {
         let configs = open_configs(&limiter, &plan).await?;
         diff::check(&limiter, configs.iter().copied()).await?;
         let entities = open_entities(&limiter, &plan).await?;
+        diff::check_entities(&limiter, configs.iter().copied(), &entities).await?;
         let left = configs.len() + entities.len();
         let mut applied = 0;
         if let Err(failure) = make(&limiter, configs, entities, &mut applied, context).await {

@@ -187,13 +187,15 @@ impl FileArgs {
         let entities = entities.into_iter().zip(stored);
         let entities = entities
             .map(|(after, before)| EntityChange { before, after })
-            .filter(EntityChange::is_change);
+            .filter(EntityChange::is_change)
+            .collect::<Vec<_>>();
+        check_entities(&limiter, &configs, &entities).await?;
         Ok(Changes {
             weirgate_plan: 1,
             table: context.table()?.to_owned(),
             namespace: context.options().namespace.clone(),
             configs,
-            entities: entities.collect(),
+            entities,
             pruned: number,
         })
     }
@@ -208,6 +210,19 @@ pub async fn check(
     let changes = changes.map(|change| (change.level.clone(), change.after.clone()));
     let changes: Vec<_> = changes.collect();
     limiter.admin().check_configs(&changes).await
+}
+
+/// Requires that the table would accept these entities after these changes of configurations.
+pub async fn check_entities(
+    limiter: &RateLimiter,
+    configs: impl IntoIterator<Item = &ConfigChange>,
+    entities: &[EntityChange],
+) -> Result<(), Error> {
+    let configs = configs.into_iter();
+    let configs = configs.map(|change| (change.level.clone(), change.after.clone()));
+    let configs: Vec<_> = configs.collect();
+    let entities: Vec<_> = entities.iter().map(|change| change.after.clone()).collect();
+    limiter.admin().check_entities(&entities, &configs).await
 }
 
 impl Changes {

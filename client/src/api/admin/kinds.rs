@@ -7,11 +7,12 @@
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 
 use weirgate_shared::{
-    AuditChange, AuditSubject, Config, ConfigLevel, EntityId, ItemKey, Limit, LimitKind, PlanName,
-    Versioned,
+    AuditChange, AuditSubject, Config, ConfigLevel, Entity, EntityId, ItemKey, Limit, LimitKind,
+    PlanName, Versioned,
 };
 use weirgate_store::Item;
 
+use super::plans::no_limits;
 use super::{Admin, StoredBucket};
 use crate::api::page::{Page, PageToken};
 use crate::config::{key, stored};
@@ -178,6 +179,62 @@ impl Admin {
                         planned: &planned,
                     };
                     self.check_kinds(&proposal).await?;
+                }
+                Ok(())
+            })
+            .await
+    }
+
+    /// Checks whether these entities could be set after these changes of configurations, `None` for a
+    /// deletion, as the table is now. Writes nothing.
+    ///
+    /// # Errors
+    /// [`Error::Invalid`] for a plan that would have no configuration, of these entities or of others, or a
+    /// limit that would get another kind by a plan; [`Error::Store`].
+    pub async fn check_entities(
+        &self,
+        entities: &[Entity],
+        changes: &[(ConfigLevel, Option<Config>)],
+    ) -> Result<(), Error> {
+        self.session
+            .at_home(async {
+                let planned: Planned<'_> = changes
+                    .iter()
+                    .map(|(level, next)| (level, next.as_ref()))
+                    .collect();
+                let ids: Vec<_> = entities.iter().map(|entity| entity.id.clone()).collect();
+                let stored = self.read_entities(&ids).await?;
+                let mut plans: BTreeSet<_> = changes
+                    .iter()
+                    .filter_map(|(level, _)| level.plan())
+                    .collect();
+                plans.extend(entities.iter().filter_map(|entity| entity.plan.as_ref()));
+                for plan in plans {
+                    let of_table = self.plan_configs(plan).await?;
+                    let kept = of_table
+                        .iter()
+                        .filter(|(level, _)| !planned.contains_key(level));
+                    let mut set = planned
+                        .iter()
+                        .filter(|(level, _)| level.plan() == Some(plan));
+                    if kept.clone().any(|(_, config)| config.value.is_some())
+                        || set.any(|(_, next)| next.is_some())
+                    {
+                        continue;
+                    }
+                    if entities
+                        .iter()
+                        .any(|entity| entity.plan.as_ref() == Some(plan))
+                    {
+                        return Err(no_limits(plan));
+                    }
+                    self.check_unused(plan, &ids).await?;
+                }
+                for (entity, stored) in entities.iter().zip(stored) {
+                    let (plan, before) = (entity.plan.as_ref(), stored.and_then(|of| of.plan));
+                    if before.as_ref() != plan {
+                        Box::pin(self.check_entity(&entity.id, plan, None, &planned)).await?;
+                    }
                 }
                 Ok(())
             })

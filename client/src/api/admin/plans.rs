@@ -83,13 +83,14 @@ impl Admin {
     /// the plan have the limits of the resource and of the system then.
     ///
     /// # Errors
-    /// [`Error::Invalid`] if entities have the plan, unless `is_forced`; otherwise as
+    /// [`Error::Invalid`] if entities have the plan, unless `is_forced`, as far as the index knows: one that
+    /// gets it at the same time is not seen; otherwise as
     /// [`delete_config`](Self::delete_config).
     pub async fn delete_plan(&self, plan: &PlanName, is_forced: bool) -> Result<usize, Error> {
         self.session
             .at_home(async {
                 if !is_forced {
-                    self.check_unused(plan).await?;
+                    self.check_unused(plan, &[]).await?;
                 }
                 let configs = self.plan_configs(plan).await?.into_iter();
                 let set = configs.filter(|(_, config)| config.value.is_some());
@@ -107,7 +108,7 @@ impl Admin {
     }
 
     /// Returns the levels of a plan that have a configuration, or had one, as the table has them.
-    async fn plan_configs(
+    pub(super) async fn plan_configs(
         &self,
         plan: &PlanName,
     ) -> Result<Vec<(ConfigLevel, Versioned<Config>)>, Error> {
@@ -167,9 +168,7 @@ impl Admin {
     pub(super) async fn plan_exists(&self, plan: &PlanName) -> Result<Action, Error> {
         let mut configs = self.plan_configs(plan).await?.into_iter();
         let Some((level, config)) = configs.find(|(_, config)| config.value.is_some()) else {
-            return Err(Error::Invalid(format!(
-                "plan {plan} has no limits: run `weirgate limits set --plan {plan} rpm=600/minute`, or give another plan"
-            )));
+            return Err(no_limits(plan));
         };
         Ok(self.same_level(&level, config.version))
     }
@@ -187,7 +186,7 @@ impl Admin {
         let mut others = configs.iter().filter(|(other, _)| other != level);
         match others.find(|(_, config)| config.value.is_some()) {
             Some((other, config)) => Ok(Some(self.same_level(other, config.version))),
-            None => self.check_unused(plan).await.map(|()| None),
+            None => self.check_unused(plan, &[]).await.map(|()| None),
         }
     }
 
@@ -199,13 +198,18 @@ impl Admin {
         same_config(&key, version)
     }
 
-    async fn check_unused(&self, plan: &PlanName) -> Result<(), Error> {
+    /// Requires that no entities but some have a plan, as far as the index knows.
+    pub(super) async fn check_unused(
+        &self,
+        plan: &PlanName,
+        besides: &[EntityId],
+    ) -> Result<(), Error> {
         let (mut count, mut first, mut after) = (0, None, None);
         loop {
             let page = self.plan_entities(plan, after.as_ref()).await?;
             // The index may lag behind.
             for entity in self.read_entities(&page.items).await?.into_iter().flatten() {
-                if entity.plan.as_ref() == Some(plan) {
+                if entity.plan.as_ref() == Some(plan) && !besides.contains(&entity.id) {
                     count += 1;
                     first.get_or_insert(entity.id);
                 }
@@ -223,4 +227,10 @@ impl Admin {
             ))),
         }
     }
+}
+
+pub(super) fn no_limits(plan: &PlanName) -> Error {
+    Error::Invalid(format!(
+        "plan {plan} has no limits: run `weirgate limits set --plan {plan} rpm=600/minute`, or give another plan"
+    ))
 }

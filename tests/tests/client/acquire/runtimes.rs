@@ -133,6 +133,7 @@ calls! {
         limiter.admin().edit_entity_description(&user().id, Ok::<_, Error>).await
     };
     "Admin::entity_description", |limiter, _given| limiter.admin().entity_description(&user().id).await;
+    "Admin::check_entities", |limiter, _given| limiter.admin().check_entities(&[user()], &[]).await;
     "Admin::set_plan", |limiter, _given| limiter.admin().set_plan(&user().id, None).await;
     "Admin::has_plan", |limiter, _given| limiter.admin().has_plan(&"pro".try_into().unwrap()).await;
     "Admin::plan_entities", |limiter, _given| {

@@ -1,0 +1,63 @@
+//! Files with plans: what is planned can be applied, or nothing changes.
+
+use super::fixtures::{File, Table};
+
+fn assert_whole(table: &Table, file: &File, more: &[&str]) {
+    let before = table.text("limits export");
+    let diff = table.run([&["limits", "diff", file.path()], more].concat());
+    let plan = [&["limits", "apply", file.path(), "--yes"], more].concat();
+    let applied = table.run(plan);
+    let after = table.text("limits export");
+    assert!(
+        applied.code == Some(0) || before == after,
+        "diff: {:?}\napply: {applied:?}\n{before}{after}",
+        diff.code
+    );
+}
+
+/// The file gives an entity a plan that neither it nor the table has.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_file_with_a_plan_that_does_not_exist_changes_nothing() {
+    let table = Table::new().await;
+    let text =
+        "weirgate: 1\nsystem:\n  limits:\n    rpm: 60/minute\nentities:\n  acme:\n    plan: pro\n";
+    let file = File::new("missing.yaml", text);
+    assert_whole(&table, &file, &[]);
+}
+
+/// The file keeps the plan of an entity, and prunes the plan.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_file_that_prunes_a_plan_in_use_changes_nothing() {
+    let table = Table::new().await;
+    table.text("limits set --plan pro rpm=600/minute");
+    table.text("entities set acme --plan pro");
+    let text =
+        "weirgate: 1\nsystem:\n  limits:\n    rpm: 60/minute\nentities:\n  acme:\n    plan: pro\n";
+    let file = File::new("prune-used.yaml", text);
+    assert_whole(&table, &file, &["--prune"]);
+}
+
+/// The file moves an entity to a plan that has slots under the name of a rate of its bucket.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_file_that_moves_an_entity_to_another_kind_changes_nothing() {
+    let table = Table::new().await;
+    table.text("limits set --plan pro rpm=600/minute");
+    table.text("entities set acme --plan pro");
+    table.text("acquire acme gpt-4 rpm=1");
+    let text = "weirgate: 1\nsystem:\n  limits:\n    tpm: 60/minute\nplans:\n  odd:\n    limits:\n      rpm: 5\n\
+                entities:\n  acme:\n    plan: odd\n";
+    let file = File::new("odd.yaml", text);
+    assert_whole(&table, &file, &[]);
+}
+
+/// A file renames a plan: the new one is set, its entities move, the old one is removed.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_file_renames_a_plan() {
+    let table = Table::new().await;
+    table.text("limits set --plan pro rpm=600/minute");
+    table.text("entities set acme --plan pro");
+    let text = "weirgate: 1\nplans:\n  pro2:\n    limits:\n      rpm: 600/minute\nentities:\n  acme:\n    plan: pro2\n";
+    let file = File::new("renamed.yaml", text);
+    table.text(["limits", "apply", file.path(), "--prune", "--yes"]);
+    assert_eq!(table.text("limits export"), text);
+}
