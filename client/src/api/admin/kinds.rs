@@ -12,7 +12,6 @@ use weirgate_shared::{
 };
 use weirgate_store::Item;
 
-use super::plans::no_limits;
 use super::{Admin, StoredBucket};
 use crate::api::page::{Page, PageToken};
 use crate::config::{key, stored};
@@ -488,5 +487,11 @@ fn refused(limit: &Limit, of: &ConfigLevel, known: LimitKind, why: &str) -> Erro
     let (name, got) = (limit.name(), limit.rule().kind());
     Error::Invalid(format!(
         "limit {name:?} of {of} must stay {known} {why}, got {got}: give the new limit another name"
+    ))
+}
+
+pub(super) fn no_limits(plan: &PlanName) -> Error {
+    Error::Invalid(format!(
+        "plan {plan} has no limits: run `weirgate limits set --plan {plan} rpm=600/minute`, or give another plan"
     ))
 }

@@ -9,6 +9,7 @@ use weirgate_store::{BY_RESOURCE, Item, Query, SortKeys};
 
 use super::Admin;
 use super::configs::Removal;
+use super::kinds::no_limits;
 use crate::api::page::{Page, PageToken, within};
 use crate::config::stored;
 use crate::values::Error;
@@ -227,10 +228,4 @@ impl Admin {
             ))),
         }
     }
-}
-
-pub(super) fn no_limits(plan: &PlanName) -> Error {
-    Error::Invalid(format!(
-        "plan {plan} has no limits: run `weirgate limits set --plan {plan} rpm=600/minute`, or give another plan"
-    ))
 }
