@@ -55,13 +55,6 @@ impl LevelArgs {
         let entity = self.entity.as_deref().map(EntityId::new).transpose()?;
         let plan = self.plan.as_deref().map(PlanName::new).transpose()?;
         let resource = self.resource.as_deref().map(Resource::new).transpose()?;
-        Ok(match (entity, plan, resource) {
-            (Some(entity), _, Some(resource)) => ConfigLevel::EntityResource(entity, resource),
-            (Some(entity), _, None) => ConfigLevel::Entity(entity),
-            (None, Some(plan), Some(resource)) => ConfigLevel::PlanResource(plan, resource),
-            (None, Some(plan), None) => ConfigLevel::Plan(plan),
-            (None, None, Some(resource)) => ConfigLevel::Resource(resource),
-            (None, None, None) => ConfigLevel::System,
-        })
+        Ok(ConfigLevel::of_names(entity, plan, resource))
     }
 }

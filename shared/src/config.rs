@@ -257,6 +257,24 @@ impl ConfigLevel {
         ]
     }
 
+    /// Returns the level of these names: of an entity or else of a plan, on a resource or on all; the system's
+    /// without any.
+    #[must_use]
+    pub fn of_names(
+        entity: Option<EntityId>,
+        plan: Option<PlanName>,
+        resource: Option<Resource>,
+    ) -> Self {
+        match (entity, plan, resource) {
+            (Some(entity), _, Some(resource)) => Self::EntityResource(entity, resource),
+            (Some(entity), _, None) => Self::Entity(entity),
+            (None, Some(plan), Some(resource)) => Self::PlanResource(plan, resource),
+            (None, Some(plan), None) => Self::Plan(plan),
+            (None, None, Some(resource)) => Self::Resource(resource),
+            (None, None, None) => Self::System,
+        }
+    }
+
     /// Returns the entity of the level, if it is the level of one.
     #[must_use]
     pub const fn entity(&self) -> Option<&EntityId> {

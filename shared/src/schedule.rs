@@ -101,32 +101,66 @@ impl Schedule {
 
 /// Returns the error for the first overlap of rules, or of a rule with itself.
 fn overlap(rules: &[ScheduleRule]) -> Option<WindowError> {
-    for rule in rules {
-        let mut at = ClockMinute(CHECKED.start);
-        // The begins of each around `at`, looked up again once the later one has passed.
-        let mut begins = vec![(None, ClockMinute(i64::MIN)); rules.len()];
-        for _ in 0..MAX_CHECKED {
-            let next = rule.cron().next(at);
-            let Some(next) = next.filter(|next| CHECKED.contains(&next.0)) else {
-                break;
-            };
-            at = next;
-            for (other, (before, after)) in rules.iter().zip(&mut begins) {
-                if *after <= at {
-                    *before = other.cron().floor(at);
-                    *after = other.cron().next(at).unwrap_or(ClockMinute(i64::MAX));
+    let all: Vec<_> = rules.iter().map(Begins::of).collect();
+    for Begins { rule, known } in &all {
+        let mut passed = vec![0; rules.len()];
+        let begins = known.iter().filter(|at| CHECKED.contains(&at.0));
+        for at in begins.take(MAX_CHECKED) {
+            for (other, passed) in all.iter().zip(&mut passed) {
+                let (before, after) = other.around(passed, *at);
+                let before = before.filter(|_| !std::ptr::eq(*rule, other.rule));
+                if before.is_some_and(|before| other.rule.end(before) > *at) {
+                    return Some(overlap_error(other.rule, rule, *at));
                 }
-                let before = before.filter(|_| !std::ptr::eq(rule, other));
-                if before.is_some_and(|before| other.end(before) > at) {
-                    return Some(overlap_error(other, rule, at));
-                }
-                if *after < rule.end(at) {
-                    return Some(overlap_error(rule, other, *after));
+                if after < rule.end(*at) {
+                    return Some(overlap_error(rule, other.rule, after));
                 }
             }
         }
     }
     None
+}
+
+/// The begins of a rule, each computed once for all rules that it is compared with.
+struct Begins<'r> {
+    rule: &'r ScheduleRule,
+    /// Those from the last one before the checked time on, and one after it or after [`MAX_CHECKED`].
+    known: Vec<ClockMinute>,
+}
+
+impl<'r> Begins<'r> {
+    fn of(rule: &'r ScheduleRule) -> Self {
+        let (cron, start) = (rule.cron(), ClockMinute(CHECKED.start));
+        let mut known: Vec<_> = cron.floor(start).into_iter().collect();
+        let mut at = start;
+        while let Some(next) = cron.next(at).filter(|_| known.len() < MAX_CHECKED + 2) {
+            known.push(next);
+            at = next;
+            if !CHECKED.contains(&next.0) {
+                break;
+            }
+        }
+        Self { rule, known }
+    }
+
+    /// Returns the last begin at or before `at`, and the next one. `passed` is the number of known ones up to
+    /// an earlier `at`.
+    fn around(&self, passed: &mut usize, at: ClockMinute) -> (Option<ClockMinute>, ClockMinute) {
+        while self.known.get(*passed).is_some_and(|begin| *begin <= at) {
+            *passed += 1;
+        }
+        match self.known.get(*passed) {
+            Some(after) => {
+                let before = passed.checked_sub(1).map(|before| self.known[before]);
+                (before, *after)
+            }
+            None => {
+                let cron = self.rule.cron();
+                let after = cron.next(at).unwrap_or(ClockMinute(i64::MAX));
+                (cron.floor(at), after)
+            }
+        }
+    }
 }
 
 fn overlap_error(one: &ScheduleRule, other: &ScheduleRule, at: ClockMinute) -> WindowError {

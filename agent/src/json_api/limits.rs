@@ -150,14 +150,7 @@ fn level(json: &RawValue) -> Result<ConfigLevel, Invalid> {
     let resource = || object.required("resource", |json| named(Resource::new, json));
     let resource = parts.contains(&"resource").then(resource).transpose()?;
     object.end(&["level", "entity", "plan", "resource"])?;
-    Ok(match (entity, plan, resource) {
-        (Some(entity), _, Some(resource)) => ConfigLevel::EntityResource(entity, resource),
-        (Some(entity), _, None) => ConfigLevel::Entity(entity),
-        (None, Some(plan), Some(resource)) => ConfigLevel::PlanResource(plan, resource),
-        (None, Some(plan), None) => ConfigLevel::Plan(plan),
-        (None, None, Some(resource)) => ConfigLevel::Resource(resource),
-        (None, None, None) => ConfigLevel::System,
-    })
+    Ok(ConfigLevel::of_names(entity, plan, resource))
 }
 
 fn status(json: &RawValue) -> Result<ConfigStatus, Invalid> {

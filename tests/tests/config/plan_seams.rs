@@ -3,39 +3,15 @@
 use std::time::Duration;
 
 use weirgate::{
-    Config, ConfigLevel, Decision, Entity, Granularity, Limit, PlanName, Purge, RateLimiter,
-    Switch, UsageScope,
+    Config, ConfigLevel, Decision, Entity, Granularity, Limit, Purge, RateLimiter, Switch,
+    UsageScope,
 };
 
 use crate::fixtures::fleet::{Fleet, START, keys_read, millis, pass, rpm, secs};
 use crate::fixtures::stored::{
-    File, configure, entity, of_entity, of_resource, on, resource, take_of,
+    File, capacity, configure, entity, of_entity, of_plan, of_plan_on, of_resource, on, plan,
+    resource, set_plan, take_of,
 };
-
-fn plan(name: &str) -> PlanName {
-    PlanName::new(name).unwrap()
-}
-
-fn of_plan(name: &str) -> ConfigLevel {
-    ConfigLevel::Plan(plan(name))
-}
-
-fn of_plan_on(name: &str, on: &str) -> ConfigLevel {
-    ConfigLevel::PlanResource(plan(name), resource(on))
-}
-
-async fn set_plan(limiter: &RateLimiter, id: &str, name: &str) {
-    let name = (!name.is_empty()).then(|| plan(name));
-    let set = limiter.admin().set_plan(&entity(id), name.as_ref()).await;
-    set.unwrap();
-}
-
-async fn capacity(limiter: &RateLimiter, id: &str) -> i64 {
-    let _ = take_of(limiter, [id, "gpt-4"], "rpm", 1).await.unwrap();
-    let (id, on) = (entity(id), resource("gpt-4"));
-    let bucket = limiter.admin().bucket(&id, &on).await.unwrap().unwrap();
-    bucket.limit("rpm").unwrap().capacity.whole_tokens()
-}
 
 /// A file moves an entity from one plan of the table to another one, which had fewer changes.
 #[tokio::test(start_paused = true)]
@@ -51,9 +27,13 @@ async fn a_file_that_moves_an_entity_to_another_plan_of_the_table_is_followed() 
         let limiter = fleet.builder().await.limits_file(file.limits());
         let limiter = limiter.build().await.unwrap();
         pass(secs(120)).await;
-        let _ = capacity(&limiter, "e-1").await;
+        let _ = capacity(&limiter, ["e-1", "gpt-4"]).await;
         pass(secs(120)).await;
-        assert_eq!(capacity(&limiter, "e-1").await, expected, "{name}");
+        assert_eq!(
+            capacity(&limiter, ["e-1", "gpt-4"]).await,
+            expected,
+            "{name}"
+        );
     }
 }
 
@@ -66,14 +46,14 @@ async fn a_file_that_takes_a_plan_of_the_table_away_is_followed() {
     let file = File::new("weirgate: 1\nentities:\n  e-1:\n    plan: pro\n");
     let limiter = fleet.builder().await.limits_file(file.limits());
     let limiter = limiter.build().await.unwrap();
-    assert_eq!(capacity(&limiter, "e-1").await, 6_000);
+    assert_eq!(capacity(&limiter, ["e-1", "gpt-4"]).await, 6_000);
     drop(limiter);
     let limiter = fleet.limiter().await;
     for _ in 0..5 {
         pass(secs(120)).await;
-        let _ = capacity(&limiter, "e-1").await;
+        let _ = capacity(&limiter, ["e-1", "gpt-4"]).await;
     }
-    assert_eq!(capacity(&limiter, "e-1").await, 60);
+    assert_eq!(capacity(&limiter, ["e-1", "gpt-4"]).await, 60);
 }
 
 /// A plan whose level on a resource has slots under the name of a rate of wider levels.
@@ -89,8 +69,8 @@ async fn a_forced_deletion_of_a_plan_is_whole_or_changes_nothing() {
         .set_config(&level, &Config::of([slots]))
         .await
         .unwrap();
-    set_plan(&admin, "e-1", "pro").await;
-    assert_eq!(capacity(&admin, "e-1").await, 5);
+    set_plan(&admin, "e-1", "pro").await.unwrap();
+    assert_eq!(capacity(&admin, ["e-1", "gpt-4"]).await, 5);
     let deleted = admin.admin().delete_plan(&plan("pro"), true).await;
     let left = [
         admin
@@ -116,7 +96,7 @@ async fn a_plan_is_deleted_whatever_its_levels_say_among_each_other() {
     // The resource sorts before `_default_`.
     set(&of_plan_on("pro", "GPT"), &slots(5)).await;
     set(&of_resource("GPT"), &slots(9)).await;
-    set_plan(&admin, "e-1", "pro").await;
+    set_plan(&admin, "e-1", "pro").await.unwrap();
     let _ = take_of(&admin, ["e-1", "GPT"], "rpm", 1).await.unwrap();
     let deleted = admin.admin().delete_plan(&plan("pro"), true).await;
     assert!(deleted.is_ok(), "{deleted:?}");
@@ -164,7 +144,7 @@ async fn a_plan_in_use_keeps_a_level_if_two_delete_its_last_two_at_once() {
         let (one, other) = (fleet.limiter().await, fleet.limiter().await);
         configure(&one, &of_plan("pro"), [rpm(600)]).await;
         configure(&one, &of_plan_on("pro", "gpt-4"), [rpm(700)]).await;
-        set_plan(&one, "e-1", "pro").await;
+        set_plan(&one, "e-1", "pro").await.unwrap();
         let levels = [of_plan("pro"), of_plan_on("pro", "gpt-4")];
         let (one_admin, other_admin) = (one.admin(), other.admin());
         let both = tokio::join!(one_admin.delete_config(&levels[0]), async {
@@ -183,9 +163,9 @@ async fn two_moves_at_once_leave_one_plan_that_all_follow() {
     configure(&one, &of_plan("free"), [rpm(10)]).await;
     configure(&one, &of_plan("pro"), [rpm(100)]).await;
     configure(&one, &of_plan("big"), [rpm(1_000)]).await;
-    set_plan(&one, "e-1", "free").await;
-    assert_eq!(capacity(&one, "e-1").await, 10);
-    tokio::join!(set_plan(&one, "e-1", "pro"), set_plan(&other, "e-1", "big"));
+    set_plan(&one, "e-1", "free").await.unwrap();
+    assert_eq!(capacity(&one, ["e-1", "gpt-4"]).await, 10);
+    let _ = tokio::join!(set_plan(&one, "e-1", "pro"), set_plan(&other, "e-1", "big"));
     let now = one.admin().entity(&entity("e-1")).await.unwrap().unwrap();
     let expected = if now.plan == Some(plan("pro")) {
         100
@@ -194,7 +174,7 @@ async fn two_moves_at_once_leave_one_plan_that_all_follow() {
     };
     for limiter in [&fleet.limiter().await, &one, &other] {
         pass(secs(61)).await;
-        assert_eq!(capacity(limiter, "e-1").await, expected);
+        assert_eq!(capacity(limiter, ["e-1", "gpt-4"]).await, expected);
     }
 }
 
@@ -206,11 +186,11 @@ async fn an_erased_entity_that_is_made_again_has_nothing_of_its_plan() {
     for tokens in 600..610 {
         configure(&admin, &of_plan("pro"), [rpm(tokens)]).await;
     }
-    set_plan(&admin, "e-1", "pro").await;
-    assert_eq!(capacity(&admin, "e-1").await, 609);
+    set_plan(&admin, "e-1", "pro").await.unwrap();
+    assert_eq!(capacity(&admin, ["e-1", "gpt-4"]).await, 609);
     let _ = admin.admin().delete_entity(&entity("e-1")).await.unwrap();
     assert_eq!(admin.admin().entity(&entity("e-1")).await.unwrap(), None);
-    assert_eq!(capacity(&fleet.limiter().await, "e-1").await, 60);
+    assert_eq!(capacity(&fleet.limiter().await, ["e-1", "gpt-4"]).await, 60);
     admin
         .admin()
         .set_entity(&Entity::new(entity("e-1")))
@@ -222,18 +202,21 @@ async fn an_erased_entity_that_is_made_again_has_nothing_of_its_plan() {
         .await
         .unwrap();
     assert_eq!(page.items, []);
-    set_plan(&admin, "e-1", "pro").await;
-    assert_eq!(capacity(&fleet.limiter().await, "e-1").await, 609);
+    set_plan(&admin, "e-1", "pro").await.unwrap();
+    assert_eq!(
+        capacity(&fleet.limiter().await, ["e-1", "gpt-4"]).await,
+        609
+    );
     configure(&admin, &on("e-1", "gpt-4"), [rpm(5)]).await;
-    assert_eq!(capacity(&fleet.limiter().await, "e-1").await, 5);
+    assert_eq!(capacity(&fleet.limiter().await, ["e-1", "gpt-4"]).await, 5);
     let _ = admin
         .admin()
         .delete_config(&on("e-1", "gpt-4"))
         .await
         .unwrap();
-    set_plan(&admin, "e-1", "").await;
+    set_plan(&admin, "e-1", "").await.unwrap();
     configure(&admin, &of_resource("gpt-4"), [rpm(30)]).await;
-    assert_eq!(capacity(&fleet.limiter().await, "e-1").await, 30);
+    assert_eq!(capacity(&fleet.limiter().await, ["e-1", "gpt-4"]).await, 30);
 }
 
 #[tokio::test(start_paused = true)]
@@ -241,7 +224,7 @@ async fn a_parents_missing_plan_is_told() {
     let (_fleet, [admin]) = Fleet::of().await;
     configure(&admin, &ConfigLevel::System, [rpm(60)]).await;
     configure(&admin, &of_plan("pro"), [rpm(600)]).await;
-    set_plan(&admin, "team", "pro").await;
+    set_plan(&admin, "team", "pro").await.unwrap();
     let user = Entity::new(entity("user")).child_of(entity("team"), true);
     admin.admin().set_entity(&user).await.unwrap();
     admin.admin().delete_plan(&plan("pro"), true).await.unwrap();
@@ -293,11 +276,20 @@ async fn a_purged_namespace_follows_its_new_limits_after_many_moves() {
         configure(&admin, &ConfigLevel::System, [rpm(60 + round)]).await;
         configure(&admin, &of_plan("pro"), [rpm(600)]).await;
         let limiter = fleet.limiter().await;
-        assert_eq!(capacity(&limiter, "e-1").await, 60 + round, "round {round}");
+        assert_eq!(
+            capacity(&limiter, ["e-1", "gpt-4"]).await,
+            60 + round,
+            "round {round}"
+        );
         for turn in 0..400 {
-            set_plan(&admin, "e-1", if turn % 2 == 0 { "pro" } else { "" }).await;
+            set_plan(&admin, "e-1", if turn % 2 == 0 { "pro" } else { "" })
+                .await
+                .unwrap();
         }
-        assert_eq!(capacity(&fleet.limiter().await, "e-1").await, 60 + round);
+        assert_eq!(
+            capacity(&fleet.limiter().await, ["e-1", "gpt-4"]).await,
+            60 + round
+        );
         purge(&admin).await;
     }
 }
@@ -307,7 +299,7 @@ async fn a_purged_namespace_follows_its_new_limits_after_many_moves() {
 async fn a_page_of_a_plans_usage_is_bounded_as_the_pages_of_others_are() {
     let (fleet, [admin]) = Fleet::of().await;
     configure(&admin, &of_plan("pro"), [rpm(600)]).await;
-    set_plan(&admin, "e-1", "pro").await;
+    set_plan(&admin, "e-1", "pro").await.unwrap();
     pass(secs(10)).await;
     for _ in 0..4 {
         for on in ["a", "b", "c"] {
@@ -354,7 +346,7 @@ async fn plans_with_schedules_are_followed_through_boundaries_and_moves() {
     let mut plans = ["pro", "free", "", "free", "pro", ""].into_iter().cycle();
     for minute in (0..180).step_by(4) {
         let name = plans.next().unwrap();
-        set_plan(&admin, "e-1", name).await;
+        set_plan(&admin, "e-1", name).await.unwrap();
         // The stale ones write what they know.
         for process in &processes {
             let _ = take_of(process, ["e-1", "gpt-4"], "rpm", 1).await.unwrap();
@@ -369,12 +361,12 @@ async fn plans_with_schedules_are_followed_through_boundaries_and_moves() {
         };
         let fresh = fleet.limiter().await;
         assert_eq!(
-            capacity(&fresh, "e-1").await,
+            capacity(&fresh, ["e-1", "gpt-4"]).await,
             expected,
             "{name:?} at {minute}"
         );
         assert_eq!(
-            capacity(&admin, "e-1").await,
+            capacity(&admin, ["e-1", "gpt-4"]).await,
             expected,
             "{name:?} at {minute}"
         );
@@ -399,7 +391,7 @@ async fn a_stop_of_a_plan_is_listed() {
 async fn a_deleted_entity_that_had_a_plan_has_no_description() {
     let (_fleet, [admin]) = Fleet::of().await;
     configure(&admin, &of_plan("pro"), [rpm(600)]).await;
-    set_plan(&admin, "e-1", "pro").await;
+    set_plan(&admin, "e-1", "pro").await.unwrap();
     let id = entity("e-1");
     assert!(admin.admin().delete_entity(&id).await.unwrap());
     assert!(!admin.admin().delete_entity(&id).await.unwrap(), "again");
@@ -414,7 +406,7 @@ async fn a_parents_plan_limits_a_cascade() {
     let (fleet, [admin]) = Fleet::of().await;
     configure(&admin, &of_plan("pro"), [rpm(5)]).await;
     configure(&admin, &of_resource("gpt-4"), [rpm(100)]).await;
-    set_plan(&admin, "team", "pro").await;
+    set_plan(&admin, "team", "pro").await.unwrap();
     let user = weirgate::Entity::new(entity("user")).child_of(entity("team"), true);
     admin.admin().set_entity(&user).await.unwrap();
     let limiter = fleet.limiter().await;
@@ -443,13 +435,13 @@ async fn a_move_ends_the_cached_denials_of_its_limiter() {
         let (_fleet, [admin]) = Fleet::of().await;
         configure(&admin, &of_plan("free"), [per_day(10)]).await;
         configure(&admin, &of_plan("pro"), [per_day(1_000_000)]).await;
-        set_plan(&admin, "e-1", "free").await;
+        set_plan(&admin, "e-1", "free").await.unwrap();
         let take = |amount| take_of(&admin, ["e-1", "gpt-4"], "rpm", amount);
         assert!(take(10).await.unwrap().is_granted());
         assert!(!take(5).await.unwrap().is_granted());
         assert!(!take(20).await.unwrap().is_granted());
         match moves {
-            true => set_plan(&admin, "e-1", "pro").await,
+            true => drop(set_plan(&admin, "e-1", "pro").await.unwrap()),
             false => configure(&admin, &of_plan("free"), [per_day(1_000_000)]).await,
         }
         for _ in 0..2 {
@@ -472,7 +464,7 @@ async fn a_stop_of_a_plan_reaches_entities_that_have_it_by_a_file() {
     let file = crate::fixtures::stored::File::new(text);
     let limiter = fleet.builder().await.limits_file(file.limits());
     let limiter = limiter.build().await.unwrap();
-    assert_eq!(capacity(&limiter, "e-1").await, 400);
+    assert_eq!(capacity(&limiter, ["e-1", "gpt-4"]).await, 400);
     let _ = admin.admin().stop(&of_plan("edge")).send().await.unwrap();
     pass(secs(61)).await;
     for (id, expected) in [("e-1", true), ("e-2", false)] {
@@ -491,8 +483,8 @@ async fn an_erased_entity_has_nothing_of_its_plan() {
         configure(&admin, &of_plan("pro"), [rpm(tokens)]).await;
     }
     let id = entity("e-1");
-    set_plan(&admin, "e-1", "pro").await;
-    assert_eq!(capacity(&admin, "e-1").await, 619);
+    set_plan(&admin, "e-1", "pro").await.unwrap();
+    assert_eq!(capacity(&admin, ["e-1", "gpt-4"]).await, 619);
     let _ = admin
         .admin()
         .erase_entity(&id, weirgate::LiveLeases::Refuse)
@@ -513,6 +505,6 @@ async fn an_erased_entity_has_nothing_of_its_plan() {
     assert!(!again.entity);
     pass(secs(3_600)).await;
     for limiter in [&fleet.limiter().await, &admin] {
-        assert_eq!(capacity(limiter, "e-1").await, 60);
+        assert_eq!(capacity(limiter, ["e-1", "gpt-4"]).await, 60);
     }
 }

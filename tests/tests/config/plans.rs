@@ -4,27 +4,16 @@ use std::collections::BTreeMap;
 
 use proptest::prelude::*;
 use weirgate::{
-    AuditChange, AuditSubject, Config, ConfigFilter, ConfigLevel, Decision, EffectiveLimits, Error,
+    AuditChange, AuditSubject, Config, ConfigFilter, ConfigLevel, Decision, EffectiveLimits,
     Granularity, Limit, PlanName, RateLimiter, UsageScope,
 };
 use weirgate_shared::{EntityKey, Namespace};
 
 use crate::fixtures::fleet::{Fleet, START, config, pass, runtime, secs};
 use crate::fixtures::stored::{
-    File, child, configure, entity, of_entity, of_resource, on, resource, rpm, take_of,
+    File, capacity, child, configure, entity, of_entity, of_plan, of_plan_on, of_resource, on,
+    plan, resource, rpm, set_plan, take_of,
 };
-
-fn plan(name: &str) -> PlanName {
-    PlanName::new(name).unwrap()
-}
-
-fn of_plan(name: &str) -> ConfigLevel {
-    ConfigLevel::Plan(plan(name))
-}
-
-fn of_plan_on(name: &str, on: &str) -> ConfigLevel {
-    ConfigLevel::PlanResource(plan(name), resource(on))
-}
 
 /// Requires that an error has these words.
 fn assert_says(error: &impl std::fmt::Display, words: &[&str]) {
@@ -32,26 +21,9 @@ fn assert_says(error: &impl std::fmt::Display, words: &[&str]) {
     assert!(words.iter().all(|word| text.contains(word)), "{text}");
 }
 
-async fn set_plan(limiter: &RateLimiter, id: &str, name: &str) -> Result<bool, Error> {
-    let name = (!name.is_empty()).then(|| plan(name));
-    limiter.admin().set_plan(&entity(id), name.as_ref()).await
-}
-
 async fn effective(limiter: &RateLimiter, [id, on]: [&str; 2]) -> EffectiveLimits {
     let (id, on) = (entity(id), resource(on));
     limiter.admin().effective_limits(&id, &on).await.unwrap()
-}
-
-/// The capacity of `rpm` in the bucket of an entity on `gpt-4`, after a request of a process.
-async fn capacity(limiter: &RateLimiter, id: &str) -> i64 {
-    capacity_on(limiter, [id, "gpt-4"]).await
-}
-
-async fn capacity_on(limiter: &RateLimiter, of: [&str; 2]) -> i64 {
-    let _ = take_of(limiter, of, "rpm", 1).await.unwrap();
-    let (id, on) = (entity(of[0]), resource(of[1]));
-    let bucket = limiter.admin().bucket(&id, &on).await.unwrap().unwrap();
-    bucket.limit("rpm").unwrap().capacity.whole_tokens()
 }
 
 #[tokio::test(start_paused = true)]
@@ -65,7 +37,11 @@ async fn the_first_level_with_limits_wins_and_plans_are_between_entity_and_resou
     set_plan(&admin, "e-1", "pro").await.unwrap();
     for (level, tokens) in levels.iter().zip(1..) {
         let limiter = fleet.limiter().await;
-        assert_eq!(capacity(&limiter, "e-1").await, tokens * 100, "{level}");
+        assert_eq!(
+            capacity(&limiter, ["e-1", "gpt-4"]).await,
+            tokens * 100,
+            "{level}"
+        );
         let effective = effective(&limiter, ["e-1", "gpt-4"]).await;
         assert_eq!(effective.buckets[0].level.as_ref(), Some(level));
         assert_eq!(effective.levels.len(), 6);
@@ -81,7 +57,10 @@ async fn the_first_level_with_limits_wins_and_plans_are_between_entity_and_resou
     }
     // Other entities have none of it.
     configure(&admin, &of_plan("pro"), [rpm(7)]).await;
-    assert_eq!(capacity(&fleet.limiter().await, "e-2").await, 600);
+    assert_eq!(
+        capacity(&fleet.limiter().await, ["e-2", "gpt-4"]).await,
+        600
+    );
 }
 
 /// Numbers of keys in the reads of limits from now on.
@@ -140,7 +119,7 @@ async fn a_change_of_a_plan_is_one_write_and_reaches_all_its_entities() {
     }
     let processes = [fleet.limiter().await, fleet.limiter().await];
     for (at, id) in ids.iter().enumerate() {
-        assert_eq!(capacity(&processes[at % 2], id).await, 100);
+        assert_eq!(capacity(&processes[at % 2], [id, "gpt-4"]).await, 100);
     }
     let _ = fleet.dynamo.take_operations();
     configure(&admin, &of_plan("pro"), [rpm(250)]).await;
@@ -149,7 +128,11 @@ async fn a_change_of_a_plan_is_one_write_and_reaches_all_its_entities() {
     assert_eq!(operations.get("UpdateItem"), None);
     pass(secs(61)).await;
     for (at, id) in ids.iter().enumerate() {
-        assert_eq!(capacity(&processes[at % 2], id).await, 250, "{id}");
+        assert_eq!(
+            capacity(&processes[at % 2], [id, "gpt-4"]).await,
+            250,
+            "{id}"
+        );
     }
 }
 
@@ -185,24 +168,24 @@ async fn a_process_that_knows_the_plan_of_before_does_not_overrule_the_new_one()
     configure(&admin, &of_plan("pro"), [rpm(100)]).await;
     for id in ["e-1", "e-2"] {
         set_plan(&admin, id, "pro").await.unwrap();
-        assert_eq!(capacity(&stale, id).await, 100);
+        assert_eq!(capacity(&stale, [id, "gpt-4"]).await, 100);
     }
     set_plan(&admin, "e-1", "free").await.unwrap();
     for tokens in 101..=110 {
         configure(&admin, &of_plan("pro"), [rpm(tokens)]).await;
     }
-    assert_eq!(capacity(&admin, "e-2").await, 110);
+    assert_eq!(capacity(&admin, ["e-2", "gpt-4"]).await, 110);
     pass(secs(2)).await;
     for _ in 0..3 {
-        let _ = capacity(&stale, "e-2").await;
+        let _ = capacity(&stale, ["e-2", "gpt-4"]).await;
     }
     assert_eq!(
-        capacity_on(&stale, ["e-1", "other"]).await,
+        capacity(&stale, ["e-1", "other"]).await,
         110,
         "it knows no better"
     );
     for limiter in [&fleet.limiter().await, &admin, &stale] {
-        assert_eq!(capacity_on(limiter, ["e-1", "other"]).await, 10);
+        assert_eq!(capacity(limiter, ["e-1", "other"]).await, 10);
         pass(secs(2)).await;
     }
 }
@@ -289,7 +272,7 @@ proptest! {
                 for (of, limiter) in BUCKETS.iter().flat_map(|of| processes.iter().map(move |by| (of, by))) {
                     let expected = effective(&admin, *of).await;
                     let expected = expected.buckets[0].limits[0].rule().capacity.whole_tokens();
-                    assert_eq!(capacity_on(limiter, *of).await, expected, "{of:?}");
+                    assert_eq!(capacity(limiter, *of).await, expected, "{of:?}");
                 }
             }
         });
@@ -322,14 +305,17 @@ async fn a_plan_must_have_limits_and_one_in_use_is_not_deleted() {
     );
     let error = admin.admin().delete_plan(&plan("pro"), false).await;
     assert_says(&error.unwrap_err(), &["are 2,"]);
-    assert_eq!(capacity(&fleet.limiter().await, "acme").await, 700);
+    assert_eq!(
+        capacity(&fleet.limiter().await, ["acme", "gpt-4"]).await,
+        700
+    );
 
     assert_eq!(
         admin.admin().delete_plan(&plan("pro"), true).await.unwrap(),
         1
     );
     let limiter = fleet.limiter().await;
-    assert_eq!(capacity(&limiter, "acme").await, 60);
+    assert_eq!(capacity(&limiter, ["acme", "gpt-4"]).await, 60);
     let missing_plan = effective(&limiter, ["acme", "gpt-4"]).await.missing_plan;
     assert_eq!(missing_plan, Some(plan("pro")));
     configure(&admin, &of_plan_on("pro", "other"), [rpm(1)]).await;
@@ -350,7 +336,7 @@ async fn a_move_keeps_the_kinds_of_limits() {
     let slots = Limit::concurrent("rpm", 5).unwrap();
     configure(&admin, &of_plan("odd"), [slots.clone()]).await;
     set_plan(&admin, "e-1", "free").await.unwrap();
-    assert_eq!(capacity(&admin, "e-1").await, 60);
+    assert_eq!(capacity(&admin, ["e-1", "gpt-4"]).await, 60);
     let error = set_plan(&admin, "e-1", "odd").await.unwrap_err();
     assert_says(
         &error,
@@ -373,7 +359,7 @@ async fn a_move_keeps_the_kinds_of_limits() {
     .await;
     let error = set_plan(&admin, "e-1", "").await.unwrap_err();
     assert_says(&error, &["of resource gpt-4 must stay", "e-1 on gpt-4"]);
-    assert_eq!(capacity(&admin, "e-1").await, 60);
+    assert_eq!(capacity(&admin, ["e-1", "gpt-4"]).await, 60);
 }
 
 #[tokio::test(start_paused = true)]
@@ -443,7 +429,7 @@ async fn a_limits_file_has_plans_and_gives_them_to_entities() {
     let limiter = fleet.builder().await.limits_file(file.limits());
     let limiter = limiter.build().await.unwrap();
     for (id, expected) in [("e-1", 300), ("e-2", 400), ("e-3", 50)] {
-        assert_eq!(capacity(&limiter, id).await, expected, "{id}");
+        assert_eq!(capacity(&limiter, [id, "gpt-4"]).await, expected, "{id}");
     }
     for (text, expected) in [
         (

@@ -8,7 +8,7 @@ use weirgate_shared::{
     AuditChange, Entity, EntityId, EntityKey, LISTED_ENTITY, LISTED_NAMESPACE, NAMESPACES,
     Namespace, Versioned, WriteId, entity_partitions, read_entity, schema_key,
 };
-use weirgate_store::{BY_ENTITY, CHILDREN, Item, Query, SortKeys};
+use weirgate_store::{BY_ENTITY, CHILDREN, Index, Item, Query, SortKeys};
 
 use super::Admin;
 use crate::api::page::{PAGE, Page, PageToken, within};
@@ -187,19 +187,32 @@ impl Admin {
             .at_home(async {
                 let namespace = &self.session.namespace;
                 let list = format!("entities of {namespace}");
-                let (partitions, position) = (entity_partitions(namespace), within(after, &list)?);
-                let page =
-                    self.session
-                        .partitioned_page((BY_ENTITY, LISTED_ENTITY), partitions, position);
-                let (found, next) = page.await?;
-                let entity = |item: &Item| Some(EntityKey::parse(&item.key()?)?.entity);
-                Ok(Page {
-                    items: found.iter().filter_map(entity).collect(),
-                    unreadable: vec![],
-                    next: next.map(|position| PageToken::new(list, position)),
-                })
+                let partitions = entity_partitions(namespace);
+                self.listed_entities(list, BY_ENTITY, partitions, after)
+                    .await
             })
             .await
+    }
+
+    /// Returns a page of a list of entities in some partitions of an index.
+    pub(super) async fn listed_entities(
+        &self,
+        list: String,
+        index: Index,
+        partitions: impl Iterator<Item = String>,
+        after: Option<&PageToken>,
+    ) -> Result<Page<EntityId>, Error> {
+        let position = within(after, &list)?;
+        let page = self
+            .session
+            .partitioned_page((index, LISTED_ENTITY), partitions, position);
+        let (found, next) = page.await?;
+        let entity = |item: &Item| Some(EntityKey::parse(&item.key()?)?.entity);
+        Ok(Page {
+            items: found.iter().filter_map(entity).collect(),
+            unreadable: vec![],
+            next: next.map(|position| PageToken::new(list, position)),
+        })
     }
 
     /// Returns the namespaces of the table that have a configuration, in the order of their names,

@@ -2,15 +2,15 @@
 
 use weirgate_shared::write::{Action, PLAN_STEP, same_config};
 use weirgate_shared::{
-    Config, ConfigFilter, ConfigKey, ConfigLevel, Entity, EntityId, EntityKey, LISTED_ENTITY,
-    PlanName, Versioned, plan_partitions,
+    Config, ConfigFilter, ConfigKey, ConfigLevel, Entity, EntityId, PlanName, Versioned,
+    plan_partitions,
 };
 use weirgate_store::{BY_RESOURCE, Item, Query, SortKeys};
 
 use super::Admin;
 use super::configs::Removal;
 use super::kinds::no_limits;
-use crate::api::page::{Page, PageToken, within};
+use crate::api::page::{Page, PageToken};
 use crate::config::stored;
 use crate::values::Error;
 
@@ -65,17 +65,9 @@ impl Admin {
             .at_home(async {
                 let namespace = &self.session.namespace;
                 let list = format!("entities of plan {plan} of {namespace}");
-                let (partitions, position) =
-                    (plan_partitions(namespace, plan), within(after, &list)?);
-                let listed = (BY_RESOURCE, LISTED_ENTITY);
-                let page = self.session.partitioned_page(listed, partitions, position);
-                let (found, next) = page.await?;
-                let entity = |item: &Item| Some(EntityKey::parse(&item.key()?)?.entity);
-                Ok(Page {
-                    items: found.iter().filter_map(entity).collect(),
-                    unreadable: vec![],
-                    next: next.map(|position| PageToken::new(list, position)),
-                })
+                let partitions = plan_partitions(namespace, plan);
+                self.listed_entities(list, BY_RESOURCE, partitions, after)
+                    .await
             })
             .await
     }
