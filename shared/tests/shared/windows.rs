@@ -376,6 +376,13 @@ impl World {
                 if self.apply(0, update, None) {
                     let after = self.table.shards()[&0].limits[&self.name];
                     self.limits = limits;
+                    if before.has_ended_by(&after.rule, self.now)
+                        && after.window_end == before.window_end
+                    {
+                        // What is left stays that of the capacity before, for slower clocks.
+                        let kept = before.rule.capacity - after.rule.capacity;
+                        *self.added.entry(after.window_end).or_default() += kept;
+                    }
                     if !before.has_ended_by(&after.rule, self.now)
                         && after.window_end != before.window_end
                     {
