@@ -293,6 +293,12 @@ impl ConfigLevel {
         }
     }
 
+    /// Returns whether it is the level of an entity or of a plan, and not of every entity.
+    #[must_use]
+    pub const fn has_members(&self) -> bool {
+        self.entity().is_some() || self.plan().is_some()
+    }
+
     /// Returns the resource of the level, if it is the level of one.
     #[must_use]
     pub const fn resource(&self) -> Option<&Resource> {

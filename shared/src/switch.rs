@@ -116,10 +116,7 @@ impl Switches {
     #[must_use]
     pub fn stop_entities(&self) -> bool {
         let mut levels = self.levels.iter();
-        levels.any(|(level, switch)| {
-            let has_members = level.entity().is_some() || level.plan().is_some();
-            has_members && *switch == Switch::Stopped
-        })
+        levels.any(|(level, switch)| level.has_members() && *switch == Switch::Stopped)
     }
 
     /// Returns whether a plan is exempt.

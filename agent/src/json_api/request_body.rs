@@ -371,6 +371,22 @@ mod tests {
     use super::*;
 
     #[test]
+    fn no_more_schedules_are_read_than_a_level_has() {
+        let limits = |count| {
+            let limit = |at| format!(r#""a{at}=6/minute,schedule=0 8 * * * for 1h scale 2/1""#);
+            let all: Vec<_> = (0..count).map(limit).collect();
+            RawValue::from_string(format!("[{}]", all.join(","))).unwrap()
+        };
+        assert_eq!(
+            super::limits(&limits(MAX_LIMITS)).unwrap().len(),
+            MAX_LIMITS
+        );
+        let refused = super::limits(&limits(MAX_LIMITS + 1)).unwrap_err();
+        let text = format!("{refused:?}");
+        assert!(text.contains("at most 20 schedules, got 21"), "{text}");
+    }
+
+    #[test]
     fn a_list_keeps_no_more_elements_than_it_may_have_and_counts_the_others() {
         for (text, expected) in [
             ("[]", Ok(0)),

@@ -1,13 +1,12 @@
 //! One load of configurations and entities that are not cached, or too old.
 
-use std::collections::HashSet;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::Duration;
 
 use tokio::time::Instant;
 use weirgate_shared::{
-    Config, ConfigLevel, Entity, EntityId, EntityKey, ItemKey, LimitsVersion, PlanName, Versioned,
+    Config, ConfigLevel, Entity, EntityId, EntityKey, LimitsVersion, PlanName, Versioned,
     read_entity, schema_key, switches_key,
 };
 use weirgate_store::{Consistency, Item};
@@ -34,8 +33,8 @@ pub(super) struct ConfigLoad<'a> {
     /// Levels in order of precedence; those of the plan, once it is known.
     levels: Vec<(ConfigLevel, KnownLevel)>,
     entity: Option<Cached<Arc<Versioned<Entity>>>>,
-    /// What this load has read, which it does not read again.
-    read: HashSet<ItemKey>,
+    /// Whether this load has read all but the levels of the plan that the entity has now.
+    has_read: bool,
     max_age: Duration,
     until: Instant,
     generation: u64,
@@ -57,7 +56,7 @@ impl<'a> ConfigLoad<'a> {
             first,
             levels: vec![],
             entity: session.config_cache.entity(&first.key.entity),
-            read: HashSet::new(),
+            has_read: false,
             max_age: age.max_age(session),
             until,
             generation,
@@ -189,16 +188,14 @@ impl<'a> ConfigLoad<'a> {
         let (session, namespace) = (self.session, &self.session.namespace);
         let sent = session.env.ages.sent();
         let at = sent.at;
-        let is_missing = |key: &ItemKey, read_at: Option<Moment>| {
-            let is_due = read_at.is_none_or(|read| at.since(read) >= self.max_age);
-            is_due && !self.read.contains(key)
-        };
+        let is_missing =
+            |read_at: Option<Moment>| read_at.is_none_or(|read| at.since(read) >= self.max_age);
         let mut wanted: Vec<Option<usize>> = vec![];
         let mut keys = vec![];
         for (place, (level, known)) in self.levels.iter().enumerate() {
-            let key = key(namespace, level).item_key();
-            if is_missing(&key, known.as_ref().map(|known| known.read_at)) {
-                keys.push(key);
+            let is_left = !self.has_read || level.plan().is_some();
+            if is_left && is_missing(known.as_ref().map(|known| known.read_at)) {
+                keys.push(key(namespace, level).item_key());
                 wanted.push(Some(place));
             }
         }
@@ -206,9 +203,8 @@ impl<'a> ConfigLoad<'a> {
             namespace: namespace.clone(),
             entity: self.first.key.entity.clone(),
         };
-        let of_entity = entity.item_key();
-        if is_missing(&of_entity, self.entity.as_ref().map(|known| known.read_at)) {
-            keys.push(of_entity);
+        if !self.has_read && is_missing(self.entity.as_ref().map(|known| known.read_at)) {
+            keys.push(entity.item_key());
             wanted.push(None);
         }
         if keys.is_empty() {
@@ -240,7 +236,7 @@ impl<'a> ConfigLoad<'a> {
         if let Some((key, request)) = &switches {
             record_switches(session, *request, stored_switches(key, find(key)));
         }
-        self.read.extend(keys[..wanted.len()].iter().cloned());
+        self.has_read = true;
         let (mut levels, mut parent) = (vec![], None);
         for (key, place) in keys.iter().zip(wanted) {
             match place {

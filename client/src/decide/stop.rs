@@ -135,8 +135,7 @@ fn disabled(
             .enumerate()
             .find_map(|(generation, (ancestor, plan))| {
                 let level = switches.stopping(ancestor, plan.as_ref(), resource)?;
-                let reaches = generation == 0 || level.entity().is_some() || level.plan().is_some();
-                reaches.then(|| disabled(ancestor, level))
+                (generation == 0 || level.has_members()).then(|| disabled(ancestor, level))
             })
     };
     let disabled = buckets.iter().find_map(of_bucket);

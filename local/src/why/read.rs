@@ -204,7 +204,7 @@ async fn all_levels(
     let mut levels: Vec<_> = entities
         .iter()
         .flat_map(|entity| ConfigLevel::of_entity(&entity.id, entity.plan.as_ref(), resource))
-        .filter(|level| level.entity().is_some() || level.plan().is_some())
+        .filter(ConfigLevel::has_members)
         .collect();
     let mut seen = HashSet::new();
     levels.retain(|level| seen.insert(level.clone()));
@@ -245,8 +245,7 @@ fn stopped_at(
         .enumerate()
         .filter_map(|(generation, entity)| {
             let level = switches.stopping(&entity.id, entity.plan.as_ref(), resource)?;
-            let reaches = level.entity().is_some() || level.plan().is_some();
-            (generation == 0 || reaches).then_some(level)
+            (generation == 0 || level.has_members()).then_some(level)
         });
     stops.next()
 }

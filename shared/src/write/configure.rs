@@ -80,7 +80,8 @@ pub fn write_config(key: &ConfigKey, seen: &Versioned<Config>, next: Option<&Con
 }
 
 /// Deletes the system's configuration in a purge at `now`. Its version becomes larger than every sum of
-/// versions before: with less than 1,024 changes a millisecond, a sum is below the time.
+/// versions before: with less than 1,024 changes a millisecond, or one move between plans a second, a sum
+/// is below the time.
 #[must_use]
 pub fn purge_config(namespace: &Namespace, now: EpochMillis) -> Action {
     let key = ConfigKey {

@@ -132,10 +132,15 @@ impl Admin {
     ) -> Result<(), Error> {
         self.session
             .at_home(async {
-                let mut plans = vec![];
-                for (level, _) in changes {
-                    plans.push(self.plan_of(level).await?);
-                }
+                let ids = changes
+                    .iter()
+                    .filter_map(|(level, _)| level.entity().cloned());
+                let ids: Vec<_> = ids.collect();
+                let mut entities = self.read_entities(&ids).await?.into_iter();
+                let plan = |(level, _): &(ConfigLevel, _)| {
+                    level.entity().and_then(|_| entities.next()??.plan)
+                };
+                let plans: Vec<_> = changes.iter().map(plan).collect();
                 let levels: BTreeMap<_, _> = changes
                     .iter()
                     .zip(&plans)
