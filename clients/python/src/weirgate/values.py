@@ -147,7 +147,7 @@ class Limit:
     def parse(cls, json: Mapping[str, Any]) -> Limit:
         """Reads a limit as the agent writes it."""
         name, mode = json["name"], json["mode"]
-        text, _, schedule = json["text"].partition(",schedule=") if "schedule" in json else (json.get("text"), "", "")
+        text, _, schedule = json["text"].partition(",schedule=") if "schedule" in json else (json.get("text", ""), "", "")
         if "quota_tokens" in json:
             window = text.split("/", 1)[-1].split(",mode=")[0]
             return cls(name, json["quota_tokens"], mode=mode, window=window, schedule=schedule)
